@@ -1,0 +1,203 @@
+#include "executor.h"
+
+#include <alloca.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace onnxfuse {
+namespace {
+
+constexpr size_t kCacheLine = 64;
+// Work that is worth handing to another thread.
+constexpr double kChunkNanoseconds = 25e3;
+constexpr int64_t kMaxChunks = 64;
+
+struct StageRun {
+  const Program& program;
+  const Stage& stage;
+  const Tensors& tensors;
+  int64_t chunks;
+};
+
+// One thread's view of a stage: where each slot's data for the current tile is.
+class TileRunner {
+ public:
+  TileRunner(const StageRun& run, char* buffers, char** pointers)
+      : run_(run), stage_(run.stage), buffers_(buffers), pointers_(pointers) {
+    for (size_t s = 0; s < stage_.slots.size(); ++s) pointers_[s] = base(stage_.slots[s]);
+  }
+
+  void run(int64_t first, int64_t last) {
+    start_ = 0;
+    count_ = static_cast<size_t>(std::min(stage_.tile, stage_.elements));
+    for (const Step& step : stage_.prologue) run_step(step);
+    for (int64_t tile = first; tile < last; ++tile) {
+      move_to(tile);
+      for (const Step& step : stage_.steps) run_step(step);
+    }
+  }
+
+ private:
+  char* base(const Slot& slot) const {
+    switch (slot.place) {
+      case Place::Input:
+        return static_cast<char*>(const_cast<void*>(run_.tensors.inputs[slot.index]));
+      case Place::Output:
+        return static_cast<char*>(run_.tensors.outputs[slot.index]);
+      case Place::Scratch:
+        return run_.tensors.scratch + slot.offset;
+      case Place::Const:
+        return reinterpret_cast<char*>(const_cast<uint64_t*>(&run_.program.values[slot.index].bits));
+      default:
+        return buffers_ + slot.offset;
+    }
+  }
+
+  void move_to(int64_t tile) {
+    const int64_t row = stage_.by_rows ? tile / stage_.tiles_per_row : 0;
+    const int64_t column = stage_.by_rows ? tile % stage_.tiles_per_row * stage_.tile : 0;
+    start_ = stage_.by_rows ? row * stage_.columns + column : tile * stage_.tile;
+    const int64_t rest = stage_.by_rows ? stage_.columns - column : stage_.elements - start_;
+    count_ = static_cast<size_t>(std::min(stage_.tile, rest));
+    for (size_t s = 0; s < stage_.slots.size(); ++s) {
+      const Slot& slot = stage_.slots[s];
+      if (slot.access == Access::Whole) {
+        pointers_[s] = base(slot) + start_ * slot.size;
+      } else if (slot.access == Access::Row) {
+        pointers_[s] = base(slot) + (row_offset(slot, row) + (slot.by_column ? column : 0)) * slot.size;
+      }
+    }
+  }
+
+  int64_t row_offset(const Slot& slot, int64_t row) const {
+    int64_t offset = 0;
+    for (size_t d = stage_.dims.size() - 1; d-- > 0;) {
+      offset += row % stage_.dims[d] * slot.strides[d];
+      row /= stage_.dims[d];
+    }
+    return offset;
+  }
+
+  void run_step(const Step& step) {
+    char* out = pointers_[step.out];
+    switch (step.kind) {
+      case Step::Kind::Kernel: {
+        const void* in[3];
+        for (int i = 0; i < step.arity; ++i) in[i] = pointers_[step.in[i]];
+        step.kernel(out, in, step.single ? 1 : count_);
+        break;
+      }
+      case Step::Kind::Chain:
+        run_chain(step, out);
+        break;
+      case Step::Kind::Gather:
+        gather(stage_.slots[step.in[0]], out);
+        break;
+      case Step::Kind::Copy:
+        if (out != pointers_[step.in[0]]) std::memcpy(out, pointers_[step.in[0]], count_ * stage_.slots[step.out].size);
+        break;
+      case Step::Kind::StreamCopy:
+        kernels().stream(out, pointers_[step.in[0]], count_ * stage_.slots[step.out].size);
+        break;
+    }
+  }
+
+  void run_chain(const Step& step, char* out) {
+    ChainLink links[kMaxChainLinks];
+    for (uint32_t i = 0; i < step.count; ++i) {
+      const PlannedLink& link = stage_.links[step.first + i];
+      links[i] = {link.link, pointers_[link.slot], pointers_[link.slot2]};
+    }
+    step.chain(out, pointers_[step.in[0]], links, step.count, count_, step.stream);
+  }
+
+  // Copies the elements of the tile from data that is broadcast along some dimensions.
+  void gather(const Slot& slot, char* out) const {
+    switch (slot.size) {
+      case 1:
+        return gather_elements<uint8_t>(slot, out);
+      case 2:
+        return gather_elements<uint16_t>(slot, out);
+      case 4:
+        return gather_elements<uint32_t>(slot, out);
+      default:
+        return gather_elements<uint64_t>(slot, out);
+    }
+  }
+
+  template <class T>
+  void gather_elements(const Slot& slot, char* out) const {
+    const size_t rank = stage_.dims.size();
+    int64_t index[kMaxRank];
+    int64_t offset = 0;
+    int64_t rest = start_;
+    for (size_t d = rank; d-- > 0;) {
+      index[d] = rest % stage_.dims[d];
+      rest /= stage_.dims[d];
+      offset += index[d] * slot.strides[d];
+    }
+    const auto* data = reinterpret_cast<const char*>(base(slot));
+    const int64_t columns = stage_.dims[rank - 1];
+    const int64_t inner = slot.strides[rank - 1];
+    for (auto left = static_cast<int64_t>(count_); left > 0;) {
+      const int64_t run = std::min(columns - index[rank - 1], left);
+      const char* from = data + offset * static_cast<int64_t>(sizeof(T));
+      if (inner != 0) {
+        std::memcpy(out, from, static_cast<size_t>(run) * sizeof(T));
+      } else {
+        T value;
+        std::memcpy(&value, from, sizeof(T));
+        std::fill_n(reinterpret_cast<T*>(out), run, value);
+      }
+      out += run * static_cast<int64_t>(sizeof(T));
+      left -= run;
+      offset -= index[rank - 1] * inner;
+      index[rank - 1] = 0;
+      for (size_t d = rank - 1; d-- > 0;) {
+        offset += slot.strides[d];
+        if (++index[d] < stage_.dims[d]) break;
+        offset -= slot.strides[d] * stage_.dims[d];
+        index[d] = 0;
+      }
+    }
+  }
+
+  const StageRun& run_;
+  const Stage& stage_;
+  char* buffers_;
+  char** pointers_;
+  int64_t start_ = 0;
+  size_t count_ = 0;
+};
+
+void run_chunk(void* data, size_t chunk) {
+  const auto& run = *static_cast<const StageRun*>(data);
+  const Stage& stage = run.stage;
+  const auto boundary = [&](int64_t i) {
+    return stage.tiles / run.chunks * i + std::min(i, stage.tiles % run.chunks);
+  };
+  auto** pointers = static_cast<char**>(alloca(stage.slots.size() * sizeof(char*)));
+  auto* memory = static_cast<char*>(alloca(stage.buffer_bytes + kCacheLine));
+  char* buffers = memory + (kCacheLine - reinterpret_cast<uintptr_t>(memory) % kCacheLine) % kCacheLine;
+  const auto i = static_cast<int64_t>(chunk);
+  TileRunner(run, buffers, pointers).run(boundary(i), boundary(i + 1));
+}
+
+}  // namespace
+
+void run_plan(const Program& program, const Plan& plan, const Tensors& tensors, ParallelFor parallel_for,
+              void* context) {
+  for (const Stage& stage : plan.stages) {
+    const double work = static_cast<double>(stage.tiles) * stage.tile_cost;
+    const double worth = std::min(work / kChunkNanoseconds, static_cast<double>(kMaxChunks));
+    StageRun run{program, stage, tensors, std::clamp<int64_t>(static_cast<int64_t>(worth), 1, stage.tiles)};
+    if (run.chunks == 1) {
+      run_chunk(&run, 0);
+    } else {
+      parallel_for(context, run_chunk, static_cast<size_t>(run.chunks), &run);
+    }
+  }
+}
+
+}  // namespace onnxfuse

@@ -1,0 +1,25 @@
+// Runs a Plan over the elements of tensors.
+#ifndef ONNXFUSE_EXECUTOR_H_
+#define ONNXFUSE_EXECUTOR_H_
+
+#include <cstddef>
+
+#include "plan.h"
+#include "program.h"
+
+namespace onnxfuse {
+
+// Calls function(data, i) for every i < total, perhaps on several threads, and returns when all are done.
+using ParallelFor = void (*)(void* context, void (*function)(void*, size_t), size_t total, void* data);
+
+struct Tensors {
+  const void* const* inputs;
+  void* const* outputs;
+  char* scratch;  // Plan::scratch_bytes, aligned to a cache line
+};
+
+void run_plan(const Program& program, const Plan& plan, const Tensors& tensors, ParallelFor parallel_for, void* context);
+
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_EXECUTOR_H_

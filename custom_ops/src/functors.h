@@ -1,0 +1,369 @@
+// The meaning of every operator on one element: a functor for each row of onnxfuse/program/ops.py, named as the row
+// in camel case.  Compiled once for each instruction set, so everything is inside the namespace ONNXFUSE_ISA and calls
+// nothing but compiler builtins and vector_math.h.
+//
+// The functors that take `V` also work on GCC's vector types: kernels.inc uses them on registers.
+#include <cstdint>
+
+#include "dtype.h"
+#include "half.h"
+#include "vector_math.h"
+
+namespace onnxfuse {
+namespace ONNXFUSE_ISA {
+
+template <class T> constexpr bool is_float = false;
+template <> constexpr bool is_float<float> = true;
+template <> constexpr bool is_float<double> = true;
+
+template <class T> constexpr bool is_signed = static_cast<T>(-1) < static_cast<T>(1);
+
+template <int Size> struct unsigned_of;
+template <> struct unsigned_of<1> { using type = uint8_t; };
+template <> struct unsigned_of<2> { using type = uint16_t; };
+template <> struct unsigned_of<4> { using type = uint32_t; };
+template <> struct unsigned_of<8> { using type = uint64_t; };
+
+template <int Size> struct signed_of;
+template <> struct signed_of<4> { using type = int32_t; };
+template <> struct signed_of<8> { using type = int64_t; };
+
+// Unsigned arithmetic that wraps around without promotion to int, whose overflow is undefined.
+template <class T> using Wide = typename unsigned_of<(sizeof(T) < 4 ? 4 : sizeof(T))>::type;
+
+struct Add {
+  template <class V> static V vector(V a, V b) { return a + b; }
+  template <class T> static T apply(T a, T b) {
+    if constexpr (is_float<T>) return a + b;
+    else return static_cast<T>(static_cast<Wide<T>>(a) + static_cast<Wide<T>>(b));
+  }
+};
+
+struct Sub {
+  template <class V> static V vector(V a, V b) { return a - b; }
+  template <class T> static T apply(T a, T b) {
+    if constexpr (is_float<T>) return a - b;
+    else return static_cast<T>(static_cast<Wide<T>>(a) - static_cast<Wide<T>>(b));
+  }
+};
+
+struct Mul {
+  template <class V> static V vector(V a, V b) { return a * b; }
+  template <class T> static T apply(T a, T b) {
+    if constexpr (is_float<T>) return a * b;
+    else return static_cast<T>(static_cast<Wide<T>>(a) * static_cast<Wide<T>>(b));
+  }
+};
+
+struct Div {
+  template <class V> static V vector(V a, V b) { return a / b; }
+  template <class T> static T apply(T a, T b) {
+    if constexpr (is_float<T>) {
+      return a / b;
+    } else {
+      if (b == 0) return 0;
+      if constexpr (is_signed<T>) {
+        if (b == -1) return static_cast<T>(Wide<T>{0} - static_cast<Wide<T>>(a));  // the minimum wraps, and must not trap
+      }
+      return static_cast<T>(a / b);
+    }
+  }
+};
+
+struct Mod {
+  template <class T> static T apply(T a, T b) {
+    if (b == 0) return 0;
+    if constexpr (is_signed<T>) {
+      if (b == -1) return 0;
+      const T rest = static_cast<T>(a % b);
+      return rest != 0 && (rest < 0) != (b < 0) ? static_cast<T>(rest + b) : rest;
+    } else {
+      return static_cast<T>(a % b);
+    }
+  }
+};
+
+struct Fmod {
+  static float apply(float a, float b) { return __builtin_fmodf(a, b); }
+  static double apply(double a, double b) { return __builtin_fmod(a, b); }
+  template <class T> static T apply(T a, T b) {
+    if (b == 0) return 0;
+    if constexpr (is_signed<T>) {
+      if (b == -1) return 0;
+    }
+    return static_cast<T>(a % b);
+  }
+};
+
+// Out of range and NaN give what the x86 conversion instructions give, for ONNX Runtime's casts are those: the minimum
+// of the signed type that is converted to, of which narrower types keep the low bits.  An unsigned type has its upper
+// half converted after subtracting it.
+template <class Integer, class From> Integer to_signed(From x) {
+  constexpr From limit = sizeof(Integer) == 4 ? From(2147483648.0) : From(9223372036854775808.0);
+  constexpr Integer minimum = sizeof(Integer) == 4 ? static_cast<Integer>(INT32_MIN) : static_cast<Integer>(INT64_MIN);
+  return x >= -limit && x < limit ? static_cast<Integer>(x) : minimum;
+}
+
+template <class To, class From> To float_to_integer(From x) {
+  if constexpr (sizeof(To) < 4) {
+    return static_cast<To>(to_signed<int32_t>(x));
+  } else if constexpr (is_signed<To>) {
+    return to_signed<To>(x);
+  } else {
+    using Signed = typename signed_of<sizeof(To)>::type;
+    constexpr From half = sizeof(To) == 4 ? From(2147483648.0) : From(9223372036854775808.0);
+    constexpr To bit = To{1} << (8 * sizeof(To) - 1);
+    const bool upper = x >= half;
+    const To low = static_cast<To>(to_signed<Signed>(upper ? x - half : x));
+    return upper ? low ^ bit : low;
+  }
+}
+
+struct Pow {
+  static float apply(float a, float b) { return b == 2.0f ? a * a : b == 3.0f ? a * a * a : math::pow(a, b); }
+  static double apply(double a, double b) { return b == 2.0 ? a * a : b == 3.0 ? a * a * a : math::pow(a, b); }
+  template <class T> static T apply(T a, T b) {
+    return float_to_integer<T>(__builtin_pow(static_cast<double>(a), static_cast<double>(b)));
+  }
+};
+
+// x > y || x != x gives x: a NaN in either operand comes out.
+struct Min {
+  template <class V> static V vector(V a, V b) {
+    const V low = a < b ? a : b;
+    return a != a ? a : low;
+  }
+  template <class T> static T apply(T a, T b) { return vector(a, b); }
+};
+
+struct Max {
+  template <class V> static V vector(V a, V b) {
+    const V high = a > b ? a : b;
+    return a != a ? a : high;
+  }
+  template <class T> static T apply(T a, T b) { return vector(a, b); }
+};
+
+struct Neg {
+  template <class V> static V vector(V a) { return -a; }
+  template <class T> static T apply(T a) {
+    if constexpr (is_float<T>) return -a;
+    else return static_cast<T>(Wide<T>{0} - static_cast<Wide<T>>(a));
+  }
+};
+
+struct Abs {
+  static float apply(float a) { return __builtin_fabsf(a); }
+  static double apply(double a) { return __builtin_fabs(a); }
+  template <class T> static T apply(T a) {
+    if constexpr (is_signed<T>) return a < 0 ? Neg::apply(a) : a;
+    else return a;
+  }
+};
+
+struct Sign {
+  template <class T> static T apply(T a) {
+    if constexpr (is_float<T>) return a != a ? a : static_cast<T>((a > 0) - (a < 0));
+    else return static_cast<T>((a > 0) - (a < 0));
+  }
+};
+
+struct Reciprocal {
+  template <class T> static T apply(T a) { return T(1) / a; }
+};
+
+struct Sqrt {
+  static float apply(float a) { return __builtin_sqrtf(a); }
+  static double apply(double a) { return __builtin_sqrt(a); }
+};
+
+struct Floor {
+  static float apply(float a) { return __builtin_floorf(a); }
+  static double apply(double a) { return __builtin_floor(a); }
+};
+
+struct Ceil {
+  static float apply(float a) { return __builtin_ceilf(a); }
+  static double apply(double a) { return __builtin_ceil(a); }
+};
+
+struct Round {
+  static float apply(float a) { return __builtin_rintf(a); }  // the mode is to nearest even, as ONNX Runtime leaves it
+  static double apply(double a) { return __builtin_rint(a); }
+};
+
+#define ONNXFUSE_MATH_FUNCTOR(name, function)                                  \
+  struct name {                                                                \
+    template <class T> static T apply(T a) { return math::function(a); }      \
+  };
+ONNXFUSE_MATH_FUNCTOR(Exp, exp)
+ONNXFUSE_MATH_FUNCTOR(Log, log)
+ONNXFUSE_MATH_FUNCTOR(Asin, asin)
+ONNXFUSE_MATH_FUNCTOR(Acos, acos)
+ONNXFUSE_MATH_FUNCTOR(Atan, atan)
+ONNXFUSE_MATH_FUNCTOR(Sinh, sinh)
+ONNXFUSE_MATH_FUNCTOR(Cosh, cosh)
+ONNXFUSE_MATH_FUNCTOR(Tanh, tanh)
+ONNXFUSE_MATH_FUNCTOR(Asinh, asinh)
+ONNXFUSE_MATH_FUNCTOR(Acosh, acosh)
+ONNXFUSE_MATH_FUNCTOR(Atanh, atanh)
+ONNXFUSE_MATH_FUNCTOR(Erf, erf)
+ONNXFUSE_MATH_FUNCTOR(Sigmoid, sigmoid)
+ONNXFUSE_MATH_FUNCTOR(Softplus, softplus)
+ONNXFUSE_MATH_FUNCTOR(Mish, mish)
+ONNXFUSE_MATH_FUNCTOR(Gelu, gelu)
+ONNXFUSE_MATH_FUNCTOR(GeluTanh, gelu_tanh)
+#undef ONNXFUSE_MATH_FUNCTOR
+
+// These work on arrays: an argument that is too large takes another road.
+#define ONNXFUSE_MATH_ARRAY(name, function)                                                              \
+  struct name {                                                                                          \
+    template <class T> static void array(const T* a, T* out, size_t n) { math::function(a, out, n); } \
+  };
+ONNXFUSE_MATH_ARRAY(Sin, sin_array)
+ONNXFUSE_MATH_ARRAY(Cos, cos_array)
+ONNXFUSE_MATH_ARRAY(Tan, tan_array)
+ONNXFUSE_MATH_ARRAY(RoundToF16, round_to_f16)
+ONNXFUSE_MATH_ARRAY(RoundToBf16, round_to_bf16)
+#undef ONNXFUSE_MATH_ARRAY
+
+struct LoadF16 {
+  static void array(const uint16_t* a, float* out, size_t n) { math::f16_to_f32(a, out, n); }
+};
+
+struct LoadBf16 {
+  static void array(const uint16_t* a, float* out, size_t n) { math::bf16_to_f32(a, out, n); }
+};
+
+struct StoreF16 {
+  static void array(const float* a, uint16_t* out, size_t n) { math::f32_to_f16(a, out, n); }
+};
+
+struct StoreBf16 {
+  static void array(const float* a, uint16_t* out, size_t n) { math::f32_to_bf16(a, out, n); }
+};
+
+// As in ONNX Runtime, -0 and NaN come out as they went in.
+struct Relu {
+  template <class V> static V vector(V a) { return a < V{} ? V{} : a; }
+  template <class T> static T apply(T a) { return vector(a); }
+};
+
+struct LeakyRelu {
+  template <class V> static V vector(V a, V slope) {
+    const V scaled = a * slope;
+    return a < V{} ? scaled : a;
+  }
+  template <class T> static T apply(T a, T slope) { return a < T(0) ? Mul::apply(a, slope) : a; }
+};
+
+struct Elu {
+  template <class T> static T apply(T a, T alpha) {
+    const T negative = alpha * math::expm1(a < T(0) ? a : T(0));
+    return a < T(0) ? negative : a;
+  }
+};
+
+struct HardSigmoid {
+  template <class V> static V vector(V a, V alpha, V beta) {
+    const V zero = V{};
+    const V one = zero + 1;
+    const V line = a * alpha + beta;
+    const V low = line > one ? one : line;
+    return low < zero ? zero : low;
+  }
+  template <class T> static T apply(T a, T alpha, T beta) { return vector(a, alpha, beta); }
+};
+
+struct HardSwish {
+  template <class V, class T> static V gate(V a, T) {
+    const V zero = V{};
+    return a * HardSigmoid::vector(a, zero + static_cast<T>(1.0 / 6.0), zero + static_cast<T>(0.5));
+  }
+  template <class T> static T apply(T a) { return gate(a, T{}); }
+};
+
+// ONNX Runtime multiplies by the inverse; a division would round differently.
+struct Softsign {
+  template <class T> static T apply(T a) { return a * (T(1) / (T(1) + Abs::apply(a))); }
+};
+
+struct Equal {
+  template <class T> static uint8_t apply(T a, T b) { return a == b; }
+};
+
+struct Less {
+  template <class T> static uint8_t apply(T a, T b) { return a < b; }
+};
+
+struct LessEqual {
+  template <class T> static uint8_t apply(T a, T b) { return a <= b; }
+};
+
+// ONNX Runtime's Where gives 0 for a -0 in its second operand, and keeps one in the third.
+struct Where {
+  template <class T> static T apply(uint8_t condition, T a, T b) { return condition ? (a == 0 ? T(0) : a) : b; }
+};
+
+// Booleans are bytes; any byte but 0 is true.
+struct And {
+  static uint8_t apply(uint8_t a, uint8_t b) { return (a != 0) & (b != 0); }
+};
+
+struct Or {
+  static uint8_t apply(uint8_t a, uint8_t b) { return (a != 0) | (b != 0); }
+};
+
+struct Xor {
+  static uint8_t apply(uint8_t a, uint8_t b) { return (a != 0) ^ (b != 0); }
+};
+
+struct Not {
+  static uint8_t apply(uint8_t a) { return a == 0; }
+};
+
+struct BitwiseAnd {
+  template <class T> static T apply(T a, T b) { return static_cast<T>(a & b); }
+};
+
+struct BitwiseOr {
+  template <class T> static T apply(T a, T b) { return static_cast<T>(a | b); }
+};
+
+struct BitwiseXor {
+  template <class T> static T apply(T a, T b) { return static_cast<T>(a ^ b); }
+};
+
+struct BitwiseNot {
+  template <class T> static T apply(T a) { return static_cast<T>(~a); }
+};
+
+struct ShiftLeft {
+  template <class T> static T apply(T a, T b) {
+    constexpr T bits = 8 * sizeof(T);
+    return b < bits ? static_cast<T>(static_cast<Wide<T>>(a) << b) : T(0);
+  }
+};
+
+struct ShiftRight {
+  template <class T> static T apply(T a, T b) {
+    constexpr T bits = 8 * sizeof(T);
+    return b < bits ? static_cast<T>(a >> b) : T(0);
+  }
+};
+
+// The result is in the compute type of `To`; f16 and bf16 are rounded to their precision.
+template <DType To, class T, class R> struct CastTo {
+  static R apply(T a) {
+    if constexpr (To == DType::boolean) return a != 0;
+    else if constexpr (To == DType::f16) return math::round_to_f16(static_cast<float>(a));
+    else if constexpr (To == DType::bf16) return math::round_to_bf16(static_cast<float>(a));
+    else if constexpr (is_float<T> && !is_float<R>) return float_to_integer<R>(a);
+    else return static_cast<R>(a);
+  }
+};
+
+struct Cast {};  // the row is served by CastTo: its operand has a type of its own
+
+}  // namespace ONNXFUSE_ISA
+}  // namespace onnxfuse

@@ -1,0 +1,4 @@
+#define ONNXFUSE_ISA avx2
+#define ONNXFUSE_ISA_NAME "avx2"
+#define ONNXFUSE_VECTOR_BYTES 32
+#include "kernels.inc"

@@ -1,0 +1,4 @@
+#define ONNXFUSE_ISA baseline
+#define ONNXFUSE_ISA_NAME "baseline"
+#define ONNXFUSE_VECTOR_BYTES 16
+#include "kernels.inc"

@@ -1,0 +1,4 @@
+#define ONNXFUSE_ISA neon
+#define ONNXFUSE_ISA_NAME "neon"
+#define ONNXFUSE_VECTOR_BYTES 16
+#include "kernels.inc"

@@ -1,0 +1,176 @@
+#include "plan.h"
+
+#include <algorithm>
+#include <map>
+
+#include "stage_builder.h"
+
+namespace onnxfuse {
+namespace {
+
+// The shape of every value, or false with the reason in `error`.
+class ShapeResolver {
+ public:
+  ShapeResolver(const Program& program, const std::vector<Shape>& inputs) : program_(program), inputs_(inputs) {}
+
+  bool resolve(std::vector<Shape>* shapes, std::string* error) {
+    if (!resolve_region(error)) return false;
+    for (size_t id = 0; id < program_.values.size(); ++id) {
+      const Value& value = program_.values[id];
+      Shape shape;
+      if (value.kind == Value::Kind::Input) {
+        if (!resolve_input(id, &shape, error)) return false;
+      } else if (value.kind == Value::Kind::Instruction) {
+        const int arity = info(value.op).arity;
+        shape = (*shapes)[value.operands[0]];
+        for (int i = 1; i < arity; ++i) {
+          const Shape& other = (*shapes)[value.operands[i]];
+          Shape both;
+          if (!broadcast(shape, other, &both)) {
+            *error = line(value) + info(value.op).name + ": shapes " + to_string(shape) + " and " + to_string(other) +
+                     " do not broadcast";
+            return false;
+          }
+          shape = both;
+        }
+      }
+      int64_t count = 0;
+      if (!element_count(shape, &count)) {
+        *error = line(value) + "shape " + to_string(shape) + " has too many elements";
+        return false;
+      }
+      shapes->push_back(shape);
+    }
+    return true;
+  }
+
+ private:
+  static std::string line(const Value& value) { return "line " + std::to_string(value.line) + ": "; }
+
+  // The region's shape: its rank, and where the broadcast inputs agree on it, each dimension.
+  bool resolve_region(std::string* error) {
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (inputs_[i].rank > kMaxRank) {
+        *error = line(program_.values[i]) + "input " + std::to_string(i) + " has more than 16 dimensions";
+        return false;
+      }
+      if (!program_.values[i].along_axis) region_.rank = std::max(region_.rank, inputs_[i].rank);
+    }
+    for (int d = 0; d < region_.rank; ++d) {
+      int64_t& size = region_.dims[region_.rank - 1 - d];
+      size = 1;
+      for (size_t i = 0; i < inputs_.size(); ++i) {
+        const int64_t own = inputs_[i].from_back(d);
+        if (!program_.values[i].along_axis && own != 1) size = size == 1 || size == own ? own : -1;
+      }
+    }
+    return true;
+  }
+
+  bool resolve_input(size_t id, Shape* shape, std::string* error) const {
+    const Value& value = program_.values[id];
+    const Shape& own = inputs_[id];
+    if (!value.along_axis) {
+      *shape = own;
+      return true;
+    }
+    const int axis = value.axis < 0 ? value.axis + region_.rank : value.axis;
+    const bool fits = own.rank == 1 && axis >= 0 && axis < region_.rank &&
+                      (own.dims[0] == 1 || own.dims[0] == region_.dims[axis]);
+    if (!fits) {
+      *error = line(value) + "input " + std::to_string(id) + " of shape " + to_string(own) + " does not lie along axis " +
+               std::to_string(value.axis) + " of shape " + to_string(region_);
+      return false;
+    }
+    shape->rank = region_.rank;
+    std::fill_n(shape->dims.begin(), region_.rank, 1);
+    shape->dims[axis] = own.dims[0];
+    return true;
+  }
+
+  const Program& program_;
+  const std::vector<Shape>& inputs_;
+  Shape region_;
+};
+
+// Which instructions contribute to an output.
+std::vector<bool> find_live(const Program& program) {
+  std::vector<bool> live(program.values.size());
+  for (const uint16_t id : program.outputs) live[id] = true;
+  for (size_t id = program.values.size(); id-- > 0;) {
+    const Value& value = program.values[id];
+    if (!live[id] || value.kind != Value::Kind::Instruction) continue;
+    for (int i = 0; i < info(value.op).arity; ++i) live[value.operands[i]] = true;
+  }
+  return live;
+}
+
+int count_wide_dims(const Shape& shape) {
+  return static_cast<int>(std::count_if(shape.dims.begin(), shape.dims.begin() + shape.rank, [](int64_t d) { return d != 1; }));
+}
+
+struct ShapeLess {
+  // Broadcasting only ever widens dimensions of one element, so this order is one in which stages can run.
+  bool operator()(const Shape& a, const Shape& b) const {
+    const int wide_a = count_wide_dims(a);
+    const int wide_b = count_wide_dims(b);
+    if (wide_a != wide_b) return wide_a < wide_b;
+    if (a.rank != b.rank) return a.rank < b.rank;
+    return std::lexicographical_compare(a.dims.begin(), a.dims.begin() + a.rank, b.dims.begin(), b.dims.begin() + b.rank);
+  }
+};
+
+constexpr size_t kCacheLine = 64;
+
+}  // namespace
+
+std::shared_ptr<const Plan> make_plan(const Program& program, const PlanKey& key, std::string* error) {
+  std::vector<Shape> shapes;
+  if (!ShapeResolver(program, key.shapes).resolve(&shapes, error)) return nullptr;
+
+  auto plan = std::make_shared<Plan>();
+  plan->key = key;
+  plan->inputs.resize(program.input_count);
+  plan->outputs.resize(program.outputs.size());
+  for (const uint16_t id : program.outputs) plan->output_shapes.push_back(shapes[id]);
+
+  // Shapes that differ only in leading ones share a stage.
+  std::map<Shape, StageRequest, ShapeLess> requests;
+  const std::vector<bool> live = find_live(program);
+  const auto request_of = [&](size_t id) -> StageRequest& { return requests[without_leading_ones(shapes[id])]; };
+  std::vector<int64_t> scratch(program.values.size(), -1);
+  for (size_t id = 0; id < program.values.size(); ++id) {
+    const Value& value = program.values[id];
+    if (!live[id] || value.kind != Value::Kind::Instruction) continue;
+    request_of(id).instructions.push_back(static_cast<uint16_t>(id));
+    const Shape shape = without_leading_ones(shapes[id]);
+    for (int i = 0; i < info(value.op).arity; ++i) {
+      const uint16_t operand = value.operands[i];
+      if (program.values[operand].kind != Value::Kind::Instruction || scratch[operand] >= 0) continue;
+      if (without_leading_ones(shapes[operand]) == shape) continue;
+      int64_t count = 0;
+      element_count(shapes[operand], &count);
+      scratch[operand] = static_cast<int64_t>(plan->scratch_bytes);
+      const size_t bytes = static_cast<size_t>(count) * compute_size(program.values[operand].type);
+      if (__builtin_add_overflow(plan->scratch_bytes, (bytes + kCacheLine - 1) / kCacheLine * kCacheLine,
+                                 &plan->scratch_bytes)) {
+        *error = "intermediate values need too much memory";
+        return nullptr;
+      }
+      request_of(operand).kept.push_back(operand);
+    }
+  }
+  for (size_t o = 0; o < program.outputs.size(); ++o) {
+    request_of(program.outputs[o]).outputs.push_back(static_cast<uint16_t>(o));
+  }
+
+  for (const auto& [shape, request] : requests) {
+    int64_t count = 0;
+    element_count(shape, &count);
+    if (count == 0) continue;
+    StageBuilder(program, shapes, scratch, shape, request, plan.get()).build();
+  }
+  return plan;
+}
+
+}  // namespace onnxfuse

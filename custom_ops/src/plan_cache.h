@@ -1,0 +1,41 @@
+// The plans that a kernel has made last, shared by all threads that run it.
+#ifndef ONNXFUSE_PLAN_CACHE_H_
+#define ONNXFUSE_PLAN_CACHE_H_
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "plan.h"
+
+namespace onnxfuse {
+
+class PlanCache {
+ public:
+  std::shared_ptr<const Plan> find(const PlanKey& key) const {
+    const auto plans = std::atomic_load(&plans_);
+    if (plans == nullptr) return nullptr;
+    for (const auto& plan : *plans) {
+      if (plan->key == key) return plan;
+    }
+    return nullptr;
+  }
+
+  // Two threads that add at once may lose one plan: it is made again when it is needed.
+  void add(const std::shared_ptr<const Plan>& plan) {
+    auto plans = std::make_shared<std::vector<std::shared_ptr<const Plan>>>();
+    plans->push_back(plan);
+    if (const auto old = std::atomic_load(&plans_)) {
+      plans->insert(plans->end(), old->begin(), old->begin() + static_cast<long>(std::min(old->size(), kPlans - 1)));
+    }
+    std::atomic_store(&plans_, std::shared_ptr<const std::vector<std::shared_ptr<const Plan>>>(std::move(plans)));
+  }
+
+ private:
+  static constexpr size_t kPlans = 4;
+  std::shared_ptr<const std::vector<std::shared_ptr<const Plan>>> plans_;
+};
+
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_PLAN_CACHE_H_

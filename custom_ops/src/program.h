@@ -1,0 +1,45 @@
+// A Program: typed SSA over scalars, parsed from the text in a fused node's `program` attribute.
+#ifndef ONNXFUSE_PROGRAM_H_
+#define ONNXFUSE_PROGRAM_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dtype.h"
+
+namespace onnxfuse {
+
+struct Value {
+  enum class Kind : uint8_t { Input, Const, Instruction };
+
+  Kind kind;
+  DType type;
+  bool along_axis = false;      // Input: a vector along `axis` instead of NumPy broadcasting
+  int axis = 0;                 // Input: counted from the front, or from the back if negative
+  Op op{};                      // Instruction
+  DType op_type{};              // Instruction: T of the type rule
+  uint16_t operands[3] = {};    // Instruction: ids of earlier values
+  int line = 0;                 // in the text, from 1
+  uint64_t bits = 0;            // Const: the value in the compute type
+};
+
+struct Program {
+  std::vector<Value> values;  // by id; the inputs come first
+  std::vector<uint16_t> outputs;
+  size_t input_count = 0;
+};
+
+constexpr size_t kMaxText = size_t{1} << 20;
+constexpr size_t kMaxInputs = 128;
+constexpr size_t kMaxOutputs = 64;
+constexpr size_t kMaxValues = 4096;
+
+// Reads and validates `text`.  On failure returns false and sets `error` to one line that names the line of the text;
+// nothing in `text` is trusted.
+bool parse_program(std::string_view text, Program* program, std::string* error);
+
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_PROGRAM_H_

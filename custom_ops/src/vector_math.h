@@ -1,0 +1,367 @@
+// Elementary functions and activations as branch-free scalar code that GCC and Clang vectorize in a plain loop.
+//
+// The header is compiled once for each instruction set; ONNXFUSE_ISA names the namespace so that the copies stay apart.
+// It relies on -fno-math-errno -fno-trapping-math -ffp-contract=off and on nothing else: NaN, infinities, signed zeros
+// and denormals are handled.  `math::f(float)` is within 4 ulp everywhere; custom_ops/tests/vector_math_test.cc
+// measures it.  `math::f(double)` is vectorized for exp, expm1, log, sigmoid and tanh; the others call the C library.
+//
+// Float functions that a model spends its time in are computed in float.  The others are computed in double and
+// rounded once, which is simpler and accurate.  sin, cos and tan come as array functions, because an argument beyond
+// kTrigLimit takes another road.
+//
+// The polynomials are minimax fits made for this file by Remez exchange in 45 digits, then rounded.  "Weight" is what
+// the polynomial's error is multiplied by to give the error that was minimized, and "error" is the greatest of that, a
+// relative error of the function, before rounding.  One float ulp is 6e-8 to 1.2e-7.
+
+#ifndef ONNXFUSE_VECTOR_MATH_H_
+#define ONNXFUSE_VECTOR_MATH_H_
+
+#include "vector_math_core.h"
+
+namespace onnxfuse {
+namespace ONNXFUSE_ISA {
+namespace math {
+
+// ---------------------------------------------------------------------------------------------- tanh, sigmoid, erf
+
+// With m = expm1(-2|x|): -m / (2 + m), one formula without cancellation for every x.
+ONNXFUSE_INLINE float tanh(float x) {
+  const float c = at_least(-2.0f * absolute(x), -20.0f);
+  const float n = round_to_integer(c * kLog2E);
+  const float s = power_of_two(n);
+  const float m = madd(s, expm1_residue(exp_residue(c, n)), s - 1.0f);
+  return with_sign_of(m / (2.0f + m), x);
+}
+
+ONNXFUSE_INLINE double tanh(double x) {
+  const double m = expm1(-2.0 * absolute(x));
+  return with_sign_of(m / (2.0 + m), x);
+}
+
+// With z = e^-|x|: 1 / (1 + z) for x >= 0, z / (1 + z) for x < 0.
+ONNXFUSE_INLINE float sigmoid(float x) {
+  const Decay z = decay(at_least(-absolute(x), -104.0f));
+  const bool negative = x < 0.0f;
+  return (negative ? z.value : 1.0f) / (1.0f + z.value) * (negative ? z.tail : 1.0f);
+}
+
+ONNXFUSE_INLINE double sigmoid(double x) {
+  const double z = exp(-absolute(x));
+  return (x < 0.0 ? z : 1.0) / (1.0 + z);
+}
+
+// |x| < 0.9: x p(x^2).  Remez, p of degree 5, error 1.2e-8.
+// Above: 1 - 2^g(|x|), g = log2(erfc).  Remez, weight erfc/erf: g of degree 6, error 1.7e-9 for 0.9 <= |x| <= 4, beyond
+// which erf rounds to 1.  2^f for |f| <= 1/2: Remez, degree 5, error 7.5e-8, of which erfc(0.9) = 0.2 is left.
+ONNXFUSE_INLINE float erf(float x) {
+  const float z = x * x;
+  const float small = x * poly(z, 1.12837911f, -0.376125246f, 0.112821408f, -0.0267789084f, 0.00501196273f,
+                               -0.000609035953f);
+  const float a = at_most(absolute(x), 4.0f);
+  const float g = poly(a, -0.000240134439f, -1.62706745f, -0.91896224f, -0.150204271f, 0.0321940407f, -0.00442256546f,
+                       0.000285970251f);
+  const float n = round_to_integer(g);
+  const float p = poly(g - n, 1.00000012f, 0.693146944f, 0.240221202f, 0.0555071309f, 0.00967554096f, 0.00132764794f);
+  return a < 0.9f ? small : with_sign_of(madd(-p, power_of_two(n), 1.0f), x);
+}
+
+static inline double erf(double x) { return std::erf(x); }
+
+// ---------------------------------------------------------------------------------------------- activations
+
+// max(x, 0) + log1p(e^-|x|); log1p takes its argument z <= 1 to log1p_residue's range.
+ONNXFUSE_INLINE float softplus(float x) {
+  const Decay d = decay(at_least(-absolute(x), -104.0f));
+  const float z = d.value;
+  const bool high = z > 0.41421356f;
+  const float f = high ? madd(z, 0.5f, -0.5f) : z;
+  const float e = high ? 1.0f : 0.0f;
+  const float y = madd(e, kLn2High, f + madd(e, kLn2Low, log1p_residue(f)));
+  return madd(y, d.tail, x > 0.0f ? x : 0.0f);
+}
+
+static inline double softplus(double x) { return (x > 0.0 ? x : 0.0) + std::log1p(std::exp(-std::fabs(x))); }
+
+// x tanh(softplus(x)).  With z = e^-|x|, tanh(softplus(x)) is
+//   for x >= 0:  1 - 2 z^2 / ((z + 1)^2 + z^2)
+//   for x < 0:   z (1 - z (z + 1) / ((z + 1)^2 + 1))
+// and the differences are above 0.6.
+ONNXFUSE_INLINE float mish(float x) {
+  const float c = at_least(x, -110.0f);
+  const Decay d = decay(at_least(-absolute(c), -110.0f));
+  const bool negative = x < 0.0f;
+  const float z = d.value;
+  const float z1 = z + 1.0f;
+  const float q = z * (negative ? z1 : 2.0f * z) / madd(z1, z1, negative ? 1.0f : z * z);
+  const float factor = negative ? madd(c, d.residue, c) * d.power : c;
+  return nan_at_minus_inf(x, factor * (1.0f - q) * (negative ? d.tail : 1.0f));
+}
+
+static inline double mish(double x) {
+  const long double z = std::exp(-std::fabs(static_cast<long double>(x)));
+  const long double top = x < 0.0 ? z * (z + 2.0L) : 1.0L + 2.0L * z;
+  return static_cast<double>(x * (top / (top + (x < 0.0 ? 2.0L : 2.0L * z * z))));
+}
+
+// x Phi(x), Phi the normal distribution function.
+// |x| < 0.7: x (1/2 + x p(x^2)).  Remez, weight x/Phi(-x): p of degree 4, error 7.3e-10.
+// Above, with a = |x|: max(x, 0) - e^(-a^2/2) H(t), where H = a e^(a^2/2) Phi(-a) is nearly a polynomial in
+// t = (a - 3) / (a + 3), the map of Shepherd & Laframboise, Math. Comp. 36 (1981).  Remez, degree 8, error 8.2e-9 for
+// 0.7 <= a <= 14.5, beyond which the second term rounds to 0.  a^2 is formed from a's upper 12 bits and the rest,
+// because an error in the exponent is a relative error of the result.
+ONNXFUSE_INLINE float gelu(float x) {
+  const float a = at_most(absolute(x), 14.5f);
+  const float z = a * a;
+  const float p = poly(z, 0.398942292f, -0.0664903149f, 0.00997257978f, -0.00118211738f, 0.000103874954f);
+  const float small = x * madd(x, p, 0.5f);
+
+  const float upper = from_bits(to_bits(a) & 0xfffff000u);
+  const float square = -0.5f * upper * upper;
+  const float rest = -0.5f * (a - upper) * (a + upper);
+  const float n = round_to_integer((square + rest) * kLog2E);
+  const Decay d = decay(exp_residue(square, n) + rest, n);
+  const float t = (a - 3.0f) / (a + 3.0f);
+  const float h = poly(t, 0.364541858f, 0.109875865f, -0.139657453f, 0.0913767293f, -0.0288569666f, -0.00173827913f,
+                       0.00396041712f, -3.83939587e-05f, -0.000540553883f);
+  const float large = (x < 0.0f ? -0.0f : x) - madd(h, d.residue, h) * d.power * d.tail;
+  return nan_at_minus_inf(x, a < 0.7f ? small : large);
+}
+
+// In long double, because an error in the argument of erfc or exp is a relative error of the result.
+static inline double gelu(double x) {
+  return static_cast<double>(x * (0.5L * std::erfc(-0.70710678118654752440084436210485L * x)));
+}
+
+// 0.5 x (1 + tanh(u)) = x sigmoid(2 u), u = sqrt(2/pi) (x + 0.044715 x^3) (Hendrycks & Gimpel, 2016).
+// 2 u and its reduction are in double, because an error there is a relative error of the result.
+constexpr long double kGelu1 = 1.5957691216057307117597842397375L;
+constexpr long double kGelu3 = 0.071354816272600253536368152380062L;
+
+ONNXFUSE_INLINE float gelu_tanh(float x) {
+  const float c = at_least(x, -11.0f);
+  const double w = c;
+  const double u = at_least(-absolute(w * madd(double(kGelu3) * w, w, double(kGelu1))), -112.0);
+  const double n = round_to_integer(u * kLog2E64);
+  const Decay z = decay(static_cast<float>(exp_residue(u, n)), static_cast<float>(n));
+  const bool negative = x < 0.0f;
+  const float y = c * ((negative ? z.value : 1.0f) / (1.0f + z.value)) * (negative ? z.tail : 1.0f);
+  return nan_at_minus_inf(x, y);
+}
+
+static inline double gelu_tanh(double x) {
+  const long double u = x * (kGelu1 + kGelu3 * x * x);
+  const long double z = std::exp(-std::fabs(u));
+  return static_cast<double>(x * ((x < 0.0 ? z : 1.0L) / (1.0L + z)));
+}
+
+// ---------------------------------------------------------------------------------------------- trigonometry
+
+// sin r - r and cos r - 1 for |r| <= pi/4.  Remez, degrees 7 and 8 in r, errors 7.8e-9 and 3.9e-10.
+template <typename T>
+ONNXFUSE_INLINE T sin_residue(T r) {
+  const T z = r * r;
+  return madd(r * z, poly(z, T(-0.16666666666666666), T(0.0083327218614068985), T(-0.00019575738911154416)), r);
+}
+
+template <typename T>
+ONNXFUSE_INLINE T cos_residue(T r) {
+  const T z = r * r;
+  const T p = poly(z, T(0.041666666666666664), T(-0.0013888196340228109), T(2.4521958248404909e-05));
+  return madd(z, madd(z, p, T(-0.5)), T(1));
+}
+
+// x - n pi/2 for the nearest integer n, whose low bits go to `quadrant`.  pi/2 in three parts of 27, 27 and 53 bits
+// makes the first two products and differences exact, with or without fused multiply-add, for |x| < kTrigLimit.
+constexpr float kTrigLimit = 0x1p26f;
+
+ONNXFUSE_INLINE double trig_residue(double x, uint32_t* quadrant) {
+  const double t = x * 0x1.45f306dc9c883p-1 + kRound64;
+  *quadrant = static_cast<uint32_t>(to_bits(t));
+  const double n = t - kRound64;
+  return madd(n, -0x1.a62633145c06ep-58, madd(n, -0x1.10b4610000000p-30, madd(n, -0x1.921fb54000000p+0, x)));
+}
+
+ONNXFUSE_INLINE float sin_in_range(float x) {
+  uint32_t quadrant;
+  const float r = static_cast<float>(trig_residue(x, &quadrant));
+  const float y = quadrant & 1 ? cos_residue(r) : sin_residue(r);
+  return x == 0.0f ? x : from_bits(to_bits(y) ^ ((quadrant & 2) << 30));
+}
+
+ONNXFUSE_INLINE float cos_in_range(float x) {
+  uint32_t quadrant;
+  const float r = static_cast<float>(trig_residue(x, &quadrant));
+  const float y = quadrant & 1 ? sin_residue(r) : cos_residue(r);
+  return from_bits(to_bits(y) ^ (((quadrant + 1) & 2) << 30));
+}
+
+ONNXFUSE_INLINE float tan_in_range(float x) {
+  uint32_t quadrant;
+  const double r = trig_residue(x, &quadrant);
+  const float s = static_cast<float>(sin_residue(r) / cos_residue(r));
+  const float c = static_cast<float>(-cos_residue(r) / sin_residue(r));
+  return x == 0.0f ? x : (quadrant & 1 ? c : s);
+}
+
+// out[i] = in_range(x[i]), or beyond_range(x[i]) where |x[i]| >= kTrigLimit or NaN.  `out` may be `x`.
+template <typename InRange, typename BeyondRange>
+ONNXFUSE_INLINE void trig_array(const float* x, float* out, size_t n, InRange in_range, BeyondRange beyond_range) {
+  constexpr size_t kBlock = 256;
+  for (size_t start = 0; start < n; start += kBlock) {
+    const size_t count = n - start < kBlock ? n - start : kBlock;
+    float block[kBlock];
+    uint32_t largest = 0;
+    for (size_t i = 0; i < count; ++i) {
+      block[i] = x[start + i];
+      const uint32_t magnitude = to_bits(block[i]) & 0x7fffffffu;
+      largest = magnitude > largest ? magnitude : largest;
+    }
+    for (size_t i = 0; i < count; ++i) out[start + i] = in_range(block[i]);
+    if (largest < to_bits(kTrigLimit)) continue;
+    for (size_t i = 0; i < count; ++i) {
+      if (!(absolute(block[i]) < kTrigLimit)) out[start + i] = beyond_range(block[i]);
+    }
+  }
+}
+
+static inline void sin_array(const float* x, float* out, size_t n) {
+  trig_array(x, out, n, [](float v) { return sin_in_range(v); }, [](float v) { return std::sin(v); });
+}
+
+static inline void cos_array(const float* x, float* out, size_t n) {
+  trig_array(x, out, n, [](float v) { return cos_in_range(v); }, [](float v) { return std::cos(v); });
+}
+
+static inline void tan_array(const float* x, float* out, size_t n) {
+  trig_array(x, out, n, [](float v) { return tan_in_range(v); }, [](float v) { return std::tan(v); });
+}
+
+static inline void sin_array(const double* x, double* out, size_t n) {
+  for (size_t i = 0; i < n; ++i) out[i] = std::sin(x[i]);
+}
+
+static inline void cos_array(const double* x, double* out, size_t n) {
+  for (size_t i = 0; i < n; ++i) out[i] = std::cos(x[i]);
+}
+
+static inline void tan_array(const double* x, double* out, size_t n) {
+  for (size_t i = 0; i < n; ++i) out[i] = std::tan(x[i]);
+}
+
+constexpr double kPi = 0x1.921fb54442d18p+1;
+
+// asin s for 0 <= s <= 1/2, z = s^2.  Remez, weight z: degree 6, error 3.2e-11.
+ONNXFUSE_INLINE double asin_residue(double s, double z) {
+  const double p = poly(z, 0.16666666666666666, 0.0749998332703119, 0.044652161590430416, 0.030194952570437989,
+                        0.024160872430716421, 0.0086938577842954508, 0.03340295456135705);
+  return madd(s * z, p, s);
+}
+
+// Above 1/2: asin x = pi/2 - 2 asin(sqrt((1 - x) / 2)), whose square root is NaN for x > 1.
+ONNXFUSE_INLINE float asin(float x) {
+  const double a = absolute(x);
+  const bool large = a > 0.5;
+  const double z = large ? 0.5 - 0.5 * a : a * a;
+  const double y = asin_residue(large ? std::sqrt(z) : a, z);
+  return with_sign_of(static_cast<float>(large ? 0.5 * kPi - 2.0 * y : y), x);
+}
+
+ONNXFUSE_INLINE float acos(float x) {
+  const double v = x;
+  const double a = absolute(v);
+  const bool large = a > 0.5;
+  const double z = large ? 0.5 - 0.5 * a : a * a;
+  const double y = asin_residue(large ? std::sqrt(z) : a, z);
+  const double small = 0.5 * kPi - with_sign_of(y, v);
+  return static_cast<float>(large ? (v < 0.0 ? kPi - 2.0 * y : 2.0 * y) : small);
+}
+
+// Above 1: atan x = pi/2 - atan(1/x).  On [0, 1], z = t^2: Remez, weight z, degree 9, error 7.1e-10.
+ONNXFUSE_INLINE float atan(float x) {
+  const double a = absolute(x);
+  const bool large = a > 1.0;
+  const double t = large ? 1.0 / a : a;
+  const double z = t * t;
+  const double p = poly(z, -0.33333333333333331, 0.19999896314811197, -0.14282595976513845, 0.11075056035805639,
+                        -0.088696729353333364, 0.068657058677177016, -0.046320260812017372, 0.023837338030442412,
+                        -0.0078911863050477784, 0.0012217130280328388);
+  const double y = madd(t * z, p, t);
+  return with_sign_of(static_cast<float>(large ? 0.5 * kPi - y : y), x);
+}
+
+static inline double asin(double x) { return std::asin(x); }
+static inline double acos(double x) { return std::acos(x); }
+static inline double atan(double x) { return std::atan(x); }
+
+// ---------------------------------------------------------------------------------------------- hyperbolic functions
+
+// With m = expm1(|x|): (m + m / (m + 1)) / 2.  At 100 the result is already an infinite float.
+ONNXFUSE_INLINE float sinh(float x) {
+  const double m = expm1(double(at_most(absolute(x), 100.0f)));
+  return with_sign_of(static_cast<float>(0.5 * (m + m / (m + 1.0))), x);
+}
+
+ONNXFUSE_INLINE float cosh(float x) {
+  const double e = exp(double(at_most(absolute(x), 100.0f)));
+  return static_cast<float>(0.5 * (e + 1.0 / e));
+}
+
+// log(a + sqrt(a^2 + 1)); below 2^-7 the first terms of the series, error 3/40 a^4.
+ONNXFUSE_INLINE float asinh(float x) {
+  const double a = absolute(x);
+  const double z = a * a;
+  const double series = madd(a * z, -1.0 / 6.0, a);
+  const float small = static_cast<float>(series);
+  const float large = static_cast<float>(log(a + std::sqrt(z + 1.0)));
+  return with_sign_of(absolute(x) < 0x1p-7f ? small : large, x);
+}
+
+// log(x + sqrt(x^2 - 1)); x^2 - 1 is exact in double near 1.
+ONNXFUSE_INLINE float acosh(float x) {
+  const double v = x;
+  const double y = log(v + std::sqrt(v * v - 1.0));
+  return static_cast<float>(v < 1.0 ? double(kNaN) : y);
+}
+
+// log((1 + a) / (1 - a)) / 2; below 2^-7 the first terms of the series, error a^6 / 7.
+ONNXFUSE_INLINE float atanh(float x) {
+  const double a = absolute(x);
+  const double z = a * a;
+  const double series = madd(a * z, madd(z, 0.2, 1.0 / 3.0), a);
+  const float small = static_cast<float>(series);
+  const float large = static_cast<float>(0.5 * log((1.0 + a) / (1.0 - a)));
+  return with_sign_of(absolute(x) < 0x1p-7f ? small : large, x);
+}
+
+static inline double sinh(double x) { return std::sinh(x); }
+static inline double cosh(double x) { return std::cosh(x); }
+static inline double asinh(double x) { return std::asinh(x); }
+static inline double acosh(double x) { return std::acosh(x); }
+static inline double atanh(double x) { return std::atanh(x); }
+
+// ---------------------------------------------------------------------------------------------- pow
+
+// e^(y log|x|) in double, with the sign and the special cases of C's powf (C17, F.10.4.4).
+ONNXFUSE_INLINE float pow(float x, float y) {
+  const double base = x;
+  const double magnitude = absolute(base);
+  const double exponent = y;
+  double result = exp(exponent * log(magnitude));
+  result = magnitude == 1.0 && exponent == exponent ? 1.0 : result;
+  // Every float from 2^24 is an even integer, so that the clamp changes neither property.
+  const double clamped = at_most(at_least(exponent, -0x1p25), 0x1p25);
+  const double half = 0.5 * clamped;
+  const bool integer = round_to_integer(clamped) == clamped;
+  const bool odd = integer && round_to_integer(half) != half;
+  result = odd ? with_sign_of(result, base) : result;
+  result = base < 0.0 && magnitude < double(kInf) && !integer ? double(kNaN) : result;
+  return static_cast<float>(exponent == 0.0 || base == 1.0 ? 1.0 : result);
+}
+
+static inline double pow(double x, double y) { return std::pow(x, y); }
+
+}  // namespace math
+}  // namespace ONNXFUSE_ISA
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_VECTOR_MATH_H_

@@ -1,0 +1,249 @@
+// What vector_math.h is built from: bit operations, rounding, exp, expm1 and log.  vector_math.h explains the rules.
+//
+// Range reductions follow Cody & Waite, "Software Manual for the Elementary Functions", 1980, and Muller, "Elementary
+// Functions", 3rd ed., 2016, chapter 11.
+
+#ifndef ONNXFUSE_VECTOR_MATH_CORE_H_
+#define ONNXFUSE_VECTOR_MATH_CORE_H_
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#ifndef ONNXFUSE_ISA
+#define ONNXFUSE_ISA baseline
+#endif
+
+#define ONNXFUSE_INLINE static inline __attribute__((always_inline))
+
+namespace onnxfuse {
+namespace ONNXFUSE_ISA {
+namespace math {
+
+// ---------------------------------------------------------------------------------------------- building blocks
+
+ONNXFUSE_INLINE uint32_t to_bits(float x) {
+  uint32_t u;
+  std::memcpy(&u, &x, sizeof u);
+  return u;
+}
+
+ONNXFUSE_INLINE uint64_t to_bits(double x) {
+  uint64_t u;
+  std::memcpy(&u, &x, sizeof u);
+  return u;
+}
+
+ONNXFUSE_INLINE float from_bits(uint32_t u) {
+  float x;
+  std::memcpy(&x, &u, sizeof x);
+  return x;
+}
+
+ONNXFUSE_INLINE double from_bits(uint64_t u) {
+  double x;
+  std::memcpy(&x, &u, sizeof x);
+  return x;
+}
+
+// a * b + c, with one rounding where the instruction set has it.
+#if defined(__FMA__) || defined(__AVX512F__) || defined(__aarch64__)
+ONNXFUSE_INLINE float madd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+ONNXFUSE_INLINE double madd(double a, double b, double c) { return __builtin_fma(a, b, c); }
+#else
+ONNXFUSE_INLINE float madd(float a, float b, float c) { return a * b + c; }
+ONNXFUSE_INLINE double madd(double a, double b, double c) { return a * b + c; }
+#endif
+
+// c0 + c1 x + c2 x^2 + ... by Horner's rule.
+template <typename T>
+ONNXFUSE_INLINE T poly(T, T c0) {
+  return c0;
+}
+
+template <typename T, typename... Rest>
+ONNXFUSE_INLINE T poly(T x, T c0, Rest... rest) {
+  return madd(poly(x, rest...), x, c0);
+}
+
+ONNXFUSE_INLINE float absolute(float x) { return from_bits(to_bits(x) & 0x7fffffffu); }
+ONNXFUSE_INLINE double absolute(double x) { return from_bits(to_bits(x) & 0x7fffffffffffffffu); }
+
+ONNXFUSE_INLINE float with_sign_of(float magnitude, float sign) {
+  return from_bits((to_bits(magnitude) & 0x7fffffffu) | (to_bits(sign) & 0x80000000u));
+}
+
+ONNXFUSE_INLINE double with_sign_of(double magnitude, double sign) {
+  return from_bits((to_bits(magnitude) & 0x7fffffffffffffffu) | (to_bits(sign) & 0x8000000000000000u));
+}
+
+// These keep a NaN in x.
+template <typename T>
+ONNXFUSE_INLINE T at_least(T x, T low) {
+  return x < low ? low : x;
+}
+
+template <typename T>
+ONNXFUSE_INLINE T at_most(T x, T high) {
+  return x > high ? high : x;
+}
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+// x f(x) is -Inf * 0 at -Inf, as in the formulas that define the activations; `y` otherwise.
+template <typename T>
+ONNXFUSE_INLINE T nan_at_minus_inf(T x, T y) {
+  return x == T(-kInf) ? T(kNaN) : y;
+}
+
+// Adding 1.5 * 2^(mantissa bits) rounds to the nearest integer, which then stands in the low bits of the sum.
+constexpr float kRound = 0x1.8p23f;
+constexpr double kRound64 = 0x1.8p52;
+
+constexpr float kLog2E = 0x1.715476p+0f;
+constexpr double kLog2E64 = 0x1.71547652b82fep+0;
+// ln 2 = high + low; n * high is exact for every exponent n.
+constexpr float kLn2High = 0x1.62e4p-1f;
+constexpr float kLn2Low = 0x1.7f7d1cp-20f;
+constexpr double kLn2High64 = 0x1.62e42fee00000p-1;
+constexpr double kLn2Low64 = 0x1.a39ef35793c76p-33;
+
+ONNXFUSE_INLINE float round_to_integer(float x) { return (x + kRound) - kRound; }
+ONNXFUSE_INLINE double round_to_integer(double x) { return (x + kRound64) - kRound64; }
+
+// 2^(n + offset) for an integer -127 < n + offset < 128 (float), -1023 < n + offset < 1024 (double).
+ONNXFUSE_INLINE float power_of_two(float n, float offset = 0.0f) {
+  return from_bits(to_bits(n + (kRound + 127.0f + offset)) << 23);
+}
+
+ONNXFUSE_INLINE double power_of_two(double n, double offset = 0.0) {
+  return from_bits(to_bits(n + (kRound64 + 1023.0 + offset)) << 52);
+}
+
+// ---------------------------------------------------------------------------------------------- exp, expm1
+
+// x - n ln 2, for n = the integer nearest to x / ln 2.
+ONNXFUSE_INLINE float exp_residue(float x, float n) { return madd(n, -kLn2Low, madd(n, -kLn2High, x)); }
+ONNXFUSE_INLINE double exp_residue(double x, double n) { return madd(n, -kLn2Low64, madd(n, -kLn2High64, x)); }
+
+// e^r - 1 for |r| <= ln(2)/2: r + r^2 q(r).  Remez, weight 1/r: q of degree 4, error 1.4e-8.
+ONNXFUSE_INLINE float expm1_residue(float r) {
+  const float q = poly(r, 0.5f, 0.166665435f, 0.0416662805f, 0.00836658385f, 0.00139464496f);
+  return madd(r * r, q, r);
+}
+
+// The same in double: q of degree 10, error 2.7e-19.
+ONNXFUSE_INLINE double expm1_residue(double r) {
+  const double q = poly(r, 0.5, 0.16666666666666677, 0.041666666666666699, 0.0083333333333216152,
+                        0.0013888888888866839, 0.00019841269886158768, 2.4801587360547984e-05,
+                        2.7557244181682864e-06, 2.7557242769561145e-07, 2.5109044976071056e-08,
+                        2.0924439650133863e-09);
+  return madd(r * r, q, r);
+}
+
+// p 2^n with one rounding, in two steps because 2^n itself may be denormal or overflow.
+template <typename T>
+ONNXFUSE_INLINE T scale(T p, T n) {
+  const T half = round_to_integer(n * T(0.5));
+  return p * power_of_two(half) * power_of_two(n - half);
+}
+
+ONNXFUSE_INLINE float exp(float x) {
+  x = at_most(at_least(x, -104.0f), 89.0f);
+  const float n = round_to_integer(x * kLog2E);
+  return scale(1.0f + expm1_residue(exp_residue(x, n)), n);
+}
+
+ONNXFUSE_INLINE double exp(double x) {
+  x = at_most(at_least(x, -746.0), 710.0);
+  const double n = round_to_integer(x * kLog2E64);
+  return scale(1.0 + expm1_residue(exp_residue(x, n)), n);
+}
+
+// 2^n (e^r - 1) + (2^n - 1), through 2^(n-1) because 2^128 is no float.  A tiny x is its own result, -0 too.
+ONNXFUSE_INLINE float expm1(float x) {
+  const float c = at_most(at_least(x, -18.0f), 89.0f);
+  const float n = round_to_integer(c * kLog2E);
+  const float s = power_of_two(n, -1.0f);
+  const float y = 2.0f * madd(s, expm1_residue(exp_residue(c, n)), s - 0.5f);
+  return absolute(x) < 0x1p-25f ? x : y;
+}
+
+ONNXFUSE_INLINE double expm1(double x) {
+  const double c = at_most(at_least(x, -40.0), 710.0);
+  const double n = round_to_integer(c * kLog2E64);
+  const double s = power_of_two(n, -1.0);
+  const double y = 2.0 * madd(s, expm1_residue(exp_residue(c, n)), s - 0.5);
+  return absolute(x) < 0x1p-54 ? x : y;
+}
+
+// e^x for -160 ln 2 < x <= 0 as value * tail, with value = (1 + residue) * power >= 2^-65.  Multiplying by `tail` last
+// keeps denormal results accurate; multiplying by 1 + residue as a sum saves a rounding.
+struct Decay {
+  float residue;
+  float power;
+  float value;
+  float tail;
+};
+
+ONNXFUSE_INLINE Decay decay(float r, float n) {
+  const float kept = at_least(n, -64.0f);
+  const float residue = expm1_residue(r);
+  const float power = power_of_two(kept);
+  return {residue, power, (1.0f + residue) * power, power_of_two(n - kept)};
+}
+
+ONNXFUSE_INLINE Decay decay(float x) {
+  const float n = round_to_integer(x * kLog2E);
+  return decay(exp_residue(x, n), n);
+}
+
+// ---------------------------------------------------------------------------------------------- log
+
+// log(1 + f) - f for sqrt(1/2) <= 1 + f < sqrt(2): f^2 (f p(f) - 1/2).  Remez, weight f^2: p of degree 7, error 5.9e-9.
+ONNXFUSE_INLINE float log1p_residue(float f) {
+  const float p = poly(f, 0.333333164f, -0.250008106f, 0.200022861f, -0.166245535f, 0.141811922f, -0.131287545f,
+                       0.128816515f, -0.0785961822f);
+  return f * f * madd(p, f, -0.5f);
+}
+
+// The same in double with s = f / (2 + f), z = s^2: log(1 + f) = f - (f^2/2 - s (f^2/2 + z p(z))).
+// Remez, weight z/2: p of degree 6, error 2.4e-18.
+ONNXFUSE_INLINE double log1p_residue(double f) {
+  const double s = f / (2.0 + f);
+  const double z = s * s;
+  const double p = poly(z, 0.66666666666666663, 0.39999999999799424, 0.2857142866823148, 0.22222205235509376,
+                        0.18183258468383862, 0.15321017319288721, 0.14733461115746224);
+  const double h = 0.5 * f * f;
+  return s * madd(z, p, h) - h;
+}
+
+// x = 2^e (1 + f), sqrt(1/2) <= 1 + f < sqrt(2); log x = e ln 2 + log(1 + f).
+ONNXFUSE_INLINE float log(float x) {
+  const bool denormal = x < 0x1p-126f;
+  const uint32_t u = to_bits(denormal ? x * 0x1p24f : x) + (0x3f800000u - 0x3f3504f3u);
+  const float e = static_cast<float>(static_cast<int32_t>(u >> 23)) - (denormal ? 151.0f : 127.0f);
+  const float f = from_bits((u & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
+  float y = madd(e, kLn2High, f + madd(e, kLn2Low, log1p_residue(f)));
+  y = x > 0.0f ? y : (x == 0.0f ? -kInf : kNaN);
+  return x < kInf ? y : x;
+}
+
+ONNXFUSE_INLINE double log(double x) {
+  const bool denormal = x < 0x1p-1022;
+  const uint64_t u = to_bits(denormal ? x * 0x1p54 : x) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu);
+  const double e = from_bits((u >> 52) | to_bits(0x1p52)) - (denormal ? 0x1p52 + 1077.0 : 0x1p52 + 1023.0);
+  const double f = from_bits((u & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu) - 1.0;
+  double y = madd(e, kLn2High64, f + madd(e, kLn2Low64, log1p_residue(f)));
+  y = x > 0.0 ? y : (x == 0.0 ? -double(kInf) : double(kNaN));
+  return x < double(kInf) ? y : x;
+}
+
+}  // namespace math
+}  // namespace ONNXFUSE_ISA
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_VECTOR_MATH_CORE_H_

@@ -1,0 +1,164 @@
+// Fuzzing of the Program parser, the planner and the executor.
+//
+// The input is the text of a program, a zero byte, and then bytes that choose the shapes.  LLVMFuzzerTestOneInput is
+// the entry for libFuzzer; the program's own main() mutates seeds, so that no fuzzing engine is needed:
+//   fuzz_program [runs] [seed]
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "executor.h"
+#include "plan.h"
+#include "program.h"
+
+namespace {
+
+using namespace onnxfuse;
+
+constexpr int64_t kMaxElements = 4096;
+
+// Runs chunks backwards: no result may depend on the order.
+void parallel_for(void*, void (*function)(void*, size_t), size_t total, void* data) {
+  while (total-- > 0) function(data, total);
+}
+
+Shape next_shape(const uint8_t** bytes, size_t* left) {
+  static constexpr int64_t kSizes[] = {1, 1, 2, 3, 3, 0, 17, 300};
+  Shape shape;
+  const auto next = [&]() -> uint8_t { return *left == 0 ? 0 : (--*left, *(*bytes)++); };
+  shape.rank = next() % 5;
+  for (int d = 0; d < shape.rank; ++d) shape.dims[static_cast<size_t>(d)] = kSizes[next() % 8];
+  return shape;
+}
+
+// Heap memory of exactly the tensor's size, so that AddressSanitizer sees one byte too many.
+std::unique_ptr<uint8_t[]> tensor(int64_t count, DType type) {
+  const auto bytes = static_cast<size_t>(count) * storage_size(type);
+  std::unique_ptr<uint8_t[]> data(new uint8_t[bytes]);
+  for (size_t i = 0; i < bytes; ++i) data[i] = type == DType::boolean ? i % 2 : static_cast<uint8_t>(i * 37 + 11);
+  return data;
+}
+
+void execute(const Program& program, const uint8_t* bytes, size_t left) {
+  PlanKey key;
+  for (size_t i = 0; i < program.input_count; ++i) key.shapes.push_back(next_shape(&bytes, &left));
+  if (left > 0) {
+    key.aliased = bytes[0];
+    key.deferred = bytes[0] & (left > 1 ? bytes[1] : 0);
+  }
+  std::string error;
+  const auto plan = make_plan(program, key, &error);
+  if (plan == nullptr) {
+    if (error.empty()) std::abort();
+    return;
+  }
+  std::vector<std::unique_ptr<uint8_t[]>> memory;
+  std::vector<const void*> inputs;
+  std::vector<void*> outputs;
+  const auto add = [&](const Shape& shape, DType type) -> uint8_t* {
+    int64_t count = 0;
+    if (!element_count(shape, &count) || count > kMaxElements) return nullptr;
+    memory.push_back(tensor(count, type));
+    return memory.back().get();
+  };
+  for (size_t i = 0; i < program.input_count; ++i) inputs.push_back(add(key.shapes[i], program.values[i].type));
+  for (size_t o = 0; o < program.outputs.size(); ++o) {
+    outputs.push_back(add(plan->output_shapes[o], program.values[program.outputs[o]].type));
+  }
+  for (const void* input : inputs) {
+    if (input == nullptr) return;
+  }
+  for (void* output : outputs) {
+    if (output == nullptr) return;
+  }
+  int64_t elements = 0;
+  for (const Stage& stage : plan->stages) elements += stage.elements;
+  if (elements > 64 * kMaxElements || plan->scratch_bytes > (1u << 24)) return;
+  std::unique_ptr<char, decltype(&std::free)> scratch(
+      static_cast<char*>(std::aligned_alloc(64, plan->scratch_bytes + 64)), &std::free);
+  run_plan(program, *plan, {inputs.data(), outputs.data(), scratch.get()}, parallel_for, nullptr);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const auto* end = static_cast<const uint8_t*>(size == 0 ? nullptr : std::memchr(data, 0, size));
+  const size_t length = end == nullptr ? size : static_cast<size_t>(end - data);
+  Program program;
+  std::string error;
+  if (!parse_program({reinterpret_cast<const char*>(data), length}, &program, &error)) {
+    if (error.empty()) std::abort();
+    return 0;
+  }
+  const size_t rest = length == size ? 0 : size - length - 1;
+  execute(program, data + size - rest, rest);
+  return 0;
+}
+
+#ifndef ONNXFUSE_LIBFUZZER
+namespace {
+
+// A valid program with random instructions, for mutations alone seldom reach the executor.
+std::string generate(std::mt19937& random) {
+  const auto below = [&](size_t n) { return random() % n; };
+  static const char* const kTypes[] = {"f32", "f32", "f32", "f16", "bf16", "f64", "i8", "i16", "i32", "i64", "u8", "u32", "u64", "bool"};
+  std::string text = "onnxfuse 1\n";
+  std::vector<std::string> types;
+  const size_t inputs = 1 + below(4);
+  for (size_t i = 0; i < inputs; ++i) {
+    types.push_back(kTypes[below(14)]);
+    text += "input " + types.back() + (below(4) == 0 ? " axis " + std::to_string(static_cast<int>(below(5)) - 2) : " broadcast") + "\n";
+  }
+  for (size_t tries = 0; tries < 40; ++tries) {
+    const OpInfo& op = kOps[below(kOpCount)];
+    const size_t first = below(types.size());
+    const std::string type = op.rule == Rule::Cast ? kTypes[below(14)] : types[first];
+    std::string line = std::string(op.name) + " " + type;
+    for (int i = 0; i < op.arity; ++i) {
+      const std::string want = op.rule == Rule::Select && i == 0 ? "bool" : type;
+      size_t id = first;
+      for (size_t k = 0; op.rule != Rule::Cast && k < 64 && (k == 0 || types[id] != want); ++k) id = below(types.size());
+      line += " " + std::to_string(id);
+    }
+    Program program;
+    std::string error;
+    if (!parse_program(text + line + "\noutput 0\n", &program, &error)) continue;
+    text += line + "\n";
+    types.push_back(op.rule == Rule::Compare ? "bool" : type);
+  }
+  const size_t outputs = 1 + below(4);
+  text += "output " + std::to_string(types.size() - 1) + "\n";
+  for (size_t i = 1; i < outputs; ++i) text += "output " + std::to_string(below(types.size())) + "\n";
+  return text;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const long runs = argc > 1 ? std::atol(argv[1]) : 20000;
+  std::mt19937 random(argc > 2 ? static_cast<unsigned>(std::atol(argv[2])) : 1u);
+  for (long run = 0; run < runs; ++run) {
+    std::string input = generate(random);
+    if (run % 3 == 0) {
+      for (size_t edits = 1 + random() % 4; edits > 0 && !input.empty(); --edits) {
+        const size_t at = random() % input.size();
+        switch (random() % 3) {
+          case 0: input[at] = static_cast<char>(random()); break;
+          case 1: input.erase(at, 1 + random() % 3); break;
+          default: input.insert(at, 1, "0123456789 \n-"[random() % 13]); break;
+        }
+      }
+    }
+    input += '\0';
+    for (int i = 0; i < 24; ++i) input += static_cast<char>(random());
+    LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
+  }
+  std::printf("%ld runs\n", runs);
+  return 0;
+}
+#endif

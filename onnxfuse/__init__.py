@@ -1,0 +1,83 @@
+"""onnxfuse: fuse the elementwise regions of ONNX models into single kernels that ONNX Runtime runs.
+
+    import onnxfuse
+
+    result = onnxfuse.optimize("model.onnx", output="fused.onnx")
+    session = onnxfuse.InferenceSession("fused.onnx", providers=["CPUExecutionProvider"])
+
+Every public name is imported when it is first used, so ``import onnxfuse`` itself takes no time.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onnxfuse.api import Result as Result
+    from onnxfuse.api import optimize as optimize
+    from onnxfuse.errors import OnnxfuseError as OnnxfuseError
+    from onnxfuse.errors import ParityError as ParityError
+    from onnxfuse.graph import Model as Model
+    from onnxfuse.passes import Pass as Pass
+    from onnxfuse.passes import RewriteRule as RewriteRule
+    from onnxfuse.passes import register_pass as register_pass
+    from onnxfuse.report import Report as Report
+    from onnxfuse.runtime import InferenceSession as InferenceSession
+    from onnxfuse.runtime import custom_ops_library as custom_ops_library
+    from onnxfuse.runtime import register as register
+
+    __version__: str
+
+_HOMES = {
+    "optimize": ".api",
+    "Result": ".api",
+    "OnnxfuseError": ".errors",
+    "ParityError": ".errors",
+    "Model": ".graph",
+    "Pass": ".passes",
+    "RewriteRule": ".passes",
+    "register_pass": ".passes",
+    "Report": ".report",
+    "InferenceSession": ".runtime",
+    "custom_ops_library": ".runtime",
+    "register": ".runtime",
+}
+
+__all__ = [
+    "InferenceSession",
+    "Model",
+    "OnnxfuseError",
+    "ParityError",
+    "Pass",
+    "Report",
+    "Result",
+    "RewriteRule",
+    "__version__",
+    "custom_ops_library",
+    "optimize",
+    "register",
+    "register_pass",
+]
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("onnxfuse")
+    except PackageNotFoundError:  # used from a source tree that was never installed
+        return "unknown"
+
+
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        value: object = _version()
+    elif name in _HOMES:
+        value = getattr(import_module(_HOMES[name], __name__), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

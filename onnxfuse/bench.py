@@ -1,0 +1,214 @@
+"""Which of two models is faster: both in one process, in turns, and one ratio.
+
+Other processes and the clock of the CPU disturb both models alike only if the calls alternate closely.  So
+the calls go in the order A B B A, each block gives both models the same neighbours, and the lower quartile of
+each model's times is compared: disturbances only ever add time.  Worker threads do not spin, for a session
+that waits would otherwise take the cores of the one that runs.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from onnxfuse.errors import OnnxfuseError
+from onnxfuse.inputs import BENCHMARK_SIZES, InputSet, Shapes, check_shapes, generate, input_specs
+from onnxfuse.parity import PROVIDERS, Progress, read_proto
+from onnxfuse.report import plural
+from onnxfuse.sessions import Session, SessionError, has_fused_nodes, load_onnxruntime
+
+WARM_UP_SECONDS = 0.5
+MIN_BLOCKS = 8
+MAX_BLOCKS = 2000
+_RESAMPLES = 1000
+
+
+@dataclass
+class Timing:
+    """The times of one model in milliseconds."""
+
+    quartile: float
+    median: float
+    best: float
+    load: float
+    peak_memory: int | None = None
+
+
+@dataclass
+class BenchResult:
+    """``ratio`` is the original's time over the optimized model's: above 1 the optimized model is faster.
+
+    ``low`` and ``high`` enclose it in 95 of 100 resamplings of the blocks (bootstrap).
+    """
+
+    original: Timing
+    optimized: Timing
+    ratio: float
+    low: float
+    high: float
+    blocks: int
+    machine: str
+    inputs: dict[str, list[int]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, object]:
+        """The fields as JSON takes them."""
+        return asdict(self)
+
+
+def bench(
+    original: Path,
+    optimized: Path,
+    *,
+    threads: int = 0,
+    shapes: Shapes | None = None,
+    target: str = "cpu",
+    seconds: float = 10.0,
+    memory: bool = False,
+    progress: Progress = lambda message: None,
+) -> BenchResult:
+    """Time both models for about ``seconds`` on the same made-up inputs.
+
+    ``threads`` is the number of intra-op threads of each session, 0 for ONNX Runtime's choice.  ``shapes``
+    gives inputs with dynamic dimensions a shape.  ``memory`` also measures the peak memory of each model in a
+    process of its own. Raises OnnxfuseError if a model cannot be run.
+    """
+    shapes = shapes or {}
+    providers = PROVIDERS[target]
+    specs = input_specs(read_proto(original))
+    check_shapes(specs, shapes)
+    library = has_fused_nodes(read_proto(optimized))
+
+    def create(path: Path, with_library: bool) -> Session:
+        try:
+            return Session(path, providers=providers, library=with_library, threads=threads, spinning=False)
+        except SessionError as error:
+            raise OnnxfuseError(f"ONNX Runtime cannot load {path}: {error}") from error
+
+    progress("creating the sessions")
+    loads = _load_times(lambda: create(original, False), lambda: create(optimized, library))
+    first, second = create(original, False), create(optimized, library)
+    inputs = next(generate(specs, first.run, shapes, BENCHMARK_SIZES))[0]
+    try:
+        second.run(inputs.feeds)
+    except SessionError as error:
+        raise OnnxfuseError(f"{optimized} cannot be run on inputs that {original} takes: {error}") from error
+
+    progress(f"timing both models in turns for {seconds:g} s")
+    blocks = time_in_turns(lambda: first.run(inputs.feeds), lambda: second.run(inputs.feeds), seconds)
+    ratio, low, high = ratio_with_spread(blocks)
+    peaks: list[int | None] = [None, None]
+    if memory:
+        del first, second
+        progress("measuring memory")
+        peaks = [
+            peak_memory(original, inputs, False, threads, target),
+            peak_memory(optimized, inputs, library, threads, target),
+        ]
+    return BenchResult(
+        original=_timing(blocks[:, 0], loads[0], peaks[0]),
+        optimized=_timing(blocks[:, 1], loads[1], peaks[1]),
+        ratio=ratio,
+        low=low,
+        high=high,
+        blocks=len(blocks),
+        machine=machine(threads),
+        inputs=inputs.shapes(),
+    )
+
+
+def time_in_turns(a: Callable[[], object], b: Callable[[], object], seconds: float) -> np.ndarray:
+    """Times in seconds, of shape (blocks, 2 models, 2 calls), for calls in the order A B B A after a
+    warm-up."""
+    warm = time.perf_counter() + min(WARM_UP_SECONDS, seconds / 4)
+    while True:
+        a()
+        b()
+        if time.perf_counter() >= warm:
+            break
+    blocks: list[tuple[tuple[float, float], tuple[float, float]]] = []
+    end = time.perf_counter() + seconds
+    while len(blocks) < MIN_BLOCKS or (time.perf_counter() < end and len(blocks) < MAX_BLOCKS):
+        first, second, third, fourth = _timed(a), _timed(b), _timed(b), _timed(a)
+        blocks.append(((first, fourth), (second, third)))
+    return np.array(blocks)
+
+
+def _timed(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def ratio_with_spread(blocks: np.ndarray) -> tuple[float, float, float]:
+    """The ratio of the lower quartiles (model 0 over model 1), and the bounds of its 95 % bootstrap
+    interval."""
+    generator = np.random.default_rng(0)
+    chosen = generator.integers(0, len(blocks), (_RESAMPLES, len(blocks)))
+    ratios = [_ratio(blocks[rows]) for rows in chosen]
+    low, high = np.percentile(ratios, [2.5, 97.5])
+    return _ratio(blocks), float(low), float(high)
+
+
+def _ratio(blocks: np.ndarray) -> float:
+    original, optimized = (np.percentile(blocks[:, index], 25) for index in (0, 1))
+    return float(original / optimized)
+
+
+def _timing(times: np.ndarray, load: float, peak: int | None) -> Timing:
+    quartile, median = np.percentile(times, [25, 50]) * 1000
+    return Timing(float(quartile), float(median), float(times.min() * 1000), load * 1000, peak)
+
+
+def _load_times(original: Callable[[], object], optimized: Callable[[], object]) -> tuple[float, float]:
+    """The best of two times of creating each session, in turns; the files are in the page cache by then."""
+    original()
+    times = [_timed(make) for make in (original, optimized, optimized, original)]
+    return min(times[0], times[3]), min(times[1], times[2])
+
+
+def machine(threads: int) -> str:
+    """One line: the CPU, the threads in use, and the version of ONNX Runtime."""
+    cpu = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), cpu)
+    except OSError:  # not Linux
+        pass
+    count = plural(threads, "thread") if threads else f"default threads of {os.cpu_count()} CPUs"
+    return f"{cpu}, {count}, ONNX Runtime {load_onnxruntime().__version__}"
+
+
+# --- peak memory, in a process that does nothing else ---
+
+
+def peak_memory(path: Path, inputs: InputSet, library: bool, threads: int, target: str) -> int | None:
+    """Bytes of resident memory that loading and running the model adds at most; None where it cannot be
+    told."""
+    request = {
+        "path": str(path.resolve()),
+        "inputs": {name: [str(value.dtype), list(value.shape)] for name, value in _arrays(inputs).items()},
+        "library": library,
+        "threads": threads,
+        "target": target,
+    }
+    command = [sys.executable, "-P", "-m", "onnxfuse.bench_memory"]
+    arrays = b"".join(np.ascontiguousarray(value).tobytes() for value in _arrays(inputs).values())
+    done = subprocess.run(command, input=json.dumps(request).encode() + b"\n" + arrays, capture_output=True)
+    if done.returncode != 0:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        raise OnnxfuseError(f"measuring the memory of {path} failed: {lines[-1] if lines else done.returncode}")
+    peak: int | None = json.loads(done.stdout)
+    return peak
+
+
+def _arrays(inputs: InputSet) -> dict[str, np.ndarray]:
+    if any(not isinstance(value, np.ndarray) or value.dtype.hasobject for value in inputs.feeds.values()):
+        raise OnnxfuseError("the memory of models with sequence or string inputs cannot be measured")
+    return inputs.feeds

@@ -1,0 +1,109 @@
+"""Numbers of bytes as polynomials in a model's symbolic dimensions."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+_PLAIN_NAME = re.compile(r"[\w.]+|\?")
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_SHOWN_TERMS = 3
+_ANONYMOUS = "unk__"  # names that shape inference makes up
+_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+@dataclass
+class Bytes:
+    """A number of bytes as a polynomial in the model's symbolic dimensions.
+
+    ``terms`` maps a product of dimensions (their names, sorted, repeated for powers; empty for the constant
+    term) to its coefficient.  A dimension without a name is ``?``.  ``unknown`` counts tensors of unknown
+    rank or type, which are in no term.
+    """
+
+    terms: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    unknown: int = 0
+
+    def add(self, tensor: gs.Tensor, times: int = 1) -> None:
+        """Add the size of a tensor, ``times`` over."""
+        shape, dtype = tensor.shape, tensor.dtype
+        if shape is None or dtype is None:
+            self.unknown += times
+            return
+        coefficient = times * np.dtype(dtype).itemsize
+        symbols = []
+        for dim in shape:
+            if isinstance(dim, (int, np.integer)):
+                coefficient *= int(dim)
+            else:
+                symbols.append("?" if not dim or str(dim).startswith(_ANONYMOUS) else str(dim))
+        self._add_term(tuple(sorted(symbols)), coefficient)
+
+    def _add_term(self, symbols: tuple[str, ...], coefficient: int) -> None:
+        self.terms[symbols] += coefficient
+        if self.terms[symbols] == 0:
+            del self.terms[symbols]
+
+    def constant(self) -> int | None:
+        """The number of bytes if no dimension is symbolic, else None."""
+        return self.terms[()] if not any(self.terms.keys()) and not self.unknown else None
+
+    def __str__(self) -> str:
+        """For people: ``12.3 MB + 4.1 kB·batch``; beyond three terms the rest is counted."""
+        ordered = sorted(self.terms.items(), key=lambda term: (-len(term[0]), -term[1], term[0]))
+        ordered = [term for term in ordered if not term[0]] + [term for term in ordered if term[0]]
+        parts = [_term(symbols, coefficient) for symbols, coefficient in ordered[:_SHOWN_TERMS]]
+        if len(ordered) > _SHOWN_TERMS:
+            parts.append(_counted(len(ordered) - _SHOWN_TERMS, "more term"))
+        if self.unknown:
+            parts.append(_counted(self.unknown, "tensor") + " of unknown size")
+        return " + ".join(parts) or "0 B"
+
+    def to_json(self) -> dict[str, object]:
+        """``terms`` as a list of {"bytes", "dims"}, and ``text``, the same for people."""
+        terms = [{"bytes": value, "dims": list(symbols)} for symbols, value in sorted(self.terms.items())]
+        return {"text": str(self), "terms": terms, "unknown_tensors": self.unknown}
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("s" if number != 1 else "")
+
+
+def _term(symbols: tuple[str, ...], coefficient: int) -> str:
+    factors = [format_bytes(coefficient)]
+    for symbol, power in Counter(symbols).items():
+        name = symbol if _PLAIN_NAME.fullmatch(symbol) else f"({symbol})"
+        factors.append(name + (str(power).translate(_SUPERSCRIPTS) if power > 1 else ""))
+    return "·".join(factors)
+
+
+def format_bytes(number: float) -> str:
+    """``12.3 MB``: three digits and a decimal unit."""
+    unit = 0
+    while number >= 999.5 and unit < len(_UNITS) - 1:
+        number /= 1000
+        unit += 1
+    if unit == 0:
+        return f"{number:.0f} B"
+    return f"{number:.{0 if number >= 99.95 else 1}f} {_UNITS[unit]}"
+
+
+def touched(node: gs.Node) -> Iterator[gs.Tensor]:
+    """The distinct tensors that a node reads, and those that it writes."""
+    yield from {id(tensor): tensor for tensor in node.inputs if tensor.name}.values()
+    yield from (tensor for tensor in node.outputs if tensor.name)
+
+
+def bytes_saved(nodes: Iterable[gs.Node], inputs: Iterable[gs.Tensor], outputs: Iterable[gs.Tensor]) -> Bytes:
+    """What running ``nodes`` as one kernel with these inputs and outputs moves less than running each
+    alone."""
+    saved = Bytes()
+    for node in nodes:
+        for tensor in touched(node):
+            saved.add(tensor)
+    for tensor in [*{id(tensor): tensor for tensor in inputs}.values(), *outputs]:
+        saved.add(tensor, -1)
+    return saved

@@ -1,0 +1,462 @@
+"""The command line.  Heavy modules are imported by the command that needs them, so that ``--help`` is
+quick."""
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from io import StringIO, TextIOWrapper
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+from onnxfuse.errors import OnnxfuseError, ParityError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+EXIT_OK = 0
+EXIT_PARITY = 1
+EXIT_ERROR = 2
+EXIT_INTERRUPT = 130
+EXIT_TERMINATED = 143
+
+_PIPED_WIDTH = 200  # a table that goes to a file or another program is not folded to the width of a terminal
+
+_EPILOG = """\
+exit status: 0 success, 1 the optimized model differs from the original, 2 bad input or usage, 130 interrupted
+
+examples:
+  onnxfuse optimize model.onnx fused.onnx
+  onnxfuse optimize det.onnx det.fused.onnx --shape x=1x3x640x640 --report det.html
+  onnxfuse check det.onnx det.fused.onnx --regions
+  onnxfuse bench det.onnx det.fused.onnx --threads 2
+  onnxfuse inspect det.fused.onnx
+
+'onnxfuse COMMAND --help' describes the options of a command.
+"""
+
+_OPTIMIZE = """\
+Fuse the elementwise regions of IN and write OUT.
+
+OUT is a standard ONNX model: it runs fused where the onnxfuse library is registered, and as before anywhere
+else. The original and the optimized model are run and compared before OUT is written; if they differ, OUT
+stays as it was.
+"""
+
+_OPTIMIZE_EPILOG = """\
+examples:
+  onnxfuse optimize model.onnx fused.onnx
+  onnxfuse optimize det.onnx det.fused.onnx --shape x=1x3x640x640 --report det.html
+  onnxfuse optimize model.onnx fused.onnx --passes fold-constants,fuse-elementwise --no-check
+"""
+
+_CHECK = """\
+Run ORIGINAL in plain ONNX Runtime and OPTIMIZED with and without the onnxfuse library, and compare the
+outputs.
+
+Types, shapes, NaN and infinities must be the same; integers, booleans and strings equal; floating-point
+elements within 1e-5 of the output's largest magnitude plus 1e-4 of their own (float32; other types in
+proportion to their precision). Exit status 0 if they are equal, 1 if not.
+"""
+
+_CHECK_EPILOG = """\
+examples:
+  onnxfuse check det.onnx det.fused.onnx --shape x=1x3x640x640
+  onnxfuse check det.onnx det.fused.onnx --inputs samples.npz --regions
+"""
+
+_BENCH = """\
+Time both models in turns in one process, and print one ratio: above 1, OPTIMIZED is faster.
+
+The ratio is of the lower quartiles of the times; the interval encloses it in 95 of 100 resamplings.
+"""
+
+_INSPECT = """\
+Print what is in MODEL: its signature, its fused nodes and their operators, the regions that
+'onnxfuse optimize' would fuse, and the elementwise nodes that are not fused, with the reason.
+"""
+
+_SHAPE_HELP = (
+    "shape of an input with dynamic dimensions, such as image=1x3x640x640 (repeat for more inputs; 'name=' "
+    "is a scalar); used to run and to count, the model itself stays dynamic"
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status; never raises, whatever happens."""
+    previous = signal.getsignal(signal.SIGTERM)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names in a model may not exist in the terminal's encoding
+    try:
+        try:
+            if _is_main_thread():
+                signal.signal(signal.SIGTERM, _terminate)
+            return _guarded(argv)
+        finally:
+            if _is_main_thread():
+                signal.signal(signal.SIGTERM, previous)
+    except _Terminated:
+        _fail("terminated")
+        return EXIT_TERMINATED
+    except KeyboardInterrupt:
+        _fail("interrupted")
+        return EXIT_INTERRUPT
+
+
+def _guarded(argv: Sequence[str] | None) -> int:
+    try:
+        arguments = _parser().parse_args(argv)
+        command: Callable[[argparse.Namespace], int] = arguments.command
+        status = command(arguments)
+        _flush()
+        return status
+    except SystemExit as error:  # argparse has printed what there is to say
+        _flush()
+        return error.code if isinstance(error.code, int) else EXIT_ERROR
+    except ParityError as error:
+        return _failed(error, str(error), EXIT_PARITY)
+    except OnnxfuseError as error:
+        return _failed(error, str(error), EXIT_ERROR)
+    except MemoryError as error:
+        return _failed(error, "out of memory", EXIT_ERROR)
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        return _failed(error, f"{error.strerror or error}{where}", EXIT_ERROR)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}".rstrip(": ")
+        return _failed(error, f"this is a bug in onnxfuse ({text}); set ONNXFUSE_DEBUG=1 for the traceback", EXIT_ERROR)
+
+
+class _Terminated(BaseException):
+    """SIGTERM as an exception, so that temporary files are removed."""
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise _Terminated
+
+
+def _is_main_thread() -> bool:
+    import threading
+
+    return threading.current_thread() is threading.main_thread()
+
+
+def _failed(error: BaseException, message: str, status: int) -> int:
+    if os.environ.get("ONNXFUSE_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error)
+    _fail(message)
+    return status
+
+
+def _fail(message: str) -> None:
+    """One line on standard error; a message may hold names from a hostile model."""
+    text = " ".join(message.split())
+    text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    with suppress(OSError):  # then nobody can be told
+        print(f"onnxfuse: error: {text}", file=sys.stderr, flush=True)
+
+
+def _flush() -> None:
+    """Write what is buffered now, so that a full disk is an error of ours and a closed pipe none at all."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _mute()
+
+
+def _mute() -> None:
+    """Standard output goes nowhere from now on: its reader has left, which is no error."""
+    try:
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, sys.stdout.fileno())
+        os.close(devnull)
+    except (OSError, ValueError):  # standard output is no file
+        pass
+
+
+# --- arguments ---
+
+
+class _Parser(argparse.ArgumentParser):
+    """Usage errors are one line like all others."""
+
+    def error(self, message: str) -> NoReturn:
+        _fail(f"{message} (see '{self.prog} --help')")
+        raise SystemExit(EXIT_ERROR)
+
+
+class _Version(argparse.Action):
+    """Prints the version, which is looked up only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_unused: object) -> NoReturn:
+        from onnxfuse import __version__
+
+        print(f"onnxfuse {__version__}")
+        raise SystemExit(EXIT_OK)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="onnxfuse",
+        description="Fuse the elementwise regions of ONNX models into single kernels that ONNX Runtime runs.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
+    _add_optimize(commands)
+    _add_check(commands)
+    _add_bench(commands)
+    _add_inspect(commands)
+    return parser
+
+
+def _command(
+    commands: "argparse._SubParsersAction[_Parser]", name: str, summary: str, text: str, epilog: str = ""
+) -> _Parser:
+    return commands.add_parser(
+        name,
+        help=summary,
+        description=text,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def _add_optimize(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    parser = _command(commands, "optimize", "fuse a model, check it, write it", _OPTIMIZE, _OPTIMIZE_EPILOG)
+    parser.add_argument("input", metavar="IN", type=Path, help="the model to optimize")
+    parser.add_argument("output", metavar="OUT", type=Path, help="where to write the optimized model")
+    _add_target(parser)
+    _add_shape(parser)
+    parser.add_argument("--no-check", action="store_true", help="do not run and compare the models before writing")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write a report, by suffix .html or .json")
+    parser.add_argument("--passes", metavar="A,B,…", help="the passes to run, in this order (default: all)")
+    parser.add_argument("--fast-math", action="store_true", help="allow kernels that do not round as ONNX Runtime does")
+    parser.add_argument("--overwrite", action="store_true", help="let OUT be IN")
+    parser.set_defaults(command=_optimize)
+
+
+def _add_check(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    parser = _command(commands, "check", "compare an optimized model with its original", _CHECK, _CHECK_EPILOG)
+    _add_pair(parser)
+    _add_target(parser)
+    _add_shape(parser)
+    parser.add_argument(
+        "--inputs",
+        type=Path,
+        metavar="FILE|DIR",
+        help="an .npz file with an array for each input, or a directory of such files or of test_data_set_*",
+    )
+    parser.add_argument("--regions", action="store_true", help="also run every fused node alone")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.set_defaults(command=_check)
+
+
+def _add_bench(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    parser = _command(commands, "bench", "time an optimized model against its original", _BENCH)
+    _add_pair(parser)
+    _add_target(parser)
+    _add_shape(parser)
+    parser.add_argument("--threads", type=_count, default=0, metavar="N", help="threads (default: ONNX Runtime's)")
+    parser.add_argument("--seconds", type=_seconds, default=10.0, metavar="S", help="how long to time (default: 10)")
+    parser.add_argument("--full", action="store_true", help="also measure peak memory, each model in its own process")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.set_defaults(command=_bench)
+
+
+def _add_inspect(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    parser = _command(commands, "inspect", "show what is fused, what is not, and why", _INSPECT)
+    parser.add_argument("model", metavar="MODEL", type=Path)
+    _add_target(parser)
+    parser.add_argument("--all", action="store_true", help="list every node that is not fused, not some of each kind")
+    parser.add_argument("--program", metavar="NODE", help="print the program of one fused node")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.set_defaults(command=_inspect)
+
+
+def _add_pair(parser: _Parser) -> None:
+    parser.add_argument("original", metavar="ORIGINAL", type=Path)
+    parser.add_argument("optimized", metavar="OPTIMIZED", type=Path)
+
+
+def _add_target(parser: _Parser) -> None:
+    parser.add_argument(
+        "--target",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="hardware (auto is cpu in this version)",
+    )
+
+
+def _add_shape(parser: _Parser) -> None:
+    parser.add_argument("--shape", action="append", default=[], metavar="INPUT=SHAPE", help=_SHAPE_HELP)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= 1024):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of threads")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time between 0 and 3600 seconds")
+    return value
+
+
+# --- commands ---
+
+
+def _optimize(arguments: argparse.Namespace) -> int:
+    from onnxfuse.report_file import check_report_path, write_report
+
+    if arguments.report is not None:
+        check_report_path(arguments.report, arguments.input, arguments.output)
+    from onnxfuse.api import optimize
+    from onnxfuse.inputs import parse_shapes
+    from onnxfuse.report import render_optimization
+
+    with _Progress() as progress:
+        result = optimize(
+            arguments.input,
+            arguments.target,
+            None if arguments.passes is None else arguments.passes.split(","),
+            shapes=parse_shapes(arguments.shape),
+            check=not arguments.no_check,
+            fast_math=arguments.fast_math,
+            output=arguments.output,
+            overwrite=arguments.overwrite,
+            progress=progress,
+        )
+    _print(render_optimization(result.report))
+    if arguments.report is not None:
+        write_report(result.report, arguments.report)
+    return EXIT_OK
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from onnxfuse.api import resolve_target
+    from onnxfuse.inputs import parse_shapes
+    from onnxfuse.parity import compare
+    from onnxfuse.report import render_parity
+
+    with _Progress() as progress:
+        result = compare(
+            arguments.original,
+            arguments.optimized,
+            inputs=arguments.inputs,
+            shapes=parse_shapes(arguments.shape),
+            target=resolve_target(arguments.target),
+            regions=arguments.regions,
+            progress=progress,
+        )
+    if arguments.json:
+        _print_json(result.to_json())
+    else:
+        _print(render_parity(result))
+    if not result.ok:
+        raise ParityError(result.failure())
+    return EXIT_OK
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from onnxfuse.api import resolve_target
+    from onnxfuse.bench import bench
+    from onnxfuse.inputs import parse_shapes
+    from onnxfuse.report import render_bench
+
+    with _Progress() as progress:
+        result = bench(
+            arguments.original,
+            arguments.optimized,
+            threads=arguments.threads,
+            shapes=parse_shapes(arguments.shape),
+            target=resolve_target(arguments.target),
+            seconds=arguments.seconds,
+            memory=arguments.full,
+            progress=progress,
+        )
+    if arguments.json:
+        _print_json(result.to_json())
+    else:
+        _print(render_bench(result))
+    return EXIT_OK
+
+
+def _inspect(arguments: argparse.Namespace) -> int:
+    from onnxfuse.api import resolve_target
+    from onnxfuse.inspection import inspect, render_inspection
+
+    with _Progress() as progress:
+        progress("reading and planning the model")
+        found = inspect(arguments.model, resolve_target(arguments.target))
+    if arguments.program is not None:
+        _write(found.program(arguments.program))
+    elif arguments.json:
+        _print_json(found.to_json())
+    else:
+        _print(render_inspection(found, every_node=arguments.all))
+    return EXIT_OK
+
+
+# --- output ---
+
+
+class _Progress:
+    """Says on standard error what is being done: one line that changes on a terminal, a line a step
+    elsewhere."""
+
+    def __enter__(self) -> Callable[[str], None]:
+        from rich.console import Console
+        from rich.text import Text
+
+        from onnxfuse.report import printable
+
+        console = Console(stderr=True)
+        if not console.is_terminal:
+            self._status = None
+            return lambda message: print(printable(message), file=sys.stderr, flush=True)
+        status = self._status = console.status("", spinner="dots")
+        status.start()
+        return lambda message: status.update(Text(printable(message)))
+
+    def __exit__(self, *_unused: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+
+def _print(content: "RenderableType") -> None:
+    from rich.console import Console
+
+    if sys.stdout.isatty():
+        Console(highlight=False).print(content)
+        return
+    buffer = StringIO()
+    Console(file=buffer, width=_PIPED_WIDTH, highlight=False).print(content)
+    _write("\n".join(line.rstrip() for line in buffer.getvalue().splitlines()))
+
+
+def _print_json(content: object) -> None:
+    import json
+
+    _write(json.dumps(content, indent=2))
+
+
+def _write(text: str) -> None:
+    try:
+        print(text, end="" if text.endswith("\n") else "\n")
+    except BrokenPipeError:
+        _mute()

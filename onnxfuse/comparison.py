@@ -1,0 +1,219 @@
+"""How far one value is from another: the tolerance of the parity check and the numbers that it reports.
+
+An output is equal if its type and shape are, NaN stands in the same places, infinities have the same places
+and signs, and every finite element ``b`` of it is as near to the original's ``a`` as
+
+    |a - b| <= absolute * max|a| + relative * |a|          (max over the finite elements of the output)
+
+with, for eps the distance from 1 to the next number of the coarsest floating type that the model computes in,
+absolute = 84 eps (1e-5 in float32) and relative = 840 eps (1e-4 in float32), for 8- and 16-bit types 2 eps
+and 10 eps. Sums over thousands of products, and weights that an affine was folded into, round differently by
+some tens of eps of the largest partial sum; a wrong formula is off by more than 1e-4.  Integers, booleans and
+strings must be equal.
+"""
+
+import math
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+from onnxfuse.sessions import Value
+
+
+@dataclass
+class Tolerance:
+    """The two factors of the allowed error; see the module's text."""
+
+    absolute: float
+    relative: float
+
+
+def tolerance(dtype: np.dtype, coarsest: np.dtype | None = None) -> Tolerance:
+    """The tolerance of an output of ``dtype`` in a model that computes in ``coarsest``."""
+    eps = precision(dtype)
+    if coarsest is not None:
+        eps = max(eps, precision(coarsest))
+    if eps >= 2.0**-11:
+        return Tolerance(2 * eps, 10 * eps)
+    return Tolerance(84 * eps, 840 * eps)
+
+
+def precision(dtype: np.dtype) -> float:
+    """The distance from 1 to the next number of a floating type; 0 for any other type."""
+    if dtype.kind == "c":
+        return float(np.finfo(dtype).eps)
+    try:
+        return float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
+    except (ValueError, TypeError):
+        return 0.0
+
+
+@dataclass
+class Comparison:
+    """One output compared.
+
+    ``reason`` is empty if it is equal within the tolerance.  ``excess`` is the largest error as a multiple of
+    the allowed error; ``mismatches`` counts the elements that differ where no error is allowed (integers,
+    NaN, infinities). ``unstable`` marks an output that differs, but by no more than ONNX Runtime's own
+    optimizations make it differ.
+    """
+
+    name: str
+    dtype: str = ""
+    shape: tuple[int, ...] | None = None
+    reason: str = ""
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    max_ulp: int = 0
+    mismatches: int = 0
+    excess: float = 0.0
+    unstable: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether the output passes."""
+        return not self.reason or self.unstable
+
+    def to_json(self) -> dict[str, object]:
+        """The fields; numbers that JSON cannot hold are strings."""
+        return {
+            "name": self.name,
+            "dtype": self.dtype,
+            "shape": None if self.shape is None else list(self.shape),
+            "ok": self.ok,
+            "reason": self.reason,
+            "max_abs": _json_number(self.max_abs),
+            "max_rel": _json_number(self.max_rel),
+            "max_ulp": self.max_ulp,
+            "mismatches": self.mismatches,
+            "unstable": self.unstable,
+        }
+
+    def merge(self, other: "Comparison") -> None:
+        """Take over the worse of both numbers (the elements of a sequence, or the outputs of one region)."""
+        self.reason = self.reason or other.reason
+        self.max_abs = max(self.max_abs, other.max_abs)
+        self.max_rel = max(self.max_rel, other.max_rel)
+        self.max_ulp = max(self.max_ulp, other.max_ulp)
+        self.excess = max(self.excess, other.excess)
+        self.mismatches += other.mismatches
+
+
+def _json_number(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+def compare_values(name: str, expected: Value, actual: Value, coarsest: np.dtype | None = None) -> Comparison:
+    """Compare what the original gives (``expected``) with what the optimized model gives (``actual``)."""
+    if expected is None or actual is None:
+        reason = "" if expected is None and actual is None else "only one of the models gives a value"
+        return Comparison(name, "none", reason=reason, mismatches=bool(reason))
+    if isinstance(expected, list) or isinstance(actual, list):
+        return _compare_lists(name, expected, actual, coarsest)
+    if isinstance(expected, dict) or isinstance(actual, dict):
+        return _compare_maps(name, expected, actual, coarsest)
+    return _compare_arrays(name, np.asarray(expected), np.asarray(actual), coarsest)
+
+
+def _compare_lists(name: str, expected: Value, actual: Value, coarsest: np.dtype | None) -> Comparison:
+    result = Comparison(name, "sequence")
+    if not isinstance(expected, list) or not isinstance(actual, list) or len(expected) != len(actual):
+        result.reason, result.mismatches = "the sequences differ in length", 1
+        return result
+    for index, (left, right) in enumerate(zip(expected, actual, strict=True)):
+        item = compare_values(f"{name}[{index}]", left, right, coarsest)
+        if item.reason:
+            item.reason = f"element {index}: {item.reason}"
+        result.merge(item)
+    return result
+
+
+def _compare_maps(name: str, expected: Value, actual: Value, coarsest: np.dtype | None) -> Comparison:
+    result = Comparison(name, "map")
+    if not isinstance(expected, dict) or not isinstance(actual, dict) or expected.keys() != actual.keys():
+        result.reason, result.mismatches = "the maps differ in their keys", 1
+        return result
+    for key, value in expected.items():
+        # Maps hold float32, which Python's float holds exactly: it is no more precise than that.
+        left, right = (np.float32(x) if isinstance(x, float) else x for x in (value, actual[key]))
+        item = compare_values(f"{name}[{key}]", left, right, coarsest)
+        if item.reason:
+            item.reason = f"key {key}: {item.reason}"
+        result.merge(item)
+    return result
+
+
+def _compare_arrays(name: str, expected: np.ndarray, actual: np.ndarray, coarsest: np.dtype | None) -> Comparison:
+    result = Comparison(name, str(expected.dtype), expected.shape)
+    if expected.dtype != actual.dtype:
+        result.reason, result.mismatches = f"type {actual.dtype} instead of {expected.dtype}", 1
+    elif expected.shape != actual.shape:
+        result.reason, result.mismatches = f"shape {list(actual.shape)} instead of {list(expected.shape)}", 1
+    elif precision(expected.dtype) > 0:
+        _compare_floats(result, expected, actual, coarsest)
+    else:
+        _compare_exact(result, expected, actual)
+    return result
+
+
+def _compare_exact(result: Comparison, expected: np.ndarray, actual: np.ndarray) -> None:
+    result.mismatches = int(np.count_nonzero(expected != actual))
+    if result.mismatches:
+        result.reason = f"{result.mismatches} of {expected.size} elements differ"
+        if expected.dtype.kind in "iu":
+            result.max_abs = float(np.max(np.abs(expected.astype(np.float64) - actual.astype(np.float64))))
+
+
+def _compare_floats(result: Comparison, expected: np.ndarray, actual: np.ndarray, coarsest: np.dtype | None) -> None:
+    if expected.dtype.kind == "c":
+        expected = np.stack([expected.real, expected.imag])
+        actual = np.stack([actual.real, actual.imag])
+    limits = tolerance(expected.dtype, coarsest)
+    left, right = expected.astype(np.float64), actual.astype(np.float64)
+    finite = np.isfinite(left) & np.isfinite(right)
+    # Where not both are finite, both must be NaN or the same infinity.
+    agree = finite | (np.isnan(left) & np.isnan(right)) | (left == right)
+    result.mismatches = int(np.count_nonzero(~agree))
+    if result.mismatches:
+        nans = int(np.count_nonzero(np.isnan(left) != np.isnan(right)))
+        kind = f"NaN in {nans} other places" if nans else f"infinities in {result.mismatches} other places"
+        result.reason = f"{kind} of {left.size}"
+    if not finite.any():
+        return
+    left, right = left[finite], right[finite]
+    size = np.abs(left)
+    error = np.abs(left - right)
+    result.max_abs = float(error.max())
+    result.max_ulp = int(ulp_distance(expected[finite], actual[finite]).max())
+    nonzero = size > 0
+    if nonzero.any():
+        result.max_rel = float((error[nonzero] / size[nonzero]).max())
+    if result.max_abs == 0:
+        return
+    allowed = limits.absolute * size.max() + limits.relative * size
+    with np.errstate(divide="ignore", invalid="ignore"):
+        excess = np.where(error == 0, 0.0, error / allowed)
+    result.excess = float(excess.max())
+    if result.excess > 1 and not result.reason:
+        outside = int(np.count_nonzero(excess > 1))
+        result.reason = f"{outside} of {left.size} elements differ by more than allowed, {result.max_abs:.3g} at most"
+
+
+def ulp_distance(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """How many representable numbers lie between two finite arrays of one floating type (uint64; -0 equals
+    0)."""
+    return _difference(_ordered(left), _ordered(right))
+
+
+def _ordered(values: np.ndarray) -> np.ndarray:
+    """Integers in the order of the floating-point numbers: sign and magnitude to two's complement."""
+    bits = np.ascontiguousarray(values).view(f"i{values.dtype.itemsize}").astype(np.int64)
+    lowest = np.int64(-(2 ** (8 * values.dtype.itemsize - 1)))
+    return np.where(bits < 0, lowest - bits, bits)
+
+
+def _difference(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    high, low = np.maximum(left, right), np.minimum(left, right)
+    difference: np.ndarray = high.astype(np.uint64) - low.astype(np.uint64)  # wraps to the distance across zero
+    return difference

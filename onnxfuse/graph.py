@@ -1,0 +1,93 @@
+"""A model as passes see it: an onnx_graphsurgeon graph, and all else of the ModelProto that it came from."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx_graphsurgeon as gs
+from onnx import ModelProto
+
+from onnxfuse.graph_export import Export
+from onnxfuse.graph_import import import_functions, import_graph, import_opsets
+from onnxfuse.graph_ir import Graph, LazyTensor, Node, subgraphs, walk
+from onnxfuse.graph_order import captured_tensors, describe, sorted_nodes, used_tensors
+
+__all__ = [
+    "Graph",
+    "LazyTensor",
+    "Model",
+    "Node",
+    "captured_tensors",
+    "describe",
+    "sorted_nodes",
+    "subgraphs",
+    "used_tensors",
+    "walk",
+]
+
+
+class Model:
+    """An ONNX model that passes can change and that loses nothing on the way in and out.
+
+    graph: the main graph; the graphs of If, Loop and Scan are ``gs.Graph`` values in their nodes' ``attrs``.
+    opsets: domain -> version for the whole model; the standard domain is ``""``.
+    functions: the model's local functions by (domain, name, overload); passes may add some.
+    path: the file that it was loaded from; external data is relative to its directory.
+
+    An initializer is a ``gs.Constant`` whose values are read when first asked for and are read-only: change
+    one by assigning new ``values``.  An initializer that is also a graph input is a ``gs.Variable``, for a
+    caller may override it.  Names of new tensors and nodes come from ``unique_name``.
+    """
+
+    def __init__(self, source: ModelProto, path: Path | None):
+        """See ``from_proto``."""
+        self.path = path
+        self.opsets = import_opsets(source)
+        self.functions = import_functions(source)
+        self._source = source
+        self._names: set[str] = {""}
+        self._counters: dict[str, int] = {}
+        self.graph: gs.Graph = import_graph(source, self.directory, self.opsets, self._names)
+
+    @classmethod
+    def from_proto(cls, proto: ModelProto, path: str | Path | None = None) -> "Model":
+        """The model of a ModelProto, which is kept and must not be changed from now on.
+
+        ``path`` is the file that it comes from, needed if it has external data.  Raises OnnxfuseError if two
+        functions share a name.  Nothing else is checked: see ``onnxfuse.model_io``.
+        """
+        return cls(proto, None if path is None else Path(path).absolute())
+
+    @property
+    def directory(self) -> Path | None:
+        """The directory that external data is relative to."""
+        return None if self.path is None else self.path.parent
+
+    def to_proto(self) -> ModelProto:
+        """The model as a new ModelProto, its nodes in topological order.
+
+        What no pass changed is equal to what it was.  Once a fused node is there, the ``onnxfuse`` opset is
+        imported and the IR version is at least 10.  Raises OnnxfuseError, naming a node, if there is a cycle.
+        """
+        return self.export().proto
+
+    def export(self, *, light: bool = False) -> Export:
+        """``to_proto`` with more to tell; ``light`` leaves out the data of tensors above 1024 elements."""
+        return Export(self.graph, self._source, self.opsets, self.functions.values(), self.directory, light=light)
+
+    def graphs(self) -> Iterator[gs.Graph]:
+        """The main graph and every graph nested in it, outer before inner."""
+        return walk(self.graph)
+
+    def unique_name(self, base: str) -> str:
+        """``base``, or ``base`` with a number, such that no tensor or node of the model has that name.
+
+        The name is reserved once handed out.
+        """
+        name = base
+        count = self._counters.get(base, 0)
+        while name in self._names:
+            count += 1
+            name = f"{base}_{count}"
+        self._counters[base] = count
+        self._names.add(name)
+        return name

@@ -1,0 +1,154 @@
+"""Element types and shapes of a model's tensors, as onnx's shape inference finds them.
+
+What is inferred goes to the Variables of the graph alone and is never written to a file.  Inference reads a
+light export of the model, so a model of any size takes little memory, and what it cannot tell stays unknown.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+
+import onnx
+import onnx_graphsurgeon as gs
+from onnx import GraphProto, ModelProto, TensorShapeProto, TypeProto, ValueInfoProto
+from onnx.shape_inference import InferenceError
+
+from onnxfuse.errors import OnnxfuseError
+from onnxfuse.graph import Model
+from onnxfuse.graph_export import Export, onnx_graphs
+from onnxfuse.graph_import import set_type
+
+Shapes = Mapping[str, Sequence[int | str]]
+
+_ERRORS = (InferenceError, RuntimeError, ValueError)
+_LONG_VECTOR = 1 << 20
+_ROUNDS = 4
+_TYPE_ERRORS = ("TypeInferenceError", "has unsupported type", "has inconsistent type")
+
+
+def infer(model: Model, shapes: Shapes | None = None) -> None:
+    """Set ``dtype`` and ``shape`` of every Variable of the model, subgraphs included, as far as can be told.
+
+    A dimension is an int, a symbol or None.  Symbols that begin with ``unk__`` are inference's own: equal ones
+    are equal sizes.  ``shapes`` gives graph inputs other shapes for this analysis, sizes or symbols.  Raises
+    OnnxfuseError if ``shapes`` names no input of the model or contradicts a declared shape.
+    """
+    run(model, model.export(light=True), shapes, check_types=False)
+
+
+def run(model: Model, light: Export, shapes: Shapes | None, *, check_types: bool) -> None:
+    """``infer`` on a light export at hand; ``check_types`` makes a type error an OnnxfuseError."""
+    proto = light.proto
+    if shapes:
+        _override(model, proto, shapes)
+    for inferred in _infer(proto, check_types):
+        for graph, result in zip(light.graphs, onnx_graphs(inferred.graph), strict=True):
+            _fill(graph, result)
+
+
+def _infer(proto: ModelProto, check_types: bool) -> Iterator[ModelProto]:
+    """The model with inferred types, the ones that tell more last."""
+    serialized = proto.SerializeToString()
+    inferred = proto
+    try:
+        # Strict mode raises on trouble of any kind; only some kinds are the model's fault.
+        inferred = onnx.shape_inference.infer_shapes(serialized, check_type=True, strict_mode=True)
+    except _ERRORS as error:
+        if check_types and (problem := _type_error(str(error))):
+            raise OnnxfuseError(f"the model's types do not check: {problem}") from error
+        with suppress(*_ERRORS):
+            inferred = onnx.shape_inference.infer_shapes(serialized)
+    yield inferred
+    propagate = not _has_long_vector(inferred)
+    for _ in range(_ROUNDS):
+        with suppress(*_ERRORS):
+            inferred = onnx.shape_inference.infer_shapes(serialized, data_prop=propagate)
+            yield inferred
+        if not _declare_reshape_ranks(proto, inferred):
+            return
+        serialized = proto.SerializeToString()
+
+
+def _declare_reshape_ranks(proto: ModelProto, inferred: ModelProto) -> bool:
+    """Declare the rank of Reshape results that inference left unknown; whether there was any to declare.
+
+    Before opset 14 onnx tells nothing of a Reshape to a computed shape, though that shape's length is its rank.
+    """
+    declared = False
+    for graph, result in zip(onnx_graphs(proto.graph), onnx_graphs(inferred.graph), strict=True):
+        reshapes = [node for node in graph.node if node.op_type == "Reshape" and len(node.input) == 2]
+        types = _types(result) if reshapes else {}
+        for node in reshapes:
+            source, shape, output = (types.get(name, TypeProto()) for name in (*node.input, node.output[0]))
+            length = shape.tensor_type.shape.dim
+            known = output.tensor_type.HasField("shape") or not source.tensor_type.elem_type
+            if not known and len(length) == 1 and length[0].dim_value > 0:
+                info = graph.value_info.add(name=node.output[0])
+                info.type.tensor_type.elem_type = source.tensor_type.elem_type
+                for axis in range(length[0].dim_value):
+                    info.type.tensor_type.shape.dim.add(dim_param=f"unk__{info.name}_{axis}")
+                declared = True
+    return declared
+
+
+def _types(graph: GraphProto) -> dict[str, TypeProto]:
+    return {info.name: info.type for info in (*graph.value_info, *graph.output, *graph.input)}
+
+
+def _has_long_vector(proto: ModelProto) -> bool:
+    """Whether data propagation, which holds some 80 bytes for every element of a vector, costs too much."""
+    for graph in onnx_graphs(proto.graph):
+        if any(len(tensor.dims) == 1 and tensor.dims[0] > _LONG_VECTOR for tensor in graph.initializer):
+            return True
+        for info in (*graph.input, *graph.value_info, *graph.output):
+            dims = info.type.tensor_type.shape.dim
+            if len(dims) == 1 and dims[0].dim_value > _LONG_VECTOR:
+                return True
+    return False
+
+
+def _type_error(message: str) -> str | None:
+    for line in message.splitlines():
+        if any(text in line for text in _TYPE_ERRORS) and "type but instead is null" not in line:
+            return line.removeprefix("[ShapeInferenceError] ").removeprefix("Inference error(s): ").strip()
+    return None
+
+
+def _override(model: Model, proto: ModelProto, shapes: Shapes) -> None:
+    inputs = {info.name: info for info in proto.graph.input}
+    for name, shape in shapes.items():
+        if name not in inputs:
+            known = ", ".join(tensor.name for tensor in model.graph.inputs) or "none"
+            raise OnnxfuseError(f"the model has no input {name!r}; its inputs: {known}")
+        _set_shape(inputs[name], shape)
+    # Declared shapes may hold for the declared inputs only.
+    for graph in onnx_graphs(proto.graph):
+        for info in (*graph.value_info, *graph.output):
+            if info.type.HasField("tensor_type"):
+                info.type.tensor_type.ClearField("shape")
+
+
+def _set_shape(info: ValueInfoProto, shape: Sequence[int | str]) -> None:
+    if not info.type.HasField("tensor_type"):
+        raise OnnxfuseError(f"input {info.name!r} is no tensor: it has no shape to set")
+    tensor_type = info.type.tensor_type
+    declared = list(tensor_type.shape.dim) if tensor_type.HasField("shape") else None
+    if declared is not None and len(declared) != len(shape):
+        raise OnnxfuseError(f"input {info.name!r} has {len(declared)} dimensions, not {len(shape)}")
+    given = TensorShapeProto()
+    for axis, size in enumerate(shape):
+        fixed = declared[axis].dim_value if declared is not None and declared[axis].HasField("dim_value") else None
+        if isinstance(size, str):
+            given.dim.add(dim_param=size)
+        elif size < 0 or (fixed is not None and fixed >= 0 and fixed != size):
+            known = "a size" if fixed is None else str(fixed)
+            raise OnnxfuseError(f"input {info.name!r}: dimension {axis} is {known}, not {size}")
+        else:
+            given.dim.add(dim_value=size)
+    tensor_type.shape.CopyFrom(given)
+
+
+def _fill(graph: gs.Graph, result: GraphProto) -> None:
+    types = _types(result)
+    for tensor in (*graph.inputs, *(tensor for node in graph.nodes for tensor in node.outputs)):
+        if isinstance(tensor, gs.Variable) and (type_proto := types.get(tensor.name)) is not None:
+            set_type(tensor, type_proto)

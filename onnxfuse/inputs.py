@@ -1,0 +1,405 @@
+"""Inputs to run a model on: read from files, or made up so that they are realistic for its signature."""
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from onnxfuse.errors import OnnxfuseError
+from onnxfuse.sessions import SessionError, Value
+
+Shapes = dict[str, tuple[int, ...]]
+"""Input name to the shape that the user asked for."""
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """One input of a model.  ``shape`` has a str for a symbolic dimension, None for an unknown one; None: any
+    rank."""
+
+    name: str
+    elem_type: int
+    shape: tuple[int | str | None, ...] | None
+    kind: str = "tensor"
+
+    def __post_init__(self) -> None:
+        # Exporters write dimensions that they know nothing of as "?", "" or -1.
+        if self.shape is not None:
+            unknown = ("?", "")
+            dims = (None if dim in unknown or (isinstance(dim, int) and dim < 0) else dim for dim in self.shape)
+            object.__setattr__(self, "shape", tuple(dims))
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The NumPy type of the elements."""
+        return helper.tensor_dtype_to_np_dtype(self.elem_type)
+
+    def describe(self) -> str:
+        """For a message: ``images: float32[batch, 3, ?, ?]``."""
+        dims = "…" if self.shape is None else ", ".join("?" if dim is None else str(dim) for dim in self.shape)
+        return f"{self.name}: {type_name(self.elem_type)}[{dims}]"
+
+
+@dataclass
+class InputSet:
+    """Values for every input of a model, and where they come from."""
+
+    label: str
+    feeds: dict[str, Value] = field(repr=False)
+
+    def shapes(self) -> dict[str, list[int]]:
+        """The shapes of the tensors."""
+        return {name: list(value.shape) for name, value in self.feeds.items() if isinstance(value, np.ndarray)}
+
+
+def type_name(elem_type: int) -> str:
+    """The lower-case name of a ``TensorProto.DataType``: ``float``, ``int64``, ``bfloat16``."""
+    try:
+        return str(onnx.TensorProto.DataType.Name(elem_type)).lower()
+    except ValueError:
+        return f"type {elem_type}"
+
+
+def input_specs(model: onnx.ModelProto) -> list[InputSpec]:
+    """The inputs that a caller has to feed: graph inputs that no initializer gives a default."""
+    defaults = {tensor.name for tensor in model.graph.initializer}
+    defaults |= {tensor.values.name for tensor in model.graph.sparse_initializer}
+    return [value_spec(value) for value in model.graph.input if value.name not in defaults]
+
+
+def value_spec(value: onnx.ValueInfoProto) -> InputSpec:
+    """The signature of one graph input or output."""
+    proto = value.type
+    kind = "tensor"
+    while proto.WhichOneof("value") in ("sequence_type", "optional_type"):
+        kind = "sequence" if proto.HasField("sequence_type") or kind == "sequence" else "optional"
+        proto = proto.sequence_type.elem_type if proto.HasField("sequence_type") else proto.optional_type.elem_type
+    tensor = proto.tensor_type
+    shape = None
+    if tensor.HasField("shape"):
+        shape = tuple(
+            dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else (dim.dim_param or None)
+            for dim in tensor.shape.dim  # some exporters write -1 for a dynamic dimension
+        )
+    return InputSpec(value.name, tensor.elem_type, shape, kind)
+
+
+# --- shapes that the user gives ---
+
+
+def parse_shapes(options: list[str]) -> Shapes:
+    """``["image=1x3x640x640", "scale="]`` as shapes; the last ``=`` ends the name, nothing after it is a
+    scalar."""
+    shapes: Shapes = {}
+    for option in options:
+        name, equals, sizes = option.rpartition("=")
+        if not equals or not name or not re.fullmatch(r"(\d+(x\d+)*)?", sizes, re.ASCII):
+            raise OnnxfuseError(f"--shape {option!r}: write it as INPUT=SIZExSIZE…, for example image=1x3x640x640")
+        if name in shapes:
+            raise OnnxfuseError(f"--shape gives a shape to {name!r} twice")
+        shapes[name] = tuple(int(size) for size in sizes.split("x")) if sizes else ()
+    return shapes
+
+
+def check_shapes(specs: list[InputSpec], shapes: Shapes) -> None:
+    """Raise OnnxfuseError unless every shape names an input and agrees with the dimensions that the model
+    fixes."""
+    by_name = {spec.name: spec for spec in specs}
+    symbols: dict[str, int] = {}
+    for name, shape in shapes.items():
+        if name not in by_name:
+            known = ", ".join(by_name) or "none"
+            raise OnnxfuseError(f"the model has no input {name!r}; its inputs are: {known}")
+        spec = by_name[name]
+        if spec.shape is None:
+            continue
+        fits = len(spec.shape) == len(shape) and all(
+            not isinstance(dim, int) or dim == size for dim, size in zip(spec.shape, shape, strict=True)
+        )
+        if not fits:
+            raise OnnxfuseError(f"shape {'x'.join(map(str, shape)) or 'scalar'} does not fit input {spec.describe()}")
+        for dim, size in zip(spec.shape, shape, strict=True):
+            if isinstance(dim, str) and symbols.setdefault(dim, size) != size:
+                raise OnnxfuseError(f"the shapes give dimension {dim!r} both {symbols[dim]} and {size}")
+
+
+def symbol_sizes(specs: list[InputSpec], shapes: Shapes) -> dict[str, int]:
+    """The symbolic dimensions that the shapes fix."""
+    return {
+        dim: size
+        for spec in specs
+        if spec.name in shapes and spec.shape is not None
+        for dim, size in zip(spec.shape, shapes[spec.name], strict=True)
+        if isinstance(dim, str)
+    }
+
+
+# --- inputs from files ---
+
+
+def read_inputs(path: Path, specs: list[InputSpec]) -> list[InputSet]:
+    """Input sets from an ``.npz`` file (arrays named as the inputs), or from a directory.
+
+    A directory holds ``.npz`` files, ``test_data_set_*`` directories as the ONNX backend tests have them
+    (``input_0.pb``, ``input_1.pb``, … in the order of the graph's inputs), or the ``input_*.pb`` files
+    themselves.
+    """
+    if path.is_dir():
+        sets = [path] if any(path.glob("input_*.pb")) else sorted(path.glob("test_data_set_*"))
+        files = [*sets, *sorted(path.glob("*.npz"))]
+        if not files:
+            raise OnnxfuseError(f"no .npz file, test_data_set_* directory or input_*.pb file in {path}")
+    elif path.exists():
+        files = [path]
+    else:
+        raise OnnxfuseError(f"no such file or directory: {path}")
+    return [InputSet(file.name, _read_set(file, specs)) for file in files]
+
+
+def _read_set(path: Path, specs: list[InputSpec]) -> dict[str, Value]:
+    try:
+        feeds = _read_protobufs(path, specs) if path.is_dir() else _read_npz(path)
+    except OnnxfuseError:
+        raise
+    except Exception as error:  # NumPy, zipfile and protobuf each raise their own kinds for a damaged file
+        raise OnnxfuseError(f"cannot read inputs from {path}: {' '.join(str(error).split())}") from error
+    names = [spec.name for spec in specs]
+    missing = [name for name in names if name not in feeds]
+    extra = [name for name in feeds if name not in names]
+    if missing:
+        raise OnnxfuseError(f"{path} has no value for input {missing[0]!r}")
+    if extra:
+        raise OnnxfuseError(f"{path} has a value for {extra[0]!r}, which is no input of the model")
+    return {spec.name: _checked(feeds[spec.name], spec, path) for spec in specs}
+
+
+def _read_npz(path: Path) -> dict[str, Value]:
+    archive = np.load(path, allow_pickle=False)
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise OnnxfuseError(f"{path} is not an .npz archive")
+    with archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def _read_protobufs(folder: Path, specs: list[InputSpec]) -> dict[str, Value]:
+    feeds: dict[str, Value] = {}
+    for index, spec in enumerate(specs):
+        file = folder / f"input_{index}.pb"
+        if not file.exists():
+            raise OnnxfuseError(f"{folder} has no input_{index}.pb for input {spec.name!r}")
+        data = file.read_bytes()
+        if spec.kind == "sequence":
+            feeds[spec.name] = numpy_helper.to_list(onnx.SequenceProto.FromString(data))
+        elif spec.kind == "optional":
+            feeds[spec.name] = numpy_helper.to_optional(onnx.OptionalProto.FromString(data))
+        else:
+            feeds[spec.name] = numpy_helper.to_array(onnx.TensorProto.FromString(data))
+    return feeds
+
+
+def _checked(value: Value, spec: InputSpec, path: Path) -> Value:
+    if spec.kind != "tensor" or not isinstance(value, np.ndarray):
+        return value
+    if value.dtype.kind == "V" and value.dtype.itemsize == spec.dtype.itemsize:
+        value = value.view(spec.dtype)  # NumPy files do not know bfloat16 and its kin: they keep the bits alone
+    if value.dtype != spec.dtype and spec.elem_type != onnx.TensorProto.STRING:
+        raise OnnxfuseError(f"{path}: {spec.describe()} cannot take an array of {value.dtype}")
+    fits = spec.shape is None or (
+        len(spec.shape) == value.ndim
+        and all(not isinstance(dim, int) or dim == size for dim, size in zip(spec.shape, value.shape, strict=True))
+    )
+    if not fits:
+        raise OnnxfuseError(f"{path}: {spec.describe()} cannot take an array of shape {list(value.shape)}")
+    return value
+
+
+# --- made-up inputs ---
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What to put in place of dynamic dimensions, by what they seem to be."""
+
+    batch: int = 1
+    channels: int = 3
+    spatial: int = 64
+    length: int = 32
+
+
+_SIZES = (
+    Sizes(),
+    Sizes(spatial=224, length=16),
+    Sizes(channels=1),
+    Sizes(spatial=32, length=8),
+    Sizes(spatial=128, length=128),
+    Sizes(spatial=256, length=1),
+    Sizes(spatial=640, length=512),
+    Sizes(channels=4, spatial=16, length=2),
+)
+BENCHMARK_SIZES = (Sizes(spatial=224, length=128), *_SIZES)
+"""Larger sizes first: what a benchmark should try."""
+
+_INTEGER_BOUNDS = (
+    16,
+    2,
+    1,
+)  # integers that index something must stay below a bound that the signature does not tell
+_BATCH = re.compile(r"batch|^n$|^b$|^bs$", re.IGNORECASE)
+_SPATIAL = re.compile(r"height|width|^h$|^w$", re.IGNORECASE)
+_LENGTH = re.compile(r"seq|len|time|token|frame|sample", re.IGNORECASE)
+_STATE = re.compile(r"state|hidden|^[hc]_?[0n]$", re.IGNORECASE)
+_RATE = re.compile(r"^sr$|sample_?rate|sampling_?rate", re.IGNORECASE)
+_MASK = re.compile(r"mask", re.IGNORECASE)
+
+NO_INPUTS = "could not run the original with generated inputs: pass --inputs or --shape"
+
+
+def generate(
+    specs: list[InputSpec],
+    run: Callable[[dict[str, Value]], list[Value]],
+    shapes: Shapes,
+    candidates: tuple[Sizes, ...] = _SIZES,
+) -> Iterator[tuple[InputSet, list[Value]]]:
+    """Made-up input sets on which ``run`` (of the original model) succeeds, each with the outputs it gave.
+
+    Three kinds: standard normal; uniform in [0, 1) as normalised images are, with a batch of two where the
+    batch is dynamic; and magnitudes spread from 0.001 to 30 with exact zeros.  Integers stay in a small
+    range, which shrinks until the model takes them (an index must not leave its table).  Raises OnnxfuseError
+    if nothing runs.
+    """
+    failure = ""
+    seen = set()
+    for sizes in candidates:
+        for bound in _INTEGER_BOUNDS:
+            resolved = resolve_shapes(specs, shapes, sizes)
+            key = (tuple(resolved.items()), bound if any(_is_integer(spec) for spec in specs) else 0)
+            if key in seen:
+                continue
+            seen.add(key)
+            inputs = make_inputs(specs, resolved, "normal", bound)
+            try:
+                outputs = run(inputs.feeds)
+            except SessionError as error:
+                failure = failure or str(error)
+                continue
+            yield inputs, outputs
+            yield from _variations(specs, run, shapes, sizes, bound)
+            return
+    raise OnnxfuseError(f"{NO_INPUTS} ({failure})")
+
+
+def _variations(
+    specs: list[InputSpec],
+    run: Callable[[dict[str, Value]], list[Value]],
+    shapes: Shapes,
+    sizes: Sizes,
+    bound: int,
+) -> Iterator[tuple[InputSet, list[Value]]]:
+    """The other kinds of values; a kind that the model refuses (a batch of two, say) is left out."""
+    if not specs:
+        return
+    pair = Sizes(2, sizes.channels, sizes.spatial, sizes.length)
+    for kind, batches in (("uniform", (pair, sizes)), ("spread", (sizes,))):
+        for batch in batches:
+            inputs = make_inputs(specs, resolve_shapes(specs, shapes, batch), kind, bound)
+            try:
+                outputs = run(inputs.feeds)
+            except SessionError:
+                continue
+            yield inputs, outputs
+            break
+
+
+def resolve_shapes(specs: list[InputSpec], shapes: Shapes, sizes: Sizes) -> Shapes:
+    """A shape for every input: the user's, else the model's with ``sizes`` for its dynamic dimensions."""
+    symbols = symbol_sizes(specs, shapes)
+    resolved: Shapes = {}
+    for spec in specs:
+        if spec.name in shapes:
+            resolved[spec.name] = shapes[spec.name]
+            continue
+        concrete = []
+        for axis, dim in enumerate(spec.shape if spec.shape is not None else (None,)):
+            size = dim if isinstance(dim, int) else _size(spec, axis, sizes)
+            concrete.append(symbols.setdefault(dim, size) if isinstance(dim, str) else size)
+        resolved[spec.name] = tuple(concrete)
+    return resolved
+
+
+def _size(spec: InputSpec, axis: int, sizes: Sizes) -> int:
+    """A size for the dynamic dimension ``axis``, by its name, else by where it stands."""
+    dims: tuple[int | str | None, ...] = spec.shape or (None,)
+    name = str(dims[axis] or "")
+    if _BATCH.search(name):
+        return sizes.batch
+    if _SPATIAL.search(name):
+        return sizes.spatial
+    if _LENGTH.search(name):
+        return sizes.length
+    # The state of a recurrent network is laid out (layers, batch, features).
+    if axis == (1 if len(dims) == 3 and isinstance(dims[0], int) and _STATE.search(spec.name) else 0):
+        return sizes.batch
+    if len(dims) >= 4:
+        channels_last = isinstance(dims[-1], int) and dims[-1] <= 4
+        return sizes.channels if axis == 1 and not channels_last else sizes.spatial
+    return sizes.length
+
+
+def _is_integer(spec: InputSpec) -> bool:
+    return spec.dtype.kind in "iu"
+
+
+def make_inputs(specs: list[InputSpec], shapes: Shapes, kind: str, bound: int) -> InputSet:
+    """Values of the given kind ("normal", "uniform", "spread"), the same each time; integers in [0,
+    bound)."""
+    generator = np.random.default_rng([2024, len(kind), bound])
+    feeds: dict[str, Value] = {}
+    for spec in specs:
+        shape = shapes[spec.name]
+        if math.prod(shape) * max(spec.dtype.itemsize, 1) > 1 << 33:
+            raise OnnxfuseError(f"input {spec.describe()} of shape {list(shape)} is larger than 8 GiB")
+        value = _values(spec, shape, kind, bound, generator)
+        feeds[spec.name] = [value] if spec.kind == "sequence" else value
+    return InputSet(f"{kind} values", feeds)
+
+
+def _values(spec: InputSpec, shape: tuple[int, ...], kind: str, bound: int, generator: np.random.Generator) -> Value:
+    if spec.elem_type == onnx.TensorProto.STRING:
+        return np.full(shape, "text", dtype=object)
+    dtype = spec.dtype
+    if dtype.kind == "b":
+        return np.asarray(generator.random(shape) < 0.5)
+    if dtype.kind in "iu":
+        return _integers(spec, shape, bound, generator)
+    if dtype.kind == "c":
+        return np.asarray(generator.standard_normal(shape) + 1j * generator.standard_normal(shape)).astype(dtype)
+    return np.asarray(_floats(shape, kind, generator)).astype(dtype)
+
+
+def _floats(shape: tuple[int, ...], kind: str, generator: np.random.Generator) -> np.ndarray:
+    if kind == "uniform":
+        return generator.random(shape, dtype=np.float32)
+    values = generator.standard_normal(shape, dtype=np.float32)
+    if kind == "normal":
+        return values
+    magnitude = 10.0 ** generator.uniform(-3.0, 1.5, shape).astype(np.float32)
+    return np.where(generator.random(shape) < 0.01, np.float32(0), np.sign(values) * magnitude)
+
+
+def _integers(spec: InputSpec, shape: tuple[int, ...], bound: int, generator: np.random.Generator) -> np.ndarray:
+    if spec.dtype.itemsize == 1 and len(shape) >= 3:  # pixels or quantized activations rather than indices
+        low, high = (-128, 128) if spec.dtype.kind == "i" else (0, 256)
+        return generator.integers(low, high, shape).astype(spec.dtype)
+    if _RATE.search(spec.name) and spec.dtype.itemsize > 2:
+        return np.full(shape, 16000, spec.dtype)
+    if _MASK.search(spec.name):
+        mask = generator.integers(0, 2, shape)
+        if mask.size:
+            mask.reshape(-1)[0] = 1  # a row that attends to nothing is not what a model meets
+        return mask.astype(spec.dtype)
+    return generator.integers(0, bound, shape).astype(spec.dtype)

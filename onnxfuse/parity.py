@@ -1,0 +1,305 @@
+"""Does an optimized model compute what the original computes?
+
+The original runs in plain ONNX Runtime with all optimizations; the optimized model runs with the onnxfuse
+library, and once more without it, when ONNX Runtime inlines the fused nodes.  ``onnxfuse.comparison`` says
+what counts as equal.
+
+A model can amplify rounding until its outputs mean little (a top-k near a tie, a quantizer on an edge).  So
+an output that differs is held against the original run with ONNX Runtime's optimizations disabled: if ONNX
+Runtime alone makes at least half as large a difference, the output counts as unstable, with a warning, and
+not as an error.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+
+from onnxfuse.comparison import Comparison, compare_values, precision
+from onnxfuse.errors import OnnxfuseError, ParityError
+from onnxfuse.inputs import InputSet, InputSpec, Shapes, check_shapes, generate, input_specs, read_inputs
+from onnxfuse.sessions import Session, SessionError, Value, has_fused_nodes
+
+PROVIDERS = {
+    "cpu": ("CPUExecutionProvider",),
+    "cuda": ("CUDAExecutionProvider", "CPUExecutionProvider"),
+}
+"""The execution providers that a target runs on."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass
+class SetResult:
+    """The outputs for one set of inputs."""
+
+    label: str
+    shapes: dict[str, list[int]]
+    outputs: list[Comparison]
+    library: bool
+
+    def to_json(self) -> dict[str, object]:
+        """The fields as JSON takes them."""
+        return {
+            "inputs": self.label,
+            "shapes": self.shapes,
+            "library": self.library,
+            "outputs": [output.to_json() for output in self.outputs],
+        }
+
+
+@dataclass
+class RegionResult:
+    """One fused node run alone, on what reaches it in the model, against its own nodes in plain ONNX
+    Runtime."""
+
+    node: str
+    comparison: Comparison
+    note: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the region computes what its nodes compute."""
+        return self.comparison.ok
+
+    def to_json(self) -> dict[str, object]:
+        """The fields as JSON takes them."""
+        return {**self.comparison.to_json(), "name": self.node, "note": self.note}
+
+
+@dataclass
+class ParityResult:
+    """Everything that was compared.  Each set of inputs stands twice if the model was also run without the
+    library."""
+
+    sets: list[SetResult] = field(default_factory=list)
+    regions: list[RegionResult] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every output and every region passes."""
+        return all(output.ok for output in self.outputs()) and all(region.ok for region in self.regions)
+
+    def outputs(self) -> Iterator[Comparison]:
+        """Every output of every run."""
+        for result in self.sets:
+            yield from result.outputs
+
+    def worst(self) -> Comparison | None:
+        """The output with the largest error relative to what is allowed; failures first."""
+        return max(self.outputs(), key=lambda c: (not c.ok, c.mismatches > 0, c.excess, c.max_abs), default=None)
+
+    def failure(self) -> str:
+        """One line that says what differs; empty if nothing does."""
+        for result in self.sets:
+            for output in result.outputs:
+                if not output.ok:
+                    without = "" if result.library else " (run without the onnxfuse library)"
+                    regions = [region.node for region in self.regions if not region.ok]
+                    guilty = f"; fused node {regions[0]!r} differs when run alone" if regions else ""
+                    return f"output {output.name!r} differs from the original{without}: {output.reason}{guilty}"
+        for region in self.regions:
+            if not region.ok:
+                return f"fused node {region.node!r} differs from its nodes: {region.comparison.reason}"
+        return ""
+
+    def to_json(self) -> dict[str, object]:
+        """The fields as JSON takes them."""
+        return {
+            "ok": self.ok,
+            "sets": [result.to_json() for result in self.sets],
+            "regions": [region.to_json() for region in self.regions],
+            "warnings": list(self.warnings),
+        }
+
+
+def compare(
+    original: Path,
+    optimized: Path,
+    *,
+    inputs: Path | None = None,
+    shapes: Shapes | None = None,
+    target: str = "cpu",
+    regions: bool = False,
+    progress: Progress = lambda message: None,
+) -> ParityResult:
+    """Run both models on the same inputs and compare their outputs.
+
+    ``inputs`` is an ``.npz`` file or a directory (``inputs.read_inputs``); without it, inputs are made up,
+    with the ``shapes`` for dynamic dimensions.  ``regions`` also runs every fused node alone; it is done in
+    any case when an output differs, to name the node.  Raises OnnxfuseError if the original cannot be run,
+    ParityError if the optimized model has other inputs or outputs or cannot be run; a difference in values is
+    in the result.
+    """
+    shapes = shapes or {}
+    original_proto, optimized_proto = read_proto(original), read_proto(optimized)
+    specs = input_specs(original_proto)
+    check_shapes(specs, shapes)
+    _check_signature(original_proto, optimized_proto)
+    providers = PROVIDERS[target]
+    coarsest = coarsest_type(original_proto)
+
+    progress("running the original")
+    expected = _run_original(original, specs, inputs, shapes, providers)
+    result = ParityResult()
+    fused = has_fused_nodes(optimized_proto)
+    for library in (True, False) if fused else (False,):
+        progress("running the optimized model" + (" without the onnxfuse library" if fused and not library else ""))
+        result.sets += _run_optimized(optimized, expected, providers, library, coarsest)
+    if any(output.reason for output in result.outputs()):
+        progress("running the original without ONNX Runtime's optimizations")
+        _mark_unstable(original, expected, providers, result, coarsest)
+    if fused and (regions or not result.ok):
+        from onnxfuse.region_parity import compare_regions
+
+        progress("running each fused node alone")
+        result.regions = compare_regions(optimized, optimized_proto, expected[0][0], providers, progress)
+    return result
+
+
+def read_proto(path: Path) -> onnx.ModelProto:
+    """The model without its external data.  Raises OnnxfuseError if the file is missing or not a model."""
+    if not path.exists():
+        raise OnnxfuseError(f"no such file: {path}")
+    if path.is_dir():
+        raise OnnxfuseError(f"is a directory, not a model: {path}")
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except OSError:
+        raise
+    except Exception as error:  # protobuf's decode errors, by format
+        raise OnnxfuseError(f"not an ONNX model: {path}") from error
+    if not model.graph.node and not model.graph.output:
+        raise OnnxfuseError(f"not an ONNX model: {path}")
+    return model
+
+
+def _check_signature(original: onnx.ModelProto, optimized: onnx.ModelProto) -> None:
+    for what, left, right in (
+        ("inputs", input_specs(original), input_specs(optimized)),
+        ("outputs", original.graph.output, optimized.graph.output),
+    ):
+        names, others = [value.name for value in left], [value.name for value in right]
+        if names != others:
+            raise ParityError(f"the models have different {what}: {_listed(names)} and {_listed(others)}")
+    for one, other in zip(input_specs(original), input_specs(optimized), strict=True):
+        if (one.elem_type, one.kind) != (other.elem_type, other.kind):
+            raise ParityError(f"the models have different inputs: {one.describe()} and {other.describe()}")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+Expected = list[tuple[InputSet, list[Value]]]
+
+
+def _run_original(
+    path: Path, specs: list[InputSpec], inputs: Path | None, shapes: Shapes, providers: tuple[str, ...]
+) -> Expected:
+    try:
+        session = Session(path, providers=providers)
+    except SessionError as error:
+        raise OnnxfuseError(f"ONNX Runtime cannot load {path}: {error}") from error
+    if inputs is None:
+        return list(generate(specs, session.run, shapes))
+    expected = []
+    for values in read_inputs(inputs, specs):
+        try:
+            expected.append((values, session.run(values.feeds)))
+        except SessionError as error:
+            raise OnnxfuseError(f"the original cannot be run on {values.label}: {error}") from error
+    return expected
+
+
+def _run_optimized(
+    path: Path, expected: Expected, providers: tuple[str, ...], library: bool, coarsest: np.dtype | None
+) -> list[SetResult]:
+    how = " with the onnxfuse library" if library else ""
+    results = []
+    try:
+        session = Session(path, providers=providers, library=library)
+        for inputs, values in expected:
+            actual = session.run(inputs.feeds)
+            outputs = [
+                compare_values(name, left, right, coarsest)
+                for name, left, right in zip(session.output_names, values, actual, strict=True)
+            ]
+            results.append(SetResult(inputs.label, inputs.shapes(), outputs, library))
+    except SessionError as error:
+        raise ParityError(f"the optimized model does not run in ONNX Runtime{how}: {error}") from error
+    return results
+
+
+def _mark_unstable(
+    path: Path,
+    expected: Expected,
+    providers: tuple[str, ...],
+    result: ParityResult,
+    coarsest: np.dtype | None,
+) -> None:
+    try:
+        session = Session(path, providers=providers, optimized=False)
+        own = [session.run(inputs.feeds) for inputs, _ in expected]
+    except SessionError:
+        return  # some models do not run unoptimized: there is nothing to hold the outputs against
+    for number, compared in enumerate(result.sets):
+        index = number % len(expected)
+        for output, left, right in zip(compared.outputs, expected[index][1], own[index], strict=True):
+            noise = compare_values(output.name, left, right, coarsest)
+            if output.reason and noise.reason and _within(output, noise):
+                output.unstable = True
+                warning = (
+                    f"output {output.name!r} is unstable: ONNX Runtime's own optimizations change it as much "
+                    f"({noise.reason})"
+                )
+                if warning not in result.warnings:
+                    result.warnings.append(warning)
+
+
+def _within(output: Comparison, noise: Comparison) -> bool:
+    return output.mismatches <= 2 * noise.mismatches and output.excess <= max(1.0, 2 * noise.excess)
+
+
+# --- the types that a model computes in ---
+
+_FLOATS: dict[int, np.dtype] = {
+    onnx.TensorProto.DOUBLE: np.dtype(np.float64),
+    onnx.TensorProto.FLOAT: np.dtype(np.float32),
+    onnx.TensorProto.FLOAT16: np.dtype(np.float16),
+    onnx.TensorProto.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
+}
+_STORAGE_READERS = ("Cast", "CastLike", "DequantizeLinear")
+
+
+def coarsest_type(model: onnx.ModelProto) -> np.dtype | None:
+    """The floating type with the fewest digits in which the model seems to compute.
+
+    Told by inputs, initializers and constants, except those that a node only converts from (weights stored in
+    half precision do not make a model compute in it), and by the types that nodes convert to.
+    """
+    types: set[int] = set()
+    graphs = [model.graph]
+    nodes: list[onnx.NodeProto] = [node for function in model.functions for node in function.node]
+    while graphs:
+        graph = graphs.pop()
+        computed = {name for node in graph.node if node.op_type not in _STORAGE_READERS for name in node.input}
+        types |= {tensor.data_type for tensor in graph.initializer if tensor.name in computed}
+        types |= {value.type.tensor_type.elem_type for value in graph.input if value.name in computed}
+        for node in graph.node:
+            nodes.append(node)
+            for attribute in node.attribute:
+                graphs += [attribute.g] if attribute.HasField("g") else []
+                graphs += attribute.graphs
+    for node in nodes:
+        for attribute in node.attribute:
+            if node.op_type == "Cast" and attribute.name == "to":
+                types.add(attribute.i)
+            elif node.op_type == "Constant" and attribute.name == "value":
+                types.add(attribute.t.data_type)
+    floats = [_FLOATS[kind] for kind in types if kind in _FLOATS]
+    return max(floats, key=precision, default=None)

@@ -1,0 +1,49 @@
+"""The pass conv-layout: writes what lies between convolutions so that ORT keeps its blocked layout."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onnxfuse.inference import infer
+from onnxfuse.passes.base import PassContext
+from onnxfuse.passes.rewriter import RulePass
+from onnxfuse.passes.rules import AFFINE_RULES
+from onnxfuse.passes.rules.affine_as_depthwise_conv import AffineAsDepthwiseConv
+from onnxfuse.passes.rules.gated_residual import GatedResidual
+from onnxfuse.passes.rules.hard_sigmoid import RecogniseHardSigmoid
+from onnxfuse.passes.rules.hard_swish import RecogniseHardSwish
+from onnxfuse.passes.rules.merge_pointwise_convs import MergePointwiseConvs
+from onnxfuse.passes.rules.pad_channels import PadChannels
+
+if TYPE_CHECKING:
+    from onnxfuse.graph import Model
+
+NAME = "conv-layout"
+
+# Folding would take the division by six out of a decomposed activation, so those are recognised first (and
+# this pass runs before fold-affine).  An affine step becomes a convolution only where none could take it in.
+_STEPS = (
+    (RecogniseHardSigmoid, RecogniseHardSwish),
+    (*AFFINE_RULES, GatedResidual, MergePointwiseConvs),
+    (AffineAsDepthwiseConv,),
+)
+
+
+class ConvLayoutPass:
+    """Activations as ORT computes them inside Conv, affine steps as Conv, and channels in whole blocks.
+
+    For the target cpu alone: no other execution provider has the blocked layout.  Results stay the same up to
+    rounding.
+    """
+
+    name = NAME
+    description = "Writes what lies between convolutions so that ONNX Runtime keeps its blocked layout on the CPU."
+
+    def run(self, model: Model, context: PassContext) -> None:
+        """Runs the groups of rules one after the other, and pads channels last."""
+        if context.target != "cpu" or not any(node.op == "Conv" for graph in model.graphs() for node in graph.nodes):
+            return
+        infer(model)
+        for rules in _STEPS:
+            RulePass([rule() for rule in rules], NAME).run(model, context)
+        PadChannels().run(model, context)

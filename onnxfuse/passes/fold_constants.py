@@ -1,0 +1,307 @@
+"""The pass fold-constants: what does not depend on the inputs is computed once, here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+
+from onnxfuse.graph_ir import Node, subgraphs
+from onnxfuse.passes.base import PassContext
+from onnxfuse.passes.constants import (
+    Array,
+    byte_size,
+    constant_node_value,
+    constant_value,
+    domain_of,
+    dtype_of,
+    is_constant_node,
+    is_dense,
+    shape_of,
+)
+from onnxfuse.passes.editor import GraphEditor
+from onnxfuse.passes.folding import Evaluator
+from onnxfuse.passes.result_size import largest_elements, largest_itemsize
+
+if TYPE_CHECKING:
+    from onnxfuse.graph import Model
+
+NAME = "fold-constants"
+
+_FREE_BYTES = 1 << 16  # a result of this size is folded however small the constants it comes from
+_FREE_BYTES_IN_ALL = 4 << 20
+_MAX_ROUNDS = 32
+
+_RANDOM = frozenset(
+    [
+        "Bernoulli",
+        "Multinomial",
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+        "Dropout",
+    ]
+)
+# Runtimes look for these around the weights of a quantized model; folding them would undo the quantization.
+_QUANTIZATION = frozenset(["QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"])
+_NUMERIC = "fiub"
+
+
+class FoldConstants:
+    """Evaluates nodes whose inputs are all constant with ONNX Runtime's CPU kernels, in every graph of the
+    model.
+
+    It also turns Constant nodes into initializers and Shape of a known shape into a constant, and drops
+    Identity, Cast to the same type and Dropout.  A node that makes an output of a graph stays.  A result that
+    would make the model larger by more than 64 KiB stays a node, and so do random and quantization ops and ops
+    that are not standard.
+    """
+
+    name = NAME
+    description = "Computes what does not depend on the inputs, and drops nodes that do nothing."
+
+    def run(self, model: Model, context: PassContext) -> None:
+        """Folds each graph, outer before inner, so that bodies see the constants around them."""
+        editor = GraphEditor(model)
+        folder = _Folder(editor, context)
+        try:
+            for graph in editor.graphs:
+                folder.fold(graph)
+        finally:
+            editor.finish()
+
+
+class _Folder:
+    """One run over a model."""
+
+    def __init__(self, editor: GraphEditor, context: PassContext) -> None:
+        self._editor = editor
+        self._context = context
+        self._opsets = editor.model.opsets
+        self._functions = {(domain, name) for domain, name, _ in editor.model.functions}
+        self._evaluator: Evaluator | None = None
+        self._free_bytes = _FREE_BYTES_IN_ALL
+        self._failed: set[int] = set()
+
+    def fold(self, graph: gs.Graph) -> None:
+        """Folds one graph to a fixed point."""
+        for node in list(graph.nodes):
+            if self._editor.graph_index(node) is None:
+                continue
+            if is_constant_node(node):
+                self._take_constant(node)
+            elif not self._bypass(node):
+                self._take_shape(node)
+        for _ in range(_MAX_ROUNDS):
+            nodes = self._affordable(self._candidates(graph))
+            if not nodes or not self._evaluate(nodes):
+                break
+
+    def _take_constant(self, node: Node) -> None:
+        """Constant node → initializer of the same name."""
+        if len(node.outputs) == 1 and not self._editor.is_graph_output(node.outputs[0]):
+            value = constant_node_value(node)
+            if value is not None and self._agrees(node.outputs[0], value):
+                self._replace(node, {node.outputs[0].name: value}, report=False)
+
+    def _take_shape(self, node: Node) -> None:
+        """Shape or Size of a tensor whose shape inference knows → constant."""
+        if node.op not in ("Shape", "Size") or domain_of(node) != "" or self._returned(node):
+            return
+        shape = shape_of(node.inputs[0])
+        if shape is None:
+            return
+        if node.op == "Size":
+            value = np.array(int(np.prod(shape, dtype=np.int64)), np.int64)
+        else:
+            value = np.array(shape[node.attrs.get("start", 0) : node.attrs.get("end", None)], np.int64).reshape(-1)
+        if self._agrees(node.outputs[0], value):
+            self._replace(node, {node.outputs[0].name: value})
+
+    def _bypass(self, node: Node) -> bool:
+        """Makes the readers of a node that passes its input on read that input; whether ``node`` was such a
+        one.
+        """
+        if domain_of(node) != "" or not self._passes_on(node) or self._returned(node):
+            return False
+        self._context.rewrote(NAME, [node])
+        source = node.inputs[0]
+        self._editor.replace_uses(node.outputs[0], source)
+        self._editor.remove([node])
+        return True
+
+    def _passes_on(self, node: Node) -> bool:
+        if any(tensor.name for tensor in list(node.outputs)[1:]):
+            return False
+        if node.op == "Identity":
+            return True
+        if node.op == "Cast":
+            source, result = dtype_of(node.inputs[0]), _cast_target(node)
+            return source is not None and source == result
+        if node.op == "Dropout" and self._opsets.get("", 1) >= 7:
+            training = node.inputs[2] if len(node.inputs) > 2 and node.inputs[2].name else None
+            if training is None:
+                return True
+            value = constant_value(training)
+            return value is not None and not value.any()
+        return False
+
+    def _candidates(self, graph: gs.Graph) -> list[Node]:
+        """The nodes of ``graph`` that could be folded, size apart, in topological order."""
+        constant: set[int] = set()
+        found = []
+        for node in graph.nodes:
+            if self._editor.graph_index(node) is None or id(node) in self._failed or not self._foldable(node):
+                continue
+            inputs = [tensor for tensor in node.inputs if tensor.name]
+            if all(id(tensor) in constant or _is_numeric_constant(tensor) for tensor in inputs):
+                constant.update(id(tensor) for tensor in node.outputs)
+                found.append(node)
+        return found
+
+    def _foldable(self, node: Node) -> bool:
+        """Whether the op is one whose result depends on its inputs alone, and is an ordinary tensor."""
+        if domain_of(node) != "" or node.op in _RANDOM or node.op in _QUANTIZATION or node.op == "Constant":
+            return False
+        if "Sequence" in node.op or "Optional" in node.op or "String" in node.op or ("", node.op) in self._functions:
+            return False
+        if node.attrs and next(subgraphs(node), None) is not None:
+            return False
+        if not any(tensor.name for tensor in node.inputs) or self._returned(node):
+            return False
+        if node.op == "Cast" and getattr(_cast_target(node), "kind", "") not in tuple(_NUMERIC):
+            return False
+        dtypes = (dtype_of(tensor) for tensor in node.outputs if tensor.name)
+        return all(dtype is None or dtype.kind in _NUMERIC for dtype in dtypes)
+
+    def _returned(self, node: Node) -> bool:
+        return any(self._editor.is_graph_output(tensor) for tensor in node.outputs if tensor.name)
+
+    def _affordable(self, candidates: list[Node]) -> list[Node]:
+        """Those of ``candidates`` whose results may take the place of the constants that they are made from.
+
+        A constant pays for its own size once, and only if all its readers go; the rest has to be small.
+        """
+        while True:
+            inside = {id(node) for node in candidates}
+            elements: dict[str, int] = {}
+            credit: dict[str, int] = {}
+            free = self._free_bytes
+            kept: list[Node] = []
+            refused: list[tuple[Node, str]] = []
+            for node in candidates:
+                inputs = {tensor.name: tensor for tensor in node.inputs if tensor.name}
+                for name, tensor in inputs.items():
+                    if name not in elements and isinstance(tensor, gs.Constant):
+                        elements[name] = int(np.prod(tensor.shape, dtype=np.int64))
+                        readers_go = all(id(reader) in inside for reader in tensor.outputs)
+                        credit[name] = (byte_size(tensor) or 0) if readers_go else 0
+                if not all(name in elements for name in inputs):
+                    continue
+                bound = largest_elements(node, elements)
+                if bound is None:
+                    if all(isinstance(tensor, gs.Constant) for tensor in inputs.values()):
+                        refused.append((node, "the size of its result is not known beforehand"))
+                    continue
+                outputs = [tensor for tensor in node.outputs if tensor.name]
+                size = bound * largest_itemsize(node) * len(outputs)
+                paid = sum(credit[name] for name in inputs)
+                if size > max(_FREE_BYTES, paid) or size - paid > free:
+                    refused.append((node, f"its result would make the model larger ({size} bytes from {paid})"))
+                    continue
+                free -= max(size - paid, 0)
+                for name in inputs:
+                    credit[name] = 0
+                for tensor in outputs:
+                    elements[tensor.name] = bound
+                    readers_go = all(id(reader) in inside for reader in tensor.outputs)
+                    credit[tensor.name] = bound * largest_itemsize(node) if readers_go else 0
+                kept.append(node)
+            if not refused:
+                self._free_bytes = free
+                return kept
+            for node, reason in refused:
+                self._failed.add(id(node))
+                self._context.refused(NAME, node, reason)
+            candidates = _without(candidates, {id(node) for node, _ in refused})
+
+    def _evaluate(self, nodes: list[Node]) -> bool:
+        """Evaluates ``nodes`` and puts the results in their place; whether any was folded."""
+        if self._evaluator is None:
+            self._evaluator = Evaluator(self._opsets)
+        known = {
+            tensor.name: value
+            for node in nodes
+            for tensor in node.inputs
+            if tensor.name and (value := constant_value(tensor)) is not None
+        }
+        values, failures = self._evaluator.evaluate(nodes, known)
+        folded = False
+        for node in nodes:
+            outputs = [tensor for tensor in node.outputs if tensor.name]
+            reason = failures.get(node.outputs[0].name)
+            if reason is None and not all(self._agrees(tensor, values[tensor.name]) for tensor in outputs):
+                reason = "its result is not of the type and shape that the model declares"
+            if reason is not None:
+                self._failed.add(id(node))
+                self._context.refused(NAME, node, reason)
+            else:
+                self._replace(node, {tensor.name: values[tensor.name] for tensor in outputs})
+                folded = True
+        return folded
+
+    @staticmethod
+    def _agrees(tensor: gs.Tensor, value: Array) -> bool:
+        dtype = dtype_of(tensor)
+        if value.dtype.kind not in _NUMERIC and dtype != value.dtype:
+            return False
+        if dtype is not None and dtype != value.dtype:
+            return False
+        if tensor.shape is None:
+            return True
+        dims = list(tensor.shape)
+        return len(dims) == value.ndim and all(
+            not isinstance(dim, int) or dim < 0 or dim == actual for dim, actual in zip(dims, value.shape, strict=True)
+        )
+
+    def _replace(self, node: Node, values: dict[str, Array], report: bool = True) -> None:
+        """Makes the outputs of ``node`` constants of the same names and removes it."""
+        if report:
+            self._context.rewrote(NAME, [node])
+        outputs = [tensor for tensor in node.outputs if tensor.name]
+        node.outputs.clear()
+        for tensor in outputs:
+            tensor.to_constant(np.ascontiguousarray(values[tensor.name]).reshape(values[tensor.name].shape))
+        self._editor.remove([node])
+
+
+def _is_numeric_constant(tensor: gs.Tensor) -> bool:
+    if not isinstance(tensor, gs.Constant):
+        return False
+    dtype = dtype_of(tensor)
+    return is_dense(tensor) and dtype is not None and dtype.kind in _NUMERIC
+
+
+def _cast_target(node: Node) -> np.dtype[Any] | None:
+    to = node.attrs.get("to")
+    if isinstance(to, int):
+        try:
+            return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(to))
+        except KeyError:
+            return None
+    return None if to is None else np.dtype(to)
+
+
+def _without(nodes: list[Node], dropped: set[int]) -> list[Node]:
+    """``nodes`` less those in ``dropped``, and less those that read a result of one of these."""
+    lost: set[int] = set()
+    kept = []
+    for node in nodes:
+        if id(node) in dropped or any(id(tensor) in lost for tensor in node.inputs):
+            lost.update(id(tensor) for tensor in node.outputs)
+        else:
+            kept.append(node)
+    return kept

@@ -1,0 +1,59 @@
+"""How large the result of a constant node can be, found out before it is computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from onnxfuse.graph_ir import Node
+from onnxfuse.passes.constants import constant_value, dtype_of, shape_of
+
+_NO_LARGER_NAMES = (
+    "Abs Acos Acosh ArgMax ArgMin Asin Asinh Atan Atanh BitwiseNot Cast Ceil Celu Clip Concat Compress "
+    "Cos Cosh CumSum Elu Erf Exp Flatten Floor Gelu HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu "
+    "Log LogSoftmax Mish Neg Not Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax "
+    "ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Round ScatterElements "
+    "ScatterND Selu Shape Shrink Sigmoid Sign Sin Sinh Size Slice Softmax Softplus Softsign Split Sqrt "
+    "Squeeze Tan Tanh ThresholdedRelu TopK Transpose Trilu Unique Unsqueeze DepthToSpace SpaceToDepth "
+)
+_BROADCASTING_NAMES = (
+    "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Gather GatherElements GatherND Greater "
+    "GreaterOrEqual Less LessOrEqual MatMul Max Mean Min Mod Mul Or Pow PRelu Sub Sum Where Xor "
+)
+_NO_LARGER = frozenset(_NO_LARGER_NAMES.split())
+_BROADCASTING = frozenset(_BROADCASTING_NAMES.split())
+
+
+def largest_elements(node: Node, elements: Mapping[str, int]) -> int | None:
+    """An upper bound on the elements of any one output of ``node``; None where it depends on what is not
+    known yet.
+
+    ``elements`` bounds the inputs, by name.
+    """
+    shapes = [shape_of(tensor) for tensor in node.outputs if tensor.name]
+    known = [math.prod(shape) for shape in shapes if shape is not None]
+    if len(known) == len(shapes):
+        return max(known, default=0)
+    sizes = [elements[tensor.name] for tensor in node.inputs if tensor.name]
+    if node.op in _NO_LARGER:
+        # Shape and its like give a few numbers even for an empty tensor.
+        return max(sum(sizes), 16)
+    if node.op in _BROADCASTING:
+        return math.prod(max(size, 1) for size in sizes)
+    arguments = [constant_value(tensor) for tensor in node.inputs]
+    if node.op == "ConstantOfShape" and arguments[0] is not None:
+        return int(math.prod(int(dim) for dim in arguments[0]))
+    if node.op == "Expand" and arguments[1] is not None:
+        return int(math.prod(max(int(dim), 1) for dim in arguments[1])) * max(sizes[0], 1)
+    if node.op == "Tile" and len(arguments) == 2 and arguments[1] is not None:
+        return int(math.prod(int(times) for times in arguments[1])) * sizes[0]
+    if node.op == "Range" and all(argument is not None for argument in arguments):
+        start, limit, delta = (float(argument.reshape(-1)[0]) for argument in arguments if argument is not None)
+        return max(math.ceil((limit - start) / delta), 0) if delta else None
+    return None
+
+
+def largest_itemsize(node: Node) -> int:
+    """The largest size of an element of the outputs: that of the widest type where inference knows none."""
+    sizes = [dtype.itemsize for dtype in (dtype_of(tensor) for tensor in node.outputs if tensor.name) if dtype]
+    return max(sizes, default=8)

@@ -1,0 +1,16 @@
+"""onnxfuse's own rewrite rules, one a file."""
+
+from onnxfuse.passes.rules.fold_affine_after_conv import FoldAffineAfterConv
+from onnxfuse.passes.rules.fold_affine_after_conv_transpose import FoldAffineAfterConvTranspose
+from onnxfuse.passes.rules.fold_affine_after_gemm import FoldAffineAfterGemm
+from onnxfuse.passes.rules.fold_affine_after_matmul import FoldAffineAfterMatMul
+from onnxfuse.passes.rules.fold_affine_before_linear import FoldAffineBeforeLinear
+
+AFFINE_RULES = (
+    FoldAffineAfterConv,
+    FoldAffineAfterConvTranspose,
+    FoldAffineAfterGemm,
+    FoldAffineAfterMatMul,
+    FoldAffineBeforeLinear,
+)
+"""The rules of the pass fold-affine, in the order in which they are tried."""

@@ -1,0 +1,175 @@
+"""Linear(x · scale + offset, w, b) → Linear(x, w · scale, b + w · offset)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import onnx_graphsurgeon as gs
+
+from onnxfuse.graph_ir import Node
+from onnxfuse.passes.constants import Array
+from onnxfuse.passes.matcher import Match
+from onnxfuse.passes.pattern import Ops
+from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, Refusal, RewriteRule
+from onnxfuse.passes.rules.affine import (
+    IDENTITY,
+    Affine,
+    axis_of_data,
+    compose,
+    data_input,
+    is_affine_node,
+    keeps_rank,
+    read_step,
+)
+from onnxfuse.passes.rules.budget import CopyBudget
+from onnxfuse.passes.rules.linear import LINEAR_OPS, Gemm, Linear, MatMul, reads_as_data
+
+if TYPE_CHECKING:
+    from onnxfuse.graph import Model
+    from onnxfuse.passes.base import PassContext
+
+_Plan = tuple[gs.Tensor, list[tuple[Linear, "Array | None", "Array | None"]]]
+
+
+class FoldAffineBeforeLinear(RewriteRule):
+    """Folds affine steps into every Conv, ConvTranspose, Gemm and MatMul that reads their result.
+
+    Refused: a result that anything else reads too; an offset before a Conv that pads, before a ConvTranspose,
+    and before a MatMul without an Add of a constant after it; constants that are neither scalar nor per
+    channel, or that may broadcast the data to a larger shape; new weights that overflow or are denormal.
+    """
+
+    name = "fold-affine-before-linear"
+
+    def begin(self, model: Model, context: PassContext) -> None:
+        """A fresh budget for copies of shared weights."""
+        self._budget = CopyBudget()
+
+    def pattern(self, op: Ops, x: Any) -> Any:
+        """The last of the steps."""
+        k = op.constant("k")
+        return op.any_of(
+            op.Mul(x, k),
+            op.Add(x, k),
+            op.Sub(x, k),
+            op.Sub(k, x),
+            op.Div(x, k),
+            op.BatchNormalization(
+                x, op.constant("scale"), op.constant("bias"), op.constant("mean"), op.constant("variance")
+            ),
+        )
+
+    def check(self, match: Match) -> str | None:
+        """Finds the readers and the steps and computes all new weights; ``match.plan`` holds them."""
+        result = match.outputs[0]
+        readers = list(result.outputs)
+        linear_readers = [reader for reader in readers if reads_as_data(reader, result)]
+        if not linear_readers:
+            return NOT_APPLICABLE
+        if match.editor.is_graph_output(result):
+            return "its result is an output of the graph"
+        if len(linear_readers) < len(readers):
+            other = next(reader for reader in readers if not reads_as_data(reader, result))
+            return f"its result is also read by a node that cannot take it in ({other.op})"
+        ops = [LINEAR_OPS[reader.op](reader) for reader in linear_readers]
+        source, steps = self._steps(match, ops)
+        if steps is None:
+            return NOT_APPLICABLE
+        folded = []
+        for linear, step in zip(ops, steps, strict=True):
+            linear.apply_before(step)
+            if isinstance(linear, MatMul) and step.shifts:
+                linear.apply_after(_following_add(match, linear)[1])
+            folded.append((linear, linear.new_weight(), linear.new_bias()))
+        self._budget.take(self._copied_bytes(ops))
+        plan: _Plan = (source, folded)
+        match.plan = plan
+        return None
+
+    def rewrite(self, match: Match, builder: Builder) -> Any:
+        """Gives the readers new constants; what they read becomes the one before the steps."""
+        source, folded = match.plan
+        for linear, weight, bias in folded:
+            hint = linear.weight_tensor.name
+            if weight is not None:
+                builder.set_input(linear.node, 1, builder.initializer(weight, f"{hint}_folded"))
+            if bias is None:
+                continue
+            bias_tensor = builder.initializer(bias, f"{hint}_bias_folded")
+            if isinstance(linear, MatMul):
+                add, _ = _following_add(match, linear)
+                place = 1 if add.inputs[0] is linear.node.outputs[0] else 0
+                builder.set_input(add, place, bias_tensor)
+            else:
+                builder.set_input(linear.node, 2, bias_tensor)
+                if isinstance(linear, Gemm):
+                    linear.node.attrs["beta"] = 1.0
+        return source
+
+    @staticmethod
+    def _steps(match: Match, ops: list[Linear]) -> tuple[gs.Tensor, list[Affine] | None]:
+        """The value before the longest foldable chain of steps, and what the chain does as each reader sees
+        it.
+        """
+        editor = match.editor
+        node = match.root
+        home = editor.graph_index(node)
+        source = match.outputs[0]
+        totals: list[Affine] | None = None
+        while True:
+            try:
+                totals = [
+                    compose(_step_before(match, node, linear), total)
+                    for linear, total in zip(ops, totals or [IDENTITY] * len(ops), strict=True)
+                ]
+            except Refusal as reason:
+                match.note(node, str(reason))
+                break
+            if node is not match.root:
+                match.nodes.append(node)
+            source = data_input(node)
+            producers: list[Node] = list(source.inputs)
+            if (
+                len(producers) != 1
+                or editor.graph_index(producers[0]) != home
+                or not is_affine_node(producers[0])
+                or len(source.outputs) > 1
+                or editor.is_graph_output(source)
+            ):
+                break
+            node = producers[0]
+        return source, totals
+
+    @staticmethod
+    def _copied_bytes(ops: list[Linear]) -> int:
+        """Growth by shared weights; weights that only these readers share are still there once."""
+        return sum(linear.copied_bytes() for linear in ops)
+
+
+def _step_before(match: Match, node: Node, linear: Linear) -> Affine:
+    """What ``node`` does to the data of ``linear``.  Raises Refusal if it cannot be taken in."""
+    if not keeps_rank(node):
+        raise Refusal(f"{node.op}'s constant may add a dimension to its data")
+    step = read_step(node, axis_of_data(data_input(node), linear.input_axis))
+    if step.shifts:
+        reason = linear.refuses_shift_before()
+        if reason is not None:
+            raise Refusal(reason)
+        if isinstance(linear, MatMul):
+            _following_add(match, linear)
+    return step
+
+
+def _following_add(match: Match, linear: MatMul) -> tuple[Node, Affine]:
+    """The Add of a constant that alone reads the product, and what it adds.  Raises Refusal without one."""
+    product = linear.node.outputs[0]
+    readers: list[Node] = list(product.outputs)
+    if (
+        len(readers) != 1
+        or readers[0].op != "Add"
+        or not is_affine_node(readers[0])
+        or match.editor.is_graph_output(product)
+        or match.editor.graph_index(readers[0]) != match.editor.graph_index(linear.node)
+    ):
+        raise Refusal("MatMul has no bias that an offset before it could go into")
+    return readers[0], read_step(readers[0], linear.output_axis)

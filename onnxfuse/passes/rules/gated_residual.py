@@ -1,0 +1,50 @@
+"""x + x · g → x · (1 + g), for a gate g that is small compared with x."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from onnxfuse.passes.constants import dtype_of, is_constant
+from onnxfuse.passes.matcher import Match
+from onnxfuse.passes.pattern import Ops
+from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule
+
+_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+class GatedResidual(RewriteRule):
+    """Adds one to the gate of a squeeze-and-excitation block in place of adding its input to its output.
+
+    The gate has one value a channel, or one in all, for each image, so one pass over a large tensor is saved.
+    Refused: a gate that is not known to have sizes of one behind the channels of 4-D; types other than
+    float32 and float64; a product that is needed elsewhere.
+    """
+
+    name = "gated-residual"
+
+    def pattern(self, op: Ops, x: Any, g: Any) -> Any:
+        """Either operand order of either node."""
+        return op.Add(x, op.Mul(x, g))
+
+    def check(self, match: Match) -> str | None:
+        """The gate must be small, and known to be."""
+        x, gate = match["x"], match["g"]
+        if is_constant(gate) or is_constant(x) or x is gate:
+            return NOT_APPLICABLE
+        if gate.shape is None or x.shape is None:
+            return "the shapes of the tensor and of its gate are not known"
+        if len(gate.shape) != 4 or len(x.shape) != 4 or list(gate.shape[2:]) != [1, 1]:
+            return "the gate is not known to be one value a channel"
+        if list(x.shape[2:]) == [1, 1]:
+            return "the gate is as large as what it gates"
+        if dtype_of(gate) not in _FLOATS:
+            return "the gate is not known to be float32 or float64"
+        return None
+
+    def rewrite(self, match: Match, builder: Builder) -> Any:
+        """An Add on the gate and the Mul."""
+        gate = match["g"]
+        one = builder.initializer(np.ones((), dtype_of(gate)), "one")
+        return builder.op("Mul", match["x"], builder.op("Add", gate, one))

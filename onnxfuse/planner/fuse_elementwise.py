@@ -1,0 +1,184 @@
+"""The pass that replaces regions of elementwise nodes by fused nodes, and the plan behind it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import onnx_graphsurgeon as gs
+
+from onnxfuse.byte_counts import bytes_saved
+from onnxfuse.graph import Model, sorted_nodes
+from onnxfuse.inference import infer
+from onnxfuse.passes.base import PassContext, label
+from onnxfuse.planner.fused_node import DOMAIN, OPSET_VERSION, Fusion, fuse
+from onnxfuse.planner.host import shape_arithmetic
+from onnxfuse.planner.ort_fusions import ONE_KERNEL, OrtFusions
+from onnxfuse.planner.ort_layout import BLOCKED, INSIDE_CONV, ConvLayout
+from onnxfuse.planner.regions import find_regions
+from onnxfuse.program import ProgramError
+from onnxfuse.program.lowering import check, is_elementwise, vector_inputs
+from onnxfuse.report import FusedRegion, LeftAlone
+
+ALONE = "no neighbour to fuse with"
+SHAPE_ARITHMETIC = "computes with shapes, which ONNX Runtime keeps on the host"
+FREE_OPS = {"Identity", "Dropout"}
+"""Operators that ONNX Runtime removes: they count for nothing when a region is weighed."""
+
+
+@dataclass
+class Plan:
+    """What to do with one graph: the fusions, and for each elementwise node left alone the reason."""
+
+    graph: gs.Graph
+    fusions: list[Fusion] = field(default_factory=list)
+    left_alone: list[tuple[gs.Node, str]] = field(default_factory=list)
+
+
+class FuseElementwise:
+    """Replaces convex regions of elementwise nodes by fused nodes.
+
+    With ``everything`` it fuses all that can be fused, single nodes too, whether or not ONNX Runtime would be as fast.
+    """
+
+    name = "fuse-elementwise"
+    description = "compute each region of elementwise nodes in one fused node"
+
+    def __init__(self, everything: bool = False) -> None:
+        self.everything = everything
+
+    def run(self, model: Model, context: PassContext) -> None:
+        """Rewrite ``model`` in place and record every fusion and every node left alone."""
+        if any(tensor.dtype is None for graph in model.graphs() for node in graph.nodes for tensor in node.outputs):
+            infer(model)  # earlier passes have added tensors
+        for plan in plan_model(model, context.target, self.everything):
+            fused = [_apply(model, plan.graph, fusion, context) for fusion in plan.fusions]
+            if fused:
+                replaced = {id(node) for fusion in plan.fusions for node in fusion.nodes}
+                plan.graph.nodes = [node for node in plan.graph.nodes if id(node) not in replaced] + fused
+            for node, reason in plan.left_alone:
+                context.report.add_left_alone(label(node), node.op, reason)
+
+
+def plan_model(model: Model, target: str, everything: bool = False) -> Iterator[Plan]:
+    """Plan every graph of the model, the bodies of If, Loop and Scan among them; the model is not changed."""
+    readers = _Readers(model)
+    ort = OrtFusions(model) if target == "cpu" and not everything else None
+    for graph in list(model.graphs()):
+        yield _plan_graph(graph, model, ort, readers, everything)
+
+
+def explain(model: Model, target: str) -> tuple[list[FusedRegion], list[LeftAlone]]:
+    """What the pass would fuse in ``model``, and for each elementwise node that it would not the reason."""
+    regions: list[FusedRegion] = []
+    left_alone: list[LeftAlone] = []
+    for plan in plan_model(model, target):
+        regions.extend(_describe(fusion.overload, fusion) for fusion in plan.fusions)
+        left_alone.extend(LeftAlone(label(node), node.op, reason) for node, reason in plan.left_alone)
+    return regions, left_alone
+
+
+class _Readers:
+    """Who reads a tensor: nodes of its own graph and of nested ones, and the outputs of graphs."""
+
+    def __init__(self, model: Model) -> None:
+        outputs = [tensor for graph in model.graphs() for tensor in graph.outputs]
+        self._ids = {id(tensor) for tensor in outputs}
+        # A body that returns a value of an outer graph names it; the graph has another tensor object of that name.
+        self._names = {tensor.name for tensor in outputs}
+
+    def outside(self, tensor: gs.Tensor, region: set[int]) -> bool:
+        """Whether anything but the nodes of ``region`` (their ids) reads ``tensor``."""
+        if id(tensor) in self._ids or tensor.name in self._names:
+            return True
+        return any(id(node) not in region for node in tensor.outputs)
+
+
+def _plan_graph(graph: gs.Graph, model: Model, ort: OrtFusions | None, readers: _Readers, everything: bool) -> Plan:
+    """Plan one graph; ``ort`` is what ONNX Runtime fuses itself on the CPU, None where that does not matter."""
+    plan = Plan(graph)
+    nodes = sorted_nodes(graph)
+    elementwise = [node for node in nodes if is_elementwise(node)]
+    if not elementwise:
+        return plan
+    opset = model.opsets[""]
+    layout = ConvLayout(nodes, graph.outputs) if ort else None
+    reasons = _reasons(nodes, elementwise, opset, ort, layout)
+    fusible = {id(node) for node in elementwise if id(node) not in reasons}
+    vectors = _vector_tensors(elementwise, fusible, opset)
+
+    def joins(producer: gs.Node, consumer: gs.Node, tensor: gs.Tensor) -> bool:
+        return (id(consumer), id(tensor)) not in vectors
+
+    for region in find_regions(nodes, lambda node: id(node) in fusible, joins):
+        reason = None
+        if layout and layout.leaves_to_ort(region):
+            reason = BLOCKED
+        elif ort and ort.keeps(region):
+            reason = ONE_KERNEL
+        elif not everything and sum(node.op not in FREE_OPS for node in region) < 2:
+            reason = ALONE
+        if reason is None:
+            plan.fusions.extend(_fuse_within_limits(region, model, readers))
+        else:
+            reasons.update((id(node), reason) for node in region)
+    plan.left_alone = [(node, reasons[id(node)]) for node in elementwise if id(node) in reasons]
+    return plan
+
+
+def _reasons(
+    nodes: list[gs.Node], elementwise: list[gs.Node], opset: int, ort: OrtFusions | None, layout: ConvLayout | None
+) -> dict[int, str]:
+    """Why single nodes stay out of every region, by id."""
+    host = shape_arithmetic(nodes, {id(node) for node in elementwise})
+    reasons = dict.fromkeys(host, SHAPE_ARITHMETIC)
+    if ort:
+        reasons.update(ort.reasons)
+    if layout:
+        reasons.update(dict.fromkeys(layout.inside_conv, INSIDE_CONV))
+    for node in elementwise:
+        if id(node) not in reasons and (reason := check(node, opset)):
+            reasons[id(node)] = reason
+    return reasons
+
+
+def _vector_tensors(elementwise: list[gs.Node], fusible: set[int], opset: int) -> set[tuple[int, int]]:
+    """Pairs of a node and a tensor that it reads as a vector, which must then come from outside its region."""
+    found: set[tuple[int, int]] = set()
+    for node in elementwise:
+        if id(node) in fusible and node.op in ("BatchNormalization", "QuantizeLinear", "DequantizeLinear"):
+            found.update((id(node), id(node.inputs[index])) for index in vector_inputs(node, opset))
+    return found
+
+
+def _fuse_within_limits(region: list[gs.Node], model: Model, readers: _Readers) -> Iterator[Fusion]:
+    """Fuse a region; one that exceeds the limits of a Program is halved in its topological order."""
+    inside = {id(node) for node in region}
+    try:
+        yield fuse(region, model.opsets, lambda tensor: readers.outside(tensor, inside))
+    except ProgramError:
+        if len(region) < 2:
+            return
+        middle = len(region) // 2
+        yield from _fuse_within_limits(region[:middle], model, readers)
+        yield from _fuse_within_limits(region[middle:], model, readers)
+
+
+def _apply(model: Model, graph: gs.Graph, fusion: Fusion, context: PassContext) -> gs.Node:
+    described = _describe(model.unique_name(f"{label(fusion.nodes[-1])}_fused"), fusion)
+    key = (DOMAIN, fusion.function.name, fusion.overload)
+    model.functions.setdefault(key, fusion.function)
+    model.opsets[DOMAIN] = OPSET_VERSION
+    context.report.add_fused(described)
+    return fusion.node(described.name)
+
+
+def _describe(name: str, fusion: Fusion) -> FusedRegion:
+    return FusedRegion(
+        name=name,
+        overload=fusion.overload,
+        ops=[node.op for node in fusion.nodes],
+        program=str(fusion.program),
+        inputs=[tensor.name for tensor in fusion.inputs],
+        outputs=[tensor.name for tensor in fusion.outputs],
+        shape=fusion.outputs[0].shape,
+        bytes_saved=bytes_saved(fusion.nodes, fusion.inputs, fusion.outputs),
+    )

@@ -1,0 +1,38 @@
+"""Shape arithmetic: values that are computed from shapes and constants alone.
+
+Such values are a few integers that ORT keeps on the host, folds and propagates when it plans memory.  A fused node in
+between would hide them and save nothing.
+"""
+
+from collections.abc import Iterable
+
+import onnx_graphsurgeon as gs
+
+SOURCES = {"Shape", "Size"}
+CARRIERS = {
+    *("Cast", "CastLike", "Concat", "Flatten", "Gather", "GatherElements", "Identity", "ReduceMax", "ReduceMin"),
+    *("ReduceProd", "ReduceSum", "Reshape", "ScatterElements", "ScatterND", "Slice", "Split", "Squeeze", "Unsqueeze"),
+}
+"""Operators whose result is shape arithmetic when all that they read is."""
+
+
+def shape_arithmetic(nodes: Iterable[gs.Node], is_elementwise: set[int]) -> set[int]:
+    """The ids of the nodes, among ``nodes`` in topological order, that compute with shapes alone.
+
+    ``is_elementwise`` holds the ids of the elementwise nodes.
+    """
+    found: set[int] = set()
+    for node in nodes:
+        if node.op in SOURCES:
+            found.add(id(node))
+        elif node.op in CARRIERS or id(node) in is_elementwise or _is_small_fill(node):
+            variables = [tensor for tensor in node.inputs if tensor.name and not isinstance(tensor, gs.Constant)]
+            producers = [tensor.inputs[0] if tensor.inputs else None for tensor in variables]
+            if producers and all(producer is not None and id(producer) in found for producer in producers):
+                found.add(id(node))
+    return found
+
+
+def _is_small_fill(node: gs.Node) -> bool:
+    """A ConstantOfShape that makes a vector: a shape in the making, where other ranks are data."""
+    return node.op == "ConstantOfShape" and node.outputs[0].shape is not None and len(node.outputs[0].shape) == 1

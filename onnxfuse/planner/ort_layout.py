@@ -1,0 +1,192 @@
+"""What ONNX Runtime's CPU provider does with convolutions: the blocked layout (NCHWc) and what it computes inside Conv.
+
+ORT keeps the tensors between convolutions in blocks of channels.  Nodes that it knows in that layout cost little, or
+nothing where a convolution takes them in; every other node, and so every fused node, makes ORT reorder its inputs and
+outputs.  The planner needs to know which is which, or it would take work out of a convolution to do it more slowly.
+
+The rules here were read off ORT 1.31 by optimizing small models and looking at what it saved; they are the same for
+every version since 1.20 but for HardSwish (1.31 alone computes it inside a convolution).
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from onnxfuse.graph import subgraphs
+
+CONV_ACTIVATIONS = {"Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "Clip", "HardSwish"}
+"""Computed inside a convolution whose output nothing else reads."""
+SUM_ACTIVATIONS = {"Relu", "HardSigmoid", "HardSwish"}
+"""The same after a residual Add that the convolution has taken in."""
+BLOCKED_UNARY = {"Relu", "Sigmoid", "Tanh", "HardSigmoid", "Gelu"}
+BLOCKED_POOLING = {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
+
+REORDER_COST = 1.5
+"""Cost of changing the layout of a tensor, in copies of that tensor (measured: 1 to 1.5)."""
+BLOCKED_NODE_COST = 1.5
+"""Cost of an elementwise node in the blocked layout, in copies of its output."""
+FUSED_NODE_COST = 1.3
+"""Cost of a fused node, in copies of its output."""
+
+CHANNEL_ALIGNMENT = 4
+"""ORT blocks tensors whose number of channels is a multiple of this, and fills the last block with zeros."""
+
+INSIDE_CONV = "ONNX Runtime computes it inside the convolution"
+BLOCKED = "ONNX Runtime keeps it in the blocked layout between convolutions"
+
+
+def block_size() -> int:
+    """Channels in a block on this machine: 16 with AVX-512, else 8."""
+    try:
+        return 16 if " avx512f " in Path("/proc/cpuinfo").read_text(errors="replace") else 8
+    except OSError:
+        return 8
+
+
+class ConvLayout:
+    """The blocked layout in one graph: ``inside_conv`` and ``blocked_nodes`` are ids of nodes."""
+
+    def __init__(self, nodes: Iterable[gs.Node], outputs: Sequence[gs.Tensor]) -> None:
+        self.inside_conv: set[int] = set()
+        self.blocked_nodes: set[int] = set()
+        self._blocked: set[int] = set()
+        self._open_convs: dict[int, set[str]] = {}  # outputs of convolutions, and what those can still take in
+        self._outputs = {id(tensor) for tensor in outputs}
+        self._constants: set[int] = set()  # results that ORT folds when it loads the model
+        self._block = block_size()
+        for node in nodes:
+            self._visit(node)
+
+    def leaves_to_ort(self, region: Sequence[gs.Node]) -> bool:
+        """Whether a region is better left in the blocked layout than fused with its tensors reordered."""
+        if not all(id(node) in self.blocked_nodes for node in region):
+            return False
+        inside = {id(node) for node in region}
+        reads = {id(tensor): tensor for node in region for tensor in node.inputs if id(tensor) in self._blocked}
+        reorders = sum(1 for tensor in reads.values() if id(tensor.inputs[0]) not in inside)
+        for node in region:
+            outside = [consumer for consumer in node.outputs[0].outputs if id(consumer) not in inside]
+            reorders += any(self._stays_blocked(consumer) for consumer in outside)
+            # What reads the tensor in plain layout makes ORT reorder it with or without the fused node.
+            reorders -= any(not self._stays_blocked(consumer) for consumer in outside) or (
+                id(node.outputs[0]) in self._outputs
+            )
+        return BLOCKED_NODE_COST * len(region) <= FUSED_NODE_COST + REORDER_COST * reorders
+
+    def is_blocked(self, tensor: gs.Tensor) -> bool:
+        """Whether ORT has ``tensor`` in the blocked layout."""
+        return id(tensor) in self._blocked
+
+    def reads_blocked(self, node: gs.Node) -> bool:
+        """Whether ``node`` is a convolution that wants its data blocked; one of few channels reads the plain layout."""
+        if node.op != "Conv" or not self._conv_is_blocked(node):
+            return False
+        return bool(node.attrs.get("group", 1) > 1 or node.inputs[1].shape[1] >= self._block)
+
+    def _visit(self, node: gs.Node) -> None:
+        if len(node.outputs) == 0:
+            return
+        output = node.outputs[0]
+        if self._folds(node):
+            self._constants.update(id(tensor) for tensor in node.outputs)
+        elif node.op == "Conv":
+            if self._conv_is_blocked(node):
+                self._blocked.add(id(output))
+                self.blocked_nodes.add(id(node))
+            if self._read_once(output):
+                self._open_convs[id(output)] = CONV_ACTIVATIONS
+        elif self._is_taken_by_conv(node):
+            self.inside_conv.add(id(node))
+            if any(id(tensor) in self._blocked for tensor in node.inputs):
+                self._blocked.add(id(output))
+                self.blocked_nodes.add(id(node))
+        elif self._is_kept_blocked(node):
+            self._blocked.add(id(output))
+            self.blocked_nodes.add(id(node))
+
+    def _conv_is_blocked(self, node: gs.Node) -> bool:
+        weights = node.inputs[1]
+        if not self._is_constant(weights) or weights.dtype != np.float32:
+            return False
+        if weights.shape is None or len(weights.shape) != 4 or not all(isinstance(dim, int) for dim in weights.shape):
+            return False
+        group = node.attrs.get("group", 1)
+        out_channels, in_channels = weights.shape[0], weights.shape[1] * group
+        if group == 1:
+            return in_channels % CHANNEL_ALIGNMENT == 0 or in_channels < self._block
+        if weights.shape[1] == 1 and out_channels == group:
+            return bool(out_channels % CHANNEL_ALIGNMENT == 0)
+        return weights.shape[1] % self._block == 0 and (out_channels // group) % self._block == 0
+
+    def _is_taken_by_conv(self, node: gs.Node) -> bool:
+        """Marks also the HardSigmoid of ``x * HardSigmoid(x)``, which is known to be taken only with its Mul."""
+        if not node.inputs:
+            return False
+        source = node.inputs[0]
+        takes = self._open_convs.get(id(source), set())
+        if node.op in takes and node.op not in ("Mul", "Add"):
+            return node.op != "Clip" or all(map(self._is_constant, node.inputs[1:]))
+        if node.op == "Mul" and (pair := hard_swish_pair(node)):
+            conv_output = pair.inputs[0]
+            from_conv = conv_output.inputs and conv_output.inputs[0].op in ("Conv", "Add")
+            if from_conv and len(conv_output.outputs) == 2 and id(conv_output) in self._blocked:
+                self.inside_conv.add(id(pair))
+                return True
+        if node.op == "Add" and len(node.inputs) == 2:
+            blocked = all(id(tensor) in self._blocked for tensor in node.inputs)
+            convs = [tensor for tensor in node.inputs if self._open_convs.get(id(tensor)) is CONV_ACTIVATIONS]
+            if blocked and convs and _same_shape(node.inputs):
+                if self._read_once(node.outputs[0]):
+                    self._open_convs[id(node.outputs[0])] = SUM_ACTIVATIONS
+                return True
+        return False
+
+    def _is_kept_blocked(self, node: gs.Node) -> bool:
+        variables = [tensor for tensor in node.inputs if not self._is_constant(tensor)]
+        if not variables or not all(id(tensor) in self._blocked for tensor in variables):
+            return False
+        if node.op in BLOCKED_UNARY or node.op in BLOCKED_POOLING or node.op == "BatchNormalization":
+            return True
+        if node.op in ("Add", "Mul", "Sum"):
+            return len(variables) == len(node.inputs) and _same_shape(node.inputs)
+        if node.op == "Concat":
+            channels = [tensor.shape[1] if tensor.shape and len(tensor.shape) == 4 else None for tensor in variables]
+            return node.attrs.get("axis") == 1 and all(
+                isinstance(count, int) and count % self._block == 0 for count in channels
+            )
+        return node.op in ("Resize", "Upsample") and node.attrs.get("mode", "nearest") == "nearest"
+
+    def _folds(self, node: gs.Node) -> bool:
+        deterministic = not node.op.startswith("Random") and not any(subgraphs(node))
+        return deterministic and all(map(self._is_constant, node.inputs))
+
+    def _is_constant(self, tensor: gs.Tensor) -> bool:
+        return isinstance(tensor, gs.Constant) or not tensor.name or id(tensor) in self._constants
+
+    def _stays_blocked(self, consumer: gs.Node) -> bool:
+        return id(consumer) in self.blocked_nodes
+
+    def _read_once(self, tensor: gs.Tensor) -> bool:
+        return len(tensor.outputs) == 1 and id(tensor) not in self._outputs
+
+
+def hard_swish_pair(mul: gs.Node) -> gs.Node | None:
+    """The HardSigmoid of ``mul`` = x * HardSigmoid(x; 1/6, 1/2), the form of HardSwish that ORT knows."""
+    if len(mul.inputs) != 2:
+        return None
+    for x, gate in (mul.inputs, reversed(mul.inputs)):
+        producer = gate.inputs[0] if gate.inputs else None
+        if producer is not None and producer.op == "HardSigmoid" and producer.inputs[0] is x and len(gate.outputs) == 1:
+            alpha, beta = producer.attrs.get("alpha", 0.2), producer.attrs.get("beta", 0.5)
+            if abs(alpha - 1 / 6) < 1e-6 and abs(beta - 0.5) < 1e-6:
+                return producer
+    return None
+
+
+def _same_shape(tensors: Sequence[gs.Tensor]) -> bool:
+    first = tensors[0].shape
+    return first is not None and all(
+        tensor.shape is not None and list(tensor.shape) == list(first) for tensor in tensors
+    )

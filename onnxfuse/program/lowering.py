@@ -1,0 +1,475 @@
+"""From ONNX nodes to instructions: what each elementwise operator of the standard means as a Program.
+
+An operator that is one row of the op table needs nothing here.  The others have a function registered for their ONNX
+name.  A node that cannot be lowered raises ``UnsupportedError`` with the reason, which the report shows to the user.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import ml_dtypes
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from onnxfuse import dtypes
+from onnxfuse.dtypes import DTYPES
+from onnxfuse.program.ops import OPS
+from onnxfuse.program.program import ProgramBuilder, supports
+
+STANDARD_DOMAINS = ("", "ai.onnx", None)
+
+
+class UnsupportedError(Exception):
+    """Why a node cannot become part of a Program."""
+
+
+class Operands(Protocol):
+    """Gives the value of a node's input to the lowering."""
+
+    def __call__(self, index: int, axis: int | None = None) -> int:
+        """The value of input ``index``; with ``axis``, a vector along that axis (counted from the back)."""
+
+
+class NodeLowering:
+    """A node being lowered: its types, attributes and operands, and the builder that receives its instructions."""
+
+    def __init__(self, node: gs.Node, opset: int, builder: ProgramBuilder, operands: Operands) -> None:
+        self.node = node
+        self.opset = opset
+        self.builder = builder
+        self._operands = operands
+
+    def has(self, index: int) -> bool:
+        """Whether the optional input ``index`` is given."""
+        return index < len(self.node.inputs) and bool(self.node.inputs[index].name)
+
+    def arg(self, index: int, axis: int | None = None) -> int:
+        """The value of input ``index``."""
+        return self._operands(index, axis)
+
+    def args(self) -> list[int]:
+        """The values of all inputs."""
+        return [self.arg(index) for index in range(len(self.node.inputs))]
+
+    def dtype(self, index: int = 0) -> str:
+        """The type of input ``index``.  Raises UnsupportedError for a type that Programs cannot hold."""
+        return tensor_dtype(self.node.inputs[index])
+
+    def attr(self, name: str, default: float) -> float:
+        """A numeric attribute."""
+        value = self.node.attrs.get(name, default)
+        if not isinstance(value, (int, float)):
+            raise UnsupportedError(f"attribute {name} is not a number")
+        return value
+
+    def const(self, value: object, dtype: str | None = None) -> int:
+        """A scalar of type ``dtype``, by default that of the first input."""
+        return self.builder.const(dtype or self.dtype(), value)
+
+    def emit(self, op: str, *operands: int, dtype: str | None = None) -> int:
+        """An instruction whose T is ``dtype``, by default the type of the first input."""
+        dtype = dtype or self.dtype()
+        if not supports(op, dtype):
+            raise UnsupportedError(f"{self.node.op} of {DTYPES[dtype].numpy.name} has no kernel")
+        return self.builder.emit(op, dtype, *operands)
+
+    def fold(self, op: str) -> int:
+        """A variadic operator as a chain of binary instructions, from the left."""
+        result, *rest = self.args()
+        for operand in rest:
+            result = self.emit(op, result, operand)
+        return result
+
+    def inference_only(self, flag_input: int) -> None:
+        """Raises UnsupportedError unless the optional input ``flag_input`` (training_mode) is absent or false."""
+        if self.has(flag_input):
+            flag = self.node.inputs[flag_input]
+            if not isinstance(flag, gs.Constant) or bool(np.any(flag.values)):
+                raise UnsupportedError(f"{self.node.op} in training mode")
+
+
+def tensor_dtype(tensor: gs.Tensor) -> str:
+    """The short name of a tensor's type.  Raises UnsupportedError if it is unknown or no Program can hold it."""
+    dtype = dtypes.from_numpy(tensor.dtype)
+    if dtype is None:
+        if tensor.dtype is None:
+            raise UnsupportedError(f"the type of {tensor.name!r} is not known")
+        raise UnsupportedError(f"the type of {tensor.name!r} is not supported")
+    return dtype.name
+
+
+def is_elementwise(node: gs.Node) -> bool:
+    """Whether the node is an operator of the ONNX standard that Programs can express, whatever its types."""
+    return node.domain in STANDARD_DOMAINS and (node.op in _DIRECT or node.op in _LOWERINGS)
+
+
+def lower(node: gs.Node, opset: int, builder: ProgramBuilder, operands: Operands) -> int:
+    """Append the instructions of ``node`` to ``builder`` and return the value of its first output.
+
+    Raises UnsupportedError, with a reason for the user, if the node has no equivalent.
+    """
+    if any(output.name for output in node.outputs[1:]):
+        raise UnsupportedError(f"the second output of {node.op} is used")
+    lowering = NodeLowering(node, opset, builder, operands)
+    if node.op in _DIRECT:
+        op = _DIRECT[node.op]
+        if len(node.inputs) != OPS[op].arity:
+            raise UnsupportedError(f"{node.op} with {len(node.inputs)} inputs")
+        # T of Where is the type of its second input.
+        return lowering.emit(op, *lowering.args(), dtype=lowering.dtype(1 if op == "where" else 0))
+    return _LOWERINGS[node.op](lowering)
+
+
+_DIRECT = {op.onnx: op.name for op in OPS.values() if op.onnx}
+_LOWERINGS: dict[str, Callable[[NodeLowering], int]] = {}
+
+
+def _lowers(*onnx_ops: str) -> Callable[[Callable[[NodeLowering], int]], Callable[[NodeLowering], int]]:
+    def register(function: Callable[[NodeLowering], int]) -> Callable[[NodeLowering], int]:
+        for op in onnx_ops:
+            _LOWERINGS[op] = function
+        return function
+
+    return register
+
+
+@_lowers("Identity", "Dropout")
+def _identity(n: NodeLowering) -> int:
+    if n.node.op == "Dropout":
+        n.inference_only(2)
+    n.dtype()
+    return n.arg(0)
+
+
+@_lowers("Greater", "GreaterOrEqual")
+def _greater(n: NodeLowering) -> int:
+    return n.emit("less" if n.node.op == "Greater" else "less_equal", n.arg(1), n.arg(0))
+
+
+@_lowers("Sum")
+def _sum(n: NodeLowering) -> int:
+    n.dtype()
+    return n.fold("add")
+
+
+@_lowers("Max", "Min")
+def _max_min(n: NodeLowering) -> int:
+    """From the left, like ONNX Runtime, which exchanges the operands where the first alone is a single element.
+
+    The order shows where one operand is +0 and the other -0: the result is the second.
+    """
+    op = n.node.op.lower()
+    n.dtype()
+    result, *rest = n.args()
+    is_single = _has_one_element(n.node.inputs[0])
+    for tensor, operand in zip(n.node.inputs[1:], rest, strict=True):
+        exchange = is_single and not _has_one_element(tensor)
+        result = n.emit(op, operand, result) if exchange else n.emit(op, result, operand)
+        is_single = is_single and not exchange
+    return result
+
+
+@_lowers("Mean")
+def _mean(n: NodeLowering) -> int:
+    return n.emit("mul", n.fold("add"), n.const(np.float32(1) / np.float32(len(n.node.inputs))))
+
+
+@_lowers("Clip")
+def _clip(n: NodeLowering) -> int:
+    result = n.arg(0)
+    for index, op, name in ((1, "max", "min"), (2, "min", "max")):
+        bound = _clip_bound(n, index, name)
+        if bound is not None:
+            result = n.emit(op, result, bound)
+    return result
+
+
+def _clip_bound(n: NodeLowering, index: int, name: str) -> int | None:
+    """One bound of Clip, an input since opset 11 and an attribute before.
+
+    By default it is the lowest or highest finite number, as the standard says, so that infinities are clipped; that
+    of an integer type does nothing.
+    """
+    if n.opset >= 11 and n.has(index):
+        if len(n.node.inputs[index].shape or ()) > 0:
+            raise UnsupportedError("Clip with a bound that is not a scalar")
+        return n.arg(index)
+    if n.opset < 11 and name in n.node.attrs:
+        return n.const(n.attr(name, 0.0))
+    if not n.dtype().endswith(("f16", "f32", "f64")):
+        return None
+    limits = ml_dtypes.finfo(DTYPES[n.dtype()].numpy)  # type: ignore[no-untyped-call]
+    return n.const(limits.min if name == "min" else limits.max)
+
+
+@_lowers("Pow")
+def _pow(n: NodeLowering) -> int:
+    base, exponent = n.dtype(0), n.dtype(1)
+    if base != exponent:
+        constant = n.node.inputs[1]
+        exact = isinstance(constant, gs.Constant) and bool(
+            np.all(constant.values.astype(np.float64) == constant.values.astype(DTYPES[base].numpy))
+        )
+        if not exact:
+            raise UnsupportedError(f"Pow of {DTYPES[base].numpy.name} by {DTYPES[exponent].numpy.name}")
+    if (power := _small_power(n)) is not None:
+        result = n.arg(0)
+        for _ in range(power - 1):
+            result = n.emit("mul", result, n.arg(0))
+        return result
+    return n.emit("pow", n.arg(0), n.builder.cast(n.arg(1), base))
+
+
+def _small_power(n: NodeLowering) -> int | None:
+    """2 or 3 if the exponent is that scalar: ONNX Runtime multiplies then."""
+    exponent = n.node.inputs[1]
+    if isinstance(exponent, gs.Constant) and len(exponent.shape) == 0 and exponent.values in (2, 3):
+        return int(exponent.values)
+    return None
+
+
+@_lowers("Mod")
+def _mod(n: NodeLowering) -> int:
+    return n.emit("fmod" if n.attr("fmod", 0) else "mod", n.arg(0), n.arg(1))
+
+
+@_lowers("BitShift")
+def _bit_shift(n: NodeLowering) -> int:
+    direction = n.node.attrs.get("direction")
+    if direction not in ("LEFT", "RIGHT"):
+        raise UnsupportedError("BitShift without a direction")
+    return n.emit("shift_left" if direction == "LEFT" else "shift_right", n.arg(0), n.arg(1))
+
+
+@_lowers("IsNaN")
+def _is_nan(n: NodeLowering) -> int:
+    _require_float(n)
+    return n.emit("not", n.emit("equal", n.arg(0), n.arg(0)), dtype="bool")
+
+
+@_lowers("IsInf")
+def _is_inf(n: NodeLowering) -> int:
+    _require_float(n)
+    x = n.arg(0)
+    sought = [("detect_positive", np.inf), ("detect_negative", -np.inf)]
+    found = [n.emit("equal", x, n.const(infinity)) for attribute, infinity in sought if n.attr(attribute, 1)]
+    if not found:
+        return n.emit("less", x, x)  # false everywhere
+    return n.emit("or", *found, dtype="bool") if len(found) == 2 else found[0]
+
+
+@_lowers("LeakyRelu")
+def _leaky_relu(n: NodeLowering) -> int:
+    _require_float(n)
+    return n.emit("leaky_relu", n.arg(0), n.const(n.attr("alpha", 0.01)))
+
+
+@_lowers("Elu")
+def _elu(n: NodeLowering) -> int:
+    return n.emit("elu", n.arg(0), n.const(n.attr("alpha", 1.0)))
+
+
+@_lowers("Celu")
+def _celu(n: NodeLowering) -> int:
+    alpha = n.const(n.attr("alpha", 1.0))
+    x = n.arg(0)
+    if n.attr("alpha", 1.0) == 1.0:
+        return n.emit("elu", x, alpha)
+    negative = n.emit("elu", n.emit("div", x, alpha), alpha)
+    return n.emit("where", n.emit("less", n.const(0), x), x, negative)
+
+
+@_lowers("Selu")
+def _selu(n: NodeLowering) -> int:
+    alpha = n.const(n.attr("alpha", 1.67326319217681884765625))
+    gamma = n.const(n.attr("gamma", 1.05070102214813232421875))
+    return n.emit("mul", gamma, n.emit("elu", n.arg(0), alpha))
+
+
+@_lowers("HardSigmoid")
+def _hard_sigmoid(n: NodeLowering) -> int:
+    return n.emit("hard_sigmoid", n.arg(0), n.const(n.attr("alpha", 0.2)), n.const(n.attr("beta", 0.5)))
+
+
+@_lowers("Swish")
+def _swish(n: NodeLowering) -> int:
+    x = scaled = n.arg(0)
+    if n.attr("alpha", 1.0) != 1.0:
+        scaled = n.emit("mul", x, n.const(n.attr("alpha", 1.0)))
+    return n.emit("mul", x, n.emit("sigmoid", scaled))
+
+
+@_lowers("ThresholdedRelu")
+def _thresholded_relu(n: NodeLowering) -> int:
+    x = n.arg(0)
+    return n.emit("where", n.emit("less", n.const(n.attr("alpha", 1.0)), x), x, n.const(0))
+
+
+@_lowers("Shrink")
+def _shrink(n: NodeLowering) -> int:
+    _require_float(n)
+    x, lambd, bias = n.arg(0), n.attr("lambd", 0.5), n.const(n.attr("bias", 0.0))
+    above = n.emit("where", n.emit("less", n.const(lambd), x), n.emit("sub", x, bias), n.const(0))
+    return n.emit("where", n.emit("less", x, n.const(-lambd)), n.emit("add", x, bias), above)
+
+
+@_lowers("Gelu")
+def _gelu(n: NodeLowering) -> int:
+    approximate = n.node.attrs.get("approximate", "none")
+    if approximate not in ("none", "tanh"):
+        raise UnsupportedError(f"Gelu with approximate={approximate!r}")
+    return n.emit("gelu" if approximate == "none" else "gelu_tanh", n.arg(0))
+
+
+@_lowers("Cast", "CastLike")
+def _cast(n: NodeLowering) -> int:
+    target = cast_target(n.node)
+    n.dtype()
+    if target == n.dtype():
+        return n.arg(0)
+    return n.builder.cast(n.arg(0), target)
+
+
+def cast_target(node: gs.Node) -> str:
+    """The type that a Cast or CastLike node converts to.  Raises UnsupportedError for one that Programs cannot hold."""
+    if node.op == "CastLike":
+        return tensor_dtype(node.inputs[1])
+    target = node.attrs.get("to")
+    dtype = dtypes.from_onnx(target) if isinstance(target, int) else None
+    if dtype is None:
+        raise UnsupportedError("Cast to a type that is not supported")
+    return dtype.name
+
+
+@_lowers("BatchNormalization")
+def _batch_normalization(n: NodeLowering) -> int:
+    """y = x s + (B - mean s) with s = scale / sqrt(var + epsilon), in the order of ONNX Runtime's kernel."""
+    if n.attr("training_mode", 0) or not n.attr("spatial", 1):
+        raise UnsupportedError("BatchNormalization in training mode or over single positions")
+    rank = _known_rank(n)
+    if rank < 2:
+        raise UnsupportedError("BatchNormalization of a tensor without a channel axis")
+    if len({n.dtype(index) for index in range(5)}) > 1:
+        raise UnsupportedError("BatchNormalization with statistics of another type")
+    scale, bias, mean, variance = (n.arg(index, 1 - rank) for index in range(1, 5))
+    deviation = n.emit("sqrt", n.emit("add", variance, n.const(n.attr("epsilon", 1e-5))))
+    factor = n.emit("mul", scale, n.emit("reciprocal", deviation))
+    offset = n.emit("sub", bias, n.emit("mul", mean, factor))
+    return n.emit("add", n.emit("mul", n.arg(0), factor), offset)
+
+
+@_lowers("QuantizeLinear")
+def _quantize_linear(n: NodeLowering) -> int:
+    """saturate(round(x / scale) + zero_point), as ONNX defines it; halves round to even."""
+    target = tensor_dtype(n.node.inputs[2]) if n.has(2) else tensor_dtype(n.node.outputs[0])
+    if target not in ("i8", "u8", "i16", "u16"):
+        raise UnsupportedError(f"QuantizeLinear to {target}")
+    if n.attr("precision", 0) or n.dtype(0) not in ("f32", "f16", "bf16") or n.dtype(1) != n.dtype(0):
+        raise UnsupportedError("QuantizeLinear of these types")
+    axis = _quantization_axis(n)
+    work = "f32"
+    ratio = n.emit("div", _as(n, n.arg(0), work), _as(n, n.arg(1, axis), work), dtype=work)
+    result = n.emit("round", ratio, dtype=work)
+    if n.has(2):
+        result = n.emit("add", result, _as(n, n.arg(2, axis), work), dtype=work)
+    limits = np.iinfo(DTYPES[target].numpy)
+    result = n.emit("min", result, n.const(limits.max, work), dtype=work)
+    # Written as a choice, so that a NaN becomes the lowest value, as in ONNX Runtime.
+    lowest = n.const(limits.min, work)
+    result = n.emit("where", n.emit("less", lowest, result, dtype=work), result, lowest, dtype=work)
+    return n.builder.cast(result, target)
+
+
+@_lowers("DequantizeLinear")
+def _dequantize_linear(n: NodeLowering) -> int:
+    """(x - zero_point) scale, the difference taken in int32."""
+    scale = n.dtype(1)
+    if n.dtype(0) not in ("i8", "u8", "i16", "u16", "i32") or scale not in ("f32", "f16", "bf16"):
+        raise UnsupportedError("DequantizeLinear of these types")
+    axis = _quantization_axis(n)
+    difference = n.builder.cast(n.arg(0), "i32")
+    if n.has(2):
+        difference = n.emit("sub", difference, n.builder.cast(n.arg(2, axis), "i32"), dtype="i32")
+    return n.emit("mul", n.builder.cast(difference, scale), n.arg(1, axis), dtype=scale)
+
+
+def _as(n: NodeLowering, value: int, dtype: str) -> int:
+    return n.builder.cast(value, dtype)
+
+
+def _quantization_axis(n: NodeLowering) -> int | None:
+    """The axis of per-axis scales, counted from the back; None for one scale for the whole tensor."""
+    if n.attr("block_size", 0):
+        raise UnsupportedError(f"{n.node.op} in blocks")
+    shape = n.node.inputs[1].shape
+    if shape is None:
+        raise UnsupportedError(f"the rank of the scale of {n.node.op} is not known")
+    if len(shape) == 0:
+        return None
+    if len(shape) != 1:
+        raise UnsupportedError(f"{n.node.op} in blocks")
+    rank = _known_rank(n)
+    if rank == 0:
+        return None
+    axis = int(n.attr("axis", 1))
+    if shape == [1] or tuple(shape) == (1,):
+        return -1  # one scale for all, on whichever axis
+    if not -rank <= axis < rank:
+        raise UnsupportedError(f"{n.node.op} with an axis out of range")
+    return axis - rank if axis >= 0 else axis
+
+
+def _known_rank(n: NodeLowering) -> int:
+    shape = n.node.inputs[0].shape
+    if shape is None:
+        raise UnsupportedError(f"the rank of {n.node.inputs[0].name!r} is not known")
+    return len(shape)
+
+
+def _has_one_element(tensor: gs.Tensor) -> bool:
+    return tensor.shape is not None and all(dim == 1 for dim in tensor.shape)
+
+
+def _require_float(n: NodeLowering) -> None:
+    if DTYPES[n.dtype()].compute not in ("f32", "f64"):
+        raise UnsupportedError(f"{n.node.op} of {DTYPES[n.dtype()].numpy.name} has no kernel")
+
+
+def check(node: gs.Node, opset: int) -> str | None:
+    """Why ``node`` cannot be lowered; None if it can."""
+    builder = ProgramBuilder()
+    read: set[int] = set()
+
+    def operand(index: int, axis: int | None = None) -> int:
+        read.add(index)
+        return builder.input(tensor_dtype(node.inputs[index]), axis)
+
+    try:
+        result = lower(node, opset, builder, operand)
+        if builder.dtype(result) != tensor_dtype(node.outputs[0]):
+            return f"the type of {node.outputs[0].name!r} is not what {node.op} gives"
+    except UnsupportedError as reason:
+        return str(reason)
+    for index, tensor in enumerate(node.inputs):
+        if tensor.name and index not in read and not isinstance(tensor, gs.Constant) and not ignores_input(node, index):
+            return f"input {index} of {node.op} is not a constant"
+    return None
+
+
+def ignores_input(node: gs.Node, index: int) -> bool:
+    """Whether an input matters for its type only, so that the fused node need not take it."""
+    return node.op == "CastLike" and index == 1
+
+
+def vector_inputs(node: gs.Node, opset: int) -> Sequence[int]:
+    """The inputs that ``lower`` reads as a vector along an axis: they cannot be values computed in the region."""
+    builder = ProgramBuilder()
+    found: list[int] = []
+
+    def operand(index: int, axis: int | None = None) -> int:
+        if axis is not None:
+            found.append(index)
+        return builder.input(tensor_dtype(node.inputs[index]), axis)
+
+    lower(node, opset, builder, operand)
+    return found

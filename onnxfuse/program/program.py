@@ -1,0 +1,317 @@
+"""The Program: a region of elementwise nodes as typed instructions in static single assignment form.
+
+The text form is the attribute of a fused node and all that the native library reads.  One item a line; the items that
+define a value (inputs, constants, instructions) number the values from 0 in their order::
+
+    onnxfuse 1
+    input f32 broadcast
+    input f32 axis -3
+    const f32 3f000000
+    mul f32 0 1
+    add f32 3 2
+    output 4
+
+``input T broadcast`` follows NumPy's broadcasting; ``input T axis k`` is a vector laid along axis k of the region's
+shape.  ``const`` gives the bit pattern of a scalar in hexadecimal.  In ``op T ids…`` T is the type that the operator's
+rule speaks of.  Values of type f16 and bf16 are computed in float32 and rounded by ``cast`` and in outputs.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnxfuse.dtypes import DTYPES
+from onnxfuse.errors import OnnxfuseError
+from onnxfuse.program.ops import OPS, Rule
+
+HEADER = "onnxfuse 1"
+MAX_TEXT = 1 << 20
+MAX_INPUTS = 128
+MAX_OUTPUTS = 64
+MAX_VALUES = 4096
+
+
+class ProgramError(OnnxfuseError):
+    """A Program that does not validate; the message names the line of its text."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """A tensor that the region reads: NumPy broadcasting, or a vector along ``axis`` of the region's shape."""
+
+    dtype: str
+    axis: int | None = None
+
+    def __str__(self) -> str:
+        return f"input {self.dtype} " + ("broadcast" if self.axis is None else f"axis {self.axis}")
+
+
+@dataclass(frozen=True)
+class Const:
+    """A scalar immediate, as its bit pattern."""
+
+    dtype: str
+    bits: int
+
+    @classmethod
+    def of(cls, dtype: str, value: object) -> "Const":
+        """The constant of type ``dtype`` nearest to ``value``."""
+        with np.errstate(over="ignore"):
+            scalar = np.asarray(value).astype(DTYPES[dtype].numpy).reshape(1)
+        return cls(dtype, int.from_bytes(scalar.tobytes(), "little"))
+
+    @property
+    def value(self) -> np.ndarray:
+        """The constant as a rank-0 array of its own type."""
+        dtype = DTYPES[self.dtype]
+        return np.frombuffer(self.bits.to_bytes(dtype.itemsize, "little"), dtype.numpy).reshape(())
+
+    def __str__(self) -> str:
+        return f"const {self.dtype} {self.bits:0{2 * DTYPES[self.dtype].itemsize}x}"
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One operator applied to earlier values; ``dtype`` is the type T of the operator's rule."""
+
+    op: str
+    dtype: str
+    operands: tuple[int, ...]
+
+    @property
+    def result(self) -> str:
+        """The type of the value that the instruction defines."""
+        return "bool" if OPS[self.op].rule is Rule.COMPARE else self.dtype
+
+    def __str__(self) -> str:
+        return " ".join((self.op, self.dtype, *map(str, self.operands)))
+
+
+Value = Input | Const | Instruction
+
+
+@dataclass(frozen=True)
+class Program:
+    """A validated Program: ``values`` in order of their ids, ``outputs`` as ids."""
+
+    values: tuple[Value, ...]
+    outputs: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        _validate(self)
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """The inputs, in the order of the fused node's inputs."""
+        return tuple(value for value in self.values if isinstance(value, Input))
+
+    @property
+    def instructions(self) -> tuple[Instruction, ...]:
+        """The instructions, in the order they run."""
+        return tuple(value for value in self.values if isinstance(value, Instruction))
+
+    def dtype(self, value: int) -> str:
+        """The type of a value."""
+        return value_dtype(self.values[value])
+
+    def __str__(self) -> str:
+        lines = [HEADER, *map(str, self.values), *(f"output {output}" for output in self.outputs)]
+        return "\n".join(lines) + "\n"
+
+    @classmethod
+    def parse(cls, text: str) -> "Program":
+        """Read the text form.  Raises ProgramError, which names the line, for anything that does not validate."""
+        if len(text) > MAX_TEXT:
+            raise ProgramError(f"the Program is longer than {MAX_TEXT} characters")
+        lines = text.split("\n")
+        if lines.pop() != "":
+            raise ProgramError("the last line of the Program is not ended")
+        if not lines or lines[0] != HEADER:
+            raise ProgramError(f"line 1: a Program begins with {HEADER!r}")
+        values: list[Value] = []
+        outputs: list[int] = []
+        for number, line in enumerate(lines[1:], 2):
+            words = line.split(" ")
+            try:
+                if words[0] == "output":
+                    (word,) = words[1:]
+                    outputs.append(_id(word))
+                elif outputs:
+                    raise ValueError("outputs come last")
+                else:
+                    values.append(_parse_value(words))
+            except ValueError as error:
+                raise ProgramError(f"line {number}: {line!r}: {error}") from None
+        return cls(tuple(values), tuple(outputs))
+
+
+def value_dtype(value: Value) -> str:
+    """The type of a value."""
+    return value.result if isinstance(value, Instruction) else value.dtype
+
+
+def operand_dtypes(op: str, dtype: str) -> tuple[str | None, ...]:
+    """The types of an instruction's operands; None is any type."""
+    row = OPS[op]
+    match row.rule:
+        case Rule.CAST:
+            return (None,)
+        case Rule.SELECT:
+            return ("bool", dtype, dtype)
+        case _:
+            return (dtype,) * row.arity
+
+
+def supports(op: str, dtype: str) -> bool:
+    """Whether the operator has a kernel for T = ``dtype``."""
+    return DTYPES[dtype].compute in OPS[op].types
+
+
+def _id(word: str) -> int:
+    if not word.isascii() or not word.isdigit() or (len(word) > 1 and word[0] == "0"):
+        raise ValueError(f"{word!r} is not a value id")
+    return int(word)
+
+
+def _parse_value(words: list[str]) -> Value:
+    match words:
+        case ["input", dtype, "broadcast"]:
+            return Input(dtype)
+        case ["input", dtype, "axis", axis]:
+            value = int(axis)
+            if str(value) != axis:
+                raise ValueError(f"{axis!r} is not an axis")
+            return Input(dtype, value)
+        case ["const", dtype, bits]:
+            const = Const(dtype, int(bits, 16))
+            if dtype not in DTYPES or str(const).split(" ")[2] != bits:
+                raise ValueError(f"{bits!r} is not a constant of type {dtype}")
+            return const
+        case [op, dtype, *operands] if op in OPS:
+            return Instruction(op, dtype, tuple(map(_id, operands)))
+        case _:
+            raise ValueError("not an input, a const, an instruction or an output")
+
+
+def _validate(program: Program) -> None:
+    """Check types, arities, order and limits.  Line numbers are those of the text form."""
+    counts = (
+        ("inputs", len(program.inputs), MAX_INPUTS),
+        ("values", len(program.values), MAX_VALUES),
+        ("outputs", len(program.outputs), MAX_OUTPUTS),
+    )
+    for what, count, limit in counts:
+        if count > limit:
+            raise ProgramError(f"{count} {what}; the limit is {limit}")
+    if not program.outputs:
+        raise ProgramError("the Program has no output")
+    for index, value in enumerate(program.values):
+        try:
+            _validate_value(program, index, value)
+        except ValueError as error:
+            raise ProgramError(f"line {index + 2}: '{value}': {error}") from None
+    for output in program.outputs:
+        if not 0 <= output < len(program.values):
+            raise ProgramError(f"output {output} is not a value")
+
+
+def _validate_value(program: Program, index: int, value: Value) -> None:
+    if value.dtype not in DTYPES:
+        raise ValueError(f"unknown type {value.dtype!r}")
+    match value:
+        case Input(axis=axis):
+            if index > 0 and not isinstance(program.values[index - 1], Input):
+                raise ValueError("inputs come first")
+            if axis is not None and not -64 <= axis < 64:
+                raise ValueError("the axis is out of range")
+        case Const(dtype, bits):
+            if not 0 <= bits < 1 << (8 * DTYPES[dtype].itemsize) or (dtype == "bool" and bits > 1):
+                raise ValueError("the bits do not fit the type")
+        case Instruction(op, dtype, operands):
+            if op not in OPS:
+                raise ValueError(f"unknown operator {op!r}")
+            if len(operands) != OPS[op].arity:
+                raise ValueError(f"{op} takes {OPS[op].arity} operands")
+            if not supports(op, dtype):
+                raise ValueError(f"{op} is not defined for {dtype}")
+            for operand, expected in zip(operands, operand_dtypes(op, dtype), strict=True):
+                if not 0 <= operand < index:
+                    raise ValueError(f"operand {operand} is not an earlier value")
+                actual = program.dtype(operand)
+                if expected is not None and actual != expected:
+                    raise ValueError(f"operand {operand} is {actual}, not {expected}")
+
+
+class ProgramBuilder:
+    """Builds a Program; equal constants and equal instructions become one value."""
+
+    def __init__(self) -> None:
+        self._inputs: list[tuple[Input, int]] = []
+        self._rest: list[tuple[Const | Instruction, int]] = []
+        self._dtypes: dict[int, str] = {}
+        self._known: dict[tuple[object, ...], int] = {}
+
+    def input(self, dtype: str, axis: int | None = None) -> int:
+        """Declare the next input and return its value."""
+        handle = len(self._dtypes)
+        self._inputs.append((Input(dtype, axis), handle))
+        self._dtypes[handle] = dtype
+        return handle
+
+    def const(self, dtype: str, value: object) -> int:
+        """A scalar constant of type ``dtype``."""
+        const = Const.of(dtype, value)
+        return self._define((const,), const)
+
+    def emit(self, op: str, dtype: str, *operands: int) -> int:
+        """Append an instruction (or find the equal one) and return its value."""
+        instruction = Instruction(op, dtype, operands)
+        return self._define((op, dtype, *operands), instruction)
+
+    def cast(self, value: int, dtype: str) -> int:
+        """``value`` as type ``dtype``; the value itself when it has that type."""
+        return value if self.dtype(value) == dtype else self.emit("cast", dtype, value)
+
+    def dtype(self, value: int) -> str:
+        """The type of a value."""
+        return self._dtypes[value]
+
+    def __len__(self) -> int:
+        return len(self._dtypes)
+
+    def _define(self, key: tuple[object, ...], value: Const | Instruction) -> int:
+        if key in self._known:
+            return self._known[key]
+        handle = len(self._dtypes)
+        self._known[key] = handle
+        self._dtypes[handle] = value_dtype(value)
+        self._rest.append((value, handle))
+        return handle
+
+    def build(self, outputs: list[int]) -> Program:
+        """The Program with these outputs: inputs renumbered to the front, values that no output needs left out."""
+        needed = set(outputs)
+        for value, handle in reversed(self._rest):
+            if handle in needed and isinstance(value, Instruction):
+                needed.update(value.operands)
+        numbers: dict[int, int] = {}
+        values: list[Value] = []
+        for spec, handle in self._inputs:
+            numbers[handle] = len(values)
+            values.append(spec)
+        for value, handle in self._rest:
+            if handle not in needed:
+                continue
+            numbers[handle] = len(values)
+            if isinstance(value, Instruction):
+                value = Instruction(value.op, value.dtype, tuple(numbers[operand] for operand in value.operands))
+            values.append(value)
+        return Program(tuple(values), tuple(numbers[output] for output in outputs))
+
+
+def uses(program: Program) -> Iterator[int]:
+    """Every use of a value: each operand of each instruction, and each output."""
+    for instruction in program.instructions:
+        yield from instruction.operands
+    yield from program.outputs

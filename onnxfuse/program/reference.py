@@ -1,0 +1,127 @@
+"""The NumPy reference: what a Program means, slowly and plainly."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from onnxfuse.dtypes import DTYPES
+from onnxfuse.program.ops import OPS
+from onnxfuse.program.program import Const, Input, Instruction, Program
+
+
+def run(program: Program, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Evaluate ``program`` on arrays of the types of its inputs; returns an array for each output.
+
+    f16 and bf16 values are kept in float32 and rounded by casts and in the outputs.  Raises ValueError for shapes that
+    do not broadcast.
+    """
+    rank = max((array.ndim for array, spec in zip(inputs, program.inputs, strict=True) if spec.axis is None), default=0)
+    arrays = iter(inputs)
+    values: list[np.ndarray] = []
+    with np.errstate(all="ignore"):
+        for value in program.values:
+            match value:
+                case Input(dtype, axis):
+                    array = next(arrays)
+                    if axis is not None:
+                        array = _along_axis(array, axis, rank)
+                    values.append(_to_compute(array, dtype))
+                case Const(dtype):
+                    values.append(_to_compute(value.value, dtype))
+                case Instruction():
+                    values.append(_evaluate(value, [values[operand] for operand in value.operands]))
+        return [values[output].astype(DTYPES[program.dtype(output)].numpy) for output in program.outputs]
+
+
+def _along_axis(vector: np.ndarray, axis: int, rank: int) -> np.ndarray:
+    shape = [1] * rank
+    shape[axis] = vector.size
+    return vector.reshape(shape)
+
+
+def _to_compute(array: np.ndarray, dtype: str) -> np.ndarray:
+    return np.asarray(array).astype(DTYPES[DTYPES[dtype].compute].numpy)
+
+
+def _evaluate(instruction: Instruction, operands: list[np.ndarray]) -> np.ndarray:
+    if instruction.op == "cast":
+        target = DTYPES[instruction.dtype]
+        return _to_compute(_cast(operands[0], target.numpy), instruction.dtype)
+    names = dict(zip("abc", operands, strict=False))
+    kernel = DTYPES[DTYPES[instruction.dtype].compute].numpy.type
+    result = eval(_CODE[instruction.op], {**_HELPERS, **names, "T": kernel})
+    return np.asarray(result)
+
+
+def _cast(array: np.ndarray, target: np.dtype) -> np.ndarray:
+    """Float to a narrow integer goes through int32, as x86 converts; to half precision through float32."""
+    if array.dtype.kind == "f":
+        if target.kind in "iu" and target.itemsize < 4:
+            return array.astype(np.int32).astype(target)
+        if target.itemsize == 2 and array.dtype == np.float64:
+            return array.astype(np.float32).astype(target)
+    return array.astype(target)
+
+
+def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if a.dtype.kind == "f":
+        return a / b
+    quotient = np.fmod(a, b)
+    safe = np.where(b == 0, np.ones_like(b), b)
+    return np.where(b == 0, np.zeros_like(a), (a - quotient) // safe).astype(a.dtype)
+
+
+def _power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if a.dtype.kind == "f":
+        return np.power(a, b)
+    return np.power(a.astype(np.float64), b.astype(np.float64)).astype(a.dtype)
+
+
+def _elementwise(function: Callable[[float], float]) -> Callable[[np.ndarray], np.ndarray]:
+    """A float64 function of one number over an array of float32 or float64."""
+    vectorized = np.vectorize(function, otypes=[np.float64])
+    return lambda a: np.asarray(vectorized(a.astype(np.float64))).astype(a.dtype)
+
+
+def _sigmoid(a: np.ndarray) -> np.ndarray:
+    x = a.astype(np.float64)
+    decay = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1 / (1 + decay), decay / (1 + decay)).astype(a.dtype)
+
+
+def _softplus(a: np.ndarray) -> np.ndarray:
+    x = a.astype(np.float64)
+    return np.asarray(np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))).astype(a.dtype)
+
+
+def _gelu_tanh(a: np.ndarray) -> np.ndarray:
+    x = a.astype(np.float64)
+    # 0.5 (1 + tanh(u)) is the logistic function of 2u, which does not cancel for negative u.
+    return (x * _sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))).astype(a.dtype)
+
+
+def _shift(shift: Callable[..., np.ndarray]) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    def shifted(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        width = 8 * a.dtype.itemsize
+        return np.where(b < width, shift(a, np.minimum(b, b.dtype.type(width - 1))), a.dtype.type(0))
+
+    return shifted
+
+
+_HELPERS: dict[str, object] = {
+    "np": np,
+    "divide": _divide,
+    "modulo": np.mod,
+    "fmod": np.fmod,
+    "power": _power,
+    "erf": _elementwise(math.erf),
+    "sigmoid": _sigmoid,
+    "softplus": _softplus,
+    "gelu": _elementwise(lambda x: 0.5 * x * math.erfc(-x / math.sqrt(2))),
+    "gelu_tanh": _gelu_tanh,
+    "shift_left": _shift(np.left_shift),
+    "shift_right": _shift(np.right_shift),
+}
+
+_CODE = {name: compile(op.numpy, f"<{name}>", "eval") for name, op in OPS.items() if name != "cast"}

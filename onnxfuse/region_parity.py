@@ -1,0 +1,118 @@
+"""Run every fused node alone, on the values that reach it in the model.
+
+The optimized model is run without the onnxfuse library, so ONNX Runtime computes the original nodes, with the
+inputs of the fused nodes as further outputs.  Then each node becomes a model of its own, run with the library
+(its kernel) and without (its function body).
+"""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from onnxfuse.comparison import Comparison, compare_values
+from onnxfuse.errors import OnnxfuseError
+from onnxfuse.inputs import InputSet
+from onnxfuse.parity import Progress, RegionResult
+from onnxfuse.sessions import DOMAIN, Session, SessionError, Value
+
+_BATCH = 8  # nodes whose inputs are held in memory at once
+
+
+def compare_regions(
+    path: Path, model: onnx.ModelProto, inputs: InputSet, providers: tuple[str, ...], progress: Progress
+) -> list[RegionResult]:
+    """One result for each fused node of the main graph; nodes inside If, Loop and Scan bodies are named and
+    not run.
+
+    ``model`` is the file at ``path`` read without external data.  Raises OnnxfuseError if the model cannot be
+    run with its inner values as outputs.
+    """
+    nodes = [node for node in model.graph.node if node.domain == DOMAIN]
+    results = []
+    for start in range(0, len(nodes), _BATCH):
+        batch = nodes[start : start + _BATCH]
+        progress(f"fused nodes {start + 1} to {start + len(batch)} of {len(nodes)}")
+        values = _tap(path, model, batch, inputs, providers)
+        results += [_compare_region(model, node, values, providers) for node in batch]
+    for graph in _subgraphs(model.graph):
+        for node in graph.node:
+            if node.domain == DOMAIN:
+                results.append(RegionResult(_label(node), Comparison(_label(node)), "in a subgraph: not run alone"))
+    return results
+
+
+def _tap(
+    path: Path,
+    model: onnx.ModelProto,
+    nodes: list[onnx.NodeProto],
+    inputs: InputSet,
+    providers: tuple[str, ...],
+) -> dict[str, Value]:
+    """The values of the nodes' inputs."""
+    names = list(dict.fromkeys(name for node in nodes for name in node.input if name and name not in inputs.feeds))
+    known = {value.name for value in model.graph.output}
+    tapped = onnx.ModelProto()
+    tapped.CopyFrom(model)
+    for name in names:
+        if name not in known:
+            tapped.graph.output.add().name = name  # ONNX Runtime infers the type
+    try:
+        session = Session(tapped.SerializeToString(), providers=providers, folder=path.parent)
+        return {**inputs.feeds, **dict(zip(names, session.run(inputs.feeds, names), strict=True))}
+    except SessionError as error:
+        raise OnnxfuseError(f"cannot run {path} with its inner values as outputs: {error}") from error
+
+
+def _compare_region(
+    model: onnx.ModelProto, node: onnx.NodeProto, values: dict[str, Value], providers: tuple[str, ...]
+) -> RegionResult:
+    label = _label(node)
+    feeds = {name: values[name] for name in node.input if name}
+    alone = region_model(model, node, feeds).SerializeToString()
+    try:
+        expected = Session(alone, providers=providers).run(feeds)
+    except SessionError as error:
+        return RegionResult(label, Comparison(label, reason=f"its nodes do not run alone: {error}", mismatches=1))
+    try:
+        actual = Session(alone, providers=providers, library=True).run(feeds)
+    except SessionError as error:
+        return RegionResult(label, Comparison(label, reason=f"it does not run: {error}", mismatches=1))
+    total = Comparison(label, ", ".join(dict.fromkeys(str(np.asarray(value).dtype) for value in expected)))
+    for name, left, right in zip(node.output, expected, actual, strict=True):
+        total.merge(compare_values(name, left, right))
+    return RegionResult(label, total)
+
+
+def region_model(model: onnx.ModelProto, node: onnx.NodeProto, feeds: dict[str, Value]) -> onnx.ModelProto:
+    """A model of one fused node, with its function; the inputs have the types of ``feeds`` and dynamic
+    shapes."""
+    graph = onnx.GraphProto(name="region")
+    graph.node.add().CopyFrom(node)
+    for name, value in feeds.items():
+        array = np.asarray(value)
+        dims = [f"{name}_{axis}" for axis in range(array.ndim)]
+        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        graph.input.append(helper.make_tensor_value_info(name, kind, dims))
+    for name in node.output:
+        graph.output.add().name = name
+    key = (node.domain, node.op_type, node.overload)
+    functions = [function for function in model.functions if (function.domain, function.name, function.overload) == key]
+    region = onnx.ModelProto(ir_version=model.ir_version, graph=graph, functions=functions)
+    region.opset_import.extend(model.opset_import)
+    return region
+
+
+def _label(node: onnx.NodeProto) -> str:
+    return node.name or node.overload
+
+
+def _subgraphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
+    found = []
+    for node in graph.node:
+        for attribute in node.attribute:
+            bodies = [attribute.g] if attribute.HasField("g") else []
+            for body in [*bodies, *attribute.graphs]:
+                found += [body, *_subgraphs(body)]
+    return found

@@ -1,0 +1,147 @@
+"""ONNX Runtime sessions as the parity check and the benchmark use them: plain or with the onnxfuse
+library."""
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+
+from onnxfuse.errors import OnnxfuseError
+
+Value = Any
+"""What a model takes and gives: an array, a list (sequence), a dict (map), or None (an optional without a
+value)."""
+
+DOMAIN = "onnxfuse"
+"""The domain of the fused nodes."""
+
+# Types that ONNX Runtime's Python API cannot turn into NumPy arrays; their values pass as raw bits.
+_RAW: dict[int, np.dtype] = {
+    onnx.TensorProto.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
+    onnx.TensorProto.FLOAT8E4M3FN: np.dtype(ml_dtypes.float8_e4m3fn),
+    onnx.TensorProto.FLOAT8E4M3FNUZ: np.dtype(ml_dtypes.float8_e4m3fnuz),
+    onnx.TensorProto.FLOAT8E5M2: np.dtype(ml_dtypes.float8_e5m2),
+    onnx.TensorProto.FLOAT8E5M2FNUZ: np.dtype(ml_dtypes.float8_e5m2fnuz),
+}
+_RAW_BY_NUMPY = {dtype: onnx_type for onnx_type, dtype in _RAW.items()}
+_RAW_NAMES = ("bfloat16", "float8")
+
+
+class SessionError(Exception):
+    """ONNX Runtime refused a model or a run; the message is its own, on one line."""
+
+
+def load_onnxruntime() -> Any:
+    """The ``onnxruntime`` module; OnnxfuseError that names the extra to install where there is none."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise OnnxfuseError(
+            f"ONNX Runtime cannot be imported ({error}): install onnxfuse[cpu], or onnxfuse[cuda] for CUDA"
+        ) from error
+    if not hasattr(onnxruntime, "InferenceSession"):
+        raise OnnxfuseError("ONNX Runtime is broken: its packages overwrote each other; keep one of them")
+    return onnxruntime
+
+
+class Session:
+    """An ONNX Runtime session that takes and gives NumPy arrays of every type."""
+
+    def __init__(
+        self,
+        model: Path | bytes,
+        *,
+        providers: tuple[str, ...] = ("CPUExecutionProvider",),
+        library: bool = False,
+        optimized: bool = True,
+        threads: int = 0,
+        spinning: bool = True,
+        folder: Path | None = None,
+    ) -> None:
+        """Load ``model``: the path of a file, or the bytes of a model whose external data lies in ``folder``.
+
+        ``library`` registers the onnxfuse library, so that fused nodes run as kernels; without it they are
+        inlined.  ``threads`` is the number of intra-op threads, 0 for ONNX Runtime's choice.
+        ``spinning=False`` keeps idle threads from taking the cores of another session in the same process.
+        Raises SessionError if ONNX Runtime does not take the model.
+        """
+        ort = load_onnxruntime()
+        options = ort.SessionOptions()
+        options.log_severity_level = 4  # errors arrive as exceptions; a log line beside them only confuses
+        options.intra_op_num_threads = threads
+        if not spinning:
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if not optimized:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if folder is not None:
+            options.add_session_config_entry(
+                "session.model_external_initializers_file_folder_path", str(folder.resolve())
+            )
+        try:
+            if library:
+                from onnxfuse.runtime import register
+
+                register(options)
+            self._session = ort.InferenceSession(
+                model if isinstance(model, bytes) else str(model), options, providers=list(providers)
+            )
+        except OnnxfuseError:
+            raise
+        except Exception as error:  # ONNX Runtime's exceptions share no base class below Exception
+            raise SessionError(one_line(error)) from error
+        self._outputs = {value.name: value.type for value in self._session.get_outputs()}
+
+    @property
+    def output_names(self) -> list[str]:
+        """The names of the model's outputs, in order."""
+        return list(self._outputs)
+
+    def run(self, feeds: dict[str, Value], names: list[str] | None = None) -> list[Value]:
+        """The values of the outputs ``names`` (all by default).  Raises SessionError if the run fails."""
+        names = self.output_names if names is None else names
+        raw = any(_is_raw(value) for value in feeds.values()) or any(
+            kind in self._outputs[name] for name in names for kind in _RAW_NAMES
+        )
+        try:
+            return _run_raw(self._session, feeds, names) if raw else self._session.run(names, feeds)
+        except Exception as error:
+            raise SessionError(one_line(error)) from error
+
+
+def one_line(error: BaseException) -> str:
+    """An exception's message on one line, without ONNX Runtime's prefix."""
+    text = " ".join(str(error).split())
+    return text.removeprefix("[ONNXRuntimeError] : ") or type(error).__name__
+
+
+def has_fused_nodes(model: onnx.ModelProto) -> bool:
+    """Whether the model needs the onnxfuse library to run fused."""
+    return any(opset.domain == DOMAIN for opset in model.opset_import)
+
+
+def _is_raw(value: Value) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype in _RAW_BY_NUMPY
+
+
+def _run_raw(session: Any, feeds: dict[str, Value], names: list[str]) -> list[Value]:
+    ort_value = load_onnxruntime().OrtValue
+    values = {}
+    for name, value in feeds.items():
+        if _is_raw(value):
+            bits = np.ascontiguousarray(value).view(f"u{value.dtype.itemsize}")
+            values[name] = ort_value.ortvalue_from_numpy_with_onnx_type(bits, _RAW_BY_NUMPY[value.dtype])
+        else:
+            values[name] = ort_value.ortvalue_from_numpy(np.ascontiguousarray(value))
+    return [_to_numpy(value) for value in session.run_with_ort_values(names, values)]
+
+
+def _to_numpy(value: Any) -> Value:
+    dtype = _RAW.get(value.element_type()) if value.is_tensor() else None
+    if dtype is None:
+        return value.numpy()
+    size = value.tensor_size_in_bytes()
+    buffer = ctypes.string_at(value.data_ptr(), size) if size else b""
+    return np.frombuffer(buffer, dtype).reshape(value.shape())

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Sets up .venv and runs every check: ruff, mypy, pytest.  Arguments go to pytest.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
+
+set_up cpu,dev
+cd "$root"
+"$venv/bin/ruff" check .
+"$venv/bin/ruff" format --check .
+"$venv/bin/mypy"
+"$venv/bin/mypy" scripts
+exec "$venv/bin/pytest" -n 2 "$@"

@@ -1,0 +1,32 @@
+"""Fixtures for all tests: real models of the manifest, and the modules under scripts/."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
+
+from model_store import FetchError, StoredModel, fetch, read_manifest
+
+
+@pytest.fixture(scope="session")
+def manifest() -> dict[str, StoredModel]:
+    """Every model of models/manifest.toml by name."""
+    return read_manifest()
+
+
+@pytest.fixture(scope="session")
+def real_model() -> Callable[[str], Path]:
+    """Gives the file of a model of the manifest; skips the test on a machine that cannot download it."""
+
+    def get(name: str) -> Path:
+        try:
+            return fetch(name)
+        except FetchError as error:
+            if "cannot download" in str(error):
+                pytest.skip(str(error))
+            raise
+
+    return get

@@ -1,0 +1,95 @@
+"""Programs that do not validate are refused when the session is created, with the node's name, and nothing crashes."""
+
+import random
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+from tests.custom_ops.fused import NODE_NAME, fused_model, fused_node, make_model, new_session, run, session_options
+
+GOOD = "onnxfuse 1\ninput f32 broadcast\nconst f32 3f800000\nadd f32 0 1\noutput 2\n"
+BAD = {
+    "empty": "",
+    "no header": "input f32 broadcast\noutput 0\n",
+    "another version": GOOD.replace("onnxfuse 1", "onnxfuse 2"),
+    "no end of line": GOOD[:-1],
+    "carriage returns": GOOD.replace("\n", "\r\n"),
+    "no output": GOOD.replace("output 2\n", ""),
+    "unknown operator": GOOD.replace("add", "plus"),
+    "unknown type": GOOD.replace("add f32", "add f31"),
+    "no kernel for the type": "onnxfuse 1\ninput f32 broadcast\nbitwise_not f32 0\noutput 1\n",
+    "id of itself": GOOD.replace("add f32 0 1", "add f32 0 2"),
+    "id of a later value": GOOD.replace("add f32 0 1", "add f32 0 9"),
+    "id too large for an integer": GOOD.replace("output 2", "output 99999999999999999999"),
+    "negative id": GOOD.replace("output 2", "output -1"),
+    "leading zero": GOOD.replace("output 2", "output 02"),
+    "too few operands": GOOD.replace("add f32 0 1", "add f32 0"),
+    "too many operands": GOOD.replace("add f32 0 1", "add f32 0 1 1"),
+    "wrong operand type": GOOD.replace("const f32 3f800000", "const i32 00000001"),
+    "short bits": GOOD.replace("3f800000", "3f80000"),
+    "upper-case bits": GOOD.replace("3f800000", "3F800000"),
+    "a bool of 2": "onnxfuse 1\nconst bool 02\noutput 0\n",
+    "two spaces": GOOD.replace("add f32", "add  f32"),
+    "trailing space": GOOD.replace("add f32 0 1", "add f32 0 1 "),
+    "blank line": GOOD.replace("output", "\noutput"),
+    "zero byte": GOOD.replace("add", "a\0d"),
+    "input after const": "onnxfuse 1\nconst f32 3f800000\ninput f32 broadcast\noutput 1\n",
+    "output before an instruction": "onnxfuse 1\ninput f32 broadcast\noutput 0\nneg f32 0\n",
+    "axis out of range": GOOD.replace("broadcast", "axis 99999999999"),
+    "no axis": GOOD.replace("broadcast", "axis"),
+    "too many inputs": "onnxfuse 1\n" + "input f32 broadcast\n" * 129 + "output 0\n",
+    "too many outputs": GOOD + "output 2\n" * 64,
+    "too many values": "onnxfuse 1\ninput f32 broadcast\n" + "neg f32 0\n" * 4096 + "output 0\n",
+    "too long": GOOD + "output 2\n" * 200000,
+    "more inputs than the node": "onnxfuse 1\ninput f32 broadcast\ninput f32 broadcast\noutput 0\n",
+    "more outputs than the node": GOOD + "output 2\n",
+}
+
+
+def session_of(program: str) -> ort.InferenceSession:
+    model = make_model([fused_node(program, ["x0"], ["y0"])], {"x0": ("f32", [3])}, {"y0": ("f32", [3])})
+    return new_session(model, session_options())
+
+
+@pytest.mark.parametrize("program", BAD.values(), ids=BAD.keys())
+def test_refused(program: str) -> None:
+    if program == BAD["more outputs than the node"] and ort.__version__.startswith("1.20."):
+        pytest.skip("ORT 1.20 ends the process when shape inference sets an output that the node lacks")
+    with pytest.raises(Exception, match=r"(?i)onnxfuse|FusedElementwise") as caught:
+        session_of(program)
+    assert NODE_NAME in str(caught.value)
+
+
+def test_wrong_element_type_at_run_time_is_an_error() -> None:
+    model = make_model([fused_node(GOOD, ["x0"], ["y0"])], {"x0": ("i32", [3])}, {"y0": ("f32", [3])})
+    session = new_session(model, session_options())
+    with pytest.raises(Exception, match=f"{NODE_NAME}.*element type"):
+        run(session, [np.ones(3, np.int32)])
+
+
+def test_mutated_programs_never_crash() -> None:
+    """Whatever one edit does to a program, the session is refused or runs."""
+    choose = random.Random(0)
+    for _ in range(300):
+        text = list(GOOD)
+        for _ in range(choose.randint(1, 3)):
+            at = choose.randrange(len(text))
+            match choose.randrange(3):
+                case 0:
+                    text[at] = chr(choose.randrange(1, 127))
+                case 1:
+                    del text[at]
+                case 2:
+                    text.insert(at, choose.choice("0123456789 \nabcdef-"))
+        try:
+            run(session_of("".join(text)), [np.ones(3, np.float32)])
+        except Exception as error:
+            assert "onnxfuse" in str(error) or "FusedElementwise" in str(error) or "Got" in str(error)
+
+
+def test_no_program_attribute() -> None:
+    model = fused_model(GOOD, [[3]])
+    del model.graph.node[0].attribute[:]
+    with pytest.raises(Exception, match=r"(?i)program|attribute"):
+        new_session(model, session_options())

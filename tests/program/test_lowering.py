@@ -1,0 +1,122 @@
+"""Every elementwise operator of ONNX, lowered and run by the reference and by the library, against unfused ORT."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from onnxfuse.dtypes import DTYPES
+from onnxfuse.program import Program, reference
+from tests import fusing
+from tests.program.elementwise_cases import Case, cases, values
+
+EXACT = {
+    *("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Abs", "Neg", "Ceil", "Floor", "Round", "Reciprocal", "Sqrt"),
+    *("Relu", "PRelu", "Clip", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor", "Not"),
+    *("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "BitShift", "Where", "Mod", "IsNaN", "IsInf", "Cast"),
+    *("CastLike", "Identity", "Dropout", "QuantizeLinear", "DequantizeLinear", "ThresholdedRelu", "HardSwish"),
+}
+SHAPE = [2, 3, 37]
+
+KNOWN_DIFFERENCES = {
+    "Sign-f16-opset21": "ORT 1.31 gives 0 for NaN in 16 bits, NaN in 32",
+    "Sign-bf16-opset21": "ORT 1.31 gives 0 for NaN in 16 bits, NaN in 32",
+    "Clip-bf16-(None, None)-opset21": "ORT 1.31 clips bfloat16 to the bounds of float32",
+    "Cast-f16-u32-opset21": "ORT converts through another type where the result is undefined",
+    "Mod-i64-i64-opset21": "ORT 1.31 computes it in double and is wrong beyond 2⁵³",
+    "Mod-u64-u64-opset21": "ORT 1.31 computes it in double and is wrong beyond 2⁵³",
+}
+
+
+def _feeds(case: Case) -> dict[str, np.ndarray]:
+    """Inputs that are defined behaviour in ORT: no integer division by zero, no shift beyond the width."""
+    constants = dict(case.constants)
+    feeds: dict[str, np.ndarray] = {}
+    for index, dtype in enumerate(case.inputs):
+        if not dtype or index in constants:
+            continue
+        numbers = values(dtype, int(np.prod(SHAPE)), index).reshape(SHAPE)
+        if index and dtype[0] in "iu":
+            if case.op in ("Div", "Mod"):
+                numbers = np.where(
+                    (numbers == 0) | (numbers == numbers.dtype.type(-1 if dtype[0] == "i" else 0)), 3, numbers
+                )
+            elif case.op in ("Pow", "BitShift"):
+                numbers = numbers % 7
+        elif case.op == "Pow" and dtype[0] == "i":
+            numbers = numbers % 11
+        if case.op == "Clip" and index:
+            numbers = np.array({1: -1, 2: 2}[index])
+        feeds[f"in{index}"] = np.asarray(numbers).astype(DTYPES[dtype].numpy)
+    return feeds
+
+
+def _tolerance(case: Case, dtype: np.dtype) -> tuple[float, float]:
+    """Relative and absolute: ORT's own functions are off by more than ours, which are tested on their own."""
+    if dtype.itemsize == 2:
+        return 8e-3, 1e-3
+    return (2e-5, 2e-6) if dtype == np.float32 else (1e-6, 1e-7)
+
+
+@pytest.mark.parametrize("case", list(cases()), ids=str)
+def test_same_as_onnx_runtime(case: Case) -> None:
+    feeds = _feeds(case)
+    model = case.model([list(array.shape) for array in feeds.values()])
+    try:
+        (expected,) = fusing.run(model, feeds, library=False)
+    except Exception as error:
+        pytest.skip(f"ONNX Runtime cannot run it: {str(error)[:80]}")
+    fused = fusing.fuse_everything(model)
+    (node,) = fusing.fused_nodes(fused)
+    program = Program.parse(helper.get_node_attr_value(node, "program").decode())
+    constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in fused.graph.initializer}
+    arrays = [feeds.get(name, constants.get(name)) for name in node.input]
+    for actual in (reference.run(program, arrays)[0], fusing.run(fused, feeds, library=True)[0]):
+        assert actual.dtype == expected.dtype
+        assert actual.shape == expected.shape
+        if str(case) in KNOWN_DIFFERENCES:
+            continue
+        if case.op in EXACT and not (case.op == "PRelu" and "16" in case.output):
+            assert fusing.same_bits(actual, expected)
+        else:
+            relative, absolute = _tolerance(case, expected.dtype)
+            np.testing.assert_allclose(
+                actual.astype(np.float64), expected.astype(np.float64), relative, absolute, equal_nan=True
+            )
+    (plain,) = fusing.run(fused, feeds, library=False)
+    assert fusing.same_bits(plain, expected), "the function body is not the original node"
+
+
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        (helper.make_node("Dropout", ["x", "", "flag"], ["y"]), "training"),
+        (helper.make_node("Dropout", ["x"], ["y", "mask"]), "second output"),
+        (helper.make_node("Mod", ["x", "x"], ["y"]), "kernel"),
+        (helper.make_node("QuantizeLinear", ["x", "scales"], ["y"], block_size=2), "blocks"),
+        (helper.make_node("Cast", ["x"], ["y"], to=onnx.TensorProto.FLOAT8E4M3FN), "not supported"),
+        (helper.make_node("Cast", ["x"], ["y"], to=onnx.TensorProto.STRING), "not supported"),
+        (helper.make_node("BatchNormalization", ["x"] + ["scales"] * 4, ["y"], training_mode=1), "training"),
+    ],
+    ids=lambda value: value.op_type if isinstance(value, onnx.NodeProto) else value,
+)
+def test_what_cannot_be_lowered_says_why(node: onnx.NodeProto, reason: str) -> None:
+    from onnxfuse.graph import Model
+    from onnxfuse.inference import infer
+    from onnxfuse.program.lowering import check
+
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [
+            helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 4]),
+            helper.make_tensor_value_info("flag", onnx.TensorProto.BOOL, []),
+            helper.make_tensor_value_info("scales", onnx.TensorProto.FLOAT, [4]),
+        ],
+        [onnx.ValueInfoProto(name="y")],
+    )
+    model = Model.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]))
+    infer(model)
+    found = check(model.graph.nodes[0], 21)
+    assert found is not None
+    assert reason in found

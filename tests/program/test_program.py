@@ -1,0 +1,147 @@
+"""The Program: text form, validation, builder and NumPy reference."""
+
+import random
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onnxfuse.dtypes import DTYPES
+from onnxfuse.program import Const, Program, ProgramBuilder, ProgramError, reference
+from onnxfuse.program.ops import OPS, Rule
+
+TEXT = """onnxfuse 1
+input f32 broadcast
+input f32 axis -3
+const f32 3f000000
+mul f32 0 2
+add f32 3 1
+less f32 4 2
+where f32 5 4 0
+output 6
+output 5
+"""
+
+
+def test_text_is_read_and_written_back() -> None:
+    program = Program.parse(TEXT)
+    assert str(program) == TEXT
+    assert [program.dtype(value) for value in range(7)] == ["f32"] * 5 + ["bool", "f32"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "message"),
+    [
+        ("onnxfuse 1", "onnxfuse 2", "line 1"),
+        ("output 5\n", "output 5", "not ended"),
+        ("output 6\noutput 5\n", "", "no output"),
+        ("mul f32 0 2", "mul f32 0 3", "line 5: .* not an earlier value"),
+        ("mul f32 0 2", "mul f32 0", "line 5: .* takes 2 operands"),
+        ("mul f32 0 2", "mul f64 0 2", "line 5: .* operand 0 is f32, not f64"),
+        ("mul f32 0 2", "and f32 0 2", "line 5: .* not defined for f32"),
+        ("mul f32 0 2", "mul f32 0 02", "line 5"),
+        ("mul f32 0 2", "mul f32 0 -1", "line 5"),
+        ("mul f32 0 2", "mul f32 0 \uff12", "line 5"),
+        ("mul f32 0 2", "mul  f32 0 2", "line 5"),
+        ("mul f32 0 2", "frobnicate f32 0 2", "line 5"),
+        ("mul f32 0 2", "input f32 broadcast", "line 5: .* inputs come first"),
+        ("const f32 3f000000", "const f32 3f00000", "line 4"),
+        ("const f32 3f000000", "const f32 3F000000", "line 4"),
+        ("const f32 3f000000", "const q8 3f000000", "line 4"),
+        ("const f32 3f000000", "const bool 02", "line 4"),
+        ("input f32 axis -3", "input f32 axis 1000", "line 3: .* axis"),
+        ("input f32 axis -3", "input f32 axis +3", "line 3"),
+        ("input f32 axis -3", "input f128 broadcast", "line 3: .* unknown type"),
+        ("output 6", "output 60", "output 60"),
+        ("output 6", "output 6 6", "line 9"),
+        ("where f32 5 4 0", "output 5\nwhere f32 5 4 0", "outputs come last"),
+    ],
+)
+def test_a_wrong_text_is_refused_by_line(wrong: str, right: str, message: str) -> None:
+    with pytest.raises(ProgramError, match=message):
+        Program.parse(TEXT.replace(wrong, right, 1))
+
+
+def test_limits_are_enforced() -> None:
+    with pytest.raises(ProgramError, match="129 inputs"):
+        Program.parse("onnxfuse 1\n" + "input f32 broadcast\n" * 129 + "output 0\n")
+    with pytest.raises(ProgramError, match="65 outputs"):
+        Program.parse("onnxfuse 1\ninput f32 broadcast\n" + "output 0\n" * 65)
+    with pytest.raises(ProgramError, match="values"):
+        Program.parse("onnxfuse 1\ninput f32 broadcast\n" + "neg f32 0\n" * 4096 + "output 0\n")
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_damaged_texts_are_refused_or_still_valid(seed: int) -> None:
+    generator = random.Random(seed)
+    text = list(TEXT)
+    for _ in range(generator.randint(1, 4)):
+        text[generator.randrange(len(text))] = generator.choice("0123456789abf \n-inputadd")
+    try:
+        program = Program.parse("".join(text))
+    except ProgramError:
+        return
+    assert Program.parse(str(program)) == program
+
+
+def test_builder_shares_equal_values_and_drops_unused_ones() -> None:
+    builder = ProgramBuilder()
+    x = builder.input("f32")
+    first = builder.emit("mul", "f32", x, builder.const("f32", 0.5))
+    second = builder.emit("mul", "f32", x, builder.const("f32", 0.5))
+    builder.emit("exp", "f32", x)
+    late = builder.input("f32", -1)
+    total = builder.emit("add", "f32", second, late)
+    program = builder.build([total, first])
+    assert first == second
+    assert str(program) == (
+        "onnxfuse 1\ninput f32 broadcast\ninput f32 axis -1\nconst f32 3f000000\n"
+        "mul f32 0 2\nadd f32 3 1\noutput 4\noutput 3\n"
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_constants_keep_their_value(dtype: str) -> None:
+    for value in (0, 1, 3):
+        const = Const.of(dtype, value)
+        assert const.value.dtype == DTYPES[dtype].numpy
+        assert const.value == np.asarray(value).astype(DTYPES[dtype].numpy)
+        assert Program.parse(f"onnxfuse 1\n{const}\noutput 0\n").values[0] == const
+
+
+def test_constants_out_of_range_become_infinite() -> None:
+    assert Const.of("f16", 1e6).value == np.inf
+    assert Const.of("bf16", -np.inf).value == -np.inf
+
+
+def test_every_operator_has_a_reference() -> None:
+    for op in OPS.values():
+        for dtype in op.types:
+            types = {
+                Rule.SELECT: ("bool", dtype, dtype),
+                Rule.CAST: ("f32",),
+            }.get(op.rule, (dtype,) * op.arity)
+            arrays = [np.array([0, 1, 1, 0]).astype(DTYPES[kind].numpy) for kind in types]
+            builder = ProgramBuilder()
+            operands = [builder.input(kind) for kind in types]
+            (result,) = reference.run(builder.build([builder.emit(op.name, dtype, *operands)]), arrays)
+            assert result.shape == (4,)
+            assert result.dtype == DTYPES["bool" if op.rule is Rule.COMPARE else dtype].numpy
+
+
+def test_vectors_lie_along_their_axis() -> None:
+    program = Program.parse("onnxfuse 1\ninput f32 broadcast\ninput f32 axis 1\nadd f32 0 1\noutput 2\n")
+    x = np.zeros((2, 3, 4), np.float32)
+    (result,) = reference.run(program, [x, np.arange(3, dtype=np.float32)])
+    assert np.array_equal(result, np.broadcast_to(np.arange(3)[:, None], (2, 3, 4)))
+
+
+def test_half_precision_is_rounded_once() -> None:
+    builder = ProgramBuilder()
+    x, y = builder.input("bf16"), builder.input("bf16")
+    program = builder.build([builder.emit("sub", "bf16", builder.emit("add", "bf16", x, y), x)])
+    big, small = (np.array([value], ml_dtypes.bfloat16) for value in (256.0, 0.5))
+    (result,) = reference.run(program, [big, small])
+    assert result[0] == 0.5  # rounding the sum to bfloat16 would have lost it

@@ -1,0 +1,93 @@
+"""The Python API: ``import onnxfuse`` and ``onnxfuse.optimize``."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxfuse
+from onnxfuse import api
+from onnxfuse.errors import OnnxfuseError, ParityError
+from tests.parity_models import chain, save
+
+
+def test_importing_is_quick_and_every_name_is_there() -> None:
+    code = "import sys, onnxfuse; assert not {'numpy', 'onnx', 'onnxruntime'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    for name in onnxfuse.__all__:
+        assert getattr(onnxfuse, name) is not None
+    assert set(onnxfuse.__all__) <= set(dir(onnxfuse))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = onnxfuse.nothing
+
+
+def test_a_model_in_memory_is_optimized_and_itself_unchanged() -> None:
+    model = chain()
+    before = model.SerializeToString(deterministic=True)
+    result = onnxfuse.optimize(model, target="cpu")
+    assert model.SerializeToString(deterministic=True) == before
+    assert [node.op_type for node in result.model.graph.node] == ["FusedElementwise"]
+    assert result.report.parity is not None and result.report.parity.ok
+    assert result.report.before.launches == 4 and result.report.after.launches == 1
+    assert result.report.seconds > 0
+
+
+def test_a_file_is_optimized_and_runs(tmp_path: Path) -> None:
+    path = save(chain(), tmp_path / "in.onnx")
+    messages: list[str] = []
+    onnxfuse.optimize(str(path), output=str(tmp_path / "out.onnx"), progress=messages.append)
+    assert "pass fuse-elementwise" in messages
+    session = onnxfuse.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {"x": np.ones((1, 4, 3), np.float32)})
+    assert y.shape == (1, 4, 3)
+
+
+def test_external_data_survives(tmp_path: Path) -> None:
+    onnx.save(chain(), tmp_path / "in.onnx", save_as_external_data=True, location="in.bin", size_threshold=0)
+    (tmp_path / "there").mkdir()
+    onnxfuse.optimize(tmp_path / "in.onnx", output=tmp_path / "there" / "out.onnx")
+    onnx.checker.check_model(tmp_path / "there" / "out.onnx", full_check=True)
+
+
+def test_wrong_requests(tmp_path: Path) -> None:
+    model = chain()
+    for options, message in (
+        ({"target": "cuda"}, "not supported yet"),
+        ({"target": "tpu"}, "unknown target"),
+        ({"passes": ["nothing-such"]}, "nothing-such"),
+        ({"shapes": {"z": (1,)}}, "no input 'z'"),
+        ({"shapes": {"x": (1, 5, 3)}}, "does not fit"),
+    ):
+        with pytest.raises(OnnxfuseError, match=message):
+            onnxfuse.optimize(model, **options)
+    with pytest.raises(OnnxfuseError, match="no such file"):
+        onnxfuse.optimize(tmp_path / "none.onnx")
+
+
+def test_a_wrong_result_is_an_error_and_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Breaks:
+        name = "breaks"
+        description = "adds where the model multiplies"
+
+        def run(self, loaded: object, context: object) -> None:
+            next(node for node in loaded.graph.nodes if node.name == "gated").op = "Add"
+
+    monkeypatch.setattr(api, "resolve", lambda names: [Breaks()])
+    with pytest.raises(ParityError, match="output 'y' differs"):
+        onnxfuse.optimize(chain(), output=tmp_path / "out.onnx")
+    assert not list(tmp_path.iterdir())
+    onnxfuse.optimize(chain(), output=tmp_path / "out.onnx", check=False)
+    assert (tmp_path / "out.onnx").exists()
+
+
+def test_the_input_is_not_overwritten_unasked(tmp_path: Path) -> None:
+    path = save(chain(), tmp_path / "m.onnx")
+    before = path.read_bytes()
+    with pytest.raises(OnnxfuseError, match="the output is the input"):
+        onnxfuse.optimize(path, output=path)
+    assert path.read_bytes() == before
+    onnxfuse.optimize(path, output=path, overwrite=True)
+    assert path.read_bytes() != before

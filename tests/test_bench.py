@@ -1,0 +1,76 @@
+"""The benchmark: the order of its calls, its ratio, and its memory measurement."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import onnxfuse
+from onnxfuse.bench import MIN_BLOCKS, bench, machine, ratio_with_spread, time_in_turns
+from onnxfuse.errors import OnnxfuseError
+from tests.parity_models import chain, model_file, save
+
+
+def test_calls_go_a_b_b_a() -> None:
+    calls: list[str] = []
+    blocks = time_in_turns(lambda: calls.append("a"), lambda: calls.append("b"), 0.001)
+    timed = "".join(calls)[-4 * len(blocks) :]
+    assert timed == "abba" * len(blocks)
+    assert len(blocks) >= MIN_BLOCKS and blocks.shape[1:] == (2, 2) and (blocks >= 0).all()
+
+
+def test_the_ratio_ignores_disturbances() -> None:
+    generator = np.random.default_rng(1)
+    blocks = np.full((60, 2, 2), 1.0)
+    blocks[:, 1] = 0.5
+    blocks += generator.exponential(0.005, blocks.shape)
+    blocks[generator.random(blocks.shape) < 0.2] *= 5  # another process takes the core
+    ratio, low, high = ratio_with_spread(blocks)
+    assert low <= ratio <= high
+    assert ratio == pytest.approx(2.0, rel=0.03)
+
+
+def test_equal_work_has_an_interval_around_one() -> None:
+    blocks = 1 + np.random.default_rng(2).exponential(0.05, (100, 2, 2))
+    _, low, high = ratio_with_spread(blocks)
+    assert low < 1 < high and high - low < 0.1
+
+
+def test_bench_of_a_fused_model(tmp_path: Path) -> None:
+    original = save(chain(), tmp_path / "a.onnx")
+    onnxfuse.optimize(original, check=False, output=tmp_path / "b.onnx")
+    found = bench(original, tmp_path / "b.onnx", threads=1, shapes={"x": (1, 4, 100)}, seconds=0.05)
+    assert found.inputs == {"x": [1, 4, 100]}
+    assert found.low <= found.ratio <= found.high
+    assert found.original.best <= found.original.quartile <= found.original.median
+    assert found.original.peak_memory is None
+    assert "1 thread," in found.machine and "ONNX Runtime" in found.machine
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
+def testpeak_memory_sees_what_a_model_allocates(tmp_path: Path) -> None:
+    original, optimized = (
+        model_file(
+            tmp_path / f"{size}.onnx",
+            f"(float[1] x) => (float y) <int64[1] size = {{{size}}}>",
+            "e = Expand(x, size) y = ReduceMax <keepdims = 0> (e)",
+        )
+        for size in (25_000_000, 1000)
+    )
+    found = bench(original, optimized, threads=1, seconds=0.05, memory=True)
+    assert found.original.peak_memory > 90e6
+    assert found.optimized.peak_memory < 60e6
+
+
+def test_models_that_do_not_run_are_refused(tmp_path: Path) -> None:
+    good = model_file(tmp_path / "a.onnx", "(float[2] x) => (float[2] y)", "y = Abs(x)")
+    other = model_file(tmp_path / "b.onnx", "(float[3] x) => (float[3] y)", "y = Abs(x)")
+    with pytest.raises(OnnxfuseError, match="cannot be run on inputs that"):
+        bench(good, other, seconds=0.01)
+    with pytest.raises(OnnxfuseError, match="no such file"):
+        bench(good, tmp_path / "none.onnx")
+
+
+def test_the_machine_is_one_line() -> None:
+    assert "\n" not in machine(0) and "2 threads" in machine(2)

@@ -1,0 +1,327 @@
+"""The command line: exit statuses, one line for every error, and nothing left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxfuse import api, cli, passes
+from tests.parity_models import CHAIN, chain, model_file, save
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return save(chain(), tmp_path / "model.onnx")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    status = cli.main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def assert_one_line(err: str) -> str:
+    """The one error of a run: the last line of standard error, perhaps after lines of progress."""
+    errors = [line for line in err.splitlines() if line.startswith("onnxfuse: error: ")]
+    assert len(errors) == 1 and err.endswith(errors[0] + "\n") and "Traceback" not in err, err
+    return errors[0]
+
+
+def process(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "onnxfuse", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
+
+
+def test_help_of_every_command_has_no_heavy_import() -> None:
+    code = (
+        "import sys\nfrom onnxfuse.cli import main\nassert main(sys.argv[1:]) == 0\n"
+        "heavy = {'numpy', 'onnx', 'onnxruntime', 'rich'} & set(sys.modules)\nassert not heavy, heavy"
+    )
+    for command in ([], ["optimize"], ["check"], ["bench"], ["inspect"]):
+        done = subprocess.run([sys.executable, "-c", code, *command, "--help"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("usage: onnxfuse")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "--version")
+    assert status == 0 and out.startswith("onnxfuse ")
+
+
+def test_optimize_checks_writes_and_ends_with_the_table(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.onnx"
+    status, text, err = run(capsys, "optimize", model, out, "--report", tmp_path / "r.json", "--target", "cpu")
+    assert status == 0, err
+    onnx.checker.check_model(out, full_check=True)
+    assert any(node.domain == "onnxfuse" for node in onnx.load(out).graph.node)
+    for row in (
+        "nodes",
+        "kernel launches",
+        "intermediate tensors",
+        "bytes moved",
+        "largest error",
+        "batch·width",
+    ):
+        assert row in text
+    assert "running the original" in err
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["parity"]["ok"] and report["after"]["launches"] < report["before"]["launches"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "out.onnx", "r.json"]
+
+
+def test_optimize_without_check_does_without_onnxruntime(model: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom onnxfuse.cli import main\nassert main(sys.argv[1:]) == 0\n"
+        "assert 'onnxruntime' not in sys.modules"
+    )
+    command = [sys.executable, "-c", code, "optimize", model, tmp_path / "o.onnx", "--no-check"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "not checked" in done.stdout
+
+
+def test_shapes_make_the_counts_numbers(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shape = ("--shape", "x=2x4x1000")
+    status, out, _ = run(capsys, "optimize", model, tmp_path / "o.onnx", "--no-check", *shape)
+    assert status == 0
+    assert "kB" in out and "batch" not in out
+    symbols = onnx.load(tmp_path / "o.onnx").graph.input[0].type.tensor_type.shape.dim
+    assert symbols[0].dim_param == "batch"
+
+
+def test_report_as_html(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, *_ = run(capsys, "optimize", model, tmp_path / "o.onnx", "--report", tmp_path / "r.html", "--no-check")
+    assert status == 0
+    assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")
+
+
+def test_check_equal_and_different(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "check", model, model, "--shape", "x=1x4x9")
+    assert status == 0 and "equal" in out
+    wrong = save(chain(CHAIN.replace("half = {0.5}", "half = {0.6}")), tmp_path / "wrong.onnx")
+    status, out, err = run(capsys, "check", model, wrong)
+    assert status == 1 and "DIFFERS" in out
+    assert "output 'y' differs" in assert_one_line(err)
+
+
+def test_check_with_inputs_regions_and_json(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "optimize", model, tmp_path / "o.onnx", "--no-check")[0] == 0
+    np.savez(tmp_path / "in.npz", x=np.ones((1, 4, 5), np.float32))
+    arguments = ("--inputs", tmp_path / "in.npz", "--regions", "--json")
+    status, out, _ = run(capsys, "check", model, tmp_path / "o.onnx", *arguments)
+    found = json.loads(out)
+    assert status == 0 and found["ok"] and len(found["regions"]) == 1
+    assert [item["library"] for item in found["sets"]] == [True, False]
+
+
+def test_bench_prints_one_ratio(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "bench", model, model, "--threads", 1, "--seconds", "0.05")
+    assert status == 0 and "original / optimized" in out and "ONNX Runtime" in out
+    status, out, _ = run(capsys, "bench", model, model, "--seconds", "0.05", "--json")
+    assert json.loads(out)["ratio"] > 0
+
+
+def test_inspect_says_what_is_fused_and_why_the_rest_is_not(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, _ = run(capsys, "inspect", model)
+    assert status == 0 and "optimize would fuse" in out and "x: float[batch, 4, width]" in out
+    run(capsys, "optimize", model, tmp_path / "o.onnx", "--no-check")
+    status, out, _ = run(capsys, "inspect", tmp_path / "o.onnx", "--json")
+    found = json.loads(out)
+    name = found["fused"][0]["name"]
+    assert found["fused"][0]["ops"] == ["Mul", "Add", "Sigmoid", "Mul"]
+    status, out, _ = run(capsys, "inspect", tmp_path / "o.onnx", "--program", name)
+    assert status == 0 and out.startswith("onnxfuse 1\n")
+    alone = model_file(tmp_path / "alone.onnx", "(float[2] x) => (float[2] y)", "[lonely] y = Abs(x)")
+    status, out, _ = run(capsys, "inspect", alone, "--all")
+    assert status == 0 and "lonely" in out and "no neighbour" in out
+    status, _, err = run(capsys, "inspect", alone, "--program", "none")
+    assert status == 2 and "no fused node 'none'" in assert_one_line(err)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["optimize", "IN"], "OUT"),
+        (["optimize", "IN", "OUT", "--shape", "x"], "--shape"),
+        (["optimize", "IN", "OUT", "--shape", "x=1xtwo"], "--shape"),
+        (["optimize", "IN", "OUT", "--shape", "z=1"], "no input 'z'"),
+        (["optimize", "IN", "OUT", "--shape", "x=1x5x7"], "does not fit"),
+        (["optimize", "IN", "OUT", "--passes", "nothing-such"], "nothing-such"),
+        (["optimize", "IN", "OUT", "--passes", ""], "pass"),
+        (["optimize", "IN", "OUT", "--target", "tpu"], "tpu"),
+        (["optimize", "IN", "OUT", "--target", "cuda"], "not supported yet"),
+        (["optimize", "IN", "OUT", "--report", "r.txt"], ".html or .json"),
+        (["optimize", "IN", "OUT", "--report", "missing/r.html"], "report"),
+        (["optimize", "IN", "IN"], "the output is the input"),
+        (["optimize", "IN", "missing/OUT"], "missing"),
+        (["optimize", "IN", "."], "names no file"),
+        (["optimize", "none.onnx", "OUT"], "none.onnx"),
+        (["optimize", "junk.onnx", "OUT"], "junk.onnx"),
+        (["optimize", "empty.onnx", "OUT"], "empty.onnx"),
+        (["optimize", "half.onnx", "OUT"], "half.onnx"),
+        (["optimize", ".", "OUT"], "directory"),
+        (["check", "IN", "none.onnx"], "none.onnx"),
+        (["check", "IN", "junk.onnx"], "not an ONNX model"),
+        (["check", "IN", "."], "directory"),
+        (["check", "IN", "IN", "--inputs", "none.npz"], "none.npz"),
+        (["check", "IN", "IN", "--inputs", "junk.npz"], "junk.npz"),
+        (["bench", "IN", "IN", "--threads", "0"], "threads"),
+        (["bench", "IN", "none.onnx"], "none.onnx"),
+        (["inspect", "junk.onnx"], "junk.onnx"),
+        (["frobnicate"], "frobnicate"),
+        ([], "COMMAND"),
+    ],
+)
+def test_bad_usage_is_one_line_and_leaves_nothing(
+    arguments: list[str],
+    message: str,
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("IN").write_bytes(model.read_bytes())
+    for name in ("junk.onnx", "junk.npz"):
+        Path(name).write_bytes(b"this is not what it should be\n" * 9)
+    Path("empty.onnx").write_bytes(b"")
+    Path("half.onnx").write_bytes(model.read_bytes()[: model.stat().st_size // 2])
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    status, out, err = run(capsys, *arguments)
+    assert status == 2, err
+    assert message in assert_one_line(err)
+    assert out == ""
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_parity_failure_leaves_the_old_output(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Breaks:
+        name = "breaks"
+        description = "adds where the model multiplies"
+
+        def run(self, loaded: object, context: object) -> None:
+            next(node for node in loaded.graph.nodes if node.name == "gated").op = "Add"
+
+    monkeypatch.setattr(api, "resolve", lambda names: [Breaks()])
+    out = tmp_path / "out.onnx"
+    out.write_bytes(b"the old one")
+    status, text, err = run(capsys, "optimize", model, out)
+    assert status == 1 and "output 'y' differs" in assert_one_line(err) and text == ""
+    assert out.read_bytes() == b"the old one"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "out.onnx"]
+
+
+def failing_with(error: BaseException) -> object:
+    def resolve(names: object) -> object:
+        raise error
+
+    return resolve
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (ZeroDivisionError("a\nb"), 2, "this is a bug in onnxfuse (ZeroDivisionError: a b)"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (MemoryError(), 2, "out of memory"),
+        (OSError(28, "No space left on device"), 2, "No space left on device"),
+        (RecursionError("too deep"), 2, "RecursionError"),
+    ],
+)
+def test_what_nobody_expects_is_one_line_too(
+    error: BaseException,
+    status: int,
+    message: str,
+    model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(api, "resolve", failing_with(error))
+    monkeypatch.delenv("ONNXFUSE_DEBUG", raising=False)
+    found, _, err = run(capsys, "optimize", model, tmp_path / "o.onnx")
+    assert found == status and message in assert_one_line(err)
+    monkeypatch.setenv("ONNXFUSE_DEBUG", "1")
+    if status == 2:
+        assert "Traceback" in run(capsys, "optimize", model, tmp_path / "o.onnx")[2]
+
+
+def test_names_in_a_model_cannot_drive_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    proto = chain()
+    proto.graph.node[0].name = "\x1b[31m[bold]red[/bold]\x07"
+    path = save(proto, tmp_path / "m.onnx")
+    for arguments in (["inspect", path, "--all"], ["optimize", path, tmp_path / "o.onnx"]):
+        status, out, err = run(capsys, *arguments)
+        assert status == 0 and "\x1b" not in out + err and "\x07" not in out + err
+
+
+def test_a_reader_that_leaves_is_no_error(model: Path) -> None:
+    command = [sys.executable, "-m", "onnxfuse", "inspect", str(model)]
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0 and "error" not in done.stderr and "Broken pipe" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_under_standard_output_is_an_error(model: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "onnxfuse", "inspect", str(model)]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2 and "No space left" in assert_one_line(done.stderr)
+
+
+def test_output_in_an_encoding_without_the_characters(model: Path) -> None:
+    done = process("inspect", model, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_end_it_with_one_line_and_no_litter(
+    number: signal.Signals, status: int, model: Path, tmp_path: Path
+) -> None:
+    code = (
+        "import sys, time\nfrom onnxfuse import api, cli, parity\n"
+        "def stuck(*args, **options):\n    print('ready', flush=True)\n    time.sleep(60)\n"
+        "parity.compare = stuck\nsys.exit(cli.main(sys.argv[1:]))"
+    )
+    out = tmp_path / "out.onnx"
+    command = [sys.executable, "-c", code, "optimize", str(model), str(out)]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert running.stdout.readline() == "ready\n"
+    time.sleep(0.1)
+    running.send_signal(number)
+    _, err = running.communicate(timeout=30)
+    assert running.returncode == status
+    assert_one_line(err)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_passes_can_be_chosen(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = passes.default_registry().names()
+    assert names[-1] == "fuse-elementwise"
+    status, _, err = run(capsys, "optimize", model, tmp_path / "o.onnx", "--no-check", "--passes", ",".join(names))
+    assert status == 0 and "pass fuse-elementwise" in err
+    status, *_ = run(capsys, "optimize", model, tmp_path / "p.onnx", "--no-check", "--passes", names[0])
+    assert status == 0
+    assert not any(node.domain == "onnxfuse" for node in onnx.load(tmp_path / "p.onnx").graph.node)
+
+
+def test_the_input_may_be_overwritten_on_request(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, *_ = run(capsys, "optimize", model, model, "--overwrite")
+    assert status == 0
+    assert any(node.domain == "onnxfuse" for node in onnx.load(model).graph.node)

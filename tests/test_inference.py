@@ -1,0 +1,197 @@
+"""Element types and shapes of the graph's Variables."""
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxfuse.errors import OnnxfuseError
+from onnxfuse.graph import Model
+from onnxfuse.inference import infer
+
+
+def info(name: str, shape: list | None, dtype: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+
+def model_of(
+    nodes: list, inputs: list, outputs: list, initializer: list | None = None, value_info=(), opset: int = 17
+) -> Model:
+    graph = helper.make_graph(nodes, "main", inputs, outputs, initializer, value_info=value_info)
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("custom", 1)]
+    return Model.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=8))
+
+
+def types(model: Model) -> dict[str, tuple]:
+    return {
+        tensor.name: (tensor.dtype, tensor.shape)
+        for graph in model.graphs()
+        for node in graph.nodes
+        for tensor in node.outputs
+        if isinstance(tensor, gs.Variable)
+    }
+
+
+def test_shapes_through_constants_of_any_size():
+    nodes = [
+        helper.make_node("MatMul", ["x", "weights"], ["m"]),
+        helper.make_node("Reshape", ["m", "shape"], ["r"]),
+        helper.make_node("Cast", ["r"], ["y"], to=TensorProto.BFLOAT16),
+    ]
+    initializer = [
+        numpy_helper.from_array(np.zeros((64, 32), np.float32), "weights"),
+        numpy_helper.from_array(np.array([-1, 4, 8]), "shape"),
+    ]
+    model = model_of(nodes, [info("x", ["N", 64])], [info("y", None, TensorProto.BFLOAT16)], initializer)
+    before = model.to_proto()
+    infer(model)
+    found = types(model)
+    assert found["m"] == (np.float32, ["N", 32])
+    assert found["r"][1][1:] == [4, 8]
+    assert found["y"][0] == ml_dtypes.bfloat16
+    assert model.to_proto() == before, "inferred types were written"
+
+
+def test_shape_arithmetic_is_followed():
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "first"], ["n"]),
+        helper.make_node("Concat", ["n", "four"], ["target"], axis=0),
+        helper.make_node("Expand", ["scalar", "target"], ["y"]),
+    ]
+    initializer = [
+        numpy_helper.from_array(np.array([0]), "first"),
+        numpy_helper.from_array(np.array([4]), "four"),
+        numpy_helper.from_array(np.float32(1), "scalar"),
+    ]
+    model = model_of(nodes, [info("x", ["N", 3])], [info("y", None)], initializer)
+    infer(model)
+    assert types(model)["y"] == (np.float32, ["N", 4])
+
+
+def test_subgraphs_and_symbols():
+    then = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("NonZero", ["a"], ["b"])],
+        "then",
+        [],
+        [onnx.ValueInfoProto(name="b")],
+    )
+    other = helper.make_graph([helper.make_node("NonZero", ["x"], ["c"])], "else", [], [onnx.ValueInfoProto(name="c")])
+    model = model_of(
+        [helper.make_node("If", ["flag"], ["y"], then_branch=then, else_branch=other)],
+        [info("x", ["N", 4]), info("flag", [], TensorProto.BOOL)],
+        [info("y", None, TensorProto.INT64)],
+    )
+    infer(model)
+    found = types(model)
+    assert found["a"] == (np.float32, ["N", 4])
+    assert found["b"][0] == np.int64
+    assert found["b"][1][0] == 2
+    assert isinstance(found["b"][1][1], str)
+
+
+def test_unknown_operators_leave_unknown_types():
+    nodes = [
+        helper.make_node("Mystery", ["x"], ["a"], domain="custom"),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Relu", ["x"], ["c"]),
+    ]
+    model = model_of(nodes, [info("x", [2])], [info("b", None), info("c", None)])
+    infer(model)
+    found = types(model)
+    assert found["a"] == (None, None)
+    assert found["c"] == (np.float32, [2])
+
+
+def test_other_shapes_for_inputs():
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Neg", ["r"], ["y"])]
+    model = model_of(
+        nodes, [info("x", ["N", 3, None])], [info("y", ["A", 3, 640])], value_info=[info("r", [1, 3, 640])]
+    )
+    infer(model, {"x": [2, 3, "W"]})
+    assert types(model) == {"r": (np.float32, [2, 3, "W"]), "y": (np.float32, [2, 3, "W"])}
+    assert model.graph.inputs[0].shape == [2, 3, "W"]
+    assert model.to_proto().graph.input[0] == info("x", ["N", 3, None])
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"z": [1]}, "no input 'z'; its inputs: x"),
+        ({"x": [1, 3]}, "has 3 dimensions, not 2"),
+        ({"x": [1, 4, 5]}, "dimension 1 is 3, not 4"),
+        ({"x": [-1, 3, 5]}, "dimension 0 is a size, not -1"),
+    ],
+)
+def test_shapes_that_do_not_fit(shapes, message):
+    model = model_of([helper.make_node("Relu", ["x"], ["y"])], [info("x", ["N", 3, None])], [info("y", None)])
+    with pytest.raises(OnnxfuseError, match=message):
+        infer(model, shapes)
+
+
+def test_a_contradiction_in_shapes_is_no_error():
+    nodes = [helper.make_node("Add", ["x", "z"], ["a"]), helper.make_node("Relu", ["x"], ["y"])]
+    model = model_of(nodes, [info("x", [2]), info("z", [3])], [info("y", None), info("a", None)])
+    infer(model)
+    assert types(model)["y"] == (np.float32, [2])
+
+
+def test_types_that_are_no_tensors():
+    nodes = [
+        helper.make_node("SequenceConstruct", ["x", "x"], ["s"]),
+        helper.make_node("ConcatFromSequence", ["s"], ["y"], axis=0),
+    ]
+    model = model_of(nodes, [info("x", [2])], [info("y", None)])
+    infer(model)
+    sequence = model.graph.nodes[0].outputs[0]
+    assert (sequence.type, sequence.dtype, sequence.shape) == ("sequence_type", None, None)
+    assert types(model)["y"][0] == np.float32
+
+
+def test_nodes_out_of_order_get_their_own_types():
+    then = helper.make_graph([helper.make_node("Abs", ["made"], ["t"])], "then", [], [onnx.ValueInfoProto(name="t")])
+    other = helper.make_graph([helper.make_node("Neg", ["made"], ["e"])], "else", [], [onnx.ValueInfoProto(name="e")])
+    nodes = [
+        helper.make_node("If", ["flag"], ["y"], then_branch=then, else_branch=other),
+        helper.make_node("Relu", ["x"], ["made"]),
+    ]
+    model = model_of(nodes, [info("x", [2, "N"]), info("flag", [], TensorProto.BOOL)], [info("y", None)])
+    infer(model)
+    assert {found for name, found in ((n, str(t)) for n, t in types(model).items())} == {
+        str((np.dtype(np.float32), [2, "N"]))
+    }
+
+
+def test_long_vectors_take_little_time_and_memory():
+    nodes = [helper.make_node("Add", ["x", "w"], ["t"]), helper.make_node("Mul", ["t", "w"], ["y"])]
+    weights = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1 << 30])
+    weights.data_location = TensorProto.EXTERNAL
+    model = model_of(nodes, [info("x", [1])], [info("y", None)], [weights])
+    infer(model)
+    assert types(model)["y"] == (np.float32, [1 << 30])
+
+
+@pytest.mark.parametrize(("opset", "shape"), [(12, ["unk__r_0", "unk__r_1", "unk__r_2"]), (17, ["N", 3, "unk__0"])])
+def test_shapes_computed_from_constant_nodes(opset, shape):
+    def constant(name: str, *values: int) -> onnx.NodeProto:
+        return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.array(values)))
+
+    nodes = [
+        *(constant("zero", 0), constant("two", 2), constant("rest", -1)),
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Slice", ["s", "zero", "two", "zero"], ["first"]),
+        helper.make_node("Concat", ["first", "rest"], ["target"], axis=0),
+        helper.make_node("Reshape", ["x", "target"], ["r"]),
+        helper.make_node("Relu", ["r"], ["y"]),
+    ]
+    model = model_of(nodes, [info("x", ["N", 3, 4, 5])], [info("y", None)], opset=opset)
+    infer(model)
+    assert types(model)["r"] == types(model)["y"] == (np.float32, shape)
+
+
+def test_question_marks_are_no_symbol():
+    model = model_of([helper.make_node("Relu", ["x"], ["y"])], [info("x", ["?", "?", "N"])], [info("y", None)])
+    infer(model)
+    assert types(model)["y"] == (np.float32, [None, None, "N"])

@@ -1,0 +1,318 @@
+"""The parity check: what counts as equal, what is caught, which inputs it makes."""
+
+import re
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import onnxfuse
+from onnxfuse import parity
+from onnxfuse.comparison import compare_values, ulp_distance
+from onnxfuse.errors import OnnxfuseError, ParityError
+from onnxfuse.inputs import (
+    InputSpec,
+    Sizes,
+    check_shapes,
+    input_specs,
+    make_inputs,
+    parse_shapes,
+    read_inputs,
+    resolve_shapes,
+)
+from onnxfuse.parity import coarsest_type, compare
+from onnxfuse.sessions import Session
+from tests.parity_models import CHAIN, chain, model_file, save
+
+F32 = onnx.TensorProto.FLOAT
+
+
+def floats(*values: float, dtype: object = np.float32) -> np.ndarray:
+    return np.array(values, dtype)
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual", "reason"),
+    [
+        (floats(1, 2), floats(1, 2 + 2e-5), ""),
+        (floats(1, 2), floats(1, 2.001), "1 of 2 elements differ by more than allowed"),
+        (floats(1, 1e-6), floats(1, 9e-6), ""),  # small against the tensor's magnitude
+        (floats(0, 0), floats(0, 1e-3), "1 of 2 elements"),
+        (floats(-0.0), floats(0.0), ""),
+        (floats(1, np.nan), floats(1, np.nan), ""),
+        (floats(1, np.nan), floats(1, 2), "NaN in 1 other places"),
+        (floats(np.inf, 1), floats(np.inf, 1), ""),
+        (floats(np.inf, 1), floats(-np.inf, 1), "infinities in 1"),
+        (floats(3e38, 1), floats(np.inf, 1), "infinities in 1"),
+        (floats(), floats(), ""),
+        (floats(1, 2), floats(1), r"shape \[1\] instead of \[2\]"),
+        (floats(1), floats(1, dtype=np.float64), "type float64 instead of float32"),
+        (floats(1, dtype=np.float64), floats(1 + 1e-9, dtype=np.float64), "1 of 1 elements"),
+        (floats(1, dtype=np.float16), floats(1.004, dtype=np.float16), ""),
+        (floats(1, dtype=ml_dtypes.bfloat16), floats(1.01, dtype=ml_dtypes.bfloat16), ""),
+        (floats(1, dtype=ml_dtypes.bfloat16), floats(1.5, dtype=ml_dtypes.bfloat16), "1 of 1 elements"),
+        (np.array([1, 2]), np.array([1, 3]), "1 of 2 elements differ"),
+        (np.array([True]), np.array([False]), "1 of 1 elements differ"),
+        (np.array(["a"], object), np.array(["b"], object), "1 of 1 elements differ"),
+        ([floats(1), floats(2)], [floats(1)], "differ in length"),
+        ([floats(1), floats(2)], [floats(1), floats(3)], "element 1: 1 of 1"),
+        ({"a": 1.0}, {"a": 1.00001}, ""),
+        ({"a": 1.0}, {"b": 1.0}, "keys"),
+        (None, None, ""),
+        (None, floats(1), "only one of the models"),
+    ],
+)
+def test_what_is_equal(expected: object, actual: object, reason: str) -> None:
+    found = compare_values("y", expected, actual).reason
+    assert re.search(reason, found) if reason else found == ""
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+def test_ulp_distance(dtype: type) -> None:
+    one = np.array([1.0, -1.0, 0.0, 0.0], dtype)
+    bits = one.view(f"u{one.dtype.itemsize}").copy()
+    bits[:3] += 3
+    there = bits.view(dtype)
+    there[3] = -there[2]  # three steps below zero
+    assert ulp_distance(one, there).tolist() == [3, 3, 3, 3]
+    assert ulp_distance(there[2:3], there[3:]).tolist() == [6]
+    assert ulp_distance(np.array([-0.0], dtype), np.array([0.0], dtype)).tolist() == [0]
+
+
+def test_extremes_are_far_apart() -> None:
+    far = ulp_distance(floats(np.finfo(np.float64).min, dtype=np.float64), floats(1e308, dtype=np.float64))
+    assert far[0] > 2**62
+
+
+def test_half_precision_inside_widens_the_tolerance_and_half_precision_storage_does_not(
+    tmp_path: Path,
+) -> None:
+    inside = model_file(
+        tmp_path / "a.onnx",
+        "(float[2] x) => (float[2] y)",
+        "h = Cast<to=10>(x) t = Tanh(h) y = Cast<to=1>(t)",
+    )
+    assert coarsest_type(onnx.load(inside)) == np.float16
+    stored = model_file(tmp_path / "b.onnx", "(float[2] x) => (float[2] y)", "s = Cast<to=1>(w) y = Mul(x, s)")
+    proto = onnx.load(stored)
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones(2, np.float16), "w"))
+    assert coarsest_type(proto) == np.float32
+
+
+def test_equal_models_pass_with_dynamic_shapes_and_two_batches(tmp_path: Path) -> None:
+    path = save(chain(), tmp_path / "chain.onnx")
+    result = compare(path, path)
+    assert result.ok and result.failure() == ""
+    batches = [found.shapes["x"][0] for found in result.sets]
+    assert batches == [1, 2, 1]
+    assert result.worst().max_abs == 0
+
+
+def test_a_wrong_model_fails_and_names_the_output(tmp_path: Path) -> None:
+    right = save(chain(), tmp_path / "right.onnx")
+    wrong = save(chain(CHAIN.replace("half = {0.5}", "half = {0.501}")), tmp_path / "wrong.onnx")
+    result = compare(right, wrong)
+    assert not result.ok
+    assert "output 'y' differs from the original" in result.failure()
+
+
+def test_fused_nodes_run_with_and_without_the_library_and_alone(tmp_path: Path) -> None:
+    original = save(chain(), tmp_path / "a.onnx")
+    onnxfuse.optimize(original, check=False, output=tmp_path / "b.onnx")
+    result = compare(original, tmp_path / "b.onnx", regions=True)
+    assert result.ok, result.failure()
+    assert [found.library for found in result.sets] == [True] * 3 + [False] * 3
+    assert len(result.regions) == 1 and result.regions[0].comparison.max_abs < 1e-5
+
+
+def test_a_wrong_program_is_caught_and_its_node_named(tmp_path: Path) -> None:
+    original = save(chain(), tmp_path / "a.onnx")
+    fused = onnxfuse.optimize(original, check=False).model
+    node = next(node for node in fused.graph.node if node.domain == "onnxfuse")
+    program = next(attribute for attribute in node.attribute if attribute.name == "program")
+    assert b"\nadd " in program.s
+    program.s = program.s.replace(b"\nadd ", b"\nsub ")
+    result = compare(original, save(fused, tmp_path / "b.onnx"))
+    assert not result.ok
+    assert [found.library for found in result.sets if not all(output.ok for output in found.outputs)] == [True] * 3
+    assert f"fused node {node.name!r} differs" in result.failure()
+
+
+def test_an_output_is_unstable_where_onnx_runtime_itself_differs_as_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Unoptimized, ONNX Runtime adds 1 and takes it away again, which loses digits; the scale shows that.
+    lossy = "(float[64] x) => (float[64] y) <float[1] c = {4096}, float[1] s = {1000}>"
+    original = model_file(tmp_path / "a.onnx", lossy, "a = Add(x, c) b = Sub(a, c) d = Sub(b, x) y = Mul(d, s)")
+    optimized = model_file(tmp_path / "b.onnx", lossy, "a = Add(x, c) b = Sub(a, c) d = Sub(x, b) y = Mul(d, s)")
+    assert not compare(original, optimized).ok
+
+    class Noisy(Session):
+        """ONNX Runtime whose optimizations matter: unoptimized, it runs the other model."""
+
+        def __init__(self, model: Path, *, optimized: bool = True, **options: object) -> None:
+            super().__init__(model if optimized else tmp_path / "b.onnx", optimized=optimized, **options)
+
+    monkeypatch.setattr(parity, "Session", Noisy)
+    result = compare(original, optimized)
+    assert result.ok and all(output.unstable for output in result.outputs())
+    assert "output 'y' is unstable" in result.warnings[0]
+
+
+def test_other_signatures_are_refused(tmp_path: Path) -> None:
+    one = model_file(tmp_path / "a.onnx", "(float[2] x) => (float[2] y)", "y = Abs(x)")
+    other = model_file(tmp_path / "b.onnx", "(float[2] x) => (float[2] z)", "z = Abs(x)")
+    typed = model_file(tmp_path / "c.onnx", "(double[2] x) => (double[2] y)", "y = Abs(x)")
+    with pytest.raises(ParityError, match="different outputs: y and z"):
+        compare(one, other)
+    with pytest.raises(ParityError, match="different inputs"):
+        compare(one, typed)
+
+
+def test_integer_indices_shrink_until_the_model_takes_them(tmp_path: Path) -> None:
+    path = model_file(
+        tmp_path / "a.onnx",
+        "(int64[n] i) => (float[n, 2] y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}>",
+        "y = Gather(w, i)",
+    )
+    assert compare(path, path).ok
+
+
+def test_sequences_strings_and_optional_values(tmp_path: Path) -> None:
+    sequence = model_file(
+        tmp_path / "a.onnx", "(float[2, 2] x) => (seq(float[2]) y)", "y = SplitToSequence<keepdims=0>(x)"
+    )
+    assert compare(sequence, sequence).sets[0].outputs[0].dtype == "sequence"
+    text = model_file(tmp_path / "b.onnx", "(string[2] x) => (string[2] y)", "y = Identity(x)")
+    assert compare(text, text).ok
+
+
+def test_bfloat16_passes_through(tmp_path: Path) -> None:
+    path = model_file(tmp_path / "a.onnx", "(bfloat16[3] x) => (bfloat16[3] y)", "f = Cast<to=1>(x) y = Cast<to=16>(f)")
+    found = compare(path, path).sets[0].outputs[0]
+    assert found.ok and found.dtype == "bfloat16"
+
+
+def test_external_data_is_found_for_whole_models_and_for_regions(tmp_path: Path) -> None:
+    original = tmp_path / "original"
+    original.mkdir()
+    onnx.save(chain(), original / "m.onnx", save_as_external_data=True, location="m.bin", size_threshold=0)
+    optimized = tmp_path / "optimized" / "m.onnx"
+    optimized.parent.mkdir()
+    onnxfuse.optimize(original / "m.onnx", output=optimized, check=False)
+    assert compare(original / "m.onnx", optimized, regions=True).ok
+
+
+def test_a_model_that_takes_no_made_up_input_says_what_to_do(tmp_path: Path) -> None:
+    path = model_file(
+        tmp_path / "a.onnx", "(float[n] x) => (float[7, 11] y) <int64[2] s = {7, 11}>", "y = Reshape(x, s)"
+    )
+    with pytest.raises(OnnxfuseError, match="pass --inputs or --shape"):
+        compare(path, path)
+    assert compare(path, path, shapes={"x": (77,)}).ok
+
+
+def test_inputs_from_files(tmp_path: Path) -> None:
+    path = model_file(
+        tmp_path / "a.onnx", "(float[n] x, int64[n] i) => (float[n] y)", "c = Cast<to=1>(i) y = Add(x, c)"
+    )
+    specs = input_specs(onnx.load(path))
+    x, i = np.ones(3, np.float32), np.arange(3)
+    np.savez(tmp_path / "in.npz", x=x, i=i)
+    (tmp_path / "sets" / "test_data_set_0").mkdir(parents=True)
+    for index, value in enumerate((x, i)):
+        file = tmp_path / "sets" / "test_data_set_0" / f"input_{index}.pb"
+        file.write_bytes(numpy_helper.from_array(value).SerializeToString())
+    for source in (tmp_path / "in.npz", tmp_path / "sets", tmp_path / "sets" / "test_data_set_0"):
+        (found,) = read_inputs(source, specs)
+        np.testing.assert_array_equal(found.feeds["i"], i)
+        assert compare(path, path, inputs=source).ok
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": np.ones(3, np.float32)}, "no value for input 'i'"),
+        ({"x": np.ones(3, np.float32), "i": np.arange(3), "z": np.ones(1)}, "'z', which is no input"),
+        ({"x": np.ones(3), "i": np.arange(3)}, "cannot take an array of float64"),
+        ({"x": np.ones((3, 1), np.float32), "i": np.arange(3)}, r"shape \[3, 1\]"),
+    ],
+)
+def test_wrong_arrays_are_refused(tmp_path: Path, arrays: dict[str, np.ndarray], message: str) -> None:
+    specs = [InputSpec("x", F32, ("n",)), InputSpec("i", onnx.TensorProto.INT64, ("n",))]
+    np.savez(tmp_path / "in.npz", **arrays)
+    with pytest.raises(OnnxfuseError, match=message):
+        read_inputs(tmp_path / "in.npz", specs)
+
+
+def test_damaged_input_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 not a zip")
+    (tmp_path / "empty").mkdir()
+    for source in (tmp_path / "bad.npz", tmp_path / "empty", tmp_path / "none.npz"):
+        with pytest.raises(OnnxfuseError):
+            read_inputs(source, [InputSpec("x", F32, (2,))])
+    np.savez(tmp_path / "pickle.npz", x=np.array([{}], dtype=object))
+    with pytest.raises(OnnxfuseError, match="cannot read"):
+        read_inputs(tmp_path / "pickle.npz", [InputSpec("x", F32, (1,))])
+
+
+def test_shapes_are_parsed_with_any_name() -> None:
+    assert parse_shapes(["x=1x3", "a=b=2", "2x2=4x5", "scalar="]) == {
+        "x": (1, 3),
+        "a=b": (2,),
+        "2x2": (4, 5),
+        "scalar": (),
+    }
+    for bad in ("x", "=1", "x=1x", "x=-1", "x=1,2", "x=ax2", "x=1 x 2", "x=²"):
+        with pytest.raises(OnnxfuseError, match="--shape"):
+            parse_shapes([bad])
+    with pytest.raises(OnnxfuseError, match="twice"):
+        parse_shapes(["x=1", "x=2"])
+
+
+def test_shapes_must_fit_the_model() -> None:
+    specs = [InputSpec("x", F32, ("n", 3)), InputSpec("z", F32, ("n",))]
+    check_shapes(specs, {"x": (2, 3), "z": (2,)})
+    for bad in ({"x": (2, 4)}, {"x": (2,)}, {"y": (1,)}, {"x": (2, 3), "z": (4,)}):
+        with pytest.raises(OnnxfuseError):
+            check_shapes(specs, bad)
+
+
+def test_dynamic_dimensions_get_sensible_sizes() -> None:
+    specs = [
+        InputSpec("image", F32, ("batch", "c", "h", "w")),
+        InputSpec("photo", F32, (None, None, None, 3)),
+        InputSpec("tokens", F32, ("batch", "seq_len")),
+        InputSpec("state", F32, (2, None, 128)),
+        InputSpec("anything", F32, None),
+    ]
+    assert resolve_shapes(specs, {}, Sizes(batch=2)) == {
+        "image": (2, 3, 64, 64),
+        "photo": (2, 64, 64, 3),
+        "tokens": (2, 32),
+        "state": (2, 2, 128),
+        "anything": (2,),
+    }
+    assert resolve_shapes(specs[:1] + specs[2:3], {"image": (5, 1, 8, 8)}, Sizes())["tokens"] == (5, 32)
+
+
+def test_made_up_values_are_realistic_and_the_same_each_time() -> None:
+    specs = [
+        InputSpec("x", F32, (1000,)),
+        InputSpec("b", onnx.TensorProto.BOOL, (100,)),
+        InputSpec("pixels", onnx.TensorProto.UINT8, (8, 8, 3)),
+        InputSpec("attention_mask", onnx.TensorProto.INT64, (4, 9)),
+        InputSpec("h", onnx.TensorProto.BFLOAT16, (5,)),
+    ]
+    shapes = {spec.name: spec.shape for spec in specs}
+    for kind in ("normal", "uniform", "spread"):
+        first, second = (make_inputs(specs, shapes, kind, 16).feeds for _ in range(2))
+        for spec in specs:
+            assert first[spec.name].dtype == spec.dtype and first[spec.name].shape == spec.shape
+            np.testing.assert_array_equal(first[spec.name], second[spec.name])
+        assert np.isfinite(first["x"]).all()
+        assert set(np.unique(first["attention_mask"])) <= {0, 1}
+        assert len(np.unique(first["pixels"])) > 50

@@ -1,0 +1,147 @@
+"""The report: its JSON, its page, its tables; and that no name in a model can do harm in them."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import onnxfuse
+from onnxfuse.comparison import Comparison
+from onnxfuse.errors import OnnxfuseError
+from onnxfuse.parity import ParityResult, RegionResult, SetResult
+from onnxfuse.report import FusedRegion, Report, group_by_reason, render_optimization, render_parity
+from onnxfuse.report_file import check_report_path, write_report
+from onnxfuse.report_html import render
+from tests.parity_models import chain
+
+HOSTILE = "<script>alert(1)</script>\"'&\x1b[31m\x00[bold]"
+
+
+def full_report(name: str) -> Report:
+    report = Report(model=name)
+    report.add_rewrite(name, [name])
+    report.add_refusal(name, name, name)
+    report.add_fused(FusedRegion(name, name, ["Mul", "Add"], name, [name], [name], [name, 3, None]))
+    report.add_left_alone(name, name, name)
+    report.add_warning(name)
+    bad = Comparison(name, "float32", (1,), name, 0.1, float("inf"), 3, 1)
+    report.parity = ParityResult([SetResult(name, {name: [1]}, [bad], True)], [RegionResult(name, bad)], [name])
+    return report
+
+
+class Page(HTMLParser):
+    """Collects the tags and the text of a page, and checks that tags are closed in order."""
+
+    VOID = ("meta", "br")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in self.VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_json_has_what_its_text_says() -> None:
+    report = onnxfuse.optimize(chain()).report
+    found = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert found["schema"] == 1 and found["parity"]["ok"]
+    assert found["before"]["launches"] == 4 and found["after"]["launches"] == 1
+    assert found["fused"][0]["ops"] == ["Mul", "Add", "Sigmoid", "Mul"]
+    assert found["fused"][0]["program"].startswith("onnxfuse 1\n")
+    assert set(found) == set(re.findall(r"``(\w+)``", Report.to_json.__doc__)) & set(found) | {
+        "model",
+        "target",
+        "seconds",
+    }
+
+
+def test_json_of_infinite_errors_and_hostile_names_is_valid() -> None:
+    found = json.loads(json.dumps(full_report(HOSTILE).to_json(), allow_nan=False))
+    assert found["fused"][0]["name"] == HOSTILE
+    assert found["parity"]["sets"][0]["outputs"][0]["max_rel"] == "inf"
+
+
+def test_the_page_is_whole_and_self_contained() -> None:
+    page = Page(render(onnxfuse.optimize(chain()).report))
+    assert {"script", "link", "img", "iframe"}.isdisjoint(page.tags)
+    assert not [value for name, value in page.attributes if name in ("src", "href")]
+    for text in ("kernel launches", "Fused regions", "gated_fused", "Mul, Add, Sigmoid, Mul", "equal"):
+        assert text in page.text
+
+
+def test_hostile_names_stay_text_on_the_page() -> None:
+    text = render(full_report(HOSTILE))
+    page = Page(text)
+    assert "script" not in page.tags and "<script>alert(1)</script>" in page.text
+    assert "\x1b" not in text
+    text.encode("utf-8")
+
+
+def test_hostile_names_stay_text_in_a_terminal() -> None:
+    report = full_report(HOSTILE)
+    assert report.parity is not None
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(render_optimization(report), render_parity(report.parity))
+    text = capture.get()
+    assert "\x1b" not in text and "[bold]" in text
+
+
+def test_large_reports_stay_small_pages() -> None:
+    report = Report()
+    for number in range(50_000):
+        report.add_left_alone(f"node_{number}", "Abs", f"reason {number % 3}")
+        report.add_fused(FusedRegion(f"r{number}", "o", ["Abs"], "p", ["x"], ["y"]))
+    text = render(report)
+    assert len(text) < 3_000_000 and "And 48000 more" in text
+
+
+def test_left_alone_is_grouped_by_reason() -> None:
+    report = Report()
+    for node, reason in (("a", "rare"), ("b", "common"), ("c", "common")):
+        report.add_left_alone(node, "Abs", reason)
+    assert [(reason, len(items)) for reason, items in group_by_reason(report.left_alone)] == [
+        ("common", 2),
+        ("rare", 1),
+    ]
+
+
+def test_report_files(tmp_path: Path) -> None:
+    report = full_report(HOSTILE)
+    for name in ("r.html", "r.json", "R.HTM"):
+        check_report_path(tmp_path / name, tmp_path / "model.onnx")
+        write_report(report, tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["R.HTM", "r.html", "r.json"]
+    assert json.loads((tmp_path / "r.json").read_text())["fused"]
+    for bad in (tmp_path / "r.txt", tmp_path / "none" / "r.html", tmp_path / "m.json"):
+        with pytest.raises(OnnxfuseError):
+            check_report_path(bad, tmp_path / "m.json")
+
+
+def test_the_largest_error_in_words() -> None:
+    report = Report()
+    assert report.largest_error() == "not checked"
+    near = Comparison("y", max_abs=1e-7, max_rel=2e-6, max_ulp=2, excess=0.1)
+    report.parity = ParityResult([SetResult("x", {}, [Comparison("z"), near], True)])
+    assert report.largest_error() == "1e-07 absolute, 2e-06 relative, 2 ulp (output y)"
+    report.parity = ParityResult([SetResult("x", {}, [Comparison("z")], True)])
+    assert report.largest_error() == "none: every output is identical"

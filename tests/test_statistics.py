@@ -1,0 +1,105 @@
+"""Static counts, on graphs small enough to count by hand."""
+
+import numpy as np
+import onnx_graphsurgeon as gs
+import pytest
+from onnx import parser
+
+import onnxfuse
+from onnxfuse.byte_counts import Bytes, bytes_saved, format_bytes
+from onnxfuse.model_io import load_proto
+from onnxfuse.statistics import Statistics, collect
+from tests.parity_models import chain
+
+OPSETS = '"": 17, "local": 1, "foreign": 1'
+
+
+def counts(text: str) -> Statistics:
+    return collect(load_proto(parser.parse_model(f"<ir_version: 8, opset_import: [{OPSETS}]> {text}")))
+
+
+def test_a_chain() -> None:
+    found = collect(load_proto(chain()))
+    # Mul reads x and scale (16 bytes) and writes a; Add reads a and half (4); Sigmoid; Mul reads c and b.
+    assert (found.nodes, found.launches, found.intermediate_tensors) == (4, 4, 3)
+    assert found.bytes_total.terms == {(): 20, ("batch", "width"): 9 * 16}
+    assert found.bytes_elementwise.terms == found.bytes_total.terms
+
+
+def test_a_fused_chain_reads_and_writes_once() -> None:
+    model = onnxfuse.optimize(chain(), check=False).model
+    found = collect(load_proto(model))
+    assert (found.nodes, found.launches, found.intermediate_tensors) == (1, 1, 0)
+    assert found.bytes_total.terms[("batch", "width")] == 2 * 16
+
+
+def test_what_launches_nothing() -> None:
+    found = counts(
+        "g (float[n, 4] x) => (float[m] y) <int64[1] k = {-1}, int64[1] one = {1}> {"
+        " s = Shape(x) t = Mul(s, one) r = Reshape(x, k) i = Identity(r) c = Constant <value = float {2}> ()"
+        " y = Mul(i, c) }"
+    )
+    assert found.nodes == 6 and found.launches == 1
+
+
+def test_bodies_and_functions_count_once_where_they_stand() -> None:
+    found = counts(
+        "g (float[4] x, bool b) => (float[4] y) {"
+        " z = If (b) <then_branch = t () => (float[4] p) { p = Abs(x) },"
+        " else_branch = e () => (float[4] q) { u = Neg(x) q = Exp(u) }>"
+        " v = local.twice(z) y = local.twice(v) }"
+        ' <domain: "local", opset_import: ["": 17]> twice (a) => (d) { c = Relu(a) d = Relu(c) }'
+    )
+    assert found.nodes == 1 + 3 + 4  # If, its bodies, two calls of two nodes
+    assert found.launches == 3 + 4
+
+
+def test_a_tensor_read_twice_is_read_once_and_a_zero_sized_one_not_at_all() -> None:
+    assert counts("g (float[10] x) => (float[10] y) { y = Mul(x, x) }").bytes_total.terms == {(): 80}
+    assert counts("g (float[0] x) => (float[0] y) { y = Abs(x) }").bytes_total.terms == {}
+
+
+def test_types_have_their_sizes_and_unknown_ones_are_counted_apart() -> None:
+    found = counts("g (float16[10] x) => (bool[10] y) { y = Greater(x, x) }")
+    assert found.bytes_total.terms == {(): 30}
+    assert counts("g (float[4] x) => (float[2] y) { u = foreign.Op(x) y = Abs(u) }").bytes_total.unknown == 2
+
+
+@pytest.mark.parametrize(
+    ("terms", "unknown", "text"),
+    [
+        ({}, 0, "0 B"),
+        ({(): 12_345_678}, 0, "12.3 MB"),
+        ({(): 12_300_000, ("batch",): 4096}, 0, "12.3 MB + 4.1 kB·batch"),
+        ({("h", "h", "w"): 4}, 0, "4 B·h²·w"),
+        ({("floor(h/2)",): 8}, 0, "8 B·(floor(h/2))"),
+        ({("a",): 5, ("b",): 4, ("c",): 3, ("d",): 2, ("e",): 1}, 0, "5 B·a + 4 B·b + 3 B·c + 2 more terms"),
+        ({(): 7}, 1, "7 B + 1 tensor of unknown size"),
+    ],
+)
+def test_polynomials_read_well(terms: dict[tuple[str, ...], int], unknown: int, text: str) -> None:
+    found = Bytes(unknown=unknown)
+    found.terms.update(terms)
+    assert str(found) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (99_949, "99.9 kB"),
+        (99_960, "100 kB"),
+        (999_600, "1.0 MB"),
+    ],
+)
+def test_bytes_for_people(number: int, text: str) -> None:
+    assert format_bytes(number) == text
+    assert format_bytes(10**20).endswith(" PB")
+
+
+def test_bytes_saved_by_a_region() -> None:
+    x, a, y = (gs.Variable(name, np.dtype(np.float32), ["n", 8]) for name in "xay")
+    nodes = [gs.Node("Abs", inputs=[x], outputs=[a]), gs.Node("Neg", inputs=[a], outputs=[y])]
+    assert bytes_saved(nodes, [x], [y]).terms == {("n",): 64}
