@@ -1,8 +1,10 @@
 """A model as passes see it: an onnx_graphsurgeon graph, and all else of the ModelProto that it came from."""
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import ModelProto
 
@@ -46,6 +48,7 @@ class Model:
         self._source = source
         self._names: set[str] = {""}
         self._counters: dict[str, int] = {}
+        self._made_constants: dict[tuple[np.dtype, tuple[int, ...], bytes], gs.Constant] = {}
         self.graph: gs.Graph = import_graph(source, self.directory, self.opsets, self._names)
 
     @classmethod
@@ -91,3 +94,24 @@ class Model:
         self._counters[base] = count
         self._names.add(name)
         return name
+
+    def constant(self, values: np.ndarray, hint: str) -> gs.Constant:
+        """A new constant with a name made from ``hint``, or the one that a pass made before with the same values.
+
+        Equal results of passes share one initializer: the file is smaller, and ORT sees that nodes that read them
+        compute the same.
+        """
+        array = np.array(values, order="C")
+        array.flags.writeable = False
+        key = _content(array)
+        if key not in self._made_constants:
+            self._made_constants[key] = gs.Constant(self.unique_name(hint), array)
+        return self._made_constants[key]
+
+    def shared(self, constant: gs.Constant) -> gs.Constant:
+        """The constant that a pass made before with the same values, or ``constant`` itself, which later ones share."""
+        return self._made_constants.setdefault(_content(constant.values), constant)
+
+
+def _content(array: np.ndarray) -> tuple[np.dtype, tuple[int, ...], bytes]:
+    return array.dtype, array.shape, hashlib.blake2b(array.tobytes(), digest_size=16).digest()

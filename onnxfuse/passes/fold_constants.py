@@ -268,13 +268,15 @@ class _Folder:
         )
 
     def _replace(self, node: Node, values: dict[str, Array], report: bool = True) -> None:
-        """Makes the outputs of ``node`` constants of the same names and removes it."""
+        """Makes the outputs of ``node`` constants of the same names, or of equal ones, and removes it."""
         if report:
             self._context.rewrote(NAME, [node])
         outputs = [tensor for tensor in node.outputs if tensor.name]
         node.outputs.clear()
         for tensor in outputs:
-            tensor.to_constant(np.ascontiguousarray(values[tensor.name]).reshape(values[tensor.name].shape))
+            tensor.to_constant(np.array(values[tensor.name], order="C"))
+            if report:
+                self._editor.replace_uses(tensor, self._editor.model.shared(tensor))
         self._editor.remove([node])
 
 

@@ -62,9 +62,8 @@ class Builder:
         return self._finish(copied, inputs, len(node.outputs), node.name or None)
 
     def initializer(self, value: Any, hint: str) -> gs.Constant:
-        """A new constant with a name of its own made from ``hint``."""
-        values = np.ascontiguousarray(value).reshape(np.shape(value))  # ascontiguousarray makes a scalar 1-D
-        return gs.Constant(self.model.unique_name(hint), values)
+        """A constant with a name made from ``hint``, or one that a pass made before with the same values."""
+        return self.model.constant(np.asarray(value), hint)
 
     def set_input(self, node: Node, index: int, tensor: gs.Tensor) -> None:
         """Makes a node that stays read ``tensor`` as its input ``index``, which may be one past the last."""

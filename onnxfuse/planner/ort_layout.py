@@ -20,6 +20,8 @@ CONV_ACTIVATIONS = {"Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "Clip
 """Computed inside a convolution whose output nothing else reads."""
 SUM_ACTIVATIONS = {"Relu", "HardSigmoid", "HardSwish"}
 """The same after a residual Add that the convolution has taken in."""
+DEPTHWISE_ACTIVATIONS = {"Relu", "HardSigmoid"}
+"""Computed inside the depthwise convolution that a BatchNormalization in the blocked layout becomes."""
 BLOCKED_UNARY = {"Relu", "Sigmoid", "Tanh", "HardSigmoid", "Gelu"}
 BLOCKED_POOLING = {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
 
@@ -52,7 +54,8 @@ class ConvLayout:
         self.inside_conv: set[int] = set()
         self.blocked_nodes: set[int] = set()
         self._blocked: set[int] = set()
-        self._open_convs: dict[int, set[str]] = {}  # outputs of convolutions, and what those can still take in
+        self._open_convs: dict[int, set[str]] = {}  # outputs of convolutions, and the activations those can take in
+        self._linear: set[int] = set()  # outputs of convolutions that can still take in an affine step or a residual
         self._outputs = {id(tensor) for tensor in outputs}
         self._constants: set[int] = set()  # results that ORT folds when it loads the model
         self._block = block_size()
@@ -86,7 +89,7 @@ class ConvLayout:
         return bool(node.attrs.get("group", 1) > 1 or node.inputs[1].shape[1] >= self._block)
 
     def _visit(self, node: gs.Node) -> None:
-        if len(node.outputs) == 0:
+        if not node.outputs or not node.inputs:
             return
         output = node.outputs[0]
         if self._folds(node):
@@ -95,8 +98,7 @@ class ConvLayout:
             if self._conv_is_blocked(node):
                 self._blocked.add(id(output))
                 self.blocked_nodes.add(id(node))
-            if self._read_once(output):
-                self._open_convs[id(output)] = CONV_ACTIVATIONS
+            self._open(output, CONV_ACTIVATIONS, linear=self._is_constant(node.inputs[1]))
         elif self._is_taken_by_conv(node):
             self.inside_conv.add(id(node))
             if any(id(tensor) in self._blocked for tensor in node.inputs):
@@ -105,6 +107,8 @@ class ConvLayout:
         elif self._is_kept_blocked(node):
             self._blocked.add(id(output))
             self.blocked_nodes.add(id(node))
+            if node.op == "BatchNormalization":  # it becomes a depthwise convolution
+                self._open(output, DEPTHWISE_ACTIVATIONS, linear=False)
 
     def _conv_is_blocked(self, node: gs.Node) -> bool:
         weights = node.inputs[1]
@@ -121,12 +125,15 @@ class ConvLayout:
         return weights.shape[1] % self._block == 0 and (out_channels // group) % self._block == 0
 
     def _is_taken_by_conv(self, node: gs.Node) -> bool:
-        """Marks also the HardSigmoid of ``x * HardSigmoid(x)``, which is known to be taken only with its Mul."""
-        if not node.inputs:
-            return False
-        source = node.inputs[0]
-        takes = self._open_convs.get(id(source), set())
-        if node.op in takes and node.op not in ("Mul", "Add"):
+        """Whether ORT computes ``node`` inside the convolution before it, which is then open for what may follow.
+
+        Marks also the HardSigmoid of ``x * HardSigmoid(x)``, which is known to be taken only with its Mul.
+        """
+        output = node.outputs[0]
+        if self._is_affine_of_conv(node):
+            self._open(output, CONV_ACTIVATIONS, linear=True)
+            return True
+        if node.op in self._open_convs.get(id(node.inputs[0]), set()):
             return node.op != "Clip" or all(map(self._is_constant, node.inputs[1:]))
         if node.op == "Mul" and (pair := hard_swish_pair(node)):
             conv_output = pair.inputs[0]
@@ -134,14 +141,36 @@ class ConvLayout:
             if from_conv and len(conv_output.outputs) == 2 and id(conv_output) in self._blocked:
                 self.inside_conv.add(id(pair))
                 return True
-        if node.op == "Add" and len(node.inputs) == 2:
+        if node.op == "Add" and len(node.inputs) == 2 and _same_shape(node.inputs):
             blocked = all(id(tensor) in self._blocked for tensor in node.inputs)
-            convs = [tensor for tensor in node.inputs if self._open_convs.get(id(tensor)) is CONV_ACTIVATIONS]
-            if blocked and convs and _same_shape(node.inputs):
-                if self._read_once(node.outputs[0]):
-                    self._open_convs[id(node.outputs[0])] = SUM_ACTIVATIONS
+            if blocked and any(id(tensor) in self._linear for tensor in node.inputs):
+                self._open(output, SUM_ACTIVATIONS, linear=False)
                 return True
         return False
+
+    def _is_affine_of_conv(self, node: gs.Node) -> bool:
+        """Whether ORT folds ``node`` into the weights of the convolution before it."""
+        variables = [tensor for tensor in node.inputs if not self._is_constant(tensor)]
+        if len(variables) != 1 or id(variables[0]) not in self._linear:
+            return False
+        if node.op == "BatchNormalization":
+            return True
+        if node.op not in ("Mul", "Add"):
+            return False
+        (factor,) = (tensor for tensor in node.inputs if tensor is not variables[0])
+        if factor.shape is None or variables[0].shape is None:
+            return False
+        # [C, 1, 1] or [1, C, 1, 1]; a factor also as a scalar.
+        rank = len(variables[0].shape)
+        per_channel = len(factor.shape) in (rank - 1, rank) and all(dim == 1 for dim in factor.shape[2 - rank :])
+        return per_channel or (node.op == "Mul" and len(factor.shape) == 0)
+
+    def _open(self, output: gs.Tensor, activations: set[str], linear: bool) -> None:
+        """Note what the convolution behind ``output`` can still take in: nothing if more than one node reads it."""
+        if self._read_once(output):
+            self._open_convs[id(output)] = activations
+            if linear:
+                self._linear.add(id(output))
 
     def _is_kept_blocked(self, node: gs.Node) -> bool:
         variables = [tensor for tensor in node.inputs if not self._is_constant(tensor)]

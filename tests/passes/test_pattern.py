@@ -312,13 +312,24 @@ def test_an_inner_value_read_by_a_subgraph_is_used_elsewhere():
     assert "Abs" in ops(result) and "used elsewhere" in reasons(context)
 
 
+def test_equal_new_constants_are_one_initializer():
+    def rewrite(match, builder):
+        first = builder.op("Mul", match["x"], builder.initializer(np.float32(2), "a"))
+        return builder.op("Mul", first, builder.initializer(np.float32(2), "b"))
+
+    proto = model([node("Mul", "x k", "y")], X, constants={"k": 4.0})
+    result, _ = apply(proto, rule(lambda self, op, x: op.Mul(x, 4.0), rewrite))
+    assert [item.name for item in result.graph.initializer] == ["a"]
+    assert_close(proto, result, {"x": random(2, 3)}, 0)
+
+
 def test_new_names_are_unique_and_names_of_like_ops_are_kept():
     def rewrite(match, builder):
         first = builder.op("Mul", match["x"], builder.initializer(np.float32(2), "x"))
-        return builder.op("Mul", first, builder.initializer(np.float32(2), "x"))
+        return builder.op("Mul", first, builder.initializer(np.float32(3), "x"))
 
-    proto = model([node("Mul", "x k", "y", name="scaled")], X, constants={"k": 4.0})
-    result, _ = apply(proto, rule(lambda self, op, x: op.Mul(x, 4.0), rewrite))
+    proto = model([node("Mul", "x k", "y", name="scaled")], X, constants={"k": 6.0})
+    result, _ = apply(proto, rule(lambda self, op, x: op.Mul(x, 6.0), rewrite))
     names = [item.name for item in result.graph.node]
     assert names[0] == "scaled" and len(set(names)) == 2
     assert len({item.name for item in result.graph.initializer} | {"x"}) == 3

@@ -236,4 +236,4 @@ def _padded(tensor: gs.Tensor, shape: tuple[int, ...], model: Model) -> gs.Const
     assert values is not None
     widened: Array = np.zeros(shape, values.dtype)
     widened[tuple(slice(size) for size in values.shape)] = values
-    return gs.Constant(model.unique_name(f"{tensor.name}_padded"), widened)
+    return model.constant(widened, f"{tensor.name}_padded")
