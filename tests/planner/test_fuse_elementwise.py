@@ -1,0 +1,201 @@
+"""The fusing pass on small models: what is fused, what is left alone and why, and what the result looks like."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
+
+import onnxfuse
+from onnxfuse.inference import infer
+from onnxfuse.passes import PassContext
+from onnxfuse.planner import FuseElementwise, explain
+from tests import fusing
+
+
+def _model(text: str, **constants: np.ndarray) -> onnx.ModelProto:
+    """A model in ONNX's text syntax, opset 21, with initializers."""
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 21]>\n{text}')
+    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
+    return model
+
+
+def _fuse(model: onnx.ModelProto) -> tuple[onnx.ModelProto, onnxfuse.Report]:
+    loaded = onnxfuse.Model.from_proto(model)
+    infer(loaded)
+    context = PassContext()
+    FuseElementwise().run(loaded, context)
+    fused = loaded.to_proto()
+    onnx.checker.check_model(fused, full_check=True)
+    return fused, context.report
+
+
+def _assert_same(model: onnx.ModelProto, fused: onnx.ModelProto, **feeds: np.ndarray) -> None:
+    expected = fusing.run(model, feeds, library=False)
+    for library in (False, True):
+        for actual, wanted in zip(fusing.run(fused, feeds, library), expected, strict=True):
+            assert fusing.same_bits(actual, wanted)
+
+
+X = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+
+
+def test_a_chain_becomes_one_node_with_the_original_nodes_as_its_function() -> None:
+    model = _model(
+        "g (float[n, 3, 4] x) => (float[n, 3, 4] y) { a = Mul(x, k) b = Abs(a) y = Add(b, x) }", k=np.float32(2)
+    )
+    fused, report = _fuse(model)
+    (node,) = fused.graph.node
+    assert (node.domain, node.op_type, list(node.input), list(node.output)) == (
+        "onnxfuse",
+        "FusedElementwise",
+        ["x"],
+        ["y"],
+    )
+    (function,) = fused.functions
+    assert function.overload == node.overload
+    assert node.overload.startswith("Mul_Abs_Add_")
+    assert [inner.op_type for inner in function.node] == ["Constant", "Mul", "Abs", "Add"]
+    assert fused.ir_version == 10
+    assert [region.ops for region in report.fused] == [["Mul", "Abs", "Add"]]
+    _assert_same(model, fused, x=X)
+
+
+def test_fused_nodes_name_what_they_stand_for() -> None:
+    model = _model("g (float[4] x) => (float[4] y) { [first] a = Abs(x) [second] y = Neg(a) }")
+    (node,) = _fuse(model)[0].graph.node
+    assert {entry.key: entry.value for entry in node.metadata_props} == {"onnxfuse.nodes": "first,second"}
+
+
+def test_equal_regions_share_one_function() -> None:
+    model = _model(
+        "g (float[4] x) => (float[4] y, float[8] z) {"
+        " a = Abs(x) y = Neg(a) b = Concat <axis = 0> (y, y) c = Abs(b) z = Neg(c) }"
+    )
+    fused, _ = _fuse(model)
+    assert len(fusing.fused_nodes(fused)) == 2
+    assert len(fused.functions) == 1
+    _assert_same(model, fused, x=X.reshape(-1)[:4])
+
+
+def test_values_read_elsewhere_are_outputs_of_the_fused_node() -> None:
+    model = _model(
+        "g (float[2, 3, 4] x) => (float[2, 3, 4] y, float[2, 3, 4] a, float[4, 3, 2] t) {"
+        " a = Abs(x) b = Neg(a) t = Transpose <perm = [2, 1, 0]> (b) y = Exp(b) }"
+    )
+    fused, _ = _fuse(model)
+    (node,) = fusing.fused_nodes(fused)
+    assert sorted(node.output) == ["a", "b", "y"]
+
+
+def test_a_constant_that_raises_the_rank_stays_an_input() -> None:
+    model = _model("g (float[4] x) => (float[1, 4] y) { a = Abs(x) y = Add(a, k) }", k=np.ones((1, 1), np.float32))
+    fused, _ = _fuse(model)
+    assert list(fused.graph.node[0].input) == ["x", "k"]
+    _assert_same(model, fused, x=X.reshape(-1)[:4])
+
+
+def test_a_region_crosses_types_and_broadcasts() -> None:
+    model = _model(
+        "g (float[n, 3, 4] x, int32[3, 1] i, bool[4] m) => (float16[n, 3, 4] y) {"
+        " f = Cast <to = 1> (i) a = Mul(x, f) b = Where(m, a, x) y = Cast <to = 10> (b) }"
+    )
+    fused, report = _fuse(model)
+    assert [len(region.ops) for region in report.fused] == [4]
+    _assert_same(model, fused, x=X, i=np.array([[1], [-2], [3]], np.int32), m=np.array([True, False, True, False]))
+
+
+def test_bodies_of_control_flow_are_fused() -> None:
+    branch = "{ a = Abs(x) y = Mul(a, k) }"
+    model = _model(
+        "g (bool c, float[4] x) => (float[4] z) {"
+        f" z = If (c) <then_branch = t () => (float[4] y) {branch}, else_branch = e () => (float[4] w)"
+        " { b = Neg(x) w = Exp(b) }> }",
+        k=np.float32(3),
+    )
+    fused, report = _fuse(model)
+    assert sorted(region.ops for region in report.fused) == [["Abs", "Mul"], ["Neg", "Exp"]]
+    for condition in (True, False):
+        feeds = {"c": np.array(condition), "x": X.reshape(-1)[:4]}
+        (expected,) = fusing.run(model, feeds, library=False)
+        (actual,) = fusing.run(fused, feeds, library=True)
+        np.testing.assert_allclose(actual, expected, 1e-6)
+
+
+def test_a_value_captured_by_a_body_is_an_output() -> None:
+    model = _model(
+        "g (bool c, float[4] x) => (float[4] z, float[4] u) { a = Abs(x) b = Neg(a) u = Sqrt(a)"
+        " z = If (c) <then_branch = t () => (float[4] y) { y = Softmax(b) },"
+        " else_branch = e () => (float[4] w) { w = Softmax(x) }> }"
+    )
+    fused, _ = _fuse(model)
+    (node,) = fusing.fused_nodes(fused)
+    assert "b" in node.output
+    _assert_same(model, fused, c=np.array(True), x=X.reshape(-1)[:4])
+
+
+def test_no_region_waits_for_itself_through_a_body() -> None:
+    model = _model(
+        "g (bool c, float[4] x) => (float[4] y) { a = Abs(x) b = Neg(a)"
+        " z = If (c) <then_branch = t () => (float[4] p) { p = Softmax(b) },"
+        " else_branch = e () => (float[4] q) { q = Softmax(x) }>"
+        " y = Add(b, z) }"
+    )
+    fused, _ = _fuse(model)
+    _assert_same(model, fused, c=np.array(True), x=X.reshape(-1)[:4])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("g (float[4] x) => (float[4] y) { y = Abs(x) }", "no neighbour"),
+        ("g (float[n] x) => (int64[1] y) { s = Shape(x) a = Add(s, s) y = Mul(a, s) }", "shapes"),
+        ("g (string[4] x) => (bool[4] y) { y = Equal(x, x) }", "type of 'x' is not supported"),
+        (
+            "g (float[2, 3] x) => (float[2, 3] y) { h = Constant <value_float = 0.5> () s = Sigmoid(x) y = Mul(x, s) }",
+            "one kernel",
+        ),
+    ],
+)
+def test_what_is_left_alone_has_a_reason(text: str, reason: str) -> None:
+    fused, report = _fuse(_model(text))
+    assert not fusing.fused_nodes(fused)
+    assert report.left_alone
+    assert all(reason in item.reason for item in report.left_alone)
+
+
+def test_explain_changes_nothing() -> None:
+    model = onnxfuse.Model.from_proto(_model("g (float[4] x) => (float[4] y) { a = Abs(x) y = Neg(a) }"))
+    infer(model)
+    before = model.to_proto()
+    regions, left_alone = explain(model, "cpu")
+    assert [region.ops for region in regions] == [["Abs", "Neg"]]
+    assert not left_alone
+    assert model.to_proto() == before
+
+
+def test_optimizing_twice_changes_nothing() -> None:
+    model = _model("g (float[4] x) => (float[4] y) { a = Abs(x) y = Neg(a) }")
+    once, _ = _fuse(model)
+    twice, report = _fuse(once)
+    assert not report.fused
+    assert twice == once
+
+
+def test_more_tensors_than_a_program_takes_are_split() -> None:
+    count = 200
+    inputs = [helper.make_tensor_value_info(f"x{index}", TensorProto.FLOAT, [4]) for index in range(count)]
+    nodes = [helper.make_node("Sum", [value.name for value in inputs[:100]], ["first"])]
+    nodes.append(helper.make_node("Sum", ["first", *(value.name for value in inputs[100:])], ["y"]))
+    graph = helper.make_graph(nodes, "g", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=9)
+    fused = fusing.fuse_everything(model)
+    assert len(fusing.fused_nodes(fused)) == 2
+    feeds = {value.name: np.full(4, index, np.float32) for index, value in enumerate(inputs)}
+    _assert_same(model, fused, **feeds)
+
+
+def test_a_symbol_that_turns_out_to_be_one_is_broadcast() -> None:
+    model = _model("g (float[n, 4] x, float[n, 4] z) => (float[n, 4] y, float[n, 4] a) { a = Abs(x) y = Add(a, z) }")
+    fused, _ = _fuse(model)
+    one, three = X.reshape(6, 4)[:1], X.reshape(6, 4)[1:4]
+    _assert_same(model, fused, x=one, z=three)

@@ -1,0 +1,148 @@
+"""The planner's picture of ONNX Runtime is held against ONNX Runtime: what it says is free must vanish there."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import numpy_helper, parser
+
+import onnxfuse
+from onnxfuse.inference import infer
+from onnxfuse.planner.ort_fusions import OrtFusions
+from onnxfuse.planner.ort_layout import ConvLayout, block_size
+
+CHANNELS = 32
+NEWEST_ONLY = {"hard swish", "residual hard swish"}
+
+
+def _conv_model(body: str) -> onnx.ModelProto:
+    """Conv → ``body`` (which makes z of r, and may read the other blocked tensor s) → Conv."""
+    weights = np.random.default_rng(0).normal(size=(CHANNELS, CHANNELS, 3, 3)).astype(np.float32)
+    text = (
+        '<ir_version: 9, opset_import: ["" : 21]>\n'
+        f"g (float[1, {CHANNELS}, 16, 16] x) => (float[1, {CHANNELS}, a, b] y) {{\n"
+        f" r = Conv <pads = [1, 1, 1, 1]> (x, w) s = Conv <pads = [1, 1, 1, 1]> (x, w2)\n {body}\n"
+        " q = Conv <pads = [1, 1, 1, 1]> (z, w3) y = Conv <pads = [1, 1, 1, 1]> (s, w4) }"
+    )
+    model = parser.parse_model(text.replace("=> (float", "=> (float[1, 32, c, d] q, float", 1))
+    constants = {f"w{index or ''}": weights + index for index in (0, 2, 3, 4)}
+    constants |= {"k": weights[:, :1, :1, 0], "k4": weights[:1, :, :1, :1], "scalar": np.float32(0.5)}
+    constants |= {"low": np.float32(0), "high": np.float32(6), "v": np.abs(weights[:, 0, 0, 0])}
+    used = {name for node in model.graph.node for name in node.input}
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(value, np.float32), name)
+        for name, value in constants.items()
+        if name in used
+    )
+    return model
+
+
+def _optimized_by_ort(model: onnx.ModelProto, path: Path) -> Counter[str]:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.optimized_model_filepath = str(path)
+    ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return Counter(node.op_type for node in onnx.load(path).graph.node)
+
+
+def _layout(model: onnx.ModelProto) -> tuple[onnxfuse.Model, ConvLayout]:
+    loaded = onnxfuse.Model.from_proto(model)
+    infer(loaded)
+    return loaded, ConvLayout(loaded.graph.nodes, loaded.graph.outputs)
+
+
+INSIDE = {
+    "relu": "z = Relu(r)",
+    "sigmoid": "z = Sigmoid(r)",
+    "tanh": "z = Tanh(r)",
+    "leaky relu": "z = LeakyRelu(r)",
+    "hard sigmoid": "z = HardSigmoid(r)",
+    "clip": "z = Clip(r, low, high)",
+    "per-channel affine": "a = Mul(r, k) z = Add(a, k)",
+    "per-channel affine of rank 4": "a = Mul(r, k4) z = Add(a, k4)",
+    "scalar factor": "z = Mul(r, scalar)",
+    "batch normalization and relu": "a = BatchNormalization(r, v, v, v, v) z = Relu(a)",
+    "residual": "z = Add(r, s)",
+    "residual and relu": "a = Add(r, s) z = Relu(a)",
+    "hard swish": "g = HardSigmoid <alpha = 0.16666667, beta = 0.5> (r) z = Mul(r, g)",
+    "residual hard swish": "a = Add(r, s) g = HardSigmoid <alpha = 0.16666667, beta = 0.5> (a) z = Mul(a, g)",
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_what_is_said_to_be_inside_the_convolution_is(name: str, tmp_path: Path) -> None:
+    model = _conv_model(INSIDE[name])
+    loaded, layout = _layout(model)
+    between = [node for node in loaded.graph.nodes if node.op != "Conv"]
+    assert all(id(node) in layout.inside_conv for node in between)
+    if name in NEWEST_ONLY and tuple(map(int, ort.__version__.split(".")[:2])) < (1, 31):
+        pytest.skip("this ONNX Runtime computes HardSwish by itself")
+    left = _optimized_by_ort(model, tmp_path / "optimized.onnx")
+    assert set(left) <= {"Conv", "ReorderInput", "ReorderOutput"}
+
+
+BLOCKED = {
+    "silu": "g = Sigmoid(r) z = Mul(r, g)",
+    "gate of equal shape": "a = Relu(r) b = Relu(s) z = Mul(a, b)",
+    "late batch normalization": "a = Relu(r) z = BatchNormalization(a, v, v, v, v)",
+}
+NOT_BLOCKED = {
+    "offset after an activation": "a = Relu(r) z = Add(a, k)",
+    "exponential": "z = Exp(r)",
+    "softplus": "z = Softplus(r)",
+    "broadcast gate": "p = GlobalAveragePool(s) z = Mul(r, p)",
+}
+
+
+@pytest.mark.skipif(CHANNELS % block_size(), reason="the channels do not fill the blocks of this machine")
+@pytest.mark.parametrize("name", [*BLOCKED, *NOT_BLOCKED])
+def test_what_is_said_to_stay_blocked_does(name: str, tmp_path: Path) -> None:
+    model = _conv_model({**BLOCKED, **NOT_BLOCKED}[name])
+    loaded, layout = _layout(model)
+    (result,) = (tensor for node in loaded.graph.nodes for tensor in node.outputs if tensor.name == "z")
+    assert layout.is_blocked(result) == (name in BLOCKED)
+    reorders = _optimized_by_ort(model, tmp_path / "optimized.onnx")
+    plain = _optimized_by_ort(_conv_model("z = Relu(r)"), tmp_path / "plain.onnx")
+    more = sum(reorders[op] - plain[op] for op in ("ReorderInput", "ReorderOutput"))
+    assert (more == 0) == (name in BLOCKED)
+
+
+LAYER_NORM = (
+    "m = ReduceMean <keepdims = 1> (x, axes) d = Sub(x, m) p = Pow(d, two) v = ReduceMean <keepdims = 1> (p, axes)"
+    " e = Add(v, eps) q = Sqrt(e) n = Div(d, q) t = Mul(n, gamma) y = Add(t, beta)"
+)
+FUSED_BY_ORT = {
+    "layer normalization": (LAYER_NORM, "LayerNormalization"),
+    "gelu": ("a = Div(x, root) b = Erf(a) c = Add(b, one) d = Mul(x, c) y = Mul(d, half)", "Gelu"),
+    "quick gelu": ("a = Mul(x, alpha) b = Sigmoid(a) y = Mul(x, b)", "QuickGelu"),
+    "bias": ("a = MatMul(x, w) y = Add(a, beta)", "Gemm"),
+    "scale": ("a = MatMul(x, w) y = Mul(a, half)", "FusedMatMul"),
+}
+
+
+@pytest.mark.parametrize("name", FUSED_BY_ORT)
+def test_what_is_said_to_be_fused_by_ort_is(name: str, tmp_path: Path) -> None:
+    body, expected = FUSED_BY_ORT[name]
+    text = f'<ir_version: 9, opset_import: ["" : 18]>\ng (float[4, 16] x) => (float[4, 16] y) {{ {body} }}'
+    model = parser.parse_model(text)
+    constants = {
+        **{"two": 2.0, "eps": 1e-5, "root": 2**0.5, "one": 1.0, "half": 0.5, "alpha": 1.702},
+        **{"gamma": np.ones(16), "beta": np.ones(16), "w": np.ones((16, 16))},
+    }
+    used = {value for node in model.graph.node for value in node.input}
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(value, np.float32), key) for key, value in constants.items() if key in used
+    )
+    if "axes" in used:
+        model.graph.initializer.append(numpy_helper.from_array(np.array([-1]), "axes"))
+    loaded = onnxfuse.Model.from_proto(model)
+    infer(loaded)
+    fusions = OrtFusions(loaded)
+    elementwise = [node for node in loaded.graph.nodes if node.op not in ("ReduceMean", "MatMul")]
+    assert all(id(node) in fusions.reasons for node in elementwise) or fusions.keeps(elementwise)
+    left = _optimized_by_ort(model, tmp_path / "optimized.onnx")
+    assert expected in left
+    assert not set(left) & {"Add", "Mul", "Div", "Sub", "Pow", "Sqrt", "Erf", "Sigmoid"}
