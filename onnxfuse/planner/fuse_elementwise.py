@@ -49,8 +49,8 @@ class FuseElementwise:
         """Rewrite ``model`` in place and record every fusion and every node left alone."""
         if any(tensor.dtype is None for graph in model.graphs() for node in graph.nodes for tensor in node.outputs):
             infer(model)  # earlier passes have added tensors
-        for plan in plan_model(model, context.target, self.everything):
-            fused = [_apply(model, plan.graph, fusion, context) for fusion in plan.fusions]
+        for plan in _Planner(model, context.target, self.everything, context.fast_math).plans():
+            fused = [_apply(model, fusion, context) for fusion in plan.fusions]
             if fused:
                 replaced = {id(node) for fusion in plan.fusions for node in fusion.nodes}
                 plan.graph.nodes = [node for node in plan.graph.nodes if id(node) not in replaced] + fused
@@ -58,70 +58,91 @@ class FuseElementwise:
                 context.report.add_left_alone(label(node), node.op, reason)
 
 
-def plan_model(model: Model, target: str, everything: bool = False) -> Iterator[Plan]:
-    """Plan every graph of the model, the bodies of If, Loop and Scan among them; the model is not changed."""
-    readers = _Readers(model)
-    ort = OrtFusions(model) if target == "cpu" and not everything else None
-    for graph in list(model.graphs()):
-        yield _plan_graph(graph, model, ort, readers, everything)
-
-
 def explain(model: Model, target: str) -> tuple[list[FusedRegion], list[LeftAlone]]:
     """What the pass would fuse in ``model``, and for each elementwise node that it would not the reason."""
     regions: list[FusedRegion] = []
     left_alone: list[LeftAlone] = []
-    for plan in plan_model(model, target):
+    for plan in _Planner(model, target).plans():
         regions.extend(_describe(fusion.overload, fusion) for fusion in plan.fusions)
         left_alone.extend(LeftAlone(label(node), node.op, reason) for node, reason in plan.left_alone)
     return regions, left_alone
 
 
-class _Readers:
-    """Who reads a tensor: nodes of its own graph and of nested ones, and the outputs of graphs."""
+class _Planner:
+    """Plans the graphs of one model, without changing it."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, target: str, everything: bool = False, fast_math: bool = False) -> None:
+        self._model = model
+        self._everything = everything
+        self._fast_math = fast_math
+        self._opset = model.opsets.get("")
+        self._ort = OrtFusions(model) if target == "cpu" and not everything else None
         outputs = [tensor for graph in model.graphs() for tensor in graph.outputs]
-        self._ids = {id(tensor) for tensor in outputs}
+        self._output_ids = {id(tensor) for tensor in outputs}
         # A body that returns a value of an outer graph names it; the graph has another tensor object of that name.
-        self._names = {tensor.name for tensor in outputs}
+        self._output_names = {tensor.name for tensor in outputs}
 
-    def outside(self, tensor: gs.Tensor, region: set[int]) -> bool:
-        """Whether anything but the nodes of ``region`` (their ids) reads ``tensor``."""
-        if id(tensor) in self._ids or tensor.name in self._names:
-            return True
-        return any(id(node) not in region for node in tensor.outputs)
+    def plans(self) -> Iterator[Plan]:
+        """A plan for every graph, the bodies of If, Loop and Scan among them."""
+        for graph in list(self._model.graphs()):
+            yield self._plan(graph)
 
+    def _plan(self, graph: gs.Graph) -> Plan:
+        plan = Plan(graph)
+        nodes = sorted_nodes(graph)
+        elementwise = [node for node in nodes if is_elementwise(node)]
+        if not elementwise or self._opset is None:
+            return plan
+        layout = ConvLayout(nodes, graph.outputs) if self._ort else None
+        reasons = _reasons(nodes, elementwise, self._opset, self._ort, layout)
+        fusible = {id(node) for node in elementwise if id(node) not in reasons}
+        vectors = _vector_tensors(elementwise, fusible, self._opset)
 
-def _plan_graph(graph: gs.Graph, model: Model, ort: OrtFusions | None, readers: _Readers, everything: bool) -> Plan:
-    """Plan one graph; ``ort`` is what ONNX Runtime fuses itself on the CPU, None where that does not matter."""
-    plan = Plan(graph)
-    nodes = sorted_nodes(graph)
-    elementwise = [node for node in nodes if is_elementwise(node)]
-    if not elementwise:
+        def joins(producer: gs.Node, consumer: gs.Node, tensor: gs.Tensor) -> bool:
+            return (id(consumer), id(tensor)) not in vectors
+
+        for region in find_regions(nodes, lambda node: id(node) in fusible, joins):
+            reason = self._why_not(region, layout)
+            if reason is None:
+                reasons.update(self._fuse(region, plan.fusions))
+            else:
+                reasons.update((id(node), reason) for node in region)
+        plan.left_alone = [(node, reasons[id(node)]) for node in elementwise if id(node) in reasons]
         return plan
-    opset = model.opsets[""]
-    layout = ConvLayout(nodes, graph.outputs) if ort else None
-    reasons = _reasons(nodes, elementwise, opset, ort, layout)
-    fusible = {id(node) for node in elementwise if id(node) not in reasons}
-    vectors = _vector_tensors(elementwise, fusible, opset)
 
-    def joins(producer: gs.Node, consumer: gs.Node, tensor: gs.Tensor) -> bool:
-        return (id(consumer), id(tensor)) not in vectors
-
-    for region in find_regions(nodes, lambda node: id(node) in fusible, joins):
-        reason = None
+    def _why_not(self, region: list[gs.Node], layout: ConvLayout | None) -> str | None:
+        """Why a region is not worth fusing; None if it is."""
         if layout and layout.leaves_to_ort(region):
-            reason = BLOCKED
-        elif ort and ort.keeps(region):
-            reason = ONE_KERNEL
-        elif not everything and sum(node.op not in FREE_OPS for node in region) < 2:
-            reason = ALONE
-        if reason is None:
-            plan.fusions.extend(_fuse_within_limits(region, model, readers))
-        else:
-            reasons.update((id(node), reason) for node in region)
-    plan.left_alone = [(node, reasons[id(node)]) for node in elementwise if id(node) in reasons]
-    return plan
+            return BLOCKED
+        if self._ort and self._ort.keeps(region):
+            return ONE_KERNEL
+        if not self._everything and sum(node.op not in FREE_OPS for node in region) < 2:
+            return ALONE
+        return None
+
+    def _fuse(self, region: list[gs.Node], fusions: list[Fusion]) -> dict[int, str]:
+        """Append the fusion of a region, in two halves if it exceeds the limits of a Program.
+
+        Returns the reasons, by id, of nodes that exceed them alone.
+        """
+        inside = {id(node) for node in region}
+        try:
+            fusion = fuse(
+                region, self._model.opsets, lambda tensor: self._is_read_outside(tensor, inside), self._fast_math
+            )
+        except ProgramError as error:
+            if len(region) == 1:
+                return {id(region[0]): str(error)}
+            middle = len(region) // 2
+            return self._fuse(region[:middle], fusions) | self._fuse(region[middle:], fusions)
+        fusions.append(fusion)
+        return {}
+
+    def _is_read_outside(self, tensor: gs.Tensor, inside: set[int]) -> bool:
+        """Whether anything but the nodes of a region (their ids) reads ``tensor``: other nodes, or a graph's output."""
+        if id(tensor) in self._output_ids or tensor.name in self._output_names:
+            return True
+        return any(id(node) not in inside for node in tensor.outputs)
 
 
 def _reasons(
@@ -149,20 +170,7 @@ def _vector_tensors(elementwise: list[gs.Node], fusible: set[int], opset: int) -
     return found
 
 
-def _fuse_within_limits(region: list[gs.Node], model: Model, readers: _Readers) -> Iterator[Fusion]:
-    """Fuse a region; one that exceeds the limits of a Program is halved in its topological order."""
-    inside = {id(node) for node in region}
-    try:
-        yield fuse(region, model.opsets, lambda tensor: readers.outside(tensor, inside))
-    except ProgramError:
-        if len(region) < 2:
-            return
-        middle = len(region) // 2
-        yield from _fuse_within_limits(region[:middle], model, readers)
-        yield from _fuse_within_limits(region[middle:], model, readers)
-
-
-def _apply(model: Model, graph: gs.Graph, fusion: Fusion, context: PassContext) -> gs.Node:
+def _apply(model: Model, fusion: Fusion, context: PassContext) -> gs.Node:
     described = _describe(model.unique_name(f"{label(fusion.nodes[-1])}_fused"), fusion)
     key = (DOMAIN, fusion.function.name, fusion.overload)
     model.functions.setdefault(key, fusion.function)

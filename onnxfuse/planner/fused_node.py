@@ -54,13 +54,18 @@ class Fusion:
         return fused
 
 
-def fuse(nodes: Sequence[gs.Node], opsets: Mapping[str, int], is_used_outside: Callable[[gs.Tensor], bool]) -> Fusion:
+def fuse(
+    nodes: Sequence[gs.Node],
+    opsets: Mapping[str, int],
+    is_used_outside: Callable[[gs.Tensor], bool],
+    fast_math: bool = False,
+) -> Fusion:
     """Build the Fusion of a region's ``nodes``, given in topological order; the graph is not changed.
 
     ``is_used_outside`` says whether a tensor that the region computes is read by anything but the region.  Raises
     ProgramError if the Program exceeds a limit.
     """
-    builder = ProgramBuilder()
+    builder = ProgramBuilder(fast_math)
     values: dict[int, int] = {}
     inputs: list[gs.Tensor] = []
     read: dict[tuple[int, int | None], int] = {}

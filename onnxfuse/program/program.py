@@ -244,13 +244,19 @@ def _validate_value(program: Program, index: int, value: Value) -> None:
 
 
 class ProgramBuilder:
-    """Builds a Program; equal constants and equal instructions become one value."""
+    """Builds a Program; equal constants and equal instructions become one value.
 
-    def __init__(self) -> None:
+    With ``fast_math`` a division by a constant becomes a multiplication by its reciprocal, which is faster and off by
+    one rounding.
+    """
+
+    def __init__(self, fast_math: bool = False) -> None:
+        self.fast_math = fast_math
         self._inputs: list[tuple[Input, int]] = []
         self._rest: list[tuple[Const | Instruction, int]] = []
         self._dtypes: dict[int, str] = {}
         self._known: dict[tuple[object, ...], int] = {}
+        self._constants: dict[int, Const] = {}
 
     def input(self, dtype: str, axis: int | None = None) -> int:
         """Declare the next input and return its value."""
@@ -266,6 +272,10 @@ class ProgramBuilder:
 
     def emit(self, op: str, dtype: str, *operands: int) -> int:
         """Append an instruction (or find the equal one) and return its value."""
+        if self.fast_math and op == "div" and operands[1] in self._constants:
+            divisor = self._constants[operands[1]].value
+            if divisor.dtype.kind not in "iu":
+                op, operands = "mul", (operands[0], self.const(dtype, 1 / divisor.astype(np.float64)))
         instruction = Instruction(op, dtype, operands)
         return self._define((op, dtype, *operands), instruction)
 
@@ -286,6 +296,8 @@ class ProgramBuilder:
         handle = len(self._dtypes)
         self._known[key] = handle
         self._dtypes[handle] = value_dtype(value)
+        if isinstance(value, Const):
+            self._constants[handle] = value
         self._rest.append((value, handle))
         return handle
 

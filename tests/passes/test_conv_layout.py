@@ -284,6 +284,15 @@ def test_pairs_that_are_kept(case):
     assert reason in reasons(context)
 
 
+def test_a_pair_whose_product_would_vanish_is_kept():
+    constants = {"v": 1e-30 * random(8, 4, 1, 1), "w": 1e-30 * random(4, 8, 1, 1)}
+    constants = {name: values.astype(np.float32) for name, values in constants.items()}
+    after, text = rewrite(
+        [conv("x", "v", "a"), conv("a", "w", "y")], RulePass([MergePointwiseConvs()]), constants=constants
+    )
+    assert ops(after) == ["Conv", "Conv"] and "would be denormal" in text
+
+
 def test_an_activation_between_keeps_a_pair():
     nodes = [conv("x", "v", "t"), node("Relu", "t", "r"), conv("r", "w", "y")]
     after, _ = rewrite(nodes, RulePass([MergePointwiseConvs()]), constants=PAIR, ulps=64)
@@ -365,6 +374,15 @@ def test_steps_on_a_tensor_in_the_plain_layout_stay():
         nodes, RulePass([AffineAsDepthwiseConv()]), constants=BETWEEN, inputs={"x": ["n", 32, "h", "w"]}, ulps=64
     )
     assert ops(after) == ["Relu", "Add", "Conv"] and not text
+
+
+def test_a_step_that_widens_one_channel_to_many_stays():
+    nodes = [conv("x", "v", "a"), node("Relu", "a", "r"), node("Add", "r k", "t"), conv("t", "w", "y", pads=[1] * 4)]
+    constants = {"v": random(1, 16, 1, 1), "k": random(16, 1, 1), "w": random(16, 16, 3, 3)}
+    after, text = rewrite(
+        nodes, RulePass([AffineAsDepthwiseConv()]), constants=constants, inputs={"x": ["n", 16, "h", "w"]}, ulps=64
+    )
+    assert ops(after) == ["Conv", "Relu", "Add", "Conv"] and "neither a scalar nor one value a channel" in text
 
 
 def test_steps_are_folded_rather_than_made_a_convolution():

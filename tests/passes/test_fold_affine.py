@@ -296,6 +296,9 @@ def test_gemm_refusals():
     nodes = [node("Gemm", "x w c", "t"), node("Mul", "t k", "y")]
     after, why = fold(nodes, {"x": [2, 3]}, constants={**base, "c": random(2, 1)})
     assert ops(after) == ["Gemm", "Mul"] and "differs from row to row" in why
+    # As many rows as columns: the size of the bias alone does not tell.
+    after, why = fold(nodes, {"x": [5, 3]}, constants={**base, "c": random(5, 1)})
+    assert ops(after) == ["Gemm", "Mul"] and "differs from row to row" in why
 
 
 def test_batch_normalization_in_training_stays():

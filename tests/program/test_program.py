@@ -145,3 +145,14 @@ def test_half_precision_is_rounded_once() -> None:
     big, small = (np.array([value], ml_dtypes.bfloat16) for value in (256.0, 0.5))
     (result,) = reference.run(program, [big, small])
     assert result[0] == 0.5  # rounding the sum to bfloat16 would have lost it
+
+
+def test_fast_math_multiplies_by_the_reciprocal() -> None:
+    builder = ProgramBuilder(fast_math=True)
+    x, n = builder.input("f32"), builder.input("i32")
+    fast = builder.emit("div", "f32", x, builder.const("f32", 6))
+    exact = builder.emit("div", "i32", n, builder.const("i32", 6))
+    program = builder.build([fast, exact])
+    assert [str(instruction).split()[0] for instruction in program.instructions] == ["mul", "div"]
+    (result, _) = reference.run(program, [np.float32([3.0]), np.int32([13])])
+    np.testing.assert_allclose(result, [0.5], 1e-6)
