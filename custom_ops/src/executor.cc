@@ -17,7 +17,7 @@ struct StageRun {
   const Program& program;
   const Stage& stage;
   const Tensors& tensors;
-  int64_t chunks;
+  int64_t chunks = 1;
 };
 
 // One thread's view of a stage: where each slot's data for the current tile is.
@@ -163,7 +163,7 @@ class TileRunner {
     }
   }
 
-  const StageRun& run_;
+  const StageRun run_;
   const Stage& stage_;
   char* buffers_;
   char** pointers_;
@@ -177,14 +177,18 @@ void run_chunk(void* data, size_t chunk) {
   const auto boundary = [&](int64_t i) {
     return stage.tiles / run.chunks * i + std::min(i, stage.tiles % run.chunks);
   };
-  auto** pointers = static_cast<char**>(alloca(stage.slots.size() * sizeof(char*)));
-  auto* memory = static_cast<char*>(alloca(stage.buffer_bytes + kCacheLine));
-  char* buffers = memory + (kCacheLine - reinterpret_cast<uintptr_t>(memory) % kCacheLine) % kCacheLine;
   const auto i = static_cast<int64_t>(chunk);
-  TileRunner(run, buffers, pointers).run(boundary(i), boundary(i + 1));
+  run_tiles(run.program, stage, run.tensors, boundary(i), boundary(i + 1));
 }
 
 }  // namespace
+
+void run_tiles(const Program& program, const Stage& stage, const Tensors& tensors, int64_t first, int64_t last) {
+  auto** pointers = static_cast<char**>(alloca(stage.slots.size() * sizeof(char*)));
+  auto* memory = static_cast<char*>(alloca(stage.buffer_bytes + kCacheLine));
+  char* buffers = memory + (kCacheLine - reinterpret_cast<uintptr_t>(memory) % kCacheLine) % kCacheLine;
+  TileRunner({program, stage, tensors}, buffers, pointers).run(first, last);
+}
 
 void run_plan(const Program& program, const Plan& plan, const Tensors& tensors, ParallelFor parallel_for,
               void* context) {

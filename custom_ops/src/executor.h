@@ -3,6 +3,7 @@
 #define ONNXFUSE_EXECUTOR_H_
 
 #include <cstddef>
+#include <cstdint>
 
 #include "plan.h"
 #include "program.h"
@@ -17,6 +18,9 @@ struct Tensors {
   void* const* outputs;
   char* scratch;  // Plan::scratch_bytes, aligned to a cache line
 };
+
+// Runs the tiles `first` up to but not including `last` of one stage, on the calling thread.
+void run_tiles(const Program& program, const Stage& stage, const Tensors& tensors, int64_t first, int64_t last);
 
 void run_plan(const Program& program, const Plan& plan, const Tensors& tensors, ParallelFor parallel_for, void* context);
 

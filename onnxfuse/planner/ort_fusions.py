@@ -107,6 +107,12 @@ def _is_inside_matmul(node: gs.Node, editor: GraphEditor) -> bool:
             if not isinstance(other, gs.Constant):
                 return False
             if node.op == "Add":
-                return len(other.shape) == 1 and isinstance(producer.inputs[1], gs.Constant)
+                return len(other.shape) == 1 and isinstance(producer.inputs[1], gs.Constant) and _becomes_gemm(producer)
             return len(other.shape) == 0 and (node.op == "Mul" or (node.op == "Div" and index == 0))
     return False
+
+
+def _becomes_gemm(matmul: gs.Node) -> bool:
+    """Whether ORT makes a MatMul with a bias a Gemm: of a matrix, or of a tensor whose shape it knows."""
+    shape = matmul.inputs[0].shape
+    return shape is not None and (len(shape) == 2 or all(isinstance(dim, int) for dim in shape))

@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.graph_ir import Node
 from onnxfuse.passes.constants import Array, constant_value, domain_of, is_constant
+from onnxfuse.passes.pattern import Ops, Value
 from onnxfuse.passes.rule import Refusal
 
 AFFINE_OPS = ("Mul", "Add", "Sub", "Div", "BatchNormalization")
@@ -61,6 +62,11 @@ def is_affine_node(node: Node) -> bool:
     if node.op in _BINARY:
         return len(node.inputs) == 2 and any(is_constant(tensor) for tensor in node.inputs)
     return len(node.inputs) >= 5
+
+
+def constant_step(op: Ops, x: Any, k: Any) -> Value:
+    """The pattern of one step with a constant ``k`` on data ``x``."""
+    return op.any_of(op.Mul(x, k), op.Add(x, k), op.Sub(x, k), op.Sub(k, x), op.Div(x, k))
 
 
 def data_input(node: Node) -> gs.Tensor:

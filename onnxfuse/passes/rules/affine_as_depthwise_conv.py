@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
 from onnxfuse.graph import sorted_nodes
-from onnxfuse.graph_ir import Node
 from onnxfuse.passes.matcher import Match
 from onnxfuse.passes.pattern import Ops
 from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, Refusal, RewriteRule
-from onnxfuse.passes.rules.affine import Affine, Axis, compose, data_input, is_affine_node, read_step
+from onnxfuse.passes.rules.affine import Affine, Axis, compose, constant_step, read_step
+from onnxfuse.passes.rules.fold_affine_after import chain_after
 from onnxfuse.planner.ort_layout import CHANNEL_ALIGNMENT, ConvLayout
 
 if TYPE_CHECKING:
@@ -37,31 +36,31 @@ class AffineAsDepthwiseConv(RewriteRule):
 
     def pattern(self, op: Ops, x: Any) -> Any:
         """The first step; the chain after it is of any length and read in ``check``."""
-        k = op.constant("k")
-        return op.any_of(op.Mul(x, k), op.Add(x, k), op.Sub(x, k), op.Sub(k, x), op.Div(x, k))
+        return constant_step(op, x, op.constant("k"))
 
     def check(self, match: Match) -> str | None:
         """Reads the chain; ``match.plan`` holds what it does, one value a channel."""
         graph = match.editor.graph_index(match.root)
         assert graph is not None
         layout = self._layouts[graph]
-        if not layout.is_blocked(match["x"]):
+        x = match["x"]
+        if not layout.is_blocked(x):
             return NOT_APPLICABLE
-        followers = _followers(match)
-        last = followers[-1] if followers else match.root
-        result = last.outputs[0]
-        conv = next((reader for reader in result.outputs if _reads_blocked(layout, reader, result)), None)
-        if conv is None:
-            return "no convolution reads its result in the blocked layout"
-        channels = int(conv.inputs[1].shape[1] * conv.attrs.get("group", 1))
+        shape = x.shape
+        if shape is None or len(shape) != 4 or not isinstance(shape[1], int):
+            return "the number of its channels is not known"
+        channels = shape[1]
         if channels % CHANNEL_ALIGNMENT:
             return f"{channels} channels cannot be blocked"
         axis = Axis(channels, rank=4, index=1)
         step = read_step(match.root, axis)
+        followers, rest = chain_after(match, axis)
+        result = followers[-1].outputs[0] if followers else match.outputs[0]
+        if not any(layout.reads_blocked(reader) and reader.inputs[0] is result for reader in result.outputs):
+            return "no convolution reads its result in the blocked layout"
+        match.plan = _rounded(compose(step, rest), channels)
         for node in followers:
-            step = compose(step, read_step(node, axis))
             match.absorb(node)
-        match.plan = _rounded(step, channels)
         return None
 
     def rewrite(self, match: Match, builder: Builder) -> Any:
@@ -71,26 +70,6 @@ class AffineAsDepthwiseConv(RewriteRule):
         weights = builder.initializer(scale.reshape(-1, 1, 1, 1), f"{hint}_scale")
         bias = builder.initializer(offset, f"{hint}_offset")
         return builder.op("Conv", match["x"], weights, bias, group=scale.size, kernel_shape=[1, 1])
-
-
-def _followers(match: Match) -> list[Node]:
-    """The affine nodes that follow the root one on the other; nothing else reads a value in between."""
-    editor = match.editor
-    node = match.root
-    found: list[Node] = []
-    while True:
-        value = node.outputs[0]
-        if len(value.outputs) != 1 or editor.is_graph_output(value):
-            return found
-        node = value.outputs[0]
-        home = editor.graph_index(node) == editor.graph_index(match.root)
-        if not (home and is_affine_node(node) and data_input(node) is value):
-            return found
-        found.append(node)
-
-
-def _reads_blocked(layout: ConvLayout, reader: Node, tensor: gs.Tensor) -> bool:
-    return layout.reads_blocked(reader) and reader.inputs[0] is tensor
 
 
 def _rounded(step: Affine, channels: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -16,6 +16,7 @@ from onnxfuse.passes.rules.affine import (
     Affine,
     axis_of_data,
     compose,
+    constant_step,
     data_input,
     is_affine_node,
     keeps_rank,
@@ -47,17 +48,8 @@ class FoldAffineBeforeLinear(RewriteRule):
 
     def pattern(self, op: Ops, x: Any) -> Any:
         """The last of the steps."""
-        k = op.constant("k")
-        return op.any_of(
-            op.Mul(x, k),
-            op.Add(x, k),
-            op.Sub(x, k),
-            op.Sub(k, x),
-            op.Div(x, k),
-            op.BatchNormalization(
-                x, op.constant("scale"), op.constant("bias"), op.constant("mean"), op.constant("variance")
-            ),
-        )
+        parameters = map(op.constant, ("scale", "bias", "mean", "variance"))
+        return op.any_of(constant_step(op, x, op.constant("k")), op.BatchNormalization(x, *parameters))
 
     def check(self, match: Match) -> str | None:
         """Finds the readers and the steps and computes all new weights; ``match.plan`` holds them."""

@@ -175,6 +175,17 @@ def _refusing() -> Iterator[None]:
         raise Refusal("the new weights would overflow or underflow") from None
 
 
+def auto_pad(node: Node) -> str:
+    """How a convolution pads its input; NOTSET: as ``pads`` tells."""
+    value = node.attrs.get("auto_pad", "NOTSET")
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def pads(node: Node) -> bool:
+    """Whether a convolution pads its input by numbers of its own; ``auto_pad`` may make it pad as well."""
+    return auto_pad(node) == "NOTSET" and any(node.attrs.get("pads", ()))
+
+
 class Conv(Linear):
     """Weights (outputs, inputs / groups, *kernel)."""
 
@@ -202,9 +213,7 @@ class Conv(Linear):
 
     def refuses_shift_before(self) -> str | None:
         """Padding."""
-        padding = self.node.attrs.get("auto_pad", "NOTSET")
-        padding = padding.decode() if isinstance(padding, bytes) else padding
-        if padding not in ("NOTSET", "VALID") or (padding == "NOTSET" and any(self.node.attrs.get("pads", ()))):
+        if auto_pad(self.node) not in ("NOTSET", "VALID") or pads(self.node):
             return "Conv pads its input with zeros, which an offset before it does not shift"
         return None
 
@@ -252,11 +261,8 @@ class Gemm(Linear):
         if self.bias_tensor is not None:
             bias = constant_value(self.bias_tensor)
             assert bias is not None
-            if (
-                bias.ndim > 2
-                or bias.size not in (1, self.output_axis.size)
-                or bias.shape[-1:] not in ((), (1,), (self.output_axis.size,))
-            ):
+            columns = self.output_axis.size
+            if bias.shape not in ((), (1,), (1, 1), (columns,), (1, columns)):
                 raise Refusal("the bias of Gemm differs from row to row")
 
     @property

@@ -6,16 +6,19 @@ from typing import Any
 
 import numpy as np
 
+from onnxfuse.graph_ir import Node
+from onnxfuse.passes.constants import Array
 from onnxfuse.passes.matcher import Match
 from onnxfuse.passes.pattern import Ops
 from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule
+from onnxfuse.passes.rules.linear import pads
 
 
 class MergePointwiseConvs(RewriteRule):
     """Multiplies the weights of two 1x1 convolutions with nothing in between where that is no more work.
 
     Refused: a product with more weights than the two; an inner value that is needed elsewhere; weights that
-    are not float32; products that overflow.  Convolutions with groups, strides, padding or larger kernels are
+    are not float32; products that overflow or vanish.  Convolutions with groups, strides, padding or larger kernels are
     left as they are.
     """
 
@@ -34,7 +37,7 @@ class MergePointwiseConvs(RewriteRule):
             return NOT_APPLICABLE
         if first.shape[2:] != (1, 1) or second.shape[2:] != (1, 1) or first.shape[0] != second.shape[1]:
             return NOT_APPLICABLE
-        if not all(_plain(match.node(name).attrs) for name in ("first", "second")):
+        if not all(_plain(match.node(name)) for name in ("first", "second")):
             return NOT_APPLICABLE
         if not all(values is not None and values.dtype == np.float32 for values in constants.values()):
             return "the weights are not float32"
@@ -42,15 +45,18 @@ class MergePointwiseConvs(RewriteRule):
         if inputs * outputs > inner * (inputs + outputs):
             return f"one convolution from {inputs} to {outputs} channels is more work than two by way of {inner}"
         wide = {name: values.astype(np.float64) for name, values in constants.items() if values is not None}
-        product = wide["w"][:, :, 0, 0]
+        left, right = wide["w"][:, :, 0, 0], wide["v"][:, :, 0, 0]
         with np.errstate(all="ignore"):
-            weights = (product @ wide["v"][:, :, 0, 0])[:, :, np.newaxis, np.newaxis].astype(np.float32)
+            product = left @ right
+            weights = product[:, :, np.newaxis, np.newaxis].astype(np.float32)
             bias = None
             if "b" in wide or "c" in wide:
-                offset = product @ wide["c"] if "c" in wide else np.zeros(outputs)
+                offset = left @ wide["c"] if "c" in wide else np.zeros(outputs)
                 bias = (offset + wide.get("b", 0.0)).astype(np.float32)
         if not (np.all(np.isfinite(weights)) and (bias is None or np.all(np.isfinite(bias)))):
             return "the weights of one convolution in place of two would not be finite"
+        if _vanishes(product, left, right):
+            return "the weights of one convolution in place of two would be denormal"
         match.plan = (weights, bias)
         return None
 
@@ -64,13 +70,16 @@ class MergePointwiseConvs(RewriteRule):
         return builder.like(match.node("second"), *inputs)
 
 
-def _plain(attributes: dict[str, Any]) -> bool:
+def _plain(node: Node) -> bool:
     """Whether a 1x1 convolution has neither groups nor strides nor padding."""
-    padding = attributes.get("auto_pad", "NOTSET")
-    padding = padding.decode() if isinstance(padding, bytes) else padding
-    # With a stride of one, SAME pads a 1x1 kernel by nothing.
-    return (
-        attributes.get("group", 1) == 1
-        and all(stride == 1 for stride in attributes.get("strides", ()))
-        and (padding != "NOTSET" or not any(attributes.get("pads", ())))
-    )
+    # With a stride of one, auto_pad SAME pads a 1x1 kernel by nothing.
+    one_step = all(stride == 1 for stride in node.attrs.get("strides", ()))
+    return bool(node.attrs.get("group", 1) == 1 and one_step and not pads(node))
+
+
+def _vanishes(weights: Array, *factors: Array) -> bool:
+    """Whether an output channel of the product has nothing but denormal numbers left, and the factors had others."""
+    tiny = float(np.finfo(np.float32).smallest_normal)
+    largest = np.abs(weights).max(axis=1, initial=0.0)
+    normal = all(np.abs(factor).max(initial=0.0) >= tiny for factor in factors)
+    return bool(normal and np.any((largest > 0) & (largest < tiny)))
