@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,12 +10,13 @@ import numpy as np
 import onnx
 
 from onnxfuse.errors import OnnxfuseError, ParityError
+from onnxfuse.example_counts import count_for
 from onnxfuse.graph import Model
-from onnxfuse.inputs import InputSpec, Shapes, check_shapes
-from onnxfuse.model_io import load, load_proto, save
+from onnxfuse.inputs import InputSpec, Shapes, Sizes, check_shapes, resolve_shapes, symbol_sizes
+from onnxfuse.model_io import check_output, load, load_proto, save
 from onnxfuse.passes import PassContext, resolve
 from onnxfuse.report import Report
-from onnxfuse.statistics import Statistics, collect
+from onnxfuse.statistics import Example, collect
 
 TARGETS = ("auto", "cpu", "cuda")
 
@@ -39,6 +40,7 @@ def optimize(
     *,
     shapes: Mapping[str, Iterable[int]] | None = None,
     check: bool = True,
+    inputs: str | Path | None = None,
     fast_math: bool = False,
     output: str | Path | None = None,
     overwrite: bool = False,
@@ -50,7 +52,8 @@ def optimize(
     ``"cpu"``, or ``"auto"``, which is ``"cpu"`` in this version; ``"cuda"`` is refused until there are CUDA
     kernels. ``passes`` names the passes to run, in order; None runs the built-in ones.  ``shapes`` gives
     inputs with dynamic dimensions the shape to check with; it does not make the model static.  ``check`` runs
-    the original and the optimized model on the same inputs and compares them.  ``fast_math`` allows kernels
+    the original and the optimized model on the same inputs and compares them: on those of ``inputs``, an
+    ``.npz`` file or a directory, else on made-up ones.  ``fast_math`` allows kernels
     that are not exact.  ``output`` is where to write the model: it is written only if it passes, through a
     temporary file in the same directory, and ``overwrite`` allows it to be the input itself.  ``progress`` is
     called with one line at the start of each step.
@@ -64,20 +67,30 @@ def optimize(
     target = resolve_target(target)
     selected = resolve(None if passes is None else list(passes))
     sizes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
+    if output is not None:
+        check_output(output, None if isinstance(model, onnx.ModelProto) else model, overwrite=overwrite)
     progress("reading the model")
-    loaded = load_proto(model) if isinstance(model, onnx.ModelProto) else load(model)
+    loaded = _load(model)
     check_shapes(graph_inputs(loaded), sizes)
 
     report = Report(model=str(loaded.path or ""), target=target)
-    report.before = _count(loaded, sizes)
+    report.before = collect(loaded)
     context = PassContext(target=target, fast_math=fast_math, report=report, progress=progress)
     for step in selected:
         progress(f"pass {step.name}")
         step.run(loaded, context)
-    report.after = _count(loaded, sizes)
-    if check or output is not None:
-        with tempfile.TemporaryDirectory(prefix="onnxfuse-") as scratch:
-            _check_and_write(model, loaded, Path(scratch), sizes, check, output, overwrite, context)
+    report.after = collect(loaded)
+    with tempfile.TemporaryDirectory(prefix="onnxfuse-") as scratch:
+
+        def finish(candidate: Path) -> None:
+            """All that needs the original file, which ``output`` may replace."""
+            if check:
+                _compare(model, candidate, Path(scratch), sizes, inputs, context)
+            report.example = _example(model, candidate, graph_inputs(loaded), sizes, report)
+
+        path = Path(scratch) / "optimized.onnx" if output is None else Path(output)
+        progress("writing the model")
+        save(loaded, path, overwrite=overwrite, check=finish)
     report.seconds = time.perf_counter() - started
     return Result(loaded.to_proto(), report)
 
@@ -101,49 +114,79 @@ def graph_inputs(model: Model) -> list[InputSpec]:
 
 
 def _elem_type(dtype: object) -> int:
+    if dtype is None:  # of which NumPy would make float64
+        return onnx.TensorProto.UNDEFINED
     try:
         return onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))  # type: ignore[call-overload]
     except (KeyError, TypeError, ValueError):
         return onnx.TensorProto.UNDEFINED
 
 
-def _count(model: Model, shapes: Shapes) -> Statistics:
-    """The counts of the model; where shapes are given, of a copy with them, so that sizes are numbers."""
-    if not shapes:
-        return collect(model)
-    return collect(load_proto(model.to_proto(), path=model.path, shapes=shapes))
+def _load(source: str | Path | onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None) -> Model:
+    if isinstance(source, onnx.ModelProto):
+        return load_proto(source, shapes=shapes)
+    return load(source, shapes=shapes)
 
 
-def _check_and_write(
+def _example(
+    source: str | Path | onnx.ModelProto, candidate: Path, specs: list[InputSpec], shapes: Shapes, report: Report
+) -> Example | None:
+    """The counts of both models for the shapes they were checked with; None where the counts are numbers without."""
+    specs = [spec for spec in specs if spec.elem_type != onnx.TensorProto.UNDEFINED]  # a sequence has no one shape
+    if report.before is None or report.after is None or not report.before.is_symbolic():
+        return None
+    if report.parity is not None and report.parity.sets:
+        ran = report.parity.sets[0].shapes
+    else:
+        ran = {name: list(shape) for name, shape in resolve_shapes(specs, shapes, Sizes()).items()}
+    sizes = {spec.name: ran[spec.name] for spec in specs if spec.name in ran}
+    symbols = symbol_sizes(specs, {name: tuple(shape) for name, shape in sizes.items()})
+    found = Example(sizes, report.before.at(symbols), report.after.at(symbols))
+    if not (found.before.is_symbolic() or found.after.is_symbolic()):
+        return found
+    try:
+        return Example(sizes, *(count_for(_load(model, sizes), sizes) for model in (source, candidate)))
+    except OnnxfuseError:  # ONNX Runtime takes more shapes than onnx's inference; counts are not worth an error
+        return None
+
+
+def _compare(
     source: str | Path | onnx.ModelProto,
-    optimized: Model,
+    candidate: Path,
     scratch: Path,
     shapes: Shapes,
-    check: bool,
-    output: str | Path | None,
-    overwrite: bool,
+    inputs: str | Path | None,
     context: PassContext,
 ) -> None:
-    """Save the optimized model, in ``scratch`` if it is only to be checked."""
+    """Compare the saved optimized model with the original.  Raises ParityError if they differ.
 
-    def compare(candidate: Path) -> None:
-        from onnxfuse.parity import compare
+    A model with operators of other domains may be one that ONNX Runtime cannot run here: it stays unchecked, with a
+    warning.
+    """
+    from onnxfuse.parity import UnloadableError, compare, foreign_domains
 
-        if isinstance(source, onnx.ModelProto):
-            original = scratch / "original.onnx"
-            save(Model.from_proto(source), original)
-        else:
-            original = Path(source)
-        report = context.report
-        parity = report.parity = compare(
-            original, candidate, shapes=shapes, target=context.target, progress=context.progress
+    original = scratch / "original.onnx"
+    if isinstance(source, onnx.ModelProto):
+        save(Model.from_proto(source), original)
+    else:
+        original = Path(source)
+    report = context.report
+    try:
+        parity = compare(
+            original,
+            candidate,
+            inputs=None if inputs is None else Path(inputs),
+            shapes=shapes,
+            target=context.target,
+            progress=context.progress,
         )
-        for warning in parity.warnings:
-            report.add_warning(warning)
-        if not parity.ok:
-            raise ParityError(f"{parity.failure()}; nothing was written")
-
-    path = scratch / "optimized.onnx" if output is None else Path(output)
-    if not check:
-        context.progress("writing the model")
-    save(optimized, path, overwrite=overwrite, check=compare if check else None)
+    except UnloadableError as error:
+        if not (domains := foreign_domains(original)):
+            raise
+        report.add_warning(f"not checked, for the model has operators of {', '.join(sorted(domains))}: {error}")
+        return
+    report.parity = parity
+    for warning in parity.warnings:
+        report.add_warning(warning)
+    if not parity.ok:
+        raise ParityError(f"{parity.failure()}; nothing was written")

@@ -22,7 +22,8 @@ from onnxfuse.errors import OnnxfuseError
 from onnxfuse.inputs import BENCHMARK_SIZES, InputSet, Shapes, check_shapes, generate, input_specs
 from onnxfuse.parity import PROVIDERS, Progress, read_proto
 from onnxfuse.report import plural
-from onnxfuse.sessions import Session, SessionError, has_fused_nodes, load_onnxruntime
+from onnxfuse.runtime import load_onnxruntime
+from onnxfuse.sessions import Session, SessionError, has_fused_nodes
 
 WARM_UP_SECONDS = 0.5
 MIN_BLOCKS = 8

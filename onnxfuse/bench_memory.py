@@ -15,7 +15,8 @@ import ml_dtypes
 import numpy as np
 
 from onnxfuse.parity import PROVIDERS
-from onnxfuse.sessions import Session, load_onnxruntime
+from onnxfuse.runtime import load_onnxruntime
+from onnxfuse.sessions import Session
 
 RUNS = 3
 

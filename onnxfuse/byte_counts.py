@@ -1,9 +1,11 @@
 """Numbers of bytes as polynomials in a model's symbolic dimensions."""
 
+import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -11,6 +13,7 @@ import onnx_graphsurgeon as gs
 _PLAIN_NAME = re.compile(r"[\w.]+|\?")
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _SHOWN_TERMS = 3
+_LONGEST_NAME = 10
 _ANONYMOUS = "unk__"  # names that shape inference makes up
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -51,11 +54,32 @@ class Bytes:
         """The number of bytes if no dimension is symbolic, else None."""
         return self.terms[()] if not any(self.terms.keys()) and not self.unknown else None
 
+    def at(self, sizes: Mapping[str, int]) -> "Bytes":
+        """The same with numbers for the dimensions that have a size in ``sizes``."""
+        found = Bytes(unknown=self.unknown)
+        for symbols, coefficient in self.terms.items():
+            known = math.prod(sizes[symbol] for symbol in symbols if symbol in sizes)
+            found._add_term(tuple(symbol for symbol in symbols if symbol not in sizes), coefficient * known)
+        return found
+
+    def at_least(self) -> str:
+        """For people: the number of bytes without what depends on unknown sizes: ``12.3 MB``, ``≥ 12.3 MB``."""
+        return ("" if self.constant() is not None else "≥ ") + format_bytes(self.terms[()])
+
+    def symbols(self) -> set[str]:
+        """The names of the dimensions."""
+        return {symbol for symbols in self.terms for symbol in symbols}
+
     def __str__(self) -> str:
-        """For people: ``12.3 MB + 4.1 kB·batch``; beyond three terms the rest is counted."""
+        """``text`` with the names that the dimensions have in the model."""
+        return self.text({})
+
+    def text(self, names: Mapping[str, str]) -> str:
+        """For people: ``12.3 MB + 4.1 kB·batch``; beyond three terms the rest is counted.  ``names`` has shorter names
+        for some dimensions."""
         ordered = sorted(self.terms.items(), key=lambda term: (-len(term[0]), -term[1], term[0]))
         ordered = [term for term in ordered if not term[0]] + [term for term in ordered if term[0]]
-        parts = [_term(symbols, coefficient) for symbols, coefficient in ordered[:_SHOWN_TERMS]]
+        parts = [_term(symbols, coefficient, names) for symbols, coefficient in ordered[:_SHOWN_TERMS]]
         if len(ordered) > _SHOWN_TERMS:
             parts.append(_counted(len(ordered) - _SHOWN_TERMS, "more term"))
         if self.unknown:
@@ -72,11 +96,12 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("s" if number != 1 else "")
 
 
-def _term(symbols: tuple[str, ...], coefficient: int) -> str:
+def _term(symbols: tuple[str, ...], coefficient: int, names: Mapping[str, str]) -> str:
     factors = [format_bytes(coefficient)]
     for symbol, power in Counter(symbols).items():
-        name = symbol if _PLAIN_NAME.fullmatch(symbol) else f"({symbol})"
-        factors.append(name + (str(power).translate(_SUPERSCRIPTS) if power > 1 else ""))
+        name = names.get(symbol, symbol)
+        exponent = str(power).translate(_SUPERSCRIPTS) if power > 1 else ""
+        factors.append((name if _PLAIN_NAME.fullmatch(name) else f"({name})") + exponent)
     return "·".join(factors)
 
 
@@ -89,6 +114,13 @@ def format_bytes(number: float) -> str:
     if unit == 0:
         return f"{number:.0f} B"
     return f"{number:.{0 if number >= 99.95 else 1}f} {_UNITS[unit]}"
+
+
+def short_names(symbols: Iterable[str]) -> dict[str, str]:
+    """``d0``, ``d1`` … for the dimensions whose names are too long for a formula."""
+    used = set(symbols)
+    free = (name for name in (f"d{number}" for number in count()) if name not in used)
+    return {symbol: next(free) for symbol in sorted(used) if len(symbol) > _LONGEST_NAME}
 
 
 def touched(node: gs.Node) -> Iterator[gs.Tensor]:

@@ -21,7 +21,7 @@ EXIT_OK = 0
 EXIT_PARITY = 1
 EXIT_ERROR = 2
 EXIT_INTERRUPT = 130
-EXIT_TERMINATED = 143
+_FATAL_SIGNALS = ("SIGTERM", "SIGHUP")
 
 _PIPED_WIDTH = 200  # a table that goes to a file or another program is not folded to the width of a terminal
 
@@ -75,8 +75,8 @@ The ratio is of the lower quartiles of the times; the interval encloses it in 95
 """
 
 _INSPECT = """\
-Print what is in MODEL: its signature, its fused nodes and their operators, the regions that
-'onnxfuse optimize' would fuse, and the elementwise nodes that are not fused, with the reason.
+Print what is in MODEL: its signature, its fused nodes and their operators, what 'onnxfuse optimize' would
+rewrite and fuse, and what it would not, with the reason.
 """
 
 _SHAPE_HELP = (
@@ -87,21 +87,25 @@ _SHAPE_HELP = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status; never raises, whatever happens."""
-    previous = signal.getsignal(signal.SIGTERM)
+    signals = [getattr(signal, name) for name in _FATAL_SIGNALS if hasattr(signal, name)]
+    previous = [signal.getsignal(number) for number in signals]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names in a model may not exist in the terminal's encoding
     try:
         try:
             if _is_main_thread():
-                signal.signal(signal.SIGTERM, _terminate)
+                for number, handler in zip(signals, previous, strict=True):
+                    if handler is not signal.SIG_IGN:  # as nohup asks for
+                        signal.signal(number, _terminate)
             return _guarded(argv)
         finally:
             if _is_main_thread():
-                signal.signal(signal.SIGTERM, previous)
-    except _Terminated:
+                for number, handler in zip(signals, previous, strict=True):
+                    signal.signal(number, handler)
+    except _Terminated as ended:
         _fail("terminated")
-        return EXIT_TERMINATED
+        return 128 + ended.signal
     except KeyboardInterrupt:
         _fail("interrupted")
         return EXIT_INTERRUPT
@@ -132,11 +136,15 @@ def _guarded(argv: Sequence[str] | None) -> int:
 
 
 class _Terminated(BaseException):
-    """SIGTERM as an exception, so that temporary files are removed."""
+    """A signal to end as an exception, so that temporary files are removed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.signal = number
 
 
-def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
-    raise _Terminated
+def _terminate(number: int, _frame: FrameType | None) -> NoReturn:
+    raise _Terminated(number)
 
 
 def _is_main_thread() -> bool:
@@ -237,6 +245,7 @@ def _add_optimize(commands: "argparse._SubParsersAction[_Parser]") -> None:
     parser.add_argument("output", metavar="OUT", type=Path, help="where to write the optimized model")
     _add_target(parser)
     _add_shape(parser)
+    _add_inputs(parser)
     parser.add_argument("--no-check", action="store_true", help="do not run and compare the models before writing")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write a report, by suffix .html or .json")
     parser.add_argument("--passes", metavar="A,B,…", help="the passes to run, in this order (default: all)")
@@ -250,12 +259,7 @@ def _add_check(commands: "argparse._SubParsersAction[_Parser]") -> None:
     _add_pair(parser)
     _add_target(parser)
     _add_shape(parser)
-    parser.add_argument(
-        "--inputs",
-        type=Path,
-        metavar="FILE|DIR",
-        help="an .npz file with an array for each input, or a directory of such files or of test_data_set_*",
-    )
+    _add_inputs(parser)
     parser.add_argument("--regions", action="store_true", help="also run every fused node alone")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(command=_check)
@@ -277,7 +281,9 @@ def _add_inspect(commands: "argparse._SubParsersAction[_Parser]") -> None:
     parser = _command(commands, "inspect", "show what is fused, what is not, and why", _INSPECT)
     parser.add_argument("model", metavar="MODEL", type=Path)
     _add_target(parser)
-    parser.add_argument("--all", action="store_true", help="list every node that is not fused, not some of each kind")
+    parser.add_argument(
+        "--all", action="store_true", help="list every node that is not fused or rewritten, not some of each kind"
+    )
     parser.add_argument("--program", metavar="NODE", help="print the program of one fused node")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.set_defaults(command=_inspect)
@@ -299,6 +305,16 @@ def _add_target(parser: _Parser) -> None:
 
 def _add_shape(parser: _Parser) -> None:
     parser.add_argument("--shape", action="append", default=[], metavar="INPUT=SHAPE", help=_SHAPE_HELP)
+
+
+def _add_inputs(parser: _Parser) -> None:
+    parser.add_argument(
+        "--inputs",
+        type=Path,
+        metavar="FILE|DIR",
+        help="what to compare on, in place of made-up inputs: an .npz file with an array for each input, or a "
+        "directory of such files or of test_data_set_*",
+    )
 
 
 def _count(text: str) -> int:
@@ -336,6 +352,7 @@ def _optimize(arguments: argparse.Namespace) -> int:
             None if arguments.passes is None else arguments.passes.split(","),
             shapes=parse_shapes(arguments.shape),
             check=not arguments.no_check,
+            inputs=arguments.inputs,
             fast_math=arguments.fast_math,
             output=arguments.output,
             overwrite=arguments.overwrite,
@@ -401,8 +418,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
     from onnxfuse.inspection import inspect, render_inspection
 
     with _Progress() as progress:
-        progress("reading and planning the model")
-        found = inspect(arguments.model, resolve_target(arguments.target))
+        found = inspect(arguments.model, resolve_target(arguments.target), progress)
     if arguments.program is not None:
         _write(found.program(arguments.program))
     elif arguments.json:

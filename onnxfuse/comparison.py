@@ -3,12 +3,13 @@
 An output is equal if its type and shape are, NaN stands in the same places, infinities have the same places
 and signs, and every finite element ``b`` of it is as near to the original's ``a`` as
 
-    |a - b| <= absolute * max|a| + relative * |a|          (max over the finite elements of the output)
+    |a - b| <= absolute * scale + relative * |a|          (scale: max|a| over the finite elements of the output)
 
 with, for eps the distance from 1 to the next number of the coarsest floating type that the model computes in,
 absolute = 84 eps (1e-5 in float32) and relative = 840 eps (1e-4 in float32), for 8- and 16-bit types 2 eps
 and 10 eps. Sums over thousands of products, and weights that an affine was folded into, round differently by
-some tens of eps of the largest partial sum; a wrong formula is off by more than 1e-4.  Integers, booleans and
+some tens of eps of the largest partial sum; a wrong formula is off by more than 1e-4.  The scale of a probability
+(an output of Sigmoid or Softmax) is at least 1: one of 1e-7 is as good a zero as any.  Integers, booleans and
 strings must be equal.
 """
 
@@ -19,6 +20,18 @@ import ml_dtypes
 import numpy as np
 
 from onnxfuse.sessions import Value
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What is known of an output besides its values: the coarsest floating type that the model computes in (None: the
+    output's own), and the least scale that it has by nature."""
+
+    coarsest: np.dtype | None = None
+    scale: float = 0.0
+
+
+NOTHING_KNOWN = Numbers()
 
 
 @dataclass
@@ -53,7 +66,8 @@ def precision(dtype: np.dtype) -> float:
 class Comparison:
     """One output compared.
 
-    ``reason`` is empty if it is equal within the tolerance.  ``excess`` is the largest error as a multiple of
+    ``reason`` is empty if it is equal within the tolerance.  ``largest`` is the largest finite magnitude in the
+    original's output, which the errors are to be seen against.  ``excess`` is the largest error as a multiple of
     the allowed error; ``mismatches`` counts the elements that differ where no error is allowed (integers,
     NaN, infinities). ``unstable`` marks an output that differs, but by no more than ONNX Runtime's own
     optimizations make it differ.
@@ -63,6 +77,7 @@ class Comparison:
     dtype: str = ""
     shape: tuple[int, ...] | None = None
     reason: str = ""
+    largest: float = 0.0
     max_abs: float = 0.0
     max_rel: float = 0.0
     max_ulp: int = 0
@@ -83,6 +98,7 @@ class Comparison:
             "shape": None if self.shape is None else list(self.shape),
             "ok": self.ok,
             "reason": self.reason,
+            "largest": self.largest,
             "max_abs": _json_number(self.max_abs),
             "max_rel": _json_number(self.max_rel),
             "max_ulp": self.max_ulp,
@@ -93,6 +109,7 @@ class Comparison:
     def merge(self, other: "Comparison") -> None:
         """Take over the worse of both numbers (the elements of a sequence, or the outputs of one region)."""
         self.reason = self.reason or other.reason
+        self.largest = max(self.largest, other.largest)
         self.max_abs = max(self.max_abs, other.max_abs)
         self.max_rel = max(self.max_rel, other.max_rel)
         self.max_ulp = max(self.max_ulp, other.max_ulp)
@@ -104,32 +121,32 @@ def _json_number(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def compare_values(name: str, expected: Value, actual: Value, coarsest: np.dtype | None = None) -> Comparison:
+def compare_values(name: str, expected: Value, actual: Value, numbers: Numbers = NOTHING_KNOWN) -> Comparison:
     """Compare what the original gives (``expected``) with what the optimized model gives (``actual``)."""
     if expected is None or actual is None:
         reason = "" if expected is None and actual is None else "only one of the models gives a value"
         return Comparison(name, "none", reason=reason, mismatches=bool(reason))
     if isinstance(expected, list) or isinstance(actual, list):
-        return _compare_lists(name, expected, actual, coarsest)
+        return _compare_lists(name, expected, actual, numbers)
     if isinstance(expected, dict) or isinstance(actual, dict):
-        return _compare_maps(name, expected, actual, coarsest)
-    return _compare_arrays(name, np.asarray(expected), np.asarray(actual), coarsest)
+        return _compare_maps(name, expected, actual, numbers)
+    return _compare_arrays(name, np.asarray(expected), np.asarray(actual), numbers)
 
 
-def _compare_lists(name: str, expected: Value, actual: Value, coarsest: np.dtype | None) -> Comparison:
+def _compare_lists(name: str, expected: Value, actual: Value, numbers: Numbers) -> Comparison:
     result = Comparison(name, "sequence")
     if not isinstance(expected, list) or not isinstance(actual, list) or len(expected) != len(actual):
         result.reason, result.mismatches = "the sequences differ in length", 1
         return result
     for index, (left, right) in enumerate(zip(expected, actual, strict=True)):
-        item = compare_values(f"{name}[{index}]", left, right, coarsest)
+        item = compare_values(f"{name}[{index}]", left, right, numbers)
         if item.reason:
             item.reason = f"element {index}: {item.reason}"
         result.merge(item)
     return result
 
 
-def _compare_maps(name: str, expected: Value, actual: Value, coarsest: np.dtype | None) -> Comparison:
+def _compare_maps(name: str, expected: Value, actual: Value, numbers: Numbers) -> Comparison:
     result = Comparison(name, "map")
     if not isinstance(expected, dict) or not isinstance(actual, dict) or expected.keys() != actual.keys():
         result.reason, result.mismatches = "the maps differ in their keys", 1
@@ -137,21 +154,21 @@ def _compare_maps(name: str, expected: Value, actual: Value, coarsest: np.dtype 
     for key, value in expected.items():
         # Maps hold float32, which Python's float holds exactly: it is no more precise than that.
         left, right = (np.float32(x) if isinstance(x, float) else x for x in (value, actual[key]))
-        item = compare_values(f"{name}[{key}]", left, right, coarsest)
+        item = compare_values(f"{name}[{key}]", left, right, numbers)
         if item.reason:
             item.reason = f"key {key}: {item.reason}"
         result.merge(item)
     return result
 
 
-def _compare_arrays(name: str, expected: np.ndarray, actual: np.ndarray, coarsest: np.dtype | None) -> Comparison:
+def _compare_arrays(name: str, expected: np.ndarray, actual: np.ndarray, numbers: Numbers) -> Comparison:
     result = Comparison(name, str(expected.dtype), expected.shape)
     if expected.dtype != actual.dtype:
         result.reason, result.mismatches = f"type {actual.dtype} instead of {expected.dtype}", 1
     elif expected.shape != actual.shape:
         result.reason, result.mismatches = f"shape {list(actual.shape)} instead of {list(expected.shape)}", 1
     elif precision(expected.dtype) > 0:
-        _compare_floats(result, expected, actual, coarsest)
+        _compare_floats(result, expected, actual, numbers)
     else:
         _compare_exact(result, expected, actual)
     return result
@@ -165,11 +182,11 @@ def _compare_exact(result: Comparison, expected: np.ndarray, actual: np.ndarray)
             result.max_abs = float(np.max(np.abs(expected.astype(np.float64) - actual.astype(np.float64))))
 
 
-def _compare_floats(result: Comparison, expected: np.ndarray, actual: np.ndarray, coarsest: np.dtype | None) -> None:
+def _compare_floats(result: Comparison, expected: np.ndarray, actual: np.ndarray, numbers: Numbers) -> None:
     if expected.dtype.kind == "c":
         expected = np.stack([expected.real, expected.imag])
         actual = np.stack([actual.real, actual.imag])
-    limits = tolerance(expected.dtype, coarsest)
+    limits = tolerance(expected.dtype, numbers.coarsest)
     left, right = expected.astype(np.float64), actual.astype(np.float64)
     finite = np.isfinite(left) & np.isfinite(right)
     # Where not both are finite, both must be NaN or the same infinity.
@@ -184,6 +201,7 @@ def _compare_floats(result: Comparison, expected: np.ndarray, actual: np.ndarray
     left, right = left[finite], right[finite]
     size = np.abs(left)
     error = np.abs(left - right)
+    result.largest = float(size.max())
     result.max_abs = float(error.max())
     result.max_ulp = int(ulp_distance(expected[finite], actual[finite]).max())
     nonzero = size > 0
@@ -191,7 +209,7 @@ def _compare_floats(result: Comparison, expected: np.ndarray, actual: np.ndarray
         result.max_rel = float((error[nonzero] / size[nonzero]).max())
     if result.max_abs == 0:
         return
-    allowed = limits.absolute * size.max() + limits.relative * size
+    allowed = limits.absolute * max(result.largest, numbers.scale) + limits.relative * size
     with np.errstate(divide="ignore", invalid="ignore"):
         excess = np.where(error == 0, 0.0, error / allowed)
     result.excess = float(excess.max())

@@ -21,8 +21,8 @@ from onnxfuse import tensor_data
 from onnxfuse.graph_import import attribute_value
 from onnxfuse.graph_ir import Graph, Initializer, LazySparseTensor, Node, walk
 from onnxfuse.graph_order import sorted_nodes
+from onnxfuse.runtime import DOMAIN
 
-FUSED_DOMAIN = "onnxfuse"
 FUSED_OPSET = 1
 INITIALIZER_IR_VERSION = 4
 """The first IR version in which an initializer need not be an input, and one that is can be overridden."""
@@ -69,10 +69,10 @@ class Export:
         skipped = {"graph", "functions", "ir_version", "opset_import"} | ({"training_info"} if light else set())
         _copy_fields(source, self.proto, skipped)
         domains = {node.domain for part in walk(graph) for node in part.nodes if _is_new(node) and node.domain}
-        fused = any(node.domain == FUSED_DOMAIN for part in walk(graph) for node in part.nodes)
+        fused = any(node.domain == DOMAIN for part in walk(graph) for node in part.nodes)
         if source.HasField("ir_version") or fused:
             self.proto.ir_version = max(source.ir_version, FUSED_IR_VERSION) if fused else source.ir_version
-        self._write_opsets(source, opsets, domains | ({FUSED_DOMAIN} if fused else set()))
+        self._write_opsets(source, opsets, domains | ({DOMAIN} if fused else set()))
         if source.HasField("graph"):
             self._write_graph(graph, self.proto.graph)
             if source.HasField("ir_version") and source.ir_version < INITIALIZER_IR_VERSION:
@@ -135,7 +135,7 @@ class Export:
         constants = self._write_initializers(graph, nodes, out, kept)
         written = {tensor.name for tensor in constants}
         self._write_values(graph, source, out, names, written)
-        _write_fused_outputs(nodes, out)
+        _write_output_types(nodes, out)
         added = {id(tensor) for tensor in constants} - self._visible
         self._visible |= added
         for node in nodes:
@@ -414,36 +414,31 @@ def _write_infos(
     for tensor in tensors:
         info = by_name.get(tensor.name) or by_id.get(id(tensor))
         if info is None:
-            out.append(_value_info(tensor))
+            out.append(value_info(tensor))
             continue
         out.append(info)
         if info.name != tensor.name:
             out[-1].name = tensor.name
 
 
-def _value_info(tensor: gs.Tensor) -> ValueInfoProto:
+def value_info(tensor: gs.Tensor) -> ValueInfoProto:
+    """The name, type and shape of a tensor, as far as they are known."""
     if tensor.dtype is None:
         return ValueInfoProto(name=tensor.name)
     data_type = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
     return onnx.helper.make_tensor_value_info(tensor.name, data_type, tensor.shape)
 
 
-def _write_fused_outputs(nodes: list[gs.Node], out: GraphProto) -> None:
-    """Write the types of fused nodes' outputs: ORT's custom ops cannot infer an unknown shape or rank 0.
-
-    Symbols that shape inference made up are left out.
-    """
-    described = {info.name for info in (*out.value_info, *out.output)}
+def _write_output_types(nodes: list[gs.Node], out: GraphProto) -> None:
+    """Write what nodes that passes made know of their outputs' types, where the graph does not have it."""
+    described = {info.name: info for info in (*out.value_info, *out.output)}
     for node in nodes:
-        if node.domain != FUSED_DOMAIN:
-            continue
-        for tensor in node.outputs:
-            if tensor.name and tensor.name not in described:
-                info = _value_info(tensor)
-                for dim in info.type.tensor_type.shape.dim:
-                    if dim.dim_param.startswith("unk__"):
-                        dim.Clear()
-                out.value_info.append(info)
+        for known in node.output_types if isinstance(node, Node) else ():
+            info = described.get(known.name)
+            if info is None:
+                out.value_info.append(known)
+            elif not info.HasField("type"):  # as the outputs of a body may be
+                info.type.CopyFrom(known.type)
 
 
 def _is_new(node: gs.Node) -> bool:

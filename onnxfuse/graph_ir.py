@@ -107,7 +107,8 @@ def decode_text(raw: bytes) -> str | bytes:
 class Node(gs.Node):
     """A node that also has an overload, a doc string and metadata, and is equal only to itself.
 
-    ``source`` is the NodeProto that it was imported from; it is never changed.  ``source_tensors`` are the
+    ``output_types`` describe outputs whose types cannot be inferred from the node; they go into the graph's
+    value_info.  ``source`` is the NodeProto that it was imported from; it is never changed.  ``source_tensors`` are the
     values of its tensor attributes, by attribute name, as they were imported.
     """
 
@@ -129,6 +130,7 @@ class Node(gs.Node):
         self.overload = overload
         self.doc_string = doc_string
         self.metadata = {} if metadata is None else metadata
+        self.output_types: list[onnx.ValueInfoProto] = []
         self.source = source
         self.source_tensors: dict[str, list[LazyTensor]] = {}
 

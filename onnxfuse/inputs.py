@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from onnxfuse.comparison import precision
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.sessions import SessionError, Value
 
@@ -267,10 +268,11 @@ def generate(
 ) -> Iterator[tuple[InputSet, list[Value]]]:
     """Made-up input sets on which ``run`` (of the original model) succeeds, each with the outputs it gave.
 
-    Three kinds: standard normal; uniform in [0, 1) as normalised images are, with a batch of two where the
-    batch is dynamic; and magnitudes spread from 0.001 to 30 with exact zeros.  Integers stay in a small
-    range, which shrinks until the model takes them (an index must not leave its table).  Raises OnnxfuseError
-    if nothing runs.
+    Three kinds: standard normal; a page of dark strokes on white where an input looks like an image (networks that
+    find things in images answer noise with next to nothing), uniform in [0, 1) for other inputs, with a batch of two
+    where the batch is dynamic; and magnitudes spread from 0.001 to 30 with exact zeros.  Integers stay in a small
+    range, which shrinks until the model takes them (an index must not leave its table).  Raises OnnxfuseError if
+    nothing runs.
     """
     failure = ""
     seen = set()
@@ -304,7 +306,9 @@ def _variations(
     if not specs:
         return
     pair = Sizes(2, sizes.channels, sizes.spatial, sizes.length)
-    for kind, batches in (("uniform", (pair, sizes)), ("spread", (sizes,))):
+    shapes_here = resolve_shapes(specs, shapes, sizes)
+    natural = "image" if any(_is_image(spec, shapes_here[spec.name]) for spec in specs) else "uniform"
+    for kind, batches in ((natural, (pair, sizes)), ("spread", (sizes,))):
         for batch in batches:
             inputs = make_inputs(specs, resolve_shapes(specs, shapes, batch), kind, bound)
             try:
@@ -355,7 +359,7 @@ def _is_integer(spec: InputSpec) -> bool:
 
 
 def make_inputs(specs: list[InputSpec], shapes: Shapes, kind: str, bound: int) -> InputSet:
-    """Values of the given kind ("normal", "uniform", "spread"), the same each time; integers in [0,
+    """Values of the given kind ("normal", "uniform", "image", "spread"), the same each time; integers in [0,
     bound)."""
     generator = np.random.default_rng([2024, len(kind), bound])
     feeds: dict[str, Value] = {}
@@ -372,6 +376,8 @@ def _values(spec: InputSpec, shape: tuple[int, ...], kind: str, bound: int, gene
     if spec.elem_type == onnx.TensorProto.STRING:
         return np.full(shape, "text", dtype=object)
     dtype = spec.dtype
+    if kind == "image" and _is_image(spec, shape):
+        return _page(shape, dtype, generator)
     if dtype.kind == "b":
         return np.asarray(generator.random(shape) < 0.5)
     if dtype.kind in "iu":
@@ -382,13 +388,38 @@ def _values(spec: InputSpec, shape: tuple[int, ...], kind: str, bound: int, gene
 
 
 def _floats(shape: tuple[int, ...], kind: str, generator: np.random.Generator) -> np.ndarray:
-    if kind == "uniform":
+    if kind in ("uniform", "image"):
         return generator.random(shape, dtype=np.float32)
     values = generator.standard_normal(shape, dtype=np.float32)
     if kind == "normal":
         return values
     magnitude = 10.0 ** generator.uniform(-3.0, 1.5, shape).astype(np.float32)
     return np.where(generator.random(shape) < 0.01, np.float32(0), np.sign(values) * magnitude)
+
+
+_CHANNELS = (1, 3, 4)
+
+
+def _is_image(spec: InputSpec, shape: tuple[int, ...]) -> bool:
+    if spec.kind != "tensor" or len(shape) != 4 or (shape[1] not in _CHANNELS and shape[3] not in _CHANNELS):
+        return False
+    return spec.elem_type == onnx.TensorProto.UINT8 or precision(spec.dtype) > 0
+
+
+def _page(shape: tuple[int, ...], dtype: np.dtype, generator: np.random.Generator) -> np.ndarray:
+    """Images of lines of dark strokes on white with a little noise, in about [-1, 1], or [0, 255] for bytes."""
+    batch, height, width = (shape[0], *shape[2:]) if shape[1] in _CHANNELS else shape[:3]
+    strokes = generator.random((batch, -(-height // 12), -(-width // 2))) < 0.5
+    ink = strokes.repeat(12, axis=1).repeat(2, axis=2)[:, :height, :width]
+    ink &= (np.arange(height) % 12 < 8)[:, None]
+    margin = width // 8
+    ink &= (np.arange(width) >= margin) & (np.arange(width) < width - margin)
+    page = np.where(ink, np.float32(-0.9), np.float32(0.9))
+    image = np.broadcast_to(np.expand_dims(page, 1 if shape[1] in _CHANNELS else 3), shape)
+    image = image + np.float32(0.03) * generator.standard_normal(shape, dtype=np.float32)
+    if dtype == np.uint8:
+        image = np.clip(127.5 + 127.5 * image, 0, 255)
+    return np.asarray(image).astype(dtype)
 
 
 def _integers(spec: InputSpec, shape: tuple[int, ...], bound: int, generator: np.random.Generator) -> np.ndarray:

@@ -1,15 +1,24 @@
-"""What is in a model: its signature, its fused nodes, and for each elementwise node that is not fused the
-reason."""
+"""What is in a model: its signature, its fused nodes, what ``optimize`` would do, and why it would not do more."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.inputs import input_specs, value_spec
-from onnxfuse.report import FusedRegion, LeftAlone, add_row, group_by_reason, plural, printable, simple_table
+from onnxfuse.report import (
+    FusedRegion,
+    LeftAlone,
+    Report,
+    add_row,
+    group_by_reason,
+    plural,
+    printable,
+    simple_table,
+)
+from onnxfuse.runtime import DOMAIN
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -17,16 +26,16 @@ if TYPE_CHECKING:
 
     from onnxfuse.graph import Model
 
-FUSED_DOMAIN = "onnxfuse"
 _SHOWN_NAMES = 3
+_SHOWN_REFUSALS = 5
 
 
 @dataclass
 class Inspection:
     """The content of a model.
 
-    ``fused`` are the fused nodes that are in it, ``fusible`` the regions that ``onnxfuse optimize`` would
-    fuse, ``left_alone`` the elementwise nodes that neither holds.
+    ``fused`` are the fused nodes that are in it.  ``plan`` is what ``onnxfuse optimize`` would do: its rewrites, the
+    regions that it would fuse, and the elementwise nodes that it would leave alone.
     """
 
     path: str
@@ -38,39 +47,37 @@ class Inspection:
     nodes: int
     operators: dict[str, int]
     fused: list[FusedRegion] = field(default_factory=list)
-    fusible: list[FusedRegion] = field(default_factory=list)
-    left_alone: list[LeftAlone] = field(default_factory=list)
+    plan: Report = field(default_factory=Report)
 
     def program(self, name: str) -> str:
         """The program of the fused node ``name`` (or of a region by its overload).  OnnxfuseError if there is
         none."""
-        for region in [*self.fused, *self.fusible]:
+        for region in [*self.fused, *self.plan.fused]:
             if name in (region.name, region.overload):
                 return region.program
-        known = ", ".join(region.name for region in self.fused[:_SHOWN_NAMES]) or "none"
+        known = _listed([region.name for region in [*self.fused, *self.plan.fused]]) or "none"
         raise OnnxfuseError(f"no fused node {name!r} in {self.path}; there are: {known}")
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as JSON takes them."""
+        """The fields as JSON takes them; ``plan`` has the parts of a report that are known without running it."""
+        plan = self.plan.to_json()
         return {
             **vars(self),
             "fused": [region.to_json() for region in self.fused],
-            "fusible": [region.to_json() for region in self.fusible],
-            "left_alone": [dict(vars(item)) for item in self.left_alone],
+            "plan": {what: plan[what] for what in ("rewrites", "fused", "left_alone", "refusals")},
         }
 
 
-def inspect(path: Path, target: str = "cpu") -> Inspection:
-    """Read a model and plan it as ``optimize`` would, changing nothing.  Raises OnnxfuseError for a bad
-    file."""
+def inspect(path: Path, target: str = "cpu", progress: Callable[[str], None] = lambda message: None) -> Inspection:
+    """Read a model, and run the passes of ``optimize`` on it in memory.  Raises OnnxfuseError for a bad file."""
     from onnxfuse.model_io import load
-    from onnxfuse.planner import explain
+    from onnxfuse.passes import PassContext, resolve
 
+    progress("reading the model")
     model = load(path)
     proto = model.to_proto()
-    fusible, left_alone = explain(model, target)
     nodes = [node for graph in model.graphs() for node in graph.nodes]
-    return Inspection(
+    found = Inspection(
         path=str(path),
         ir_version=proto.ir_version,
         opsets={opset.domain: opset.version for opset in proto.opset_import},
@@ -80,18 +87,22 @@ def inspect(path: Path, target: str = "cpu") -> Inspection:
         nodes=len(nodes),
         operators=dict(Counter(node.op for node in nodes).most_common()),
         fused=list(_fused(model)),
-        fusible=fusible,
-        left_alone=left_alone,
+        plan=Report(str(path), target),
     )
+    context = PassContext(target=target, report=found.plan, progress=progress)
+    for step in resolve():
+        progress(f"pass {step.name}")
+        step.run(model, context)
+    return found
 
 
 def _fused(model: "Model") -> Iterator[FusedRegion]:
     for graph in model.graphs():
         for node in graph.nodes:
-            if node.domain != FUSED_DOMAIN:
+            if node.domain != DOMAIN:
                 continue
             overload = getattr(node, "overload", "")
-            function = model.functions.get((FUSED_DOMAIN, node.op, overload))
+            function = model.functions.get((DOMAIN, node.op, overload))
             body = function.node if function is not None else ()
             program = node.attrs.get("program", "")
             yield FusedRegion(
@@ -120,14 +131,41 @@ def render_inspection(found: Inspection, every_node: bool = False) -> "Renderabl
     parts: list[RenderableType] = [Text(printable(line)) for line in summary]
     if found.fused:
         parts.append(_regions("fused node", found.fused))
-    if found.fusible:
-        parts.append(_regions("optimize would fuse", found.fusible))
-    if found.left_alone:
-        table = _left_alone_nodes(found.left_alone) if every_node else _left_alone_reasons(found.left_alone)
-        parts.append(table)
-    if not (found.fused or found.fusible or found.left_alone):
+    plan = found.plan
+    if plan.rewrites:
+        parts.append(_rewrites(plan))
+    if plan.fused:
+        parts.append(_regions("optimize would fuse", plan.fused))
+    if plan.left_alone:
+        parts.append(_left_alone_nodes(plan.left_alone) if every_node else _left_alone_reasons(plan.left_alone))
+    if plan.refusals:
+        parts.append(_refusals(plan, every_node))
+    if not (found.fused or plan.fused or plan.left_alone):
         parts.append(Text("no elementwise nodes"))
     return Group(*parts)
+
+
+def _rewrites(plan: Report) -> "Table":
+    table = simple_table("optimize would rewrite", "places", "for example")
+    for rule, rewrites in plan.rewrites_by_rule():
+        add_row(table, rule, str(len(rewrites)), _listed(list(rewrites[0].nodes)))
+    return table
+
+
+def _refusals(plan: Report, every_node: bool) -> "RenderableType":
+    """The rules that matched and did not apply, by reason; of many reasons the most frequent."""
+    from rich.console import Group
+    from rich.text import Text
+
+    groups = plan.refusals_by_reason()
+    shown = groups if every_node else groups[:_SHOWN_REFUSALS]
+    table = simple_table("not rewritten by", "because", "places", "for example")
+    for (rule, reason), items in shown:
+        names = [item.node for item in items]
+        add_row(table, rule, reason, str(len(items)), ", ".join(names) if every_node else _listed(names))
+    if len(shown) == len(groups):
+        return table
+    return Group(table, Text(f"and {plural(len(groups) - len(shown), 'more reason')}: --all lists them"))
 
 
 def _left_alone_nodes(items: list[LeftAlone]) -> "Table":

@@ -65,6 +65,11 @@ def load_proto(proto: ModelProto, *, path: str | Path | None = None, shapes: inf
     return model
 
 
+def check_output(path: str | Path, source: str | Path | None, *, overwrite: bool = False) -> None:
+    """Raise OnnxfuseError, before any work is done, for an output path that ``save`` would refuse."""
+    _refuse(Path(path), None if source is None else Path(source), overwrite, [])
+
+
 def save(
     model: Model,
     path: str | Path,
@@ -154,10 +159,14 @@ def _check_structure(light: Export) -> None:
         if info.type.HasField("tensor_type") and not tensor_type.HasField("shape"):
             tensor_type.shape.SetInParent()
             without_shape.append(tensor_type)
+    # It also wants a name of the graph; ONNX Runtime does not.
+    name = light.proto.graph.name
+    light.proto.graph.name = name or "graph"
     try:
         onnx.checker.check_model(light.proto.SerializeToString())
     except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
         raise OnnxfuseError(f"not a valid ONNX model: {_one_line(error)}") from error
+    light.proto.graph.name = name
     for tensor, original in zip(light.stripped, dims, strict=True):
         tensor.dims[:] = original
     for tensor_type in without_shape:

@@ -10,17 +10,17 @@ Runtime alone makes at least half as large a difference, the output counts as un
 not as an error.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import ml_dtypes
-import numpy as np
 import onnx
 
-from onnxfuse.comparison import Comparison, compare_values, precision
+from onnxfuse.comparison import Comparison, Numbers, compare_values
 from onnxfuse.errors import OnnxfuseError, ParityError
+from onnxfuse.graph_export import onnx_graphs
 from onnxfuse.inputs import InputSet, InputSpec, Shapes, check_shapes, generate, input_specs, read_inputs
+from onnxfuse.numerics import output_numbers
 from onnxfuse.sessions import Session, SessionError, Value, has_fused_nodes
 
 PROVIDERS = {
@@ -141,7 +141,7 @@ def compare(
     check_shapes(specs, shapes)
     _check_signature(original_proto, optimized_proto)
     providers = PROVIDERS[target]
-    coarsest = coarsest_type(original_proto)
+    numbers = output_numbers(original_proto)
 
     progress("running the original")
     expected = _run_original(original, specs, inputs, shapes, providers)
@@ -149,10 +149,10 @@ def compare(
     fused = has_fused_nodes(optimized_proto)
     for library in (True, False) if fused else (False,):
         progress("running the optimized model" + (" without the onnxfuse library" if fused and not library else ""))
-        result.sets += _run_optimized(optimized, expected, providers, library, coarsest)
+        result.sets += _run_optimized(optimized, expected, providers, library, numbers)
     if any(output.reason for output in result.outputs()):
         progress("running the original without ONNX Runtime's optimizations")
-        _mark_unstable(original, expected, providers, result, coarsest)
+        _mark_unstable(original, expected, providers, result, numbers)
     if fused and (regions or not result.ok):
         from onnxfuse.region_parity import compare_regions
 
@@ -178,6 +178,15 @@ def read_proto(path: Path) -> onnx.ModelProto:
     return model
 
 
+def foreign_domains(path: Path) -> set[str]:
+    """The domains of operators, in any graph of the model, that are neither ONNX's nor the model's own functions."""
+    model = read_proto(path)
+    own = {(function.domain, function.name) for function in model.functions}
+    nodes = [node for graph in onnx_graphs(model.graph) for node in graph.node]
+    nodes += [node for function in model.functions for node in function.node]
+    return {node.domain for node in nodes if (node.domain, node.op_type) not in own} - {"", "ai.onnx", "ai.onnx.ml"}
+
+
 def _check_signature(original: onnx.ModelProto, optimized: onnx.ModelProto) -> None:
     for what, left, right in (
         ("inputs", input_specs(original), input_specs(optimized)),
@@ -195,6 +204,10 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(names) or "none"
 
 
+class UnloadableError(OnnxfuseError):
+    """ONNX Runtime does not take the original model, so nothing can be compared with it."""
+
+
 Expected = list[tuple[InputSet, list[Value]]]
 
 
@@ -204,7 +217,7 @@ def _run_original(
     try:
         session = Session(path, providers=providers)
     except SessionError as error:
-        raise OnnxfuseError(f"ONNX Runtime cannot load {path}: {error}") from error
+        raise UnloadableError(f"ONNX Runtime cannot load {path}: {error}") from error
     if inputs is None:
         return list(generate(specs, session.run, shapes))
     expected = []
@@ -217,7 +230,7 @@ def _run_original(
 
 
 def _run_optimized(
-    path: Path, expected: Expected, providers: tuple[str, ...], library: bool, coarsest: np.dtype | None
+    path: Path, expected: Expected, providers: tuple[str, ...], library: bool, numbers: Mapping[str, Numbers]
 ) -> list[SetResult]:
     how = " with the onnxfuse library" if library else ""
     results = []
@@ -226,7 +239,7 @@ def _run_optimized(
         for inputs, values in expected:
             actual = session.run(inputs.feeds)
             outputs = [
-                compare_values(name, left, right, coarsest)
+                compare_values(name, left, right, numbers[name])
                 for name, left, right in zip(session.output_names, values, actual, strict=True)
             ]
             results.append(SetResult(inputs.label, inputs.shapes(), outputs, library))
@@ -240,7 +253,7 @@ def _mark_unstable(
     expected: Expected,
     providers: tuple[str, ...],
     result: ParityResult,
-    coarsest: np.dtype | None,
+    numbers: Mapping[str, Numbers],
 ) -> None:
     try:
         session = Session(path, providers=providers, optimized=False)
@@ -250,7 +263,7 @@ def _mark_unstable(
     for number, compared in enumerate(result.sets):
         index = number % len(expected)
         for output, left, right in zip(compared.outputs, expected[index][1], own[index], strict=True):
-            noise = compare_values(output.name, left, right, coarsest)
+            noise = compare_values(output.name, left, right, numbers[output.name])
             if output.reason and noise.reason and _within(output, noise):
                 output.unstable = True
                 warning = (
@@ -263,43 +276,3 @@ def _mark_unstable(
 
 def _within(output: Comparison, noise: Comparison) -> bool:
     return output.mismatches <= 2 * noise.mismatches and output.excess <= max(1.0, 2 * noise.excess)
-
-
-# --- the types that a model computes in ---
-
-_FLOATS: dict[int, np.dtype] = {
-    onnx.TensorProto.DOUBLE: np.dtype(np.float64),
-    onnx.TensorProto.FLOAT: np.dtype(np.float32),
-    onnx.TensorProto.FLOAT16: np.dtype(np.float16),
-    onnx.TensorProto.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
-}
-_STORAGE_READERS = ("Cast", "CastLike", "DequantizeLinear")
-
-
-def coarsest_type(model: onnx.ModelProto) -> np.dtype | None:
-    """The floating type with the fewest digits in which the model seems to compute.
-
-    Told by inputs, initializers and constants, except those that a node only converts from (weights stored in
-    half precision do not make a model compute in it), and by the types that nodes convert to.
-    """
-    types: set[int] = set()
-    graphs = [model.graph]
-    nodes: list[onnx.NodeProto] = [node for function in model.functions for node in function.node]
-    while graphs:
-        graph = graphs.pop()
-        computed = {name for node in graph.node if node.op_type not in _STORAGE_READERS for name in node.input}
-        types |= {tensor.data_type for tensor in graph.initializer if tensor.name in computed}
-        types |= {value.type.tensor_type.elem_type for value in graph.input if value.name in computed}
-        for node in graph.node:
-            nodes.append(node)
-            for attribute in node.attribute:
-                graphs += [attribute.g] if attribute.HasField("g") else []
-                graphs += attribute.graphs
-    for node in nodes:
-        for attribute in node.attribute:
-            if node.op_type == "Cast" and attribute.name == "to":
-                types.add(attribute.i)
-            elif node.op_type == "Constant" and attribute.name == "value":
-                types.add(attribute.t.data_type)
-    floats = [_FLOATS[kind] for kind in types if kind in _FLOATS]
-    return max(floats, key=precision, default=None)

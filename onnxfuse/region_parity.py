@@ -13,9 +13,11 @@ from onnx import helper
 
 from onnxfuse.comparison import Comparison, compare_values
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.graph_export import onnx_graphs
 from onnxfuse.inputs import InputSet
 from onnxfuse.parity import Progress, RegionResult
-from onnxfuse.sessions import DOMAIN, Session, SessionError, Value
+from onnxfuse.runtime import DOMAIN
+from onnxfuse.sessions import Session, SessionError, Value
 
 _BATCH = 8  # nodes whose inputs are held in memory at once
 
@@ -36,7 +38,7 @@ def compare_regions(
         progress(f"fused nodes {start + 1} to {start + len(batch)} of {len(nodes)}")
         values = _tap(path, model, batch, inputs, providers)
         results += [_compare_region(model, node, values, providers) for node in batch]
-    for graph in _subgraphs(model.graph):
+    for graph in list(onnx_graphs(model.graph))[1:]:
         for node in graph.node:
             if node.domain == DOMAIN:
                 results.append(RegionResult(_label(node), Comparison(_label(node)), "in a subgraph: not run alone"))
@@ -106,13 +108,3 @@ def region_model(model: onnx.ModelProto, node: onnx.NodeProto, feeds: dict[str, 
 
 def _label(node: onnx.NodeProto) -> str:
     return node.name or node.overload
-
-
-def _subgraphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
-    found = []
-    for node in graph.node:
-        for attribute in node.attribute:
-            bodies = [attribute.g] if attribute.HasField("g") else []
-            for body in [*bodies, *attribute.graphs]:
-                found += [body, *_subgraphs(body)]
-    return found

@@ -1,7 +1,8 @@
 """What an optimization did: the data that passes collect, and its forms for programs (JSON) and terminals."""
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -9,8 +10,9 @@ if TYPE_CHECKING:
 
     from onnxfuse.bench import BenchResult
     from onnxfuse.byte_counts import Bytes
+    from onnxfuse.comparison import Comparison
     from onnxfuse.parity import ParityResult
-    from onnxfuse.statistics import Statistics
+    from onnxfuse.statistics import Example, Statistics
 
 
 _MANY_ULP = 100_000
@@ -35,11 +37,12 @@ class FusedRegion:
     shape: list[int | str | None] | None = None
     bytes_saved: "Bytes | None" = None
 
-    def describe_shape(self) -> str:
-        """``[1, 64, h, w]``; ``?`` if the rank is unknown."""
+    def describe_shape(self, names: Mapping[str, str] | None = None) -> str:
+        """``[1, 64, h, w]``; ``?`` if the rank is unknown.  ``names`` has shorter names for some dimensions."""
         if self.shape is None:
             return "?"
-        return f"[{', '.join(dimension(dim) for dim in self.shape)}]"
+        dims = [dimension(dim) for dim in self.shape]
+        return f"[{', '.join((names or {}).get(dim, dim) for dim in dims)}]"
 
     def to_json(self) -> dict[str, object]:
         """The fields as JSON takes them."""
@@ -79,18 +82,30 @@ class LeftAlone:
     reason: str
 
 
-def group_by_reason(items: list[LeftAlone]) -> list[tuple[str, list[LeftAlone]]]:
-    """The nodes left alone by reason, the most frequent reason first."""
-    groups: dict[str, list[LeftAlone]] = {}
+Item = TypeVar("Item")
+Key = TypeVar("Key", str, tuple[str, str])
+
+
+def group(items: Iterable[Item], key: Callable[[Item], Key]) -> list[tuple[Key, list[Item]]]:
+    """The items by their keys, the most frequent key first."""
+    groups: dict[Key, list[Item]] = {}
     for item in items:
-        groups.setdefault(item.reason, []).append(item)
-    return sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+        groups.setdefault(key(item), []).append(item)
+    return sorted(groups.items(), key=lambda entry: (-len(entry[1]), entry[0]))
+
+
+def group_by_reason(items: Iterable[LeftAlone]) -> list[tuple[str, list[LeftAlone]]]:
+    """The nodes left alone by reason, the most frequent reason first."""
+    return group(items, lambda item: item.reason)
 
 
 @dataclass
 class Report:
-    """Collects what passes do.  ``before`` and ``after`` are the model's static counts, ``parity`` the
-    comparison."""
+    """Collects what passes do.
+
+    ``before`` and ``after`` are the model's static counts, ``example`` those for the shapes that it was checked with,
+    if it has dynamic dimensions, and ``parity`` is the comparison.
+    """
 
     model: str = ""
     target: str = "cpu"
@@ -101,6 +116,7 @@ class Report:
     warnings: list[str] = field(default_factory=list)
     before: "Statistics | None" = None
     after: "Statistics | None" = None
+    example: "Example | None" = None
     parity: "ParityResult | None" = None
     seconds: float = 0.0
 
@@ -125,48 +141,84 @@ class Report:
         if message not in self.warnings:
             self.warnings.append(message)
 
-    def rows(self) -> list[tuple[str, str, str]]:
-        """The before/after table: what, before, after."""
+    def rewrites_by_rule(self) -> list[tuple[str, list[Rewrite]]]:
+        """The rewrites by rule, the most frequent first."""
+        return group(self.rewrites, lambda item: item.rule)
+
+    def refusals_by_reason(self) -> list[tuple[tuple[str, str], list[Refusal]]]:
+        """The refusals by rule and reason, the most frequent first."""
+        return group(self.refusals, lambda item: (item.rule, item.reason))
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """The before/after table: what, before, after, and the change in per cent where both are numbers."""
         if self.before is None or self.after is None:
             return []
-        before, after = self.before, self.after
-        return [
-            ("nodes", str(before.nodes), str(after.nodes)),
-            ("kernel launches", str(before.launches), str(after.launches)),
-            ("intermediate tensors", str(before.intermediate_tensors), str(after.intermediate_tensors)),
-            ("bytes moved, elementwise", str(before.bytes_elementwise), str(after.bytes_elementwise)),
-            ("bytes moved, all", str(before.bytes_total), str(after.bytes_total)),
+        before, after = (self.before, self.after) if self.example is None else (self.example.before, self.example.after)
+        rows = [
+            _count_row("nodes", before.nodes, after.nodes),
+            _count_row("kernel launches", before.launches, after.launches),
+            _count_row("intermediate tensors", before.intermediate_tensors, after.intermediate_tensors),
         ]
+        for what, left, right in (
+            ("bytes moved, elementwise", before.bytes_elementwise, after.bytes_elementwise),
+            ("bytes moved, all", before.bytes_total, after.bytes_total),
+        ):
+            change = _change(left.constant(), right.constant())
+            rows.append((what, left.at_least(), right.at_least(), change))
+        return rows
+
+    def symbol_names(self) -> dict[str, str]:
+        """Short names for the dimensions with long ones that the counts depend on."""
+        from onnxfuse.byte_counts import short_names
+
+        symbols = {dim for region in self.fused for dim in region.shape or () if isinstance(dim, str)}
+        for counts in (self.before, self.after):
+            symbols |= counts.bytes_total.symbols() if counts else set()
+        return short_names(symbol for symbol in symbols if dimension(symbol) != "?")
 
     def largest_error(self) -> str:
-        """The largest error that the parity check saw, in words."""
+        """The largest error that the parity check saw, as a number for a table."""
+        worst = None if self.parity is None else self.parity.worst()
         if self.parity is None:
             return "not checked"
+        return f"{worst.max_abs:.2g}" if worst and (worst.max_abs or worst.mismatches) else "none"
+
+    def describe_check(self) -> str:
+        """One sentence: what was compared, and how near the outputs are."""
+        if self.parity is None:
+            return "Not checked against the original."
+        count = plural(len({compared.label for compared in self.parity.sets}), "set")
+        how = f"Checked on {count} of inputs"
+        if len({compared.library for compared in self.parity.sets}) > 1:
+            how += ", with and without the library"
         worst = self.parity.worst()
-        if worst is None:
-            return "no outputs"
-        if worst.max_abs == 0 and worst.mismatches == 0:
-            return "none: every output is identical"
-        return describe_error(worst.max_abs, worst.max_rel, worst.max_ulp) + f" (output {worst.name})"
+        if worst is None or (worst.max_abs == 0 and worst.mismatches == 0):
+            return f"{how}: every output is identical."
+        return f"{how}: within {describe_error(worst)} (output {worst.name})."
+
+    def describe_sizes(self) -> str:
+        """One sentence: which shapes the bytes are for; empty if the model has no dynamic dimensions."""
+        return f"Bytes are counted for {self.example.describe()}." if self.example and self.example.shapes else ""
 
     def summary(self) -> str:
         """One line: how many nodes became how many."""
         ops = sum(len(region.ops) for region in self.fused)
         if not self.fused:
-            return f"nothing fused; {plural(len(self.rewrites), 'rewrite')}"
-        return f"{plural(ops, 'node')} fused into {len(self.fused)}; {plural(len(self.rewrites), 'rewrite')}"
+            return f"Nothing fused, {plural(len(self.rewrites), 'rewrite')}."
+        return f"{plural(ops, 'node')} fused into {len(self.fused)}, {plural(len(self.rewrites), 'rewrite')}."
 
     def to_json(self) -> dict[str, Any]:
         """The whole report as JSON takes it.
 
         ``schema`` is 1.  ``before`` and ``after``: ``nodes``, ``launches``, ``intermediate_tensors``,
         ``bytes_elementwise`` and ``bytes_total`` (each with ``text``, ``terms`` of ``bytes`` times ``dims``,
-        and ``unknown_tensors``).  ``fused``: one object a fused node, with the fields of
+        and ``unknown_tensors``).  ``example``: null, or ``shapes`` (of inputs) and the counts ``before`` and ``after``
+        for them.  ``fused``: one object a fused node, with the fields of
         FusedRegion.  ``rewrites``: ``rule``, ``nodes``.  ``refusals``: ``rule``, ``node``,
         ``reason``.  ``left_alone``: ``node``, ``op``, ``reason``.  ``parity``: null if not checked, else
         ``ok``, ``sets`` (``inputs``, ``shapes``, ``library``, ``outputs``), ``regions``, ``warnings``; an
-        output or region has ``name``, ``dtype``, ``shape``, ``ok``, ``reason``, ``max_abs``, ``max_rel``,
-        ``max_ulp``, ``mismatches``, ``unstable``.
+        output or region has ``name``, ``dtype``, ``shape``, ``ok``, ``reason``, ``largest``, ``max_abs``,
+        ``max_rel``, ``max_ulp``, ``mismatches``, ``unstable``.
         """
         return {
             "schema": 1,
@@ -175,6 +227,7 @@ class Report:
             "seconds": round(self.seconds, 3),
             "before": self.before.to_json() if self.before else None,
             "after": self.after.to_json() if self.after else None,
+            "example": self.example.to_json() if self.example else None,
             "fused": [region.to_json() for region in self.fused],
             "rewrites": [{"rule": item.rule, "nodes": list(item.nodes)} for item in self.rewrites],
             "refusals": [dict(vars(item)) for item in self.refusals],
@@ -194,10 +247,28 @@ def plural(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
-def describe_error(max_abs: float, max_rel: float, max_ulp: int) -> str:
-    """``1.2e-07 absolute, 3e-06 relative, 2 ulp``; near zero, ulp are too many to mean anything."""
-    ulp = f", {max_ulp} ulp" if max_ulp < _MANY_ULP else ""
-    return f"{max_abs:.2g} absolute, {max_rel:.2g} relative{ulp}"
+def describe_error(found: "Comparison") -> str:
+    """``1.2e-07, 2 ulp, of values up to 0.98``."""
+    ulp = f", {found.max_ulp} ulp," if found.max_ulp < _MANY_ULP else ""
+    return f"{found.max_abs:.2g}{ulp} of values up to {found.largest:.2g}"
+
+
+def error_columns(found: "Comparison") -> tuple[str, str, str]:
+    """Largest error, that in ulp, and largest value; near zero, ulp are too many to mean anything."""
+    ulp = str(found.max_ulp) if found.max_ulp < _MANY_ULP else "-"
+    return f"{found.max_abs:.2g}", ulp, f"{found.largest:.2g}"
+
+
+def _count_row(what: str, before: int, after: int) -> tuple[str, str, str, str]:
+    return what, f"{before:,}", f"{after:,}", _change(before, after)
+
+
+def _change(before: int | None, after: int | None) -> str:
+    """``-74 %``."""
+    if not before or after is None:
+        return ""
+    percent = 100 * (after - before) / before
+    return f"{percent:+.{1 if -100 < percent < -99 else 0}f} %" if after != before else "0 %"
 
 
 def render_optimization(report: Report) -> "RenderableType":
@@ -205,15 +276,13 @@ def render_optimization(report: Report) -> "RenderableType":
     from rich.console import Group
     from rich.text import Text
 
-    table = simple_table("", "before", "after")
+    table = simple_table("", "before", "after", "change", numbers=True)
     for row in report.rows():
         add_row(table, *row)
-    add_row(table, "largest error", "", report.largest_error())
-    lines = [Text(report.summary())]
-    if any("?" in cell for row in report.rows() for cell in row):
-        lines.append(Text("? is a size that has no name in the model; with --shape the counts are numbers"))
-    lines += [Text(f"warning: {printable(warning)}", style="yellow") for warning in report.warnings]
-    return Group(table, *lines)
+    add_row(table, "largest error", "", report.largest_error(), "")
+    lines = [Text(printable(line)) for line in (report.summary(), report.describe_check(), report.describe_sizes())]
+    warnings = [Text(f"warning: {printable(warning)}", style="yellow") for warning in report.warnings]
+    return Group(table, *(line for line in lines if line.plain), *warnings)
 
 
 def render_parity(result: "ParityResult") -> "RenderableType":
@@ -222,20 +291,19 @@ def render_parity(result: "ParityResult") -> "RenderableType":
     from rich.console import Group
     from rich.text import Text
 
-    table = simple_table("output", "inputs", "run", "max abs", "max rel", "max ulp", "result")
+    table = simple_table("output", "inputs", "run", "largest error", "in ulp", "largest value", "result")
     for compared in result.sets:
         run = "library" if compared.library else "plain"
         for output in compared.outputs:
             verdict = "equal" if not output.reason else ("unstable" if output.unstable else "DIFFERS")
-            numbers = (f"{output.max_abs:.2g}", f"{output.max_rel:.2g}", str(output.max_ulp))
-            add_row(table, output.name, compared.label, run, *numbers, verdict)
+            add_row(table, output.name, compared.label, run, *error_columns(output), verdict)
     parts: list[RenderableType] = [table]
     if result.regions:
-        regions = simple_table("fused node", "max abs", "max ulp", "result")
+        regions = simple_table("fused node", "largest error", "in ulp", "largest value", "result")
         for region in result.regions:
             found = region.comparison
             verdict = region.note or ("equal" if region.ok else f"DIFFERS: {found.reason}")
-            add_row(regions, region.node, f"{found.max_abs:.2g}", str(found.max_ulp), verdict)
+            add_row(regions, region.node, *error_columns(found), verdict)
         parts.append(regions)
     parts += [Text(f"warning: {printable(warning)}", style="yellow") for warning in result.warnings]
     return Group(*parts)
@@ -249,7 +317,7 @@ def render_bench(result: "BenchResult") -> "RenderableType":
     from onnxfuse.byte_counts import format_bytes
 
     left, right = result.original, result.optimized
-    table = simple_table("", "original", "optimized", "original / optimized")
+    table = simple_table("", "original", "optimized", "original / optimized", numbers=True)
     ratio = f"{result.ratio:.3f}  ({result.low:.3f} to {result.high:.3f})"
     add_row(table, "time of a run", f"{left.quartile:.3f} ms", f"{right.quartile:.3f} ms", ratio)
     loads = f"{left.load:.1f} ms", f"{right.load:.1f} ms", f"{left.load / right.load:.2f}"
@@ -262,15 +330,15 @@ def render_bench(result: "BenchResult") -> "RenderableType":
     return Group(table, *(Text(printable(note)) for note in notes))
 
 
-def simple_table(*columns: str) -> "Table":
-    """A table in the house style; the first column is on the left, as text."""
+def simple_table(*columns: str, numbers: bool = False) -> "Table":
+    """A table in the house style; ``numbers`` aligns all columns but the first on the right."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(Text(column), overflow="fold")
+    for index, column in enumerate(columns):
+        table.add_column(Text(column), overflow="fold", justify="right" if numbers and index else "left")
     return table
 
 

@@ -3,9 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable
 from html import escape
+from pathlib import PurePath
 
+from onnxfuse import __version__
 from onnxfuse.byte_counts import Bytes
-from onnxfuse.report import FusedRegion, Report, group_by_reason, plural, printable
+from onnxfuse.report import FusedRegion, Report, error_columns, group_by_reason, plural, printable
 
 _MOST_ROWS = 2000  # a browser shows a page of a few thousand rows; the JSON report holds all of them
 
@@ -24,6 +26,8 @@ p.soft, td.soft { color: var(--soft); } .bad { color: var(--bad); } .good { colo
 th, td { text-align: left; vertical-align: top; padding: .35rem .7rem .35rem 0; overflow-wrap: anywhere;
   border-bottom: 1px solid var(--line); }
 th { color: var(--soft); font-weight: 500; }
+.counts td:nth-child(2) { width: 40%; } .counts th:nth-child(n+3), .counts td:nth-child(n+3) { text-align: right;
+  font-variant-numeric: tabular-nums; } .counts td { vertical-align: middle; }
 code, pre { font: 13px/1.4 ui-monospace, monospace; } pre { overflow-x: auto; margin: .4rem 0; }
 .bar { height: .7rem; border-radius: .2rem; margin: .15rem 0; min-width: 2px; }
 .before { background: var(--before); } .after { background: var(--after); }
@@ -56,26 +60,36 @@ def _text(value: object) -> str:
     return escape(printable(str(value)), quote=True)
 
 
-def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def _table(columns: Iterable[str], rows: Iterable[Iterable[str]], style: str = "") -> str:
     """A table of cells that are HTML already."""
     head = "".join(f"<th>{_text(column)}</th>" for column in columns)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>\n" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>'
+    table = f'<table class="{style}"><thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table>'
+    return f'<div class="scroll">{table}</div>'
 
 
 def _head(report: Report) -> str:
     parts = [
-        f"<h1>onnxfuse: {_text(report.model or 'model')}</h1>",
-        f"<p>{_text(report.summary())}. Target {_text(report.target)}, {report.seconds:.1f} s.</p>",
+        f"<h1>{_text(PurePath(report.model).name or 'model')}, optimized</h1>",
+        f'<p class="soft">{_text(report.model)}</p>' if report.model else "",
+        f"<p>{_text(report.summary())} {_text(report.describe_check())}</p>",
+        f'<p class="soft">onnxfuse {_text(__version__)}, target {_text(report.target)}, {report.seconds:.1f} s.</p>',
     ]
     parts += [f'<p class="bad">Warning: {_text(warning)}</p>' for warning in report.warnings]
-    return "\n".join(parts)
+    return "\n".join(part for part in parts if part)
 
 
 def _bars(report: Report) -> str:
     if report.before is None or report.after is None:
         return ""
-    before, after = report.before, report.after
+    before, after = (
+        (report.before, report.after)
+        if report.example is None
+        else (
+            report.example.before,
+            report.example.after,
+        )
+    )
     lengths = [
         (before.nodes, after.nodes),
         (before.launches, after.launches),
@@ -84,23 +98,44 @@ def _bars(report: Report) -> str:
         (_weight(before.bytes_total), _weight(after.bytes_total)),
     ]
     rows = []
-    for (what, left, right), (one, other) in zip(report.rows(), lengths, strict=True):
+    for (what, left, right, change), (one, other) in zip(report.rows(), lengths, strict=True):
         longest = max(one, other) or 1
         bars = (
             f'<div class="bar before" style="width:{100 * one / longest:.1f}%"></div>'
             f'<div class="bar after" style="width:{100 * other / longest:.1f}%"></div>'
         )
-        rows.append((_text(what), bars, f"{_text(left)}<br>{_text(right)}"))
-    rows.append(("largest error", "", _text(report.largest_error())))
+        rows.append((_text(what), bars, _text(left), _text(right), _text(change)))
     note = (
         '<p class="soft">The upper bar is before, the lower after. Counted from the graph in the file: '
-        "weights included, ONNX Runtime's own fusions not. Each symbolic dimension is 64 in the bars.</p>"
+        f"weights included, ONNX Runtime's own fusions not. {_text(report.describe_sizes())}</p>"
     )
-    return "<h2>Before and after</h2>\n" + _table(("", "", "before / after"), rows) + note
+    table = _table(("", "", "before", "after", "change"), rows, "counts")
+    return "<h2>Before and after</h2>\n" + table + note + _symbolic(report)
+
+
+def _symbolic(report: Report) -> str:
+    """The bytes as formulas in the model's dynamic dimensions, and what the short names in them stand for."""
+    before, after = report.before, report.after
+    if before is None or after is None or report.example is None:
+        return ""
+    names = report.symbol_names()
+    rows = [
+        (what, _text(left.text(names)), _text(right.text(names)))
+        for what, left, right in (
+            ("bytes moved, elementwise", before.bytes_elementwise, after.bytes_elementwise),
+            ("bytes moved, all", before.bytes_total, after.bytes_total),
+        )
+    ]
+    legend = "".join(f"<br>{_text(short)} is <code>{_text(name)}</code>" for name, short in names.items())
+    return (
+        "<details><summary>Bytes for any shape</summary>"
+        + _table(("", "before", "after"), rows)
+        + f'<p class="soft">? is a size that has no name in the model.{legend}</p></details>'
+    )
 
 
 def _weight(size: Bytes) -> int:
-    """A number to draw: every symbolic dimension counts as 64."""
+    """A number to draw: a dimension that is still unknown counts as 64."""
     return sum(coefficient * 64 ** len(symbols) for symbols, coefficient in size.terms.items())
 
 
@@ -118,17 +153,16 @@ def _parity(report: Report) -> str:
             else:
                 verdict = '<span class="good">equal</span>'
             run = "with the library" if compared.library else "plain ONNX Runtime"
-            numbers = (f"{output.max_abs:.2g}", f"{output.max_rel:.2g}", str(output.max_ulp))
-            rows.append((_text(output.name), _text(compared.label), run, *numbers, verdict))
-    table = _table(("output", "inputs", "run", "max abs", "max rel", "max ulp", "result"), rows)
-    warnings = "".join(f"<p>{_text(warning)}</p>" for warning in result.warnings)
-    return f"<h2>Parity</h2>\n{table}{warnings}"
+            rows.append((_text(output.name), _text(compared.label), run, *error_columns(output), verdict))
+    columns = ("output", "inputs", "run", "largest error", "in ulp", "largest value", "result")
+    return f"<h2>Parity</h2>\n{_table(columns, rows)}"
 
 
 def _regions(report: Report) -> str:
     if not report.fused:
         return ""
     rows = []
+    names = report.symbol_names()
     for region in report.fused[:_MOST_ROWS]:
         title = plural(len(region.ops), "node")
         program = f"<details><summary>{title}</summary><pre>{_lines(region.program)}</pre></details>"
@@ -138,8 +172,8 @@ def _regions(report: Report) -> str:
                 _text(_ops(region)) + program,
                 _names(region.inputs),
                 _names(region.outputs),
-                _text(region.describe_shape()),
-                _text(region.bytes_saved) if region.bytes_saved is not None else "?",
+                _text(region.describe_shape(names)),
+                _text(region.bytes_saved.text(names)) if region.bytes_saved is not None else "?",
             )
         )
     table = _table(("fused node", "nodes in it", "inputs", "outputs", "shape", "bytes saved"), rows)
@@ -164,18 +198,21 @@ def _ops(region: FusedRegion) -> str:
 def _rewrites(report: Report) -> str:
     if not report.rewrites and not report.refusals:
         return ""
-    rows = [(_text(item.rule), ", ".join(_text(node) for node in item.nodes)) for item in report.rewrites[:_MOST_ROWS]]
     parts = ["<h2>Rewrites</h2>"]
-    if rows:
-        parts += [_table(("rule", "nodes replaced"), rows), _rest(len(report.rewrites))]
+    for rule, rewrites in report.rewrites_by_rule():
+        rows = [(", ".join(f"<code>{_text(node)}</code>" for node in item.nodes),) for item in rewrites[:_MOST_ROWS]]
+        parts.append(_folded(f"{rule}: {len(rewrites)}", ("nodes replaced",), rows, len(rewrites)))
     if report.refusals:
-        refused = [(_text(x.rule), _text(x.node), _text(x.reason)) for x in report.refusals[:_MOST_ROWS]]
-        parts += [
-            "<h3>Not applied</h3>",
-            _table(("rule", "node", "reason"), refused),
-            _rest(len(report.refusals)),
-        ]
+        parts.append("<h3>Not applied</h3>")
+    for (rule, reason), refusals in report.refusals_by_reason():
+        nodes = [(f"<code>{_text(item.node)}</code>",) for item in refusals[:_MOST_ROWS]]
+        parts.append(_folded(f"{rule}: {reason}: {len(refusals)}", ("node",), nodes, len(refusals)))
     return "\n".join(parts)
+
+
+def _folded(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], total: int) -> str:
+    """A table that opens on a click."""
+    return f"<details><summary>{_text(title)}</summary>{_table(columns, rows)}{_rest(total)}</details>"
 
 
 def _left(report: Report) -> str:
@@ -187,10 +224,7 @@ def _left(report: Report) -> str:
     ]
     for reason, items in group_by_reason(report.left_alone):
         rows = [(f"<code>{_text(item.node)}</code>", _text(item.op)) for item in items[:_MOST_ROWS]]
-        parts.append(
-            f"<details><summary>{_text(reason)}: {len(items)}</summary>"
-            f"{_table(('node', 'operator'), rows)}{_rest(len(items))}</details>"
-        )
+        parts.append(_folded(f"{reason}: {len(items)}", ("node", "operator"), rows, len(items)))
     return "\n".join(parts)
 
 

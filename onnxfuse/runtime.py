@@ -10,6 +10,9 @@ from onnxfuse.errors import OnnxfuseError
 if TYPE_CHECKING:
     import onnxruntime
 
+DOMAIN = "onnxfuse"
+"""The domain of the fused nodes."""
+
 _LIBRARY = Path("lib") / "libonnxfuse_ops.so"
 
 
@@ -31,13 +34,20 @@ def custom_ops_library() -> str:
     )
 
 
-def _onnxruntime() -> Any:
+def load_onnxruntime() -> Any:
+    """The ``onnxruntime`` module.  Raises OnnxfuseError, naming the extra to install, where none works."""
     try:
         import onnxruntime
-    except ImportError as error:
+    except ModuleNotFoundError as error:
+        if error.name != "onnxruntime":
+            raise OnnxfuseError(f"ONNX Runtime cannot be imported: {error}") from error
         raise OnnxfuseError(
             "ONNX Runtime is not installed: take 'pip install onnxfuse[cpu]', or onnxfuse[cuda] for a CUDA GPU"
         ) from error
+    except ImportError as error:
+        raise OnnxfuseError(f"ONNX Runtime cannot be imported: {error}") from error
+    if not hasattr(onnxruntime, "InferenceSession"):
+        raise OnnxfuseError("ONNX Runtime is broken: its packages overwrote each other; keep one of them")
     return onnxruntime
 
 
@@ -57,7 +67,7 @@ def InferenceSession(  # noqa: N802 - the name that users of ONNX Runtime know
     The arguments are those of ``onnxruntime.InferenceSession``; ``sess_options`` gets the library registered, and
     ``providers`` defaults to what ONNX Runtime has available.  Raises OnnxfuseError if ONNX Runtime is not installed.
     """
-    ort = _onnxruntime()
+    ort = load_onnxruntime()
     options = ort.SessionOptions() if sess_options is None else sess_options
     register(options)
     if providers is None:

@@ -2,6 +2,7 @@
 library."""
 
 import ctypes
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,11 @@ import numpy as np
 import onnx
 
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.runtime import DOMAIN, load_onnxruntime, register
 
 Value = Any
 """What a model takes and gives: an array, a list (sequence), a dict (map), or None (an optional without a
 value)."""
-
-DOMAIN = "onnxfuse"
-"""The domain of the fused nodes."""
 
 # Types that ONNX Runtime's Python API cannot turn into NumPy arrays; their values pass as raw bits.
 _RAW: dict[int, np.dtype] = {
@@ -32,19 +31,6 @@ _RAW_NAMES = ("bfloat16", "float8")
 
 class SessionError(Exception):
     """ONNX Runtime refused a model or a run; the message is its own, on one line."""
-
-
-def load_onnxruntime() -> Any:
-    """The ``onnxruntime`` module; OnnxfuseError that names the extra to install where there is none."""
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise OnnxfuseError(
-            f"ONNX Runtime cannot be imported ({error}): install onnxfuse[cpu], or onnxfuse[cuda] for CUDA"
-        ) from error
-    if not hasattr(onnxruntime, "InferenceSession"):
-        raise OnnxfuseError("ONNX Runtime is broken: its packages overwrote each other; keep one of them")
-    return onnxruntime
 
 
 class Session:
@@ -82,8 +68,6 @@ class Session:
             )
         try:
             if library:
-                from onnxfuse.runtime import register
-
                 register(options)
             self._session = ort.InferenceSession(
                 model if isinstance(model, bytes) else str(model), options, providers=list(providers)
@@ -111,10 +95,19 @@ class Session:
             raise SessionError(one_line(error)) from error
 
 
+_NOISE = (
+    re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : "),
+    re.compile(r"^Load model from .*? failed: ?"),
+    re.compile(r"/onnxruntime_src/\S+:\d+ .*?\)(?: const)? (?=\S)"),  # a source file and the signature of a function
+)
+
+
 def one_line(error: BaseException) -> str:
-    """An exception's message on one line, without ONNX Runtime's prefix."""
+    """An exception's message on one line, without what ONNX Runtime says of itself."""
     text = " ".join(str(error).split())
-    return text.removeprefix("[ONNXRuntimeError] : ") or type(error).__name__
+    for pattern in _NOISE:
+        text = pattern.sub("", text, count=1)
+    return text or type(error).__name__
 
 
 def has_fused_nodes(model: onnx.ModelProto) -> bool:

@@ -12,7 +12,7 @@ one launch. ONNX Runtime's own fusions are not foreseen, so the counts are of th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import onnx
@@ -22,12 +22,13 @@ from onnxfuse.byte_counts import Bytes, touched
 from onnxfuse.graph import sorted_nodes
 from onnxfuse.planner.host import shape_arithmetic
 from onnxfuse.program.lowering import is_elementwise
+from onnxfuse.runtime import DOMAIN
 
 if TYPE_CHECKING:
     from onnxfuse.graph import Model
 
 FunctionKey = tuple[str, str, str]
-FUSED_DOMAIN = "onnxfuse"
+_SHOWN_SHAPES = 4
 _NO_LAUNCH = {
     *("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Optional", "OptionalGetElement"),
     *("If", "Loop", "Scan", "Constant"),
@@ -44,6 +45,15 @@ class Statistics:
     bytes_elementwise: Bytes = field(default_factory=Bytes)
     bytes_total: Bytes = field(default_factory=Bytes)
 
+    def at(self, sizes: Mapping[str, int]) -> "Statistics":
+        """The same with numbers for the dimensions that have a size in ``sizes``."""
+        elementwise, total = self.bytes_elementwise.at(sizes), self.bytes_total.at(sizes)
+        return replace(self, bytes_elementwise=elementwise, bytes_total=total)
+
+    def is_symbolic(self) -> bool:
+        """Whether any size depends on a dimension that is no number."""
+        return self.bytes_total.constant() is None
+
     def to_json(self) -> dict[str, object]:
         """The fields as JSON takes them."""
         return {
@@ -55,10 +65,28 @@ class Statistics:
         }
 
 
+@dataclass
+class Example:
+    """The counts before and after for inputs of these ``shapes``, so that sizes are numbers."""
+
+    shapes: dict[str, list[int]]
+    before: Statistics
+    after: Statistics
+
+    def describe(self) -> str:
+        """The shapes as ``--shape`` takes them; of many inputs the first few."""
+        shapes = [f"{name}={'x'.join(map(str, shape))}" for name, shape in self.shapes.items()]
+        return ", ".join(shapes[:_SHOWN_SHAPES]) + (", …" if len(shapes) > _SHOWN_SHAPES else "")
+
+    def to_json(self) -> dict[str, object]:
+        """The fields as JSON takes them."""
+        return {"shapes": self.shapes, "before": self.before.to_json(), "after": self.after.to_json()}
+
+
 def collect(model: "Model") -> Statistics:
     """Count a model whose types and shapes have been inferred."""
     statistics = Statistics()
-    functions = {key: function for key, function in model.functions.items() if key[0] != FUSED_DOMAIN}
+    functions = {key: function for key, function in model.functions.items() if key[0] != DOMAIN}
     inlined: dict[FunctionKey, int] = {}
     for graph in model.graphs():
         _count_graph(statistics, graph)
@@ -78,13 +106,13 @@ def _count_graph(statistics: Statistics, graph: gs.Graph) -> None:
     outputs = {id(tensor) for tensor in graph.outputs}
     statistics.nodes += len(nodes)
     for node in nodes:
-        if id(node) in on_host or (node.op in _NO_LAUNCH and node.domain != FUSED_DOMAIN):
+        if id(node) in on_host or (node.op in _NO_LAUNCH and node.domain != DOMAIN):
             continue
         statistics.launches += 1
         statistics.intermediate_tensors += sum(
             1 for tensor in node.outputs if tensor.name and tensor.outputs and id(tensor) not in outputs
         )
-        fusible = id(node) in elementwise or node.domain == FUSED_DOMAIN
+        fusible = id(node) in elementwise or node.domain == DOMAIN
         for tensor in touched(node):
             statistics.bytes_total.add(tensor)
             if fusible:

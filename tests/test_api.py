@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 import onnxfuse
 from onnxfuse import api
@@ -91,3 +92,28 @@ def test_the_input_is_not_overwritten_unasked(tmp_path: Path) -> None:
     assert path.read_bytes() == before
     onnxfuse.optimize(path, output=path, overwrite=True)
     assert path.read_bytes() != before
+
+
+def test_a_shape_to_check_with_is_not_written_into_the_model(tmp_path: Path) -> None:
+    graph = helper.make_graph(
+        [
+            helper.make_node("Abs", ["x"], ["a"]),
+            helper.make_node("Neg", ["a"], ["b"]),
+            helper.make_node("Softmax", ["b"], ["y"]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [None, None])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["p", "q"])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=9)
+    result = onnxfuse.optimize(model, "cpu", shapes={"x": (3, 5)}, output=tmp_path / "out.onnx")
+    for written in (result.model, onnx.load(tmp_path / "out.onnx")):
+        (info,) = written.graph.value_info
+        assert not any(dim.HasField("dim_value") for dim in info.type.tensor_type.shape.dim)
+
+
+def test_sequences_as_inputs_have_no_shapes_to_count_for() -> None:
+    text = "g (seq(float[n]) x) => (float[m] y) { c = ConcatFromSequence<axis=0>(x) d = Mul(c, c) y = Add(d, c) }"
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]>\n{text}')
+    for check in (True, False):
+        assert onnxfuse.optimize(model, check=check).report.example.shapes == {}

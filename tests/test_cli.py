@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
+import onnxfuse
 from onnxfuse import api, cli, passes
 from tests.parity_models import CHAIN, chain, model_file, save
 
@@ -69,7 +71,7 @@ def test_optimize_checks_writes_and_ends_with_the_table(
         "intermediate tensors",
         "bytes moved",
         "largest error",
-        "batch·width",
+        "Bytes are counted for x=1x4x",
     ):
         assert row in text
     assert "running the original" in err
@@ -140,6 +142,7 @@ def test_inspect_says_what_is_fused_and_why_the_rest_is_not(
     found = json.loads(out)
     name = found["fused"][0]["name"]
     assert found["fused"][0]["ops"] == ["Mul", "Add", "Sigmoid", "Mul"]
+    assert found["plan"] == {"rewrites": [], "fused": [], "left_alone": [], "refusals": []}
     status, out, _ = run(capsys, "inspect", tmp_path / "o.onnx", "--program", name)
     assert status == 0 and out.startswith("onnxfuse 1\n")
     alone = model_file(tmp_path / "alone.onnx", "(float[2] x) => (float[2] y)", "[lonely] y = Abs(x)")
@@ -290,7 +293,54 @@ def test_output_in_an_encoding_without_the_characters(model: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_inspect_plans_what_optimize_does(
+    real_model: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = real_model("ch_ppocr_mobile_v2.0_cls")
+    _, out, _ = run(capsys, "inspect", path, "--json")
+    plan, report = json.loads(out)["plan"], onnxfuse.optimize(path, check=False).report.to_json()
+    assert plan["rewrites"]
+    assert plan == {what: report[what] for what in plan}
+    _, out, _ = run(capsys, "inspect", path)
+    assert "optimize would rewrite" in out and len(out.splitlines()) < 100
+
+
+def test_operators_of_unknown_domains_are_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = model_file(
+        tmp_path / "m.onnx", "(float[2] x) => (float[2] y)", "f = acme.Foo(x) s = Mul(x, x) t = Add(s, x) y = Sub(f, t)"
+    )
+    proto = onnx.load(path)
+    proto.opset_import.add(domain="acme", version=1)
+    save(proto, path)
+    status, out, err = run(capsys, "optimize", path, tmp_path / "o.onnx")
+    assert status == 0, err
+    assert "not checked" in out and "operators of acme" in out
+    assert [node.op_type for node in onnx.load(tmp_path / "o.onnx").graph.node].count("Foo") == 1
+
+
+def test_optimize_compares_on_given_inputs(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "in.npz", x=np.ones((1, 4, 5), np.float32))
+    arguments = ("--inputs", tmp_path / "in.npz")
+    status, out, _ = run(capsys, "optimize", model, tmp_path / "o.onnx", *arguments)
+    assert status == 0 and "Checked on 1 set of inputs" in out and "x=1x4x5" in out
+
+
+def test_a_bad_output_path_is_refused_before_any_work(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ((model,), (model.parent / "missing" / "o.onnx",), ("/dev/null",)):
+        status, _, err = run(capsys, "optimize", model, *arguments)
+        assert status == 2 and err == assert_one_line(err) + "\n"
+
+
+@pytest.mark.parametrize("command", ["optimize", "check", "bench"])
+def test_without_onnxruntime_the_error_names_the_extra(command: str, model: Path, tmp_path: Path) -> None:
+    code = "import sys\nsys.modules['onnxruntime'] = None\nfrom onnxfuse.cli import main\nsys.exit(main(sys.argv[1:]))"
+    other = model if command != "optimize" else tmp_path / "o.onnx"
+    done = subprocess.run([sys.executable, "-c", code, command, model, other], capture_output=True, text=True)
+    assert done.returncode == 2 and "onnxfuse[cpu]" in assert_one_line(done.stderr)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_signals_end_it_with_one_line_and_no_litter(
     number: signal.Signals, status: int, model: Path, tmp_path: Path
 ) -> None:

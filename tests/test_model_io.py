@@ -475,3 +475,18 @@ def test_relative_paths(small, monkeypatch):
     assert onnx.load(small.with_name("out.onnx")) == small_model()
     with pytest.raises(OnnxfuseError):
         model_io.save(model_io.load("in.onnx"), "in.onnx")
+
+
+def test_a_graph_without_a_name_is_no_error(tmp_path):
+    proto = small_model()
+    proto.graph.name = ""
+    assert model_io.load(write(tmp_path / "m.onnx", proto)).to_proto() == proto
+
+
+def test_an_output_path_can_be_checked_before_any_work(tmp_path):
+    source = write(tmp_path / "m.onnx", small_model())
+    model_io.check_output(tmp_path / "o.onnx", source)
+    model_io.check_output(source, source, overwrite=True)
+    for path in (source, tmp_path, tmp_path / "none" / "o.onnx"):
+        with pytest.raises(OnnxfuseError):
+            model_io.check_output(path, source)

@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 import onnxfuse
 from onnxfuse import parity
-from onnxfuse.comparison import compare_values, ulp_distance
+from onnxfuse.comparison import Numbers, compare_values, ulp_distance
 from onnxfuse.errors import OnnxfuseError, ParityError
 from onnxfuse.inputs import (
     InputSpec,
@@ -23,8 +23,9 @@ from onnxfuse.inputs import (
     read_inputs,
     resolve_shapes,
 )
-from onnxfuse.parity import coarsest_type, compare
-from onnxfuse.sessions import Session
+from onnxfuse.numerics import coarsest_type, probabilities
+from onnxfuse.parity import compare
+from onnxfuse.sessions import Session, one_line
 from tests.parity_models import CHAIN, chain, model_file, save
 
 F32 = onnx.TensorProto.FLOAT
@@ -100,6 +101,44 @@ def test_half_precision_inside_widens_the_tolerance_and_half_precision_storage_d
     proto = onnx.load(stored)
     proto.graph.initializer.append(numpy_helper.from_array(np.ones(2, np.float16), "w"))
     assert coarsest_type(proto) == np.float32
+
+
+def test_probabilities_are_found_through_what_keeps_values() -> None:
+    branches = "then_branch = t () => (float[2] o) { o = Softmax(x) }, else_branch = e () => (float[2] q)"
+    body = (
+        "s = Sigmoid(x) p = Transpose(s) h = HardSigmoid(x) c = Concat<axis=0>(s, h) m = Concat<axis=0>(s, x) "
+        f"n = Mul(s, s) b = If(f) <{branches} {{ q = Identity(s) }}> w = If(f) <{branches} {{ q = Abs(s) }}>"
+    )
+    outputs = ", ".join(f"float[d{name}] {name}" for name in ("s", "p", "h", "c", "m", "n", "b", "w"))
+    model = onnx.parser.parse_model(
+        f'<ir_version: 9, opset_import: ["" : 20]>\nm (bool f, float[2] x) => ({outputs}) {{ {body} }}'
+    )
+    assert probabilities(model) == {"s", "p", "h", "c", "b"}
+
+
+def test_a_probability_near_zero_is_compared_on_the_scale_of_one() -> None:
+    expected, actual = floats(1e-7, 3e-8), floats(2e-7, 1e-8)
+    assert compare_values("y", expected, actual).reason
+    assert not compare_values("y", expected, actual, Numbers(scale=1.0)).reason
+    assert compare_values("y", expected, floats(2e-5, 0), Numbers(scale=1.0)).reason
+
+
+def test_made_up_images_look_like_pages() -> None:
+    for shape, kind in (((1, 3, 64, 48), F32), ((2, 64, 48, 3), F32), ((1, 1, 5, 7), onnx.TensorProto.UINT8)):
+        spec = InputSpec("image", kind, shape)
+        image = make_inputs([spec], {"image": shape}, "image", 16).feeds["image"]
+        assert image.shape == shape and image.dtype == spec.dtype
+        assert 0.1 < np.mean(image < image.mean()) < 0.6
+    assert make_inputs([InputSpec("x", F32, (2, 9))], {"x": (2, 9)}, "image", 16).feeds["x"].min() >= 0
+
+
+def test_messages_of_onnxruntime_lose_their_source_files() -> None:
+    text = (
+        "[ONNXRuntimeError] : 1 : FAIL : Load model from a b.onnx failed:/onnxruntime_src/core/graph/model.cc:256 "
+        "onnxruntime::Model::Model(onnx::ModelProto&&, const onnxruntime::ModelOptions&) Unsupported\n IR version: 99"
+    )
+    assert one_line(RuntimeError(text)) == "Unsupported IR version: 99"
+    assert one_line(RuntimeError("")) == "RuntimeError"
 
 
 def test_equal_models_pass_with_dynamic_shapes_and_two_batches(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def full_report(name: str) -> Report:
     report.add_fused(FusedRegion(name, name, ["Mul", "Add"], name, [name], [name], [name, 3, None]))
     report.add_left_alone(name, name, name)
     report.add_warning(name)
-    bad = Comparison(name, "float32", (1,), name, 0.1, float("inf"), 3, 1)
+    bad = Comparison(name, "float32", (1,), name, 2.0, 0.1, float("inf"), 3, 1)
     report.parity = ParityResult([SetResult(name, {name: [1]}, [bad], True)], [RegionResult(name, bad)], [name])
     return report
 
@@ -125,6 +125,41 @@ def test_left_alone_is_grouped_by_reason() -> None:
     ]
 
 
+def test_refusals_are_grouped() -> None:
+    report = Report()
+    for number in range(500):
+        report.add_refusal("rule", f"node_{number}", f"reason {number % 2}")
+    assert [(key, len(items)) for key, items in report.refusals_by_reason()] == [
+        (("rule", "reason 0"), 250),
+        (("rule", "reason 1"), 250),
+    ]
+    assert render(report).count("<summary>") == 2
+
+
+def test_counts_of_a_dynamic_model_are_numbers_in_the_table_and_formulas_elsewhere() -> None:
+    model = chain()
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "exporter.DynamicDimension.0"
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "exporter.DynamicDimension.0"
+    report = onnxfuse.optimize(model, shapes={"x": (2, 4, 1000)}).report
+    assert ("bytes moved, all", "288 kB", "64.0 kB", "-78 %") in report.rows()
+    assert report.describe_sizes() == "Bytes are counted for x=2x4x1000."
+    assert report.to_json()["example"]["shapes"] == {"x": [2, 4, 1000]}
+    assert any(
+        "exporter.DynamicDimension.0" in term["dims"] for term in report.to_json()["before"]["bytes_total"]["terms"]
+    )
+    text = Page(render(report)).text
+    assert "d0·width" in text and "d0 is exporter.DynamicDimension.0" in text
+
+
+def test_the_table_fits_a_terminal() -> None:
+    model = chain()
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "a_very_long_name_of_a_dynamic_dimension"
+    console = Console(width=300)
+    with console.capture() as capture:
+        console.print(render_optimization(onnxfuse.optimize(model, check=False).report))
+    assert max(len(line.rstrip()) for line in capture.get().splitlines()) <= 100
+
+
 def test_report_files(tmp_path: Path) -> None:
     report = full_report(HOSTILE)
     for name in ("r.html", "r.json", "R.HTM"):
@@ -140,8 +175,9 @@ def test_report_files(tmp_path: Path) -> None:
 def test_the_largest_error_in_words() -> None:
     report = Report()
     assert report.largest_error() == "not checked"
-    near = Comparison("y", max_abs=1e-7, max_rel=2e-6, max_ulp=2, excess=0.1)
+    near = Comparison("y", largest=0.9, max_abs=1e-7, max_rel=2e-6, max_ulp=2, excess=0.1)
     report.parity = ParityResult([SetResult("x", {}, [Comparison("z"), near], True)])
-    assert report.largest_error() == "1e-07 absolute, 2e-06 relative, 2 ulp (output y)"
+    assert report.largest_error() == "1e-07"
+    assert report.describe_check() == "Checked on 1 set of inputs: within 1e-07, 2 ulp, of values up to 0.9 (output y)."
     report.parity = ParityResult([SetResult("x", {}, [Comparison("z")], True)])
-    assert report.largest_error() == "none: every output is identical"
+    assert report.largest_error() == "none" and "every output is identical" in report.describe_check()

@@ -3,10 +3,11 @@
 import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
-from onnx import parser
+from onnx import numpy_helper, parser
 
 import onnxfuse
-from onnxfuse.byte_counts import Bytes, bytes_saved, format_bytes
+from onnxfuse.byte_counts import Bytes, bytes_saved, format_bytes, short_names
+from onnxfuse.example_counts import count_for
 from onnxfuse.model_io import load_proto
 from onnxfuse.statistics import Statistics, collect
 from tests.parity_models import chain
@@ -63,6 +64,37 @@ def test_types_have_their_sizes_and_unknown_ones_are_counted_apart() -> None:
     found = counts("g (float16[10] x) => (bool[10] y) { y = Greater(x, x) }")
     assert found.bytes_total.terms == {(): 30}
     assert counts("g (float[4] x) => (float[2] y) { u = foreign.Op(x) y = Abs(u) }").bytes_total.unknown == 2
+
+
+def test_sizes_can_be_put_in() -> None:
+    found = Bytes(unknown=1)
+    found.terms.update({("n", "n", "w"): 4, ("n",): 2, (): 1})
+    assert found.at({"n": 3}).terms == {("w",): 36, (): 7}
+    assert found.at({"n": 0, "w": 5}).terms == {(): 1} and found.at({}).unknown == 1
+
+
+def test_a_part_that_is_known_is_a_lower_bound() -> None:
+    found = Bytes()
+    found.terms.update({(): 86_000_000})
+    assert found.at_least() == "86.0 MB"
+    found.terms.update({("?", "?"): 8})
+    assert found.at_least() == "≥ 86.0 MB"
+
+
+def test_shapes_that_a_model_computes_are_followed_for_given_inputs() -> None:
+    body = "s = Shape(x) h = Slice(s, zero, two) t = Concat<axis=0>(h, minus) r = Reshape(x, t) q = Shape(r) "
+    text = "g (float[n, 4, 3] x) => (float[a, b, c] y) {" + body + "u = Expand(r, q) a = Abs(u) y = Neg(a) }"
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 13]>\n{text}')
+    for name, values in (("zero", [0]), ("two", [2]), ("minus", [-1])):
+        model.graph.initializer.append(numpy_helper.from_array(np.array(values), name))
+    assert collect(load_proto(model)).is_symbolic()
+    counts = count_for(load_proto(model, shapes=(shapes := {"x": (5, 4, 3)})), shapes)
+    assert counts.bytes_elementwise.terms == {(): 4 * 60 * 4}
+
+
+@pytest.mark.parametrize(("left", "names"), [(["batch"], {}), (["a" * 11, "d0"], {"a" * 11: "d1"})])
+def test_long_names_of_dimensions_get_short_ones(left: list[str], names: dict[str, str]) -> None:
+    assert short_names(left) == names
 
 
 @pytest.mark.parametrize(

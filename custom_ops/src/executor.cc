@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cost.h"
+
 namespace onnxfuse {
 namespace {
 
 constexpr size_t kCacheLine = 64;
-// Work that is worth handing to another thread.
-constexpr double kChunkNanoseconds = 25e3;
 constexpr int64_t kMaxChunks = 64;
 
 struct StageRun {

@@ -1,8 +1,22 @@
 // The meaning of every operator on one element: a functor for each row of onnxfuse/program/ops.py, named as the row
-// in camel case.  Compiled once for each instruction set, so everything is inside the namespace ONNXFUSE_ISA and calls
-// nothing but compiler builtins and vector_math.h.
+// in camel case (`hard_swish` -> HardSwish).
 //
-// The functors that take `V` also work on GCC's vector types: kernels.inc uses them on registers.
+// To add an operator: a row in ops.py and a functor here, nothing else.  The build generates the opcode from the row,
+// kernels.inc makes from the functor the array kernels for each type T of the row and each choice of operands that are
+// scalars, and the parser, planner and shape inference know the operator from its row.  tests/custom_ops then runs it
+// against the row's NumPy text and ONNX Runtime.  A functor has one of these members:
+//   static R apply(T a, ...)                       one element; a plain, branch-free body vectorizes.  T is the compute
+//                                                  type: float for f32, f16 and bf16, uint8_t for bool.  R is T, or
+//                                                  uint8_t for a comparison.
+//   static void array(const T* a, T* out, size_t)  many elements of a unary operator; `out` may be `a`
+// and, if it has the operation in that form, `template <class V> static V vector(V a, ...)` for GCC's vector types,
+// which chains use on registers.
+//
+// To let an operator take part in chains as well (faster, not needed): a Link in kernels.h, its case in kernels.inc,
+// and its choice in stage_chain.cc.  If an element takes much longer than an addition, add a line to cost.cc.
+//
+// The file is compiled once for each instruction set, so everything is inside the namespace ONNXFUSE_ISA and calls
+// nothing but compiler builtins and vector_math.h.
 #include <cstdint>
 
 #include "dtype.h"
@@ -196,24 +210,33 @@ struct Round {
   struct name {                                                                \
     template <class T> static T apply(T a) { return math::function(a); }      \
   };
-ONNXFUSE_MATH_FUNCTOR(Exp, exp)
-ONNXFUSE_MATH_FUNCTOR(Log, log)
+// These are written for vectors too: one vector after another is faster than what a compiler makes of a loop.
+#define ONNXFUSE_MATH_VECTOR(name, function)                                                      \
+  struct name {                                                                                    \
+    template <class T> static T apply(T a) { return math::function(a); }                          \
+    static void array(const float* a, float* out, size_t n) {                                     \
+      math::map_vectors(a, out, n, [](math::FloatVector x) { return math::function(x); });        \
+    }                                                                                              \
+  };
+ONNXFUSE_MATH_VECTOR(Exp, exp)
+ONNXFUSE_MATH_VECTOR(Log, log)
+ONNXFUSE_MATH_VECTOR(Tanh, tanh)
+ONNXFUSE_MATH_VECTOR(Erf, erf)
+ONNXFUSE_MATH_VECTOR(Sigmoid, sigmoid)
+ONNXFUSE_MATH_VECTOR(Softplus, softplus)
+ONNXFUSE_MATH_VECTOR(Mish, mish)
+ONNXFUSE_MATH_VECTOR(Gelu, gelu)
 ONNXFUSE_MATH_FUNCTOR(Asin, asin)
 ONNXFUSE_MATH_FUNCTOR(Acos, acos)
 ONNXFUSE_MATH_FUNCTOR(Atan, atan)
 ONNXFUSE_MATH_FUNCTOR(Sinh, sinh)
 ONNXFUSE_MATH_FUNCTOR(Cosh, cosh)
-ONNXFUSE_MATH_FUNCTOR(Tanh, tanh)
 ONNXFUSE_MATH_FUNCTOR(Asinh, asinh)
 ONNXFUSE_MATH_FUNCTOR(Acosh, acosh)
 ONNXFUSE_MATH_FUNCTOR(Atanh, atanh)
-ONNXFUSE_MATH_FUNCTOR(Erf, erf)
-ONNXFUSE_MATH_FUNCTOR(Sigmoid, sigmoid)
-ONNXFUSE_MATH_FUNCTOR(Softplus, softplus)
-ONNXFUSE_MATH_FUNCTOR(Mish, mish)
-ONNXFUSE_MATH_FUNCTOR(Gelu, gelu)
 ONNXFUSE_MATH_FUNCTOR(GeluTanh, gelu_tanh)
 #undef ONNXFUSE_MATH_FUNCTOR
+#undef ONNXFUSE_MATH_VECTOR
 
 // These work on arrays: an argument that is too large takes another road.
 #define ONNXFUSE_MATH_ARRAY(name, function)                                                              \

@@ -215,18 +215,19 @@ class FusedElementwise {
   std::shared_ptr<const Plan> resolve_aliasing(std::shared_ptr<const Plan> plan, std::vector<const void*>* inputs,
                                                const std::vector<void*>& outputs) {
     while (true) {
-      PlanKey key = plan->key;
+      uint64_t aliased = plan->key.aliased;
+      uint64_t deferred = plan->key.deferred;
       for (size_t o = 0; o < outputs.size(); ++o) {
         for (size_t i = 0; i < inputs->size(); ++i) {
           const InputUse& read = plan->inputs[i];
           if (read.stages == 0 || !overlap(*plan, i, (*inputs)[i], o, outputs[o])) continue;
           if (!shares_in_place(*plan, i, (*inputs)[i], o, outputs[o])) continue;
-          key.aliased |= uint64_t{1} << o;
-          if (plan->outputs[o].first_write < read.last_read) key.deferred |= uint64_t{1} << o;
+          aliased |= uint64_t{1} << o;
+          if (plan->outputs[o].first_write < read.last_read) deferred |= uint64_t{1} << o;
         }
       }
-      if (key == plan->key) return plan;
-      plan = find_plan(key);
+      if (aliased == plan->key.aliased && deferred == plan->key.deferred) return plan;
+      plan = find_plan({plan->key.shapes, aliased, deferred});
     }
   }
 
@@ -306,10 +307,15 @@ void release_inplace(int* inputs, int* outputs) {
   std::free(outputs);
 }
 
-OrtCustomOp make_op() {
-  OrtCustomOp op{};
+struct NamedOp : OrtCustomOp {
+  const char* name;
+};
+
+NamedOp make_op(const char* name) {
+  NamedOp op{};
+  op.name = name;
   op.version = kOrtApiVersion;
-  op.GetName = [](const OrtCustomOp*) { return "FusedElementwise"; };
+  op.GetName = [](const OrtCustomOp* self) { return static_cast<const NamedOp*>(self)->name; };
   op.GetExecutionProviderType = [](const OrtCustomOp*) { return "CPUExecutionProvider"; };
   op.GetInputType = [](const OrtCustomOp*, size_t) { return 0; };
   op.GetInputTypeCount = [](const OrtCustomOp*) { return size_t{1}; };
@@ -337,9 +343,18 @@ OrtCustomOp make_op() {
 
 }  // namespace
 
-const OrtCustomOp* fused_elementwise() {
-  static const OrtCustomOp op = make_op();
-  return &op;
+const std::vector<const OrtCustomOp*>& fused_elementwise() {
+  static const std::vector<NamedOp> ops = [] {
+    std::vector<NamedOp> made;
+    for (const char* name : {ONNXFUSE_FUSED_OPS}) made.push_back(make_op(name));
+    return made;
+  }();
+  static const std::vector<const OrtCustomOp*> pointers = [] {
+    std::vector<const OrtCustomOp*> found;
+    for (const NamedOp& op : ops) found.push_back(&op);
+    return found;
+  }();
+  return pointers;
 }
 
 void set_api(const OrtApi* api) { g_api.store(api); }

@@ -1,13 +1,15 @@
-// The custom operator onnxfuse::FusedElementwise.
+// The custom operator onnxfuse::FusedElementwise, under each of its names.
 #ifndef ONNXFUSE_FUSED_ELEMENTWISE_H_
 #define ONNXFUSE_FUSED_ELEMENTWISE_H_
+
+#include <vector>
 
 #include "ort_abi.h"
 
 namespace onnxfuse {
 
-// The operator for the CPU provider; it lives as long as the library.
-const OrtCustomOp* fused_elementwise();
+// The operator for the CPU provider, once for each name that a model may give it; they live as long as the library.
+const std::vector<const OrtCustomOp*>& fused_elementwise();
 
 // The API table that the operator's callbacks without one of their own use; set before the operator is registered.
 void set_api(const OrtApi* api);

@@ -19,6 +19,7 @@ enum class Link : uint8_t {
   AddS, AddV, SubS, SubV, RSubS, RSubV, MulS, MulV, MulSelf, DivS, DivV, RDivS, RDivV,
   MinS, MinV, RMinS, RMinV, MaxS, MaxV, RMaxS, RMaxV, LeakyReluS, LeakyReluV,
   Neg, Abs, Reciprocal, Relu, HardSwish, HardSigmoidSS,
+  Exp, Log, Tanh, Erf, Sigmoid, Softplus, Mish, Gelu,  // f32 only
   Keep,  // store the value to `operand` and go on
 };
 
@@ -26,7 +27,8 @@ enum class Link : uint8_t {
 constexpr int link_reads(Link link) {
   switch (link) {
     case Link::MulSelf: case Link::Neg: case Link::Abs: case Link::Reciprocal: case Link::Relu: case Link::HardSwish:
-    case Link::Keep:
+    case Link::Exp: case Link::Log: case Link::Tanh: case Link::Erf: case Link::Sigmoid: case Link::Softplus:
+    case Link::Mish: case Link::Gelu: case Link::Keep:
       return 0;
     case Link::HardSigmoidSS:
       return 2;

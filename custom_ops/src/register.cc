@@ -10,7 +10,10 @@ OrtStatus* shared_domain(const OrtApi* api, OrtCustomOpDomain** out) {
   static OrtCustomOpDomain* domain = nullptr;
   static OrtStatus* const failure = [api] {
     OrtStatus* status = api->CreateCustomOpDomain("onnxfuse", &domain);
-    return status != nullptr ? status : api->CustomOpDomain_Add(domain, fused_elementwise());
+    for (const OrtCustomOp* op : fused_elementwise()) {
+      if (status == nullptr) status = api->CustomOpDomain_Add(domain, op);
+    }
+    return status;
   }();
   *out = domain;
   return failure == nullptr ? nullptr : api->CreateStatus(ORT_FAIL, "onnxfuse: the operators cannot be registered");

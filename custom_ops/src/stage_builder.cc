@@ -3,6 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+
+#include "cost.h"
 
 namespace onnxfuse {
 namespace {
@@ -11,19 +14,11 @@ namespace {
 constexpr int64_t kLongRow = 256;
 // A broadcast operand that repeats within this many elements is expanded once, not for every tile.
 constexpr int64_t kMaxPeriod = 1024;
-// A tile's share of all buffers and tensors should stay in the level 1 cache.
-constexpr int64_t kTileBytes = 24 * 1024;
-constexpr int64_t kMinTile = 64;
-constexpr int64_t kMaxTile = 4096;
-constexpr size_t kCacheLine = 64;
-// An instruction is at most two links: itself, and one that keeps its value.
-constexpr size_t kMaxChainInstructions = kMaxChainLinks / 2;
-
-size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-
-// The size beyond which results are not worth keeping in the caches.
+// The size beyond which results are not worth keeping in the caches.  The environment variable ONNXFUSE_CACHE_BYTES
+// sets another, so that tests reach with small tensors what is for large ones.
 int64_t cache_bytes() {
   static const int64_t bytes = [] {
+    if (const char* wish = std::getenv("ONNXFUSE_CACHE_BYTES")) return static_cast<int64_t>(std::atoll(wish));
     int64_t size = 0;
 #ifdef _SC_LEVEL3_CACHE_SIZE
     size = sysconf(_SC_LEVEL3_CACHE_SIZE);
@@ -31,22 +26,6 @@ int64_t cache_bytes() {
     return size > 0 ? std::clamp<int64_t>(size, 4 << 20, 64 << 20) : 32 << 20;
   }();
   return bytes;
-}
-
-// Rough nanoseconds an element takes, to decide how much work is worth a thread.
-double cost_of(Op op, DType type) {
-  switch (op) {
-    case Op::Exp: case Op::Log: case Op::Tanh: case Op::Sigmoid: case Op::Erf: case Op::Elu: case Op::Softplus:
-    case Op::Mish: case Op::Gelu: case Op::GeluTanh:
-      return type == DType::f64 ? 6.0 : 1.0;
-    case Op::Sin: case Op::Cos: case Op::Tan: case Op::Asin: case Op::Acos: case Op::Atan: case Op::Sinh:
-    case Op::Cosh: case Op::Asinh: case Op::Acosh: case Op::Atanh: case Op::Pow: case Op::Fmod: case Op::Mod:
-      return 6.0;
-    case Op::Div:
-      return type == DType::f32 || type == DType::f64 ? 0.3 : 3.0;
-    default:
-      return 0.02 * static_cast<double>(compute_size(type));
-  }
 }
 
 }  // namespace
@@ -235,47 +214,6 @@ uint16_t StageBuilder::operand(uint16_t id) {
   return slot;
 }
 
-bool StageBuilder::is_chainable(uint16_t id) const {
-  const Value& value = program_.values[id];
-  const DType type = compute_type(value.op_type);
-  if (type != DType::f32 && type != DType::f64) return false;
-  if (stage_.elements == 1) return false;
-  switch (value.op) {
-    case Op::Add: case Op::Sub: case Op::Mul: case Op::Div: case Op::Min: case Op::Max:
-      return true;
-    case Op::Neg: case Op::Abs: case Op::Reciprocal: case Op::Relu: case Op::HardSwish:
-      return true;
-    case Op::LeakyRelu:
-      return !is_scalar(value.operands[0]);
-    case Op::HardSigmoid:
-      return !is_scalar(value.operands[0]) && is_scalar(value.operands[1]) && is_scalar(value.operands[2]);
-    default:
-      return false;
-  }
-}
-
-// Whether `next` can follow `last` in a chain: it takes the value from the register once, or squares it.
-bool StageBuilder::can_extend(uint16_t last, uint16_t next) const {
-  const Value& value = program_.values[next];
-  if (!is_chainable(next) || compute_type(value.op_type) != compute_type(program_.values[last].type)) return false;
-  const int arity = info(value.op).arity;
-  const auto times = std::count(value.operands, value.operands + arity, last);
-  if (value.op == Op::Mul && times == 2) return true;
-  if (times != 1) return false;
-  const bool first_only = value.op == Op::LeakyRelu || value.op == Op::HardSigmoid;
-  return !first_only || value.operands[0] == last;
-}
-
-size_t StageBuilder::chain_length(size_t at) {
-  if (!is_chainable(order_[at])) return 0;
-  size_t length = 1;
-  while (length < kMaxChainInstructions && at + length < order_.size() &&
-         can_extend(order_[at + length - 1], order_[at + length])) {
-    ++length;
-  }
-  return length;
-}
-
 void StageBuilder::emit_instructions() {
   for (size_t at = 0; at < order_.size();) {
     const size_t length = chain_length(at);
@@ -338,86 +276,6 @@ void StageBuilder::emit_kernel(uint16_t id) {
   emit_stores(id, to.slot);
 }
 
-// The link that applies instruction `id` to its operand number `accumulated`.
-PlannedLink StageBuilder::link_for(uint16_t id, int accumulated) {
-  const Value& value = program_.values[id];
-  PlannedLink result{Link::Neg, 0, 0};
-  if (value.op == Op::HardSigmoid) {
-    return {Link::HardSigmoidSS, operand(value.operands[1]), operand(value.operands[2])};
-  }
-  if (info(value.op).arity == 1) {
-    result.link = value.op == Op::Neg          ? Link::Neg
-                  : value.op == Op::Abs        ? Link::Abs
-                  : value.op == Op::Reciprocal ? Link::Reciprocal
-                  : value.op == Op::Relu       ? Link::Relu
-                                               : Link::HardSwish;
-    return result;
-  }
-  const uint16_t other = value.operands[1 - accumulated];
-  const bool scalar = is_scalar(other);
-  result.slot = operand(other);
-  const auto pick = [&](Link s, Link v, Link reversed_s, Link reversed_v) {
-    return accumulated == 0 ? (scalar ? s : v) : (scalar ? reversed_s : reversed_v);
-  };
-  switch (value.op) {
-    case Op::Add: result.link = pick(Link::AddS, Link::AddV, Link::AddS, Link::AddV); break;
-    case Op::Sub: result.link = pick(Link::SubS, Link::SubV, Link::RSubS, Link::RSubV); break;
-    case Op::Mul: result.link = pick(Link::MulS, Link::MulV, Link::MulS, Link::MulV); break;
-    case Op::Div: result.link = pick(Link::DivS, Link::DivV, Link::RDivS, Link::RDivV); break;
-    case Op::Min: result.link = pick(Link::MinS, Link::MinV, Link::RMinS, Link::RMinV); break;
-    case Op::Max: result.link = pick(Link::MaxS, Link::MaxV, Link::RMaxS, Link::RMaxV); break;
-    default: result.link = pick(Link::LeakyReluS, Link::LeakyReluV, Link::LeakyReluS, Link::LeakyReluV); break;
-  }
-  return result;
-}
-
-void StageBuilder::emit_chain(size_t at, size_t length) {
-  std::vector<PlannedLink> links;
-  std::vector<std::pair<uint16_t, int>> written;  // values that must be stored further, and their slots
-  Step step;
-  step.kind = Step::Kind::Chain;
-  for (size_t i = 0; i < length; ++i) {
-    const uint16_t id = order_[at + i];
-    const Value& value = program_.values[id];
-    const int arity = info(value.op).arity;
-    for (int k = 0; k < arity; ++k) --uses_[value.operands[k]];
-    if (i == 0) {
-      const int accumulated = is_scalar(value.operands[0]) ? 1 : 0;
-      step.in[0] = operand(value.operands[accumulated]);
-      links.push_back(link_for(id, accumulated));
-    } else {
-      const uint16_t last = order_[at + i - 1];
-      if (arity == 2 && value.operands[0] == last && value.operands[1] == last) {
-        links.push_back({Link::MulSelf, 0, 0});
-      } else {
-        links.push_back(link_for(id, value.operands[0] == last ? 0 : 1));
-      }
-    }
-    stage_.tile_cost += 0.4 * cost_of(value.op, compute_type(value.op_type));
-
-    const bool last_link = i + 1 == length;
-    const int later = uses_[id] - (last_link ? 0 : static_cast<int>(std::count(program_.values[order_[at + i + 1]].operands,
-                                                             program_.values[order_[at + i + 1]].operands +
-                                                                 info(program_.values[order_[at + i + 1]].op).arity, id)));
-    if (!last_link && later == 0 && !kept_[id] && outputs_of_[id].empty()) continue;
-    const Destination to = destination(id, last_link, later > 0);
-    slot_of_[id] = to.slot;
-    written.push_back({id, to.slot});
-    if (last_link) {
-      step.out = static_cast<uint16_t>(to.slot);
-      step.stream = to.stream;
-    } else {
-      links.push_back({Link::Keep, static_cast<uint16_t>(to.slot), 0});
-    }
-  }
-  step.chain = kernels().chains[static_cast<int>(compute_type(program_.values[order_[at]].op_type))];
-  step.first = static_cast<uint32_t>(stage_.links.size());
-  step.count = static_cast<uint32_t>(links.size());
-  stage_.links.insert(stage_.links.end(), links.begin(), links.end());
-  stage_.steps.push_back(step);
-  for (const auto& [id, slot] : written) emit_stores(id, slot);
-}
-
 // Stores a value to the outputs that it was not written to directly.
 void StageBuilder::emit_stores(uint16_t id, int written) {
   const DType type = program_.values[id].type;
@@ -459,125 +317,6 @@ void StageBuilder::emit_passed_outputs() {
 
 void StageBuilder::emit_deferred() {
   stage_.steps.insert(stage_.steps.end(), deferred_.begin(), deferred_.end());
-}
-
-void StageBuilder::choose_tile() {
-  auto bytes = static_cast<int64_t>(stage_.buffer_bytes);  // that one element of a tile touches
-  for (const Slot& slot : stage_.slots) {
-    if (slot.access == Access::Whole) bytes += slot.size;
-  }
-  int64_t tile = std::clamp(kTileBytes / std::max<int64_t>(bytes, 1), kMinTile, kMaxTile) / kMinTile * kMinTile;
-  if (stage_.by_rows) {
-    const int64_t pieces = (stage_.columns + tile - 1) / tile;
-    tile = static_cast<int64_t>(round_up(static_cast<size_t>((stage_.columns + pieces - 1) / pieces), kMinTile));
-    stage_.tiles_per_row = (stage_.columns + tile - 1) / tile;
-    stage_.tiles = stage_.elements / stage_.columns * stage_.tiles_per_row;
-  } else {
-    tile = std::max<int64_t>(tile / period_, 1) * period_;
-    stage_.tiles = (stage_.elements - 1) / tile + 1;
-  }
-  stage_.tile = tile;
-  const size_t padded = round_up(static_cast<size_t>(tile), kCacheLine);
-  stage_.buffer_bytes *= padded;
-  for (Slot& slot : stage_.slots) {
-    if (slot.place == Place::Buffer) slot.offset *= padded;
-  }
-  const auto used = static_cast<double>(std::min({tile, stage_.elements, stage_.by_rows ? stage_.columns : tile}));
-  stage_.tile_cost = (stage_.tile_cost + 0.05 * static_cast<double>(bytes)) * used + 10.0 * stage_.steps.size();
-}
-
-// Gives every buffer its place among the tile buffers, for a tile of one element; one that is no longer read makes room
-// for the next.
-void StageBuilder::place_buffers() {
-  const auto links_of = [&](const Step& step) {
-    return std::pair(stage_.links.begin() + step.first, stage_.links.begin() + step.first + step.count);
-  };
-  std::vector<int> last_read(stage_.slots.size(), -1);
-  const auto is_buffer = [&](uint16_t slot) { return stage_.slots[slot].place == Place::Buffer; };
-  const int end = static_cast<int>(stage_.steps.size());
-  for (const Step& step : stage_.prologue) last_read[step.out] = end;
-  for (int s = 0; s < end; ++s) {
-    const Step& step = stage_.steps[s];
-    for (int i = 0; i < step.arity; ++i) last_read[step.in[i]] = std::max(last_read[step.in[i]], s);
-    if (step.kind != Step::Kind::Chain) continue;
-    for (auto [link, stop] = links_of(step); link != stop; ++link) {
-      if (link->link == Link::Keep || link_reads(link->link) > 0) last_read[link->slot] = std::max(last_read[link->slot], s);
-      if (link_reads(link->link) > 1) last_read[link->slot2] = std::max(last_read[link->slot2], s);
-    }
-  }
-  std::vector<size_t> free[9];  // by element size
-  const auto allocate = [&](uint16_t index) {
-    Slot& slot = stage_.slots[index];
-    if (!free[slot.size].empty()) {
-      slot.offset = free[slot.size].back();
-      free[slot.size].pop_back();
-      return;
-    }
-    slot.offset = stage_.buffer_bytes;
-    stage_.buffer_bytes += slot.size;
-  };
-  std::vector<bool> released(stage_.slots.size());
-  const auto release = [&](uint16_t slot, int s) {
-    if (!is_buffer(slot) || last_read[slot] != s || released[slot]) return;
-    released[slot] = true;
-    free[stage_.slots[slot].size].push_back(stage_.slots[slot].offset);
-  };
-  for (const Step& step : stage_.prologue) allocate(step.out);
-  for (int s = 0; s < end; ++s) {
-    const Step& step = stage_.steps[s];
-    if (step.kind == Step::Kind::Chain) {
-      // Kept values are written while the chain still reads its operands, so they come before the operands' release.
-      for (auto [link, stop] = links_of(step); link != stop; ++link) {
-        if (link->link == Link::Keep && is_buffer(link->slot)) allocate(link->slot);
-      }
-    }
-    for (int i = 0; i < step.arity; ++i) release(step.in[i], s);
-    const bool in_chain = step.kind == Step::Kind::Chain;
-    if (is_buffer(step.out)) allocate(step.out);
-    if (in_chain) {
-      for (auto [link, stop] = links_of(step); link != stop; ++link) {
-        if (link->link == Link::Keep || link_reads(link->link) > 0) release(link->slot, s);
-        if (link_reads(link->link) > 1) release(link->slot2, s);
-      }
-    }
-  }
-}
-
-// What the executor must know where an output shares memory with an input.
-void StageBuilder::record_uses() {
-  const int number = static_cast<int>(plan_.stages.size());
-  const auto read = [&](uint16_t index, int moment) {
-    const Slot& slot = stage_.slots[index];
-    if (slot.place != Place::Input) return;
-    InputUse& use = plan_.inputs[slot.index];
-    if (use.stage != number) {
-      use.whole = use.stages == 0;
-      ++use.stages;
-      use.stage = number;
-    }
-    use.whole = use.whole && slot.access == Access::Whole;
-    use.last_read = moment;
-  };
-  const auto write = [&](uint16_t index, int moment) {
-    const Slot& slot = stage_.slots[index];
-    if (slot.place != Place::Output) return;
-    OutputUse& use = plan_.outputs[slot.index];
-    if (use.stage != number) use.first_write = moment;
-    use.stage = number;
-  };
-  // A kernel reads an element before it writes the same one; so does a chain, but link after link.
-  int moment = 0;
-  for (const Step& step : stage_.prologue) read(step.in[0], moment);
-  for (const Step& step : stage_.steps) {
-    for (int i = 0; i < step.arity; ++i) read(step.in[i], moment);
-    for (uint32_t l = step.first; l < step.first + step.count; ++l, ++moment) {
-      const PlannedLink& link = stage_.links[l];
-      if (link.link == Link::Keep) write(link.slot, moment);
-      if (link_reads(link.link) > 0) read(link.slot, moment);
-      if (link_reads(link.link) > 1) read(link.slot2, moment);
-    }
-    write(step.out, moment++);
-  }
 }
 
 }  // namespace onnxfuse

@@ -1,4 +1,5 @@
-// Elementary functions and activations as branch-free scalar code that GCC and Clang vectorize in a plain loop.
+// Elementary functions and activations as branch-free code: those on `F` for a float or a FloatVector, the others as
+// scalar code that GCC and Clang vectorize in a plain loop.
 //
 // The header is compiled once for each instruction set; ONNXFUSE_ISA names the namespace so that the copies stay apart.
 // It relies on -fno-math-errno -fno-trapping-math -ffp-contract=off and on nothing else: NaN, infinities, signed zeros
@@ -25,11 +26,13 @@ namespace math {
 // ---------------------------------------------------------------------------------------------- tanh, sigmoid, erf
 
 // With m = expm1(-2|x|): -m / (2 + m), one formula without cancellation for every x.
-ONNXFUSE_INLINE float tanh(float x) {
-  const float c = at_least(-2.0f * absolute(x), -20.0f);
-  const float n = round_to_integer(c * kLog2E);
-  const float s = power_of_two(n);
-  const float m = madd(s, expm1_residue(exp_residue(c, n)), s - 1.0f);
+template <typename F, if_float<F> = 0>
+ONNXFUSE_INLINE F tanh(F x) {
+  constexpr float bias = kRound + 127.0f;  // leaves the exponent of 2^n in the low bits
+  const F c = at_least(-2.0f * absolute(x), -20.0f);
+  const F shifted = madd(c, kLog2E, bias);
+  const F s = from_bits(to_bits(shifted) << 23);
+  const F m = madd(s, expm1_residue(exp_residue(c, shifted - bias)), s - 1.0f);
   return with_sign_of(m / (2.0f + m), x);
 }
 
@@ -39,10 +42,10 @@ ONNXFUSE_INLINE double tanh(double x) {
 }
 
 // With z = e^-|x|: 1 / (1 + z) for x >= 0, z / (1 + z) for x < 0.
-ONNXFUSE_INLINE float sigmoid(float x) {
-  const Decay z = decay(at_least(-absolute(x), -104.0f));
-  const bool negative = x < 0.0f;
-  return (negative ? z.value : 1.0f) / (1.0f + z.value) * (negative ? z.tail : 1.0f);
+template <typename F, if_float<F> = 0>
+ONNXFUSE_INLINE F sigmoid(F x) {
+  const F z = decay(at_least(-absolute(x), -104.0f)).value();
+  return select(x < 0.0f, z, splat<F>(1.0f)) / (1.0f + z);
 }
 
 ONNXFUSE_INLINE double sigmoid(double x) {
@@ -53,16 +56,17 @@ ONNXFUSE_INLINE double sigmoid(double x) {
 // |x| < 0.9: x p(x^2).  Remez, p of degree 5, error 1.2e-8.
 // Above: 1 - 2^g(|x|), g = log2(erfc).  Remez, weight erfc/erf: g of degree 6, error 1.7e-9 for 0.9 <= |x| <= 4, beyond
 // which erf rounds to 1.  2^f for |f| <= 1/2: Remez, degree 5, error 7.5e-8, of which erfc(0.9) = 0.2 is left.
-ONNXFUSE_INLINE float erf(float x) {
-  const float z = x * x;
-  const float small = x * poly(z, 1.12837911f, -0.376125246f, 0.112821408f, -0.0267789084f, 0.00501196273f,
+template <typename F, if_float<F> = 0>
+ONNXFUSE_INLINE F erf(F x) {
+  const F z = x * x;
+  const F small = x * poly(z, 1.12837911f, -0.376125246f, 0.112821408f, -0.0267789084f, 0.00501196273f,
                                -0.000609035953f);
-  const float a = at_most(absolute(x), 4.0f);
-  const float g = poly(a, -0.000240134439f, -1.62706745f, -0.91896224f, -0.150204271f, 0.0321940407f, -0.00442256546f,
+  const F a = at_most(absolute(x), 4.0f);
+  const F g = poly(a, -0.000240134439f, -1.62706745f, -0.91896224f, -0.150204271f, 0.0321940407f, -0.00442256546f,
                        0.000285970251f);
-  const float n = round_to_integer(g);
-  const float p = poly(g - n, 1.00000012f, 0.693146944f, 0.240221202f, 0.0555071309f, 0.00967554096f, 0.00132764794f);
-  return a < 0.9f ? small : with_sign_of(madd(-p, power_of_two(n), 1.0f), x);
+  const F n = round_to_integer(g);
+  const F p = poly(g - n, 1.00000012f, 0.693146944f, 0.240221202f, 0.0555071309f, 0.00967554096f, 0.00132764794f);
+  return select(a < 0.9f, small, with_sign_of(madd(-p, power_of_two(n), 1.0f), x));
 }
 
 static inline double erf(double x) { return std::erf(x); }
@@ -70,14 +74,14 @@ static inline double erf(double x) { return std::erf(x); }
 // ---------------------------------------------------------------------------------------------- activations
 
 // max(x, 0) + log1p(e^-|x|); log1p takes its argument z <= 1 to log1p_residue's range.
-ONNXFUSE_INLINE float softplus(float x) {
-  const Decay d = decay(at_least(-absolute(x), -104.0f));
-  const float z = d.value;
-  const bool high = z > 0.41421356f;
-  const float f = high ? madd(z, 0.5f, -0.5f) : z;
-  const float e = high ? 1.0f : 0.0f;
-  const float y = madd(e, kLn2High, f + madd(e, kLn2Low, log1p_residue(f)));
-  return madd(y, d.tail, x > 0.0f ? x : 0.0f);
+template <typename F, if_float<F> = 0>
+ONNXFUSE_INLINE F softplus(F x) {
+  const F z = decay(at_least(-absolute(x), -104.0f)).value();
+  const auto high = z > 0.41421356f;
+  const F f = select(high, madd(z, 0.5f, -0.5f), z);
+  const F e = select(high, splat<F>(1.0f), F{});
+  const F y = madd(e, kLn2High, f + madd(e, kLn2Low, log1p_residue(f)));
+  return y + select(x > 0.0f, x, F{});
 }
 
 static inline double softplus(double x) { return (x > 0.0 ? x : 0.0) + std::log1p(std::exp(-std::fabs(x))); }
@@ -86,15 +90,16 @@ static inline double softplus(double x) { return (x > 0.0 ? x : 0.0) + std::log1
 //   for x >= 0:  1 - 2 z^2 / ((z + 1)^2 + z^2)
 //   for x < 0:   z (1 - z (z + 1) / ((z + 1)^2 + 1))
 // and the differences are above 0.6.
-ONNXFUSE_INLINE float mish(float x) {
-  const float c = at_least(x, -110.0f);
-  const Decay d = decay(at_least(-absolute(c), -110.0f));
-  const bool negative = x < 0.0f;
-  const float z = d.value;
-  const float z1 = z + 1.0f;
-  const float q = z * (negative ? z1 : 2.0f * z) / madd(z1, z1, negative ? 1.0f : z * z);
-  const float factor = negative ? madd(c, d.residue, c) * d.power : c;
-  return nan_at_minus_inf(x, factor * (1.0f - q) * (negative ? d.tail : 1.0f));
+template <typename F, if_float<F> = 0>
+ONNXFUSE_INLINE F mish(F x) {
+  const F c = at_least(x, -110.0f);
+  const Decay<F> d = decay(at_least(-absolute(c), -110.0f));
+  const auto negative = x < 0.0f;
+  const F z = d.value();
+  const F z1 = z + 1.0f;
+  const F q = z * select(negative, z1, 2.0f * z) / madd(z1, z1, select(negative, splat<F>(1.0f), z * z));
+  const F factor = select(negative, scale(madd(c, d.residue, c), d.n), c);
+  return nan_at_minus_inf(x, factor * (1.0f - q));
 }
 
 static inline double mish(double x) {
@@ -109,22 +114,23 @@ static inline double mish(double x) {
 // t = (a - 3) / (a + 3), the map of Shepherd & Laframboise, Math. Comp. 36 (1981).  Remez, degree 8, error 8.2e-9 for
 // 0.7 <= a <= 14.5, beyond which the second term rounds to 0.  a^2 is formed from a's upper 12 bits and the rest,
 // because an error in the exponent is a relative error of the result.
-ONNXFUSE_INLINE float gelu(float x) {
-  const float a = at_most(absolute(x), 14.5f);
-  const float z = a * a;
-  const float p = poly(z, 0.398942292f, -0.0664903149f, 0.00997257978f, -0.00118211738f, 0.000103874954f);
-  const float small = x * madd(x, p, 0.5f);
+template <typename F, if_float<F> = 0>
+ONNXFUSE_INLINE F gelu(F x) {
+  const F a = at_most(absolute(x), 14.5f);
+  const F z = a * a;
+  const F p = poly(z, 0.398942292f, -0.0664903149f, 0.00997257978f, -0.00118211738f, 0.000103874954f);
+  const F small = x * madd(x, p, 0.5f);
 
-  const float upper = from_bits(to_bits(a) & 0xfffff000u);
-  const float square = -0.5f * upper * upper;
-  const float rest = -0.5f * (a - upper) * (a + upper);
-  const float n = round_to_integer((square + rest) * kLog2E);
-  const Decay d = decay(exp_residue(square, n) + rest, n);
-  const float t = (a - 3.0f) / (a + 3.0f);
-  const float h = poly(t, 0.364541858f, 0.109875865f, -0.139657453f, 0.0913767293f, -0.0288569666f, -0.00173827913f,
+  const F upper = from_bits(to_bits(a) & 0xfffff000u);
+  const F square = -0.5f * upper * upper;
+  const F rest = -0.5f * (a - upper) * (a + upper);
+  const F n = over_ln2(square + rest);
+  const F residue = expm1_residue(exp_residue(square, n) + rest);
+  const F t = (a - 3.0f) / (a + 3.0f);
+  const F h = poly(t, 0.364541858f, 0.109875865f, -0.139657453f, 0.0913767293f, -0.0288569666f, -0.00173827913f,
                        0.00396041712f, -3.83939587e-05f, -0.000540553883f);
-  const float large = (x < 0.0f ? -0.0f : x) - madd(h, d.residue, h) * d.power * d.tail;
-  return nan_at_minus_inf(x, a < 0.7f ? small : large);
+  const F large = select(x < 0.0f, splat<F>(-0.0f), x) - scale(madd(h, residue, h), n);
+  return nan_at_minus_inf(x, select(a < 0.7f, small, large));
 }
 
 // In long double, because an error in the argument of erfc or exp is a relative error of the result.
@@ -142,10 +148,10 @@ ONNXFUSE_INLINE float gelu_tanh(float x) {
   const double w = c;
   const double u = at_least(-absolute(w * madd(double(kGelu3) * w, w, double(kGelu1))), -112.0);
   const double n = round_to_integer(u * kLog2E64);
-  const Decay z = decay(static_cast<float>(exp_residue(u, n)), static_cast<float>(n));
-  const bool negative = x < 0.0f;
-  const float y = c * ((negative ? z.value : 1.0f) / (1.0f + z.value)) * (negative ? z.tail : 1.0f);
-  return nan_at_minus_inf(x, y);
+  const float residue = expm1_residue(static_cast<float>(exp_residue(u, n)));
+  const float z = scale(1.0f + residue, static_cast<float>(n));
+  const float top = scale(madd(c, residue, c), static_cast<float>(n));
+  return nan_at_minus_inf(x, (x < 0.0f ? top : c) / (1.0f + z));
 }
 
 static inline double gelu_tanh(double x) {
@@ -359,6 +365,26 @@ ONNXFUSE_INLINE float pow(float x, float y) {
 }
 
 static inline double pow(double x, double y) { return std::pow(x, y); }
+
+// ---------------------------------------------------------------------------------------------- arrays
+
+// out[i] = function(x[i]) by vectors, the last one filled up with zeros.  `out` may be `x`.
+template <typename Function>
+ONNXFUSE_INLINE void map_vectors(const float* x, float* out, size_t n, Function function) {
+  constexpr size_t kLanes = kVectorBytes / sizeof(float);
+  FloatVector v;
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    std::memcpy(&v, x + i, sizeof v);
+    v = function(v);
+    std::memcpy(out + i, &v, sizeof v);
+  }
+  if (i == n) return;
+  v = FloatVector{};
+  std::memcpy(&v, x + i, (n - i) * sizeof(float));
+  v = function(v);
+  std::memcpy(out + i, &v, (n - i) * sizeof(float));
+}
 
 }  // namespace math
 }  // namespace ONNXFUSE_ISA

@@ -11,6 +11,15 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
+
+#if defined(__AVX__)
+#include <immintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
 
 #ifndef ONNXFUSE_ISA
 #define ONNXFUSE_ISA baseline
@@ -23,6 +32,22 @@ namespace ONNXFUSE_ISA {
 namespace math {
 
 // ---------------------------------------------------------------------------------------------- building blocks
+
+// A register full of floats.
+#if defined(__AVX512F__)
+constexpr int kVectorBytes = 64;
+#elif defined(__AVX__)
+constexpr int kVectorBytes = 32;
+#else
+constexpr int kVectorBytes = 16;
+#endif
+typedef float FloatVector __attribute__((vector_size(kVectorBytes)));
+typedef int32_t IntVector __attribute__((vector_size(kVectorBytes)));
+typedef uint32_t BitsVector __attribute__((vector_size(kVectorBytes)));
+
+// The functions of `F` below are written once for float and for FloatVector.
+template <typename F>
+using if_float = std::enable_if_t<std::is_same_v<F, float> || std::is_same_v<F, FloatVector>, int>;
 
 ONNXFUSE_INLINE uint32_t to_bits(float x) {
   uint32_t u;
@@ -48,6 +73,24 @@ ONNXFUSE_INLINE double from_bits(uint64_t u) {
   return x;
 }
 
+ONNXFUSE_INLINE BitsVector to_bits(FloatVector x) { return (BitsVector)x; }
+ONNXFUSE_INLINE FloatVector from_bits(BitsVector u) { return (FloatVector)u; }
+
+ONNXFUSE_INLINE float to_float(uint32_t u) { return static_cast<float>(static_cast<int32_t>(u)); }
+ONNXFUSE_INLINE FloatVector to_float(BitsVector u) { return __builtin_convertvector((IntVector)u, FloatVector); }
+
+// The constant in every lane.
+template <typename F>
+ONNXFUSE_INLINE F splat(float c) {
+  return c - F{};  // c - 0 is c for every c, -0 included
+}
+
+// `a` where the comparison holds, else `b`.
+template <typename Mask, typename F>
+ONNXFUSE_INLINE F select(Mask mask, F a, F b) {
+  return mask ? a : b;
+}
+
 // a * b + c, with one rounding where the instruction set has it.
 #if defined(__FMA__) || defined(__AVX512F__) || defined(__aarch64__)
 ONNXFUSE_INLINE float madd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
@@ -57,21 +100,42 @@ ONNXFUSE_INLINE float madd(float a, float b, float c) { return a * b + c; }
 ONNXFUSE_INLINE double madd(double a, double b, double c) { return a * b + c; }
 #endif
 
-// c0 + c1 x + c2 x^2 + ... by Horner's rule.
-template <typename T>
-ONNXFUSE_INLINE T poly(T, T c0) {
-  return c0;
+ONNXFUSE_INLINE FloatVector madd(FloatVector a, FloatVector b, FloatVector c) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_ps(a, b, c);
+#elif defined(__FMA__)
+  return _mm256_fmadd_ps(a, b, c);
+#elif defined(__aarch64__)
+  return vfmaq_f32(c, a, b);
+#else
+  return a * b + c;
+#endif
 }
 
-template <typename T, typename... Rest>
-ONNXFUSE_INLINE T poly(T x, T c0, Rest... rest) {
+// The other operands of a vector may be constants.
+ONNXFUSE_INLINE FloatVector madd(FloatVector a, float b, FloatVector c) { return madd(a, splat<FloatVector>(b), c); }
+ONNXFUSE_INLINE FloatVector madd(FloatVector a, FloatVector b, float c) { return madd(a, b, splat<FloatVector>(c)); }
+ONNXFUSE_INLINE FloatVector madd(FloatVector a, float b, float c) { return madd(a, splat<FloatVector>(b), splat<FloatVector>(c)); }
+
+// c0 + c1 x + c2 x^2 + ... by Horner's rule.
+template <typename T, typename C>
+ONNXFUSE_INLINE T poly(T, C c0) {
+  return c0 - T{};
+}
+
+template <typename T, typename C, typename... Rest>
+ONNXFUSE_INLINE T poly(T x, C c0, Rest... rest) {
   return madd(poly(x, rest...), x, c0);
 }
 
-ONNXFUSE_INLINE float absolute(float x) { return from_bits(to_bits(x) & 0x7fffffffu); }
+template <typename F, if_float<F> = 0>
+ONNXFUSE_INLINE F absolute(F x) {
+  return from_bits(to_bits(x) & 0x7fffffffu);
+}
 ONNXFUSE_INLINE double absolute(double x) { return from_bits(to_bits(x) & 0x7fffffffffffffffu); }
 
-ONNXFUSE_INLINE float with_sign_of(float magnitude, float sign) {
+template <typename F, if_float<F> = 0>
+ONNXFUSE_INLINE F with_sign_of(F magnitude, F sign) {
   return from_bits((to_bits(magnitude) & 0x7fffffffu) | (to_bits(sign) & 0x80000000u));
 }
 
@@ -90,13 +154,42 @@ ONNXFUSE_INLINE T at_most(T x, T high) {
   return x > high ? high : x;
 }
 
+// a > b ? a : b and a < b ? a : b in one instruction: `b` if one is NaN or both are zero.  (GCC 12 warns of the
+// intrinsics of AVX-512 that have no mask.)
+ONNXFUSE_INLINE FloatVector larger(FloatVector a, FloatVector b) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_max_ps(0xffff, a, b);
+#elif defined(__AVX__)
+  return _mm256_max_ps(a, b);
+#elif defined(__SSE2__)
+  return _mm_max_ps(a, b);
+#else
+  return a > b ? a : b;
+#endif
+}
+
+ONNXFUSE_INLINE FloatVector smaller(FloatVector a, FloatVector b) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_min_ps(0xffff, a, b);
+#elif defined(__AVX__)
+  return _mm256_min_ps(a, b);
+#elif defined(__SSE2__)
+  return _mm_min_ps(a, b);
+#else
+  return a < b ? a : b;
+#endif
+}
+
+ONNXFUSE_INLINE FloatVector at_least(FloatVector x, float low) { return larger(splat<FloatVector>(low), x); }
+ONNXFUSE_INLINE FloatVector at_most(FloatVector x, float high) { return smaller(splat<FloatVector>(high), x); }
+
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 // x f(x) is -Inf * 0 at -Inf, as in the formulas that define the activations; `y` otherwise.
 template <typename T>
 ONNXFUSE_INLINE T nan_at_minus_inf(T x, T y) {
-  return x == T(-kInf) ? T(kNaN) : y;
+  return select(x == -kInf, T{} + kNaN, y);
 }
 
 // Adding 1.5 * 2^(mantissa bits) rounds to the nearest integer, which then stands in the low bits of the sum.
@@ -111,11 +204,15 @@ constexpr float kLn2Low = 0x1.7f7d1cp-20f;
 constexpr double kLn2High64 = 0x1.62e42fee00000p-1;
 constexpr double kLn2Low64 = 0x1.a39ef35793c76p-33;
 
-ONNXFUSE_INLINE float round_to_integer(float x) { return (x + kRound) - kRound; }
+template <typename F, if_float<F> = 0>
+ONNXFUSE_INLINE F round_to_integer(F x) {
+  return (x + kRound) - kRound;
+}
 ONNXFUSE_INLINE double round_to_integer(double x) { return (x + kRound64) - kRound64; }
 
 // 2^(n + offset) for an integer -127 < n + offset < 128 (float), -1023 < n + offset < 1024 (double).
-ONNXFUSE_INLINE float power_of_two(float n, float offset = 0.0f) {
+template <typename F, if_float<F> = 0>
+ONNXFUSE_INLINE F power_of_two(F n, float offset = 0.0f) {
   return from_bits(to_bits(n + (kRound + 127.0f + offset)) << 23);
 }
 
@@ -126,12 +223,22 @@ ONNXFUSE_INLINE double power_of_two(double n, double offset = 0.0) {
 // ---------------------------------------------------------------------------------------------- exp, expm1
 
 // x - n ln 2, for n = the integer nearest to x / ln 2.
-ONNXFUSE_INLINE float exp_residue(float x, float n) { return madd(n, -kLn2Low, madd(n, -kLn2High, x)); }
+template <typename F, if_float<F> = 0>
+ONNXFUSE_INLINE F exp_residue(F x, F n) {
+  return madd(n, -kLn2Low, madd(n, -kLn2High, x));
+}
 ONNXFUSE_INLINE double exp_residue(double x, double n) { return madd(n, -kLn2Low64, madd(n, -kLn2High64, x)); }
 
+// The integer nearest to x / ln 2.
+template <typename F, if_float<F> = 0>
+ONNXFUSE_INLINE F over_ln2(F x) {
+  return madd(x, kLog2E, kRound) - kRound;
+}
+
 // e^r - 1 for |r| <= ln(2)/2: r + r^2 q(r).  Remez, weight 1/r: q of degree 4, error 1.4e-8.
-ONNXFUSE_INLINE float expm1_residue(float r) {
-  const float q = poly(r, 0.5f, 0.166665435f, 0.0416662805f, 0.00836658385f, 0.00139464496f);
+template <typename F, if_float<F> = 0>
+ONNXFUSE_INLINE F expm1_residue(F r) {
+  const F q = poly(r, 0.5f, 0.166665435f, 0.0416662805f, 0.00836658385f, 0.00139464496f);
   return madd(r * r, q, r);
 }
 
@@ -151,9 +258,19 @@ ONNXFUSE_INLINE T scale(T p, T n) {
   return p * power_of_two(half) * power_of_two(n - half);
 }
 
-ONNXFUSE_INLINE float exp(float x) {
+ONNXFUSE_INLINE FloatVector scale(FloatVector p, FloatVector n) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_scalef_ps(0xffff, p, n);
+#else
+  const FloatVector half = round_to_integer(n * 0.5f);
+  return p * power_of_two(half) * power_of_two(n - half);
+#endif
+}
+
+template <typename F, if_float<F> = 0>
+ONNXFUSE_INLINE F exp(F x) {
   x = at_most(at_least(x, -104.0f), 89.0f);
-  const float n = round_to_integer(x * kLog2E);
+  const F n = over_ln2(x);
   return scale(1.0f + expm1_residue(exp_residue(x, n)), n);
 }
 
@@ -164,12 +281,13 @@ ONNXFUSE_INLINE double exp(double x) {
 }
 
 // 2^n (e^r - 1) + (2^n - 1), through 2^(n-1) because 2^128 is no float.  A tiny x is its own result, -0 too.
-ONNXFUSE_INLINE float expm1(float x) {
-  const float c = at_most(at_least(x, -18.0f), 89.0f);
-  const float n = round_to_integer(c * kLog2E);
-  const float s = power_of_two(n, -1.0f);
-  const float y = 2.0f * madd(s, expm1_residue(exp_residue(c, n)), s - 0.5f);
-  return absolute(x) < 0x1p-25f ? x : y;
+template <typename F, if_float<F> = 0>
+ONNXFUSE_INLINE F expm1(F x) {
+  const F c = at_most(at_least(x, -18.0f), 89.0f);
+  const F n = over_ln2(c);
+  const F s = power_of_two(n, -1.0f);
+  const F y = 2.0f * madd(s, expm1_residue(exp_residue(c, n)), s - 0.5f);
+  return select(absolute(x) < 0x1p-25f, x, y);
 }
 
 ONNXFUSE_INLINE double expm1(double x) {
@@ -180,32 +298,27 @@ ONNXFUSE_INLINE double expm1(double x) {
   return absolute(x) < 0x1p-54 ? x : y;
 }
 
-// e^x for -160 ln 2 < x <= 0 as value * tail, with value = (1 + residue) * power >= 2^-65.  Multiplying by `tail` last
-// keeps denormal results accurate; multiplying by 1 + residue as a sum saves a rounding.
+// e^x for x <= 0 as 2^n (1 + residue).  What is multiplied with it goes inside `scale`: one rounding, also to denormals.
+template <typename F>
 struct Decay {
-  float residue;
-  float power;
-  float value;
-  float tail;
+  F residue;
+  F n;
+
+  F value() const { return scale(1.0f + residue, n); }
 };
 
-ONNXFUSE_INLINE Decay decay(float r, float n) {
-  const float kept = at_least(n, -64.0f);
-  const float residue = expm1_residue(r);
-  const float power = power_of_two(kept);
-  return {residue, power, (1.0f + residue) * power, power_of_two(n - kept)};
-}
-
-ONNXFUSE_INLINE Decay decay(float x) {
-  const float n = round_to_integer(x * kLog2E);
-  return decay(exp_residue(x, n), n);
+template <typename F>
+ONNXFUSE_INLINE Decay<F> decay(F x) {
+  const F n = over_ln2(x);
+  return {expm1_residue(exp_residue(x, n)), n};
 }
 
 // ---------------------------------------------------------------------------------------------- log
 
 // log(1 + f) - f for sqrt(1/2) <= 1 + f < sqrt(2): f^2 (f p(f) - 1/2).  Remez, weight f^2: p of degree 7, error 5.9e-9.
-ONNXFUSE_INLINE float log1p_residue(float f) {
-  const float p = poly(f, 0.333333164f, -0.250008106f, 0.200022861f, -0.166245535f, 0.141811922f, -0.131287545f,
+template <typename F, if_float<F> = 0>
+ONNXFUSE_INLINE F log1p_residue(F f) {
+  const F p = poly(f, 0.333333164f, -0.250008106f, 0.200022861f, -0.166245535f, 0.141811922f, -0.131287545f,
                        0.128816515f, -0.0785961822f);
   return f * f * madd(p, f, -0.5f);
 }
@@ -222,14 +335,15 @@ ONNXFUSE_INLINE double log1p_residue(double f) {
 }
 
 // x = 2^e (1 + f), sqrt(1/2) <= 1 + f < sqrt(2); log x = e ln 2 + log(1 + f).
-ONNXFUSE_INLINE float log(float x) {
-  const bool denormal = x < 0x1p-126f;
-  const uint32_t u = to_bits(denormal ? x * 0x1p24f : x) + (0x3f800000u - 0x3f3504f3u);
-  const float e = static_cast<float>(static_cast<int32_t>(u >> 23)) - (denormal ? 151.0f : 127.0f);
-  const float f = from_bits((u & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
-  float y = madd(e, kLn2High, f + madd(e, kLn2Low, log1p_residue(f)));
-  y = x > 0.0f ? y : (x == 0.0f ? -kInf : kNaN);
-  return x < kInf ? y : x;
+template <typename F, if_float<F> = 0>
+ONNXFUSE_INLINE F log(F x) {
+  const auto denormal = x < 0x1p-126f;
+  const auto u = to_bits(select(denormal, x * 0x1p24f, x)) + (0x3f800000u - 0x3f3504f3u);
+  const F e = to_float(u >> 23) - select(denormal, splat<F>(151.0f), splat<F>(127.0f));
+  const F f = from_bits((u & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
+  const F y = madd(e, kLn2High, f + madd(e, kLn2Low, log1p_residue(f)));
+  const F below = select(x == 0.0f, splat<F>(-kInf), splat<F>(kNaN));
+  return select(x < kInf, select(x > 0.0f, y, below), x);
 }
 
 ONNXFUSE_INLINE double log(double x) {

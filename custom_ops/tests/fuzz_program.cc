@@ -2,7 +2,9 @@
 //
 // The input is the text of a program, a zero byte, and then bytes that choose the shapes.  LLVMFuzzerTestOneInput is
 // the entry for libFuzzer; the program's own main() mutates seeds, so that no fuzzing engine is needed:
-//   fuzz_program [runs] [seed]
+//   fuzz_program [runs] [seed] [threads]
+// Every plan runs with its chunks in reverse order, and again cut into single tiles on several threads if asked for;
+// both must give the same bytes.  ONNXFUSE_CACHE_BYTES=1 makes every tensor a large one, whose stores bypass the caches.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -10,6 +12,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "executor.h"
@@ -25,6 +28,21 @@ constexpr int64_t kMaxElements = 4096;
 // Runs chunks backwards: no result may depend on the order.
 void parallel_for(void*, void (*function)(void*, size_t), size_t total, void* data) {
   while (total-- > 0) function(data, total);
+}
+
+unsigned g_threads = 1;
+
+// The stages of a plan with their tiles dealt out to threads one by one.
+void run_on_threads(const Program& program, const Plan& plan, const Tensors& tensors) {
+  for (const Stage& stage : plan.stages) {
+    std::vector<std::thread> threads;
+    for (unsigned t = 0; t < g_threads; ++t) {
+      threads.emplace_back([&, t] {
+        for (int64_t tile = t; tile < stage.tiles; tile += g_threads) run_tiles(program, stage, tensors, tile, tile + 1);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
 }
 
 Shape next_shape(const uint8_t** bytes, size_t* left) {
@@ -81,7 +99,23 @@ void execute(const Program& program, const uint8_t* bytes, size_t left) {
   if (elements > 64 * kMaxElements || plan->scratch_bytes > (1u << 24)) return;
   std::unique_ptr<char, decltype(&std::free)> scratch(
       static_cast<char*>(std::aligned_alloc(64, plan->scratch_bytes + 64)), &std::free);
-  run_plan(program, *plan, {inputs.data(), outputs.data(), scratch.get()}, parallel_for, nullptr);
+  const Tensors tensors{inputs.data(), outputs.data(), scratch.get()};
+  run_plan(program, *plan, tensors, parallel_for, nullptr);
+  if (g_threads == 1) return;
+  const auto bytes_of = [&](size_t o) {
+    int64_t count = 0;
+    element_count(plan->output_shapes[o], &count);
+    return static_cast<size_t>(count) * storage_size(program.values[program.outputs[o]].type);
+  };
+  std::vector<std::string> first;
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    first.emplace_back(static_cast<const char*>(outputs[o]), bytes_of(o));
+    std::memset(outputs[o], 0x5a, bytes_of(o));
+  }
+  run_on_threads(program, *plan, tensors);
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    if (std::memcmp(first[o].data(), outputs[o], bytes_of(o)) != 0) std::abort();
+  }
 }
 
 }  // namespace
@@ -142,6 +176,7 @@ std::string generate(std::mt19937& random) {
 int main(int argc, char** argv) {
   const long runs = argc > 1 ? std::atol(argv[1]) : 20000;
   std::mt19937 random(argc > 2 ? static_cast<unsigned>(std::atol(argv[2])) : 1u);
+  if (argc > 3) g_threads = static_cast<unsigned>(std::atol(argv[3]));
   for (long run = 0; run < runs; ++run) {
     std::string input = generate(random);
     if (run % 3 == 0) {

@@ -13,7 +13,6 @@ from onnxfuse.passes.rules.gated_residual import GatedResidual
 from onnxfuse.passes.rules.hard_sigmoid import RecogniseHardSigmoid
 from onnxfuse.passes.rules.hard_swish import RecogniseHardSwish
 from onnxfuse.passes.rules.merge_pointwise_convs import MergePointwiseConvs
-from onnxfuse.passes.rules.pad_channels import PadChannels
 
 if TYPE_CHECKING:
     from onnxfuse.graph import Model
@@ -30,7 +29,7 @@ _STEPS = (
 
 
 class ConvLayoutPass:
-    """Activations as ORT computes them inside Conv, affine steps as Conv, and channels in whole blocks.
+    """Activations as ORT computes them inside Conv, and affine steps as Conv.
 
     For the target cpu alone: no other execution provider has the blocked layout.  Results stay the same up to
     rounding.
@@ -40,10 +39,9 @@ class ConvLayoutPass:
     description = "Writes what lies between convolutions so that ONNX Runtime keeps its blocked layout on the CPU."
 
     def run(self, model: Model, context: PassContext) -> None:
-        """Runs the groups of rules one after the other, and pads channels last."""
+        """Runs the groups of rules one after the other."""
         if context.target != "cpu" or not any(node.op == "Conv" for graph in model.graphs() for node in graph.nodes):
             return
         infer(model)
         for rules in _STEPS:
             RulePass([rule() for rule in rules], NAME).run(model, context)
-        PadChannels().run(model, context)

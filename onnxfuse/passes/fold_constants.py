@@ -23,7 +23,7 @@ from onnxfuse.passes.constants import (
 )
 from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.passes.folding import Evaluator
-from onnxfuse.passes.result_size import largest_elements, largest_itemsize
+from onnxfuse.passes.result_size import largest_elements, largest_itemsize, most_work
 
 if TYPE_CHECKING:
     from onnxfuse.graph import Model
@@ -32,6 +32,7 @@ NAME = "fold-constants"
 
 _FREE_BYTES = 1 << 16  # a result of this size is folded however small the constants it comes from
 _FREE_BYTES_IN_ALL = 4 << 20
+_MAX_WORK = 1 << 36  # multiplications in one node: some seconds
 _MAX_ROUNDS = 32
 
 _RANDOM = frozenset(
@@ -56,8 +57,8 @@ class FoldConstants:
 
     It also turns Constant nodes into initializers and Shape of a known shape into a constant, and drops
     Identity, Cast to the same type and Dropout.  A node that makes an output of a graph stays.  A result that
-    would make the model larger by more than 64 KiB stays a node, and so do random and quantization ops and ops
-    that are not standard.
+    would make the model larger by more than 64 KiB, or take seconds to compute, stays a node, and so do random
+    and quantization ops and ops that are not standard.
     """
 
     name = NAME
@@ -211,6 +212,9 @@ class _Folder:
                 paid = sum(credit[name] for name in inputs)
                 if size > max(_FREE_BYTES, paid) or size - paid > free:
                     refused.append((node, f"its result would make the model larger ({size} bytes from {paid})"))
+                    continue
+                if most_work(node, elements) > _MAX_WORK:
+                    refused.append((node, "it would take too long to compute"))
                     continue
                 free -= max(size - paid, 0)
                 for name in inputs:

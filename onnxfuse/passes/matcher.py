@@ -64,9 +64,10 @@ class Match:
 
     def __getitem__(self, name: str) -> gs.Tensor:
         """The tensor that the variable or constant ``name`` stands for.  Raises KeyError if it is missing."""
-        tensor = self._values[name]
+        tensor = self._values.get(name)
         if tensor is None:
-            raise KeyError(name)
+            known = ", ".join(known for known, value in self._values.items() if value is not None)
+            raise KeyError(f"no variable {name!r}; there is {known or 'none'}")
         return tensor
 
     def get(self, name: str) -> gs.Tensor | None:
@@ -76,6 +77,10 @@ class Match:
     def node(self, name: str) -> Node:
         """The node whose pattern has ``_name=name``.  Raises KeyError if that part did not match."""
         return self._named[name]
+
+    def attribute(self, node: str, name: str) -> Any:
+        """An attribute of the node of that name, or its default in the model's opset; None if it has neither."""
+        return attribute(self.node(node), name, self.model.opsets)
 
     def has_node(self, name: str) -> bool:
         """Whether the part of the pattern with ``_name=name`` is there."""

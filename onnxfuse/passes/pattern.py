@@ -8,7 +8,10 @@ that is read twice.  Finding a pattern in a graph is in matcher.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
+
+import onnx
 
 _COMMUTATIVE_NAMES = "Add Mul Max Min And Or Xor Sum Mean Equal BitwiseAnd BitwiseOr BitwiseXor"
 COMMUTATIVE = frozenset(_COMMUTATIVE_NAMES.split())
@@ -101,6 +104,8 @@ class Ops:
     def __getattr__(self, op_type: str) -> Callable[..., Any]:
         if op_type.startswith("_"):
             raise AttributeError(op_type)
+        if self._domain == "" and (known := _in_another_case(op_type)):
+            raise TypeError(f"there is no operator {op_type}; did you mean {known}?")
 
         def build(
             *inputs: Value,
@@ -140,6 +145,18 @@ class Ops:
     def constant(name: str) -> Value:
         """Any constant, bound to ``name``."""
         return Constant(name, None, 0.0)
+
+
+def _in_another_case(op_type: str) -> str | None:
+    """The standard operator that ``op_type`` misspells; None if it is one, or like none."""
+    if op_type in _standard_operators().values():
+        return None
+    return _standard_operators().get(op_type.lower())
+
+
+@cache
+def _standard_operators() -> dict[str, str]:
+    return {schema.name.lower(): schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""}
 
 
 def as_value(item: Any) -> Value:

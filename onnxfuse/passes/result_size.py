@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from onnxfuse.graph_ir import Node
-from onnxfuse.passes.constants import constant_value, dtype_of, shape_of
+from onnxfuse.passes.constants import Array, constant_value, dtype_of, shape_of
 
 _NO_LARGER_NAMES = (
     "Abs Acos Acosh ArgMax ArgMin Asin Asinh Atan Atanh BitwiseNot Cast Ceil Celu Clip Concat Compress "
@@ -20,6 +20,11 @@ _BROADCASTING_NAMES = (
     "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Gather GatherElements GatherND Greater "
     "GreaterOrEqual Less LessOrEqual MatMul Max Mean Min Mod Mul Or Pow PRelu Sub Sum Where Xor "
 )
+_MULTIPLYING_NAMES = (
+    "Attention Conv ConvInteger ConvTranspose DeformConv DFT Einsum GRU Gemm LSTM MatMul MatMulInteger QLinearConv "
+    "QLinearMatMul RNN STFT"
+)
+_MULTIPLYING = frozenset(_MULTIPLYING_NAMES.split())
 _NO_LARGER = frozenset(_NO_LARGER_NAMES.split())
 _BROADCASTING = frozenset(_BROADCASTING_NAMES.split())
 
@@ -40,20 +45,35 @@ def largest_elements(node: Node, elements: Mapping[str, int]) -> int | None:
         return max(sum(sizes), 16)
     if node.op in _BROADCASTING:
         return math.prod(max(size, 1) for size in sizes)
-    arguments = [constant_value(tensor) for tensor in node.inputs]
+    arguments = [_numbers(constant_value(tensor)) for tensor in node.inputs]
     if node.op == "ConstantOfShape" and arguments[0] is not None:
         return int(math.prod(int(dim) for dim in arguments[0]))
     if node.op == "Expand" and arguments[1] is not None:
         return int(math.prod(max(int(dim), 1) for dim in arguments[1])) * max(sizes[0], 1)
     if node.op == "Tile" and len(arguments) == 2 and arguments[1] is not None:
         return int(math.prod(int(times) for times in arguments[1])) * sizes[0]
-    if node.op == "Range" and all(argument is not None for argument in arguments):
-        start, limit, delta = (float(argument.reshape(-1)[0]) for argument in arguments if argument is not None)
-        return max(math.ceil((limit - start) / delta), 0) if delta else None
+    if node.op == "Range" and all(argument is not None and argument.size == 1 for argument in arguments):
+        start, limit, delta = (float(argument[0]) for argument in arguments if argument is not None)
+        steps = (limit - start) / delta if delta else math.inf
+        return max(math.ceil(steps), 0) if math.isfinite(steps) else None
     return None
+
+
+def most_work(node: Node, elements: Mapping[str, int]) -> int:
+    """An upper bound on the multiplications of ``node``, which may be far more than its elements."""
+    if node.op == "MatMul":
+        data, product = shape_of(node.inputs[0]), shape_of(node.outputs[0])
+        if data and product is not None:
+            return data[-1] * math.prod(product)
+    sizes = [elements[tensor.name] for tensor in node.inputs if tensor.name]
+    return math.prod(max(size, 1) for size in sizes) if node.op in _MULTIPLYING else sum(sizes)
 
 
 def largest_itemsize(node: Node) -> int:
     """The largest size of an element of the outputs: that of the widest type where inference knows none."""
     sizes = [dtype.itemsize for dtype in (dtype_of(tensor) for tensor in node.outputs if tensor.name) if dtype]
     return max(sizes, default=8)
+
+
+def _numbers(argument: Array | None) -> Array | None:
+    return None if argument is None else argument.reshape(-1)

@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.graph_ir import Node
-from onnxfuse.passes.base import PassContext
+from onnxfuse.passes.base import PassContext, label
 from onnxfuse.passes.constants import domain_of
 from onnxfuse.passes.editor import GraphEditor, unique_nodes
 from onnxfuse.passes.matcher import Match
@@ -82,12 +82,13 @@ class RulePass:
                 continue
             rule = item.rule
             try:
-                refusal = rule.check(match)
-                if refusal is None:
-                    refusal = _obstacle(match, rule)
+                refusal = _checked(match, rule)
                 again = None if refusal is not None else self._apply(match, rule, context)
             except Refusal as error:
                 refusal, again = str(error), None
+            except Exception as error:
+                error.add_note(f"in rewrite rule {rule.name} at node {label(node)!r}")
+                raise
             for noted, reason in match.notes:
                 context.refused(rule.name, noted, reason)
             if refusal:
@@ -129,6 +130,14 @@ class RulePass:
         editor.remove(editor.unneeded(match.nodes))
         again.extend(reader for output in match.outputs for reader in output.outputs)
         return unique_nodes([*builder.nodes, *again])
+
+
+def _checked(match: Match, rule: RewriteRule) -> str | None:
+    """Why the rule itself, or the graph around the match, forbids the rewrite; None if nothing does."""
+    refusal = rule.check(match)
+    if refusal is not None and not isinstance(refusal, str):
+        raise OnnxfuseError(f"rewrite rule {rule.name}: check must return None or the reason not to, not {refusal!r}")
+    return _obstacle(match, rule) if refusal is None else refusal
 
 
 def _as_tensors(result: Any, rule: RewriteRule, wanted: int) -> list[gs.Tensor]:

@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.graph_ir import Node
+from onnxfuse.passes.constants import dtype_of
 from onnxfuse.passes.matcher import Match, Matcher
 from onnxfuse.passes.pattern import Ops, Value, Variable, root_ops
 
@@ -39,7 +40,7 @@ class Builder:
     def op(
         self,
         op_type: str,
-        *inputs: gs.Tensor | None,
+        *inputs: gs.Tensor | float | None,
         _domain: str = "",
         _outputs: int = 1,
         _name: str | None = None,
@@ -47,11 +48,14 @@ class Builder:
     ) -> Any:
         """A new node; returns its output, or a tuple of them.  None stands for an input that is left out.
 
-        Without ``_name`` it takes over the name of a replaced node of the same op type, or one derived from
-        the node at the root of the match.
+        A number becomes a scalar constant of the type of the first tensor among the inputs; where that is not
+        known the match is refused.  Raises OnnxfuseError for a fraction among integers.  Without ``_name`` the
+        node takes over the name of a replaced node of the same op type, or one derived from the node at the root
+        of the match.
         """
         node = Node(op_type, attrs=dict(attributes), domain=_domain or None)
-        return self._finish(node, inputs, _outputs, _name)
+        tensors = [self._number(item, inputs) if isinstance(item, (int, float)) else item for item in inputs]
+        return self._finish(node, tensors, _outputs, _name)
 
     def like(self, node: Node, *inputs: gs.Tensor | None, **attributes: Any) -> Any:
         """A copy of a replaced ``node``, its name, attributes and documentation, with other inputs and
@@ -73,6 +77,15 @@ class Builder:
             node.inputs.append(tensor)
         else:
             node.inputs[index] = tensor
+
+    def _number(self, number: float, inputs: Sequence[gs.Tensor | float | None]) -> gs.Constant:
+        first = next((item for item in inputs if isinstance(item, gs.Tensor) and item.name), None)
+        dtype = None if first is None else dtype_of(first)
+        if dtype is None:
+            raise Refusal(f"the type of the number {number} is not known")
+        if dtype.kind in "iu" and number != int(number):
+            raise OnnxfuseError(f"{number} is no {dtype}")
+        return self.initializer(np.array(number, dtype), "number")
 
     def _finish(self, node: Node, inputs: Sequence[gs.Tensor | None], outputs: int, name: str | None) -> Any:
         node.name = name if name is not None else self._name_for(node.op)
@@ -130,13 +143,16 @@ class CompiledRule:
         self.rule = rule
         if not rule.name:
             raise OnnxfuseError(f"rewrite rule {type(rule).__name__} has no name")
-        parameters = list(inspect.signature(rule.pattern).parameters)
-        returned = rule.pattern(Ops(), *(Variable(name) for name in parameters[1:]))
-        outputs: Sequence[Value] = returned if isinstance(returned, tuple) else (returned,)
+        for method in ("pattern", "rewrite"):
+            if getattr(type(rule), method) is getattr(RewriteRule, method):
+                raise OnnxfuseError(f"rewrite rule {rule.name} has no method {method}")
+        names = list(inspect.signature(rule.pattern).parameters)[1:]
         try:
+            returned = rule.pattern(Ops(), *map(Variable, names))
+            outputs: Sequence[Value] = returned if isinstance(returned, tuple) else (returned,)
             self.roots = tuple(dict.fromkeys(root_ops(outputs[0])))
             for output in outputs[1:]:
                 list(root_ops(output))
         except TypeError as error:
-            raise OnnxfuseError(f"rewrite rule {rule.name}: {error}") from None
+            raise OnnxfuseError(f"rewrite rule {rule.name}: {error}") from error
         self.matcher = Matcher(outputs)

@@ -1,5 +1,5 @@
 """The planner: which nodes are computed together, and what takes their place."""
 
-from onnxfuse.planner.fuse_elementwise import FuseElementwise, explain
+from onnxfuse.planner.fuse_elementwise import FuseElementwise
 
-__all__ = ["FuseElementwise", "explain"]
+__all__ = ["FuseElementwise"]

@@ -9,15 +9,19 @@ from onnxfuse.byte_counts import bytes_saved
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.inference import infer
 from onnxfuse.passes.base import PassContext, label
-from onnxfuse.planner.fused_node import DOMAIN, OPSET_VERSION, Fusion, fuse
+from onnxfuse.planner.functions import add_function
+from onnxfuse.planner.fused_node import OPSET_VERSION, Fusion, fuse
 from onnxfuse.planner.host import shape_arithmetic
 from onnxfuse.planner.ort_fusions import ONE_KERNEL, OrtFusions
 from onnxfuse.planner.ort_layout import BLOCKED, INSIDE_CONV, ConvLayout
+from onnxfuse.planner.ort_quantization import QUANTIZED, quantized_nodes
 from onnxfuse.planner.regions import find_regions
 from onnxfuse.program import ProgramError
 from onnxfuse.program.lowering import check, is_elementwise, vector_inputs
-from onnxfuse.report import FusedRegion, LeftAlone
+from onnxfuse.report import FusedRegion
+from onnxfuse.runtime import DOMAIN
 
+UNUSED = "nothing reads its result"
 ALONE = "no neighbour to fuse with"
 SHAPE_ARITHMETIC = "computes with shapes, which ONNX Runtime keeps on the host"
 FREE_OPS = {"Identity", "Dropout"}
@@ -58,16 +62,6 @@ class FuseElementwise:
                 context.report.add_left_alone(label(node), node.op, reason)
 
 
-def explain(model: Model, target: str) -> tuple[list[FusedRegion], list[LeftAlone]]:
-    """What the pass would fuse in ``model``, and for each elementwise node that it would not the reason."""
-    regions: list[FusedRegion] = []
-    left_alone: list[LeftAlone] = []
-    for plan in _Planner(model, target).plans():
-        regions.extend(_describe(fusion.overload, fusion) for fusion in plan.fusions)
-        left_alone.extend(LeftAlone(label(node), node.op, reason) for node, reason in plan.left_alone)
-    return regions, left_alone
-
-
 class _Planner:
     """Plans the graphs of one model, without changing it."""
 
@@ -95,6 +89,9 @@ class _Planner:
             return plan
         layout = ConvLayout(nodes, graph.outputs) if self._ort else None
         reasons = _reasons(nodes, elementwise, self._opset, self._ort, layout)
+        for node in elementwise:
+            if not self._is_read_outside(node.outputs[0], set()):
+                reasons[id(node)] = UNUSED
         fusible = {id(node) for node in elementwise if id(node) not in reasons}
         vectors = _vector_tensors(elementwise, fusible, self._opset)
 
@@ -149,10 +146,11 @@ def _reasons(
     nodes: list[gs.Node], elementwise: list[gs.Node], opset: int, ort: OrtFusions | None, layout: ConvLayout | None
 ) -> dict[int, str]:
     """Why single nodes stay out of every region, by id."""
-    host = shape_arithmetic(nodes, {id(node) for node in elementwise})
-    reasons = dict.fromkeys(host, SHAPE_ARITHMETIC)
+    ids = {id(node) for node in elementwise}
+    reasons = dict.fromkeys(shape_arithmetic(nodes, ids), SHAPE_ARITHMETIC)
     if ort:
         reasons.update(ort.reasons)
+        reasons.update(dict.fromkeys(quantized_nodes(nodes, ids), QUANTIZED))
     if layout:
         reasons.update(dict.fromkeys(layout.inside_conv, INSIDE_CONV))
     for node in elementwise:
@@ -172,11 +170,10 @@ def _vector_tensors(elementwise: list[gs.Node], fusible: set[int], opset: int) -
 
 def _apply(model: Model, fusion: Fusion, context: PassContext) -> gs.Node:
     described = _describe(model.unique_name(f"{label(fusion.nodes[-1])}_fused"), fusion)
-    key = (DOMAIN, fusion.function.name, fusion.overload)
-    model.functions.setdefault(key, fusion.function)
+    op, attributes = add_function(model, fusion.function)
     model.opsets[DOMAIN] = OPSET_VERSION
     context.report.add_fused(described)
-    return fusion.node(described.name)
+    return fusion.node(described.name, op, attributes)
 
 
 def _describe(name: str, fusion: Fusion) -> FusedRegion:

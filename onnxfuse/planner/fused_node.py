@@ -11,11 +11,11 @@ from onnx import helper, numpy_helper
 
 from onnxfuse.dtypes import DTYPES, from_numpy
 from onnxfuse.graph import Node
+from onnxfuse.graph_export import value_info
 from onnxfuse.program import Program, ProgramBuilder
 from onnxfuse.program.lowering import cast_target, ignores_input, lower
+from onnxfuse.runtime import DOMAIN
 
-DOMAIN = "onnxfuse"
-OP_TYPE = "FusedElementwise"
 OPSET_VERSION = 1
 FUSED_NODES_KEY = "onnxfuse.nodes"
 """Metadata of a fused node: the names of the nodes that it stands for."""
@@ -36,20 +36,24 @@ class Fusion:
         """Names the function among those of the fused operator."""
         return self.function.overload
 
-    def node(self, name: str) -> Node:
-        """The fused node; it takes over the outputs of the region's nodes, which lose their connections."""
+    def node(self, name: str, op: str, attributes: Mapping[str, str]) -> Node:
+        """The fused node, of operator ``op`` and with ``attributes`` besides the Program.
+
+        It takes over the outputs of the region's nodes, which lose their connections.
+        """
         for node in self.nodes:
             node.inputs.clear()
             node.outputs.clear()
         fused = Node(
-            op=OP_TYPE,
+            op=op,
             name=name,
-            attrs={"program": str(self.program)},
+            attrs={"program": str(self.program), **attributes},
             inputs=list(self.inputs),
             outputs=list(self.outputs),
             domain=DOMAIN,
         )
         fused.overload = self.overload
+        fused.output_types = [_output_type(tensor) for tensor in self.outputs]
         fused.metadata = {FUSED_NODES_KEY: ",".join(node.name or node.op for node in self.nodes)}
         return fused
 
@@ -92,6 +96,18 @@ def fuse(
     return Fusion(tuple(nodes), program, function, tuple(inputs), tuple(outputs))
 
 
+def _output_type(tensor: gs.Tensor) -> onnx.ValueInfoProto:
+    """What is known of an output, for ORT, whose interface for custom ops cannot infer an unknown shape or rank 0.
+
+    Symbols that shape inference made up are left out.
+    """
+    info = value_info(tensor)
+    for dim in info.type.tensor_type.shape.dim:
+        if dim.dim_param.startswith("unk__"):
+            dim.Clear()
+    return info
+
+
 def is_immediate(tensor: gs.Tensor, node: gs.Node) -> bool:
     """Whether a constant of one element can be written into the Program: not if its rank shows in the result's."""
     if not isinstance(tensor, gs.Constant) or int(np.prod(tensor.shape, dtype=np.int64)) != 1:
@@ -109,7 +125,7 @@ def _function(
     program: Program,
     opset: int,
 ) -> onnx.FunctionProto:
-    """The local function: the region's nodes with canonical names, so that equal regions share one."""
+    """The local function, not named yet: the region's nodes with canonical names, so that equal regions share one."""
     names: dict[int, str] = {}
     # A tensor that is an input twice (as a vector and by broadcasting) is read through its first name.
     input_names = [f"input_{position}" for position in range(len(inputs))]
@@ -133,7 +149,6 @@ def _function(
         body.append(_body_node(node, arguments, result))
     function = onnx.FunctionProto(
         domain=DOMAIN,
-        name=OP_TYPE,
         input=input_names,
         output=[names[id(output)] for output in outputs],
         attribute=["program"],

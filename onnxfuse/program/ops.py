@@ -10,6 +10,13 @@ This module imports the standard library alone, because the native build reads i
 from dataclasses import dataclass
 from enum import Enum
 
+FUSED_OPS = ("FusedElementwise", *(f"FusedElementwise_{number}" for number in range(2, 17)))
+"""The ONNX operators that run Programs; the library registers all, and they do the same.
+
+A model's local functions are told apart by their names, because ORT before 1.27 and onnx's ReferenceEvaluator ignore
+overloads and would run the wrong function.  Each name costs every session 40 µs, so there are only so many.
+"""
+
 FLOATS = ("f32", "f64")
 """Floating-point types that have kernels; f16 and bf16 run the kernels of f32."""
 SIGNED = ("i8", "i16", "i32", "i64")

@@ -3,18 +3,21 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.custom_ops.fused import library
 
-ROOT = Path(__file__).parents[2]
-SUITE = [str(Path(__file__).parent / f"test_{name}.py") for name in ("operators", "shapes", "bad_programs")]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+SUITE = [str(HERE / f"test_{name}.py") for name in ("operators", "chains", "shapes", "bad_programs")]
+ORT_SUITE = [*SUITE, str(HERE / "test_stress.py"), f"{HERE / 'test_cpp.py'}::test_every_slot_of_the_ort_abi"]
 
 
-def run_suite(python: str, environment: dict[str, str]) -> None:
-    command = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *SUITE]
+def run_suite(python: str, environment: dict[str, str], suite: Sequence[str] = SUITE) -> None:
+    command = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *suite]
     result = subprocess.run(
         command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False
     )
@@ -31,4 +34,4 @@ def test_oldest_onnxruntime() -> None:
     python = os.environ.get("ONNXFUSE_ORT_OLDEST")
     if not python:
         pytest.skip("ONNXFUSE_ORT_OLDEST is not set")
-    run_suite(python, {"ONNXFUSE_TEST_LIBRARY": library(), "PYTHONPATH": str(ROOT)})
+    run_suite(python, {"ONNXFUSE_TEST_LIBRARY": library(), "PYTHONPATH": str(ROOT)}, ORT_SUITE)

@@ -171,6 +171,24 @@ def test_what_would_grow_the_model_stays(nodes, constants, infer):
     assert sum(item.ByteSize() for item in after.graph.initializer) < 1 << 20
 
 
+@pytest.mark.parametrize("limit", [np.inf, np.nan, 1e12])
+@pytest.mark.parametrize("infer", [True, False])
+def test_a_range_without_an_end_stays(limit, infer):
+    nodes = [node("Range", "s l d", "r"), node("ReduceSum", "r", "q", keepdims=0), node("Add", "x q", "y")]
+    proto = model(nodes, X, constants={"s": 0.0, "l": limit, "d": 1.0})
+    after, _ = apply(proto, FOLD, infer=infer)
+    assert ops(after) == ["Range", "ReduceSum", "Add"]
+
+
+def test_what_takes_long_to_compute_stays():
+    constants = {name: np.ones(20_000, np.float32) for name in "abc"}
+    nodes = [node("Einsum", "a b c", "q", equation="i,j,k->"), node("Add", "x q", "y")]
+    started = time.perf_counter()
+    after, context = apply(model(nodes, X, constants=constants), FOLD)
+    assert ops(after) == ["Einsum", "Add"] and "too long to compute" in reasons(context)
+    assert time.perf_counter() - started < 10
+
+
 def test_large_constants_may_be_replaced_by_as_large_ones_once():
     weight = random(1024, 512)
     nodes = [node("Transpose", "w", "t"), node("MatMul", "x t", "y")]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from importlib.metadata import EntryPoint
 from types import ModuleType
 
+import onnx
 import pytest
 
 from onnxfuse.errors import OnnxfuseError
@@ -187,3 +190,28 @@ def test_what_an_entry_point_names_may_have_registered_itself(module):
     made.add(nothing, name="mine")
     module.nothing = nothing
     assert made.names().count("mine") == 1
+
+
+def test_the_command_line_runs_a_pass_of_an_installed_package(tmp_path):
+    """A package as pip installs it: a module, and metadata with an entry point."""
+    (tmp_path / "my_rules.py").write_text(
+        "from onnxfuse import RewriteRule\n\n\n"
+        "class ReluTwice(RewriteRule):\n"
+        '    """Drops the second of two Relu."""\n\n'
+        '    name = "relu-twice"\n\n'
+        "    def pattern(self, op, x):\n        return op.Relu(op.Relu(x))\n\n"
+        '    def rewrite(self, match, builder):\n        return builder.op("Relu", match["x"])\n'
+    )
+    metadata = tmp_path / "my_rules-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: my-rules\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[onnxfuse.passes]\nrelu-twice = my_rules:ReluTwice\n")
+    source, result = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    onnx.save(model([node("Relu", "x", "a"), node("Relu", "a", "y")], {"x": [2, 3]}), source)
+    command = [sys.executable, "-m", "onnxfuse", "optimize", source, result, "--passes", "relu-twice"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert ops(onnx.load(result)) == ["Relu"]
+    done = subprocess.run([*command[:-1], "relu-thrice"], env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2 and "relu-twice" in done.stderr and len(done.stderr.strip().splitlines()) == 1

@@ -4,11 +4,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
+from onnx.reference import ReferenceEvaluator
 
 import onnxfuse
 from onnxfuse.inference import infer
 from onnxfuse.passes import PassContext
-from onnxfuse.planner import FuseElementwise, explain
+from onnxfuse.planner import FuseElementwise
 from tests import fusing
 
 
@@ -163,14 +164,25 @@ def test_what_is_left_alone_has_a_reason(text: str, reason: str) -> None:
     assert all(reason in item.reason for item in report.left_alone)
 
 
-def test_explain_changes_nothing() -> None:
-    model = onnxfuse.Model.from_proto(_model("g (float[4] x) => (float[4] y) { a = Abs(x) y = Neg(a) }"))
-    infer(model)
-    before = model.to_proto()
-    regions, left_alone = explain(model, "cpu")
-    assert [region.ops for region in regions] == [["Abs", "Neg"]]
-    assert not left_alone
-    assert model.to_proto() == before
+def test_a_node_whose_result_nobody_reads_is_left_alone() -> None:
+    model = _model("g (float[4] x) => (float[4] y) { a = Abs(x) y = Neg(a) b = Exp(a) }")
+    fused, report = _fuse(model)
+    assert [region.ops for region in report.fused] == [["Abs", "Neg"]]
+    assert [item.reason for item in report.left_alone] == ["nothing reads its result"]
+    _assert_same(model, fused, x=X.reshape(-1)[:4])
+
+
+def test_outputs_of_bodies_get_their_types() -> None:
+    branch = "{ a = Abs(x) y = Neg(a) }"
+    model = _model(
+        "g (bool c, float[4] x) => (float[4] z) {"
+        f" z = If (c) <then_branch = t () => (float[4] y) {branch}, else_branch = e () => (float[4] y) {branch}>"
+        " }"
+    )
+    for attribute in model.graph.node[0].attribute:
+        attribute.g.output[0].ClearField("type")
+    fused, _ = _fuse(model)
+    _assert_same(model, fused, c=np.array(True), x=X.reshape(-1)[:4])
 
 
 def test_optimizing_twice_changes_nothing() -> None:
@@ -199,3 +211,50 @@ def test_a_symbol_that_turns_out_to_be_one_is_broadcast() -> None:
     fused, _ = _fuse(model)
     one, three = X.reshape(6, 4)[:1], X.reshape(6, 4)[1:4]
     _assert_same(model, fused, x=one, z=three)
+
+
+def _alternating(count: int) -> onnx.ModelProto:
+    """``count`` regions, no two the same, with a node that is not fused between them."""
+    steps = []
+    for index in range(count):
+        steps.append(f"a{index} = Mul(x{index}, k{index}) b{index} = Abs(a{index})")
+        steps.append(f"x{index + 1} = Softmax(b{index})")
+    constants = {f"k{index}": np.float32(index + 1) for index in range(count)}
+    return _model(f"g (float[4] x0) => (float[4] x{count}) {{ {' '.join(steps)} }}", **constants)
+
+
+@pytest.mark.parametrize("count", [2, 15, 16, 20])
+def test_every_region_finds_its_own_function(count: int) -> None:
+    model = _alternating(count)
+    fused, _ = _fuse(model)
+    assert len({(node.op_type, node.overload) for node in fusing.fused_nodes(fused)}) == count
+    _assert_same(model, fused, x0=X.reshape(-1)[:4])
+
+
+def test_readers_that_ignore_overloads_get_the_right_function() -> None:
+    model = _alternating(16)
+    fused, _ = _fuse(model)
+    (expected,) = ReferenceEvaluator(model).run(None, {"x0": X.reshape(-1)[:4]})
+    (actual,) = ReferenceEvaluator(fused).run(None, {"x0": X.reshape(-1)[:4]})
+    assert np.array_equal(actual, expected)
+    for function in fused.functions:
+        function.overload = ""
+    for node in fused.graph.node:
+        node.overload = ""
+    (plain,) = fusing.run(fused, {"x0": X.reshape(-1)[:4]}, library=False)
+    np.testing.assert_allclose(plain, expected, 1e-6)
+
+
+def test_readers_that_ignore_overloads_fail_where_names_run_out() -> None:
+    fused, _ = _fuse(_alternating(20))
+    with pytest.raises(AttributeError, match="is_Mul_Abs"):
+        ReferenceEvaluator(fused)
+    for function in fused.functions:
+        function.overload = ""
+    for node in fused.graph.node:
+        node.overload = ""
+    by_name = {function.name: function for function in fused.functions}  # the last function of each name
+    del fused.functions[:]
+    fused.functions.extend(by_name.values())
+    with pytest.raises(Exception, match="Constant"):
+        fusing.run(fused, {"x0": X.reshape(-1)[:4]}, library=False)

@@ -45,6 +45,4 @@ class GatedResidual(RewriteRule):
 
     def rewrite(self, match: Match, builder: Builder) -> Any:
         """An Add on the gate and the Mul."""
-        gate = match["g"]
-        one = builder.initializer(np.ones((), dtype_of(gate)), "one")
-        return builder.op("Mul", match["x"], builder.op("Add", gate, one))
+        return builder.op("Mul", match["x"], builder.op("Add", match["g"], 1.0))

@@ -1,0 +1,33 @@
+#include "cost.h"
+
+namespace onnxfuse {
+
+double cost_of(Op op, DType type) {
+  const bool wide = type == DType::f64;
+  const bool floating = wide || type == DType::f32;
+  switch (op) {
+    case Op::Exp: case Op::Log: case Op::Tanh: case Op::Sigmoid: case Op::Erf: case Op::Elu:
+      return wide ? 1.5 : 0.3;
+    case Op::Softplus: case Op::Mish: case Op::Gelu: case Op::GeluTanh: case Op::Sin: case Op::Cos:
+      return wide ? 20.0 : 0.6;
+    case Op::Tan: case Op::Asin: case Op::Acos: case Op::Atan: case Op::Sinh: case Op::Cosh: case Op::Asinh:
+    case Op::Acosh: case Op::Atanh:
+      return wide ? 20.0 : 1.3;
+    case Op::Pow:
+      return floating && !wide ? 4.0 : 20.0;
+    case Op::Fmod: case Op::Mod:
+      return floating ? 8.0 : 2.0;
+    case Op::Div:
+      return floating ? 0.02 * static_cast<double>(compute_size(type)) : 2.0;
+    default:
+      return 0.01 * static_cast<double>(compute_size(type));
+  }
+}
+
+double chained_cost_of(Op op, DType type) {
+  const double simple = 0.003 * static_cast<double>(compute_size(type));
+  const double alone = cost_of(op, type);
+  return alone > 0.1 ? alone : simple;
+}
+
+}  // namespace onnxfuse

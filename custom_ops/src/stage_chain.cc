@@ -1,0 +1,153 @@
+// The part of StageBuilder that finds chains: instructions in a row that hand one value on in registers.
+#include <algorithm>
+
+#include "cost.h"
+#include "stage_builder.h"
+
+namespace onnxfuse {
+namespace {
+
+// An instruction is at most two links: itself, and one that keeps its value.
+constexpr size_t kMaxChainInstructions = kMaxChainLinks / 2;
+
+Link unary_link(Op op) {
+  switch (op) {
+    case Op::Neg: return Link::Neg;
+    case Op::Abs: return Link::Abs;
+    case Op::Reciprocal: return Link::Reciprocal;
+    case Op::Relu: return Link::Relu;
+    case Op::HardSwish: return Link::HardSwish;
+    case Op::Exp: return Link::Exp;
+    case Op::Log: return Link::Log;
+    case Op::Tanh: return Link::Tanh;
+    case Op::Erf: return Link::Erf;
+    case Op::Sigmoid: return Link::Sigmoid;
+    case Op::Softplus: return Link::Softplus;
+    case Op::Mish: return Link::Mish;
+    default: return Link::Gelu;
+  }
+}
+
+}  // namespace
+
+bool StageBuilder::is_chainable(uint16_t id) const {
+  const Value& value = program_.values[id];
+  const DType type = compute_type(value.op_type);
+  if (type != DType::f32 && type != DType::f64) return false;
+  if (stage_.elements == 1) return false;
+  switch (value.op) {
+    case Op::Add: case Op::Sub: case Op::Mul: case Op::Div: case Op::Min: case Op::Max:
+      return true;
+    case Op::Neg: case Op::Abs: case Op::Reciprocal: case Op::Relu: case Op::HardSwish:
+      return true;
+    case Op::Exp: case Op::Log: case Op::Tanh: case Op::Erf: case Op::Sigmoid: case Op::Softplus: case Op::Mish:
+    case Op::Gelu:
+      return type == DType::f32;
+    case Op::LeakyRelu:
+      return !is_scalar(value.operands[0]);
+    case Op::HardSigmoid:
+      return !is_scalar(value.operands[0]) && is_scalar(value.operands[1]) && is_scalar(value.operands[2]);
+    default:
+      return false;
+  }
+}
+
+// Whether `next` can follow `last` in a chain: it takes the value from the register once, or squares it.
+bool StageBuilder::can_extend(uint16_t last, uint16_t next) const {
+  const Value& value = program_.values[next];
+  if (!is_chainable(next) || compute_type(value.op_type) != compute_type(program_.values[last].type)) return false;
+  const int arity = info(value.op).arity;
+  const auto times = std::count(value.operands, value.operands + arity, last);
+  if (value.op == Op::Mul && times == 2) return true;
+  if (times != 1) return false;
+  const bool first_only = value.op == Op::LeakyRelu || value.op == Op::HardSigmoid;
+  return !first_only || value.operands[0] == last;
+}
+
+size_t StageBuilder::chain_length(size_t at) {
+  if (!is_chainable(order_[at])) return 0;
+  size_t length = 1;
+  while (length < kMaxChainInstructions && at + length < order_.size() &&
+         can_extend(order_[at + length - 1], order_[at + length])) {
+    ++length;
+  }
+  return length;
+}
+
+// The link that applies instruction `id` to its operand number `accumulated`.
+PlannedLink StageBuilder::link_for(uint16_t id, int accumulated) {
+  const Value& value = program_.values[id];
+  PlannedLink result{Link::Neg, 0, 0};
+  if (value.op == Op::HardSigmoid) {
+    return {Link::HardSigmoidSS, operand(value.operands[1]), operand(value.operands[2])};
+  }
+  if (info(value.op).arity == 1) {
+    result.link = unary_link(value.op);
+    return result;
+  }
+  const uint16_t other = value.operands[1 - accumulated];
+  const bool scalar = is_scalar(other);
+  result.slot = operand(other);
+  const auto pick = [&](Link s, Link v, Link reversed_s, Link reversed_v) {
+    return accumulated == 0 ? (scalar ? s : v) : (scalar ? reversed_s : reversed_v);
+  };
+  switch (value.op) {
+    case Op::Add: result.link = pick(Link::AddS, Link::AddV, Link::AddS, Link::AddV); break;
+    case Op::Sub: result.link = pick(Link::SubS, Link::SubV, Link::RSubS, Link::RSubV); break;
+    case Op::Mul: result.link = pick(Link::MulS, Link::MulV, Link::MulS, Link::MulV); break;
+    case Op::Div: result.link = pick(Link::DivS, Link::DivV, Link::RDivS, Link::RDivV); break;
+    case Op::Min: result.link = pick(Link::MinS, Link::MinV, Link::RMinS, Link::RMinV); break;
+    case Op::Max: result.link = pick(Link::MaxS, Link::MaxV, Link::RMaxS, Link::RMaxV); break;
+    default: result.link = pick(Link::LeakyReluS, Link::LeakyReluV, Link::LeakyReluS, Link::LeakyReluV); break;
+  }
+  return result;
+}
+
+void StageBuilder::emit_chain(size_t at, size_t length) {
+  std::vector<PlannedLink> links;
+  std::vector<std::pair<uint16_t, int>> written;  // values that must be stored further, and their slots
+  Step step;
+  step.kind = Step::Kind::Chain;
+  for (size_t i = 0; i < length; ++i) {
+    const uint16_t id = order_[at + i];
+    const Value& value = program_.values[id];
+    const int arity = info(value.op).arity;
+    for (int k = 0; k < arity; ++k) --uses_[value.operands[k]];
+    if (i == 0) {
+      const int accumulated = is_scalar(value.operands[0]) ? 1 : 0;
+      step.in[0] = operand(value.operands[accumulated]);
+      links.push_back(link_for(id, accumulated));
+    } else {
+      const uint16_t last = order_[at + i - 1];
+      if (arity == 2 && value.operands[0] == last && value.operands[1] == last) {
+        links.push_back({Link::MulSelf, 0, 0});
+      } else {
+        links.push_back(link_for(id, value.operands[0] == last ? 0 : 1));
+      }
+    }
+    stage_.tile_cost += chained_cost_of(value.op, compute_type(value.op_type));
+
+    const bool last_link = i + 1 == length;
+    const int later = uses_[id] - (last_link ? 0 : static_cast<int>(std::count(program_.values[order_[at + i + 1]].operands,
+                                                             program_.values[order_[at + i + 1]].operands +
+                                                                 info(program_.values[order_[at + i + 1]].op).arity, id)));
+    if (!last_link && later == 0 && !kept_[id] && outputs_of_[id].empty()) continue;
+    const Destination to = destination(id, last_link, later > 0);
+    slot_of_[id] = to.slot;
+    written.push_back({id, to.slot});
+    if (last_link) {
+      step.out = static_cast<uint16_t>(to.slot);
+      step.stream = to.stream;
+    } else {
+      links.push_back({Link::Keep, static_cast<uint16_t>(to.slot), 0});
+    }
+  }
+  step.chain = kernels().chains[static_cast<int>(compute_type(program_.values[order_[at]].op_type))];
+  step.first = static_cast<uint32_t>(stage_.links.size());
+  step.count = static_cast<uint32_t>(links.size());
+  stage_.links.insert(stage_.links.end(), links.begin(), links.end());
+  stage_.steps.push_back(step);
+  for (const auto& [id, slot] : written) emit_stores(id, slot);
+}
+
+}  // namespace onnxfuse

@@ -1,0 +1,72 @@
+"""The static counts of a dynamic model for given shapes of its inputs, as numbers."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import onnx_graphsurgeon as gs
+
+from onnxfuse.errors import OnnxfuseError
+from onnxfuse.graph import Model
+from onnxfuse.graph_export import onnx_graphs
+from onnxfuse.inference import infer
+from onnxfuse.model_io import load_proto
+from onnxfuse.passes import PassContext
+from onnxfuse.passes.fold_constants import FoldConstants
+from onnxfuse.statistics import Statistics, collect
+
+_ROUNDS = 16
+Shapes = Mapping[str, Sequence[int]]
+
+
+def count_for(model: Model, shapes: Shapes) -> Statistics:
+    """The counts of a model that was loaded with these ``shapes`` of its inputs.
+
+    Sizes that ONNX's inference does not follow, because the model computes them from shapes, are found by folding.
+    """
+    counts = collect(model)
+    if counts.bytes_total.constant() is None:
+        _fill(model, _folded_shapes(model, shapes))
+        counts = collect(model)
+    return counts
+
+
+def _folded_shapes(model: Model, shapes: Shapes) -> dict[str, list[int]]:
+    """The shapes of tensors, by name, that inference finds once what the model computes from shapes is folded."""
+    proto = model.to_proto()
+    for value in proto.graph.input:
+        for dim, size in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False):
+            dim.dim_value = size
+    for graph in onnx_graphs(proto.graph):
+        del graph.value_info[:]
+        for output in graph.output:
+            if output.type.HasField("tensor_type"):
+                output.type.tensor_type.ClearField("shape")
+    try:
+        static = load_proto(proto, path=model.path)
+        for _ in range(_ROUNDS):  # a shape that is known now may make the next one known
+            before = sum(len(graph.nodes) for graph in static.graphs())
+            FoldConstants().run(static, PassContext())
+            infer(static)
+            if sum(len(graph.nodes) for graph in static.graphs()) == before:
+                break
+    except OnnxfuseError:  # shapes that the model cannot have
+        return {}
+    tensors = list(_tensors(static))
+    names = Counter(tensor.name for tensor in tensors)
+    return {tensor.name: tensor.shape for tensor in tensors if names[tensor.name] == 1 and _is_static(tensor)}
+
+
+def _fill(model: Model, shapes: Mapping[str, list[int]]) -> None:
+    for tensor in _tensors(model):
+        if not _is_static(tensor) and tensor.name in shapes:
+            tensor.shape = shapes[tensor.name]
+
+
+def _tensors(model: Model) -> Iterator[gs.Variable]:
+    """The results of all nodes; equal names are results of different graphs."""
+    for graph in model.graphs():
+        yield from (tensor for node in graph.nodes for tensor in node.outputs if tensor.name)
+
+
+def _is_static(tensor: gs.Tensor) -> bool:
+    return tensor.shape is not None and all(isinstance(dim, int) for dim in tensor.shape)

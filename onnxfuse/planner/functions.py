@@ -1,0 +1,42 @@
+"""The names under which a model's fused nodes find their local functions.
+
+A function is known by domain, name and overload.  The overload, a hash of the content, would be enough to tell them
+apart, but ORT before 1.27 and onnx's ReferenceEvaluator look at the name alone and would run whichever function comes
+last.  So every function gets one of the names that the library registers while there are any left.  Those that come
+later share the last name, and each reads an attribute that only its own nodes have: where overloads are ignored, the
+model then fails to load instead of giving wrong results.
+"""
+
+import onnx
+from onnx import helper
+
+from onnxfuse.graph import Model
+from onnxfuse.program.ops import FUSED_OPS
+from onnxfuse.runtime import DOMAIN
+
+
+def add_function(model: Model, body: onnx.FunctionProto) -> tuple[str, dict[str, str]]:
+    """Make ``body`` a function of the model, or find the equal one.
+
+    Returns the operator for its nodes, and the attributes that they need besides the Program.
+    """
+    taken = {name for domain, name, _ in model.functions if domain == DOMAIN}
+    for (domain, name, overload), function in model.functions.items():
+        if domain == DOMAIN and overload == body.overload:
+            return name, {attribute: "" for attribute in function.attribute if attribute != "program"}
+    function = onnx.FunctionProto()
+    function.CopyFrom(body)
+    function.name = next((name for name in FUSED_OPS if name not in taken), FUSED_OPS[-1])
+    if function.name == FUSED_OPS[-1]:
+        _require_own_attribute(function)
+    model.functions[DOMAIN, function.name, function.overload] = function
+    return function.name, {attribute: "" for attribute in function.attribute if attribute != "program"}
+
+
+def _require_own_attribute(function: onnx.FunctionProto) -> None:
+    """Add a constant whose value is an attribute named after the overload: without it, no node is of this function."""
+    attribute = f"is_{function.overload}"
+    constant = helper.make_node("Constant", [], ["overload"])
+    constant.attribute.add(name="value_string", type=onnx.AttributeProto.STRING, ref_attr_name=attribute)
+    function.attribute.append(attribute)
+    function.node.insert(0, constant)

@@ -1,0 +1,45 @@
+"""Quantized models: the QuantizeLinear and DequantizeLinear nodes that ONNX Runtime's quantized kernels take in.
+
+A quantized model has a pair of them on every tensor.  ORT replaces an operator with a DequantizeLinear on each input
+and a QuantizeLinear on its output by one integer kernel (Conv by QLinearConv, Add by QLinearAdd), and a fused node that
+took one of these in would leave the operator in float.
+"""
+
+from collections.abc import Iterable
+
+import onnx_graphsurgeon as gs
+
+QUANTIZED = "ONNX Runtime computes it in a quantized kernel"
+
+
+def quantized_nodes(nodes: Iterable[gs.Node], elementwise: set[int]) -> set[int]:
+    """The ids of the nodes that belong to ORT's quantized kernels; ``elementwise`` are the ids of elementwise nodes."""
+    found: set[int] = set()
+    for node in nodes:
+        if node.op == "DequantizeLinear":
+            if _producer_op(node.inputs[0]) == "QuantizeLinear" or not _read_only_by(node, elementwise):
+                found.add(id(node))
+        elif node.op == "QuantizeLinear":
+            producer = node.inputs[0].inputs[0] if node.inputs[0].inputs else None
+            if producer is None or id(producer) not in elementwise or "DequantizeLinear" in _reader_ops(node):
+                found.add(id(node))
+        elif id(node) in elementwise and node.outputs[0].outputs:
+            operands = [tensor for tensor in node.inputs if not isinstance(tensor, gs.Constant) and tensor.name]
+            dequantized = [_producer_op(tensor) == "DequantizeLinear" for tensor in operands]
+            if dequantized and all(dequantized) and set(_reader_ops(node)) == {"QuantizeLinear"}:
+                found.add(id(node))
+                found.update(id(tensor.inputs[0]) for tensor in operands)
+                found.update(id(reader) for reader in node.outputs[0].outputs)
+    return found
+
+
+def _producer_op(tensor: gs.Tensor) -> str | None:
+    return str(tensor.inputs[0].op) if tensor.inputs else None
+
+
+def _reader_ops(node: gs.Node) -> list[str]:
+    return [reader.op for reader in node.outputs[0].outputs]
+
+
+def _read_only_by(node: gs.Node, elementwise: set[int]) -> bool:
+    return all(id(reader) in elementwise for reader in node.outputs[0].outputs)

@@ -1,0 +1,118 @@
+"""The native unit tests, compiled with the system's C++ compiler and run."""
+
+import ctypes
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+ROOT = Path(__file__).parents[2]
+NATIVE = ROOT / "custom_ops"
+COMPILER = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+KERNEL_FLAGS = ["-O2", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+AVX2 = ["-mavx2", "-mfma", "-mf16c"]
+AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]
+SKIPPED = 77  # exit status of a program whose machine lacks what it needs
+
+pytestmark = pytest.mark.skipif(not COMPILER, reason="there is no C++ compiler")
+
+
+def instruction_sets() -> dict[str, list[str]]:
+    """The instruction sets that this machine can run, with their compiler flags."""
+    if platform.machine() != "x86_64":
+        return {"neon" if platform.machine() == "aarch64" else "baseline": []}
+    text = Path("/proc/cpuinfo").read_text(encoding="utf-8") if sys.platform == "linux" else ""
+    flags = set(text.partition("flags")[2].partition("\n")[0].split())
+    result: dict[str, list[str]] = {"baseline": []}
+    if {"avx2", "fma", "f16c"} <= flags:
+        result["avx2"] = AVX2
+    if {"avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags:
+        result["avx512"] = AVX512
+    return result
+
+
+def compile_cpp(target: Path, sources: list[Path], flags: list[str]) -> Path:
+    opcodes = target.parent / "opcodes.inc"
+    generator: list[str | Path] = [sys.executable, NATIVE / "generate_opcodes.py"]
+    subprocess.run([*generator, ROOT / "onnxfuse/program/ops.py", opcodes], check=True)
+    command = [
+        *(COMPILER or "").split(),
+        "-std=gnu++17",
+        "-Wall",
+        "-Wextra",
+        "-pthread",
+        f"-I{NATIVE / 'src'}",
+        f"-I{opcodes.parent}",
+        *flags,
+        *map(str, sources),
+        "-o",
+        str(target),
+    ]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-4000:]
+    return target
+
+
+def run_program(program: Path, *arguments: str) -> None:
+    result = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+    if result.returncode == SKIPPED:
+        pytest.skip(result.stdout)
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
+
+
+@pytest.mark.parametrize("isa", instruction_sets())
+def test_vector_math(isa: str, tmp_path: Path) -> None:
+    """Functions within 4 ulp, conversions exact, in every instruction set."""
+    flags = [*KERNEL_FLAGS, *instruction_sets()[isa], f"-DONNXFUSE_ISA={isa}"]
+    run_program(compile_cpp(tmp_path / "test", [NATIVE / "tests/vector_math_test.cc"], flags), "quick")
+
+
+def test_indices_beyond_31_bits(tmp_path: Path) -> None:
+    names = ["shape", "plan", "program", "executor", "cost", *(p.stem for p in (NATIVE / "src").glob("stage*.cc"))]
+    sources = [NATIVE / "tests/index_test.cc", *(NATIVE / "src" / f"{name}.cc" for name in names)]
+    run_program(compile_cpp(tmp_path / "test", sources, ["-O1"]))
+
+
+def test_every_slot_of_the_ort_abi(tmp_path: Path) -> None:
+    """Each function of ort_abi.h does in the running ONNX Runtime what the library takes it for."""
+    probe = compile_cpp(tmp_path / "libprobe.so", [NATIVE / "tests/abi_probe.cc"], ["-O1", "-fPIC", "-shared"])
+    node = helper.make_node("Probe", ["a", "b"], ["c"], name="the_probe", domain="onnxfuse_probe", program="the text")
+    inputs = [helper.make_tensor_value_info(*v) for v in (("a", TensorProto.FLOAT, ["n", 3]), ("b", 1, [3]))]
+    graph = helper.make_graph([node], "g", inputs, [onnx.ValueInfoProto(name="c")])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("onnxfuse_probe", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 2
+    options.log_severity_level = 4
+    options.register_custom_ops_library(str(probe))
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    assert session.get_outputs()[0].shape == ["n", 3]
+    assert session.get_outputs()[0].type == "tensor(float)"
+
+    a = np.arange(6, dtype=np.float32).reshape(2, 3)
+    (c,) = session.run(None, {"a": a, "b": a[0]})
+    np.testing.assert_array_equal(c, a)
+    a[0, 0] = -1
+    with pytest.raises(Exception, match="the probe's message") as caught:
+        session.run(None, {"a": a, "b": a[0]})
+    assert "INVALID_ARGUMENT" in str(caught.value)
+
+    handle = ctypes.CDLL(str(probe))
+    results = []
+    for function in (handle.onnxfuse_probe_passed, handle.onnxfuse_probe_failed):
+        function.restype = ctypes.c_char_p
+        results.append(set(function().decode().split()))
+    passed, failed = results
+    header = (NATIVE / "src/ort_abi.h").read_text(encoding="utf-8")
+    slots = set(re.findall(r"^ONNXFUSE_SLOT\(\d+, (\w+)\)", header, re.MULTILINE))
+    assert not failed
+    assert passed == slots | {"GetApi", "GetVersionString"}

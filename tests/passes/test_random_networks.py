@@ -1,0 +1,52 @@
+"""Random convolutional networks: the built-in passes change results by rounding alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from hypothesis import HealthCheck, given, settings
+
+from tests import fusing
+from tests.random_networks import RandomNetwork, random_networks
+
+from .models import apply
+
+PASSES = ("fold-constants", "conv-layout", "fold-affine", "fuse-elementwise")
+TOLERANCE = 2e-5  # relative to the largest value anywhere in the network, which is what rounds
+UNDERFLOW = 1e-36  # denormal results lose digits
+
+
+def check(case: RandomNetwork) -> None:
+    """Fails if the passes change what the network computes by more than rounding."""
+    whole = onnx.ModelProto()
+    whole.CopyFrom(case.model)
+    names = [output.name for output in case.model.graph.output]
+    inner = [name for node in case.model.graph.node for name in node.output if name not in names]
+    whole.graph.output.extend(onnx.ValueInfoProto(name=name) for name in inner)
+    values = fusing.run(whole, case.feeds, library=False)
+    if any(np.isinf(value).any() for value in values):
+        return  # which of inf and NaN comes of infinite data is up to the order of sums
+    scale = max(float(np.nanmax(np.abs(value), initial=0.0)) for value in values)
+    optimized, _ = apply(case.model, *PASSES, infer=False)
+    onnx.checker.check_model(optimized, full_check=True)
+    for optimize in (False, True):
+        results = fusing.run(optimized, case.feeds, library=True, optimize=optimize)
+        for name, actual, expected in zip(names, results, values[: len(names)], strict=True):
+            assert actual.shape == expected.shape
+            allowed = TOLERANCE * scale + UNDERFLOW
+            np.testing.assert_allclose(actual, expected, rtol=0, atol=allowed, err_msg=f"{name}, {optimize=}")
+
+
+_SETTINGS = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@_SETTINGS
+@given(random_networks())
+def test_networks(case: RandomNetwork) -> None:
+    check(case)
+
+
+@_SETTINGS
+@given(random_networks(special=True))
+def test_networks_with_special_constants(case: RandomNetwork) -> None:
+    check(case)

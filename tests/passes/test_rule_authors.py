@@ -1,0 +1,95 @@
+"""What makes writing a rule pleasant: numbers as constants, defaults of attributes, mistakes that are explained."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from onnxfuse.errors import OnnxfuseError
+from onnxfuse.passes import RewriteRule, RulePass
+
+from .models import apply, assert_close, model, node, ops, random, reasons
+
+X = {"x": [2, 3]}
+RELU = model([node("Relu", "x", "y")], X)
+
+
+def rule(**members) -> RulePass:
+    return RulePass([type("Made", (RewriteRule,), {"name": "made", **members})()])
+
+
+def relu(self, op, x):
+    return op.Relu(x)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int32])
+def test_numbers_become_constants_of_the_type_of_the_tensors(dtype):
+    proto = model([node("Relu", "x", "y")], X, dtype=dtype)
+    after, _ = apply(proto, rule(pattern=relu, rewrite=lambda self, match, builder: builder.op("Max", 0, match["x"])))
+    assert ops(after) == ["Max"]
+    if dtype != np.int32:
+        assert_close(proto, after, {"x": random(2, 3, dtype=dtype)}, 0)
+
+
+def test_a_number_needs_a_known_type():
+    made = rule(pattern=relu, rewrite=lambda self, match, builder: builder.op("Max", match["x"], 0.0))
+    nodes = [node("Unknown", "x", "u", domain="other"), node("Relu", "u", "y")]
+    after, context = apply(model(nodes, X, domains=["other"]), made)
+    assert ops(after) == ["Unknown", "Relu"] and "the type of the number 0.0 is not known" in reasons(context)
+
+
+def test_a_fraction_is_no_integer():
+    made = rule(pattern=relu, rewrite=lambda self, match, builder: builder.op("Max", match["x"], 0.5))
+    with pytest.raises(OnnxfuseError, match=r"0\.5 is no int32"):
+        apply(model([node("Relu", "x", "y")], X, dtype=np.int32), made)
+
+
+def test_attributes_have_their_defaults():
+    seen = []
+
+    def check(self, match):
+        seen.append([match.attribute("soft", name) for name in ("axis", "nothing")])
+        return None
+
+    made = rule(
+        pattern=lambda self, op, x: op.Softmax(x, _name="soft"),
+        check=check,
+        rewrite=lambda self, match, builder: match["x"],
+    )
+    for opset, axis in ((11, 1), (13, -1)):
+        apply(model([node("Softmax", "x", "y")], X, opset=opset), made)
+        assert seen.pop() == [axis, None]
+
+
+@pytest.mark.parametrize("answer", [True, False, ["why"]])
+def test_a_check_must_answer_none_or_a_reason(answer):
+    made = rule(pattern=relu, check=lambda self, match: answer, rewrite=lambda self, match, builder: match["x"])
+    with pytest.raises(OnnxfuseError, match="rewrite rule made: check must return None or the reason not to"):
+        apply(RELU, made)
+
+
+def test_a_rule_without_a_rewrite_is_named():
+    with pytest.raises(OnnxfuseError, match="rewrite rule made has no method rewrite"):
+        rule(pattern=relu)
+
+
+def test_a_rule_without_a_pattern_is_named():
+    with pytest.raises(OnnxfuseError, match="rewrite rule made has no method pattern"):
+        rule(rewrite=lambda self, match, builder: match["x"])
+
+
+def test_an_operator_in_the_wrong_case_is_corrected():
+    with pytest.raises(OnnxfuseError, match="rewrite rule made: there is no operator relu; did you mean Relu"):
+        rule(pattern=lambda self, op, x: op.relu(x), rewrite=lambda self, match, builder: match["x"])
+
+
+def test_what_is_no_part_of_a_pattern_is_named():
+    with pytest.raises(OnnxfuseError, match=r"rewrite rule made: a pattern is built from .*, not from 'x'"):
+        rule(pattern=lambda self, op, x: op.Relu("x"), rewrite=lambda self, match, builder: match["x"])
+
+
+def test_an_error_in_a_rule_tells_the_rule_and_the_node():
+    made = rule(pattern=relu, rewrite=lambda self, match, builder: builder.op("Relu", match["z"]))
+    with pytest.raises(KeyError, match="no variable 'z'; there is x") as caught:
+        apply(RELU, made)
+    assert caught.value.__notes__ == ["in rewrite rule made at node 'Relu_y'"]

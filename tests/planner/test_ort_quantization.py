@@ -1,0 +1,57 @@
+"""Quantized models keep ONNX Runtime's integer kernels; dequantized arithmetic of one's own is fused."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import numpy_helper, parser
+
+import onnxfuse
+from tests import fusing
+
+PAIR = "{0}q = QuantizeLinear({0}, s, z) {0}d = DequantizeLinear({0}q, s, z)"
+
+
+def _model(text: str) -> onnx.ModelProto:
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]>\n{text}')
+    weights = np.random.default_rng(0).integers(-99, 99, (8, 8, 3, 3)).astype(np.int8)
+    constants = {"s": np.float32(0.05), "z": np.uint8(128), "w": weights, "ws": np.float32(0.01), "wz": np.int8(0)}
+    used = {name for node in model.graph.node for name in node.input}
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items() if name in used
+    )
+    return model
+
+
+def _kernels(model: onnx.ModelProto, path: Path) -> list[str]:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.optimized_model_filepath = str(path)
+    onnxfuse.register(options)
+    ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return sorted(node.op_type for node in onnx.load(path).graph.node)
+
+
+def test_quantized_kernels_stay(tmp_path: Path) -> None:
+    model = _model(
+        "g (float[1, 8, 9, 9] x) => (float[1, 8, 9, 9] y) {"
+        f" {PAIR.format('x')} wd = DequantizeLinear(w, ws, wz)"
+        f" c = Conv <pads = [1, 1, 1, 1]> (xd, wd) r = Relu(c) {PAIR.format('r')}"
+        f" a = Add(rd, xd) {PAIR.format('a')} m = Sigmoid(ad) {PAIR.format('m')}"
+        " n = Conv <pads = [1, 1, 1, 1]> (md, wd) yq = QuantizeLinear(n, s, z) y = DequantizeLinear(yq, s, z) }"
+    )
+    result = onnxfuse.optimize(model, "cpu")
+    assert not fusing.fused_nodes(result.model)
+    kernels = _kernels(result.model, tmp_path / "optimized.onnx")
+    assert kernels == _kernels(model, tmp_path / "original.onnx")
+    assert {"QLinearConv", "QLinearAdd", "QLinearSigmoid"} <= set(kernels)
+
+
+def test_arithmetic_between_integers_is_fused() -> None:
+    model = _model(
+        "g (uint8[n, 16] x) => (uint8[n, 16] y) {"
+        " d = DequantizeLinear(x, s, z) a = Abs(d) b = Sqrt(a) y = QuantizeLinear(b, s, z) }"
+    )
+    result = onnxfuse.optimize(model, "cpu")
+    assert [region.ops for region in result.report.fused] == [["DequantizeLinear", "Abs", "Sqrt", "QuantizeLinear"]]
