@@ -101,34 +101,21 @@ void parallel_for(void* opaque, void (*function)(void*, size_t), size_t total, v
   check(parallel.api->KernelContext_ParallelFor(parallel.context, function, total, 0, data));
 }
 
-class FusedElementwise {
+// A Program and the plans that were made for it last.
+class ProgramKernel {
  public:
-  FusedElementwise(const OrtApi* api, const OrtKernelInfo* info, const std::string& text) : api_(api) {
-    name_ = node_name(api, info);
-    std::string error;
-    if (!parse_program(text, &program_, &error)) throw Error("the program attribute is not valid: " + error);
-    size_t inputs = 0;
-    size_t outputs = 0;
-    check(api->KernelInfo_GetInputCount(info, &inputs));
-    check(api->KernelInfo_GetOutputCount(info, &outputs));
-    if (inputs != program_.input_count || outputs != program_.outputs.size()) {
-      throw Error("the node has " + std::to_string(inputs) + " inputs and " + std::to_string(outputs) +
-                  " outputs, but its program has " + std::to_string(program_.input_count) + " and " +
-                  std::to_string(program_.outputs.size()));
+  ProgramKernel(const OrtApi* api, Program program) : api_(api), program_(std::move(program)) {}
+
+  const Program& program() const { return program_; }
+
+  bool takes(const std::vector<int>& input_types) const {
+    for (size_t i = 0; i < input_types.size(); ++i) {
+      if (input_types[i] != info(program_.values[i].type).onnx) return false;
     }
+    return true;
   }
 
-  static std::string node_name(const OrtApi* api, const OrtKernelInfo* info) {
-    return read_string([&](char* out, size_t* size) { return api->KernelInfo_GetNodeName(info, out, size); });
-  }
-
-  const OrtApi* api() const { return api_; }
-  const std::string& name() const { return name_; }
-
-  void compute(OrtKernelContext* context) {
-    PlanKey key;
-    std::vector<const void*> inputs(program_.input_count);
-    read_inputs(context, &key, &inputs);
+  void compute(OrtKernelContext* context, const PlanKey& key, std::vector<const void*> inputs) {
     std::shared_ptr<const Plan> plan = find_plan(key);
     std::vector<void*> outputs(program_.outputs.size());
     for (size_t o = 0; o < outputs.size(); ++o) {
@@ -146,35 +133,6 @@ class FusedElementwise {
   }
 
  private:
-  void read_inputs(OrtKernelContext* context, PlanKey* key, std::vector<const void*>* inputs) const {
-    key->shapes.resize(inputs->size());
-    for (size_t i = 0; i < inputs->size(); ++i) {
-      const OrtValue* value = nullptr;
-      check(api_->KernelContext_GetInput(context, i, &value));
-      if (value == nullptr) throw Error("input " + std::to_string(i) + " is missing");
-      OrtTensorTypeAndShapeInfo* info = nullptr;
-      check(api_->GetTensorTypeAndShape(value, &info));
-      const auto release = [this](OrtTensorTypeAndShapeInfo* p) { api_->ReleaseTensorTypeAndShapeInfo(p); };
-      const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(release)> owner(info, release);
-      int type = 0;
-      size_t rank = 0;
-      check(api_->GetTensorElementType(info, &type));
-      check(api_->GetDimensionsCount(info, &rank));
-      const DType expected = program_.values[i].type;
-      if (type != onnxfuse::info(expected).onnx) {
-        throw Error("input " + std::to_string(i) + " has ONNX element type " + std::to_string(type) +
-                    ", but the program expects " + onnxfuse::info(expected).name);
-      }
-      if (rank > kMaxRank) throw Error("input " + std::to_string(i) + " has more than 16 dimensions");
-      Shape& shape = key->shapes[i];
-      shape.rank = static_cast<int>(rank);
-      check(api_->GetDimensions(info, shape.dims.data(), rank));
-      void* data = nullptr;
-      check(api_->GetTensorMutableData(const_cast<OrtValue*>(value), &data));
-      (*inputs)[i] = data;
-    }
-  }
-
   std::shared_ptr<const Plan> find_plan(const PlanKey& key) {
     if (auto plan = cache_.find(key)) return plan;
     std::string error;
@@ -250,9 +208,79 @@ class FusedElementwise {
   }
 
   const OrtApi* api_;
-  std::string name_;
   Program program_;
   PlanCache cache_;
+};
+
+class FusedElementwise {
+ public:
+  FusedElementwise(const OrtApi* api, const OrtKernelInfo* info, const std::string& text) : api_(api) {
+    name_ = node_name(api, info);
+    Program program;
+    std::string error;
+    if (!parse_program(text, &program, &error)) throw Error("the program attribute is not valid: " + error);
+    size_t inputs = 0;
+    size_t outputs = 0;
+    check(api->KernelInfo_GetInputCount(info, &inputs));
+    check(api->KernelInfo_GetOutputCount(info, &outputs));
+    if (inputs != program.input_count || outputs != program.outputs.size()) {
+      throw Error("the node has " + std::to_string(inputs) + " inputs and " + std::to_string(outputs) +
+                  " outputs, but its program has " + std::to_string(program.input_count) + " and " +
+                  std::to_string(program.outputs.size()));
+    }
+    widened_ = std::make_unique<ProgramKernel>(api, widen_half(program));
+    as_written_ = std::make_unique<ProgramKernel>(api, std::move(program));
+  }
+
+  static std::string node_name(const OrtApi* api, const OrtKernelInfo* info) {
+    return read_string([&](char* out, size_t* size) { return api->KernelInfo_GetNodeName(info, out, size); });
+  }
+
+  const OrtApi* api() const { return api_; }
+  const std::string& name() const { return name_; }
+
+  void compute(OrtKernelContext* context) {
+    const size_t count = as_written_->program().input_count;
+    PlanKey key;
+    key.shapes.resize(count);
+    std::vector<int> types(count);
+    std::vector<const void*> inputs(count);
+    for (size_t i = 0; i < count; ++i) types[i] = read_input(context, i, &key.shapes[i], &inputs[i]);
+    if (as_written_->takes(types)) return as_written_->compute(context, key, std::move(inputs));
+    if (widened_->takes(types)) return widened_->compute(context, key, std::move(inputs));
+    size_t wrong = 0;
+    while (types[wrong] == info(as_written_->program().values[wrong].type).onnx) ++wrong;
+    throw Error("input " + std::to_string(wrong) + " has ONNX element type " + std::to_string(types[wrong]) +
+                ", but the program expects " + info(as_written_->program().values[wrong].type).name);
+  }
+
+ private:
+  // Returns the ONNX element type.
+  int read_input(OrtKernelContext* context, size_t i, Shape* shape, const void** data) const {
+    const OrtValue* value = nullptr;
+    check(api_->KernelContext_GetInput(context, i, &value));
+    if (value == nullptr) throw Error("input " + std::to_string(i) + " is missing");
+    OrtTensorTypeAndShapeInfo* info = nullptr;
+    check(api_->GetTensorTypeAndShape(value, &info));
+    const auto release = [this](OrtTensorTypeAndShapeInfo* p) { api_->ReleaseTensorTypeAndShapeInfo(p); };
+    const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(release)> owner(info, release);
+    int type = 0;
+    size_t rank = 0;
+    check(api_->GetTensorElementType(info, &type));
+    check(api_->GetDimensionsCount(info, &rank));
+    if (rank > kMaxRank) throw Error("input " + std::to_string(i) + " has more than 16 dimensions");
+    shape->rank = static_cast<int>(rank);
+    check(api_->GetDimensions(info, shape->dims.data(), rank));
+    void* memory = nullptr;
+    check(api_->GetTensorMutableData(const_cast<OrtValue*>(value), &memory));
+    *data = memory;
+    return type;
+  }
+
+  const OrtApi* api_;
+  std::string name_;
+  std::unique_ptr<ProgramKernel> as_written_;
+  std::unique_ptr<ProgramKernel> widened_;  // for a node whose float16 tensors ORT has made float
 };
 
 std::string place(const std::string& node) { return "onnxfuse::FusedElementwise node '" + node + "': "; }

@@ -193,4 +193,23 @@ bool parse_program(std::string_view text, Program* program, std::string* error) 
   return Parser(program).parse(text, error);
 }
 
+Program widen_half(const Program& program) {
+  Program wide = program;
+  for (size_t i = 0; i < wide.input_count; ++i) {
+    if (wide.values[i].type == DType::f16) wide.values[i].type = DType::f32;
+  }
+  for (uint16_t& output : wide.outputs) {
+    if (wide.values[output].type != DType::f16) continue;
+    Value cast{};
+    cast.kind = Value::Kind::Instruction;
+    cast.op = Op::Cast;
+    cast.type = cast.op_type = DType::f32;
+    cast.operands[0] = output;
+    cast.line = wide.values[output].line;
+    output = static_cast<uint16_t>(wide.values.size());
+    wide.values.push_back(cast);
+  }
+  return wide;
+}
+
 }  // namespace onnxfuse

@@ -40,6 +40,10 @@ constexpr size_t kMaxValues = 4096;
 // nothing in `text` is trusted.
 bool parse_program(std::string_view text, Program* program, std::string* error);
 
+// The program for float tensors in place of all its float16 inputs and outputs.  ORT widens a node between others that
+// have no float16 kernels, rather than convert before and after each of them.
+Program widen_half(const Program& program);
+
 }  // namespace onnxfuse
 
 #endif  // ONNXFUSE_PROGRAM_H_

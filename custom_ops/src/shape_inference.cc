@@ -52,9 +52,10 @@ OrtStatus* read_attribute(const OrtApi& api, OrtShapeInferContext* context, std:
   return nullptr;
 }
 
-OrtStatus* read_input(const OrtApi& api, OrtShapeInferContext* context, size_t index, SymbolicShape* shape) {
+OrtStatus* read_input(const OrtApi& api, OrtShapeInferContext* context, size_t index, SymbolicShape* shape, int* type) {
   OrtTensorTypeAndShapeInfo* info = nullptr;
   if (OrtStatus* status = api.ShapeInferContext_GetInputTypeShape(context, index, &info)) return status;
+  if (OrtStatus* status = api.GetTensorElementType(info, type)) return status;
   size_t rank = 0;
   if (OrtStatus* status = api.GetDimensionsCount(info, &rank)) return status;
   std::vector<int64_t> sizes(rank);
@@ -148,9 +149,13 @@ bool infer_output_shapes(const OrtApi& api, OrtShapeInferContext* context, OrtSt
     return false;
   }
   std::vector<SymbolicShape> inputs(count);
+  bool widened = false;
   for (size_t i = 0; i < count; ++i) {
-    if ((*status = read_input(api, context, i, &inputs[i])) != nullptr) return true;
+    int type = 0;
+    if ((*status = read_input(api, context, i, &inputs[i], &type)) != nullptr) return true;
+    widened = widened || (program.values[i].type == DType::f16 && type == info(DType::f32).onnx);
   }
+  if (widened) program = widen_half(program);
   const std::vector<SymbolicShape> shapes = infer_values(program, inputs);
   for (size_t o = 0; o < program.outputs.size(); ++o) {
     const uint16_t id = program.outputs[o];

@@ -171,7 +171,7 @@ class _Folder:
             return False
         if node.attrs and next(subgraphs(node), None) is not None:
             return False
-        if not any(tensor.name for tensor in node.inputs) or self._returned(node):
+        if not any(tensor.name for tensor in node.inputs) or self._returned(node) or _bounds_a_range(node):
             return False
         if node.op == "Cast" and getattr(_cast_target(node), "kind", "") not in tuple(_NUMERIC):
             return False
@@ -282,6 +282,11 @@ class _Folder:
             if report:
                 self._editor.replace_uses(tensor, self._editor.model.shared(tensor))
         self._editor.remove([node])
+
+
+def _bounds_a_range(node: Node) -> bool:
+    """Whether a Range reads a result that is not known to be a scalar: ORT refuses [1] there only where it is constant."""
+    return any(tensor.shape != [] and reader.op == "Range" for tensor in node.outputs for reader in tensor.outputs)
 
 
 def _is_numeric_constant(tensor: gs.Tensor) -> bool:

@@ -334,3 +334,10 @@ def test_real_models_keep_their_declared_outputs(path):
     after, _ = apply(proto, FOLD, "fold-affine")
     assert list(after.graph.output) == list(proto.graph.output)
     assert len(after.graph.node) <= len(proto.graph.node)
+
+
+def test_a_vector_that_bounds_a_range_is_not_made_a_constant():
+    nodes = [node("Add", "one one", "stop"), node("Range", "zero stop step", "r"), node("Add", "x r", "y")]
+    constants = {"one": np.array([1.0], np.float32), "zero": np.float32(0), "step": np.float32(1)}
+    _, after, _ = fold(nodes, {"x": [2]}, constants=constants)
+    assert ops(after) == ["Add", "Range", "Add"]
