@@ -285,7 +285,7 @@ class _Folder:
 
 
 def _bounds_a_range(node: Node) -> bool:
-    """Whether a Range reads a result that is not known to be a scalar: ORT refuses [1] there only where it is constant."""
+    """Whether a Range reads a result that may not be a scalar: ORT refuses [1] there, but only as a constant."""
     return any(tensor.shape != [] and reader.op == "Range" for tensor in node.outputs for reader in tensor.outputs)
 
 
