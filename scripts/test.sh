@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Sets up .venv and runs every check: ruff, mypy, pytest.  Arguments go to pytest.
+# Sets up .venv and runs every check: ruff, mypy, pytest (parts of it under the oldest ONNX Runtime too).  Arguments
+# go to pytest.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
 set_up cpu,dev
+set_up_oldest
 cd "$root"
 "$venv/bin/ruff" check .
 "$venv/bin/ruff" format --check .

@@ -46,3 +46,15 @@ die() {
     echo "error: $*" >&2
     exit 1
 }
+
+# A second environment with the oldest ONNX Runtime that the library supports, for the tests that run under both.
+set_up_oldest() {
+    local oldest="$root/.venv-oldest"
+    if [ ! -e "$oldest/ready" ]; then
+        "$(find_python)" -m venv "$oldest"
+        "$oldest/bin/python" -m pip install --quiet --disable-pip-version-check \
+            onnxruntime==1.20.1 onnx numpy ml_dtypes pytest hypothesis
+        touch "$oldest/ready"
+    fi
+    export ONNXFUSE_ORT_OLDEST="$oldest/bin/python"
+}
