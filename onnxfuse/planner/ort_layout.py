@@ -215,7 +215,8 @@ def hard_swish_pair(mul: gs.Node) -> gs.Node | None:
 
 
 def _same_shape(tensors: Sequence[gs.Tensor]) -> bool:
-    first = tensors[0].shape
-    return first is not None and all(
-        tensor.shape is not None and list(tensor.shape) == list(first) for tensor in tensors
-    )
+    """Whether the shapes agree as far as they are known; ORT follows sizes through convolutions, inference does not."""
+    shapes = [tensor.shape for tensor in tensors]
+    if any(shape is None or len(shape) != len(shapes[0]) for shape in shapes):
+        return False
+    return all(len({dim for dim in dims if isinstance(dim, int)}) <= 1 for dims in zip(*shapes, strict=True))

@@ -23,14 +23,22 @@ def quantized_nodes(nodes: Iterable[gs.Node], elementwise: set[int]) -> set[int]
             producer = node.inputs[0].inputs[0] if node.inputs[0].inputs else None
             if producer is None or id(producer) not in elementwise or "DequantizeLinear" in _reader_ops(node):
                 found.add(id(node))
-        elif id(node) in elementwise and node.outputs[0].outputs:
+        elif id(node) in elementwise:
             operands = [tensor for tensor in node.inputs if not isinstance(tensor, gs.Constant) and tensor.name]
             dequantized = [_producer_op(tensor) == "DequantizeLinear" for tensor in operands]
-            if dequantized and all(dequantized) and set(_reader_ops(node)) == {"QuantizeLinear"}:
-                found.add(id(node))
+            last = _before_quantization(node)
+            if dequantized and all(dequantized) and last is not None:
+                found.update((id(node), id(last)))
                 found.update(id(tensor.inputs[0]) for tensor in operands)
-                found.update(id(reader) for reader in node.outputs[0].outputs)
+                found.update(id(reader) for reader in last.outputs[0].outputs)
     return found
+
+
+def _before_quantization(node: gs.Node) -> gs.Node | None:
+    """The node itself if only QuantizeLinear reads it, or the Relu or Clip in between, which ORT drops; or None."""
+    readers = node.outputs[0].outputs
+    last = readers[0] if len(readers) == 1 and readers[0].op in ("Relu", "Clip") else node
+    return last if set(_reader_ops(last)) == {"QuantizeLinear"} else None
 
 
 def _producer_op(tensor: gs.Tensor) -> str | None:

@@ -18,13 +18,13 @@ CHANNELS = 32
 NEWEST_ONLY = {"hard swish", "residual hard swish"}
 
 
-def _conv_model(body: str) -> onnx.ModelProto:
-    """Conv → ``body`` (which makes z of r, and may read the other blocked tensor s) → Conv."""
+def _conv_model(body: str, source: str = "x", stem: str = "") -> onnx.ModelProto:
+    """Conv → ``body`` (which makes z of r and may read the blocked s) → Conv; ``stem`` makes ``source``."""
     weights = np.random.default_rng(0).normal(size=(CHANNELS, CHANNELS, 3, 3)).astype(np.float32)
     text = (
         '<ir_version: 9, opset_import: ["" : 21]>\n'
-        f"g (float[1, {CHANNELS}, 16, 16] x) => (float[1, {CHANNELS}, a, b] y) {{\n"
-        f" r = Conv <pads = [1, 1, 1, 1]> (x, w) s = Conv <pads = [1, 1, 1, 1]> (x, w2)\n {body}\n"
+        f"g (float[1, {CHANNELS}, 16, 16] x) => (float[1, {CHANNELS}, a, b] y) {{\n {stem}"
+        f" r = Conv <pads = [1, 1, 1, 1]> ({source}, w) s = Conv <pads = [1, 1, 1, 1]> ({source}, w2)\n {body}\n"
         " q = Conv <pads = [1, 1, 1, 1]> (z, w3) y = Conv <pads = [1, 1, 1, 1]> (s, w4) }"
     )
     model = parser.parse_model(text.replace("=> (float", "=> (float[1, 32, c, d] q, float", 1))
@@ -82,6 +82,16 @@ def test_what_is_said_to_be_inside_the_convolution_is(name: str, tmp_path: Path)
         pytest.skip("this ONNX Runtime computes HardSwish by itself")
     left = _optimized_by_ort(model, tmp_path / "optimized.onnx")
     assert set(left) <= {"Conv", "ReorderInput", "ReorderOutput"}
+
+
+def test_a_residual_of_unknown_size_is_inside_the_convolution(tmp_path: Path) -> None:
+    model = _conv_model("a = Add(r, s) z = Relu(a)", "p", "p = Conv <pads = [1, 1, 1, 1]> (x, w3)")
+    for name, dim in zip("hw", model.graph.input[0].type.tensor_type.shape.dim[2:], strict=True):
+        dim.dim_param = name
+    loaded, layout = _layout(model)
+    between = [node for node in loaded.graph.nodes if node.op != "Conv"]
+    assert all(id(node) in layout.inside_conv for node in between)
+    assert set(_optimized_by_ort(model, tmp_path / "optimized.onnx")) <= {"Conv", "ReorderInput", "ReorderOutput"}
 
 
 BLOCKED = {

@@ -39,7 +39,8 @@ def test_quantized_kernels_stay(tmp_path: Path) -> None:
         f" {PAIR.format('x')} wd = DequantizeLinear(w, ws, wz)"
         f" c = Conv <pads = [1, 1, 1, 1]> (xd, wd) r = Relu(c) {PAIR.format('r')}"
         f" a = Add(rd, xd) {PAIR.format('a')} m = Sigmoid(ad) {PAIR.format('m')}"
-        " n = Conv <pads = [1, 1, 1, 1]> (md, wd) yq = QuantizeLinear(n, s, z) y = DequantizeLinear(yq, s, z) }"
+        f" b = Add(md, xd) t = Relu(b) {PAIR.format('t')}"
+        " n = Conv <pads = [1, 1, 1, 1]> (td, wd) yq = QuantizeLinear(n, s, z) y = DequantizeLinear(yq, s, z) }"
     )
     result = onnxfuse.optimize(model, "cpu")
     assert not fusing.fused_nodes(result.model)
