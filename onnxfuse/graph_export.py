@@ -437,7 +437,7 @@ def _write_output_types(nodes: list[gs.Node], out: GraphProto) -> None:
             info = described.get(known.name)
             if info is None:
                 out.value_info.append(known)
-            elif not info.HasField("type"):  # as the outputs of a body may be
+            elif not info.type.tensor_type.HasField("shape"):  # as the outputs of a body may be
                 info.type.CopyFrom(known.type)
 
 

@@ -172,7 +172,8 @@ def test_a_node_whose_result_nobody_reads_is_left_alone() -> None:
     _assert_same(model, fused, x=X.reshape(-1)[:4])
 
 
-def test_outputs_of_bodies_get_their_types() -> None:
+@pytest.mark.parametrize("typed", [False, True])
+def test_outputs_of_bodies_get_their_types(typed: bool) -> None:
     branch = "{ a = Abs(x) y = Neg(a) }"
     model = _model(
         "g (bool c, float[4] x) => (float[4] z) {"
@@ -181,6 +182,8 @@ def test_outputs_of_bodies_get_their_types() -> None:
     )
     for attribute in model.graph.node[0].attribute:
         attribute.g.output[0].ClearField("type")
+        if typed:  # but of unknown rank
+            attribute.g.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
     fused, _ = _fuse(model)
     _assert_same(model, fused, c=np.array(True), x=X.reshape(-1)[:4])
 
