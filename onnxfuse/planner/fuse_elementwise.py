@@ -22,7 +22,7 @@ from onnxfuse.report import FusedRegion
 from onnxfuse.runtime import DOMAIN
 
 UNUSED = "nothing reads its result"
-UNKNOWN_BODY_OUTPUT = "returned by a body, and its shape, which ONNX Runtime wants there, is not known"
+UNKNOWN_IN_BODY = "its rank, which ONNX Runtime needs in the body of Scan, is not known"
 ALONE = "no neighbour to fuse with"
 SHAPE_ARITHMETIC = "computes with shapes, which ONNX Runtime keeps on the host"
 FREE_OPS = {"Identity", "Dropout"}
@@ -93,8 +93,8 @@ class _Planner:
         for node in elementwise:
             if not self._is_read_outside(node.outputs[0], set()):
                 reasons[id(node)] = UNUSED
-            elif graph is not self._model.graph and node.outputs[0].shape is None and node.outputs[0] in graph.outputs:
-                reasons[id(node)] = UNKNOWN_BODY_OUTPUT
+            elif graph is not self._model.graph and node.outputs[0].shape is None:
+                reasons[id(node)] = UNKNOWN_IN_BODY
         fusible = {id(node) for node in elementwise if id(node) not in reasons}
         vectors = _vector_tensors(elementwise, fusible, self._opset)
 
