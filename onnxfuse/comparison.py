@@ -102,6 +102,7 @@ class Comparison:
             "max_abs": _json_number(self.max_abs),
             "max_rel": _json_number(self.max_rel),
             "max_ulp": self.max_ulp,
+            "excess": _json_number(self.excess),
             "mismatches": self.mismatches,
             "unstable": self.unstable,
         }

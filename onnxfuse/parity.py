@@ -121,7 +121,7 @@ def compare(
     original: Path,
     optimized: Path,
     *,
-    inputs: Path | None = None,
+    inputs: Path | list[InputSet] | None = None,
     shapes: Shapes | None = None,
     target: str = "cpu",
     regions: bool = False,
@@ -129,11 +129,11 @@ def compare(
 ) -> ParityResult:
     """Run both models on the same inputs and compare their outputs.
 
-    ``inputs`` is an ``.npz`` file or a directory (``inputs.read_inputs``); without it, inputs are made up,
-    with the ``shapes`` for dynamic dimensions.  ``regions`` also runs every fused node alone; it is done in
-    any case when an output differs, to name the node.  Raises OnnxfuseError if the original cannot be run,
-    ParityError if the optimized model has other inputs or outputs or cannot be run; a difference in values is
-    in the result.
+    ``inputs`` is an ``.npz`` file or a directory (``inputs.read_inputs``), or the values themselves; without
+    it, inputs are made up, with the ``shapes`` for dynamic dimensions.  ``regions`` also runs every fused node
+    alone; it is done in any case when an output differs, to name the node.  Raises OnnxfuseError if the
+    original cannot be run, ParityError if the optimized model has other inputs or outputs or cannot be run; a
+    difference in values is in the result.
     """
     shapes = shapes or {}
     original_proto, optimized_proto = read_proto(original), read_proto(optimized)
@@ -212,7 +212,11 @@ Expected = list[tuple[InputSet, list[Value]]]
 
 
 def _run_original(
-    path: Path, specs: list[InputSpec], inputs: Path | None, shapes: Shapes, providers: tuple[str, ...]
+    path: Path,
+    specs: list[InputSpec],
+    inputs: Path | list[InputSet] | None,
+    shapes: Shapes,
+    providers: tuple[str, ...],
 ) -> Expected:
     try:
         session = Session(path, providers=providers)
@@ -221,7 +225,7 @@ def _run_original(
     if inputs is None:
         return list(generate(specs, session.run, shapes))
     expected = []
-    for values in read_inputs(inputs, specs):
+    for values in inputs if isinstance(inputs, list) else read_inputs(inputs, specs):
         try:
             expected.append((values, session.run(values.feeds)))
         except SessionError as error:

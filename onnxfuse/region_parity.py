@@ -11,10 +11,11 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from onnxfuse.comparison import Comparison, compare_values
+from onnxfuse.comparison import Comparison, Numbers, compare_values
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.graph_export import onnx_graphs
 from onnxfuse.inputs import InputSet
+from onnxfuse.numerics import coarsest_type
 from onnxfuse.parity import Progress, RegionResult
 from onnxfuse.runtime import DOMAIN
 from onnxfuse.sessions import Session, SessionError, Value
@@ -36,7 +37,7 @@ def compare_regions(
     for start in range(0, len(nodes), _BATCH):
         batch = nodes[start : start + _BATCH]
         progress(f"fused nodes {start + 1} to {start + len(batch)} of {len(nodes)}")
-        values = _tap(path, model, batch, inputs, providers)
+        values = region_values(path, model, batch, inputs, providers)
         results += [_compare_region(model, node, values, providers) for node in batch]
     for graph in list(onnx_graphs(model.graph))[1:]:
         for node in graph.node:
@@ -45,15 +46,20 @@ def compare_regions(
     return results
 
 
-def _tap(
+def region_values(
     path: Path,
     model: onnx.ModelProto,
     nodes: list[onnx.NodeProto],
     inputs: InputSet,
     providers: tuple[str, ...],
 ) -> dict[str, Value]:
-    """The values of the nodes' inputs."""
+    """The values that reach the nodes in the model: their inputs, by name.
+
+    Raises OnnxfuseError if the model cannot be run with its inner values as outputs.
+    """
     names = list(dict.fromkeys(name for node in nodes for name in node.input if name and name not in inputs.feeds))
+    if not names:  # ONNX Runtime would take an empty list for all outputs
+        return dict(inputs.feeds)
     known = {value.name for value in model.graph.output}
     tapped = onnx.ModelProto()
     tapped.CopyFrom(model)
@@ -72,18 +78,20 @@ def _compare_region(
 ) -> RegionResult:
     label = _label(node)
     feeds = {name: values[name] for name in node.input if name}
-    alone = region_model(model, node, feeds).SerializeToString()
+    region = region_model(model, node, feeds)
+    numbers = Numbers(coarsest_type(region))
     try:
-        expected = Session(alone, providers=providers).run(feeds)
+        expected = Session(region.SerializeToString(), providers=providers).run(feeds)
     except SessionError as error:
         return RegionResult(label, Comparison(label, reason=f"its nodes do not run alone: {error}", mismatches=1))
+    declare_outputs(region, expected)
     try:
-        actual = Session(alone, providers=providers, library=True).run(feeds)
+        actual = Session(region.SerializeToString(), providers=providers, library=True).run(feeds)
     except SessionError as error:
         return RegionResult(label, Comparison(label, reason=f"it does not run: {error}", mismatches=1))
     total = Comparison(label, ", ".join(dict.fromkeys(str(np.asarray(value).dtype) for value in expected)))
     for name, left, right in zip(node.output, expected, actual, strict=True):
-        total.merge(compare_values(name, left, right))
+        total.merge(compare_values(name, left, right, numbers))
     return RegionResult(label, total)
 
 
@@ -104,6 +112,12 @@ def region_model(model: onnx.ModelProto, node: onnx.NodeProto, feeds: dict[str, 
     region = onnx.ModelProto(ir_version=model.ir_version, graph=graph, functions=functions)
     region.opset_import.extend(model.opset_import)
     return region
+
+
+def declare_outputs(region: onnx.ModelProto, values: list[Value]) -> None:
+    """Give the outputs the types of ``values``: the library cannot tell them where a shape may be a scalar's."""
+    for output, value in zip(region.graph.output, values, strict=True):
+        output.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.asarray(value).dtype)
 
 
 def _label(node: onnx.NodeProto) -> str:

@@ -218,7 +218,7 @@ class Report:
         ``reason``.  ``left_alone``: ``node``, ``op``, ``reason``.  ``parity``: null if not checked, else
         ``ok``, ``sets`` (``inputs``, ``shapes``, ``library``, ``outputs``), ``regions``, ``warnings``; an
         output or region has ``name``, ``dtype``, ``shape``, ``ok``, ``reason``, ``largest``, ``max_abs``,
-        ``max_rel``, ``max_ulp``, ``mismatches``, ``unstable``.
+        ``max_rel``, ``max_ulp``, ``excess`` (the largest error over the allowed one), ``mismatches``, ``unstable``.
         """
         return {
             "schema": 1,

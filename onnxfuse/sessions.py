@@ -46,12 +46,14 @@ class Session:
         threads: int = 0,
         spinning: bool = True,
         folder: Path | None = None,
+        profile: Path | None = None,
     ) -> None:
         """Load ``model``: the path of a file, or the bytes of a model whose external data lies in ``folder``.
 
         ``library`` registers the onnxfuse library, so that fused nodes run as kernels; without it they are
         inlined.  ``threads`` is the number of intra-op threads, 0 for ONNX Runtime's choice.
         ``spinning=False`` keeps idle threads from taking the cores of another session in the same process.
+        ``profile`` is where ONNX Runtime's profile goes, as the beginning of a file's path.
         Raises SessionError if ONNX Runtime does not take the model.
         """
         ort = load_onnxruntime()
@@ -62,6 +64,9 @@ class Session:
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if not optimized:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if profile is not None:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(profile)
         if folder is not None:
             options.add_session_config_entry(
                 "session.model_external_initializers_file_folder_path", str(folder.resolve())
@@ -93,6 +98,10 @@ class Session:
             return _run_raw(self._session, feeds, names) if raw else self._session.run(names, feeds)
         except Exception as error:
             raise SessionError(one_line(error)) from error
+
+    def end_profiling(self) -> Path:
+        """Finish the profile; the path of its file."""
+        return Path(self._session.end_profiling())
 
 
 _NOISE = (

@@ -29,12 +29,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import numpy as np
 import onnx
 from bench_chains import CHAINS, LARGE, SMALL, long_chain, measure
-from model_store import FetchError, StoredModel, fetch, make_inputs, read_manifest
 
 import onnxfuse
 from onnxfuse.bench import machine, peak_memory, ratio_with_spread, time_in_turns
 from onnxfuse.inputs import InputSet
 from onnxfuse.sessions import Session, SessionError, has_fused_nodes
+from onnxfuse.zoo import StoredModel, fetch, make_inputs, read_manifest
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- bench_cpu.py: begin -->", "<!-- bench_cpu.py: end -->"
@@ -239,17 +239,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--quick", action="store_true", help="a second a figure, and fewer models")
     parser.add_argument("--only", choices=SECTIONS, help="one of the tables")
-    parser.add_argument("--models", metavar="A,B,…", help="these models instead of all of the manifest")
+    parser.add_argument("--models", metavar="A,B,…", help="these models instead of all that packages carry")
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the result there")
     parser.add_argument("--readme", action="store_true", help="also write the result into README.md")
     arguments = parser.parse_args()
     manifest = read_manifest()
-    names = arguments.models.split(",") if arguments.models else list(FASTER if arguments.quick else manifest)
+    packaged = [name for name, model in manifest.items() if model.package is not None]
+    names = arguments.models.split(",") if arguments.models else list(FASTER if arguments.quick else packaged)
     try:
         for name in names:
             fetch(name)
         tables = list(_tables(arguments, [manifest[name] for name in names]))
-    except (FetchError, onnxfuse.OnnxfuseError, SessionError) as error:
+    except (onnxfuse.OnnxfuseError, SessionError) as error:
         print(f"bench_cpu: error: {error}", file=sys.stderr)
         return 2
     text = "\n\n".join([*map(str, tables), machine_line()])

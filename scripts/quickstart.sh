@@ -10,7 +10,7 @@ optimized="$root/build/$name.fused.onnx"
 echo "1. Setting up .venv"
 set_up cpu
 echo "2. Fetching $name"
-model="$("$venv/bin/python" "$root/scripts/fetch_model.py" "$name")"
+model="$("$venv/bin/onnxfuse" zoo fetch "$name")"
 echo "3. Optimizing and checking it"
 mkdir -p "$root/build"
 "$venv/bin/onnxfuse" optimize "$model" "$optimized" --shape "$shape"

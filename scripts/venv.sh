@@ -37,7 +37,7 @@ find_python() {
 sources_checksum() {
     (
         cd "$root"
-        find pyproject.toml CMakeLists.txt README.md onnxfuse custom_ops -type f ! -name '*.pyc' -print0 |
+        find pyproject.toml CMakeLists.txt README.md onnxfuse custom_ops models -type f ! -name '*.pyc' -print0 |
             LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -d ' ' -f 1
     )
 }

@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
-from model_store import FetchError, StoredModel, fetch, read_manifest
+from onnxfuse.zoo import FetchError, StoredModel, fetch, read_manifest
 
 
 @pytest.fixture(scope="session")

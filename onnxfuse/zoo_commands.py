@@ -1,0 +1,185 @@
+"""``onnxfuse zoo list``, ``fetch`` and ``add``."""
+
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx
+
+from onnxfuse.errors import OnnxfuseError
+from onnxfuse.inputs import InputSet, generate, input_specs
+from onnxfuse.parity import read_proto
+from onnxfuse.report import add_row, simple_table
+from onnxfuse.sessions import Session, SessionError
+from onnxfuse.zoo import (
+    FetchError,
+    Progress,
+    StoredModel,
+    fetch,
+    fetch_all,
+    file_sha256,
+    package_names,
+    read_manifest,
+    select,
+)
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def render_list(models: list[StoredModel]) -> "RenderableType":
+    """One row for each model."""
+    table = simple_table("model", "task", "source", "licence", "inputs")
+    for model in models:
+        inputs = ", ".join(
+            f"{name} {entry.dtype}[{', '.join(map(str, entry.shape))}]" for name, entry in model.inputs.items()
+        )
+        add_row(table, model.name, model.task, model.source, model.licence, inputs)
+    return table
+
+
+def list_json(models: list[StoredModel]) -> list[dict[str, object]]:
+    """What ``render_list`` shows, for programs."""
+    return [
+        {
+            "name": model.name,
+            "task": model.task,
+            "source": model.source,
+            "licence": model.licence,
+            "inputs": {
+                name: {"dtype": entry.dtype, "shape": list(entry.shape)} for name, entry in model.inputs.items()
+            },
+            "sizes": list(model.sizes),
+        }
+        for model in models
+    ]
+
+
+def fetch_models(
+    manifest: dict[str, StoredModel], patterns: list[str], out: Path | None, progress: Progress
+) -> list[Path]:
+    """Fetch the models that match, go on after one that cannot be had, and return the paths in order.
+
+    ``out`` is where the only model is copied, with its external data.  Raises FetchError at the end if a model
+    could not be had; the others are in the cache then.
+    """
+    chosen = select(manifest, patterns)
+    if out is not None:
+        if len(chosen) != 1:
+            raise FetchError(f"--out takes one model, and {len(chosen)} match")
+        return [_fetch_to(manifest, chosen[0], out, progress)]
+    kept = [model for model in chosen if model.kept]
+    if not kept:
+        raise FetchError(f"{chosen[0].name} is large and not kept: say where to make it with --out")
+    result = fetch_all(kept, manifest, progress)
+    if result.errors:
+        name, reason = next(iter(result.errors.items()))
+        raise FetchError(f"{len(result.errors)} of {len(kept)} models could not be had; {name}: {reason}")
+    return list(result.paths.values())
+
+
+def _fetch_to(manifest: dict[str, StoredModel], model: StoredModel, out: Path, progress: Progress) -> Path:
+    if not model.kept:
+        if out.name != f"{model.name}.onnx":
+            raise FetchError(f"{model.name} names its external data: make it as {model.name}.onnx")
+        return fetch(model.name, manifest, folder=out.parent, progress=progress)
+    return Path(shutil.copyfile(fetch(model.name, manifest, progress=progress), out))
+
+
+# --- add ---
+
+
+@dataclass(frozen=True)
+class NewEntry:
+    """What the user says of a model to add: a package with the path inside it, or a recipe."""
+
+    name: str
+    task: str
+    licence: str
+    package: str = ""
+    path: str = ""
+    recipe: str = ""
+
+
+def add(entry: NewEntry, model: Path, manifest: Path, progress: Progress) -> str:
+    """Describe the file ``model`` in a new entry of the manifest, and return the entry.
+
+    The model is run on made-up inputs, whose ranges the entry states: they are to be replaced by realistic
+    ones.  Raises OnnxfuseError if the name is taken, the package is not in the manifest, or the model does not
+    run.
+    """
+    known = read_manifest(manifest)
+    if entry.name in known:
+        raise OnnxfuseError(f"the manifest already has a model {entry.name!r}")
+    if bool(entry.package) == bool(entry.recipe) or bool(entry.package) != bool(entry.path):
+        raise OnnxfuseError("give either --package and --path, or --recipe")
+    if entry.package and entry.package not in package_names(manifest):
+        raise OnnxfuseError(f"the manifest has no package {entry.package!r}: describe it under [packages] first")
+    progress("running the model")
+    proto = read_proto(model)
+    try:
+        session = Session(model)
+    except SessionError as error:
+        raise OnnxfuseError(f"ONNX Runtime cannot load {model}: {error}") from error
+    runs = [inputs for inputs, _ in generate(input_specs(proto), session.run, {})]
+    text = _entry_text(entry, model, proto, runs)
+    with manifest.open("a", encoding="utf-8") as file:
+        file.write(f"\n{text}")
+    read_manifest(manifest)
+    return text
+
+
+def _entry_text(entry: NewEntry, model: Path, proto: onnx.ModelProto, runs: list[InputSet]) -> str:
+    lines = [f"[models.{_key(entry.name)}]", f"task = {_quoted(entry.task)}"]
+    if entry.package:
+        lines += [f"package = {_quoted(entry.package)}", f"path = {_quoted(entry.path)}"]
+        lines.append(f"sha256 = {_quoted(file_sha256(model))}")
+    else:
+        lines.append(f"recipe = {_quoted(entry.recipe)}")
+    if entry.licence:
+        lines.append(f"licence = {_quoted(entry.licence)}")
+    specs = input_specs(proto)
+    shapes: dict[str, list[int | str]] = {}
+    sizes: list[dict[str, int]] = [{} for _ in runs]
+    for spec in specs:
+        found = [run.shapes()[spec.name] for run in runs]
+        shape: list[int | str] = []
+        for axis, size in enumerate(found[0]):
+            declared = spec.shape[axis] if spec.shape is not None else None
+            if isinstance(declared, int):
+                shape.append(size)
+                continue
+            dim = declared or f"{spec.name}_{axis}"
+            shape.append(dim)
+            for run, values in zip(sizes, found, strict=True):
+                run[dim] = values[axis]
+        shapes[spec.name] = shape
+    distinct = [dict(items) for items in dict.fromkeys(tuple(run.items()) for run in sizes)]
+    if distinct[0]:
+        lines.append(f"sizes = [{', '.join(_table(run) for run in distinct)}]")
+    for spec in specs:
+        value = runs[0].feeds[spec.name]
+        shape_text = ", ".join(_quoted(dim) if isinstance(dim, str) else str(dim) for dim in shapes[spec.name])
+        span = "range = [-1.0, 1.0]"
+        if spec.dtype.kind in "iub":
+            low, high = int(value.min(initial=0)), int(value.max(initial=0))
+            span = f"range = [{low}, {high}]" if low < high else f"value = {low}"
+        lines.append(f'inputs.{_key(spec.name)} = {{ dtype = "{spec.dtype}", shape = [{shape_text}], {span} }}')
+    return "\n".join(lines) + "\n"
+
+
+def _table(sizes: dict[str, int]) -> str:
+    return "{ " + ", ".join(f"{_key(name)} = {size}" for name, size in sizes.items()) + " }"
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
+
+
+def _quoted(text: str) -> str:
+    """A TOML string: JSON's escapes are TOML's, but for the delete character."""
+    import json
+
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

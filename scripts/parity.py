@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""Optimize the models of the zoo and compare each with its original, for every size that the manifest lists.
+
+Each model is handled in a process of its own.  It is optimized, run with the onnxfuse library and without it
+on the same inputs as the original, timed against the original in turns, and profiled; the optimized file also
+runs in onnx's ReferenceEvaluator where that does not take too long.  A model that differs is reduced to the
+smallest region that shows it, which is saved as a reproducer.
+
+Writes results.json, index.html and the reproducers under --out, and prints a table.  Exit status 1 if a model
+fails, 2 if a model cannot be had or for bad usage.
+"""
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+# This process and those that it starts take onnxfuse as it is installed, whatever folder they are started in.
+os.environ["PYTHONSAFEPATH"] = "1"
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import parity_page
+import parity_worker
+from rich.console import Console
+
+from onnxfuse.bench import machine
+from onnxfuse.errors import OnnxfuseError
+from onnxfuse.report import add_row, simple_table
+from onnxfuse.zoo import MANIFEST, FetchError, StoredModel, fetch, read_manifest, select
+
+COLUMNS = (
+    "model",
+    "outputs",
+    "max abs",
+    "max rel",
+    "max ulp",
+    "top-1",
+    "regions",
+    "nodes",
+    "launches",
+    "ORT / onnxfuse",
+    "reference",
+    "result",
+)
+
+
+def run_models(models: list[StoredModel], arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """The result of every model, in order."""
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        return list(pool.map(lambda model: _run_model(model, arguments), models))
+
+
+def _run_model(model: StoredModel, arguments: argparse.Namespace) -> dict[str, Any]:
+    started = time.perf_counter()
+    print(f"{model.name}", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory(prefix="onnxfuse-parity-") as folder:
+        result = Path(folder) / "result.json"
+        request = {
+            "name": model.name,
+            "manifest": str(arguments.manifest),
+            "target": arguments.target,
+            "regions": arguments.regions,
+            "seconds": arguments.seconds,
+            "threads": arguments.threads,
+            "reference_seconds": arguments.reference_seconds,
+            "reproducers": str(arguments.out.resolve() / "reproducers"),
+            "scratch": folder,
+            "result": str(result),
+        }
+        command = [sys.executable, str(Path(parity_worker.__file__)), json.dumps(request)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=arguments.timeout)
+            lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or ["no message"]
+            reason = f"status {done.returncode}: {lines[-1]}"
+        except subprocess.TimeoutExpired:
+            reason = f"not done after {arguments.timeout:g} s"
+        try:
+            found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            found = parity_worker.empty_result(model, f"the process ended early ({reason})")
+    found["seconds"] = round(time.perf_counter() - started, 1)
+    print(
+        f"{model.name}: {'ok' if found['ok'] else found['reason']} ({found['seconds']} s)", file=sys.stderr, flush=True
+    )
+    return found
+
+
+def print_table(results: list[dict[str, Any]]) -> None:
+    """The table of all models, on standard output."""
+    table = simple_table(*COLUMNS)
+    for item in results:
+        add_row(table, *cells(item))
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 220)
+    console.print(table)
+    failed = [item["name"] for item in results if not item["ok"]]
+    ratios = [item["time"]["ratio"] for item in results if item["time"]]
+    console.print(f"{len(results) - len(failed)} of {len(results)} models pass, {total_regions(results)} regions fused")
+    if ratios:
+        console.print(f"geometric mean of ORT / onnxfuse: {parity_page.geometric_mean(ratios):.3f}")
+    for item in results:
+        if not item["ok"]:
+            console.print(f"FAILED {item['name']}: {item['reason']}", soft_wrap=True, markup=False)
+
+
+def total_regions(results: list[dict[str, Any]]) -> int:
+    """How many fused nodes all models have together."""
+    return sum(int(item["fused"]) for item in results)
+
+
+def cells(item: dict[str, Any]) -> tuple[str, ...]:
+    """One row of the table."""
+    error, timing, top = item["error"], item["time"], item["top1"]
+    ratio = f"{timing['ratio']:.3f} ({timing['low']:.3f} to {timing['high']:.3f})" if timing else "-"
+    return (
+        item["name"],
+        str(item["outputs"]),
+        f"{error['max_abs']:.2g}",
+        f"{error['max_rel']:.2g}",
+        str(error["max_ulp"]) if error["max_ulp"] < 100_000 else ">99999",
+        "-" if top is None else f"{100 * top:.1f} %",
+        str(item["fused"]),
+        f"{item['nodes'][0]} → {item['nodes'][1]}",
+        f"{item['launches'][0]} → {item['launches'][1]}",
+        ratio,
+        re.split(r"[:(]", item["reference"])[0].strip(),
+        "pass" if item["ok"] else "FAIL",
+    )
+
+
+def environment(threads: int) -> dict[str, str]:
+    """What the results were made with."""
+    packages = ("onnxfuse", "onnx", "onnxruntime", "numpy")
+    versions = {}
+    for name in packages:
+        with contextlib.suppress(ImportError):  # onnxruntime may be onnxruntime-gpu
+            versions[name] = version(name)
+    return {
+        "machine": f"{machine(threads)}, {os.cpu_count()} CPUs",
+        "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+        "versions": ", ".join(f"{name} {number}" for name, number in versions.items()),
+        "date": str(datetime.date.today()),
+    }
+
+
+def main() -> int:
+    """Run the command line and return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", metavar="GLOB", action="append", help="only these, as * and ? match (repeat)")
+    parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument(
+        "--jobs", type=_positive, default=1, metavar="N", help="models at a time (default: 1; times need 1)"
+    )
+    parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
+    parser.add_argument("--regions", action="store_true", help="also run every fused node alone")
+    parser.add_argument("--seconds", type=float, default=2.0, metavar="S", help="time for timing a model, 0 for none")
+    parser.add_argument("--threads", type=_positive, default=1, metavar="N", help="threads to time with (default: 1)")
+    parser.add_argument(
+        "--reference-seconds", type=float, default=20.0, metavar="S", help="limit of ReferenceEvaluator"
+    )
+    parser.add_argument("--timeout", type=float, default=900.0, metavar="S", help="limit of one model")
+    parser.add_argument("--manifest", type=Path, default=MANIFEST, metavar="FILE")
+    arguments = parser.parse_args()
+    try:
+        manifest = read_manifest(arguments.manifest)
+        models = select(manifest, arguments.models or ["*"])
+        recipes = arguments.manifest.resolve().parent / "recipes"
+        for model in models:  # one after the other: models share packages and environments
+            if model.kept:
+                fetch(
+                    model.name,
+                    manifest,
+                    recipes=recipes,
+                    progress=lambda text: print(text, file=sys.stderr, flush=True),
+                )
+        arguments.out.mkdir(parents=True, exist_ok=True)
+    except (FetchError, OnnxfuseError) as error:
+        print(f"parity: error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"parity: error: {arguments.out}: {error.strerror or error}", file=sys.stderr)
+        return 2
+    results = run_models(models, arguments)
+    content = {"schema": 1, "target": arguments.target, **environment(arguments.threads), "models": results}
+    (arguments.out / "results.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    (arguments.out / "index.html").write_text(parity_page.render(content), encoding="utf-8")
+    print_table(results)
+    print(f"written: {arguments.out / 'results.json'}, {arguments.out / 'index.html'}")
+    return 1 if any(not item["ok"] for item in results) else 0
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= 256):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 256")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

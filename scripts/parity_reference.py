@@ -1,0 +1,109 @@
+"""The optimized file in onnx's ReferenceEvaluator, which knows nothing of ONNX Runtime or of the onnxfuse library."""
+
+import pickle
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+from onnxfuse.comparison import Numbers, compare_values
+from onnxfuse.inputs import InputSet
+from onnxfuse.numerics import coarsest_type
+from onnxfuse.parity import read_proto
+from onnxfuse.sessions import Session, SessionError, Value
+
+LARGEST = 64 << 20
+"""Files of more bytes than this are not tried."""
+
+
+def against_reference(original: Path, optimized: Path, inputs: InputSet, seconds: float) -> str:
+    """``equal``; ``DIFFERS: …``; or why there is nothing to compare.
+
+    The optimized model in ReferenceEvaluator is held against the original in ONNX Runtime, and if that
+    differs, against the original in ReferenceEvaluator: the two have their own roundings, and bugs.
+    """
+    if optimized.stat().st_size > LARGEST or seconds <= 0:
+        return "too large"
+    ours = _evaluate(optimized, inputs, seconds)
+    if isinstance(ours, str):
+        return ours
+    numbers = Numbers(coarsest_type(read_proto(original)))
+    names = [output.name for output in read_proto(original).graph.output]
+    reason = ""
+    for expected in (_onnxruntime(original, inputs), _evaluate(original, inputs, seconds)):
+        if isinstance(expected, str):
+            return f"no reference: {expected}"
+        found = [
+            compare_values(name, left, right, numbers) for name, left, right in zip(names, expected, ours, strict=True)
+        ]
+        reason = next((f"output {item.name}: {item.reason}" for item in found if item.reason), "")
+        if not reason:
+            return "equal"
+    return f"DIFFERS: {reason}"
+
+
+def _onnxruntime(path: Path, inputs: InputSet) -> list[Value] | str:
+    try:
+        return Session(path).run(inputs.feeds)
+    except SessionError as error:
+        return str(error)
+
+
+def _evaluate(path: Path, inputs: InputSet, seconds: float) -> list[Value] | str:
+    """The outputs, from a process that is ended after ``seconds``; or in a word why there are none."""
+    with tempfile.TemporaryDirectory() as folder:
+        feeds, outputs = Path(folder) / "feeds", Path(folder) / "outputs"
+        feeds.write_bytes(pickle.dumps(inputs.feeds))
+        command = [sys.executable, __file__, str(path), str(feeds), str(outputs)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return "too slow"
+        if done.returncode != 0:
+            lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no message"]
+            return f"unsupported ({lines[-1][:80]})"
+        values: list[Value] = pickle.loads(outputs.read_bytes())
+        return values
+
+
+def without_overloads(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with each overload of a function as a function of its own name.
+
+    ReferenceEvaluator of onnx 1.23 tells functions apart by domain and name alone, and runs the last overload
+    for all of them.
+    """
+    names: dict[tuple[str, str, str], str] = {}
+    for function in model.functions:
+        if function.overload:
+            key = (function.domain, function.name, function.overload)
+            function.name = names[key] = f"{function.name}_{len(names)}"
+            function.overload = ""
+    graphs = [model.graph]
+    nodes = [node for function in model.functions for node in function.node]
+    while graphs:
+        nodes += graphs.pop().node
+        while nodes:
+            node = nodes.pop()
+            if node.overload:
+                node.op_type = names.get((node.domain, node.op_type, node.overload), node.op_type)
+                node.overload = ""
+            for attribute in node.attribute:
+                graphs += [attribute.g] if attribute.HasField("g") else []
+                graphs += attribute.graphs
+    return model
+
+
+def main() -> int:
+    """Evaluate the model, feeds and outputs being files."""
+    path, feeds, outputs = map(Path, sys.argv[1:])
+    values = ReferenceEvaluator(without_overloads(onnx.load(path))).run(None, pickle.loads(feeds.read_bytes()))
+    outputs.write_bytes(pickle.dumps([value if isinstance(value, list) else np.asarray(value) for value in values]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

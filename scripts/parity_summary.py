@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Put the results of a full run of scripts/parity.py under benchmarks/: the page, the numbers, and a summary."""
+
+import argparse
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from parity import COLUMNS, cells
+from parity_page import geometric_mean
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+SLOWER = 0.98
+"""A model whose speed ratio is below this lost."""
+
+
+def summary(content: dict[str, Any], note: str = "") -> str:
+    """The text of benchmarks/README.md."""
+    models = content["models"]
+    timed = [item for item in models if item["time"]]
+    ratios = [item["time"]["ratio"] for item in timed]
+    slower = sorted((item["time"]["ratio"], item["name"]) for item in timed if item["time"]["high"] < SLOWER)
+    regions = [region for item in models for region in item["regions"] if not region["note"]]
+    exact = sum(region["excess"] == 0 for region in regions)
+    failed = [item for item in models if not item["ok"]]
+    fused = sum(item["fused"] for item in models)
+    lines = [
+        "# Results of full runs",
+        "",
+        "`scripts/parity.py --regions` over the model zoo, put here by `scripts/parity_summary.py`. The page",
+        "[parity.html](parity.html) has plots, [parity.json](parity.json) every number.",
+        "",
+        f"Machine: {content['machine']}; {content['system']}; {content['versions']}; {content['date']}.",
+        "Other processes ran on the machine: ratios are of times taken in turns, times themselves are rough.",
+        "",
+        f"- {len(models) - len(failed)} of {len(models)} models pass, with {fused} fused nodes.",
+        f"- {exact} of {len(regions)} comparisons of single fused nodes are exact; the largest error of the others is "
+        f"{max((float(region['excess']) for region in regions), default=0.0):.2g} of what is allowed.",
+    ]
+    if note:
+        lines.append(f"- {note}")
+    if ratios:
+        lines.append(f"- Geometric mean of the speed ratio over {len(ratios)} models: {geometric_mean(ratios):.3f}.")
+    if slower:
+        lines.append(f"- Slower than ONNX Runtime: {', '.join(f'{name} ({ratio:.2f})' for ratio, name in slower)}.")
+    lines += [f"- Fails: {item['name']}: {item['reason']} ({item['reproducer']})." for item in failed]
+    lines += ["", "| " + " | ".join(COLUMNS) + " |", "| " + " | ".join("---" for _ in COLUMNS) + " |"]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells(item)) + " |" for item in models]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Copy and summarise; the folder is the --out of scripts/parity.py."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path, metavar="DIR")
+    parser.add_argument("--note", default="", help="a sentence about this run")
+    arguments = parser.parse_args()
+    content = json.loads((arguments.results / "results.json").read_text(encoding="utf-8"))
+    BENCHMARKS.mkdir(exist_ok=True)
+    (BENCHMARKS / "README.md").write_text(summary(content, arguments.note), encoding="utf-8")
+    (BENCHMARKS / "parity.json").write_text(json.dumps(content, separators=(",", ":")) + "\n", encoding="utf-8")
+    shutil.copyfile(arguments.results / "index.html", BENCHMARKS / "parity.html")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
