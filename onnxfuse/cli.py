@@ -201,10 +201,13 @@ def _flush() -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         _mute()
+    except OSError:
+        _mute()  # or Python would fail once more, in words of its own, when it flushes at the end
+        raise
 
 
 def _mute() -> None:
-    """Standard output goes nowhere from now on: its reader has left, which is no error."""
+    """Standard output goes nowhere from now on."""
     try:
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, sys.stdout.fileno())
