@@ -16,7 +16,6 @@ shape.  ``const`` gives the bit pattern of a scalar in hexadecimal.  In ``op T i
 rule speaks of.  Values of type f16 and bf16 are computed in float32 and rounded by ``cast`` and in outputs.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -320,10 +319,3 @@ class ProgramBuilder:
                 value = Instruction(value.op, value.dtype, tuple(numbers[operand] for operand in value.operands))
             values.append(value)
         return Program(tuple(values), tuple(numbers[output] for output in outputs))
-
-
-def uses(program: Program) -> Iterator[int]:
-    """Every use of a value: each operand of each instruction, and each output."""
-    for instruction in program.instructions:
-        yield from instruction.operands
-    yield from program.outputs
