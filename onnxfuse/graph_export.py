@@ -19,8 +19,8 @@ from onnx_graphsurgeon.util.misc import convert_to_onnx_attr_type
 
 from onnxfuse import tensor_data
 from onnxfuse.graph_import import attribute_value
-from onnxfuse.graph_ir import Graph, Initializer, LazySparseTensor, Node, walk
-from onnxfuse.graph_order import sorted_nodes
+from onnxfuse.graph_ir import Graph, Initializer, LazySparseTensor, Node, subgraphs, walk
+from onnxfuse.graph_order import outer_tensors, sorted_nodes
 from onnxfuse.runtime import DOMAIN
 
 FUSED_OPSET = 1
@@ -175,7 +175,8 @@ class Export:
                     seen.add(id(tensor))
             elif id(tensor) in inputs:
                 self._write_initializer(entry, out)
-        for tensor in (*(tensor for node in nodes for tensor in node.inputs), *graph.outputs):
+        own = (tensor for node in nodes for tensor in node.inputs)
+        for tensor in (*own, *graph.outputs, *_shared_by_subgraphs(nodes)):
             if isinstance(tensor, gs.Constant) and tensor.name and id(tensor) not in seen:
                 seen.add(id(tensor))
                 constants.append(tensor)
@@ -427,6 +428,18 @@ def value_info(tensor: gs.Tensor) -> ValueInfoProto:
         return ValueInfoProto(name=tensor.name)
     data_type = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
     return onnx.helper.make_tensor_value_info(tensor.name, data_type, tensor.shape)
+
+
+def _shared_by_subgraphs(nodes: Iterable[gs.Node]) -> list[gs.Tensor]:
+    """What several subgraphs of the nodes read from around them: a constant among it is written once, outside."""
+    found: dict[int, gs.Tensor] = {}
+    shared: dict[int, gs.Tensor] = {}
+    for subgraph in (subgraph for node in nodes for subgraph in subgraphs(node)):
+        for tensor in outer_tensors(subgraph):
+            if id(tensor) in found:
+                shared[id(tensor)] = tensor
+            found[id(tensor)] = tensor
+    return list(shared.values())
 
 
 def _write_output_types(nodes: list[gs.Node], out: GraphProto) -> None:

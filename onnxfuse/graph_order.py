@@ -46,23 +46,28 @@ def used_tensors(node: gs.Node) -> list[gs.Tensor]:
 
 
 def captured_tensors(node: gs.Node) -> list[gs.Tensor]:
-    """The tensors of the graphs around that a node's subgraphs, at any depth, use; each once.
+    """The tensors of the graphs around that a node's subgraphs, at any depth, use; each once."""
+    if not node.attrs:
+        return []
+    used = {id(tensor): tensor for subgraph in subgraphs(node) for tensor in outer_tensors(subgraph)}
+    return list(used.values())
+
+
+def outer_tensors(subgraph: gs.Graph) -> list[gs.Tensor]:
+    """The tensors of the graphs around that a subgraph and those inside it use; each once.
 
     Constants count where the subgraphs do not hold them themselves.
     """
-    if not node.attrs:
-        return []
     used: dict[int, gs.Tensor] = {}
     inner: set[int] = set()
-    for subgraph in subgraphs(node):
-        for graph in walk(subgraph):
-            for nested in graph.nodes:
-                used.update((id(tensor), tensor) for tensor in nested.inputs if tensor.name)
-                inner.update(map(id, nested.outputs))
-            used.update((id(tensor), tensor) for tensor in graph.outputs)
-            inner.update(map(id, graph.inputs))
-            if isinstance(graph, Graph):
-                inner.update(id(entry.tensor) for entry in graph.source.initializers)
+    for graph in walk(subgraph):
+        for nested in graph.nodes:
+            used.update((id(tensor), tensor) for tensor in nested.inputs if tensor.name)
+            inner.update(map(id, nested.outputs))
+        used.update((id(tensor), tensor) for tensor in graph.outputs)
+        inner.update(map(id, graph.inputs))
+        if isinstance(graph, Graph):
+            inner.update(id(entry.tensor) for entry in graph.source.initializers)
     return [tensor for key, tensor in used.items() if key not in inner]
 
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 NAME = "fold-constants"
 
-_FREE_BYTES = 1 << 16  # a result of this size is folded however small the constants it comes from
-_FREE_BYTES_IN_ALL = 4 << 20
+_FREE_BYTES = 1 << 12  # a result of this size is folded however small the constants it comes from
+_FREE_BYTES_IN_ALL = 1 << 18
 _MAX_WORK = 1 << 36  # multiplications in one node: some seconds
 _MAX_ROUNDS = 32
 
@@ -57,7 +57,7 @@ class FoldConstants:
 
     It also turns Constant nodes into initializers and Shape of a known shape into a constant, and drops
     Identity, Cast to the same type and Dropout.  A node that makes an output of a graph stays.  A result that
-    would make the model larger by more than 64 KiB, or take seconds to compute, stays a node, and so do random
+    would make the model larger by more than 4 KiB, or take seconds to compute, stays a node, and so do random
     and quantization ops and ops that are not standard.
     """
 

@@ -11,11 +11,12 @@ from onnxfuse.inference import infer
 from onnxfuse.passes.base import PassContext, label
 from onnxfuse.planner.functions import add_function
 from onnxfuse.planner.fused_node import OPSET_VERSION, Fusion, fuse
-from onnxfuse.planner.host import shape_arithmetic
+from onnxfuse.planner.host import constant_arithmetic, shape_arithmetic
 from onnxfuse.planner.ort_fusions import ONE_KERNEL, OrtFusions
 from onnxfuse.planner.ort_layout import BLOCKED, INSIDE_CONV, ConvLayout
 from onnxfuse.planner.ort_quantization import QUANTIZED, quantized_nodes
 from onnxfuse.planner.regions import find_regions
+from onnxfuse.planner.worth import TOO_LITTLE, is_worthwhile
 from onnxfuse.program import ProgramError
 from onnxfuse.program.lowering import check, is_elementwise, vector_inputs
 from onnxfuse.report import FusedRegion
@@ -24,6 +25,7 @@ from onnxfuse.runtime import DOMAIN
 UNUSED = "nothing reads its result"
 UNKNOWN_IN_BODY = "its rank, which ONNX Runtime needs in the body of Scan, is not known"
 ALONE = "no neighbour to fuse with"
+CONSTANT_ARITHMETIC = "ONNX Runtime computes it once, for it depends on no input"
 SHAPE_ARITHMETIC = "computes with shapes, which ONNX Runtime keeps on the host"
 FREE_OPS = {"Identity", "Dropout"}
 """Operators that ONNX Runtime removes: they count for nothing when a region is weighed."""
@@ -54,13 +56,27 @@ class FuseElementwise:
         """Rewrite ``model`` in place and record every fusion and every node left alone."""
         if any(tensor.dtype is None for graph in model.graphs() for node in graph.nodes for tensor in node.outputs):
             infer(model)  # earlier passes have added tensors
-        for plan in _Planner(model, context.target, self.everything, context.fast_math).plans():
+        plans = list(_Planner(model, context.target, self.everything, context.fast_math).plans())
+        if context.target == "cpu" and not self.everything:
+            _drop_if_too_little(plans)
+        for plan in plans:
             fused = [_apply(model, fusion, context) for fusion in plan.fusions]
             if fused:
                 replaced = {id(node) for fusion in plan.fusions for node in fusion.nodes}
                 plan.graph.nodes = [node for node in plan.graph.nodes if id(node) not in replaced] + fused
             for node, reason in plan.left_alone:
                 context.report.add_left_alone(label(node), node.op, reason)
+
+
+def _drop_if_too_little(plans: list[Plan]) -> None:
+    """Leave everything alone if what there is to fuse does not pay for loading the library."""
+    if is_worthwhile(
+        [fusion for plan in plans for fusion in plan.fusions], sum(len(plan.graph.nodes) for plan in plans)
+    ):
+        return
+    for plan in plans:
+        plan.left_alone += [(node, TOO_LITTLE) for fusion in plan.fusions for node in fusion.nodes]
+        plan.fusions.clear()
 
 
 class _Planner:
@@ -152,6 +168,7 @@ def _reasons(
     ids = {id(node) for node in elementwise}
     reasons = dict.fromkeys(shape_arithmetic(nodes, ids), SHAPE_ARITHMETIC)
     if ort:
+        reasons.update(dict.fromkeys(constant_arithmetic(nodes) & ids, CONSTANT_ARITHMETIC))
         reasons.update(ort.reasons)
         reasons.update(dict.fromkeys(quantized_nodes(nodes, ids), QUANTIZED))
     if layout:

@@ -1,12 +1,15 @@
-"""Shape arithmetic: values that are computed from shapes and constants alone.
+"""What ONNX Runtime computes apart from the data: values that depend on shapes or on constants alone.
 
-Such values are a few integers that ORT keeps on the host, folds and propagates when it plans memory.  A fused node in
-between would hide them and save nothing.
+Shape arithmetic is a few integers that ORT keeps on the host, folds and propagates when it plans memory.  A fused node
+in between would hide them and save nothing.  What depends on constants alone it computes once, when it creates the
+session; it does not look into custom nodes, so a fused node would compute it in every run.
 """
 
 from collections.abc import Iterable
 
 import onnx_graphsurgeon as gs
+
+from onnxfuse.graph_ir import subgraphs
 
 SOURCES = {"Shape", "Size"}
 CARRIERS = {
@@ -14,6 +17,7 @@ CARRIERS = {
     *("ReduceProd", "ReduceSum", "Reshape", "ScatterElements", "ScatterND", "Slice", "Split", "Squeeze", "Unsqueeze"),
 }
 """Operators whose result is shape arithmetic when all that they read is."""
+_RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 
 
 def shape_arithmetic(nodes: Iterable[gs.Node], is_elementwise: set[int]) -> set[int]:
@@ -30,6 +34,19 @@ def shape_arithmetic(nodes: Iterable[gs.Node], is_elementwise: set[int]) -> set[
             producers = [tensor.inputs[0] if tensor.inputs else None for tensor in variables]
             if producers and all(producer is not None and id(producer) in found for producer in producers):
                 found.add(id(node))
+    return found
+
+
+def constant_arithmetic(nodes: Iterable[gs.Node]) -> set[int]:
+    """The ids of the nodes, among ``nodes`` in topological order, that depend on constants alone."""
+    found: set[int] = set()
+    for node in nodes:
+        if node.domain or node.op in _RANDOM or next(subgraphs(node), None) is not None:
+            continue
+        inputs = [tensor for tensor in node.inputs if tensor.name and not isinstance(tensor, gs.Constant)]
+        producers = [tensor.inputs[0] if tensor.inputs else None for tensor in inputs]
+        if all(producer is not None and id(producer) in found for producer in producers):
+            found.add(id(node))
     return found
 
 

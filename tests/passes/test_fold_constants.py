@@ -279,6 +279,25 @@ def test_bodies_are_folded_with_the_constants_around_them():
     same_bits(before, after, x=-np.abs(random(2, 3)))
 
 
+def test_a_constant_that_both_branches_read_stays_one():
+    weights = helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(random(64, 64), "w"))
+    branches = {
+        name: helper.make_graph([node(op, "w", out)], name, [], [helper.make_tensor_value_info(out, 1, [64, 64])])
+        for name, op, out in (("then_branch", "Neg", "r"), ("else_branch", "Abs", "q"))
+    }
+    branches["then_branch"].node.insert(0, node("Add", "w x", "w2"))
+    branches["then_branch"].node[1].input[0] = "w2"
+    branches["else_branch"].node.insert(0, node("Sub", "w x", "w3"))
+    branches["else_branch"].node[1].input[0] = "w3"
+    nodes = [weights, node("ReduceSum", "x", "s", keepdims=0), node("Greater", "s k", "flag"), node("If", "flag", "y")]
+    nodes[-1].attribute.extend(helper.make_attribute(name, graph) for name, graph in branches.items())
+    before, after, _ = fold(nodes, inputs={"x": [1, 64]}, constants={"k": 0.0})
+    assert after.ByteSize() < before.ByteSize() + 1000
+    assert [item.name for item in after.graph.initializer if item.name == "w"] == ["w"]
+    same_bits(before, after, x=np.abs(random(1, 64)))
+    same_bits(before, after, x=-np.abs(random(1, 64)))
+
+
 def test_without_onnxruntime_only_exact_ops_are_evaluated(monkeypatch):
     real = builtins.__import__
 

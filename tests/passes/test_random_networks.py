@@ -29,11 +29,16 @@ def check(case: RandomNetwork) -> None:
     scale = max(float(np.nanmax(np.abs(value), initial=0.0)) for value in values)
     optimized, _ = apply(case.model, *PASSES, infer=False)
     onnx.checker.check_model(optimized, full_check=True)
+    allowed = TOLERANCE * scale + UNDERFLOW
     for optimize in (False, True):
         results = fusing.run(optimized, case.feeds, library=True, optimize=optimize)
+        if optimize:  # ONNX Runtime folds a BatchNormalization of infinite scale into the Conv itself
+            theirs = fusing.run(case.model, case.feeds, library=False, optimize=True)
+            pairs = zip(theirs, values[: len(names)], strict=True)
+            if not all(np.allclose(actual, expected, 0, allowed, equal_nan=True) for actual, expected in pairs):
+                return
         for name, actual, expected in zip(names, results, values[: len(names)], strict=True):
             assert actual.shape == expected.shape
-            allowed = TOLERANCE * scale + UNDERFLOW
             np.testing.assert_allclose(actual, expected, rtol=0, atol=allowed, err_msg=f"{name}, {optimize=}")
 
 

@@ -1,5 +1,7 @@
 """The fusing pass on small models: what is fused, what is left alone and why, and what the result looks like."""
 
+from itertools import pairwise
+
 import numpy as np
 import onnx
 import pytest
@@ -261,3 +263,48 @@ def test_readers_that_ignore_overloads_fail_where_names_run_out() -> None:
     fused.functions.extend(by_name.values())
     with pytest.raises(Exception, match="Constant"):
         fusing.run(fused, {"x0": X.reshape(-1)[:4]}, library=False)
+
+
+def _convolutions_and(tail: str, count: int = 40) -> onnx.ModelProto:
+    """``count`` convolutions over 8 channels, which ORT keeps for itself, and elementwise nodes behind them."""
+    names = ["x", *(f"c{index}" for index in range(count))]
+    body = "".join(
+        f"{after} = Conv(p{before}, w) p{after} = MaxPool<kernel_shape=[1, 1]>({after}) "
+        for before, after in pairwise(names)
+    )
+    last = f"p{names[-1]}"
+    body = f"px = MaxPool<kernel_shape=[1, 1]>(x) {body}{tail.format(last)}"
+    return _model(
+        f"g (float[n, 8, 4, 4] x) => (float[n, 8, 4, 4] y) {{ {body} }}",
+        w=np.full((8, 8, 1, 1), 0.1, np.float32),
+        k=np.float32(2),
+    )
+
+
+def test_a_model_that_gains_too_little_needs_no_library() -> None:
+    fused, report = _fuse(_convolutions_and("a = Mul({0}, k) b = Abs(a) y = Sin(b)"))
+    assert not report.fused and not fused.functions
+    assert {item.reason for item in report.left_alone} >= {
+        "the whole model has too little to fuse to load a library for"
+    }
+
+
+def test_many_small_kernels_are_worth_the_library() -> None:
+    chain = "a = Mul({0}, k) " + "".join(f"b{index} = Sin({f'b{index - 1}' if index else 'a'}) " for index in range(8))
+    _, report = _fuse(_convolutions_and(chain + "y = Abs(b7)"))
+    assert [len(region.ops) for region in report.fused] == [10]
+
+
+def test_what_onnx_runtime_computes_once_is_not_computed_in_every_run() -> None:
+    """A constant too large to fold: only ORT's own folding makes it disappear from the run."""
+    model = _model(
+        "g (float[n, 64, 64] x) => (float[n, 64, 64] y) "
+        "{ a = ConstantOfShape(shape) b = Exp(a) c = Add(b, k) d = Mul(x, c) y = Abs(d) }",
+        shape=np.array([64, 64]),
+        k=np.float32(2),
+    )
+    _, report = _fuse(model)
+    assert [region.ops for region in report.fused] == [["Mul", "Abs"]]
+    assert [item.reason for item in report.left_alone] == [
+        "ONNX Runtime computes it once, for it depends on no input"
+    ] * 2

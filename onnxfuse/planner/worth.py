@@ -1,0 +1,30 @@
+"""Whether fusing a model pays for the library that runs its fused nodes.
+
+The library costs a session about half a megabyte and a millisecond when it is created, once for all fused nodes.  A
+model that would save a handful of small kernels among many is better off without.
+"""
+
+from collections.abc import Sequence
+
+from onnxfuse.byte_counts import bytes_saved
+from onnxfuse.planner.fused_node import Fusion
+
+TOO_LITTLE = "the whole model has too little to fuse to load a library for"
+
+_FEW_LAUNCHES = 8
+_SMALL_SHARE = 1 / 8
+_FEW_BYTES = 1 << 18
+
+
+def is_worthwhile(fusions: Sequence[Fusion], nodes: int) -> bool:
+    """Whether the ``fusions`` of a model of so many ``nodes`` save many kernels, or a large share, or many bytes."""
+    launches = sum(len(fusion.nodes) - 1 for fusion in fusions)
+    if launches >= _FEW_LAUNCHES or launches >= _SMALL_SHARE * nodes:
+        return True
+    return sum(_likely_bytes(fusion) for fusion in fusions) >= _FEW_BYTES
+
+
+def _likely_bytes(fusion: Fusion) -> int:
+    """The bytes that a fusion saves if the first symbolic dimension is a batch of one and others are 64."""
+    saved = bytes_saved(fusion.nodes, fusion.inputs, fusion.outputs)
+    return sum(count * 64 ** max(len(symbols) - 1, 0) for symbols, count in saved.terms.items())
