@@ -18,9 +18,12 @@ using Kernel = void (*)(void* out, const void* const* in, size_t n);
 enum class Link : uint8_t {
   AddS, AddV, SubS, SubV, RSubS, RSubV, MulS, MulV, MulSelf, DivS, DivV, RDivS, RDivV,
   MinS, MinV, RMinS, RMinV, MaxS, MaxV, RMaxS, RMaxV, LeakyReluS, LeakyReluV,
+  ClipSS,  // MaxS, then MinS with the second operand
   Neg, Abs, Reciprocal, Relu, HardSwish, HardSigmoidSS,
   Exp, Log, Tanh, Erf, Sigmoid, Softplus, Mish, Gelu,  // f32 only
   Keep,  // store the value to `operand` and go on
+  // Keep the value in a register, and combine the value with the one kept last; where KernelTable::second_value.
+  Save, AddR, SubR, RSubR, MulR, DivR, RDivR,
 };
 
 // How many of `operand` and `operand2` a link reads.
@@ -28,9 +31,10 @@ constexpr int link_reads(Link link) {
   switch (link) {
     case Link::MulSelf: case Link::Neg: case Link::Abs: case Link::Reciprocal: case Link::Relu: case Link::HardSwish:
     case Link::Exp: case Link::Log: case Link::Tanh: case Link::Erf: case Link::Sigmoid: case Link::Softplus:
-    case Link::Mish: case Link::Gelu: case Link::Keep:
+    case Link::Mish: case Link::Gelu: case Link::Keep: case Link::Save: case Link::AddR: case Link::SubR:
+    case Link::RSubR: case Link::MulR: case Link::DivR: case Link::RDivR:
       return 0;
-    case Link::HardSigmoidSS:
+    case Link::ClipSS: case Link::HardSigmoidSS:
       return 2;
     default:
       return 1;
@@ -57,6 +61,7 @@ struct KernelTable {
   Kernel loads[kDTypeCount];               // storage -> compute; null where they are the same
   Kernel stores[kDTypeCount];              // compute -> storage; null where they are the same
   ChainKernel chains[kDTypeCount];         // f32 and f64
+  bool second_value;                       // chains have registers for Save
   void (*stream)(void* out, const void* in, size_t bytes);  // a copy that bypasses the caches
 };
 

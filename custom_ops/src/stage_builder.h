@@ -44,6 +44,7 @@ class StageBuilder {
   void emit_stores(uint16_t id, int written);
   void emit_passed_outputs();
   void emit_deferred();
+  void keep_in_registers(const std::vector<int>& local, std::vector<PlannedLink>* links) const;
   PlannedLink link_for(uint16_t id, int accumulated);
   uint16_t operand(uint16_t id);
   Destination destination(uint16_t id, bool can_stream, bool read_later);

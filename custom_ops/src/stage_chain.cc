@@ -28,7 +28,54 @@ Link unary_link(Op op) {
   }
 }
 
+// The link that takes its operand from a register instead of memory; Keep where there is none.
+Link from_register(Link link) {
+  switch (link) {
+    case Link::AddV: return Link::AddR;
+    case Link::SubV: return Link::SubR;
+    case Link::RSubV: return Link::RSubR;
+    case Link::MulV: return Link::MulR;
+    case Link::DivV: return Link::DivR;
+    case Link::RDivV: return Link::RDivR;
+    default: return Link::Keep;
+  }
+}
+
+// Clip: a maximum with a scalar and then a minimum become one link.
+void merge_clips(std::vector<PlannedLink>* links) {
+  for (size_t i = 1; i < links->size(); ++i) {
+    PlannedLink& before = (*links)[i - 1];
+    if (before.link != Link::MaxS || (*links)[i].link != Link::MinS) continue;
+    before = {Link::ClipSS, before.slot, (*links)[i].slot};
+    links->erase(links->begin() + static_cast<ptrdiff_t>(i));
+  }
+}
+
 }  // namespace
+
+// Values that only this chain reads again stay in a register, as far as one register each is enough.  `local` are the
+// slots of such values.
+void StageBuilder::keep_in_registers(const std::vector<int>& local, std::vector<PlannedLink>* links) const {
+  if (!kernels().second_value) return;
+  for (size_t at = 0, next = 0; at < links->size(); at = std::max(at + 1, next)) {
+    const PlannedLink kept = (*links)[at];
+    if (kept.link != Link::Keep || std::find(local.begin(), local.end(), kept.slot) == local.end()) continue;
+    std::vector<size_t> readers;
+    bool possible = true;
+    for (size_t i = at + 1; i < links->size(); ++i) {
+      const PlannedLink& link = (*links)[i];
+      const int reads = link_reads(link.link);
+      if (reads > 1 && link.slot2 == kept.slot) possible = false;
+      if (reads == 0 || link.slot != kept.slot) continue;
+      readers.push_back(i);
+      possible = possible && from_register(link.link) != Link::Keep;
+    }
+    if (!possible || readers.empty()) continue;
+    (*links)[at].link = Link::Save;
+    for (const size_t i : readers) (*links)[i].link = from_register((*links)[i].link);
+    next = readers.back();
+  }
+}
 
 bool StageBuilder::is_chainable(uint16_t id) const {
   const Value& value = program_.values[id];
@@ -142,6 +189,13 @@ void StageBuilder::emit_chain(size_t at, size_t length) {
       links.push_back({Link::Keep, static_cast<uint16_t>(to.slot), 0});
     }
   }
+  std::vector<int> local;
+  for (const auto& [id, slot] : written) {
+    const bool read_later = uses_[id] > 0 || kept_[id] || !outputs_of_[id].empty();
+    if (!read_later && stage_.slots[slot].place == Place::Buffer) local.push_back(slot);
+  }
+  keep_in_registers(local, &links);
+  merge_clips(&links);
   step.chain = kernels().chains[static_cast<int>(compute_type(program_.values[order_[at]].op_type))];
   step.first = static_cast<uint32_t>(stage_.links.size());
   step.count = static_cast<uint32_t>(links.size());

@@ -38,3 +38,33 @@ def test_unary(op: str, dtype: str) -> None:
     x = sample(dtype, 700)
     instruction = f"{op} {{0}} 3"
     assert_same_bits(in_chain(instruction, dtype, x, x), alone(instruction, dtype, x, x))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("op", ["add", "sub", "mul", "div", "min", "max"])
+def test_a_value_that_is_read_again_later(op: str, swapped: bool, dtype: str) -> None:
+    """Value 3 is kept while the chain goes on, read twice, and another value is kept across it."""
+    x, y = sample(dtype, 700), sample(dtype, 700, 1)
+    read = f"{op} {dtype} 3 {{0}}" if swapped else f"{op} {dtype} {{0}} 3"
+    lines = [f"add {dtype} 0 1", f"neg {dtype} 2", f"abs {dtype} 3", read.format(4), read.format(5), f"mul {dtype} 6 2"]
+    program = HEADER.format(dtype) + "\n".join(lines) + "\noutput {}\n"
+    steps = [run_fused(program.format("\noutput ".join(map(str, range(2, 8)))), [x, y])[index] for index in range(6)]
+    assert_same_bits(run_fused(program.format(7), [x, y])[0], steps[-1])
+    two = HEADER.format(dtype) + "{} {} 0 1\noutput 2\n"
+    for name, a, b, result in ((op, 2, 1, 3), (op, 3, 1, 4)):
+        operands = [steps[b], steps[a]] if swapped else [steps[a], steps[b]]
+        assert_same_bits(steps[result], run_fused(two.format(name, dtype), operands)[0])
+    assert_same_bits(steps[5], run_fused(two.format("mul", dtype), [steps[4], steps[0]])[0])
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("high", SCALARS)
+@pytest.mark.parametrize("low", SCALARS)
+def test_clip(low: str, high: str, dtype: str) -> None:
+    x = np.concatenate([sample(dtype, 700), np.array([0.0, -0.0, np.nan, np.inf, -np.inf], NUMPY_TYPES[dtype])])
+    bounds = [np.array(SCALARS[name], NUMPY_TYPES[dtype]) for name in (low, high)]
+    header = HEADER.format(dtype) + f"input {dtype} broadcast\nneg {dtype} 0\nmax {dtype} 3 1\n"
+    clipped = run_fused(header + f"min {dtype} 4 2\noutput 5\n", [x, *bounds])[0]
+    larger = run_fused(header + "output 4\n", [x, *bounds])[0]
+    assert_same_bits(clipped, run_fused(HEADER.format(dtype) + f"min {dtype} 0 1\noutput 2\n", [larger, bounds[1]])[0])
