@@ -210,6 +210,12 @@ def _fold_constants() -> Pass:
     return FoldConstants()
 
 
+def _slow_operators() -> Pass:
+    from onnxfuse.passes.slow_operators import SlowOperators
+
+    return SlowOperators()
+
+
 def _conv_layout() -> Pass:
     from onnxfuse.passes.conv_layout import ConvLayoutPass
 
@@ -235,6 +241,7 @@ def _fuse_elementwise() -> Pass:
 
 _BUILTIN_FACTORIES: dict[str, Callable[[], Pass]] = {
     "fold-constants": _fold_constants,
+    "slow-operators": _slow_operators,
     "conv-layout": _conv_layout,
     "fold-affine": _fold_affine,
     "fuse-elementwise": _fuse_elementwise,

@@ -16,6 +16,7 @@ from onnxfuse.planner.ort_fusions import ONE_KERNEL, OrtFusions
 from onnxfuse.planner.ort_layout import BLOCKED, INSIDE_CONV, ConvLayout
 from onnxfuse.planner.ort_quantization import QUANTIZED, quantized_nodes
 from onnxfuse.planner.regions import find_regions
+from onnxfuse.planner.slow_kernels import is_slow
 from onnxfuse.planner.worth import TOO_LITTLE, is_worthwhile
 from onnxfuse.program import ProgramError
 from onnxfuse.program.lowering import check, is_elementwise, vector_inputs
@@ -132,7 +133,8 @@ class _Planner:
             return BLOCKED
         if self._ort and self._ort.keeps(region):
             return ONE_KERNEL
-        if not self._everything and sum(node.op not in FREE_OPS for node in region) < 2:
+        counted = [node for node in region if node.op not in FREE_OPS]
+        if len(counted) < 2 and not self._everything and not (self._ort and any(map(is_slow, counted))):
             return ALONE
         return None
 

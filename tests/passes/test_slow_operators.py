@@ -1,0 +1,126 @@
+"""Operators that ORT is slow at: every form that is rewritten, every refusal, and the same results."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from onnxfuse.passes import PassContext
+from onnxfuse.passes.slow_operators import SlowOperators
+
+from .models import apply, assert_close, model, node, ops, random, reasons, run
+
+PASS = "slow-operators"
+
+
+def rewrite(nodes, inputs, feeds, ulps=16.0, **fields):
+    proto = model(nodes, inputs, **fields)
+    after, context = apply(proto, PASS)
+    for case in feeds:
+        assert_close(proto, after, case, ulps)
+    return after, reasons(context)
+
+
+@pytest.mark.parametrize("opset", [7, 10, 11, 13, 21])
+@pytest.mark.parametrize("beta", [0.5, 0.75, 0.6])
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_lrn(size, beta, opset):
+    lrn = node("LRN", "x", "y", size=size, beta=beta, alpha=0.02, bias=1.5)
+    feeds = [{"x": 5 * random(n, 7, *rest)} for n, *rest in ((1, 5, 3), (2, 1, 4))]
+    after, _ = rewrite([lrn], {"x": ["n", 7, "h", "w"]}, feeds, opset=opset)
+    assert "LRN" not in ops(after) and ops(after).count("Slice") == size
+
+
+def test_lrn_keeps_an_infinity_to_its_window():
+    """As ONNX has it; ONNX Runtime's sliding sum spreads it to all channels behind."""
+    x = random(1, 9, 2, 2)
+    proto = model([node("LRN", "x", "y", size=3)], {"x": [1, 9, 2, 2]})
+    (expected,) = run(proto, {"x": x})
+    x[0, 4, 0, 0] = np.inf
+    x[0, 0, 1, 1] = np.nan
+    after, _ = apply(proto, PASS)
+    (actual,) = run(after, {"x": x})
+    far = np.ones((1, 9, 2, 2), bool)
+    far[0, 3:6, 0, 0] = far[0, :2, 1, 1] = False
+    np.testing.assert_allclose(actual[far], expected[far], rtol=1e-6)
+    assert np.isnan(actual[0, 4, 0, 0]) and np.isnan(actual[0, :2, 1, 1]).all()
+
+
+@pytest.mark.parametrize(
+    ("attributes", "shape", "reason"),
+    [
+        ({"size": 3, "bias": 0.0}, [1, 4, 2, 2], "the base of its power may not be positive"),
+        ({"size": 3, "alpha": -1.0}, [1, 4, 2, 2], "the base of its power may not be positive"),
+        ({"size": 4}, [1, 40, 2, 2], "its window is not of 1, 3, … 15 channels"),
+        ({"size": 3}, [1, 4, 2], "its input is not known to be of rank 4"),
+        ({"size": 17}, [1, 40, 2, 2], "its window is not of 1, 3, … 15 channels"),
+    ],
+)
+def test_lrn_that_stays(attributes, shape, reason):
+    after, why = rewrite([node("LRN", "x", "y", **attributes)], {"x": shape}, [])
+    assert ops(after) == ["LRN"] and reason in why
+
+
+@pytest.mark.parametrize("opset", [13, 18, 21])
+@pytest.mark.parametrize("axis", [1, -3, 2])
+def test_softmax(axis, opset):
+    x = 20 * random(2, 6, 9, 8)
+    after, _ = rewrite([node("Softmax", "x", "y", axis=axis)], {"x": ["n", 6, 9, "w"]}, [{"x": x}], opset=opset)
+    assert ops(after) == ["ReduceMax", "Sub", "Exp", "ReduceSum", "Div"]
+
+
+def test_softmax_of_special_values():
+    x = random(1, 5, 10, 10)
+    x[0, :, 0, 0] = -np.inf
+    x[0, 1, 1, 1] = np.inf
+    x[0, 2, 2, 2] = np.nan
+    x[0, 3, 3, 3] = -np.inf
+    x[0, 3, 4, 4] = 3e38
+    proto = model([node("Softmax", "x", "y", axis=1)], {"x": [1, 5, 10, 10]})
+    after, _ = apply(proto, PASS)
+    np.testing.assert_allclose(run(after, {"x": x})[0], run(proto, {"x": x})[0], rtol=1e-6, atol=1e-37)
+
+
+@pytest.mark.parametrize(
+    ("axis", "shape", "opset", "reason"),
+    [
+        (-1, [2, 5, 90], 13, None),
+        (2, [2, 5, 90], 13, None),
+        (1, [2, 5, 90], 11, "before opset 13 it is over all axes behind its own too"),
+        (1, [2, "c", 90], 13, "the size of its axis is not known"),
+        (1, [2, 5, 3, 3], 13, "few elements lie behind its axis"),
+    ],
+)
+def test_softmax_that_stays(axis, shape, opset, reason):
+    after, why = rewrite([node("Softmax", "x", "y", axis=axis)], {"x": shape}, [], opset=opset)
+    assert ops(after) == ["Softmax"] and (not why if reason is None else reason in why)
+
+
+def test_a_reciprocal_in_an_rms_normalization_becomes_a_division():
+    constants = {"two": 2.0, "epsilon": 1e-5, "scale": np.linspace(0.5, 1.5, 8, dtype=np.float32)}
+    nodes = [
+        node("Pow", "x two", "square"),
+        helper.make_node("ReduceMean", ["square"], ["mean"], axes=[-1]),
+        node("Add", "mean epsilon", "variance"),
+        node("Sqrt", "variance", "deviation"),
+        node("Reciprocal", "deviation", "inverse"),
+        node("Mul", "x inverse", "normal"),
+        node("Mul", "normal scale", "y"),
+    ]
+    after, _ = rewrite(nodes, {"x": ["n", 8]}, [{"x": random(3, 8)}], ulps=0, opset=13, constants=constants)
+    assert "Reciprocal" not in ops(after) and ops(after).count("Div") == 1
+
+
+def test_another_reciprocal_stays():
+    after, why = rewrite([node("Sqrt", "x", "r"), node("Reciprocal", "r", "y")], {"x": ["n", 8]}, [])
+    assert ops(after) == ["Sqrt", "Reciprocal"] and not why
+
+
+def test_nothing_changes_for_cuda():
+    proto = model([node("LRN", "x", "y", size=3)], {"x": [1, 4, 2, 2]})
+    from onnxfuse.graph import Model
+
+    loaded = Model.from_proto(proto)
+    SlowOperators().run(loaded, PassContext(target="cuda"))
+    assert ops(loaded.to_proto()) == ["LRN"]
