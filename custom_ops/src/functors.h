@@ -8,7 +8,8 @@
 //   static R apply(T a, ...)                       one element; a plain, branch-free body vectorizes.  T is the compute
 //                                                  type: float for f32, f16 and bf16, uint8_t for bool.  R is T, or
 //                                                  uint8_t for a comparison.
-//   static void array(const T* a, T* out, size_t)  many elements of a unary operator; `out` may be `a`
+//   static void array(const T* a, T* out, size_t)  many elements of a unary operator; `out` may be `a`.  With two
+//                                                  operands `array<1, 0>(a, b, out, n)` and so on: 0 for a scalar.
 // and, if it has the operation in that form, `template <class V> static V vector(V a, ...)` for GCC's vector types,
 // which chains use on registers.
 //
@@ -138,6 +139,23 @@ struct Pow {
   static double apply(double a, double b) { return b == 2.0 ? a * a : b == 3.0 ? a * a * a : math::pow(a, b); }
   template <class T> static T apply(T a, T b) {
     return float_to_integer<T>(__builtin_pow(static_cast<double>(a), static_cast<double>(b)));
+  }
+  // `n` powers of a[i * AStep] by b[i * BStep]; `out` may be `a` or `b`.
+  template <size_t AStep, size_t BStep> static void array(const float* a, const float* b, float* out, size_t n) {
+    constexpr size_t kBlock = 256;
+    float power[kBlock];
+    for (size_t at = 0; at < n; at += kBlock) {
+      const size_t count = n - at < kBlock ? n - at : kBlock;
+      const float* const base = a + at * AStep;
+      const float* const exponent = b + at * BStep;
+      math::pow_array<AStep, BStep>(base, exponent, power, count);
+#pragma GCC ivdep
+      for (size_t i = 0; i < count; ++i) {
+        const float x = base[i * AStep];
+        const float y = exponent[i * BStep];
+        out[at + i] = y == 2.0f ? x * x : y == 3.0f ? x * x * x : power[i];
+      }
+    }
   }
 };
 

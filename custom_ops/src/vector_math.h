@@ -347,21 +347,50 @@ static inline double atanh(double x) { return std::atanh(x); }
 
 // ---------------------------------------------------------------------------------------------- pow
 
-// e^(y log|x|) in double, with the sign and the special cases of C's powf (C17, F.10.4.4).
-ONNXFUSE_INLINE float pow(float x, float y) {
-  const double base = x;
-  const double magnitude = absolute(base);
-  const double exponent = y;
-  double result = exp(exponent * log(magnitude));
-  result = magnitude == 1.0 && exponent == exponent ? 1.0 : result;
+// What a negative x brings into x^y as a factor: the sign if y is odd, NaN if y is no integer; but zero and infinity
+// have a power of any y.  (C17, F.10.4.4)
+ONNXFUSE_INLINE double factor_of_negative(double magnitude, double y) {
   // Every float from 2^24 is an even integer, so that the clamp changes neither property.
-  const double clamped = at_most(at_least(exponent, -0x1p25), 0x1p25);
+  const double clamped = at_most(at_least(y, -0x1p25), 0x1p25);
   const double half = 0.5 * clamped;
-  const bool integer = round_to_integer(clamped) == clamped;
-  const bool odd = integer && round_to_integer(half) != half;
-  result = odd ? with_sign_of(result, base) : result;
-  result = base < 0.0 && magnitude < double(kInf) && !integer ? double(kNaN) : result;
-  return static_cast<float>(exponent == 0.0 || base == 1.0 ? 1.0 : result);
+  const double of_fraction = magnitude == 0.0 || magnitude == double(kInf) ? 1.0 : double(kNaN);
+  const double of_integer = round_to_integer(half) == half ? 1.0 : -1.0;
+  return round_to_integer(clamped) == clamped ? of_integer : of_fraction;
+}
+
+// e^(y log|x|) in double, with the sign and the special cases of C's powf.
+ONNXFUSE_INLINE float pow(float x, float y) {
+  const double magnitude = absolute(static_cast<double>(x));
+  double result = exp(static_cast<double>(y) * log(magnitude));
+  result = magnitude == 1.0 && y == y ? 1.0 : result;
+  result *= to_bits(x) >> 31 ? factor_of_negative(magnitude, y) : 1.0;
+  return y == 0.0f || x == 1.0f ? 1.0f : static_cast<float>(result);
+}
+
+// out[i] = pow(x[i * XStep], y[i * YStep]) in loops short enough for compilers to vectorize.  `out` may be `x` or `y`.
+template <size_t XStep, size_t YStep>
+ONNXFUSE_INLINE void pow_array(const float* x, const float* y, float* out, size_t n) {
+  constexpr size_t kBlock = 64;
+  double magnitude[kBlock];
+  double factor[kBlock];
+  double result[kBlock];
+  for (size_t at = 0; at < n; at += kBlock) {
+    const size_t count = n - at < kBlock ? n - at : kBlock;
+    const float* const base = x + at * XStep;
+    const float* const exponent = y + at * YStep;
+    for (size_t i = 0; i < count; ++i) magnitude[i] = absolute(static_cast<double>(base[i * XStep]));
+    for (size_t i = 0; i < count; ++i) result[i] = log(magnitude[i]);
+    for (size_t i = 0; i < count; ++i) result[i] = exp(static_cast<double>(exponent[i * YStep]) * result[i]);
+    for (size_t i = 0; i < count; ++i) factor[i] = factor_of_negative(magnitude[i], exponent[i * YStep]);
+#pragma GCC ivdep
+    for (size_t i = 0; i < count; ++i) {
+      const float b = base[i * XStep];
+      const float e = exponent[i * YStep];
+      const double sign = to_bits(b) >> 31 ? factor[i] : 1.0;
+      const double power = magnitude[i] == 1.0 && e == e ? sign : result[i] * sign;
+      out[at + i] = e == 0.0f || b == 1.0f ? 1.0f : static_cast<float>(power);
+    }
+  }
 }
 
 static inline double pow(double x, double y) { return std::pow(x, y); }
