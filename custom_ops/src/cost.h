@@ -20,8 +20,9 @@ constexpr double kByteNanoseconds = 0.012;
 // What a step costs besides its elements.
 constexpr double kStepNanoseconds = 10.0;
 
-// Work that is worth handing to another thread: waking one takes a few microseconds.
-constexpr double kChunkNanoseconds = 8e3;
+// Work that is worth handing to another thread.  That is less than it takes to wake one: the nodes around are computed by
+// all threads, and find their data in the caches and the threads awake if this one is too.
+constexpr double kChunkNanoseconds = 1e3;
 
 }  // namespace onnxfuse
 
