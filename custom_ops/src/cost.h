@@ -22,7 +22,7 @@ constexpr double kStepNanoseconds = 10.0;
 
 // Work that is worth handing to another thread.  That is less than it takes to wake one: the nodes around are computed by
 // all threads, and find their data in the caches and the threads awake if this one is too.
-constexpr double kChunkNanoseconds = 1e3;
+constexpr double kChunkNanoseconds = 2e3;
 
 }  // namespace onnxfuse
 
