@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 import onnx
+from fuzz_networks import RandomNetwork, random_network
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests import fusing
-from tests.random_networks import RandomNetwork, random_networks
 
 from .models import apply
 
@@ -46,12 +49,12 @@ _SETTINGS = settings(max_examples=100, deadline=None, suppress_health_check=list
 
 
 @_SETTINGS
-@given(random_networks())
-def test_networks(case: RandomNetwork) -> None:
-    check(case)
+@given(st.randoms())
+def test_networks(choose: Random) -> None:
+    check(random_network(choose))
 
 
 @_SETTINGS
-@given(random_networks(special=True))
-def test_networks_with_special_constants(case: RandomNetwork) -> None:
-    check(case)
+@given(st.randoms())
+def test_networks_with_special_constants(choose: Random) -> None:
+    check(random_network(choose, special=True))

@@ -1,11 +1,11 @@
-"""Random convolutional networks for hypothesis: what the rules around convolutions rewrite, and near misses of it."""
+"""Random convolutional networks: what the rules around convolutions rewrite, and near misses of it."""
 
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 import numpy as np
 import onnx
-from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 CHANNELS = (1, 3, 4, 6, 8, 12, 16, 18, 32)
@@ -37,19 +37,18 @@ class _Tensor:
         return self.shape[1]
 
 
-@st.composite
-def random_networks(draw: st.DrawFn, special: bool = False) -> RandomNetwork:
+def random_network(choose: Random, special: bool = False) -> RandomNetwork:
     """A network of 2 to 12 blocks; ``special`` puts zeros, denormals, large numbers, infinities or NaN into it."""
-    make = _Maker(draw, np.random.default_rng(draw(st.integers(0, 2**32 - 1))), special)
+    make = _Maker(choose, np.random.default_rng(choose.getrandbits(32)), special)
     make.block("conv")
-    for _ in range(draw(st.integers(1, 11))):
-        make.block(draw(st.sampled_from(BLOCKS)))
+    for _ in range(choose.randint(1, 11)):
+        make.block(choose.choice(BLOCKS))
     return make.finish()
 
 
 @dataclass
 class _Maker:
-    draw: st.DrawFn
+    choose: Random
     random: np.random.Generator
     special: bool
     nodes: list[onnx.NodeProto] = field(default_factory=list)
@@ -67,15 +66,15 @@ class _Maker:
         self.value = _Tensor("x", shape)
 
     def any_of(self, choices: Any) -> Any:
-        return self.draw(st.sampled_from(choices))
+        return self.choose.choice(choices)
 
     def chance(self, times: int) -> bool:
-        return self.draw(st.integers(0, times - 1)) == times - 1
+        return self.choose.randrange(times) == times - 1
 
     def constant(self, values: Any, special: tuple[float, ...] = SPECIAL) -> str:
         array = np.array(values, np.float32)
         if special and self.special and array.size and self.chance(4):
-            array.reshape(-1)[self.draw(st.integers(0, array.size - 1))] = self.any_of(special)
+            array.reshape(-1)[self.choose.randrange(array.size)] = self.any_of(special)
         self.count += 1
         tensor = numpy_helper.from_array(array, f"k{self.count}")
         if self.chance(10):

@@ -1,0 +1,205 @@
+"""The check of one random model: optimize it, run it, and compare it with the original in plain ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import fuzz_slack
+import numpy as np
+import onnx
+from fuzz_graph import EXACT_OPS
+from fuzz_slack import HALF
+
+from onnxfuse.comparison import Numbers, compare_values
+from onnxfuse.graph import Model
+from onnxfuse.inference import infer
+from onnxfuse.model_io import load_proto
+from onnxfuse.numerics import output_numbers
+from onnxfuse.passes import PassContext, resolve
+from onnxfuse.planner import FuseElementwise
+from onnxfuse.runtime import DOMAIN
+from onnxfuse.sessions import Session, SessionError, Value
+
+PIPELINES = ("everything", "fuse", "default")
+"""Everything that can be fused, single nodes too; what the planner fuses; and all passes, rewrite rules among them."""
+
+SAME, EXPLAINED, NOT_RUN, FAILED = "same", "explained", "not run", "failed"
+UNJUDGED = "not judged"
+"""It differs, and ONNX Runtime does not run the model with noise that would tell whether it may."""
+
+
+@dataclass
+class Verdict:
+    """What came of one model: ``failed`` with a reason in one line, or what it counts as.
+
+    ``kind`` is the part of the reason that stays the same while a failing model is made smaller.
+    """
+
+    outcome: str
+    reason: str = ""
+    kind: str = ""
+    fused: int = 0
+    exact: int = 0
+    outputs: list[str] = field(default_factory=list)
+
+
+def check(
+    model: onnx.ModelProto,
+    feeds: Sequence[Mapping[str, Value]],
+    pipeline: str,
+    attempts: int = fuzz_slack.ATTEMPTS,
+) -> Verdict:
+    """Check a model on several inputs; it is ``not run`` if ONNX Runtime refuses it or the first of them.
+
+    ``attempts`` is how often a difference is held against noise.
+    """
+    rewritten = pipeline == "default"
+    try:
+        original = Session(model.SerializeToString(), threads=1, optimized=rewritten)
+        runs = [(inputs, original.run(dict(inputs))) for inputs in feeds[:1]]
+    except SessionError as error:
+        return Verdict(NOT_RUN, str(error))
+    for inputs in feeds[1:]:
+        try:
+            runs.append((inputs, original.run(dict(inputs))))
+        except SessionError:  # a constant fixes a size
+            continue
+    try:
+        optimized = optimize(model, pipeline)
+        onnx.checker.check_model(_with_shapes(optimized))
+    except Exception as error:
+        return Verdict(FAILED, f"optimizing fails: {type(error).__name__}: {_line(error)}", type(error).__name__)
+    names = [output.name for output in model.graph.output]
+    if names != [output.name for output in optimized.graph.output]:
+        return Verdict(FAILED, "the outputs have other names", "names")
+    exact = set() if rewritten else exact_outputs(model)
+    verdict = Verdict(SAME, fused=_fused(optimized), exact=len(exact))
+    numbers = output_numbers(model)
+    for library in (True, False):
+        how = "with" if library else "without"
+        try:
+            session = Session(optimized.SerializeToString(), threads=1, library=library, optimized=rewritten)
+            results = [session.run(dict(inputs)) for inputs, _ in runs]
+        except SessionError as error:
+            return Verdict(FAILED, f"it does not run {how} the library: {error}", f"run {library}")
+        for (inputs, expected), actual in zip(runs, results, strict=True):
+            triples = list(zip(names, expected, actual, strict=True))
+            different = _different(triples, numbers, exact)
+            if not different:
+                continue
+            try:
+                found = fuzz_slack.unexplained(model, inputs, [item[:4] for item in different], rewritten, attempts)
+            except SessionError as error:
+                return Verdict(UNJUDGED, f"{different[0][4]}: {error}")
+            verdict.outcome = EXPLAINED
+            for name, _, _, _, reason in different:
+                if name in found:
+                    text = f"output {name!r} {how} the library: {reason}"
+                    kind = f"differs {library} {'other' if name not in exact else 'exact'}"
+                    return Verdict(FAILED, text, kind, outputs=found)
+    return verdict
+
+
+Difference = tuple[str, np.ndarray, np.ndarray, bool, str]
+
+
+def _different(
+    triples: list[tuple[str, Value, Value]], numbers: Mapping[str, Numbers], exact: set[str]
+) -> list[Difference]:
+    found: list[Difference] = []
+    for name, expected, actual in triples:
+        reason = compare_values(name, expected, actual, numbers[name]).reason
+        if not reason and name in exact and not same_bits(expected, actual):
+            reason = "not the same bits"
+        if reason:
+            where = _first_difference(np.asarray(expected), np.asarray(actual))
+            found.append((name, expected, actual, name in exact, f"{reason}{where}"))
+    return found
+
+
+def _first_difference(expected: np.ndarray, actual: np.ndarray) -> str:
+    if expected.shape != actual.shape or expected.dtype != actual.dtype:
+        return ""
+    left, right = expected.reshape(-1), actual.reshape(-1)
+    for index in range(left.size):
+        if not same_bits(left[index : index + 1], right[index : index + 1]):
+            return f"; element {index} is {right[index]} instead of {left[index]}"
+    return ""
+
+
+def same_bits(expected: np.ndarray, actual: np.ndarray) -> bool:
+    """Equal bit for bit, one NaN as good as another."""
+    if expected.dtype != actual.dtype or expected.shape != actual.shape:
+        return False
+    return bool(np.array_equal(fuzz_slack.bits(expected), fuzz_slack.bits(actual)))
+
+
+def optimize(model: onnx.ModelProto, pipeline: str) -> onnx.ModelProto:
+    """The model after one of the pipelines."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    context = PassContext()
+    if pipeline == "everything":
+        loaded = Model.from_proto(copy)
+        infer(loaded)
+        FuseElementwise(everything=True).run(loaded, context)
+    else:
+        loaded = load_proto(copy)
+        for step in resolve(None if pipeline == "default" else ["fuse-elementwise"]):
+            step.run(loaded, context)
+    return loaded.to_proto()
+
+
+def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model as onnx's checker wants it: with a rank of every input, which ONNX Runtime does not need."""
+    if all(info.type.tensor_type.HasField("shape") for info in model.graph.input):
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for info in copy.graph.input:
+        info.type.tensor_type.shape.SetInParent()
+    return copy
+
+
+def exact_outputs(model: onnx.ModelProto) -> set[str]:
+    """The outputs that a fused model must give to the last bit: made by settled operators of no 16-bit floats."""
+    inexact = _inexact(model.graph, set())
+    return {output.name for output in model.graph.output} - inexact
+
+
+def _inexact(graph: onnx.GraphProto, outer: set[str]) -> set[str]:
+    found = set(outer)
+    found |= {tensor.name for tensor in graph.initializer if tensor.data_type in HALF}
+    found |= {info.name for info in graph.input if info.type.tensor_type.elem_type in HALF}
+    for node in graph.node:
+        if not _is_exact(node) or any(name in found for name in node.input):
+            found.update(node.output)
+        for attribute in node.attribute:
+            if (
+                (attribute.type == onnx.AttributeProto.GRAPH and _inexact(attribute.g, found) - found)
+                or (attribute.name == "to" and attribute.i in HALF)
+                or (attribute.name == "value" and attribute.t.data_type in HALF)
+            ):
+                found.update(node.output)
+    return found
+
+
+def _is_exact(node: onnx.NodeProto) -> bool:
+    return node.op_type in EXACT_OPS and not (node.op_type == "Sum" and len(node.input) > 2)
+
+
+def _fused(model: onnx.ModelProto) -> int:
+    nodes = list(model.graph.node)
+    count = 0
+    while nodes:
+        node = nodes.pop()
+        count += node.domain == DOMAIN
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                nodes.extend(attribute.g.node)
+    return count
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())

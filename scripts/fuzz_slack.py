@@ -1,0 +1,311 @@
+"""What a random model leaves open, as a model: the original with noise of the size of what may legally differ.
+
+A chain of forty operators can amplify the last bit of a tanh without end, so no tolerance fits all random models.
+Instead, where a result differs, the original runs again, several times, with random noise after each node whose
+result is not settled: the rounding of functions, of sums in another order, of 16-bit floats (which a fused node
+computes in float and rounds once), the sign of Max(0, -0), integers made of NaN.  A difference within what the noise
+does is explained; any other is a finding.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from random import Random
+from typing import Any
+
+import numpy as np
+import onnx
+from fuzz_graph import EXACT_OPS
+from onnx import TensorProto, helper
+
+from onnxfuse.comparison import tolerance
+from onnxfuse.program.ops import OPS
+from onnxfuse.sessions import Session, Value
+
+HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+FLOAT = (TensorProto.FLOAT, TensorProto.DOUBLE, *HALF)
+INTEGER_LIMITS: dict[int, int] = {
+    TensorProto.INT8: 7, TensorProto.INT16: 15, TensorProto.INT32: 31, TensorProto.INT64: 63,
+    TensorProto.UINT8: 8, TensorProto.UINT16: 16, TensorProto.UINT32: 32, TensorProto.UINT64: 64,
+}  # fmt: skip
+FUNCTION_NOISE: dict[int, tuple[float, float]] = {TensorProto.FLOAT: (1e-5, 2e-6), TensorProto.DOUBLE: (1e-12, 1e-13)}
+"""Relative and absolute: what ONNX Runtime's own functions are off by, and ours, together."""
+
+HALF_NOISE: dict[int, tuple[float, float]] = {
+    TensorProto.FLOAT16: (2.0**-10, 2.0**-24),
+    TensorProto.BFLOAT16: (2.0**-7, 0.0),
+}
+SUM_NOISE: dict[int, float] = {TensorProto.FLOAT: 4e-6, TensorProto.DOUBLE: 1e-14}
+"""Relative to the sum of the magnitudes that are added."""
+
+SUMS = {
+    *("Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sub", "Sum", "Mean", "BatchNormalization", "ReduceSum"),
+    *("ReduceMean", "ReduceL2", "AveragePool", "GlobalAveragePool"),
+}
+REORDERED = {"Sum", "Mean", "BatchNormalization"}
+"""Sums whose order is open where no rule rewrites anything."""
+
+CANCELLING = {"HardSigmoid", "HardSwish", "Elu", "Celu", "Selu", "Gelu", "Mish", "Shrink", "Softplus"}
+"""Functions that add something, so that in 16 bits a small result may be all rounding."""
+
+ZERO_SIGNS = {"Max", "Min", "Where", "Clip", "Relu", "PRelu", "LeakyRelu", "ThresholdedRelu"}
+WIDENED = {op.onnx for op in OPS.values() if op.onnx} | {
+    *("Sum", "Mean", "Max", "Min", "Clip", "Pow", "Mod", "Gelu", "Greater", "GreaterOrEqual", "IsNaN", "IsInf"),
+    *("Elu", "Celu", "Selu", "HardSigmoid", "Swish", "Shrink", "ThresholdedRelu", "BatchNormalization", "LeakyRelu"),
+    *("QuantizeLinear", "DequantizeLinear", "Identity", "Cast", "CastLike"),
+}
+"""What a fused node computes in float where the model has 16-bit floats."""
+
+VARIANTS, RUNS = (1, 10), (32, 6)
+"""How many noisy models and how often each runs, without and with 16-bit floats."""
+
+ATTEMPTS = 5
+"""How often as many run, before a difference counts as unexplained: a rare case may need its luck."""
+
+BANK = "slack bank"
+BANK_SIZE = 1 << 16
+"""Random numbers as an input: from opset 22 on ONNX Runtime has no operator that makes them."""
+
+
+def unexplained(
+    model: onnx.ModelProto,
+    feeds: Mapping[str, Value],
+    results: Iterable[tuple[str, np.ndarray, np.ndarray, bool]],
+    rewritten: bool,
+    attempts: int = ATTEMPTS,
+) -> list[str]:
+    """The outputs that differ by more than the model leaves open.
+
+    ``results`` are the name, the original's value, the other value, and whether it should be equal to the last bit;
+    ``rewritten`` if sums may have been rewritten.
+    """
+    results, random = list(results), np.random.default_rng(0)
+    samples: dict[str, list[np.ndarray]] = {name: [expected] for name, expected, _, _ in results}
+    half = _has_half(model)
+    if any(expected.shape != actual.shape for _, expected, actual, _ in results):
+        return [name for name, expected, actual, _ in results if expected.shape != actual.shape]
+    for seed in range(attempts * VARIANTS[half]):
+        loose = loosen(model, Random(seed), rewritten)
+        session = Session(loose.SerializeToString(), threads=1, optimized=False)
+        banked = loose.graph.input[-1].name == BANK
+        for _ in range(RUNS[half]):
+            bank = {BANK: random.uniform(-1, 1, BANK_SIZE).astype(np.float32)} if banked else {}
+            for (name, *_), value in zip(results, session.run({**feeds, **bank}, list(samples)), strict=True):
+                samples[name].append(value)
+        if (seed + 1) % VARIANTS[half] == 0:
+            left = [
+                name
+                for name, expected, actual, exact in results
+                if not _is_within(np.stack(samples[name]), expected, actual, exact)
+            ]
+            if not left:
+                break
+    return left
+
+
+def _is_within(samples: np.ndarray, expected: np.ndarray, actual: np.ndarray, exact: bool) -> bool:
+    """Whether every element lies among those of the noisy runs, or beyond them by no more than they spread."""
+    if exact:
+        settled = (bits(samples) == bits(samples[:1])).all(axis=0)
+        if np.any(settled & (bits(expected) != bits(actual))):
+            return False
+    with np.errstate(all="ignore"):
+        numbers, value = samples.astype(np.float64), actual.astype(np.float64)
+        finite = np.isfinite(numbers)
+        low = np.min(np.where(finite, numbers, np.inf), axis=0, initial=np.inf)
+        high = np.max(np.where(finite, numbers, -np.inf), axis=0, initial=-np.inf)
+        limits = tolerance(expected.dtype)
+        scale = np.max(np.abs(numbers), where=finite, initial=0.0)
+        margin = (high - low) + limits.absolute * scale + limits.relative * np.maximum(np.abs(low), np.abs(high))
+        inside = finite.any(axis=0) & (value >= low - margin) & (value <= high + margin)
+        # One that is no number must be so in a noisy run; where they disagree anything may come of it.
+        same_kind = ((numbers == value) | (np.isnan(numbers) & np.isnan(value))).any(axis=0)
+        mixed = finite.any(axis=0) & ~finite.all(axis=0)
+        return bool(np.all(inside | same_kind | mixed))
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+    """Integers that are equal where two values are, to the last bit, one NaN as good as another."""
+    array = np.ascontiguousarray(array)
+    if array.dtype.kind in "iub":
+        return array
+    bits = array.view(f"u{array.dtype.itemsize}")
+    return np.where(np.isnan(array), np.zeros((), bits.dtype) - 1, bits)
+
+
+def _has_half(model: onnx.ModelProto) -> bool:
+    text = model.SerializeToString()
+    inferred = onnx.shape_inference.infer_shapes(onnx.ModelProto.FromString(text))
+    return any(kind in HALF for kind in _types(inferred.graph, {}).values())
+
+
+def _types(graph: onnx.GraphProto, outer: Mapping[str, int]) -> dict[str, int]:
+    types = dict(outer)
+    types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+    for info in (*graph.input, *graph.value_info, *graph.output):
+        types[info.name] = info.type.tensor_type.elem_type
+    for node in graph.node:
+        if node.op_type == "Constant":
+            types[node.output[0]] = next(
+                (attribute.t.data_type for attribute in node.attribute if attribute.name == "value"),
+                types.get(node.output[0], TensorProto.FLOAT),
+            )
+    return types
+
+
+def loosen(model: onnx.ModelProto, choose: Random, rewritten: bool) -> onnx.ModelProto:
+    """The model with noise; ``choose`` says which 16-bit floats are kept as float."""
+    loose = onnx.shape_inference.infer_shapes(onnx.ModelProto.FromString(model.SerializeToString()))
+    opset = next(entry.version for entry in loose.opset_import if entry.domain in ("", "ai.onnx"))
+    _Loosener(choose, opset, rewritten).graph(loose.graph, {}, ChainMap())
+    if opset >= 22:
+        loose.graph.input.append(helper.make_tensor_value_info(BANK, TensorProto.FLOAT, [BANK_SIZE]))
+    return loose
+
+
+class _Loosener:
+    def __init__(self, choose: Random, opset: int, rewritten: bool) -> None:
+        self.choose = choose
+        self.opset = opset
+        self.rewritten = rewritten
+        self.count = 0
+        self.nodes: list[onnx.NodeProto] = []
+
+    def graph(self, graph: onnx.GraphProto, outer: Mapping[str, int], wide: MutableMapping[str, str]) -> None:
+        """Adds noise to the nodes of a graph.  ``wide`` names the float version of 16-bit tensors that have one."""
+        types = _types(graph, outer)
+        before, self.nodes = self.nodes, []
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.type == onnx.AttributeProto.GRAPH:
+                    inner = wide.new_child() if isinstance(wide, ChainMap) else wide
+                    self.graph(attribute.g, types, inner)
+            self.node(node, types, wide)
+        del graph.node[:]
+        graph.node.extend(self.nodes)
+        self.nodes = before
+
+    def new(self, op: str, *inputs: str, **attributes: Any) -> str:
+        """A new node; its result."""
+        self.count += 1
+        name = f"slack {self.count}"
+        self.nodes.append(helper.make_node(op, inputs, [name], **attributes))
+        return name
+
+    def number(self, value: float, kind: int, dims: Sequence[int] = ()) -> str:
+        """A constant of one element."""
+        self.count += 1
+        name = f"slack {self.count}"
+        tensor = helper.make_tensor(name, kind, dims, [value])
+        self.nodes.append(helper.make_node("Constant", [], [name], value=tensor))
+        return name
+
+    def node(self, node: onnx.NodeProto, types: dict[str, int], wide: MutableMapping[str, str]) -> None:
+        """Copies a node, with what it leaves open."""
+        changed = onnx.NodeProto.FromString(node.SerializeToString())
+        kind = types.get(node.output[0], TensorProto.UNDEFINED)
+        is_open = node.domain in ("", "ai.onnx") and kind in FLOAT
+        half = any(types.get(name) in HALF for name in node.input) and node.op_type in WIDENED
+        if half and self.choose.random() < 0.7 and all(types.get(name) for name in node.input if name):
+            for index, name in enumerate(node.input):
+                if types.get(name) in HALF and not (node.op_type == "CastLike" and index == 1):
+                    changed.input[index] = wide.get(name) or self.new("Cast", name, to=TensorProto.FLOAT)
+            work = TensorProto.FLOAT if kind in HALF and "Cast" not in node.op_type else kind
+        else:
+            work = kind
+        if not is_open and not (node.op_type in ("Cast", "CastLike") and kind in INTEGER_LIMITS):
+            self.nodes.append(changed)
+            return
+        self.count += 1
+        result = raw = changed.output[0] = f"slack {self.count}"
+        self.nodes.append(changed)
+        if kind in INTEGER_LIMITS:
+            result = self.converted(changed.input[0], result, types.get(node.input[0], 0), kind)
+            self.nodes.append(helper.make_node("Identity", [result], [node.output[0]]))
+            return
+        if work in HALF:
+            result = self.new("Cast", raw, to=TensorProto.FLOAT)
+        coarse = HALF_NOISE[kind][0] if kind in HALF else 0.0
+        result = self.loosened(changed, result, TensorProto.FLOAT if work in HALF else work, coarse)
+        if kind in HALF and node.op_type in ("Cast", "CastLike") and self.choose.random() < 0.5:
+            # ONNX Runtime itself leaves out pairs of casts, and with them the rounding.
+            wide[node.output[0]] = self.new("Cast", changed.input[0], to=TensorProto.FLOAT)
+        elif kind in HALF and work not in HALF:
+            wide[node.output[0]] = result
+        elif kind in HALF:
+            relative, absolute = HALF_NOISE[kind]
+            result = self.noise(result, TensorProto.FLOAT, relative, absolute) if half else result
+        if kind in HALF:
+            self.nodes.append(helper.make_node("Cast", [result], [node.output[0]], to=kind))
+        else:
+            self.nodes.append(helper.make_node("Identity", [result], [node.output[0]]))
+
+    def loosened(self, node: onnx.NodeProto, result: str, kind: int, coarse: float) -> str:
+        """A float or double result with the noise of its operator; ``coarse`` is the precision of 16-bit floats."""
+        op = node.op_type
+        if op in SUMS and (self.rewritten or op in REORDERED):
+            bound = self.new("Cast", self.magnitudes(node), to=kind)
+            size = max(SUM_NOISE[kind], coarse)
+            result = self.new("Add", result, self.new("Mul", bound, self.some(result, kind, size)))
+        elif op not in EXACT_OPS or (coarse and op in CANCELLING):
+            relative, absolute = FUNCTION_NOISE[kind]
+            result = self.noise(result, kind, relative, max(absolute, coarse if op in CANCELLING else 0.0))
+        elif op == "Sign" and coarse and self.opset >= 11:  # of NaN it is 0 in 16 bits, and NaN in float
+            zero = self.number(0.0, kind)
+            chosen = self.new("Less", self.random(result, kind, 1.0), zero)
+            result = self.new("Where", self.new("And", self.new("IsNaN", result), chosen), zero, result)
+        elif self.rewritten and op in ("Mul", "Div"):
+            result = self.noise(result, kind, 4e-6 if kind == TensorProto.FLOAT else 1e-14, 0.0)
+        if op in ZERO_SIGNS and self.opset >= 11:
+            # By a factor, for ONNX Runtime's Where does not keep the sign of -0.
+            is_zero = self.new("Equal", result, self.number(0.0, kind))
+            factor = self.new("Where", is_zero, self.random(result, kind, 1.0), self.number(1.0, kind))
+            result = self.new("Mul", result, factor)
+        return result
+
+    def magnitudes(self, node: onnx.NodeProto) -> str:
+        """The node applied to the magnitudes of its inputs: what the rounding of its sum is relative to."""
+        inputs = [name and self.new("Abs", name) for name in node.input]
+        if node.op_type == "BatchNormalization":
+            inputs[3] = self.new("Neg", inputs[3])
+        elif node.op_type.startswith("Reduce") and len(node.input) > 1:
+            inputs[1] = node.input[1]
+        attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        return self.new("Add" if node.op_type == "Sub" else node.op_type, *inputs, **attributes)
+
+    def random(self, like: str, kind: int, size: float) -> str:
+        """Numbers between -size and size."""
+        if self.opset < 22:
+            seed = float(self.choose.randrange(1 << 20))
+            return self.new("RandomUniformLike", like, low=-size, high=size, dtype=kind, seed=seed)
+        start = self.number(self.choose.randrange(BANK_SIZE // 2), TensorProto.INT64, [1])
+        count = self.new("Reshape", self.new("Size", like), self.number(1, TensorProto.INT64, [1]))
+        numbers = self.new("Slice", BANK, start, self.new("Add", start, count))
+        shaped = self.new("Reshape", numbers, self.new("Shape", like), allowzero=1)
+        return self.new("Mul", self.new("Cast", shaped, to=kind), self.number(size, kind))
+
+    def noise(self, value: str, kind: int, relative: float, absolute: float) -> str:
+        """``value`` off by so much; infinities stay."""
+        factor = self.new("Add", self.random(value, kind, relative), self.number(1.0, kind))
+        scaled = self.new("Mul", value, factor)
+        return self.new("Add", scaled, self.some(value, kind, absolute)) if absolute else scaled
+
+    def some(self, like: str, kind: int, size: float) -> str:
+        """Numbers between -size and size, a quarter of them 0: an exact 0 must have a chance to stay one."""
+        parts = [self.new("Relu", self.random(like, kind, size)) for _ in range(2)]
+        return self.new("Sub", *parts)
+
+    def converted(self, source: str, result: str, source_kind: int, kind: int) -> str:
+        """The integers that floats become; any, where the type does not hold the number."""
+        if source_kind not in FLOAT or self.opset < 11:
+            return result
+        wide = self.new("Cast", source, to=TensorProto.DOUBLE)
+        limit = self.number(2.0 ** INTEGER_LIMITS[kind] - 1, TensorProto.DOUBLE)
+        inside = self.new("Less", self.new("Abs", wide), limit)  # false for NaN
+        if kind in (TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64):
+            inside = self.new("And", inside, self.new("Less", self.number(-1.0, TensorProto.DOUBLE), wide))
+        number = self.random(wide, TensorProto.FLOAT, 2.0 ** INTEGER_LIMITS[kind])
+        any_number = self.new("Cast", number, to=TensorProto.INT64)
+        chosen = self.new("Where", inside, self.new("Cast", result, to=TensorProto.INT64), any_number)
+        return self.new("Cast", chosen, to=kind)
