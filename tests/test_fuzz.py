@@ -80,7 +80,15 @@ def verdict_of(text: str, inputs: Inputs, pipeline: str) -> fuzz_check.Verdict:
 
 
 HEADER = '<ir_version: 10, opset_import: ["" : {}]> '
-FOUND: dict[str, tuple[int, str, Inputs]] = {}
+FOUND: dict[str, tuple[int, str, Inputs]] = {
+    "a vector along an axis, beside a value of more dimensions": (
+        17,
+        """g (float[2,3] x, bool[1,2,3] c) => (float[p,q] y, float[r,s,t] z)
+        <float[3] s = {1.5, 2, 3}, float[3] b = {0.5, 1, -1}, float[3] mean = {1, 0, 2}, float[3] var = {1, 2, 3}>
+        { a = Neg (x) y = BatchNormalization (a, s, b, mean, var) z = Where (c, a, y) }""",
+        {"x": [[1, 2, 3], [4, 5, 6]], "c": [[[True, False, True], [False, True, False]]]},
+    ),
+}
 
 
 @pytest.mark.parametrize("pipeline", fuzz_check.PIPELINES)

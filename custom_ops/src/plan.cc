@@ -82,9 +82,10 @@ class ShapeResolver {
                std::to_string(value.axis) + " of shape " + to_string(region_);
       return false;
     }
-    shape->rank = region_.rank;
-    std::fill_n(shape->dims.begin(), region_.rank, 1);
-    shape->dims[axis] = own.dims[0];
+    // Other values of the region may have more dimensions than those that the vector meets.
+    shape->rank = value.axis < 0 ? -value.axis : region_.rank;
+    std::fill_n(shape->dims.begin(), shape->rank, 1);
+    shape->dims[value.axis < 0 ? 0 : axis] = own.dims[0];
     return true;
   }
 

@@ -119,10 +119,12 @@ std::vector<SymbolicShape> infer_values(const Program& program, const std::vecto
     } else if (!value.along_axis) {
       shape = inputs[id];
     } else {
-      const auto axis = static_cast<size_t>(value.axis < 0 ? value.axis + static_cast<int>(region_rank) : value.axis);
-      if (region_known && inputs[id].dims.size() == 1 && axis < region_rank) {
+      const bool from_back = value.axis < 0;
+      const auto rank = from_back ? static_cast<size_t>(-value.axis) : region_rank;
+      const auto axis = from_back ? size_t{0} : static_cast<size_t>(value.axis);
+      if (region_known && inputs[id].dims.size() == 1 && rank <= region_rank && axis < rank) {
         shape.known = true;
-        shape.dims.assign(region_rank, Dim{1, ""});
+        shape.dims.assign(rank, Dim{1, ""});
         shape.dims[axis] = inputs[id].dims[0];
       }
     }

@@ -12,8 +12,9 @@ define a value (inputs, constants, instructions) number the values from 0 in the
     output 4
 
 ``input T broadcast`` follows NumPy's broadcasting; ``input T axis k`` is a vector laid along axis k of the region's
-shape.  ``const`` gives the bit pattern of a scalar in hexadecimal.  In ``op T ids…`` T is the type that the operator's
-rule speaks of.  Values of type f16 and bf16 are computed in float32 and rounded by ``cast`` and in outputs.
+shape, with as many dimensions as that has, or -k of them if k is negative.  ``const`` gives the bit pattern of a
+scalar in hexadecimal.  In ``op T ids…`` T is the type that the operator's rule speaks of.  Values of type f16 and bf16
+are computed in float32 and rounded by ``cast`` and in outputs.
 """
 
 from dataclasses import dataclass

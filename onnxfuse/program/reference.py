@@ -35,8 +35,8 @@ def run(program: Program, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def _along_axis(vector: np.ndarray, axis: int, rank: int) -> np.ndarray:
-    shape = [1] * rank
-    shape[axis] = vector.size
+    shape = [1] * (rank if axis >= 0 else -axis)
+    shape[max(axis, 0)] = vector.size
     return vector.reshape(shape)
 
 
