@@ -88,6 +88,17 @@ FOUND: dict[str, tuple[int, str, Inputs]] = {
         { a = Neg (x) y = BatchNormalization (a, s, b, mean, var) z = Where (c, a, y) }""",
         {"x": [[1, 2, 3], [4, 5, 6]], "c": [[[True, False, True], [False, True, False]]]},
     ),
+    "a constant integer in a function's body of opset 8": (
+        8,
+        "g (int32[n] x) => (int32[n] y) <int32 two = {2}> { a = Add (x, two) y = Mul (a, two) }",
+        {"x": [1, 2, 3]},
+    ),
+    "two constants of one element whose rank is the result's": (
+        16,
+        """g (uint64[1] x) => (uint64[n] y, int64[m] z) <int64[1] one = {1}>
+        { s = Shape (x) z = Mul (s, one) y = Reshape (x, z) }""",
+        {"x": [9]},
+    ),
 }
 
 

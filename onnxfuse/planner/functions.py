@@ -15,7 +15,7 @@ from onnxfuse.program.ops import FUSED_OPS
 from onnxfuse.runtime import DOMAIN
 
 
-def add_function(model: Model, body: onnx.FunctionProto) -> tuple[str, dict[str, str]]:
+def add_function(model: Model, body: onnx.FunctionProto) -> tuple[str, dict[str, int]]:
     """Make ``body`` a function of the model, or find the equal one.
 
     Returns the operator for its nodes, and the attributes that they need besides the Program.
@@ -23,20 +23,26 @@ def add_function(model: Model, body: onnx.FunctionProto) -> tuple[str, dict[str,
     taken = {name for domain, name, _ in model.functions if domain == DOMAIN}
     for (domain, name, overload), function in model.functions.items():
         if domain == DOMAIN and overload == body.overload:
-            return name, {attribute: "" for attribute in function.attribute if attribute != "program"}
+            return name, _own_attributes(function)
     function = onnx.FunctionProto()
     function.CopyFrom(body)
     function.name = next((name for name in FUSED_OPS if name not in taken), FUSED_OPS[-1])
     if function.name == FUSED_OPS[-1]:
         _require_own_attribute(function)
     model.functions[DOMAIN, function.name, function.overload] = function
-    return function.name, {attribute: "" for attribute in function.attribute if attribute != "program"}
+    return function.name, _own_attributes(function)
 
 
 def _require_own_attribute(function: onnx.FunctionProto) -> None:
-    """Add a constant whose value is an attribute named after the overload: without it, no node is of this function."""
+    """Add a Cast to a type that is an attribute named after the overload: without it, no node is of this function."""
     attribute = f"is_{function.overload}"
-    constant = helper.make_node("Constant", [], ["overload"])
-    constant.attribute.add(name="value_string", type=onnx.AttributeProto.STRING, ref_attr_name=attribute)
+    one = helper.make_tensor("one", onnx.TensorProto.FLOAT, [], [1.0])
+    cast = helper.make_node("Cast", ["one"], ["overload"])
+    cast.attribute.add(name="to", type=onnx.AttributeProto.INT, ref_attr_name=attribute)
     function.attribute.append(attribute)
-    function.node.insert(0, constant)
+    for node in (cast, helper.make_node("Constant", [], ["one"], value=one)):
+        function.node.insert(0, node)
+
+
+def _own_attributes(function: onnx.FunctionProto) -> dict[str, int]:
+    return {attribute: onnx.TensorProto.FLOAT for attribute in function.attribute if attribute != "program"}

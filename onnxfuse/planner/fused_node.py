@@ -36,7 +36,7 @@ class Fusion:
         """Names the function among those of the fused operator."""
         return self.function.overload
 
-    def node(self, name: str, op: str, attributes: Mapping[str, str]) -> Node:
+    def node(self, name: str, op: str, attributes: Mapping[str, int]) -> Node:
         """The fused node, of operator ``op`` and with ``attributes`` besides the Program.
 
         It takes over the outputs of the region's nodes, which lose their connections.
@@ -80,7 +80,7 @@ def fuse(
             return values[id(tensor)]
         dtype = from_numpy(tensor.dtype)
         assert dtype is not None  # lowering.check has refused the node otherwise
-        if is_immediate(tensor, node):
+        if is_immediate(tensor, node, opsets[""]):
             return builder.const(dtype.name, tensor.values.reshape(()))
         if (id(tensor), axis) not in read:
             read[id(tensor), axis] = builder.input(dtype.name, axis)
@@ -108,14 +108,24 @@ def _output_type(tensor: gs.Tensor) -> onnx.ValueInfoProto:
     return info
 
 
-def is_immediate(tensor: gs.Tensor, node: gs.Node) -> bool:
+def is_immediate(tensor: gs.Tensor, node: gs.Node, opset: int) -> bool:
     """Whether a constant of one element can be written into the Program: not if its rank shows in the result's."""
-    if not isinstance(tensor, gs.Constant) or int(np.prod(tensor.shape, dtype=np.int64)) != 1:
+    if not _is_single(tensor):
         return False
+    if opset < 9 and tensor.dtype not in (np.float16, np.float32, np.float64):
+        return False  # the function's body could not have it, for Constant knew no other types
     if len(tensor.shape) == 0:
         return True
-    others = [other for other in node.inputs if other is not tensor and other.name]
-    return any(other.shape is not None and len(other.shape) >= len(tensor.shape) for other in others)
+    return any(
+        other.shape is not None and len(other.shape) >= len(tensor.shape) and not _is_single(other)
+        for other in node.inputs
+        if other is not tensor and other.name
+    )
+
+
+def _is_single(tensor: gs.Tensor) -> bool:
+    """Whether the tensor is a constant of one element."""
+    return isinstance(tensor, gs.Constant) and int(np.prod(tensor.shape, dtype=np.int64)) == 1
 
 
 def _function(
