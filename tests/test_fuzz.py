@@ -99,6 +99,16 @@ FOUND: dict[str, tuple[int, str, Inputs]] = {
         { s = Shape (x) z = Mul (s, one) y = Reshape (x, z) }""",
         {"x": [9]},
     ),
+    "a bound of Clip that is NaN": (
+        17,
+        "g (float[n] x, float high) => (float[n] y) <float low = {1}> { a = Neg (x) y = Clip (a, low, high) }",
+        {"x": [-3, 0.5], "high": np.nan},
+    ),
+    "no bounds of Clip of 16-bit floats, in an old opset": (
+        8,
+        "g (float16[n] x) => (float16[n] y) { a = Neg (x) y = Clip (a) }",
+        {"x": [np.inf, -np.inf, 1]},
+    ),
 }
 
 

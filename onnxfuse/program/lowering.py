@@ -176,26 +176,41 @@ def _mean(n: NodeLowering) -> int:
 
 @_lowers("Clip")
 def _clip(n: NodeLowering) -> int:
+    """Each bound as a maximum or minimum, or as a choice where it might be NaN, which bounds nothing."""
     result = n.arg(0)
     for index, op, name in ((1, "max", "min"), (2, "min", "max")):
         bound = _clip_bound(n, index, name)
-        if bound is not None:
+        if bound is None:
+            continue
+        if n.opset < 11 or not n.has(index) or _is_number(n.node.inputs[index]):
             result = n.emit(op, result, bound)
+        else:
+            beyond = n.emit("less", *((result, bound) if op == "max" else (bound, result)))
+            result = n.emit("where", beyond, bound, result)
     return result
+
+
+def _is_number(tensor: gs.Tensor) -> bool:
+    """Whether no element can be NaN."""
+    if isinstance(tensor, gs.Constant):
+        return not np.any(tensor.values != tensor.values)
+    dtype = dtypes.from_numpy(tensor.dtype)
+    return dtype is not None and dtype.compute not in ("f32", "f64")
 
 
 def _clip_bound(n: NodeLowering, index: int, name: str) -> int | None:
     """One bound of Clip, an input since opset 11 and an attribute before.
 
     By default it is the lowest or highest finite number, as the standard says, so that infinities are clipped; that
-    of an integer type does nothing.
+    of an integer type does nothing.  Before opset 11 it is that of float for any type.
     """
     if n.opset >= 11 and n.has(index):
         if len(n.node.inputs[index].shape or ()) > 0:
             raise UnsupportedError("Clip with a bound that is not a scalar")
         return n.arg(index)
-    if n.opset < 11 and name in n.node.attrs:
-        return n.const(n.attr(name, 0.0))
+    if n.opset < 11:
+        limit = np.finfo(np.float32).min if name == "min" else np.finfo(np.float32).max  # whatever the type
+        return n.const(n.attr(name, float(limit)))
     if not n.dtype().endswith(("f16", "f32", "f64")):
         return None
     limits = ml_dtypes.finfo(DTYPES[n.dtype()].numpy)  # type: ignore[no-untyped-call]
