@@ -88,6 +88,11 @@ FOUND: dict[str, tuple[int, str, Inputs]] = {
         { a = Neg (x) y = BatchNormalization (a, s, b, mean, var) z = Where (c, a, y) }""",
         {"x": [[1, 2, 3], [4, 5, 6]], "c": [[[True, False, True], [False, True, False]]]},
     ),
+    "a scale of one element for a scalar": (
+        10,
+        "g (int32 x) => (float y) <float[1] s = {0.25}> { a = DequantizeLinear (x, s) y = Softsign (a) }",
+        {"x": 16},
+    ),
     "a constant integer in a function's body of opset 8": (
         8,
         "g (int32[n] x) => (int32[n] y) <int32 two = {2}> { a = Add (x, two) y = Mul (a, two) }",

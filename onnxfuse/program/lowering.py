@@ -425,7 +425,7 @@ def _quantization_axis(n: NodeLowering) -> int | None:
         raise UnsupportedError(f"{n.node.op} in blocks")
     rank = _known_rank(n)
     if rank == 0:
-        return None
+        raise UnsupportedError(f"{n.node.op} of a scalar with a vector as its scale")
     axis = int(n.attr("axis", 1))
     if shape == [1] or tuple(shape) == (1,):
         return -1  # one scale for all, on whichever axis
