@@ -109,6 +109,18 @@ FOUND: dict[str, tuple[int, str, Inputs]] = {
         "g (float[n] x, float high) => (float[n] y) <float low = {1}> { a = Neg (x) y = Clip (a, low, high) }",
         {"x": [-3, 0.5], "high": np.nan},
     ),
+    "HardSwish of double, whose sixth is that of float": (
+        18,
+        "g (double[n] x) => (double[n] y) { a = Neg (x) y = HardSwish (a) }",
+        {"x": [-1, 0.3, 2.9]},
+    ),
+    "a default of an attribute, beside double": (
+        15,
+        """g (double[1,2] x) => (double[p,q] y)
+        <double[2] s = {1.5, 2}, double[2] b = {0.5, 1}, double[2] mean = {1, 0}, double[2] var = {1e-7, 1e-9}>
+        { a = Neg (x) y = BatchNormalization (a, s, b, mean, var) }""",
+        {"x": [[1, 2]]},
+    ),
     "no bounds of Clip of 16-bit floats, in an old opset": (
         8,
         "g (float16[n] x) => (float16[n] y) { a = Neg (x) y = Clip (a) }",

@@ -316,10 +316,11 @@ struct HardSigmoid {
   template <class T> static T apply(T a, T alpha, T beta) { return vector(a, alpha, beta); }
 };
 
+// The sixth is that of float in every type, as an attribute of HardSigmoid.
 struct HardSwish {
   template <class V, class T> static V gate(V a, T) {
     const V zero = V{};
-    return a * HardSigmoid::vector(a, zero + static_cast<T>(1.0 / 6.0), zero + static_cast<T>(0.5));
+    return a * HardSigmoid::vector(a, zero + static_cast<T>(1.0F / 6.0F), zero + static_cast<T>(0.5));
   }
   template <class T> static T apply(T a) { return gate(a, T{}); }
 };

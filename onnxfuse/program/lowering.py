@@ -56,11 +56,11 @@ class NodeLowering:
         return tensor_dtype(self.node.inputs[index])
 
     def attr(self, name: str, default: float) -> float:
-        """A numeric attribute."""
+        """A numeric attribute; one that is no integer has the precision of float, and so has its default."""
         value = self.node.attrs.get(name, default)
         if not isinstance(value, (int, float)):
             raise UnsupportedError(f"attribute {name} is not a number")
-        return value
+        return value if isinstance(value, int) else float(np.float32(value))
 
     def const(self, value: object, dtype: str | None = None) -> int:
         """A scalar of type ``dtype``, by default that of the first input."""

@@ -95,7 +95,7 @@ _ROWS = (
     Op("elu", 2, FLOATS, "np.where(a > 0, a, b * np.expm1(np.minimum(a, T(0))))"),
     Op("sigmoid", 1, FLOATS, "sigmoid(a)", onnx="Sigmoid"),
     Op("hard_sigmoid", 3, FLOATS, "np.maximum(T(0), np.minimum(T(1), a * b + c))"),
-    Op("hard_swish", 1, FLOATS, "a * np.maximum(T(0), np.minimum(T(1), a * T(1 / 6) + T(0.5)))", onnx="HardSwish"),
+    Op("hard_swish", 1, FLOATS, "hard_swish(a)", onnx="HardSwish"),
     Op("softplus", 1, FLOATS, "softplus(a)", onnx="Softplus"),
     Op("softsign", 1, FLOATS, "a / (T(1) + np.abs(a))", onnx="Softsign"),
     Op("mish", 1, FLOATS, "a * np.tanh(softplus(a))", onnx="Mish"),

@@ -90,6 +90,11 @@ def _sigmoid(a: np.ndarray) -> np.ndarray:
     return np.where(x >= 0, 1 / (1 + decay), decay / (1 + decay)).astype(a.dtype)
 
 
+def _hard_swish(a: np.ndarray) -> np.ndarray:
+    sixth, half = (a.dtype.type(np.float32(number)) for number in (1 / 6, 0.5))
+    return a * np.clip(a * sixth + half, 0, 1)
+
+
 def _softplus(a: np.ndarray) -> np.ndarray:
     x = a.astype(np.float64)
     return np.asarray(np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))).astype(a.dtype)
@@ -117,6 +122,7 @@ _HELPERS: dict[str, object] = {
     "power": _power,
     "erf": _elementwise(math.erf),
     "sigmoid": _sigmoid,
+    "hard_swish": _hard_swish,
     "softplus": _softplus,
     "gelu": _elementwise(lambda x: 0.5 * x * math.erfc(-x / math.sqrt(2))),
     "gelu_tanh": _gelu_tanh,
