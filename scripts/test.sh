@@ -4,7 +4,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
-set_up cpu,dev
+set_up cpu,dev,nvrtc
 set_up_oldest
 cd "$root"
 "$venv/bin/ruff" check .

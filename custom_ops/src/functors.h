@@ -1,10 +1,11 @@
 // The meaning of every operator on one element: a functor for each row of onnxfuse/program/ops.py, named as the row
 // in camel case (`hard_swish` -> HardSwish).
 //
-// To add an operator: a row in ops.py and a functor here, nothing else.  The build generates the opcode from the row,
-// kernels.inc makes from the functor the array kernels for each type T of the row and each choice of operands that are
-// scalars, and the parser, planner and shape inference know the operator from its row.  tests/custom_ops then runs it
-// against the row's NumPy text and ONNX Runtime.  A functor has one of these members:
+// To add an operator: a row in ops.py, a functor here, and a device function in custom_ops/cuda if the row's CUDA text
+// calls one; nothing else.  The build generates the opcode from the row, kernels.inc makes from the functor the array
+// kernels for each type T of the row and each choice of operands that are scalars, and the parser, planner and shape
+// inference know the operator from its row.  tests/custom_ops then runs it against the row's NumPy text and ONNX
+// Runtime.  A functor has one of these members:
 //   static R apply(T a, ...)                       one element; a plain, branch-free body vectorizes.  T is the compute
 //                                                  type: float for f32, f16 and bf16, uint8_t for bool.  R is T, or
 //                                                  uint8_t for a comparison.

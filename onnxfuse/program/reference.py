@@ -84,6 +84,21 @@ def _elementwise(function: Callable[[float], float]) -> Callable[[np.ndarray], n
     return lambda a: np.asarray(vectorized(a.astype(np.float64))).astype(a.dtype)
 
 
+def _minimum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Of 0 and -0, which np.minimum leaves open, the second."""
+    return np.where(a != a, a, np.where(a < b, a, b))
+
+
+def _maximum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.where(a != a, a, np.where(a > b, a, b))
+
+
+def _hard_sigmoid(a: np.ndarray, slope: np.ndarray, offset: np.ndarray) -> np.ndarray:
+    line = a * slope + offset
+    low = np.where(line > 1, a.dtype.type(1), line)
+    return np.where(low < 0, a.dtype.type(0), low)
+
+
 def _sigmoid(a: np.ndarray) -> np.ndarray:
     x = a.astype(np.float64)
     decay = np.exp(-np.abs(x))
@@ -92,7 +107,7 @@ def _sigmoid(a: np.ndarray) -> np.ndarray:
 
 def _hard_swish(a: np.ndarray) -> np.ndarray:
     sixth, half = (a.dtype.type(np.float32(number)) for number in (1 / 6, 0.5))
-    return a * np.clip(a * sixth + half, 0, 1)
+    return a * _hard_sigmoid(a, sixth, half)
 
 
 def _softplus(a: np.ndarray) -> np.ndarray:
@@ -119,10 +134,13 @@ _HELPERS: dict[str, object] = {
     "divide": _divide,
     "modulo": np.mod,
     "fmod": np.fmod,
+    "minimum": _minimum,
+    "maximum": _maximum,
     "power": _power,
     "erf": _elementwise(math.erf),
     "sigmoid": _sigmoid,
     "hard_swish": _hard_swish,
+    "hard_sigmoid": _hard_sigmoid,
     "softplus": _softplus,
     "gelu": _elementwise(lambda x: 0.5 * x * math.erfc(-x / math.sqrt(2))),
     "gelu_tanh": _gelu_tanh,

@@ -1,0 +1,86 @@
+// Where the elements of an iteration space lie in each operand, and how threads share the space.
+
+#ifndef ONNXFUSE_INDEXING_CUH_
+#define ONNXFUSE_INDEXING_CUH_
+
+namespace onnxfuse {
+
+// Division by a number that is known at launch.  32-bit: one multiplication, for dividends below 2^31 (Granlund and
+// Montgomery, Division by Invariant Integers using Multiplication, 1994).
+template <class Index> struct Divider;
+
+template <> struct Divider<u32> {
+  u32 divisor;
+  u32 multiplier;
+  u32 shift;
+
+  ONNXFUSE_DEVICE u32 quotient(u32 x) const { return (__umulhi(x, multiplier) + x) >> shift; }
+  ONNXFUSE_DEVICE u32 remainder(u32 x) const { return x - quotient(x) * divisor; }
+};
+
+template <> struct Divider<u64> {
+  u64 divisor;
+
+  ONNXFUSE_DEVICE u64 quotient(u64 x) const { return x / divisor; }
+  ONNXFUSE_DEVICE u64 remainder(u64 x) const { return x % divisor; }
+};
+
+constexpr int max_rank = 16;
+
+// The collapsed dimensions of the iteration space, the innermost first.
+template <class Index> struct Space {
+  u32 rank;
+  Divider<Index> dims[max_rank];
+
+  // The coordinate of element `rest` along dimension `dim`; `rest` becomes its number in the dimensions outside.
+  ONNXFUSE_DEVICE Index take(u32 dim, Index& rest) const {
+    const Index outer = dims[dim].quotient(rest);
+    const Index coordinate = rest - outer * dims[dim].divisor;
+    rest = outer;
+    return coordinate;
+  }
+};
+
+// How many elements an operand advances for a step along each dimension of the Space; 0 where it is broadcast.
+template <class Index> struct Strides {
+  Index step[max_rank];
+};
+
+// Runs the groups of V elements that `count` elements have.  `load(i)` gives what the group that begins at element i
+// reads, `finish(i, item)` computes and writes it.
+//
+// A group for each thread that was launched, if that is enough.  Else a block takes tiles of U groups a thread, a block
+// apart so that warps access neighbouring memory; all of a thread's loads are issued before the first is waited for.
+template <int V, int U, int Block, class Index, class Load, class Finish>
+ONNXFUSE_DEVICE void for_each_group(Index count, const Load& load, const Finish& finish) {
+  const Index groups = count / V;
+  const Index threads = static_cast<Index>(gridDim.x) * Block;
+  const Index depth = groups > threads ? U : 1;
+  for (Index first = static_cast<Index>(blockIdx.x) * Block * depth + threadIdx.x; first < groups;
+       first += threads * depth) {
+    if (U > 1 && depth == U && groups - first > (U - 1) * Block) {
+      decltype(load(first)) items[U];
+#pragma unroll
+      for (int u = 0; u < U; ++u) items[u] = load((first + u * Block) * V);
+      asm volatile("" ::: "memory");  // no load may be put off until what was loaded before it is computed
+#pragma unroll
+      for (int u = 0; u < U; ++u) finish((first + u * Block) * V, items[u]);
+    } else {
+#pragma unroll 1
+      for (Index u = 0; u < depth && first + u * Block < groups; ++u) {
+        const Index i = (first + u * Block) * V;
+        finish(i, load(i));
+      }
+    }
+  }
+}
+
+// The up to V - 1 elements after the last group, for the first threads of the last block.
+template <int V, class Index, class Element> ONNXFUSE_DEVICE void for_each_left(Index count, const Element& element) {
+  const Index i = count / V * V + threadIdx.x;
+  if (blockIdx.x == gridDim.x - 1 && i < count) element(i);
+}
+
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_INDEXING_CUH_

@@ -1,0 +1,1 @@
+"""CUDA kernels of Programs: rendering, access patterns, and what a launch needs."""

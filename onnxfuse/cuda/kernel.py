@@ -1,0 +1,88 @@
+"""What is known of a generated kernel besides its text: how it reads its operands, and how it is launched."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+INPUT_LETTERS = "lsiocg"
+"""How a kernel reads an input, for element i of the iteration space: ``l`` element i; ``s`` the only element; ``i``
+element i mod extent; ``o`` element i div inner; ``c`` element (i div inner) mod extent; ``g`` by strides."""
+
+OUTPUT_LETTERS = "lw"
+"""How a kernel writes an output: ``l`` every element at i; ``w`` by strides, an output smaller than the space."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """A letter for each input and each output of a Program."""
+
+    inputs: str
+    outputs: str
+
+    def __str__(self) -> str:
+        return f"{self.inputs}:{self.outputs}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Access":
+        """Read what ``str`` writes.  Raises ValueError for any other text."""
+        inputs, colon, outputs = text.partition(":")
+        if not colon or not outputs or set(inputs) - set(INPUT_LETTERS) or set(outputs) - set(OUTPUT_LETTERS):
+            raise ValueError(f"{text!r} is not an access pattern")
+        return cls(inputs, outputs)
+
+    @property
+    def letters(self) -> str:
+        """The letters of all operands: inputs, then outputs."""
+        return self.inputs + self.outputs
+
+    @property
+    def strided(self) -> bool:
+        """Whether an operand is addressed by strides, so that the kernel takes the Space."""
+        return "g" in self.inputs or "w" in self.outputs
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of a source: ``vector`` elements a group, up to ``unroll`` groups a thread at a time, ``block`` threads.
+
+    ``index`` is the width in bits of indices: 32 serves up to MAX_COUNT_32 elements.
+    """
+
+    name: str
+    vector: int
+    unroll: int
+    block: int
+    index: int
+    access: Access
+
+    def __str__(self) -> str:
+        return (
+            f"kernel {self.name} vector {self.vector} unroll {self.unroll} block {self.block} index {self.index} "
+            f"access {self.access}"
+        )
+
+
+MAX_COUNT_32 = (1 << 31) - (1 << 24) - 1
+"""The most elements of an iteration space for 32-bit indices; the rest of 2^32 is room for the grid's last step."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """CUDA C++ text that compiles by itself, and its kernels in the order in which a launch tries them.
+
+    ``body`` is the part after the prelude, which is what there is to read.
+    """
+
+    prelude: str
+    body: str
+    kernels: tuple[Kernel, ...]
+
+    @cached_property
+    def text(self) -> str:
+        """The whole text."""
+        return self.prelude + "\n" + self.body
+
+    @cached_property
+    def sha256(self) -> str:
+        """The hash of the whole text, in hexadecimal."""
+        return hashlib.sha256(self.text.encode()).hexdigest()

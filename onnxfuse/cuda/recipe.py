@@ -1,0 +1,115 @@
+"""The launch recipe: which kernels a fused node's machine code has, and which shapes each of them accepts.
+
+The text form is the attribute ``cuda_recipe`` of a fused node; the native library reads it as hostile input::
+
+    onnxfuse-cuda 1
+    source 2f1c…          sha256 of the CUDA source text, 64 hexadecimal digits
+    kernel onnxfuse_0 vector 4 unroll 2 block 256 index 32 access ls:l
+    kernel onnxfuse_1 vector 1 unroll 1 block 256 index 64 access gg:w
+
+Kernels are tried in order; the first that accepts the shapes and the alignment of the pointers is launched.  The access
+letters, one for each input and after the colon one for each output, are those of ``onnxfuse.cuda.kernel``.  The last
+kernel accepts everything.  A thread computes ``unroll`` groups of ``vector`` adjacent elements, a thread block has
+``block`` threads, and ``index`` is the width of the indices in bits.
+"""
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+
+from onnxfuse.cuda.kernel import Access, Kernel, Source
+from onnxfuse.program import ProgramError
+
+HEADER = "onnxfuse-cuda 1"
+MAX_KERNELS = 16
+MAX_UNROLL = 16
+MAX_BLOCK = 1024
+WARP = 32
+VECTORS = (1, 2, 4, 8, 16)
+INDEX_WIDTHS = (32, 64)
+
+_HASH = re.compile(r"[0-9a-f]{64}")
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_NUMBER = re.compile(r"[1-9][0-9]{0,3}")
+
+
+class RecipeError(ProgramError):
+    """A launch recipe that does not validate; the message names the line of its text."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A validated recipe: the sha256 of the ``source`` in hexadecimal, and its ``kernels`` in the order tried."""
+
+    source: str
+    kernels: tuple[Kernel, ...]
+
+    def __post_init__(self) -> None:
+        if not _HASH.fullmatch(self.source):
+            raise RecipeError(f"line 2: {self.source!r} is not a sha256 in hexadecimal")
+        if not 1 <= len(self.kernels) <= MAX_KERNELS:
+            raise RecipeError(f"{len(self.kernels)} kernels; there are 1 to {MAX_KERNELS}")
+        for number, kernel in enumerate(self.kernels, 3):
+            if problem := self._problem(kernel):
+                raise RecipeError(f"line {number}: {problem}")
+        if len({kernel.name for kernel in self.kernels}) < len(self.kernels):
+            raise RecipeError("two kernels have the same name")
+        if not accepts_everything(self.kernels[-1]):
+            raise RecipeError("the last kernel does not accept everything")
+
+    def _problem(self, kernel: Kernel) -> str | None:
+        if not _IDENTIFIER.fullmatch(kernel.name):
+            return f"{kernel.name!r} is not the name of a kernel"
+        if kernel.vector not in VECTORS:
+            return f"{kernel.vector} is not the length of a vector"
+        if not 1 <= kernel.unroll <= MAX_UNROLL:
+            return f"unroll {kernel.unroll} is not between 1 and {MAX_UNROLL}"
+        if not WARP <= kernel.block <= MAX_BLOCK or kernel.block % WARP:
+            return f"a block of {kernel.block} threads is not a multiple of {WARP} up to {MAX_BLOCK}"
+        if kernel.index not in INDEX_WIDTHS:
+            return f"indices of {kernel.index} bits"
+        access, first = kernel.access, self.kernels[0].access
+        if (len(access.inputs), len(access.outputs)) != (len(first.inputs), len(first.outputs)):
+            return f"'{access}' is of other operands than '{first}'"
+        if kernel.vector > 1 and "w" in access.outputs:
+            return f"access '{access}' cannot be by vectors"
+        return None
+
+    @classmethod
+    def of(cls, source: Source) -> "Recipe":
+        """The recipe of a rendered source."""
+        return cls(source.sha256, source.kernels)
+
+    def __str__(self) -> str:
+        return "\n".join([HEADER, f"source {self.source}", *map(str, self.kernels)]) + "\n"
+
+    @classmethod
+    def parse(cls, text: str) -> "Recipe":
+        """Read the text form.  Raises RecipeError, which names the line, for anything that does not validate."""
+        lines = text.split("\n")
+        if lines.pop() != "":
+            raise RecipeError("the last line of the recipe is not ended")
+        if not lines or lines[0] != HEADER:
+            raise RecipeError(f"line 1: a recipe begins with {HEADER!r}")
+        if len(lines) < 2 or not lines[1].startswith("source "):
+            raise RecipeError("line 2: the hash of the source is missing")
+        if len(lines) > 2 + MAX_KERNELS:
+            raise RecipeError(f"{len(lines) - 2} kernels; there are 1 to {MAX_KERNELS}")
+        kernels = tuple(_parse_kernel(number, line) for number, line in enumerate(lines[2:], 3))
+        return cls(lines[1].removeprefix("source "), kernels)
+
+
+def accepts_everything(kernel: Kernel) -> bool:
+    """Whether a kernel takes every shape and every pointer."""
+    general = set(kernel.access.inputs) <= {"g"} and set(kernel.access.outputs) <= {"w"}
+    return general and kernel.vector == 1 and kernel.index == 64
+
+
+def _parse_kernel(number: int, line: str) -> Kernel:
+    match line.split(" "):
+        case ["kernel", name, "vector", vector, "unroll", unroll, "block", block, "index", index, "access", access]:
+            sizes = (vector, unroll, block, index)
+            if all(map(_NUMBER.fullmatch, sizes)):
+                with suppress(ValueError):
+                    return Kernel(name, int(vector), int(unroll), int(block), int(index), Access.parse(access))
+    raise RecipeError(f"line {number}: {line!r} is not a kernel")

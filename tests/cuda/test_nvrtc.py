@@ -1,0 +1,79 @@
+"""What the renderer writes compiles for every architecture, and reads memory as it is meant to."""
+
+import re
+from functools import cache
+
+import pytest
+
+from onnxfuse.cuda.arch import COMMON
+from onnxfuse.cuda.compiler import Compiled
+from onnxfuse.cuda.kernel import Access, Source
+from onnxfuse.cuda.nvrtc import Nvrtc
+from onnxfuse.cuda.renderer import Tuning, compile_options, render
+from onnxfuse.dtypes import DTYPES
+from onnxfuse.errors import OnnxfuseError
+from tests.cuda.programs import cast_program, chains, operator_programs
+
+VERBOSE = "--ptxas-options=-v"
+ONE_BY_ONE = Tuning(vector=1, unroll=1)  # each operator once: what differs between kernels is in the chains
+
+
+@cache
+def nvrtc() -> Nvrtc:
+    try:
+        return Nvrtc()
+    except OnnxfuseError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("architecture", COMMON)
+def test_operators_compile(architecture: str, dtype: str) -> None:
+    programs = [*(program for program, _ in operator_programs(dtype)), cast_program(dtype)]
+    accesses = [Access("g" * len(program.inputs), "l" * len(program.outputs)) for program in programs]
+    sources = [render(program, [own], ONE_BY_ONE) for program, own in zip(programs, accesses, strict=True)]
+    compiled = nvrtc().compile("\n".join(source.text for source in sources), architecture, compile_options(False))
+    assert all(kernel.name.encode() in compiled.cubin for source in sources for kernel in source.kernels)
+
+
+@cache
+def chain(dtype: str, name: str, architecture: str) -> tuple[Source, Compiled]:
+    source = render(*chains(dtype)[name])
+    return source, nvrtc().compile(source.text, architecture, (*compile_options(False), VERBOSE))
+
+
+@pytest.mark.parametrize("name", chains("f32"))
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_chains_compile_without_spills(dtype: str, name: str) -> None:
+    source, compiled = chain(dtype, name, "sm_90")
+    for kernel in source.kernels:
+        resources = compiled.resources[kernel.name]
+        assert (resources.spills, resources.stack) == (0, 0)
+        assert resources.registers <= 64, kernel  # at most that leaves half of the device's threads
+
+
+@pytest.mark.parametrize("architecture", COMMON)
+def test_bfloat16_chains_compile(architecture: str) -> None:
+    rendered = [render(*own).text for own in chains("bf16").values()]
+    nvrtc().compile("\n".join(rendered), architecture, compile_options(False))
+
+
+def test_fast_math_compiles() -> None:
+    rendered = [render(*own).text for own in chains("f32").values()]
+    nvrtc().compile("\n".join(rendered), "sm_90", compile_options(True))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "f64"])
+def test_all_loads_of_a_thread_are_issued_before_it_computes(dtype: str) -> None:
+    source, compiled = chain(dtype, "scale, relu, add", "sm_90")
+    kernel = source.kernels[0]
+    assert kernel.vector * DTYPES[dtype].itemsize == 16
+    accesses = re.findall(r"(?:ld|st)\.global\.v[24]\.\w+|(?:ld|st)\.global\S*", entry(compiled, kernel.name))
+    vectors = ["load" if word.startswith("ld") else "store" for word in accesses if ".v" in word]
+    unrolled = ["load"] * 2 * kernel.unroll + ["store"] * kernel.unroll
+    assert "".join(f"{word} " for word in unrolled) in "".join(f"{word} " for word in vectors)
+
+
+def entry(compiled: Compiled, name: str) -> str:
+    """The PTX of one kernel."""
+    return compiled.ptx.decode().split(f".entry {name}(")[1].split(".entry ")[0]
