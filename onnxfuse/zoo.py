@@ -351,7 +351,7 @@ def _recipe_key(model: StoredModel, recipes: Path) -> str:
 
 
 def _make(model: StoredModel, recipes: Path, path: Path, progress: Progress) -> Path:
-    python = sys.executable if model.environment is None else _recipe_python(model.environment, progress)
+    python = sys.executable if model.environment is None else recipe_python(model.environment, progress)
     progress(f"making {model.name} ({model.source})")
     command = [python, str(recipes / "common_run.py"), model.recipe, str(path)]
     # One thread makes the same sums on every machine; user site packages may hold other versions.
@@ -365,10 +365,16 @@ def _make(model: StoredModel, recipes: Path, path: Path, progress: Progress) -> 
     return path
 
 
-def _recipe_python(environment: Environment, progress: Progress) -> str:
-    """A Python with the requirements: the one that the user names, or one in the cache, set up at first use."""
-    if named := os.environ.get(RECIPE_PYTHON):
-        return named
+def recipe_python(environment: Environment, progress: Progress) -> str:
+    """The Python that runs the recipes of an environment: the one that the user names, or the environment's own."""
+    return os.environ.get(RECIPE_PYTHON) or environment_python(environment, progress)
+
+
+def environment_python(environment: Environment, progress: Progress) -> str:
+    """The Python of an environment in the cache, which is set up at first use.
+
+    Raises FetchError if it cannot be set up.
+    """
     key = hashlib.sha256("\n".join((sys.version, *environment.requirements)).encode()).hexdigest()[:16]
     root = cache().parent / "environments" / f"{environment.name}-{key}"
     python = root / ("Scripts/python.exe" if os.name == "nt" else "bin/python")

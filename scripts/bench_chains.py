@@ -97,6 +97,17 @@ def long_chain(length: int) -> onnx.ModelProto:
     return op.model(("n", 64), value)
 
 
+def chain_model(chain: Chain, shape: tuple[int, ...]) -> onnx.ModelProto:
+    """The chain over one tensor ``x`` of ``shape``, which has 64 channels."""
+    op = _GraphBuilder()
+    return op.model(shape, chain.build(op))
+
+
+def chain_input(shape: tuple[int, ...]) -> np.ndarray:
+    """What the chains are timed on: float32, normally distributed."""
+    return np.random.default_rng(0).normal(0, 2, shape).astype(np.float32)
+
+
 @dataclass(frozen=True)
 class ChainTimes:
     """Ratios of times of one chain at one size."""
@@ -107,9 +118,7 @@ class ChainTimes:
 
 def measure(chain: Chain, shape: tuple[int, ...], threads: int, seconds: float) -> ChainTimes:
     """Time one chain at one size: onnxfuse and the copy in turns, then ONNX Runtime and onnxfuse in turns."""
-    op = _GraphBuilder()
-    original = op.model(shape, chain.build(op))
-    x = np.random.default_rng(0).normal(0, 2, shape).astype(np.float32)
+    original, x = chain_model(chain, shape), chain_input(shape)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "chain.onnx"
         optimized = onnxfuse.optimize(original, output=path, check=False).model

@@ -224,13 +224,13 @@ def _say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
-def put_into_readme(text: str, readme: Path = ROOT / "README.md") -> None:
+def put_into_readme(text: str, readme: Path = ROOT / "README.md", begin: str = BEGIN, end: str = END) -> None:
     """Replace what is between the markers in the README."""
-    before, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
-    _, found, after = rest.partition(END)
+    before, _, rest = readme.read_text(encoding="utf-8").partition(begin)
+    _, found, after = rest.partition(end)
     if not found:
-        raise ValueError(f"{readme} has no markers {BEGIN} and {END}")
-    readme.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+        raise ValueError(f"{readme} has no markers {begin} and {end}")
+    readme.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
 
 
 def main() -> int:

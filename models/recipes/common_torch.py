@@ -8,6 +8,9 @@ import torch
 from common_weights import draw
 from torch import nn
 
+# The inputs that normalizations are calibrated on are drawn after this import: the same in every process.
+torch.manual_seed(0)
+
 Sizes = dict[str, dict[int, str]]
 """Input name to the names of its dynamic dimensions."""
 

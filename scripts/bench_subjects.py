@@ -1,0 +1,128 @@
+"""What scripts/bench.py times: models of the zoo, and chains of elementwise nodes at four sizes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from bench_chains import Chain, chain_input, chain_model
+
+import onnxfuse
+from onnxfuse.comparison import compare_values
+from onnxfuse.numerics import output_numbers
+from onnxfuse.sessions import Session, Value
+from onnxfuse.zoo import MANIFEST, StoredModel, fetch, make_inputs
+
+SIZES = {"16 KB": (1, 64, 8, 8), "512 KB": (1, 64, 32, 64), "6.6 MB": (1, 64, 161, 161), "67 MB": (1, 64, 512, 512)}
+"""Shapes of a chain's float32 tensor: within the first level of cache, the second, the last, and beyond it."""
+
+REPRESENTATIVE = (
+    *("ch_PP-OCRv4_det", "ch_PP-OCRv4_rec", "ch_ppocr_mobile_v2.0_cls", "resnet", "mobilenet_v3", "efficientnet"),
+    *("convnext", "densenet", "vit", "swin", "bert", "gpt2", "llama", "whisper_encoder", "yolo", "unet_diffusion"),
+)
+"""The models that are timed unless others are named."""
+
+LENIENCE = 10.0
+"""How many times the error that onnxfuse is allowed another program may have: the order of sums is its own, and so
+are its functions; bfloat16 in place of float32 would be far outside."""
+
+
+@dataclass
+class Subject:
+    """A model with inputs, ready for every peer: files in a folder, and the outputs that ONNX Runtime gives."""
+
+    name: str
+    group: str
+    size: str
+    model: Path
+    static: Path
+    folded: Path
+    optimized: Path
+    library: bool
+    inputs: Path
+    expected: dict[str, np.ndarray]
+    recipe: str = ""
+    recipes: str = ""
+    chain: str = ""
+    tolerance: float = 1.0
+
+    def difference(self, outputs: list[np.ndarray]) -> str:
+        """In one line how outputs, in the model's order, differ from ONNX Runtime's; empty if they do not."""
+        if len(outputs) != len(self.expected):
+            return f"{len(outputs)} outputs instead of {len(self.expected)}"
+        numbers = output_numbers(onnx.load(self.model, load_external_data=False))
+        for (name, expected), actual in zip(self.expected.items(), outputs, strict=True):
+            comparison = compare_values(name, expected, actual.astype(expected.dtype, copy=False), numbers[name])
+            if comparison.mismatches or comparison.excess > LENIENCE * self.tolerance:
+                return f"output {name!r}: {comparison.reason}"
+        return ""
+
+
+def make_chain(chain: Chain, size: str, folder: Path) -> Subject:
+    """A chain at one of the SIZES."""
+    shape = SIZES[size]
+    path = folder / "model.onnx"
+    onnx.save(chain_model(chain, shape), path)
+    subject = _prepare(f"{chain.name}, {size}", "chains", path, {"x": chain_input(shape)}, folder)
+    subject.size, subject.chain = size, chain.name
+    return subject
+
+
+def make_model(model: StoredModel, folder: Path) -> Subject:
+    """A model of the zoo, at the first of its sizes.  Raises OnnxfuseError if it cannot be had."""
+    path = fetch(model.name, folder=folder)
+    feeds = make_inputs(model, path)
+    subject = _prepare(model.name, "models", path, feeds, folder)
+    subject.tolerance = model.tolerance
+    if model.environment is not None:
+        subject.recipe, subject.recipes = model.recipe, str(MANIFEST.parent / "recipes")
+    subject.size = ", ".join("x".join(map(str, array.shape)) for array in feeds.values() if array.ndim)
+    return subject
+
+
+def _prepare(name: str, group: str, path: Path, feeds: dict[str, np.ndarray], folder: Path) -> Subject:
+    session = Session(path)
+    values: list[Value] = session.run(dict(feeds))
+    arrays = (*feeds.values(), *values)
+    if not all(isinstance(array, np.ndarray) and array.dtype.kind in "fiub" for array in arrays):
+        raise onnxfuse.OnnxfuseError(f"{name} takes or gives what NumPy has no type for")
+    expected = dict(zip(session.output_names, values, strict=True))
+    inputs, static, folded = (folder / file for file in ("inputs.npz", "static.onnx", "folded.onnx"))
+    arguments: dict[str, Any] = dict(feeds)
+    np.savez(inputs, **arguments)
+    onnx.save(with_static_shapes(onnx.load(path), feeds, expected), static)
+    _fold(static, folded)
+    result = onnxfuse.optimize(path, output=folder / "optimized.onnx", check=False)
+    library = any(opset.domain == "onnxfuse" for opset in result.model.opset_import)
+    return Subject(name, group, "", path, static, folded, folder / "optimized.onnx", library, inputs, expected)
+
+
+def with_static_shapes(
+    model: onnx.ModelProto, feeds: dict[str, np.ndarray], outputs: dict[str, np.ndarray]
+) -> onnx.ModelProto:
+    """The model with numbers for every dimension of its inputs and outputs, and shapes inferred from those."""
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    for values, arrays in ((model.graph.input, feeds), (model.graph.output, outputs)):
+        for value in values:
+            if value.name in initializers and value.name not in arrays:
+                continue
+            shape = value.type.tensor_type.shape
+            del shape.dim[:]
+            for size in arrays[value.name].shape:
+                shape.dim.add().dim_value = size
+    del model.graph.value_info[:]  # what was said of dynamic shapes
+    try:
+        return onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except onnx.shape_inference.InferenceError:
+        return model
+
+
+def _fold(source: Path, target: Path) -> None:
+    """The model after ONNX Runtime's basic optimizations, which compute what depends on shapes alone."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(target)
+    ort.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])

@@ -1,0 +1,160 @@
+"""Several programs timed side by side, each in a process of its own, in turns: A B C … C B A, again and again.
+
+Other processes and the clock of the CPU disturb all of them alike only if the turns alternate closely.  A process
+is stopped (SIGSTOP) while it is not its turn, so that threads that spin while they wait, which is the fastest
+setting of some, take no core from the one that is timed.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MIN_BLOCKS = 6
+SLOW = 8.0
+"""A program of which a run takes that many turns, and that many times the fastest's, is timed in a few blocks only."""
+SLOW_BLOCKS = 3
+
+# What a run has freed stays with its process and is not taken from the operating system anew by the next one.
+# That is what the allocators do that PyTorch recommends; programs with an arena of their own do not notice.
+_MEMORY = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "MALLOC_TOP_PAD_": str(1 << 26),
+}
+
+
+class WorkerError(Exception):
+    """A worker cannot do what it was asked for; the message is one line."""
+
+
+class Worker:
+    """A process that answers one line of JSON for each line that it gets (peers/worker.py says which)."""
+
+    def __init__(self, command: list[str], log: Path, settings: dict[str, str], timeout: float) -> None:
+        """Start it and wait until it is ready: for ``timeout`` seconds at most, as for every answer.
+
+        Raises WorkerError if it does not become ready.  ``note`` is what it said of itself.
+        """
+        self._timeout = timeout
+        self._buffer = b""
+        environment = {**os.environ, **_MEMORY, **settings, "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment.pop("PYTHONSAFEPATH", None)  # a worker's modules lie beside it
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment,
+                start_new_session=True,  # its children are stopped with it
+            )
+        self._log = log
+        try:
+            self.note = str(self._answer().get("note", ""))
+            self._signal(signal.SIGSTOP)
+        except WorkerError:
+            self.close()
+            raise
+
+    def time(self, seconds: float) -> float:
+        """The lower quartile of the seconds that runs take, in a turn of about ``seconds``."""
+        times = self._ask({"seconds": seconds})["times"]
+        return float(np.percentile(times, 25))
+
+    def outputs(self, file: Path) -> list[np.ndarray]:
+        """What the last run computed; ``file`` is where it passes through."""
+        self._ask({"save": str(file)})
+        with np.load(file) as arrays:
+            return [arrays[f"output_{index}"] for index in range(len(arrays.files))]
+
+    def close(self) -> None:
+        """End the process, and what it has started."""
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._signal(signal.SIGCONT)
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+            return self._answer()
+        except BrokenPipeError:
+            raise WorkerError(self._death()) from None
+        finally:
+            self._signal(signal.SIGSTOP)
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        end = time.monotonic() + self._timeout
+        while b"\n" not in self._buffer:
+            ready, _, _ = select.select([self._process.stdout], [], [], max(end - time.monotonic(), 0))
+            if not ready:
+                raise WorkerError(f"no answer after {self._timeout:g} s")
+            piece = os.read(self._process.stdout.fileno(), 1 << 16)
+            if not piece:
+                raise WorkerError(self._death())
+            self._buffer += piece
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        content: dict[str, Any] = json.loads(line)
+        if "error" in content:
+            raise WorkerError(str(content["error"]))
+        return content
+
+    def _death(self) -> str:
+        """Why the process is gone: how it ended, and the last that it said."""
+        self._process.wait()
+        lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
+        code = self._process.returncode
+        how = signal.Signals(-code).name if code < 0 else f"status {code}"
+        return f"ended early ({how}): {lines[-1][:200]}" if lines else f"ended early ({how})"
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.killpg(self._process.pid, number)
+
+
+def take_turns(workers: dict[str, Worker], seconds: float, turn: float) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The times of all workers, and the reasons of those that failed.
+
+    A worker's times are seconds, of shape (blocks, 2 turns).  A block is one turn of about ``turn`` seconds of each
+    worker in the order given, then one of each in the opposite order.  There are blocks for about ``seconds``, and
+    six at least; one that is much too slow takes part in the first three only.
+    """
+    blocks: dict[str, list[tuple[float, float]]] = {name: [] for name in workers}
+    failed: dict[str, str] = {}
+    end = time.monotonic() + seconds
+    count = 0
+    while count < MIN_BLOCKS or time.monotonic() < end:
+        slow = _slow(blocks, turn)
+        names = [name for name in workers if name not in failed and not (name in slow and count >= SLOW_BLOCKS)]
+        turns: dict[str, list[float]] = {name: [] for name in names}
+        for name in (*names, *reversed(names)):
+            try:
+                turns[name].append(workers[name].time(turn))
+            except WorkerError as error:
+                failed.setdefault(name, str(error))
+        for name, times in turns.items():
+            if len(times) == 2:
+                blocks[name].append((times[0], times[1]))
+        count += 1
+        if len(failed) == len(workers):
+            break
+    return {name: np.array(times) for name, times in blocks.items() if name not in failed}, failed
+
+
+def _slow(blocks: dict[str, list[tuple[float, float]]], turn: float) -> set[str]:
+    best = {name: min(map(min, times)) for name, times in blocks.items() if times}
+    limit = SLOW * max(turn, min(best.values(), default=0.0))
+    return {name for name, value in best.items() if value > limit}

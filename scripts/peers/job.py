@@ -1,0 +1,67 @@
+"""What a worker is asked to prepare, and what it has prepared: shared by every peer, and needs NumPy alone."""
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model for one peer.
+
+    ``model`` is the file as its user has it; in ``static`` every shape is a number.  ``inputs`` is an .npz file,
+    ``outputs`` tells the type and shape of each output.  ``recipe`` (``module:function`` under ``recipes``) or
+    ``chain`` says what the model was made from, where a peer starts from there.  ``cache`` is a folder of the
+    peer's own that outlives the process.  ``trials`` is how many candidates a tuner may try for each kernel.
+    """
+
+    name: str
+    model: str
+    static: str
+    inputs: str
+    outputs: dict[str, tuple[str, tuple[int, ...]]]
+    threads: int
+    cache: str
+    recipe: str = ""
+    recipes: str = ""
+    chain: str = ""
+    trials: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def feeds(self) -> dict[str, np.ndarray]:
+        """The inputs by name, in the order of the model."""
+        with np.load(self.inputs) as arrays:
+            return {name: np.ascontiguousarray(arrays[name]) for name in arrays.files}
+
+
+@dataclass
+class Prepared:
+    """A model that is ready: ``run`` runs it ``repeats`` times, ``outputs`` gives what the last run computed, in
+    the model's order, ``note`` is what should be known of it, ``keep`` what must live as long as it."""
+
+    run: Callable[[], object]
+    outputs: Callable[[], list[np.ndarray]]
+    note: str = ""
+    keep: object = None
+    repeats: int = 1
+
+
+class CannotRunError(Exception):
+    """The peer cannot take the model; the message is one line."""
+
+
+def build(target: Path, command: Callable[[Path], list[str]]) -> None:
+    """Make a file with a command, unless it is there already; one that fails leaves nothing behind."""
+    if target.is_file():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_name(f"unfinished-{target.name}")
+    done = subprocess.run(command(unfinished), capture_output=True, text=True, errors="replace")
+    if done.returncode != 0:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or [f"status {done.returncode}"]
+        raise CannotRunError(next((line for line in lines if "error" in line.lower()), lines[-1]))
+    unfinished.replace(target)
