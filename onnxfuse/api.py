@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -16,7 +17,13 @@ from onnxfuse.inputs import InputSpec, Shapes, Sizes, check_shapes, resolve_shap
 from onnxfuse.model_io import check_output, load, load_proto, save
 from onnxfuse.passes import PassContext, resolve
 from onnxfuse.report import Report
+from onnxfuse.runtime import why_no_cuda
 from onnxfuse.statistics import Example, collect
+
+if TYPE_CHECKING:
+    from onnxfuse.cuda.fitting import Fitter
+    from onnxfuse.cuda.options import CudaOptions
+    from onnxfuse.cuda.report import CudaReport
 
 TARGETS = ("auto", "cpu", "cuda")
 
@@ -42,6 +49,10 @@ def optimize(
     check: bool = True,
     inputs: str | Path | None = None,
     fast_math: bool = False,
+    arch: str | Iterable[str] | None = None,
+    embed: bool = True,
+    keep_source: str | Path | None = None,
+    tune: bool = False,
     output: str | Path | None = None,
     overwrite: bool = False,
     progress: Callable[[str], None] | None = None,
@@ -49,14 +60,20 @@ def optimize(
     """Fuse the elementwise regions of a model.
 
     ``model`` is a path or a ModelProto, which is not changed.  ``target`` names the hardware to optimize for:
-    ``"cpu"``, or ``"auto"``, which is ``"cpu"`` in this version; ``"cuda"`` is refused until there are CUDA
-    kernels. ``passes`` names the passes to run, in order; None runs the built-in ones.  ``shapes`` gives
-    inputs with dynamic dimensions the shape to check with; it does not make the model static.  ``check`` runs
-    the original and the optimized model on the same inputs and compares them: on those of ``inputs``, an
-    ``.npz`` file or a directory, else on made-up ones.  ``fast_math`` allows kernels
-    that are not exact.  ``output`` is where to write the model: it is written only if it passes, through a
-    temporary file in the same directory, and ``overwrite`` allows it to be the input itself.  ``progress`` is
-    called with one line at the start of each step.
+    ``"cpu"``, ``"cuda"``, or ``"auto"``, which is ``"cuda"`` where ONNX Runtime has its CUDA provider and there is a
+    GPU, and ``"cpu"`` elsewhere.  ``passes`` names the passes to run, in order; None runs the built-in ones.
+    ``shapes`` gives inputs with dynamic dimensions the shape to check with; it does not make the model static.
+    ``check`` runs the original and the optimized model on the same inputs and compares them: on those of ``inputs``,
+    an ``.npz`` file or a directory, else on made-up ones.  ``fast_math`` allows kernels that are not exact.
+
+    For the target cuda, ``arch`` lists the architectures to compile for, ``"sm_80,sm_90"``; by default those of the
+    GPUs of this machine, or else the common ones.  ``embed=False`` leaves the machine code out of the model;
+    ``onnxfuse.InferenceSession`` compiles then.  ``keep_source`` is a directory for the CUDA source.  ``tune`` times
+    variants of each kernel on the GPU of this machine.  Without a GPU the check runs on the CPU.
+
+    ``output`` is where to write the model: it is written only if it passes, through a temporary file in the same
+    directory, and ``overwrite`` allows it to be the input itself.  ``progress`` is called with one line at the start
+    of each step.
 
     The returned ModelProto has the external data references of the input.  Raises OnnxfuseError if something
     about the request is wrong (bad model, unknown pass, inputs that cannot be made up), ParityError if the
@@ -65,6 +82,7 @@ def optimize(
     started = time.perf_counter()
     progress = progress or _silent
     target = resolve_target(target)
+    cuda = _cuda_options(target, arch, embed, keep_source, tune)
     selected = resolve(None if passes is None else list(passes))
     sizes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
     if output is not None:
@@ -75,10 +93,21 @@ def optimize(
 
     report = Report(model=str(loaded.path or ""), target=target)
     report.before = collect(loaded)
-    context = PassContext(target=target, fast_math=fast_math, report=report, progress=progress)
+    fitter = None if cuda is None else cuda.fitter(fast_math)
+    context = PassContext(target=target, fast_math=fast_math, fitter=fitter, report=report, progress=progress)
     for step in selected:
         progress(f"pass {step.name}")
         step.run(loaded, context)
+    if cuda is not None and fitter is not None:
+        from onnxfuse.cuda.embed import embed as embed_kernels
+
+        if tune:
+            from onnxfuse.cuda.measure import tune as tune_kernels
+
+            tune_kernels(loaded, fitter, cuda, progress)
+        progress("compiling kernels")
+        report.cuda = embed_kernels(loaded, fitter, cuda)
+        _add_times(loaded, fitter, cuda, report.cuda, context)
     report.after = collect(loaded)
     with tempfile.TemporaryDirectory(prefix="onnxfuse-") as scratch:
 
@@ -96,12 +125,40 @@ def optimize(
 
 
 def resolve_target(target: str) -> str:
-    """The target to optimize for.  Raises OnnxfuseError for one that is unknown or not supported yet."""
-    if target == "cuda":
-        raise OnnxfuseError("target cuda is not supported yet: this version has kernels for the CPU alone")
+    """The target to optimize for: ``"cpu"`` or ``"cuda"``.  Raises OnnxfuseError for one that is unknown."""
     if target not in TARGETS:
         raise OnnxfuseError(f"unknown target {target!r}; the targets are {', '.join(TARGETS)}")
-    return "cpu"
+    if target == "auto":
+        return "cpu" if why_no_cuda() else "cuda"
+    return target
+
+
+def runnable_target(target: str) -> str:
+    """The same, to run models on.  Raises OnnxfuseError also for a target that is not here."""
+    found = resolve_target(target)
+    if found == "cuda" and (reason := why_no_cuda()):
+        raise OnnxfuseError(f"nothing can run on the target cuda: {reason}")
+    return found
+
+
+def _cuda_options(
+    target: str, arch: str | Iterable[str] | None, embed: bool, keep_source: str | Path | None, tune: bool
+) -> "CudaOptions | None":
+    if target != "cuda":
+        if arch is not None or not embed or keep_source is not None or tune:
+            raise OnnxfuseError("architectures, embedding, sources and tuning are for the target cuda")
+        return None
+    from onnxfuse.cuda.arch import default_architectures, devices, parse_architectures
+    from onnxfuse.cuda.options import CudaOptions
+
+    architectures = default_architectures() if arch is None else parse_architectures(arch)
+    if tune and not devices():
+        raise OnnxfuseError("tuning needs a GPU, and there is no CUDA GPU here")
+    if tune and not set(devices()) & set(architectures):
+        raise OnnxfuseError(f"tuning is for the GPU here, {devices()[0]}, which is not among the architectures")
+    if keep_source is not None and Path(keep_source).exists() and not Path(keep_source).is_dir():
+        raise OnnxfuseError(f"the sources cannot be kept in {keep_source}: it is no directory")
+    return CudaOptions(architectures, embed, None if keep_source is None else Path(keep_source), tune)
 
 
 def graph_inputs(model: Model) -> list[InputSpec]:
@@ -120,6 +177,23 @@ def _elem_type(dtype: object) -> int:
         return onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))  # type: ignore[call-overload]
     except (KeyError, TypeError, ValueError):
         return onnx.TensorProto.UNDEFINED
+
+
+def _add_times(
+    model: Model, fitter: "Fitter", options: "CudaOptions", report: "CudaReport", context: PassContext
+) -> None:
+    """Times of the kernels, where there is a GPU that they are compiled for."""
+    from onnxfuse.cuda.arch import devices
+
+    if not report.compiler or not set(devices()) & set(options.architectures):
+        return
+    from onnxfuse.cuda.measure import add_times
+
+    context.progress("timing kernels")
+    try:
+        add_times(model, fitter, options, report)
+    except OnnxfuseError as error:
+        context.report.add_warning(f"the kernels were not timed: {error}")
 
 
 def _load(source: str | Path | onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None) -> Model:
@@ -171,13 +245,16 @@ def _compare(
     else:
         original = Path(source)
     report = context.report
+    on = context.target
+    if on == "cuda" and (reason := why_no_cuda()):
+        on, report.checked_on = "cpu", f"on the CPU ({reason})"
     try:
         parity = compare(
             original,
             candidate,
             inputs=None if inputs is None else Path(inputs),
             shapes=shapes,
-            target=context.target,
+            target=on,
             progress=context.progress,
         )
     except UnloadableError as error:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -49,6 +49,13 @@ class Bytes:
         self.terms[symbols] += coefficient
         if self.terms[symbols] == 0:
             del self.terms[symbols]
+
+    def plus(self, other: "Bytes", times: int = 1) -> "Bytes":
+        """This and ``times`` the other."""
+        found = Bytes(Counter(self.terms), self.unknown + times * other.unknown)
+        for symbols, coefficient in other.terms.items():
+            found._add_term(symbols, times * coefficient)
+        return found
 
     def constant(self) -> int | None:
         """The number of bytes if no dimension is symbolic, else None."""
@@ -129,13 +136,51 @@ def touched(node: gs.Node) -> Iterator[gs.Tensor]:
     yield from (tensor for tensor in node.outputs if tensor.name)
 
 
-def bytes_saved(nodes: Iterable[gs.Node], inputs: Iterable[gs.Tensor], outputs: Iterable[gs.Tensor]) -> Bytes:
+@dataclass
+class Traffic:
+    """What running a region takes: kernels launched, bytes read and written, and buffers between the kernels."""
+
+    launches: int
+    reads: Bytes
+    writes: Bytes
+    buffers: int
+
+    @property
+    def bytes(self) -> Bytes:
+        """What is read and written."""
+        return self.reads.plus(self.writes)
+
+    def to_json(self) -> dict[str, object]:
+        """The fields as JSON takes them."""
+        return {**vars(self), "reads": self.reads.to_json(), "writes": self.writes.to_json()}
+
+
+def traffic_of_nodes(nodes: Iterable[gs.Node], outputs: Iterable[gs.Tensor], free: Container[str] = ()) -> Traffic:
+    """Running each of ``nodes`` alone; ``outputs`` are read elsewhere too, ``free`` operators are not launched."""
+    found = Traffic(0, Bytes(), Bytes(), 0)
+    kept = {id(tensor) for tensor in outputs}
+    for node in nodes:
+        found.launches += node.op not in free
+        for tensor in {id(tensor): tensor for tensor in node.inputs if tensor.name}.values():
+            found.reads.add(tensor)
+        for tensor in node.outputs:
+            if tensor.name:
+                found.writes.add(tensor)
+                found.buffers += id(tensor) not in kept
+    return found
+
+
+def traffic_of_kernel(inputs: Iterable[gs.Tensor], outputs: Iterable[gs.Tensor]) -> Traffic:
+    """Running one kernel."""
+    found = Traffic(1, Bytes(), Bytes(), 0)
+    for tensor in {id(tensor): tensor for tensor in inputs}.values():
+        found.reads.add(tensor)
+    for tensor in outputs:
+        found.writes.add(tensor)
+    return found
+
+
+def bytes_saved(nodes: Iterable[gs.Node], inputs: Iterable[gs.Tensor], outputs: Sequence[gs.Tensor]) -> Bytes:
     """What running ``nodes`` as one kernel with these inputs and outputs moves less than running each
     alone."""
-    saved = Bytes()
-    for node in nodes:
-        for tensor in touched(node):
-            saved.add(tensor)
-    for tensor in [*{id(tensor): tensor for tensor in inputs}.values(), *outputs]:
-        saved.add(tensor, -1)
-    return saved
+    return traffic_of_nodes(nodes, outputs).bytes.plus(traffic_of_kernel(inputs, outputs).bytes, -1)

@@ -31,6 +31,7 @@ exit status: 0 success, 1 the optimized model differs from the original, 2 bad i
 examples:
   onnxfuse optimize model.onnx fused.onnx
   onnxfuse optimize det.onnx det.fused.onnx --shape x=1x3x640x640 --report det.html
+  onnxfuse optimize det.onnx det.cuda.onnx --target cuda --arch sm_80,sm_90
   onnxfuse check det.onnx det.fused.onnx --regions
   onnxfuse bench det.onnx det.fused.onnx --threads 2
   onnxfuse inspect det.fused.onnx
@@ -51,6 +52,8 @@ examples:
   onnxfuse optimize model.onnx fused.onnx
   onnxfuse optimize det.onnx det.fused.onnx --shape x=1x3x640x640 --report det.html
   onnxfuse optimize model.onnx fused.onnx --passes fold-constants,fuse-elementwise --no-check
+  onnxfuse optimize model.onnx cuda.onnx --target cuda                      # for the GPU here, or the common ones
+  onnxfuse optimize model.onnx cuda.onnx --target cuda --arch sm_80,sm_90   # needs no GPU, but onnxfuse[nvrtc]
 """
 
 _CHECK = """\
@@ -279,8 +282,26 @@ def _add_optimize(commands: "argparse._SubParsersAction[_Parser]") -> None:
     parser.add_argument("--report", type=Path, metavar="FILE", help="write a report, by suffix .html or .json")
     parser.add_argument("--passes", metavar="A,B,…", help="the passes to run, in this order (default: all)")
     parser.add_argument("--fast-math", action="store_true", help="allow kernels that do not round as ONNX Runtime does")
+    _add_cuda(parser)
     parser.add_argument("--overwrite", action="store_true", help="let OUT be IN")
     parser.set_defaults(command=_optimize)
+
+
+def _add_cuda(parser: _Parser) -> None:
+    group = parser.add_argument_group("for the target cuda")
+    group.add_argument(
+        "--arch",
+        metavar="sm_80,sm_90,…",
+        help="the architectures to compile for (default: those of the GPUs here, or else the common ones from sm_75 "
+        "on); later GPUs compile the PTX of the oldest",
+    )
+    group.add_argument(
+        "--no-embed",
+        action="store_true",
+        help="leave the machine code out of OUT; onnxfuse.InferenceSession compiles it then",
+    )
+    group.add_argument("--keep-source", type=Path, metavar="DIR", help="write the CUDA source of the kernels there")
+    group.add_argument("--tune", action="store_true", help="time variants of each kernel on the GPU, and keep the best")
 
 
 def _add_check(commands: "argparse._SubParsersAction[_Parser]") -> None:
@@ -314,6 +335,7 @@ def _add_inspect(commands: "argparse._SubParsersAction[_Parser]") -> None:
         "--all", action="store_true", help="list every node that is not fused or rewritten, not some of each kind"
     )
     parser.add_argument("--program", metavar="NODE", help="print the program of one fused node")
+    parser.add_argument("--cuda", metavar="NODE", help="print the CUDA source of one fused node's kernels")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.set_defaults(command=_inspect)
 
@@ -352,7 +374,7 @@ def _add_target(parser: _Parser) -> None:
         "--target",
         choices=("auto", "cpu", "cuda"),
         default="auto",
-        help="hardware (auto is cpu in this version)",
+        help="hardware (auto: cuda where ONNX Runtime has its CUDA provider and there is a GPU, else cpu)",
     )
 
 
@@ -407,6 +429,10 @@ def _optimize(arguments: argparse.Namespace) -> int:
             check=not arguments.no_check,
             inputs=arguments.inputs,
             fast_math=arguments.fast_math,
+            arch=arguments.arch,
+            embed=not arguments.no_embed,
+            keep_source=arguments.keep_source,
+            tune=arguments.tune,
             output=arguments.output,
             overwrite=arguments.overwrite,
             progress=progress,
@@ -418,7 +444,7 @@ def _optimize(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from onnxfuse.api import resolve_target
+    from onnxfuse.api import runnable_target
     from onnxfuse.inputs import parse_shapes
     from onnxfuse.parity import compare
     from onnxfuse.report import render_parity
@@ -429,7 +455,7 @@ def _check(arguments: argparse.Namespace) -> int:
             arguments.optimized,
             inputs=arguments.inputs,
             shapes=parse_shapes(arguments.shape),
-            target=resolve_target(arguments.target),
+            target=runnable_target(arguments.target),
             regions=arguments.regions,
             progress=progress,
         )
@@ -443,7 +469,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from onnxfuse.api import resolve_target
+    from onnxfuse.api import runnable_target
     from onnxfuse.bench import bench
     from onnxfuse.inputs import parse_shapes
     from onnxfuse.report import render_bench
@@ -454,7 +480,7 @@ def _bench(arguments: argparse.Namespace) -> int:
             arguments.optimized,
             threads=arguments.threads,
             shapes=parse_shapes(arguments.shape),
-            target=resolve_target(arguments.target),
+            target=runnable_target(arguments.target),
             seconds=arguments.seconds,
             memory=arguments.full,
             progress=progress,
@@ -472,7 +498,9 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
     with _Progress() as progress:
         found = inspect(arguments.model, resolve_target(arguments.target), progress)
-    if arguments.program is not None:
+    if arguments.cuda is not None:
+        _write(found.cuda_source(arguments.cuda))
+    elif arguments.program is not None:
         _write(found.program(arguments.program))
     elif arguments.json:
         _print_json(found.to_json())

@@ -34,8 +34,9 @@ _SHOWN_REFUSALS = 5
 class Inspection:
     """The content of a model.
 
-    ``fused`` are the fused nodes that are in it.  ``plan`` is what ``onnxfuse optimize`` would do: its rewrites, the
-    regions that it would fuse, and the elementwise nodes that it would leave alone.
+    ``fused`` are the fused nodes that are in it, ``recipes`` by name how those with CUDA kernels launch them.  ``plan``
+    is what ``onnxfuse optimize`` would do: its rewrites, the regions that it would fuse, and the elementwise nodes that
+    it would leave alone.  For the target cuda no kernel is compiled: a region may be split where registers run out.
     """
 
     path: str
@@ -46,6 +47,7 @@ class Inspection:
     outputs: list[str]
     nodes: int
     operators: dict[str, int]
+    recipes: dict[str, str] = field(default_factory=dict)
     fused: list[FusedRegion] = field(default_factory=list)
     plan: Report = field(default_factory=Report)
 
@@ -57,6 +59,23 @@ class Inspection:
                 return region.program
         known = _listed([region.name for region in [*self.fused, *self.plan.fused]]) or "none"
         raise OnnxfuseError(f"no fused node {name!r} in {self.path}; there are: {known}")
+
+    def cuda_source(self, name: str) -> str:
+        """The CUDA source of the fused node ``name``'s kernels, without the prelude that all have.
+
+        Raises OnnxfuseError if there is no such node, it has no kernels, or they were rendered by another version.
+        """
+        from onnxfuse.cuda.recipe import Recipe
+        from onnxfuse.cuda.rerender import source_of
+        from onnxfuse.program import Program
+
+        program = self.program(name)
+        names = [region.name for region in self.fused if name in (region.name, region.overload)]
+        recipe = next((self.recipes[node] for node in names if node in self.recipes), None)
+        if recipe is None:
+            raise OnnxfuseError(f"fused node {name!r} has no CUDA kernels: optimize the model with --target cuda")
+        source = source_of(Program.parse(program), Recipe.parse(recipe))
+        return f"// sha256 of the source, with the prelude of onnxfuse: {source.sha256}\n{source.body}"
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON takes them; ``plan`` has the parts of a report that are known without running it."""
@@ -86,6 +105,7 @@ def inspect(path: Path, target: str = "cpu", progress: Callable[[str], None] = l
         outputs=[value_spec(value).describe() for value in proto.graph.output],
         nodes=len(nodes),
         operators=dict(Counter(node.op for node in nodes).most_common()),
+        recipes=_recipes(model),
         fused=list(_fused(model)),
         plan=Report(str(path), target),
     )
@@ -94,6 +114,17 @@ def inspect(path: Path, target: str = "cpu", progress: Callable[[str], None] = l
         progress(f"pass {step.name}")
         step.run(model, context)
     return found
+
+
+def _recipes(model: "Model") -> dict[str, str]:
+    from onnxfuse.cuda.embed import RECIPE, text_attribute
+
+    nodes = [node for graph in model.graphs() for node in graph.nodes if node.domain == DOMAIN]
+    return {
+        node.name or getattr(node, "overload", ""): text_attribute(node, RECIPE)
+        for node in nodes
+        if RECIPE in node.attrs
+    }
 
 
 def _fused(model: "Model") -> Iterator[FusedRegion]:

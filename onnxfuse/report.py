@@ -9,8 +9,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from onnxfuse.bench import BenchResult
-    from onnxfuse.byte_counts import Bytes
+    from onnxfuse.byte_counts import Bytes, Traffic
     from onnxfuse.comparison import Comparison
+    from onnxfuse.cuda.report import CudaReport
     from onnxfuse.parity import ParityResult
     from onnxfuse.statistics import Example, Statistics
 
@@ -25,7 +26,7 @@ class FusedRegion:
     ``ops`` are the ONNX operators that it stands for, in order; ``program`` the text that the kernel runs;
     ``shape`` is the shape of its first output as far as it is known (int, symbol, or None for unknown; None:
     unknown rank). ``bytes_saved`` is what it moves through memory less than its nodes did, if that was
-    counted.
+    counted; ``before`` and ``after`` are the launches, reads, writes and buffers behind that number.
     """
 
     name: str
@@ -36,6 +37,8 @@ class FusedRegion:
     outputs: list[str]
     shape: list[int | str | None] | None = None
     bytes_saved: "Bytes | None" = None
+    before: "Traffic | None" = None
+    after: "Traffic | None" = None
 
     def describe_shape(self, names: Mapping[str, str] | None = None) -> str:
         """``[1, 64, h, w]``; ``?`` if the rank is unknown.  ``names`` has shorter names for some dimensions."""
@@ -46,8 +49,11 @@ class FusedRegion:
 
     def to_json(self) -> dict[str, object]:
         """The fields as JSON takes them."""
-        saved = self.bytes_saved.to_json() if self.bytes_saved else None
-        return {**vars(self), "shape": self._json_shape(), "bytes_saved": saved}
+        counts = {
+            name: None if value is None else value.to_json()
+            for name, value in (("bytes_saved", self.bytes_saved), ("before", self.before), ("after", self.after))
+        }
+        return {**vars(self), "shape": self._json_shape(), **counts}
 
     def _json_shape(self) -> list[int | str | None] | None:
         """NumPy's integers are none for JSON."""
@@ -104,7 +110,8 @@ class Report:
     """Collects what passes do.
 
     ``before`` and ``after`` are the model's static counts, ``example`` those for the shapes that it was checked with,
-    if it has dynamic dimensions, and ``parity`` is the comparison.
+    if it has dynamic dimensions, and ``parity`` is the comparison.  ``checked_on`` names the provider that it ran on
+    where that is not the target's; ``cuda`` is what was compiled.
     """
 
     model: str = ""
@@ -118,6 +125,8 @@ class Report:
     after: "Statistics | None" = None
     example: "Example | None" = None
     parity: "ParityResult | None" = None
+    checked_on: str = ""
+    cuda: "CudaReport | None" = None
     seconds: float = 0.0
 
     def add_rewrite(self, rule: str, nodes: list[str]) -> None:
@@ -188,7 +197,7 @@ class Report:
         if self.parity is None:
             return "Not checked against the original."
         count = plural(len({compared.label for compared in self.parity.sets}), "set")
-        how = f"Checked on {count} of inputs"
+        how = f"Checked{f' {self.checked_on},' if self.checked_on else ''} on {count} of inputs"
         if len({compared.library for compared in self.parity.sets}) > 1:
             how += ", with and without the library"
         worst = self.parity.worst()
@@ -213,12 +222,14 @@ class Report:
         ``schema`` is 1.  ``before`` and ``after``: ``nodes``, ``launches``, ``intermediate_tensors``,
         ``bytes_elementwise`` and ``bytes_total`` (each with ``text``, ``terms`` of ``bytes`` times ``dims``,
         and ``unknown_tensors``).  ``example``: null, or ``shapes`` (of inputs) and the counts ``before`` and ``after``
-        for them.  ``fused``: one object a fused node, with the fields of
-        FusedRegion.  ``rewrites``: ``rule``, ``nodes``.  ``refusals``: ``rule``, ``node``,
+        for them.  ``fused``: one object a fused node, with the fields of FusedRegion, and for the target cuda ``cuda``
+        with those of KernelReport.  ``cuda``: null, or ``compiler``, ``architectures``, ``embedded``, ``compiled``,
+        ``from_cache``, ``summary``.  ``rewrites``: ``rule``, ``nodes``.  ``refusals``: ``rule``, ``node``,
         ``reason``.  ``left_alone``: ``node``, ``op``, ``reason``.  ``parity``: null if not checked, else
         ``ok``, ``sets`` (``inputs``, ``shapes``, ``library``, ``outputs``), ``regions``, ``warnings``; an
         output or region has ``name``, ``dtype``, ``shape``, ``ok``, ``reason``, ``largest``, ``max_abs``,
         ``max_rel``, ``max_ulp``, ``excess`` (the largest error over the allowed one), ``mismatches``, ``unstable``.
+        ``checked_on``: empty, or the provider that the check ran on for want of the target's.
         """
         return {
             "schema": 1,
@@ -228,13 +239,19 @@ class Report:
             "before": self.before.to_json() if self.before else None,
             "after": self.after.to_json() if self.after else None,
             "example": self.example.to_json() if self.example else None,
-            "fused": [region.to_json() for region in self.fused],
+            "fused": [{**region.to_json(), **self._kernel(region.name)} for region in self.fused],
+            "cuda": self.cuda.to_json() if self.cuda else None,
             "rewrites": [{"rule": item.rule, "nodes": list(item.nodes)} for item in self.rewrites],
             "refusals": [dict(vars(item)) for item in self.refusals],
             "left_alone": [dict(vars(item)) for item in self.left_alone],
             "warnings": list(self.warnings),
             "parity": self.parity.to_json() if self.parity else None,
+            "checked_on": self.checked_on,
         }
+
+    def _kernel(self, name: str) -> dict[str, object]:
+        kernel = None if self.cuda is None else self.cuda.kernels.get(name)
+        return {} if kernel is None else {"cuda": kernel.to_json()}
 
 
 def dimension(dim: int | str | None) -> str:
@@ -280,7 +297,10 @@ def render_optimization(report: Report) -> "RenderableType":
     for row in report.rows():
         add_row(table, *row)
     add_row(table, "largest error", "", report.largest_error(), "")
-    lines = [Text(printable(line)) for line in (report.summary(), report.describe_check(), report.describe_sizes())]
+    sentences = [report.summary(), report.describe_check(), report.describe_sizes()]
+    if report.cuda is not None:
+        sentences.append(report.cuda.describe())
+    lines = [Text(printable(line)) for line in sentences]
     warnings = [Text(f"warning: {printable(warning)}", style="yellow") for warning in report.warnings]
     return Group(table, *(line for line in lines if line.plain), *warnings)
 

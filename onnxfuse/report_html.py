@@ -42,6 +42,7 @@ def render(report: Report) -> str:
         _bars(report),
         _parity(report),
         _regions(report),
+        _kernels(report),
         _rewrites(report),
         _left(report),
     ]
@@ -178,6 +179,54 @@ def _regions(report: Report) -> str:
         )
     table = _table(("fused node", "nodes in it", "inputs", "outputs", "shape", "bytes saved"), rows)
     return f"<h2>Fused regions</h2>\n{table}{_rest(len(report.fused))}"
+
+
+def _kernels(report: Report) -> str:
+    """What was compiled, and for each fused node what it takes before and after."""
+    if report.cuda is None or not report.cuda.kernels:
+        return ""
+    names = report.symbol_names()
+    rows = []
+    for region in report.fused[:_MOST_ROWS]:
+        kernel = report.cuda.kernels.get(region.name)
+        if kernel is None or region.before is None or region.after is None:
+            continue
+        before, after = region.before, region.after
+        uses = "<br>".join(
+            f"{_text(name)}: {use.registers} registers, {use.spill_bytes} B spilled, {100 * use.occupancy:.0f} %"
+            for name, use in kernel.uses.items()
+        )
+        sizes = f"{kernel.vector} x {kernel.unroll} x {kernel.block}, {kernel.choice}"
+        times = kernel.times
+        rows.append(
+            (
+                f"<code>{_text(region.name)}</code>",
+                f"{before.launches} → {after.launches}",
+                _text(f"{before.reads.text(names)} → {after.reads.text(names)}"),
+                _text(f"{before.writes.text(names)} → {after.writes.text(names)}"),
+                f"{before.buffers} → {after.buffers}",
+                f"<code>{_text(kernel.access)}</code>",
+                _text(sizes),
+                uses or "not compiled",
+                "" if times is None else f"{times.microseconds:.1f} µs, {100 * times.share_of_copy:.0f} % of a copy",
+            )
+        )
+    columns = (
+        "fused node",
+        "launches",
+        "reads",
+        "writes",
+        "buffers",
+        "access",
+        "vector x unroll x block",
+        "uses",
+        "time",
+    )
+    note = "Occupancy is the share of a multiprocessor's threads that run at once; registers are those of a thread."
+    return (
+        f"<h2>CUDA kernels</h2>\n<p>{_text(report.cuda.describe())}</p>\n{_table(columns, rows)}"
+        f'<p class="soft">{note}</p>{_rest(len(report.fused))}'
+    )
 
 
 def _lines(text: str) -> str:

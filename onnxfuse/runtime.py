@@ -1,7 +1,10 @@
 """ONNX Runtime with the onnxfuse operators: where their library is, and sessions that know them."""
 
 import importlib.util
+import warnings
 from collections.abc import Sequence
+from contextlib import redirect_stdout, suppress
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +15,9 @@ if TYPE_CHECKING:
 
 DOMAIN = "onnxfuse"
 """The domain of the fused nodes."""
+CUDA_PROVIDER = "CUDAExecutionProvider"
+EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+"""Session option: where the external data of a model lies that is given as bytes."""
 
 _LIBRARY = Path("lib") / "libonnxfuse_ops.so"
 
@@ -51,6 +57,17 @@ def load_onnxruntime() -> Any:
     return onnxruntime
 
 
+def why_no_cuda() -> str:
+    """Why ONNX Runtime cannot run models on a GPU of this machine; empty if it can."""
+    from onnxfuse.cuda.arch import devices
+
+    if not devices():
+        return "there is no CUDA GPU here"
+    if CUDA_PROVIDER not in load_onnxruntime().get_available_providers():
+        return "ONNX Runtime has no CUDA provider here: take 'pip install onnxfuse[cuda]'"
+    return ""
+
+
 def register(session_options: "onnxruntime.SessionOptions") -> None:
     """Make the onnxfuse operators known to sessions that are created with ``session_options``."""
     session_options.register_custom_ops_library(custom_ops_library())
@@ -65,7 +82,9 @@ def InferenceSession(  # noqa: N802 - the name that users of ONNX Runtime know
     """A plain ``onnxruntime.InferenceSession`` with the onnxfuse operators registered.
 
     The arguments are those of ``onnxruntime.InferenceSession``; ``sess_options`` gets the library registered, and
-    ``providers`` defaults to what ONNX Runtime has available.  Raises OnnxfuseError if ONNX Runtime is not installed.
+    ``providers`` defaults to what ONNX Runtime has available.  With the CUDA provider among them, kernels that the
+    model does not carry for the GPUs of this machine are compiled, in memory; a warning says if they cannot be.  Raises
+    OnnxfuseError if ONNX Runtime is not installed.
     """
     ort = load_onnxruntime()
     options = ort.SessionOptions() if sess_options is None else sess_options
@@ -73,4 +92,38 @@ def InferenceSession(  # noqa: N802 - the name that users of ONNX Runtime know
     if providers is None:
         providers = ort.get_available_providers()
     model = str(path_or_bytes) if isinstance(path_or_bytes, Path) else path_or_bytes
+    if any(CUDA_PROVIDER in (provider, provider[0]) for provider in providers):
+        load_cuda_libraries()
+        model = with_kernels(model, options)
     return ort.InferenceSession(model, sess_options=options, providers=providers, **kwargs)
+
+
+def with_kernels(model: str | bytes, options: "onnxruntime.SessionOptions") -> str | bytes:
+    """The model, with code for the GPUs of this machine added if it lacks any; for sessions on the CUDA provider.
+
+    ``options`` learn where the external data of a model lies that becomes bytes.  Where something is to be compiled and
+    cannot be, a warning says why, and those nodes run on the CPU.
+    """
+    from onnxfuse.cuda.complete import complete
+
+    folder = None
+    with suppress(RuntimeError):  # there is no such entry
+        folder = Path(options.get_session_config_entry(EXTERNAL_DATA_FOLDER))
+    try:
+        completed = complete(model, folder=folder)
+    except OnnxfuseError as error:
+        warnings.warn(f"onnxfuse: kernels of the model are not compiled for this GPU: {error}", stacklevel=3)
+        return model
+    if completed is None:
+        return model
+    if isinstance(model, str):
+        options.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(Path(model).resolve().parent))
+    return completed
+
+
+def load_cuda_libraries() -> None:
+    """Load the CUDA libraries of the Python packages that onnxruntime-gpu comes with, where it needs them."""
+    ort = load_onnxruntime()
+    if hasattr(ort, "preload_dlls") and not why_no_cuda():
+        with redirect_stdout(StringIO()):  # it says there what it does not find
+            ort.preload_dlls()

@@ -11,7 +11,15 @@ import numpy as np
 import onnx
 
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.runtime import DOMAIN, load_onnxruntime, register
+from onnxfuse.runtime import (
+    CUDA_PROVIDER,
+    DOMAIN,
+    EXTERNAL_DATA_FOLDER,
+    load_cuda_libraries,
+    load_onnxruntime,
+    register,
+    with_kernels,
+)
 
 Value = Any
 """What a model takes and gives: an array, a list (sequence), a dict (map), or None (an optional without a
@@ -68,19 +76,21 @@ class Session:
             options.enable_profiling = True
             options.profile_file_prefix = str(profile)
         if folder is not None:
-            options.add_session_config_entry(
-                "session.model_external_initializers_file_folder_path", str(folder.resolve())
-            )
+            options.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(folder.resolve()))
+        loaded = model if isinstance(model, bytes) else str(model)
         try:
+            if CUDA_PROVIDER in providers:
+                load_cuda_libraries()
             if library:
                 register(options)
-            self._session = ort.InferenceSession(
-                model if isinstance(model, bytes) else str(model), options, providers=list(providers)
-            )
+                loaded = with_kernels(loaded, options) if CUDA_PROVIDER in providers else loaded
+            self._session = ort.InferenceSession(loaded, options, providers=list(providers))
         except OnnxfuseError:
             raise
         except Exception as error:  # ONNX Runtime's exceptions share no base class below Exception
             raise SessionError(one_line(error)) from error
+        if CUDA_PROVIDER in providers and CUDA_PROVIDER not in self._session.get_providers():
+            raise SessionError("ONNX Runtime could not load its CUDA provider, and would run on the CPU")
         self._outputs = {value.name: value.type for value in self._session.get_outputs()}
 
     @property

@@ -21,8 +21,9 @@ from onnxfuse.planner import FuseElementwise
 from onnxfuse.runtime import DOMAIN
 from onnxfuse.sessions import Session, SessionError, Value
 
-PIPELINES = ("everything", "fuse", "default")
-"""Everything that can be fused, single nodes too; what the planner fuses; and all passes, rewrite rules among them."""
+PIPELINES = ("everything", "fuse", "default", "cuda")
+"""Everything that can be fused, single nodes too; what the planner fuses; all passes, rewrite rules among them; and
+what the planner fuses for CUDA, which the CPU runs as well."""
 
 SAME, EXPLAINED, NOT_RUN, FAILED = "same", "explained", "not run", "failed"
 UNJUDGED = "not judged"
@@ -139,7 +140,7 @@ def optimize(model: onnx.ModelProto, pipeline: str) -> onnx.ModelProto:
     """The model after one of the pipelines."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    context = PassContext()
+    context = PassContext(target="cuda" if pipeline == "cuda" else "cpu")
     if pipeline == "everything":
         loaded = Model.from_proto(copy)
         infer(loaded)

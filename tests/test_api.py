@@ -56,7 +56,8 @@ def test_external_data_survives(tmp_path: Path) -> None:
 def test_wrong_requests(tmp_path: Path) -> None:
     model = chain()
     for options, message in (
-        ({"target": "cuda"}, "not supported yet"),
+        ({"target": "cuda", "arch": ["sm_60"]}, "unknown architecture"),
+        ({"target": "cpu", "arch": "sm_90"}, "for the target cuda"),
         ({"target": "tpu"}, "unknown target"),
         ({"passes": ["nothing-such"]}, "nothing-such"),
         ({"shapes": {"z": (1,)}}, "no input 'z'"),

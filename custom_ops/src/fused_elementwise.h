@@ -8,7 +8,7 @@
 
 namespace onnxfuse {
 
-// The operator for the CPU provider, once for each name that a model may give it; they live as long as the library.
+// The operator, once for each name that a model may give it and each provider; they live as long as the library.
 const std::vector<const OrtCustomOp*>& fused_elementwise();
 
 // The API table that the operator's callbacks without one of their own use; set before the operator is registered.

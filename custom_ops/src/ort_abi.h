@@ -20,9 +20,12 @@ struct OrtCustomOpDomain;
 struct OrtTensorTypeAndShapeInfo;
 struct OrtShapeInferContext;
 struct OrtOpAttr;
+struct OrtLogger;
 struct OrtCustomOp;
 
 enum OrtErrorCode : int { ORT_OK = 0, ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, ORT_INVALID_GRAPH = 10 };
+
+enum OrtLoggingLevel : int { ORT_LOGGING_LEVEL_WARNING = 2 };
 
 enum OrtOpAttrType : int { ORT_OP_ATTR_STRING = 5 };
 
@@ -58,12 +61,18 @@ struct OrtApi {
   void (*ReleaseStatus)(OrtStatus* status);
   void* unused_94[5];
   void (*ReleaseTensorTypeAndShapeInfo)(OrtTensorTypeAndShapeInfo* info);
-  void* unused_100[130];
+  void* unused_100[93];
+  OrtStatus* (*KernelContext_GetGPUComputeStream)(const OrtKernelContext* context, void** out);
+  void* unused_194[36];
   OrtStatus* (*KernelInfo_GetInputCount)(const OrtKernelInfo* info, size_t* out);
   OrtStatus* (*KernelInfo_GetOutputCount)(const OrtKernelInfo* info, size_t* out);
   void* unused_232[12];
   OrtStatus* (*KernelInfo_GetNodeName)(const OrtKernelInfo* info, char* out, size_t* size);
-  void* unused_245[22];
+  OrtStatus* (*KernelInfo_GetLogger)(const OrtKernelInfo* info, const OrtLogger** out);
+  void* unused_246[1];
+  OrtStatus* (*Logger_LogMessage)(const OrtLogger* logger, OrtLoggingLevel level, const char* message,
+                                  const char* file, int line, const char* function);
+  void* unused_248[19];
   OrtStatus* (*ShapeInferContext_GetInputCount)(const OrtShapeInferContext* context, size_t* out);
   OrtStatus* (*ShapeInferContext_GetInputTypeShape)(const OrtShapeInferContext* context, size_t index,
                                                     OrtTensorTypeAndShapeInfo** out);
@@ -138,9 +147,12 @@ ONNXFUSE_SLOT(90, KernelContext_GetInput);
 ONNXFUSE_SLOT(91, KernelContext_GetOutput);
 ONNXFUSE_SLOT(93, ReleaseStatus);
 ONNXFUSE_SLOT(99, ReleaseTensorTypeAndShapeInfo);
+ONNXFUSE_SLOT(193, KernelContext_GetGPUComputeStream);
 ONNXFUSE_SLOT(230, KernelInfo_GetInputCount);
 ONNXFUSE_SLOT(231, KernelInfo_GetOutputCount);
 ONNXFUSE_SLOT(244, KernelInfo_GetNodeName);
+ONNXFUSE_SLOT(245, KernelInfo_GetLogger);
+ONNXFUSE_SLOT(247, Logger_LogMessage);
 ONNXFUSE_SLOT(267, ShapeInferContext_GetInputCount);
 ONNXFUSE_SLOT(268, ShapeInferContext_GetInputTypeShape);
 ONNXFUSE_SLOT(269, ShapeInferContext_GetAttribute);

@@ -1,4 +1,4 @@
-// The plans that a kernel has made last, shared by all threads that run it.
+// The plans that a node has made last, shared by all threads that run it.
 #ifndef ONNXFUSE_PLAN_CACHE_H_
 #define ONNXFUSE_PLAN_CACHE_H_
 
@@ -6,13 +6,15 @@
 #include <memory>
 #include <vector>
 
-#include "plan.h"
-
 namespace onnxfuse {
 
+// A Plan has a member `key`, equal to no other plan's.
+template <class Plan>
 class PlanCache {
  public:
-  std::shared_ptr<const Plan> find(const PlanKey& key) const {
+  using Key = decltype(Plan::key);
+
+  std::shared_ptr<const Plan> find(const Key& key) const {
     const auto plans = std::atomic_load(&plans_);
     if (plans == nullptr) return nullptr;
     for (const auto& plan : *plans) {

@@ -3,35 +3,12 @@
 #include <cstring>
 
 #include "half.h"
+#include "words.h"
 
 namespace onnxfuse {
 namespace {
 
 constexpr int kMaxAxis = 64;
-
-// Splits a line at single spaces; anything else (two spaces, a tab, a trailing space) makes an empty or unknown word.
-size_t split(std::string_view line, std::string_view* words, size_t capacity) {
-  size_t count = 0;
-  while (true) {
-    const size_t space = line.find(' ');
-    if (count == capacity) return capacity + 1;
-    words[count++] = line.substr(0, space);
-    if (space == std::string_view::npos) return count;
-    line.remove_prefix(space + 1);
-  }
-}
-
-// A decimal without sign or leading zeros, at most `limit`.
-bool parse_number(std::string_view word, uint32_t limit, uint32_t* out) {
-  if (word.empty() || word.size() > 6 || (word.size() > 1 && word[0] == '0')) return false;
-  uint32_t number = 0;
-  for (const char c : word) {
-    if (c < '0' || c > '9') return false;
-    number = number * 10 + static_cast<uint32_t>(c - '0');
-  }
-  *out = number;
-  return number <= limit;
-}
 
 bool parse_axis(std::string_view word, int* out) {
   const bool negative = !word.empty() && word[0] == '-';

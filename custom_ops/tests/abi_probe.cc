@@ -76,6 +76,10 @@ OrtStatus* create_kernel(const OrtCustomOp*, const OrtApi* api, const OrtKernelI
   CALL(KernelInfo_GetNodeName, std::strcmp(text, "the_probe") == 0 && size == sizeof("the_probe"), info, text, &size);
   size = sizeof(text);
   CALL(KernelInfoGetAttribute_string, std::strcmp(text, kText) == 0 && size == sizeof(kText), info, "program", text, &size);
+  const OrtLogger* logger = nullptr;
+  CALL(KernelInfo_GetLogger, logger != nullptr, info, &logger);
+  constexpr auto fatal = static_cast<OrtLoggingLevel>(4);
+  CALL(Logger_LogMessage, true, logger, fatal, "the probe's log line", "abi_probe.cc", __LINE__, "create_kernel");
   static int probe;
   *kernel = &probe;
   return nullptr;
@@ -93,6 +97,10 @@ OrtStatus* compute(void*, OrtKernelContext* context) {
   void* from = nullptr;
   CALL(GetTensorMutableData, static_cast<const float*>(from)[5] == 5.0f, const_cast<OrtValue*>(a), &from);
   if (static_cast<const float*>(from)[0] == -1.0f) return g_api->CreateStatus(ORT_INVALID_ARGUMENT, "the probe's message");
+
+  // The CPU provider has no stream.
+  void* stream = context;
+  CALL(KernelContext_GetGPUComputeStream, stream == nullptr, context, &stream);
 
   OrtValue* c = nullptr;
   CALL(KernelContext_GetOutput, c != nullptr, context, 0, sizes, 2, &c);

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from onnxfuse.report import Report
 
 if TYPE_CHECKING:
+    from onnxfuse.cuda.fitting import Fitter
     from onnxfuse.graph import Model
     from onnxfuse.graph_ir import Node
 
@@ -21,11 +22,13 @@ def _silent(_message: str) -> None:
 class PassContext:
     """What a pass may depend on besides the model: the request, and where to say what was done.
 
-    ``target`` is ``"cpu"`` or ``"cuda"``; ``progress`` takes one line at a time.
+    ``target`` is ``"cpu"`` or ``"cuda"``; ``progress`` takes one line at a time; ``fitter`` tells, for the target cuda,
+    what the compiler makes of a Program, if it is to be asked.
     """
 
     target: str = "cpu"
     fast_math: bool = False
+    fitter: Fitter | None = None
     report: Report = field(default_factory=Report)
     progress: Callable[[str], None] = _silent
     _reported: set[tuple[str, str, str]] = field(default_factory=set, repr=False)

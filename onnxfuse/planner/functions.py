@@ -14,6 +14,9 @@ from onnxfuse.graph import Model
 from onnxfuse.program.ops import FUSED_OPS
 from onnxfuse.runtime import DOMAIN
 
+_OWN = "is_"
+"""Begins the name of the attribute that the nodes of one function have."""
+
 
 def add_function(model: Model, body: onnx.FunctionProto) -> tuple[str, dict[str, int]]:
     """Make ``body`` a function of the model, or find the equal one.
@@ -35,7 +38,7 @@ def add_function(model: Model, body: onnx.FunctionProto) -> tuple[str, dict[str,
 
 def _require_own_attribute(function: onnx.FunctionProto) -> None:
     """Add a Cast to a type that is an attribute named after the overload: without it, no node is of this function."""
-    attribute = f"is_{function.overload}"
+    attribute = _OWN + function.overload
     one = helper.make_tensor("one", onnx.TensorProto.FLOAT, [], [1.0])
     cast = helper.make_node("Cast", ["one"], ["overload"])
     cast.attribute.add(name="to", type=onnx.AttributeProto.INT, ref_attr_name=attribute)
@@ -45,4 +48,4 @@ def _require_own_attribute(function: onnx.FunctionProto) -> None:
 
 
 def _own_attributes(function: onnx.FunctionProto) -> dict[str, int]:
-    return {attribute: onnx.TensorProto.FLOAT for attribute in function.attribute if attribute != "program"}
+    return {attribute: onnx.TensorProto.FLOAT for attribute in function.attribute if attribute.startswith(_OWN)}

@@ -5,17 +5,20 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.byte_counts import bytes_saved
+from onnxfuse.byte_counts import bytes_saved, traffic_of_kernel, traffic_of_nodes
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.inference import infer
 from onnxfuse.passes.base import PassContext, label
+from onnxfuse.planner.cuda_placement import CudaPlacement
+from onnxfuse.planner.cuda_regions import CudaRegions
 from onnxfuse.planner.functions import add_function
 from onnxfuse.planner.fused_node import OPSET_VERSION, Fusion, fuse
 from onnxfuse.planner.host import constant_arithmetic, shape_arithmetic
+from onnxfuse.planner.one_space import SpacesError, by_space
 from onnxfuse.planner.ort_fusions import ONE_KERNEL, OrtFusions
 from onnxfuse.planner.ort_layout import BLOCKED, INSIDE_CONV, ConvLayout
 from onnxfuse.planner.ort_quantization import QUANTIZED, quantized_nodes
-from onnxfuse.planner.regions import find_regions
+from onnxfuse.planner.regions import find_regions, halve
 from onnxfuse.planner.slow_kernels import is_slow
 from onnxfuse.planner.worth import TOO_LITTLE, is_worthwhile
 from onnxfuse.program import ProgramError
@@ -57,7 +60,7 @@ class FuseElementwise:
         """Rewrite ``model`` in place and record every fusion and every node left alone."""
         if any(tensor.dtype is None for graph in model.graphs() for node in graph.nodes for tensor in node.outputs):
             infer(model)  # earlier passes have added tensors
-        plans = list(_Planner(model, context.target, self.everything, context.fast_math).plans())
+        plans = list(_Planner(model, context, self.everything).plans())
         if context.target == "cpu" and not self.everything:
             _drop_if_too_little(plans)
         for plan in plans:
@@ -83,12 +86,15 @@ def _drop_if_too_little(plans: list[Plan]) -> None:
 class _Planner:
     """Plans the graphs of one model, without changing it."""
 
-    def __init__(self, model: Model, target: str, everything: bool = False, fast_math: bool = False) -> None:
+    def __init__(self, model: Model, context: PassContext, everything: bool = False) -> None:
         self._model = model
+        self._target = context.target
         self._everything = everything
-        self._fast_math = fast_math
+        self._fast_math = context.fast_math
         self._opset = model.opsets.get("")
-        self._ort = OrtFusions(model) if target == "cpu" and not everything else None
+        self._ort = None if everything else OrtFusions(model, self._target)
+        self._placement = CudaPlacement(model) if self._target == "cuda" and not everything else None
+        self._cuda = CudaRegions(context.fitter) if self._target == "cuda" else None
         outputs = [tensor for graph in model.graphs() for tensor in graph.outputs]
         self._output_ids = {id(tensor) for tensor in outputs}
         # A body that returns a value of an outer graph names it; the graph has another tensor object of that name.
@@ -105,8 +111,8 @@ class _Planner:
         elementwise = [node for node in nodes if is_elementwise(node)]
         if not elementwise or self._opset is None:
             return plan
-        layout = ConvLayout(nodes, graph.outputs) if self._ort else None
-        reasons = _reasons(nodes, elementwise, self._opset, self._ort, layout)
+        layout = ConvLayout(nodes, graph.outputs, blocked=self._target == "cpu") if self._ort else None
+        reasons = self._reasons(nodes, elementwise, layout)
         for node in elementwise:
             if not self._is_read_outside(node.outputs[0], set()):
                 reasons[id(node)] = UNUSED
@@ -119,13 +125,31 @@ class _Planner:
             return (id(consumer), id(tensor)) not in vectors
 
         for region in find_regions(nodes, lambda node: id(node) in fusible, joins):
-            reason = self._why_not(region, layout)
-            if reason is None:
-                reasons.update(self._fuse(region, plan.fusions))
-            else:
-                reasons.update((id(node), reason) for node in region)
+            fusions, left = self._fuse_if_worth(region, layout)
+            plan.fusions += fusions
+            reasons.update(left)
         plan.left_alone = [(node, reasons[id(node)]) for node in elementwise if id(node) in reasons]
         return plan
+
+    def _reasons(self, nodes: list[gs.Node], elementwise: list[gs.Node], layout: ConvLayout | None) -> dict[int, str]:
+        """Why single nodes stay out of every region, by id."""
+        assert self._opset is not None
+        ids = {id(node) for node in elementwise}
+        reasons = dict.fromkeys(shape_arithmetic(nodes, ids), SHAPE_ARITHMETIC)
+        if self._placement:
+            on_host = {id(node): self._placement.why_alone(node) for node in elementwise if id(node) not in reasons}
+            reasons.update((node_id, reason) for node_id, reason in on_host.items() if reason)
+        if self._ort:
+            reasons.update(dict.fromkeys(constant_arithmetic(nodes) & ids, CONSTANT_ARITHMETIC))
+            reasons.update(self._ort.reasons)
+        if self._ort and self._target == "cpu":
+            reasons.update(dict.fromkeys(quantized_nodes(nodes, ids), QUANTIZED))
+        if layout:
+            reasons.update(dict.fromkeys(layout.inside_conv, INSIDE_CONV))
+        for node in elementwise:
+            if id(node) not in reasons and (reason := check(node, self._opset)):
+                reasons[id(node)] = reason
+        return reasons
 
     def _why_not(self, region: list[gs.Node], layout: ConvLayout | None) -> str | None:
         """Why a region is not worth fusing; None if it is."""
@@ -134,51 +158,55 @@ class _Planner:
         if self._ort and self._ort.keeps(region):
             return ONE_KERNEL
         counted = [node for node in region if node.op not in FREE_OPS]
-        if len(counted) < 2 and not self._everything and not (self._ort and any(map(is_slow, counted))):
+        if len(counted) < 2 and not self._everything and not any(map(self._gains_alone, counted)):
             return ALONE
         return None
 
-    def _fuse(self, region: list[gs.Node], fusions: list[Fusion]) -> dict[int, str]:
-        """Append the fusion of a region, in two halves if it exceeds the limits of a Program.
+    def _gains_alone(self, node: gs.Node) -> bool:
+        """Whether a fused node beats ORT's kernel for ``node``, which is slow, or on the CPU instead of the GPU."""
+        return is_slow(node) if self._placement is None else id(node) in self._placement.moved
 
-        Returns the reasons, by id, of nodes that exceed them alone.
-        """
+    def _fuse_if_worth(self, region: list[gs.Node], layout: ConvLayout | None) -> tuple[list[Fusion], dict[int, str]]:
+        """The fusions of a region, and by id why other nodes of it are left alone."""
+        reason = self._why_not(region, layout)
+        if reason is not None:
+            return [], {id(node): reason for node in region}
+        return self._fuse(region, layout)
+
+    def _fuse(self, region: list[gs.Node], layout: ConvLayout | None) -> tuple[list[Fusion], dict[int, str]]:
+        """The same, in parts if the region exceeds a limit, or if its halves make better kernels."""
         inside = {id(node) for node in region}
         try:
-            fusion = fuse(
+            whole = fuse(
                 region, self._model.opsets, lambda tensor: self._is_read_outside(tensor, inside), self._fast_math
             )
+            if self._cuda:
+                self._cuda.check(whole)
         except ProgramError as error:
             if len(region) == 1:
-                return {id(region[0]): str(error)}
-            middle = len(region) // 2
-            return self._fuse(region[:middle], fusions) | self._fuse(region[middle:], fusions)
-        fusions.append(fusion)
-        return {}
+                return [], {id(region[0]): str(error)}
+            parts = by_space(region) if isinstance(error, SpacesError) else halve(region)
+            return self._fuse_parts(parts if len(parts) > 1 else halve(region), layout)
+        if self._cuda and len(region) > 1 and not self._cuda.is_good(whole):
+            fusions, left = self._fuse_parts(halve(region), layout)
+            if self._cuda.is_better(fusions, whole):
+                return fusions, left
+        return [whole], {}
+
+    def _fuse_parts(self, parts: list[list[gs.Node]], layout: ConvLayout | None) -> tuple[list[Fusion], dict[int, str]]:
+        fusions: list[Fusion] = []
+        reasons: dict[int, str] = {}
+        for part in parts:
+            found, left = self._fuse_if_worth(part, layout)
+            fusions += found
+            reasons |= left
+        return fusions, reasons
 
     def _is_read_outside(self, tensor: gs.Tensor, inside: set[int]) -> bool:
         """Whether anything but the nodes of a region (their ids) reads ``tensor``: other nodes, or a graph's output."""
         if id(tensor) in self._output_ids or tensor.name in self._output_names:
             return True
         return any(id(node) not in inside for node in tensor.outputs)
-
-
-def _reasons(
-    nodes: list[gs.Node], elementwise: list[gs.Node], opset: int, ort: OrtFusions | None, layout: ConvLayout | None
-) -> dict[int, str]:
-    """Why single nodes stay out of every region, by id."""
-    ids = {id(node) for node in elementwise}
-    reasons = dict.fromkeys(shape_arithmetic(nodes, ids), SHAPE_ARITHMETIC)
-    if ort:
-        reasons.update(dict.fromkeys(constant_arithmetic(nodes) & ids, CONSTANT_ARITHMETIC))
-        reasons.update(ort.reasons)
-        reasons.update(dict.fromkeys(quantized_nodes(nodes, ids), QUANTIZED))
-    if layout:
-        reasons.update(dict.fromkeys(layout.inside_conv, INSIDE_CONV))
-    for node in elementwise:
-        if id(node) not in reasons and (reason := check(node, opset)):
-            reasons[id(node)] = reason
-    return reasons
 
 
 def _vector_tensors(elementwise: list[gs.Node], fusible: set[int], opset: int) -> set[tuple[int, int]]:
@@ -195,7 +223,7 @@ def _apply(model: Model, fusion: Fusion, context: PassContext) -> gs.Node:
     op, attributes = add_function(model, fusion.function)
     model.opsets[DOMAIN] = OPSET_VERSION
     context.report.add_fused(described)
-    return fusion.node(described.name, op, attributes)
+    return fusion.node(described.name, op, attributes, context.fast_math)
 
 
 def _describe(name: str, fusion: Fusion) -> FusedRegion:
@@ -208,4 +236,6 @@ def _describe(name: str, fusion: Fusion) -> FusedRegion:
         outputs=[tensor.name for tensor in fusion.outputs],
         shape=fusion.outputs[0].shape,
         bytes_saved=bytes_saved(fusion.nodes, fusion.inputs, fusion.outputs),
+        before=traffic_of_nodes(fusion.nodes, fusion.outputs, FREE_OPS),
+        after=traffic_of_kernel(fusion.inputs, fusion.outputs),
     )

@@ -19,6 +19,8 @@ from onnxfuse.runtime import DOMAIN
 OPSET_VERSION = 1
 FUSED_NODES_KEY = "onnxfuse.nodes"
 """Metadata of a fused node: the names of the nodes that it stands for."""
+FAST_MATH_KEY = "onnxfuse.fast_math"
+"""Metadata of a fused node whose kernels need not be exact."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Fusion:
         """Names the function among those of the fused operator."""
         return self.function.overload
 
-    def node(self, name: str, op: str, attributes: Mapping[str, int]) -> Node:
+    def node(self, name: str, op: str, attributes: Mapping[str, int], fast_math: bool = False) -> Node:
         """The fused node, of operator ``op`` and with ``attributes`` besides the Program.
 
         It takes over the outputs of the region's nodes, which lose their connections.
@@ -55,6 +57,8 @@ class Fusion:
         fused.overload = self.overload
         fused.output_types = [_output_type(tensor) for tensor in self.outputs]
         fused.metadata = {FUSED_NODES_KEY: ",".join(node.name or node.op for node in self.nodes)}
+        if fast_math:
+            fused.metadata[FAST_MATH_KEY] = "1"
         return fused
 
 

@@ -1,21 +1,27 @@
-"""What ONNX Runtime's CPU provider fuses outside of convolutions, as patterns.
+"""What ONNX Runtime fuses outside of convolutions, as patterns, on its CPU and its CUDA provider.
 
 A pattern is either kept whole, because a fused node would break it up (a LayerNormalization around its reductions), or
 free, because ORT computes it inside a matrix product, or one kernel, which a region larger than the pattern beats but
-a region of nothing else does not.  Read off ORT 1.31 by optimizing small models and looking at what it saved.
+a region of nothing else does not.  For the CPU read off ORT 1.31 by optimizing small models and looking at what it
+saved.  For CUDA, where no GPU was at hand, from ORT's source as of March 2026, version 1.25
+(onnxruntime/core/optimizer/graph_transformer_utils.cc says which transformation is for which provider): normalizations,
+GELU in its forms, the addition before a normalization or a Softmax, bias and scale of a matrix product, as on the CPU;
+but no activation, neither of a Gemm nor of a Conv, and so no residual of a Conv either (until 1.20 Conv+Relu and
+Conv+Add+Relu of float32 were one kernel).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx_graphsurgeon as gs
 
 from onnxfuse.graph import Model
 from onnxfuse.passes.editor import GraphEditor
-from onnxfuse.passes.matcher import Matcher
+from onnxfuse.passes.matcher import Match, Matcher
 from onnxfuse.passes.pattern import Ops, Value, Variable, root_ops
 
 NORMALIZATION = "ONNX Runtime fuses it into a normalization"
 ONE_KERNEL = "ONNX Runtime already computes it in one kernel"
+ATTENTION = "ONNX Runtime fuses it into an attention"
 INSIDE_MATMUL = "ONNX Runtime computes it inside the matrix product"
 
 GEMM_ACTIVATIONS = {"Relu", "Sigmoid", "Tanh", "LeakyRelu", "Elu", "Selu", "HardSigmoid", "Softplus"}
@@ -49,9 +55,26 @@ def _quick_gelu(op: Ops, x: Value, alpha: Value) -> Value:
     return op.Mul(x, op.Sigmoid(op.any_of(x, op.Mul(x, op.constant("alpha")))))
 
 
+def _fast_gelu(op: Ops, x: Value) -> Value:
+    """x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x³))), in the two forms that ORT knows."""
+    root, cubic = op.const(0.7978846, tolerance=1e-5), op.const(0.044715, tolerance=1e-5)
+    inner = op.any_of(
+        op.Mul(op.Add(x, op.Mul(op.Pow(x, 3.0), cubic)), root),
+        op.Mul(op.Mul(x, root), op.Add(op.Mul(op.Mul(x, cubic), x), 1.0)),
+    )
+    return op.Mul(op.Mul(x, 0.5), op.Add(op.Tanh(inner), 1.0))
+
+
+def _attention_mask(op: Ops, mask: Value, x: Value) -> Value:
+    """Softmax(x + (1 - mask) c), with the mask widened from its two dimensions: part of an attention."""
+    widened = op.Unsqueeze(mask, _extra_inputs=True)
+    wanted = op.Mul(op.Sub(1.0, op.maybe("Cast", widened)), op.constant("c"))
+    return op.Softmax(op.Add(x, wanted))
+
+
 _Pattern = Callable[..., Value]
-_KEPT_WHOLE: Sequence[_Pattern] = (_layer_normalization, _rms_normalization)
-_ONE_KERNEL: Sequence[_Pattern] = (_gelu, _quick_gelu)
+_NORMALIZATIONS: Sequence[_Pattern] = (_layer_normalization, _rms_normalization)
+_ONE_KERNEL: Mapping[str, Sequence[_Pattern]] = {"cpu": (_gelu, _quick_gelu), "cuda": (_gelu, _quick_gelu, _fast_gelu)}
 
 
 class OrtFusions:
@@ -60,19 +83,29 @@ class OrtFusions:
     ``reasons`` maps the ids of nodes that must stay out of regions to why; ``keeps`` judges regions.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, target: str) -> None:
         self.reasons: dict[int, str] = {}
         self._kernels: dict[int, set[int]] = {}
         editor = GraphEditor(model)
         nodes = [node for graph in editor.graphs for node in graph.nodes]
-        for match in _find(_KEPT_WHOLE, nodes, editor):
-            self.reasons.update((id(node), NORMALIZATION) for node in match)
-        for match in _find(_ONE_KERNEL, nodes, editor):
-            kernel = {id(node) for node in match}
-            self._kernels.update((node_id, kernel) for node_id in kernel)
+        normalized = [node.inputs[0] for node in nodes if node.op == "LayerNormalization" and target == "cuda"]
+        for match in _find(_NORMALIZATIONS, nodes, editor):
+            self.reasons.update((id(node), NORMALIZATION) for node in match.nodes)
+            normalized.append(match["x"])
+        for match in _find(_ONE_KERNEL[target], nodes, editor):
+            self._add_kernel(match.nodes)
+        if target == "cuda":
+            for match in _find((_attention_mask,), nodes, editor):
+                self.reasons.update((id(node), ATTENTION) for node in match.nodes)
+            for tensor in normalized:
+                self._add_kernel(_additions_before(tensor))
         for node in nodes:
-            if _is_inside_matmul(node, editor):
+            if _is_inside_matmul(node, editor, GEMM_ACTIVATIONS if target == "cpu" else set()):
                 self.reasons[id(node)] = INSIDE_MATMUL
+
+    def _add_kernel(self, nodes: Sequence[gs.Node]) -> None:
+        kernel = {id(node) for node in nodes}
+        self._kernels.update((node_id, kernel) for node_id in kernel)
 
     def keeps(self, region: Iterable[gs.Node]) -> bool:
         """Whether ORT computes the whole region in one kernel of its own."""
@@ -80,7 +113,7 @@ class OrtFusions:
         return ids <= self._kernels.get(next(iter(ids)), set())
 
 
-def _find(patterns: Sequence[_Pattern], nodes: Iterable[gs.Node], editor: GraphEditor) -> Iterable[list[gs.Node]]:
+def _find(patterns: Sequence[_Pattern], nodes: Iterable[gs.Node], editor: GraphEditor) -> Iterable[Match]:
     by_root: dict[tuple[str, str], list[Matcher]] = {}
     for pattern in patterns:
         names = pattern.__code__.co_varnames[1 : pattern.__code__.co_argcount]
@@ -91,16 +124,26 @@ def _find(patterns: Sequence[_Pattern], nodes: Iterable[gs.Node], editor: GraphE
     for node in nodes:
         for matcher in by_root.get((node.domain or "", node.op), ()):
             if match := matcher.match(editor, node):
-                yield match.nodes
+                yield match
 
 
-def _is_inside_matmul(node: gs.Node, editor: GraphEditor) -> bool:
-    """A bias or a scalar factor of a MatMul with nothing else in between, or the activation of a Gemm."""
+def _additions_before(tensor: gs.Tensor) -> list[gs.Node]:
+    """The addition that gives ``tensor`` and that of a bias before it: ORT adds both inside a normalization."""
+    found = [node for node in tensor.inputs if node.op == "Add"]
+    for operand in found[0].inputs if found else ():
+        for node in operand.inputs:
+            if node.op == "Add" and any(isinstance(bias, gs.Constant) and len(bias.shape) == 1 for bias in node.inputs):
+                return [*found, node]
+    return found
+
+
+def _is_inside_matmul(node: gs.Node, editor: GraphEditor, activations: set[str]) -> bool:
+    """A bias or a scalar factor of a MatMul with nothing else in between, or one of the ``activations`` of a Gemm."""
     for index, tensor in enumerate(node.inputs):
         producer = tensor.inputs[0] if tensor.inputs else None
         if producer is None or len(tensor.outputs) != 1 or editor.is_graph_output(tensor):
             continue
-        if producer.op == "Gemm" and node.op in GEMM_ACTIVATIONS:
+        if producer.op == "Gemm" and node.op in activations:
             return True
         if producer.op == "MatMul" and len(node.inputs) == 2:
             other = node.inputs[1 - index]

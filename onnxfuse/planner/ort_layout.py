@@ -48,9 +48,14 @@ def block_size() -> int:
 
 
 class ConvLayout:
-    """The blocked layout in one graph: ``inside_conv`` and ``blocked_nodes`` are ids of nodes."""
+    """The blocked layout in one graph: ``inside_conv`` and ``blocked_nodes`` are ids of nodes.
 
-    def __init__(self, nodes: Iterable[gs.Node], outputs: Sequence[gs.Tensor]) -> None:
+    Without it (``blocked=False``), as on CUDA, ORT still folds affine steps into the weights of convolutions, and takes
+    in no activations.
+    """
+
+    def __init__(self, nodes: Iterable[gs.Node], outputs: Sequence[gs.Tensor], blocked: bool = True) -> None:
+        self._has_blocks = blocked
         self.inside_conv: set[int] = set()
         self.blocked_nodes: set[int] = set()
         self._blocked: set[int] = set()
@@ -112,7 +117,7 @@ class ConvLayout:
 
     def _conv_is_blocked(self, node: gs.Node) -> bool:
         weights = node.inputs[1]
-        if not self._is_constant(weights) or weights.dtype != np.float32:
+        if not self._has_blocks or not self._is_constant(weights) or weights.dtype != np.float32:
             return False
         if weights.shape is None or len(weights.shape) != 4 or not all(isinstance(dim, int) for dim in weights.shape):
             return False
@@ -168,7 +173,7 @@ class ConvLayout:
     def _open(self, output: gs.Tensor, activations: set[str], linear: bool) -> None:
         """Note what the convolution behind ``output`` can still take in: nothing if more than one node reads it."""
         if self._read_once(output):
-            self._open_convs[id(output)] = activations
+            self._open_convs[id(output)] = activations if self._has_blocks else set()
             if linear:
                 self._linear.add(id(output))
 

@@ -70,7 +70,7 @@ def find_regions(
     regions: list[list[gs.Node]] = []
     for group in sets.groups():
         if can_fuse[group[0]]:
-            regions.extend(_cut(group, edges, nodes))
+            regions.extend(_cut(group, nodes))
     return regions
 
 
@@ -122,18 +122,27 @@ def _lift(edges: list[list[tuple[int, bool]]], level: list[int], sets: _Disjoint
                 sets.union(partner, group[0])
 
 
-def _cut(group: list[int], edges: list[list[tuple[int, bool]]], nodes: Sequence[gs.Node]) -> list[list[gs.Node]]:
+def _cut(group: list[int], nodes: Sequence[gs.Node]) -> list[list[gs.Node]]:
     """Cut a region that is too long into runs of its topological order, and those into connected parts."""
     if len(group) <= MAX_NODES:
         return [[nodes[member] for member in group]]
-    parts: list[list[gs.Node]] = []
-    for start in range(0, len(group), MAX_NODES):
-        run = group[start : start + MAX_NODES]
-        position = {member: offset for offset, member in enumerate(run)}
-        sets = _DisjointSets(len(run))
-        for member in run:
-            for producer, fuses in edges[member]:
-                if fuses and producer in position:
-                    sets.union(position[producer], position[member])
-        parts.extend([nodes[run[offset]] for offset in part] for part in sets.groups())
-    return parts
+    runs = [group[start : start + MAX_NODES] for start in range(0, len(group), MAX_NODES)]
+    return [part for run in runs for part in connected([nodes[member] for member in run])]
+
+
+def halve(region: Sequence[gs.Node]) -> list[list[gs.Node]]:
+    """A region cut into the halves of its topological order, and those into connected parts, which are convex."""
+    middle = len(region) // 2
+    return connected(region[:middle]) + connected(region[middle:])
+
+
+def connected(run: Sequence[gs.Node]) -> list[list[gs.Node]]:
+    """The parts of ``run`` that are connected by tensors between its nodes, each in the order of ``run``."""
+    position = {id(node): offset for offset, node in enumerate(run)}
+    sets = _DisjointSets(len(run))
+    for offset, node in enumerate(run):
+        for tensor in node.inputs:
+            for producer in tensor.inputs:
+                if id(producer) in position:
+                    sets.union(position[id(producer)], offset)
+    return [[run[offset] for offset in part] for part in sets.groups()]

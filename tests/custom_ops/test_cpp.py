@@ -77,12 +77,34 @@ def test_vector_math(isa: str, tmp_path: Path) -> None:
 
 
 def test_indices_beyond_31_bits(tmp_path: Path) -> None:
-    names = ["shape", "plan", "program", "executor", "cost", *(p.stem for p in (NATIVE / "src").glob("stage*.cc"))]
+    names = [
+        "shape",
+        "plan",
+        "program",
+        "program_shapes",
+        "executor",
+        "cost",
+        *(p.stem for p in (NATIVE / "src").glob("stage*.cc")),
+    ]
     sources = [NATIVE / "tests/index_test.cc", *(NATIVE / "src" / f"{name}.cc" for name in names)]
     run_program(compile_cpp(tmp_path / "test", sources, ["-O1"]))
 
 
-def test_every_slot_of_the_ort_abi(tmp_path: Path) -> None:
+def test_cuda_launches_and_hostile_attributes(tmp_path: Path) -> None:
+    """Recipes and machine code that nobody should trust, and launches for any shapes, under the sanitizers."""
+    sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    empty = tmp_path / "empty.cc"
+    empty.write_text("int main() {}\n", encoding="ascii")
+    command = [*(COMPILER or "").split(), *sanitizers, str(empty), "-o", str(tmp_path / "empty")]
+    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("the compiler has no sanitizers")
+    cuda = [f"cuda_{name}" for name in ("access", "context", "driver", "image", "launch", "parameters", "recipe")]
+    names = [*cuda, "program", "program_shapes", "shape"]
+    sources = [NATIVE / "tests/fuzz_launch.cc", *(NATIVE / "src" / f"{name}.cc" for name in names)]
+    run_program(compile_cpp(tmp_path / "test", sources, [*sanitizers, "-O0"]), "4000", "1")
+
+
+def test_every_slot_of_the_ort_abi(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Each function of ort_abi.h does in the running ONNX Runtime what the library takes it for."""
     probe = compile_cpp(tmp_path / "libprobe.so", [NATIVE / "tests/abi_probe.cc"], ["-O1", "-fPIC", "-shared"])
     node = helper.make_node("Probe", ["a", "b"], ["c"], name="the_probe", domain="onnxfuse_probe", program="the text")
@@ -95,6 +117,7 @@ def test_every_slot_of_the_ort_abi(tmp_path: Path) -> None:
     options.log_severity_level = 4
     options.register_custom_ops_library(str(probe))
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    assert "the probe's log line" in capfd.readouterr().err
     assert session.get_outputs()[0].shape == ["n", 3]
     assert session.get_outputs()[0].type == "tensor(float)"
 

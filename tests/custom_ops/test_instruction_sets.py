@@ -13,7 +13,12 @@ from tests.custom_ops.fused import library
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SUITE = [str(HERE / f"test_{name}.py") for name in ("operators", "chains", "shapes", "bad_programs")]
-ORT_SUITE = [*SUITE, str(HERE / "test_stress.py"), f"{HERE / 'test_cpp.py'}::test_every_slot_of_the_ort_abi"]
+ORT_SUITE = [
+    *SUITE,
+    str(HERE / "test_stress.py"),
+    f"{HERE / 'test_cpp.py'}::test_every_slot_of_the_ort_abi",
+    *sorted(map(str, (HERE.parent / "cuda").glob("test_launcher_*.py"))),
+]
 
 
 def run_suite(python: str, environment: dict[str, str], suite: Sequence[str] = SUITE) -> None:

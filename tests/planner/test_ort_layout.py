@@ -150,7 +150,7 @@ def test_what_is_said_to_be_fused_by_ort_is(name: str, tmp_path: Path) -> None:
         model.graph.initializer.append(numpy_helper.from_array(np.array([-1]), "axes"))
     loaded = onnxfuse.Model.from_proto(model)
     infer(loaded)
-    fusions = OrtFusions(loaded)
+    fusions = OrtFusions(loaded, "cpu")
     elementwise = [node for node in loaded.graph.nodes if node.op not in ("ReduceMean", "MatMul")]
     assert all(id(node) in fusions.reasons for node in elementwise) or fusions.keeps(elementwise)
     left = _optimized_by_ort(model, tmp_path / "optimized.onnx")

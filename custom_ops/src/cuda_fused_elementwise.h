@@ -1,0 +1,45 @@
+// A fused node on ONNX Runtime's CUDA provider.
+#ifndef ONNXFUSE_CUDA_FUSED_ELEMENTWISE_H_
+#define ONNXFUSE_CUDA_FUSED_ELEMENTWISE_H_
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda_driver.h"
+#include "cuda_kernels.h"
+#include "cuda_launch.h"
+#include "cuda_recipe.h"
+#include "fused_node.h"
+#include "plan_cache.h"
+
+namespace onnxfuse {
+
+// Launches the kernels of the node's attributes on ORT's stream.  Where they cannot be used, the CPU's kernel runs on
+// copies of the tensors, and a warning says so once.  Functions throw Error or OrtFailure.
+class CudaFusedElementwise : public FusedNode {
+ public:
+  CudaFusedElementwise(const OrtApi* api, const OrtKernelInfo* info);
+
+  void compute(OrtKernelContext* context);
+
+ private:
+  void read_kernels(const OrtKernelInfo* info);
+  void launch_or_compute(OrtKernelContext* context);
+  std::shared_ptr<const cuda::LaunchPlan> find_plan(const PlanKey& key);
+  void compute_on_host(OrtKernelContext* context, ProgramKernel* kernel, const NodeInputs& inputs,
+                       cuda::CUstream stream, const std::string& reason);
+  void warn(const std::string& reason);
+
+  const cuda::Driver* driver_ = nullptr;
+  const OrtLogger* logger_ = nullptr;
+  cuda::Recipe recipe_;
+  std::unique_ptr<cuda::NodeKernels> kernels_;  // null if the node carries none
+  PlanCache<cuda::LaunchPlan> plans_;
+  std::atomic<bool> warned_{false};
+};
+
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_CUDA_FUSED_ELEMENTWISE_H_

@@ -1,0 +1,66 @@
+// The kernels of one fused node on the GPUs that it runs on.
+#ifndef ONNXFUSE_CUDA_KERNELS_H_
+#define ONNXFUSE_CUDA_KERNELS_H_
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cuda_driver.h"
+#include "cuda_module.h"
+#include "cuda_recipe.h"
+
+namespace onnxfuse::cuda {
+
+// A node or its machine code is not as it should be.
+class InvalidNode : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The kernels in one context, or why there are none.
+struct ContextKernels {
+  CUcontext context = nullptr;
+  int64_t max_blocks = 0;              // of a launch: what keeps every multiprocessor busy
+  std::shared_ptr<const Module> module;
+  std::vector<CUfunction> functions;   // of the recipe's kernels; empty if no code of the node fits the device
+  std::string refusal;                 // then why
+};
+
+// Sets `bytes` to the node's attribute of that name; false if it has none.
+using ReadAttribute = std::function<bool(const std::string& name, std::string* bytes)>;
+
+class NodeKernels {
+ public:
+  // Reads the machine code for each device of this machine.  Throws InvalidNode or DriverError.
+  NodeKernels(const Driver& driver, const Recipe& recipe, const ReadAttribute& read_attribute);
+
+  // The kernels in `context`, loaded on the first call for it; any number of threads may call.  Throws InvalidNode or
+  // DriverError.
+  const ContextKernels& in(CUcontext context);
+
+ private:
+  struct Image {
+    std::string attribute;
+    int major = 0;  // compute capability; 0 for PTX, which is tried last
+    int minor = 0;
+    Code code;
+  };
+
+  std::unique_ptr<ContextKernels> load(CUcontext context) const;
+  void find_functions(ContextKernels* kernels, const std::string& attribute) const;
+  void check_function(const RecipeKernel& kernel, CUfunction function, const std::string& attribute) const;
+
+  const Driver& driver_;
+  const std::vector<RecipeKernel> kernels_;
+  std::vector<Image> images_;  // newest architecture first
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<ContextKernels>> contexts_;
+};
+
+}  // namespace onnxfuse::cuda
+
+#endif  // ONNXFUSE_CUDA_KERNELS_H_

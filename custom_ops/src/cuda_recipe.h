@@ -1,0 +1,48 @@
+// The recipe of a fused node: which kernels its machine code holds, and which tensors each of them takes.
+//
+//   onnxfuse-cuda 1
+//   source <64 hex digits>
+//   kernel <name> vector <V> unroll <U> block <B> index <32|64> access <letters of inputs>:<letters of outputs>
+//   …
+//
+// The kernels are tried in order.  An access letter says how an operand is indexed by i, the number of an element of
+// the iteration space (cuda_access.h).
+#ifndef ONNXFUSE_CUDA_RECIPE_H_
+#define ONNXFUSE_CUDA_RECIPE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace onnxfuse::cuda {
+
+struct RecipeKernel {
+  std::string name;
+  uint32_t vector = 1;  // elements of one load or store
+  uint32_t unroll = 1;  // vectors that a thread has in flight where there are more than threads
+  uint32_t block = 32;  // threads
+  uint32_t index = 64;  // bits of the kernel's indices
+  std::string access;   // a letter for each input, then for each output
+};
+
+struct Recipe {
+  std::string source;  // SHA-256 of the kernels' source text
+  std::vector<RecipeKernel> kernels;
+};
+
+constexpr size_t kMaxRecipeText = size_t{1} << 16;
+constexpr size_t kMaxRecipeKernels = 16;
+constexpr size_t kMaxKernelName = 128;
+
+// Bytes that a launch of any kernel may pass.
+constexpr size_t kMaxParameterBytes = 4096;
+
+// Reads and validates the recipe of a node with this many inputs and outputs.  On failure returns false and sets
+// `error` to one line that names the line of the text; nothing in `text` is trusted.
+bool parse_recipe(std::string_view text, size_t inputs, size_t outputs, Recipe* recipe, std::string* error);
+
+}  // namespace onnxfuse::cuda
+
+#endif  // ONNXFUSE_CUDA_RECIPE_H_

@@ -1,0 +1,135 @@
+#include "program_kernel.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "executor.h"
+#include "ort_call.h"
+
+namespace onnxfuse {
+namespace {
+
+struct ParallelContext {
+  const OrtApi* api;
+  const OrtKernelContext* context;
+};
+
+void parallel_for(void* opaque, void (*function)(void*, size_t), size_t total, void* data) {
+  const auto& parallel = *static_cast<const ParallelContext*>(opaque);
+  check(parallel.api->KernelContext_ParallelFor(parallel.context, function, total, 0, data));
+}
+
+}  // namespace
+
+Scratch::Scratch(size_t bytes) {
+  if (bytes <= sizeof(inline_)) {
+    data_ = inline_;
+  } else {
+    heap_.reset(static_cast<char*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)));
+    if (heap_ == nullptr) throw Error("out of memory for " + std::to_string(bytes) + " bytes of intermediate values");
+    data_ = heap_.get();
+  }
+}
+
+void Scratch::Free::operator()(char* p) const { std::free(p); }
+
+ProgramKernel::ProgramKernel(const OrtApi* api, Program program) : api_(api), program_(std::move(program)) {}
+
+bool ProgramKernel::takes(const std::vector<int>& input_types) const {
+  for (size_t i = 0; i < input_types.size(); ++i) {
+    if (input_types[i] != info(program_.values[i].type).onnx) return false;
+  }
+  return true;
+}
+
+void ProgramKernel::compute(OrtKernelContext* context, const PlanKey& key, std::vector<const void*> inputs,
+                            const OutputMemory& output_memory) {
+  std::shared_ptr<const Plan> plan = find_plan(key);
+  std::vector<void*> outputs(program_.outputs.size());
+  for (size_t o = 0; o < outputs.size(); ++o) outputs[o] = output_memory(o, plan->output_shapes[o]);
+  plan = resolve_aliasing(std::move(plan), inputs, outputs);
+  const auto copies = copy_shared_inputs(*plan, &inputs, outputs);
+  const Scratch scratch(plan->scratch_bytes);
+  ParallelContext parallel{api_, context};
+  run_plan(program_, *plan, {inputs.data(), outputs.data(), scratch.data()}, parallel_for, &parallel);
+}
+
+std::shared_ptr<const Plan> ProgramKernel::find_plan(const PlanKey& key) {
+  if (auto plan = cache_.find(key)) return plan;
+  std::string error;
+  auto plan = make_plan(program_, key, &error);
+  if (plan == nullptr) throw Error(error);
+  cache_.add(plan);
+  return plan;
+}
+
+size_t ProgramKernel::input_bytes(const Plan& plan, size_t i) const {
+  int64_t count = 0;
+  element_count(plan.key.shapes[i], &count);
+  return static_cast<size_t>(count) * storage_size(program_.values[i].type);
+}
+
+size_t ProgramKernel::output_bytes(const Plan& plan, size_t o) const {
+  int64_t count = 0;
+  element_count(plan.output_shapes[o], &count);
+  return static_cast<size_t>(count) * storage_size(program_.values[program_.outputs[o]].type);
+}
+
+bool ProgramKernel::overlap(const Plan& plan, size_t i, const void* input, size_t o, const void* output) const {
+  const auto a = reinterpret_cast<uintptr_t>(input);
+  const auto b = reinterpret_cast<uintptr_t>(output);
+  return a < b + output_bytes(plan, o) && b < a + input_bytes(plan, i);
+}
+
+// Whether tiles can run while output `o` shares the memory of input `i`, element for element: one stage has both, and
+// a tile reads its part of the input in place.
+bool ProgramKernel::shares_in_place(const Plan& plan, size_t i, const void* input, size_t o, const void* output) const {
+  const InputUse& read = plan.inputs[i];
+  const OutputUse& written = plan.outputs[o];
+  return input == output && read.stages == 1 && read.whole && read.stage == written.stage &&
+         storage_size(program_.values[i].type) == storage_size(program_.values[program_.outputs[o]].type);
+}
+
+// The plan for outputs that share memory with inputs, as GetMayInplace allows ORT to arrange.
+std::shared_ptr<const Plan> ProgramKernel::resolve_aliasing(std::shared_ptr<const Plan> plan,
+                                                            const std::vector<const void*>& inputs,
+                                                            const std::vector<void*>& outputs) {
+  while (true) {
+    uint64_t aliased = plan->key.aliased;
+    uint64_t deferred = plan->key.deferred;
+    for (size_t o = 0; o < outputs.size(); ++o) {
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        const InputUse& read = plan->inputs[i];
+        if (read.stages == 0 || !overlap(*plan, i, inputs[i], o, outputs[o])) continue;
+        if (!shares_in_place(*plan, i, inputs[i], o, outputs[o])) continue;
+        aliased |= uint64_t{1} << o;
+        if (plan->outputs[o].first_write < read.last_read) deferred |= uint64_t{1} << o;
+      }
+    }
+    if (aliased == plan->key.aliased && deferred == plan->key.deferred) return plan;
+    plan = find_plan({plan->key.shapes, aliased, deferred});
+  }
+}
+
+// Where sharing is not element for element, the input is copied first.
+std::vector<std::unique_ptr<Scratch>> ProgramKernel::copy_shared_inputs(const Plan& plan,
+                                                                        std::vector<const void*>* inputs,
+                                                                        const std::vector<void*>& outputs) const {
+  std::vector<std::unique_ptr<Scratch>> copies;
+  for (size_t i = 0; i < inputs->size(); ++i) {
+    const void* const input = (*inputs)[i];
+    for (size_t o = 0; o < outputs.size(); ++o) {
+      if (plan.inputs[i].stages == 0 || !overlap(plan, i, input, o, outputs[o])) continue;
+      if (shares_in_place(plan, i, input, o, outputs[o])) continue;
+      copies.push_back(std::make_unique<Scratch>(input_bytes(plan, i)));
+      std::memcpy(copies.back()->data(), input, input_bytes(plan, i));
+      (*inputs)[i] = copies.back()->data();
+      break;
+    }
+  }
+  return copies;
+}
+
+}  // namespace onnxfuse

@@ -1,0 +1,66 @@
+// A Program as it runs on the CPU: its plans, its memory, and the session's threads.
+#ifndef ONNXFUSE_PROGRAM_KERNEL_H_
+#define ONNXFUSE_PROGRAM_KERNEL_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "ort_abi.h"
+#include "plan.h"
+#include "plan_cache.h"
+#include "program.h"
+
+namespace onnxfuse {
+
+// Memory for one run, aligned to a cache line; small ones are on the stack of the caller.
+class Scratch {
+ public:
+  explicit Scratch(size_t bytes);
+  char* data() const { return data_; }
+
+ private:
+  struct Free {
+    void operator()(char* p) const;
+  };
+  alignas(64) char inline_[4096];
+  std::unique_ptr<char, Free> heap_;
+  char* data_;
+};
+
+// Where output `o`, of the given shape, is to be written.
+using OutputMemory = std::function<void*(size_t o, const Shape& shape)>;
+
+class ProgramKernel {
+ public:
+  ProgramKernel(const OrtApi* api, Program program);
+
+  const Program& program() const { return program_; }
+
+  // Whether the inputs' ONNX element types are those of the program.
+  bool takes(const std::vector<int>& input_types) const;
+
+  // Throws Error or OrtFailure.  `inputs` and the outputs are memory of the host and may overlap.
+  void compute(OrtKernelContext* context, const PlanKey& key, std::vector<const void*> inputs,
+               const OutputMemory& output_memory);
+
+ private:
+  std::shared_ptr<const Plan> find_plan(const PlanKey& key);
+  size_t input_bytes(const Plan& plan, size_t i) const;
+  size_t output_bytes(const Plan& plan, size_t o) const;
+  bool overlap(const Plan& plan, size_t i, const void* input, size_t o, const void* output) const;
+  bool shares_in_place(const Plan& plan, size_t i, const void* input, size_t o, const void* output) const;
+  std::shared_ptr<const Plan> resolve_aliasing(std::shared_ptr<const Plan> plan, const std::vector<const void*>& inputs,
+                                               const std::vector<void*>& outputs);
+  std::vector<std::unique_ptr<Scratch>> copy_shared_inputs(const Plan& plan, std::vector<const void*>* inputs,
+                                                           const std::vector<void*>& outputs) const;
+
+  const OrtApi* api_;
+  Program program_;
+  PlanCache<Plan> cache_;
+};
+
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_PROGRAM_KERNEL_H_

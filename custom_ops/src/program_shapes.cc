@@ -1,0 +1,101 @@
+#include "program_shapes.h"
+
+#include <algorithm>
+
+namespace onnxfuse {
+namespace {
+
+class ShapeResolver {
+ public:
+  ShapeResolver(const Program& program, const std::vector<Shape>& inputs) : program_(program), inputs_(inputs) {}
+
+  bool resolve(std::vector<Shape>* shapes, std::string* error) {
+    if (!resolve_region(error)) return false;
+    for (size_t id = 0; id < program_.values.size(); ++id) {
+      const Value& value = program_.values[id];
+      Shape shape;
+      if (value.kind == Value::Kind::Input) {
+        if (!resolve_input(id, &shape, error)) return false;
+      } else if (value.kind == Value::Kind::Instruction) {
+        const int arity = info(value.op).arity;
+        shape = (*shapes)[value.operands[0]];
+        for (int i = 1; i < arity; ++i) {
+          const Shape& other = (*shapes)[value.operands[i]];
+          Shape both;
+          if (!broadcast(shape, other, &both)) {
+            *error = line(value) + info(value.op).name + ": shapes " + to_string(shape) + " and " + to_string(other) +
+                     " do not broadcast";
+            return false;
+          }
+          shape = both;
+        }
+      }
+      int64_t count = 0;
+      if (!element_count(shape, &count)) {
+        *error = line(value) + "shape " + to_string(shape) + " has too many elements";
+        return false;
+      }
+      shapes->push_back(shape);
+    }
+    return true;
+  }
+
+ private:
+  static std::string line(const Value& value) { return "line " + std::to_string(value.line) + ": "; }
+
+  // The region's shape: its rank, and where the broadcast inputs agree on it, each dimension.
+  bool resolve_region(std::string* error) {
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (inputs_[i].rank > kMaxRank) {
+        *error = line(program_.values[i]) + "input " + std::to_string(i) + " has more than 16 dimensions";
+        return false;
+      }
+      if (!program_.values[i].along_axis) region_.rank = std::max(region_.rank, inputs_[i].rank);
+    }
+    for (int d = 0; d < region_.rank; ++d) {
+      int64_t& size = region_.dims[region_.rank - 1 - d];
+      size = 1;
+      for (size_t i = 0; i < inputs_.size(); ++i) {
+        const int64_t own = inputs_[i].from_back(d);
+        if (!program_.values[i].along_axis && own != 1) size = size == 1 || size == own ? own : -1;
+      }
+    }
+    return true;
+  }
+
+  bool resolve_input(size_t id, Shape* shape, std::string* error) const {
+    const Value& value = program_.values[id];
+    const Shape& own = inputs_[id];
+    if (!value.along_axis) {
+      *shape = own;
+      return true;
+    }
+    const int axis = value.axis < 0 ? value.axis + region_.rank : value.axis;
+    const bool fits = own.rank == 1 && axis >= 0 && axis < region_.rank &&
+                      (own.dims[0] == 1 || own.dims[0] == region_.dims[axis]);
+    if (!fits) {
+      *error = line(value) + "input " + std::to_string(id) + " of shape " + to_string(own) + " does not lie along axis " +
+               std::to_string(value.axis) + " of shape " + to_string(region_);
+      return false;
+    }
+    // Other values of the region may have more dimensions than those that the vector meets.
+    shape->rank = value.axis < 0 ? -value.axis : region_.rank;
+    std::fill_n(shape->dims.begin(), shape->rank, 1);
+    shape->dims[value.axis < 0 ? 0 : axis] = own.dims[0];
+    return true;
+  }
+
+  const Program& program_;
+  const std::vector<Shape>& inputs_;
+  Shape region_;
+};
+
+}  // namespace
+
+bool resolve_shapes(const Program& program, const std::vector<Shape>& inputs, std::vector<Shape>* shapes,
+                    std::string* error) {
+  shapes->clear();
+  return ShapeResolver(program, inputs).resolve(shapes, error);
+}
+
+}  // namespace onnxfuse

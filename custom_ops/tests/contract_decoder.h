@@ -1,0 +1,139 @@
+// A launch's parameters as a kernel reads them, written a second time from cuda_parameters.h and cuda_access.h.
+#ifndef ONNXFUSE_TESTS_CONTRACT_DECODER_H_
+#define ONNXFUSE_TESTS_CONTRACT_DECODER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace contract {
+
+struct Reader {
+  const unsigned char* next;
+
+  uint64_t take(size_t bytes) {
+    uint64_t value = 0;
+    std::memcpy(&value, next, bytes);
+    next += bytes;
+    return value;
+  }
+};
+
+// Division as a kernel does it, for both kinds of index.
+struct Divider {
+  uint64_t divisor = 1;
+  uint64_t multiplier = 0;
+  uint64_t shift = 0;
+  bool wide = true;
+
+  Divider() = default;
+  Divider(Reader* reader, bool is_wide) : wide(is_wide) {
+    divisor = reader->take(wide ? 8 : 4);
+    if (wide) return;
+    multiplier = reader->take(4);
+    shift = reader->take(4);
+  }
+  uint64_t divide(uint64_t x) const {
+    if (wide) return x / divisor;
+    const auto high = static_cast<uint32_t>(x * multiplier >> 32);
+    return static_cast<uint32_t>(high + static_cast<uint32_t>(x)) >> shift;
+  }
+  uint64_t modulo(uint64_t x) const { return x - divide(x) * divisor; }
+};
+
+class Decoder {
+ public:
+  // `access`: a letter for each input, then for each output.
+  Decoder(const std::string& access, bool wide, const unsigned char* parameters, size_t bytes) : access_(access) {
+    Reader reader{parameters};
+    operands_.resize(access.size());
+    for (Operand& operand : operands_) operand.address = reader.take(8);
+    count_ = reader.take(wide ? 8 : 4);
+    for (size_t k = 0; k < access.size(); ++k) {
+      if (access[k] == 'o' || access[k] == 'c') operands_[k].inner = Divider(&reader, wide);
+      if (access[k] == 'i' || access[k] == 'c') operands_[k].extent = Divider(&reader, wide);
+    }
+    if (access.find_first_of("gw") != std::string::npos) read_strides(&reader, wide);
+    complete_ = reader.next == parameters + bytes;
+  }
+
+  uint64_t count() const { return count_; }
+  uint64_t address(size_t k) const { return operands_[k].address; }
+
+  // Whether the parameters were read to their end.
+  bool complete() const { return complete_; }
+
+  // The element of operand k that belongs to element i of the space.
+  uint64_t index(size_t k, uint64_t i) const {
+    const Operand& operand = operands_[k];
+    switch (access_[k]) {
+      case 's':
+        return 0;
+      case 'l':
+        return i;
+      case 'i':
+        return operand.extent.modulo(i);
+      case 'o':
+        return operand.inner.divide(i);
+      case 'c':
+        return operand.extent.modulo(operand.inner.divide(i));
+      default: {
+        uint64_t index = 0;
+        for (size_t d = 0; d < dims_.size(); ++d) {
+          index += dims_[d].modulo(i) * operand.steps[d];
+          i = dims_[d].divide(i);
+        }
+        return index;
+      }
+    }
+  }
+
+  // Whether element i writes output k: where the output does not step, only coordinate 0 does.
+  bool writes(size_t k, uint64_t i) const {
+    bool writes = true;
+    for (size_t d = 0; access_[k] == 'w' && d < dims_.size(); ++d) {
+      writes = writes && (operands_[k].steps[d] != 0 || dims_[d].modulo(i) == 0);
+      i = dims_[d].divide(i);
+    }
+    return writes;
+  }
+
+  // Whether a vector of operand k is consecutive elements, not one for all.
+  bool contiguous(size_t k) const {
+    const bool steps = access_[k] == 'g' && !dims_.empty() && operands_[k].steps[0] != 0;
+    return access_[k] == 'l' || access_[k] == 'i' || steps;
+  }
+
+ private:
+  struct Operand {
+    uint64_t address = 0;
+    Divider inner;
+    Divider extent;
+    std::vector<uint64_t> steps;
+  };
+
+  void read_strides(Reader* reader, bool wide) {
+    const uint64_t rank = reader->take(4);
+    reader->take(wide ? 4 : 0);
+    for (size_t d = 0; d < 16; ++d) {
+      const Divider dim(reader, wide);
+      if (d < rank) dims_.push_back(dim);
+    }
+    for (size_t k = 0; k < access_.size(); ++k) {
+      if (access_[k] != 'g' && access_[k] != 'w') continue;
+      for (size_t d = 0; d < 16; ++d) operands_[k].steps.push_back(reader->take(wide ? 8 : 4));
+    }
+  }
+
+  const std::string access_;
+  uint64_t count_ = 0;
+  std::vector<Operand> operands_;
+  std::vector<Divider> dims_;  // from inner to outer
+  bool complete_ = false;
+};
+
+}  // namespace contract
+
+#endif  // ONNXFUSE_TESTS_CONTRACT_DECODER_H_

@@ -1,0 +1,143 @@
+"""Machine code in the model: the attributes of fused nodes that the native library launches kernels from.
+
+A fused node has ``cuda_recipe`` (see ``onnxfuse.cuda.recipe``), ``cuda_sm_90`` and the like with the machine code for
+one architecture each, and ``cuda_ptx`` with PTX of the oldest of them, from which the driver compiles for GPUs to come.
+Each node carries its own; equal code is loaded once.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_graphsurgeon as gs
+
+from onnxfuse.cuda.arch import architecture, number
+from onnxfuse.cuda.compiler import Compiled
+from onnxfuse.cuda.fitting import Fit, Fitter, occupancy
+from onnxfuse.cuda.options import CudaOptions
+from onnxfuse.cuda.recipe import Recipe
+from onnxfuse.cuda.report import CudaReport, KernelReport, KernelUse
+from onnxfuse.graph import Model
+from onnxfuse.program import Program
+from onnxfuse.program.ops import FUSED_OPS
+from onnxfuse.runtime import DOMAIN
+
+RECIPE = "cuda_recipe"
+PTX = "cuda_ptx"
+CODE = "cuda_"
+"""Begins the name of an attribute with machine code; the architecture follows."""
+_CODE = re.compile(r"cuda_sm_[1-9][0-9]{1,2}")
+
+
+@dataclass(frozen=True)
+class FusedNode:
+    """A fused node of a model and its Program."""
+
+    node: gs.Node
+    program: Program
+
+    def fit(self, fitter: Fitter) -> Fit:
+        """The source for the shapes that are known of its inputs."""
+        return fitter.fit(self.program, [tensor.shape for tensor in self.node.inputs])
+
+
+def fused_nodes(model: Model) -> Iterator[FusedNode]:
+    """The fused nodes of every graph of the model.  Raises ProgramError for a Program that does not validate."""
+    for graph in model.graphs():
+        for node in graph.nodes:
+            if node.domain == DOMAIN and node.op in FUSED_OPS:
+                yield FusedNode(node, Program.parse(text_attribute(node, "program")))
+
+
+def text_attribute(node: gs.Node, name: str) -> str:
+    """A string attribute of a node; empty if it has none."""
+    value = node.attrs.get(name, "")
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def embed(model: Model, fitter: Fitter, options: CudaOptions) -> CudaReport:
+    """Give every fused node of the model the recipe of its kernels and, unless ``options`` say no, their code.
+
+    What a node had of both is replaced.  Raises CompileError, or OnnxfuseError if there is no compiler.
+    """
+    nodes = list(fused_nodes(model))
+    fits = [node.fit(fitter) for node in nodes]
+    sources = {fit.source.sha256: fit.source for fit in fits}
+    report = CudaReport(architectures=options.architectures, embedded=options.embed)
+    code: dict[tuple[str, str], Compiled] = {}
+    if options.embed and nodes:
+        texts = [source.text for source in sources.values()]
+        code = options.compiler.compile(texts, options.architectures, fitter.options)
+        report.compiler = options.compiler.version
+    for node, fit in zip(nodes, fits, strict=True):
+        attributes = _attributes(fit, options.architectures, code)
+        _set(model, node.node, attributes)
+        report.kernels[node.node.name] = _describe(fit, options.architectures, code, attributes)
+    report.compiled, report.from_cache = options.compiler.compiled, options.compiler.found
+    if options.keep_source is not None:
+        _keep(options.keep_source, [(source.sha256, source.text) for source in sources.values()])
+    return report
+
+
+def _attributes(
+    fit: Fit, architectures: tuple[str, ...], code: dict[tuple[str, str], Compiled]
+) -> dict[str, str | bytes]:
+    attributes: dict[str, str | bytes] = {RECIPE: str(Recipe.of(fit.source))}
+    digest = fit.source.sha256
+    if code:
+        attributes |= {CODE + name: code[digest, name].cubin for name in architectures}
+        attributes[PTX] = code[digest, min(architectures, key=number)].ptx
+    return attributes
+
+
+def _set(model: Model, node: gs.Node, attributes: dict[str, str | bytes]) -> None:
+    for name in [name for name in node.attrs if is_cuda(name)]:
+        del node.attrs[name]
+    node.attrs.update(attributes)
+    function = model.functions.get((DOMAIN, node.op, getattr(node, "overload", "")))
+    if function is not None:
+        function.attribute.extend(name for name in attributes if name not in function.attribute)
+
+
+def is_cuda(attribute: str) -> bool:
+    """Whether an attribute of a fused node is one of those above."""
+    return attribute in (RECIPE, PTX) or architecture_of(attribute) is not None
+
+
+def architecture_of(attribute: str) -> str | None:
+    """``sm_90`` for ``cuda_sm_90``; None for an attribute without machine code."""
+    return attribute.removeprefix(CODE) if _CODE.fullmatch(attribute) else None
+
+
+def _describe(
+    fit: Fit,
+    architectures: tuple[str, ...],
+    code: dict[tuple[str, str], Compiled],
+    attributes: dict[str, str | bytes],
+) -> KernelReport:
+    main = fit.source.kernels[0]
+    uses = {}
+    for name in architectures if code else ():
+        found = code[fit.source.sha256, name].resources.get(main.name)
+        if found is not None:
+            share = occupancy(architecture(name), found, fit.source)
+            uses[name] = KernelUse(found.registers, found.spills, share)
+    return KernelReport(
+        source=fit.source.sha256,
+        access=str(fit.access),
+        vector=main.vector,
+        unroll=main.unroll,
+        block=main.block,
+        choice=fit.choice.value,
+        kernels=len(fit.source.kernels),
+        code_bytes=sum(len(value) for name, value in attributes.items() if name != RECIPE),
+        uses=uses,
+    )
+
+
+def _keep(folder: Path, sources: Iterable[tuple[str, str]]) -> None:
+    """One file for each source, named by the hash that the recipes have."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for digest, text in sources:
+        (folder / f"{digest[:16]}.cu").write_text(text, encoding="utf-8")

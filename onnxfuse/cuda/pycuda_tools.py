@@ -1,0 +1,93 @@
+"""What PyCUDA is used for besides compiling: the GPU of this machine, its memory, and times of kernels."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from onnxfuse.cuda.kernel import Kernel
+from onnxfuse.cuda.resources import Resources
+from onnxfuse.errors import OnnxfuseError
+
+_WARM_UP = 3
+_ROUNDS = 7
+_SECONDS_A_ROUND = 0.002
+_MOST_LAUNCHES = 1000
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU whose primary context is current; ``driver`` is the module ``pycuda.driver``."""
+
+    name: str
+    architecture: str
+    multiprocessors: int
+    driver: Any
+
+    def allocate(self, size: int) -> Any:
+        """``size`` bytes of device memory, one at least, freed with the object; ``int`` of it is the address."""
+        return self.driver.mem_alloc(max(size, 1))
+
+
+@contextmanager
+def open_gpu(index: int = 0) -> Iterator[Gpu]:
+    """The GPU number ``index``, its primary context made current.  Raises OnnxfuseError without PyCUDA or a GPU."""
+    try:
+        import pycuda.driver as driver
+    except ImportError as error:
+        raise OnnxfuseError(f"PyCUDA cannot be used: {error}; take 'pip install onnxfuse[cuda]'") from error
+    try:
+        driver.init()
+        if driver.Device.count() <= index:
+            raise OnnxfuseError("there is no CUDA GPU here")
+        device = driver.Device(index)
+        context = device.retain_primary_context()
+    except driver.Error as error:
+        raise OnnxfuseError(f"the GPU cannot be used: {error}") from error
+    major, minor = device.compute_capability()
+    count = device.get_attribute(driver.device_attribute.MULTIPROCESSOR_COUNT)
+    gpu = Gpu(device.name(), f"sm_{major}{minor}", count, driver)
+    context.push()
+    try:
+        yield gpu
+    finally:
+        context.pop()
+
+
+def seconds(gpu: Gpu, run: Callable[[], None]) -> float:
+    """The time on the GPU of what ``run`` enqueues: the median of several rounds of many runs each."""
+    for _ in range(_WARM_UP):
+        run()
+    once = _round(gpu, run, 1)
+    count = max(1, min(_MOST_LAUNCHES, int(_SECONDS_A_ROUND / max(once, 1e-7))))
+    return median(_round(gpu, run, count) / count for _ in range(_ROUNDS))
+
+
+def _round(gpu: Gpu, run: Callable[[], None], count: int) -> float:
+    start, end = gpu.driver.Event(), gpu.driver.Event()
+    start.record()
+    for _ in range(count):
+        run()
+    end.record()
+    end.synchronize()
+    return float(start.time_till(end)) / 1000
+
+
+def copy_bandwidth(gpu: Gpu, size: int) -> float:
+    """Bytes a second that a copy within device memory moves, both ways counted, for buffers of ``size`` bytes."""
+    source, target = gpu.allocate(size), gpu.allocate(size)
+    return 2 * size / seconds(gpu, lambda: gpu.driver.memcpy_dtod_async(target, source, size, None))
+
+
+def resources(function: Any) -> Resources:
+    """What the driver says of a loaded kernel; it counts local memory as one, here as the stack."""
+    return Resources(function.num_regs, stack=function.local_size_bytes, shared=function.shared_size_bytes)
+
+
+def occupancy(function: Any, kernel: Kernel) -> float:
+    """The share of a multiprocessor's threads that run at once, as ``pycuda.tools`` works it out."""
+    from pycuda.tools import DeviceData, OccupancyRecord
+
+    record = OccupancyRecord(DeviceData(), kernel.block, function.shared_size_bytes, function.num_regs)
+    return float(record.occupancy)

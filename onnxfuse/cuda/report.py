@@ -1,0 +1,96 @@
+"""What the report says of CUDA kernels: their sizes, what the compiler says of them, and times if they were taken."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+
+@dataclass(frozen=True)
+class KernelUse:
+    """The main kernel of a node on one architecture; ``occupancy`` is the share of threads that run at once, 0 to 1."""
+
+    registers: int
+    spill_bytes: int
+    occupancy: float
+
+
+@dataclass(frozen=True)
+class KernelTimes:
+    """Measured on the GPU of this machine, for the shapes given: microseconds, and bytes moved over those of a copy."""
+
+    microseconds: float
+    share_of_copy: float
+    elements: int
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """The kernels of one fused node.
+
+    ``source`` is the sha256 of the CUDA source, ``access`` the letters of its main kernel, which takes groups of
+    ``vector`` elements, ``unroll`` of them at a time, in blocks of ``block`` threads; ``choice`` says who chose these.
+    ``uses`` is by architecture, ``code_bytes`` the size of all that the node carries.
+    """
+
+    source: str
+    access: str
+    vector: int
+    unroll: int
+    block: int
+    choice: str
+    kernels: int
+    code_bytes: int = 0
+    uses: Mapping[str, KernelUse] = field(default_factory=dict)
+    times: KernelTimes | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """The fields as JSON takes them."""
+        return asdict(self)
+
+
+@dataclass
+class CudaReport:
+    """What holds for all kernels of a model.
+
+    ``compiler`` is empty if nothing was compiled; ``embedded`` says whether the model carries machine code.
+    """
+
+    compiler: str = ""
+    architectures: tuple[str, ...] = ()
+    embedded: bool = True
+    compiled: int = 0
+    from_cache: int = 0
+    kernels: dict[str, KernelReport] = field(default_factory=dict)
+    """By the name of the fused node."""
+
+    def describe(self) -> str:
+        """Two or three sentences: what was compiled for which GPUs, the worst of what the compiler says, who chose."""
+        if not self.kernels:
+            return ""
+        sources, nodes = len({kernel.source for kernel in self.kernels.values()}), len(self.kernels)
+        text = f"{sources} CUDA source{'s' * (sources != 1)} for {nodes} node{'s' * (nodes != 1)}"
+        if self.compiler:
+            text += f", for {', '.join(self.architectures)} by {self.compiler}"
+        text += "." if self.embedded else "; the model carries no machine code."
+        uses = [use for kernel in self.kernels.values() for use in kernel.uses.values()]
+        if uses:
+            spills = max(use.spill_bytes for use in uses)
+            text += (
+                f" Up to {max(use.registers for use in uses)} registers, "
+                f"{f'spills up to {spills} bytes' if spills else 'no spills'}, "
+                f"occupancy {100 * min(use.occupancy for use in uses):.0f} % at least."
+            )
+        chosen: dict[str, int] = {}
+        for kernel in self.kernels.values():
+            chosen[kernel.choice] = chosen.get(kernel.choice, 0) + 1
+        return f"{text} Sizes: " + ", ".join(f"{count} {choice}" for choice, count in chosen.items()) + "."
+
+    def to_json(self) -> dict[str, object]:
+        """The fields as JSON takes them, but for the kernels, which are with their fused nodes."""
+        return {
+            "compiler": self.compiler,
+            "architectures": list(self.architectures),
+            "embedded": self.embedded,
+            "compiled": self.compiled,
+            "from_cache": self.from_cache,
+            "summary": self.describe(),
+        }

@@ -1,0 +1,135 @@
+"""Models in ONNX Runtime's CUDA provider, as they are and optimized: time of a run, and kernels launched."""
+
+import json
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gpu_sessions import BoundSession
+
+import onnxfuse
+
+BATCHES = (1, 16)
+SETTINGS: tuple[Mapping[str, str], ...] = ({}, {"prefer_nhwc": "1"})
+"""What ONNX Runtime's documentation recommends to try; the faster one counts, for both models."""
+
+
+@dataclass
+class ModelTimes:
+    """One model at one batch size.  ``seconds`` by what ran: ``ort`` or ``onnxfuse``, with ``, graph`` or without."""
+
+    model: str
+    batch: int
+    shapes: dict[str, list[int]]
+    seconds: dict[str, float] = field(default_factory=dict)
+    launches: dict[str, int] = field(default_factory=dict)
+    elementwise: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+    def ratio(self, graph: bool) -> float | None:
+        """ONNX Runtime's time over ours."""
+        suffix = ", graph" if graph else ""
+        ours, theirs = self.seconds.get("onnxfuse" + suffix), self.seconds.get("ort" + suffix)
+        return theirs / ours if ours and theirs else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON takes them."""
+        return asdict(self)
+
+
+def with_batch(feeds: Mapping[str, np.ndarray], batch: int) -> dict[str, np.ndarray]:
+    """The inputs repeated along their first dimension, if that is 1 for all of them."""
+    if batch > 1 and any(array.ndim == 0 or array.shape[0] != 1 for array in feeds.values()):
+        raise ValueError("its inputs have no batch dimension of 1")
+    return {name: np.concatenate([array] * batch) if batch > 1 else array for name, array in feeds.items()}
+
+
+def measure_model(path: Path, feeds: Mapping[str, np.ndarray], batch: int, on_gpu: bool = True) -> ModelTimes:
+    """Times of the model and of the optimized one, and what they launch."""
+    found = ModelTimes(path.stem, batch, {})
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            values = with_batch(feeds, batch)
+            found.shapes = {name: list(array.shape) for name, array in values.items()}
+            optimized = Path(folder) / "optimized.onnx"
+            found.elementwise = _optimize(path, optimized)
+        except Exception as error:  # whatever it is, the next model may do
+            found.errors["onnxfuse"] = _line(error)
+            return found
+        for name, model, library in (("ort", path, False), ("onnxfuse", optimized, True)):
+            for graph in (False, True):
+                label = name + (", graph" if graph else "")
+                best = _best(str(model), values, library, graph, on_gpu, found.errors, label)
+                if best is not None:
+                    found.seconds[label] = best
+            try:
+                found.launches[name] = launches(str(model), values, library, on_gpu, Path(folder) / f"{name}-profile")
+            except Exception as error:
+                found.errors[f"{name}, launches"] = _line(error)
+    return found
+
+
+def _optimize(path: Path, optimized: Path) -> dict[str, int]:
+    """Nodes of the fused regions, before and after."""
+    report = onnxfuse.optimize(path, "cuda", check=False, output=optimized).report
+    return {
+        "ort": sum(region.before.launches for region in report.fused if region.before is not None),
+        "onnxfuse": len(report.fused),
+    }
+
+
+def _best(
+    model: str,
+    values: Mapping[str, np.ndarray],
+    library: bool,
+    graph: bool,
+    on_gpu: bool,
+    errors: dict[str, str],
+    label: str,
+) -> float | None:
+    times = []
+    for settings in SETTINGS if on_gpu else SETTINGS[:1]:
+        try:
+            session = BoundSession(model, values, library=library, graph=graph, on_gpu=on_gpu, settings=settings)
+            times.append(session.seconds())
+        except Exception as error:
+            errors[label + "".join(f", {name}={value}" for name, value in settings.items())] = _line(error)
+    return min(times, default=None)
+
+
+def launches(model: str, values: Mapping[str, np.ndarray], library: bool, on_gpu: bool, prefix: Path) -> int:
+    """Nodes that a run executes, as ONNX Runtime's profile counts them."""
+    session = BoundSession(model, values, library=library, on_gpu=on_gpu, profile=str(prefix))
+    session.run()
+    session.run()
+    events = json.loads(Path(session.session.end_profiling()).read_text(encoding="utf-8"))
+    counted = Counter(
+        event["name"] for event in events if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
+    )
+    return sum(counted.values()) // 2
+
+
+def measure_all(
+    models: Sequence[tuple[Path, Mapping[str, np.ndarray]]],
+    deadline: float,
+    progress: Callable[[str], None],
+    on_gpu: bool = True,
+) -> list[ModelTimes]:
+    """Every model at every batch size, until the deadline (of ``time.monotonic``)."""
+    found: list[ModelTimes] = []
+    for batch in BATCHES:
+        for path, feeds in models:
+            if time.monotonic() > deadline:
+                return found
+            progress(f"models: {path.stem}, batch {batch}")
+            found.append(measure_model(path, feeds, batch, on_gpu))
+    return found
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

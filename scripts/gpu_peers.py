@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""Times the chains of gpu_chains.py in another system: ``gpu_peers.py torch|jax|cupy``, run by gpu_suite.py.
+
+Reads jobs from standard input, one JSON object a line (chain, dtype, megabytes), and writes one line for each: the job
+with ``seconds``, or with ``error``.  A system is timed as it is meant to be called, compiled or fused once beforehand;
+PyTorch's calls are captured in a CUDA graph where that works, so that its launches cost what ours cost there.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+from gpu_chains import CHAINS, ArrayOps, Chain, full_shape, make_inputs
+
+_ROUNDS = 5
+_CALLS_IN_A_GRAPH = 20
+Prepare = Callable[[Chain, Sequence[np.ndarray], str], tuple[Callable[[], Any], Callable[[], Any], int]]
+"""Gives a call to time, what waits for it, and the number of chains that the call computes."""
+
+
+def prepare_torch(chain: Chain, arrays: Sequence[np.ndarray], dtype: str) -> tuple[Any, Any, int]:
+    """torch.compile, its kernel replayed from a CUDA graph."""
+    import torch
+
+    kind = getattr(torch, dtype)
+    special = {
+        "relu": torch.relu,
+        "clip": torch.clamp,
+        "sigmoid": torch.sigmoid,
+        "erf": torch.erf,
+        "cast": lambda a: a.to(kind),
+    }
+    ops = ArrayOps(torch, kind, special)
+    inputs = [torch.from_numpy(array).cuda() for array in arrays]
+    compiled = torch.compile(lambda *values: chain.build(ops, *values), dynamic=False)
+    compiled(*inputs)
+    torch.cuda.synchronize()
+    try:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(_CALLS_IN_A_GRAPH):
+                compiled(*inputs)
+        return graph.replay, torch.cuda.synchronize, _CALLS_IN_A_GRAPH
+    except RuntimeError:
+        return lambda: compiled(*inputs), torch.cuda.synchronize, 1
+
+
+def prepare_jax(chain: Chain, arrays: Sequence[np.ndarray], dtype: str) -> tuple[Any, Any, int]:
+    """jax.jit; the time of a call from Python is in it."""
+    import jax
+    import jax.numpy as jnp
+
+    ops = ArrayOps(jnp, jnp.dtype(dtype), {"erf": jax.lax.erf, "sigmoid": jax.nn.sigmoid, "relu": jax.nn.relu})
+    inputs = [jnp.asarray(array) for array in arrays]
+    compiled = jax.jit(lambda *values: chain.build(ops, *values))
+    last: list[Any] = [compiled(*inputs)]
+
+    def call() -> None:
+        last[0] = compiled(*inputs)
+
+    return call, lambda: jax.block_until_ready(last[0]), 1
+
+
+def prepare_cupy(chain: Chain, arrays: Sequence[np.ndarray], dtype: str) -> tuple[Any, Any, int]:
+    """cupy.fuse; the time of a call from Python is in it."""
+    import cupy
+    from cupyx.scipy.special import erf
+
+    ops = ArrayOps(cupy, np.dtype(dtype), {"erf": erf})
+    inputs = [cupy.asarray(array) for array in arrays]
+    fused = cupy.fuse(lambda *values: chain.build(ops, *values))
+    return lambda: fused(*inputs), cupy.cuda.get_current_stream().synchronize, 1
+
+
+SYSTEMS: dict[str, Prepare] = {"torch": prepare_torch, "jax": prepare_jax, "cupy": prepare_cupy}
+
+
+def measure(system: str, job: dict[str, Any]) -> dict[str, Any]:
+    """The job with its time or its error."""
+    try:
+        chain = next(chain for chain in CHAINS if chain.name == job["chain"])
+        arrays = make_inputs(chain, full_shape(job["megabytes"], job["dtype"]), job["dtype"])
+        call, wait, chains = SYSTEMS[system](chain, arrays, job["dtype"])
+        return {**job, "seconds": _seconds(call, wait) / chains}
+    except Exception as error:  # one job that fails, in whatever way, leaves the others
+        return {**job, "error": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
+
+
+def _seconds(call: Callable[[], Any], wait: Callable[[], Any]) -> float:
+    def a_round(count: int) -> float:
+        wait()
+        started = time.perf_counter()
+        for _ in range(count):
+            call()
+        wait()
+        return time.perf_counter() - started
+
+    for _ in range(3):
+        call()
+    count = max(1, min(1000, int(0.02 / max(a_round(1), 1e-6))))
+    return median(a_round(count) / count for _ in range(_ROUNDS))
+
+
+def main() -> int:
+    """Answers jobs until there are no more."""
+    for line in sys.stdin:
+        print(json.dumps(measure(sys.argv[1], json.loads(line))), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

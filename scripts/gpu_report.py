@@ -1,0 +1,304 @@
+"""The results of gpu_suite.py as JSON, as Markdown with targets, and as plots (SVG)."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from gpu_chains import TEN_OPS
+from gpu_kernels import PEERS, Measured
+from gpu_models import ModelTimes
+from gpu_parity import Verdict
+
+LARGE = 64
+"""10^6 bytes from which a chain has to come near a copy."""
+_NOT_MEASURED = "not measured"
+DRY_RUN = "dry run"
+"""In the description of the machine: nothing ran on a GPU."""
+
+
+@dataclass
+class Results:
+    """Everything that was measured, and what went wrong; ``machine`` says where."""
+
+    machine: dict[str, str] = field(default_factory=dict)
+    parity: list[Verdict] = field(default_factory=list)
+    sanitizer: str = ""
+    kernels: list[Measured] = field(default_factory=list)
+    models: list[ModelTimes] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def is_dry_run(self) -> bool:
+        """Whether nothing ran on a GPU."""
+        return DRY_RUN in self.machine
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON takes them, and the targets."""
+        return {
+            "machine": self.machine,
+            "seconds": round(self.seconds, 1),
+            "targets": [vars(target) for target in targets(self)],
+            "parity": [vars(verdict) for verdict in self.parity],
+            "sanitizer": self.sanitizer,
+            "kernels": [job.to_json() for job in self.kernels],
+            "models": [model.to_json() for model in self.models],
+            "errors": self.errors,
+        }
+
+
+@dataclass(frozen=True)
+class Target:
+    """One line of the table of targets: the worst that was measured, None if nothing was, against what it has to be."""
+
+    name: str
+    wanted: str
+    measured: float | None
+    met: bool | None
+    where: str = ""
+
+
+def targets(results: Results) -> list[Target]:
+    """The targets for an H100 or H200."""
+    found = [
+        _target("share of copy bandwidth, 64 MB and up, every chain", 0.92, _shares(results)),
+        _target("against torch.compile, every chain and size", 1.0, _ratios(results, "torch")),
+        _target("against XLA, every chain and size", 1.0, _ratios(results, "jax")),
+        _target("against ORT unfused, 10-op chain, 64 MB", 5.0, _ten_ops(results)),
+        _target("PP-OCR models, batch 1, against ORT CUDA", 1.5, _models([m for m in results.models if _is_ocr(m)])),
+        _target("any zoo model against ORT CUDA", 0.98, _models(results.models)),
+    ]
+    shares = [
+        (m.elementwise["onnxfuse"] / m.elementwise["ort"], m.model) for m in results.models if m.elementwise.get("ort")
+    ]
+    worst = max(shares, default=None)
+    found.append(
+        Target(
+            "launches in fused parts of a model, share of the original's",
+            "≤ 0.33",
+            worst[0] if worst else None,
+            worst[0] <= 1 / 3 if worst else None,
+            worst[1] if worst else "",
+        )
+    )
+    compared = [] if results.is_dry_run else results.parity
+    failed = [verdict for verdict in compared if not verdict.ok]
+    found.append(
+        Target(
+            "parity, comparisons that fail",
+            "0",
+            float(len(failed)) if compared else None,
+            not failed if compared else None,
+            failed[0].name if failed else "",
+        )
+    )
+    return found
+
+
+def _target(name: str, least: float, values: Iterable[tuple[float, str]]) -> Target:
+    worst = min(values, default=None)
+    if worst is None:
+        return Target(name, f"≥ {least}", None, None)
+    return Target(name, f"≥ {least}", worst[0], worst[0] >= least, worst[1])
+
+
+def _shares(results: Results) -> list[tuple[float, str]]:
+    large = [job for job in results.kernels if job.megabytes >= LARGE]
+    return [(share, _name(job)) for job in large if (share := job.ratio("copy")) is not None]
+
+
+def _ratios(results: Results, system: str) -> list[tuple[float, str]]:
+    return [(ratio, _name(job)) for job in results.kernels if (ratio := job.ratio(system)) is not None]
+
+
+def _ten_ops(results: Results) -> list[tuple[float, str]]:
+    chosen = [job for job in results.kernels if job.chain == TEN_OPS and job.megabytes == LARGE]
+    return [(ratio, _name(job)) for job in chosen if (ratio := job.ratio("ort", "onnxfuse")) is not None]
+
+
+def _models(models: Iterable[ModelTimes]) -> list[tuple[float, str]]:
+    return [
+        (ratio, f"{model.model}, batch {model.batch}{', CUDA graph' if graph else ''}")
+        for model in models
+        for graph in (False, True)
+        if (ratio := model.ratio(graph)) is not None
+    ]
+
+
+def _is_ocr(model: ModelTimes) -> bool:
+    return model.model.startswith("ch_") and model.batch == 1
+
+
+def _name(job: Measured) -> str:
+    return f"{job.chain}, {job.dtype}, {job.megabytes:g} MB"
+
+
+def write(results: Results, folder: Path) -> None:
+    """Write results.json, results.md and the plots into ``folder``, which is made if need be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(results.to_json(), indent=1)
+    (folder / "results.json").write_text(text + "\n", encoding="utf-8")
+    plots = {
+        "bandwidth.svg": _bandwidth_plot(results),
+        "models.svg": _models_plot(results),
+    }
+    for name, plot in plots.items():
+        if plot:
+            (folder / name).write_text(plot, encoding="utf-8")
+    shown = [name for name, plot in plots.items() if plot]
+    (folder / "results.md").write_text(markdown(results, shown), encoding="utf-8")
+
+
+def markdown(results: Results, plots: Sequence[str] = ()) -> str:
+    """The tables."""
+    machine = ", ".join(f"{name} {value}" for name, value in results.machine.items())
+    parts = [
+        "# CUDA: measured by scripts/gpu_suite.py",
+        f"{machine or 'no machine'}; {results.seconds:.0f} s.",
+        "## Targets",
+        _table(
+            ("on an H100 or H200", "wanted", "worst measured", "", "where"),
+            [
+                (
+                    target.name,
+                    target.wanted,
+                    _NOT_MEASURED if target.measured is None else f"{target.measured:.3g}",
+                    "" if target.met is None else ("met" if target.met else "**missed**"),
+                    target.where,
+                )
+                for target in targets(results)
+            ],
+        ),
+        *(f"![{name}]({name})" for name in plots),
+    ]
+    if results.parity:
+        parts += ["## Parity", _parity(results)]
+    if results.sanitizer:
+        parts.append(f"compute-sanitizer: {results.sanitizer}")
+    if any(job.seconds for job in results.kernels):
+        parts += [
+            "## Chains",
+            "Times in µs; share: the bytes of inputs and outputs over those that a copy moves in that time; the other "
+            "columns are times over that of our kernel, and ORT's over ours in ONNX Runtime.",
+            _kernels(results),
+        ]
+    if results.models:
+        parts += ["## Models", "Times in ms, ratios are ORT's over ours.", _model_table(results)]
+    problems = [*results.errors, *_problems(results)]
+    if problems:
+        parts += ["## Problems", "\n".join(f"- {_cell(problem)}" for problem in problems)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _parity(results: Results) -> str:
+    kinds = dict.fromkeys(verdict.kind for verdict in results.parity)
+    rows = []
+    for kind in kinds:
+        own = [verdict for verdict in results.parity if verdict.kind == kind]
+        failed = [verdict for verdict in own if not verdict.ok]
+        example = f"{failed[0].name}: {failed[0].detail}" if failed else ""
+        rows.append((kind, str(len(own)), str(len(failed)), example))
+    return _table(("what", "compared", "failed", "for example"), rows)
+
+
+def _kernels(results: Results) -> str:
+    rows = []
+    for job in results.kernels:
+        if not job.seconds:
+            continue
+        ratios = [_ratio(job.ratio(system)) for system in PEERS]
+        kernel, share = job.seconds.get("kernel"), job.ratio("copy")
+        rows.append(
+            (
+                job.chain,
+                job.dtype,
+                f"{job.megabytes:g}",
+                "" if kernel is None else f"{1e6 * kernel:.1f}",
+                "" if share is None else f"{100 * share:.0f} %",
+                *ratios,
+                _ratio(job.ratio("ort", "onnxfuse")),
+            )
+        )
+    return _table(("chain", "type", "MB", "kernel", "share", *PEERS, "ORT / ours"), rows)
+
+
+def _model_table(results: Results) -> str:
+    rows = []
+    for model in results.models:
+        times = [model.seconds.get(label) for label in ("ort", "onnxfuse", "ort, graph", "onnxfuse, graph")]
+        rows.append(
+            (
+                model.model,
+                str(model.batch),
+                *("" if value is None else f"{1e3 * value:.3f}" for value in times),
+                _ratio(model.ratio(False)),
+                _ratio(model.ratio(True)),
+                " → ".join(str(model.launches[name]) for name in ("ort", "onnxfuse") if name in model.launches),
+                " → ".join(str(model.elementwise[name]) for name in ("ort", "onnxfuse") if name in model.elementwise),
+            )
+        )
+    columns = ("model", "batch", "ORT", "ours", "ORT, graph", "ours, graph", "ratio", "ratio, graph")
+    return _table((*columns, "launches", "in fused parts"), rows)
+
+
+def _problems(results: Results) -> list[str]:
+    found = [f"{_name(job)}, {system}: {error}" for job in results.kernels for system, error in job.errors.items()]
+    for model in results.models:
+        found += [f"{model.model}, batch {model.batch}, {what}: {error}" for what, error in model.errors.items()]
+    return list(dict.fromkeys(found))
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *([_cell(cell) for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+# ------------------------------------------------------------------------------------------------ plots
+
+_WIDTH, _LABEL, _BAR, _GAP = 900, 330, 14, 8
+_FONT = 'font-family="sans-serif" font-size="12"'
+
+
+def _bandwidth_plot(results: Results) -> str:
+    bars = [(_name(job), share) for job in results.kernels if (share := job.ratio("copy")) is not None]
+    return _bars("Share of the copy's bandwidth", bars, 0.92)
+
+
+def _models_plot(results: Results) -> str:
+    return _bars("ONNX Runtime's time over ours", [(name, ratio) for ratio, name in _models(results.models)], 1.0)
+
+
+def _bars(title: str, bars: Sequence[tuple[str, float]], line: float) -> str:
+    """Horizontal bars and a line to reach; empty without bars."""
+    if not bars:
+        return ""
+    most = max(line, *(value for _, value in bars)) * 1.08
+    scale = (_WIDTH - _LABEL - 60) / most
+    height = 40 + len(bars) * (_BAR + _GAP)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" {_FONT}>',
+        f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
+        f'<text x="8" y="20" font-size="15">{escape(title)}</text>',
+    ]
+    for index, (name, value) in enumerate(bars):
+        y = 34 + index * (_BAR + _GAP)
+        color = "#2f6fde" if value >= line else "#b3261e"
+        parts += [
+            f'<text x="{_LABEL - 8}" y="{y + 11}" text-anchor="end">{escape(name)}</text>',
+            f'<rect x="{_LABEL}" y="{y}" width="{max(value * scale, 1):.1f}" height="{_BAR}" fill="{color}"/>',
+            f'<text x="{_LABEL + value * scale + 5:.1f}" y="{y + 11}">{value:.2f}</text>',
+        ]
+    x = _LABEL + line * scale
+    parts.append(f'<line x1="{x:.1f}" y1="28" x2="{x:.1f}" y2="{height - 4}" stroke="#1c1e21" stroke-dasharray="4 3"/>')
+    return "\n".join([*parts, "</svg>"]) + "\n"

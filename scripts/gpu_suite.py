@@ -1,0 +1,210 @@
+#!/usr/bin/env python3
+"""Everything that only a GPU can prove, in one command and under 8 minutes: ``gpu_suite.py --out DIR``.
+
+1. Parity: the op matrix, random Programs and the models of --models on ONNX Runtime's CUDA provider, with and without
+   CUDA graphs, and once under compute-sanitizer.
+2. Kernels: ten chains of 1 to 512 MB, float32 and float16, as a share of a copy's bandwidth, against ONNX Runtime
+   unfused, and against torch.compile, JAX and CuPy where they are installed.
+3. Models: ONNX Runtime's CUDA provider in its best setting against ours, batch 1 and 16, with and without CUDA graphs.
+
+Writes results.json, results.md and plots.  Each part has its share of the time; what fails is written down and the rest
+goes on.  Exit status 0 if all that was measured meets its target, 1 if not, 2 if nothing can be measured.  With
+--dry-run nothing needs a GPU: programs and models run on the CPU, chains are only built and optimized, and no number of
+the table is measured.
+"""
+
+import argparse
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import gpu_kernels
+import gpu_models
+import gpu_parity
+import numpy as np
+from gpu_chains import CHAINS
+from gpu_report import DRY_RUN, Results, targets, write
+
+from onnxfuse.dtypes import DTYPES
+from onnxfuse.errors import OnnxfuseError
+from onnxfuse.runtime import why_no_cuda
+from onnxfuse.zoo import cache, make_inputs, read_manifest
+
+PARTS = ("parity", "kernels", "models")
+SHARES = {"parity": 0.3, "kernels": 0.45, "models": 0.25}
+"""Of the whole time, for each part; what one leaves over the next one gets."""
+PACKAGES = ("onnxruntime-gpu", "onnxruntime", "pycuda", "torch", "jax", "cupy-cuda13x", "cupy-cuda12x", "onnxfuse")
+SANITIZED = ("f32", "f16")
+Models = list[tuple[Path, Mapping[str, np.ndarray]]]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the suite."""
+    options = _parser().parse_args(arguments)
+    if options.sanitized:
+        return _sanitized_child()
+    if not options.dry_run and (reason := why_no_cuda()):
+        print(f"gpu_suite.py: error: {reason}", file=sys.stderr)
+        return 2
+    results = Results(machine=_machine(options.dry_run))
+    started = time.monotonic()
+    on_gpu = not options.dry_run
+    try:
+        models = find_models(options.models, options.model)
+    except OnnxfuseError as error:
+        models = []
+        results.errors.append(f"models: {error}")
+    share = 0.0
+    for part in PARTS:
+        share += SHARES[part]
+        if part not in options.only.split(","):
+            continue
+        deadline = started + share * options.seconds
+        _guard(results, part, lambda part=part, deadline=deadline: _RUN[part](results, models, deadline, on_gpu))  # type: ignore[misc]
+        results.seconds = time.monotonic() - started
+        write(results, options.out)  # after each part, so that an end by force leaves what there is
+    print(f"{options.out / 'results.md'}: {results.seconds:.0f} s")
+    missed = [target for target in targets(results) if target.met is False]
+    for target in missed:
+        print(f"missed: {target.name}: {target.measured:.3g}, wanted {target.wanted} ({target.where})")
+    return 1 if missed or results.errors else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("gpu-results"), metavar="DIR", help="where results go")
+    parser.add_argument("--models", type=Path, metavar="DIR", help="models of the zoo (default: those in its cache)")
+    parser.add_argument("--model", default="*", metavar="GLOB", help="which of them (default: all)")
+    parser.add_argument("--only", default=",".join(PARTS), metavar="A,B", help=f"parts: {', '.join(PARTS)}")
+    parser.add_argument("--seconds", type=float, default=450.0, metavar="S", help="time in all (default: 450)")
+    parser.add_argument("--dry-run", action="store_true", help="on the CPU, to try the script")
+    parser.add_argument("--sanitized", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def find_models(folder: Path | None, pattern: str) -> Models:
+    """The models of the manifest that lie in ``folder``, with the inputs that it describes; small ones first."""
+    place = cache() if folder is None else folder
+    known = read_manifest()
+    found: Models = []
+    for path in sorted(place.glob("*.onnx"), key=lambda path: path.stat().st_size):
+        if path.stem in known and fnmatchcase(path.stem, pattern):
+            found.append((path, make_inputs(known[path.stem], path)))
+    ocr = [model for model in found if model[0].stem.startswith("ch_")]
+    return ocr + [model for model in found if model not in ocr]
+
+
+def _guard(results: Results, part: str, run: Callable[[], None]) -> None:
+    try:
+        run()
+    except Exception as error:  # one part that fails leaves the others
+        results.errors.append(f"{part}: {' '.join(f'{type(error).__name__}: {error}'.split())[:500]}")
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+# ------------------------------------------------------------------------------------------------ parts
+
+
+def _parity(results: Results, models: Models, deadline: float, on_gpu: bool) -> None:
+    dtypes = list(DTYPES) if on_gpu else ["f32", "i32"]
+    cases = list(gpu_parity.program_cases(dtypes, randoms=100 if on_gpu else 4))
+    _say(f"parity: {len(cases)} programs")
+    for graph in (False, True) if on_gpu else (False,):
+        for verdict in gpu_parity.check_programs(cases, on_gpu, graph):
+            results.parity.append(verdict)
+            if time.monotonic() > deadline:
+                return
+    if on_gpu:
+        results.sanitizer = _sanitize(max(30.0, min(90.0, deadline - time.monotonic())))
+    with TemporaryDirectory() as scratch:
+        for path, feeds in models:
+            if time.monotonic() > deadline:
+                return
+            _say(f"parity: {path.stem}")
+            results.parity += gpu_parity.check_model(path, Path(scratch), on_gpu, dict(feeds))
+
+
+def _sanitize(limit: float) -> str:
+    """What compute-sanitizer's memcheck says of some Programs."""
+    tool = shutil.which("compute-sanitizer")
+    if tool is None:
+        return "not installed, so not run"
+    _say("parity: compute-sanitizer")
+    command = [tool, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, __file__, "--sanitized"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=limit)
+    except subprocess.TimeoutExpired:
+        return f"did not end within {limit:.0f} s"
+    lines = [line.strip("= ") for line in done.stdout.splitlines() if "ERROR SUMMARY" in line or "Invalid" in line]
+    return f"exit status {done.returncode}: {'; '.join(lines[:3]) or 'no summary'}"
+
+
+def _sanitized_child() -> int:
+    cases = list(gpu_parity.program_cases(SANITIZED, randoms=5))
+    verdicts = list(gpu_parity.check_programs(cases, on_gpu=True))
+    return 0 if verdicts and all(verdict.ok for verdict in verdicts) else 1
+
+
+def _kernels(results: Results, models: Models, deadline: float, on_gpu: bool) -> None:
+    results.kernels = list(gpu_kernels.jobs())
+    if not on_gpu:
+        for chain in CHAINS:
+            _say(f"kernels: {chain.name}")
+            gpu_kernels.prepare(chain, "float32")
+        return
+    time_left = deadline - time.monotonic()
+    gpu_kernels.measure_all(results.kernels, time.monotonic() + 0.4 * time_left, _say)
+    for number, system in enumerate(gpu_kernels.PEERS):
+        _say(f"kernels: {system}")
+        limit = (deadline - time.monotonic()) / (len(gpu_kernels.PEERS) - number)
+        gpu_kernels.measure_peer(system, results.kernels, limit)
+
+
+def _models(results: Results, models: Models, deadline: float, on_gpu: bool) -> None:
+    results.models = gpu_models.measure_all(models, deadline, _say, on_gpu)
+    if not on_gpu:
+        for model in results.models:  # those of the CPU are not for the table
+            model.seconds.clear()
+
+
+_RUN: dict[str, Callable[[Results, Models, float, bool], None]] = {
+    "parity": _parity,
+    "kernels": _kernels,
+    "models": _models,
+}
+
+
+def _machine(dry_run: bool) -> dict[str, str]:
+    found = {"Python": platform.python_version(), "system": platform.platform()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    if dry_run:
+        return {DRY_RUN: "without a GPU: no number was measured on one", **found}
+    names = subprocess.run(
+        ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "LC_ALL": "C"},
+    )
+    return {"GPU": names.stdout.strip().replace("\n", "; ") or "unknown", **found}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

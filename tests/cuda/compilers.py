@@ -1,0 +1,39 @@
+"""A CUDA compiler that makes up its results, for tests of what is around compiling."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from onnxfuse.cuda import compiler as compilers
+from onnxfuse.cuda.compiler import Compiled, CompileError
+from onnxfuse.cuda.resources import Resources
+
+_KERNEL = re.compile(r"__launch_bounds__\(\d+\)\n(\w+)\(")
+
+
+class MadeUpCompiler:
+    """Machine code that names source and architecture, and the same resources for every kernel; counts its calls."""
+
+    version = "made-up 1"
+
+    def __init__(self, registers: int = 40) -> None:
+        self.registers = registers
+        self.calls: list[tuple[str, str]] = []
+
+    def compile(self, source: str, architecture: str, options: tuple[str, ...]) -> Compiled:
+        self.calls.append((source, architecture))
+        if "error" in source.splitlines()[0]:
+            raise CompileError(self.version, architecture, "warning: odd\nfile.cu(1): error: no\n")
+        cubin = f"\x7fELF {architecture} {' '.join(options)} {hash(source)}".encode()
+        ptx = f".version 8.0\n.target {architecture}\n// {hash(source)}\n".encode()
+        return Compiled(cubin, ptx, {name: Resources(self.registers) for name in _KERNEL.findall(source)})
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeUpCompiler:
+    """The compiler that is found, with an empty cache."""
+    made_up = MadeUpCompiler()
+    monkeypatch.setattr(compilers, "find_compiler", lambda: made_up)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return made_up

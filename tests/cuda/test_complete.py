@@ -1,0 +1,121 @@
+"""Sessions on the CUDA provider: what a model does not carry for the GPU here is compiled in memory."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import numpy_helper, parser
+
+import onnxfuse
+from onnxfuse import runtime
+from onnxfuse.cuda import compiler as compilers
+from onnxfuse.cuda import complete as completing
+from onnxfuse.cuda.complete import complete
+from onnxfuse.cuda.recipe import Recipe
+from onnxfuse.errors import OnnxfuseError
+from tests import fusing
+from tests.cuda.compilers import MadeUpCompiler
+
+TEXT = "g (float[n, 8] x) => (float[n, 8] y) { a = Mul(x, k) b = Relu(a) y = Add(b, x) }"
+
+
+@pytest.fixture
+def bare(compiler: MadeUpCompiler, tmp_path: Path) -> Path:
+    """A model with external data that was optimized for CUDA, without machine code."""
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20]>\n{TEXT}')
+    model.graph.initializer.append(numpy_helper.from_array(np.arange(8, dtype=np.float32), "k"))
+    (tmp_path / "models").mkdir()
+    options = {"save_as_external_data": True, "location": "weights.bin", "size_threshold": 0}
+    onnx.save(model, tmp_path / "models" / "original.onnx", **options)
+    path = tmp_path / "models" / "bare.onnx"
+    onnxfuse.optimize(tmp_path / "models" / "original.onnx", "cuda", embed=False, check=False, output=path)
+    compiler.calls.clear()
+    return path
+
+
+def _attributes(model: onnx.ModelProto) -> dict[str, bytes]:
+    (node,) = fusing.fused_nodes(model)
+    return {attribute.name: attribute.s for attribute in node.attribute}
+
+
+def test_what_is_missing_is_compiled(bare: Path, compiler: MadeUpCompiler) -> None:
+    completed = complete(str(bare), ("sm_90",))
+    assert completed is not None
+    before, after = onnx.load(bare, load_external_data=False), onnx.load_model_from_string(completed)
+    found = _attributes(after)
+    assert set(found) == {"program", "cuda_recipe", "cuda_sm_90", "cuda_ptx"}
+    assert found["cuda_recipe"] == _attributes(before)["cuda_recipe"]
+    assert len(Recipe.parse(found["cuda_recipe"].decode()).kernels) > 1
+    assert after.graph.initializer == before.graph.initializer
+    assert complete(completed, ("sm_90",)) is None
+
+
+@pytest.mark.parametrize(
+    ("carried", "device", "enough"),
+    [
+        ("sm_80", "sm_86", True),  # a later minor version
+        ("sm_86", "sm_80", False),
+        ("sm_80", "sm_90", True),  # PTX
+        ("sm_90", "sm_86", False),
+    ],
+)
+def test_code_that_runs_here_is_enough(
+    carried: str, device: str, enough: bool, bare: Path, compiler: MadeUpCompiler
+) -> None:
+    embedded = onnxfuse.optimize(bare, "cuda", arch=carried, check=False).model.SerializeToString()
+    assert (complete(embedded, (device,), bare.parent) is None) == enough
+
+
+def test_what_needs_nothing_is_not_touched(bare: Path, compiler: MadeUpCompiler) -> None:
+    assert complete(str(bare), ()) is None
+    assert complete(str(bare.with_name("original.onnx")), ("sm_90",)) is None
+    assert not compiler.calls
+
+
+def test_fast_math_is_compiled_as_the_model_was_made(bare: Path, compiler: MadeUpCompiler) -> None:
+    fast = onnxfuse.optimize(bare.with_name("original.onnx"), "cuda", embed=False, fast_math=True, check=False).model
+    for model, option in ((fast, b"--use_fast_math"), (onnx.load(bare, load_external_data=False), b"--fmad=false")):
+        completed = complete(model.SerializeToString(), ("sm_90",), bare.parent)
+        assert completed is not None
+        assert option in _attributes(onnx.load_model_from_string(completed))["cuda_sm_90"]
+
+
+@pytest.mark.filterwarnings("ignore:Specified provider")
+def test_a_session_gets_the_completed_model(
+    bare: Path, compiler: MadeUpCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CUDA provider is not here, so ONNX Runtime falls back to the CPU, on which the model has to run too."""
+    monkeypatch.setattr(completing, "devices", lambda: ("sm_90",))
+    monkeypatch.setattr(runtime, "load_cuda_libraries", lambda: None)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxfuse.InferenceSession(
+        bare, options, providers=[("CUDAExecutionProvider", {"device_id": 0}), "CPUExecutionProvider"]
+    )
+    assert {name for _, name in compiler.calls} == {"sm_90"}
+    x = np.random.default_rng(0).normal(size=(3, 8)).astype(np.float32)
+    (y,) = session.run(None, {"x": x})
+    np.testing.assert_array_equal(y, np.maximum(x * np.arange(8, dtype=np.float32), 0) + x)
+
+
+def test_a_session_on_the_cpu_compiles_nothing(
+    bare: Path, compiler: MadeUpCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completing, "devices", lambda: ("sm_90",))
+    onnxfuse.InferenceSession(str(bare), providers=["CPUExecutionProvider"])
+    assert not compiler.calls
+
+
+@pytest.mark.filterwarnings("ignore:Specified provider")
+def test_without_a_compiler_a_session_says_so_and_runs(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> MadeUpCompiler:
+        raise OnnxfuseError("no CUDA compiler")
+
+    monkeypatch.setattr(compilers, "find_compiler", none)
+    monkeypatch.setattr(completing, "devices", lambda: ("sm_90",))
+    monkeypatch.setattr(runtime, "load_cuda_libraries", lambda: None)
+    with pytest.warns(UserWarning, match="not compiled for this GPU: no CUDA compiler"):
+        session = onnxfuse.InferenceSession(bare, providers=["CUDAExecutionProvider", "CPUExecutionProvider"])
+    assert session.run(None, {"x": np.ones((1, 8), np.float32)})[0].shape == (1, 8)

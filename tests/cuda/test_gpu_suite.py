@@ -1,0 +1,295 @@
+"""scripts/gpu_suite.py without a GPU: its chains, its report, what it does when things fail, and a dry run."""
+
+import json
+import math
+import types
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import gpu_chains
+import gpu_kernels
+import gpu_models
+import gpu_parity
+import gpu_peers
+import gpu_report
+import gpu_suite
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from gpu_chains import CHAINS, ArrayOps, Chain
+
+import onnxfuse
+from onnxfuse.cuda.compiler import Compiled
+from onnxfuse.cuda.pycuda_tools import open_gpu
+from tests.cuda.compilers import MadeUpCompiler
+from tests.cuda.fake_pycuda import FakeGpu, install
+from tests.cuda.stand_in import AVAILABLE, REASON
+
+ERF = np.vectorize(math.erf, otypes=[np.float32])
+
+
+def _numpy(chain: Chain, arrays: list[np.ndarray], dtype: str) -> tuple[np.ndarray, ...]:
+    result = chain.build(ArrayOps(np, np.dtype(dtype), {"erf": lambda a: ERF(a).astype(dtype)}), *arrays)
+    return result if isinstance(result, tuple) else (result,)
+
+
+@pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: chain.name)
+def test_a_chain_is_the_same_for_every_system_and_one_fused_node(chain: Chain) -> None:
+    full = gpu_chains.full_shape(0.2, "float32")
+    model = gpu_chains.onnx_model(chain, "float32")
+    onnx.checker.check_model(model, full_check=True)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    results = session.run(None, gpu_chains.feeds(chain, full, "float32"))
+    arrays = gpu_chains.make_inputs(chain, full, "float32")
+    constants = gpu_chains.make_inputs(chain, (1, *full[1:]), "float32")
+    for index, spec in enumerate(chain.inputs):
+        if spec.shape in ("channel", "row"):
+            arrays[index] = constants[index]
+    expected = _numpy(chain, arrays, "float32")
+    for actual, wanted in zip(results, expected, strict=True):
+        np.testing.assert_allclose(actual, wanted, 1e-4, 1e-5)
+    moved = sum(array.nbytes for array in (*arrays, *expected))
+    assert gpu_chains.bytes_moved(chain, full, "float32") == moved
+    for dtype in ("float32", "float16"):
+        fused = onnxfuse.optimize(gpu_chains.onnx_model(chain, dtype), "cuda", embed=False, check=False).model
+        assert [node.domain for node in fused.graph.node] == ["onnxfuse"]
+
+
+def test_there_are_ten_chains_and_every_size() -> None:
+    jobs = list(gpu_kernels.jobs())
+    assert len(CHAINS) == 10 and len({(job.chain, job.dtype, job.megabytes) for job in jobs}) == 10 * 2 * 4
+    assert gpu_chains.TEN_OPS in {chain.name for chain in CHAINS}
+    for job in jobs:
+        full = gpu_chains.full_shape(job.megabytes, job.dtype)
+        assert math.prod(full) * np.dtype(job.dtype).itemsize == pytest.approx(job.megabytes * 1e6, rel=0.04)
+
+
+class _TextCompiler(MadeUpCompiler):
+    """Its machine code is the source."""
+
+    def compile(self, source: str, architecture: str, options: tuple[str, ...]) -> Compiled:
+        compiled = super().compile(source, architecture, options)
+        return Compiled(source.encode(), compiled.ptx, compiled.resources)
+
+
+@pytest.mark.skipif(not AVAILABLE, reason=REASON)
+@pytest.mark.filterwarnings("ignore:Specified provider")
+def test_kernels_are_timed_and_what_fails_is_written_down(
+    compiler: MadeUpCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = FakeGpu()
+    gpu.cost = lambda name: 1e-3
+    install(monkeypatch, gpu)
+    monkeypatch.setattr("onnxfuse.cuda.compiler.find_compiler", _TextCompiler)
+    monkeypatch.setattr(gpu_kernels, "_driver", lambda: None)
+    jobs = [job for job in gpu_kernels.jobs() if job.chain in ("BatchNorm, relu", "three outputs")][-2:]
+    jobs[0].megabytes = jobs[1].megabytes = 0.1
+    gpu_kernels.measure_all(jobs, math.inf, lambda message: None)
+    for job in jobs:
+        assert "kernel" not in job.errors, job.errors
+        assert job.seconds["kernel"] == pytest.approx(1e-3) and job.seconds["copy"] > 0
+        assert set(job.errors) == {"ort"}  # for want of the CUDA provider
+    gpu_kernels.measure_all(jobs, -math.inf, lambda message: pytest.fail("it is late"))
+    assert any("_v4" in name or "_v8" in name for name in gpu.launched)
+
+
+def test_with_a_driver_launches_are_captured_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, calls = FakeGpu(), []
+    install(monkeypatch, gpu)
+
+    class Driver:
+        def __getattr__(self, name: str) -> Any:
+            def call(*arguments: object) -> int:
+                calls.append(name)
+                if name == "cuGraphLaunch":
+                    gpu.now += 2e-4
+                return 0
+
+            return call
+
+    class Stream:
+        handle = 7
+
+        def synchronize(self) -> None:
+            pass
+
+    monkeypatch.setattr(gpu_kernels, "_driver", Driver)
+    with open_gpu() as opened:
+        opened.driver.Stream = Stream
+        launched: list[object] = []
+        assert gpu_kernels.graph_seconds(opened, launched.append) == pytest.approx(1e-5)
+    assert len(launched) == 21 and all(isinstance(stream, Stream) for stream in launched)
+    assert calls[:3] == ["cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags"]
+    assert calls[-2:] == ["cuGraphExecDestroy", "cuGraphDestroy"]
+
+
+def test_a_peer_answers_jobs_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def prepare(chain: Chain, arrays: Any, dtype: str) -> tuple[Any, Any, int]:
+        return lambda: _numpy(chain, arrays, dtype), lambda: None, 2
+
+    monkeypatch.setitem(gpu_peers.SYSTEMS, "numpy", prepare)
+    job = {"chain": "GELU", "dtype": "float32", "megabytes": 0.1}
+    assert gpu_peers.measure("numpy", job)["seconds"] > 0
+    assert "StopIteration" in gpu_peers.measure("numpy", {**job, "chain": "none"})["error"]
+
+
+def test_a_peer_that_is_not_installed_is_an_error_of_each_job() -> None:
+    missing = [name for name in gpu_kernels.PEERS if not _is_installed(name)]
+    if not missing:
+        pytest.skip("all of them are installed")
+    jobs = list(gpu_kernels.jobs())[-2:]
+    for job in jobs:
+        job.megabytes = 0.1
+    gpu_kernels.measure_peer(missing[0], jobs, 60)
+    assert ["No module named" in job.errors[missing[0]] for job in jobs] == [True, True], [job.errors for job in jobs]
+    late = list(gpu_kernels.jobs())[:3]
+    gpu_kernels.measure_peer(missing[0], late, 0)
+    assert late[0].errors[missing[0]] == "out of time" and not late[1].errors
+
+
+def _is_installed(name: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(name) is not None
+
+
+def test_programs_of_the_parity_are_those_of_the_emulation_and_agree_on_the_cpu() -> None:
+    cases = [case for case in gpu_parity.program_cases(["f16"], 6) if "bf16" not in case.name]
+    assert {"casts f16", "GELU f16", "random 5"} < {case.name for case in cases}
+    verdicts = list(gpu_parity.check_programs(cases, on_gpu=False))
+    assert len(verdicts) == len(cases)
+    assert [verdict for verdict in verdicts if not verdict.ok] == []
+
+
+def test_a_program_that_fails_is_found_among_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [case for case in gpu_parity.program_cases([], 4) if case.name.startswith("random")]
+    original = gpu_parity._run
+
+    def run(batch: Any, code: bytes, on_gpu: bool, graph: bool) -> list[np.ndarray]:
+        if cases[1] in batch:
+            raise RuntimeError("launch failed")
+        results = original(batch, code, on_gpu, graph)
+        return [np.zeros_like(result) + 77 for result in results] if batch == [cases[2]] else results
+
+    monkeypatch.setattr(gpu_parity, "_run", run)
+    verdicts = {verdict.name: verdict for verdict in gpu_parity.check_programs(cases, on_gpu=False)}
+    assert {name for name, verdict in verdicts.items() if not verdict.ok} == {cases[1].name, cases[2].name}
+    assert "launch failed" in verdicts[cases[1].name].detail and "output 0" in verdicts[cases[2].name].detail
+
+
+def _results() -> gpu_report.Results:
+    """Made-up measurements, some of which miss their targets."""
+    results = gpu_report.Results(machine={"GPU": "made-up | GPU"}, seconds=12.0)
+    results.kernels = list(gpu_kernels.jobs())
+    for job in results.kernels:
+        job.seconds = {"copy": 0.95e-4, "kernel": 1e-4, "torch": 1.1e-4, "jax": 0.9e-4, "ort": 9e-4, "onnxfuse": 1.5e-4}
+    results.kernels[0].errors["cupy"] = "No module named 'cupy'"
+    seconds = {"ort": 2e-3, "onnxfuse": 1e-3, "ort, graph": 1.5e-3, "onnxfuse, graph": 1e-3}
+    results.models = [
+        gpu_models.ModelTimes("ch_det", 1, {}, dict(seconds), {"ort": 90, "onnxfuse": 30}, {"ort": 60, "onnxfuse": 15}),
+        gpu_models.ModelTimes("other", 16, {}, {"ort": 1e-3, "onnxfuse": 2e-3}, errors={"ort, graph": "not captured"}),
+    ]
+    results.parity = [gpu_parity.Verdict("program", "add f32", True), gpu_parity.Verdict("model", "other", False, "x")]
+    results.sanitizer = "exit status 0: ERROR SUMMARY: 0 errors"
+    return results
+
+
+def test_targets_are_held_against_the_worst() -> None:
+    found = {target.name: target for target in gpu_report.targets(_results())}
+    assert [(target.measured, target.met) for target in found.values()] == [
+        (pytest.approx(0.95), True),
+        (pytest.approx(1.1), True),
+        (pytest.approx(0.9), False),
+        (pytest.approx(6), True),
+        (pytest.approx(1.5), True),
+        (pytest.approx(0.5), False),
+        (pytest.approx(0.25), True),
+        (1.0, False),
+    ]
+    assert found["any zoo model against ORT CUDA"].where == "other, batch 16"
+
+
+def test_nothing_measured_is_said_to_be_nothing_measured() -> None:
+    results = gpu_report.Results(kernels=list(gpu_kernels.jobs()))
+    assert all(target.measured is None and target.met is None for target in gpu_report.targets(results))
+    assert gpu_report.markdown(results).count("not measured") == len(gpu_report.targets(results))
+
+
+def test_the_report_is_json_markdown_and_plots(tmp_path: Path) -> None:
+    gpu_report.write(_results(), tmp_path / "new")
+    data = json.loads((tmp_path / "new" / "results.json").read_text())
+    assert len(data["kernels"]) == 80 and data["targets"][0]["met"] is True
+    text = (tmp_path / "new" / "results.md").read_text()
+    assert "**missed**" in text and "No module named 'cupy'" in text and "90 → 30" in text
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({line.count("|") - line.count("\\|") for line in lines if "made-up" not in line}) <= 5
+    for name in ("bandwidth.svg", "models.svg"):
+        assert f"![{name}]({name})" in text
+        ElementTree.parse(tmp_path / "new" / name)
+
+
+def test_a_dry_run_measures_nothing_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnx.save(gpu_chains.onnx_model(CHAINS[0], "float32"), tmp_path / "chain.onnx")
+    models = [(tmp_path / "chain.onnx", {"x0": np.ones((1, 64, 256), np.float32)})]
+    monkeypatch.setattr(gpu_suite, "find_models", lambda *_: models)
+    monkeypatch.setattr(gpu_suite, "SHARES", {"parity": 0.3, "kernels": 0.3, "models": 0.4})
+    monkeypatch.setattr(gpu_kernels, "prepare", lambda chain, dtype: None)
+    monkeypatch.setattr(gpu_models, "onnxfuse", _without_embedding())
+    monkeypatch.setattr(gpu_parity, "onnxfuse", _without_embedding())
+    assert gpu_suite.main(["--dry-run", "--out", str(tmp_path / "out")]) == 0
+    data = json.loads((tmp_path / "out" / "results.json").read_text())
+    measured = {target["name"] for target in data["targets"] if target["measured"] is not None}
+    assert measured == {"launches in fused parts of a model, share of the original's"}
+    assert "dry run" in data["machine"] and data["errors"] == []
+    assert {verdict["kind"] for verdict in data["parity"]} == {"program", "model"}
+    assert all(verdict["ok"] for verdict in data["parity"])
+    assert [model["launches"] for model in data["models"]] == [{"ort": 3, "onnxfuse": 1}] * 2
+
+
+def _without_embedding() -> types.SimpleNamespace:
+    """The package, whose ``optimize`` leaves machine code out, which takes time to make."""
+
+    def optimize(*arguments: Any, **options: Any) -> Any:
+        return onnxfuse.optimize(*arguments, **{**options, "embed": False})
+
+    return types.SimpleNamespace(optimize=optimize)
+
+
+def test_a_part_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("of no use")
+
+    ran: list[str] = []
+    monkeypatch.setattr(gpu_suite, "find_models", lambda *_: [])
+    run = {"parity": fail, "kernels": lambda *_: ran.append("kernels"), "models": lambda *_: ran.append("models")}
+    monkeypatch.setattr(gpu_suite, "_RUN", run)
+    assert gpu_suite.main(["--dry-run", "--out", str(tmp_path), "--only", "parity,models"]) == 1
+    assert ran == ["models"]
+    assert json.loads((tmp_path / "results.json").read_text())["errors"] == ["parity: ValueError: of no use"]
+
+
+def test_without_a_gpu_it_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_suite, "why_no_cuda", lambda: "there is no CUDA GPU here")
+    assert gpu_suite.main(["--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == "gpu_suite.py: error: there is no CUDA GPU here\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_models_are_found_by_their_names(tmp_path: Path) -> None:
+    model = gpu_chains.onnx_model(CHAINS[0], "float32", (1, 64, 256))
+    onnx.save(model, tmp_path / "unknown.onnx")
+    assert gpu_suite.find_models(tmp_path, "*") == []
+
+
+def test_batches_repeat_the_inputs() -> None:
+    feeds = {"x": np.ones((1, 3)), "y": np.zeros((1, 2, 2))}
+    assert {name: array.shape for name, array in gpu_models.with_batch(feeds, 16).items()} == {
+        "x": (16, 3),
+        "y": (16, 2, 2),
+    }
+    with pytest.raises(ValueError, match="batch"):
+        gpu_models.with_batch({"x": np.ones(())}, 16)
