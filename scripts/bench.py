@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import bench_page
 import numpy as np
 from bench_chains import CHAINS
-from bench_cpu import put_into_readme
+from bench_cpu import ROOT, put_into_readme
 from bench_peers import BASE, COPY, OURS, PEERS, WORKER, Peer, settings, simplified
 from bench_subjects import REPRESENTATIVE, SIZES, Subject, make_chain, make_model
 from bench_turns import Worker, WorkerError, take_turns
@@ -209,10 +209,13 @@ def main() -> int:
         text = bench_page.markdown(content)
         (arguments.out / "peers.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         (arguments.out / "peers.svg").write_text(bench_page.svg(content), encoding="utf-8")
-        (arguments.out / "peers.md").write_text(f"{text}\n\n![peers](peers.svg)\n", encoding="utf-8")
+        (arguments.out / "peers.md").write_text(
+            f"{text}\n\n![time over the time of onnxfuse](peers.svg)\n", encoding="utf-8"
+        )
         print(text)
         if arguments.readme:
-            put_into_readme(f"{text}\n\n![time over onnxfuse's](benchmarks/peers.svg)", begin=BEGIN, end=END)
+            plot = Path(os.path.relpath(arguments.out / "peers.svg", ROOT)).as_posix()
+            put_into_readme(f"{text}\n\n![time over the time of onnxfuse]({plot})", begin=BEGIN, end=END)
         (arguments.out / "peers.partial.json").unlink(missing_ok=True)
     return 0
 

@@ -143,6 +143,8 @@ def test_a_real_run_times_checks_and_says_who_is_left_out(
     assert text.startswith(capsys.readouterr().out.strip())
     assert "\nold\n" not in readme.read_text()
     assert text.splitlines()[0] in readme.read_text()
+    assert "/out/peers.svg)" in readme.read_text()
+    assert bench.BEGIN in (bench.ROOT / "README.md").read_text(encoding="utf-8")
     assert not (tmp_path / "out" / "peers.partial.json").exists()
     assert_self_contained((tmp_path / "out" / "peers.svg").read_text(), content)
 
