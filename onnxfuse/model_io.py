@@ -22,6 +22,7 @@ from onnxfuse import inference, tensor_data
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.graph_export import Export
+from onnxfuse.names import check_names
 
 _ALIGNMENT = 64
 _EXTERNAL_BYTES = 1024
@@ -51,6 +52,7 @@ def load_proto(proto: ModelProto, *, path: str | Path | None = None, shapes: inf
     ``path`` is the file that it comes from; external data is relative to its directory.
     """
     _check_versions(proto)
+    check_names(proto)
     path = None if path is None else Path(path)
     tensor_data.check_all(proto, None if path is None else path.parent)
     try:

@@ -20,6 +20,7 @@ from onnxfuse.comparison import Comparison, Numbers, compare_values
 from onnxfuse.errors import OnnxfuseError, ParityError
 from onnxfuse.graph_export import onnx_graphs
 from onnxfuse.inputs import InputSet, InputSpec, Shapes, check_shapes, generate, input_specs, read_inputs
+from onnxfuse.names import check_names
 from onnxfuse.numerics import output_numbers
 from onnxfuse.sessions import Session, SessionError, Value, has_fused_nodes
 
@@ -175,6 +176,10 @@ def read_proto(path: Path) -> onnx.ModelProto:
         raise OnnxfuseError(f"not an ONNX model: {path}") from error
     if not model.graph.node and not model.graph.output:
         raise OnnxfuseError(f"not an ONNX model: {path}")
+    try:
+        check_names(model)
+    except OnnxfuseError as error:
+        raise OnnxfuseError(f"{path}: {error}") from error
     return model
 
 
