@@ -329,7 +329,7 @@ def resolve_shapes(specs: list[InputSpec], shapes: Shapes, sizes: Sizes) -> Shap
             continue
         concrete = []
         for axis, dim in enumerate(spec.shape if spec.shape is not None else (None,)):
-            size = dim if isinstance(dim, int) else _size(spec, axis, sizes)
+            size = dim if isinstance(dim, int) else min(_size(spec, axis, sizes), _largest(spec))
             concrete.append(symbols.setdefault(dim, size) if isinstance(dim, str) else size)
         resolved[spec.name] = tuple(concrete)
     return resolved
@@ -352,6 +352,12 @@ def _size(spec: InputSpec, axis: int, sizes: Sizes) -> int:
         channels_last = isinstance(dims[-1], int) and dims[-1] <= 4
         return sizes.channels if axis == 1 and not channels_last else sizes.spatial
     return sizes.length
+
+
+def _largest(spec: InputSpec) -> int:
+    """The largest size for a dynamic dimension: small where there are so many that they would fill the memory."""
+    dynamic = sum(not isinstance(dim, int) for dim in spec.shape or ())
+    return 8 if dynamic > 5 else 1 << 30
 
 
 def _is_integer(spec: InputSpec) -> bool:

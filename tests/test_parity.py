@@ -336,6 +336,8 @@ def test_dynamic_dimensions_get_sensible_sizes() -> None:
         "anything": (2,),
     }
     assert resolve_shapes(specs[:1] + specs[2:3], {"image": (5, 1, 8, 8)}, Sizes())["tokens"] == (5, 32)
+    many = InputSpec("x", onnx.TensorProto.INT64, ("c", "h", None, "a", "b", "d"))
+    assert max(resolve_shapes([many], {}, Sizes())["x"]) <= 8
 
 
 def test_made_up_values_are_realistic_and_the_same_each_time() -> None:
