@@ -3,7 +3,7 @@
 
 graphs: random models, optimized, run, and compared with plain ONNX Runtime.
 bytes: damaged model files given to the commands.
-native: mutated programs and shapes given to the native library, built with sanitizers.
+native: mutated programs given to the native library, built with sanitizers.
 
 Every failure is printed in one line and saved under --out, made small where that is possible.  Exit status 1 if
 anything fails.
@@ -15,61 +15,26 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 os.environ["PYTHONSAFEPATH"] = "1"  # this process and those that it starts take onnxfuse as it is installed
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import fuzz_bytes
 import fuzz_graphs
-from fuzz_check import FAILED
+import fuzz_native
 from fuzz_pool import Job, run_shards
 
+from onnxfuse.zoo import cache
+
 ROOT = Path(__file__).resolve().parent.parent
-SHARD = 250
+GRAPH_SHARD, FILE_SHARD = 250, 50
 
 
 def graphs(arguments: argparse.Namespace) -> int:
     """Random models: those of the seeds from --seed on that an earlier run with the same --out has not done."""
-    out: Path = arguments.out / "graphs"
-    out.mkdir(parents=True, exist_ok=True)
-    log = out / "shards.jsonl"
-    done = fuzz_graphs.read_results(log)
-    finished = {(result["start"], result["stop"]) for result in done}
-    end = arguments.seed + arguments.count
-    starts = range(arguments.seed, end, SHARD)
-    shards = (range(start, min(start + SHARD, end)) for start in starts)
-    left = (numbers for numbers in shards if (numbers.start, numbers.stop) not in finished)
-    deadline = None if arguments.seconds is None else time.monotonic() + arguments.seconds
-    job = Job("fuzz_graphs", "run_seeds", {"reproducers": str(out / "reproducers")})
-    with log.open("a", encoding="utf-8") as file:
-        for result in _merged(run_shards(job, left, arguments.jobs, deadline)):
-            done.append(result)
-            file.write(json.dumps(result) + "\n")
-            file.flush()
-            for failure in result["failures"]:
-                print(failure, flush=True)
-            _progress(done)
-    mine = [result for result in done if arguments.seed <= result["start"] < end]
-    return _report(fuzz_graphs.summary(mine))
-
-
-def _merged(shards: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """One result a shard; a number at which a process was lost is a failure."""
-    for shard in shards:
-        merged = fuzz_graphs.summary(shard.results)
-        merged["failures"] += [f"seed {number}: {how}" for number, how in shard.lost]
-        merged["counts"].update({"graphs": len(shard.lost), fuzz_graphs.LOST: len(shard.lost)})
-        yield {"start": shard.numbers.start, "stop": shard.numbers.stop, **merged}
-
-
-def _progress(done: list[dict[str, Any]]) -> None:
-    counts = fuzz_graphs.summary(done)["counts"]
-    print(f"{counts['graphs']} graphs, {counts[FAILED]} failed", file=sys.stderr, flush=True)
-
-
-def _report(result: dict[str, Any]) -> int:
+    result = _numbers(arguments, "graphs", GRAPH_SHARD, Job("fuzz_graphs", "run_seeds", _request(arguments, "graphs")))
     counts, seconds = result["counts"], result["seconds"]
     print(f"{counts['graphs']} graphs of {counts['nodes']} nodes, {counts['fused']} fused nodes")
     print(f"{counts['graphs'] / max(seconds, 1e-9):.1f} graphs a second of processor time")
@@ -77,6 +42,67 @@ def _report(result: dict[str, Any]) -> int:
         print(f"{outcome}: {counts[outcome]}")
     print(f"outputs compared to the last bit: {counts['exact']}; through the command line: {counts['command line']}")
     print("operators: " + ", ".join(f"{name} {number}" for name, number in sorted(result["operators"].items())))
+    return _failed(result)
+
+
+def files(arguments: argparse.Namespace) -> int:
+    """Damaged files: those of the numbers from --seed on that an earlier run with the same --out has not done."""
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # or forked processes would wait for threads that they lack
+    stored = [path for path in arguments.models.glob("*.onnx") if path.stat().st_size <= fuzz_bytes.MAX_FILE]
+    request = {**_request(arguments, "bytes"), "models": [str(path) for path in sorted(stored)]}
+    result = _numbers(arguments, "bytes", FILE_SHARD, Job("fuzz_bytes", "run_cases", request))
+    for what, count in sorted(result["counts"].items()):
+        print(f"{what}: {count}")
+    print(f"most memory: {result['most_mb']} MB")
+    return _failed(result)
+
+
+def native(arguments: argparse.Namespace) -> int:
+    """The native library under sanitizers."""
+    seconds = 60.0 if arguments.seconds is None else arguments.seconds
+    result = fuzz_native.fuzz(arguments.out / "native", seconds, arguments.jobs, arguments.seed)
+    print(
+        f"{result.runs} programs by {result.engine}, {result.sessions} through ONNX Runtime, "
+        f"{result.launches} CUDA launches planned"
+    )
+    print(f"{result.seconds:.0f} s of processor time; edges covered: {result.coverage or 'not counted'}")
+    for finding in result.findings:
+        print(f"FAILED {finding}")
+    return 1 if result.findings else 0
+
+
+def _request(arguments: argparse.Namespace, kind: str) -> dict[str, Any]:
+    return {"reproducers": str(arguments.out / kind / "reproducers")}
+
+
+def _numbers(arguments: argparse.Namespace, kind: str, size: int, job: Job) -> dict[str, Any]:
+    """Run a job on the numbers that are left, with a line of JSON for each shard that is done; the sums over all."""
+    out: Path = arguments.out / kind
+    out.mkdir(parents=True, exist_ok=True)
+    log = out / "shards.jsonl"
+    done = fuzz_graphs.read_results(log)
+    finished = {(result["start"], result["stop"]) for result in done}
+    first, end = arguments.seed, arguments.seed + arguments.count
+    shards = (range(start, min(start + size, end)) for start in range(first, end, size))
+    left = (numbers for numbers in shards if (numbers.start, numbers.stop) not in finished)
+    deadline = None if arguments.seconds is None else time.monotonic() + arguments.seconds
+    with log.open("a", encoding="utf-8") as file:
+        for shard in run_shards(job, left, arguments.jobs, deadline):
+            merged = fuzz_graphs.summary(shard.results)
+            merged["failures"] += [f"{number}: {how}" for number, how in shard.lost]
+            merged["counts"].update({fuzz_graphs.LOST: len(shard.lost)})
+            done.append({"start": shard.numbers.start, "stop": shard.numbers.stop, **merged})
+            file.write(json.dumps(done[-1]) + "\n")
+            file.flush()
+            for failure in merged["failures"]:
+                print(failure, flush=True)
+            failed = sum(len(result["failures"]) for result in done)
+            numbers = sum(result["stop"] - result["start"] for result in done)
+            print(f"{numbers} {kind}, {failed} failed", file=sys.stderr, flush=True)
+    return fuzz_graphs.summary(result for result in done if first <= result["start"] < end)
+
+
+def _failed(result: dict[str, Any]) -> int:
     for failure in result["failures"]:
         print(f"FAILED {failure}")
     return 1 if result["failures"] else 0
@@ -87,16 +113,27 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    random = commands.add_parser("graphs", help="random models", allow_abbrev=False)
-    random.add_argument("--count", type=int, default=2000, metavar="N", help="how many (default: 2000)")
-    random.add_argument("--seed", type=int, default=0, metavar="S", help="the first (default: 0)")
-    random.add_argument("--jobs", type=int, default=1, metavar="J", help="processes (default: 1)")
-    random.add_argument("--seconds", type=float, metavar="T", help="begin nothing new after this time")
-    random.set_defaults(command=graphs)
-    for command in (random,):
-        command.add_argument(
+    for name, command, count, summary in (
+        ("graphs", graphs, 2000, "random models"),
+        ("bytes", files, 500, "damaged model files"),
+        ("native", native, 0, "the native library under sanitizers"),
+    ):
+        one = commands.add_parser(name, help=summary, description=command.__doc__, allow_abbrev=False)
+        if count:
+            one.add_argument("--count", type=int, default=count, metavar="N", help=f"how many (default: {count})")
+        one.add_argument("--seed", type=int, default=0, metavar="S", help="the first number (default: 0)")
+        one.add_argument("--jobs", type=int, default=1, metavar="J", help="processes (default: 1)")
+        limit = "begin nothing new after this time" if count else "processor time to spend (default: 60)"
+        one.add_argument("--seconds", type=float, metavar="T", help=limit)
+        one.add_argument(
             "--out", type=Path, default=ROOT / "build" / "fuzz", metavar="DIR", help="results (default: build/fuzz)"
         )
+        if name == "bytes":
+            folder = cache()
+            one.add_argument(
+                "--models", type=Path, default=folder, metavar="DIR", help="models to damage, besides onnx's own"
+            )
+        one.set_defaults(command=command)
     return parser
 
 

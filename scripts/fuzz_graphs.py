@@ -141,17 +141,18 @@ def save(stem: Path, model: onnx.ModelProto, feeds: Feeds, reason: str) -> None:
 
 
 def summary(results: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The sums over all shards."""
+    """The sums over all shards, and the most memory that a process took."""
     counts: Counter[str] = Counter()
     operators: Counter[str] = Counter()
     failures: list[str] = []
-    seconds = 0.0
+    seconds, most_mb = 0.0, 0
     for result in results:
+        most_mb = max(most_mb, result.get("most_mb", 0))
         counts.update(result["counts"])
         operators.update(result["operators"])
         failures += result["failures"]
         seconds += result["seconds"]
-    return {"counts": counts, "operators": operators, "failures": failures, "seconds": seconds}
+    return {"counts": counts, "operators": operators, "failures": failures, "seconds": seconds, "most_mb": most_mb}
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:

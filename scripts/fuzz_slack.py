@@ -247,7 +247,9 @@ class _Loosener:
         if op in SUMS and (self.rewritten or op in REORDERED):
             bound = self.new("Cast", self.magnitudes(node), to=kind)
             size = max(SUM_NOISE[kind], coarse)
-            result = self.new("Add", result, self.new("Mul", bound, self.some(result, kind, size)))
+            result = self.new(
+                "Add", result, self.new("Mul", bound, self.some(result, kind, size, self.gate(result, kind)))
+            )
         elif op not in EXACT_OPS or (coarse and op in CANCELLING):
             relative, absolute = FUNCTION_NOISE[kind]
             result = self.noise(result, kind, relative, max(absolute, coarse if op in CANCELLING else 0.0))
@@ -287,14 +289,18 @@ class _Loosener:
 
     def noise(self, value: str, kind: int, relative: float, absolute: float) -> str:
         """``value`` off by so much; infinities stay."""
-        factor = self.new("Add", self.random(value, kind, relative), self.number(1.0, kind))
+        gate = self.gate(value, kind)
+        factor = self.new("Add", self.some(value, kind, relative, gate), self.number(1.0, kind))
         scaled = self.new("Mul", value, factor)
-        return self.new("Add", scaled, self.some(value, kind, absolute)) if absolute else scaled
+        return self.new("Add", scaled, self.some(value, kind, absolute, gate)) if absolute else scaled
 
-    def some(self, like: str, kind: int, size: float) -> str:
-        """Numbers between -size and size, a quarter of them 0: an exact 0 must have a chance to stay one."""
-        parts = [self.new("Relu", self.random(like, kind, size)) for _ in range(2)]
-        return self.new("Sub", *parts)
+    def gate(self, like: str, kind: int) -> str:
+        """Half of it 0, the rest up to 1: a result that is exact in one place must have a chance to stay so."""
+        return self.new("Relu", self.random(like, kind, 1.0))
+
+    def some(self, like: str, kind: int, size: float, gate: str) -> str:
+        """Numbers between -size and size, 0 where the gate is."""
+        return self.new("Mul", gate, self.random(like, kind, size))
 
     def converted(self, source: str, result: str, source_kind: int, kind: int) -> str:
         """The integers that floats become; any, where the type does not hold the number."""

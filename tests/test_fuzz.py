@@ -3,19 +3,52 @@
 import json
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import fuzz
+import fuzz_bytes
 import fuzz_check
 import fuzz_graphs
+import fuzz_sessions
 import numpy as np
 import onnx
 import pytest
+from fuzz_models import random_model
 from fuzz_pool import Job, run_shards
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from onnxfuse.program import lowering
+from onnxfuse import cli
+from onnxfuse.program import Program, ProgramError, lowering
+
+
+@pytest.mark.parametrize("pipeline", fuzz_check.PIPELINES)
+@pytest.mark.filterwarnings("ignore")
+def test_random_models(pipeline: str) -> None:
+    @settings(max_examples=100, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(st.randoms(), st.booleans())
+    def run(choose: Random, exact: bool) -> None:
+        made = random_model(choose, max_nodes=30, exact=exact)
+        verdict = fuzz_check.check(made.model, [made.feeds, made.resized], pipeline)
+        assert verdict.outcome not in (fuzz_check.FAILED, fuzz_check.UNJUDGED), verdict.reason
+
+    run()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_nearly_all_models_run_and_are_fused_and_compared_to_the_last_bit(tmp_path: Path) -> None:
+    result = fuzz_graphs.run_seeds(range(10_000, 10_150), lambda seed: None, {"reproducers": str(tmp_path)})
+    assert not result["failures"]
+    counts = result["counts"]
+    assert counts[fuzz_check.SAME] >= 130
+    assert counts["fused"] > 150
+    assert counts["exact"] > 100
+    assert counts["command line"] > 0
+    assert len(result["operators"]) > 80
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -62,6 +95,73 @@ def test_a_run_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert fuzz.main() == 0
     assert log.read_text() == first
     assert capsys.readouterr().out.startswith("2 graphs of ")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_damaged_files_end_in_a_result_or_one_line(tmp_path: Path) -> None:
+    request = {"models": [], "own": False, "reproducers": str(tmp_path)}
+    result = fuzz_bytes.run_cases(range(30), lambda number: None, request)
+    assert not result["failures"]
+    assert result["counts"]["files"] == 30
+    assert result["counts"]["optimize status 0"] > 0
+    assert result["counts"]["optimize status 2"] > 0
+
+
+@pytest.mark.parametrize("name", ["NODE", "OPERATOR", "TENSOR", "SYMBOL", "CONSTANT", "DOMAIN", "ATTRIBUTE", "GRAPH"])
+def test_a_name_that_is_not_text(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 17, "DOMAIN" : 1]>
+        GRAPH (float[SYMBOL] x) => (float[SYMBOL] y) <float CONSTANT = {2}>
+        { [NODE] TENSOR = DOMAIN.OPERATOR <ATTRIBUTE = 1> (x, CONSTANT) y = Neg (TENSOR) }"""
+    path = tmp_path / "model.onnx"
+    data = onnx.parser.parse_model(text).SerializeToString()
+    path.write_bytes(data.replace(name.encode(), b"\xff" + name.encode()[1:]))
+    for command in (["inspect", str(path)], ["check", str(path), str(path)]):
+        assert cli.main(command) == 2
+        assert capsys.readouterr().err.splitlines()[-1].endswith("it has a name that is not UTF-8")
+
+
+@pytest.mark.parametrize(
+    ("ended", "wrong"),
+    [
+        (fuzz_bytes.Ended(2, "reading the model\nonnxfuse: error: no\n", 100), ""),
+        (fuzz_bytes.Ended(0, "reading the model\n", 100), ""),
+        (fuzz_bytes.Ended(0, "", 100_000), "MB"),
+        (fuzz_bytes.Ended(2, "onnxfuse: error: one\nonnxfuse: error: two\n", 100), "standard error"),
+        (fuzz_bytes.Ended(2, "Traceback (most recent call last):\n", 100), "Traceback"),
+        (fuzz_bytes.Ended(2, "onnxfuse: error: this is a bug in onnxfuse (KeyError)\n", 100), "KeyError"),
+        (fuzz_bytes.Ended(3, "", 100), "status 3"),
+        (fuzz_bytes.Ended(0, "free(): invalid pointer\n", 100), "unexpected"),
+        (fuzz_bytes.Ended(None, "", 100), "not done"),
+        (fuzz_bytes.Ended(-signal.SIGSEGV, "", 100), "SIGSEGV"),
+    ],
+    ids=lambda value: str(value),
+)
+def test_how_a_command_may_end(ended: fuzz_bytes.Ended, wrong: str) -> None:
+    found = fuzz_bytes.judge(ended)
+    assert wrong in found
+    assert bool(found) == bool(wrong)
+
+
+def test_a_changed_output_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ruin(command: list[str], _folder: Path) -> fuzz_bytes.Ended:
+        if command[0] == "optimize":
+            Path(command[2]).write_bytes(b"half a model")
+        return fuzz_bytes.Ended(2, "onnxfuse: error: no\n", 100)
+
+    monkeypatch.setattr(fuzz_bytes, "run_command", ruin)
+    results = fuzz_bytes.run_case(b"", None, tmp_path, Counter())
+    assert [failure for failure, _ in results] == ["", "optimize: the output was changed"]
+
+
+def test_the_programs_of_the_native_run_are_valid_for_the_most_part() -> None:
+    def is_valid(text: str) -> bool:
+        try:
+            return bool(Program.parse(text))
+        except ProgramError:
+            return False
+
+    valid = sum(is_valid(fuzz_sessions.random_text(Random(seed))) for seed in range(300))
+    assert 50 < valid < 250
 
 
 # --- what was found: each model failed once ---

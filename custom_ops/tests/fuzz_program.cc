@@ -1,10 +1,13 @@
 // Fuzzing of the Program parser, the planner and the executor.
 //
-// The input is the text of a program, a zero byte, and then bytes that choose the shapes.  LLVMFuzzerTestOneInput is
-// the entry for libFuzzer; the program's own main() mutates seeds, so that no fuzzing engine is needed:
+// The input is the text of a program, a zero byte, and then bytes that choose the shapes.  LLVMFuzzerTestOneInput and
+// LLVMFuzzerCustomMutator are the entries for libFuzzer; the program's own main() makes and mutates programs without a
+// fuzzing engine:
 //   fuzz_program [runs] [seed] [threads]
+// Under libFuzzer the environment variable ONNXFUSE_FUZZ_THREADS gives the threads.
 // Every plan runs with its chunks in reverse order, and again cut into single tiles on several threads if asked for;
 // both must give the same bytes.  ONNXFUSE_CACHE_BYTES=1 makes every tensor a large one, whose stores bypass the caches.
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +16,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "executor.h"
@@ -134,7 +138,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return 0;
 }
 
-#ifndef ONNXFUSE_LIBFUZZER
 namespace {
 
 // A valid program with random instructions, for mutations alone seldom reach the executor.
@@ -171,24 +174,92 @@ std::string generate(std::mt19937& random) {
   return text;
 }
 
+// Changes single characters.
+void edit_bytes(std::mt19937& random, std::string* text) {
+  for (size_t edits = 1 + random() % 4; edits > 0 && !text->empty(); --edits) {
+    const size_t at = random() % text->size();
+    switch (random() % 3) {
+      case 0: (*text)[at] = static_cast<char>(random()); break;
+      case 1: text->erase(at, 1 + random() % 3); break;
+      default: text->insert(at, 1, "0123456789 \n-"[random() % 13]); break;
+    }
+  }
+}
+
+// Removes, repeats or exchanges lines, or puts a word of one line in place of a word of another.
+void edit_lines(std::mt19937& random, std::string* text) {
+  std::vector<std::string> lines;
+  for (size_t at = 0; at < text->size();) {
+    const size_t end = std::min(text->find('\n', at), text->size());
+    lines.push_back(text->substr(at, end - at));
+    at = end + 1;
+  }
+  if (lines.empty()) return;
+  const auto any = [&]() -> std::string& { return lines[random() % lines.size()]; };
+  // A word begins after a space; the first word of a line counts too.
+  const auto word = [&](const std::string& line) {
+    size_t at = 0;
+    for (size_t skip = random() % 4; skip > 0; --skip) {
+      const size_t space = line.find(' ', at);
+      if (space == std::string::npos) break;
+      at = space + 1;
+    }
+    return std::pair(at, std::min(line.find(' ', at), line.size()) - at);
+  };
+  switch (random() % 4) {
+    case 0: lines.erase(lines.begin() + static_cast<std::ptrdiff_t>(random() % lines.size())); break;
+    case 1: lines.insert(lines.begin() + static_cast<std::ptrdiff_t>(random() % lines.size()), std::string(any())); break;
+    case 2: std::swap(any(), any()); break;
+    default: {
+      std::string& target = any();
+      const std::string source = any();
+      const auto [from, length] = word(source);
+      const auto [at, old] = word(target);
+      target.replace(at, old, source.substr(from, length));
+    }
+  }
+  text->clear();
+  for (const std::string& line : lines) *text += line + "\n";
+}
+
 }  // namespace
 
+#ifdef ONNXFUSE_LIBFUZZER
+extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
+
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  if (const char* threads = std::getenv("ONNXFUSE_FUZZ_THREADS")) g_threads = static_cast<unsigned>(std::atol(threads));
+  return 0;
+}
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
+  std::mt19937 random(seed);
+  const size_t kind = random() % 8;
+  if (kind < 3) return LLVMFuzzerMutate(data, size, max_size);
+  const std::string whole(reinterpret_cast<const char*>(data), size);
+  const size_t end = whole.find('\0');
+  std::string text = kind == 3 ? generate(random) : whole.substr(0, end);
+  std::string rest = end == std::string::npos ? std::string(24, '\0') : whole.substr(end);
+  if (kind == 4) {
+    for (char& byte : rest) byte = random() % 4 == 0 ? static_cast<char>(random()) : byte;
+    rest[0] = '\0';
+  } else if (kind > 4) {
+    random() % 4 == 0 ? edit_bytes(random, &text) : edit_lines(random, &text);
+  }
+  text += rest;
+  const size_t length = std::min(text.size(), max_size);
+  std::memcpy(data, text.data(), length);
+  return length;
+}
+#else
 int main(int argc, char** argv) {
   const long runs = argc > 1 ? std::atol(argv[1]) : 20000;
   std::mt19937 random(argc > 2 ? static_cast<unsigned>(std::atol(argv[2])) : 1u);
   if (argc > 3) g_threads = static_cast<unsigned>(std::atol(argv[3]));
   for (long run = 0; run < runs; ++run) {
     std::string input = generate(random);
-    if (run % 3 == 0) {
-      for (size_t edits = 1 + random() % 4; edits > 0 && !input.empty(); --edits) {
-        const size_t at = random() % input.size();
-        switch (random() % 3) {
-          case 0: input[at] = static_cast<char>(random()); break;
-          case 1: input.erase(at, 1 + random() % 3); break;
-          default: input.insert(at, 1, "0123456789 \n-"[random() % 13]); break;
-        }
-      }
-    }
+    if (run % 4 == 0) edit_bytes(random, &input);
+    if (run % 4 == 1) edit_lines(random, &input);
     input += '\0';
     for (int i = 0; i < 24; ++i) input += static_cast<char>(random());
     LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
