@@ -346,7 +346,9 @@ def test_signals_end_it_with_one_line_and_no_litter(
     number: signal.Signals, status: int, model: Path, tmp_path: Path
 ) -> None:
     code = (
-        "import sys, time\nfrom onnxfuse import api, cli, parity\n"
+        "import signal, sys, time\nfrom onnxfuse import api, cli, parity\n"
+        # A job in the background inherits that SIGINT is ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def stuck(*args, **options):\n    print('ready', flush=True)\n    time.sleep(60)\n"
         "parity.compare = stuck\nsys.exit(cli.main(sys.argv[1:]))"
     )

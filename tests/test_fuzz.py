@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,8 @@ from hypothesis import strategies as st
 
 from onnxfuse import cli
 from onnxfuse.program import Program, ProgramError, lowering
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.mark.parametrize("pipeline", fuzz_check.PIPELINES)
@@ -87,6 +90,9 @@ def test_a_process_that_dies_is_reported_and_the_rest_goes_on() -> None:
 def test_a_run_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["fuzz.py", "graphs", "--seed", "1", "--count", "2", "--out", str(tmp_path)]
     monkeypatch.setattr("sys.argv", arguments)
+    # The processes that it starts take the installed package, as the tests do, and not the source tree.
+    monkeypatch.setattr("sys.path", [entry for entry in sys.path if Path(entry).resolve() != ROOT])
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     assert fuzz.main() == 0
     log = tmp_path / "graphs" / "shards.jsonl"
     first = log.read_text()

@@ -14,7 +14,7 @@ from onnx import helper
 
 from tests.cuda.contract import SOURCE, Kernel, node_model, recipe, shared_object
 from tests.cuda.stand_in import AVAILABLE, INVALID_IMAGE, LAUNCH_FAILED, REASON, StandIn, cubin, ptx
-from tests.custom_ops.fused import NODE_NAME, fused_model, run
+from tests.custom_ops.fused import NODE_NAME, fused_model, library, run
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason=REASON)
 
@@ -297,7 +297,11 @@ def test_the_cpu_provider_opens_no_driver(tmp_path: Path) -> None:
         "assert 'stand_in_cuda' not in open('/proc/self/maps').read()\n"
     )
     stand_in = StandIn(tmp_path / "driver")
-    environment = {"PYTHONPATH": str(Path(__file__).parents[2]), "ONNXFUSE_LIBCUDA": str(stand_in.driver_path)}
+    environment = {
+        "PYTHONPATH": str(Path(__file__).parents[2]),  # has no library
+        "ONNXFUSE_TEST_LIBRARY": library(),
+        "ONNXFUSE_LIBCUDA": str(stand_in.driver_path),
+    }
     environment = {**os.environ, **environment}
     subprocess.run([sys.executable, "-c", script, str(path)], env=environment, check=True)
 
