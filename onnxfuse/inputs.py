@@ -371,8 +371,8 @@ def make_inputs(specs: list[InputSpec], shapes: Shapes, kind: str, bound: int) -
     feeds: dict[str, Value] = {}
     for spec in specs:
         shape = shapes[spec.name]
-        if math.prod(shape) * max(spec.dtype.itemsize, 1) > 1 << 33:
-            raise OnnxfuseError(f"input {spec.describe()} of shape {list(shape)} is larger than 8 GiB")
+        if math.prod(shape) * max(spec.dtype.itemsize, 1) > 1 << 31:
+            raise OnnxfuseError(f"input {spec.describe()} of shape {list(shape)} is larger than 2 GiB: pass --inputs")
         value = _values(spec, shape, kind, bound, generator)
         feeds[spec.name] = [value] if spec.kind == "sequence" else value
     return InputSet(f"{kind} values", feeds)
