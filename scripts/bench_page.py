@@ -67,16 +67,16 @@ def _cell(record: Record, name: str) -> str:
 
 
 def fastest(record: Record) -> str:
-    """Who has the shortest time; in bold a peer that is ahead of onnxfuse by more than chance."""
-    times = {name: result["ms"] for name, result in record["peers"].items() if "ms" in result and name != COPY}
-    if not times:
+    """Who has the shortest time; in bold the fastest peer that is ahead of onnxfuse by more than chance, if any is."""
+    timed = {name: result for name, result in record["peers"].items() if "ms" in result and name != COPY}
+    if not timed:
         return "-"
-    best = min(times, key=lambda name: times[name])
+    ahead = [name for name, result in timed.items() if "ratio" in result and result["ratio"][2] < 1]
+    best = min(ahead or timed, key=lambda name: float(timed[name]["ms"]))
     title = PEERS[best].title
-    if best == OURS or "ratio" not in record["peers"][best]:
-        return title
-    value, _, high = record["peers"][best]["ratio"]
-    return f"**{title}, {1 / value:.2f} times**" if high < 1 else f"{title} or onnxfuse"
+    if ahead:
+        return f"**{title}, {1 / timed[best]['ratio'][0]:.2f} times**"
+    return title if best == OURS or OURS not in timed else f"{title} or onnxfuse"
 
 
 def _mean(records: list[Record], name: str) -> str:

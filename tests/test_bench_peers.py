@@ -242,6 +242,7 @@ def test_the_table_says_where_a_peer_is_ahead() -> None:
     records = [
         record("slow<er>", ort=(1.5, 1.4, 1.6), openvino=(2.0, 1.9, 2.1), tvm="no such operator"),
         record("ahead", ort=(1.2, 1.1, 1.3), openvino=(0.5, 0.4, 0.6), tvm=(30.0, 29.0, 31.0)),
+        record("close", ort=(0.95, 0.9, 0.99), openvino=(0.94, 0.8, 1.1)),
         record("tie", ort=(1.1, 1.0, 1.2), openvino=(0.99, 0.9, 1.1), tvm="no such operator"),
     ]
     peer = {"title": "TVM", "setting": "tuned", "versions": "tvm 1", "missing": ""}
@@ -253,6 +254,7 @@ def test_the_table_says_where_a_peer_is_ahead() -> None:
     assert rows["slow<er>"] == "| slow<er> | 2 ms | 1.50 (1.40 to 1.60) | 2.00 (1.90 to 2.10) | - | onnxfuse |"
     assert "| **0.50 (0.40 to 0.60)** | 30 (29 to 31) | **OpenVINO, 2.00 times** |" in rows["ahead"]
     assert rows["tie"].endswith("| OpenVINO or onnxfuse |")
-    assert rows["geometric mean"] == "| geometric mean |  | 1.26 | 1.00 | 30.00 of 1 |  |"
+    assert rows["close"].endswith("| **0.95 (0.90 to 0.99)** | 0.94 (0.80 to 1.10) | - | **ORT, 1.05 times** |")
+    assert rows["geometric mean"] == "| geometric mean |  | 1.17 | 0.98 | 30.00 of 1 |  |"
     assert "- TVM, slow<er>, tie: no such operator" in text
     assert "slow&lt;er&gt;" in bench_page.svg(content)
