@@ -284,6 +284,15 @@ def _elu(n: NodeLowering) -> int:
     return n.emit("elu", n.arg(0), n.const(n.attr("alpha", 1.0)))
 
 
+@_lowers("Softplus")
+def _softplus(n: NodeLowering) -> int:
+    x = n.arg(0)
+    if n.dtype() != "f64":
+        return n.emit("softplus", x)
+    # ONNX Runtime has no kernel for doubles and runs the operator's function, which is infinite where exp is.
+    return n.emit("log", n.emit("add", n.emit("exp", x), n.const(1)))
+
+
 @_lowers("Celu")
 def _celu(n: NodeLowering) -> int:
     alpha = n.const(n.attr("alpha", 1.0))
