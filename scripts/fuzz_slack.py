@@ -241,6 +241,8 @@ class _Loosener:
             result = self.converted(changed.input[0], result, types.get(node.input[0], 0), kind)
             self.nodes.append(helper.make_node("Identity", [result], [node.output[0]]))
             return
+        if node.op_type == "LRN" and self.opset >= 9:
+            raw = result = self.kept_in_window(changed, raw)
         if work in HALF:
             result = self.new("Cast", raw, to=TensorProto.FLOAT)
         coarse = HALF_NOISE[kind][0] if kind in HALF else 0.0
@@ -331,6 +333,17 @@ class _Loosener:
             number = self.new("Cast", self.random(result, TensorProto.FLOAT, 2.0**40), to=TensorProto.INT64)
             result = self.new("Where", is_large, number, result)
         return result
+
+    def kept_in_window(self, node: onnx.NodeProto, result: str) -> str:
+        """The result of LRN; by chance as if all inputs were finite, where ONNX Runtime's sliding sum is not.
+
+        It carries an infinity or a NaN to all channels behind.
+        """
+        zero = self.number(0, TensorProto.FLOAT)
+        is_bad = self.new("IsNaN", self.new("Mul", node.input[0], zero))
+        attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        finite = self.new("LRN", self.new("Where", is_bad, zero, node.input[0]), **attributes)
+        return self.new("Where", self.new("Greater", self.random(result, TensorProto.FLOAT, 1.0), zero), result, finite)
 
     def converted(self, source: str, result: str, source_kind: int, kind: int) -> str:
         """The integers that floats become; any, where the type does not hold the number."""

@@ -408,7 +408,7 @@ def _quantize_linear(n: NodeLowering) -> int:
 
 @_lowers("DequantizeLinear")
 def _dequantize_linear(n: NodeLowering) -> int:
-    """(x - zero_point) scale, the difference taken in int32."""
+    """(x - zero_point) scale, the difference taken in int32 and the product in float."""
     scale = n.dtype(1)
     if n.dtype(0) not in ("i8", "u8", "i16", "u16", "i32") or scale not in ("f32", "f16", "bf16"):
         raise UnsupportedError("DequantizeLinear of these types")
@@ -416,7 +416,8 @@ def _dequantize_linear(n: NodeLowering) -> int:
     difference = n.builder.cast(n.arg(0), "i32")
     if n.has(2):
         difference = n.emit("sub", difference, n.builder.cast(n.arg(2, axis), "i32"), dtype="i32")
-    return n.emit("mul", n.builder.cast(difference, scale), n.arg(1, axis), dtype=scale)
+    product = n.emit("mul", n.builder.cast(difference, "f32"), _as(n, n.arg(1, axis), "f32"), dtype="f32")
+    return _as(n, product, scale)
 
 
 def _as(n: NodeLowering, value: int, dtype: str) -> int:
