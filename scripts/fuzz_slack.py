@@ -241,7 +241,7 @@ class _Loosener:
             result = self.converted(changed.input[0], result, types.get(node.input[0], 0), kind)
             self.nodes.append(helper.make_node("Identity", [result], [node.output[0]]))
             return
-        if node.op_type == "LRN" and self.opset >= 9:
+        if node.op_type == "LRN":
             raw = result = self.kept_in_window(changed, raw)
         if work in HALF:
             result = self.new("Cast", raw, to=TensorProto.FLOAT)
@@ -278,10 +278,11 @@ class _Loosener:
             result = self.new("Where", self.new("And", self.new("IsNaN", result), chosen), zero, result)
         elif self.rewritten and op in ("Mul", "Div"):
             result = self.noise(result, kind, 4e-6 if kind == TensorProto.FLOAT else 1e-14, 0.0)
-        if op in ZERO_SIGNS and self.opset >= 11:
-            # By a factor, for ONNX Runtime's Where does not keep the sign of -0.
-            is_zero = self.new("Equal", result, self.number(0.0, kind))
-            factor = self.new("Where", is_zero, self.random(result, kind, 1.0), self.number(1.0, kind))
+        if op in ZERO_SIGNS:
+            # By a factor that is 1 but for zeros: ONNX Runtime's Where does not keep the sign of -0.
+            other = self.new("Cast", self.new("Cast", result, to=TensorProto.BOOL), to=kind)
+            zero = self.new("Sub", self.number(1.0, kind), other)
+            factor = self.new("Add", other, self.new("Mul", zero, self.random(result, kind, 1.0)))
             result = self.new("Mul", result, factor)
         return result
 
