@@ -315,7 +315,7 @@ def _blocks(kernel: ConvKernel, layout: ConvLayout) -> int:
 def pack(
     kernel: ConvKernel, layout: ConvLayout, addresses: Sequence[int], parts: int = 1, workspace: int = 0
 ) -> list[bytes]:
-    """The kernel's parameters in order, each as its bytes; ``addresses`` are as for ``accepts``, ``parts`` the splits."""
+    """The kernel's parameters in order, as bytes; ``addresses`` are as for ``accepts``, ``parts`` the splits."""
     index = "I" if kernel.index == 32 else "Q"
     arguments = [struct.pack("<Q", address) for address in (*addresses, workspace)]
     numbers = (layout.batch, *layout.inside, *layout.outside, *layout.pad, parts)

@@ -31,6 +31,7 @@
 #define __shared__ static
 #define ONNXFUSE_CHECK(base, first, count, alignment, is_store) \
   emulation::check(base, first, count, alignment, is_store)
+#define ONNXFUSE_CHECK_SHARED(first, count, size, alignment) emulation::check_shared(first, count, size, alignment)
 
 namespace emulation {
 
@@ -85,6 +86,13 @@ template <class T> void check(const T* base, uint64_t first, uint64_t count, uin
     return;
   }
   throw Violation{std::string("a pointer that is no operand is ") + (is_store ? "written" : "read")};
+}
+
+// An access to an array of `size` elements in shared memory; the alignment is in elements too.
+inline void check_shared(int64_t first, int64_t count, int64_t size, int64_t alignment) {
+  if (first >= 0 && first + count <= size && first % alignment == 0) return;
+  throw Violation{"shared memory: " + std::to_string(count) + " elements from " + std::to_string(first) + " of " +
+                  std::to_string(size) + ", aligned to " + std::to_string(alignment)};
 }
 
 inline void check_all_is_written() {

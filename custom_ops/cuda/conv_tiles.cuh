@@ -1,0 +1,150 @@
+// A convolution as a matrix product: out[m, p] = sum over k of weights[m, k] · inputs[k, p], in each group.
+//
+// m is a channel of the result, p a position in an image (image · positions + position), k a channel of X and an element
+// of the kernel.  The matrix of inputs is never made: its elements are read from X where the kernel meets them, zeros
+// where it meets padding.  For a pointwise convolution it is X itself.
+//
+// This file brings tiles of both matrices to registers, from where an engine (conv_simt.cuh, conv_tensor.cuh) puts them
+// into shared memory: the next tile is on its way while the current one is multiplied.
+
+#ifndef ONNXFUSE_CONV_TILES_CUH_
+#define ONNXFUSE_CONV_TILES_CUH_
+
+namespace onnxfuse {
+
+template <class Spec> struct ConvMatrix {
+  static constexpr u32 ins = Spec::in_channels / Spec::group;   // channels of X in a group
+  static constexpr u32 outs = Spec::out_channels / Spec::group;  // rows of the product
+  static constexpr u32 taps = Spec::kernel_d * Spec::kernel_h * Spec::kernel_w;
+  static constexpr u32 depth = ins * taps;                       // k
+};
+
+// BM x BK of the weights, in vectors along k where that is how they lie.
+template <class Spec, int BM, int BK, int Block> struct WeightTile {
+  using T = typename Spec::T;
+  using Matrix = ConvMatrix<Spec>;
+  static constexpr int widest = 16 / static_cast<int>(sizeof(T));
+  static constexpr int vector = !Spec::transposed && Matrix::depth % widest == 0 && BK % widest == 0 ? widest : 1;
+  static constexpr int chunks = BM * BK / vector;
+  static constexpr int count = (chunks + Block - 1) / Block;
+
+  Pack<T, vector> items[count];
+
+  ONNXFUSE_DEVICE void load(const T* w, u32 group, u32 first_m, u32 first_k) {
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      const int chunk = threadIdx.x + i * Block;
+      const u32 m = first_m + chunk / (BK / vector);
+      const u32 k = first_k + chunk % (BK / vector) * vector;
+      const bool inside = (chunks % Block == 0 || chunk < chunks) && m < Matrix::outs && k < Matrix::depth;
+      items[i] = inside ? load_pack<vector>(w, weight_index<Spec>(group, m, k)) : splat<T, vector>(from_bits<T>(0));
+    }
+  }
+
+  // put(m, k, pack) for everything loaded.
+  template <class Put> ONNXFUSE_DEVICE void store(const Put& put) const {
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      const int chunk = threadIdx.x + i * Block;
+      if (chunks % Block == 0 || chunk < chunks) put(chunk / (BK / vector), chunk % (BK / vector) * vector, items[i]);
+    }
+  }
+};
+
+// BK x BN of the inputs.  A thread has the same columns of every tile: only a pointwise convolution reads V at once.
+template <class Spec, int BN, int BK, int V, int Block, class Index> struct InputTile {
+  using T = typename Spec::T;
+  using Matrix = ConvMatrix<Spec>;
+  static constexpr int vector = Spec::pointwise ? V : 1;
+  static constexpr int columns = BN / vector;
+  static constexpr int rows = Block / columns;  // of threads
+  static constexpr int count = (BK + rows - 1) / rows;
+  static_assert(Block % columns == 0, "threads share the columns evenly");
+
+  Pack<T, vector> items[count];
+  u32 loaded = 0;  // a bit for each item: the others are zero
+  Index image;
+  Index base;  // the first element of the group's channels, or of them the one at the column's position
+  i32 window_d, window_h, window_w;
+  Index position;
+  bool inside;
+
+  ONNXFUSE_DEVICE InputTile(const ConvShape<Index>& shape, u32 group, Index first_column) {
+    const Index column = first_column + threadIdx.x % columns * vector;
+    inside = column < shape.batch * shape.positions.divisor;
+    image = shape.positions.quotient(inside ? column : 0);
+    position = (inside ? column : 0) - image * shape.positions.divisor;
+    base = (image * Spec::in_channels + group * Matrix::ins) * in_positions(shape);
+    if constexpr (!Spec::pointwise) {
+      const Position<Index> at = out_position(shape, position);
+      window_d = window<Spec, Spec::stride_d>(static_cast<i32>(at.d), pad_d<Spec>(shape));
+      window_h = window<Spec, Spec::stride_h>(static_cast<i32>(at.h), pad_h<Spec>(shape));
+      window_w = window<Spec, Spec::stride_w>(static_cast<i32>(at.w), pad_w<Spec>(shape));
+    }
+  }
+
+  // Where the element of row k lies in its channel of X; false if it is a zero.
+  ONNXFUSE_DEVICE bool find(const ConvShape<Index>& shape, u32 k, u32& channel, Index& from) const {
+    if (!inside || k >= Matrix::depth) return false;
+    channel = k / Matrix::taps;
+    if constexpr (Spec::pointwise) {
+      from = position;
+      return true;
+    } else {
+      const i32 tap = k - channel * Matrix::taps;
+      i32 d, h, w;
+      const bool found =
+          meets<Spec, Spec::stride_d, Spec::dilation_d>(window_d, tap / (Spec::kernel_h * Spec::kernel_w),
+                                                        static_cast<i32>(shape.in[0]), d) &&
+          meets<Spec, Spec::stride_h, Spec::dilation_h>(window_h, tap / Spec::kernel_w % Spec::kernel_h,
+                                                        static_cast<i32>(shape.in[1]), h) &&
+          meets<Spec, Spec::stride_w, Spec::dilation_w>(window_w, tap % Spec::kernel_w,
+                                                        static_cast<i32>(shape.in[2]), w);
+      from = found ? (d * shape.in[1] + h) * shape.in[2] + w : 0;
+      return found;
+    }
+  }
+
+  ONNXFUSE_DEVICE static int row(int item) { return threadIdx.x / columns + item * rows; }
+
+  ONNXFUSE_DEVICE void load(const T* x, const ConvShape<Index>& shape, u32 first_k) {
+    loaded = 0;
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      u32 channel;
+      Index from;
+      if ((BK % rows == 0 || row(i) < BK) && find(shape, first_k + row(i), channel, from)) {
+        items[i] = load_pack<vector>(x, base + channel * in_positions(shape) + from);
+        loaded |= 1u << i;
+      }
+    }
+  }
+
+  // put(k, column, pack) for everything loaded from first_k on, after the prologue.
+  template <class Head, class Put>
+  ONNXFUSE_DEVICE void store(const ConvShape<Index>& shape, const Head& head, u32 group, u32 first_k, const Put& put) {
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      if (BK % rows != 0 && row(i) >= BK) continue;
+      Pack<T, vector> item = splat<T, vector>(from_bits<T>(0));
+      if (loaded >> i & 1) {
+        item = items[i];
+        if constexpr (Head::exists) {
+          u32 channel;
+          Index from;
+          find(shape, first_k + row(i), channel, from);
+          f32 values[vector];
+#pragma unroll
+          for (int j = 0; j < vector; ++j) values[j] = widen(item.get(j));
+          head(values, image, static_cast<Index>(group * Matrix::ins + channel), from);
+          item = narrow_pack<T>(values);
+        }
+      }
+      put(row(i), static_cast<int>(threadIdx.x % columns * vector), item);
+    }
+  }
+};
+
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_CONV_TILES_CUH_

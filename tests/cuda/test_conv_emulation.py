@@ -1,0 +1,125 @@
+"""Every family of convolution kernels in the emulation of CUDA, against ONNX Runtime and the NumPy reference."""
+
+import random
+from functools import cache
+
+import pytest
+
+from onnxfuse.cuda.conv.kernel import ConvSource
+from onnxfuse.cuda.conv.spec import Convolution
+from onnxfuse.cuda.conv.tiling import Tiling
+from tests.cuda.convolutions import Fused, check, convolution, random_fused
+from tests.cuda.emulator import Emulation
+
+DTYPES = ("f32", "f16", "bf16")
+CASES = 24
+
+SIMT = (
+    Tiling("gemm", (32, 32, 8), (4, 4), 4, split=4),
+    Tiling("gemm", (64, 32, 16), (8, 4), 2),
+    Tiling("gemm", (32, 64, 8), (4, 8), 8),
+    Tiling("gemm", (128, 128, 8), (8, 8), 4),
+)
+SCALAR = Tiling("gemm", (32, 32, 16), (4, 4), 1, split=3)
+DEPTHWISE = (
+    Tiling("depthwise", (1, 8, 16), (4, 4), 4),
+    Tiling("depthwise", (2, 8, 16), (2, 8), 8),
+    Tiling("depthwise", (3, 7, 6), (7, 2), 2),
+    Tiling("depthwise", (5, 4, 7), (2, 1), 1),
+)
+
+
+def random_conv(rng: random.Random, dtype: str, rank: int, *, automatic: bool = True) -> Convolution:
+    """A Conv or ConvTranspose in groups, with strides, dilations and pads of all kinds."""
+    transposed = rng.random() < 0.3
+    kernel = [rng.choice((1, 2, 3, 3, 5)) for _ in range(rank)]
+    strides = [rng.choice((1, 1, 2, 3)) for _ in range(rank)]
+    group = rng.choice((1, 1, 1, 2, 3))
+    channels = group * rng.choice((1, 3, 7, 10)), group * rng.choice((1, 4, 5, 33))
+    if automatic and rng.random() < 0.3:
+        pads = rng.choice(("SAME_UPPER", "SAME_LOWER", "VALID"))
+        return convolution(dtype, channels, kernel, group=group, strides=strides, pads=pads, transposed=transposed)
+    extra = [rng.randint(0, stride - 1) for stride in strides] if transposed else ()
+    return convolution(
+        dtype,
+        channels,
+        kernel,
+        group=group,
+        strides=strides,
+        dilations=[rng.choice((1, 1, 2)) for _ in range(rank)],
+        pads=[rng.randint(0, size - 1) for size in kernel * 2],
+        output_padding=extra,
+        transposed=transposed,
+    )
+
+
+def random_spatial(rng: random.Random, conv: Convolution) -> list[int]:
+    """Sizes of X for which there is a result, often multiples of a vector."""
+    sizes = {1: (9, 16, 40), 2: (5, 7, 8, 12), 3: (4, 5, 6)}[conv.rank]
+    while True:
+        spatial = [rng.choice(sizes) + 4 * (axis == 0 and conv.rank > 1) for axis in range(conv.rank)]
+        if min(conv.output_shape((1, conv.in_channels, *spatial))) > 0:
+            return spatial
+
+
+def any_case(seed: int) -> Fused:
+    rng = random.Random(seed)
+    conv = random_conv(rng, DTYPES[seed % 3], rng.choice((1, 2, 2, 3)))
+    return random_fused(rng, conv, random_spatial(rng, conv), ())
+
+
+def gemm_case(seed: int) -> Fused:
+    rng = random.Random(seed)
+    dtype = DTYPES[seed % 3]
+    if seed % 4 == 0:
+        conv = convolution(dtype, (rng.choice((5, 16, 40)), rng.choice((3, 40, 70))), (1, 1))
+    else:
+        conv = random_conv(rng, dtype, rng.choice((1, 2, 2, 3)))
+    return random_fused(rng, conv, random_spatial(rng, conv), (rng.choice(SIMT), SCALAR))
+
+
+def depthwise_case(seed: int) -> Fused:
+    rng = random.Random(seed)
+    rank = rng.choice((1, 2, 2, 2, 3))
+    kernel = [rng.choice((1, 2, 3, 3, 5)) for _ in range(rank)]
+    channels = rng.choice((2, 7, 10))
+    conv = convolution(
+        DTYPES[seed % 3],
+        (channels, channels),
+        kernel,
+        group=channels,
+        strides=[rng.choice((1, 1, 2)) for _ in range(rank)],
+        dilations=[rng.choice((1, 1, 2)) for _ in range(rank)],
+        pads=[rng.randint(0, size - 1) for size in kernel * 2],
+    )
+    spatial = [rng.choice((8, 9, 11, 16)) if axis > rank - 3 else rng.choice((3, 4)) for axis in range(rank - 1)]
+    spatial.append(rng.choice((7, 16, 16, 24, 33)))
+    known = conv.output_shape((1, channels, *spatial))
+    tilings = [tiling for tiling in DEPTHWISE if spatial[-1] % tiling.vector == known[-1] % tiling.vector == 0]
+    return random_fused(rng, conv, spatial, tilings)
+
+
+MAKERS = {"any": any_case, "gemm": gemm_case, "depthwise": depthwise_case}
+
+
+@cache
+def compiled(family: str) -> tuple[Emulation, list[tuple[Fused, ConvSource]]]:
+    """All cases of a family as one library."""
+    cases = [MAKERS[family](seed) for seed in range(CASES)]
+    rendered = [(case, case.render()) for case in cases]
+    return Emulation({source.sha256: source for _, source in rendered}.values()), rendered
+
+
+@pytest.mark.parametrize("seed", range(CASES))
+@pytest.mark.parametrize("family", MAKERS)
+def test_random_convolutions(family: str, seed: int) -> None:
+    emulation, rendered = compiled(family)
+    case, source = rendered[seed]
+    assert check(emulation, source, case, seed) == {family, "any"}
+
+
+@pytest.mark.parametrize("family", MAKERS)
+def test_unaligned_operands(family: str) -> None:
+    emulation, rendered = compiled(family)
+    for seed, (case, source) in enumerate(rendered[:4]):
+        assert "any" in check(emulation, source, case, seed, shift=1)
