@@ -132,6 +132,11 @@ template <class T, int Size> struct alignas(16) SharedArray {
     ONNXFUSE_CHECK_SHARED(index, 1, Size, 1);
     elements[index] = element;
   }
+  // The address of 16 aligned bytes.
+  ONNXFUSE_DEVICE const T* row(int first) const {
+    ONNXFUSE_CHECK_SHARED(first, 16 / static_cast<int>(sizeof(T)), Size, 16 / static_cast<int>(sizeof(T)));
+    return elements + first;
+  }
   // V neighbours; `first` is a multiple of V, or of what 16 bytes hold.
   template <int V> ONNXFUSE_DEVICE Pack<T, V> get_pack(int first) const {
     using P = Pack<T, V>;

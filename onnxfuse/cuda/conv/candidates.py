@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from onnxfuse.cuda.conv.spec import MAX_SPATIAL_RANK, Convolution
-from onnxfuse.cuda.conv.tiling import SHARED_BYTES, Tiling, shared_bytes
+from onnxfuse.cuda.conv.tiling import SHARED_BYTES, Tiling, patch_bytes, shared_bytes
 
 Size = int | None
 """A size that may not be known."""
@@ -66,25 +66,37 @@ def _depthwise(conv: Convolution, x_shape: Sequence[Size]) -> Iterator[tuple[Til
     batch = x_shape[0] or UNKNOWN_BATCH
     for rows in (4, 2, 8, 1):
         for threads in (128, 256):
-            tilings = (_depthwise_tiling(conv, _guessed(outside), batch, vector, rows, threads) for vector in vectors)
+            tilings = (_depthwise_tiling(conv, _guessed(outside), batch, own, rows, threads) for own in vectors)
             yield tuple(tiling for tiling in tilings if shared_bytes(conv, tiling) <= SHARED_BYTES)
 
 
 def _depthwise_tiling(
     conv: Convolution, outside: tuple[int, ...], batch: int, vector: int, rows: int, threads: int
 ) -> Tiling:
-    """A tile that is as wide as the result, up to a warp, then as high, then of several planes.
+    """A tile that is as wide as the result, up to a warp, then as high as it may be, then of several planes.
 
-    Small planes share a block only while there are two blocks for each multiprocessor.
+    It takes up to 128 bytes of shared memory a thread, so that 1792 of a multiprocessor's 2048 threads have their
+    share.  Small planes share a block only while there are two blocks for each multiprocessor.
     """
     depth, height, width = outside
     rows = min(rows, height)
-    groups = -(-width // vector)
-    columns = -(-groups // -(-groups // 32))
-    tall = min(-(-height // rows), max(1, threads // columns))
-    tiles = batch * conv.out_channels * depth * -(-height // (rows * tall)) * -(-groups // columns)
-    planes = min(threads // (columns * tall), max(-(-32 // (columns * tall)), tiles // (2 * MULTIPROCESSORS)))
-    return Tiling("depthwise", (max(planes, 1), rows * tall, columns * vector), (rows, vector), vector)
+    columns = _even(-(-width // vector), 32)
+    tall = _even(-(-height // rows), max(1, threads // columns))
+
+    def tiling(planes: int) -> Tiling:
+        return Tiling("depthwise", (planes, rows * tall, columns * vector), (rows, vector), vector)
+
+    while tall > 1 and patch_bytes(conv, tiling(1)) > 128 * threads:
+        tall //= 2
+    tiles = batch * conv.out_channels * depth * -(-height // (rows * tall)) * -(-width // (columns * vector))
+    enough = max(-(-32 // (columns * tall)), tiles // (2 * MULTIPROCESSORS))
+    room = min(threads // (columns * tall), 128 * threads // patch_bytes(conv, tiling(1)))
+    return tiling(max(1, min(enough, room)))
+
+
+def _even(count: int, most: int) -> int:
+    """The size of parts, of ``most`` at the most, that ``count`` things make without a small rest."""
+    return -(-count // -(-count // most))
 
 
 # ------------------------------------------------------------------------------------------------------- gemm

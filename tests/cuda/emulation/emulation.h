@@ -124,6 +124,7 @@ inline double __longlong_as_double(long long x) { return onnxfuse_emulation_bits
 inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>((uint64_t{a} * b) >> 32); }
 
 #include "fibers.h"
+#include "tensor_cores.h"
 
 namespace emulation {
 
