@@ -7,7 +7,7 @@ FILES = ("types.cuh", "half.cuh", "memory.cuh", "indexing.cuh", "operators.cuh",
 """The parts of the prelude, in the order in which they build on each other."""
 
 CONV_FILES = (
-    *("conv.cuh", "conv_any.cuh", "conv_depthwise.cuh"),
+    *("conv.cuh", "conv_any.cuh", "conv_depthwise.cuh", "conv_direct.cuh"),
     *("conv_tiles.cuh", "conv_simt.cuh", "conv_tensor.cuh", "conv_gemm.cuh"),
 )
 """What a convolution's source has after that."""

@@ -1,6 +1,7 @@
 """Every family of convolution kernels in the emulation of CUDA, against ONNX Runtime and the NumPy reference."""
 
 import random
+from collections.abc import Sequence
 from functools import cache
 
 import pytest
@@ -32,6 +33,12 @@ DEPTHWISE = (
     Tiling("depthwise", (2, 8, 16), (2, 8), 8),
     Tiling("depthwise", (3, 7, 6), (7, 2), 2),
     Tiling("depthwise", (5, 4, 7), (2, 1), 1),
+)
+DIRECT = (
+    Tiling("direct", (16, 4, 16), (8, 4), 4),
+    Tiling("direct", (8, 3, 24), (4, 8), 8),
+    Tiling("direct", (16, 2, 6), (8, 2), 2),
+    Tiling("direct", (4, 5, 7), (4, 1), 1),
 )
 
 
@@ -94,28 +101,46 @@ def tensor_case(seed: int) -> Fused:
     return random_fused(rng, conv, random_spatial(rng, conv), (rng.choice(TENSOR), SCALAR_TENSOR))
 
 
-def depthwise_case(seed: int) -> Fused:
-    rng = random.Random(seed)
+def windowed(rng: random.Random, dtype: str, channels: tuple[int, int], group: int, tilings: Sequence[Tiling]) -> Fused:
+    """A convolution that slides over patches of X, and those of the tilings whose vectors fit its sizes."""
     rank = rng.choice((1, 2, 2, 2, 3))
     kernel = [rng.choice((1, 2, 3, 3, 5)) for _ in range(rank)]
-    channels = rng.choice((2, 7, 10))
     conv = convolution(
-        DTYPES[seed % 3],
-        (channels, channels),
+        dtype,
+        channels,
         kernel,
-        group=channels,
+        group=group,
         strides=[rng.choice((1, 1, 2)) for _ in range(rank)],
         dilations=[rng.choice((1, 1, 2)) for _ in range(rank)],
         pads=[rng.randint(0, size - 1) for size in kernel * 2],
     )
     spatial = [rng.choice((8, 9, 11, 16)) if axis > rank - 3 else rng.choice((3, 4)) for axis in range(rank - 1)]
     spatial.append(rng.choice((7, 16, 16, 24, 33)))
-    known = conv.output_shape((1, channels, *spatial))
-    tilings = [tiling for tiling in DEPTHWISE if spatial[-1] % tiling.vector == known[-1] % tiling.vector == 0]
-    return random_fused(rng, conv, spatial, tilings)
+    while min(conv.output_shape((1, conv.in_channels, *spatial))) < 1:
+        spatial = [size + 4 for size in spatial]
+    width = conv.output_shape((1, conv.in_channels, *spatial))[-1]
+    fitting = [tiling for tiling in tilings if spatial[-1] % tiling.vector == width % tiling.vector == 0]
+    return random_fused(rng, conv, spatial, fitting)
 
 
-MAKERS = {"any": any_case, "gemm": gemm_case, "tensor cores": tensor_case, "depthwise": depthwise_case}
+def depthwise_case(seed: int) -> Fused:
+    rng = random.Random(seed)
+    channels = rng.choice((2, 7, 10))
+    return windowed(rng, DTYPES[seed % 3], (channels, channels), channels, DEPTHWISE)
+
+
+def direct_case(seed: int) -> Fused:
+    rng = random.Random(seed)
+    return windowed(rng, DTYPES[seed % 3], (rng.choice((1, 3, 4)), rng.choice((3, 16, 21))), 1, DIRECT)
+
+
+MAKERS = {
+    "any": any_case,
+    "gemm": gemm_case,
+    "tensor cores": tensor_case,
+    "depthwise": depthwise_case,
+    "direct": direct_case,
+}
 
 
 @cache
