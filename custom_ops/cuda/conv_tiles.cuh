@@ -60,6 +60,7 @@ template <class Spec, int BN, int BK, int V, int Block, class Index> struct Inpu
   static constexpr int rows = Block / columns;  // of threads
   static constexpr int count = (BK + rows - 1) / rows;
   static_assert(Block % columns == 0, "threads share the columns evenly");
+  static_assert(count <= 32, "`loaded` has 32 bits");
 
   Pack<T, vector> items[count];
   u32 loaded = 0;  // a bit for each item: the others are zero

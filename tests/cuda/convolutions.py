@@ -13,6 +13,7 @@ from onnx import helper
 
 from onnxfuse.cuda.conv.arguments import (
     SUM_BLOCK,
+    ConvLayout,
     accepts,
     grid_size,
     layout_access,
@@ -28,7 +29,9 @@ from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.cuda.conv.tiling import Tiling
 from onnxfuse.dtypes import DTYPES
 from onnxfuse.program import Program, ProgramBuilder, reference
+from onnxfuse.program.ops import OPS
 from tests.cuda.emulator import Emulation, aligned
+from tests.cuda.programs import BASIC
 from tests.custom_ops.fused import assert_same_bits, make_model, new_session, sample, session_options
 
 MULTIPROCESSORS = 8
@@ -77,10 +80,14 @@ class Fused:
     x_operands: tuple[Shape, ...] = ()
     tilings: tuple[Tiling, ...] = field(default=(), compare=False)
 
+    def layout(self) -> ConvLayout:
+        """What the shapes come to."""
+        return resolve(self.conv, self.x_shape, self.epilogue, self.operands, self.prologue, self.x_operands)
+
     def render(self) -> ConvSource:
         """Kernels for the letters that the shapes have."""
-        layout = resolve(self.conv, self.x_shape, self.epilogue, self.operands, self.prologue, self.x_operands)
-        return render_conv(self.conv, self.epilogue, self.prologue, layout_access(layout), self.tilings)
+        access = layout_access(self.layout())
+        return render_conv(self.conv, self.epilogue, self.prologue, access, self.tilings)
 
 
 def integers(dtype: str, shape: Sequence[int], seed: int, low: int = -4, high: int = 4) -> np.ndarray:
@@ -104,10 +111,10 @@ def convolve(conv: Convolution, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return (y + np.float32(0)).astype(DTYPES[conv.dtype].numpy)  # no negative zeros
 
 
-def check(emulation: Emulation, source: ConvSource, case: Fused, seed: int = 0, shift: int = 0) -> set[str]:
+def check(emulation: Emulation, source: ConvSource, case: Fused, seed: int = 0, shift: int = 0) -> list[ConvKernel]:
     """Run every kernel that accepts the case; the outputs must have the bits of the reference.
 
-    All operands lie ``shift`` elements behind an aligned address.  Returns the families that ran.
+    All operands lie ``shift`` elements behind an aligned address.  Returns the kernels that ran.
     """
     conv = case.conv
     x, w = integers(conv.dtype, case.x_shape, seed), integers(conv.dtype, conv.weight_shape, seed + 1, -3, 3)
@@ -115,10 +122,10 @@ def check(emulation: Emulation, source: ConvSource, case: Fused, seed: int = 0, 
     extra = _operands(case.epilogue, case.operands, seed + 20)
     convolved = reference.run(case.prologue, [x, *x_extra])[0] if case.prologue else x
     expected = reference.run(case.epilogue, [convolve(conv, convolved, w), *extra])
-    layout = resolve(conv, case.x_shape, case.epilogue, case.operands, case.prologue, case.x_operands)
+    layout = case.layout()
     assert convolve(conv, convolved, w).shape == conv.output_shape(case.x_shape)
     inputs = [_placed(array, shift) for array in (x, w, *x_extra, *extra)]
-    ran = set()
+    ran = []
     for kernel in source.kernels:
         outputs = [aligned(case.epilogue.dtype(own), layout.count, shift) for own in case.epilogue.outputs]
         addresses = [memory.ctypes.data for memory in (*inputs, *outputs)]
@@ -127,11 +134,17 @@ def check(emulation: Emulation, source: ConvSource, case: Fused, seed: int = 0, 
             for result, wanted in zip(outputs, expected, strict=True):
                 full = np.broadcast_to(wanted, conv.output_shape(case.x_shape))
                 assert_same_bits(result.reshape(full.shape), full)
-            ran.add(kernel.family)
+            ran.append(kernel)
     return ran
 
 
-def _run(emulation, kernel: ConvKernel, layout, inputs, outputs) -> None:  # type: ignore[no-untyped-def]
+def _run(
+    emulation: Emulation,
+    kernel: ConvKernel,
+    layout: ConvLayout,
+    inputs: Sequence[np.ndarray],
+    outputs: Sequence[np.ndarray],
+) -> None:
     """Launch as the native library does."""
     addresses = [memory.ctypes.data for memory in (*inputs, *outputs)]
     parts = splits(kernel, layout, MULTIPROCESSORS)
@@ -205,6 +218,23 @@ def tail(dtype: str, kind: str, y_shape: Sequence[int]) -> tuple[Program, tuple[
             return b.build([x]), ()
 
 
+def random_tail(rng: random.Random, dtype: str, y_shape: Sequence[int]) -> tuple[Program, tuple[Shape, ...]]:
+    """Basic operations on the result and operands that broadcast to it in any way, and up to three outputs."""
+    builder = ProgramBuilder()
+    values = [builder.input(dtype)]
+    shapes = []
+    for _ in range(rng.randint(0, 3)):
+        own = tuple(1 if rng.random() < 0.4 else size for size in y_shape)
+        shapes.append(own[rng.choice((0, 0, 0, 1, 2)) :])
+        values.append(builder.input(dtype))
+    values.append(builder.const(dtype, 1.5))
+    for _ in range(rng.randint(1, 8)):
+        op = rng.choice(BASIC[dtype])
+        values.append(builder.emit(op, dtype, *(rng.choice(values) for _ in range(OPS[op].arity))))
+    last = builder.emit("add", dtype, values[0], values[-1])
+    return builder.build([last, *rng.sample(values[:1] + values[-2:], rng.randint(0, 2))]), tuple(shapes)
+
+
 TAILS = ("bias, hard swish, residual", "gate and raw result", "quantize", "masks", "")
 
 
@@ -234,6 +264,11 @@ HEADS = ("", "gate", "affine", "sum")
 def random_fused(rng: random.Random, conv: Convolution, spatial: Sequence[int], tilings: Sequence[Tiling]) -> Fused:
     """The convolution of an X of these spatial sizes, with Programs and a batch at random."""
     x_shape = (rng.choice((1, 1, 2, 3)), conv.in_channels, *spatial)
-    epilogue, operands = tail(conv.dtype, rng.choice(TAILS), conv.output_shape(x_shape))
+    y_shape = conv.output_shape(x_shape)
+    kind = rng.choice((*TAILS, "random", "random"))
+    if kind == "random":
+        epilogue, operands = random_tail(rng, conv.dtype, y_shape)
+    else:
+        epilogue, operands = tail(conv.dtype, kind, y_shape)
     prologue, x_operands = head(conv.dtype, rng.choice(HEADS), x_shape)
     return Fused(conv, x_shape, epilogue, operands, prologue, x_operands, tuple(tilings))

@@ -19,6 +19,10 @@ UNKNOWN = 56
 UNKNOWN_BATCH = 1
 MAX_TAPS = 49
 """The elements of the largest depthwise kernel whose weights fit into registers."""
+FEW_CHANNELS = 4
+"""The channels of X for which a matrix product is not worth its tiles."""
+SHORT_DEPTH = 32
+"""The longest sum for which tensor cores do not make up for the tiles that they need."""
 MAX_SPLIT = 16
 STEPS_OF_A_PART = 4
 """Tiles of k that each part of a split sum has at least: fewer do not pay for writing the part."""
@@ -30,8 +34,13 @@ def candidates(conv: Convolution, x_shape: Sequence[Size]) -> list[tuple[Tiling,
     ``x_shape`` is that of X, as far as it is known.  Each candidate has the kernel that is meant for the shape and, if
     that reads vectors, one that does not, for addresses or sizes that are not aligned.
     """
-    found = list(dict.fromkeys(_depthwise(conv, x_shape) if conv.depthwise else _gemm(conv, x_shape)))
-    return [own for own in found if own]
+    if conv.depthwise:
+        found = [*_depthwise(conv, x_shape)]
+    elif conv.dtype == "f32" or conv.depth <= SHORT_DEPTH:
+        found = [*_direct(conv, x_shape), *_gemm(conv, x_shape)]
+    else:
+        found = [*_gemm(conv, x_shape), *_direct(conv, x_shape)]
+    return [own for own in dict.fromkeys(found) if own]
 
 
 def _vectors(conv: Convolution, runs: Sequence[Size]) -> list[int]:
@@ -99,9 +108,41 @@ def _even(count: int, most: int) -> int:
     return -(-count // -(-count // most))
 
 
+# ------------------------------------------------------------------------------------------------------- direct
+
+
+def _direct(conv: Convolution, x_shape: Sequence[Size]) -> Iterator[tuple[Tiling, ...]]:
+    if conv.group > 1 or conv.transposed or conv.in_channels > FEW_CHANNELS:
+        return
+    inside, outside = _spatial(conv, x_shape)
+    vectors = _vectors(conv, (inside[-1], outside[-1])) if conv.static_pads is not None else [1]
+    for threads in (128, 256):
+        tilings = (_direct_tiling(conv, _guessed(outside), vector, threads) for vector in vectors)
+        yield tuple(tiling for tiling in tilings if shared_bytes(conv, tiling) <= SHARED_BYTES)
+
+
+def _direct_tiling(conv: Convolution, outside: tuple[int, ...], vector: int, threads: int) -> Tiling:
+    """As many channels as there are, up to 64 and half of the shared memory; as wide as the result, up to a warp."""
+    _, height, width = outside
+    own = 4 if vector == 8 else 8  # channels of a thread: at most 32 sums
+    channels = min(64, -(-conv.out_channels // own) * own)
+    while channels > own and 4 * conv.depth * channels > SHARED_BYTES // 2:
+        channels = -(-channels // (2 * own)) * own
+    columns = _even(-(-width // vector), 32)
+
+    def tiling(rows: int) -> Tiling:
+        return Tiling("direct", (channels, rows, columns * vector), (own, vector), vector)
+
+    rows = min(height, max(1, threads // (columns * channels // own)))
+    while rows > 1 and shared_bytes(conv, tiling(rows)) > SHARED_BYTES:
+        rows //= 2
+    return tiling(rows)
+
+
 # ------------------------------------------------------------------------------------------------------- gemm
 
-# Channels, positions, products; channels and positions of a thread.  Large tiles read least, small ones fill a device.
+# Channels, positions, products; channels and positions of a thread, or of a warp.  Large tiles read least, small ones
+# fill a device.  Each thread has 64 results at most, and as many products at a time as its registers hold twice.
 _SIMT = (
     ((128, 128, 8), (8, 8)),
     ((64, 128, 16), (8, 8)),
@@ -110,18 +151,29 @@ _SIMT = (
     ((32, 64, 16), (4, 4)),
     ((32, 32, 16), (4, 4)),
 )
+_TENSOR_CORES = (
+    ((128, 128, 32), (64, 32)),
+    ((128, 64, 32), (32, 32)),
+    ((64, 128, 32), (32, 32)),
+    ((64, 64, 32), (32, 32)),
+    ((32, 128, 16), (32, 32)),
+    ((32, 64, 16), (32, 32)),
+)
 
 
 def _gemm(conv: Convolution, x_shape: Sequence[Size]) -> Iterator[tuple[Tiling, ...]]:
     _, outside = _spatial(conv, x_shape)
     positions = None if None in outside else prod(size or 0 for size in outside)
     columns = (x_shape[0] or UNKNOWN_BATCH) * prod(_guessed(outside))
-    vectors = [min(vector, 4) for vector in _vectors(conv, (positions,))]
     rows = conv.out_channels // conv.group
-    for tile, thread in sorted(_SIMT, key=lambda own: _cost(own[0], conv.group, rows, columns)):
+    tensor_cores = conv.dtype != "f32"
+    tiles = _TENSOR_CORES if tensor_cores else _SIMT
+    for tile, thread in sorted(tiles, key=lambda own: _cost(own[0], conv.group, rows, columns)):
         steps = -(-conv.depth // tile[2])
         split = max(1, min(MAX_SPLIT, steps // STEPS_OF_A_PART))
-        yield tuple(Tiling("gemm", tile, thread, vector, split) for vector in vectors)
+        yield tuple(
+            Tiling("gemm", tile, thread, vector, split, tensor_cores) for vector in _vectors(conv, (positions,))
+        )
 
 
 def _cost(tile: tuple[int, int, int], group: int, rows: int, columns: int) -> float:
