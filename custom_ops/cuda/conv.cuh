@@ -132,9 +132,13 @@ template <class T, int Size> struct alignas(16) SharedArray {
     ONNXFUSE_CHECK_SHARED(index, 1, Size, 1);
     elements[index] = element;
   }
-  // The address of 16 aligned bytes.
-  ONNXFUSE_DEVICE const T* row(int first) const {
-    ONNXFUSE_CHECK_SHARED(first, 16 / static_cast<int>(sizeof(T)), Size, 16 / static_cast<int>(sizeof(T)));
+  // The address of Count neighbours; `first` is a multiple of Count.
+  template <int Count> ONNXFUSE_DEVICE const T* at(int first) const {
+    ONNXFUSE_CHECK_SHARED(first, Count, Size, Count);
+    return elements + first;
+  }
+  template <int Count> ONNXFUSE_DEVICE T* at(int first) {
+    ONNXFUSE_CHECK_SHARED(first, Count, Size, Count);
     return elements + first;
   }
   // V neighbours; `first` is a multiple of V, or of what 16 bytes hold.

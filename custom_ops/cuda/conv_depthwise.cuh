@@ -44,7 +44,7 @@ ONNXFUSE_DEVICE void fill_patch(SharedArray<f32, Size>& patch, const typename Sp
     for (int u = 0; u < at_once; ++u) {
       const int i = begin + u * Block;
       const int row = i / groups;
-      const int plane = row / Patch::rows;
+      const int plane = Planes == 1 ? 0 : row / Patch::rows;
       const i32 h = first_h + (row - plane * Patch::rows);
       const i32 v = first_w + (i - row * groups) * V;
       inside[u] = i < total && channel_of(plane, images[u], channels[u]) && h >= 0 && v >= 0 &&

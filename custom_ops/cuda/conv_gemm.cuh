@@ -1,9 +1,13 @@
 // Convolution as a matrix product: the loop over k, shared by all engines, and sums in parts.
 //
-// A block computes BM channels by BN positions.  Tiles of k are double buffered in shared memory, and the next one waits
-// in registers while the current one is multiplied, so that one barrier a tile is enough and the latency of memory is
-// hidden within a block as well as by its neighbours.  Blocks that differ only in their channels follow each other: they
-// read the same part of X, which is then in the L2 cache.
+// A block computes BM channels by BN positions, in tiles of k.  Blocks that differ only in their channels follow each
+// other: they read the same part of X, which is then in the L2 cache.  Tiles come to shared memory in one of two ways.
+//
+// Through registers: two tiles are in shared memory, and the next waits in registers while one is multiplied, so that one
+// barrier a tile is enough, and a block hides the latency of memory as well as its neighbours do.  Any convolution does.
+//
+// By asynchronous copies: as many tiles as fit, up to 4, are under way.  These copy 4 bytes or more as they are, so that
+// they are for pointwise convolutions of 16-bit elements without a prologue, in which sums are long and tiles are short.
 //
 // A result too small for the device is computed in `splits` parts of k, each by blocks of its own, which write partial
 // sums; sum_parts adds them in the order of k, so that the result does not depend on which block was first.
@@ -13,6 +17,16 @@
 
 namespace onnxfuse {
 
+template <class Spec, class Head, int V>
+constexpr bool copies_tiles = has_async_copies && is_half<typename Spec::T> && Spec::pointwise && !Head::exists &&
+                              V > 1 && ConvMatrix<Spec>::depth % 8 == 0;
+
+// Tiles that are in shared memory at a time.
+constexpr int shared_bytes = 48 << 10;
+template <class Stage> constexpr int stages_in_shared = shared_bytes / static_cast<int>(sizeof(Stage));
+template <class Stage, bool Copies>
+constexpr int stages_of = !Copies ? 2 : stages_in_shared<Stage> < 4 ? stages_in_shared<Stage> : 4;
+
 template <class Spec, class Engine, int BM, int BN, int V, bool Splits, class Index, class Head, class Tail>
 ONNXFUSE_DEVICE void convolve_gemm(const typename Spec::T* x, const typename Spec::T* w, f32* workspace,
                                    const ConvShape<Index>& shape, const Head& head, const Tail& tail) {
@@ -20,7 +34,9 @@ ONNXFUSE_DEVICE void convolve_gemm(const typename Spec::T* x, const typename Spe
   constexpr int BK = Engine::depth;
   constexpr u32 tiles_m = (Matrix::outs + BM - 1) / BM;
   constexpr u32 tiles_k = (Matrix::depth + BK - 1) / BK;
-  __shared__ typename Engine::Shared shared;
+  constexpr bool copies = copies_tiles<Spec, Head, V>;
+  constexpr int stages = stages_of<typename Engine::Stage, copies>;
+  __shared__ typename Engine::template Shared<stages> shared;
 
   const Index all = shape.batch * shape.positions.divisor;
   const Index tiles_n = (all + BN - 1) / BN;
@@ -35,30 +51,56 @@ ONNXFUSE_DEVICE void convolve_gemm(const typename Spec::T* x, const typename Spe
   const u32 begin = part * share;
   const u32 end = begin + share < tiles_k ? begin + share : tiles_k;
 
-  WeightTile<Spec, BM, BK, Engine::threads> weights;
-  InputTile<Spec, BN, BK, V, Engine::threads, Index> inputs(shape, group, first_column);
+  using Weights = WeightTile<Spec, BM, BK, Engine::threads>;
+  using Inputs = InputTile<Spec, BN, BK, V, Engine::threads, Index>;
+  Inputs inputs(shape, group, first_column);
   Engine engine;
-  const auto store = [&](typename Engine::Stage& stage, u32 tile) {
-    weights.store([&](int m, int k, const auto& pack) { Engine::put_weights(stage, m, k, pack); });
-    inputs.store(shape, head, group, tile * BK,
-                 [&](int k, int column, const auto& pack) { Engine::put_inputs(stage, k, column, pack); });
-  };
-  if (begin < end) {
-    weights.load(w, group, first_m, begin * BK);
-    inputs.load(x, shape, begin * BK);
-    store(shared.stages[0], begin);
-    __syncthreads();
-  }
+  if constexpr (copies) {
+    const auto copy = [&](u32 tile) {  // nothing behind the end, but a group all the same: groups are counted
+      auto& stage = shared.stages[(tile - begin) % stages];
+      if (tile < end) {
+        Weights::copy(w, group, first_m, tile * BK,
+                      [&](int m, int k) { return Engine::template weights_at<Weights::vector>(stage, m, k); });
+        inputs.copy(x, shape, tile * BK,
+                    [&](int k, int column) { return Engine::template inputs_at<Inputs::vector>(stage, k, column); });
+      }
+      commit_copies();
+    };
+#pragma unroll
+    for (u32 ahead = 0; ahead + 1 < stages; ++ahead) copy(begin + ahead);
 #pragma unroll 1
-  for (u32 tile = begin; tile < end; ++tile) {
-    const int current = (tile - begin) & 1;
-    if (tile + 1 < end) {
-      weights.load(w, group, first_m, (tile + 1) * BK);
-      inputs.load(x, shape, (tile + 1) * BK);
+    for (u32 tile = begin; tile < end; ++tile) {
+      wait_for_copies<stages - 2>();
+      __syncthreads();  // all threads have copied this tile, and multiplied the one whose place is taken next
+      copy(tile + stages - 1);
+      engine.multiply(shared.stages[(tile - begin) % stages]);
     }
-    engine.multiply(shared.stages[current]);
-    if (tile + 1 < end) store(shared.stages[current ^ 1], tile + 1);
+    wait_for_copies<0>();
     __syncthreads();
+  } else {
+    Weights weights;
+    const auto load = [&](u32 tile) {
+      weights.load(w, group, first_m, tile * BK);
+      inputs.load(x, shape, tile * BK);
+    };
+    const auto store = [&](u32 tile) {
+      auto& stage = shared.stages[(tile - begin) & 1];
+      weights.store([&](int m, int k, const auto& pack) { Engine::put_weights(stage, m, k, pack); });
+      inputs.store(shape, head, group, tile * BK,
+                   [&](int k, int column, const auto& pack) { Engine::put_inputs(stage, k, column, pack); });
+    };
+    if (begin < end) {
+      load(begin);
+      store(begin);
+      __syncthreads();
+    }
+#pragma unroll 1
+    for (u32 tile = begin; tile < end; ++tile) {
+      if (tile + 1 < end) load(tile + 1);
+      engine.multiply(shared.stages[(tile - begin) & 1]);
+      if (tile + 1 < end) store(tile + 1);
+      __syncthreads();
+    }
   }
 
   engine.finish(shared, [&](int row, int column, const f32(&values)[V]) {

@@ -21,8 +21,8 @@ template <class T, int BM, int BN, int BK, int TM, int TN, int V> struct SimtEng
     SharedArray<f32, BK * pitch> weights;
     SharedArray<f32, BK * BN> inputs;
   };
-  struct Shared {
-    Stage stages[2];
+  template <int Stages> struct Shared {
+    Stage stages[Stages];
   };
 
   f32 sums[TM][TN] = {};
@@ -71,7 +71,7 @@ template <class T, int BM, int BN, int BK, int TM, int TN, int V> struct SimtEng
   }
 
   // put(m, column, values) for every V neighbouring results.
-  template <class Put> ONNXFUSE_DEVICE void finish(Shared&, const Put& put) const {
+  template <class Shared, class Put> ONNXFUSE_DEVICE void finish(Shared&, const Put& put) const {
 #pragma unroll
     for (int j = 0; j < TN; j += V) {
 #pragma unroll

@@ -73,8 +73,8 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int V> struct WarpEng
     SharedArray<u16, BM * pitch_k> weights;
     SharedArray<u16, BK * pitch_n> inputs;
   };
-  union Shared {
-    Stage stages[2];
+  template <int Stages> union Shared {
+    Stage stages[Stages];
     SharedArray<f32, 16 * pitch_out> results[warps];
   };
 
@@ -85,6 +85,12 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int V> struct WarpEng
   }
   template <int B> static ONNXFUSE_DEVICE void put_inputs(Stage& stage, int k, int column, const Pack<T, B>& pack) {
     stage.inputs.template put_pack<B>(k * pitch_n + column, bits_of(pack));
+  }
+  template <int A> static ONNXFUSE_DEVICE u16* weights_at(Stage& stage, int m, int k) {
+    return stage.weights.template at<A>(m * pitch_k + k);
+  }
+  template <int B> static ONNXFUSE_DEVICE u16* inputs_at(Stage& stage, int k, int column) {
+    return stage.inputs.template at<B>(k * pitch_n + column);
   }
   template <int N> static ONNXFUSE_DEVICE Pack<u16, N> bits_of(const Pack<T, N>& pack) {
     Pack<u16, N> bits;
@@ -107,11 +113,11 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int V> struct WarpEng
       u32 a[WM / 16][4], b[WN / 16][4];
 #pragma unroll
       for (int i = 0; i < WM / 16; ++i) {
-        load_matrices<false>(stage.weights.row((warp_row() + i * 16 + row) * pitch_k + k + half), a[i]);
+        load_matrices<false>(stage.weights.template at<8>((warp_row() + i * 16 + row) * pitch_k + k + half), a[i]);
       }
 #pragma unroll
       for (int j = 0; j < WN / 16; ++j) {
-        load_matrices<true>(stage.inputs.row((k + row) * pitch_n + warp_column() + j * 16 + half), b[j]);
+        load_matrices<true>(stage.inputs.template at<8>((k + row) * pitch_n + warp_column() + j * 16 + half), b[j]);
       }
 #pragma unroll
       for (int i = 0; i < WM / 16; ++i) {
@@ -123,7 +129,7 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int V> struct WarpEng
     }
   }
 
-  template <class Put> ONNXFUSE_DEVICE void finish(Shared& shared, const Put& put) const {
+  template <class Shared, class Put> ONNXFUSE_DEVICE void finish(Shared& shared, const Put& put) const {
     const int lane = threadIdx.x % 32;
     auto& results = shared.results[threadIdx.x / 32];
 #pragma unroll

@@ -41,6 +41,18 @@ template <class Spec, int BM, int BK, int Block> struct WeightTile {
     }
   }
 
+  // Copies straight to at(m, k) in shared memory.
+  template <class At> static ONNXFUSE_DEVICE void copy(const T* w, u32 group, u32 first_m, u32 first_k, const At& at) {
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      const int chunk = threadIdx.x + i * Block;
+      if (chunks % Block != 0 && chunk >= chunks) continue;
+      const int m = chunk / (BK / vector), k = chunk % (BK / vector) * vector;
+      const bool inside = first_m + m < Matrix::outs && first_k + k < Matrix::depth;
+      copy_async<vector>(at(m, k), w, inside ? weight_index<Spec>(group, first_m + m, first_k + k) : 0, inside);
+    }
+  }
+
   // put(m, k, pack) for everything loaded.
   template <class Put> ONNXFUSE_DEVICE void store(const Put& put) const {
 #pragma unroll
@@ -118,6 +130,20 @@ template <class Spec, int BN, int BK, int V, int Block, class Index> struct Inpu
         items[i] = load_pack<vector>(x, base + channel * in_positions(shape) + from);
         loaded |= 1u << i;
       }
+    }
+  }
+
+  // Copies straight to at(k, column) in shared memory.
+  template <class At>
+  ONNXFUSE_DEVICE void copy(const T* x, const ConvShape<Index>& shape, u32 first_k, const At& at) const {
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      if (BK % rows != 0 && row(i) >= BK) continue;
+      u32 channel = 0;
+      Index from = 0;
+      const bool found = find(shape, first_k + row(i), channel, from);
+      copy_async<vector>(at(row(i), static_cast<int>(threadIdx.x % columns * vector)), x,
+                         found ? base + channel * in_positions(shape) + from : 0, found);
     }
   }
 

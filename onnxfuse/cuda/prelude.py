@@ -8,7 +8,7 @@ FILES = ("types.cuh", "half.cuh", "memory.cuh", "indexing.cuh", "operators.cuh",
 
 CONV_FILES = (
     *("conv.cuh", "conv_any.cuh", "conv_depthwise.cuh", "conv_direct.cuh"),
-    *("conv_tiles.cuh", "conv_simt.cuh", "conv_tensor.cuh", "conv_gemm.cuh"),
+    *("conv_async.cuh", "conv_tiles.cuh", "conv_simt.cuh", "conv_tensor.cuh", "conv_gemm.cuh"),
 )
 """What a convolution's source has after that."""
 

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -97,10 +98,18 @@ def tensor_case(seed: int) -> Fused:
     rng = random.Random(seed)
     dtype = DTYPES[1 + seed % 2]
     if seed % 3 == 0:
-        conv = convolution(dtype, (rng.choice((5, 16, 40)), rng.choice((3, 40, 70))), (1, 1))
+        conv = convolution(dtype, (rng.choice((5, 72, 200)), rng.choice((3, 40, 70))), (1, 1))
     else:
         conv = random_conv(rng, dtype, rng.choice((1, 2, 2, 3)))
     return random_fused(rng, conv, random_spatial(rng, conv), (rng.choice(TENSOR), SCALAR_TENSOR))
+
+
+def copied_case(seed: int) -> Fused:
+    """What asynchronous copies are for."""
+    rng = random.Random(seed)
+    conv = convolution(DTYPES[1 + seed % 2], (8 * rng.choice((1, 7, 20)), rng.choice((3, 40, 70))), (1, 1))
+    fused = random_fused(rng, conv, (rng.choice((2, 4, 6)), 10), (*rng.sample(TENSOR, 2), SCALAR_TENSOR))
+    return replace(fused, prologue=None, x_operands=())
 
 
 def windowed(rng: random.Random, dtype: str, channels: tuple[int, int], group: int, tilings: Sequence[Tiling]) -> Fused:
@@ -150,6 +159,7 @@ MAKERS = {
     "any": any_case,
     "gemm": gemm_case,
     "tensor cores": tensor_case,
+    "asynchronous copies": copied_case,
     "depthwise": depthwise_case,
     "direct": direct_case,
 }

@@ -36,7 +36,7 @@ def _fused(
 
 CASES = {
     "depthwise f32": _fused("f32", (96, 96), 3, (1, 96, 56, 56), group=96, pads=SAME),
-    "depthwise f16": _fused("f16", (96, 96), 5, (1, 96, 56, 56), group=96, pads=(2, 2, 2, 2), strides=(2, 2)),
+    "depthwise f16": _fused("f16", (96, 96), 5, (1, 96, 64, 64), group=96, pads=(2, 2, 2, 2), strides=(2, 2)),
     "pointwise f32": _fused("f32", (96, 24), 1, (1, 96, 56, 56), "gate"),
     "pointwise f16": _fused("f16", (96, 24), 1, (16, 96, 56, 56)),
     "dense f32": _fused("f32", (64, 64), 3, (1, 64, 56, 56), pads=SAME),
@@ -78,6 +78,7 @@ def test_kernels_have_the_instructions_they_are_meant_to_have() -> None:
         return result.ptx.decode().split(f".entry {sources[name].kernels[0].name}(")[1].split(".entry ")[0]
 
     assert "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" in main("pointwise f16")
+    assert "cp.async.cg.shared.global" in main("pointwise f16")
     assert "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" in main("dense bf16")
     for name in CASES:
         assert re.search(r"st\.global\.v4\.\w+32", main(name)), name

@@ -125,6 +125,7 @@ inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(
 
 #include "fibers.h"
 #include "tensor_cores.h"
+#include "async_copy.h"
 
 namespace emulation {
 
@@ -174,6 +175,7 @@ extern "C" __attribute__((visibility("default"))) const char* onnxfuse_emulate(
     uint64_t operand_count) {
   using namespace emulation;
   memories.clear();
+  copy_groups.clear();
   for (uint64_t i = 0; i < operand_count; ++i) {
     memories.push_back({operands[i], std::vector<bool>(operands[i].is_output != 0 ? operands[i].bytes : 0)});
   }
