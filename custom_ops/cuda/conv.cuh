@@ -108,16 +108,13 @@ ONNXFUSE_DEVICE bool meets(S window, S kernel, S size, S& in) {
   }
 }
 
-// What of W element (channel of the result within its group, product k = channel of X within its group · taps + tap) is.
-template <class Spec> ONNXFUSE_DEVICE u32 weight_index(u32 group, u32 m, u32 k) {
-  constexpr u32 taps = Spec::kernel_d * Spec::kernel_h * Spec::kernel_w;
-  constexpr u32 ins = Spec::in_channels / Spec::group, outs = Spec::out_channels / Spec::group;
-  if constexpr (!Spec::transposed) {
-    return (group * outs + m) * (ins * taps) + k;
-  } else {
-    const u32 c = k / taps;
-    return ((group * ins + c) * outs + m) * taps + (k - c * taps);
-  }
+// The element of W that takes `channel` of X to `m` of the result, both counted in their group.
+// (Signed, for the compiler to see that neighbouring places are so many bytes apart.)
+template <class Spec> ONNXFUSE_DEVICE i32 weight_index(i32 group, i32 m, i32 channel, i32 tap) {
+  constexpr i32 taps = Spec::kernel_d * Spec::kernel_h * Spec::kernel_w;
+  constexpr i32 ins = Spec::in_channels / Spec::group, outs = Spec::out_channels / Spec::group;
+  if constexpr (Spec::transposed) return ((group * ins + channel) * outs + m) * taps + tap;
+  else return ((group * outs + m) * ins + channel) * taps + tap;
 }
 
 // An array in shared memory, from address 0 of 16 bytes on.

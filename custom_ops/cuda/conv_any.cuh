@@ -10,7 +10,6 @@ ONNXFUSE_DEVICE void convolve_any(const typename Spec::T* x, const typename Spec
                                   const Head& head, const Tail& tail) {
   using S = Signed<Index>;
   constexpr u32 ins = Spec::in_channels / Spec::group, outs = Spec::out_channels / Spec::group;
-  constexpr u32 taps = Spec::kernel_d * Spec::kernel_h * Spec::kernel_w;
   const Index plane_in = in_positions(shape);
   const Index count = shape.batch * Spec::out_channels * shape.positions.divisor;
   const Index step = static_cast<Index>(gridDim.x) * blockDim.x;
@@ -29,13 +28,13 @@ ONNXFUSE_DEVICE void convolve_any(const typename Spec::T* x, const typename Spec
     for (u32 c = 0; c < ins; ++c) {
       const Index channel_in = group * ins + c;
       const Index base = (image * Spec::in_channels + channel_in) * plane_in;
-      u32 k = c * taps;
+      u32 tap = 0;
 #pragma unroll 1
       for (S kd = 0; kd < Spec::kernel_d; ++kd) {
 #pragma unroll 1
         for (S kh = 0; kh < Spec::kernel_h; ++kh) {
 #pragma unroll 1
-          for (S kw = 0; kw < Spec::kernel_w; ++kw, ++k) {
+          for (S kw = 0; kw < Spec::kernel_w; ++kw, ++tap) {
             S d, h, v;
             if (!meets<Spec, Spec::stride_d, Spec::dilation_d>(first_d, kd, static_cast<S>(shape.in[0]), d)) continue;
             if (!meets<Spec, Spec::stride_h, Spec::dilation_h>(first_h, kh, static_cast<S>(shape.in[1]), h)) continue;
@@ -43,7 +42,7 @@ ONNXFUSE_DEVICE void convolve_any(const typename Spec::T* x, const typename Spec
             const Index from = (static_cast<Index>(d) * shape.in[1] + h) * shape.in[2] + v;
             f32 value[1] = {widen(load(x, base + from))};
             head(value, image, channel_in, from);
-            sum = fmaf(widen(load(w, weight_index<Spec>(group, channel - group * outs, k))), value[0], sum);
+            sum = fmaf(widen(load(w, weight_index<Spec>(group, channel - group * outs, c, tap))), value[0], sum);
           }
         }
       }

@@ -17,9 +17,9 @@
 
 namespace onnxfuse {
 
-template <class Spec, class Head, int V>
-constexpr bool copies_tiles = has_async_copies && is_half<typename Spec::T> && Spec::pointwise && !Head::exists &&
-                              V > 1 && ConvMatrix<Spec>::depth % 8 == 0;
+template <class Spec, class Engine, class Head, int V>
+constexpr bool copies_tiles = has_async_copies && Engine::takes_copies && Spec::pointwise && !Head::exists && V > 1 &&
+                              ConvMatrix<Spec>::depth % 8 == 0;
 
 // Tiles that are in shared memory at a time.
 constexpr int shared_bytes = 48 << 10;
@@ -34,7 +34,7 @@ ONNXFUSE_DEVICE void convolve_gemm(const typename Spec::T* x, const typename Spe
   constexpr int BK = Engine::depth;
   constexpr u32 tiles_m = (Matrix::outs + BM - 1) / BM;
   constexpr u32 tiles_k = (Matrix::depth + BK - 1) / BK;
-  constexpr bool copies = copies_tiles<Spec, Head, V>;
+  constexpr bool copies = copies_tiles<Spec, Engine, Head, V>;
   constexpr int stages = stages_of<typename Engine::Stage, copies>;
   __shared__ typename Engine::template Shared<stages> shared;
 

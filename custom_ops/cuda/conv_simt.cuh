@@ -10,6 +10,7 @@
 namespace onnxfuse {
 
 template <class T, int BM, int BN, int BK, int TM, int TN, int V> struct SimtEngine {
+  static constexpr bool takes_copies = false;
   static constexpr int depth = BK;
   static constexpr int threads = BM / TM * (BN / TN);
   static constexpr int chunk = V > 4 ? V : 4;

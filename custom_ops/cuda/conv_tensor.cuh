@@ -61,6 +61,7 @@ ONNXFUSE_DEVICE void multiply_fragments(const u32 (&a)[4], u32 b0, u32 b1, f32 (
 }
 
 template <class T, int BM, int BN, int BK, int WM, int WN, int V> struct WarpEngine {
+  static constexpr bool takes_copies = true;  // elements lie in shared memory as they do in X and W
   static constexpr int depth = BK;
   static constexpr int warps_n = BN / WN;
   static constexpr int warps = BM / WM * warps_n;

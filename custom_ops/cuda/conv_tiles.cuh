@@ -19,25 +19,56 @@ template <class Spec> struct ConvMatrix {
   static constexpr u32 depth = ins * taps;                       // k
 };
 
-// BM x BK of the weights, in vectors along k where that is how they lie.
+// Which channel of X and which element of the kernel a row k of the inputs is.  If the channels fill whole tiles, a tile
+// has BK channels and one element of the kernel, whose place in X is then found once a tile; the tiles of all elements
+// follow each other, so that the same weights and the same part of X are read from the caches.  Otherwise k counts as W
+// does, the elements of the kernel first.
+template <class Spec, int BK> struct ConvOrder {
+  using Matrix = ConvMatrix<Spec>;
+  static constexpr bool by_channels = Matrix::taps > 1 && Matrix::ins % BK == 0;
+
+  // `first_k` is that of a tile.
+  static ONNXFUSE_DEVICE u32 channel(u32 first_k, u32 row) {
+    if constexpr (by_channels) return first_k / BK / Matrix::taps * BK + row;
+    else return (first_k + row) / Matrix::taps;
+  }
+  static ONNXFUSE_DEVICE u32 tap(u32 first_k, u32 row) {
+    if constexpr (by_channels) return first_k / BK % Matrix::taps;
+    else return (first_k + row) % Matrix::taps;
+  }
+};
+
+// BM x BK of the weights, in vectors along k where that is how they lie.  A thread has the same k of every row.
 template <class Spec, int BM, int BK, int Block> struct WeightTile {
   using T = typename Spec::T;
   using Matrix = ConvMatrix<Spec>;
+  using Order = ConvOrder<Spec, BK>;
   static constexpr int widest = 16 / static_cast<int>(sizeof(T));
-  static constexpr int vector = !Spec::transposed && Matrix::depth % widest == 0 && BK % widest == 0 ? widest : 1;
-  static constexpr int chunks = BM * BK / vector;
-  static constexpr int count = (chunks + Block - 1) / Block;
+  static constexpr bool in_order = !Spec::transposed && !Order::by_channels;
+  static constexpr int vector = in_order && Matrix::depth % widest == 0 && BK % widest == 0 ? widest : 1;
+  static constexpr int columns = BK / vector;
+  static constexpr int rows = Block / columns;  // of threads
+  static constexpr int count = (BM + rows - 1) / rows;
+  static_assert(Block % columns == 0, "threads share the columns evenly");
 
   Pack<T, vector> items[count];
+
+  static ONNXFUSE_DEVICE int row(int item) { return static_cast<int>(threadIdx.x) / columns + item * rows; }
+  static ONNXFUSE_DEVICE int column() { return static_cast<int>(threadIdx.x) % columns * vector; }
+  static ONNXFUSE_DEVICE bool is_inside(u32 first_m, u32 first_k, int item) {
+    return first_m + row(item) < Matrix::outs && first_k + column() < Matrix::depth;
+  }
+  static ONNXFUSE_DEVICE i32 place(u32 group, u32 first_m, u32 first_k, int item) {
+    return weight_index<Spec>(group, first_m + row(item), Order::channel(first_k, column()),
+                              Order::tap(first_k, column()));
+  }
 
   ONNXFUSE_DEVICE void load(const T* w, u32 group, u32 first_m, u32 first_k) {
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-      const int chunk = threadIdx.x + i * Block;
-      const u32 m = first_m + chunk / (BK / vector);
-      const u32 k = first_k + chunk % (BK / vector) * vector;
-      const bool inside = (chunks % Block == 0 || chunk < chunks) && m < Matrix::outs && k < Matrix::depth;
-      items[i] = inside ? load_pack<vector>(w, weight_index<Spec>(group, m, k)) : splat<T, vector>(from_bits<T>(0));
+      items[i] = splat<T, vector>(from_bits<T>(0));
+      if (BM % rows != 0 && row(i) >= BM) continue;
+      if (is_inside(first_m, first_k, i)) items[i] = load_pack<vector>(w, place(group, first_m, first_k, i));
     }
   }
 
@@ -45,11 +76,9 @@ template <class Spec, int BM, int BK, int Block> struct WeightTile {
   template <class At> static ONNXFUSE_DEVICE void copy(const T* w, u32 group, u32 first_m, u32 first_k, const At& at) {
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-      const int chunk = threadIdx.x + i * Block;
-      if (chunks % Block != 0 && chunk >= chunks) continue;
-      const int m = chunk / (BK / vector), k = chunk % (BK / vector) * vector;
-      const bool inside = first_m + m < Matrix::outs && first_k + k < Matrix::depth;
-      copy_async<vector>(at(m, k), w, inside ? weight_index<Spec>(group, first_m + m, first_k + k) : 0, inside);
+      if (BM % rows != 0 && row(i) >= BM) continue;
+      const bool inside = is_inside(first_m, first_k, i);
+      copy_async<vector>(at(row(i), column()), w, inside ? place(group, first_m, first_k, i) : 0, inside);
     }
   }
 
@@ -57,8 +86,7 @@ template <class Spec, int BM, int BK, int Block> struct WeightTile {
   template <class Put> ONNXFUSE_DEVICE void store(const Put& put) const {
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-      const int chunk = threadIdx.x + i * Block;
-      if (chunks % Block == 0 || chunk < chunks) put(chunk / (BK / vector), chunk % (BK / vector) * vector, items[i]);
+      if (BM % rows == 0 || row(i) < BM) put(row(i), column(), items[i]);
     }
   }
 };
@@ -67,6 +95,7 @@ template <class Spec, int BM, int BK, int Block> struct WeightTile {
 template <class Spec, int BN, int BK, int V, int Block, class Index> struct InputTile {
   using T = typename Spec::T;
   using Matrix = ConvMatrix<Spec>;
+  using Order = ConvOrder<Spec, BK>;
   static constexpr int vector = Spec::pointwise ? V : 1;
   static constexpr int columns = BN / vector;
   static constexpr int rows = Block / columns;  // of threads
@@ -96,15 +125,15 @@ template <class Spec, int BN, int BK, int V, int Block, class Index> struct Inpu
     }
   }
 
-  // Where the element of row k lies in its channel of X; false if it is a zero.
-  ONNXFUSE_DEVICE bool find(const ConvShape<Index>& shape, u32 k, u32& channel, Index& from) const {
-    if (!inside || k >= Matrix::depth) return false;
-    channel = k / Matrix::taps;
+  // Where the element of a tile's row lies in its channel of X; false if it is a zero.
+  ONNXFUSE_DEVICE bool find(const ConvShape<Index>& shape, u32 first_k, u32 row, u32& channel, Index& from) const {
+    if (!inside || first_k + row >= Matrix::depth) return false;
+    channel = Order::channel(first_k, row);
     if constexpr (Spec::pointwise) {
       from = position;
       return true;
     } else {
-      const i32 tap = k - channel * Matrix::taps;
+      const i32 tap = Order::tap(first_k, row);
       i32 d, h, w;
       const bool found =
           meets<Spec, Spec::stride_d, Spec::dilation_d>(window_d, tap / (Spec::kernel_h * Spec::kernel_w),
@@ -126,7 +155,7 @@ template <class Spec, int BN, int BK, int V, int Block, class Index> struct Inpu
     for (int i = 0; i < count; ++i) {
       u32 channel;
       Index from;
-      if ((BK % rows == 0 || row(i) < BK) && find(shape, first_k + row(i), channel, from)) {
+      if ((BK % rows == 0 || row(i) < BK) && find(shape, first_k, row(i), channel, from)) {
         items[i] = load_pack<vector>(x, base + channel * in_positions(shape) + from);
         loaded |= 1u << i;
       }
@@ -141,7 +170,7 @@ template <class Spec, int BN, int BK, int V, int Block, class Index> struct Inpu
       if (BK % rows != 0 && row(i) >= BK) continue;
       u32 channel = 0;
       Index from = 0;
-      const bool found = find(shape, first_k + row(i), channel, from);
+      const bool found = find(shape, first_k, row(i), channel, from);
       copy_async<vector>(at(row(i), static_cast<int>(threadIdx.x % columns * vector)), x,
                          found ? base + channel * in_positions(shape) + from : 0, found);
     }
@@ -159,7 +188,7 @@ template <class Spec, int BN, int BK, int V, int Block, class Index> struct Inpu
         if constexpr (Head::exists) {
           u32 channel;
           Index from;
-          find(shape, first_k + row(i), channel, from);
+          find(shape, first_k, row(i), channel, from);
           f32 values[vector];
 #pragma unroll
           for (int j = 0; j < vector; ++j) values[j] = widen(item.get(j));

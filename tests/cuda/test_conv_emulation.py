@@ -51,7 +51,7 @@ def random_conv(rng: random.Random, dtype: str, rank: int, *, automatic: bool = 
     kernel = [rng.choice((1, 2, 3, 3, 5)) for _ in range(rank)]
     strides = [rng.choice((1, 1, 2, 3)) for _ in range(rank)]
     group = rng.choice((1, 1, 1, 2, 3))
-    channels = group * rng.choice((1, 3, 7, 10)), group * rng.choice((1, 4, 5, 33))
+    channels = group * rng.choice((1, 3, 7, 16, 32)), group * rng.choice((1, 4, 5, 33))
     if automatic and rng.random() < 0.3:
         pads = rng.choice(("SAME_UPPER", "SAME_LOWER", "VALID"))
         return convolution(dtype, channels, kernel, group=group, strides=strides, pads=pads, transposed=transposed)

