@@ -30,6 +30,11 @@ TENSOR = (
     Tiling("gemm", (32, 64, 16), (32, 32), 4, tensor_cores=True),
     Tiling("gemm", (128, 128, 32), (64, 32), 8, tensor_cores=True),
 )
+TF32 = (
+    Tiling("gemm", (64, 64, 16), (32, 32), 4, split=4, tensor_cores=True),
+    Tiling("gemm", (32, 64, 16), (32, 32), 2, tensor_cores=True),
+    Tiling("gemm", (128, 128, 16), (64, 32), 4, tensor_cores=True),
+)
 SCALAR_TENSOR = Tiling("gemm", (64, 64, 16), (32, 32), 1, split=2, tensor_cores=True)
 DEPTHWISE = (
     Tiling("depthwise", (1, 8, 16), (4, 4), 4),
@@ -104,6 +109,15 @@ def tensor_case(seed: int) -> Fused:
     return random_fused(rng, conv, random_spatial(rng, conv), (rng.choice(TENSOR), SCALAR_TENSOR))
 
 
+def tf32_case(seed: int) -> Fused:
+    """Of f32 by tensor cores, for which small integers are exact."""
+    rng = random.Random(seed)
+    conv = random_conv(rng, "f32", rng.choice((1, 2, 2, 3)))
+    if seed % 3 == 0:
+        conv = convolution("f32", (rng.choice((5, 72)), rng.choice((3, 40, 70))), (1, 1))
+    return random_fused(rng, conv, random_spatial(rng, conv), (TF32[seed % 3], SCALAR_TENSOR))
+
+
 def copied_case(seed: int) -> Fused:
     """What asynchronous copies are for."""
     rng = random.Random(seed)
@@ -160,6 +174,7 @@ MAKERS = {
     "gemm": gemm_case,
     "tensor cores": tensor_case,
     "asynchronous copies": copied_case,
+    "tf32": tf32_case,
     "depthwise": depthwise_case,
     "direct": direct_case,
 }
@@ -190,7 +205,9 @@ def test_unaligned_operands(family: str) -> None:
         assert {kernel.vector for kernel in ran} == {1}
 
 
-@pytest.mark.parametrize("tiling", [*SIMT, *TENSOR, *DEPTHWISE, *DIRECT], ids=lambda own: f"{own.family}-{own.tile}")
+@pytest.mark.parametrize(
+    "tiling", [*SIMT, *TENSOR, *TF32, *DEPTHWISE, *DIRECT], ids=lambda own: f"{own.family}-{own.tile}"
+)
 def test_each_tiling_has_run(tiling: Tiling) -> None:
     """Of operands that are aligned, as those of test_random_convolutions are, some are for the tiling's kernel."""
     cases = [case for make in MAKERS.values() for case in map(make, range(CASES)) if tiling in case.tilings]

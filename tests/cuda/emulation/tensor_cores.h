@@ -57,4 +57,23 @@ void onnxfuse_emulation_mma(const unsigned (&a)[4], const unsigned (&b)[2], floa
   __syncwarp();
 }
 
+// c (16 x 8) += a (16 x 8) · b (8 x 8) of floats of which the instruction does not read the last 13 bits.
+inline void onnxfuse_emulation_mma_tf32(const unsigned (&a)[4], const unsigned (&b)[2], float (&c)[4]) {
+  emulation::Fragment& own = emulation::fragments[threadIdx.x];
+  memcpy(own.a, a, sizeof a);
+  memcpy(own.b, b, sizeof b);
+  __syncwarp();
+  const emulation::Fragment* lanes = emulation::warp_fragments();
+  const unsigned lane = threadIdx.x % emulation::warp_size;
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+    for (unsigned k = 0; k < 8; ++k) {
+      const float left = __uint_as_float(lanes[row % 8 * 4 + k % 4].a[k / 4 * 2 + row / 8] & ~0x1fffu);
+      const float right = __uint_as_float(lanes[column * 4 + k % 4].b[k / 4] & ~0x1fffu);
+      c[i] += left * right;
+    }
+  }
+  __syncwarp();
+}
+
 #endif  // ONNXFUSE_EMULATION_TENSOR_CORES_H_
