@@ -36,7 +36,7 @@ def test_candidates_are_valid(seed: int) -> None:
     rng = random.Random(seed)
     conv = random_conv(rng)
     spatial = [rng.choice((None, 7, 14, 56, 112, 200)) for _ in range(conv.rank)]
-    found = candidates(conv, (rng.choice((None, 1, 16)), conv.in_channels, *spatial))
+    found = candidates(conv, (rng.choice((None, 1, 16)), conv.in_channels, *spatial), rng.random() < 0.5)
     assert found
     for own in found:
         source = render_conv(conv, raw(conv.dtype), None, ConvAccess("", ""), own)
@@ -51,8 +51,8 @@ def test_candidates_are_valid(seed: int) -> None:
                 assert conv.static_pads is not None or tiling.vector == 1
 
 
-def first(conv: Convolution, *x_shape: int | None) -> Tiling:
-    return candidates(conv, x_shape)[0][0]
+def first(conv: Convolution, *x_shape: int | None, tf32: bool = False) -> Tiling:
+    return candidates(conv, x_shape, tf32)[0][0]
 
 
 def test_the_family_follows_from_the_convolution() -> None:
@@ -60,6 +60,7 @@ def test_the_family_follows_from_the_convolution() -> None:
     assert first(convolution("f32", (3, 32), (3, 3), pads=SAME), None, 3, 224, 224).family == "direct"
     assert first(convolution("f16", (3, 64), (7, 7)), 1, 3, 224, 224).tensor_cores
     assert not first(convolution("f32", (64, 64), (3, 3), pads=SAME), 1, 64, 56, 56).tensor_cores
+    assert first(convolution("f32", (64, 64), (3, 3), pads=SAME), 1, 64, 56, 56, tf32=True).tensor_cores
 
 
 def test_vectors_divide_the_sizes_that_are_known() -> None:

@@ -2,6 +2,7 @@
 
 import re
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -27,11 +28,17 @@ def nvrtc() -> Nvrtc:
 
 
 def _fused(
-    dtype: str, channels: tuple[int, int], size: int, x_shape: Shape, prologue: str = "", **options: object
+    dtype: str,
+    channels: tuple[int, int],
+    size: int,
+    x_shape: Shape,
+    prologue: str = "",
+    tf32: bool = False,
+    **options: Any,
 ) -> Fused:
     conv = convolution(dtype, channels, (size, size), **options)
     epilogue, operands = tail(dtype, "bias, hard swish, residual", conv.output_shape(x_shape))
-    return Fused(conv, x_shape, epilogue, operands, *head(dtype, prologue, x_shape), candidates(conv, x_shape)[0])
+    return Fused(conv, x_shape, epilogue, operands, *head(dtype, prologue, x_shape), candidates(conv, x_shape, tf32)[0])
 
 
 CASES = {
@@ -40,6 +47,7 @@ CASES = {
     "pointwise f32": _fused("f32", (96, 24), 1, (1, 96, 56, 56), "gate"),
     "pointwise f16": _fused("f16", (96, 24), 1, (16, 96, 56, 56)),
     "dense f32": _fused("f32", (64, 64), 3, (1, 64, 56, 56), pads=SAME),
+    "dense tf32": _fused("f32", (64, 64), 3, (16, 64, 56, 56), tf32=True, pads=SAME),
     "dense bf16": _fused("bf16", (64, 64), 3, (16, 64, 56, 56), pads=SAME),
     "transposed f16": _fused("f16", (64, 32), 4, (1, 64, 28, 28), pads=SAME, strides=(2, 2), transposed=True),
     "direct f32": _fused("f32", (3, 32), 3, (1, 3, 224, 224), "affine", pads=SAME, strides=(2, 2)),
@@ -78,8 +86,11 @@ def test_kernels_have_the_instructions_they_are_meant_to_have() -> None:
         return result.ptx.decode().split(f".entry {sources[name].kernels[0].name}(")[1].split(".entry ")[0]
 
     assert "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" in main("pointwise f16")
+    assert "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32" in main("dense tf32")
     assert "cp.async.cg.shared.global" in main("pointwise f16")
     assert "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" in main("dense bf16")
     for name in CASES:
         assert re.search(r"st\.global\.v4\.\w+32", main(name)), name
-        assert name.startswith(("pointwise f16", "dense bf16", "transposed")) or "fma.rn.f32" in main(name), name
+        assert name.startswith(("pointwise f16", "dense bf16", "dense tf32", "transposed")) or "fma.rn.f32" in main(
+            name
+        ), name

@@ -28,18 +28,20 @@ STEPS_OF_A_PART = 4
 """Tiles of k that each part of a split sum has at least: fewer do not pay for writing the part."""
 
 
-def candidates(conv: Convolution, x_shape: Sequence[Size]) -> list[tuple[Tiling, ...]]:
+def candidates(conv: Convolution, x_shape: Sequence[Size], tf32: bool = False) -> list[tuple[Tiling, ...]]:
     """Tilings for ``render_conv``, the best by argument first; none if only the family ``any`` has a kernel.
 
     ``x_shape`` is that of X, as far as it is known.  Each candidate has the kernel that is meant for the shape and, if
-    that reads vectors, one that does not, for addresses or sizes that are not aligned.
+    that reads vectors, one that does not, for addresses or sizes that are not aligned.  ``tf32`` allows kernels that
+    round X and W of type f32 to 11 significant bits; all others sum exact products.
     """
+    tensor_cores = tf32 or conv.dtype != "f32"
     if conv.depthwise:
         found = [*_depthwise(conv, x_shape)]
-    elif conv.dtype == "f32" or conv.depth <= SHORT_DEPTH:
-        found = [*_direct(conv, x_shape), *_gemm(conv, x_shape)]
+    elif conv.depth <= SHORT_DEPTH or not tensor_cores:
+        found = [*_direct(conv, x_shape), *_gemm(conv, x_shape, tensor_cores)]
     else:
-        found = [*_gemm(conv, x_shape), *_direct(conv, x_shape)]
+        found = [*_gemm(conv, x_shape, tensor_cores), *_direct(conv, x_shape)]
     return [own for own in dict.fromkeys(found) if own]
 
 
@@ -161,14 +163,15 @@ _TENSOR_CORES = (
 )
 
 
-def _gemm(conv: Convolution, x_shape: Sequence[Size]) -> Iterator[tuple[Tiling, ...]]:
+def _gemm(conv: Convolution, x_shape: Sequence[Size], tensor_cores: bool) -> Iterator[tuple[Tiling, ...]]:
     _, outside = _spatial(conv, x_shape)
     positions = None if None in outside else prod(size or 0 for size in outside)
     columns = (x_shape[0] or UNKNOWN_BATCH) * prod(_guessed(outside))
     rows = conv.out_channels // conv.group
-    tensor_cores = conv.dtype != "f32"
     tiles = _TENSOR_CORES if tensor_cores else _SIMT
-    for tile, thread in sorted(tiles, key=lambda own: _cost(own[0], conv.group, rows, columns)):
+    most = 16 if conv.dtype == "f32" else 32  # products at a time: 64 bytes
+    for (first, second, third), thread in sorted(tiles, key=lambda own: _cost(own[0], conv.group, rows, columns)):
+        tile = first, second, min(third, most)
         steps = -(-conv.depth // tile[2])
         split = max(1, min(MAX_SPLIT, steps // STEPS_OF_A_PART))
         yield tuple(
