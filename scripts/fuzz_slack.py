@@ -52,7 +52,18 @@ CANCELLING = {"HardSigmoid", "HardSwish", "Elu", "Celu", "Selu", "Gelu", "Mish",
 ZERO_SIGNS = {"Max", "Min", "Where", "Clip", "Relu", "PRelu", "LeakyRelu", "ThresholdedRelu"}
 WIDENED = {op.onnx for op in OPS.values() if op.onnx} | {
     *("Sum", "Mean", "Max", "Min", "Clip", "Pow", "Mod", "Gelu", "Greater", "GreaterOrEqual", "IsNaN", "IsInf"),
-    *("Elu", "Celu", "Selu", "HardSigmoid", "Swish", "Shrink", "ThresholdedRelu", "BatchNormalization", "LeakyRelu"),
+    *(
+        "Elu",
+        "Celu",
+        "Selu",
+        "HardSigmoid",
+        "Softplus",
+        "Swish",
+        "Shrink",
+        "ThresholdedRelu",
+        "BatchNormalization",
+        "LeakyRelu",
+    ),
     *("QuantizeLinear", "DequantizeLinear", "Identity", "Cast", "CastLike"),
 }
 """What a fused node computes in float where the model has 16-bit floats."""
