@@ -96,7 +96,7 @@ void launch(const Driver& driver, const Recipe& recipe, const ContextKernels& ke
   size_t bytes = candidate.parameters.size();
   void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, parameters, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
                    CU_LAUNCH_PARAM_END};
-  const auto grid = static_cast<unsigned>(std::min(candidate.blocks, kernels.max_blocks));
+  const auto grid = static_cast<unsigned>(std::min(candidate.blocks, kBlocksPerMultiprocessor * kernels.multiprocessors));
   const ScopedContext current(driver, kernels.context);
   const CUresult result = driver.cuLaunchKernel(kernels.functions[candidate.kernel], grid, 1, 1, kernel.block, 1, 1, 0,
                                                 stream, nullptr, extra);

@@ -1,4 +1,5 @@
 // The library's one entry point.
+#include "custom_op.h"
 #include "fused_elementwise.h"
 #include "ort_abi.h"
 

@@ -107,7 +107,8 @@ def test_cuda_launches_and_hostile_attributes(tmp_path: Path) -> None:
 def test_every_slot_of_the_ort_abi(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Each function of ort_abi.h does in the running ONNX Runtime what the library takes it for."""
     probe = compile_cpp(tmp_path / "libprobe.so", [NATIVE / "tests/abi_probe.cc"], ["-O1", "-fPIC", "-shared"])
-    node = helper.make_node("Probe", ["a", "b"], ["c"], name="the_probe", domain="onnxfuse_probe", program="the text")
+    attributes = {"program": "the text", "count": 7, "sizes": [3, 1, 2]}
+    node = helper.make_node("Probe", ["a", "b"], ["c"], name="the_probe", domain="onnxfuse_probe", **attributes)
     inputs = [helper.make_tensor_value_info(*v) for v in (("a", TensorProto.FLOAT, ["n", 3]), ("b", 1, [3]))]
     graph = helper.make_graph([node], "g", inputs, [onnx.ValueInfoProto(name="c")])
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("onnxfuse_probe", 1)]
@@ -115,6 +116,7 @@ def test_every_slot_of_the_ort_abi(tmp_path: Path, capfd: pytest.CaptureFixture[
     options = ort.SessionOptions()
     options.intra_op_num_threads = 2
     options.log_severity_level = 4
+    options.add_session_config_entry("probe.entry", "set")
     options.register_custom_ops_library(str(probe))
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     assert "the probe's log line" in capfd.readouterr().err
