@@ -82,7 +82,7 @@ class Session:
             if CUDA_PROVIDER in providers:
                 load_cuda_libraries()
             if library:
-                register(options, loaded)
+                register(options, loaded, cuda=CUDA_PROVIDER in providers)
                 loaded = with_kernels(loaded, options) if CUDA_PROVIDER in providers else loaded
             self._session = ort.InferenceSession(loaded, options, providers=list(providers))
         except OnnxfuseError:

@@ -134,4 +134,16 @@ void NodeKernels::check_function(const KernelSignature& kernel, CUfunction funct
   }
 }
 
+void launch_kernel(const Driver& driver, const ContextKernels& kernels, const Launch& launch, CUstream stream) {
+  size_t bytes = launch.bytes;
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, launch.parameters, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                   CU_LAUNCH_PARAM_END};
+  const ScopedContext current(driver, kernels.context);
+  const CUresult result = driver.cuLaunchKernel(kernels.functions[launch.number], static_cast<unsigned>(launch.blocks),
+                                                1, 1, launch.threads, 1, 1, 0, stream, nullptr, extra);
+  if (result == CUDA_SUCCESS) return;
+  throw DriverError("cuLaunchKernel of " + launch.name + " on " + std::to_string(launch.blocks) + " blocks of " +
+                    std::to_string(launch.threads) + " threads: " + driver.describe(result));
+}
+
 }  // namespace onnxfuse::cuda

@@ -78,6 +78,19 @@ class NodeKernels {
   std::vector<std::unique_ptr<ContextKernels>> contexts_;
 };
 
+// One launch: `number` is the kernel's among the functions of a context, `parameters` what its signature describes.
+struct Launch {
+  size_t number;
+  const std::string& name;
+  int64_t blocks;
+  uint32_t threads;  // of a block
+  void* parameters;
+  size_t bytes;
+};
+
+// Allocates nothing and waits for nothing, so that a CUDA graph can capture it.  Throws DriverError.
+void launch_kernel(const Driver& driver, const ContextKernels& kernels, const Launch& launch, CUstream stream);
+
 }  // namespace onnxfuse::cuda
 
 #endif  // ONNXFUSE_CUDA_KERNELS_H_

@@ -1,23 +1,38 @@
 // The library's one entry point.
+#include <initializer_list>
+#include <vector>
+
 #include "custom_op.h"
+#include "fused_conv.h"
 #include "fused_elementwise.h"
 #include "ort_abi.h"
+#include "ort_call.h"
 
 namespace onnxfuse {
 namespace {
 
-// One domain serves every session of the process; ORT only refers to it, so it is never released.
-OrtStatus* shared_domain(const OrtApi* api, OrtCustomOpDomain** out) {
-  static OrtCustomOpDomain* domain = nullptr;
-  static OrtStatus* const failure = [api] {
-    OrtStatus* status = api->CreateCustomOpDomain("onnxfuse", &domain);
-    for (const OrtCustomOp* op : fused_elementwise()) {
-      if (status == nullptr) status = api->CustomOpDomain_Add(domain, op);
+using Operators = const std::vector<const OrtCustomOp*>& (*)();
+
+// A domain serves every session of the process; ORT only refers to it, so it is never released.
+struct Domain {
+  OrtCustomOpDomain* domain = nullptr;
+  OrtStatus* failure = nullptr;
+
+  Domain(const OrtApi* api, std::initializer_list<Operators> operators) {
+    failure = api->CreateCustomOpDomain("onnxfuse", &domain);
+    for (const Operators list : operators) {
+      for (const OrtCustomOp* op : list()) {
+        if (failure == nullptr) failure = api->CustomOpDomain_Add(domain, op);
+      }
     }
-    return status;
-  }();
-  *out = domain;
-  return failure == nullptr ? nullptr : api->CreateStatus(ORT_FAIL, "onnxfuse: the operators cannot be registered");
+  }
+};
+
+const Domain& shared_domain(const OrtApi* api, bool with_conv) {
+  static const Domain elementwise(api, {fused_elementwise});
+  if (!with_conv) return elementwise;
+  static const Domain all(api, {fused_elementwise, fused_conv});
+  return all;
 }
 
 }  // namespace
@@ -32,7 +47,10 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(O
     return oldest == nullptr ? nullptr : oldest->CreateStatus(ORT_FAIL, "onnxfuse needs ONNX Runtime 1.20 or newer");
   }
   onnxfuse::set_api(api);
-  OrtCustomOpDomain* domain = nullptr;
-  if (OrtStatus* status = onnxfuse::shared_domain(api, &domain)) return status;
-  return api->AddCustomOpDomain(options, domain);
+  return onnxfuse::guarded(api, ORT_FAIL, "onnxfuse: ", [&] {
+    const bool with_conv = onnxfuse::fused_conv_is_of_use(api, options);
+    const onnxfuse::Domain& domain = onnxfuse::shared_domain(api, with_conv);
+    if (domain.failure != nullptr) throw onnxfuse::Error("the operators cannot be registered");
+    onnxfuse::check(api->AddCustomOpDomain(options, domain.domain));
+  });
 }

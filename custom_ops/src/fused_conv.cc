@@ -1,0 +1,58 @@
+#include "fused_conv.h"
+
+#include <cstring>
+
+#include "cuda_driver.h"
+#include "cuda_fused_conv_node.h"
+#include "custom_op.h"
+#include "dtype.h"
+
+namespace onnxfuse {
+namespace {
+
+bool has_cuda_provider(const OrtApi* api) {
+  char** names = nullptr;
+  int count = 0;
+  check(api->GetAvailableProviders(&names, &count));
+  bool found = false;
+  for (int i = 0; i < count; ++i) found = found || std::strcmp(names[i], cuda_provider(nullptr)) == 0;
+  check(api->ReleaseAvailableProviders(names, count));
+  return found;
+}
+
+bool is_turned_off(const OrtApi* api, const OrtSessionOptions* options) {
+  int has = 0;
+  check(api->HasSessionConfigEntry(options, kNoCudaKey, &has));
+  if (has == 0) return false;
+  return read_string([&](char* out, size_t* size) {
+           return api->GetSessionConfigEntry(options, kNoCudaKey, out, size);
+         }) == "1";
+}
+
+}  // namespace
+
+// On the CPU provider it is registered only because ORT, which may have both, would refuse a node that some session runs
+// without CUDA: it does not fall back to the function of a node whose operator is known.
+const std::vector<const OrtCustomOp*>& fused_conv() {
+  static const std::vector<NamedOp> ops = [] {
+    std::vector<NamedOp> made;
+    for (const char* name : {ONNXFUSE_FUSED_CONV_OPS}) {
+      made.push_back(make_op<FusedConvNode>(name, cpu_provider));
+      made.push_back(make_op<CudaFusedConvNode>(name, cuda_provider));
+    }
+    return made;
+  }();
+  static const std::vector<const OrtCustomOp*> pointers = [] {
+    std::vector<const OrtCustomOp*> found;
+    for (const NamedOp& op : ops) found.push_back(&op);
+    return found;
+  }();
+  return pointers;
+}
+
+bool fused_conv_is_of_use(const OrtApi* api, const OrtSessionOptions* options) {
+  static const bool possible = has_cuda_provider(api) && cuda::driver_exists();
+  return possible && !is_turned_off(api, options);
+}
+
+}  // namespace onnxfuse
