@@ -1,6 +1,7 @@
 #include "conv_host.h"
 
 #include <algorithm>
+#include <algorithm>
 #include <vector>
 
 #include "half.h"
@@ -85,13 +86,23 @@ class Convolver {
     return place >= 0 && place < g.in[d] ? place : -1;
   }
 
-  // Adds a row of the kernel over a row of the input.
+  // Adds a row of the kernel over a row of the input.  Output and input lie a stride apart: Conv goes through the output,
+  // ConvTranspose through the input.
   void add(const Stored* input, const Stored* weights, std::vector<double>* sums) const {
-    for (int64_t k = 0; k < geometry_.kernel[2]; ++k) {
+    const ConvGeometry& g = geometry_;
+    const int64_t stride = g.strides[2];
+    const int64_t near = g.transposed ? g.in[2] : g.out[2];
+    const int64_t far = g.transposed ? g.out[2] : g.in[2];
+    for (int64_t k = 0; k < g.kernel[2]; ++k) {
       const double weight = Type::widen(weights[k]);
-      for (size_t w = 0; w < sums->size(); ++w) {
-        const int64_t from = source(2, static_cast<int64_t>(w), k);
-        if (from >= 0) (*sums)[w] += weight * static_cast<double>(Type::widen(input[from]));
+      const int64_t shift = k * g.dilations[2] - g.pads[2];
+      const int64_t begin = shift < 0 ? (-shift + stride - 1) / stride : 0;
+      const int64_t end = shift < far ? std::min(near, (far - shift - 1) / stride + 1) : 0;
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t j = i * stride + shift;
+        const int64_t to = g.transposed ? j : i;
+        const int64_t from = g.transposed ? i : j;
+        (*sums)[static_cast<size_t>(to)] += weight * static_cast<double>(Type::widen(input[from]));
       }
     }
   }

@@ -1,7 +1,8 @@
 """Models of one FusedConv node for the tests of the launcher, and machine code of the stand-in driver's for them."""
 
 import hashlib
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,9 @@ from onnx import helper
 
 from onnxfuse.cuda.conv.arguments import (
     SUM_BLOCK,
-    ConvLayout,
     choose,
     grid_size,
     pack,
-    resolve,
     splits,
     sum_grid_size,
     workspace_bytes,
@@ -76,6 +75,22 @@ def conv_model(fused: Fused, shapes: Sequence[Dims] | None = None, **more: Any) 
     return make_model([node], inputs, outputs)
 
 
+def node_case(make: Callable[[int], Fused], seed: int) -> Fused:
+    """A case that can be a node: every output has the result's shape, as ONNX broadcasts."""
+    for number in itertools.count(seed, 1000):
+        fused = make(number)
+        specs = fused.epilogue.inputs
+        shapes = [fused.conv.output_shape(fused.x_shape), *fused.operands]
+        arrays = [
+            sample(spec.dtype, int(np.prod(shape))).reshape(shape) for spec, shape in zip(specs, shapes, strict=True)
+        ]
+        with np.errstate(all="ignore"):
+            results = reference.run(fused.epilogue, arrays)
+        if all(result.shape == shapes[0] for result in results):
+            break
+    return fused
+
+
 def arrays_of(fused: Fused, seed: int = 0) -> list[np.ndarray]:
     """Inputs of the node; X and W are small integers, so that every order of the sums gives the same bits."""
     conv = fused.conv
@@ -95,9 +110,7 @@ def expected(fused: Fused, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     before = len(fused.x_operands)
     if fused.prologue is not None:
         (x,) = reference.run(fused.prologue, [x, *rest[:before]])
-    results = reference.run(fused.epilogue, [convolve(fused.conv, x, w), *rest[before:]])
-    shape = fused.conv.output_shape(fused.x_shape)
-    return [np.broadcast_to(result, shape) for result in results]
+    return reference.run(fused.epilogue, [convolve(fused.conv, x, w), *rest[before:]])
 
 
 def places(kernel: ConvKernel, outputs: int) -> list[tuple[int, int]]:
@@ -122,15 +135,11 @@ def _table(name: str, kernel: ConvKernel, outputs: int) -> str:
 # --------------------------------------------------------------------------------------------------------- launches
 
 
-def layout_of(fused: Fused) -> ConvLayout:
-    return resolve(fused.conv, fused.x_shape, fused.epilogue, fused.operands, fused.prologue, fused.x_operands)
-
-
 def check_launches(
     calls: Sequence[Call], scratch: Sequence[int], fused: Fused, kernels: Sequence[ConvKernel]
 ) -> ConvKernel:
     """The launches and the workspace of one run are those that ``onnxfuse.cuda.conv`` foretells; returns the kernel."""
-    layout = layout_of(fused)
+    layout = fused.layout()
     parameters = bytes.fromhex(calls[0]["parameters"])
     tensors = 2 + len(layout.prologue) + len(layout.epilogue) + len(layout.outputs)
     *addresses, workspace = (int.from_bytes(parameters[8 * i : 8 * i + 8], "little") for i in range(tensors + 1))

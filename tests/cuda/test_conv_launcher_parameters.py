@@ -17,7 +17,7 @@ from tests.cuda.conv_nodes import (
     arrays_of,
     check_launches,
     conv_kernel,
-    layout_of,
+    node_case,
     stub_model,
 )
 from tests.cuda.convolutions import MULTIPROCESSORS, Fused, convolution, raw, tail
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(not AVAILABLE, reason=REASON)
 
 def letters_for(rng: random.Random, fused: Fused) -> str:
     """Access letters, most of which take the operands."""
-    layout = layout_of(fused)
+    layout = fused.layout()
     halves = []
     for operands, space in ((layout.prologue, layout.x_space), (layout.epilogue, layout.y_space)):
         tight = tightest(operands, space)
@@ -55,7 +55,7 @@ def random_kernel(rng: random.Random, number: int, fused: Fused) -> ConvKernel:
 
 
 def random_case(seed: int) -> Fused:
-    return (any_case, depthwise_case)[seed % 2](seed)
+    return node_case((any_case, depthwise_case)[seed % 2], seed)
 
 
 def random_recipe(rng: random.Random, fused: Fused) -> list[ConvKernel]:
@@ -91,7 +91,7 @@ def test_every_family_is_among_them() -> None:
     for seed in range(40):
         rng = random.Random(seed)
         fused = random_case(seed)
-        layout = layout_of(fused)
+        layout = fused.layout()
         aligned = [0] * (2 + len(layout.prologue) + len(layout.epilogue) + len(layout.outputs))
         chosen.add(choose(random_recipe(rng, fused), layout, aligned).family)
     assert chosen == set(FAMILIES)
