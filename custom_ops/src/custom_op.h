@@ -15,6 +15,9 @@ namespace onnxfuse {
 const OrtApi* shared_api();
 void set_api(const OrtApi* api);
 
+// An entry of a session's configuration; false if there is none.  Throws OrtFailure.
+bool read_config_entry(const OrtApi* api, const OrtSessionOptions* options, const char* key, std::string* value);
+
 struct NamedOp : OrtCustomOp {
   const char* name;
 };

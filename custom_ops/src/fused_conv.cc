@@ -1,6 +1,7 @@
 #include "fused_conv.h"
 
 #include <cstring>
+#include <string>
 
 #include "cuda_driver.h"
 #include "cuda_fused_conv_node.h"
@@ -18,15 +19,6 @@ bool has_cuda_provider(const OrtApi* api) {
   for (int i = 0; i < count; ++i) found = found || std::strcmp(names[i], cuda_provider(nullptr)) == 0;
   check(api->ReleaseAvailableProviders(names, count));
   return found;
-}
-
-bool is_turned_off(const OrtApi* api, const OrtSessionOptions* options) {
-  int has = 0;
-  check(api->HasSessionConfigEntry(options, kNoCudaKey, &has));
-  if (has == 0) return false;
-  return read_string([&](char* out, size_t* size) {
-           return api->GetSessionConfigEntry(options, kNoCudaKey, out, size);
-         }) == "1";
 }
 
 }  // namespace
@@ -52,7 +44,8 @@ const std::vector<const OrtCustomOp*>& fused_conv() {
 
 bool fused_conv_is_of_use(const OrtApi* api, const OrtSessionOptions* options) {
   static const bool possible = has_cuda_provider(api) && cuda::driver_exists();
-  return possible && !is_turned_off(api, options);
+  std::string no_cuda;
+  return possible && !(read_config_entry(api, options, kNoCudaKey, &no_cuda) && no_cuda == "1");
 }
 
 }  // namespace onnxfuse

@@ -1,5 +1,8 @@
 // The library's one entry point.
-#include <initializer_list>
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <string>
 #include <vector>
 
 #include "custom_op.h"
@@ -11,28 +14,38 @@
 namespace onnxfuse {
 namespace {
 
-using Operators = const std::vector<const OrtCustomOp*>& (*)();
+// The operators to register, by their names with commas between; all without such an entry.  ORT takes its time for each
+// of them whenever it creates a session.
+constexpr char kOperatorsKey[] = "onnxfuse.operators";
 
-// A domain serves every session of the process; ORT only refers to it, so it is never released.
-struct Domain {
-  OrtCustomOpDomain* domain = nullptr;
-  OrtStatus* failure = nullptr;
-
-  Domain(const OrtApi* api, std::initializer_list<Operators> operators) {
-    failure = api->CreateCustomOpDomain("onnxfuse", &domain);
-    for (const Operators list : operators) {
-      for (const OrtCustomOp* op : list()) {
-        if (failure == nullptr) failure = api->CustomOpDomain_Add(domain, op);
-      }
-    }
+// The operators of a session with these options, in the order in which they are registered.
+std::vector<const OrtCustomOp*> wanted_operators(const OrtApi* api, const OrtSessionOptions* options) {
+  std::vector<const OrtCustomOp*> operators = fused_elementwise();
+  if (fused_conv_is_of_use(api, options)) {
+    operators.insert(operators.end(), fused_conv().begin(), fused_conv().end());
   }
-};
+  std::string listed;
+  if (!read_config_entry(api, options, kOperatorsKey, &listed)) return operators;
+  listed = "," + listed + ",";
+  const auto is_unlisted = [&](const OrtCustomOp* op) {
+    return listed.find("," + std::string(op->GetName(op)) + ",") == std::string::npos;
+  };
+  operators.erase(std::remove_if(operators.begin(), operators.end(), is_unlisted), operators.end());
+  return operators;
+}
 
-const Domain& shared_domain(const OrtApi* api, bool with_conv) {
-  static const Domain elementwise(api, {fused_elementwise});
-  if (!with_conv) return elementwise;
-  static const Domain all(api, {fused_elementwise, fused_conv});
-  return all;
+// A domain with these operators.  It serves every session of the process that wants the same; ORT only refers to it, so
+// it is never released.
+OrtCustomOpDomain* shared_domain(const OrtApi* api, const std::vector<const OrtCustomOp*>& operators) {
+  static std::mutex mutex;
+  static auto& domains = *new std::map<std::vector<const OrtCustomOp*>, OrtCustomOpDomain*>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto known = domains.find(operators);
+  if (known != domains.end()) return known->second;
+  OrtCustomOpDomain* domain = nullptr;
+  check(api->CreateCustomOpDomain("onnxfuse", &domain));
+  for (const OrtCustomOp* op : operators) check(api->CustomOpDomain_Add(domain, op));
+  return domains[operators] = domain;
 }
 
 }  // namespace
@@ -48,9 +61,8 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(O
   }
   onnxfuse::set_api(api);
   return onnxfuse::guarded(api, ORT_FAIL, "onnxfuse: ", [&] {
-    const bool with_conv = onnxfuse::fused_conv_is_of_use(api, options);
-    const onnxfuse::Domain& domain = onnxfuse::shared_domain(api, with_conv);
-    if (domain.failure != nullptr) throw onnxfuse::Error("the operators cannot be registered");
-    onnxfuse::check(api->AddCustomOpDomain(options, domain.domain));
+    const auto operators = onnxfuse::wanted_operators(api, options);
+    if (operators.empty()) return;
+    onnxfuse::check(api->AddCustomOpDomain(options, onnxfuse::shared_domain(api, operators)));
   });
 }

@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 
 from onnxfuse.program import ProgramBuilder
-from onnxfuse.runtime import CUDA_PROVIDER, NO_CUDA
+from onnxfuse.runtime import CUDA_PROVIDER, NO_CUDA, OPERATORS
 from tests.cuda.conv_nodes import NODE, any_kernel, arrays_of, conv_kernel, expected, stub_model
 from tests.cuda.convolutions import Fused, convolution
 from tests.cuda.stand_in import AVAILABLE, REASON, StandIn
@@ -94,6 +94,17 @@ def test_a_session_without_the_cuda_provider_says_so(tmp_path: Path) -> None:
     assert not stand_in.calls()
     with_kernels = stand_in.session(model_with_function(), entries={NO_CUDA: "0"}, severity=4)
     check(with_kernels)
+
+
+def test_only_the_operators_that_a_session_names(tmp_path: Path) -> None:
+    stand_in = StandIn(tmp_path)
+    named = stand_in.session(model_with_function(), entries={OPERATORS: "FusedElementwise,FusedConv"})
+    stand_in.launches()
+    run(named, arrays_of(FUSED))
+    assert len(stand_in.launches()) == 1
+    for others in ("FusedElementwise", "FusedConv_2,FusedElementwise_2", "FusedCon", ""):
+        check(stand_in.session(model_with_function(), entries={OPERATORS: others}))
+    assert not stand_in.launches()
 
 
 def test_the_cpu_provider_computes_all_the_same(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
