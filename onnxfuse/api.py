@@ -53,6 +53,9 @@ def optimize(
     embed: bool = True,
     keep_source: str | Path | None = None,
     tune: bool = False,
+    conv: str = "auto",
+    tuning: str | Path | Iterable[str | Path] = (),
+    tf32: bool = False,
     output: str | Path | None = None,
     overwrite: bool = False,
     progress: Callable[[str], None] | None = None,
@@ -69,7 +72,11 @@ def optimize(
     For the target cuda, ``arch`` lists the architectures to compile for, ``"sm_80,sm_90"``; by default those of the
     GPUs of this machine, or else the common ones.  ``embed=False`` leaves the machine code out of the model;
     ``onnxfuse.InferenceSession`` compiles then.  ``keep_source`` is a directory for the CUDA source.  ``tune`` times
-    variants of each kernel on the GPU of this machine.  Without a GPU the check runs on the CPU.
+    variants of each kernel on the GPU of this machine, and convolutions against ONNX Runtime's.  ``conv`` says which
+    convolutions are fused: ``"auto"`` those that are faster by measurement or by rule, ``"all"``, ``"none"``.
+    ``tuning`` names files of measurements, of which later ones win; with ``tune`` the last one gets what is measured.
+    ``tf32`` lets fused convolutions of float32 round their factors to TF32, as ONNX Runtime does by default.
+    Without a GPU the check runs on the CPU.
 
     ``output`` is where to write the model: it is written only if it passes, through a temporary file in the same
     directory, and ``overwrite`` allows it to be the input itself.  ``progress`` is called with one line at the start
@@ -82,7 +89,7 @@ def optimize(
     started = time.perf_counter()
     progress = progress or _silent
     target = resolve_target(target)
-    cuda = _cuda_options(target, arch, embed, keep_source, tune)
+    cuda = _cuda_options(target, arch, embed, keep_source, tune, conv, tuning, tf32)
     selected = resolve(None if passes is None else list(passes))
     sizes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
     if output is not None:
@@ -95,12 +102,15 @@ def optimize(
     report.before = collect(loaded)
     fitter = None if cuda is None else cuda.fitter(fast_math)
     context = PassContext(target=target, fast_math=fast_math, fitter=fitter, report=report, progress=progress)
+    if cuda is not None and fitter is not None:
+        context.convolutions, context.tf32 = cuda.chooser(fitter, progress, report.add_warning), tf32
     for step in selected:
         progress(f"pass {step.name}")
         step.run(loaded, context)
     if cuda is not None and fitter is not None:
         from onnxfuse.cuda.embed import embed as embed_kernels
 
+        cuda.keep_tunings()
         if tune:
             from onnxfuse.cuda.measure import tune as tune_kernels
 
@@ -142,13 +152,23 @@ def runnable_target(target: str) -> str:
 
 
 def _cuda_options(
-    target: str, arch: str | Iterable[str] | None, embed: bool, keep_source: str | Path | None, tune: bool
+    target: str,
+    arch: str | Iterable[str] | None,
+    embed: bool,
+    keep_source: str | Path | None,
+    tune: bool,
+    conv: str,
+    tuning: str | Path | Iterable[str | Path],
+    tf32: bool,
 ) -> "CudaOptions | None":
+    files = [Path(tuning)] if isinstance(tuning, (str, Path)) else [Path(name) for name in tuning]
     if target != "cuda":
-        if arch is not None or not embed or keep_source is not None or tune:
-            raise OnnxfuseError("architectures, embedding, sources and tuning are for the target cuda")
+        if arch is not None or not embed or keep_source is not None or tune or conv != "auto" or files or tf32:
+            raise OnnxfuseError("architectures, embedding, sources, tuning and convolutions are for the target cuda")
         return None
     from onnxfuse.cuda.arch import default_architectures, devices, parse_architectures
+    from onnxfuse.cuda.conv.choice import policy_named
+    from onnxfuse.cuda.conv.tunings import all_tunings
     from onnxfuse.cuda.options import CudaOptions
 
     architectures = default_architectures() if arch is None else parse_architectures(arch)
@@ -158,7 +178,15 @@ def _cuda_options(
         raise OnnxfuseError(f"tuning is for the GPU here, {devices()[0]}, which is not among the architectures")
     if keep_source is not None and Path(keep_source).exists() and not Path(keep_source).is_dir():
         raise OnnxfuseError(f"the sources cannot be kept in {keep_source}: it is no directory")
-    return CudaOptions(architectures, embed, None if keep_source is None else Path(keep_source), tune)
+    return CudaOptions(
+        architectures,
+        embed,
+        None if keep_source is None else Path(keep_source),
+        tune,
+        policy_named(conv),
+        all_tunings(files, may_be_new=tune),
+        files[-1] if files else None,
+    )
 
 
 def graph_inputs(model: Model) -> list[InputSpec]:

@@ -301,7 +301,32 @@ def _add_cuda(parser: _Parser) -> None:
         help="leave the machine code out of OUT; onnxfuse.InferenceSession compiles it then",
     )
     group.add_argument("--keep-source", type=Path, metavar="DIR", help="write the CUDA source of the kernels there")
-    group.add_argument("--tune", action="store_true", help="time variants of each kernel on the GPU, and keep the best")
+    group.add_argument(
+        "--conv",
+        choices=("auto", "all", "none"),
+        default="auto",
+        help="the convolutions to fuse with the elementwise nodes around them (auto: those that are faster by "
+        "measurement, or by rule where none was made)",
+    )
+    group.add_argument(
+        "--tf32",
+        action="store_true",
+        help="let fused convolutions of float32 round their factors to TF32, as ONNX Runtime does by default",
+    )
+    group.add_argument(
+        "--tune",
+        action="store_true",
+        help="time variants of each kernel on the GPU, and convolutions against ONNX Runtime's, and keep the best",
+    )
+    group.add_argument(
+        "--tuning",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="measured convolutions to choose by (repeat to merge, later ones win); with --tune the last one gets "
+        "what is measured",
+    )
 
 
 def _add_check(commands: "argparse._SubParsersAction[_Parser]") -> None:
@@ -433,6 +458,9 @@ def _optimize(arguments: argparse.Namespace) -> int:
             embed=not arguments.no_embed,
             keep_source=arguments.keep_source,
             tune=arguments.tune,
+            conv=arguments.conv,
+            tuning=arguments.tuning,
+            tf32=arguments.tf32,
             output=arguments.output,
             overwrite=arguments.overwrite,
             progress=progress,

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from onnxfuse.cuda.conv.case import ConvCase
+    from onnxfuse.cuda.conv.kernel import ConvSource
+    from onnxfuse.cuda.kernel import Source
     from onnxfuse.graph import Model
 
 _SHOWN_NAMES = 3
@@ -34,7 +38,8 @@ _SHOWN_REFUSALS = 5
 class Inspection:
     """The content of a model.
 
-    ``fused`` are the fused nodes that are in it, ``recipes`` by name how those with CUDA kernels launch them.  ``plan``
+    ``fused`` are the fused nodes that are in it, ``recipes`` by name how those with CUDA kernels launch them, ``cases``
+    by name what those that are convolutions compute.  ``plan``
     is what ``onnxfuse optimize`` would do: its rewrites, the regions that it would fuse, and the elementwise nodes that
     it would leave alone.  For the target cuda no kernel is compiled: a region may be split where registers run out.
     """
@@ -48,15 +53,16 @@ class Inspection:
     nodes: int
     operators: dict[str, int]
     recipes: dict[str, str] = field(default_factory=dict)
+    cases: "dict[str, ConvCase]" = field(default_factory=dict)
     fused: list[FusedRegion] = field(default_factory=list)
     plan: Report = field(default_factory=Report)
 
     def program(self, name: str) -> str:
-        """The program of the fused node ``name`` (or of a region by its overload).  OnnxfuseError if there is
-        none."""
+        """The program of the fused node ``name`` (or of a region by its overload), of a convolution after the one that
+        precedes it, if any.  OnnxfuseError if there is no such node."""
         for region in [*self.fused, *self.plan.fused]:
             if name in (region.name, region.overload):
-                return region.program
+                return "\n".join(filter(None, (region.prologue, region.program)))
         known = _listed([region.name for region in [*self.fused, *self.plan.fused]]) or "none"
         raise OnnxfuseError(f"no fused node {name!r} in {self.path}; there are: {known}")
 
@@ -65,25 +71,30 @@ class Inspection:
 
         Raises OnnxfuseError if there is no such node, it has no kernels, or they were rendered by another version.
         """
+        from onnxfuse.cuda.conv.recipe import ConvRecipe
         from onnxfuse.cuda.recipe import Recipe
-        from onnxfuse.cuda.rerender import source_of
+        from onnxfuse.cuda.rerender import source_of, source_of_conv
         from onnxfuse.program import Program
 
         program = self.program(name)
         names = [region.name for region in self.fused if name in (region.name, region.overload)]
-        recipe = next((self.recipes[node] for node in names if node in self.recipes), None)
-        if recipe is None:
+        node = next((node for node in names if node in self.recipes), None)
+        if node is None:
             raise OnnxfuseError(f"fused node {name!r} has no CUDA kernels: optimize the model with --target cuda")
-        source = source_of(Program.parse(program), Recipe.parse(recipe))
+        source: Source | ConvSource
+        if node in self.cases:
+            source = source_of_conv(self.cases[node], ConvRecipe.parse(self.recipes[node]))
+        else:
+            source = source_of(Program.parse(program), Recipe.parse(self.recipes[node]))
         return f"// sha256 of the source, with the prelude of onnxfuse: {source.sha256}\n{source.body}"
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON takes them; ``plan`` has the parts of a report that are known without running it."""
         plan = self.plan.to_json()
         return {
-            **vars(self),
+            **{name: value for name, value in vars(self).items() if name != "cases"},
             "fused": [region.to_json() for region in self.fused],
-            "plan": {what: plan[what] for what in ("rewrites", "fused", "left_alone", "refusals")},
+            "plan": {what: plan[what] for what in ("rewrites", "fused", "left_alone", "convolutions", "refusals")},
         }
 
 
@@ -106,6 +117,7 @@ def inspect(path: Path, target: str = "cpu", progress: Callable[[str], None] = l
         nodes=len(nodes),
         operators=dict(Counter(node.op for node in nodes).most_common()),
         recipes=_recipes(model),
+        cases=_cases(model),
         fused=list(_fused(model)),
         plan=Report(str(path), target),
     )
@@ -127,7 +139,21 @@ def _recipes(model: "Model") -> dict[str, str]:
     }
 
 
+def _cases(model: "Model") -> "dict[str, ConvCase]":
+    """What the fused convolutions compute, but for those that do not validate."""
+    from onnxfuse.cuda.conv.node import case_of, is_fused_convolution
+    from onnxfuse.program import ProgramError
+
+    found = {}
+    for node in (node for graph in model.graphs() for node in graph.nodes if is_fused_convolution(node)):
+        with suppress(ProgramError):
+            found[node.name or getattr(node, "overload", "")] = case_of(node)
+    return found
+
+
 def _fused(model: "Model") -> Iterator[FusedRegion]:
+    from onnxfuse.cuda.embed import text_attribute
+
     for graph in model.graphs():
         for node in graph.nodes:
             if node.domain != DOMAIN:
@@ -135,12 +161,12 @@ def _fused(model: "Model") -> Iterator[FusedRegion]:
             overload = getattr(node, "overload", "")
             function = model.functions.get((DOMAIN, node.op, overload))
             body = function.node if function is not None else ()
-            program = node.attrs.get("program", "")
             yield FusedRegion(
                 name=node.name or overload,
                 overload=overload,
                 ops=[inner.op_type for inner in body if inner.op_type != "Constant"],
-                program=program.decode(errors="replace") if isinstance(program, bytes) else str(program),
+                program=text_attribute(node, "program"),
+                prologue=text_attribute(node, "prologue"),
                 inputs=[tensor.name for tensor in node.inputs],
                 outputs=[tensor.name for tensor in node.outputs],
                 shape=node.outputs[0].shape if node.outputs else None,
@@ -167,6 +193,8 @@ def render_inspection(found: Inspection, every_node: bool = False) -> "Renderabl
         parts.append(_rewrites(plan))
     if plan.fused:
         parts.append(_regions("optimize would fuse", plan.fused))
+    if plan.convolutions:
+        parts.append(_convolutions(plan, every_node))
     if plan.left_alone:
         parts.append(_left_alone_nodes(plan.left_alone) if every_node else _left_alone_reasons(plan.left_alone))
     if plan.refusals:
@@ -197,6 +225,15 @@ def _refusals(plan: Report, every_node: bool) -> "RenderableType":
     if len(shown) == len(groups):
         return table
     return Group(table, Text(f"and {plural(len(groups) - len(shown), 'more reason')}: --all lists them"))
+
+
+def _convolutions(plan: Report, every_node: bool) -> "Table":
+    """The convolutions by what computes them and why."""
+    table = simple_table("convolutions", "because", "nodes", "for example")
+    for (kind, reason), items in plan.convolutions_by_choice():
+        names = [item.node for item in items]
+        add_row(table, kind, reason, str(len(items)), ", ".join(names) if every_node else _listed(names))
+    return table
 
 
 def _left_alone_nodes(items: list[LeftAlone]) -> "Table":

@@ -11,12 +11,14 @@ not as an error.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 
-from onnxfuse.comparison import Comparison, Numbers, compare_values
+from onnxfuse.comparison import Comparison, Numbers, compare_values, precision
+from onnxfuse.cuda.conv.node import TF32_KEY
 from onnxfuse.errors import OnnxfuseError, ParityError
 from onnxfuse.graph_export import onnx_graphs
 from onnxfuse.inputs import InputSet, InputSpec, Shapes, check_shapes, generate, input_specs, read_inputs
@@ -143,6 +145,8 @@ def compare(
     _check_signature(original_proto, optimized_proto)
     providers = PROVIDERS[target]
     numbers = output_numbers(original_proto)
+    if target == "cuda" and has_tf32(optimized_proto):
+        numbers = {name: replace(known, coarsest=with_tf32(known.coarsest)) for name, known in numbers.items()}
 
     progress("running the original")
     expected = _run_original(original, specs, inputs, shapes, providers)
@@ -160,6 +164,18 @@ def compare(
         progress("running each fused node alone")
         result.regions = compare_regions(optimized, optimized_proto, expected[0][0], providers, progress)
     return result
+
+
+def has_tf32(model: onnx.ModelProto) -> bool:
+    """Whether fused convolutions of the model may round their factors to TF32, which has the digits of float16."""
+    nodes = (node for graph in onnx_graphs(model.graph) for node in graph.node)
+    return any(entry.key == TF32_KEY for node in nodes for entry in node.metadata_props)
+
+
+def with_tf32(coarsest: np.dtype | None) -> np.dtype:
+    """The coarsest type that a model computes in if it also computes in TF32."""
+    half = np.dtype(np.float16)
+    return half if coarsest is None else max(half, coarsest, key=precision)
 
 
 def read_proto(path: Path) -> onnx.ModelProto:

@@ -16,8 +16,8 @@ from onnxfuse.errors import OnnxfuseError
 from onnxfuse.graph_export import onnx_graphs
 from onnxfuse.inputs import InputSet
 from onnxfuse.numerics import coarsest_type
-from onnxfuse.parity import Progress, RegionResult
-from onnxfuse.runtime import DOMAIN
+from onnxfuse.parity import Progress, RegionResult, has_tf32, with_tf32
+from onnxfuse.runtime import CUDA_PROVIDER, DOMAIN
 from onnxfuse.sessions import Session, SessionError, Value
 
 _BATCH = 8  # nodes whose inputs are held in memory at once
@@ -80,6 +80,8 @@ def _compare_region(
     feeds = {name: values[name] for name in node.input if name}
     region = region_model(model, node, feeds)
     numbers = Numbers(coarsest_type(region))
+    if CUDA_PROVIDER in providers and has_tf32(region):
+        numbers = Numbers(with_tf32(numbers.coarsest))
     try:
         expected = Session(region.SerializeToString(), providers=providers).run(feeds)
     except SessionError as error:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from onnxfuse.bench import BenchResult
     from onnxfuse.byte_counts import Bytes, Traffic
     from onnxfuse.comparison import Comparison
+    from onnxfuse.cuda.conv.choice import ConvChoice
     from onnxfuse.cuda.report import CudaReport
     from onnxfuse.parity import ParityResult
     from onnxfuse.statistics import Example, Statistics
@@ -23,10 +24,11 @@ _MANY_ULP = 100_000
 class FusedRegion:
     """One fused node.
 
-    ``ops`` are the ONNX operators that it stands for, in order; ``program`` the text that the kernel runs;
-    ``shape`` is the shape of its first output as far as it is known (int, symbol, or None for unknown; None:
-    unknown rank). ``bytes_saved`` is what it moves through memory less than its nodes did, if that was
-    counted; ``before`` and ``after`` are the launches, reads, writes and buffers behind that number.
+    ``ops`` are the ONNX operators that it stands for, in order; ``program`` the text that the kernel runs, with a
+    convolution what follows that, and ``prologue`` what precedes it, if anything; ``shape`` is the shape of its first
+    output as far as it is known (int, symbol, or None for unknown; None: unknown rank). ``bytes_saved`` is what it
+    moves through memory less than its nodes did, if that was counted; ``before`` and ``after`` are the launches, reads,
+    writes and buffers behind that number.
     """
 
     name: str
@@ -39,6 +41,7 @@ class FusedRegion:
     bytes_saved: "Bytes | None" = None
     before: "Traffic | None" = None
     after: "Traffic | None" = None
+    prologue: str = ""
 
     def describe_shape(self, names: Mapping[str, str] | None = None) -> str:
         """``[1, 64, h, w]``; ``?`` if the rank is unknown.  ``names`` has shorter names for some dimensions."""
@@ -88,6 +91,16 @@ class LeftAlone:
     reason: str
 
 
+@dataclass(frozen=True)
+class ConvolutionChoice:
+    """A convolution for the target cuda: whether it became a fused node (else it is ONNX Runtime's), and why."""
+
+    node: str
+    op: str
+    fused: bool
+    reason: str
+
+
 Item = TypeVar("Item")
 Key = TypeVar("Key", str, tuple[str, str])
 
@@ -120,6 +133,7 @@ class Report:
     refusals: list[Refusal] = field(default_factory=list)
     fused: list[FusedRegion] = field(default_factory=list)
     left_alone: list[LeftAlone] = field(default_factory=list)
+    convolutions: list[ConvolutionChoice] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     before: "Statistics | None" = None
     after: "Statistics | None" = None
@@ -145,6 +159,10 @@ class Report:
         """An elementwise ``node`` was not fused."""
         self.left_alone.append(LeftAlone(node, op, reason))
 
+    def add_convolution(self, node: str, op: str, choice: "ConvChoice") -> None:
+        """The choice for a convolution."""
+        self.convolutions.append(ConvolutionChoice(node, op, choice.fused, choice.reason))
+
     def add_warning(self, message: str) -> None:
         """Something that the user should know and that is no error; said once."""
         if message not in self.warnings:
@@ -157,6 +175,10 @@ class Report:
     def refusals_by_reason(self) -> list[tuple[tuple[str, str], list[Refusal]]]:
         """The refusals by rule and reason, the most frequent first."""
         return group(self.refusals, lambda item: (item.rule, item.reason))
+
+    def convolutions_by_choice(self) -> list[tuple[tuple[str, str], list[ConvolutionChoice]]]:
+        """The convolutions by what they became and why, the most frequent first."""
+        return group(self.convolutions, lambda item: ("fused" if item.fused else "ONNX Runtime", item.reason))
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """The before/after table: what, before, after, and the change in per cent where both are numbers."""
@@ -225,7 +247,8 @@ class Report:
         for them.  ``fused``: one object a fused node, with the fields of FusedRegion, and for the target cuda ``cuda``
         with those of KernelReport.  ``cuda``: null, or ``compiler``, ``architectures``, ``embedded``, ``compiled``,
         ``from_cache``, ``summary``.  ``rewrites``: ``rule``, ``nodes``.  ``refusals``: ``rule``, ``node``,
-        ``reason``.  ``left_alone``: ``node``, ``op``, ``reason``.  ``parity``: null if not checked, else
+        ``reason``.  ``left_alone``: ``node``, ``op``, ``reason``.  ``convolutions``, for the target cuda: ``node``,
+        ``op``, ``fused``, ``reason``.  ``parity``: null if not checked, else
         ``ok``, ``sets`` (``inputs``, ``shapes``, ``library``, ``outputs``), ``regions``, ``warnings``; an
         output or region has ``name``, ``dtype``, ``shape``, ``ok``, ``reason``, ``largest``, ``max_abs``,
         ``max_rel``, ``max_ulp``, ``excess`` (the largest error over the allowed one), ``mismatches``, ``unstable``.
@@ -244,6 +267,7 @@ class Report:
             "rewrites": [{"rule": item.rule, "nodes": list(item.nodes)} for item in self.rewrites],
             "refusals": [dict(vars(item)) for item in self.refusals],
             "left_alone": [dict(vars(item)) for item in self.left_alone],
+            "convolutions": [dict(vars(item)) for item in self.convolutions],
             "warnings": list(self.warnings),
             "parity": self.parity.to_json() if self.parity else None,
             "checked_on": self.checked_on,

@@ -43,6 +43,7 @@ def render(report: Report) -> str:
         _parity(report),
         _regions(report),
         _kernels(report),
+        _convolutions(report),
         _rewrites(report),
         _left(report),
     ]
@@ -166,7 +167,8 @@ def _regions(report: Report) -> str:
     names = report.symbol_names()
     for region in report.fused[:_MOST_ROWS]:
         title = plural(len(region.ops), "node")
-        program = f"<details><summary>{title}</summary><pre>{_lines(region.program)}</pre></details>"
+        programs = "".join(f"<pre>{_lines(each)}</pre>" for each in (region.prologue, region.program) if each)
+        program = f"<details><summary>{title}</summary>{programs}</details>"
         rows.append(
             (
                 f"<code>{_text(region.name)}</code>",
@@ -196,7 +198,8 @@ def _kernels(report: Report) -> str:
             f"{_text(name)}: {use.registers} registers, {use.spill_bytes} B spilled, {100 * use.occupancy:.0f} %"
             for name, use in kernel.uses.items()
         )
-        sizes = f"{kernel.vector} x {kernel.unroll} x {kernel.block}, {kernel.choice}"
+        shape = f"{kernel.family} {kernel.tile}, " if kernel.tile else ""
+        sizes = f"{shape}{kernel.vector} x {kernel.unroll} x {kernel.block}, {kernel.choice}"
         times = kernel.times
         rows.append(
             (
@@ -227,6 +230,15 @@ def _kernels(report: Report) -> str:
         f"<h2>CUDA kernels</h2>\n<p>{_text(report.cuda.describe())}</p>\n{_table(columns, rows)}"
         f'<p class="soft">{note}</p>{_rest(len(report.fused))}'
     )
+
+
+def _convolutions(report: Report) -> str:
+    """What computes the convolutions, and why."""
+    parts = ["<h2>Convolutions</h2>"] if report.convolutions else []
+    for (kind, reason), items in report.convolutions_by_choice():
+        rows = [(f"<code>{_text(item.node)}</code>", _text(item.op)) for item in items[:_MOST_ROWS]]
+        parts.append(_folded(f"{kind}: {reason}: {len(items)}", ("node", "operator"), rows, len(items)))
+    return "\n".join(parts)
 
 
 def _lines(text: str) -> str:

@@ -19,6 +19,8 @@ DOMAIN = "onnxfuse"
 CUDA_PROVIDER = "CUDAExecutionProvider"
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 """Session option: where the external data of a model lies that is given as bytes."""
+NO_CUDA = "onnxfuse.no_cuda"
+"""Session option: "1" leaves the functions of nodes that only have kernels for CUDA to ONNX Runtime."""
 
 OPERATORS = "onnxfuse.operators"
 """Session option: the names of the operators that the library is to register, with commas between; all by default."""
@@ -72,15 +74,20 @@ def why_no_cuda() -> str:
     return ""
 
 
-def register(session_options: "onnxruntime.SessionOptions", model: str | bytes | Path | None = None) -> None:
+def register(
+    session_options: "onnxruntime.SessionOptions", model: str | bytes | Path | None = None, *, cuda: bool = True
+) -> None:
     """Make the onnxfuse operators known to sessions that are created with ``session_options``.
 
     With ``model``, a path or the bytes of a file, only the operators that it has: each takes ONNX Runtime some 35 us
-    and 10 kB whenever it creates a session.
+    and 10 kB whenever it creates a session.  Without ``cuda`` the sessions must not have the CUDA provider; fused
+    convolutions, which have kernels for CUDA alone, then run as the nodes that they were made of.
     """
     names = None if model is None else function_names(model, DOMAIN)
     if names:
         session_options.add_session_config_entry(OPERATORS, ",".join(sorted(names)))
+    if not cuda:
+        session_options.add_session_config_entry(NO_CUDA, "1")
     session_options.register_custom_ops_library(custom_ops_library())
 
 
@@ -100,10 +107,11 @@ def InferenceSession(  # noqa: N802 - the name that users of ONNX Runtime know
     ort = load_onnxruntime()
     options = ort.SessionOptions() if sess_options is None else sess_options
     model = str(path_or_bytes) if isinstance(path_or_bytes, Path) else path_or_bytes
-    register(options, model)
     if providers is None:
         providers = ort.get_available_providers()
-    if any(CUDA_PROVIDER in (provider, provider[0]) for provider in providers):
+    cuda = any(CUDA_PROVIDER in (provider, provider[0]) for provider in providers)
+    register(options, model, cuda=cuda)
+    if cuda:
         load_cuda_libraries()
         model = with_kernels(model, options)
     return ort.InferenceSession(model, sess_options=options, providers=providers, **kwargs)

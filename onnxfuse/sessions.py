@@ -36,6 +36,9 @@ _RAW: dict[int, np.dtype] = {
 _RAW_BY_NUMPY = {dtype: onnx_type for onnx_type, dtype in _RAW.items()}
 _RAW_NAMES = ("bfloat16", "float8")
 
+_EXACT = {"use_tf32": "0"}
+"""Options of the CUDA provider."""
+
 
 class SessionError(Exception):
     """ONNX Runtime refused a model or a run; the message is its own, on one line."""
@@ -55,13 +58,15 @@ class Session:
         spinning: bool = True,
         folder: Path | None = None,
         profile: Path | None = None,
+        exact: bool = True,
     ) -> None:
         """Load ``model``: the path of a file, or the bytes of a model whose external data lies in ``folder``.
 
         ``library`` registers the onnxfuse library, so that fused nodes run as kernels; without it they are
         inlined.  ``threads`` is the number of intra-op threads, 0 for ONNX Runtime's choice.
         ``spinning=False`` keeps idle threads from taking the cores of another session in the same process.
-        ``profile`` is where ONNX Runtime's profile goes, as the beginning of a file's path.
+        ``profile`` is where ONNX Runtime's profile goes, as the beginning of a file's path.  ``exact=False`` lets the
+        CUDA provider round the factors of convolutions and matrix products to TF32, as it does by default.
         Raises SessionError if ONNX Runtime does not take the model.
         """
         ort = load_onnxruntime()
@@ -82,9 +87,10 @@ class Session:
             if CUDA_PROVIDER in providers:
                 load_cuda_libraries()
             if library:
-                register(options, loaded)
+                register(options, loaded, cuda=CUDA_PROVIDER in providers)
                 loaded = with_kernels(loaded, options) if CUDA_PROVIDER in providers else loaded
-            self._session = ort.InferenceSession(loaded, options, providers=list(providers))
+            chosen = [(name, _EXACT) if exact and name == CUDA_PROVIDER else name for name in providers]
+            self._session = ort.InferenceSession(loaded, options, providers=chosen)
         except OnnxfuseError:
             raise
         except Exception as error:  # ONNX Runtime's exceptions share no base class below Exception

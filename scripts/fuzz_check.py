@@ -12,6 +12,7 @@ from fuzz_graph import EXACT_OPS
 from fuzz_slack import HALF
 
 from onnxfuse.comparison import Numbers, compare_values
+from onnxfuse.cuda.conv.choice import ConvPolicy, RuleChooser
 from onnxfuse.graph import Model
 from onnxfuse.inference import infer
 from onnxfuse.model_io import load_proto
@@ -137,10 +138,10 @@ def same_bits(expected: np.ndarray, actual: np.ndarray) -> bool:
 
 
 def optimize(model: onnx.ModelProto, pipeline: str) -> onnx.ModelProto:
-    """The model after one of the pipelines."""
+    """The model after one of the pipelines; for cuda with every convolution fused that can be."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    context = PassContext(target="cuda" if pipeline == "cuda" else "cpu")
+    context = PassContext(target="cuda" if pipeline == "cuda" else "cpu", convolutions=RuleChooser(ConvPolicy.ALL))
     if pipeline == "everything":
         loaded = Model.from_proto(copy)
         infer(loaded)

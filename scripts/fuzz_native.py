@@ -32,6 +32,9 @@ ROUND_SECONDS = 240.0
 DRIVER_RUNS, LAUNCH_RUNS = 400, 3000
 """Runs a second that are asked for of the driver where there is no libFuzzer, and of the launches."""
 
+LAUNCH_DRIVERS = ("fuzz_launch", "fuzz_conv")
+"""What fuzzes the CUDA operators: that of elementwise nodes, and that of convolutions."""
+
 SEED_MODELS = 300
 ENVIRONMENTS: tuple[dict[str, str], ...] = (
     {},
@@ -42,7 +45,7 @@ ENVIRONMENTS: tuple[dict[str, str], ...] = (
 """What the rounds differ in: the defaults, stores past the caches, threads, instruction sets."""
 
 KINDS = ("engine", "engine", "sessions", "engine", "engine", "launches")
-"""The kinds of round, in turns: parser, planner and executor; ONNX Runtime; what the CUDA operator reads."""
+"""The kinds of round, in turns: parser, planner and executor; ONNX Runtime; what the CUDA operators read."""
 
 
 @dataclass
@@ -92,7 +95,7 @@ def fuzz(out: Path, seconds: float, jobs: int, seed: int) -> NativeResult:
     result = NativeResult("libFuzzer" if compiler else "the driver's own mutations")
     options = [f"-DCMAKE_CXX_COMPILER={compiler}", "-DONNXFUSE_LIBFUZZER=ON"] if compiler else []
     program = build(out / ("libfuzzer" if compiler else "driver"), "fuzz_program", options=options)
-    library = build(out / "library", "onnxfuse_ops", "fuzz_launch")
+    library = build(out / "library", "onnxfuse_ops", *LAUNCH_DRIVERS)
     (out / "corpus").mkdir(exist_ok=True)
     for number, text in enumerate(seed_programs()):
         (out / "corpus" / f"seed-{number}").write_bytes(text.encode() + bytes([0, *Random(number).randbytes(24)]))
@@ -171,13 +174,15 @@ def _sessions(folder: Path, out: Path, seconds: float, seed: int, result: Native
 
 
 def _launches(folder: Path, out: Path, seconds: float, seed: int, result: NativeResult) -> None:
-    """One round of what the CUDA operator reads from a model, and of the launches that it plans."""
-    command = [str(folder / "fuzz_launch"), str(round(seconds * LAUNCH_RUNS)), str(seed + 1)]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    counted = re.search(r"^(\d+) runs", done.stdout, re.MULTILINE)
-    result.launches += int(counted[1]) if counted else 0
-    if done.returncode != 0:
-        _found(result, out, seed, f"{' '.join(command)} ended with {done.returncode}", done.stdout + done.stderr)
+    """One round of what the CUDA operators read from a model, and of the launches that they plan."""
+    for driver in LAUNCH_DRIVERS:
+        runs = round(seconds / len(LAUNCH_DRIVERS) * LAUNCH_RUNS)
+        command = [str(folder / driver), str(runs), str(seed + 1)]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        counted = re.search(r"^(\d+) runs", done.stdout, re.MULTILINE)
+        result.launches += int(counted[1]) if counted else 0
+        if done.returncode != 0:
+            _found(result, out, seed, f"{' '.join(command)} ended with {done.returncode}", done.stdout + done.stderr)
 
 
 def _found(result: NativeResult, out: Path, seed: int, what: str, text: str) -> None:

@@ -10,22 +10,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gpu_half import half_model, half_values
 from gpu_sessions import BoundSession
 
 import onnxfuse
 
-BATCHES = (1, 16)
+CONVOLUTIONAL = ("ch_", "mobilenet_v3", "efficientnet", "opennsfw", "resnet", "yolo")
+"""Begins the names of the models that stand for convolutional networks; opennsfw is a ResNet-50."""
 SETTINGS: tuple[Mapping[str, str], ...] = ({}, {"prefer_nhwc": "1"})
 """What ONNX Runtime's documentation recommends to try; the faster one counts, for both models."""
 
 
 @dataclass
 class ModelTimes:
-    """One model at one batch size.  ``seconds`` by what ran: ``ort`` or ``onnxfuse``, with ``, graph`` or without."""
+    """One model at one batch size, as it is (``float32``) or converted to ``float16``.
+
+    ``seconds`` by what ran: ``ort`` or ``onnxfuse``, with ``, graph`` or without.
+    """
 
     model: str
     batch: int
     shapes: dict[str, list[int]]
+    dtype: str = "float32"
     seconds: dict[str, float] = field(default_factory=dict)
     launches: dict[str, int] = field(default_factory=dict)
     elementwise: dict[str, int] = field(default_factory=dict)
@@ -49,12 +55,16 @@ def with_batch(feeds: Mapping[str, np.ndarray], batch: int) -> dict[str, np.ndar
     return {name: np.concatenate([array] * batch) if batch > 1 else array for name, array in feeds.items()}
 
 
-def measure_model(path: Path, feeds: Mapping[str, np.ndarray], batch: int, on_gpu: bool = True) -> ModelTimes:
-    """Times of the model and of the optimized one, and what they launch."""
-    found = ModelTimes(path.stem, batch, {})
+def measure_model(
+    path: Path, feeds: Mapping[str, np.ndarray], batch: int, on_gpu: bool = True, half: bool = False
+) -> ModelTimes:
+    """Times of the model, with ``half`` in float16, and of the optimized one, and what they launch."""
+    found = ModelTimes(path.stem, batch, {}, "float16" if half else "float32")
     with tempfile.TemporaryDirectory() as folder:
         try:
             values = with_batch(feeds, batch)
+            if half:
+                path, values = half_model(path, Path(folder) / "half.onnx"), half_values(values)
             found.shapes = {name: list(array.shape) for name, array in values.items()}
             optimized = Path(folder) / "optimized.onnx"
             found.elementwise = _optimize(path, optimized)
@@ -120,14 +130,15 @@ def measure_all(
     progress: Callable[[str], None],
     on_gpu: bool = True,
 ) -> list[ModelTimes]:
-    """Every model at every batch size, until the deadline (of ``time.monotonic``)."""
+    """Every model at batch 1 and 16, convolutional ones in float16 too, until the deadline (of ``time.monotonic``)."""
     found: list[ModelTimes] = []
-    for batch in BATCHES:
-        for path, feeds in models:
+    convolutional = [model for model in models if model[0].stem.startswith(CONVOLUTIONAL)]
+    for batch, half in ((1, False), (1, True), (16, False)):
+        for path, feeds in convolutional if half else models:
             if time.monotonic() > deadline:
                 return found
-            progress(f"models: {path.stem}, batch {batch}")
-            found.append(measure_model(path, feeds, batch, on_gpu))
+            progress(f"models: {path.stem}, batch {batch}{', float16' if half else ''}")
+            found.append(measure_model(path, feeds, batch, on_gpu, half))
     return found
 
 

@@ -164,7 +164,7 @@ def check_programs(cases: Sequence[Case], on_gpu: bool, graph: bool = False) -> 
                 for case in batch:  # to find the one
                     yield from check_programs([case], on_gpu, graph)
             else:
-                yield Verdict(kind, batch[0].name, False, _line(error))
+                yield Verdict(kind, batch[0].name, False, one_line(error))
             continue
         for case in batch:
             own = [results.pop(0) for _ in case.program.outputs]
@@ -213,7 +213,7 @@ def check_model(path: Path, scratch: Path, on_gpu: bool, feeds: dict[str, np.nda
         result = compare(path, optimized, inputs=sets, target="cuda" if on_gpu else "cpu")
         verdicts = [Verdict("model", path.stem, result.ok, result.failure())]
     except Exception as error:
-        return [Verdict("model", path.stem, False, _line(error))]
+        return [Verdict("model", path.stem, False, one_line(error))]
     if on_gpu and feeds is not None:
         verdicts.append(_check_graph(path, optimized, feeds))
     return verdicts
@@ -229,7 +229,7 @@ def _check_graph(path: Path, optimized: Path, feeds: dict[str, np.ndarray]) -> V
         try:
             BoundSession(str(path), feeds, library=False, graph=True)
         except Exception as error:
-            return Verdict(kind, path.stem, True, f"the original cannot be captured either: {_line(error)}")
+            return Verdict(kind, path.stem, True, f"the original cannot be captured either: {one_line(error)}")
         replayed = BoundSession(str(optimized), feeds, library=True, graph=True)
         replayed.run()
         for left, right in zip(replayed.results(), expected, strict=True):
@@ -237,8 +237,9 @@ def _check_graph(path: Path, optimized: Path, feeds: dict[str, np.ndarray]) -> V
                 return Verdict(kind, path.stem, False, "the replayed graph gives other results")
         return Verdict(kind, path.stem, True)
     except Exception as error:
-        return Verdict(kind, path.stem, False, _line(error))
+        return Verdict(kind, path.stem, False, one_line(error))
 
 
-def _line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """What an exception says, on one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -1,6 +1,7 @@
 """The results of gpu_suite.py as JSON, as Markdown with targets, and as plots (SVG)."""
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -8,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from gpu_chains import TEN_OPS
+from gpu_convolutions import DENSE, DEPTHWISE, POINTWISE, ConvTimes
 from gpu_kernels import PEERS, Measured
-from gpu_models import ModelTimes
+from gpu_models import CONVOLUTIONAL, ModelTimes
 from gpu_parity import Verdict
 
 LARGE = 64
@@ -27,6 +29,7 @@ class Results:
     parity: list[Verdict] = field(default_factory=list)
     sanitizer: str = ""
     kernels: list[Measured] = field(default_factory=list)
+    convolutions: list[ConvTimes] = field(default_factory=list)
     models: list[ModelTimes] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -45,6 +48,7 @@ class Results:
             "parity": [vars(verdict) for verdict in self.parity],
             "sanitizer": self.sanitizer,
             "kernels": [job.to_json() for job in self.kernels],
+            "convolutions": [job.to_json() for job in self.convolutions],
             "models": [model.to_json() for model in self.models],
             "errors": self.errors,
         }
@@ -70,6 +74,12 @@ def targets(results: Results) -> list[Target]:
         _target("against ORT unfused, 10-op chain, 64 MB", 5.0, _ten_ops(results)),
         _target("PP-OCR models, batch 1, against ORT CUDA", 1.5, _models([m for m in results.models if _is_ocr(m)])),
         _target("any zoo model against ORT CUDA", 0.98, _models(results.models)),
+        _target("depthwise convolutions with HardSwish against ORT CUDA", 2.0, _convolutions(results, DEPTHWISE)),
+        _target("pointwise convolutions with SiLU or residual", 1.2, _convolutions(results, POINTWISE)),
+        _mean_target("3x3 dense convolutions with tail, geometric mean", 1.05, _convolutions(results, DENSE)),
+        _target("3x3 dense convolutions with tail", 1.0, _convolutions(results, DENSE)),
+        _mean_target("convolutional models, batch 1, geometric mean", 1.3, _convolutional(results)),
+        _target("convolutional models, batch 1", 1.0, _convolutional(results)),
     ]
     shares = [
         (m.elementwise["onnxfuse"] / m.elementwise["ort"], m.model) for m in results.models if m.elementwise.get("ort")
@@ -103,6 +113,28 @@ def _target(name: str, least: float, values: Iterable[tuple[float, str]]) -> Tar
     if worst is None:
         return Target(name, f"≥ {least}", None, None)
     return Target(name, f"≥ {least}", worst[0], worst[0] >= least, worst[1])
+
+
+def _mean_target(name: str, least: float, values: Sequence[tuple[float, str]]) -> Target:
+    if not values:
+        return Target(name, f"≥ {least}", None, None)
+    mean = math.exp(sum(math.log(ratio) for ratio, _ in values) / len(values))
+    return Target(name, f"≥ {least}", mean, mean >= least, f"{len(values)} measurements")
+
+
+def _convolutions(results: Results, kind: str) -> list[tuple[float, str]]:
+    own = [job for job in results.convolutions if job.kind == kind]
+    return [(ratio, job.name) for job in own if (ratio := job.ratio) is not None]
+
+
+def _convolutional(results: Results) -> list[tuple[float, str]]:
+    """Those of the table of convolutions, in the better of a plain run and one from a CUDA graph."""
+    found = []
+    for model in results.models:
+        ratios = [ratio for graph in (False, True) if (ratio := model.ratio(graph)) is not None]
+        if model.batch == 1 and ratios and any(model.model.startswith(name) for name in CONVOLUTIONAL):
+            found.append((max(ratios), f"{model.model}, {model.dtype}"))
+    return found
 
 
 def _shares(results: Results) -> list[tuple[float, str]]:
@@ -185,6 +217,13 @@ def markdown(results: Results, plots: Sequence[str] = ()) -> str:
             "columns are times over that of our kernel, and ORT's over ours in ONNX Runtime.",
             _kernels(results),
         ]
+    if any(job.seconds for job in results.convolutions):
+        parts += [
+            "## Convolutions",
+            "Times in µs of one convolution with its tail: ORT's, ORT's with a fused tail, and the fused node; the "
+            "ratio is ORT's over the faster one of the others.",
+            _convolution_table(results),
+        ]
     if results.models:
         parts += ["## Models", "Times in ms, ratios are ORT's over ours.", _model_table(results)]
     problems = [*results.errors, *_problems(results)]
@@ -225,6 +264,25 @@ def _kernels(results: Results) -> str:
     return _table(("chain", "type", "MB", "kernel", "share", *PEERS, "ORT / ours"), rows)
 
 
+def _convolution_table(results: Results) -> str:
+    rows = []
+    for job in results.convolutions:
+        if not job.seconds:
+            continue
+        times = [job.seconds.get(name) for name in ("ort", "tail", "fused")]
+        rows.append(
+            (
+                job.network,
+                job.layer,
+                job.dtype,
+                str(job.batch),
+                *("" if value is None else f"{1e6 * value:.1f}" for value in times),
+                _ratio(job.ratio),
+            )
+        )
+    return _table(("network", "layer", "type", "batch", "ORT", "tail fused", "fused", "ratio"), rows)
+
+
 def _model_table(results: Results) -> str:
     rows = []
     for model in results.models:
@@ -232,6 +290,7 @@ def _model_table(results: Results) -> str:
         rows.append(
             (
                 model.model,
+                model.dtype,
                 str(model.batch),
                 *("" if value is None else f"{1e3 * value:.3f}" for value in times),
                 _ratio(model.ratio(False)),
@@ -240,12 +299,13 @@ def _model_table(results: Results) -> str:
                 " → ".join(str(model.elementwise[name]) for name in ("ort", "onnxfuse") if name in model.elementwise),
             )
         )
-    columns = ("model", "batch", "ORT", "ours", "ORT, graph", "ours, graph", "ratio", "ratio, graph")
+    columns = ("model", "type", "batch", "ORT", "ours", "ORT, graph", "ours, graph", "ratio", "ratio, graph")
     return _table((*columns, "launches", "in fused parts"), rows)
 
 
 def _problems(results: Results) -> list[str]:
     found = [f"{_name(job)}, {system}: {error}" for job in results.kernels for system, error in job.errors.items()]
+    found += [f"{job.name}, {system}: {error}" for job in results.convolutions for system, error in job.errors.items()]
     for model in results.models:
         found += [f"{model.model}, batch {model.batch}, {what}: {error}" for what, error in model.errors.items()]
     return list(dict.fromkeys(found))

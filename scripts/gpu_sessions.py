@@ -31,7 +31,7 @@ def new_session(
         options.enable_profiling = True
         options.profile_file_prefix = profile
     if library:
-        register(options)
+        register(options, cuda=on_gpu)
     providers: list[Any] = ["CPUExecutionProvider"]
     if on_gpu:
         load_cuda_libraries()

@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
 """Everything that only a GPU can prove, in one command and under 8 minutes: ``gpu_suite.py --out DIR``.
 
-1. Parity: the op matrix, random Programs and the models of --models on ONNX Runtime's CUDA provider, with and without
-   CUDA graphs, and once under compute-sanitizer.
+1. Parity: the op matrix, random Programs, random convolutions of every family of kernels, and the models of --models on
+   ONNX Runtime's CUDA provider, with and without CUDA graphs, and once under compute-sanitizer.
 2. Kernels: ten chains of 1 to 512 MB, float32 and float16, as a share of a copy's bandwidth, against ONNX Runtime
    unfused, and against torch.compile, JAX and CuPy where they are installed.
-3. Models: ONNX Runtime's CUDA provider in its best setting against ours, batch 1 and 16, with and without CUDA graphs.
+3. Convolutions: layers of MobileNetV3, PP-OCR and ResNet-50 with their tails, batch 1 and 16, float32 and float16: the
+   faster one of a fused node and ONNX Runtime's convolution with a fused tail, against ONNX Runtime.  With --tune the
+   best kernels are found first, which takes longer than the suite has; what is found is kept for models.
+4. Models: ONNX Runtime's CUDA provider in its best setting against ours, batch 1 and 16, with and without CUDA graphs,
+   and convolutional ones in float16 too.
 
 Writes results.json, results.md and plots.  Each part has its share of the time; what fails is written down and the rest
 goes on.  Exit status 0 if all that was measured meets its target, 1 if not, 2 if nothing can be measured.  With
@@ -14,6 +18,7 @@ the table is measured.
 """
 
 import argparse
+import math
 import os
 import platform
 import shutil
@@ -22,12 +27,15 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import gpu_conv_parity
+import gpu_convolutions
 import gpu_kernels
 import gpu_models
 import gpu_parity
@@ -40,8 +48,8 @@ from onnxfuse.errors import OnnxfuseError
 from onnxfuse.runtime import why_no_cuda
 from onnxfuse.zoo import cache, make_inputs, read_manifest
 
-PARTS = ("parity", "kernels", "models")
-SHARES = {"parity": 0.3, "kernels": 0.45, "models": 0.25}
+PARTS = ("parity", "kernels", "convolutions", "models")
+SHARES = {"parity": 0.25, "kernels": 0.25, "convolutions": 0.3, "models": 0.2}
 """Of the whole time, for each part; what one leaves over the next one gets."""
 PACKAGES = ("onnxruntime-gpu", "onnxruntime", "pycuda", "torch", "jax", "cupy-cuda13x", "cupy-cuda12x", "onnxfuse")
 SANITIZED = ("f32", "f16")
@@ -65,12 +73,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         models = []
         results.errors.append(f"models: {error}")
     share = 0.0
+    run = dict(_RUN)
+    if options.tune:
+        run["convolutions"] = partial(_convolutions, tune=True)
     for part in PARTS:
         share += SHARES[part]
         if part not in options.only.split(","):
             continue
         deadline = started + share * options.seconds
-        _guard(results, part, lambda part=part, deadline=deadline: _RUN[part](results, models, deadline, on_gpu))  # type: ignore[misc]
+        _guard(results, part, lambda part=part, deadline=deadline: run[part](results, models, deadline, on_gpu))  # type: ignore[misc]
         results.seconds = time.monotonic() - started
         write(results, options.out)  # after each part, so that an end by force leaves what there is
     print(f"{options.out / 'results.md'}: {results.seconds:.0f} s")
@@ -87,6 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", default="*", metavar="GLOB", help="which of them (default: all)")
     parser.add_argument("--only", default=",".join(PARTS), metavar="A,B", help=f"parts: {', '.join(PARTS)}")
     parser.add_argument("--seconds", type=float, default=450.0, metavar="S", help="time in all (default: 450)")
+    parser.add_argument("--tune", action="store_true", help="find the best convolution kernels, however long it takes")
     parser.add_argument("--dry-run", action="store_true", help="on the CPU, to try the script")
     parser.add_argument("--sanitized", action="store_true", help=argparse.SUPPRESS)
     return parser
@@ -127,6 +139,10 @@ def _parity(results: Results, models: Models, deadline: float, on_gpu: bool) -> 
             results.parity.append(verdict)
             if time.monotonic() > deadline:
                 return
+    convolutions = list(gpu_conv_parity.conv_cases(range(12 if on_gpu else 1)))
+    _say(f"parity: {len(convolutions)} convolutions")
+    for verdict in gpu_conv_parity.check_convolutions(convolutions, on_gpu):
+        results.parity.append(verdict)
     if on_gpu:
         results.sanitizer = _sanitize(max(30.0, min(90.0, deadline - time.monotonic())))
     with TemporaryDirectory() as scratch:
@@ -138,7 +154,7 @@ def _parity(results: Results, models: Models, deadline: float, on_gpu: bool) -> 
 
 
 def _sanitize(limit: float) -> str:
-    """What compute-sanitizer's memcheck says of some Programs."""
+    """What compute-sanitizer's memcheck says of some Programs and convolutions."""
     tool = shutil.which("compute-sanitizer")
     if tool is None:
         return "not installed, so not run"
@@ -155,6 +171,7 @@ def _sanitize(limit: float) -> str:
 def _sanitized_child() -> int:
     cases = list(gpu_parity.program_cases(SANITIZED, randoms=5))
     verdicts = list(gpu_parity.check_programs(cases, on_gpu=True))
+    verdicts += gpu_conv_parity.check_convolutions(list(gpu_conv_parity.conv_cases(range(2))), on_gpu=True)
     return 0 if verdicts and all(verdict.ok for verdict in verdicts) else 1
 
 
@@ -173,6 +190,17 @@ def _kernels(results: Results, models: Models, deadline: float, on_gpu: bool) ->
         gpu_kernels.measure_peer(system, results.kernels, limit)
 
 
+def _convolutions(results: Results, models: Models, deadline: float, on_gpu: bool, tune: bool = False) -> None:
+    todo = list(gpu_convolutions.jobs())
+    results.convolutions = [job for _, job in todo]
+    if on_gpu:
+        gpu_convolutions.measure_all(todo, math.inf if tune else deadline, _say, tune)
+        return
+    for layer in gpu_convolutions.LAYERS:
+        _say(f"convolutions: {layer.name}")
+        gpu_convolutions.layer_model(layer, 1, "float32")
+
+
 def _models(results: Results, models: Models, deadline: float, on_gpu: bool) -> None:
     results.models = gpu_models.measure_all(models, deadline, _say, on_gpu)
     if not on_gpu:
@@ -180,9 +208,10 @@ def _models(results: Results, models: Models, deadline: float, on_gpu: bool) -> 
             model.seconds.clear()
 
 
-_RUN: dict[str, Callable[[Results, Models, float, bool], None]] = {
+_RUN: dict[str, Callable[..., None]] = {
     "parity": _parity,
     "kernels": _kernels,
+    "convolutions": _convolutions,
     "models": _models,
 }
 

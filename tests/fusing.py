@@ -40,7 +40,7 @@ def session(model: onnx.ModelProto, library: bool, optimize: bool = False) -> or
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if library:
-        onnxfuse.register(options)
+        onnxfuse.register(options, cuda=False)
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 

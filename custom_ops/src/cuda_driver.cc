@@ -12,30 +12,46 @@ struct Opened {
   std::string error;  // empty if the driver works
 };
 
+struct Library {
+  std::string path;
+  void* handle;
+  std::string error;  // if there is no handle
+};
+
 // The handle is never closed: modules and streams of the driver outlive every session.
-bool load(const char* path, Driver* driver, std::string* error) {
-  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    *error = std::string("the CUDA driver cannot be opened: ") + dlerror();
+const Library& library() {
+  static const Library& opened = *[] {
+    const char* chosen = std::getenv("ONNXFUSE_LIBCUDA");
+    auto* result = new Library{chosen != nullptr ? chosen : "libcuda.so.1", nullptr, {}};
+    result->handle = dlopen(result->path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (result->handle == nullptr) result->error = std::string("the CUDA driver cannot be opened: ") + dlerror();
+    return result;
+  }();
+  return opened;
+}
+
+bool load(Driver* driver, std::string* error) {
+  const auto& [path, handle, problem] = library();
+  if (handle == nullptr) {
+    *error = problem;
     return false;
   }
   const char* missing = nullptr;
 #define ONNXFUSE_CUDA_FIND(name, version, parameters) \
-  driver->name = reinterpret_cast<decltype(driver->name)>(dlsym(library, #name #version));
+  driver->name = reinterpret_cast<decltype(driver->name)>(dlsym(handle, #name #version));
 #define ONNXFUSE_CUDA_NEED(name, version, parameters) \
   ONNXFUSE_CUDA_FIND(name, version, parameters)       \
   if (driver->name == nullptr) missing = #name #version;
   ONNXFUSE_CUDA_FUNCTIONS(ONNXFUSE_CUDA_NEED, ONNXFUSE_CUDA_FIND)
 #undef ONNXFUSE_CUDA_NEED
 #undef ONNXFUSE_CUDA_FIND
-  if (missing != nullptr) *error = std::string("the CUDA driver ") + path + " has no function " + missing;
+  if (missing != nullptr) *error = "the CUDA driver " + path + " has no function " + missing;
   return missing == nullptr;
 }
 
 Opened* open() {
   auto* opened = new Opened;
-  const char* chosen = std::getenv("ONNXFUSE_LIBCUDA");
-  if (!load(chosen != nullptr ? chosen : "libcuda.so.1", &opened->driver, &opened->error)) return opened;
+  if (!load(&opened->driver, &opened->error)) return opened;
   const CUresult result = opened->driver.cuInit(0);
   if (result != CUDA_SUCCESS) opened->error = "cuInit: " + opened->driver.describe(result);
   return opened;
@@ -54,6 +70,8 @@ std::string Driver::describe(CUresult result) const {
 void Driver::check(CUresult result, const char* function) const {
   if (result != CUDA_SUCCESS) throw DriverError(std::string(function) + ": " + describe(result));
 }
+
+bool driver_exists() { return library().handle != nullptr; }
 
 const Driver* open_driver(std::string* error) {
   static const Opened& opened = *open();  // never destroyed: sessions may outlive static objects

@@ -2,14 +2,11 @@
 #ifndef ONNXFUSE_CUDA_FUSED_ELEMENTWISE_H_
 #define ONNXFUSE_CUDA_FUSED_ELEMENTWISE_H_
 
-#include <atomic>
 #include <memory>
 #include <string>
-#include <vector>
 
-#include "cuda_driver.h"
-#include "cuda_kernels.h"
 #include "cuda_launch.h"
+#include "cuda_node.h"
 #include "cuda_recipe.h"
 #include "fused_node.h"
 #include "plan_cache.h"
@@ -30,14 +27,10 @@ class CudaFusedElementwise : public FusedNode {
   std::shared_ptr<const cuda::LaunchPlan> find_plan(const PlanKey& key);
   void compute_on_host(OrtKernelContext* context, ProgramKernel* kernel, const NodeInputs& inputs,
                        cuda::CUstream stream, const std::string& reason);
-  void warn(const std::string& reason);
 
-  const cuda::Driver* driver_ = nullptr;
-  const OrtLogger* logger_ = nullptr;
+  cuda::NodeDevice device_;
   cuda::Recipe recipe_;
-  std::unique_ptr<cuda::NodeKernels> kernels_;  // null if the node carries none
   PlanCache<cuda::LaunchPlan> plans_;
-  std::atomic<bool> warned_{false};
 };
 
 }  // namespace onnxfuse

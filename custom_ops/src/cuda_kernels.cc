@@ -5,13 +5,9 @@
 
 #include "cuda_context.h"
 #include "cuda_image.h"
-#include "cuda_parameters.h"
 
 namespace onnxfuse::cuda {
 namespace {
-
-// Blocks for each multiprocessor; the kernels loop where that is not enough.
-constexpr int64_t kBlocksPerMultiprocessor = 32;
 
 struct Capability {
   int major = 0;
@@ -38,8 +34,9 @@ std::string to_string(const Capability& capability) {
 
 }  // namespace
 
-NodeKernels::NodeKernels(const Driver& driver, const Recipe& recipe, const ReadAttribute& read_attribute)
-    : driver_(driver), kernels_(recipe.kernels) {
+NodeKernels::NodeKernels(const Driver& driver, std::vector<KernelSignature> kernels,
+                         const ReadAttribute& read_attribute)
+    : driver_(driver), kernels_(std::move(kernels)) {
   std::vector<int> seen;
   const auto add = [&](const std::string& attribute, Capability capability, auto is_whole) {
     std::string bytes;
@@ -81,8 +78,7 @@ std::unique_ptr<ContextKernels> NodeKernels::load(CUcontext context) const {
   kernels->context = context;
   CUdevice device = 0;
   driver_.check(driver_.cuCtxGetDevice(&device), "cuCtxGetDevice");
-  kernels->max_blocks =
-      kBlocksPerMultiprocessor * attribute_of(driver_, device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+  kernels->multiprocessors = attribute_of(driver_, device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
   const Capability capability = capability_of(driver_, device);
   for (const Image& image : images_) {
     const bool ptx = image.major == 0;
@@ -102,7 +98,7 @@ std::unique_ptr<ContextKernels> NodeKernels::load(CUcontext context) const {
 }
 
 void NodeKernels::find_functions(ContextKernels* kernels, const std::string& attribute) const {
-  for (const RecipeKernel& kernel : kernels_) {
+  for (const KernelSignature& kernel : kernels_) {
     const CUfunction function = kernels->module->find(kernel.name);
     if (function == nullptr) {
       throw InvalidNode("the attribute " + attribute + " holds no kernel '" + kernel.name + "' of the recipe");
@@ -113,7 +109,8 @@ void NodeKernels::find_functions(ContextKernels* kernels, const std::string& att
 }
 
 // Whether the compiled kernel is the one that the recipe speaks of, as far as the driver can tell.
-void NodeKernels::check_function(const RecipeKernel& kernel, CUfunction function, const std::string& attribute) const {
+void NodeKernels::check_function(const KernelSignature& kernel, CUfunction function,
+                                 const std::string& attribute) const {
   const std::string where = "the kernel '" + kernel.name + "' of the attribute " + attribute;
   int threads = 0;
   driver_.check(driver_.cuFuncGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function),
@@ -123,7 +120,7 @@ void NodeKernels::check_function(const RecipeKernel& kernel, CUfunction function
                       std::to_string(kernel.block));
   }
   if (driver_.cuFuncGetParamInfo == nullptr) return;  // before CUDA 12.4
-  const std::vector<Parameter> expected = parameter_layout(kernel).each;
+  const std::vector<Parameter>& expected = kernel.parameters;
   for (size_t p = 0; p <= expected.size(); ++p) {
     size_t offset = 0;
     size_t bytes = 0;
@@ -135,6 +132,18 @@ void NodeKernels::check_function(const RecipeKernel& kernel, CUfunction function
     if (same) continue;
     throw InvalidNode(where + " has other parameters than its recipe, from number " + std::to_string(p) + " on");
   }
+}
+
+void launch_kernel(const Driver& driver, const ContextKernels& kernels, const Launch& launch, CUstream stream) {
+  size_t bytes = launch.bytes;
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, launch.parameters, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                   CU_LAUNCH_PARAM_END};
+  const ScopedContext current(driver, kernels.context);
+  const CUresult result = driver.cuLaunchKernel(kernels.functions[launch.number], static_cast<unsigned>(launch.blocks),
+                                                1, 1, launch.threads, 1, 1, 0, stream, nullptr, extra);
+  if (result == CUDA_SUCCESS) return;
+  throw DriverError("cuLaunchKernel of " + launch.name + " on " + std::to_string(launch.blocks) + " blocks of " +
+                    std::to_string(launch.threads) + " threads: " + driver.describe(result));
 }
 
 }  // namespace onnxfuse::cuda

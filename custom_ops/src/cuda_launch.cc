@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "cuda_access.h"
-#include "cuda_context.h"
 #include "cuda_parameters.h"
+#include "cuda_recipe_text.h"
 
 namespace onnxfuse::cuda {
 namespace {
@@ -93,16 +93,9 @@ void launch(const Driver& driver, const Recipe& recipe, const ContextKernels& ke
   alignas(16) unsigned char parameters[kMaxParameterBytes];
   std::memcpy(parameters, candidate.parameters.data(), candidate.parameters.size());
   std::memcpy(parameters, operands.data(), operands.size() * sizeof(CUdeviceptr));
-  size_t bytes = candidate.parameters.size();
-  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, parameters, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
-                   CU_LAUNCH_PARAM_END};
-  const auto grid = static_cast<unsigned>(std::min(candidate.blocks, kernels.max_blocks));
-  const ScopedContext current(driver, kernels.context);
-  const CUresult result = driver.cuLaunchKernel(kernels.functions[candidate.kernel], grid, 1, 1, kernel.block, 1, 1, 0,
-                                                stream, nullptr, extra);
-  if (result == CUDA_SUCCESS) return;
-  throw DriverError("cuLaunchKernel of " + kernel.name + " on " + std::to_string(grid) + " blocks of " +
-                    std::to_string(kernel.block) + " threads: " + driver.describe(result));
+  const int64_t blocks = std::min(candidate.blocks, kBlocksPerMultiprocessor * kernels.multiprocessors);
+  launch_kernel(driver, kernels,
+                {candidate.kernel, kernel.name, blocks, kernel.block, parameters, candidate.parameters.size()}, stream);
 }
 
 }  // namespace onnxfuse::cuda

@@ -3,31 +3,12 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cuda_divider.h"
+
 namespace onnxfuse::cuda {
 namespace {
 
 constexpr size_t kSpaceRank = 16;
-
-// x / divisor = (umulhi(x, multiplier) + x) >> shift for x < 2^31: Granlund & Montgomery, "Division by Invariant
-// Integers using Multiplication", 1994.
-struct Divider32 {
-  uint32_t divisor;
-  uint32_t multiplier;
-  uint32_t shift;
-
-  static Divider32 of(int64_t number) {
-    const auto divisor = static_cast<uint32_t>(number);
-    uint32_t shift = 0;
-    while ((uint64_t{1} << shift) < divisor) ++shift;
-    return {divisor, static_cast<uint32_t>((((uint64_t{1} << shift) - divisor) << 32) / divisor + 1), shift};
-  }
-};
-
-struct Divider64 {
-  uint64_t divisor;
-
-  static Divider64 of(int64_t number) { return {static_cast<uint64_t>(number)}; }
-};
 
 template <class Index, class Divider>
 class Packer {
@@ -105,6 +86,14 @@ Parameters parameter_layout(const RecipeKernel& kernel) {
   IterationSpace space;
   space.operands.resize(kernel.access.size());
   return pack_parameters(kernel, space, std::vector<Indexing>(kernel.access.size()));
+}
+
+std::vector<KernelSignature> signatures(const Recipe& recipe) {
+  std::vector<KernelSignature> kernels;
+  for (const RecipeKernel& kernel : recipe.kernels) {
+    kernels.push_back({kernel.name, kernel.block, parameter_layout(kernel).each});
+  }
+  return kernels;
 }
 
 }  // namespace onnxfuse::cuda

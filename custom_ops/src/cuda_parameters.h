@@ -15,14 +15,10 @@
 #include <vector>
 
 #include "cuda_access.h"
+#include "cuda_kernels.h"
 #include "cuda_recipe.h"
 
 namespace onnxfuse::cuda {
-
-struct Parameter {
-  size_t offset;
-  size_t bytes;
-};
 
 struct Parameters {
   std::vector<unsigned char> block;
@@ -35,6 +31,9 @@ Parameters pack_parameters(const RecipeKernel& kernel, const IterationSpace& spa
 
 // The parameters' places and sizes, which do not depend on shapes; the values mean nothing.
 Parameters parameter_layout(const RecipeKernel& kernel);
+
+// The recipe's kernels, in its order.
+std::vector<KernelSignature> signatures(const Recipe& recipe);
 
 }  // namespace onnxfuse::cuda
 

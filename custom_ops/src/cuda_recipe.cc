@@ -1,8 +1,7 @@
 #include "cuda_recipe.h"
 
-#include <algorithm>
-
 #include "cuda_parameters.h"
+#include "cuda_recipe_text.h"
 #include "words.h"
 
 namespace onnxfuse::cuda {
@@ -11,75 +10,36 @@ namespace {
 constexpr char kKernelLine[] =
     "expected 'kernel <name> vector <V> unroll <U> block <B> index <I> access <letters>:<letters>'";
 
-bool is_identifier(std::string_view word) {
-  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
-  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
-  return !word.empty() && word.size() <= kMaxKernelName && letter(word[0]) &&
-         std::all_of(word.begin(), word.end(), [&](char c) { return letter(c) || digit(c); });
-}
-
-bool is_digest(std::string_view word) {
-  return word.size() == 64 && word.find_first_not_of("0123456789abcdef") == std::string_view::npos;
-}
-
-bool consists_of(std::string_view word, const char* letters) {
-  return word.find_first_not_of(letters) == std::string_view::npos;
-}
-
 class Parser {
  public:
   Parser(size_t inputs, size_t outputs, Recipe* recipe) : inputs_(inputs), outputs_(outputs), recipe_(*recipe) {}
 
-  bool parse(std::string_view text, std::string* error) {
-    if (text.size() > kMaxRecipeText) return fail("the text is longer than 64 KiB", error);
-    while (!text.empty()) {
-      ++line_;
-      const size_t end = text.find('\n');
-      if (end == std::string_view::npos) return fail("the last line has no end", error);
-      const char* problem = parse_line(text.substr(0, end));
-      if (problem != nullptr) return fail(problem, error);
-      text.remove_prefix(end + 1);
-    }
-    if (recipe_.kernels.empty()) return fail("there is no kernel", error);
-    const RecipeKernel& last = recipe_.kernels.back();
-    const bool general = last.vector == 1 && last.index == 64 && consists_of(last.access, "gw");
-    return general || fail("the last kernel does not take tensors of every shape", error);
-  }
-
- private:
-  bool fail(const char* problem, std::string* error) const {
-    *error = "line " + std::to_string(line_) + ": " + problem;
-    return false;
-  }
-
-  const char* parse_line(std::string_view line) {
-    if (line_ == 1) return line == "onnxfuse-cuda 1" ? nullptr : "the first line is not 'onnxfuse-cuda 1'";
+  const char* add_kernel(std::string_view line) {
     std::string_view words[12];
     const size_t count = split(line, words, 12);
-    if (line_ == 2) {
-      if (count != 2 || words[0] != "source" || !is_digest(words[1])) return "expected 'source <64 hex digits>'";
-      recipe_.source = words[1];
-      return nullptr;
-    }
-    if (recipe_.kernels.size() == kMaxRecipeKernels) return "more than 16 kernels";
     RecipeKernel kernel;
     const char* problem = parse_kernel(words, count, &kernel);
     if (problem == nullptr) recipe_.kernels.push_back(std::move(kernel));
     return problem;
   }
 
+  const char* finish() const {
+    const RecipeKernel& last = recipe_.kernels.back();
+    const bool general = last.vector == 1 && last.index == 64 && consists_of(last.access, "gw");
+    return general ? nullptr : "the last kernel does not take tensors of every shape";
+  }
+
+ private:
   const char* parse_kernel(const std::string_view* words, size_t count, RecipeKernel* kernel) const {
     const bool complete = count == 12 && words[0] == "kernel" && words[2] == "vector" && words[4] == "unroll" &&
                           words[6] == "block" && words[8] == "index" && words[10] == "access";
     if (!complete) return kKernelLine;
-    if (!is_identifier(words[1])) return "the kernel's name is not an identifier";
+    if (!is_identifier(words[1], kMaxKernelName)) return "the kernel's name is not an identifier";
     kernel->name = words[1];
     const bool power = parse_number(words[3], 16, &kernel->vector) && (kernel->vector & (kernel->vector - 1)) == 0;
     if (!power || kernel->vector == 0) return "the vector is not 1, 2, 4, 8 or 16";
     if (!parse_number(words[5], 16, &kernel->unroll) || kernel->unroll == 0) return "unroll is not from 1 to 16";
-    if (!parse_number(words[7], 1024, &kernel->block) || kernel->block == 0 || kernel->block % 32 != 0) {
-      return "the block is not a multiple of 32 up to 1024";
-    }
+    if (!parse_block(words[7], &kernel->block)) return "the block is not a multiple of 32 up to 1024";
     if (words[9] != "32" && words[9] != "64") return "the index is not 32 or 64";
     kernel->index = words[9] == "32" ? 32 : 64;
     return parse_access(words[11], kernel);
@@ -101,14 +61,16 @@ class Parser {
   const size_t inputs_;
   const size_t outputs_;
   Recipe& recipe_;
-  int line_ = 0;
 };
 
 }  // namespace
 
 bool parse_recipe(std::string_view text, size_t inputs, size_t outputs, Recipe* recipe, std::string* error) {
   *recipe = Recipe{};
-  return Parser(inputs, outputs, recipe).parse(text, error);
+  Parser parser(inputs, outputs, recipe);
+  return read_recipe(
+      text, "onnxfuse-cuda 1", &recipe->source, [&](std::string_view line) { return parser.add_kernel(line); },
+      [&] { return parser.finish(); }, error);
 }
 
 }  // namespace onnxfuse::cuda

@@ -32,13 +32,6 @@ struct Recipe {
   std::vector<RecipeKernel> kernels;
 };
 
-constexpr size_t kMaxRecipeText = size_t{1} << 16;
-constexpr size_t kMaxRecipeKernels = 16;
-constexpr size_t kMaxKernelName = 128;
-
-// Bytes that a launch of any kernel may pass.
-constexpr size_t kMaxParameterBytes = 4096;
-
 // Reads and validates the recipe of a node with this many inputs and outputs.  On failure returns false and sets
 // `error` to one line that names the line of the text; nothing in `text` is trusted.
 bool parse_recipe(std::string_view text, size_t inputs, size_t outputs, Recipe* recipe, std::string* error);

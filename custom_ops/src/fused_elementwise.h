@@ -11,9 +11,6 @@ namespace onnxfuse {
 // The operator, once for each name that a model may give it and each provider; they live as long as the library.
 const std::vector<const OrtCustomOp*>& fused_elementwise();
 
-// The API table that the operator's callbacks without one of their own use; set before the operator is registered.
-void set_api(const OrtApi* api);
-
 }  // namespace onnxfuse
 
 #endif  // ONNXFUSE_FUSED_ELEMENTWISE_H_

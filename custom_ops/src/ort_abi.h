@@ -21,17 +21,24 @@ struct OrtTensorTypeAndShapeInfo;
 struct OrtShapeInferContext;
 struct OrtOpAttr;
 struct OrtLogger;
+struct OrtMemoryInfo;
 struct OrtCustomOp;
 
 enum OrtErrorCode : int { ORT_OK = 0, ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, ORT_INVALID_GRAPH = 10 };
 
 enum OrtLoggingLevel : int { ORT_LOGGING_LEVEL_WARNING = 2 };
 
-enum OrtOpAttrType : int { ORT_OP_ATTR_STRING = 5 };
+enum OrtOpAttrType : int { ORT_OP_ATTR_INT = 1, ORT_OP_ATTR_INTS = 2, ORT_OP_ATTR_STRING = 5 };
 
 enum OrtCustomOpInputOutputCharacteristic : int { INPUT_OUTPUT_VARIADIC = 2 };
 
 enum OrtMemType : int { OrtMemTypeDefault = 0 };
+
+struct OrtAllocator {
+  uint32_t version;
+  void* (*Alloc)(OrtAllocator* self, size_t size);
+  void (*Free)(OrtAllocator* self, void* memory);
+};
 
 struct OrtApi {
   OrtStatus* (*CreateStatus)(OrtErrorCode code, const char* message);
@@ -51,7 +58,8 @@ struct OrtApi {
   OrtStatus* (*GetSymbolicDimensions)(const OrtTensorTypeAndShapeInfo* info, const char** names, size_t count);
   void* unused_64[1];
   OrtStatus* (*GetTensorTypeAndShape)(const OrtValue* value, OrtTensorTypeAndShapeInfo** out);
-  void* unused_66[21];
+  void* unused_66[20];
+  OrtStatus* (*KernelInfoGetAttribute_int64)(const OrtKernelInfo* info, const char* name, int64_t* out);
   OrtStatus* (*KernelInfoGetAttribute_string)(const OrtKernelInfo* info, const char* name, char* out, size_t* size);
   void* unused_88[2];
   OrtStatus* (*KernelContext_GetInput)(const OrtKernelContext* context, size_t index, const OrtValue** out);
@@ -61,18 +69,33 @@ struct OrtApi {
   void (*ReleaseStatus)(OrtStatus* status);
   void* unused_94[5];
   void (*ReleaseTensorTypeAndShapeInfo)(OrtTensorTypeAndShapeInfo* info);
-  void* unused_100[93];
+  void* unused_100[25];
+  OrtStatus* (*GetAvailableProviders)(char*** names, int* count);
+  OrtStatus* (*ReleaseAvailableProviders)(char** names, int count);
+  void* unused_127[5];
+  void (*ReleaseAllocator)(OrtAllocator* allocator);
+  void* unused_133[30];
+  OrtStatus* (*KernelInfoGetAttributeArray_int64)(const OrtKernelInfo* info, const char* name, int64_t* out,
+                                                  size_t* count);
+  void* unused_164[29];
   OrtStatus* (*KernelContext_GetGPUComputeStream)(const OrtKernelContext* context, void** out);
-  void* unused_194[36];
+  OrtStatus* (*GetTensorMemoryInfo)(const OrtValue* value, const OrtMemoryInfo** out);
+  void* unused_195[35];
   OrtStatus* (*KernelInfo_GetInputCount)(const OrtKernelInfo* info, size_t* out);
   OrtStatus* (*KernelInfo_GetOutputCount)(const OrtKernelInfo* info, size_t* out);
-  void* unused_232[12];
+  void* unused_232[5];
+  OrtStatus* (*HasSessionConfigEntry)(const OrtSessionOptions* options, const char* key, int* out);
+  OrtStatus* (*GetSessionConfigEntry)(const OrtSessionOptions* options, const char* key, char* value, size_t* size);
+  void* unused_239[5];
   OrtStatus* (*KernelInfo_GetNodeName)(const OrtKernelInfo* info, char* out, size_t* size);
   OrtStatus* (*KernelInfo_GetLogger)(const OrtKernelInfo* info, const OrtLogger** out);
   void* unused_246[1];
   OrtStatus* (*Logger_LogMessage)(const OrtLogger* logger, OrtLoggingLevel level, const char* message,
                                   const char* file, int line, const char* function);
-  void* unused_248[19];
+  void* unused_248[5];
+  OrtStatus* (*KernelContext_GetAllocator)(const OrtKernelContext* context, const OrtMemoryInfo* info,
+                                           OrtAllocator** out);
+  void* unused_254[13];
   OrtStatus* (*ShapeInferContext_GetInputCount)(const OrtShapeInferContext* context, size_t* out);
   OrtStatus* (*ShapeInferContext_GetInputTypeShape)(const OrtShapeInferContext* context, size_t index,
                                                     OrtTensorTypeAndShapeInfo** out);
@@ -85,6 +108,9 @@ struct OrtApi {
   void* unused_273[1];
   OrtStatus* (*KernelContext_ParallelFor)(const OrtKernelContext* context, void (*function)(void*, size_t),
                                           size_t total, size_t batches, void* data);
+  void* unused_275[2];
+  OrtStatus* (*KernelContext_GetScratchBuffer)(const OrtKernelContext* context, const OrtMemoryInfo* info,
+                                               size_t bytes, void** out);
 };
 
 struct OrtApiBase {
@@ -142,17 +168,26 @@ ONNXFUSE_SLOT(61, GetDimensionsCount);
 ONNXFUSE_SLOT(62, GetDimensions);
 ONNXFUSE_SLOT(63, GetSymbolicDimensions);
 ONNXFUSE_SLOT(65, GetTensorTypeAndShape);
+ONNXFUSE_SLOT(86, KernelInfoGetAttribute_int64);
 ONNXFUSE_SLOT(87, KernelInfoGetAttribute_string);
 ONNXFUSE_SLOT(90, KernelContext_GetInput);
 ONNXFUSE_SLOT(91, KernelContext_GetOutput);
 ONNXFUSE_SLOT(93, ReleaseStatus);
 ONNXFUSE_SLOT(99, ReleaseTensorTypeAndShapeInfo);
+ONNXFUSE_SLOT(125, GetAvailableProviders);
+ONNXFUSE_SLOT(126, ReleaseAvailableProviders);
+ONNXFUSE_SLOT(132, ReleaseAllocator);
+ONNXFUSE_SLOT(163, KernelInfoGetAttributeArray_int64);
 ONNXFUSE_SLOT(193, KernelContext_GetGPUComputeStream);
+ONNXFUSE_SLOT(194, GetTensorMemoryInfo);
 ONNXFUSE_SLOT(230, KernelInfo_GetInputCount);
 ONNXFUSE_SLOT(231, KernelInfo_GetOutputCount);
+ONNXFUSE_SLOT(237, HasSessionConfigEntry);
+ONNXFUSE_SLOT(238, GetSessionConfigEntry);
 ONNXFUSE_SLOT(244, KernelInfo_GetNodeName);
 ONNXFUSE_SLOT(245, KernelInfo_GetLogger);
 ONNXFUSE_SLOT(247, Logger_LogMessage);
+ONNXFUSE_SLOT(253, KernelContext_GetAllocator);
 ONNXFUSE_SLOT(267, ShapeInferContext_GetInputCount);
 ONNXFUSE_SLOT(268, ShapeInferContext_GetInputTypeShape);
 ONNXFUSE_SLOT(269, ShapeInferContext_GetAttribute);
@@ -160,6 +195,7 @@ ONNXFUSE_SLOT(270, ShapeInferContext_SetOutputTypeShape);
 ONNXFUSE_SLOT(271, SetSymbolicDimensions);
 ONNXFUSE_SLOT(272, ReadOpAttr);
 ONNXFUSE_SLOT(274, KernelContext_ParallelFor);
+ONNXFUSE_SLOT(277, KernelContext_GetScratchBuffer);
 #undef ONNXFUSE_SLOT
 
 }  // namespace onnxfuse

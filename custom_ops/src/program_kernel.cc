@@ -9,19 +9,10 @@
 #include "ort_call.h"
 
 namespace onnxfuse {
-namespace {
-
-struct ParallelContext {
-  const OrtApi* api;
-  const OrtKernelContext* context;
-};
-
-void parallel_for(void* opaque, void (*function)(void*, size_t), size_t total, void* data) {
-  const auto& parallel = *static_cast<const ParallelContext*>(opaque);
-  check(parallel.api->KernelContext_ParallelFor(parallel.context, function, total, 0, data));
+void parallel_for(void* session_threads, void (*function)(void*, size_t), size_t total, void* data) {
+  const auto& threads = *static_cast<const SessionThreads*>(session_threads);
+  check(threads.api->KernelContext_ParallelFor(threads.context, function, total, 0, data));
 }
-
-}  // namespace
 
 Scratch::Scratch(size_t bytes) {
   if (bytes <= sizeof(inline_)) {
@@ -52,8 +43,8 @@ void ProgramKernel::compute(OrtKernelContext* context, const PlanKey& key, std::
   plan = resolve_aliasing(std::move(plan), inputs, outputs);
   const auto copies = copy_shared_inputs(*plan, &inputs, outputs);
   const Scratch scratch(plan->scratch_bytes);
-  ParallelContext parallel{api_, context};
-  run_plan(program_, *plan, {inputs.data(), outputs.data(), scratch.data()}, parallel_for, &parallel);
+  SessionThreads threads{api_, context};
+  run_plan(program_, *plan, {inputs.data(), outputs.data(), scratch.data()}, parallel_for, &threads);
 }
 
 std::shared_ptr<const Plan> ProgramKernel::find_plan(const PlanKey& key) {

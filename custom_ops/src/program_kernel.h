@@ -29,6 +29,13 @@ class Scratch {
   char* data_;
 };
 
+// The session's threads: parallel_for is a ParallelFor (executor.h) whose context is one of these.
+struct SessionThreads {
+  const OrtApi* api;
+  const OrtKernelContext* context;
+};
+void parallel_for(void* session_threads, void (*function)(void*, size_t), size_t total, void* data);
+
 // Where output `o`, of the given shape, is to be written.
 using OutputMemory = std::function<void*(size_t o, const Shape& shape)>;
 

@@ -1,22 +1,51 @@
 // The library's one entry point.
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "custom_op.h"
+#include "fused_conv.h"
 #include "fused_elementwise.h"
 #include "ort_abi.h"
+#include "ort_call.h"
 
 namespace onnxfuse {
 namespace {
 
-// One domain serves every session of the process; ORT only refers to it, so it is never released.
-OrtStatus* shared_domain(const OrtApi* api, OrtCustomOpDomain** out) {
-  static OrtCustomOpDomain* domain = nullptr;
-  static OrtStatus* const failure = [api] {
-    OrtStatus* status = api->CreateCustomOpDomain("onnxfuse", &domain);
-    for (const OrtCustomOp* op : fused_elementwise()) {
-      if (status == nullptr) status = api->CustomOpDomain_Add(domain, op);
-    }
-    return status;
-  }();
-  *out = domain;
-  return failure == nullptr ? nullptr : api->CreateStatus(ORT_FAIL, "onnxfuse: the operators cannot be registered");
+// The operators to register, by their names with commas between; all without such an entry.  ORT takes its time for each
+// of them whenever it creates a session.
+constexpr char kOperatorsKey[] = "onnxfuse.operators";
+
+// The operators of a session with these options, in the order in which they are registered.
+std::vector<const OrtCustomOp*> wanted_operators(const OrtApi* api, const OrtSessionOptions* options) {
+  std::vector<const OrtCustomOp*> operators = fused_elementwise();
+  if (fused_conv_is_of_use(api, options)) {
+    operators.insert(operators.end(), fused_conv().begin(), fused_conv().end());
+  }
+  std::string listed;
+  if (!read_config_entry(api, options, kOperatorsKey, &listed)) return operators;
+  listed = "," + listed + ",";
+  const auto is_unlisted = [&](const OrtCustomOp* op) {
+    return listed.find("," + std::string(op->GetName(op)) + ",") == std::string::npos;
+  };
+  operators.erase(std::remove_if(operators.begin(), operators.end(), is_unlisted), operators.end());
+  return operators;
+}
+
+// A domain with these operators.  It serves every session of the process that wants the same; ORT only refers to it, so
+// it is never released.
+OrtCustomOpDomain* shared_domain(const OrtApi* api, const std::vector<const OrtCustomOp*>& operators) {
+  static std::mutex mutex;
+  static auto& domains = *new std::map<std::vector<const OrtCustomOp*>, OrtCustomOpDomain*>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto known = domains.find(operators);
+  if (known != domains.end()) return known->second;
+  OrtCustomOpDomain* domain = nullptr;
+  check(api->CreateCustomOpDomain("onnxfuse", &domain));
+  for (const OrtCustomOp* op : operators) check(api->CustomOpDomain_Add(domain, op));
+  return domains[operators] = domain;
 }
 
 }  // namespace
@@ -31,7 +60,9 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(O
     return oldest == nullptr ? nullptr : oldest->CreateStatus(ORT_FAIL, "onnxfuse needs ONNX Runtime 1.20 or newer");
   }
   onnxfuse::set_api(api);
-  OrtCustomOpDomain* domain = nullptr;
-  if (OrtStatus* status = onnxfuse::shared_domain(api, &domain)) return status;
-  return api->AddCustomOpDomain(options, domain);
+  return onnxfuse::guarded(api, ORT_FAIL, "onnxfuse: ", [&] {
+    const auto operators = onnxfuse::wanted_operators(api, options);
+    if (operators.empty()) return;
+    onnxfuse::check(api->AddCustomOpDomain(options, onnxfuse::shared_domain(api, operators)));
+  });
 }

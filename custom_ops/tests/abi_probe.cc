@@ -2,8 +2,8 @@
 // wrong place cannot go unnoticed.  tests/custom_ops/test_cpp.py builds it, runs a model with its op in the running
 // ONNX Runtime, and compares onnxfuse_probe_passed() with the slots that the header declares.
 //
-// The model: Probe(a: f32[n,3], b: f32[3], program = "the text") -> c, named "the_probe".  c = a, or an error if
-// a[0] is -1.
+// The model: Probe(a: f32[n,3], b: f32[3], program = "the text", count = 7, sizes = [3, 1, 2]) -> c, named "the_probe".
+// c = a, or an error if a[0] is -1.  The session's configuration has an entry "probe.entry" = "set".
 #include "ort_abi.h"
 
 #include <unistd.h>
@@ -54,6 +54,13 @@ OrtStatus* infer_shapes(const OrtCustomOp*, OrtShapeInferContext* context) {
   if (OrtStatus* status = g_api->ReadOpAttr(attribute, ORT_OP_ATTR_STRING, nullptr, 0, &size)) g_api->ReleaseStatus(status);
   std::vector<char> text(size + 1);
   CALL(ReadOpAttr, std::strcmp(text.data(), kText) == 0, attribute, ORT_OP_ATTR_STRING, text.data(), size, &size);
+  int64_t number = 0;
+  CALL(ShapeInferContext_GetAttribute, attribute != nullptr, context, "count", &attribute);
+  CALL(ReadOpAttr, number == 7, attribute, ORT_OP_ATTR_INT, &number, sizeof(number), &size);
+  int64_t numbers[3] = {};
+  CALL(ShapeInferContext_GetAttribute, attribute != nullptr, context, "sizes", &attribute);
+  CALL(ReadOpAttr, size == sizeof(numbers) && numbers[0] == 3 && numbers[2] == 2, attribute, ORT_OP_ATTR_INTS, numbers,
+       sizeof(numbers), &size);
 
   // What is set here is what the session tells of its output.
   OrtTensorTypeAndShapeInfo* result = nullptr;
@@ -76,6 +83,11 @@ OrtStatus* create_kernel(const OrtCustomOp*, const OrtApi* api, const OrtKernelI
   CALL(KernelInfo_GetNodeName, std::strcmp(text, "the_probe") == 0 && size == sizeof("the_probe"), info, text, &size);
   size = sizeof(text);
   CALL(KernelInfoGetAttribute_string, std::strcmp(text, kText) == 0 && size == sizeof(kText), info, "program", text, &size);
+  int64_t number = 0;
+  CALL(KernelInfoGetAttribute_int64, number == 7, info, "count", &number);
+  int64_t numbers[3] = {};
+  size = 3;
+  CALL(KernelInfoGetAttributeArray_int64, size == 3 && numbers[0] == 3 && numbers[2] == 2, info, "sizes", numbers, &size);
   const OrtLogger* logger = nullptr;
   CALL(KernelInfo_GetLogger, logger != nullptr, info, &logger);
   constexpr auto fatal = static_cast<OrtLoggingLevel>(4);
@@ -83,6 +95,36 @@ OrtStatus* create_kernel(const OrtCustomOp*, const OrtApi* api, const OrtKernelI
   static int probe;
   *kernel = &probe;
   return nullptr;
+}
+
+long resident_pages() {
+  long total = 0;
+  long resident = 0;
+  std::ifstream("/proc/self/statm") >> total >> resident;
+  return resident;
+}
+
+// Memory of the provider that has `value`.
+void probe_memory(const OrtKernelContext* context, const OrtValue* value) {
+  const OrtMemoryInfo* memory = nullptr;
+  CALL(GetTensorMemoryInfo, memory != nullptr, value, &memory);
+  OrtAllocator* allocator = nullptr;
+  CALL(KernelContext_GetAllocator, allocator != nullptr, context, memory, &allocator);
+  void* allocated = allocator->Alloc(allocator, 64);
+  EXPECT(KernelContext_GetAllocator, allocated != nullptr);
+  std::memset(allocated, 1, 64);
+  allocator->Free(allocator, allocated);
+  // What GetAllocator makes is small, but not when it is a million times that it stays.
+  const long before = resident_pages();
+  for (int i = 0; i < 1000000; ++i) {
+    g_api->ReleaseAllocator(allocator);
+    if (g_api->KernelContext_GetAllocator(context, memory, &allocator) != nullptr) return;
+  }
+  g_api->ReleaseAllocator(allocator);
+  EXPECT(ReleaseAllocator, resident_pages() - before < 16 * (1 << 20) / sysconf(_SC_PAGESIZE));
+  // The CPU provider has no stream, without which some releases crash unless nothing is asked for.
+  void* scratch = &allocated;
+  CALL(KernelContext_GetScratchBuffer, scratch == nullptr, context, memory, 0, &scratch);
 }
 
 OrtStatus* compute(void*, OrtKernelContext* context) {
@@ -104,6 +146,7 @@ OrtStatus* compute(void*, OrtKernelContext* context) {
 
   OrtValue* c = nullptr;
   CALL(KernelContext_GetOutput, c != nullptr, context, 0, sizes, 2, &c);
+  probe_memory(context, c);
   void* to = nullptr;
   g_api->GetTensorMutableData(c, &to);
   std::memcpy(to, from, 6 * sizeof(float));
@@ -145,13 +188,6 @@ OrtCustomOp make_op() {
   return op;
 }
 
-long resident_pages() {
-  long total = 0;
-  long resident = 0;
-  std::ifstream("/proc/self/statm") >> total >> resident;
-  return resident;
-}
-
 std::string join(const std::set<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += name + " ";
@@ -179,6 +215,16 @@ extern "C" OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const OrtApi
   CALL(CreateCustomOpDomain, domain != nullptr, "onnxfuse_probe", &domain);
   CALL(CustomOpDomain_Add, true, domain, &op);
   CALL(AddCustomOpDomain, true, options, domain);
+
+  int has = 0;
+  CALL(HasSessionConfigEntry, has == 1, options, "probe.entry", &has);
+  char entry[8] = {};
+  size_t size = sizeof(entry);
+  CALL(GetSessionConfigEntry, std::strcmp(entry, "set") == 0, options, "probe.entry", entry, &size);
+  char** providers = nullptr;
+  int count = 0;
+  CALL(GetAvailableProviders, std::strcmp(providers[count - 1], "CPUExecutionProvider") == 0, &providers, &count);
+  CALL(ReleaseAvailableProviders, true, providers, count);
 
   // A status holds a copy of its message: were it not released, its megabytes would stay.
   const std::string message(size_t{1} << 20, 'x');

@@ -19,34 +19,42 @@ REGISTER_UNIT = 256
 WARP_UNIT = 4
 """The warps that a multiprocessor's registers suffice for are a multiple of this, one for each of its schedulers."""
 
+RESERVED_SHARED = 1 << 10
+"""Bytes of shared memory that the system takes in each block, from compute capability 8.0 on."""
+_FIRST_RESERVING = 80
+
 _NAME = re.compile(r"sm_([1-9][0-9]{1,2})")
 _OLDEST = 75
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """One architecture; ``threads`` and ``blocks`` are the most that one of its multiprocessors holds."""
+    """One architecture: the most threads, blocks and bytes of shared memory that one of its multiprocessors holds."""
 
     name: str
     threads: int
     blocks: int
+    shared: int
 
     @property
     def number(self) -> int:
         """Ten times the compute capability."""
         return number(self.name)
 
-    def occupancy(self, registers: int, block: int) -> float:
-        """The share of a multiprocessor's threads that run at once, 0 to 1, for a kernel without shared memory.
+    def occupancy(self, registers: int, block: int, shared: int = 0) -> float:
+        """The share of a multiprocessor's threads that run at once, 0 to 1.
 
-        ``registers`` is for one thread, ``block`` is threads in a block.  The rule is that of NVIDIA's occupancy
-        calculator.
+        ``registers`` is for one thread, ``block`` is threads in a block, ``shared`` its bytes of shared memory.  The
+        rule is that of NVIDIA's occupancy calculator.
         """
         warps = -(-block // WARP)
         registers_of_warp = -(-max(registers, 1) * WARP // REGISTER_UNIT) * REGISTER_UNIT
         warps_by_registers = REGISTERS // registers_of_warp // WARP_UNIT * WARP_UNIT
         most_warps = self.threads // WARP
         blocks = min(self.blocks, most_warps // warps, warps_by_registers // warps)
+        if shared:
+            reserved = RESERVED_SHARED if self.number >= _FIRST_RESERVING else 0
+            blocks = min(blocks, self.shared // (shared + reserved))
         return blocks * warps / most_warps
 
 
@@ -54,16 +62,16 @@ class Architecture:
 _KNOWN = {
     architecture.name: architecture
     for architecture in (
-        Architecture("sm_75", 1024, 16),
-        Architecture("sm_80", 2048, 32),
-        Architecture("sm_86", 1536, 16),
-        Architecture("sm_87", 1536, 16),
-        Architecture("sm_89", 1536, 24),
-        Architecture("sm_90", 2048, 32),
-        Architecture("sm_100", 2048, 32),
-        Architecture("sm_103", 2048, 32),
-        Architecture("sm_120", 1536, 24),
-        Architecture("sm_121", 1536, 24),
+        Architecture("sm_75", 1024, 16, 64 << 10),
+        Architecture("sm_80", 2048, 32, 164 << 10),
+        Architecture("sm_86", 1536, 16, 100 << 10),
+        Architecture("sm_87", 1536, 16, 164 << 10),
+        Architecture("sm_89", 1536, 24, 100 << 10),
+        Architecture("sm_90", 2048, 32, 228 << 10),
+        Architecture("sm_100", 2048, 32, 228 << 10),
+        Architecture("sm_103", 2048, 32, 228 << 10),
+        Architecture("sm_120", 1536, 24, 100 << 10),
+        Architecture("sm_121", 1536, 24, 100 << 10),
     )
 }
 
@@ -80,7 +88,7 @@ def architecture(name: str) -> Architecture:
     """What is known of ``name``; of one that is not in the table, what is known of the one before it."""
     older = [known for known in _KNOWN.values() if known.number <= number(name)]
     found = max(older, key=lambda known: known.number)
-    return Architecture(name, found.threads, found.blocks)
+    return Architecture(name, found.threads, found.blocks, found.shared)
 
 
 def parse_architectures(names: str | Iterable[str]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from onnxfuse.graph import Model
 from onnxfuse.graph_export import onnx_graphs
 from onnxfuse.inference import infer
 from onnxfuse.planner.fused_node import FAST_MATH_KEY
-from onnxfuse.program.ops import FUSED_OPS
+from onnxfuse.program.ops import FUSED_CONV_OPS, FUSED_OPS
 from onnxfuse.runtime import DOMAIN
 
 _TARGET = re.compile(rb"^\.target (sm_[0-9]+)", re.MULTILINE)
@@ -38,7 +38,7 @@ def complete(
     else:
         proto, path = onnx.load(path_or_bytes, load_external_data=False), Path(path_or_bytes)
     nodes = [node for graph in onnx_graphs(proto.graph) for node in graph.node]
-    fused = [node for node in nodes if node.domain == DOMAIN and node.op_type in FUSED_OPS]
+    fused = [node for node in nodes if node.domain == DOMAIN and node.op_type in (*FUSED_OPS, *FUSED_CONV_OPS)]
     if all(_has_code(node, name) for node in fused for name in wanted):
         return None
     model = Model.from_proto(proto, path)

@@ -14,9 +14,11 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.cuda.arch import architecture, number
 from onnxfuse.cuda.compiler import Compiled
-from onnxfuse.cuda.fitting import Fit, Fitter, occupancy
+from onnxfuse.cuda.conv.fitting import ConvFit, fit_conv
+from onnxfuse.cuda.conv.node import fused_convolutions
+from onnxfuse.cuda.fitting import Fit, Fitter
+from onnxfuse.cuda.kernel import Kernel
 from onnxfuse.cuda.options import CudaOptions
-from onnxfuse.cuda.recipe import Recipe
 from onnxfuse.cuda.report import CudaReport, KernelReport, KernelUse
 from onnxfuse.graph import Model
 from onnxfuse.program import Program
@@ -61,29 +63,37 @@ def embed(model: Model, fitter: Fitter, options: CudaOptions) -> CudaReport:
 
     What a node had of both is replaced.  Raises CompileError, or OnnxfuseError if there is no compiler.
     """
-    nodes = list(fused_nodes(model))
-    fits = [node.fit(fitter) for node in nodes]
-    sources = {fit.source.sha256: fit.source for fit in fits}
+    fitted = _fitted(model, fitter, options)
+    sources = {fit.source.sha256: fit.source for _, fit in fitted}
     report = CudaReport(architectures=options.architectures, embedded=options.embed)
     code: dict[tuple[str, str], Compiled] = {}
-    if options.embed and nodes:
+    if options.embed and fitted:
         texts = [source.text for source in sources.values()]
         code = options.compiler.compile(texts, options.architectures, fitter.options)
         report.compiler = options.compiler.version
-    for node, fit in zip(nodes, fits, strict=True):
+    for node, fit in fitted:
         attributes = _attributes(fit, options.architectures, code)
-        _set(model, node.node, attributes)
-        report.kernels[node.node.name] = _describe(fit, options.architectures, code, attributes)
+        _set(model, node, attributes)
+        report.kernels[node.name] = _describe(fit, options.architectures, code, attributes)
     report.compiled, report.from_cache = options.compiler.compiled, options.compiler.found
     if options.keep_source is not None:
         _keep(options.keep_source, [(source.sha256, source.text) for source in sources.values()])
     return report
 
 
+def _fitted(model: Model, fitter: Fitter, options: CudaOptions) -> list[tuple[gs.Node, Fit | ConvFit]]:
+    """The fused nodes of a model, and what is to be compiled for each."""
+    found: list[tuple[gs.Node, Fit | ConvFit]] = [(fused.node, fused.fit(fitter)) for fused in fused_nodes(model)]
+    for fused in fused_convolutions(model):
+        fit = fit_conv(fused.case, options.tunings, options.architectures, fitter.fast_math)
+        found.append((fused.node, fit))
+    return found
+
+
 def _attributes(
-    fit: Fit, architectures: tuple[str, ...], code: dict[tuple[str, str], Compiled]
+    fit: Fit | ConvFit, architectures: tuple[str, ...], code: dict[tuple[str, str], Compiled]
 ) -> dict[str, str | bytes]:
-    attributes: dict[str, str | bytes] = {RECIPE: str(Recipe.of(fit.source))}
+    attributes: dict[str, str | bytes] = {RECIPE: fit.recipe}
     digest = fit.source.sha256
     if code:
         attributes |= {CODE + name: code[digest, name].cubin for name in architectures}
@@ -111,7 +121,7 @@ def architecture_of(attribute: str) -> str | None:
 
 
 def _describe(
-    fit: Fit,
+    fit: Fit | ConvFit,
     architectures: tuple[str, ...],
     code: dict[tuple[str, str], Compiled],
     attributes: dict[str, str | bytes],
@@ -121,18 +131,20 @@ def _describe(
     for name in architectures if code else ():
         found = code[fit.source.sha256, name].resources.get(main.name)
         if found is not None:
-            share = occupancy(architecture(name), found, fit.source)
+            share = architecture(name).occupancy(found.registers, main.block, found.shared)
             uses[name] = KernelUse(found.registers, found.spills, share)
     return KernelReport(
         source=fit.source.sha256,
-        access=str(fit.access),
+        access=str(main.access),
         vector=main.vector,
-        unroll=main.unroll,
+        unroll=main.unroll if isinstance(main, Kernel) else 1,
         block=main.block,
         choice=fit.choice.value,
         kernels=len(fit.source.kernels),
         code_bytes=sum(len(value) for name, value in attributes.items() if name != RECIPE),
         uses=uses,
+        family="elementwise" if isinstance(main, Kernel) else main.family,
+        tile="" if isinstance(main, Kernel) else "x".join(map(str, main.tile)),
     )
 
 

@@ -12,6 +12,7 @@ from onnxfuse.cuda.access import Dim, expected_access
 from onnxfuse.cuda.arch import Architecture, architecture
 from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.kernel import Access, Source
+from onnxfuse.cuda.recipe import Recipe
 from onnxfuse.cuda.renderer import HEURISTIC, Tuning, compile_options, render
 from onnxfuse.cuda.resources import Resources
 from onnxfuse.cuda.tuned import Choice, TunedKernels
@@ -41,6 +42,11 @@ class Fit:
     occupancy: float | None = None
 
     @property
+    def recipe(self) -> str:
+        """How its kernels are launched."""
+        return str(Recipe.of(self.source))
+
+    @property
     def is_good(self) -> bool:
         """Whether the kernel neither spills nor leaves more than half of the threads out."""
         return self.main is None or (self.main.spills == 0 and (self.occupancy or 0.0) >= LEAST_OCCUPANCY)
@@ -59,10 +65,16 @@ class Fitter:
     ) -> None:
         """Without a ``compiler`` every Program is rendered as the heuristic has it."""
         self._compiler = compiler
+        self._fast_math = fast_math
         self._options = (*compile_options(fast_math), LOG_OPTION)
         self._strictest = max(map(architecture, architectures), key=lambda known: (known.threads, -known.number))
         self._tuned = tuned
         self._fits: dict[tuple[str, str], Fit] = {}
+
+    @property
+    def fast_math(self) -> bool:
+        """Whether kernels need not be exact."""
+        return self._fast_math
 
     @property
     def options(self) -> tuple[str, ...]:

@@ -3,11 +3,14 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from onnxfuse.cuda.conv.fitting import fit_conv
+from onnxfuse.cuda.conv.node import fused_convolutions
+from onnxfuse.cuda.conv.tuning import ConvBench
 from onnxfuse.cuda.embed import fused_nodes
 from onnxfuse.cuda.fitting import Fit, Fitter
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.cuda.pycuda_tools import open_gpu
-from onnxfuse.cuda.report import CudaReport
+from onnxfuse.cuda.report import CudaReport, KernelTimes
 from onnxfuse.cuda.tuned import TunedKernels
 from onnxfuse.cuda.tuner import Bench, Case, sizes_for
 from onnxfuse.graph import Model
@@ -35,11 +38,16 @@ def add_times(model: Model, fitter: Fitter, options: CudaOptions, report: CudaRe
     """Add to the report how long each kernel takes.  Raises OnnxfuseError without PyCUDA or a GPU."""
     with open_gpu() as gpu:
         bench = Bench(gpu, options.compiler, fitter.options)
-        for fit, case in _cases(model, fitter):
-            times = bench.times(case)
-            for name, kernel in report.kernels.items():
-                if kernel.source == fit.source.sha256:
-                    report.kernels[name] = replace(kernel, times=times)
+        found: dict[str, KernelTimes | None] = {
+            fit.source.sha256: bench.times(case) for fit, case in _cases(model, fitter)
+        }
+        conv_bench = ConvBench(gpu, options.compiler, fitter.options)
+        for fused in fused_convolutions(model):
+            conv_fit = fit_conv(fused.case, options.tunings, options.architectures, fitter.fast_math)
+            if conv_fit.source.sha256 not in found:
+                found[conv_fit.source.sha256] = conv_bench.times(conv_fit)
+    for name, kernel in report.kernels.items():
+        report.kernels[name] = replace(kernel, times=found.get(kernel.source))
 
 
 def _cases(model: Model, fitter: Fitter) -> Iterator[tuple[Fit, Case]]:

@@ -6,6 +6,12 @@ from pathlib import Path
 FILES = ("types.cuh", "half.cuh", "memory.cuh", "indexing.cuh", "operators.cuh", "functions.cuh")
 """The parts of the prelude, in the order in which they build on each other."""
 
+CONV_FILES = (
+    *("conv.cuh", "conv_any.cuh", "conv_depthwise.cuh", "conv_direct.cuh"),
+    *("conv_async.cuh", "conv_tiles.cuh", "conv_simt.cuh", "conv_tensor.cuh", "conv_gemm.cuh"),
+)
+"""What a convolution's source has after that."""
+
 
 def _folder() -> Path:
     """The folder of the parts: beside the package in a checkout, inside it in an installation."""
@@ -17,5 +23,15 @@ def _folder() -> Path:
 @cache
 def prelude() -> str:
     """The text of the prelude.  It has include guards, so several sources may be compiled as one."""
+    return _read(FILES)
+
+
+@cache
+def conv_prelude() -> str:
+    """The text that stands before the kernels of a convolution."""
+    return prelude() + "\n" + _read(CONV_FILES)
+
+
+def _read(names: tuple[str, ...]) -> str:
     folder = _folder()
-    return "\n".join((folder / name).read_text(encoding="utf-8") for name in FILES)
+    return "\n".join((folder / name).read_text(encoding="utf-8") for name in names)

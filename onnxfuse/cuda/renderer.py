@@ -6,17 +6,15 @@ The device code that every source shares is in custom_ops/cuda; ``for_each_group
 """
 
 import hashlib
-import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from onnxfuse.cuda.arguments import MAX_BYTES, parameter_bytes
+from onnxfuse.cuda.element import computed_of, element_function, header, live, stored
 from onnxfuse.cuda.kernel import Access, Kernel, Source
 from onnxfuse.cuda.prelude import prelude
 from onnxfuse.dtypes import DTYPES
-from onnxfuse.program import Const, Input, Instruction, Program, ProgramError
-from onnxfuse.program.ops import OPS
+from onnxfuse.program import Program, ProgramError
 
 MAX_KERNELS = 16
 """Kernels in a source."""
@@ -69,7 +67,7 @@ def render(program: Program, accesses: Sequence[Access], tuning: Tuning = HEURIS
     if (size := max(map(parameter_bytes, kernels))) > MAX_BYTES:
         operands = len(program.inputs) + len(program.outputs)
         raise ProgramError(f"{operands} operands take {size} bytes of kernel parameters; the limit is {MAX_BYTES}")
-    parts = [_header(program), _element_function(program, name)]
+    parts = [header(program), element_function(program, name)]
     parts += [_KernelText(program, kernel, name).text() for kernel in kernels]
     body = "\n".join((*parts[:1], "namespace onnxfuse {\n", *parts[1:], "}  // namespace onnxfuse\n"))
     return Source(prelude(), body, kernels)
@@ -159,80 +157,6 @@ def _instructions(program: Program) -> int:
     return total
 
 
-# ------------------------------------------------------------------------------------------------ text of the Program
-
-
-def _stored(dtype: str) -> str:
-    """The C++ type of an element in memory."""
-    return "boolean" if dtype == "bool" else dtype
-
-
-def _computed(dtype: str) -> str:
-    """The C++ type of a value."""
-    return DTYPES[dtype].compute
-
-
-def _live(program: Program) -> set[int]:
-    live = set(program.outputs)
-    for index in reversed(range(len(program.values))):
-        value = program.values[index]
-        if index in live and isinstance(value, Instruction):
-            live.update(value.operands)
-    return live
-
-
-def _header(program: Program) -> str:
-    return "".join(f"// {line}\n" for line in str(program).splitlines())
-
-
-def _element_function(program: Program, name: str) -> str:
-    live = _live(program)
-    parameters = [
-        f"{_computed(value.dtype)} v{index}"
-        for index, value in enumerate(program.values)
-        if isinstance(value, Input) and index in live
-    ]
-    parameters += [f"{_computed(program.dtype(value))}& y{index}" for index, value in enumerate(program.outputs)]
-    lines = [f"ONNXFUSE_DEVICE void {name}({', '.join(parameters)}) {{"]
-    for index, value in enumerate(program.values):
-        if index not in live:
-            continue
-        match value:
-            case Const(dtype):
-                lines.append(f"  const {_computed(dtype)} v{index} = {_literal(value)};")
-            case Instruction():
-                lines.append(f"  const {_computed(value.result)} v{index} = {_expression(value)};")
-            case Input():
-                pass
-    lines += [f"  y{index} = v{value};" for index, value in enumerate(program.outputs)]
-    return "\n".join([*lines, "}\n"])
-
-
-def _expression(instruction: Instruction) -> str:
-    names = dict(zip("abc", (f"v{operand}" for operand in instruction.operands), strict=False))
-    names["T"] = _stored(instruction.dtype)
-    return re.sub(r"\b[abcT]\b", lambda match: names[match[0]], OPS[instruction.op].cuda)
-
-
-def _literal(const: Const) -> str:
-    """A C++ literal of exactly this value, of the type that it is computed with."""
-    value = const.value.item() if const.dtype != "bf16" else float(const.value)
-    if const.dtype == "bool":
-        return "true" if value else "false"
-    compute = DTYPES[_computed(const.dtype)]
-    if compute.numpy.kind in "iu":
-        suffix = {"i64": "ll", "u32": "u", "u64": "ull"}.get(const.dtype, "")
-        if value == -(1 << (8 * compute.itemsize - 1)):
-            return f"-{-(value + 1)}{suffix} - 1"  # C++ has no negative literals
-        return f"{value}{suffix}"
-    if math.isfinite(value):
-        digits, exponent = value.hex().split("p")
-        digits = digits.rstrip("0").rstrip(".") if "." in digits else digits
-        return f"{digits}p{exponent}{'f' if compute.name == 'f32' else ''}"
-    bits = Const.of(compute.name, value).bits
-    return f"from_bits<{compute.name}>({bits:#x}{'u' if compute.name == 'f32' else 'ull'})"
-
-
 # ------------------------------------------------------------------------------------------------ text of a kernel
 
 
@@ -244,14 +168,14 @@ class _KernelText:
         self.kernel = kernel
         self.function = function
         self.index = f"u{kernel.index}"
-        live = _live(program)
+        needed = live(program)
         self.inputs = [
-            (index, _stored(spec.dtype), letter)
+            (index, stored(spec.dtype), letter)
             for index, (spec, letter) in enumerate(zip(program.inputs, kernel.access.inputs, strict=True))
-            if index in live
+            if index in needed
         ]
         self.outputs = [
-            (index, _stored(program.dtype(value)), letter)
+            (index, stored(program.dtype(value)), letter)
             for index, (value, letter) in enumerate(zip(program.outputs, kernel.access.outputs, strict=True))
         ]
 
@@ -270,7 +194,7 @@ class _KernelText:
         """As ``onnxfuse.cuda.arguments.pack`` gives them."""
         access = self.kernel.access
         for index, spec in enumerate(self.program.inputs):
-            yield f"const {_stored(spec.dtype)}* in{index}"
+            yield f"const {stored(spec.dtype)}* in{index}"
         for index, _, _ in self.outputs:
             yield f"{self._pointer(index)} out{index}"
         yield f"{self.index} count"
@@ -287,7 +211,7 @@ class _KernelText:
             yield f"const __grid_constant__ Strides<{self.index}> {name}_strides"
 
     def _pointer(self, output: int) -> str:
-        return f"{_stored(self.program.dtype(self.program.outputs[output]))}*"
+        return f"{stored(self.program.dtype(self.program.outputs[output]))}*"
 
     def _body(self) -> Iterator[str]:
         kernel, vector = self.kernel, self.kernel.vector
@@ -304,7 +228,7 @@ class _KernelText:
         yield "};"
         yield f"const auto write = [&]({self.index} i, const Item& item) {{"
         for index, dtype, _ in self.outputs:
-            yield f"  {_computed_of(dtype)} y{index}[{vector}];"
+            yield f"  {computed_of(dtype)} y{index}[{vector}];"
         yield "#pragma unroll"
         yield f"  for (int j = 0; j < {vector}; ++j) {self._call('.get(j)', '[j]')};"
         yield from (f"  {line}" for line in self._write())
@@ -391,7 +315,7 @@ class _KernelText:
         """The elements after the last group, one a thread."""
         yield f"for_each_left<{self.kernel.vector}>(count, [&]({self.index} i) {{"
         for index, dtype, _ in self.outputs:
-            yield f"  {_computed_of(dtype)} y{index};"
+            yield f"  {computed_of(dtype)} y{index};"
         arguments = [
             f"widen(in{index}_value)" if letter == "s" else f"widen(load(in{index}, i))"
             for index, _, letter in self.inputs
@@ -401,7 +325,3 @@ class _KernelText:
         for index, dtype, _ in self.outputs:
             yield f"  store(out{index}, i, narrow<{dtype}>(y{index}));"
         yield "});"
-
-
-def _computed_of(stored: str) -> str:
-    return _computed("bool" if stored == "boolean" else stored)

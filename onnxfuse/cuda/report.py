@@ -26,6 +26,7 @@ class KernelTimes:
 class KernelReport:
     """The kernels of one fused node.
 
+    ``family`` is "elementwise", or of a convolution how its main kernel works, which computes a ``tile`` in each block.
     ``source`` is the sha256 of the CUDA source, ``access`` the letters of its main kernel, which takes groups of
     ``vector`` elements, ``unroll`` of them at a time, in blocks of ``block`` threads; ``choice`` says who chose these.
     ``uses`` is by architecture, ``code_bytes`` the size of all that the node carries.
@@ -41,6 +42,8 @@ class KernelReport:
     code_bytes: int = 0
     uses: Mapping[str, KernelUse] = field(default_factory=dict)
     times: KernelTimes | None = None
+    family: str = "elementwise"
+    tile: str = ""
 
     def to_json(self) -> dict[str, object]:
         """The fields as JSON takes them."""

@@ -2,6 +2,12 @@
 
 from collections.abc import Iterator
 
+from onnxfuse.cuda.conv.candidates import candidates
+from onnxfuse.cuda.conv.case import ConvCase
+from onnxfuse.cuda.conv.fitting import tilings_of
+from onnxfuse.cuda.conv.kernel import ConvSource
+from onnxfuse.cuda.conv.recipe import ConvRecipe
+from onnxfuse.cuda.conv.renderer import render_conv
 from onnxfuse.cuda.kernel import Source
 from onnxfuse.cuda.recipe import Recipe
 from onnxfuse.cuda.renderer import HEURISTIC, Tuning, render
@@ -16,8 +22,23 @@ def source_of(program: Program, recipe: Recipe) -> Source:
         source = render(program, [access], tuning)
         if source.sha256 == recipe.source:
             return source
-    raise OnnxfuseError(
-        f"the CUDA source with sha256 {recipe.source[:16]}… was rendered by another version of onnxfuse; "
+    raise _other_version(recipe.source)
+
+
+def source_of_conv(case: ConvCase, recipe: ConvRecipe) -> ConvSource:
+    """The source of a fused convolution with the recipe's hash.  Raises OnnxfuseError as above."""
+    unknown = (None,) * len(case.x_shape)
+    access = recipe.kernels[0].access
+    for tilings in [*tilings_of(case), *candidates(case.conv, unknown, case.tf32), ()]:
+        source = render_conv(case.conv, case.epilogue, case.prologue, access, tilings)
+        if source.sha256 == recipe.source:
+            return source
+    raise _other_version(recipe.source)
+
+
+def _other_version(sha256: str) -> OnnxfuseError:
+    return OnnxfuseError(
+        f"the CUDA source with sha256 {sha256[:16]}… was rendered by another version of onnxfuse; "
         "'onnxfuse optimize --target cuda' renders and compiles anew"
     )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from onnxfuse.report import Report
 
 if TYPE_CHECKING:
+    from onnxfuse.cuda.conv.choice import ConvChooser
     from onnxfuse.cuda.fitting import Fitter
     from onnxfuse.graph import Model
     from onnxfuse.graph_ir import Node
@@ -22,13 +23,16 @@ def _silent(_message: str) -> None:
 class PassContext:
     """What a pass may depend on besides the model: the request, and where to say what was done.
 
-    ``target`` is ``"cpu"`` or ``"cuda"``; ``progress`` takes one line at a time; ``fitter`` tells, for the target cuda,
-    what the compiler makes of a Program, if it is to be asked.
+    ``target`` is ``"cpu"`` or ``"cuda"``; ``progress`` takes one line at a time.  For the target cuda ``fitter`` tells
+    what the compiler makes of a Program, if it is to be asked, ``convolutions`` chooses which of them are fused, by a
+    rule if there is none, and ``tf32`` allows those of float32 to round their factors.
     """
 
     target: str = "cpu"
     fast_math: bool = False
     fitter: Fitter | None = None
+    convolutions: ConvChooser | None = None
+    tf32: bool = False
     report: Report = field(default_factory=Report)
     progress: Callable[[str], None] = _silent
     _reported: set[tuple[str, str, str]] = field(default_factory=set, repr=False)

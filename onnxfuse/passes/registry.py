@@ -121,12 +121,12 @@ class Registry:
         self._loaded_entry_points = True
 
     def _ordered(self) -> list[_Entry]:
-        """All entries: built-in ones in their order, the others before fuse-elementwise unless they say
+        """All entries: built-in ones in their order, the others before those that fuse unless they say
         otherwise.
         """
         builtin = [entry for entry in self._entries.values() if entry.name in _BUILTIN]
         added = [entry for entry in self._entries.values() if entry.name not in _BUILTIN]
-        last = [entry for entry in builtin if entry.name == _BUILTIN[-1]]
+        last = [entry for entry in builtin if entry.name in _FUSING]
         ranked = [*(entry for entry in builtin if entry not in last), *added, *last]
         rank = {entry.name: index for index, entry in enumerate(ranked)}
         followers: dict[str, set[str]] = {entry.name: set() for entry in ranked}
@@ -232,6 +232,13 @@ def _fold_affine() -> Pass:
     )
 
 
+def _fuse_conv() -> Pass:
+    from onnxfuse.planner import FuseConv
+
+    made: Pass = FuseConv()
+    return made
+
+
 def _fuse_elementwise() -> Pass:
     from onnxfuse.planner import FuseElementwise
 
@@ -244,9 +251,12 @@ _BUILTIN_FACTORIES: dict[str, Callable[[], Pass]] = {
     "slow-operators": _slow_operators,
     "conv-layout": _conv_layout,
     "fold-affine": _fold_affine,
+    "fuse-conv": _fuse_conv,
     "fuse-elementwise": _fuse_elementwise,
 }
 _BUILTIN = tuple(_BUILTIN_FACTORIES)
+_FUSING = ("fuse-conv", "fuse-elementwise")
+"""The passes before which others run by default."""
 
 
 def default_registry(
@@ -279,7 +289,7 @@ def register_pass(
     ``item``: a class or object with ``name``, ``description`` and ``run(model, context)``; a function
     ``(model, context)``; a RewriteRule class or object; or, with ``name=``, a list of rules that form one
     pass. ``before`` and ``after`` name other passes; without them a pass runs between fold-affine and
-    fuse-elementwise. Raises OnnxfuseError for a name that is taken or missing.
+    fuse-conv. Raises OnnxfuseError for a name that is taken or missing.
     """
     if item is None:
         return lambda decorated: register_pass(

@@ -1,5 +1,6 @@
 """The planner: which nodes are computed together, and what takes their place."""
 
+from onnxfuse.planner.fuse_conv import FuseConv
 from onnxfuse.planner.fuse_elementwise import FuseElementwise
 
-__all__ = ["FuseElementwise"]
+__all__ = ["FuseConv", "FuseElementwise"]

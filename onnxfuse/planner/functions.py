@@ -7,6 +7,8 @@ later share the last name, and each reads an attribute that only its own nodes h
 model then fails to load instead of giving wrong results.
 """
 
+from collections.abc import Sequence
+
 import onnx
 from onnx import helper
 
@@ -18,10 +20,12 @@ _OWN = "is_"
 """Begins the name of the attribute that the nodes of one function have."""
 
 
-def add_function(model: Model, body: onnx.FunctionProto) -> tuple[str, dict[str, int]]:
-    """Make ``body`` a function of the model, or find the equal one.
+def add_function(
+    model: Model, body: onnx.FunctionProto, names: Sequence[str] = FUSED_OPS
+) -> tuple[str, dict[str, int]]:
+    """Make ``body`` a function of the model by one of these names, or find the equal one.
 
-    Returns the operator for its nodes, and the attributes that they need besides the Program.
+    Returns the operator for its nodes, and the attributes that they need besides their own.
     """
     taken = {name for domain, name, _ in model.functions if domain == DOMAIN}
     for (domain, name, overload), function in model.functions.items():
@@ -29,8 +33,8 @@ def add_function(model: Model, body: onnx.FunctionProto) -> tuple[str, dict[str,
             return name, _own_attributes(function)
     function = onnx.FunctionProto()
     function.CopyFrom(body)
-    function.name = next((name for name in FUSED_OPS if name not in taken), FUSED_OPS[-1])
-    if function.name == FUSED_OPS[-1]:
+    function.name = next((name for name in names if name not in taken), names[-1])
+    if function.name == names[-1]:
         _require_own_attribute(function)
     model.functions[DOMAIN, function.name, function.overload] = function
     return function.name, _own_attributes(function)

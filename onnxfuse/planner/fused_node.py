@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -43,23 +44,74 @@ class Fusion:
 
         It takes over the outputs of the region's nodes, which lose their connections.
         """
-        for node in self.nodes:
-            node.inputs.clear()
-            node.outputs.clear()
-        fused = Node(
-            op=op,
-            name=name,
-            attrs={"program": str(self.program), **attributes},
-            inputs=list(self.inputs),
-            outputs=list(self.outputs),
-            domain=DOMAIN,
+        known: dict[str, str | int] = {"program": str(self.program), **attributes}
+        return make_node(self.nodes, name, op, known, self.inputs, self.outputs, self.overload, fast_math)
+
+
+def make_node(
+    nodes: Sequence[gs.Node],
+    name: str,
+    op: str,
+    attributes: Mapping[str, Any],
+    inputs: Sequence[gs.Tensor],
+    outputs: Sequence[gs.Tensor],
+    overload: str,
+    fast_math: bool,
+) -> Node:
+    """A fused node that takes over ``outputs`` from the region's ``nodes``, which lose their connections."""
+    for node in nodes:
+        node.inputs.clear()
+        node.outputs.clear()
+    fused = Node(op, name, dict(attributes), list(inputs), list(outputs), DOMAIN, overload)
+    fused.output_types = [_output_type(tensor) for tensor in outputs]
+    fused.metadata = {FUSED_NODES_KEY: ",".join(node.name or node.op for node in nodes)}
+    if fast_math:
+        fused.metadata[FAST_MATH_KEY] = "1"
+    return fused
+
+
+class RegionProgram:
+    """Lowers nodes one after the other into one Program; ``inputs`` are the tensors that it reads, in their order."""
+
+    def __init__(self, opset: int, fast_math: bool = False) -> None:
+        self.builder = ProgramBuilder(fast_math)
+        self.inputs: list[gs.Tensor] = []
+        self._opset = opset
+        self._values: dict[int, int] = {}
+        self._read: dict[tuple[int, int | None], int] = {}
+
+    def input(self, tensor: gs.Tensor, axis: int | None = None) -> int:
+        """The value of a tensor from outside, by broadcasting or as a vector along ``axis``."""
+        dtype = from_numpy(tensor.dtype)
+        assert dtype is not None  # lowering.check has refused the node otherwise
+        if (id(tensor), axis) not in self._read:
+            self._read[id(tensor), axis] = self.builder.input(dtype.name, axis)
+            self.inputs.append(tensor)
+        return self._read[id(tensor), axis]
+
+    def define(self, tensor: gs.Tensor, value: int) -> None:
+        """Take ``value`` for a tensor from now on."""
+        self._values[id(tensor)] = value
+
+    def lower(self, node: gs.Node) -> None:
+        """Append a node."""
+        result = lower(
+            node, self._opset, self.builder, lambda index, axis=None: self._operand(node, node.inputs[index], axis)
         )
-        fused.overload = self.overload
-        fused.output_types = [_output_type(tensor) for tensor in self.outputs]
-        fused.metadata = {FUSED_NODES_KEY: ",".join(node.name or node.op for node in self.nodes)}
-        if fast_math:
-            fused.metadata[FAST_MATH_KEY] = "1"
-        return fused
+        self.define(node.outputs[0], result)
+
+    def build(self, outputs: Sequence[gs.Tensor]) -> Program:
+        """The Program with these outputs.  Raises ProgramError if it exceeds a limit."""
+        return self.builder.build([self._values[id(output)] for output in outputs])
+
+    def _operand(self, node: gs.Node, tensor: gs.Tensor, axis: int | None) -> int:
+        if id(tensor) in self._values:
+            return self._values[id(tensor)]
+        if is_immediate(tensor, node, self._opset):
+            dtype = from_numpy(tensor.dtype)
+            assert dtype is not None
+            return self.builder.const(dtype.name, tensor.values.reshape(()))
+        return self.input(tensor, axis)
 
 
 def fuse(
@@ -73,31 +125,13 @@ def fuse(
     ``is_used_outside`` says whether a tensor that the region computes is read by anything but the region.  Raises
     ProgramError if the Program exceeds a limit.
     """
-    builder = ProgramBuilder(fast_math)
-    values: dict[int, int] = {}
-    inputs: list[gs.Tensor] = []
-    read: dict[tuple[int, int | None], int] = {}
-
-    def value_of(node: gs.Node, index: int, axis: int | None) -> int:
-        tensor = node.inputs[index]
-        if id(tensor) in values:
-            return values[id(tensor)]
-        dtype = from_numpy(tensor.dtype)
-        assert dtype is not None  # lowering.check has refused the node otherwise
-        if is_immediate(tensor, node, opsets[""]):
-            return builder.const(dtype.name, tensor.values.reshape(()))
-        if (id(tensor), axis) not in read:
-            read[id(tensor), axis] = builder.input(dtype.name, axis)
-            inputs.append(tensor)
-        return read[id(tensor), axis]
-
+    region = RegionProgram(opsets[""], fast_math)
     for node in nodes:
-        result = lower(node, opsets[""], builder, lambda index, axis=None, node=node: value_of(node, index, axis))
-        values[id(node.outputs[0])] = result
+        region.lower(node)
     outputs = [node.outputs[0] for node in nodes if is_used_outside(node.outputs[0])]
-    program = builder.build([values[id(output)] for output in outputs])
-    function = _function(nodes, inputs, outputs, program, opsets[""])
-    return Fusion(tuple(nodes), program, function, tuple(inputs), tuple(outputs))
+    program = region.build(outputs)
+    function = local_function(nodes, region.inputs, outputs, str(program), ["program"], opsets[""])
+    return Fusion(tuple(nodes), program, function, tuple(region.inputs), tuple(outputs))
 
 
 def _output_type(tensor: gs.Tensor) -> onnx.ValueInfoProto:
@@ -132,14 +166,18 @@ def _is_single(tensor: gs.Tensor) -> bool:
     return isinstance(tensor, gs.Constant) and int(np.prod(tensor.shape, dtype=np.int64)) == 1
 
 
-def _function(
+def local_function(
     nodes: Sequence[gs.Node],
     inputs: Sequence[gs.Tensor],
     outputs: Sequence[gs.Tensor],
-    program: Program,
+    identity: str,
+    attributes: Sequence[str],
     opset: int,
 ) -> onnx.FunctionProto:
-    """The local function, not named yet: the region's nodes with canonical names, so that equal regions share one."""
+    """The local function, not named yet: the region's nodes with canonical names, so that equal regions share one.
+
+    ``identity`` is the text of what the kernels compute, ``attributes`` are the names of the fused node's.
+    """
     names: dict[int, str] = {}
     # A tensor that is an input twice (as a vector and by broadcasting) is read through its first name.
     input_names = [f"input_{position}" for position in range(len(inputs))]
@@ -165,11 +203,11 @@ def _function(
         domain=DOMAIN,
         input=input_names,
         output=[names[id(output)] for output in outputs],
-        attribute=["program"],
+        attribute=attributes,
         node=body,
         opset_import=[helper.make_opsetid("", opset)],
     )
-    digest = hashlib.sha256(str(program).encode() + function.SerializeToString(deterministic=True)).hexdigest()
+    digest = hashlib.sha256(identity.encode() + function.SerializeToString(deterministic=True)).hexdigest()
     operators = [node.op for node in nodes]
     shown = operators if len(operators) <= 4 else [*operators[:3], f"{len(operators) - 3}_more"]
     function.overload = "_".join([*shown, digest[:12]])

@@ -18,6 +18,9 @@ A model's local functions are told apart by their names, because ORT before 1.27
 overloads and would run the wrong function.  Each name costs every session 40 µs, so there are only so many.
 """
 
+FUSED_CONV_OPS = ("FusedConv", *(f"FusedConv_{number}" for number in range(2, 17)))
+"""The ONNX operators that run convolutions with Programs around them, on CUDA alone."""
+
 FLOATS = ("f32", "f64")
 """Floating-point types that have kernels; f16 and bf16 run the kernels of f32."""
 SIGNED = ("i8", "i16", "i32", "i64")

@@ -18,6 +18,7 @@ import numpy as np
 
 from onnxfuse.cuda.access import Layout, accepts, classify
 from onnxfuse.cuda.arguments import pack
+from onnxfuse.cuda.conv.kernel import ConvKernel, ConvSource
 from onnxfuse.cuda.kernel import Kernel, Source
 from onnxfuse.dtypes import DTYPES
 from onnxfuse.program import Program
@@ -43,7 +44,7 @@ class _Operand(ctypes.Structure):
 class Emulation:
     """Sources compiled as one library for the CPU."""
 
-    def __init__(self, sources: Iterable[Source]) -> None:
+    def __init__(self, sources: Iterable[Source | ConvSource]) -> None:
         sources = list(sources)
         self._library = ctypes.CDLL(str(compile_for_cpu(sources)))
         self._library.onnxfuse_emulate.restype = ctypes.c_char_p
@@ -172,7 +173,7 @@ def check_program(
     return {kernel.name for kernel in kernels}
 
 
-def compile_for_cpu(sources: Sequence[Source]) -> Path:
+def compile_for_cpu(sources: Sequence[Source | ConvSource]) -> Path:
     """The library of these sources; one process compiles it, others wait."""
     text = cpp_text(sources)
     key = hashlib.sha256("\0".join((text, *FLAGS, *(h.read_text() for h in sorted(HEADERS.iterdir())))).encode())
@@ -190,11 +191,13 @@ def compile_for_cpu(sources: Sequence[Source]) -> Path:
     return library
 
 
-def cpp_text(sources: Sequence[Source]) -> str:
+def cpp_text(sources: Sequence[Source | ConvSource]) -> str:
     """The sources as one C++ file."""
     parts = [source.text for source in sources]
-    fibers = any(_BARRIERS.search(source.body) for source in sources)
-    names = [kernel.name for source in sources for kernel in source.kernels]
+    fibers = any(_BARRIERS.search(source.text) for source in sources)
+    kernels = [kernel for source in sources for kernel in source.kernels]
+    names = [kernel.name for kernel in kernels]
+    names += [kernel.sum_name for kernel in kernels if isinstance(kernel, ConvKernel) and kernel.split > 1]
     registrations = "".join(f"ONNXFUSE_EMULATED_KERNEL({name});\n" for name in names)
     return "\n".join(
         (f"#define ONNXFUSE_EMULATION_FIBERS {int(fibers)}", '#include "emulation.h"', *parts, registrations)

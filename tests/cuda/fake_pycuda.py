@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from onnxfuse.cuda.conv.kernel import ConvAccess, ConvKernel, ConvSource
 from onnxfuse.cuda.kernel import Access, Kernel, Source
 from tests.cuda.emulator import Emulation
 
 _NAME = re.compile(r"\n(fused_[0-9a-f]+_([a-z]*)_([a-z]+)_v\d+(?:_i64)?)\(")
+_CONV_NAME = re.compile(r"\n(conv_[0-9a-f]+_[a-z0-9_]+)\(\n((?: +.*\n)*? +.*)\) \{\n")
+_CONV_POINTER = re.compile(r"(const )?\w+\* (\w+)")
 
 
 class FakeGpu:
@@ -50,8 +53,9 @@ class _Allocation:
 class _Function:
     num_regs, local_size_bytes, shared_size_bytes = 40, 0, 0
 
-    def __init__(self, gpu: FakeGpu, emulation: Emulation, name: str, access: Access) -> None:
-        self._gpu, self._emulation, self._name, self._access = gpu, emulation, name, access
+    def __init__(self, gpu: FakeGpu, emulation: Emulation, name: str, operands: list[str]) -> None:
+        """``operands`` are the names of the pointers that it takes first; it may write what begins with ``out``."""
+        self._gpu, self._emulation, self._name, self._operands = gpu, emulation, name, operands
         self._sizes: list[int] = []
 
     def prepare(self, formats: list[str]) -> None:
@@ -62,15 +66,20 @@ class _Function:
     ) -> None:
         assert [len(value) for value in values] == self._sizes
         assert stream is None and block[1:] == (1, 1) and grid[1] == 1
-        names = [f"in{i}" for i in range(len(self._access.inputs))]
-        names += [f"out{i}" for i in range(len(self._access.outputs))]
-        addresses = [int.from_bytes(value, "little") for value in values[: len(names)]]
-        operands = [
-            (name, address, self._gpu.memory[address].nbytes) for name, address in zip(names, addresses, strict=True)
-        ]
+        named = list(zip(self._operands, values, strict=False))
+        places = [(name, int.from_bytes(value, "little")) for name, value in named if any(value)]
+        if any(name == "out workspace" for name, _ in places):  # what it gets is written, and then summed up
+            is_sum = self._name.endswith("_sum")
+            places = [
+                ("workspace" if is_sum else name, a) if "workspace" in name else (name, a)
+                for name, a in places
+                if is_sum or "workspace" in name or name.startswith("in")
+            ]
+        operands = [(name, address, self._gpu.memory[address].nbytes) for name, address in places]
         self._emulation.launch(self._name, values, grid[0], block[0], operands)
         if self._name in self._gpu.wrong:
-            self._gpu.memory[addresses[-1]][-1] ^= 1
+            written = [address for name, address in places if name.startswith("out")]
+            self._gpu.memory[written[0]][-1] ^= 0x41
         self._gpu.launched.append(self._name)
         self._gpu.now += self._gpu.cost(self._name)
 
@@ -82,12 +91,29 @@ class _Module:
         kernels = []
         for name, inputs, outputs in _NAME.findall(text):
             kernels.append(Kernel(name, 1, 1, 32, 32, Access(inputs, outputs)))
-        emulation = Emulation([Source("", text, tuple(kernels))])
+        emulation = Emulation([Source("", text, tuple(kernels))]) if kernels else None
         for kernel in kernels:
-            self._functions[kernel.name] = _Function(gpu, emulation, kernel.name, kernel.access)
+            names = [f"in{i}" for i in range(len(kernel.access.inputs))]
+            names += [f"out{i}" for i in range(len(kernel.access.outputs))]
+            self._functions[kernel.name] = _Function(gpu, emulation, kernel.name, names)
+        self._functions.update(_convolutions(gpu, text))
 
     def get_function(self, name: str) -> _Function:
         return self._functions[name]
+
+
+def _convolutions(gpu: FakeGpu, text: str) -> dict[str, _Function]:
+    """The kernels of a convolution's source; what they may write is told by the types of their parameters."""
+    found = _CONV_NAME.findall(text)
+    if not found:
+        return {}
+    kernels = [ConvKernel(name, "any", (1, 1, 1), 32, 1, 1, 64, ConvAccess("", "")) for name, _ in found]
+    emulation = Emulation([ConvSource("", text, tuple(kernels))])
+    functions = {}
+    for name, parameters in found:
+        operands = [f"{'in' if const else 'out'} {own}" for const, own in _CONV_POINTER.findall(parameters)]
+        functions[name] = _Function(gpu, emulation, name, operands)
+    return functions
 
 
 def install(monkeypatch: pytest.MonkeyPatch, gpu: FakeGpu, devices: int = 1) -> None:

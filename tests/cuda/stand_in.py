@@ -12,9 +12,10 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import onnx
@@ -94,6 +95,7 @@ class StandIn:
         self._driver.stand_in_stream.restype = ctypes.c_void_p
         self._shim = ctypes.CDLL(str(self._shim_path))
         self._shim.shim_open(os.fsencode(operators))
+        self._shim.shim_take_scratch.restype = ctypes.c_char_p
         for device in devices:
             self._driver.stand_in_add_device(*device)
 
@@ -108,19 +110,34 @@ class StandIn:
             if before is not None:
                 os.environ["ONNXFUSE_LIBCUDA"] = before
 
-    def session(self, model: onnx.ModelProto, device: int | None = 0, severity: int = 2) -> ort.InferenceSession:
-        """A session whose fused nodes run on ``device``, which None leaves for the first run to find out."""
+    def session(
+        self,
+        model: onnx.ModelProto,
+        device: int | None = 0,
+        severity: int = 2,
+        entries: Mapping[str, str] = MappingProxyType({}),
+    ) -> ort.InferenceSession:
+        """A session whose fused nodes run on ``device``, which None leaves for the first run to find out.
+
+        ``entries`` are added to the session's configuration.
+        """
         options = ort.SessionOptions()
+        for name, value in entries.items():
+            options.add_session_config_entry(name, value)
         options.intra_op_num_threads = 1
         options.log_severity_level = severity
-        options.register_custom_ops_library(str(self._shim_path))
         self.set_current(device)
         with self._environment():
+            options.register_custom_ops_library(str(self._shim_path))
             return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
     def set_current(self, device: int | None) -> None:
         """Make the device's primary context current on this thread."""
         self._driver.stand_in_set_current(-1 if device is None else device)
+
+    def keep_providers(self) -> None:
+        """Leave the operators with the providers that they are made for, from the first session on."""
+        self._shim.shim_keep_providers(1)
 
     def use_stream(self, device: int | None) -> None:
         """Give the nodes a new stream of that device, or the default stream."""
@@ -134,6 +151,16 @@ class StandIn:
     def capture(self, on: bool) -> None:
         """Refuse from now on what CUDA refuses while a graph is captured."""
         self._driver.stand_in_capture(int(on))
+
+    def scratch(self) -> list[int]:
+        """The bytes of scratch memory that runs have asked for since the last time; all of it was given back."""
+        sizes, kept = self._shim.shim_take_scratch().decode().split("| ")
+        assert kept == "0 0"
+        return [int(size) for size in sizes.split()]
+
+    def out_of_memory(self, on: bool) -> None:
+        """Refuse scratch memory from now on."""
+        self._shim.shim_out_of_memory(int(on))
 
     def limit_threads(self, threads: int) -> None:
         """What kernels claim to be able to run with."""

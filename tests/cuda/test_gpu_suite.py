@@ -3,11 +3,15 @@
 import json
 import math
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import gpu_chains
+import gpu_conv_parity
+import gpu_convolutions
+import gpu_half
 import gpu_kernels
 import gpu_models
 import gpu_parity
@@ -55,6 +59,99 @@ def test_a_chain_is_the_same_for_every_system_and_one_fused_node(chain: Chain) -
     for dtype in ("float32", "float16"):
         fused = onnxfuse.optimize(gpu_chains.onnx_model(chain, dtype), "cuda", embed=False, check=False).model
         assert [node.domain for node in fused.graph.node] == ["onnxfuse"]
+
+
+@pytest.mark.parametrize("dtype", gpu_convolutions.DTYPES)
+@pytest.mark.parametrize("layer", gpu_convolutions.LAYERS[::4], ids=lambda layer: layer.name)
+def test_a_layer_is_one_fused_node_and_runs(layer: gpu_convolutions.Layer, dtype: str) -> None:
+    small = replace(layer, size=(8, 12))
+    model = gpu_convolutions.layer_model(small, 1, dtype)
+    onnx.checker.check_model(model, full_check=True)
+    feeds = gpu_convolutions.feeds(model)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for result in session.run(None, feeds):
+        assert result.shape == (1, layer.channels[1], *small.output_size) and result.dtype == dtype
+    fused = onnxfuse.optimize(model, "cuda", embed=False, check=False, conv="all").model
+    assert [node.op_type for node in fused.graph.node] == ["FusedConv"] * gpu_convolutions.COPIES
+
+
+def test_the_layers_are_those_of_the_table() -> None:
+    jobs = [job for _, job in gpu_convolutions.jobs()]
+    assert len({job.name for job in jobs}) == len(jobs) == len(gpu_convolutions.LAYERS) * 4
+    kinds = {(job.kind, job.network.split(" ")[0]) for job in jobs}
+    assert kinds == {
+        *(("depthwise", "MobileNetV3"), ("depthwise", "PP-OCR"), ("pointwise", "MobileNetV3"), ("pointwise", "PP-OCR")),
+        ("dense", "ResNet-50"),
+    }
+    assert {layer.kernel for layer in gpu_convolutions.LAYERS if layer.kind == "depthwise"} == {3, 5}
+    large = max(gpu_convolutions.LAYERS, key=lambda layer: layer.size[0] * layer.channels[1])
+    assert 1 <= gpu_convolutions.copies(large, 16, "float32") < gpu_convolutions.COPIES
+
+
+def test_a_layer_is_measured_and_what_fails_is_written_down() -> None:
+    layer, job = next(gpu_convolutions.jobs())
+    small = replace(layer, size=(8, 8), channels=(4, 4))
+    gpu_convolutions.measure(small, job, on_gpu=False)
+    assert set(job.seconds) == {"ort", "tail", "fused"} and not job.errors
+    assert job.choice in ("tail", "fused") and job.ratio is not None
+    _, broken = next(gpu_convolutions.jobs())
+    gpu_convolutions.measure(replace(small, tail="NoSuchOperator"), broken, on_gpu=False)
+    assert set(broken.errors) == {"ort", "tail", "fused"} and not broken.seconds and broken.ratio is None
+
+
+def test_the_kernels_of_all_layers_are_compiled_at_once(
+    compiler: MadeUpCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    todo = [(layer, job) for layer, job in gpu_convolutions.jobs() if layer.kind == "depthwise"][:3]
+    monkeypatch.setattr(gpu_convolutions, "measure", lambda layer, job, tune: pytest.fail("it is late"))
+    gpu_convolutions.measure_all(todo, -math.inf, lambda message: None)
+    assert len({source for source, _ in compiler.calls if "convolve_depthwise" in source}) == 3
+
+
+def test_convolutions_of_the_parity_are_those_of_the_emulation() -> None:
+    cases = list(gpu_conv_parity.conv_cases(range(2)))
+    assert {case.name.split(" ")[0] for case in cases} >= {"any", "gemm", "depthwise", "direct"}
+    assert list(gpu_conv_parity.check_convolutions(cases, on_gpu=False)) == []
+    for case in cases[:4]:
+        expected = case.expected()
+        assert {result.shape for result in expected} == {case.fused.conv.output_shape(case.fused.x_shape)}
+
+
+def test_convolutions_run_with_their_code_and_one_that_fails_is_found(
+    compiler: MadeUpCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = list(gpu_conv_parity.conv_cases(range(3), ("gemm",)))
+
+    def run(session: onnx.ModelProto, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        names = [node.name for node in session.graph.node]
+        for node in session.graph.node:
+            assert {"cuda_recipe", "cuda_ptx", "program"} <= {attribute.name for attribute in node.attribute}
+        if "gemm 1" in names:
+            raise RuntimeError("launch failed")
+        results = [result for case in cases if case.name in names for result in case.expected()]
+        return [result + 1 for result in results] if names == ["gemm 2"] else results
+
+    monkeypatch.setattr(gpu_conv_parity, "new_session", lambda model, library: onnx.load_model_from_string(model))
+    monkeypatch.setattr(gpu_conv_parity, "run", run)
+    verdicts = {verdict.name: verdict for verdict in gpu_conv_parity.check_convolutions(cases, on_gpu=True)}
+    assert [verdict.ok for verdict in verdicts.values()] == [True, False, False]
+    assert "launch failed" in verdicts["gemm 1"].detail and "other bits" in verdicts["gemm 2"].detail
+
+
+def test_a_model_in_half_precision_runs(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[1, 2, 4, 4] x) => (float[1, 2, 8, 8] y)'
+        " <float[2, 2, 1, 1] w = {1, 2, 3, 1e6}, float[4] s = {1, 1, 2, 2}, float[0] r = {}>"
+        " { c = Conv (x, w) k = Constant <value = float {0.5}> () m = Mul (c, k) i = Cast <to = 7> (m)"
+        " f = Cast <to = 1> (i) a = Add (m, f) y = Resize (a, r, s) }"
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    half = onnx.load(gpu_half.half_model(tmp_path / "m.onnx", tmp_path / "half.onnx"))
+    onnx.checker.check_model(half, full_check=True)
+    feeds = gpu_half.half_values({"x": np.ones((1, 2, 4, 4), np.float32)})
+    session = ort.InferenceSession(half.SerializeToString(), providers=["CPUExecutionProvider"])
+    (result,) = session.run(None, feeds)
+    assert result.dtype == np.float16 and np.isfinite(result[0, 0]).all() and result[0, 0, 0, 0] == 2.5
 
 
 def test_there_are_ten_chains_and_every_size() -> None:
@@ -188,9 +285,20 @@ def _results() -> gpu_report.Results:
     results.kernels[0].errors["cupy"] = "No module named 'cupy'"
     seconds = {"ort": 2e-3, "onnxfuse": 1e-3, "ort, graph": 1.5e-3, "onnxfuse, graph": 1e-3}
     results.models = [
-        gpu_models.ModelTimes("ch_det", 1, {}, dict(seconds), {"ort": 90, "onnxfuse": 30}, {"ort": 60, "onnxfuse": 15}),
-        gpu_models.ModelTimes("other", 16, {}, {"ort": 1e-3, "onnxfuse": 2e-3}, errors={"ort, graph": "not captured"}),
+        gpu_models.ModelTimes(
+            "ch_det", 1, {}, "float32", dict(seconds), {"ort": 90, "onnxfuse": 30}, {"ort": 60, "onnxfuse": 15}
+        ),
+        gpu_models.ModelTimes(
+            "other", 16, {}, seconds={"ort": 1e-3, "onnxfuse": 2e-3}, errors={"ort, graph": "not captured"}
+        ),
+        gpu_models.ModelTimes("yolo", 1, {}, "float16", {"ort": 1.8e-3, "onnxfuse": 2e-3}),
     ]
+    ours = {gpu_convolutions.DEPTHWISE: 1e-5, gpu_convolutions.POINTWISE: 2e-5, gpu_convolutions.DENSE: 3e-5}
+    for layer, job in gpu_convolutions.jobs():
+        job.seconds = {"ort": 2.4e-5, "tail": 2.2e-5, "fused": ours[layer.kind]}
+        results.convolutions.append(job)
+    results.convolutions[-1].seconds["ort"] = 2.1e-5
+    results.convolutions[0].errors["ort, prefer_nhwc=1"] = "no such kernel"
     results.parity = [gpu_parity.Verdict("program", "add f32", True), gpu_parity.Verdict("model", "other", False, "x")]
     results.sanitizer = "exit status 0: ERROR SUMMARY: 0 errors"
     return results
@@ -205,14 +313,23 @@ def test_targets_are_held_against_the_worst() -> None:
         (pytest.approx(6), True),
         (pytest.approx(1.5), True),
         (pytest.approx(0.5), False),
+        (pytest.approx(2.4), True),
+        (pytest.approx(1.2), True),
+        (pytest.approx(1.0818, abs=1e-4), True),
+        (pytest.approx(2.1 / 2.2), False),
+        (pytest.approx((2 * 0.9) ** 0.5), True),
+        (pytest.approx(0.9), False),
         (pytest.approx(0.25), True),
         (1.0, False),
     ]
     assert found["any zoo model against ORT CUDA"].where == "other, batch 16"
+    assert found["convolutional models, batch 1"].where == "yolo, float16"
+    assert found["3x3 dense convolutions with tail"].where.endswith("512 at 7x7, Relu, float16, batch 16")
 
 
 def test_nothing_measured_is_said_to_be_nothing_measured() -> None:
     results = gpu_report.Results(kernels=list(gpu_kernels.jobs()))
+    results.convolutions = [job for _, job in gpu_convolutions.jobs()]
     assert all(target.measured is None and target.met is None for target in gpu_report.targets(results))
     assert gpu_report.markdown(results).count("not measured") == len(gpu_report.targets(results))
 
@@ -223,6 +340,7 @@ def test_the_report_is_json_markdown_and_plots(tmp_path: Path) -> None:
     assert len(data["kernels"]) == 80 and data["targets"][0]["met"] is True
     text = (tmp_path / "new" / "results.md").read_text()
     assert "**missed**" in text and "No module named 'cupy'" in text and "90 → 30" in text
+    assert "no such kernel" in text and "| PP-OCR det | depthwise 5x5, 256 at 40x40, HardSwish |" in text
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len({line.count("|") - line.count("\\|") for line in lines if "made-up" not in line}) <= 5
     for name in ("bandwidth.svg", "models.svg"):
@@ -234,7 +352,7 @@ def test_a_dry_run_measures_nothing_of_the_table(tmp_path: Path, monkeypatch: py
     onnx.save(gpu_chains.onnx_model(CHAINS[0], "float32"), tmp_path / "chain.onnx")
     models = [(tmp_path / "chain.onnx", {"x0": np.ones((1, 64, 256), np.float32)})]
     monkeypatch.setattr(gpu_suite, "find_models", lambda *_: models)
-    monkeypatch.setattr(gpu_suite, "SHARES", {"parity": 0.3, "kernels": 0.3, "models": 0.4})
+    monkeypatch.setattr(gpu_suite, "SHARES", {"parity": 0.3, "kernels": 0.2, "convolutions": 0.2, "models": 0.3})
     monkeypatch.setattr(gpu_kernels, "prepare", lambda chain, dtype: None)
     monkeypatch.setattr(gpu_models, "onnxfuse", _without_embedding())
     monkeypatch.setattr(gpu_parity, "onnxfuse", _without_embedding())
@@ -264,6 +382,7 @@ def test_a_part_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pytest
     ran: list[str] = []
     monkeypatch.setattr(gpu_suite, "find_models", lambda *_: [])
     run = {"parity": fail, "kernels": lambda *_: ran.append("kernels"), "models": lambda *_: ran.append("models")}
+    run["convolutions"] = run["kernels"]
     monkeypatch.setattr(gpu_suite, "_RUN", run)
     assert gpu_suite.main(["--dry-run", "--out", str(tmp_path), "--only", "parity,models"]) == 1
     assert ran == ["models"]

@@ -90,7 +90,23 @@ def test_indices_beyond_31_bits(tmp_path: Path) -> None:
     run_program(compile_cpp(tmp_path / "test", sources, ["-O1"]))
 
 
-def test_cuda_launches_and_hostile_attributes(tmp_path: Path) -> None:
+FUZZED = {
+    "fuzz_launch": ("cuda_access", "cuda_launch", "cuda_parameters", "cuda_recipe"),
+    "fuzz_conv": (
+        "conv",
+        "conv_host",
+        "conv_node",
+        "cuda_conv_launch",
+        "cuda_conv_layout",
+        "cuda_conv_parameters",
+        "cuda_conv_recipe",
+    ),
+}
+"""Drivers that fuzz what the CUDA operators read, and the sources of the library that they have of their own."""
+
+
+@pytest.mark.parametrize("driver", FUZZED)
+def test_cuda_launches_and_hostile_attributes(driver: str, tmp_path: Path) -> None:
     """Recipes and machine code that nobody should trust, and launches for any shapes, under the sanitizers."""
     sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     empty = tmp_path / "empty.cc"
@@ -98,16 +114,17 @@ def test_cuda_launches_and_hostile_attributes(tmp_path: Path) -> None:
     command = [*(COMPILER or "").split(), *sanitizers, str(empty), "-o", str(tmp_path / "empty")]
     if subprocess.run(command, capture_output=True, check=False).returncode != 0:
         pytest.skip("the compiler has no sanitizers")
-    cuda = [f"cuda_{name}" for name in ("access", "context", "driver", "image", "launch", "parameters", "recipe")]
-    names = [*cuda, "program", "program_shapes", "shape"]
-    sources = [NATIVE / "tests/fuzz_launch.cc", *(NATIVE / "src" / f"{name}.cc" for name in names)]
-    run_program(compile_cpp(tmp_path / "test", sources, [*sanitizers, "-O0"]), "4000", "1")
+    cuda = [f"cuda_{name}" for name in ("context", "driver", "image", "kernels", "module", "recipe_text")]
+    names = [*FUZZED[driver], *cuda, "program", "program_shapes", "shape"]
+    sources = [NATIVE / f"tests/{driver}.cc", *(NATIVE / "src" / f"{name}.cc" for name in names)]
+    run_program(compile_cpp(tmp_path / "test", sources, [*sanitizers, "-O0", "-ldl"]), "4000", "1")
 
 
 def test_every_slot_of_the_ort_abi(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Each function of ort_abi.h does in the running ONNX Runtime what the library takes it for."""
     probe = compile_cpp(tmp_path / "libprobe.so", [NATIVE / "tests/abi_probe.cc"], ["-O1", "-fPIC", "-shared"])
-    node = helper.make_node("Probe", ["a", "b"], ["c"], name="the_probe", domain="onnxfuse_probe", program="the text")
+    attributes = {"program": "the text", "count": 7, "sizes": [3, 1, 2]}
+    node = helper.make_node("Probe", ["a", "b"], ["c"], name="the_probe", domain="onnxfuse_probe", **attributes)
     inputs = [helper.make_tensor_value_info(*v) for v in (("a", TensorProto.FLOAT, ["n", 3]), ("b", 1, [3]))]
     graph = helper.make_graph([node], "g", inputs, [onnx.ValueInfoProto(name="c")])
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("onnxfuse_probe", 1)]
@@ -115,6 +132,7 @@ def test_every_slot_of_the_ort_abi(tmp_path: Path, capfd: pytest.CaptureFixture[
     options = ort.SessionOptions()
     options.intra_op_num_threads = 2
     options.log_severity_level = 4
+    options.add_session_config_entry("probe.entry", "set")
     options.register_custom_ops_library(str(probe))
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     assert "the probe's log line" in capfd.readouterr().err

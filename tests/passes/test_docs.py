@@ -52,5 +52,5 @@ def test_the_pass_is_ordered_and_reports(example):
 
 def test_the_pass_table_names_the_built_in_passes():
     text = DOCS.read_text(encoding="utf-8")
-    for name in ("fold-constants", "slow-operators", "conv-layout", "fold-affine", "fuse-elementwise"):
+    for name in ("fold-constants", "slow-operators", "conv-layout", "fold-affine", "fuse-conv", "fuse-elementwise"):
         assert f"| `{name}` |" in text

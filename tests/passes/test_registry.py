@@ -16,7 +16,7 @@ from onnxfuse.passes import REGISTRY, Pass, PassContext, RewriteRule, default_re
 
 from .models import apply, model, node, ops
 
-BUILTIN = ["fold-constants", "slow-operators", "conv-layout", "fold-affine", "fuse-elementwise"]
+BUILTIN = ["fold-constants", "slow-operators", "conv-layout", "fold-affine", "fuse-conv", "fuse-elementwise"]
 
 
 def nothing(model, context):
@@ -72,7 +72,7 @@ def test_added_passes_run_before_the_fusion():
     made = registry()
     made.add(nothing, name="mine")
     names = made.names()
-    assert names.index("fold-affine") < names.index("mine") < names.index("fuse-elementwise")
+    assert names.index("fold-affine") < names.index("mine") < names.index("fuse-conv")
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@
 #define __shared__ static
 #define ONNXFUSE_CHECK(base, first, count, alignment, is_store) \
   emulation::check(base, first, count, alignment, is_store)
+#define ONNXFUSE_CHECK_SHARED(first, count, size, alignment) emulation::check_shared(first, count, size, alignment)
 
 namespace emulation {
 
@@ -87,6 +88,13 @@ template <class T> void check(const T* base, uint64_t first, uint64_t count, uin
   throw Violation{std::string("a pointer that is no operand is ") + (is_store ? "written" : "read")};
 }
 
+// An access to an array of `size` elements in shared memory; the alignment is in elements too.
+inline void check_shared(int64_t first, int64_t count, int64_t size, int64_t alignment) {
+  if (first >= 0 && first + count <= size && first % alignment == 0) return;
+  throw Violation{"shared memory: " + std::to_string(count) + " elements from " + std::to_string(first) + " of " +
+                  std::to_string(size) + ", aligned to " + std::to_string(alignment)};
+}
+
 inline void check_all_is_written() {
   for (const Memory& memory : memories) {
     const auto gap = std::find(memory.written.begin(), memory.written.end(), false);
@@ -116,6 +124,8 @@ inline double __longlong_as_double(long long x) { return onnxfuse_emulation_bits
 inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>((uint64_t{a} * b) >> 32); }
 
 #include "fibers.h"
+#include "tensor_cores.h"
+#include "async_copy.h"
 
 namespace emulation {
 
@@ -165,6 +175,7 @@ extern "C" __attribute__((visibility("default"))) const char* onnxfuse_emulate(
     uint64_t operand_count) {
   using namespace emulation;
   memories.clear();
+  copy_groups.clear();
   for (uint64_t i = 0; i < operand_count; ++i) {
     memories.push_back({operands[i], std::vector<bool>(operands[i].is_output != 0 ? operands[i].bytes : 0)});
   }

@@ -1,0 +1,267 @@
+// The engines of a matrix product on tensor cores, which sum as floats: HalfEngine for f16 and bf16, Tf32Engine for f32
+// where the user allows that it is rounded to 11 significant bits.
+//
+// A warp computes WM x WN results by mma.sync.  ldmatrix brings fragments of 16 rows: the weights as they lie, rows of k;
+// 16-bit inputs transposed, since theirs are rows of positions.  Rows are so much longer than the tile that the eight
+// pieces of 16 bytes which ldmatrix reads at a time, or the 32 words of a warp, lie in different banks.
+//
+// Compute capability 7.5 has neither bf16 nor TF32 and runs SimtEngine instead; of f16 it has half the depth.
+
+#ifndef ONNXFUSE_CONV_TENSOR_CUH_
+#define ONNXFUSE_CONV_TENSOR_CUH_
+
+namespace onnxfuse {
+
+// Four 8 x 8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8.  Each lane gets elements
+// 2 · (lane % 4) and the next of row lane / 4 of every matrix, or of its transpose.
+template <bool Transposed> ONNXFUSE_DEVICE void load_matrices(const u16* row, u32 (&words)[4]) {
+#ifdef ONNXFUSE_EMULATED
+  onnxfuse_emulation_ldmatrix(row, words, Transposed);
+#elif defined(__CUDA_ARCH__)
+  const u32 address = static_cast<u32>(__cvta_generic_to_shared(row));
+  if constexpr (Transposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(address)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(address)
+                 : "memory");
+  }
+#endif
+}
+
+// c += a · b for fragments of 16 x 16, 16 x 8 and 16 x 8 elements.
+template <class T>
+ONNXFUSE_DEVICE void multiply_fragments(const u32 (&a)[4], u32 b0, u32 b1, f32 (&c)[4]) {
+#ifdef ONNXFUSE_EMULATED
+  const u32 b[2] = {b0, b1};
+  onnxfuse_emulation_mma(a, b, c, [](u16 bits) { return widen(T{bits}); });
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if constexpr (is_same<T, f16>) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+#elif defined(__CUDA_ARCH__)
+  static_assert(is_same<T, f16>, "compute capability 7.5 has no bf16");
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b0));
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[2]), "r"(a[3]), "r"(b1));
+#endif
+}
+
+// c += a · b for fragments of 16 x 8, 8 x 8 and 16 x 8 floats that to_tf32 has rounded.
+ONNXFUSE_DEVICE void multiply_tf32(const u32 (&a)[4], const u32 (&b)[2], f32 (&c)[4]) {
+#ifdef ONNXFUSE_EMULATED
+  onnxfuse_emulation_mma_tf32(a, b, c);
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
+
+ONNXFUSE_DEVICE u32 to_tf32(f32 x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  u32 result;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(result) : "f"(x));
+  return result;
+#else
+  return x == x ? (__float_as_uint(x) + 0x1000u) & 0xffffe000u : 0x7fffffffu;
+#endif
+}
+
+// What a block's warps have computed, in the layout of mma.sync.  The results of a warp go through shared memory, 16 rows
+// at a time, so that the epilogue has V neighbours a thread.
+template <int BM, int BN, int WM, int WN, int V> struct WarpTiles {
+  static constexpr int warps_n = BN / WN;
+  static constexpr int warps = BM / WM * warps_n;
+  static constexpr int threads = 32 * warps;
+  static constexpr int pitch_out = WN + 4;
+  static_assert(WM % 16 == 0 && WN % 16 == 0, "fragments are whole");
+  using Results = SharedArray<f32, 16 * pitch_out>;
+
+  f32 sums[WM / 16][WN / 8][4] = {};
+
+  static ONNXFUSE_DEVICE int warp_row() { return static_cast<int>(threadIdx.x) / 32 / warps_n * WM; }
+  static ONNXFUSE_DEVICE int warp_column() { return static_cast<int>(threadIdx.x) / 32 % warps_n * WN; }
+
+  template <class Shared, class Put> ONNXFUSE_DEVICE void finish(Shared& shared, const Put& put) const {
+    const int lane = threadIdx.x % 32;
+    auto& results = shared.results[threadIdx.x / 32];
+#pragma unroll
+    for (int i = 0; i < WM / 16; ++i) {
+      __syncwarp();  // the rows before have been read
+#pragma unroll
+      for (int j = 0; j < WN / 8; ++j) {
+        const int at = lane / 4 * pitch_out + j * 8 + lane % 4 * 2;
+        const f32 upper[2] = {sums[i][j][0], sums[i][j][1]}, lower[2] = {sums[i][j][2], sums[i][j][3]};
+        results.template put_pack<2>(at, narrow_pack<f32>(upper));
+        results.template put_pack<2>(at + 8 * pitch_out, narrow_pack<f32>(lower));
+      }
+      __syncwarp();
+#pragma unroll 2
+      for (int group = lane; group < 16 * WN / V; group += 32) {
+        const int row = group / (WN / V), column = group % (WN / V) * V;
+        const Pack<f32, V> pack = results.template get_pack<V>(row * pitch_out + column);
+        f32 values[V];
+#pragma unroll
+        for (int e = 0; e < V; ++e) values[e] = pack.get(e);
+        put(warp_row() + i * 16 + row, warp_column() + column, values);
+      }
+    }
+  }
+};
+
+template <class T, int BM, int BN, int BK, int WM, int WN, int V>
+struct HalfEngine : WarpTiles<BM, BN, WM, WN, V> {
+  using Tiles = WarpTiles<BM, BN, WM, WN, V>;
+  static constexpr bool takes_copies = true;  // elements lie in shared memory as they do in X and W
+  static constexpr int depth = BK;
+  static constexpr int pitch_k = BK + 8, pitch_n = BN + 8;
+  static_assert(BK % 16 == 0, "fragments are whole");
+
+  struct Stage {
+    SharedArray<u16, BM * pitch_k> weights;
+    SharedArray<u16, BK * pitch_n> inputs;
+  };
+  template <int Stages> union Shared {
+    Stage stages[Stages];
+    typename Tiles::Results results[Tiles::warps];
+  };
+
+  template <int A> static ONNXFUSE_DEVICE void put_weights(Stage& stage, int m, int k, const Pack<T, A>& pack) {
+    stage.weights.template put_pack<A>(m * pitch_k + k, bits_of(pack));
+  }
+  template <int B> static ONNXFUSE_DEVICE void put_inputs(Stage& stage, int k, int column, const Pack<T, B>& pack) {
+    stage.inputs.template put_pack<B>(k * pitch_n + column, bits_of(pack));
+  }
+  template <int A> static ONNXFUSE_DEVICE u16* weights_at(Stage& stage, int m, int k) {
+    return stage.weights.template at<A>(m * pitch_k + k);
+  }
+  template <int B> static ONNXFUSE_DEVICE u16* inputs_at(Stage& stage, int k, int column) {
+    return stage.inputs.template at<B>(k * pitch_n + column);
+  }
+  template <int N> static ONNXFUSE_DEVICE Pack<u16, N> bits_of(const Pack<T, N>& pack) {
+    Pack<u16, N> bits;
+#pragma unroll
+    for (int p = 0; p < Pack<T, N>::pieces; ++p) {
+#pragma unroll
+      for (int i = 0; i < Pack<T, N>::words; ++i) bits.at[p].words[i] = pack.at[p].words[i];
+    }
+    return bits;
+  }
+
+  ONNXFUSE_DEVICE void multiply(const Stage& stage) {
+    const int lane = threadIdx.x % 32;
+    const int row = lane % 16, half = lane / 16 * 8;
+#pragma unroll
+    for (int k = 0; k < BK; k += 16) {
+      u32 a[WM / 16][4], b[WN / 16][4];
+#pragma unroll
+      for (int i = 0; i < WM / 16; ++i) {
+        const int from = (Tiles::warp_row() + i * 16 + row) * pitch_k + k + half;
+        load_matrices<false>(stage.weights.template at<8>(from), a[i]);
+      }
+#pragma unroll
+      for (int j = 0; j < WN / 16; ++j) {
+        const int from = (k + row) * pitch_n + Tiles::warp_column() + j * 16 + half;
+        load_matrices<true>(stage.inputs.template at<8>(from), b[j]);
+      }
+#pragma unroll
+      for (int i = 0; i < WM / 16; ++i) {
+#pragma unroll
+        for (int j = 0; j < WN / 8; ++j) {
+          multiply_fragments<T>(a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1], this->sums[i][j]);
+        }
+      }
+    }
+  }
+};
+
+template <int BM, int BN, int BK, int WM, int WN, int V> struct Tf32Engine : WarpTiles<BM, BN, WM, WN, V> {
+  using Tiles = WarpTiles<BM, BN, WM, WN, V>;
+  static constexpr bool takes_copies = false;
+  static constexpr int depth = BK;
+  static constexpr int pitch_k = BK + 4, pitch_n = BN + 8;
+  static_assert(BK % 8 == 0, "fragments are whole");
+
+  struct Stage {
+    SharedArray<u32, BM * pitch_k> weights;
+    SharedArray<u32, BK * pitch_n> inputs;
+  };
+  template <int Stages> union Shared {
+    Stage stages[Stages];
+    typename Tiles::Results results[Tiles::warps];
+  };
+
+  template <int A> static ONNXFUSE_DEVICE void put_weights(Stage& stage, int m, int k, const Pack<f32, A>& pack) {
+    stage.weights.template put_pack<A>(m * pitch_k + k, rounded(pack));
+  }
+  template <int B> static ONNXFUSE_DEVICE void put_inputs(Stage& stage, int k, int column, const Pack<f32, B>& pack) {
+    stage.inputs.template put_pack<B>(k * pitch_n + column, rounded(pack));
+  }
+  template <int N> static ONNXFUSE_DEVICE Pack<u32, N> rounded(const Pack<f32, N>& pack) {
+    u32 words[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) words[i] = to_tf32(pack.get(i));
+    return narrow_pack<u32>(words);
+  }
+
+  ONNXFUSE_DEVICE void multiply(const Stage& stage) {
+    const int lane = threadIdx.x % 32;
+    const int row = lane % 16, half = lane / 16 * 4;
+#pragma unroll
+    for (int k = 0; k < BK; k += 8) {
+      u32 a[WM / 16][4], b[WN / 8][2];
+#pragma unroll
+      for (int i = 0; i < WM / 16; ++i) {
+        const u32* from = stage.weights.template at<4>((Tiles::warp_row() + i * 16 + row) * pitch_k + k + half);
+        load_matrices<false>(reinterpret_cast<const u16*>(from), a[i]);  // a float is two elements of 16 bits
+      }
+#pragma unroll
+      for (int j = 0; j < WN / 8; ++j) {
+        const int at = (k + lane % 4) * pitch_n + Tiles::warp_column() + j * 8 + lane / 4;
+        b[j][0] = stage.inputs.get(at);
+        b[j][1] = stage.inputs.get(at + 4 * pitch_n);
+      }
+#pragma unroll
+      for (int i = 0; i < WM / 16; ++i) {
+#pragma unroll
+        for (int j = 0; j < WN / 8; ++j) multiply_tf32(a[i], b[j], this->sums[i][j]);
+      }
+    }
+  }
+};
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+template <class T, int BM, int BN, int BK, int WM, int WN, int V> struct TensorEngineOf {
+  using type = SimtEngine<T, BM, BN, 8, WM * WN / 256, 8, V>;  // as many threads
+};
+template <int BM, int BN, int BK, int WM, int WN, int V> struct TensorEngineOf<f16, BM, BN, BK, WM, WN, V> {
+  using type = HalfEngine<f16, BM, BN, BK, WM, WN, V>;
+};
+#else
+template <class T, int BM, int BN, int BK, int WM, int WN, int V> struct TensorEngineOf {
+  using type = HalfEngine<T, BM, BN, BK, WM, WN, V>;
+};
+template <int BM, int BN, int BK, int WM, int WN, int V> struct TensorEngineOf<f32, BM, BN, BK, WM, WN, V> {
+  using type = Tf32Engine<BM, BN, BK, WM, WN, V>;
+};
+#endif
+template <class T, int BM, int BN, int BK, int WM, int WN, int V>
+using TensorEngine = typename TensorEngineOf<T, BM, BN, BK, WM, WN, V>::type;
+
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_CONV_TENSOR_CUH_

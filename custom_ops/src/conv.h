@@ -1,0 +1,85 @@
+// Convolutions as ONNX defines Conv and ConvTranspose: the attributes, and what follows from them for given shapes.
+#ifndef ONNXFUSE_CONV_H_
+#define ONNXFUSE_CONV_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "shape.h"
+
+namespace onnxfuse {
+
+constexpr size_t kMaxSpatialRank = 3;
+
+// The most that an element of kernel_shape, strides, dilations, pads and output_padding may be.
+constexpr int64_t kMaxConvAttribute = INT16_MAX;
+
+// The most elements of the weights.
+constexpr int64_t kMaxConvWeights = (int64_t{1} << 31) - (int64_t{1} << 24) - 1;
+
+enum class AutoPad : uint8_t { NotSet, SameUpper, SameLower, Valid };
+
+struct ConvAttributes {
+  bool transposed = false;  // ConvTranspose
+  AutoPad auto_pad = AutoPad::NotSet;
+  int64_t group = 1;
+  int64_t in_channels = 0;  // of all groups
+  int64_t out_channels = 0;
+  Shape weights;                // [M, C / group, kernel…], or [C, M / group, kernel…] if transposed
+  std::vector<int64_t> kernel;  // one element for each spatial dimension, as strides and dilations
+  std::vector<int64_t> strides;
+  std::vector<int64_t> dilations;
+  std::vector<int64_t> pads;            // begin of every spatial dimension, then their ends; 0 unless NotSet
+  std::vector<int64_t> output_padding;  // 0 for Conv
+
+  size_t spatial_rank() const { return kernel.size(); }
+};
+
+// Where a node's attributes are read from.  Each function gives false if the node has no attribute of that name and
+// type.
+struct AttributeSource {
+  std::function<bool(const char* name, std::string* text)> text;
+  std::function<bool(const char* name, int64_t* number)> number;
+  std::function<bool(const char* name, std::vector<int64_t>* numbers)> numbers;
+};
+
+// Reads and validates the attributes of a fused convolution; nothing in them is trusted.  On failure returns false and
+// sets `error`.
+bool read_conv_attributes(const AttributeSource& source, ConvAttributes* attributes, std::string* error);
+
+// The output's size in spatial dimension `d` for an input of `size` >= 0 there, and the padding at its begin.  False if
+// it has no element, which ONNX Runtime refuses too, or is too large.
+bool conv_output_size(const ConvAttributes& attributes, size_t d, int64_t size, int64_t* output, int64_t* pad_begin);
+
+// Whether the output has the input's size in spatial dimension `d`, whatever that is.
+bool conv_keeps_size(const ConvAttributes& attributes, size_t d);
+
+// A convolution of three spatial dimensions; one of fewer has leading ones of size 1.
+struct ConvGeometry {
+  using Sizes = std::array<int64_t, kMaxSpatialRank>;
+
+  bool transposed = false;
+  int64_t batch = 0;
+  int64_t group = 1;
+  int64_t in_channels = 0;
+  int64_t out_channels = 0;
+  Sizes in{1, 1, 1};
+  Sizes out{1, 1, 1};
+  Sizes kernel{1, 1, 1};
+  Sizes strides{1, 1, 1};
+  Sizes dilations{1, 1, 1};
+  Sizes pads{0, 0, 0};  // at the begin
+  Shape output;         // of the tensor: [batch, out_channels, out…], in its own rank
+};
+
+// False if the shapes of input and weights do not fit the attributes; then `error` says why.
+bool resolve_conv(const ConvAttributes& attributes, const Shape& input, const Shape& weights, ConvGeometry* geometry,
+                  std::string* error);
+
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_CONV_H_

@@ -1,0 +1,85 @@
+#include "cuda_fused_conv_node.h"
+
+#include <utility>
+#include <vector>
+
+#include "cuda_context.h"
+#include "cuda_conv_parameters.h"
+#include "cuda_workspace.h"
+#include "ort_call.h"
+
+namespace onnxfuse {
+
+using cuda::CUdeviceptr;
+using cuda::CUstream;
+
+CudaFusedConvNode::CudaFusedConvNode(const OrtApi* api, const OrtKernelInfo* info) : FusedConvNode(api, info) {
+  cuda::translated([&] { read_kernels(info); });
+}
+
+void CudaFusedConvNode::read_kernels(const OrtKernelInfo* info) {
+  std::string text;
+  if (!read_attribute(api(), info, "cuda_recipe", &text)) return;
+  std::string error;
+  const cuda::ConvOperandCounts counts{node().prologue_operands(), node().epilogue_operands(),
+                                       node().epilogue.outputs.size()};
+  if (!cuda::parse_conv_recipe(text, counts, &recipe_, &error)) {
+    throw Error("the cuda_recipe attribute is not valid: " + error);
+  }
+  const std::string refusal = device_.load(api(), info, cuda::signatures(recipe_, counts));
+  if (!refusal.empty()) warn_once(cuda::on_the_cpu(refusal));
+}
+
+void CudaFusedConvNode::compute(OrtKernelContext* context) {
+  cuda::translated([&] { launch_or_compute(context); });
+}
+
+void CudaFusedConvNode::launch_or_compute(OrtKernelContext* context) {
+  const NodeInputs inputs = read_inputs(context);
+  const Kernels kernels = kernels_for(inputs);
+  const CUstream stream = cuda::stream_of(api(), context);
+  const auto on_host = [&](const std::string& reason) { compute_copies(context, kernels, inputs, stream, reason); };
+  if (device_.kernels() == nullptr) return on_host("it carries no CUDA kernels");
+  if (!kernels.as_written) return on_host("ONNX Runtime has widened its float16 tensors");
+
+  const auto plan = find_plan(inputs.key);
+  std::vector<CUdeviceptr> addresses;
+  addresses.reserve(inputs.data.size() + output_count());
+  for (const void* data : inputs.data) addresses.push_back(cuda::address(data));
+  for (size_t o = 0; o < output_count(); ++o) addresses.push_back(cuda::address(output(context, o, plan->output)));
+  if (plan->count == 0) return;
+  const cuda::Driver& driver = device_.driver();
+  const cuda::ContextKernels& loaded = device_.kernels()->in(cuda::context_of(driver, stream, addresses.back()));
+  if (loaded.functions.empty()) return on_host(loaded.refusal);
+  const cuda::ConvLaunch launch(recipe_, *plan, loaded, std::move(addresses));
+  const cuda::Workspace workspace(api(), context, launch.workspace_bytes());
+  launch(driver, workspace.address(), stream);
+}
+
+std::shared_ptr<const cuda::ConvPlan> CudaFusedConvNode::find_plan(const PlanKey& key) {
+  if (auto plan = plans_.find(key)) return plan;
+  std::string error;
+  auto plan = cuda::make_conv_plan(node(), recipe_, key, &error);
+  if (plan == nullptr) throw Error(error);
+  plans_.add(plan);
+  return plan;
+}
+
+void CudaFusedConvNode::compute_copies(OrtKernelContext* context, const Kernels& kernels, const NodeInputs& inputs,
+                                       CUstream stream, const std::string& reason) {
+  warn_once(cuda::on_the_cpu(reason));
+  const Program& epilogue = kernels.epilogue->program();
+  cuda::HostCopies copies(device_, stream);
+  std::vector<const void*> data;
+  for (size_t i = 0; i < inputs.data.size(); ++i) {
+    const size_t bytes = cuda::bytes_of(inputs.key.shapes[i], kernels.types[i]);
+    data.push_back(copies.of_input(cuda::address(inputs.data[i]), bytes));
+  }
+  compute_on_host(context, kernels, inputs.key, data, [&](size_t o, const Shape& shape) -> void* {
+    const size_t bytes = cuda::bytes_of(shape, epilogue.values[epilogue.outputs[o]].type);
+    return copies.for_output(cuda::address(output(context, o, shape)), bytes);
+  });
+  copies.finish();
+}
+
+}  // namespace onnxfuse

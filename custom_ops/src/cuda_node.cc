@@ -1,0 +1,74 @@
+#include "cuda_node.h"
+
+#include <utility>
+
+#include "cuda_context.h"
+
+namespace onnxfuse::cuda {
+
+std::string on_the_cpu(const std::string& reason) {
+  return "runs on the CPU, with its tensors copied there and back: " + reason;
+}
+
+CUdeviceptr address(const void* memory) { return reinterpret_cast<CUdeviceptr>(memory); }
+
+size_t bytes_of(const Shape& shape, DType type) {
+  int64_t count = 0;
+  if (!element_count(shape, &count)) throw Error("shape " + to_string(shape) + " has too many elements");
+  return static_cast<size_t>(count) * storage_size(type);
+}
+
+CUstream stream_of(const OrtApi* api, const OrtKernelContext* context) {
+  void* stream = nullptr;
+  onnxfuse::check(api->KernelContext_GetGPUComputeStream(context, &stream));
+  return static_cast<CUstream>(stream);
+}
+
+NodeDevice::NodeDevice() {
+  std::string error;
+  driver_ = open_driver(&error);
+  if (driver_ == nullptr) throw Error(error, ORT_FAIL);
+}
+
+std::string NodeDevice::load(const OrtApi* api, const OrtKernelInfo* info, std::vector<KernelSignature> kernels) {
+  kernels_ = std::make_unique<NodeKernels>(
+      *driver_, std::move(kernels),
+      [&](const std::string& name, std::string* bytes) { return read_attribute(api, info, name.c_str(), bytes); });
+  CUcontext context = nullptr;
+  driver_->check(driver_->cuCtxGetCurrent(&context), "cuCtxGetCurrent");
+  if (context == nullptr) return "";
+  const ContextKernels& loaded = kernels_->in(context);
+  return loaded.functions.empty() ? loaded.refusal : "";
+}
+
+void NodeDevice::copy_to_host(void* host, CUdeviceptr device, size_t bytes, CUstream stream) const {
+  if (bytes == 0) return;
+  const ScopedContext current(*driver_, context_of(*driver_, stream, device));
+  driver_->check(driver_->cuMemcpyDtoHAsync(host, device, bytes, stream), "cuMemcpyDtoHAsync");
+  driver_->check(driver_->cuStreamSynchronize(stream), "cuStreamSynchronize");
+}
+
+void NodeDevice::copy_to_device(CUdeviceptr device, const void* host, size_t bytes, CUstream stream) const {
+  if (bytes == 0) return;
+  const ScopedContext current(*driver_, context_of(*driver_, stream, device));
+  driver_->check(driver_->cuMemcpyHtoDAsync(device, host, bytes, stream), "cuMemcpyHtoDAsync");
+  driver_->check(driver_->cuStreamSynchronize(stream), "cuStreamSynchronize");
+}
+
+const void* HostCopies::of_input(CUdeviceptr tensor, size_t bytes) {
+  memory_.push_back(std::make_unique<Scratch>(bytes));
+  device_.copy_to_host(memory_.back()->data(), tensor, bytes, stream_);
+  return memory_.back()->data();
+}
+
+void* HostCopies::for_output(CUdeviceptr tensor, size_t bytes) {
+  memory_.push_back(std::make_unique<Scratch>(bytes));
+  results_.push_back({tensor, bytes, memory_.back()->data()});
+  return memory_.back()->data();
+}
+
+void HostCopies::finish() const {
+  for (const Result& result : results_) device_.copy_to_device(result.tensor, result.host, result.bytes, stream_);
+}
+
+}  // namespace onnxfuse::cuda

@@ -1,0 +1,38 @@
+// What the texts of all recipes have in common: a first line, the hash of the source, and a line for each kernel.
+#ifndef ONNXFUSE_CUDA_RECIPE_TEXT_H_
+#define ONNXFUSE_CUDA_RECIPE_TEXT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace onnxfuse::cuda {
+
+constexpr size_t kMaxRecipeText = size_t{1} << 16;
+constexpr size_t kMaxRecipeKernels = 16;
+constexpr size_t kMaxKernelName = 128;
+constexpr uint32_t kMaxBlock = 1024;
+
+// Bytes that a launch of any kernel may pass.
+constexpr size_t kMaxParameterBytes = 4096;
+
+// A C identifier of at most so many characters.
+bool is_identifier(std::string_view word, size_t limit);
+
+bool consists_of(std::string_view word, const char* letters);
+
+// Threads of a block: a multiple of a warp up to 1024.
+bool parse_block(std::string_view word, uint32_t* block);
+
+// Reads a recipe that begins with the line `header`.  `add_kernel` gets each kernel's line, and `finish` is called after
+// the last; what they return is what is wrong, or null.  On failure returns false and sets `error` to one line that
+// names the line of the text.
+bool read_recipe(std::string_view text, const std::string& header, std::string* source,
+                 const std::function<const char*(std::string_view line)>& add_kernel,
+                 const std::function<const char*()>& finish, std::string* error);
+
+}  // namespace onnxfuse::cuda
+
+#endif  // ONNXFUSE_CUDA_RECIPE_TEXT_H_

@@ -1,0 +1,145 @@
+#include "fused_conv_node.h"
+
+#include <string>
+#include <utility>
+
+#include "conv_host.h"
+#include "ort_call.h"
+#include "symbolic_shape.h"
+
+namespace onnxfuse {
+namespace {
+
+ConvNode read_node(const AttributeSource& source, size_t inputs) {
+  ConvNode node;
+  std::string error;
+  if (!read_conv_node(source, inputs, &node, &error)) throw Error(error);
+  return node;
+}
+
+ConvNode read_node(const OrtApi* api, const OrtKernelInfo* info) {
+  const auto read = [=](const char* name, auto* value) { return read_attribute(api, info, name, value); };
+  size_t inputs = 0;
+  size_t outputs = 0;
+  check(api->KernelInfo_GetInputCount(info, &inputs));
+  check(api->KernelInfo_GetOutputCount(info, &outputs));
+  ConvNode node = read_node({read, read, read}, inputs);
+  if (outputs == node.epilogue.outputs.size()) return node;
+  throw Error("the node has " + std::to_string(outputs) + " outputs, but its program has " +
+              std::to_string(node.epilogue.outputs.size()));
+}
+
+size_t bytes_of(const Shape& shape, DType type) {
+  int64_t count = 0;
+  if (!element_count(shape, &count)) throw Error("shape " + to_string(shape) + " has too many elements");
+  return static_cast<size_t>(count) * storage_size(type);
+}
+
+// The result's shape as far as it is certain; the weights' is known from the node's attributes.  What does not fit is
+// refused when the node runs.
+SymbolicShape infer_result(const ConvAttributes& attributes, const SymbolicShape& input) {
+  SymbolicShape result;
+  result.known = true;
+  result.dims.resize(attributes.spatial_rank() + 2);
+  result.dims[1].size = attributes.out_channels;
+  if (!input.known || input.dims.size() != result.dims.size()) return result;
+  result.dims[0] = input.dims[0];
+  for (size_t d = 0; d < attributes.spatial_rank(); ++d) {
+    const Dim& from = input.dims[d + 2];
+    Dim& to = result.dims[d + 2];
+    int64_t pad_begin = 0;
+    if (conv_keeps_size(attributes, d)) {
+      to = from;
+    } else if (from.size >= 0 && !conv_output_size(attributes, d, from.size, &to.size, &pad_begin)) {
+      to = Dim{};
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+FusedConvNode::FusedConvNode(const OrtApi* api, const OrtKernelInfo* info)
+    : Node(kOperator, api, info), node_(read_node(api, info)), epilogue_(api, node_.epilogue) {
+  if (node_.has_prologue) prologue_ = std::make_unique<NodeProgram>(api, node_.prologue);
+}
+
+void FusedConvNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
+  const InferenceNode inferred(api, context);
+  const AttributeSource source{
+      [&](const char* name, std::string* text) { return inferred.text(name, text); },
+      [&](const char* name, int64_t* number) { return inferred.number(name, number); },
+      [&](const char* name, std::vector<int64_t>* numbers) { return inferred.numbers(name, numbers); },
+  };
+  const ConvNode node = read_node(source, inferred.input_count());
+  SymbolicShape input;
+  const bool widened = inferred.input(0, &input) == info(DType::f32).onnx && node.type == DType::f16;
+  const Program epilogue = widened ? widen_half(node.epilogue) : node.epilogue;
+  const SymbolicShape result = infer_result(node.attributes, input);
+  for (size_t o = 0; o < epilogue.outputs.size(); ++o) {
+    inferred.set_output(o, epilogue.values[epilogue.outputs[o]].type, result);
+  }
+}
+
+void FusedConvNode::compute(OrtKernelContext* context) {
+  warn_once("runs on the CPU provider in plain loops; without the onnxfuse library ONNX Runtime takes its own kernels");
+  const NodeInputs inputs = read_inputs(context);
+  compute_on_host(context, kernels_for(inputs), inputs.key, inputs.data,
+                  [&](size_t o, const Shape& shape) { return output(context, o, shape); });
+}
+
+FusedConvNode::Kernels FusedConvNode::kernels_for(const NodeInputs& inputs) {
+  const std::vector<int>& types = inputs.types;
+  const auto first = types.begin() + 2;
+  const auto second = first + static_cast<long>(node_.prologue_operands());
+  std::vector<int> of_prologue{types[0]};
+  std::vector<int> of_epilogue{types[0]};
+  of_prologue.insert(of_prologue.end(), first, second);
+  of_epilogue.insert(of_epilogue.end(), second, types.end());
+  Kernels kernels;
+  kernels.epilogue = epilogue_.kernel_for(of_epilogue);
+  kernels.prologue = prologue_ == nullptr ? nullptr : prologue_->kernel_for(of_prologue);
+  if (types[0] != types[1] || kernels.epilogue == nullptr || (prologue_ != nullptr && kernels.prologue == nullptr)) {
+    std::string text;
+    for (const int type : types) text += (text.empty() ? "" : ", ") + std::to_string(type);
+    throw Error("the inputs have the ONNX element types " + text + ", which are not those of the programs");
+  }
+  kernels.type = kernels.epilogue->program().values[0].type;
+  kernels.types = {kernels.type, kernels.type};
+  for (const ProgramKernel* kernel : {kernels.prologue, kernels.epilogue}) {
+    if (kernel == nullptr) continue;
+    const Program& program = kernel->program();
+    for (size_t i = 1; i < program.input_count; ++i) kernels.types.push_back(program.values[i].type);
+  }
+  kernels.as_written = kernels.type == node_.type && kernels.epilogue == &epilogue_.as_written() &&
+                       (prologue_ == nullptr || kernels.prologue == &prologue_->as_written());
+  return kernels;
+}
+
+void FusedConvNode::compute_on_host(OrtKernelContext* context, const Kernels& kernels, const PlanKey& key,
+                                    const std::vector<const void*>& data, const OutputMemory& output_memory) {
+  ConvShapes shapes;
+  std::string error;
+  if (!resolve_conv_node(node_, key.shapes, &shapes, &error)) throw Error(error);
+  const auto first = data.begin() + 2;
+  const auto second = first + static_cast<long>(node_.prologue_operands());
+  const void* x = data[0];
+  std::unique_ptr<Scratch> prepared;
+  if (kernels.prologue != nullptr) {
+    prepared = std::make_unique<Scratch>(bytes_of(key.shapes[0], kernels.type));
+    std::vector<const void*> operands{data[0]};
+    operands.insert(operands.end(), first, second);
+    kernels.prologue->compute(context, {prologue_inputs(node_, key.shapes)}, std::move(operands),
+                              [&](size_t, const Shape&) { return prepared->data(); });
+    x = prepared->data();
+  }
+  const Scratch result(bytes_of(shapes.geometry.output, kernels.type));
+  SessionThreads threads{api(), context};
+  convolve(shapes.geometry, kernels.type, x, data[1], result.data(), parallel_for, &threads);
+  std::vector<const void*> operands{result.data()};
+  operands.insert(operands.end(), second, data.end());
+  kernels.epilogue->compute(context, {epilogue_inputs(node_, key.shapes, shapes.geometry.output)}, std::move(operands),
+                            output_memory);
+}
+
+}  // namespace onnxfuse

@@ -1,0 +1,52 @@
+// A FusedConv node, whatever provider runs it.
+#ifndef ONNXFUSE_FUSED_CONV_NODE_H_
+#define ONNXFUSE_FUSED_CONV_NODE_H_
+
+#include <memory>
+#include <vector>
+
+#include "conv_node.h"
+#include "node.h"
+#include "node_program.h"
+#include "ort_abi.h"
+
+namespace onnxfuse {
+
+// The node on the CPU provider, in plain loops.  Functions throw Error or OrtFailure.
+class FusedConvNode : public Node {
+ public:
+  static constexpr char kOperator[] = "FusedConv";
+
+  FusedConvNode(const OrtApi* api, const OrtKernelInfo* info);
+
+  // Tells ORT the types and shapes of such a node's outputs.
+  static void infer(const OrtApi& api, OrtShapeInferContext* context);
+
+  void compute(OrtKernelContext* context);
+
+ protected:
+  const ConvNode& node() const { return node_; }
+
+  // The CPU's kernels for a run's tensors, whose types differ from the node's if ORT has widened float16.
+  struct Kernels {
+    DType type = DType::f32;            // of X, W and the result
+    std::vector<DType> types;           // of all inputs
+    ProgramKernel* prologue = nullptr;  // null if there is none
+    ProgramKernel* epilogue = nullptr;
+    bool as_written = true;
+  };
+  Kernels kernels_for(const NodeInputs& inputs);
+
+  // `data` are the inputs in memory of the host, as is that of the outputs.
+  void compute_on_host(OrtKernelContext* context, const Kernels& kernels, const PlanKey& key,
+                       const std::vector<const void*>& data, const OutputMemory& output_memory);
+
+ private:
+  const ConvNode node_;
+  std::unique_ptr<NodeProgram> prologue_;
+  NodeProgram epilogue_;
+};
+
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_FUSED_CONV_NODE_H_

@@ -1,0 +1,118 @@
+#include "node.h"
+
+#include <cstdio>
+#include <memory>
+
+#include "ort_call.h"
+
+namespace onnxfuse {
+
+std::string place(const char* op, const std::string& name) {
+  return "onnxfuse::" + std::string(op) + " node '" + name + "': ";
+}
+
+std::string node_name(const OrtApi* api, const OrtKernelInfo* info) {
+  return read_string([&](char* out, size_t* size) { return api->KernelInfo_GetNodeName(info, out, size); });
+}
+
+bool read_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* name, std::string* bytes) {
+  size_t size = 0;
+  if (OrtStatus* status = api->KernelInfoGetAttribute_string(info, name, nullptr, &size)) {
+    api->ReleaseStatus(status);
+    return false;
+  }
+  *bytes = read_string(
+      [&](char* out, size_t* capacity) { return api->KernelInfoGetAttribute_string(info, name, out, capacity); });
+  return true;
+}
+
+bool read_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* name, int64_t* number) {
+  if (OrtStatus* status = api->KernelInfoGetAttribute_int64(info, name, number)) {
+    api->ReleaseStatus(status);
+    return false;
+  }
+  return true;
+}
+
+bool read_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* name, std::vector<int64_t>* numbers) {
+  size_t count = 0;
+  if (OrtStatus* status = api->KernelInfoGetAttributeArray_int64(info, name, nullptr, &count)) {
+    api->ReleaseStatus(status);
+    return false;
+  }
+  numbers->resize(count);
+  if (count > 0) check(api->KernelInfoGetAttributeArray_int64(info, name, numbers->data(), &count));
+  return true;
+}
+
+Program read_program(const OrtApi* api, const OrtKernelInfo* info, const char* attribute) {
+  const std::string text = read_string(
+      [&](char* out, size_t* size) { return api->KernelInfoGetAttribute_string(info, attribute, out, size); });
+  Program program;
+  std::string error;
+  if (parse_program(text, &program, &error)) return program;
+  throw Error("the " + std::string(attribute) + " attribute is not valid: " + error);
+}
+
+Node::Node(const char* op, const OrtApi* api, const OrtKernelInfo* info)
+    : api_(api), place_(onnxfuse::place(op, node_name(api, info))) {
+  check(api->KernelInfo_GetInputCount(info, &input_count_));
+  check(api->KernelInfo_GetOutputCount(info, &output_count_));
+  if (OrtStatus* status = api->KernelInfo_GetLogger(info, &logger_)) api->ReleaseStatus(status);
+}
+
+NodeInputs Node::read_inputs(const OrtKernelContext* context) const {
+  NodeInputs inputs;
+  inputs.key.shapes.resize(input_count_);
+  inputs.types.resize(input_count_);
+  inputs.data.resize(input_count_);
+  for (size_t i = 0; i < input_count_; ++i) {
+    inputs.types[i] = read_input(context, i, &inputs.key.shapes[i], &inputs.data[i]);
+  }
+  return inputs;
+}
+
+// Returns the ONNX element type.
+int Node::read_input(const OrtKernelContext* context, size_t i, Shape* shape, const void** data) const {
+  const OrtValue* value = nullptr;
+  check(api_->KernelContext_GetInput(context, i, &value));
+  if (value == nullptr) throw Error("input " + std::to_string(i) + " is missing");
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  check(api_->GetTensorTypeAndShape(value, &info));
+  const auto release = [this](OrtTensorTypeAndShapeInfo* p) { api_->ReleaseTensorTypeAndShapeInfo(p); };
+  const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(release)> owner(info, release);
+  int type = 0;
+  size_t rank = 0;
+  check(api_->GetTensorElementType(info, &type));
+  check(api_->GetDimensionsCount(info, &rank));
+  if (rank > kMaxRank) throw Error("input " + std::to_string(i) + " has more than 16 dimensions");
+  shape->rank = static_cast<int>(rank);
+  check(api_->GetDimensions(info, shape->dims.data(), rank));
+  void* memory = nullptr;
+  check(api_->GetTensorMutableData(const_cast<OrtValue*>(value), &memory));
+  *data = memory;
+  return type;
+}
+
+void* Node::output(OrtKernelContext* context, size_t o, const Shape& shape) const {
+  OrtValue* value = nullptr;
+  check(api_->KernelContext_GetOutput(context, o, shape.dims.data(), static_cast<size_t>(shape.rank), &value));
+  if (value == nullptr) throw Error("output " + std::to_string(o) + " is missing");
+  void* memory = nullptr;
+  check(api_->GetTensorMutableData(value, &memory));
+  return memory;
+}
+
+void Node::warn_once(const std::string& message) {
+  if (warned_.exchange(true)) return;
+  const std::string text = place_ + message;
+  if (logger_ != nullptr) {
+    OrtStatus* status = api_->Logger_LogMessage(logger_, ORT_LOGGING_LEVEL_WARNING, text.c_str(), "node.cc", __LINE__,
+                                                __func__);
+    if (status == nullptr) return;
+    api_->ReleaseStatus(status);
+  }
+  std::fprintf(stderr, "%s\n", text.c_str());
+}
+
+}  // namespace onnxfuse

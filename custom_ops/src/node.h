@@ -1,0 +1,69 @@
+// A node as ORT shows it to the library: its name, its attributes, and the tensors of a run.
+#ifndef ONNXFUSE_NODE_H_
+#define ONNXFUSE_NODE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ort_abi.h"
+#include "plan.h"
+#include "program.h"
+
+namespace onnxfuse {
+
+// "onnxfuse::FusedElementwise node 'name': ", with which every message about a node begins.
+std::string place(const char* op, const std::string& name);
+
+std::string node_name(const OrtApi* api, const OrtKernelInfo* info);
+
+// These give false if the node has no attribute of that name and type.
+bool read_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* name, std::string* bytes);
+bool read_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* name, int64_t* number);
+bool read_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* name, std::vector<int64_t>* numbers);
+
+// The Program of an attribute.  Throws Error if there is none that is valid.
+Program read_program(const OrtApi* api, const OrtKernelInfo* info, const char* attribute);
+
+// The tensors that a run gives a node.
+struct NodeInputs {
+  PlanKey key;                    // their shapes
+  std::vector<int> types;         // ONNX element types
+  std::vector<const void*> data;  // on the provider's device
+};
+
+// What all operators have in common.  Functions throw Error or OrtFailure.
+class Node {
+ public:
+  Node(const char* op, const OrtApi* api, const OrtKernelInfo* info);
+
+  const OrtApi* api() const { return api_; }
+  const std::string& place() const { return place_; }
+
+ protected:
+  size_t input_count() const { return input_count_; }
+  size_t output_count() const { return output_count_; }
+
+  NodeInputs read_inputs(const OrtKernelContext* context) const;
+
+  // The memory of output `o`, on the provider's device.
+  void* output(OrtKernelContext* context, size_t o, const Shape& shape) const;
+
+  // Logs a warning about the node, the first time that it is called.
+  void warn_once(const std::string& message);
+
+ private:
+  int read_input(const OrtKernelContext* context, size_t i, Shape* shape, const void** data) const;
+
+  const OrtApi* api_;
+  std::string place_;
+  size_t input_count_ = 0;
+  size_t output_count_ = 0;
+  const OrtLogger* logger_ = nullptr;
+  std::atomic<bool> warned_{false};
+};
+
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_NODE_H_

@@ -1,0 +1,35 @@
+// A Program that a node carries, as it runs on the CPU.
+#ifndef ONNXFUSE_NODE_PROGRAM_H_
+#define ONNXFUSE_NODE_PROGRAM_H_
+
+#include <utility>
+#include <vector>
+
+#include "program_kernel.h"
+
+namespace onnxfuse {
+
+class NodeProgram {
+ public:
+  NodeProgram(const OrtApi* api, Program program)
+      : widened_(api, widen_half(program)), as_written_(api, std::move(program)) {}
+
+  // The kernel of the Program to the letter.
+  ProgramKernel& as_written() { return as_written_; }
+  const Program& program() const { return as_written_.program(); }
+
+  // The kernel for inputs of these ONNX element types, null if they are not those of the Program: it is another one if
+  // ORT has made float of float16 tensors.
+  ProgramKernel* kernel_for(const std::vector<int>& types) {
+    if (as_written_.takes(types)) return &as_written_;
+    return widened_.takes(types) ? &widened_ : nullptr;
+  }
+
+ private:
+  ProgramKernel widened_;
+  ProgramKernel as_written_;
+};
+
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_NODE_PROGRAM_H_

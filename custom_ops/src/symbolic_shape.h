@@ -1,0 +1,51 @@
+// Types and shapes of a node's inputs and outputs while ORT resolves a graph.
+#ifndef ONNXFUSE_SYMBOLIC_SHAPE_H_
+#define ONNXFUSE_SYMBOLIC_SHAPE_H_
+
+#include <string>
+#include <vector>
+
+#include "dtype.h"
+#include "ort_abi.h"
+
+namespace onnxfuse {
+
+// A dimension while shapes are not known yet: a size, a name, or neither.
+struct Dim {
+  int64_t size = -1;
+  std::string name;
+};
+
+struct SymbolicShape {
+  bool known = false;  // the rank
+  std::vector<Dim> dims;
+};
+
+// The node whose outputs' types and shapes ORT asks for.  Functions throw OrtFailure.
+class InferenceNode {
+ public:
+  InferenceNode(const OrtApi& api, OrtShapeInferContext* context) : api_(api), context_(context) {}
+
+  size_t input_count() const;
+
+  // Returns the ONNX element type.
+  int input(size_t index, SymbolicShape* shape) const;
+
+  // Leaves the type of an output of unknown rank to the model's value_info: ORT would take its shape for a scalar.
+  void set_output(size_t index, DType type, const SymbolicShape& shape) const;
+
+  // These give false if the node has no attribute of that name and type.
+  bool text(const char* name, std::string* text) const;
+  bool number(const char* name, int64_t* number) const;
+  bool numbers(const char* name, std::vector<int64_t>* numbers) const;
+
+ private:
+  const OrtOpAttr* attribute(const char* name) const;
+
+  const OrtApi& api_;
+  OrtShapeInferContext* context_;
+};
+
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_SYMBOLIC_SHAPE_H_

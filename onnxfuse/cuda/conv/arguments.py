@@ -1,0 +1,339 @@
+"""Launching convolution kernels: what each accepts, its grid, and its parameters byte for byte.
+
+This is the contract between the kernels of custom_ops/cuda/conv*.cuh and the native library, which does the same in
+C++; here it serves the tests, the emulation and the tuner.  All sizes are of three spatial dimensions, D, H, W; a
+convolution of fewer has leading ones: kernel, stride, dilation, in, out 1, pad 0.
+
+**Nothing is launched** if the result has no elements.  Otherwise the first kernel of the recipe that accepts is.
+
+**A kernel accepts** if all of this holds.
+
+1. ``index 32``: N·C·in and N·M·out have at most 2^31 - 2^24 - 1 elements; for each strided operand
+   (letter ``g``) the sum of (size - 1)·step over the dimensions is below 2^31; and in each spatial dimension
+   (max(in, out) + pad + 1)·stride + dilation·kernel is below 2^31.
+2. Letters.  An operand has a step, in elements, for each dimension of its space ([N, M, D, H, W] of the result for the
+   epilogue, [N, C, D, H, W] of X for the prologue): the product of its own sizes inside that dimension, 0 where it is
+   broadcast (its own size is 1).  A letter accepts it if in every dimension whose size in the space is not 1 the step
+   is the letter's:  l (M·D·H·W, D·H·W, H·W, W, 1);  s (0, 0, 0, 0, 0);  c (0, 1, 0, 0, 0);  o (M, 1, 0, 0, 0);  g any.
+3. ``vector`` V > 1: the addresses of X, of the outputs and of operands with letter ``l`` are multiples of
+   min(16, V · their itemsize); and V divides, for ``depthwise`` and ``direct``, the last size of X and of the
+   result, for ``gemm`` the product of the result's spatial sizes.
+4. ``gemm`` and ``direct``: the address of W is a multiple of 16.
+5. The grid (below) with ``split`` for splits has at most 2^31 - 1 blocks; ``any`` always does.
+
+**The grid** is one-dimensional, and there is no dynamic shared memory.  With S the product of the result's spatial
+sizes and ``tile`` AxBxC:
+
+- ``any``: ceil(N·M·S / block), at most 32 for each multiprocessor of the device;
+- ``depthwise``: ceil(N·M / A) · out_d · ceil(out_h / B) · ceil(out_w / C);
+- ``direct``: N · ceil(M / A) · out_d · ceil(out_h / B) · ceil(out_w / C);
+- ``gemm``: group · ceil(M / group / A) · ceil(N·S / B) · splits.
+
+**splits** is 1 unless ``split`` is more than 1; then, with b the blocks of ``gemm`` for one split, it is
+2·multiprocessors div b, at least 1 and at most ``split``.  If it comes out as more than 1, the kernel writes partial
+sums to the workspace, ``splits`` · N·M·S floats, and the kernel ``NAME_sum`` is launched after it on the same stream
+with the same parameters, in blocks of 256 threads, ceil(N·M·S / (256·V)) of them, at most 32 for each multiprocessor.
+The workspace is aligned to 16 bytes.
+
+**The parameters**, each one argument of cuLaunchKernel with its natural alignment:
+
+1. a pointer (8 bytes) each: X, W, the prologue's operands 1…, the epilogue's operands 1…, the epilogue's outputs, the
+   workspace (0 if splits is 1);
+2. ``ConvShape<index>``: N, in[3], out[3], pad[3] (of the begins), splits: 11 words of ``index`` bits; then
+   ``Divider<index>`` of out_w, of out_h, and of S (12 bytes each for ``index 32``, 8 for 64: ``pack_divider``);
+3. for each operand with letter ``g``, the prologue's first: ``ConvSteps<index>``, its 5 steps in words of ``index``
+   bits, (N, M or C, D, H, W), 0 where it is broadcast.
+"""
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from onnxfuse.cuda.arguments import BLOCKS_PER_MULTIPROCESSOR, pack_divider
+from onnxfuse.cuda.conv.kernel import ConvAccess, ConvKernel
+from onnxfuse.cuda.conv.spec import MAX_SPATIAL_RANK, Convolution
+from onnxfuse.cuda.kernel import MAX_COUNT_32
+from onnxfuse.dtypes import DTYPES
+from onnxfuse.program import Input, Program, ProgramError
+
+MAX_BLOCKS = (1 << 31) - 1
+SUM_BLOCK = 256
+_LIMIT_32 = 1 << 31
+_WEIGHT_ALIGNMENT = 16
+
+Triple = tuple[int, int, int]
+Steps = tuple[int, int, int, int, int]
+
+
+@dataclass(frozen=True)
+class ConvOperand:
+    """An operand of a Program: bytes of an element, and its ``steps`` in its space (N, C, D, H, W)."""
+
+    itemsize: int
+    steps: Steps
+
+
+@dataclass(frozen=True)
+class ConvLayout:
+    """A convolution of known sizes: N is ``batch``; ``inside``, ``outside`` and ``pad`` (of the begins) are in, out and
+    pads along D, H, W.  ``prologue`` and ``epilogue`` are the Programs' operands after the first, ``outputs`` the bytes
+    of an element of each output."""
+
+    conv: Convolution
+    batch: int
+    inside: Triple
+    outside: Triple
+    pad: Triple
+    prologue: tuple[ConvOperand, ...]
+    epilogue: tuple[ConvOperand, ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def positions(self) -> int:
+        """The product of the result's spatial sizes."""
+        return math.prod(self.outside)
+
+    @property
+    def count(self) -> int:
+        """The elements of the result."""
+        return self.batch * self.conv.out_channels * self.positions
+
+    @property
+    def x_space(self) -> tuple[int, ...]:
+        """[N, C, D, H, W] of X."""
+        return (self.batch, self.conv.in_channels, *self.inside)
+
+    @property
+    def y_space(self) -> tuple[int, ...]:
+        """[N, M, D, H, W] of the result."""
+        return (self.batch, self.conv.out_channels, *self.outside)
+
+
+def resolve(
+    conv: Convolution,
+    x_shape: Sequence[int],
+    epilogue: Program,
+    epilogue_shapes: Sequence[Sequence[int]],
+    prologue: Program | None = None,
+    prologue_shapes: Sequence[Sequence[int]] = (),
+) -> ConvLayout:
+    """The layout for an X of this shape; the shapes are those of the Programs' inputs after the first.
+
+    Raises ProgramError for shapes that do not fit, or that would enlarge X or the result.
+    """
+    y_shape = conv.output_shape(x_shape)
+    spatial = x_shape[2:]
+    return ConvLayout(
+        conv,
+        x_shape[0],
+        padded(spatial, 1),
+        padded(y_shape[2:], 1),
+        padded(conv.resolved_pads(spatial)[: conv.rank], 0),
+        _operands(prologue.inputs, x_shape, prologue_shapes) if prologue else (),
+        _operands(epilogue.inputs, y_shape, epilogue_shapes),
+        tuple(DTYPES[epilogue.dtype(output)].itemsize for output in epilogue.outputs),
+    )
+
+
+def padded(sizes: Sequence[int], filler: int) -> Triple:
+    """Sizes along D, H, W of up to three spatial dimensions."""
+    first, second, third = [*[filler] * (MAX_SPATIAL_RANK - len(sizes)), *sizes]
+    return first, second, third
+
+
+def _operands(specs: Sequence[Input], space: Sequence[int], shapes: Sequence[Sequence[int]]) -> tuple[ConvOperand, ...]:
+    """The operands after the first, of the given shapes, in a space of [N, C, spatial…]."""
+    if len(shapes) != len(specs) - 1:
+        raise ProgramError(f"{len(shapes)} shapes for {len(specs) - 1} operands")
+    return tuple(_operand(spec, space, tuple(shape)) for spec, shape in zip(specs[1:], shapes, strict=True))
+
+
+def _operand(spec: Input, space: Sequence[int], shape: tuple[int, ...]) -> ConvOperand:
+    full = shape
+    if spec.axis is not None:
+        axis = spec.axis + len(space) if spec.axis < 0 else spec.axis
+        if len(shape) != 1 or not 0 <= axis < len(space):
+            raise ProgramError(f"an input of shape {list(shape)} does not lie along axis {spec.axis} of {list(space)}")
+        full = tuple(shape[0] if index == axis else 1 for index in range(len(space)))
+    full = (1,) * (len(space) - len(full)) + full
+    if len(full) != len(space) or any(own not in (1, size) for own, size in zip(full, space, strict=True)):
+        raise ProgramError(f"an operand of shape {list(shape)} does not broadcast to {list(space)}")
+    inner, steps = 1, []
+    for own in reversed(full):
+        steps.append(0 if own == 1 else inner)
+        inner *= own
+    steps.reverse()
+    image, channel, *spatial = steps
+    return ConvOperand(DTYPES[spec.dtype].itemsize, (image, channel, *padded(spatial, 0)))
+
+
+# ------------------------------------------------------------------------------------------------------- conditions
+
+
+def letter_steps(letter: str, space: Sequence[int]) -> Steps | None:
+    """The steps that a letter stands for in a space [N, C, D, H, W]; None for ``g``."""
+    _, channels, depth, height, width = space
+    match letter:
+        case "l":
+            plane = height * width
+            return (channels * depth * plane, depth * plane, plane, width, 1)
+        case "c":
+            return (0, 1, 0, 0, 0)
+        case "o":
+            return (channels, 1, 0, 0, 0)
+        case "s":
+            return (0, 0, 0, 0, 0)
+        case _:
+            return None
+
+
+def letter_accepts(letter: str, operand: ConvOperand, space: Sequence[int]) -> bool:
+    """Whether a kernel of this letter reads the operand."""
+    wanted = letter_steps(letter, space)
+    return wanted is None or all(
+        size == 1 or own == step for own, step, size in zip(operand.steps, wanted, space, strict=True)
+    )
+
+
+def tightest(operands: Sequence[ConvOperand], space: Sequence[int]) -> str:
+    """For each operand the first letter of s, c, o, l, g that accepts it."""
+    return "".join(next(letter for letter in "scolg" if letter_accepts(letter, own, space)) for own in operands)
+
+
+def layout_access(layout: ConvLayout) -> ConvAccess:
+    """The letters of a layout's operands."""
+    return ConvAccess(tightest(layout.prologue, layout.x_space), tightest(layout.epilogue, layout.y_space))
+
+
+def accepts(kernel: ConvKernel, layout: ConvLayout, addresses: Sequence[int]) -> bool:
+    """Whether ``kernel`` computes ``layout``.
+
+    ``addresses`` are those of X, W, the prologue's operands, the epilogue's operands, and the outputs.
+    """
+    if kernel.index == 32 and not _fits_32_bits(kernel, layout):
+        return False
+    spaces = [layout.x_space] * len(layout.prologue) + [layout.y_space] * len(layout.epilogue)
+    operands = layout.prologue + layout.epilogue
+    if not all(map(letter_accepts, kernel.access.letters, operands, spaces)):
+        return False
+    if kernel.family in ("gemm", "direct") and addresses[1] % _WEIGHT_ALIGNMENT:
+        return False
+    if kernel.vector > 1 and not _vectors_fit(kernel, layout, addresses):
+        return False
+    return kernel.family == "any" or _blocks(kernel, layout) * kernel.split <= MAX_BLOCKS
+
+
+def choose(kernels: Sequence[ConvKernel], layout: ConvLayout, addresses: Sequence[int]) -> ConvKernel:
+    """The first kernel that accepts; the last one of a source always does."""
+    return next(kernel for kernel in kernels if accepts(kernel, layout, addresses))
+
+
+def _fits_32_bits(kernel: ConvKernel, layout: ConvLayout) -> bool:
+    if max(math.prod(layout.x_space), layout.count) > MAX_COUNT_32:
+        return False
+    spaces = [layout.x_space] * len(layout.prologue) + [layout.y_space] * len(layout.epilogue)
+    for letter, operand, space in zip(kernel.access.letters, layout.prologue + layout.epilogue, spaces, strict=True):
+        reach = sum((size - 1) * step for size, step in zip(space, operand.steps, strict=True))
+        if letter == "g" and reach >= _LIMIT_32:
+            return False
+    conv = layout.conv
+    return all(
+        (max(inside, outside) + pad + 1) * stride + dilation * size < _LIMIT_32
+        for inside, outside, pad, stride, dilation, size in zip(
+            layout.inside,
+            layout.outside,
+            layout.pad,
+            padded(conv.strides, 1),
+            padded(conv.dilations, 1),
+            padded(conv.kernel, 1),
+            strict=True,
+        )
+    )
+
+
+def _vectors_fit(kernel: ConvKernel, layout: ConvLayout, addresses: Sequence[int]) -> bool:
+    vector = kernel.vector
+    operands = layout.prologue + layout.epilogue
+    behind = 2 + len(operands)
+    linear = [(addresses[0], layout.conv.itemsize)]
+    linear += [
+        (address, operand.itemsize)
+        for letter, operand, address in zip(kernel.access.letters, operands, addresses[2:behind], strict=True)
+        if letter == "l"
+    ]
+    linear += list(zip(addresses[behind:], layout.outputs, strict=True))
+    if any(address % min(16, vector * itemsize) for address, itemsize in linear):
+        return False
+    runs = (layout.positions,) if kernel.family == "gemm" else (layout.inside[2], layout.outside[2])
+    return all(run % vector == 0 for run in runs)
+
+
+# ------------------------------------------------------------------------------------------------------- grid
+
+
+def splits(kernel: ConvKernel, layout: ConvLayout, multiprocessors: int) -> int:
+    """The parts that the sum over K is cut into, so that small results occupy the device."""
+    if kernel.split == 1:
+        return 1
+    return max(1, min(kernel.split, 2 * multiprocessors // _blocks(kernel, layout)))
+
+
+def grid_size(kernel: ConvKernel, layout: ConvLayout, multiprocessors: int) -> int:
+    """Blocks of ``kernel`` for a result of at least one element."""
+    if kernel.family == "any":
+        return min(-(-layout.count // kernel.block), BLOCKS_PER_MULTIPROCESSOR * multiprocessors)
+    return _blocks(kernel, layout) * splits(kernel, layout, multiprocessors)
+
+
+def sum_grid_size(kernel: ConvKernel, layout: ConvLayout, multiprocessors: int) -> int:
+    """Blocks of ``SUM_BLOCK`` threads of the kernel ``NAME_sum``."""
+    return min(-(-layout.count // (SUM_BLOCK * kernel.vector)), BLOCKS_PER_MULTIPROCESSOR * multiprocessors)
+
+
+def workspace_bytes(layout: ConvLayout, parts: int) -> int:
+    """What the partial sums of ``parts`` splits take."""
+    return parts * layout.count * 4 if parts > 1 else 0
+
+
+def _blocks(kernel: ConvKernel, layout: ConvLayout) -> int:
+    """The blocks for one split of any family but ``any``."""
+    first, second, third = kernel.tile
+    conv, (depth, height, width) = layout.conv, layout.outside
+    if kernel.family == "gemm":
+        rows = -(-(conv.out_channels // conv.group) // first)
+        return conv.group * rows * -(-layout.batch * layout.positions // second)
+    tiles = depth * -(-height // second) * -(-width // third)
+    if kernel.family == "depthwise":
+        return -(-layout.batch * conv.out_channels // first) * tiles
+    return layout.batch * -(-conv.out_channels // first) * tiles
+
+
+# ------------------------------------------------------------------------------------------------------- parameters
+
+
+def pack(
+    kernel: ConvKernel, layout: ConvLayout, addresses: Sequence[int], parts: int = 1, workspace: int = 0
+) -> list[bytes]:
+    """The kernel's parameters in order, as bytes; ``addresses`` are as for ``accepts``, ``parts`` the splits."""
+    index = "I" if kernel.index == 32 else "Q"
+    arguments = [struct.pack("<Q", address) for address in (*addresses, workspace)]
+    numbers = (layout.batch, *layout.inside, *layout.outside, *layout.pad, parts)
+    dividers = (layout.outside[2], layout.outside[1], layout.positions)
+    arguments.append(
+        struct.pack(f"<{len(numbers)}{index}", *numbers)
+        + b"".join(pack_divider(divisor, kernel.index) for divisor in dividers)
+    )
+    operands = layout.prologue + layout.epilogue
+    for letter, operand in zip(kernel.access.letters, operands, strict=True):
+        if letter == "g":
+            arguments.append(struct.pack(f"<5{index}", *operand.steps))
+    return arguments
+
+
+def parameter_bytes(kernel: ConvKernel, outputs: int) -> int:
+    """The size of the kernel's parameters; none needs padding before it."""
+    word = kernel.index // 8
+    divider = 12 if kernel.index == 32 else 8
+    letters = kernel.access.letters
+    return 8 * (2 + len(letters) + outputs + 1) + 11 * word + 3 * divider + 5 * word * letters.count("g")

@@ -1,0 +1,187 @@
+"""The tilings that are worth trying for a convolution, by what is known of its sizes.
+
+The numbers are for an H100 or H200 (132 multiprocessors, 64 warps each); other devices take the same tilings.  They are
+arguments, not measurements: the tuner decides where it can.
+"""
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from onnxfuse.cuda.conv.spec import MAX_SPATIAL_RANK, Convolution
+from onnxfuse.cuda.conv.tiling import SHARED_BYTES, Tiling, patch_bytes, shared_bytes
+
+Size = int | None
+"""A size that may not be known."""
+
+MULTIPROCESSORS = 132
+UNKNOWN = 56
+"""What an unknown spatial size is taken to be: the middle of image classifiers."""
+UNKNOWN_BATCH = 1
+MAX_TAPS = 49
+"""The elements of the largest depthwise kernel whose weights fit into registers."""
+FEW_CHANNELS = 4
+"""The channels of X for which a matrix product is not worth its tiles."""
+SHORT_DEPTH = 32
+"""The longest sum for which tensor cores do not make up for the tiles that they need."""
+MAX_SPLIT = 16
+STEPS_OF_A_PART = 4
+"""Tiles of k that each part of a split sum has at least: fewer do not pay for writing the part."""
+
+
+def candidates(conv: Convolution, x_shape: Sequence[Size], tf32: bool = False) -> list[tuple[Tiling, ...]]:
+    """Tilings for ``render_conv``, the best by argument first; none if only the family ``any`` has a kernel.
+
+    ``x_shape`` is that of X, as far as it is known.  Each candidate has the kernel that is meant for the shape and, if
+    that reads vectors, one that does not, for addresses or sizes that are not aligned.  ``tf32`` allows kernels that
+    round X and W of type f32 to 11 significant bits; all others sum exact products.
+    """
+    tensor_cores = tf32 or conv.dtype != "f32"
+    if conv.depthwise:
+        found = [*_depthwise(conv, x_shape)]
+    elif conv.depth <= SHORT_DEPTH or not tensor_cores:
+        found = [*_direct(conv, x_shape), *_gemm(conv, x_shape, tensor_cores)]
+    else:
+        found = [*_gemm(conv, x_shape, tensor_cores), *_direct(conv, x_shape)]
+    return [own for own in dict.fromkeys(found) if own]
+
+
+def _vectors(conv: Convolution, runs: Sequence[Size]) -> list[int]:
+    """Elements to read at once, 16 bytes or fewer, that divide all of the ``runs`` that are known; then 1."""
+    widest = 16 // conv.itemsize
+    while any(run is not None and run % widest for run in runs):
+        widest //= 2
+    return [widest, 1] if widest > 1 else [1]
+
+
+def _spatial(conv: Convolution, x_shape: Sequence[Size]) -> tuple[tuple[Size, ...], tuple[Size, ...]]:
+    """The spatial sizes of X and of the result; a size of the result is known if that of X is."""
+    guess = (1, conv.in_channels, *(UNKNOWN if size is None else size for size in x_shape[2:]))
+    out = conv.output_shape(guess)[2:]
+    return tuple(x_shape[2:]), tuple(None if size is None else own for size, own in zip(x_shape[2:], out, strict=True))
+
+
+def _guessed(sizes: Sequence[Size]) -> tuple[int, ...]:
+    """Sizes along D, H, W."""
+    known = tuple(UNKNOWN if size is None else max(size, 1) for size in sizes)
+    return (1,) * (MAX_SPATIAL_RANK - len(known)) + known
+
+
+# ------------------------------------------------------------------------------------------------------- depthwise
+
+
+def _depthwise(conv: Convolution, x_shape: Sequence[Size]) -> Iterator[tuple[Tiling, ...]]:
+    inside, outside = _spatial(conv, x_shape)
+    if prod(conv.kernel[-2:]) > MAX_TAPS:
+        return
+    vectors = _vectors(conv, (inside[-1], outside[-1])) if conv.static_pads is not None else [1]
+    batch = x_shape[0] or UNKNOWN_BATCH
+    for rows in (4, 2, 8, 1):
+        for threads in (128, 256):
+            tilings = (_depthwise_tiling(conv, _guessed(outside), batch, own, rows, threads) for own in vectors)
+            yield tuple(tiling for tiling in tilings if shared_bytes(conv, tiling) <= SHARED_BYTES)
+
+
+def _depthwise_tiling(
+    conv: Convolution, outside: tuple[int, ...], batch: int, vector: int, rows: int, threads: int
+) -> Tiling:
+    """A tile that is as wide as the result, up to a warp, then as high as it may be, then of several planes.
+
+    It takes up to 128 bytes of shared memory a thread, so that 1792 of a multiprocessor's 2048 threads have their
+    share.  Small planes share a block only while there are two blocks for each multiprocessor.
+    """
+    depth, height, width = outside
+    rows = min(rows, height)
+    columns = _even(-(-width // vector), 32)
+    tall = _even(-(-height // rows), max(1, threads // columns))
+
+    def tiling(planes: int) -> Tiling:
+        return Tiling("depthwise", (planes, rows * tall, columns * vector), (rows, vector), vector)
+
+    while tall > 1 and patch_bytes(conv, tiling(1)) > 128 * threads:
+        tall //= 2
+    tiles = batch * conv.out_channels * depth * -(-height // (rows * tall)) * -(-width // (columns * vector))
+    enough = max(-(-32 // (columns * tall)), tiles // (2 * MULTIPROCESSORS))
+    room = min(threads // (columns * tall), 128 * threads // patch_bytes(conv, tiling(1)))
+    return tiling(max(1, min(enough, room)))
+
+
+def _even(count: int, most: int) -> int:
+    """The size of parts, of ``most`` at the most, that ``count`` things make without a small rest."""
+    return -(-count // -(-count // most))
+
+
+# ------------------------------------------------------------------------------------------------------- direct
+
+
+def _direct(conv: Convolution, x_shape: Sequence[Size]) -> Iterator[tuple[Tiling, ...]]:
+    if conv.group > 1 or conv.transposed or conv.in_channels > FEW_CHANNELS:
+        return
+    inside, outside = _spatial(conv, x_shape)
+    vectors = _vectors(conv, (inside[-1], outside[-1])) if conv.static_pads is not None else [1]
+    for threads in (128, 256):
+        tilings = (_direct_tiling(conv, _guessed(outside), vector, threads) for vector in vectors)
+        yield tuple(tiling for tiling in tilings if shared_bytes(conv, tiling) <= SHARED_BYTES)
+
+
+def _direct_tiling(conv: Convolution, outside: tuple[int, ...], vector: int, threads: int) -> Tiling:
+    """As many channels as there are, up to 64 and half of the shared memory; as wide as the result, up to a warp."""
+    _, height, width = outside
+    own = 4 if vector == 8 else 8  # channels of a thread: at most 32 sums
+    channels = min(64, -(-conv.out_channels // own) * own)
+    while channels > own and 4 * conv.depth * channels > SHARED_BYTES // 2:
+        channels = -(-channels // (2 * own)) * own
+    columns = _even(-(-width // vector), 32)
+
+    def tiling(rows: int) -> Tiling:
+        return Tiling("direct", (channels, rows, columns * vector), (own, vector), vector)
+
+    rows = min(height, max(1, threads // (columns * channels // own)))
+    while rows > 1 and shared_bytes(conv, tiling(rows)) > SHARED_BYTES:
+        rows //= 2
+    return tiling(rows)
+
+
+# ------------------------------------------------------------------------------------------------------- gemm
+
+# Channels, positions, products; channels and positions of a thread, or of a warp.  Large tiles read least, small ones
+# fill a device.  Each thread has 64 results at most, and as many products at a time as its registers hold twice.
+_SIMT = (
+    ((128, 128, 8), (8, 8)),
+    ((64, 128, 16), (8, 8)),
+    ((64, 64, 16), (8, 4)),
+    ((32, 128, 16), (4, 8)),
+    ((32, 64, 16), (4, 4)),
+    ((32, 32, 16), (4, 4)),
+)
+_TENSOR_CORES = (
+    ((128, 128, 32), (64, 32)),
+    ((128, 64, 32), (32, 32)),
+    ((64, 128, 32), (32, 32)),
+    ((64, 64, 32), (32, 32)),
+    ((32, 128, 16), (32, 32)),
+    ((32, 64, 16), (32, 32)),
+)
+
+
+def _gemm(conv: Convolution, x_shape: Sequence[Size], tensor_cores: bool) -> Iterator[tuple[Tiling, ...]]:
+    _, outside = _spatial(conv, x_shape)
+    positions = None if None in outside else prod(size or 0 for size in outside)
+    columns = (x_shape[0] or UNKNOWN_BATCH) * prod(_guessed(outside))
+    rows = conv.out_channels // conv.group
+    tiles = _TENSOR_CORES if tensor_cores else _SIMT
+    most = 16 if conv.dtype == "f32" else 32  # products at a time: 64 bytes
+    for (first, second, third), thread in sorted(tiles, key=lambda own: _cost(own[0], conv.group, rows, columns)):
+        tile = first, second, min(third, most)
+        steps = -(-conv.depth // tile[2])
+        split = max(1, min(MAX_SPLIT, steps // STEPS_OF_A_PART))
+        yield tuple(
+            Tiling("gemm", tile, thread, vector, split, tensor_cores) for vector in _vectors(conv, (positions,))
+        )
+
+
+def _cost(tile: tuple[int, int, int], group: int, rows: int, columns: int) -> float:
+    """Roughly, the time of a product: elements computed, in whole waves, with what a tile reads for each on top."""
+    first, second, _ = tile
+    blocks = group * -(-rows // first) * -(-columns // second)
+    waves = max(1.0, blocks / MULTIPROCESSORS)
+    return waves * first * second * (1 + 16 / first + 16 / second)

@@ -1,0 +1,182 @@
+"""The Programs of a fused convolution as C++ functors: the prologue (head) and the epilogue (tail) of its kernels.
+
+A functor holds the Program's operands but the first, with whose elements it is called (custom_ops/cuda/conv.cuh).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from onnxfuse.cuda.element import computed_of, live, stored
+from onnxfuse.program import Program
+
+
+@dataclass(frozen=True)
+class Functor:
+    """A Program in a kernel: ``letters`` and ``prefix`` are those of its operands, ``index`` the width of indices.
+
+    ``function`` is the name of the Program's element function, ``dtype`` the type of what is convolved.
+    """
+
+    name: str
+    program: Program
+    function: str
+    letters: str
+    index: int
+    dtype: str
+
+    prefix = ""
+
+    @property
+    def operands(self) -> list[tuple[str, str, str]]:
+        """Name, C++ type and letter of each operand, needed or not."""
+        specs = self.program.inputs[1:]
+        return [
+            (f"{self.prefix}in{number}", stored(spec.dtype), letter)
+            for number, (spec, letter) in enumerate(zip(specs, self.letters, strict=True), 1)
+        ]
+
+    @property
+    def pointers(self) -> list[str]:
+        """The kernel's parameters for the operands."""
+        return [f"const {dtype}* {name}" for name, dtype, _ in self.operands]
+
+    @property
+    def steps(self) -> list[str]:
+        """The names of the operands' ConvSteps."""
+        return [f"{name}_steps" for name, _, letter in self.operands if letter == "g"]
+
+    @property
+    def arguments(self) -> str:
+        """What the functor is initialized with."""
+        return ", ".join(["shape", *(name for name, _, _ in self.operands), *self.steps])
+
+    def text(self) -> str:
+        """The struct's definition."""
+        word = f"u{self.index}"
+        members = [f"const ConvShape<{word}>& shape", *self.pointers, *self._outputs()]
+        members += [f"const ConvSteps<{word}>& {name}" for name in self.steps]
+        return "\n".join(
+            (
+                f"struct {self.name} {{",
+                "  static constexpr bool exists = true;",
+                *(f"  {member};" for member in members),
+                "",
+                f"  template <int V> ONNXFUSE_DEVICE void operator()({self._elements()}, {word} image, "
+                f"{word} channel, {word} position) const {{",
+                *(f"    {line}" if line[:1] != "#" else line for line in self._body()),
+                "  }",
+                "};\n",
+            )
+        )
+
+    def _outputs(self) -> list[str]:
+        return []
+
+    def _elements(self) -> str:
+        raise NotImplementedError
+
+    def _body(self) -> Iterator[str]:
+        raise NotImplementedError
+
+    def _loads(self, channels: int, positions: str, place: str) -> Iterator[str]:
+        """Declares what each needed operand has for the V elements."""
+        needed = live(self.program)
+        used = [own for number, own in enumerate(self.operands, 1) if number in needed]
+        yield f"const u{self.index} plane = image * {channels} + channel;"
+        yield f"const u{self.index} first = plane * {positions} + position;"
+        for name, dtype, letter in used:
+            match letter:
+                case "l":
+                    yield f"const Pack<{dtype}, V> {name}_at = load_pack<V>({name}, first);"
+                case "g":
+                    yield f"{dtype} {name}_at[V];"
+                case _:
+                    where = {"s": "0", "c": "channel", "o": "plane"}[letter]
+                    yield f"const {dtype} {name}_at = load({name}, {where});"
+        general = [name for name, _, letter in used if letter == "g"]
+        if general:
+            yield "#pragma unroll"
+            yield "for (int j = 0; j < V; ++j) {"
+            yield f"  const auto at = {place}(shape, position + j);"
+            yield from (
+                f"  {name}_at[j] = load({name}, strided({name}_steps, image, channel, at));" for name in general
+            )
+            yield "}"
+
+    def _call(self, first: str) -> str:
+        """The call of the element function for element j."""
+        needed = live(self.program)
+        reads = {"l": ".get(j)", "g": "[j]"}
+        arguments = [first] if 0 in needed else []
+        arguments += [
+            f"widen({name}_at{reads.get(letter, '')})"
+            for number, (name, _, letter) in enumerate(self.operands, 1)
+            if number in needed
+        ]
+        arguments += [self._result(number) for number in range(len(self.program.outputs))]
+        return f"{self.function}({', '.join(arguments)});"
+
+    def _result(self, output: int) -> str:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Head(Functor):
+    """The prologue: changes the elements that it is called with, as they would be after a round trip through memory."""
+
+    channels: int
+
+    prefix = "x_"
+
+    def _elements(self) -> str:
+        return "f32 (&values)[V]"
+
+    def _result(self, output: int) -> str:
+        return "y"
+
+    def _body(self) -> Iterator[str]:
+        yield from self._loads(self.channels, "in_positions(shape)", "in_position")
+        yield "#pragma unroll"
+        yield "for (int j = 0; j < V; ++j) {"
+        yield "  f32 y;"
+        yield f"  {self._call('values[j]')}"
+        yield f"  values[j] = widen(narrow<{self.dtype}>(y));"
+        yield "}"
+
+
+@dataclass(frozen=True)
+class Tail(Functor):
+    """The epilogue: rounds the sums to the type of the convolution's result, computes the outputs and writes them."""
+
+    channels: int
+
+    @property
+    def outputs(self) -> list[tuple[str, str]]:
+        """Name and C++ type of each output."""
+        return [
+            (f"out{number}", stored(self.program.dtype(value))) for number, value in enumerate(self.program.outputs)
+        ]
+
+    @property
+    def arguments(self) -> str:
+        """What the functor is initialized with."""
+        names = [name for name, _, _ in self.operands] + [name for name, _ in self.outputs]
+        return ", ".join(["shape", *names, *self.steps])
+
+    def _outputs(self) -> list[str]:
+        return [f"{dtype}* {name}" for name, dtype in self.outputs]
+
+    def _elements(self) -> str:
+        return "const f32 (&sums)[V]"
+
+    def _result(self, output: int) -> str:
+        return f"y{output}[j]"
+
+    def _body(self) -> Iterator[str]:
+        yield from self._loads(self.channels, "shape.positions.divisor", "out_position")
+        for number, (_, dtype) in enumerate(self.outputs):
+            yield f"{computed_of(dtype)} y{number}[V];"
+        yield "#pragma unroll"
+        yield f"for (int j = 0; j < V; ++j) {self._call(f'widen(narrow<{self.dtype}>(sums[j]))')}"
+        for number, (name, dtype) in enumerate(self.outputs):
+            yield f"store_pack({name}, first, narrow_pack<{dtype}>(y{number}));"

@@ -1,0 +1,112 @@
+"""Fused convolutions of a model, read back from their nodes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx_graphsurgeon as gs
+
+from onnxfuse import dtypes
+from onnxfuse.cuda.access import Dim
+from onnxfuse.cuda.conv.case import ConvCase
+from onnxfuse.cuda.conv.spec import Convolution
+from onnxfuse.graph import Model
+from onnxfuse.program import Program, ProgramError
+from onnxfuse.program.ops import FUSED_CONV_OPS
+from onnxfuse.runtime import DOMAIN
+
+TF32_KEY = "onnxfuse.tf32"
+"""Metadata of a fused convolution of float32 whose kernels may round X and W to TF32."""
+
+OPERATORS = {"Conv": False, "ConvTranspose": True}
+"""The values of the attribute ``operator``, and whether they are transposed."""
+
+
+@dataclass(frozen=True)
+class FusedConv:
+    """A fused convolution of a model and what it computes."""
+
+    node: gs.Node
+    case: ConvCase
+
+
+def fused_convolutions(model: Model) -> Iterator[FusedConv]:
+    """The fused convolutions of every graph of a model whose shapes have been inferred.
+
+    Raises ProgramError for a node that does not validate.
+    """
+    for graph in model.graphs():
+        for node in graph.nodes:
+            if is_fused_convolution(node):
+                yield FusedConv(node, case_of(node))
+
+
+def is_fused_convolution(node: gs.Node) -> bool:
+    """Whether a node is a fused convolution."""
+    return node.domain == DOMAIN and node.op in FUSED_CONV_OPS
+
+
+def case_of(node: gs.Node) -> ConvCase:
+    """What a fused node computes.  Raises ProgramError, which names the node, for one that does not validate."""
+    try:
+        epilogue = Program.parse(text(node, "program"))
+        prologue = Program.parse(text(node, "prologue")) if "prologue" in node.attrs else None
+        if len(node.inputs) < 2 or not epilogue.inputs or (prologue is not None and not prologue.inputs):
+            raise ProgramError("an input is missing")
+        before = 0 if prologue is None else len(prologue.inputs) - 1
+        operands = [_shape(tensor) for tensor in node.inputs[2:]]
+        if len(operands) != before + len(epilogue.inputs) - 1:
+            raise ProgramError(f"{len(node.inputs)} inputs do not fit its Programs")
+        conv = _convolution(node, epilogue.inputs[0].dtype)
+        data = _shape(node.inputs[0]) or (None,) * (2 + conv.rank)
+        tf32 = TF32_KEY in getattr(node, "metadata", {})
+        return ConvCase(conv, data, epilogue, tuple(operands[before:]), prologue, tuple(operands[:before]), tf32)
+    except ProgramError as error:
+        raise ProgramError(f"fused convolution {node.name!r}: {error}") from error
+
+
+def text(node: gs.Node, name: str) -> str:
+    """A string attribute of a node; empty if it has none."""
+    value = node.attrs.get(name, "")
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _convolution(node: gs.Node, dtype: str) -> Convolution:
+    operator = text(node, "operator")
+    if operator not in OPERATORS:
+        raise ProgramError(f"operator {operator!r}")
+    weights, kernel = _integers(node, "weight_shape"), _integers(node, "kernel_shape")
+    group, transposed = node.attrs.get("group", 1), OPERATORS[operator]
+    real = _shape(node.inputs[1])
+    if real is not None and any(isinstance(dim, int) and dim != own for dim, own in zip(real, weights, strict=False)):
+        raise ProgramError(f"its weights are not of shape {list(weights)}")
+    if len(weights) < 3 or kernel != weights[2:] or not isinstance(group, int):
+        raise ProgramError("its attributes do not fit each other")
+    if (known := dtypes.from_numpy(node.inputs[1].dtype)) is not None and known.name != dtype:
+        raise ProgramError("its weights are of another type than its Program's first input")
+    first, second = weights[:2]
+    return Convolution(
+        transposed=transposed,
+        dtype=dtype,
+        in_channels=first if transposed else second * group,
+        out_channels=second * group if transposed else first,
+        group=group,
+        kernel=kernel,
+        strides=_integers(node, "strides"),
+        dilations=_integers(node, "dilations"),
+        pads=_integers(node, "pads") if "pads" in node.attrs else None,
+        auto_pad=text(node, "auto_pad"),
+        output_padding=_integers(node, "output_padding") if transposed else (0,) * len(kernel),
+    )
+
+
+def _integers(node: gs.Node, name: str) -> tuple[int, ...]:
+    values = node.attrs.get(name)
+    if not isinstance(values, list) or not all(isinstance(value, int) for value in values):
+        raise ProgramError(f"its {name} are no list of integers")
+    return tuple(values)
+
+
+def _shape(tensor: gs.Tensor) -> tuple[Dim, ...] | None:
+    if tensor.shape is None:
+        return None
+    return tuple(dim if dim is None or isinstance(dim, str) else int(dim) for dim in tensor.shape)

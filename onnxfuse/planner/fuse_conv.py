@@ -1,0 +1,226 @@
+"""The pass that replaces convolutions and their elementwise neighbours by fused nodes, on CUDA."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import onnx_graphsurgeon as gs
+
+from onnxfuse.byte_counts import bytes_saved, traffic_of_kernel, traffic_of_nodes
+from onnxfuse.cuda.conv.case import ConvCase
+from onnxfuse.cuda.conv.choice import ConvChoice, ConvChooser, RuleChooser
+from onnxfuse.cuda.conv.node import TF32_KEY
+from onnxfuse.cuda.conv.spec import Convolution
+from onnxfuse.graph import Model, sorted_nodes
+from onnxfuse.inference import infer
+from onnxfuse.passes.base import PassContext, label
+from onnxfuse.planner.conv_node import ConvFusion, ConvRegion, fuse_conv, operands
+from onnxfuse.planner.conv_regions import ConvRegions
+from onnxfuse.planner.convolutions import describe, is_convolution
+from onnxfuse.planner.cuda_placement import CudaPlacement
+from onnxfuse.planner.cuda_regions import MAX_OPERANDS
+from onnxfuse.planner.functions import add_function
+from onnxfuse.planner.fuse_elementwise import FREE_OPS
+from onnxfuse.planner.fused_node import OPSET_VERSION
+from onnxfuse.planner.host import constant_arithmetic, shape_arithmetic
+from onnxfuse.planner.ort_fusions import OrtFusions
+from onnxfuse.planner.sizes import Sizes
+from onnxfuse.program import ProgramError
+from onnxfuse.program.lowering import UnsupportedError, check, is_elementwise
+from onnxfuse.program.ops import FUSED_CONV_OPS
+from onnxfuse.report import FusedRegion
+from onnxfuse.runtime import DOMAIN
+
+NO_NEIGHBOUR = "no elementwise node before or after it that a kernel could take in"
+CONSTANT = "ONNX Runtime computes it once, for it depends on no input"
+_MOST_ROUNDS = 4
+
+Verdicts = dict[int, ConvChoice]
+
+
+class FuseConv:
+    """Replaces convolutions, with elementwise nodes around them, by fused nodes where that is the better choice.
+
+    It does nothing for the target cpu, where ONNX Runtime's blocked layout is better.
+    """
+
+    name = "fuse-conv"
+    description = "compute convolutions together with the elementwise nodes around them, on CUDA"
+
+    def run(self, model: Model, context: PassContext) -> None:
+        """Rewrite ``model`` in place and record every convolution and the choice for it."""
+        graphs = list(model.graphs())
+        if context.target != "cuda" or not any(map(is_convolution, _nodes(graphs))) or "" not in model.opsets:
+            return
+        if any(tensor.dtype is None for node in _nodes(graphs) for tensor in node.outputs):
+            infer(model)  # earlier passes have added tensors
+        planner = _Planner(model, context)
+        plans = [(graph, *planner.plan(graph)) for graph in graphs]
+        for graph, fusions, verdicts in plans:
+            for node in filter(is_convolution, graph.nodes):
+                context.report.add_convolution(label(node), node.op, verdicts[id(node)])
+            fused = [_apply(model, fusion, verdicts, context) for fusion in fusions]
+            if fused:
+                replaced = {id(node) for fusion in fusions for node in fusion.region.nodes}
+                graph.nodes = [node for node in graph.nodes if id(node) not in replaced] + fused
+
+
+def _nodes(graphs: list[gs.Graph]) -> Iterator[gs.Node]:
+    return (node for graph in graphs for node in graph.nodes)
+
+
+class _Planner:
+    """Plans the graphs of one model, without changing it."""
+
+    def __init__(self, model: Model, context: PassContext) -> None:
+        self._opset = model.opsets[""]
+        self._fast_math = context.fast_math
+        self._tf32 = context.tf32
+        self._chooser: ConvChooser = context.convolutions or RuleChooser()
+        self._sizes = Sizes(model)
+        self._ort = OrtFusions(model, "cuda")
+        self._placement = CudaPlacement(model)
+        outputs = [tensor for graph in model.graphs() for tensor in graph.outputs]
+        self._output_ids = {id(tensor) for tensor in outputs}
+        # A body that returns a value of an outer graph names it; the graph has another tensor object of that name.
+        self._output_names = {tensor.name for tensor in outputs}
+
+    def plan(self, graph: gs.Graph) -> tuple[list[ConvFusion], Verdicts]:
+        """The fusions of one graph, and the choice for each of its convolutions, by the id of its node."""
+        nodes = sorted_nodes(graph)
+        verdicts: Verdicts = {}
+        wanted: dict[int, Convolution] = {}
+        constant = constant_arithmetic(nodes)
+        for node in filter(is_convolution, nodes):
+            try:
+                convolution = describe(node)
+            except UnsupportedError as reason:
+                verdicts[id(node)] = ConvChoice(False, str(reason))
+                continue
+            first = self._chooser.might(convolution)
+            verdicts[id(node)] = ConvChoice(False, CONSTANT) if id(node) in constant else first
+            if verdicts[id(node)].fused:
+                wanted[id(node)] = convolution
+        fusible = self._fusible(nodes, constant) if wanted else set()
+        fusions: list[ConvFusion] = []
+        for _ in range(_MOST_ROUNDS):
+            fusions = self._fusions(nodes, wanted, fusible) if wanted else []
+            chosen = {id(fusion.region.conv): self._choose(fusion) for fusion in fusions}
+            verdicts.update(chosen)
+            verdicts.update(dict.fromkeys(wanted.keys() - chosen.keys(), ConvChoice(False, NO_NEIGHBOUR)))
+            left = {key: convolution for key, convolution in wanted.items() if verdicts[key].fused}
+            if len(left) == len(wanted):
+                break
+            wanted = left  # the others take up what those that are left to ONNX Runtime had taken in
+        return [fusion for fusion in fusions if id(fusion.region.conv) in wanted], verdicts
+
+    def _choose(self, fusion: ConvFusion) -> ConvChoice:
+        before, after = operands(fusion.inputs, fusion.prologue)
+        return self._chooser.choose(
+            ConvCase(
+                fusion.region.convolution,
+                _shape(fusion.region.data) or (),
+                fusion.epilogue,
+                tuple(map(_shape, after)),
+                fusion.prologue,
+                tuple(map(_shape, before)),
+                self._tf32 and fusion.region.convolution.dtype == "f32",
+            )
+        )
+
+    def _fusible(self, nodes: list[gs.Node], constant: set[int]) -> set[int]:
+        """The ids of the elementwise nodes that a convolution may take in."""
+        elementwise = [node for node in nodes if is_elementwise(node)]
+        ids = {id(node) for node in elementwise}
+        out = shape_arithmetic(nodes, ids) | constant | self._ort.reasons.keys()
+        return {
+            id(node)
+            for node in elementwise
+            if id(node) not in out and self._placement.why_alone(node) is None and check(node, self._opset) is None
+        }
+
+    def _is_output(self, tensor: gs.Tensor) -> bool:
+        return id(tensor) in self._output_ids or tensor.name in self._output_names
+
+    def _fusions(self, nodes: list[gs.Node], wanted: Mapping[int, Convolution], fusible: set[int]) -> list[ConvFusion]:
+        """The fusions of the ``wanted`` convolutions that have elementwise neighbours.
+
+        The last one goes first, so that of the two that a residual addition joins, the one takes it that ends later.
+        All tails go before what stands beside them, which may be the tail of another one, and that before the heads:
+        what stands between two convolutions is computed once if it is the tail of the first.
+        """
+        regions = ConvRegions(nodes, fusible, self._is_output, self._sizes, self._opset)
+        convs = [node for node in reversed(nodes) if id(node) in wanted]
+        alone = [ConvRegion(node, wanted[id(node)], node.inputs[0]) for node in convs]
+        found = [self._with_tail(region, regions) for region in alone]
+        found = [self._with_sides(region, regions) for region in found]
+        found = [self._with_head(region, regions) for region in found]
+        return [
+            self._fuse(region, regions)
+            for region in reversed(found)
+            if any(node.op not in FREE_OPS for node in (*region.before, *region.after))
+        ]
+
+    def _with_tail(self, region: ConvRegion, regions: ConvRegions) -> ConvRegion:
+        def accepts(nodes: list[gs.Node]) -> bool:
+            return self._is_within_limits(replace(region, after=tuple(nodes)), regions)
+
+        return replace(region, after=tuple(regions.tail(region.conv, accepts)))
+
+    def _with_sides(self, region: ConvRegion, regions: ConvRegions) -> ConvRegion:
+        def accepts(nodes: list[gs.Node]) -> bool:
+            return self._is_within_limits(replace(region, after=tuple(nodes)), regions)
+
+        return replace(region, after=tuple(regions.beside(region.conv, region.after, accepts)))
+
+    def _with_head(self, region: ConvRegion, regions: ConvRegions) -> ConvRegion:
+        def accepts(nodes: list[gs.Node], data: gs.Tensor) -> bool:
+            return self._is_within_limits(replace(region, before=tuple(nodes), data=data), regions)
+
+        before, data = regions.head(region.conv, region.convolution.dtype, accepts)
+        return replace(region, before=tuple(before), data=data)
+
+    def _fuse(self, region: ConvRegion, regions: ConvRegions) -> ConvFusion:
+        return fuse_conv(region, self._opset, regions.read_outside(region), self._fast_math)
+
+    def _is_within_limits(self, region: ConvRegion, regions: ConvRegions) -> bool:
+        """Whether a region has one node's worth of operands and instructions."""
+        try:
+            fusion = self._fuse(region, regions)
+        except ProgramError:
+            return False
+        return len(fusion.inputs) + len(fusion.outputs) <= MAX_OPERANDS
+
+
+def _shape(tensor: gs.Tensor) -> tuple[int | str | None, ...] | None:
+    if tensor.shape is None:
+        return None
+    return tuple(dim if dim is None or isinstance(dim, str) else int(dim) for dim in tensor.shape)
+
+
+def _apply(model: Model, fusion: ConvFusion, verdicts: Verdicts, context: PassContext) -> gs.Node:
+    choice = verdicts[id(fusion.region.conv)]
+    described = _describe(model.unique_name(f"{label(fusion.region.nodes[-1])}_fused"), fusion, choice)
+    op, attributes = add_function(model, fusion.function, FUSED_CONV_OPS)
+    model.opsets[DOMAIN] = OPSET_VERSION
+    context.report.add_fused(described)
+    node = fusion.node(described.name, op, attributes, context.fast_math)
+    if context.tf32 and fusion.region.convolution.dtype == "f32":
+        node.metadata[TF32_KEY] = "1"
+    return node
+
+
+def _describe(name: str, fusion: ConvFusion, choice: ConvChoice) -> FusedRegion:
+    nodes = fusion.region.nodes
+    return FusedRegion(
+        name=name,
+        overload=fusion.function.overload,
+        ops=[node.op for node in nodes],
+        program=str(fusion.epilogue),
+        prologue="" if fusion.prologue is None else str(fusion.prologue),
+        inputs=[tensor.name for tensor in fusion.inputs],
+        outputs=[tensor.name for tensor in fusion.outputs],
+        shape=fusion.outputs[0].shape,
+        bytes_saved=bytes_saved(nodes, fusion.inputs, fusion.outputs),
+        before=traffic_of_nodes(nodes, fusion.outputs, FREE_OPS),
+        after=traffic_of_kernel(fusion.inputs, fusion.outputs),
+    )

@@ -1,0 +1,145 @@
+"""Which dimensions of a graph are of one size, where their sizes are not numbers.
+
+Shape inference makes up a new symbol for every dimension that a convolution or pooling computes from a symbolic one.  A
+residual block then seems to add tensors of sizes that have nothing to do with each other.  Here such a size is named by
+what it is computed from, so that those that must be equal are.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import onnx_graphsurgeon as gs
+
+from onnxfuse.graph import Model, sorted_nodes
+from onnxfuse.program.lowering import STANDARD_DOMAINS, is_elementwise
+
+Size = int | str | tuple[Any, ...]
+"""A number, a symbol of the model, or how the size is computed; equal ones are equal sizes."""
+
+_WINDOWS = {"Conv", "MaxPool", "AveragePool", "LpPool"}
+_FIRST_INPUT = {
+    *("BatchNormalization", "QuantizeLinear", "DequantizeLinear", "Cast", "CastLike", "Clip", "Dropout", "Identity"),
+    *("InstanceNormalization", "LayerNormalization", "GroupNormalization", "RMSNormalization", "LpNormalization"),
+    *("LRN", "Softmax", "LogSoftmax", "Hardmax", "CumSum"),
+}
+"""Operators whose result has the shape of their first input, whatever the others are."""
+
+
+class Sizes:
+    """The sizes of all tensors of a model whose shapes have been inferred."""
+
+    def __init__(self, model: Model) -> None:
+        self._known: dict[int, tuple[Size, ...]] = {}
+        for graph in model.graphs():
+            for node in sorted_nodes(graph):
+                self._visit(node)
+
+    def of(self, tensor: gs.Tensor) -> tuple[Size, ...] | None:
+        """The sizes of a tensor's dimensions; None if its rank is not known."""
+        found = self._known.get(id(tensor))
+        return _declared(tensor) if found is None else found
+
+    def _visit(self, node: gs.Node) -> None:
+        if not node.outputs or node.domain not in STANDARD_DOMAINS:
+            return
+        declared = _declared(node.outputs[0])
+        computed = self._compute(node)
+        if declared is None or computed is None or len(computed) != len(declared):
+            return
+        pairs = zip(declared, computed, strict=True)
+        self._known[id(node.outputs[0])] = tuple(
+            own if isinstance(own, int) or other is None else other for own, other in pairs
+        )
+
+    def _compute(self, node: gs.Node) -> Sequence[Size | None] | None:
+        inputs = [self.of(tensor) for tensor in node.inputs if tensor.name]
+        if not inputs or inputs[0] is None:
+            return None
+        if node.op in _FIRST_INPUT:
+            return inputs[0]
+        if is_elementwise(node):
+            known = [sizes for sizes in inputs if sizes is not None]
+            return _broadcast(known) if len(known) == len(inputs) else None
+        if node.op in _WINDOWS:
+            return [inputs[0][0], None, *_windows(node, inputs[0][2:])]
+        if node.op == "ConvTranspose":
+            return [inputs[0][0], None, *_widened(node, inputs[0][2:])]
+        return None
+
+
+def _declared(tensor: gs.Tensor) -> tuple[Size, ...] | None:
+    if tensor.shape is None:
+        return None
+    return tuple(_size(dim, tensor, axis) for axis, dim in enumerate(tensor.shape))
+
+
+def _size(dim: object, tensor: gs.Tensor, axis: int) -> Size:
+    if isinstance(dim, str) and dim:
+        return dim
+    return ("unknown", id(tensor), axis) if dim is None or isinstance(dim, str) else int(dim)  # type: ignore[call-overload]
+
+
+def _broadcast(shapes: Sequence[Sequence[Size]]) -> list[Size | None]:
+    rank = max(map(len, shapes))
+    return [_one_of({shape[axis] for shape in shapes if -axis <= len(shape)} - {1}) for axis in range(-rank, 0)]
+
+
+def _one_of(sizes: set[Size]) -> Size | None:
+    if len(sizes) <= 1:
+        return next(iter(sizes), 1)
+    numbers = [size for size in sizes if isinstance(size, int)]
+    return numbers[0] if len(numbers) == 1 else None  # the others are that number or 1
+
+
+def _windows(node: gs.Node, sizes: Sequence[Size]) -> Iterable[Size | None]:
+    """floor((size + pads - extent) / stride) + 1, for windows of an extent, as Conv and pooling have it."""
+    rank = len(sizes)
+    kernel = _list(node, "kernel_shape", 0, rank)
+    if kernel is None and node.op == "Conv" and node.inputs[1].shape is not None:
+        kernel = [dim if isinstance(dim, int) else 0 for dim in node.inputs[1].shape[2:]]
+    strides, dilations = _list(node, "strides", 1, rank), _list(node, "dilations", 1, rank)
+    pads = _list(node, "pads", 0, 2 * rank)
+    if not kernel or len(kernel) != rank or 0 in kernel or strides is None or dilations is None or pads is None:
+        return [None] * rank
+    how = str(node.attrs.get("auto_pad", "NOTSET"))
+    found: list[Size | None] = []
+    for axis, size in enumerate(sizes):
+        stride, room = strides[axis], -(dilations[axis] * (kernel[axis] - 1) + 1)
+        room += pads[axis] + pads[axis + rank] if how == "NOTSET" else 0
+        if how.startswith("SAME"):
+            found.append(size if stride == 1 else ("same", size, stride))
+        elif stride == 1 and room == -1:
+            found.append(size)
+        else:
+            found.append(("window", size, room, stride, bool(node.attrs.get("ceil_mode", 0))))
+    return found
+
+
+def _widened(node: gs.Node, sizes: Sequence[Size]) -> Iterable[Size | None]:
+    """stride (size - 1) + output_padding + extent - pads, as ConvTranspose has it."""
+    rank = len(sizes)
+    if "output_shape" in node.attrs or str(node.attrs.get("auto_pad", "NOTSET")) != "NOTSET":
+        return [None] * rank
+    shape = node.inputs[1].shape
+    strides, dilations = _list(node, "strides", 1, rank), _list(node, "dilations", 1, rank)
+    pads, more = _list(node, "pads", 0, 2 * rank), _list(node, "output_padding", 0, rank)
+    if shape is None or len(shape) != rank + 2 or strides is None or dilations is None or pads is None or more is None:
+        return [None] * rank
+    found: list[Size | None] = []
+    for axis, size in enumerate(sizes):
+        if not isinstance(shape[2 + axis], int):
+            found.append(None)
+            continue
+        offset = more[axis] + dilations[axis] * (shape[2 + axis] - 1) - pads[axis] - pads[axis + rank]
+        found.append(size if strides[axis] == 1 and offset == 0 else ("widened", size, strides[axis], offset))
+    return found
+
+
+def _list(node: gs.Node, name: str, default: int, length: int) -> list[int] | None:
+    """A list of integers among the attributes; None for one that does not fit."""
+    values = node.attrs.get(name)
+    if values is None:
+        return None if name == "kernel_shape" else [default] * length
+    if not isinstance(values, list) or len(values) != length or not all(isinstance(value, int) for value in values):
+        return None
+    return values

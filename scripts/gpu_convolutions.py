@@ -1,0 +1,271 @@
+"""Convolutions with elementwise tails, on the shapes of real networks, against ONNX Runtime's CUDA provider.
+
+A model has the convolution several times, each on an input of its own, and runs from a CUDA graph, so that the device
+is timed.  Ours is the faster one of the candidates that ``onnxfuse optimize --tune`` chooses from: the fused node, and
+ONNX Runtime's convolution with its tail fused.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from gpu_models import SETTINGS
+from gpu_sessions import BoundSession
+from onnx import helper, numpy_helper
+
+import onnxfuse
+from onnxfuse.cuda.arch import COMMON, devices
+from onnxfuse.cuda.conv.fitting import fit_conv
+from onnxfuse.cuda.conv.node import fused_convolutions
+from onnxfuse.cuda.options import CudaOptions
+from onnxfuse.graph import Model
+from onnxfuse.inference import infer
+
+DEPTHWISE, POINTWISE, DENSE = "depthwise", "pointwise", "dense"
+BATCHES = (1, 16)
+DTYPES = ("float32", "float16")
+COPIES = 8
+_MOST_BYTES = 1 << 28
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution of a network: channels in and out, rows and columns of its input, and what follows it."""
+
+    network: str
+    kind: str
+    channels: tuple[int, int]
+    size: tuple[int, int]
+    kernel: int
+    stride: int
+    tail: str
+
+    @property
+    def name(self) -> str:
+        """The layer in words."""
+        inputs, outputs = self.channels
+        width = f"{inputs}" if inputs == outputs else f"{inputs} to {outputs}"
+        stride = f", stride {self.stride}" if self.stride > 1 else ""
+        rows, columns = self.size
+        return f"{self.kind} {self.kernel}x{self.kernel}{stride}, {width} at {rows}x{columns}, {self.tail}"
+
+    @property
+    def output_size(self) -> tuple[int, int]:
+        """Rows and columns of the result, for padding of half the kernel."""
+        rows, columns = self.size
+        return -(-rows // self.stride), -(-columns // self.stride)
+
+
+def _depthwise(network: str, channels: int, size: tuple[int, int], kernel: int, stride: int = 1) -> Layer:
+    return Layer(network, DEPTHWISE, (channels, channels), size, kernel, stride, "HardSwish")
+
+
+def _pointwise(network: str, channels: tuple[int, int], size: tuple[int, int], tail: str) -> Layer:
+    return Layer(network, POINTWISE, channels, size, 1, 1, tail)
+
+
+def _dense(channels: int, size: int) -> Layer:
+    return Layer("ResNet-50", DENSE, (channels, channels), (size, size), 3, 1, "Relu")
+
+
+LAYERS = (
+    _depthwise("MobileNetV3", 64, (112, 112), 3, 2),
+    _depthwise("MobileNetV3", 120, (28, 28), 5),
+    _depthwise("MobileNetV3", 480, (14, 14), 3),
+    _depthwise("MobileNetV3", 960, (7, 7), 5),
+    _depthwise("PP-OCR det", 64, (160, 160), 3),
+    _depthwise("PP-OCR det", 256, (40, 40), 5),
+    _depthwise("PP-OCR rec", 256, (12, 160), 5),
+    _pointwise("MobileNetV3", (24, 72), (56, 56), "SiLU"),
+    _pointwise("MobileNetV3", (120, 40), (28, 28), "residual"),
+    _pointwise("MobileNetV3", (80, 480), (14, 14), "SiLU"),
+    _pointwise("MobileNetV3", (960, 160), (7, 7), "residual"),
+    _pointwise("PP-OCR det", (32, 64), (160, 160), "SiLU"),
+    _pointwise("PP-OCR det", (256, 256), (40, 40), "SiLU"),
+    _pointwise("PP-OCR rec", (256, 256), (12, 160), "residual"),
+    _dense(64, 56),
+    _dense(128, 28),
+    _dense(256, 14),
+    _dense(512, 7),
+)
+
+
+@dataclass
+class ConvTimes:
+    """One layer.  ``seconds`` of one convolution by what ran it: ``ort`` as it is, ``tail`` with a fused tail, and the
+    ``fused`` node; ``errors`` by the same say why there is no time."""
+
+    layer: str
+    kind: str
+    network: str
+    batch: int
+    dtype: str
+    seconds: dict[str, float] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Layer, type and batch."""
+        return f"{self.layer}, {self.dtype}, batch {self.batch}"
+
+    @property
+    def choice(self) -> str | None:
+        """The faster one of our candidates."""
+        return min(
+            (name for name in ("tail", "fused") if name in self.seconds), key=self.seconds.__getitem__, default=None
+        )
+
+    @property
+    def ratio(self) -> float | None:
+        """ONNX Runtime's time over that of our choice."""
+        ours, theirs = self.choice, self.seconds.get("ort")
+        return theirs / self.seconds[ours] if ours and theirs else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON takes them."""
+        return asdict(self)
+
+
+def jobs() -> Iterator[tuple[Layer, ConvTimes]]:
+    """What is to be measured, the most telling first."""
+    for batch in BATCHES:
+        for dtype in DTYPES:
+            for layer in LAYERS:
+                yield layer, ConvTimes(layer.name, layer.kind, layer.network, batch, dtype)
+
+
+def layer_model(layer: Layer, batch: int, dtype: str) -> onnx.ModelProto:
+    """The layer ``copies`` times over, of inputs x0, x1, … and for a residual r0, r1, …; weights are constants."""
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    inputs, outputs = layer.channels
+    group = inputs if layer.kind == DEPTHWISE else 1
+    random = np.random.default_rng(0)
+    shape = (outputs, inputs // group, layer.kernel, layer.kernel)
+    weights = random.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
+    constants = {"w": weights, "b": random.standard_normal(outputs)}
+    nodes, read, written = [], [], []
+    sizes = [batch, outputs, *layer.output_size]
+    for copy in range(copies(layer, batch, dtype)):
+        read.append(helper.make_tensor_value_info(f"x{copy}", kind, [batch, inputs, *layer.size]))
+        nodes.append(
+            helper.make_node(
+                "Conv",
+                [f"x{copy}", "w", "b"],
+                [f"a{copy}"],
+                kernel_shape=[layer.kernel] * 2,
+                strides=[layer.stride] * 2,
+                pads=[layer.kernel // 2] * 4,
+                group=group,
+            )
+        )
+        if layer.tail == "residual":
+            read.append(helper.make_tensor_value_info(f"r{copy}", kind, sizes))
+        nodes += _tail(layer.tail, copy)
+        written.append(helper.make_tensor_value_info(f"y{copy}", kind, sizes))
+    tensors = [numpy_helper.from_array(array.astype(dtype), name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "layers", read, written, tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def _tail(tail: str, copy: int) -> list[onnx.NodeProto]:
+    a, y = f"a{copy}", f"y{copy}"
+    match tail:
+        case "SiLU":
+            return [helper.make_node("Sigmoid", [a], [f"s{copy}"]), helper.make_node("Mul", [a, f"s{copy}"], [y])]
+        case "residual":
+            return [helper.make_node("Add", [a, f"r{copy}"], [y])]
+        case _:
+            return [helper.make_node(tail, [a], [y])]
+
+
+def copies(layer: Layer, batch: int, dtype: str) -> int:
+    """How often the layer is in its model: fewer times where its tensors are large."""
+    size = batch * max(layer.channels) * layer.size[0] * layer.size[1] * np.dtype(dtype).itemsize
+    return max(1, min(COPIES, _MOST_BYTES // size))
+
+
+def feeds(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    """Random inputs, the same every time."""
+    random = np.random.default_rng(1)
+    found = {}
+    for info in model.graph.input:
+        shape = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
+        dtype = helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type)
+        found[info.name] = random.standard_normal(shape, np.float32).astype(dtype)
+    return found
+
+
+def measure(layer: Layer, job: ConvTimes, on_gpu: bool = True, tune: bool = False) -> None:
+    """Fill in the times of one layer; ``tune`` finds the best kernels first."""
+    model = layer_model(layer, job.batch, job.dtype)
+    values, count = feeds(model), copies(layer, job.batch, job.dtype)
+    for name, conv in (("ort", None), ("tail", "none"), ("fused", "all")):
+        made = model
+        if conv is not None:
+            try:
+                made = onnxfuse.optimize(
+                    model, "cuda", check=False, embed=on_gpu, conv=conv, tune=tune and conv == "all"
+                ).model
+            except Exception as error:  # whatever it is, the next one may do
+                job.errors[name] = _line(error)
+                continue
+        best = _best(made, values, conv is not None, on_gpu, job.errors, name)
+        if best is not None:
+            job.seconds[name] = best / count
+
+
+def compile_ahead(todo: Sequence[tuple[Layer, ConvTimes]]) -> None:
+    """Compile the kernels of all fused layers together, which takes all processors; later they come from the cache."""
+    options = CudaOptions(devices() or COMMON[-1:])
+    sources = []
+    for layer, job in todo:
+        model = layer_model(layer, job.batch, job.dtype)
+        loaded = Model.from_proto(onnxfuse.optimize(model, "cuda", check=False, embed=False, conv="all").model)
+        infer(loaded)
+        for fused in fused_convolutions(loaded):
+            sources.append(fit_conv(fused.case, options.tunings, options.architectures, False).source.text)
+    flags = options.fitter(fast_math=False).options
+    options.compiler.compile(dict.fromkeys(sources), options.architectures, flags)
+
+
+def _best(
+    model: onnx.ModelProto,
+    values: dict[str, np.ndarray],
+    library: bool,
+    on_gpu: bool,
+    errors: dict[str, str],
+    name: str,
+) -> float | None:
+    times = []
+    for settings in SETTINGS if on_gpu else SETTINGS[:1]:
+        try:
+            session = BoundSession(
+                model.SerializeToString(), values, library=library, graph=on_gpu, on_gpu=on_gpu, settings=settings
+            )
+            times.append(session.seconds())
+        except Exception as error:
+            errors[name + "".join(f", {key}={value}" for key, value in settings.items())] = _line(error)
+    return min(times, default=None)
+
+
+def measure_all(
+    todo: Sequence[tuple[Layer, ConvTimes]], deadline: float, progress: Callable[[str], None], tune: bool = False
+) -> None:
+    """Fill in what can be measured until the deadline (of ``time.monotonic``)."""
+    progress("convolutions: compiling")
+    compile_ahead(todo)
+    for layer, job in todo:
+        if time.monotonic() > deadline:
+            return
+        progress(f"convolutions: {job.name}")
+        try:
+            measure(layer, job, tune=tune)
+        except Exception as error:  # one layer that fails leaves the others
+            job.errors["layer"] = _line(error)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
