@@ -9,6 +9,7 @@ import onnxruntime as ort
 import pytest
 
 from onnxfuse.cuda.conv.kernel import ConvSource
+from onnxfuse.cuda.conv.tiling import Tiling
 from tests.cuda.conv_nodes import (
     any_kernel,
     arrays_of,
@@ -21,7 +22,6 @@ from tests.cuda.conv_nodes import (
 )
 from tests.cuda.convolutions import MULTIPROCESSORS, Fused, convolution, raw, tail
 from tests.cuda.stand_in import AVAILABLE, REASON, StandIn
-from tests.cuda.test_conv_emulation import SIMT
 from tests.custom_ops.fused import assert_same_bits, run
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason=REASON)
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(not AVAILABLE, reason=REASON)
 LAUNCH = ["cuCtxGetCurrent", "cuLaunchKernel"]
 EPILOGUE, OPERANDS = tail("f32", "bias, hard swish, residual", (1, 8, 6, 8))
 CONV = convolution("f32", (12, 8), (3, 3), pads=(1, 1, 1, 1))
-FUSED = Fused(CONV, (1, 12, 6, 8), EPILOGUE, OPERANDS, tilings=SIMT[:1])
+FUSED = Fused(CONV, (1, 12, 6, 8), EPILOGUE, OPERANDS, tilings=(Tiling("gemm", (32, 32, 8), (4, 4), 4, split=4),))
 KERNELS = (conv_kernel("k", "gemm", ";", tile=(8, 48, 8), split=4), any_kernel(";"))
 STUB = Fused(CONV, (1, 12, 6, 8), raw("f32"))
 
