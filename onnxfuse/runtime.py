@@ -122,8 +122,18 @@ def with_kernels(model: str | bytes, options: "onnxruntime.SessionOptions") -> s
 
 
 def load_cuda_libraries() -> None:
-    """Load the CUDA libraries of the Python packages that onnxruntime-gpu comes with, where it needs them."""
+    """Load the CUDA libraries of Python packages, where ONNX Runtime needs them.
+
+    ONNX Runtime looks for the packages beside itself; they may be in another folder that Python imports from.
+    """
     ort = load_onnxruntime()
-    if hasattr(ort, "preload_dlls") and not why_no_cuda():
-        with redirect_stdout(StringIO()):  # it says there what it does not find
-            ort.preload_dlls()
+    if not hasattr(ort, "preload_dlls") or why_no_cuda():
+        return
+    beside = Path(ort.__file__).resolve().parent.parent
+    found = importlib.util.find_spec("nvidia")  # a namespace: each folder that has some of the packages
+    folders = [Path(folder) for folder in (found.submodule_search_locations or [] if found else [])]
+    elsewhere = [lib for folder in folders if folder.resolve().parent != beside for lib in sorted(folder.glob("*/lib"))]
+    with redirect_stdout(StringIO()):  # it says there what it does not find
+        for folder in elsewhere:
+            ort.preload_dlls(directory=str(folder))
+        ort.preload_dlls()

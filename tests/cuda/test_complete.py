@@ -1,5 +1,7 @@
 """Sessions on the CUDA provider: what a model does not carry for the GPU here is compiled in memory."""
 
+import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -119,3 +121,24 @@ def test_without_a_compiler_a_session_says_so_and_runs(bare: Path, monkeypatch: 
     with pytest.warns(UserWarning, match="not compiled for this GPU: no CUDA compiler"):
         session = onnxfuse.InferenceSession(bare, providers=["CUDAExecutionProvider", "CPUExecutionProvider"])
     assert session.run(None, {"x": np.ones((1, 8), np.float32)})[0].shape == (1, 8)
+
+
+def test_cuda_libraries_are_found_in_every_folder_of_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime looks beside itself, which its own folder of an installation to another place does not have."""
+    ort_site, other_site = tmp_path / "ort", tmp_path / "other"
+    for folder in ("ort/nvidia/cudnn/lib", "other/nvidia/cu13/lib", "other/nvidia/cudnn/lib", "other/nvidia/cu13/bin"):
+        (tmp_path / folder).mkdir(parents=True)
+    asked: list[str | None] = []
+    package = types.SimpleNamespace(
+        __file__=str(ort_site / "onnxruntime" / "__init__.py"),
+        preload_dlls=lambda directory=None: print("not found") or asked.append(directory),
+    )
+    monkeypatch.setattr(sys, "path", [str(ort_site), str(other_site)])
+    monkeypatch.delitem(sys.modules, "nvidia", raising=False)
+    monkeypatch.setattr(runtime, "load_onnxruntime", lambda: package)
+    monkeypatch.setattr(runtime, "why_no_cuda", lambda: "")
+    runtime.load_cuda_libraries()
+    assert asked == [str(other_site / "nvidia" / name / "lib") for name in ("cu13", "cudnn")] + [None]
+    monkeypatch.setattr(runtime, "why_no_cuda", lambda: "there is no CUDA GPU here")
+    runtime.load_cuda_libraries()
+    assert len(asked) == 3
