@@ -15,6 +15,7 @@ namespace {
 
 std::string g_library;
 std::atomic<void*> g_stream{nullptr};
+thread_local void* t_stream = nullptr;
 const OrtApiBase* g_base = nullptr;
 OrtApi g_api;
 
@@ -41,7 +42,7 @@ OrtStatus* add_op(OrtCustomOpDomain* domain, const OrtCustomOp* op) {
 }
 
 OrtStatus* get_stream(const OrtKernelContext*, void** out) {
-  *out = g_stream;
+  *out = t_stream != nullptr ? t_stream : g_stream.load();
   return nullptr;
 }
 
@@ -51,6 +52,9 @@ extern "C" void shim_open(const char* library) { g_library = library; }
 
 // What KernelContext_GetGPUComputeStream gives from now on.
 extern "C" void shim_set_stream(void* stream) { g_stream = stream; }
+
+// The same for the calling thread alone.
+extern "C" void shim_set_thread_stream(void* stream) { t_stream = stream; }
 
 extern "C" OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
   g_base = base;
