@@ -21,13 +21,18 @@ SETTINGS: tuple[Mapping[str, str], ...] = ({}, {"prefer_nhwc": "1"})
 
 @dataclass
 class ModelTimes:
-    """One model at one batch size.  ``seconds`` by what ran: ``ort`` or ``onnxfuse``, with ``, graph`` or without."""
+    """One model at one batch size.
+
+    ``seconds`` by what ran: ``ort`` or ``onnxfuse``, with ``, graph`` or without.  The counts are of one run: nodes
+    that were executed, those among them that copy tensors between host and device, and nodes in the fused parts.
+    """
 
     model: str
     batch: int
     shapes: dict[str, list[int]]
     seconds: dict[str, float] = field(default_factory=dict)
     launches: dict[str, int] = field(default_factory=dict)
+    copies: dict[str, int] = field(default_factory=dict)
     elementwise: dict[str, int] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
 
@@ -68,7 +73,9 @@ def measure_model(path: Path, feeds: Mapping[str, np.ndarray], batch: int, on_gp
                 if best is not None:
                     found.seconds[label] = best
             try:
-                found.launches[name] = launches(str(model), values, library, on_gpu, Path(folder) / f"{name}-profile")
+                executed = executed_nodes(str(model), values, library, on_gpu, Path(folder) / f"{name}-profile")
+                found.launches[name] = executed.total()
+                found.copies[name] = sum(count for op, count in executed.items() if op.startswith("Memcpy"))
             except Exception as error:
                 found.errors[f"{name}, launches"] = _line(error)
     return found
@@ -102,16 +109,20 @@ def _best(
     return min(times, default=None)
 
 
-def launches(model: str, values: Mapping[str, np.ndarray], library: bool, on_gpu: bool, prefix: Path) -> int:
-    """Nodes that a run executes, as ONNX Runtime's profile counts them."""
+def executed_nodes(
+    model: str, values: Mapping[str, np.ndarray], library: bool, on_gpu: bool, prefix: Path
+) -> Counter[str]:
+    """The nodes that a run executes by operator, as ONNX Runtime's profile counts them."""
     session = BoundSession(model, values, library=library, on_gpu=on_gpu, profile=str(prefix))
     session.run()
     session.run()
     events = json.loads(Path(session.session.end_profiling()).read_text(encoding="utf-8"))
     counted = Counter(
-        event["name"] for event in events if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
+        str(event["args"]["op_name"])
+        for event in events
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
     )
-    return sum(counted.values()) // 2
+    return Counter({op: count // 2 for op, count in counted.items()})
 
 
 def measure_all(

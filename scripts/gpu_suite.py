@@ -14,15 +14,13 @@ the table is measured.
 """
 
 import argparse
-import os
-import platform
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from fnmatch import fnmatchcase
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -33,30 +31,36 @@ import gpu_models
 import gpu_parity
 import numpy as np
 from gpu_chains import CHAINS
-from gpu_report import DRY_RUN, Results, targets, write
+from gpu_machine import describe, missing
+from gpu_report import Results, targets, write
 
 from onnxfuse.dtypes import DTYPES
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.runtime import why_no_cuda
 from onnxfuse.zoo import cache, make_inputs, read_manifest
 
 PARTS = ("parity", "kernels", "models")
-SHARES = {"parity": 0.3, "kernels": 0.45, "models": 0.25}
+SHARES = {"parity": 0.25, "kernels": 0.5, "models": 0.25}
 """Of the whole time, for each part; what one leaves over the next one gets."""
-PACKAGES = ("onnxruntime-gpu", "onnxruntime", "pycuda", "torch", "jax", "cupy-cuda13x", "cupy-cuda12x", "onnxfuse")
+OWN_SHARE = 0.45
+"""Of the time for kernels, for ours and ONNX Runtime; the rest is for the other systems."""
 SANITIZED = ("f32", "f16")
 Models = list[tuple[Path, Mapping[str, np.ndarray]]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the suite."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
     if options.sanitized:
         return _sanitized_child()
-    if not options.dry_run and (reason := why_no_cuda()):
-        print(f"gpu_suite.py: error: {reason}", file=sys.stderr)
+    parts = options.only.split(",")
+    if unknown := [part for part in parts if part not in PARTS]:
+        parser.error(f"no part {unknown[0]!r}; the parts are {', '.join(PARTS)}")
+    if not options.dry_run and (reasons := missing(parts)):
+        for reason in reasons:
+            print(f"gpu_suite.py: error: {reason}", file=sys.stderr)
         return 2
-    results = Results(machine=_machine(options.dry_run))
+    results = Results(machine=describe(options.dry_run))
     started = time.monotonic()
     on_gpu = not options.dry_run
     try:
@@ -64,10 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OnnxfuseError as error:
         models = []
         results.errors.append(f"models: {error}")
+    if not models and "models" in parts:
+        results.errors.append(f"models: there are none of the zoo's in {options.models or cache()}")
     share = 0.0
     for part in PARTS:
         share += SHARES[part]
-        if part not in options.only.split(","):
+        if part not in parts:
             continue
         deadline = started + share * options.seconds
         _guard(results, part, lambda part=part, deadline=deadline: _RUN[part](results, models, deadline, on_gpu))  # type: ignore[misc]
@@ -122,6 +128,11 @@ def _parity(results: Results, models: Models, deadline: float, on_gpu: bool) -> 
     dtypes = list(DTYPES) if on_gpu else ["f32", "i32"]
     cases = list(gpu_parity.program_cases(dtypes, randoms=100 if on_gpu else 4))
     _say(f"parity: {len(cases)} programs")
+    with gpu_kernels.compiling_ahead() if on_gpu else nullcontext():
+        _check(results, models, cases, deadline, on_gpu)
+
+
+def _check(results: Results, models: Models, cases: Sequence[gpu_parity.Case], deadline: float, on_gpu: bool) -> None:
     for graph in (False, True) if on_gpu else (False,):
         for verdict in gpu_parity.check_programs(cases, on_gpu, graph):
             results.parity.append(verdict)
@@ -163,14 +174,17 @@ def _kernels(results: Results, models: Models, deadline: float, on_gpu: bool) ->
     if not on_gpu:
         for chain in CHAINS:
             _say(f"kernels: {chain.name}")
-            gpu_kernels.prepare(chain, "float32")
+            gpu_kernels.try_on_cpu(chain)
         return
     time_left = deadline - time.monotonic()
-    gpu_kernels.measure_all(results.kernels, time.monotonic() + 0.4 * time_left, _say)
-    for number, system in enumerate(gpu_kernels.PEERS):
+    gpu_kernels.measure_all(results.kernels, time.monotonic() + OWN_SHARE * time_left, _say)
+    weights = dict(gpu_kernels.PEERS)
+    while weights:
+        system = next(iter(weights))
         _say(f"kernels: {system}")
-        limit = (deadline - time.monotonic()) / (len(gpu_kernels.PEERS) - number)
+        limit = (deadline - time.monotonic()) * weights[system] / sum(weights.values())
         gpu_kernels.measure_peer(system, results.kernels, limit)
+        del weights[system]
 
 
 def _models(results: Results, models: Models, deadline: float, on_gpu: bool) -> None:
@@ -185,25 +199,6 @@ _RUN: dict[str, Callable[[Results, Models, float, bool], None]] = {
     "kernels": _kernels,
     "models": _models,
 }
-
-
-def _machine(dry_run: bool) -> dict[str, str]:
-    found = {"Python": platform.python_version(), "system": platform.platform()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    if dry_run:
-        return {DRY_RUN: "without a GPU: no number was measured on one", **found}
-    names = subprocess.run(
-        ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "LC_ALL": "C"},
-    )
-    return {"GPU": names.stdout.strip().replace("\n", "; ") or "unknown", **found}
 
 
 if __name__ == "__main__":
