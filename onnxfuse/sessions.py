@@ -53,6 +53,7 @@ class Session:
         optimized: bool = True,
         threads: int = 0,
         spinning: bool = True,
+        tf32: bool = False,
         folder: Path | None = None,
         profile: Path | None = None,
     ) -> None:
@@ -61,6 +62,8 @@ class Session:
         ``library`` registers the onnxfuse library, so that fused nodes run as kernels; without it they are
         inlined.  ``threads`` is the number of intra-op threads, 0 for ONNX Runtime's choice.
         ``spinning=False`` keeps idle threads from taking the cores of another session in the same process.
+        ``tf32`` lets the CUDA provider compute products of float32 in TF32, as it does by default: for times, but not
+        for results, which would differ by more than a rewrite may change them.
         ``profile`` is where ONNX Runtime's profile goes, as the beginning of a file's path.
         Raises SessionError if ONNX Runtime does not take the model.
         """
@@ -84,7 +87,9 @@ class Session:
             if library:
                 register(options)
                 loaded = with_kernels(loaded, options) if CUDA_PROVIDER in providers else loaded
-            self._session = ort.InferenceSession(loaded, options, providers=list(providers))
+            settings = {} if tf32 else {CUDA_PROVIDER: {"use_tf32": "0"}}
+            configured = [(name, settings.get(name, {})) for name in providers]
+            self._session = ort.InferenceSession(loaded, options, providers=configured)
         except OnnxfuseError:
             raise
         except Exception as error:  # ONNX Runtime's exceptions share no base class below Exception

@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnxfuse
-from onnxfuse import runtime
+from onnxfuse import runtime, sessions
 from onnxfuse.cuda import compiler as compilers
 from onnxfuse.cuda import complete as completing
 from onnxfuse.cuda.complete import complete
@@ -142,3 +142,20 @@ def test_cuda_libraries_are_found_in_every_folder_of_packages(tmp_path: Path, mo
     monkeypatch.setattr(runtime, "why_no_cuda", lambda: "there is no CUDA GPU here")
     runtime.load_cuda_libraries()
     assert len(asked) == 3
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_results_are_compared_without_tf32(tf32: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which the CUDA provider takes for products of float32 unless told otherwise."""
+    asked: list[list[tuple[str, dict[str, str]]]] = []
+
+    def create(model: bytes, options: ort.SessionOptions, providers: list[tuple[str, dict[str, str]]]) -> object:
+        asked.append(providers)
+        names = [name for name, _ in providers]
+        return types.SimpleNamespace(get_providers=lambda: names, get_outputs=list)
+
+    package = types.SimpleNamespace(SessionOptions=ort.SessionOptions, InferenceSession=create)
+    monkeypatch.setattr(sessions, "load_onnxruntime", lambda: package)
+    monkeypatch.setattr(sessions, "load_cuda_libraries", lambda: None)
+    sessions.Session(b"", providers=("CUDAExecutionProvider", "CPUExecutionProvider"), tf32=tf32)
+    assert asked == [[("CUDAExecutionProvider", {} if tf32 else {"use_tf32": "0"}), ("CPUExecutionProvider", {})]]
