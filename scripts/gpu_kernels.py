@@ -254,6 +254,7 @@ def measure_peer(system: str, todo: Sequence[Measured], limit: float) -> None:
 def _start_peer(system: str) -> subprocess.Popen[bytes]:
     script = Path(__file__).with_name("gpu_peers.py")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    environment.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.5")  # JAX takes all at once; sessions here have some
     return subprocess.Popen(
         [sys.executable, str(script), system],
         stdin=subprocess.PIPE,

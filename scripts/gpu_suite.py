@@ -14,11 +14,12 @@ the table is measured.
 """
 
 import argparse
+import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -44,6 +45,7 @@ SHARES = {"parity": 0.25, "kernels": 0.5, "models": 0.25}
 OWN_SHARE = 0.45
 """Of the time for kernels, for ours and ONNX Runtime; the rest is for the other systems."""
 SANITIZED = ("f32", "f16")
+SANITIZER_SECONDS = 45.0
 Models = list[tuple[Path, Mapping[str, np.ndarray]]]
 
 
@@ -133,19 +135,28 @@ def _parity(results: Results, models: Models, deadline: float, on_gpu: bool) -> 
 
 
 def _check(results: Results, models: Models, cases: Sequence[gpu_parity.Case], deadline: float, on_gpu: bool) -> None:
-    for graph in (False, True) if on_gpu else (False,):
-        for verdict in gpu_parity.check_programs(cases, on_gpu, graph):
-            results.parity.append(verdict)
-            if time.monotonic() > deadline:
-                return
+    end = deadline - (SANITIZER_SECONDS if on_gpu else 0)
+    for verdict in _comparisons(models, cases, on_gpu):
+        results.parity.append(verdict)
+        if time.monotonic() > end:
+            results.errors.append(f"parity: out of time after {len(results.parity)} comparisons")
+            break
     if on_gpu:
-        results.sanitizer = _sanitize(max(30.0, min(90.0, deadline - time.monotonic())))
+        results.sanitizer = _sanitize(max(SANITIZER_SECONDS, deadline - time.monotonic()))
+        if re.search("ERROR SUMMARY: [1-9]", results.sanitizer):
+            results.errors.append("parity: compute-sanitizer has found errors")
+
+
+def _comparisons(models: Models, cases: Sequence[gpu_parity.Case], on_gpu: bool) -> Iterator[gpu_parity.Verdict]:
+    """All of them, the most telling first."""
+    yield from gpu_parity.check_programs(cases, on_gpu)
     with TemporaryDirectory() as scratch:
         for path, feeds in models:
-            if time.monotonic() > deadline:
-                return
             _say(f"parity: {path.stem}")
-            results.parity += gpu_parity.check_model(path, Path(scratch), on_gpu, dict(feeds))
+            yield from gpu_parity.check_model(path, Path(scratch), on_gpu, dict(feeds))
+    if on_gpu:
+        _say("parity: programs in CUDA graphs")
+        yield from gpu_parity.check_programs(cases, on_gpu, graph=True)
 
 
 def _sanitize(limit: float) -> str:
@@ -185,10 +196,16 @@ def _kernels(results: Results, models: Models, deadline: float, on_gpu: bool) ->
         limit = (deadline - time.monotonic()) * weights[system] / sum(weights.values())
         gpu_kernels.measure_peer(system, results.kernels, limit)
         del weights[system]
+    late = sum("kernel" not in job.seconds and not job.errors for job in results.kernels)
+    if late:
+        results.errors.append(f"kernels: out of time for {late} of {len(results.kernels)}")
 
 
 def _models(results: Results, models: Models, deadline: float, on_gpu: bool) -> None:
     results.models = gpu_models.measure_all(models, deadline, _say, on_gpu)
+    late = len(gpu_models.BATCHES) * len(models) - len(results.models)
+    if late:
+        results.errors.append(f"models: out of time for {late}, batches of 1 and 16 counted")
     if not on_gpu:
         for model in results.models:  # those of the CPU are not for the table
             model.seconds.clear()

@@ -167,6 +167,24 @@ def test_a_peer_that_is_not_installed_is_an_error_of_each_job() -> None:
     assert late[0].errors[missing[0]] == "out of time" and not late[1].errors
 
 
+def test_compiling_ahead_leaves_no_process_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    start = gpu_kernels._start_peer
+    monkeypatch.setattr(gpu_kernels, "_start_peer", lambda system: started.append(start(system)) or started[-1])
+    with gpu_kernels.compiling_ahead():
+        assert started[0].poll() is None
+    assert started[0].returncode is not None
+
+
+@pytest.mark.parametrize("summary", ["ERROR SUMMARY: 0 errors", "ERROR SUMMARY: 3 errors"])
+def test_what_the_sanitizer_finds_is_an_error(summary: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_suite, "_sanitize", lambda limit: f"exit status 9: {summary}")
+    monkeypatch.setattr(gpu_suite, "_comparisons", lambda *_: iter(()))
+    results = gpu_report.Results()
+    gpu_suite._check(results, [], [], math.inf, on_gpu=True)
+    assert results.errors == (["parity: compute-sanitizer has found errors"] if "3" in summary else [])
+
+
 def _is_installed(name: str) -> bool:
     from importlib.util import find_spec
 
@@ -327,6 +345,19 @@ def test_all_that_is_missing_is_said_before_anything_runs(monkeypatch: pytest.Mo
     assert found[2].startswith("PyCUDA cannot be used") and len(found) == 3
     assert len(gpu_machine.missing(["parity"])) == 2
     assert gpu_machine.describe(dry_run=True)["CUDA compiler"] == "none (no CUDA compiler)"
+
+
+def test_what_there_was_no_time_for_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = [(tmp_path / "a.onnx", {}), (tmp_path / "b.onnx", {})]
+    monkeypatch.setattr(gpu_suite, "find_models", lambda *_: models)
+    monkeypatch.setattr(gpu_parity, "program_cases", lambda *_, **__: [])
+    verdicts = [gpu_parity.Verdict("program", "one", True), gpu_parity.Verdict("program", "two", True)]
+    monkeypatch.setattr(gpu_parity, "check_programs", lambda *_: iter(verdicts))
+    assert gpu_suite.main(["--dry-run", "--out", str(tmp_path), "--only", "parity,models", "--seconds", "0"]) == 1
+    assert json.loads((tmp_path / "results.json").read_text())["errors"] == [
+        "parity: out of time after 1 comparisons",
+        "models: out of time for 4, batches of 1 and 16 counted",
+    ]
 
 
 def test_a_part_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
