@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 DOMAIN = "onnxfuse"
 """The domain of the fused nodes."""
 CUDA_PROVIDER = "CUDAExecutionProvider"
+TENSORRT_PROVIDER = "TensorrtExecutionProvider"
+"""In every ONNX Runtime for GPUs, but it needs libraries that do not come with it, and takes nodes from CUDA."""
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 """Session option: where the external data of a model lies that is given as bytes."""
 
@@ -82,7 +84,8 @@ def InferenceSession(  # noqa: N802 - the name that users of ONNX Runtime know
     """A plain ``onnxruntime.InferenceSession`` with the onnxfuse operators registered.
 
     The arguments are those of ``onnxruntime.InferenceSession``; ``sess_options`` gets the library registered, and
-    ``providers`` defaults to what ONNX Runtime has available.  With the CUDA provider among them, kernels that the
+    ``providers`` defaults to what ONNX Runtime has available, without TensorRT, and without CUDA where there is no GPU.
+    With the CUDA provider among them, kernels that the
     model does not carry for the GPUs of this machine are compiled, in memory; a warning says if they cannot be.  Raises
     OnnxfuseError if ONNX Runtime is not installed.
     """
@@ -90,7 +93,8 @@ def InferenceSession(  # noqa: N802 - the name that users of ONNX Runtime know
     options = ort.SessionOptions() if sess_options is None else sess_options
     register(options)
     if providers is None:
-        providers = ort.get_available_providers()
+        left_out = {TENSORRT_PROVIDER, CUDA_PROVIDER} if why_no_cuda() else {TENSORRT_PROVIDER}
+        providers = [name for name in ort.get_available_providers() if name not in left_out]
     model = str(path_or_bytes) if isinstance(path_or_bytes, Path) else path_or_bytes
     if any(CUDA_PROVIDER in (provider, provider[0]) for provider in providers):
         load_cuda_libraries()

@@ -159,3 +159,16 @@ def test_results_are_compared_without_tf32(tf32: bool, monkeypatch: pytest.Monke
     monkeypatch.setattr(sessions, "load_cuda_libraries", lambda: None)
     sessions.Session(b"", providers=("CUDAExecutionProvider", "CPUExecutionProvider"), tf32=tf32)
     assert asked == [[("CUDAExecutionProvider", {} if tf32 else {"use_tf32": "0"}), ("CPUExecutionProvider", {})]]
+
+
+@pytest.mark.parametrize(("reason", "first"), [("", "CUDAExecutionProvider"), ("no GPU", "CPUExecutionProvider")])
+def test_providers_that_nobody_asked_for(reason: str, first: str, bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of ONNX Runtime's package for GPUs, of which TensorRT cannot be loaded without libraries of its own."""
+    asked: list[list[str]] = []
+    everything = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(ort, "get_available_providers", lambda: everything)
+    monkeypatch.setattr(ort, "InferenceSession", lambda model, sess_options, providers: asked.append(providers))
+    monkeypatch.setattr(runtime, "load_cuda_libraries", lambda: None)
+    monkeypatch.setattr(runtime, "why_no_cuda", lambda: reason)
+    onnxfuse.InferenceSession(bare)
+    assert asked == [everything[everything.index(first) :]]
