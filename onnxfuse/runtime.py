@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.local_functions import function_names
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -20,6 +21,9 @@ TENSORRT_PROVIDER = "TensorrtExecutionProvider"
 """In every ONNX Runtime for GPUs, but it needs libraries that do not come with it, and takes nodes from CUDA."""
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 """Session option: where the external data of a model lies that is given as bytes."""
+
+OPERATORS = "onnxfuse.operators"
+"""Session option: the names of the operators that the library is to register, with commas between; all by default."""
 
 _LIBRARY = Path("lib") / "libonnxfuse_ops.so"
 
@@ -70,8 +74,15 @@ def why_no_cuda() -> str:
     return ""
 
 
-def register(session_options: "onnxruntime.SessionOptions") -> None:
-    """Make the onnxfuse operators known to sessions that are created with ``session_options``."""
+def register(session_options: "onnxruntime.SessionOptions", model: str | bytes | Path | None = None) -> None:
+    """Make the onnxfuse operators known to sessions that are created with ``session_options``.
+
+    With ``model``, a path or the bytes of a file, only the operators that it has: each takes ONNX Runtime some 35 us
+    and 10 kB whenever it creates a session.
+    """
+    names = None if model is None else function_names(model, DOMAIN)
+    if names:
+        session_options.add_session_config_entry(OPERATORS, ",".join(sorted(names)))
     session_options.register_custom_ops_library(custom_ops_library())
 
 
@@ -91,11 +102,11 @@ def InferenceSession(  # noqa: N802 - the name that users of ONNX Runtime know
     """
     ort = load_onnxruntime()
     options = ort.SessionOptions() if sess_options is None else sess_options
-    register(options)
+    model = str(path_or_bytes) if isinstance(path_or_bytes, Path) else path_or_bytes
+    register(options, model)
     if providers is None:
         left_out = {TENSORRT_PROVIDER, CUDA_PROVIDER} if why_no_cuda() else {TENSORRT_PROVIDER}
         providers = [name for name in ort.get_available_providers() if name not in left_out]
-    model = str(path_or_bytes) if isinstance(path_or_bytes, Path) else path_or_bytes
     if any(CUDA_PROVIDER in (provider, provider[0]) for provider in providers):
         load_cuda_libraries()
         model = with_kernels(model, options)

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
+from peers.job import zeros
 
 import onnxfuse
 from onnxfuse.bench import ratio_with_spread, time_in_turns
@@ -105,7 +106,9 @@ def chain_model(chain: Chain, shape: tuple[int, ...]) -> onnx.ModelProto:
 
 def chain_input(shape: tuple[int, ...]) -> np.ndarray:
     """What the chains are timed on: float32, normally distributed."""
-    return np.random.default_rng(0).normal(0, 2, shape).astype(np.float32)
+    values = zeros(shape, np.dtype(np.float32))
+    values[...] = np.random.default_rng(0).normal(0, 2, shape)
+    return values
 
 
 @dataclass(frozen=True)
@@ -139,14 +142,14 @@ def _runner(model: bytes, x: np.ndarray, threads: int, library: bool) -> Callabl
     session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     binding = session.io_binding()
     binding.bind_ortvalue_input("x", ort.OrtValue.ortvalue_from_numpy(x))
-    output = ort.OrtValue.ortvalue_from_numpy(np.zeros_like(x))
+    output = ort.OrtValue.ortvalue_from_numpy(zeros(x.shape, x.dtype))
     binding.bind_ortvalue_output(session.get_outputs()[0].name, output)
     return lambda: session.run_with_iobinding(binding)
 
 
 def _copier(x: np.ndarray, threads: int, pool: ThreadPoolExecutor) -> Callable[[], object]:
     """Copies ``x`` into another buffer, each thread (the caller too) an equal part."""
-    target = np.zeros_like(x)
+    target = zeros(x.shape, x.dtype)
     targets, sources = (np.array_split(array.reshape(-1), threads) for array in (target, x))
     parts = list(zip(targets, sources, strict=True))
 

@@ -80,12 +80,16 @@ def transposed_convolution(graph: Graph) -> None:
         _affine(graph, graph.add("ConvTranspose", [x, weights], "f32", (n, 4, h + 1, w + 1)))
 
 
+FIRST_KNOWN_SPREAD = 9
+"""The opset from which there are operators to tell, in a noisy model, how far ONNX Runtime's LRN spreads a NaN."""
+
+
 @_neighbour
 def pooling(graph: Graph) -> None:
     """A pool over an image."""
     op = graph.any_of(("MaxPool", "AveragePool", "GlobalAveragePool", "LRN"))
     x = None if op == "LRN" else _image(graph, op)
-    if op == "LRN" and graph.takes("LRN", ["f32"], size=3):
+    if op == "LRN" and graph.opset >= FIRST_KNOWN_SPREAD and graph.takes("LRN", ["f32"], size=3):
         image = _image(graph, "GlobalAveragePool")
         if image is not None:
             graph.add("LRN", [image], "f32", image.shape, size=3)

@@ -52,7 +52,18 @@ CANCELLING = {"HardSigmoid", "HardSwish", "Elu", "Celu", "Selu", "Gelu", "Mish",
 ZERO_SIGNS = {"Max", "Min", "Where", "Clip", "Relu", "PRelu", "LeakyRelu", "ThresholdedRelu"}
 WIDENED = {op.onnx for op in OPS.values() if op.onnx} | {
     *("Sum", "Mean", "Max", "Min", "Clip", "Pow", "Mod", "Gelu", "Greater", "GreaterOrEqual", "IsNaN", "IsInf"),
-    *("Elu", "Celu", "Selu", "HardSigmoid", "Swish", "Shrink", "ThresholdedRelu", "BatchNormalization", "LeakyRelu"),
+    *(
+        "Elu",
+        "Celu",
+        "Selu",
+        "HardSigmoid",
+        "Softplus",
+        "Swish",
+        "Shrink",
+        "ThresholdedRelu",
+        "BatchNormalization",
+        "LeakyRelu",
+    ),
     *("QuantizeLinear", "DequantizeLinear", "Identity", "Cast", "CastLike"),
 }
 """What a fused node computes in float where the model has 16-bit floats."""
@@ -230,6 +241,8 @@ class _Loosener:
             result = self.converted(changed.input[0], result, types.get(node.input[0], 0), kind)
             self.nodes.append(helper.make_node("Identity", [result], [node.output[0]]))
             return
+        if node.op_type == "LRN":
+            raw = result = self.kept_in_window(changed, raw)
         if work in HALF:
             result = self.new("Cast", raw, to=TensorProto.FLOAT)
         coarse = HALF_NOISE[kind][0] if kind in HALF else 0.0
@@ -265,10 +278,11 @@ class _Loosener:
             result = self.new("Where", self.new("And", self.new("IsNaN", result), chosen), zero, result)
         elif self.rewritten and op in ("Mul", "Div"):
             result = self.noise(result, kind, 4e-6 if kind == TensorProto.FLOAT else 1e-14, 0.0)
-        if op in ZERO_SIGNS and self.opset >= 11:
-            # By a factor, for ONNX Runtime's Where does not keep the sign of -0.
-            is_zero = self.new("Equal", result, self.number(0.0, kind))
-            factor = self.new("Where", is_zero, self.random(result, kind, 1.0), self.number(1.0, kind))
+        if op in ZERO_SIGNS:
+            # By a factor that is 1 but for zeros: ONNX Runtime's Where does not keep the sign of -0.
+            other = self.new("Cast", self.new("Cast", result, to=TensorProto.BOOL), to=kind)
+            zero = self.new("Sub", self.number(1.0, kind), other)
+            factor = self.new("Add", other, self.new("Mul", zero, self.random(result, kind, 1.0)))
             result = self.new("Mul", result, factor)
         return result
 
@@ -320,6 +334,17 @@ class _Loosener:
             number = self.new("Cast", self.random(result, TensorProto.FLOAT, 2.0**40), to=TensorProto.INT64)
             result = self.new("Where", is_large, number, result)
         return result
+
+    def kept_in_window(self, node: onnx.NodeProto, result: str) -> str:
+        """The result of LRN; by chance as if all inputs were finite, where ONNX Runtime's sliding sum is not.
+
+        It carries an infinity or a NaN to all channels behind.
+        """
+        zero = self.number(0, TensorProto.FLOAT)
+        is_bad = self.new("IsNaN", self.new("Mul", node.input[0], zero))
+        attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        finite = self.new("LRN", self.new("Where", is_bad, zero, node.input[0]), **attributes)
+        return self.new("Where", self.new("Greater", self.random(result, TensorProto.FLOAT, 1.0), zero), result, finite)
 
     def converted(self, source: str, result: str, source_kind: int, kind: int) -> str:
         """The integers that floats become; any, where the type does not hold the number."""

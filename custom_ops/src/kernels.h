@@ -18,9 +18,11 @@ using Kernel = void (*)(void* out, const void* const* in, size_t n);
 enum class Link : uint8_t {
   AddS, AddV, SubS, SubV, RSubS, RSubV, MulS, MulV, MulSelf, DivS, DivV, RDivS, RDivV,
   MinS, MinV, RMinS, RMinV, MaxS, MaxV, RMaxS, RMaxV, LeakyReluS, LeakyReluV,
-  ClipSS,  // MaxS, then MinS with the second operand
+  ClipSS,    // MaxS, then MinS with the second operand
+  MulAddSS,  // MulS, then AddS with the second operand
   Neg, Abs, Reciprocal, Relu, HardSwish, HardSigmoidSS,
-  Exp, Log, Tanh, Erf, Sigmoid, Softplus, Mish, Gelu,  // f32 only
+  Sqrt, Round, Floor, Ceil,
+  Exp, Log, Tanh, Erf, Sigmoid, Softplus, Mish, Gelu, GeluTanh,  // f32 only
   Keep,  // store the value to `operand` and go on
   // Keep the value in a register, and combine the value with the one kept last; where KernelTable::second_value.
   Save, AddR, SubR, RSubR, MulR, DivR, RDivR,
@@ -31,10 +33,11 @@ constexpr int link_reads(Link link) {
   switch (link) {
     case Link::MulSelf: case Link::Neg: case Link::Abs: case Link::Reciprocal: case Link::Relu: case Link::HardSwish:
     case Link::Exp: case Link::Log: case Link::Tanh: case Link::Erf: case Link::Sigmoid: case Link::Softplus:
-    case Link::Mish: case Link::Gelu: case Link::Keep: case Link::Save: case Link::AddR: case Link::SubR:
-    case Link::RSubR: case Link::MulR: case Link::DivR: case Link::RDivR:
+    case Link::Mish: case Link::Gelu: case Link::GeluTanh: case Link::Sqrt: case Link::Round: case Link::Floor:
+    case Link::Ceil: case Link::Keep: case Link::Save: case Link::AddR: case Link::SubR: case Link::RSubR:
+    case Link::MulR: case Link::DivR: case Link::RDivR:
       return 0;
-    case Link::ClipSS: case Link::HardSigmoidSS:
+    case Link::ClipSS: case Link::MulAddSS: case Link::HardSigmoidSS:
       return 2;
     default:
       return 1;

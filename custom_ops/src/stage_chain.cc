@@ -24,6 +24,11 @@ Link unary_link(Op op) {
     case Op::Sigmoid: return Link::Sigmoid;
     case Op::Softplus: return Link::Softplus;
     case Op::Mish: return Link::Mish;
+    case Op::GeluTanh: return Link::GeluTanh;
+    case Op::Sqrt: return Link::Sqrt;
+    case Op::Round: return Link::Round;
+    case Op::Floor: return Link::Floor;
+    case Op::Ceil: return Link::Ceil;
     default: return Link::Gelu;
   }
 }
@@ -41,12 +46,15 @@ Link from_register(Link link) {
   }
 }
 
-// Clip: a maximum with a scalar and then a minimum become one link.
-void merge_clips(std::vector<PlannedLink>* links) {
+// Clip, a maximum with a scalar and then a minimum, becomes one link, and so does a scale and then a shift.
+void merge_pairs(std::vector<PlannedLink>* links) {
   for (size_t i = 1; i < links->size(); ++i) {
     PlannedLink& before = (*links)[i - 1];
-    if (before.link != Link::MaxS || (*links)[i].link != Link::MinS) continue;
-    before = {Link::ClipSS, before.slot, (*links)[i].slot};
+    const PlannedLink link = (*links)[i];
+    const bool clips = before.link == Link::MaxS && link.link == Link::MinS;
+    const bool scales = before.link == Link::MulS && link.link == Link::AddS;
+    if (!clips && !scales) continue;
+    before = {clips ? Link::ClipSS : Link::MulAddSS, before.slot, link.slot};
     links->erase(links->begin() + static_cast<ptrdiff_t>(i));
   }
 }
@@ -86,9 +94,10 @@ bool StageBuilder::is_chainable(uint16_t id) const {
     case Op::Add: case Op::Sub: case Op::Mul: case Op::Div: case Op::Min: case Op::Max:
       return true;
     case Op::Neg: case Op::Abs: case Op::Reciprocal: case Op::Relu: case Op::HardSwish:
+    case Op::Sqrt: case Op::Round: case Op::Floor: case Op::Ceil:
       return true;
     case Op::Exp: case Op::Log: case Op::Tanh: case Op::Erf: case Op::Sigmoid: case Op::Softplus: case Op::Mish:
-    case Op::Gelu:
+    case Op::Gelu: case Op::GeluTanh:
       return type == DType::f32;
     case Op::LeakyRelu:
       return !is_scalar(value.operands[0]);
@@ -195,7 +204,7 @@ void StageBuilder::emit_chain(size_t at, size_t length) {
     if (!read_later && stage_.slots[slot].place == Place::Buffer) local.push_back(slot);
   }
   keep_in_registers(local, &links);
-  merge_clips(&links);
+  merge_pairs(&links);
   step.chain = kernels().chains[static_cast<int>(compute_type(program_.values[order_[at]].op_type))];
   step.first = static_cast<uint32_t>(stage_.links.size());
   step.count = static_cast<uint32_t>(links.size());

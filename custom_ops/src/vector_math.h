@@ -25,15 +25,18 @@ namespace math {
 
 // ---------------------------------------------------------------------------------------------- tanh, sigmoid, erf
 
-// With m = expm1(-2|x|): -m / (2 + m), one formula without cancellation for every x.
+// With m = expm1(-2|x|): -m / (2 + m), one formula without cancellation for every x.  Computed as (m/2) / (1 + m/2) from
+// half of the residue, which saves a multiplication and rounds alike.
 template <typename F, if_float<F> = 0>
 ONNXFUSE_INLINE F tanh(F x) {
-  constexpr float bias = kRound + 127.0f;  // leaves the exponent of 2^n in the low bits
-  const F c = at_least(-2.0f * absolute(x), -20.0f);
-  const F shifted = madd(c, kLog2E, bias);
+  constexpr float bias = kRound + 126.0f;  // leaves the exponent of 2^(n-1) in the low bits
+  const F c = at_least(minus_absolute(x), -10.0f);
+  const F shifted = madd(c, 2.0f * kLog2E, bias);
+  const F n = shifted - bias;
+  const F h = madd(n, -0.5f * kLn2Low, madd(n, -0.5f * kLn2High, c));
   const F s = from_bits(to_bits(shifted) << 23);
-  const F m = madd(s, expm1_residue(exp_residue(c, shifted - bias)), s - 1.0f);
-  return with_sign_of(m / (2.0f + m), x);
+  const F half_m = madd(s, expm1_of_double(h), s - 0.5f);
+  return with_sign_of(half_m / (1.0f + half_m), x);
 }
 
 ONNXFUSE_INLINE double tanh(double x) {
@@ -41,11 +44,11 @@ ONNXFUSE_INLINE double tanh(double x) {
   return with_sign_of(m / (2.0 + m), x);
 }
 
-// With z = e^-|x|: 1 / (1 + z) for x >= 0, z / (1 + z) for x < 0.
+// With z = e^x: z / (1 + z), which rounds to 1 from 17 on.
 template <typename F, if_float<F> = 0>
 ONNXFUSE_INLINE F sigmoid(F x) {
-  const F z = decay(at_least(-absolute(x), -104.0f)).value();
-  return select(x < 0.0f, z, splat<F>(1.0f)) / (1.0f + z);
+  const F z = exp_in_range(at_most(at_least(x, -104.0f), 20.0f));
+  return z / (1.0f + z);
 }
 
 ONNXFUSE_INLINE double sigmoid(double x) {
@@ -76,7 +79,7 @@ static inline double erf(double x) { return std::erf(x); }
 // max(x, 0) + log1p(e^-|x|); log1p takes its argument z <= 1 to log1p_residue's range.
 template <typename F, if_float<F> = 0>
 ONNXFUSE_INLINE F softplus(F x) {
-  const F z = decay(at_least(-absolute(x), -104.0f)).value();
+  const F z = exp_in_range(at_least(minus_absolute(x), -104.0f));
   const auto high = z > 0.41421356f;
   const F f = select(high, madd(z, 0.5f, -0.5f), z);
   const F e = select(high, splat<F>(1.0f), F{});
@@ -139,19 +142,28 @@ static inline double gelu(double x) {
 }
 
 // 0.5 x (1 + tanh(u)) = x sigmoid(2 u), u = sqrt(2/pi) (x + 0.044715 x^3) (Hendrycks & Gimpel, 2016).
-// 2 u and its reduction are in double, because an error there is a relative error of the result.
+// An error in 2 u is a relative error of the result for negative x, so 2 u = x (k1 + k3 x^2) is formed as an unevaluated
+// sum of two floats, with the error-free sums and products of Dekker, Numer. Math. 18 (1971).
 constexpr long double kGelu1 = 1.5957691216057307117597842397375L;
 constexpr long double kGelu3 = 0.071354816272600253536368152380062L;
 
-ONNXFUSE_INLINE float gelu_tanh(float x) {
-  const float c = at_least(x, -11.0f);
-  const double w = c;
-  const double u = at_least(-absolute(w * madd(double(kGelu3) * w, w, double(kGelu1))), -112.0);
-  const double n = round_to_integer(u * kLog2E64);
-  const float residue = expm1_residue(static_cast<float>(exp_residue(u, n)));
-  const float z = scale(1.0f + residue, static_cast<float>(n));
-  const float top = scale(madd(c, residue, c), static_cast<float>(n));
-  return nan_at_minus_inf(x, (x < 0.0f ? top : c) / (1.0f + z));
+template <typename F, if_float<F> = 0>
+ONNXFUSE_INLINE F gelu_tanh(F x) {
+  constexpr float k1 = static_cast<float>(kGelu1);
+  constexpr float k3 = static_cast<float>(kGelu3);
+  constexpr float k1_rest = static_cast<float>(kGelu1 - static_cast<long double>(k1));
+  constexpr float k3_rest = static_cast<float>(kGelu3 - static_cast<long double>(k3));
+  const F c = at_most(at_least(x, -11.0f), 11.0f);
+  const Product<F> square = product(c, c);
+  const Product<F> cube = product(square.high, splat<F>(k3));
+  const F sum = cube.high + k1;
+  const F from_cube = sum - k1;
+  const F lost = (cube.high - from_cube) + (k1 - (sum - from_cube));
+  const F rest = lost + (cube.low + madd(square.low, k3, madd(square.high, k3_rest, k1_rest)));
+  const Product<F> u = product(c, sum);
+  const Power<F> z = exp_power(at_most(at_least(u.high, -112.0f), 20.0f), madd(c, rest, u.low));
+  const F y = scale(c * z.mantissa, z.exponent) / (1.0f + z.value());
+  return nan_at_minus_inf(x, select(x > 11.0f, x, y));
 }
 
 static inline double gelu_tanh(double x) {

@@ -117,6 +117,30 @@ ONNXFUSE_INLINE FloatVector madd(FloatVector a, float b, FloatVector c) { return
 ONNXFUSE_INLINE FloatVector madd(FloatVector a, FloatVector b, float c) { return madd(a, b, splat<FloatVector>(c)); }
 ONNXFUSE_INLINE FloatVector madd(FloatVector a, float b, float c) { return madd(a, splat<FloatVector>(b), splat<FloatVector>(c)); }
 
+// a * b = high + low exactly, if nothing overflows or is denormal (Dekker 1971; Veltkamp's splitting where there is no
+// fused multiply-add).
+template <typename F>
+struct Product {
+  F high;
+  F low;
+};
+
+template <typename F>
+ONNXFUSE_INLINE Product<F> product(F a, F b) {
+  const F high = a * b;
+#if defined(__FMA__) || defined(__AVX512F__) || defined(__aarch64__)
+  return {high, madd(a, b, -high)};
+#else
+  const F shifted_a = a * 4097.0f;
+  const F shifted_b = b * 4097.0f;
+  const F a1 = shifted_a - (shifted_a - a);
+  const F b1 = shifted_b - (shifted_b - b);
+  const F a2 = a - a1;
+  const F b2 = b - b1;
+  return {high, ((a1 * b1 - high) + a1 * b2 + a2 * b1) + a2 * b2};
+#endif
+}
+
 // c0 + c1 x + c2 x^2 + ... by Horner's rule.
 template <typename T, typename C>
 ONNXFUSE_INLINE T poly(T, C c0) {
@@ -133,6 +157,11 @@ ONNXFUSE_INLINE F absolute(F x) {
   return from_bits(to_bits(x) & 0x7fffffffu);
 }
 ONNXFUSE_INLINE double absolute(double x) { return from_bits(to_bits(x) & 0x7fffffffffffffffu); }
+
+template <typename F, if_float<F> = 0>
+ONNXFUSE_INLINE F minus_absolute(F x) {
+  return from_bits(to_bits(x) | 0x80000000u);
+}
 
 template <typename F, if_float<F> = 0>
 ONNXFUSE_INLINE F with_sign_of(F magnitude, F sign) {
@@ -242,6 +271,13 @@ ONNXFUSE_INLINE F expm1_residue(F r) {
   return madd(r * r, q, r);
 }
 
+// e^(2 h) - 1 for |h| <= ln(2)/4, from the same polynomial.
+template <typename F, if_float<F> = 0>
+ONNXFUSE_INLINE F expm1_of_double(F h) {
+  const F q = poly(h, 4 * 0.5f, 8 * 0.166665435f, 16 * 0.0416662805f, 32 * 0.00836658385f, 64 * 0.00139464496f);
+  return madd(h * h, q, h + h);
+}
+
 // The same in double: q of degree 10, error 2.7e-19.
 ONNXFUSE_INLINE double expm1_residue(double r) {
   const double q = poly(r, 0.5, 0.16666666666666677, 0.041666666666666699, 0.0083333333333216152,
@@ -267,11 +303,58 @@ ONNXFUSE_INLINE FloatVector scale(FloatVector p, FloatVector n) {
 #endif
 }
 
+// mantissa 2^exponent, the exponent rounded down.  What is multiplied with it goes inside `scale`: one rounding, also to
+// denormals.
+template <typename F>
+struct Power {
+  F mantissa;
+  F exponent;
+
+  F value() const { return scale(mantissa, exponent); }
+};
+
+#if defined(__AVX512F__)
+// 2^(j/16), which one instruction looks up for all lanes.
+alignas(64) constexpr float kPowersOfTwo[16] = {
+    0x1p+0f,        0x1.0b5586p+0f, 0x1.172b84p+0f, 0x1.2387a6p+0f, 0x1.306fep+0f,  0x1.3dea64p+0f,
+    0x1.4bfdaep+0f, 0x1.5ab07ep+0f, 0x1.6a09e6p+0f, 0x1.7a1148p+0f, 0x1.8ace54p+0f, 0x1.9c4918p+0f,
+    0x1.ae89fap+0f, 0x1.c199bep+0f, 0x1.d5818ep+0f, 0x1.ea4afap+0f};
+
+// e^(x + rest) = 2^(n/16) e^r, |r| <= ln(2)/32 for -112 <= x <= 89: the polynomial is two terms shorter than without a
+// table.  The low bits of `shifted` are those of n, of which the instructions take what they need: j = n mod 16 for the
+// table, and n/16 rounded down.
+template <typename... Rest>
+ONNXFUSE_INLINE Power<FloatVector> exp_power(FloatVector x, Rest... rest) {
+  const FloatVector shifted = madd(x, 16 * kLog2E, kRound);
+  const FloatVector n = shifted - kRound;
+  const FloatVector r = (madd(n, -kLn2Low / 16, madd(n, -kLn2High / 16, x)) + ... + rest);
+  const FloatVector t = _mm512_maskz_permutexvar_ps(0xffff, (__m512i)shifted, _mm512_load_ps(kPowersOfTwo));
+  const FloatVector p = madd(r * r, madd(r, 0x1.555556p-3f, 0.5f), r);
+  return {madd(t, p, t), n * 0.0625f};
+}
+#else
+template <typename... Rest>
+ONNXFUSE_INLINE Power<FloatVector> exp_power(FloatVector x, Rest... rest) {
+  const FloatVector n = over_ln2(x);
+  return {1.0f + expm1_residue((exp_residue(x, n) + ... + rest)), n};
+}
+#endif
+
+template <typename... Rest>
+ONNXFUSE_INLINE Power<float> exp_power(float x, Rest... rest) {
+  const float n = over_ln2(x);
+  return {1.0f + expm1_residue((exp_residue(x, n) + ... + rest)), n};
+}
+
+// e^x for -104 <= x <= 89, and for NaN.
+template <typename F, if_float<F> = 0>
+ONNXFUSE_INLINE F exp_in_range(F x) {
+  return exp_power(x).value();
+}
+
 template <typename F, if_float<F> = 0>
 ONNXFUSE_INLINE F exp(F x) {
-  x = at_most(at_least(x, -104.0f), 89.0f);
-  const F n = over_ln2(x);
-  return scale(1.0f + expm1_residue(exp_residue(x, n)), n);
+  return exp_in_range(at_most(at_least(x, -104.0f), 89.0f));
 }
 
 ONNXFUSE_INLINE double exp(double x) {
@@ -298,7 +381,7 @@ ONNXFUSE_INLINE double expm1(double x) {
   return absolute(x) < 0x1p-54 ? x : y;
 }
 
-// e^x for x <= 0 as 2^n (1 + residue).  What is multiplied with it goes inside `scale`: one rounding, also to denormals.
+// e^x for x <= 0 as 2^n (1 + residue), to be multiplied and scaled as Power.
 template <typename F>
 struct Decay {
   F residue;

@@ -50,7 +50,7 @@ VECTORS(erf)
 VECTORS(softplus)
 VECTORS(mish)
 VECTORS(gelu)
-ARRAY(gelu_tanh)
+VECTORS(gelu_tanh)
 ARRAY(asin)
 ARRAY(acos)
 ARRAY(atan)
@@ -86,6 +86,7 @@ const Function kFunctions[] = {
     {"softplus*", softplus_vectors, softplus_reference},
     {"mish*", mish_vectors, mish_reference},
     {"gelu*", gelu_vectors, gelu_reference},
+    {"gelu_tanh*", gelu_tanh_vectors, gelu_tanh_reference},
     {"exp", exp_loop, STD(exp)},
     {"expm1", expm1_loop, STD(expm1)},
     {"log", log_loop, STD(log)},

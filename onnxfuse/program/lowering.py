@@ -284,6 +284,15 @@ def _elu(n: NodeLowering) -> int:
     return n.emit("elu", n.arg(0), n.const(n.attr("alpha", 1.0)))
 
 
+@_lowers("Softplus")
+def _softplus(n: NodeLowering) -> int:
+    x = n.arg(0)
+    if n.dtype() != "f64":
+        return n.emit("softplus", x)
+    # ONNX Runtime has no kernel for doubles and runs the operator's function, which is infinite where exp is.
+    return n.emit("log", n.emit("add", n.emit("exp", x), n.const(1)))
+
+
 @_lowers("Celu")
 def _celu(n: NodeLowering) -> int:
     alpha = n.const(n.attr("alpha", 1.0))
@@ -389,15 +398,17 @@ def _quantize_linear(n: NodeLowering) -> int:
         result = n.emit("add", result, _as(n, n.arg(2, axis), work), dtype=work)
     limits = np.iinfo(DTYPES[target].numpy)
     result = n.emit("min", result, n.const(limits.max, work), dtype=work)
-    # Written as a choice, so that a NaN becomes the lowest value, as in ONNX Runtime.
     lowest = n.const(limits.min, work)
-    result = n.emit("where", n.emit("less", lowest, result, dtype=work), result, lowest, dtype=work)
+    if limits.min == 0:  # which is also what a NaN is cast to
+        result = n.emit("max", result, lowest, dtype=work)
+    else:  # written as a choice, so that a NaN becomes the lowest value, as in ONNX Runtime
+        result = n.emit("where", n.emit("less", lowest, result, dtype=work), result, lowest, dtype=work)
     return n.builder.cast(result, target)
 
 
 @_lowers("DequantizeLinear")
 def _dequantize_linear(n: NodeLowering) -> int:
-    """(x - zero_point) scale, the difference taken in int32."""
+    """(x - zero_point) scale, the difference taken in int32 and the product in float."""
     scale = n.dtype(1)
     if n.dtype(0) not in ("i8", "u8", "i16", "u16", "i32") or scale not in ("f32", "f16", "bf16"):
         raise UnsupportedError("DequantizeLinear of these types")
@@ -405,7 +416,8 @@ def _dequantize_linear(n: NodeLowering) -> int:
     difference = n.builder.cast(n.arg(0), "i32")
     if n.has(2):
         difference = n.emit("sub", difference, n.builder.cast(n.arg(2, axis), "i32"), dtype="i32")
-    return n.emit("mul", n.builder.cast(difference, scale), n.arg(1, axis), dtype=scale)
+    product = n.emit("mul", n.builder.cast(difference, "f32"), _as(n, n.arg(1, axis), "f32"), dtype="f32")
+    return _as(n, product, scale)
 
 
 def _as(n: NodeLowering, value: int, dtype: str) -> int:

@@ -101,7 +101,7 @@ _ROWS = (
     Op("sigmoid", 1, FLOATS, "sigmoid(a)", "sigmoid(a)", onnx="Sigmoid"),
     Op("hard_sigmoid", 3, FLOATS, "hard_sigmoid(a, b, c)", "hard_sigmoid(a, b, c)"),
     Op("hard_swish", 1, FLOATS, "hard_swish(a)", "hard_swish(a)", onnx="HardSwish"),
-    Op("softplus", 1, FLOATS, "softplus(a)", "softplus(a)", onnx="Softplus"),
+    Op("softplus", 1, FLOATS, "softplus(a)", "softplus(a)"),
     Op("softsign", 1, FLOATS, "a / (T(1) + np.abs(a))", "softsign(a)", onnx="Softsign"),
     Op("mish", 1, FLOATS, "a * np.tanh(softplus(a))", "mish(a)", onnx="Mish"),
     Op("gelu", 1, FLOATS, "gelu(a)", "gelu(a)"),

@@ -1,5 +1,6 @@
 """What a worker is asked to prepare, and what it has prepared: shared by every peer, and needs NumPy alone."""
 
+import math
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -35,7 +36,29 @@ class Job:
     def feeds(self) -> dict[str, np.ndarray]:
         """The inputs by name, in the order of the model."""
         with np.load(self.inputs) as arrays:
-            return {name: np.ascontiguousarray(arrays[name]) for name in arrays.files}
+            return {name: _copy(arrays[name]) for name in arrays.files}
+
+    def buffers(self) -> list[np.ndarray]:
+        """Memory for the outputs."""
+        return [zeros(shape, dtype) for dtype, shape in self.outputs.values()]
+
+
+def zeros(shape: tuple[int, ...], dtype: np.dtype | str) -> np.ndarray:
+    """An array that begins on a page, as every program has its own tensors begin on a line of the cache at least.
+
+    NumPy's own arrays do not, and loads and stores of whole lines would each touch two.
+    """
+    page = 4096
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.zeros(size + page, np.uint8)
+    first = -memory.ctypes.data % page
+    return memory[first : first + size].view(dtype).reshape(shape)
+
+
+def _copy(array: np.ndarray) -> np.ndarray:
+    copy = zeros(array.shape, array.dtype)
+    copy[...] = array
+    return copy
 
 
 @dataclass

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from peers.job import Job, Prepared
+from peers.job import Job, Prepared, zeros
 
 _ONE_THREAD = 1 << 18
 """Bytes below which two threads get into each other's way."""
@@ -15,7 +15,7 @@ _ROUND = 1 << 25
 def prepare(job: Job) -> Prepared:
     """Each thread, the caller too, copies an equal part, as often as a round asks for."""
     (source,) = job.feeds().values()
-    target = np.zeros_like(source)
+    target = zeros(source.shape, source.dtype)
     threads = 1 if source.nbytes < _ONE_THREAD else job.threads
     targets, sources = (np.array_split(array.reshape(-1), threads) for array in (target, source))
     parts = list(zip(targets, sources, strict=True))

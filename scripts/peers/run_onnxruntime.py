@@ -1,6 +1,5 @@
 """ONNX Runtime, with all its optimizations, from buffers bound in advance; with the onnxfuse library if asked."""
 
-import numpy as np
 import onnxruntime as ort
 
 from peers.job import Job, Prepared
@@ -19,8 +18,7 @@ def prepare(job: Job) -> Prepared:
     binding = session.io_binding()
     for name, array in job.feeds().items():
         binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
-    results = []
-    for name, (dtype, shape) in job.outputs.items():
-        results.append(ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, dtype)))
-        binding.bind_ortvalue_output(name, results[-1])
+    results = [ort.OrtValue.ortvalue_from_numpy(array) for array in job.buffers()]
+    for name, result in zip(job.outputs, results, strict=True):
+        binding.bind_ortvalue_output(name, result)
     return Prepared(lambda: session.run_with_iobinding(binding), lambda: [value.numpy() for value in results])

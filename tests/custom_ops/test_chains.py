@@ -6,8 +6,8 @@ import pytest
 from tests.custom_ops.fused import NUMPY_TYPES, assert_same_bits, run_fused, sample
 
 SCALARS = {"nan": np.nan, "0": 0.0, "-0": -0.0, "3": 3.0, "-0.5": -0.5, "inf": np.inf}
-UNARY = ["neg", "abs", "reciprocal", "relu", "hard_swish"]
-FUNCTIONS = ["exp", "log", "tanh", "erf", "sigmoid", "softplus", "mish", "gelu"]
+UNARY = ["neg", "abs", "reciprocal", "relu", "hard_swish", "sqrt", "round", "floor", "ceil"]
+FUNCTIONS = ["exp", "log", "tanh", "erf", "sigmoid", "softplus", "mish", "gelu", "gelu_tanh"]
 HEADER = "onnxfuse 1\ninput {0} broadcast\ninput {0} broadcast\n"
 
 
@@ -38,6 +38,19 @@ def test_unary(op: str, dtype: str) -> None:
     x = sample(dtype, 700)
     instruction = f"{op} {{0}} 3"
     assert_same_bits(in_chain(instruction, dtype, x, x), alone(instruction, dtype, x, x))
+
+
+@pytest.mark.parametrize("function", ["exp", "tanh", "sigmoid"])
+def test_functions_among_values_that_stay_in_registers(function: str) -> None:
+    """The same bits at every place: in whole blocks, single vectors, and what is left at the end."""
+    lines = ["add f32 0 1", f"{function} f32 2", "sub f32 3 2", "mul f32 4 3", "add f32 5 2"]
+    program = HEADER.format("f32") + "\n".join(lines) + "\noutput 6\n"
+    x, y = (np.random.default_rng(seed).uniform(-9, 9, 777).astype(np.float32) for seed in range(2))
+    whole = run_fused(program, [x, y])[0]
+    function_of = run_fused(HEADER.format("f32") + f"{function} f32 0\noutput 2\n", [x + y, y])[0]
+    assert_same_bits(whole, (function_of - (x + y)) * function_of + (x + y))
+    for start in (1, 15, 400, 776):
+        assert_same_bits(whole[start:], run_fused(program, [x[start:], y[start:]])[0])
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])

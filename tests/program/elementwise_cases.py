@@ -154,6 +154,7 @@ def _normalization_and_quantization() -> Iterator[Case]:
     yield Case("DequantizeLinear", ("i32", "f32"), "f32", constants=((1, 0.05),))
     yield Case("DequantizeLinear", ("u8", "f32"), "f32", constants=((1, 0.05),))
     yield Case("DequantizeLinear", ("i8", "f16", "i8"), "f16", constants=((1, 0.05), (2, 1)))
+    yield Case("DequantizeLinear", ("u16", "f16"), "f16", constants=((1, 0.25),), label="beyond float16")
 
 
 _FLOAT_UNARY = (

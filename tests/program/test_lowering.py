@@ -120,3 +120,18 @@ def test_what_cannot_be_lowered_says_why(node: onnx.NodeProto, reason: str) -> N
     found = check(model.graph.nodes[0], 21)
     assert found is not None
     assert reason in found
+
+
+def test_softplus_of_doubles_is_infinite_where_exp_is() -> None:
+    """As in ONNX Runtime, which runs the operator's function on doubles, and a kernel that is not so on floats."""
+    for dtype in (np.float32, np.float64):
+        info = [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [6]) for name in "xy"
+        ]
+        graph = helper.make_graph([helper.make_node("Softplus", ["x"], ["y"])], "g", info[:1], info[1:])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+        feeds = {"x": np.array([1000, -1000, 709, 0, -np.inf, np.nan], dtype)}
+        (expected,) = fusing.run(model, feeds, library=False)
+        (actual,) = fusing.run(fusing.fuse_everything(model), feeds, library=True)
+        np.testing.assert_allclose(actual, expected, rtol=1e-6)
+        assert np.isinf(actual[0]) == (dtype == np.float64)

@@ -1,4 +1,4 @@
-"""LRN(x) → x / (bias + alpha / size Σ x²) ** beta, with the sum over neighbouring channels as one of slices."""
+"""LRN(x) → x / (bias + alpha mean(x²)) ** beta, with the mean over neighbouring channels as an AveragePool."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from onnxfuse.passes.constants import dtype_of
 from onnxfuse.passes.matcher import Match
 from onnxfuse.passes.pattern import Ops
 from onnxfuse.passes.rule import Builder, RewriteRule
-from onnxfuse.passes.rules.opset_forms import pad_zeros, slice_axis
+from onnxfuse.passes.rules.opset_forms import squeeze, unsqueeze
 
 _LARGEST_SIZE = 15
-_LAST = np.iinfo(np.int64).max
 
 
 class LocalResponseNormalization(RewriteRule):
@@ -45,19 +44,19 @@ class LocalResponseNormalization(RewriteRule):
         return None
 
     def rewrite(self, match: Match, builder: Builder) -> Any:
-        """The squares, padded by zero channels and sliced once for each channel of the window."""
+        """The squares as images of one channel and one dimension more, which is pooled; outside counts as 0."""
         x = match["x"]
         size, alpha, beta, bias = (match.attribute("lrn", name) for name in ("size", "alpha", "beta", "bias"))
-        before = (size - 1) // 2
-        after = size - 1 - before
+        squares = unsqueeze(builder, builder.op("Mul", x, x), 1)
         behind = [0] * (len(x.shape) - 2)
-        padded = pad_zeros(builder, builder.op("Mul", x, x), [0, before, *behind, 0, after, *behind])
-        total = None
-        for offset in range(size):
-            end = offset - size + 1
-            part = slice_axis(builder, padded, 1, offset, end if end < 0 else _LAST)
-            total = part if total is None else builder.op("Add", total, part)
-        scaled = builder.op("Mul", total, _number(builder, alpha / size))
+        pooled = builder.op(
+            "AveragePool",
+            squares,
+            kernel_shape=[size] + [1] * len(behind),
+            pads=[size // 2, *behind] * 2,
+            count_include_pad=1,
+        )
+        scaled = builder.op("Mul", squeeze(builder, pooled, 1), _number(builder, alpha))
         base = builder.op("Add", scaled, _number(builder, bias))
         return builder.op("Div", x, _power(builder, base, beta))
 

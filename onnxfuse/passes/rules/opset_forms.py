@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,16 +19,17 @@ def reduce(builder: Builder, op: str, data: gs.Tensor, axis: int) -> Any:
     return builder.op(op, data, axes=[axis], keepdims=1)
 
 
-def slice_axis(builder: Builder, data: gs.Tensor, axis: int, start: int, end: int) -> Any:
-    """Slice along one axis; a negative ``end`` counts from the back."""
-    if builder.match.opset() < 10:
-        return builder.op("Slice", data, starts=[start], ends=[end], axes=[axis])
-    bounds = {"starts": start, "ends": end, "axes": axis}
-    return builder.op("Slice", data, *(builder.initializer(np.array([value]), name) for name, value in bounds.items()))
+def unsqueeze(builder: Builder, data: gs.Tensor, axis: int) -> Any:
+    """Insert a dimension of 1."""
+    return _move_axis(builder, "Unsqueeze", data, axis)
 
 
-def pad_zeros(builder: Builder, data: gs.Tensor, pads: Sequence[int]) -> Any:
-    """Pad with zeros: ``pads`` holds the counts at the beginning of every axis and then those at the end."""
-    if builder.match.opset() >= 11:
-        return builder.op("Pad", data, builder.initializer(np.array(pads), "pads"))
-    return builder.op("Pad", data, pads=list(pads))
+def squeeze(builder: Builder, data: gs.Tensor, axis: int) -> Any:
+    """Remove a dimension of 1."""
+    return _move_axis(builder, "Squeeze", data, axis)
+
+
+def _move_axis(builder: Builder, op: str, data: gs.Tensor, axis: int) -> Any:
+    if builder.match.opset() >= 13:
+        return builder.op(op, data, builder.initializer(np.array([axis]), "axes"))
+    return builder.op(op, data, axes=[axis])

@@ -1,0 +1,69 @@
+"""What a session needs to know of a model before ONNX Runtime reads it."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import helper
+
+import onnxfuse
+from onnxfuse.local_functions import function_names
+from onnxfuse.runtime import OPERATORS
+
+
+def function(domain: str, name: str) -> onnx.FunctionProto:
+    body = [helper.make_node("Relu", ["x"], ["y"])]
+    return helper.make_function(domain, name, ["x"], ["y"], body, [helper.make_opsetid("", 17)])
+
+
+def model(*functions: onnx.FunctionProto) -> onnx.ModelProto:
+    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [300]) for name in "xy"]
+    weights = helper.make_tensor("w", onnx.TensorProto.FLOAT, [300], np.zeros(300, np.float32).tobytes(), raw=True)
+    graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", values[:1], values[1:], [weights])
+    proto = helper.make_model(graph, functions=functions, producer_name="p" * 200)
+    helper.set_model_props(proto, {"key": "value"})
+    return proto
+
+
+def test_names_of_one_domain(tmp_path: Path) -> None:
+    proto = model(function("onnxfuse", "A"), function("other", "B"), function("onnxfuse", "C"), function("", "D"))
+    path = tmp_path / "m.onnx"
+    path.write_bytes(proto.SerializeToString())
+    for given in (path, str(path), path.read_bytes()):
+        assert function_names(given, "onnxfuse") == {"A", "C"}
+    assert function_names(path, "nobody") == frozenset()
+
+
+def test_what_is_no_model(tmp_path: Path) -> None:
+    """Truncated anywhere, or anything else: nothing is known, or what came before the end."""
+    data = model(function("onnxfuse", "A")).SerializeToString()
+    for size in range(len(data)):
+        assert function_names(data[:size], "onnxfuse") in (None, frozenset())
+    assert function_names(tmp_path / "missing.onnx", "onnxfuse") is None
+    for junk in (b"\xff" * 100, b"\x0b", b"\xca\x01\x03\x52\x7f\x00", bytes(range(256))):
+        assert function_names(junk, "onnxfuse") is None
+
+
+def test_sessions_register_what_the_model_has() -> None:
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 4, 5])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    nodes = [helper.make_node("Exp", ["x"], ["a"]), helper.make_node("Sub", ["a", "x"], ["y"])]
+    proto = helper.make_model(
+        helper.make_graph(nodes, "g", [x], [y]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+    optimized = onnxfuse.optimize(proto, "cpu", check=False).model.SerializeToString()
+    options = ort.SessionOptions()
+    session = onnxfuse.InferenceSession(optimized, options, providers=["CPUExecutionProvider"])
+    assert options.get_session_config_entry(OPERATORS) == "FusedElementwise"
+    value = np.ones((2, 4, 5), np.float32)
+    (result,) = session.run(None, {"x": value})
+    np.testing.assert_allclose(result, np.exp(value) - value, rtol=1e-6)
+
+
+def test_all_are_registered_where_the_model_tells_nothing() -> None:
+    options = ort.SessionOptions()
+    onnxfuse.register(options, b"no model")
+    with pytest.raises(RuntimeError):
+        options.get_session_config_entry(OPERATORS)
