@@ -88,9 +88,7 @@ def bench(
 
     def create(path: Path, with_library: bool) -> Session:
         try:
-            return Session(
-                path, providers=providers, library=with_library, threads=threads, spinning=False, exact=False
-            )
+            return Session(path, providers=providers, library=with_library, threads=threads, spinning=False, tf32=True)
         except SessionError as error:
             raise OnnxfuseError(f"ONNX Runtime cannot load {path}: {error}") from error
 

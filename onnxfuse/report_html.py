@@ -211,7 +211,7 @@ def _kernels(report: Report) -> str:
                 f"<code>{_text(kernel.access)}</code>",
                 _text(sizes),
                 uses or "not compiled",
-                "" if times is None else f"{times.microseconds:.1f} µs, {100 * times.share_of_copy:.0f} % of a copy",
+                "" if times is None else _text(times.describe()),
             )
         )
     columns = (
@@ -223,7 +223,7 @@ def _kernels(report: Report) -> str:
         "access",
         "vector x unroll x block",
         "uses",
-        "time",
+        "measured",
     )
     note = "Occupancy is the share of a multiprocessor's threads that run at once; registers are those of a thread."
     return (

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 DOMAIN = "onnxfuse"
 """The domain of the fused nodes."""
 CUDA_PROVIDER = "CUDAExecutionProvider"
+TENSORRT_PROVIDER = "TensorrtExecutionProvider"
+"""In every ONNX Runtime for GPUs, but it needs libraries that do not come with it, and takes nodes from CUDA."""
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 """Session option: where the external data of a model lies that is given as bytes."""
 NO_CUDA = "onnxfuse.no_cuda"
@@ -100,7 +102,8 @@ def InferenceSession(  # noqa: N802 - the name that users of ONNX Runtime know
     """A plain ``onnxruntime.InferenceSession`` with the onnxfuse operators registered.
 
     The arguments are those of ``onnxruntime.InferenceSession``; ``sess_options`` gets the library registered, and
-    ``providers`` defaults to what ONNX Runtime has available.  With the CUDA provider among them, kernels that the
+    ``providers`` defaults to what ONNX Runtime has available, without TensorRT, and without CUDA where there is no GPU.
+    With the CUDA provider among them, kernels that the
     model does not carry for the GPUs of this machine are compiled, in memory; a warning says if they cannot be.  Raises
     OnnxfuseError if ONNX Runtime is not installed.
     """
@@ -108,7 +111,8 @@ def InferenceSession(  # noqa: N802 - the name that users of ONNX Runtime know
     options = ort.SessionOptions() if sess_options is None else sess_options
     model = str(path_or_bytes) if isinstance(path_or_bytes, Path) else path_or_bytes
     if providers is None:
-        providers = ort.get_available_providers()
+        left_out = {TENSORRT_PROVIDER, CUDA_PROVIDER} if why_no_cuda() else {TENSORRT_PROVIDER}
+        providers = [name for name in ort.get_available_providers() if name not in left_out]
     cuda = any(CUDA_PROVIDER in (provider, provider[0]) for provider in providers)
     register(options, model, cuda=cuda)
     if cuda:
@@ -141,8 +145,18 @@ def with_kernels(model: str | bytes, options: "onnxruntime.SessionOptions") -> s
 
 
 def load_cuda_libraries() -> None:
-    """Load the CUDA libraries of the Python packages that onnxruntime-gpu comes with, where it needs them."""
+    """Load the CUDA libraries of Python packages, where ONNX Runtime needs them.
+
+    ONNX Runtime looks for the packages beside itself; they may be in another folder that Python imports from.
+    """
     ort = load_onnxruntime()
-    if hasattr(ort, "preload_dlls") and not why_no_cuda():
-        with redirect_stdout(StringIO()):  # it says there what it does not find
-            ort.preload_dlls()
+    if not hasattr(ort, "preload_dlls") or why_no_cuda():
+        return
+    beside = Path(ort.__file__).resolve().parent.parent
+    found = importlib.util.find_spec("nvidia")  # a namespace: each folder that has some of the packages
+    folders = [Path(folder) for folder in (found.submodule_search_locations or [] if found else [])]
+    elsewhere = [lib for folder in folders if folder.resolve().parent != beside for lib in sorted(folder.glob("*/lib"))]
+    with redirect_stdout(StringIO()):  # it says there what it does not find
+        for folder in elsewhere:
+            ort.preload_dlls(directory=str(folder))
+        ort.preload_dlls()

@@ -36,9 +36,6 @@ _RAW: dict[int, np.dtype] = {
 _RAW_BY_NUMPY = {dtype: onnx_type for onnx_type, dtype in _RAW.items()}
 _RAW_NAMES = ("bfloat16", "float8")
 
-_EXACT = {"use_tf32": "0"}
-"""Options of the CUDA provider."""
-
 
 class SessionError(Exception):
     """ONNX Runtime refused a model or a run; the message is its own, on one line."""
@@ -56,17 +53,18 @@ class Session:
         optimized: bool = True,
         threads: int = 0,
         spinning: bool = True,
+        tf32: bool = False,
         folder: Path | None = None,
         profile: Path | None = None,
-        exact: bool = True,
     ) -> None:
         """Load ``model``: the path of a file, or the bytes of a model whose external data lies in ``folder``.
 
         ``library`` registers the onnxfuse library, so that fused nodes run as kernels; without it they are
         inlined.  ``threads`` is the number of intra-op threads, 0 for ONNX Runtime's choice.
         ``spinning=False`` keeps idle threads from taking the cores of another session in the same process.
-        ``profile`` is where ONNX Runtime's profile goes, as the beginning of a file's path.  ``exact=False`` lets the
-        CUDA provider round the factors of convolutions and matrix products to TF32, as it does by default.
+        ``tf32`` lets the CUDA provider compute products of float32 in TF32, as it does by default: for times, but not
+        for results, which would differ by more than a rewrite may change them.
+        ``profile`` is where ONNX Runtime's profile goes, as the beginning of a file's path.
         Raises SessionError if ONNX Runtime does not take the model.
         """
         ort = load_onnxruntime()
@@ -89,8 +87,9 @@ class Session:
             if library:
                 register(options, loaded, cuda=CUDA_PROVIDER in providers)
                 loaded = with_kernels(loaded, options) if CUDA_PROVIDER in providers else loaded
-            chosen = [(name, _EXACT) if exact and name == CUDA_PROVIDER else name for name in providers]
-            self._session = ort.InferenceSession(loaded, options, providers=chosen)
+            settings = {} if tf32 else {CUDA_PROVIDER: {"use_tf32": "0"}}
+            configured = [(name, settings.get(name, {})) for name in providers]
+            self._session = ort.InferenceSession(loaded, options, providers=configured)
         except OnnxfuseError:
             raise
         except Exception as error:  # ONNX Runtime's exceptions share no base class below Exception

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,18 +23,22 @@ from gpu_chains import CHAINS, Chain, bytes_moved, feeds, full_shape, onnx_model
 from gpu_sessions import BoundSession
 
 import onnxfuse
+from onnxfuse.cuda.arch import COMMON
 from onnxfuse.cuda.embed import fused_nodes
-from onnxfuse.cuda.fitting import Fit
+from onnxfuse.cuda.fitting import Fit, Fitter
 from onnxfuse.cuda.launch import LoadedSource
 from onnxfuse.cuda.options import CudaOptions
-from onnxfuse.cuda.pycuda_tools import Gpu, copy_bandwidth, open_gpu, seconds
+from onnxfuse.cuda.pycuda_tools import Gpu, open_gpu, seconds
+from onnxfuse.cuda.tuned import TunedKernels
 from onnxfuse.graph import Model
 from onnxfuse.inference import infer
+from onnxfuse.passes import PassContext, resolve
 
 SIZES = (64, 512, 16, 1)
 """10^6 bytes of the first input, the most telling first, for time may run out."""
 DTYPES = ("float32", "float16")
-PEERS = ("torch", "jax", "cupy")
+PEERS = {"torch": 5, "jax": 4, "cupy": 2}
+"""Other systems, with their shares of the time."""
 _LAUNCHES = 20
 _CAPTURE_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 
@@ -91,9 +96,52 @@ def fit_of(model: onnx.ModelProto, options: CudaOptions) -> Fit:
     return node.fit(options.fitter(fast_math=False))
 
 
+def try_on_cpu(chain: Chain) -> None:
+    """The chain in both sessions on the CPU, small: what of the measuring needs no GPU.  Raises what goes wrong."""
+    original, fused = prepare(chain, "float32")
+    fit_of(fused, CudaOptions(COMMON[-1:], embed=False))
+    values = feeds(chain, full_shape(0.1, "float32"), "float32")
+    for model, library in ((original, False), (fused, True)):
+        BoundSession(model.SerializeToString(), values, library=library, on_gpu=False).run()
+
+
+@contextmanager
+def compiling_ahead() -> Iterator[None]:
+    """Meanwhile torch.compile, which takes longest, fills its cache on disk; its times then are not taken."""
+    child = _start_peer("torch")
+    assert child.stdin is not None
+    for job in jobs():
+        child.stdin.write(_question(job))
+    try:
+        with suppress(BrokenPipeError):  # it is not installed
+            child.stdin.flush()
+        yield
+    finally:
+        _end(child)
+
+
+def _compile_chains() -> None:
+    """Compile all chains at once, on all processors; later their code comes from the cache."""
+    options = CudaOptions()
+    fitter = Fitter(None, options.architectures, False, TunedKernels(()))
+    fits = []
+    for chain in CHAINS:
+        for dtype in DTYPES:
+            planned = Model.from_proto(onnx_model(chain, dtype))
+            infer(planned)
+            for step in resolve(None):
+                step.run(planned, PassContext(target="cuda"))  # which has no compiler, so that planning waits for none
+            fits += [node.fit(fitter) for node in fused_nodes(planned)]
+    options.compiler.compile({fit.source.text for fit in fits}, options.architectures, fitter.options)
+
+
 def measure_all(todo: Sequence[Measured], deadline: float, progress: Callable[[str], None]) -> None:
     """Fill in what can be measured until the deadline (of ``time.monotonic``)."""
     models: dict[tuple[str, str], tuple[onnx.ModelProto, onnx.ModelProto]] = {}
+    if time.monotonic() > deadline:
+        return
+    progress("kernels: compiling")
+    _compile_chains()
     with open_gpu() as gpu:
         for job in todo:
             if time.monotonic() > deadline:
@@ -126,7 +174,11 @@ def _kernel(gpu: Gpu, chain: Chain, job: Measured, _original: onnx.ModelProto, f
     loaded = LoadedSource(gpu, fit.program, fit.source, cubin)
     launch = loaded.prepare([array.shape for array in arrays], [int(place) for place in memory])
     job.seconds["kernel"] = graph_seconds(gpu, launch)
-    job.seconds["copy"] = job.bytes / copy_bandwidth(gpu, max(job.bytes // 2, 1))
+    half = job.bytes // 2
+    source, target = gpu.allocate(half), gpu.allocate(half)
+    job.seconds["copy"] = graph_seconds(
+        gpu, lambda stream: gpu.driver.memcpy_dtod_async(target, source, half, stream)
+    ) * (job.bytes / (2 * half))
 
 
 def _operands(chain: Chain, fused: onnx.ModelProto, full: Sequence[int], dtype: str) -> list[np.ndarray]:
@@ -144,7 +196,7 @@ def _sessions(_gpu: Gpu, chain: Chain, job: Measured, original: onnx.ModelProto,
 
 
 def graph_seconds(gpu: Gpu, launch: Callable[[Any], None]) -> float:
-    """Seconds a launch takes, of many captured in a CUDA graph; launched one by one where that does not work."""
+    """Seconds a launch or copy takes, of many in a CUDA graph; launched one by one where that does not work."""
     driver = _driver()
     if driver is None:
         return seconds(gpu, lambda: launch(None))
@@ -176,21 +228,12 @@ def _driver() -> Any:
 
 def measure_peer(system: str, todo: Sequence[Measured], limit: float) -> None:
     """Have ``gpu_peers.py`` measure the jobs in a process of its own, for ``limit`` seconds at most."""
-    script = Path(__file__).with_name("gpu_peers.py")
     deadline = time.monotonic() + limit
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    child = subprocess.Popen(
-        [sys.executable, str(script), system],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=environment,  # the script imports what lies beside it
-    )
+    child = _start_peer(system)
     assert child.stdin is not None and child.stdout is not None
     try:
         for job in todo:
-            question = {"chain": job.chain, "dtype": job.dtype, "megabytes": job.megabytes}
-            child.stdin.write(json.dumps(question).encode() + b"\n")
+            child.stdin.write(_question(job))
             child.stdin.flush()
             ready, _, _ = select.select([child.stdout], [], [], max(0.0, deadline - time.monotonic()))
             line = child.stdout.readline() if ready else b""
@@ -205,5 +248,27 @@ def measure_peer(system: str, todo: Sequence[Measured], limit: float) -> None:
     except BrokenPipeError:
         job.errors[system] = "its process ended"
     finally:
-        child.kill()
-        child.wait()
+        _end(child)
+
+
+def _start_peer(system: str) -> subprocess.Popen[bytes]:
+    script = Path(__file__).with_name("gpu_peers.py")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    environment.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.5")  # JAX takes all at once; sessions here have some
+    return subprocess.Popen(
+        [sys.executable, str(script), system],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,  # the script imports what lies beside it
+    )
+
+
+def _question(job: Measured) -> bytes:
+    return json.dumps({"chain": job.chain, "dtype": job.dtype, "megabytes": job.megabytes}).encode() + b"\n"
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    child.kill()
+    with suppress(BrokenPipeError):
+        child.communicate()

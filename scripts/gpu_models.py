@@ -25,7 +25,8 @@ SETTINGS: tuple[Mapping[str, str], ...] = ({}, {"prefer_nhwc": "1"})
 class ModelTimes:
     """One model at one batch size, as it is (``float32``) or converted to ``float16``.
 
-    ``seconds`` by what ran: ``ort`` or ``onnxfuse``, with ``, graph`` or without.
+    ``seconds`` by what ran: ``ort`` or ``onnxfuse``, with ``, graph`` or without.  The counts are of one run: nodes
+    that were executed, those among them that copy tensors between host and device, and nodes in the fused parts.
     """
 
     model: str
@@ -34,6 +35,7 @@ class ModelTimes:
     dtype: str = "float32"
     seconds: dict[str, float] = field(default_factory=dict)
     launches: dict[str, int] = field(default_factory=dict)
+    copies: dict[str, int] = field(default_factory=dict)
     elementwise: dict[str, int] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
 
@@ -78,7 +80,9 @@ def measure_model(
                 if best is not None:
                     found.seconds[label] = best
             try:
-                found.launches[name] = launches(str(model), values, library, on_gpu, Path(folder) / f"{name}-profile")
+                executed = executed_nodes(str(model), values, library, on_gpu, Path(folder) / f"{name}-profile")
+                found.launches[name] = executed.total()
+                found.copies[name] = sum(count for op, count in executed.items() if op.startswith("Memcpy"))
             except Exception as error:
                 found.errors[f"{name}, launches"] = _line(error)
     return found
@@ -112,16 +116,20 @@ def _best(
     return min(times, default=None)
 
 
-def launches(model: str, values: Mapping[str, np.ndarray], library: bool, on_gpu: bool, prefix: Path) -> int:
-    """Nodes that a run executes, as ONNX Runtime's profile counts them."""
+def executed_nodes(
+    model: str, values: Mapping[str, np.ndarray], library: bool, on_gpu: bool, prefix: Path
+) -> Counter[str]:
+    """The nodes that a run executes by operator, as ONNX Runtime's profile counts them."""
     session = BoundSession(model, values, library=library, on_gpu=on_gpu, profile=str(prefix))
     session.run()
     session.run()
     events = json.loads(Path(session.session.end_profiling()).read_text(encoding="utf-8"))
     counted = Counter(
-        event["name"] for event in events if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
+        str(event["args"]["op_name"])
+        for event in events
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
     )
-    return sum(counted.values()) // 2
+    return Counter({op: count // 2 for op, count in counted.items()})
 
 
 def measure_all(
@@ -132,14 +140,24 @@ def measure_all(
 ) -> list[ModelTimes]:
     """Every model at batch 1 and 16, convolutional ones in float16 too, until the deadline (of ``time.monotonic``)."""
     found: list[ModelTimes] = []
-    convolutional = [model for model in models if model[0].stem.startswith(CONVOLUTIONAL)]
-    for batch, half in ((1, False), (1, True), (16, False)):
-        for path, feeds in convolutional if half else models:
-            if time.monotonic() > deadline:
-                return found
-            progress(f"models: {path.stem}, batch {batch}{', float16' if half else ''}")
-            found.append(measure_model(path, feeds, batch, on_gpu, half))
+    for path, feeds, batch, half in rounds(models):
+        if time.monotonic() > deadline:
+            return found
+        progress(f"models: {path.stem}, batch {batch}{', float16' if half else ''}")
+        found.append(measure_model(path, feeds, batch, on_gpu, half))
     return found
+
+
+def rounds(
+    models: Sequence[tuple[Path, Mapping[str, np.ndarray]]],
+) -> list[tuple[Path, Mapping[str, np.ndarray], int, bool]]:
+    """What is measured, the most telling first: model, inputs, batch size, and whether in float16."""
+    convolutional = [model for model in models if model[0].stem.startswith(CONVOLUTIONAL)]
+    return [
+        (path, feeds, batch, half)
+        for batch, half in ((1, False), (1, True), (16, False))
+        for path, feeds in (convolutional if half else models)
+    ]
 
 
 def _line(error: BaseException) -> str:

@@ -16,11 +16,12 @@ import numpy as np
 import onnx
 from onnx import helper
 
+import onnxfuse  # the installed package, before the checkout can be found
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for the Programs and helpers of the tests
 
 from gpu_sessions import BoundSession, new_session
 
-import onnxfuse
 from onnxfuse.cuda.arch import COMMON, devices
 from onnxfuse.cuda.embed import embed, fused_nodes
 from onnxfuse.cuda.fitting import Fitter

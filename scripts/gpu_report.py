@@ -95,6 +95,17 @@ def targets(results: Results) -> list[Target]:
         )
     )
     compared = [] if results.is_dry_run else results.parity
+    added = [] if results.is_dry_run else [(m.copies["onnxfuse"] - m.copies["ort"], m.model) for m in _counted(results)]
+    most = max(added, default=None)
+    found.append(
+        Target(
+            "copies between host and device that the original has not, any model",
+            "0",
+            float(most[0]) if most else None,
+            most[0] <= 0 if most else None,
+            most[1] if most else "",
+        )
+    )
     failed = [verdict for verdict in compared if not verdict.ok]
     found.append(
         Target(
@@ -160,6 +171,10 @@ def _models(models: Iterable[ModelTimes]) -> list[tuple[float, str]]:
     ]
 
 
+def _counted(results: Results) -> list[ModelTimes]:
+    return [model for model in results.models if len(model.copies) == 2]
+
+
 def _is_ocr(model: ModelTimes) -> bool:
     return model.model.startswith("ch_") and model.batch == 1
 
@@ -214,7 +229,8 @@ def markdown(results: Results, plots: Sequence[str] = ()) -> str:
         parts += [
             "## Chains",
             "Times in µs; share: the bytes of inputs and outputs over those that a copy moves in that time; the other "
-            "columns are times over that of our kernel, and ORT's over ours in ONNX Runtime.",
+            "columns are times over that of our kernel, and ORT's over ours in ONNX Runtime. Our kernel, the copy and "
+            "torch's are replayed from CUDA graphs; the times of jax and cupy have the calls from Python in them.",
             _kernels(results),
         ]
     if any(job.seconds for job in results.convolutions):
@@ -296,11 +312,12 @@ def _model_table(results: Results) -> str:
                 _ratio(model.ratio(False)),
                 _ratio(model.ratio(True)),
                 " → ".join(str(model.launches[name]) for name in ("ort", "onnxfuse") if name in model.launches),
+                " → ".join(str(model.copies[name]) for name in ("ort", "onnxfuse") if name in model.copies),
                 " → ".join(str(model.elementwise[name]) for name in ("ort", "onnxfuse") if name in model.elementwise),
             )
         )
     columns = ("model", "type", "batch", "ORT", "ours", "ORT, graph", "ours, graph", "ratio", "ratio, graph")
-    return _table((*columns, "launches", "in fused parts"), rows)
+    return _table((*columns, "launches", "copies", "in fused parts"), rows)
 
 
 def _problems(results: Results) -> list[str]:

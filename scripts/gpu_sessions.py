@@ -23,10 +23,11 @@ def new_session(
     on_gpu: bool = True,
     settings: Mapping[str, str] | None = None,
     profile: str | None = None,
+    severity: int = 4,
 ) -> ort.InferenceSession:
     """A session on the CUDA provider, or on the CPU.  Raises RuntimeError if ONNX Runtime does not load the former."""
     options = ort.SessionOptions()
-    options.log_severity_level = 4
+    options.log_severity_level = severity
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = profile

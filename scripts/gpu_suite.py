@@ -19,16 +19,15 @@ the table is measured.
 
 import argparse
 import math
-import os
-import platform
+import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -41,30 +40,37 @@ import gpu_models
 import gpu_parity
 import numpy as np
 from gpu_chains import CHAINS
-from gpu_report import DRY_RUN, Results, targets, write
+from gpu_machine import describe, missing
+from gpu_report import Results, targets, write
 
 from onnxfuse.dtypes import DTYPES
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.runtime import why_no_cuda
 from onnxfuse.zoo import cache, make_inputs, read_manifest
 
 PARTS = ("parity", "kernels", "convolutions", "models")
 SHARES = {"parity": 0.25, "kernels": 0.25, "convolutions": 0.3, "models": 0.2}
 """Of the whole time, for each part; what one leaves over the next one gets."""
-PACKAGES = ("onnxruntime-gpu", "onnxruntime", "pycuda", "torch", "jax", "cupy-cuda13x", "cupy-cuda12x", "onnxfuse")
+OWN_SHARE = 0.45
+"""Of the time for kernels, for ours and ONNX Runtime; the rest is for the other systems."""
 SANITIZED = ("f32", "f16")
+SANITIZER_SECONDS = 45.0
 Models = list[tuple[Path, Mapping[str, np.ndarray]]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the suite."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
     if options.sanitized:
         return _sanitized_child()
-    if not options.dry_run and (reason := why_no_cuda()):
-        print(f"gpu_suite.py: error: {reason}", file=sys.stderr)
+    parts = options.only.split(",")
+    if unknown := [part for part in parts if part not in PARTS]:
+        parser.error(f"no part {unknown[0]!r}; the parts are {', '.join(PARTS)}")
+    if not options.dry_run and (reasons := missing(parts)):
+        for reason in reasons:
+            print(f"gpu_suite.py: error: {reason}", file=sys.stderr)
         return 2
-    results = Results(machine=_machine(options.dry_run))
+    results = Results(machine=describe(options.dry_run))
     started = time.monotonic()
     on_gpu = not options.dry_run
     try:
@@ -72,13 +78,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OnnxfuseError as error:
         models = []
         results.errors.append(f"models: {error}")
+    if not models and "models" in parts:
+        results.errors.append(f"models: there are none of the zoo's in {options.models or cache()}")
     share = 0.0
     run = dict(_RUN)
     if options.tune:
         run["convolutions"] = partial(_convolutions, tune=True)
     for part in PARTS:
         share += SHARES[part]
-        if part not in options.only.split(","):
+        if part not in parts:
             continue
         deadline = started + share * options.seconds
         _guard(results, part, lambda part=part, deadline=deadline: run[part](results, models, deadline, on_gpu))  # type: ignore[misc]
@@ -134,23 +142,36 @@ def _parity(results: Results, models: Models, deadline: float, on_gpu: bool) -> 
     dtypes = list(DTYPES) if on_gpu else ["f32", "i32"]
     cases = list(gpu_parity.program_cases(dtypes, randoms=100 if on_gpu else 4))
     _say(f"parity: {len(cases)} programs")
-    for graph in (False, True) if on_gpu else (False,):
-        for verdict in gpu_parity.check_programs(cases, on_gpu, graph):
-            results.parity.append(verdict)
-            if time.monotonic() > deadline:
-                return
+    with gpu_kernels.compiling_ahead() if on_gpu else nullcontext():
+        _check(results, models, cases, deadline, on_gpu)
+
+
+def _check(results: Results, models: Models, cases: Sequence[gpu_parity.Case], deadline: float, on_gpu: bool) -> None:
+    end = deadline - (SANITIZER_SECONDS if on_gpu else 0)
+    for verdict in _comparisons(models, cases, on_gpu):
+        results.parity.append(verdict)
+        if time.monotonic() > end:
+            results.errors.append(f"parity: out of time after {len(results.parity)} comparisons")
+            break
+    if on_gpu:
+        results.sanitizer = _sanitize(max(SANITIZER_SECONDS, deadline - time.monotonic()))
+        if re.search("ERROR SUMMARY: [1-9]", results.sanitizer):
+            results.errors.append("parity: compute-sanitizer has found errors")
+
+
+def _comparisons(models: Models, cases: Sequence[gpu_parity.Case], on_gpu: bool) -> Iterator[gpu_parity.Verdict]:
+    """All of them, the most telling first."""
+    yield from gpu_parity.check_programs(cases, on_gpu)
     convolutions = list(gpu_conv_parity.conv_cases(range(12 if on_gpu else 1)))
     _say(f"parity: {len(convolutions)} convolutions")
-    for verdict in gpu_conv_parity.check_convolutions(convolutions, on_gpu):
-        results.parity.append(verdict)
-    if on_gpu:
-        results.sanitizer = _sanitize(max(30.0, min(90.0, deadline - time.monotonic())))
+    yield from gpu_conv_parity.check_convolutions(convolutions, on_gpu)
     with TemporaryDirectory() as scratch:
         for path, feeds in models:
-            if time.monotonic() > deadline:
-                return
             _say(f"parity: {path.stem}")
-            results.parity += gpu_parity.check_model(path, Path(scratch), on_gpu, dict(feeds))
+            yield from gpu_parity.check_model(path, Path(scratch), on_gpu, dict(feeds))
+    if on_gpu:
+        _say("parity: programs in CUDA graphs")
+        yield from gpu_parity.check_programs(cases, on_gpu, graph=True)
 
 
 def _sanitize(limit: float) -> str:
@@ -180,14 +201,20 @@ def _kernels(results: Results, models: Models, deadline: float, on_gpu: bool) ->
     if not on_gpu:
         for chain in CHAINS:
             _say(f"kernels: {chain.name}")
-            gpu_kernels.prepare(chain, "float32")
+            gpu_kernels.try_on_cpu(chain)
         return
     time_left = deadline - time.monotonic()
-    gpu_kernels.measure_all(results.kernels, time.monotonic() + 0.4 * time_left, _say)
-    for number, system in enumerate(gpu_kernels.PEERS):
+    gpu_kernels.measure_all(results.kernels, time.monotonic() + OWN_SHARE * time_left, _say)
+    weights = dict(gpu_kernels.PEERS)
+    while weights:
+        system = next(iter(weights))
         _say(f"kernels: {system}")
-        limit = (deadline - time.monotonic()) / (len(gpu_kernels.PEERS) - number)
+        limit = (deadline - time.monotonic()) * weights[system] / sum(weights.values())
         gpu_kernels.measure_peer(system, results.kernels, limit)
+        del weights[system]
+    late = sum("kernel" not in job.seconds and not job.errors for job in results.kernels)
+    if late:
+        results.errors.append(f"kernels: out of time for {late} of {len(results.kernels)}")
 
 
 def _convolutions(results: Results, models: Models, deadline: float, on_gpu: bool, tune: bool = False) -> None:
@@ -195,6 +222,9 @@ def _convolutions(results: Results, models: Models, deadline: float, on_gpu: boo
     results.convolutions = [job for _, job in todo]
     if on_gpu:
         gpu_convolutions.measure_all(todo, math.inf if tune else deadline, _say, tune)
+        late = sum(not job.seconds and not job.errors for job in results.convolutions)
+        if late:
+            results.errors.append(f"convolutions: out of time for {late} of {len(todo)}")
         return
     for layer in gpu_convolutions.LAYERS:
         _say(f"convolutions: {layer.name}")
@@ -203,6 +233,9 @@ def _convolutions(results: Results, models: Models, deadline: float, on_gpu: boo
 
 def _models(results: Results, models: Models, deadline: float, on_gpu: bool) -> None:
     results.models = gpu_models.measure_all(models, deadline, _say, on_gpu)
+    late = len(gpu_models.rounds(models)) - len(results.models)
+    if late:
+        results.errors.append(f"models: out of time for {late}, each batch size and type counted")
     if not on_gpu:
         for model in results.models:  # those of the CPU are not for the table
             model.seconds.clear()
@@ -214,25 +247,6 @@ _RUN: dict[str, Callable[..., None]] = {
     "convolutions": _convolutions,
     "models": _models,
 }
-
-
-def _machine(dry_run: bool) -> dict[str, str]:
-    found = {"Python": platform.python_version(), "system": platform.platform()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    if dry_run:
-        return {DRY_RUN: "without a GPU: no number was measured on one", **found}
-    names = subprocess.run(
-        ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "LC_ALL": "C"},
-    )
-    return {"GPU": names.stdout.strip().replace("\n", "; ") or "unknown", **found}
 
 
 if __name__ == "__main__":

@@ -171,8 +171,9 @@ def _time(
 ) -> None:
     providers, feeds, library = PROVIDERS[request.target], sets[0].feeds, has_fused_nodes(proto)
     if request.seconds > 0:
-        before = Session(original, providers=providers, threads=request.threads, spinning=False)
-        after = Session(optimized, providers=providers, library=library, threads=request.threads, spinning=False)
+        timed: dict[str, Any] = {"providers": providers, "threads": request.threads, "spinning": False, "tf32": True}
+        before = Session(original, **timed)
+        after = Session(optimized, library=library, **timed)
         blocks = time_in_turns(lambda: before.run(feeds), lambda: after.run(feeds), request.seconds)
         ratio, low, high = ratio_with_spread(blocks)
         quartiles = [float(np.percentile(blocks[:, index], 25)) * 1000 for index in (0, 1)]

@@ -20,6 +20,7 @@ namespace {
 std::string g_library;
 bool g_keep_providers = false;
 std::atomic<void*> g_stream{nullptr};
+thread_local void* t_stream = nullptr;
 const OrtApiBase* g_base = nullptr;
 OrtApi g_api;
 
@@ -47,7 +48,7 @@ OrtStatus* add_op(OrtCustomOpDomain* domain, const OrtCustomOp* op) {
 }
 
 OrtStatus* get_stream(const OrtKernelContext*, void** out) {
-  *out = g_stream;
+  *out = t_stream != nullptr ? t_stream : g_stream.load();
   return nullptr;
 }
 
@@ -100,6 +101,9 @@ extern "C" void shim_keep_providers(int on) { g_keep_providers = on != 0; }
 
 // What KernelContext_GetGPUComputeStream gives from now on.
 extern "C" void shim_set_stream(void* stream) { g_stream = stream; }
+
+// The same for the calling thread alone.
+extern "C" void shim_set_thread_stream(void* stream) { t_stream = stream; }
 
 // The bytes of each scratch memory since the last time, then how many and how many allocators are not given back.
 extern "C" const char* shim_take_scratch() {

@@ -34,7 +34,7 @@ class LoadedSource:
 
 
 class Launch:
-    """A kernel with its arguments; ``kernel`` is None if there is nothing to compute."""
+    """A kernel with its arguments."""
 
     def __init__(self, gpu: Gpu, function: Any, kernel: Kernel, layout: Layout, addresses: Sequence[int]) -> None:
         self.kernel = kernel

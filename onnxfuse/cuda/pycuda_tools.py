@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from onnxfuse.cuda.kernel import Kernel
 from onnxfuse.cuda.resources import Resources
 from onnxfuse.errors import OnnxfuseError
 
@@ -85,9 +84,14 @@ def resources(function: Any) -> Resources:
     return Resources(function.num_regs, stack=function.local_size_bytes, shared=function.shared_size_bytes)
 
 
-def occupancy(function: Any, kernel: Kernel) -> float:
-    """The share of a multiprocessor's threads that run at once, as ``pycuda.tools`` works it out."""
+def occupancy(gpu: Gpu, function: Any, block: int) -> float:
+    """The share of a multiprocessor's threads that blocks of ``block`` threads fill here, as ``pycuda.tools`` tells."""
     from pycuda.tools import DeviceData, OccupancyRecord
 
-    record = OccupancyRecord(DeviceData(), kernel.block, function.shared_size_bytes, function.num_regs)
+    device = gpu.driver.Context.get_device()
+    attribute = gpu.driver.device_attribute
+    data = DeviceData(device)  # knows the limits of compute capability 3
+    data.thread_blocks_per_mp = device.get_attribute(attribute.MAX_BLOCKS_PER_MULTIPROCESSOR)
+    data.warps_per_mp = device.get_attribute(attribute.MAX_THREADS_PER_MULTIPROCESSOR) // data.warp_size
+    record = OccupancyRecord(data, block, function.shared_size_bytes, function.num_regs)
     return float(record.occupancy)

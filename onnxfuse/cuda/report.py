@@ -15,11 +15,26 @@ class KernelUse:
 
 @dataclass(frozen=True)
 class KernelTimes:
-    """Measured on the GPU of this machine, for the shapes given: microseconds, and bytes moved over those of a copy."""
+    """Measured on the GPU of this machine, for the shapes given: microseconds, and bytes moved over those of a copy.
+
+    The rest is what the driver says of the loaded kernel: registers of a thread, bytes of its local memory (spills and
+    stack), bytes of shared memory of a block, and the occupancy that ``pycuda.tools`` works out from these, 0 to 1.
+    """
 
     microseconds: float
     share_of_copy: float
     elements: int
+    registers: int
+    local_bytes: int
+    shared_bytes: int
+    occupancy: float
+
+    def describe(self) -> str:
+        """One line."""
+        return (
+            f"{self.microseconds:.1f} µs, {100 * self.share_of_copy:.0f} % of a copy; {self.registers} registers, "
+            f"{self.local_bytes} B local, {self.shared_bytes} B shared, {100 * self.occupancy:.0f} % by the driver"
+        )
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,14 @@ from onnxfuse.program import Program
 
 def source_of(program: Program, recipe: Recipe) -> Source:
     """The source with the recipe's hash.  Raises OnnxfuseError if this version of onnxfuse renders another one."""
-    access = recipe.kernels[0].access
+    return render(program, [recipe.kernels[0].access], tuning_of(program, recipe))
+
+
+def tuning_of(program: Program, recipe: Recipe) -> Tuning:
+    """What the source with the recipe's hash was rendered with.  Raises OnnxfuseError as ``source_of`` does."""
     for tuning in _tunings(recipe):
-        source = render(program, [access], tuning)
-        if source.sha256 == recipe.source:
-            return source
+        if render(program, [recipe.kernels[0].access], tuning).sha256 == recipe.source:
+            return tuning
     raise _other_version(recipe.source)
 
 

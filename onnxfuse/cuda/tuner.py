@@ -16,7 +16,7 @@ from onnxfuse.cuda.compiler import CompileError, CompilerCache
 from onnxfuse.cuda.fitting import Fit
 from onnxfuse.cuda.kernel import Source
 from onnxfuse.cuda.launch import LoadedSource
-from onnxfuse.cuda.pycuda_tools import Gpu, copy_bandwidth, seconds
+from onnxfuse.cuda.pycuda_tools import Gpu, copy_bandwidth, occupancy, resources, seconds
 from onnxfuse.cuda.recipe import VECTORS
 from onnxfuse.cuda.renderer import Tuning, render
 from onnxfuse.cuda.report import KernelTimes
@@ -96,15 +96,26 @@ class Bench:
         self._copy: dict[int, float] = {}
 
     def times(self, case: Case) -> KernelTimes:
-        """How long the kernel of a case takes, and that against a copy of as many bytes."""
+        """How long the kernel of a case takes, and that against a copy of as many bytes; what it takes of the GPU."""
         (code,) = self._compile([case.fit.source]).values()
         memory = _Memory(self._gpu, case)
-        launch = LoadedSource(self._gpu, case.fit.program, case.fit.source, code).prepare(case.shapes, memory.addresses)
+        loaded = LoadedSource(self._gpu, case.fit.program, case.fit.source, code)
+        launch = loaded.prepare(case.shapes, memory.addresses)
+        function = loaded.function(launch.kernel)
         elapsed = seconds(self._gpu, launch)
         half = max(memory.bytes // 2, 1)
         if half not in self._copy:
             self._copy[half] = copy_bandwidth(self._gpu, half)
-        return KernelTimes(1e6 * elapsed, memory.bytes / elapsed / self._copy[half], memory.elements)
+        takes = resources(function)
+        return KernelTimes(
+            microseconds=1e6 * elapsed,
+            share_of_copy=memory.bytes / elapsed / self._copy[half],
+            elements=memory.elements,
+            registers=takes.registers,
+            local_bytes=takes.stack,
+            shared_bytes=takes.shared,
+            occupancy=occupancy(self._gpu, function, launch.kernel.block),
+        )
 
     def tune(self, case: Case, keep: TunedKernels) -> Tuning:
         """The fastest sizes for a case, which are kept for its Program, access and architecture."""

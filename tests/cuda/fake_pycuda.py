@@ -132,6 +132,10 @@ def install(monkeypatch: pytest.MonkeyPatch, gpu: FakeGpu, devices: int = 1) -> 
             return 1000 * (other.at - self.at)
 
     class Context:
+        @staticmethod
+        def get_device() -> "Device":
+            return Device(0)
+
         def push(self) -> None:
             gpu.contexts += 1
 
@@ -153,7 +157,7 @@ def install(monkeypatch: pytest.MonkeyPatch, gpu: FakeGpu, devices: int = 1) -> 
             return gpu.capability
 
         def get_attribute(self, attribute: str) -> int:
-            return {"multiprocessors": 2}[attribute]
+            return {"multiprocessors": 2, "blocks": 24, "threads": 1536}[attribute]
 
         def retain_primary_context(self) -> Context:
             return Context()
@@ -178,12 +182,36 @@ def install(monkeypatch: pytest.MonkeyPatch, gpu: FakeGpu, devices: int = 1) -> 
     driver.Error = type("Error", (Exception,), {})
     driver.init = lambda: None
     driver.Device, driver.Event = Device, Event
-    driver.device_attribute = types.SimpleNamespace(MULTIPROCESSOR_COUNT="multiprocessors")
+    driver.Context = Context
+    driver.device_attribute = types.SimpleNamespace(
+        MULTIPROCESSOR_COUNT="multiprocessors",
+        MAX_BLOCKS_PER_MULTIPROCESSOR="blocks",
+        MAX_THREADS_PER_MULTIPROCESSOR="threads",
+    )
     driver.mem_alloc = lambda size: _Allocation(gpu, size)
     driver.memcpy_htod, driver.memcpy_dtoh, driver.memcpy_dtod_async = copy_htod, copy_dtoh, copy_dtod
     driver.memset_d8 = fill
     driver.module_from_buffer = lambda code: _Module(gpu, code)
     package: Any = types.ModuleType("pycuda")
-    package.driver = driver
+    package.driver, package.tools = driver, _tools()
     monkeypatch.setitem(sys.modules, "pycuda", package)
     monkeypatch.setitem(sys.modules, "pycuda.driver", driver)
+    monkeypatch.setitem(sys.modules, "pycuda.tools", package.tools)
+
+
+def _tools() -> Any:
+    """``pycuda.tools`` of version 2026.1, as far as occupancy is concerned."""
+
+    class DeviceData:
+        def __init__(self, device: Any) -> None:
+            self.warp_size, self.warps_per_mp, self.thread_blocks_per_mp, self.registers = 32, 64, 8, 65536
+
+    class OccupancyRecord:
+        def __init__(self, data: DeviceData, threads: int, shared: int, registers: int) -> None:
+            warps = threads // data.warp_size
+            limits = (data.thread_blocks_per_mp, data.warps_per_mp // warps, data.registers // (warps * 32 * registers))
+            self.occupancy = min(limits) * warps / data.warps_per_mp
+
+    tools: Any = types.ModuleType("pycuda.tools")
+    tools.DeviceData, tools.OccupancyRecord = DeviceData, OccupancyRecord
+    return tools

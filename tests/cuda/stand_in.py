@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,6 +91,7 @@ class StandIn:
         self.driver_path = Path(shutil.copy(built("stand_in_cuda"), folder))
         self._shim_path = Path(shutil.copy(built("cuda_provider_shim"), folder))
         operators = shutil.copy(library(), folder)
+        self._creating = threading.Lock()  # the environment is that of all threads
         self._driver = ctypes.CDLL(str(self.driver_path))
         self._driver.stand_in_take_log.restype = ctypes.c_char_p
         self._driver.stand_in_stream.restype = ctypes.c_void_p
@@ -127,7 +129,7 @@ class StandIn:
         options.intra_op_num_threads = 1
         options.log_severity_level = severity
         self.set_current(device)
-        with self._environment():
+        with self._creating, self._environment():
             options.register_custom_ops_library(str(self._shim_path))
             return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
@@ -143,6 +145,10 @@ class StandIn:
         """Give the nodes a new stream of that device, or the default stream."""
         stream = None if device is None else ctypes.c_void_p(self._driver.stand_in_stream(device))
         self._shim.shim_set_stream(stream)
+
+    def use_stream_of_thread(self, device: int) -> None:
+        """Give the nodes that this thread runs a new stream of that device."""
+        self._shim.shim_set_thread_stream(ctypes.c_void_p(self._driver.stand_in_stream(device)))
 
     def fail(self, function: str, result: int, after: int = 0) -> None:
         """Let a driver function fail once, ``after`` so many calls."""

@@ -1,5 +1,7 @@
 """Sessions on the CUDA provider: what a model does not carry for the GPU here is compiled in memory."""
 
+import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnxfuse
-from onnxfuse import runtime
+from onnxfuse import runtime, sessions
 from onnxfuse.cuda import compiler as compilers
 from onnxfuse.cuda import complete as completing
 from onnxfuse.cuda.complete import complete
@@ -119,3 +121,54 @@ def test_without_a_compiler_a_session_says_so_and_runs(bare: Path, monkeypatch: 
     with pytest.warns(UserWarning, match="not compiled for this GPU: no CUDA compiler"):
         session = onnxfuse.InferenceSession(bare, providers=["CUDAExecutionProvider", "CPUExecutionProvider"])
     assert session.run(None, {"x": np.ones((1, 8), np.float32)})[0].shape == (1, 8)
+
+
+def test_cuda_libraries_are_found_in_every_folder_of_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime looks beside itself, which its own folder of an installation to another place does not have."""
+    ort_site, other_site = tmp_path / "ort", tmp_path / "other"
+    for folder in ("ort/nvidia/cudnn/lib", "other/nvidia/cu13/lib", "other/nvidia/cudnn/lib", "other/nvidia/cu13/bin"):
+        (tmp_path / folder).mkdir(parents=True)
+    asked: list[str | None] = []
+    package = types.SimpleNamespace(
+        __file__=str(ort_site / "onnxruntime" / "__init__.py"),
+        preload_dlls=lambda directory=None: print("not found") or asked.append(directory),
+    )
+    monkeypatch.setattr(sys, "path", [str(ort_site), str(other_site)])
+    monkeypatch.delitem(sys.modules, "nvidia", raising=False)
+    monkeypatch.setattr(runtime, "load_onnxruntime", lambda: package)
+    monkeypatch.setattr(runtime, "why_no_cuda", lambda: "")
+    runtime.load_cuda_libraries()
+    assert asked == [str(other_site / "nvidia" / name / "lib") for name in ("cu13", "cudnn")] + [None]
+    monkeypatch.setattr(runtime, "why_no_cuda", lambda: "there is no CUDA GPU here")
+    runtime.load_cuda_libraries()
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_results_are_compared_without_tf32(tf32: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which the CUDA provider takes for products of float32 unless told otherwise."""
+    asked: list[list[tuple[str, dict[str, str]]]] = []
+
+    def create(model: bytes, options: ort.SessionOptions, providers: list[tuple[str, dict[str, str]]]) -> object:
+        asked.append(providers)
+        names = [name for name, _ in providers]
+        return types.SimpleNamespace(get_providers=lambda: names, get_outputs=list)
+
+    package = types.SimpleNamespace(SessionOptions=ort.SessionOptions, InferenceSession=create)
+    monkeypatch.setattr(sessions, "load_onnxruntime", lambda: package)
+    monkeypatch.setattr(sessions, "load_cuda_libraries", lambda: None)
+    sessions.Session(b"", providers=("CUDAExecutionProvider", "CPUExecutionProvider"), tf32=tf32)
+    assert asked == [[("CUDAExecutionProvider", {} if tf32 else {"use_tf32": "0"}), ("CPUExecutionProvider", {})]]
+
+
+@pytest.mark.parametrize(("reason", "first"), [("", "CUDAExecutionProvider"), ("no GPU", "CPUExecutionProvider")])
+def test_providers_that_nobody_asked_for(reason: str, first: str, bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of ONNX Runtime's package for GPUs, of which TensorRT cannot be loaded without libraries of its own."""
+    asked: list[list[str]] = []
+    everything = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(ort, "get_available_providers", lambda: everything)
+    monkeypatch.setattr(ort, "InferenceSession", lambda model, sess_options, providers: asked.append(providers))
+    monkeypatch.setattr(runtime, "load_cuda_libraries", lambda: None)
+    monkeypatch.setattr(runtime, "why_no_cuda", lambda: reason)
+    onnxfuse.InferenceSession(bare)
+    assert asked == [everything[everything.index(first) :]]

@@ -248,11 +248,11 @@ def test_models_are_compared_without_tf32_and_timed_with_it(monkeypatch: pytest.
     fake = types.SimpleNamespace(SessionOptions=ort.SessionOptions, InferenceSession=Refuses)
     monkeypatch.setattr(sessions, "load_onnxruntime", lambda: fake)
     monkeypatch.setattr(sessions, "load_cuda_libraries", lambda: None)
-    for exact in (True, False):
+    for tf32 in (False, True):
         with pytest.raises(SessionError, match="no GPU"):
-            Session(b"", providers=PROVIDERS["cuda"], exact=exact)
+            Session(b"", providers=PROVIDERS["cuda"], tf32=tf32)
     cuda, cpu = PROVIDERS["cuda"]
-    assert asked == [[(cuda, {"use_tf32": "0"}), cpu], [cuda, cpu]]
+    assert asked == [[(cuda, {"use_tf32": "0"}), (cpu, {})], [(cuda, {}), (cpu, {})]]
 
 
 def test_tensor_cores_are_for_float32_only_where_tf32_is_allowed(compiler: MadeUpCompiler, tmp_path: Path) -> None:

@@ -30,15 +30,18 @@ def random_shapes(rng: random.Random, count: int) -> list[list[int]]:
     return shapes
 
 
+def random_source(seed: int) -> Source:
+    """A random Program with kernels for the patterns of a few random shapes."""
+    program = random_program(seed)
+    rng = random.Random(seed)
+    shapes = [random_shapes(rng, len(program.inputs)) for _ in range(3)]
+    return render(program, [expected_access(program, own) for own in shapes], SMALL)
+
+
 @cache
 def compiled() -> tuple[Emulation, list[tuple[Program, Source]]]:
-    """A pool of Programs, each with kernels for the patterns of a few random shapes."""
-    pool = []
-    for seed in range(PROGRAMS):
-        program = random_program(seed)
-        rng = random.Random(seed)
-        shapes = [random_shapes(rng, len(program.inputs)) for _ in range(3)]
-        pool.append((program, render(program, [expected_access(program, own) for own in shapes], SMALL)))
+    """A pool of them."""
+    pool = [(random_program(seed), random_source(seed)) for seed in range(PROGRAMS)]
     return Emulation(source for _, source in pool), pool
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 import types
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import gpu_conv_parity
 import gpu_convolutions
 import gpu_half
 import gpu_kernels
+import gpu_machine
 import gpu_models
 import gpu_parity
 import gpu_peers
@@ -25,8 +27,10 @@ import pytest
 from gpu_chains import CHAINS, ArrayOps, Chain
 
 import onnxfuse
+from onnxfuse import runtime
 from onnxfuse.cuda.compiler import Compiled
 from onnxfuse.cuda.pycuda_tools import open_gpu
+from onnxfuse.errors import OnnxfuseError
 from tests.cuda.compilers import MadeUpCompiler
 from tests.cuda.fake_pycuda import FakeGpu, install
 from tests.cuda.stand_in import AVAILABLE, REASON
@@ -163,6 +167,20 @@ def test_there_are_ten_chains_and_every_size() -> None:
         assert math.prod(full) * np.dtype(job.dtype).itemsize == pytest.approx(job.megabytes * 1e6, rel=0.04)
 
 
+@pytest.mark.parametrize("chain", CHAINS[::3], ids=lambda chain: chain.name)
+def test_a_dry_run_tries_the_sessions_of_a_chain(chain: Chain, compiler: MadeUpCompiler) -> None:
+    gpu_kernels.try_on_cpu(chain)
+
+
+def test_chains_are_compiled_at_once(compiler: MadeUpCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that one process a kernel and the planning of the next do not take turns."""
+    monkeypatch.setattr("onnxfuse.cuda.arch.devices", lambda: ("sm_90",))
+    gpu_kernels._compile_chains()
+    assert len(compiler.calls) == 20
+    gpu_kernels.prepare(CHAINS[1], "float16")
+    assert len(compiler.calls) == 20
+
+
 class _TextCompiler(MadeUpCompiler):
     """Its machine code is the source."""
 
@@ -246,6 +264,24 @@ def test_a_peer_that_is_not_installed_is_an_error_of_each_job() -> None:
     assert late[0].errors[missing[0]] == "out of time" and not late[1].errors
 
 
+def test_compiling_ahead_leaves_no_process_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    start = gpu_kernels._start_peer
+    monkeypatch.setattr(gpu_kernels, "_start_peer", lambda system: started.append(start(system)) or started[-1])
+    with gpu_kernels.compiling_ahead():
+        assert started[0].poll() is None
+    assert started[0].returncode is not None
+
+
+@pytest.mark.parametrize("summary", ["ERROR SUMMARY: 0 errors", "ERROR SUMMARY: 3 errors"])
+def test_what_the_sanitizer_finds_is_an_error(summary: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_suite, "_sanitize", lambda limit: f"exit status 9: {summary}")
+    monkeypatch.setattr(gpu_suite, "_comparisons", lambda *_: iter(()))
+    results = gpu_report.Results()
+    gpu_suite._check(results, [], [], math.inf, on_gpu=True)
+    assert results.errors == (["parity: compute-sanitizer has found errors"] if "3" in summary else [])
+
+
 def _is_installed(name: str) -> bool:
     from importlib.util import find_spec
 
@@ -286,7 +322,14 @@ def _results() -> gpu_report.Results:
     seconds = {"ort": 2e-3, "onnxfuse": 1e-3, "ort, graph": 1.5e-3, "onnxfuse, graph": 1e-3}
     results.models = [
         gpu_models.ModelTimes(
-            "ch_det", 1, {}, "float32", dict(seconds), {"ort": 90, "onnxfuse": 30}, {"ort": 60, "onnxfuse": 15}
+            "ch_det",
+            1,
+            {},
+            "float32",
+            dict(seconds),
+            launches={"ort": 90, "onnxfuse": 30},
+            copies={"ort": 2, "onnxfuse": 3},
+            elementwise={"ort": 60, "onnxfuse": 15},
         ),
         gpu_models.ModelTimes(
             "other", 16, {}, seconds={"ort": 1e-3, "onnxfuse": 2e-3}, errors={"ort, graph": "not captured"}
@@ -321,6 +364,7 @@ def test_targets_are_held_against_the_worst() -> None:
         (pytest.approx(0.9), False),
         (pytest.approx(0.25), True),
         (1.0, False),
+        (1.0, False),
     ]
     assert found["any zoo model against ORT CUDA"].where == "other, batch 16"
     assert found["convolutional models, batch 1"].where == "yolo, float16"
@@ -353,17 +397,19 @@ def test_a_dry_run_measures_nothing_of_the_table(tmp_path: Path, monkeypatch: py
     models = [(tmp_path / "chain.onnx", {"x0": np.ones((1, 64, 256), np.float32)})]
     monkeypatch.setattr(gpu_suite, "find_models", lambda *_: models)
     monkeypatch.setattr(gpu_suite, "SHARES", {"parity": 0.3, "kernels": 0.2, "convolutions": 0.2, "models": 0.3})
-    monkeypatch.setattr(gpu_kernels, "prepare", lambda chain, dtype: None)
+    tried: list[Chain] = []
+    monkeypatch.setattr(gpu_kernels, "try_on_cpu", tried.append)
     monkeypatch.setattr(gpu_models, "onnxfuse", _without_embedding())
     monkeypatch.setattr(gpu_parity, "onnxfuse", _without_embedding())
     assert gpu_suite.main(["--dry-run", "--out", str(tmp_path / "out")]) == 0
     data = json.loads((tmp_path / "out" / "results.json").read_text())
     measured = {target["name"] for target in data["targets"] if target["measured"] is not None}
     assert measured == {"launches in fused parts of a model, share of the original's"}
-    assert "dry run" in data["machine"] and data["errors"] == []
+    assert "dry run" in data["machine"] and data["errors"] == [] and tried == list(CHAINS)
     assert {verdict["kind"] for verdict in data["parity"]} == {"program", "model"}
     assert all(verdict["ok"] for verdict in data["parity"])
     assert [model["launches"] for model in data["models"]] == [{"ort": 3, "onnxfuse": 1}] * 2
+    assert [model["copies"] for model in data["models"]] == [{"ort": 0, "onnxfuse": 0}] * 2
 
 
 def _without_embedding() -> types.SimpleNamespace:
@@ -386,16 +432,56 @@ def test_a_part_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(gpu_suite, "_RUN", run)
     assert gpu_suite.main(["--dry-run", "--out", str(tmp_path), "--only", "parity,models"]) == 1
     assert ran == ["models"]
-    assert json.loads((tmp_path / "results.json").read_text())["errors"] == ["parity: ValueError: of no use"]
+    empty, failed = json.loads((tmp_path / "results.json").read_text())["errors"]
+    assert failed == "parity: ValueError: of no use" and empty.startswith("models: there are none of the zoo's in ")
 
 
 def test_without_a_gpu_it_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_suite, "why_no_cuda", lambda: "there is no CUDA GPU here")
+    monkeypatch.setattr(gpu_machine, "why_no_cuda", lambda: "there is no CUDA GPU here")
     assert gpu_suite.main(["--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err == "gpu_suite.py: error: there is no CUDA GPU here\n"
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.filterwarnings("ignore:Specified provider")
+def test_all_that_is_missing_is_said_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU without a CUDA compiler and PyCUDA, and with an ONNX Runtime whose CUDA provider does not load."""
+
+    def none() -> None:
+        raise OnnxfuseError("no CUDA compiler")
+
+    for name in ("pycuda", "pycuda.driver"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for module in (gpu_machine, runtime):
+        monkeypatch.setattr(module, "why_no_cuda", lambda: "")
+    monkeypatch.setattr(gpu_machine, "find_compiler", none)
+    monkeypatch.setattr(runtime, "load_cuda_libraries", lambda: None)
+    found = gpu_machine.missing(["parity", "kernels"])
+    assert found[0] == "no CUDA compiler" and "could not load its CUDA provider" in found[1]
+    assert found[2].startswith("PyCUDA cannot be used") and len(found) == 3
+    assert len(gpu_machine.missing(["parity"])) == 2
+    assert gpu_machine.describe(dry_run=True)["CUDA compiler"] == "none (no CUDA compiler)"
+
+
+def test_what_there_was_no_time_for_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = [(tmp_path / "a.onnx", {}), (tmp_path / "b.onnx", {})]
+    monkeypatch.setattr(gpu_suite, "find_models", lambda *_: models)
+    monkeypatch.setattr(gpu_parity, "program_cases", lambda *_, **__: [])
+    verdicts = [gpu_parity.Verdict("program", "one", True), gpu_parity.Verdict("program", "two", True)]
+    monkeypatch.setattr(gpu_parity, "check_programs", lambda *_: iter(verdicts))
+    assert gpu_suite.main(["--dry-run", "--out", str(tmp_path), "--only", "parity,models", "--seconds", "0"]) == 1
+    assert json.loads((tmp_path / "results.json").read_text())["errors"] == [
+        "parity: out of time after 1 comparisons",
+        "models: out of time for 4, batches of 1 and 16 counted",
+    ]
+
+
+def test_a_part_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        gpu_suite.main(["--dry-run", "--only", "parity,speed"])
+    assert "no part 'speed'; the parts are parity, kernels, models" in capsys.readouterr().err
 
 
 def test_models_are_found_by_their_names(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import threading
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -205,6 +206,40 @@ def test_threads_share_a_session(tmp_path: Path) -> None:
     calls = [call["call"] for call in stand_in.calls()]
     assert calls.count("cuModuleLoadDataEx") == 1
     assert calls.count("cuLaunchKernel") == 6 * 40
+
+
+def test_threads_run_sessions_on_several_devices(tmp_path: Path) -> None:
+    """Each with streams of its own, among sessions that come and go: every launch is on the device of its session."""
+    stand_in = StandIn(tmp_path, [(9, 0, 10), (8, 0, 1)])
+    code = code_for(80, 90)
+    sessions = [stand_in.session(model(**code), device=device) for device in (0, 1)]
+    stand_in.launches()
+    failures: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        try:
+            for step in range(30):
+                device, size = (seed + step) % 2, 1 + (seed * 7 + step) % 12
+                stand_in.set_current((None, 0, 1)[step % 3])
+                stand_in.use_stream_of_thread(device)
+                session = sessions[device]
+                if step % 10 == 9:
+                    session = stand_in.session(model(**code), device=device)
+                np.testing.assert_array_equal(run(session, [A[:size], B[:size]])[0], A[:size] + B[:size])
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    calls = stand_in.calls("cuLaunchKernel", "cuModuleLoadDataEx")
+    launches = [call for call in calls if call["call"] == "cuLaunchKernel"]
+    assert Counter(call["device"] for call in launches) == {0: 90, 1: 90}
+    assert len({call["stream"] for call in launches}) == len(launches)
+    assert len(calls) == len(launches)  # the modules were there
 
 
 def test_attributes_of_other_devices_are_not_looked_at(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from onnxfuse.cuda.nvrtc import Nvrtc
 from onnxfuse.cuda.renderer import Tuning, compile_options, render
 from onnxfuse.dtypes import DTYPES
 from onnxfuse.errors import OnnxfuseError
-from tests.cuda.programs import cast_program, chains, operator_programs
+from tests.cuda.programs import SMALL, cast_program, chains, linear, operator_programs
+from tests.cuda.test_emulation_random import PROGRAMS, random_source
 
 VERBOSE = "--ptxas-options=-v"
 ONE_BY_ONE = Tuning(vector=1, unroll=1)  # each operator once: what differs between kernels is in the chains
@@ -52,10 +53,22 @@ def test_chains_compile_without_spills(dtype: str, name: str) -> None:
         assert resources.registers <= 64, kernel  # at most that leaves half of the device's threads
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "f64"])
 @pytest.mark.parametrize("architecture", COMMON)
-def test_bfloat16_chains_compile(architecture: str) -> None:
-    rendered = [render(*own).text for own in chains("bf16").values()]
+def test_chains_compile(architecture: str, dtype: str) -> None:
+    rendered = [render(*own).text for own in chains(dtype).values()]
     nvrtc().compile("\n".join(rendered), architecture, compile_options(False))
+
+
+@pytest.mark.parametrize("number", range(len(COMMON)))
+def test_what_runs_in_the_emulation_compiles(number: int) -> None:
+    """The operators in vectors, and the random Programs: each for one of the architectures, for that takes long."""
+    rendered = [
+        render(program, [linear(program)], SMALL) for dtype in DTYPES for program, _ in operator_programs(dtype)
+    ]
+    rendered += [random_source(seed) for seed in range(PROGRAMS)]
+    own = [source.text for source in rendered[number :: len(COMMON)]]
+    nvrtc().compile("\n".join(own), COMMON[number], compile_options(False))
 
 
 def test_fast_math_compiles() -> None:

@@ -15,9 +15,9 @@ from onnxfuse.cuda import compiler as compilers
 from onnxfuse.cuda.cache import Cache
 from onnxfuse.cuda.compiler import Compiled, CompilerCache
 from onnxfuse.cuda.fitting import Fitter
-from onnxfuse.cuda.kernel import Access
+from onnxfuse.cuda.kernel import Access, Kernel
 from onnxfuse.cuda.launch import LoadedSource
-from onnxfuse.cuda.pycuda_tools import copy_bandwidth, open_gpu, resources, seconds
+from onnxfuse.cuda.pycuda_tools import copy_bandwidth, occupancy, open_gpu, resources, seconds
 from onnxfuse.cuda.renderer import Tuning, render
 from onnxfuse.cuda.resources import Resources
 from onnxfuse.cuda.tuned import TunedKernels
@@ -25,6 +25,7 @@ from onnxfuse.cuda.tuner import Bench, Case, sizes_for
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.program import Program, ProgramError
 from onnxfuse.program.reference import run
+from onnxfuse.report_html import render as render_page
 from tests.cuda.compilers import MadeUpCompiler
 from tests.cuda.fake_pycuda import FakeGpu, install
 from tests.cuda.stand_in import AVAILABLE, REASON
@@ -100,11 +101,16 @@ def test_times_are_medians_of_many_runs(gpu: FakeGpu) -> None:
         assert copy_bandwidth(opened, 1 << 20) == pytest.approx(1e12)
 
 
-def test_what_the_driver_says_of_a_kernel(gpu: FakeGpu) -> None:
-    class Function:
-        num_regs, local_size_bytes, shared_size_bytes = 40, 16, 0
+@pytest.mark.parametrize(("registers", "block", "share"), [(40, 256, 1), (56, 256, 4 / 6), (16, 32, 0.5)])
+def test_what_the_driver_says_of_a_kernel(gpu: FakeGpu, registers: int, block: int, share: float) -> None:
+    """On a GPU of 1536 threads and 24 blocks a multiprocessor, which pycuda.tools does not know."""
 
-    assert resources(Function()) == Resources(40, stack=16)
+    class Function:
+        num_regs, local_size_bytes, shared_size_bytes = registers, 16, 0
+
+    assert resources(Function()) == Resources(registers, stack=16)
+    with open_gpu() as opened:
+        assert occupancy(opened, Function(), Kernel("k", 1, 1, block, 32, Access("l", "l"))) == pytest.approx(share)
 
 
 @needs_a_compiler
@@ -151,6 +157,8 @@ def test_optimize_tunes_and_times(gpu: FakeGpu, tmp_path: Path, monkeypatch: pyt
     assert kernel.times is not None
     assert kernel.times.microseconds == pytest.approx(10) and kernel.times.elements == 64
     assert kernel.times.share_of_copy == pytest.approx(2 * 4 * 64 / 1e-5 / 1e12)
+    assert (kernel.times.registers, kernel.times.local_bytes, kernel.times.occupancy) == (40, 0, 1)
+    assert "10.0 µs, 0 % of a copy; 40 registers, 0 B local, 0 B shared, 100 % by the driver" in render_page(report)
     with pytest.raises(OnnxfuseError, match="sm_90, which is not among"):
         onnxfuse.optimize(model, "cuda", tune=True, arch="sm_80")
 

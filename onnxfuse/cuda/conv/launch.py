@@ -25,10 +25,14 @@ class LoadedConv:
         self._kernels = source.kernels
         self._module: Any = gpu.driver.module_from_buffer(cubin)
 
+    def function(self, kernel: ConvKernel) -> Any:
+        """The PyCUDA function of a kernel."""
+        return self._module.get_function(kernel.name)
+
     def prepare(self, layout: ConvLayout, addresses: Sequence[int]) -> "ConvLaunch":
         """A launch with X, W, the prologue's operands, the epilogue's operands and the outputs at these addresses."""
         kernel = choose(self._kernels, layout, addresses)
-        functions = [self._module.get_function(kernel.name)]
+        functions = [self.function(kernel)]
         if kernel.split > 1:
             functions.append(self._module.get_function(kernel.sum_name))
         return ConvLaunch(self._gpu, functions, kernel, layout, addresses)

@@ -17,9 +17,9 @@ from onnxfuse.cuda.compiler import CompileError, CompilerCache
 from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.cuda.conv.fitting import ConvFit, Tilings, render_case, tilings_of
 from onnxfuse.cuda.conv.kernel import ConvSource
-from onnxfuse.cuda.conv.launch import LoadedConv
+from onnxfuse.cuda.conv.launch import ConvLaunch, LoadedConv
 from onnxfuse.cuda.conv.tunings import OURS, THEIRS, Times, TuningEntry, key_of
-from onnxfuse.cuda.pycuda_tools import Gpu, copy_bandwidth, seconds
+from onnxfuse.cuda.pycuda_tools import Gpu, copy_bandwidth, occupancy, resources, seconds
 from onnxfuse.cuda.report import KernelTimes
 from onnxfuse.dtypes import DTYPES
 from onnxfuse.program import ProgramError
@@ -79,10 +79,20 @@ class ConvBench:
         shapes = sizes_of(fit.case)
         if not shapes:
             return None
-        sample = _Sample(self._gpu, fit.case, shapes[0])
-        elapsed = sample.seconds(self.load(fit.source))
-        bandwidth = copy_bandwidth(self._gpu, max(sample.bytes // 2, 1))
-        return KernelTimes(1e6 * elapsed, sample.bytes / elapsed / bandwidth, sample.elements)
+        sample, loaded = _Sample(self._gpu, fit.case, shapes[0]), self.load(fit.source)
+        launch = sample.prepare(loaded)
+        elapsed = seconds(self._gpu, launch)
+        function = loaded.function(launch.kernel)
+        takes = resources(function)
+        return KernelTimes(
+            microseconds=1e6 * elapsed,
+            share_of_copy=sample.bytes / elapsed / copy_bandwidth(self._gpu, max(sample.bytes // 2, 1)),
+            elements=sample.elements,
+            registers=takes.registers,
+            local_bytes=takes.stack,
+            shared_bytes=takes.shared,
+            occupancy=occupancy(self._gpu, function, launch.kernel.block),
+        )
 
     def compile_ahead(self, sources: Sequence[ConvSource]) -> None:
         """Compile all of these at once; what does not compile is found out about when it is loaded."""
@@ -183,12 +193,16 @@ class _Sample:
     def _addresses(self) -> list[int]:
         return [int(place) for place in (*self._inputs, *self._outputs)]
 
+    def prepare(self, loaded: LoadedConv) -> ConvLaunch:
+        """A launch on the memory of the sample."""
+        return loaded.prepare(self._layout, self._addresses)
+
     def run(self, loaded: LoadedConv) -> list[np.ndarray]:
         """The outputs."""
         sizes = [self._layout.count * size for size in self._layout.outputs]
         for place, size in zip(self._outputs, sizes, strict=True):
             self._gpu.driver.memset_d8(place, 0xA5, size)  # so that what was not written shows
-        loaded.prepare(self._layout, self._addresses)()
+        self.prepare(loaded)()
         results = []
         for place, dtype, size in zip(self._outputs, self._dtypes, sizes, strict=True):
             buffer = np.empty(size, np.uint8)
@@ -198,7 +212,7 @@ class _Sample:
 
     def seconds(self, loaded: LoadedConv) -> float:
         """How long a launch takes."""
-        return seconds(self._gpu, loaded.prepare(self._layout, self._addresses))
+        return seconds(self._gpu, self.prepare(loaded))
 
 
 def made_up(case: ConvCase, x_shape: Sequence[int]) -> list[np.ndarray]:
