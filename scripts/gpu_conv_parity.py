@@ -28,12 +28,14 @@ from onnxfuse.program import Program, reference
 from onnxfuse.program.ops import FUSED_CONV_OPS
 from onnxfuse.runtime import DOMAIN
 from tests.cuda.convolutions import Fused, convolve, integers
-from tests.cuda.test_conv_emulation import MAKERS
+from tests.cuda.test_conv_emulation import CASES, MAKERS
 from tests.custom_ops.fused import run, sample
 from tests.fusing import same_bits
 
 KIND = "fused convolution"
 CASES_IN_A_MODEL = 9
+SEEDS = range(CASES)
+"""Those of the emulation: together they have every tiling."""
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,7 @@ def _check(results: Results, models: Models, cases: Sequence[gpu_parity.Case], d
 def _comparisons(models: Models, cases: Sequence[gpu_parity.Case], on_gpu: bool) -> Iterator[gpu_parity.Verdict]:
     """All of them, the most telling first."""
     yield from gpu_parity.check_programs(cases, on_gpu)
-    convolutions = list(gpu_conv_parity.conv_cases(range(12 if on_gpu else 1)))
+    convolutions = list(gpu_conv_parity.conv_cases(gpu_conv_parity.SEEDS if on_gpu else range(1)))
     _say(f"parity: {len(convolutions)} convolutions")
     yield from gpu_conv_parity.check_convolutions(convolutions, on_gpu)
     with TemporaryDirectory() as scratch:

@@ -96,7 +96,7 @@ def gemm_case(seed: int) -> Fused:
         conv = convolution(dtype, (rng.choice((5, 16, 40)), rng.choice((3, 40, 70))), (1, 1))
     else:
         conv = random_conv(rng, dtype, rng.choice((1, 2, 2, 3)))
-    return random_fused(rng, conv, random_spatial(rng, conv), (SIMT[seed // 3], SCALAR))
+    return random_fused(rng, conv, random_spatial(rng, conv), (SIMT[seed // 3 % len(SIMT)], SCALAR))
 
 
 def tensor_case(seed: int) -> Fused:
