@@ -72,11 +72,11 @@ void CudaFusedConvNode::compute_copies(OrtKernelContext* context, const Kernels&
   cuda::HostCopies copies(device_, stream);
   std::vector<const void*> data;
   for (size_t i = 0; i < inputs.data.size(); ++i) {
-    const size_t bytes = cuda::bytes_of(inputs.key.shapes[i], kernels.types[i]);
+    const size_t bytes = bytes_of(inputs.key.shapes[i], kernels.types[i]);
     data.push_back(copies.of_input(cuda::address(inputs.data[i]), bytes));
   }
   compute_on_host(context, kernels, inputs.key, data, [&](size_t o, const Shape& shape) -> void* {
-    const size_t bytes = cuda::bytes_of(shape, epilogue.values[epilogue.outputs[o]].type);
+    const size_t bytes = bytes_of(shape, epilogue.values[epilogue.outputs[o]].type);
     return copies.for_output(cuda::address(output(context, o, shape)), bytes);
   });
   copies.finish();

@@ -70,11 +70,11 @@ void CudaFusedElementwise::compute_on_host(OrtKernelContext* context, ProgramKer
   cuda::HostCopies copies(device_, stream);
   std::vector<const void*> data;
   for (size_t i = 0; i < inputs.data.size(); ++i) {
-    const size_t bytes = cuda::bytes_of(inputs.key.shapes[i], program.values[i].type);
+    const size_t bytes = bytes_of(inputs.key.shapes[i], program.values[i].type);
     data.push_back(copies.of_input(cuda::address(inputs.data[i]), bytes));
   }
   kernel->compute(context, inputs.key, std::move(data), [&](size_t o, const Shape& shape) -> void* {
-    const size_t bytes = cuda::bytes_of(shape, program.values[program.outputs[o]].type);
+    const size_t bytes = bytes_of(shape, program.values[program.outputs[o]].type);
     return copies.for_output(cuda::address(output(context, o, shape)), bytes);
   });
   copies.finish();

@@ -12,12 +12,6 @@ std::string on_the_cpu(const std::string& reason) {
 
 CUdeviceptr address(const void* memory) { return reinterpret_cast<CUdeviceptr>(memory); }
 
-size_t bytes_of(const Shape& shape, DType type) {
-  int64_t count = 0;
-  if (!element_count(shape, &count)) throw Error("shape " + to_string(shape) + " has too many elements");
-  return static_cast<size_t>(count) * storage_size(type);
-}
-
 CUstream stream_of(const OrtApi* api, const OrtKernelContext* context) {
   void* stream = nullptr;
   onnxfuse::check(api->KernelContext_GetGPUComputeStream(context, &stream));

@@ -33,8 +33,6 @@ std::string on_the_cpu(const std::string& reason);
 
 CUdeviceptr address(const void* memory);
 
-size_t bytes_of(const Shape& shape, DType type);
-
 // The stream of a run; the default stream if null.
 CUstream stream_of(const OrtApi* api, const OrtKernelContext* context);
 

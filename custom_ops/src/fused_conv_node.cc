@@ -29,12 +29,6 @@ ConvNode read_node(const OrtApi* api, const OrtKernelInfo* info) {
               std::to_string(node.epilogue.outputs.size()));
 }
 
-size_t bytes_of(const Shape& shape, DType type) {
-  int64_t count = 0;
-  if (!element_count(shape, &count)) throw Error("shape " + to_string(shape) + " has too many elements");
-  return static_cast<size_t>(count) * storage_size(type);
-}
-
 // The result's shape as far as it is certain; the weights' is known from the node's attributes.  What does not fit is
 // refused when the node runs.
 SymbolicShape infer_result(const ConvAttributes& attributes, const SymbolicShape& input) {

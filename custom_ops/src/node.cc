@@ -54,6 +54,12 @@ Program read_program(const OrtApi* api, const OrtKernelInfo* info, const char* a
   throw Error("the " + std::string(attribute) + " attribute is not valid: " + error);
 }
 
+size_t bytes_of(const Shape& shape, DType type) {
+  int64_t count = 0;
+  if (!element_count(shape, &count)) throw Error("shape " + to_string(shape) + " has too many elements");
+  return static_cast<size_t>(count) * storage_size(type);
+}
+
 Node::Node(const char* op, const OrtApi* api, const OrtKernelInfo* info)
     : api_(api), place_(onnxfuse::place(op, node_name(api, info))) {
   check(api->KernelInfo_GetInputCount(info, &input_count_));

@@ -26,6 +26,9 @@ bool read_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* na
 // The Program of an attribute.  Throws Error if there is none that is valid.
 Program read_program(const OrtApi* api, const OrtKernelInfo* info, const char* attribute);
 
+// Bytes of a tensor.  Throws Error if they are too many.
+size_t bytes_of(const Shape& shape, DType type);
+
 // The tensors that a run gives a node.
 struct NodeInputs {
   PlanKey key;                    // their shapes
