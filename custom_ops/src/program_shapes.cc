@@ -71,8 +71,9 @@ class ShapeResolver {
       return true;
     }
     const int axis = value.axis < 0 ? value.axis + region_.rank : value.axis;
+    // A dimension is -1 where branches have different sizes: then the instruction that reads the vector finds out.
     const bool fits = own.rank == 1 && axis >= 0 && axis < region_.rank &&
-                      (own.dims[0] == 1 || own.dims[0] == region_.dims[axis]);
+                      (own.dims[0] == 1 || own.dims[0] == region_.dims[axis] || region_.dims[axis] < 0);
     if (!fits) {
       *error = line(value) + "input " + std::to_string(id) + " of shape " + to_string(own) + " does not lie along axis " +
                std::to_string(value.axis) + " of shape " + to_string(region_);

@@ -298,16 +298,21 @@ def _celu(n: NodeLowering) -> int:
     alpha = n.const(n.attr("alpha", 1.0))
     x = n.arg(0)
     if n.attr("alpha", 1.0) == 1.0:
-        return n.emit("elu", x, alpha)
+        return _positive_zero(n, n.emit("elu", x, alpha))
     negative = n.emit("elu", n.emit("div", x, alpha), alpha)
-    return n.emit("where", n.emit("less", n.const(0), x), x, negative)
+    return _positive_zero(n, n.emit("where", n.emit("less", n.const(0), x), x, negative))
 
 
 @_lowers("Selu")
 def _selu(n: NodeLowering) -> int:
     alpha = n.const(n.attr("alpha", 1.67326319217681884765625))
     gamma = n.const(n.attr("gamma", 1.05070102214813232421875))
-    return n.emit("mul", gamma, n.emit("elu", n.arg(0), alpha))
+    return n.emit("mul", gamma, _positive_zero(n, n.emit("elu", n.arg(0), alpha)))
+
+
+def _positive_zero(n: NodeLowering, value: int) -> int:
+    """-0 becomes 0: ONNX Runtime adds max(0, x) and min(0, …) in Celu and Selu."""
+    return n.emit("add", value, n.const(0))
 
 
 @_lowers("HardSigmoid")

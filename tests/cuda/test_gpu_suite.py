@@ -474,14 +474,14 @@ def test_what_there_was_no_time_for_is_said(tmp_path: Path, monkeypatch: pytest.
     assert gpu_suite.main(["--dry-run", "--out", str(tmp_path), "--only", "parity,models", "--seconds", "0"]) == 1
     assert json.loads((tmp_path / "results.json").read_text())["errors"] == [
         "parity: out of time after 1 comparisons",
-        "models: out of time for 4, batches of 1 and 16 counted",
+        "models: out of time for 4, each batch size and type counted",
     ]
 
 
 def test_a_part_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         gpu_suite.main(["--dry-run", "--only", "parity,speed"])
-    assert "no part 'speed'; the parts are parity, kernels, models" in capsys.readouterr().err
+    assert "no part 'speed'; the parts are parity, kernels, convolutions, models" in capsys.readouterr().err
 
 
 def test_models_are_found_by_their_names(tmp_path: Path) -> None:

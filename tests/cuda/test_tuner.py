@@ -15,7 +15,7 @@ from onnxfuse.cuda import compiler as compilers
 from onnxfuse.cuda.cache import Cache
 from onnxfuse.cuda.compiler import Compiled, CompilerCache
 from onnxfuse.cuda.fitting import Fitter
-from onnxfuse.cuda.kernel import Access, Kernel
+from onnxfuse.cuda.kernel import Access
 from onnxfuse.cuda.launch import LoadedSource
 from onnxfuse.cuda.pycuda_tools import copy_bandwidth, occupancy, open_gpu, resources, seconds
 from onnxfuse.cuda.renderer import Tuning, render
@@ -110,7 +110,7 @@ def test_what_the_driver_says_of_a_kernel(gpu: FakeGpu, registers: int, block: i
 
     assert resources(Function()) == Resources(registers, stack=16)
     with open_gpu() as opened:
-        assert occupancy(opened, Function(), Kernel("k", 1, 1, block, 32, Access("l", "l"))) == pytest.approx(share)
+        assert occupancy(opened, Function(), block) == pytest.approx(share)
 
 
 @needs_a_compiler

@@ -292,3 +292,25 @@ def test_every_remainder(count: int) -> None:
     array = sample("f32", count, special=count > 50)
     program = "onnxfuse 1\ninput f32 broadcast\nrelu f32 0\nmul f32 1 0\nsub f32 0 2\noutput 3\n"
     assert_same_bits(run_fused(program, [array])[0], array - np.where(array < 0, np.float32(0), array) * array)
+
+
+def test_vectors_along_an_axis_where_branches_have_other_sizes() -> None:
+    """What a dimension of the region is then depends on the branch; the vector meets one that fits it."""
+    program = (
+        "onnxfuse 1\ninput f32 broadcast\ninput f32 broadcast\ninput f32 axis -2\n"
+        "mul f32 0 2\nneg f32 1\noutput 3\noutput 4\n"
+    )
+    x, other, scale = sample("f32", 6).reshape(3, 2, 1), sample("f32", 21).reshape(3, 7), sample("f32", 2, 1)
+    first, second = run_fused(program, [x, other, scale])
+    assert_same_bits(first, x * scale[:, None])
+    assert_same_bits(second, -other)
+
+
+def test_a_vector_that_fits_no_branch_is_refused() -> None:
+    program = (
+        "onnxfuse 1\ninput f32 broadcast\ninput f32 broadcast\ninput f32 axis -2\n"
+        "mul f32 0 2\nneg f32 1\noutput 3\noutput 4\n"
+    )
+    arrays = [sample("f32", 6).reshape(3, 2, 1), sample("f32", 21).reshape(3, 7), sample("f32", 4)]
+    with pytest.raises(Exception, match=r"\[3,2,1\]"):
+        run_fused(program, arrays)

@@ -135,3 +135,17 @@ def test_softplus_of_doubles_is_infinite_where_exp_is() -> None:
         (actual,) = fusing.run(fusing.fuse_everything(model), feeds, library=True)
         np.testing.assert_allclose(actual, expected, rtol=1e-6)
         assert np.isinf(actual[0]) == (dtype == np.float64)
+
+
+@pytest.mark.parametrize("count", [1, 40])
+@pytest.mark.parametrize(("op", "attributes"), [("Selu", {}), ("Celu", {}), ("Celu", {"alpha": 2.0}), ("Elu", {})])
+def test_the_sign_of_zero(op: str, attributes: dict[str, float], count: int) -> None:
+    """As in ONNX Runtime, in vectors and in single elements."""
+    info = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [count]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node(op, ["x"], ["y"], **attributes)], "g", info[:1], info[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    for zero in (0.0, -0.0):
+        feeds = {"x": np.full(count, zero, np.float32)}
+        (expected,) = fusing.run(model, feeds, library=False)
+        (actual,) = fusing.run(fusing.fuse_everything(model), feeds, library=True)
+        assert fusing.same_bits(actual, expected)
