@@ -67,15 +67,11 @@ MAX_COUNT_32 = (1 << 31) - (1 << 24) - 1
 
 
 @dataclass(frozen=True)
-class Source:
-    """CUDA C++ text that compiles by itself, and its kernels in the order in which a launch tries them.
-
-    ``body`` is the part after the prelude, which is what there is to read.
-    """
+class SourceText:
+    """CUDA C++ text that compiles by itself; ``body`` is the part after the prelude, which is what there is to read."""
 
     prelude: str
     body: str
-    kernels: tuple[Kernel, ...]
 
     @cached_property
     def text(self) -> str:
@@ -86,3 +82,10 @@ class Source:
     def sha256(self) -> str:
         """The hash of the whole text, in hexadecimal."""
         return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Source(SourceText):
+    """A source and its kernels, in the order in which a launch tries them."""
+
+    kernels: tuple[Kernel, ...]

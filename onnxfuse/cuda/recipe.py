@@ -14,6 +14,7 @@ kernel accepts everything.  A thread computes ``unroll`` groups of ``vector`` ad
 """
 
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -81,22 +82,35 @@ class Recipe:
         return cls(source.sha256, source.kernels)
 
     def __str__(self) -> str:
-        return "\n".join([HEADER, f"source {self.source}", *map(str, self.kernels)]) + "\n"
+        return recipe_text(HEADER, self.source, self.kernels)
 
     @classmethod
     def parse(cls, text: str) -> "Recipe":
         """Read the text form.  Raises RecipeError, which names the line, for anything that does not validate."""
-        lines = text.split("\n")
-        if lines.pop() != "":
-            raise RecipeError("the last line of the recipe is not ended")
-        if not lines or lines[0] != HEADER:
-            raise RecipeError(f"line 1: a recipe begins with {HEADER!r}")
-        if len(lines) < 2 or not lines[1].startswith("source "):
-            raise RecipeError("line 2: the hash of the source is missing")
-        if len(lines) > 2 + MAX_KERNELS:
-            raise RecipeError(f"{len(lines) - 2} kernels; there are 1 to {MAX_KERNELS}")
-        kernels = tuple(_parse_kernel(number, line) for number, line in enumerate(lines[2:], 3))
-        return cls(lines[1].removeprefix("source "), kernels)
+        source, lines = recipe_lines(text, HEADER)
+        return cls(source, tuple(_parse_kernel(number, line) for number, line in lines))
+
+
+def recipe_text(header: str, source: str, kernels: Iterable[object]) -> str:
+    """The text form of a recipe, from the text forms of its kernels."""
+    return "\n".join([header, f"source {source}", *map(str, kernels)]) + "\n"
+
+
+def recipe_lines(text: str, header: str) -> tuple[str, list[tuple[int, str]]]:
+    """The hash of the source in a recipe's text, and the lines of its kernels with their numbers.
+
+    Raises RecipeError, which names the line, if it is not a recipe with this header.
+    """
+    lines = text.split("\n")
+    if lines.pop() != "":
+        raise RecipeError("the last line of the recipe is not ended")
+    if not lines or lines[0] != header:
+        raise RecipeError(f"line 1: such a recipe begins with {header!r}")
+    if len(lines) < 2 or not lines[1].startswith("source "):
+        raise RecipeError("line 2: the hash of the source is missing")
+    if len(lines) > 2 + MAX_KERNELS:
+        raise RecipeError(f"{len(lines) - 2} kernels; there are 1 to {MAX_KERNELS}")
+    return lines[1].removeprefix("source "), list(enumerate(lines[2:], 3))
 
 
 def accepts_everything(kernel: Kernel) -> bool:

@@ -1,9 +1,9 @@
 """What is known of a generated convolution kernel besides its text."""
 
-import hashlib
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
+
+from onnxfuse.cuda.kernel import SourceText
 
 LETTERS = "lscog"
 """How a kernel reads element (n, m, d, h, w) of the space [N, M, out…] (of the prologue's [N, C, in…]) from an operand:
@@ -80,22 +80,7 @@ class ConvKernel:
 
 
 @dataclass(frozen=True)
-class ConvSource:
-    """CUDA C++ text that compiles by itself, and its kernels in the order in which a launch tries them.
+class ConvSource(SourceText):
+    """A source and its kernels, in the order in which a launch tries them."""
 
-    ``body`` is the part after the prelude, which is what there is to read.
-    """
-
-    prelude: str
-    body: str
     kernels: tuple[ConvKernel, ...]
-
-    @cached_property
-    def text(self) -> str:
-        """The whole text."""
-        return self.prelude + "\n" + self.body
-
-    @cached_property
-    def sha256(self) -> str:
-        """The hash of the whole text, in hexadecimal."""
-        return hashlib.sha256(self.text.encode()).hexdigest()

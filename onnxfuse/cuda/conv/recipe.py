@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from onnxfuse.cuda.conv.kernel import FAMILIES, ConvAccess, ConvKernel, ConvSource
-from onnxfuse.cuda.recipe import INDEX_WIDTHS, MAX_BLOCK, MAX_KERNELS, WARP, RecipeError
+from onnxfuse.cuda.recipe import INDEX_WIDTHS, MAX_BLOCK, MAX_KERNELS, WARP, RecipeError, recipe_lines, recipe_text
 
 HEADER = "onnxfuse-conv 1"
 MAX_TILE = 4096
@@ -83,22 +83,13 @@ class ConvRecipe:
         return cls(source.sha256, source.kernels)
 
     def __str__(self) -> str:
-        return "\n".join([HEADER, f"source {self.source}", *map(str, self.kernels)]) + "\n"
+        return recipe_text(HEADER, self.source, self.kernels)
 
     @classmethod
     def parse(cls, text: str) -> "ConvRecipe":
         """Read the text form.  Raises RecipeError, which names the line, for anything that does not validate."""
-        lines = text.split("\n")
-        if lines.pop() != "":
-            raise RecipeError("the last line of the recipe is not ended")
-        if not lines or lines[0] != HEADER:
-            raise RecipeError(f"line 1: a recipe of a convolution begins with {HEADER!r}")
-        if len(lines) < 2 or not lines[1].startswith("source "):
-            raise RecipeError("line 2: the hash of the source is missing")
-        if len(lines) > 2 + MAX_KERNELS:
-            raise RecipeError(f"{len(lines) - 2} kernels; there are 1 to {MAX_KERNELS}")
-        kernels = tuple(_parse_kernel(number, line) for number, line in enumerate(lines[2:], 3))
-        return cls(lines[1].removeprefix("source "), kernels)
+        source, lines = recipe_lines(text, HEADER)
+        return cls(source, tuple(_parse_kernel(number, line) for number, line in lines))
 
 
 def accepts_everything(kernel: ConvKernel) -> bool:
