@@ -6,7 +6,7 @@ what counts as equal.
 
 A model can amplify rounding until its outputs mean little (a top-k near a tie, a quantizer on an edge).  So
 an output that differs is held against the original run with ONNX Runtime's optimizations disabled: if ONNX
-Runtime alone makes at least half as large a difference, the output counts as unstable, with a warning, and
+Runtime alone makes at least a third as large a difference, the output counts as unstable, with a warning, and
 not as an error.
 """
 
@@ -282,22 +282,22 @@ def _mark_unstable(
 ) -> None:
     try:
         session = Session(path, providers=providers, optimized=False)
-        own = [session.run(inputs.feeds) for inputs, _ in expected]
+        unoptimized = [session.run(inputs.feeds) for inputs, _ in expected]
     except SessionError:
         return  # some models do not run unoptimized: there is nothing to hold the outputs against
     for number, compared in enumerate(result.sets):
         index = number % len(expected)
-        for output, left, right in zip(compared.outputs, expected[index][1], own[index], strict=True):
+        for output, left, right in zip(compared.outputs, expected[index][1], unoptimized[index], strict=True):
             noise = compare_values(output.name, left, right, numbers[output.name])
-            if output.reason and noise.reason and _within(output, noise):
+            if output.reason and _within(output, noise):
                 output.unstable = True
+                own = noise.reason or f"{noise.excess:.2f} of what is allowed"
                 warning = (
-                    f"output {output.name!r} is unstable: ONNX Runtime's own optimizations change it as much "
-                    f"({noise.reason})"
+                    f"output {output.name!r} is unstable: ONNX Runtime's own optimizations change it as much ({own})"
                 )
                 if warning not in result.warnings:
                     result.warnings.append(warning)
 
 
 def _within(output: Comparison, noise: Comparison) -> bool:
-    return output.mismatches <= 2 * noise.mismatches and output.excess <= max(1.0, 2 * noise.excess)
+    return output.mismatches <= 3 * noise.mismatches and output.excess <= max(1.0, 3 * noise.excess)
