@@ -81,7 +81,7 @@ def transposed_convolution(graph: Graph) -> None:
 
 
 FIRST_KNOWN_SPREAD = 9
-"""The opset from which there are operators to tell, in a noisy model, how far ONNX Runtime's LRN spreads a NaN."""
+"""The opset from which a noisy model can choose how far a NaN spreads in LRN (with Where)."""
 
 
 @_neighbour

@@ -213,6 +213,13 @@ class _Loosener:
         self.nodes.append(helper.make_node("Constant", [], [name], value=tensor))
         return name
 
+    def vector(self, values: Sequence[int]) -> str:
+        """A constant of 64-bit integers."""
+        self.count += 1
+        name = f"slack {self.count}"
+        self.nodes.append(helper.make_node("Constant", [], [name], value_ints=list(values)))
+        return name
+
     def node(self, node: onnx.NodeProto, types: dict[str, int], wide: MutableMapping[str, str]) -> None:
         """Copies a node, with what it leaves open."""
         changed = onnx.NodeProto.FromString(node.SerializeToString())
@@ -336,15 +343,27 @@ class _Loosener:
         return result
 
     def kept_in_window(self, node: onnx.NodeProto, result: str) -> str:
-        """The result of LRN; by chance as if all inputs were finite, where ONNX Runtime's sliding sum is not.
+        """The result of LRN, or by chance that of its definition: ONNX Runtime slides a sum along the channels.
 
-        It carries an infinity or a NaN to all channels behind.
+        So it carries an infinity or a NaN to all channels behind.
         """
-        zero = self.number(0, TensorProto.FLOAT)
-        is_bad = self.new("IsNaN", self.new("Mul", node.input[0], zero))
         attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-        finite = self.new("LRN", self.new("Where", is_bad, zero, node.input[0]), **attributes)
-        return self.new("Where", self.new("Greater", self.random(result, TensorProto.FLOAT, 1.0), zero), result, finite)
+        size = attributes["size"]
+        axes = [self.vector([1])] if self.opset >= 13 else []
+        old = {} if self.opset >= 13 else {"axes": [1]}
+        squares = self.new("Unsqueeze", self.new("Mul", node.input[0], node.input[0]), *axes, **old)
+        window = {
+            "kernel_shape": [size, 1, 1],
+            "pads": [size // 2, 0, 0, (size - 1) // 2, 0, 0],
+            "count_include_pad": 1,
+        }
+        mean = self.new("Squeeze", self.new("AveragePool", squares, **window), *axes, **old)
+        scaled = self.new("Mul", mean, self.number(attributes.get("alpha", 1e-4), TensorProto.FLOAT))
+        base = self.new("Add", scaled, self.number(attributes.get("bias", 1.0), TensorProto.FLOAT))
+        power = self.new("Pow", base, self.number(attributes.get("beta", 0.75), TensorProto.FLOAT))
+        defined = self.new("Div", node.input[0], power)
+        chosen = self.new("Greater", self.random(result, TensorProto.FLOAT, 1.0), self.number(0, TensorProto.FLOAT))
+        return self.new("Where", chosen, result, defined)
 
     def converted(self, source: str, result: str, source_kind: int, kind: int) -> str:
         """The integers that floats become; any, where the type does not hold the number."""

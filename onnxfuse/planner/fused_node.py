@@ -156,8 +156,8 @@ def is_immediate(tensor: gs.Tensor, node: gs.Node, opset: int) -> bool:
         return True
     return any(
         other.shape is not None and len(other.shape) >= len(tensor.shape) and not _is_single(other)
-        for other in node.inputs
-        if other is not tensor and other.name
+        for index, other in enumerate(node.inputs)
+        if other is not tensor and other.name and not ignores_input(node, index)
     )
 
 

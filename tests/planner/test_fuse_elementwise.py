@@ -97,6 +97,13 @@ def test_a_constant_that_raises_the_rank_stays_an_input() -> None:
     _assert_same(model, fused, x=X.reshape(-1)[:4])
 
 
+def test_a_constant_keeps_its_rank_beside_an_input_that_gives_only_a_type() -> None:
+    model = _model("g (uint8[1] t) => (uint8[1] y) { c = CastLike(k, t) y = Clip(c) }", k=np.array([300]))
+    fused = fusing.fuse_everything(model)
+    assert [node.op_type for node in fused.graph.node] == ["FusedElementwise"]
+    _assert_same(model, fused, t=np.array([1], np.uint8))
+
+
 def test_a_region_crosses_types_and_broadcasts() -> None:
     model = _model(
         "g (float[n, 3, 4] x, int32[3, 1] i, bool[4] m) => (float16[n, 3, 4] y) {"
