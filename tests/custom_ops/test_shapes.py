@@ -314,3 +314,16 @@ def test_a_vector_that_fits_no_branch_is_refused() -> None:
     arrays = [sample("f32", 6).reshape(3, 2, 1), sample("f32", 21).reshape(3, 7), sample("f32", 4)]
     with pytest.raises(Exception, match=r"\[3,2,1\]"):
         run_fused(program, arrays)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])
+@pytest.mark.parametrize("op", ["pow", "add", "div", "fmod", "less", "elu"])
+def test_long_rows_with_a_scalar_each(op: str, dtype: str, swapped: bool) -> None:
+    """The result may take the memory that the scalar was converted into."""
+    rows, scalars = sample(dtype, 2 * 777).reshape(2, 777), sample(dtype, 2, 1).reshape(2, 1)
+    program = f"onnxfuse 1\ninput {dtype} broadcast\ninput {dtype} broadcast\n{op} {dtype} 0 1\noutput 2\n"
+    arrays = [scalars, rows] if swapped else [rows, scalars]
+    whole = run_fused(program, arrays)[0]
+    full = [np.ascontiguousarray(np.broadcast_to(array, rows.shape)) for array in arrays]
+    assert_same_bits(whole, run_fused(program, full)[0])
