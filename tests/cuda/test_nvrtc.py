@@ -60,15 +60,23 @@ def test_chains_compile(architecture: str, dtype: str) -> None:
     nvrtc().compile("\n".join(rendered), architecture, compile_options(False))
 
 
-@pytest.mark.parametrize("number", range(len(COMMON)))
-def test_what_runs_in_the_emulation_compiles(number: int) -> None:
-    """The operators in vectors, and the random Programs: each for one of the architectures, for that takes long."""
+SHARDS = 4
+
+
+@cache
+def emulated() -> list[Source]:
+    """The operators in vectors, and the random Programs."""
     rendered = [
         render(program, [linear(program)], SMALL) for dtype in DTYPES for program, _ in operator_programs(dtype)
     ]
-    rendered += [random_source(seed) for seed in range(PROGRAMS)]
-    own = [source.text for source in rendered[number :: len(COMMON)]]
-    nvrtc().compile("\n".join(own), COMMON[number], compile_options(False))
+    return rendered + [random_source(seed) for seed in range(PROGRAMS)]
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.parametrize("architecture", COMMON)
+def test_what_runs_in_the_emulation_compiles(architecture: str, shard: int) -> None:
+    own = [source.text for source in emulated()[shard::SHARDS]]
+    nvrtc().compile("\n".join(own), architecture, compile_options(False))
 
 
 def test_fast_math_compiles() -> None:
