@@ -23,10 +23,14 @@
 #include "cuda_conv_launch.h"
 #include "cuda_conv_layout.h"
 #include "cuda_conv_parameters.h"
+#include "fuzz_random.h"
 
 namespace {
 
 using namespace onnxfuse;
+using fuzz::below;
+using fuzz::expect;
+using fuzz::g_random;
 using cuda::ConvCandidate;
 using cuda::ConvFamily;
 using cuda::ConvKernel;
@@ -34,28 +38,9 @@ using cuda::ConvOperandCounts;
 using cuda::ConvPlan;
 using cuda::ConvRecipe;
 
-std::mt19937_64 g_random;
-
-size_t below(size_t n) { return g_random() % n; }
-
 int64_t one_of(std::initializer_list<int64_t> values) { return values.begin()[below(values.size())]; }
 
-void expect(bool good, const char* what) {
-  if (good) return;
-  std::fprintf(stderr, "fuzz_conv: %s\n", what);
-  std::abort();
-}
-
-void spoil(std::string* text) {
-  for (size_t edits = 1 + below(4); edits > 0 && !text->empty(); --edits) {
-    const size_t at = below(text->size());
-    switch (below(3)) {
-      case 0: (*text)[at] = static_cast<char>(g_random()); break;
-      case 1: text->erase(at, 1 + below(3)); break;
-      default: text->insert(at, 1, "0123456789 \n;xlscogmany"[below(23)]); break;
-    }
-  }
-}
+void spoil(std::string* text) { fuzz::spoil(text, "0123456789 \n;xlscogmany"); }
 
 // The attributes of a node by their names.
 struct Attributes {

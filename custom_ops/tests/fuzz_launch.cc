@@ -18,37 +18,22 @@
 #include "cuda_launch.h"
 #include "cuda_parameters.h"
 #include "cuda_recipe.h"
+#include "fuzz_random.h"
 #include "program.h"
 #include "program_shapes.h"
 
 namespace {
 
 using namespace onnxfuse;
+using fuzz::below;
+using fuzz::expect;
+using fuzz::g_random;
 using cuda::LaunchCandidate;
 using cuda::LaunchPlan;
 using cuda::Recipe;
 using cuda::RecipeKernel;
 
-std::mt19937_64 g_random;
-
-size_t below(size_t n) { return g_random() % n; }
-
-void expect(bool good, const char* what) {
-  if (good) return;
-  std::fprintf(stderr, "fuzz_launch: %s\n", what);
-  std::abort();
-}
-
-void spoil(std::string* text) {
-  for (size_t edits = 1 + below(4); edits > 0 && !text->empty(); --edits) {
-    const size_t at = below(text->size());
-    switch (below(3)) {
-      case 0: (*text)[at] = static_cast<char>(g_random()); break;
-      case 1: text->erase(at, 1 + below(3)); break;
-      default: text->insert(at, 1, "0123456789 \n:sliocgw"[below(20)]); break;
-    }
-  }
-}
+void spoil(std::string* text) { fuzz::spoil(text, "0123456789 \n:sliocgw"); }
 
 std::string random_letters(const char* of, size_t count) {
   std::string letters;

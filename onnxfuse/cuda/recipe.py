@@ -14,7 +14,7 @@ kernel accepts everything.  A thread computes ``unroll`` groups of ``vector`` ad
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -46,15 +46,8 @@ class Recipe:
     kernels: tuple[Kernel, ...]
 
     def __post_init__(self) -> None:
-        if not _HASH.fullmatch(self.source):
-            raise RecipeError(f"line 2: {self.source!r} is not a sha256 in hexadecimal")
-        if not 1 <= len(self.kernels) <= MAX_KERNELS:
-            raise RecipeError(f"{len(self.kernels)} kernels; there are 1 to {MAX_KERNELS}")
-        for number, kernel in enumerate(self.kernels, 3):
-            if problem := self._problem(kernel):
-                raise RecipeError(f"line {number}: {problem}")
-        if len({kernel.name for kernel in self.kernels}) < len(self.kernels):
-            raise RecipeError("two kernels have the same name")
+        problems = [self._problem(kernel) for kernel in self.kernels]
+        check_recipe(self.source, problems, [kernel.name for kernel in self.kernels])
         if not accepts_everything(self.kernels[-1]):
             raise RecipeError("the last kernel does not accept everything")
 
@@ -89,6 +82,19 @@ class Recipe:
         """Read the text form.  Raises RecipeError, which names the line, for anything that does not validate."""
         source, lines = recipe_lines(text, HEADER)
         return cls(source, tuple(_parse_kernel(number, line) for number, line in lines))
+
+
+def check_recipe(source: str, problems: Sequence[str | None], names: Sequence[str]) -> None:
+    """Raises RecipeError unless ``source`` is a hash, no kernel has a problem, and no two have a name in common."""
+    if not _HASH.fullmatch(source):
+        raise RecipeError(f"line 2: {source!r} is not a sha256 in hexadecimal")
+    if not 1 <= len(problems) <= MAX_KERNELS:
+        raise RecipeError(f"{len(problems)} kernels; there are 1 to {MAX_KERNELS}")
+    for number, problem in enumerate(problems, 3):
+        if problem:
+            raise RecipeError(f"line {number}: {problem}")
+    if len(set(names)) < len(names):
+        raise RecipeError("two kernels have the same name")
 
 
 def recipe_text(header: str, source: str, kernels: Iterable[object]) -> str:

@@ -13,7 +13,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnxfuse
-from onnxfuse import cli, sessions
+from onnxfuse import sessions
 from onnxfuse.cuda.complete import complete
 from onnxfuse.cuda.conv.recipe import ConvRecipe
 from onnxfuse.inspection import inspect
@@ -21,6 +21,7 @@ from onnxfuse.parity import PROVIDERS, has_tf32, with_tf32
 from onnxfuse.report_html import render
 from onnxfuse.sessions import Session, SessionError
 from tests import fusing
+from tests.cuda.command_line import bytes_attributes, run_cli
 from tests.cuda.compilers import MadeUpCompiler
 
 TEXT = """<ir_version: 9, opset_import: ["" : 20]>
@@ -44,22 +45,12 @@ def _model() -> onnx.ModelProto:
     return model
 
 
-def _attributes(node: onnx.NodeProto) -> dict[str, bytes]:
-    return {attribute.name: attribute.s for attribute in node.attribute}
-
-
-def _run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    status = cli.main([str(argument) for argument in arguments])
-    out, err = capsys.readouterr()
-    return status, out, err.splitlines()[-1] if err else ""
-
-
 def test_nodes_carry_a_recipe_and_code_and_the_model_runs_anywhere(compiler: MadeUpCompiler) -> None:
     result = onnxfuse.optimize(_model(), "cuda", arch="sm_90,sm_80")
     onnx.checker.check_model(result.model, full_check=True)
     conv, rest = fusing.fused_nodes(result.model)
     assert (conv.op_type, rest.op_type) == ("FusedConv", "FusedElementwise")
-    found = _attributes(conv)
+    found = bytes_attributes(conv)
     assert {"cuda_recipe", "cuda_sm_80", "cuda_sm_90", "cuda_ptx", "program", "prologue"} <= set(found)
     recipe = ConvRecipe.parse(found["cuda_recipe"].decode())
     assert [kernel.family for kernel in recipe.kernels] == ["depthwise", "depthwise", "any"]
@@ -103,19 +94,19 @@ def test_inspect_shows_choices_programs_and_the_source(
     compiler: MadeUpCompiler, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     onnx.save(_model(), tmp_path / "m.onnx")
-    status, out, _ = _run(capsys, "inspect", "--target", "cuda", tmp_path / "m.onnx")
+    status, out, _ = run_cli(capsys, "inspect", "--target", "cuda", tmp_path / "m.onnx")
     assert status == 0 and "ONNX Runtime" in out and "cuDNN is hard to beat" in out and "depthwise: memory" in out
     for conv in ("auto", "all"):
         fused = tmp_path / f"{conv}.onnx"
         result = onnxfuse.optimize(_model(), "cuda", arch="sm_90", conv=conv, check=False, output=fused)
         for node in fusing.fused_nodes(result.model):
-            status, out, _ = _run(capsys, "inspect", "--cuda", node.name, fused)
-            recipe = _attributes(node)["cuda_recipe"].decode()
+            status, out, _ = run_cli(capsys, "inspect", "--cuda", node.name, fused)
+            recipe = bytes_attributes(node)["cuda_recipe"].decode()
             assert status == 0 and recipe.splitlines()[1].removeprefix("source ") in out.splitlines()[0]
             assert "__global__" in out
     name = fusing.fused_nodes(onnx.load(tmp_path / "auto.onnx"))[0].name
     assert inspect(tmp_path / "auto.onnx").program(name).count("onnxfuse 1\n") == 2
-    status, out, _ = _run(capsys, "inspect", "--json", tmp_path / "auto.onnx")
+    status, out, _ = run_cli(capsys, "inspect", "--json", tmp_path / "auto.onnx")
     assert json.loads(out)["fused"][0]["prologue"]
 
 
@@ -132,7 +123,7 @@ def test_a_damaged_node_is_one_line(
             if entry.name == attribute:
                 entry.s = value
         onnx.save(damaged, tmp_path / "damaged.onnx")
-        status, _, err = _run(capsys, "inspect", "--cuda", name, tmp_path / "damaged.onnx")
+        status, _, err = run_cli(capsys, "inspect", "--cuda", name, tmp_path / "damaged.onnx")
         assert status == 2 and err.startswith("onnxfuse: error: "), attribute
         if attribute != "cuda_recipe":
             out = tmp_path / "out.onnx"
@@ -146,19 +137,19 @@ def test_a_damaged_node_is_one_line(
                 "sm_90",
                 "--no-check",
             ]
-            status, _, err = _run(capsys, *arguments)
+            status, _, err = run_cli(capsys, *arguments)
             assert status == 2 and err.startswith(f"onnxfuse: error: fused convolution '{name}': "), err
             assert not out.exists()
 
 
 def test_without_code_the_session_compiles(compiler: MadeUpCompiler, tmp_path: Path) -> None:
     bare = onnxfuse.optimize(_model(), "cuda", arch="sm_90", embed=False, check=False).model
-    assert not any(name.startswith("cuda_sm") for name in _attributes(fusing.fused_nodes(bare)[0]))
+    assert not any(name.startswith("cuda_sm") for name in bytes_attributes(fusing.fused_nodes(bare)[0]))
     completed = complete(bare.SerializeToString(), ("sm_90",))
     assert completed is not None
     node = fusing.fused_nodes(onnx.load_model_from_string(completed))[0]
-    assert "cuda_sm_90" in _attributes(node)
-    assert _attributes(node)["cuda_recipe"] == _attributes(fusing.fused_nodes(bare)[0])["cuda_recipe"]
+    assert "cuda_sm_90" in bytes_attributes(node)
+    assert bytes_attributes(node)["cuda_recipe"] == bytes_attributes(fusing.fused_nodes(bare)[0])["cuda_recipe"]
     assert complete(completed, ("sm_90",)) is None
 
 
@@ -166,7 +157,7 @@ def test_optimizing_twice_gives_code_for_other_architectures(compiler: MadeUpCom
     first = onnxfuse.optimize(_model(), "cuda", arch="sm_90", check=False).model
     again = onnxfuse.optimize(first, "cuda", arch="sm_100", check=False)
     onnx.checker.check_model(again.model, full_check=True)
-    found = _attributes(fusing.fused_nodes(again.model)[0])
+    found = bytes_attributes(fusing.fused_nodes(again.model)[0])
     assert "cuda_sm_100" in found and "cuda_sm_90" not in found
     assert [item.fused for item in again.report.convolutions] == [False, False]  # the fused one is none any more
 
@@ -174,7 +165,7 @@ def test_optimizing_twice_gives_code_for_other_architectures(compiler: MadeUpCom
 def test_sources_are_kept(compiler: MadeUpCompiler, tmp_path: Path) -> None:
     model = onnxfuse.optimize(_model(), "cuda", arch="sm_90", check=False, keep_source=tmp_path / "src").model
     kept = {sha256(file.read_bytes()).hexdigest() for file in (tmp_path / "src").iterdir()}
-    recipes = [_attributes(node)["cuda_recipe"].decode() for node in fusing.fused_nodes(model)]
+    recipes = [bytes_attributes(node)["cuda_recipe"].decode() for node in fusing.fused_nodes(model)]
     assert kept == {recipe.splitlines()[1].removeprefix("source ") for recipe in recipes}
 
 
@@ -199,7 +190,7 @@ def test_errors_are_one_line(
 ) -> None:
     onnx.save(_model(), tmp_path / "IN")
     places = [str(tmp_path / word) if word in ("IN", "none.json") else word for word in arguments]
-    status, _, err = _run(capsys, "optimize", tmp_path / "IN", tmp_path / "OUT", *places)
+    status, _, err = run_cli(capsys, "optimize", tmp_path / "IN", tmp_path / "OUT", *places)
     assert status == 2 and err.startswith("onnxfuse: error: ") and message in err
     assert not (tmp_path / "OUT").exists()
 
@@ -209,7 +200,7 @@ def test_real_machine_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     result = onnxfuse.optimize(_model(), "cuda", arch="sm_75", conv="all", check=False)
     for node in fusing.fused_nodes(result.model):
-        found = _attributes(node)
+        found = bytes_attributes(node)
         assert found["cuda_sm_75"].startswith(b"\x7fELF")
         for line in found["cuda_recipe"].decode().splitlines()[2:]:
             name = line.split(" ")[1].encode()
@@ -269,7 +260,7 @@ def test_tensor_cores_are_for_float32_only_where_tf32_is_allowed(compiler: MadeU
         for node, again in zip(
             fusing.fused_nodes(bare), fusing.fused_nodes(onnx.load_model_from_string(completed)), strict=True
         ):
-            assert _attributes(node)["cuda_recipe"] == _attributes(again)["cuda_recipe"]
+            assert bytes_attributes(node)["cuda_recipe"] == bytes_attributes(again)["cuda_recipe"]
 
 
 def test_with_tf32_models_are_compared_as_those_of_float16() -> None:

@@ -88,8 +88,22 @@ def test_the_layers_are_those_of_the_table() -> None:
         ("dense", "ResNet-50"),
     }
     assert {layer.kernel for layer in gpu_convolutions.LAYERS if layer.kind == "depthwise"} == {3, 5}
-    large = max(gpu_convolutions.LAYERS, key=lambda layer: layer.size[0] * layer.channels[1])
-    assert 1 <= gpu_convolutions.copies(large, 16, "float32") < gpu_convolutions.COPIES
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "batch", "dtype", "count"),
+    [
+        ((16, 32), (8, 8), 1, "float32", 8),  # small: as often as any
+        ((16, 64), (512, 512), 1, "float32", 4),  # 64 MiB a tensor, and 256 MiB in all
+        ((16, 64), (512, 512), 1, "float16", 8),
+        ((64, 16), (512, 512), 16, "float32", 1),  # more than that once
+    ],
+)
+def test_large_layers_are_in_their_model_fewer_times(
+    channels: tuple[int, int], size: tuple[int, int], batch: int, dtype: str, count: int
+) -> None:
+    layer = replace(gpu_convolutions.LAYERS[0], channels=channels, size=size)
+    assert gpu_convolutions.copies(layer, batch, dtype) == count
 
 
 def test_a_layer_is_measured_and_what_fails_is_written_down() -> None:

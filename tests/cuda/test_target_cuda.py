@@ -11,7 +11,7 @@ from onnx import numpy_helper, parser
 from onnx.reference import ReferenceEvaluator
 
 import onnxfuse
-from onnxfuse import api, cli
+from onnxfuse import api
 from onnxfuse.cuda import arch
 from onnxfuse.cuda import compiler as compilers
 from onnxfuse.cuda.recipe import Recipe
@@ -21,6 +21,7 @@ from onnxfuse.planner.fused_node import FAST_MATH_KEY
 from onnxfuse.report_html import render
 from onnxfuse.runtime import DOMAIN
 from tests import fusing
+from tests.cuda.command_line import bytes_attributes, run_cli
 from tests.cuda.compilers import MadeUpCompiler
 
 TWO_CHAINS = (
@@ -43,27 +44,17 @@ def _model() -> onnx.ModelProto:
     return model
 
 
-def _attributes(node: onnx.NodeProto) -> dict[str, bytes]:
-    return {attribute.name: attribute.s for attribute in node.attribute}
-
-
-def _run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    status = cli.main([str(argument) for argument in arguments])
-    out, err = capsys.readouterr()
-    return status, out, err.splitlines()[-1] if err else ""
-
-
 def test_nodes_carry_a_recipe_and_code(compiler: MadeUpCompiler) -> None:
     result = onnxfuse.optimize(_model(), "cuda", arch="sm_90,sm_80")
     onnx.checker.check_model(result.model, full_check=True)
     first, second = fusing.fused_nodes(result.model)
-    found = _attributes(first)
+    found = bytes_attributes(first)
     assert set(found) == {"program", "cuda_recipe", "cuda_sm_80", "cuda_sm_90", "cuda_ptx"}
     assert found["cuda_sm_90"].startswith(b"\x7fELF sm_90") and b".target sm_80" in found["cuda_ptx"]
     assert "--fmad=false" in found["cuda_sm_80"].decode()
     recipe = Recipe.parse(found["cuda_recipe"].decode())
     assert recipe.kernels[0].vector > 1
-    assert _attributes(second) == found
+    assert bytes_attributes(second) == found
     assert [source for source, name in compiler.calls if sha256(source.encode()).hexdigest() != recipe.source] == []
     assert sorted(name for _, name in compiler.calls) == ["sm_80", "sm_90"]
     (function,) = result.model.functions
@@ -89,7 +80,7 @@ def test_without_architectures_it_is_the_gpu_here_or_the_common_ones(
         monkeypatch.setattr(arch, "devices", lambda here=here: here)
         monkeypatch.setattr(api, "why_no_cuda", lambda: "no")
         result = onnxfuse.optimize(_model(), "cuda", check=False)
-        names = set(_attributes(fusing.fused_nodes(result.model)[0]))
+        names = set(bytes_attributes(fusing.fused_nodes(result.model)[0]))
         assert {f"cuda_{name}" for name in expected} == {name for name in names if name.startswith("cuda_sm")}
 
 
@@ -105,11 +96,11 @@ def test_code_is_compiled_once_and_then_comes_from_the_cache(compiler: MadeUpCom
 
 def test_optimizing_for_the_cpu_first_gives_code_all_the_same(compiler: MadeUpCompiler) -> None:
     for_cpu = onnxfuse.optimize(_model(), "cpu", check=False).model
-    assert set(_attributes(fusing.fused_nodes(for_cpu)[0])) == {"program"}
+    assert set(bytes_attributes(fusing.fused_nodes(for_cpu)[0])) == {"program"}
     both = onnxfuse.optimize(for_cpu, "cuda", arch="sm_90", check=False).model
-    assert "cuda_sm_90" in _attributes(fusing.fused_nodes(both)[0])
+    assert "cuda_sm_90" in bytes_attributes(fusing.fused_nodes(both)[0])
     again = onnxfuse.optimize(both, "cuda", arch="sm_100", check=False).model
-    found = _attributes(fusing.fused_nodes(again)[0])
+    found = bytes_attributes(fusing.fused_nodes(again)[0])
     assert "cuda_sm_100" in found and "cuda_sm_90" not in found
     onnx.checker.check_model(again, full_check=True)
 
@@ -146,7 +137,7 @@ def test_no_embed_leaves_the_code_out_and_needs_no_compiler(
     monkeypatch.setattr(compilers, "find_compiler", none)
     without = onnxfuse.optimize(_model(), "cuda", arch="sm_90", embed=False)
     for found in (result, without):
-        assert set(_attributes(fusing.fused_nodes(found.model)[0])) == {"program", "cuda_recipe"}
+        assert set(bytes_attributes(fusing.fused_nodes(found.model)[0])) == {"program", "cuda_recipe"}
         assert "carries no machine code" in found.report.cuda.describe()  # type: ignore[union-attr]
     with pytest.raises(OnnxfuseError, match="no CUDA compiler"):
         onnxfuse.optimize(_model(), "cuda", arch="sm_90")
@@ -155,14 +146,14 @@ def test_no_embed_leaves_the_code_out_and_needs_no_compiler(
 def test_fast_math_is_in_the_options_and_the_node_remembers(compiler: MadeUpCompiler) -> None:
     result = onnxfuse.optimize(_model(), "cuda", arch="sm_90", fast_math=True, check=False)
     node = fusing.fused_nodes(result.model)[0]
-    assert b"--use_fast_math" in _attributes(node)["cuda_sm_90"]
+    assert b"--use_fast_math" in bytes_attributes(node)["cuda_sm_90"]
     assert FAST_MATH_KEY in {entry.key for entry in node.metadata_props}
 
 
 def test_sources_are_kept(compiler: MadeUpCompiler, tmp_path: Path) -> None:
     result = onnxfuse.optimize(_model(), "cuda", arch="sm_90", check=False, keep_source=tmp_path / "new" / "src")
     (file,) = (tmp_path / "new" / "src").iterdir()
-    recipe = Recipe.parse(_attributes(fusing.fused_nodes(result.model)[0])["cuda_recipe"].decode())
+    recipe = Recipe.parse(bytes_attributes(fusing.fused_nodes(result.model)[0])["cuda_recipe"].decode())
     assert sha256(file.read_bytes()).hexdigest() == recipe.source
     assert file.suffix == ".cu" and recipe.source.startswith(file.stem)
     with pytest.raises(OnnxfuseError, match="no directory"):
@@ -176,8 +167,8 @@ def test_inspect_shows_the_source_and_checks_its_hash(
 ) -> None:
     result = onnxfuse.optimize(_model(), "cuda", arch="sm_90", check=False, output=tmp_path / "m.onnx")
     name = fusing.fused_nodes(result.model)[0].name
-    status, out, _ = _run(capsys, "inspect", tmp_path / "m.onnx", "--cuda", name)
-    recipe = Recipe.parse(_attributes(fusing.fused_nodes(result.model)[0])["cuda_recipe"].decode())
+    status, out, _ = run_cli(capsys, "inspect", tmp_path / "m.onnx", "--cuda", name)
+    recipe = Recipe.parse(bytes_attributes(fusing.fused_nodes(result.model)[0])["cuda_recipe"].decode())
     assert status == 0 and recipe.source in out.splitlines()[0]
     assert f"{recipe.kernels[0].name}(" in out
     for node in result.model.graph.node:
@@ -192,7 +183,7 @@ def test_inspect_shows_the_source_and_checks_its_hash(
     ):
         if file == "cpu.onnx":
             onnxfuse.optimize(_model(), "cpu", check=False, output=tmp_path / file)
-        status, _, err = _run(capsys, "inspect", tmp_path / file, "--cuda", node_name)
+        status, _, err = run_cli(capsys, "inspect", tmp_path / file, "--cuda", node_name)
         assert status == 2 and err.startswith("onnxfuse: error: ") and message in err
 
 
@@ -234,7 +225,7 @@ def test_errors_are_one_line(
 ) -> None:
     onnx.save(_model(), tmp_path / "IN")
     places = [str(tmp_path / word) if word in ("IN", "OUT", "src") else word for word in arguments]
-    status, _, err = _run(capsys, *places)
+    status, _, err = run_cli(capsys, *places)
     assert status == 2 and err.startswith("onnxfuse: error: ") and message in err
     assert not (tmp_path / "OUT").exists()
 
@@ -243,7 +234,7 @@ def test_real_machine_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     pytest.importorskip("cuda.bindings.nvrtc", exc_type=ImportError)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     result = onnxfuse.optimize(_model(), "cuda", arch="sm_75", output=tmp_path / "m.onnx")
-    found = _attributes(fusing.fused_nodes(result.model)[0])
+    found = bytes_attributes(fusing.fused_nodes(result.model)[0])
     assert found["cuda_sm_75"].startswith(b"\x7fELF")
     for kernel in Recipe.parse(found["cuda_recipe"].decode()).kernels:
         assert kernel.name.encode() in found["cuda_sm_75"] and kernel.name.encode() in found["cuda_ptx"]

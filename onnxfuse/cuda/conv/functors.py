@@ -3,6 +3,7 @@
 A functor holds the Program's operands but the first, with whose elements it is called (custom_ops/cuda/conv.cuh).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from onnxfuse.program import Program
 
 
 @dataclass(frozen=True)
-class Functor:
+class Functor(ABC):
     """A Program in a kernel: ``letters`` and ``prefix`` are those of its operands, ``index`` the width of indices.
 
     ``function`` is the name of the Program's element function, ``dtype`` the type of what is convolved.
@@ -72,11 +73,13 @@ class Functor:
     def _outputs(self) -> list[str]:
         return []
 
+    @abstractmethod
     def _elements(self) -> str:
-        raise NotImplementedError
+        """The parameters that hold the V elements."""
 
+    @abstractmethod
     def _body(self) -> Iterator[str]:
-        raise NotImplementedError
+        """The lines of the call."""
 
     def _loads(self, channels: int, positions: str, place: str) -> Iterator[str]:
         """Declares what each needed operand has for the V elements."""
@@ -116,8 +119,9 @@ class Functor:
         arguments += [self._result(number) for number in range(len(self.program.outputs))]
         return f"{self.function}({', '.join(arguments)});"
 
+    @abstractmethod
     def _result(self, output: int) -> str:
-        raise NotImplementedError
+        """Where the element function puts an output of element j."""
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from onnxfuse.cuda.conv.kernel import FAMILIES, ConvAccess, ConvKernel, ConvSource
-from onnxfuse.cuda.recipe import INDEX_WIDTHS, MAX_BLOCK, MAX_KERNELS, WARP, RecipeError, recipe_lines, recipe_text
+from onnxfuse.cuda.recipe import INDEX_WIDTHS, MAX_BLOCK, WARP, RecipeError, check_recipe, recipe_lines, recipe_text
 
 HEADER = "onnxfuse-conv 1"
 MAX_TILE = 4096
 MAX_SPLIT = 64
 VECTORS = (1, 2, 4, 8)
 
-_HASH = re.compile(r"[0-9a-f]{64}")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _NUMBER = re.compile(r"[1-9][0-9]{0,3}")
 
@@ -44,16 +43,8 @@ class ConvRecipe:
     kernels: tuple[ConvKernel, ...]
 
     def __post_init__(self) -> None:
-        if not _HASH.fullmatch(self.source):
-            raise RecipeError(f"line 2: {self.source!r} is not a sha256 in hexadecimal")
-        if not 1 <= len(self.kernels) <= MAX_KERNELS:
-            raise RecipeError(f"{len(self.kernels)} kernels; there are 1 to {MAX_KERNELS}")
-        for number, kernel in enumerate(self.kernels, 3):
-            if problem := self._problem(kernel):
-                raise RecipeError(f"line {number}: {problem}")
-        names = [name for kernel in self.kernels for name in _names(kernel)]
-        if len(set(names)) < len(names):
-            raise RecipeError("two kernels have the same name")
+        problems = [self._problem(kernel) for kernel in self.kernels]
+        check_recipe(self.source, problems, [name for kernel in self.kernels for name in _names(kernel)])
         if not accepts_everything(self.kernels[-1]):
             raise RecipeError("the last kernel does not accept everything")
 

@@ -1,0 +1,38 @@
+// What the fuzz drivers without an engine share: random numbers, expectations, and edits that spoil a text.
+#ifndef ONNXFUSE_FUZZ_RANDOM_H_
+#define ONNXFUSE_FUZZ_RANDOM_H_
+
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <string_view>
+
+namespace fuzz {
+
+inline std::mt19937_64 g_random;
+
+inline size_t below(size_t n) { return g_random() % n; }
+
+inline void expect(bool good, const char* what) {
+  if (good) return;
+  std::fprintf(stderr, "unexpected: %s\n", what);
+  std::abort();
+}
+
+// Up to four edits, with characters of `alphabet` inserted.
+inline void spoil(std::string* text, std::string_view alphabet) {
+  for (size_t edits = 1 + below(4); edits > 0 && !text->empty(); --edits) {
+    const size_t at = below(text->size());
+    switch (below(3)) {
+      case 0: (*text)[at] = static_cast<char>(g_random()); break;
+      case 1: text->erase(at, 1 + below(3)); break;
+      default: text->insert(at, 1, alphabet[below(alphabet.size())]); break;
+    }
+  }
+}
+
+}  // namespace fuzz
+
+#endif  // ONNXFUSE_FUZZ_RANDOM_H_
