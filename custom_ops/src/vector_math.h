@@ -44,7 +44,7 @@ ONNXFUSE_INLINE double tanh(double x) {
   return with_sign_of(m / (2.0 + m), x);
 }
 
-// With z = e^x: z / (1 + z), which rounds to 1 from 17 on.
+// With z = e^x: z / (1 + z), which rounds to 1 from 17.4 on.
 template <typename F, if_float<F> = 0>
 ONNXFUSE_INLINE F sigmoid(F x) {
   const F z = exp_in_range(at_most(at_least(x, -104.0f), 20.0f));
