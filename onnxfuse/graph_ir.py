@@ -20,6 +20,9 @@ from onnx_graphsurgeon.ir.tensor import LazyValues
 from onnxfuse import tensor_data
 from onnxfuse.errors import OnnxfuseError
 
+STANDARD_DOMAINS = ("", "ai.onnx", None)
+"""How the domain of ONNX's own operators is written in a file and in a graph."""
+
 
 def numpy_dtype(data_type: int) -> np.dtype | None:
     """The NumPy (or ml_dtypes) type of a ``TensorProto.DataType``; None where it is undefined or unknown."""
@@ -192,6 +195,11 @@ class Graph(gs.Graph):
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
+
+
+def standard_op(node: gs.Node) -> str:
+    """The name of a node's operator if ONNX defines it; empty for one of another domain, whatever its name is."""
+    return str(node.op) if node.domain in STANDARD_DOMAINS else ""
 
 
 def subgraphs(node: gs.Node) -> Iterator[gs.Graph]:

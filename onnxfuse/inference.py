@@ -9,13 +9,14 @@ from contextlib import suppress
 
 import onnx
 import onnx_graphsurgeon as gs
-from onnx import GraphProto, ModelProto, TensorShapeProto, TypeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorShapeProto, TypeProto, ValueInfoProto
 from onnx.shape_inference import InferenceError
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.graph import Model
 from onnxfuse.graph_export import Export, onnx_graphs
 from onnxfuse.graph_import import set_type
+from onnxfuse.graph_ir import STANDARD_DOMAINS
 
 Shapes = Mapping[str, Sequence[int | str]]
 
@@ -75,7 +76,7 @@ def _declare_reshape_ranks(proto: ModelProto, inferred: ModelProto) -> bool:
     """
     declared = False
     for graph, result in zip(onnx_graphs(proto.graph), onnx_graphs(inferred.graph), strict=True):
-        reshapes = [node for node in graph.node if node.op_type == "Reshape" and len(node.input) == 2]
+        reshapes = [node for node in graph.node if _is_reshape(node)]
         types = _types(result) if reshapes else {}
         for node in reshapes:
             source, shape, output = (types.get(name, TypeProto()) for name in (*node.input, node.output[0]))
@@ -88,6 +89,10 @@ def _declare_reshape_ranks(proto: ModelProto, inferred: ModelProto) -> bool:
                     info.type.tensor_type.shape.dim.add(dim_param=f"unk__{info.name}_{axis}")
                 declared = True
     return declared
+
+
+def _is_reshape(node: NodeProto) -> bool:
+    return node.op_type == "Reshape" and node.domain in STANDARD_DOMAINS and len(node.input) == 2
 
 
 def _types(graph: GraphProto) -> dict[str, TypeProto]:

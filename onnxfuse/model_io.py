@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto, TensorProto
 
 from onnxfuse import inference, tensor_data
+from onnxfuse.attributes import check_attributes
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.graph_export import Export
@@ -53,6 +54,7 @@ def load_proto(proto: ModelProto, *, path: str | Path | None = None, shapes: inf
     """
     _check_versions(proto)
     check_names(proto)
+    check_attributes(proto)
     path = None if path is None else Path(path)
     tensor_data.check_all(proto, None if path is None else path.parent)
     try:

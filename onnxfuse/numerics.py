@@ -47,6 +47,9 @@ def coarsest_type(model: onnx.ModelProto) -> np.dtype | None:
     return max(floats, key=precision, default=None)
 
 
+Producers = ChainMap[str, onnx.NodeProto | None]
+"""The nodes by the tensors that they give, inner graphs first; None for a tensor that is not to be followed."""
+
 _IN_UNIT_RANGE = {"Sigmoid", "HardSigmoid", "Softmax"}
 _KEEP_VALUES = {
     *("Identity", "Cast", "Dropout", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Tile"),
@@ -59,15 +62,15 @@ def probabilities(model: onnx.ModelProto) -> set[str]:
 
     They come from Sigmoid, HardSigmoid or Softmax, by way of nothing that changes more than shapes and order.
     """
-    return _in_unit_range(model.graph, ChainMap())
+    producers: Producers = ChainMap(_producers(model.graph))
+    return {output.name for output in model.graph.output if _is_in_unit_range(output.name, producers)}
 
 
-def _in_unit_range(graph: onnx.GraphProto, outer: ChainMap[str, onnx.NodeProto]) -> set[str]:
-    producers = outer.new_child({name: node for node in graph.node for name in node.output})
-    return {output.name for output in graph.output if _is_in_unit_range(output.name, producers)}
+def _producers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto | None]:
+    return {name: node for node in graph.node for name in node.output}
 
 
-def _is_in_unit_range(name: str, producers: ChainMap[str, onnx.NodeProto]) -> bool:
+def _is_in_unit_range(name: str, producers: Producers) -> bool:
     pending, seen = [name], {name}
     while pending:
         name = pending.pop()
@@ -77,9 +80,7 @@ def _is_in_unit_range(name: str, producers: ChainMap[str, onnx.NodeProto]) -> bo
         if node.op_type in _IN_UNIT_RANGE:
             continue
         if node.op_type == "If":
-            position = list(node.output).index(name)
-            bodies = [attribute.g for attribute in node.attribute]
-            if not all(body.output[position].name in _in_unit_range(body, producers) for body in bodies):
+            if not _gives_unit_range(node, list(node.output).index(name), producers):
                 return False
             continue
         if node.op_type == "Concat":
@@ -91,3 +92,14 @@ def _is_in_unit_range(name: str, producers: ChainMap[str, onnx.NodeProto]) -> bo
         pending += [source for source in sources if source not in seen]
         seen.update(sources)
     return True
+
+
+def _gives_unit_range(node: onnx.NodeProto, position: int, producers: Producers) -> bool:
+    """Whether both bodies of an If give such an output, none of them by way of a result of the If itself."""
+    outside = producers.new_child(dict.fromkeys(node.output))
+    bodies = [attribute.g for attribute in node.attribute]
+    return all(
+        position < len(body.output)
+        and _is_in_unit_range(body.output[position].name, outside.new_child(_producers(body)))
+        for body in bodies
+    )

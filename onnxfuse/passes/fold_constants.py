@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from onnxfuse.graph_ir import Node, subgraphs
+from onnxfuse.graph_ir import Node, numpy_dtype, subgraphs
 from onnxfuse.passes.base import PassContext
 from onnxfuse.passes.constants import (
     Array,
@@ -298,12 +298,11 @@ def _is_numeric_constant(tensor: gs.Tensor) -> bool:
 
 def _cast_target(node: Node) -> np.dtype[Any] | None:
     to = node.attrs.get("to")
+    if isinstance(to, str):  # as it was before opset 6
+        to = dict(onnx.TensorProto.DataType.items()).get(to)
     if isinstance(to, int):
-        try:
-            return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(to))
-        except KeyError:
-            return None
-    return None if to is None else np.dtype(to)
+        return numpy_dtype(to)
+    return np.dtype(to) if isinstance(to, (np.dtype, type)) else None
 
 
 def _without(nodes: list[Node], dropped: set[int]) -> list[Node]:

@@ -5,15 +5,16 @@ from collections.abc import Sequence
 import onnx_graphsurgeon as gs
 
 from onnxfuse.cuda.conv.spec import DTYPES_OF_X, MAX_SPATIAL_RANK, Convolution
+from onnxfuse.graph_ir import standard_op
 from onnxfuse.program import ProgramError
-from onnxfuse.program.lowering import STANDARD_DOMAINS, UnsupportedError, tensor_dtype
+from onnxfuse.program.lowering import UnsupportedError, tensor_dtype
 
 OPERATORS = ("Conv", "ConvTranspose")
 
 
 def is_convolution(node: gs.Node) -> bool:
     """Whether the node is a Conv or ConvTranspose of the ONNX standard."""
-    return node.domain in STANDARD_DOMAINS and node.op in OPERATORS
+    return standard_op(node) in OPERATORS
 
 
 def bias(node: gs.Node) -> gs.Tensor | None:

@@ -7,7 +7,8 @@ from its source.  A node without a CUDA kernel runs on the CPU, with its tensors
 import onnx_graphsurgeon as gs
 
 from onnxfuse import dtypes
-from onnxfuse.program.lowering import STANDARD_DOMAINS, is_elementwise
+from onnxfuse.graph_ir import STANDARD_DOMAINS
+from onnxfuse.program.lowering import is_elementwise
 
 _HALF = "f16 f32 f64"
 _FLOATS = f"{_HALF} bf16"

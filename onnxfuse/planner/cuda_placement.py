@@ -13,6 +13,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse import dtypes
 from onnxfuse.graph import Model, captured_tensors, sorted_nodes
+from onnxfuse.graph_ir import standard_op
 from onnxfuse.planner.cuda_kernels import has_kernel
 from onnxfuse.planner.host import shape_arithmetic
 from onnxfuse.program.lowering import is_elementwise
@@ -42,7 +43,7 @@ class CudaPlacement:
         graphs = [(graph, sorted_nodes(graph)) for graph in model.graphs()]
         for _, nodes in graphs:
             for node in nodes:
-                if node.op == "Loop":
+                if standard_op(node) == "Loop":
                     for body in (value for value in node.attrs.values() if isinstance(value, gs.Graph)):
                         self._host_tensors.update(id(tensor) for tensor in body.inputs[:_LOOP_STATE])
         every_node = [node for _, nodes in graphs for node in nodes]

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.graph_ir import subgraphs
+from onnxfuse.graph_ir import standard_op, subgraphs
 
 SOURCES = {"Shape", "Size"}
 CARRIERS = {
@@ -27,9 +27,10 @@ def shape_arithmetic(nodes: Iterable[gs.Node], is_elementwise: set[int]) -> set[
     """
     found: set[int] = set()
     for node in nodes:
-        if node.op in SOURCES:
+        op = standard_op(node)
+        if op in SOURCES:
             found.add(id(node))
-        elif node.op in CARRIERS or id(node) in is_elementwise or _is_small_fill(node):
+        elif op in CARRIERS or id(node) in is_elementwise or _is_small_fill(node):
             variables = [tensor for tensor in node.inputs if tensor.name and not isinstance(tensor, gs.Constant)]
             producers = [tensor.inputs[0] if tensor.inputs else None for tensor in variables]
             if producers and all(producer is not None and id(producer) in found for producer in producers):
@@ -41,7 +42,7 @@ def constant_arithmetic(nodes: Iterable[gs.Node]) -> set[int]:
     """The ids of the nodes, among ``nodes`` in topological order, that depend on constants alone."""
     found: set[int] = set()
     for node in nodes:
-        if node.domain or node.op in _RANDOM or next(subgraphs(node), None) is not None:
+        if standard_op(node) in ("", *_RANDOM) or next(subgraphs(node), None) is not None:
             continue
         inputs = [tensor for tensor in node.inputs if tensor.name and not isinstance(tensor, gs.Constant)]
         producers = [tensor.inputs[0] if tensor.inputs else None for tensor in inputs]
@@ -52,4 +53,7 @@ def constant_arithmetic(nodes: Iterable[gs.Node]) -> set[int]:
 
 def _is_small_fill(node: gs.Node) -> bool:
     """A ConstantOfShape that makes a vector: a shape in the making, where other ranks are data."""
-    return node.op == "ConstantOfShape" and node.outputs[0].shape is not None and len(node.outputs[0].shape) == 1
+    if standard_op(node) != "ConstantOfShape":
+        return False
+    shape = node.outputs[0].shape
+    return shape is not None and len(shape) == 1

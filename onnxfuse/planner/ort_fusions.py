@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import onnx_graphsurgeon as gs
 
 from onnxfuse.graph import Model
+from onnxfuse.graph_ir import standard_op
+from onnxfuse.passes.constants import domain_of
 from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.passes.matcher import Match, Matcher
 from onnxfuse.passes.pattern import Ops, Value, Variable, root_ops
@@ -88,7 +90,8 @@ class OrtFusions:
         self._kernels: dict[int, set[int]] = {}
         editor = GraphEditor(model)
         nodes = [node for graph in editor.graphs for node in graph.nodes]
-        normalized = [node.inputs[0] for node in nodes if node.op == "LayerNormalization" and target == "cuda"]
+        layers = (node for node in nodes if standard_op(node) == "LayerNormalization")
+        normalized = [node.inputs[0] for node in layers if target == "cuda"]
         for match in _find(_NORMALIZATIONS, nodes, editor):
             self.reasons.update((id(node), NORMALIZATION) for node in match.nodes)
             normalized.append(match["x"])
@@ -122,36 +125,38 @@ def _find(patterns: Sequence[_Pattern], nodes: Iterable[gs.Node], editor: GraphE
         for root in dict.fromkeys(root_ops(value)):
             by_root.setdefault(root, []).append(matcher)
     for node in nodes:
-        for matcher in by_root.get((node.domain or "", node.op), ()):
+        for matcher in by_root.get((domain_of(node), node.op), ()):
             if match := matcher.match(editor, node):
                 yield match
 
 
 def _additions_before(tensor: gs.Tensor) -> list[gs.Node]:
     """The addition that gives ``tensor`` and that of a bias before it: ORT adds both inside a normalization."""
-    found = [node for node in tensor.inputs if node.op == "Add"]
+    found = [node for node in tensor.inputs if standard_op(node) == "Add"]
     for operand in found[0].inputs if found else ():
         for node in operand.inputs:
-            if node.op == "Add" and any(isinstance(bias, gs.Constant) and len(bias.shape) == 1 for bias in node.inputs):
+            constants = (tensor for tensor in node.inputs if isinstance(tensor, gs.Constant))
+            if standard_op(node) == "Add" and any(len(bias.shape) == 1 for bias in constants):
                 return [*found, node]
     return found
 
 
 def _is_inside_matmul(node: gs.Node, editor: GraphEditor, activations: set[str]) -> bool:
     """A bias or a scalar factor of a MatMul with nothing else in between, or one of the ``activations`` of a Gemm."""
+    op = standard_op(node)
     for index, tensor in enumerate(node.inputs):
         producer = tensor.inputs[0] if tensor.inputs else None
         if producer is None or len(tensor.outputs) != 1 or editor.is_graph_output(tensor):
             continue
-        if producer.op == "Gemm" and node.op in activations:
+        if standard_op(producer) == "Gemm" and op in activations:
             return True
-        if producer.op == "MatMul" and len(node.inputs) == 2:
+        if standard_op(producer) == "MatMul" and len(node.inputs) == 2:
             other = node.inputs[1 - index]
             if not isinstance(other, gs.Constant):
                 return False
-            if node.op == "Add":
+            if op == "Add":
                 return len(other.shape) == 1 and isinstance(producer.inputs[1], gs.Constant) and _becomes_gemm(producer)
-            return len(other.shape) == 0 and (node.op == "Mul" or (node.op == "Div" and index == 0))
+            return len(other.shape) == 0 and (op == "Mul" or (op == "Div" and index == 0))
     return False
 
 

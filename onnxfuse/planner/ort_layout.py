@@ -15,6 +15,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse.graph import subgraphs
+from onnxfuse.graph_ir import standard_op
 
 CONV_ACTIVATIONS = {"Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "Clip", "HardSwish"}
 """Computed inside a convolution whose output nothing else reads."""
@@ -89,7 +90,7 @@ class ConvLayout:
 
     def reads_blocked(self, node: gs.Node) -> bool:
         """Whether ``node`` is a convolution that wants its data blocked; one of few channels reads the plain layout."""
-        if node.op != "Conv" or not self._conv_is_blocked(node):
+        if standard_op(node) != "Conv" or not self._conv_is_blocked(node):
             return False
         return bool(node.attrs.get("group", 1) > 1 or node.inputs[1].shape[1] >= self._block)
 
@@ -99,7 +100,9 @@ class ConvLayout:
         output = node.outputs[0]
         if self._folds(node):
             self._constants.update(id(tensor) for tensor in node.outputs)
-        elif node.op == "Conv":
+        elif not (op := standard_op(node)):
+            return
+        elif op == "Conv":
             if self._conv_is_blocked(node):
                 self._blocked.add(id(output))
                 self.blocked_nodes.add(id(node))
@@ -212,7 +215,9 @@ def hard_swish_pair(mul: gs.Node) -> gs.Node | None:
         return None
     for x, gate in (mul.inputs, reversed(mul.inputs)):
         producer = gate.inputs[0] if gate.inputs else None
-        if producer is not None and producer.op == "HardSigmoid" and producer.inputs[0] is x and len(gate.outputs) == 1:
+        if producer is None or standard_op(producer) != "HardSigmoid":
+            continue
+        if producer.inputs[0] is x and len(gate.outputs) == 1:
             alpha, beta = producer.attrs.get("alpha", 0.2), producer.attrs.get("beta", 0.5)
             if abs(alpha - 1 / 6) < 1e-6 and abs(beta - 0.5) < 1e-6:
                 return producer

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 
 import onnx_graphsurgeon as gs
 
+from onnxfuse.graph_ir import standard_op
+
 QUANTIZED = "ONNX Runtime computes it in a quantized kernel"
 
 
@@ -16,10 +18,11 @@ def quantized_nodes(nodes: Iterable[gs.Node], elementwise: set[int]) -> set[int]
     """The ids of the nodes that belong to ORT's quantized kernels; ``elementwise`` are the ids of elementwise nodes."""
     found: set[int] = set()
     for node in nodes:
-        if node.op == "DequantizeLinear":
+        op = standard_op(node)
+        if op == "DequantizeLinear":
             if _producer_op(node.inputs[0]) == "QuantizeLinear" or not _read_only_by(node, elementwise):
                 found.add(id(node))
-        elif node.op == "QuantizeLinear":
+        elif op == "QuantizeLinear":
             producer = node.inputs[0].inputs[0] if node.inputs[0].inputs else None
             if producer is None or id(producer) not in elementwise or "DequantizeLinear" in _reader_ops(node):
                 found.add(id(node))
@@ -37,16 +40,16 @@ def quantized_nodes(nodes: Iterable[gs.Node], elementwise: set[int]) -> set[int]
 def _before_quantization(node: gs.Node) -> gs.Node | None:
     """The node itself if only QuantizeLinear reads it, or the Relu or Clip in between, which ORT drops; or None."""
     readers = node.outputs[0].outputs
-    last = readers[0] if len(readers) == 1 and readers[0].op in ("Relu", "Clip") else node
+    last = readers[0] if len(readers) == 1 and standard_op(readers[0]) in ("Relu", "Clip") else node
     return last if set(_reader_ops(last)) == {"QuantizeLinear"} else None
 
 
 def _producer_op(tensor: gs.Tensor) -> str | None:
-    return str(tensor.inputs[0].op) if tensor.inputs else None
+    return standard_op(tensor.inputs[0]) if tensor.inputs else None
 
 
 def _reader_ops(node: gs.Node) -> list[str]:
-    return [reader.op for reader in node.outputs[0].outputs]
+    return [standard_op(reader) for reader in node.outputs[0].outputs]
 
 
 def _read_only_by(node: gs.Node, elementwise: set[int]) -> bool:

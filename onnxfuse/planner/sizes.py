@@ -11,7 +11,8 @@ from typing import Any
 import onnx_graphsurgeon as gs
 
 from onnxfuse.graph import Model, sorted_nodes
-from onnxfuse.program.lowering import STANDARD_DOMAINS, is_elementwise
+from onnxfuse.graph_ir import STANDARD_DOMAINS
+from onnxfuse.program.lowering import is_elementwise
 
 Size = int | str | tuple[Any, ...]
 """A number, a symbol of the model, or how the size is computed; equal ones are equal sizes."""
@@ -60,6 +61,8 @@ class Sizes:
         if is_elementwise(node):
             known = [sizes for sizes in inputs if sizes is not None]
             return _broadcast(known) if len(known) == len(inputs) else None
+        if len(inputs[0]) < 2:
+            return None
         if node.op in _WINDOWS:
             return [inputs[0][0], None, *_windows(node, inputs[0][2:])]
         if node.op == "ConvTranspose":

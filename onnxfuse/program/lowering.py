@@ -13,10 +13,9 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse import dtypes
 from onnxfuse.dtypes import DTYPES
+from onnxfuse.graph_ir import STANDARD_DOMAINS
 from onnxfuse.program.ops import OPS
 from onnxfuse.program.program import ProgramBuilder, supports
-
-STANDARD_DOMAINS = ("", "ai.onnx", None)
 
 
 class UnsupportedError(Exception):

@@ -6,20 +6,22 @@ from collections.abc import Iterable
 
 import onnx_graphsurgeon as gs
 
+from onnxfuse.graph_ir import standard_op
+
 
 def is_deviation(tensor: gs.Tensor) -> bool:
     """Whether ``tensor`` is the root of a mean and something added to it."""
     sums = inputs_of_producers([tensor], "Sqrt")
-    return any(node.op == "ReduceMean" for term in inputs_of_producers(sums, "Add") for node in term.inputs)
+    return any(standard_op(node) == "ReduceMean" for term in inputs_of_producers(sums, "Add") for node in term.inputs)
 
 
 def is_normalized(tensor: gs.Tensor) -> bool:
     """Whether ``tensor`` is something over a deviation, in a form that ONNX Runtime recognizes."""
-    divided = any(node.op == "Div" and is_deviation(node.inputs[1]) for node in tensor.inputs)
     inverses = (producer for factor in inputs_of_producers([tensor], "Mul") for producer in factor.inputs)
-    return divided or any(node.op == "Div" and is_deviation(node.inputs[1]) for node in inverses)
+    divisions = (node for node in (*tensor.inputs, *inverses) if standard_op(node) == "Div")
+    return any(is_deviation(node.inputs[1]) for node in divisions)
 
 
 def inputs_of_producers(tensors: Iterable[gs.Tensor], op: str) -> list[gs.Tensor]:
     """What the nodes of type ``op`` that produce any of the tensors read."""
-    return [read for tensor in tensors for node in tensor.inputs if node.op == op for read in node.inputs]
+    return [read for tensor in tensors for node in tensor.inputs if standard_op(node) == op for read in node.inputs]

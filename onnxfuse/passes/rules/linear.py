@@ -178,7 +178,7 @@ def _refusing() -> Iterator[None]:
 def auto_pad(node: Node) -> str:
     """How a convolution pads its input; NOTSET: as ``pads`` tells."""
     value = node.attrs.get("auto_pad", "NOTSET")
-    return value.decode() if isinstance(value, bytes) else str(value)
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def pads(node: Node) -> bool:

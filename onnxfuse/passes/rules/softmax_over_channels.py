@@ -41,6 +41,8 @@ class SoftmaxOverChannels(RewriteRule):
             return "before opset 13 it is over all axes behind its own too"
         if dtype_of(x) != np.float32:
             return "its type is not known to be float32"
+        if axis not in range(-rank, rank):
+            return "its axis is out of range"
         if not isinstance(x.shape[axis], int) or x.shape[axis] < 1:
             return "the size of its axis is not known"
         behind = x.shape[axis % rank + 1 :]

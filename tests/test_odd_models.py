@@ -1,0 +1,141 @@
+"""Models that onnx's checker lets through and no exporter writes: they are refused in one line, or worked with."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper, parser
+
+from onnxfuse import model_io
+from onnxfuse.errors import OnnxfuseError
+from onnxfuse.inspection import Inspection, inspect
+from onnxfuse.numerics import probabilities
+
+WEIGHTS = numpy_helper.from_array(np.full((16, 16, 3, 3), 0.1, np.float32), "w")
+VECTOR = numpy_helper.from_array(np.full(16, 0.5, np.float32), "v")
+PER_CHANNEL = numpy_helper.from_array(np.full((16, 1, 1), 0.5, np.float32), "k")
+
+
+def model_of(nodes: list[NodeProto], rank: int = 4, opset: int = 17) -> onnx.ModelProto:
+    """The nodes on an input x with 16 channels, which a has too if there is one; y is what the last gives."""
+    shapes = {"x": [1, 16, 8, 8][:rank], "y": None, "a": [1, 16, "h", "w"]}
+    x, y, a = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items())
+    graph = helper.make_graph(nodes, "g", [x], [y], [WEIGHTS, VECTOR, PER_CHANNEL], value_info=[a])
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("acme", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def inspected(model: onnx.ModelProto, path: Path, target: str = "cpu") -> Inspection:
+    """What all passes make of a model."""
+    onnx.save(model, path)
+    return inspect(path, target)
+
+
+def node_of(model: onnx.ModelProto, op: str) -> NodeProto:
+    return next(node for node in model.graph.node if node.op_type == op)
+
+
+BRANCHES = (
+    '<ir_version: 8, opset_import: ["" : 17]> g (bool f, float[2] x) => (float[2] y) '
+    "{ y = If(f) <then_branch = t () => (float[2] o) { o = Relu(x) }, "
+    "else_branch = e () => (float[2] q) { q = Abs(x) }> }"
+)
+
+
+@pytest.mark.parametrize("name", ["pads", "else_branch"])
+def test_an_attribute_of_a_function_outside_functions_is_refused(name: str) -> None:
+    conv = helper.make_node("Conv", ["x", "w"], ["y"], name="odd", pads=[1, 1, 1, 1])
+    model = model_of([conv]) if name == "pads" else parser.parse_model(BRANCHES)
+    attributes = {attribute.name: attribute for attribute in model.graph.node[0].attribute}
+    attributes[name].ref_attr_name = "given"
+    with pytest.raises(OnnxfuseError, match=f"'(odd|y)' .*attribute '{name}' refers to one of a function"):
+        model_io.load_proto(model)
+
+
+@pytest.mark.parametrize(("op", "group"), [("Conv", 0), ("Conv", -16), ("ConvTranspose", 0)])
+def test_convolutions_of_no_groups_are_refused(op: str, group: int, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Mul", ["x", "k"], ["m"]),
+        helper.make_node(op, ["m", "w"], ["c"], name="odd", group=group),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    with pytest.raises(OnnxfuseError, match=rf"node 'odd' \({op}\): its group is {group}"):
+        inspected(model_of(nodes), tmp_path / "m.onnx")
+    nodes[1].domain = "acme"
+    assert inspected(model_of(nodes), tmp_path / "m.onnx").operators[op] == 1
+
+
+FOREIGN = {
+    "Conv": [helper.make_node("Conv", ["x"], ["a"], domain="acme"), helper.make_node("Relu", ["a"], ["y"])],
+    "DequantizeLinear": [
+        helper.make_node("DequantizeLinear", [], ["a"], domain="acme"),
+        helper.make_node("Mul", ["a", "x"], ["y"]),
+    ],
+    "LayerNormalization": [
+        helper.make_node("LayerNormalization", [], ["a"], domain="acme"),
+        helper.make_node("Mul", ["a", "x"], ["y"]),
+    ],
+    "MatMul": [helper.make_node("MatMul", ["x"], ["a"], domain="acme"), helper.make_node("Add", ["a", "v"], ["y"])],
+    "HardSigmoid": [
+        helper.make_node("HardSigmoid", ["c"], ["a"], domain="acme", alpha="steep"),
+        helper.make_node("Mul", ["c", "a"], ["y"]),
+    ],
+    "Div": [
+        helper.make_node("Div", ["c"], ["a"], domain="acme"),
+        helper.make_node("Mul", ["a", "k"], ["m"]),
+        helper.make_node("Conv", ["m", "w"], ["y"]),
+    ],
+    "Reshape": [helper.make_node("Reshape", ["c", "x"], [], domain="acme"), helper.make_node("Relu", ["c"], ["y"])],
+}
+"""Nodes of a domain that ONNX does not know, named as ONNX's are and with fewer inputs and outputs."""
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("op", FOREIGN)
+def test_another_domain_may_use_the_names_of_the_standard(op: str, target: str, tmp_path: Path) -> None:
+    model = model_of([helper.make_node("Conv", ["x", "w"], ["c"]), *FOREIGN[op]])
+    found = inspected(model, tmp_path / "m.onnx", target)
+    assert found.operators[op] >= 1 and not any(op in region.ops for region in found.plan.fused)
+
+
+def test_text_that_is_not_utf8_as_the_padding(tmp_path: Path) -> None:
+    conv = helper.make_node("Conv", ["m", "w"], ["y"], auto_pad="?")
+    conv.attribute[0].s = b"\xff\xfe"
+    for target in ("cpu", "cuda"):
+        mul_conv = [helper.make_node("Add", ["x", "k"], ["m"]), conv]
+        assert inspected(model_of(mul_conv), tmp_path / "m.onnx", target).nodes == 2
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_a_convolution_of_a_scalar(target: str, tmp_path: Path) -> None:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Relu", ["c"], ["y"])]
+    assert inspected(model_of(nodes, rank=0), tmp_path / "m.onnx", target).nodes == 2
+
+
+def test_a_softmax_over_an_axis_that_is_not_there(tmp_path: Path) -> None:
+    found = inspected(model_of([helper.make_node("Softmax", ["x"], ["y"], axis=7)]), tmp_path / "m.onnx")
+    assert [refusal.reason for refusal in found.plan.refusals] == ["its axis is out of range"]
+
+
+def test_the_name_of_a_type_to_cast_to(tmp_path: Path) -> None:
+    """As it was before opset 6; one that there is not is not for us to judge."""
+    nodes = [
+        helper.make_node("Cast", ["x"], ["a"], to="FLOAT"),
+        helper.make_node("Cast", ["a"], ["b"], to="NOTHING"),
+        helper.make_node("Identity", ["b"], ["y"]),
+    ]
+    found = inspected(model_of(nodes, opset=5), tmp_path / "m.onnx")
+    assert [rewrite.nodes for rewrite in found.plan.rewrites if rewrite.rule == "fold-constants"] == [("a",)]
+
+
+def test_branches_that_return_each_other() -> None:
+    """What outputs are is asked of models that no checker has seen."""
+    model = parser.parse_model(BRANCHES)
+    for attribute in node_of(model, "If").attribute:
+        assert attribute.type == AttributeProto.GRAPH
+        del attribute.g.node[:]
+        attribute.g.output[0].name = "y"
+    assert probabilities(model) == set()
+    del model.graph.node[0].attribute[0].g.output[:]
+    assert probabilities(model) == set()
