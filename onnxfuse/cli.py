@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from onnxfuse.cli_arguments import make_parser
 from onnxfuse.errors import OnnxfuseError, ParityError
+from onnxfuse.runtime import silence_onnxruntime
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -55,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _guarded(argv: Sequence[str] | None) -> int:
     try:
         arguments = make_parser().parse_args(argv)
+        silence_onnxruntime()
         status = _COMMANDS[arguments.command](arguments)
         _flush()
         return status

@@ -62,7 +62,23 @@ def load_onnxruntime() -> Any:
         raise OnnxfuseError(f"ONNX Runtime cannot be imported: {error}") from error
     if not hasattr(onnxruntime, "InferenceSession"):
         raise OnnxfuseError("ONNX Runtime is broken: its packages overwrote each other; keep one of them")
+    if _silent:
+        onnxruntime.set_default_logger_severity(_FATAL)
     return onnxruntime
+
+
+_silent = False
+_FATAL = 4
+
+
+def silence_onnxruntime() -> None:
+    """From now on ONNX Runtime's default logger, which all of a process share, writes nothing short of the fatal.
+
+    This is for the command line, whose errors are one line: what ONNX Runtime writes is in an exception too.  It does
+    not load ONNX Runtime.
+    """
+    global _silent
+    _silent = True
 
 
 def why_no_cuda() -> str:

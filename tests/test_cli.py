@@ -289,6 +289,15 @@ def test_a_full_disk_under_standard_output_is_an_error(model: Path) -> None:
     assert done.returncode == 2 and "No space left" in assert_one_line(done.stderr)
 
 
+def test_onnxruntime_adds_nothing_to_the_one_line(model: Path, tmp_path: Path) -> None:
+    """Its default logger, which no session's options reach, would tell of a tensor too large to allocate."""
+    broken = chain()
+    broken.graph.initializer[1].dims[:] = [(1 << 63) - 1]
+    done = process("check", model, save(broken, tmp_path / "broken.onnx"))
+    progress = [line for line in done.stderr.splitlines() if not line.startswith("running the ")]
+    assert done.returncode == 1 and progress == [assert_one_line(done.stderr)]
+
+
 def test_output_in_an_encoding_without_the_characters(model: Path) -> None:
     done = process("inspect", model, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0, done.stderr

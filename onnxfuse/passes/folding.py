@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
 
+from onnxfuse.errors import OnnxfuseError
 from onnxfuse.graph_ir import Node
 from onnxfuse.passes.constants import Array
+from onnxfuse.runtime import load_onnxruntime
 
 _IR_VERSION = 10  # read by every supported version of ONNX Runtime
 
@@ -27,12 +30,9 @@ class Evaluator:
 
     def __init__(self, opsets: Mapping[str, int]) -> None:
         self._opsets = [onnx.helper.make_opsetid("", opsets.get("", 1))]
-        try:
-            import onnxruntime
-        except ImportError:
-            self._runtime: Any = None
-        else:
-            self._runtime = onnxruntime
+        self._runtime: Any = None
+        with suppress(OnnxfuseError):  # it is not installed
+            self._runtime = load_onnxruntime()
 
     def evaluate(self, nodes: Sequence[Node], known: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, str]]:
         """The values of all outputs of ``nodes``, which are in topological order, by name.
