@@ -14,6 +14,7 @@ strings must be equal.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -32,6 +33,9 @@ class Numbers:
 
 
 NOTHING_KNOWN = Numbers()
+
+_PART = 1 << 18
+"""Elements that are compared at a time."""
 
 
 @dataclass
@@ -176,11 +180,13 @@ def _compare_arrays(name: str, expected: np.ndarray, actual: np.ndarray, numbers
 
 
 def _compare_exact(result: Comparison, expected: np.ndarray, actual: np.ndarray) -> None:
-    result.mismatches = int(np.count_nonzero(expected != actual))
+    differ = expected != actual
+    result.mismatches = int(np.count_nonzero(differ))
     if result.mismatches:
         result.reason = f"{result.mismatches} of {expected.size} elements differ"
         if expected.dtype.kind in "iu":
-            result.max_abs = float(np.max(np.abs(expected.astype(np.float64) - actual.astype(np.float64))))
+            left, right = (values[differ].astype(np.float64) for values in (expected, actual))
+            result.max_abs = float(np.max(np.abs(left - right)))
 
 
 def _compare_floats(result: Comparison, expected: np.ndarray, actual: np.ndarray, numbers: Numbers) -> None:
@@ -188,35 +194,54 @@ def _compare_floats(result: Comparison, expected: np.ndarray, actual: np.ndarray
         expected = np.stack([expected.real, expected.imag])
         actual = np.stack([actual.real, actual.imag])
     limits = tolerance(expected.dtype, numbers.coarsest)
-    left, right = expected.astype(np.float64), actual.astype(np.float64)
-    finite = np.isfinite(left) & np.isfinite(right)
-    # Where not both are finite, both must be NaN or the same infinity.
-    agree = finite | (np.isnan(left) & np.isnan(right)) | (left == right)
-    result.mismatches = int(np.count_nonzero(~agree))
+    nans = sum(_measure(result, left, right) for left, right in _parts(expected, actual))
     if result.mismatches:
-        nans = int(np.count_nonzero(np.isnan(left) != np.isnan(right)))
         kind = f"NaN in {nans} other places" if nans else f"infinities in {result.mismatches} other places"
-        result.reason = f"{kind} of {left.size}"
-    if not finite.any():
-        return
-    left, right = left[finite], right[finite]
-    size = np.abs(left)
-    error = np.abs(left - right)
-    result.largest = float(size.max())
-    result.max_abs = float(error.max())
-    result.max_ulp = int(ulp_distance(expected[finite], actual[finite]).max())
-    nonzero = size > 0
-    if nonzero.any():
-        result.max_rel = float((error[nonzero] / size[nonzero]).max())
+        result.reason = f"{kind} of {expected.size}"
     if result.max_abs == 0:
         return
-    allowed = limits.absolute * max(result.largest, numbers.scale) + limits.relative * size
-    with np.errstate(divide="ignore", invalid="ignore"):
-        excess = np.where(error == 0, 0.0, error / allowed)
-    result.excess = float(excess.max())
+    absolute = limits.absolute * max(result.largest, numbers.scale)
+    outside = finite = 0
+    for left, right in _parts(expected, actual):
+        size, error, _ = _errors(left, right)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            excess = np.where(error == 0, 0.0, error / (absolute + limits.relative * size))
+        result.excess = max(result.excess, float(excess.max(initial=0.0)))
+        outside += int(np.count_nonzero(excess > 1))
+        finite += size.size
     if result.excess > 1 and not result.reason:
-        outside = int(np.count_nonzero(excess > 1))
-        result.reason = f"{outside} of {left.size} elements differ by more than allowed, {result.max_abs:.3g} at most"
+        result.reason = f"{outside} of {finite} elements differ by more than allowed, {result.max_abs:.3g} at most"
+
+
+def _parts(expected: np.ndarray, actual: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Both as vectors, a part of them at a time: what is computed from one takes twenty times its memory."""
+    left, right = expected.reshape(-1), actual.reshape(-1)
+    for start in range(0, left.size, _PART):
+        yield left[start : start + _PART], right[start : start + _PART]
+
+
+def _measure(result: Comparison, expected: np.ndarray, actual: np.ndarray) -> int:
+    """Take the mismatches and errors of a part into the result; how many NaN of it are in one array alone."""
+    left, right = expected.astype(np.float64), actual.astype(np.float64)
+    # Where not both are finite, both must be NaN or the same infinity.
+    agree = (np.isfinite(left) & np.isfinite(right)) | (np.isnan(left) & np.isnan(right)) | (left == right)
+    result.mismatches += int(np.count_nonzero(~agree))
+    size, error, ulp = _errors(expected, actual)
+    if size.size:
+        nonzero = size > 0
+        result.largest = max(result.largest, float(size.max()))
+        result.max_abs = max(result.max_abs, float(error.max()))
+        result.max_rel = max(result.max_rel, float((error[nonzero] / size[nonzero]).max(initial=0.0)))
+        result.max_ulp = max(result.max_ulp, int(ulp.max()))
+    return int(np.count_nonzero(np.isnan(left) != np.isnan(right)))
+
+
+def _errors(expected: np.ndarray, actual: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of the elements that are finite in both: the magnitude of the expected, the error, and the error in ulp."""
+    finite = np.isfinite(expected) & np.isfinite(actual)
+    expected, actual = expected[finite], actual[finite]
+    left, right = expected.astype(np.float64), actual.astype(np.float64)
+    return np.abs(left), np.abs(left - right), ulp_distance(expected, actual)
 
 
 def ulp_distance(left: np.ndarray, right: np.ndarray) -> np.ndarray:

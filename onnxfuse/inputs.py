@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -257,6 +257,13 @@ _STATE = re.compile(r"state|hidden|^[hc]_?[0n]$", re.IGNORECASE)
 _RATE = re.compile(r"^sr$|sample_?rate|sampling_?rate", re.IGNORECASE)
 _MASK = re.compile(r"mask", re.IGNORECASE)
 
+_MOST_BYTES = 1 << 31
+"""In all made-up inputs together."""
+_MOST_VARIED = 1 << 25
+"""Elements in all inputs, and in all outputs, up to which there are other kinds of values too: all are held at once."""
+_PART = 1 << 20
+"""Elements that are made at a time."""
+
 NO_INPUTS = "could not run the original with generated inputs: pass --inputs or --shape"
 
 
@@ -271,8 +278,8 @@ def generate(
     Three kinds: standard normal; a page of dark strokes on white where an input looks like an image (networks that
     find things in images answer noise with next to nothing), uniform in [0, 1) for other inputs, with a batch of two
     where the batch is dynamic; and magnitudes spread from 0.001 to 30 with exact zeros.  Integers stay in a small
-    range, which shrinks until the model takes them (an index must not leave its table).  Raises OnnxfuseError if
-    nothing runs.
+    range, which shrinks until the model takes them (an index must not leave its table).  Inputs or outputs of more than
+    32 Mi elements are only made once, of the first kind.  Raises OnnxfuseError if nothing runs.
     """
     failure = ""
     seen = set()
@@ -290,9 +297,14 @@ def generate(
                 failure = failure or str(error)
                 continue
             yield inputs, outputs
-            yield from _variations(specs, run, shapes, sizes, bound)
+            if max(_elements(inputs.feeds.values()), _elements(outputs)) <= _MOST_VARIED:
+                yield from _variations(specs, run, shapes, sizes, bound)
             return
     raise OnnxfuseError(f"{NO_INPUTS} ({failure})")
+
+
+def _elements(values: Iterable[Value]) -> int:
+    return sum(value.size for value in values if isinstance(value, np.ndarray))
 
 
 def _variations(
@@ -365,17 +377,28 @@ def _is_integer(spec: InputSpec) -> bool:
 
 
 def make_inputs(specs: list[InputSpec], shapes: Shapes, kind: str, bound: int) -> InputSet:
-    """Values of the given kind ("normal", "uniform", "image", "spread"), the same each time; integers in [0,
-    bound)."""
+    """Values of the given kind ("normal", "uniform", "image", "spread"), the same each time; integers in [0, bound).
+
+    Raises OnnxfuseError where they are larger than 2 GiB.
+    """
+    _check_size(specs, shapes)
     generator = np.random.default_rng([2024, len(kind), bound])
     feeds: dict[str, Value] = {}
     for spec in specs:
         shape = shapes[spec.name]
-        if math.prod(shape) * max(spec.dtype.itemsize, 1) > 1 << 31:
-            raise OnnxfuseError(f"input {spec.describe()} of shape {list(shape)} is larger than 2 GiB: pass --inputs")
         value = _values(spec, shape, kind, bound, generator)
         feeds[spec.name] = [value] if spec.kind == "sequence" else value
     return InputSet(f"{kind} values", feeds)
+
+
+def _check_size(specs: list[InputSpec], shapes: Shapes) -> None:
+    sizes = [math.prod(shapes[spec.name]) * max(spec.dtype.itemsize, 1) for spec in specs]
+    if sum(sizes) > _MOST_BYTES:
+        _, spec = max(zip(sizes, specs, strict=True), key=lambda pair: pair[0])
+        shape = list(shapes[spec.name])
+        raise OnnxfuseError(
+            f"the inputs, {spec.describe()} of shape {shape} among them, are larger than 2 GiB: pass --inputs"
+        )
 
 
 def _values(spec: InputSpec, shape: tuple[int, ...], kind: str, bound: int, generator: np.random.Generator) -> Value:
@@ -385,20 +408,30 @@ def _values(spec: InputSpec, shape: tuple[int, ...], kind: str, bound: int, gene
     if kind == "image" and _is_image(spec, shape):
         return _page(shape, dtype, generator)
     if dtype.kind == "b":
-        return np.asarray(generator.random(shape) < 0.5)
+        return _filled(shape, dtype, lambda count: generator.random(count) < 0.5)
     if dtype.kind in "iu":
         return _integers(spec, shape, bound, generator)
     if dtype.kind == "c":
         return np.asarray(generator.standard_normal(shape) + 1j * generator.standard_normal(shape)).astype(dtype)
-    return np.asarray(_floats(shape, kind, generator)).astype(dtype)
+    if kind == "normal":
+        return _filled(shape, dtype, lambda count: generator.standard_normal(count, dtype=np.float32))
+    return np.asarray(_floats(shape, kind, generator)).astype(dtype, copy=False)
+
+
+def _filled(shape: tuple[int, ...], dtype: np.dtype, draw: Callable[[int], np.ndarray]) -> np.ndarray:
+    """An array of the numbers that ``draw`` gives, which may be of a wider type: it is asked for a part at a time."""
+    values = np.empty(shape, dtype)
+    flat = values.reshape(-1)
+    for start in range(0, flat.size, _PART):
+        part = flat[start : start + _PART]
+        part[:] = draw(part.size)
+    return values
 
 
 def _floats(shape: tuple[int, ...], kind: str, generator: np.random.Generator) -> np.ndarray:
     if kind in ("uniform", "image"):
         return generator.random(shape, dtype=np.float32)
     values = generator.standard_normal(shape, dtype=np.float32)
-    if kind == "normal":
-        return values
     magnitude = 10.0 ** generator.uniform(-3.0, 1.5, shape).astype(np.float32)
     return np.where(generator.random(shape) < 0.01, np.float32(0), np.sign(values) * magnitude)
 
@@ -431,12 +464,12 @@ def _page(shape: tuple[int, ...], dtype: np.dtype, generator: np.random.Generato
 def _integers(spec: InputSpec, shape: tuple[int, ...], bound: int, generator: np.random.Generator) -> np.ndarray:
     if spec.dtype.itemsize == 1 and len(shape) >= 3:  # pixels or quantized activations rather than indices
         low, high = (-128, 128) if spec.dtype.kind == "i" else (0, 256)
-        return generator.integers(low, high, shape).astype(spec.dtype)
+        return _filled(shape, spec.dtype, lambda count: generator.integers(low, high, count))
     if _RATE.search(spec.name) and spec.dtype.itemsize > 2:
         return np.full(shape, 16000, spec.dtype)
     if _MASK.search(spec.name):
-        mask = generator.integers(0, 2, shape)
+        mask = _filled(shape, spec.dtype, lambda count: generator.integers(0, 2, count))
         if mask.size:
             mask.reshape(-1)[0] = 1  # a row that attends to nothing is not what a model meets
-        return mask.astype(spec.dtype)
-    return generator.integers(0, bound, shape).astype(spec.dtype)
+        return mask
+    return _filled(shape, spec.dtype, lambda count: generator.integers(0, bound, count))
