@@ -22,6 +22,7 @@ Shapes = Mapping[str, Sequence[int | str]]
 
 _ERRORS = (InferenceError, RuntimeError, ValueError)
 _LONG_VECTOR = 1 << 20
+_MOST_DIMENSIONS = 64
 _ROUNDS = 4
 _TYPE_ERRORS = ("TypeInferenceError", "has unsupported type", "has inconsistent type")
 
@@ -82,7 +83,7 @@ def _declare_reshape_ranks(proto: ModelProto, inferred: ModelProto) -> bool:
             source, shape, output = (types.get(name, TypeProto()) for name in (*node.input, node.output[0]))
             length = shape.tensor_type.shape.dim
             known = output.tensor_type.HasField("shape") or not source.tensor_type.elem_type
-            if not known and len(length) == 1 and length[0].dim_value > 0:
+            if not known and len(length) == 1 and 0 < length[0].dim_value <= _MOST_DIMENSIONS:
                 info = graph.value_info.add(name=node.output[0])
                 info.type.tensor_type.elem_type = source.tensor_type.elem_type
                 for axis in range(length[0].dim_value):

@@ -191,6 +191,17 @@ def test_shapes_computed_from_constant_nodes(opset, shape):
     assert types(model)["r"] == types(model)["y"] == (np.float32, shape)
 
 
+def test_a_rank_that_no_tensor_has():
+    """The length of the shape that an input gives is the file's to claim."""
+    reshape = [helper.make_node("Reshape", ["x", "shape"], ["r"]), helper.make_node("Relu", ["r"], ["y"])]
+    for rank in (3, 1 << 16):
+        inputs = [info("x", [4]), info("shape", [rank], TensorProto.INT64)]
+        model = model_of(reshape, inputs, [info("y", None)], opset=13)
+        infer(model)
+        shape = types(model)["r"][1]
+        assert shape is None if rank > 3 else len(shape) == 3
+
+
 def test_question_marks_are_no_symbol():
     model = model_of([helper.make_node("Relu", ["x"], ["y"])], [info("x", ["?", "?", "N"])], [info("y", None)])
     infer(model)
