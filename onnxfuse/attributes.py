@@ -23,7 +23,9 @@ def check_attributes(model: ModelProto) -> None:
         for node in graph.node:
             for attribute in node.attribute:
                 if attribute.ref_attr_name:
-                    raise _invalid(node, f"its attribute {attribute.name!r} refers to one of a function around it")
+                    raise _invalid(
+                        node, f"its attribute {attribute.name!r} stands for one of a function, but is in none"
+                    )
                 if attribute.name in _counts_of_groups(node) and attribute.i < 1:
                     raise _invalid(node, f"its {attribute.name} is {attribute.i}, not 1 or more")
 

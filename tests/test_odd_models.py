@@ -49,7 +49,7 @@ def test_an_attribute_of_a_function_outside_functions_is_refused(name: str) -> N
     model = model_of([conv]) if name == "pads" else parser.parse_model(BRANCHES)
     attributes = {attribute.name: attribute for attribute in model.graph.node[0].attribute}
     attributes[name].ref_attr_name = "given"
-    with pytest.raises(OnnxfuseError, match=f"'(odd|y)' .*attribute '{name}' refers to one of a function"):
+    with pytest.raises(OnnxfuseError, match=f"'(odd|y)' .*attribute '{name}' stands for one of a function"):
         model_io.load_proto(model)
 
 
