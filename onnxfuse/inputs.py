@@ -334,6 +334,12 @@ def _variations(
 def resolve_shapes(specs: list[InputSpec], shapes: Shapes, sizes: Sizes) -> Shapes:
     """A shape for every input: the user's, else the model's with ``sizes`` for its dynamic dimensions."""
     symbols = symbol_sizes(specs, shapes)
+    largest = {spec.name: _largest(spec, sizes) for spec in specs}
+    crowded: dict[str, int] = {}  # the least of these for each symbol, which other inputs may have too
+    for spec in specs:
+        for dim in spec.shape or ():
+            if isinstance(dim, str):
+                crowded[dim] = min(largest[spec.name], crowded.get(dim, largest[spec.name]))
     resolved: Shapes = {}
     for spec in specs:
         if spec.name in shapes:
@@ -341,8 +347,11 @@ def resolve_shapes(specs: list[InputSpec], shapes: Shapes, sizes: Sizes) -> Shap
             continue
         concrete = []
         for axis, dim in enumerate(spec.shape if spec.shape is not None else (None,)):
-            size = dim if isinstance(dim, int) else min(_size(spec, axis, sizes), _largest(spec))
-            concrete.append(symbols.setdefault(dim, size) if isinstance(dim, str) else size)
+            if isinstance(dim, int):
+                concrete.append(dim)
+                continue
+            size = min(_size(spec, axis, sizes), largest[spec.name])
+            concrete.append(size if dim is None else symbols.setdefault(dim, min(size, crowded[dim])))
         resolved[spec.name] = tuple(concrete)
     return resolved
 
@@ -366,10 +375,15 @@ def _size(spec: InputSpec, axis: int, sizes: Sizes) -> int:
     return sizes.length
 
 
-def _largest(spec: InputSpec) -> int:
-    """The largest size for a dynamic dimension: small where there are so many that they would fill the memory."""
-    dynamic = sum(not isinstance(dim, int) for dim in spec.shape or ())
-    return 8 if dynamic > 5 else 1 << 30
+def _largest(spec: InputSpec, sizes: Sizes) -> int:
+    """The largest size for a dynamic dimension: small where they would fill the memory together."""
+    dims = (None,) if spec.shape is None else spec.shape
+    fixed = math.prod(dim for dim in dims if isinstance(dim, int))
+    dynamic = [_size(spec, axis, sizes) for axis, dim in enumerate(dims) if not isinstance(dim, int)]
+    largest = 8 if len(dynamic) > 5 else max(dynamic, default=1)
+    while largest > 1 and fixed * math.prod(min(size, largest) for size in dynamic) > _MOST_VARIED:
+        largest //= 2
+    return largest
 
 
 def _is_integer(spec: InputSpec) -> bool:

@@ -336,6 +336,11 @@ def test_dynamic_dimensions_get_sensible_sizes() -> None:
         "anything": (2,),
     }
     assert resolve_shapes(specs[:1] + specs[2:3], {"image": (5, 1, 8, 8)}, Sizes())["tokens"] == (5, 32)
+    wide = [InputSpec("small", F32, ("n", "h")), InputSpec("wide", F32, ("n", 1 << 15, "h", "w"))]
+    for batch, size in ((1, 32), (2, 16)):
+        sizes = {"small": (batch, size), "wide": (batch, 1 << 15, size, size)}
+        assert resolve_shapes(wide, {}, Sizes(batch=batch)) == sizes
+        assert resolve_shapes(wide[::-1], {}, Sizes(batch=batch)) == sizes
     many = InputSpec("x", onnx.TensorProto.INT64, ("c", "h", None, "a", "b", "d"))
     assert max(resolve_shapes([many], {}, Sizes())["x"]) <= 8
 
