@@ -23,6 +23,7 @@ from onnxfuse.attributes import check_attributes
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.graph_export import Export
+from onnxfuse.inlining import check_inlining
 from onnxfuse.names import check_names
 
 _ALIGNMENT = 64
@@ -65,6 +66,7 @@ def load_proto(proto: ModelProto, *, path: str | Path | None = None, shapes: inf
     except UnicodeDecodeError as error:
         raise OnnxfuseError("not a valid ONNX model: it has a name or a text that is not UTF-8") from error
     _check_structure(light)
+    check_inlining(proto)
     inference.run(model, light, shapes, check_types=True)
     return model
 

@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import onnx
 import onnx_graphsurgeon as gs
 
 from onnxfuse.byte_counts import Bytes, touched
 from onnxfuse.graph import sorted_nodes
+from onnxfuse.inlining import FunctionKey, inlined_nodes
 from onnxfuse.planner.host import shape_arithmetic
 from onnxfuse.program.lowering import is_elementwise
 from onnxfuse.program.ops import FUSED_CONV_OPS
@@ -28,7 +28,6 @@ from onnxfuse.runtime import DOMAIN
 if TYPE_CHECKING:
     from onnxfuse.graph import Model
 
-FunctionKey = tuple[str, str, str]
 _SHOWN_SHAPES = 4
 _NO_LAUNCH = {
     *("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Optional", "OptionalGetElement"),
@@ -94,7 +93,7 @@ def collect(model: "Model") -> Statistics:
         for node in graph.nodes if functions else ():
             key = (node.domain or "", node.op, getattr(node, "overload", ""))
             if key in functions:  # the call itself is counted already
-                more = _inlined_nodes(key, functions, inlined) - 1
+                more = inlined_nodes(key, functions, inlined) - 1
                 statistics.nodes += more
                 statistics.launches += more
     return statistics
@@ -118,15 +117,3 @@ def _count_graph(statistics: Statistics, graph: gs.Graph) -> None:
             statistics.bytes_total.add(tensor)
             if fusible:
                 statistics.bytes_elementwise.add(tensor)
-
-
-def _inlined_nodes(
-    key: FunctionKey, functions: Mapping[FunctionKey, onnx.FunctionProto], inlined: dict[FunctionKey, int]
-) -> int:
-    """How many nodes a call of the function becomes; ``inlined`` remembers, and stops at a function that
-    calls itself."""
-    if key not in inlined:
-        inlined[key] = 1
-        body = [(node.domain, node.op_type, node.overload) for node in functions[key].node]
-        inlined[key] = sum(_inlined_nodes(k, functions, inlined) if k in functions else 1 for k in body)
-    return inlined[key]

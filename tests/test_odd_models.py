@@ -11,6 +11,7 @@ from onnxfuse import model_io
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.inspection import Inspection, inspect
 from onnxfuse.numerics import probabilities
+from onnxfuse.statistics import collect
 
 WEIGHTS = numpy_helper.from_array(np.full((16, 16, 3, 3), 0.1, np.float32), "w")
 VECTOR = numpy_helper.from_array(np.full(16, 0.5, np.float32), "v")
@@ -127,6 +128,21 @@ def test_the_name_of_a_type_to_cast_to(tmp_path: Path) -> None:
     ]
     found = inspected(model_of(nodes, opset=5), tmp_path / "m.onnx")
     assert [rewrite.nodes for rewrite in found.plan.rewrites if rewrite.rule == "fold-constants"] == [("a",)]
+
+
+@pytest.mark.parametrize(("levels", "refused"), [(4, False), (40, True)])
+def test_functions_that_call_each_other_twice_and_twice_again(levels: int, refused: bool, tmp_path: Path) -> None:
+    """A file of a few kB may stand for more nodes than can be inlined."""
+    model = model_of([helper.make_node("F0", ["x"], ["y"], domain="acme")])
+    for level in range(levels):
+        call = ("Relu", "") if level == levels - 1 else (f"F{level + 1}", "acme")
+        body = [helper.make_node(call[0], [a], [b], domain=call[1]) for a, b in ("ab", "bc")]
+        model.functions.append(helper.make_function("acme", f"F{level}", "a", "c", body, model.opset_import))
+    if refused:
+        with pytest.raises(OnnxfuseError, match="stand for 1099511627776 nodes, more than the 4194304"):
+            inspected(model, tmp_path / "m.onnx")
+    else:
+        assert collect(model_io.load_proto(model)).nodes == 16
 
 
 def test_branches_that_return_each_other() -> None:
