@@ -9,11 +9,15 @@ from typing import Any
 import onnx
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
+from onnx import AttributeProto
+
+AttrType = onnx.defs.OpSchema.AttrType
 
 INTEGERS = (0, 1, -1, 2, 3, 7, 127, 128, 255, 1 << 15, (1 << 31) - 1, 1 << 31, -(1 << 31), (1 << 63) - 1, -(1 << 63))
 FLOATS = (0.0, -0.0, 1.0, 1e-45, 3.4e38, float("inf"), float("-inf"), float("nan"))
 STRINGS = ("", "x", "y", "é", "\n", "a" * 5000, "../../etc/passwd", "/dev/zero", "ai.onnx", "ai.onnx.ml", "onnxfuse")
 OPERATORS = ("Add", "If", "Loop", "Scan", "Cast", "Reshape", "Conv", "Constant", "FusedElementwise", "Nothing", "Clip")
+DOMAINS = ("", "ai.onnx.ml", "com.microsoft", "onnxfuse", "acme")
 MAX_STRING = 1 << 16
 """Longer byte strings are weights, which a mutation leaves alone."""
 
@@ -214,6 +218,59 @@ def _transplant(message: Message, messages: list[Message], choose: Random) -> No
             message.ParseFromString(contents) if choose.random() < 0.5 else message.MergeFromString(contents)
 
 
+# --- nodes ---
+
+
+def _attribute(_message: Message, messages: list[Message], choose: Random) -> None:
+    """A value, most often of the right type, for an attribute that the operator has; the node may not have given it."""
+    node = _node(messages, choose)
+    if node is None or not onnx.defs.has(node.op_type):
+        return
+    attributes = onnx.defs.get_schema(node.op_type).attributes
+    names = [name for name in sorted(attributes) if attributes[name].type in _VALUES]
+    if not names:
+        return
+    name = choose.choice(names)
+    attribute = next((one for one in node.attribute if one.name == name), None) or node.attribute.add()
+    attribute.Clear()
+    attribute.name = name
+    usual = _VALUES[attributes[name].type]
+    kind, field_name = usual if choose.random() < 0.9 else choose.choice(list(_VALUES.values()))
+    attribute.type = kind
+    field = attribute.DESCRIPTOR.fields_by_name[field_name]
+    if _is_repeated(field):
+        values = [_value(field, attribute, messages, choose) for _ in range(choose.randrange(6))]
+        getattr(attribute, field_name).extend(values)
+    else:
+        setattr(attribute, field_name, _value(field, attribute, messages, choose))
+
+
+_VALUES = {
+    AttrType.INT: (AttributeProto.INT, "i"),
+    AttrType.FLOAT: (AttributeProto.FLOAT, "f"),
+    AttrType.STRING: (AttributeProto.STRING, "s"),
+    AttrType.INTS: (AttributeProto.INTS, "ints"),
+    AttrType.FLOATS: (AttributeProto.FLOATS, "floats"),
+    AttrType.STRINGS: (AttributeProto.STRINGS, "strings"),
+}
+"""The types of attributes that are numbers or text, and the fields that hold them."""
+
+
+def _make_foreign(_message: Message, messages: list[Message], choose: Random) -> None:
+    """A node of the same name in another domain, whose inputs and outputs nobody checks."""
+    node = _node(messages, choose)
+    if node is not None:
+        node.domain = choose.choice(DOMAINS)
+        del node.input[choose.randint(0, len(node.input)) :]
+        if choose.random() < 0.2:
+            del node.output[choose.randint(0, len(node.output)) :]
+
+
+def _node(messages: list[Message], choose: Random) -> onnx.NodeProto | None:
+    nodes = [message for message in messages if isinstance(message, onnx.NodeProto)]
+    return choose.choice(nodes) if nodes else None
+
+
 _FIELDS: tuple[Callable[[Message, list[Message], Random], None], ...] = (
-    *(_set, _set, _set, _clear, _duplicate, _drop, _reverse, _transplant),
+    *(_set, _set, _set, _clear, _duplicate, _drop, _reverse, _transplant, _attribute, _attribute, _make_foreign),
 )
