@@ -23,6 +23,7 @@ Shapes = Mapping[str, Sequence[int | str]]
 _ERRORS = (InferenceError, RuntimeError, ValueError)
 _LONG_VECTOR = 1 << 20
 _MOST_DIMENSIONS = 64
+_SHAPE_INPUTS = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1}
 _ROUNDS = 4
 _TYPE_ERRORS = ("TypeInferenceError", "has unsupported type", "has inconsistent type")
 
@@ -42,9 +43,25 @@ def run(model: Model, light: Export, shapes: Shapes | None, *, check_types: bool
     proto = light.proto
     if shapes:
         _override(model, proto, shapes)
+    if check_types:
+        _check_ranks(proto)
     for inferred in _infer(proto, check_types):
         for graph, result in zip(light.graphs, onnx_graphs(inferred.graph), strict=True):
             _fill(graph, result)
+
+
+def _check_ranks(proto: ModelProto) -> None:
+    """Raise OnnxfuseError for a rank that no tensor has: onnx would fill the memory with its dimensions."""
+    for graph in onnx_graphs(proto.graph):
+        types = _types(graph)
+        for node in graph.node:
+            place = _SHAPE_INPUTS.get(node.op_type) if node.domain in STANDARD_DOMAINS else None
+            if place is None or place >= len(node.input):
+                continue
+            length = types.get(node.input[place], TypeProto()).tensor_type.shape.dim
+            if len(length) == 1 and length[0].dim_value > _MOST_DIMENSIONS:
+                sizes = f"{length[0].dim_value} sizes in {node.input[place]!r}"
+                raise OnnxfuseError(f"not a valid ONNX model: {node.op_type} to a shape of {sizes}")
 
 
 def _infer(proto: ModelProto, check_types: bool) -> Iterator[ModelProto]:

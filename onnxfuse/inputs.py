@@ -259,8 +259,9 @@ _MASK = re.compile(r"mask", re.IGNORECASE)
 
 _MOST_BYTES = 1 << 31
 """In all made-up inputs together."""
-_MOST_VARIED = 1 << 25
-"""Elements in all inputs, and in all outputs, up to which there are other kinds of values too: all are held at once."""
+_MANY = 1 << 25
+"""Elements in all inputs, or in all outputs, beyond which there is only the first kind of values, for all are held at
+once; and in an input beyond which its dynamic dimensions shrink."""
 _PART = 1 << 20
 """Elements that are made at a time."""
 
@@ -297,7 +298,7 @@ def generate(
                 failure = failure or str(error)
                 continue
             yield inputs, outputs
-            if max(_elements(inputs.feeds.values()), _elements(outputs)) <= _MOST_VARIED:
+            if max(_elements(inputs.feeds.values()), _elements(outputs)) <= _MANY:
                 yield from _variations(specs, run, shapes, sizes, bound)
             return
     raise OnnxfuseError(f"{NO_INPUTS} ({failure})")
@@ -381,7 +382,7 @@ def _largest(spec: InputSpec, sizes: Sizes) -> int:
     fixed = math.prod(dim for dim in dims if isinstance(dim, int))
     dynamic = [_size(spec, axis, sizes) for axis, dim in enumerate(dims) if not isinstance(dim, int)]
     largest = 8 if len(dynamic) > 5 else max(dynamic, default=1)
-    while largest > 1 and fixed * math.prod(min(size, largest) for size in dynamic) > _MOST_VARIED:
+    while largest > 1 and fixed * math.prod(min(size, largest) for size in dynamic) > _MANY:
         largest //= 2
     return largest
 

@@ -145,6 +145,14 @@ def test_functions_that_call_each_other_twice_and_twice_again(levels: int, refus
         assert collect(model_io.load_proto(model)).nodes == 16
 
 
+@pytest.mark.parametrize("op", ["ConstantOfShape", "Expand", "Reshape"])
+def test_shapes_of_more_sizes_than_any_tensor_has(op: str, tmp_path: Path) -> None:
+    model = model_of([helper.make_node(op, ["s"] if op == "ConstantOfShape" else ["x", "s"], ["y"])], opset=9)
+    model.graph.input.append(helper.make_tensor_value_info("s", TensorProto.INT64, [1 << 31]))
+    with pytest.raises(OnnxfuseError, match=f"{op} to a shape of 2147483648 sizes in 's'"):
+        inspected(model, tmp_path / "m.onnx")
+
+
 def test_branches_that_return_each_other() -> None:
     """What outputs are is asked of models that no checker has seen."""
     model = parser.parse_model(BRANCHES)
