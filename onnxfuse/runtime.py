@@ -4,6 +4,7 @@ import importlib.util
 import warnings
 from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ OPERATORS = "onnxfuse.operators"
 _LIBRARY = Path("lib") / "libonnxfuse_ops.so"
 
 
+@cache
 def custom_ops_library() -> str:
     """The absolute path of the native library, for ``RegisterCustomOpsLibrary`` in any language.
 

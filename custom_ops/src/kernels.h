@@ -58,9 +58,9 @@ using ChainKernel = void (*)(void* out, const void* in, const ChainLink* links, 
 
 struct KernelTable {
   const char* name;  // "baseline", "avx2", "avx512", "neon"
-  // [op][compute type of T][mask of the operands that are scalars]; null where there is none.
-  Kernel ops[kOpCount][kDTypeCount][8];
-  Kernel casts[kDTypeCount][kDTypeCount];  // [from: compute type][to: any type; the result is in its compute type]
+  // An operator's kernel for a compute type, with bit i of `scalars` set if operand i is one; null where there is none.
+  Kernel (*find_op)(Op op, DType type, unsigned scalars);
+  Kernel (*find_cast)(DType from, DType to);  // from a compute type to any type; the result is in its compute type
   Kernel loads[kDTypeCount];               // storage -> compute; null where they are the same
   Kernel stores[kDTypeCount];              // compute -> storage; null where they are the same
   ChainKernel chains[kDTypeCount];         // f32 and f64

@@ -263,11 +263,9 @@ void StageBuilder::emit_kernel(uint16_t id) {
     if (is_scalar(value.operands[i])) scalars |= 1u << i;
     --uses_[value.operands[i]];
   }
-  const int type = static_cast<int>(compute_type(value.op_type));
   step.kernel = value.op == Op::Cast
-                    ? kernels().casts[static_cast<int>(compute_type(program_.values[value.operands[0]].type))]
-                                     [static_cast<int>(value.op_type)]
-                    : kernels().ops[static_cast<int>(value.op)][type][scalars];
+                    ? kernels().find_cast(compute_type(program_.values[value.operands[0]].type), value.op_type)
+                    : kernels().find_op(value.op, compute_type(value.op_type), scalars);
   const Destination to = destination(id, false, uses_[id] > 0);
   step.out = static_cast<uint16_t>(to.slot);
   slot_of_[id] = to.slot;
