@@ -181,11 +181,11 @@ MAKERS = {
 
 
 @cache
-def compiled(family: str) -> tuple[Emulation, list[tuple[Fused, ConvSource]]]:
+def compiled(family: str, architecture: int = 80) -> tuple[Emulation, list[tuple[Fused, ConvSource]]]:
     """All cases of a family as one library."""
     cases = [MAKERS[family](seed) for seed in range(CASES)]
     rendered = [(case, case.render()) for case in cases]
-    return Emulation({source.sha256: source for _, source in rendered}.values()), rendered
+    return Emulation({source.sha256: source for _, source in rendered}.values(), architecture), rendered
 
 
 @pytest.mark.parametrize("seed", range(CASES))
@@ -195,6 +195,13 @@ def test_random_convolutions(family: str, seed: int) -> None:
     case, source = rendered[seed]
     ran = check(emulation, source, case, seed)
     assert set(source.kernels[-2:]) <= set(ran)  # the scalar kernel of the family, and the one that takes anything
+
+
+@pytest.mark.parametrize("seed", range(CASES))
+@pytest.mark.parametrize("family", ["tensor cores", "tf32"])
+def test_what_compute_capability_7_5_runs_instead(family: str, seed: int) -> None:
+    emulation, rendered = compiled(family, 75)
+    assert check(emulation, rendered[seed][1], rendered[seed][0], seed)
 
 
 @pytest.mark.parametrize("family", MAKERS)
