@@ -20,10 +20,14 @@ from onnxfuse.cuda.tuned import Choice
 
 Tilings = tuple[Tiling, ...]
 
-LEAST_OCCUPANCY = {"depthwise": 0.5, "direct": 0.25, "gemm": 0.125}
-"""The share of a multiprocessor's threads that a kernel has to fill, by family.  What waits for memory needs half of
-them, as elementwise kernels do.  A thread of a matrix product has up to 64 independent sums, and is content with two
-warps for each of the four schedulers, 8 of 64; one of a direct kernel has up to 32, and needs twice as many."""
+LEAST_OCCUPANCY = {"depthwise": 0.25, "direct": 0.25, "gemm": 0.125}
+"""The share of a multiprocessor's threads that a kernel has to fill, by family.
+
+By argument: a thread of a depthwise or direct kernel waits for four loads of up to 16 bytes at a time, so that a
+quarter of an H100's threads have 32 KB under way, for which its memory (3.35 TB/s for 132 multiprocessors) takes 1.3 µs,
+longer than its latency.  A thread of a matrix product has up to 64 independent sums, and is content with two warps for
+each of the four schedulers, 8 of 64.
+"""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class ConvFit:
     """
 
     case: ConvCase
+    tilings: Tilings
     source: ConvSource
     choice: Choice
     spills: tuple[int, str] = (0, "")
@@ -89,7 +94,7 @@ class ConvFitter:
         for name in self._architectures:
             entry = self._tunings.find(case, name, self._fast_math)
             if entry is not None and entry.tilings:
-                return ConvFit(case, render_case(case, entry.tilings), Choice.TUNED)
+                return ConvFit(case, entry.tilings, render_case(case, entry.tilings), Choice.TUNED)
         if case not in self._fits:
             self._fits[case] = self._best(case)
         return self._fits[case]
@@ -110,13 +115,14 @@ class ConvFitter:
     def _candidates(self, case: ConvCase) -> Iterator[ConvFit]:
         choice = Choice.HEURISTIC
         for tilings in tilings_of(case) or [()]:
-            yield self._compiled(case, render_case(case, tilings), choice)
+            yield self._compiled(case, tilings, choice)
             choice = Choice.REGISTERS
 
-    def _compiled(self, case: ConvCase, source: ConvSource, choice: Choice) -> ConvFit:
+    def _compiled(self, case: ConvCase, tilings: Tilings, choice: Choice) -> ConvFit:
+        source = render_case(case, tilings)
         main = [kernel for kernel in source.kernels if kernel.family != "any"]
         if self._compiler is None or not main:
-            return ConvFit(case, source, choice)
+            return ConvFit(case, tilings, source, choice)
         code = self._compiler.compile([source.text], self._architectures, self._options)
         spills, shares = [(0, "")], [(1.0, "")]
         for name in self._architectures:
@@ -125,7 +131,7 @@ class ConvFitter:
                 if (found := resources.get(kernel.name)) is not None:
                     spills.append((found.spills, name))
                     shares.append((architecture(name).occupancy(found.registers, kernel.block, found.shared), name))
-        return ConvFit(case, source, choice, max(spills), min(shares))
+        return ConvFit(case, tilings, source, choice, max(spills), min(shares))
 
 
 def tilings_of(case: ConvCase) -> list[Tilings]:
