@@ -64,12 +64,13 @@ BATCHES = (1, 3)
 
 @dataclass(frozen=True)
 class Instance:
-    """Tilings of one family and vector, for one convolution."""
+    """Tilings of one family and vector, for one convolution, which may have to be ``pointwise``."""
 
     dtype: str
     tf32: bool
     family: str
     tilings: tuple[Tiling, ...]
+    pointwise: bool
     seed: int
 
     @property
@@ -144,9 +145,16 @@ def instances(everything: bool) -> list[Instance]:
                 alike = [tiling for tiling in own if tiling.vector == vector]
                 for start in range(0, len(alike), TILINGS_OF_A_SOURCE):
                     part = tuple(alike[start : start + TILINGS_OF_A_SOURCE])
-                    for _ in range(2 if family == "gemm" else 1):  # pointwise, and not
-                        found.append(Instance(dtype, tf32, family, part, len(found)))
+                    for pointwise in _kinds(family, dtype, tf32, start // TILINGS_OF_A_SOURCE):
+                        found.append(Instance(dtype, tf32, family, part, pointwise, len(found)))
     return found
+
+
+def _kinds(family: str, dtype: str, tf32: bool, number: int) -> tuple[bool, ...]:
+    """Whether matrix products are pointwise: for f32 they are and are not, for f16 one of it and for bf16 the other."""
+    if family != "gemm":
+        return (False,)
+    return (tf32, not tf32) if dtype == "f32" else ((number + (dtype == "bf16")) % 2 == 0,)
 
 
 # ------------------------------------------------------------------------------------------------ convolutions
@@ -158,7 +166,7 @@ Made = tuple[Convolution, list[int]]
 def _gemm(rng: random.Random, instance: Instance) -> Made:
     """A pointwise convolution, which reads vectors, or any other; its positions are a multiple of the vector."""
     vector = instance.tilings[0].vector
-    if instance.seed % 2:
+    if instance.pointwise:
         channels = rng.choice((5, 24, 72, 136)), rng.choice((3, 40, 70))
         return convolution(instance.dtype, channels, (1, 1)), [rng.choice((3, 5)), vector * rng.choice((1, 3, 5))]
     while True:

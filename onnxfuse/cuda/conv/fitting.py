@@ -24,9 +24,9 @@ LEAST_OCCUPANCY = {"depthwise": 0.25, "direct": 0.25, "gemm": 0.125}
 """The share of a multiprocessor's threads that a kernel has to fill, by family.
 
 By argument: a thread of a depthwise or direct kernel waits for four loads of up to 16 bytes at a time, so that a
-quarter of an H100's threads have 32 KB under way, for which its memory (3.35 TB/s for 132 multiprocessors) takes 1.3 µs,
-longer than its latency.  A thread of a matrix product has up to 64 independent sums, and is content with two warps for
-each of the four schedulers, 8 of 64.
+quarter of an H100's threads have 32 KB under way, for which its memory (3.35 TB/s for 132 multiprocessors) takes
+1.3 µs, longer than its latency.  A thread of a matrix product has up to 64 independent sums, and is content with two
+warps for each of the four schedulers, 8 of 64.
 """
 
 
