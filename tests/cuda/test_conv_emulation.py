@@ -120,9 +120,10 @@ def tf32_case(seed: int) -> Fused:
 
 
 def copied_case(seed: int) -> Fused:
-    """What asynchronous copies are for."""
+    """What asynchronous copies are for, and what only looks like it: transposed, its weights lie in the other order."""
     rng = random.Random(seed)
-    conv = convolution(DTYPES[1 + seed % 2], (8 * rng.choice((1, 7, 20)), rng.choice((3, 40, 70))), (1, 1))
+    channels = 8 * rng.choice((1, 7, 20)), rng.choice((3, 40, 70))
+    conv = convolution(DTYPES[1 + seed % 2], channels, (1, 1), transposed=seed == CASES - 1)
     fused = random_fused(rng, conv, (rng.choice((2, 4, 6)), 10), (*rng.sample(TENSOR, 2), SCALAR_TENSOR))
     return replace(fused, prologue=None, x_operands=())
 
@@ -183,8 +184,8 @@ BOUNDARIES: dict[str, tuple[Tiling, Sequence[str]]] = {
 
 
 def boundary_cases(family: str) -> list[Fused]:
-    """Automatic padding that is not even, operands for each image and channel, raw results and those of other types, and
-    of what may be in groups also transposed convolutions with output padding; batch 3."""
+    """Automatic padding that is not even, operands for each image and channel, raw results and other types, and
+    transposed convolutions with output padding where a family has them; batch 3."""
     tiling, dtypes = BOUNDARIES[family]
     found = []
     for number, dtype in enumerate(dtypes):
