@@ -142,8 +142,8 @@ def page(corpus: Corpus, nodes: Mapping[str, int], version: str, rows: Sequence[
             "",
             "What `onnxfuse optimize --target cuda` renders for the convolutions of the zoo, compiled without a GPU",
             "for every common architecture by `scripts/zoo_convolutions.py`. These are the compiler's numbers: nothing",
-            "ran on a GPU. The kernel that takes anything calls functions to divide 64-bit numbers, for which it has",
-            "a stack.",
+            "ran on a GPU. What spills there and has a stack is the kernel that takes anything, which calls functions",
+            "to divide 64-bit numbers.",
             "",
             f"{version}; {datetime.now(UTC):%Y-%m-%d}; onnxfuse {onnxfuse.__version__}.",
             f"{len(nodes)} models, of which {sum(map(bool, nodes.values()))} have {sum(nodes.values())} fused "
