@@ -376,6 +376,8 @@ def main() -> int:
     parser.add_argument("--state", type=Path, default=STATE, metavar="FILE", help=f"what was done (default: {STATE})")
     parser.add_argument("--page", action="store_true", help=f"write {PAGE.relative_to(ROOT)} at the end")
     arguments = parser.parse_args()
+    if arguments.jobs < 1:
+        parser.error("--jobs is 1 or more")
     try:
         version = Nvrtc().version
     except OnnxfuseError as error:
@@ -389,6 +391,7 @@ def main() -> int:
     arguments.state.parent.mkdir(parents=True, exist_ok=True)
     shards = (range(number, number + 1) for number in numbers)
     with arguments.state.open("a", encoding="utf-8") as state:
+        state.write("\n" if state.tell() else "")  # what was cut off may have no end
         for shard in run_shards(Job("conv_instances", "run", todo), shards, arguments.jobs, None):
             number = shard.numbers.start
             lost = [f"the process was lost: {how}" for _, how in shard.lost]
