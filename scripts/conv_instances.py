@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Compile and run every tiling that a convolution's kernel may get, on a machine without a GPU.
+"""Compile and run the tilings that a convolution's kernel may get, on a machine without a GPU.
 
 Asks onnxfuse.cuda.conv.candidates for its tilings over a grid of convolutions and sizes, for every element type and
-with TF32.  Of a tile for matrix products every tiling is taken; those of depthwise and direct kernels follow the sizes
-of the image, tens of thousands of them, so that of these as many are taken as have every value of every parameter, and
-every pair of vector and columns and of vector and rows of a thread (--all: every one, which takes days).  Each is
-compiled by NVRTC for every common architecture, and run in the emulation of CUDA against ONNX Runtime and the NumPy
-reference: bit for bit, on small shapes that are no multiples of the tile, batch 1 and 3, operands aligned and not, with
-random convolutions, prologues and tails.
+with TF32.  All tilings of matrix products are taken.  Those of depthwise and direct kernels follow the sizes of the
+image, tens of thousands of them: as many are taken as have every value of every parameter, and every pair of vector and
+columns and of vector and rows of a thread (all with --all).  Each is compiled by NVRTC for every common architecture,
+and run in the emulation of CUDA against ONNX Runtime and the NumPy reference: bit for bit, on small shapes that are no
+multiples of the tile, batch 1 and 3, operands aligned and not, with random convolutions, prologues and tails.
 
 What was done is kept in a file, and a second run goes on from there: only what changed since is done again.  With
 --page the results are written to benchmarks/conv_instances.md.  Exit status 1 if anything failed.
