@@ -118,7 +118,7 @@ def test_a_run_goes_on_where_it_was(
         file.write('{"key": "cut off')
     assert conv_instances.main() == 0 and ran == [0, 1, 1]
     out, err = capsys.readouterr()
-    assert out == f"2 tilings in 2 sources for {len(COMMON)} architectures, 6 launches, 0 failed\n"
+    assert out == f"2 kernels in 2 sources for {len(COMMON)} architectures, 6 launches, 0 failed\n"
     assert err == "2 sources, 1 done before\n"
     assert "| depthwise f16 | 1 | 3 | 40 | 0 | 50 % | 0 |" in (tmp_path / "page.md").read_text()
     lines = [line for line in state.read_text().splitlines() if line and "cut off" not in line]
