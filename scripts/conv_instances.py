@@ -324,8 +324,8 @@ def read_state(path: Path) -> dict[str, dict[str, Any]]:
 def page(results: Sequence[dict[str, Any]], everything: bool, version: str) -> str:
     """The text of benchmarks/conv_instances.md."""
     columns = [
+        "family",
         "kernels",
-        "tilings",
         "launches emulated",
         "registers",
         "kernels that spill",
