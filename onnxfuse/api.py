@@ -89,7 +89,7 @@ def optimize(
     started = time.perf_counter()
     progress = progress or _silent
     target = resolve_target(target)
-    cuda = _cuda_options(target, arch, embed, keep_source, tune, conv, tuning, tf32)
+    cuda = cuda_options(target, arch, embed, keep_source, tune, conv, tuning, tf32)
     selected = resolve(None if passes is None else list(passes))
     sizes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
     if output is not None:
@@ -151,16 +151,20 @@ def runnable_target(target: str) -> str:
     return found
 
 
-def _cuda_options(
+def cuda_options(
     target: str,
-    arch: str | Iterable[str] | None,
-    embed: bool,
-    keep_source: str | Path | None,
-    tune: bool,
-    conv: str,
-    tuning: str | Path | Iterable[str | Path],
-    tf32: bool,
+    arch: str | Iterable[str] | None = None,
+    embed: bool = True,
+    keep_source: str | Path | None = None,
+    tune: bool = False,
+    conv: str = "auto",
+    tuning: str | Path | Iterable[str | Path] = (),
+    tf32: bool = False,
 ) -> "CudaOptions | None":
+    """What ``optimize`` was asked for the target cuda; None for another one.
+
+    Raises OnnxfuseError for what cannot be, or is not for the target.
+    """
     files = [Path(tuning)] if isinstance(tuning, (str, Path)) else [Path(name) for name in tuning]
     if target != "cuda":
         if arch is not None or not embed or keep_source is not None or tune or conv != "auto" or files or tf32:

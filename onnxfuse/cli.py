@@ -225,7 +225,15 @@ def _inspect(arguments: argparse.Namespace) -> int:
     from onnxfuse.inspection import inspect, render_inspection
 
     with _Progress() as progress:
-        found = inspect(arguments.model, resolve_target(arguments.target), progress)
+        found = inspect(
+            arguments.model,
+            resolve_target(arguments.target),
+            progress,
+            arch=arguments.arch,
+            conv=arguments.conv,
+            tuning=arguments.tuning,
+            tf32=arguments.tf32,
+        )
     if arguments.cuda is not None:
         _write(found.cuda_source(arguments.cuda))
     elif arguments.program is not None:

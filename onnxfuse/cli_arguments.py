@@ -175,6 +175,16 @@ def _add_cuda(parser: Parser) -> None:
     )
     group.add_argument("--keep-source", type=Path, metavar="DIR", help="write the CUDA source of the kernels there")
     group.add_argument(
+        "--tune",
+        action="store_true",
+        help="time variants of each kernel on the GPU, and convolutions against ONNX Runtime's, and keep the best",
+    )
+    _add_convolutions(group, "; with --tune the last one gets what is measured")
+
+
+def _add_convolutions(group: "argparse._ArgumentGroup", tuned: str = "") -> None:
+    """The options that say which convolutions are fused; ``tuned`` is what ``--tune`` does to the file."""
+    group.add_argument(
         "--conv",
         choices=("auto", "all", "none"),
         default="auto",
@@ -187,18 +197,12 @@ def _add_cuda(parser: Parser) -> None:
         help="let fused convolutions of float32 round their factors to TF32, as ONNX Runtime does by default",
     )
     group.add_argument(
-        "--tune",
-        action="store_true",
-        help="time variants of each kernel on the GPU, and convolutions against ONNX Runtime's, and keep the best",
-    )
-    group.add_argument(
         "--tuning",
         type=Path,
         action="append",
         default=[],
         metavar="FILE",
-        help="measured convolutions to choose by (repeat to merge, later ones win); with --tune the last one gets "
-        "what is measured",
+        help=f"measured convolutions to choose by (repeat to merge, later ones win){tuned}",
     )
 
 
@@ -235,6 +239,9 @@ def _add_inspect(commands: "argparse._SubParsersAction[Parser]") -> None:
     parser.add_argument("--program", metavar="NODE", help="print the program of one fused node")
     parser.add_argument("--cuda", metavar="NODE", help="print the CUDA source of one fused node's kernels")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    group = parser.add_argument_group("what 'optimize' would be given, for the target cuda")
+    group.add_argument("--arch", metavar="sm_80,sm_90,…", help="the architectures whose measurements count")
+    _add_convolutions(group)
     parser.set_defaults(command="inspect")
 
 

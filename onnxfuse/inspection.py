@@ -1,7 +1,7 @@
 """What is in a model: its signature, its fused nodes, what ``optimize`` would do, and why it would not do more."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,11 +98,25 @@ class Inspection:
         }
 
 
-def inspect(path: Path, target: str = "cpu", progress: Callable[[str], None] = lambda message: None) -> Inspection:
-    """Read a model, and run the passes of ``optimize`` on it in memory.  Raises OnnxfuseError for a bad file."""
+def inspect(
+    path: Path,
+    target: str = "cpu",
+    progress: Callable[[str], None] = lambda message: None,
+    *,
+    arch: str | Iterable[str] | None = None,
+    conv: str = "auto",
+    tuning: str | Path | Iterable[str | Path] = (),
+    tf32: bool = False,
+) -> Inspection:
+    """Read a model, and run the passes of ``optimize`` on it in memory; the options are those of ``optimize``.
+
+    Raises OnnxfuseError for a bad file, and for options that cannot be.
+    """
+    from onnxfuse.api import cuda_options
     from onnxfuse.model_io import load
     from onnxfuse.passes import PassContext, resolve
 
+    options = cuda_options(target, arch, conv=conv, tuning=tuning, tf32=tf32)
     progress("reading the model")
     model = load(path)
     proto = model.to_proto()
@@ -122,6 +136,11 @@ def inspect(path: Path, target: str = "cpu", progress: Callable[[str], None] = l
         plan=Report(str(path), target),
     )
     context = PassContext(target=target, report=found.plan, progress=progress)
+    if options is not None:
+        from onnxfuse.cuda.conv.choice import RuleChooser
+
+        context.convolutions = RuleChooser(options.policy, options.tunings, options.architectures)
+        context.tf32 = tf32
     for step in resolve():
         progress(f"pass {step.name}")
         step.run(model, context)

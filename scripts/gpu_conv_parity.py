@@ -28,11 +28,12 @@ from onnxfuse.program import Program, reference
 from onnxfuse.program.ops import FUSED_CONV_OPS
 from onnxfuse.runtime import DOMAIN
 from tests.cuda.convolutions import Fused, convolve, integers
-from tests.cuda.test_conv_emulation import CASES, MAKERS
+from tests.cuda.test_conv_emulation import BOUNDARIES, CASES, MAKERS, boundary_cases
 from tests.custom_ops.fused import run, sample
 from tests.fusing import same_bits
 
 KIND = "fused convolution"
+BOUNDARY = "boundary"
 CASES_IN_A_MODEL = 9
 SEEDS = range(CASES)
 """Those of the emulation: together they have every tiling."""
@@ -58,16 +59,24 @@ class ConvCase:
         return [np.ascontiguousarray(np.broadcast_to(result, shape)) for result in results]
 
 
-def conv_cases(seeds: Sequence[int], families: Sequence[str] = tuple(MAKERS)) -> Iterator[ConvCase]:
-    """Random convolutions of each family of kernels."""
+def conv_cases(seeds: Sequence[int], families: Sequence[str] = (*MAKERS, BOUNDARY)) -> Iterator[ConvCase]:
+    """Random convolutions of each family of kernels, and those at the boundaries of what the families compute."""
     for family in families:
-        for seed in seeds:
-            fused = MAKERS[family](seed)
-            conv = fused.conv
-            x, w = integers(conv.dtype, fused.x_shape, seed), integers(conv.dtype, conv.weight_shape, seed + 1, -3, 3)
-            before = _operands(fused.prologue, fused.x_operands, seed + 2)
-            after = _operands(fused.epilogue, fused.operands, seed + 20)
-            yield ConvCase(f"{family} {seed}", fused, (x, w, *before, *after))
+        if family != BOUNDARY:
+            yield from (_case(f"{family} {seed}", MAKERS[family](seed), seed) for seed in seeds)
+            continue
+        boundaries = [fused for family in BOUNDARIES for fused in boundary_cases(family)]
+        for seed, fused in enumerate(boundaries):
+            if seed % CASES in seeds:
+                yield _case(f"{BOUNDARY} {seed}", fused, seed)
+
+
+def _case(name: str, fused: Fused, seed: int) -> ConvCase:
+    conv = fused.conv
+    x, w = integers(conv.dtype, fused.x_shape, seed), integers(conv.dtype, conv.weight_shape, seed + 1, -3, 3)
+    before = _operands(fused.prologue, fused.x_operands, seed + 2)
+    after = _operands(fused.epilogue, fused.operands, seed + 20)
+    return ConvCase(name, fused, (x, w, *before, *after))
 
 
 def _operands(program: Program | None, shapes: Sequence[tuple[int, ...]], seed: int) -> list[np.ndarray]:

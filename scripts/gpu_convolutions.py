@@ -18,11 +18,12 @@ from onnx import helper, numpy_helper
 
 import onnxfuse
 from onnxfuse.cuda.arch import COMMON, devices
-from onnxfuse.cuda.conv.fitting import fit_conv
+from onnxfuse.cuda.conv.choice import ConvPolicy, RuleChooser
 from onnxfuse.cuda.conv.node import fused_convolutions
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.graph import Model
 from onnxfuse.inference import infer
+from onnxfuse.passes import PassContext, resolve
 
 DEPTHWISE, POINTWISE, DENSE = "depthwise", "pointwise", "dense"
 BATCHES = (1, 16)
@@ -220,15 +221,15 @@ def measure(layer: Layer, job: ConvTimes, on_gpu: bool = True, tune: bool = Fals
 def compile_ahead(todo: Sequence[tuple[Layer, ConvTimes]]) -> None:
     """Compile the kernels of all fused layers together, which takes all processors; later they come from the cache."""
     options = CudaOptions(devices() or COMMON[-1:])
-    sources = []
+    cases = []
     for layer, job in todo:
-        model = layer_model(layer, job.batch, job.dtype)
-        loaded = Model.from_proto(onnxfuse.optimize(model, "cuda", check=False, embed=False, conv="all").model)
-        infer(loaded)
-        for fused in fused_convolutions(loaded):
-            sources.append(fit_conv(fused.case, options.tunings, options.architectures, False).source.text)
-    flags = options.fitter(fast_math=False).options
-    options.compiler.compile(dict.fromkeys(sources), options.architectures, flags)
+        model = Model.from_proto(layer_model(layer, job.batch, job.dtype))
+        context = PassContext(target="cuda", convolutions=RuleChooser(ConvPolicy.ALL))
+        for step in resolve():
+            step.run(model, context)
+        infer(model)
+        cases += [fused.case for fused in fused_convolutions(model)]
+    options.conv_fitter(options.fitter(fast_math=False)).prepare(cases)
 
 
 def _best(

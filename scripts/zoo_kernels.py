@@ -16,12 +16,14 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Protocol, TypeVar
 
 import onnx
 
 import onnxfuse
 from onnxfuse.cuda.arch import COMMON, architecture
 from onnxfuse.cuda.compiler import Compiled, CompilerCache
+from onnxfuse.cuda.conv.kernel import ConvSource
 from onnxfuse.cuda.embed import RECIPE, fused_nodes, text_attribute
 from onnxfuse.cuda.fitting import LOG_OPTION
 from onnxfuse.cuda.kernel import Access, Source
@@ -119,20 +121,31 @@ def _parse_sizes(words: Sequence[str]) -> Tuning:
 # ------------------------------------------------------------------------------------------------ the page
 
 
-def compile_all(kernels: Iterable[Rendered], name: str, compiler: CompilerCache) -> dict[Rendered, Compiled]:
+class HasSource(Protocol):
+    """What is rendered as a source."""
+
+    @property
+    def source(self) -> Source | ConvSource:
+        """The CUDA source."""
+
+
+Kind = TypeVar("Kind", bound=HasSource)
+
+
+def compile_all(kernels: Iterable[Kind], name: str, compiler: CompilerCache) -> dict[Kind, Compiled]:
     """Machine code for one architecture.  Raises CompileError."""
     sources = {kernel: kernel.source for kernel in kernels}
     found = compiler.compile([source.text for source in sources.values()], (name,), OPTIONS)
     return {kernel: found[source.sha256, name] for kernel, source in sources.items()}
 
 
-def row(name: str, compiled: Mapping[Rendered, Compiled]) -> list[str]:
+def row(name: str, compiled: Mapping[Kind, Compiled]) -> list[str]:
     """A row of the page's first table: what the kernels take on one architecture."""
     resources = [found for code in compiled.values() for found in code.resources.values()]
     main = [
         (kernel.source.kernels[0], code.resources[kernel.source.kernels[0].name]) for kernel, code in compiled.items()
     ]
-    occupancies = [architecture(name).occupancy(found.registers, kernel.block) for kernel, found in main]
+    occupancies = [architecture(name).occupancy(found.registers, kernel.block, found.shared) for kernel, found in main]
     return [
         name,
         str(len(compiled)),

@@ -15,8 +15,10 @@
 #ifndef ONNXFUSE_CONV_CUH_
 #define ONNXFUSE_CONV_CUH_
 
+// Called for every place in shared memory, and for every access through it; nothing on a device.
 #ifndef ONNXFUSE_CHECK_SHARED
 #define ONNXFUSE_CHECK_SHARED(index, count, size, alignment)
+#define ONNXFUSE_TRACE_SHARED(address, bytes, is_store)
 #endif
 
 namespace onnxfuse {
@@ -123,15 +125,18 @@ template <class T, int Size> struct alignas(16) SharedArray {
 
   ONNXFUSE_DEVICE T get(int index) const {
     ONNXFUSE_CHECK_SHARED(index, 1, Size, 1);
+    ONNXFUSE_TRACE_SHARED(elements + index, sizeof(T), false);
     return elements[index];
   }
   ONNXFUSE_DEVICE void put(int index, T element) {
     ONNXFUSE_CHECK_SHARED(index, 1, Size, 1);
+    ONNXFUSE_TRACE_SHARED(elements + index, sizeof(T), true);
     elements[index] = element;
   }
-  // The address of Count neighbours; `first` is a multiple of Count.
+  // The address of Count neighbours, to read (const) or to copy to; `first` is a multiple of Count.
   template <int Count> ONNXFUSE_DEVICE const T* at(int first) const {
     ONNXFUSE_CHECK_SHARED(first, Count, Size, Count);
+    ONNXFUSE_TRACE_SHARED(elements + first, Count * sizeof(T), false);
     return elements + first;
   }
   template <int Count> ONNXFUSE_DEVICE T* at(int first) {
@@ -142,6 +147,7 @@ template <class T, int Size> struct alignas(16) SharedArray {
   template <int V> ONNXFUSE_DEVICE Pack<T, V> get_pack(int first) const {
     using P = Pack<T, V>;
     ONNXFUSE_CHECK_SHARED(first, V, Size, P::piece_bytes / static_cast<int>(sizeof(T)));
+    ONNXFUSE_TRACE_SHARED(elements + first, V * sizeof(T), false);
     const auto* pieces = reinterpret_cast<const typename P::Piece*>(elements + first);
     P pack;
 #pragma unroll
@@ -151,6 +157,7 @@ template <class T, int Size> struct alignas(16) SharedArray {
   template <int V> ONNXFUSE_DEVICE void put_pack(int first, const Pack<T, V>& pack) {
     using P = Pack<T, V>;
     ONNXFUSE_CHECK_SHARED(first, V, Size, P::piece_bytes / static_cast<int>(sizeof(T)));
+    ONNXFUSE_TRACE_SHARED(elements + first, V * sizeof(T), true);
     auto* pieces = reinterpret_cast<typename P::Piece*>(elements + first);
 #pragma unroll
     for (int p = 0; p < P::pieces; ++p) pieces[p] = pack.at[p];

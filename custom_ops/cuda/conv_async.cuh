@@ -1,15 +1,19 @@
-// Copies from global to shared memory that need no registers and are not waited for until their data is used (cp.async,
-// from compute capability 8.0 on).
+// What compute capability 8.0 brought: copies from global to shared memory that need no registers and are not waited for
+// until their data is used (cp.async).
 
 #ifndef ONNXFUSE_CONV_ASYNC_CUH_
 #define ONNXFUSE_CONV_ASYNC_CUH_
 
 namespace onnxfuse {
 
-#if defined(ONNXFUSE_EMULATED) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800)
-constexpr bool has_async_copies = true;
+// Whether there are asynchronous copies, and tensor cores for bf16 and TF32.  The emulation has the value that
+// __CUDA_ARCH__ would have.
+#ifdef ONNXFUSE_EMULATED
+constexpr bool is_ampere = ONNXFUSE_EMULATED >= 800;
+#elif defined(__CUDA_ARCH__)
+constexpr bool is_ampere = __CUDA_ARCH__ >= 800;
 #else
-constexpr bool has_async_copies = false;
+constexpr bool is_ampere = false;
 #endif
 
 // Copies Count elements of 4, 8 or 16 bytes together, or zeros if they are not `inside`.

@@ -18,7 +18,7 @@
 namespace onnxfuse {
 
 template <class Spec, class Engine, class Head, int V>
-constexpr bool copies_tiles = has_async_copies && Engine::takes_copies && Spec::pointwise && !Head::exists && V > 1 &&
+constexpr bool copies_tiles = is_ampere && Engine::takes_copies && Spec::pointwise && !Head::exists && V > 1 &&
                               ConvMatrix<Spec>::depth % 8 == 0;
 
 // Tiles that are in shared memory at a time.

@@ -81,20 +81,76 @@ ONNXFUSE_DEVICE u32 to_tf32(f32 x) {
 #endif
 }
 
-// What a block's warps have computed, in the layout of mma.sync.  The results of a warp go through shared memory, 16 rows
-// at a time, so that the epilogue has V neighbours a thread.
-template <int BM, int BN, int WM, int WN, int V> struct WarpTiles {
+// How an engine keeps X and W in shared memory: as `Word`s, so many of them at a time that an instruction's fragment is
+// `depth` deep, in rows of weights that are `gap` words longer than the tile.
+template <class T> struct HalfFormat {
+  using Word = u16;
+  static constexpr int depth = 16, gap = 8;
+
+  template <int N> static ONNXFUSE_DEVICE Pack<u16, N> words_of(const Pack<T, N>& pack) {
+    Pack<u16, N> words;
+#pragma unroll
+    for (int p = 0; p < Pack<T, N>::pieces; ++p) {
+#pragma unroll
+      for (int i = 0; i < Pack<T, N>::words; ++i) words.at[p].words[i] = pack.at[p].words[i];
+    }
+    return words;
+  }
+};
+
+struct Tf32Format {
+  using Word = u32;
+  static constexpr int depth = 8, gap = 4;
+
+  template <int N> static ONNXFUSE_DEVICE Pack<u32, N> words_of(const Pack<f32, N>& pack) {
+    u32 words[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) words[i] = to_tf32(pack.get(i));
+    return narrow_pack<u32>(words);
+  }
+};
+
+// What the engines share: the tiles in shared memory, and what a block's warps have computed, in the layout of mma.sync.
+// The results of a warp go through shared memory, 16 rows at a time, so that the epilogue has V neighbours a thread.
+template <class Format, int BM, int BN, int BK, int WM, int WN, int V> struct WarpTiles {
+  using Word = typename Format::Word;
+  static constexpr int depth = BK;
   static constexpr int warps_n = BN / WN;
   static constexpr int warps = BM / WM * warps_n;
   static constexpr int threads = 32 * warps;
-  static constexpr int pitch_out = WN + 4;
-  static_assert(WM % 16 == 0 && WN % 16 == 0, "fragments are whole");
+  static constexpr int pitch_k = BK + Format::gap, pitch_n = BN + 8, pitch_out = WN + 8;
+  static_assert(WM % 16 == 0 && WN % 16 == 0 && BK % Format::depth == 0, "fragments are whole");
+
+  struct Stage {
+    SharedArray<Word, BM * pitch_k> weights;
+    SharedArray<Word, BK * pitch_n> inputs;
+  };
   using Results = SharedArray<f32, 16 * pitch_out>;
+  template <int Stages> union Shared {
+    Stage stages[Stages];
+    Results results[warps];
+  };
 
   f32 sums[WM / 16][WN / 8][4] = {};
 
   static ONNXFUSE_DEVICE int warp_row() { return static_cast<int>(threadIdx.x) / 32 / warps_n * WM; }
   static ONNXFUSE_DEVICE int warp_column() { return static_cast<int>(threadIdx.x) / 32 % warps_n * WN; }
+
+  template <class T, int A>
+  static ONNXFUSE_DEVICE void put_weights(Stage& stage, int m, int k, const Pack<T, A>& pack) {
+    stage.weights.template put_pack<A>(m * pitch_k + k, Format::words_of(pack));
+  }
+  template <class T, int B>
+  static ONNXFUSE_DEVICE void put_inputs(Stage& stage, int k, int column, const Pack<T, B>& pack) {
+    stage.inputs.template put_pack<B>(k * pitch_n + column, Format::words_of(pack));
+  }
+  // Where asynchronous copies of Count elements go.
+  template <int Count> static ONNXFUSE_DEVICE Word* weights_at(Stage& stage, int m, int k) {
+    return stage.weights.template at<Count>(m * pitch_k + k);
+  }
+  template <int Count> static ONNXFUSE_DEVICE Word* inputs_at(Stage& stage, int k, int column) {
+    return stage.inputs.template at<Count>(k * pitch_n + column);
+  }
 
   template <class Shared, class Put> ONNXFUSE_DEVICE void finish(Shared& shared, const Put& put) const {
     const int lane = threadIdx.x % 32;
@@ -124,45 +180,11 @@ template <int BM, int BN, int WM, int WN, int V> struct WarpTiles {
 };
 
 template <class T, int BM, int BN, int BK, int WM, int WN, int V>
-struct HalfEngine : WarpTiles<BM, BN, WM, WN, V> {
-  using Tiles = WarpTiles<BM, BN, WM, WN, V>;
+struct HalfEngine : WarpTiles<HalfFormat<T>, BM, BN, BK, WM, WN, V> {
+  using Tiles = WarpTiles<HalfFormat<T>, BM, BN, BK, WM, WN, V>;
   static constexpr bool takes_copies = true;  // elements lie in shared memory as they do in X and W
-  static constexpr int depth = BK;
-  static constexpr int pitch_k = BK + 8, pitch_n = BN + 8;
-  static_assert(BK % 16 == 0, "fragments are whole");
 
-  struct Stage {
-    SharedArray<u16, BM * pitch_k> weights;
-    SharedArray<u16, BK * pitch_n> inputs;
-  };
-  template <int Stages> union Shared {
-    Stage stages[Stages];
-    typename Tiles::Results results[Tiles::warps];
-  };
-
-  template <int A> static ONNXFUSE_DEVICE void put_weights(Stage& stage, int m, int k, const Pack<T, A>& pack) {
-    stage.weights.template put_pack<A>(m * pitch_k + k, bits_of(pack));
-  }
-  template <int B> static ONNXFUSE_DEVICE void put_inputs(Stage& stage, int k, int column, const Pack<T, B>& pack) {
-    stage.inputs.template put_pack<B>(k * pitch_n + column, bits_of(pack));
-  }
-  template <int A> static ONNXFUSE_DEVICE u16* weights_at(Stage& stage, int m, int k) {
-    return stage.weights.template at<A>(m * pitch_k + k);
-  }
-  template <int B> static ONNXFUSE_DEVICE u16* inputs_at(Stage& stage, int k, int column) {
-    return stage.inputs.template at<B>(k * pitch_n + column);
-  }
-  template <int N> static ONNXFUSE_DEVICE Pack<u16, N> bits_of(const Pack<T, N>& pack) {
-    Pack<u16, N> bits;
-#pragma unroll
-    for (int p = 0; p < Pack<T, N>::pieces; ++p) {
-#pragma unroll
-      for (int i = 0; i < Pack<T, N>::words; ++i) bits.at[p].words[i] = pack.at[p].words[i];
-    }
-    return bits;
-  }
-
-  ONNXFUSE_DEVICE void multiply(const Stage& stage) {
+  ONNXFUSE_DEVICE void multiply(const typename Tiles::Stage& stage) {
     const int lane = threadIdx.x % 32;
     const int row = lane % 16, half = lane / 16 * 8;
 #pragma unroll
@@ -170,12 +192,12 @@ struct HalfEngine : WarpTiles<BM, BN, WM, WN, V> {
       u32 a[WM / 16][4], b[WN / 16][4];
 #pragma unroll
       for (int i = 0; i < WM / 16; ++i) {
-        const int from = (Tiles::warp_row() + i * 16 + row) * pitch_k + k + half;
+        const int from = (Tiles::warp_row() + i * 16 + row) * Tiles::pitch_k + k + half;
         load_matrices<false>(stage.weights.template at<8>(from), a[i]);
       }
 #pragma unroll
       for (int j = 0; j < WN / 16; ++j) {
-        const int from = (k + row) * pitch_n + Tiles::warp_column() + j * 16 + half;
+        const int from = (k + row) * Tiles::pitch_n + Tiles::warp_column() + j * 16 + half;
         load_matrices<true>(stage.inputs.template at<8>(from), b[j]);
       }
 #pragma unroll
@@ -189,36 +211,12 @@ struct HalfEngine : WarpTiles<BM, BN, WM, WN, V> {
   }
 };
 
-template <int BM, int BN, int BK, int WM, int WN, int V> struct Tf32Engine : WarpTiles<BM, BN, WM, WN, V> {
-  using Tiles = WarpTiles<BM, BN, WM, WN, V>;
-  static constexpr bool takes_copies = false;
-  static constexpr int depth = BK;
-  static constexpr int pitch_k = BK + 4, pitch_n = BN + 8;
-  static_assert(BK % 8 == 0, "fragments are whole");
+template <int BM, int BN, int BK, int WM, int WN, int V>
+struct Tf32Engine : WarpTiles<Tf32Format, BM, BN, BK, WM, WN, V> {
+  using Tiles = WarpTiles<Tf32Format, BM, BN, BK, WM, WN, V>;
+  static constexpr bool takes_copies = false;  // elements are rounded on their way
 
-  struct Stage {
-    SharedArray<u32, BM * pitch_k> weights;
-    SharedArray<u32, BK * pitch_n> inputs;
-  };
-  template <int Stages> union Shared {
-    Stage stages[Stages];
-    typename Tiles::Results results[Tiles::warps];
-  };
-
-  template <int A> static ONNXFUSE_DEVICE void put_weights(Stage& stage, int m, int k, const Pack<f32, A>& pack) {
-    stage.weights.template put_pack<A>(m * pitch_k + k, rounded(pack));
-  }
-  template <int B> static ONNXFUSE_DEVICE void put_inputs(Stage& stage, int k, int column, const Pack<f32, B>& pack) {
-    stage.inputs.template put_pack<B>(k * pitch_n + column, rounded(pack));
-  }
-  template <int N> static ONNXFUSE_DEVICE Pack<u32, N> rounded(const Pack<f32, N>& pack) {
-    u32 words[N];
-#pragma unroll
-    for (int i = 0; i < N; ++i) words[i] = to_tf32(pack.get(i));
-    return narrow_pack<u32>(words);
-  }
-
-  ONNXFUSE_DEVICE void multiply(const Stage& stage) {
+  ONNXFUSE_DEVICE void multiply(const typename Tiles::Stage& stage) {
     const int lane = threadIdx.x % 32;
     const int row = lane % 16, half = lane / 16 * 4;
 #pragma unroll
@@ -226,14 +224,15 @@ template <int BM, int BN, int BK, int WM, int WN, int V> struct Tf32Engine : War
       u32 a[WM / 16][4], b[WN / 8][2];
 #pragma unroll
       for (int i = 0; i < WM / 16; ++i) {
-        const u32* from = stage.weights.template at<4>((Tiles::warp_row() + i * 16 + row) * pitch_k + k + half);
-        load_matrices<false>(reinterpret_cast<const u16*>(from), a[i]);  // a float is two elements of 16 bits
+        const int from = (Tiles::warp_row() + i * 16 + row) * Tiles::pitch_k + k + half;
+        // A float is two elements of 16 bits.
+        load_matrices<false>(reinterpret_cast<const u16*>(stage.weights.template at<4>(from)), a[i]);
       }
 #pragma unroll
       for (int j = 0; j < WN / 8; ++j) {
-        const int at = (k + lane % 4) * pitch_n + Tiles::warp_column() + j * 8 + lane / 4;
+        const int at = (k + lane % 4) * Tiles::pitch_n + Tiles::warp_column() + j * 8 + lane / 4;
         b[j][0] = stage.inputs.get(at);
-        b[j][1] = stage.inputs.get(at + 4 * pitch_n);
+        b[j][1] = stage.inputs.get(at + 4 * Tiles::pitch_n);
       }
 #pragma unroll
       for (int i = 0; i < WM / 16; ++i) {
@@ -244,23 +243,21 @@ template <int BM, int BN, int BK, int WM, int WN, int V> struct Tf32Engine : War
   }
 };
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-template <class T, int BM, int BN, int BK, int WM, int WN, int V> struct TensorEngineOf {
-  using type = SimtEngine<T, BM, BN, 8, WM * WN / 256, 8, V>;  // as many threads
-};
-template <int BM, int BN, int BK, int WM, int WN, int V> struct TensorEngineOf<f16, BM, BN, BK, WM, WN, V> {
-  using type = HalfEngine<f16, BM, BN, BK, WM, WN, V>;
-};
-#else
-template <class T, int BM, int BN, int BK, int WM, int WN, int V> struct TensorEngineOf {
+template <class T, bool Newer, int BM, int BN, int BK, int WM, int WN, int V> struct TensorEngineOf {
   using type = HalfEngine<T, BM, BN, BK, WM, WN, V>;
 };
-template <int BM, int BN, int BK, int WM, int WN, int V> struct TensorEngineOf<f32, BM, BN, BK, WM, WN, V> {
+template <int BM, int BN, int BK, int WM, int WN, int V> struct TensorEngineOf<f32, true, BM, BN, BK, WM, WN, V> {
   using type = Tf32Engine<BM, BN, BK, WM, WN, V>;
 };
-#endif
+template <class T, int BM, int BN, int BK, int WM, int WN, int V> struct TuringEngine {
+  using type = SimtEngine<T, BM, BN, 8, WM * WN / 256, 8, V>;  // as many threads
+};
+template <int BM, int BN, int BK, int WM, int WN, int V>
+struct TensorEngineOf<f32, false, BM, BN, BK, WM, WN, V> : TuringEngine<f32, BM, BN, BK, WM, WN, V> {};
+template <int BM, int BN, int BK, int WM, int WN, int V>
+struct TensorEngineOf<bf16, false, BM, BN, BK, WM, WN, V> : TuringEngine<bf16, BM, BN, BK, WM, WN, V> {};
 template <class T, int BM, int BN, int BK, int WM, int WN, int V>
-using TensorEngine = typename TensorEngineOf<T, BM, BN, BK, WM, WN, V>::type;
+using TensorEngine = typename TensorEngineOf<T, is_ampere, BM, BN, BK, WM, WN, V>::type;
 
 }  // namespace onnxfuse
 

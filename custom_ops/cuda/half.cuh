@@ -54,17 +54,6 @@ template <> struct Narrow<f16> {
     return f16{static_cast<u16>(half | ((bits >> 16) & 0x8000u))};
 #endif
   }
-
-  // Two neighbours as the word they are stored in, the first in the lower half.
-  static ONNXFUSE_DEVICE u32 two(f32 first, f32 second) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    u32 result;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(second), "f"(first));
-    return result;
-#else
-    return one(first).bits | (static_cast<u32>(one(second).bits) << 16);
-#endif
-  }
 };
 
 template <> struct Narrow<bf16> {
@@ -79,20 +68,22 @@ template <> struct Narrow<bf16> {
     return bf16{static_cast<u16>(((bits & 0x7fffffffu) > 0x7f800000u ? bits | 0x400000u : rounded) >> 16)};
 #endif
   }
-
-  static ONNXFUSE_DEVICE u32 two(f32 first, f32 second) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    u32 result;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(second), "f"(first));
-    return result;
-#else
-    return one(first).bits | (static_cast<u32>(one(second).bits) << 16);
-#endif
-  }
 };
 
 // The element of type T that is stored for a computed value.
 template <class T, class C> ONNXFUSE_DEVICE T narrow(C x) { return Narrow<T>::one(x); }
+
+// Two neighbours of f16 or bf16 as the word they are stored in, the first in the lower half.
+template <class T> ONNXFUSE_DEVICE u32 narrow_two(f32 first, f32 second) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  u32 result;
+  if constexpr (is_same<T, f16>) asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(second), "f"(first));
+  else asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(second), "f"(first));
+  return result;
+#else
+  return narrow<T>(first).bits | (static_cast<u32>(narrow<T>(second).bits) << 16);
+#endif
+}
 
 }  // namespace onnxfuse
 

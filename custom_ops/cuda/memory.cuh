@@ -58,7 +58,7 @@ template <class T, int V, class C> ONNXFUSE_DEVICE Pack<T, V> narrow_pack(const 
       const int first = (p * P::words + w) * P::elements;
       Word<P::word_bytes> word = 0;
       if constexpr (is_half<T> && P::elements == 2) {
-        word = Narrow<T>::two(values[first], values[first + 1]);
+        word = narrow_two<T>(values[first], values[first + 1]);
       } else {
 #pragma unroll
         for (int i = 0; i < P::elements; ++i) {

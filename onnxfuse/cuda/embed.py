@@ -14,7 +14,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.cuda.arch import architecture, number
 from onnxfuse.cuda.compiler import Compiled
-from onnxfuse.cuda.conv.fitting import ConvFit, fit_conv
+from onnxfuse.cuda.conv.fitting import ConvFit
 from onnxfuse.cuda.conv.node import fused_convolutions
 from onnxfuse.cuda.fitting import Fit, Fitter
 from onnxfuse.cuda.kernel import Kernel
@@ -84,9 +84,8 @@ def embed(model: Model, fitter: Fitter, options: CudaOptions) -> CudaReport:
 def _fitted(model: Model, fitter: Fitter, options: CudaOptions) -> list[tuple[gs.Node, Fit | ConvFit]]:
     """The fused nodes of a model, and what is to be compiled for each."""
     found: list[tuple[gs.Node, Fit | ConvFit]] = [(fused.node, fused.fit(fitter)) for fused in fused_nodes(model)]
-    for fused in fused_convolutions(model):
-        fit = fit_conv(fused.case, options.tunings, options.architectures, fitter.fast_math)
-        found.append((fused.node, fit))
+    conv_fitter = options.conv_fitter(fitter)
+    found += [(fused.node, conv_fitter.fit(fused.case)) for fused in fused_convolutions(model)]
     return found
 
 

@@ -77,6 +77,11 @@ class Fitter:
         return self._fast_math
 
     @property
+    def compiler(self) -> CompilerCache | None:
+        """What compiles, if anything does."""
+        return self._compiler
+
+    @property
     def options(self) -> tuple[str, ...]:
         """The compiler's options."""
         return self._options

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from onnxfuse.cuda.conv.fitting import fit_conv
 from onnxfuse.cuda.conv.node import fused_convolutions
 from onnxfuse.cuda.conv.tuning import ConvBench
 from onnxfuse.cuda.embed import fused_nodes
@@ -41,9 +40,9 @@ def add_times(model: Model, fitter: Fitter, options: CudaOptions, report: CudaRe
         found: dict[str, KernelTimes | None] = {
             fit.source.sha256: bench.times(case) for fit, case in _cases(model, fitter)
         }
-        conv_bench = ConvBench(gpu, options.compiler, fitter.options)
+        conv_bench, conv_fitter = ConvBench(gpu, options.compiler, fitter.options), options.conv_fitter(fitter)
         for fused in fused_convolutions(model):
-            conv_fit = fit_conv(fused.case, options.tunings, options.architectures, fitter.fast_math)
+            conv_fit = conv_fitter.fit(fused.case)
             if conv_fit.source.sha256 not in found:
                 found[conv_fit.source.sha256] = conv_bench.times(conv_fit)
     for name, kernel in report.kernels.items():

@@ -7,6 +7,7 @@ from pathlib import Path
 from onnxfuse.cuda.arch import default_architectures
 from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.conv.choice import ConvChooser, ConvPolicy, RuleChooser
+from onnxfuse.cuda.conv.fitting import ConvFitter
 from onnxfuse.cuda.conv.measuring import MeasuringChooser, Say
 from onnxfuse.cuda.conv.tunings import Tunings, add_to_file, own_file, own_tunings
 from onnxfuse.cuda.fitting import Fitter
@@ -44,10 +45,15 @@ class CudaOptions:
                 compiler = None
         return Fitter(compiler, self.architectures, fast_math, TunedKernels(self.architectures))
 
+    def conv_fitter(self, fitter: Fitter) -> ConvFitter:
+        """What renders the kernels of convolutions, in the way of ``fitter``."""
+        return ConvFitter(fitter.compiler, fitter.options, self.architectures, fitter.fast_math, self.tunings)
+
     def chooser(self, fitter: Fitter, progress: Say, warn: Say) -> ConvChooser:
         """What chooses the convolutions to fuse: by rule and tuning files, or with ``tune`` by measuring."""
         if not self.tune:
-            return RuleChooser(self.policy, self.tunings, self.architectures, fitter.fast_math)
+            conv_fitter = self.conv_fitter(fitter)
+            return RuleChooser(self.policy, self.tunings, self.architectures, fitter.fast_math, conv_fitter)
         self._measuring = MeasuringChooser(
             self.policy,
             self.tunings,

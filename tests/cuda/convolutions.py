@@ -263,7 +263,14 @@ HEADS = ("", "gate", "affine", "sum")
 
 def random_fused(rng: random.Random, conv: Convolution, spatial: Sequence[int], tilings: Sequence[Tiling]) -> Fused:
     """The convolution of an X of these spatial sizes, with Programs and a batch at random."""
-    x_shape = (rng.choice((1, 1, 2, 3)), conv.in_channels, *spatial)
+    return fused_of(rng, conv, spatial, rng.choice((1, 1, 2, 3)), tilings)
+
+
+def fused_of(
+    rng: random.Random, conv: Convolution, spatial: Sequence[int], batch: int, tilings: Sequence[Tiling]
+) -> Fused:
+    """The same with this batch."""
+    x_shape = (batch, conv.in_channels, *spatial)
     y_shape = conv.output_shape(x_shape)
     kind = rng.choice((*TAILS, "random", "random"))
     if kind == "random":

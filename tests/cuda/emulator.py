@@ -42,11 +42,13 @@ class _Operand(ctypes.Structure):
 
 
 class Emulation:
-    """Sources compiled as one library for the CPU."""
+    """Sources compiled as one library for the CPU, which is kept in ``folder``, as for an ``architecture``."""
 
-    def __init__(self, sources: Iterable[Source | ConvSource]) -> None:
+    def __init__(
+        self, sources: Iterable[Source | ConvSource], architecture: int = 80, folder: Path | None = None
+    ) -> None:
         sources = list(sources)
-        self._library = ctypes.CDLL(str(compile_for_cpu(sources)))
+        self._library = ctypes.CDLL(str(compile_for_cpu(sources, architecture, folder)))
         self._library.onnxfuse_emulate.restype = ctypes.c_char_p
 
     def launch(
@@ -173,11 +175,12 @@ def check_program(
     return {kernel.name for kernel in kernels}
 
 
-def compile_for_cpu(sources: Sequence[Source | ConvSource]) -> Path:
+def compile_for_cpu(sources: Sequence[Source | ConvSource], architecture: int = 80, folder: Path | None = None) -> Path:
     """The library of these sources; one process compiles it, others wait."""
-    text = cpp_text(sources)
-    key = hashlib.sha256("\0".join((text, *FLAGS, *(h.read_text() for h in sorted(HEADERS.iterdir())))).encode())
-    folder = Path(tempfile.gettempdir()) / f"onnxfuse-emulation-{os.getuid()}"
+    text, flags = cpp_text(sources), (*FLAGS, f"-DONNXFUSE_EMULATED={architecture}0")
+    key = hashlib.sha256("\0".join((text, *flags, *(h.read_text() for h in sorted(HEADERS.iterdir())))).encode())
+    if folder is None:
+        folder = Path(tempfile.gettempdir()) / f"onnxfuse-emulation-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     library = folder / f"{key.hexdigest()[:32]}.so"
     with (folder / f"{library.stem}.lock").open("w") as lock:
@@ -186,7 +189,7 @@ def compile_for_cpu(sources: Sequence[Source | ConvSource]) -> Path:
             source = library.with_suffix(".cc")
             source.write_text(text)
             built = library.with_suffix(".tmp")
-            subprocess.run(["g++", *FLAGS, f"-I{HEADERS}", "-o", str(built), str(source)], check=True)
+            subprocess.run(["g++", *flags, f"-I{HEADERS}", "-o", str(built), str(source)], check=True)
             built.replace(library)
     return library
 

@@ -4,15 +4,16 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 
-from onnxfuse.cuda.conv.arguments import accepts
+from onnxfuse.cuda.conv.arguments import accepts, layout_access
 from onnxfuse.cuda.conv.candidates import candidates
-from onnxfuse.cuda.conv.kernel import ConvSource
+from onnxfuse.cuda.conv.kernel import LETTERS, ConvSource
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.cuda.conv.tiling import Tiling
-from tests.cuda.convolutions import Fused, check, convolution, random_fused
+from tests.cuda.convolutions import Fused, check, convolution, head, random_fused, tail
 from tests.cuda.emulator import Emulation
 
 DTYPES = ("f32", "f16", "bf16")
@@ -119,9 +120,10 @@ def tf32_case(seed: int) -> Fused:
 
 
 def copied_case(seed: int) -> Fused:
-    """What asynchronous copies are for."""
+    """What asynchronous copies are for, and what only looks like it: transposed, its weights lie in the other order."""
     rng = random.Random(seed)
-    conv = convolution(DTYPES[1 + seed % 2], (8 * rng.choice((1, 7, 20)), rng.choice((3, 40, 70))), (1, 1))
+    channels = 8 * rng.choice((1, 7, 20)), rng.choice((3, 40, 70))
+    conv = convolution(DTYPES[1 + seed % 2], channels, (1, 1), transposed=seed == CASES - 1)
     fused = random_fused(rng, conv, (rng.choice((2, 4, 6)), 10), (*rng.sample(TENSOR, 2), SCALAR_TENSOR))
     return replace(fused, prologue=None, x_operands=())
 
@@ -169,6 +171,43 @@ def direct_case(seed: int) -> Fused:
     return windowed(rng, DTYPES[seed % 3], (rng.choice((1, 3, 4)), rng.choice((3, 16, 21))), 1, DIRECT)
 
 
+_RESIZING: dict[str, Any] = {"strides": (2, 1), "dilations": (1, 2), "pads": (1, 0, 2, 1)}
+BOUNDARIES: dict[str, tuple[Tiling, Sequence[str]]] = {
+    "gemm": (SIMT[1], DTYPES),
+    "tensor cores": (TENSOR[1], DTYPES[1:]),
+    "tf32": (TF32[1], DTYPES[:1]),
+    "depthwise": (DEPTHWISE[3], DTYPES),
+    "direct": (DIRECT[3], DTYPES),
+    "any": (SCALAR, DTYPES),
+}
+"""What every family meets at the edges of what it computes, by a small tiling of it."""
+
+
+def boundary_cases(family: str) -> list[Fused]:
+    """Automatic padding that is not even, operands for each image and channel, raw results and other types, and
+    transposed convolutions with output padding where a family has them; batch 3."""
+    tiling, dtypes = BOUNDARIES[family]
+    found = []
+    for number, dtype in enumerate(dtypes):
+        rng = random.Random(number)
+        channels, group = {"depthwise": ((5, 5), 5), "direct": ((3, 7), 1)}.get(family, ((6, 10), 2))
+        same = convolution(
+            dtype, channels, (3, 2), group=group, strides=(2, 1), pads=("SAME_LOWER", "SAME_UPPER")[number % 2]
+        )
+        convs = [same]
+        if family not in ("depthwise", "direct"):
+            extra = {"output_padding": (1, 0), "transposed": True}
+            convs.append(convolution(dtype, channels, (3, 2), group=group, **_RESIZING, **extra))
+        for conv in convs:
+            x_shape = (3, conv.in_channels, 5, 6)
+            kind = ("gate and raw result", "quantize", "masks")[number]
+            epilogue, operands = tail(dtype, kind, conv.output_shape(x_shape))
+            prologue, x_operands = head(dtype, rng.choice(("gate", "")), x_shape)
+            tilings = () if family == "any" else (replace(tiling, vector=1),)
+            found.append(Fused(conv, x_shape, epilogue, operands, prologue, x_operands, tilings))
+    return found
+
+
 MAKERS = {
     "any": any_case,
     "gemm": gemm_case,
@@ -181,11 +220,11 @@ MAKERS = {
 
 
 @cache
-def compiled(family: str) -> tuple[Emulation, list[tuple[Fused, ConvSource]]]:
+def compiled(family: str, architecture: int = 80) -> tuple[Emulation, list[tuple[Fused, ConvSource]]]:
     """All cases of a family as one library."""
     cases = [MAKERS[family](seed) for seed in range(CASES)]
     rendered = [(case, case.render()) for case in cases]
-    return Emulation({source.sha256: source for _, source in rendered}.values()), rendered
+    return Emulation({source.sha256: source for _, source in rendered}.values(), architecture), rendered
 
 
 @pytest.mark.parametrize("seed", range(CASES))
@@ -195,6 +234,57 @@ def test_random_convolutions(family: str, seed: int) -> None:
     case, source = rendered[seed]
     ran = check(emulation, source, case, seed)
     assert set(source.kernels[-2:]) <= set(ran)  # the scalar kernel of the family, and the one that takes anything
+
+
+@pytest.mark.parametrize("seed", range(CASES))
+@pytest.mark.parametrize("family", ["tensor cores", "tf32"])
+def test_what_compute_capability_7_5_runs_instead(family: str, seed: int) -> None:
+    emulation, rendered = compiled(family, 75)
+    assert check(emulation, rendered[seed][1], rendered[seed][0], seed)
+
+
+def test_boundaries_of_every_family() -> None:
+    cases = [case for family in BOUNDARIES for case in boundary_cases(family)]
+    sources = [case.render() for case in cases]
+    emulation = Emulation({source.sha256: source for source in sources}.values())
+    for case, source in zip(cases, sources, strict=True):
+        assert check(emulation, source, case) == list(source.kernels)
+
+
+def _traits(case: Fused) -> set[object]:
+    """What the issue of a kernel may depend on."""
+    conv, layout = case.conv, case.layout()
+    access = layout_access(layout)
+    pads = conv.pads or ()
+    named = {
+        "groups": conv.group > 1,
+        "transposed": conv.transposed,
+        "output padding": any(conv.output_padding),
+        "asymmetric pads": pads[: conv.rank] != pads[conv.rank :],
+        "several outputs": len(case.epilogue.outputs) > 1,
+        "raw output": 0 in case.epilogue.outputs,
+        "batch 1": layout.batch == 1,
+        "odd batch": layout.batch == 3,
+    }
+    counted = [("rank", conv.rank), ("dtype", conv.dtype), *(("dilation", own) for own in conv.dilations)]
+    counted += [("kernel", own) for own in conv.kernel] + [("stride", own) for own in conv.strides]
+    counted += [("output", case.epilogue.dtype(output)) for output in case.epilogue.outputs]
+    counted += [("tail", own) for own in access.epilogue] + [("head", own) for own in access.prologue]
+    counted += [("automatic", conv.auto_pad)] if conv.pads is None else []
+    return {*(name for name, holds in named.items() if holds), *counted}
+
+
+@pytest.mark.parametrize("family", BOUNDARIES)
+def test_the_cases_cover_what_a_family_computes(family: str) -> None:
+    cases = [*map(MAKERS[family], range(CASES)), *boundary_cases(family)]
+    wanted: set[object] = {"asymmetric pads", "several outputs", "raw output", "batch 1", "odd batch"}
+    wanted |= {("rank", rank) for rank in (1, 2, 3)} | {("kernel", size) for size in (1, 2, 3, 5)}
+    wanted |= {("dtype", dtype) for dtype in BOUNDARIES[family][1]} | {("stride", 2), ("dilation", 2), ("output", "u8")}
+    wanted |= {("tail", letter) for letter in LETTERS} | {("head", letter) for letter in "lsog"}
+    wanted |= {("automatic", name) for name in ("SAME_LOWER", "SAME_UPPER")[: len(BOUNDARIES[family][1])]}
+    wanted |= {"groups"} if family != "direct" else set()
+    wanted |= {"transposed", "output padding"} if family not in ("depthwise", "direct") else set()
+    assert wanted - {trait for case in cases for trait in _traits(case)} == set()
 
 
 @pytest.mark.parametrize("family", MAKERS)

@@ -12,9 +12,8 @@ import pytest
 from onnx import helper, numpy_helper, parser
 
 import onnxfuse
-from onnxfuse.cuda.conv.fitting import fit_conv
+from onnxfuse.cuda.conv.fitting import render_case, tilings_of
 from onnxfuse.cuda.conv.node import fused_convolutions
-from onnxfuse.cuda.conv.tunings import Tunings
 from onnxfuse.inference import infer
 from tests import fusing
 from tests.cuda.conv_nodes import rendered_object
@@ -56,7 +55,7 @@ def _fused() -> onnx.ModelProto:
     for found in fused_convolutions(loaded):
         case = found.case
         fused = Fused(case.conv, case.sizes(1, 8), case.epilogue, prologue=case.prologue)
-        cases.append((fused, fit_conv(case, Tunings(), ("sm_90",), False).source))
+        cases.append((fused, render_case(case, tilings_of(case)[0])))
     code = cubin(rendered_object(cases), 90)
     for node in fusing.fused_nodes(model):
         node.attribute.append(helper.make_attribute("cuda_sm_90", code))

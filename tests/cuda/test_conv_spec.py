@@ -15,6 +15,7 @@ def test_families() -> None:
     assert convolution("f32", (8, 4), (1, 1), pads="SAME_LOWER").pointwise
     assert not convolution("f32", (8, 8), (1, 1), group=8).pointwise
     assert not convolution("f32", (8, 4), (1, 1), strides=(1, 2)).pointwise
+    assert not convolution("f32", (8, 4), (1, 1), transposed=True).pointwise
     assert not convolution("f32", (8, 4), (1, 1), pads=(0, 0, 0, 1)).pointwise
     assert not convolution("f32", (8, 16), (3, 3), group=8).depthwise
     assert not convolution("f32", (8, 8), (3, 3), group=8, transposed=True).depthwise

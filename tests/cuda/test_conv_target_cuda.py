@@ -15,7 +15,11 @@ from onnx import numpy_helper, parser
 import onnxfuse
 from onnxfuse import sessions
 from onnxfuse.cuda.complete import complete
+from onnxfuse.cuda.conv.fitting import tilings_of
+from onnxfuse.cuda.conv.node import fused_convolutions
 from onnxfuse.cuda.conv.recipe import ConvRecipe
+from onnxfuse.cuda.conv.tunings import OURS, TuningEntry, Tunings, key_of, write_tunings
+from onnxfuse.inference import infer
 from onnxfuse.inspection import inspect
 from onnxfuse.parity import PROVIDERS, has_tf32, with_tf32
 from onnxfuse.report_html import render
@@ -108,6 +112,37 @@ def test_inspect_shows_choices_programs_and_the_source(
     assert inspect(tmp_path / "auto.onnx").program(name).count("onnxfuse 1\n") == 2
     status, out, _ = run_cli(capsys, "inspect", "--json", tmp_path / "auto.onnx")
     assert json.loads(out)["fused"][0]["prologue"]
+
+
+def test_inspect_plans_by_the_options_that_optimize_has(
+    compiler: MadeUpCompiler, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, tuning = tmp_path / "m.onnx", tmp_path / "tuning.json"
+    onnx.save(_model(), path)
+    loaded = onnxfuse.Model.from_proto(
+        onnxfuse.optimize(_model(), "cuda", arch="sm_90", conv="all", tf32=True, check=False).model
+    )
+    infer(loaded)
+    measured = Tunings()
+    for fused in fused_convolutions(loaded):
+        key = key_of(fused.case, "sm_90", False)
+        measured.add(TuningEntry(key, "made-up GPU", "1.31.1", OURS, tilings_of(fused.case)[0], ()))
+    write_tunings(tuning, measured)
+
+    def planned(*options: str | Path) -> list[bool]:
+        status, out, _ = run_cli(capsys, "inspect", "--json", "--target", "cuda", path, *options)
+        assert status == 0
+        return [item["fused"] for item in json.loads(out)["plan"]["convolutions"]]
+
+    assert planned() == [False, True, False]
+    assert planned("--conv", "all") == [True] * 3
+    assert planned("--conv", "none") == [False] * 3
+    assert planned("--tuning", tuning, "--arch", "sm_90") == [False, True, False]  # measured with TF32
+    assert planned("--tuning", tuning, "--tf32", "--arch", "sm_90,sm_120") == [True] * 3
+    assert planned("--tuning", tuning, "--tf32", "--arch", "sm_120") == [False, True, False]
+    for options in (["--tuning", tmp_path / "none.json"], ["--arch", "sm_9"], ["--target", "cpu", "--tf32"]):
+        status, _, err = run_cli(capsys, "inspect", "--target", "cuda", path, *options)
+        assert status == 2 and "\n" not in err and err.startswith("onnxfuse: error: "), options
 
 
 def test_a_damaged_node_is_one_line(

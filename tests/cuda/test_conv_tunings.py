@@ -10,7 +10,7 @@ import pytest
 from onnxfuse.cuda.conv import tunings as module
 from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.cuda.conv.choice import ConvPolicy, RuleChooser, policy_named
-from onnxfuse.cuda.conv.fitting import fit_conv, tilings_of
+from onnxfuse.cuda.conv.fitting import ConvFitter, tilings_of
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.cuda.conv.tunings import (
     OURS,
@@ -170,8 +170,8 @@ def test_tilings_that_this_version_does_not_have_are_not_taken() -> None:
     odd = tuple(replace(tiling, tile=(4096, 4096, 4096)) for tiling in good.tilings)
     tunings = Tunings([replace(good, tilings=odd)])
     assert tunings.find(case(), "sm_90", False) is None
-    assert fit_conv(case(), tunings, ("sm_90",), False).choice is Choice.HEURISTIC
-    fit = fit_conv(case(), Tunings([good]), ("sm_80", "sm_90"), False)
+    assert ConvFitter(None, (), ("sm_90",), False, tunings).fit(case()).choice is Choice.HEURISTIC
+    fit = ConvFitter(None, (), ("sm_80", "sm_90"), False, Tunings([good])).fit(case())
     assert fit.choice is Choice.TUNED
     assert [kernel.tile for kernel in fit.source.kernels[:-1]] == [tiling.tile for tiling in good.tilings]
 

@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Protocol
 
 from onnxfuse.cuda.conv.case import ConvCase
-from onnxfuse.cuda.conv.fitting import tilings_of
+from onnxfuse.cuda.conv.fitting import ConvFitter, tilings_of
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.cuda.conv.tunings import OURS, TuningEntry, Tunings
 from onnxfuse.errors import OnnxfuseError
@@ -58,6 +58,8 @@ SWITCHED_OFF = ConvChoice(False, "none were asked for")
 MEASURED = ConvChoice(True, "measured to be faster with some neighbours")
 NO_KERNEL = "there is no kernel for it but the one that takes anything, which is slow"
 
+_IF_GOOD = (BY_RULE, ASKED_FOR)
+"""Choices that nothing has measured: the compiler may have something against them."""
 _RULE_DTYPES = ("f32", "f16")
 
 
@@ -72,7 +74,10 @@ class ConvChooser(Protocol):
 
 
 class RuleChooser:
-    """Chooses by the user's word, by tuned times for the ``architectures``, or by the rule."""
+    """Chooses by the user's word, by tuned times for the ``architectures``, or by the rule.
+
+    With a ``fitter`` what was not measured is compiled, and left to ONNX Runtime where no tiling is good.
+    """
 
     def __init__(
         self,
@@ -80,11 +85,13 @@ class RuleChooser:
         tunings: Tunings | None = None,
         architectures: Sequence[str] = (),
         fast_math: bool = False,
+        fitter: ConvFitter | None = None,
     ) -> None:
         self._policy = policy
         self._tunings = Tunings() if tunings is None else tunings
         self._architectures = tuple(architectures)
         self._fast_math = fast_math
+        self._fitter = fitter
 
     def might(self, conv: Convolution) -> ConvChoice:
         """Whether a convolution may be fused with some neighbours."""
@@ -98,6 +105,11 @@ class RuleChooser:
 
     def choose(self, case: ConvCase) -> ConvChoice:
         """The choice, with the measured ratio if there is one."""
+        choice = self._without_compiling(case)
+        problem = "" if self._fitter is None or choice not in _IF_GOOD else self._fitter.fit(case).problem
+        return ConvChoice(False, problem) if problem else choice
+
+    def _without_compiling(self, case: ConvCase) -> ConvChoice:
         if self._policy is ConvPolicy.NONE:
             return SWITCHED_OFF
         if not tilings_of(case):

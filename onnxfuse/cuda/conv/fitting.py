@@ -1,8 +1,14 @@
-"""The source of a fused convolution's kernels, by what is known of its shapes and what was tuned."""
+"""The source of a fused convolution's kernels, by what is known of its shapes, what was tuned, and the compiler's word.
 
-from collections.abc import Sequence
+The candidates are tried in the order of argument.  A kernel that spills registers to memory, or of which few threads
+fit on a multiprocessor, gives way to the next one; the chooser leaves a convolution to ONNX Runtime if none is good.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from onnxfuse.cuda.arch import architecture
+from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.conv.candidates import candidates
 from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.cuda.conv.kernel import ConvSource
@@ -14,31 +20,118 @@ from onnxfuse.cuda.tuned import Choice
 
 Tilings = tuple[Tiling, ...]
 
+LEAST_OCCUPANCY = {"depthwise": 0.25, "direct": 0.25, "gemm": 0.125}
+"""The share of a multiprocessor's threads that a kernel has to fill, by family.
+
+By argument: a thread of a depthwise or direct kernel waits for four loads of up to 16 bytes at a time, so that a
+quarter of an H100's threads have 32 KB under way, for which its memory (3.35 TB/s for 132 multiprocessors) takes
+1.3 µs, longer than its latency.  A thread of a matrix product has up to 64 independent sums, and is content with two
+warps for each of the four schedulers, 8 of 64.
+"""
+
 
 @dataclass(frozen=True)
 class ConvFit:
-    """A rendered fused convolution; ``choice`` says where its tilings come from."""
+    """A rendered fused convolution; ``choice`` says where its tilings come from.
+
+    ``spills`` are the most bytes that a thread of the kernels meant for the shapes spills, ``occupancy`` is the least
+    share of the threads that they fill, each with the architecture; nothing is known of what was not compiled.
+    """
 
     case: ConvCase
+    tilings: Tilings
     source: ConvSource
     choice: Choice
+    spills: tuple[int, str] = (0, "")
+    occupancy: tuple[float, str] = (1.0, "")
 
     @property
     def recipe(self) -> str:
         """How its kernels are launched."""
         return str(ConvRecipe.of(self.source))
 
+    @property
+    def problem(self) -> str:
+        """What speaks against the kernels, of which there are no better ones; empty if nothing does."""
+        bytes_, where = self.spills
+        if bytes_:
+            return f"its kernels run out of registers in every tiling, and spill {bytes_} bytes a thread on {where}"
+        share, where = self.occupancy
+        if share < LEAST_OCCUPANCY.get(self.source.kernels[0].family, 0.0):
+            return f"its kernels leave {100 - 100 * share:.0f} % of the threads of {where} out, in every tiling"
+        return ""
 
-def fit_conv(case: ConvCase, tunings: Tunings, architectures: Sequence[str], fast_math: bool) -> ConvFit:
-    """The kernels for a case: those tuned for the first of the ``architectures`` that was, else the best by argument.
+    @property
+    def rank(self) -> tuple[int, float]:
+        """Larger is better: fewer spills first, then occupancy."""
+        return -self.spills[0], self.occupancy[0]
 
-    Raises ProgramError if there can be none.
-    """
-    for architecture in architectures:
-        entry = tunings.find(case, architecture, fast_math)
-        if entry is not None and entry.tilings:
-            return ConvFit(case, render_case(case, entry.tilings), Choice.TUNED)
-    return ConvFit(case, render_case(case, next(iter(tilings_of(case)), ())), Choice.HEURISTIC)
+
+class ConvFitter:
+    """Finds for each case the kernels to compile; what was found by argument is kept."""
+
+    def __init__(
+        self,
+        compiler: CompilerCache | None,
+        options: tuple[str, ...],
+        architectures: Sequence[str],
+        fast_math: bool,
+        tunings: Tunings,
+    ) -> None:
+        """Without a ``compiler`` the first candidate is taken.  ``options`` are the compiler's, and let it log."""
+        self._compiler = compiler
+        self._options = options
+        self._architectures = tuple(architectures)
+        self._fast_math = fast_math
+        self._tunings = tunings
+        self._fits: dict[ConvCase, ConvFit] = {}
+
+    def fit(self, case: ConvCase) -> ConvFit:
+        """The kernels tuned for the first of the architectures that was, else the first good candidate.
+
+        Raises ProgramError if there can be none, CompileError if it does not compile.
+        """
+        for name in self._architectures:
+            entry = self._tunings.find(case, name, self._fast_math)
+            if entry is not None and entry.tilings:
+                return ConvFit(case, entry.tilings, render_case(case, entry.tilings), Choice.TUNED)
+        if case not in self._fits:
+            self._fits[case] = self._best(case)
+        return self._fits[case]
+
+    def prepare(self, cases: Sequence[ConvCase]) -> None:
+        """Compile the first candidates of several cases at once, which takes all processors."""
+        if self._compiler is not None:
+            texts = dict.fromkeys(render_case(case, tilings_of(case)[0]).text for case in cases if tilings_of(case))
+            self._compiler.compile(list(texts), self._architectures, self._options)
+
+    def _best(self, case: ConvCase) -> ConvFit:
+        fits = self._candidates(case)
+        best = next(fits)
+        while best.problem and (found := next(fits, None)) is not None:
+            best = max(best, found, key=lambda fit: fit.rank)
+        return best
+
+    def _candidates(self, case: ConvCase) -> Iterator[ConvFit]:
+        choice = Choice.HEURISTIC
+        for tilings in tilings_of(case) or [()]:
+            yield self._compiled(case, tilings, choice)
+            choice = Choice.REGISTERS
+
+    def _compiled(self, case: ConvCase, tilings: Tilings, choice: Choice) -> ConvFit:
+        source = render_case(case, tilings)
+        main = [kernel for kernel in source.kernels if kernel.family != "any"]
+        if self._compiler is None or not main:
+            return ConvFit(case, tilings, source, choice)
+        code = self._compiler.compile([source.text], self._architectures, self._options)
+        spills, shares = [(0, "")], [(1.0, "")]
+        for name in self._architectures:
+            resources = code[source.sha256, name].resources
+            for kernel in main:
+                if (found := resources.get(kernel.name)) is not None:
+                    spills.append((found.spills, name))
+                    shares.append((architecture(name).occupancy(found.registers, kernel.block, found.shared), name))
+        return ConvFit(case, tilings, source, choice, max(spills), min(shares))
 
 
 def tilings_of(case: ConvCase) -> list[Tilings]:

@@ -6,7 +6,7 @@ from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.conv.baseline import OrtBaseline
 from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.cuda.conv.choice import ConvChoice, ConvPolicy, RuleChooser
-from onnxfuse.cuda.conv.fitting import tilings_of
+from onnxfuse.cuda.conv.fitting import ConvFitter, tilings_of
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.cuda.conv.tuning import Baseline, ConvTuner
 from onnxfuse.cuda.conv.tunings import TuningKey, Tunings, key_of
@@ -36,7 +36,8 @@ class MeasuringChooser:
         baseline: Callable[[], Baseline] = OrtBaseline,
     ) -> None:
         self.measured = Tunings()
-        self._rule = RuleChooser(policy, tunings, architectures, fast_math)
+        fitter = ConvFitter(compiler, options, architectures, fast_math, tunings)
+        self._rule = RuleChooser(policy, tunings, architectures, fast_math, fitter)
         self._policy = policy
         self._tunings = tunings
         self._compiler = compiler

@@ -102,9 +102,10 @@ class Convolution:
 
     @property
     def pointwise(self) -> bool:
-        """Whether it is a matrix product of W and each image of X: all kernel sizes and strides 1, nothing padded."""
-        unit = set(self.kernel) == set(self.strides) == {1} and not any(self.output_padding)
-        return unit and self.group == 1 and self.static_pads is not None and not any(self.static_pads)
+        """Whether it is a matrix product of W, as it lies, and each image of X: all kernel sizes and strides 1, nothing
+        padded or transposed."""
+        unit = set(self.kernel) == set(self.strides) == {1} and self.group == 1 and not self.transposed
+        return unit and self.static_pads is not None and not any(self.static_pads)
 
     @property
     def static_pads(self) -> tuple[int, ...] | None:

@@ -27,6 +27,7 @@ inline CopyGroups& own_copies() {
 }  // namespace emulation
 
 inline void onnxfuse_emulation_cp_async(void* to, const void* from, size_t bytes, bool inside) {
+  emulation::shared_uses.trace(to, bytes, true);  // it may be written from now on
   emulation::own_copies().back().push_back({to, from, bytes, inside});
 }
 
@@ -36,6 +37,7 @@ inline void onnxfuse_emulation_cp_async_wait(size_t latest) {
   emulation::CopyGroups& groups = emulation::own_copies();
   while (groups.size() - 1 > latest) {
     for (const emulation::AsyncCopy& copy : groups.front()) {
+      emulation::shared_uses.trace(copy.to, copy.bytes, true);
       if (copy.inside) memcpy(copy.to, copy.from, copy.bytes);
       else memset(copy.to, 0, copy.bytes);
     }

@@ -32,6 +32,7 @@
 #define ONNXFUSE_CHECK(base, first, count, alignment, is_store) \
   emulation::check(base, first, count, alignment, is_store)
 #define ONNXFUSE_CHECK_SHARED(first, count, size, alignment) emulation::check_shared(first, count, size, alignment)
+#define ONNXFUSE_TRACE_SHARED(address, bytes, is_store) emulation::shared_uses.trace(address, bytes, is_store)
 
 namespace emulation {
 
@@ -88,13 +89,6 @@ template <class T> void check(const T* base, uint64_t first, uint64_t count, uin
   throw Violation{std::string("a pointer that is no operand is ") + (is_store ? "written" : "read")};
 }
 
-// An access to an array of `size` elements in shared memory; the alignment is in elements too.
-inline void check_shared(int64_t first, int64_t count, int64_t size, int64_t alignment) {
-  if (first >= 0 && first + count <= size && first % alignment == 0) return;
-  throw Violation{"shared memory: " + std::to_string(count) + " elements from " + std::to_string(first) + " of " +
-                  std::to_string(size) + ", aligned to " + std::to_string(alignment)};
-}
-
 inline void check_all_is_written() {
   for (const Memory& memory : memories) {
     const auto gap = std::find(memory.written.begin(), memory.written.end(), false);
@@ -124,6 +118,7 @@ inline double __longlong_as_double(long long x) { return onnxfuse_emulation_bits
 inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>((uint64_t{a} * b) >> 32); }
 
 #include "fibers.h"
+#include "shared_memory.h"
 #include "tensor_cores.h"
 #include "async_copy.h"
 
@@ -156,6 +151,7 @@ struct Registration {
 
 inline void run_block(Launcher launcher, void** arguments) {
 #if ONNXFUSE_EMULATION_FIBERS
+  shared_uses.clear();
   BlockOfFibers(blockDim.x).run([&] { launcher(arguments); });
 #else
   for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x) launcher(arguments);

@@ -34,6 +34,10 @@ class BlockOfFibers {
     wait(State::at_warp, mask);
   }
 
+  // How many barriers the block has passed, and how many of a warp's own that warp.
+  unsigned block_phase() const { return block_phase_; }
+  unsigned warp_phase(unsigned warp) const { return warp_phases_[warp]; }
+
   // The lanes' values of the current warp function.
   uint64_t& slot(unsigned lane) { return slots_[threadIdx.x / warp_size * warp_size + lane]; }
 
@@ -102,6 +106,7 @@ class BlockOfFibers {
     const bool all = std::all_of(fibers_.begin(), fibers_.end(),
                                  [](const Fiber& f) { return f.state == State::at_block || f.state == State::done; });
     if (all) {
+      ++block_phase_;
       for (Fiber& fiber : fibers_) {
         if (fiber.state == State::at_block) fiber.state = State::ready;
       }
@@ -119,6 +124,7 @@ class BlockOfFibers {
         if (fibers_[j].state == State::at_warp && fibers_[j].mask == mask) arrived |= 1u << (j - first);
       }
       if (arrived != mask) continue;
+      ++warp_phases_[first / warp_size];
       for (unsigned j = first; j < end; ++j) {
         if (mask >> (j - first) & 1) fibers_[j].state = State::ready;
       }
@@ -129,6 +135,8 @@ class BlockOfFibers {
 
   std::vector<Fiber> fibers_;
   std::unique_ptr<char[]> stacks_;
+  unsigned block_phase_ = 0;
+  std::vector<unsigned> warp_phases_ = std::vector<unsigned>(fibers_.size() / warp_size + 1);
   std::vector<uint64_t> slots_ = std::vector<uint64_t>(fibers_.size() + warp_size);
   ucontext_t scheduler_;
   void (*body_)(const void*) = nullptr;

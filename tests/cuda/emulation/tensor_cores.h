@@ -5,7 +5,9 @@
 #ifndef ONNXFUSE_EMULATION_TENSOR_CORES_H_
 #define ONNXFUSE_EMULATION_TENSOR_CORES_H_
 
-#define ONNXFUSE_EMULATED 1
+#ifndef ONNXFUSE_EMULATED
+#define ONNXFUSE_EMULATED 800  // as __CUDA_ARCH__ of the architecture that is emulated
+#endif
 
 namespace emulation {
 

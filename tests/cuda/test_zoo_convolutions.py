@@ -1,0 +1,53 @@
+"""The kernels of the zoo's fused convolutions, which the corpus has: they compile, and none but the last one spills.
+
+All of them for every architecture are on the page that scripts/zoo_convolutions.py writes; here each is rendered, and
+some are compiled, with the architectures in turn.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zoo_convolutions
+
+from onnxfuse.cuda.arch import COMMON, architecture
+from onnxfuse.cuda.conv.fitting import LEAST_OCCUPANCY
+from onnxfuse.cuda.conv.kernel import FAMILIES
+from onnxfuse.zoo import StoredModel
+from tests.cuda.test_zoo_kernels import compiler
+
+CORPUS = zoo_convolutions.read()
+PAGE = zoo_convolutions.PAGE.read_text(encoding="utf-8")
+EVERY = 5
+
+
+def test_the_corpus_is_what_the_page_is_about(manifest: dict[str, StoredModel]) -> None:
+    assert zoo_convolutions.text(CORPUS) == zoo_convolutions.CORPUS.read_text(encoding="utf-8")
+    assert {name for models in CORPUS.values() for name in models} <= set(manifest)
+    assert f"{len(manifest)} models" in PAGE and f"with {len(CORPUS)} distinct sources" in PAGE
+    kernels = sum(len(rendered.source.kernels) for rendered in CORPUS)
+    for name in COMMON:
+        assert f"| {name} | {len(CORPUS)} | {kernels} |" in PAGE, "run scripts/zoo_convolutions.py"
+    assert len({rendered.source.sha256 for rendered in CORPUS}) == len(CORPUS)
+
+
+@pytest.mark.parametrize("number", range(0, len(CORPUS), EVERY))
+def test_kernels_compile_without_spills(number: int) -> None:
+    rendered, name = list(CORPUS)[number], COMMON[number // EVERY % len(COMMON)]
+    (code,) = zoo_convolutions.compile_all([rendered], name, compiler()).values()
+    for kernel in rendered.source.kernels:
+        takes = code.resources[kernel.name]
+        if kernel.family != FAMILIES[-1]:
+            assert takes.spills == takes.stack == 0, kernel
+            share = architecture(name).occupancy(takes.registers, kernel.block, takes.shared)
+            assert share >= LEAST_OCCUPANCY[kernel.family], kernel
+
+
+@pytest.mark.parametrize("name", ["float16"])
+def test_it_is_up_to_date(name: str, real_model: Callable[[str], Path]) -> None:
+    compiler()  # which has a say in what is rendered
+    rendered = zoo_convolutions.rendered_by(real_model(name))
+    assert set(rendered) == {own for own, models in CORPUS.items() if name in models}, "run scripts/zoo_convolutions.py"
+    (counts,) = re.findall(rf"^\| {name} \| (\d+) \| (\d+) \|$", PAGE, re.MULTILINE)
+    assert tuple(map(int, counts)) == (rendered.total(), len(rendered))
