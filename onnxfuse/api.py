@@ -102,6 +102,11 @@ def optimize(
     report.before = collect(loaded)
     fitter = None if cuda is None else cuda.fitter(fast_math)
     context = PassContext(target=target, fast_math=fast_math, fitter=fitter, report=report, progress=progress)
+    if target == "cpu":
+        from onnxfuse.cuda.conv.choice import policy_named
+        from onnxfuse.planner.cpu_convolutions import CpuChooser
+
+        context.own_convolutions = CpuChooser(policy_named(conv))
     if cuda is not None and fitter is not None:
         context.convolutions, context.tf32 = cuda.chooser(fitter, progress, report.add_warning), tf32
     for step in selected:
@@ -167,8 +172,8 @@ def cuda_options(
     """
     files = [Path(tuning)] if isinstance(tuning, (str, Path)) else [Path(name) for name in tuning]
     if target != "cuda":
-        if arch is not None or not embed or keep_source is not None or tune or conv != "auto" or files or tf32:
-            raise OnnxfuseError("architectures, embedding, sources, tuning and convolutions are for the target cuda")
+        if arch is not None or not embed or keep_source is not None or tune or files or tf32:
+            raise OnnxfuseError("architectures, embedding, sources, tuning and TF32 are for the target cuda")
         return None
     from onnxfuse.cuda.arch import default_architectures, devices, parse_architectures
     from onnxfuse.cuda.conv.choice import policy_named

@@ -113,8 +113,10 @@ def inspect(
     Raises OnnxfuseError for a bad file, and for options that cannot be.
     """
     from onnxfuse.api import cuda_options
+    from onnxfuse.cuda.conv.choice import RuleChooser, policy_named
     from onnxfuse.model_io import load
     from onnxfuse.passes import PassContext, resolve
+    from onnxfuse.planner.cpu_convolutions import CpuChooser
 
     options = cuda_options(target, arch, conv=conv, tuning=tuning, tf32=tf32)
     progress("reading the model")
@@ -136,9 +138,9 @@ def inspect(
         plan=Report(str(path), target),
     )
     context = PassContext(target=target, report=found.plan, progress=progress)
+    if target == "cpu":
+        context.own_convolutions = CpuChooser(policy_named(conv))
     if options is not None:
-        from onnxfuse.cuda.conv.choice import RuleChooser
-
         context.convolutions = RuleChooser(options.policy, options.tunings, options.architectures)
         context.tf32 = tf32
     for step in resolve():

@@ -22,9 +22,6 @@ TENSORRT_PROVIDER = "TensorrtExecutionProvider"
 """In every ONNX Runtime for GPUs, but it needs libraries that do not come with it, and takes nodes from CUDA."""
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 """Session option: where the external data of a model lies that is given as bytes."""
-NO_CUDA = "onnxfuse.no_cuda"
-"""Session option: "1" leaves the functions of nodes that only have kernels for CUDA to ONNX Runtime."""
-
 OPERATORS = "onnxfuse.operators"
 """Session option: the names of the operators that the library is to register, with commas between; all by default."""
 
@@ -94,20 +91,15 @@ def why_no_cuda() -> str:
     return ""
 
 
-def register(
-    session_options: "onnxruntime.SessionOptions", model: str | bytes | Path | None = None, *, cuda: bool = True
-) -> None:
+def register(session_options: "onnxruntime.SessionOptions", model: str | bytes | Path | None = None) -> None:
     """Make the onnxfuse operators known to sessions that are created with ``session_options``.
 
     With ``model``, a path or the bytes of a file, only the operators that it has: each takes ONNX Runtime some 35 us
-    and 10 kB whenever it creates a session.  Without ``cuda`` the sessions must not have the CUDA provider; fused
-    convolutions, which have kernels for CUDA alone, then run as the nodes that they were made of.
+    and 10 kB whenever it creates a session.
     """
     names = None if model is None else function_names(model, DOMAIN)
     if names:
         session_options.add_session_config_entry(OPERATORS, ",".join(sorted(names)))
-    if not cuda:
-        session_options.add_session_config_entry(NO_CUDA, "1")
     session_options.register_custom_ops_library(custom_ops_library())
 
 
@@ -132,7 +124,7 @@ def InferenceSession(  # noqa: N802 - the name that users of ONNX Runtime know
         left_out = {TENSORRT_PROVIDER, CUDA_PROVIDER} if why_no_cuda() else {TENSORRT_PROVIDER}
         providers = [name for name in ort.get_available_providers() if name not in left_out]
     cuda = any(CUDA_PROVIDER in (provider, provider[0]) for provider in providers)
-    register(options, model, cuda=cuda)
+    register(options, model)
     if cuda:
         load_cuda_libraries()
         model = with_kernels(model, options)

@@ -85,7 +85,7 @@ class Session:
             if CUDA_PROVIDER in providers:
                 load_cuda_libraries()
             if library:
-                register(options, loaded, cuda=CUDA_PROVIDER in providers)
+                register(options, loaded)
                 loaded = with_kernels(loaded, options) if CUDA_PROVIDER in providers else loaded
             settings = {} if tf32 else {CUDA_PROVIDER: {"use_tf32": "0"}}
             configured = [(name, settings.get(name, {})) for name in providers]

@@ -32,8 +32,8 @@ ROUND_SECONDS = 240.0
 DRIVER_RUNS, LAUNCH_RUNS = 400, 3000
 """Runs a second that are asked for of the driver where there is no libFuzzer, and of the launches."""
 
-LAUNCH_DRIVERS = ("fuzz_launch", "fuzz_conv")
-"""What fuzzes the CUDA operators: that of elementwise nodes, and that of convolutions."""
+LAUNCH_DRIVERS = ("fuzz_launch", "fuzz_conv", "fuzz_conv_cpu")
+"""What fuzzes the CUDA operators, that of elementwise nodes and that of convolutions, and convolutions on the CPU."""
 
 SEED_MODELS = 300
 ENVIRONMENTS: tuple[dict[str, str], ...] = (
@@ -159,10 +159,17 @@ def _engine(folder: Path, out: Path, seconds: float, seed: int, result: NativeRe
         _found(result, out, seed, f"{' '.join(command)} ended with {done.returncode}", text)
 
 
+def _compiler_file(name: str) -> str:
+    """The path of a library of the compiler's."""
+    found = subprocess.run(["c++", f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+    return found.stdout.strip()
+
+
 def _sessions(folder: Path, out: Path, seconds: float, seed: int, result: NativeResult) -> None:
     """One round through ONNX Runtime, in a Python whose allocator AddressSanitizer watches."""
-    runtime = subprocess.run(["c++", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
-    environment = {**os.environ, "LD_PRELOAD": runtime.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0"}
+    # AddressSanitizer looks for the C++ library's functions when it starts; Python itself does not load that.
+    libraries = [_compiler_file("libasan.so"), _compiler_file("libstdc++.so.6")]
+    environment = {**os.environ, "LD_PRELOAD": ":".join(libraries), "ASAN_OPTIONS": "detect_leaks=0"}
     environment |= ENVIRONMENTS[seed % len(ENVIRONMENTS)]
     script = Path(__file__).with_name("fuzz_sessions.py")
     command = [sys.executable, str(script), str(folder / "libonnxfuse_ops.so"), str(seed), str(seconds)]

@@ -32,7 +32,7 @@ def new_session(
         options.enable_profiling = True
         options.profile_file_prefix = profile
     if library:
-        register(options, cuda=on_gpu)
+        register(options)
     providers: list[Any] = ["CPUExecutionProvider"]
     if on_gpu:
         load_cuda_libraries()

@@ -28,13 +28,22 @@ class TileRunner {
     for (size_t s = 0; s < stage_.slots.size(); ++s) pointers_[s] = base(stage_.slots[s]);
   }
 
-  void run(int64_t first, int64_t last) {
-    start_ = 0;
-    count_ = static_cast<size_t>(std::min(stage_.tile, stage_.elements));
-    for (const Step& step : stage_.prologue) run_step(step);
+  void run_tiles(int64_t first, int64_t last) {
+    run_prologue();
     for (int64_t tile = first; tile < last; ++tile) {
-      move_to(tile);
-      for (const Step& step : stage_.steps) run_step(step);
+      const int64_t row = stage_.by_rows ? tile / stage_.tiles_per_row : 0;
+      const int64_t column = stage_.by_rows ? tile % stage_.tiles_per_row * stage_.tile : 0;
+      const int64_t start = stage_.by_rows ? row * stage_.columns + column : tile * stage_.tile;
+      run_steps(start, row, column, stage_.elements);
+    }
+  }
+
+  void run_elements(int64_t first, int64_t last) {
+    run_prologue();
+    while (first < last) {
+      const int64_t row = stage_.by_rows ? first / stage_.columns : 0;
+      const int64_t column = stage_.by_rows ? first % stage_.columns : 0;
+      first += run_steps(first, row, column, last);
     }
   }
 
@@ -54,12 +63,19 @@ class TileRunner {
     }
   }
 
-  void move_to(int64_t tile) {
-    const int64_t row = stage_.by_rows ? tile / stage_.tiles_per_row : 0;
-    const int64_t column = stage_.by_rows ? tile % stage_.tiles_per_row * stage_.tile : 0;
-    start_ = stage_.by_rows ? row * stage_.columns + column : tile * stage_.tile;
-    const int64_t rest = stage_.by_rows ? stage_.columns - column : stage_.elements - start_;
-    count_ = static_cast<size_t>(std::min(stage_.tile, rest));
+  void run_prologue() {
+    start_ = 0;
+    count_ = static_cast<size_t>(std::min(stage_.tile, stage_.elements));
+    for (const Step& step : stage_.prologue) run_step(step);
+  }
+
+  // Runs the steps for one tile from element `start`, which is at `column` of `row`, that ends before `end`.  Returns
+  // how many elements it has.
+  int64_t run_steps(int64_t start, int64_t row, int64_t column, int64_t end) {
+    const int64_t rest = std::min(end - start, stage_.by_rows ? stage_.columns - column : stage_.elements);
+    const int64_t count = std::min(stage_.tile, rest);
+    start_ = start;
+    count_ = static_cast<size_t>(count);
     for (size_t s = 0; s < stage_.slots.size(); ++s) {
       const Slot& slot = stage_.slots[s];
       if (slot.access == Access::Whole) {
@@ -68,6 +84,8 @@ class TileRunner {
         pointers_[s] = base(slot) + (row_offset(slot, row) + (slot.by_column ? column : 0)) * slot.size;
       }
     }
+    for (const Step& step : stage_.steps) run_step(step);
+    return count;
   }
 
   int64_t row_offset(const Slot& slot, int64_t row) const {
@@ -109,7 +127,7 @@ class TileRunner {
       const PlannedLink& link = stage_.links[step.first + i];
       links[i] = {link.link, pointers_[link.slot], pointers_[link.slot2]};
     }
-    step.chain(out, pointers_[step.in[0]], links, step.count, count_, step.stream);
+    step.chain(out, pointers_[step.in[0]], links, step.count, count_, step.stores);
   }
 
   // Copies the elements of the tile from data that is broadcast along some dimensions.
@@ -171,6 +189,10 @@ class TileRunner {
   size_t count_ = 0;
 };
 
+char* aligned(char* memory) {
+  return memory + (kCacheLine - reinterpret_cast<uintptr_t>(memory) % kCacheLine) % kCacheLine;
+}
+
 void run_chunk(void* data, size_t chunk) {
   const auto& run = *static_cast<const StageRun*>(data);
   const Stage& stage = run.stage;
@@ -185,9 +207,14 @@ void run_chunk(void* data, size_t chunk) {
 
 void run_tiles(const Program& program, const Stage& stage, const Tensors& tensors, int64_t first, int64_t last) {
   auto** pointers = static_cast<char**>(alloca(stage.slots.size() * sizeof(char*)));
-  auto* memory = static_cast<char*>(alloca(stage.buffer_bytes + kCacheLine));
-  char* buffers = memory + (kCacheLine - reinterpret_cast<uintptr_t>(memory) % kCacheLine) % kCacheLine;
-  TileRunner({program, stage, tensors}, buffers, pointers).run(first, last);
+  auto* buffers = aligned(static_cast<char*>(alloca(stage.buffer_bytes + kCacheLine)));
+  TileRunner({program, stage, tensors}, buffers, pointers).run_tiles(first, last);
+}
+
+void run_elements(const Program& program, const Stage& stage, const Tensors& tensors, int64_t first, int64_t last) {
+  auto** pointers = static_cast<char**>(alloca(stage.slots.size() * sizeof(char*)));
+  auto* buffers = aligned(static_cast<char*>(alloca(stage.buffer_bytes + kCacheLine)));
+  TileRunner({program, stage, tensors}, buffers, pointers).run_elements(first, last);
 }
 
 void run_plan(const Program& program, const Plan& plan, const Tensors& tensors, ParallelFor parallel_for,

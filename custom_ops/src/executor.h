@@ -22,6 +22,10 @@ struct Tensors {
 // Runs the tiles `first` up to but not including `last` of one stage, on the calling thread.
 void run_tiles(const Program& program, const Stage& stage, const Tensors& tensors, int64_t first, int64_t last);
 
+// Runs one stage for the elements `first` up to but not including `last`, on the calling thread.  The plan must have been
+// made for runs that begin anywhere.
+void run_elements(const Program& program, const Stage& stage, const Tensors& tensors, int64_t first, int64_t last);
+
 void run_plan(const Program& program, const Plan& plan, const Tensors& tensors, ParallelFor parallel_for, void* context);
 
 }  // namespace onnxfuse

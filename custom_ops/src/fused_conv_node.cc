@@ -3,7 +3,6 @@
 #include <string>
 #include <utility>
 
-#include "conv_host.h"
 #include "ort_call.h"
 #include "symbolic_shape.h"
 
@@ -76,7 +75,6 @@ void FusedConvNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
 }
 
 void FusedConvNode::compute(OrtKernelContext* context) {
-  warn_once("runs on the CPU provider in plain loops; without the onnxfuse library ONNX Runtime takes its own kernels");
   const NodeInputs inputs = read_inputs(context);
   compute_on_host(context, kernels_for(inputs), inputs.key, inputs.data,
                   [&](size_t o, const Shape& shape) { return output(context, o, shape); });
@@ -110,30 +108,49 @@ FusedConvNode::Kernels FusedConvNode::kernels_for(const NodeInputs& inputs) {
   return kernels;
 }
 
-void FusedConvNode::compute_on_host(OrtKernelContext* context, const Kernels& kernels, const PlanKey& key,
-                                    const std::vector<const void*>& data, const OutputMemory& output_memory) {
+std::shared_ptr<const ConvCpuPlan> FusedConvNode::find_cpu_plan(const Kernels& kernels, const PlanKey& key) {
+  const Program& epilogue = kernels.epilogue->program();
+  if (auto plan = cpu_plans_.find(key); plan != nullptr && plan->epilogue.source == &epilogue) return plan;
   ConvShapes shapes;
   std::string error;
   if (!resolve_conv_node(node_, key.shapes, &shapes, &error)) throw Error(error);
-  const auto first = data.begin() + 2;
-  const auto second = first + static_cast<long>(node_.prologue_operands());
-  const void* x = data[0];
+  const Program* const prologue = kernels.prologue == nullptr ? nullptr : &kernels.prologue->program();
+  auto plan = make_conv_cpu_plan(node_, kernels.type, prologue, epilogue, key, shapes);
+  if (plan != nullptr) cpu_plans_.add(plan);
+  return plan;
+}
+
+void FusedConvNode::compute_on_host(OrtKernelContext* context, const Kernels& kernels, const PlanKey& key,
+                                    const std::vector<const void*>& data, const OutputMemory& output_memory) {
+  const auto plan = find_cpu_plan(kernels, key);
+  const auto second = data.begin() + 2 + static_cast<long>(node_.prologue_operands());
+  ConvTensors tensors{data[0], data[1], {data[0]}, {nullptr}, {}};
+  tensors.prologue.insert(tensors.prologue.end(), data.begin() + 2, second);
+  tensors.epilogue.insert(tensors.epilogue.end(), second, data.end());
   std::unique_ptr<Scratch> prepared;
-  if (kernels.prologue != nullptr) {
+  if (plan != nullptr && kernels.prologue != nullptr && plan->prologue == nullptr) {
     prepared = std::make_unique<Scratch>(bytes_of(key.shapes[0], kernels.type));
-    std::vector<const void*> operands{data[0]};
-    operands.insert(operands.end(), first, second);
-    kernels.prologue->compute(context, {prologue_inputs(node_, key.shapes)}, std::move(operands),
+    kernels.prologue->compute(context, {prologue_inputs(node_, key.shapes)}, tensors.prologue,
                               [&](size_t, const Shape&) { return prepared->data(); });
-    x = prepared->data();
+    tensors.x = prepared->data();
   }
-  const Scratch result(bytes_of(shapes.geometry.output, kernels.type));
   SessionThreads threads{api(), context};
-  convolve(shapes.geometry, kernels.type, x, data[1], result.data(), parallel_for, &threads);
-  std::vector<const void*> operands{result.data()};
-  operands.insert(operands.end(), second, data.end());
-  kernels.epilogue->compute(context, {epilogue_inputs(node_, key.shapes, shapes.geometry.output)}, std::move(operands),
-                            output_memory);
+  if (plan != nullptr && plan->epilogue.plan != nullptr) {
+    for (const Shape& shape : plan->epilogue.plan->output_shapes) {
+      tensors.outputs.push_back(output_memory(tensors.outputs.size(), shape));
+    }
+    return run_conv_cpu(*plan, tensors, parallel_for, &threads);
+  }
+  // The epilogue's own kernel runs on a tensor of the results.
+  ConvShapes shapes;
+  std::string error;
+  if (!resolve_conv_node(node_, key.shapes, &shapes, &error)) throw Error(error);
+  const Scratch result(bytes_of(shapes.geometry.output, kernels.type));
+  tensors.outputs.push_back(result.data());
+  if (plan != nullptr) run_conv_cpu(*plan, tensors, parallel_for, &threads);
+  tensors.epilogue[0] = result.data();
+  kernels.epilogue->compute(context, {epilogue_inputs(node_, key.shapes, shapes.geometry.output)},
+                            std::move(tensors.epilogue), output_memory);
 }
 
 }  // namespace onnxfuse

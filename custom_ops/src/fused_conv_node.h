@@ -5,14 +5,16 @@
 #include <memory>
 #include <vector>
 
+#include "conv_cpu.h"
 #include "conv_node.h"
 #include "node.h"
 #include "node_program.h"
 #include "ort_abi.h"
+#include "plan_cache.h"
 
 namespace onnxfuse {
 
-// The node on the CPU provider, in plain loops.  Functions throw Error or OrtFailure.
+// The node on the CPU provider.  Functions throw Error or OrtFailure.
 class FusedConvNode : public Node {
  public:
   static constexpr char kOperator[] = "FusedConv";
@@ -42,9 +44,13 @@ class FusedConvNode : public Node {
                        const std::vector<const void*>& data, const OutputMemory& output_memory);
 
  private:
+  // Null if the result has no elements.
+  std::shared_ptr<const ConvCpuPlan> find_cpu_plan(const Kernels& kernels, const PlanKey& key);
+
   const ConvNode node_;
   std::unique_ptr<NodeProgram> prologue_;
   NodeProgram epilogue_;
+  PlanCache<ConvCpuPlan> cpu_plans_;
 };
 
 }  // namespace onnxfuse

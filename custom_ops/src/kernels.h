@@ -52,9 +52,95 @@ struct ChainLink {
 
 constexpr size_t kMaxChainLinks = 64;
 
-// Runs a chain over `n` elements: out = ...(link 1(link 0(in))).  `stream` asks for stores that bypass the
-// caches; then `out` and the operands to keep must not be memory that the chain reads.
-using ChainKernel = void (*)(void* out, const void* in, const ChainLink* links, size_t count, size_t n, bool stream);
+// How a chain stores its result.
+enum class Stores : uint8_t {
+  Plain,
+  Apart,     // `out` and the operands to keep are not memory that the chain reads
+  Streamed,  // likewise, and the result bypasses the caches
+};
+
+// Runs a chain over `n` elements: out = ...(link 1(link 0(in))).
+using ChainKernel = void (*)(void* out, const void* in, const ChainLink* links, size_t count, size_t n, Stores stores);
+
+// What follows is for convolutions.  Vectors are read and written whole: up to kMaxFloats - 1 elements beyond what is
+// wanted of each row.  Rows of results are written from right to left, and one after the other, so that a row may begin
+// where the one before ends.  Products are added with one rounding where the instruction set has it.
+
+// The most floats of a vector.
+constexpr size_t kMaxFloats = 16;
+
+// A block of results: out[r * pitch + i] = sum over k of weights[r * row_stride + k] * input[offsets[k] + i].
+struct ConvBlock {
+  const float* weights;
+  size_t row_stride;
+  const float* input;
+  const ptrdiff_t* offsets;
+  size_t depth;
+  float* out;
+  size_t pitch;
+  size_t rows;
+  size_t columns;
+};
+
+// The same for a few columns, each with its input in a row: out[r * columns + i] = sum over k of weights[r * depth + k] *
+// input[i * depth + k].  Nothing is read or written beyond it.
+struct ConvDots {
+  const float* weights;
+  const float* input;
+  size_t depth;
+  float* out;
+  size_t rows;
+  size_t columns;
+};
+
+// Taps of a convolution that meet consecutive rows of a plane: the first meets element 0 of row 0 at `offset`, and has
+// weight `first`; those of the others are each `step` further.
+struct ConvColumn {
+  ptrdiff_t offset;
+  ptrdiff_t first;
+  ptrdiff_t step;
+  int height;  // up to kMaxColumnHeight
+};
+constexpr int kMaxColumnHeight = 5;
+
+// Rows of results of one channel: out[r * pitch + i] = sum over all taps of weight * input[offset + r * input_pitch + i].
+struct ConvPlane {
+  const float* weights;
+  const ConvColumn* columns;
+  size_t count;
+  const float* input;
+  size_t input_pitch;
+  float* out;
+  size_t pitch;
+  size_t rows;
+  size_t width;
+};
+
+// to[r * pitch + i] = from[r * from_pitch + i * stride] for i < width, and `gap` zeros between rows.  Nothing is read at
+// or beyond `end`.
+struct ConvCopy {
+  float* to;
+  size_t pitch;
+  const float* from;
+  ptrdiff_t from_pitch;
+  const float* end;
+  size_t stride;
+  size_t rows;
+  size_t width;
+  size_t gap;
+};
+
+// A row of results of one channel in each lane: out[i][l] = sum over t of weights[t][l] * input[offsets[t] + i * step + l],
+// for i < columns, with vectors one after the other.
+struct ConvLanesRow {
+  const float* weights;
+  const ptrdiff_t* offsets;
+  size_t taps;
+  const float* input;
+  size_t step;
+  float* out;
+  size_t columns;
+};
 
 struct KernelTable {
   const char* name;  // "baseline", "avx2", "avx512", "neon"
@@ -66,6 +152,21 @@ struct KernelTable {
   ChainKernel chains[kDTypeCount];         // f32 and f64
   bool second_value;                       // chains have registers for Save
   void (*stream)(void* out, const void* in, size_t bytes);  // a copy that bypasses the caches
+  size_t floats;                                            // of a vector
+  void (*conv_sums)(const ConvBlock& block);
+  void (*conv_dots)(const ConvDots& dots);
+  void (*conv_plane)(const ConvPlane& plane);
+  void (*take_rows)(const ConvCopy& copy);
+  // rows[r * pitch + i] += addends[r] for r < count and i < n
+  void (*add_to_rows)(float* rows, size_t pitch, const float* addends, size_t count, size_t n);
+  void (*conv_lanes)(const ConvLanesRow& row);
+  // to[i][l] = from[l * pitch + i] for i < n and l < lanes.  Nothing is read at or beyond `end`; up to a vector of vectors
+  // is written.
+  void (*take_lanes)(float* to, const float* from, size_t pitch, size_t lanes, size_t n, const float* end);
+  // to[l * pitch + i] = from[i][l] for i < n and all lanes, one after the other; up to a vector of vectors is read.
+  void (*put_lanes)(float* to, size_t pitch, const float* from, size_t n);
+  // out[i * stride + s] = in[s][i] for i < n
+  void (*interleave)(float* out, const float* const* in, size_t n, size_t stride);
 };
 
 // The table for this machine, chosen once.  The environment variable ONNXFUSE_ISA (baseline, avx2, avx512) asks for

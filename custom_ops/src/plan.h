@@ -39,7 +39,7 @@ struct Step {
 
   Kind kind = Kind::Kernel;
   bool single = false;   // one element: the operand is a scalar for the tile
-  bool stream = false;   // Chain: the result bypasses the caches
+  Stores stores = Stores::Plain;  // Chain
   uint8_t arity = 1;
   Kernel kernel = nullptr;
   ChainKernel chain = nullptr;
@@ -90,9 +90,10 @@ struct PlanKey {
   std::vector<Shape> shapes;
   uint64_t aliased = 0;   // outputs that share memory with an input: nothing is streamed then
   uint64_t deferred = 0;  // those of them to write only when a tile has read everything
+  bool anywhere = false;  // runs of elements may begin anywhere (run_elements); nothing is streamed then
 
   bool operator==(const PlanKey& other) const {
-    return aliased == other.aliased && deferred == other.deferred && shapes == other.shapes;
+    return aliased == other.aliased && deferred == other.deferred && anywhere == other.anywhere && shapes == other.shapes;
   }
 };
 

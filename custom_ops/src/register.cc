@@ -1,5 +1,6 @@
 // The library's one entry point.
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <string>
@@ -18,12 +19,24 @@ namespace {
 // of them whenever it creates a session.
 constexpr char kOperatorsKey[] = "onnxfuse.operators";
 
+// Whether this ONNX Runtime has the CUDA provider.
+bool has_cuda(const OrtApi* api) {
+  char** names = nullptr;
+  int count = 0;
+  check(api->GetAvailableProviders(&names, &count));
+  bool found = false;
+  for (int i = 0; i < count; ++i) found = found || std::strcmp(names[i], cuda_provider(nullptr)) == 0;
+  check(api->ReleaseAvailableProviders(names, count));
+  return found;
+}
+
 // The operators of a session with these options, in the order in which they are registered.
 std::vector<const OrtCustomOp*> wanted_operators(const OrtApi* api, const OrtSessionOptions* options) {
   std::vector<const OrtCustomOp*> operators = fused_elementwise();
-  if (fused_conv_is_of_use(api, options)) {
-    operators.insert(operators.end(), fused_conv().begin(), fused_conv().end());
-  }
+  operators.insert(operators.end(), fused_conv().begin(), fused_conv().end());
+  static const bool on_gpu = has_cuda(api);
+  const auto is_for_gpu = [](const OrtCustomOp* op) { return op->GetExecutionProviderType == cuda_provider; };
+  if (!on_gpu) operators.erase(std::remove_if(operators.begin(), operators.end(), is_for_gpu), operators.end());
   std::string listed;
   if (!read_config_entry(api, options, kOperatorsKey, &listed)) return operators;
   listed = "," + listed + ",";

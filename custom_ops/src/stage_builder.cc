@@ -100,8 +100,8 @@ void StageBuilder::find_sources() {
     int64_t count = 0;
     element_count(shapes[i], &count);
     slot.access = count == stage_.elements ? Access::Whole : count == 1 ? Access::Fixed : Access::Gathered;
-    if (slot.access == Access::Whole) bytes += count * slot.size;
-    if (slot.access == Access::Gathered && stage_.columns >= kLongRow) {
+    if (slot.access == Access::Whole && __builtin_add_overflow(bytes, count * slot.size, &bytes)) bytes = INT64_MAX;
+    if (slot.access == Access::Gathered && (stage_.columns >= kLongRow || plan_.key.anywhere)) {
       slot.access = Access::Row;
       slot.by_column = slot.strides.back() != 0;
       stage_.by_rows = true;

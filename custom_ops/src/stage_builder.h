@@ -56,7 +56,7 @@ class StageBuilder {
   bool in_stage(uint16_t id) const { return position_[id] >= 0; }
   bool is_deferred(size_t output) const { return plan_.key.deferred >> output & 1; }
   // Memory that an input shares is in the caches already, and streaming chains may not write what they read.
-  bool streams() const { return large_ && plan_.key.aliased == 0; }
+  bool streams() const { return large_ && plan_.key.aliased == 0 && !plan_.key.anywhere; }
   void choose_tile();
   void place_buffers();
   void record_uses();

@@ -193,7 +193,8 @@ void StageBuilder::emit_chain(size_t at, size_t length) {
     written.push_back({id, to.slot});
     if (last_link) {
       step.out = static_cast<uint16_t>(to.slot);
-      step.stream = to.stream;
+      const bool apart = plan_.key.aliased == 0 && stage_.slots[to.slot].place == Place::Output;
+      step.stores = to.stream ? Stores::Streamed : apart ? Stores::Apart : Stores::Plain;
     } else {
       links.push_back({Link::Keep, static_cast<uint16_t>(to.slot), 0});
     }

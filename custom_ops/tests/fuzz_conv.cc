@@ -1,5 +1,4 @@
-// Fuzzing of what the CUDA operator for convolutions reads from a model, of the launches that it plans, and of the plain
-// loops that take their place.
+// Fuzzing of what the CUDA operator for convolutions reads from a model, and of the launches that it plans.
 //
 //   fuzz_conv [runs] [seed]
 // Every run makes the attributes of a node, shapes and a recipe, some of them spoilt.  What comes out of them is held
@@ -9,25 +8,21 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <initializer_list>
-#include <iterator>
-#include <map>
-#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "contract_decoder.h"
-#include "conv_host.h"
 #include "conv_node.h"
 #include "cuda_conv_launch.h"
 #include "cuda_conv_layout.h"
 #include "cuda_conv_parameters.h"
-#include "fuzz_random.h"
+#include "fuzz_conv_nodes.h"
 
 namespace {
 
 using namespace onnxfuse;
+using fuzz::Attributes;
 using fuzz::below;
 using fuzz::expect;
 using fuzz::g_random;
@@ -38,88 +33,7 @@ using cuda::ConvOperandCounts;
 using cuda::ConvPlan;
 using cuda::ConvRecipe;
 
-int64_t one_of(std::initializer_list<int64_t> values) { return values.begin()[below(values.size())]; }
-
-void spoil(std::string* text) { fuzz::spoil(text, "0123456789 \n;xlscogmany"); }
-
-// The attributes of a node by their names.
-struct Attributes {
-  std::map<std::string, std::string> texts;
-  std::map<std::string, int64_t> numbers;
-  std::map<std::string, std::vector<int64_t>> lists;
-  size_t operands[2] = {0, 0};  // of prologue and epilogue
-  bool spoilt = false;
-
-  AttributeSource source() const {
-    const auto find = [](const auto& values, const char* name, auto* value) {
-      const auto found = values.find(name);
-      if (found == values.end()) return false;
-      *value = found->second;
-      return true;
-    };
-    return {[this, find](const char* name, std::string* text) { return find(texts, name, text); },
-            [this, find](const char* name, int64_t* number) { return find(numbers, name, number); },
-            [this, find](const char* name, std::vector<int64_t>* list) { return find(lists, name, list); }};
-  }
-};
-
-std::string random_program(size_t operands, size_t outputs) {
-  std::string text = "onnxfuse 1\ninput f32 broadcast\n";
-  for (size_t i = 0; i < operands; ++i) text += below(4) == 0 ? "input f32 axis 1\n" : "input f32 broadcast\n";
-  size_t value = 0;
-  size_t values = operands + 1;
-  for (size_t i = 0; i < operands; ++i, value = values++) {
-    text += "add f32 " + std::to_string(value) + " " + std::to_string(i + 1) + "\n";
-  }
-  for (size_t o = 0; o < outputs; ++o) text += "output " + std::to_string(o == 0 ? value : 0) + "\n";
-  return text;
-}
-
-Attributes random_attributes() {
-  Attributes made;
-  const size_t rank = 1 + below(3);
-  const bool transposed = below(3) == 0;
-  const int64_t group = one_of({1, 1, 2, 3});
-  const auto list = [&](const char* name, size_t count, std::initializer_list<int64_t> values) {
-    std::vector<int64_t>& numbers = made.lists[name];
-    for (size_t i = 0; i < count; ++i) numbers.push_back(below(60) == 0 ? one_of({32767, 1000}) : one_of(values));
-  };
-  made.texts["operator"] = transposed ? "ConvTranspose" : "Conv";
-  list("kernel_shape", rank, {1, 2, 3, 5});
-  list("strides", rank, {1, 1, 2, 3, 7});
-  list("dilations", rank, {1, 1, 2, 5});
-  if (transposed) {
-    list("output_padding", rank, {0});
-    for (size_t d = 0; d < rank; ++d) made.lists["output_padding"][d] %= made.lists["strides"][d];
-  }
-  static const char* const kPads[] = {"NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"};
-  const std::string auto_pad = made.texts["auto_pad"] = kPads[below(5)];
-  if (auto_pad == "NOTSET") list("pads", 2 * rank, {0, 1, 2, 4});
-  made.numbers["group"] = group;
-  const int64_t first = one_of({1, 2, 5, 33}) * group;
-  made.lists["weight_shape"] = {first, one_of({1, 2, 8})};
-  for (const int64_t size : made.lists["kernel_shape"]) made.lists["weight_shape"].push_back(size);
-  made.operands[1] = below(4);
-  made.texts["program"] = random_program(made.operands[1], 1 + below(3));
-  if (below(2) == 0) {
-    made.operands[0] = below(3);
-    made.texts["prologue"] = random_program(made.operands[0], 1);
-  }
-  made.spoilt = below(4) == 0;
-  if (!made.spoilt) return made;
-  switch (below(4)) {
-    case 0: spoil(&std::next(made.texts.begin(), static_cast<long>(below(made.texts.size())))->second); break;
-    case 1: made.numbers["group"] = one_of({-1, 0, 4, INT32_MAX, INT64_MAX, INT64_MIN}); break;
-    case 2: made.lists.erase(std::next(made.lists.begin(), static_cast<long>(below(made.lists.size())))); break;
-    default: {
-      auto& numbers = std::next(made.lists.begin(), static_cast<long>(below(made.lists.size())))->second;
-      numbers[below(numbers.size())] = one_of({-1, 0, 1, 32768, INT32_MAX, int64_t{1} << 40, INT64_MAX, INT64_MIN});
-    }
-  }
-  return made;
-}
-
-// ---------------------------------------------------------------------------------------------------------- shapes
+// --------------------------------------------------------------------------------------------------------- recipes
 
 std::string letters_of(size_t count) {
   std::string letters;
@@ -144,48 +58,6 @@ std::string random_recipe(const Attributes& node) {
   }
   return text + "kernel any family any tile 1x1x1 block 32 split 1 vector 1 index 64 access " +
          std::string(node.operands[0], 'g') + ";" + std::string(node.operands[1], 'g') + "\n";
-}
-
-Shape random_operand(const Shape& space) {
-  Shape shape;
-  if (below(3) == 0) return shape;
-  shape.rank = below(2) == 0 ? space.rank : 1 + static_cast<int>(below(static_cast<size_t>(space.rank)));
-  const bool whole = below(3) == 0;
-  for (int d = 0; d < shape.rank; ++d) {
-    const int64_t size = space.dims[static_cast<size_t>(d + space.rank - shape.rank)];
-    shape.dims[static_cast<size_t>(d)] = whole || below(2) == 0 ? size : 1;
-  }
-  if (below(60) == 0) ++shape.dims[0];
-  return shape;
-}
-
-void add_operands(const Program& program, const Shape& space, std::vector<Shape>* shapes) {
-  for (size_t i = 1; i < program.input_count; ++i) {
-    Shape shape = random_operand(space);
-    if (program.values[i].along_axis && below(20) != 0) shape = {1, {below(2) == 0 ? space.dims[1] : 1}};
-    shapes->push_back(shape);
-  }
-}
-
-// Shapes that mostly fit; sometimes of more elements than fit 32 bits, or 64.
-std::vector<Shape> random_shapes(const ConvNode& node) {
-  Shape x = node.attributes.weights;
-  const bool large = below(4) == 0;
-  const auto immense = [] { return one_of({1 << 12, 1 << 16, INT32_MAX, int64_t{3} << 30, int64_t{1} << 40}); };
-  x.dims[0] = large && below(3) == 0 ? immense() : one_of({1, 1, 2, 3, 0});
-  x.dims[1] = node.attributes.in_channels + (below(60) == 0 ? 1 : 0);
-  for (int d = 2; d < x.rank; ++d) {
-    int64_t& size = x.dims[static_cast<size_t>(d)];
-    size = large && below(2) == 0 ? immense() : one_of({4, 5, 7, 8, 9, 16, 24, below(8) == 0 ? 0 : 12, 1});
-  }
-  std::vector<Shape> shapes{x, node.attributes.weights};
-  if (below(60) == 0) ++shapes[1].dims[below(4)];
-  ConvGeometry geometry;
-  std::string error;
-  if (node.has_prologue) add_operands(node.prologue, x, &shapes);
-  const bool fits = resolve_conv(node.attributes, x, shapes[1], &geometry, &error);
-  add_operands(node.epilogue, fits ? geometry.output : x, &shapes);
-  return shapes;
 }
 
 // ----------------------------------------------------------------------------------------------------------- checks
@@ -337,34 +209,8 @@ void check_candidate(const ConvNode& node, const ConvRecipe& recipe, const ConvS
   expect(candidate.misaligned[0] == std::min<uintptr_t>(16, 4 * kernel.vector) - 1, "the alignment is not asked for");
 }
 
-// The loops on memory of exactly the size, so that AddressSanitizer sees one element too many.
-void check_host(const ConvNode& node, const ConvShapes& shapes, const std::vector<Shape>& inputs) {
-  int64_t counts[3];
-  const ConvGeometry& g = shapes.geometry;
-  element_count(inputs[0], &counts[0]);
-  element_count(inputs[1], &counts[1]);
-  element_count(g.output, &counts[2]);
-  const int64_t window = g.kernel[0] * g.kernel[1] * g.kernel[2] * g.in_channels / g.group;
-  if (counts[0] > 4000 || counts[1] > 4000 || counts[2] > 400000 / window) return;
-  const auto memory = [](int64_t count, float value) {
-    auto made = std::make_unique<float[]>(static_cast<size_t>(count));
-    std::fill_n(made.get(), count, value);
-    return made;
-  };
-  const auto x = memory(counts[0], 1.0f);
-  const auto w = memory(counts[1], 1.0f);
-  const auto y = memory(counts[2], -1.0f);
-  const auto in_turn = [](void*, void (*function)(void*, size_t), size_t total, void* data) {
-    for (size_t i = 0; i < total; ++i) function(data, i);
-  };
-  convolve(g, node.type, x.get(), w.get(), y.get(), in_turn, nullptr);
-  for (int64_t i = 0; i < counts[2]; ++i) {
-    expect(y[static_cast<size_t>(i)] >= 0.0f && y[static_cast<size_t>(i)] <= static_cast<float>(window), "a wrong sum");
-  }
-}
-
 void check_plan(const ConvNode& node, const ConvRecipe& recipe) {
-  const std::vector<Shape> inputs = random_shapes(node);
+  const std::vector<Shape> inputs = fuzz::random_shapes(node);
   std::string error;
   const auto plan = cuda::make_conv_plan(node, recipe, {inputs}, &error);
   ConvShapes shapes;
@@ -382,14 +228,13 @@ void check_plan(const ConvNode& node, const ConvRecipe& recipe) {
     if (conv_keeps_size(attributes, d)) expect(g.in[at] == g.out[at], "a size that is not kept");
   }
   if (plan->count == 0) return;
-  check_host(node, shapes, inputs);
   expect(!plan->candidates.empty(), "no kernel takes everything");
   for (const uintptr_t bits : plan->candidates.back().misaligned) expect(bits == 0, "the last asks for alignment");
   for (const ConvCandidate& candidate : plan->candidates) check_candidate(node, recipe, shapes, *plan, candidate);
 }
 
 void check_node() {
-  const Attributes attributes = random_attributes();
+  const Attributes attributes = fuzz::random_attributes();
   const size_t inputs = 2 + attributes.operands[0] + attributes.operands[1];
   ConvNode node;
   std::string error;
@@ -401,7 +246,7 @@ void check_node() {
   }
   std::string text = random_recipe(attributes);
   const bool spoilt = below(3) == 0;
-  if (spoilt) spoil(&text);
+  if (spoilt) fuzz::spoil_text(&text);
   const ConvOperandCounts counts{node.prologue_operands(), node.epilogue_operands(), node.epilogue.outputs.size()};
   ConvRecipe recipe;
   if (!cuda::parse_conv_recipe(text, counts, &recipe, &error)) {

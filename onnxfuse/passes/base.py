@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from onnxfuse.cuda.fitting import Fitter
     from onnxfuse.graph import Model
     from onnxfuse.graph_ir import Node
+    from onnxfuse.planner.cpu_convolutions import CpuChooser
 
 
 def _silent(_message: str) -> None:
@@ -32,6 +33,7 @@ class PassContext:
     fast_math: bool = False
     fitter: Fitter | None = None
     convolutions: ConvChooser | None = None
+    own_convolutions: CpuChooser | None = None
     tf32: bool = False
     report: Report = field(default_factory=Report)
     progress: Callable[[str], None] = _silent

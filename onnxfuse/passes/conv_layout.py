@@ -42,6 +42,11 @@ class ConvLayoutPass:
         """Runs the groups of rules one after the other."""
         if context.target != "cpu" or not any(node.op == "Conv" for graph in model.graphs() for node in graph.nodes):
             return
+        from onnxfuse.planner.cpu_convolutions import cpu_chooser
+
         infer(model)
         for rules in _STEPS:
+            if rules is _STEPS[-1]:
+                infer(model)
+                cpu_chooser(context).decide(model)
             RulePass([rule() for rule in rules], NAME).run(model, context)

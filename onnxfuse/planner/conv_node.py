@@ -18,6 +18,10 @@ from onnxfuse.program import Program
 
 Attributes = dict[str, str | int | list[int]]
 
+_PROGRAMS = ("program", "prologue")
+_NOT_OF_CONV = ("operator", "weight_shape")
+"""Attributes of the fused node that are none of the convolution's."""
+
 
 @dataclass(frozen=True)
 class ConvRegion:
@@ -67,11 +71,12 @@ def fuse_conv(
     opset: int,
     is_used_outside: Callable[[gs.Tensor], bool],
     fast_math: bool = False,
+    immediates: bool = True,
 ) -> ConvFusion:
     """Build the ConvFusion of a region; the graph is not changed.
 
-    ``is_used_outside`` says whether a tensor that the region computes is read by anything but the region.  Raises
-    ProgramError if a Program exceeds a limit.
+    ``is_used_outside`` says whether a tensor that the region computes is read by anything but the region.  Without
+    ``immediates`` constants of one element are inputs.  Raises ProgramError if a Program exceeds a limit.
     """
     conv, result = region.conv, region.conv.outputs[0]
     before = RegionProgram(opset, fast_math)
@@ -80,7 +85,7 @@ def fuse_conv(
         before.lower(node)
     prologue = before.build([conv.inputs[0]]) if region.before else None
 
-    after = RegionProgram(opset, fast_math)
+    after = RegionProgram(opset, fast_math, immediates)
     value = after.input(result)
     if (vector := bias(conv)) is not None:
         value = after.builder.emit("add", region.convolution.dtype, value, after.input(vector, 1))
@@ -92,8 +97,10 @@ def fuse_conv(
 
     inputs = [region.data, conv.inputs[1], *before.inputs[1:], *after.inputs[1:]]
     attributes = node_attributes(region.convolution, epilogue, prologue)
-    identity = "\n".join(f"{name} {value}" for name, value in attributes.items())
-    function = local_function(region.nodes, inputs, outputs, identity, list(attributes), opset)
+    programs = {name: value for name, value in attributes.items() if name in _PROGRAMS}
+    identity = "\n".join(f"{name} {value}" for name, value in programs.items())
+    own = {name: value for name, value in attributes.items() if name not in (*_PROGRAMS, *_NOT_OF_CONV)}
+    function = local_function(region.nodes, inputs, outputs, identity, list(attributes), opset, {id(conv): own})
     return ConvFusion(region, epilogue, prologue, function, tuple(inputs), tuple(outputs))
 
 

@@ -16,6 +16,7 @@ from onnxfuse.passes.base import PassContext, label
 from onnxfuse.planner.conv_node import ConvFusion, ConvRegion, fuse_conv, operands
 from onnxfuse.planner.conv_regions import ConvRegions
 from onnxfuse.planner.convolutions import describe, is_convolution
+from onnxfuse.planner.cpu_convolutions import cpu_chooser, is_pointwise
 from onnxfuse.planner.cuda_placement import CudaPlacement
 from onnxfuse.planner.cuda_regions import MAX_OPERANDS
 from onnxfuse.planner.functions import add_function
@@ -49,10 +50,12 @@ class FuseConv:
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrite ``model`` in place and record every convolution and the choice for it."""
         graphs = list(model.graphs())
-        if context.target != "cuda" or not any(map(is_convolution, _nodes(graphs))) or "" not in model.opsets:
+        if not any(map(is_convolution, _nodes(graphs))) or "" not in model.opsets:
             return
         if any(tensor.dtype is None for node in _nodes(graphs) for tensor in node.outputs):
             infer(model)  # earlier passes have added tensors
+        if context.target == "cpu":
+            cpu_chooser(context).decide(model)
         planner = _Planner(model, context)
         plans = [(graph, *planner.plan(graph)) for graph in graphs]
         for graph, fusions, verdicts in plans:
@@ -72,13 +75,15 @@ class _Planner:
     """Plans the graphs of one model, without changing it."""
 
     def __init__(self, model: Model, context: PassContext) -> None:
+        self._target = context.target
         self._opset = model.opsets[""]
         self._fast_math = context.fast_math
         self._tf32 = context.tf32
         self._chooser: ConvChooser = context.convolutions or RuleChooser()
+        self._on_cpu = cpu_chooser(context)
         self._sizes = Sizes(model)
-        self._ort = OrtFusions(model, "cuda")
-        self._placement = CudaPlacement(model)
+        self._ort = OrtFusions(model, self._target)
+        self._placement = CudaPlacement(model) if self._target == "cuda" else None
         outputs = [tensor for graph in model.graphs() for tensor in graph.outputs]
         self._output_ids = {id(tensor) for tensor in outputs}
         # A body that returns a value of an outer graph names it; the graph has another tensor object of that name.
@@ -96,7 +101,8 @@ class _Planner:
             except UnsupportedError as reason:
                 verdicts[id(node)] = ConvChoice(False, str(reason))
                 continue
-            first = self._chooser.might(convolution)
+            cuda = self._target == "cuda"
+            first = self._chooser.might(convolution) if cuda else self._on_cpu.of(node, convolution)
             verdicts[id(node)] = ConvChoice(False, CONSTANT) if id(node) in constant else first
             if verdicts[id(node)].fused:
                 wanted[id(node)] = convolution
@@ -114,6 +120,8 @@ class _Planner:
         return [fusion for fusion in fusions if id(fusion.region.conv) in wanted], verdicts
 
     def _choose(self, fusion: ConvFusion) -> ConvChoice:
+        if self._target == "cpu":
+            return self._on_cpu.of(fusion.region.conv, fusion.region.convolution)
         before, after = operands(fusion.inputs, fusion.prologue)
         return self._chooser.choose(
             ConvCase(
@@ -135,8 +143,11 @@ class _Planner:
         return {
             id(node)
             for node in elementwise
-            if id(node) not in out and self._placement.why_alone(node) is None and check(node, self._opset) is None
+            if id(node) not in out and not self._is_placed(node) and check(node, self._opset) is None
         }
+
+    def _is_placed(self, node: gs.Node) -> bool:
+        return self._placement is not None and self._placement.why_alone(node) is not None
 
     def _is_output(self, tensor: gs.Tensor) -> bool:
         return id(tensor) in self._output_ids or tensor.name in self._output_names
@@ -153,11 +164,16 @@ class _Planner:
         alone = [ConvRegion(node, wanted[id(node)], node.inputs[0]) for node in convs]
         found = [self._with_tail(region, regions) for region in alone]
         found = [self._with_sides(region, regions) for region in found]
-        found = [self._with_head(region, regions) for region in found]
+        on_cpu = self._target == "cpu"
+        found = [
+            region if on_cpu and not is_pointwise(region.convolution) else self._with_head(region, regions)
+            for region in found
+        ]
+        # On the CPU a convolution without neighbours is fused for the sake of the layout around it.
         return [
             self._fuse(region, regions)
             for region in reversed(found)
-            if any(node.op not in FREE_OPS for node in (*region.before, *region.after))
+            if on_cpu or any(node.op not in FREE_OPS for node in (*region.before, *region.after))
         ]
 
     def _with_tail(self, region: ConvRegion, regions: ConvRegions) -> ConvRegion:
@@ -180,7 +196,9 @@ class _Planner:
         return replace(region, before=tuple(before), data=data)
 
     def _fuse(self, region: ConvRegion, regions: ConvRegions) -> ConvFusion:
-        return fuse_conv(region, self._opset, regions.read_outside(region), self._fast_math)
+        return fuse_conv(
+            region, self._opset, regions.read_outside(region), self._fast_math, immediates=self._target == "cuda"
+        )
 
     def _is_within_limits(self, region: ConvRegion, regions: ConvRegions) -> bool:
         """Whether a region has one node's worth of operands and instructions."""

@@ -71,11 +71,16 @@ def make_node(
 
 
 class RegionProgram:
-    """Lowers nodes one after the other into one Program; ``inputs`` are the tensors that it reads, in their order."""
+    """Lowers nodes one after the other into one Program; ``inputs`` are the tensors that it reads, in their order.
 
-    def __init__(self, opset: int, fast_math: bool = False) -> None:
+    Constants of one element are part of the Program, or inputs without ``immediates``: then regions that differ in them
+    have one Program, and one function.
+    """
+
+    def __init__(self, opset: int, fast_math: bool = False, immediates: bool = True) -> None:
         self.builder = ProgramBuilder(fast_math)
         self.inputs: list[gs.Tensor] = []
+        self._immediates = immediates
         self._opset = opset
         self._values: dict[int, int] = {}
         self._read: dict[tuple[int, int | None], int] = {}
@@ -107,7 +112,7 @@ class RegionProgram:
     def _operand(self, node: gs.Node, tensor: gs.Tensor, axis: int | None) -> int:
         if id(tensor) in self._values:
             return self._values[id(tensor)]
-        if is_immediate(tensor, node, self._opset):
+        if self._immediates and is_immediate(tensor, node, self._opset):
             dtype = from_numpy(tensor.dtype)
             assert dtype is not None
             return self.builder.const(dtype.name, tensor.values.reshape(()))
@@ -173,10 +178,12 @@ def local_function(
     identity: str,
     attributes: Sequence[str],
     opset: int,
+    passed: Mapping[int, Mapping[str, Any]] | None = None,
 ) -> onnx.FunctionProto:
     """The local function, not named yet: the region's nodes with canonical names, so that equal regions share one.
 
-    ``identity`` is the text of what the kernels compute, ``attributes`` are the names of the fused node's.
+    ``identity`` is the text of what the kernels compute, ``attributes`` are the names of the fused node's.  ``passed``
+    says which of them, with their values, a node of the body, by its id, has in place of its own.
     """
     names: dict[int, str] = {}
     # A tensor that is an input twice (as a vector and by broadcasting) is read through its first name.
@@ -198,7 +205,7 @@ def local_function(
         while arguments and not arguments[-1]:
             arguments.pop()
         names[id(node.outputs[0])] = result = f"value_{position}"
-        body.append(_body_node(node, arguments, result))
+        body.append(_body_node(node, arguments, result, {} if passed is None else passed.get(id(node), {})))
     function = onnx.FunctionProto(
         domain=DOMAIN,
         input=input_names,
@@ -214,8 +221,11 @@ def local_function(
     return function
 
 
-def _body_node(node: gs.Node, arguments: list[str], result: str) -> onnx.NodeProto:
+def _body_node(node: gs.Node, arguments: list[str], result: str, passed: Mapping[str, Any]) -> onnx.NodeProto:
     if node.op == "CastLike":  # its second input gives only the type, which is known
         return helper.make_node("Cast", arguments, [result], to=DTYPES[cast_target(node)].onnx)
-    attributes = [helper.make_attribute(name, value) for name, value in node.attrs.items()]
+    attributes = [helper.make_attribute(name, value) for name, value in node.attrs.items() if name not in passed]
+    for name, value in passed.items():
+        kind = helper.make_attribute(name, value).type
+        attributes.append(onnx.AttributeProto(name=name, type=kind, ref_attr_name=name))
     return onnx.NodeProto(op_type=node.op, input=arguments, output=[result], attribute=attributes)

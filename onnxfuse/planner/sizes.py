@@ -18,6 +18,7 @@ Size = int | str | tuple[Any, ...]
 """A number, a symbol of the model, or how the size is computed; equal ones are equal sizes."""
 
 _WINDOWS = {"Conv", "MaxPool", "AveragePool", "LpPool"}
+_GLOBAL_POOLING = {"GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"}
 _FIRST_INPUT = {
     *("BatchNormalization", "QuantizeLinear", "DequantizeLinear", "Cast", "CastLike", "Clip", "Dropout", "Identity"),
     *("InstanceNormalization", "LayerNormalization", "GroupNormalization", "RMSNormalization", "LpNormalization"),
@@ -63,6 +64,8 @@ class Sizes:
             return _broadcast(known) if len(known) == len(inputs) else None
         if len(inputs[0]) < 2:
             return None
+        if node.op in _GLOBAL_POOLING:
+            return [*inputs[0][:2], *([1] * (len(inputs[0]) - 2))]
         if node.op in _WINDOWS:
             return [inputs[0][0], None, *_windows(node, inputs[0][2:])]
         if node.op == "ConvTranspose":

@@ -1,4 +1,4 @@
-"""Where fused convolutions are known as an operator, and that they run as their function body everywhere else."""
+"""Which provider runs fused convolutions, and that they run as their function body where they are not known."""
 
 import os
 import subprocess
@@ -11,8 +11,8 @@ import pytest
 from onnx import helper
 
 from onnxfuse.program import ProgramBuilder
-from onnxfuse.runtime import CUDA_PROVIDER, NO_CUDA, OPERATORS
-from tests.cuda.conv_nodes import NODE, any_kernel, arrays_of, conv_kernel, expected, stub_model
+from onnxfuse.runtime import CUDA_PROVIDER, OPERATORS
+from tests.cuda.conv_nodes import any_kernel, arrays_of, conv_kernel, expected, stub_model
 from tests.cuda.convolutions import Fused, convolution
 from tests.cuda.stand_in import AVAILABLE, REASON, StandIn
 from tests.custom_ops.fused import assert_same_bits, library, run
@@ -59,8 +59,7 @@ check(ort.InferenceSession(sys.argv[2], options, providers=["CPUExecutionProvide
 
 
 @pytest.mark.parametrize("driver", [True, False])
-def test_without_a_driver_or_a_provider_the_function_runs(driver: bool, tmp_path: Path) -> None:
-    """ONNX Runtime has the convolution for itself, in its blocked layout where it has one."""
+def test_without_a_driver_or_a_provider_the_cpu_computes_it(driver: bool, tmp_path: Path) -> None:
     if driver and CUDA_PROVIDER in ort.get_available_providers():
         pytest.skip("ONNX Runtime has the CUDA provider")
     path, optimized = tmp_path / "model.onnx", tmp_path / "optimized.onnx"
@@ -73,7 +72,7 @@ def test_without_a_driver_or_a_provider_the_function_runs(driver: bool, tmp_path
         "ONNXFUSE_LIBCUDA": str(stand_in.driver_path) if driver else "/nowhere/libcuda.so.1",
     }
     subprocess.run([sys.executable, "-c", SCRIPT, library(), str(path), str(optimized)], env=environment, check=True)
-    assert "onnxfuse" not in {node.domain for node in onnx.load(optimized).graph.node}
+    assert "onnxfuse" in {node.domain for node in onnx.load(optimized).graph.node}
 
 
 def test_where_there_are_both_the_kernels_run(tmp_path: Path) -> None:
@@ -82,18 +81,6 @@ def test_where_there_are_both_the_kernels_run(tmp_path: Path) -> None:
     stand_in.launches()
     run(session, arrays_of(FUSED))
     assert len(stand_in.launches()) == 1
-
-
-def test_a_session_without_the_cuda_provider_says_so(tmp_path: Path) -> None:
-    """ONNX Runtime takes no function for a node whose operator is known, even if for another provider alone."""
-    stand_in = StandIn(tmp_path)
-    stand_in.keep_providers()
-    session = stand_in.session(model_with_function(), entries={NO_CUDA: "1"})
-    stand_in.calls()
-    check(session)
-    assert not stand_in.calls()
-    with_kernels = stand_in.session(model_with_function(), entries={NO_CUDA: "0"}, severity=4)
-    check(with_kernels)
 
 
 def test_only_the_operators_that_a_session_names(tmp_path: Path) -> None:
@@ -107,8 +94,7 @@ def test_only_the_operators_that_a_session_names(tmp_path: Path) -> None:
     assert not stand_in.launches()
 
 
-def test_the_cpu_provider_computes_all_the_same(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """In a session that does not say so, on a machine with a GPU; one warning a node tells what is better."""
+def test_a_session_without_the_cuda_provider_uses_no_gpu(tmp_path: Path) -> None:
     stand_in = StandIn(tmp_path)
     stand_in.keep_providers()
     session = stand_in.session(model_with_function())
@@ -116,4 +102,3 @@ def test_the_cpu_provider_computes_all_the_same(tmp_path: Path, capfd: pytest.Ca
     for _ in range(3):
         check(session)
     assert not stand_in.calls()
-    assert capfd.readouterr().err.count(NODE + "runs on the CPU provider in plain loops") == 1

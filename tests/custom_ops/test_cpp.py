@@ -94,7 +94,6 @@ FUZZED = {
     "fuzz_launch": ("cuda_access", "cuda_launch", "cuda_parameters", "cuda_recipe"),
     "fuzz_conv": (
         "conv",
-        "conv_host",
         "conv_node",
         "cuda_conv_launch",
         "cuda_conv_layout",

@@ -12,7 +12,7 @@ from tests.custom_ops.fused import library
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-SUITE = [str(HERE / f"test_{name}.py") for name in ("operators", "chains", "shapes", "bad_programs")]
+SUITE = [str(HERE / f"test_{name}.py") for name in ("operators", "chains", "shapes", "bad_programs", "fused_conv")]
 ORT_SUITE = [
     *SUITE,
     str(HERE / "test_stress.py"),

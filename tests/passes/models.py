@@ -11,8 +11,10 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 from onnxfuse import inference
+from onnxfuse.cuda.conv.choice import policy_named
 from onnxfuse.graph import Model
 from onnxfuse.passes import Pass, PassContext, resolve
+from onnxfuse.planner.cpu_convolutions import CpuChooser
 
 
 def node(op: str, inputs: str, outputs: str, **attrs: Any) -> onnx.NodeProto:
@@ -56,9 +58,11 @@ def model(
     return made
 
 
-def apply(proto: onnx.ModelProto, *passes: Pass | str, infer: bool = True) -> tuple[onnx.ModelProto, PassContext]:
+def apply(
+    proto: onnx.ModelProto, *passes: Pass | str, infer: bool = True, conv: str = "auto"
+) -> tuple[onnx.ModelProto, PassContext]:
     """Runs passes (objects, or names) on a copy of the model; returns the result, which has been checked."""
-    context = PassContext()
+    context = PassContext(own_convolutions=CpuChooser(policy_named(conv)))
     work = onnx.ModelProto()
     work.CopyFrom(proto)
     loaded = Model.from_proto(work)

@@ -91,7 +91,7 @@ class OrtBaseline:
     def _session(self, model: onnx.ModelProto, graph: bool) -> Any:
         options = self._ort.SessionOptions()
         options.log_severity_level = 4
-        register(options, cuda=self._on_gpu)
+        register(options)
         content: str | bytes = model.SerializeToString()
         providers: list[Any] = ["CPUExecutionProvider"]
         if self._on_gpu:

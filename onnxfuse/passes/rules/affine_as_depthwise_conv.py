@@ -12,6 +12,7 @@ from onnxfuse.passes.pattern import Ops
 from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, Refusal, RewriteRule
 from onnxfuse.passes.rules.affine import Affine, Axis, compose, constant_step, read_step
 from onnxfuse.passes.rules.fold_affine_after import chain_after
+from onnxfuse.planner.cpu_convolutions import cpu_chooser
 from onnxfuse.planner.ort_layout import CHANNEL_ALIGNMENT, ConvLayout
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class AffineAsDepthwiseConv(RewriteRule):
     def begin(self, model: Model, context: PassContext) -> None:
         """Finds out what ONNX Runtime keeps in the blocked layout."""
         self._layouts = [ConvLayout(sorted_nodes(graph), graph.outputs) for graph in model.graphs()]
+        self._is_own = cpu_chooser(context).is_own
 
     def pattern(self, op: Ops, x: Any) -> Any:
         """The first step; the chain after it is of any length and read in ``check``."""
@@ -56,7 +58,8 @@ class AffineAsDepthwiseConv(RewriteRule):
         step = read_step(match.root, axis)
         followers, rest = chain_after(match, axis)
         result = followers[-1].outputs[0] if followers else match.outputs[0]
-        if not any(layout.reads_blocked(reader) and reader.inputs[0] is result for reader in result.outputs):
+        readers = [reader for reader in result.outputs if reader.inputs[0] is result and not self._is_own(reader)]
+        if not any(map(layout.reads_blocked, readers)):
             return "no convolution reads its result in the blocked layout"
         match.plan = _rounded(compose(step, rest), channels)
         for node in followers:

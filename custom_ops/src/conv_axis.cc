@@ -1,0 +1,73 @@
+#include "conv_axis.h"
+
+#include <algorithm>
+
+namespace onnxfuse {
+namespace {
+
+void sort_unique(std::vector<int64_t>* values) {
+  std::sort(values->begin(), values->end());
+  values->erase(std::unique(values->begin(), values->end()), values->end());
+}
+
+void lay_out(ConvAxis* axis, bool shared) {
+  const auto begin_of = [&](int64_t distance) { return shared ? distance % axis->stride : distance; };
+  axis->planes.clear();
+  for (const int64_t distance : axis->distance) axis->planes.push_back(begin_of(distance));
+  sort_unique(&axis->planes);
+  axis->plane_of.clear();
+  axis->shift_of.clear();
+  for (const int64_t distance : axis->distance) {
+    const auto plane = std::lower_bound(axis->planes.begin(), axis->planes.end(), begin_of(distance));
+    axis->plane_of.push_back(static_cast<size_t>(plane - axis->planes.begin()));
+    axis->shift_of.push_back((distance - *plane) / axis->stride);
+  }
+  axis->reach = *std::max_element(axis->shift_of.begin(), axis->shift_of.end());
+}
+
+}  // namespace
+
+ConvRange ConvAxis::strip(int64_t index) const { return {index * length, std::min((index + 1) * length, places)}; }
+
+ConvRange ConvAxis::positions(const ConvRange& range) const {
+  return {std::max<int64_t>(range.begin * phases - crop, 0), std::min(range.end * phases - crop, out)};
+}
+
+ConvAxis make_conv_axis(const ConvGeometry& g, size_t d) {
+  ConvAxis axis;
+  axis.in = g.in[d];
+  axis.out = g.out[d];
+  if (!g.transposed) {
+    axis.places = g.out[d];
+    axis.stride = g.strides[d];
+    axis.pad = g.pads[d];
+    for (int64_t k = 0; k < g.kernel[d]; ++k) axis.distance.push_back(k * g.dilations[d]);
+    axis.phase.assign(axis.distance.size(), 0);
+    return axis;
+  }
+  // Tap k takes element i of the input to position i * stride - pad + k * dilation.  Where there is one element, the
+  // stride says nothing.
+  axis.phases = g.in[d] == 1 ? 1 : g.strides[d];
+  axis.crop = g.pads[d] % axis.phases;
+  const int64_t first = g.pads[d] / axis.phases;
+  axis.places = (g.out[d] - 1 + axis.crop) / axis.phases + 1;
+  const int64_t farthest = (g.kernel[d] - 1) * g.dilations[d] / axis.phases;
+  axis.pad = farthest - first;
+  for (int64_t k = 0; k < g.kernel[d]; ++k) {
+    axis.distance.push_back(farthest - k * g.dilations[d] / axis.phases);
+    axis.phase.push_back(k * g.dilations[d] % axis.phases);
+  }
+  return axis;
+}
+
+void set_strip_length(ConvAxis* axis, int64_t length) {
+  axis->length = length;
+  axis->count = (axis->places + length - 1) / length;
+  lay_out(axis, true);
+  std::vector<int64_t> distances = axis->distance;
+  sort_unique(&distances);
+  const auto apart = static_cast<int64_t>(distances.size()) * length;
+  if (apart < static_cast<int64_t>(axis->planes.size()) * axis->span()) lay_out(axis, false);
+}
+
+}  // namespace onnxfuse

@@ -1,0 +1,318 @@
+#include "conv_strips.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+
+#include "ort_call.h"
+
+namespace onnxfuse {
+namespace {
+
+// A strip of more places is not worth its memory.
+constexpr int64_t kLongestStrip = 2048;
+// Fewer are not worth the weights' way through the caches.
+constexpr int64_t kShortestStrip = 512;
+// Strips to have at least, so that threads have equal shares of the work.
+constexpr int64_t kMinStrips = 4;
+constexpr int64_t kSharedFilters = 32;
+// A strip with fewer products is not worth the hand-over to a thread.
+constexpr double kMinProducts = 200e3;
+// From this length on rows are not computed as one.
+constexpr int64_t kLongRow = 64;
+// Rows of a tile of sums, whatever the instruction set.
+constexpr int64_t kFilters = 8;
+// Sums of few places that are computed between two runs of the epilogue.
+constexpr int64_t kDots = 256;
+// Elements that a strip may have in memory of its own, and weights that a filter may have: more is a mistake in the model.
+constexpr int64_t kMostElements = int64_t{1} << 27;
+
+// What is known of a cache, or a guess.
+int64_t cache_bytes(int name, int64_t guess, int64_t low, int64_t high) {
+  const int64_t size = name < 0 ? 0 : sysconf(name);
+  return size > 0 ? std::clamp(size, low, high) : guess;
+}
+
+int64_t level1_floats() {
+#ifdef _SC_LEVEL1_DCACHE_SIZE
+  static const int64_t bytes = cache_bytes(_SC_LEVEL1_DCACHE_SIZE, 32 << 10, 16 << 10, 128 << 10);
+#else
+  static const int64_t bytes = 32 << 10;
+#endif
+  return bytes / static_cast<int64_t>(sizeof(float));
+}
+
+int64_t level2_floats() {
+#ifdef _SC_LEVEL2_CACHE_SIZE
+  static const int64_t bytes = cache_bytes(_SC_LEVEL2_CACHE_SIZE, 512 << 10, 256 << 10, 2 << 20);
+#else
+  static const int64_t bytes = 512 << 10;
+#endif
+  return bytes / static_cast<int64_t>(sizeof(float));
+}
+
+int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+// The length of strips that are about equally long, and no longer than `most`.
+int64_t even_length(int64_t places, int64_t most) { return divide_up(places, divide_up(places, most)); }
+
+bool is_pointwise(const ConvGeometry& g) {
+  const ConvGeometry::Sizes ones{1, 1, 1};
+  return !g.transposed && g.kernel == ones && g.strides == ones && g.pads == ConvGeometry::Sizes{0, 0, 0} && g.in == g.out;
+}
+
+std::vector<int64_t> distinct(std::vector<int64_t> values) {
+  std::sort(values.begin(), values.end());
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+  return values;
+}
+
+// How many positions of the output a place stands for, along an axis.
+int64_t positions_of_place(const ConvAxis& axis) { return std::min(axis.phases, axis.out); }
+
+int64_t checked(__int128 elements) {
+  if (elements <= kMostElements) return static_cast<int64_t>(elements);
+  throw Error("a part of the convolution needs more than " + std::to_string(kMostElements) + " elements of memory");
+}
+
+}  // namespace
+
+ConvStrips::ConvStrips(const ConvGeometry& geometry, size_t floats)
+    : channels_(geometry.in_channels / geometry.group),
+      filters_(geometry.out_channels / geometry.group),
+      taps_(geometry.kernel[0] * geometry.kernel[1] * geometry.kernel[2]),
+      transposed_(geometry.transposed),
+      depth_(make_conv_axis(geometry, 0)),
+      rows_(make_conv_axis(geometry, 1)),
+      columns_(make_conv_axis(geometry, 2)),
+      pointwise_(is_pointwise(geometry)) {
+  checked(static_cast<__int128>(channels_) * taps_);
+  if (pointwise_) {
+    columns_.in = columns_.out = columns_.places = geometry.out[0] * geometry.out[1] * geometry.out[2];
+    depth_.in = depth_.out = depth_.places = 1;
+    rows_.in = rows_.out = rows_.places = 1;
+  }
+  choose_lengths(geometry, static_cast<int64_t>(floats));
+  lay_out(geometry);
+  choose_parts(static_cast<int64_t>(floats));
+  check_sizes();
+}
+
+void ConvStrips::choose_lengths(const ConvGeometry& geometry, int64_t floats) {
+  const int64_t positions = positions_of_place(depth_) * positions_of_place(rows_) * positions_of_place(columns_);
+  const double per_place = static_cast<double>(filters_) * static_cast<double>(channels_) * static_cast<double>(taps_);
+  const auto worth = static_cast<int64_t>(std::min(kMinProducts / per_place, static_cast<double>(kLongestStrip)));
+  const int64_t all = depth_.places * rows_.places * columns_.places;
+  // Threads may share a strip's filters instead.
+  const int64_t strips = geometry.group > 1 ? 1 : std::max<int64_t>(kMinStrips * kSharedFilters / filters_, 1);
+  const int64_t share = divide_up(all, std::min(strips, kMinStrips));
+  int64_t room = level2_floats() / 2;
+  const int64_t longest = std::max(kLongestStrip / positions, kShortestStrip);
+  int64_t most = std::min(longest, std::max({kShortestStrip, worth, share}));
+  if (channels_ == 1) {
+    // The copy is read once for each filter, and has to be in the level 1 cache with the results.
+    room = level1_floats() * 3 / 8;
+    most = std::max<int64_t>(level1_floats() * 3 / 8 / positions, 1);
+  }
+  const auto elements = [&] { return static_cast<__int128>(channels_) * channel_elements(); };
+  set_strip_length(&depth_, 1);
+  set_strip_length(&rows_, 1);
+  int64_t length = std::min(columns_.places, std::max(most, floats));
+  set_strip_length(&columns_, length);
+  while (elements() > room && length > floats) {
+    length = std::max(length - length / 8 - 1, floats);
+    set_strip_length(&columns_, length);
+  }
+  if (columns_.count > 1) {
+    const int64_t even = even_length(columns_.places, length);
+    return set_strip_length(&columns_, std::min(round_up(even, floats), columns_.places));
+  }
+  length = std::clamp<int64_t>(most / columns_.places, 1, rows_.places);
+  set_strip_length(&rows_, length);
+  while (elements() > room && length > 1) {
+    length -= length / 8 + 1;
+    set_strip_length(&rows_, length);
+  }
+  set_strip_length(&rows_, even_length(rows_.places, length));
+}
+
+// Between two rows of a plane in a strip's copy.  What is behind a whole row and what is before the next one are zeros: they
+// are the same ones.
+int64_t ConvStrips::line() const {
+  if (columns_.count > 1 || columns_.stride > 1 || columns_.planes.size() > 1) return columns_.span();
+  const int64_t left = columns_.pad - columns_.planes[0];
+  const int64_t before = std::clamp<int64_t>(left, 0, columns_.span());
+  const int64_t behind = std::clamp<int64_t>(columns_.span() - left - columns_.in, 0, columns_.span());
+  return std::max(columns_.length, columns_.span() - std::min(before, behind));
+}
+
+// Between two rows of places in a strip's copy.
+int64_t ConvStrips::row_pitch() const {
+  return line() * (in_turn_ ? static_cast<int64_t>(rows_.planes.size()) : 1);
+}
+
+// A channel's copy is in the order [plane of depth][plane of columns][depth][plane of rows][row][column], or with the
+// planes of rows within the rows if they are in turn.
+ptrdiff_t ConvStrips::offset_of(size_t kd, size_t kh, size_t kw) const {
+  const auto columns = static_cast<int64_t>(depth_.plane_of[kd] * columns_.planes.size() + columns_.plane_of[kw]);
+  const auto row_planes = static_cast<int64_t>(rows_.planes.size());
+  const auto row_plane = static_cast<int64_t>(rows_.plane_of[kh]);
+  return columns * row_planes * plane_elements() + depth_.shift_of[kd] * row_planes * rows_.span() * line() +
+         row_plane * line() * (in_turn_ ? 1 : rows_.span()) + rows_.shift_of[kh] * row_pitch() +
+         columns_.shift_of[kw];
+}
+
+void ConvStrips::lay_out(const ConvGeometry& geometry) {
+  checked(static_cast<__int128>(channels_) * channel_elements());
+  one_channel_ = channels_ == 1 && rows_.length > 1;
+  const bool every_row = static_cast<int64_t>(rows_.planes.size()) == rows_.stride && rows_.planes.back() < rows_.stride;
+  in_turn_ = every_row && rows_.stride > 1 && (one_channel_ || columns_.length >= kLongRow);
+  const auto taps_in = [](const ConvAxis& axis, int64_t phase) {
+    std::vector<size_t> taps;
+    for (size_t k = 0; k < axis.phase.size(); ++k) {
+      if (axis.phase[k] == phase) taps.push_back(k);
+    }
+    return taps;
+  };
+  const auto height = static_cast<size_t>(geometry.kernel[1]);
+  const auto width = static_cast<size_t>(geometry.kernel[2]);
+  for (const int64_t depth : distinct(depth_.phase)) {
+    for (const int64_t row : distinct(rows_.phase)) {
+      for (const int64_t column : distinct(columns_.phase)) {
+        std::vector<size_t> taps;
+        std::vector<ptrdiff_t> offsets;
+        for (const size_t kd : taps_in(depth_, depth)) {
+          for (const size_t kh : taps_in(rows_, row)) {
+            for (const size_t kw : taps_in(columns_, column)) {
+              taps.push_back((kd * height + kh) * width + kw);
+              offsets.push_back(offset_of(kd, kh, kw));
+            }
+          }
+        }
+        auto group = std::find_if(groups_.begin(), groups_.end(), [&](const PhaseGroup& g) { return g.offsets == offsets; });
+        if (group == groups_.end()) {
+          groups_.emplace_back();
+          group = std::prev(groups_.end());
+          group->offsets = std::move(offsets);
+        }
+        phases_.push_back({depth, row, column, group - groups_.begin(), group->phases++});
+        group->taps.insert(group->taps.end(), taps.begin(), taps.end());
+      }
+    }
+  }
+  int64_t phases = 0;
+  int64_t products = 0;
+  for (PhaseGroup& group : groups_) {
+    group.phases_before = phases;
+    group.products_before = products;
+    if (one_channel_) add_columns(&group);
+    const std::vector<ptrdiff_t> of_channel = group.offsets;
+    for (int64_t c = 1; c < channels_; ++c) {
+      for (const ptrdiff_t offset : of_channel) group.offsets.push_back(c * channel_elements() + offset);
+    }
+    group.depth = static_cast<int64_t>(group.offsets.size());
+    phases += group.phases;
+    products += group.phases * group.depth;
+  }
+  for (int64_t c = 0; pointwise_ && c < channels_; ++c) in_place_.push_back(c * columns_.in);
+}
+
+// Runs of taps that meet consecutive rows, with weights that are equally far apart.
+void ConvStrips::add_columns(PhaseGroup* group) const {
+  struct Tap {
+    ptrdiff_t offset;
+    ptrdiff_t weight;
+  };
+  std::vector<Tap> taps;
+  for (const ptrdiff_t offset : group->offsets) taps.push_back({offset, static_cast<ptrdiff_t>(taps.size())});
+  const auto pitch = static_cast<ptrdiff_t>(row_pitch());
+  std::sort(taps.begin(), taps.end(), [pitch](const Tap& a, const Tap& b) {
+    return std::make_pair(a.offset % pitch, a.offset) < std::make_pair(b.offset % pitch, b.offset);
+  });
+  for (const Tap& tap : taps) {
+    if (!group->columns.empty()) {
+      ConvColumn& last = group->columns.back();
+      const bool below = tap.offset == last.offset + last.height * pitch && last.height < kMaxColumnHeight;
+      if (below && (last.height == 1 || tap.weight == last.first + last.height * last.step)) {
+        if (last.height++ == 1) last.step = tap.weight - last.first;
+        continue;
+      }
+    }
+    group->columns.push_back({tap.offset, tap.weight, 0, 1});
+  }
+}
+
+void ConvStrips::choose_parts(int64_t floats) {
+  const int64_t positions = positions_of_place(depth_) * positions_of_place(rows_) * positions_of_place(columns_);
+  const int64_t most = std::max<int64_t>(2 * level1_floats() / kFilters / positions, kShortestStrip);
+  part_columns_ = columns_.length;
+  part_rows_ = rows_.length;
+  if (!one_channel_) {
+    if (columns_.length > most) {
+      // Three vectors are computed at once.
+      part_columns_ = std::min(round_up(even_length(columns_.length, std::max(most, floats)), 3 * floats), columns_.length);
+    }
+    part_rows_ = even_length(rows_.length, std::clamp<int64_t>(most / columns_.length, 1, rows_.length));
+    const int64_t half = floats > 8 ? floats / 2 : floats;
+    flat_ = part_rows_ > 1 && !in_turn_ && round_up((part_rows_ - 1) * line() + columns_.length, half) <
+                                  part_rows_ * round_up(columns_.length, half);
+  }
+  dots_ = !transposed_ && count() == 1 && !one_channel_ && rows_.places * columns_.places * 2 <= floats;
+  if (dots_) part_rows_ = rows_.length;
+  const __int128 part = static_cast<__int128>(part_rows_ * part_columns_) * positions;
+  part_size_ = checked(part);
+  filters_at_once_ = std::min(dots_ ? kDots : kFilters, filters_);
+}
+
+void ConvStrips::check_sizes() {
+  // Vectors are read and written whole.
+  const auto slack = static_cast<int64_t>(2 * kMaxFloats);
+  const __int128 packed = static_cast<__int128>(channels_) * channel_elements() + columns_.reach + slack;
+  const __int128 gathered = dots_ ? static_cast<__int128>(products()) * part_size_ : 0;
+  packed_elements_ = static_cast<size_t>(round_up(checked(packed), static_cast<int64_t>(kMaxFloats)));
+  input_elements_ = packed_elements_ + static_cast<size_t>(checked(packed + gathered) - checked(packed));
+  if (transposed_) {
+    const auto row = part_columns_ * static_cast<int64_t>(distinct(columns_.phase).size());
+    const __int128 sums = static_cast<__int128>(sums_pitch()) * static_cast<int64_t>(phases_.size()) * filters_at_once_;
+    scratch_elements_ = static_cast<size_t>(checked(sums + row + slack));
+  }
+  checked(static_cast<__int128>(results_pitch()) * filters_at_once_);
+}
+
+// Between the sums of two rows of a tile: of a phase's places, with what lies between rows and what vectors write.
+int64_t ConvStrips::sums_pitch() const {
+  const int64_t row = flat_ ? line() : part_columns_;
+  return round_up(part_rows_ * row, static_cast<int64_t>(kMaxFloats)) + static_cast<int64_t>(kMaxFloats);
+}
+
+int64_t ConvStrips::results_pitch() const { return transposed_ ? part_size_ : sums_pitch(); }
+
+int64_t ConvStrips::pitch(const Part& part) const { return follow_one_another(part) ? part.size() : sums_pitch(); }
+
+bool ConvStrips::follow_one_another(const Part& part) const {
+  return transposed_ || flat_ || one_channel_ || dots_ || part.row_places.size() == 1;
+}
+
+std::vector<ConvStrips::Part> ConvStrips::parts(const Strip& strip) const {
+  std::vector<Part> parts;
+  for (int64_t row = strip.rows.begin; row < strip.rows.end; row += part_rows_) {
+    for (int64_t column = strip.columns.begin; column < strip.columns.end; column += part_columns_) {
+      Part part;
+      part.depth_place = strip.depth;
+      part.row_places = {row, std::min(row + part_rows_, strip.rows.end)};
+      part.column_places = {column, std::min(column + part_columns_, strip.columns.end)};
+      part.positions.depth = depth_.positions({strip.depth, strip.depth + 1});
+      part.positions.rows = rows_.positions(part.row_places);
+      part.positions.columns = columns_.positions(part.column_places);
+      part.first_row = row - strip.rows.begin;
+      part.first_column = column - strip.columns.begin;
+      parts.push_back(part);
+    }
+  }
+  return parts;
+}
+
+}  // namespace onnxfuse

@@ -1,0 +1,179 @@
+// How a convolution is cut into strips for the CPU, and how a strip's part of the input lies in memory.
+//
+// A strip is a run of rows of places (conv_axis.h), or of columns of one row.  What it reads of a channel is copied,
+// with the padding, so that place i of the strip meets tap (kh, kw) of the kernel at a fixed distance from i.  The sums
+// are then the same sums of products for every place, as for a matrix product, and the input is copied once rather than
+// once for each tap.  A strip's copy stays in the level 2 cache while all output channels read it; its results are
+// computed in parts that stay in the level 1 cache until the epilogue has read them.
+#ifndef ONNXFUSE_CONV_STRIPS_H_
+#define ONNXFUSE_CONV_STRIPS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "conv_axis.h"
+#include "kernels.h"
+
+namespace onnxfuse {
+
+class ConvStrips {
+ public:
+  // For a convolution that has results, on vectors of `floats` elements.  Throws Error if a strip needs too much memory.
+  ConvStrips(const ConvGeometry& geometry, size_t floats);
+
+  int64_t count() const { return depth_.count * rows_.count * columns_.count; }
+
+  // Channels of a group, of the input and of the output.
+  int64_t channels() const { return channels_; }
+  int64_t filters() const { return filters_; }
+
+  // Weights of a filter.
+  int64_t products() const { return channels_ * taps_; }
+
+  // Filters whose sums are computed at once, at most.
+  int64_t filters_at_once() const { return filters_at_once_; }
+
+  // Some places of a strip, and the positions of the output that they stand for.
+  struct Part {
+    int64_t depth_place;
+    ConvRange row_places;
+    ConvRange column_places;
+    ConvPositions positions;
+    int64_t first_row;  // of the strip's
+    int64_t first_column;
+
+    int64_t size() const { return positions.size(); }
+  };
+
+  // What a plane of a strip's copy has of a channel of the input; the rest is zero.
+  struct Plane {
+    int64_t elements = 0;
+    ptrdiff_t from = 0;
+    ptrdiff_t to = 0;
+    size_t rows = 0;
+    size_t width = 0;
+  };
+
+  struct Strip {
+    int64_t depth;  // places
+    ConvRange rows;
+    ConvRange columns;
+    std::vector<Plane> planes;
+  };
+  Strip strip(int64_t index) const;
+  std::vector<Part> parts(const Strip& strip) const;
+
+  // The most results that a part has for a filter, and the elements between those of two filters at most.
+  int64_t part_size() const { return part_size_; }
+  int64_t results_pitch() const;
+
+  // Elements between the results of two filters: the part's size where they follow one another.
+  int64_t pitch(const Part& part) const;
+  bool follow_one_another(const Part& part) const;
+
+  // Elements of memory for `prepare`, and for `sum`.
+  size_t input_elements() const { return input_elements_; }
+  size_t scratch_elements() const { return scratch_elements_; }
+
+  // In how many blocks for each group weights must be put in another order; none if they need not.
+  int64_t weight_blocks() const;
+
+  // Puts the weights of one block of all groups' in order; `ordered` has as many elements as they.
+  void reorder_weights(const float* weights, int64_t block, float* ordered) const;
+
+  // Where the sums of a strip and a group find what they read.
+  struct Source {
+    const float* data;
+    bool in_place;
+  };
+
+  // `image` is the first channel of the group, `end` the end of the whole tensor.
+  Source prepare(const float* image, const float* end, const Strip& strip, float* memory) const;
+
+  // Writes `count` elements of a channel of the group, from `first` on, to `to`.
+  struct Reader {
+    void* data;
+    void (*read)(void* data, int64_t channel, int64_t first, int64_t count, float* to);
+  };
+
+  // The same where another reads the input; for matrix products.
+  Source prepare(const Reader& reader, const Strip& strip, float* memory) const;
+  bool is_product() const { return pointwise_; }
+
+  // Whether all that `prepare` does is to copy to `memory`, so that threads can share it.
+  bool copies() const { return !dots_ && !pointwise_; }
+
+  // Computes the results of `count` filters from `first` on, for a group with these weights.  Vectors write up to
+  // kMaxFloats elements behind the last.
+  void sum(const Source& source, const float* weights, int64_t first, int64_t count, const Part& part, float* results,
+           float* scratch) const;
+
+ private:
+  // Phases whose taps meet the same elements.  Weights are in the order [group][phase group][filter][phase][tap].
+  struct PhaseGroup {
+    std::vector<ptrdiff_t> offsets;   // for each channel's taps: where place 0 of a strip meets them
+    std::vector<ConvColumn> columns;  // the same for one channel
+    std::vector<size_t> taps;         // [phase][tap]: index in the kernel
+    int64_t phases = 0;
+    int64_t phases_before = 0;    // of the groups before
+    int64_t products_before = 0;  // likewise, of a filter
+
+    int64_t depth = 0;            // products of a sum
+  };
+  struct Phase {
+    int64_t depth;
+    int64_t row;
+    int64_t column;
+    int64_t group;
+    int64_t index;  // in the group
+  };
+
+  void choose_lengths(const ConvGeometry& geometry, int64_t floats);
+  void lay_out(const ConvGeometry& geometry);
+  void add_columns(PhaseGroup* group) const;
+  void choose_parts(int64_t floats);
+  void check_sizes();
+  int64_t sums_pitch() const;
+  int64_t plane_elements() const { return depth_.span() * rows_.span() * line(); }
+  int64_t channel_elements() const {
+    return static_cast<int64_t>(depth_.planes.size() * rows_.planes.size() * columns_.planes.size()) * plane_elements();
+  }
+  ptrdiff_t offset_of(size_t kd, size_t kh, size_t kw) const;
+  int64_t line() const;
+  int64_t row_pitch() const;
+  void add_planes(int64_t depth, int64_t column_plane, Strip* strip) const;
+  Source gather(const float* from, bool in_place, float* memory) const;
+  bool reads_in_place(const float* image, const float* end, const Strip& strip) const;
+  void pack(const float* image, const float* end, const Strip& strip, const ConvRange& channels, float* packed) const;
+  void sum_group(const Source& source, const PhaseGroup& group, const float* weights, int64_t rows, const Part& part,
+                 float* out, int64_t pitch) const;
+  void place_phases(const float* sums, int64_t count, const Part& part, float* results, float* row) const;
+
+  int64_t channels_;
+  int64_t filters_;
+  int64_t taps_;
+  bool transposed_;
+  ConvAxis depth_;  // strips of one place
+  ConvAxis rows_;
+  ConvAxis columns_;
+  bool pointwise_;            // a matrix product: all places are one row
+  bool one_channel_ = false;  // rows are computed together, by columns of taps
+  bool in_turn_ = false;      // the rows of all planes of rows lie in the input's order
+  bool flat_ = false;         // rows are computed as one, with what lies between them
+  bool dots_ = false;         // few places: vectors along the depth
+  int64_t part_rows_ = 1;
+  int64_t part_columns_ = 1;
+  int64_t part_size_ = 1;
+  int64_t filters_at_once_ = 1;
+  size_t packed_elements_ = 0;
+  size_t input_elements_ = 0;
+  size_t scratch_elements_ = 0;
+  std::vector<Phase> phases_;  // by depth, then row, then column
+  std::vector<PhaseGroup> groups_;
+  std::vector<ptrdiff_t> in_place_;  // offsets of channels in the input
+};
+
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_CONV_STRIPS_H_

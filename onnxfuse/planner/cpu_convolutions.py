@@ -1,0 +1,229 @@
+"""Which convolutions the library computes itself on the CPU, and why.
+
+ONNX Runtime computes convolutions in blocks of channels, and reorders tensors where a node beside them knows the plain
+layout alone.  The library's convolutions read and write the plain layout and take in any elementwise tail.  Neither is
+better as such: what one saves depends on what stands around it.  So all convolutions of a graph are chosen at once: the
+times of all nodes in either layout, and of the reorders between them, are estimated, and the cheapest assignment is a
+minimum cut.
+
+The times were measured on one core of an AMD EPYC with AVX-512 (ONNX Runtime 1.31); other machines differ by much the
+same factor for all.
+"""
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from onnxfuse.cuda.conv.choice import ASKED_FOR, SWITCHED_OFF, ConvChoice, ConvPolicy
+from onnxfuse.cuda.conv.spec import Convolution
+from onnxfuse.graph import Model, sorted_nodes
+from onnxfuse.passes.base import PassContext
+from onnxfuse.planner.convolutions import describe, is_convolution
+from onnxfuse.planner.likely_shapes import LikelyShapes
+from onnxfuse.planner.minimum_cut import MinimumCut
+from onnxfuse.planner.ort_layout import ConvLayout, block_size
+from onnxfuse.program.lowering import UnsupportedError, is_elementwise
+
+FASTER = ConvChoice(True, "the plain layout is cheaper here, for the nodes around it know no other")
+ONLY_FLOAT = ConvChoice(False, "the CPU has kernels of float32 alone")
+OPEN_WEIGHTS = ConvChoice(False, "its weights are no constant of the model")
+BLOCKED_LAYOUT = ConvChoice(False, "ONNX Runtime's blocked layout is cheaper here")
+
+# Nanoseconds.
+_PRODUCT = {True: 1 / 57, False: 1 / 50}  # a product and its addition, blocked or plain
+_TAP = 0.028  # the same in a depthwise convolution, which loads as much as it computes
+_ELEMENT = {True: 0.10, False: 0.33}  # to read or write an element of a convolution
+_FAR_APART = 4  # times the same to read elements that are more than two apart
+_REORDER = 0.40  # to change an element's layout
+_NODE = 0.35  # an element of an elementwise node that is computed by itself
+_TAIL = {True: 0.08, False: 0.30}  # the same in the tail of a convolution, of a few instructions or of a function
+_SHORT = {"Add", "Sub", "Mul", "Relu", "Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "PRelu", "BatchNormalization"}
+
+
+def cpu_chooser(context: PassContext) -> "CpuChooser":
+    """The context's chooser, which is made where there is none."""
+    if context.own_convolutions is None:
+        context.own_convolutions = CpuChooser()
+    return context.own_convolutions
+
+
+class CpuChooser:
+    """Chooses the convolutions of a model once; the choice holds for these nodes, whatever becomes of others."""
+
+    def __init__(self, policy: ConvPolicy = ConvPolicy.AUTO) -> None:
+        self._policy = policy
+        self._own: dict[int, gs.Node] | None = None
+
+    def decide(self, model: Model) -> None:
+        """Choose, if that has not been done: the shapes of the model's tensors have been inferred."""
+        if self._own is not None:
+            return
+        self._own = {}
+        if self._policy is not ConvPolicy.NONE:
+            for graph in model.graphs():
+                known = {id(node): node for node in graph.nodes if _is_known(node)}
+                if known and self._policy is ConvPolicy.AUTO:
+                    own = _GraphChoice(graph, set(known)).own()
+                    known = {key: node for key, node in known.items() if key in own}
+                self._own |= known
+
+    def of(self, node: gs.Node, conv: Convolution) -> ConvChoice:
+        """The choice for a convolution."""
+        assert self._own is not None
+        if self._policy is ConvPolicy.NONE:
+            return SWITCHED_OFF
+        if id(node) in self._own:
+            return ASKED_FOR if self._policy is ConvPolicy.ALL else FASTER
+        if conv.dtype != "f32":
+            return ONLY_FLOAT
+        return BLOCKED_LAYOUT if isinstance(node.inputs[1], gs.Constant) else OPEN_WEIGHTS
+
+    def is_own(self, node: gs.Node) -> bool:
+        """Whether the library computes a convolution."""
+        return self._own is not None and id(node) in self._own
+
+
+def _is_known(node: gs.Node) -> bool:
+    """Whether the library computes a convolution on the CPU."""
+    if not is_convolution(node):
+        return False
+    try:
+        conv = describe(node)
+    except UnsupportedError:
+        return False
+    return conv.dtype == "f32" and isinstance(node.inputs[1], gs.Constant)
+
+
+def is_pointwise(conv: Convolution) -> bool:
+    """Whether a convolution reads every element of its input once for each filter: it is a matrix product."""
+    return (
+        not conv.transposed
+        and conv.group == 1
+        and not any(conv.pads or ())
+        and all(size == 1 for size in (*conv.kernel, *conv.strides))
+    )
+
+
+class _GraphChoice:
+    """The choice for one graph: the side True of the cut is the plain layout."""
+
+    def __init__(self, graph: gs.Graph, known: set[int]) -> None:
+        self._nodes = sorted_nodes(graph)
+        self._outputs = {id(tensor) for tensor in graph.outputs}
+        self._known = known
+        self._layout = ConvLayout(self._nodes, graph.outputs)
+        self._shapes = LikelyShapes(graph)
+        self._block = block_size()
+        self._cut = MinimumCut()
+
+    def own(self) -> set[int]:
+        """The ids of the convolutions to compute in the plain layout."""
+        unit = self._units()
+        for node in self._nodes:
+            plain, blocked = self._times(node)
+            self._cut.add(unit[id(node)], plain, blocked)
+        for node in self._nodes:
+            self._add_reorders(node, unit)
+        side = self._cut.solve()
+        return {key for key in self._known if unit[key] in side}
+
+    def _units(self) -> dict[int, int]:
+        """For each node the id of the convolution that ONNX Runtime computes it in, or its own."""
+        unit: dict[int, int] = {}
+        for node in self._nodes:
+            unit[id(node)] = id(node)
+            if id(node) in self._layout.inside_conv:
+                inner = [tensor.inputs[0] for tensor in node.inputs if tensor.inputs]
+                heads = [one for one in inner if one.op == "Conv" or id(one) in self._layout.inside_conv]
+                if heads:
+                    unit[id(node)] = unit[id(heads[-1])]
+        return unit
+
+    def _times(self, node: gs.Node) -> tuple[float, float]:
+        """The times of a node in the plain and in the blocked layout; infinite where there is no such kernel."""
+        elements = self._elements(node.outputs[0]) if node.outputs else 0
+        if is_convolution(node):
+            plain = self._conv_time(node, blocked=False)
+            return plain, self._conv_time(node, blocked=True) if id(node) in self._layout.blocked_nodes else math.inf
+        if not is_elementwise(node):
+            return 0.0, 0.0 if id(node) in self._layout.blocked_nodes else math.inf
+        plain = elements * _TAIL[node.op in _SHORT]
+        if id(node) in self._layout.inside_conv:
+            return plain, 0.0
+        if id(node) in self._layout.blocked_nodes:
+            return plain, elements * _NODE
+        return plain, elements * _NODE / 2 if self._becomes_conv(node) else math.inf
+
+    def _conv_time(self, node: gs.Node, blocked: bool) -> float:
+        weights = node.inputs[1].shape
+        if weights is None or not all(isinstance(dim, int) for dim in weights):
+            return 0.0
+        group = int(node.attrs.get("group", 1))
+        read, written = (self._shapes.of(tensor) for tensor in (node.inputs[0], node.outputs[0]))
+        if read is None or written is None:
+            return 0.0
+        taps = math.prod(weights[2:])
+        filters, channels = (weights[1], weights[0]) if node.op == "ConvTranspose" else (weights[0], weights[1])
+        positions = math.prod(written[2:]) * written[0]
+        outer = math.prod(read[2:]) * read[0]
+        if group > 1 and weights[1] == 1:
+            made = _round_up(filters, self._block) if blocked else filters
+            return made * (positions * taps * _TAP + (positions + outer) * _ELEMENT[blocked])
+        if blocked:
+            filters = _round_up(filters, self._block)
+        products = filters * channels * taps * positions
+        if not blocked and taps > 1:
+            products *= _round_up(written[-1], self._block) / written[-1]  # the last vector of a row may be half empty
+        if not blocked and max(node.attrs.get("strides") or [1]) > 2:
+            outer *= _FAR_APART
+        return products * _PRODUCT[blocked] + (filters * positions + channels * group * outer) * _ELEMENT[blocked]
+
+    def _elements(self, tensor: gs.Tensor) -> int:
+        """How many elements a tensor is likely to have, with as many channels as a convolution reads."""
+        shape = self._shapes.of(tensor)
+        if shape is None or len(shape) < 2:
+            return 0
+        channels = shape[1]
+        if not isinstance(tensor.shape[1], (int, np.integer)):
+            weights = [node.inputs[1].shape for node in tensor.outputs if node.op == "Conv"]
+            channels = min([shape[1] for shape in weights if shape and isinstance(shape[1], int)] or [channels])
+        return math.prod(shape) // max(shape[1], 1) * channels
+
+    def _becomes_conv(self, node: gs.Node) -> bool:
+        """Whether conv-layout may write a node as a depthwise convolution: a constant step of each channel."""
+        if node.op not in ("Add", "Sub", "Mul", "Div", "BatchNormalization") or not node.outputs[0].shape:
+            return False
+        shape = node.outputs[0].shape
+        variables = [tensor for tensor in node.inputs if tensor.name and not isinstance(tensor, gs.Constant)]
+        if len(shape) != 4 or len(variables) != 1 or not isinstance(shape[1], int) or shape[1] % 4:
+            return False
+        return node.op == "BatchNormalization" or all(
+            tensor.values.size in (1, shape[1]) for tensor in node.inputs if isinstance(tensor, gs.Constant)
+        )
+
+    def _add_reorders(self, node: gs.Node, unit: dict[int, int]) -> None:
+        for tensor in node.outputs:
+            cost = self._elements(tensor) * _REORDER
+            if not cost or len(self._shapes.of(tensor) or ()) != 4 or tensor.dtype != np.float32:
+                continue
+            made, plain, blocked = unit[id(node)], ("plain", id(tensor)), ("blocked", id(tensor))
+            self._cut.separate(plain, made, cost)
+            self._cut.separate(made, blocked, cost)
+            if id(tensor) in self._outputs:
+                self._cut.add(plain, 0.0, math.inf)
+            for reader in self._readers(tensor):
+                if unit.get(id(reader)) in (None, made):
+                    continue
+                self._cut.separate(unit[id(reader)], plain, math.inf)
+                if reader.op != "Conv" or self._layout.reads_blocked(reader):
+                    self._cut.separate(blocked, unit[id(reader)], math.inf)
+
+    @staticmethod
+    def _readers(tensor: gs.Tensor) -> Iterable[gs.Node]:
+        return {id(node): node for node in tensor.outputs}.values()
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple

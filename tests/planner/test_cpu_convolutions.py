@@ -1,0 +1,119 @@
+"""Which convolutions the library computes on the CPU, and that the results are the same."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+import onnxfuse
+from onnxfuse.errors import OnnxfuseError
+from tests import fusing
+
+BETWEEN = """g (float[1, 96, 160, 160] a, float[1, 96, 160, 160] b) => (float[1, 24, 160, 160] y) {
+    x = Mul(a, b) c = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, w) p = GlobalAveragePool(c)
+    s = Sigmoid(p) y = Mul(c, s) }"""
+"""A convolution whose channels ONNX Runtime would fill up, between nodes that know the plain layout alone."""
+
+RESIDUAL = """g (float[1, 64, 56, 56] x) => (float[1, 64, 56, 56] y) {
+    a = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, w) b = Relu(a)
+    c = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (b, w) d = Add(c, a) e = Relu(d)
+    f = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (e, w) g = Relu(f)
+    h = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (g, w) i = Add(h, e) y = Relu(i) }"""
+
+LEARNED = """g (float[n, 8, h, w] x) => (float[n, 8, hh, ww] y) {
+    a = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1], group = 8> (x, v, bias) b = HardSwish(a) c = Mul(b, s1)
+    d = Add(c, o1) e = Conv <kernel_shape = [1, 1]> (d, w1, bias) f = HardSwish(e) k = Mul(f, s2) l = Add(k, o2)
+    p = GlobalAveragePool(l) q = Conv <kernel_shape = [1, 1]> (p, w1) r = HardSigmoid(q) t = Mul(l, r)
+    y = Conv <kernel_shape = [1, 1]> (t, w1, bias) }"""
+
+
+def array(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    scale = 1 / np.sqrt(max(np.prod(shape[1:]), 1))
+    return (np.random.default_rng(sum(shape)).normal(size=shape) * scale).astype(dtype)
+
+
+def model(text: str, opset: int = 20, **constants: np.ndarray) -> onnx.ModelProto:
+    made = parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]>\n{text}')
+    made.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
+    return made
+
+
+def learned() -> onnx.ModelProto:
+    scalars = {name: np.float32(value) for name, value in (("s1", 1.5), ("o1", 0.25), ("s2", 0.75), ("o2", -0.5))}
+    return model(LEARNED, v=array(8, 1, 3, 3), w1=array(8, 8, 1, 1), bias=array(8), **scalars)
+
+
+def reasons(result: onnxfuse.Result) -> list[tuple[bool, str]]:
+    return [(item.fused, item.reason) for item in result.report.convolutions]
+
+
+def operators(result: onnxfuse.Result) -> list[str]:
+    return [node.op_type.split("_")[0] for node in result.model.graph.node]
+
+
+def test_a_convolution_between_plain_nodes_is_the_librarys() -> None:
+    made = model(BETWEEN, w=array(24, 96, 3, 3))
+    result = onnxfuse.optimize(made, "cpu", shapes={})
+    assert "FusedConv" in operators(result)
+    ((fused, reason),) = reasons(result)
+    assert fused and "plain layout" in reason
+
+
+def test_what_stays_blocked_is_onnx_runtimes() -> None:
+    result = onnxfuse.optimize(model(RESIDUAL, w=array(64, 64, 3, 3)), "cpu")
+    assert "FusedConv" not in operators(result)
+    assert {reason for _, reason in reasons(result)} == {"ONNX Runtime's blocked layout is cheaper here"}
+
+
+def test_all_and_none() -> None:
+    everything = onnxfuse.optimize(learned(), "cpu", conv="all")
+    assert set(operators(everything)) == {"FusedConv", "GlobalAveragePool"}
+    assert reasons(everything) == [(True, "all were asked for")] * 4
+    nothing = onnxfuse.optimize(learned(), "cpu", conv="none")
+    assert "FusedConv" not in operators(nothing)
+    with pytest.raises(OnnxfuseError, match="unknown choice of convolutions 'some'"):
+        onnxfuse.optimize(learned(), "cpu", conv="some")
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 5, 7), (3, 8, 16, 16), (1, 8, 1, 1), (2, 8, 33, 40)])
+def test_the_results_are_the_same(shape: tuple[int, ...]) -> None:
+    made = learned()
+    fused = onnxfuse.optimize(made, "cpu", conv="all", check=False).model
+    feeds = {"x": array(*shape)}
+    (expected,) = fusing.run(made, feeds, library=False)
+    for library in (False, True):
+        fusing.assert_close(fusing.run(fused, feeds, library)[0], expected)
+
+
+def test_nodes_that_differ_in_constants_and_attributes_share_functions() -> None:
+    """Readers that ignore overloads know a function by its name alone, of which there are only so many."""
+    padded = """g (float[n, 8, h, w] x) => (float[n, 8, hh, ww] y) {
+        a = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1], group = 8> (x, v, bias) b = Relu(a) c = Mul(b, s1)
+        d = Add(c, o1) e = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1], strides = [2, 1]> (d, w, bias) f = Relu(e)
+        k = Mul(f, s2) l = Add(k, o2) y = Conv <kernel_shape = [3, 3], pads = [2, 1, 0, 1]> (l, w, bias) }"""
+    scalars = {name: np.float32(value) for name, value in (("s1", 1.5), ("o1", 0.25), ("s2", 0.75), ("o2", -0.5))}
+    made = model(padded, v=array(8, 1, 3, 3), w=array(8, 8, 3, 3), bias=array(8), **scalars)
+    result = onnxfuse.optimize(made, "cpu", conv="all")
+    assert [node.op_type for node in result.model.graph.node] == ["FusedConv", "FusedConv", "FusedConv_2"]
+    assert len(result.model.functions) == 2
+
+
+def test_the_gate_of_a_matrix_product_is_its_prologue() -> None:
+    fused = onnxfuse.optimize(learned(), "cpu", conv="all", check=False).model
+    last = fused.graph.node[-1]
+    assert any(attribute.name == "prologue" for attribute in last.attribute)
+
+
+def test_other_types_and_weights_that_may_change_are_left() -> None:
+    half = model(
+        "g (float16[1, 8, 9, 9] x) => (float16[1, 8, 9, 9] y) { a = Conv <kernel_shape = [1, 1]> (x, w) y = Relu(a) }",
+        w=array(8, 8, 1, 1, dtype=np.float16),
+    )
+    assert reasons(onnxfuse.optimize(half, "cpu", conv="all")) == [(False, "the CPU has kernels of float32 alone")]
+    fed = model(
+        "g (float[1, 8, 9, 9] x, float[8, 8, 1, 1] w) => (float[1, 8, 9, 9] y) {"
+        " a = Conv <kernel_shape = [1, 1]> (x, w) y = Relu(a) }"
+    )
+    assert reasons(onnxfuse.optimize(fed, "cpu", conv="all")) == [(False, "its weights are no constant of the model")]

@@ -1,0 +1,46 @@
+"""Guesses at shapes that a model leaves open."""
+
+import numpy as np
+import onnx
+from onnx import numpy_helper, parser
+
+import onnxfuse
+from onnxfuse.inference import infer
+from onnxfuse.planner.likely_shapes import LIKELY_SIZE, LikelyShapes
+
+
+def shapes(text: str, **constants: np.ndarray) -> dict[str, tuple[int, ...] | None]:
+    made: onnx.ModelProto = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20]>\n{text}')
+    made.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
+    model = onnxfuse.Model.from_proto(made)
+    infer(model)
+    likely = LikelyShapes(model.graph)
+    return {tensor.name: likely.of(tensor) for node in model.graph.nodes for tensor in node.outputs}
+
+
+def test_open_sizes_follow_strides_scales_and_broadcasts() -> None:
+    found = shapes(
+        """g (float[n, 3, h, w] x) => (float[n, c, hh, ww] y) {
+        a = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1], strides = [2, 2]> (x, w1)
+        b = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (a)
+        g1 = GlobalAveragePool(b) s = Sigmoid(g1) m = Mul(b, s)
+        r = Resize <mode = "nearest"> (m, , scales) sum = Add(r, a)
+        t = ConvTranspose <kernel_shape = [2, 2], strides = [2, 2]> (sum, w2)
+        y = Concat <axis = 1> (x, t) }""",
+        w1=np.zeros((8, 3, 3, 3), np.float32),
+        w2=np.zeros((8, 5, 2, 2), np.float32),
+        scales=np.array([1, 1, 2, 2], np.float32),
+    )
+    half, quarter = LIKELY_SIZE // 2, LIKELY_SIZE // 4
+    assert found["a"] == found["r"] == found["sum"] == (1, 8, half, half)
+    assert found["b"] == found["m"] == (1, 8, quarter, quarter)
+    assert found["s"] == (1, 8, 1, 1)
+    assert found["t"] == (1, 5, LIKELY_SIZE, LIKELY_SIZE)
+    assert found["y"] == (1, 8, LIKELY_SIZE, LIKELY_SIZE)
+
+
+def test_known_sizes_are_kept() -> None:
+    found = shapes(
+        "g (float[2, 3, 7, w] x) => (float[2, 3, 7, w] y) { y = Relu(x) }",
+    )
+    assert found["y"] == (2, 3, 7, LIKELY_SIZE)
