@@ -79,16 +79,18 @@ class Worker {
         plane_(elements(run.plan.geometry.out)),
         collects_(strips_.count() == 1 && strips_.part_size() == plane_ && strips_.follow_one_another(strips_.parts(strips_.strip(0))[0])),
         capacity_(std::max(strips_.filters_at_once(), collects_ ? kCollected / plane_ : 0)),
-        memory_((input_elements() + 2 * results_elements() + strips_.scratch_elements()) * sizeof(float)),
+        memory_((input_elements() + (rounds() ? 2 : 1) * results_elements() + strips_.scratch_elements()) * sizeof(float)),
         input_(static_cast<float*>(memory_.data())),
         results_(input_ + input_elements()),
         rounded_(results_ + results_elements()),
-        scratch_(rounded_ + results_elements()),
+        scratch_(rounds() ? rounded_ + results_elements() : rounded_),
         inputs_(run.tensors.epilogue) {}
 
   void compute(int64_t index) { plan_.lanes == nullptr ? compute_strip(index) : compute_lanes(index); }
 
  private:
+  bool rounds() const { return plan_.type != DType::f32; }
+
   size_t results_elements() const {
     const int64_t pitch = std::max(strips_.results_pitch(), strips_.part_size());
     const auto own = static_cast<size_t>((capacity_ + strips_.filters_at_once()) * pitch) + 2 * kMaxFloats;
@@ -175,7 +177,7 @@ class Worker {
       kernels().add_to_rows(results_, static_cast<size_t>(pitch), bias + first_, static_cast<size_t>(count_),
                             elements_of_part);
     }
-    if (plan_.type != DType::f32) {
+    if (rounds()) {
       const void* const from = results_;
       kernels().stores[static_cast<int>(plan_.type)](rounded_, &from, static_cast<size_t>(count_ * pitch));
       results = reinterpret_cast<const char*>(rounded_);
