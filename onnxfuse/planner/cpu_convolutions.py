@@ -11,7 +11,7 @@ same factor for all.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -28,6 +28,7 @@ from onnxfuse.program.lowering import UnsupportedError, is_elementwise
 
 FASTER = ConvChoice(True, "the plain layout is cheaper here, for the nodes around it know no other")
 ONLY_FLOAT = ConvChoice(False, "the CPU has kernels of float32 alone")
+THREE_DIMENSIONS = ConvChoice(False, "convolutions in three dimensions were not measured against ONNX Runtime's")
 OPEN_WEIGHTS = ConvChoice(False, "its weights are no constant of the model")
 BLOCKED_LAYOUT = ConvChoice(False, "ONNX Runtime's blocked layout is cheaper here")
 
@@ -39,6 +40,8 @@ _FAR_APART = 4  # times the same to read elements that are more than two apart
 _REORDER = 0.40  # to change an element's layout
 _NODE = 0.35  # an element of an elementwise node that is computed by itself
 _TAIL = {True: 0.08, False: 0.30}  # the same in the tail of a convolution, of a few instructions or of a function
+_LEAST_GAIN = 0.05  # of a graph's time: what an estimate is good for
+_FEW_POSITIONS = 16
 _SHORT = {"Add", "Sub", "Mul", "Relu", "Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "PRelu", "BatchNormalization"}
 
 
@@ -64,6 +67,8 @@ class CpuChooser:
         if self._policy is not ConvPolicy.NONE:
             for graph in model.graphs():
                 known = {id(node): node for node in graph.nodes if _is_known(node)}
+                if self._policy is ConvPolicy.AUTO:
+                    known = {key: node for key, node in known.items() if len(node.inputs[1].shape) < 5}
                 if known and self._policy is ConvPolicy.AUTO:
                     own = _GraphChoice(graph, set(known)).own()
                     known = {key: node for key, node in known.items() if key in own}
@@ -78,7 +83,9 @@ class CpuChooser:
             return ASKED_FOR if self._policy is ConvPolicy.ALL else FASTER
         if conv.dtype != "f32":
             return ONLY_FLOAT
-        return BLOCKED_LAYOUT if isinstance(node.inputs[1], gs.Constant) else OPEN_WEIGHTS
+        if not isinstance(node.inputs[1], gs.Constant):
+            return OPEN_WEIGHTS
+        return BLOCKED_LAYOUT if conv.rank < 3 else THREE_DIMENSIONS
 
     def is_own(self, node: gs.Node) -> bool:
         """Whether the library computes a convolution."""
@@ -116,18 +123,32 @@ class _GraphChoice:
         self._layout = ConvLayout(self._nodes, graph.outputs)
         self._shapes = LikelyShapes(graph)
         self._block = block_size()
-        self._cut = MinimumCut()
 
     def own(self) -> set[int]:
-        """The ids of the convolutions to compute in the plain layout."""
+        """The ids of the convolutions to compute in the plain layout; none that could be blocked for a small gain."""
         unit = self._units()
+        free, best = self._cut(unit, all_blocked=False)
+        blocked, least = self._cut(unit, all_blocked=True)
+        side = free if best < (1 - _LEAST_GAIN) * least else blocked
+        plain = [node for node in self._nodes if id(node) in self._known and unit[id(node)] in side]
+        return {id(node) for node in plain if not self._is_tiny(node)}
+
+    def _is_tiny(self, node: gs.Node) -> bool:
+        """Whether ONNX Runtime computes a convolution in the plain layout too, and so little that calls are what counts."""
+        shape = self._shapes.of(node.outputs[0])
+        few = shape is not None and math.prod(shape[2:]) < _FEW_POSITIONS
+        return few and id(node) not in self._layout.blocked_nodes
+
+    def _cut(self, unit: dict[int, int], all_blocked: bool) -> tuple[set[Hashable], float]:
+        """What is plain at the least time, and that time; with ``all_blocked`` no convolution that can be blocked."""
+        cut = MinimumCut()
         for node in self._nodes:
             plain, blocked = self._times(node)
-            self._cut.add(unit[id(node)], plain, blocked)
+            forced = all_blocked and is_convolution(node) and math.isfinite(blocked)
+            cut.add(unit[id(node)], math.inf if forced else plain, blocked)
         for node in self._nodes:
-            self._add_reorders(node, unit)
-        side = self._cut.solve()
-        return {key for key in self._known if unit[key] in side}
+            self._add_reorders(cut, node, unit)
+        return cut.solve(), cut.cost
 
     def _units(self) -> dict[int, int]:
         """For each node the id of the convolution that ONNX Runtime computes it in, or its own."""
@@ -203,22 +224,22 @@ class _GraphChoice:
             tensor.values.size in (1, shape[1]) for tensor in node.inputs if isinstance(tensor, gs.Constant)
         )
 
-    def _add_reorders(self, node: gs.Node, unit: dict[int, int]) -> None:
+    def _add_reorders(self, cut: MinimumCut, node: gs.Node, unit: dict[int, int]) -> None:
         for tensor in node.outputs:
             cost = self._elements(tensor) * _REORDER
             if not cost or len(self._shapes.of(tensor) or ()) != 4 or tensor.dtype != np.float32:
                 continue
             made, plain, blocked = unit[id(node)], ("plain", id(tensor)), ("blocked", id(tensor))
-            self._cut.separate(plain, made, cost)
-            self._cut.separate(made, blocked, cost)
+            cut.separate(plain, made, cost)
+            cut.separate(made, blocked, cost)
             if id(tensor) in self._outputs:
-                self._cut.add(plain, 0.0, math.inf)
+                cut.add(plain, 0.0, math.inf)
             for reader in self._readers(tensor):
                 if unit.get(id(reader)) in (None, made):
                     continue
-                self._cut.separate(unit[id(reader)], plain, math.inf)
+                cut.separate(unit[id(reader)], plain, math.inf)
                 if reader.op != "Conv" or self._layout.reads_blocked(reader):
-                    self._cut.separate(blocked, unit[id(reader)], math.inf)
+                    cut.separate(blocked, unit[id(reader)], math.inf)
 
     @staticmethod
     def _readers(tensor: gs.Tensor) -> Iterable[gs.Node]:

@@ -13,6 +13,8 @@ class MinimumCut:
         self._edges: list[list[int]] = [[], []]  # of the source and the sink
         self._to: list[int] = []
         self._capacity: list[float] = []
+        self.cost = 0.0
+        """Of the assignment that was found."""
 
     def add(self, item: Hashable, if_true: float, if_false: float) -> None:
         """What it costs to put ``item`` on either side, besides what was said before; infinity forbids one."""
@@ -81,6 +83,7 @@ class MinimumCut:
         room = min(self._capacity[edge] for edge in way)
         if math.isinf(room):
             raise ValueError("an item is forbidden on both sides")
+        self.cost += room
         for edge in way:
             self._capacity[edge] -= room
             self._capacity[edge ^ 1] += room

@@ -34,6 +34,7 @@ def test_no_assignment_is_cheaper(seed: int) -> None:
     everything = itertools.chain.from_iterable(itertools.combinations(items, size) for size in range(len(items) + 1))
     least = min(total(set(side), costs, pairs) for side in everything)
     assert total({item for item in items if item in found}, costs, pairs) == pytest.approx(least)
+    assert cut.cost == pytest.approx(least)
 
 
 def test_costs_of_an_item_add_up() -> None:
