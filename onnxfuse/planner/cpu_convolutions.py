@@ -134,7 +134,7 @@ class _GraphChoice:
         return {id(node) for node in plain if not self._is_tiny(node)}
 
     def _is_tiny(self, node: gs.Node) -> bool:
-        """Whether ONNX Runtime computes a convolution in the plain layout too, and so little that calls are what counts."""
+        """Whether ONNX Runtime has a convolution in the plain layout too, and calls are what counts of its time."""
         shape = self._shapes.of(node.outputs[0])
         few = shape is not None and math.prod(shape[2:]) < _FEW_POSITIONS
         return few and id(node) not in self._layout.blocked_nodes
