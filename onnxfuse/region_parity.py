@@ -5,6 +5,7 @@ inputs of the fused nodes as further outputs.  Then each node becomes a model of
 (its kernel) and without (its function body).
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,9 @@ from onnxfuse.comparison import Comparison, Numbers, compare_values
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.graph_export import onnx_graphs
 from onnxfuse.inputs import InputSet
-from onnxfuse.numerics import coarsest_type
+from onnxfuse.numerics import coarsest_type, probabilities
 from onnxfuse.parity import Progress, RegionResult, has_tf32, with_tf32
+from onnxfuse.planner.convolutions import OPERATORS
 from onnxfuse.runtime import CUDA_PROVIDER, DOMAIN
 from onnxfuse.sessions import Session, SessionError, Value
 
@@ -92,9 +94,23 @@ def _compare_region(
     except SessionError as error:
         return RegionResult(label, Comparison(label, reason=f"it does not run: {error}", mismatches=1))
     total = Comparison(label, ", ".join(dict.fromkeys(str(np.asarray(value).dtype) for value in expected)))
-    for name, left, right in zip(node.output, expected, actual, strict=True):
-        total.merge(compare_values(name, left, right, numbers))
+    unit = _probabilities(region)
+    for index, (name, left, right) in enumerate(zip(node.output, expected, actual, strict=True)):
+        total.merge(compare_values(name, left, right, replace(numbers, scale=float(index in unit))))
     return RegionResult(label, total)
+
+
+def _probabilities(region: onnx.ModelProto) -> set[int]:
+    """Which outputs of a fused convolution lie between 0 and 1, by their place: the error of its sums is that of a
+    logit, whatever probability comes of it.  None of other nodes, whose arithmetic has one order."""
+    convolutions = [item for item in region.functions if any(node.op_type in OPERATORS for node in item.node)]
+    if not convolutions:
+        return set()
+    function = convolutions[0]
+    graph = onnx.GraphProto(node=function.node)
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in function.output)
+    unit = probabilities(onnx.ModelProto(graph=graph))
+    return {index for index, name in enumerate(function.output) if name in unit}
 
 
 def region_model(model: onnx.ModelProto, node: onnx.NodeProto, feeds: dict[str, Value]) -> onnx.ModelProto:

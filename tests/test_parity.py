@@ -235,6 +235,28 @@ def test_bfloat16_passes_through(tmp_path: Path) -> None:
     assert found.ok and found.dtype == "bfloat16"
 
 
+def test_probabilities_of_a_fused_convolution_are_seen_against_1(tmp_path: Path) -> None:
+    """Its sums have an order of their own: the error of a logit, however small the probability that comes of it."""
+    body = "a = Conv (x, w) b = Add(a, low) s = Sigmoid(b) y = Identity(s)"
+    made = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 20]> g (float[1, 64, 9, 9] x) => (float[1, 8, 9, 9] y) {{ {body} }}'
+    )
+    random = np.random.default_rng(0)
+    weights = random.normal(size=(8, 64, 1, 1)).astype(np.float32) * 1000
+    made.graph.initializer.append(onnx.numpy_helper.from_array(weights - weights.mean(1, keepdims=True), "w"))
+    made.graph.initializer.append(onnx.numpy_helper.from_array(np.float32([-10]), "low"))
+    fused = onnxfuse.optimize(made, "cpu", ["fuse-conv"], conv="all", check=False).model
+    original, path = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(made, original)
+    onnx.save(fused, path)
+    x = (1 + random.normal(size=(1, 64, 9, 9)) * 1e-3).astype(np.float32)
+    np.savez(tmp_path / "x.npz", x=x)
+    result = compare(original, path, inputs=tmp_path / "x.npz", regions=True)
+    (region,) = result.regions
+    assert region.comparison.ok, region.comparison.reason
+    assert 0 < region.comparison.max_abs < 1e-6
+
+
 def test_external_data_is_found_for_whole_models_and_for_regions(tmp_path: Path) -> None:
     original = tmp_path / "original"
     original.mkdir()
