@@ -72,8 +72,9 @@ def optimize(
     For the target cuda, ``arch`` lists the architectures to compile for, ``"sm_80,sm_90"``; by default those of the
     GPUs of this machine, or else the common ones.  ``embed=False`` leaves the machine code out of the model;
     ``onnxfuse.InferenceSession`` compiles then.  ``keep_source`` is a directory for the CUDA source.  ``tune`` times
-    variants of each kernel on the GPU of this machine, and convolutions against ONNX Runtime's.  ``conv`` says which
-    convolutions are fused: ``"auto"`` those that are faster by measurement or by rule, ``"all"``, ``"none"``.
+    variants of each kernel on the GPU of this machine, and convolutions against ONNX Runtime's.  ``conv``, for the CPU
+    too, says which convolutions are fused: ``"auto"`` those that are faster by measurement or by rule, ``"all"``,
+    ``"none"``.
     ``tuning`` names files of measurements, of which later ones win; with ``tune`` the last one gets what is measured.
     ``tf32`` lets fused convolutions of float32 round their factors to TF32, as ONNX Runtime does by default.
     Without a GPU the check runs on the CPU.

@@ -188,8 +188,8 @@ def _add_convolutions(group: "argparse._ArgumentGroup", tuned: str = "") -> None
         "--conv",
         choices=("auto", "all", "none"),
         default="auto",
-        help="the convolutions to fuse with the elementwise nodes around them (auto: those that are faster by "
-        "measurement, or by rule where none was made)",
+        help="also for the CPU: the convolutions to fuse with the elementwise nodes around them (auto: those that are "
+        "faster, by measurement or by rule; on the CPU by an estimate of the whole graph's time)",
     )
     group.add_argument(
         "--tf32",
