@@ -93,7 +93,7 @@ class LeftAlone:
 
 @dataclass(frozen=True)
 class ConvolutionChoice:
-    """A convolution for the target cuda: whether it became a fused node (else it is ONNX Runtime's), and why."""
+    """A convolution: whether it became a fused node (else it is ONNX Runtime's), and why."""
 
     node: str
     op: str
@@ -247,8 +247,8 @@ class Report:
         for them.  ``fused``: one object a fused node, with the fields of FusedRegion, and for the target cuda ``cuda``
         with those of KernelReport.  ``cuda``: null, or ``compiler``, ``architectures``, ``embedded``, ``compiled``,
         ``from_cache``, ``summary``.  ``rewrites``: ``rule``, ``nodes``.  ``refusals``: ``rule``, ``node``,
-        ``reason``.  ``left_alone``: ``node``, ``op``, ``reason``.  ``convolutions``, for the target cuda: ``node``,
-        ``op``, ``fused``, ``reason``.  ``parity``: null if not checked, else
+        ``reason``.  ``left_alone``: ``node``, ``op``, ``reason``.  ``convolutions``: ``node``, ``op``, ``fused``,
+        ``reason``.  ``parity``: null if not checked, else
         ``ok``, ``sets`` (``inputs``, ``shapes``, ``library``, ``outputs``), ``regions``, ``warnings``; an
         output or region has ``name``, ``dtype``, ``shape``, ``ok``, ``reason``, ``largest``, ``max_abs``,
         ``max_rel``, ``max_ulp``, ``excess`` (the largest error over the allowed one), ``mismatches``, ``unstable``.

@@ -31,6 +31,7 @@ ONLY_FLOAT = ConvChoice(False, "the CPU has kernels of float32 alone")
 THREE_DIMENSIONS = ConvChoice(False, "convolutions in three dimensions were not measured against ONNX Runtime's")
 OPEN_WEIGHTS = ConvChoice(False, "its weights are no constant of the model")
 BLOCKED_LAYOUT = ConvChoice(False, "ONNX Runtime's blocked layout is cheaper here")
+SMALL_IMAGE = ConvChoice(False, "its image is so small that ONNX Runtime's is as fast")
 
 # Nanoseconds.
 _PRODUCT = {True: 1 / 57, False: 1 / 50}  # a product and its addition, blocked or plain
@@ -42,6 +43,7 @@ _NODE = 0.35  # an element of an elementwise node that is computed by itself
 _TAIL = {True: 0.08, False: 0.30}  # the same in the tail of a convolution, of a few instructions or of a function
 _LEAST_GAIN = 0.05  # of a graph's time: what an estimate is good for
 _FEW_POSITIONS = 16
+_POSITIONS_PER_CHANNEL = 8  # of the input of a ConvTranspose
 _SHORT = {"Add", "Sub", "Mul", "Relu", "Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "PRelu", "BatchNormalization"}
 
 
@@ -58,6 +60,7 @@ class CpuChooser:
     def __init__(self, policy: ConvPolicy = ConvPolicy.AUTO) -> None:
         self._policy = policy
         self._own: dict[int, gs.Node] | None = None
+        self._small: dict[int, gs.Node] = {}
 
     def decide(self, model: Model) -> None:
         """Choose, if that has not been done: the shapes of the model's tensors have been inferred."""
@@ -70,7 +73,8 @@ class CpuChooser:
                 if self._policy is ConvPolicy.AUTO:
                     known = {key: node for key, node in known.items() if len(node.inputs[1].shape) < 5}
                 if known and self._policy is ConvPolicy.AUTO:
-                    own = _GraphChoice(graph, set(known)).own()
+                    own, small = _GraphChoice(graph, set(known)).own()
+                    self._small |= {key: node for key, node in known.items() if key in small}
                     known = {key: node for key, node in known.items() if key in own}
                 self._own |= known
 
@@ -85,6 +89,8 @@ class CpuChooser:
             return ONLY_FLOAT
         if not isinstance(node.inputs[1], gs.Constant):
             return OPEN_WEIGHTS
+        if id(node) in self._small:
+            return SMALL_IMAGE
         return BLOCKED_LAYOUT if conv.rank < 3 else THREE_DIMENSIONS
 
     def is_own(self, node: gs.Node) -> bool:
@@ -124,19 +130,30 @@ class _GraphChoice:
         self._shapes = LikelyShapes(graph)
         self._block = block_size()
 
-    def own(self) -> set[int]:
-        """The ids of the convolutions to compute in the plain layout; none that could be blocked for a small gain."""
+    def own(self) -> tuple[set[int], set[int]]:
+        """The ids of the convolutions to compute in the plain layout, those of the library and those of ONNX Runtime.
+
+        None that could be blocked is in the plain layout for a small gain.
+        """
         unit = self._units()
         free, best = self._cut(unit, all_blocked=False)
         blocked, least = self._cut(unit, all_blocked=True)
         side = free if best < (1 - _LEAST_GAIN) * least else blocked
         plain = [node for node in self._nodes if id(node) in self._known and unit[id(node)] in side]
-        return {id(node) for node in plain if not self._is_tiny(node)}
+        small = {id(node) for node in plain if self._is_small(node)}
+        return {id(node) for node in plain} - small, small
 
-    def _is_tiny(self, node: gs.Node) -> bool:
-        """Whether ONNX Runtime has a convolution in the plain layout too, and calls are what counts of its time."""
-        shape = self._shapes.of(node.outputs[0])
-        few = shape is not None and math.prod(shape[2:]) < _FEW_POSITIONS
+    def _is_small(self, node: gs.Node) -> bool:
+        """Whether ONNX Runtime has a convolution in the plain layout too, and few positions are computed.
+
+        Then calls are what counts of its time, or, if it is transposed, that the library orders the weights anew in
+        each run while ONNX Runtime adds up overlapping results, of which there are fewer the more channels are read.
+        """
+        if node.op == "ConvTranspose":
+            read = self._shapes.of(node.inputs[0])
+            return read is not None and math.prod(read[2:]) < read[1] * _POSITIONS_PER_CHANNEL
+        written = self._shapes.of(node.outputs[0])
+        few = written is not None and math.prod(written[2:]) < _FEW_POSITIONS
         return few and id(node) not in self._layout.blocked_nodes
 
     def _cut(self, unit: dict[int, int], all_blocked: bool) -> tuple[set[Hashable], float]:

@@ -1,4 +1,4 @@
-"""The pass that replaces convolutions and their elementwise neighbours by fused nodes, on CUDA."""
+"""The pass that replaces convolutions and their elementwise neighbours by fused nodes."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -41,11 +41,11 @@ Verdicts = dict[int, ConvChoice]
 class FuseConv:
     """Replaces convolutions, with elementwise nodes around them, by fused nodes where that is the better choice.
 
-    It does nothing for the target cpu, where ONNX Runtime's blocked layout is better.
+    Which ones: for the target cpu a CpuChooser decides, for cuda a ConvChooser.
     """
 
     name = "fuse-conv"
-    description = "compute convolutions together with the elementwise nodes around them, on CUDA"
+    description = "compute convolutions together with the elementwise nodes around them"
 
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrite ``model`` in place and record every convolution and the choice for it."""
