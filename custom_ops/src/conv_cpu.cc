@@ -370,7 +370,8 @@ std::shared_ptr<const ConvCpuPlan> make_conv_cpu_plan(const ConvNode& node, DTyp
   if (!element_count(result, &count) || count == 0) return nullptr;
   auto plan = std::make_shared<ConvCpuPlan>(key, shapes.geometry, type,
                                             make_conv_epilogue(node, type, epilogue, key.shapes, result));
-  if (prologue != nullptr && type == DType::f32 && plan->strips.is_product()) {
+  // ConvLanes reads X itself.
+  if (prologue != nullptr && type == DType::f32 && plan->strips.is_product() && plan->lanes == nullptr) {
     plan->prologue_plan = make_conv_prologue(node, *prologue, key.shapes);
     if (plan->prologue_plan != nullptr) plan->prologue = prologue;
   }

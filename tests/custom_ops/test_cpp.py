@@ -90,6 +90,12 @@ def test_indices_beyond_31_bits(tmp_path: Path) -> None:
     run_program(compile_cpp(tmp_path / "test", sources, ["-O1"]))
 
 
+@pytest.mark.parametrize("driver", ("fuzz_program", "fuzz_conv_cpu"))
+def test_drivers_that_only_the_fuzzer_runs(driver: str, tmp_path: Path) -> None:
+    """They keep up with the library: the fuzzer would find out late that it cannot build them."""
+    compile_cpp(tmp_path / "driver.o", [NATIVE / f"tests/{driver}.cc"], ["-c"])
+
+
 FUZZED = {
     "fuzz_launch": ("cuda_access", "cuda_launch", "cuda_parameters", "cuda_recipe"),
     "fuzz_conv": (
