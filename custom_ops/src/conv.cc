@@ -118,7 +118,9 @@ bool read_conv_attributes(const AttributeSource& source, ConvAttributes* attribu
   *attributes = ConvAttributes{};
   std::string text;
   if (!source.text("operator", &text)) return fail("it has no attribute operator", error);
-  if (text != "Conv" && text != "ConvTranspose") return fail("the attribute operator is not Conv or ConvTranspose", error);
+  if (text != "Conv" && text != "ConvTranspose") {
+    return fail("the attribute operator is not Conv or ConvTranspose", error);
+  }
   attributes->transposed = text == "ConvTranspose";
   if (!source.numbers("kernel_shape", &attributes->kernel)) return fail("it has no attribute kernel_shape", error);
   const size_t rank = attributes->kernel.size();

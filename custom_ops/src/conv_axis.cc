@@ -1,20 +1,18 @@
 #include "conv_axis.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "integers.h"
 
 namespace onnxfuse {
 namespace {
 
-void sort_unique(std::vector<int64_t>* values) {
-  std::sort(values->begin(), values->end());
-  values->erase(std::unique(values->begin(), values->end()), values->end());
-}
-
 void lay_out(ConvAxis* axis, bool shared) {
   const auto begin_of = [&](int64_t distance) { return shared ? distance % axis->stride : distance; };
-  axis->planes.clear();
-  for (const int64_t distance : axis->distance) axis->planes.push_back(begin_of(distance));
-  sort_unique(&axis->planes);
+  std::vector<int64_t> begins;
+  for (const int64_t distance : axis->distance) begins.push_back(begin_of(distance));
+  axis->planes = distinct(std::move(begins));
   axis->plane_of.clear();
   axis->shift_of.clear();
   for (const int64_t distance : axis->distance) {
@@ -62,11 +60,9 @@ ConvAxis make_conv_axis(const ConvGeometry& g, size_t d) {
 
 void set_strip_length(ConvAxis* axis, int64_t length) {
   axis->length = length;
-  axis->count = (axis->places + length - 1) / length;
+  axis->count = divide_up(axis->places, length);
   lay_out(axis, true);
-  std::vector<int64_t> distances = axis->distance;
-  sort_unique(&distances);
-  const auto apart = static_cast<int64_t>(distances.size()) * length;
+  const auto apart = static_cast<int64_t>(distinct(axis->distance).size()) * length;
   if (apart < static_cast<int64_t>(axis->planes.size()) * axis->span()) lay_out(axis, false);
 }
 

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <memory>
+#include <utility>
 
+#include "integers.h"
 #include "kernels.h"
 #include "ort_call.h"
 #include "workspace.h"
@@ -30,8 +31,7 @@ constexpr int64_t kMaxThreads = 128;
 constexpr size_t kWidened = 16384;
 // Fewer weights are not worth the hand-over to threads.
 constexpr size_t kSmall = 16384;
-
-int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+constexpr size_t kCacheLine = 64;
 
 // None if a size is 0, however large the others are.
 int64_t elements(const ConvGeometry::Sizes& sizes) {
@@ -44,27 +44,17 @@ void* at_element(void* memory, int64_t element, int64_t bytes) {
 }
 
 struct Run {
-  Run(const ConvCpuPlan& run_plan, const ConvTensors& run_tensors) : plan(run_plan), tensors(run_tensors) {
-    const ConvGeometry& g = plan.geometry;
-    group_units = divide_up(g.group, plan.groups_at_once);
-    filter_units = divide_up(plan.strips.filters(), plan.filters_at_once);
-    units = g.batch * group_units * (plan.lanes != nullptr ? plan.lanes->strips() : plan.strips.count() * filter_units);
-  }
-
   float* copy_of(int64_t image, int64_t group, int64_t strip) const {
     const int64_t number = (image * plan.geometry.group + group) * plan.strips.count() + strip;
     return copies + number * static_cast<int64_t>(plan.strips.input_elements());
   }
 
   const ConvCpuPlan& plan;
+  const ConvTensors& tensors;
   const float* x = nullptr;
   const float* end = nullptr;  // of x
   const float* weights = nullptr;
-  const ConvTensors& tensors;
   float* copies = nullptr;  // of all strips, if several units read each
-  int64_t group_units;
-  int64_t filter_units;
-  int64_t units;
   std::atomic<int64_t> next{0};  // unit
   std::atomic<bool> failed{false};
 };
@@ -76,39 +66,33 @@ class Worker {
       : run_(run),
         plan_(run.plan),
         strips_(run.plan.strips),
-        plane_(elements(run.plan.geometry.out)),
-        collects_(strips_.count() == 1 && strips_.part_size() == plane_ && strips_.follow_one_another(strips_.parts(strips_.strip(0))[0])),
-        capacity_(std::max(strips_.filters_at_once(), collects_ ? kCollected / plane_ : 0)),
-        memory_((input_elements() + (rounds() ? 2 : 1) * results_elements() + strips_.scratch_elements()) * sizeof(float)),
-        input_(static_cast<float*>(memory_.data())),
-        results_(input_ + input_elements()),
-        rounded_(results_ + results_elements()),
-        scratch_(rounds() ? rounded_ + results_elements() : rounded_),
-        inputs_(run.tensors.epilogue) {}
-
-  void compute(int64_t index) { plan_.lanes == nullptr ? compute_strip(index) : compute_lanes(index); }
-
- private:
-  bool rounds() const { return plan_.type != DType::f32; }
-
-  size_t results_elements() const {
-    const int64_t pitch = std::max(strips_.results_pitch(), strips_.part_size());
-    const auto own = static_cast<size_t>((capacity_ + strips_.filters_at_once()) * pitch) + 2 * kMaxFloats;
-    return plan_.lanes == nullptr ? own : plan_.lanes->result_elements();
+        memory_(plan_.memory.bytes),
+        input_(at<float>(0)),
+        results_(at<float>(plan_.memory.results)),
+        rounded_(at<char>(plan_.memory.rounded)),
+        scratch_(at<float>(plan_.memory.scratch)),
+        planes_(at<ConvStrips::Plane>(plan_.memory.planes)),
+        parts_(at<ConvStrips::Part>(plan_.memory.parts)),
+        operands_(at<const void*>(plan_.memory.operands)) {
+    std::copy(run.tensors.epilogue.begin(), run.tensors.epilogue.end(), operands_);
   }
 
-  size_t input_elements() const {
-    return plan_.lanes == nullptr ? strips_.input_elements() : plan_.lanes->memory_elements();
+  void compute(int64_t unit) { plan_.lanes == nullptr ? compute_strip(unit) : compute_lanes(unit); }
+
+ private:
+  template <class T>
+  T* at(size_t offset) const {
+    return reinterpret_cast<T*>(static_cast<char*>(memory_.data()) + offset);
   }
 
   // A strip of as many channels as there are lanes.
-  void compute_lanes(int64_t index) {
+  void compute_lanes(int64_t unit) {
     const ConvGeometry& g = plan_.geometry;
     const ConvLanes& lanes = *plan_.lanes;
-    const int64_t strip = index % lanes.strips();
-    index /= lanes.strips();
-    first_ = index % run_.group_units * lanes.lanes();
-    image_ = index / run_.group_units;
+    const int64_t strip = unit % lanes.strips();
+    unit /= lanes.strips();
+    first_ = unit % plan_.group_units * lanes.lanes();
+    image_ = unit / plan_.group_units;
     count_ = std::min(lanes.lanes(), g.group - first_);
     const int64_t taps = strips_.products();
     lanes.compute(run_.x + (image_ * g.group + first_) * elements(g.in), run_.end, run_.weights + first_ * taps,
@@ -118,24 +102,28 @@ class Worker {
   }
 
   // Some output channels of one strip, for some groups.
-  void compute_strip(int64_t index) {
+  void compute_strip(int64_t unit) {
     const ConvGeometry& g = plan_.geometry;
-    const int64_t first_filter = index % run_.filter_units * plan_.filters_at_once;
+    const int64_t first_filter = unit % plan_.filter_units * plan_.filters_at_once;
     const int64_t last_filter = std::min(first_filter + plan_.filters_at_once, strips_.filters());
-    index /= run_.filter_units;
-    if (const int64_t strip = index % strips_.count(); strip != strip_index_) {
-      strip_index_ = strip;
-      strip_ = strips_.strip(strip);
-      parts_ = strips_.parts(strip_);
-    }
-    index /= strips_.count();
-    const int64_t first_group = index % run_.group_units * plan_.groups_at_once;
-    image_ = index / run_.group_units;
-    for (int64_t group = first_group; group < std::min(first_group + plan_.groups_at_once, g.group); ++group) {
+    unit /= plan_.filter_units;
+    enter_strip(unit % strips_.count());
+    unit /= strips_.count();
+    const int64_t first_group = unit % plan_.group_units * plan_.groups_at_once;
+    const int64_t last_group = std::min(first_group + plan_.groups_at_once, g.group);
+    image_ = unit / plan_.group_units;
+    for (int64_t group = first_group; group < last_group; ++group) {
       first_read_ = (image_ * g.in_channels + group * strips_.channels()) * elements(g.in);
       compute_filters(read(group), group, first_filter, last_filter);
     }
     if (count_ > 0) finish(parts_[0].positions, strips_.pitch(parts_[0]));
+  }
+
+  void enter_strip(int64_t index) {
+    if (index == strip_index_) return;
+    strip_index_ = index;
+    strip_ = strips_.strip(index, planes_);
+    part_count_ = strips_.parts(strip_, parts_);
   }
 
   ConvStrips::Source read(int64_t group) {
@@ -157,83 +145,95 @@ class Worker {
     const float* const weights = run_.weights + group * strips_.filters() * strips_.products();
     for (int64_t m = first; m < last; m += strips_.filters_at_once()) {
       const int64_t count = std::min(strips_.filters_at_once(), last - m);
-      for (const ConvStrips::Part& part : parts_) {
-        if (count_ + count > capacity_) finish(part.positions, strips_.pitch(part));
+      for (size_t p = 0; p < part_count_; ++p) {
+        const ConvStrips::Part& part = parts_[p];
+        const int64_t pitch = strips_.pitch(part);
+        if (count_ + count > plan_.capacity) finish(part.positions, pitch);
         if (count_ == 0) first_ = group * strips_.filters() + m;
-        strips_.sum(source, weights, m, count, part, results_ + count_ * strips_.pitch(part), scratch_);
+        strips_.sum(source, weights, m, count, part, results_ + count_ * pitch, scratch_);
         count_ += count;
-        if (!collects_) finish(part.positions, strips_.pitch(part));
+        if (!plan_.collects) finish(part.positions, pitch);
       }
     }
   }
 
   // Runs the epilogue on the results of `count_` channels from `first_` on.
   void finish(const ConvPositions& part, int64_t pitch) {
-    const ConvGeometry& g = plan_.geometry;
-    const char* results = reinterpret_cast<const char*>(results_);
-    if (plan_.epilogue.plan != nullptr && plan_.epilogue.bias > 0) {
-      const auto* const bias = static_cast<const float*>(inputs_[plan_.epilogue.bias]);
-      const auto elements_of_part = static_cast<size_t>(pitch == plane_ ? plane_ : part.size());
-      kernels().add_to_rows(results_, static_cast<size_t>(pitch), bias + first_, static_cast<size_t>(count_),
-                            elements_of_part);
-    }
-    if (rounds()) {
-      const void* const from = results_;
-      kernels().stores[static_cast<int>(plan_.type)](rounded_, &from, static_cast<size_t>(count_ * pitch));
-      results = reinterpret_cast<const char*>(rounded_);
-    }
-    const auto bytes = static_cast<int64_t>(storage_size(plan_.type));
-    const int64_t begin = (image_ * g.out_channels + first_) * plane_;
-    if (pitch == plane_ && part.size() == plane_) {
-      finish_run(results, begin, count_ * plane_);
-      count_ = 0;
-      return;
-    }
-    // Rows follow one another in the output if they are whole.
-    const bool whole = part.columns.size() == g.out[2] || part.rows.size() == 1;
-    const int64_t rows = whole ? part.rows.size() : 1;
-    for (int64_t m = 0; m < count_; ++m) {
-      const char* from = results + m * pitch * bytes;
-      for (int64_t d = part.depth.begin; d < part.depth.end; ++d) {
-        for (int64_t h = part.rows.begin; h < part.rows.end; h += rows, from += rows * part.columns.size() * bytes) {
-          finish_run(from, begin + m * plane_ + (d * g.out[1] + h) * g.out[2] + part.columns.begin, rows * part.columns.size());
-        }
-      }
+    add_bias(part, pitch);
+    const char* const results = round_results(pitch);
+    const int64_t begin = (image_ * plan_.geometry.out_channels + first_) * plan_.channel_size;
+    if (pitch == plan_.channel_size && part.size() == pitch) {
+      finish_run(results, begin, count_ * pitch);
+    } else {
+      const int64_t bytes = pitch * element_bytes();
+      for (int64_t m = 0; m < count_; ++m) finish_channel(part, results + m * bytes, begin + m * plan_.channel_size);
     }
     count_ = 0;
   }
 
+  void add_bias(const ConvPositions& part, int64_t pitch) {
+    if (plan_.epilogue.plan == nullptr || plan_.epilogue.bias == 0) return;
+    const auto* const bias = static_cast<const float*>(operands_[plan_.epilogue.bias]);
+    const int64_t size = pitch == plan_.channel_size ? pitch : part.size();
+    kernels().add_to_rows(results_, static_cast<size_t>(pitch), bias + first_, static_cast<size_t>(count_),
+                          static_cast<size_t>(size));
+  }
+
+  // The results in the type that the epilogue reads.
+  const char* round_results(int64_t pitch) {
+    if (plan_.type == DType::f32) return reinterpret_cast<const char*>(results_);
+    const void* const from = results_;
+    kernels().stores[static_cast<int>(plan_.type)](rounded_, &from, static_cast<size_t>(count_ * pitch));
+    return rounded_;
+  }
+
+  // A part of one channel, which begins at element `begin` of the output.
+  void finish_channel(const ConvPositions& part, const char* results, int64_t begin) {
+    const ConvGeometry& g = plan_.geometry;
+    // Rows follow one another in the output if they are whole.
+    const bool whole = part.columns.size() == g.out[2] || part.rows.size() == 1;
+    const int64_t rows = whole ? part.rows.size() : 1;
+    const int64_t count = rows * part.columns.size();
+    for (int64_t d = part.depth.begin; d < part.depth.end; ++d) {
+      for (int64_t h = part.rows.begin; h < part.rows.end; h += rows, results += count * element_bytes()) {
+        finish_run(results, begin + (d * g.out[1] + h) * g.out[2] + part.columns.begin, count);
+      }
+    }
+  }
+
   // The results of `count` elements of the output from `begin` on.
   void finish_run(const char* results, int64_t begin, int64_t count) {
-    const auto bytes = static_cast<int64_t>(storage_size(plan_.type));
+    const int64_t bytes = element_bytes();
+    void* const* const outputs = run_.tensors.outputs.data();
     if (plan_.epilogue.plan == nullptr) {
-      std::memcpy(static_cast<char*>(run_.tensors.outputs[0]) + begin * bytes, results, static_cast<size_t>(count * bytes));
+      std::memcpy(static_cast<char*>(outputs[0]) + begin * bytes, results, static_cast<size_t>(count * bytes));
       return;
     }
-    inputs_[0] = at_element(const_cast<char*>(results), -begin, bytes);
-    run_elements(plan_.epilogue.program, plan_.epilogue.plan->stages[0], {inputs_.data(), run_.tensors.outputs.data(), nullptr}, begin,
+    operands_[0] = at_element(const_cast<char*>(results), -begin, bytes);
+    run_elements(plan_.epilogue.program, plan_.epilogue.plan->stages[0], {operands_, outputs, nullptr}, begin,
                  begin + count);
   }
+
+  int64_t element_bytes() const { return static_cast<int64_t>(storage_size(plan_.type)); }
 
   const Run& run_;
   const ConvCpuPlan& plan_;
   const ConvStrips& strips_;
-  const int64_t plane_;     // elements of the output's channel
-  const bool collects_;     // results of consecutive channels follow one another in the output
-  const int64_t capacity_;  // channels
   const Workspace memory_;
   float* const input_;
   float* const results_;
-  float* const rounded_;
+  char* const rounded_;
   float* const scratch_;
-  std::vector<const void*> inputs_;
+  ConvStrips::Plane* const planes_;
+  ConvStrips::Part* const parts_;
+  const void** const operands_;  // of the epilogue, the results first
   int64_t strip_index_ = -1;
-  ConvStrips::Strip strip_;
-  std::vector<ConvStrips::Part> parts_;
+  ConvStrips::Strip strip_{};
+  size_t part_count_ = 0;
   int64_t image_ = 0;
   int64_t first_read_ = 0;  // element of X that the group begins with
-  int64_t first_ = 0;
-  int64_t count_ = 0;
+  int64_t first_ = 0;       // channel of the results in memory
+  int64_t count_ = 0;       // of them
 };
 
 // Units until there are none.  No exception may get to ORT's threads.
@@ -241,9 +241,9 @@ void compute_units(void* data, size_t) noexcept {
   Run& run = *static_cast<Run*>(data);
   try {
     int64_t unit = run.next++;
-    if (unit >= run.units) return;
+    if (unit >= run.plan.units) return;
     Worker worker(run);
-    for (; unit < run.units; unit = run.next++) worker.compute(unit);
+    for (; unit < run.plan.units; unit = run.next++) worker.compute(unit);
   } catch (...) {
     run.failed = true;
   }
@@ -260,20 +260,22 @@ void copy_strip(void* data, size_t index) noexcept {
     const int64_t group = number / strips.count() % g.group;
     const int64_t image = number / strips.count() / g.group;
     const float* const x = run.x + (image * g.in_channels + group * strips.channels()) * elements(g.in);
-    strips.prepare(x, run.end, strips.strip(strip), run.copy_of(image, group, strip));
+    const Workspace planes(strips.plane_count() * sizeof(ConvStrips::Plane));
+    strips.prepare(x, run.end, strips.strip(strip, static_cast<ConvStrips::Plane*>(planes.data())),
+                   run.copy_of(image, group, strip));
   } catch (...) {
     static_cast<Run*>(data)->failed = true;
   }
 }
 
 // The copies of all strips, if several units read each.
-std::unique_ptr<Workspace> copy_strips(Run* run, ParallelFor parallel_for, void* context) {
+Workspace copy_strips(Run* run, ParallelFor parallel_for, void* context) {
   const ConvStrips& strips = run->plan.strips;
-  if (run->filter_units == 1 || !strips.copies()) return nullptr;
+  if (run->plan.filter_units == 1 || !strips.copies()) return {};
   const auto count = static_cast<size_t>(run->plan.geometry.batch * run->plan.geometry.group * strips.count());
-  if (strips.input_elements() > kMostCopied / count) return nullptr;
-  auto memory = std::make_unique<Workspace>(count * strips.input_elements() * sizeof(float));
-  run->copies = static_cast<float*>(memory->data());
+  if (strips.input_elements() > kMostCopied / count) return {};
+  Workspace memory(count * strips.input_elements() * sizeof(float));
+  run->copies = static_cast<float*>(memory.data());
   if (count == 1) {
     copy_strip(run, 0);
   } else {
@@ -296,14 +298,14 @@ void widen_part(void* data, size_t index) {
   widening.load(widening.to + first, &from, std::min(kWidened, widening.count - first));
 }
 
-// `count` elements of `type` as float; null if they are.
-std::unique_ptr<Workspace> widen(DType type, const void* from, int64_t count, ParallelFor parallel_for, void* context) {
-  if (type == DType::f32) return nullptr;
+// `count` elements of `type` as float; no memory if they are.
+Workspace widen(DType type, const void* from, int64_t count, ParallelFor parallel_for, void* context) {
+  if (type == DType::f32) return {};
   const auto size = static_cast<size_t>(count);
-  auto memory = std::make_unique<Workspace>(size * sizeof(float));
+  Workspace memory(size * sizeof(float));
   Widening widening{kernels().loads[static_cast<int>(type)], static_cast<const char*>(from),
-                    static_cast<float*>(memory->data()), size};
-  parallel_for(context, widen_part, (size + kWidened - 1) / kWidened, &widening);
+                    static_cast<float*>(memory.data()), size};
+  parallel_for(context, widen_part, divide_up(size, kWidened), &widening);
   return memory;
 }
 
@@ -313,14 +315,13 @@ struct Reordering {
   float* ordered;
 };
 
-// The weights in the order that the strips read.
-std::unique_ptr<Workspace> reorder(const ConvCpuPlan& plan, const float* weights, ParallelFor parallel_for,
-                                   void* context) {
+// The weights in the order that the strips read; no memory if they are.
+Workspace reorder(const ConvCpuPlan& plan, const float* weights, ParallelFor parallel_for, void* context) {
   const int64_t blocks = plan.strips.weight_blocks() * plan.geometry.group;
-  if (blocks == 0) return nullptr;
+  if (blocks == 0) return {};
   const auto count = static_cast<size_t>(plan.geometry.out_channels * plan.strips.products());
-  auto memory = std::make_unique<Workspace>(count * sizeof(float));
-  Reordering reordering{plan.strips, weights, static_cast<float*>(memory->data())};
+  Workspace memory(count * sizeof(float));
+  Reordering reordering{plan.strips, weights, static_cast<float*>(memory.data())};
   const auto block = [](void* data, size_t index) {
     const auto& own = *static_cast<const Reordering*>(data);
     own.strips.reorder_weights(own.weights, static_cast<int64_t>(index), own.ordered);
@@ -340,26 +341,64 @@ ConvCpuPlan::ConvCpuPlan(const PlanKey& node_key, const ConvGeometry& conv, DTyp
       geometry(conv),
       type(conv_type),
       strips(conv, kernels().floats),
-      epilogue(std::move(conv_epilogue)) {
-  if (ConvLanes::suits(conv, kernels().floats)) {
-    lanes = std::make_unique<const ConvLanes>(conv, kernels().floats);
+      epilogue(std::move(conv_epilogue)),
+      channel_size(elements(conv.out)) {
+  if (ConvLanes::suits(conv, kernels().floats)) lanes = std::make_unique<const ConvLanes>(conv, kernels().floats);
+  divide_work();
+  lay_out_memory();
+}
+
+void ConvCpuPlan::divide_work() {
+  if (lanes != nullptr) {
     groups_at_once = lanes->lanes();
-    filters_at_once = 1;
+    group_units = divide_up(geometry.group, groups_at_once);
+    units = geometry.batch * group_units * lanes->strips();
     return;
   }
-  const int64_t strips_of_all = conv.batch * strips.count();
-  const auto results = static_cast<double>(divide_up(elements(conv.out), strips.count()) * strips.filters());
+  const auto results = static_cast<double>(divide_up(channel_size, strips.count()) * strips.filters());
   const double products = results * static_cast<double>(strips.products() + kResultProducts);
   groups_at_once = std::clamp<int64_t>(static_cast<int64_t>(kUnitProducts / products), 1,
-                                       divide_up(conv.group, std::min<int64_t>(kUnits, conv.group)));
+                                       divide_up(geometry.group, std::min(kUnits, geometry.group)));
   filters_at_once = strips.filters();
-  if (const int64_t units = strips_of_all * conv.group; units < kUnits && groups_at_once == 1) {
+  const int64_t undivided = geometry.batch * strips.count() * geometry.group;
+  if (undivided < kUnits && groups_at_once == 1) {
     const auto worth = static_cast<int64_t>(std::min(products / kSplitProducts, static_cast<double>(kUnits)));
-    const int64_t parts = std::clamp<int64_t>(std::min(worth, divide_up(kUnits, units)), 1,
+    const int64_t parts = std::clamp<int64_t>(std::min(worth, divide_up(kUnits, undivided)), 1,
                                               std::max<int64_t>(strips.filters() / kUnitFilters, 1));
     const int64_t block = std::min<int64_t>(strips.filters_at_once(), 8);
-    filters_at_once = divide_up(divide_up(strips.filters(), parts), block) * block;
+    filters_at_once = round_up(divide_up(strips.filters(), parts), block);
   }
+  group_units = divide_up(geometry.group, groups_at_once);
+  filter_units = divide_up(strips.filters(), filters_at_once);
+  units = geometry.batch * group_units * strips.count() * filter_units;
+}
+
+void ConvCpuPlan::lay_out_memory() {
+  // Adds memory for so many elements, each of so many bytes, and returns where it begins.
+  const auto add = [this](size_t count, size_t bytes) {
+    const size_t begin = memory.bytes;
+    memory.bytes += round_up(count * bytes, kCacheLine);
+    return begin;
+  };
+  size_t results = 0;
+  if (lanes != nullptr) {
+    add(lanes->memory_elements(), sizeof(float));
+    results = lanes->result_elements();
+  } else {
+    collects = strips.is_one_run();
+    capacity = std::max(strips.filters_at_once(), collects ? kCollected / channel_size : 0);
+    add(strips.input_elements(), sizeof(float));
+    const int64_t pitch = std::max(strips.results_pitch(), strips.part_size());
+    results = static_cast<size_t>((capacity + strips.filters_at_once()) * pitch) + 2 * kMaxFloats;
+  }
+  memory.results = add(results, sizeof(float));
+  if (type != DType::f32) memory.rounded = add(results, sizeof(uint16_t));
+  if (lanes == nullptr) {
+    memory.scratch = add(strips.scratch_elements(), sizeof(float));
+    memory.planes = add(strips.plane_count(), sizeof(ConvStrips::Plane));
+    memory.parts = add(strips.part_count(), sizeof(ConvStrips::Part));
+  }
+  memory.operands = add(epilogue.program.input_count, sizeof(const void*));
 }
 
 std::shared_ptr<const ConvCpuPlan> make_conv_cpu_plan(const ConvNode& node, DType type, const Program* prologue,
@@ -370,7 +409,8 @@ std::shared_ptr<const ConvCpuPlan> make_conv_cpu_plan(const ConvNode& node, DTyp
   if (!element_count(result, &count) || count == 0) return nullptr;
   auto plan = std::make_shared<ConvCpuPlan>(key, shapes.geometry, type,
                                             make_conv_epilogue(node, type, epilogue, key.shapes, result));
-  if (prologue != nullptr && type == DType::f32 && plan->strips.is_product()) {
+  // ConvLanes reads X itself.
+  if (prologue != nullptr && type == DType::f32 && plan->strips.is_product() && plan->lanes == nullptr) {
     plan->prologue_plan = make_conv_prologue(node, *prologue, key.shapes);
     if (plan->prologue_plan != nullptr) plan->prologue = prologue;
   }
@@ -381,19 +421,19 @@ void run_conv_cpu(const ConvCpuPlan& plan, const ConvTensors& tensors, ParallelF
   const ConvGeometry& g = plan.geometry;
   const int64_t image = g.batch * g.in_channels * elements(g.in);
   const int64_t filters = g.out_channels * plan.strips.products();
-  const auto wide_x = widen(plan.type, tensors.x, image, parallel_for, context);
-  const auto wide_weights = widen(plan.type, tensors.weights, filters, parallel_for, context);
-  Run run(plan, tensors);
-  run.x = static_cast<const float*>(wide_x ? wide_x->data() : tensors.x);
+  const Workspace wide_x = widen(plan.type, tensors.x, image, parallel_for, context);
+  const Workspace wide_weights = widen(plan.type, tensors.weights, filters, parallel_for, context);
+  Run run{plan, tensors};
+  run.x = static_cast<const float*>(wide_x.data() != nullptr ? wide_x.data() : tensors.x);
   run.end = run.x + image;
-  run.weights = static_cast<const float*>(wide_weights ? wide_weights->data() : tensors.weights);
-  const auto ordered = reorder(plan, run.weights, parallel_for, context);
-  if (ordered != nullptr) run.weights = static_cast<const float*>(ordered->data());
-  const auto copies = copy_strips(&run, parallel_for, context);
-  if (run.units == 1) {
+  run.weights = static_cast<const float*>(wide_weights.data() != nullptr ? wide_weights.data() : tensors.weights);
+  const Workspace ordered = reorder(plan, run.weights, parallel_for, context);
+  if (ordered.data() != nullptr) run.weights = static_cast<const float*>(ordered.data());
+  const Workspace copies = copy_strips(&run, parallel_for, context);
+  if (plan.units == 1) {
     compute_units(&run, 0);
   } else {
-    parallel_for(context, compute_units, static_cast<size_t>(std::min(run.units, kMaxThreads)), &run);
+    parallel_for(context, compute_units, static_cast<size_t>(std::min(plan.units, kMaxThreads)), &run);
   }
   if (run.failed) throw Error("out of memory for a thread's part of the convolution");
 }

@@ -15,6 +15,17 @@
 
 namespace onnxfuse {
 
+// Where a thread has what in its memory: in bytes from its begin, where the copy of what it reads lies.
+struct ConvThreadMemory {
+  size_t results = 0;
+  size_t rounded = 0;   // the same results in 16 bits
+  size_t scratch = 0;   // for ConvStrips::sum
+  size_t planes = 0;    // of a strip
+  size_t parts = 0;     // likewise
+  size_t operands = 0;  // pointers to what the epilogue reads
+  size_t bytes = 0;
+};
+
 // How a node runs on inputs of certain shapes.
 struct ConvCpuPlan {
   // Throws Error if a part of the convolution needs too much memory.
@@ -28,12 +39,27 @@ struct ConvCpuPlan {
   ConvEpilogue epilogue;
   const Program* prologue = nullptr;  // that strips compute from X as they read it
   std::shared_ptr<const Plan> prologue_plan;
-  int64_t groups_at_once;  // in a unit of work for a thread
-  int64_t filters_at_once;
+
+  // Units of work for threads: some filters of some groups, on one strip of one image.
+  int64_t groups_at_once = 1;
+  int64_t filters_at_once = 1;
+  int64_t group_units = 1;   // of all groups
+  int64_t filter_units = 1;  // of a group's filters
+  int64_t units = 1;         // of all images
+
+  int64_t channel_size;   // elements of a channel of the output
+  bool collects = false;  // the epilogue runs on several channels at once, whose results follow one another
+  int64_t capacity = 1;   // channels whose results a thread has in memory, at most
+  ConvThreadMemory memory;
+
+ private:
+  void divide_work();
+  void lay_out_memory();
 };
 
-// The Programs, of which `prologue` may be null, outlive the plan.  Null if the result has no elements.  The plan has no
-// epilogue if that computes values of several shapes, and no prologue unless it is cheaper than to compute that first.
+// The Programs, of which `prologue` may be null, outlive the plan.  Null if the result has no elements.  The plan has
+// no epilogue if that computes values of several shapes, and no prologue unless it is cheaper than to compute that
+// first.
 std::shared_ptr<const ConvCpuPlan> make_conv_cpu_plan(const ConvNode& node, DType type, const Program* prologue,
                                                       const Program& epilogue, const PlanKey& key,
                                                       const ConvShapes& shapes);

@@ -8,8 +8,8 @@ namespace onnxfuse {
 namespace {
 
 // Takes the addition of a vector of channels out of a Program that begins with it, and returns the vector's input, or 0
-// if the Program begins otherwise.  Without it the epilogue of most convolutions treats all channels alike, and needs not
-// stop between them.
+// if the Program begins otherwise.  Without it the epilogue of most convolutions treats all channels alike, and needs
+// not stop between them.
 size_t take_bias(Program* program) {
   const auto reads_result = [](const Value& value) {
     const auto* const end = value.operands + info(value.op).arity;
@@ -24,7 +24,8 @@ size_t take_bias(Program* program) {
   if (other == 0 || bias.kind != Value::Kind::Input || !bias.along_axis || bias.axis != 1) return 0;
   const auto sum = static_cast<uint16_t>(first - values.begin());
   for (Value& value : values) {
-    if (value.kind == Value::Kind::Instruction) std::replace(value.operands, std::end(value.operands), sum, uint16_t{0});
+    if (value.kind != Value::Kind::Instruction) continue;
+    std::replace(value.operands, std::end(value.operands), sum, uint16_t{0});
   }
   std::replace(program->outputs.begin(), program->outputs.end(), sum, uint16_t{0});
   return other;

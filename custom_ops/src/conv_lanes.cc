@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "integers.h"
 #include "kernels.h"
 
 namespace onnxfuse {
@@ -11,14 +12,12 @@ namespace {
 // A strip's rows, as vectors, should stay in the caches next to the processor.
 constexpr int64_t kInputFloats = 12288;
 
-int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
-
-int64_t round_up(int64_t n, int64_t multiple) { return divide_up(n, multiple) * multiple; }
-
 int64_t reach(const ConvGeometry& g, size_t d) { return (g.kernel[d] - 1) * g.dilations[d]; }
 
 // Rows and columns of the input that so many of the output read.
-int64_t extent(const ConvGeometry& g, size_t d, int64_t results) { return (results - 1) * g.strides[d] + reach(g, d) + 1; }
+int64_t extent(const ConvGeometry& g, size_t d, int64_t results) {
+  return (results - 1) * g.strides[d] + reach(g, d) + 1;
+}
 
 }  // namespace
 
@@ -35,7 +34,8 @@ bool ConvLanes::suits(const ConvGeometry& g, size_t floats) {
 ConvLanes::ConvLanes(const ConvGeometry& geometry, size_t floats)
     : lanes_(static_cast<int64_t>(floats)), geometry_(geometry), width_(extent(geometry, 2, geometry.out[2])) {
   const int64_t room = kInputFloats / (width_ * lanes_);
-  const int64_t most = std::clamp<int64_t>((room - reach(geometry, 1) - 1) / geometry.strides[1] + 1, 1, geometry.out[1]);
+  const int64_t fitting = (room - reach(geometry, 1) - 1) / geometry.strides[1] + 1;
+  const int64_t most = std::clamp<int64_t>(fitting, 1, geometry.out[1]);
   strips_ = divide_up(geometry.out[1], most);
   rows_ = divide_up(geometry.out[1], strips_);
   rows_at_once_ = std::min(lanes_ / std::gcd(geometry.out[2], lanes_), rows_);

@@ -29,9 +29,9 @@ class ConvLanes {
   // Of all lanes, with what vectors write behind them.
   size_t result_elements() const;
 
-  // Computes the strip of `channels` channels, as many as there are lanes or fewer: `image` and `weights` are those of the
-  // first, `end` is the end of the input, and `weights_end` that of the weights.  The results of all lanes follow one
-  // another.
+  // Computes the strip of `channels` channels, as many as there are lanes or fewer: `image` and `weights` are those of
+  // the first, `end` is the end of the input, and `weights_end` that of the weights.  The results of all lanes follow
+  // one another.
   void compute(const float* image, const float* end, const float* weights, const float* weights_end, int64_t channels,
                int64_t strip, float* memory, float* results) const;
 

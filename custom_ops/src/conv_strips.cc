@@ -1,10 +1,12 @@
 #include "conv_strips.h"
 
-#include <unistd.h>
-
 #include <algorithm>
+#include <iterator>
 #include <string>
+#include <utility>
 
+#include "caches.h"
+#include "integers.h"
 #include "ort_call.h"
 
 namespace onnxfuse {
@@ -25,49 +27,21 @@ constexpr int64_t kLongRow = 64;
 constexpr int64_t kFilters = 8;
 // Sums of few places that are computed between two runs of the epilogue.
 constexpr int64_t kDots = 256;
-// Elements that a strip may have in memory of its own, and weights that a filter may have: more is a mistake in the model.
+// Elements that a strip may have in memory of its own, and weights that a filter may have: more is a mistake in the
+// model.
 constexpr int64_t kMostElements = int64_t{1} << 27;
 
-// What is known of a cache, or a guess.
-int64_t cache_bytes(int name, int64_t guess, int64_t low, int64_t high) {
-  const int64_t size = name < 0 ? 0 : sysconf(name);
-  return size > 0 ? std::clamp(size, low, high) : guess;
-}
+int64_t level1_floats() { return level1_bytes() / static_cast<int64_t>(sizeof(float)); }
 
-int64_t level1_floats() {
-#ifdef _SC_LEVEL1_DCACHE_SIZE
-  static const int64_t bytes = cache_bytes(_SC_LEVEL1_DCACHE_SIZE, 32 << 10, 16 << 10, 128 << 10);
-#else
-  static const int64_t bytes = 32 << 10;
-#endif
-  return bytes / static_cast<int64_t>(sizeof(float));
-}
-
-int64_t level2_floats() {
-#ifdef _SC_LEVEL2_CACHE_SIZE
-  static const int64_t bytes = cache_bytes(_SC_LEVEL2_CACHE_SIZE, 512 << 10, 256 << 10, 2 << 20);
-#else
-  static const int64_t bytes = 512 << 10;
-#endif
-  return bytes / static_cast<int64_t>(sizeof(float));
-}
-
-int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-
-int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+int64_t level2_floats() { return level2_bytes() / static_cast<int64_t>(sizeof(float)); }
 
 // The length of strips that are about equally long, and no longer than `most`.
 int64_t even_length(int64_t places, int64_t most) { return divide_up(places, divide_up(places, most)); }
 
 bool is_pointwise(const ConvGeometry& g) {
   const ConvGeometry::Sizes ones{1, 1, 1};
-  return !g.transposed && g.kernel == ones && g.strides == ones && g.pads == ConvGeometry::Sizes{0, 0, 0} && g.in == g.out;
-}
-
-std::vector<int64_t> distinct(std::vector<int64_t> values) {
-  std::sort(values.begin(), values.end());
-  values.erase(std::unique(values.begin(), values.end()), values.end());
-  return values;
+  const ConvGeometry::Sizes zeros{0, 0, 0};
+  return !g.transposed && g.kernel == ones && g.strides == ones && g.pads == zeros && g.in == g.out;
 }
 
 // How many positions of the output a place stands for, along an axis.
@@ -139,8 +113,8 @@ void ConvStrips::choose_lengths(const ConvGeometry& geometry, int64_t floats) {
   set_strip_length(&rows_, even_length(rows_.places, length));
 }
 
-// Between two rows of a plane in a strip's copy.  What is behind a whole row and what is before the next one are zeros: they
-// are the same ones.
+// Between two rows of a plane in a strip's copy.  What is behind a whole row and what is before the next one are zeros:
+// they are the same ones.
 int64_t ConvStrips::line() const {
   if (columns_.count > 1 || columns_.stride > 1 || columns_.planes.size() > 1) return columns_.span();
   const int64_t left = columns_.pad - columns_.planes[0];
@@ -168,8 +142,17 @@ ptrdiff_t ConvStrips::offset_of(size_t kd, size_t kh, size_t kw) const {
 void ConvStrips::lay_out(const ConvGeometry& geometry) {
   checked(static_cast<__int128>(channels_) * channel_elements());
   one_channel_ = channels_ == 1 && rows_.length > 1;
-  const bool every_row = static_cast<int64_t>(rows_.planes.size()) == rows_.stride && rows_.planes.back() < rows_.stride;
+  const auto row_planes = static_cast<int64_t>(rows_.planes.size());
+  const bool every_row = row_planes == rows_.stride && rows_.planes.back() < rows_.stride;
   in_turn_ = every_row && rows_.stride > 1 && (one_channel_ || columns_.length >= kLongRow);
+  find_phases(geometry);
+  complete_groups();
+  if (transposed_) place_taps();
+  for (int64_t c = 0; pointwise_ && c < channels_; ++c) in_place_.push_back(c * columns_.in);
+}
+
+// All phases, those whose taps meet the same elements in one group.
+void ConvStrips::find_phases(const ConvGeometry& geometry) {
   const auto taps_in = [](const ConvAxis& axis, int64_t phase) {
     std::vector<size_t> taps;
     for (size_t k = 0; k < axis.phase.size(); ++k) {
@@ -179,9 +162,11 @@ void ConvStrips::lay_out(const ConvGeometry& geometry) {
   };
   const auto height = static_cast<size_t>(geometry.kernel[1]);
   const auto width = static_cast<size_t>(geometry.kernel[2]);
+  const std::vector<int64_t> column_phases = distinct(columns_.phase);
+  column_phases_ = column_phases.size();
   for (const int64_t depth : distinct(depth_.phase)) {
     for (const int64_t row : distinct(rows_.phase)) {
-      for (const int64_t column : distinct(columns_.phase)) {
+      for (const int64_t column : column_phases) {
         std::vector<size_t> taps;
         std::vector<ptrdiff_t> offsets;
         for (const size_t kd : taps_in(depth_, depth)) {
@@ -192,7 +177,8 @@ void ConvStrips::lay_out(const ConvGeometry& geometry) {
             }
           }
         }
-        auto group = std::find_if(groups_.begin(), groups_.end(), [&](const PhaseGroup& g) { return g.offsets == offsets; });
+        const auto meets_the_same = [&](const PhaseGroup& group) { return group.offsets == offsets; };
+        auto group = std::find_if(groups_.begin(), groups_.end(), meets_the_same);
         if (group == groups_.end()) {
           groups_.emplace_back();
           group = std::prev(groups_.end());
@@ -203,6 +189,10 @@ void ConvStrips::lay_out(const ConvGeometry& geometry) {
       }
     }
   }
+}
+
+// From one channel's offsets to those of all, and where each group begins.
+void ConvStrips::complete_groups() {
   int64_t phases = 0;
   int64_t products = 0;
   for (PhaseGroup& group : groups_) {
@@ -217,7 +207,6 @@ void ConvStrips::lay_out(const ConvGeometry& geometry) {
     phases += group.phases;
     products += group.phases * group.depth;
   }
-  for (int64_t c = 0; pointwise_ && c < channels_; ++c) in_place_.push_back(c * columns_.in);
 }
 
 // Runs of taps that meet consecutive rows, with weights that are equally far apart.
@@ -245,6 +234,18 @@ void ConvStrips::add_columns(PhaseGroup* group) const {
   }
 }
 
+void ConvStrips::place_taps() {
+  tap_places_.resize(static_cast<size_t>(taps_));
+  for (const PhaseGroup& group : groups_) {
+    const auto taps = static_cast<int64_t>(group.taps.size()) / group.phases;
+    for (size_t i = 0; i < group.taps.size(); ++i) {
+      const auto at = static_cast<int64_t>(i);
+      const int64_t first = group.products_before * filters_ + at / taps * group.depth + at % taps;
+      tap_places_[group.taps[i]] = {first, group.phases * group.depth, taps};
+    }
+  }
+}
+
 void ConvStrips::choose_parts(int64_t floats) {
   const int64_t positions = positions_of_place(depth_) * positions_of_place(rows_) * positions_of_place(columns_);
   const int64_t most = std::max<int64_t>(2 * level1_floats() / kFilters / positions, kShortestStrip);
@@ -253,12 +254,13 @@ void ConvStrips::choose_parts(int64_t floats) {
   if (!one_channel_) {
     if (columns_.length > most) {
       // Three vectors are computed at once.
-      part_columns_ = std::min(round_up(even_length(columns_.length, std::max(most, floats)), 3 * floats), columns_.length);
+      const int64_t even = even_length(columns_.length, std::max(most, floats));
+      part_columns_ = std::min(round_up(even, 3 * floats), columns_.length);
     }
     part_rows_ = even_length(rows_.length, std::clamp<int64_t>(most / columns_.length, 1, rows_.length));
     const int64_t half = floats > 8 ? floats / 2 : floats;
-    flat_ = part_rows_ > 1 && !in_turn_ && round_up((part_rows_ - 1) * line() + columns_.length, half) <
-                                  part_rows_ * round_up(columns_.length, half);
+    const int64_t as_one = round_up((part_rows_ - 1) * line() + columns_.length, half);
+    flat_ = part_rows_ > 1 && !in_turn_ && as_one < part_rows_ * round_up(columns_.length, half);
   }
   dots_ = !transposed_ && count() == 1 && !one_channel_ && rows_.places * columns_.places * 2 <= floats;
   if (dots_) part_rows_ = rows_.length;
@@ -275,9 +277,9 @@ void ConvStrips::check_sizes() {
   packed_elements_ = static_cast<size_t>(round_up(checked(packed), static_cast<int64_t>(kMaxFloats)));
   input_elements_ = packed_elements_ + static_cast<size_t>(checked(packed + gathered) - checked(packed));
   if (transposed_) {
-    const auto row = part_columns_ * static_cast<int64_t>(distinct(columns_.phase).size());
+    const int64_t row = part_columns_ * static_cast<int64_t>(column_phases_);
     const __int128 sums = static_cast<__int128>(sums_pitch()) * static_cast<int64_t>(phases_.size()) * filters_at_once_;
-    scratch_elements_ = static_cast<size_t>(checked(sums + row + slack));
+    scratch_elements_ = pointer_elements() + static_cast<size_t>(checked(sums + row + slack));
   }
   checked(static_cast<__int128>(results_pitch()) * filters_at_once_);
 }
@@ -288,19 +290,40 @@ int64_t ConvStrips::sums_pitch() const {
   return round_up(part_rows_ * row, static_cast<int64_t>(kMaxFloats)) + static_cast<int64_t>(kMaxFloats);
 }
 
+// Of a pointer to each column phase's sums: whole cache lines.
+size_t ConvStrips::pointer_elements() const {
+  return round_up(column_phases_ * sizeof(const float*) / sizeof(float), kMaxFloats);
+}
+
 int64_t ConvStrips::results_pitch() const { return transposed_ ? part_size_ : sums_pitch(); }
 
 int64_t ConvStrips::pitch(const Part& part) const { return follow_one_another(part) ? part.size() : sums_pitch(); }
 
-bool ConvStrips::follow_one_another(const Part& part) const {
-  return transposed_ || flat_ || one_channel_ || dots_ || part.row_places.size() == 1;
+bool ConvStrips::follow_one_another(const Part& part) const { return follow_one_another(part.row_places.size()); }
+
+bool ConvStrips::follow_one_another(int64_t rows) const {
+  return transposed_ || flat_ || one_channel_ || dots_ || rows == 1;
 }
 
-std::vector<ConvStrips::Part> ConvStrips::parts(const Strip& strip) const {
-  std::vector<Part> parts;
+bool ConvStrips::is_one_run() const {
+  return count() == 1 && part_size_ == depth_.out * rows_.out * columns_.out &&
+         follow_one_another(std::min(part_rows_, rows_.places));
+}
+
+size_t ConvStrips::plane_count() const {
+  const size_t row_planes = in_turn_ ? 1 : rows_.planes.size();
+  return depth_.planes.size() * columns_.planes.size() * static_cast<size_t>(depth_.span()) * row_planes;
+}
+
+size_t ConvStrips::part_count() const {
+  return static_cast<size_t>(divide_up(rows_.length, part_rows_) * divide_up(columns_.length, part_columns_));
+}
+
+size_t ConvStrips::parts(const Strip& strip, Part* parts) const {
+  Part* next = parts;
   for (int64_t row = strip.rows.begin; row < strip.rows.end; row += part_rows_) {
     for (int64_t column = strip.columns.begin; column < strip.columns.end; column += part_columns_) {
-      Part part;
+      Part& part = *next++;
       part.depth_place = strip.depth;
       part.row_places = {row, std::min(row + part_rows_, strip.rows.end)};
       part.column_places = {column, std::min(column + part_columns_, strip.columns.end)};
@@ -309,10 +332,9 @@ std::vector<ConvStrips::Part> ConvStrips::parts(const Strip& strip) const {
       part.positions.columns = columns_.positions(part.column_places);
       part.first_row = row - strip.rows.begin;
       part.first_column = column - strip.columns.begin;
-      parts.push_back(part);
     }
   }
-  return parts;
+  return static_cast<size_t>(next - parts);
 }
 
 }  // namespace onnxfuse

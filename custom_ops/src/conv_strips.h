@@ -19,7 +19,8 @@ namespace onnxfuse {
 
 class ConvStrips {
  public:
-  // For a convolution that has results, on vectors of `floats` elements.  Throws Error if a strip needs too much memory.
+  // For a convolution that has results, on vectors of `floats` elements.  Throws Error if a strip needs too much
+  // memory.
   ConvStrips(const ConvGeometry& geometry, size_t floats);
 
   int64_t count() const { return depth_.count * rows_.count * columns_.count; }
@@ -59,10 +60,21 @@ class ConvStrips {
     int64_t depth;  // places
     ConvRange rows;
     ConvRange columns;
-    std::vector<Plane> planes;
+    const Plane* planes;
   };
-  Strip strip(int64_t index) const;
-  std::vector<Part> parts(const Strip& strip) const;
+
+  // How many planes each strip has, and how many parts at most.
+  size_t plane_count() const;
+  size_t part_count() const;
+
+  // `planes` is memory for those of the strip, and has to live as long as it.
+  Strip strip(int64_t index, Plane* planes) const;
+
+  // Fills in the strip's parts, and returns how many they are.
+  size_t parts(const Strip& strip, Part* parts) const;
+
+  // Whether the results of all filters follow one another in one part, as they do in the output.
+  bool is_one_run() const;
 
   // The most results that a part has for a filter, and the elements between those of two filters at most.
   int64_t part_size() const { return part_size_; }
@@ -70,13 +82,12 @@ class ConvStrips {
 
   // Elements between the results of two filters: the part's size where they follow one another.
   int64_t pitch(const Part& part) const;
-  bool follow_one_another(const Part& part) const;
 
-  // Elements of memory for `prepare`, and for `sum`.
+  // Elements of memory for `prepare`, and for `sum`: that begins at a cache line.
   size_t input_elements() const { return input_elements_; }
   size_t scratch_elements() const { return scratch_elements_; }
 
-  // In how many blocks for each group weights must be put in another order; none if they need not.
+  // In how many blocks for each group weights must be put in another order; none if they need not be.
   int64_t weight_blocks() const;
 
   // Puts the weights of one block of all groups' in order; `ordered` has as many elements as they.
@@ -118,7 +129,6 @@ class ConvStrips {
     int64_t phases = 0;
     int64_t phases_before = 0;    // of the groups before
     int64_t products_before = 0;  // likewise, of a filter
-
     int64_t depth = 0;            // products of a sum
   };
   struct Phase {
@@ -129,12 +139,25 @@ class ConvStrips {
     int64_t index;  // in the group
   };
 
+  // Where the weights of a tap go, in the order in which they are read.
+  struct TapPlace {
+    int64_t first;    // of the first filter and channel
+    int64_t filter;   // from one to the next
+    int64_t channel;  // likewise
+  };
+
   void choose_lengths(const ConvGeometry& geometry, int64_t floats);
   void lay_out(const ConvGeometry& geometry);
+  void find_phases(const ConvGeometry& geometry);
+  void complete_groups();
   void add_columns(PhaseGroup* group) const;
+  void place_taps();
   void choose_parts(int64_t floats);
   void check_sizes();
+  bool follow_one_another(const Part& part) const;
+  bool follow_one_another(int64_t rows) const;
   int64_t sums_pitch() const;
+  size_t pointer_elements() const;
   int64_t plane_elements() const { return depth_.span() * rows_.span() * line(); }
   int64_t channel_elements() const {
     return static_cast<int64_t>(depth_.planes.size() * rows_.planes.size() * columns_.planes.size()) * plane_elements();
@@ -142,13 +165,15 @@ class ConvStrips {
   ptrdiff_t offset_of(size_t kd, size_t kh, size_t kw) const;
   int64_t line() const;
   int64_t row_pitch() const;
-  void add_planes(int64_t depth, int64_t column_plane, Strip* strip) const;
+  Plane* add_planes(const Strip& strip, int64_t depth, int64_t column_plane, Plane* planes) const;
   Source gather(const float* from, bool in_place, float* memory) const;
   bool reads_in_place(const float* image, const float* end, const Strip& strip) const;
-  void pack(const float* image, const float* end, const Strip& strip, const ConvRange& channels, float* packed) const;
+  void pack(const float* image, const float* end, const Strip& strip, float* packed) const;
   void sum_group(const Source& source, const PhaseGroup& group, const float* weights, int64_t rows, const Part& part,
                  float* out, int64_t pitch) const;
-  void place_phases(const float* sums, int64_t count, const Part& part, float* results, float* row) const;
+  void place_phases(const float* sums, int64_t count, const Part& part, float* results, const float** from,
+                    float* row) const;
+  void place_row(const float* const* from, const Phase* phases, const Part& part, float* to, float* whole_row) const;
 
   int64_t channels_;
   int64_t filters_;
@@ -170,7 +195,9 @@ class ConvStrips {
   size_t input_elements_ = 0;
   size_t scratch_elements_ = 0;
   std::vector<Phase> phases_;  // by depth, then row, then column
+  size_t column_phases_ = 1;   // of those: which columns have
   std::vector<PhaseGroup> groups_;
+  std::vector<TapPlace> tap_places_;  // if weights must be put in another order
   std::vector<ptrdiff_t> in_place_;  // offsets of channels in the input
 };
 

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "conv_strips.h"
+#include "integers.h"
 
 namespace onnxfuse {
 namespace {
@@ -12,18 +13,10 @@ constexpr int64_t kReordered = 16;
 // Channels that are further apart are read one page after the other.
 constexpr int64_t kInPlace = 8192;
 
-int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
-
 // Which of so many elements, a stride apart from `first` on, lie in an input of this size.
 ConvRange inside(int64_t first, int64_t stride, int64_t size, int64_t elements) {
   const int64_t begin = std::min(first < 0 ? divide_up(-first, stride) : 0, elements);
   return {begin, std::clamp(first < size ? divide_up(size - first, stride) : 0, begin, elements)};
-}
-
-size_t distinct_phases(const ConvAxis& axis) {
-  std::vector<int64_t> phases = axis.phase;
-  std::sort(phases.begin(), phases.end());
-  return static_cast<size_t>(std::unique(phases.begin(), phases.end()) - phases.begin());
 }
 
 }  // namespace
@@ -38,28 +31,14 @@ void ConvStrips::reorder_weights(const float* weights, int64_t block, float* ord
   const int64_t all = channels_ * filters_ * taps_;
   weights += block / blocks * all;
   ordered += block / blocks * all;
-  struct Place {
-    float* of_first;  // filter and channel
-    int64_t filter;   // from one to the next
-    int64_t channel;
-  };
-  std::vector<Place> places(static_cast<size_t>(taps_));
-  for (const PhaseGroup& group : groups_) {
-    const auto taps = static_cast<int64_t>(group.taps.size()) / group.phases;
-    for (size_t i = 0; i < group.taps.size(); ++i) {
-      const auto at = static_cast<int64_t>(i);
-      float* const to = ordered + group.products_before * filters_ + at / taps * group.depth + at % taps;
-      places[group.taps[i]] = {to, group.phases * group.depth, taps};
-    }
-  }
   // What is near in one order is far in the other, and often at the same place in a cache: so a few of each at a time.
   for (int64_t begin = 0; begin < channels_; begin += kReordered) {
     const int64_t end = std::min(begin + kReordered, channels_);
-    for (size_t k = 0; k < places.size(); ++k) {
-      const Place place = places[k];
+    for (size_t k = 0; k < tap_places_.size(); ++k) {
+      const TapPlace place = tap_places_[k];
       for (int64_t m = first; m < last; ++m) {
         const float* from = weights + (begin * filters_ + m) * taps_ + static_cast<int64_t>(k);
-        float* to = place.of_first + m * place.filter + begin * place.channel;
+        float* to = ordered + place.first + m * place.filter + begin * place.channel;
         for (int64_t c = begin; c < end; ++c, from += filters_ * taps_, to += place.channel) *to = *from;
       }
     }
@@ -69,14 +48,14 @@ void ConvStrips::reorder_weights(const float* weights, int64_t block, float* ord
 bool ConvStrips::reads_in_place(const float* image, const float* end, const Strip& strip) const {
   if (!pointwise_ || columns_.in > kInPlace) return false;
   const auto floats = static_cast<int64_t>(kernels().floats);
-  const int64_t read = dots_ ? strip.columns.size() : divide_up(strip.columns.size(), floats) * floats;
+  const int64_t read = dots_ ? strip.columns.size() : round_up(strip.columns.size(), floats);
   return end - image >= (channels_ - 1) * columns_.in + strip.columns.begin + read;
 }
 
 ConvStrips::Source ConvStrips::prepare(const float* image, const float* end, const Strip& strip, float* memory) const {
   const bool in_place = reads_in_place(image, end, strip);
   if (in_place && (!dots_ || columns_.in == 1)) return {image + strip.columns.begin, true};
-  if (!in_place) pack(image, end, strip, {0, channels_}, memory);
+  if (!in_place) pack(image, end, strip, memory);
   return dots_ ? gather(in_place ? image : memory, in_place, memory) : Source{memory, false};
 }
 
@@ -101,21 +80,20 @@ ConvStrips::Source ConvStrips::gather(const float* from, bool in_place, float* m
   return {gathered, false};
 }
 
-void ConvStrips::pack(const float* image, const float* end, const Strip& strip, const ConvRange& channels,
-                      float* packed) const {
-  packed += channels.begin * channel_elements();
+void ConvStrips::pack(const float* image, const float* end, const Strip& strip, float* packed) const {
   // Without elements the sizes may be any.
   const bool empty = depth_.in == 0 || rows_.in == 0 || columns_.in == 0;
   const int64_t size = empty ? 0 : depth_.in * rows_.in * columns_.in;
-  image += channels.begin * size;
   const auto take_rows = kernels().take_rows;
   ConvCopy copy;
   copy.pitch = static_cast<size_t>(line());
   copy.from_pitch = empty ? 0 : (in_turn_ ? 1 : rows_.stride) * columns_.in;
   copy.end = end;
   copy.stride = static_cast<size_t>(columns_.stride);
-  for (int64_t c = channels.begin; c < channels.end; ++c, image += size) {
-    for (const Plane& plane : strip.planes) {
+  const Plane* const planes_end = strip.planes + plane_count();
+  for (int64_t c = 0; c < channels_; ++c, image += size) {
+    for (const Plane* p = strip.planes; p < planes_end; ++p) {
+      const Plane& plane = *p;
       float* const stop = packed + plane.elements;
       if (plane.rows > 0) {
         copy.to = packed + plane.to;
@@ -134,42 +112,47 @@ void ConvStrips::pack(const float* image, const float* end, const Strip& strip, 
   std::fill_n(packed, columns_.reach, 0.0f);
 }
 
-ConvStrips::Strip ConvStrips::strip(int64_t index) const {
+ConvStrips::Strip ConvStrips::strip(int64_t index, Plane* planes) const {
   Strip strip;
   strip.columns = columns_.strip(index % columns_.count);
   strip.rows = rows_.strip(index / columns_.count % rows_.count);
   strip.depth = index / columns_.count / rows_.count;
+  strip.planes = planes;
   for (const int64_t depth_plane : depth_.planes) {
     for (const int64_t column_plane : columns_.planes) {
       for (int64_t i = 0; i < depth_.span(); ++i) {
-        add_planes((strip.depth + i) * depth_.stride - depth_.pad + depth_plane, column_plane, &strip);
+        const int64_t depth = (strip.depth + i) * depth_.stride - depth_.pad + depth_plane;
+        planes = add_planes(strip, depth, column_plane, planes);
       }
     }
   }
   return strip;
 }
 
-// All planes of rows, at a depth of the input, for one plane of columns.
-void ConvStrips::add_planes(int64_t depth, int64_t column_plane, Strip* strip) const {
-  const auto planes = static_cast<int64_t>(rows_.planes.size());
-  const int64_t left = strip->columns.begin * columns_.stride - columns_.pad + column_plane;
-  const ConvRange columns = inside(left, columns_.stride, columns_.in, strip->columns.size() + columns_.reach);
+// All planes of rows, at a depth of the input, for one plane of columns.  Returns the place behind the last.
+ConvStrips::Plane* ConvStrips::add_planes(const Strip& strip, int64_t depth, int64_t column_plane,
+                                          Plane* planes) const {
+  const auto row_planes = static_cast<int64_t>(rows_.planes.size());
+  const int64_t left = strip.columns.begin * columns_.stride - columns_.pad + column_plane;
+  const ConvRange columns = inside(left, columns_.stride, columns_.in, strip.columns.size() + columns_.reach);
   // If they are in turn, the planes are one with every row of the input.
   const int64_t stride = in_turn_ ? 1 : rows_.stride;
-  const int64_t merged = in_turn_ ? planes : 1;
-  for (int64_t p = 0; p < planes; p += merged) {
+  const int64_t merged = in_turn_ ? row_planes : 1;
+  for (int64_t p = 0; p < row_planes; p += merged) {
     Plane plane;
     plane.elements = rows_.span() * merged * line();
-    const int64_t top = strip->rows.begin * rows_.stride - rows_.pad + rows_.planes[static_cast<size_t>(p)];
-    const ConvRange rows = inside(top, stride, rows_.in, (strip->rows.size() + rows_.reach) * merged);
+    const int64_t top = strip.rows.begin * rows_.stride - rows_.pad + rows_.planes[static_cast<size_t>(p)];
+    const ConvRange rows = inside(top, stride, rows_.in, (strip.rows.size() + rows_.reach) * merged);
     if (depth >= 0 && depth < depth_.in && rows.size() > 0 && columns.size() > 0) {
       plane.to = rows.begin * line() + columns.begin;
-      plane.from = (depth * rows_.in + top + rows.begin * stride) * columns_.in + left + columns.begin * columns_.stride;
+      const int64_t first_row = depth * rows_.in + top + rows.begin * stride;
+      plane.from = first_row * columns_.in + left + columns.begin * columns_.stride;
       plane.rows = static_cast<size_t>(rows.size());
       plane.width = static_cast<size_t>(columns.size());
     }
-    strip->planes.push_back(plane);
+    *planes++ = plane;
   }
+  return planes;
 }
 
 void ConvStrips::sum(const Source& source, const float* weights, int64_t first, int64_t count, const Part& part,
@@ -180,12 +163,14 @@ void ConvStrips::sum(const Source& source, const float* weights, int64_t first, 
                                 static_cast<size_t>(part.size())});
   }
   const int64_t pitch = transposed_ ? sums_pitch() : this->pitch(part);
-  float* const sums = transposed_ ? scratch : results;
+  float* const sums = transposed_ ? scratch + pointer_elements() : results;
   for (const PhaseGroup& group : groups_) {
     const float* const own = weights + group.products_before * filters_ + first * group.phases * group.depth;
     sum_group(source, group, own, count * group.phases, part, sums + group.phases_before * count * pitch, pitch);
   }
-  if (transposed_) place_phases(sums, count, part, results, sums + static_cast<int64_t>(phases_.size()) * count * pitch);
+  if (!transposed_) return;
+  float* const row = sums + static_cast<int64_t>(phases_.size()) * count * pitch;
+  place_phases(sums, count, part, results, reinterpret_cast<const float**>(scratch), row);
 }
 
 void ConvStrips::sum_group(const Source& source, const PhaseGroup& group, const float* weights, int64_t rows,
@@ -217,7 +202,8 @@ void ConvStrips::sum_group(const Source& source, const PhaseGroup& group, const 
     kernels().conv_sums(block);
     for (int64_t m = 0; m < rows; ++m) {
       for (int64_t r = m == 0 ? 1 : 0; r < height; ++r) {
-        std::memmove(out + m * pitch + r * width, out + m * from_pitch + r * span, static_cast<size_t>(width) * sizeof(float));
+        const float* const from = out + m * from_pitch + r * span;
+        std::memmove(out + m * pitch + r * width, from, static_cast<size_t>(width) * sizeof(float));
       }
     }
     return;
@@ -232,45 +218,54 @@ void ConvStrips::sum_group(const Source& source, const PhaseGroup& group, const 
   }
 }
 
-// Puts the phases' sums where they are in the output; `row` is memory for a row of it.
-void ConvStrips::place_phases(const float* sums, int64_t count, const Part& part, float* results, float* row) const {
-  const size_t column_phases = distinct_phases(columns_);
-  const bool whole = static_cast<int64_t>(column_phases) == columns_.phases;
-  const bool all = whole && static_cast<int64_t>(phases_.size()) == depth_.phases * rows_.phases * columns_.phases;
+// Puts the phases' sums where they are in the output.  `from` is memory for a pointer to each column phase's sums,
+// `row` for a row of the output.
+void ConvStrips::place_phases(const float* sums, int64_t count, const Part& part, float* results, const float** from,
+                              float* row) const {
+  const ConvPositions& to = part.positions;
   const int64_t size = part.size();
-  if (!all) std::fill_n(results, count * size, 0.0f);
+  // Positions that no tap reaches.
+  const bool has_holes = static_cast<int64_t>(phases_.size()) < depth_.phases * rows_.phases * columns_.phases;
+  if (has_holes) std::fill_n(results, count * size, 0.0f);
   const int64_t height = part.row_places.size();
   const int64_t width = part.column_places.size();
   const int64_t pitch = sums_pitch();
-  const int64_t left = part.column_places.begin * columns_.phases - columns_.crop;
-  const bool clipped = left != part.positions.columns.begin || left + width * columns_.phases != part.positions.columns.end;
-  std::vector<const float*> from(column_phases);
-  for (size_t p = 0; p < phases_.size(); p += column_phases) {
-    const int64_t d = part.depth_place * depth_.phases + phases_[p].depth - depth_.crop - part.positions.depth.begin;
-    if (d < 0 || d >= part.positions.depth.size()) continue;
+  for (size_t p = 0; p < phases_.size(); p += column_phases_) {
+    const int64_t d = part.depth_place * depth_.phases + phases_[p].depth - depth_.crop - to.depth.begin;
+    if (d < 0 || d >= to.depth.size()) continue;
     for (int64_t m = 0; m < count; ++m) {
       for (int64_t r = 0; r < height; ++r) {
-        const int64_t h = (part.row_places.begin + r) * rows_.phases + phases_[p].row - rows_.crop - part.positions.rows.begin;
-        if (h < 0 || h >= part.positions.rows.size()) continue;
-        for (size_t i = 0; i < column_phases; ++i) {
+        const int64_t h = (part.row_places.begin + r) * rows_.phases + phases_[p].row - rows_.crop - to.rows.begin;
+        if (h < 0 || h >= to.rows.size()) continue;
+        for (size_t i = 0; i < column_phases_; ++i) {
           const Phase& phase = phases_[p + i];
           const PhaseGroup& group = groups_[static_cast<size_t>(phase.group)];
           from[i] = sums + (group.phases_before * count + m * group.phases + phase.index) * pitch + r * width;
         }
-        float* const to = results + m * size + (d * part.positions.rows.size() + h) * part.positions.columns.size();
-        if (whole) {
-          kernels().interleave(clipped ? row : to, from.data(), static_cast<size_t>(width),
-                               static_cast<size_t>(columns_.phases));
-          if (clipped) std::copy_n(row + (part.positions.columns.begin - left), part.positions.columns.size(), to);
-          continue;
-        }
-        for (size_t i = 0; i < column_phases; ++i) {
-          for (int64_t j = 0; j < width; ++j) {
-            const int64_t w = left + j * columns_.phases + phases_[p + i].column - part.positions.columns.begin;
-            if (w >= 0 && w < part.positions.columns.size()) to[w] = from[i][j];
-          }
-        }
+        float* const results_row = results + m * size + (d * to.rows.size() + h) * to.columns.size();
+        place_row(from, &phases_[p], part, results_row, row);
       }
+    }
+  }
+}
+
+// Puts the sums of all column phases in a row of the output; `phases` are these, `whole_row` is memory for what is
+// cropped.
+void ConvStrips::place_row(const float* const* from, const Phase* phases, const Part& part, float* to,
+                           float* whole_row) const {
+  const ConvRange& columns = part.positions.columns;
+  const int64_t width = part.column_places.size();
+  const int64_t left = part.column_places.begin * columns_.phases - columns_.crop;
+  if (static_cast<int64_t>(column_phases_) == columns_.phases) {
+    const bool cropped = left != columns.begin || left + width * columns_.phases != columns.end;
+    kernels().interleave(cropped ? whole_row : to, from, static_cast<size_t>(width), column_phases_);
+    if (cropped) std::copy_n(whole_row + (columns.begin - left), columns.size(), to);
+    return;
+  }
+  for (size_t i = 0; i < column_phases_; ++i) {
+    for (int64_t j = 0; j < width; ++j) {
+      const int64_t w = left + j * columns_.phases + phases[i].column - columns.begin;
+      if (w >= 0 && w < columns.size()) to[w] = from[i][j];
     }
   }
 }

@@ -12,28 +12,12 @@ struct Opened {
   std::string error;  // empty if the driver works
 };
 
-struct Library {
-  std::string path;
-  void* handle;
-  std::string error;  // if there is no handle
-};
-
-// The handle is never closed: modules and streams of the driver outlive every session.
-const Library& library() {
-  static const Library& opened = *[] {
-    const char* chosen = std::getenv("ONNXFUSE_LIBCUDA");
-    auto* result = new Library{chosen != nullptr ? chosen : "libcuda.so.1", nullptr, {}};
-    result->handle = dlopen(result->path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (result->handle == nullptr) result->error = std::string("the CUDA driver cannot be opened: ") + dlerror();
-    return result;
-  }();
-  return opened;
-}
-
 bool load(Driver* driver, std::string* error) {
-  const auto& [path, handle, problem] = library();
+  const char* const chosen = std::getenv("ONNXFUSE_LIBCUDA");
+  const std::string path = chosen != nullptr ? chosen : "libcuda.so.1";
+  void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed: modules outlive every session
   if (handle == nullptr) {
-    *error = problem;
+    *error = std::string("the CUDA driver cannot be opened: ") + dlerror();
     return false;
   }
   const char* missing = nullptr;
@@ -70,8 +54,6 @@ std::string Driver::describe(CUresult result) const {
 void Driver::check(CUresult result, const char* function) const {
   if (result != CUDA_SUCCESS) throw DriverError(std::string(function) + ": " + describe(result));
 }
-
-bool driver_exists() { return library().handle != nullptr; }
 
 const Driver* open_driver(std::string* error) {
   static const Opened& opened = *open();  // never destroyed: sessions may outlive static objects

@@ -97,9 +97,6 @@ class DriverError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Whether this machine has a driver library; it is opened, but not initialised.
-bool driver_exists();
-
 // The driver of this machine, opened and initialised by the first call and kept: ONNXFUSE_LIBCUDA names another library
 // than libcuda.so.1.  Null if there is none that works; then `error` says why.
 const Driver* open_driver(std::string* error);

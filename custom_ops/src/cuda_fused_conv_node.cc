@@ -69,10 +69,11 @@ void CudaFusedConvNode::compute_copies(OrtKernelContext* context, const Kernels&
                                        CUstream stream, const std::string& reason) {
   warn_once(cuda::on_the_cpu(reason));
   const Program& epilogue = kernels.epilogue->program();
+  const std::vector<DType> types = input_types(kernels);
   cuda::HostCopies copies(device_, stream);
   std::vector<const void*> data;
   for (size_t i = 0; i < inputs.data.size(); ++i) {
-    const size_t bytes = bytes_of(inputs.key.shapes[i], kernels.types[i]);
+    const size_t bytes = bytes_of(inputs.key.shapes[i], types[i]);
     data.push_back(copies.of_input(cuda::address(inputs.data[i]), bytes));
   }
   compute_on_host(context, kernels, inputs.key, data, [&](size_t o, const Shape& shape) -> void* {

@@ -82,30 +82,36 @@ void FusedConvNode::compute(OrtKernelContext* context) {
 
 FusedConvNode::Kernels FusedConvNode::kernels_for(const NodeInputs& inputs) {
   const std::vector<int>& types = inputs.types;
-  const auto first = types.begin() + 2;
-  const auto second = first + static_cast<long>(node_.prologue_operands());
-  std::vector<int> of_prologue{types[0]};
-  std::vector<int> of_epilogue{types[0]};
-  of_prologue.insert(of_prologue.end(), first, second);
-  of_epilogue.insert(of_epilogue.end(), second, types.end());
+  const auto second = types.begin() + 2 + static_cast<long>(node_.prologue_operands());
+  const auto kernel_for = [&types](NodeProgram* program, auto first, auto last) {
+    std::vector<int> of_program;
+    of_program.reserve(types.size());
+    of_program.push_back(types[0]);
+    of_program.insert(of_program.end(), first, last);
+    return program->kernel_for(of_program);
+  };
   Kernels kernels;
-  kernels.epilogue = epilogue_.kernel_for(of_epilogue);
-  kernels.prologue = prologue_ == nullptr ? nullptr : prologue_->kernel_for(of_prologue);
+  kernels.epilogue = kernel_for(&epilogue_, second, types.end());
+  if (prologue_ != nullptr) kernels.prologue = kernel_for(prologue_.get(), types.begin() + 2, second);
   if (types[0] != types[1] || kernels.epilogue == nullptr || (prologue_ != nullptr && kernels.prologue == nullptr)) {
     std::string text;
     for (const int type : types) text += (text.empty() ? "" : ", ") + std::to_string(type);
     throw Error("the inputs have the ONNX element types " + text + ", which are not those of the programs");
   }
   kernels.type = kernels.epilogue->program().values[0].type;
-  kernels.types = {kernels.type, kernels.type};
-  for (const ProgramKernel* kernel : {kernels.prologue, kernels.epilogue}) {
-    if (kernel == nullptr) continue;
-    const Program& program = kernel->program();
-    for (size_t i = 1; i < program.input_count; ++i) kernels.types.push_back(program.values[i].type);
-  }
   kernels.as_written = kernels.type == node_.type && kernels.epilogue == &epilogue_.as_written() &&
                        (prologue_ == nullptr || kernels.prologue == &prologue_->as_written());
   return kernels;
+}
+
+std::vector<DType> FusedConvNode::input_types(const Kernels& kernels) {
+  std::vector<DType> types{kernels.type, kernels.type};
+  for (const ProgramKernel* kernel : {kernels.prologue, kernels.epilogue}) {
+    if (kernel == nullptr) continue;
+    const Program& program = kernel->program();
+    for (size_t i = 1; i < program.input_count; ++i) types.push_back(program.values[i].type);
+  }
+  return types;
 }
 
 std::shared_ptr<const ConvCpuPlan> FusedConvNode::find_cpu_plan(const Kernels& kernels, const PlanKey& key) {
@@ -124,9 +130,16 @@ void FusedConvNode::compute_on_host(OrtKernelContext* context, const Kernels& ke
                                     const std::vector<const void*>& data, const OutputMemory& output_memory) {
   const auto plan = find_cpu_plan(kernels, key);
   const auto second = data.begin() + 2 + static_cast<long>(node_.prologue_operands());
-  ConvTensors tensors{data[0], data[1], {data[0]}, {nullptr}, {}};
-  tensors.prologue.insert(tensors.prologue.end(), data.begin() + 2, second);
+  ConvTensors tensors{data[0], data[1], {}, {}, {}};
+  if (kernels.prologue != nullptr) {
+    tensors.prologue.reserve(1 + node_.prologue_operands());
+    tensors.prologue.push_back(data[0]);
+    tensors.prologue.insert(tensors.prologue.end(), data.begin() + 2, second);
+  }
+  tensors.epilogue.reserve(1 + node_.epilogue_operands());
+  tensors.epilogue.push_back(nullptr);
   tensors.epilogue.insert(tensors.epilogue.end(), second, data.end());
+  tensors.outputs.reserve(node_.epilogue.outputs.size());
   std::unique_ptr<Scratch> prepared;
   if (plan != nullptr && kernels.prologue != nullptr && plan->prologue == nullptr) {
     prepared = std::make_unique<Scratch>(bytes_of(key.shapes[0], kernels.type));

@@ -32,12 +32,14 @@ class FusedConvNode : public Node {
   // The CPU's kernels for a run's tensors, whose types differ from the node's if ORT has widened float16.
   struct Kernels {
     DType type = DType::f32;            // of X, W and the result
-    std::vector<DType> types;           // of all inputs
     ProgramKernel* prologue = nullptr;  // null if there is none
     ProgramKernel* epilogue = nullptr;
     bool as_written = true;
   };
   Kernels kernels_for(const NodeInputs& inputs);
+
+  // The types of all inputs of such kernels.
+  static std::vector<DType> input_types(const Kernels& kernels);
 
   // `data` are the inputs in memory of the host, as is that of the outputs.
   void compute_on_host(OrtKernelContext* context, const Kernels& kernels, const PlanKey& key,

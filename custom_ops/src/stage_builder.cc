@@ -1,10 +1,8 @@
 #include "stage_builder.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdlib>
 
+#include "caches.h"
 #include "cost.h"
 
 namespace onnxfuse {
@@ -14,19 +12,6 @@ namespace {
 constexpr int64_t kLongRow = 256;
 // A broadcast operand that repeats within this many elements is expanded once, not for every tile.
 constexpr int64_t kMaxPeriod = 1024;
-// The size beyond which results are not worth keeping in the caches.  The environment variable ONNXFUSE_CACHE_BYTES
-// sets another, so that tests reach with small tensors what is for large ones.
-int64_t cache_bytes() {
-  static const int64_t bytes = [] {
-    if (const char* wish = std::getenv("ONNXFUSE_CACHE_BYTES")) return static_cast<int64_t>(std::atoll(wish));
-    int64_t size = 0;
-#ifdef _SC_LEVEL3_CACHE_SIZE
-    size = sysconf(_SC_LEVEL3_CACHE_SIZE);
-#endif
-    return size > 0 ? std::clamp<int64_t>(size, 4 << 20, 64 << 20) : 32 << 20;
-  }();
-  return bytes;
-}
 
 }  // namespace
 
@@ -109,7 +94,7 @@ void StageBuilder::find_sources() {
     source_slot_[sources[i]] = static_cast<int>(stage_.slots.size());
     stage_.slots.push_back(std::move(slot));
   }
-  large_ = bytes > cache_bytes();
+  large_ = bytes > last_level_bytes();
 }
 
 // Depth first from the results, the longer branch last, so that a value is used as soon as it is computed: chains
@@ -200,7 +185,8 @@ uint16_t StageBuilder::operand(uint16_t id) {
     (once ? stage_.prologue : stage_.steps).push_back(step);
     slot = step.out;
   }
-  const Kernel load = stage_.slots[source_slot_[id]].place == Place::Input ? kernels().loads[static_cast<int>(type)] : nullptr;
+  const bool is_input = stage_.slots[source_slot_[id]].place == Place::Input;
+  const Kernel load = is_input ? kernels().loads[static_cast<int>(type)] : nullptr;
   if (load != nullptr) {
     Step step;
     step.kernel = load;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cost.h"
+#include "integers.h"
 #include "stage_builder.h"
 
 namespace onnxfuse {
@@ -14,8 +15,6 @@ constexpr int64_t kMinTile = 64;
 constexpr int64_t kMaxTile = 4096;
 constexpr size_t kCacheLine = 64;
 
-size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-
 }  // namespace
 
 void StageBuilder::choose_tile() {
@@ -25,9 +24,9 @@ void StageBuilder::choose_tile() {
   }
   int64_t tile = std::clamp(kTileBytes / std::max<int64_t>(bytes, 1), kMinTile, kMaxTile) / kMinTile * kMinTile;
   if (stage_.by_rows) {
-    const int64_t pieces = (stage_.columns + tile - 1) / tile;
-    tile = static_cast<int64_t>(round_up(static_cast<size_t>((stage_.columns + pieces - 1) / pieces), kMinTile));
-    stage_.tiles_per_row = (stage_.columns + tile - 1) / tile;
+    const int64_t pieces = divide_up(stage_.columns, tile);
+    tile = round_up(divide_up(stage_.columns, pieces), kMinTile);
+    stage_.tiles_per_row = divide_up(stage_.columns, tile);
     stage_.tiles = stage_.elements / stage_.columns * stage_.tiles_per_row;
   } else {
     tile = std::max<int64_t>(tile / period_, 1) * period_;
@@ -56,11 +55,12 @@ void StageBuilder::place_buffers() {
   for (const Step& step : stage_.prologue) last_read[step.out] = end;
   for (int s = 0; s < end; ++s) {
     const Step& step = stage_.steps[s];
-    for (int i = 0; i < step.arity; ++i) last_read[step.in[i]] = std::max(last_read[step.in[i]], s);
+    const auto reads = [&](uint16_t slot) { last_read[slot] = std::max(last_read[slot], s); };
+    for (int i = 0; i < step.arity; ++i) reads(step.in[i]);
     if (step.kind != Step::Kind::Chain) continue;
     for (auto [link, stop] = links_of(step); link != stop; ++link) {
-      if (link->link == Link::Keep || link_reads(link->link) > 0) last_read[link->slot] = std::max(last_read[link->slot], s);
-      if (link_reads(link->link) > 1) last_read[link->slot2] = std::max(last_read[link->slot2], s);
+      if (link->link == Link::Keep || link_reads(link->link) > 0) reads(link->slot);
+      if (link_reads(link->link) > 1) reads(link->slot2);
     }
   }
   std::vector<size_t> free[9];  // by element size

@@ -3,18 +3,22 @@
 #define ONNXFUSE_WORKSPACE_H_
 
 #include <cstddef>
+#include <utility>
 
 namespace onnxfuse {
 
-// As long as it lives, memory of its own, aligned to a cache line.  There is as much in all as threads have needed at
-// once.
+// As long as it lives, memory of its own, aligned to a cache line; none for 0 bytes.
+//
+// It is the smallest of the blocks kept that is large enough.  If none is, the largest of them is given up for a new
+// one: so there are no more blocks than were in use at once, and none is larger than the most that was asked for.
 class Workspace {
  public:
+  Workspace() = default;
   // Throws Error if there is no memory.
   explicit Workspace(size_t bytes);
   ~Workspace();
-  Workspace(const Workspace&) = delete;
-  Workspace& operator=(const Workspace&) = delete;
+  Workspace(Workspace&& other) noexcept : block_(std::exchange(other.block_, {})) {}
+  Workspace& operator=(Workspace&&) = delete;
 
   void* data() const { return block_.memory; }
 

@@ -84,32 +84,35 @@ std::unique_ptr<float[]> plain_sums(const ConvGeometry& g, const float* x, const
   return sums;
 }
 
-// Operands are ones, which the epilogue adds to the result.
+// Operands are ones, which the prologue adds to X, and the epilogue to the result.
 void check_results(const ConvCpuPlan& plan, const ConvNode& node, const std::vector<Shape>& inputs) {
   const auto x = integers(count_of(inputs[0]));
   const auto w = integers(count_of(inputs[1]));
   const int64_t count = count_of(plan.geometry.output);
-  const auto wanted = plain_sums(plan.geometry, x.get(), w.get());
   std::vector<std::unique_ptr<float[]>> memory;
-  std::vector<const void*> operands;
-  for (size_t i = inputs.size() - node.epilogue_operands(); i < inputs.size(); ++i) {
+  ConvTensors tensors{x.get(), w.get(), {x.get()}, {nullptr}, {}};
+  for (size_t i = 2; i < inputs.size(); ++i) {
     memory.push_back(memory_of(count_of(inputs[i])));
     std::fill_n(memory.back().get(), count_of(inputs[i]), 1.0f);
-    operands.push_back(memory.back().get());
+    (i < 2 + node.prologue_operands() ? tensors.prologue : tensors.epilogue).push_back(memory.back().get());
   }
-  const size_t results = plan.epilogue == nullptr ? 1 : node.epilogue.outputs.size();
-  std::vector<void*> outputs;
-  for (size_t o = 0; o < results; ++o) {
+  const auto read = memory_of(count_of(inputs[0]));
+  const auto added_first = static_cast<float>(plan.prologue == nullptr ? 0 : node.prologue_operands());
+  const auto add = [added_first](float value) { return value + added_first; };
+  std::transform(x.get(), x.get() + count_of(inputs[0]), read.get(), add);
+  const auto wanted = plain_sums(plan.geometry, read.get(), w.get());
+  const bool has_epilogue = plan.epilogue.plan != nullptr;
+  for (size_t o = 0; o < (has_epilogue ? node.epilogue.outputs.size() : 1); ++o) {
     memory.push_back(memory_of(count));
     std::fill_n(memory.back().get(), count, -1e9f);
-    outputs.push_back(memory.back().get());
+    tensors.outputs.push_back(memory.back().get());
   }
-  run_conv_cpu(plan, x.get(), w.get(), operands, outputs, parallel_for, nullptr);
-  for (size_t o = 0; o < results; ++o) {
-    const auto added = static_cast<float>(plan.epilogue == nullptr || o > 0 ? 0 : operands.size());
+  run_conv_cpu(plan, tensors, parallel_for, nullptr);
+  for (size_t o = 0; o < tensors.outputs.size(); ++o) {
+    const auto added = static_cast<float>(has_epilogue && o == 0 ? node.epilogue_operands() : 0);
     for (int64_t i = 0; i < count; ++i) {
       const auto at = static_cast<size_t>(i);
-      expect(static_cast<const float*>(outputs[o])[at] == wanted[at] + added, "a wrong result");
+      expect(static_cast<const float*>(tensors.outputs[o])[at] == wanted[at] + added, "a wrong result");
     }
   }
 }
@@ -135,7 +138,8 @@ void check_node() {
   const ConvGeometry& g = shapes.geometry;
   std::shared_ptr<const ConvCpuPlan> plan;
   try {
-    plan = make_conv_cpu_plan(node, node.type, node.epilogue, {inputs}, shapes);
+    const Program* const prologue = node.has_prologue ? &node.prologue : nullptr;
+    plan = make_conv_cpu_plan(node, node.type, prologue, node.epilogue, {inputs}, shapes);
   } catch (const Error& refused) {
     expect(std::string(refused.what()).find("needs more than") != std::string::npos, "refused for no reason");
     return;

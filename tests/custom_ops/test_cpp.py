@@ -83,11 +83,24 @@ def test_indices_beyond_31_bits(tmp_path: Path) -> None:
         "program",
         "program_shapes",
         "executor",
+        "caches",
         "cost",
         *(p.stem for p in (NATIVE / "src").glob("stage*.cc")),
     ]
     sources = [NATIVE / "tests/index_test.cc", *(NATIVE / "src" / f"{name}.cc" for name in names)]
     run_program(compile_cpp(tmp_path / "test", sources, ["-O1"]))
+
+
+def test_workspace(tmp_path: Path) -> None:
+    """Threads get the smallest block of memory that is large enough, and no more is kept than they had at once."""
+    sources = [NATIVE / "tests/workspace_test.cc", NATIVE / "src/workspace.cc"]
+    run_program(compile_cpp(tmp_path / "test", sources, ["-O1", "-Wl,--wrap=aligned_alloc,--wrap=free"]))
+
+
+@pytest.mark.parametrize("driver", ("fuzz_program", "fuzz_conv_cpu"))
+def test_drivers_that_only_the_fuzzer_runs(driver: str, tmp_path: Path) -> None:
+    """They keep up with the library: the fuzzer would find out late that it cannot build them."""
+    compile_cpp(tmp_path / "driver.o", [NATIVE / f"tests/{driver}.cc"], ["-c"])
 
 
 FUZZED = {

@@ -88,6 +88,7 @@ SHAPES: dict[str, tuple[Convolution, Sizes]] = {
     "one position": (convolution("f32", (70, 33), (1, 1)), (3, 70, 1, 1)),
     "few positions": (convolution("f32", (6, 9), (3, 3), pads=(1, 1, 1, 1)), (1, 6, 2, 3)),
     "depthwise": (convolution("f32", (35, 35), (5, 5), group=35, pads=(2,) * 4, strides=(2, 2)), (2, 35, 14, 17)),
+    "depthwise product": (convolution("f32", (35, 35), (1, 1), group=35), (2, 35, 4, 7)),
     "long rows": (convolution("f32", (9, 9), (3, 3), group=9, pads=(1,) * 4), (1, 9, 31, 70)),
     "transposed": (convolution("f32", (6, 9), (2, 2), strides=(2, 2), transposed=True), (1, 6, 11, 18)),
     "overlapping": (convolution("f32", (6, 9), (4, 3), strides=(2, 2), pads=(1,) * 4, transposed=True), (2, 6, 8, 9)),
@@ -103,9 +104,10 @@ def test_epilogues(shape: str, kind: str) -> None:
     check(Fused(conv, tuple(x_shape), epilogue, operands))
 
 
+@pytest.mark.parametrize("shape", ("dense", "pointwise", "one position", "depthwise product"))
 @pytest.mark.parametrize("kind", ("gate", "affine"))
-def test_prologues(kind: str) -> None:
-    conv, x_shape = SHAPES["dense"]
+def test_prologues(kind: str, shape: str) -> None:
+    conv, x_shape = SHAPES[shape]
     prologue, operands = head(conv.dtype, kind, x_shape)
     check(Fused(conv, tuple(x_shape), raw("f32"), (), prologue, operands))
 
