@@ -32,6 +32,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for the cases and helpers of the tests
 
 from fuzz_pool import Job, run_shards
+from markdown_table import table
+from messages import say
 
 import onnxfuse
 from onnxfuse.cuda.arch import COMMON, architecture
@@ -323,29 +325,21 @@ def read_state(path: Path) -> dict[str, dict[str, Any]]:
 
 def page(results: Sequence[dict[str, Any]], everything: bool, version: str) -> str:
     """The text of benchmarks/conv_instances.md."""
-    columns = [
-        "family",
-        "kernels",
-        "launches emulated",
-        "registers",
-        "kernels that spill",
-        "least occupancy",
-        "failed",
-    ]
-    lines = [columns, ["---"] * len(columns)]
+    columns = ("family", "kernels", "launches emulated", "registers", "kernels that spill", "least occupancy", "failed")
+    rows = []
     for group in dict.fromkeys(result["group"] for result in results):
         own = [result for result in results if result["group"] == group]
         worst = [kernel for result in own for kernel in result["worst"]]
-        lines.append(
-            [
+        rows.append(
+            (
                 group,
-                str(len(worst)),
-                str(sum(result["emulated"] for result in own)),
-                str(max(kernel["registers"] for kernel in worst)),
-                str(sum(kernel["spills"] + kernel["stack"] > 0 for kernel in worst)),
+                len(worst),
+                sum(result["emulated"] for result in own),
+                max(kernel["registers"] for kernel in worst),
+                sum(kernel["spills"] + kernel["stack"] > 0 for kernel in worst),
                 f"{100 * min(kernel['occupancy'] for kernel in worst):.0f} %",
-                str(sum(bool(result["failures"]) for result in own)),
-            ]
+                sum(bool(result["failures"]) for result in own),
+            )
         )
     taken = (
         "every tiling that the grid is offered" if everything else "every tiling of matrix products, a cover of others"
@@ -362,7 +356,7 @@ def page(results: Sequence[dict[str, Any]], everything: bool, version: str) -> s
             "",
             f"{version}; {datetime.now(UTC):%Y-%m-%d}; onnxfuse {onnxfuse.__version__}; {taken}.",
             "",
-            *("| " + " | ".join(cells) + " |" for cells in lines),
+            table(columns, rows),
             "",
         ]
     )
@@ -387,7 +381,7 @@ def main() -> int:
     keys = [key_of(instance, version) for instance in todo]
     known = read_state(arguments.state)
     numbers = [number for number, key in enumerate(keys) if key not in known or known[key]["failures"]]
-    print(f"{len(todo)} sources, {len(todo) - len(numbers)} done before", file=sys.stderr, flush=True)
+    say(f"{len(todo)} sources, {len(todo) - len(numbers)} done before")
     arguments.state.parent.mkdir(parents=True, exist_ok=True)
     shards = (range(number, number + 1) for number in numbers)
     with arguments.state.open("a", encoding="utf-8") as state:

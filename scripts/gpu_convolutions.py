@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from gpu_models import SETTINGS
 from gpu_sessions import BoundSession
+from messages import one_line
 from onnx import helper, numpy_helper
 
 import onnxfuse
@@ -211,7 +212,7 @@ def measure(layer: Layer, job: ConvTimes, on_gpu: bool = True, tune: bool = Fals
                     model, "cuda", check=False, embed=on_gpu, conv=conv, tune=tune and conv == "all"
                 ).model
             except Exception as error:  # whatever it is, the next one may do
-                job.errors[name] = _line(error)
+                job.errors[name] = one_line(error)
                 continue
         best = _best(made, values, conv is not None, on_gpu, job.errors, name)
         if best is not None:
@@ -248,7 +249,7 @@ def _best(
             )
             times.append(session.seconds())
         except Exception as error:
-            errors[name + "".join(f", {key}={value}" for key, value in settings.items())] = _line(error)
+            errors[name + "".join(f", {key}={value}" for key, value in settings.items())] = one_line(error)
     return min(times, default=None)
 
 
@@ -265,8 +266,4 @@ def measure_all(
         try:
             measure(layer, job, tune=tune)
         except Exception as error:  # one layer that fails leaves the others
-            job.errors["layer"] = _line(error)
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            job.errors["layer"] = one_line(error)

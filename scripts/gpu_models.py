@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from gpu_half import half_model, half_values
 from gpu_sessions import BoundSession
+from messages import one_line
 
 import onnxfuse
 
@@ -71,7 +72,7 @@ def measure_model(
             optimized = Path(folder) / "optimized.onnx"
             found.elementwise = _optimize(path, optimized)
         except Exception as error:  # whatever it is, the next model may do
-            found.errors["onnxfuse"] = _line(error)
+            found.errors["onnxfuse"] = one_line(error)
             return found
         for name, model, library in (("ort", path, False), ("onnxfuse", optimized, True)):
             for graph in (False, True):
@@ -84,7 +85,7 @@ def measure_model(
                 found.launches[name] = executed.total()
                 found.copies[name] = sum(count for op, count in executed.items() if op.startswith("Memcpy"))
             except Exception as error:
-                found.errors[f"{name}, launches"] = _line(error)
+                found.errors[f"{name}, launches"] = one_line(error)
     return found
 
 
@@ -112,7 +113,7 @@ def _best(
             session = BoundSession(model, values, library=library, graph=graph, on_gpu=on_gpu, settings=settings)
             times.append(session.seconds())
         except Exception as error:
-            errors[label + "".join(f", {name}={value}" for name, value in settings.items())] = _line(error)
+            errors[label + "".join(f", {name}={value}" for name, value in settings.items())] = one_line(error)
     return min(times, default=None)
 
 
@@ -158,7 +159,3 @@ def rounds(
         for batch, half in ((1, False), (1, True), (16, False))
         for path, feeds in (convolutional if half else models)
     ]
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
