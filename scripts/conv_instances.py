@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import sys
 import tempfile
@@ -45,7 +46,7 @@ from onnxfuse.cuda.fitting import LOG_OPTION
 from onnxfuse.cuda.nvrtc import Nvrtc
 from onnxfuse.cuda.renderer import compile_options
 from onnxfuse.errors import OnnxfuseError
-from tests.cuda.convolutions import Fused, check, convolution, fused_of
+from tests.cuda.convolutions import Fused, check, convolution, fused_of, random_windowed
 from tests.cuda.emulator import HEADERS, Emulation, ViolationError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -186,7 +187,7 @@ def _gemm(rng: random.Random, instance: Instance) -> Made:
             transposed=transposed,
         )
         spatial = [rng.randint(1, {1: 60, 2: 12, 3: 6}[rank]) for _ in range(rank)]
-        positions = _product(conv.output_shape((1, conv.in_channels, *spatial))[2:])
+        positions = math.prod(conv.output_shape((1, conv.in_channels, *spatial))[2:])
         if 0 < positions <= 300 and positions % vector == 0:
             return conv, spatial
 
@@ -206,21 +207,11 @@ def _windowed(rng: random.Random, instance: Instance, channels: tuple[int, int],
     tall = max(tiling.tile[1] for tiling in instance.tilings)
     wide = max(tiling.tile[2] for tiling in instance.tilings) // vector
     while True:
-        rank = rng.choice((1, 2, 2, 2, 3))
-        kernel = [rng.choice((1, 2, 3, 3, 5)) for _ in range(rank)]
-        conv = convolution(
-            instance.dtype,
-            channels,
-            kernel,
-            group=group,
-            strides=[rng.choice((1, 1, 2)) for _ in range(rank)],
-            dilations=[rng.choice((1, 1, 2)) for _ in range(rank)],
-            pads=[rng.randint(0, size - 1) for size in kernel * 2],
-        )
+        conv = random_windowed(rng, instance.dtype, channels, group)
         if any(shared_bytes(conv, tiling) > SHARED_BYTES for tiling in instance.tilings):
             continue
         spatial = [rng.randint(1, 3), rng.randint(1, min(2 * tall, 24)), vector * rng.randint(1, min(wide + 3, 30))]
-        spatial = spatial[3 - rank :]
+        spatial = spatial[3 - conv.rank :]
         out = conv.output_shape((1, conv.in_channels, *spatial))
         if min(out) > 0 and out[-1] % vector == 0:
             return conv, spatial
@@ -231,13 +222,6 @@ _MAKERS: dict[str, Callable[[random.Random, Instance], Made]] = {
     "depthwise": _depthwise,
     "direct": _direct,
 }
-
-
-def _product(sizes: Sequence[int]) -> int:
-    result = 1
-    for size in sizes:
-        result *= size
-    return result
 
 
 # ------------------------------------------------------------------------------------------------ doing it
