@@ -11,15 +11,13 @@ from typing import Any
 
 import numpy as np
 from gpu_half import half_model, half_values
-from gpu_sessions import BoundSession
+from gpu_sessions import BoundSession, best_seconds
 from messages import one_line
 
 import onnxfuse
 
 CONVOLUTIONAL = ("ch_", "mobilenet_v3", "efficientnet", "opennsfw", "resnet", "yolo")
 """Begins the names of the models that stand for convolutional networks; opennsfw is a ResNet-50."""
-SETTINGS: tuple[Mapping[str, str], ...] = ({}, {"prefer_nhwc": "1"})
-"""What ONNX Runtime's documentation recommends to try; the faster one counts, for both models."""
 
 
 @dataclass
@@ -77,7 +75,9 @@ def measure_model(
         for name, model, library in (("ort", path, False), ("onnxfuse", optimized, True)):
             for graph in (False, True):
                 label = name + (", graph" if graph else "")
-                best = _best(str(model), values, library, graph, on_gpu, found.errors, label)
+                best = best_seconds(
+                    str(model), values, found.errors, label, library=library, graph=graph, on_gpu=on_gpu
+                )
                 if best is not None:
                     found.seconds[label] = best
             try:
@@ -96,25 +96,6 @@ def _optimize(path: Path, optimized: Path) -> dict[str, int]:
         "ort": sum(region.before.launches for region in report.fused if region.before is not None),
         "onnxfuse": len(report.fused),
     }
-
-
-def _best(
-    model: str,
-    values: Mapping[str, np.ndarray],
-    library: bool,
-    graph: bool,
-    on_gpu: bool,
-    errors: dict[str, str],
-    label: str,
-) -> float | None:
-    times = []
-    for settings in SETTINGS if on_gpu else SETTINGS[:1]:
-        try:
-            session = BoundSession(model, values, library=library, graph=graph, on_gpu=on_gpu, settings=settings)
-            times.append(session.seconds())
-        except Exception as error:
-            errors[label + "".join(f", {name}={value}" for name, value in settings.items())] = one_line(error)
-    return min(times, default=None)
 
 
 def executed_nodes(
