@@ -36,6 +36,7 @@ from bench_cpu import ROOT, put_into_readme
 from bench_peers import BASE, COPY, OURS, PEERS, WORKER, Peer, settings, simplified
 from bench_subjects import REPRESENTATIVE, SIZES, Subject, make_chain, make_model
 from bench_turns import Worker, WorkerError, take_turns
+from messages import say
 from peers.job import Job
 
 from onnxfuse.bench import machine, ratio_with_spread
@@ -181,11 +182,6 @@ def describe(peers: list[Peer], pythons: dict[str, str], missing: dict[str, str]
             for peer in peers
         },
     }
-
-
-def say(message: str) -> None:
-    """Progress, on standard error."""
-    print(message, file=sys.stderr, flush=True)
 
 
 def main() -> int:

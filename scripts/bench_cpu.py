@@ -29,6 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import numpy as np
 import onnx
 from bench_chains import CHAINS, LARGE, SMALL, long_chain, measure
+from markdown_table import table as markdown
+from messages import say
 
 import onnxfuse
 from onnxfuse.bench import machine, peak_memory, ratio_with_spread, time_in_turns
@@ -79,8 +81,7 @@ class Table:
 
     def __str__(self) -> str:
         """The title and the table."""
-        lines = [self.columns, tuple("---" for _ in self.columns), *self.rows]
-        return "\n".join([self.title, "", *("| " + " | ".join(map(str, line)) + " |" for line in lines)])
+        return f"{self.title}\n\n{markdown(self.columns, self.rows)}"
 
     def missed(self) -> int:
         """How many figures miss their target."""
@@ -94,7 +95,7 @@ def bench_chains(seconds: float) -> Table:
         ("chain", "67 MB: time over a copy", "67 MB: ORT over onnxfuse", "6.6 MB: ORT over onnxfuse"),
     )
     for chain in CHAINS:
-        _say(f"chain {chain.name}")
+        say(f"chain {chain.name}")
         large, small = (measure(chain, shape, THREADS, seconds) for shape in (LARGE, SMALL))
         table.rows.append(
             (
@@ -115,7 +116,7 @@ def bench_models(models: list[StoredModel], seconds: float) -> Table:
     )
     with tempfile.TemporaryDirectory() as folder:
         for model in models:
-            _say(f"model {model.name}")
+            say(f"model {model.name}")
             table.rows.append(_bench_model(model, Path(folder) / "optimized.onnx", seconds))
         if models:
             table.rows.append(_noise(models[0], seconds))
@@ -208,7 +209,7 @@ def _optimize_seconds(path: Path, runs: int) -> float:
             f"{folder}/out.onnx",
         ]
         for _ in range(runs):
-            _say(f"optimize {path.name}")
+            say(f"optimize {path.name}")
             start = time.perf_counter()
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             times.append(time.perf_counter() - start)
@@ -221,10 +222,6 @@ def machine_line() -> str:
     system = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
     today = datetime.date.today()
     return f"Machine: {machine(THREADS)}, {os.cpu_count()} CPUs, {packages}, {system}, {today}."
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
 
 
 def put_into_readme(text: str, readme: Path = ROOT / "README.md", begin: str = BEGIN, end: str = END) -> None:

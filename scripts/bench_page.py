@@ -5,6 +5,7 @@ from html import escape
 from typing import Any
 
 from bench_peers import COPY, OURS, PEERS
+from markdown_table import table
 
 from onnxfuse.report import printable
 
@@ -38,7 +39,7 @@ def _peers(content: dict[str, Any], group: str) -> list[str]:
 def _table(content: dict[str, Any], group: str) -> str:
     records, names = _records(content, group), _peers(content, group)
     head = ["model" if group == "models" else "chain", "onnxfuse", *(PEERS[name].title for name in names), "fastest"]
-    rows = [head, ["---"] * len(head)]
+    rows = []
     for record in records:
         ours = record["peers"].get(OURS, {})
         cells = [_time(ours["ms"]) if "ms" in ours else "-", *(_cell(record, name) for name in names)]
@@ -46,8 +47,8 @@ def _table(content: dict[str, Any], group: str) -> str:
     if len(records) > 1:
         means = [_mean(records, name) for name in names]
         rows.append(["geometric mean", "", *means, ""])
-    lines = ["| " + " | ".join(_plain(cell) for cell in row) + " |" for row in rows]
-    return "\n".join([f"{GROUPS[group]}; above 1 onnxfuse is faster, and bold is where a peer is:", "", *lines])
+    title = f"{GROUPS[group]}; above 1 onnxfuse is faster, and bold is where a peer is:"
+    return f"{title}\n\n{table(map(_plain, head), (map(_plain, row) for row in rows))}"
 
 
 def _time(milliseconds: float) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import sys
 import tempfile
@@ -32,6 +33,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for the cases and helpers of the tests
 
 from fuzz_pool import Job, run_shards
+from markdown_table import table
+from messages import say
 
 import onnxfuse
 from onnxfuse.cuda.arch import COMMON, architecture
@@ -43,7 +46,7 @@ from onnxfuse.cuda.fitting import LOG_OPTION
 from onnxfuse.cuda.nvrtc import Nvrtc
 from onnxfuse.cuda.renderer import compile_options
 from onnxfuse.errors import OnnxfuseError
-from tests.cuda.convolutions import Fused, check, convolution, fused_of
+from tests.cuda.convolutions import Fused, check, convolution, fused_of, random_windowed
 from tests.cuda.emulator import HEADERS, Emulation, ViolationError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -184,7 +187,7 @@ def _gemm(rng: random.Random, instance: Instance) -> Made:
             transposed=transposed,
         )
         spatial = [rng.randint(1, {1: 60, 2: 12, 3: 6}[rank]) for _ in range(rank)]
-        positions = _product(conv.output_shape((1, conv.in_channels, *spatial))[2:])
+        positions = math.prod(conv.output_shape((1, conv.in_channels, *spatial))[2:])
         if 0 < positions <= 300 and positions % vector == 0:
             return conv, spatial
 
@@ -204,21 +207,11 @@ def _windowed(rng: random.Random, instance: Instance, channels: tuple[int, int],
     tall = max(tiling.tile[1] for tiling in instance.tilings)
     wide = max(tiling.tile[2] for tiling in instance.tilings) // vector
     while True:
-        rank = rng.choice((1, 2, 2, 2, 3))
-        kernel = [rng.choice((1, 2, 3, 3, 5)) for _ in range(rank)]
-        conv = convolution(
-            instance.dtype,
-            channels,
-            kernel,
-            group=group,
-            strides=[rng.choice((1, 1, 2)) for _ in range(rank)],
-            dilations=[rng.choice((1, 1, 2)) for _ in range(rank)],
-            pads=[rng.randint(0, size - 1) for size in kernel * 2],
-        )
+        conv = random_windowed(rng, instance.dtype, channels, group)
         if any(shared_bytes(conv, tiling) > SHARED_BYTES for tiling in instance.tilings):
             continue
         spatial = [rng.randint(1, 3), rng.randint(1, min(2 * tall, 24)), vector * rng.randint(1, min(wide + 3, 30))]
-        spatial = spatial[3 - rank :]
+        spatial = spatial[3 - conv.rank :]
         out = conv.output_shape((1, conv.in_channels, *spatial))
         if min(out) > 0 and out[-1] % vector == 0:
             return conv, spatial
@@ -229,13 +222,6 @@ _MAKERS: dict[str, Callable[[random.Random, Instance], Made]] = {
     "depthwise": _depthwise,
     "direct": _direct,
 }
-
-
-def _product(sizes: Sequence[int]) -> int:
-    result = 1
-    for size in sizes:
-        result *= size
-    return result
 
 
 # ------------------------------------------------------------------------------------------------ doing it
@@ -323,29 +309,21 @@ def read_state(path: Path) -> dict[str, dict[str, Any]]:
 
 def page(results: Sequence[dict[str, Any]], everything: bool, version: str) -> str:
     """The text of benchmarks/conv_instances.md."""
-    columns = [
-        "family",
-        "kernels",
-        "launches emulated",
-        "registers",
-        "kernels that spill",
-        "least occupancy",
-        "failed",
-    ]
-    lines = [columns, ["---"] * len(columns)]
+    columns = ("family", "kernels", "launches emulated", "registers", "kernels that spill", "least occupancy", "failed")
+    rows = []
     for group in dict.fromkeys(result["group"] for result in results):
         own = [result for result in results if result["group"] == group]
         worst = [kernel for result in own for kernel in result["worst"]]
-        lines.append(
-            [
+        rows.append(
+            (
                 group,
-                str(len(worst)),
-                str(sum(result["emulated"] for result in own)),
-                str(max(kernel["registers"] for kernel in worst)),
-                str(sum(kernel["spills"] + kernel["stack"] > 0 for kernel in worst)),
+                len(worst),
+                sum(result["emulated"] for result in own),
+                max(kernel["registers"] for kernel in worst),
+                sum(kernel["spills"] + kernel["stack"] > 0 for kernel in worst),
                 f"{100 * min(kernel['occupancy'] for kernel in worst):.0f} %",
-                str(sum(bool(result["failures"]) for result in own)),
-            ]
+                sum(bool(result["failures"]) for result in own),
+            )
         )
     taken = (
         "every tiling that the grid is offered" if everything else "every tiling of matrix products, a cover of others"
@@ -362,7 +340,7 @@ def page(results: Sequence[dict[str, Any]], everything: bool, version: str) -> s
             "",
             f"{version}; {datetime.now(UTC):%Y-%m-%d}; onnxfuse {onnxfuse.__version__}; {taken}.",
             "",
-            *("| " + " | ".join(cells) + " |" for cells in lines),
+            table(columns, rows),
             "",
         ]
     )
@@ -387,7 +365,7 @@ def main() -> int:
     keys = [key_of(instance, version) for instance in todo]
     known = read_state(arguments.state)
     numbers = [number for number, key in enumerate(keys) if key not in known or known[key]["failures"]]
-    print(f"{len(todo)} sources, {len(todo) - len(numbers)} done before", file=sys.stderr, flush=True)
+    say(f"{len(todo)} sources, {len(todo) - len(numbers)} done before")
     arguments.state.parent.mkdir(parents=True, exist_ok=True)
     shards = (range(number, number + 1) for number in numbers)
     with arguments.state.open("a", encoding="utf-8") as state:

@@ -25,6 +25,7 @@ import fuzz_bytes
 import fuzz_graphs
 import fuzz_native
 from fuzz_pool import Job, run_shards
+from messages import say
 
 from onnxfuse.zoo import cache
 
@@ -98,7 +99,7 @@ def _numbers(arguments: argparse.Namespace, kind: str, size: int, job: Job) -> d
                 print(failure, flush=True)
             failed = sum(len(result["failures"]) for result in done)
             numbers = sum(result["stop"] - result["start"] for result in done)
-            print(f"{numbers} {kind}, {failed} failed", file=sys.stderr, flush=True)
+            say(f"{numbers} {kind}, {failed} failed")
     return fuzz_graphs.summary(result for result in done if first <= result["start"] < end)
 
 

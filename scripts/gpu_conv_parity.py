@@ -15,8 +15,9 @@ from onnx import helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for the cases and helpers of the tests
 
-from gpu_parity import Verdict, one_line
+from gpu_parity import Verdict
 from gpu_sessions import new_session
+from messages import one_line
 
 from onnxfuse.cuda.arch import COMMON, devices, number
 from onnxfuse.cuda.conv.recipe import ConvRecipe

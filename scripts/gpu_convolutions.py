@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-from gpu_models import SETTINGS
-from gpu_sessions import BoundSession
+from gpu_sessions import best_seconds
+from messages import one_line
 from onnx import helper, numpy_helper
 
 import onnxfuse
@@ -211,9 +211,10 @@ def measure(layer: Layer, job: ConvTimes, on_gpu: bool = True, tune: bool = Fals
                     model, "cuda", check=False, embed=on_gpu, conv=conv, tune=tune and conv == "all"
                 ).model
             except Exception as error:  # whatever it is, the next one may do
-                job.errors[name] = _line(error)
+                job.errors[name] = one_line(error)
                 continue
-        best = _best(made, values, conv is not None, on_gpu, job.errors, name)
+        data = made.SerializeToString()
+        best = best_seconds(data, values, job.errors, name, library=conv is not None, graph=on_gpu, on_gpu=on_gpu)
         if best is not None:
             job.seconds[name] = best / count
 
@@ -232,26 +233,6 @@ def compile_ahead(todo: Sequence[tuple[Layer, ConvTimes]]) -> None:
     options.conv_fitter(options.fitter(fast_math=False)).prepare(cases)
 
 
-def _best(
-    model: onnx.ModelProto,
-    values: dict[str, np.ndarray],
-    library: bool,
-    on_gpu: bool,
-    errors: dict[str, str],
-    name: str,
-) -> float | None:
-    times = []
-    for settings in SETTINGS if on_gpu else SETTINGS[:1]:
-        try:
-            session = BoundSession(
-                model.SerializeToString(), values, library=library, graph=on_gpu, on_gpu=on_gpu, settings=settings
-            )
-            times.append(session.seconds())
-        except Exception as error:
-            errors[name + "".join(f", {key}={value}" for key, value in settings.items())] = _line(error)
-    return min(times, default=None)
-
-
 def measure_all(
     todo: Sequence[tuple[Layer, ConvTimes]], deadline: float, progress: Callable[[str], None], tune: bool = False
 ) -> None:
@@ -265,8 +246,4 @@ def measure_all(
         try:
             measure(layer, job, tune=tune)
         except Exception as error:  # one layer that fails leaves the others
-            job.errors["layer"] = _line(error)
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            job.errors["layer"] = one_line(error)

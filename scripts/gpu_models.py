@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 from gpu_half import half_model, half_values
-from gpu_sessions import BoundSession
+from gpu_sessions import BoundSession, best_seconds
+from messages import one_line
 
 import onnxfuse
 
 CONVOLUTIONAL = ("ch_", "mobilenet_v3", "efficientnet", "opennsfw", "resnet", "yolo")
 """Begins the names of the models that stand for convolutional networks; opennsfw is a ResNet-50."""
-SETTINGS: tuple[Mapping[str, str], ...] = ({}, {"prefer_nhwc": "1"})
-"""What ONNX Runtime's documentation recommends to try; the faster one counts, for both models."""
 
 
 @dataclass
@@ -71,12 +70,14 @@ def measure_model(
             optimized = Path(folder) / "optimized.onnx"
             found.elementwise = _optimize(path, optimized)
         except Exception as error:  # whatever it is, the next model may do
-            found.errors["onnxfuse"] = _line(error)
+            found.errors["onnxfuse"] = one_line(error)
             return found
         for name, model, library in (("ort", path, False), ("onnxfuse", optimized, True)):
             for graph in (False, True):
                 label = name + (", graph" if graph else "")
-                best = _best(str(model), values, library, graph, on_gpu, found.errors, label)
+                best = best_seconds(
+                    str(model), values, found.errors, label, library=library, graph=graph, on_gpu=on_gpu
+                )
                 if best is not None:
                     found.seconds[label] = best
             try:
@@ -84,7 +85,7 @@ def measure_model(
                 found.launches[name] = executed.total()
                 found.copies[name] = sum(count for op, count in executed.items() if op.startswith("Memcpy"))
             except Exception as error:
-                found.errors[f"{name}, launches"] = _line(error)
+                found.errors[f"{name}, launches"] = one_line(error)
     return found
 
 
@@ -95,25 +96,6 @@ def _optimize(path: Path, optimized: Path) -> dict[str, int]:
         "ort": sum(region.before.launches for region in report.fused if region.before is not None),
         "onnxfuse": len(report.fused),
     }
-
-
-def _best(
-    model: str,
-    values: Mapping[str, np.ndarray],
-    library: bool,
-    graph: bool,
-    on_gpu: bool,
-    errors: dict[str, str],
-    label: str,
-) -> float | None:
-    times = []
-    for settings in SETTINGS if on_gpu else SETTINGS[:1]:
-        try:
-            session = BoundSession(model, values, library=library, graph=graph, on_gpu=on_gpu, settings=settings)
-            times.append(session.seconds())
-        except Exception as error:
-            errors[label + "".join(f", {name}={value}" for name, value in settings.items())] = _line(error)
-    return min(times, default=None)
 
 
 def executed_nodes(
@@ -158,7 +140,3 @@ def rounds(
         for batch, half in ((1, False), (1, True), (16, False))
         for path, feeds in (convolutional if half else models)
     ]
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -21,6 +21,7 @@ import onnxfuse  # the installed package, before the checkout can be found
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for the Programs and helpers of the tests
 
 from gpu_sessions import BoundSession, new_session
+from messages import one_line
 
 from onnxfuse.cuda.arch import COMMON, devices
 from onnxfuse.cuda.embed import embed, fused_nodes
@@ -239,8 +240,3 @@ def _check_graph(path: Path, optimized: Path, feeds: dict[str, np.ndarray]) -> V
         return Verdict(kind, path.stem, True)
     except Exception as error:
         return Verdict(kind, path.stem, False, one_line(error))
-
-
-def one_line(error: BaseException) -> str:
-    """What an exception says, on one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

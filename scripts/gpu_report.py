@@ -13,6 +13,7 @@ from gpu_convolutions import DENSE, DEPTHWISE, POINTWISE, ConvTimes
 from gpu_kernels import PEERS, Measured
 from gpu_models import CONVOLUTIONAL, ModelTimes
 from gpu_parity import Verdict
+from markdown_table import table
 
 LARGE = 64
 """10^6 bytes from which a chain has to come near a copy."""
@@ -206,7 +207,7 @@ def markdown(results: Results, plots: Sequence[str] = ()) -> str:
         "# CUDA: measured by scripts/gpu_suite.py",
         f"{machine or 'no machine'}; {results.seconds:.0f} s.",
         "## Targets",
-        _table(
+        table(
             ("on an H100 or H200", "wanted", "worst measured", "", "where"),
             [
                 (
@@ -244,7 +245,7 @@ def markdown(results: Results, plots: Sequence[str] = ()) -> str:
         parts += ["## Models", "Times in ms, ratios are ORT's over ours.", _model_table(results)]
     problems = [*results.errors, *_problems(results)]
     if problems:
-        parts += ["## Problems", "\n".join(f"- {_cell(problem)}" for problem in problems)]
+        parts += ["## Problems", "\n".join(f"- {' '.join(problem.split())}" for problem in problems)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -256,7 +257,7 @@ def _parity(results: Results) -> str:
         failed = [verdict for verdict in own if not verdict.ok]
         example = f"{failed[0].name}: {failed[0].detail}" if failed else ""
         rows.append((kind, str(len(own)), str(len(failed)), example))
-    return _table(("what", "compared", "failed", "for example"), rows)
+    return table(("what", "compared", "failed", "for example"), rows)
 
 
 def _kernels(results: Results) -> str:
@@ -277,7 +278,7 @@ def _kernels(results: Results) -> str:
                 _ratio(job.ratio("ort", "onnxfuse")),
             )
         )
-    return _table(("chain", "type", "MB", "kernel", "share", *PEERS, "ORT / ours"), rows)
+    return table(("chain", "type", "MB", "kernel", "share", *PEERS, "ORT / ours"), rows)
 
 
 def _convolution_table(results: Results) -> str:
@@ -296,7 +297,7 @@ def _convolution_table(results: Results) -> str:
                 _ratio(job.ratio),
             )
         )
-    return _table(("network", "layer", "type", "batch", "ORT", "tail fused", "fused", "ratio"), rows)
+    return table(("network", "layer", "type", "batch", "ORT", "tail fused", "fused", "ratio"), rows)
 
 
 def _model_table(results: Results) -> str:
@@ -317,7 +318,7 @@ def _model_table(results: Results) -> str:
             )
         )
     columns = ("model", "type", "batch", "ORT", "ours", "ORT, graph", "ours, graph", "ratio", "ratio, graph")
-    return _table((*columns, "launches", "copies", "in fused parts"), rows)
+    return table((*columns, "launches", "copies", "in fused parts"), rows)
 
 
 def _problems(results: Results) -> list[str]:
@@ -330,15 +331,6 @@ def _problems(results: Results) -> list[str]:
 
 def _ratio(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *([_cell(cell) for cell in row] for row in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 # ------------------------------------------------------------------------------------------------ plots

@@ -42,6 +42,7 @@ import numpy as np
 from gpu_chains import CHAINS
 from gpu_machine import describe, missing
 from gpu_report import Results, targets, write
+from messages import one_line, say
 
 from onnxfuse.dtypes import DTYPES
 from onnxfuse.errors import OnnxfuseError
@@ -128,11 +129,7 @@ def _guard(results: Results, part: str, run: Callable[[], None]) -> None:
     try:
         run()
     except Exception as error:  # one part that fails leaves the others
-        results.errors.append(f"{part}: {' '.join(f'{type(error).__name__}: {error}'.split())[:500]}")
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
+        results.errors.append(f"{part}: {one_line(error)}")
 
 
 # ------------------------------------------------------------------------------------------------ parts
@@ -141,7 +138,7 @@ def _say(message: str) -> None:
 def _parity(results: Results, models: Models, deadline: float, on_gpu: bool) -> None:
     dtypes = list(DTYPES) if on_gpu else ["f32", "i32"]
     cases = list(gpu_parity.program_cases(dtypes, randoms=100 if on_gpu else 4))
-    _say(f"parity: {len(cases)} programs")
+    say(f"parity: {len(cases)} programs")
     with gpu_kernels.compiling_ahead() if on_gpu else nullcontext():
         _check(results, models, cases, deadline, on_gpu)
 
@@ -163,14 +160,14 @@ def _comparisons(models: Models, cases: Sequence[gpu_parity.Case], on_gpu: bool)
     """All of them, the most telling first."""
     yield from gpu_parity.check_programs(cases, on_gpu)
     convolutions = list(gpu_conv_parity.conv_cases(gpu_conv_parity.SEEDS if on_gpu else range(1)))
-    _say(f"parity: {len(convolutions)} convolutions")
+    say(f"parity: {len(convolutions)} convolutions")
     yield from gpu_conv_parity.check_convolutions(convolutions, on_gpu)
     with TemporaryDirectory() as scratch:
         for path, feeds in models:
-            _say(f"parity: {path.stem}")
+            say(f"parity: {path.stem}")
             yield from gpu_parity.check_model(path, Path(scratch), on_gpu, dict(feeds))
     if on_gpu:
-        _say("parity: programs in CUDA graphs")
+        say("parity: programs in CUDA graphs")
         yield from gpu_parity.check_programs(cases, on_gpu, graph=True)
 
 
@@ -179,7 +176,7 @@ def _sanitize(limit: float) -> str:
     tool = shutil.which("compute-sanitizer")
     if tool is None:
         return "not installed, so not run"
-    _say("parity: compute-sanitizer")
+    say("parity: compute-sanitizer")
     command = [tool, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, __file__, "--sanitized"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=limit)
@@ -200,15 +197,15 @@ def _kernels(results: Results, models: Models, deadline: float, on_gpu: bool) ->
     results.kernels = list(gpu_kernels.jobs())
     if not on_gpu:
         for chain in CHAINS:
-            _say(f"kernels: {chain.name}")
+            say(f"kernels: {chain.name}")
             gpu_kernels.try_on_cpu(chain)
         return
     time_left = deadline - time.monotonic()
-    gpu_kernels.measure_all(results.kernels, time.monotonic() + OWN_SHARE * time_left, _say)
+    gpu_kernels.measure_all(results.kernels, time.monotonic() + OWN_SHARE * time_left, say)
     weights = dict(gpu_kernels.PEERS)
     while weights:
         system = next(iter(weights))
-        _say(f"kernels: {system}")
+        say(f"kernels: {system}")
         limit = (deadline - time.monotonic()) * weights[system] / sum(weights.values())
         gpu_kernels.measure_peer(system, results.kernels, limit)
         del weights[system]
@@ -221,18 +218,18 @@ def _convolutions(results: Results, models: Models, deadline: float, on_gpu: boo
     todo = list(gpu_convolutions.jobs())
     results.convolutions = [job for _, job in todo]
     if on_gpu:
-        gpu_convolutions.measure_all(todo, math.inf if tune else deadline, _say, tune)
+        gpu_convolutions.measure_all(todo, math.inf if tune else deadline, say, tune)
         late = sum(not job.seconds and not job.errors for job in results.convolutions)
         if late:
             results.errors.append(f"convolutions: out of time for {late} of {len(todo)}")
         return
     for layer in gpu_convolutions.LAYERS:
-        _say(f"convolutions: {layer.name}")
+        say(f"convolutions: {layer.name}")
         gpu_convolutions.layer_model(layer, 1, "float32")
 
 
 def _models(results: Results, models: Models, deadline: float, on_gpu: bool) -> None:
-    results.models = gpu_models.measure_all(models, deadline, _say, on_gpu)
+    results.models = gpu_models.measure_all(models, deadline, say, on_gpu)
     late = len(gpu_models.rounds(models)) - len(results.models)
     if late:
         results.errors.append(f"models: out of time for {late}, each batch size and type counted")

@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import parity_page
 import parity_worker
+from messages import say
 from rich.console import Console
 
 from onnxfuse.bench import machine
@@ -63,7 +64,7 @@ def run_models(models: list[StoredModel], arguments: argparse.Namespace) -> list
 
 def _run_model(model: StoredModel, arguments: argparse.Namespace) -> dict[str, Any]:
     started = time.perf_counter()
-    print(f"{model.name}", file=sys.stderr, flush=True)
+    say(model.name)
     with tempfile.TemporaryDirectory(prefix="onnxfuse-parity-") as folder:
         result = Path(folder) / "result.json"
         request = {
@@ -90,9 +91,7 @@ def _run_model(model: StoredModel, arguments: argparse.Namespace) -> dict[str, A
         except (OSError, ValueError):
             found = parity_worker.empty_result(model, f"the process ended early ({reason})")
     found["seconds"] = round(time.perf_counter() - started, 1)
-    print(
-        f"{model.name}: {'ok' if found['ok'] else found['reason']} ({found['seconds']} s)", file=sys.stderr, flush=True
-    )
+    say(f"{model.name}: {'ok' if found['ok'] else found['reason']} ({found['seconds']} s)")
     return found
 
 
@@ -177,12 +176,7 @@ def main() -> int:
         recipes = arguments.manifest.resolve().parent / "recipes"
         for model in models:  # one after the other: models share packages and environments
             if model.kept:
-                fetch(
-                    model.name,
-                    manifest,
-                    recipes=recipes,
-                    progress=lambda text: print(text, file=sys.stderr, flush=True),
-                )
+                fetch(model.name, manifest, recipes=recipes, progress=say)
         arguments.out.mkdir(parents=True, exist_ok=True)
     except (FetchError, OnnxfuseError) as error:
         print(f"parity: error: {error}", file=sys.stderr)

@@ -10,6 +10,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from markdown_table import table
 from parity import COLUMNS, cells
 from parity_page import geometric_mean
 
@@ -48,9 +49,7 @@ def summary(content: dict[str, Any], note: str = "") -> str:
     if slower:
         lines.append(f"- Slower than ONNX Runtime: {', '.join(f'{name} ({ratio:.2f})' for ratio, name in slower)}.")
     lines += [f"- Fails: {item['name']}: {item['reason']} ({item['reproducer']})." for item in failed]
-    lines += ["", "| " + " | ".join(COLUMNS) + " |", "| " + " | ".join("---" for _ in COLUMNS) + " |"]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells(item)) + " |" for item in models]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", table(COLUMNS, map(cells, models))]) + "\n"
 
 
 def main() -> int:

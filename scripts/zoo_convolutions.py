@@ -11,20 +11,17 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import onnx
-from zoo_kernels import COLUMNS, ROOT, compile_all, row
+from zoo_sources import ROOT, collect, page
 
-import onnxfuse
 from onnxfuse.cuda.arch import COMMON
-from onnxfuse.cuda.compiler import CompilerCache
+from onnxfuse.cuda.compiler import CompilerCache, find_compiler
 from onnxfuse.cuda.conv.choice import RuleChooser
 from onnxfuse.cuda.conv.kernel import ConvAccess, ConvSource
 from onnxfuse.cuda.conv.node import fused_convolutions
@@ -39,12 +36,19 @@ from onnxfuse.inference import infer
 from onnxfuse.model_io import load
 from onnxfuse.passes import PassContext, resolve
 from onnxfuse.program import Program
-from onnxfuse.zoo import fetch, read_manifest
 
 CORPUS = ROOT / "tests" / "cuda" / "zoo_convolutions.txt"
 PAGE = ROOT / "benchmarks" / "cuda_convolutions.md"
 _HEAD = """\
 # The distinct CUDA sources of the zoo's fused convolutions, written by scripts/zoo_convolutions.py, each as JSON.
+"""
+_INTRODUCTION = """\
+# The CUDA kernels of the zoo's fused convolutions, compiled
+
+What `onnxfuse optimize --target cuda` renders for the convolutions of the zoo, compiled without a GPU
+for every common architecture by `scripts/zoo_convolutions.py`. These are the compiler's numbers: nothing
+ran on a GPU. What spills there and has a stack is the kernel that takes anything, which calls functions
+to divide 64-bit numbers.
 """
 _AFTER = "fuse-elementwise"
 """The first pass that convolutions do not depend on."""
@@ -130,63 +134,18 @@ def text(corpus: Corpus) -> str:
     return _HEAD + "".join(f"{line}\n" for line in lines)
 
 
-def page(corpus: Corpus, nodes: Mapping[str, int], version: str, rows: Sequence[Sequence[str]]) -> str:
-    """The text of benchmarks/cuda_convolutions.md; ``nodes`` are the fused convolutions of each model."""
-    models = [["model", "fused convolutions", "distinct sources"], ["---"] * 3]
-    for name, count in nodes.items():
-        if count:
-            models.append([name, str(count), str(sum(name in own for own in corpus.values()))])
-    return "\n".join(
-        [
-            "# The CUDA kernels of the zoo's fused convolutions, compiled",
-            "",
-            "What `onnxfuse optimize --target cuda` renders for the convolutions of the zoo, compiled without a GPU",
-            "for every common architecture by `scripts/zoo_convolutions.py`. These are the compiler's numbers: nothing",
-            "ran on a GPU. What spills there and has a stack is the kernel that takes anything, which calls functions",
-            "to divide 64-bit numbers.",
-            "",
-            f"{version}; {datetime.now(UTC):%Y-%m-%d}; onnxfuse {onnxfuse.__version__}.",
-            f"{len(nodes)} models, of which {sum(map(bool, nodes.values()))} have {sum(nodes.values())} fused "
-            f"convolutions with {len(corpus)} distinct sources. The most of any kernel, or the least occupancy:",
-            "",
-            *_lines([COLUMNS, ["---"] * len(COLUMNS), *rows]),
-            "",
-            *_lines(models),
-            "",
-        ]
-    )
-
-
-def _lines(table: Sequence[Sequence[str]]) -> list[str]:
-    return ["| " + " | ".join(cells) + " |" for cells in table]
-
-
 def main() -> int:
     """Write both files."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    manifest = read_manifest()
-    nodes: dict[str, int] = {}
-    corpus: dict[RenderedConv, tuple[str, ...]] = {}
-    compiler = CompilerCache()
     try:
-        for name in manifest:
-            with TemporaryDirectory() as scratch:
-                found = rendered_by(fetch(name, manifest, folder=Path(scratch), progress=_say))
-            nodes[name] = found.total()
-            _say(f"{name}: {nodes[name]} fused convolutions, {len(found)} sources")
-            for rendered in found:
-                corpus[rendered] = (*corpus.get(rendered, ()), name)
-        CORPUS.write_text(text(corpus), encoding="utf-8")
-        rows = [row(name, compile_all(corpus, name, compiler)) for name in COMMON]
-        PAGE.write_text(page(corpus, nodes, compiler.version, rows), encoding="utf-8")
+        compiler = CompilerCache(find_compiler())  # at once: without one, other sources are rendered
+        found = collect(rendered_by, "fused convolutions")
+        CORPUS.write_text(text(found.sources), encoding="utf-8")
+        PAGE.write_text(page(_INTRODUCTION, "fused convolutions", found, compiler), encoding="utf-8")
     except OnnxfuseError as error:
         print(f"zoo_convolutions.py: error: {error}", file=sys.stderr)
         return 2
     return 0
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

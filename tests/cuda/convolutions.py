@@ -68,6 +68,21 @@ def convolution(
     )
 
 
+def random_windowed(rng: random.Random, dtype: str, channels: tuple[int, int], group: int) -> Convolution:
+    """A convolution that slides over patches of X, with strides, dilations and pads of all kinds."""
+    rank = rng.choice((1, 2, 2, 2, 3))
+    kernel = [rng.choice((1, 2, 3, 3, 5)) for _ in range(rank)]
+    return convolution(
+        dtype,
+        channels,
+        kernel,
+        group=group,
+        strides=[rng.choice((1, 1, 2)) for _ in range(rank)],
+        dilations=[rng.choice((1, 1, 2)) for _ in range(rank)],
+        pads=[rng.randint(0, size - 1) for size in kernel * 2],
+    )
+
+
 @dataclass(frozen=True)
 class Fused:
     """A fused convolution with the shapes of one run; ``operands`` are those of the Programs after the first."""

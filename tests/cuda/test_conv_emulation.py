@@ -13,7 +13,7 @@ from onnxfuse.cuda.conv.candidates import candidates
 from onnxfuse.cuda.conv.kernel import LETTERS, ConvSource
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.cuda.conv.tiling import Tiling
-from tests.cuda.convolutions import Fused, check, convolution, head, random_fused, tail
+from tests.cuda.convolutions import Fused, check, convolution, head, random_fused, random_windowed, tail
 from tests.cuda.emulator import Emulation
 
 DTYPES = ("f32", "f16", "bf16")
@@ -129,18 +129,9 @@ def copied_case(seed: int) -> Fused:
 
 
 def windowed(rng: random.Random, dtype: str, channels: tuple[int, int], group: int, tilings: Sequence[Tiling]) -> Fused:
-    """A convolution that slides over patches of X, and those of the tilings whose vectors fit its sizes."""
-    rank = rng.choice((1, 2, 2, 2, 3))
-    kernel = [rng.choice((1, 2, 3, 3, 5)) for _ in range(rank)]
-    conv = convolution(
-        dtype,
-        channels,
-        kernel,
-        group=group,
-        strides=[rng.choice((1, 1, 2)) for _ in range(rank)],
-        dilations=[rng.choice((1, 1, 2)) for _ in range(rank)],
-        pads=[rng.randint(0, size - 1) for size in kernel * 2],
-    )
+    """A random windowed convolution, and those of the tilings whose vectors fit its sizes."""
+    conv = random_windowed(rng, dtype, channels, group)
+    rank = conv.rank
     spatial = [rng.choice((8, 9, 11, 16)) if axis > rank - 3 else rng.choice((3, 4)) for axis in range(rank - 1)]
     spatial.append(rng.choice((7, 16, 16, 24, 33)))
     while min(conv.output_shape((1, conv.in_channels, *spatial))) < 1:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import zoo_convolutions
+import zoo_sources
 
 from onnxfuse.cuda.arch import COMMON, architecture
 from onnxfuse.cuda.conv.fitting import LEAST_OCCUPANCY
@@ -35,7 +36,7 @@ def test_the_corpus_is_what_the_page_is_about(manifest: dict[str, StoredModel]) 
 @pytest.mark.parametrize("number", range(0, len(CORPUS), EVERY))
 def test_kernels_compile_without_spills(number: int) -> None:
     rendered, name = list(CORPUS)[number], COMMON[number // EVERY % len(COMMON)]
-    (code,) = zoo_convolutions.compile_all([rendered], name, compiler()).values()
+    (code,) = zoo_sources.compile_all([rendered], name, compiler()).values()
     for kernel in rendered.source.kernels:
         takes = code.resources[kernel.name]
         if kernel.family != FAMILIES[-1]:

@@ -1,0 +1,124 @@
+"""The CUDA sources that the models of the zoo render: collected, compiled, and the page of what they take.
+
+What is rendered zoo_kernels.py and zoo_convolutions.py say, each for its kind.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Generic, Protocol, TypeVar
+
+from markdown_table import table
+from messages import say
+
+import onnxfuse
+from onnxfuse.cuda.arch import COMMON, architecture
+from onnxfuse.cuda.compiler import Compiled, CompilerCache
+from onnxfuse.cuda.conv.kernel import ConvSource
+from onnxfuse.cuda.fitting import LOG_OPTION
+from onnxfuse.cuda.kernel import Source
+from onnxfuse.cuda.renderer import compile_options
+from onnxfuse.zoo import fetch, read_manifest
+
+ROOT = Path(__file__).resolve().parent.parent
+OPTIONS = (*compile_options(False), LOG_OPTION)
+"""What `onnxfuse optimize` compiles with."""
+COLUMNS = (
+    "architecture",
+    "sources",
+    "kernels",
+    "registers, main kernels",
+    "registers, all",
+    "occupancy, main kernels",
+    "kernels that spill",
+    "stack, bytes",
+    "machine code",
+)
+
+
+class HasSource(Protocol):
+    """What is rendered as a source."""
+
+    @property
+    def source(self) -> Source | ConvSource:
+        """The CUDA source."""
+
+
+Kind = TypeVar("Kind", bound=HasSource)
+
+
+@dataclass(frozen=True)
+class Collected(Generic[Kind]):
+    """Of all models the number of ``nodes``, and the distinct ``sources`` with the names of the models that have it."""
+
+    nodes: dict[str, int]
+    sources: dict[Kind, tuple[str, ...]]
+
+
+def collect(rendered_by: Callable[[Path], Counter[Kind]], what: str) -> Collected[Kind]:
+    """Go through the manifest, fetching and making what the cache lacks.
+
+    ``rendered_by`` gives what a model renders, and for how many of its nodes each; ``what`` those are.  Raises
+    OnnxfuseError.
+    """
+    manifest = read_manifest()
+    found: Collected[Kind] = Collected({}, {})
+    for name in manifest:
+        with TemporaryDirectory() as scratch:
+            rendered = rendered_by(fetch(name, manifest, folder=Path(scratch), progress=say))
+        found.nodes[name] = rendered.total()
+        say(f"{name}: {rendered.total()} {what}, {len(rendered)} sources")
+        for source in rendered:
+            found.sources[source] = (*found.sources.get(source, ()), name)
+    return found
+
+
+def compile_all(sources: Iterable[Kind], name: str, compiler: CompilerCache) -> dict[Kind, Compiled]:
+    """Machine code for one architecture.  Raises CompileError."""
+    rendered = {kind: kind.source for kind in sources}
+    found = compiler.compile([source.text for source in rendered.values()], (name,), OPTIONS)
+    return {kind: found[source.sha256, name] for kind, source in rendered.items()}
+
+
+def row(name: str, compiled: Mapping[Kind, Compiled]) -> list[str]:
+    """A row of the page's first table: what the kernels take on one architecture."""
+    resources = [found for code in compiled.values() for found in code.resources.values()]
+    main = [(kind.source.kernels[0], code.resources[kind.source.kernels[0].name]) for kind, code in compiled.items()]
+    occupancies = [architecture(name).occupancy(found.registers, kernel.block, found.shared) for kernel, found in main]
+    return [
+        name,
+        str(len(compiled)),
+        str(len(resources)),
+        str(max(found.registers for _, found in main)),
+        str(max(found.registers for found in resources)),
+        f"{100 * min(occupancies):.0f} %",
+        str(sum(found.spills > 0 for found in resources)),
+        str(max(found.stack for found in resources)),
+        f"{sum(len(code.cubin) for code in compiled.values()) / 1e6:.1f} MB",
+    ]
+
+
+def page(introduction: str, what: str, found: Collected[Kind], compiler: CompilerCache) -> str:
+    """The text of a page: what the sources take on the common architectures, and which models have some.
+
+    ``what`` are the nodes that have them.  Raises CompileError.
+    """
+    nodes = {name: count for name, count in found.nodes.items() if count}
+    models = [(name, count, sum(name in own for own in found.sources.values())) for name, count in nodes.items()]
+    return f"""\
+{introduction}
+{compiler.version}; {datetime.now(UTC):%Y-%m-%d}; onnxfuse {onnxfuse.__version__}.
+{len(found.nodes)} models, of which {len(nodes)} have {sum(nodes.values())} {what}, \
+with {len(found.sources)} distinct sources.
+The most of any kernel, or the least occupancy:
+
+{table(COLUMNS, (row(name, compile_all(found.sources, name, compiler)) for name in COMMON))}
+
+A source has a main kernel for the shapes that its nodes are expected to meet, and others for whatever may come.
+What two models share counts for both here; models without {what} are left out:
+
+{table(("model", what, "distinct sources"), models)}
+"""
