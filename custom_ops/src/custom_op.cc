@@ -1,17 +1,30 @@
 #include "custom_op.h"
 
 #include <atomic>
+#include <cstdio>
 
 namespace onnxfuse {
 namespace {
 
 std::atomic<const OrtApi*> g_api{nullptr};
+std::atomic<const OrtApi24*> g_newer_api{nullptr};
 
 }  // namespace
 
 const OrtApi* shared_api() { return g_api.load(); }
 
 void set_api(const OrtApi* api) { g_api.store(api); }
+
+const OrtApi24* newer_api() { return g_newer_api.load(); }
+
+void set_newer_api(const OrtApiBase& base) {
+  constexpr unsigned version = 24;
+  unsigned major = 0;
+  unsigned minor = 0;
+  // ORT writes a line to stderr when it is asked for a version that it does not have.
+  if (std::sscanf(base.GetVersionString(), "%u.%u", &major, &minor) != 2 || (major == 1 && minor < version)) return;
+  g_newer_api.store(reinterpret_cast<const OrtApi24*>(base.GetApi(version)));
+}
 
 bool read_config_entry(const OrtApi* api, const OrtSessionOptions* options, const char* key, std::string* value) {
   int has = 0;

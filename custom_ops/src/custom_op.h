@@ -15,6 +15,10 @@ namespace onnxfuse {
 const OrtApi* shared_api();
 void set_api(const OrtApi* api);
 
+// The running release's table as of version 24, null if it is older; set likewise.
+const OrtApi24* newer_api();
+void set_newer_api(const OrtApiBase& base);
+
 // An entry of a session's configuration; false if there is none.  Throws OrtFailure.
 bool read_config_entry(const OrtApi* api, const OrtSessionOptions* options, const char* key, std::string* value);
 

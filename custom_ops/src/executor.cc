@@ -30,11 +30,17 @@ class TileRunner {
 
   void run_tiles(int64_t first, int64_t last) {
     run_prologue();
+    if (!stage_.by_rows) {
+      for (int64_t tile = first; tile < last; ++tile) run_steps(tile * stage_.tile, 0, 0, stage_.elements);
+      return;
+    }
+    int64_t row = first / stage_.tiles_per_row;
+    int64_t column = first % stage_.tiles_per_row * stage_.tile;
     for (int64_t tile = first; tile < last; ++tile) {
-      const int64_t row = stage_.by_rows ? tile / stage_.tiles_per_row : 0;
-      const int64_t column = stage_.by_rows ? tile % stage_.tiles_per_row * stage_.tile : 0;
-      const int64_t start = stage_.by_rows ? row * stage_.columns + column : tile * stage_.tile;
-      run_steps(start, row, column, stage_.elements);
+      column += run_steps(row * stage_.columns + column, row, column, stage_.elements);
+      if (column < stage_.columns) continue;
+      column = 0;
+      ++row;
     }
   }
 
@@ -76,11 +82,11 @@ class TileRunner {
     const int64_t count = std::min(stage_.tile, rest);
     start_ = start;
     count_ = static_cast<size_t>(count);
-    for (size_t s = 0; s < stage_.slots.size(); ++s) {
+    for (const uint16_t s : stage_.moving) {
       const Slot& slot = stage_.slots[s];
       if (slot.access == Access::Whole) {
         pointers_[s] = base(slot) + start_ * slot.size;
-      } else if (slot.access == Access::Row) {
+      } else {
         pointers_[s] = base(slot) + (row_offset(slot, row) + (slot.by_column ? column : 0)) * slot.size;
       }
     }
@@ -88,13 +94,14 @@ class TileRunner {
     return count;
   }
 
+  // A slot of Access::Row has at least two dimensions, the columns among them.
   int64_t row_offset(const Slot& slot, int64_t row) const {
     int64_t offset = 0;
-    for (size_t d = stage_.dims.size() - 1; d-- > 0;) {
+    for (size_t d = stage_.dims.size() - 2; d > 0; --d) {
       offset += row % stage_.dims[d] * slot.strides[d];
       row /= stage_.dims[d];
     }
-    return offset;
+    return offset + row * slot.strides[0];
   }
 
   void run_step(const Step& step) {
@@ -196,8 +203,9 @@ char* aligned(char* memory) {
 void run_chunk(void* data, size_t chunk) {
   const auto& run = *static_cast<const StageRun*>(data);
   const Stage& stage = run.stage;
+  // Evenly spread: ORT hands a thread neighbouring chunks.
   const auto boundary = [&](int64_t i) {
-    return stage.tiles / run.chunks * i + std::min(i, stage.tiles % run.chunks);
+    return stage.tiles / run.chunks * i + stage.tiles % run.chunks * i / run.chunks;
   };
   const auto i = static_cast<int64_t>(chunk);
   run_tiles(run.program, stage, run.tensors, boundary(i), boundary(i + 1));

@@ -1,8 +1,10 @@
 #include "node.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
+#include "custom_op.h"
 #include "ort_call.h"
 
 namespace onnxfuse {
@@ -61,7 +63,7 @@ size_t bytes_of(const Shape& shape, DType type) {
 }
 
 Node::Node(const char* op, const OrtApi* api, const OrtKernelInfo* info)
-    : api_(api), place_(onnxfuse::place(op, node_name(api, info))) {
+    : api_(api), newer_api_(newer_api()), place_(onnxfuse::place(op, node_name(api, info))) {
   check(api->KernelInfo_GetInputCount(info, &input_count_));
   check(api->KernelInfo_GetOutputCount(info, &output_count_));
   if (OrtStatus* status = api->KernelInfo_GetLogger(info, &logger_)) api->ReleaseStatus(status);
@@ -83,20 +85,35 @@ int Node::read_input(const OrtKernelContext* context, size_t i, Shape* shape, co
   const OrtValue* value = nullptr;
   check(api_->KernelContext_GetInput(context, i, &value));
   if (value == nullptr) throw Error("input " + std::to_string(i) + " is missing");
+  const int type = read_type_and_shape(value, i, shape);
+  void* memory = nullptr;
+  check(api_->GetTensorMutableData(const_cast<OrtValue*>(value), &memory));
+  *data = memory;
+  return type;
+}
+
+int Node::read_type_and_shape(const OrtValue* value, size_t i, Shape* shape) const {
+  int type = 0;
+  size_t rank = 0;
+  const auto set_rank = [&] {
+    if (rank > kMaxRank) throw Error("input " + std::to_string(i) + " has more than 16 dimensions");
+    shape->rank = static_cast<int>(rank);
+  };
+  if (newer_api_ != nullptr) {
+    const int64_t* dims = nullptr;
+    check(newer_api_->GetTensorElementTypeAndShapeDataReference(value, &type, &dims, &rank));
+    set_rank();
+    std::copy_n(dims, rank, shape->dims.begin());
+    return type;
+  }
   OrtTensorTypeAndShapeInfo* info = nullptr;
   check(api_->GetTensorTypeAndShape(value, &info));
   const auto release = [this](OrtTensorTypeAndShapeInfo* p) { api_->ReleaseTensorTypeAndShapeInfo(p); };
   const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(release)> owner(info, release);
-  int type = 0;
-  size_t rank = 0;
   check(api_->GetTensorElementType(info, &type));
   check(api_->GetDimensionsCount(info, &rank));
-  if (rank > kMaxRank) throw Error("input " + std::to_string(i) + " has more than 16 dimensions");
-  shape->rank = static_cast<int>(rank);
+  set_rank();
   check(api_->GetDimensions(info, shape->dims.data(), rank));
-  void* memory = nullptr;
-  check(api_->GetTensorMutableData(const_cast<OrtValue*>(value), &memory));
-  *data = memory;
   return type;
 }
 

@@ -58,8 +58,10 @@ class Node {
 
  private:
   int read_input(const OrtKernelContext* context, size_t i, Shape* shape, const void** data) const;
+  int read_type_and_shape(const OrtValue* value, size_t i, Shape* shape) const;
 
   const OrtApi* api_;
+  const OrtApi24* newer_api_;  // null if ORT is older
   std::string place_;
   size_t input_count_ = 0;
   size_t output_count_ = 0;

@@ -113,6 +113,13 @@ struct OrtApi {
                                                size_t bytes, void** out);
 };
 
+// What the library also uses where the running release has it: OrtApi as of version 24 (ONNX Runtime 1.24).
+struct OrtApi24 {
+  void* unused_0[414];
+  OrtStatus* (*GetTensorElementTypeAndShapeDataReference)(const OrtValue* value, int* type, const int64_t** dims,
+                                                          size_t* count);
+};
+
 struct OrtApiBase {
   const OrtApi* (*GetApi)(uint32_t version);
   const char* (*GetVersionString)();

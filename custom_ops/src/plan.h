@@ -68,6 +68,7 @@ struct Stage {
   size_t buffer_bytes = 0;
   std::vector<int64_t> dims;  // collapsed
   std::vector<Slot> slots;
+  std::vector<uint16_t> moving;  // slots whose data is at another place for each tile: Whole and Row
   std::vector<Step> prologue;  // run once for a run of tiles: what is the same in each
   std::vector<Step> steps;
   std::vector<PlannedLink> links;

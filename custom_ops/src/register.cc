@@ -73,6 +73,7 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(O
     return oldest == nullptr ? nullptr : oldest->CreateStatus(ORT_FAIL, "onnxfuse needs ONNX Runtime 1.20 or newer");
   }
   onnxfuse::set_api(api);
+  onnxfuse::set_newer_api(*base);
   return onnxfuse::guarded(api, ORT_FAIL, "onnxfuse: ", [&] {
     const auto operators = onnxfuse::wanted_operators(api, options);
     if (operators.empty()) return;

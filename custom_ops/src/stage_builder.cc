@@ -44,6 +44,7 @@ void StageBuilder::build() {
   emit_deferred();
   place_buffers();
   choose_tile();
+  list_moving_slots();
   record_uses();
   plan_.stages.push_back(std::move(stage_));
 }

@@ -58,6 +58,7 @@ class StageBuilder {
   // Memory that an input shares is in the caches already, and streaming chains may not write what they read.
   bool streams() const { return large_ && plan_.key.aliased == 0 && !plan_.key.anywhere; }
   void choose_tile();
+  void list_moving_slots();
   void place_buffers();
   void record_uses();
 

@@ -43,6 +43,13 @@ void StageBuilder::choose_tile() {
                       kStepNanoseconds * static_cast<double>(stage_.steps.size());
 }
 
+void StageBuilder::list_moving_slots() {
+  for (size_t s = 0; s < stage_.slots.size(); ++s) {
+    const Access access = stage_.slots[s].access;
+    if (access == Access::Whole || access == Access::Row) stage_.moving.push_back(static_cast<uint16_t>(s));
+  }
+}
+
 // Gives every buffer its place among the tile buffers, for a tile of one element; one that is no longer read makes room
 // for the next.
 void StageBuilder::place_buffers() {

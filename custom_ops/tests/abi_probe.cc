@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <mutex>
@@ -20,6 +21,7 @@ namespace {
 
 constexpr char kText[] = "the text";
 const OrtApi* g_api = nullptr;
+const OrtApi24* g_newer_api = nullptr;
 std::mutex g_mutex;
 std::set<std::string> g_passed;
 std::set<std::string> g_failed;
@@ -136,6 +138,14 @@ OrtStatus* compute(void*, OrtKernelContext* context) {
   g_api->ReleaseTensorTypeAndShapeInfo(info);
   EXPECT(ReleaseTensorTypeAndShapeInfo, true);
 
+  if (g_newer_api != nullptr) {
+    int type = 0;
+    const int64_t* dims = nullptr;
+    size_t rank = 0;
+    const bool done = g_newer_api->GetTensorElementTypeAndShapeDataReference(a, &type, &dims, &rank) == nullptr;
+    EXPECT(GetTensorElementTypeAndShapeDataReference, done && type == 1 && rank == 2 && dims[0] == 2 && dims[1] == 3);
+  }
+
   void* from = nullptr;
   CALL(GetTensorMutableData, static_cast<const float*>(from)[5] == 5.0f, const_cast<OrtValue*>(a), &from);
   if (static_cast<const float*>(from)[0] == -1.0f) return g_api->CreateStatus(ORT_INVALID_ARGUMENT, "the probe's message");
@@ -209,7 +219,8 @@ extern "C" const char* onnxfuse_probe_failed() {
 
 extern "C" OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
   g_api = base->GetApi(onnxfuse::kOrtApiVersion);
-  EXPECT(GetVersionString, std::strchr(base->GetVersionString(), '.') != nullptr);
+  EXPECT(GetVersionString, std::strncmp(base->GetVersionString(), "1.", 2) == 0);
+  if (std::atoi(base->GetVersionString() + 2) >= 24) g_newer_api = reinterpret_cast<const OrtApi24*>(base->GetApi(24));
   static const OrtCustomOp op = make_op();
   OrtCustomOpDomain* domain = nullptr;
   CALL(CreateCustomOpDomain, domain != nullptr, "onnxfuse_probe", &domain);

@@ -126,7 +126,9 @@ extern "C" OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const OrtApi
   g_api.KernelContext_GetAllocator = get_allocator;
   g_api.ReleaseAllocator = release_allocator;
   g_api.KernelContext_GetScratchBuffer = get_scratch;
-  static const OrtApiBase patched{[](uint32_t) -> const OrtApi* { return &g_api; }, base->GetVersionString};
+  static const OrtApiBase patched{
+      [](uint32_t version) -> const OrtApi* { return version == onnxfuse::kOrtApiVersion ? &g_api : nullptr; },
+      base->GetVersionString};
   void* library = dlopen(g_library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return g_api.CreateStatus(ORT_FAIL, dlerror());
   const auto register_ops = reinterpret_cast<OrtStatus* (*)(OrtSessionOptions*, const OrtApiBase*)>(

@@ -81,3 +81,16 @@ def test_clip(low: str, high: str, dtype: str) -> None:
     clipped = run_fused(header + f"min {dtype} 4 2\noutput 5\n", [x, *bounds])[0]
     larger = run_fused(header + "output 4\n", [x, *bounds])[0]
     assert_same_bits(clipped, run_fused(HEADER.format(dtype) + f"min {dtype} 0 1\noutput 2\n", [larger, bounds[1]])[0])
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("columns", [256, 257, 300, 511, 777, 2025])
+def test_rows_that_begin_anywhere_in_memory(columns: int, dtype: str) -> None:
+    """Blocks of aligned vectors begin in the midst of a row; a value in the midst of the chain is a result too."""
+    lines = ["mul {0} 0 1", "add {0} 2 0", "abs {0} 3", "sub {0} 4 1"]
+    program = (HEADER + "\n".join(lines) + "\noutput 3\noutput 5\n").format(dtype)
+    x = np.random.default_rng(columns).normal(size=(9, columns)).astype(NUMPY_TYPES[dtype])
+    scale = np.linspace(-2, 2, 9, dtype=x.dtype)[:, None]
+    middle, last = run_fused(program, [x, scale])
+    assert_same_bits(middle, x * scale + x)
+    assert_same_bits(last, abs(x * scale + x) - scale)
