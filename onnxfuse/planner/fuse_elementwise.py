@@ -61,7 +61,7 @@ class FuseElementwise:
         if any(tensor.dtype is None for graph in model.graphs() for node in graph.nodes for tensor in node.outputs):
             infer(model)  # earlier passes have added tensors
         plans = list(_Planner(model, context, self.everything).plans())
-        if context.target == "cpu" and not self.everything:
+        if context.target == "cpu" and not self.everything and not _has_fused_convolutions(model):
             _drop_if_too_little(plans)
         for plan in plans:
             fused = [_apply(model, fusion, context) for fusion in plan.fusions]
@@ -70,6 +70,11 @@ class FuseElementwise:
                 plan.graph.nodes = [node for node in plan.graph.nodes if id(node) not in replaced] + fused
             for node, reason in plan.left_alone:
                 context.report.add_left_alone(label(node), node.op, reason)
+
+
+def _has_fused_convolutions(model: Model) -> bool:
+    """Whether a session loads the library whatever becomes of elementwise nodes."""
+    return any(node.domain == DOMAIN for graph in model.graphs() for node in graph.nodes)
 
 
 def _drop_if_too_little(plans: list[Plan]) -> None:

@@ -58,6 +58,8 @@ def _computed(node: gs.Node, shapes: Sequence[Shape]) -> Iterable[float]:
     if node.op == "Concat":
         axis = int(node.attrs.get("axis", 0)) % len(first)
         return [sum(shape[d] for shape in shapes) if d == axis else size for d, size in enumerate(first)]
+    if node.op == "Transpose":
+        return [first[axis] for axis in node.attrs.get("perm") or range(len(first))[::-1]]
     if node.op in ("Conv", "MaxPool", "AveragePool", "LpPool", "ConvTranspose"):
         strides = node.attrs.get("strides") or [1] * (len(first) - 2)
         wider = node.op == "ConvTranspose"

@@ -61,6 +61,16 @@ def test_a_convolution_between_plain_nodes_is_the_librarys() -> None:
     assert fused and "plain layout" in reason
 
 
+def test_beside_a_fused_convolution_any_fusion_is_worth_the_library() -> None:
+    text = """g (float[1, 96, 160, 160] x, float[1, 96, 1, 1] z) => (float[1, 24, 1, 160] y, float[1, 96, 1, 1] v) {
+        a = Abs(x) c = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (a, w) r = Relu(c)
+        y = ReduceSum <keepdims = 1> (r, axes) v = Sin(z) }"""
+    made = model(text, w=array(24, 96, 3, 3), axes=np.array([2]))
+    beside, alone = (onnxfuse.optimize(made, "cpu", conv=conv, shapes={}) for conv in ("auto", "none"))
+    assert {"FusedConv", "FusedElementwise"} <= set(operators(beside)) and "Sin" not in operators(beside)
+    assert "Sin" in operators(alone)
+
+
 def test_what_stays_blocked_is_onnx_runtimes() -> None:
     result = onnxfuse.optimize(model(RESIDUAL, w=array(64, 64, 3, 3)), "cpu")
     assert "FusedConv" not in operators(result)

@@ -39,6 +39,17 @@ def test_open_sizes_follow_strides_scales_and_broadcasts() -> None:
     assert found["y"] == (1, 8, LIKELY_SIZE, LIKELY_SIZE)
 
 
+def test_channels_that_come_last_are_no_width() -> None:
+    found = shapes(
+        """g (float[n, h, w, 3] x) => (float[ww, hh, 8, nn] z) {
+        a = Transpose <perm = [0, 3, 1, 2]> (x) y = Conv <kernel_shape = [3, 3]> (a, w1) z = Transpose(y) }""",
+        w1=np.zeros((8, 3, 3, 3), np.float32),
+    )
+    assert found["a"] == (1, 3, LIKELY_SIZE, LIKELY_SIZE)
+    assert found["y"] == (1, 8, LIKELY_SIZE, LIKELY_SIZE)
+    assert found["z"] == (LIKELY_SIZE, LIKELY_SIZE, 8, 1)
+
+
 def test_known_sizes_are_kept() -> None:
     found = shapes(
         "g (float[2, 3, 7, w] x) => (float[2, 3, 7, w] y) { y = Relu(x) }",
