@@ -77,12 +77,33 @@ class Worker {
     std::copy(run.tensors.epilogue.begin(), run.tensors.epilogue.end(), operands_);
   }
 
-  void compute(int64_t unit) { plan_.lanes == nullptr ? compute_strip(unit) : compute_lanes(unit); }
+  void compute(int64_t unit) {
+    if (plan_.rows != nullptr) return compute_rows(unit);
+    plan_.lanes == nullptr ? compute_strip(unit) : compute_lanes(unit);
+  }
 
  private:
   template <class T>
   T* at(size_t offset) const {
     return reinterpret_cast<T*>(static_cast<char*>(memory_.data()) + offset);
+  }
+
+  // A strip of some channels.
+  void compute_rows(int64_t unit) {
+    const ConvGeometry& g = plan_.geometry;
+    const ConvRows& rows = *plan_.rows;
+    const int64_t strip = unit % rows.strips();
+    unit /= rows.strips();
+    const int64_t first = unit % plan_.group_units * plan_.groups_at_once;
+    const int64_t last = std::min(first + plan_.groups_at_once, g.group);
+    image_ = unit / plan_.group_units;
+    const ConvPositions part{{0, 1}, rows.strip(strip), {0, g.out[2]}};
+    for (first_ = first; first_ < last; first_ += rows.channels_at_once()) {
+      count_ = std::min(rows.channels_at_once(), last - first_);
+      rows.compute(run_.x + (image_ * g.group + first_) * elements(g.in), run_.weights + first_ * strips_.products(),
+                   bias(), count_, strip, results_);
+      finish_summed(part, part.size());
+    }
   }
 
   // A strip of as many channels as there are lanes.
@@ -160,6 +181,11 @@ class Worker {
   // Runs the epilogue on the results of `count_` channels from `first_` on.
   void finish(const ConvPositions& part, int64_t pitch) {
     add_bias(part, pitch);
+    finish_summed(part, pitch);
+  }
+
+  // The same where the bias has been added.
+  void finish_summed(const ConvPositions& part, int64_t pitch) {
     const char* const results = round_results(pitch);
     const int64_t begin = (image_ * plan_.geometry.out_channels + first_) * plan_.channel_size;
     if (pitch == plan_.channel_size && part.size() == pitch) {
@@ -171,11 +197,17 @@ class Worker {
     count_ = 0;
   }
 
+  // Of the channels from `first_` on; null if there is none.
+  const float* bias() const {
+    if (plan_.epilogue.plan == nullptr || plan_.epilogue.bias == 0) return nullptr;
+    return static_cast<const float*>(operands_[plan_.epilogue.bias]) + first_;
+  }
+
   void add_bias(const ConvPositions& part, int64_t pitch) {
-    if (plan_.epilogue.plan == nullptr || plan_.epilogue.bias == 0) return;
-    const auto* const bias = static_cast<const float*>(operands_[plan_.epilogue.bias]);
+    const float* const addends = bias();
+    if (addends == nullptr) return;
     const int64_t size = pitch == plan_.channel_size ? pitch : part.size();
-    kernels().add_to_rows(results_, static_cast<size_t>(pitch), bias + first_, static_cast<size_t>(count_),
+    kernels().add_to_rows(results_, static_cast<size_t>(pitch), addends, static_cast<size_t>(count_),
                           static_cast<size_t>(size));
   }
 
@@ -271,7 +303,7 @@ void copy_strip(void* data, size_t index) noexcept {
 // The copies of all strips, if several units read each.
 Workspace copy_strips(Run* run, ParallelFor parallel_for, void* context) {
   const ConvStrips& strips = run->plan.strips;
-  if (run->plan.filter_units == 1 || !strips.copies()) return {};
+  if (run->plan.filter_units == 1 || (!strips.copies() && run->plan.prologue == nullptr)) return {};
   const auto count = static_cast<size_t>(run->plan.geometry.batch * run->plan.geometry.group * strips.count());
   if (strips.input_elements() > kMostCopied / count) return {};
   Workspace memory(count * strips.input_elements() * sizeof(float));
@@ -343,12 +375,25 @@ ConvCpuPlan::ConvCpuPlan(const PlanKey& node_key, const ConvGeometry& conv, DTyp
       strips(conv, kernels().floats),
       epilogue(std::move(conv_epilogue)),
       channel_size(elements(conv.out)) {
-  if (ConvLanes::suits(conv, kernels().floats)) lanes = std::make_unique<const ConvLanes>(conv, kernels().floats);
+  if (ConvRows::suits(conv, kernels().floats)) {
+    rows = std::make_unique<const ConvRows>(conv);
+  } else if (ConvLanes::suits(conv, kernels().floats)) {
+    lanes = std::make_unique<const ConvLanes>(conv, kernels().floats);
+  }
   divide_work();
   lay_out_memory();
 }
 
 void ConvCpuPlan::divide_work() {
+  if (rows != nullptr) {
+    const double results = static_cast<double>(channel_size) / static_cast<double>(rows->strips());
+    const double products = results * static_cast<double>(strips.products() + kResultProducts);
+    groups_at_once = std::clamp<int64_t>(static_cast<int64_t>(kUnitProducts / products), 1,
+                                         divide_up(geometry.group, std::min(kUnits, geometry.group)));
+    group_units = divide_up(geometry.group, groups_at_once);
+    units = geometry.batch * group_units * rows->strips();
+    return;
+  }
   if (lanes != nullptr) {
     groups_at_once = lanes->lanes();
     group_units = divide_up(geometry.group, groups_at_once);
@@ -381,7 +426,9 @@ void ConvCpuPlan::lay_out_memory() {
     return begin;
   };
   size_t results = 0;
-  if (lanes != nullptr) {
+  if (rows != nullptr) {
+    results = rows->result_elements();
+  } else if (lanes != nullptr) {
     add(lanes->memory_elements(), sizeof(float));
     results = lanes->result_elements();
   } else {
@@ -393,7 +440,7 @@ void ConvCpuPlan::lay_out_memory() {
   }
   memory.results = add(results, sizeof(float));
   if (type != DType::f32) memory.rounded = add(results, sizeof(uint16_t));
-  if (lanes == nullptr) {
+  if (rows == nullptr && lanes == nullptr) {
     memory.scratch = add(strips.scratch_elements(), sizeof(float));
     memory.planes = add(strips.plane_count(), sizeof(ConvStrips::Plane));
     memory.parts = add(strips.part_count(), sizeof(ConvStrips::Part));

@@ -7,6 +7,7 @@
 
 #include "conv_epilogue.h"
 #include "conv_lanes.h"
+#include "conv_rows.h"
 #include "conv_node.h"
 #include "conv_strips.h"
 #include "dtype.h"
@@ -35,7 +36,8 @@ struct ConvCpuPlan {
   ConvGeometry geometry;
   DType type;  // of X, W and the result
   ConvStrips strips;
-  std::unique_ptr<const ConvLanes> lanes;  // instead of the strips, if it suits
+  std::unique_ptr<const ConvRows> rows;    // instead of the strips, if it suits
+  std::unique_ptr<const ConvLanes> lanes;  // likewise
   ConvEpilogue epilogue;
   const Program* prologue = nullptr;  // that strips compute from X as they read it
   std::shared_ptr<const Plan> prologue_plan;

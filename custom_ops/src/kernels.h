@@ -116,6 +116,27 @@ struct ConvPlane {
   size_t width;
 };
 
+// Some rows of results of one channel, whose input is read where it lies: out[r * out_width + i] = addend + sum over h and
+// w of weights[h * kernel_width + w] * input[(first_row + r) * stride - pad_top + h][i - pad_left + w * dilation], where
+// what lies outside of the input is 0, and is not read.
+struct ConvRowsBlock {
+  const float* weights;
+  ptrdiff_t kernel_height;
+  ptrdiff_t kernel_width;
+  ptrdiff_t stride;    // of rows: 1 or 2
+  ptrdiff_t dilation;  // of columns
+  ptrdiff_t pad_top;
+  ptrdiff_t pad_left;
+  const float* input;
+  ptrdiff_t height;
+  ptrdiff_t width;
+  float addend;
+  float* out;
+  ptrdiff_t out_width;
+  ptrdiff_t first_row;
+  ptrdiff_t rows;
+};
+
 // to[r * pitch + i] = from[r * from_pitch + i * stride] for i < width, and `gap` zeros between rows.  Nothing is read at
 // or beyond `end`.
 struct ConvCopy {
@@ -156,6 +177,7 @@ struct KernelTable {
   void (*conv_sums)(const ConvBlock& block);
   void (*conv_dots)(const ConvDots& dots);
   void (*conv_plane)(const ConvPlane& plane);
+  void (*conv_rows)(const ConvRowsBlock& block);
   void (*take_rows)(const ConvCopy& copy);
   // rows[r * pitch + i] += addends[r] for r < count and i < n
   void (*add_to_rows)(float* rows, size_t pitch, const float* addends, size_t count, size_t n);

@@ -1,0 +1,72 @@
+#include "conv_rows.h"
+
+#include <algorithm>
+
+#include "integers.h"
+
+namespace onnxfuse {
+namespace {
+
+// Results that are computed before the epilogue reads them.
+constexpr int64_t kResults = 4096;
+// Floats of a cache line.
+constexpr int64_t kLine = 16;
+
+}  // namespace
+
+bool ConvRows::suits(const ConvGeometry& g, size_t floats) {
+  if (g.out[2] * 2 < static_cast<int64_t>(floats)) return false;
+  if (g.transposed || g.group != g.in_channels || g.group != g.out_channels) return false;
+  if (g.in[0] != 1 || g.out[0] != 1 || g.kernel[0] != 1 || g.pads[0] != 0) return false;
+  return g.strides[1] <= 2 && g.strides[2] == 1 && (g.dilations[1] == 1 || g.kernel[1] == 1);
+}
+
+ConvRows::ConvRows(const ConvGeometry& g) : block_{}, rows_(g.out[1]) {
+  block_.kernel_height = g.kernel[1];
+  block_.kernel_width = g.kernel[2];
+  block_.stride = g.strides[1];
+  block_.dilation = g.dilations[2];
+  block_.pad_top = g.pads[1];
+  block_.pad_left = g.pads[2];
+  block_.height = g.in[1];
+  block_.width = g.in[2];
+  block_.out_width = g.out[2];
+  strips_ = divide_up(rows_, std::clamp<int64_t>(kResults / g.out[2], 1, rows_));
+  strip_rows_ = divide_up(rows_, strips_);
+  strips_ = divide_up(rows_, strip_rows_);
+  channels_at_once_ = std::clamp<int64_t>(kResults / (strip_rows_ * g.out[2]), 1, g.group);
+}
+
+ConvRange ConvRows::strip(int64_t index) const {
+  return {index * strip_rows_, std::min((index + 1) * strip_rows_, rows_)};
+}
+
+size_t ConvRows::result_elements() const {
+  return static_cast<size_t>(channels_at_once_ * strip_rows_ * block_.out_width) + 2 * kMaxFloats;
+}
+
+void ConvRows::compute(const float* image, const float* weights, const float* bias, int64_t channels, int64_t strip,
+                       float* results) const {
+  const ConvRange rows = this->strip(strip);
+  const int64_t plane = block_.height * block_.width;
+  const int64_t first_read = std::clamp<int64_t>(rows.begin * block_.stride - block_.pad_top, 0, block_.height);
+  const int64_t last_read = std::clamp<int64_t>((rows.end - 1) * block_.stride - block_.pad_top + block_.kernel_height,
+                                                first_read, block_.height);
+  ConvRowsBlock block = block_;
+  block.first_row = rows.begin;
+  block.rows = rows.size();
+  for (int64_t c = 0; c < channels; ++c) {
+    block.input = image + c * plane;
+    block.weights = weights + c * block.kernel_height * block.kernel_width;
+    block.addend = bias == nullptr ? 0.0f : bias[c];
+    block.out = results + c * rows.size() * block.out_width;
+    if (c + 1 < channels) {
+      // Another processor may have written it, whose caches are slow to give it away.
+      const float* const next = block.input + plane;
+      for (int64_t i = first_read * block.width; i < last_read * block.width; i += kLine) __builtin_prefetch(next + i);
+    }
+    kernels().conv_rows(block);
+  }
+}
+
+}  // namespace onnxfuse
