@@ -25,13 +25,17 @@ constexpr double kSplitProducts = 400e3;
 constexpr int64_t kResultProducts = 8;
 // Elements that strips may have in memory together.
 constexpr size_t kMostCopied = size_t{1} << 24;
+// Channels of a strip that a thread computes the prologue of at once.
+constexpr int64_t kCopiedChannels = 64;
 // Threads that can work at once, at most.
 constexpr int64_t kMaxThreads = 128;
 // Elements of 16 bits to widen at once.
 constexpr size_t kWidened = 16384;
 // Fewer weights are not worth the hand-over to threads.
 constexpr size_t kSmall = 16384;
-constexpr size_t kCacheLine = 64;
+constexpr int64_t kCacheLine = 64;
+// Elements that are read ahead at once, at most.
+constexpr int64_t kPrefetched = 8192;
 
 // None if a size is 0, however large the others are.
 int64_t elements(const ConvGeometry::Sizes& sizes) {
@@ -58,6 +62,33 @@ struct Run {
   std::atomic<int64_t> next{0};  // unit
   std::atomic<bool> failed{false};
 };
+
+// Begins to read what will be needed next, as far as the caches next to the processor have room for it.
+void prefetch(const float* data, int64_t count) {
+  constexpr int64_t kLine = kCacheLine / sizeof(float);
+  for (int64_t i = 0; i < std::min(count, kPrefetched); i += kLine) __builtin_prefetch(data + i, 0, 2);
+}
+
+// What a strip reads of some channels of a group, or what the prologue makes of it.
+ConvStrips::Source read_strip(const Run& run, int64_t image, int64_t group, const ConvStrips::Strip& strip,
+                              const ConvRange& channels, float* memory) {
+  const ConvStrips& strips = run.plan.strips;
+  const ConvGeometry& g = run.plan.geometry;
+  const int64_t begin = (image * g.in_channels + group * strips.channels()) * elements(g.in);
+  if (run.plan.prologue == nullptr) return strips.prepare(run.x + begin, run.end, strip, memory);
+  struct Prologue {
+    const Run& run;
+    int64_t begin;
+  } prologue{run, begin};
+  const auto read = [](void* data, int64_t channel, int64_t first, int64_t count, float* to) {
+    const auto& [own, group_begin] = *static_cast<const Prologue*>(data);
+    const int64_t from = group_begin + channel * elements(own.plan.geometry.in) + first;
+    void* const out = at_element(to, -from, sizeof(float));
+    run_elements(*own.plan.prologue, own.plan.prologue_plan->stages[0], {own.tensors.prologue.data(), &out, nullptr},
+                 from, from + count);
+  };
+  return strips.prepare(ConvStrips::Reader{&prologue, read}, strip, channels, memory);
+}
 
 // What a thread computes units in.
 class Worker {
@@ -134,7 +165,6 @@ class Worker {
     const int64_t last_group = std::min(first_group + plan_.groups_at_once, g.group);
     image_ = unit / plan_.group_units;
     for (int64_t group = first_group; group < last_group; ++group) {
-      first_read_ = (image_ * g.in_channels + group * strips_.channels()) * elements(g.in);
       compute_filters(read(group), group, first_filter, last_filter);
     }
     if (count_ > 0) finish(parts_[0].positions, strips_.pitch(parts_[0]));
@@ -149,23 +179,15 @@ class Worker {
 
   ConvStrips::Source read(int64_t group) {
     if (run_.copies != nullptr) return {run_.copy_of(image_, group, strip_index_), false};
-    if (plan_.prologue == nullptr) return strips_.prepare(run_.x + first_read_, run_.end, strip_, input_);
-    return strips_.prepare(ConvStrips::Reader{this, run_prologue}, strip_, input_);
-  }
-
-  static void run_prologue(void* data, int64_t channel, int64_t first, int64_t count, float* to) {
-    const auto& worker = *static_cast<const Worker*>(data);
-    const ConvCpuPlan& plan = worker.plan_;
-    const int64_t begin = worker.first_read_ + channel * elements(plan.geometry.in) + first;
-    void* const out = at_element(to, -begin, sizeof(float));
-    run_elements(*plan.prologue, plan.prologue_plan->stages[0], {worker.run_.tensors.prologue.data(), &out, nullptr},
-                 begin, begin + count);
+    return read_strip(run_, image_, group, strip_, {0, strips_.channels()}, input_);
   }
 
   void compute_filters(const ConvStrips::Source& source, int64_t group, int64_t first, int64_t last) {
     const float* const weights = run_.weights + group * strips_.filters() * strips_.products();
     for (int64_t m = first; m < last; m += strips_.filters_at_once()) {
       const int64_t count = std::min(strips_.filters_at_once(), last - m);
+      const int64_t next = std::min(strips_.filters_at_once(), last - m - count);
+      prefetch(weights + (m + count) * strips_.products(), next * strips_.products());
       for (size_t p = 0; p < part_count_; ++p) {
         const ConvStrips::Part& part = parts_[p];
         const int64_t pitch = strips_.pitch(part);
@@ -263,7 +285,6 @@ class Worker {
   ConvStrips::Strip strip_{};
   size_t part_count_ = 0;
   int64_t image_ = 0;
-  int64_t first_read_ = 0;  // element of X that the group begins with
   int64_t first_ = 0;       // channel of the results in memory
   int64_t count_ = 0;       // of them
 };
@@ -281,20 +302,26 @@ void compute_units(void* data, size_t) noexcept {
   }
 }
 
-// Copies what one strip reads.
+// Into how many parts the channels of a strip are divided where it is copied.
+int64_t copied_parts(const ConvCpuPlan& plan) {
+  return plan.prologue == nullptr ? 1 : divide_up(plan.strips.channels(), kCopiedChannels);
+}
+
+// Copies a part of what one strip reads.
 void copy_strip(void* data, size_t index) noexcept {
   const Run& run = *static_cast<const Run*>(data);
-  const ConvGeometry& g = run.plan.geometry;
   const ConvStrips& strips = run.plan.strips;
   try {
+    const int64_t parts = copied_parts(run.plan);
     const auto number = static_cast<int64_t>(index);
-    const int64_t strip = number % strips.count();
-    const int64_t group = number / strips.count() % g.group;
-    const int64_t image = number / strips.count() / g.group;
-    const float* const x = run.x + (image * g.in_channels + group * strips.channels()) * elements(g.in);
+    const int64_t strip = number / parts % strips.count();
+    const int64_t group = number / parts / strips.count() % run.plan.geometry.group;
+    const int64_t image = number / parts / strips.count() / run.plan.geometry.group;
+    const int64_t first = number % parts * kCopiedChannels;
+    const ConvRange channels{first, parts == 1 ? strips.channels() : std::min(first + kCopiedChannels, strips.channels())};
     const Workspace planes(strips.plane_count() * sizeof(ConvStrips::Plane));
-    strips.prepare(x, run.end, strips.strip(strip, static_cast<ConvStrips::Plane*>(planes.data())),
-                   run.copy_of(image, group, strip));
+    read_strip(run, image, group, strips.strip(strip, static_cast<ConvStrips::Plane*>(planes.data())), channels,
+               run.copy_of(image, group, strip));
   } catch (...) {
     static_cast<Run*>(data)->failed = true;
   }
@@ -303,15 +330,16 @@ void copy_strip(void* data, size_t index) noexcept {
 // The copies of all strips, if several units read each.
 Workspace copy_strips(Run* run, ParallelFor parallel_for, void* context) {
   const ConvStrips& strips = run->plan.strips;
-  if (run->plan.filter_units == 1 || (!strips.copies() && run->plan.prologue == nullptr)) return {};
+  if (run->plan.filter_units == 1 || !strips.copies(run->plan.prologue != nullptr)) return {};
   const auto count = static_cast<size_t>(run->plan.geometry.batch * run->plan.geometry.group * strips.count());
   if (strips.input_elements() > kMostCopied / count) return {};
   Workspace memory(count * strips.input_elements() * sizeof(float));
   run->copies = static_cast<float*>(memory.data());
-  if (count == 1) {
+  const size_t jobs = count * static_cast<size_t>(copied_parts(run->plan));
+  if (jobs == 1) {
     copy_strip(run, 0);
   } else {
-    parallel_for(context, copy_strip, count, run);
+    parallel_for(context, copy_strip, jobs, run);
   }
   return memory;
 }
@@ -422,7 +450,7 @@ void ConvCpuPlan::lay_out_memory() {
   // Adds memory for so many elements, each of so many bytes, and returns where it begins.
   const auto add = [this](size_t count, size_t bytes) {
     const size_t begin = memory.bytes;
-    memory.bytes += round_up(count * bytes, kCacheLine);
+    memory.bytes += round_up(count * bytes, static_cast<size_t>(kCacheLine));
     return begin;
   };
   size_t results = 0;
@@ -456,8 +484,9 @@ std::shared_ptr<const ConvCpuPlan> make_conv_cpu_plan(const ConvNode& node, DTyp
   if (!element_count(result, &count) || count == 0) return nullptr;
   auto plan = std::make_shared<ConvCpuPlan>(key, shapes.geometry, type,
                                             make_conv_epilogue(node, type, epilogue, key.shapes, result));
-  // ConvLanes reads X itself.
-  if (prologue != nullptr && type == DType::f32 && plan->strips.is_product() && plan->lanes == nullptr) {
+  // Channels by themselves are read from X itself.
+  const bool in_strips = plan->rows == nullptr && plan->lanes == nullptr;
+  if (prologue != nullptr && type == DType::f32 && plan->strips.is_product() && in_strips) {
     plan->prologue_plan = make_conv_prologue(node, *prologue, key.shapes);
     if (plan->prologue_plan != nullptr) plan->prologue = prologue;
   }

@@ -108,12 +108,12 @@ class ConvStrips {
     void (*read)(void* data, int64_t channel, int64_t first, int64_t count, float* to);
   };
 
-  // The same where another reads the input; for matrix products.
-  Source prepare(const Reader& reader, const Strip& strip, float* memory) const;
+  // The same where another reads the input, for some of the channels; for matrix products.
+  Source prepare(const Reader& reader, const Strip& strip, const ConvRange& channels, float* memory) const;
   bool is_product() const { return pointwise_; }
 
-  // Whether all that `prepare` does is to copy to `memory`, so that threads can share it.
-  bool copies() const { return !dots_ && !pointwise_; }
+  // Whether all that `prepare` does, with a Reader or without one, is to copy to `memory`, so that threads can share it.
+  bool copies(bool with_reader) const { return !dots_ && (with_reader || !pointwise_); }
 
   // Computes the results of `count` filters from `first` on, for a group with these weights.  Vectors write up to
   // kMaxFloats elements behind the last.

@@ -59,8 +59,9 @@ ConvStrips::Source ConvStrips::prepare(const float* image, const float* end, con
   return dots_ ? gather(in_place ? image : memory, in_place, memory) : Source{memory, false};
 }
 
-ConvStrips::Source ConvStrips::prepare(const Reader& reader, const Strip& strip, float* memory) const {
-  for (int64_t c = 0; c < channels_; ++c) {
+ConvStrips::Source ConvStrips::prepare(const Reader& reader, const Strip& strip, const ConvRange& channels,
+                                       float* memory) const {
+  for (int64_t c = channels.begin; c < channels.end; ++c) {
     reader.read(reader.data, c, strip.columns.begin, strip.columns.size(), memory + c * channel_elements());
   }
   return dots_ ? gather(memory, false, memory) : Source{memory, false};
