@@ -33,9 +33,7 @@ constexpr int64_t kMaxThreads = 128;
 constexpr size_t kWidened = 16384;
 // Fewer weights are not worth the hand-over to threads.
 constexpr size_t kSmall = 16384;
-constexpr int64_t kCacheLine = 64;
-// Elements that are read ahead at once, at most.
-constexpr int64_t kPrefetched = 8192;
+constexpr size_t kCacheLine = 64;
 
 // None if a size is 0, however large the others are.
 int64_t elements(const ConvGeometry::Sizes& sizes) {
@@ -62,12 +60,6 @@ struct Run {
   std::atomic<int64_t> next{0};  // unit
   std::atomic<bool> failed{false};
 };
-
-// Begins to read what will be needed next, as far as the caches next to the processor have room for it.
-void prefetch(const float* data, int64_t count) {
-  constexpr int64_t kLine = kCacheLine / sizeof(float);
-  for (int64_t i = 0; i < std::min(count, kPrefetched); i += kLine) __builtin_prefetch(data + i, 0, 2);
-}
 
 // What a strip reads of some channels of a group, or what the prologue makes of it.
 ConvStrips::Source read_strip(const Run& run, int64_t image, int64_t group, const ConvStrips::Strip& strip,
@@ -186,8 +178,6 @@ class Worker {
     const float* const weights = run_.weights + group * strips_.filters() * strips_.products();
     for (int64_t m = first; m < last; m += strips_.filters_at_once()) {
       const int64_t count = std::min(strips_.filters_at_once(), last - m);
-      const int64_t next = std::min(strips_.filters_at_once(), last - m - count);
-      prefetch(weights + (m + count) * strips_.products(), next * strips_.products());
       for (size_t p = 0; p < part_count_; ++p) {
         const ConvStrips::Part& part = parts_[p];
         const int64_t pitch = strips_.pitch(part);
@@ -450,7 +440,7 @@ void ConvCpuPlan::lay_out_memory() {
   // Adds memory for so many elements, each of so many bytes, and returns where it begins.
   const auto add = [this](size_t count, size_t bytes) {
     const size_t begin = memory.bytes;
-    memory.bytes += round_up(count * bytes, static_cast<size_t>(kCacheLine));
+    memory.bytes += round_up(count * bytes, kCacheLine);
     return begin;
   };
   size_t results = 0;

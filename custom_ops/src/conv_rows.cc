@@ -9,8 +9,6 @@ namespace {
 
 // Results that are computed before the epilogue reads them.
 constexpr int64_t kResults = 4096;
-// Floats of a cache line.
-constexpr int64_t kLine = 16;
 
 }  // namespace
 
@@ -49,9 +47,6 @@ void ConvRows::compute(const float* image, const float* weights, const float* bi
                        float* results) const {
   const ConvRange rows = this->strip(strip);
   const int64_t plane = block_.height * block_.width;
-  const int64_t first_read = std::clamp<int64_t>(rows.begin * block_.stride - block_.pad_top, 0, block_.height);
-  const int64_t last_read = std::clamp<int64_t>((rows.end - 1) * block_.stride - block_.pad_top + block_.kernel_height,
-                                                first_read, block_.height);
   ConvRowsBlock block = block_;
   block.first_row = rows.begin;
   block.rows = rows.size();
@@ -60,11 +55,6 @@ void ConvRows::compute(const float* image, const float* weights, const float* bi
     block.weights = weights + c * block.kernel_height * block.kernel_width;
     block.addend = bias == nullptr ? 0.0f : bias[c];
     block.out = results + c * rows.size() * block.out_width;
-    if (c + 1 < channels) {
-      // Another processor may have written it, whose caches are slow to give it away.
-      const float* const next = block.input + plane;
-      for (int64_t i = first_read * block.width; i < last_read * block.width; i += kLine) __builtin_prefetch(next + i);
-    }
     kernels().conv_rows(block);
   }
 }

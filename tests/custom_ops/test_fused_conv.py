@@ -90,6 +90,13 @@ SHAPES: dict[str, tuple[Convolution, Sizes]] = {
     "depthwise": (convolution("f32", (35, 35), (5, 5), group=35, pads=(2,) * 4, strides=(2, 2)), (2, 35, 14, 17)),
     "depthwise product": (convolution("f32", (35, 35), (1, 1), group=35), (2, 35, 4, 7)),
     "long rows": (convolution("f32", (9, 9), (3, 3), group=9, pads=(1,) * 4), (1, 9, 31, 70)),
+    "rows in place": (convolution("f32", (21, 21), (5, 5), group=21, pads=(2,) * 4, strides=(2, 1)), (2, 21, 13, 40)),
+    "far taps": (
+        convolution("f32", (5, 5), (7, 7), group=5, pads=(3, 6, 2, 5), dilations=(1, 2)),
+        (1, 5, 30, 150),
+    ),
+    "single rows": (convolution("f32", (18, 18), (1, 9), group=18, pads=(0, 4, 0, 4)), (2, 18, 1, 200)),
+    "more padding than image": (convolution("f32", (6, 6), (5, 5), group=6, pads=(4, 9, 4, 9)), (1, 6, 2, 20)),
     "transposed": (convolution("f32", (6, 9), (2, 2), strides=(2, 2), transposed=True), (1, 6, 11, 18)),
     "overlapping": (convolution("f32", (6, 9), (4, 3), strides=(2, 2), pads=(1,) * 4, transposed=True), (2, 6, 8, 9)),
     "half": (convolution("f16", (8, 16), (3, 3), pads=(1,) * 4), (1, 8, 12, 12)),
@@ -161,7 +168,8 @@ def sums(conv: Convolution, x: np.ndarray, w: np.ndarray) -> np.ndarray:
             taken = np.einsum("nchw,cm->nmhw", x[:, own], w[own, :, kh, kw])
             whole[:, of, kh : kh + rows : down, kw : kw + columns : right] += taken
         else:
-            seen = padded[:, own, kh : kh + height * down : down, kw : kw + width * right : right]
+            first, begin = kh * conv.dilations[0], kw * conv.dilations[1]
+            seen = padded[:, own, first : first + height * down : down, begin : begin + width * right : right]
             out[:, of] += np.einsum("nchw,mc->nmhw", seen, w[of, :, kh, kw])
     return whole[:, :, top : top + height, left : left + width] if conv.transposed else out
 
