@@ -35,13 +35,16 @@ SMALL_IMAGE = ConvChoice(False, "its image is so small that ONNX Runtime's is as
 
 # Nanoseconds.
 _PRODUCT = {True: 1 / 57, False: 1 / 50}  # a product and its addition, blocked or plain
-_TAP = 0.028  # the same in a depthwise convolution, which loads as much as it computes
-_ELEMENT = {True: 0.10, False: 0.33}  # to read or write an element of a convolution
+_TAP = {True: 0.018, False: 0.020}  # the same in a depthwise convolution
+_STRIDED_TAP = 0.028  # the same in the plain layout where columns are skipped
+_ELEMENT = 0.10  # to read or write an element of a convolution
+_COPIED = 0.30  # the same in the plain layout where it is copied first
 _FAR_APART = 4  # times the same to read elements that are more than two apart
 _REORDER = 0.40  # to change an element's layout
+_CALL = 1500.0  # a node, a reorder among them, however small
 _NODE = 0.35  # an element of an elementwise node that is computed by itself
 _TAIL = {True: 0.08, False: 0.30}  # the same in the tail of a convolution, of a few instructions or of a function
-_LEAST_GAIN = 0.05  # of a graph's time: what an estimate is good for
+_LEAST_GAIN = 0.08  # of a graph's time: what an estimate is good for
 _FEW_POSITIONS = 16
 _POSITIONS_PER_CHANNEL = 8  # of the input of a ConvTranspose
 _SHORT = {"Add", "Sub", "Mul", "Relu", "Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "PRelu", "BatchNormalization"}
@@ -144,17 +147,19 @@ class _GraphChoice:
         return {id(node) for node in plain} - small, small
 
     def _is_small(self, node: gs.Node) -> bool:
-        """Whether ONNX Runtime has a convolution in the plain layout too, and few positions are computed.
+        """Whether ONNX Runtime has a convolution in the plain layout too, and is as fast because of few positions.
 
-        Then calls are what counts of its time, or, if it is transposed, that the library orders the weights anew in
-        each run while ONNX Runtime adds up overlapping results, of which there are fewer the more channels are read.
+        A matrix product of few columns is its weights' way through the caches, whoever computes it.  Of a transposed
+        one the library orders the weights anew in each run, while ONNX Runtime adds up overlapping results, of which
+        there are fewer the more channels are read.
         """
         if node.op == "ConvTranspose":
             read = self._shapes.of(node.inputs[0])
             return read is not None and math.prod(read[2:]) < read[1] * _POSITIONS_PER_CHANNEL
-        written = self._shapes.of(node.outputs[0])
+        weights, written = node.inputs[1].shape, self._shapes.of(node.outputs[0])
+        product = weights is not None and all(size == 1 for size in weights[2:])
         few = written is not None and math.prod(written[2:]) < _FEW_POSITIONS
-        return few and id(node) not in self._layout.blocked_nodes
+        return product and few and id(node) not in self._layout.blocked_nodes
 
     def _cut(self, unit: dict[int, int], all_blocked: bool) -> tuple[set[Hashable], float]:
         """What is plain at the least time, and that time; with ``all_blocked`` no convolution that can be blocked."""
@@ -191,8 +196,8 @@ class _GraphChoice:
         if id(node) in self._layout.inside_conv:
             return plain, 0.0
         if id(node) in self._layout.blocked_nodes:
-            return plain, elements * _NODE
-        return plain, elements * _NODE / 2 if self._becomes_conv(node) else math.inf
+            return plain, elements * _NODE + _CALL
+        return plain, elements * _NODE / 2 + _CALL if self._becomes_conv(node) else math.inf
 
     def _conv_time(self, node: gs.Node, blocked: bool) -> float:
         weights = node.inputs[1].shape
@@ -206,17 +211,23 @@ class _GraphChoice:
         filters, channels = (weights[1], weights[0]) if node.op == "ConvTranspose" else (weights[0], weights[1])
         positions = math.prod(written[2:]) * written[0]
         outer = math.prod(read[2:]) * read[0]
+        strides = node.attrs.get("strides") or [1]
         if group > 1 and weights[1] == 1:
             made = _round_up(filters, self._block) if blocked else filters
-            return made * (positions * taps * _TAP + (positions + outer) * _ELEMENT[blocked])
+            copied = not blocked and strides[-1] > 1
+            tap, element = (_STRIDED_TAP, _COPIED) if copied else (_TAP[blocked], _ELEMENT)
+            if not blocked and not copied:
+                tap *= min(_round_up(written[-1], self._block) / written[-1], 2)  # of the last vector of a row
+            return made * (positions * taps * tap + (positions + outer) * element)
         if blocked:
             filters = _round_up(filters, self._block)
         products = filters * channels * taps * positions
+        element = _ELEMENT if blocked else _COPIED
         if not blocked and taps > 1:
-            products *= _round_up(written[-1], self._block) / written[-1]  # the last vector of a row may be half empty
-        if not blocked and max(node.attrs.get("strides") or [1]) > 2:
+            products *= min(_round_up(written[-1], self._block), written[-1] + weights[-1] - 1) / written[-1]
+        if not blocked and max(strides) > 2:
             outer *= _FAR_APART
-        return products * _PRODUCT[blocked] + (filters * positions + channels * group * outer) * _ELEMENT[blocked]
+        return products * _PRODUCT[blocked] + (filters * positions + channels * group * outer) * element
 
     def _elements(self, tensor: gs.Tensor) -> int:
         """How many elements a tensor is likely to have, with as many channels as a convolution reads."""
@@ -243,8 +254,8 @@ class _GraphChoice:
 
     def _add_reorders(self, cut: MinimumCut, node: gs.Node, unit: dict[int, int]) -> None:
         for tensor in node.outputs:
-            cost = self._elements(tensor) * _REORDER
-            if not cost or len(self._shapes.of(tensor) or ()) != 4 or tensor.dtype != np.float32:
+            cost = self._elements(tensor) * _REORDER + _CALL
+            if not self._elements(tensor) or len(self._shapes.of(tensor) or ()) != 4 or tensor.dtype != np.float32:
                 continue
             made, plain, blocked = unit[id(node)], ("plain", id(tensor)), ("blocked", id(tensor))
             cut.separate(plain, made, cost)
