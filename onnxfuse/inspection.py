@@ -58,8 +58,8 @@ class Inspection:
     plan: Report = field(default_factory=Report)
 
     def program(self, name: str) -> str:
-        """The program of the fused node ``name`` (or of a region by its overload), of a convolution after the one that
-        precedes it, if any.  OnnxfuseError if there is no such node."""
+        """The program of the fused node ``name`` (or of a region by its overload), of a convolution or a
+        gate after the one that precedes it, if any.  OnnxfuseError if there is no such node."""
         for region in [*self.fused, *self.plan.fused]:
             if name in (region.name, region.overload):
                 return "\n".join(filter(None, (region.prologue, region.program)))
@@ -187,7 +187,7 @@ def _fused(model: "Model") -> Iterator[FusedRegion]:
                 overload=overload,
                 ops=[inner.op_type for inner in body if inner.op_type != "Constant"],
                 program=text_attribute(node, "program"),
-                prologue=text_attribute(node, "prologue"),
+                prologue=text_attribute(node, "prologue") or text_attribute(node, "squeeze_program"),
                 inputs=[tensor.name for tensor in node.inputs],
                 outputs=[tensor.name for tensor in node.outputs],
                 shape=node.outputs[0].shape if node.outputs else None,

@@ -25,7 +25,8 @@ class FusedRegion:
     """One fused node.
 
     ``ops`` are the ONNX operators that it stands for, in order; ``program`` the text that the kernel runs, with a
-    convolution what follows that, and ``prologue`` what precedes it, if anything; ``shape`` is the shape of its first
+    convolution what follows that, and ``prologue`` what precedes it, if anything (in a squeeze-and-excitation gate what
+    lies between its convolutions); ``shape`` is the shape of its first
     output as far as it is known (int, symbol, or None for unknown; None: unknown rank). ``bytes_saved`` is what it
     moves through memory less than its nodes did, if that was counted; ``before`` and ``after`` are the launches, reads,
     writes and buffers behind that number.

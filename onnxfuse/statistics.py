@@ -22,7 +22,7 @@ from onnxfuse.graph import sorted_nodes
 from onnxfuse.inlining import FunctionKey, inlined_nodes
 from onnxfuse.planner.host import shape_arithmetic
 from onnxfuse.program.lowering import is_elementwise
-from onnxfuse.program.ops import FUSED_CONV_OPS
+from onnxfuse.program.ops import FUSED_OPS
 from onnxfuse.runtime import DOMAIN
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _count_graph(statistics: Statistics, graph: gs.Graph) -> None:
         statistics.intermediate_tensors += sum(
             1 for tensor in node.outputs if tensor.name and tensor.outputs and id(tensor) not in outputs
         )
-        fusible = id(node) in elementwise or (node.domain == DOMAIN and node.op not in FUSED_CONV_OPS)
+        fusible = id(node) in elementwise or (node.domain == DOMAIN and node.op in FUSED_OPS)
         for tensor in touched(node):
             statistics.bytes_total.add(tensor)
             if fusible:

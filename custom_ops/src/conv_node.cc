@@ -12,7 +12,9 @@ bool fail(std::string problem, std::string* error) {
   return false;
 }
 
-bool read_program(const AttributeSource& source, const char* name, Program* program, std::string* error) {
+}  // namespace
+
+bool read_whole_program(const AttributeSource& source, const char* name, Program* program, std::string* error) {
   std::string text;
   if (!source.text(name, &text)) return fail(std::string("it has no attribute ") + name, error);
   if (!parse_program(text, program, error)) {
@@ -23,9 +25,7 @@ bool read_program(const AttributeSource& source, const char* name, Program* prog
   return whole || fail("the first input of the " + std::string(name) + " is not a whole tensor", error);
 }
 
-// Sets `operands` to the shapes that a Program's inputs after the first have in `space`, the shape of the first, which
-// every output is to have too.
-bool resolve_program(const Program& program, const char* name, const std::vector<Shape>& inputs,
+bool resolve_whole_program(const Program& program, const char* name, const std::vector<Shape>& inputs,
                      std::vector<Shape>* operands, std::string* error) {
   const Shape& space = inputs[0];
   std::vector<Shape> values;
@@ -46,12 +46,10 @@ bool resolve_program(const Program& program, const char* name, const std::vector
   return true;
 }
 
-}  // namespace
-
 bool read_conv_node(const AttributeSource& source, size_t inputs, ConvNode* node, std::string* error) {
   *node = ConvNode{};
   if (!read_conv_attributes(source, &node->attributes, error)) return false;
-  if (!read_program(source, "program", &node->epilogue, error)) return false;
+  if (!read_whole_program(source, "program", &node->epilogue, error)) return false;
   node->type = node->epilogue.values[0].type;
   if (node->type != DType::f32 && node->type != DType::f16 && node->type != DType::bf16) {
     return fail("the program is for a convolution of " + std::string(info(node->type).name), error);
@@ -59,7 +57,7 @@ bool read_conv_node(const AttributeSource& source, size_t inputs, ConvNode* node
   std::string text;
   node->has_prologue = source.text("prologue", &text);
   if (node->has_prologue) {
-    if (!read_program(source, "prologue", &node->prologue, error)) return false;
+    if (!read_whole_program(source, "prologue", &node->prologue, error)) return false;
     const Program& prologue = node->prologue;
     const bool fits = prologue.outputs.size() == 1 && prologue.values[0].type == node->type &&
                       prologue.values[prologue.outputs[0]].type == node->type;
@@ -73,10 +71,10 @@ bool resolve_conv_node(const ConvNode& node, const std::vector<Shape>& inputs, C
   *shapes = ConvShapes{};
   if (!resolve_conv(node.attributes, inputs[0], inputs[1], &shapes->geometry, error)) return false;
   if (node.has_prologue &&
-      !resolve_program(node.prologue, "prologue", prologue_inputs(node, inputs), &shapes->prologue, error)) {
+      !resolve_whole_program(node.prologue, "prologue", prologue_inputs(node, inputs), &shapes->prologue, error)) {
     return false;
   }
-  return resolve_program(node.epilogue, "program", epilogue_inputs(node, inputs, shapes->geometry.output),
+  return resolve_whole_program(node.epilogue, "program", epilogue_inputs(node, inputs, shapes->geometry.output),
                          &shapes->epilogue, error);
 }
 

@@ -26,6 +26,14 @@ struct ConvNode {
   size_t inputs() const { return 2 + prologue_operands() + epilogue_operands(); }
 };
 
+// Reads a Program for what a convolution reads or makes.  On failure returns false and sets `error`.
+bool read_whole_program(const AttributeSource& source, const char* name, Program* program, std::string* error);
+
+// Sets `operands` to the shapes that a Program's inputs after the first have in the space of the first, which every
+// output is to have too.  False if the inputs' shapes do not fit; then `error` says why, with the attribute's name.
+bool resolve_whole_program(const Program& program, const char* name, const std::vector<Shape>& inputs,
+                           std::vector<Shape>* operands, std::string* error);
+
 // Reads and validates the attributes of a node with this many inputs; nothing in them is trusted.  On failure returns
 // false and sets `error`.
 bool read_conv_node(const AttributeSource& source, size_t inputs, ConvNode* node, std::string* error);

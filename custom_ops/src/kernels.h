@@ -187,6 +187,8 @@ struct KernelTable {
   void (*take_lanes)(float* to, const float* from, size_t pitch, size_t lanes, size_t n, const float* end);
   // to[l * pitch + i] = from[i][l] for i < n and all lanes, one after the other; up to a vector of vectors is read.
   void (*put_lanes)(float* to, size_t pitch, const float* from, size_t n);
+  // means[r] = the mean of rows[r * n + i] over i < n, for r < count and n > 0
+  void (*row_means)(float* means, const float* rows, size_t count, size_t n);
   // out[i * stride + s] = in[s][i] for i < n
   void (*interleave)(float* out, const float* const* in, size_t n, size_t stride);
 };

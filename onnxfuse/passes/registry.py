@@ -216,6 +216,13 @@ def _slow_operators() -> Pass:
     return SlowOperators()
 
 
+def _fuse_squeeze_excite() -> Pass:
+    from onnxfuse.planner import FuseSqueezeExcite
+
+    made: Pass = FuseSqueezeExcite()
+    return made
+
+
 def _conv_layout() -> Pass:
     from onnxfuse.passes.conv_layout import ConvLayoutPass
 
@@ -249,6 +256,7 @@ def _fuse_elementwise() -> Pass:
 _BUILTIN_FACTORIES: dict[str, Callable[[], Pass]] = {
     "fold-constants": _fold_constants,
     "slow-operators": _slow_operators,
+    "fuse-squeeze-excite": _fuse_squeeze_excite,
     "conv-layout": _conv_layout,
     "fold-affine": _fold_affine,
     "fuse-conv": _fuse_conv,

@@ -2,5 +2,6 @@
 
 from onnxfuse.planner.fuse_conv import FuseConv
 from onnxfuse.planner.fuse_elementwise import FuseElementwise
+from onnxfuse.planner.fuse_squeeze_excite import FuseSqueezeExcite
 
-__all__ = ["FuseConv", "FuseElementwise"]
+__all__ = ["FuseConv", "FuseElementwise", "FuseSqueezeExcite"]

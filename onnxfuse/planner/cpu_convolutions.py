@@ -65,6 +65,11 @@ class CpuChooser:
         self._own: dict[int, gs.Node] | None = None
         self._small: dict[int, gs.Node] = {}
 
+    @property
+    def policy(self) -> ConvPolicy:
+        """What was asked for."""
+        return self._policy
+
     def decide(self, model: Model) -> None:
         """Choose, if that has not been done: the shapes of the model's tensors have been inferred."""
         if self._own is not None:

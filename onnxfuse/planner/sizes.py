@@ -13,6 +13,8 @@ import onnx_graphsurgeon as gs
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.graph_ir import STANDARD_DOMAINS
 from onnxfuse.program.lowering import is_elementwise
+from onnxfuse.program.ops import FUSED_SQUEEZE_EXCITE_OPS
+from onnxfuse.runtime import DOMAIN
 
 Size = int | str | tuple[Any, ...]
 """A number, a symbol of the model, or how the size is computed; equal ones are equal sizes."""
@@ -42,7 +44,7 @@ class Sizes:
         return _declared(tensor) if found is None else found
 
     def _visit(self, node: gs.Node) -> None:
-        if not node.outputs or node.domain not in STANDARD_DOMAINS:
+        if not node.outputs or not (node.domain in STANDARD_DOMAINS or _is_gate(node)):
             return
         declared = _declared(node.outputs[0])
         computed = self._compute(node)
@@ -64,6 +66,8 @@ class Sizes:
             return _broadcast(known) if len(known) == len(inputs) else None
         if len(inputs[0]) < 2:
             return None
+        if _is_gate(node):
+            return [inputs[0][0], None, *([1] * (len(inputs[0]) - 2))]
         if node.op in _GLOBAL_POOLING:
             return [*inputs[0][:2], *([1] * (len(inputs[0]) - 2))]
         if node.op in _WINDOWS:
@@ -71,6 +75,11 @@ class Sizes:
         if node.op == "ConvTranspose":
             return [inputs[0][0], None, *_widened(node, inputs[0][2:])]
         return None
+
+
+def _is_gate(node: gs.Node) -> bool:
+    """Whether a node is a fused one that makes one value a channel for each image of its first input."""
+    return bool(node.domain == DOMAIN and node.op in FUSED_SQUEEZE_EXCITE_OPS)
 
 
 def _declared(tensor: gs.Tensor) -> tuple[Size, ...] | None:

@@ -21,6 +21,9 @@ overloads and would run the wrong function.  Each name costs every session 40 µ
 FUSED_CONV_OPS = ("FusedConv", *(f"FusedConv_{number}" for number in range(2, 17)))
 """The ONNX operators that run convolutions with Programs around them, on CUDA alone."""
 
+FUSED_SQUEEZE_EXCITE_OPS = ("FusedSqueezeExcite", *(f"FusedSqueezeExcite_{number}" for number in range(2, 5)))
+"""The ONNX operators that compute the gate of a squeeze-and-excitation block, on the CPU alone."""
+
 FLOATS = ("f32", "f64")
 """Floating-point types that have kernels; f16 and bf16 run the kernels of f32."""
 SIGNED = ("i8", "i16", "i32", "i64")

@@ -12,7 +12,10 @@ from tests.custom_ops.fused import library
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-SUITE = [str(HERE / f"test_{name}.py") for name in ("operators", "chains", "shapes", "bad_programs", "fused_conv")]
+SUITE = [
+    str(HERE / f"test_{name}.py")
+    for name in ("operators", "chains", "shapes", "bad_programs", "fused_conv", "squeeze_excite")
+]
 ORT_SUITE = [
     *SUITE,
     str(HERE / "test_stress.py"),

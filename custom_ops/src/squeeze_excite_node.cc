@@ -1,0 +1,84 @@
+#include "squeeze_excite_node.h"
+
+#include <string>
+
+#include "ort_call.h"
+#include "program_kernel.h"
+#include "symbolic_shape.h"
+
+namespace onnxfuse {
+namespace {
+
+SqueezeExcite read_node(const AttributeSource& source, size_t inputs) {
+  SqueezeExcite node;
+  std::string error;
+  if (!read_squeeze_excite(source, inputs, &node, &error)) throw Error(error);
+  return node;
+}
+
+}  // namespace
+
+SqueezeExciteNode::SqueezeExciteNode(const OrtApi* api, const OrtKernelInfo* info) : Node(kOperator, api, info) {
+  const auto read = [=](const char* name, auto* value) { return read_attribute(api, info, name, value); };
+  node_ = read_node({read, read, read}, input_count());
+  if (output_count() != 1) throw Error("the node has " + std::to_string(output_count()) + " outputs, not 1");
+}
+
+void SqueezeExciteNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
+  const InferenceNode inferred(api, context);
+  const AttributeSource source{
+      [&](const char* name, std::string* text) { return inferred.text(name, text); },
+      [&](const char* name, int64_t* number) { return inferred.number(name, number); },
+      [&](const char* name, std::vector<int64_t>* numbers) { return inferred.numbers(name, numbers); },
+  };
+  const SqueezeExcite node = read_node(source, inferred.input_count());
+  SymbolicShape x;
+  SymbolicShape weights;
+  inferred.input(0, &x);
+  inferred.input(node.excite_weights(), &weights);
+  SymbolicShape result;
+  result.known = x.known || weights.known;
+  result.dims.resize(x.known ? x.dims.size() : weights.dims.size());
+  for (size_t d = 0; d < result.dims.size(); ++d) {
+    if (d >= 2) result.dims[d].size = 1;
+    if (d == 0 && x.known) result.dims[d] = x.dims[d];
+    if (d == 1 && weights.known && !weights.dims.empty()) result.dims[d] = weights.dims[0];
+  }
+  inferred.set_output(0, DType::f32, result);
+}
+
+void SqueezeExciteNode::compute(OrtKernelContext* context) {
+  const NodeInputs inputs = read_inputs(context);
+  check_types(inputs.types);
+  const auto plan = find_plan(inputs.key);
+  void* const memory = output(context, 0, plan->output);
+  SessionThreads threads{api(), context};
+  run_squeeze_excite(node_, *plan, inputs.data, memory, parallel_for, &threads);
+}
+
+void SqueezeExciteNode::check_types(const std::vector<int>& types) const {
+  const auto check_type = [&](size_t i, DType type) {
+    if (types[i] == info(type).onnx) return;
+    throw Error("input " + std::to_string(i) + " has the ONNX element type " + std::to_string(types[i]) + ", not " +
+                std::to_string(info(type).onnx));
+  };
+  const auto check_operands = [&](size_t first, const Program& program) {
+    for (size_t i = 1; i < program.input_count; ++i) check_type(first + i - 1, program.values[i].type);
+  };
+  check_type(0, DType::f32);
+  check_type(1, DType::f32);
+  check_type(node_.excite_weights(), DType::f32);
+  check_operands(node_.squeeze_operands(), node_.squeeze);
+  check_operands(node_.excite_operands(), node_.excite);
+}
+
+std::shared_ptr<const SqueezeExcitePlan> SqueezeExciteNode::find_plan(const PlanKey& key) {
+  if (auto plan = plans_.find(key)) return plan;
+  auto plan = std::make_shared<SqueezeExcitePlan>();
+  std::string error;
+  if (!make_squeeze_excite_plan(node_, key, plan.get(), &error)) throw Error(error);
+  plans_.add(plan);
+  return plan;
+}
+
+}  // namespace onnxfuse

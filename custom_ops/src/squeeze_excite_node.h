@@ -1,0 +1,34 @@
+// A FusedSqueezeExcite node on the CPU provider.
+#ifndef ONNXFUSE_SQUEEZE_EXCITE_NODE_H_
+#define ONNXFUSE_SQUEEZE_EXCITE_NODE_H_
+
+#include "node.h"
+#include "ort_abi.h"
+#include "plan_cache.h"
+#include "squeeze_excite.h"
+
+namespace onnxfuse {
+
+// Functions throw Error or OrtFailure.
+class SqueezeExciteNode : public Node {
+ public:
+  static constexpr char kOperator[] = "FusedSqueezeExcite";
+
+  SqueezeExciteNode(const OrtApi* api, const OrtKernelInfo* info);
+
+  // Tells ORT the type and shape of such a node's output.
+  static void infer(const OrtApi& api, OrtShapeInferContext* context);
+
+  void compute(OrtKernelContext* context);
+
+ private:
+  void check_types(const std::vector<int>& types) const;
+  std::shared_ptr<const SqueezeExcitePlan> find_plan(const PlanKey& key);
+
+  SqueezeExcite node_;
+  PlanCache<SqueezeExcitePlan> plans_;
+};
+
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_SQUEEZE_EXCITE_NODE_H_
