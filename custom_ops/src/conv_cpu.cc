@@ -21,6 +21,8 @@ constexpr double kUnitProducts = 200e3;
 constexpr int64_t kUnits = 16;
 constexpr int64_t kUnitFilters = 32;
 constexpr double kSplitProducts = 400e3;
+// With fewer products in all the calling thread is done before others have begun.
+constexpr double kAlone = 500e3;
 // What a result costs besides its products, in products.
 constexpr int64_t kResultProducts = 8;
 // Elements that strips may have in memory together.
@@ -403,6 +405,8 @@ ConvCpuPlan::ConvCpuPlan(const PlanKey& node_key, const ConvGeometry& conv, DTyp
 }
 
 void ConvCpuPlan::divide_work() {
+  const double all = static_cast<double>(geometry.batch * geometry.out_channels) * static_cast<double>(channel_size);
+  alone = all * static_cast<double>(strips.products() + kResultProducts) < kAlone;
   if (rows != nullptr) {
     const double results = static_cast<double>(channel_size) / static_cast<double>(rows->strips());
     const double products = results * static_cast<double>(strips.products() + kResultProducts);
@@ -496,7 +500,7 @@ void run_conv_cpu(const ConvCpuPlan& plan, const ConvTensors& tensors, ParallelF
   const Workspace ordered = reorder(plan, run.weights, parallel_for, context);
   if (ordered.data() != nullptr) run.weights = static_cast<const float*>(ordered.data());
   const Workspace copies = copy_strips(&run, parallel_for, context);
-  if (plan.units == 1) {
+  if (plan.units == 1 || plan.alone) {
     compute_units(&run, 0);
   } else {
     parallel_for(context, compute_units, static_cast<size_t>(std::min(plan.units, kMaxThreads)), &run);

@@ -48,6 +48,7 @@ struct ConvCpuPlan {
   int64_t group_units = 1;   // of all groups
   int64_t filter_units = 1;  // of a group's filters
   int64_t units = 1;         // of all images
+  bool alone = false;        // so little to do that other threads are left alone
 
   int64_t channel_size;   // elements of a channel of the output
   bool collects = false;  // the epilogue runs on several channels at once, whose results follow one another
