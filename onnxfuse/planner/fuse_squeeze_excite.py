@@ -49,8 +49,11 @@ class FuseSqueezeExcite:
         RulePass([GatedResidual()], NAME).run(model, context)  # so that the one that it adds is added in the gate
         infer(model)
         for graph in list(model.graphs()):
-            fused = [_apply(model, fusion, context) for fusion in _plan(model, graph, context)]
-            graph.nodes = [node for node in graph.nodes if node.outputs or node.inputs] + fused
+            fusions = _plan(model, graph, context)
+            fused = [_apply(model, fusion, context) for fusion in fusions]
+            if fused:
+                replaced = {id(node) for fusion in fusions for node in fusion.block.nodes}
+                graph.nodes = [node for node in graph.nodes if id(node) not in replaced] + fused
 
 
 def _plan(model: Model, graph: gs.Graph, context: PassContext) -> list[SqueezeFusion]:
