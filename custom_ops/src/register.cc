@@ -1,4 +1,4 @@
-// The library's one entry point.
+// The library's entry points.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "custom_op.h"
+#include "function_names.h"
 #include "fused_conv.h"
 #include "fused_elementwise.h"
 #include "fused_squeeze_excite.h"
@@ -15,6 +16,8 @@
 
 namespace onnxfuse {
 namespace {
+
+constexpr char kDomain[] = "onnxfuse";
 
 // The operators to register, by their names with commas between; all without such an entry.  ORT takes its time for each
 // of them whenever it creates a session.
@@ -58,7 +61,7 @@ OrtCustomOpDomain* shared_domain(const OrtApi* api, const std::vector<const OrtC
   const auto known = domains.find(operators);
   if (known != domains.end()) return known->second;
   OrtCustomOpDomain* domain = nullptr;
-  check(api->CreateCustomOpDomain("onnxfuse", &domain));
+  check(api->CreateCustomOpDomain(kDomain, &domain));
   for (const OrtCustomOp* op : operators) check(api->CustomOpDomain_Add(domain, op));
   return domains[operators] = domain;
 }
@@ -81,4 +84,21 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(O
     if (operators.empty()) return;
     onnxfuse::check(api->AddCustomOpDomain(options, onnxfuse::shared_domain(api, operators)));
   });
+}
+
+// The operators that a model has, a file at `path` or `size` bytes at `data` where that is null: their names, with commas
+// between and a 0 behind, go to `names`, which is to be the value of a session's entry kOperatorsKey.  Returns their
+// length, or -1 if this is no model or they take more than `capacity` bytes.
+extern "C" __attribute__((visibility("default"))) int64_t onnxfuse_operators(const char* path, const void* data,
+                                                                             size_t size, char* names,
+                                                                             size_t capacity) {
+  try {
+    const auto found = path != nullptr ? onnxfuse::function_names(onnxfuse::ModelBytes(path), onnxfuse::kDomain)
+                                       : onnxfuse::function_names({data, size}, onnxfuse::kDomain);
+    if (found.size() >= capacity) return -1;
+    std::memcpy(names, found.c_str(), found.size() + 1);
+    return static_cast<int64_t>(found.size());
+  } catch (...) {
+    return -1;
+  }
 }

@@ -1,0 +1,99 @@
+#include "function_names.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "ort_call.h"
+
+namespace onnxfuse {
+namespace {
+
+// The numbers of fields in onnx.proto.
+constexpr uint64_t kModelFunctions = 25;
+constexpr uint64_t kFunctionName = 1;
+constexpr uint64_t kFunctionDomain = 10;
+
+// The format of Protocol Buffers (protobuf.dev/programming-guides/encoding).
+enum WireType { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
+constexpr size_t kLongestVarint = 10;
+
+[[noreturn]] void fail() { throw Error("these are no bytes of a message"); }
+
+// Takes a number off the front of `bytes`.
+uint64_t take_varint(std::string_view* bytes) {
+  uint64_t value = 0;
+  for (size_t i = 0; i < kLongestVarint && i < bytes->size(); ++i) {
+    const auto byte = static_cast<uint8_t>((*bytes)[i]);
+    value |= static_cast<uint64_t>(byte & 0x7F) << (7 * i);
+    if (byte < 0x80) {
+      bytes->remove_prefix(i + 1);
+      return value;
+    }
+  }
+  fail();
+}
+
+// Calls `visit` with the number of each field that holds bytes, where these begin, and how many they are.
+template <class Visit>
+void for_each_field(const ModelBytes& message, const Visit& visit) {
+  std::string buffer;
+  for (uint64_t at = 0; at < message.size();) {
+    const std::string_view head = message.read(at, 2 * kLongestVarint, &buffer);
+    std::string_view rest = head;
+    const uint64_t key = take_varint(&rest);
+    uint64_t length = 0;
+    switch (key % 8) {
+      case kVarint: take_varint(&rest); break;
+      case kLengthDelimited: length = take_varint(&rest); break;
+      case kFixed64: length = 8; break;
+      case kFixed32: length = 4; break;
+      default: fail();
+    }
+    at += head.size() - rest.size();
+    if (length > message.size() - at) fail();
+    if (key % 8 == kLengthDelimited) visit(key / 8, at, static_cast<size_t>(length));
+    at += length;
+  }
+}
+
+}  // namespace
+
+ModelBytes::ModelBytes(const char* path) : file_(open(path, O_RDONLY | O_CLOEXEC)) {
+  struct stat status;
+  if (file_ < 0) throw Error("the file cannot be opened");
+  if (fstat(file_, &status) == 0 && S_ISREG(status.st_mode)) size_ = static_cast<uint64_t>(status.st_size);
+}
+
+ModelBytes::~ModelBytes() {
+  if (file_ >= 0) close(file_);
+}
+
+std::string_view ModelBytes::read(uint64_t at, size_t size, std::string* buffer) const {
+  size = static_cast<size_t>(std::min<uint64_t>(size, size_ - at));
+  if (file_ < 0) return {data_ + at, size};
+  buffer->resize(size);
+  if (pread(file_, buffer->data(), size, static_cast<off_t>(at)) != static_cast<ssize_t>(size)) fail();
+  return *buffer;
+}
+
+std::string function_names(const ModelBytes& model, std::string_view domain) {
+  std::string names, buffer;
+  for_each_field(model, [&](uint64_t number, uint64_t at, size_t size) {
+    if (number != kModelFunctions) return;
+    const std::string_view function = model.read(at, size, &buffer);
+    std::string_view name, its_domain;
+    for_each_field(ModelBytes(function.data(), function.size()), [&](uint64_t field, uint64_t begin, size_t length) {
+      if (field == kFunctionName) name = function.substr(begin, length);
+      if (field == kFunctionDomain) its_domain = function.substr(begin, length);
+    });
+    if (its_domain != domain) return;
+    if (!names.empty()) names += ',';
+    names += name;
+  });
+  return names;
+}
+
+}  // namespace onnxfuse

@@ -1,0 +1,65 @@
+// Mutated models into the reader of their functions' names: from memory and from a file it reads within them, and the
+// same.
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+
+#include "function_names.h"
+#include "fuzz_random.h"
+#include "ort_call.h"
+
+namespace {
+
+using fuzz::below;
+using fuzz::expect;
+
+// A field that holds `bytes`, whose length is told wrong now and then.
+std::string field(unsigned number, const std::string& bytes) {
+  std::string text;
+  const auto put = [&](uint64_t value) {
+    for (; value >= 0x80; value >>= 7) text += static_cast<char>(value | 0x80);
+    text += static_cast<char>(value);
+  };
+  put(number * 8 + 2);
+  put(below(50) == 0 ? fuzz::g_random() >> below(64) : bytes.size());
+  return text + bytes;
+}
+
+std::string random_model() {
+  std::string model("\x08\x09", 2);  // the version
+  model += field(7, std::string(below(300), 'g'));
+  for (size_t functions = below(4); functions > 0; --functions) {
+    const std::string domain = below(2) == 0 ? "onnxfuse" : "other";
+    model += field(25, field(1, "Name") + field(4, "input") + field(10, domain));
+  }
+  if (below(3) == 0) fuzz::spoil(&model, std::string_view("\x0a\xff\x00\x52", 4));
+  return model;
+}
+
+// The names, or "?" where these are no bytes of a model.
+template <class... Bytes>
+std::string names_of(const Bytes&... bytes) {
+  try {
+    return onnxfuse::function_names(onnxfuse::ModelBytes(bytes...), "onnxfuse");
+  } catch (const onnxfuse::Error&) {
+    return "?";
+  }
+}
+
+void check_model() {
+  static std::FILE* const file = std::tmpfile();
+  expect(file != nullptr, "there is no room for a file");
+  const std::string model = random_model();
+  // In memory of its own size, so that AddressSanitizer sees what is read behind it.
+  const std::string exact(model.begin(), model.end());
+  const std::string names = names_of(exact.data(), exact.size());
+  const std::string path = "/proc/self/fd/" + std::to_string(fileno(file));
+  expect(ftruncate(fileno(file), 0) == 0, "the file cannot be emptied");
+  expect(pwrite(fileno(file), model.data(), model.size(), 0) == static_cast<ssize_t>(model.size()), "a short write");
+  expect(names_of(path.c_str()) == names, "a file gives other names than its bytes");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return fuzz::run(argc, argv, check_model); }

@@ -1,0 +1,38 @@
+"""The operators that a model has, as the native library reads them.
+
+This is for what happens whenever a session is created, so it does without the ``onnx`` package, whose import takes
+longer than many a session, and without a loop in Python, which takes a tenth of a small session.
+"""
+
+import ctypes
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+_CAPACITY = 4096
+"""Bytes, more than the names of all operators take."""
+
+
+def operators(model: str | bytes | Path, library: str) -> str | None:
+    """The names of the operators of onnxfuse in a serialized ModelProto, given as a path or as its bytes, with commas
+    between; ``library`` is the path of the native library.
+
+    None if it cannot be read as a model.
+    """
+    path, data = (None, model) if isinstance(model, bytes) else (os.fsencode(model), b"")
+    names = ctypes.create_string_buffer(_CAPACITY)
+    try:
+        length = _entry_point(library)(path, data, len(data), names, _CAPACITY)
+    except ctypes.ArgumentError:  # a path with a null byte
+        return None
+    return None if length < 0 else names.value.decode(errors="replace")
+
+
+@cache
+def _entry_point(library: str) -> Callable[..., int]:
+    function = ctypes.CDLL(library).onnxfuse_operators
+    function.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
+    function.restype = ctypes.c_int64
+    return cast(Callable[..., int], function)
