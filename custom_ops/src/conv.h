@@ -5,10 +5,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "attribute_source.h"
 #include "shape.h"
 
 namespace onnxfuse {
@@ -37,14 +37,6 @@ struct ConvAttributes {
   std::vector<int64_t> output_padding;  // 0 for Conv
 
   size_t spatial_rank() const { return kernel.size(); }
-};
-
-// Where a node's attributes are read from.  Each function gives false if the node has no attribute of that name and
-// type.
-struct AttributeSource {
-  std::function<bool(const char* name, std::string* text)> text;
-  std::function<bool(const char* name, int64_t* number)> number;
-  std::function<bool(const char* name, std::vector<int64_t>* numbers)> numbers;
 };
 
 // Reads and validates the attributes of a fused convolution; nothing in them is trusted.  On failure returns false and
