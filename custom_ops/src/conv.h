@@ -66,6 +66,11 @@ struct ConvGeometry {
   Sizes dilations{1, 1, 1};
   Sizes pads{0, 0, 0};  // at the begin
   Shape output;         // of the tensor: [batch, out_channels, out…], in its own rank
+
+  // Channels of a group, of the input and of the output, and weights of one of the latter.
+  int64_t channels() const { return in_channels / group; }
+  int64_t filters() const { return out_channels / group; }
+  int64_t products() const { return channels() * kernel[0] * kernel[1] * kernel[2]; }
 };
 
 // False if the shapes of input and weights do not fit the attributes; then `error` says why.
