@@ -5,10 +5,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "attribute_source.h"
 #include "shape.h"
 
 namespace onnxfuse {
@@ -39,14 +39,6 @@ struct ConvAttributes {
   size_t spatial_rank() const { return kernel.size(); }
 };
 
-// Where a node's attributes are read from.  Each function gives false if the node has no attribute of that name and
-// type.
-struct AttributeSource {
-  std::function<bool(const char* name, std::string* text)> text;
-  std::function<bool(const char* name, int64_t* number)> number;
-  std::function<bool(const char* name, std::vector<int64_t>* numbers)> numbers;
-};
-
 // Reads and validates the attributes of a fused convolution; nothing in them is trusted.  On failure returns false and
 // sets `error`.
 bool read_conv_attributes(const AttributeSource& source, ConvAttributes* attributes, std::string* error);
@@ -74,6 +66,11 @@ struct ConvGeometry {
   Sizes dilations{1, 1, 1};
   Sizes pads{0, 0, 0};  // at the begin
   Shape output;         // of the tensor: [batch, out_channels, out…], in its own rank
+
+  // Channels of a group, of the input and of the output, and weights of one of the latter.
+  int64_t channels() const { return in_channels / group; }
+  int64_t filters() const { return out_channels / group; }
+  int64_t products() const { return channels() * kernel[0] * kernel[1] * kernel[2]; }
 };
 
 // False if the shapes of input and weights do not fit the attributes; then `error` says why.

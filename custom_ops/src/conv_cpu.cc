@@ -49,8 +49,8 @@ void* at_element(void* memory, int64_t element, int64_t bytes) {
 
 struct Run {
   float* copy_of(int64_t image, int64_t group, int64_t strip) const {
-    const int64_t number = (image * plan.geometry.group + group) * plan.strips.count() + strip;
-    return copies + number * static_cast<int64_t>(plan.strips.input_elements());
+    const int64_t number = (image * plan.geometry.group + group) * plan.strip_count + strip;
+    return copies + number * static_cast<int64_t>(plan.strips->input_elements());
   }
 
   const ConvCpuPlan& plan;
@@ -66,9 +66,9 @@ struct Run {
 // What a strip reads of some channels of a group, or what the prologue makes of it.
 ConvStrips::Source read_strip(const Run& run, int64_t image, int64_t group, const ConvStrips::Strip& strip,
                               const ConvRange& channels, float* memory) {
-  const ConvStrips& strips = run.plan.strips;
+  const ConvStrips& strips = *run.plan.strips;
   const ConvGeometry& g = run.plan.geometry;
-  const int64_t begin = (image * g.in_channels + group * strips.channels()) * elements(g.in);
+  const int64_t begin = (image * g.in_channels + group * g.channels()) * elements(g.in);
   if (run.plan.prologue == nullptr) return strips.prepare(run.x + begin, run.end, strip, memory);
   struct Prologue {
     const Run& run;
@@ -90,7 +90,7 @@ class Worker {
   explicit Worker(const Run& run)
       : run_(run),
         plan_(run.plan),
-        strips_(run.plan.strips),
+        strips_(run.plan.strips.get()),
         memory_(plan_.memory.bytes),
         input_(at<float>(0)),
         results_(at<float>(plan_.memory.results)),
@@ -117,15 +117,15 @@ class Worker {
   void compute_rows(int64_t unit) {
     const ConvGeometry& g = plan_.geometry;
     const ConvRows& rows = *plan_.rows;
-    const int64_t strip = unit % rows.strips();
-    unit /= rows.strips();
+    const int64_t strip = unit % plan_.strip_count;
+    unit /= plan_.strip_count;
     const int64_t first = unit % plan_.group_units * plan_.groups_at_once;
     const int64_t last = std::min(first + plan_.groups_at_once, g.group);
     image_ = unit / plan_.group_units;
     const ConvPositions part{{0, 1}, rows.strip(strip), {0, g.out[2]}};
     for (first_ = first; first_ < last; first_ += rows.channels_at_once()) {
       count_ = std::min(rows.channels_at_once(), last - first_);
-      rows.compute(run_.x + (image_ * g.group + first_) * elements(g.in), run_.weights + first_ * strips_.products(),
+      rows.compute(run_.x + (image_ * g.group + first_) * elements(g.in), run_.weights + first_ * g.products(),
                    bias(), count_, strip, results_);
       finish_summed(part, part.size());
     }
@@ -135,12 +135,12 @@ class Worker {
   void compute_lanes(int64_t unit) {
     const ConvGeometry& g = plan_.geometry;
     const ConvLanes& lanes = *plan_.lanes;
-    const int64_t strip = unit % lanes.strips();
-    unit /= lanes.strips();
+    const int64_t strip = unit % plan_.strip_count;
+    unit /= plan_.strip_count;
     first_ = unit % plan_.group_units * lanes.lanes();
     image_ = unit / plan_.group_units;
     count_ = std::min(lanes.lanes(), g.group - first_);
-    const int64_t taps = strips_.products();
+    const int64_t taps = g.products();
     lanes.compute(run_.x + (image_ * g.group + first_) * elements(g.in), run_.end, run_.weights + first_ * taps,
                   run_.weights + g.group * taps, count_, strip, input_, results_);
     const ConvRange rows = lanes.strip(strip);
@@ -151,41 +151,42 @@ class Worker {
   void compute_strip(int64_t unit) {
     const ConvGeometry& g = plan_.geometry;
     const int64_t first_filter = unit % plan_.filter_units * plan_.filters_at_once;
-    const int64_t last_filter = std::min(first_filter + plan_.filters_at_once, strips_.filters());
+    const int64_t last_filter = std::min(first_filter + plan_.filters_at_once, g.filters());
     unit /= plan_.filter_units;
-    enter_strip(unit % strips_.count());
-    unit /= strips_.count();
+    enter_strip(unit % plan_.strip_count);
+    unit /= plan_.strip_count;
     const int64_t first_group = unit % plan_.group_units * plan_.groups_at_once;
     const int64_t last_group = std::min(first_group + plan_.groups_at_once, g.group);
     image_ = unit / plan_.group_units;
     for (int64_t group = first_group; group < last_group; ++group) {
       compute_filters(read(group), group, first_filter, last_filter);
     }
-    if (count_ > 0) finish(parts_[0].positions, strips_.pitch(parts_[0]));
+    if (count_ > 0) finish(parts_[0].positions, strips_->pitch(parts_[0]));
   }
 
   void enter_strip(int64_t index) {
     if (index == strip_index_) return;
     strip_index_ = index;
-    strip_ = strips_.strip(index, planes_);
-    part_count_ = strips_.parts(strip_, parts_);
+    strip_ = strips_->strip(index, planes_);
+    part_count_ = strips_->parts(strip_, parts_);
   }
 
   ConvStrips::Source read(int64_t group) {
     if (run_.copies != nullptr) return {run_.copy_of(image_, group, strip_index_), false};
-    return read_strip(run_, image_, group, strip_, {0, strips_.channels()}, input_);
+    return read_strip(run_, image_, group, strip_, {0, plan_.geometry.channels()}, input_);
   }
 
   void compute_filters(const ConvStrips::Source& source, int64_t group, int64_t first, int64_t last) {
-    const float* const weights = run_.weights + group * strips_.filters() * strips_.products();
-    for (int64_t m = first; m < last; m += strips_.filters_at_once()) {
-      const int64_t count = std::min(strips_.filters_at_once(), last - m);
+    const ConvGeometry& g = plan_.geometry;
+    const float* const weights = run_.weights + group * g.filters() * g.products();
+    for (int64_t m = first; m < last; m += strips_->filters_at_once()) {
+      const int64_t count = std::min(strips_->filters_at_once(), last - m);
       for (size_t p = 0; p < part_count_; ++p) {
         const ConvStrips::Part& part = parts_[p];
-        const int64_t pitch = strips_.pitch(part);
+        const int64_t pitch = strips_->pitch(part);
         if (count_ + count > plan_.capacity) finish(part.positions, pitch);
-        if (count_ == 0) first_ = group * strips_.filters() + m;
-        strips_.sum(source, weights, m, count, part, results_ + count_ * pitch, scratch_);
+        if (count_ == 0) first_ = group * g.filters() + m;
+        strips_->sum(source, weights, m, count, part, results_ + count_ * pitch, scratch_);
         count_ += count;
         if (!plan_.collects) finish(part.positions, pitch);
       }
@@ -264,7 +265,7 @@ class Worker {
 
   const Run& run_;
   const ConvCpuPlan& plan_;
-  const ConvStrips& strips_;
+  const ConvStrips* const strips_;  // null where there are rows or lanes
   const Workspace memory_;
   float* const input_;
   float* const results_;
@@ -296,21 +297,22 @@ void compute_units(void* data, size_t) noexcept {
 
 // Into how many parts the channels of a strip are divided where it is copied.
 int64_t copied_parts(const ConvCpuPlan& plan) {
-  return plan.prologue == nullptr ? 1 : divide_up(plan.strips.channels(), kCopiedChannels);
+  return plan.prologue == nullptr ? 1 : divide_up(plan.geometry.channels(), kCopiedChannels);
 }
 
 // Copies a part of what one strip reads.
 void copy_strip(void* data, size_t index) noexcept {
   const Run& run = *static_cast<const Run*>(data);
-  const ConvStrips& strips = run.plan.strips;
+  const ConvStrips& strips = *run.plan.strips;
+  const ConvGeometry& g = run.plan.geometry;
   try {
     const int64_t parts = copied_parts(run.plan);
     const auto number = static_cast<int64_t>(index);
-    const int64_t strip = number / parts % strips.count();
-    const int64_t group = number / parts / strips.count() % run.plan.geometry.group;
-    const int64_t image = number / parts / strips.count() / run.plan.geometry.group;
+    const int64_t strip = number / parts % run.plan.strip_count;
+    const int64_t group = number / parts / run.plan.strip_count % g.group;
+    const int64_t image = number / parts / run.plan.strip_count / g.group;
     const int64_t first = number % parts * kCopiedChannels;
-    const ConvRange channels{first, parts == 1 ? strips.channels() : std::min(first + kCopiedChannels, strips.channels())};
+    const ConvRange channels{first, parts == 1 ? g.channels() : std::min(first + kCopiedChannels, g.channels())};
     const Workspace planes(strips.plane_count() * sizeof(ConvStrips::Plane));
     read_strip(run, image, group, strips.strip(strip, static_cast<ConvStrips::Plane*>(planes.data())), channels,
                run.copy_of(image, group, strip));
@@ -321,13 +323,14 @@ void copy_strip(void* data, size_t index) noexcept {
 
 // The copies of all strips, if several units read each.
 Workspace copy_strips(Run* run, ParallelFor parallel_for, void* context) {
-  const ConvStrips& strips = run->plan.strips;
-  if (run->plan.filter_units == 1 || !strips.copies(run->plan.prologue != nullptr)) return {};
-  const auto count = static_cast<size_t>(run->plan.geometry.batch * run->plan.geometry.group * strips.count());
-  if (strips.input_elements() > kMostCopied / count) return {};
-  Workspace memory(count * strips.input_elements() * sizeof(float));
+  const ConvCpuPlan& plan = run->plan;
+  if (plan.filter_units == 1 || !plan.strips->copies(plan.prologue != nullptr)) return {};
+  const auto count = static_cast<size_t>(plan.geometry.batch * plan.geometry.group * plan.strip_count);
+  const size_t of_strip = plan.strips->input_elements();
+  if (of_strip > kMostCopied / count) return {};
+  Workspace memory(count * of_strip * sizeof(float));
   run->copies = static_cast<float*>(memory.data());
-  const size_t jobs = count * static_cast<size_t>(copied_parts(run->plan));
+  const size_t jobs = count * static_cast<size_t>(copied_parts(plan));
   if (jobs == 1) {
     copy_strip(run, 0);
   } else {
@@ -369,11 +372,11 @@ struct Reordering {
 
 // The weights in the order that the strips read; no memory if they are.
 Workspace reorder(const ConvCpuPlan& plan, const float* weights, ParallelFor parallel_for, void* context) {
-  const int64_t blocks = plan.strips.weight_blocks() * plan.geometry.group;
+  const int64_t blocks = plan.strips == nullptr ? 0 : plan.strips->weight_blocks() * plan.geometry.group;
   if (blocks == 0) return {};
-  const auto count = static_cast<size_t>(plan.geometry.out_channels * plan.strips.products());
+  const auto count = static_cast<size_t>(plan.geometry.out_channels * plan.geometry.products());
   Workspace memory(count * sizeof(float));
-  Reordering reordering{plan.strips, weights, static_cast<float*>(memory.data())};
+  Reordering reordering{*plan.strips, weights, static_cast<float*>(memory.data())};
   const auto block = [](void* data, size_t index) {
     const auto& own = *static_cast<const Reordering*>(data);
     own.strips.reorder_weights(own.weights, static_cast<int64_t>(index), own.ordered);
@@ -392,52 +395,43 @@ ConvCpuPlan::ConvCpuPlan(const PlanKey& node_key, const ConvGeometry& conv, DTyp
     : key(node_key),
       geometry(conv),
       type(conv_type),
-      strips(conv, kernels().floats),
       epilogue(std::move(conv_epilogue)),
       channel_size(elements(conv.out)) {
   if (ConvRows::suits(conv, kernels().floats)) {
     rows = std::make_unique<const ConvRows>(conv);
+    strip_count = rows->strips();
   } else if (ConvLanes::suits(conv, kernels().floats)) {
     lanes = std::make_unique<const ConvLanes>(conv, kernels().floats);
+    strip_count = lanes->strips();
+  } else {
+    strips = std::make_unique<const ConvStrips>(conv, kernels().floats);
+    strip_count = strips->count();
   }
   divide_work();
   lay_out_memory();
 }
 
 void ConvCpuPlan::divide_work() {
+  const auto per_result = static_cast<double>(geometry.products() + kResultProducts);
   const double all = static_cast<double>(geometry.batch * geometry.out_channels) * static_cast<double>(channel_size);
-  alone = all * static_cast<double>(strips.products() + kResultProducts) < kAlone;
-  if (rows != nullptr) {
-    const double results = static_cast<double>(channel_size) / static_cast<double>(rows->strips());
-    const double products = results * static_cast<double>(strips.products() + kResultProducts);
-    groups_at_once = std::clamp<int64_t>(static_cast<int64_t>(kUnitProducts / products), 1,
-                                         divide_up(geometry.group, std::min(kUnits, geometry.group)));
-    group_units = divide_up(geometry.group, groups_at_once);
-    units = geometry.batch * group_units * rows->strips();
-    return;
-  }
-  if (lanes != nullptr) {
-    groups_at_once = lanes->lanes();
-    group_units = divide_up(geometry.group, groups_at_once);
-    units = geometry.batch * group_units * lanes->strips();
-    return;
-  }
-  const auto results = static_cast<double>(divide_up(channel_size, strips.count()) * strips.filters());
-  const double products = results * static_cast<double>(strips.products() + kResultProducts);
-  groups_at_once = std::clamp<int64_t>(static_cast<int64_t>(kUnitProducts / products), 1,
-                                       divide_up(geometry.group, std::min(kUnits, geometry.group)));
-  filters_at_once = strips.filters();
-  const int64_t undivided = geometry.batch * strips.count() * geometry.group;
-  if (undivided < kUnits && groups_at_once == 1) {
+  alone = all * per_result < kAlone;
+  const int64_t filters = geometry.filters();
+  const double products = static_cast<double>(divide_up(channel_size, strip_count) * filters) * per_result;
+  const int64_t worthwhile = std::clamp<int64_t>(static_cast<int64_t>(kUnitProducts / products), 1,
+                                                 divide_up(geometry.group, std::min(kUnits, geometry.group)));
+  groups_at_once = lanes != nullptr ? lanes->lanes() : worthwhile;
+  filters_at_once = filters;
+  const int64_t undivided = geometry.batch * strip_count * geometry.group;
+  if (strips != nullptr && undivided < kUnits && groups_at_once == 1) {
     const auto worth = static_cast<int64_t>(std::min(products / kSplitProducts, static_cast<double>(kUnits)));
     const int64_t parts = std::clamp<int64_t>(std::min(worth, divide_up(kUnits, undivided)), 1,
-                                              std::max<int64_t>(strips.filters() / kUnitFilters, 1));
-    const int64_t block = std::min<int64_t>(strips.filters_at_once(), 8);
-    filters_at_once = round_up(divide_up(strips.filters(), parts), block);
+                                              std::max<int64_t>(filters / kUnitFilters, 1));
+    const int64_t block = std::min<int64_t>(strips->filters_at_once(), 8);
+    filters_at_once = round_up(divide_up(filters, parts), block);
   }
   group_units = divide_up(geometry.group, groups_at_once);
-  filter_units = divide_up(strips.filters(), filters_at_once);
-  units = geometry.batch * group_units * strips.count() * filter_units;
+  filter_units = divide_up(filters, filters_at_once);
+  units = geometry.batch * group_units * strip_count * filter_units;
 }
 
 void ConvCpuPlan::lay_out_memory() {
@@ -454,18 +448,18 @@ void ConvCpuPlan::lay_out_memory() {
     add(lanes->memory_elements(), sizeof(float));
     results = lanes->result_elements();
   } else {
-    collects = strips.is_one_run();
-    capacity = std::max(strips.filters_at_once(), collects ? kCollected / channel_size : 0);
-    add(strips.input_elements(), sizeof(float));
-    const int64_t pitch = std::max(strips.results_pitch(), strips.part_size());
-    results = static_cast<size_t>((capacity + strips.filters_at_once()) * pitch) + 2 * kMaxFloats;
+    collects = strips->is_one_run();
+    capacity = std::max(strips->filters_at_once(), collects ? kCollected / channel_size : 0);
+    add(strips->input_elements(), sizeof(float));
+    const int64_t pitch = std::max(strips->results_pitch(), strips->part_size());
+    results = static_cast<size_t>((capacity + strips->filters_at_once()) * pitch) + 2 * kMaxFloats;
   }
   memory.results = add(results, sizeof(float));
   if (type != DType::f32) memory.rounded = add(results, sizeof(uint16_t));
-  if (rows == nullptr && lanes == nullptr) {
-    memory.scratch = add(strips.scratch_elements(), sizeof(float));
-    memory.planes = add(strips.plane_count(), sizeof(ConvStrips::Plane));
-    memory.parts = add(strips.part_count(), sizeof(ConvStrips::Part));
+  if (strips != nullptr) {
+    memory.scratch = add(strips->scratch_elements(), sizeof(float));
+    memory.planes = add(strips->plane_count(), sizeof(ConvStrips::Plane));
+    memory.parts = add(strips->part_count(), sizeof(ConvStrips::Part));
   }
   memory.operands = add(epilogue.program.input_count, sizeof(const void*));
 }
@@ -479,8 +473,7 @@ std::shared_ptr<const ConvCpuPlan> make_conv_cpu_plan(const ConvNode& node, DTyp
   auto plan = std::make_shared<ConvCpuPlan>(key, shapes.geometry, type,
                                             make_conv_epilogue(node, type, epilogue, key.shapes, result));
   // Channels by themselves are read from X itself.
-  const bool in_strips = plan->rows == nullptr && plan->lanes == nullptr;
-  if (prologue != nullptr && type == DType::f32 && plan->strips.is_product() && in_strips) {
+  if (prologue != nullptr && type == DType::f32 && plan->strips != nullptr && plan->strips->is_product()) {
     plan->prologue_plan = make_conv_prologue(node, *prologue, key.shapes);
     if (plan->prologue_plan != nullptr) plan->prologue = prologue;
   }
@@ -490,7 +483,7 @@ std::shared_ptr<const ConvCpuPlan> make_conv_cpu_plan(const ConvNode& node, DTyp
 void run_conv_cpu(const ConvCpuPlan& plan, const ConvTensors& tensors, ParallelFor parallel_for, void* context) {
   const ConvGeometry& g = plan.geometry;
   const int64_t image = g.batch * g.in_channels * elements(g.in);
-  const int64_t filters = g.out_channels * plan.strips.products();
+  const int64_t filters = g.out_channels * g.products();
   const Workspace wide_x = widen(plan.type, tensors.x, image, parallel_for, context);
   const Workspace wide_weights = widen(plan.type, tensors.weights, filters, parallel_for, context);
   Run run{plan, tensors};

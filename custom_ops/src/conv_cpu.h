@@ -35,14 +35,16 @@ struct ConvCpuPlan {
   PlanKey key;  // of the node's inputs
   ConvGeometry geometry;
   DType type;  // of X, W and the result
-  ConvStrips strips;
-  std::unique_ptr<const ConvRows> rows;    // instead of the strips, if it suits
-  std::unique_ptr<const ConvLanes> lanes;  // likewise
+  // What suits the convolution: one of them.
+  std::unique_ptr<const ConvRows> rows;
+  std::unique_ptr<const ConvLanes> lanes;
+  std::unique_ptr<const ConvStrips> strips;
   ConvEpilogue epilogue;
   const Program* prologue = nullptr;  // that strips compute from X as they read it
   std::shared_ptr<const Plan> prologue_plan;
 
   // Units of work for threads: some filters of some groups, on one strip of one image.
+  int64_t strip_count = 1;
   int64_t groups_at_once = 1;
   int64_t filters_at_once = 1;
   int64_t group_units = 1;   // of all groups

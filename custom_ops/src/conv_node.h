@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "attribute_source.h"
 #include "conv.h"
 #include "plan.h"
 #include "program.h"

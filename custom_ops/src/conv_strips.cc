@@ -55,8 +55,8 @@ int64_t checked(__int128 elements) {
 }  // namespace
 
 ConvStrips::ConvStrips(const ConvGeometry& geometry, size_t floats)
-    : channels_(geometry.in_channels / geometry.group),
-      filters_(geometry.out_channels / geometry.group),
+    : channels_(geometry.channels()),
+      filters_(geometry.filters()),
       taps_(geometry.kernel[0] * geometry.kernel[1] * geometry.kernel[2]),
       transposed_(geometry.transposed),
       depth_(make_conv_axis(geometry, 0)),

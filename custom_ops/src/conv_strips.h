@@ -25,13 +25,6 @@ class ConvStrips {
 
   int64_t count() const { return depth_.count * rows_.count * columns_.count; }
 
-  // Channels of a group, of the input and of the output.
-  int64_t channels() const { return channels_; }
-  int64_t filters() const { return filters_; }
-
-  // Weights of a filter.
-  int64_t products() const { return channels_ * taps_; }
-
   // Filters whose sums are computed at once, at most.
   int64_t filters_at_once() const { return filters_at_once_; }
 
@@ -157,6 +150,7 @@ class ConvStrips {
   bool follow_one_another(const Part& part) const;
   bool follow_one_another(int64_t rows) const;
   int64_t sums_pitch() const;
+  int64_t products() const { return channels_ * taps_; }
   size_t pointer_elements() const;
   int64_t plane_elements() const { return depth_.span() * rows_.span() * line(); }
   int64_t channel_elements() const {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "node.h"
 #include "ort_abi.h"
@@ -25,6 +26,9 @@ bool read_config_entry(const OrtApi* api, const OrtSessionOptions* options, cons
 struct NamedOp : OrtCustomOp {
   const char* name;
 };
+
+// These live as long as `ops`.
+std::vector<const OrtCustomOp*> pointers_to(const std::vector<NamedOp>& ops);
 
 template <class Node>
 OrtStatus* create_kernel(const OrtCustomOp*, const OrtApi* api, const OrtKernelInfo* info, void** kernel) {

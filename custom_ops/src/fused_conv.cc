@@ -16,11 +16,7 @@ const std::vector<const OrtCustomOp*>& fused_conv() {
     }
     return made;
   }();
-  static const std::vector<const OrtCustomOp*> pointers = [] {
-    std::vector<const OrtCustomOp*> found;
-    for (const NamedOp& op : ops) found.push_back(&op);
-    return found;
-  }();
+  static const std::vector<const OrtCustomOp*> pointers = pointers_to(ops);
   return pointers;
 }
 

@@ -17,12 +17,11 @@ ConvNode read_node(const AttributeSource& source, size_t inputs) {
 }
 
 ConvNode read_node(const OrtApi* api, const OrtKernelInfo* info) {
-  const auto read = [=](const char* name, auto* value) { return read_attribute(api, info, name, value); };
   size_t inputs = 0;
   size_t outputs = 0;
   check(api->KernelInfo_GetInputCount(info, &inputs));
   check(api->KernelInfo_GetOutputCount(info, &outputs));
-  ConvNode node = read_node({read, read, read}, inputs);
+  ConvNode node = read_node(attributes_of(api, info), inputs);
   if (outputs == node.epilogue.outputs.size()) return node;
   throw Error("the node has " + std::to_string(outputs) + " outputs, but its program has " +
               std::to_string(node.epilogue.outputs.size()));
@@ -59,12 +58,7 @@ FusedConvNode::FusedConvNode(const OrtApi* api, const OrtKernelInfo* info)
 
 void FusedConvNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
   const InferenceNode inferred(api, context);
-  const AttributeSource source{
-      [&](const char* name, std::string* text) { return inferred.text(name, text); },
-      [&](const char* name, int64_t* number) { return inferred.number(name, number); },
-      [&](const char* name, std::vector<int64_t>* numbers) { return inferred.numbers(name, numbers); },
-  };
-  const ConvNode node = read_node(source, inferred.input_count());
+  const ConvNode node = read_node(inferred.attributes(), inferred.input_count());
   SymbolicShape input;
   const bool widened = inferred.input(0, &input) == info(DType::f32).onnx && node.type == DType::f16;
   const Program epilogue = widened ? widen_half(node.epilogue) : node.epilogue;

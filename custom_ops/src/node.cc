@@ -8,6 +8,28 @@
 #include "ort_call.h"
 
 namespace onnxfuse {
+namespace {
+
+bool read_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* name, int64_t* number) {
+  if (OrtStatus* status = api->KernelInfoGetAttribute_int64(info, name, number)) {
+    api->ReleaseStatus(status);
+    return false;
+  }
+  return true;
+}
+
+bool read_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* name, std::vector<int64_t>* numbers) {
+  size_t count = 0;
+  if (OrtStatus* status = api->KernelInfoGetAttributeArray_int64(info, name, nullptr, &count)) {
+    api->ReleaseStatus(status);
+    return false;
+  }
+  numbers->resize(count);
+  if (count > 0) check(api->KernelInfoGetAttributeArray_int64(info, name, numbers->data(), &count));
+  return true;
+}
+
+}  // namespace
 
 std::string place(const char* op, const std::string& name) {
   return "onnxfuse::" + std::string(op) + " node '" + name + "': ";
@@ -28,23 +50,9 @@ bool read_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* na
   return true;
 }
 
-bool read_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* name, int64_t* number) {
-  if (OrtStatus* status = api->KernelInfoGetAttribute_int64(info, name, number)) {
-    api->ReleaseStatus(status);
-    return false;
-  }
-  return true;
-}
-
-bool read_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* name, std::vector<int64_t>* numbers) {
-  size_t count = 0;
-  if (OrtStatus* status = api->KernelInfoGetAttributeArray_int64(info, name, nullptr, &count)) {
-    api->ReleaseStatus(status);
-    return false;
-  }
-  numbers->resize(count);
-  if (count > 0) check(api->KernelInfoGetAttributeArray_int64(info, name, numbers->data(), &count));
-  return true;
+AttributeSource attributes_of(const OrtApi* api, const OrtKernelInfo* info) {
+  const auto read = [=](const char* name, auto* value) { return read_attribute(api, info, name, value); };
+  return {read, read, read};
 }
 
 Program read_program(const OrtApi* api, const OrtKernelInfo* info, const char* attribute) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "attribute_source.h"
 #include "ort_abi.h"
 #include "plan.h"
 #include "program.h"
@@ -18,10 +19,11 @@ std::string place(const char* op, const std::string& name);
 
 std::string node_name(const OrtApi* api, const OrtKernelInfo* info);
 
-// These give false if the node has no attribute of that name and type.
+// False if the node has no attribute of that name that is a string.
 bool read_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* name, std::string* bytes);
-bool read_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* name, int64_t* number);
-bool read_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* name, std::vector<int64_t>* numbers);
+
+// All attributes of a node that ORT creates, as long as `info` lives.
+AttributeSource attributes_of(const OrtApi* api, const OrtKernelInfo* info);
 
 // The Program of an attribute.  Throws Error if there is none that is valid.
 Program read_program(const OrtApi* api, const OrtKernelInfo* info, const char* attribute);

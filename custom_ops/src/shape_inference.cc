@@ -73,7 +73,7 @@ void infer_output_shapes(const OrtApi& api, OrtShapeInferContext* context) {
   std::string text;
   std::string error;
   Program program;
-  if (!node.text("program", &text)) throw Error("it has no attribute program");
+  if (!node.attributes().text("program", &text)) throw Error("it has no attribute program");
   if (!parse_program(text, &program, &error)) throw Error("the program attribute is not valid: " + error);
   const size_t count = node.input_count();
   if (count != program.input_count) {

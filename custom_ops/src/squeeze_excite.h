@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "conv.h"
+#include "attribute_source.h"
 #include "executor.h"
 #include "plan.h"
 #include "program.h"

@@ -19,19 +19,13 @@ SqueezeExcite read_node(const AttributeSource& source, size_t inputs) {
 }  // namespace
 
 SqueezeExciteNode::SqueezeExciteNode(const OrtApi* api, const OrtKernelInfo* info) : Node(kOperator, api, info) {
-  const auto read = [=](const char* name, auto* value) { return read_attribute(api, info, name, value); };
-  node_ = read_node({read, read, read}, input_count());
+  node_ = read_node(attributes_of(api, info), input_count());
   if (output_count() != 1) throw Error("the node has " + std::to_string(output_count()) + " outputs, not 1");
 }
 
 void SqueezeExciteNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
   const InferenceNode inferred(api, context);
-  const AttributeSource source{
-      [&](const char* name, std::string* text) { return inferred.text(name, text); },
-      [&](const char* name, int64_t* number) { return inferred.number(name, number); },
-      [&](const char* name, std::vector<int64_t>* numbers) { return inferred.numbers(name, numbers); },
-  };
-  const SqueezeExcite node = read_node(source, inferred.input_count());
+  const SqueezeExcite node = read_node(inferred.attributes(), inferred.input_count());
   SymbolicShape x;
   SymbolicShape weights;
   inferred.input(0, &x);

@@ -61,6 +61,14 @@ void InferenceNode::set_output(size_t index, DType type, const SymbolicShape& sh
   check(api_.ShapeInferContext_SetOutputTypeShape(context_, index, result.get()));
 }
 
+AttributeSource InferenceNode::attributes() const {
+  return {
+      [this](const char* name, std::string* value) { return text(name, value); },
+      [this](const char* name, int64_t* value) { return number(name, value); },
+      [this](const char* name, std::vector<int64_t>* value) { return numbers(name, value); },
+  };
+}
+
 bool InferenceNode::text(const char* name, std::string* text) const {
   const OrtOpAttr* found = attribute(name);
   if (found == nullptr) return false;

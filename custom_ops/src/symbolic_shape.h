@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "attribute_source.h"
 #include "dtype.h"
 #include "ort_abi.h"
 
@@ -34,12 +35,13 @@ class InferenceNode {
   // Leaves the type of an output of unknown rank to the model's value_info: ORT would take its shape for a scalar.
   void set_output(size_t index, DType type, const SymbolicShape& shape) const;
 
-  // These give false if the node has no attribute of that name and type.
+  // The node's attributes, as long as this lives.
+  AttributeSource attributes() const;
+
+ private:
   bool text(const char* name, std::string* text) const;
   bool number(const char* name, int64_t* number) const;
   bool numbers(const char* name, std::vector<int64_t>* numbers) const;
-
- private:
   const OrtOpAttr* attribute(const char* name) const;
 
   const OrtApi& api_;

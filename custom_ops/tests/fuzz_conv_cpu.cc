@@ -6,10 +6,7 @@
 // small integers: all orders of the sums give the same.
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -154,10 +151,4 @@ void check_node() {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  const long runs = argc > 1 ? std::atol(argv[1]) : 20000;
-  fuzz::g_random.seed(argc > 2 ? static_cast<unsigned long>(std::atol(argv[2])) : 1u);
-  for (long run = 0; run < runs; ++run) check_node();
-  std::printf("%ld runs\n", runs);
-  return 0;
-}
+int main(int argc, char** argv) { return fuzz::run(argc, argv, check_node); }

@@ -5,10 +5,7 @@
 // as a kernel would, and its indices are compared with NumPy's rules of broadcasting, at the ends and in between.
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -233,15 +230,11 @@ void check_image() {
   cuda::is_whole_ptx({exact.get(), image.size()}, &error);
 }
 
+void check_both() {
+  check_recipe();
+  check_image();
+}
+
 }  // namespace
 
-int main(int argc, char** argv) {
-  const long runs = argc > 1 ? std::atol(argv[1]) : 20000;
-  g_random.seed(argc > 2 ? static_cast<unsigned long>(std::atol(argv[2])) : 1u);
-  for (long run = 0; run < runs; ++run) {
-    check_recipe();
-    check_image();
-  }
-  std::printf("%ld runs\n", runs);
-  return 0;
-}
+int main(int argc, char** argv) { return fuzz::run(argc, argv, check_both); }

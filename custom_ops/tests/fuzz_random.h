@@ -1,4 +1,4 @@
-// What the fuzz drivers without an engine share: random numbers, expectations, and edits that spoil a text.
+// What the fuzz drivers without an engine share: runs, random numbers, expectations, and edits that spoil a text.
 #ifndef ONNXFUSE_FUZZ_RANDOM_H_
 #define ONNXFUSE_FUZZ_RANDOM_H_
 
@@ -31,6 +31,15 @@ inline void spoil(std::string* text, std::string_view alphabet) {
       default: text->insert(at, 1, alphabet[below(alphabet.size())]); break;
     }
   }
+}
+
+// The main function of a driver, of the arguments [runs] [seed].
+inline int run(int argc, char** argv, void (*check)()) {
+  const long runs = argc > 1 ? std::atol(argv[1]) : 20000;
+  g_random.seed(argc > 2 ? static_cast<unsigned long>(std::atol(argv[2])) : 1u);
+  for (long i = 0; i < runs; ++i) check();
+  std::printf("%ld runs\n", runs);
+  return 0;
 }
 
 }  // namespace fuzz

@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -143,10 +141,4 @@ void check_node() {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  const long runs = argc > 1 ? std::atol(argv[1]) : 20000;
-  fuzz::g_random.seed(argc > 2 ? static_cast<unsigned long>(std::atol(argv[2])) : 1u);
-  for (long run = 0; run < runs; ++run) check_node();
-  std::printf("%ld runs\n", runs);
-  return 0;
-}
+int main(int argc, char** argv) { return fuzz::run(argc, argv, check_node); }

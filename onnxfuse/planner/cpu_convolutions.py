@@ -259,9 +259,10 @@ class _GraphChoice:
 
     def _add_reorders(self, cut: MinimumCut, node: gs.Node, unit: dict[int, int]) -> None:
         for tensor in node.outputs:
-            cost = self._elements(tensor) * _REORDER + _CALL
-            if not self._elements(tensor) or len(self._shapes.of(tensor) or ()) != 4 or tensor.dtype != np.float32:
+            elements = self._elements(tensor)
+            if not elements or len(self._shapes.of(tensor) or ()) != 4 or tensor.dtype != np.float32:
                 continue
+            cost = elements * _REORDER + _CALL
             made, plain, blocked = unit[id(node)], ("plain", id(tensor)), ("blocked", id(tensor))
             cut.separate(plain, made, cost)
             cut.separate(made, blocked, cost)

@@ -1,5 +1,7 @@
 """The pass that computes the gates of squeeze-and-excitation blocks in one node each, on the CPU."""
 
+from collections.abc import Iterator
+
 import onnx_graphsurgeon as gs
 
 from onnxfuse.byte_counts import bytes_saved, traffic_of_kernel, traffic_of_nodes
@@ -45,15 +47,27 @@ class FuseSqueezeExcite:
         operators = {standard_op(node) for graph in model.graphs() for node in graph.nodes}
         if "Conv" not in operators or not operators & {"GlobalAveragePool", "ReduceMean"}:
             return
-        infer(model)
+        if not all(_is_known(tensor) for tensor in _made(model)):
+            infer(model)
         RulePass([GatedResidual()], NAME).run(model, context)  # so that the one that it adds is added in the gate
-        infer(model)
+        if any(tensor.dtype is None for tensor in _made(model)):
+            infer(model)  # it has added tensors
         for graph in list(model.graphs()):
             fusions = _plan(model, graph, context)
             fused = [_apply(model, fusion, context) for fusion in fusions]
             if fused:
                 replaced = {id(node) for fusion in fusions for node in fusion.block.nodes}
                 graph.nodes = [node for node in graph.nodes if id(node) not in replaced] + fused
+
+
+def _made(model: Model) -> Iterator[gs.Tensor]:
+    """What the nodes of all graphs make."""
+    return (tensor for graph in model.graphs() for node in graph.nodes for tensor in node.outputs)
+
+
+def _is_known(tensor: gs.Tensor) -> bool:
+    """Whether inference has nothing to add, whatever has been folded since the last one."""
+    return tensor.dtype is not None and tensor.shape is not None and all(isinstance(dim, int) for dim in tensor.shape)
 
 
 def _plan(model: Model, graph: gs.Graph, context: PassContext) -> list[SqueezeFusion]:
