@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import cast
 
-_CAPACITY = 4096
-"""Bytes, more than the names of all operators take."""
+_Names = ctypes.c_char * 4096
+"""More than the names of all operators take; made once, for a type takes longer to make than a model to read."""
 
 
 def operators(model: str | bytes | Path, library: str) -> str | None:
@@ -22,9 +22,9 @@ def operators(model: str | bytes | Path, library: str) -> str | None:
     None if it cannot be read as a model.
     """
     path, data = (None, model) if isinstance(model, bytes) else (os.fsencode(model), b"")
-    names = ctypes.create_string_buffer(_CAPACITY)
+    names = _Names()
     try:
-        length = _entry_point(library)(path, data, len(data), names, _CAPACITY)
+        length = _entry_point(library)(path, data, len(data), names, len(names))
     except ctypes.ArgumentError:  # a path with a null byte
         return None
     return None if length < 0 else names.value.decode(errors="replace")

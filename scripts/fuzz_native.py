@@ -32,9 +32,9 @@ ROUND_SECONDS = 240.0
 DRIVER_RUNS, LAUNCH_RUNS = 400, 3000
 """Runs a second that are asked for of the driver where there is no libFuzzer, and of the launches."""
 
-LAUNCH_DRIVERS = ("fuzz_launch", "fuzz_conv", "fuzz_conv_cpu", "fuzz_squeeze_excite")
-"""What fuzzes the CUDA operators, that of elementwise nodes and that of convolutions, and convolutions and gates on the
-CPU."""
+LAUNCH_DRIVERS = ("fuzz_launch", "fuzz_conv", "fuzz_conv_cpu", "fuzz_squeeze_excite", "fuzz_function_names")
+"""What fuzzes the CUDA operators, that of elementwise nodes and that of convolutions, convolutions and gates on the
+CPU, and the reader of a model's functions."""
 
 SEED_MODELS = 300
 ENVIRONMENTS: tuple[dict[str, str], ...] = (

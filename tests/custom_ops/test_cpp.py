@@ -103,8 +103,13 @@ def test_drivers_that_only_the_fuzzer_runs(driver: str, tmp_path: Path) -> None:
     compile_cpp(tmp_path / "driver.o", [NATIVE / f"tests/{driver}.cc"], ["-c"])
 
 
+_CUDA = (
+    *(f"cuda_{name}" for name in ("context", "driver", "image", "kernels", "module", "recipe_text")),
+    *("program", "program_shapes", "shape"),
+)
 FUZZED = {
-    "fuzz_launch": ("cuda_access", "cuda_launch", "cuda_parameters", "cuda_recipe"),
+    "fuzz_function_names": ("function_names",),
+    "fuzz_launch": ("cuda_access", "cuda_launch", "cuda_parameters", "cuda_recipe", *_CUDA),
     "fuzz_conv": (
         "conv",
         "conv_node",
@@ -112,23 +117,22 @@ FUZZED = {
         "cuda_conv_layout",
         "cuda_conv_parameters",
         "cuda_conv_recipe",
+        *_CUDA,
     ),
 }
-"""Drivers that fuzz what the CUDA operators read, and the sources of the library that they have of their own."""
+"""Drivers that fuzz what models and the CUDA operators are read from, and the sources of the library that they need."""
 
 
 @pytest.mark.parametrize("driver", FUZZED)
-def test_cuda_launches_and_hostile_attributes(driver: str, tmp_path: Path) -> None:
-    """Recipes and machine code that nobody should trust, and launches for any shapes, under the sanitizers."""
+def test_hostile_models(driver: str, tmp_path: Path) -> None:
+    """Files, recipes and machine code that nobody should trust, and launches for any shapes, under the sanitizers."""
     sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     empty = tmp_path / "empty.cc"
     empty.write_text("int main() {}\n", encoding="ascii")
     command = [*(COMPILER or "").split(), *sanitizers, str(empty), "-o", str(tmp_path / "empty")]
     if subprocess.run(command, capture_output=True, check=False).returncode != 0:
         pytest.skip("the compiler has no sanitizers")
-    cuda = [f"cuda_{name}" for name in ("context", "driver", "image", "kernels", "module", "recipe_text")]
-    names = [*FUZZED[driver], *cuda, "program", "program_shapes", "shape"]
-    sources = [NATIVE / f"tests/{driver}.cc", *(NATIVE / "src" / f"{name}.cc" for name in names)]
+    sources = [NATIVE / f"tests/{driver}.cc", *(NATIVE / "src" / f"{name}.cc" for name in FUZZED[driver])]
     run_program(compile_cpp(tmp_path / "test", sources, [*sanitizers, "-O0", "-ldl"]), "4000", "1")
 
 
