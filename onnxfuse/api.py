@@ -67,7 +67,8 @@ def optimize(
     ``"cpu"``, ``"cuda"``, or ``"auto"``, which is ``"cuda"`` where ONNX Runtime has its CUDA provider and there is a
     GPU, and ``"cpu"`` elsewhere.  ``passes`` names the passes to run, in order; None runs the built-in ones.
     ``shapes`` gives inputs with dynamic dimensions the shape to check with; with ``static`` the optimized model takes
-    these shapes alone, and what it computes from them is computed now: it has fewer nodes.
+    these shapes alone, and what it computes from them is computed now.  A dimension of the same name in another input
+    has the same size; inputs that the shapes say nothing of stay dynamic.
     ``check`` runs the original and the optimized model on the same inputs and compares them: on those of ``inputs``,
     an ``.npz`` file or a directory, else on made-up ones.  ``fast_math`` allows kernels that are not exact.
 
@@ -96,7 +97,7 @@ def optimize(
     selected = resolve(None if passes is None else list(passes))
     sizes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
     if static and not sizes:
-        raise OnnxfuseError("a static model needs shapes: give the inputs theirs")
+        raise OnnxfuseError("a static model needs the shapes of its inputs: give them with --shape, or shapes=")
     if output is not None:
         check_output(output, None if isinstance(model, onnx.ModelProto) else model, overwrite=overwrite)
     progress("reading the model")

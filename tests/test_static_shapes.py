@@ -83,7 +83,7 @@ def test_the_given_model_stays_dynamic() -> None:
 
 def test_a_shape_that_cannot_be_is_refused() -> None:
     for shapes, message in (
-        (None, "needs shapes"),
+        (None, "needs the shapes"),
         ({"x": (1, 3, 9)}, "does not fit"),
         ({"x": (1, 3, 8), "mask": (1, 4)}, "both 3 and 4"),
     ):
