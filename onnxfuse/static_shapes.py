@@ -62,9 +62,10 @@ def with_shapes(model: Model, shapes: Shapes, symbols: Mapping[str, int] | None 
 
 def fold_shapes(model: Model, context: PassContext) -> None:
     """Fold constants again and again, for a shape that is known then may make the next one known."""
+    fold = FoldConstants()
     for _ in range(_ROUNDS):
         before = sum(len(graph.nodes) for graph in model.graphs())
-        FoldConstants().run(model, context)
+        fold.run(model, context)
         infer(model)
         if sum(len(graph.nodes) for graph in model.graphs()) == before:
             break
