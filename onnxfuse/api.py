@@ -46,6 +46,7 @@ def optimize(
     passes: Iterable[str] | None = None,
     *,
     shapes: Mapping[str, Iterable[int]] | None = None,
+    static: bool = False,
     check: bool = True,
     inputs: str | Path | None = None,
     fast_math: bool = False,
@@ -65,7 +66,9 @@ def optimize(
     ``model`` is a path or a ModelProto, which is not changed.  ``target`` names the hardware to optimize for:
     ``"cpu"``, ``"cuda"``, or ``"auto"``, which is ``"cuda"`` where ONNX Runtime has its CUDA provider and there is a
     GPU, and ``"cpu"`` elsewhere.  ``passes`` names the passes to run, in order; None runs the built-in ones.
-    ``shapes`` gives inputs with dynamic dimensions the shape to check with; it does not make the model static.
+    ``shapes`` gives inputs with dynamic dimensions the shape to check with; with ``static`` the optimized model takes
+    these shapes alone, and what it computes from them is computed now.  A dimension of the same name in another input
+    has the same size; inputs that the shapes say nothing of stay dynamic.
     ``check`` runs the original and the optimized model on the same inputs and compares them: on those of ``inputs``,
     an ``.npz`` file or a directory, else on made-up ones.  ``fast_math`` allows kernels that are not exact.
 
@@ -93,16 +96,24 @@ def optimize(
     cuda = cuda_options(target, arch, embed, keep_source, tune, conv, tuning, tf32)
     selected = resolve(None if passes is None else list(passes))
     sizes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
+    if static and not sizes:
+        raise OnnxfuseError("a static model needs the shapes of its inputs: give them with --shape, or shapes=")
     if output is not None:
         check_output(output, None if isinstance(model, onnx.ModelProto) else model, overwrite=overwrite)
     progress("reading the model")
     loaded = _load(model)
-    check_shapes(graph_inputs(loaded), sizes)
+    specs = graph_inputs(loaded)
+    check_shapes(specs, sizes)
 
     report = Report(model=str(loaded.path or ""), target=target)
     report.before = collect(loaded)
     fitter = None if cuda is None else cuda.fitter(fast_math)
     context = PassContext(target=target, fast_math=fast_math, fitter=fitter, report=report, progress=progress)
+    if static:
+        from onnxfuse.static_shapes import make_static
+
+        progress("computing what follows from the shapes")
+        loaded = make_static(loaded, specs, sizes, context)
     if target == "cpu":
         from onnxfuse.cuda.conv.choice import policy_named
         from onnxfuse.planner.cpu_convolutions import CpuChooser
@@ -131,7 +142,7 @@ def optimize(
             """All that needs the original file, which ``output`` may replace."""
             if check:
                 _compare(model, candidate, Path(scratch), sizes, inputs, context)
-            report.example = _example(model, candidate, graph_inputs(loaded), sizes, report)
+            report.example = _example(model, candidate, specs, sizes, report)
 
         path = Path(scratch) / "optimized.onnx" if output is None else Path(output)
         progress("writing the model")

@@ -151,6 +151,7 @@ def _optimize(arguments: argparse.Namespace) -> int:
             arguments.target,
             None if arguments.passes is None else arguments.passes.split(","),
             shapes=parse_shapes(arguments.shape),
+            static=arguments.static,
             check=not arguments.no_check,
             inputs=arguments.inputs,
             fast_math=arguments.fast_math,

@@ -32,6 +32,7 @@ _OPTIMIZE_EPILOG = """\
 examples:
   onnxfuse optimize model.onnx fused.onnx
   onnxfuse optimize det.onnx det.fused.onnx --shape x=1x3x640x640 --report det.html
+  onnxfuse optimize llm.onnx llm.64.onnx --shape input_ids=1x64 --static    # for these shapes alone
   onnxfuse optimize model.onnx fused.onnx --passes fold-constants,fuse-elementwise --no-check
   onnxfuse optimize model.onnx cuda.onnx --target cuda                      # for the GPU here, or the common ones
   onnxfuse optimize model.onnx cuda.onnx --target cuda --arch sm_80,sm_90   # needs no GPU, but onnxfuse[nvrtc]
@@ -89,8 +90,7 @@ The ranges of the inputs are guesses: replace them by realistic ones, and the si
 """
 
 _SHAPE_HELP = (
-    "shape of an input with dynamic dimensions, such as image=1x3x640x640 (repeat for more inputs; 'name=' "
-    "is a scalar); used to run and to count, the model itself stays dynamic"
+    "shape of an input with dynamic dimensions, such as image=1x3x640x640 (repeat for more inputs; 'name=' is a scalar)"
 )
 
 
@@ -149,7 +149,12 @@ def _add_optimize(commands: "argparse._SubParsersAction[Parser]") -> None:
     parser.add_argument("input", metavar="IN", type=Path, help="the model to optimize")
     parser.add_argument("output", metavar="OUT", type=Path, help="where to write the optimized model")
     _add_target(parser)
-    _add_shape(parser)
+    _add_shape(parser, "; used to run and to count, the model itself stays dynamic unless --static is given")
+    parser.add_argument(
+        "--static",
+        action="store_true",
+        help="make OUT take the shapes of --shape alone, and compute now what the model computes from them",
+    )
     _add_inputs(parser)
     parser.add_argument("--no-check", action="store_true", help="do not run and compare the models before writing")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write a report, by suffix .html or .json")
@@ -283,8 +288,8 @@ def _add_target(parser: Parser) -> None:
     )
 
 
-def _add_shape(parser: Parser) -> None:
-    parser.add_argument("--shape", action="append", default=[], metavar="INPUT=SHAPE", help=_SHAPE_HELP)
+def _add_shape(parser: Parser, use: str = "") -> None:
+    parser.add_argument("--shape", action="append", default=[], metavar="INPUT=SHAPE", help=_SHAPE_HELP + use)
 
 
 def _add_inputs(parser: Parser) -> None:

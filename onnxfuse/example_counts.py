@@ -7,14 +7,10 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.graph import Model
-from onnxfuse.graph_export import onnx_graphs
-from onnxfuse.inference import infer
-from onnxfuse.model_io import load_proto
 from onnxfuse.passes import PassContext
-from onnxfuse.passes.fold_constants import FoldConstants
+from onnxfuse.static_shapes import fold_shapes, with_shapes
 from onnxfuse.statistics import Statistics, collect
 
-_ROUNDS = 16
 Shapes = Mapping[str, Sequence[int]]
 
 
@@ -32,23 +28,9 @@ def count_for(model: Model, shapes: Shapes) -> Statistics:
 
 def _folded_shapes(model: Model, shapes: Shapes) -> dict[str, list[int]]:
     """The shapes of tensors, by name, that inference finds once what the model computes from shapes is folded."""
-    proto = model.to_proto()
-    for value in proto.graph.input:
-        for dim, size in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False):
-            dim.dim_value = size
-    for graph in onnx_graphs(proto.graph):
-        del graph.value_info[:]
-        for output in graph.output:
-            if output.type.HasField("tensor_type"):
-                output.type.tensor_type.ClearField("shape")
     try:
-        static = load_proto(proto, path=model.path)
-        for _ in range(_ROUNDS):  # a shape that is known now may make the next one known
-            before = sum(len(graph.nodes) for graph in static.graphs())
-            FoldConstants().run(static, PassContext())
-            infer(static)
-            if sum(len(graph.nodes) for graph in static.graphs()) == before:
-                break
+        static = with_shapes(model, shapes)
+        fold_shapes(static, PassContext())
     except OnnxfuseError:  # shapes that the model cannot have
         return {}
     tensors = list(_tensors(static))

@@ -115,7 +115,13 @@ PEERS: dict[str, Peer] = {
             requirements=("torch",),
             packages=("torch",),
         ),
-        Peer(OURS, "onnxfuse", "onnxruntime", "onnxfuse optimize, ORT as above", packages=("onnxfuse",)),
+        Peer(
+            OURS,
+            "onnxfuse",
+            "onnxruntime",
+            "onnxfuse optimize --shape … --static, ORT as above",
+            packages=("onnxfuse",),
+        ),
         Peer(COPY, "copy (limit)", "copy", "the input copied into another buffer", chains_only=True),
     )
 }

@@ -94,7 +94,8 @@ def _prepare(name: str, group: str, path: Path, feeds: dict[str, np.ndarray], fo
     np.savez(inputs, **arguments)
     onnx.save(with_static_shapes(onnx.load(path), feeds, expected), static)
     _fold(static, folded)
-    result = onnxfuse.optimize(path, output=folder / "optimized.onnx", check=False)
+    shapes = {name: array.shape for name, array in feeds.items()}
+    result = onnxfuse.optimize(path, shapes=shapes, static=True, output=folder / "optimized.onnx", check=False)
     library = any(opset.domain == "onnxfuse" for opset in result.model.opset_import)
     return Subject(name, group, "", path, static, folded, folder / "optimized.onnx", library, inputs, expected)
 

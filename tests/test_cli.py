@@ -100,6 +100,17 @@ def test_shapes_make_the_counts_numbers(model: Path, tmp_path: Path, capsys: pyt
     assert symbols[0].dim_param == "batch"
 
 
+def test_static_makes_a_model_for_the_shapes_alone(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, *_ = run(capsys, "optimize", model, tmp_path / "s.onnx", "--static", "--shape", "x=2x4x1000")
+    static = onnx.load(tmp_path / "s.onnx").graph
+    for value in (*static.input, *static.output):
+        assert [dim.dim_value for dim in value.type.tensor_type.shape.dim] == [2, 4, 1000]
+    status, _, err = run(capsys, "check", model, tmp_path / "s.onnx", "--shape", "x=1x4x9")
+    assert status == 1 and "Expected: 2" in assert_one_line(err)
+
+
 def test_report_as_html(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, *_ = run(capsys, "optimize", model, tmp_path / "o.onnx", "--report", tmp_path / "r.html", "--no-check")
     assert status == 0
@@ -160,6 +171,7 @@ def test_inspect_says_what_is_fused_and_why_the_rest_is_not(
         (["optimize", "IN", "OUT", "--shape", "x=1xtwo"], "--shape"),
         (["optimize", "IN", "OUT", "--shape", "z=1"], "no input 'z'"),
         (["optimize", "IN", "OUT", "--shape", "x=1x5x7"], "does not fit"),
+        (["optimize", "IN", "OUT", "--static"], "--shape"),
         (["optimize", "IN", "OUT", "--passes", "nothing-such"], "nothing-such"),
         (["optimize", "IN", "OUT", "--passes", ""], "pass"),
         (["optimize", "IN", "OUT", "--target", "tpu"], "tpu"),

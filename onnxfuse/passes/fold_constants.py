@@ -58,33 +58,37 @@ class FoldConstants:
     It also turns Constant nodes into initializers and Shape of a known shape into a constant, and drops
     Identity, Cast to the same type and Dropout.  A node that makes an output of a graph stays.  A result that
     would make the model larger by more than 4 KiB, or take seconds to compute, stays a node, and so do random
-    and quantization ops and ops that are not standard.
+    and quantization ops and ops that are not standard.  All runs of one object make models larger by 256 KiB at most.
     """
 
     name = NAME
     description = "Computes what does not depend on the inputs, and drops nodes that do nothing."
 
+    def __init__(self) -> None:
+        self._free_bytes = _FREE_BYTES_IN_ALL
+
     def run(self, model: Model, context: PassContext) -> None:
         """Folds each graph, outer before inner, so that bodies see the constants around them."""
         editor = GraphEditor(model)
-        folder = _Folder(editor, context)
+        folder = _Folder(editor, context, self._free_bytes)
         try:
             for graph in editor.graphs:
                 folder.fold(graph)
         finally:
             editor.finish()
+            self._free_bytes = folder.free_bytes
 
 
 class _Folder:
-    """One run over a model."""
+    """One run over a model.  ``free_bytes`` is by how much it may make it larger."""
 
-    def __init__(self, editor: GraphEditor, context: PassContext) -> None:
+    def __init__(self, editor: GraphEditor, context: PassContext, free_bytes: int) -> None:
         self._editor = editor
         self._context = context
         self._opsets = editor.model.opsets
         self._functions = {(domain, name) for domain, name, _ in editor.model.functions}
         self._evaluator: Evaluator | None = None
-        self._free_bytes = _FREE_BYTES_IN_ALL
+        self.free_bytes = free_bytes
         self._failed: set[int] = set()
 
     def fold(self, graph: gs.Graph) -> None:
@@ -190,7 +194,7 @@ class _Folder:
             inside = {id(node) for node in candidates}
             elements: dict[str, int] = {}
             credit: dict[str, int] = {}
-            free = self._free_bytes
+            free = self.free_bytes
             kept: list[Node] = []
             refused: list[tuple[Node, str]] = []
             for node in candidates:
@@ -225,7 +229,7 @@ class _Folder:
                     credit[tensor.name] = bound * largest_itemsize(node) if readers_go else 0
                 kept.append(node)
             if not refused:
-                self._free_bytes = free
+                self.free_bytes = free
                 return kept
             for node, reason in refused:
                 self._failed.add(id(node))

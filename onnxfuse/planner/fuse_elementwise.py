@@ -1,6 +1,6 @@
 """The pass that replaces regions of elementwise nodes by fused nodes, and the plan behind it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
@@ -60,9 +60,10 @@ class FuseElementwise:
         """Rewrite ``model`` in place and record every fusion and every node left alone."""
         if any(tensor.dtype is None for graph in model.graphs() for node in graph.nodes for tensor in node.outputs):
             infer(model)  # earlier passes have added tensors
-        plans = list(_Planner(model, context, self.everything).plans())
+        planner = _Planner(model, context, self.everything)
+        plans = list(planner.plans())
         if context.target == "cpu" and not self.everything and not _has_fused_convolutions(model):
-            _drop_if_too_little(plans)
+            _drop_if_too_little(plans, planner.gains_alone)
         for plan in plans:
             fused = [_apply(model, fusion, context) for fusion in plan.fusions]
             if fused:
@@ -77,10 +78,12 @@ def _has_fused_convolutions(model: Model) -> bool:
     return any(node.domain == DOMAIN for graph in model.graphs() for node in graph.nodes)
 
 
-def _drop_if_too_little(plans: list[Plan]) -> None:
+def _drop_if_too_little(plans: list[Plan], gains_alone: Callable[[gs.Node], bool]) -> None:
     """Leave everything alone if what there is to fuse does not pay for loading the library."""
     if is_worthwhile(
-        [fusion for plan in plans for fusion in plan.fusions], sum(len(plan.graph.nodes) for plan in plans)
+        [fusion for plan in plans for fusion in plan.fusions],
+        sum(len(plan.graph.nodes) for plan in plans),
+        gains_alone,
     ):
         return
     for plan in plans:
@@ -109,6 +112,12 @@ class _Planner:
         """A plan for every graph, the bodies of If, Loop and Scan among them."""
         for graph in list(self._model.graphs()):
             yield self._plan(graph)
+
+    def gains_alone(self, node: gs.Node) -> bool:
+        """Whether a fused node beats what ORT makes of ``node``, which is slow, or on the CPU instead of the GPU."""
+        if self._placement is not None:
+            return id(node) in self._placement.moved
+        return is_slow(node) or (self._ort is not None and id(node) in self._ort.slowed)
 
     def _plan(self, graph: gs.Graph) -> Plan:
         plan = Plan(graph)
@@ -163,13 +172,9 @@ class _Planner:
         if self._ort and self._ort.keeps(region):
             return ONE_KERNEL
         counted = [node for node in region if node.op not in FREE_OPS]
-        if len(counted) < 2 and not self._everything and not any(map(self._gains_alone, counted)):
+        if len(counted) < 2 and not self._everything and not any(map(self.gains_alone, counted)):
             return ALONE
         return None
-
-    def _gains_alone(self, node: gs.Node) -> bool:
-        """Whether a fused node beats ORT's kernel for ``node``, which is slow, or on the CPU instead of the GPU."""
-        return is_slow(node) if self._placement is None else id(node) in self._placement.moved
 
     def _fuse_if_worth(self, region: list[gs.Node], layout: ConvLayout | None) -> tuple[list[Fusion], dict[int, str]]:
         """The fusions of a region, and by id why other nodes of it are left alone."""

@@ -4,11 +4,12 @@ The library costs a session about half a megabyte and a millisecond when it is c
 model that would save a handful of small kernels among many is better off without.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import onnx_graphsurgeon as gs
 
 from onnxfuse.byte_counts import bytes_saved
 from onnxfuse.planner.fused_node import Fusion
-from onnxfuse.planner.slow_kernels import is_slow
 
 TOO_LITTLE = "the whole model has too little to fuse to load a library for"
 
@@ -18,15 +19,18 @@ _FEW_BYTES = 1 << 18
 _SLOW_KERNEL = 8  # a slow kernel of ORT's takes as long as so many passes over memory
 
 
-def is_worthwhile(fusions: Sequence[Fusion], nodes: int) -> bool:
-    """Whether the ``fusions`` of a model of so many ``nodes`` save many kernels, or a large share, or many bytes."""
+def is_worthwhile(fusions: Sequence[Fusion], nodes: int, is_slow: Callable[[gs.Node], bool]) -> bool:
+    """Whether the ``fusions`` of a model of so many ``nodes`` save many kernels, or a large share, or many bytes.
+
+    ``is_slow`` tells of a node whether ONNX Runtime would compute it in a slow kernel.
+    """
     launches = sum(len(fusion.nodes) - 1 for fusion in fusions)
     if launches >= _FEW_LAUNCHES or launches >= _SMALL_SHARE * nodes:
         return True
-    return sum(_likely_bytes(fusion) for fusion in fusions) >= _FEW_BYTES
+    return sum(_likely_bytes(fusion, is_slow) for fusion in fusions) >= _FEW_BYTES
 
 
-def _likely_bytes(fusion: Fusion) -> int:
+def _likely_bytes(fusion: Fusion, is_slow: Callable[[gs.Node], bool]) -> int:
     """The bytes that a fusion saves if the first symbolic dimension is a batch of one and others are 64."""
     saved = bytes_saved(fusion.nodes, fusion.inputs, fusion.outputs)
     for node in filter(is_slow, fusion.nodes):

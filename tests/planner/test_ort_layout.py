@@ -40,8 +40,10 @@ def _conv_model(body: str, source: str = "x", stem: str = "") -> onnx.ModelProto
     return model
 
 
-def _optimized_by_ort(model: onnx.ModelProto, path: Path) -> Counter[str]:
+def _optimized_by_ort(model: onnx.ModelProto, path: Path, library: bool = False) -> Counter[str]:
     options = ort.SessionOptions()
+    if library:
+        onnxfuse.register(options)
     options.log_severity_level = 4
     options.optimized_model_filepath = str(path)
     ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -156,3 +158,42 @@ def test_what_is_said_to_be_fused_by_ort_is(name: str, tmp_path: Path) -> None:
     left = _optimized_by_ort(model, tmp_path / "optimized.onnx")
     assert expected in left
     assert not set(left) & {"Add", "Mul", "Div", "Sub", "Pow", "Sqrt", "Erf", "Sigmoid"}
+
+
+ONE_ELEMENT_AT_A_TIME = {
+    "static": ("float[1, 64, 512]", "float[1, 64, 512]", "s = Add(x, z)"),
+    "named": ("float[batch, n, 512]", "float[batch, n, 512]", "s = Add(x, z)"),
+    "after a bias": ("float[1, 64, 512]", "float[1, 64, 512]", "o = MatMul(x, w) b = Add(o, beta) s = Add(b, z)"),
+}
+QUICK = {
+    "broadcast": ("float[2, 64, 512]", "float[1, 64, 512]", "s = Add(x, z)"),
+    "of unknown size": ("float[batch, n, 512]", "float[batch, other, 512]", "s = Add(x, z)"),
+    "of a matrix": ("float[64, 512]", "float[64, 512]", "s = Add(x, z)"),
+    "read twice": ("float[1, 64, 512]", "float[1, 64, 512]", "s = Add(x, z) r = Abs(s)"),
+}
+
+
+@pytest.mark.parametrize("decomposed", [False, True])
+@pytest.mark.parametrize("name", [*ONE_ELEMENT_AT_A_TIME, *QUICK])
+def test_an_addition_that_ort_would_make_a_slow_normalization_is_fused(
+    name: str, decomposed: bool, tmp_path: Path
+) -> None:
+    first, second, body = {**ONE_ELEMENT_AT_A_TIME, **QUICK}[name]
+    norm = "y = LayerNormalization(s, gamma, beta)" if not decomposed else LAYER_NORM.replace("x,", "s,")
+    outputs = f"{first} y" + (f", {first} r" if "Abs" in body else "")
+    text = f'<ir_version: 9, opset_import: ["": 18]>\ng ({first} x, {second} z) => ({outputs}) {{ {body} {norm} }}'
+    model = parser.parse_model(text)
+    constants = {"two": 2.0, "eps": 1e-5, "gamma": np.ones(512), "beta": np.ones(512), "w": np.eye(512)}
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(value, np.float32), key) for key, value in constants.items()
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.array([-1]), "axes"))
+    slow = name in ONE_ELEMENT_AT_A_TIME
+    assert ("SkipLayerNormalization" in _optimized_by_ort(model, tmp_path / "before.onnx")) == slow
+    optimized = onnxfuse.optimize(model, target="cpu").model
+    fused = [node.op_type for node in optimized.graph.node if node.domain == "onnxfuse"]
+    if slow:
+        assert fused
+        assert "SkipLayerNormalization" not in _optimized_by_ort(optimized, tmp_path / "after.onnx", library=True)
+    elif name != "read twice":
+        assert not fused
