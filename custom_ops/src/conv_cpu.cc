@@ -29,8 +29,6 @@ constexpr int64_t kResultProducts = 8;
 constexpr size_t kMostCopied = size_t{1} << 24;
 // Channels of a strip that a thread computes the prologue of at once.
 constexpr int64_t kCopiedChannels = 64;
-// Threads that can work at once, at most.
-constexpr int64_t kMaxThreads = 128;
 // Elements of 16 bits to widen at once.
 constexpr size_t kWidened = 16384;
 // Fewer weights are not worth the hand-over to threads.
@@ -59,7 +57,6 @@ struct Run {
   const float* end = nullptr;  // of x
   const float* weights = nullptr;
   float* copies = nullptr;  // of all strips, if several units read each
-  std::atomic<int64_t> next{0};  // unit
   std::atomic<bool> failed{false};
 };
 
@@ -126,7 +123,7 @@ class Worker {
     for (first_ = first; first_ < last; first_ += rows.channels_at_once()) {
       count_ = std::min(rows.channels_at_once(), last - first_);
       rows.compute(run_.x + (image_ * g.group + first_) * elements(g.in), run_.weights + first_ * g.products(),
-                   bias(), count_, strip, results_);
+                   bias() == nullptr ? nullptr : bias() + first_, count_, strip, results_);
       finish_summed(part, part.size());
     }
   }
@@ -179,6 +176,8 @@ class Worker {
   void compute_filters(const ConvStrips::Source& source, int64_t group, int64_t first, int64_t last) {
     const ConvGeometry& g = plan_.geometry;
     const float* const weights = run_.weights + group * g.filters() * g.products();
+    const float* const all = strips_->takes_addends() ? bias() : nullptr;
+    const float* const addends = all == nullptr ? nullptr : all + group * g.filters();
     for (int64_t m = first; m < last; m += strips_->filters_at_once()) {
       const int64_t count = std::min(strips_->filters_at_once(), last - m);
       for (size_t p = 0; p < part_count_; ++p) {
@@ -186,7 +185,7 @@ class Worker {
         const int64_t pitch = strips_->pitch(part);
         if (count_ + count > plan_.capacity) finish(part.positions, pitch);
         if (count_ == 0) first_ = group * g.filters() + m;
-        strips_->sum(source, weights, m, count, part, results_ + count_ * pitch, scratch_);
+        strips_->sum(source, weights, addends, m, count, part, results_ + count_ * pitch, scratch_);
         count_ += count;
         if (!plan_.collects) finish(part.positions, pitch);
       }
@@ -212,17 +211,17 @@ class Worker {
     count_ = 0;
   }
 
-  // Of the channels from `first_` on; null if there is none.
+  // Of all channels; null if there is none.
   const float* bias() const {
     if (plan_.epilogue.plan == nullptr || plan_.epilogue.bias == 0) return nullptr;
-    return static_cast<const float*>(operands_[plan_.epilogue.bias]) + first_;
+    return static_cast<const float*>(operands_[plan_.epilogue.bias]);
   }
 
   void add_bias(const ConvPositions& part, int64_t pitch) {
-    const float* const addends = bias();
+    const float* const addends = strips_ != nullptr && strips_->takes_addends() ? nullptr : bias();
     if (addends == nullptr) return;
     const int64_t size = pitch == plan_.channel_size ? pitch : part.size();
-    kernels().add_to_rows(results_, static_cast<size_t>(pitch), addends, static_cast<size_t>(count_),
+    kernels().add_to_rows(results_, static_cast<size_t>(pitch), addends + first_, static_cast<size_t>(count_),
                           static_cast<size_t>(size));
   }
 
@@ -282,14 +281,12 @@ class Worker {
   int64_t count_ = 0;       // of them
 };
 
-// Units until there are none.  No exception may get to ORT's threads.
-void compute_units(void* data, size_t) noexcept {
+// No exception may get to ORT's threads.  ORT gives each thread a share of units that follow one another, the same share
+// in every node, so that a thread finds in its core's caches what it has computed of a tensor before.
+void compute_unit(void* data, size_t unit) noexcept {
   Run& run = *static_cast<Run*>(data);
   try {
-    int64_t unit = run.next++;
-    if (unit >= run.plan.units) return;
-    Worker worker(run);
-    for (; unit < run.plan.units; unit = run.next++) worker.compute(unit);
+    Worker(run).compute(static_cast<int64_t>(unit));
   } catch (...) {
     run.failed = true;
   }
@@ -494,9 +491,9 @@ void run_conv_cpu(const ConvCpuPlan& plan, const ConvTensors& tensors, ParallelF
   if (ordered.data() != nullptr) run.weights = static_cast<const float*>(ordered.data());
   const Workspace copies = copy_strips(&run, parallel_for, context);
   if (plan.units == 1 || plan.alone) {
-    compute_units(&run, 0);
+    for (int64_t unit = 0; unit < plan.units; ++unit) compute_unit(&run, static_cast<size_t>(unit));
   } else {
-    parallel_for(context, compute_units, static_cast<size_t>(std::min(plan.units, kMaxThreads)), &run);
+    parallel_for(context, compute_unit, static_cast<size_t>(plan.units), &run);
   }
   if (run.failed) throw Error("out of memory for a thread's part of the convolution");
 }

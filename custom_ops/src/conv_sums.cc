@@ -156,8 +156,8 @@ ConvStrips::Plane* ConvStrips::add_planes(const Strip& strip, int64_t depth, int
   return planes;
 }
 
-void ConvStrips::sum(const Source& source, const float* weights, int64_t first, int64_t count, const Part& part,
-                     float* results, float* scratch) const {
+void ConvStrips::sum(const Source& source, const float* weights, const float* addends, int64_t first, int64_t count,
+                     const Part& part, float* results, float* scratch) const {
   if (dots_) {
     const auto depth = static_cast<size_t>(products());
     return kernels().conv_dots({weights + first * products(), source.data, depth, results, static_cast<size_t>(count),
@@ -167,15 +167,16 @@ void ConvStrips::sum(const Source& source, const float* weights, int64_t first, 
   float* const sums = transposed_ ? scratch + pointer_elements() : results;
   for (const PhaseGroup& group : groups_) {
     const float* const own = weights + group.products_before * filters_ + first * group.phases * group.depth;
-    sum_group(source, group, own, count * group.phases, part, sums + group.phases_before * count * pitch, pitch);
+    sum_group(source, group, own, addends == nullptr ? nullptr : addends + first, count * group.phases, part,
+              sums + group.phases_before * count * pitch, pitch);
   }
   if (!transposed_) return;
   float* const row = sums + static_cast<int64_t>(phases_.size()) * count * pitch;
   place_phases(sums, count, part, results, reinterpret_cast<const float**>(scratch), row);
 }
 
-void ConvStrips::sum_group(const Source& source, const PhaseGroup& group, const float* weights, int64_t rows,
-                           const Part& part, float* out, int64_t pitch) const {
+void ConvStrips::sum_group(const Source& source, const PhaseGroup& group, const float* weights, const float* addends,
+                           int64_t rows, const Part& part, float* out, int64_t pitch) const {
   const int64_t height = part.row_places.size();
   const int64_t width = part.column_places.size();
   const int64_t span = row_pitch();
@@ -189,6 +190,7 @@ void ConvStrips::sum_group(const Source& source, const PhaseGroup& group, const 
     return;
   }
   ConvBlock block;
+  block.addends = addends;
   block.weights = weights;
   block.row_stride = block.depth = static_cast<size_t>(group.depth);
   block.offsets = source.in_place ? in_place_.data() : group.offsets.data();

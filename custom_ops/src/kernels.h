@@ -21,6 +21,7 @@ enum class Link : uint8_t {
   ClipSS,    // MaxS, then MinS with the second operand
   MulAddSS,  // MulS, then AddS with the second operand
   Neg, Abs, Reciprocal, Relu, HardSwish, HardSigmoidSS,
+  HardGateSS,  // the value times its HardSigmoidSS
   Sqrt, Round, Floor, Ceil,
   Exp, Log, Tanh, Erf, Sigmoid, Softplus, Mish, Gelu, GeluTanh,  // f32 only
   Keep,  // store the value to `operand` and go on
@@ -37,7 +38,7 @@ constexpr int link_reads(Link link) {
     case Link::Ceil: case Link::Keep: case Link::Save: case Link::AddR: case Link::SubR: case Link::RSubR:
     case Link::MulR: case Link::DivR: case Link::RDivR:
       return 0;
-    case Link::ClipSS: case Link::MulAddSS: case Link::HardSigmoidSS:
+    case Link::ClipSS: case Link::MulAddSS: case Link::HardSigmoidSS: case Link::HardGateSS:
       return 2;
     default:
       return 1;
@@ -69,8 +70,10 @@ using ChainKernel = void (*)(void* out, const void* in, const ChainLink* links, 
 // The most floats of a vector.
 constexpr size_t kMaxFloats = 16;
 
-// A block of results: out[r * pitch + i] = sum over k of weights[r * row_stride + k] * input[offsets[k] + i].
+// A block of results: out[r * pitch + i] = addends[r] + sum over k of weights[r * row_stride + k] * input[offsets[k] + i],
+// without addends where these are null.
 struct ConvBlock {
+  const float* addends;
   const float* weights;
   size_t row_stride;
   const float* input;

@@ -46,6 +46,28 @@ Link from_register(Link link) {
   }
 }
 
+// x HardSigmoid(x) becomes one link, where x is the chain's input in slot `input`, or a value that only this reads again.
+// `local` are the slots of such values.
+void merge_gates(uint16_t input, const std::vector<int>& local, std::vector<PlannedLink>* links) {
+  for (size_t i = 0; i + 1 < links->size(); ++i) {
+    const PlannedLink sigmoid = (*links)[i];
+    const PlannedLink gate = (*links)[i + 1];
+    if (sigmoid.link != Link::HardSigmoidSS || gate.link != Link::MulV) continue;
+    const bool kept = i > 0 && (*links)[i - 1].link == Link::Keep && (*links)[i - 1].slot == gate.slot;
+    if (!kept && (i > 0 || gate.slot != input)) continue;
+    (*links)[i].link = Link::HardGateSS;
+    links->erase(links->begin() + static_cast<ptrdiff_t>(i) + 1);
+    const auto reads = [&](const PlannedLink& link) {
+      return (link_reads(link.link) > 0 && link.slot == gate.slot) ||
+             (link_reads(link.link) > 1 && link.slot2 == gate.slot);
+    };
+    if (kept && std::find(local.begin(), local.end(), gate.slot) != local.end() &&
+        std::none_of(links->begin(), links->end(), reads)) {
+      links->erase(links->begin() + static_cast<ptrdiff_t>(i) - 1);
+    }
+  }
+}
+
 // Clip, a maximum with a scalar and then a minimum, becomes one link, and so does a scale and then a shift.
 void merge_pairs(std::vector<PlannedLink>* links) {
   for (size_t i = 1; i < links->size(); ++i) {
@@ -204,6 +226,7 @@ void StageBuilder::emit_chain(size_t at, size_t length) {
     const bool read_later = uses_[id] > 0 || kept_[id] || !outputs_of_[id].empty();
     if (!read_later && stage_.slots[slot].place == Place::Buffer) local.push_back(slot);
   }
+  merge_gates(step.in[0], local, &links);
   keep_in_registers(local, &links);
   merge_pairs(&links);
   step.chain = kernels().chains[static_cast<int>(compute_type(program_.values[order_[at]].op_type))];
