@@ -14,6 +14,7 @@ from onnxfuse.passes.rules.gated_residual import GatedResidual
 from onnxfuse.passes.rules.hard_sigmoid import RecogniseHardSigmoid
 from onnxfuse.passes.rules.hard_swish import RecogniseHardSwish
 from onnxfuse.passes.rules.merge_pointwise_convs import MergePointwiseConvs
+from onnxfuse.passes.rules.transpose_of_blocked import TransposeOfBlocked
 
 if TYPE_CHECKING:
     from onnxfuse.graph import Model
@@ -25,7 +26,7 @@ NAME = "conv-layout"
 _STEPS = (
     (RecogniseHardSigmoid, RecogniseHardSwish),
     (*AFFINE_RULES, GatedResidual, MergePointwiseConvs),
-    (AffineAfterAveragePool,),
+    (AffineAfterAveragePool, TransposeOfBlocked),
     (AffineAsDepthwiseConv,),
 )
 
