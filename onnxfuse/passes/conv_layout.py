@@ -8,11 +8,13 @@ from onnxfuse.inference import infer
 from onnxfuse.passes.base import PassContext
 from onnxfuse.passes.rewriter import RulePass
 from onnxfuse.passes.rules import AFFINE_RULES
+from onnxfuse.passes.rules.affine_after_average_pool import AffineAfterAveragePool
 from onnxfuse.passes.rules.affine_as_depthwise_conv import AffineAsDepthwiseConv
 from onnxfuse.passes.rules.gated_residual import GatedResidual
 from onnxfuse.passes.rules.hard_sigmoid import RecogniseHardSigmoid
 from onnxfuse.passes.rules.hard_swish import RecogniseHardSwish
 from onnxfuse.passes.rules.merge_pointwise_convs import MergePointwiseConvs
+from onnxfuse.passes.rules.transpose_of_blocked import TransposeOfBlocked
 
 if TYPE_CHECKING:
     from onnxfuse.graph import Model
@@ -24,6 +26,7 @@ NAME = "conv-layout"
 _STEPS = (
     (RecogniseHardSigmoid, RecogniseHardSwish),
     (*AFFINE_RULES, GatedResidual, MergePointwiseConvs),
+    (AffineAfterAveragePool, TransposeOfBlocked),
     (AffineAsDepthwiseConv,),
 )
 

@@ -210,6 +210,12 @@ def _fold_constants() -> Pass:
     return FoldConstants()
 
 
+def _fold_shapes() -> Pass:
+    from onnxfuse.passes.fold_shapes import FoldShapes
+
+    return FoldShapes()
+
+
 def _slow_operators() -> Pass:
     from onnxfuse.passes.slow_operators import SlowOperators
 
@@ -255,6 +261,7 @@ def _fuse_elementwise() -> Pass:
 
 _BUILTIN_FACTORIES: dict[str, Callable[[], Pass]] = {
     "fold-constants": _fold_constants,
+    "fold-shapes": _fold_shapes,
     "slow-operators": _slow_operators,
     "fuse-squeeze-excite": _fuse_squeeze_excite,
     "conv-layout": _conv_layout,

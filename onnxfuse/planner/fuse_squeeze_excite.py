@@ -11,7 +11,10 @@ from onnxfuse.graph_ir import standard_op
 from onnxfuse.inference import infer
 from onnxfuse.passes.base import PassContext, label
 from onnxfuse.passes.rewriter import RulePass
+from onnxfuse.passes.rules.fold_affine_before_mean import FoldAffineBeforeMean
 from onnxfuse.passes.rules.gated_residual import GatedResidual
+from onnxfuse.passes.rules.hard_sigmoid import RecogniseHardSigmoid
+from onnxfuse.passes.rules.hard_swish import RecogniseHardSwish
 from onnxfuse.planner.cpu_convolutions import cpu_chooser
 from onnxfuse.planner.functions import add_function
 from onnxfuse.planner.fuse_elementwise import FREE_OPS
@@ -49,7 +52,10 @@ class FuseSqueezeExcite:
             return
         if not all(_is_known(tensor) for tensor in _made(model)):
             infer(model)
-        RulePass([GatedResidual()], NAME).run(model, context)  # so that the one that it adds is added in the gate
+        # A division by six that ends an activation is no affine step, so activations are recognised first.
+        RulePass([RecogniseHardSigmoid(), RecogniseHardSwish()], NAME).run(model, context)
+        # So that the one that GatedResidual adds is added in the gate, and its weights take in what they can.
+        RulePass([GatedResidual(), FoldAffineBeforeMean()], NAME).run(model, context)
         if any(tensor.dtype is None for tensor in _made(model)):
             infer(model)  # it has added tensors
         for graph in list(model.graphs()):

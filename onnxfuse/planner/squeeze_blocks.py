@@ -11,6 +11,7 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from onnxfuse.graph_ir import standard_op
+from onnxfuse.passes.rules.channel_mean import averaged
 from onnxfuse.planner.contraction import Contraction
 from onnxfuse.planner.convolutions import bias, describe
 from onnxfuse.planner.cpu_convolutions import is_pointwise
@@ -88,7 +89,7 @@ class SqueezeBlocks:
 
         Raises UnsupportedError, with a reason for the user, for one that has no kernel.
         """
-        data = _pooled(node)
+        data = averaged(node)
         if data is None or not any(standard_op(reader) == "Conv" for reader in self.readers(node.outputs[0])):
             return None
         squeeze = self._layer(node.outputs[0])
@@ -194,23 +195,6 @@ class _BodyNode:
 
 def _attributes(squeeze: Program, excite: Program) -> dict[str, str]:
     return {"squeeze_program": str(squeeze), "program": str(excite)}
-
-
-def _pooled(node: gs.Node) -> gs.Tensor | None:
-    """The tensor of which a node takes the mean of each channel."""
-    if standard_op(node) not in ("GlobalAveragePool", "ReduceMean") or not node.inputs[0].name:
-        return None
-    data = node.inputs[0]
-    if data.shape is None or len(data.shape) < 3:
-        return None
-    if node.op == "ReduceMean":
-        axes = node.attrs.get("axes")
-        if len(node.inputs) > 1 and isinstance(node.inputs[1], gs.Constant):
-            axes = node.inputs[1].values.tolist()
-        rank = len(data.shape)
-        if not axes or node.attrs.get("keepdims", 1) != 1 or {axis % rank for axis in axes} != set(range(2, rank)):
-            return None
-    return data
 
 
 def _is_operand(tensor: gs.Constant, axis: int | None, channels: int, rank: int) -> bool:

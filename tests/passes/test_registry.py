@@ -16,7 +16,15 @@ from onnxfuse.passes import REGISTRY, Pass, PassContext, RewriteRule, default_re
 
 from .models import apply, model, node, ops
 
-BUILTIN = ["fold-constants", "slow-operators", "conv-layout", "fold-affine", "fuse-conv", "fuse-elementwise"]
+BUILTIN = [
+    "fold-constants",
+    "fold-shapes",
+    "slow-operators",
+    "conv-layout",
+    "fold-affine",
+    "fuse-conv",
+    "fuse-elementwise",
+]
 
 
 def nothing(model, context):

@@ -5,6 +5,7 @@ from onnxfuse.passes.rules.fold_affine_after_conv_transpose import FoldAffineAft
 from onnxfuse.passes.rules.fold_affine_after_gemm import FoldAffineAfterGemm
 from onnxfuse.passes.rules.fold_affine_after_matmul import FoldAffineAfterMatMul
 from onnxfuse.passes.rules.fold_affine_before_linear import FoldAffineBeforeLinear
+from onnxfuse.passes.rules.fold_affine_before_mean import FoldAffineBeforeMean
 
 AFFINE_RULES = (
     FoldAffineAfterConv,
@@ -12,5 +13,6 @@ AFFINE_RULES = (
     FoldAffineAfterGemm,
     FoldAffineAfterMatMul,
     FoldAffineBeforeLinear,
+    FoldAffineBeforeMean,
 )
 """The rules of the pass fold-affine, in the order in which they are tried."""

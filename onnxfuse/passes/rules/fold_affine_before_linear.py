@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx_graphsurgeon as gs
@@ -66,7 +67,7 @@ class FoldAffineBeforeLinear(RewriteRule):
             other = next(reader for reader in readers if not reads_as_data(reader, result))
             return f"its result is also read by a node that cannot take it in ({other.op})"
         ops = [LINEAR_OPS[reader.op](reader) for reader in linear_readers]
-        source, steps = self._steps(match, ops)
+        source, steps = steps_before(match, match.root, ops, absorb=True)
         if steps is None:
             return NOT_APPLICABLE
         if is_normalized(source):
@@ -103,43 +104,47 @@ class FoldAffineBeforeLinear(RewriteRule):
         return source
 
     @staticmethod
-    def _steps(match: Match, ops: list[Linear]) -> tuple[gs.Tensor, list[Affine] | None]:
-        """The value before the longest foldable chain of steps, and what the chain does as each reader sees
-        it.
-        """
-        editor = match.editor
-        node = match.root
-        home = editor.graph_index(node)
-        source = match.outputs[0]
-        totals: list[Affine] | None = None
-        while True:
-            try:
-                totals = [
-                    compose(_step_before(match, node, linear), total)
-                    for linear, total in zip(ops, totals or [IDENTITY] * len(ops), strict=True)
-                ]
-            except Refusal as reason:
-                match.note(node, str(reason))
-                break
-            if node is not match.root:
-                match.nodes.append(node)
-            source = data_input(node)
-            producers: list[Node] = list(source.inputs)
-            if (
-                len(producers) != 1
-                or editor.graph_index(producers[0]) != home
-                or not is_affine_node(producers[0])
-                or len(source.outputs) > 1
-                or editor.is_graph_output(source)
-            ):
-                break
-            node = producers[0]
-        return source, totals
-
-    @staticmethod
     def _copied_bytes(ops: list[Linear]) -> int:
         """Growth by shared weights; weights that only these readers share are still there once."""
         return sum(linear.copied_bytes() for linear in ops)
+
+
+def steps_before(
+    match: Match, last: Node, ops: Sequence[Linear], *, absorb: bool
+) -> tuple[gs.Tensor, list[Affine] | None]:
+    """The value before the longest foldable chain of steps that ends with ``last``, and what the chain does as each
+    reader sees it; None if there is no such chain.
+
+    The nodes of the chain before ``last`` become part of the match if ``absorb`` says so.
+    """
+    editor = match.editor
+    node = last
+    home = editor.graph_index(node)
+    source = node.outputs[0]
+    totals: list[Affine] | None = None
+    while True:
+        try:
+            totals = [
+                compose(_step_before(match, node, linear), total)
+                for linear, total in zip(ops, totals or [IDENTITY] * len(ops), strict=True)
+            ]
+        except Refusal as reason:
+            match.note(node, str(reason))
+            break
+        if absorb and node is not last:
+            match.nodes.append(node)
+        source = data_input(node)
+        producers: list[Node] = list(source.inputs)
+        if (
+            len(producers) != 1
+            or editor.graph_index(producers[0]) != home
+            or not is_affine_node(producers[0])
+            or len(source.outputs) > 1
+            or editor.is_graph_output(source)
+        ):
+            break
+        node = producers[0]
+    return source, totals
 
 
 def _step_before(match: Match, node: Node, linear: Linear) -> Affine:

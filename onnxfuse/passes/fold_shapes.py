@@ -1,0 +1,105 @@
+"""The pass fold-shapes: shapes for Reshape that a model computes from dynamic shapes become constants."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from onnxfuse.graph_ir import Node, standard_op
+from onnxfuse.graph_order import sorted_nodes
+from onnxfuse.inference import infer
+from onnxfuse.passes.base import PassContext
+from onnxfuse.passes.constants import is_constant
+from onnxfuse.passes.editor import GraphEditor
+from onnxfuse.passes.shape_values import Element, ShapeValues, size_of
+
+if TYPE_CHECKING:
+    from onnxfuse.graph import Model
+
+NAME = "fold-shapes"
+
+_MAX_ROUNDS = 8
+
+
+class FoldShapes:
+    """Constant shapes in place of computed ones for Reshape: 0 stands for a size that its data has at that place, and
+    -1 for the one that then is left.
+
+    What computed them goes where nothing else reads it.  Exact for all shapes that the model takes, sizes of zero among
+    them.  Nodes in the bodies of If, Loop and Scan stay as they are.
+    """
+
+    name = NAME
+    description = "Writes the shapes that Reshape gets as constants where they follow from its data."
+
+    def run(self, model: Model, context: PassContext) -> None:
+        """Rewrites again and again, for a shape that is known then may make the next one known."""
+        for _ in range(_MAX_ROUNDS):
+            if not any(map(_is_computed, model.graph.nodes)):
+                return
+            infer(model, _distinct_sizes(model))
+            if not _fold(model, context):
+                return
+
+
+def _distinct_sizes(model: Model) -> dict[str, list[int | str]]:
+    """The shapes of the inputs with a symbol of its own for every size that is not known.
+
+    ONNX Runtime takes sizes that differ where a model declares one symbol, as some exporters do for all of them.
+    """
+    counter = itertools.count()
+    return {
+        tensor.name: [size if isinstance(size, int) else f"{NAME}_{next(counter)}" for size in tensor.shape]
+        for tensor in model.graph.inputs
+        if tensor.shape is not None
+    }
+
+
+def _is_computed(node: Node) -> bool:
+    """Whether ``node`` is a Reshape to a shape that the model computes, in which 0 stands for a size of its data."""
+    if standard_op(node) != "Reshape" or len(node.inputs) != 2 or node.attrs.get("allowzero", 0):
+        return False
+    return not is_constant(node.inputs[1])
+
+
+def _fold(model: Model, context: PassContext) -> bool:
+    """One round; whether any shape became constant."""
+    editor = GraphEditor(model)
+    values = ShapeValues(sorted_nodes(model.graph))
+    found = False
+    try:
+        for node in list(model.graph.nodes):
+            if editor.graph_index(node) is None or not _is_computed(node):
+                continue
+            data, computed = node.inputs
+            elements = values.of(computed)
+            target = None if elements is None else constant_target(data, elements)
+            if target is None:
+                continue
+            found = True
+            context.rewrote(NAME, [node])
+            node.inputs[1] = model.constant(np.array(target, np.int64), f"{computed.name}_constant")
+            editor.remove([producer for producer in computed.inputs if editor.is_dead(producer)])
+    finally:
+        editor.finish()
+    return found
+
+
+def constant_target(data: gs.Tensor, elements: Sequence[Element]) -> list[int] | None:
+    """The input of Reshape that means the same as ``elements`` for every shape of ``data``; None if there is none."""
+    rank = 0 if data.shape is None else len(data.shape)
+    target: list[int | None] = []
+    for place, element in enumerate(elements):
+        if isinstance(element, int):
+            target.append(element)
+        else:
+            copied = element is not None and place < rank and size_of(data, place) == element
+            target.append(0 if copied else None)
+    # A size that is left follows from the others, unless one of them may be zero.
+    if target.count(None) == 1 and all(size is None or size > 0 for size in target):
+        target = [-1 if size is None else size for size in target]
+    return None if None in target else [size for size in target if size is not None]

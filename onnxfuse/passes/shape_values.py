@@ -1,0 +1,140 @@
+"""What is known of the elements of small integer tensors that a graph computes from the shapes of others."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+
+from onnxfuse.graph_ir import Node, standard_op
+from onnxfuse.passes.constants import constant_value, shape_of
+
+Size = str | tuple[int, int]
+"""A size that is not known: a symbol, or the id of a tensor and an axis of it."""
+Element = int | Size | None
+"""An element: its value, the size that it is, or None for anything else."""
+
+_INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
+_LONGEST = 64
+
+
+def size_of(tensor: gs.Tensor, axis: int) -> Element:
+    """The size of a tensor of known rank along ``axis``; equal results are equal sizes."""
+    size = tensor.shape[axis]
+    if isinstance(size, (int, np.integer)):
+        return int(size)
+    return str(size) if size else (id(tensor), axis)
+
+
+class ShapeValues:
+    """Follows shapes through ``nodes``, those of one graph in topological order, whose types have been inferred."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._elements: dict[int, list[Element]] = {}
+        for node in nodes:
+            follow = _FOLLOWED.get(standard_op(node) or "")
+            elements = follow(self, node) if follow is not None and node.inputs and node.outputs else None
+            if elements is not None and len(elements) <= _LONGEST:
+                self._elements[id(node.outputs[0])] = elements
+
+    def of(self, tensor: gs.Tensor) -> list[Element] | None:
+        """The elements of a vector, or the one of a scalar; None if not even their number is known."""
+        if id(tensor) in self._elements:
+            return self._elements[id(tensor)]
+        if (values := _vector(tensor)) is not None:
+            return list(values)
+        shape = shape_of(tensor)
+        if shape is None or len(shape) > 1 or math.prod(shape) > _LONGEST:
+            return None
+        return [None] * math.prod(shape)
+
+    def _shape(self, node: Node) -> list[Element] | None:
+        data = node.inputs[0]
+        if data.shape is None:
+            return None
+        sizes = [size_of(data, axis) for axis in range(len(data.shape))]
+        return sizes[node.attrs.get("start", 0) : node.attrs.get("end", None)]
+
+    def _cast(self, node: Node) -> list[Element] | None:
+        elements = self.of(node.inputs[0]) if node.attrs.get("to") in _INTEGERS else None
+        return None if elements is None else _within_int32(elements)
+
+    def _same(self, node: Node) -> list[Element] | None:
+        """One element stays that, whatever the rank."""
+        elements = self.of(node.inputs[0])
+        return elements if elements is not None and len(elements) == 1 else None
+
+    def _concat(self, node: Node) -> list[Element] | None:
+        parts = [self.of(tensor) for tensor in node.inputs]
+        return None if None in parts else [element for part in parts if part is not None for element in part]
+
+    def _gather(self, node: Node) -> list[Element] | None:
+        elements, places = self.of(node.inputs[0]), _vector(node.inputs[1])
+        if elements is None or places is None:
+            return None
+        inside = all(-len(elements) <= place < len(elements) for place in places)
+        return [elements[place] for place in places] if inside else None
+
+    def _arithmetic(self, node: Node) -> list[Element] | None:
+        """A number made of two."""
+        operands = [self.of(tensor) for tensor in node.inputs]
+        if len(operands) != 2 or any(elements is None or len(elements) != 1 for elements in operands):
+            return None
+        (first,), (second,) = (elements for elements in operands if elements is not None)
+        if not isinstance(first, int) or not isinstance(second, int):
+            return None
+        if node.op == "Div" and (first < 0 or second <= 0):  # it rounds toward zero
+            return None
+        return _within_int32([_OPERATIONS[node.op](first, second)])
+
+    def _slice(self, node: Node) -> list[Element] | None:
+        elements = self.of(node.inputs[0])
+        if len(node.inputs) == 1:  # before opset 10
+            starts, ends = node.attrs.get("starts"), node.attrs.get("ends")
+            steps: list[int] | None = [1]
+        else:
+            starts, ends = _vector(node.inputs[1]), _vector(node.inputs[2])
+            has_steps = len(node.inputs) > 4 and node.inputs[4].name
+            steps = _vector(node.inputs[4]) if has_steps else [1]
+        if elements is None or not starts or not ends or not steps or len(starts) > 1 or steps[0] < 1:
+            return None
+        return elements[starts[0] : ends[0] : steps[0]]
+
+
+def _within_int32(elements: list[Element]) -> list[Element] | None:
+    """The elements, unless one is a number that an integer type may not hold."""
+    return None if any(isinstance(element, int) and abs(element) >= 1 << 31 for element in elements) else elements
+
+
+def _vector(tensor: gs.Tensor) -> list[int] | None:
+    """The values of a constant vector or scalar of integers."""
+    if tensor.shape is not None and len(tensor.shape) > 1:
+        return None
+    values = constant_value(tensor)
+    if values is None or values.ndim > 1 or values.size > _LONGEST or values.dtype not in (np.int32, np.int64):
+        return None
+    return [int(value) for value in values.reshape(-1)]
+
+
+_OPERATIONS: dict[str, Callable[[int, int], int]] = {
+    "Add": operator.add,
+    "Sub": operator.sub,
+    "Mul": operator.mul,
+    "Div": operator.floordiv,
+}
+_FOLLOWED: dict[str, Callable[[ShapeValues, Node], list[Element] | None]] = {
+    "Shape": ShapeValues._shape,
+    "Cast": ShapeValues._cast,
+    "Squeeze": ShapeValues._same,
+    "Unsqueeze": ShapeValues._same,
+    "Reshape": ShapeValues._same,
+    "Identity": ShapeValues._same,
+    "Concat": ShapeValues._concat,
+    "Gather": ShapeValues._gather,
+    "Slice": ShapeValues._slice,
+    **dict.fromkeys(_OPERATIONS, ShapeValues._arithmetic),
+}
