@@ -18,8 +18,8 @@ from onnxfuse.bench import ratio_with_spread, time_in_turns
 LARGE = (1, 64, 512, 512)  # 67 MB of float32: beyond any cache
 SMALL = (1, 64, 161, 161)  # 6.6 MB
 TURN_BYTES = 1 << 27
-"""A turn is runs over so many bytes together, so that what fits a cache is found there as a program's own run before has
-left it, as in any loop over one model, and not as the other program has."""
+"""A turn is runs over so many bytes together, so that what fits a cache is found there as a program's own run before
+has left it, as in any loop over one model, and not as the other program has."""
 
 
 class _GraphBuilder:

@@ -2,10 +2,10 @@
 """Measure everything that the README claims about speed and memory on the CPU, and print it as Markdown.
 
 A figure is the ratio of two things timed in turns (A B B A) in this process, lower quartile over lower
-quartile, by the method of onnxfuse.bench; a turn is one run, and of a chain over 6.6 MB, which fits a cache, as many as
-bench_chains.TURN_BYTES says; peak memory is that of several processes of each model, in turns. A figure meets its target
-as it is printed. Exit status 0 if all targets are met, 1 if one is missed, 2 if a model
-cannot be had.
+quartile, by the method of onnxfuse.bench; a turn is one run, and of a chain over 6.6 MB, which fits a cache, as
+many as bench_chains.TURN_BYTES says; peak memory is that of several processes of each model, in turns. A figure
+meets its target as it is printed. Exit status 0 if all targets are met, 1 if one is missed, 2 if a model cannot be
+had.
 """
 
 import argparse
