@@ -17,6 +17,7 @@ HEADER = """\
 // ONNXFUSE_FUSED_OPS: the names of the ONNX operators that run Programs
 // ONNXFUSE_FUSED_CONV_OPS: those of the operators that run convolutions with Programs around them
 // ONNXFUSE_FUSED_SQUEEZE_EXCITE_OPS: those of the operators that compute the gates of squeeze-and-excitation blocks
+// ONNXFUSE_FUSED_ATTENTION_OPS: those of the operators that compute attention
 // ONNXFUSE_OP(functor, name, arity, rule, mask of the types that have kernels)
 """
 
@@ -40,7 +41,7 @@ def functor_name(name: str) -> str:
 def render(table: ModuleType) -> str:
     """The text of opcodes.inc."""
     lines = [HEADER]
-    for macro in ("FUSED_OPS", "FUSED_CONV_OPS", "FUSED_SQUEEZE_EXCITE_OPS"):
+    for macro in ("FUSED_OPS", "FUSED_CONV_OPS", "FUSED_SQUEEZE_EXCITE_OPS", "FUSED_ATTENTION_OPS"):
         names = ", ".join(f'"{name}"' for name in getattr(table, macro))
         lines.append(f"#define ONNXFUSE_{macro} {names}\n")
     for op in table.OPS.values():

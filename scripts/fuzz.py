@@ -62,10 +62,7 @@ def native(arguments: argparse.Namespace) -> int:
     """The native library under sanitizers."""
     seconds = 60.0 if arguments.seconds is None else arguments.seconds
     result = fuzz_native.fuzz(arguments.out / "native", seconds, arguments.jobs, arguments.seed)
-    print(
-        f"{result.runs} programs by {result.engine}, {result.sessions} through ONNX Runtime, "
-        f"{result.launches} CUDA launches planned"
-    )
+    print(result.counts())
     print(f"{result.seconds:.0f} s of processor time; edges covered: {result.coverage or 'not counted'}")
     for finding in result.findings:
         print(f"FAILED {finding}")

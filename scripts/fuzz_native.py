@@ -21,6 +21,7 @@ from random import Random
 
 from fuzz_check import optimize
 from fuzz_models import random_model
+from messages import say
 from onnx import helper
 
 from onnxfuse.graph_export import onnx_graphs
@@ -32,9 +33,12 @@ ROUND_SECONDS = 240.0
 DRIVER_RUNS, LAUNCH_RUNS = 400, 3000
 """Runs a second that are asked for of the driver where there is no libFuzzer, and of the launches."""
 
-LAUNCH_DRIVERS = ("fuzz_launch", "fuzz_conv", "fuzz_conv_cpu", "fuzz_squeeze_excite", "fuzz_function_names")
-"""What fuzzes the CUDA operators, that of elementwise nodes and that of convolutions, convolutions and gates on the
-CPU, and the reader of a model's functions."""
+LAUNCH_DRIVERS = (
+    *("fuzz_launch", "fuzz_conv", "fuzz_conv_cpu"),
+    *("fuzz_squeeze_excite", "fuzz_attention", "fuzz_function_names"),
+)
+"""What fuzzes the CUDA operators, that of elementwise nodes and that of convolutions, convolutions, gates and attention
+on the CPU, and the reader of a model's functions."""
 
 SEED_MODELS = 300
 ENVIRONMENTS: tuple[dict[str, str], ...] = (
@@ -60,6 +64,13 @@ class NativeResult:
     coverage: int = 0
     seconds: float = 0.0
     findings: list[str] = field(default_factory=list)
+
+    def counts(self) -> str:
+        """What was run so far, in words."""
+        return (
+            f"{self.runs} programs by {self.engine}, {self.sessions} through ONNX Runtime, "
+            f"{self.launches} CUDA launches planned"
+        )
 
 
 def clang() -> str | None:
@@ -103,6 +114,7 @@ def fuzz(out: Path, seconds: float, jobs: int, seed: int) -> NativeResult:
     started = _children_seconds()
     turn = 0
     while (spent := _children_seconds() - started) < seconds and not result.findings:
+        say(f"{spent:.0f} s of processor time, {result.counts()}")
         left = min(ROUND_SECONDS, (seconds - spent) / jobs / 3 + 1)
         kind = KINDS[turn % len(KINDS)]
         run = {"engine": _engine, "sessions": _sessions, "launches": _launches}[kind]
@@ -128,7 +140,7 @@ def seed_programs() -> list[str]:
         model = optimize(random_model(Random(seed)).model, "everything")
         for graph in onnx_graphs(model.graph):
             for node in graph.node:
-                if node.domain == DOMAIN:
+                if node.domain == DOMAIN and any(own.name == "program" for own in node.attribute):
                     found.setdefault(helper.get_node_attr_value(node, "program").decode())
     return list(found)
 

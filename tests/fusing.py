@@ -7,10 +7,12 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
+from onnx.reference import ReferenceEvaluator
 
 import onnxfuse
 from onnxfuse.inference import infer
 from onnxfuse.passes import PassContext
+from onnxfuse.passes.base import Pass
 from onnxfuse.planner import FuseElementwise
 from onnxfuse.runtime import DOMAIN
 
@@ -112,3 +114,24 @@ def assert_close(actual: np.ndarray, wanted: np.ndarray) -> None:
     largest = np.max(np.abs(wide), initial=0, where=np.isfinite(wide))
     absolute = max(relative, relative * largest / 10)
     np.testing.assert_allclose(actual.astype(np.float32), wide, relative, absolute)
+
+
+def rewritten_by(own: Pass, model: onnx.ModelProto) -> tuple[onnx.ModelProto, PassContext]:
+    """The model after one pass alone, and what that reports."""
+    loaded = onnxfuse.Model.from_proto(model)
+    context = PassContext()
+    own.run(loaded, context)
+    result = loaded.to_proto()
+    onnx.checker.check_model(result, full_check=True)
+    return result, context
+
+
+def assert_same_everywhere(
+    rewritten: onnx.ModelProto, original: onnx.ModelProto, feeds: Mapping[str, np.ndarray]
+) -> None:
+    """A rewritten model computes what the original does: with the library, without it, and in the reference."""
+    expected = run(original, feeds, library=False)
+    results = [run(rewritten, feeds, library) for library in (False, True)]
+    for found in (*results, ReferenceEvaluator(rewritten).run(None, dict(feeds))):
+        for own, wanted in zip(found, expected, strict=True):
+            np.testing.assert_allclose(own, wanted, rtol=1e-5, atol=1e-5, strict=True)

@@ -368,8 +368,9 @@ def test_signals_end_it_with_one_line_and_no_litter(
 ) -> None:
     code = (
         "import signal, sys, time\nfrom onnxfuse import api, cli, parity\n"
-        # A job in the background inherits that SIGINT is ignored.
+        # A job in the background inherits that SIGINT is ignored, and one under nohup that SIGHUP is.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
         "def stuck(*args, **options):\n    print('ready', flush=True)\n    time.sleep(60)\n"
         "parity.compare = stuck\nsys.exit(cli.main(sys.argv[1:]))"
     )

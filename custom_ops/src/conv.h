@@ -71,6 +71,9 @@ struct ConvGeometry {
   int64_t channels() const { return in_channels / group; }
   int64_t filters() const { return out_channels / group; }
   int64_t products() const { return channels() * kernel[0] * kernel[1] * kernel[2]; }
+
+  // Whether each channel is computed from its own.
+  bool by_channel() const { return !transposed && group == in_channels && group == out_channels; }
 };
 
 // False if the shapes of input and weights do not fit the attributes; then `error` says why.

@@ -19,7 +19,7 @@ constexpr int64_t kCollected = 4096;
 constexpr double kUnitProducts = 200e3;
 // Filters are divided among units if there are fewer of these, and each has enough to do.
 constexpr int64_t kUnits = 16;
-constexpr int64_t kUnitFilters = 32;
+constexpr int64_t kUnitFilters = 8;
 constexpr double kSplitProducts = 400e3;
 // With fewer products in all the calling thread is done before others have begun.
 constexpr double kAlone = 500e3;
@@ -76,7 +76,7 @@ ConvStrips::Source read_strip(const Run& run, int64_t image, int64_t group, cons
     const int64_t from = group_begin + channel * elements(own.plan.geometry.in) + first;
     void* const out = at_element(to, -from, sizeof(float));
     run_elements(*own.plan.prologue, own.plan.prologue_plan->stages[0], {own.tensors.prologue.data(), &out, nullptr},
-                 from, from + count);
+                 {from, count});
   };
   return strips.prepare(ConvStrips::Reader{&prologue, read}, strip, channels, memory);
 }
@@ -202,8 +202,14 @@ class Worker {
   void finish_summed(const ConvPositions& part, int64_t pitch) {
     const char* const results = round_results(pitch);
     const int64_t begin = (image_ * plan_.geometry.out_channels + first_) * plan_.channel_size;
-    if (pitch == plan_.channel_size && part.size() == pitch) {
-      finish_run(results, begin, count_ * pitch);
+    const bool follow = pitch == plan_.channel_size && part.size() == pitch;
+    // Rows follow one another in the output if they are whole.
+    const bool whole = part.columns.size() == plan_.geometry.out[2] || part.rows.size() == 1;
+    if (follow) {
+      finish_runs(results, {begin, count_ * pitch}, 0);
+    } else if (whole && part.depth.size() == 1) {
+      const int64_t first = begin + first_element(part, part.depth.begin);
+      finish_runs(results, {first, part.size(), plan_.channel_size, count_}, pitch);
     } else {
       const int64_t bytes = pitch * element_bytes();
       for (int64_t m = 0; m < count_; ++m) finish_channel(part, results + m * bytes, begin + m * plan_.channel_size);
@@ -233,31 +239,37 @@ class Worker {
     return rounded_;
   }
 
+  // Of a channel of the output: where a part begins at a depth.
+  int64_t first_element(const ConvPositions& part, int64_t depth) const {
+    const ConvGeometry& g = plan_.geometry;
+    return (depth * g.out[1] + part.rows.begin) * g.out[2] + part.columns.begin;
+  }
+
   // A part of one channel, which begins at element `begin` of the output.
   void finish_channel(const ConvPositions& part, const char* results, int64_t begin) {
-    const ConvGeometry& g = plan_.geometry;
-    // Rows follow one another in the output if they are whole.
-    const bool whole = part.columns.size() == g.out[2] || part.rows.size() == 1;
-    const int64_t rows = whole ? part.rows.size() : 1;
-    const int64_t count = rows * part.columns.size();
+    const int64_t columns = part.columns.size();
     for (int64_t d = part.depth.begin; d < part.depth.end; ++d) {
-      for (int64_t h = part.rows.begin; h < part.rows.end; h += rows, results += count * element_bytes()) {
-        finish_run(results, begin + (d * g.out[1] + h) * g.out[2] + part.columns.begin, count);
-      }
+      const int64_t first = begin + first_element(part, d);
+      finish_runs(results, {first, columns, plan_.geometry.out[2], part.rows.size()}, columns);
+      results += part.rows.size() * columns * element_bytes();
     }
   }
 
-  // The results of `count` elements of the output from `begin` on.
-  void finish_run(const char* results, int64_t begin, int64_t count) {
+  // Runs of elements of the output, whose results are `pitch` elements apart.
+  void finish_runs(const char* results, ElementRuns runs, int64_t pitch) {
     const int64_t bytes = element_bytes();
     void* const* const outputs = run_.tensors.outputs.data();
     if (plan_.epilogue.plan == nullptr) {
-      std::memcpy(static_cast<char*>(outputs[0]) + begin * bytes, results, static_cast<size_t>(count * bytes));
+      char* to = static_cast<char*>(outputs[0]) + runs.first * bytes;
+      for (int64_t i = 0; i < runs.count; ++i, to += runs.step * bytes, results += pitch * bytes) {
+        std::memcpy(to, results, static_cast<size_t>(runs.length * bytes));
+      }
       return;
     }
-    operands_[0] = at_element(const_cast<char*>(results), -begin, bytes);
-    run_elements(plan_.epilogue.program, plan_.epilogue.plan->stages[0], {operands_, outputs, nullptr}, begin,
-                 begin + count);
+    operands_[0] = at_element(const_cast<char*>(results), -runs.first, bytes);
+    runs.moving = operands_;
+    runs.by = (pitch - runs.step) * bytes;
+    run_elements(plan_.epilogue.program, plan_.epilogue.plan->stages[0], {operands_, outputs, nullptr}, runs);
   }
 
   int64_t element_bytes() const { return static_cast<int64_t>(storage_size(plan_.type)); }
@@ -394,10 +406,11 @@ ConvCpuPlan::ConvCpuPlan(const PlanKey& node_key, const ConvGeometry& conv, DTyp
       type(conv_type),
       epilogue(std::move(conv_epilogue)),
       channel_size(elements(conv.out)) {
-  if (ConvRows::suits(conv, kernels().floats)) {
+  // Of other convolutions no code for single channels is touched.
+  if (conv.by_channel() && ConvRows::suits(conv, kernels().floats)) {
     rows = std::make_unique<const ConvRows>(conv);
     strip_count = rows->strips();
-  } else if (ConvLanes::suits(conv, kernels().floats)) {
+  } else if (conv.by_channel() && ConvLanes::suits(conv, kernels().floats)) {
     lanes = std::make_unique<const ConvLanes>(conv, kernels().floats);
     strip_count = lanes->strips();
   } else {
@@ -446,7 +459,8 @@ void ConvCpuPlan::lay_out_memory() {
     results = lanes->result_elements();
   } else {
     collects = strips->is_one_run();
-    capacity = std::max(strips->filters_at_once(), collects ? kCollected / channel_size : 0);
+    const int64_t unit = groups_at_once * filters_at_once;
+    capacity = std::max(strips->filters_at_once(), collects ? std::min(kCollected / channel_size, unit) : 0);
     add(strips->input_elements(), sizeof(float));
     const int64_t pitch = std::max(strips->results_pitch(), strips->part_size());
     results = static_cast<size_t>((capacity + strips->filters_at_once()) * pitch) + 2 * kMaxFloats;

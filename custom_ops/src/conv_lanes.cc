@@ -23,7 +23,7 @@ int64_t extent(const ConvGeometry& g, size_t d, int64_t results) {
 
 bool ConvLanes::suits(const ConvGeometry& g, size_t floats) {
   const auto lanes = static_cast<int64_t>(floats);
-  if (g.transposed || g.group != g.in_channels || g.group != g.out_channels || g.group < lanes) return false;
+  if (g.group < lanes) return false;
   if (g.in[0] != 1 || g.out[0] != 1 || g.kernel[0] != 1 || g.pads[0] != 0) return false;
   if (g.out[2] > 4096 || reach(g, 1) > 4096 || reach(g, 2) > 4096) return false;
   // Longer rows have few lanes that are not used.  Every second element has to be picked out in any case.

@@ -16,7 +16,7 @@ class ConvLanes {
   // On vectors of `floats` elements.
   ConvLanes(const ConvGeometry& geometry, size_t floats);
 
-  // Whether such a convolution can be computed so, and is then faster than in rows.
+  // Whether a convolution by channel can be computed so, and is then faster than in rows.
   static bool suits(const ConvGeometry& geometry, size_t floats);
 
   int64_t lanes() const { return lanes_; }

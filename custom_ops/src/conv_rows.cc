@@ -14,7 +14,6 @@ constexpr int64_t kResults = 4096;
 
 bool ConvRows::suits(const ConvGeometry& g, size_t floats) {
   if (g.out[2] * 2 < static_cast<int64_t>(floats)) return false;
-  if (g.transposed || g.group != g.in_channels || g.group != g.out_channels) return false;
   if (g.in[0] != 1 || g.out[0] != 1 || g.kernel[0] != 1 || g.pads[0] != 0) return false;
   return g.strides[1] <= 2 && g.strides[2] == 1 && (g.dilations[1] == 1 || g.kernel[1] == 1);
 }

@@ -15,8 +15,8 @@ class ConvRows {
  public:
   explicit ConvRows(const ConvGeometry& geometry);
 
-  // Whether such a convolution can be computed so, on vectors of `floats` elements, at least half of which are used: in
-  // one or two dimensions, without a stride along rows.
+  // Whether a convolution by channel can be computed so, on vectors of `floats` elements, at least half of which are used:
+  // in one or two dimensions, without a stride along rows.
   static bool suits(const ConvGeometry& geometry, size_t floats);
 
   int64_t strips() const { return strips_; }

@@ -11,9 +11,9 @@
 namespace onnxfuse {
 
 #if defined(__x86_64__)
-namespace baseline { const KernelTable& table(); }
-namespace avx2 { const KernelTable& table(); }
-namespace avx512 { const KernelTable& table(); }
+namespace baseline { extern const KernelTable kTable; }
+namespace avx2 { extern const KernelTable kTable; }
+namespace avx512 { extern const KernelTable kTable; }
 
 namespace {
 
@@ -43,23 +43,23 @@ const KernelTable& choose() {
   const char* wish = std::getenv("ONNXFUSE_ISA");
   const auto allowed = [wish](const char* name) { return wish == nullptr || std::strcmp(wish, name) == 0; };
   const Features features = find_features();
-  if (features.avx512 && allowed("avx512")) return avx512::table();
-  if (features.avx2 && (allowed("avx2") || allowed("avx512"))) return avx2::table();
-  return baseline::table();
+  if (features.avx512 && allowed("avx512")) return avx512::kTable;
+  if (features.avx2 && (allowed("avx2") || allowed("avx512"))) return avx2::kTable;
+  return baseline::kTable;
 }
 
 }  // namespace
 #elif defined(__aarch64__)
-namespace neon { const KernelTable& table(); }
+namespace neon { extern const KernelTable kTable; }
 
 namespace {
-const KernelTable& choose() { return neon::table(); }
+const KernelTable& choose() { return neon::kTable; }
 }  // namespace
 #else
-namespace baseline { const KernelTable& table(); }
+namespace baseline { extern const KernelTable kTable; }
 
 namespace {
-const KernelTable& choose() { return baseline::table(); }
+const KernelTable& choose() { return baseline::kTable; }
 }  // namespace
 #endif
 

@@ -1,7 +1,7 @@
 #include "custom_op.h"
 
 #include <atomic>
-#include <cstdio>
+#include <cstdlib>
 
 namespace onnxfuse {
 namespace {
@@ -19,10 +19,11 @@ const OrtApi24* newer_api() { return g_newer_api.load(); }
 
 void set_newer_api(const OrtApiBase& base) {
   constexpr unsigned version = 24;
-  unsigned major = 0;
-  unsigned minor = 0;
+  char* rest = nullptr;
+  const unsigned long major = std::strtoul(base.GetVersionString(), &rest, 10);
+  const unsigned long minor = *rest == '.' ? std::strtoul(rest + 1, nullptr, 10) : 0;
   // ORT writes a line to stderr when it is asked for a version that it does not have.
-  if (std::sscanf(base.GetVersionString(), "%u.%u", &major, &minor) != 2 || (major == 1 && minor < version)) return;
+  if (major == 0 || (major == 1 && minor < version)) return;
   g_newer_api.store(reinterpret_cast<const OrtApi24*>(base.GetApi(version)));
 }
 

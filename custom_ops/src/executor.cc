@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "cost.h"
+#include "gather.h"
 
 namespace onnxfuse {
 namespace {
@@ -44,12 +45,16 @@ class TileRunner {
     }
   }
 
-  void run_elements(int64_t first, int64_t last) {
+  void run_elements(const ElementRuns& runs) {
     run_prologue();
-    while (first < last) {
-      const int64_t row = stage_.by_rows ? first / stage_.columns : 0;
-      const int64_t column = stage_.by_rows ? first % stage_.columns : 0;
-      first += run_steps(first, row, column, last);
+    for (int64_t i = 0; i < runs.count; ++i) {
+      const int64_t last = runs.first + i * runs.step + runs.length;
+      for (int64_t first = last - runs.length; first < last;) {
+        const int64_t row = stage_.by_rows ? first / stage_.columns : 0;
+        const int64_t column = stage_.by_rows ? first % stage_.columns : 0;
+        first += run_steps(first, row, column, last);
+      }
+      if (runs.moving != nullptr) *runs.moving = static_cast<const char*>(*runs.moving) + runs.by;
     }
   }
 
@@ -117,7 +122,7 @@ class TileRunner {
         run_chain(step, out);
         break;
       case Step::Kind::Gather:
-        gather(stage_.slots[step.in[0]], out);
+        gather(stage_, stage_.slots[step.in[0]], base(stage_.slots[step.in[0]]), start_, count_, out);
         break;
       case Step::Kind::Copy:
         if (out != pointers_[step.in[0]]) std::memcpy(out, pointers_[step.in[0]], count_ * stage_.slots[step.out].size);
@@ -135,57 +140,6 @@ class TileRunner {
       links[i] = {link.link, pointers_[link.slot], pointers_[link.slot2]};
     }
     step.chain(out, pointers_[step.in[0]], links, step.count, count_, step.stores);
-  }
-
-  // Copies the elements of the tile from data that is broadcast along some dimensions.
-  void gather(const Slot& slot, char* out) const {
-    switch (slot.size) {
-      case 1:
-        return gather_elements<uint8_t>(slot, out);
-      case 2:
-        return gather_elements<uint16_t>(slot, out);
-      case 4:
-        return gather_elements<uint32_t>(slot, out);
-      default:
-        return gather_elements<uint64_t>(slot, out);
-    }
-  }
-
-  template <class T>
-  void gather_elements(const Slot& slot, char* out) const {
-    const size_t rank = stage_.dims.size();
-    int64_t index[kMaxRank];
-    int64_t offset = 0;
-    int64_t rest = start_;
-    for (size_t d = rank; d-- > 0;) {
-      index[d] = rest % stage_.dims[d];
-      rest /= stage_.dims[d];
-      offset += index[d] * slot.strides[d];
-    }
-    const auto* data = reinterpret_cast<const char*>(base(slot));
-    const int64_t columns = stage_.dims[rank - 1];
-    const int64_t inner = slot.strides[rank - 1];
-    for (auto left = static_cast<int64_t>(count_); left > 0;) {
-      const int64_t run = std::min(columns - index[rank - 1], left);
-      const char* from = data + offset * static_cast<int64_t>(sizeof(T));
-      if (inner != 0) {
-        std::memcpy(out, from, static_cast<size_t>(run) * sizeof(T));
-      } else {
-        T value;
-        std::memcpy(&value, from, sizeof(T));
-        std::fill_n(reinterpret_cast<T*>(out), run, value);
-      }
-      out += run * static_cast<int64_t>(sizeof(T));
-      left -= run;
-      offset -= index[rank - 1] * inner;
-      index[rank - 1] = 0;
-      for (size_t d = rank - 1; d-- > 0;) {
-        offset += slot.strides[d];
-        if (++index[d] < stage_.dims[d]) break;
-        offset -= slot.strides[d] * stage_.dims[d];
-        index[d] = 0;
-      }
-    }
   }
 
   const StageRun run_;
@@ -219,10 +173,10 @@ void run_tiles(const Program& program, const Stage& stage, const Tensors& tensor
   TileRunner({program, stage, tensors}, buffers, pointers).run_tiles(first, last);
 }
 
-void run_elements(const Program& program, const Stage& stage, const Tensors& tensors, int64_t first, int64_t last) {
+void run_elements(const Program& program, const Stage& stage, const Tensors& tensors, const ElementRuns& runs) {
   auto** pointers = static_cast<char**>(alloca(stage.slots.size() * sizeof(char*)));
   auto* buffers = aligned(static_cast<char*>(alloca(stage.buffer_bytes + kCacheLine)));
-  TileRunner({program, stage, tensors}, buffers, pointers).run_elements(first, last);
+  TileRunner({program, stage, tensors}, buffers, pointers).run_elements(runs);
 }
 
 void run_plan(const Program& program, const Plan& plan, const Tensors& tensors, ParallelFor parallel_for,

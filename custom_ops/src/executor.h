@@ -22,9 +22,19 @@ struct Tensors {
 // Runs the tiles `first` up to but not including `last` of one stage, on the calling thread.
 void run_tiles(const Program& program, const Stage& stage, const Tensors& tensors, int64_t first, int64_t last);
 
-// Runs one stage for the elements `first` up to but not including `last`, on the calling thread.  The plan must have been
-// made for runs that begin anywhere.
-void run_elements(const Program& program, const Stage& stage, const Tensors& tensors, int64_t first, int64_t last);
+// Runs of `length` elements, of which each begins `step` elements behind the one before.
+struct ElementRuns {
+  int64_t first;
+  int64_t length;
+  int64_t step = 0;
+  int64_t count = 1;
+  // An input that moves on by so many bytes from run to run, for it has less, or more, between them than the tensor.
+  const void** moving = nullptr;
+  ptrdiff_t by = 0;
+};
+
+// Runs one stage for some elements, on the calling thread.  The plan must have been made for runs that begin anywhere.
+void run_elements(const Program& program, const Stage& stage, const Tensors& tensors, const ElementRuns& runs);
 
 void run_plan(const Program& program, const Plan& plan, const Tensors& tensors, ParallelFor parallel_for, void* context);
 

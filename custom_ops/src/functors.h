@@ -2,7 +2,7 @@
 // in camel case (`hard_swish` -> HardSwish).
 //
 // To add an operator: a row in ops.py, a functor here, and a device function in custom_ops/cuda if the row's CUDA text
-// calls one; nothing else.  The build generates the opcode from the row, kernels.inc makes from the functor the array
+// calls one; nothing else.  The build generates the opcode from the row, array_kernels.inc makes from the functor the
 // kernels for each type T of the row and each choice of operands that are scalars, and the parser, planner and shape
 // inference know the operator from its row.  tests/custom_ops then runs it against the row's NumPy text and ONNX
 // Runtime.  A functor has one of these members:

@@ -1,4 +1,4 @@
-// Array kernels, compiled once for each instruction set from kernels.inc, and the run-time choice between them.
+// Kernels, compiled once for each instruction set (kernels.inc), and the run-time choice between them.
 #ifndef ONNXFUSE_KERNELS_H_
 #define ONNXFUSE_KERNELS_H_
 
@@ -166,6 +166,20 @@ struct ConvLanesRow {
   size_t columns;
 };
 
+// Rows of scores become exp(score * scale + mask - the largest such of the row), and `sums` what each row then adds up to.
+// Rows are `pitch` apart, of n > 0 elements and whole vectors of memory.
+struct SoftmaxRows {
+  float* scores;
+  size_t pitch;
+  size_t rows;
+  size_t n;
+  float scale;
+  const float* mask;  // null for none
+  size_t mask_pitch;
+  bool one_mask;  // one element for all of a row
+  float* sums;
+};
+
 struct KernelTable {
   const char* name;  // "baseline", "avx2", "avx512", "neon"
   // An operator's kernel for a compute type, with bit i of `scalars` set if operand i is one; null where there is none.
@@ -188,10 +202,15 @@ struct KernelTable {
   // to[i][l] = from[l * pitch + i] for i < n and l < lanes.  Nothing is read at or beyond `end`; up to a vector of vectors
   // is written.
   void (*take_lanes)(float* to, const float* from, size_t pitch, size_t lanes, size_t n, const float* end);
+  // to[i * to_pitch + l] = from[l * pitch + i] for i < n and l < lanes, which are a vector at most.  Nothing is read at or
+  // beyond `end`; up to a vector of vectors is written.
+  void (*take_columns)(float* to, size_t to_pitch, const float* from, size_t pitch, size_t lanes, size_t n,
+                       const float* end);
   // to[l * pitch + i] = from[i][l] for i < n and all lanes, one after the other; up to a vector of vectors is read.
   void (*put_lanes)(float* to, size_t pitch, const float* from, size_t n);
   // means[r] = the mean of rows[r * n + i] over i < n, for r < count and n > 0
   void (*row_means)(float* means, const float* rows, size_t count, size_t n);
+  void (*softmax_rows)(const SoftmaxRows& block);
   // out[i * stride + s] = in[s][i] for i < n
   void (*interleave)(float* out, const float* const* in, size_t n, size_t stride);
 };

@@ -1,4 +1,3 @@
-#define ONNXFUSE_ISA avx2
-#define ONNXFUSE_ISA_NAME "avx2"
-#define ONNXFUSE_VECTOR_BYTES 32
+#include "isa_avx2.h"
+
 #include "kernels.inc"

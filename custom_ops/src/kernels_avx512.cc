@@ -1,4 +1,3 @@
-#define ONNXFUSE_ISA avx512
-#define ONNXFUSE_ISA_NAME "avx512"
-#define ONNXFUSE_VECTOR_BYTES 64
+#include "isa_avx512.h"
+
 #include "kernels.inc"

@@ -1,4 +1,3 @@
-#define ONNXFUSE_ISA baseline
-#define ONNXFUSE_ISA_NAME "baseline"
-#define ONNXFUSE_VECTOR_BYTES 16
+#include "isa_baseline.h"
+
 #include "kernels.inc"

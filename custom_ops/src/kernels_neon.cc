@@ -1,4 +1,3 @@
-#define ONNXFUSE_ISA neon
-#define ONNXFUSE_ISA_NAME "neon"
-#define ONNXFUSE_VECTOR_BYTES 16
+#include "isa_neon.h"
+
 #include "kernels.inc"

@@ -12,8 +12,8 @@ namespace onnxfuse {
 namespace {
 
 // What is worth the hand-over to a thread: elements of X to add up, and products.
-constexpr int64_t kUnitElements = int64_t{1} << 17;
-constexpr int64_t kUnitProducts = int64_t{1} << 16;
+constexpr int64_t kUnitElements = int64_t{1} << 15;
+constexpr int64_t kUnitProducts = int64_t{1} << 15;
 // Results that a product computes at once.
 constexpr int64_t kRows = 8;
 constexpr size_t kCacheLine = 64;

@@ -204,8 +204,7 @@ uint16_t StageBuilder::operand(uint16_t id) {
 void StageBuilder::emit_instructions() {
   for (size_t at = 0; at < order_.size();) {
     const size_t length = chain_length(at);
-    const bool streamed = length == 1 && !outputs_of_[order_[at]].empty() && streams();
-    if (length >= 2 || streamed) {
+    if (length > 0) {
       emit_chain(at, length);
       at += length;
     } else {

@@ -111,7 +111,6 @@ bool StageBuilder::is_chainable(uint16_t id) const {
   const Value& value = program_.values[id];
   const DType type = compute_type(value.op_type);
   if (type != DType::f32 && type != DType::f64) return false;
-  if (stage_.elements == 1) return false;
   switch (value.op) {
     case Op::Add: case Op::Sub: case Op::Mul: case Op::Div: case Op::Min: case Op::Max:
       return true;

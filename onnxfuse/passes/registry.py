@@ -245,6 +245,13 @@ def _fold_affine() -> Pass:
     )
 
 
+def _fuse_attention() -> Pass:
+    from onnxfuse.planner import FuseAttention
+
+    made: Pass = FuseAttention()
+    return made
+
+
 def _fuse_conv() -> Pass:
     from onnxfuse.planner import FuseConv
 
@@ -266,11 +273,12 @@ _BUILTIN_FACTORIES: dict[str, Callable[[], Pass]] = {
     "fuse-squeeze-excite": _fuse_squeeze_excite,
     "conv-layout": _conv_layout,
     "fold-affine": _fold_affine,
+    "fuse-attention": _fuse_attention,
     "fuse-conv": _fuse_conv,
     "fuse-elementwise": _fuse_elementwise,
 }
 _BUILTIN = tuple(_BUILTIN_FACTORIES)
-_FUSING = ("fuse-conv", "fuse-elementwise")
+_FUSING = ("fuse-attention", "fuse-conv", "fuse-elementwise")
 """The passes before which others run by default."""
 
 
@@ -304,7 +312,7 @@ def register_pass(
     ``item``: a class or object with ``name``, ``description`` and ``run(model, context)``; a function
     ``(model, context)``; a RewriteRule class or object; or, with ``name=``, a list of rules that form one
     pass. ``before`` and ``after`` name other passes; without them a pass runs between fold-affine and
-    fuse-conv. Raises OnnxfuseError for a name that is taken or missing.
+    fuse-attention. Raises OnnxfuseError for a name that is taken or missing.
     """
     if item is None:
         return lambda decorated: register_pass(

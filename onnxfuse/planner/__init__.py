@@ -1,7 +1,8 @@
 """The planner: which nodes are computed together, and what takes their place."""
 
+from onnxfuse.planner.fuse_attention import FuseAttention
 from onnxfuse.planner.fuse_conv import FuseConv
 from onnxfuse.planner.fuse_elementwise import FuseElementwise
 from onnxfuse.planner.fuse_squeeze_excite import FuseSqueezeExcite
 
-__all__ = ["FuseConv", "FuseElementwise", "FuseSqueezeExcite"]
+__all__ = ["FuseAttention", "FuseConv", "FuseElementwise", "FuseSqueezeExcite"]

@@ -204,8 +204,9 @@ def local_function(
             arguments.append(names[id(tensor)])
         while arguments and not arguments[-1]:
             arguments.pop()
-        names[id(node.outputs[0])] = result = f"value_{position}"
-        body.append(_body_node(node, arguments, result, {} if passed is None else passed.get(id(node), {})))
+        results = [f"value_{position}" + (f"_{index}" if index else "") for index in range(len(node.outputs))]
+        names.update(zip(map(id, node.outputs), results, strict=True))
+        body.append(_body_node(node, arguments, results, {} if passed is None else passed.get(id(node), {})))
     function = onnx.FunctionProto(
         domain=DOMAIN,
         input=input_names,
@@ -221,11 +222,11 @@ def local_function(
     return function
 
 
-def _body_node(node: gs.Node, arguments: list[str], result: str, passed: Mapping[str, Any]) -> onnx.NodeProto:
+def _body_node(node: gs.Node, arguments: list[str], results: list[str], passed: Mapping[str, Any]) -> onnx.NodeProto:
     if node.op == "CastLike":  # its second input gives only the type, which is known
-        return helper.make_node("Cast", arguments, [result], to=DTYPES[cast_target(node)].onnx)
+        return helper.make_node("Cast", arguments, results, to=DTYPES[cast_target(node)].onnx)
     attributes = [helper.make_attribute(name, value) for name, value in node.attrs.items() if name not in passed]
     for name, value in passed.items():
         kind = helper.make_attribute(name, value).type
         attributes.append(onnx.AttributeProto(name=name, type=kind, ref_attr_name=name))
-    return onnx.NodeProto(op_type=node.op, input=arguments, output=[result], attribute=attributes)
+    return onnx.NodeProto(op_type=node.op, input=arguments, output=results, attribute=attributes)

@@ -5,6 +5,7 @@ ONNXFUSE_TEST_LIBRARY names another library than the installed package's.
 
 import ctypes
 import os
+import threading
 from collections.abc import Sequence
 
 import ml_dtypes
@@ -118,6 +119,26 @@ def run(session: ort.InferenceSession, arrays: Sequence[np.ndarray]) -> list[np.
         feeds[f"x{i}"] = value
     results = session.run_with_ort_values(None, feeds)
     return [to_numpy(value) for value in results]
+
+
+def check_in_threads(
+    session: ort.InferenceSession, cases: Sequence[Sequence[np.ndarray]], wanted: Sequence[np.ndarray], tolerance: float
+) -> None:
+    """One session gives the result of each case whatever other threads run in it."""
+    failures: list[str] = []
+
+    def work(first: int) -> None:
+        for i in range(60):
+            place = (first + i) % len(cases)
+            if not np.allclose(run(session, cases[place])[0], wanted[place], rtol=tolerance, atol=tolerance):
+                failures.append(f"{first} {i}")
+
+    workers = [threading.Thread(target=work, args=(first,)) for first in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not failures
 
 
 def to_numpy(value: ort.OrtValue) -> np.ndarray:

@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SUITE = [
     str(HERE / f"test_{name}.py")
-    for name in ("operators", "chains", "shapes", "bad_programs", "fused_conv", "squeeze_excite")
+    for name in ("operators", "chains", "shapes", "bad_programs", "fused_conv", "squeeze_excite", "attention")
 ]
 ORT_SUITE = [
     *SUITE,

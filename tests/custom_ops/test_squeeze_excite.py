@@ -1,6 +1,5 @@
 """The gate of squeeze-and-excitation blocks in one node, against NumPy in float64 and ONNX Runtime's own nodes."""
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 from onnx import helper
 
 from onnxfuse.program import Program, ProgramBuilder, reference
-from tests.custom_ops.fused import NODE_NAME, make_model, new_session, run, run_nodes, session_options
+from tests.custom_ops.fused import NODE_NAME, check_in_threads, make_model, new_session, run, run_nodes, session_options
 
 NODE = f"onnxfuse::FusedSqueezeExcite node '{NODE_NAME}': "
 Sizes = Sequence[int]
@@ -205,20 +204,7 @@ def test_one_session_takes_any_shapes_and_threads() -> None:
     own = gates[0].arrays()[1:]
     cases = [[gate.arrays()[0], *own] for gate in gates]
     wanted = [expected(gate, arrays) for gate, arrays in zip(gates, cases, strict=True)]
-    failures: list[str] = []
-
-    def work(first: int) -> None:
-        for i in range(60):
-            place = (first + i) % len(cases)
-            if not np.allclose(run(session, cases[place])[0], wanted[place], rtol=2e-6, atol=2e-6):
-                failures.append(f"{first} {i}")
-
-    workers = [threading.Thread(target=work, args=(first,)) for first in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert not failures
+    check_in_threads(session, cases, wanted, 2e-6)
 
 
 GOOD = Gate((1, 6, 5, 5), 3, 6)

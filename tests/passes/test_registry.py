@@ -22,6 +22,7 @@ BUILTIN = [
     "slow-operators",
     "conv-layout",
     "fold-affine",
+    "fuse-attention",
     "fuse-conv",
     "fuse-elementwise",
 ]
@@ -80,7 +81,7 @@ def test_added_passes_run_before_the_fusion():
     made = registry()
     made.add(nothing, name="mine")
     names = made.names()
-    assert names.index("fold-affine") < names.index("mine") < names.index("fuse-conv")
+    assert names.index("fold-affine") < names.index("mine") < names.index("fuse-attention")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,325 @@
+#include "attention.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "integers.h"
+#include "kernels.h"
+#include "ort_call.h"
+#include "workspace.h"
+
+namespace onnxfuse {
+namespace {
+
+constexpr int64_t kMostHeads = int64_t{1} << 20;
+// Multiplications that are worth the hand-over to a thread; an exponential function takes as long as so many.
+constexpr double kTaskWork = 1 << 17;
+constexpr double kExpWork = 16;
+// So many tasks keep the threads of most machines busy; more would only mean more copies of K and V.
+constexpr int64_t kTasks = 32;
+// Scores at once, which stay in the second level of cache, and rows of them.
+constexpr int64_t kScores = int64_t{1} << 15;
+constexpr int64_t kRows = 64;
+// Keys side by side, with which a product stays in the first level of cache.
+constexpr int64_t kPanel = 96;
+// The floats that an offset has the size of.
+constexpr int64_t kOffset = sizeof(ptrdiff_t) / sizeof(float);
+// Rows that a product computes at once.
+constexpr int64_t kProductRows = 8;
+
+bool fail(std::string problem, std::string* error) {
+  *error = std::move(problem);
+  return false;
+}
+
+bool read_scale(const AttributeSource& source, float* scale) {
+  int64_t bits = 0;
+  if (!source.number("scale_bits", &bits) || bits < 0 || bits > UINT32_MAX) return false;
+  const auto word = static_cast<uint32_t>(bits);
+  std::memcpy(scale, &word, sizeof word);
+  return std::isfinite(*scale);
+}
+
+// The heads of a tensor that has so many, from the first on.
+bool view(const Shape& shape, int64_t heads, bool heads_first, size_t input, HeadsView* view, std::string* error) {
+  const auto& dims = shape.dims;
+  int64_t count = 0;
+  bool fits = element_count(shape, &count);
+  if (shape.rank == 3 && !heads_first) {
+    fits = fits && dims[2] % heads == 0;
+    *view = {dims[0], dims[1], dims[2] / heads};
+  } else if (shape.rank == 5 && !heads_first) {
+    fits = fits && dims[2] > 0 && heads % dims[2] == 0 && dims[3] == heads / dims[2];
+    *view = {dims[0], dims[1], dims[4]};
+  } else {
+    fits = fits && shape.rank == 4 && dims[heads_first ? 1 : 2] == heads;
+    *view = {dims[0], dims[heads_first ? 2 : 1], dims[3]};
+  }
+  if (!fits) return fail("input " + std::to_string(input) + " of shape " + to_string(shape) + " is not of " +
+                             std::to_string(heads) + " heads", error);
+  if (count == 0) return true;  // then nothing bounds the other sizes
+  view->per_head = heads_first ? view->length * view->size : view->size;
+  view->per_row = heads_first ? view->size : heads * view->size;
+  view->per_batch = heads * view->length * view->size;
+  return true;
+}
+
+// What an input has of Q, K or V.
+bool view_input(const Attention& node, const PlanKey& key, size_t input, HeadsView* found, std::string* error) {
+  if (!view(key.shapes[input], node.input_heads[input], node.heads_first[input], input, found, error)) return false;
+  found->begin = node.first_head[input] * found->per_head;
+  return true;
+}
+
+bool view_mask(const Shape& mask, const Shape& scores, std::array<int64_t, 4>* strides, std::string* error) {
+  int64_t stride = 1;
+  bool fits = mask.rank <= 4;
+  for (int d = 0; fits && d < mask.rank; ++d) {
+    const int64_t size = mask.from_back(d);
+    fits = size == 1 || size == scores.from_back(d);
+    if (size != 1) (*strides)[static_cast<size_t>(3 - d)] = stride;
+    stride *= size;
+  }
+  return fits || fail("the mask of shape " + to_string(mask) + " does not broadcast to the scores, " + to_string(scores),
+                      error);
+}
+
+struct Run {
+  const Attention& node;
+  const AttentionPlan& plan;
+  const float* q;
+  const float* k;
+  const float* v;
+  const float* mask;
+  float* out;
+  const float* keys_end;  // of the memory that K lies in
+  std::atomic<bool> failed{false};
+};
+
+ptrdiff_t* offsets_at(float* memory, size_t place) { return reinterpret_cast<ptrdiff_t*>(memory + place); }
+
+// The keys of a head as panels of columns, and its values, in whole vectors.
+void take_head(const Run& run, int64_t batch, int64_t head, float* keys, float* values) {
+  const AttentionPlan& plan = run.plan;
+  const auto floats = static_cast<int64_t>(kernels().floats);
+  const float* const k = run.k + batch % plan.k.batch * plan.k.per_batch + head * plan.k.per_head;
+  for (int64_t s = 0; s < plan.k.length; s += floats) {
+    float* const to = keys + s / plan.panel * plan.per_panel + s % plan.panel;
+    const int64_t lanes = std::min(floats, plan.k.length - s);
+    for (int64_t c = 0; lanes < floats && c < plan.k.size; ++c) std::fill_n(to + c * plan.panel, floats, 0.0f);
+    kernels().take_columns(to, static_cast<size_t>(plan.panel), k + s * plan.k.per_row,
+                           static_cast<size_t>(plan.k.per_row), static_cast<size_t>(lanes),
+                           static_cast<size_t>(plan.k.size), run.keys_end);
+  }
+  const float* const v = run.v + batch % plan.v.batch * plan.v.per_batch + head * plan.v.per_head;
+  for (int64_t s = 0; s < plan.v.length; ++s, values += plan.padded_size) {
+    std::copy_n(v + s * plan.v.per_row, plan.v.size, values);
+    std::fill_n(values + plan.v.size, plan.padded_size - plan.v.size, 0.0f);
+  }
+}
+
+// Rows of the result of one head, with its keys and values in the task's memory.
+void compute_rows(const Run& run, int64_t batch, int64_t head, int64_t first, int64_t rows, float* memory) {
+  const AttentionPlan& plan = run.plan;
+  float* const scores = memory + plan.scores;
+  float* const results = memory + plan.results;
+  float* const sums = memory + plan.sums;
+  const float* const q = run.q + batch % plan.q.batch * plan.q.per_batch + head * plan.q.per_head + first * plan.q.per_row;
+  for (int64_t s = 0; s < plan.padded_keys; s += plan.panel) {
+    kernels().conv_sums({nullptr, q, static_cast<size_t>(plan.q.per_row), memory + s / plan.panel * plan.per_panel,
+                         offsets_at(memory, plan.key_offsets), static_cast<size_t>(plan.k.size), scores + s,
+                         static_cast<size_t>(plan.padded_keys), static_cast<size_t>(rows),
+                         static_cast<size_t>(std::min(plan.panel, plan.padded_keys - s))});
+  }
+  SoftmaxRows softmax{scores, static_cast<size_t>(plan.padded_keys), static_cast<size_t>(rows),
+                      static_cast<size_t>(plan.k.length), run.node.scale, nullptr, 0, false, sums};
+  if (run.mask != nullptr) {
+    softmax.mask = run.mask + batch * plan.mask[0] + head * plan.mask[1] + first * plan.mask[2];
+    softmax.mask_pitch = static_cast<size_t>(plan.mask[2]);
+    softmax.one_mask = plan.mask[3] == 0;
+  }
+  kernels().softmax_rows(softmax);
+  kernels().conv_sums({nullptr, scores, static_cast<size_t>(plan.padded_keys), memory + plan.values,
+                       offsets_at(memory, plan.value_offsets), static_cast<size_t>(plan.k.length), results,
+                       static_cast<size_t>(plan.padded_size), static_cast<size_t>(rows),
+                       static_cast<size_t>(plan.v.size)});
+  float* out = run.out + batch * plan.result.per_batch + head * plan.result.per_head + first * plan.result.per_row;
+  for (int64_t r = 0; r < rows; ++r, out += plan.result.per_row) {
+    const float* const row = results + r * plan.padded_size;
+    const float sum = sums[r];
+    for (int64_t i = 0; i < plan.v.size; ++i) out[i] = row[i] / sum;
+  }
+}
+
+void compute_task(const Run& run, size_t task) {
+  const AttentionPlan& plan = run.plan;
+  const Workspace workspace(plan.floats * sizeof(float));
+  auto* const memory = static_cast<float*>(workspace.data());
+  ptrdiff_t* const key_offsets = offsets_at(memory, plan.key_offsets);
+  for (int64_t c = 0; c < plan.k.size; ++c) key_offsets[c] = c * plan.panel;
+  ptrdiff_t* const value_offsets = offsets_at(memory, plan.value_offsets);
+  for (int64_t s = 0; s < plan.k.length; ++s) value_offsets[s] = s * plan.padded_size;
+  const int64_t parts = plan.result.batch * run.node.heads * plan.splits;
+  const auto begin = static_cast<int64_t>(task) * parts / plan.tasks;
+  const auto end = (static_cast<int64_t>(task) + 1) * parts / plan.tasks;
+  const int64_t shared = run.node.heads / run.node.key_heads;
+  int64_t taken = -1;
+  for (int64_t part = begin; part < end; ++part) {
+    const int64_t split = part % plan.splits;
+    const int64_t head = part / plan.splits % run.node.heads;
+    const int64_t batch = part / plan.splits / run.node.heads;
+    const int64_t key_head = batch * run.node.key_heads + head / shared;
+    if (key_head != taken) take_head(run, batch, head / shared, memory, memory + plan.values);
+    taken = key_head;
+    const int64_t last = (split + 1) * plan.q.length / plan.splits;
+    for (int64_t first = split * plan.q.length / plan.splits; first < last; first += plan.rows) {
+      compute_rows(run, batch, head, first, std::min(plan.rows, last - first), memory);
+    }
+  }
+}
+
+// No exception may get to ORT's threads.
+void run_task(void* data, size_t task) noexcept {
+  Run& run = *static_cast<Run*>(data);
+  try {
+    compute_task(run, task);
+  } catch (...) {
+    run.failed = true;
+  }
+}
+
+}  // namespace
+
+bool read_attention(const AttributeSource& source, size_t inputs, Attention* node, std::string* error) {
+  std::vector<int64_t> heads;
+  if (!source.numbers("heads", &heads) || heads.size() != 2 || heads[1] < 1 || heads[0] < heads[1] ||
+      heads[0] > kMostHeads || heads[0] % heads[1] != 0) {
+    return fail("the heads attribute is not two numbers, the first a multiple of the second", error);
+  }
+  const int64_t own[3] = {heads[0], heads[1], heads[1]};
+  std::vector<int64_t> input_heads, first_head;
+  bool fits = source.numbers("input_heads", &input_heads) && input_heads.size() == 3 &&
+              source.numbers("first_head", &first_head) && first_head.size() == 3;
+  for (size_t i = 0; fits && i < 3; ++i) {
+    fits = input_heads[i] >= own[i] && input_heads[i] <= kMostHeads;
+    fits = fits && first_head[i] >= 0 && first_head[i] <= input_heads[i] - own[i];
+  }
+  if (!fits) return fail("the input_heads and first_head attributes are not heads of three inputs", error);
+  std::vector<int64_t> first;
+  const auto is_flag = [](int64_t number) { return number == 0 || number == 1; };
+  if (!source.numbers("heads_first", &first) || first.size() != 4 || !std::all_of(first.begin(), first.end(), is_flag)) {
+    return fail("the heads_first attribute is not four numbers of 0 or 1", error);
+  }
+  if (!read_scale(source, &node->scale)) return fail("the scale_bits attribute is not the bits of a finite float32", error);
+  if (inputs != 3 && inputs != 4) {
+    return fail("the node has " + std::to_string(inputs) + " inputs, not Q, K, V and perhaps a mask", error);
+  }
+  node->heads = heads[0];
+  node->key_heads = heads[1];
+  std::copy_n(input_heads.begin(), 3, node->input_heads.begin());
+  std::copy_n(first_head.begin(), 3, node->first_head.begin());
+  for (size_t i = 0; i < 4; ++i) node->heads_first[i] = first[i] == 1;
+  node->masked = inputs == 4;
+  return true;
+}
+
+bool make_attention_plan(const Attention& node, const PlanKey& key, AttentionPlan* plan, std::string* error) {
+  plan->key = key;
+  if (!view_input(node, key, 0, &plan->q, error) || !view_input(node, key, 1, &plan->k, error) ||
+      !view_input(node, key, 2, &plan->v, error)) {
+    return false;
+  }
+  HeadsView &q = plan->q, &k = plan->k, &v = plan->v;
+  // A batch of one serves all, as for MatMul.
+  int64_t batch = q.batch;
+  for (const int64_t other : {k.batch, v.batch, node.masked && key.shapes[3].rank == 4 ? key.shapes[3].dims[0] : 1}) {
+    if (batch == 1) batch = other;
+    if (other != batch && other != 1) {
+      return fail("there are batches of " + std::to_string(batch) + " and " + std::to_string(other), error);
+    }
+  }
+  // So does a row of Q, or a key, where the mask has more.
+  const auto spread = [](HeadsView* view, int64_t length) {
+    if (view->length != 1 || length == 1) return;
+    view->length = length;
+    view->per_row = 0;
+  };
+  if (node.masked) {
+    spread(&q, key.shapes[3].from_back(1));
+    spread(&k, key.shapes[3].from_back(0));
+  }
+  if (q.size != k.size || k.length != v.length) {
+    return fail("Q, K and V of shapes " + to_string(key.shapes[0]) + ", " + to_string(key.shapes[1]) + " and " +
+                    to_string(key.shapes[2]) + " do not fit each other", error);
+  }
+  Shape scores{4, {batch, node.heads, q.length, k.length}};
+  if (node.masked && !view_mask(key.shapes[3], scores, &plan->mask, error)) return false;
+  int64_t count = 0;
+  if (!element_count({2, {node.heads, v.size}}, &count) || !element_count(scores, &count)) {
+    return fail("there are too many scores, of shape " + to_string(scores), error);
+  }
+  plan->output = node.heads_first[3] ? Shape{4, {batch, node.heads, q.length, v.size}}
+                                     : Shape{3, {batch, q.length, node.heads * v.size}};
+  if (!element_count(plan->output, &plan->count)) {
+    return fail("the output of shape " + to_string(plan->output) + " has too many elements", error);
+  }
+  if (!view(plan->output, node.heads, node.heads_first[3], 0, &plan->result, error)) return false;
+  if (plan->count == 0) return true;  // sizes that no memory bounds
+
+  const auto floats = static_cast<int64_t>(kernels().floats);
+  plan->padded_keys = round_up(k.length, floats);
+  plan->padded_size = round_up(v.size, floats);
+  const int64_t some = std::max<int64_t>(kScores / std::max<int64_t>(plan->padded_keys, 1), 1);
+  plan->rows = std::min(round_up(std::min(some, kRows), kProductRows), std::max<int64_t>(q.length, 1));
+  const int64_t heads = std::max<int64_t>(batch * node.heads, 1);
+  plan->splits = std::clamp<int64_t>(divide_up(q.length, kRows), 1, divide_up(kTasks, heads));
+  const double work = static_cast<double>(count) * (static_cast<double>(k.size + v.size) + kExpWork);
+  const auto parts = heads * plan->splits;
+  plan->tasks = std::max<int64_t>(static_cast<int64_t>(std::min(work / kTaskWork, static_cast<double>(parts))), 1);
+  plan->panel = std::max(std::min(kPanel, plan->padded_keys), floats);
+  bool fits = true;
+  const auto add = [plan, floats, &fits](int64_t rows, int64_t columns) {
+    int64_t count = 0;
+    fits = fits && element_count({2, {rows, columns}}, &count);
+    const size_t begin = plan->floats;
+    if (fits) plan->floats += static_cast<size_t>(round_up(count, floats));
+    return begin;
+  };
+  const int64_t padded = round_up(k.size, floats);  // a copy of keys writes whole vectors of vectors
+  add(round_up(plan->padded_keys, plan->panel), padded);
+  plan->values = add(k.length, plan->padded_size);
+  plan->key_offsets = add(k.size, kOffset);
+  plan->value_offsets = add(k.length, kOffset);
+  plan->scores = add(plan->rows, plan->padded_keys);
+  plan->results = add(plan->rows, plan->padded_size);
+  plan->sums = add(plan->rows, 1);
+  if (fits) plan->per_panel = plan->panel * padded;
+  return fits || fail("K and V of shapes " + to_string(key.shapes[1]) + " and " + to_string(key.shapes[2]) +
+                          " have too many elements", error);
+}
+
+void run_attention(const Attention& node, const AttentionPlan& plan, const std::vector<const void*>& inputs,
+                   void* output, ParallelFor parallel_for, void* context) {
+  if (plan.count == 0) return;
+  auto* const out = static_cast<float*>(output);
+  if (plan.k.length == 0) {
+    std::fill_n(out, plan.count, 0.0f);
+    return;
+  }
+  const auto operand = [&](size_t i) { return static_cast<const float*>(inputs[i]); };
+  int64_t keys = 0;
+  element_count(plan.key.shapes[1], &keys);
+  Run run{node, plan, operand(0) + plan.q.begin, operand(1) + plan.k.begin, operand(2) + plan.v.begin,
+          node.masked ? operand(3) : nullptr, out, operand(1) + keys};
+  if (plan.tasks == 1) {
+    run_task(&run, 0);
+  } else {
+    parallel_for(context, run_task, static_cast<size_t>(plan.tasks), &run);
+  }
+  if (run.failed) throw Error("out of memory for a thread's part of the attention");
+}
+
+}  // namespace onnxfuse

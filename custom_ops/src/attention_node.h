@@ -1,0 +1,33 @@
+// A FusedAttention node on the CPU provider.
+#ifndef ONNXFUSE_ATTENTION_NODE_H_
+#define ONNXFUSE_ATTENTION_NODE_H_
+
+#include "attention.h"
+#include "node.h"
+#include "ort_abi.h"
+#include "plan_cache.h"
+
+namespace onnxfuse {
+
+// Functions throw Error or OrtFailure.
+class AttentionNode : public Node {
+ public:
+  static constexpr char kOperator[] = "FusedAttention";
+
+  AttentionNode(const OrtApi* api, const OrtKernelInfo* info);
+
+  // Tells ORT the type and shape of such a node's output.
+  static void infer(const OrtApi& api, OrtShapeInferContext* context);
+
+  void compute(OrtKernelContext* context);
+
+ private:
+  std::shared_ptr<const AttentionPlan> find_plan(const PlanKey& key);
+
+  Attention node_;
+  PlanCache<AttentionPlan> plans_;
+};
+
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_ATTENTION_NODE_H_

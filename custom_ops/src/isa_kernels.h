@@ -1,0 +1,37 @@
+// The kernels of one instruction set, which its files define: array_kernels.inc, conv_kernels.inc, channel_kernels.inc,
+// attention_kernels.inc.  kernels.inc puts them into the table; KernelTable says what they do.
+#ifndef ONNXFUSE_ISA_KERNELS_H_
+#define ONNXFUSE_ISA_KERNELS_H_
+
+#include "kernels.h"
+
+namespace onnxfuse {
+namespace ONNXFUSE_ISA {
+
+Kernel find_op(Op op, DType type, unsigned scalars);
+Kernel find_cast(DType from, DType to);
+void load_f16(void* out, const void* const* in, size_t n);
+void load_bf16(void* out, const void* const* in, size_t n);
+void store_f16(void* out, const void* const* in, size_t n);
+void store_bf16(void* out, const void* const* in, size_t n);
+
+void conv_sums(const ConvBlock& block);
+void conv_dots(const ConvDots& dots);
+void conv_plane(const ConvPlane& plane);
+void conv_rows(const ConvRowsBlock& block);
+void conv_lanes(const ConvLanesRow& row);
+void take_lanes(float* to, const float* from, size_t pitch, size_t lanes, size_t n, const float* end);
+void take_columns(float* to, size_t to_pitch, const float* from, size_t pitch, size_t lanes, size_t n,
+                  const float* end);
+void put_lanes(float* to, size_t pitch, const float* from, size_t n);
+void take_rows(const ConvCopy& copy);
+void add_to_rows(float* rows, size_t pitch, const float* addends, size_t count, size_t n);
+void interleave(float* out, const float* const* in, size_t n, size_t stride);
+void row_means(float* means, const float* rows, size_t count, size_t n);
+
+void softmax_rows(const SoftmaxRows& block);
+
+}  // namespace ONNXFUSE_ISA
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_ISA_KERNELS_H_

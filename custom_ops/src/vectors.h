@@ -1,0 +1,148 @@
+// Vectors of floats in registers: reading, writing, shuffling.  Compiled once for each instruction set, as vector_math.h is.
+#ifndef ONNXFUSE_VECTORS_H_
+#define ONNXFUSE_VECTORS_H_
+
+#include <utility>
+
+#include "vector_math.h"
+
+namespace onnxfuse {
+namespace ONNXFUSE_ISA {
+
+// Unaligned, and of any type.
+template <class V> inline __attribute__((always_inline)) V load(const void* from) {
+  V value;
+  __builtin_memcpy(&value, from, sizeof(V));
+  return value;
+}
+
+template <class V> inline __attribute__((always_inline)) void store(void* to, const V& value) {
+  __builtin_memcpy(to, &value, sizeof(V));
+}
+
+constexpr size_t kFloats = sizeof(math::FloatVector) / sizeof(float);
+
+template <class V> constexpr size_t floats_of = sizeof(V) / sizeof(float);
+
+// Half a vector costs half as much where the processor computes whole ones in two steps.
+#if defined(__AVX512VL__)
+typedef float HalfVector __attribute__((vector_size(math::kVectorBytes / 2)));
+ONNXFUSE_INLINE HalfVector multiply_add(HalfVector a, HalfVector b, HalfVector c) { return _mm256_fmadd_ps(a, b, c); }
+constexpr bool kHasHalves = true;
+#else
+using HalfVector = math::FloatVector;
+constexpr bool kHasHalves = false;
+#endif
+ONNXFUSE_INLINE math::FloatVector multiply_add(math::FloatVector a, math::FloatVector b, math::FloatVector c) {
+  return math::madd(a, b, c);
+}
+
+// ------------------------------------------------------------------------------------------------ edges of an image
+
+ONNXFUSE_INLINE ptrdiff_t between(ptrdiff_t low, ptrdiff_t x, ptrdiff_t high) {
+  return x < low ? low : (x > high ? high : x);
+}
+
+// Which elements of a vector, that begins at element `first` of a row of so many, lie in the row.
+#if defined(__AVX512F__)
+using Inside = __mmask16;
+ONNXFUSE_INLINE Inside inside(ptrdiff_t first, ptrdiff_t size) {
+  const ptrdiff_t begin = between(0, -first, 16);
+  const ptrdiff_t end = between(begin, size - first, 16);
+  return static_cast<Inside>((1u << end) - (1u << begin));
+}
+// Those elements, and zeros for the others, which are not read.
+ONNXFUSE_INLINE math::FloatVector load_inside(const float* from, Inside lanes) {
+  return reinterpret_cast<math::FloatVector>(_mm512_maskz_loadu_ps(lanes, from));
+}
+#elif defined(__AVX2__)
+using Inside = __m256i;
+ONNXFUSE_INLINE Inside inside(ptrdiff_t first, ptrdiff_t size) {
+  const ptrdiff_t begin = between(0, -first, 8);
+  const ptrdiff_t end = between(begin, size - first, 8);
+  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const __m256i before = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(begin)), lanes);
+  return _mm256_andnot_si256(before, _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(end)), lanes));
+}
+ONNXFUSE_INLINE math::FloatVector load_inside(const float* from, Inside lanes) {
+  return reinterpret_cast<math::FloatVector>(_mm256_maskload_ps(from, lanes));
+}
+#else
+struct Inside {
+  ptrdiff_t begin;
+  ptrdiff_t end;
+};
+ONNXFUSE_INLINE Inside inside(ptrdiff_t first, ptrdiff_t size) {
+  constexpr auto floats = static_cast<ptrdiff_t>(kFloats);
+  const ptrdiff_t begin = between(0, -first, floats);
+  return {begin, between(begin, size - first, floats)};
+}
+inline __attribute__((noinline)) math::FloatVector load_inside(const float* from, Inside lanes) {
+  float elements[kFloats] = {};
+  for (ptrdiff_t i = lanes.begin; i < lanes.end; ++i) elements[i] = from[i];
+  return load<math::FloatVector>(elements);
+}
+#endif
+
+// A masked load costs no more than another where the instruction set has masks; elsewhere only vectors at the edges of
+// an image are loaded so.
+#if defined(__AVX512F__)
+constexpr bool kFreeMasks = true;
+#else
+constexpr bool kFreeMasks = false;
+#endif
+
+// ------------------------------------------------------------------------------------------------ shuffles
+
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define ONNXFUSE_SHUFFLES
+#endif
+#endif
+
+#if defined(ONNXFUSE_SHUFFLES)
+// The elements of `a` and `b` at even places.
+template <size_t... I>
+ONNXFUSE_INLINE math::FloatVector evens(math::FloatVector a, math::FloatVector b, std::index_sequence<I...>) {
+  return __builtin_shufflevector(a, b, (2 * I)...);
+}
+
+// The first or second half of `a` and `b`, an element of each in turn.
+template <size_t Begin, size_t... I>
+ONNXFUSE_INLINE math::FloatVector zipped(math::FloatVector a, math::FloatVector b, std::index_sequence<I...>) {
+  return __builtin_shufflevector(a, b, (Begin + I / 2 + I % 2 * kFloats)...);
+}
+#endif
+
+using Lanes = std::make_index_sequence<kFloats>;
+
+// Transposes a square of vectors.
+ONNXFUSE_INLINE void transpose(math::FloatVector (&x)[kFloats]) {
+#if defined(ONNXFUSE_SHUFFLES)
+  // Each round takes half a vector with its counterpart: after as many as an index has bits, rows are columns.
+#pragma GCC unroll 4
+  for (size_t round = 1; round < kFloats; round *= 2) {
+    math::FloatVector y[kFloats];
+#pragma GCC unroll 16
+    for (size_t i = 0; i < kFloats / 2; ++i) {
+      y[2 * i] = zipped<0>(x[i], x[i + kFloats / 2], Lanes{});
+      y[2 * i + 1] = zipped<kFloats / 2>(x[i], x[i + kFloats / 2], Lanes{});
+    }
+#pragma GCC unroll 16
+    for (size_t i = 0; i < kFloats; ++i) x[i] = y[i];
+  }
+#else
+  for (size_t i = 0; i < kFloats; ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const float other = x[i][j];
+      x[i][j] = x[j][i];
+      x[j][i] = other;
+    }
+  }
+#endif
+}
+
+}  // namespace ONNXFUSE_ISA
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_VECTORS_H_

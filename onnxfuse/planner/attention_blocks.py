@@ -1,0 +1,201 @@
+"""Attention: where a graph computes softmax(scale · Q Kᵀ + mask) V of several heads.
+
+What splits Q, K and V into heads before it and joins the heads of the result after it is part of a block where nothing
+else reads it (A. Vaswani et al., Attention Is All You Need, 2017).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from onnxfuse.graph_ir import standard_op
+from onnxfuse.passes.constants import dtype_of
+from onnxfuse.planner.attention_heads import (
+    SWAPPED,
+    UNKNOWN_HEADS,
+    Heads,
+    HeadsReader,
+    factor_of,
+    keeps,
+    target_of,
+)
+from onnxfuse.planner.attention_parts import producer
+from onnxfuse.planner.contraction import Contraction
+from onnxfuse.program.lowering import UnsupportedError
+
+NOT_FLOAT32 = "it is not of float32"
+READ_ELSEWHERE = "a value inside it is read elsewhere too"
+LARGE_SCALE = "its scale is not finite in float32"
+UNKNOWN_MASK = "it is not known whether the mask leaves the scores their number of dimensions and of heads"
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The product of Q and K, what it is multiplied by, and what is added to it; ``nodes`` in topological order."""
+
+    product: gs.Node
+    scale: np.float32
+    mask: gs.Tensor | None
+    nodes: tuple[gs.Node, ...]
+
+
+@dataclass(frozen=True)
+class AttentionBlock:
+    """The parts of a block; ``joined`` are the nodes after its last product."""
+
+    q: Heads
+    k: Heads
+    v: Heads
+    scores: Scores
+    softmax: gs.Node
+    product: gs.Node
+    joined: tuple[gs.Node, ...]
+
+    @property
+    def nodes(self) -> tuple[gs.Node, ...]:
+        """All nodes, in topological order."""
+        before = (*self.q.nodes, *self.k.nodes, *self.scores.nodes)
+        nodes = (*before, self.softmax, *self.v.nodes, self.product, *self.joined)
+        return tuple({id(node): node for node in nodes}.values())  # Q, K and V may be parts of what one node makes
+
+    @property
+    def inputs(self) -> tuple[gs.Tensor, ...]:
+        """Q, K, V and the mask, if there is one."""
+        mask = () if self.scores.mask is None else (self.scores.mask,)
+        return (self.q.tensor, self.k.tensor, self.v.tensor, *mask)
+
+    @property
+    def result(self) -> gs.Tensor:
+        """What the last node makes."""
+        made: gs.Tensor = self.nodes[-1].outputs[0]
+        return made
+
+    @property
+    def attributes(self) -> dict[str, int | list[int]]:
+        """Those of the fused node (custom_ops/src/attention.h)."""
+        inputs = (self.q, self.k, self.v)
+        return {
+            "heads": [self.q.count, self.k.count],
+            "input_heads": [heads.total for heads in inputs],
+            "first_head": [heads.place for heads in inputs],
+            "heads_first": [*(int(heads.first) for heads in inputs), int(not self.joined)],
+            "scale_bits": int(self.scale.view(np.uint32)),
+        }
+
+    @property
+    def scale(self) -> np.float32:
+        """By what the scores are multiplied, Q and K among them; infinite or no number if that is too much."""
+        with np.errstate(all="ignore"):
+            return np.float32(self.q.scale * self.k.scale * self.scores.scale)
+
+
+class AttentionBlocks:
+    """The blocks of one graph of a model of this opset; ``is_output`` says whether a graph returns a tensor."""
+
+    def __init__(self, nodes: Sequence[gs.Node], opset: int, is_output: Callable[[gs.Tensor], bool]) -> None:
+        self._graph = Contraction(nodes)
+        self._is_output = is_output
+        self._softmax_axis = 1 if opset < 13 else -1
+        self._readers = [HeadsReader(self._reader, parts) for parts in (True, False)]
+
+    def block(self, softmax: gs.Node) -> AttentionBlock | None:
+        """The block around a Softmax; None if it does not stand between two products of four dimensions.
+
+        Raises UnsupportedError, with a reason for the user, for one that has no kernel.
+        """
+        product = self._reader(softmax.outputs[0])
+        if product is None or standard_op(product) != "MatMul" or product.inputs[0] is not softmax.outputs[0]:
+            return None
+        scores = self._scores(softmax.inputs[0])
+        if scores is None or softmax.attrs.get("axis", self._softmax_axis) not in (-1, 3):
+            return None
+        q, k, v = scores.product.inputs[0], scores.product.inputs[1], product.inputs[1]
+        if not all(tensor.shape is not None and len(tensor.shape) == 4 for tensor in (q, k, v)):
+            return None
+        if any(dtype_of(tensor) != np.float32 for tensor in (q, k, v)):
+            raise UnsupportedError(NOT_FLOAT32)
+        inner = [node.outputs[0] for node in scores.nodes]
+        if any(self._reader(tensor) is None for tensor in inner):
+            raise UnsupportedError(READ_ELSEWHERE)
+        for reader in self._readers:
+            found = AttentionBlock(*_operands(reader, q, k, v), scores, softmax, product, ())
+            if self._is_closed(found):
+                break
+        if not np.isfinite(found.scale):
+            raise UnsupportedError(LARGE_SCALE)
+        if scores.mask is not None and not _fits(scores.mask, found.q.count):
+            raise UnsupportedError(UNKNOWN_MASK)
+        return replace(found, joined=self._joined(product.outputs[0], found.q.count))
+
+    def _is_closed(self, block: AttentionBlock) -> bool:
+        """Whether nothing else reads what the nodes make, but for the last one, and all inputs are made elsewhere."""
+        inside = {id(node) for node in block.nodes}
+        made = {id(tensor): tensor for node in block.nodes[:-1] for tensor in node.outputs}
+        if any(id(tensor) in made for tensor in block.inputs):
+            return False
+        return not any(
+            self._is_output(tensor) or any(id(reader) not in inside for reader in self._graph.readers(tensor))
+            for tensor in made.values()
+        )
+
+    def _reader(self, tensor: gs.Tensor) -> gs.Node | None:
+        """The node that alone reads a tensor, once; None if there is none such."""
+        readers = self._graph.readers(tensor)
+        return readers[0] if len(readers) == 1 and not self._is_output(tensor) else None
+
+    def _scores(self, tensor: gs.Tensor) -> Scores | None:
+        """The product that a Softmax reads, or that a Mul or Div by one number and an Add after it do."""
+        node = producer(tensor)
+        if standard_op(node) == "Add":
+            for place in (0, 1):
+                found = self._scaled(node.inputs[place])
+                if found is not None:
+                    return Scores(found.product, found.scale, node.inputs[1 - place], (*found.nodes, node))
+            return None
+        return self._scaled(tensor)
+
+    def _scaled(self, tensor: gs.Tensor) -> Scores | None:
+        node = producer(tensor)
+        if standard_op(node) == "MatMul":
+            return Scores(node, np.float32(1), None, (node,))
+        factor = factor_of(node)
+        made = None if factor is None else producer(factor[0])
+        if factor is None or made is None or standard_op(made) != "MatMul":
+            return None
+        return Scores(made, factor[1], None, (made, node))
+
+    def _joined(self, tensor: gs.Tensor, heads: int) -> tuple[gs.Node, ...]:
+        """The Transpose and the Reshape that make (batch, length, heads · size) of the result."""
+        swap = self._reader(tensor)
+        if swap is None or standard_op(swap) != "Transpose" or swap.attrs.get("perm") != SWAPPED:
+            return ()
+        join = self._reader(swap.outputs[0])
+        if join is None or standard_op(join) != "Reshape" or not _joins_heads(join, heads):
+            return ()
+        return swap, join
+
+
+def _operands(reader: HeadsReader, q: gs.Tensor, k: gs.Tensor, v: gs.Tensor) -> tuple[Heads, Heads, Heads]:
+    """Q, K and V.  Raises UnsupportedError if their heads do not go together."""
+    heads = reader.heads(q), reader.keys(k, reader.repeated), reader.repeated(v)
+    if (heads[1].count, heads[1].repeats) != (heads[2].count, heads[2].repeats):
+        heads = reader.heads(q), reader.keys(k, reader.heads), reader.heads(v)
+    if heads[1].count != heads[2].count or heads[1].count * heads[1].repeats not in (1, heads[0].count):
+        raise UnsupportedError(UNKNOWN_HEADS)
+    return heads
+
+
+def _fits(mask: gs.Tensor, heads: int) -> bool:
+    """Whether a mask is known to leave the scores four dimensions and so many heads."""
+    shape = mask.shape
+    return shape is not None and len(shape) <= 4 and (len(shape) < 3 or shape[-3] in (1, heads))
+
+
+def _joins_heads(reshape: gs.Node, heads: int) -> bool:
+    """(batch, length, heads, size) → (batch, length, heads · size)."""
+    shape, target = reshape.inputs[0].shape, target_of(reshape)
+    if shape is None or len(shape) != 4 or target is None or len(target) != 3 or not keeps(target, shape):
+        return False
+    return target[2] == -1 or (isinstance(shape[3], int) and target[2] == heads * shape[3])

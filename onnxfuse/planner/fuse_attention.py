@@ -1,0 +1,86 @@
+"""The pass that computes attention in one node, on the CPU."""
+
+import onnx_graphsurgeon as gs
+
+from onnxfuse.byte_counts import bytes_saved, traffic_of_kernel, traffic_of_nodes
+from onnxfuse.graph import Model, sorted_nodes
+from onnxfuse.graph_ir import standard_op
+from onnxfuse.inference import infer
+from onnxfuse.passes.base import PassContext, label
+from onnxfuse.planner.attention_blocks import AttentionBlock, AttentionBlocks
+from onnxfuse.planner.functions import add_function
+from onnxfuse.planner.fuse_elementwise import FREE_OPS
+from onnxfuse.planner.fused_node import OPSET_VERSION, local_function, make_node
+from onnxfuse.program.lowering import UnsupportedError
+from onnxfuse.program.ops import FUSED_ATTENTION_OPS
+from onnxfuse.report import FusedRegion
+from onnxfuse.runtime import DOMAIN
+
+NAME = "fuse-attention"
+
+
+class FuseAttention:
+    """Replaces scaled dot-product attention by single nodes, for the target cpu.
+
+    ONNX Runtime computes it in ten nodes or more, each of which moves all of Q, K, V or the scores through memory.
+    """
+
+    name = NAME
+    description = "compute scaled dot-product attention in one node, on the CPU"
+
+    def run(self, model: Model, context: PassContext) -> None:
+        """Rewrite ``model`` in place and record every block."""
+        if context.target != "cpu" or "" not in model.opsets:
+            return
+        if not any(standard_op(node) == "Softmax" for graph in model.graphs() for node in graph.nodes):
+            return
+        infer(model)
+        for graph in list(model.graphs()):
+            blocks = _plan(model, graph, context)
+            replaced = {id(node) for block in blocks for node in block.nodes}
+            fused = [_apply(model, block, context) for block in blocks]
+            if fused:
+                graph.nodes = [node for node in graph.nodes if id(node) not in replaced] + fused
+
+
+def _plan(model: Model, graph: gs.Graph, context: PassContext) -> list[AttentionBlock]:
+    """The blocks of one graph, which is not changed."""
+    returned = [tensor for one in model.graphs() for tensor in one.outputs]
+    ids, names = {id(tensor) for tensor in returned}, {tensor.name for tensor in returned}
+    nodes, opset = sorted_nodes(graph), model.opsets[""]
+    blocks = AttentionBlocks(nodes, opset, lambda tensor: id(tensor) in ids or tensor.name in names)
+    found = []
+    for node in graph.nodes:
+        if standard_op(node) != "Softmax":
+            continue
+        try:
+            block = blocks.block(node)
+        except UnsupportedError as reason:
+            context.refused(NAME, node, str(reason))
+            continue
+        if block is not None:
+            found.append(block)
+    return found
+
+
+def _apply(model: Model, block: AttentionBlock, context: PassContext) -> gs.Node:
+    nodes, inputs, outputs = block.nodes, block.inputs, [block.result]
+    text = "\n".join(f"{name} {value}" for name, value in block.attributes.items())
+    function = local_function(nodes, inputs, outputs, text, list(block.attributes), model.opsets[""])
+    op, attributes = add_function(model, function, FUSED_ATTENTION_OPS)
+    model.opsets[DOMAIN] = OPSET_VERSION
+    described = FusedRegion(
+        name=model.unique_name(f"{label(nodes[-1])}_fused"),
+        overload=function.overload,
+        ops=[node.op for node in nodes],
+        program="",
+        inputs=[tensor.name for tensor in inputs],
+        outputs=[tensor.name for tensor in outputs],
+        shape=outputs[0].shape,
+        bytes_saved=bytes_saved(nodes, inputs, outputs),
+        before=traffic_of_nodes(nodes, outputs, FREE_OPS),
+        after=traffic_of_kernel(inputs, outputs),
+    )
+    context.report.add_fused(described)
+    known = {**block.attributes, **attributes}
+    return make_node(nodes, described.name, op, known, inputs, outputs, function.overload, context.fast_math)

@@ -1,0 +1,317 @@
+"""Which attention becomes one node, and that it stays what it is."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxfuse
+from onnxfuse.inspection import inspect
+from onnxfuse.passes import PassContext
+from onnxfuse.planner import FuseAttention
+from tests import fusing
+from tests.planner.test_cpu_convolutions import array, model, operators
+
+PROJECTED = """g (float[n, l, 24] x{more}) => (float[n, l, 24] y) {{
+    q = MatMul(x, w1) q3 = Reshape(q, apart) q4 = Transpose <perm = [0, 2, 1, 3]> (q3)
+    k = MatMul(x, w2) k3 = Reshape(k, apart) k4 = Transpose <perm = [0, 2, 3, 1]> (k3)
+    v = MatMul(x, w3) v3 = Reshape(v, apart) v4 = Transpose <perm = [0, 2, 1, 3]> (v3)
+    s = MatMul(q4, k4) {scores} p = Softmax <axis = -1> (t)
+    o = MatMul(p, v4) {after} y = Reshape(o2, joined) }}"""
+AFTER = "o2 = Transpose <perm = [0, 2, 1, 3]> (o)"
+CONSTANTS = {
+    **{f"w{number}": array(24, 24) + 0.02 * number for number in (1, 2, 3)},
+    **{"apart": np.array([0, -1, 4, 6]), "joined": np.array([0, 0, 24]), "c": np.float32(6**0.5)},
+    **{"m1": array(4, 1, 9), "m2": array(9, 9), "d": array(24)},
+}
+FEEDS = {"x": array(2, 9, 24) * 10}
+
+
+def projected(
+    scores: str = "t = Div(s, c)", after: str = AFTER, more: str = "", opset: int = 17, **constants: np.ndarray
+) -> onnx.ModelProto:
+    text = PROJECTED.format(scores=scores, after=after, more=more)
+    return of_text(text, opset, **constants)
+
+
+def of_text(text: str, opset: int = 17, **constants: np.ndarray) -> onnx.ModelProto:
+    known = {**CONSTANTS, **constants}
+    return model(text, opset, **{name: value for name, value in known.items() if re.search(rf"\b{name}\b", text)})
+
+
+def fused(made: onnx.ModelProto) -> tuple[onnx.ModelProto, PassContext]:
+    """The model after this pass alone."""
+    return fusing.rewritten_by(FuseAttention(), made)
+
+
+def blocks(made: onnx.ModelProto) -> list[onnx.NodeProto]:
+    return [node for node in fusing.fused_nodes(made) if node.op_type.startswith("FusedAttention")]
+
+
+def check(made: onnx.ModelProto, feeds: dict[str, np.ndarray], count: int = 1) -> list[str]:
+    """So many blocks are one node each, which computes the same with the library, without it and in the reference.
+
+    Returns the operators of the model.
+    """
+    result, _ = fused(made)
+    assert len(blocks(result)) == count
+    fusing.assert_same_everywhere(result, made, feeds)
+    return [node.op_type for node in result.graph.node]
+
+
+def test_what_splits_and_joins_heads_is_part_of_the_node() -> None:
+    assert check(projected(), FEEDS) == ["MatMul"] * 3 + ["FusedAttention"]
+
+
+SCORES = {
+    "no scale": "",
+    "multiplied": "t = Mul(c, s)",
+    "a mask": "u = Div(s, c) t = Add(u, m1)",
+    "a mask first": "t = Add(m2, s)",
+}
+
+
+@pytest.mark.parametrize("kind", SCORES)
+def test_scales_and_masks(kind: str) -> None:
+    made = projected(SCORES[kind])
+    for node in made.graph.node:
+        node.input[:] = ["s" if name == "t" and not SCORES[kind] else name for name in node.input]
+    assert check(with_sizes(made, 2, 9), FEEDS) == ["MatMul"] * 3 + ["FusedAttention"]
+
+
+def with_sizes(made: onnx.ModelProto, batch: int, length: int) -> onnx.ModelProto:
+    """The model for inputs of one size, so that it is known which masks fit."""
+    for dim, size in zip(made.graph.input[0].type.tensor_type.shape.dim, (batch, length, 24), strict=True):
+        dim.dim_value = size
+    return made
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 40), (3, 7), (5, 130)])
+def test_any_sizes(sizes: tuple[int, int]) -> None:
+    check(projected(), {"x": array(*sizes, 24)})
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 9), (3, 1, 9, 9), (3, 4, 1, 9), (9, 9), (1,), (4, 1, 9, 9)])
+@pytest.mark.parametrize("length", (1, 9))
+def test_masks_of_any_size(shape: tuple[int, ...], length: int) -> None:
+    """They may have more than the scores, as for Add: a batch, rows, or keys."""
+    sizes = ", ".join(["a", "4" if shape[1:2] == (4,) else "1", "b", "c1"][4 - len(shape) :])
+    made = projected("t = Add(s, z)", more=f", float[{sizes}] z", joined=np.array([0, -1, 24]))
+    rows = of_text(ONE_ROW.replace("SIZES", sizes))
+    batch = 1 if shape[0] == 4 else 3
+    check(made, {"x": array(batch, 9, 24), "z": array(*shape)})
+    heads = {"q": array(batch, 4, length, 6), "k": array(batch, 4, length, 6), "v": array(batch, 4, 9, 5)}
+    if length == 9 or shape[-1] == 9:
+        check(rows, {**heads, "z": array(*shape)})
+
+
+ONE_ROW = """g (float[n, 4, l, 6] q, float[n, 4, m, 6] k, float[n, 4, e, 5] v, float[SIZES] z) =>
+    (float[f, 4, h, i] y) {
+    kt = Transpose <perm = [0, 1, 3, 2]> (k) s = MatMul(q, kt) t = Add(s, z) p = Softmax(t) y = MatMul(p, v) }"""
+
+
+def test_a_mask_that_is_computed() -> None:
+    made = projected("u = Div(s, c) t = Add(u, z)", more=", float[n, 1, 1, l] z", c=np.array([[2.5]], np.float32))
+    mask = np.where(array(2, 1, 1, 9) > 0.3, np.float32(-1e4), np.float32(0))
+    assert check(with_sizes(made, 2, 9), {**FEEDS, "z": mask}) == ["MatMul"] * 3 + ["FusedAttention"]
+
+
+DIRECT = """g (float[n, 6, l, 8] q, float[n, 6, m, 8] k, float[n, 6, m, 5] v) => (float[n, a, b, c1] y) {{
+    {keys} s = MatMul(q, kt) p = Softmax <axis = 3> (s) {after} }}"""
+KEYS = "kt = Transpose <perm = [0, 1, 3, 2]> (k)"
+DIRECT_FEEDS = {"q": array(2, 6, 7, 8) * 5, "k": array(2, 6, 11, 8) * 5, "v": array(2, 6, 11, 5)}
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "y = MatMul(p, v)",
+        "o = MatMul(p, v) y = Transpose <perm = [0, 2, 1, 3]> (o)",
+        "o = MatMul(p, v) r = Relu(o) y = Transpose <perm = [0, 2, 1, 3]> (r)",
+        "o = MatMul(p, v) t = Transpose <perm = [0, 2, 1, 3]> (o) y = Reshape(t, other)",
+    ],
+)
+def test_heads_that_come_first(after: str) -> None:
+    made = of_text(DIRECT.format(keys=KEYS, after=after), other=np.array([0, 6, -1, 5]))
+    assert check(made, DIRECT_FEEDS)[0] == "FusedAttention"
+
+
+GROUPED = """g (float[2, 6, 7, 8] q, float[2, 2, 11, 8] k, float[2, 2, 11, 5] v) => (float[2, 6, 7, 5] y) {{
+    k1 = Unsqueeze(k, two) k2 = {repeat} k3 = Reshape(k2, {joined}) kt = Transpose <perm = [0, 1, 3, 2]> (k3)
+    v1 = Unsqueeze(v, two) v2 = Tile(v1, times) v3 = Reshape(v2, joined)
+    s = MatMul(q, kt) p = Softmax(s) y = MatMul(p, v3) }}"""
+GROUPED_FEEDS = {"q": array(2, 6, 7, 8) * 5, "k": array(2, 2, 11, 8) * 5, "v": array(2, 2, 11, 5)}
+GROUPS = {"two": np.array([2]), "times": np.array([1, 1, 3, 1, 1])}
+
+
+@pytest.mark.parametrize("repeat", ("Tile(k1, times)", "Expand(k1, times)"))
+def test_heads_of_keys_that_serve_several_of_q_are_not_copied(repeat: str) -> None:
+    joined = {**GROUPS, "joined": np.array([2, -1, 11, 8]), "other": np.array([2, -1, 11, 5])}
+    text = GROUPED.format(repeat=repeat, joined="joined").replace("Reshape(v2, joined)", "Reshape(v2, other)")
+    assert check(of_text(text, **joined), GROUPED_FEEDS) == ["FusedAttention"]
+
+
+def test_heads_that_are_repeated_for_k_alone_stay_so() -> None:
+    text = GROUPED.format(repeat="Tile(k1, times)", joined="joined").replace(
+        "float[2, 2, 11, 5] v", "float[2, 6, 11, 5] v"
+    )
+    text = re.sub(r"v1 = .*\n", "\n", text).replace("v3", "v")
+    made = of_text(text, **{**GROUPS, "joined": np.array([2, 6, 11, 8])})
+    assert check(made, {**GROUPED_FEEDS, "v": array(2, 6, 11, 5)})[-1] == "FusedAttention"
+    assert [list(own.ints) for own in blocks(fused(made)[0])[0].attribute if own.name == "heads"] == [[6, 6]]
+
+
+def test_heads_that_are_repeated_to_a_computed_shape_are_copied() -> None:
+    """The node does not read that shape."""
+    text = GROUPED.format(repeat="Expand(k1, wide)", joined="joined").replace(
+        "Reshape(v2, joined)", "Reshape(v2, other)"
+    )
+    text = text.replace("k1 =", "wide = Concat <axis = 0> (a2, a2, a3, a4, last) k1 =")
+    known = {"joined": np.array([2, 6, 11, 8]), "other": np.array([2, 6, 11, 5])}
+    sizes = {"a2": np.array([2]), "a3": np.array([3]), "a4": np.array([11]), "last": np.array([8])}
+    assert check(of_text(text, **GROUPS, **known, **sizes), GROUPED_FEEDS).count("Expand") == 1
+
+
+def test_heads_that_alternate_are_copied() -> None:
+    """(b, 1, h, l, s) → (b, repeats, h, l, s) is another order."""
+    swapped = {"two": np.array([1]), "times": np.array([1, 3, 1, 1, 1])}
+    text = GROUPED.format(repeat="Tile(k1, times)", joined="joined").replace(
+        "Reshape(v2, joined)", "Reshape(v2, other)"
+    )
+    made = of_text(text, **swapped, joined=np.array([2, 6, 11, 8]), other=np.array([2, 6, 11, 5]))
+    assert check(made, GROUPED_FEEDS).count("Tile") == 2
+
+
+def test_blocks_share_a_function() -> None:
+    text = PROJECTED.format(scores="t = Div(s, c)", after=AFTER, more="").replace("y = Reshape(o2, joined) }", "")
+    again = re.search(r"q = .*", text, re.DOTALL)
+    assert again is not None
+    second = re.sub(r"\b(q|k|v|s|t|p|o)(\d?)\b(?= =|[,)])", r"\g<1>\g<2>b", again[0]).replace("(x,", "(z,")
+    made = of_text(text + "z = Reshape(o2, joined) " + second + " y = Reshape(o2b, joined) }")
+    result, _ = fused(made)
+    assert len(blocks(result)) == 2 and len(result.functions) == 1
+    check(made, FEEDS, 2)
+
+
+def test_values_that_are_read_elsewhere_are_kept() -> None:
+    """The node begins after them."""
+    made = projected(after=f"{AFTER} e = ReduceSum <keepdims = 0> (q4)".replace("o2 =", "o1 =") + " o2 = Add(o1, e)")
+    assert check(made, FEEDS).count("Transpose") == 2
+    made = projected(after="a = Transpose <perm = [0, 2, 1, 3]> (o) b = ReduceSum <keepdims = 0> (o) o2 = Add(a, b)")
+    assert check(made, FEEDS).count("FusedAttention") == 1
+
+
+ELSEWHERE = "e = ReduceMax <keepdims = 0> ({0}) o1 = Transpose <perm = [0, 2, 1, 3]> (o) o2 = Add(o1, e)"
+LEFT = {
+    "the scores are read elsewhere": (projected(after=ELSEWHERE.format("s")), "read elsewhere"),
+    "so are they scaled": (projected(after=ELSEWHERE.format("t")), "read elsewhere"),
+    "a mask of unknown heads": (projected("t = Add(s, z)", more=", float[n, h, 1, l] z"), "whether the mask leaves"),
+    "a mask of five dimensions": (
+        projected("t = Add(s, z)", more=", float[1, n, 1, 1, l] z"),
+        "whether the mask leaves",
+    ),
+    "a mask of unknown dimensions": (
+        projected(
+            "r = NonZero(x) i = Transpose(r) e = Cast <to = 1> (i) z = Reshape(e, b) t = Add(s, z)", more=", int64[k] b"
+        ),
+        "whether the mask leaves",
+    ),
+    "keys that are no transpose": (
+        of_text(DIRECT.format(keys="kt = Reshape(k, other)", after="y = MatMul(p, v)"), other=np.array([0, 6, 8, -1])),
+        "not the transpose of K",
+    ),
+    "keys transposed elsewise": (
+        of_text(DIRECT.format(keys="kt = Transpose <perm = [1, 0, 3, 2]> (k)", after="y = MatMul(p, v)")),
+        "not the transpose of K",
+    ),
+    "an unknown number of heads": (
+        of_text(DIRECT.format(keys=KEYS, after="y = MatMul(p, v)").replace("n, 6,", "n, hd,")),
+        "number of heads is not known",
+    ),
+    "other heads of V": (
+        of_text(DIRECT.format(keys=KEYS, after="y = MatMul(p, v)").replace("float[n, 6, m, 5]", "float[n, 1, m, 5]")),
+        "differs between K and V",
+    ),
+    "double": (
+        of_text(DIRECT.format(keys=KEYS, after="y = MatMul(p, v)").replace("float", "double")),
+        "not of float32",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LEFT)
+def test_left_alone(kind: str) -> None:
+    made, reason = LEFT[kind]
+    result, context = fused(made)
+    assert not blocks(result)
+    (refusal,) = context.report.refusals
+    assert refusal.rule == "fuse-attention" and reason in refusal.reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[n, 9] x) => (float[n, 9] y) { y = Softmax(x) }",
+        "g (float[n, 9] x) => (float[n, 9] y) { s = MatMul(x, w) p = Softmax(s) y = MatMul(p, w) }",
+        DIRECT.format(keys=KEYS, after="y = MatMul(p, v)").replace("axis = 3", "axis = 2").replace("{{", "{"),
+    ],
+)
+def test_what_is_no_attention_is_left_alone(text: str) -> None:
+    result, context = fused(of_text(text, w=array(9, 9)))
+    assert not blocks(result) and not context.report.refusals
+
+
+@pytest.mark.parametrize(
+    ("apart", "left"),
+    [
+        ([-1, 9, 4, 6], 0),
+        ([2, 9, 4, 6], 0),
+        ([2, -1, 4, 6], 0),
+        ([0, 0, 4, -1], 3),  # the size of a head is not said
+        ([0, 27, 4, 2], 4),  # three positions of each
+    ],
+)
+def test_reshapes_that_keep_batch_and_length_are_taken_in(apart: list[int], left: int) -> None:
+    made = with_sizes(projected(apart=np.array(apart), joined=np.array([2, 9, 24])), 2, 9)
+    assert check(made, FEEDS).count("Reshape") == left
+
+
+def test_a_reshape_in_which_zero_would_be_a_size() -> None:
+    """As torch.export writes it, where there is none."""
+    made = with_sizes(projected(apart=np.array([2, -1, 4, 6]), joined=np.array([2, 9, 24])), 2, 9)
+    for node in made.graph.node:
+        if node.op_type == "Reshape":
+            node.attribute.append(onnx.helper.make_attribute("allowzero", 1))
+    assert check(made, FEEDS) == ["MatMul"] * 3 + ["FusedAttention"]
+
+
+def test_a_softmax_of_old_models() -> None:
+    """Its axis says where to flatten, and it is the last one."""
+    made = of_text(DIRECT.format(keys=KEYS, after="y = MatMul(p, v)"), opset=11)
+    check(made, DIRECT_FEEDS)
+
+
+def test_a_softmax_of_old_models_over_several_dimensions() -> None:
+    """Its axis is 1 where none is given."""
+    text = DIRECT.format(keys=KEYS, after="y = MatMul(p, v)").replace("Softmax <axis = 3>", "Softmax")
+    result, _ = fused(of_text(text, opset=12))
+    assert not blocks(result)
+
+
+def test_other_targets_keep_their_nodes() -> None:
+    assert "FusedAttention" in operators(onnxfuse.optimize(projected(), "cpu", shapes={"x": (2, 9, 24)}))
+    assert "FusedAttention" not in operators(
+        onnxfuse.optimize(projected(), "cuda", embed=False, arch="sm_90", check=False)
+    )
+
+
+def test_the_report_and_inspect_know_the_block(tmp_path: Path) -> None:
+    result = onnxfuse.optimize(projected(), "cpu", shapes={"x": (2, 9, 24)})
+    (region,) = (region for region in result.report.fused if "Softmax" in region.ops)
+    assert region.before is not None and region.after is not None
+    assert region.before.launches > region.after.launches == 1
+    path = tmp_path / "attention.onnx"
+    onnx.save(result.model, path)
+    assert region.ops in [found.ops for found in inspect(path).fused]
