@@ -21,6 +21,7 @@ from onnxfuse.runtime import why_no_cuda
 from onnxfuse.statistics import Example, collect
 
 if TYPE_CHECKING:
+    from onnxfuse.cuda.conv.choice import ConvPolicy
     from onnxfuse.cuda.fitting import Fitter
     from onnxfuse.cuda.options import CudaOptions
     from onnxfuse.cuda.report import CudaReport
@@ -74,12 +75,13 @@ def optimize(
 
     For the target cuda, ``arch`` lists the architectures to compile for, ``"sm_80,sm_90"``; by default those of the
     GPUs of this machine, or else the common ones.  ``embed=False`` leaves the machine code out of the model;
-    ``onnxfuse.InferenceSession`` compiles then.  ``keep_source`` is a directory for the CUDA source.  ``tune`` times
-    variants of each kernel on the GPU of this machine, and convolutions against ONNX Runtime's.  ``conv``, for the CPU
-    too, says which convolutions are fused: ``"auto"`` those that are faster by measurement or by rule, ``"all"``,
-    ``"none"``.
-    ``tuning`` names files of measurements, of which later ones win; with ``tune`` the last one gets what is measured.
-    ``tf32`` lets fused convolutions of float32 round their factors to TF32, as ONNX Runtime does by default.
+    ``onnxfuse.InferenceSession`` compiles then.  ``keep_source`` is a directory for the CUDA source.
+    ``conv``, for the CPU too, says which convolutions are fused: ``"auto"`` those that are faster by measurement or by
+    rule, ``"all"``, ``"none"``.  ``tune`` times variants of each kernel on the GPU of this machine, and convolutions
+    against ONNX Runtime's; for the CPU it runs the model with each of these choices on the inputs of the check, and
+    takes the fastest.  ``tuning`` names files of measurements, of which later ones win; with ``tune`` the last one gets
+    what is measured.  ``tf32`` lets fused convolutions of float32 round their factors to TF32, as ONNX Runtime does by
+    default.
     Without a GPU the check runs on the CPU.
 
     ``output`` is where to write the model: it is written only if it passes, through a temporary file in the same
@@ -94,7 +96,8 @@ def optimize(
     progress = progress or _silent
     target = resolve_target(target)
     cuda = cuda_options(target, arch, embed, keep_source, tune, conv, tuning, tf32)
-    selected = resolve(None if passes is None else list(passes))
+    selected_names = None if passes is None else list(passes)
+    selected = resolve(selected_names)
     sizes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
     if static and not sizes:
         raise OnnxfuseError("a static model needs the shapes of its inputs: give them with --shape, or shapes=")
@@ -106,6 +109,25 @@ def optimize(
     check_shapes(specs, sizes)
 
     report = Report(model=str(loaded.path or ""), target=target)
+    if tune and target == "cpu":
+        from onnxfuse.cpu_tuning import tune as tune_on_cpu
+
+        def make(policy: "ConvPolicy", path: Path) -> None:
+            optimize(
+                model,
+                "cpu",
+                selected_names,
+                shapes=sizes,
+                static=static,
+                check=False,
+                fast_math=fast_math,
+                conv=policy.value,
+                output=path,
+            )
+
+        with tempfile.TemporaryDirectory(prefix="onnxfuse-") as folder:
+            tuned = tune_on_cpu(make, Path(folder), sizes, None if inputs is None else Path(inputs), progress)
+        conv, report.tuned = tuned.policy.value, tuned.describe()
     report.before = collect(loaded)
     fitter = None if cuda is None else cuda.fitter(fast_math)
     context = PassContext(target=target, fast_math=fast_math, fitter=fitter, report=report, progress=progress)
@@ -118,7 +140,7 @@ def optimize(
         from onnxfuse.cuda.conv.choice import policy_named
         from onnxfuse.planner.cpu_convolutions import CpuChooser
 
-        context.own_convolutions = CpuChooser(policy_named(conv))
+        context.own_convolutions = CpuChooser(policy_named(conv), measured=tune)
     if cuda is not None and fitter is not None:
         context.convolutions, context.tf32 = cuda.chooser(fitter, progress, report.add_warning), tf32
     for step in selected:
@@ -184,8 +206,10 @@ def cuda_options(
     """
     files = [Path(tuning)] if isinstance(tuning, (str, Path)) else [Path(name) for name in tuning]
     if target != "cuda":
-        if arch is not None or not embed or keep_source is not None or tune or files or tf32:
-            raise OnnxfuseError("architectures, embedding, sources, tuning and TF32 are for the target cuda")
+        if arch is not None or not embed or keep_source is not None or files or tf32:
+            raise OnnxfuseError("architectures, embedding, sources, tuning files and TF32 are for the target cuda")
+        if tune and conv != "auto":
+            raise OnnxfuseError(f"on the CPU the choice of convolutions is tuned, and {conv!r} was asked for")
         return None
     from onnxfuse.cuda.arch import default_architectures, devices, parse_architectures
     from onnxfuse.cuda.conv.choice import policy_named

@@ -182,7 +182,8 @@ def _add_cuda(parser: Parser) -> None:
     group.add_argument(
         "--tune",
         action="store_true",
-        help="time variants of each kernel on the GPU, and convolutions against ONNX Runtime's, and keep the best",
+        help="time variants of each kernel on the GPU, and convolutions against ONNX Runtime's, and keep the best; "
+        "also for the CPU: run the model with each choice of --conv on the inputs of the check, and take the fastest",
     )
     _add_convolutions(group, "; with --tune the last one gets what is measured")
 

@@ -53,6 +53,7 @@ class Session:
         optimized: bool = True,
         threads: int = 0,
         spinning: bool = True,
+        spinning_between_runs: bool = True,
         tf32: bool = False,
         folder: Path | None = None,
         profile: Path | None = None,
@@ -61,7 +62,8 @@ class Session:
 
         ``library`` registers the onnxfuse library, so that fused nodes run as kernels; without it they are
         inlined.  ``threads`` is the number of intra-op threads, 0 for ONNX Runtime's choice.
-        ``spinning=False`` keeps idle threads from taking the cores of another session in the same process.
+        ``spinning=False`` keeps idle threads from taking the cores of another session in the same process;
+        ``spinning_between_runs=False`` does so while this one is not running, and leaves its runs as they are.
         ``tf32`` lets the CUDA provider compute products of float32 in TF32, as it does by default: for times, but not
         for results, which would differ by more than a rewrite may change them.
         ``profile`` is where ONNX Runtime's profile goes, as the beginning of a file's path.
@@ -73,6 +75,8 @@ class Session:
         options.intra_op_num_threads = threads
         if not spinning:
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if not spinning_between_runs:
+            options.add_session_config_entry("session.force_spinning_stop", "1")
         if not optimized:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         if profile is not None:

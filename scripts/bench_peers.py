@@ -119,7 +119,7 @@ PEERS: dict[str, Peer] = {
             OURS,
             "onnxfuse",
             "onnxruntime",
-            "onnxfuse optimize --shape … --static, ORT as above",
+            "onnxfuse optimize --shape … --static --tune, ORT as above",
             packages=("onnxfuse",),
         ),
         Peer(COPY, "copy (limit)", "copy", "the input copied into another buffer", chains_only=True),

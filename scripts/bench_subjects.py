@@ -95,7 +95,9 @@ def _prepare(name: str, group: str, path: Path, feeds: dict[str, np.ndarray], fo
     onnx.save(with_static_shapes(onnx.load(path), feeds, expected), static)
     _fold(static, folded)
     shapes = {name: array.shape for name, array in feeds.items()}
-    result = onnxfuse.optimize(path, shapes=shapes, static=True, output=folder / "optimized.onnx", check=False)
+    result = onnxfuse.optimize(
+        path, "cpu", shapes=shapes, static=True, tune=True, inputs=inputs, output=folder / "optimized.onnx", check=False
+    )
     library = any(opset.domain == "onnxfuse" for opset in result.model.opset_import)
     return Subject(name, group, "", path, static, folded, folder / "optimized.onnx", library, inputs, expected)
 

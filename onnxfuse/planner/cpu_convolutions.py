@@ -7,7 +7,8 @@ times of all nodes in either layout, and of the reorders between them, are estim
 minimum cut.
 
 The times were measured on one core of an AMD EPYC with AVX-512 (ONNX Runtime 1.31); other machines differ by much the
-same factor for all.
+same factor for all.  Where they do not, or the number of threads makes a difference, ``optimize --tune`` measures
+(cpu_tuning.py).
 """
 
 import math
@@ -27,11 +28,14 @@ from onnxfuse.planner.ort_layout import ConvLayout, block_size
 from onnxfuse.program.lowering import UnsupportedError, is_elementwise
 
 FASTER = ConvChoice(True, "the plain layout is cheaper here, for the nodes around it know no other")
+MEASURED = ConvChoice(True, "the model was measured to be faster so")
 ONLY_FLOAT = ConvChoice(False, "the CPU has kernels of float32 alone")
 THREE_DIMENSIONS = ConvChoice(False, "convolutions in three dimensions were not measured against ONNX Runtime's")
+MEASURED_SLOWER = ConvChoice(False, "the model was measured to be faster without")
 OPEN_WEIGHTS = ConvChoice(False, "its weights are no constant of the model")
 BLOCKED_LAYOUT = ConvChoice(False, "ONNX Runtime's blocked layout is cheaper here")
 SMALL_IMAGE = ConvChoice(False, "its image is so small that ONNX Runtime's is as fast")
+NO_OTHER = ConvChoice(True, "ONNX Runtime's is as fast, and its code would be needed for this alone")
 
 # Nanoseconds.
 _PRODUCT = {True: 1 / 57, False: 1 / 50}  # a product and its addition, blocked or plain
@@ -60,10 +64,13 @@ def cpu_chooser(context: PassContext) -> "CpuChooser":
 class CpuChooser:
     """Chooses the convolutions of a model once; the choice holds for these nodes, whatever becomes of others."""
 
-    def __init__(self, policy: ConvPolicy = ConvPolicy.AUTO) -> None:
+    def __init__(self, policy: ConvPolicy = ConvPolicy.AUTO, *, measured: bool = False) -> None:
+        """A policy that the user asked for, or that was ``measured`` to be the best for the model."""
         self._policy = policy
+        self._measured = measured
         self._own: dict[int, gs.Node] | None = None
         self._small: dict[int, gs.Node] = {}
+        self._no_other: dict[int, gs.Node] = {}
 
     @property
     def policy(self) -> ConvPolicy:
@@ -85,14 +92,27 @@ class CpuChooser:
                     self._small |= {key: node for key, node in known.items() if key in small}
                     known = {key: node for key, node in known.items() if key in own}
                 self._own |= known
+            self._take_the_last(model)
+
+    def _take_the_last(self, model: Model) -> None:
+        """Take small matrix products too, if they are all that ONNX Runtime would have: a process then maps none of the
+        code that it has for convolutions, which shows beside a small model."""
+        assert self._own is not None
+        rest = {id(node): node for graph in model.graphs() for node in graph.nodes if is_convolution(node)}
+        rest = {key: node for key, node in rest.items() if key not in self._own}
+        if self._own and all(key in self._small and node.op == "Conv" for key, node in rest.items()):
+            self._small, self._no_other = {}, rest
+            self._own |= rest
 
     def of(self, node: gs.Node, conv: Convolution) -> ConvChoice:
         """The choice for a convolution."""
         assert self._own is not None
         if self._policy is ConvPolicy.NONE:
-            return SWITCHED_OFF
+            return MEASURED_SLOWER if self._measured else SWITCHED_OFF
         if id(node) in self._own:
-            return ASKED_FOR if self._policy is ConvPolicy.ALL else FASTER
+            if self._policy is ConvPolicy.AUTO:
+                return NO_OTHER if id(node) in self._no_other else FASTER
+            return MEASURED if self._measured else ASKED_FOR
         if conv.dtype != "f32":
             return ONLY_FLOAT
         if not isinstance(node.inputs[1], gs.Constant):

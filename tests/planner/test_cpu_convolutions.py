@@ -9,9 +9,10 @@ from onnx import numpy_helper, parser
 
 import onnxfuse
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.planner import cpu_convolutions, ort_layout
 from tests import fusing
 
-BETWEEN = """g (float[1, 96, 160, 160] a, float[1, 96, 160, 160] b) => (float[1, 24, 160, 160] y) {
+BETWEEN = """g (float[1, 96, 160, 160] a, float[1, 96, 160, 160] b) => (float[1, 12, 160, 160] y) {
     x = Mul(a, b) c = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, w) p = GlobalAveragePool(c)
     s = Sigmoid(p) y = Mul(c, s) }"""
 """A convolution whose channels ONNX Runtime would fill up, between nodes that know the plain layout alone."""
@@ -27,6 +28,13 @@ LEARNED = """g (float[n, 8, h, w] x) => (float[n, 8, hh, ww] y) {
     d = Add(c, o1) e = Conv <kernel_shape = [1, 1]> (d, w1, bias) f = HardSwish(e) k = Mul(f, s2) l = Add(k, o2)
     p = GlobalAveragePool(l) q = Conv <kernel_shape = [1, 1]> (p, w1) r = HardSigmoid(q) t = Mul(l, r)
     y = Conv <kernel_shape = [1, 1]> (t, w1, bias) }"""
+
+
+@pytest.fixture(params=[8, 16], ids=["blocks of 8", "blocks of 16"], autouse=True)
+def _block_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choice depends on how many channels are in a block, which differs from processor to processor."""
+    for module in (cpu_convolutions, ort_layout):
+        monkeypatch.setattr(module, "block_size", lambda: request.param)
 
 
 def array(*shape: int, dtype: Any = np.float32) -> np.ndarray:
@@ -54,7 +62,7 @@ def operators(result: onnxfuse.Result) -> list[str]:
 
 
 def test_a_convolution_between_plain_nodes_is_the_librarys() -> None:
-    made = model(BETWEEN, w=array(24, 96, 3, 3))
+    made = model(BETWEEN, w=array(12, 96, 3, 3))
     result = onnxfuse.optimize(made, "cpu", shapes={})
     assert "FusedConv" in operators(result)
     ((fused, reason),) = reasons(result)
@@ -62,10 +70,10 @@ def test_a_convolution_between_plain_nodes_is_the_librarys() -> None:
 
 
 def test_beside_a_fused_convolution_any_fusion_is_worth_the_library() -> None:
-    text = """g (float[1, 96, 160, 160] x, float[1, 96, 1, 1] z) => (float[1, 24, 1, 160] y, float[1, 96, 1, 1] v) {
+    text = """g (float[1, 96, 160, 160] x, float[1, 96, 1, 1] z) => (float[1, 12, 1, 160] y, float[1, 96, 1, 1] v) {
         a = Abs(x) c = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (a, w) r = Relu(c)
         y = ReduceSum <keepdims = 1> (r, axes) v = Sin(z) }"""
-    made = model(text, w=array(24, 96, 3, 3), axes=np.array([2]))
+    made = model(text, w=array(12, 96, 3, 3), axes=np.array([2]))
     beside, alone = (onnxfuse.optimize(made, "cpu", conv=conv, shapes={}) for conv in ("auto", "none"))
     assert {"FusedConv", "FusedElementwise"} <= set(operators(beside)) and "Sin" not in operators(beside)
     assert "Sin" in operators(alone)
@@ -122,6 +130,18 @@ def test_a_transposed_convolution_of_a_small_image_is_onnx_runtimes(channels: in
     assert fused == own
     assert own or reason == "its image is so small that ONNX Runtime's is as fast"
     assert reasons(onnxfuse.optimize(made, "cpu", conv="all")) == [(True, "all were asked for")]
+
+
+def test_a_small_matrix_product_is_the_librarys_if_it_is_the_only_one_left() -> None:
+    """A process that runs no convolution of ONNX Runtime's maps none of its code for them."""
+    text = """g (float[1, 8, 64] x, float[8, 8, 1] fed) => (float[1, 8, 1] y, float[1, 8, 64] z) {{
+        a = Conv <kernel_shape = [3], pads = [1, 1]> (x, w) b = Relu(a) p = GlobalAveragePool(b)
+        q = Conv <kernel_shape = [1]> (p, w1) y = Sigmoid(q) z = {} }}"""
+    weights = {"w": array(8, 8, 3), "w1": array(8, 8, 1)}
+    alone, beside = (model(text.format(last), **weights) for last in ("Neg(x)", "Conv(x, fed)"))
+    (first, first_reason), (second, second_reason) = reasons(onnxfuse.optimize(alone, "cpu"))
+    assert first and second and "plain layout" in first_reason and "for this alone" in second_reason
+    assert [fused for fused, _ in reasons(onnxfuse.optimize(beside, "cpu"))] == [True, False, False]
 
 
 def test_the_gate_of_a_matrix_product_is_its_prologue() -> None:

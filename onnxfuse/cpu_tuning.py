@@ -1,0 +1,114 @@
+"""``optimize --tune`` for the CPU: which convolutions the library computes is measured, not estimated.
+
+The estimate (planner/cpu_convolutions.py) is good to some 8 % of a model's time, and it knows neither the processor nor
+the number of threads.  So the model is optimized in each of the ways that ``--conv`` names, and the models are run in
+turns, in sessions with ONNX Runtime's own number of threads.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from onnxfuse.cuda.conv.choice import ConvPolicy
+from onnxfuse.errors import OnnxfuseError
+from onnxfuse.inputs import BENCHMARK_SIZES, InputSet, Shapes, generate, input_specs, read_inputs
+from onnxfuse.parity import Progress, read_proto
+from onnxfuse.sessions import Session, SessionError, has_fused_nodes
+
+SECONDS = 2.0
+"""For each candidate, of which a turn takes:"""
+TURN_SECONDS = 0.05
+LEAST_GAIN = 0.01
+"""Of the time: the estimate's choice stays where another is faster by less."""
+_LEAST_ROUNDS = 2
+_LEAST_RUNS = 3
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The fastest way, and the lower quartile of the seconds of a run in each that differs from those before it."""
+
+    policy: ConvPolicy
+    seconds: Mapping[ConvPolicy, float]
+
+    def describe(self) -> str:
+        """One sentence."""
+        if len(self.seconds) == 1:
+            return "Nothing to tune: no choice of convolutions changes the model."
+        base = self.seconds[ConvPolicy.AUTO]
+        others = [policy for policy in self.seconds if policy is not ConvPolicy.AUTO]
+        ratios = ", ".join(f"{policy.value} {base / self.seconds[policy]:.2f}" for policy in others)
+        return f"Tuned: --conv {self.policy.value} is taken; times as fast as auto: {ratios}."
+
+
+def tune(
+    make: Callable[[ConvPolicy, Path], None],
+    folder: Path,
+    shapes: Shapes,
+    inputs: Path | None,
+    progress: Progress,
+) -> Tuned:
+    """The fastest of the models that ``make`` writes to a file for each policy.
+
+    They run on the first set of ``inputs``, an .npz file or a directory, or else on made-up ones of ``shapes``.
+    ``folder`` is for the files, which are left there.  Raises OnnxfuseError if they do not run on these inputs.
+    """
+    files: dict[ConvPolicy, Path] = {}
+    for policy in ConvPolicy:
+        progress(f"optimizing with --conv {policy.value}")
+        path = folder / f"{policy.value}.onnx"
+        make(policy, path)
+        if all(path.read_bytes() != other.read_bytes() for other in files.values()):
+            files[policy] = path
+    if len(files) == 1:
+        return Tuned(ConvPolicy.AUTO, {ConvPolicy.AUTO: 0.0})
+    try:
+        sessions = {policy: _session(path) for policy, path in files.items()}
+        feeds = _inputs(files[ConvPolicy.AUTO], sessions[ConvPolicy.AUTO], shapes, inputs)
+        progress(f"timing {len(files)} choices of convolutions in turns")
+        times = _time_in_turns(sessions, feeds)
+    except SessionError as error:
+        raise OnnxfuseError(f"the model cannot be tuned, for it does not run: {error}") from error
+    best = min(times, key=lambda policy: times[policy] * (1 - LEAST_GAIN * (policy is ConvPolicy.AUTO)))
+    return Tuned(best, times)
+
+
+def _session(path: Path) -> Session:
+    return Session(path, library=has_fused_nodes(read_proto(path)), spinning_between_runs=False)
+
+
+def _inputs(path: Path, session: Session, shapes: Shapes, given: Path | None) -> InputSet:
+    specs = input_specs(read_proto(path))
+    if given is not None:
+        return read_inputs(given, specs)[0]
+    return next(generate(specs, session.run, shapes, BENCHMARK_SIZES))[0]
+
+
+def _time_in_turns(sessions: Mapping[ConvPolicy, Session], inputs: InputSet) -> dict[ConvPolicy, float]:
+    """The lower quartile of each session's times, in seconds, in turns in the order A B C C B A: the clock of the CPU,
+    and other processes, disturb all alike.
+
+    A turn is several runs, of which the first does not count, for it finds in the caches what another session left.
+    """
+    times: dict[ConvPolicy, list[float]] = {policy: [] for policy in sessions}
+    order = list(sessions)
+    end = time.perf_counter() + SECONDS * len(sessions)
+    rounds = 0
+    while rounds < _LEAST_ROUNDS or time.perf_counter() < end:
+        for policy in (*order, *reversed(order)):
+            times[policy] += _turn(sessions[policy], inputs)
+        rounds += 1
+    return {policy: float(np.percentile(found, 25)) for policy, found in times.items()}
+
+
+def _turn(session: Session, inputs: InputSet) -> list[float]:
+    session.run(inputs.feeds)
+    times: list[float] = []
+    while len(times) < _LEAST_RUNS or sum(times) < TURN_SECONDS:
+        start = time.perf_counter()
+        session.run(inputs.feeds)
+        times.append(time.perf_counter() - start)
+    return times
