@@ -414,7 +414,7 @@ ConvCpuPlan::ConvCpuPlan(const PlanKey& node_key, const ConvGeometry& conv, DTyp
     lanes = std::make_unique<const ConvLanes>(conv, kernels().floats);
     strip_count = lanes->strips();
   } else {
-    strips = std::make_unique<const ConvStrips>(conv, kernels().floats);
+    strips = std::make_unique<const ConvStrips>(conv, kernels().floats, kernels().filters);
     strip_count = strips->count();
   }
   divide_work();

@@ -23,8 +23,6 @@ constexpr int64_t kSharedFilters = 32;
 constexpr double kMinProducts = 200e3;
 // From this length on rows are not computed as one.
 constexpr int64_t kLongRow = 64;
-// Rows of a tile of sums, whatever the instruction set.
-constexpr int64_t kFilters = 8;
 // Sums of few places that are computed between two runs of the epilogue.
 constexpr int64_t kDots = 256;
 // Elements that a strip may have in memory of its own, and weights that a filter may have: more is a mistake in the
@@ -54,7 +52,7 @@ int64_t checked(__int128 elements) {
 
 }  // namespace
 
-ConvStrips::ConvStrips(const ConvGeometry& geometry, size_t floats)
+ConvStrips::ConvStrips(const ConvGeometry& geometry, size_t floats, int64_t filters)
     : channels_(geometry.channels()),
       filters_(geometry.filters()),
       taps_(geometry.kernel[0] * geometry.kernel[1] * geometry.kernel[2]),
@@ -71,7 +69,7 @@ ConvStrips::ConvStrips(const ConvGeometry& geometry, size_t floats)
   }
   choose_lengths(geometry, static_cast<int64_t>(floats));
   lay_out(geometry);
-  choose_parts(static_cast<int64_t>(floats));
+  choose_parts(static_cast<int64_t>(floats), filters);
   check_sizes();
 }
 
@@ -246,9 +244,9 @@ void ConvStrips::place_taps() {
   }
 }
 
-void ConvStrips::choose_parts(int64_t floats) {
+void ConvStrips::choose_parts(int64_t floats, int64_t filters) {
   const int64_t positions = positions_of_place(depth_) * positions_of_place(rows_) * positions_of_place(columns_);
-  const int64_t most = std::max<int64_t>(2 * level1_floats() / kFilters / positions, kShortestStrip);
+  const int64_t most = std::max<int64_t>(2 * level1_floats() / filters / positions, kShortestStrip);
   part_columns_ = columns_.length;
   part_rows_ = rows_.length;
   if (!one_channel_) {
@@ -266,7 +264,7 @@ void ConvStrips::choose_parts(int64_t floats) {
   if (dots_) part_rows_ = rows_.length;
   const __int128 part = static_cast<__int128>(part_rows_ * part_columns_) * positions;
   part_size_ = checked(part);
-  filters_at_once_ = std::min(dots_ ? kDots : kFilters, filters_);
+  filters_at_once_ = std::min(dots_ ? kDots : filters, filters_);
 }
 
 void ConvStrips::check_sizes() {

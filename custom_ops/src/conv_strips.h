@@ -19,9 +19,9 @@ namespace onnxfuse {
 
 class ConvStrips {
  public:
-  // For a convolution that has results, on vectors of `floats` elements.  Throws Error if a strip needs too much
-  // memory.
-  ConvStrips(const ConvGeometry& geometry, size_t floats);
+  // For a convolution that has results, on vectors of `floats` elements, with up to `filters` filters at once.  Throws
+  // Error if a strip needs too much memory.
+  ConvStrips(const ConvGeometry& geometry, size_t floats, int64_t filters);
 
   int64_t count() const { return depth_.count * rows_.count * columns_.count; }
 
@@ -147,7 +147,7 @@ class ConvStrips {
   void complete_groups();
   void add_columns(PhaseGroup* group) const;
   void place_taps();
-  void choose_parts(int64_t floats);
+  void choose_parts(int64_t floats, int64_t filters);
   void check_sizes();
   bool follow_one_another(const Part& part) const;
   bool follow_one_another(int64_t rows) const;

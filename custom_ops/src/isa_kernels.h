@@ -5,8 +5,23 @@
 
 #include "kernels.h"
 
+// Instruction sets of 32 vector registers; the others have 16.
+#if defined(__AVX512F__) || defined(__aarch64__)
+#define ONNXFUSE_MANY_REGISTERS
+#endif
+
 namespace onnxfuse {
 namespace ONNXFUSE_ISA {
+
+// How many rows of three vectors fill the registers with sums, and with what is multiplied; and how many rows a block of
+// sums should have where there are so many.
+#if defined(ONNXFUSE_MANY_REGISTERS)
+constexpr int kSumRows = 8;
+constexpr int kManyRows = 8;
+#else
+constexpr int kSumRows = 4;
+constexpr int kManyRows = 64;
+#endif
 
 Kernel find_op(Op op, DType type, unsigned scalars);
 Kernel find_cast(DType from, DType to);

@@ -191,6 +191,7 @@ struct KernelTable {
   bool second_value;                       // chains have registers for Save
   void (*stream)(void* out, const void* in, size_t bytes);  // a copy that bypasses the caches
   size_t floats;                                            // of a vector
+  int64_t filters;                                          // rows that a block of conv_sums should have
   void (*conv_sums)(const ConvBlock& block);
   void (*conv_dots)(const ConvDots& dots);
   void (*conv_plane)(const ConvPlane& plane);

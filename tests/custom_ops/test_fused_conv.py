@@ -85,6 +85,8 @@ SHAPES: dict[str, tuple[Convolution, Sizes]] = {
     "dense": (convolution("f32", (5, 19), (3, 3), pads=(1, 1, 1, 1)), (2, 5, 23, 21)),
     "short rows": (convolution("f32", (12, 20), (3, 3), pads=(1, 1, 1, 1)), (1, 12, 7, 7)),
     "pointwise": (convolution("f32", (11, 18), (1, 1)), (2, 11, 13, 9)),
+    "many of both": (convolution("f32", (70, 67), (3, 3), pads=(1, 1, 1, 1)), (1, 70, 9, 13)),
+    "wide product": (convolution("f32", (300, 131), (1, 1)), (1, 300, 5, 7)),
     "one position": (convolution("f32", (70, 33), (1, 1)), (3, 70, 1, 1)),
     "few positions": (convolution("f32", (6, 9), (3, 3), pads=(1, 1, 1, 1)), (1, 6, 2, 3)),
     "depthwise": (convolution("f32", (35, 35), (5, 5), group=35, pads=(2,) * 4, strides=(2, 2)), (2, 35, 14, 17)),
