@@ -8,7 +8,6 @@ that waits would otherwise take the cores of the one that runs.
 
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from onnxfuse import cpu
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.inputs import BENCHMARK_SIZES, InputSet, Shapes, check_shapes, generate, input_specs
 from onnxfuse.parity import PROVIDERS, Progress, read_proto
@@ -176,14 +176,8 @@ def _load_times(original: Callable[[], object], optimized: Callable[[], object])
 
 def machine(threads: int) -> str:
     """One line: the CPU, the threads in use, and the version of ONNX Runtime."""
-    cpu = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), cpu)
-    except OSError:  # not Linux
-        pass
     count = plural(threads, "thread") if threads else f"default threads of {os.cpu_count()} CPUs"
-    return f"{cpu}, {count}, ONNX Runtime {load_onnxruntime().__version__}"
+    return f"{cpu.describe()}, {count}, ONNX Runtime {load_onnxruntime().__version__}"
 
 
 # --- peak memory, in a process that does nothing else ---

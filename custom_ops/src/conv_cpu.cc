@@ -433,9 +433,10 @@ void ConvCpuPlan::divide_work() {
   filters_at_once = filters;
   const int64_t undivided = geometry.batch * strip_count * geometry.group;
   if (strips != nullptr && undivided < kUnits && groups_at_once == 1) {
+    const int64_t unit_filters = std::max(kUnitFilters, kernels().filters / 2);
     const auto worth = static_cast<int64_t>(std::min(products / kSplitProducts, static_cast<double>(kUnits)));
     const int64_t parts = std::clamp<int64_t>(std::min(worth, divide_up(kUnits, undivided)), 1,
-                                              std::max<int64_t>(filters / kUnitFilters, 1));
+                                              std::max<int64_t>(filters / unit_filters, 1));
     const int64_t block = std::min<int64_t>(strips->filters_at_once(), 8);
     filters_at_once = round_up(divide_up(filters, parts), block);
   }

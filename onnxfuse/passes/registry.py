@@ -241,7 +241,8 @@ def _fold_affine() -> Pass:
     return RulePass(
         [rule() for rule in AFFINE_RULES],
         "fold-affine",
-        "Folds scalar and per-channel affine steps into the weights of Conv, ConvTranspose, Gemm and MatMul.",
+        "Folds scalar and per-channel affine steps into the weights of Conv, ConvTranspose, Gemm and MatMul, and zeros"
+        " around an image into the padding of a Conv.",
     )
 
 

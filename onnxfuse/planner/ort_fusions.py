@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxfuse import cpu
 from onnxfuse.graph import Model
 from onnxfuse.graph_ir import standard_op
 from onnxfuse.passes.constants import domain_of
@@ -51,6 +52,12 @@ def _gelu(op: Ops, x: Value) -> Value:
     """x/2 (1 + erf(x / sqrt 2)), in the orders of the factors that ORT knows."""
     gate = op.Add(op.Erf(op.any_of(op.Div(x, 1.4142135), op.Mul(x, 0.70710677))), 1.0)
     return op.any_of(op.Mul(op.Mul(x, gate), 0.5), op.Mul(x, op.Mul(gate, 0.5)), op.Mul(op.Mul(x, 0.5), gate))
+
+
+def _bias_gelu(op: Ops, y: Value) -> Value:
+    """GELU of a sum with a bias."""
+    x = op.Add(y, op.constant("bias"))
+    return op.any_of(_gelu(op, x), op.Gelu(x))
 
 
 def _quick_gelu(op: Ops, x: Value, alpha: Value) -> Value:
@@ -90,7 +97,7 @@ class OrtFusions:
     def __init__(self, model: Model, target: str) -> None:
         self.reasons: dict[int, str] = {}
         self.slowed: set[int] = set()
-        self._kernels: dict[int, set[int]] = {}
+        self._kernels: dict[int, list[set[int]]] = {}
         editor = GraphEditor(model)
         nodes = [node for graph in editor.graphs for node in graph.nodes]
         layers = [(node.inputs[0], {id(node)}) for node in nodes if standard_op(node) == "LayerNormalization"]
@@ -102,6 +109,11 @@ class OrtFusions:
                 layers.append((match["x"], {id(node) for node in match.nodes}))
         for match in _find(_ONE_KERNEL[target], nodes, editor):
             self._add_kernel(match.nodes)
+        # With AVX-512 a region is as fast or faster, with AVX2 it takes a fifth longer.
+        for match in _find((_bias_gelu,), nodes, editor) if target == "cpu" and not cpu.has_avx512() else ():
+            bias = match.constant("bias")
+            if bias is not None and bias.ndim == 1 and _is_exact(match.root):
+                self._add_kernel(match.nodes)
         if target == "cuda":
             for match in _find((_attention_mask,), nodes, editor):
                 self.reasons.update((id(node), ATTENTION) for node in match.nodes)
@@ -118,12 +130,13 @@ class OrtFusions:
 
     def _add_kernel(self, nodes: Sequence[gs.Node]) -> None:
         kernel = {id(node) for node in nodes}
-        self._kernels.update((node_id, kernel) for node_id in kernel)
+        for node_id in kernel:
+            self._kernels.setdefault(node_id, []).append(kernel)
 
     def keeps(self, region: Iterable[gs.Node]) -> bool:
         """Whether ORT computes the whole region in one kernel of its own."""
         ids = {id(node) for node in region}
-        return ids <= self._kernels.get(next(iter(ids)), set())
+        return any(ids <= kernel for kernel in self._kernels.get(next(iter(ids)), ()))
 
 
 def _find(patterns: Sequence[_Pattern], nodes: Iterable[gs.Node], editor: GraphEditor) -> Iterable[Match]:
@@ -138,6 +151,11 @@ def _find(patterns: Sequence[_Pattern], nodes: Iterable[gs.Node], editor: GraphE
         for matcher in by_root.get((domain_of(node), node.op), ()):
             if match := matcher.match(editor, node):
                 yield match
+
+
+def _is_exact(gelu: gs.Node) -> bool:
+    """Whether a GELU is not the approximation by tanh."""
+    return gelu.attrs.get("approximate", "none") in ("none", b"none")
 
 
 def _additions_before(tensor: gs.Tensor) -> list[gs.Node]:

@@ -9,11 +9,11 @@ every version since 1.20 but for HardSwish (1.31 alone computes it inside a conv
 """
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxfuse import cpu
 from onnxfuse.graph import subgraphs
 from onnxfuse.graph_ir import standard_op
 
@@ -42,10 +42,7 @@ BLOCKED = "ONNX Runtime keeps it in the blocked layout between convolutions"
 
 def block_size() -> int:
     """Channels in a block on this machine: 16 with AVX-512, else 8."""
-    try:
-        return 16 if " avx512f " in Path("/proc/cpuinfo").read_text(errors="replace") else 8
-    except OSError:
-        return 8
+    return 16 if cpu.has_avx512() else 8
 
 
 class ConvLayout:

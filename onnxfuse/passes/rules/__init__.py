@@ -6,8 +6,10 @@ from onnxfuse.passes.rules.fold_affine_after_gemm import FoldAffineAfterGemm
 from onnxfuse.passes.rules.fold_affine_after_matmul import FoldAffineAfterMatMul
 from onnxfuse.passes.rules.fold_affine_before_linear import FoldAffineBeforeLinear
 from onnxfuse.passes.rules.fold_affine_before_mean import FoldAffineBeforeMean
+from onnxfuse.passes.rules.fold_pad_before_conv import FoldPadBeforeConv
 
 AFFINE_RULES = (
+    FoldPadBeforeConv,
     FoldAffineAfterConv,
     FoldAffineAfterConvTranspose,
     FoldAffineAfterGemm,

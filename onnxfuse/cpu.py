@@ -1,0 +1,28 @@
+"""The processor of this machine."""
+
+import platform
+from functools import cache
+from pathlib import Path
+
+
+@cache
+def _info() -> dict[str, str]:
+    """What Linux says of the first processor; empty elsewhere."""
+    try:
+        first, _, _ = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").partition("\n\n")
+    except OSError:
+        return {}
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
+
+
+def has_avx512() -> bool:
+    """Whether there are the registers of AVX-512; False where that cannot be told."""
+    return "avx512f" in _info().get("flags", "").split()
+
+
+def describe() -> str:
+    """The processor's name, and its vector instructions where they are known."""
+    name = _info().get("model name") or platform.processor() or platform.machine()
+    if has_avx512():
+        return f"{name} (AVX-512)"
+    return f"{name} (AVX2)" if "avx2" in _info().get("flags", "").split() else name
