@@ -159,8 +159,12 @@ class Matcher:
             if state.tensors[id(value)] is tensor:
                 yield from self._solve(rest, state, editor, graph)
             return
+        if not _may_fit(value, tensor):
+            return
         if isinstance(value, AnyOf):
             for choice in value.choices:
+                if not _may_fit(choice, tensor):
+                    continue
                 branch = state.copy()
                 branch.tensors[id(value)] = tensor
                 yield from self._solve(((choice, tensor), *rest), branch, editor, graph)
@@ -192,7 +196,20 @@ class Matcher:
             if value.node.name is not None:
                 state.named[value.node.name] = node
             for operands in _input_orders(value.node, node):
+                if not all(map(_may_fit, value.node.inputs, operands)):
+                    continue
                 yield from self._solve((*zip(value.node.inputs, operands, strict=True), *rest), state, editor, graph)
+
+
+def _may_fit(value: Value, tensor: gs.Tensor | None) -> bool:
+    """What can be told at a glance, before anything is copied: False if the pattern does not fit."""
+    if isinstance(value, Output):
+        return tensor is not None and len(tensor.inputs) == 1 and tensor.inputs[0].op == value.node.op_type
+    if isinstance(value, AnyOf):
+        return any(_may_fit(choice, tensor) for choice in value.choices)
+    if isinstance(value, Optional):
+        return tensor is None or _may_fit(value.inner, tensor)
+    return is_constant(tensor) if isinstance(value, Constant) else tensor is not None
 
 
 def _producer(value: Output, tensor: gs.Tensor, editor: GraphEditor, graph: int | None) -> Node | None:
