@@ -28,9 +28,7 @@
 namespace onnxfuse {
 namespace ONNXFUSE_ISA {
 
-template <class T> constexpr bool is_float = false;
-template <> constexpr bool is_float<float> = true;
-template <> constexpr bool is_float<double> = true;
+template <class T> constexpr bool is_float = std::is_floating_point<T>::value;
 
 template <class T> constexpr bool is_signed = static_cast<T>(-1) < static_cast<T>(1);
 
