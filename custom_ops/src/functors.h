@@ -20,6 +20,7 @@
 // The file is compiled once for each instruction set, so everything is inside the namespace ONNXFUSE_ISA and calls
 // nothing but compiler builtins and vector_math.h.
 #include <cstdint>
+#include <type_traits>
 
 #include "dtype.h"
 #include "half.h"
