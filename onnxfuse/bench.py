@@ -21,9 +21,9 @@ from onnxfuse import cpu
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.inputs import BENCHMARK_SIZES, InputSet, Shapes, check_shapes, generate, input_specs
 from onnxfuse.parity import PROVIDERS, Progress, read_proto
-from onnxfuse.report import plural
 from onnxfuse.runtime import load_onnxruntime
 from onnxfuse.sessions import Session, SessionError, has_fused_nodes
+from onnxfuse.wording import plural
 
 WARM_UP_SECONDS = 0.5
 MIN_BLOCKS = 8

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from onnxfuse.cli_arguments import make_parser
 from onnxfuse.errors import OnnxfuseError, ParityError
 from onnxfuse.runtime import silence_onnxruntime
+from onnxfuse.wording import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -106,8 +107,7 @@ def _failed(error: BaseException, message: str, status: int) -> int:
 
 def _fail(message: str) -> None:
     """One line on standard error; a message may hold names from a hostile model."""
-    text = " ".join(message.split())
-    text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    text = printable(" ".join(message.split()))
     with suppress(OSError):  # then nobody can be told
         print(f"onnxfuse: error: {text}", file=sys.stderr, flush=True)
 
@@ -302,8 +302,6 @@ class _Progress:
     def __enter__(self) -> Callable[[str], None]:
         from rich.console import Console
         from rich.text import Text
-
-        from onnxfuse.report import printable
 
         console = Console(stderr=True)
         if not console.is_terminal:

@@ -15,11 +15,10 @@ from onnxfuse.report import (
     Report,
     add_row,
     group_by_reason,
-    plural,
-    printable,
     simple_table,
 )
 from onnxfuse.runtime import DOMAIN
+from onnxfuse.wording import plural, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from onnxfuse.wording import plural, printable
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
@@ -288,11 +290,6 @@ def dimension(dim: int | str | None) -> str:
     return "?" if dim in (None, "") or str(dim).startswith("unk__") else str(dim)
 
 
-def plural(number: int, noun: str) -> str:
-    """``1 node``, ``2 nodes``."""
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
 def describe_error(found: "Comparison") -> str:
     """``1.2e-07, 2 ulp, of values up to 0.98``."""
     ulp = f", {found.max_ulp} ulp," if found.max_ulp < _MANY_ULP else ""
@@ -396,8 +393,3 @@ def add_row(table: "Table", *cells: str) -> None:
     from rich.text import Text
 
     table.add_row(*(Text(printable(cell)) for cell in cells))
-
-
-def printable(text: str) -> str:
-    """``text`` with characters that a terminal would act on replaced by their escapes."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

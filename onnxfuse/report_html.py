@@ -7,7 +7,8 @@ from pathlib import PurePath
 
 from onnxfuse import __version__
 from onnxfuse.byte_counts import Bytes
-from onnxfuse.report import FusedRegion, Report, error_columns, group_by_reason, plural, printable
+from onnxfuse.report import FusedRegion, Report, error_columns, group_by_reason
+from onnxfuse.wording import plural, printable
 
 _MOST_ROWS = 2000  # a browser shows a page of a few thousand rows; the JSON report holds all of them
 

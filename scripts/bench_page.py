@@ -7,7 +7,7 @@ from typing import Any
 from bench_peers import COPY, OURS, PEERS
 from markdown_table import table
 
-from onnxfuse.report import printable
+from onnxfuse.wording import printable
 
 GROUPS = {
     "models": "Models: time of each peer over the time of onnxfuse, with the bounds of the 95 % interval",

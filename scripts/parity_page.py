@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from onnxfuse.report import printable
+from onnxfuse.wording import printable
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 

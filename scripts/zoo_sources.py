@@ -16,7 +16,8 @@ from messages import say
 
 import onnxfuse
 from onnxfuse.cuda.arch import COMMON, architecture
-from onnxfuse.cuda.compiler import Compiled, CompilerCache
+from onnxfuse.cuda.compiled import Compiled
+from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.conv.kernel import ConvSource
 from onnxfuse.cuda.fitting import LOG_OPTION
 from onnxfuse.cuda.kernel import Source

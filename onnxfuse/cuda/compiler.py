@@ -7,38 +7,21 @@ those of single nodes, and a node has to carry its own.
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from hashlib import sha256
 from typing import Protocol
 
 from onnxfuse.cuda.arch import devices
 from onnxfuse.cuda.cache import Cache
+from onnxfuse.cuda.compiled import Compiled
 from onnxfuse.cuda.resources import Resources
 from onnxfuse.errors import OnnxfuseError
 
 NO_COMPILER = (
     "no CUDA compiler: take 'pip install onnxfuse[nvrtc]', or onnxfuse[cuda] where there are a GPU and nvcc ({reason})"
 )
-
-
-class CompileError(OnnxfuseError):
-    """A CUDA source that does not compile; the message has the compiler's first error."""
-
-    def __init__(self, compiler: str, architecture: str, log: str) -> None:
-        lines = [" ".join(line.split()) for line in log.splitlines() if line.strip()]
-        problem = next((line for line in lines if "error" in line.lower()), lines[0] if lines else "no reason given")
-        super().__init__(f"{compiler} cannot compile for {architecture}: {problem}")
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """One source compiled for one architecture: ``cubin`` (an ELF file), ``ptx`` (text), and what its kernels take."""
-
-    cubin: bytes
-    ptx: bytes
-    resources: Mapping[str, Resources]
 
 
 class Compiler(Protocol):

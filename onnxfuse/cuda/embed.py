@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx_graphsurgeon as gs
 
 from onnxfuse.cuda.arch import architecture, number
-from onnxfuse.cuda.compiler import Compiled
+from onnxfuse.cuda.compiled import Compiled
 from onnxfuse.cuda.conv.fitting import ConvFit
 from onnxfuse.cuda.conv.node import fused_convolutions
 from onnxfuse.cuda.fitting import Fit, Fitter

@@ -6,7 +6,7 @@ the driver's version before it compiles to PTX (version 1.2.2, November 2026), w
 
 from typing import Any
 
-from onnxfuse.cuda.compiler import Compiled, CompileError
+from onnxfuse.cuda.compiled import Compiled, CompileError
 from onnxfuse.cuda.resources import read_log
 from onnxfuse.errors import OnnxfuseError
 

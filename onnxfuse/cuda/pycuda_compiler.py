@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from onnxfuse.cuda.compiler import Compiled, CompileError
+from onnxfuse.cuda.compiled import Compiled, CompileError
 from onnxfuse.cuda.resources import read_log
 from onnxfuse.errors import OnnxfuseError
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from onnxfuse.cuda.access import Dim, classify
-from onnxfuse.cuda.compiler import CompileError, CompilerCache
+from onnxfuse.cuda.compiled import CompileError
+from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.fitting import Fit
 from onnxfuse.cuda.kernel import Source
 from onnxfuse.cuda.launch import LoadedSource

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from onnxfuse.cuda import compiler as compilers
-from onnxfuse.cuda.compiler import Compiled, CompileError
+from onnxfuse.cuda.compiled import Compiled, CompileError
 from onnxfuse.cuda.resources import Resources
 
 _KERNEL = re.compile(r"__launch_bounds__\(\d+\)\n(\w+)\(")

@@ -12,7 +12,8 @@ import pytest
 from onnxfuse.cuda import compiler as compilers
 from onnxfuse.cuda import pycuda_compiler
 from onnxfuse.cuda.cache import Cache
-from onnxfuse.cuda.compiler import Compiled, CompileError, CompilerCache, find_compiler
+from onnxfuse.cuda.compiled import Compiled, CompileError
+from onnxfuse.cuda.compiler import CompilerCache, find_compiler
 from onnxfuse.cuda.nvrtc import Nvrtc
 from onnxfuse.cuda.pycuda_compiler import PycudaCompiler
 from onnxfuse.cuda.resources import Resources, read_log

@@ -10,7 +10,8 @@ import pytest
 import onnxfuse
 from onnxfuse.cuda import compiler as compilers
 from onnxfuse.cuda.cache import Cache
-from onnxfuse.cuda.compiler import Compiled, CompilerCache
+from onnxfuse.cuda.compiled import Compiled
+from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.cuda.conv.choice import ConvPolicy, RuleChooser
 from onnxfuse.cuda.conv.fitting import ConvFitter, Tilings, tilings_of

@@ -17,7 +17,8 @@ from onnxfuse import api
 from onnxfuse.cuda import arch
 from onnxfuse.cuda import compiler as compilers
 from onnxfuse.cuda.cache import Cache
-from onnxfuse.cuda.compiler import Compiled, CompilerCache
+from onnxfuse.cuda.compiled import Compiled
+from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.conv import choice, fitting, measuring, tuning
 from onnxfuse.cuda.conv import tunings as files
 from onnxfuse.cuda.conv.baseline import OrtBaseline, baseline_model

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from onnxfuse.cuda.cache import Cache
-from onnxfuse.cuda.compiler import Compiled, CompilerCache
+from onnxfuse.cuda.compiled import Compiled
+from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.fitting import Fitter
 from onnxfuse.cuda.kernel import Access
 from onnxfuse.cuda.renderer import Tuning

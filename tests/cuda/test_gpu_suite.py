@@ -28,7 +28,7 @@ from gpu_chains import CHAINS, ArrayOps, Chain
 
 import onnxfuse
 from onnxfuse import runtime
-from onnxfuse.cuda.compiler import Compiled
+from onnxfuse.cuda.compiled import Compiled
 from onnxfuse.cuda.pycuda_tools import open_gpu
 from onnxfuse.errors import OnnxfuseError
 from tests.cuda.compilers import MadeUpCompiler

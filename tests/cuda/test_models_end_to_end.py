@@ -13,7 +13,7 @@ from onnx import numpy_helper, parser
 
 import onnxfuse
 from onnxfuse.cuda import compiler as compilers
-from onnxfuse.cuda.compiler import Compiled
+from onnxfuse.cuda.compiled import Compiled
 from onnxfuse.cuda.complete import complete
 from onnxfuse.cuda.kernel import Access, Kernel, Source
 from onnxfuse.cuda.resources import Resources

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 
 from onnxfuse.cuda.arch import COMMON
-from onnxfuse.cuda.compiler import Compiled
+from onnxfuse.cuda.compiled import Compiled
 from onnxfuse.cuda.kernel import Access, Source
 from onnxfuse.cuda.nvrtc import Nvrtc
 from onnxfuse.cuda.renderer import Tuning, compile_options, render

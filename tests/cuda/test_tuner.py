@@ -13,7 +13,8 @@ from onnxfuse import api
 from onnxfuse.cuda import arch, tuner
 from onnxfuse.cuda import compiler as compilers
 from onnxfuse.cuda.cache import Cache
-from onnxfuse.cuda.compiler import Compiled, CompilerCache
+from onnxfuse.cuda.compiled import Compiled
+from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.fitting import Fitter
 from onnxfuse.cuda.kernel import Access
 from onnxfuse.cuda.launch import LoadedSource
