@@ -13,7 +13,16 @@ import onnx
 import pytest
 from onnx import helper
 
-from tests.custom_ops.fused import NODE_NAME, check_in_threads, make_model, new_session, run, run_nodes, session_options
+from tests.custom_ops.fused import (
+    NODE_NAME,
+    check_in_threads,
+    library,
+    make_model,
+    new_session,
+    run,
+    run_nodes,
+    session_options,
+)
 
 NODE = f"onnxfuse::FusedAttention node '{NODE_NAME}': "
 Sizes = Sequence[int]
@@ -281,7 +290,7 @@ try:
 except Exception as error:
     print(error)
 """
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "ONNXFUSE_TEST_LIBRARY": library()}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     assert "out of memory" in done.stdout
