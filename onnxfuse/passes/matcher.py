@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -199,6 +199,14 @@ class Matcher:
                 if not all(map(_may_fit, value.node.inputs, operands)):
                     continue
                 yield from self._solve((*zip(value.node.inputs, operands, strict=True), *rest), state, editor, graph)
+
+
+def may_occur(value: Value, operators: Container[str]) -> bool:
+    """Whether a graph of no other ``operators`` may have a match of ``value``."""
+    if isinstance(value, Output):
+        node = value.node
+        return node.op_type in operators and all(may_occur(operand, operators) for operand in node.inputs)
+    return not isinstance(value, AnyOf) or any(may_occur(choice, operators) for choice in value.choices)
 
 
 def _may_fit(value: Value, tensor: gs.Tensor | None) -> bool:

@@ -20,7 +20,7 @@ from onnxfuse.graph import Model
 from onnxfuse.graph_ir import standard_op
 from onnxfuse.passes.constants import domain_of
 from onnxfuse.passes.editor import GraphEditor
-from onnxfuse.passes.matcher import Match, Matcher
+from onnxfuse.passes.matcher import Match, Matcher, may_occur
 from onnxfuse.passes.pattern import Ops, Value, Variable, root_ops
 
 NORMALIZATION = "ONNX Runtime fuses it into a normalization"
@@ -139,11 +139,14 @@ class OrtFusions:
         return any(ids <= kernel for kernel in self._kernels.get(next(iter(ids)), ()))
 
 
-def _find(patterns: Sequence[_Pattern], nodes: Iterable[gs.Node], editor: GraphEditor) -> Iterable[Match]:
+def _find(patterns: Sequence[_Pattern], nodes: Sequence[gs.Node], editor: GraphEditor) -> Iterable[Match]:
     by_root: dict[tuple[str, str], list[Matcher]] = {}
+    operators = {node.op for node in nodes}
     for pattern in patterns:
         names = pattern.__code__.co_varnames[1 : pattern.__code__.co_argcount]
         value = pattern(Ops(), *map(Variable, names))
+        if not may_occur(value, operators):
+            continue
         matcher = Matcher([value])
         for root in dict.fromkeys(root_ops(value)):
             by_root.setdefault(root, []).append(matcher)

@@ -8,6 +8,8 @@ from onnx import helper
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.passes import NOT_APPLICABLE, Refusal, RewriteRule, RulePass
+from onnxfuse.passes.matcher import may_occur
+from onnxfuse.passes.pattern import Ops, Variable
 
 from .models import apply, assert_close, model, node, ops, random, reasons, run
 
@@ -371,3 +373,10 @@ def test_matching_is_linear():
         previous = f"b{i}"
     result, _ = apply(model([*nodes, node("Relu", previous, "y")], X), made)
     assert ops(result).count("Tanh") == 4000
+
+
+def test_what_a_graph_of_some_operators_cannot_have() -> None:
+    op, x = Ops(), Variable("x")
+    both = op.Mul(x, op.any_of(op.Erf(x), op.Tanh(op.optional(op.Abs(x)))))
+    assert may_occur(both, {"Mul", "Erf"}) and may_occur(both, {"Mul", "Tanh"})
+    assert not may_occur(both, {"Mul", "Abs"}) and not may_occur(both, {"Erf", "Tanh"})
