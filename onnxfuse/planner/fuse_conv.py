@@ -162,6 +162,8 @@ class _Planner:
         regions = ConvRegions(nodes, fusible, self._is_output, self._sizes, self._opset)
         convs = [node for node in reversed(nodes) if id(node) in wanted]
         alone = [ConvRegion(node, wanted[id(node)], node.inputs[0]) for node in convs]
+        # One whose result nobody reads has nothing to compute.
+        alone = [region for region in alone if regions.read_outside(region)(region.conv.outputs[0])]
         found = [self._with_tail(region, regions) for region in alone]
         found = [self._with_sides(region, regions) for region in found]
         on_cpu = self._target == "cpu"

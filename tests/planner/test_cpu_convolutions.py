@@ -69,6 +69,13 @@ def test_a_convolution_between_plain_nodes_is_the_librarys() -> None:
     assert fused and "plain layout" in reason
 
 
+@pytest.mark.parametrize("policy", ["auto", "all"])
+def test_a_convolution_that_nobody_reads_is_left_alone(policy: str) -> None:
+    text = "g (float[1, 8, 9, 9] x) => (float[1, 8, 9, 9] y) { c = Conv (x, w) y = Relu(x) }"
+    made = model(text, w=array(8, 8, 3, 3))
+    assert "FusedConv" not in operators(onnxfuse.optimize(made, "cpu", conv=policy, passes=["fuse-conv"]))
+
+
 def test_beside_a_fused_convolution_any_fusion_is_worth_the_library() -> None:
     text = """g (float[1, 96, 160, 160] x, float[1, 96, 1, 1] z) => (float[1, 12, 1, 160] y, float[1, 96, 1, 1] v) {
         a = Abs(x) c = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (a, w) r = Relu(c)
