@@ -30,10 +30,10 @@ from onnxfuse.runtime import DOMAIN
 ROOT = Path(__file__).resolve().parent.parent
 SANITIZERS = "address,undefined"
 ROUND_SECONDS = 240.0
-DRIVER_RUNS, LAUNCH_RUNS = 400, 3000
-"""Runs a second that are asked for of the driver where there is no libFuzzer, and of the launches."""
+DRIVER_RUNS, OPERATOR_RUNS = 400, 3000
+"""Runs a second that are asked for of the driver where there is no libFuzzer, and of the operators' drivers."""
 
-LAUNCH_DRIVERS = (
+OPERATOR_DRIVERS = (
     *("fuzz_launch", "fuzz_conv", "fuzz_conv_cpu"),
     *("fuzz_squeeze_excite", "fuzz_attention", "fuzz_function_names"),
 )
@@ -49,8 +49,8 @@ ENVIRONMENTS: tuple[dict[str, str], ...] = (
 )
 """What the rounds differ in: the defaults, stores past the caches, threads, instruction sets."""
 
-KINDS = ("engine", "engine", "sessions", "engine", "engine", "launches")
-"""The kinds of round, in turns: parser, planner and executor; ONNX Runtime; what the CUDA operators read."""
+KINDS = ("engine", "engine", "sessions", "engine", "engine", "operators")
+"""The kinds of round, in turns: parser, planner and executor; ONNX Runtime; what the other operators read and plan."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class NativeResult:
     engine: str
     runs: int = 0
     sessions: int = 0
-    launches: int = 0
+    operators: int = 0
     coverage: int = 0
     seconds: float = 0.0
     findings: list[str] = field(default_factory=list)
@@ -69,7 +69,7 @@ class NativeResult:
         """What was run so far, in words."""
         return (
             f"{self.runs} programs by {self.engine}, {self.sessions} through ONNX Runtime, "
-            f"{self.launches} CUDA launches planned"
+            f"{self.operators} runs of the other operators"
         )
 
 
@@ -107,7 +107,7 @@ def fuzz(out: Path, seconds: float, jobs: int, seed: int) -> NativeResult:
     result = NativeResult("libFuzzer" if compiler else "the driver's own mutations")
     options = [f"-DCMAKE_CXX_COMPILER={compiler}", "-DONNXFUSE_LIBFUZZER=ON"] if compiler else []
     program = build(out / ("libfuzzer" if compiler else "driver"), "fuzz_program", options=options)
-    library = build(out / "library", "onnxfuse_ops", *LAUNCH_DRIVERS)
+    library = build(out / "library", "onnxfuse_ops", *OPERATOR_DRIVERS)
     (out / "corpus").mkdir(exist_ok=True)
     for number, text in enumerate(seed_programs()):
         (out / "corpus" / f"seed-{number}").write_bytes(text.encode() + bytes([0, *Random(number).randbytes(24)]))
@@ -117,7 +117,7 @@ def fuzz(out: Path, seconds: float, jobs: int, seed: int) -> NativeResult:
         say(f"{spent:.0f} s of processor time, {result.counts()}")
         left = min(ROUND_SECONDS, (seconds - spent) / jobs / 3 + 1)
         kind = KINDS[turn % len(KINDS)]
-        run = {"engine": _engine, "sessions": _sessions, "launches": _launches}[kind]
+        run = {"engine": _engine, "sessions": _sessions, "operators": _operators}[kind]
         folder = program if kind == "engine" else library
         with ThreadPoolExecutor(jobs) as pool:
             rounds = [pool.submit(run, folder, out, left, seed + turn * jobs + job, result) for job in range(jobs)]
@@ -193,14 +193,14 @@ def _sessions(folder: Path, out: Path, seconds: float, seed: int, result: Native
         _found(result, out, seed, f"{' '.join(command)} ended with {done.returncode}", done.stdout + done.stderr)
 
 
-def _launches(folder: Path, out: Path, seconds: float, seed: int, result: NativeResult) -> None:
-    """One round of what the CUDA operators read from a model, and of the launches that they plan."""
-    for driver in LAUNCH_DRIVERS:
-        runs = round(seconds / len(LAUNCH_DRIVERS) * LAUNCH_RUNS)
+def _operators(folder: Path, out: Path, seconds: float, seed: int, result: NativeResult) -> None:
+    """One round of what the other operators read from a model and plan, and of the small ones' kernels."""
+    for driver in OPERATOR_DRIVERS:
+        runs = round(seconds / len(OPERATOR_DRIVERS) * OPERATOR_RUNS)
         command = [str(folder / driver), str(runs), str(seed + 1)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         counted = re.search(r"^(\d+) runs", done.stdout, re.MULTILINE)
-        result.launches += int(counted[1]) if counted else 0
+        result.operators += int(counted[1]) if counted else 0
         if done.returncode != 0:
             _found(result, out, seed, f"{' '.join(command)} ended with {done.returncode}", done.stdout + done.stderr)
 

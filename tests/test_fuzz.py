@@ -15,6 +15,7 @@ import fuzz_bytes
 import fuzz_check
 import fuzz_graphs
 import fuzz_sessions
+import fuzz_slack
 import numpy as np
 import onnx
 import pytest
@@ -25,6 +26,7 @@ from hypothesis import strategies as st
 
 from onnxfuse import cli
 from onnxfuse.program import Program, ProgramError, lowering
+from onnxfuse.sessions import Session
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -243,3 +245,16 @@ def test_found(found: str, pipeline: str) -> None:
     if verdict.outcome == fuzz_check.NOT_RUN:
         pytest.skip(f"ONNX Runtime does not run it: {verdict.reason}")
     assert verdict.outcome == fuzz_check.SAME, verdict.reason
+
+
+def test_what_onnx_runtime_itself_makes_of_infinite_weights_is_explained() -> None:
+    """It multiplies the weights by the infinite scale, so that the sum becomes one of two infinities."""
+    text = """g (float[1,2,1,1] x) => (float[1,1,1,1] y)
+        <float[1,2,1,1] w = {1, -1}, float[1,1,1] s = {inf}> { c = Conv (x, w) y = Mul (c, s) }"""
+    model = onnx.parser.parse_model(HEADER.format(17) + text)
+    feeds = {"x": np.array([[[[1]], [[0.5]]]], np.float32)}
+    rewritten = Session(model.SerializeToString(), threads=1, optimized=True).run(dict(feeds))[0]
+    assert np.isnan(rewritten)
+    for value, found in ((np.inf, []), (1, ["y"])):
+        result = ("y", rewritten, np.full_like(rewritten, value), False)
+        assert fuzz_slack.unexplained(model, feeds, [result], rewritten=True) == found

@@ -19,6 +19,7 @@ constexpr int64_t kCollected = 4096;
 constexpr double kUnitProducts = 200e3;
 // Filters are divided among units if there are fewer of these, and each has enough to do.
 constexpr int64_t kUnits = 16;
+// The least filters of a unit, where that is more than half of those that kernels read a strip once for.
 constexpr int64_t kUnitFilters = 8;
 constexpr double kSplitProducts = 400e3;
 // With fewer products in all the calling thread is done before others have begun.

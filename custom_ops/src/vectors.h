@@ -22,6 +22,9 @@ template <class V> inline __attribute__((always_inline)) void store(void* to, co
 
 constexpr size_t kFloats = sizeof(math::FloatVector) / sizeof(float);
 
+// Floats of a cache line.
+constexpr size_t kLineFloats = 16;
+
 template <class V> constexpr size_t floats_of = sizeof(V) / sizeof(float);
 
 // Half a vector costs half as much where the processor computes whole ones in two steps.

@@ -20,7 +20,7 @@ from onnxfuse.planner.cpu_convolutions import cpu_chooser, is_pointwise
 from onnxfuse.planner.cuda_placement import CudaPlacement
 from onnxfuse.planner.cuda_regions import MAX_OPERANDS
 from onnxfuse.planner.functions import add_function
-from onnxfuse.planner.fuse_elementwise import FREE_OPS
+from onnxfuse.planner.fuse_elementwise import FREE_OPS, UNUSED
 from onnxfuse.planner.fused_node import OPSET_VERSION
 from onnxfuse.planner.host import constant_arithmetic, shape_arithmetic
 from onnxfuse.planner.ort_fusions import OrtFusions
@@ -101,10 +101,16 @@ class _Planner:
             except UnsupportedError as reason:
                 verdicts[id(node)] = ConvChoice(False, str(reason))
                 continue
-            cuda = self._target == "cuda"
-            first = self._chooser.might(convolution) if cuda else self._on_cpu.of(node, convolution)
-            verdicts[id(node)] = ConvChoice(False, CONSTANT) if id(node) in constant else first
-            if verdicts[id(node)].fused:
+            if id(node) in constant:
+                choice = ConvChoice(False, CONSTANT)
+            elif not self._is_read(node.outputs[0]):
+                choice = ConvChoice(False, UNUSED)
+            elif self._target == "cuda":
+                choice = self._chooser.might(convolution)
+            else:
+                choice = self._on_cpu.of(node, convolution)
+            verdicts[id(node)] = choice
+            if choice.fused:
                 wanted[id(node)] = convolution
         fusible = self._fusible(nodes, constant) if wanted else set()
         fusions: list[ConvFusion] = []
@@ -149,6 +155,9 @@ class _Planner:
     def _is_placed(self, node: gs.Node) -> bool:
         return self._placement is not None and self._placement.why_alone(node) is not None
 
+    def _is_read(self, tensor: gs.Tensor) -> bool:
+        return bool(tensor.outputs) or self._is_output(tensor)
+
     def _is_output(self, tensor: gs.Tensor) -> bool:
         return id(tensor) in self._output_ids or tensor.name in self._output_names
 
@@ -162,8 +171,6 @@ class _Planner:
         regions = ConvRegions(nodes, fusible, self._is_output, self._sizes, self._opset)
         convs = [node for node in reversed(nodes) if id(node) in wanted]
         alone = [ConvRegion(node, wanted[id(node)], node.inputs[0]) for node in convs]
-        # One whose result nobody reads has nothing to compute.
-        alone = [region for region in alone if regions.read_outside(region)(region.conv.outputs[0])]
         found = [self._with_tail(region, regions) for region in alone]
         found = [self._with_sides(region, regions) for region in found]
         on_cpu = self._target == "cpu"

@@ -17,7 +17,7 @@ from onnxfuse.planner.host import constant_arithmetic, shape_arithmetic
 from onnxfuse.planner.one_space import SpacesError, by_space
 from onnxfuse.planner.ort_fusions import ONE_KERNEL, OrtFusions
 from onnxfuse.planner.ort_layout import BLOCKED, INSIDE_CONV, ConvLayout
-from onnxfuse.planner.ort_quantization import QUANTIZED, quantized_nodes
+from onnxfuse.planner.ort_quantization import QUANTIZED, UNTYPED, loses_type, quantized_nodes
 from onnxfuse.planner.regions import find_regions, halve
 from onnxfuse.planner.slow_kernels import is_slow
 from onnxfuse.planner.worth import TOO_LITTLE, is_worthwhile
@@ -190,6 +190,8 @@ class _Planner:
             whole = fuse(
                 region, self._model.opsets, lambda tensor: self._is_read_outside(tensor, inside), self._fast_math
             )
+            if loses_type(whole.inputs, whole.outputs):
+                return [], {id(node): UNTYPED for node in region}
             if self._cuda:
                 self._cuda.check(whole)
         except ProgramError as error:

@@ -12,6 +12,9 @@ import onnx_graphsurgeon as gs
 from onnxfuse.graph_ir import standard_op
 
 QUANTIZED = "ONNX Runtime computes it in a quantized kernel"
+UNTYPED = "ONNX Runtime would move a QuantizeLinear up to it and not find its type, for it reads what may be a scalar"
+
+_MOVED_PAST = {"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
 
 
 def quantized_nodes(nodes: Iterable[gs.Node], elementwise: set[int]) -> set[int]:
@@ -35,6 +38,26 @@ def quantized_nodes(nodes: Iterable[gs.Node], elementwise: set[int]) -> set[int]
                 found.update(id(tensor.inputs[0]) for tensor in operands)
                 found.update(id(reader) for reader in last.outputs[0].outputs)
     return found
+
+
+def loses_type(inputs: Iterable[gs.Tensor], outputs: Iterable[gs.Tensor]) -> bool:
+    """Whether ONNX Runtime would fail to infer the type of an output of a fused elementwise node.
+
+    ORT moves a QuantizeLinear up past nodes that only move elements, and gives the value before it a new name, for
+    which the model says no type.  The type is then the one that the custom operator infers, and it can infer one only
+    together with a shape.  ORT shows it scalars and tensors of unknown rank alike, so of these it knows no shape.
+    """
+    return any(not tensor.shape for tensor in inputs) and any(_is_moved_and_quantized(tensor) for tensor in outputs)
+
+
+def _is_moved_and_quantized(tensor: gs.Tensor) -> bool:
+    movers = [node for node in tensor.outputs if standard_op(node) in _MOVED_PAST]
+    while movers:
+        readers = [reader for node in movers for reader in node.outputs[0].outputs]
+        if any(standard_op(reader) == "QuantizeLinear" for reader in readers):
+            return True
+        movers = [reader for reader in readers if standard_op(reader) in _MOVED_PAST]
+    return False
 
 
 def _before_quantization(node: gs.Node) -> gs.Node | None:

@@ -216,6 +216,7 @@ REFUSED_GATES = {
     "as large": ([node("Sigmoid", "x", "g")], {}, "not known to be one value a channel"),
     "unknown": ([node("Identity", "z", "g")], {"z": ["n", 4, "a", "b"]}, "not known to be one value a channel"),
     "both small": ([node("Sigmoid", "x", "g")], {"x": ["n", 4, 1, 1]}, "as large as what it gates"),
+    "of any size": ([node("Identity", "z", "g")], {"z": ["n", 4, 1, 1]}, "not known to lie between 0 and 1"),
     "a vector": ([node("Identity", "z", "g")], {"z": [1]}, "not known to be one value a channel"),
 }
 

@@ -10,6 +10,7 @@ from onnx import numpy_helper, parser
 import onnxfuse
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.planner import cpu_convolutions, ort_layout
+from onnxfuse.planner.fuse_elementwise import UNUSED
 from tests import fusing
 
 BETWEEN = """g (float[1, 96, 160, 160] a, float[1, 96, 160, 160] b) => (float[1, 12, 160, 160] y) {
@@ -73,7 +74,18 @@ def test_a_convolution_between_plain_nodes_is_the_librarys() -> None:
 def test_a_convolution_that_nobody_reads_is_left_alone(policy: str) -> None:
     text = "g (float[1, 8, 9, 9] x) => (float[1, 8, 9, 9] y) { c = Conv (x, w) y = Relu(x) }"
     made = model(text, w=array(8, 8, 3, 3))
-    assert "FusedConv" not in operators(onnxfuse.optimize(made, "cpu", conv=policy, passes=["fuse-conv"]))
+    result = onnxfuse.optimize(made, "cpu", conv=policy, passes=["fuse-conv"])
+    assert [(choice.fused, choice.reason) for choice in result.report.convolutions] == [(False, UNUSED)]
+
+
+def test_a_convolution_that_only_a_body_reads_is_not_unused() -> None:
+    text = """g (float[1, 8, 9, 9] x, bool b) => (float[1, 8, n, m] y) { c = Conv (x, w)
+        y = If (b) <
+            then_branch = then () => (float[1, 8, n, m] t) { t = Relu(c) },
+            else_branch = other () => (float[1, 8, n, m] e) { e = Neg(x) }> }"""
+    made = model(text, w=array(8, 8, 3, 3))
+    result = onnxfuse.optimize(made, "cpu", conv="all", passes=["fuse-conv"])
+    assert [choice.fused for choice in result.report.convolutions] == [True]
 
 
 def test_beside_a_fused_convolution_any_fusion_is_worth_the_library() -> None:

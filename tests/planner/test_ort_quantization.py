@@ -5,9 +5,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime as ort
+import pytest
 from onnx import numpy_helper, parser
 
 import onnxfuse
+from onnxfuse.planner.ort_quantization import UNTYPED
 from tests import fusing
 
 PAIR = "{0}q = QuantizeLinear({0}, s, z) {0}d = DequantizeLinear({0}q, s, z)"
@@ -56,3 +58,30 @@ def test_arithmetic_between_integers_is_fused() -> None:
     )
     result = onnxfuse.optimize(model, "cpu")
     assert [region.ops for region in result.report.fused] == [["DequantizeLinear", "Abs", "Sqrt", "QuantizeLinear"]]
+
+
+SCALARS = {
+    "a scalar": ("float[] x", "a = Elu(x) b = Mul(a, x)"),
+    "an unknown rank": ("float x", "a = Elu(x) b = Mul(a, x)"),
+    "a scalar beside others": ("float[n, 4] x, float[] high", "a = Elu(x) b = Min(a, high)"),
+}
+
+
+@pytest.mark.parametrize("movers", ["c = Reshape(b, t)", "d = Unsqueeze(b, axis) c = Reshape(d, t)"])
+@pytest.mark.parametrize("inputs", SCALARS)
+def test_the_type_of_a_value_that_onnx_runtime_renames_is_known(inputs: str, movers: str) -> None:
+    declared, nodes = SCALARS[inputs]
+    model = _model(f"g ({declared}) => (uint8[k] y) {{ {nodes} {movers} y = QuantizeLinear(c, s, z) }}")
+    model.graph.initializer.append(numpy_helper.from_array(np.array([-1]), "t"))
+    if "axis" in movers:
+        model.graph.initializer.append(numpy_helper.from_array(np.array([0]), "axis"))
+    result = onnxfuse.optimize(model, "cpu")
+    assert {node.reason for node in result.report.left_alone if node.op != "QuantizeLinear"} == {UNTYPED}
+
+
+def test_a_known_rank_before_a_quantization_is_fused() -> None:
+    model = _model(
+        "g (float[n, 4] x) => (uint8[k] y) { a = Elu(x) b = Mul(a, x) c = Reshape(b, t) y = QuantizeLinear(c, s, z) }"
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.array([-1]), "t"))
+    assert [region.ops for region in onnxfuse.optimize(model, "cpu").report.fused] == [["Elu", "Mul"]]
