@@ -188,7 +188,7 @@ class _Folder:
     def _affordable(self, candidates: list[Node]) -> list[Node]:
         """Those of ``candidates`` whose results may take the place of the constants that they are made from.
 
-        A constant pays for its own size once, and only if all its readers go; the rest has to be small.
+        A constant pays for as much as its own size in all, and only if all its readers go; the rest has to be small.
         """
         while True:
             inside = {id(node) for node in candidates}
@@ -222,7 +222,9 @@ class _Folder:
                     continue
                 free -= max(size - paid, 0)
                 for name in inputs:
-                    credit[name] = 0
+                    used = min(size, credit[name])
+                    credit[name] -= used
+                    size -= used
                 for tensor in outputs:
                     elements[tensor.name] = bound
                     readers_go = all(id(reader) in inside for reader in tensor.outputs)

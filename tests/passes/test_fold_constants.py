@@ -202,6 +202,22 @@ def test_large_constants_may_be_replaced_by_as_large_ones_once():
     assert "Transpose" in ops(after)
 
 
+def test_the_parts_of_a_constant_are_put_together_anew():
+    """As exporters order the gates of an LSTM: each part is as large as a part of the constant, all are as it."""
+    weight = random(1024, 512)
+    bounds = {f"b{i}": np.array([256 * i]) for i in range(5)}
+    slices = [node("Slice", f"w b{i} b{i + 1}", f"p{i}") for i in range(4)]
+    nodes = [*slices, node("Concat", "p2 p0 p1 p3", "g", axis=0), node("Add", "x g", "y")]
+    before, after, _ = fold(nodes, {"x": [1024, 512]}, constants={"w": weight, **bounds})
+    assert ops(after) == ["Add"]
+    assert sum(item.ByteSize() for item in after.graph.initializer) < weight.nbytes + 100
+    same_bits(before, after, x=random(1024, 512))
+    again = [*nodes, node("Slice", "w b0 b3", "q"), node("Add", "q x2", "z")]
+    _, after, context = fold(again, {"x": [1024, 512], "x2": [1, 512]}, ["y", "z"], constants={"w": weight, **bounds})
+    assert "larger" in reasons(context)
+    assert sum(item.ByteSize() for item in after.graph.initializer) < weight.nbytes + 1000
+
+
 @pytest.mark.parametrize(("attrs", "expected"), [({}, [2, 3]), ({"start": 1}, [3]), ({"end": -1}, [2])])
 def test_shape_of_a_known_shape(attrs, expected):
     nodes = [node("Relu", "x", "r"), node("Shape", "r", "s", **attrs), node("Cast", "s", "f", to=1)]
