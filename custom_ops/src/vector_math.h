@@ -33,7 +33,8 @@ ONNXFUSE_INLINE F tanh(F x) {
   const F c = at_least(minus_absolute(x), -10.0f);
   const F shifted = madd(c, 2.0f * kLog2E, bias);
   const F n = shifted - bias;
-  const F h = madd(n, -0.5f * kLn2Low, madd(n, -0.5f * kLn2High, c));
+  // What ln 2 lacks as a float is lost: it is relative to 2^n, and small even then.
+  const F h = madd(n, -0.5f * kLn2, c);
   const F s = from_bits(to_bits(shifted) << 23);
   const F half_m = madd(s, expm1_of_double(h), s - 0.5f);
   return with_sign_of(half_m / (1.0f + half_m), x);
@@ -44,12 +45,26 @@ ONNXFUSE_INLINE double tanh(double x) {
   return with_sign_of(m / (2.0 + m), x);
 }
 
-// With z = e^x: z / (1 + z), which rounds to 1 from 17.4 on.
+// With w = 2^-24 e^-x: 2^-24 / (2^-24 + w).  From x = -104 on w is finite, and the quotient, where it is denormal, rounds
+// once.
 template <typename F, if_float<F> = 0>
 ONNXFUSE_INLINE F sigmoid(F x) {
-  const F z = exp_in_range(at_most(at_least(x, -104.0f), 20.0f));
+  constexpr float bias = kRound + 127.0f - 24.0f;  // leaves the exponent of 2^(n-24) in the low bits
+  const F c = at_most(at_least(x, -104.0f), 60.0f);
+  const F shifted = madd(c, -kLog2E, bias);
+  const F n = shifted - bias;
+  const F s = from_bits(to_bits(shifted) << 23);
+  const F w = madd(s, expm1_residue(-madd(n, kLn2Low, madd(n, kLn2High, c))), s);
+  return 0x1p-24f / (0x1p-24f + w);
+}
+
+#if defined(__AVX512F__)
+// With z = e^x, which is cheaper here: z / (1 + z), which rounds to 1 from 17.4 on.
+ONNXFUSE_INLINE FloatVector sigmoid(FloatVector x) {
+  const FloatVector z = exp_in_range(at_most(at_least(x, -104.0f), 20.0f));
   return z / (1.0f + z);
 }
+#endif
 
 ONNXFUSE_INLINE double sigmoid(double x) {
   const double z = exp(-absolute(x));

@@ -226,6 +226,7 @@ constexpr float kRound = 0x1.8p23f;
 constexpr double kRound64 = 0x1.8p52;
 
 constexpr float kLog2E = 0x1.715476p+0f;
+constexpr float kLn2 = 0x1.62e43p-1f;
 constexpr double kLog2E64 = 0x1.71547652b82fep+0;
 // ln 2 = high + low; n * high is exact for every exponent n.
 constexpr float kLn2High = 0x1.62e4p-1f;
@@ -287,21 +288,25 @@ ONNXFUSE_INLINE double expm1_residue(double r) {
   return madd(r * r, q, r);
 }
 
-// p 2^n with one rounding, in two steps because 2^n itself may be denormal or overflow.
-template <typename T>
-ONNXFUSE_INLINE T scale(T p, T n) {
-  const T half = round_to_integer(n * T(0.5));
-  return p * power_of_two(half) * power_of_two(n - half);
+// p 2^n with one rounding, for an integer -254 < n < 256 (float), -2046 < n < 2048 (double): in two steps, because 2^n
+// itself may be denormal or overflow.  The low bits of `bits` are those of n and of both exponents' offsets; what stands
+// above them is even, and shifted out.
+template <typename F, if_float<F> = 0>
+ONNXFUSE_INLINE F scale(F p, F n) {
+  const auto bits = to_bits(n + (kRound + 2 * 127.0f));
+  const auto half = bits >> 1;
+  return p * from_bits(half << 23) * from_bits((bits - half) << 23);
 }
 
-ONNXFUSE_INLINE FloatVector scale(FloatVector p, FloatVector n) {
-#if defined(__AVX512F__)
-  return _mm512_maskz_scalef_ps(0xffff, p, n);
-#else
-  const FloatVector half = round_to_integer(n * 0.5f);
-  return p * power_of_two(half) * power_of_two(n - half);
-#endif
+ONNXFUSE_INLINE double scale(double p, double n) {
+  const uint64_t bits = to_bits(n + (kRound64 + 2 * 1023.0));
+  const uint64_t half = bits >> 1;
+  return p * from_bits(half << 52) * from_bits((bits - half) << 52);
 }
+
+#if defined(__AVX512F__)
+ONNXFUSE_INLINE FloatVector scale(FloatVector p, FloatVector n) { return _mm512_maskz_scalef_ps(0xffff, p, n); }
+#endif
 
 // mantissa 2^exponent, the exponent rounded down.  What is multiplied with it goes inside `scale`: one rounding, also to
 // denormals.
