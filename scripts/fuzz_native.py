@@ -30,15 +30,19 @@ from onnxfuse.runtime import DOMAIN
 ROOT = Path(__file__).resolve().parent.parent
 SANITIZERS = "address,undefined"
 ROUND_SECONDS = 240.0
-DRIVER_RUNS, OPERATOR_RUNS = 400, 3000
-"""Runs a second that are asked for of the driver where there is no libFuzzer, and of the operators' drivers."""
+DRIVER_RUNS = 400
+"""Runs a second that are asked for of the driver where there is no libFuzzer."""
 
-OPERATOR_DRIVERS = (
-    *("fuzz_launch", "fuzz_conv", "fuzz_conv_cpu"),
-    *("fuzz_squeeze_excite", "fuzz_attention", "fuzz_function_names"),
-)
+OPERATOR_DRIVERS = {
+    "fuzz_launch": 8000,
+    "fuzz_conv": 10000,
+    "fuzz_conv_cpu": 350,
+    "fuzz_squeeze_excite": 4000,
+    "fuzz_attention": 2700,
+    "fuzz_function_names": 40000,
+}
 """What fuzzes the CUDA operators, that of elementwise nodes and that of convolutions, convolutions, gates and attention
-on the CPU, and the reader of a model's functions."""
+on the CPU, and the reader of a model's functions; and how many runs a second each is asked for, about what it does."""
 
 SEED_MODELS = 300
 ENVIRONMENTS: tuple[dict[str, str], ...] = (
@@ -195,8 +199,8 @@ def _sessions(folder: Path, out: Path, seconds: float, seed: int, result: Native
 
 def _operators(folder: Path, out: Path, seconds: float, seed: int, result: NativeResult) -> None:
     """One round of what the other operators read from a model and plan, and of the small ones' kernels."""
-    for driver in OPERATOR_DRIVERS:
-        runs = round(seconds / len(OPERATOR_DRIVERS) * OPERATOR_RUNS)
+    for driver, rate in OPERATOR_DRIVERS.items():
+        runs = round(seconds / len(OPERATOR_DRIVERS) * rate)
         command = [str(folder / driver), str(runs), str(seed + 1)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         counted = re.search(r"^(\d+) runs", done.stdout, re.MULTILINE)
