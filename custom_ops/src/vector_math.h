@@ -25,19 +25,18 @@ namespace math {
 
 // ---------------------------------------------------------------------------------------------- tanh, sigmoid, erf
 
-// With m = expm1(-2|x|): -m / (2 + m), one formula without cancellation for every x.  Computed as (m/2) / (1 + m/2) from
-// half of the residue, which saves a multiplication and rounds alike.
+// With m = expm1(2 x): m / (2 + m), one formula without cancellation for every x.  Computed as (m/2) / (1 + m/2) from half
+// of the residue h: m/2 = s (e^(2 h) - 1) + s - 1/2 with s = 2^(n-1).  A zero's sign is lost on the way.
 template <typename F, if_float<F> = 0>
 ONNXFUSE_INLINE F tanh(F x) {
   constexpr float bias = kRound + 126.0f;  // leaves the exponent of 2^(n-1) in the low bits
-  const F c = at_least(minus_absolute(x), -10.0f);
+  const F c = at_most(at_least(x, -10.0f), 10.0f);
   const F shifted = madd(c, 2.0f * kLog2E, bias);
   const F n = shifted - bias;
-  // What ln 2 lacks as a float is lost: it is relative to 2^n, and small even then.
   const F h = madd(n, -0.5f * kLn2, c);
   const F s = from_bits(to_bits(shifted) << 23);
-  const F half_m = madd(s, expm1_of_double(h), s - 0.5f);
-  return with_sign_of(half_m / (1.0f + half_m), x);
+  const F half_m = madd(s * h, expm1_of_double_over(h), s - 0.5f);
+  return from_bits(to_bits(half_m / (1.0f + half_m)) | (to_bits(x) & 0x80000000u));
 }
 
 ONNXFUSE_INLINE double tanh(double x) {
