@@ -26,7 +26,8 @@ namespace math {
 // ---------------------------------------------------------------------------------------------- tanh, sigmoid, erf
 
 // With m = expm1(2 x): m / (2 + m), one formula without cancellation for every x.  Computed as (m/2) / (1 + m/2) from half
-// of the residue h: m/2 = s (e^(2 h) - 1) + s - 1/2 with s = 2^(n-1).  A zero's sign is lost on the way.
+// of the residue h: m/2 = s (e^(2 h) - 1) + s - 1/2 with s = 2^(n-1).  The reduction takes one step: its error is relative to
+// m + 1 and grows with |n|, as what it adds to the quotient shrinks.  A zero's sign is lost on the way.
 template <typename F, if_float<F> = 0>
 ONNXFUSE_INLINE F tanh(F x) {
   constexpr float bias = kRound + 126.0f;  // leaves the exponent of 2^(n-1) in the low bits

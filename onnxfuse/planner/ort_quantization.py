@@ -51,12 +51,16 @@ def loses_type(inputs: Iterable[gs.Tensor], outputs: Iterable[gs.Tensor]) -> boo
 
 
 def _is_moved_and_quantized(tensor: gs.Tensor) -> bool:
-    movers = [node for node in tensor.outputs if standard_op(node) in _MOVED_PAST]
-    while movers:
-        readers = [reader for node in movers for reader in node.outputs[0].outputs]
-        if any(standard_op(reader) == "QuantizeLinear" for reader in readers):
-            return True
-        movers = [reader for reader in readers if standard_op(reader) in _MOVED_PAST]
+    seen: set[int] = set()
+    left = [tensor]
+    while left:
+        moved = left.pop()
+        for reader in moved.outputs:
+            if standard_op(reader) == "QuantizeLinear" and moved is not tensor:
+                return True
+            if standard_op(reader) in _MOVED_PAST and id(reader) not in seen:
+                seen.add(id(reader))
+                left.extend(reader.outputs)
     return False
 
 
