@@ -69,7 +69,7 @@ SCALARS = {
 
 @pytest.mark.parametrize("movers", ["c = Reshape(b, t)", "d = Unsqueeze(b, axis) c = Reshape(d, t)"])
 @pytest.mark.parametrize("inputs", SCALARS)
-def test_the_type_of_a_value_that_onnx_runtime_renames_is_known(inputs: str, movers: str) -> None:
+def test_what_onnx_runtime_would_rename_without_its_type_is_left_alone(inputs: str, movers: str) -> None:
     declared, nodes = SCALARS[inputs]
     model = _model(f"g ({declared}) => (uint8[k] y) {{ {nodes} {movers} y = QuantizeLinear(c, s, z) }}")
     model.graph.initializer.append(numpy_helper.from_array(np.array([-1]), "t"))
