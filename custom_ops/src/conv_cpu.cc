@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "caches.h"
 #include "integers.h"
 #include "kernels.h"
 #include "ort_call.h"
@@ -186,7 +187,8 @@ class Worker {
         const int64_t pitch = strips_->pitch(part);
         if (count_ + count > plan_.capacity) finish(part.positions, pitch);
         if (count_ == 0) first_ = group * g.filters() + m;
-        strips_->sum(source, weights, addends, m, count, part, results_ + count_ * pitch, scratch_);
+        strips_->sum(source, weights, addends, m, count, part, results_ + count_ * pitch,
+                     target(part.positions, group * g.filters() + m), scratch_);
         count_ += count;
         if (!plan_.collects) finish(part.positions, pitch);
       }
@@ -238,6 +240,14 @@ class Worker {
     const void* const from = results_;
     kernels().stores[static_cast<int>(plan_.type)](rounded_, &from, static_cast<size_t>(count_ * pitch));
     return rounded_;
+  }
+
+  // Where a part of a channel goes.
+  ConvStrips::Target target(const ConvPositions& part, int64_t channel) const {
+    if (!plan_.fetches) return {};
+    const int64_t first = (image_ * plan_.geometry.out_channels + channel) * plan_.channel_size;
+    return {static_cast<const float*>(run_.tensors.outputs[0]) + first + first_element(part, part.depth.begin),
+            static_cast<size_t>(plan_.channel_size), static_cast<size_t>(plan_.geometry.out[2])};
   }
 
   // Of a channel of the output: where a part begins at a depth.
@@ -418,6 +428,9 @@ ConvCpuPlan::ConvCpuPlan(const PlanKey& node_key, const ConvGeometry& conv, DTyp
     strips = std::make_unique<const ConvStrips>(conv, kernels().floats, kernels().filters);
     strip_count = strips->count();
   }
+  const DType result = epilogue.plan == nullptr ? type : epilogue.program.values[epilogue.program.outputs[0]].type;
+  const int64_t bytes = geometry.batch * geometry.out_channels * channel_size * static_cast<int64_t>(sizeof(float));
+  fetches = storage_size(result) == sizeof(float) && bytes > level2_bytes();
   divide_work();
   lay_out_memory();
 }

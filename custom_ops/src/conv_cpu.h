@@ -53,6 +53,7 @@ struct ConvCpuPlan {
   bool alone = false;        // so little to do that other threads are left alone
 
   int64_t channel_size;   // elements of a channel of the output
+  bool fetches = false;   // the first output's memory is fetched while sums are computed: it is of floats, and large
   bool collects = false;  // the epilogue runs on several channels at once, whose results follow one another
   int64_t capacity = 1;   // channels whose results a thread has in memory, at most
   ConvThreadMemory memory;

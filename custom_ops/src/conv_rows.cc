@@ -7,6 +7,8 @@
 namespace onnxfuse {
 namespace {
 
+// Vectors of a long row.
+constexpr int64_t kLongRow = 4;
 // Results that are computed before the epilogue reads them.
 constexpr int64_t kResults = 4096;
 
@@ -15,13 +17,17 @@ constexpr int64_t kResults = 4096;
 bool ConvRows::suits(const ConvGeometry& g, size_t floats) {
   if (g.out[2] * 2 < static_cast<int64_t>(floats)) return false;
   if (g.in[0] != 1 || g.out[0] != 1 || g.kernel[0] != 1 || g.pads[0] != 0) return false;
-  return g.strides[1] <= 2 && g.strides[2] == 1 && (g.dilations[1] == 1 || g.kernel[1] == 1);
+  if (g.strides[1] > 2 || (g.dilations[1] > 1 && g.kernel[1] > 1)) return false;
+  // Of short rows that skip columns, each channel is better computed in a lane.
+  const bool long_rows = g.out[2] > kLongRow * static_cast<int64_t>(floats);
+  return g.strides[2] == 1 || (g.strides[2] == 2 && g.strides[1] == 2 && long_rows);
 }
 
 ConvRows::ConvRows(const ConvGeometry& g) : block_{}, rows_(g.out[1]) {
   block_.kernel_height = g.kernel[1];
   block_.kernel_width = g.kernel[2];
   block_.stride = g.strides[1];
+  block_.column_stride = g.strides[2];
   block_.dilation = g.dilations[2];
   block_.pad_top = g.pads[1];
   block_.pad_left = g.pads[2];

@@ -16,7 +16,7 @@ class ConvRows {
   explicit ConvRows(const ConvGeometry& geometry);
 
   // Whether a convolution by channel can be computed so, on vectors of `floats` elements, at least half of which are used:
-  // in one or two dimensions, without a stride along rows.
+  // in one or two dimensions, with strides up to 2, and along short rows without one.
   static bool suits(const ConvGeometry& geometry, size_t floats);
 
   int64_t strips() const { return strips_; }

@@ -14,6 +14,8 @@ namespace {
 
 // A strip of more places is not worth its memory.
 constexpr int64_t kLongestStrip = 2048;
+// So many columns are whole vectors, three at a time, and whole steps of chains of elementwise operations.
+constexpr int64_t kWholeColumns = 192;
 // Fewer are not worth the weights' way through the caches.
 constexpr int64_t kShortestStrip = 512;
 // Strips to have at least, so that threads have equal shares of the work.
@@ -82,8 +84,7 @@ void ConvStrips::choose_lengths(const ConvGeometry& geometry, int64_t floats) {
   const int64_t strips = geometry.group > 1 ? 1 : std::max<int64_t>(kMinStrips * kSharedFilters / filters_, 1);
   const int64_t share = divide_up(all, std::min(strips, kMinStrips));
   int64_t room = level2_floats() / 2;
-  const int64_t longest = std::max(kLongestStrip / positions, kShortestStrip);
-  int64_t most = std::min(longest, std::max({kShortestStrip, worth, share}));
+  int64_t most = std::min(kLongestStrip, std::max({kShortestStrip, worth, share}));
   if (channels_ == 1) {
     // The copy is read once for each filter, and has to be in the level 1 cache with the results.
     room = level1_floats() * 3 / 8;
@@ -99,8 +100,9 @@ void ConvStrips::choose_lengths(const ConvGeometry& geometry, int64_t floats) {
     set_strip_length(&columns_, length);
   }
   if (columns_.count > 1) {
-    const int64_t even = even_length(columns_.places, length);
-    return set_strip_length(&columns_, std::min(round_up(even, floats), columns_.places));
+    int64_t even = round_up(even_length(columns_.places, length), floats);
+    if (even >= 4 * kWholeColumns) even = std::min(round_up(even, kWholeColumns), length / kWholeColumns * kWholeColumns);
+    return set_strip_length(&columns_, std::min(even, columns_.places));
   }
   length = std::clamp<int64_t>(most / columns_.places, 1, rows_.places);
   set_strip_length(&rows_, length);
@@ -253,7 +255,8 @@ void ConvStrips::choose_parts(int64_t floats, int64_t filters) {
     if (columns_.length > most) {
       // Three vectors are computed at once.
       const int64_t even = even_length(columns_.length, std::max(most, floats));
-      part_columns_ = std::min(round_up(even, 3 * floats), columns_.length);
+      const int64_t whole = even >= 2 * kWholeColumns && columns_.length % kWholeColumns == 0 ? kWholeColumns : 3 * floats;
+      part_columns_ = std::min(round_up(even, whole), columns_.length);
     }
     part_rows_ = even_length(rows_.length, std::clamp<int64_t>(most / columns_.length, 1, rows_.length));
     const int64_t half = floats > 8 ? floats / 2 : floats;
@@ -276,7 +279,8 @@ void ConvStrips::check_sizes() {
   input_elements_ = packed_elements_ + static_cast<size_t>(checked(packed + gathered) - checked(packed));
   if (transposed_) {
     const int64_t row = part_columns_ * static_cast<int64_t>(column_phases_);
-    const __int128 sums = static_cast<__int128>(sums_pitch()) * static_cast<int64_t>(phases_.size()) * filters_at_once_;
+    // With an addend for each row of sums.
+    const __int128 sums = static_cast<__int128>(sums_pitch() + 1) * static_cast<int64_t>(phases_.size()) * filters_at_once_;
     scratch_elements_ = pointer_elements() + static_cast<size_t>(checked(sums + row + slack));
   }
   checked(static_cast<__int128>(results_pitch()) * filters_at_once_);

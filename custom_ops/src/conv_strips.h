@@ -108,12 +108,20 @@ class ConvStrips {
   // Whether all that `prepare` does, with a Reader or without one, is to copy to `memory`, so that threads can share it.
   bool copies(bool with_reader) const { return !dots_ && (with_reader || !pointwise_); }
 
+  // Where the results of the first filter go in the end, and how far apart those of filters and of rows are there; null if
+  // that does not matter.
+  struct Target {
+    const float* data;
+    size_t filter;
+    size_t row;
+  };
+
   // Computes the results of `count` filters from `first` on, for a group with these weights.  Vectors write up to
   // kMaxFloats elements behind the last.  The results begin with the group's `addends`, or with 0 if that is null, as it
   // has to be unless takes_addends.
   void sum(const Source& source, const float* weights, const float* addends, int64_t first, int64_t count,
-           const Part& part, float* results, float* scratch) const;
-  bool takes_addends() const { return !transposed_ && !one_channel_ && !dots_; }
+           const Part& part, float* results, const Target& target, float* scratch) const;
+  bool takes_addends() const { return !one_channel_ && !dots_; }
 
  private:
   // Phases whose taps meet the same elements.  Weights are in the order [group][phase group][filter][phase][tap].
@@ -165,8 +173,10 @@ class ConvStrips {
   Source gather(const float* from, bool in_place, float* memory) const;
   bool reads_in_place(const float* image, const float* end, const Strip& strip) const;
   void pack(const float* image, const float* end, const Strip& strip, float* packed) const;
+  void sum_phases(const Source& source, const float* weights, const float* addends, int64_t first, int64_t count,
+                  const Part& part, float* results, float* scratch) const;
   void sum_group(const Source& source, const PhaseGroup& group, const float* weights, const float* addends,
-                 int64_t rows, const Part& part, float* out, int64_t pitch) const;
+                 int64_t rows, const Part& part, float* out, int64_t pitch, const Target& target) const;
   void place_phases(const float* sums, int64_t count, const Part& part, float* results, const float** from,
                     float* row) const;
   void place_row(const float* const* from, const Phase* phases, const Part& part, float* to, float* whole_row) const;

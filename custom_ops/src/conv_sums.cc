@@ -10,6 +10,8 @@ namespace {
 
 // Filters, and channels, whose weights are put in order at once.
 constexpr int64_t kReordered = 16;
+// So many taps of a channel meet elements near each other.
+constexpr int64_t kDenseTaps = 4;
 // Channels that are further apart are read one page after the other.
 constexpr int64_t kInPlace = 8192;
 
@@ -157,26 +159,45 @@ ConvStrips::Plane* ConvStrips::add_planes(const Strip& strip, int64_t depth, int
 }
 
 void ConvStrips::sum(const Source& source, const float* weights, const float* addends, int64_t first, int64_t count,
-                     const Part& part, float* results, float* scratch) const {
+                     const Part& part, float* results, const Target& target, float* scratch) const {
   if (dots_) {
     const auto depth = static_cast<size_t>(products());
     return kernels().conv_dots({weights + first * products(), source.data, depth, results, static_cast<size_t>(count),
                                 static_cast<size_t>(part.size())});
   }
-  const int64_t pitch = transposed_ ? sums_pitch() : this->pitch(part);
-  float* const sums = transposed_ ? scratch + pointer_elements() : results;
+  if (addends != nullptr) addends += first;
+  if (transposed_) return sum_phases(source, weights, addends, first, count, part, results, scratch);
+  const PhaseGroup& group = groups_[0];
+  sum_group(source, group, weights + first * group.depth, addends, count, part, results, pitch(part), target);
+}
+
+// Sums of all phases, each by itself, and then in the output's order.
+void ConvStrips::sum_phases(const Source& source, const float* weights, const float* addends, int64_t first,
+                            int64_t count, const Part& part, float* results, float* scratch) const {
+  const int64_t pitch = sums_pitch();
+  const auto phases = static_cast<int64_t>(phases_.size());
+  float* const sums = scratch + pointer_elements();
+  float* const addends_of_phases = sums + phases * count * pitch;
   for (const PhaseGroup& group : groups_) {
     const float* const own = weights + group.products_before * filters_ + first * group.phases * group.depth;
-    sum_group(source, group, own, addends == nullptr ? nullptr : addends + first, count * group.phases, part,
-              sums + group.phases_before * count * pitch, pitch);
+    for (int64_t m = 0; addends != nullptr && m < count; ++m) {
+      std::fill_n(addends_of_phases + m * group.phases, group.phases, addends[m]);
+    }
+    sum_group(source, group, own, addends == nullptr ? nullptr : addends_of_phases, count * group.phases, part,
+              sums + group.phases_before * count * pitch, pitch, {});
   }
-  if (!transposed_) return;
-  float* const row = sums + static_cast<int64_t>(phases_.size()) * count * pitch;
+  // Positions that no tap reaches.
+  if (phases < depth_.phases * rows_.phases * columns_.phases) {
+    for (int64_t m = 0; m < count; ++m) {
+      std::fill_n(results + m * part.size(), part.size(), addends == nullptr ? 0.0f : addends[m]);
+    }
+  }
+  float* const row = addends_of_phases + phases * count;
   place_phases(sums, count, part, results, reinterpret_cast<const float**>(scratch), row);
 }
 
 void ConvStrips::sum_group(const Source& source, const PhaseGroup& group, const float* weights, const float* addends,
-                           int64_t rows, const Part& part, float* out, int64_t pitch) const {
+                           int64_t rows, const Part& part, float* out, int64_t pitch, const Target& target) const {
   const int64_t height = part.row_places.size();
   const int64_t width = part.column_places.size();
   const int64_t span = row_pitch();
@@ -195,6 +216,7 @@ void ConvStrips::sum_group(const Source& source, const PhaseGroup& group, const 
   block.row_stride = block.depth = static_cast<size_t>(group.depth);
   block.offsets = source.in_place ? in_place_.data() : group.offsets.data();
   block.rows = static_cast<size_t>(rows);
+  block.dense = group.depth >= channels_ * kDenseTaps;
   if (flat_) {
     const int64_t whole = (height - 1) * span + width;
     const int64_t from_pitch = sums_pitch();
@@ -214,9 +236,11 @@ void ConvStrips::sum_group(const Source& source, const PhaseGroup& group, const 
   // What vectors write behind a row is overwritten by the next one.
   block.columns = static_cast<size_t>(width);
   block.pitch = static_cast<size_t>(pitch);
+  block.target_pitch = target.filter;
   for (int64_t r = 0; r < height; ++r) {
     block.input = input + r * span;
     block.out = out + r * width;
+    if (target.data != nullptr) block.target = target.data + static_cast<size_t>(r) * target.row;
     kernels().conv_sums(block);
   }
 }
@@ -227,9 +251,6 @@ void ConvStrips::place_phases(const float* sums, int64_t count, const Part& part
                               float* row) const {
   const ConvPositions& to = part.positions;
   const int64_t size = part.size();
-  // Positions that no tap reaches.
-  const bool has_holes = static_cast<int64_t>(phases_.size()) < depth_.phases * rows_.phases * columns_.phases;
-  if (has_holes) std::fill_n(results, count * size, 0.0f);
   const int64_t height = part.row_places.size();
   const int64_t width = part.column_places.size();
   const int64_t pitch = sums_pitch();

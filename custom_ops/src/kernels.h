@@ -83,6 +83,11 @@ struct ConvBlock {
   size_t pitch;
   size_t rows;
   size_t columns;
+  // Whether offsets are so near each other that what a few columns read of many products lies in few cache lines.
+  bool dense = false;
+  // Where the results go in the end, `target_pitch` apart: memory that is fetched while they are computed.
+  const float* target = nullptr;
+  size_t target_pitch = 0;
 };
 
 // The same for a few columns, each with its input in a row: out[r * columns + i] = sum over k of weights[r * depth + k] *
@@ -120,14 +125,15 @@ struct ConvPlane {
 };
 
 // Some rows of results of one channel, whose input is read where it lies: out[r * out_width + i] = addend + sum over h and
-// w of weights[h * kernel_width + w] * input[(first_row + r) * stride - pad_top + h][i - pad_left + w * dilation], where
-// what lies outside of the input is 0, and is not read.
+// w of weights[h * kernel_width + w] * input[(first_row + r) * stride - pad_top + h][i * column_stride - pad_left + w *
+// dilation], where what lies outside of the input is 0, and is not read.
 struct ConvRowsBlock {
   const float* weights;
   ptrdiff_t kernel_height;
   ptrdiff_t kernel_width;
-  ptrdiff_t stride;    // of rows: 1 or 2
-  ptrdiff_t dilation;  // of columns
+  ptrdiff_t stride;         // of rows: 1 or 2
+  ptrdiff_t column_stride;  // 1, or 2 where that of rows is
+  ptrdiff_t dilation;       // of columns
   ptrdiff_t pad_top;
   ptrdiff_t pad_left;
   const float* input;

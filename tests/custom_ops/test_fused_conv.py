@@ -97,10 +97,19 @@ SHAPES: dict[str, tuple[Convolution, Sizes]] = {
         convolution("f32", (5, 5), (7, 7), group=5, pads=(3, 6, 2, 5), dilations=(1, 2)),
         (1, 5, 30, 150),
     ),
+    "skipped columns": (
+        convolution("f32", (9, 9), (5, 5), group=9, strides=(2, 2), pads=(2, 1, 3, 0)),
+        (2, 9, 23, 151),
+    ),
+    "skipped columns, far taps": (
+        convolution("f32", (5, 5), (1, 4), group=5, strides=(2, 2), pads=(0, 5, 0, 6), dilations=(1, 3)),
+        (1, 5, 9, 170),
+    ),
     "single rows": (convolution("f32", (18, 18), (1, 9), group=18, pads=(0, 4, 0, 4)), (2, 18, 1, 200)),
     "more padding than image": (convolution("f32", (6, 6), (5, 5), group=6, pads=(4, 9, 4, 9)), (1, 6, 2, 20)),
     "transposed": (convolution("f32", (6, 9), (2, 2), strides=(2, 2), transposed=True), (1, 6, 11, 18)),
     "overlapping": (convolution("f32", (6, 9), (4, 3), strides=(2, 2), pads=(1,) * 4, transposed=True), (2, 6, 8, 9)),
+    "transposed with holes": (convolution("f32", (7, 13), (2, 2), strides=(3, 3), transposed=True), (1, 7, 9, 20)),
     "half": (convolution("f16", (8, 16), (3, 3), pads=(1,) * 4), (1, 8, 12, 12)),
 }
 
@@ -203,6 +212,8 @@ def test_what_is_not_finite_stays_where_it_belongs(shape: str, value: float) -> 
 def test_tensors_larger_than_the_caches() -> None:
     check(Fused(convolution("f32", (3, 20), (1, 1)), (1, 3, 701, 1023), raw("f32")))
     check(Fused(convolution("f32", (20, 20), (3, 3), group=20, pads=(1,) * 4), (1, 20, 701, 523), raw("f32")))
+    check(Fused(convolution("f32", (9, 17), (3, 3), pads=(1,) * 4), (1, 9, 203, 411), raw("f32")))
+    check(Fused(convolution("f32", (5, 9), (2, 2), strides=(2, 2), transposed=True), (1, 5, 203, 211), raw("f32")))
 
 
 def test_a_slice_with_what_vectors_write_behind_it_is_as_long_as_a_channel() -> None:
