@@ -429,8 +429,8 @@ ConvCpuPlan::ConvCpuPlan(const PlanKey& node_key, const ConvGeometry& conv, DTyp
     strip_count = strips->count();
   }
   const DType result = epilogue.plan == nullptr ? type : epilogue.program.values[epilogue.program.outputs[0]].type;
-  const int64_t bytes = geometry.batch * geometry.out_channels * channel_size * static_cast<int64_t>(sizeof(float));
-  fetches = storage_size(result) == sizeof(float) && bytes > level2_bytes();
+  const int64_t results = geometry.batch * geometry.out_channels * channel_size;
+  fetches = storage_size(result) == sizeof(float) && results > level2_bytes() / static_cast<int64_t>(sizeof(float));
   divide_work();
   lay_out_memory();
 }
