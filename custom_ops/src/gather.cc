@@ -28,15 +28,31 @@ uint64_t repeated(const char* element, size_t size) {
   }
 }
 
+typedef uint64_t Vector __attribute__((vector_size(16)));
+
+// Stores of `vector` from the first byte on, the last one up to the last byte: a whole number of elements from the first.
+void fill(char* out, Vector vector, size_t bytes) {
+  constexpr size_t at_once = 4;
+  char* const last = out + bytes - sizeof vector;
+  for (; last - out >= static_cast<ptrdiff_t>(at_once * sizeof vector); out += at_once * sizeof vector) {
+#pragma GCC unroll 4
+    for (size_t i = 0; i < at_once; ++i) std::memcpy(out + i * sizeof vector, &vector, sizeof vector);
+  }
+  for (; out < last; out += sizeof vector) std::memcpy(out, &vector, sizeof vector);
+  std::memcpy(last, &vector, sizeof vector);
+}
+
 // Fills `bytes` bytes with one element of `size` bytes.
 void fill(char* out, const char* element, size_t size, size_t bytes) {
-  const uint64_t many = repeated(element, size);
-  if (bytes < sizeof many) {
-    std::memcpy(out, &many, bytes);
-    return;
+  const uint64_t word = repeated(element, size);
+  if (bytes >= sizeof(Vector)) {
+    fill(out, Vector{word, word}, bytes);
+  } else if (bytes >= sizeof word) {
+    std::memcpy(out, &word, sizeof word);
+    std::memcpy(out + bytes - sizeof word, &word, sizeof word);
+  } else {
+    std::memcpy(out, &word, bytes);
   }
-  for (size_t i = 0; i + sizeof many <= bytes; i += sizeof many) std::memcpy(out + i, &many, sizeof many);
-  std::memcpy(out + bytes - sizeof many, &many, sizeof many);  // a whole number of elements from the first
 }
 
 }  // namespace

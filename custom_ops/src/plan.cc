@@ -38,6 +38,12 @@ struct ShapeLess {
 
 constexpr size_t kCacheLine = 64;
 
+size_t bytes_of(const Shape& shape, size_t element_size) {
+  int64_t count = 0;
+  element_count(shape, &count);
+  return static_cast<size_t>(count) * element_size;
+}
+
 }  // namespace
 
 std::shared_ptr<const Plan> make_plan(const Program& program, const PlanKey& key, std::string* error) {
@@ -49,6 +55,13 @@ std::shared_ptr<const Plan> make_plan(const Program& program, const PlanKey& key
   plan->inputs.resize(program.input_count);
   plan->outputs.resize(program.outputs.size());
   for (const uint16_t id : program.outputs) plan->output_shapes.push_back(shapes[id]);
+  for (size_t i = 0; i < plan->inputs.size(); ++i) {
+    plan->inputs[i].bytes = bytes_of(shapes[i], storage_size(program.values[i].type));
+  }
+  for (size_t o = 0; o < plan->outputs.size(); ++o) {
+    const uint16_t id = program.outputs[o];
+    plan->outputs[o].bytes = bytes_of(shapes[id], storage_size(program.values[id].type));
+  }
 
   // Shapes that differ only in leading ones share a stage.
   std::map<Shape, StageRequest, ShapeLess> requests;
@@ -64,10 +77,8 @@ std::shared_ptr<const Plan> make_plan(const Program& program, const PlanKey& key
       const uint16_t operand = value.operands[i];
       if (program.values[operand].kind != Value::Kind::Instruction || scratch[operand] >= 0) continue;
       if (without_leading_ones(shapes[operand]) == shape) continue;
-      int64_t count = 0;
-      element_count(shapes[operand], &count);
       scratch[operand] = static_cast<int64_t>(plan->scratch_bytes);
-      const size_t bytes = static_cast<size_t>(count) * compute_size(program.values[operand].type);
+      const size_t bytes = bytes_of(shapes[operand], compute_size(program.values[operand].type));
       if (__builtin_add_overflow(plan->scratch_bytes, (bytes + kCacheLine - 1) / kCacheLine * kCacheLine,
                                  &plan->scratch_bytes)) {
         *error = "intermediate values need too much memory";

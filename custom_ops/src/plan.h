@@ -76,6 +76,7 @@ struct Stage {
 
 // What to know about an input when an output may share its memory.
 struct InputUse {
+  size_t bytes = 0;
   int stages = 0;          // how many stages read it
   int stage = -1;          // the last of them
   bool whole = false;      // read only tile by tile at the place of the tile
@@ -83,6 +84,7 @@ struct InputUse {
 };
 
 struct OutputUse {
+  size_t bytes = 0;
   int stage = -1;          // -1: nothing to compute (no elements)
   int first_write = -1;    // moment of the first step or link that writes it
 };

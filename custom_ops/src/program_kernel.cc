@@ -9,6 +9,16 @@
 #include "ort_call.h"
 
 namespace onnxfuse {
+namespace {
+
+bool overlap(const InputUse& read, const void* input, const OutputUse& written, const void* output) {
+  const auto a = reinterpret_cast<uintptr_t>(input);
+  const auto b = reinterpret_cast<uintptr_t>(output);
+  return a < b + written.bytes && b < a + read.bytes;
+}
+
+}  // namespace
+
 void parallel_for(void* session_threads, void (*function)(void*, size_t), size_t total, void* data) {
   const auto& threads = *static_cast<const SessionThreads*>(session_threads);
   check(threads.api->KernelContext_ParallelFor(threads.context, function, total, 0, data));
@@ -56,24 +66,6 @@ std::shared_ptr<const Plan> ProgramKernel::find_plan(const PlanKey& key) {
   return plan;
 }
 
-size_t ProgramKernel::input_bytes(const Plan& plan, size_t i) const {
-  int64_t count = 0;
-  element_count(plan.key.shapes[i], &count);
-  return static_cast<size_t>(count) * storage_size(program_.values[i].type);
-}
-
-size_t ProgramKernel::output_bytes(const Plan& plan, size_t o) const {
-  int64_t count = 0;
-  element_count(plan.output_shapes[o], &count);
-  return static_cast<size_t>(count) * storage_size(program_.values[program_.outputs[o]].type);
-}
-
-bool ProgramKernel::overlap(const Plan& plan, size_t i, const void* input, size_t o, const void* output) const {
-  const auto a = reinterpret_cast<uintptr_t>(input);
-  const auto b = reinterpret_cast<uintptr_t>(output);
-  return a < b + output_bytes(plan, o) && b < a + input_bytes(plan, i);
-}
-
 // Whether tiles can run while output `o` shares the memory of input `i`, element for element: one stage has both, and
 // a tile reads its part of the input in place.
 bool ProgramKernel::shares_in_place(const Plan& plan, size_t i, const void* input, size_t o, const void* output) const {
@@ -93,7 +85,7 @@ std::shared_ptr<const Plan> ProgramKernel::resolve_aliasing(std::shared_ptr<cons
     for (size_t o = 0; o < outputs.size(); ++o) {
       for (size_t i = 0; i < inputs.size(); ++i) {
         const InputUse& read = plan->inputs[i];
-        if (read.stages == 0 || !overlap(*plan, i, inputs[i], o, outputs[o])) continue;
+        if (read.stages == 0 || !overlap(read, inputs[i], plan->outputs[o], outputs[o])) continue;
         if (!shares_in_place(*plan, i, inputs[i], o, outputs[o])) continue;
         aliased |= uint64_t{1} << o;
         if (plan->outputs[o].first_write < read.last_read) deferred |= uint64_t{1} << o;
@@ -111,11 +103,12 @@ std::vector<std::unique_ptr<Scratch>> ProgramKernel::copy_shared_inputs(const Pl
   std::vector<std::unique_ptr<Scratch>> copies;
   for (size_t i = 0; i < inputs->size(); ++i) {
     const void* const input = (*inputs)[i];
+    const InputUse& read = plan.inputs[i];
     for (size_t o = 0; o < outputs.size(); ++o) {
-      if (plan.inputs[i].stages == 0 || !overlap(plan, i, input, o, outputs[o])) continue;
+      if (read.stages == 0 || !overlap(read, input, plan.outputs[o], outputs[o])) continue;
       if (shares_in_place(plan, i, input, o, outputs[o])) continue;
-      copies.push_back(std::make_unique<Scratch>(input_bytes(plan, i)));
-      std::memcpy(copies.back()->data(), input, input_bytes(plan, i));
+      copies.push_back(std::make_unique<Scratch>(read.bytes));
+      std::memcpy(copies.back()->data(), input, read.bytes);
       (*inputs)[i] = copies.back()->data();
       break;
     }

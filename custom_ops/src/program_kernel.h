@@ -54,9 +54,6 @@ class ProgramKernel {
 
  private:
   std::shared_ptr<const Plan> find_plan(const PlanKey& key);
-  size_t input_bytes(const Plan& plan, size_t i) const;
-  size_t output_bytes(const Plan& plan, size_t o) const;
-  bool overlap(const Plan& plan, size_t i, const void* input, size_t o, const void* output) const;
   bool shares_in_place(const Plan& plan, size_t i, const void* input, size_t o, const void* output) const;
   std::shared_ptr<const Plan> resolve_aliasing(std::shared_ptr<const Plan> plan, const std::vector<const void*>& inputs,
                                                const std::vector<void*>& outputs);

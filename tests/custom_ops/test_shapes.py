@@ -294,6 +294,17 @@ def test_every_remainder(count: int) -> None:
     assert_same_bits(run_fused(program, [array])[0], array - np.where(array < 0, np.float32(0), array) * array)
 
 
+@pytest.mark.parametrize("dtype", ["i8", "f16", "f32", "f64"])
+def test_short_rows_with_a_scalar_each(dtype: str) -> None:
+    """Of every length, so that each begins and ends anywhere in the vectors with which scalars are repeated."""
+    inputs = f"input {dtype} broadcast\ninput {dtype} broadcast"
+    program = Program.parse(f"onnxfuse 1\n{inputs}\nsub {dtype} 0 1\noutput 2\n")
+    for columns in range(1, 150):
+        arrays = [sample(dtype, 5 * columns).reshape(5, columns), sample(dtype, 5, 1).reshape(5, 1)]
+        actual = run_fused(str(program), arrays)[0]
+        assert_same_bits(actual, reference.run(program, arrays)[0])
+
+
 def test_vectors_along_an_axis_where_branches_have_other_sizes() -> None:
     """What a dimension of the region is then depends on the branch; the vector meets one that fits it."""
     program = (
