@@ -6,33 +6,31 @@
 namespace onnxfuse {
 namespace {
 
-// As many copies of one element as eight bytes hold.
-template <size_t Size> uint64_t repeated(const char* element) {
+typedef uint64_t Vector __attribute__((vector_size(16)));
+
+// Rows of one length, each behind the other in the result.
+struct Rows {
+  int64_t count;
+  size_t bytes;  // of a row
+  int64_t step;  // bytes from one row's data to the next row's
+};
+
+// A vector of copies of one element.
+template <size_t Size> Vector repeated(const char* element) {
   char bytes[sizeof(uint64_t)];
   for (size_t i = 0; i < sizeof bytes; i += Size) std::memcpy(bytes + i, element, Size);
-  uint64_t result;
-  std::memcpy(&result, bytes, sizeof result);
-  return result;
+  uint64_t word;
+  std::memcpy(&word, bytes, sizeof word);
+  return Vector{word, word};
 }
-
-uint64_t repeated(const char* element, size_t size) {
-  switch (size) {
-    case 1:
-      return repeated<1>(element);
-    case 2:
-      return repeated<2>(element);
-    case 4:
-      return repeated<4>(element);
-    default:
-      return repeated<8>(element);
-  }
-}
-
-typedef uint64_t Vector __attribute__((vector_size(16)));
 
 // Stores of `vector` from the first byte on, the last one up to the last byte: a whole number of elements from the first.
 void fill(char* out, Vector vector, size_t bytes) {
   constexpr size_t at_once = 4;
+  if (bytes < sizeof vector) {
+    std::memcpy(out, &vector, bytes);
+    return;
+  }
   char* const last = out + bytes - sizeof vector;
   for (; last - out >= static_cast<ptrdiff_t>(at_once * sizeof vector); out += at_once * sizeof vector) {
 #pragma GCC unroll 4
@@ -42,16 +40,45 @@ void fill(char* out, Vector vector, size_t bytes) {
   std::memcpy(last, &vector, sizeof vector);
 }
 
-// Fills `bytes` bytes with one element of `size` bytes.
-void fill(char* out, const char* element, size_t size, size_t bytes) {
-  const uint64_t word = repeated(element, size);
-  if (bytes >= sizeof(Vector)) {
-    fill(out, Vector{word, word}, bytes);
-  } else if (bytes >= sizeof word) {
-    std::memcpy(out, &word, sizeof word);
-    std::memcpy(out + bytes - sizeof word, &word, sizeof word);
-  } else {
-    std::memcpy(out, &word, bytes);
+// How many rows can be stored in whole vectors: what such a row writes too much, rows behind it overwrite.
+int64_t rows_in_whole_vectors(const Rows& rows) {
+  const size_t excess = -rows.bytes % sizeof(Vector);
+  return rows.count - static_cast<int64_t>((excess + rows.bytes - 1) / rows.bytes);
+}
+
+// Each row is one element, repeated.
+template <size_t Size> void repeat_elements(const Rows& rows, const char* from, char* out) {
+  const int64_t whole = rows.bytes < 4 * sizeof(Vector) ? rows_in_whole_vectors(rows) : 0;
+  for (int64_t row = 0; row < rows.count; ++row) {
+    const Vector vector = repeated<Size>(from);
+    if (row < whole) {
+      for (size_t i = 0; i < rows.bytes; i += sizeof vector) std::memcpy(out + i, &vector, sizeof vector);
+    } else {
+      fill(out, vector, rows.bytes);
+    }
+    out += rows.bytes;
+    from += rows.step;
+  }
+}
+
+void repeat_elements(const Rows& rows, size_t size, const char* from, char* out) {
+  switch (size) {
+    case 1:
+      return repeat_elements<1>(rows, from, out);
+    case 2:
+      return repeat_elements<2>(rows, from, out);
+    case 4:
+      return repeat_elements<4>(rows, from, out);
+    default:
+      return repeat_elements<8>(rows, from, out);
+  }
+}
+
+void copy_rows(const Rows& rows, const char* from, char* out) {
+  for (int64_t row = 0; row < rows.count; ++row) {
+    std::memcpy(out, from, rows.bytes);
+    out += rows.bytes;
+    from += rows.step;
   }
 }
 
@@ -59,6 +86,7 @@ void fill(char* out, const char* element, size_t size, size_t bytes) {
 
 void gather(const Stage& stage, const Slot& slot, const char* data, int64_t start, size_t count, char* out) {
   const size_t rank = stage.dims.size();
+  const size_t size = slot.size;
   int64_t index[kMaxRank];
   int64_t offset = 0;
   int64_t rest = start;
@@ -67,26 +95,31 @@ void gather(const Stage& stage, const Slot& slot, const char* data, int64_t star
     rest /= stage.dims[d];
     offset += index[d] * slot.strides[d];
   }
+  // Of one dimension nothing is gathered: it is whole, or one element.
   const int64_t columns = stage.dims[rank - 1];
   const int64_t inner = slot.strides[rank - 1];
+  const int64_t outer = slot.strides[rank - 2];
   for (auto left = static_cast<int64_t>(count); left > 0;) {
+    // As many whole rows as there are along the next dimension, or a part of one.
     const int64_t run = std::min(columns - index[rank - 1], left);
-    const char* from = data + offset * slot.size;
-    const size_t bytes = static_cast<size_t>(run) * slot.size;
-    if (inner != 0) {
-      std::memcpy(out, from, bytes);
+    const int64_t whole = std::min(left / columns, stage.dims[rank - 2] - index[rank - 2]);
+    const Rows rows{run == columns ? whole : 1, static_cast<size_t>(run) * size, outer * static_cast<int64_t>(size)};
+    const char* const from = data + offset * static_cast<int64_t>(size);
+    if (inner == 0) {
+      repeat_elements(rows, size, from, out);
     } else {
-      fill(out, from, slot.size, bytes);
+      copy_rows(rows, from, out);
     }
-    out += bytes;
-    left -= run;
+    out += rows.bytes * static_cast<size_t>(rows.count);
+    left -= run * rows.count;
     offset -= index[rank - 1] * inner;
     index[rank - 1] = 0;
-    for (size_t d = rank - 1; d-- > 0;) {
-      offset += slot.strides[d];
-      if (++index[d] < stage.dims[d]) break;
-      offset -= slot.strides[d] * stage.dims[d];
+    offset += rows.count * outer;
+    index[rank - 2] += rows.count;
+    for (size_t d = rank - 2; d > 0 && index[d] == stage.dims[d]; --d) {
+      offset += slot.strides[d - 1] - slot.strides[d] * stage.dims[d];
       index[d] = 0;
+      ++index[d - 1];
     }
   }
 }

@@ -297,12 +297,25 @@ def test_every_remainder(count: int) -> None:
 @pytest.mark.parametrize("dtype", ["i8", "f16", "f32", "f64"])
 def test_short_rows_with_a_scalar_each(dtype: str) -> None:
     """Of every length, so that each begins and ends anywhere in the vectors with which scalars are repeated."""
+    for columns in range(1, 150):
+        _assert_difference(dtype, [5, columns], [5, 1])
+
+
+@pytest.mark.parametrize("dtype", ["i8", "f16", "f32", "f64"])
+@pytest.mark.parametrize("rows", [1, 2, 3, 20, 700])
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 5, 8, 13, 40])
+def test_rows_within_repeated_images(columns: int, rows: int, dtype: str) -> None:
+    """Elements repeated along rows, rows repeated, and both; tiles begin within rows and images."""
+    shape = [3, 7, rows, columns]
+    for small in ([3, 1, rows, 1], [3, 1, 1, columns], [7, 1, columns], [3, 1, rows, columns], [3, 7, 1, 1]):
+        _assert_difference(dtype, shape, small)
+
+
+def _assert_difference(dtype: str, *shapes: list[int]) -> None:
     inputs = f"input {dtype} broadcast\ninput {dtype} broadcast"
     program = Program.parse(f"onnxfuse 1\n{inputs}\nsub {dtype} 0 1\noutput 2\n")
-    for columns in range(1, 150):
-        arrays = [sample(dtype, 5 * columns).reshape(5, columns), sample(dtype, 5, 1).reshape(5, 1)]
-        actual = run_fused(str(program), arrays)[0]
-        assert_same_bits(actual, reference.run(program, arrays)[0])
+    arrays = [sample(dtype, int(np.prod(shape)), i).reshape(shape) for i, shape in enumerate(shapes)]
+    assert_same_bits(run_fused(str(program), arrays)[0], reference.run(program, arrays)[0])
 
 
 def test_vectors_along_an_axis_where_branches_have_other_sizes() -> None:
