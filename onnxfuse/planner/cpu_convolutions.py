@@ -35,6 +35,7 @@ MEASURED_SLOWER = ConvChoice(False, "the model was measured to be faster without
 OPEN_WEIGHTS = ConvChoice(False, "its weights are no constant of the model")
 BLOCKED_LAYOUT = ConvChoice(False, "ONNX Runtime's blocked layout is cheaper here")
 SMALL_IMAGE = ConvChoice(False, "its image is so small that ONNX Runtime's is as fast")
+ALONE = ConvChoice(False, "nothing beside it would be fused with it, and ONNX Runtime's is as fast")
 NO_OTHER = ConvChoice(True, "ONNX Runtime's is as fast, and its code would be needed for this alone")
 
 # Nanoseconds.
@@ -51,6 +52,8 @@ _TAIL = {True: 0.08, False: 0.30}  # the same in the tail of a convolution, of a
 _LEAST_GAIN = 0.08  # of a graph's time: what an estimate is good for
 _FEW_POSITIONS = 16
 _POSITIONS_PER_CHANNEL = 8  # of the input of a ConvTranspose
+_LARGE_BLOCK = 16  # channels, with AVX-512
+_LEAST_FILTERS, _LEAST_CHANNELS = 32, 16  # of a product of matrices beside which a copy of its operand is little
 _SHORT = {"Add", "Sub", "Mul", "Relu", "Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "PRelu", "BatchNormalization"}
 
 
@@ -104,14 +107,16 @@ class CpuChooser:
             self._small, self._no_other = {}, rest
             self._own |= rest
 
-    def of(self, node: gs.Node, conv: Convolution) -> ConvChoice:
-        """The choice for a convolution."""
+    def of(self, node: gs.Node, conv: Convolution, *, alone: bool = False) -> ConvChoice:
+        """The choice for a convolution, or for one that is known to be fused ``alone``."""
         assert self._own is not None
         if self._policy is ConvPolicy.NONE:
             return MEASURED_SLOWER if self._measured else SWITCHED_OFF
         if id(node) in self._own:
             if self._policy is ConvPolicy.AUTO:
-                return NO_OTHER if id(node) in self._no_other else FASTER
+                if id(node) in self._no_other:
+                    return NO_OTHER
+                return ALONE if alone and _is_plain_product(conv) else FASTER
             return MEASURED if self._measured else ASKED_FOR
         if conv.dtype != "f32":
             return ONLY_FLOAT
@@ -145,6 +150,17 @@ def is_pointwise(conv: Convolution) -> bool:
         and not any(conv.pads or ())
         and all(size == 1 for size in (*conv.kernel, *conv.strides))
     )
+
+
+def _is_plain_product(conv: Convolution) -> bool:
+    """Whether ONNX Runtime multiplies matrices in the plain layout too, as fast as the library.
+
+    Over one dimension it knows no other layout.  With AVX2 (ONNX Runtime 1.32) that took 0.95 to 1.05 of the library's
+    time, and 0.7 to 0.85 beside another busy thread of the core; with AVX-512 the library was faster.
+    """
+    product = conv.rank == 1 and not conv.transposed and conv.group == 1
+    large = conv.out_channels >= _LEAST_FILTERS and conv.in_channels >= _LEAST_CHANNELS
+    return product and large and block_size() < _LARGE_BLOCK
 
 
 class _GraphChoice:

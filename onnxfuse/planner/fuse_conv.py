@@ -127,7 +127,8 @@ class _Planner:
 
     def _choose(self, fusion: ConvFusion) -> ConvChoice:
         if self._target == "cpu":
-            return self._on_cpu.of(fusion.region.conv, fusion.region.convolution)
+            region = fusion.region
+            return self._on_cpu.of(region.conv, region.convolution, alone=not region.before and not region.after)
         before, after = operands(fusion.inputs, fusion.prologue)
         return self._chooser.choose(
             ConvCase(

@@ -163,6 +163,36 @@ def test_a_small_matrix_product_is_the_librarys_if_it_is_the_only_one_left() -> 
     assert [fused for fused, _ in reasons(onnxfuse.optimize(beside, "cpu"))] == [True, False, False]
 
 
+@pytest.mark.parametrize(
+    ("body", "alone"),
+    [
+        ("c = Conv (x, w) y = MaxPool <kernel_shape = [1]> (c)", True),
+        ("c = Conv (x, w) a = Relu(c) y = MaxPool <kernel_shape = [1]> (a)", False),
+        ("a = Relu(x) c = Conv (a, w) y = MaxPool <kernel_shape = [1]> (c)", False),
+        ("a = Relu(x) c = Conv (a, w) b = MaxPool <kernel_shape = [1]> (c) y = Add(b, a)", True),
+        ("c = Conv (x, w) a = Relu(c) b = Neg(c) y = Concat <axis = 1> (a, b)", False),
+        ("a = Sin(x) c = Conv (a, w) y = MaxPool <kernel_shape = [1]> (c)", True),
+        ("c = Conv <group = 2> (x, w) y = MaxPool <kernel_shape = [1]> (c)", False),
+    ],
+    ids=["alone", "tail", "prologue", "input read again", "two tails", "costly input", "groups"],
+)
+def test_over_one_dimension_a_convolution_needs_something_to_fuse(
+    body: str, alone: bool, request: pytest.FixtureRequest
+) -> None:
+    """But with AVX-512, where the library's are faster by themselves."""
+    avx512 = "blocks of 16" in request.node.name
+    groups = 2 if "group" in body else 1
+    made = model(
+        f"g (float[1, 64, 500] x) => (float[1, m, 500] y) {{ {body} }}",
+        w=array(64, 64 // groups, 1),
+    )
+    result = onnxfuse.optimize(made, "cpu", check=False)
+    assert reasons(result)[0][0] == (avx512 or not alone)
+    assert avx512 or not alone or "nothing beside it" in reasons(result)[0][1]
+    feeds = {"x": array(1, 64, 500)}
+    fusing.assert_close(fusing.run(result.model, feeds, library=True)[0], fusing.run(made, feeds, library=False)[0])
+
+
 def test_the_gate_of_a_matrix_product_is_its_prologue() -> None:
     fused = onnxfuse.optimize(learned(), "cpu", conv="all", check=False).model
     last = fused.graph.node[-1]
