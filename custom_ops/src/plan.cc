@@ -56,7 +56,7 @@ std::shared_ptr<const Plan> make_plan(const Program& program, const PlanKey& key
   plan->outputs.resize(program.outputs.size());
   for (const uint16_t id : program.outputs) plan->output_shapes.push_back(shapes[id]);
   for (size_t i = 0; i < plan->inputs.size(); ++i) {
-    plan->inputs[i].bytes = bytes_of(shapes[i], storage_size(program.values[i].type));
+    plan->inputs[i].bytes = bytes_of(key.shapes[i], storage_size(program.values[i].type));
   }
   for (size_t o = 0; o < plan->outputs.size(); ++o) {
     const uint16_t id = program.outputs[o];
