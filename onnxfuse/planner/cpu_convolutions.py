@@ -17,6 +17,7 @@ from collections.abc import Hashable, Iterable
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxfuse import cpu
 from onnxfuse.cuda.conv.choice import ASKED_FOR, SWITCHED_OFF, ConvChoice, ConvPolicy
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.graph import Model, sorted_nodes
@@ -52,8 +53,7 @@ _TAIL = {True: 0.08, False: 0.30}  # the same in the tail of a convolution, of a
 _LEAST_GAIN = 0.08  # of a graph's time: what an estimate is good for
 _FEW_POSITIONS = 16
 _POSITIONS_PER_CHANNEL = 8  # of the input of a ConvTranspose
-_LARGE_BLOCK = 16  # channels, with AVX-512
-_LEAST_FILTERS, _LEAST_CHANNELS = 32, 16  # of a product of matrices beside which a copy of its operand is little
+_MOST_TAPS, _LEAST_FILTERS, _LEAST_CHANNELS = 3, 32, 16  # where ONNX Runtime's copy for a product of matrices is cheap
 _SHORT = {"Add", "Sub", "Mul", "Relu", "Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "PRelu", "BatchNormalization"}
 
 
@@ -116,7 +116,7 @@ class CpuChooser:
             if self._policy is ConvPolicy.AUTO:
                 if id(node) in self._no_other:
                     return NO_OTHER
-                return ALONE if alone and _is_plain_product(conv) else FASTER
+                return ALONE if alone and _is_as_fast_alone(conv) else FASTER
             return MEASURED if self._measured else ASKED_FOR
         if conv.dtype != "f32":
             return ONLY_FLOAT
@@ -152,15 +152,16 @@ def is_pointwise(conv: Convolution) -> bool:
     )
 
 
-def _is_plain_product(conv: Convolution) -> bool:
-    """Whether ONNX Runtime multiplies matrices in the plain layout too, as fast as the library.
+def _is_as_fast_alone(conv: Convolution) -> bool:
+    """Whether ONNX Runtime computes a convolution as fast as the library if nothing is fused with it.
 
-    Over one dimension it knows no other layout.  With AVX2 (ONNX Runtime 1.32) that took 0.95 to 1.05 of the library's
-    time, and 0.7 to 0.85 beside another busy thread of the core; with AVX-512 the library was faster.
+    Over one dimension both multiply matrices in the plain layout, ONNX Runtime after a copy of the input for each tap.
+    Measured with AVX2 (ONNX Runtime 1.32, one thread), it takes 0.7 to 1.0 of the library's time with up to 3 taps, and
+    0.8 to 1.3 with 5 to 31.  With AVX-512 that was not measured, and the library computes them.
     """
-    product = conv.rank == 1 and not conv.transposed and conv.group == 1
+    product = conv.rank == 1 and not conv.transposed and conv.group == 1 and conv.kernel[0] <= _MOST_TAPS
     large = conv.out_channels >= _LEAST_FILTERS and conv.in_channels >= _LEAST_CHANNELS
-    return product and large and block_size() < _LARGE_BLOCK
+    return product and large and not cpu.has_avx512()
 
 
 class _GraphChoice:

@@ -8,6 +8,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnxfuse
+from onnxfuse import cpu
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.planner import cpu_convolutions, ort_layout
 from onnxfuse.planner.fuse_elementwise import UNUSED
@@ -172,20 +173,18 @@ def test_a_small_matrix_product_is_the_librarys_if_it_is_the_only_one_left() -> 
         ("a = Relu(x) c = Conv (a, w) b = MaxPool <kernel_shape = [1]> (c) y = Add(b, a)", True),
         ("c = Conv (x, w) a = Relu(c) b = Neg(c) y = Concat <axis = 1> (a, b)", False),
         ("a = Sin(x) c = Conv (a, w) y = MaxPool <kernel_shape = [1]> (c)", True),
-        ("c = Conv <group = 2> (x, w) y = MaxPool <kernel_shape = [1]> (c)", False),
+        ("c = Conv <group = 2> (x, grouped) y = MaxPool <kernel_shape = [1]> (c)", False),
+        ("c = Conv <pads = [2, 2]> (x, long) y = MaxPool <kernel_shape = [1]> (c)", False),
     ],
-    ids=["alone", "tail", "prologue", "input read again", "two tails", "costly input", "groups"],
+    ids=["alone", "tail", "prologue", "input read again", "two tails", "costly input", "groups", "many taps"],
 )
+@pytest.mark.parametrize("avx512", [False, True], ids=["AVX2", "AVX-512"])
 def test_over_one_dimension_a_convolution_needs_something_to_fuse(
-    body: str, alone: bool, request: pytest.FixtureRequest
+    body: str, alone: bool, avx512: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But with AVX-512, where the library's are faster by themselves."""
-    avx512 = "blocks of 16" in request.node.name
-    groups = 2 if "group" in body else 1
-    made = model(
-        f"g (float[1, 64, 500] x) => (float[1, m, 500] y) {{ {body} }}",
-        w=array(64, 64 // groups, 1),
-    )
+    monkeypatch.setattr(cpu, "has_avx512", lambda: avx512)
+    weights = {"w": array(64, 64, 1), "grouped": array(64, 32, 1), "long": array(64, 64, 5)}
+    made = model(f"g (float[1, 64, 500] x) => (float[1, m, 500] y) {{ {body} }}", **weights)
     result = onnxfuse.optimize(made, "cpu", check=False)
     assert reasons(result)[0][0] == (avx512 or not alone)
     assert avx512 or not alone or "nothing beside it" in reasons(result)[0][1]
