@@ -34,6 +34,8 @@ class Model:
     opsets: domain -> version for the whole model; the standard domain is ``""``.
     functions: the model's local functions by (domain, name, overload); passes may add some.
     path: the file that it was loaded from; external data is relative to its directory.
+    same_shapes: names of tensors -> the name of one that has the same shape, where a pass knows more than shape
+    inference finds in what it wrote.
 
     An initializer is a ``gs.Constant`` whose values are read when first asked for and are read-only: change
     one by assigning new ``values``.  An initializer that is also a graph input is a ``gs.Variable``, for a
@@ -45,6 +47,7 @@ class Model:
         self.path = path
         self.opsets = import_opsets(source)
         self.functions = import_functions(source)
+        self.same_shapes: dict[str, str] = {}
         self._source = source
         self._names: set[str] = {""}
         self._counters: dict[str, int] = {}

@@ -27,6 +27,9 @@ constexpr double kMinProducts = 200e3;
 constexpr int64_t kLongRow = 64;
 // Sums of few places that are computed between two runs of the epilogue.
 constexpr int64_t kDots = 256;
+// Of a ConvTranspose, however many phases it has: filters to compute at once, and places, at least.
+constexpr int64_t kFewestFilters = 4;
+constexpr int64_t kFewestPlaces = 72;
 // Elements that a strip may have in memory of its own, and weights that a filter may have: more is a mistake in the
 // model.
 constexpr int64_t kMostElements = int64_t{1} << 27;
@@ -248,7 +251,13 @@ void ConvStrips::place_taps() {
 
 void ConvStrips::choose_parts(int64_t floats, int64_t filters) {
   const int64_t positions = positions_of_place(depth_) * positions_of_place(rows_) * positions_of_place(columns_);
-  const int64_t most = std::max<int64_t>(2 * level1_floats() / filters / positions, kShortestStrip);
+  int64_t most = std::max<int64_t>(2 * level1_floats() / filters / positions, kShortestStrip);
+  if (transposed_) {
+    // The sums of all phases are computed before they are put in order.
+    const int64_t room = level2_floats() / 2 / positions;
+    filters = std::clamp(room / kFewestPlaces, kFewestFilters, filters);
+    most = std::max(room / std::min(filters, filters_), kFewestPlaces);
+  }
   part_columns_ = columns_.length;
   part_rows_ = rows_.length;
   if (!one_channel_) {

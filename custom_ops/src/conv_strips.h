@@ -177,6 +177,7 @@ class ConvStrips {
                   const Part& part, float* results, float* scratch) const;
   void sum_group(const Source& source, const PhaseGroup& group, const float* weights, const float* addends,
                  int64_t rows, const Part& part, float* out, int64_t pitch, const Target& target) const;
+  void close_gaps(int64_t count, const Part& part, float* results) const;
   void place_phases(const float* sums, int64_t count, const Part& part, float* results, const float** from,
                     float* row) const;
   void place_row(const float* const* from, const Phase* phases, const Part& part, float* to, float* whole_row) const;

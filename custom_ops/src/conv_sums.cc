@@ -1,5 +1,6 @@
 // The part of ConvStrips that runs: copies of the input, sums, and results in the output's order.
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "conv_strips.h"
@@ -8,8 +9,9 @@
 namespace onnxfuse {
 namespace {
 
-// Filters, and channels, whose weights are put in order at once.
+// Filters, and channels at most, whose weights are put in order at once, and the elements of so many.
 constexpr int64_t kReordered = 16;
+constexpr int64_t kTileFloats = 4096;
 // So many taps of a channel meet elements near each other.
 constexpr int64_t kDenseTaps = 4;
 // Channels that are further apart are read one page after the other.
@@ -29,19 +31,30 @@ void ConvStrips::reorder_weights(const float* weights, int64_t block, float* ord
   // Those of a ConvTranspose are in the order [group][channel][filter][tap].
   const int64_t blocks = divide_up(filters_, kReordered);
   const int64_t first = block % blocks * kReordered;
-  const int64_t last = std::min(first + kReordered, filters_);
+  const int64_t count = std::min(kReordered, filters_ - first);
   const int64_t all = channels_ * filters_ * taps_;
-  weights += block / blocks * all;
+  weights += block / blocks * all + first * taps_;
   ordered += block / blocks * all;
-  // What is near in one order is far in the other, and often at the same place in a cache: so a few of each at a time.
-  for (int64_t begin = 0; begin < channels_; begin += kReordered) {
-    const int64_t end = std::min(begin + kReordered, channels_);
+  // What is near in one order is far in the other, and often at the same place in a cache: so a few filters of some
+  // channels at a time, which are read as they follow one another, and then put in order from memory of their own.
+  const int64_t run = count * taps_;
+  const int64_t most = std::clamp<int64_t>(kTileFloats / run, 1, kReordered);
+  std::array<float, kTileFloats> tile;
+  for (int64_t begin = 0; begin < channels_; begin += most) {
+    const int64_t channels = std::min(most, channels_ - begin);
+    const float* from = weights + begin * filters_ * taps_;
+    if (run <= kTileFloats) {
+      for (int64_t c = 0; c < channels; ++c) {
+        std::copy_n(from + c * filters_ * taps_, run, tile.data() + c * run);
+      }
+      from = tile.data();
+    }
     for (size_t k = 0; k < tap_places_.size(); ++k) {
       const TapPlace place = tap_places_[k];
-      for (int64_t m = first; m < last; ++m) {
-        const float* from = weights + (begin * filters_ + m) * taps_ + static_cast<int64_t>(k);
-        float* to = ordered + place.first + m * place.filter + begin * place.channel;
-        for (int64_t c = begin; c < end; ++c, from += filters_ * taps_, to += place.channel) *to = *from;
+      for (int64_t m = 0; m < count; ++m) {
+        const float* weight = from + m * taps_ + static_cast<int64_t>(k);
+        float* to = ordered + place.first + (first + m) * place.filter + begin * place.channel;
+        for (int64_t c = 0; c < channels; ++c, weight += run, to += place.channel) *to = *weight;
       }
     }
   }
@@ -169,6 +182,19 @@ void ConvStrips::sum(const Source& source, const float* weights, const float* ad
   if (transposed_) return sum_phases(source, weights, addends, first, count, part, results, scratch);
   const PhaseGroup& group = groups_[0];
   sum_group(source, group, weights + first * group.depth, addends, count, part, results, pitch(part), target);
+  if (flat_) close_gaps(count, part, results);
+}
+
+// Takes out what lies between the rows of sums that were computed as one.
+void ConvStrips::close_gaps(int64_t count, const Part& part, float* results) const {
+  const int64_t height = part.row_places.size();
+  const int64_t width = part.column_places.size();
+  for (int64_t m = 0; m < count; ++m) {
+    for (int64_t r = m == 0 ? 1 : 0; r < height; ++r) {
+      const float* const from = results + m * sums_pitch() + r * row_pitch();
+      std::memmove(results + (m * height + r) * width, from, static_cast<size_t>(width) * sizeof(float));
+    }
+  }
 }
 
 // Sums of all phases, each by itself, and then in the output's order.
@@ -218,19 +244,11 @@ void ConvStrips::sum_group(const Source& source, const PhaseGroup& group, const 
   block.rows = static_cast<size_t>(rows);
   block.dense = group.depth >= channels_ * kDenseTaps;
   if (flat_) {
-    const int64_t whole = (height - 1) * span + width;
-    const int64_t from_pitch = sums_pitch();
     block.input = input;
     block.out = out;
-    block.columns = static_cast<size_t>(whole);
-    block.pitch = static_cast<size_t>(from_pitch);
+    block.columns = static_cast<size_t>((height - 1) * span + width);
+    block.pitch = static_cast<size_t>(sums_pitch());
     kernels().conv_sums(block);
-    for (int64_t m = 0; m < rows; ++m) {
-      for (int64_t r = m == 0 ? 1 : 0; r < height; ++r) {
-        const float* const from = out + m * from_pitch + r * span;
-        std::memmove(out + m * pitch + r * width, from, static_cast<size_t>(width) * sizeof(float));
-      }
-    }
     return;
   }
   // What vectors write behind a row is overwritten by the next one.
@@ -254,6 +272,7 @@ void ConvStrips::place_phases(const float* sums, int64_t count, const Part& part
   const int64_t height = part.row_places.size();
   const int64_t width = part.column_places.size();
   const int64_t pitch = sums_pitch();
+  const int64_t row_step = flat_ ? row_pitch() : width;
   for (size_t p = 0; p < phases_.size(); p += column_phases_) {
     const int64_t d = part.depth_place * depth_.phases + phases_[p].depth - depth_.crop - to.depth.begin;
     if (d < 0 || d >= to.depth.size()) continue;
@@ -264,7 +283,7 @@ void ConvStrips::place_phases(const float* sums, int64_t count, const Part& part
         for (size_t i = 0; i < column_phases_; ++i) {
           const Phase& phase = phases_[p + i];
           const PhaseGroup& group = groups_[static_cast<size_t>(phase.group)];
-          from[i] = sums + (group.phases_before * count + m * group.phases + phase.index) * pitch + r * width;
+          from[i] = sums + (group.phases_before * count + m * group.phases + phase.index) * pitch + r * row_step;
         }
         float* const results_row = results + m * size + (d * to.rows.size() + h) * to.columns.size();
         place_row(from, &phases_[p], part, results_row, row);

@@ -10,6 +10,7 @@ from onnxfuse.passes.rewriter import RulePass
 from onnxfuse.passes.rules import AFFINE_RULES
 from onnxfuse.passes.rules.affine_after_average_pool import AffineAfterAveragePool
 from onnxfuse.passes.rules.affine_as_depthwise_conv import AffineAsDepthwiseConv
+from onnxfuse.passes.rules.conv_of_upsampled import ConvOfUpsampled
 from onnxfuse.passes.rules.gated_residual import GatedResidual
 from onnxfuse.passes.rules.hard_sigmoid import RecogniseHardSigmoid
 from onnxfuse.passes.rules.hard_swish import RecogniseHardSwish
@@ -22,17 +23,18 @@ if TYPE_CHECKING:
 NAME = "conv-layout"
 
 # Folding would take the division by six out of a decomposed activation, so those are recognised first (and
-# this pass runs before fold-affine).  An affine step becomes a convolution only where none could take it in.
+# this pass runs before fold-affine).  A sum of convolutions has no weights to fold a step into, so it is made later.
+# An affine step becomes a convolution only where none could take it in.
 _STEPS = (
     (RecogniseHardSigmoid, RecogniseHardSwish),
     (*AFFINE_RULES, GatedResidual, MergePointwiseConvs),
-    (AffineAfterAveragePool, TransposeOfBlocked),
+    (AffineAfterAveragePool, TransposeOfBlocked, ConvOfUpsampled),
     (AffineAsDepthwiseConv,),
 )
 
 
 class ConvLayoutPass:
-    """Activations as ORT computes them inside Conv, and affine steps as Conv.
+    """Activations as ORT computes them inside Conv, affine steps as Conv, and of repeated elements before they are.
 
     For the target cpu alone: no other execution provider has the blocked layout.  Results stay the same up to
     rounding.

@@ -34,6 +34,7 @@ class Sizes:
 
     def __init__(self, model: Model) -> None:
         self._known: dict[int, tuple[Size, ...]] = {}
+        self._same = model.same_shapes
         for graph in model.graphs():
             for node in sorted_nodes(graph):
                 self._visit(node)
@@ -47,7 +48,10 @@ class Sizes:
         if not node.outputs or not (node.domain in STANDARD_DOMAINS or _is_gate(node)):
             return
         declared = _declared(node.outputs[0])
-        computed = self._compute(node)
+        if declared is not None and (same := self._same.get(node.outputs[0].name)) is not None:
+            computed: Sequence[Size | None] | None = [("shape", same, axis) for axis in range(len(declared))]
+        else:
+            computed = self._compute(node)
         if declared is None or computed is None or len(computed) != len(declared):
             return
         pairs = zip(declared, computed, strict=True)

@@ -42,6 +42,8 @@ def random_convolution(rng: random.Random, dtype: str = "f32") -> tuple[Convolut
         kernel = [rng.randint(1, 7 if rank < 3 else 3) for _ in range(rank)]
         dilations = [rng.choice((1, 1, 1, 2, 3)) for _ in range(rank)]
         transposed = rng.random() < 0.3
+        if transposed and rng.random() < 0.3:
+            strides = [rng.choice((2, 4, 8)) for _ in range(rank)]
         group = rng.choice((1, 1, 2, 3, 5, 17, 33))
         channels, filters = rng.choice((1, 1, 2, 3, 8, 19)), rng.choice((1, 1, 2, 7, 9, 20))
         if group > 5:
@@ -110,6 +112,22 @@ SHAPES: dict[str, tuple[Convolution, Sizes]] = {
     "transposed": (convolution("f32", (6, 9), (2, 2), strides=(2, 2), transposed=True), (1, 6, 11, 18)),
     "overlapping": (convolution("f32", (6, 9), (4, 3), strides=(2, 2), pads=(1,) * 4, transposed=True), (2, 6, 8, 9)),
     "transposed with holes": (convolution("f32", (7, 13), (2, 2), strides=(3, 3), transposed=True), (1, 7, 9, 20)),
+    "four phases": (
+        convolution("f32", (20, 36), (6, 6), strides=(4, 4), pads=(1,) * 4, transposed=True),
+        (1, 20, 9, 19),
+    ),
+    "eight phases": (
+        convolution("f32", (3, 10), (10, 9), strides=(8, 8), pads=(1,) * 4, transposed=True),
+        (2, 3, 5, 21),
+    ),
+    "many of both, overlapping": (
+        convolution("f32", (40, 37), (4, 4), strides=(2, 2), pads=(1,) * 4, transposed=True),
+        (1, 40, 12, 13),
+    ),
+    "many taps, overlapping": (
+        convolution("f32", (5, 19), (18, 17), strides=(4, 3), pads=(3,) * 4, transposed=True),
+        (1, 5, 6, 17),
+    ),
     "half": (convolution("f16", (8, 16), (3, 3), pads=(1,) * 4), (1, 8, 12, 12)),
 }
 
