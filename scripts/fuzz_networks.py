@@ -11,8 +11,10 @@ from onnx import helper, numpy_helper
 CHANNELS = (1, 3, 4, 6, 8, 12, 16, 18, 32)
 BLOCKS = (
     *("conv", "conv", "depthwise", "grouped", "transposed", "pool", "affine", "affine", "batch_normalization"),
-    *("activation", "hard_swish", "gate", "residual", "concat", "shared", "returned"),
+    *("activation", "hard_swish", "gate", "residual", "concat", "shared", "returned", "upsampled"),
 )
+ROUNDINGS = (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"), ("asymmetric", "ceil"))
+MOST_POSITIONS = 2048
 ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish", "Elu", "Clip", "PRelu", "SiLU")
 FINITE = (0.0, -0.0, 1e-40, 1e30)
 SPECIAL = (*FINITE, np.inf, -np.inf, np.nan)
@@ -244,6 +246,28 @@ class _Maker:
             kernel, tensor = self.any_of(fitting)
             n, _, *size = tensor.shape
             self.op("Conv", tensor.name, kernel.name, shape=(n, kernel.dims[0], *size))
+
+    def upsampled(self) -> None:
+        """A convolution of a Resize, alone or beside others in a Concat."""
+        n, channels, h, w = self.value.shape
+        scales = self.any_of(((2, 2), (2, 2), (1, 2), (4, 4), (3, 2), (1, 1)))
+        shape = (n, channels, h * scales[0], w * scales[1])
+        if shape[2] * shape[3] > MOST_POSITIONS:
+            return
+        mode, rounding = self.any_of(ROUNDINGS)
+        attributes = {"mode": "nearest", "coordinate_transformation_mode": mode, "nearest_mode": rounding}
+        alike = [tensor for tensor in self.tensors if tensor.shape == self.value.shape]
+        parts = []
+        for source in (self.value, *(self.any_of(alike) for _ in range(self.any_of((0, 0, 1, 2))) if alike)):
+            factors = self.constant((1, 1, *scales), special=())
+            parts.append(self.op("Resize", source.name, "", factors, shape=shape, **attributes))
+            if self.chance(4):
+                parts.insert(0, self.op("Relu", parts[0]))
+        if self.chance(6):
+            self.outputs[parts[0]] = _Tensor(parts[0], shape)
+        if len(parts) > 1:
+            self.op("Concat", *parts, axis=1, shape=(n, channels * len(parts), *shape[2:]))
+        self.convolve(self.value, self.any_of(CHANNELS), kernel=self.any_of((1, 3, 3, 5)))
 
     def returned(self) -> None:
         self.outputs[self.value.name] = self.value
