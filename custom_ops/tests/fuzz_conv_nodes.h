@@ -64,7 +64,7 @@ inline Attributes random_attributes() {
   };
   made.texts["operator"] = transposed ? "ConvTranspose" : "Conv";
   list("kernel_shape", rank, {1, 2, 3, 5});
-  list("strides", rank, {1, 1, 2, 3, 7});
+  list("strides", rank, {1, 1, 2, 3, 4, 7, 8});
   list("dilations", rank, {1, 1, 2, 5});
   if (transposed) {
     list("output_padding", rank, {0});
