@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import count
 
 import numpy as np
@@ -16,6 +17,19 @@ _SHOWN_TERMS = 3
 _LONGEST_NAME = 10
 _ANONYMOUS = "unk__"  # names that shape inference makes up
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+@lru_cache(maxsize=4096)
+def _size(shape: tuple[object, ...], dtype: np.dtype) -> tuple[tuple[str, ...], int]:
+    """The symbols and the coefficient of the term that a tensor's size is."""
+    coefficient = dtype.itemsize
+    symbols = []
+    for dim in shape:
+        if isinstance(dim, (int, np.integer)):
+            coefficient *= int(dim)
+        else:
+            symbols.append("?" if not dim or str(dim).startswith(_ANONYMOUS) else str(dim))
+    return tuple(sorted(symbols)), coefficient
 
 
 @dataclass
@@ -36,14 +50,8 @@ class Bytes:
         if shape is None or dtype is None:
             self.unknown += times
             return
-        coefficient = times * np.dtype(dtype).itemsize
-        symbols = []
-        for dim in shape:
-            if isinstance(dim, (int, np.integer)):
-                coefficient *= int(dim)
-            else:
-                symbols.append("?" if not dim or str(dim).startswith(_ANONYMOUS) else str(dim))
-        self._add_term(tuple(sorted(symbols)), coefficient)
+        symbols, coefficient = _size(tuple(shape), np.dtype(dtype))
+        self._add_term(symbols, times * coefficient)
 
     def _add_term(self, symbols: tuple[str, ...], coefficient: int) -> None:
         self.terms[symbols] += coefficient

@@ -77,10 +77,10 @@ class RulePass:
         if editor.graph_index(node) is None:
             return None
         for item in self._by_root.get((domain_of(node), node.op), ()):
-            match = item.matcher.match(editor, node)
+            rule = item.rule
+            match = item.matcher.match(editor, node) if rule.may_end_at(node) else None
             if match is None:
                 continue
-            rule = item.rule
             try:
                 refusal = _checked(match, rule)
                 again = None if refusal is not None else self._apply(match, rule, context)

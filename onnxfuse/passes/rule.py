@@ -119,6 +119,12 @@ class RewriteRule:
     def begin(self, model: Model, context: PassContext) -> None:
         """Called once before the rule is applied to a model: the place to reset what a rule counts."""
 
+    def may_end_at(self, node: Node) -> bool:
+        """Whether a match may have ``node`` as its root: a glance that saves looking for the pattern, where many nodes
+        could be roots and few are.
+        """
+        return True
+
     def pattern(self, op: Ops, *variables: Any) -> Any:
         """The value to replace, or a tuple of several, as an expression over ``op`` and the variables."""
         raise NotImplementedError

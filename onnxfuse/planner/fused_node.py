@@ -1,6 +1,7 @@
 """Turning a region into one fused node and the local function that stands in for it where the library is not loaded."""
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -168,7 +169,7 @@ def is_immediate(tensor: gs.Tensor, node: gs.Node, opset: int) -> bool:
 
 def _is_single(tensor: gs.Tensor) -> bool:
     """Whether the tensor is a constant of one element."""
-    return isinstance(tensor, gs.Constant) and int(np.prod(tensor.shape, dtype=np.int64)) == 1
+    return isinstance(tensor, gs.Constant) and math.prod(tensor.shape) == 1
 
 
 def local_function(

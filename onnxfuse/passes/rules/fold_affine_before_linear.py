@@ -49,6 +49,10 @@ class FoldAffineBeforeLinear(RewriteRule):
         """A fresh budget for copies of shared weights."""
         self._budget = CopyBudget()
 
+    def may_end_at(self, node: Node) -> bool:
+        """Only where a linear op reads the result."""
+        return any(reader.op in LINEAR_OPS for tensor in node.outputs for reader in tensor.outputs)
+
     def pattern(self, op: Ops, x: Any) -> Any:
         """The last of the steps."""
         parameters = map(op.constant, ("scale", "bias", "mean", "variance"))
