@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from onnxfuse.bench import ratio_with_spread
 from onnxfuse.cuda.conv.choice import ConvPolicy
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.inputs import BENCHMARK_SIZES, InputSet, Shapes, generate, input_specs, read_inputs
@@ -21,26 +22,28 @@ from onnxfuse.sessions import Session, SessionError, has_fused_nodes
 SECONDS = 2.0
 """For each candidate, of which a turn takes:"""
 TURN_SECONDS = 0.05
-LEAST_GAIN = 0.01
-"""Of the time: the estimate's choice stays where another is faster by less."""
-_LEAST_ROUNDS = 2
+LEAST_GAIN = 1.01
+"""The estimate's choice stays where another is faster by less, or where chance may have made it so."""
+_LEAST_ROUNDS = 4
 _LEAST_RUNS = 3
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """The fastest way, and the lower quartile of the seconds of a run in each that differs from those before it."""
+    """The way to take, and how many times as fast as the estimate's each other one is that gives another model: the
+    ratio, and the bounds of its 95 % interval."""
 
     policy: ConvPolicy
-    seconds: Mapping[ConvPolicy, float]
+    ratios: Mapping[ConvPolicy, tuple[float, float, float]]
 
     def describe(self) -> str:
         """One sentence."""
-        if len(self.seconds) == 1:
+        if not self.ratios:
             return "Nothing to tune: no choice of convolutions changes the model."
-        base = self.seconds[ConvPolicy.AUTO]
-        others = [policy for policy in self.seconds if policy is not ConvPolicy.AUTO]
-        ratios = ", ".join(f"{policy.value} {base / self.seconds[policy]:.2f}" for policy in others)
+        ratios = ", ".join(
+            f"{policy.value} {ratio:.2f} ({low:.2f} to {high:.2f})"
+            for policy, (ratio, low, high) in self.ratios.items()
+        )
         return f"Tuned: --conv {self.policy.value} is taken; times as fast as auto: {ratios}."
 
 
@@ -64,7 +67,7 @@ def tune(
         if all(path.read_bytes() != other.read_bytes() for other in files.values()):
             files[policy] = path
     if len(files) == 1:
-        return Tuned(ConvPolicy.AUTO, {ConvPolicy.AUTO: 0.0})
+        return Tuned(ConvPolicy.AUTO, {})
     try:
         sessions = {policy: _session(path) for policy, path in files.items()}
         feeds = _inputs(files[ConvPolicy.AUTO], sessions[ConvPolicy.AUTO], shapes, inputs)
@@ -72,8 +75,12 @@ def tune(
         times = _time_in_turns(sessions, feeds)
     except SessionError as error:
         raise OnnxfuseError(f"the model cannot be tuned, for it does not run: {error}") from error
-    best = min(times, key=lambda policy: times[policy] * (1 - LEAST_GAIN * (policy is ConvPolicy.AUTO)))
-    return Tuned(best, times)
+    others = [policy for policy in files if policy is not ConvPolicy.AUTO]
+    ratios: dict[ConvPolicy, tuple[float, float, float]] = {
+        policy: ratio_with_spread(np.stack([times[ConvPolicy.AUTO], times[policy]], axis=1)) for policy in others
+    }
+    faster = [policy for policy, (ratio, low, _) in ratios.items() if ratio >= LEAST_GAIN and low > 1]
+    return Tuned(max(faster, key=lambda policy: ratios[policy], default=ConvPolicy.AUTO), ratios)
 
 
 def _session(path: Path) -> Session:
@@ -87,8 +94,8 @@ def _inputs(path: Path, session: Session, shapes: Shapes, given: Path | None) ->
     return next(generate(specs, session.run, shapes, BENCHMARK_SIZES))[0]
 
 
-def _time_in_turns(sessions: Mapping[ConvPolicy, Session], inputs: InputSet) -> dict[ConvPolicy, float]:
-    """The lower quartile of each session's times, in seconds, in turns in the order A B C C B A: the clock of the CPU,
+def _time_in_turns(sessions: Mapping[ConvPolicy, Session], inputs: InputSet) -> dict[ConvPolicy, np.ndarray]:
+    """The seconds of a run in each session, one value a round, which has the order A B C C B A: the clock of the CPU,
     and other processes, disturb all alike.
 
     A turn is several runs, of which the first does not count, for it finds in the caches what another session left.
@@ -96,12 +103,13 @@ def _time_in_turns(sessions: Mapping[ConvPolicy, Session], inputs: InputSet) -> 
     times: dict[ConvPolicy, list[float]] = {policy: [] for policy in sessions}
     order = list(sessions)
     end = time.perf_counter() + SECONDS * len(sessions)
-    rounds = 0
-    while rounds < _LEAST_ROUNDS or time.perf_counter() < end:
+    while len(times[order[0]]) < _LEAST_ROUNDS or time.perf_counter() < end:
+        found: dict[ConvPolicy, list[float]] = {policy: [] for policy in sessions}
         for policy in (*order, *reversed(order)):
-            times[policy] += _turn(sessions[policy], inputs)
-        rounds += 1
-    return {policy: float(np.percentile(found, 25)) for policy, found in times.items()}
+            found[policy] += _turn(sessions[policy], inputs)
+        for policy, runs in found.items():
+            times[policy].append(float(np.median(runs)))
+    return {policy: np.array(found) for policy, found in times.items()}
 
 
 def _turn(session: Session, inputs: InputSet) -> list[float]:
