@@ -286,31 +286,26 @@ def _mark_unstable(
     result: ParityResult,
     numbers: Mapping[str, Numbers],
 ) -> None:
-    noise: dict[tuple[int, str], Comparison] = {}
-    unstable: dict[str, str] = {}
-    for cause, session in _other_originals(path, proto, providers):
+    warnings: dict[str, str] = {}
+    for cause, make in _other_originals(path, proto, providers):
         try:
-            others = [session().run(inputs.feeds) for inputs, _ in expected]
+            session = make()
+            others = [session.run(inputs.feeds) for inputs, _ in expected]
         except SessionError:
             continue  # some models do not run unoptimized
-        left = False
         for number, compared in enumerate(result.sets):
             index = number % len(expected)
             for output, first, other in zip(compared.outputs, expected[index][1], others[index], strict=True):
-                if not output.reason or output.unstable:
+                if output.ok:
                     continue
-                own = compare_values(output.name, first, other, numbers[output.name])
-                before = noise.get((number, output.name), own)
-                most = max(own, before, key=lambda found: (found.mismatches, found.excess))
-                noise[number, output.name] = most
-                output.unstable = _within(output, most)
-                left |= not output.unstable
+                noise = compare_values(output.name, first, other, numbers[output.name])
+                output.unstable = _within(output, noise)
                 if output.unstable:
-                    size = most.reason or f"{most.excess:.2f} of what is allowed"
-                    unstable[output.name] = f"output {output.name!r} is unstable: {cause} it as much ({size})"
-        if not left:
+                    own = noise.reason or f"{noise.excess:.2f} of what is allowed"
+                    warnings[output.name] = f"output {output.name!r} is unstable: {cause} it as much ({own})"
+        if all(output.ok for output in result.outputs()):
             break
-    result.warnings += unstable.values()
+    result.warnings += warnings.values()
 
 
 def _other_originals(

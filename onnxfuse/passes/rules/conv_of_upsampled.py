@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +24,8 @@ _MOST_PRODUCTS = 0.7
 _LEAST_SAVED = 32
 """Products of a result that must be saved where the results are added to others: that is a pass over memory."""
 
-_MOST_GROWTH, _MOST_ADDED = 2, 4 << 20
-"""How much larger weights may become: so many times, or by so many bytes."""
+_MOST_GROWTH, _LITTLE_ADDED, _MOST_ADDED = 2, 4 << 20, 64 << 20
+"""How much larger weights may become: so many times, or by a few bytes, and by so many at most."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _producer(tensor: gs.Tensor, match: Match) -> Node | None:
     return node if node is not None and graph(node) == graph(match.root) else None
 
 
-def _scales(node: Node | None, rank: int, opsets: Mapping[str, int]) -> tuple[int, ...]:
+def _scales(node: Node | None, rank: int, opsets: dict[str, int]) -> tuple[int, ...]:
     """How often a node repeats elements along each spatial axis; nothing if it does not, or along another axis too."""
     times = None if node is None else repeats(node, opsets)
     if times is None or len(times) != rank or times[:2] != [1, 1] or max(times) == 1:
@@ -167,8 +167,8 @@ def _is_worth(weights: Array, scales: Sequence[int], *, alone: bool) -> bool:
     taps = math.prod(weights.shape[2:])
     spread = math.prod(size + scale - 1 for size, scale in zip(weights.shape[2:], scales, strict=True))
     left = spread / math.prod(scales) / taps
-    growth = spread / taps
-    small = growth <= _MOST_GROWTH or (growth - 1) * weights.nbytes <= _MOST_ADDED
+    added = (spread / taps - 1) * weights.nbytes
+    small = added <= (_MOST_ADDED if spread <= _MOST_GROWTH * taps else _LITTLE_ADDED)
     saved = (1 - left) * weights.shape[1] * taps
     return left <= _MOST_PRODUCTS and small and (alone or saved >= _LEAST_SAVED)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,25 +25,25 @@ For half_pixel the coordinate (i + 1/2) / s - 1/2 lies within 1/2 of that elemen
 """
 
 
-def repeats(node: Node, opsets: Mapping[str, int]) -> list[int] | None:
+def repeats(node: Node, opsets: dict[str, int]) -> list[int] | None:
     """How often a node repeats each element along each axis; None if it does anything else, or may do.
 
     A Resize to given sizes is known only where those of its input are.
     """
     op = standard_op(node)
-    if op not in ("Resize", "Upsample") or not node.inputs or node.inputs[0].shape is None:
+    if op not in ("Resize", "Upsample") or not node.inputs or not node.inputs[0].shape:
         return None
     if _text(node, "mode", opsets) != "nearest":
         return None
     if op == "Resize" and opsets.get("", 1) > 10:
         modes = (_text(node, "coordinate_transformation_mode", opsets), _text(node, "nearest_mode", opsets))
-        if modes not in _FLOOR_OF_QUOTIENT or attribute(node, "antialias", dict(opsets)):
+        if modes not in _FLOOR_OF_QUOTIENT or attribute(node, "antialias", opsets):
             return None
     shape = list(node.inputs[0].shape)
     scales = _scales(node, shape, opsets)
     if scales is None:
         return None
-    axes = attribute(node, "axes", dict(opsets))
+    axes = attribute(node, "axes", opsets)
     places = range(len(shape)) if axes is None else [int(axis) % len(shape) for axis in axes]
     if len(scales) != len(places):
         return None
@@ -55,9 +55,9 @@ def repeats(node: Node, opsets: Mapping[str, int]) -> list[int] | None:
     return times
 
 
-def _scales(node: Node, shape: Sequence[Any], opsets: Mapping[str, int]) -> list[float] | None:
+def _scales(node: Node, shape: Sequence[Any], opsets: dict[str, int]) -> list[float] | None:
     """The scales that a node is given, or that follow from the sizes that it is given."""
-    if "scales" in node.attrs:
+    if standard_op(node) == "Upsample" and "scales" in node.attrs:
         return [float(scale) for scale in node.attrs["scales"]]
     place = 2 if standard_op(node) == "Resize" and opsets.get("", 1) > 10 else 1
     given = _constant(node, place)
@@ -65,7 +65,7 @@ def _scales(node: Node, shape: Sequence[Any], opsets: Mapping[str, int]) -> list
         return [float(scale) for scale in given.reshape(-1)]
     sizes = _constant(node, place + 1)
     stretches = _text(node, "keep_aspect_ratio_policy", opsets) in ("", "stretch")
-    if sizes is None or attribute(node, "axes", dict(opsets)) is not None or not stretches:
+    if sizes is None or attribute(node, "axes", opsets) is not None or not stretches:
         return None
     if sizes.size != len(shape) or not all(isinstance(size, int) and size > 0 for size in shape):
         return None
@@ -77,6 +77,6 @@ def _constant(node: Node, place: int) -> Any:
     return constant_value(tensor) if tensor is not None and tensor.name else None
 
 
-def _text(node: Node, name: str, opsets: Mapping[str, int]) -> str:
-    value = attribute(node, name, dict(opsets))
+def _text(node: Node, name: str, opsets: dict[str, int]) -> str:
+    value = attribute(node, name, opsets)
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value or "")
