@@ -22,7 +22,7 @@ from onnxfuse.sessions import Session, SessionError, has_fused_nodes
 SECONDS = 2.0
 """For each candidate, of which a turn takes:"""
 TURN_SECONDS = 0.05
-LEAST_GAIN = 1.01
+LEAST_RATIO = 1.01
 """The estimate's choice stays where another is faster by less, or where chance may have made it so."""
 _LEAST_ROUNDS = 4
 _LEAST_RUNS = 3
@@ -79,7 +79,7 @@ def tune(
     ratios: dict[ConvPolicy, tuple[float, float, float]] = {
         policy: ratio_with_spread(np.stack([times[ConvPolicy.AUTO], times[policy]], axis=1)) for policy in others
     }
-    faster = [policy for policy, (ratio, low, _) in ratios.items() if ratio >= LEAST_GAIN and low > 1]
+    faster = [policy for policy, (ratio, low, _) in ratios.items() if ratio >= LEAST_RATIO and low > 1]
     return Tuned(max(faster, key=lambda policy: ratios[policy], default=ConvPolicy.AUTO), ratios)
 
 

@@ -13,7 +13,7 @@ from onnxfuse.graph_export import onnx_graphs
 from onnxfuse.tensor_data import is_external
 
 _LINEAR = {"Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization"}
-_FLOATS = {onnx.TensorProto.FLOAT: np.float32, onnx.TensorProto.DOUBLE: np.float64}
+_FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE}
 
 
 def with_other_rounding(model: onnx.ModelProto, seed: int) -> bytes:
@@ -25,8 +25,10 @@ def with_other_rounding(model: onnx.ModelProto, seed: int) -> bytes:
     random = np.random.default_rng(seed)
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    for graph in onnx_graphs(copy.graph):
-        read = {name for node in graph.node if node.op_type in _LINEAR for name in node.input}
+    graphs = list(onnx_graphs(copy.graph))
+    # A body may read the weights of the graph around it.
+    read = {name for graph in graphs for node in graph.node if node.op_type in _LINEAR for name in node.input}
+    for graph in graphs:
         weights = [tensor for tensor in graph.initializer if tensor.name in read]
         for node in graph.node:
             if node.op_type == "Constant" and node.output[0] in read:
@@ -36,6 +38,6 @@ def with_other_rounding(model: onnx.ModelProto, seed: int) -> bytes:
                 values = numpy_helper.to_array(tensor)
                 up, down = np.nextafter(values, np.inf), np.nextafter(values, -np.inf)
                 steps = random.integers(-1, 2, values.shape)
-                moved = np.where(steps == 0, values, np.where(steps > 0, up, down)).astype(_FLOATS[tensor.data_type])
+                moved = np.where(steps == 0, values, np.where(steps > 0, up, down))
                 tensor.CopyFrom(numpy_helper.from_array(moved, tensor.name))
     return copy.SerializeToString()

@@ -41,7 +41,10 @@ class ConvLayoutPass:
     """
 
     name = NAME
-    description = "Writes what lies between convolutions so that ONNX Runtime keeps its blocked layout on the CPU."
+    description = (
+        "Writes what lies between convolutions so that ONNX Runtime keeps its blocked layout on the CPU, and convolves"
+        " images before their elements are repeated."
+    )
 
     def run(self, model: Model, context: PassContext) -> None:
         """Runs the groups of rules one after the other."""

@@ -46,6 +46,8 @@ class ConvOfUpsampled(RewriteRule):
     (k + s - 1) / s products along each axis, not k.  The convolution of a Concat is the sum of one for each input.
     Refused: groups, strides and dilations; weights that are not float32, not finite, or would become much larger; more
     padding than the kernel reaches; kernels with few products to save.
+
+    Where dynamic sizes of the inputs do not fit each other, the Add fails as the Concat did, unless one of them is 1.
     """
 
     name = "conv-of-upsampled"
