@@ -125,7 +125,7 @@ class Worker {
     for (first_ = first; first_ < last; first_ += rows.channels_at_once()) {
       count_ = std::min(rows.channels_at_once(), last - first_);
       rows.compute(run_.x + (image_ * g.group + first_) * elements(g.in), run_.weights + first_ * g.products(),
-                   bias() == nullptr ? nullptr : bias() + first_, count_, strip, results_);
+                   bias() == nullptr ? nullptr : bias() + first_, count_, strip, results_, target());
       finish_summed(part, part.size());
     }
   }
@@ -171,11 +171,11 @@ class Worker {
   }
 
   ConvStrips::Source read(int64_t group) {
-    if (run_.copies != nullptr) return {run_.copy_of(image_, group, strip_index_), false};
+    if (run_.copies != nullptr) return {run_.copy_of(image_, group, strip_index_)};
     return read_strip(run_, image_, group, strip_, {0, plan_.geometry.channels()}, input_);
   }
 
-  void compute_filters(const ConvStrips::Source& source, int64_t group, int64_t first, int64_t last) {
+  void compute_filters(ConvStrips::Source source, int64_t group, int64_t first, int64_t last) {
     const ConvGeometry& g = plan_.geometry;
     const float* const weights = run_.weights + group * g.filters() * g.products();
     const float* const all = strips_->takes_addends() ? bias() : nullptr;
@@ -192,6 +192,7 @@ class Worker {
         count_ += count;
         if (!plan_.collects) finish(part.positions, pitch);
       }
+      source.far = false;  // the next filters find it in a cache
     }
   }
 
@@ -243,6 +244,13 @@ class Worker {
   }
 
   // Where a part of a channel goes.
+  // Where the first channel of the results goes.
+  const float* target() const {
+    if (!plan_.fetches) return nullptr;
+    return static_cast<const float*>(run_.tensors.outputs[0]) +
+           (image_ * plan_.geometry.out_channels + first_) * plan_.channel_size;
+  }
+
   ConvStrips::Target target(const ConvPositions& part, int64_t channel) const {
     if (!plan_.fetches) return {};
     const int64_t first = (image_ * plan_.geometry.out_channels + channel) * plan_.channel_size;
@@ -347,7 +355,7 @@ Workspace copy_strips(Run* run, ParallelFor parallel_for, void* context) {
   if (plan.filter_units == 1 || !plan.strips->copies(plan.prologue != nullptr)) return {};
   const auto count = static_cast<size_t>(plan.geometry.batch * plan.geometry.group * plan.strip_count);
   const size_t of_strip = plan.strips->input_elements();
-  if (of_strip > kMostCopied / count) return {};
+  if (of_strip > kMostCopied / count || (plan.prologue == nullptr && count * of_strip > static_cast<size_t>(level2_bytes()) / sizeof(float) / 2)) return {};
   Workspace memory(count * of_strip * sizeof(float));
   run->copies = static_cast<float*>(memory.data());
   const size_t jobs = count * static_cast<size_t>(copied_parts(plan));
@@ -449,7 +457,7 @@ void ConvCpuPlan::divide_work() {
   if (strips != nullptr && undivided < kUnits && groups_at_once == 1) {
     const int64_t unit_filters = std::max(kUnitFilters, kernels().filters / 2);
     const auto worth = static_cast<int64_t>(std::min(products / kSplitProducts, static_cast<double>(kUnits)));
-    const int64_t parts = std::clamp<int64_t>(std::min(worth, divide_up(kUnits, undivided)), 1,
+    const int64_t parts = std::clamp<int64_t>(std::min(worth, kUnits / undivided), 1,
                                               std::max<int64_t>(filters / unit_filters, 1));
     const int64_t block = std::min<int64_t>(strips->filters_at_once(), 8);
     filters_at_once = round_up(divide_up(filters, parts), block);

@@ -49,7 +49,7 @@ size_t ConvRows::result_elements() const {
 }
 
 void ConvRows::compute(const float* image, const float* weights, const float* bias, int64_t channels, int64_t strip,
-                       float* results) const {
+                       float* results, const float* target) const {
   const ConvRange rows = this->strip(strip);
   const int64_t plane = block_.height * block_.width;
   ConvRowsBlock block = block_;
@@ -60,6 +60,7 @@ void ConvRows::compute(const float* image, const float* weights, const float* bi
     block.weights = weights + c * block.kernel_height * block.kernel_width;
     block.addend = bias == nullptr ? 0.0f : bias[c];
     block.out = results + c * rows.size() * block.out_width;
+    block.target = target == nullptr ? nullptr : target + (c * rows_ + rows.begin) * block.out_width;
     kernels().conv_rows(block);
   }
 }

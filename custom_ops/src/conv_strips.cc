@@ -1,6 +1,7 @@
 #include "conv_strips.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -21,6 +22,9 @@ constexpr int64_t kShortestStrip = 512;
 // Strips to have at least, so that threads have equal shares of the work.
 constexpr int64_t kMinStrips = 4;
 constexpr int64_t kSharedFilters = 32;
+// The same where the weights stay in the level 2 cache.
+constexpr int64_t kLightStrips = 8;
+constexpr int64_t kShortestLight = 256;
 // A strip with fewer products is not worth the hand-over to a thread.
 constexpr double kMinProducts = 200e3;
 // From this length on rows are not computed as one.
@@ -50,6 +54,14 @@ bool is_pointwise(const ConvGeometry& g) {
 // How many positions of the output a place stands for, along an axis.
 int64_t positions_of_place(const ConvAxis& axis) { return std::min(axis.phases, axis.out); }
 
+// What the sums of a row of so many columns cost, in tenths of one of three vectors that are computed at once: of fewer
+// each costs more, and half a vector about as much as a whole one.
+int64_t row_cost(int64_t columns, int64_t floats) {
+  constexpr std::array<int64_t, 3> kRest{0, 13, 22};
+  const int64_t vectors = divide_up(columns, floats);
+  return vectors / 3 * 30 + kRest[static_cast<size_t>(vectors % 3)];
+}
+
 int64_t checked(__int128 elements) {
   if (elements <= kMostElements) return static_cast<int64_t>(elements);
   throw Error("a part of the convolution needs more than " + std::to_string(kMostElements) + " elements of memory");
@@ -71,6 +83,7 @@ ConvStrips::ConvStrips(const ConvGeometry& geometry, size_t floats, int64_t filt
     columns_.in = columns_.out = columns_.places = geometry.out[0] * geometry.out[1] * geometry.out[2];
     depth_.in = depth_.out = depth_.places = 1;
     rows_.in = rows_.out = rows_.places = 1;
+    far_ = columns_.in > level2_floats() / channels_;
   }
   choose_lengths(geometry, static_cast<int64_t>(floats));
   lay_out(geometry);
@@ -84,10 +97,13 @@ void ConvStrips::choose_lengths(const ConvGeometry& geometry, int64_t floats) {
   const auto worth = static_cast<int64_t>(std::min(kMinProducts / per_place, static_cast<double>(kLongestStrip)));
   const int64_t all = depth_.places * rows_.places * columns_.places;
   // Threads may share a strip's filters instead.
-  const int64_t strips = geometry.group > 1 ? 1 : std::max<int64_t>(kMinStrips * kSharedFilters / filters_, 1);
-  const int64_t share = divide_up(all, std::min(strips, kMinStrips));
+  const bool shared = geometry.group == 1;
+  // Where strips are copied, threads that share one strip's filters read it from each other's caches.
+  const bool light = shared && !pointwise_ && filters_ * channels_ * taps_ <= level2_floats() / 2;
+  const int64_t strips = light ? kLightStrips : shared ? std::clamp<int64_t>(kMinStrips * kSharedFilters / filters_, 1, kMinStrips) : 1;
+  const int64_t share = divide_up(all, strips);
   int64_t room = level2_floats() / 2;
-  int64_t most = std::min(kLongestStrip, std::max({kShortestStrip, worth, share}));
+  int64_t most = std::min(kLongestStrip, std::max({light ? kShortestLight : kShortestStrip, worth, share}));
   if (channels_ == 1) {
     // The copy is read once for each filter, and has to be in the level 1 cache with the results.
     room = level1_floats() * 3 / 8;
@@ -268,9 +284,8 @@ void ConvStrips::choose_parts(int64_t floats, int64_t filters) {
       part_columns_ = std::min(round_up(even, whole), columns_.length);
     }
     part_rows_ = even_length(rows_.length, std::clamp<int64_t>(most / columns_.length, 1, rows_.length));
-    const int64_t half = floats > 8 ? floats / 2 : floats;
-    const int64_t as_one = round_up((part_rows_ - 1) * line() + columns_.length, half);
-    flat_ = part_rows_ > 1 && !in_turn_ && as_one < part_rows_ * round_up(columns_.length, half);
+    const int64_t as_one = row_cost((part_rows_ - 1) * line() + columns_.length, floats);
+    flat_ = part_rows_ > 1 && !in_turn_ && as_one < part_rows_ * row_cost(columns_.length, floats);
   }
   dots_ = !transposed_ && count() == 1 && !one_channel_ && rows_.places * columns_.places * 2 <= floats;
   if (dots_) part_rows_ = rows_.length;

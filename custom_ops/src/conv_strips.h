@@ -86,10 +86,11 @@ class ConvStrips {
   // Puts the weights of one block of all groups' in order; `ordered` has as many elements as they.
   void reorder_weights(const float* weights, int64_t block, float* ordered) const;
 
-  // Where the sums of a strip and a group find what they read.
+  // Where the sums of a strip and a group find what they read: in a copy or in place, which may be memory that is far away.
   struct Source {
     const float* data;
-    bool in_place;
+    bool in_place = false;
+    bool far = false;
   };
 
   // `image` is the first channel of the group, `end` the end of the whole tensor.
@@ -190,6 +191,7 @@ class ConvStrips {
   ConvAxis rows_;
   ConvAxis columns_;
   bool pointwise_;            // a matrix product: all places are one row
+  bool far_ = false;          // a group's image is larger than the level 2 cache
   bool one_channel_ = false;  // rows are computed together, by columns of taps
   bool in_turn_ = false;      // the rows of all planes of rows lie in the input's order
   bool flat_ = false;         // rows are computed as one, with what lies between them

@@ -69,9 +69,9 @@ bool ConvStrips::reads_in_place(const float* image, const float* end, const Stri
 
 ConvStrips::Source ConvStrips::prepare(const float* image, const float* end, const Strip& strip, float* memory) const {
   const bool in_place = reads_in_place(image, end, strip);
-  if (in_place && (!dots_ || columns_.in == 1)) return {image + strip.columns.begin, true};
+  if (in_place && (!dots_ || columns_.in == 1)) return {image + strip.columns.begin, true, far_};
   if (!in_place) pack(image, end, strip, memory);
-  return dots_ ? gather(in_place ? image : memory, in_place, memory) : Source{memory, false};
+  return dots_ ? gather(in_place ? image : memory, in_place, memory) : Source{memory};
 }
 
 ConvStrips::Source ConvStrips::prepare(const Reader& reader, const Strip& strip, const ConvRange& channels,
@@ -79,7 +79,7 @@ ConvStrips::Source ConvStrips::prepare(const Reader& reader, const Strip& strip,
   for (int64_t c = channels.begin; c < channels.end; ++c) {
     reader.read(reader.data, c, strip.columns.begin, strip.columns.size(), memory + c * channel_elements());
   }
-  return dots_ ? gather(memory, false, memory) : Source{memory, false};
+  return dots_ ? gather(memory, false, memory) : Source{memory};
 }
 
 // What each place meets, one after the other.
@@ -93,7 +93,7 @@ ConvStrips::Source ConvStrips::gather(const float* from, bool in_place, float* m
       for (int64_t k = 0; k < groups_[0].depth; ++k) *to++ = place[offsets[k]];
     }
   }
-  return {gathered, false};
+  return {gathered};
 }
 
 void ConvStrips::pack(const float* image, const float* end, const Strip& strip, float* packed) const {
@@ -108,6 +108,7 @@ void ConvStrips::pack(const float* image, const float* end, const Strip& strip, 
   copy.stride = static_cast<size_t>(columns_.stride);
   const Plane* const planes_end = strip.planes + plane_count();
   for (int64_t c = 0; c < channels_; ++c, image += size) {
+    copy.ahead = c + 1 < channels_ ? size : 0;
     for (const Plane* p = strip.planes; p < planes_end; ++p) {
       const Plane& plane = *p;
       float* const stop = packed + plane.elements;
@@ -243,6 +244,8 @@ void ConvStrips::sum_group(const Source& source, const PhaseGroup& group, const 
   block.offsets = source.in_place ? in_place_.data() : group.offsets.data();
   block.rows = static_cast<size_t>(rows);
   block.dense = group.depth >= channels_ * kDenseTaps;
+  block.fetches = source.far;
+  block.target_pitch = target.filter;
   if (flat_) {
     block.input = input;
     block.out = out;
@@ -254,7 +257,6 @@ void ConvStrips::sum_group(const Source& source, const PhaseGroup& group, const 
   // What vectors write behind a row is overwritten by the next one.
   block.columns = static_cast<size_t>(width);
   block.pitch = static_cast<size_t>(pitch);
-  block.target_pitch = target.filter;
   for (int64_t r = 0; r < height; ++r) {
     block.input = input + r * span;
     block.out = out + r * width;

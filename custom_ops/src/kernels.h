@@ -88,6 +88,8 @@ struct ConvBlock {
   // Where the results go in the end, `target_pitch` apart: memory that is fetched while they are computed.
   const float* target = nullptr;
   size_t target_pitch = 0;
+  // Whether the input lies in memory that no one has read shortly before: it is fetched some columns ahead.
+  bool fetches = false;
 };
 
 // The same for a few columns, each with its input in a row: out[r * columns + i] = sum over k of weights[r * depth + k] *
@@ -144,6 +146,7 @@ struct ConvRowsBlock {
   ptrdiff_t out_width;
   ptrdiff_t first_row;
   ptrdiff_t rows;
+  const float* target;  // where the results go in the end, as in ConvBlock, row after row; null if that does not matter
 };
 
 // to[r * pitch + i] = from[r * from_pitch + i * stride] for i < width, and `gap` zeros between rows.  Nothing is read at
@@ -158,6 +161,7 @@ struct ConvCopy {
   size_t rows;
   size_t width;
   size_t gap;
+  ptrdiff_t ahead;  // from what is read to what will be read next: that is fetched meanwhile
 };
 
 // A row of results of one channel in each lane: out[i][l] = sum over t of weights[t][l] * input[offsets[t] + i * step + l],
