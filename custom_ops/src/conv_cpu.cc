@@ -355,7 +355,7 @@ Workspace copy_strips(Run* run, ParallelFor parallel_for, void* context) {
   if (plan.filter_units == 1 || !plan.strips->copies(plan.prologue != nullptr)) return {};
   const auto count = static_cast<size_t>(plan.geometry.batch * plan.geometry.group * plan.strip_count);
   const size_t of_strip = plan.strips->input_elements();
-  if (of_strip > kMostCopied / count || (plan.prologue == nullptr && count * of_strip > static_cast<size_t>(level2_bytes()) / sizeof(float) / 2)) return {};
+  if (of_strip > kMostCopied / count) return {};
   Workspace memory(count * of_strip * sizeof(float));
   run->copies = static_cast<float*>(memory.data());
   const size_t jobs = count * static_cast<size_t>(copied_parts(plan));

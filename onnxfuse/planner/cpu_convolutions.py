@@ -6,13 +6,15 @@ better as such: what one saves depends on what stands around it.  So all convolu
 times of all nodes in either layout, and of the reorders between them, are estimated, and the cheapest assignment is a
 minimum cut.
 
-The times were measured on one core of an AMD EPYC with AVX-512 (ONNX Runtime 1.31); other machines differ by much the
-same factor for all.  Where they do not, or the number of threads makes a difference, ``optimize --tune`` measures
-(cpu_tuning.py).
+The times were measured on one core of two AMD EPYCs, those with AVX-512 on a Zen 5 (ONNX Runtime 1.32).  Other machines
+differ by much the same factor for all.  Where they do not, or the number of threads makes a difference,
+``optimize --tune`` measures (cpu_tuning.py).
 """
 
 import math
 from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -39,17 +41,65 @@ SMALL_IMAGE = ConvChoice(False, "its image is so small that ONNX Runtime's is as
 ALONE = ConvChoice(False, "nothing beside it would be fused with it, and ONNX Runtime's is as fast")
 NO_OTHER = ConvChoice(True, "ONNX Runtime's is as fast, and its code would be needed for this alone")
 
-# Nanoseconds.
-_PRODUCT = {True: 1 / 57, False: 1 / 50}  # a product and its addition, blocked or plain
-_TAP = {True: 0.018, False: 0.020}  # the same in a depthwise convolution
-_STRIDED_TAP = 0.028  # the same in the plain layout where columns are skipped
-_ELEMENT = 0.10  # to read or write an element of a convolution
-_COPIED = 0.30  # the same in the plain layout where it is copied first
-_FAR_APART = 4  # times the same to read elements that are more than two apart
-_REORDER = 0.40  # to change an element's layout
-_CALL = 1500.0  # a node, a reorder among them, however small
-_NODE = 0.35  # an element of an elementwise node that is computed by itself
-_TAIL = {True: 0.08, False: 0.30}  # the same in the tail of a convolution, of a few instructions or of a function
+
+class _Cost(NamedTuple):
+    """Nanoseconds that a convolution takes: for each product and its addition, and to read or write an element."""
+
+    product: float
+    element: float
+
+
+@dataclass(frozen=True)
+class _Times:
+    """What parts of nodes take, in nanoseconds; of two the first in the plain layout, the second in the blocked one."""
+
+    pointwise: tuple[_Cost, _Cost]
+    """Convolutions of one tap: products of matrices."""
+    depthwise: tuple[_Cost, _Cost]
+    strided: _Cost
+    """Depthwise ones in the plain layout that skip columns."""
+    others: tuple[_Cost, _Cost]
+    far: tuple[float, float]
+    """To read or write an element beyond that, where a tensor is larger than what a core has of the caches."""
+    call: tuple[float, float]
+    """A convolution, however small, beyond what any node takes."""
+    reorder: float
+    """To change an element's layout."""
+    node: float
+    """An element of an elementwise node that is computed by itself."""
+    silu: float
+    """The same of x Sigmoid(x), which ONNX Runtime computes as one node."""
+    tail: tuple[float, float]
+    """The same in the tail of a convolution: of a function, or of a few instructions."""
+
+
+_AVX2 = _Times(
+    pointwise=(_Cost(1 / 50, 0.30), _Cost(1 / 57, 0.10)),
+    depthwise=(_Cost(0.020, 0.10), _Cost(0.018, 0.10)),
+    strided=_Cost(0.028, 0.30),
+    others=(_Cost(1 / 50, 0.30), _Cost(1 / 57, 0.10)),
+    far=(0.0, 0.0),
+    call=(0.0, 0.0),
+    reorder=0.40,
+    node=0.35,
+    silu=0.70,
+    tail=(0.30, 0.08),
+)
+_AVX512 = _Times(
+    pointwise=(_Cost(1 / 105, 0.09), _Cost(1 / 104, 0.035)),
+    depthwise=(_Cost(0.0113, 0.11), _Cost(0.0166, 0.05)),
+    strided=_Cost(0.0132, 0.14),
+    others=(_Cost(1 / 95, 0.16), _Cost(1 / 117, 0.06)),
+    far=(0.04, 0.12),
+    call=(1000.0, 1000.0),
+    reorder=0.13,
+    node=0.20,
+    silu=0.20,
+    tail=(0.10, 0.01),
+)
+_FAR = 1 << 20  # elements of a tensor that is larger than what a core has of the caches
+_FAR_APART = 4  # times what it takes to read an element, for elements that are more than two apart
+_CALL = 1500.0  # nanoseconds of a node, a reorder among them, however small
 _LEAST_GAIN = 0.08  # of a graph's time: what an estimate is good for
 _FEW_POSITIONS = 16
 _POSITIONS_PER_CHANNEL = 8  # of the input of a ConvTranspose
@@ -164,6 +214,12 @@ def _is_as_fast_alone(conv: Convolution) -> bool:
     return product and large and not cpu.has_avx512()
 
 
+def _is_silu(node: gs.Node) -> bool:
+    """Whether a node is the Sigmoid of x Sigmoid(x)."""
+    readers = node.outputs[0].outputs if node.op == "Sigmoid" else []
+    return len(readers) == 1 and readers[0].op == "Mul" and any(one is node.inputs[0] for one in readers[0].inputs)
+
+
 class _GraphChoice:
     """The choice for one graph: the side True of the cut is the plain layout."""
 
@@ -174,6 +230,7 @@ class _GraphChoice:
         self._layout = ConvLayout(self._nodes, graph.outputs)
         self._shapes = LikelyShapes(graph)
         self._block = block_size()
+        self._ns = _AVX512 if cpu.has_avx512() else _AVX2
 
     def own(self) -> tuple[set[int], set[int]]:
         """The ids of the convolutions to compute in the plain layout, those of the library and those of ONNX Runtime.
@@ -234,12 +291,13 @@ class _GraphChoice:
             return plain, self._conv_time(node, blocked=True) if id(node) in self._layout.blocked_nodes else math.inf
         if not is_elementwise(node):
             return 0.0, 0.0 if id(node) in self._layout.blocked_nodes else math.inf
-        plain = elements * _TAIL[node.op in _SHORT]
+        plain = elements * self._ns.tail[node.op in _SHORT]
         if id(node) in self._layout.inside_conv:
             return plain, 0.0
         if id(node) in self._layout.blocked_nodes:
-            return plain, elements * _NODE + _CALL
-        return plain, elements * _NODE / 2 + _CALL if self._becomes_conv(node) else math.inf
+            of_silu = _is_silu(node) or any(_is_silu(tensor.inputs[0]) for tensor in node.inputs if tensor.inputs)
+            return plain, elements * (self._ns.silu / 2 if of_silu else self._ns.node) + _CALL
+        return plain, elements * self._ns.node / 2 + _CALL if self._becomes_conv(node) else math.inf
 
     def _conv_time(self, node: gs.Node, blocked: bool) -> float:
         weights = node.inputs[1].shape
@@ -254,22 +312,30 @@ class _GraphChoice:
         positions = math.prod(written[2:]) * written[0]
         outer = math.prod(read[2:]) * read[0]
         strides = node.attrs.get("strides") or [1]
+        ns = self._ns
+
+        def passed(elements: int) -> float:
+            return elements * (element + (ns.far[blocked] if elements > _FAR else 0.0))
+
         if group > 1 and weights[1] == 1:
             made = _round_up(filters, self._block) if blocked else filters
             copied = not blocked and strides[-1] > 1
-            tap, element = (_STRIDED_TAP, _COPIED) if copied else (_TAP[blocked], _ELEMENT)
+            product, element = ns.strided if copied else ns.depthwise[blocked]
             if not blocked and not copied:
-                tap *= min(_round_up(written[-1], self._block) / written[-1], 2)  # of the last vector of a row
-            return made * (positions * taps * tap + (positions + outer) * element)
+                product *= min(_round_up(written[-1], self._block) / written[-1], 2)  # of the last vector of a row
+            products = made * positions * taps
+            return products * product + passed(made * positions) + passed(made * outer) + ns.call[blocked]
         if blocked:
             filters = _round_up(filters, self._block)
         products = filters * channels * taps * positions
-        element = _ELEMENT if blocked else _COPIED
+        if node.op == "ConvTranspose":
+            products //= math.prod(strides)
+        product, element = (ns.others if taps > 1 else ns.pointwise)[blocked]
         if not blocked and taps > 1:
-            products *= min(_round_up(written[-1], self._block), written[-1] + weights[-1] - 1) / written[-1]
-        if not blocked and max(strides) > 2:
-            outer *= _FAR_APART
-        return products * _PRODUCT[blocked] + (filters * positions + channels * group * outer) * element
+            product *= min(_round_up(written[-1], self._block), written[-1] + weights[-1] - 1) / written[-1]
+        apart = _FAR_APART if not blocked and max(strides) > 2 and node.op == "Conv" else 1
+        copying = apart * passed(channels * group * outer)
+        return products * product + passed(filters * positions) + copying + ns.call[blocked]
 
     def _elements(self, tensor: gs.Tensor) -> int:
         """How many elements a tensor is likely to have, with as many channels as a convolution reads."""
@@ -299,7 +365,7 @@ class _GraphChoice:
             elements = self._elements(tensor)
             if not elements or len(self._shapes.of(tensor) or ()) != 4 or tensor.dtype != np.float32:
                 continue
-            cost = elements * _REORDER + _CALL
+            cost = elements * self._ns.reorder + _CALL
             made, plain, blocked = unit[id(node)], ("plain", id(tensor)), ("blocked", id(tensor))
             cut.separate(plain, made, cost)
             cut.separate(made, blocked, cost)
