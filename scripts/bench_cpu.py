@@ -112,7 +112,7 @@ def bench_chains(seconds: float) -> Table:
 def bench_models(models: list[StoredModel], seconds: float) -> Table:
     """The time of a run, of creating a session, and the peak memory, original against optimized."""
     table = Table(
-        f"Models ({THREADS} threads); the last two columns are onnxfuse over ORT:",
+        f"Models ({THREADS} threads), optimized for these inputs (`--shape`); the last columns are onnxfuse over ORT:",
         ("model", "inputs", "ORT", "onnxfuse", "speed: ORT over onnxfuse", "new session", "peak memory"),
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -127,7 +127,8 @@ def bench_models(models: list[StoredModel], seconds: float) -> Table:
 def _bench_model(model: StoredModel, optimized: Path, seconds: float) -> tuple[str | Figure, ...]:
     original = fetch(model.name)
     feeds = make_inputs(model, original)
-    result = onnxfuse.optimize(original, output=optimized, check=False)
+    shapes = {name: array.shape for name, array in feeds.items()}
+    result = onnxfuse.optimize(original, shapes=shapes, output=optimized, check=False)
     library = has_fused_nodes(result.model)
 
     def create(path: Path) -> Session:
@@ -136,11 +137,11 @@ def _bench_model(model: StoredModel, optimized: Path, seconds: float) -> tuple[s
     blocks = _time_runs(create(original), create(optimized), feeds, seconds)
     speed = Figure(ratio_with_spread(blocks)[0], at_least=1.25 if model.name in FASTER else 0.98)
     loads = time_in_turns(lambda: create(optimized), lambda: create(original), seconds / 2)
-    shapes = ", ".join("x".join(map(str, array.shape)) for array in feeds.values() if array.ndim)
+    sizes = ", ".join("x".join(map(str, shape)) for shape in shapes.values() if shape)
     theirs, ours = _quartiles(blocks)
     creating = Figure(ratio_with_spread(loads)[0], at_most=1.3)
     memory = Figure(_memory_ratio(original, optimized, library, InputSet(model.name, feeds)), at_most=1.0)
-    return (model.name, shapes, theirs, ours, speed, creating, memory)
+    return (model.name, sizes, theirs, ours, speed, creating, memory)
 
 
 def _noise(model: StoredModel, seconds: float) -> tuple[str | Figure, ...]:

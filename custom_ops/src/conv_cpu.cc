@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kCollected = 4096;
 // A unit of work with fewer products is not worth the hand-over to a thread.
 constexpr double kUnitProducts = 200e3;
-// Filters are divided among units if there are fewer of these, and each has enough to do.
+// Filters are divided among units if there are less than half as many of these, and each has enough to do.
 constexpr int64_t kUnits = 16;
 // The least filters of a unit, where that is more than half of those that kernels read a strip once for.
 constexpr int64_t kUnitFilters = 8;
@@ -454,7 +454,7 @@ void ConvCpuPlan::divide_work() {
   groups_at_once = lanes != nullptr ? lanes->lanes() : worthwhile;
   filters_at_once = filters;
   const int64_t undivided = geometry.batch * strip_count * geometry.group;
-  if (strips != nullptr && undivided < kUnits && groups_at_once == 1) {
+  if (strips != nullptr && undivided < kUnits / 2 && groups_at_once == 1) {
     const int64_t unit_filters = std::max(kUnitFilters, kernels().filters / 2);
     const auto worth = static_cast<int64_t>(std::min(products / kSplitProducts, static_cast<double>(kUnits)));
     const int64_t parts = std::clamp<int64_t>(std::min(worth, kUnits / undivided), 1,

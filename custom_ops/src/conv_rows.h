@@ -31,8 +31,8 @@ class ConvRows {
   size_t result_elements() const;
 
   // Computes the strip of `channels` channels: `image` and `weights` are those of the first.  The results begin with the
-  // channels' `bias`, or with 0 if that is null, and follow one another.  `target` is where those of the first channel go
-  // in the end; null if that does not matter.
+  // channels' `bias`, or with 0 if that is null, and follow one another.  `target` is where the first channel goes in the
+  // end; null if that does not matter.
   void compute(const float* image, const float* weights, const float* bias, int64_t channels, int64_t strip,
                float* results, const float* target) const;
 

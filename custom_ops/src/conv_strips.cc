@@ -96,12 +96,11 @@ void ConvStrips::choose_lengths(const ConvGeometry& geometry, int64_t floats) {
   const double per_place = static_cast<double>(filters_) * static_cast<double>(channels_) * static_cast<double>(taps_);
   const auto worth = static_cast<int64_t>(std::min(kMinProducts / per_place, static_cast<double>(kLongestStrip)));
   const int64_t all = depth_.places * rows_.places * columns_.places;
-  // Threads may share a strip's filters instead.
-  const bool shared = geometry.group == 1;
-  // Where strips are copied, threads that share one strip's filters read it from each other's caches.
-  const bool light = shared && !pointwise_ && filters_ * channels_ * taps_ <= level2_floats() / 2;
-  const int64_t strips = light ? kLightStrips : shared ? std::clamp<int64_t>(kMinStrips * kSharedFilters / filters_, 1, kMinStrips) : 1;
-  const int64_t share = divide_up(all, strips);
+  const bool one_group = geometry.group == 1;
+  // Rather a strip for each thread than a copy that they share, if the weights may be read for each.
+  const bool light = one_group && !pointwise_ && filters_ * channels_ * taps_ <= level2_floats() / 2;
+  const int64_t at_least = light ? kLightStrips : std::clamp<int64_t>(kMinStrips * kSharedFilters / filters_, 1, kMinStrips);
+  const int64_t share = divide_up(all, one_group ? at_least : 1);
   int64_t room = level2_floats() / 2;
   int64_t most = std::min(kLongestStrip, std::max({light ? kShortestLight : kShortestStrip, worth, share}));
   if (channels_ == 1) {

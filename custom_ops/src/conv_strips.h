@@ -86,7 +86,7 @@ class ConvStrips {
   // Puts the weights of one block of all groups' in order; `ordered` has as many elements as they.
   void reorder_weights(const float* weights, int64_t block, float* ordered) const;
 
-  // Where the sums of a strip and a group find what they read: in a copy or in place, which may be memory that is far away.
+  // Where the sums of a strip and a group find what they read: in a copy, or in place, which may be far from the caches.
   struct Source {
     const float* data;
     bool in_place = false;

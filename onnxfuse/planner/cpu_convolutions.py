@@ -89,12 +89,12 @@ _AVX512 = _Times(
     pointwise=(_Cost(1 / 105, 0.09), _Cost(1 / 104, 0.035)),
     depthwise=(_Cost(0.0113, 0.11), _Cost(0.0166, 0.05)),
     strided=_Cost(0.0132, 0.14),
-    others=(_Cost(1 / 95, 0.16), _Cost(1 / 117, 0.06)),
+    others=(_Cost(1 / 97, 0.12), _Cost(1 / 117, 0.065)),
     far=(0.04, 0.12),
     call=(1000.0, 1000.0),
-    reorder=0.13,
-    node=0.20,
-    silu=0.20,
+    reorder=0.11,
+    node=0.14,
+    silu=0.16,
     tail=(0.10, 0.01),
 )
 _FAR = 1 << 20  # elements of a tensor that is larger than what a core has of the caches
