@@ -67,9 +67,9 @@ def optimize(
     ``model`` is a path or a ModelProto, which is not changed.  ``target`` names the hardware to optimize for:
     ``"cpu"``, ``"cuda"``, or ``"auto"``, which is ``"cuda"`` where ONNX Runtime has its CUDA provider and there is a
     GPU, and ``"cpu"`` elsewhere.  ``passes`` names the passes to run, in order; None runs the built-in ones.
-    ``shapes`` gives inputs with dynamic dimensions the shape to check with; with ``static`` the optimized model takes
-    these shapes alone, and what it computes from them is computed now.  A dimension of the same name in another input
-    has the same size; inputs that the shapes say nothing of stay dynamic.
+    ``shapes`` gives inputs with dynamic dimensions the shape to check with, and to choose convolutions for; with
+    ``static`` the optimized model takes these shapes alone, and what it computes from them is computed now.  A
+    dimension of the same name in another input has the same size; inputs that the shapes say nothing of stay dynamic.
     ``check`` runs the original and the optimized model on the same inputs and compares them: on those of ``inputs``,
     an ``.npz`` file or a directory, else on made-up ones.  ``fast_math`` allows kernels that are not exact.
 
@@ -140,7 +140,7 @@ def optimize(
         from onnxfuse.cuda.conv.choice import policy_named
         from onnxfuse.planner.cpu_convolutions import CpuChooser
 
-        context.own_convolutions = CpuChooser(policy_named(conv), measured=tune)
+        context.own_convolutions = CpuChooser(policy_named(conv), measured=tune, shapes=sizes)
     if cuda is not None and fitter is not None:
         context.convolutions, context.tf32 = cuda.chooser(fitter, progress, report.add_warning), tf32
     for step in selected:

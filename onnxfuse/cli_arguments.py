@@ -149,7 +149,10 @@ def _add_optimize(commands: "argparse._SubParsersAction[Parser]") -> None:
     parser.add_argument("input", metavar="IN", type=Path, help="the model to optimize")
     parser.add_argument("output", metavar="OUT", type=Path, help="where to write the optimized model")
     _add_target(parser)
-    _add_shape(parser, "; used to run and to count, the model itself stays dynamic unless --static is given")
+    _add_shape(
+        parser,
+        "; used to run, to count and to choose convolutions, the model itself stays dynamic unless --static is given",
+    )
     parser.add_argument(
         "--static",
         action="store_true",

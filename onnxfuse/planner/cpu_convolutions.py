@@ -12,7 +12,7 @@ differ by much the same factor for all.  Where they do not, or the number of thr
 """
 
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -117,9 +117,19 @@ def cpu_chooser(context: PassContext) -> "CpuChooser":
 class CpuChooser:
     """Chooses the convolutions of a model once; the choice holds for these nodes, whatever becomes of others."""
 
-    def __init__(self, policy: ConvPolicy = ConvPolicy.AUTO, *, measured: bool = False) -> None:
-        """A policy that the user asked for, or that was ``measured`` to be the best for the model."""
+    def __init__(
+        self,
+        policy: ConvPolicy = ConvPolicy.AUTO,
+        *,
+        measured: bool = False,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> None:
+        """A policy that the user asked for, or that was ``measured`` to be the best for the model.
+
+        ``shapes`` are those of inputs that the model will most likely get.
+        """
         self._policy = policy
+        self._given = shapes or {}
         self._measured = measured
         self._own: dict[int, gs.Node] | None = None
         self._small: dict[int, gs.Node] = {}
@@ -141,7 +151,7 @@ class CpuChooser:
                 if self._policy is ConvPolicy.AUTO:
                     known = {key: node for key, node in known.items() if len(node.inputs[1].shape) < 5}
                 if known and self._policy is ConvPolicy.AUTO:
-                    own, small = _GraphChoice(graph, set(known)).own()
+                    own, small = _GraphChoice(graph, set(known), self._given).own()
                     self._small |= {key: node for key, node in known.items() if key in small}
                     known = {key: node for key, node in known.items() if key in own}
                 self._own |= known
@@ -223,12 +233,12 @@ def _is_silu(node: gs.Node) -> bool:
 class _GraphChoice:
     """The choice for one graph: the side True of the cut is the plain layout."""
 
-    def __init__(self, graph: gs.Graph, known: set[int]) -> None:
+    def __init__(self, graph: gs.Graph, known: set[int], given: Mapping[str, tuple[int, ...]]) -> None:
         self._nodes = sorted_nodes(graph)
         self._outputs = {id(tensor) for tensor in graph.outputs}
         self._known = known
         self._layout = ConvLayout(self._nodes, graph.outputs)
-        self._shapes = LikelyShapes(graph)
+        self._shapes = LikelyShapes(graph, given)
         self._block = block_size()
         self._ns = _AVX512 if cpu.has_avx512() else _AVX2
 

@@ -1,6 +1,6 @@
 """The shapes that tensors are likely to have where a model leaves sizes open: to weigh one plan against another."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -15,10 +15,14 @@ Shape = tuple[int, ...]
 
 
 class LikelyShapes:
-    """Shapes of the tensors of one graph whose shapes have been inferred, with guesses for what is open."""
+    """Shapes of the tensors of one graph whose shapes have been inferred, with guesses for what is open.
 
-    def __init__(self, graph: gs.Graph) -> None:
-        self._shapes: dict[int, Shape] = {}
+    Inputs have the shapes ``given`` for their names.
+    """
+
+    def __init__(self, graph: gs.Graph, given: Mapping[str, Shape] | None = None) -> None:
+        given = given or {}
+        self._shapes: dict[int, Shape] = {id(one): given[one.name] for one in graph.inputs if one.name in given}
         for node in sorted_nodes(graph):
             for index, tensor in enumerate(node.outputs):
                 if (shape := self._guess(node, tensor, index)) is not None:

@@ -152,6 +152,17 @@ def test_a_transposed_convolution_of_a_small_image_is_onnx_runtimes(channels: in
     assert reasons(onnxfuse.optimize(made, "cpu", conv="all")) == [(True, "all were asked for")]
 
 
+@pytest.mark.parametrize("size", [4, 48])
+def test_the_choice_is_for_the_shapes_that_are_given(size: int) -> None:
+    made = model(
+        "g (float[n, 64, h, w] x) => (float[n, 16, hh, ww] y) {"
+        " a = ConvTranspose <kernel_shape = [4, 4], pads = [1, 1, 1, 1], strides = [2, 2]> (x, w) y = Relu(a) }",
+        w=array(64, 16, 4, 4),
+    )
+    ((fused, _),) = reasons(onnxfuse.optimize(made, "cpu", shapes={"x": (1, 64, size, size)}))
+    assert fused == (size == 48)
+
+
 def test_a_small_matrix_product_is_the_librarys_if_it_is_the_only_one_left() -> None:
     """A process that runs no convolution of ONNX Runtime's maps none of its code for them."""
     text = """g (float[1, 8, 64] x, float[8, 8, 1] fed) => (float[1, 8, 1] y, float[1, 8, 64] z) {{

@@ -9,12 +9,14 @@ from onnxfuse.inference import infer
 from onnxfuse.planner.likely_shapes import LIKELY_SIZE, LikelyShapes
 
 
-def shapes(text: str, **constants: np.ndarray) -> dict[str, tuple[int, ...] | None]:
+def shapes(
+    text: str, given: dict[str, tuple[int, ...]] | None = None, **constants: np.ndarray
+) -> dict[str, tuple[int, ...] | None]:
     made: onnx.ModelProto = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20]>\n{text}')
     made.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
     model = onnxfuse.Model.from_proto(made)
     infer(model)
-    likely = LikelyShapes(model.graph)
+    likely = LikelyShapes(model.graph, given)
     return {tensor.name: likely.of(tensor) for node in model.graph.nodes for tensor in node.outputs}
 
 
@@ -55,3 +57,13 @@ def test_known_sizes_are_kept() -> None:
         "g (float[2, 3, 7, w] x) => (float[2, 3, 7, w] y) { y = Relu(x) }",
     )
     assert found["y"] == (2, 3, 7, LIKELY_SIZE)
+
+
+def test_given_shapes_of_inputs_are_no_guess() -> None:
+    found = shapes(
+        """g (float[n, 3, h, w] x) => (float[n, c, hh, ww] y) {
+        a = Relu(x) y = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (a) }""",
+        {"x": (2, 3, 640, 48), "a name of no input": (1,)},
+    )
+    assert found["a"] == (2, 3, 640, 48)
+    assert found["y"] == (2, 3, 320, 24)
