@@ -23,8 +23,8 @@ constexpr int64_t kShortestStrip = 512;
 constexpr int64_t kMinStrips = 4;
 constexpr int64_t kSharedFilters = 32;
 // The same where the weights stay in the level 2 cache.
-constexpr int64_t kLightStrips = 8;
-constexpr int64_t kShortestLight = 256;
+constexpr int64_t kLightStrips = 16;
+constexpr int64_t kShortestLight = 384;
 // A strip with fewer products is not worth the hand-over to a thread.
 constexpr double kMinProducts = 200e3;
 // From this length on rows are not computed as one.
