@@ -151,7 +151,8 @@ class CpuChooser:
                 if self._policy is ConvPolicy.AUTO:
                     known = {key: node for key, node in known.items() if len(node.inputs[1].shape) < 5}
                 if known and self._policy is ConvPolicy.AUTO:
-                    own, small = _GraphChoice(graph, set(known), self._given).own()
+                    given = self._given if graph is model.graph else {}
+                    own, small = _GraphChoice(graph, set(known), given).own()
                     self._small |= {key: node for key, node in known.items() if key in small}
                     known = {key: node for key, node in known.items() if key in own}
                 self._own |= known
@@ -315,7 +316,7 @@ class _GraphChoice:
             return 0.0
         group = int(node.attrs.get("group", 1))
         read, written = (self._shapes.of(tensor) for tensor in (node.inputs[0], node.outputs[0]))
-        if read is None or written is None:
+        if read is None or written is None or 0 in (*read, *written):
             return 0.0
         taps = math.prod(weights[2:])
         filters, channels = (weights[1], weights[0]) if node.op == "ConvTranspose" else (weights[0], weights[1])

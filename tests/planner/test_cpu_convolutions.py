@@ -163,6 +163,22 @@ def test_the_choice_is_for_the_shapes_that_are_given(size: int) -> None:
     assert fused == (size == 48)
 
 
+@pytest.mark.parametrize("given", [False, True], ids=["in the model", "given"])
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("group", [1, 16])
+@pytest.mark.parametrize("axis", [0, 2, 3])
+def test_sizes_of_0_are_no_error(axis: int, group: int, kernel: int, given: bool) -> None:
+    shape = [1, 16, 8, 8]
+    shape[axis] = 0
+    dims = "n, 16, h, w" if given else str(shape)[1:-1]
+    made = model(
+        f"g (float[{dims}] x) => (float[a, b, c, d] y) {{ c0 = Conv <pads = [{str([kernel // 2] * 4)[1:-1]}],"
+        f" kernel_shape = [{kernel}, {kernel}], group = {group}> (x, w) y = Relu(c0) }}",
+        w=array(16, 16 // group, kernel, kernel),
+    )
+    onnxfuse.optimize(made, "cpu", shapes={"x": shape} if given else None, check=False)
+
+
 def test_a_small_matrix_product_is_the_librarys_if_it_is_the_only_one_left() -> None:
     """A process that runs no convolution of ONNX Runtime's maps none of its code for them."""
     text = """g (float[1, 8, 64] x, float[8, 8, 1] fed) => (float[1, 8, 1] y, float[1, 8, 64] z) {{
