@@ -125,7 +125,7 @@ class Worker {
     for (first_ = first; first_ < last; first_ += rows.channels_at_once()) {
       count_ = std::min(rows.channels_at_once(), last - first_);
       rows.compute(run_.x + (image_ * g.group + first_) * elements(g.in), run_.weights + first_ * g.products(),
-                   bias() == nullptr ? nullptr : bias() + first_, count_, strip, results_, target());
+                   bias() == nullptr ? nullptr : bias() + first_, count_, strip, results_, target(first_));
       finish_summed(part, part.size());
     }
   }
@@ -243,19 +243,18 @@ class Worker {
     return rounded_;
   }
 
-  // Where a part of a channel goes.
-  // Where the first channel of the results goes.
-  const float* target() const {
+  // Where a channel goes, if that is fetched; else null.
+  const float* target(int64_t channel) const {
     if (!plan_.fetches) return nullptr;
     return static_cast<const float*>(run_.tensors.outputs[0]) +
-           (image_ * plan_.geometry.out_channels + first_) * plan_.channel_size;
+           (image_ * plan_.geometry.out_channels + channel) * plan_.channel_size;
   }
 
+  // The same for a part of it.
   ConvStrips::Target target(const ConvPositions& part, int64_t channel) const {
     if (!plan_.fetches) return {};
-    const int64_t first = (image_ * plan_.geometry.out_channels + channel) * plan_.channel_size;
-    return {static_cast<const float*>(run_.tensors.outputs[0]) + first + first_element(part, part.depth.begin),
-            static_cast<size_t>(plan_.channel_size), static_cast<size_t>(plan_.geometry.out[2])};
+    return {target(channel) + first_element(part, part.depth.begin), static_cast<size_t>(plan_.channel_size),
+            static_cast<size_t>(plan_.geometry.out[2])};
   }
 
   // Of a channel of the output: where a part begins at a depth.

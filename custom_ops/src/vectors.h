@@ -25,6 +25,9 @@ constexpr size_t kFloats = sizeof(math::FloatVector) / sizeof(float);
 // Floats of a cache line.
 constexpr size_t kLineFloats = 16;
 
+// The cache lines of so many floats.
+constexpr size_t lines_of(size_t floats) { return (floats + kLineFloats - 1) / kLineFloats; }
+
 template <class V> constexpr size_t floats_of = sizeof(V) / sizeof(float);
 
 // Half a vector costs half as much where the processor computes whole ones in two steps.
