@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "caches.h"
 #include "integers.h"
 
 namespace onnxfuse {
@@ -18,6 +19,7 @@ bool ConvRows::suits(const ConvGeometry& g, size_t floats) {
   if (g.out[2] * 2 < static_cast<int64_t>(floats)) return false;
   if (g.in[0] != 1 || g.out[0] != 1 || g.kernel[0] != 1 || g.pads[0] != 0) return false;
   if (g.strides[1] > 2 || (g.dilations[1] > 1 && g.kernel[1] > 1)) return false;
+  if (std::max(g.kernel[1], g.kernel[2]) > kMostTaps) return false;
   // Of short rows that skip columns, each channel is better computed in a lane.
   const bool long_rows = g.out[2] > kLongRow * static_cast<int64_t>(floats);
   return g.strides[2] == 1 || (g.strides[2] == 2 && g.strides[1] == 2 && long_rows);
@@ -34,6 +36,8 @@ ConvRows::ConvRows(const ConvGeometry& g) : block_{}, rows_(g.out[1]) {
   block_.height = g.in[1];
   block_.width = g.in[2];
   block_.out_width = g.out[2];
+  const int64_t read = g.batch * g.in_channels * g.in[1] * g.in[2];
+  block_.fetches = read > level2_bytes() / static_cast<int64_t>(sizeof(float));
   strips_ = divide_up(rows_, std::clamp<int64_t>(kResults / g.out[2], 1, rows_));
   strip_rows_ = divide_up(rows_, strips_);
   strips_ = divide_up(rows_, strip_rows_);
@@ -45,24 +49,31 @@ ConvRange ConvRows::strip(int64_t index) const {
 }
 
 size_t ConvRows::result_elements() const {
-  return static_cast<size_t>(channels_at_once_ * strip_rows_ * block_.out_width) + 2 * kMaxFloats;
+  return zeros_at() + static_cast<size_t>(block_.width);
+}
+
+// Behind the results, and what is written behind those.
+size_t ConvRows::zeros_at() const {
+  return static_cast<size_t>((channels_at_once_ * strip_rows_ + 1) * block_.out_width) + 2 * kMaxFloats;
 }
 
 void ConvRows::compute(const float* image, const float* weights, const float* bias, int64_t channels, int64_t strip,
                        float* results, const float* target) const {
   const ConvRange rows = this->strip(strip);
-  const int64_t plane = block_.height * block_.width;
+  float* const zeros = results + zeros_at();
+  std::fill_n(zeros, block_.width, 0.0f);
   ConvRowsBlock block = block_;
+  block.input = image;
+  block.zeros = zeros;
+  block.weights = weights;
+  block.addends = bias;
+  block.out = results;
   block.first_row = rows.begin;
   block.rows = rows.size();
-  for (int64_t c = 0; c < channels; ++c) {
-    block.input = image + c * plane;
-    block.weights = weights + c * block.kernel_height * block.kernel_width;
-    block.addend = bias == nullptr ? 0.0f : bias[c];
-    block.out = results + c * rows.size() * block.out_width;
-    block.target = target == nullptr ? nullptr : target + (c * rows_ + rows.begin) * block.out_width;
-    kernels().conv_rows(block);
-  }
+  block.channels = channels;
+  block.target = target == nullptr ? nullptr : target + rows.begin * block.out_width;
+  block.target_pitch = rows_ * block.out_width;
+  kernels().conv_rows(block);
 }
 
 }  // namespace onnxfuse

@@ -27,7 +27,7 @@ class ConvRows {
   // Channels whose results of a strip stay in the level 1 cache until the epilogue has read them.
   int64_t channels_at_once() const { return channels_at_once_; }
 
-  // Of so many channels, with what vectors write behind them.
+  // Of so many channels, with what is written behind them and a row of zeros.
   size_t result_elements() const;
 
   // Computes the strip of `channels` channels: `image` and `weights` are those of the first.  The results begin with the
@@ -37,6 +37,8 @@ class ConvRows {
                float* results, const float* target) const;
 
  private:
+  size_t zeros_at() const;
+
   ConvRowsBlock block_;  // but for what differs between channels and strips
   int64_t rows_;         // of the output
   int64_t strips_;

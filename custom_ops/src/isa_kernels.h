@@ -23,6 +23,9 @@ constexpr int kSumRows = 4;
 constexpr int kManyRows = 64;
 #endif
 
+// A sum of more products is added up in parts of so many, for its rounding error grows with the length of each.
+constexpr size_t kPartDepth = 256;
+
 Kernel find_op(Op op, DType type, unsigned scalars);
 Kernel find_cast(DType from, DType to);
 void load_f16(void* out, const void* const* in, size_t n);

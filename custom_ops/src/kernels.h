@@ -126,13 +126,14 @@ struct ConvPlane {
   size_t width;
 };
 
-// Some rows of results of one channel, whose input is read where it lies: out[r * out_width + i] = addend + sum over h and
-// w of weights[h * kernel_width + w] * input[(first_row + r) * stride - pad_top + h][i * column_stride - pad_left + w *
-// dilation], where what lies outside of the input is 0, and is not read.
+// Some rows of results of channels whose input is read where it lies: for each, out[r * out_width + i] = addend + sum over h
+// and w of weights[h * kernel_width + w] * input[(first_row + r) * stride - pad_top + h][i * column_stride - pad_left + w *
+// dilation], where what lies outside of the input is 0, and is not read.  A vector, and a row, behind the results may be
+// written.
 struct ConvRowsBlock {
-  const float* weights;
-  ptrdiff_t kernel_height;
-  ptrdiff_t kernel_width;
+  const float* weights;  // of the first channel, as all that follows
+  ptrdiff_t kernel_height;  // up to kMostTaps
+  ptrdiff_t kernel_width;   // likewise
   ptrdiff_t stride;         // of rows: 1 or 2
   ptrdiff_t column_stride;  // 1, or 2 where that of rows is
   ptrdiff_t dilation;       // of columns
@@ -141,13 +142,18 @@ struct ConvRowsBlock {
   const float* input;
   ptrdiff_t height;
   ptrdiff_t width;
-  float addend;
+  const float* zeros;    // a row of them
+  const float* addends;  // one for each channel; null for 0
   float* out;
   ptrdiff_t out_width;
   ptrdiff_t first_row;
   ptrdiff_t rows;
-  const float* target;  // where the results go in the end, as in ConvBlock, row after row; null if that does not matter
+  ptrdiff_t channels;
+  bool fetches;           // whether the input is so large that the next rows of it are fetched
+  const float* target;    // where the results go in the end, as in ConvBlock, row after row; null if that does not matter
+  ptrdiff_t target_pitch;  // from channel to channel
 };
+constexpr int kMostTaps = 32;
 
 // to[r * pitch + i] = from[r * from_pitch + i * stride] for i < width, and `gap` zeros between rows.  Nothing is read at
 // or beyond `end`.

@@ -46,6 +46,16 @@ def describe(node: gs.Node) -> Convolution:
     return _checked(node, dtype, sizes, rank)
 
 
+def _skips_far(node: gs.Node, kernel: Sequence[int]) -> bool:
+    """Whether the padding that SAME_UPPER or SAME_LOWER asks for may be less than -2, which counts as 0.
+
+    It does in ONNX's formula, but ONNX Runtime (1.20 to 1.32) crops the image by half of it.
+    """
+    steps, dilations = (_integers(node, name, [1] * len(kernel), 1) for name in ("strides", "dilations"))
+    reaches = [dilation * (size - 1) + 1 for size, dilation in zip(kernel, dilations, strict=True)]
+    return any(reach < step - 2 for reach, step in zip(reaches, steps, strict=True))
+
+
 def _checked(node: gs.Node, dtype: str, sizes: Sequence[int], rank: int) -> Convolution:
     group = node.attrs.get("group", 1)
     kernel = _integers(node, "kernel_shape", sizes[2:], 1)
@@ -62,6 +72,8 @@ def _checked(node: gs.Node, dtype: str, sizes: Sequence[int], rank: int) -> Conv
             raise UnsupportedError("its padding follows from the size of its output")
     else:
         in_channels *= group
+        if str(auto_pad).startswith("SAME") and _skips_far(node, kernel):
+            raise UnsupportedError("ONNX Runtime begins inside of the image, where the standard does not")
     if in_channels % group or out_channels % group or _plain(node.inputs[0].shape[1]) not in (in_channels, None):
         raise UnsupportedError("its attributes do not fit its weights")
     if (given := bias(node)) is not None and [_plain(dim) for dim in given.shape or (None, None)] != [out_channels]:

@@ -275,3 +275,18 @@ def test_shapes_that_do_not_fit(x_shape: Sizes, w_shape: Sizes, message: str) ->
     with pytest.raises(Exception) as caught:
         run(session, [np.zeros(x_shape, np.float32), np.zeros(w_shape, np.float32)])
     assert f"{NODE}{message}" in str(caught.value)
+
+
+@pytest.mark.parametrize("filters", [1, 5, 40])
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_long_sums_are_as_exact_as_sums_of_parts(kernel: int, filters: int) -> None:
+    """Of 18,000 positive products: added up one after the other, their rounding would reach 1e-5."""
+    channels = 18_432 // kernel**2
+    conv = convolution("f32", (channels, filters), [kernel, kernel])
+    fused = Fused(conv, (1, channels, 8, 9), raw("f32"))
+    arrays = [np.random.default_rng(0).uniform(0, 1, array.shape).astype(np.float32) for array in arrays_of(fused, 0)]
+    (result,) = run_node(fused, arrays)
+    x, weights = (array.astype(np.float64) for array in arrays[:2])
+    windows = np.lib.stride_tricks.sliding_window_view(x[0], (kernel, kernel), axis=(1, 2))
+    wanted = np.einsum("chwij,mcij->mhw", windows, weights)
+    np.testing.assert_allclose(result[0], wanted, rtol=2e-6)

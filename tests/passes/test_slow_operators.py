@@ -27,8 +27,8 @@ def rewrite(nodes, inputs, feeds, ulps=16.0, **fields):
 @pytest.mark.parametrize("size", [1, 3, 5])
 def test_lrn(size, beta, opset):
     lrn = node("LRN", "x", "y", size=size, beta=beta, alpha=0.02, bias=1.5)
-    feeds = [{"x": 5 * random(n, 7, *rest)} for n, *rest in ((1, 5, 3), (2, 1, 4))]
-    after, _ = rewrite([lrn], {"x": ["n", 7, "h", "w"]}, feeds, opset=opset)
+    feeds = [{"x": 5 * random(n, 7, 5, 3)} for n in (1, 2, 0)]
+    after, _ = rewrite([lrn], {"x": ["n", 7, 5, 3]}, feeds, opset=opset)
     assert "LRN" not in ops(after) and ops(after).count("AveragePool") == 1
 
 
@@ -55,6 +55,8 @@ def test_lrn_keeps_an_infinity_to_its_window():
         ({"size": 4}, [1, 40, 2, 2], "its window is not of 1, 3, … 15 channels"),
         ({"size": 3}, [1, 4, 2], "its input is not known to be of rank 4"),
         ({"size": 17}, [1, 40, 2, 2], "its window is not of 1, 3, … 15 channels"),
+        ({"size": 3}, [1, 4, "h", 2], "its image may be empty"),
+        ({"size": 3}, [1, 0, 2, 2], "its image may be empty"),
     ],
 )
 def test_lrn_that_stays(attributes, shape, reason):
@@ -63,7 +65,7 @@ def test_lrn_that_stays(attributes, shape, reason):
 
 
 @pytest.mark.parametrize("opset", [13, 18, 21])
-@pytest.mark.parametrize("axis", [1, -3, 2])
+@pytest.mark.parametrize("axis", [1, -3])
 def test_softmax(axis, opset):
     x = 20 * random(2, 6, 9, 8)
     after, _ = rewrite([node("Softmax", "x", "y", axis=axis)], {"x": ["n", 6, 9, "w"]}, [{"x": x}], opset=opset)
@@ -87,6 +89,9 @@ def test_softmax_of_special_values():
     [
         (-1, [2, 5, 90], 13, None),
         (2, [2, 5, 90], 13, None),
+        (1, [2, 5, 90], 13, "ONNX Runtime transposes two axes fast"),
+        (1, [2, 1000, "h", "w"], 13, "few elements lie behind its axis"),
+        (1, [2, 100, 9, 9], 13, "few elements lie behind its axis"),
         (1, [2, 5, 90], 11, "before opset 13 it is over all axes behind its own too"),
         (1, [2, "c", 90], 13, "the size of its axis is not known"),
         (1, [2, 5, 3, 3], 13, "few elements lie behind its axis"),

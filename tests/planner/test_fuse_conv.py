@@ -141,6 +141,7 @@ CASES = {
     "1-D": ("[1, 4, 20]", "Conv <strides = [2], pads = [2, 1], dilations = [2]>", (6, 4, 3), "Relu Sqrt"),
     "3-D in groups": ("[2, 4, 5, 6, 7]", 'Conv <group = 2, auto_pad = "SAME_UPPER">', (6, 2, 3, 3, 3), "Sigmoid Neg"),
     "same, strided": ("[1, 3, 7, 8]", 'Conv <strides = [2, 2], auto_pad = "SAME_LOWER">', (5, 3, 4, 4), "Tanh Abs"),
+    "same, skipping": ("[1, 3, 8, 9]", 'Conv <strides = [3, 2], auto_pad = "SAME_UPPER">', (5, 3, 1, 1), "Tanh Abs"),
     "valid": ("[1, 3, 9, 9]", 'Conv <auto_pad = "VALID">', (5, 3, 3, 3), "Elu"),
     "transposed": (
         "[1, 4, 5, 5]",
@@ -352,6 +353,11 @@ REFUSALS: Sequence[tuple[str, str]] = [
         "g (float[1, 4, 6] x, float[4, 4, 2] w) => (float[1, 4, 12] y)"
         ' { a = ConvTranspose <auto_pad = "SAME_UPPER", strides = [2]> (x, w) y = Relu(a) }',
         "follows from the size",
+    ),
+    (
+        "g (float[1, 4, 8] x, float[4, 4, 1] w) => (float[1, 4, 2] y)"
+        ' { a = Conv <auto_pad = "SAME_UPPER", strides = [4]> (x, w) y = Relu(a) }',
+        "begins inside of the image",
     ),
     (
         "g (float[1, 4, 6] x, float[4, 4, 1] w, float[m] b) => (float[1, 4, 6] y) { a = Conv (x, w, b) y = Relu(a) }",

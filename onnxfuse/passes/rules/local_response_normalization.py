@@ -21,7 +21,7 @@ class LocalResponseNormalization(RewriteRule):
     ONNX Runtime's LRN calls ``pow`` for one element after the other.  The formula is that of ONNX's operator; for the
     usual beta of 3/4 the power is a product of square roots.  Refused: other types than float32; other ranks than 4; an
     even window, which ONNX Runtime refuses, or one of more than 15 channels; a bias or alpha with which the power's
-    base may not be positive.
+    base may not be positive; images that may be empty, of which ONNX Runtime has no pools.
     """
 
     name = "local-response-normalization"
@@ -37,6 +37,8 @@ class LocalResponseNormalization(RewriteRule):
             return "ONNX Runtime has LRN on the CPU in float32 alone"
         if x.shape is None or len(x.shape) != 4:
             return "its input is not known to be of rank 4"
+        if not all(isinstance(dim, int) and dim > 0 for dim in x.shape[1:]):
+            return "its image may be empty"
         if match.attribute("lrn", "size") not in range(1, _LARGEST_SIZE + 1, 2):
             return f"its window is not of 1, 3, … {_LARGEST_SIZE} channels"
         if match.attribute("lrn", "bias") <= 0 or match.attribute("lrn", "alpha") < 0:
