@@ -15,7 +15,7 @@ from onnxfuse import dtypes
 from onnxfuse.dtypes import DTYPES
 from onnxfuse.graph_ir import STANDARD_DOMAINS
 from onnxfuse.program.ops import OPS
-from onnxfuse.program.program import ProgramBuilder, supports
+from onnxfuse.program.program import MAX_RANK, Const, ProgramBuilder, supports
 
 
 class UnsupportedError(Exception):
@@ -175,7 +175,7 @@ def _mean(n: NodeLowering) -> int:
 
 @_lowers("Clip")
 def _clip(n: NodeLowering) -> int:
-    """Each bound as a maximum or minimum, or as a choice where it might be NaN, which bounds nothing."""
+    """Each bound as a maximum or minimum; one that might be NaN, which bounds nothing, is infinite then."""
     result = n.arg(0)
     for index, op, name in ((1, "max", "min"), (2, "min", "max")):
         bound = _clip_bound(n, index, name)
@@ -184,9 +184,15 @@ def _clip(n: NodeLowering) -> int:
         if n.opset < 11 or not n.has(index) or _is_number(n.node.inputs[index]):
             result = n.emit(op, result, bound)
         else:
-            beyond = n.emit("less", *((result, bound) if op == "max" else (bound, result)))
-            result = n.emit("where", beyond, bound, result)
+            infinity = n.const(-np.inf if op == "max" else np.inf)
+            bound = n.emit("where", _not(n, n.emit("equal", bound, bound)), infinity, bound)
+            result = n.emit(op, bound, result)  # a zero beside a bound of zero keeps its sign
     return result
+
+
+def _not(n: NodeLowering, condition: int) -> int:
+    """The opposite of a condition: it exchanges the operands of "where", of which the third keeps the sign of -0."""
+    return n.emit("not", condition, dtype="bool")
 
 
 def _is_number(tensor: gs.Tensor) -> bool:
@@ -204,7 +210,12 @@ def _clip_bound(n: NodeLowering, index: int, name: str) -> int | None:
     of an integer type does nothing.  Before opset 11 it is that of float for any type.
     """
     if n.opset >= 11 and n.has(index):
-        if len(n.node.inputs[index].shape or ()) > 0:
+        shape = n.node.inputs[index].shape
+        if (
+            shape is None and not n.node.inputs[0].shape
+        ):  # ONNX Runtime takes [1] too, which gives a scalar no dimension
+            raise UnsupportedError("Clip of what may be a scalar with a bound of unknown rank")
+        if len(shape or ()) > 0:
             raise UnsupportedError("Clip with a bound that is not a scalar")
         return n.arg(index)
     if n.opset < 11:
@@ -235,11 +246,32 @@ def _pow(n: NodeLowering) -> int:
 
 
 def _small_power(n: NodeLowering) -> int | None:
-    """2 or 3 if the exponent is that scalar: ONNX Runtime multiplies then."""
-    exponent = n.node.inputs[1]
-    if isinstance(exponent, gs.Constant) and len(exponent.shape) == 0 and exponent.values in (2, 3):
-        return int(exponent.values)
-    return None
+    """2 or 3 if the node is the product of so many bases; None if it is the instruction "pow".
+
+    ONNX Runtime multiplies where one exponent of 2 or 3 serves all of a row of bases.  "pow" multiplies floats by any
+    such exponent, which comes to the same, but takes integers through double, as ONNX Runtime does elsewhere: of those
+    the shapes must tell.
+    """
+    base, exponent = n.node.inputs[:2]
+    constant = exponent.values if isinstance(exponent, gs.Constant) else None
+    if constant is not None and not np.any((constant == 2) | (constant == 3)):
+        return None
+    is_float = DTYPES[n.dtype()].compute in ("f32", "f64")
+    one = constant is not None and constant.size == 1 and constant.ndim <= len(base.shape or ())
+    if one and (is_float or (base.shape and _is_long(base.shape[-1]))):
+        return int(constant.reshape(()))
+    if is_float or _have_one_shape(base, exponent):
+        return None
+    raise UnsupportedError("Pow of integers whose shapes do not tell how ONNX Runtime computes it")
+
+
+def _is_long(dim: int | str | None) -> bool:
+    return isinstance(dim, int) and dim > 1
+
+
+def _have_one_shape(first: gs.Tensor, second: gs.Tensor) -> bool:
+    known = first.shape is not None and second.shape is not None and None not in first.shape
+    return known and list(first.shape) == list(second.shape)
 
 
 @_lowers("Mod")
@@ -294,7 +326,7 @@ def _softplus(n: NodeLowering) -> int:
 
 @_lowers("Celu")
 def _celu(n: NodeLowering) -> int:
-    alpha = n.const(n.attr("alpha", 1.0))
+    alpha = _positive_alpha(n, 1.0)
     x = n.arg(0)
     if n.attr("alpha", 1.0) == 1.0:
         return _positive_zero(n, n.emit("elu", x, alpha))
@@ -304,9 +336,17 @@ def _celu(n: NodeLowering) -> int:
 
 @_lowers("Selu")
 def _selu(n: NodeLowering) -> int:
-    alpha = n.const(n.attr("alpha", 1.67326319217681884765625))
+    alpha = _positive_alpha(n, 1.67326319217681884765625)
     gamma = n.const(n.attr("gamma", 1.05070102214813232421875))
     return n.emit("mul", gamma, _positive_zero(n, n.emit("elu", n.arg(0), alpha)))
+
+
+def _positive_alpha(n: NodeLowering, default: float) -> int:
+    """The attribute alpha of Celu or Selu, as any model has it: of others ONNX Runtime's formulas give other values."""
+    alpha = Const.of(n.dtype(), n.attr("alpha", default)).value
+    if not 0 < alpha < np.inf:
+        raise UnsupportedError(f"{n.node.op} with an alpha that is not positive and finite")
+    return n.const(alpha)
 
 
 def _positive_zero(n: NodeLowering, value: int) -> int:
@@ -330,7 +370,8 @@ def _swish(n: NodeLowering) -> int:
 @_lowers("ThresholdedRelu")
 def _thresholded_relu(n: NodeLowering) -> int:
     x = n.arg(0)
-    return n.emit("where", n.emit("less", n.const(n.attr("alpha", 1.0)), x), x, n.const(0))
+    above = n.emit("less", n.const(n.attr("alpha", 1.0)), x)
+    return n.emit("where", _not(n, above), n.const(0), x)
 
 
 @_lowers("Shrink")
@@ -338,7 +379,8 @@ def _shrink(n: NodeLowering) -> int:
     _require_float(n)
     x, lambd, bias = n.arg(0), n.attr("lambd", 0.5), n.const(n.attr("bias", 0.0))
     above = n.emit("where", n.emit("less", n.const(lambd), x), n.emit("sub", x, bias), n.const(0))
-    return n.emit("where", n.emit("less", x, n.const(-lambd)), n.emit("add", x, bias), above)
+    below = n.emit("less", x, n.const(-lambd))
+    return n.emit("where", _not(n, below), above, n.emit("add", x, bias))
 
 
 @_lowers("Gelu")
@@ -392,12 +434,12 @@ def _quantize_linear(n: NodeLowering) -> int:
     target = tensor_dtype(n.node.inputs[2]) if n.has(2) else tensor_dtype(n.node.outputs[0])
     if target not in ("i8", "u8", "i16", "u16"):
         raise UnsupportedError(f"QuantizeLinear to {target}")
-    if n.attr("precision", 0) or n.dtype(0) not in ("f32", "f16", "bf16") or n.dtype(1) != n.dtype(0):
+    if n.dtype(0) not in ("f32", "f16", "bf16") or n.dtype(1) != n.dtype(0):
         raise UnsupportedError("QuantizeLinear of these types")
     axis = _quantization_axis(n)
     work = "f32"
     ratio = n.emit("div", _as(n, n.arg(0), work), _as(n, n.arg(1, axis), work), dtype=work)
-    result = n.emit("round", ratio, dtype=work)
+    result = n.emit("round", _as(n, _as(n, ratio, _precision(n)), work), dtype=work)
     if n.has(2):
         result = n.emit("add", result, _as(n, n.arg(2, axis), work), dtype=work)
     limits = np.iinfo(DTYPES[target].numpy)
@@ -408,6 +450,18 @@ def _quantize_linear(n: NodeLowering) -> int:
     else:  # written as a choice, so that a NaN becomes the lowest value, as in ONNX Runtime
         result = n.emit("where", n.emit("less", lowest, result, dtype=work), result, lowest, dtype=work)
     return n.builder.cast(result, target)
+
+
+def _precision(n: NodeLowering) -> str:
+    """The type to which QuantizeLinear rounds the ratio: since opset 23 that of the scale, or an attribute."""
+    if n.opset < 23:
+        return "f32"
+    number = n.attr("precision", 0)
+    if number in (0, DTYPES[n.dtype(1)].onnx):
+        return n.dtype(1)
+    if number == DTYPES["f32"].onnx:
+        return "f32"
+    raise UnsupportedError("QuantizeLinear with a precision that is neither float's nor that of its scale")
 
 
 @_lowers("DequantizeLinear")
@@ -481,6 +535,8 @@ def check(node: gs.Node, opset: int) -> str | None:
             return f"the type of {node.outputs[0].name!r} is not what {node.op} gives"
     except UnsupportedError as reason:
         return str(reason)
+    if any(len(tensor.shape or ()) > MAX_RANK for tensor in (*node.inputs, *node.outputs)):
+        return f"a tensor of more than {MAX_RANK} dimensions"
     for index, tensor in enumerate(node.inputs):
         if tensor.name and index not in read and not isinstance(tensor, gs.Constant) and not ignores_input(node, index):
             return f"input {index} of {node.op} is not a constant"

@@ -30,6 +30,8 @@ MAX_TEXT = 1 << 20
 MAX_INPUTS = 128
 MAX_OUTPUTS = 64
 MAX_VALUES = 4096
+MAX_RANK = 16
+"""Dimensions of a tensor that the library takes."""
 
 
 class ProgramError(OnnxfuseError):

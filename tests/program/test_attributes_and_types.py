@@ -1,0 +1,93 @@
+"""Operators whose arithmetic depends on attributes, shapes or the opset in ways that few models show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import helper, numpy_helper
+
+import onnxfuse
+
+Arrays = dict[str, np.ndarray]
+
+
+def model(nodes: Sequence[onnx.NodeProto], feeds: Arrays, constants: Arrays, opset: int) -> onnx.ModelProto:
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in feeds.items()
+    ]
+    initializers = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "g", inputs, [onnx.ValueInfoProto(name="y")], initializers)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    return onnx.shape_inference.infer_shapes(made)
+
+
+def assert_same(nodes: Sequence[onnx.NodeProto], feeds: Arrays, opset: int = 18, **constants: np.ndarray) -> int:
+    """How many nodes are fused, with the bits that ONNX Runtime gives without its optimizations."""
+    original = model(nodes, feeds, constants, opset)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    (expected,) = ort.InferenceSession(original.SerializeToString(), options, ["CPUExecutionProvider"]).run(None, feeds)
+    fused = onnxfuse.optimize(original, check=False).model
+    session = onnxfuse.InferenceSession(fused.SerializeToString(), providers=["CPUExecutionProvider"])
+    (actual,) = session.run(None, feeds)
+    np.testing.assert_array_equal(actual, expected, strict=True)
+    np.testing.assert_array_equal(np.signbit(actual), np.signbit(expected))
+    return sum(node.op_type == "FusedElementwise" for node in fused.graph.node)
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("shape", [(), (1,)])
+@pytest.mark.parametrize("exponent", [2, 3])
+@pytest.mark.parametrize("type_name", ["int32", "int64"])
+def test_integers_to_a_small_power_are_products(
+    type_name: str, exponent: int, shape: tuple[int, ...], given: bool
+) -> None:
+    """In the integers' own arithmetic, which wraps around; through double they would be rounded."""
+    x = np.array([100_000_001, 2_147_483_647, -94_906_267, 46_341, 5], type_name)
+    e = np.full(shape, exponent, type_name)
+    nodes = [helper.make_node("Pow", ["x", "e"], ["p"]), helper.make_node("Neg", ["p"], ["y"])]
+    feeds = {"x": x, "e": e} if given else {"x": x}
+    assert_same(nodes, feeds, **({} if given else {"e": e}))
+
+
+@pytest.mark.parametrize("opset", [21, 23])
+@pytest.mark.parametrize("type_name", ["uint8", "int8"])
+def test_the_ratio_of_a_quantization_is_rounded_to_the_scale_s_type(type_name: str, opset: int) -> None:
+    """Since opset 23, for then the division is that of the scale's type."""
+    x = np.random.default_rng(1).normal(0, 60, 2000).astype(np.float16)
+    nodes = [helper.make_node("Abs", ["x"], ["a"]), helper.make_node("QuantizeLinear", ["a", "s", "z"], ["y"])]
+    fused = assert_same(nodes, {"x": x}, opset, s=np.array(0.7437, np.float16), z=np.array(0, type_name))
+    assert fused == 1
+
+
+@pytest.mark.parametrize("alpha", [-1.0, -0.5, 0.25, 1.0])
+@pytest.mark.parametrize("operator", ["Celu", "Elu", "ThresholdedRelu", "LeakyRelu"])
+def test_attributes_of_unusual_sign(operator: str, alpha: float) -> None:
+    """Of exp only results that are whole are compared bit by bit."""
+    x = np.array([-np.inf, -0.0, 0.0, 1.0, 2.0, np.inf], np.float32)
+    nodes = [helper.make_node(operator, ["x"], ["a"], alpha=alpha), helper.make_node("Reciprocal", ["a"], ["y"])]
+    assert_same(nodes, {"x": x})
+
+
+def test_a_celu_of_negative_alpha_is_left_alone() -> None:
+    x = np.array([-2, -1, -0.5, 0, 1, 2], np.float32)
+    nodes = [helper.make_node("Celu", ["x"], ["a"], alpha=-1.0), helper.make_node("Add", ["a", "x"], ["y"])]
+    assert assert_same(nodes, {"x": x}) == 0
+
+
+@pytest.mark.parametrize("low", [-0.0, 0.0, np.nan, -1.5])
+def test_clip_keeps_the_sign_of_a_bound(low: float) -> None:
+    x = np.array([-1, -2, 3, 4, np.nan], np.float32)
+    nodes = [helper.make_node("Clip", ["x", "l"], ["a"]), helper.make_node("Reciprocal", ["a"], ["y"])]
+    assert_same(nodes, {"x": x, "l": np.array(low, np.float32)})
+
+
+def test_tensors_of_more_dimensions_than_the_library_takes_are_left_alone() -> None:
+    x = np.ones([1] * 15 + [2, 3], np.float32)
+    nodes = [helper.make_node("Mul", ["x", "x"], ["a"]), helper.make_node("Add", ["a", "x"], ["y"])]
+    assert assert_same(nodes, {"x": x}) == 0
