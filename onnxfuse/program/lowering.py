@@ -257,8 +257,9 @@ def _small_power(n: NodeLowering) -> int | None:
     if constant is not None and not np.any((constant == 2) | (constant == 3)):
         return None
     is_float = DTYPES[n.dtype()].compute in ("f32", "f64")
-    one = constant is not None and constant.size == 1 and constant.ndim <= len(base.shape or ())
-    if one and (is_float or (base.shape and _is_long(base.shape[-1]))):
+    shape = list(base.shape or ())
+    multiplied = is_float or (len(shape) > 0 and _is_long(shape[-1]))
+    if multiplied and constant is not None and constant.size == 1 and constant.ndim <= len(shape):
         return int(constant.reshape(()))
     if is_float or _have_one_shape(base, exponent):
         return None
