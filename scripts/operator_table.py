@@ -13,6 +13,7 @@ from onnx import defs
 
 from onnxfuse.dtypes import DTYPES
 from onnxfuse.program.lowering import check, is_elementwise
+from onnxfuse.program.program import MAX_RANK
 
 OPSET = 25
 """The opset whose operators and types the table lists; a newer onnx must not change it."""
@@ -30,13 +31,16 @@ NOTES = {
     "BatchNormalization": "inference mode; input of known rank, all inputs of one type",
     "Cast": "to any of these types",
     "CastLike": "to any of these types",
+    "Celu": "`alpha` is positive and finite",
     "Clip": "bounds are scalars, or attributes as before opset 11",
     "DequantizeLinear": "per tensor or per axis; to float, float16 or bfloat16",
     "Dropout": "inference mode, mask not used",
     "Gelu": "both forms",
     "Mod": "`fmod` 0 and 1; floating-point needs 1",
-    "Pow": "the exponent has the type of the base, or is a constant that this type can hold",
+    "Pow": "the exponent has the type of the base, or is a constant that this type can hold; for integers it also has"
+    " the base's shape, or is a constant: without 2 and 3, or of one element where the last dimension is known",
     "QuantizeLinear": "per tensor or per axis; to int8, uint8, int16 or uint16",
+    "Selu": "`alpha` is positive and finite",
     "Where": "the types of the two values; the condition is bool",
 }
 
@@ -51,7 +55,8 @@ read.
 "floating-point" is float (32 bits), double, float16 and bfloat16; "signed" and "unsigned" are the
 integers of 8, 16, 32 and 64 bits. The last two floating-point types are computed in float and rounded
 once, where a value leaves the region or is cast. A node of another type stays as it is, and `onnxfuse
-inspect` gives the reason.
+inspect` gives the reason. So does a node with a tensor of more than {MAX_RANK} dimensions; if the number is not
+known it is fused, and a run with more is an error.
 
 | operator | since opset | element types | remarks |
 | --- | --- | --- | --- |
@@ -86,8 +91,9 @@ def _onnx_name(dtype: str) -> str:
 
 def _can_fuse(types: dict[str, str], schema: defs.OpSchema) -> bool:
     required = [entry for entry in schema.inputs if entry.option != defs.OpSchema.FormalParameterOption.Optional]
+    whole = 2 if schema.name == "Pow" else 1  # inputs that are no scalars
     inputs = [
-        gs.Variable(f"in{index}", DTYPES[types[entry.type_str]].numpy, [2, 3] if index == 0 else [])
+        gs.Variable(f"in{index}", DTYPES[types[entry.type_str]].numpy, [2, 3] if index < whole else [])
         for index, entry in enumerate(required)
     ]
     output_type = DTYPES[types[schema.outputs[0].type_str]]

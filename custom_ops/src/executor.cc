@@ -3,22 +3,34 @@
 #include <alloca.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <optional>
 
 #include "cost.h"
 #include "gather.h"
+#include "integers.h"
+#include "ort_call.h"
+#include "workspace.h"
 
 namespace onnxfuse {
 namespace {
 
 constexpr size_t kCacheLine = 64;
 constexpr int64_t kMaxChunks = 64;
+// What a thread works in is on its stack, unless it is more than this: a stack of 1 MB must do, and others use it too.
+constexpr size_t kMaxStackBytes = 64 * 1024;
 
 struct StageRun {
   const Program& program;
   const Stage& stage;
   const Tensors& tensors;
-  int64_t chunks = 1;
+};
+
+struct ChunkedRun {
+  StageRun stage;
+  int64_t chunks;
+  std::atomic<bool> failed{false};  // there was no memory
 };
 
 // One thread's view of a stage: where each slot's data for the current tile is.
@@ -154,29 +166,48 @@ char* aligned(char* memory) {
   return memory + (kCacheLine - reinterpret_cast<uintptr_t>(memory) % kCacheLine) % kCacheLine;
 }
 
-void run_chunk(void* data, size_t chunk) {
-  const auto& run = *static_cast<const StageRun*>(data);
-  const Stage& stage = run.stage;
+// Calls `run` with memory for the slots' pointers and for the buffers.
+template <class Run> void with_memory(const Stage& stage, const Run& run) {
+  const size_t of_pointers = round_up(stage.slots.size() * sizeof(char*), kCacheLine);
+  const size_t bytes = of_pointers + stage.buffer_bytes;
+  std::optional<Workspace> workspace;
+  char* memory;
+  if (bytes <= kMaxStackBytes) {
+    memory = aligned(static_cast<char*>(alloca(bytes + kCacheLine)));
+  } else {
+    memory = static_cast<char*>(workspace.emplace(bytes).data());
+  }
+  run(reinterpret_cast<char**>(memory), memory + of_pointers);
+}
+
+// No exception may get to ORT's threads.
+void run_chunk(void* data, size_t chunk) noexcept {
+  auto& run = *static_cast<ChunkedRun*>(data);
+  const Stage& stage = run.stage.stage;
   // Evenly spread: ORT hands a thread neighbouring chunks.
   const auto boundary = [&](int64_t i) {
     return stage.tiles / run.chunks * i + stage.tiles % run.chunks * i / run.chunks;
   };
   const auto i = static_cast<int64_t>(chunk);
-  run_tiles(run.program, stage, run.tensors, boundary(i), boundary(i + 1));
+  try {
+    run_tiles(run.stage.program, stage, run.stage.tensors, boundary(i), boundary(i + 1));
+  } catch (...) {
+    run.failed = true;
+  }
 }
 
 }  // namespace
 
 void run_tiles(const Program& program, const Stage& stage, const Tensors& tensors, int64_t first, int64_t last) {
-  auto** pointers = static_cast<char**>(alloca(stage.slots.size() * sizeof(char*)));
-  auto* buffers = aligned(static_cast<char*>(alloca(stage.buffer_bytes + kCacheLine)));
-  TileRunner({program, stage, tensors}, buffers, pointers).run_tiles(first, last);
+  with_memory(stage, [&](char** pointers, char* buffers) {
+    TileRunner({program, stage, tensors}, buffers, pointers).run_tiles(first, last);
+  });
 }
 
 void run_elements(const Program& program, const Stage& stage, const Tensors& tensors, const ElementRuns& runs) {
-  auto** pointers = static_cast<char**>(alloca(stage.slots.size() * sizeof(char*)));
-  auto* buffers = aligned(static_cast<char*>(alloca(stage.buffer_bytes + kCacheLine)));
-  TileRunner({program, stage, tensors}, buffers, pointers).run_elements(runs);
+  with_memory(stage, [&](char** pointers, char* buffers) {
+    TileRunner({program, stage, tensors}, buffers, pointers).run_elements(runs);
+  });
 }
 
 void run_plan(const Program& program, const Plan& plan, const Tensors& tensors, ParallelFor parallel_for,
@@ -184,12 +215,13 @@ void run_plan(const Program& program, const Plan& plan, const Tensors& tensors, 
   for (const Stage& stage : plan.stages) {
     const double work = static_cast<double>(stage.tiles) * stage.tile_cost;
     const double worth = std::min(work / kChunkNanoseconds, static_cast<double>(kMaxChunks));
-    StageRun run{program, stage, tensors, std::clamp<int64_t>(static_cast<int64_t>(worth), 1, stage.tiles)};
+    ChunkedRun run{{program, stage, tensors}, std::clamp<int64_t>(static_cast<int64_t>(worth), 1, stage.tiles)};
     if (run.chunks == 1) {
-      run_chunk(&run, 0);
-    } else {
-      parallel_for(context, run_chunk, static_cast<size_t>(run.chunks), &run);
+      run_tiles(program, stage, tensors, 0, stage.tiles);
+      continue;
     }
+    parallel_for(context, run_chunk, static_cast<size_t>(run.chunks), &run);
+    if (run.failed) throw Error("out of memory for a thread's part of the elements");
   }
 }
 

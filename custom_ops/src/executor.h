@@ -1,4 +1,4 @@
-// Runs a Plan over the elements of tensors.
+// Runs a Plan over the elements of tensors.  What does so throws Error if there is no memory for what a thread works in.
 #ifndef ONNXFUSE_EXECUTOR_H_
 #define ONNXFUSE_EXECUTOR_H_
 

@@ -86,6 +86,7 @@ def test_indices_beyond_31_bits(tmp_path: Path) -> None:
         "gather",
         "caches",
         "cost",
+        "workspace",
         *(p.stem for p in (NATIVE / "src").glob("stage*.cc")),
     ]
     sources = [NATIVE / "tests/index_test.cc", *(NATIVE / "src" / f"{name}.cc" for name in names)]

@@ -1,5 +1,8 @@
 """Several sessions and threads at once, outputs in the memory of inputs, changing shapes, and no leak."""
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -7,11 +10,21 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import helper
 
 from onnxfuse.program import reference
 from onnxfuse.program.program import Program
-from tests.custom_ops.fused import assert_same_bits, fused_node, make_model, new_session, run, sample, session_options
+from tests.custom_ops.fused import (
+    assert_same_bits,
+    fused_node,
+    make_model,
+    new_session,
+    run,
+    run_fused,
+    sample,
+    session_options,
+)
 
 # Two shapes of values (so scratch memory between stages), a value kept for a second output, a broadcast operand.
 PROGRAM = (
@@ -117,3 +130,33 @@ def test_memory_does_not_grow() -> None:
         resident.append(resident_bytes())
     growth = [after - before for before, after in pairwise(resident)]
     assert min(growth) < 256 << 10, growth
+
+
+@pytest.mark.parametrize("count", [130, 1900])
+def test_many_values_do_not_fill_a_small_stack(count: int) -> None:
+    """In a process of its own, which ends where a thread's stack does."""
+    code = f"""
+import threading
+from tests.custom_ops.test_stress import assert_many_values
+threading.stack_size(512 << 10)
+thread = threading.Thread(target=assert_many_values, args=({count},))
+thread.start()
+thread.join()
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "the same"), done.stderr
+
+
+def assert_many_values(count: int) -> None:
+    """Runs a program whose values are all alive at once, beside an operand that repeats, and so makes tiles large."""
+    lines = ["onnxfuse 1", "input f64 broadcast", "input f64 broadcast", "sub f64 0 1"]
+    lines += [f"sub f64 {value} 1" for value in range(2, count + 1)]
+    lines += [f"max f64 {count + 1 + step} {count - step}" for step in range(count - 1)]
+    program = "\n".join([*lines, f"output {2 * count}", ""])
+    arrays = [sample("f64", 6 * 1024).reshape(6, 8, 128), sample("f64", 8, 1, special=False).reshape(8, 1)]
+    expected = reference.run(Program.parse(program), arrays)[0]
+    for threads in (1, 2):
+        assert_same_bits(run_fused(program, arrays, threads)[0], expected)
+    print("the same")
