@@ -2,6 +2,9 @@
 
 import sys
 
-from onnxfuse.cli import main
+try:
+    from onnxfuse.cli import main
 
-sys.exit(main())
+    sys.exit(main())
+except KeyboardInterrupt:  # before main could say so
+    sys.exit(130)

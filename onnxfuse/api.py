@@ -13,9 +13,9 @@ import onnx
 from onnxfuse.errors import OnnxfuseError, ParityError
 from onnxfuse.example_counts import count_for
 from onnxfuse.graph import Model
-from onnxfuse.inputs import InputSpec, Shapes, Sizes, check_shapes, resolve_shapes, symbol_sizes
-from onnxfuse.model_io import check_output, load, load_proto, save
-from onnxfuse.passes import PassContext, resolve
+from onnxfuse.inputs import InputSpec, Shapes, Sizes, check_shapes, checked_shapes, resolve_shapes, symbol_sizes
+from onnxfuse.model_io import check_output, load, load_proto, parse, save
+from onnxfuse.passes import Pass, PassContext, resolve
 from onnxfuse.report import Report
 from onnxfuse.runtime import why_no_cuda
 from onnxfuse.statistics import Example, collect
@@ -42,9 +42,9 @@ def _silent(_message: str) -> None:
 
 
 def optimize(
-    model: str | Path | onnx.ModelProto,
+    model: str | Path | bytes | onnx.ModelProto,
     target: str = "auto",
-    passes: Iterable[str] | None = None,
+    passes: str | Iterable[str] | None = None,
     *,
     shapes: Mapping[str, Iterable[int]] | None = None,
     static: bool = False,
@@ -64,9 +64,10 @@ def optimize(
 ) -> Result:
     """Fuse the elementwise regions of a model.
 
-    ``model`` is a path or a ModelProto, which is not changed.  ``target`` names the hardware to optimize for:
-    ``"cpu"``, ``"cuda"``, or ``"auto"``, which is ``"cuda"`` where ONNX Runtime has its CUDA provider and there is a
-    GPU, and ``"cpu"`` elsewhere.  ``passes`` names the passes to run, in order; None runs the built-in ones.
+    ``model`` is a path, a ModelProto, which is not changed, or the bytes of one.  ``target`` names the hardware to
+    optimize for: ``"cpu"``, ``"cuda"``, or ``"auto"``, which is ``"cuda"`` where ONNX Runtime has its CUDA provider and
+    there is a GPU, and ``"cpu"`` elsewhere.  ``passes`` names the passes to run, in order, as a list or with commas
+    between; None runs all that are registered.
     ``shapes`` gives inputs with dynamic dimensions the shape to check with, and to choose convolutions for; with
     ``static`` the optimized model takes these shapes alone, and what it computes from them is computed now.  A
     dimension of the same name in another input has the same size; inputs that the shapes say nothing of stay dynamic.
@@ -85,26 +86,31 @@ def optimize(
     Without a GPU the check runs on the CPU.
 
     ``output`` is where to write the model: it is written only if it passes, through a temporary file in the same
-    directory, and ``overwrite`` allows it to be the input itself.  ``progress`` is called with one line at the start
-    of each step.
+    directory, with its external data, if any, in ``<output>.data``; of a link the target is written.  ``overwrite``
+    allows it to be the input itself.  ``progress`` is called with one line at the start of each step.
 
     The returned ModelProto has the external data references of the input.  Raises OnnxfuseError if something
-    about the request is wrong (bad model, unknown pass, inputs that cannot be made up), ParityError if the
-    optimized model does not compute what the original does; nothing is written then.
+    about the request is wrong (bad model, unknown pass, inputs that cannot be made up, no outputs to check),
+    ParityError if the optimized model does not compute what the original does; nothing is written then.
     """
     started = time.perf_counter()
     progress = progress or _silent
     target = resolve_target(target)
     cuda = cuda_options(target, arch, embed, keep_source, tune, conv, tuning, tf32)
+    if isinstance(passes, str):
+        passes = [name.strip() for name in passes.split(",")]
     selected_names = None if passes is None else list(passes)
     selected = resolve(selected_names)
-    sizes = {name: tuple(shape) for name, shape in (shapes or {}).items()}
+    sizes = checked_shapes({} if shapes is None else shapes)
     if static and not sizes:
         raise OnnxfuseError("a static model needs the shapes of its inputs: give them with --shape, or shapes=")
+    source = _source(model)
     if output is not None:
-        check_output(output, None if isinstance(model, onnx.ModelProto) else model, overwrite=overwrite)
+        check_output(output, source if isinstance(source, Path) else None, overwrite=overwrite)
     progress("reading the model")
-    loaded = _load(model)
+    loaded = _load(source)
+    if check and not loaded.graph.outputs:
+        raise OnnxfuseError("the model has no outputs to check: leave that out with --no-check (check=False)")
     specs = graph_inputs(loaded)
     check_shapes(specs, sizes)
 
@@ -114,7 +120,7 @@ def optimize(
 
         def make(policy: "ConvPolicy", path: Path) -> None:
             optimize(
-                model,
+                source,
                 "cpu",
                 selected_names,
                 shapes=sizes,
@@ -144,8 +150,7 @@ def optimize(
     if cuda is not None and fitter is not None:
         context.convolutions, context.tf32 = cuda.chooser(fitter, progress, report.add_warning), tf32
     for step in selected:
-        progress(f"pass {step.name}")
-        step.run(loaded, context)
+        run_pass(step, loaded, context)
     if cuda is not None and fitter is not None:
         from onnxfuse.cuda.embed import embed as embed_kernels
 
@@ -163,14 +168,24 @@ def optimize(
         def finish(candidate: Path) -> None:
             """All that needs the original file, which ``output`` may replace."""
             if check:
-                _compare(model, candidate, Path(scratch), sizes, inputs, context)
-            report.example = _example(model, candidate, specs, sizes, report)
+                _compare(source, candidate, Path(scratch), sizes, inputs, context)
+            report.example = _example(source, candidate, specs, sizes, report)
 
         path = Path(scratch) / "optimized.onnx" if output is None else Path(output)
         progress("writing the model")
         save(loaded, path, overwrite=overwrite, check=finish)
     report.seconds = time.perf_counter() - started
     return Result(loaded.to_proto(), report)
+
+
+def run_pass(step: Pass, model: Model, context: PassContext) -> None:
+    """Run a pass.  An exception that is no OnnxfuseError, which may come from a user's, gets a note that names it."""
+    context.progress(f"pass {step.name}")
+    try:
+        step.run(model, context)
+    except Exception as error:
+        error.add_note(f"pass {step.name!r}")
+        raise
 
 
 def resolve_target(target: str) -> str:
@@ -269,14 +284,26 @@ def _add_times(
         context.report.add_warning(f"the kernels were not timed: {error}")
 
 
-def _load(source: str | Path | onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None) -> Model:
+def _source(model: str | Path | bytes | onnx.ModelProto) -> Path | onnx.ModelProto:
+    if isinstance(model, onnx.ModelProto):
+        return model
+    if isinstance(model, bytes):
+        return parse(model)
+    try:
+        return Path(model)
+    except TypeError as error:
+        kind = type(model).__name__
+        raise OnnxfuseError(f"a model is given by its path, as a ModelProto or as its bytes, not as {kind}") from error
+
+
+def _load(source: Path | onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None) -> Model:
     if isinstance(source, onnx.ModelProto):
         return load_proto(source, shapes=shapes)
     return load(source, shapes=shapes)
 
 
 def _example(
-    source: str | Path | onnx.ModelProto, candidate: Path, specs: list[InputSpec], shapes: Shapes, report: Report
+    source: Path | onnx.ModelProto, candidate: Path, specs: list[InputSpec], shapes: Shapes, report: Report
 ) -> Example | None:
     """The counts of both models for the shapes they were checked with; None where the counts are numbers without."""
     specs = [spec for spec in specs if spec.elem_type != onnx.TensorProto.UNDEFINED]  # a sequence has no one shape
@@ -298,7 +325,7 @@ def _example(
 
 
 def _compare(
-    source: str | Path | onnx.ModelProto,
+    source: Path | onnx.ModelProto,
     candidate: Path,
     scratch: Path,
     shapes: Shapes,
@@ -316,7 +343,7 @@ def _compare(
     if isinstance(source, onnx.ModelProto):
         save(Model.from_proto(source), original)
     else:
-        original = Path(source)
+        original = source
     report = context.report
     on = context.target
     if on == "cuda" and (reason := why_no_cuda()):

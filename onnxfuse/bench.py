@@ -20,7 +20,8 @@ import numpy as np
 from onnxfuse import cpu
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.inputs import BENCHMARK_SIZES, InputSet, Shapes, check_shapes, generate, input_specs
-from onnxfuse.parity import PROVIDERS, Progress, read_proto
+from onnxfuse.model_io import read_proto
+from onnxfuse.parity import PROVIDERS, Progress
 from onnxfuse.runtime import load_onnxruntime
 from onnxfuse.sessions import Session, SessionError, has_fused_nodes
 from onnxfuse.wording import plural

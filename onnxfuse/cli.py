@@ -5,15 +5,14 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from io import StringIO, TextIOWrapper
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from io import TextIOWrapper
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, TextIO
 
 from onnxfuse.cli_arguments import make_parser
 from onnxfuse.errors import OnnxfuseError, ParityError
-from onnxfuse.runtime import silence_onnxruntime
 from onnxfuse.wording import printable
 
 if TYPE_CHECKING:
@@ -22,63 +21,74 @@ if TYPE_CHECKING:
 EXIT_OK = 0
 EXIT_PARITY = 1
 EXIT_ERROR = 2
-EXIT_INTERRUPT = 130
-_FATAL_SIGNALS = ("SIGTERM", "SIGHUP")
+_SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "terminated"}
+_LATER_SECONDS = 0.02
 
 _PIPED_WIDTH = 200  # a table that goes to a file or another program is not folded to the width of a terminal
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status; never raises, whatever happens."""
-    signals = [getattr(signal, name) for name in _FATAL_SIGNALS if hasattr(signal, name)]
-    previous = [signal.getsignal(number) for number in signals]
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # names in a model may not exist in the terminal's encoding
+    received: list[int] = []
     try:
-        try:
-            if _is_main_thread():
-                for number, handler in zip(signals, previous, strict=True):
-                    if handler is not signal.SIG_IGN:  # as nohup asks for
-                        signal.signal(number, _terminate)
-            return _guarded(argv)
-        finally:
-            if _is_main_thread():
-                for number, handler in zip(signals, previous, strict=True):
-                    signal.signal(number, handler)
-    except _Terminated as ended:
-        _fail("terminated")
-        return 128 + ended.signal
-    except KeyboardInterrupt:
-        _fail("interrupted")
-        return EXIT_INTERRUPT
+        with _ending_on_signals(received):
+            _open_missing_streams()
+            return _guarded(argv, received)
+    except (_Ended, KeyboardInterrupt) as ended:
+        number = signal.Signals(ended.signal if isinstance(ended, _Ended) else signal.SIGINT)
+        _fail(_SIGNALS[number])
+        return 128 + number
 
 
-def _guarded(argv: Sequence[str] | None) -> int:
+def _guarded(argv: Sequence[str] | None, received: list[int]) -> int:
     try:
         arguments = make_parser().parse_args(argv)
+        from onnxfuse.runtime import silence_onnxruntime
+
         silence_onnxruntime()
         status = _COMMANDS[arguments.command](arguments)
         _flush()
         return status
     except SystemExit as error:  # argparse has printed what there is to say
-        _flush()
-        return error.code if isinstance(error.code, int) else EXIT_ERROR
-    except ParityError as error:
-        return _failed(error, str(error), EXIT_PARITY)
-    except OnnxfuseError as error:
-        return _failed(error, str(error), EXIT_ERROR)
-    except MemoryError as error:
-        return _failed(error, "out of memory", EXIT_ERROR)
-    except OSError as error:
-        where = f": {error.filename}" if error.filename else ""
-        return _failed(error, f"{error.strerror or error}{where}", EXIT_ERROR)
+        return _exited(error)
     except Exception as error:
-        text = f"{type(error).__name__}: {error}".rstrip(": ")
-        return _failed(error, f"this is a bug in onnxfuse ({text}); set ONNXFUSE_DEBUG=1 for the traceback", EXIT_ERROR)
+        if received:
+            raise _Ended(received[0]) from error
+        message, status = _described(error)
+        if os.environ.get("ONNXFUSE_DEBUG"):
+            import traceback
+
+            traceback.print_exception(error)
+        _fail(message)
+        return status
 
 
-class _Terminated(BaseException):
+def _exited(error: SystemExit) -> int:
+    try:
+        _flush()
+    except OSError as full:
+        _fail(_described(full)[0])
+        return EXIT_ERROR
+    return error.code if isinstance(error.code, int) else EXIT_ERROR
+
+
+def _described(error: Exception) -> tuple[str, int]:
+    """What to say of an error, and the exit status."""
+    if isinstance(error, ParityError):
+        return str(error), EXIT_PARITY
+    if isinstance(error, OnnxfuseError):
+        return str(error), EXIT_ERROR
+    if isinstance(error, MemoryError):
+        return "out of memory", EXIT_ERROR
+    if isinstance(error, OSError):
+        where = f": {error.filename}" if error.filename else ""
+        return f"{error.strerror or error}{where}", EXIT_ERROR
+    text = f"{type(error).__name__}: {error}".rstrip(": ")
+    whose = ", ".join(getattr(error, "__notes__", ["onnxfuse"]))  # that of a pass has a note: it may be the user's
+    return f"this is a bug in {whose} ({text}); set ONNXFUSE_DEBUG=1 for the traceback", EXIT_ERROR
+
+
+class _Ended(BaseException):
     """A signal to end as an exception, so that temporary files are removed."""
 
     def __init__(self, number: int) -> None:
@@ -86,8 +96,42 @@ class _Terminated(BaseException):
         self.signal = number
 
 
-def _terminate(number: int, _frame: FrameType | None) -> NoReturn:
-    raise _Terminated(number)
+@contextmanager
+def _ending_on_signals(received: list[int]) -> Iterator[None]:
+    """Make signals to end an exception.
+
+    Not while a module is imported: compiled ones make another error of an exception that comes then, or abort.  Then
+    ``received`` has the number of the signal, and the exception comes later.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if number != signal.SIGALRM:
+            received.append(number)
+        if _is_importing(frame):
+            signal.setitimer(signal.ITIMER_REAL, _LATER_SECONDS)
+        elif received:
+            raise _Ended(received[0])
+
+    previous = {}
+    if _is_main_thread():
+        for number in (*_SIGNALS, signal.SIGALRM):
+            if signal.getsignal(number) not in (None, signal.SIG_IGN):  # as nohup asks for
+                previous[number] = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        if received:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code is not main.__code__:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_main_thread() -> bool:
@@ -96,40 +140,58 @@ def _is_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def _failed(error: BaseException, message: str, status: int) -> int:
-    if os.environ.get("ONNXFUSE_DEBUG"):
-        import traceback
+# --- streams ---
 
-        traceback.print_exception(error)
-    _fail(message)
-    return status
+
+def _open_missing_streams() -> None:
+    """Make a stream that was closed /dev/null: else the next file that is opened would get its number, and be written
+    to by whoever writes to the stream."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115 - for as long as the process lives
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names in a model may not exist in the terminal's encoding
 
 
 def _fail(message: str) -> None:
     """One line on standard error; a message may hold names from a hostile model."""
-    text = printable(" ".join(message.split()))
-    with suppress(OSError):  # then nobody can be told
-        print(f"onnxfuse: error: {text}", file=sys.stderr, flush=True)
+    _say(f"onnxfuse: error: {' '.join(message.split())}")
 
 
-def _flush() -> None:
-    """Write what is buffered now, so that a full disk is an error of ours and a closed pipe none at all."""
+def _say(message: str) -> None:
+    """A line on standard error.  Where nobody can be told the work goes on all the same."""
     try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _mute()
+        print(printable(message), file=sys.stderr, flush=True)
     except OSError:
-        _mute()  # or Python would fail once more, in words of its own, when it flushes at the end
+        _mute(sys.stderr)
+
+
+@contextmanager
+def _writing_to_stdout() -> Iterator[None]:
+    """A full disk is an error, a reader that has left is none; neither is for Python to find when it ends."""
+    try:
+        yield
+    except BrokenPipeError:
+        _mute(sys.stdout)
+    except OSError:
+        _mute(sys.stdout)
         raise
 
 
-def _mute() -> None:
-    """Standard output goes nowhere from now on."""
+def _flush() -> None:
+    """Write what is buffered now, so that what goes wrong is an error of ours."""
+    with _writing_to_stdout():
+        sys.stdout.flush()
+
+
+def _mute(stream: TextIO) -> None:
+    """The stream goes nowhere from now on."""
     try:
         devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(devnull, sys.stdout.fileno())
+        os.dup2(devnull, stream.fileno())
         os.close(devnull)
-    except (OSError, ValueError):  # standard output is no file
+    except (OSError, ValueError):  # it is no file
         pass
 
 
@@ -137,38 +199,44 @@ def _mute() -> None:
 
 
 def _optimize(arguments: argparse.Namespace) -> int:
-    from onnxfuse.report_file import check_report_path, write_report
-
-    if arguments.report is not None:
-        check_report_path(arguments.report, arguments.input, arguments.output)
     from onnxfuse.api import optimize
     from onnxfuse.inputs import parse_shapes
     from onnxfuse.report import render_optimization
+    from onnxfuse.report_file import ReportFile
 
-    with _Progress() as progress:
-        result = optimize(
-            arguments.input,
-            arguments.target,
-            None if arguments.passes is None else arguments.passes.split(","),
-            shapes=parse_shapes(arguments.shape),
-            static=arguments.static,
-            check=not arguments.no_check,
-            inputs=arguments.inputs,
-            fast_math=arguments.fast_math,
-            arch=arguments.arch,
-            embed=not arguments.no_embed,
-            keep_source=arguments.keep_source,
-            tune=arguments.tune,
-            conv=arguments.conv,
-            tuning=arguments.tuning,
-            tf32=arguments.tf32,
-            output=arguments.output,
-            overwrite=arguments.overwrite,
-            progress=progress,
-        )
-    _print(render_optimization(result.report))
-    if arguments.report is not None:
-        write_report(result.report, arguments.report)
+    with ExitStack() as stack:
+        report = None
+        if arguments.report is not None:
+            report = ReportFile(arguments.report, arguments.input, arguments.output)
+            stack.enter_context(report)
+        with _Progress() as progress:
+            result = optimize(
+                arguments.input,
+                arguments.target,
+                arguments.passes,
+                shapes=parse_shapes(arguments.shape),
+                static=arguments.static,
+                check=not arguments.no_check,
+                inputs=arguments.inputs,
+                fast_math=arguments.fast_math,
+                arch=arguments.arch,
+                embed=not arguments.no_embed,
+                keep_source=arguments.keep_source,
+                tune=arguments.tune,
+                conv=arguments.conv,
+                tuning=arguments.tuning,
+                tf32=arguments.tf32,
+                output=arguments.output,
+                overwrite=arguments.overwrite,
+                progress=progress,
+            )
+        try:
+            if report is not None:
+                report.write_report(result.report)
+            _print(render_optimization(result.report))
+            _flush()
+        except (OSError, OnnxfuseError) as error:
+            raise OnnxfuseError(f"{arguments.output} was written, but then: {_described(error)[0]}") from error
     return EXIT_OK
 
 
@@ -306,7 +374,7 @@ class _Progress:
         console = Console(stderr=True)
         if not console.is_terminal:
             self._status = None
-            return lambda message: print(printable(message), file=sys.stderr, flush=True)
+            return _say
         status = self._status = console.status("", spinner="dots")
         status.start()
         return lambda message: status.update(Text(printable(message)))
@@ -322,9 +390,10 @@ def _print(content: "RenderableType") -> None:
     if sys.stdout.isatty():
         Console(highlight=False).print(content)
         return
-    buffer = StringIO()
-    Console(file=buffer, width=_PIPED_WIDTH, highlight=False).print(content)
-    _write("\n".join(line.rstrip() for line in buffer.getvalue().splitlines()))
+    console = Console(width=_PIPED_WIDTH, highlight=False)
+    with console.capture() as capture:
+        console.print(content)
+    _write("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
 def _print_json(content: object) -> None:
@@ -334,7 +403,5 @@ def _print_json(content: object) -> None:
 
 
 def _write(text: str) -> None:
-    try:
+    with _writing_to_stdout():
         print(text, end="" if text.endswith("\n") else "\n")
-    except BrokenPipeError:
-        _mute()

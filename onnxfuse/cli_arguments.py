@@ -7,7 +7,8 @@ from typing import NoReturn
 from onnxfuse.errors import OnnxfuseError
 
 _EPILOG = """\
-exit status: 0 success, 1 the optimized model differs from the original, 2 bad input or usage, 130 interrupted
+exit status: 0 success, 1 the optimized model differs from the original, 2 bad input or usage, 130 interrupted,
+143 terminated
 
 examples:
   onnxfuse optimize model.onnx fused.onnx
@@ -25,7 +26,7 @@ Fuse the elementwise regions of IN and write OUT.
 
 OUT is a standard ONNX model: it runs fused where the onnxfuse library is registered, and as before anywhere
 else. The original and the optimized model are run and compared before OUT is written; if they differ, OUT
-stays as it was.
+stays as it was. External data goes to OUT.data. Where OUT is a link, what it links to is written.
 """
 
 _OPTIMIZE_EPILOG = """\
@@ -269,7 +270,9 @@ def _add_zoo(commands: "argparse._SubParsersAction[Parser]") -> None:
     adding.add_argument("name", metavar="NAME")
     adding.add_argument("model", metavar="MODEL", type=Path, help="the file, to take inputs and sha256 from")
     adding.add_argument("--task", required=True, help="what the model does, in a few words")
-    adding.add_argument("--licence", default="", help="an SPDX identifier (default: the package's)")
+    adding.add_argument(
+        "--licence", default="", help="an SPDX identifier (default: the package's; needed with --recipe)"
+    )
     adding.add_argument("--package", default="", metavar="P", help="a package of the manifest that has the model")
     adding.add_argument("--path", default="", help="the path of the model inside the package")
     adding.add_argument("--recipe", default="", metavar="MODULE:FUNCTION", help="what makes it, under models/recipes")

@@ -16,7 +16,8 @@ from onnxfuse.bench import ratio_with_spread
 from onnxfuse.cuda.conv.choice import ConvPolicy
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.inputs import BENCHMARK_SIZES, InputSet, Shapes, generate, input_specs, read_inputs
-from onnxfuse.parity import Progress, read_proto
+from onnxfuse.model_io import read_proto
+from onnxfuse.parity import Progress
 from onnxfuse.sessions import Session, SessionError, has_fused_nodes
 
 SECONDS = 2.0

@@ -1,8 +1,10 @@
 """Inputs to run a model on: read from files, or made up so that they are realistic for its signature."""
 
 import math
+import operator
 import re
-from collections.abc import Callable, Iterable, Iterator
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -104,7 +106,31 @@ def parse_shapes(options: list[str]) -> Shapes:
         if name in shapes:
             raise OnnxfuseError(f"--shape gives a shape to {name!r} twice")
         shapes[name] = tuple(int(size) for size in sizes.split("x")) if sizes else ()
-    return shapes
+    return checked_shapes(shapes)
+
+
+def checked_shapes(shapes: Mapping[str, Iterable[int]]) -> Shapes:
+    """Shapes as they may be given, with integers of any kind.  Raises OnnxfuseError for what is no shape."""
+    if not isinstance(shapes, Mapping):
+        raise OnnxfuseError(f"shapes are given as a dict of the inputs' names, not as {type(shapes).__name__}")
+    return {name: _checked_shape(name, shape) for name, shape in shapes.items()}
+
+
+def _checked_shape(name: str, shape: Iterable[int]) -> tuple[int, ...]:
+    try:
+        if isinstance(shape, (str, bytes)):
+            raise TypeError("it has no sizes, though one can iterate over it")
+        return tuple(map(_checked_size, shape))
+    except (TypeError, ValueError) as error:
+        message = f"{shape!r} is no shape for input {name!r}: sizes are whole numbers from 0 to 2**63 - 1"
+        raise OnnxfuseError(message) from error
+
+
+def _checked_size(given: int) -> int:
+    size = operator.index(given)
+    if isinstance(given, bool) or not 0 <= size < 1 << 63:
+        raise ValueError(given)
+    return size
 
 
 def check_shapes(specs: list[InputSpec], shapes: Shapes) -> None:
@@ -148,7 +174,7 @@ def read_inputs(path: Path, specs: list[InputSpec]) -> list[InputSet]:
 
     A directory holds ``.npz`` files, ``test_data_set_*`` directories as the ONNX backend tests have them
     (``input_0.pb``, ``input_1.pb``, … in the order of the graph's inputs), or the ``input_*.pb`` files
-    themselves.
+    themselves.  Raises OnnxfuseError for anything else, and for values that do not fit the model.
     """
     if path.is_dir():
         sets = [path] if any(path.glob("input_*.pb")) else sorted(path.glob("test_data_set_*"))
@@ -180,11 +206,15 @@ def _read_set(path: Path, specs: list[InputSpec]) -> dict[str, Value]:
 
 
 def _read_npz(path: Path) -> dict[str, Value]:
-    archive = np.load(path, allow_pickle=False)
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise OnnxfuseError(f"{path} is not an .npz archive")
-    with archive:
-        return {name: archive[name] for name in archive.files}
+    _check_regular(path)
+    if not zipfile.is_zipfile(path):
+        raise OnnxfuseError(f"{path} is not an .npz archive, or a damaged or truncated one")
+    with np.load(path, allow_pickle=False) as archive:
+        values = {name: archive[name] for name in archive.files}
+    for name, value in values.items():
+        if not isinstance(value, np.ndarray):  # NumPy gives the bytes of other files
+            raise OnnxfuseError(f"{path} has no array for {name!r}, but another file")
+    return values
 
 
 def _read_protobufs(folder: Path, specs: list[InputSpec]) -> dict[str, Value]:
@@ -193,6 +223,7 @@ def _read_protobufs(folder: Path, specs: list[InputSpec]) -> dict[str, Value]:
         file = folder / f"input_{index}.pb"
         if not file.exists():
             raise OnnxfuseError(f"{folder} has no input_{index}.pb for input {spec.name!r}")
+        _check_regular(file)
         data = file.read_bytes()
         if spec.kind == "sequence":
             feeds[spec.name] = numpy_helper.to_list(onnx.SequenceProto.FromString(data))
@@ -203,11 +234,18 @@ def _read_protobufs(folder: Path, specs: list[InputSpec]) -> dict[str, Value]:
     return feeds
 
 
+def _check_regular(path: Path) -> None:
+    if not path.is_file():  # a FIFO may never end, or never begin
+        raise OnnxfuseError(f"{path} is not a regular file")
+
+
 def _checked(value: Value, spec: InputSpec, path: Path) -> Value:
     if spec.kind != "tensor" or not isinstance(value, np.ndarray):
         return value
     if value.dtype.kind == "V" and value.dtype.itemsize == spec.dtype.itemsize:
         value = value.view(spec.dtype)  # NumPy files do not know bfloat16 and its kin: they keep the bits alone
+    if value.dtype.newbyteorder("=") == spec.dtype:
+        value = value.astype(spec.dtype, copy=False)
     if value.dtype != spec.dtype and spec.elem_type != onnx.TensorProto.STRING:
         raise OnnxfuseError(f"{path}: {spec.describe()} cannot take an array of {value.dtype}")
     fits = spec.shape is None or (

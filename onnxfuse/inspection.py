@@ -111,7 +111,7 @@ def inspect(
 
     Raises OnnxfuseError for a bad file, and for options that cannot be.
     """
-    from onnxfuse.api import cuda_options
+    from onnxfuse.api import cuda_options, run_pass
     from onnxfuse.cuda.conv.choice import RuleChooser, policy_named
     from onnxfuse.model_io import load
     from onnxfuse.passes import PassContext, resolve
@@ -143,8 +143,7 @@ def inspect(
         context.convolutions = RuleChooser(options.policy, options.tunings, options.architectures)
         context.tf32 = tf32
     for step in resolve():
-        progress(f"pass {step.name}")
-        step.run(model, context)
+        run_pass(step, model, context)
     return found
 
 

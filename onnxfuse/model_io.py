@@ -2,13 +2,12 @@
 
 Neither direction holds external data as a whole.  A model is saved under its final names in a directory of
 its own beside the output, checked there, and renamed into place; until then, and on any failure, the output
-path stays as it was.
+path stays as it was.  An output path that is a link stays one: what it links to is replaced.
 """
 
 import os
 import shutil
 import stat
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +24,8 @@ from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.graph_export import Export
 from onnxfuse.inlining import check_inlining
 from onnxfuse.names import check_names
+from onnxfuse.replacing import keep_mode, place, scratch_beside, writing
+from onnxfuse.wording import is_utf8
 
 _ALIGNMENT = 64
 _EXTERNAL_BYTES = 1024
@@ -45,7 +46,32 @@ def load(path: str | Path, *, shapes: inference.Shapes | None = None) -> Model:
     """
     path = Path(path)
     with _naming(path):
-        return load_proto(_parse(_read(path)), path=path, shapes=shapes)
+        return load_proto(parse(_read(path)), path=path, shapes=shapes)
+
+
+def read_proto(path: str | Path) -> ModelProto:
+    """The model in a file, without its external data and hardly checked.
+
+    Raises OnnxfuseError, one line that names the file, if it cannot be read or is no ONNX model.
+    """
+    path = Path(path)
+    with _naming(path):
+        proto = parse(_read(path))
+        _check_graph(proto)
+        check_names(proto)
+        return proto
+
+
+def parse(data: bytes) -> ModelProto:
+    """The model in these bytes.  Raises OnnxfuseError if there is none."""
+    if not data:
+        raise OnnxfuseError("it is empty")
+    proto = ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except (DecodeError, RuntimeError, ValueError) as error:
+        raise OnnxfuseError("not an ONNX model, or a damaged or truncated one") from error
+    return proto
 
 
 def load_proto(proto: ModelProto, *, path: str | Path | None = None, shapes: inference.Shapes | None = None) -> Model:
@@ -73,7 +99,7 @@ def load_proto(proto: ModelProto, *, path: str | Path | None = None, shapes: inf
 
 def check_output(path: str | Path, source: str | Path | None, *, overwrite: bool = False) -> None:
     """Raise OnnxfuseError, before any work is done, for an output path that ``save`` would refuse."""
-    _refuse(Path(path), None if source is None else Path(source), overwrite, [])
+    _refuse(Path(path), None if source is None else Path(source), overwrite)
 
 
 def save(
@@ -86,30 +112,34 @@ def save(
 ) -> None:
     """Write ``model`` to ``path``, and its external data, if any, to ``<path>.data`` beside it.
 
-    Tensors whose data was external stay external; so does new data of such a model, and the data of a model
-    too large for one file.  ``check`` is called with the path of the finished model before it is put in
+    A path that is a link stays one, and both files are those of its target.  A file that is replaced passes its
+    permissions on.  Tensors whose data was external stay external; so does new data of such a model, and the data of
+    a model too large for one file.  ``check`` is called with the path of the finished model before it is put in
     place, and stops that by raising.  ``source`` is the file that the model comes from, by default the one
     that it was loaded from.
 
     Raises OnnxfuseError if ``path`` is the source and ``overwrite`` is not set, or if it cannot be written.
-     On any failure or interrupt the output path is as it was.  A model whose own external data was
+    On any failure or interrupt the output path is as it was.  A model whose own external data was
     overwritten is to be loaded anew before its values are read again.
     """
     path = Path(path)
     source = model.path if source is None else Path(source)
     export = model.export()
     slices = _external_slices(export.proto, model.directory)
-    _refuse(path, source, overwrite, slices)
-    data_name = f"{path.name}.data"
-    with _writing(path):
-        directory = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    inline = _tensors_to_move(export, bool(slices))
+    target = _refuse(path, source, overwrite)
+    if slices or inline:
+        _refuse_data(path, target, source, slices)
+    data_name = f"{target.name}.data"
+    with writing(path):
+        directory = scratch_beside(target)
     try:
-        with _writing(path):
-            _write(export, slices, directory, path.name, data_name)
+        with writing(path):
+            _write(export, slices, inline, directory, target.name, data_name)
         if check is not None:
-            check(directory / path.name)
-        with _writing(path):
-            _put_in_place(directory, path, data_name)
+            check(directory / target.name)
+        with writing(path):
+            _put_in_place(directory, target, data_name if slices or inline else None)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -127,20 +157,13 @@ def _read(path: Path) -> bytes:
         raise OnnxfuseError(f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _parse(data: bytes) -> ModelProto:
-    if not data:
-        raise OnnxfuseError("the file is empty")
-    proto = ModelProto()
-    try:
-        proto.ParseFromString(data)
-    except (DecodeError, RuntimeError, ValueError) as error:
-        raise OnnxfuseError("not an ONNX model, or a damaged or truncated one") from error
-    return proto
+def _check_graph(proto: ModelProto) -> None:
+    if not proto.HasField("graph"):
+        raise OnnxfuseError("not an ONNX model: it has no graph")
 
 
 def _check_versions(proto: ModelProto) -> None:
-    if not proto.HasField("graph"):
-        raise OnnxfuseError("not an ONNX model: it has no graph")
+    _check_graph(proto)
     if proto.ir_version > onnx.IR_VERSION:
         raise OnnxfuseError(
             f"it has IR version {proto.ir_version}; onnx {onnx.__version__} knows up to {onnx.IR_VERSION}: upgrade onnx"
@@ -179,7 +202,10 @@ def _check_structure(light: Export) -> None:
         tensor_type.ClearField("shape")
 
 
-def _external_slices(proto: ModelProto, directory: Path | None) -> list[tuple[TensorProto, tensor_data.ExternalSlice]]:
+Slices = list[tuple[TensorProto, tensor_data.ExternalSlice]]
+
+
+def _external_slices(proto: ModelProto, directory: Path | None) -> Slices:
     return [
         (tensor, tensor_data.locate(tensor, directory))
         for tensor in tensor_data.tensors(proto)
@@ -187,40 +213,41 @@ def _external_slices(proto: ModelProto, directory: Path | None) -> list[tuple[Te
     ]
 
 
-def _refuse(
-    path: Path,
-    source: Path | None,
-    overwrite: bool,
-    slices: list[tuple[TensorProto, tensor_data.ExternalSlice]],
-) -> None:
-    try:
-        if not path.name:
-            raise OnnxfuseError(f"{path}: it names no file to write")
-        if path.exists() and not path.is_file():
-            raise OnnxfuseError(f"{path}: it exists and is not a regular file")
-        if not path.parent.is_dir():
-            raise OnnxfuseError(f"{path}: there is no directory {path.parent}")
-        replaces_source = source is not None and source.exists() and path.exists() and path.samefile(source)
-        if replaces_source and not overwrite:
-            raise OnnxfuseError(f"{path}: the output is the input; allow that with --overwrite (overwrite=True)")
-        data = path.with_name(f"{path.name}.data")
-        if slices and data.exists():
-            if not data.is_file():
-                raise OnnxfuseError(f"{data}: it exists and is not a regular file")
-            if not replaces_source and any(data.samefile(part.path) for _, part in slices):
-                raise OnnxfuseError(f"{path}: its data would replace {data}, which belongs to the input model")
-    except (OSError, ValueError) as error:
-        raise OnnxfuseError(f"{path}: cannot be written: {error}") from error
+def _refuse(path: Path, source: Path | None, overwrite: bool) -> Path:
+    """The file to write for the output ``path``.  Raises OnnxfuseError where none may be."""
+    target = place(path)
+    with writing(path):
+        if not is_utf8(str(target)):
+            raise OnnxfuseError("its path is not UTF-8, and ONNX Runtime takes no other")
+        if _is_same(target, source) and not overwrite:
+            raise OnnxfuseError("the output is the input; allow that with --overwrite (overwrite=True)")
+    return target
+
+
+def _refuse_data(path: Path, target: Path, source: Path | None, slices: Slices) -> None:
+    """Raise OnnxfuseError where the external data of ``target`` may not lie beside it."""
+    data = target.with_name(f"{target.name}.data")
+    with writing(path):
+        if not target.parent.samefile(path.parent):
+            raise OnnxfuseError(f"its external data would lie where readers of this link do not look: name {target}")
+        if os.path.lexists(data) and not stat.S_ISREG(data.lstat().st_mode):
+            raise OnnxfuseError(f"its data would replace {data}, which is not a regular file")
+        if not _is_same(target, source) and any(_is_same(data, part.path) for _, part in slices):
+            raise OnnxfuseError(f"its data would replace {data}, which belongs to the input model")
+
+
+def _is_same(path: Path, other: Path | None) -> bool:
+    return other is not None and other.exists() and path.exists() and path.samefile(other)
 
 
 def _write(
     export: Export,
-    slices: list[tuple[TensorProto, tensor_data.ExternalSlice]],
+    slices: Slices,
+    inline: list[TensorProto],
     directory: Path,
     model_name: str,
     data_name: str,
 ) -> None:
-    inline = _tensors_to_move(export, bool(slices))
     if slices or inline:
         with (directory / data_name).open("xb") as file:
             written: dict[tuple[Path, int, int], int] = {}
@@ -277,22 +304,26 @@ def _make_external(tensor: TensorProto, location: str, offset: int, length: int)
         tensor.external_data.add(key=key, value=value)
 
 
-def _put_in_place(directory: Path, path: Path, data_name: str) -> None:
-    """Rename the data, then the model; if the second fails, undo the first."""
-    data, old_data = path.with_name(data_name), directory / f"{data_name}.old"
-    moves_data = (directory / data_name).exists()
+def _put_in_place(directory: Path, path: Path, data_name: str | None) -> None:
+    """Rename the data, if any, then the model; if the second fails, undo the first."""
+    model = directory / path.name
+    keep_mode(model, path)
+    if data_name is None:
+        model.replace(path)
+        return
+    data, new_data, old_data = path.with_name(data_name), directory / data_name, directory / f"{data_name}.old"
+    keep_mode(new_data, data, path)
     try:
-        if moves_data:
-            if data.exists():
-                data.rename(old_data)
-            (directory / data_name).rename(data)
-        (directory / path.name).replace(path)
+        if data.exists():
+            data.rename(old_data)
+        new_data.rename(data)
+        model.replace(path)
     except BaseException:
-        if not (directory / path.name).exists():
+        if not model.exists():
             raise  # Interrupted just after the model was put in place.
         if old_data.exists():
             old_data.replace(data)
-        elif moves_data and not (directory / data_name).exists():
+        elif not new_data.exists():
             data.unlink(missing_ok=True)
         raise
 
@@ -303,16 +334,6 @@ def _naming(path: Path) -> Iterator[None]:
         yield
     except OnnxfuseError as error:
         raise OnnxfuseError(f"{path}: {_one_line(error)}") from error
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise OnnxfuseError(f"{path}: cannot be written: {error.strerror or error}") from error
-    except OnnxfuseError as error:
-        raise OnnxfuseError(f"{path}: {error}") from error
 
 
 def _one_line(error: Exception) -> str:

@@ -23,7 +23,7 @@ from onnxfuse.cuda.conv.node import TF32_KEY
 from onnxfuse.errors import OnnxfuseError, ParityError
 from onnxfuse.graph_export import onnx_graphs
 from onnxfuse.inputs import InputSet, InputSpec, Shapes, check_shapes, generate, input_specs, read_inputs
-from onnxfuse.names import check_names
+from onnxfuse.model_io import read_proto
 from onnxfuse.numerics import output_numbers
 from onnxfuse.sessions import Session, SessionError, Value, has_fused_nodes
 from onnxfuse.weight_noise import with_other_rounding
@@ -140,11 +140,13 @@ def compare(
     ``inputs`` is an ``.npz`` file or a directory (``inputs.read_inputs``), or the values themselves; without
     it, inputs are made up, with the ``shapes`` for dynamic dimensions.  ``regions`` also runs every fused node
     alone; it is done in any case when an output differs, to name the node.  Raises OnnxfuseError if the
-    original cannot be run, ParityError if the optimized model has other inputs or outputs or cannot be run; a
-    difference in values is in the result.
+    original has no outputs or cannot be run, ParityError if the optimized model has other inputs or outputs or cannot
+    be run; a difference in values is in the result.
     """
     shapes = shapes or {}
     original_proto, optimized_proto = read_proto(original), read_proto(optimized)
+    if not original_proto.graph.output:
+        raise OnnxfuseError(f"{original}: the model has no outputs, so there is nothing to compare")
     specs = input_specs(original_proto)
     check_shapes(specs, shapes)
     _check_signature(original_proto, optimized_proto)
@@ -181,27 +183,6 @@ def with_tf32(coarsest: np.dtype | None) -> np.dtype:
     """The coarsest type that a model computes in if it also computes in TF32."""
     half = np.dtype(np.float16)
     return half if coarsest is None else max(half, coarsest, key=precision)
-
-
-def read_proto(path: Path) -> onnx.ModelProto:
-    """The model without its external data.  Raises OnnxfuseError if the file is missing or not a model."""
-    if not path.exists():
-        raise OnnxfuseError(f"no such file: {path}")
-    if path.is_dir():
-        raise OnnxfuseError(f"is a directory, not a model: {path}")
-    try:
-        model = onnx.load(path, load_external_data=False)
-    except OSError:
-        raise
-    except Exception as error:  # protobuf's decode errors, by format
-        raise OnnxfuseError(f"not an ONNX model: {path}") from error
-    if not model.graph.node and not model.graph.output:
-        raise OnnxfuseError(f"not an ONNX model: {path}")
-    try:
-        check_names(model)
-    except OnnxfuseError as error:
-        raise OnnxfuseError(f"{path}: {error}") from error
-    return model
 
 
 def foreign_domains(path: Path) -> set[str]:

@@ -3,7 +3,7 @@
 import importlib.util
 import warnings
 from collections.abc import Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from functools import cache
 from io import StringIO
 from pathlib import Path
@@ -24,6 +24,8 @@ EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 """Session option: where the external data of a model lies that is given as bytes."""
 OPERATORS = "onnxfuse.operators"
 """Session option: the names of the operators that the library is to register, with commas between; all by default."""
+_REGISTERED = "onnxfuse.registered"
+"""Session option: marks options that have the library, for ONNX Runtime refuses those that have it twice."""
 
 _LIBRARY = Path("lib") / "libonnxfuse_ops.so"
 
@@ -95,13 +97,37 @@ def register(session_options: "onnxruntime.SessionOptions", model: str | bytes |
     """Make the onnxfuse operators known to sessions that are created with ``session_options``.
 
     With ``model``, a path or the bytes of a file, only the operators that it has: each takes ONNX Runtime some 35 us
-    and 10 kB whenever it creates a session.
+    and 10 kB whenever it creates a session.  Options that have been registered stay as they are; a warning says which
+    operators of the model they lack.
     """
     library = custom_ops_library()
     names = None if model is None else operators(model, library)
+    if _entry(session_options, _REGISTERED) is not None:
+        _warn_of_missing(_entry(session_options, OPERATORS), names)
+        return
     if names:
         session_options.add_session_config_entry(OPERATORS, names)
     session_options.register_custom_ops_library(library)
+    session_options.add_session_config_entry(_REGISTERED, "1")
+
+
+def _warn_of_missing(registered: str | None, names: str | None) -> None:
+    """Say which of the operators ``names`` are not among those that are registered; None: all of them, or unknown."""
+    if registered is None or names is None:
+        return
+    if missing := set(filter(None, names.split(","))) - set(registered.split(",")):
+        warnings.warn(
+            f"onnxfuse: the session options were registered for a model without {', '.join(sorted(missing))}, which "
+            "run slowly with them: register options for several models without naming one",
+            stacklevel=3,
+        )
+
+
+def _entry(options: "onnxruntime.SessionOptions", key: str) -> str | None:
+    try:
+        return options.get_session_config_entry(key)
+    except RuntimeError:  # there is no such entry
+        return None
 
 
 def InferenceSession(  # noqa: N802 - the name that users of ONNX Runtime know
@@ -112,20 +138,22 @@ def InferenceSession(  # noqa: N802 - the name that users of ONNX Runtime know
 ) -> "onnxruntime.InferenceSession":
     """A plain ``onnxruntime.InferenceSession`` with the onnxfuse operators registered.
 
-    The arguments are those of ``onnxruntime.InferenceSession``; ``sess_options`` gets the library registered, and
-    ``providers`` defaults to what ONNX Runtime has available, without TensorRT, and without CUDA where there is no GPU.
-    With the CUDA provider among them, kernels that the
-    model does not carry for the GPUs of this machine are compiled, in memory; a warning says if they cannot be.  Raises
-    OnnxfuseError if ONNX Runtime is not installed.
+    The arguments are those of ``onnxruntime.InferenceSession``; ``sess_options`` get all operators registered, once,
+    and serve any number of sessions.  ``providers`` defaults to what ONNX Runtime has available, without TensorRT, and
+    without CUDA where there is no GPU.  With the CUDA provider among them, kernels that the model does not carry for
+    the GPUs of this machine are compiled, in memory; a warning says if they cannot be.  Raises OnnxfuseError if ONNX
+    Runtime is not installed.
     """
     ort = load_onnxruntime()
-    options = ort.SessionOptions() if sess_options is None else sess_options
     model = str(path_or_bytes) if isinstance(path_or_bytes, Path) else path_or_bytes
     if providers is None:
         left_out = {TENSORRT_PROVIDER, CUDA_PROVIDER} if why_no_cuda() else {TENSORRT_PROVIDER}
         providers = [name for name in ort.get_available_providers() if name not in left_out]
     cuda = any(CUDA_PROVIDER in (provider, provider[0]) for provider in providers)
-    register(options, model)
+    options = ort.SessionOptions() if sess_options is None else sess_options
+    # The caller's options may serve other models too; where they have the library, they may lack operators of this one.
+    for_this = sess_options is None or _entry(options, _REGISTERED) is not None
+    register(options, model if for_this else None)
     if cuda:
         load_cuda_libraries()
         model = with_kernels(model, options)
@@ -140,11 +168,9 @@ def with_kernels(model: str | bytes, options: "onnxruntime.SessionOptions") -> s
     """
     from onnxfuse.cuda.complete import complete
 
-    folder = None
-    with suppress(RuntimeError):  # there is no such entry
-        folder = Path(options.get_session_config_entry(EXTERNAL_DATA_FOLDER))
+    folder = _entry(options, EXTERNAL_DATA_FOLDER)
     try:
-        completed = complete(model, folder=folder)
+        completed = complete(model, folder=None if folder is None else Path(folder))
     except OnnxfuseError as error:
         warnings.warn(f"onnxfuse: kernels of the model are not compiled for this GPU: {error}", stacklevel=3)
         return model

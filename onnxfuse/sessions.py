@@ -20,6 +20,7 @@ from onnxfuse.runtime import (
     register,
     with_kernels,
 )
+from onnxfuse.wording import is_utf8
 
 Value = Any
 """What a model takes and gives: an array, a list (sequence), a dict (map), or None (an optional without a
@@ -67,8 +68,10 @@ class Session:
         ``tf32`` lets the CUDA provider compute products of float32 in TF32, as it does by default: for times, but not
         for results, which would differ by more than a rewrite may change them.
         ``profile`` is where ONNX Runtime's profile goes, as the beginning of a file's path.
-        Raises SessionError if ONNX Runtime does not take the model.
+        Raises SessionError if ONNX Runtime does not take the model, OnnxfuseError if it takes no such path.
         """
+        if isinstance(model, Path) and not is_utf8(str(model)):
+            raise OnnxfuseError(f"{model}: the path is not UTF-8, and ONNX Runtime takes no other")
         ort = load_onnxruntime()
         options = ort.SessionOptions()
         options.log_severity_level = 4  # errors arrive as exceptions; a log line beside them only confuses

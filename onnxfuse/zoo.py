@@ -126,7 +126,12 @@ class StoredModel:
 
 def read_manifest(path: Path = MANIFEST) -> dict[str, StoredModel]:
     """Every model by name, in the order of the file.  Raises FetchError for a file that is no manifest."""
-    content = _content(path)
+    return parse_manifest(_text(path), path)
+
+
+def parse_manifest(text: str, path: Path) -> dict[str, StoredModel]:
+    """The same for the text of a manifest, of which errors say that it is that of ``path``."""
+    content = _content(text, path)
     try:
         packages = {name: Package(name, **fields) for name, fields in content.get("packages", {}).items()}
         environments = {
@@ -140,13 +145,22 @@ def read_manifest(path: Path = MANIFEST) -> dict[str, StoredModel]:
 
 def package_names(path: Path = MANIFEST) -> set[str]:
     """The packages that the manifest describes.  Raises FetchError as ``read_manifest`` does."""
-    return set(_content(path).get("packages", {}))
+    return set(_content(_text(path), path).get("packages", {}))
 
 
-def _content(path: Path) -> dict[str, Any]:
+def _text(path: Path) -> str:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
+        if path.exists() and not path.is_file():
+            raise FetchError(f"cannot read the manifest {path}: it is not a regular file")
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # UnicodeDecodeError is a ValueError
+        raise FetchError(f"cannot read the manifest {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _content(text: str, path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except ValueError as error:
         raise FetchError(f"cannot read the manifest {path}: {error}") from error
 
 

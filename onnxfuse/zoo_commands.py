@@ -1,7 +1,6 @@
 """``onnxfuse zoo list``, ``fetch`` and ``add``."""
 
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,9 +9,11 @@ import onnx
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.inputs import InputSet, generate, input_specs
-from onnxfuse.parity import read_proto
+from onnxfuse.model_io import read_proto
+from onnxfuse.replacing import Replacement
 from onnxfuse.report import add_row, simple_table
 from onnxfuse.sessions import Session, SessionError
+from onnxfuse.wording import is_utf8
 from onnxfuse.zoo import (
     FetchError,
     Progress,
@@ -21,6 +22,7 @@ from onnxfuse.zoo import (
     fetch_all,
     file_sha256,
     package_names,
+    parse_manifest,
     read_manifest,
     select,
 )
@@ -62,8 +64,8 @@ def fetch_models(
 ) -> list[Path]:
     """Fetch the models that match, go on after one that cannot be had, and return the paths in order.
 
-    ``out`` is where the only model is copied, with its external data.  Raises FetchError at the end if a model
-    could not be had; the others are in the cache then.
+    ``out`` is where the only model is copied, or made with its external data.  Raises FetchError at the end if a
+    model could not be had, when the others are in the cache, and OnnxfuseError if ``out`` cannot be written.
     """
     chosen = select(manifest, patterns)
     if out is not None:
@@ -85,7 +87,11 @@ def _fetch_to(manifest: dict[str, StoredModel], model: StoredModel, out: Path, p
         if out.name != f"{model.name}.onnx":
             raise FetchError(f"{model.name} names its external data: make it as {model.name}.onnx")
         return fetch(model.name, manifest, folder=out.parent, progress=progress)
-    return Path(shutil.copyfile(fetch(model.name, manifest, progress=progress), out))
+    with Replacement(out) as file:
+        path = fetch(model.name, manifest, progress=progress)
+        if not (out.exists() and out.samefile(path)):
+            file.write(path.read_bytes())
+    return out
 
 
 # --- add ---
@@ -107,28 +113,44 @@ def add(entry: NewEntry, model: Path, manifest: Path, progress: Progress) -> str
     """Describe the file ``model`` in a new entry of the manifest, and return the entry.
 
     The model is run on made-up inputs, whose ranges the entry states: they are to be replaced by realistic
-    ones.  Raises OnnxfuseError if the name is taken, the package is not in the manifest, or the model does not
-    run.
+    ones.  Raises OnnxfuseError, and leaves the manifest as it was, if the name is taken or is none, the package is not
+    in the manifest, a recipe is not written as one or has no licence, the model does not run, it has inputs that are
+    not tensors of numbers, or the manifest cannot be written.
     """
-    known = read_manifest(manifest)
-    if entry.name in known:
-        raise OnnxfuseError(f"the manifest already has a model {entry.name!r}")
-    if bool(entry.package) == bool(entry.recipe) or bool(entry.package) != bool(entry.path):
-        raise OnnxfuseError("give either --package and --path, or --recipe")
-    if entry.package and entry.package not in package_names(manifest):
-        raise OnnxfuseError(f"the manifest has no package {entry.package!r}: describe it under [packages] first")
+    _check_entry(entry, manifest)
     progress("running the model")
     proto = read_proto(model)
+    for spec in input_specs(proto):
+        if spec.kind != "tensor" or spec.elem_type in (onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED):
+            raise OnnxfuseError(f"the manifest describes tensors of numbers alone, and {spec.name!r} is none")
     try:
         session = Session(model)
     except SessionError as error:
         raise OnnxfuseError(f"ONNX Runtime cannot load {model}: {error}") from error
     runs = [inputs for inputs, _ in generate(input_specs(proto), session.run, {})]
     text = _entry_text(entry, model, proto, runs)
-    with manifest.open("a", encoding="utf-8") as file:
-        file.write(f"\n{text}")
-    read_manifest(manifest)
+    with Replacement(manifest) as file:
+        whole = manifest.read_bytes() + f"\n{text}".encode()
+        parse_manifest(whole.decode(), manifest)
+        file.write(whole)
     return text
+
+
+def _check_entry(entry: NewEntry, manifest: Path) -> None:
+    if entry.name in read_manifest(manifest):
+        raise OnnxfuseError(f"the manifest already has a model {entry.name!r}")
+    if not re.fullmatch(r"\w[\w.+-]*", entry.name):  # it becomes the name of a file
+        raise OnnxfuseError(f"{entry.name!r} is no name for a model: take letters, digits and any of . _ + -")
+    if bool(entry.package) == bool(entry.recipe) or bool(entry.package) != bool(entry.path):
+        raise OnnxfuseError("give either --package and --path, or --recipe")
+    if entry.package and entry.package not in package_names(manifest):
+        raise OnnxfuseError(f"the manifest has no package {entry.package!r}: describe it under [packages] first")
+    if entry.recipe and not re.fullmatch(r"[^\W\d]\w*:[^\W\d]\w*", entry.recipe):
+        raise OnnxfuseError(f"--recipe {entry.recipe!r}: write it as MODULE:FUNCTION")
+    if entry.recipe and not entry.licence:
+        raise OnnxfuseError("a recipe needs a --licence")
+    if not all(map(is_utf8, (entry.task, entry.licence, entry.path))):
+        raise OnnxfuseError("an argument is not UTF-8, and a manifest is")
 
 
 def _entry_text(entry: NewEntry, model: Path, proto: onnx.ModelProto, runs: list[InputSet]) -> str:
@@ -159,6 +181,8 @@ def _entry_text(entry: NewEntry, model: Path, proto: onnx.ModelProto, runs: list
     distinct = [dict(items) for items in dict.fromkeys(tuple(run.items()) for run in sizes)]
     if distinct[0]:
         lines.append(f"sizes = [{', '.join(_table(run) for run in distinct)}]")
+    if not specs:
+        lines.append("inputs = {}")
     for spec in specs:
         value = runs[0].feeds[spec.name]
         shape_text = ", ".join(_quoted(dim) if isinstance(dim, str) else str(dim) for dim in shapes[spec.name])

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for the cases and helpers of the tests
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from fuzz_pool import Job, run_shards
 from markdown_table import table

@@ -18,7 +18,8 @@ from onnxfuse.comparison import compare_values
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.inference import infer
 from onnxfuse.inputs import InputSet
-from onnxfuse.parity import PROVIDERS, compare, read_proto
+from onnxfuse.model_io import read_proto
+from onnxfuse.parity import PROVIDERS, compare
 from onnxfuse.passes import PassContext
 from onnxfuse.planner import FuseElementwise
 from onnxfuse.region_parity import compare_regions, declare_outputs, region_model, region_values

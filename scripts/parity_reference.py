@@ -12,8 +12,8 @@ from onnx.reference import ReferenceEvaluator
 
 from onnxfuse.comparison import Numbers, compare_values
 from onnxfuse.inputs import InputSet
+from onnxfuse.model_io import read_proto
 from onnxfuse.numerics import coarsest_type
-from onnxfuse.parity import read_proto
 from onnxfuse.sessions import Session, SessionError, Value
 
 LARGEST = 64 << 20

@@ -20,7 +20,8 @@ from onnxfuse.bench import ratio_with_spread, time_in_turns
 from onnxfuse.comparison import Comparison
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.inputs import InputSet
-from onnxfuse.parity import PROVIDERS, ParityResult, compare, read_proto
+from onnxfuse.model_io import read_proto
+from onnxfuse.parity import PROVIDERS, ParityResult, compare
 from onnxfuse.region_parity import compare_regions
 from onnxfuse.sessions import Session, SessionError, Value, has_fused_nodes
 from onnxfuse.zoo import StoredModel, fetch, input_sets, read_manifest

@@ -36,6 +36,60 @@ def test_a_model_in_memory_is_optimized_and_itself_unchanged() -> None:
     assert result.report.seconds > 0
 
 
+def test_a_model_as_bytes() -> None:
+    result = onnxfuse.optimize(chain().SerializeToString(), target="cpu")
+    assert [node.op_type for node in result.model.graph.node] == ["FusedElementwise"]
+    for given, message in ((b"junk" * 9, "not an ONNX model"), (b"", "empty"), (5, "not as int"), (None, "NoneType")):
+        with pytest.raises(OnnxfuseError, match=message):
+            onnxfuse.optimize(given)
+
+
+def test_passes_are_names_or_a_text_with_commas() -> None:
+    for given in (["fold-constants"], "fold-constants", "fold-constants, fuse-elementwise"):
+        fused = bool(onnxfuse.optimize(chain(), passes=given, check=False).report.fused)
+        assert fused == ("fuse-elementwise" in given)
+    with pytest.raises(OnnxfuseError, match="unknown pass 'none-such'"):
+        onnxfuse.optimize(chain(), passes="none-such")
+
+
+@pytest.mark.parametrize("shape", [(-1, 4, 5), (1.5, 4, 5), (None, 4, 5), ("N", 4, 5), (True, 4, 5), (1 << 63, 4, 5)])
+def test_sizes_that_are_none(shape: tuple[object, ...]) -> None:
+    for static in (False, True):
+        with pytest.raises(OnnxfuseError, match="is no shape for input 'x': sizes are whole numbers"):
+            onnxfuse.optimize(chain(), shapes={"x": shape}, static=static, check=False)
+
+
+def test_shapes_that_are_none() -> None:
+    for shape in (4, "1x4", "", b"\1\4", None):
+        with pytest.raises(OnnxfuseError, match="is no shape for input 'x'"):
+            onnxfuse.optimize(chain(), shapes={"x": shape})
+    with pytest.raises(OnnxfuseError, match="dict of the inputs' names, not as list"):
+        onnxfuse.optimize(chain(), shapes=["x=1x4x5"])
+
+
+def test_sizes_may_be_integers_of_numpy() -> None:
+    model = onnxfuse.optimize(chain(), shapes={"x": np.array([1, 4, 5])}, static=True, check=False).model
+    assert [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim] == [1, 4, 5]
+
+
+def test_a_pass_that_breaks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mine:
+        name = "mine"
+        description = "breaks"
+
+        def run(self, loaded: object, context: object) -> None:
+            raise ValueError("no such thing")
+
+    monkeypatch.setattr(api, "resolve", lambda names: [Mine()])
+    with pytest.raises(ValueError, match="no such thing") as caught:
+        onnxfuse.optimize(chain())
+    assert caught.value.__notes__ == ["pass 'mine'"]
+
+
+def test_annotations_are_for_other_projects_too() -> None:
+    assert any((Path(folder) / "py.typed").is_file() for folder in onnxfuse.__path__)
+
+
 def test_a_file_is_optimized_and_runs(tmp_path: Path) -> None:
     path = save(chain(), tmp_path / "in.onnx")
     messages: list[str] = []

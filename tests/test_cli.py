@@ -171,6 +171,7 @@ def test_inspect_says_what_is_fused_and_why_the_rest_is_not(
         (["optimize", "IN", "OUT", "--shape", "x=1xtwo"], "--shape"),
         (["optimize", "IN", "OUT", "--shape", "z=1"], "no input 'z'"),
         (["optimize", "IN", "OUT", "--shape", "x=1x5x7"], "does not fit"),
+        (["optimize", "IN", "OUT", "--shape", f"x={1 << 63}x4x1"], "sizes are whole numbers from 0 to 2**63 - 1"),
         (["optimize", "IN", "OUT", "--static"], "--shape"),
         (["optimize", "IN", "OUT", "--passes", "nothing-such"], "nothing-such"),
         (["optimize", "IN", "OUT", "--passes", ""], "pass"),
@@ -178,7 +179,14 @@ def test_inspect_says_what_is_fused_and_why_the_rest_is_not(
         (["optimize", "IN", "OUT", "--target", "cuda", "--arch", "sm_9000"], "unknown architecture 'sm_9000'"),
         (["optimize", "IN", "OUT", "--target", "cpu", "--no-embed"], "for the target cuda"),
         (["optimize", "IN", "OUT", "--report", "r.txt"], ".html or .json"),
-        (["optimize", "IN", "OUT", "--report", "missing/r.html"], "report"),
+        (["optimize", "IN", "OUT", "--report", "missing/r.html"], "missing/r.html: there is no directory"),
+        (["optimize", "IN", "OUT", "--report", "fifo.html"], "fifo.html: it exists and is not a regular file"),
+        (["optimize", "IN", "OUT", "--report", "link.html"], "link.html: it exists and is not a regular file"),
+        (["optimize", "IN", "fifo.html"], "fifo.html: it exists and is not a regular file"),
+        (["optimize", "IN", "link.html"], "link.html: it exists and is not a regular file"),
+        (["optimize", "IN", "OUT", "--report", "/proc/r.html"], "/proc/r.html: cannot be written"),
+        (["optimize", "IN", "\udcff.onnx", "--no-check"], "not UTF-8"),
+        (["optimize", "silent.onnx", "OUT"], "the model has no outputs to check"),
         (["optimize", "IN", "IN"], "the output is the input"),
         (["optimize", "IN", "missing/OUT"], "missing"),
         (["optimize", "IN", "."], "names no file"),
@@ -191,7 +199,16 @@ def test_inspect_says_what_is_fused_and_why_the_rest_is_not(
         (["check", "IN", "junk.onnx"], "not an ONNX model"),
         (["check", "IN", "."], "directory"),
         (["check", "IN", "IN", "--inputs", "none.npz"], "none.npz"),
-        (["check", "IN", "IN", "--inputs", "junk.npz"], "junk.npz"),
+        (["check", "IN", "IN", "--inputs", "junk.npz"], "junk.npz is not an .npz archive"),
+        (["check", "IN", "fifo.html"], "fifo.html: it is not a file"),
+        (["check", "IN", "empty.onnx"], "empty.onnx: it is empty"),
+        (["check", "IN", "half.onnx"], "half.onnx: not an ONNX model, or a damaged or truncated one"),
+        (["check", "silent.onnx", "silent.onnx"], "no outputs"),
+        (["check", "IN", "IN", "--inputs", "fifo.html"], "fifo.html is not a regular file"),
+        (["check", "IN", "IN", "--inputs", "/dev/zero"], "/dev/zero is not a regular file"),
+        (["check", "IN", "IN", "--inputs", "sets"], "input_0.pb is not a regular file"),
+        (["bench", "IN", "fifo.html"], "fifo.html: it is not a file"),
+        (["bench", "/dev/zero", "IN"], "/dev/zero: it is not a file"),
         (["bench", "IN", "IN", "--threads", "0"], "threads"),
         (["bench", "IN", "none.onnx"], "none.onnx"),
         (["inspect", "junk.onnx"], "junk.onnx"),
@@ -213,12 +230,85 @@ def test_bad_usage_is_one_line_and_leaves_nothing(
         Path(name).write_bytes(b"this is not what it should be\n" * 9)
     Path("empty.onnx").write_bytes(b"")
     Path("half.onnx").write_bytes(model.read_bytes()[: model.stat().st_size // 2])
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    silent = chain()
+    del silent.graph.output[:]
+    save(silent, Path("silent.onnx"))
+    os.mkfifo("fifo.html")
+    Path("link.html").symlink_to("fifo.html")
+    Path("sets").mkdir()
+    os.mkfifo("sets/input_0.pb")
+    before = content(tmp_path)
     status, out, err = run(capsys, *arguments)
     assert status == 2, err
     assert message in assert_one_line(err)
     assert out == ""
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert content(tmp_path) == before
+
+
+def content(folder: Path) -> dict[str, bytes | int]:
+    """What there is in a folder: the bytes of files, the kinds of others."""
+    return {
+        path.name: path.read_bytes() if path.is_file() else path.lstat().st_mode for path in sorted(folder.rglob("*"))
+    }
+
+
+def test_a_model_without_outputs_is_optimized_unchecked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    silent = chain()
+    del silent.graph.output[:]
+    path = save(silent, tmp_path / "silent.onnx")
+    assert run(capsys, "optimize", path, tmp_path / "o.onnx", "--no-check")[0] == 0
+    assert run(capsys, "inspect", path)[0] == 0
+
+
+def test_a_report_goes_where_a_link_leads_and_keeps_permissions(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report, link = tmp_path / "r.html", tmp_path / "link.html"
+    report.write_text("old")
+    report.chmod(0o600)
+    link.symlink_to("r.html")
+    status, *_ = run(capsys, "optimize", model, tmp_path / "o.onnx", "--no-check", "--report", link)
+    assert status == 0 and link.is_symlink()
+    assert report.read_text().startswith("<!doctype html>") and report.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_report_that_fails_to_be_written_says_that_out_was(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onnxfuse.report_html.render", lambda report: "\n")
+    monkeypatch.setattr("onnxfuse.replacing.os.fsync", failing_on("new"))
+    out, report = tmp_path / "o.onnx", tmp_path / "r.html"
+    status, _, err = run(capsys, "optimize", model, out, "--no-check", "--report", report)
+    assert status == 2
+    assert f"{out} was written, but then: {report}: cannot be written: No space left" in assert_one_line(err)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "o.onnx"]
+
+
+def failing_on(name: str) -> Callable[[int], None]:
+    """An ``os.fsync`` for which the disk is full where a file has this name."""
+    original = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name == name:
+            raise OSError(28, "No space left on device")
+        original(descriptor)
+
+    return fsync
+
+
+def test_a_pass_that_breaks_is_named(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Mine:
+        name = "mine"
+        description = "breaks"
+
+        def run(self, loaded: object, context: object) -> None:
+            raise ValueError("no such thing")
+
+    monkeypatch.setattr(api, "resolve", lambda names: [Mine()])
+    status, _, err = run(capsys, "optimize", model, tmp_path / "o.onnx")
+    assert status == 2 and "this is a bug in pass 'mine' (ValueError: no such thing)" in assert_one_line(err)
 
 
 def test_a_parity_failure_leaves_the_old_output(
@@ -296,9 +386,52 @@ def test_a_reader_that_leaves_is_no_error(model: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_under_standard_output_is_an_error(model: Path) -> None:
     with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-m", "onnxfuse", "inspect", str(model)]
+        for arguments in (("inspect", model), ("zoo", "list", "--json")):  # less and more than a buffer
+            command = [sys.executable, "-m", "onnxfuse", *map(str, arguments)]
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+            assert done.returncode == 2 and "No space left" in assert_one_line(done.stderr)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_under_standard_output_comes_after_out_was_written(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "onnxfuse", "optimize", str(model), str(out), "--no-check"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 2 and "No space left" in assert_one_line(done.stderr)
+        version = subprocess.run([*command[:3], "--version"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2 and f"{out} was written, but then: No space left" in assert_one_line(done.stderr)
+    onnx.checker.check_model(out)
+    assert version.returncode == 2 and version.stderr == assert_one_line(version.stderr) + "\n"
+
+
+def shell(redirections: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """A process under a shell, which can close streams."""
+    command = ["sh", "-c", f'exec "$@" {redirections}', "sh", sys.executable, "-m", "onnxfuse", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_a_closed_stream_takes_nothing(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    for arguments in (["--help"], ["--version"], ["zoo", "list"], ["inspect", model], ["check", model, model]):
+        done = shell(">&-", *arguments)
+        assert done.returncode == 0 and "error" not in done.stderr, (arguments, done.stderr)
+    done = shell("<&- >&- 2>&-", "optimize", model, out)
+    assert done.returncode == 0
+    onnx.checker.check_model(out)
+    done = shell("2>&-", "inspect", model, "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["nodes"] == 4
+    done = shell("2>&-", "inspect", tmp_path / "none.onnx")
+    assert done.returncode == 2 and done.stdout == ""
+
+
+def test_progress_that_nobody_reads_stops_nothing(model: Path, tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        command = [sys.executable, "-m", "onnxfuse", "optimize", str(model), str(tmp_path / "out.onnx")]
+        done = subprocess.run(command, stdout=closed, stderr=closed)
+    assert done.returncode == 0
+    onnx.checker.check_model(tmp_path / "out.onnx")
 
 
 def test_onnxruntime_adds_nothing_to_the_one_line(model: Path, tmp_path: Path) -> None:
@@ -313,6 +446,8 @@ def test_onnxruntime_adds_nothing_to_the_one_line(model: Path, tmp_path: Path) -
 def test_output_in_an_encoding_without_the_characters(model: Path) -> None:
     done = process("inspect", model, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0, done.stderr
+    table = next(line for line in done.stdout.splitlines() if "optimize would fuse" in line)
+    assert "\\u" not in done.stdout and "|" in table
 
 
 def test_inspect_plans_what_optimize_does(
@@ -362,6 +497,25 @@ def test_without_onnxruntime_the_error_names_the_extra(command: str, model: Path
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
 
 
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("afterwards", ["raise ImportError('initialization failed')", ""])
+def test_a_signal_during_an_import_ends_it_without_harm(
+    number: signal.Signals, status: int, afterwards: str, model: Path, tmp_path: Path
+) -> None:
+    """Compiled modules make an ImportError of an exception, or abort."""
+    (tmp_path / "onnxruntime.py").write_text(
+        f"import os, time\ntry:\n    os.kill(os.getpid(), {int(number)})\n    time.sleep(0.2)\n"
+        f"except BaseException:\n    os.abort()\n{afterwards}\n"
+    )
+    code = (
+        f"import signal, sys\nsys.path.insert(0, {str(tmp_path)!r})\nfrom onnxfuse.cli import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\nsys.exit(main(sys.argv[1:]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, "check", model, model], capture_output=True, text=True)
+    assert done.returncode == status, done.stderr
+    assert "initialization" not in assert_one_line(done.stderr)
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_signals_end_it_with_one_line_and_no_litter(
     number: signal.Signals, status: int, model: Path, tmp_path: Path
@@ -389,7 +543,7 @@ def test_signals_end_it_with_one_line_and_no_litter(
 def test_passes_can_be_chosen(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = passes.default_registry().names()
     assert names[-1] == "fuse-elementwise"
-    status, _, err = run(capsys, "optimize", model, tmp_path / "o.onnx", "--no-check", "--passes", ",".join(names))
+    status, _, err = run(capsys, "optimize", model, tmp_path / "o.onnx", "--no-check", "--passes", ", ".join(names))
     assert status == 0 and "pass fuse-elementwise" in err
     status, *_ = run(capsys, "optimize", model, tmp_path / "p.onnx", "--no-check", "--passes", names[0])
     assert status == 0

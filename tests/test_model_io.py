@@ -490,3 +490,87 @@ def test_an_output_path_can_be_checked_before_any_work(tmp_path):
     for path in (source, tmp_path, tmp_path / "none" / "o.onnx"):
         with pytest.raises(OnnxfuseError):
             model_io.check_output(path, source)
+
+
+def test_a_link_stays_one_and_its_target_is_written(small, tmp_path):
+    (tmp_path / "real").mkdir()
+    for name, content in (("old.onnx", b"old"), ("new.onnx", None)):
+        target, link = tmp_path / "real" / name, tmp_path / f"link-{name}"
+        if content is not None:
+            target.write_bytes(content)
+        link.symlink_to(f"real/{name}")
+        model_io.save(model_io.load(small), link)
+        assert link.is_symlink() and onnx.load(target) == small_model()
+    assert names(tmp_path / "real") == ["new.onnx", "old.onnx"]
+
+
+def test_a_link_to_the_input_is_the_input(small, tmp_path):
+    (tmp_path / "link.onnx").symlink_to("in.onnx")
+    model = model_io.load(small)
+    model.graph.name = "changed"
+    model_io.save(model, tmp_path / "link.onnx", overwrite=True)
+    assert (tmp_path / "link.onnx").is_symlink() and onnx.load(small).graph.name == "changed"
+
+
+def test_what_is_no_regular_file_is_refused_and_stays(small, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "to-fifo").symlink_to("fifo")
+    (tmp_path / "loop").symlink_to("loop")
+    before = {path.name: path.lstat() for path in tmp_path.iterdir()}
+    for name in ("fifo", "to-fifo", "loop"):
+        with pytest.raises(OnnxfuseError, match=f"{name}: it exists and is not a regular file"):
+            model_io.save(model_io.load(small), tmp_path / name)
+    assert {path.name: path.lstat() for path in tmp_path.iterdir()} == before
+
+
+def test_data_that_lies_elsewhere_than_readers_of_a_link_look(tmp_path):
+    path = external_model(tmp_path)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link.onnx").symlink_to("real/out.onnx")
+    (tmp_path / "near.onnx").symlink_to("out.onnx")
+    with pytest.raises(OnnxfuseError, match="readers of this link"):
+        model_io.save(model_io.load(path), tmp_path / "link.onnx")
+    assert not names(tmp_path / "real")
+    model_io.save(model_io.load(path), tmp_path / "near.onnx")
+    assert arrays(tmp_path / "near.onnx").keys() == arrays(path).keys()
+
+
+def test_data_that_is_a_link_is_refused(tmp_path):
+    path = external_model(tmp_path)
+    (tmp_path / "out.onnx.data").symlink_to("elsewhere")
+    with pytest.raises(OnnxfuseError, match=r"out\.onnx\.data, which is not a regular file"):
+        model_io.save(model_io.load(path), tmp_path / "out.onnx")
+
+
+def test_permissions_of_what_is_replaced_are_kept(tmp_path):
+    path = external_model(tmp_path)
+    data = tmp_path / "in.onnx.data"
+
+    def modes() -> list[int]:
+        return [stat.S_IMODE(file.stat().st_mode) for file in (path, data)]
+
+    path.chmod(0o600)
+    model_io.save(model_io.load(path), path, overwrite=True)
+    assert modes() == [0o600, 0o600], "new data is as private as the model was"
+    data.chmod(0o640)
+    model_io.save(model_io.load(path), path, overwrite=True)
+    assert modes() == [0o600, 0o640]
+
+
+def test_a_path_that_onnxruntime_would_not_take(small, tmp_path):
+    with pytest.raises(OnnxfuseError, match="not UTF-8"):
+        model_io.check_output(tmp_path / os.fsdecode(b"\xff.onnx"), small)
+    model_io.check_output(tmp_path / ("x" * 250 + ".onnx"), small)
+    model_io.save(model_io.load(small), tmp_path / ("x" * 250 + ".onnx"))
+
+
+def test_a_proto_is_read_from_a_regular_file_alone(small, tmp_path):
+    assert model_io.read_proto(small) == small_model()
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "empty").touch()
+    no_graph = small_model()
+    no_graph.ClearField("graph")
+    write(tmp_path / "no-graph", no_graph)
+    for name, message in (("fifo", "not a file"), ("empty", "empty"), ("no-graph", "no graph"), ("none", "no such")):
+        with pytest.raises(OnnxfuseError, match=f"{name}: .*{message}"):
+            model_io.read_proto(tmp_path / name)

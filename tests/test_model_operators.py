@@ -12,6 +12,8 @@ import onnxfuse
 from onnxfuse.model_operators import operators
 from onnxfuse.runtime import OPERATORS, custom_ops_library
 
+CPU = ["CPUExecutionProvider"]
+
 
 def function(domain: str, name: str) -> onnx.FunctionProto:
     body = [helper.make_node("Relu", ["x"], ["y"])]
@@ -68,20 +70,48 @@ def test_too_many_names_for_a_session() -> None:
     assert names(model(*(function("onnxfuse", f"{i:0500}") for i in range(9))).SerializeToString()) is None
 
 
-def test_sessions_register_what_the_model_has() -> None:
+def chain() -> onnx.ModelProto:
     x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 4, 5])
     y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
     nodes = [helper.make_node("Exp", ["x"], ["a"]), helper.make_node("Sub", ["a", "x"], ["y"])]
-    proto = helper.make_model(
-        helper.make_graph(nodes, "g", [x], [y]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
-    )
-    optimized = onnxfuse.optimize(proto, "cpu", check=False).model.SerializeToString()
-    options = ort.SessionOptions()
-    session = onnxfuse.InferenceSession(optimized, options, providers=["CPUExecutionProvider"])
-    assert options.get_session_config_entry(OPERATORS) == "FusedElementwise"
+    graph = helper.make_graph(nodes, "g", [x], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def optimized() -> bytes:
+    return onnxfuse.optimize(chain(), "cpu", check=False).model.SerializeToString()
+
+
+def runs(session: ort.InferenceSession) -> None:
     value = np.ones((2, 4, 5), np.float32)
     (result,) = session.run(None, {"x": value})
     np.testing.assert_allclose(result, np.exp(value) - value, rtol=1e-6)
+
+
+def test_sessions_register_what_the_model_has() -> None:
+    options = ort.SessionOptions()
+    onnxfuse.register(options, optimized())
+    assert options.get_session_config_entry(OPERATORS) == "FusedElementwise"
+    runs(onnxfuse.InferenceSession(optimized(), options, providers=CPU))
+
+
+def test_options_serve_any_number_of_sessions_and_models() -> None:
+    options = ort.SessionOptions()
+    for data in (chain().SerializeToString(), optimized(), optimized()):
+        runs(onnxfuse.InferenceSession(data, options, providers=CPU))
+    with pytest.raises(RuntimeError):  # all operators are registered
+        options.get_session_config_entry(OPERATORS)
+    onnxfuse.register(options)
+    onnxfuse.register(options, optimized())
+    runs(ort.InferenceSession(optimized(), options, providers=CPU))
+
+
+def test_options_for_one_model_say_what_they_lack_for_another() -> None:
+    options = ort.SessionOptions()
+    onnxfuse.register(options, model(function("onnxfuse", "FusedConv")).SerializeToString())
+    with pytest.warns(UserWarning, match="without FusedElementwise"):
+        session = onnxfuse.InferenceSession(optimized(), options, providers=CPU)
+    runs(session)
 
 
 def test_all_are_registered_where_the_model_tells_nothing() -> None:

@@ -1,6 +1,7 @@
 """The parity check: what counts as equal, what is caught, which inputs it makes."""
 
 import re
+import zipfile
 from pathlib import Path
 
 import ml_dtypes
@@ -329,6 +330,29 @@ def test_wrong_arrays_are_refused(tmp_path: Path, arrays: dict[str, np.ndarray],
     np.savez(tmp_path / "in.npz", **arrays)
     with pytest.raises(OnnxfuseError, match=message):
         read_inputs(tmp_path / "in.npz", specs)
+
+
+def test_arrays_of_the_other_byte_order_are_converted(tmp_path: Path) -> None:
+    x = np.arange(3, dtype=np.float32)
+    np.savez(tmp_path / "in.npz", x=x.astype(x.dtype.newbyteorder()))
+    value = read_inputs(tmp_path / "in.npz", [InputSpec("x", F32, (3,))])[0].feeds["x"]
+    assert value.dtype == np.float32
+    np.testing.assert_array_equal(value, x)
+
+
+def test_files_that_are_no_archives_of_arrays(tmp_path: Path) -> None:
+    (tmp_path / "text.npz").write_text("hello")
+    np.save(tmp_path / "single.npy", np.ones(2, np.float32))
+    with zipfile.ZipFile(tmp_path / "other.npz", "w") as archive:
+        archive.writestr("x", "hello")
+    for name, message in (
+        ("text.npz", "not an .npz"),
+        ("single.npy", "not an .npz"),
+        ("other.npz", "no array for 'x'"),
+    ):
+        with pytest.raises(OnnxfuseError, match=message) as caught:
+            read_inputs(tmp_path / name, [InputSpec("x", F32, (2,))])
+        assert "allow_pickle" not in str(caught.value)
 
 
 def test_damaged_input_files_are_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from onnxfuse.comparison import Comparison
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.parity import ParityResult, RegionResult, SetResult
 from onnxfuse.report import FusedRegion, Report, group_by_reason, render_optimization, render_parity
-from onnxfuse.report_file import check_report_path, write_report
+from onnxfuse.report_file import ReportFile
 from onnxfuse.report_html import render
 from tests.parity_models import chain
 
@@ -163,13 +163,13 @@ def test_the_table_fits_a_terminal() -> None:
 def test_report_files(tmp_path: Path) -> None:
     report = full_report(HOSTILE)
     for name in ("r.html", "r.json", "R.HTM"):
-        check_report_path(tmp_path / name, tmp_path / "model.onnx")
-        write_report(report, tmp_path / name)
+        with ReportFile(tmp_path / name, tmp_path / "model.onnx") as file:
+            file.write_report(report)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["R.HTM", "r.html", "r.json"]
     assert json.loads((tmp_path / "r.json").read_text())["fused"]
     for bad in (tmp_path / "r.txt", tmp_path / "none" / "r.html", tmp_path / "m.json"):
         with pytest.raises(OnnxfuseError):
-            check_report_path(bad, tmp_path / "m.json")
+            ReportFile(bad, tmp_path / "m.json")
 
 
 def test_the_largest_error_in_words() -> None:

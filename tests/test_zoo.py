@@ -344,10 +344,74 @@ def test_zoo_add_describes_a_model(tmp_path: Path, capsys: pytest.CaptureFixture
         (("new", str(model), "--recipe", "a:b"), "already has a model"),
         (("other", str(model)), "give either --package and --path, or --recipe"),
         (("other", str(model), "--package", "p", "--path", "m"), "no package 'p'"),
-        (("other", str(tmp_path / "none.onnx"), "--recipe", "a:b"), "no such file"),
+        (("other", str(tmp_path / "none.onnx"), "--recipe", "a:b", "--licence", "MIT"), "no such file"),
     ):
         assert zoo_command("add", *arguments, *common) == 2
         assert message in capsys.readouterr().err
+
+
+def test_zoo_add_refuses_what_would_spoil_the_manifest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest, model = tmp_path / "manifest.toml", tmp_path / "m.onnx"
+    manifest.write_text("[models]\n")
+    header = '<ir_version: 8, opset_import: ["" : 17]>\n'
+    onnx.save(onnx.parser.parse_model(header + "g (float[4] x) => (float[4] y) { y = Relu(x) }"), model)
+    for name, text in (
+        ("seq.onnx", "g (seq(float[n]) x) => (float[m] y) { y = ConcatFromSequence<axis=0>(x) }"),
+        ("string.onnx", "g (string[n] x) => (string[n] y) { y = Identity(x) }"),
+    ):
+        onnx.save(onnx.parser.parse_model(header + text), tmp_path / name)
+    common = ["--manifest", str(manifest), "--task", "t"]
+    recipe = ["--recipe", "a:b", "--licence", "MIT"]
+    for arguments, message in (
+        (["new", str(model), "--recipe", "a:b"], "needs a --licence"),
+        (["new", str(model), "--recipe", "a", "--licence", "MIT"], "MODULE:FUNCTION"),
+        (["", str(model), *recipe], "no name for a model"),
+        (["a/b", str(model), *recipe], "no name for a model"),
+        (["a\nb", str(model), *recipe], "no name for a model"),
+        (["..", str(model), *recipe], "no name for a model"),
+        (["new", str(model), "--recipe", "a:b", "--licence", "\udcff"], "not UTF-8"),
+        (["new", str(tmp_path / "seq.onnx"), *recipe], "'x' is none"),
+        (["new", str(tmp_path / "string.onnx"), *recipe], "'x' is none"),
+    ):
+        assert zoo_command("add", *arguments, *common) == 2, arguments
+        assert message in capsys.readouterr().err
+        assert manifest.read_text() == "[models]\n"
+    manifest.write_text("# without a line's end at the end\n[models]")
+    manifest.chmod(0o600)
+    (tmp_path / "link.toml").symlink_to(manifest)
+    assert zoo_command("add", "new", str(model), *recipe, "--manifest", str(tmp_path / "link.toml"), "--task", "t") == 0
+    assert list(read_manifest(manifest)) == ["new"] and manifest.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "link.toml").is_symlink()
+
+
+def test_a_model_without_inputs_is_described(tmp_path: Path) -> None:
+    manifest, model = tmp_path / "manifest.toml", tmp_path / "m.onnx"
+    manifest.write_text("[models]\n")
+    text = '<ir_version: 8, opset_import: ["" : 17]> g () => (float y) { y = Constant<value_float=1.0>() }'
+    onnx.save(onnx.parser.parse_model(text), model)
+    arguments = ["--manifest", str(manifest), "--task", "t", "--recipe", "a:b", "--licence", "MIT"]
+    assert zoo_command("add", "new", str(model), *arguments) == 0
+    assert read_manifest(manifest)["new"].inputs == {}
+
+
+def test_zoo_fetch_replaces_a_file_as_a_whole(
+    index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached, target = fetch("if_loop"), tmp_path / "here.onnx"
+    target.write_text("old")
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        assert zoo_command("fetch", "if_loop", "--out", str(target)) == 2
+    assert f"error: {target}: cannot be written: No space left" in capsys.readouterr().err
+    assert target.read_text() == "old"
+    content = cached.read_bytes()
+    assert zoo_command("fetch", "if_loop", "--out", str(cached)) == 0 and cached.read_bytes() == content
+    assert zoo_command("fetch", "if_loop", "--out", str(target)) == 0 and target.read_bytes() == content
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
 # --- the documents -------------------------------------------------------------------------------------------------
