@@ -5,8 +5,11 @@ ONNXFUSE_TEST_LIBRARY names another library than the installed package's.
 
 import ctypes
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -45,6 +48,14 @@ def library() -> str:
     from onnxfuse.runtime import custom_ops_library
 
     return custom_ops_library()
+
+
+def run_code(code: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    """Python in a process of its own, which finds the tests and the library under test."""
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": root, "ONNXFUSE_TEST_LIBRARY": library()}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=timeout, check=False)
 
 
 def session_options(threads: int = 2, *, ops: bool = True) -> ort.SessionOptions:

@@ -1,11 +1,7 @@
 """Scaled dot-product attention in one node, against NumPy in float64 and ONNX Runtime's own nodes."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +12,10 @@ from onnx import helper
 from tests.custom_ops.fused import (
     NODE_NAME,
     check_in_threads,
-    library,
     make_model,
     new_session,
     run,
+    run_code,
     run_nodes,
     session_options,
 )
@@ -290,8 +286,7 @@ try:
 except Exception as error:
     print(error)
 """
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "ONNXFUSE_TEST_LIBRARY": library()}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    done = run_code(code)
     assert done.returncode == 0, done.stderr
     assert "out of memory" in done.stdout
 

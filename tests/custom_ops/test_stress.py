@@ -1,8 +1,5 @@
 """Several sessions and threads at once, outputs in the memory of inputs, changing shapes, and no leak."""
 
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -21,6 +18,7 @@ from tests.custom_ops.fused import (
     make_model,
     new_session,
     run,
+    run_code,
     run_fused,
     sample,
     session_options,
@@ -143,9 +141,7 @@ thread = threading.Thread(target=assert_many_values, args=({count},))
 thread.start()
 thread.join()
 """
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    done = run_code(code)
     assert (done.returncode, done.stdout.strip()) == (0, "the same"), done.stderr
 
 
