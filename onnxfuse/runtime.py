@@ -8,6 +8,7 @@ from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model_operators import operators
@@ -24,8 +25,13 @@ EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 """Session option: where the external data of a model lies that is given as bytes."""
 OPERATORS = "onnxfuse.operators"
 """Session option: the names of the operators that the library is to register, with commas between; all by default."""
-_REGISTERED = "onnxfuse.registered"
-"""Session option: marks options that have the library, for ONNX Runtime refuses those that have it twice."""
+
+_registered: "WeakKeyDictionary[onnxruntime.SessionOptions, str | None]" = WeakKeyDictionary()
+"""The options that have the library, which ONNX Runtime refuses twice, and with which operators; None for all.
+
+An entry in the options themselves would have to be read, and ONNX Runtime throws where there is none: that is slow, and
+loads half a megabyte of its tables for exceptions.
+"""
 
 _LIBRARY = Path("lib") / "libonnxfuse_ops.so"
 
@@ -102,13 +108,13 @@ def register(session_options: "onnxruntime.SessionOptions", model: str | bytes |
     """
     library = custom_ops_library()
     names = None if model is None else operators(model, library)
-    if _entry(session_options, _REGISTERED) is not None:
-        _warn_of_missing(_entry(session_options, OPERATORS), names)
+    if session_options in _registered:
+        _warn_of_missing(_registered[session_options], names)
         return
     if names:
         session_options.add_session_config_entry(OPERATORS, names)
     session_options.register_custom_ops_library(library)
-    session_options.add_session_config_entry(_REGISTERED, "1")
+    _registered[session_options] = names or None
 
 
 def _warn_of_missing(registered: str | None, names: str | None) -> None:
@@ -152,7 +158,7 @@ def InferenceSession(  # noqa: N802 - the name that users of ONNX Runtime know
     cuda = any(CUDA_PROVIDER in (provider, provider[0]) for provider in providers)
     options = ort.SessionOptions() if sess_options is None else sess_options
     # The caller's options may serve other models too; where they have the library, they may lack operators of this one.
-    for_this = sess_options is None or _entry(options, _REGISTERED) is not None
+    for_this = sess_options is None or options in _registered
     register(options, model if for_this else None)
     if cuda:
         load_cuda_libraries()
