@@ -21,4 +21,8 @@ def prepare(job: Job) -> Prepared:
     results = [ort.OrtValue.ortvalue_from_numpy(array) for array in job.buffers()]
     for name, result in zip(job.outputs, results, strict=True):
         binding.bind_ortvalue_output(name, result)
-    return Prepared(lambda: session.run_with_iobinding(binding), lambda: [value.numpy() for value in results])
+    # Options that every run shares, or ONNX Runtime makes some for each.  It asks them for this entry, and throws and
+    # catches an exception where they have none; -1 is no graph.
+    shared = ort.RunOptions()
+    shared.add_run_config_entry("gpu_graph_id", "-1")
+    return Prepared(lambda: session.run_with_iobinding(binding, shared), lambda: [value.numpy() for value in results])
