@@ -23,7 +23,10 @@ def default_folder() -> Path:
     """Where the cache lies unless told otherwise."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if not base.is_absolute():  # unset, or to be ignored by the rules of XDG
-        base = Path.home() / ".cache"
+        try:
+            base = Path.home() / ".cache"
+        except RuntimeError:  # this user has no home, as in some containers
+            base = Path(os.devnull)  # in which nothing can be written, and that is no error
     return base / "onnxfuse" / "cuda"
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from onnxfuse.cuda.cache import Cache, default_folder
+from onnxfuse.cuda.conv.tunings import Tunings, add_to_file, own_file, own_tunings
+from onnxfuse.errors import OnnxfuseError
 
 
 def test_an_entry_is_kept_and_replaced(tmp_path: Path) -> None:
@@ -54,6 +56,21 @@ def test_the_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert default_folder() == tmp_path / ".cache" / "onnxfuse" / "cuda"
+
+
+def test_a_user_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    cache = Cache()
+    cache.store("key", b"entry")
+    cache.prune()
+    assert cache.load("key") is None
+    assert len(own_tunings()) == 0
+    with pytest.raises(OnnxfuseError, match="cannot be written"):
+        add_to_file(own_file(), Tunings())
 
 
 def _hammer(folder: Path, number: int) -> bool:
