@@ -28,10 +28,14 @@ from gpu_chains import CHAINS, ArrayOps, Chain
 
 import onnxfuse
 from onnxfuse import runtime
+from onnxfuse.cuda.access import classify
 from onnxfuse.cuda.compiled import Compiled
 from onnxfuse.cuda.pycuda_tools import open_gpu
+from onnxfuse.cuda.renderer import render
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.program import reference
 from tests.cuda.compilers import MadeUpCompiler
+from tests.cuda.emulator import Emulation
 from tests.cuda.fake_pycuda import FakeGpu, install
 from tests.cuda.stand_in import AVAILABLE, REASON
 
@@ -308,6 +312,23 @@ def test_programs_of_the_parity_are_those_of_the_emulation_and_agree_on_the_cpu(
     verdicts = list(gpu_parity.check_programs(cases, on_gpu=False))
     assert len(verdicts) == len(cases)
     assert [verdict for verdict in verdicts if not verdict.ok] == []
+
+
+@pytest.mark.parametrize("dtype", ["f64", "i64", "u64"])
+def test_the_parity_finds_the_emulated_operators_right_and_a_wrong_one_wrong(dtype: str) -> None:
+    """In these types the kernels and the reference are both rounded where functions are."""
+    cases = [case for case in gpu_parity.program_cases([dtype], 0) if case.name.startswith(f"operators {dtype}")]
+    layouts = [classify(case.program, [array.shape for array in case.inputs]) for case in cases]
+    sources = [render(case.program, [layout.access]) for case, layout in zip(cases, layouts, strict=True)]
+    emulation = Emulation(sources)
+    for case, layout, source in zip(cases, layouts, sources, strict=True):
+        expected = reference.run(case.program, case.inputs)
+        results = emulation.run(source.kernels[-1], case.program, layout, case.inputs, 4)
+        shaped = [result.reshape(wanted.shape) for result, wanted in zip(results, expected, strict=True)]
+        assert gpu_parity._compare(shaped, expected, case) == (True, "")
+        shaped[-1] = shaped[-1].copy()
+        shaped[-1][..., -1] += np.ones((), shaped[-1].dtype)
+        assert not gpu_parity._compare(shaped, expected, case)[0]
 
 
 def test_a_program_that_fails_is_found_among_others(monkeypatch: pytest.MonkeyPatch) -> None:
