@@ -111,7 +111,10 @@ def _one_of(sizes: set[Size]) -> Size | None:
 
 
 def _windows(node: gs.Node, sizes: Sequence[Size]) -> Iterable[Size | None]:
-    """floor((size + pads - extent) / stride) + 1, for windows of an extent, as Conv and pooling have it."""
+    """floor((size + pads - extent) / stride) + 1, for windows of an extent, as Conv and pooling have it.
+
+    With ``ceil_mode`` that is rounded up, and less 1 where the last window would begin in the padding at the end.
+    """
     rank = len(sizes)
     kernel = _list(node, "kernel_shape", 0, rank)
     if kernel is None and node.op == "Conv" and node.inputs[1].shape is not None:
@@ -124,13 +127,14 @@ def _windows(node: gs.Node, sizes: Sequence[Size]) -> Iterable[Size | None]:
     found: list[Size | None] = []
     for axis, size in enumerate(sizes):
         stride, room = strides[axis], -(dilations[axis] * (kernel[axis] - 1) + 1)
-        room += pads[axis] + pads[axis + rank] if how == "NOTSET" else 0
+        begin, end = (pads[axis], pads[axis + rank]) if how == "NOTSET" else (0, 0)
+        room += begin + end
         if how.startswith("SAME"):
             found.append(size if stride == 1 else ("same", size, stride))
         elif stride == 1 and room == -1:
             found.append(size)
         else:
-            found.append(("window", size, room, stride, bool(node.attrs.get("ceil_mode", 0))))
+            found.append(("window", size, room, stride, begin if node.attrs.get("ceil_mode", 0) else None))
     return found
 
 

@@ -268,6 +268,20 @@ def test_a_residual_of_unknown_sizes_is_taken_if_the_sizes_must_be_equal() -> No
     assert regions(report) == ["Conv Relu"]  # 7 rows become 3 and 4, 8 become 4 and 4
 
 
+def test_windows_that_end_otherwise_where_sizes_are_rounded_up_are_of_other_sizes() -> None:
+    """The last window has to begin before the padding behind the image: of two rows and columns p has two, q one."""
+    made = model(
+        "g (float[1, 4, h, w] x) => (float[1, 4, hh, ww] y) {"
+        " p = MaxPool <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1], ceil_mode = 1> (x)"
+        " q = MaxPool <kernel_shape = [1, 1], strides = [2, 2], ceil_mode = 1> (x)"
+        " c = Conv <group = 4> (q, w) r = Relu(c) y = Add(r, p) }",
+        w=array(4, 1, 1, 1),
+    )
+    fused, report = fuse(made)
+    assert regions(report) == ["Conv Relu"]
+    assert_same(made, fused, {"x": array(1, 4, 2, 2)})
+
+
 def test_two_regions_do_not_wait_for_each_other() -> None:
     made = model(
         "g (float[1, 4, 6] x) => (float[1, 4, 6] y, float[1, 4, 6] z) { a = Conv (x, w) b = Conv (x, v)"
