@@ -9,7 +9,7 @@ from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.conv.choice import ConvChooser, ConvPolicy, RuleChooser
 from onnxfuse.cuda.conv.fitting import ConvFitter
 from onnxfuse.cuda.conv.measuring import MeasuringChooser, Say
-from onnxfuse.cuda.conv.tunings import Tunings, add_to_file, own_file, own_tunings
+from onnxfuse.cuda.conv.tunings import Tunings, add_to_file, own_file, own_tunings, write_tunings
 from onnxfuse.cuda.fitting import Fitter
 from onnxfuse.cuda.tuned import TunedKernels
 from onnxfuse.errors import OnnxfuseError
@@ -71,6 +71,6 @@ class CudaOptions:
         if self._measuring is None or not len(self._measuring.measured):
             return
         with suppress(OnnxfuseError):  # as the cache, it is no loss
-            add_to_file(own_file(), self._measuring.measured)
+            write_tunings(own_file(), own_tunings().merged(self._measuring.measured))
         if self.tuning_file is not None:
             add_to_file(self.tuning_file, self._measuring.measured)

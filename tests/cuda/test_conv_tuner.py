@@ -209,6 +209,8 @@ def test_optimize_measures_convolutions_and_the_file_serves_elsewhere(
     monkeypatch.setattr(api, "why_no_cuda", lambda: "there is no provider in this test")
     monkeypatch.setattr(measuring.MeasuringChooser.__init__, "__defaults__", (lambda: _Baseline(3e-5),))
     gpu.cost = lambda name: 1e-5
+    files.own_file().parent.mkdir(parents=True)
+    files.own_file().write_text("{")  # damaged: it counts as empty, and is written anew
     report = onnxfuse.optimize(_model(), "cuda", tune=True, tuning=tmp_path / "mine.json", check=False).report
     (found,) = report.convolutions
     assert found.fused and "ONNX Runtime takes 3.00 times as long" in found.reason
