@@ -22,7 +22,13 @@ void StageBuilder::choose_tile() {
   for (const Slot& slot : stage_.slots) {
     if (slot.access == Access::Whole) bytes += slot.size;
   }
-  int64_t tile = std::clamp(kTileBytes / std::max<int64_t>(bytes, 1), kMinTile, kMaxTile) / kMinTile * kMinTile;
+  const double element_cost = stage_.tile_cost + kByteNanoseconds * static_cast<double>(bytes);
+  int64_t tile = std::clamp(kTileBytes / std::max<int64_t>(bytes, 1), kMinTile, kMaxTile);
+  if (stage_.steps.size() == 1 && stage_.prologue.empty() && stage_.buffer_bytes == 0) {
+    // Nothing is read twice: all that tiles are for is to share them among threads.
+    tile = std::max(tile, static_cast<int64_t>(kChunkNanoseconds / std::max(element_cost, kByteNanoseconds)));
+  }
+  tile = tile / kMinTile * kMinTile;
   if (stage_.by_rows) {
     const int64_t pieces = divide_up(stage_.columns, tile);
     tile = round_up(divide_up(stage_.columns, pieces), kMinTile);
@@ -39,8 +45,7 @@ void StageBuilder::choose_tile() {
     if (slot.place == Place::Buffer) slot.offset *= padded;
   }
   const auto used = static_cast<double>(std::min({tile, stage_.elements, stage_.by_rows ? stage_.columns : tile}));
-  stage_.tile_cost = (stage_.tile_cost + kByteNanoseconds * static_cast<double>(bytes)) * used +
-                      kStepNanoseconds * static_cast<double>(stage_.steps.size());
+  stage_.tile_cost = element_cost * used + kStepNanoseconds * static_cast<double>(stage_.steps.size());
 }
 
 void StageBuilder::list_moving_slots() {
