@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.graph_ir import Node, subgraphs, walk
+from onnxfuse.graph_ir import Graph, Node, subgraphs, walk
 from onnxfuse.graph_order import sorted_nodes
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class GraphEditor:
                 # A body's output that names a value of an outer graph is imported as another tensor of that
                 # name.
                 self._boundary_names.update(tensor.name for tensor in graph.outputs)
+        self._namesakes = _namesakes(self.graphs) if len(self.graphs) > 1 else {}
 
     def graph_index(self, node: Node) -> int | None:
         """The index in ``graphs`` of the graph that holds ``node``; None once it is removed."""
@@ -52,7 +53,12 @@ class GraphEditor:
         return id(tensor) in self._graph_outputs or tensor.name in self._boundary_names
 
     def replace_uses(self, old: gs.Tensor, new: gs.Tensor) -> None:
-        """Makes every node that reads ``old``, in whatever graph, read ``new``."""
+        """Makes every node that reads ``old``, in whatever graph, read ``new``, and later ones may in any other.
+
+        Where another graph means another tensor by the name of ``new``, all but the outermost get new names.
+        """
+        for namesake in self._namesakes.pop(new.name, [])[1:]:
+            namesake.name = self.model.unique_name(namesake.name)
         for consumer in unique_nodes(old.outputs):
             for index, tensor in enumerate(consumer.inputs):
                 if tensor is old:
@@ -169,6 +175,21 @@ class GraphEditor:
         self._touched.clear()
         self._unsorted.clear()
         self._removed.clear()
+
+
+def _namesakes(graphs: Iterable[gs.Graph]) -> dict[str, list[gs.Tensor]]:
+    """The tensors of names that several tensors have, those of outer graphs first.
+
+    Bodies side by side may use the same names, and an input or initializer of a body may have that of an outer tensor.
+    """
+    found: dict[str, dict[int, gs.Tensor]] = {}
+    for graph in graphs:
+        initializers = (entry.tensor for entry in graph.source.initializers) if isinstance(graph, Graph) else ()
+        inner = (tensor for node in graph.nodes for tensor in (*node.inputs, *node.outputs))
+        for tensor in (*graph.inputs, *initializers, *inner):
+            if tensor.name:
+                found.setdefault(tensor.name, {})[id(tensor)] = tensor
+    return {name: list(tensors.values()) for name, tensors in found.items() if len(tensors) > 1}
 
 
 def unique_nodes(nodes: Iterable[Node]) -> list[Node]:

@@ -110,7 +110,7 @@ class _Folder:
         if len(node.outputs) == 1 and not self._editor.is_graph_output(node.outputs[0]):
             value = constant_node_value(node)
             if value is not None and self._agrees(node.outputs[0], value):
-                self._replace(node, {node.outputs[0].name: value}, report=False)
+                self._replace(node, [value], report=False)
 
     def _take_shape(self, node: Node) -> None:
         """Shape or Size of a tensor whose shape inference knows → constant."""
@@ -124,7 +124,7 @@ class _Folder:
         else:
             value = np.array(shape[node.attrs.get("start", 0) : node.attrs.get("end", None)], np.int64).reshape(-1)
         if self._agrees(node.outputs[0], value):
-            self._replace(node, {node.outputs[0].name: value})
+            self._replace(node, [value])
 
     def _bypass(self, node: Node) -> bool:
         """Makes the readers of a node that passes its input on read that input; whether ``node`` was such a
@@ -249,7 +249,7 @@ class _Folder:
             if tensor.name and (value := constant_value(tensor)) is not None
         }
         values, failures = self._evaluator.evaluate(nodes, known)
-        folded = False
+        found: list[tuple[Node, list[Array]]] = []
         for node in nodes:
             outputs = [tensor for tensor in node.outputs if tensor.name]
             reason = failures.get(node.outputs[0].name)
@@ -259,9 +259,10 @@ class _Folder:
                 self._failed.add(id(node))
                 self._context.refused(NAME, node, reason)
             else:
-                self._replace(node, {tensor.name: values[tensor.name] for tensor in outputs})
-                folded = True
-        return folded
+                found.append((node, [values[tensor.name] for tensor in outputs]))
+        for node, results in found:  # only now: it may give tensors other names
+            self._replace(node, results)
+        return bool(found)
 
     @staticmethod
     def _agrees(tensor: gs.Tensor, value: Array) -> bool:
@@ -277,14 +278,14 @@ class _Folder:
             not isinstance(dim, int) or dim < 0 or dim == actual for dim, actual in zip(dims, value.shape, strict=True)
         )
 
-    def _replace(self, node: Node, values: dict[str, Array], report: bool = True) -> None:
-        """Makes the outputs of ``node`` constants of the same names, or of equal ones, and removes it."""
+    def _replace(self, node: Node, values: list[Array], report: bool = True) -> None:
+        """Makes the outputs of ``node`` that have names constants of these, or equal ones, and removes it."""
         if report:
             self._context.rewrote(NAME, [node])
         outputs = [tensor for tensor in node.outputs if tensor.name]
         node.outputs.clear()
-        for tensor in outputs:
-            tensor.to_constant(np.array(values[tensor.name], order="C"))
+        for tensor, value in zip(outputs, values, strict=True):
+            tensor.to_constant(np.array(value, order="C"))
             if report:
                 self._editor.replace_uses(tensor, self._editor.model.shared(tensor))
         self._editor.remove([node])

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper, numpy_helper, parser
 
 from onnxfuse.graph import Model
 from onnxfuse.passes import PassContext, resolve
@@ -312,6 +312,35 @@ def test_a_constant_that_both_branches_read_stays_one():
     assert [item.name for item in after.graph.initializer if item.name == "w"] == ["w"]
     same_bits(before, after, x=np.abs(random(1, 64)))
     same_bits(before, after, x=-np.abs(random(1, 64)))
+
+
+LOOP = "y = Loop(n, c, x) <body = body (int64 i, bool before, float[3] {input}) => (bool after, float[3] r)"
+LIKE_NAMED = {
+    "what Identity passes on, and an input": "w = Identity(x) "
+    + LOOP.format(input="x")
+    + "{ after = Identity(before) p = Mul(x, w) r = Neg(p) }>",
+    "what Identity passes on, and an initializer": "w = Identity(a) "
+    + LOOP.format(input="s")
+    + "<float[3] a = {5, 6, 7}> { after = Identity(before) k = Sub(w, a) r = Mul(s, k) }>",
+    "a shared constant, and an input": "k = Add(a, b) z = Mul(x, k) "
+    + LOOP.format(input="k")
+    + "{ after = Identity(before) m = Add(a, b) r = Mul(k, m) }>",
+    "a constant of the other branch, and one of this": """y = If(c) <
+        then_branch = then () => (float[3] r) { k = Add(a, b) r = Mul(x, k) },
+        else_branch = other () => (float[3] q) { k = Sub(a, b) m = Add(a, b) p = Mul(x, k) q = Add(p, m) }>""",
+}
+
+
+@pytest.mark.parametrize("case", LIKE_NAMED)
+def test_tensors_of_one_name_stay_apart(case):
+    proto = parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (int64 n, bool c, float[3] x) => (float[3] y) '
+        f"<float[3] a = {{1, 2, 3}}, float[3] b = {{3, 2, 0}}> {{ {LIKE_NAMED[case]} }}"
+    )
+    after, _ = apply(proto, "fold-constants")
+    for condition in (True, False):
+        feeds = {"n": np.array(2), "c": np.array(condition), "x": random(3)}
+        np.testing.assert_array_equal(run(after, feeds)[0], run(proto, feeds)[0])
 
 
 def test_without_onnxruntime_only_exact_ops_are_evaluated(monkeypatch):
