@@ -84,6 +84,23 @@ class Model:
         """The main graph and every graph nested in it, outer before inner."""
         return walk(self.graph)
 
+    def fusible_graphs(self) -> Iterator[gs.Graph]:
+        """The graphs that fused nodes can be in: not those in attributes of functions, SequenceMap among them.
+
+        ONNX Runtime inlines functions before anything else, and of the graphs that they are given it keeps no types
+        then, which it could not infer for fused nodes.
+        """
+        functions = {("", "SequenceMap"), *((domain, name) for domain, name, _ in self.functions)}
+        inlined = {
+            id(graph)
+            for outer in self.graphs()
+            for node in outer.nodes
+            if node.attrs and (node.domain or "", node.op) in functions
+            for body in subgraphs(node)
+            for graph in walk(body)
+        }
+        return (graph for graph in self.graphs() if id(graph) not in inlined)
+
     def unique_name(self, base: str) -> str:
         """``base``, or ``base`` with a number, such that no tensor or node of the model has that name.
 

@@ -146,7 +146,7 @@ class CpuChooser:
             return
         self._own = {}
         if self._policy is not ConvPolicy.NONE:
-            for graph in model.graphs():
+            for graph in model.fusible_graphs():
                 known = {id(node): node for node in graph.nodes if _is_known(node)}
                 if self._policy is ConvPolicy.AUTO:
                     known = {key: node for key, node in known.items() if len(node.inputs[1].shape) < 5}

@@ -35,7 +35,7 @@ class FuseAttention:
         if not any(standard_op(node) == "Softmax" for graph in model.graphs() for node in graph.nodes):
             return
         infer(model)
-        for graph in list(model.graphs()):
+        for graph in list(model.fusible_graphs()):
             blocks = _plan(model, graph, context)
             replaced = {id(node) for block in blocks for node in block.nodes}
             fused = [_apply(model, block, context) for block in blocks]

@@ -49,7 +49,7 @@ class FuseConv:
 
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrite ``model`` in place and record every convolution and the choice for it."""
-        graphs = list(model.graphs())
+        graphs = list(model.fusible_graphs())
         if not any(map(is_convolution, _nodes(graphs))) or "" not in model.opsets:
             return
         if any(tensor.dtype is None for node in _nodes(graphs) for tensor in node.outputs):

@@ -28,6 +28,7 @@ from onnxfuse.runtime import DOMAIN
 
 UNUSED = "nothing reads its result"
 UNKNOWN_IN_BODY = "its rank, which ONNX Runtime needs in the body of Scan, is not known"
+INLINED = "ONNX Runtime inlines the operator around it, and would lose the types of fused nodes"
 ALONE = "no neighbour to fuse with"
 CONSTANT_ARITHMETIC = "ONNX Runtime computes it once, for it depends on no input"
 SHAPE_ARITHMETIC = "computes with shapes, which ONNX Runtime keeps on the host"
@@ -110,8 +111,12 @@ class _Planner:
 
     def plans(self) -> Iterator[Plan]:
         """A plan for every graph, the bodies of If, Loop and Scan among them."""
+        fusible = set(map(id, self._model.fusible_graphs()))
         for graph in list(self._model.graphs()):
-            yield self._plan(graph)
+            if id(graph) in fusible:
+                yield self._plan(graph)
+            else:
+                yield Plan(graph, left_alone=[(node, INLINED) for node in graph.nodes if is_elementwise(node)])
 
     def gains_alone(self, node: gs.Node) -> bool:
         """Whether a fused node beats what ORT makes of ``node``, which is slow, or on the CPU instead of the GPU."""

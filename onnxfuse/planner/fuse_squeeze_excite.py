@@ -58,7 +58,7 @@ class FuseSqueezeExcite:
         RulePass([GatedResidual(), FoldAffineBeforeMean()], NAME).run(model, context)
         if any(tensor.dtype is None for tensor in _made(model)):
             infer(model)  # it has added tensors
-        for graph in list(model.graphs()):
+        for graph in list(model.fusible_graphs()):
             fusions = _plan(model, graph, context)
             fused = [_apply(model, fusion, context) for fusion in fusions]
             if fused:

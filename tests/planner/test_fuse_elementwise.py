@@ -12,6 +12,7 @@ import onnxfuse
 from onnxfuse.inference import infer
 from onnxfuse.passes import PassContext
 from onnxfuse.planner import FuseElementwise
+from onnxfuse.planner.fuse_elementwise import INLINED
 from tests import fusing
 
 
@@ -129,6 +130,31 @@ def test_bodies_of_control_flow_are_fused() -> None:
         (expected,) = fusing.run(model, feeds, library=False)
         (actual,) = fusing.run(fused, feeds, library=True)
         np.testing.assert_allclose(actual, expected, 1e-6)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (bool c, float[4] x) => (float[4] z) { s = SequenceConstruct(x)"
+        " r = SequenceMap(s) <body = t (float[4] v) => (float[4] w) {"
+        " w = If(c) <then_branch = t () => (float[4] p) { a = Exp(v) b = Mul(a, v) p = Neg(b) },"
+        " else_branch = e () => (float[4] q) { a = Exp(v) b = Mul(a, v) q = Sin(b) }> }>"
+        " z = ConcatFromSequence<axis=0>(r) }",
+        "g (bool c, float[4] x) => (float[4] z) { z = own.choose <branch = t () => (float[4] p)"
+        " <float[4] a, float[4] b> { a = Exp(x) b = Mul(a, x) p = Neg(b) }> (c, x) }"
+        " <opset_import: ['': 21], domain: 'own'> choose <branch> (c, x) => (z)"
+        " { z = If(c) <then_branch: graph = @branch, else_branch = e () => (float[4] q) { q = Identity(x) }> }",
+    ],
+    ids=["SequenceMap", "function"],
+)
+def test_graphs_given_to_what_onnx_runtime_inlines_are_left_alone(text: str) -> None:
+    model = _model(text.replace("'", '"'))
+    model.opset_import.add(domain="own", version=1)
+    fused, report = _fuse(model)
+    assert not report.fused
+    assert {left.reason for left in report.left_alone} == {INLINED}
+    for condition in (True, False):
+        _assert_same(model, fused, c=np.array(condition), x=X.reshape(-1)[:4])
 
 
 def test_a_value_captured_by_a_body_is_an_output() -> None:
