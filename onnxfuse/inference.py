@@ -41,6 +41,7 @@ def infer(model: Model, shapes: Shapes | None = None) -> None:
 def run(model: Model, light: Export, shapes: Shapes | None, *, check_types: bool) -> None:
     """``infer`` on a light export at hand; ``check_types`` makes a type error an OnnxfuseError."""
     proto = light.proto
+    _make_dense(proto)
     if shapes:
         _override(model, proto, shapes)
     if check_types:
@@ -48,6 +49,15 @@ def run(model: Model, light: Export, shapes: Shapes | None, *, check_types: bool
     for inferred in _infer(proto, check_types):
         for graph, result in zip(light.graphs, onnx_graphs(inferred.graph), strict=True):
             _fill(graph, result)
+
+
+def _make_dense(proto: ModelProto) -> None:
+    """Declare sparse initializers as what they are to every operator, ordinary tensors; onnx takes none otherwise."""
+    for graph in onnx_graphs(proto.graph):
+        for sparse in graph.sparse_initializer:
+            values = sparse.values
+            graph.initializer.add(name=values.name, dims=sparse.dims, data_type=values.data_type)
+        del graph.sparse_initializer[:]
 
 
 def _check_ranks(proto: ModelProto) -> None:

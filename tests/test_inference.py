@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.graph import Model
 from onnxfuse.inference import infer
+from onnxfuse.model_io import load_proto
 
 
 def info(name: str, shape: list | None, dtype: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
@@ -148,6 +149,16 @@ def test_types_that_are_no_tensors():
     sequence = model.graph.nodes[0].outputs[0]
     assert (sequence.type, sequence.dtype, sequence.shape) == ("sequence_type", None, None)
     assert types(model)["y"][0] == np.float32
+
+
+def test_sparse_initializers_are_tensors():
+    graph = helper.make_graph([helper.make_node("Add", ["x", "s"], ["y"])], "g", [info("x", [3])], [info("y", None)])
+    values, indices = numpy_helper.from_array(np.float32([5]), "s"), numpy_helper.from_array(np.array([4]))
+    graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [2, 3]))
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = load_proto(proto)
+    assert types(model) == {"y": (np.float32, [2, 3])}
+    assert model.to_proto() == proto
 
 
 def test_nodes_out_of_order_get_their_own_types():
