@@ -319,7 +319,7 @@ def _example(
     if not (found.before.is_symbolic() or found.after.is_symbolic()):
         return found
     try:
-        return Example(sizes, *(count_for(_load(model, sizes), sizes) for model in (source, candidate)))
+        return Example(sizes, *(count_for(_load(model, sizes or None), sizes) for model in (source, candidate)))
     except OnnxfuseError:  # ONNX Runtime takes more shapes than onnx's inference; counts are not worth an error
         return None
 

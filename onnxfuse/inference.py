@@ -32,8 +32,9 @@ def infer(model: Model, shapes: Shapes | None = None) -> None:
     """Set ``dtype`` and ``shape`` of every Variable of the model, subgraphs included, as far as can be told.
 
     A dimension is an int, a symbol or None.  Symbols that begin with ``unk__`` are inference's own: equal ones
-    are equal sizes.  ``shapes`` gives graph inputs other shapes for this analysis, sizes or symbols.  Raises
-    OnnxfuseError if ``shapes`` names no input of the model or contradicts a declared shape.
+    are equal sizes.  ``shapes`` gives graph inputs other shapes for this analysis, sizes or symbols; what the model
+    declares of other tensors' shapes is then left out of it.  Raises OnnxfuseError if ``shapes`` names no input of the
+    model or contradicts a declared shape.
     """
     run(model, model.export(light=True), shapes, check_types=False)
 
@@ -42,7 +43,7 @@ def run(model: Model, light: Export, shapes: Shapes | None, *, check_types: bool
     """``infer`` on a light export at hand; ``check_types`` makes a type error an OnnxfuseError."""
     proto = light.proto
     _make_dense(proto)
-    if shapes:
+    if shapes is not None:
         _override(model, proto, shapes)
     if check_types:
         _check_ranks(proto)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,9 +42,24 @@ class FoldShapes:
         for _ in range(_MAX_ROUNDS):
             if not any(map(_is_computed, model.graph.nodes)):
                 return
-            infer(model, _distinct_sizes(model))
-            if not _fold(model, context):
-                return
+            with _distinct_shapes(model):
+                if not _fold(model, context):
+                    return
+
+
+@contextmanager
+def _distinct_shapes(model: Model) -> Iterator[None]:
+    """Shapes in which sizes of one name are equal.  Declared ones that inference does not find return at the end."""
+    made = [tensor for node in model.graph.nodes for tensor in node.outputs if tensor.shape is not None]
+    declared = [tensor.shape for tensor in made]
+    numbers = [[size if isinstance(size, int) else None for size in shape] for shape in declared]
+    for tensor, shape in zip(made, numbers, strict=True):
+        tensor.shape = shape
+    infer(model, _distinct_sizes(model))
+    yield
+    for tensor, shape, before in zip(made, numbers, declared, strict=True):
+        if tensor.shape is shape:
+            tensor.shape = before
 
 
 def _distinct_sizes(model: Model) -> dict[str, list[int | str]]:

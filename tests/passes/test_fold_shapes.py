@@ -7,6 +7,8 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from onnxfuse.graph import Model
+from onnxfuse.passes import PassContext
 from onnxfuse.passes.fold_shapes import FoldShapes
 
 from .models import apply, model, node, ops, random, run
@@ -184,6 +186,23 @@ def test_inputs_that_share_a_symbol_may_differ_in_size():
     after, _ = apply(proto, FoldShapes(), infer=False)
     (result,) = run(after, {"x": random(4, 6), "z": random(3, 2)})
     assert result.shape == (3, 8)
+
+
+@pytest.mark.parametrize("has_rank", [False, True])
+def test_declared_shapes_of_what_inference_does_not_know_may_share_a_symbol(has_rank):
+    nodes = [
+        node("Gelu", "x", "g", domain="com.microsoft"), node("Shape", "g", "s"), node("Gather", "s second", "a"),
+        node("Gather", "s first", "b"), node("Concat", "a b", "v", axis=0), node("Reshape", "g v", "y"),
+    ]  # fmt: skip
+    used = {name: CONSTANTS[name] for name in ("first", "second")}
+    proto = model(nodes, {"x": ["n", "n"]}, constants=used, domains=["com.microsoft"])
+    proto.graph.value_info.append(helper.make_tensor_value_info("g", onnx.TensorProto.FLOAT, ["n", "n"]))
+    if not has_rank:
+        proto.graph.input[0].type.tensor_type.ClearField("shape")
+    loaded = Model.from_proto(proto)
+    FoldShapes().run(loaded, PassContext())
+    feeds = {"x": random(2, 3)}
+    np.testing.assert_array_equal(run(loaded.to_proto(), feeds)[0], run(proto, feeds)[0])
 
 
 def test_bodies_stay_as_they_are():
