@@ -72,9 +72,9 @@ class Comparison:
 
     ``reason`` is empty if it is equal within the tolerance.  ``largest`` is the largest finite magnitude in the
     original's output, which the errors are to be seen against.  ``excess`` is the largest error as a multiple of
-    the allowed error; ``mismatches`` counts the elements that differ where no error is allowed (integers,
-    NaN, infinities). ``unstable`` marks an output that differs, but by no more than ONNX Runtime's own
-    optimizations make it differ.
+    the allowed error, infinite where type, shape, length or keys differ; ``mismatches`` counts the elements that
+    differ where no error is allowed (integers, NaN, infinities). ``unstable`` marks an output that differs, but by no
+    more than ONNX Runtime's own optimizations make it differ.
     """
 
     name: str
@@ -130,7 +130,7 @@ def compare_values(name: str, expected: Value, actual: Value, numbers: Numbers =
     """Compare what the original gives (``expected``) with what the optimized model gives (``actual``)."""
     if expected is None or actual is None:
         reason = "" if expected is None and actual is None else "only one of the models gives a value"
-        return Comparison(name, "none", reason=reason, mismatches=bool(reason))
+        return _of_other_kind(Comparison(name, "none"), reason) if reason else Comparison(name, "none")
     if isinstance(expected, list) or isinstance(actual, list):
         return _compare_lists(name, expected, actual, numbers)
     if isinstance(expected, dict) or isinstance(actual, dict):
@@ -138,11 +138,16 @@ def compare_values(name: str, expected: Value, actual: Value, numbers: Numbers =
     return _compare_arrays(name, np.asarray(expected), np.asarray(actual), numbers)
 
 
+def _of_other_kind(result: Comparison, reason: str) -> Comparison:
+    """What differs before any element is compared, and more than any elements do."""
+    result.reason, result.mismatches, result.excess = reason, 1, math.inf
+    return result
+
+
 def _compare_lists(name: str, expected: Value, actual: Value, numbers: Numbers) -> Comparison:
     result = Comparison(name, "sequence")
     if not isinstance(expected, list) or not isinstance(actual, list) or len(expected) != len(actual):
-        result.reason, result.mismatches = "the sequences differ in length", 1
-        return result
+        return _of_other_kind(result, "the sequences differ in length")
     for index, (left, right) in enumerate(zip(expected, actual, strict=True)):
         item = compare_values(f"{name}[{index}]", left, right, numbers)
         if item.reason:
@@ -154,8 +159,7 @@ def _compare_lists(name: str, expected: Value, actual: Value, numbers: Numbers) 
 def _compare_maps(name: str, expected: Value, actual: Value, numbers: Numbers) -> Comparison:
     result = Comparison(name, "map")
     if not isinstance(expected, dict) or not isinstance(actual, dict) or expected.keys() != actual.keys():
-        result.reason, result.mismatches = "the maps differ in their keys", 1
-        return result
+        return _of_other_kind(result, "the maps differ in their keys")
     for key, value in expected.items():
         # Maps hold float32, which Python's float holds exactly: it is no more precise than that.
         left, right = (np.float32(x) if isinstance(x, float) else x for x in (value, actual[key]))
@@ -169,9 +173,9 @@ def _compare_maps(name: str, expected: Value, actual: Value, numbers: Numbers) -
 def _compare_arrays(name: str, expected: np.ndarray, actual: np.ndarray, numbers: Numbers) -> Comparison:
     result = Comparison(name, str(expected.dtype), expected.shape)
     if expected.dtype != actual.dtype:
-        result.reason, result.mismatches = f"type {actual.dtype} instead of {expected.dtype}", 1
+        _of_other_kind(result, f"type {actual.dtype} instead of {expected.dtype}")
     elif expected.shape != actual.shape:
-        result.reason, result.mismatches = f"shape {list(actual.shape)} instead of {list(expected.shape)}", 1
+        _of_other_kind(result, f"shape {list(actual.shape)} instead of {list(expected.shape)}")
     elif precision(expected.dtype) > 0:
         _compare_floats(result, expected, actual, numbers)
     else:

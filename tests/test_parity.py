@@ -202,6 +202,25 @@ def test_an_output_is_unstable_where_onnx_runtime_itself_differs_as_much(
     assert "output 'y' is unstable" in result.warnings[0]
 
 
+def test_an_output_of_another_shape_is_never_unstable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(name: str, body: str, result: str = "64") -> Path:
+        return model_file(tmp_path / name, f"(float[64] x) => (int64[{result}] y) <int64[1] first = {{0}}>", body)
+
+    original = made("a.onnx", "a = Floor(x) y = Cast<to = 7>(a)")
+    noisy = made("b.onnx", "a = Ceil(x) y = Cast<to = 7>(a)")
+
+    class Noisy(Session):
+        """ONNX Runtime that gives other integers without its optimizations."""
+
+        def __init__(self, model: Path, *, optimized: bool = True, **options: object) -> None:
+            super().__init__(model if optimized else noisy, optimized=optimized, **options)
+
+    monkeypatch.setattr(parity, "Session", Noisy)
+    assert compare(original, noisy).ok
+    other = made("c.onnx", "a = Floor(x) b = Cast<to = 7>(a) y = Unsqueeze(b, first)", "1, 64")
+    assert "shape [1, 64] instead of [64]" in compare(original, other).failure()
+
+
 def test_an_output_is_unstable_where_other_roundings_of_its_weights_change_it_as_much(tmp_path: Path) -> None:
     """Two products that cancel leave rounding alone, which is another one with the first two merged; but no tenth."""
     random = np.random.default_rng(0)
