@@ -157,7 +157,7 @@ def compare(
 
     progress("running the original")
     expected = _run_original(original, specs, inputs, shapes, providers)
-    result = ParityResult()
+    result = ParityResult(warnings=list(_untold(original_proto, expected)))
     fused = has_fused_nodes(optimized_proto)
     for library in (True, False) if fused else (False,):
         progress("running the optimized model" + (" without the onnxfuse library" if fused and not library else ""))
@@ -238,6 +238,22 @@ def _run_original(
         except SessionError as error:
             raise OnnxfuseError(f"the original cannot be run on {values.label}: {error}") from error
     return expected
+
+
+def _untold(original: onnx.ModelProto, expected: Expected) -> Iterator[str]:
+    """A warning for every output that has no element or nothing but NaN in all runs, as a wrong one may have too."""
+    names = dict.fromkeys(output.name for output in original.graph.output)  # ONNX Runtime gives each once
+    for index, name in enumerate(names):
+        if all(_tells_nothing(values[index]) for _, values in expected):
+            yield f"output {name!r} has nothing to compare on these inputs: it is empty, or NaN throughout"
+
+
+def _tells_nothing(value: Value) -> bool:
+    if isinstance(value, list):
+        return all(map(_tells_nothing, value))
+    if not isinstance(value, np.ndarray):
+        return False
+    return value.size == 0 or (precision(value.dtype) > 0 and bool(np.isnan(value).all()))
 
 
 def _run_optimized(

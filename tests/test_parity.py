@@ -202,6 +202,29 @@ def test_an_output_is_unstable_where_onnx_runtime_itself_differs_as_much(
     assert "output 'y' is unstable" in result.warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("body", "untold"),
+    [
+        ("e = Exp(x) n = Neg(e) y = Log(n)", True),
+        ("y = Log(x)", False),
+        ("d = Concat<axis = 0>(x, x) y = Slice(d, two, one)", True),
+        ("y = Identity(x)", False),
+    ],
+)
+def test_outputs_that_cannot_tell_a_wrong_model_are_named(tmp_path: Path, body: str, untold: bool) -> None:
+    signature = "(float[4] x) => (float[n] y) <int64[1] one = {1}, int64[1] two = {2}>"
+    path = model_file(tmp_path / "m.onnx", signature, body)
+    warning = "output 'y' has nothing to compare on these inputs: it is empty, or NaN throughout"
+    assert compare(path, path).warnings == ([warning] if untold else [])
+
+
+def test_an_output_that_stands_twice_is_compared_once(tmp_path: Path) -> None:
+    path = model_file(tmp_path / "m.onnx", "(float[4] x) => (float[4] y, float[4] y)", "y = Neg(x)")
+    result = compare(path, path)
+    assert result.ok and not result.warnings
+    assert [len(found.outputs) for found in result.sets] == [1] * 3
+
+
 def test_an_output_of_another_shape_is_never_unstable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def made(name: str, body: str, result: str = "64") -> Path:
         return model_file(tmp_path / name, f"(float[64] x) => (int64[{result}] y) <int64[1] first = {{0}}>", body)
