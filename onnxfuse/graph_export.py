@@ -278,6 +278,8 @@ class Export:
             out.name = node.name
         _set_names(out.input, node.inputs)
         _set_names(out.output, node.outputs)
+        if self._light and out.domain == "ai.onnx":  # which onnx itself does not take for its own domain
+            out.domain = ""
         if isinstance(node, Node):
             if out.overload != node.overload:
                 out.overload = node.overload

@@ -161,6 +161,19 @@ def test_sparse_initializers_are_tensors():
     assert model.to_proto() == proto
 
 
+@pytest.mark.parametrize("imported", ["", "ai.onnx"])
+def test_the_domain_of_onnx_may_be_spelled_out(imported):
+    body = helper.make_graph([helper.make_node("Abs", ["r"], ["a"], domain="ai.onnx")], "b", [], [info("a", [2])])
+    choice = helper.make_node("If", ["c"], ["y"], domain="ai.onnx", then_branch=body, else_branch=body)
+    nodes = [helper.make_node("Relu", ["x"], ["r"], domain="ai.onnx"), choice]
+    inputs = [info("x", [2]), info("c", [], TensorProto.BOOL)]
+    graph = helper.make_graph(nodes, "g", inputs, [info("y", None)])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid(imported, 17)], ir_version=8)
+    model = load_proto(proto)
+    assert types(model) == dict.fromkeys("rya", (np.float32, [2]))
+    assert model.to_proto() == proto
+
+
 def test_nodes_out_of_order_get_their_own_types():
     then = helper.make_graph([helper.make_node("Abs", ["made"], ["t"])], "then", [], [onnx.ValueInfoProto(name="t")])
     other = helper.make_graph([helper.make_node("Neg", ["made"], ["e"])], "else", [], [onnx.ValueInfoProto(name="e")])
