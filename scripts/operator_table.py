@@ -55,8 +55,9 @@ read.
 "floating-point" is float (32 bits), double, float16 and bfloat16; "signed" and "unsigned" are the
 integers of 8, 16, 32 and 64 bits. The last two floating-point types are computed in float and rounded
 once, where a value leaves the region or is cast. A node of another type stays as it is, and `onnxfuse
-inspect` gives the reason. So does a node with a tensor of more than {MAX_RANK} dimensions; if the number is not
-known it is fused, and a run with more is an error.
+inspect` gives the reason. So does one of float16 with an attribute that float16 cannot hold, and a node with
+a tensor of more than {MAX_RANK} dimensions; if the number is not known it is fused, and a run with more is an
+error.
 
 | operator | since opset | element types | remarks |
 | --- | --- | --- | --- |

@@ -15,7 +15,7 @@ from onnxfuse import dtypes
 from onnxfuse.dtypes import DTYPES
 from onnxfuse.graph_ir import STANDARD_DOMAINS
 from onnxfuse.program.ops import OPS
-from onnxfuse.program.program import MAX_RANK, Const, ProgramBuilder, supports
+from onnxfuse.program.program import MAX_RANK, ProgramBuilder, supports
 
 
 class UnsupportedError(Exception):
@@ -64,6 +64,20 @@ class NodeLowering:
     def const(self, value: object, dtype: str | None = None) -> int:
         """A scalar of type ``dtype``, by default that of the first input."""
         return self.builder.const(dtype or self.dtype(), value)
+
+    def parameter(self, name: str, default: float) -> int:
+        """A numeric attribute as a scalar of the type of the first input.
+
+        ONNX Runtime computes 16-bit floats in float, with the attribute as it is.  Here it has their precision, which
+        is one more rounding.  Raises UnsupportedError for one that is no normal number there, which may become
+        anything: 0, infinite, or off by half.
+        """
+        value, dtype = self.attr(name, default), self.dtype()
+        if dtype in ("f16", "bf16") and value != 0 and np.isfinite(value):
+            info = ml_dtypes.finfo(DTYPES[dtype].numpy)  # type: ignore[no-untyped-call]
+            if not float(info.smallest_normal) <= abs(value) <= float(info.max):
+                raise UnsupportedError(f"{name} of {self.node.op} is beyond the numbers of {info.dtype}")
+        return self.const(value)
 
     def emit(self, op: str, *operands: int, dtype: str | None = None) -> int:
         """An instruction whose T is ``dtype``, by default the type of the first input."""
@@ -308,12 +322,12 @@ def _is_inf(n: NodeLowering) -> int:
 @_lowers("LeakyRelu")
 def _leaky_relu(n: NodeLowering) -> int:
     _require_float(n)
-    return n.emit("leaky_relu", n.arg(0), n.const(n.attr("alpha", 0.01)))
+    return n.emit("leaky_relu", n.arg(0), n.parameter("alpha", 0.01))
 
 
 @_lowers("Elu")
 def _elu(n: NodeLowering) -> int:
-    return n.emit("elu", n.arg(0), n.const(n.attr("alpha", 1.0)))
+    return n.emit("elu", n.arg(0), n.parameter("alpha", 1.0))
 
 
 @_lowers("Softplus")
@@ -338,16 +352,15 @@ def _celu(n: NodeLowering) -> int:
 @_lowers("Selu")
 def _selu(n: NodeLowering) -> int:
     alpha = _positive_alpha(n, 1.67326319217681884765625)
-    gamma = n.const(n.attr("gamma", 1.05070102214813232421875))
+    gamma = n.parameter("gamma", 1.05070102214813232421875)
     return n.emit("mul", gamma, _positive_zero(n, n.emit("elu", n.arg(0), alpha)))
 
 
 def _positive_alpha(n: NodeLowering, default: float) -> int:
     """The attribute alpha of Celu or Selu, as any model has it: of others ONNX Runtime's formulas give other values."""
-    alpha = Const.of(n.dtype(), n.attr("alpha", default)).value
-    if not 0 < alpha < np.inf:
+    if not 0 < n.attr("alpha", default) < np.inf:
         raise UnsupportedError(f"{n.node.op} with an alpha that is not positive and finite")
-    return n.const(alpha)
+    return n.parameter("alpha", default)
 
 
 def _positive_zero(n: NodeLowering, value: int) -> int:
@@ -357,28 +370,28 @@ def _positive_zero(n: NodeLowering, value: int) -> int:
 
 @_lowers("HardSigmoid")
 def _hard_sigmoid(n: NodeLowering) -> int:
-    return n.emit("hard_sigmoid", n.arg(0), n.const(n.attr("alpha", 0.2)), n.const(n.attr("beta", 0.5)))
+    return n.emit("hard_sigmoid", n.arg(0), n.parameter("alpha", 0.2), n.parameter("beta", 0.5))
 
 
 @_lowers("Swish")
 def _swish(n: NodeLowering) -> int:
     x = scaled = n.arg(0)
     if n.attr("alpha", 1.0) != 1.0:
-        scaled = n.emit("mul", x, n.const(n.attr("alpha", 1.0)))
+        scaled = n.emit("mul", x, n.parameter("alpha", 1.0))
     return n.emit("mul", x, n.emit("sigmoid", scaled))
 
 
 @_lowers("ThresholdedRelu")
 def _thresholded_relu(n: NodeLowering) -> int:
     x = n.arg(0)
-    above = n.emit("less", n.const(n.attr("alpha", 1.0)), x)
+    above = n.emit("less", n.parameter("alpha", 1.0), x)
     return n.emit("where", _not(n, above), n.const(0), x)
 
 
 @_lowers("Shrink")
 def _shrink(n: NodeLowering) -> int:
     _require_float(n)
-    x, lambd, bias = n.arg(0), n.attr("lambd", 0.5), n.const(n.attr("bias", 0.0))
+    x, lambd, bias = n.arg(0), n.attr("lambd", 0.5), n.parameter("bias", 0.0)
     above = n.emit("where", n.emit("less", n.const(lambd), x), n.emit("sub", x, bias), n.const(0))
     below = n.emit("less", x, n.const(-lambd))
     return n.emit("where", _not(n, below), above, n.emit("add", x, bias))
@@ -422,11 +435,14 @@ def _batch_normalization(n: NodeLowering) -> int:
         raise UnsupportedError("BatchNormalization of a tensor without a channel axis")
     if len({n.dtype(index) for index in range(5)}) > 1:
         raise UnsupportedError("BatchNormalization with statistics of another type")
-    scale, bias, mean, variance = (n.arg(index, 1 - rank) for index in range(1, 5))
-    deviation = n.emit("sqrt", n.emit("add", variance, n.const(n.attr("epsilon", 1e-5))))
-    factor = n.emit("mul", scale, n.emit("reciprocal", deviation))
-    offset = n.emit("sub", bias, n.emit("mul", mean, factor))
-    return n.emit("add", n.emit("mul", n.arg(0), factor), offset)
+    work = DTYPES[n.dtype()].compute  # an epsilon of any use is hardly a number of float16
+    scale, bias, mean, variance = (_as(n, n.arg(index, 1 - rank), work) for index in range(1, 5))
+    epsilon = n.const(n.attr("epsilon", 1e-5), work)
+    deviation = n.emit("sqrt", n.emit("add", variance, epsilon, dtype=work), dtype=work)
+    factor = n.emit("mul", scale, n.emit("reciprocal", deviation, dtype=work), dtype=work)
+    offset = n.emit("sub", bias, n.emit("mul", mean, factor, dtype=work), dtype=work)
+    product = n.emit("mul", _as(n, n.arg(0), work), factor, dtype=work)
+    return _as(n, n.emit("add", product, offset, dtype=work), n.dtype())
 
 
 @_lowers("QuantizeLinear")

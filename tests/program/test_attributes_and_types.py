@@ -146,3 +146,31 @@ def test_tensors_of_more_dimensions_than_the_library_takes_are_left_alone() -> N
     x = np.ones([1] * 15 + [2, 3], np.float32)
     nodes = [helper.make_node("Mul", ["x", "x"], ["a"]), helper.make_node("Add", ["a", "x"], ["y"])]
     assert assert_same(nodes, {"x": x}) == 0
+
+
+@pytest.mark.parametrize("epsilon", [1e-5, 1e-8, 1e-12])
+def test_batch_normalization_of_float16_has_the_epsilon_of_float(epsilon: float) -> None:
+    """In float16 it would be 0, and a variance of 0 would make infinities and what is no number."""
+    x = np.array([[1e-3, -0.5, 0.25, -3.0], [0.0, 2.0, -1e-3, 0.5]], np.float16)[:, :, None]
+    zero, one = np.zeros(4, np.float16), np.ones(4, np.float16)
+    variance = np.array([0, 1, 0, 4], np.float16)
+    nodes = [
+        helper.make_node("Abs", ["x"], ["a"]),
+        helper.make_node("BatchNormalization", ["a", "s", "b", "m", "v"], ["y"], epsilon=epsilon),
+    ]
+    assert assert_same(nodes, {"x": x}, s=one, b=zero, m=zero, v=variance) == 1
+
+
+@pytest.mark.parametrize("value", [1e5, 1e-8])
+@pytest.mark.parametrize(
+    ("operator", "attribute"),
+    [
+        *(("LeakyRelu", "alpha"), ("Elu", "alpha"), ("ThresholdedRelu", "alpha"), ("Shrink", "bias")),
+        *(("HardSigmoid", "alpha"), ("HardSigmoid", "beta"), ("Selu", "alpha"), ("Selu", "gamma")),
+    ],
+)
+def test_attributes_beyond_float16(operator: str, attribute: str, value: float) -> None:
+    """They stay those of float: 1e5 would be infinite, 1e-8 zero."""
+    x = np.array([-1e-3, -0.5, -3.0, -0.0, 0.25, 3.0, 60000.0, 1e-7], np.float16)
+    nodes = [helper.make_node(operator, ["x"], ["a"], **{attribute: value}), helper.make_node("Abs", ["a"], ["y"])]
+    assert_same(nodes, {"x": x})
