@@ -2,6 +2,13 @@
 
 namespace onnxfuse {
 
+namespace {
+
+// Of integers: vectors of them are divided as floats, but for the longest.
+double division_cost(DType type) { return compute_size(type) == 8 ? 2.0 : 0.4; }
+
+}  // namespace
+
 double cost_of(Op op, DType type) {
   const bool wide = type == DType::f64;
   const bool floating = wide || type == DType::f32;
@@ -16,9 +23,9 @@ double cost_of(Op op, DType type) {
     case Op::Pow:
       return floating && !wide ? 4.0 : 20.0;
     case Op::Fmod: case Op::Mod:
-      return floating ? 8.0 : 2.0;
+      return floating ? 0.5 : division_cost(type);
     case Op::Div:
-      return floating ? 0.02 * static_cast<double>(compute_size(type)) : 2.0;
+      return floating ? 0.02 * static_cast<double>(compute_size(type)) : division_cost(type);
     default:
       return 0.01 * static_cast<double>(compute_size(type));
   }

@@ -20,6 +20,7 @@
 // The file is compiled once for each instruction set, so everything is inside the namespace ONNXFUSE_ISA and calls
 // nothing but compiler builtins and vector_math.h.
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "dtype.h"
@@ -70,44 +71,92 @@ struct Mul {
   }
 };
 
+// What integers are divided by: 1 instead of 0 and of -1, for which there is no quotient of every dividend.
+template <class T> T divisor_of(T b) {
+  if constexpr (is_signed<T>) return b == 0 || b == -1 ? T(1) : b;
+  else return b == 0 ? T(1) : b;
+}
+
+// a / b, rounded toward zero.  Processors divide vectors of floats only, but these give the same: the quotient of
+// integers below 2^k is at least 2^-2k of its size away from the next integer that it does not reach, and half a unit in
+// the last place of T's float is less than that.
+template <class T> T quotient(T a, T b) {
+  if constexpr (sizeof(T) == 8) {
+    return a / b;
+  } else {
+    using Float = std::conditional_t<sizeof(T) == 4, double, float>;
+    using Whole = std::conditional_t<sizeof(T) == 4, T, int32_t>;
+    return static_cast<T>(static_cast<Whole>(static_cast<Float>(a) / static_cast<Float>(b)));
+  }
+}
+
+// What is left of `a`, with its sign; 0 for division by 0.
+template <class T> T remainder(T a, T b) {
+  const T divisor = divisor_of(b);
+  return static_cast<T>(static_cast<Wide<T>>(a) - static_cast<Wide<T>>(quotient(a, divisor)) * static_cast<Wide<T>>(divisor));
+}
+
 struct Div {
   template <class V> static V vector(V a, V b) { return a / b; }
   template <class T> static T apply(T a, T b) {
     if constexpr (is_float<T>) {
       return a / b;
     } else {
-      if (b == 0) return 0;
-      if constexpr (is_signed<T>) {
-        if (b == -1) return static_cast<T>(Wide<T>{0} - static_cast<Wide<T>>(a));  // the minimum wraps, and must not trap
-      }
-      return static_cast<T>(a / b);
+      const T whole = b == 0 ? T(0) : quotient(a, divisor_of(b));
+      if constexpr (is_signed<T>) return b == -1 ? static_cast<T>(Wide<T>{0} - static_cast<Wide<T>>(a)) : whole;
+      else return whole;
     }
   }
 };
 
 struct Mod {
   template <class T> static T apply(T a, T b) {
-    if (b == 0) return 0;
-    if constexpr (is_signed<T>) {
-      if (b == -1) return 0;
-      const T rest = static_cast<T>(a % b);
-      return rest != 0 && (rest < 0) != (b < 0) ? static_cast<T>(rest + b) : rest;
-    } else {
-      return static_cast<T>(a % b);
-    }
+    const T rest = remainder(a, b);
+    if constexpr (is_signed<T>) return rest != 0 && (rest < 0) != (b < 0) ? static_cast<T>(rest + b) : rest;
+    else return rest;
   }
 };
 
 struct Fmod {
   static float apply(float a, float b) { return __builtin_fmodf(a, b); }
   static double apply(double a, double b) { return __builtin_fmod(a, b); }
-  template <class T> static T apply(T a, T b) {
-    if (b == 0) return 0;
-    if constexpr (is_signed<T>) {
-      if (b == -1) return 0;
-    }
-    return static_cast<T>(a % b);
+  template <class T> static T apply(T a, T b) { return remainder(a, b); }
+#if defined(__FMA__) || defined(__aarch64__)
+  template <size_t AStep, size_t BStep> static void array(const float* a, const float* b, float* out, size_t n) {
+    rests<AStep, BStep>(a, b, out, n);
   }
+  template <size_t AStep, size_t BStep> static void array(const double* a, const double* b, double* out, size_t n) {
+    rests<AStep, BStep>(a, b, out, n);
+  }
+
+ private:
+  // a - b trunc(a / b), which is exact: where the quotient has a unit in the last place of 1/2 or less, the rounded one
+  // is its whole part, or 1 more if that is next to it, and so the rest is a float.  C's function takes what is rare.
+  // `out` may be `a` or `b`.
+  template <size_t AStep, size_t BStep, class T> static void rests(const T* a, const T* b, T* out, size_t n) {
+    constexpr size_t kBlock = 256;
+    constexpr T limit = sizeof(T) == 4 ? T(0x1p22) : T(0x1p51);
+    T rest[kBlock];
+    for (size_t at = 0; at < n; at += kBlock) {
+      const size_t count = n - at < kBlock ? n - at : kBlock;
+      const T* const x = a + at * AStep;
+      const T* const y = b + at * BStep;
+      int rare = 0;
+      for (size_t i = 0; i < count; ++i) {
+        const T dividend = math::absolute(x[i * AStep]);
+        const T divisor = math::absolute(y[i * BStep]);
+        const T ratio = dividend / divisor;
+        const T left = math::madd(-truncated(ratio), divisor, dividend);
+        rest[i] = math::with_sign_of(left < 0 ? left + divisor : left, x[i * AStep]);
+        rare |= !(ratio < limit) | !(divisor <= std::numeric_limits<T>::max());
+      }
+      for (size_t i = 0; rare != 0 && i < count; ++i) rest[i] = apply(x[i * AStep], y[i * BStep]);
+      __builtin_memcpy(out + at, rest, count * sizeof(T));
+    }
+  }
+  static float truncated(float x) { return __builtin_truncf(x); }
+  static double truncated(double x) { return __builtin_trunc(x); }
+#endif
 };
 
 // Out of range and NaN give what the x86 conversion instructions give, for ONNX Runtime's casts are those: the minimum

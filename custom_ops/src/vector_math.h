@@ -281,45 +281,48 @@ static inline void tan_array(const double* x, double* out, size_t n) {
   for (size_t i = 0; i < n; ++i) out[i] = std::tan(x[i]);
 }
 
-constexpr double kPi = 0x1.921fb54442d18p+1;
+constexpr float kPiHigh = 0x1.921fb6p+1f;
+constexpr float kPiLow = -0x1.777a5cp-24f;
+
+// pi / 2 - x and pi - x, of which the first part of pi is no more than a float.
+ONNXFUSE_INLINE float half_pi_less(float x) { return 0.5f * kPiHigh - (x - 0.5f * kPiLow); }
+ONNXFUSE_INLINE float pi_less(float x) { return kPiHigh - (x - kPiLow); }
 
 // asin s for 0 <= s <= 1/2, z = s^2.  Remez, weight z: degree 6, error 3.2e-11.
-ONNXFUSE_INLINE double asin_residue(double s, double z) {
-  const double p = poly(z, 0.16666666666666666, 0.0749998332703119, 0.044652161590430416, 0.030194952570437989,
-                        0.024160872430716421, 0.0086938577842954508, 0.03340295456135705);
+ONNXFUSE_INLINE float asin_residue(float s, float z) {
+  const float p = poly(z, 0.166666667f, 0.0749998333f, 0.0446521616f, 0.0301949526f, 0.0241608724f, 0.00869385779f,
+                       0.0334029526f);
   return madd(s * z, p, s);
 }
 
-// Above 1/2: asin x = pi/2 - 2 asin(sqrt((1 - x) / 2)), whose square root is NaN for x > 1.
+// Above 1/2: asin x = pi/2 - 2 asin(sqrt((1 - x) / 2)), whose square root, of an exact difference, is NaN for x > 1.
 ONNXFUSE_INLINE float asin(float x) {
-  const double a = absolute(x);
-  const bool large = a > 0.5;
-  const double z = large ? 0.5 - 0.5 * a : a * a;
-  const double y = asin_residue(large ? std::sqrt(z) : a, z);
-  return with_sign_of(static_cast<float>(large ? 0.5 * kPi - 2.0 * y : y), x);
+  const float a = absolute(x);
+  const bool large = a > 0.5f;
+  const float z = large ? 0.5f - 0.5f * a : a * a;
+  const float y = asin_residue(large ? std::sqrt(z) : a, z);
+  return with_sign_of(large ? half_pi_less(2.0f * y) : y, x);
 }
 
 ONNXFUSE_INLINE float acos(float x) {
-  const double v = x;
-  const double a = absolute(v);
-  const bool large = a > 0.5;
-  const double z = large ? 0.5 - 0.5 * a : a * a;
-  const double y = asin_residue(large ? std::sqrt(z) : a, z);
-  const double small = 0.5 * kPi - with_sign_of(y, v);
-  return static_cast<float>(large ? (v < 0.0 ? kPi - 2.0 * y : 2.0 * y) : small);
+  const float a = absolute(x);
+  const bool large = a > 0.5f;
+  const float z = large ? 0.5f - 0.5f * a : a * a;
+  const float y = asin_residue(large ? std::sqrt(z) : a, z);
+  const float near_one = x < 0.0f ? pi_less(2.0f * y) : 2.0f * y;
+  return large ? near_one : half_pi_less(with_sign_of(y, x));
 }
 
 // Above 1: atan x = pi/2 - atan(1/x).  On [0, 1], z = t^2: Remez, weight z, degree 9, error 7.1e-10.
 ONNXFUSE_INLINE float atan(float x) {
-  const double a = absolute(x);
-  const bool large = a > 1.0;
-  const double t = large ? 1.0 / a : a;
-  const double z = t * t;
-  const double p = poly(z, -0.33333333333333331, 0.19999896314811197, -0.14282595976513845, 0.11075056035805639,
-                        -0.088696729353333364, 0.068657058677177016, -0.046320260812017372, 0.023837338030442412,
-                        -0.0078911863050477784, 0.0012217130280328388);
-  const double y = madd(t * z, p, t);
-  return with_sign_of(static_cast<float>(large ? 0.5 * kPi - y : y), x);
+  const float a = absolute(x);
+  const bool large = a > 1.0f;
+  const float t = large ? 1.0f / a : a;
+  const float z = t * t;
+  const float p = poly(z, -0.333333333f, 0.199998963f, -0.14282596f, 0.11075056f, -0.0886967294f, 0.0686570587f,
+                       -0.0463202608f, 0.0238373380f, -0.00789118631f, 0.00122171301f);
+  const float y = madd(t * z, p, t);
+  return with_sign_of(large ? half_pi_less(y) : y, x);
 }
 
 static inline double asin(double x) { return std::asin(x); }

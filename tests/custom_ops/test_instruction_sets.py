@@ -14,7 +14,16 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SUITE = [
     str(HERE / f"test_{name}.py")
-    for name in ("operators", "chains", "shapes", "bad_programs", "fused_conv", "squeeze_excite", "attention")
+    for name in (
+        "operators",
+        "division",
+        "chains",
+        "shapes",
+        "bad_programs",
+        "fused_conv",
+        "squeeze_excite",
+        "attention",
+    )
 ]
 ORT_SUITE = [
     *SUITE,

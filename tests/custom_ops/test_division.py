@@ -1,0 +1,78 @@
+"""Quotients and what is left of a division: vectors are divided as floats, whose results must be those of the type."""
+
+import numpy as np
+import pytest
+
+from tests.custom_ops.fused import NUMPY_TYPES, run_fused
+
+INTEGERS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64")
+
+
+def program_of(dtype: str) -> str:
+    """Quotient and both rests of two inputs."""
+    lines = [*[f"input {dtype} broadcast"] * 2, *(f"{op} {dtype} 0 1" for op in ("div", "mod", "fmod"))]
+    return "\n".join(["onnxfuse 1", *lines, "output 2", "output 3", "output 4"]) + "\n"
+
+
+def pairs(dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """Every pair of 8-bit integers; of others those near powers of two and multiples of each other, and random ones."""
+    numpy = NUMPY_TYPES[dtype]
+    info = np.iinfo(numpy)
+    if info.bits == 8:
+        every = np.arange(info.min, info.max + 1)
+        a, b = np.meshgrid(every, every)
+        return a.astype(numpy).ravel(), b.astype(numpy).ravel()
+    random = np.random.default_rng(info.bits)
+    near = [sign * 2**k + d for k in range(info.bits) for d in (-1, 0, 1) for sign in (-1, 1)]
+    edges = np.array([x for x in {*near, info.min, info.max, 3, 7, 10} if info.min <= x <= info.max], numpy)
+    a, b = (grid.ravel() for grid in np.meshgrid(edges, edges))
+    wide = random.integers(info.min, info.max, 20_000, dtype=numpy, endpoint=True)
+    shifts = random.integers(0, info.bits - 1, 20_000).astype(numpy)
+    narrow = wide[::-1] >> shifts
+    # Multiples of the divisor and the numbers beside them are where a quotient that is rounded would be wrong.
+    with np.errstate(all="ignore"):
+        multiple = np.where(narrow == 0, wide, wide - wide % np.where(narrow == 0, 1, narrow)).astype(numpy)
+        beside = multiple + random.integers(-1 if info.min else 0, 2, 20_000).astype(numpy)
+    return np.concatenate([a, wide, beside]), np.concatenate([b, narrow, narrow])
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers(dtype: str) -> None:
+    """Toward zero, and what is left with the sign of the dividend or the divisor; 0 for a divisor of 0; and no trap."""
+    a, b = pairs(dtype)
+    quotient, modulus, rest = run_fused(program_of(dtype), [a, b])
+    safe = np.where(b == 0, 1, b).astype(a.dtype)
+    with np.errstate(all="ignore"):  # the least integer over -1 wraps around
+        left = np.fmod(a, safe)
+        wanted = ((a - left) // safe).astype(a.dtype)
+        floored = np.mod(a, safe)
+    np.testing.assert_array_equal(quotient, np.where(b == 0, 0, wanted))
+    np.testing.assert_array_equal(modulus, np.where(b == 0, 0, floored))
+    np.testing.assert_array_equal(rest, np.where(b == 0, 0, left))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("scalar", [False, True])
+def test_rests_of_floats(dtype: str, scalar: bool) -> None:
+    """Those of C's fmod, bit for bit: of near and far sizes, of multiples, zeros, infinities, NaN and denormals."""
+    numpy = NUMPY_TYPES[dtype]
+    random = np.random.default_rng(7)
+    info = np.finfo(numpy)
+    count = 200_000
+    b = np.ldexp(random.uniform(1, 2, count), random.integers(-30, 30, count)).astype(numpy)
+    near = b * random.uniform(-1e6, 1e6, count).astype(numpy)
+    multiples = b * random.integers(-(2**12), 2**12, count).astype(numpy)
+    far = np.ldexp(random.uniform(-2, 2, count), random.integers(info.minexp, info.maxexp, count)).astype(numpy)
+    special = [0, -0.0, np.inf, -np.inf, np.nan, info.tiny, -info.smallest_subnormal, info.max, 1, -1, 0.5]
+    x, y = (grid.ravel() for grid in np.meshgrid(*[np.array(special, numpy)] * 2))
+    dividends = np.concatenate([near, multiples, np.nextafter(multiples, numpy.type(0)), far, b, x])
+    divisors = np.concatenate([b, b, b, b, far, y])
+    program = f"onnxfuse 1\ninput {dtype} broadcast\ninput {dtype} broadcast\nfmod {dtype} 0 1\noutput 2\n"
+    for divisor in (0.3, -7.0, 1e-30) if scalar else (None,):
+        other = divisors if divisor is None else np.array(divisor, numpy)
+        (actual,) = run_fused(program, [dividends, other])
+        with np.errstate(all="ignore"):
+            wanted = np.fmod(dividends, other)
+        np.testing.assert_array_equal(actual, wanted)
+        known = ~np.isnan(wanted)
+        np.testing.assert_array_equal(np.signbit(actual[known]), np.signbit(wanted[known]))
