@@ -459,13 +459,15 @@ def _quantize_linear(n: NodeLowering) -> int:
     result = n.emit("round", _as(n, _as(n, ratio, _precision(n)), work), dtype=work)
     if n.has(2):
         result = n.emit("add", result, _as(n, n.arg(2, axis), work), dtype=work)
-    limits = np.iinfo(DTYPES[target].numpy)
+    # A NaN becomes the lowest value, as in ONNX Runtime: a cast to an unsigned type makes it 0.  So results of a signed
+    # type are counted from the lowest one, which changing the first bit undoes.
+    limits, unsigned = np.iinfo(DTYPES[target].numpy), target.replace("i", "u")
     result = n.emit("min", result, n.const(limits.max, work), dtype=work)
-    lowest = n.const(limits.min, work)
-    if limits.min == 0:  # which is also what a NaN is cast to
-        result = n.emit("max", result, lowest, dtype=work)
-    else:  # written as a choice, so that a NaN becomes the lowest value, as in ONNX Runtime
-        result = n.emit("where", n.emit("less", lowest, result, dtype=work), result, lowest, dtype=work)
+    if limits.min < 0:
+        result = n.emit("sub", result, n.const(limits.min, work), dtype=work)
+    result = n.builder.cast(n.emit("max", result, n.const(0, work), dtype=work), unsigned)
+    if limits.min < 0:
+        result = n.emit("bitwise_xor", result, n.const(-limits.min, unsigned), dtype=unsigned)
     return n.builder.cast(result, target)
 
 
