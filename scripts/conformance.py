@@ -199,7 +199,8 @@ def document(outcomes: dict[str, Outcome]) -> str:
     lines = [
         "# Conformance",
         "",
-        "This page is made by `scripts/conformance.py`, and a test fails if it is out of date.",
+        "This page is made by `scripts/conformance.py`. With the versions named here a test fails if it is out of",
+        "date, with others only if a result is another.",
         "Every operator case of `onnx.backend.test` is fused, with single nodes allowed to be regions, and run with",
         "the onnxfuse library and without it. The results are held against those of ONNX Runtime on the case as it is.",
         f"There are {len(outcomes)} cases, of opsets {opsets[0]} to {opsets[-1]}. Versions: {versions}.",
