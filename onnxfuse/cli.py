@@ -291,6 +291,7 @@ def _bench(arguments: argparse.Namespace) -> int:
 
 def _inspect(arguments: argparse.Namespace) -> int:
     from onnxfuse.api import resolve_target
+    from onnxfuse.inputs import parse_shapes
     from onnxfuse.inspection import inspect, render_inspection
 
     with _Progress() as progress:
@@ -298,6 +299,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
             arguments.model,
             resolve_target(arguments.target),
             progress,
+            shapes=parse_shapes(arguments.shape),
             arch=arguments.arch,
             conv=arguments.conv,
             tuning=arguments.tuning,

@@ -243,6 +243,7 @@ def _add_inspect(commands: "argparse._SubParsersAction[Parser]") -> None:
     parser = _command(commands, "inspect", "show what is fused, what is not, and why", _INSPECT)
     parser.add_argument("model", metavar="MODEL", type=Path)
     _add_target(parser)
+    _add_shape(parser, "; used to choose convolutions on the CPU, as 'optimize' does")
     parser.add_argument(
         "--all", action="store_true", help="list every node that is not fused or rewritten, not some of each kind"
     )

@@ -1,14 +1,14 @@
 """What is in a model: its signature, its fused nodes, what ``optimize`` would do, and why it would not do more."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.inputs import input_specs, value_spec
+from onnxfuse.inputs import check_shapes, checked_shapes, input_specs, value_spec
 from onnxfuse.report import (
     FusedRegion,
     LeftAlone,
@@ -102,6 +102,7 @@ def inspect(
     target: str = "cpu",
     progress: Callable[[str], None] = lambda message: None,
     *,
+    shapes: Mapping[str, Iterable[int]] | None = None,
     arch: str | Iterable[str] | None = None,
     conv: str = "auto",
     tuning: str | Path | Iterable[str | Path] = (),
@@ -111,15 +112,17 @@ def inspect(
 
     Raises OnnxfuseError for a bad file, and for options that cannot be.
     """
-    from onnxfuse.api import cuda_options, run_pass
+    from onnxfuse.api import cuda_options, graph_inputs, run_pass
     from onnxfuse.cuda.conv.choice import RuleChooser, policy_named
     from onnxfuse.model_io import load
     from onnxfuse.passes import PassContext, resolve
     from onnxfuse.planner.cpu_convolutions import CpuChooser
 
     options = cuda_options(target, arch, conv=conv, tuning=tuning, tf32=tf32)
+    sizes = checked_shapes({} if shapes is None else shapes)
     progress("reading the model")
     model = load(path)
+    check_shapes(graph_inputs(model), sizes)
     proto = model.to_proto()
     nodes = [node for graph in model.graphs() for node in graph.nodes]
     found = Inspection(
@@ -138,7 +141,7 @@ def inspect(
     )
     context = PassContext(target=target, report=found.plan, progress=progress)
     if target == "cpu":
-        context.own_convolutions = CpuChooser(policy_named(conv))
+        context.own_convolutions = CpuChooser(policy_named(conv), shapes=sizes)
     if options is not None:
         context.convolutions = RuleChooser(options.policy, options.tunings, options.architectures)
         context.tf32 = tf32

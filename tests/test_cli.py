@@ -454,10 +454,18 @@ def test_inspect_plans_what_optimize_does(
     real_model: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = real_model("ch_ppocr_mobile_v2.0_cls")
-    _, out, _ = run(capsys, "inspect", path, "--json")
-    plan, report = json.loads(out)["plan"], onnxfuse.optimize(path, check=False).report.to_json()
-    assert plan["rewrites"]
-    assert plan == {what: report[what] for what in plan}
+    plans = []
+    for shapes in ({}, {"x": (1, 3, 48, 192)}):  # images of the second are so small that other convolutions are fused
+        options = [f"--shape={name}={'x'.join(map(str, shape))}" for name, shape in shapes.items()]
+        _, out, _ = run(capsys, "inspect", path, "--json", *options)
+        plan = json.loads(out)["plan"]
+        report = onnxfuse.optimize(path, shapes=shapes, check=False).report.to_json()
+        assert plan["rewrites"]
+        assert plan == {what: report[what] for what in plan}
+        plans.append(plan)
+    assert plans[0]["convolutions"] != plans[1]["convolutions"]
+    status, _, err = run(capsys, "inspect", path, "--shape", "y=1")
+    assert status == 2 and "no input 'y'" in assert_one_line(err)
     _, out, _ = run(capsys, "inspect", path)
     assert "optimize would rewrite" in out and len(out.splitlines()) < 100
 
