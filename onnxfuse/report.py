@@ -185,11 +185,19 @@ class Report:
         """The convolutions by what they became and why, the most frequent first."""
         return group(self.convolutions, lambda item: ("fused" if item.fused else "ONNX Runtime", item.reason))
 
+    def counts(self) -> "tuple[Statistics, Statistics] | None":
+        """The counts to show, before and after: those for the shapes of ``example`` if it has any; None if there are
+        none."""
+        if self.before is None or self.after is None:
+            return None
+        return (self.before, self.after) if self.example is None else (self.example.before, self.example.after)
+
     def rows(self) -> list[tuple[str, str, str, str]]:
         """The before/after table: what, before, after, and the change in per cent where both are numbers."""
-        if self.before is None or self.after is None:
+        counts = self.counts()
+        if counts is None:
             return []
-        before, after = (self.before, self.after) if self.example is None else (self.example.before, self.example.after)
+        before, after = counts
         rows = [
             _count_row("nodes", before.nodes, after.nodes),
             _count_row("kernel launches", before.launches, after.launches),
@@ -233,8 +241,13 @@ class Report:
         return f"{how}: within {describe_error(worst)} (output {worst.name})."
 
     def describe_sizes(self) -> str:
-        """One sentence: which shapes the bytes are for; empty if the model has no dynamic dimensions."""
-        return f"Bytes are counted for {self.example.describe()}." if self.example and self.example.shapes else ""
+        """Which shapes the bytes are for, if the model has dynamic dimensions, and what a ``≥`` before them means."""
+        sentences = []
+        if self.example and self.example.shapes:
+            sentences.append(f"Bytes are counted for {self.example.describe()}.")
+        if any(counts.bytes_total.constant() is None for counts in self.counts() or ()):
+            sentences.append("≥: without those of tensors whose size is not known.")
+        return " ".join(sentences)
 
     def summary(self) -> str:
         """One line: how many nodes became how many."""

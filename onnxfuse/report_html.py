@@ -76,6 +76,7 @@ def _head(report: Report) -> str:
         f"<h1>{_text(PurePath(report.model).name or 'model')}, optimized</h1>",
         f'<p class="soft">{_text(report.model)}</p>' if report.model else "",
         f"<p>{_text(report.summary())} {_text(report.describe_check())}</p>",
+        f"<p>{_text(report.tuned)}</p>" if report.tuned else "",
         f'<p class="soft">onnxfuse {_text(__version__)}, target {_text(report.target)}, {report.seconds:.1f} s.</p>',
     ]
     parts += [f'<p class="bad">Warning: {_text(warning)}</p>' for warning in report.warnings]
@@ -83,16 +84,10 @@ def _head(report: Report) -> str:
 
 
 def _bars(report: Report) -> str:
-    if report.before is None or report.after is None:
+    counts = report.counts()
+    if counts is None:
         return ""
-    before, after = (
-        (report.before, report.after)
-        if report.example is None
-        else (
-            report.example.before,
-            report.example.after,
-        )
-    )
+    before, after = counts
     lengths = [
         (before.nodes, after.nodes),
         (before.launches, after.launches),

@@ -15,13 +15,13 @@ from onnxfuse.parity import ParityResult, RegionResult, SetResult
 from onnxfuse.report import FusedRegion, Report, group_by_reason, render_optimization, render_parity
 from onnxfuse.report_file import ReportFile
 from onnxfuse.report_html import render
-from tests.parity_models import chain
+from tests.parity_models import chain, model_file
 
 HOSTILE = "<script>alert(1)</script>\"'&\x1b[31m\x00[bold]"
 
 
 def full_report(name: str) -> Report:
-    report = Report(model=name)
+    report = Report(model=name, tuned=name)
     report.add_rewrite(name, [name])
     report.add_refusal(name, name, name)
     report.add_fused(FusedRegion(name, name, ["Mul", "Add"], name, [name], [name], [name, 3, None]))
@@ -134,6 +134,19 @@ def test_refusals_are_grouped() -> None:
         (("rule", "reason 1"), 250),
     ]
     assert render(report).count("<summary>") == 2
+
+
+def test_what_was_tuned_is_on_the_page() -> None:
+    assert "Tuned: as asked" in Page(render(Report(tuned="Tuned: as asked"))).text
+
+
+def test_a_count_that_leaves_tensors_out_says_so(tmp_path: Path) -> None:
+    body = "n = NonZero(x) f = Cast <to = 1> (n) a = Mul(f, f) y = Relu(a)"
+    path = model_file(tmp_path / "m.onnx", "(float[8] x) => (float[1, found] y)", body)
+    report = onnxfuse.optimize(path, check=False).report
+    assert any(value.startswith("≥ ") for row in report.rows() for value in row)
+    assert report.describe_sizes() == "Bytes are counted for x=8. ≥: without those of tensors whose size is not known."
+    assert report.describe_sizes() in Page(render(report)).text
 
 
 def test_counts_of_a_dynamic_model_are_numbers_in_the_table_and_formulas_elsewhere() -> None:
