@@ -267,7 +267,7 @@ def result_of(instance: Instance, compiler: Nvrtc) -> dict[str, Any]:
     emulated = 0
     for older in (False, True) if any(tiling.tensor_cores for tiling in instance.tilings) else (False,):
         try:
-            emulated += _emulate(instance, source, main, 75 if older else 80)
+            emulated += _emulate(instance, source, 75 if older else 80)
         except (AssertionError, ViolationError) as error:
             failures.append(f"emulated as sm_{75 if older else 80}: {' '.join(str(error).split())[:300]}")
     return {
@@ -280,7 +280,7 @@ def result_of(instance: Instance, compiler: Nvrtc) -> dict[str, Any]:
     }
 
 
-def _emulate(instance: Instance, source: ConvSource, main: Sequence[ConvKernel], number: int) -> int:
+def _emulate(instance: Instance, source: ConvSource, number: int) -> int:
     """The launches of kernels, all of which were right.  Raises AssertionError or ViolationError."""
     with tempfile.TemporaryDirectory() as scratch:
         emulation = Emulation([source], number, Path(scratch))

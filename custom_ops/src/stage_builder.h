@@ -34,7 +34,6 @@ class StageBuilder {
   };
 
   void find_sources();
-  void add_source_slot(uint16_t id, size_t source);
   void schedule();
   void count_uses();
   void emit_instructions();

@@ -108,7 +108,7 @@ def accepts(kernel: Kernel, layout: Layout, addresses: Sequence[int]) -> bool:
     if kernel.index == 32 and layout.count > MAX_COUNT_32:
         return False
     return all(
-        _letter_accepts(letter, operand, layout) and _vector_accepts(letter, operand, layout, kernel.vector, address)
+        _letter_accepts(letter, operand) and _vector_accepts(letter, operand, layout, kernel.vector, address)
         for letter, operand, address in zip(kernel.access.letters, layout.operands, addresses, strict=True)
     )
 
@@ -118,7 +118,7 @@ def choose(kernels: Sequence[Kernel], layout: Layout, addresses: Sequence[int]) 
     return next(kernel for kernel in kernels if accepts(kernel, layout, addresses))
 
 
-def _letter_accepts(letter: str, operand: Operand, layout: Layout) -> bool:
+def _letter_accepts(letter: str, operand: Operand) -> bool:
     own = operand.letter
     match letter:
         case "i":

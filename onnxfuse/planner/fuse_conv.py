@@ -61,7 +61,7 @@ class FuseConv:
         for graph, fusions, verdicts in plans:
             for node in filter(is_convolution, graph.nodes):
                 context.report.add_convolution(label(node), node.op, verdicts[id(node)])
-            fused = [_apply(model, fusion, verdicts, context) for fusion in fusions]
+            fused = [_apply(model, fusion, context) for fusion in fusions]
             if fused:
                 replaced = {id(node) for fusion in fusions for node in fusion.region.nodes}
                 graph.nodes = [node for node in graph.nodes if id(node) not in replaced] + fused
@@ -225,9 +225,8 @@ def _shape(tensor: gs.Tensor) -> tuple[int | str | None, ...] | None:
     return tuple(dim if dim is None or isinstance(dim, str) else int(dim) for dim in tensor.shape)
 
 
-def _apply(model: Model, fusion: ConvFusion, verdicts: Verdicts, context: PassContext) -> gs.Node:
-    choice = verdicts[id(fusion.region.conv)]
-    described = _describe(model.unique_name(f"{label(fusion.region.nodes[-1])}_fused"), fusion, choice)
+def _apply(model: Model, fusion: ConvFusion, context: PassContext) -> gs.Node:
+    described = _describe(model.unique_name(f"{label(fusion.region.nodes[-1])}_fused"), fusion)
     op, attributes = add_function(model, fusion.function, FUSED_CONV_OPS)
     model.opsets[DOMAIN] = OPSET_VERSION
     context.report.add_fused(described)
@@ -237,7 +236,7 @@ def _apply(model: Model, fusion: ConvFusion, verdicts: Verdicts, context: PassCo
     return node
 
 
-def _describe(name: str, fusion: ConvFusion, choice: ConvChoice) -> FusedRegion:
+def _describe(name: str, fusion: ConvFusion) -> FusedRegion:
     nodes = fusion.region.nodes
     return FusedRegion(
         name=name,
