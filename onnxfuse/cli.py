@@ -343,7 +343,7 @@ def _zoo_add(arguments: argparse.Namespace) -> int:
     from onnxfuse.zoo import MANIFEST
     from onnxfuse.zoo_commands import NewEntry, add
 
-    names = ("name", "task", "licence", "package", "path", "recipe")
+    names = ("name", "task", "licence", "package", "path", "recipe", "environment")
     entry = NewEntry(**{name: getattr(arguments, name) for name in names})
     with _Progress() as progress:
         text = add(entry, arguments.model, arguments.manifest or MANIFEST, progress)

@@ -277,6 +277,9 @@ def _add_zoo(commands: "argparse._SubParsersAction[Parser]") -> None:
     adding.add_argument("--package", default="", metavar="P", help="a package of the manifest that has the model")
     adding.add_argument("--path", default="", help="the path of the model inside the package")
     adding.add_argument("--recipe", default="", metavar="MODULE:FUNCTION", help="what makes it, under models/recipes")
+    adding.add_argument(
+        "--environment", default="", metavar="E", help="an environment of the manifest that the recipe needs: torch"
+    )
     adding.set_defaults(command="zoo add")
     for action in (listing, fetching, adding):
         action.add_argument("--manifest", type=Path, metavar="FILE", help="another manifest than the project's")

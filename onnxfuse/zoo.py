@@ -148,6 +148,11 @@ def package_names(path: Path = MANIFEST) -> set[str]:
     return set(_content(_text(path), path).get("packages", {}))
 
 
+def environment_names(path: Path = MANIFEST) -> set[str]:
+    """The environments that the manifest describes.  Raises FetchError as ``read_manifest`` does."""
+    return set(_content(_text(path), path).get("environments", {}))
+
+
 def _text(path: Path) -> str:
     try:
         if path.exists() and not path.is_file():

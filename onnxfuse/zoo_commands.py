@@ -18,6 +18,7 @@ from onnxfuse.zoo import (
     FetchError,
     Progress,
     StoredModel,
+    environment_names,
     fetch,
     fetch_all,
     file_sha256,
@@ -99,7 +100,8 @@ def _fetch_to(manifest: dict[str, StoredModel], model: StoredModel, out: Path, p
 
 @dataclass(frozen=True)
 class NewEntry:
-    """What the user says of a model to add: a package with the path inside it, or a recipe."""
+    """What the user says of a model to add: a package with the path inside it, or a recipe, with the environment that
+    it needs, if any."""
 
     name: str
     task: str
@@ -107,15 +109,16 @@ class NewEntry:
     package: str = ""
     path: str = ""
     recipe: str = ""
+    environment: str = ""
 
 
 def add(entry: NewEntry, model: Path, manifest: Path, progress: Progress) -> str:
     """Describe the file ``model`` in a new entry of the manifest, and return the entry.
 
-    The model is run on made-up inputs, whose ranges the entry states: they are to be replaced by realistic
-    ones.  Raises OnnxfuseError, and leaves the manifest as it was, if the name is taken or is none, the package is not
-    in the manifest, a recipe is not written as one or has no licence, the model does not run, it has inputs that are
-    not tensors of numbers, or the manifest cannot be written.
+    The model is run on made-up inputs, whose ranges the entry states: they are to be replaced by realistic ones. Raises
+    OnnxfuseError, and leaves the manifest as it was, if the name is taken or is none, the package or the environment is
+    not in the manifest, a recipe is not written as one or has no licence, the model does not run, it has inputs that
+    are not tensors of numbers, or the manifest cannot be written.
     """
     _check_entry(entry, manifest)
     progress("running the model")
@@ -147,6 +150,11 @@ def _check_entry(entry: NewEntry, manifest: Path) -> None:
         raise OnnxfuseError(f"the manifest has no package {entry.package!r}: describe it under [packages] first")
     if entry.recipe and not re.fullmatch(r"[^\W\d]\w*:[^\W\d]\w*", entry.recipe):
         raise OnnxfuseError(f"--recipe {entry.recipe!r}: write it as MODULE:FUNCTION")
+    if entry.environment and not entry.recipe:
+        raise OnnxfuseError("--environment is for a --recipe")
+    if entry.environment and entry.environment not in (known := environment_names(manifest)):
+        described = ", ".join(sorted(known)) or "none"
+        raise OnnxfuseError(f"the manifest has no environment {entry.environment!r}; its environments are: {described}")
     if entry.recipe and not entry.licence:
         raise OnnxfuseError("a recipe needs a --licence")
     if not all(map(is_utf8, (entry.task, entry.licence, entry.path))):
@@ -160,6 +168,8 @@ def _entry_text(entry: NewEntry, model: Path, proto: onnx.ModelProto, runs: list
         lines.append(f"sha256 = {_quoted(file_sha256(model))}")
     else:
         lines.append(f"recipe = {_quoted(entry.recipe)}")
+    if entry.environment:
+        lines.append(f"environment = {_quoted(entry.environment)}")
     if entry.licence:
         lines.append(f"licence = {_quoted(entry.licence)}")
     specs = input_specs(proto)

@@ -350,6 +350,20 @@ def test_zoo_add_describes_a_model(tmp_path: Path, capsys: pytest.CaptureFixture
         assert message in capsys.readouterr().err
 
 
+def test_zoo_add_takes_the_environment_of_a_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest, model = tmp_path / "manifest.toml", tmp_path / "m.onnx"
+    head = '[environments.torch]\nrequirements = ["torch==2.13.0"]\n\n[packages.p]\nversion = "1"\nlicence = "MIT"\n'
+    manifest.write_text(f"{head}\n[models]\n")
+    text = '<ir_version: 8, opset_import: ["" : 17]>\ng (float[4] x) => (float[4] y) { y = Relu(x) }'
+    onnx.save(onnx.parser.parse_model(text), model)
+    common = ["--manifest", str(manifest), "--task", "t", "--licence", "MIT", "--environment", "torch"]
+    assert zoo_command("add", "new", str(model), *common, "--recipe", "a:b") == 0
+    assert read_manifest(manifest)["new"].environment == zoo.Environment("torch", ("torch==2.13.0",))
+    capsys.readouterr()
+    assert zoo_command("add", "other", str(model), *common, "--package", "p", "--path", "m") == 2
+    assert "--environment is for a --recipe" in capsys.readouterr().err
+
+
 def test_zoo_add_refuses_what_would_spoil_the_manifest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest, model = tmp_path / "manifest.toml", tmp_path / "m.onnx"
     manifest.write_text("[models]\n")
@@ -365,6 +379,7 @@ def test_zoo_add_refuses_what_would_spoil_the_manifest(tmp_path: Path, capsys: p
     for arguments, message in (
         (["new", str(model), "--recipe", "a:b"], "needs a --licence"),
         (["new", str(model), "--recipe", "a", "--licence", "MIT"], "MODULE:FUNCTION"),
+        (["new", str(model), *recipe, "--environment", "torch"], "no environment 'torch'"),
         (["", str(model), *recipe], "no name for a model"),
         (["a/b", str(model), *recipe], "no name for a model"),
         (["a\nb", str(model), *recipe], "no name for a model"),
