@@ -49,7 +49,7 @@ def test_bench_of_a_fused_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
-def testpeak_memory_sees_what_a_model_allocates(tmp_path: Path) -> None:
+def test_peak_memory_sees_what_a_model_allocates(tmp_path: Path) -> None:
     original, optimized = (
         model_file(
             tmp_path / f"{size}.onnx",

@@ -1,5 +1,7 @@
 """Every elementwise operator of ONNX, lowered and run by the reference and by the library, against unfused ORT."""
 
+import re
+
 import numpy as np
 import onnx
 import pytest
@@ -19,12 +21,10 @@ EXACT = {
 SHAPE = [2, 3, 37]
 
 KNOWN_DIFFERENCES = {
-    "Sign-f16-opset21": "ORT 1.31 gives 0 for NaN in 16 bits, NaN in 32",
-    "Sign-bf16-opset21": "ORT 1.31 gives 0 for NaN in 16 bits, NaN in 32",
-    "Clip-bf16-(None, None)-opset21": "ORT 1.31 clips bfloat16 to the bounds of float32",
+    "Sign-f16-opset21": "ORT gives 0 for NaN in 16 bits, NaN in 32",
+    "Sign-bf16-opset21": "ORT gives 0 for NaN in 16 bits, NaN in 32",
+    "Clip-bf16-(None, None)-opset21": "ORT clips bfloat16 to the bounds of float32",
     "Cast-f16-u32-opset21": "ORT converts through another type where the result is undefined",
-    "Mod-i64-i64-opset21": "ORT 1.31 computes it in double and is wrong beyond 2⁵³",
-    "Mod-u64-u64-opset21": "ORT 1.31 computes it in double and is wrong beyond 2⁵³",
 }
 
 
@@ -65,16 +65,20 @@ def test_same_as_onnx_runtime(case: Case) -> None:
     try:
         (expected,) = fusing.run(model, feeds, library=False)
     except Exception as error:
+        if not re.search(r"NOT_IMPLEMENTED|INVALID_GRAPH.*Type Error", str(error)):
+            raise  # not for want of a kernel for the type
         pytest.skip(f"ONNX Runtime cannot run it: {str(error)[:80]}")
     fused = fusing.fuse_everything(model)
     (node,) = fusing.fused_nodes(fused)
     program = Program.parse(helper.get_node_attr_value(node, "program").decode())
     constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in fused.graph.initializer}
     arrays = [feeds.get(name, constants.get(name)) for name in node.input]
-    for actual in (reference.run(program, arrays)[0], fusing.run(fused, feeds, library=True)[0]):
+    by_reference, by_library = reference.run(program, arrays)[0], fusing.run(fused, feeds, library=True)[0]
+    for actual in (by_reference, by_library):
         assert actual.dtype == expected.dtype
         assert actual.shape == expected.shape
         if str(case) in KNOWN_DIFFERENCES:
+            assert fusing.same_bits(by_library, by_reference)
             continue
         if case.op in EXACT and not (case.op == "PRelu" and "16" in case.output):
             assert fusing.same_bits(actual, expected)
