@@ -4,6 +4,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from onnxfuse.runtime import why_no_cuda
 from onnxfuse.statistics import Example, collect
 
 if TYPE_CHECKING:
+    from onnxfuse.cpu_tuning import Tuned
     from onnxfuse.cuda.conv.choice import ConvPolicy
     from onnxfuse.cuda.fitting import Fitter
     from onnxfuse.cuda.options import CudaOptions
@@ -116,23 +118,10 @@ def optimize(
 
     report = Report(model=str(loaded.path or ""), target=target)
     if tune and target == "cpu":
-        from onnxfuse.cpu_tuning import tune as tune_on_cpu
-
-        def make(policy: "ConvPolicy", path: Path) -> None:
-            optimize(
-                source,
-                "cpu",
-                selected_names,
-                shapes=sizes,
-                static=static,
-                check=False,
-                fast_math=fast_math,
-                conv=policy.value,
-                output=path,
-            )
-
-        with tempfile.TemporaryDirectory(prefix="onnxfuse-") as folder:
-            tuned = tune_on_cpu(make, Path(folder), sizes, None if inputs is None else Path(inputs), progress)
+        optimized = partial(
+            optimize, source, "cpu", selected_names, shapes=sizes, static=static, check=False, fast_math=fast_math
+        )
+        tuned = _tune_on_cpu(optimized, sizes, inputs, progress)
         conv, report.tuned = tuned.policy.value, tuned.describe()
     report.before = collect(loaded)
     fitter = None if cuda is None else cuda.fitter(fast_math)
@@ -176,6 +165,19 @@ def optimize(
         save(loaded, path, overwrite=overwrite, check=finish)
     report.seconds = time.perf_counter() - started
     return Result(loaded.to_proto(), report)
+
+
+def _tune_on_cpu(
+    optimized: Callable[..., Result], sizes: Shapes, inputs: str | Path | None, progress: Callable[[str], None]
+) -> "Tuned":
+    """The fastest choice of convolutions; ``optimized`` is ``optimize`` but for the choice and the output."""
+    from onnxfuse.cpu_tuning import tune
+
+    def make(policy: "ConvPolicy", path: Path) -> None:
+        optimized(conv=policy.value, output=path)
+
+    with tempfile.TemporaryDirectory(prefix="onnxfuse-") as folder:
+        return tune(make, Path(folder), sizes, None if inputs is None else Path(inputs), progress)
 
 
 def run_pass(step: Pass, model: Model, context: PassContext) -> None:
