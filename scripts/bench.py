@@ -255,7 +255,7 @@ def _arguments() -> argparse.Namespace:
     add("--threads", type=int, default=2, metavar="N", help="of every peer (default: 2)")
     add("--chain-trials", type=int, default=16, metavar="N", help="of TVM's tuner, a kernel of a chain (default: 16)")
     add("--model-trials", type=int, default=0, metavar="N", help="of TVM's tuner, a kernel of a model (default: 0)")
-    add("--timeout", type=float, default=1800.0, metavar="S", help="limit of preparing a model in a peer")
+    add("--timeout", type=float, default=1800.0, metavar="S", help="limit of preparing one in a peer (default: 1800)")
     add("--prepare", action="store_true", help="set up and compile everything, time nothing")
     add("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
     add("--readme", action="store_true", help="also write the table into README.md")

@@ -162,13 +162,15 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
     parser.add_argument("--regions", action="store_true", help="also run every fused node alone")
-    parser.add_argument("--seconds", type=float, default=2.0, metavar="S", help="time for timing a model, 0 for none")
+    parser.add_argument(
+        "--seconds", type=float, default=2.0, metavar="S", help="time for timing a model, 0 for none (default: 2)"
+    )
     parser.add_argument("--threads", type=_positive, default=1, metavar="N", help="threads to time with (default: 1)")
     parser.add_argument(
-        "--reference-seconds", type=float, default=20.0, metavar="S", help="limit of ReferenceEvaluator"
+        "--reference-seconds", type=float, default=20.0, metavar="S", help="limit of ReferenceEvaluator (default: 20)"
     )
-    parser.add_argument("--timeout", type=float, default=900.0, metavar="S", help="limit of one model")
-    parser.add_argument("--manifest", type=Path, default=MANIFEST, metavar="FILE")
+    parser.add_argument("--timeout", type=float, default=900.0, metavar="S", help="limit of one model (default: 900)")
+    parser.add_argument("--manifest", type=Path, default=MANIFEST, metavar="FILE", help="another than the project's")
     arguments = parser.parse_args()
     try:
         manifest = read_manifest(arguments.manifest)
