@@ -17,6 +17,9 @@ from onnxfuse.graph_ir import STANDARD_DOMAINS
 from onnxfuse.program.ops import OPS
 from onnxfuse.program.program import MAX_RANK, ProgramBuilder, supports
 
+OLDEST_OPSET = 7
+"""Operators of earlier opsets may differ: Add broadcasts by attributes, Dropout trains unless told otherwise."""
+
 
 class UnsupportedError(Exception):
     """Why a node cannot become part of a Program."""
@@ -121,6 +124,8 @@ def lower(node: gs.Node, opset: int, builder: ProgramBuilder, operands: Operands
 
     Raises UnsupportedError, with a reason for the user, if the node has no equivalent.
     """
+    if opset < OLDEST_OPSET:
+        raise UnsupportedError(f"it is of opset {opset}; operators are fused from opset {OLDEST_OPSET} on")
     if any(output.name for output in node.outputs[1:]):
         raise UnsupportedError(f"the second output of {node.op} is used")
     lowering = NodeLowering(node, opset, builder, operands)

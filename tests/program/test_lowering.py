@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import helper
 
+import onnxfuse
 from onnxfuse.dtypes import DTYPES
 from onnxfuse.program import Program, reference
 from tests import fusing
@@ -124,6 +125,20 @@ def test_what_cannot_be_lowered_says_why(node: onnx.NodeProto, reason: str) -> N
     found = check(model.graph.nodes[0], 21)
     assert found is not None
     assert reason in found
+
+
+def test_operators_before_opset_7_are_left_alone() -> None:
+    """Add, for one, broadcasts by attributes there."""
+    info = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [3, 3]) for name in "xy"]
+    vector = helper.make_tensor_value_info("v", onnx.TensorProto.FLOAT, [3])
+    nodes = [helper.make_node("Add", ["x", "v"], ["a"], broadcast=1, axis=0), helper.make_node("Exp", ["a"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [info[0], vector], info[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 6)], ir_version=4)
+    result = onnxfuse.optimize(model, check=False)
+    assert [node.op_type for node in result.model.graph.node] == ["Add", "Exp"]
+    assert {left.reason for left in result.report.left_alone} == {
+        "it is of opset 6; operators are fused from opset 7 on"
+    }
 
 
 def test_softplus_of_doubles_is_infinite_where_exp_is() -> None:
