@@ -16,7 +16,7 @@ from onnxfuse.planner.fused_node import RegionProgram
 from onnxfuse.planner.regions import MAX_NODES
 from onnxfuse.planner.sizes import Size, Sizes
 from onnxfuse.program import ProgramBuilder
-from onnxfuse.program.lowering import lower, tensor_dtype
+from onnxfuse.program.lowering import ignores_input, lower, tensor_dtype
 
 MOST_BEFORE = 8
 """Instructions before a convolution."""
@@ -112,6 +112,8 @@ class ConvRegions:
         """Whether a node after a convolution is certain to have the shape of its result."""
         if space is None or id(node) not in self._fusible:
             return False
+        if any(ignores_input(node, index) and tensor.inputs for index, tensor in enumerate(node.inputs)):
+            return False  # the type of the result may be all that it takes
         shapes = [self._sizes.of(tensor) for tensor in self._reads(node)[0]]
         return all(shape is not None and _broadcasts(shape, space) for shape in shapes)
 

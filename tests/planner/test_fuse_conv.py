@@ -268,6 +268,19 @@ def test_a_residual_of_unknown_sizes_is_taken_if_the_sizes_must_be_equal() -> No
     assert regions(report) == ["Conv Relu"]  # 7 rows become 3 and 4, 8 become 4 and 4
 
 
+def test_what_takes_the_type_of_a_result_alone_is_no_tail() -> None:
+    """The result of CastLike has the shape of its first input, and a computed one has no other way into the region."""
+    made = model(
+        "g (float[1, 1, 1, 1] x, float[1, 1, 1, 1] other) => (bool[1, 1, 1, 1] y, float[1, 4, 1, 1] z) {"
+        " a = Conv <pads = [1, 1, 1, 1]> (x, w) t = CastLike(other, a) y = Cast <to = 9> (t)"
+        " c = Conv <pads = [1, 1, 1, 1]> (x, w) u = CastLike(c, other) z = Relu(u) }",
+        w=array(4, 1, 3, 3),
+    )
+    fused, report = fuse(made)
+    assert regions(report) == ["Conv CastLike Relu"]
+    assert_same(made, fused, {"x": array(1, 1, 1, 1), "other": array(1, 1, 1, 1)})
+
+
 def test_windows_that_end_otherwise_where_sizes_are_rounded_up_are_of_other_sizes() -> None:
     """The last window has to begin before the padding behind the image: of two rows and columns p has two, q one."""
     made = model(
