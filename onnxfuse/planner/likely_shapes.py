@@ -1,5 +1,6 @@
 """The shapes that tensors are likely to have where a model leaves sizes open: to weigh one plan against another."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -11,22 +12,27 @@ from onnxfuse.program.lowering import is_elementwise
 LIKELY_SIZE = 320
 """Of an open dimension other than the first, which is taken for a batch of one."""
 
+_SAME_ELEMENTS = {"Reshape", "Flatten", "Squeeze", "Unsqueeze"}
+
 Shape = tuple[int, ...]
 
 
 class LikelyShapes:
     """Shapes of the tensors of one graph whose shapes have been inferred, with guesses for what is open.
 
-    Inputs have the shapes ``given`` for their names.
+    Inputs have the shapes ``given`` for their names.  What is guessed for a symbol holds wherever it is.
     """
 
     def __init__(self, graph: gs.Graph, given: Mapping[str, Shape] | None = None) -> None:
-        given = given or {}
-        self._shapes: dict[int, Shape] = {id(one): given[one.name] for one in graph.inputs if one.name in given}
+        self._shapes: dict[int, Shape] = {}
+        self._symbols: dict[str, int] = {}
+        for tensor in graph.inputs:
+            if given and tensor.name in given:
+                self._note(tensor, given[tensor.name])
         for node in sorted_nodes(graph):
             for index, tensor in enumerate(node.outputs):
                 if (shape := self._guess(node, tensor, index)) is not None:
-                    self._shapes[id(tensor)] = shape
+                    self._note(tensor, shape)
 
     def of(self, tensor: gs.Tensor) -> Shape | None:
         """The shape of a tensor; None if its rank is not known."""
@@ -34,24 +40,56 @@ class LikelyShapes:
             return self._shapes[id(tensor)]
         if tensor.shape is None:
             return None
-        return tuple(
-            int(dim) if isinstance(dim, (int, np.integer)) else 1 if axis == 0 else LIKELY_SIZE
-            for axis, dim in enumerate(tensor.shape)
-        )
+        default = (1 if axis == 0 else LIKELY_SIZE for axis in range(len(tensor.shape)))
+        return tuple(own if size is None else size for size, own in zip(self._sizes(tensor), default, strict=True))
+
+    def _note(self, tensor: gs.Tensor, shape: Shape) -> None:
+        self._shapes[id(tensor)] = shape
+        for dim, size in zip(tensor.shape or (), shape, strict=False):
+            if isinstance(dim, str):
+                self._symbols.setdefault(dim, size)
+
+    def _sizes(self, tensor: gs.Tensor) -> list[int | None]:
+        """The sizes of a tensor of known rank, as far as they are known or have been guessed."""
+        return [
+            int(dim) if isinstance(dim, (int, np.integer)) else self._symbols.get(dim) if isinstance(dim, str) else None
+            for dim in tensor.shape
+        ]
 
     def _guess(self, node: gs.Node, tensor: gs.Tensor, index: int) -> Shape | None:
         """The inferred shape, its open sizes as the node computes them from its inputs."""
-        if tensor.shape is None or index > 0 or all(isinstance(dim, int) for dim in tensor.shape):
+        if tensor.shape is None or all(isinstance(dim, int) for dim in tensor.shape):
             return None
+        sizes = self._sizes(tensor)
+        if index > 0 and node.op != "Split":
+            return None
+        if node.op in _SAME_ELEMENTS:
+            read = self.of(node.inputs[0])
+            return None if read is None else _reshaped(read, sizes)
         shapes = [shape for shape in map(self.of, node.inputs) if shape is not None]
-        rank = len(tensor.shape)
-        alike = [shape for shape in shapes if len(shape) == rank]
+        alike = [shape for shape in shapes if len(shape) == len(sizes)]
         if not alike:
             return None
-        computed = [*_computed(node, alike)] or [min(max(sizes), LIKELY_SIZE) for sizes in zip(*alike, strict=True)]
-        return tuple(
-            dim if isinstance(dim, int) else max(int(size), 1) for dim, size in zip(tensor.shape, computed, strict=True)
-        )
+        computed = [*_computed(node, alike)] or [min(max(each), LIKELY_SIZE) for each in zip(*alike, strict=True)]
+        return tuple(max(int(other), 1) if size is None else size for size, other in zip(sizes, computed, strict=True))
+
+
+def _reshaped(read: Shape, made: Sequence[int | None]) -> Shape:
+    """A shape of as many elements as ``read`` has, where ``made`` has None for the sizes that are open.
+
+    The first size is that of ``read``, as of a batch.  The last ones are too if they fit, as those of an image whose
+    channels are taken apart; others share what there is.
+    """
+    sizes = {axis: size for axis, size in enumerate(made) if size is not None}
+    unknown = [axis for axis, size in enumerate(made) if size is None]
+    if unknown and unknown[0] == 0 and read:
+        sizes[unknown.pop(0)] = read[0]
+    rest = math.prod(read) // max(math.prod(sizes.values()), 1)
+    if unknown:
+        last = read[-len(unknown) :]
+        fits = len(last) == len(unknown) and math.prod(last) == rest
+        sizes.update(zip(unknown, last if fits else [round(rest ** (1 / len(unknown)))] * len(unknown), strict=True))
+    return tuple(max(sizes[axis], 1) for axis in range(len(made)))
 
 
 def _computed(node: gs.Node, shapes: Sequence[Shape]) -> Iterable[float]:

@@ -67,3 +67,32 @@ def test_given_shapes_of_inputs_are_no_guess() -> None:
     )
     assert found["a"] == (2, 3, 640, 48)
     assert found["y"] == (2, 3, 320, 24)
+
+
+def test_channels_that_are_shuffled_keep_the_image() -> None:
+    """Computed shapes, of which inference tells no more than a rank and some sizes."""
+    found = shapes(
+        """g (float[n, 8, h, w] x) => (float[n, a, b, c] y, float[d, e] z) {
+        p, q = Split <axis = 1, num_outputs = 2> (x)
+        all = Shape(x) batch = Gather(all, i0) rows = Gather(all, i2) columns = Gather(all, i3)
+        apart = Concat <axis = 0> (batch, two, four, rows, columns) r = Reshape(x, apart)
+        t = Transpose <perm = [0, 2, 1, 3, 4]> (r)
+        again = Concat <axis = 0> (batch, eight, rows, columns) s = Reshape(t, again)
+        y = Add(s, x) z = Flatten(x) }""",
+        {"x": (2, 8, 40, 30)},
+        **{f"i{k}": np.array([k], np.int64) for k in (0, 2, 3)},
+        **{name: np.array([k], np.int64) for name, k in {"two": 2, "four": 4, "eight": 8}.items()},
+    )
+    assert found["p"] == found["q"] == (2, 4, 40, 30)
+    assert found["r"] == (2, 2, 4, 40, 30)
+    assert found["s"] == found["y"] == (2, 8, 40, 30)
+    assert found["z"] == (2, 8 * 40 * 30)
+
+
+def test_what_is_guessed_for_a_symbol_holds_wherever_it_is() -> None:
+    found = shapes(
+        """g (float[1, 4, h, w] x, float[1, 4, h, w] other) => (float[1, 4, h, w] y, float[1, 4, h, w] z) {
+        y = Relu(x) z = Relu(other) }""",
+        {"x": (1, 4, 9, 11)},
+    )
+    assert found["y"] == found["z"] == (1, 4, 9, 11)
