@@ -8,6 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
+from onnxfuse import api
 from onnxfuse.zoo import FetchError, StoredModel, fetch, read_manifest
 
 
@@ -30,3 +31,17 @@ def real_model() -> Callable[[str], Path]:
             raise
 
     return get
+
+
+@pytest.fixture
+def breaking_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only pass is ``mine``, as a user's, and raises ``ValueError: no such thing``."""
+
+    class Mine:
+        name = "mine"
+        description = "breaks"
+
+        def run(self, loaded: object, context: object) -> None:
+            raise ValueError("no such thing")
+
+    monkeypatch.setattr(api, "resolve", lambda names: [Mine()])

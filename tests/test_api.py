@@ -72,15 +72,8 @@ def test_sizes_may_be_integers_of_numpy() -> None:
     assert [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim] == [1, 4, 5]
 
 
-def test_a_pass_that_breaks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Mine:
-        name = "mine"
-        description = "breaks"
-
-        def run(self, loaded: object, context: object) -> None:
-            raise ValueError("no such thing")
-
-    monkeypatch.setattr(api, "resolve", lambda names: [Mine()])
+@pytest.mark.usefixtures("breaking_pass")
+def test_a_pass_that_breaks_is_named() -> None:
     with pytest.raises(ValueError, match="no such thing") as caught:
         onnxfuse.optimize(chain())
     assert caught.value.__notes__ == ["pass 'mine'"]

@@ -296,17 +296,8 @@ def failing_on(name: str) -> Callable[[int], None]:
     return fsync
 
 
-def test_a_pass_that_breaks_is_named(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Mine:
-        name = "mine"
-        description = "breaks"
-
-        def run(self, loaded: object, context: object) -> None:
-            raise ValueError("no such thing")
-
-    monkeypatch.setattr(api, "resolve", lambda names: [Mine()])
+@pytest.mark.usefixtures("breaking_pass")
+def test_a_pass_that_breaks_is_named(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, _, err = run(capsys, "optimize", model, tmp_path / "o.onnx")
     assert status == 2 and "this is a bug in pass 'mine' (ValueError: no such thing)" in assert_one_line(err)
 

@@ -42,7 +42,7 @@ int64_t level1_bytes() {
 }
 
 int64_t level2_bytes() {
-  // What a thread puts there is to be read soon: strips of a convolution for 2 MB are slower than for 1 MB, and larger.
+  // More is left to what else is there: strips of a convolution for 2 MB were slower than for 1 MB.
   static const int64_t bytes = cache_bytes(kLevel2, 512 << 10, 256 << 10, 1 << 20);
   return bytes;
 }

@@ -51,18 +51,15 @@ class LikelyShapes:
 
     def _sizes(self, tensor: gs.Tensor) -> list[int | None]:
         """The sizes of a tensor of known rank, as far as they are known or have been guessed."""
-        return [
-            int(dim) if isinstance(dim, (int, np.integer)) else self._symbols.get(dim) if isinstance(dim, str) else None
-            for dim in tensor.shape
-        ]
+        return [int(dim) if isinstance(dim, (int, np.integer)) else self._symbols.get(dim) for dim in tensor.shape]
 
     def _guess(self, node: gs.Node, tensor: gs.Tensor, index: int) -> Shape | None:
         """The inferred shape, its open sizes as the node computes them from its inputs."""
         if tensor.shape is None or all(isinstance(dim, int) for dim in tensor.shape):
             return None
-        sizes = self._sizes(tensor)
         if index > 0 and node.op != "Split":
             return None
+        sizes = self._sizes(tensor)
         if node.op in _SAME_ELEMENTS:
             read = self.of(node.inputs[0])
             return None if read is None else _reshaped(read, sizes)
