@@ -8,7 +8,6 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
-from onnxfuse import api
 from onnxfuse.zoo import FetchError, StoredModel, fetch, read_manifest
 
 
@@ -44,4 +43,4 @@ def breaking_pass(monkeypatch: pytest.MonkeyPatch) -> None:
         def run(self, loaded: object, context: object) -> None:
             raise ValueError("no such thing")
 
-    monkeypatch.setattr(api, "resolve", lambda names: [Mine()])
+    monkeypatch.setattr("onnxfuse.api.resolve", lambda names: [Mine()])
