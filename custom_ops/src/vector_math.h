@@ -61,7 +61,7 @@ ONNXFUSE_INLINE F sigmoid(F x) {
 #if defined(__AVX512F__)
 // With z = e^x, which is cheaper here: z / (1 + z), which rounds to 1 from 17.4 on.
 ONNXFUSE_INLINE FloatVector sigmoid(FloatVector x) {
-  const FloatVector z = exp_in_range(at_most(at_least(x, -104.0f), 20.0f));
+  const FloatVector z = exp_up_to_89(at_most(x, 20.0f));
   return z / (1.0f + z);
 }
 #endif
@@ -94,7 +94,7 @@ static inline double erf(double x) { return std::erf(x); }
 // max(x, 0) + log1p(e^-|x|); log1p takes its argument z <= 1 to log1p_residue's range.
 template <typename F, if_float<F> = 0>
 ONNXFUSE_INLINE F softplus(F x) {
-  const F z = exp_in_range(at_least(minus_absolute(x), -104.0f));
+  const F z = exp_up_to_89(minus_absolute(x));
   const auto high = z > 0.41421356f;
   const F f = select(high, madd(z, 0.5f, -0.5f), z);
   const F e = select(high, splat<F>(1.0f), F{});

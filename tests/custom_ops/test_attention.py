@@ -155,6 +155,17 @@ def test_masks(kind: int, keys: int) -> None:
     check(Attention(2, 3, 9, 8, keys=keys, mask=shapes[kind]))
 
 
+@pytest.mark.parametrize("hidden", (-np.inf, np.finfo(np.float32).min, -1e4, -110, -96, -60))
+def test_what_a_mask_hides_weighs_nothing(hidden: float) -> None:
+    # -110 and -96 are where an exponential function underflows and is denormal.
+    node = Attention(1, 2, 21, 8, mask=(21, 21), scale=1e-3, first=(1, 1, 1, 1))
+    *parts, _ = node.inputs()
+    mask = np.where(np.tri(21, dtype=bool), np.float32(0), np.float32(hidden)).astype(np.float32)
+    (result,) = run(new_session(node.model(), session_options()), [*parts, mask])
+    np.testing.assert_allclose(result, node.expected([*parts, mask]), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(result[:, :, 0], parts[2][:, :, 0], rtol=1e-6)
+
+
 def test_a_batch_of_one_serves_all() -> None:
     node = Attention(3, 2, 5, 4)
     inputs = node.inputs()
