@@ -8,6 +8,7 @@ from onnxfuse.graph_ir import standard_op
 from onnxfuse.inference import infer
 from onnxfuse.passes.base import PassContext, label
 from onnxfuse.planner.attention_blocks import AttentionBlock, AttentionBlocks
+from onnxfuse.planner.attention_projections import merge_projections
 from onnxfuse.planner.functions import add_function
 from onnxfuse.planner.fuse_elementwise import FREE_OPS
 from onnxfuse.planner.fused_node import OPSET_VERSION, local_function, make_node
@@ -20,9 +21,10 @@ NAME = "fuse-attention"
 
 
 class FuseAttention:
-    """Replaces scaled dot-product attention by single nodes, for the target cpu.
+    """Replaces scaled dot-product attention by single nodes, and its projections of one tensor by one product.
 
-    ONNX Runtime computes it in ten nodes or more, each of which moves all of Q, K, V or the scores through memory.
+    For the target cpu.  ONNX Runtime computes it in ten nodes or more, each of which moves all of Q, K, V or the scores
+    through memory.
     """
 
     name = NAME
@@ -37,8 +39,11 @@ class FuseAttention:
         infer(model)
         for graph in list(model.fusible_graphs()):
             blocks = _plan(model, graph, context)
+            splits = merge_projections(model, blocks, context)
+            if splits:
+                blocks = _plan(model, graph, context)
             replaced = {id(node) for block in blocks for node in block.nodes}
-            fused = [_apply(model, block, context) for block in blocks]
+            fused = [_apply(model, block, {id(node) for node in splits}, context) for block in blocks]
             if fused:
                 graph.nodes = [node for node in graph.nodes if id(node) not in replaced] + fused
 
@@ -63,8 +68,10 @@ def _plan(model: Model, graph: gs.Graph, context: PassContext) -> list[Attention
     return found
 
 
-def _apply(model: Model, block: AttentionBlock, context: PassContext) -> gs.Node:
+def _apply(model: Model, block: AttentionBlock, new: set[int], context: PassContext) -> gs.Node:
+    """Replaces a block; the nodes whose ids are ``new`` were not in the model and count for nothing."""
     nodes, inputs, outputs = block.nodes, block.inputs, [block.result]
+    counted = [node for node in nodes if id(node) not in new]
     text = "\n".join(f"{name} {value}" for name, value in block.attributes.items())
     function = local_function(nodes, inputs, outputs, text, list(block.attributes), model.opsets[""])
     op, attributes = add_function(model, function, FUSED_ATTENTION_OPS)
@@ -77,8 +84,8 @@ def _apply(model: Model, block: AttentionBlock, context: PassContext) -> gs.Node
         inputs=[tensor.name for tensor in inputs],
         outputs=[tensor.name for tensor in outputs],
         shape=outputs[0].shape,
-        bytes_saved=bytes_saved(nodes, inputs, outputs),
-        before=traffic_of_nodes(nodes, outputs, FREE_OPS),
+        bytes_saved=bytes_saved(counted, inputs, outputs),
+        before=traffic_of_nodes(counted, outputs, FREE_OPS),
         after=traffic_of_kernel(inputs, outputs),
     )
     context.report.add_fused(described)
