@@ -126,7 +126,7 @@ void compute_rows(const Run& run, int64_t batch, int64_t head, int64_t first, in
   const AttentionPlan& plan = run.plan;
   float* const scores = memory + plan.scores;
   float* const results = memory + plan.results;
-  float* const sums = memory + plan.sums;
+  float* const factors = memory + plan.factors;
   const float* const q = run.q + batch % plan.q.batch * plan.q.per_batch + head * plan.q.per_head + first * plan.q.per_row;
   for (int64_t s = 0; s < plan.padded_keys; s += plan.panel) {
     kernels().conv_sums({nullptr, q, static_cast<size_t>(plan.q.per_row), memory + s / plan.panel * plan.per_panel,
@@ -135,7 +135,7 @@ void compute_rows(const Run& run, int64_t batch, int64_t head, int64_t first, in
                          static_cast<size_t>(std::min(plan.panel, plan.padded_keys - s))});
   }
   SoftmaxRows softmax{scores, static_cast<size_t>(plan.padded_keys), static_cast<size_t>(rows),
-                      static_cast<size_t>(plan.k.length), run.node.scale, nullptr, 0, false, sums};
+                      static_cast<size_t>(plan.k.length), run.node.scale, nullptr, 0, false, factors};
   if (run.mask != nullptr) {
     softmax.mask = run.mask + batch * plan.mask[0] + head * plan.mask[1] + first * plan.mask[2];
     softmax.mask_pitch = static_cast<size_t>(plan.mask[2]);
@@ -146,12 +146,9 @@ void compute_rows(const Run& run, int64_t batch, int64_t head, int64_t first, in
                        offsets_at(memory, plan.value_offsets), static_cast<size_t>(plan.k.length), results,
                        static_cast<size_t>(plan.padded_size), static_cast<size_t>(rows),
                        static_cast<size_t>(plan.v.size)});
-  float* out = run.out + batch * plan.result.per_batch + head * plan.result.per_head + first * plan.result.per_row;
-  for (int64_t r = 0; r < rows; ++r, out += plan.result.per_row) {
-    const float* const row = results + r * plan.padded_size;
-    const float sum = sums[r];
-    for (int64_t i = 0; i < plan.v.size; ++i) out[i] = row[i] / sum;
-  }
+  float* const out = run.out + batch * plan.result.per_batch + head * plan.result.per_head + first * plan.result.per_row;
+  kernels().scale_rows({out, static_cast<size_t>(plan.result.per_row), results, static_cast<size_t>(plan.padded_size),
+                        factors, static_cast<size_t>(rows), static_cast<size_t>(plan.v.size)});
 }
 
 void compute_task(const Run& run, size_t task) {
@@ -295,7 +292,7 @@ bool make_attention_plan(const Attention& node, const PlanKey& key, AttentionPla
   plan->value_offsets = add(k.length, kOffset);
   plan->scores = add(plan->rows, plan->padded_keys);
   plan->results = add(plan->rows, plan->padded_size);
-  plan->sums = add(plan->rows, 1);
+  plan->factors = add(plan->rows, 1);
   if (fits) plan->per_panel = plan->panel * padded;
   return fits || fail("K and V of shapes " + to_string(key.shapes[1]) + " and " + to_string(key.shapes[2]) +
                           " have too many elements", error);

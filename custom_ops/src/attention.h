@@ -73,7 +73,7 @@ struct AttentionPlan {
   size_t value_offsets = 0;
   size_t scores = 0;
   size_t results = 0;
-  size_t sums = 0;
+  size_t factors = 0;  // of the rows
   size_t floats = 0;
 };
 

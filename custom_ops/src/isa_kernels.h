@@ -48,6 +48,7 @@ void interleave(float* out, const float* const* in, size_t n, size_t stride);
 void row_means(float* means, const float* rows, size_t count, size_t n);
 
 void softmax_rows(const SoftmaxRows& block);
+void scale_rows(const ScaledRows& block);
 
 }  // namespace ONNXFUSE_ISA
 }  // namespace onnxfuse

@@ -182,7 +182,7 @@ struct ConvLanesRow {
   size_t columns;
 };
 
-// Rows of scores become exp(score * scale + mask - the largest such of the row), and `sums` what each row then adds up to.
+// Rows of scores become exp(score * scale + mask - the largest such of the row), and `factors` what makes each add up to 1.
 // Rows are `pitch` apart, of n > 0 elements and whole vectors of memory.
 struct SoftmaxRows {
   float* scores;
@@ -193,7 +193,18 @@ struct SoftmaxRows {
   const float* mask;  // null for none
   size_t mask_pitch;
   bool one_mask;  // one element for all of a row
-  float* sums;
+  float* factors;
+};
+
+// Rows of n elements to write, `out_pitch` apart, each row of `rows` times its factor.
+struct ScaledRows {
+  float* out;
+  size_t out_pitch;
+  const float* rows;
+  size_t pitch;
+  const float* factors;
+  size_t count;
+  size_t n;
 };
 
 struct KernelTable {
@@ -228,6 +239,7 @@ struct KernelTable {
   // means[r] = the mean of rows[r * n + i] over i < n, for r < count and n > 0
   void (*row_means)(float* means, const float* rows, size_t count, size_t n);
   void (*softmax_rows)(const SoftmaxRows& block);
+  void (*scale_rows)(const ScaledRows& block);
   // out[i * stride + s] = in[s][i] for i < n
   void (*interleave)(float* out, const float* const* in, size_t n, size_t stride);
 };

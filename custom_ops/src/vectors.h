@@ -143,6 +143,24 @@ ONNXFUSE_INLINE math::FloatVector zipped(math::FloatVector a, math::FloatVector 
 
 using Lanes = std::make_index_sequence<kFloats>;
 
+// The elements from `Begin` on, and behind them those before.
+template <size_t Begin, size_t... I>
+ONNXFUSE_INLINE math::FloatVector rotated(math::FloatVector x, std::index_sequence<I...>) {
+  return picked(x, x, std::index_sequence<((I + Begin) % kFloats)...>{});
+}
+
+// What `join`, which may take its operands in any order, makes of all elements: in halves, for each step waits for the
+// one before.
+template <size_t Half = kFloats / 2, class Join>
+ONNXFUSE_INLINE float joined(math::FloatVector x, const Join& join) {
+  x = join(x, rotated<Half>(x, Lanes{}));
+  if constexpr (Half == 1) {
+    return x[0];
+  } else {
+    return joined<Half / 2>(x, join);
+  }
+}
+
 // Transposes a square of vectors.
 ONNXFUSE_INLINE void transpose(math::FloatVector (&x)[kFloats]) {
 #if defined(ONNXFUSE_SHUFFLES)
