@@ -18,8 +18,14 @@ HEADER = """\
 // ONNXFUSE_FUSED_CONV_OPS: those of the operators that run convolutions with Programs around them
 // ONNXFUSE_FUSED_SQUEEZE_EXCITE_OPS: those of the operators that compute the gates of squeeze-and-excitation blocks
 // ONNXFUSE_FUSED_ATTENTION_OPS: those of the operators that compute attention
+// ONNXFUSE_FUSED_NORMALIZATION_OPS: those of the operators that compute normalizations of rows
 // ONNXFUSE_OP(functor, name, arity, rule, mask of the types that have kernels)
 """
+
+MACROS = (
+    *("FUSED_OPS", "FUSED_CONV_OPS", "FUSED_SQUEEZE_EXCITE_OPS"),
+    *("FUSED_ATTENTION_OPS", "FUSED_NORMALIZATION_OPS"),
+)
 
 
 def load_table(path: Path) -> ModuleType:
@@ -41,7 +47,7 @@ def functor_name(name: str) -> str:
 def render(table: ModuleType) -> str:
     """The text of opcodes.inc."""
     lines = [HEADER]
-    for macro in ("FUSED_OPS", "FUSED_CONV_OPS", "FUSED_SQUEEZE_EXCITE_OPS", "FUSED_ATTENTION_OPS"):
+    for macro in MACROS:
         names = ", ".join(f'"{name}"' for name in getattr(table, macro))
         lines.append(f"#define ONNXFUSE_{macro} {names}\n")
     for op in table.OPS.values():

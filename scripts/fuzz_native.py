@@ -39,10 +39,12 @@ OPERATOR_DRIVERS = {
     "fuzz_conv_cpu": 350,
     "fuzz_squeeze_excite": 4000,
     "fuzz_attention": 2700,
+    "fuzz_normalization": 3500,
     "fuzz_function_names": 40000,
 }
-"""What fuzzes the CUDA operators, that of elementwise nodes and that of convolutions, convolutions, gates and attention
-on the CPU, and the reader of a model's functions; and how many runs a second each is asked for, about what it does."""
+"""What fuzzes the CUDA operators, that of elementwise nodes and that of convolutions, convolutions, gates, attention
+and normalizations on the CPU, and the reader of a model's functions; and how many runs a second each is asked for,
+about what it does."""
 
 SEED_MODELS = 300
 ENVIRONMENTS: tuple[dict[str, str], ...] = (

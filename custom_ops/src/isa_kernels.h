@@ -1,5 +1,5 @@
 // The kernels of one instruction set, which its files define: array_kernels.inc, conv_kernels.inc, channel_kernels.inc,
-// attention_kernels.inc.  kernels.inc puts them into the table; KernelTable says what they do.
+// attention_kernels.inc, normalization_kernels.inc.  kernels.inc puts them into the table; KernelTable says what they do.
 #ifndef ONNXFUSE_ISA_KERNELS_H_
 #define ONNXFUSE_ISA_KERNELS_H_
 
@@ -49,6 +49,8 @@ void row_means(float* means, const float* rows, size_t count, size_t n);
 
 void softmax_rows(const SoftmaxRows& block);
 void scale_rows(const ScaledRows& block);
+
+void normalize_rows(const NormalizedRows& block);
 
 }  // namespace ONNXFUSE_ISA
 }  // namespace onnxfuse

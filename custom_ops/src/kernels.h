@@ -207,6 +207,19 @@ struct ScaledRows {
   size_t n;
 };
 
+// Rows of n > 0 elements that follow one another become (x - mean) / sqrt(variance + epsilon) * scale + bias; what is
+// not centered has no mean and the mean square for the variance.
+struct NormalizedRows {
+  const float* rows;
+  float* out;
+  const float* scale;
+  const float* bias;  // null for none
+  size_t count;
+  size_t n;
+  float epsilon;
+  bool centered;
+};
+
 struct KernelTable {
   const char* name;  // "baseline", "avx2", "avx512", "neon"
   // An operator's kernel for a compute type, with bit i of `scalars` set if operand i is one; null where there is none.
@@ -240,6 +253,7 @@ struct KernelTable {
   void (*row_means)(float* means, const float* rows, size_t count, size_t n);
   void (*softmax_rows)(const SoftmaxRows& block);
   void (*scale_rows)(const ScaledRows& block);
+  void (*normalize_rows)(const NormalizedRows& block);
   // out[i * stride + s] = in[s][i] for i < n
   void (*interleave)(float* out, const float* const* in, size_t n, size_t stride);
 };

@@ -11,6 +11,7 @@
 #include "fused_attention.h"
 #include "fused_conv.h"
 #include "fused_elementwise.h"
+#include "fused_normalization.h"
 #include "fused_squeeze_excite.h"
 #include "ort_abi.h"
 #include "ort_call.h"
@@ -41,6 +42,7 @@ std::vector<const OrtCustomOp*> wanted_operators(const OrtApi* api, const OrtSes
   operators.insert(operators.end(), fused_conv().begin(), fused_conv().end());
   operators.insert(operators.end(), fused_squeeze_excite().begin(), fused_squeeze_excite().end());
   operators.insert(operators.end(), fused_attention().begin(), fused_attention().end());
+  operators.insert(operators.end(), fused_normalization().begin(), fused_normalization().end());
   static const bool on_gpu = has_cuda(api);
   const auto is_for_gpu = [](const OrtCustomOp* op) { return op->GetExecutionProviderType == cuda_provider; };
   if (!on_gpu) operators.erase(std::remove_if(operators.begin(), operators.end(), is_for_gpu), operators.end());

@@ -31,7 +31,8 @@ SymbolicShape broadcast_shapes(const SymbolicShape& a, const SymbolicShape& b) {
   return result;
 }
 
-// The shape of every value; one that depends on anything unknown is unknown.
+}  // namespace
+
 std::vector<SymbolicShape> infer_values(const Program& program, const std::vector<SymbolicShape>& inputs) {
   bool region_known = true;
   size_t region_rank = 0;
@@ -65,8 +66,6 @@ std::vector<SymbolicShape> infer_values(const Program& program, const std::vecto
   }
   return shapes;
 }
-
-}  // namespace
 
 void infer_output_shapes(const OrtApi& api, OrtShapeInferContext* context) {
   const InferenceNode node(api, context);

@@ -2,13 +2,20 @@
 #ifndef ONNXFUSE_SHAPE_INFERENCE_H_
 #define ONNXFUSE_SHAPE_INFERENCE_H_
 
+#include <vector>
+
 #include "ort_abi.h"
+#include "program.h"
+#include "symbolic_shape.h"
 
 namespace onnxfuse {
 
 // Sets the type of every output, and its shape as far as it is certain.  Throws Error if the node's program is not
 // valid, or OrtFailure.
 void infer_output_shapes(const OrtApi& api, OrtShapeInferContext* context);
+
+// The shape of every value of a Program on such inputs; one that depends on anything unknown is unknown.
+std::vector<SymbolicShape> infer_values(const Program& program, const std::vector<SymbolicShape>& inputs);
 
 }  // namespace onnxfuse
 

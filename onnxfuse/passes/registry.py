@@ -260,6 +260,13 @@ def _fuse_conv() -> Pass:
     return made
 
 
+def _fuse_normalization() -> Pass:
+    from onnxfuse.planner import FuseNormalization
+
+    made: Pass = FuseNormalization()
+    return made
+
+
 def _fuse_elementwise() -> Pass:
     from onnxfuse.planner import FuseElementwise
 
@@ -276,10 +283,11 @@ _BUILTIN_FACTORIES: dict[str, Callable[[], Pass]] = {
     "fold-affine": _fold_affine,
     "fuse-attention": _fuse_attention,
     "fuse-conv": _fuse_conv,
+    "fuse-normalization": _fuse_normalization,
     "fuse-elementwise": _fuse_elementwise,
 }
 _BUILTIN = tuple(_BUILTIN_FACTORIES)
-_FUSING = ("fuse-attention", "fuse-conv", "fuse-elementwise")
+_FUSING = ("fuse-attention", "fuse-conv", "fuse-normalization", "fuse-elementwise")
 """The passes before which others run by default."""
 
 

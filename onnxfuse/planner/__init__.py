@@ -3,6 +3,7 @@
 from onnxfuse.planner.fuse_attention import FuseAttention
 from onnxfuse.planner.fuse_conv import FuseConv
 from onnxfuse.planner.fuse_elementwise import FuseElementwise
+from onnxfuse.planner.fuse_normalization import FuseNormalization
 from onnxfuse.planner.fuse_squeeze_excite import FuseSqueezeExcite
 
-__all__ = ["FuseAttention", "FuseConv", "FuseElementwise", "FuseSqueezeExcite"]
+__all__ = ["FuseAttention", "FuseConv", "FuseElementwise", "FuseNormalization", "FuseSqueezeExcite"]

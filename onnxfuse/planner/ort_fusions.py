@@ -102,7 +102,7 @@ class OrtFusions:
         nodes = [node for graph in editor.graphs for node in graph.nodes]
         layers = [(node.inputs[0], {id(node)}) for node in nodes if standard_op(node) == "LayerNormalization"]
         normalized = [tensor for tensor, _readers in layers]
-        for match in _find(_NORMALIZATIONS, nodes, editor):
+        for match in find_normalizations(nodes, editor):
             self.reasons.update((id(node), NORMALIZATION) for node in match.nodes)
             normalized.append(match["x"])
             if standard_op(match.root) == "Add":  # not that of an RMS normalization
@@ -137,6 +137,12 @@ class OrtFusions:
         """Whether ORT computes the whole region in one kernel of its own."""
         ids = {id(node) for node in region}
         return any(ids <= kernel for kernel in self._kernels.get(next(iter(ids)), ()))
+
+
+def find_normalizations(nodes: Sequence[gs.Node], editor: GraphEditor) -> Iterable[Match]:
+    """Normalizations that are written out: of ``x``, with ``scale``, ``epsilon`` and, but for the root mean square,
+    ``bias``."""
+    return _find(_NORMALIZATIONS, nodes, editor)
 
 
 def _find(patterns: Sequence[_Pattern], nodes: Sequence[gs.Node], editor: GraphEditor) -> Iterable[Match]:

@@ -27,6 +27,9 @@ FUSED_SQUEEZE_EXCITE_OPS = ("FusedSqueezeExcite", *(f"FusedSqueezeExcite_{number
 FUSED_ATTENTION_OPS = ("FusedAttention", *(f"FusedAttention_{number}" for number in range(2, 5)))
 """The ONNX operators that compute scaled dot-product attention, on the CPU alone."""
 
+FUSED_NORMALIZATION_OPS = ("FusedNormalization", *(f"FusedNormalization_{number}" for number in range(2, 7)))
+"""The ONNX operators that normalize rows, on the CPU alone."""
+
 FLOATS = ("f32", "f64")
 """Floating-point types that have kernels; f16 and bf16 run the kernels of f32."""
 SIGNED = ("i8", "i16", "i32", "i64")

@@ -99,7 +99,9 @@ def test_workspace(tmp_path: Path) -> None:
     run_program(compile_cpp(tmp_path / "test", sources, ["-O1", "-Wl,--wrap=aligned_alloc,--wrap=free"]))
 
 
-@pytest.mark.parametrize("driver", ("fuzz_program", "fuzz_conv_cpu", "fuzz_squeeze_excite", "fuzz_attention"))
+@pytest.mark.parametrize(
+    "driver", ("fuzz_program", "fuzz_conv_cpu", "fuzz_squeeze_excite", "fuzz_attention", "fuzz_normalization")
+)
 def test_drivers_that_only_the_fuzzer_runs(driver: str, tmp_path: Path) -> None:
     """They keep up with the library: the fuzzer would find out late that it cannot build them."""
     compile_cpp(tmp_path / "driver.o", [NATIVE / f"tests/{driver}.cc"], ["-c"])

@@ -23,6 +23,7 @@ SUITE = [
         "fused_conv",
         "squeeze_excite",
         "attention",
+        "normalization",
     )
 ]
 ORT_SUITE = [

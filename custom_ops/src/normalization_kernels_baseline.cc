@@ -1,0 +1,3 @@
+#include "isa_baseline.h"
+
+#include "normalization_kernels.inc"

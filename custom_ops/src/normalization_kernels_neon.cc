@@ -1,0 +1,3 @@
+#include "isa_neon.h"
+
+#include "normalization_kernels.inc"

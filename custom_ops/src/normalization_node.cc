@@ -1,0 +1,67 @@
+#include "normalization_node.h"
+
+#include <string>
+
+#include "ort_call.h"
+#include "program_kernel.h"
+#include "shape_inference.h"
+#include "symbolic_shape.h"
+
+namespace onnxfuse {
+namespace {
+
+Normalization read_node(const AttributeSource& source, size_t inputs) {
+  Normalization node;
+  std::string error;
+  if (!read_normalization(source, inputs, &node, &error)) throw Error(error);
+  return node;
+}
+
+}  // namespace
+
+NormalizationNode::NormalizationNode(const OrtApi* api, const OrtKernelInfo* info) : Node(kOperator, api, info) {
+  node_ = read_node(attributes_of(api, info), input_count());
+  const size_t outputs = node_.keeps ? 2 : 1;
+  if (output_count() == outputs) return;
+  throw Error("the node has " + std::to_string(output_count()) + " outputs, not " + std::to_string(outputs));
+}
+
+void NormalizationNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
+  const InferenceNode inferred(api, context);
+  const Normalization node = read_node(inferred.attributes(), inferred.input_count());
+  std::vector<SymbolicShape> inputs(node.scale());
+  for (size_t i = 0; i < inputs.size(); ++i) inferred.input(i, &inputs[i]);
+  const SymbolicShape x = node.has_program ? infer_values(node.program, inputs)[node.program.outputs[0]] : inputs[0];
+  for (size_t o = 0; o < (node.keeps ? 2 : 1); ++o) inferred.set_output(o, DType::f32, x);
+}
+
+void NormalizationNode::compute(OrtKernelContext* context) {
+  const NodeInputs inputs = read_inputs(context);
+  check_types(inputs.types);
+  const auto plan = find_plan(inputs.key);
+  void* const result = output(context, 0, plan->output);
+  void* const normalized = node_.keeps ? output(context, 1, plan->output) : nullptr;
+  SessionThreads threads{api(), context};
+  run_normalization(node_, *plan, inputs.data, result, normalized, parallel_for, &threads);
+}
+
+void NormalizationNode::check_types(const std::vector<int>& types) const {
+  for (size_t i = 0; i < types.size(); ++i) {
+    const bool in_program = node_.has_program && i < node_.program.input_count;
+    const int wanted = info(in_program ? node_.program.values[i].type : DType::f32).onnx;
+    if (types[i] == wanted) continue;
+    throw Error("input " + std::to_string(i) + " has the ONNX element type " + std::to_string(types[i]) + ", not " +
+                std::to_string(wanted));
+  }
+}
+
+std::shared_ptr<const NormalizationPlan> NormalizationNode::find_plan(const PlanKey& key) {
+  if (auto plan = plans_.find(key)) return plan;
+  auto plan = std::make_shared<NormalizationPlan>();
+  std::string error;
+  if (!make_normalization_plan(node_, key, plan.get(), &error)) throw Error(error);
+  plans_.add(plan);
+  return plan;
+}
+
+}  // namespace onnxfuse

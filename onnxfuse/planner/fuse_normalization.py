@@ -1,0 +1,209 @@
+"""The pass that normalizes rows in one node, with the additions before it, on the CPU."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+
+from onnxfuse.byte_counts import bytes_saved, traffic_of_kernel, traffic_of_nodes
+from onnxfuse.graph import Model, sorted_nodes
+from onnxfuse.graph_ir import standard_op
+from onnxfuse.inference import infer
+from onnxfuse.passes.base import PassContext, label
+from onnxfuse.passes.constants import dtype_of, is_constant
+from onnxfuse.passes.editor import GraphEditor
+from onnxfuse.planner.cuda_regions import MAX_OPERANDS
+from onnxfuse.planner.functions import add_function
+from onnxfuse.planner.fuse_elementwise import FREE_OPS
+from onnxfuse.planner.fused_node import OPSET_VERSION, RegionProgram, local_function, make_node
+from onnxfuse.planner.normalization_blocks import NormalizationBlock, find_blocks
+from onnxfuse.planner.ort_fusions import OrtFusions
+from onnxfuse.planner.sizes import Sizes
+from onnxfuse.program import Program, ProgramError
+from onnxfuse.program.lowering import check
+from onnxfuse.program.ops import FUSED_NORMALIZATION_OPS
+from onnxfuse.report import FusedRegion
+from onnxfuse.runtime import DOMAIN
+
+NAME = "fuse-normalization"
+FEW_ELEMENTS = "it has so few elements that ONNX Runtime's own kernel is as fast"
+
+_BEFORE = ("Add", "Sub", "Mul", "Div")
+"""What makes the rows of a residual, a bias and the scale of a layer."""
+_OPERATORS = ("LayerNormalization", "RMSNormalization", "ReduceMean")
+_FEW = 512
+
+
+@dataclass(frozen=True)
+class NormalizationFusion:
+    """A block with the nodes ``before`` it, and what takes their place; ``program`` is None where there are none."""
+
+    block: NormalizationBlock
+    before: tuple[gs.Node, ...]
+    program: Program | None
+    keeps: bool
+    inputs: tuple[gs.Tensor, ...]
+
+    @property
+    def nodes(self) -> tuple[gs.Node, ...]:
+        """All nodes, in topological order."""
+        return (*self.before, *self.block.nodes)
+
+    @property
+    def outputs(self) -> tuple[gs.Tensor, ...]:
+        """The result, and what is normalized if that is read elsewhere too."""
+        return (self.block.result, self.block.x) if self.keeps else (self.block.result,)
+
+    @property
+    def attributes(self) -> dict[str, str | int]:
+        """Those of the fused node (custom_ops/src/normalization.h)."""
+        found: dict[str, str | int] = {} if self.program is None else {"program": str(self.program)}
+        epsilon = int(self.block.epsilon.view(np.uint32))
+        return {**found, "centered": int(self.block.centered), "keeps": int(self.keeps), "epsilon_bits": epsilon}
+
+    def function(self, opset: int) -> onnx.FunctionProto:
+        """The local function that stands in for the node."""
+        text = "\n".join(f"{name} {value}" for name, value in self.attributes.items())
+        return local_function(self.nodes, self.inputs, self.outputs, text, list(self.attributes), opset)
+
+
+class FuseNormalization:
+    """Replaces normalizations of rows by single nodes, together with the additions before them, for the target cpu.
+
+    ONNX Runtime computes LayerNormalization with two threads more slowly than with one where there are few rows, and
+    residuals and biases in passes of their own.
+    """
+
+    name = NAME
+    description = "normalize rows in one node, with the additions before it, on the CPU"
+
+    def run(self, model: Model, context: PassContext) -> None:
+        """Rewrite ``model`` in place and record every normalization."""
+        if context.target != "cpu" or "" not in model.opsets:
+            return
+        if not any(standard_op(node) in _OPERATORS for graph in model.graphs() for node in graph.nodes):
+            return
+        infer(model)
+        for graph in list(model.fusible_graphs()):
+            fusions = _Planner(model, context).plan(graph)
+            fused = [_apply(model, fusion, context) for fusion in fusions]
+            if fused:
+                replaced = {id(node) for fusion in fusions for node in fusion.nodes}
+                graph.nodes = [node for node in graph.nodes if id(node) not in replaced] + fused
+
+
+class _Planner:
+    """Plans the graphs of one model, without changing it."""
+
+    def __init__(self, model: Model, context: PassContext) -> None:
+        self._context = context
+        self._opsets = model.opsets
+        self._editor = GraphEditor(model)
+        self._sizes = Sizes(model)
+        self._to_ort = OrtFusions(model, "cpu").reasons
+        self._taken: set[int] = set()
+
+    def plan(self, graph: gs.Graph) -> list[NormalizationFusion]:
+        """The fusions of one graph."""
+        nodes = sorted_nodes(graph)
+        position = {id(node): index for index, node in enumerate(nodes)}
+        fusions = []
+        for block in find_blocks(nodes, self._editor, self._opsets, self._refuse):
+            before = sorted(self._before(block, position), key=lambda node: position[id(node)])
+            fusion = self._fuse(block, before) or self._fuse(block, ())
+            if fusion is None:
+                continue
+            if not fusion.before and _has_few_elements(block.x):
+                self._refuse(block.nodes[-1], FEW_ELEMENTS)
+                continue
+            self._taken.update(id(node) for node in fusion.before)
+            fusions.append(fusion)
+        return fusions
+
+    def _refuse(self, node: gs.Node, reason: str) -> None:
+        self._context.refused(NAME, node, reason)
+
+    def _before(self, block: NormalizationBlock, here: Iterable[int]) -> list[gs.Node]:
+        """The nodes of this graph that make what is normalized, and that nothing else needs.
+
+        What is normalized itself may be read elsewhere: it comes before all that depends on it.
+        """
+        graph = set(here)
+        inside = {id(node) for node in block.nodes}
+        found: list[gs.Node] = []
+        waiting = list(block.x.inputs)
+        while waiting:
+            node = waiting.pop(0)
+            if id(node) not in graph or id(node) in inside or not self._joins(node, block):
+                continue
+            tensor = node.outputs[0]
+            others = any(id(reader) not in inside for reader in tensor.outputs) or self._editor.is_graph_output(tensor)
+            if others and tensor is not block.x:
+                continue
+            inside.add(id(node))
+            found.append(node)
+            waiting.extend(producer for read in node.inputs for producer in read.inputs)
+        return found
+
+    def _joins(self, node: gs.Node, block: NormalizationBlock) -> bool:
+        """Whether a node makes a tensor of the block's shape in float32 of such tensors, constants among them."""
+        if standard_op(node) not in _BEFORE or id(node) in self._taken or id(node) in self._to_ort:
+            return False
+        if check(node, self._opsets[""]) is not None or dtype_of(node.outputs[0]) != np.float32:
+            return False
+        space = self._sizes.of(block.x)
+        return space is not None and self._sizes.of(node.outputs[0]) == space
+
+    def _fuse(self, block: NormalizationBlock, before: Sequence[gs.Node]) -> NormalizationFusion | None:
+        """None if the nodes before the block are too many, or read no tensor of its shape."""
+        if not before:
+            return NormalizationFusion(block, (), None, False, (block.x, *block.vectors))
+        made = {id(node.outputs[0]) for node in before}
+        read = [tensor for node in before for tensor in node.inputs if id(tensor) not in made]
+        space = self._sizes.of(block.x)
+        whole = [tensor for tensor in read if not is_constant(tensor) and self._sizes.of(tensor) == space]
+        if not whole:
+            return None
+        region = RegionProgram(self._opsets[""], self._context.fast_math)
+        try:
+            region.input(whole[0])
+            for node in before:
+                region.lower(node)
+            program = region.build([block.x])
+        except ProgramError:
+            return None
+        nodes = {id(node) for node in (*before, *block.nodes)}
+        keeps = self._editor.is_graph_output(block.x) or any(id(reader) not in nodes for reader in block.x.outputs)
+        inputs = (*region.inputs, *block.vectors)
+        if len(inputs) + 2 > MAX_OPERANDS:
+            return None
+        return NormalizationFusion(block, tuple(before), program, keeps, inputs)
+
+
+def _has_few_elements(tensor: gs.Tensor) -> bool:
+    """Whether a tensor is known to have so few elements that a call costs more than the work."""
+    return all(isinstance(dim, int) for dim in tensor.shape) and int(np.prod(tensor.shape)) < _FEW
+
+
+def _apply(model: Model, fusion: NormalizationFusion, context: PassContext) -> gs.Node:
+    nodes, inputs, outputs = fusion.nodes, fusion.inputs, fusion.outputs
+    function = fusion.function(model.opsets[""])
+    op, attributes = add_function(model, function, FUSED_NORMALIZATION_OPS)
+    model.opsets[DOMAIN] = OPSET_VERSION
+    described = FusedRegion(
+        name=model.unique_name(f"{label(nodes[-1])}_fused"),
+        overload=function.overload,
+        ops=[node.op for node in nodes],
+        program="" if fusion.program is None else str(fusion.program),
+        inputs=[tensor.name for tensor in inputs],
+        outputs=[tensor.name for tensor in outputs],
+        shape=outputs[0].shape,
+        bytes_saved=bytes_saved(nodes, inputs, outputs),
+        before=traffic_of_nodes(nodes, outputs, FREE_OPS),
+        after=traffic_of_kernel(inputs, outputs),
+    )
+    context.report.add_fused(described)
+    known = {**fusion.attributes, **attributes}
+    return make_node(nodes, described.name, op, known, inputs, outputs, function.overload, context.fast_math)
