@@ -35,14 +35,6 @@ bool fail(std::string problem, std::string* error) {
   return false;
 }
 
-bool read_scale(const AttributeSource& source, float* scale) {
-  int64_t bits = 0;
-  if (!source.number("scale_bits", &bits) || bits < 0 || bits > UINT32_MAX) return false;
-  const auto word = static_cast<uint32_t>(bits);
-  std::memcpy(scale, &word, sizeof word);
-  return std::isfinite(*scale);
-}
-
 // The heads of a tensor that has so many, from the first on.
 bool view(const Shape& shape, int64_t heads, bool heads_first, size_t input, HeadsView* view, std::string* error) {
   const auto& dims = shape.dims;
@@ -210,7 +202,9 @@ bool read_attention(const AttributeSource& source, size_t inputs, Attention* nod
   if (!source.numbers("heads_first", &first) || first.size() != 4 || !std::all_of(first.begin(), first.end(), is_flag)) {
     return fail("the heads_first attribute is not four numbers of 0 or 1", error);
   }
-  if (!read_scale(source, &node->scale)) return fail("the scale_bits attribute is not the bits of a finite float32", error);
+  if (!read_float_bits(source, "scale_bits", &node->scale)) {
+    return fail("the scale_bits attribute is not the bits of a finite float32", error);
+  }
   if (inputs != 3 && inputs != 4) {
     return fail("the node has " + std::to_string(inputs) + " inputs, not Q, K, V and perhaps a mask", error);
   }

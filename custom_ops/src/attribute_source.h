@@ -2,7 +2,9 @@
 #ifndef ONNXFUSE_ATTRIBUTE_SOURCE_H_
 #define ONNXFUSE_ATTRIBUTE_SOURCE_H_
 
+#include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
@@ -15,6 +17,15 @@ struct AttributeSource {
   std::function<bool(const char* name, int64_t* number)> number;
   std::function<bool(const char* name, std::vector<int64_t>* numbers)> numbers;
 };
+
+// The finite float32 whose bits an attribute has.  False if there is none.
+inline bool read_float_bits(const AttributeSource& source, const char* name, float* value) {
+  int64_t bits = 0;
+  if (!source.number(name, &bits) || bits < 0 || bits > UINT32_MAX) return false;
+  const auto word = static_cast<uint32_t>(bits);
+  std::memcpy(value, &word, sizeof word);
+  return std::isfinite(*value);
+}
 
 }  // namespace onnxfuse
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "cost.h"
@@ -26,14 +24,6 @@ constexpr double kRowNanoseconds = 20;
 bool fail(std::string problem, std::string* error) {
   *error = std::move(problem);
   return false;
-}
-
-bool read_epsilon(const AttributeSource& source, float* epsilon) {
-  int64_t bits = 0;
-  if (!source.number("epsilon_bits", &bits) || bits < 0 || bits > UINT32_MAX) return false;
-  const auto word = static_cast<uint32_t>(bits);
-  std::memcpy(epsilon, &word, sizeof word);
-  return std::isfinite(*epsilon);
 }
 
 bool read_program(const std::string& text, Program* program, std::string* error) {
@@ -117,7 +107,7 @@ bool read_normalization(const AttributeSource& source, size_t inputs, Normalizat
   if (!source.number("keeps", &keeps) || (keeps != 0 && keeps != 1)) {
     return fail("the keeps attribute is not 0 or 1", error);
   }
-  if (!read_epsilon(source, &node->epsilon)) {
+  if (!read_float_bits(source, "epsilon_bits", &node->epsilon)) {
     return fail("the epsilon_bits attribute is not the bits of a finite float32", error);
   }
   node->centered = centered == 1;

@@ -2,19 +2,17 @@
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.byte_counts import bytes_saved, traffic_of_kernel, traffic_of_nodes
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.graph_ir import standard_op
 from onnxfuse.inference import infer
 from onnxfuse.passes.base import PassContext, label
 from onnxfuse.planner.attention_blocks import AttentionBlock, AttentionBlocks
 from onnxfuse.planner.attention_projections import merge_projections
+from onnxfuse.planner.described import described
 from onnxfuse.planner.functions import add_function
-from onnxfuse.planner.fuse_elementwise import FREE_OPS
 from onnxfuse.planner.fused_node import OPSET_VERSION, local_function, make_node
 from onnxfuse.program.lowering import UnsupportedError
 from onnxfuse.program.ops import FUSED_ATTENTION_OPS
-from onnxfuse.report import FusedRegion
 from onnxfuse.runtime import DOMAIN
 
 NAME = "fuse-attention"
@@ -71,23 +69,11 @@ def _plan(model: Model, graph: gs.Graph, context: PassContext) -> list[Attention
 def _apply(model: Model, block: AttentionBlock, new: set[int], context: PassContext) -> gs.Node:
     """Replaces a block; the nodes whose ids are ``new`` were not in the model and count for nothing."""
     nodes, inputs, outputs = block.nodes, block.inputs, [block.result]
-    counted = [node for node in nodes if id(node) not in new]
     text = "\n".join(f"{name} {value}" for name, value in block.attributes.items())
     function = local_function(nodes, inputs, outputs, text, list(block.attributes), model.opsets[""])
     op, attributes = add_function(model, function, FUSED_ATTENTION_OPS)
     model.opsets[DOMAIN] = OPSET_VERSION
-    described = FusedRegion(
-        name=model.unique_name(f"{label(nodes[-1])}_fused"),
-        overload=function.overload,
-        ops=[node.op for node in nodes],
-        program="",
-        inputs=[tensor.name for tensor in inputs],
-        outputs=[tensor.name for tensor in outputs],
-        shape=outputs[0].shape,
-        bytes_saved=bytes_saved(counted, inputs, outputs),
-        before=traffic_of_nodes(counted, outputs, FREE_OPS),
-        after=traffic_of_kernel(inputs, outputs),
-    )
-    context.report.add_fused(described)
+    name = model.unique_name(f"{label(nodes[-1])}_fused")
+    context.report.add_fused(described(name, function, nodes, inputs, outputs, new=new))
     known = {**block.attributes, **attributes}
-    return make_node(nodes, described.name, op, known, inputs, outputs, function.overload, context.fast_math)
+    return make_node(nodes, name, op, known, inputs, outputs, function.overload, context.fast_math)

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.byte_counts import bytes_saved, traffic_of_kernel, traffic_of_nodes
 from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.cuda.conv.choice import ConvChoice, ConvChooser, RuleChooser
 from onnxfuse.cuda.conv.node import TF32_KEY
@@ -19,8 +18,9 @@ from onnxfuse.planner.convolutions import describe, is_convolution
 from onnxfuse.planner.cpu_convolutions import cpu_chooser, is_pointwise
 from onnxfuse.planner.cuda_placement import CudaPlacement
 from onnxfuse.planner.cuda_regions import MAX_OPERANDS
+from onnxfuse.planner.described import FREE_OPS, described
 from onnxfuse.planner.functions import add_function
-from onnxfuse.planner.fuse_elementwise import FREE_OPS, UNUSED
+from onnxfuse.planner.fuse_elementwise import UNUSED
 from onnxfuse.planner.fused_node import OPSET_VERSION
 from onnxfuse.planner.host import constant_arithmetic, shape_arithmetic
 from onnxfuse.planner.ort_fusions import OrtFusions
@@ -28,7 +28,6 @@ from onnxfuse.planner.sizes import Sizes
 from onnxfuse.program import ProgramError
 from onnxfuse.program.lowering import UnsupportedError, check, is_elementwise
 from onnxfuse.program.ops import FUSED_CONV_OPS
-from onnxfuse.report import FusedRegion
 from onnxfuse.runtime import DOMAIN
 
 NO_NEIGHBOUR = "no elementwise node before or after it that a kernel could take in"
@@ -226,28 +225,14 @@ def _shape(tensor: gs.Tensor) -> tuple[int | str | None, ...] | None:
 
 
 def _apply(model: Model, fusion: ConvFusion, context: PassContext) -> gs.Node:
-    described = _describe(model.unique_name(f"{label(fusion.region.nodes[-1])}_fused"), fusion)
-    op, attributes = add_function(model, fusion.function, FUSED_CONV_OPS)
+    nodes, function = fusion.region.nodes, fusion.function
+    name = model.unique_name(f"{label(nodes[-1])}_fused")
+    op, attributes = add_function(model, function, FUSED_CONV_OPS)
     model.opsets[DOMAIN] = OPSET_VERSION
-    context.report.add_fused(described)
-    node = fusion.node(described.name, op, attributes, context.fast_math)
+    prologue = "" if fusion.prologue is None else fusion.prologue
+    region = described(name, function, nodes, fusion.inputs, fusion.outputs, fusion.epilogue, prologue)
+    context.report.add_fused(region)
+    node = fusion.node(name, op, attributes, context.fast_math)
     if context.tf32 and fusion.region.convolution.dtype == "f32":
         node.metadata[TF32_KEY] = "1"
     return node
-
-
-def _describe(name: str, fusion: ConvFusion) -> FusedRegion:
-    nodes = fusion.region.nodes
-    return FusedRegion(
-        name=name,
-        overload=fusion.function.overload,
-        ops=[node.op for node in nodes],
-        program=str(fusion.epilogue),
-        prologue="" if fusion.prologue is None else str(fusion.prologue),
-        inputs=[tensor.name for tensor in fusion.inputs],
-        outputs=[tensor.name for tensor in fusion.outputs],
-        shape=fusion.outputs[0].shape,
-        bytes_saved=bytes_saved(nodes, fusion.inputs, fusion.outputs),
-        before=traffic_of_nodes(nodes, fusion.outputs, FREE_OPS),
-        after=traffic_of_kernel(fusion.inputs, fusion.outputs),
-    )

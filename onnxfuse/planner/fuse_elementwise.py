@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.byte_counts import bytes_saved, traffic_of_kernel, traffic_of_nodes
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.inference import infer
 from onnxfuse.passes.base import PassContext, label
 from onnxfuse.planner.cuda_placement import CudaPlacement
 from onnxfuse.planner.cuda_regions import CudaRegions
+from onnxfuse.planner.described import FREE_OPS, described
 from onnxfuse.planner.functions import add_function
 from onnxfuse.planner.fused_node import OPSET_VERSION, Fusion, fuse
 from onnxfuse.planner.host import constant_arithmetic, shape_arithmetic
@@ -23,7 +23,6 @@ from onnxfuse.planner.slow_kernels import is_slow
 from onnxfuse.planner.worth import TOO_LITTLE, is_worthwhile
 from onnxfuse.program import ProgramError
 from onnxfuse.program.lowering import check, is_elementwise, vector_inputs
-from onnxfuse.report import FusedRegion
 from onnxfuse.runtime import DOMAIN
 
 UNUSED = "nothing reads its result"
@@ -32,8 +31,6 @@ INLINED = "ONNX Runtime inlines the operator around it, and would lose the types
 ALONE = "no neighbour to fuse with"
 CONSTANT_ARITHMETIC = "ONNX Runtime computes it once, for it depends on no input"
 SHAPE_ARITHMETIC = "computes with shapes, which ONNX Runtime keeps on the host"
-FREE_OPS = {"Identity", "Dropout"}
-"""Operators that ONNX Runtime removes: they count for nothing when a region is weighed."""
 
 
 @dataclass
@@ -236,23 +233,9 @@ def _vector_tensors(elementwise: list[gs.Node], fusible: set[int], opset: int) -
 
 
 def _apply(model: Model, fusion: Fusion, context: PassContext) -> gs.Node:
-    described = _describe(model.unique_name(f"{label(fusion.nodes[-1])}_fused"), fusion)
+    name = model.unique_name(f"{label(fusion.nodes[-1])}_fused")
     op, attributes = add_function(model, fusion.function)
     model.opsets[DOMAIN] = OPSET_VERSION
-    context.report.add_fused(described)
-    return fusion.node(described.name, op, attributes, context.fast_math)
-
-
-def _describe(name: str, fusion: Fusion) -> FusedRegion:
-    return FusedRegion(
-        name=name,
-        overload=fusion.overload,
-        ops=[node.op for node in fusion.nodes],
-        program=str(fusion.program),
-        inputs=[tensor.name for tensor in fusion.inputs],
-        outputs=[tensor.name for tensor in fusion.outputs],
-        shape=fusion.outputs[0].shape,
-        bytes_saved=bytes_saved(fusion.nodes, fusion.inputs, fusion.outputs),
-        before=traffic_of_nodes(fusion.nodes, fusion.outputs, FREE_OPS),
-        after=traffic_of_kernel(fusion.inputs, fusion.outputs),
-    )
+    region = described(name, fusion.function, fusion.nodes, fusion.inputs, fusion.outputs, fusion.program)
+    context.report.add_fused(region)
+    return fusion.node(name, op, attributes, context.fast_math)

@@ -7,7 +7,6 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from onnxfuse.byte_counts import bytes_saved, traffic_of_kernel, traffic_of_nodes
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.graph_ir import standard_op
 from onnxfuse.inference import infer
@@ -15,8 +14,8 @@ from onnxfuse.passes.base import PassContext, label
 from onnxfuse.passes.constants import dtype_of, is_constant
 from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.planner.cuda_regions import MAX_OPERANDS
+from onnxfuse.planner.described import described
 from onnxfuse.planner.functions import add_function
-from onnxfuse.planner.fuse_elementwise import FREE_OPS
 from onnxfuse.planner.fused_node import OPSET_VERSION, RegionProgram, local_function, make_node
 from onnxfuse.planner.normalization_blocks import NormalizationBlock, find_blocks
 from onnxfuse.planner.ort_fusions import OrtFusions
@@ -24,7 +23,6 @@ from onnxfuse.planner.sizes import Sizes
 from onnxfuse.program import Program, ProgramError
 from onnxfuse.program.lowering import check
 from onnxfuse.program.ops import FUSED_NORMALIZATION_OPS
-from onnxfuse.report import FusedRegion
 from onnxfuse.runtime import DOMAIN
 
 NAME = "fuse-normalization"
@@ -192,18 +190,8 @@ def _apply(model: Model, fusion: NormalizationFusion, context: PassContext) -> g
     function = fusion.function(model.opsets[""])
     op, attributes = add_function(model, function, FUSED_NORMALIZATION_OPS)
     model.opsets[DOMAIN] = OPSET_VERSION
-    described = FusedRegion(
-        name=model.unique_name(f"{label(nodes[-1])}_fused"),
-        overload=function.overload,
-        ops=[node.op for node in nodes],
-        program="" if fusion.program is None else str(fusion.program),
-        inputs=[tensor.name for tensor in inputs],
-        outputs=[tensor.name for tensor in outputs],
-        shape=outputs[0].shape,
-        bytes_saved=bytes_saved(nodes, inputs, outputs),
-        before=traffic_of_nodes(nodes, outputs, FREE_OPS),
-        after=traffic_of_kernel(inputs, outputs),
-    )
-    context.report.add_fused(described)
+    name = model.unique_name(f"{label(nodes[-1])}_fused")
+    program = "" if fusion.program is None else fusion.program
+    context.report.add_fused(described(name, function, nodes, inputs, outputs, program))
     known = {**fusion.attributes, **attributes}
-    return make_node(nodes, described.name, op, known, inputs, outputs, function.overload, context.fast_math)
+    return make_node(nodes, name, op, known, inputs, outputs, function.overload, context.fast_math)

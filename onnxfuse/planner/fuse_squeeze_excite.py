@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.byte_counts import bytes_saved, traffic_of_kernel, traffic_of_nodes
 from onnxfuse.cuda.conv.choice import ConvChoice, ConvPolicy
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.graph_ir import standard_op
@@ -16,8 +15,8 @@ from onnxfuse.passes.rules.gated_residual import GatedResidual
 from onnxfuse.passes.rules.hard_sigmoid import RecogniseHardSigmoid
 from onnxfuse.passes.rules.hard_swish import RecogniseHardSwish
 from onnxfuse.planner.cpu_convolutions import cpu_chooser
+from onnxfuse.planner.described import described
 from onnxfuse.planner.functions import add_function
-from onnxfuse.planner.fuse_elementwise import FREE_OPS
 from onnxfuse.planner.fused_node import OPSET_VERSION, make_node
 from onnxfuse.planner.host import constant_arithmetic
 from onnxfuse.planner.ort_layout import ConvLayout
@@ -25,7 +24,6 @@ from onnxfuse.planner.squeeze_blocks import SqueezeBlock, SqueezeBlocks, Squeeze
 from onnxfuse.program import ProgramError
 from onnxfuse.program.lowering import UnsupportedError
 from onnxfuse.program.ops import FUSED_SQUEEZE_EXCITE_OPS
-from onnxfuse.report import FusedRegion
 from onnxfuse.runtime import DOMAIN
 
 NAME = "fuse-squeeze-excite"
@@ -120,20 +118,9 @@ def _apply(model: Model, fusion: SqueezeFusion, context: PassContext) -> gs.Node
         context.report.add_convolution(label(conv), conv.op, IN_GATE)
     op, attributes = add_function(model, fusion.function, FUSED_SQUEEZE_EXCITE_OPS)
     model.opsets[DOMAIN] = OPSET_VERSION
-    described = FusedRegion(
-        name=model.unique_name(f"{label(nodes[-1])}_fused"),
-        overload=fusion.function.overload,
-        ops=[node.op for node in nodes],
-        program=str(fusion.excite),
-        prologue=str(fusion.squeeze),
-        inputs=[tensor.name for tensor in fusion.inputs],
-        outputs=[tensor.name for tensor in outputs],
-        shape=outputs[0].shape,
-        bytes_saved=bytes_saved(nodes, fusion.inputs, outputs),
-        before=traffic_of_nodes(nodes, outputs, FREE_OPS),
-        after=traffic_of_kernel(fusion.inputs, outputs),
-    )
-    context.report.add_fused(described)
+    name = model.unique_name(f"{label(nodes[-1])}_fused")
+    region = described(name, fusion.function, nodes, fusion.inputs, outputs, fusion.excite, fusion.squeeze)
+    context.report.add_fused(region)
     known = {**fusion.attributes, **attributes}
     overload = fusion.function.overload
-    return make_node(nodes, described.name, op, known, fusion.inputs, outputs, overload, context.fast_math)
+    return make_node(nodes, name, op, known, fusion.inputs, outputs, overload, context.fast_math)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import helper
 
@@ -135,7 +136,9 @@ def test_shapes(shape: str, program: str) -> None:
 
 def test_rows_without_elements() -> None:
     for program in PROGRAMS:
-        check(Normalization((3, 0), program))
+        node = Normalization((3, 0), program)
+        (result,) = run(new_session(node.model(), session_options()), node.arrays())
+        assert result.shape == (3, 0)
 
 
 @pytest.mark.parametrize("centered", (False, True))
@@ -206,6 +209,8 @@ def test_inputs_of_the_program_may_broadcast_to_each_other() -> None:
     ],
 )
 def test_attributes_that_are_refused(more: dict[str, Any], reason: str) -> None:
+    if more == {"keeps": 1} and ort.__version__.startswith("1.20."):
+        pytest.skip("ONNX Runtime 1.20 aborts when a custom operator infers an output that the node does not have")
     with pytest.raises(Exception, match=reason) as caught:
         new_session(Normalization((2, 6), "residual").model(**more), session_options())
     assert NODE in str(caught.value) or "FusedNormalization" in str(caught.value)
