@@ -26,12 +26,15 @@ from onnxfuse.program.ops import FUSED_NORMALIZATION_OPS
 from onnxfuse.runtime import DOMAIN
 
 NAME = "fuse-normalization"
+OTHER_SHAPE = "its result is not known to have the shape of what is normalized"
 FEW_ELEMENTS = "it has so few elements that ONNX Runtime's own kernel is as fast"
 
 _BEFORE = ("Add", "Sub", "Mul", "Div")
 """What makes the rows of a residual, a bias and the scale of a layer."""
 _OPERATORS = ("LayerNormalization", "RMSNormalization", "ReduceMean")
 _FEW = 512
+_SHORT_ROW = 16
+"""Elements of a row, below which a Program takes its time to repeat what is the same in each."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,10 @@ class _Planner:
         position = {id(node): index for index, node in enumerate(nodes)}
         fusions = []
         for block in find_blocks(nodes, self._editor, self._opsets, self._refuse):
+            space = self._sizes.of(block.x)
+            if space is None or self._sizes.of(block.result) != space:
+                self._refuse(block.nodes[-1], OTHER_SHAPE)
+                continue
             before = sorted(self._before(block, position), key=lambda node: position[id(node)])
             fusion = self._fuse(block, before) or self._fuse(block, ())
             if fusion is None:
@@ -152,7 +159,10 @@ class _Planner:
         if check(node, self._opsets[""]) is not None or dtype_of(node.outputs[0]) != np.float32:
             return False
         space = self._sizes.of(block.x)
-        return space is not None and self._sizes.of(node.outputs[0]) == space
+        if self._sizes.of(node.outputs[0]) != space:
+            return False
+        whole = [tensor for tensor in node.inputs if self._sizes.of(tensor) == space]
+        return len(whole) == len(node.inputs) or block.x.shape[-1] >= _SHORT_ROW
 
     def _fuse(self, block: NormalizationBlock, before: Sequence[gs.Node]) -> NormalizationFusion | None:
         """None if the nodes before the block are too many, or read no tensor of its shape."""

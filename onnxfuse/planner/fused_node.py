@@ -14,6 +14,7 @@ from onnx import helper, numpy_helper
 from onnxfuse.dtypes import DTYPES, from_numpy
 from onnxfuse.graph import Node
 from onnxfuse.graph_export import value_info
+from onnxfuse.passes.constants import constant_value
 from onnxfuse.program import Program, ProgramBuilder
 from onnxfuse.program.lowering import cast_target, ignores_input, lower
 from onnxfuse.runtime import DOMAIN
@@ -200,7 +201,7 @@ def local_function(
                 continue
             if id(tensor) not in names:
                 names[id(tensor)] = f"constant_{len(names)}"
-                value = numpy_helper.from_array(np.asarray(tensor.values))
+                value = numpy_helper.from_array(np.asarray(constant_value(tensor)))
                 body.append(helper.make_node("Constant", [], [names[id(tensor)]], value=value))
             arguments.append(names[id(tensor)])
         while arguments and not arguments[-1]:

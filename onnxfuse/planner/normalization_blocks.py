@@ -56,7 +56,7 @@ def find_blocks(
     for node in nodes:
         if standard_op(node) in _OPERATORS:
             try:
-                yield _checked(_of_operator(node, opsets), editor)
+                yield _checked(_of_operator(node, editor, opsets), editor)
             except UnsupportedError as reason:
                 refuse(node, str(reason))
     # What is centered before its root mean square is taken is both: the larger one counts.
@@ -72,12 +72,12 @@ def find_blocks(
             refuse(match.root, str(reason))
 
 
-def _of_operator(node: gs.Node, opsets: dict[str, int]) -> NormalizationBlock:
+def _of_operator(node: gs.Node, editor: GraphEditor, opsets: dict[str, int]) -> NormalizationBlock:
     x, scale, *more = node.inputs
     rank = None if x.shape is None else len(x.shape)
     if attribute(node, "axis", opsets) not in (-1, None if rank is None else rank - 1):
         raise UnsupportedError(OTHER_AXES)
-    if any(tensor.name for tensor in node.outputs[1:]):
+    if any(tensor.outputs or editor.is_graph_output(tensor) for tensor in node.outputs[1:]):
         raise UnsupportedError(READ_ELSEWHERE)
     bias = more[0] if more and more[0].name else None
     epsilon = np.float32(attribute(node, "epsilon", opsets))
@@ -104,7 +104,7 @@ def _is_along_last_axis(mean: gs.Node) -> bool:
     axes = mean.attrs.get("axes")
     if axes is None and len(mean.inputs) > 1:
         axes = constant_value(mean.inputs[1])
-    return axes is not None and list(axes) in ([-1], [len(shape) - 1])
+    return axes is not None and np.ravel(axes).tolist() in ([-1], [len(shape) - 1])
 
 
 def _checked(block: NormalizationBlock, editor: GraphEditor) -> NormalizationBlock:

@@ -150,6 +150,18 @@ def test_means_far_from_zero(centered: bool) -> None:
     np.testing.assert_allclose(result, node.expected(arrays)[0], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("value", (1 / 3, 33.3, 3333.3))
+@pytest.mark.parametrize("size", (40, 100, 768, 4099))
+def test_rows_that_hardly_vary(size: int, value: float) -> None:
+    """What is left of a constant row is the rounding of its mean, which a small epsilon would make large."""
+    node = Normalization((3, size))
+    arrays = node.arrays()
+    arrays[0][:] = np.float32(value)
+    arrays[0][1, ::2] *= np.float32(1 + 1e-5)
+    (result,) = run(new_session(node.model(), session_options()), arrays)
+    np.testing.assert_allclose(result, node.expected(arrays)[0], rtol=1e-5, atol=1e-3 if value > 3000 else 2e-5)
+
+
 @pytest.mark.parametrize("value", (np.nan, np.inf, -np.inf))
 @pytest.mark.parametrize("place", (0, 17, 36))
 def test_what_is_not_finite_stays_in_its_row(value: float, place: int) -> None:

@@ -17,6 +17,7 @@ from tests.planner.test_cpu_convolutions import array, model, operators
 CONSTANTS = {
     **{"two": np.float32(2), "eps": np.float32(1e-5), "one": np.float32(1), "last": np.array([-1])},
     **{"gamma": array(40) + 1, "beta": array(40), "bias": array(40) * 3, "scale": array(40) + 2},
+    **{"deep": np.full((1, 1, 1, 1), 1e-5, np.float32), "ones": np.ones((3, 1, 1, 1), np.float32)},
     **{"w": array(40, 40), "wide": array(1, 40), "second": np.array([1]), "row": array(12, 40)},
 }
 FEEDS = {"x": array(2, 12, 40) * 7 + 1, "z": array(2, 12, 40) * 3}
@@ -84,6 +85,18 @@ def test_axes_that_are_an_input() -> None:
     assert check(
         of_text("s = Add(x, z) " + text.replace("ReduceMean <axes = [-1]> (p)", "ReduceMean (p, last)"), opset=18)
     )
+
+
+def test_a_mean_that_nobody_reads() -> None:
+    text = "s = Add(x, z) y, mean, inverse = LayerNormalization (s, gamma, beta)"
+    assert check(of_text(text)) == ["FusedNormalization"]
+
+
+def test_short_rows_take_in_whole_tensors_alone() -> None:
+    body = "b = Add(x, few) s = Add(b, z) t = Add(s, x) y = LayerNormalization (t, few, few)"
+    text = f"g (float[n, l, 8] x, float[n, l, 8] z) => (float[n, l, 8] y) {{ {body} }}"
+    made = model(text, 17, few=array(8) + 1)
+    assert check(made, {"x": array(2, 90, 8), "z": array(2, 90, 8) * 3}) == ["Add", "FusedNormalization"]
 
 
 def test_what_is_normalized_is_kept_where_it_is_read_elsewhere() -> None:
@@ -168,6 +181,18 @@ def test_left_alone(kind: str) -> None:
     result, context = fused(of_text(body, ", float[n, l, 1] r" if "r = " in body else ""))
     assert "FusedNormalization" not in [node.op_type for node in result.graph.node]
     assert [reason in refusal.reason for refusal in context.report.refusals] == [True]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [FORMS["written out"].replace("eps", "deep"), FORMS["its reciprocal"].replace("one", "ones")],
+    ids=["epsilon", "one"],
+)
+def test_constants_that_give_the_result_another_shape(body: str) -> None:
+    head = HEAD.replace("(float[n, l, 40] y", "(float[a, b, c1, d1] y")
+    result, context = fused(of_text(f"s = Add(x, z) {body}", head=head))
+    assert "FusedNormalization" not in [node.op_type for node in result.graph.node]
+    assert ["shape of what is normalized" in refusal.reason for refusal in context.report.refusals] == [True]
 
 
 def test_other_types_are_left_alone() -> None:

@@ -18,7 +18,7 @@ def averaged(node: Node) -> gs.Tensor | None:
     if node.op == "ReduceMean":
         axes = node.attrs.get("axes")
         if len(node.inputs) > 1 and (values := constant_value(node.inputs[1])) is not None:
-            axes = values.tolist()
+            axes = values.reshape(-1).tolist()
         rank = len(data.shape)
         if not axes or node.attrs.get("keepdims", 1) != 1 or {axis % rank for axis in axes} != set(range(2, rank)):
             return None
