@@ -68,19 +68,12 @@ void AttentionNode::compute(OrtKernelContext* context) {
     throw Error("input " + std::to_string(i) + " has the ONNX element type " + std::to_string(inputs.types[i]) +
                 ", not " + std::to_string(info(DType::f32).onnx));
   }
-  const auto plan = find_plan(inputs.key);
+  const auto plan = plans_.find_or_make(inputs.key, [&](AttentionPlan* made, std::string* error) {
+    return make_attention_plan(node_, inputs.key, made, error);
+  });
   void* const memory = output(context, 0, plan->output);
   SessionThreads threads{api(), context};
   run_attention(node_, *plan, inputs.data, memory, parallel_for, &threads);
-}
-
-std::shared_ptr<const AttentionPlan> AttentionNode::find_plan(const PlanKey& key) {
-  if (auto plan = plans_.find(key)) return plan;
-  auto plan = std::make_shared<AttentionPlan>();
-  std::string error;
-  if (!make_attention_plan(node_, key, plan.get(), &error)) throw Error(error);
-  plans_.add(plan);
-  return plan;
 }
 
 }  // namespace onnxfuse

@@ -22,8 +22,6 @@ class AttentionNode : public Node {
   void compute(OrtKernelContext* context);
 
  private:
-  std::shared_ptr<const AttentionPlan> find_plan(const PlanKey& key);
-
   Attention node_;
   PlanCache<AttentionPlan> plans_;
 };

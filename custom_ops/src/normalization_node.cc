@@ -38,7 +38,9 @@ void NormalizationNode::infer(const OrtApi& api, OrtShapeInferContext* context) 
 void NormalizationNode::compute(OrtKernelContext* context) {
   const NodeInputs inputs = read_inputs(context);
   check_types(inputs.types);
-  const auto plan = find_plan(inputs.key);
+  const auto plan = plans_.find_or_make(inputs.key, [&](NormalizationPlan* made, std::string* error) {
+    return make_normalization_plan(node_, inputs.key, made, error);
+  });
   void* const result = output(context, 0, plan->output);
   void* const normalized = node_.keeps ? output(context, 1, plan->output) : nullptr;
   SessionThreads threads{api(), context};
@@ -53,15 +55,6 @@ void NormalizationNode::check_types(const std::vector<int>& types) const {
     throw Error("input " + std::to_string(i) + " has the ONNX element type " + std::to_string(types[i]) + ", not " +
                 std::to_string(wanted));
   }
-}
-
-std::shared_ptr<const NormalizationPlan> NormalizationNode::find_plan(const PlanKey& key) {
-  if (auto plan = plans_.find(key)) return plan;
-  auto plan = std::make_shared<NormalizationPlan>();
-  std::string error;
-  if (!make_normalization_plan(node_, key, plan.get(), &error)) throw Error(error);
-  plans_.add(plan);
-  return plan;
 }
 
 }  // namespace onnxfuse

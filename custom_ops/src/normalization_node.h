@@ -23,7 +23,6 @@ class NormalizationNode : public Node {
 
  private:
   void check_types(const std::vector<int>& types) const;
-  std::shared_ptr<const NormalizationPlan> find_plan(const PlanKey& key);
 
   Normalization node_;
   PlanCache<NormalizationPlan> plans_;

@@ -4,7 +4,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
+
+#include "ort_call.h"
 
 namespace onnxfuse {
 
@@ -21,6 +25,18 @@ class PlanCache {
       if (plan->key == key) return plan;
     }
     return nullptr;
+  }
+
+  // The plan of this key; if there is none, one that `make` fills in.  It gives false, and says why, if it cannot: then
+  // throws Error.
+  template <class Make>
+  std::shared_ptr<const Plan> find_or_make(const Key& key, const Make& make) {
+    if (auto plan = find(key)) return plan;
+    auto plan = std::make_shared<Plan>();
+    std::string error;
+    if (!make(plan.get(), &error)) throw Error(error);
+    add(plan);
+    return plan;
   }
 
   // Two threads that add at once may lose one plan: it is made again when it is needed.

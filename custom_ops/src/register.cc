@@ -8,11 +8,9 @@
 
 #include "custom_op.h"
 #include "function_names.h"
-#include "fused_attention.h"
 #include "fused_conv.h"
 #include "fused_elementwise.h"
-#include "fused_normalization.h"
-#include "fused_squeeze_excite.h"
+#include "fused_on_cpu.h"
 #include "ort_abi.h"
 #include "ort_call.h"
 
@@ -40,9 +38,7 @@ bool has_cuda(const OrtApi* api) {
 std::vector<const OrtCustomOp*> wanted_operators(const OrtApi* api, const OrtSessionOptions* options) {
   std::vector<const OrtCustomOp*> operators = fused_elementwise();
   operators.insert(operators.end(), fused_conv().begin(), fused_conv().end());
-  operators.insert(operators.end(), fused_squeeze_excite().begin(), fused_squeeze_excite().end());
-  operators.insert(operators.end(), fused_attention().begin(), fused_attention().end());
-  operators.insert(operators.end(), fused_normalization().begin(), fused_normalization().end());
+  operators.insert(operators.end(), fused_on_cpu().begin(), fused_on_cpu().end());
   static const bool on_gpu = has_cuda(api);
   const auto is_for_gpu = [](const OrtCustomOp* op) { return op->GetExecutionProviderType == cuda_provider; };
   if (!on_gpu) operators.erase(std::remove_if(operators.begin(), operators.end(), is_for_gpu), operators.end());

@@ -44,7 +44,9 @@ void SqueezeExciteNode::infer(const OrtApi& api, OrtShapeInferContext* context) 
 void SqueezeExciteNode::compute(OrtKernelContext* context) {
   const NodeInputs inputs = read_inputs(context);
   check_types(inputs.types);
-  const auto plan = find_plan(inputs.key);
+  const auto plan = plans_.find_or_make(inputs.key, [&](SqueezeExcitePlan* made, std::string* error) {
+    return make_squeeze_excite_plan(node_, inputs.key, made, error);
+  });
   void* const memory = output(context, 0, plan->output);
   SessionThreads threads{api(), context};
   run_squeeze_excite(node_, *plan, inputs.data, memory, parallel_for, &threads);
@@ -64,15 +66,6 @@ void SqueezeExciteNode::check_types(const std::vector<int>& types) const {
   check_type(node_.excite_weights(), DType::f32);
   check_operands(node_.squeeze_operands(), node_.squeeze);
   check_operands(node_.excite_operands(), node_.excite);
-}
-
-std::shared_ptr<const SqueezeExcitePlan> SqueezeExciteNode::find_plan(const PlanKey& key) {
-  if (auto plan = plans_.find(key)) return plan;
-  auto plan = std::make_shared<SqueezeExcitePlan>();
-  std::string error;
-  if (!make_squeeze_excite_plan(node_, key, plan.get(), &error)) throw Error(error);
-  plans_.add(plan);
-  return plan;
 }
 
 }  // namespace onnxfuse

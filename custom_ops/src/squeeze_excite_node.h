@@ -23,7 +23,6 @@ class SqueezeExciteNode : public Node {
 
  private:
   void check_types(const std::vector<int>& types) const;
-  std::shared_ptr<const SqueezeExcitePlan> find_plan(const PlanKey& key);
 
   SqueezeExcite node_;
   PlanCache<SqueezeExcitePlan> plans_;

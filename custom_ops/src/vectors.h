@@ -161,6 +161,25 @@ ONNXFUSE_INLINE float joined(math::FloatVector x, const Join& join) {
   }
 }
 
+// `add`s the first `whole` elements of a row, whole vectors of them, to `totals`: in parts, which begin anew every so many
+// elements, for the error of a sum grows with its length.
+template <int Count, class Add>
+ONNXFUSE_INLINE void add_vectors(const float* row, size_t whole, math::FloatVector (&totals)[Count], const Add& add) {
+  using V = math::FloatVector;
+  constexpr size_t kParts = 4;
+  constexpr size_t kBlock = 64 * kParts * kFloats;
+  for (size_t i = 0; i < whole;) {
+    const size_t end = whole - i > kBlock ? i + kBlock : whole;
+    V parts[kParts][Count] = {};
+    for (; i + kParts * kFloats <= end; i += kParts * kFloats) {
+#pragma GCC unroll 4
+      for (size_t p = 0; p < kParts; ++p) add(load<V>(row + i + p * kFloats), parts[p]);
+    }
+    for (size_t p = 0; i < end; i += kFloats, ++p) add(load<V>(row + i), parts[p]);
+    for (int t = 0; t < Count; ++t) totals[t] += (parts[0][t] + parts[1][t]) + (parts[2][t] + parts[3][t]);
+  }
+}
+
 // Transposes a square of vectors.
 ONNXFUSE_INLINE void transpose(math::FloatVector (&x)[kFloats]) {
 #if defined(ONNXFUSE_SHUFFLES)

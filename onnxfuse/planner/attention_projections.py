@@ -46,6 +46,8 @@ def merge_projections(model: Model, blocks: Sequence[AttentionBlock], context: P
     If there are any, the blocks are to be found anew.  Only weights that nothing else reads are merged, so that the
     model does not grow.
     """
+    if not blocks:
+        return []
     editor = GraphEditor(model)
     splits = []
     for block in blocks:

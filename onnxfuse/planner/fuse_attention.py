@@ -37,11 +37,11 @@ class FuseAttention:
         infer(model)
         for graph in list(model.fusible_graphs()):
             blocks = _plan(model, graph, context)
-            splits = merge_projections(model, blocks, context)
+            splits = {id(node) for node in merge_projections(model, blocks, context)}
             if splits:
                 blocks = _plan(model, graph, context)
             replaced = {id(node) for block in blocks for node in block.nodes}
-            fused = [_apply(model, block, {id(node) for node in splits}, context) for block in blocks]
+            fused = [_apply(model, block, splits, context) for block in blocks]
             if fused:
                 graph.nodes = [node for node in graph.nodes if id(node) not in replaced] + fused
 

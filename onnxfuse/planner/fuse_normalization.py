@@ -87,8 +87,8 @@ class FuseNormalization:
         if not any(standard_op(node) in _OPERATORS for graph in model.graphs() for node in graph.nodes):
             return
         infer(model)
-        for graph in list(model.fusible_graphs()):
-            fusions = _Planner(model, context).plan(graph)
+        planner = _Planner(model, context)
+        for graph, fusions in [(graph, planner.plan(graph)) for graph in model.fusible_graphs()]:
             fused = [_apply(model, fusion, context) for fusion in fusions]
             if fused:
                 replaced = {id(node) for fusion in fusions for node in fusion.nodes}

@@ -18,6 +18,7 @@ from onnxfuse.program.lowering import UnsupportedError
 
 OTHER_AXES = "it normalizes along other axes than the last one"
 NOT_FLOAT32 = "it is not of float32"
+UNKNOWN_EPSILON = "its epsilon is not a finite constant of one element in float32"
 UNKNOWN_SCALE = "its scale or bias is not a constant of one value for each element of a row"
 READ_ELSEWHERE = "a value inside it is read elsewhere too"
 
@@ -90,7 +91,7 @@ def _of_match(match: Match, position: Mapping[int, int]) -> NormalizationBlock:
     if not all(_is_along_last_axis(node) for node in match.nodes if standard_op(node) == "ReduceMean"):
         raise UnsupportedError(OTHER_AXES)
     if epsilon is None or epsilon.size != 1 or epsilon.dtype != np.float32:
-        raise UnsupportedError(NOT_FLOAT32)
+        raise UnsupportedError(UNKNOWN_EPSILON)
     nodes = tuple(sorted(match.nodes, key=lambda node: position[id(node)]))
     bias = match["bias"] if centered else None
     return NormalizationBlock(x, match["scale"], bias, np.float32(epsilon.reshape(())), centered, nodes)
@@ -116,7 +117,7 @@ def _checked(block: NormalizationBlock, editor: GraphEditor) -> NormalizationBlo
     if not isinstance(size, int) or size < 1 or not all(_is_vector(tensor, size) for tensor in block.vectors):
         raise UnsupportedError(UNKNOWN_SCALE)
     if not np.isfinite(block.epsilon):
-        raise UnsupportedError(NOT_FLOAT32)
+        raise UnsupportedError(UNKNOWN_EPSILON)
     inside = {id(node) for node in block.nodes}
     for node in block.nodes[:-1]:
         for tensor in node.outputs:
