@@ -504,10 +504,10 @@ std::shared_ptr<const ConvCpuPlan> make_conv_cpu_plan(const ConvNode& node, DTyp
   const Shape& result = shapes.geometry.output;
   if (!element_count(result, &count) || count == 0) return nullptr;
   auto plan = std::make_shared<ConvCpuPlan>(key, shapes.geometry, type,
-                                            make_conv_epilogue(node, type, epilogue, key.shapes, result));
+                                            make_conv_epilogue(type, epilogue, epilogue_inputs(node, key.shapes, result), 1));
   // Channels by themselves are read from X itself.
   if (prologue != nullptr && type == DType::f32 && plan->strips != nullptr && plan->strips->is_product()) {
-    plan->prologue_plan = make_conv_prologue(node, *prologue, key.shapes);
+    plan->prologue_plan = make_plan_of_parts(*prologue, prologue_inputs(node, key.shapes));
     if (plan->prologue_plan != nullptr) plan->prologue = prologue;
   }
   return plan;

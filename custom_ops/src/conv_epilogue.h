@@ -4,11 +4,12 @@
 
 #include <cstddef>
 #include <memory>
+#include <vector>
 
-#include "conv_node.h"
 #include "dtype.h"
 #include "plan.h"
 #include "program.h"
+#include "shape.h"
 
 namespace onnxfuse {
 
@@ -19,13 +20,12 @@ struct ConvEpilogue {
   std::shared_ptr<const Plan> plan;  // null: the Program computes values of several shapes
 };
 
-// For a convolution of `type` with this result, and the node's inputs of these shapes.
-ConvEpilogue make_conv_epilogue(const ConvNode& node, DType type, const Program& program,
-                                const std::vector<Shape>& inputs, const Shape& result);
+// For a convolution of `type`.  The Program's inputs have these shapes, the result first, whose channels are along `axis`.
+ConvEpilogue make_conv_epilogue(DType type, const Program& program, std::vector<Shape> shapes, int axis);
 
-// The plan for a prologue that runs on parts of X; null if it cannot.
-std::shared_ptr<const Plan> make_conv_prologue(const ConvNode& node, const Program& program,
-                                               const std::vector<Shape>& inputs);
+// The plan of a Program that runs on parts of its first input, and of its outputs; null if it computes values of several
+// shapes.
+std::shared_ptr<const Plan> make_plan_of_parts(const Program& program, std::vector<Shape> shapes);
 
 }  // namespace onnxfuse
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ort_call.h"
+#include "shape_inference.h"
 #include "symbolic_shape.h"
 
 namespace onnxfuse {
@@ -27,28 +28,6 @@ ConvNode read_node(const OrtApi* api, const OrtKernelInfo* info) {
               std::to_string(node.epilogue.outputs.size()));
 }
 
-// The result's shape as far as it is certain; the weights' is known from the node's attributes.  What does not fit is
-// refused when the node runs.
-SymbolicShape infer_result(const ConvAttributes& attributes, const SymbolicShape& input) {
-  SymbolicShape result;
-  result.known = true;
-  result.dims.resize(attributes.spatial_rank() + 2);
-  result.dims[1].size = attributes.out_channels;
-  if (!input.known || input.dims.size() != result.dims.size()) return result;
-  result.dims[0] = input.dims[0];
-  for (size_t d = 0; d < attributes.spatial_rank(); ++d) {
-    const Dim& from = input.dims[d + 2];
-    Dim& to = result.dims[d + 2];
-    int64_t pad_begin = 0;
-    if (conv_keeps_size(attributes, d)) {
-      to = from;
-    } else if (from.size >= 0 && !conv_output_size(attributes, d, from.size, &to.size, &pad_begin)) {
-      to = Dim{};
-    }
-  }
-  return result;
-}
-
 }  // namespace
 
 FusedConvNode::FusedConvNode(const OrtApi* api, const OrtKernelInfo* info)
@@ -62,7 +41,7 @@ void FusedConvNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
   SymbolicShape input;
   const bool widened = inferred.input(0, &input) == info(DType::f32).onnx && node.type == DType::f16;
   const Program epilogue = widened ? widen_half(node.epilogue) : node.epilogue;
-  const SymbolicShape result = infer_result(node.attributes, input);
+  const SymbolicShape result = infer_conv(node.attributes, input);
   for (size_t o = 0; o < epilogue.outputs.size(); ++o) {
     inferred.set_output(o, epilogue.values[epilogue.outputs[o]].type, result);
   }

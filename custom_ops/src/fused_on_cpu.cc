@@ -5,6 +5,7 @@
 #include "attention_node.h"
 #include "custom_op.h"
 #include "dtype.h"
+#include "nhwc_conv_node.h"
 #include "normalization_node.h"
 #include "squeeze_excite_node.h"
 
@@ -24,6 +25,7 @@ const std::vector<const OrtCustomOp*>& fused_on_cpu() {
     add<SqueezeExciteNode>({ONNXFUSE_FUSED_SQUEEZE_EXCITE_OPS}, &made);
     add<AttentionNode>({ONNXFUSE_FUSED_ATTENTION_OPS}, &made);
     add<NormalizationNode>({ONNXFUSE_FUSED_NORMALIZATION_OPS}, &made);
+    add<NhwcConvNode>({ONNXFUSE_FUSED_NHWC_CONV_OPS}, &made);
     return made;
   }();
   static const std::vector<const OrtCustomOp*> pointers = pointers_to(ops);

@@ -1,4 +1,5 @@
-// The custom operators for the CPU provider alone: FusedSqueezeExcite, FusedAttention and FusedNormalization.
+// The custom operators for the CPU provider alone: FusedSqueezeExcite, FusedAttention,
+// FusedNormalization and FusedNhwcConv.
 #ifndef ONNXFUSE_FUSED_ON_CPU_H_
 #define ONNXFUSE_FUSED_ON_CPU_H_
 

@@ -220,6 +220,47 @@ struct NormalizedRows {
   bool centered;
 };
 
+// Weights of kNhwcBlock filters follow one another for each tap and channel.
+constexpr size_t kNhwcBlock = 16;
+// Fewer pixels are not computed at once.
+constexpr size_t kLeastNhwcPixels = 12;
+
+// Sums over all channels for pixels, each with its filters in a row: out[p * filters + m] = addends[m] + sum over s and i of
+// input[s * pixels + p][i] * weights[m / kNhwcBlock * block_pitch + (s * length + i) * kNhwcBlock + m % kNhwcBlock].  Addends
+// are whole vectors.  Up to a vector behind the results is written.
+struct NhwcSums {
+  const float* const* input;  // where a pixel's segments begin
+  size_t pixels;              // at least kLeastNhwcPixels
+  size_t segments;
+  size_t length;
+  const float* weights;
+  size_t block_pitch;
+  const float* addends;
+  float* out;
+  size_t filters;
+  bool fetches;  // whether weights have not been read shortly before
+};
+
+// Sums of channels by themselves, from `first` to `last`, for pixels `pixel_pitch` apart: out[p * channels + c] = addends[c]
+// + sum over h and w of weights[h * weight_pitch + w * channels + c] * input[p * pixel_pitch + h * row_pitch + w *
+// column_pitch + c].  Others next to them may be computed too.
+struct NhwcChannels {
+  const float* input;
+  ptrdiff_t pixel_pitch;
+  ptrdiff_t row_pitch;
+  ptrdiff_t column_pitch;
+  size_t height;
+  size_t width;
+  const float* weights;
+  size_t weight_pitch;
+  const float* addends;
+  float* out;
+  size_t pixels;
+  size_t channels;  // of a pixel
+  size_t first;
+  size_t last;
+};
+
 struct KernelTable {
   const char* name;  // "baseline", "avx2", "avx512", "neon"
   // An operator's kernel for a compute type, with bit i of `scalars` set if operand i is one; null where there is none.
@@ -254,6 +295,12 @@ struct KernelTable {
   void (*softmax_rows)(const SoftmaxRows& block);
   void (*scale_rows)(const ScaledRows& block);
   void (*normalize_rows)(const NormalizedRows& block);
+  void (*nhwc_sums)(const NhwcSums& block);
+  void (*nhwc_channels)(const NhwcChannels& block);
+  // to[c * to_pitch + r] = from[r * from_pitch + c] for r < rows and c < columns
+  void (*transpose_rows)(float* to, size_t to_pitch, const float* from, size_t from_pitch, size_t rows, size_t columns);
+  // sums[i] += the sum of rows[r * pitch + i] over r < count, for i < n
+  void (*add_rows)(float* sums, const float* rows, size_t pitch, size_t count, size_t n);
   // out[i * stride + s] = in[s][i] for i < n
   void (*interleave)(float* out, const float* const* in, size_t n, size_t stride);
 };

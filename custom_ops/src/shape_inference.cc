@@ -93,4 +93,24 @@ void infer_output_shapes(const OrtApi& api, OrtShapeInferContext* context) {
   }
 }
 
+SymbolicShape infer_conv(const ConvAttributes& attributes, const SymbolicShape& input) {
+  SymbolicShape result;
+  result.known = true;
+  result.dims.resize(attributes.spatial_rank() + 2);
+  result.dims[1].size = attributes.out_channels;
+  if (!input.known || input.dims.size() != result.dims.size()) return result;
+  result.dims[0] = input.dims[0];
+  for (size_t d = 0; d < attributes.spatial_rank(); ++d) {
+    const Dim& from = input.dims[d + 2];
+    Dim& to = result.dims[d + 2];
+    int64_t pad_begin = 0;
+    if (conv_keeps_size(attributes, d)) {
+      to = from;
+    } else if (from.size >= 0 && !conv_output_size(attributes, d, from.size, &to.size, &pad_begin)) {
+      to = Dim{};
+    }
+  }
+  return result;
+}
+
 }  // namespace onnxfuse

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "conv.h"
 #include "ort_abi.h"
 #include "program.h"
 #include "symbolic_shape.h"
@@ -16,6 +17,10 @@ void infer_output_shapes(const OrtApi& api, OrtShapeInferContext* context);
 
 // The shape of every value of a Program on such inputs; one that depends on anything unknown is unknown.
 std::vector<SymbolicShape> infer_values(const Program& program, const std::vector<SymbolicShape>& inputs);
+
+// The shape of a convolution's result as far as it is certain; the weights' is known from the attributes.  What does not fit
+// is refused when the node runs.
+SymbolicShape infer_conv(const ConvAttributes& attributes, const SymbolicShape& input);
 
 }  // namespace onnxfuse
 

@@ -14,6 +14,9 @@ namespace {
 // What is worth the hand-over to a thread: elements of X to add up, and products.
 constexpr int64_t kUnitElements = int64_t{1} << 15;
 constexpr int64_t kUnitProducts = int64_t{1} << 15;
+// Channels that come last are added up so many at once, and so many pixels in one part.
+constexpr int64_t kLastChannels = 64;
+constexpr int64_t kPartRows = 256;
 // Results that a product computes at once.
 constexpr int64_t kRows = 8;
 constexpr size_t kCacheLine = 64;
@@ -56,6 +59,7 @@ struct Means {
   int64_t count;
   int64_t size;  // of a channel
   int64_t at_once;
+  int64_t channels;
 };
 
 void compute_means(void* data, size_t unit) {
@@ -64,6 +68,23 @@ void compute_means(void* data, size_t unit) {
   const int64_t count = std::min(run.at_once, run.count - first);
   kernels().row_means(run.means + first, run.x + first * run.size, static_cast<size_t>(count),
                       static_cast<size_t>(run.size));
+}
+
+// The same where the channels come last: a unit is some of an image's.  Sums are of many parts, for the error of each grows
+// with its length.
+void compute_last_means(void* data, size_t unit) {
+  const auto& run = *static_cast<const Means*>(data);
+  const int64_t units = divide_up(run.channels, run.at_once);
+  const int64_t image = static_cast<int64_t>(unit) / units;
+  const int64_t first = static_cast<int64_t>(unit) % units * run.at_once;
+  const auto count = static_cast<size_t>(std::min(run.at_once, run.channels - first));
+  float* const means = run.means + image * run.channels + first;
+  std::fill_n(means, count, 0.0f);
+  for (int64_t row = 0; row < run.size; row += kPartRows) {
+    kernels().add_rows(means, run.x + (image * run.size + row) * run.channels + first, static_cast<size_t>(run.channels),
+                       static_cast<size_t>(std::min(kPartRows, run.size - row)), count);
+  }
+  for (size_t c = 0; c < count; ++c) means[c] /= static_cast<float>(run.size);
 }
 
 // out[n][r] = sum over c of weights[r][c] * input[n][c]
@@ -103,6 +124,9 @@ void run_units(void (*function)(void*, size_t), int64_t units, void* data, Paral
 bool read_squeeze_excite(const AttributeSource& source, size_t inputs, SqueezeExcite* node, std::string* error) {
   if (!read_part(source, "squeeze_program", &node->squeeze, error)) return false;
   if (!read_part(source, "program", &node->excite, error)) return false;
+  int64_t last = 0;
+  if (source.number("nhwc", &last) && last != 0 && last != 1) return fail("the attribute nhwc is not 0 or 1", error);
+  node->nhwc = last == 1;
   return inputs == node->inputs() || fail("the node has " + std::to_string(inputs) + " inputs, but its programs take " +
                                               std::to_string(node->inputs()), error);
 }
@@ -113,7 +137,7 @@ bool make_squeeze_excite_plan(const SqueezeExcite& node, const PlanKey& key, Squ
   if (x.rank < 3) return fail("input 0 of shape " + to_string(x) + " has no spatial dimensions", error);
   plan->key = key;
   plan->batch = x.dims[0];
-  plan->channels = x.dims[1];
+  plan->channels = x.dims[static_cast<size_t>(node.nhwc ? x.rank - 1 : 1)];
   int64_t count = 0;
   if (!element_count(x, &count) || plan->channels == 0 || (count == 0 && plan->batch > 0)) {
     return fail("input 0 of shape " + to_string(x) + " has channels without elements, or too many", error);
@@ -164,8 +188,13 @@ void run_squeeze_excite(const SqueezeExcite& node, const SqueezeExcitePlan& plan
 
   const int64_t channels = plan.batch * plan.channels;
   Means sums{static_cast<const float*>(inputs[0]), means, channels, plan.size,
-             std::clamp<int64_t>(kUnitElements / plan.size, 1, channels)};
-  run_units(compute_means, divide_up(channels, sums.at_once), &sums, parallel_for, context);
+             std::clamp<int64_t>(kUnitElements / plan.size, 1, channels), plan.channels};
+  if (node.nhwc) {
+    sums.at_once = channels * plan.size <= kUnitElements ? plan.channels : std::min(kLastChannels, plan.channels);
+    run_units(compute_last_means, plan.batch * divide_up(plan.channels, sums.at_once), &sums, parallel_for, context);
+  } else {
+    run_units(compute_means, divide_up(channels, sums.at_once), &sums, parallel_for, context);
+  }
 
   const auto multiply = [&](size_t weights, const float* input, int64_t rows, int64_t depth) {
     const int64_t at_once = round_up(std::max<int64_t>(kUnitProducts / depth, 1), kRows);

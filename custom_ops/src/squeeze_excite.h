@@ -1,7 +1,7 @@
 // The gate of a squeeze-and-excitation block: the means of each image's channels, a matrix product with a Program for
 // its result, and another one.
 //
-// Inputs: X [N, C, spatial…], W1 [R, C, 1…], the first Program's operands after the product, W2 [M, R, 1…], the second
+// Inputs: X [N, C, spatial…], or [N, spatial…, C] where the node says so, W1 [R, C, 1…], the first Program's operands after the product, W2 [M, R, 1…], the second
 // Program's operands after the product.  The output is [N, M, 1…].  All but operands are float32.
 #ifndef ONNXFUSE_SQUEEZE_EXCITE_H_
 #define ONNXFUSE_SQUEEZE_EXCITE_H_
@@ -18,6 +18,7 @@
 namespace onnxfuse {
 
 struct SqueezeExcite {
+  bool nhwc = false;  // X is [N, spatial…, C]
   Program squeeze;  // for the first product, of R results
   Program excite;   // for the second, of M
 

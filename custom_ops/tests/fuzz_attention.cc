@@ -12,6 +12,7 @@
 
 #include "attention.h"
 #include "fuzz_conv_nodes.h"
+#include "fuzz_tensors.h"
 
 namespace {
 
@@ -22,11 +23,6 @@ using fuzz::one_of;
 
 constexpr int64_t kMostElements = 100'000;
 constexpr double kMostProducts = 1e6;
-
-// Units backwards: no result may depend on the order.
-void parallel_for(void*, void (*function)(void*, size_t), size_t total, void* data) {
-  while (total-- > 0) function(data, total);
-}
 
 // The elements of a tensor that is small enough to have memory, or -1.
 int64_t count_of(const Shape& shape) {
@@ -77,7 +73,7 @@ void check_results(const Attention& node, const AttentionPlan& plan) {
     inputs.push_back(memory.back().get());
   }
   const auto output = std::make_unique<float[]>(static_cast<size_t>(plan.count));
-  run_attention(node, plan, inputs, output.get(), parallel_for, nullptr);
+  run_attention(node, plan, inputs, output.get(), fuzz::parallel_for, nullptr);
   if (plan.count == 0) return;
   for (int64_t batch = 0; batch < plan.result.batch; ++batch) {
     for (int64_t head = 0; head < node.heads; ++head) {

@@ -12,6 +12,7 @@
 
 #include "conv_cpu.h"
 #include "fuzz_conv_nodes.h"
+#include "fuzz_tensors.h"
 #include "ort_call.h"
 
 namespace {
@@ -19,66 +20,15 @@ namespace {
 using namespace onnxfuse;
 using fuzz::below;
 using fuzz::expect;
+using fuzz::integers;
+using fuzz::memory_of;
 using fuzz::one_of;
-
-// Units backwards: no result may depend on the order.
-void parallel_for(void*, void (*function)(void*, size_t), size_t total, void* data) {
-  while (total-- > 0) function(data, total);
-}
+using fuzz::plain_sums;
 
 int64_t count_of(const Shape& shape) {
   int64_t count = 0;
   expect(element_count(shape, &count), "a tensor of too many elements");
   return count;
-}
-
-std::unique_ptr<float[]> memory_of(int64_t count) { return std::make_unique<float[]>(static_cast<size_t>(count)); }
-
-std::unique_ptr<float[]> integers(int64_t count) {
-  auto made = memory_of(count);
-  for (int64_t i = 0; i < count; ++i) made[static_cast<size_t>(i)] = static_cast<float>(below(7)) - 3.0f;
-  return made;
-}
-
-// What place `k` of the kernel adds for element `i` of the input goes to this place of the output, -1 for none.
-int64_t place_of(const ConvGeometry& g, size_t d, int64_t i, int64_t k) {
-  int64_t place = 0;
-  if (g.transposed) {
-    place = i * g.strides[d] - g.pads[d] + k * g.dilations[d];
-  } else {
-    const int64_t distance = i + g.pads[d] - k * g.dilations[d];
-    if (distance % g.strides[d] != 0) return -1;
-    place = distance / g.strides[d];
-  }
-  return place >= 0 && place < g.out[d] ? place : -1;
-}
-
-// By the definition: every element of the input goes wherever an element of the kernel takes it.
-std::unique_ptr<float[]> plain_sums(const ConvGeometry& g, const float* x, const float* w) {
-  auto sums = memory_of(count_of(g.output));
-  const int64_t channels = g.in_channels / g.group;
-  const int64_t filters = g.out_channels / g.group;
-  const int64_t taps = g.kernel[0] * g.kernel[1] * g.kernel[2];
-  for (int64_t n = 0; n < g.batch; ++n) {
-    for (int64_t c = 0; c < g.in_channels; ++c) {
-      const int64_t group = c / channels;
-      for (int64_t i = 0; i < g.in[0] * g.in[1] * g.in[2]; ++i) {
-        const float value = *x++;
-        for (int64_t k = 0; k < taps; ++k) {
-          const int64_t d = place_of(g, 0, i / g.in[2] / g.in[1], k / g.kernel[2] / g.kernel[1]);
-          const int64_t h = place_of(g, 1, i / g.in[2] % g.in[1], k / g.kernel[2] % g.kernel[1]);
-          const int64_t v = place_of(g, 2, i % g.in[2], k % g.kernel[2]);
-          if (d < 0 || h < 0 || v < 0) continue;
-          for (int64_t m = group * filters; m < (group + 1) * filters; ++m) {
-            const int64_t filter = g.transposed ? c * filters + m % filters : m * channels + c % channels;
-            const int64_t at = (((n * g.out_channels + m) * g.out[0] + d) * g.out[1] + h) * g.out[2] + v;
-            sums[static_cast<size_t>(at)] += value * w[filter * taps + k];
-          }
-        }
-      }
-    }
-  }
-  return sums;
 }
 
 // Operands are ones, which the prologue adds to X, and the epilogue to the result.
@@ -104,7 +54,7 @@ void check_results(const ConvCpuPlan& plan, const ConvNode& node, const std::vec
     std::fill_n(memory.back().get(), count, -1e9f);
     tensors.outputs.push_back(memory.back().get());
   }
-  run_conv_cpu(plan, tensors, parallel_for, nullptr);
+  run_conv_cpu(plan, tensors, fuzz::parallel_for, nullptr);
   for (size_t o = 0; o < tensors.outputs.size(); ++o) {
     const auto added = static_cast<float>(has_epilogue && o == 0 ? node.epilogue_operands() : 0);
     for (int64_t i = 0; i < count; ++i) {
@@ -114,18 +64,9 @@ void check_results(const ConvCpuPlan& plan, const ConvNode& node, const std::vec
   }
 }
 
-// Groups of single channels, of which vectors take several at once.
-void make_depthwise(fuzz::Attributes* attributes) {
-  const int64_t group = one_of({8, 16, 17, 33, 40});
-  attributes->numbers["group"] = group;
-  auto& weights = attributes->lists["weight_shape"];
-  weights[0] = group;
-  weights[1] = 1;
-}
-
 void check_node() {
   fuzz::Attributes attributes = fuzz::random_attributes();
-  if (!attributes.spoilt && below(4) == 0) make_depthwise(&attributes);
+  if (!attributes.spoilt && below(4) == 0) fuzz::make_depthwise(one_of({8, 16, 17, 33, 40}), &attributes);
   ConvNode node;
   std::string error;
   if (!read_conv_node(attributes.source(), 2 + attributes.operands[0] + attributes.operands[1], &node, &error)) return;

@@ -53,11 +53,35 @@ inline std::string random_program(size_t operands, size_t outputs) {
   return text;
 }
 
-inline Attributes random_attributes() {
+// The operands' sum, where it is smaller than the tensor, is a stage of its own.
+inline std::string program_of_stages() {
+  const std::string input = "input f32 broadcast\n";
+  return "onnxfuse 1\n" + input + input + input + "add f32 1 2\nadd f32 0 3\noutput 4\n";
+}
+
+// Groups of single channels, of which vectors take several at once.
+inline void make_depthwise(int64_t channels, Attributes* attributes) {
+  attributes->numbers["group"] = channels;
+  auto& weights = attributes->lists["weight_shape"];
+  weights[0] = channels;
+  weights[1] = 1;
+}
+
+inline void spoil_attributes(Attributes* made) {
+  made->spoilt = true;
+  switch (below(4)) {
+    case 0: spoil_text(&std::next(made->texts.begin(), static_cast<long>(below(made->texts.size())))->second); break;
+    case 1: made->numbers["group"] = one_of({-1, 0, 4, INT32_MAX, INT64_MAX, INT64_MIN}); break;
+    case 2: made->lists.erase(std::next(made->lists.begin(), static_cast<long>(below(made->lists.size())))); break;
+    default: {
+      auto& numbers = std::next(made->lists.begin(), static_cast<long>(below(made->lists.size())))->second;
+      numbers[below(numbers.size())] = one_of({-1, 0, 1, 32768, INT32_MAX, int64_t{1} << 40, INT64_MAX, INT64_MIN});
+    }
+  }
+}
+
+inline Attributes plain_attributes(size_t rank, bool transposed, int64_t group) {
   Attributes made;
-  const size_t rank = 1 + below(3);
-  const bool transposed = below(3) == 0;
-  const int64_t group = one_of({1, 1, 2, 3});
   const auto list = [&](const char* name, size_t count, std::initializer_list<int64_t> values) {
     std::vector<int64_t>& numbers = made.lists[name];
     for (size_t i = 0; i < count; ++i) numbers.push_back(below(60) == 0 ? one_of({32767, 1000}) : one_of(values));
@@ -83,17 +107,14 @@ inline Attributes random_attributes() {
     made.operands[0] = below(3);
     made.texts["prologue"] = random_program(made.operands[0], 1);
   }
-  made.spoilt = below(4) == 0;
-  if (!made.spoilt) return made;
-  switch (below(4)) {
-    case 0: spoil_text(&std::next(made.texts.begin(), static_cast<long>(below(made.texts.size())))->second); break;
-    case 1: made.numbers["group"] = one_of({-1, 0, 4, INT32_MAX, INT64_MAX, INT64_MIN}); break;
-    case 2: made.lists.erase(std::next(made.lists.begin(), static_cast<long>(below(made.lists.size())))); break;
-    default: {
-      auto& numbers = std::next(made.lists.begin(), static_cast<long>(below(made.lists.size())))->second;
-      numbers[below(numbers.size())] = one_of({-1, 0, 1, 32768, INT32_MAX, int64_t{1} << 40, INT64_MAX, INT64_MIN});
-    }
-  }
+  return made;
+}
+
+inline Attributes random_attributes() {
+  const size_t rank = 1 + below(3);
+  const bool transposed = below(3) == 0;
+  Attributes made = plain_attributes(rank, transposed, one_of({1, 1, 2, 3}));
+  if (below(4) == 0) spoil_attributes(&made);
   return made;
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "fuzz_conv_nodes.h"
+#include "fuzz_tensors.h"
 #include "normalization.h"
 #include "program_shapes.h"
 
@@ -21,29 +22,14 @@ using namespace onnxfuse;
 using fuzz::below;
 using fuzz::expect;
 using fuzz::one_of;
+using fuzz::place_in;
 
 constexpr int64_t kMostElements = 100'000;
-
-// Units backwards: no result may depend on the order.
-void parallel_for(void*, void (*function)(void*, size_t), size_t total, void* data) {
-  while (total-- > 0) function(data, total);
-}
 
 // The elements of a tensor that is small enough to have memory, or -1.
 int64_t count_of(const Shape& shape) {
   int64_t count = 0;
   return element_count(shape, &count) && count <= kMostElements ? count : -1;
-}
-
-// The element of an input that element `i` of the space is made of.
-size_t place_in(const Shape& input, const Shape& space, int64_t i) {
-  int64_t place = 0;
-  int64_t step = 1;
-  for (int d = 0; d < space.rank; i /= space.from_back(d++)) {
-    if (input.from_back(d) > 1) place += i % space.from_back(d) * step;
-    step *= input.from_back(d);
-  }
-  return static_cast<size_t>(place);
 }
 
 // What is normalized: the Programs add all that they read.  Sums of so few small integers are exact.
@@ -98,7 +84,7 @@ void check_results(const Normalization& node, const NormalizationPlan& plan, boo
   const auto output = std::make_unique<float[]>(count);
   const auto normalized = node.keeps ? std::make_unique<float[]>(count) : nullptr;
   std::fill_n(output.get(), count, NAN);
-  run_normalization(node, plan, inputs, output.get(), normalized.get(), parallel_for, nullptr);
+  run_normalization(node, plan, inputs, output.get(), normalized.get(), fuzz::parallel_for, nullptr);
   if (spoilt || count == 0) return;
   const std::vector<double> sums = sums_of_inputs(node, plan, inputs);
   expect(!node.keeps || std::equal(sums.begin(), sums.end(), normalized.get()), "a wrong result of the program");
@@ -139,9 +125,7 @@ std::vector<Shape> random_shapes(const Normalization& node) {
 
 std::string random_program(size_t operands) {
   if (operands != 2 || below(2) == 0) return fuzz::random_program(operands, below(20) == 0 ? 2 : 1);
-  // The operands' sum, where it is smaller than the tensor, is a stage of its own.
-  const std::string input = "input f32 broadcast\n";
-  return "onnxfuse 1\n" + input + input + input + "add f32 1 2\nadd f32 0 3\noutput 4\n";
+  return fuzz::program_of_stages();
 }
 
 void check_node() {

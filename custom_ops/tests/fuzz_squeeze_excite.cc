@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "fuzz_conv_nodes.h"
+#include "fuzz_tensors.h"
 #include "squeeze_excite.h"
 
 namespace {
@@ -21,11 +22,6 @@ using fuzz::expect;
 using fuzz::one_of;
 
 constexpr int64_t kMostElements = 300'000;
-
-// Units backwards: no result may depend on the order.
-void parallel_for(void*, void (*function)(void*, size_t), size_t total, void* data) {
-  while (total-- > 0) function(data, total);
-}
 
 // The elements of a tensor that is small enough to have memory, or -1.
 int64_t count_of(const Shape& shape) {
@@ -59,13 +55,14 @@ void check_results(const SqueezeExcite& node, const SqueezeExcitePlan& plan) {
   }
   const auto count = static_cast<size_t>(plan.batch * plan.excited);
   const auto output = std::make_unique<float[]>(count);
-  run_squeeze_excite(node, plan, inputs, output.get(), parallel_for, nullptr);
+  run_squeeze_excite(node, plan, inputs, output.get(), fuzz::parallel_for, nullptr);
 
   const float* const x = memory[0].get();
   std::vector<double> means;
   for (int64_t c = 0; c < plan.batch * plan.channels; ++c) {
     double sum = 0;
-    for (int64_t i = 0; i < plan.size; ++i) sum += x[c * plan.size + i];
+    const int64_t first = node.nhwc ? c / plan.channels * plan.channels * plan.size + c % plan.channels : c * plan.size;
+    for (int64_t i = 0; i < plan.size; ++i) sum += x[first + i * (node.nhwc ? plan.channels : 1)];
     means.push_back(sum / static_cast<double>(plan.size));
   }
   std::vector<double> squeezed = products(means, memory[1].get(), plan.batch, plan.squeezed, plan.channels);
@@ -110,6 +107,9 @@ std::vector<Shape> random_shapes(const SqueezeExcite& node) {
   shapes.push_back(weights(excited, squeezed));
   space.dims[1] = excited;
   fuzz::add_operands(node.excite, space, &shapes);
+  if (node.nhwc && x.rank > 1) {
+    std::rotate(shapes[0].dims.begin() + 1, shapes[0].dims.begin() + 2, shapes[0].dims.begin() + x.rank);
+  }
   return shapes;
 }
 
@@ -118,6 +118,7 @@ void check_node() {
   const size_t operands[2] = {below(3), below(3)};
   attributes.texts["squeeze_program"] = fuzz::random_program(operands[0], below(20) == 0 ? 2 : 1);
   attributes.texts["program"] = fuzz::random_program(operands[1], 1);
+  attributes.numbers["nhwc"] = one_of({0, 1});
   attributes.spoilt = below(4) == 0;
   if (attributes.spoilt) fuzz::spoil_text(&attributes.texts[below(2) == 0 ? "program" : "squeeze_program"]);
   SqueezeExcite node;

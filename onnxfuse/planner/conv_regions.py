@@ -7,6 +7,7 @@ reads their results.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import onnx_graphsurgeon as gs
 
@@ -98,6 +99,35 @@ class ConvRegions:
             return [], data
         self._graph.take(conv, before)
         return before, whole[0]
+
+    def shifted(self, first: ConvRegion, second: ConvRegion) -> tuple[ConvRegion, ConvRegion] | None:
+        """Both regions, with the end of the ``first``'s tail moved to the begin of the ``second``'s head.
+
+        None if that is no use.  It is where the second alone reads what the end makes, and what the end is made of is
+        read elsewhere too: then the first has one output less.
+        """
+        if not second.before or second.data.inputs[:1] not in ([node] for node in first.after):
+            return None
+        inside = {id(node) for node in second.before}
+        end: list[gs.Node] = []
+        for node in reversed(first.after):
+            output = node.outputs[0]
+            if self._is_output(output) or any(id(reader) not in inside for reader in self._graph.readers(output)):
+                continue
+            inside.add(id(node))
+            end.insert(0, node)
+        rest = replace(first, after=tuple(node for node in first.after if id(node) not in inside))
+        made = {id(node.outputs[0]): node.outputs[0] for node in (first.conv, *rest.after)}
+        reads = {id(tensor): tensor for node in end for tensor in node.inputs if id(tensor) in made}
+        is_read = self.read_outside(first)
+        if len(reads) != 1 or not end or not all(is_read(tensor) for tensor in reads.values()):
+            return None
+        whole = replace(second, before=(*end, *second.before), data=next(iter(reads.values())))
+        space, dtype = self._sizes.of(second.data), second.convolution.dtype
+        fits = (
+            space is not None and self._is_whole(whole.data, space, dtype) and self._is_cheap(whole.before, MOST_BEFORE)
+        )
+        return (rest, whole) if fits else None
 
     def read_outside(self, region: ConvRegion) -> Callable[[gs.Tensor], bool]:
         """Says whether a tensor that the region computes is read by anything but the region."""

@@ -1,20 +1,16 @@
 """Which convolutions the library computes itself on the CPU, and why.
 
 ONNX Runtime computes convolutions in blocks of channels, and reorders tensors where a node beside them knows the plain
-layout alone.  The library's convolutions read and write the plain layout and take in any elementwise tail.  Neither is
+layout alone.  The library's convolutions read and write the plain layout, or another between each other, and take in
+any elementwise tail.  Neither is
 better as such: what one saves depends on what stands around it.  So all convolutions of a graph are chosen at once: the
 times of all nodes in either layout, and of the reorders between them, are estimated, and the cheapest assignment is a
-minimum cut.
-
-The times were measured on one core of two AMD EPYCs, those with AVX-512 on a Zen 5 (ONNX Runtime 1.32).  Other machines
-differ by much the same factor for all.  Where they do not, or the number of threads makes a difference,
-``optimize --tune`` measures (cpu_tuning.py).
+minimum cut.  Those of the library may have the channels last (nhwc_layout.py), which is decided once it is known what
+becomes part of each.
 """
 
 import math
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -24,13 +20,17 @@ from onnxfuse.cuda.conv.choice import ASKED_FOR, SWITCHED_OFF, ConvChoice, ConvP
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.passes.base import PassContext
+from onnxfuse.planner.conv_times import NODE_CALL, ConvTimes, Layout
 from onnxfuse.planner.convolutions import describe, is_convolution
 from onnxfuse.planner.likely_shapes import LikelyShapes
 from onnxfuse.planner.minimum_cut import MinimumCut
-from onnxfuse.planner.ort_layout import ConvLayout, block_size
+from onnxfuse.planner.nhwc_layout import joins_channels, permutes
+from onnxfuse.planner.ort_layout import ConvLayout
+from onnxfuse.planner.sizes import is_gate
 from onnxfuse.program.lowering import UnsupportedError, is_elementwise
 
 FASTER = ConvChoice(True, "the plain layout is cheaper here, for the nodes around it know no other")
+CHANNELS_LAST = ConvChoice(True, "the channels last are cheaper here, for the nodes around it have them so too")
 MEASURED = ConvChoice(True, "the model was measured to be faster so")
 ONLY_FLOAT = ConvChoice(False, "the CPU has kernels of float32 alone")
 THREE_DIMENSIONS = ConvChoice(False, "convolutions in three dimensions were not measured against ONNX Runtime's")
@@ -42,64 +42,6 @@ ALONE = ConvChoice(False, "nothing beside it would be fused with it, and ONNX Ru
 NO_OTHER = ConvChoice(True, "ONNX Runtime's is as fast, and its code would be needed for this alone")
 
 
-class _Cost(NamedTuple):
-    """Nanoseconds that a convolution takes: for each product and its addition, and to read or write an element."""
-
-    product: float
-    element: float
-
-
-@dataclass(frozen=True)
-class _Times:
-    """What parts of nodes take, in nanoseconds; of two the first in the plain layout, the second in the blocked one."""
-
-    pointwise: tuple[_Cost, _Cost]
-    """Convolutions of one tap: products of matrices."""
-    depthwise: tuple[_Cost, _Cost]
-    strided: _Cost
-    """Depthwise ones in the plain layout that skip columns."""
-    others: tuple[_Cost, _Cost]
-    far: tuple[float, float]
-    """To read or write an element beyond that, where a tensor is larger than what a core has of the caches."""
-    call: tuple[float, float]
-    """A convolution, however small, beyond what any node takes."""
-    reorder: float
-    """To change an element's layout."""
-    node: float
-    """An element of an elementwise node that is computed by itself."""
-    silu: float
-    """The same of x Sigmoid(x), which ONNX Runtime computes as one node."""
-    tail: tuple[float, float]
-    """The same in the tail of a convolution: of a function, or of a few instructions."""
-
-
-_AVX2 = _Times(
-    pointwise=(_Cost(1 / 50, 0.30), _Cost(1 / 57, 0.10)),
-    depthwise=(_Cost(0.020, 0.10), _Cost(0.018, 0.10)),
-    strided=_Cost(0.028, 0.30),
-    others=(_Cost(1 / 50, 0.30), _Cost(1 / 57, 0.10)),
-    far=(0.0, 0.0),
-    call=(0.0, 0.0),
-    reorder=0.40,
-    node=0.35,
-    silu=0.70,
-    tail=(0.30, 0.08),
-)
-_AVX512 = _Times(
-    pointwise=(_Cost(1 / 105, 0.09), _Cost(1 / 104, 0.035)),
-    depthwise=(_Cost(0.0113, 0.11), _Cost(0.0166, 0.05)),
-    strided=_Cost(0.0132, 0.14),
-    others=(_Cost(1 / 97, 0.12), _Cost(1 / 117, 0.065)),
-    far=(0.04, 0.12),
-    call=(1000.0, 1000.0),
-    reorder=0.11,
-    node=0.14,
-    silu=0.16,
-    tail=(0.10, 0.01),
-)
-_FAR = 1 << 20  # elements of a tensor that is larger than what a core has of the caches
-_FAR_APART = 4  # times what it takes to read an element, for elements that are more than two apart
-_CALL = 1500.0  # nanoseconds of a node, a reorder among them, however small
 _LEAST_GAIN = 0.08  # of a graph's time: what an estimate is good for
 _FEW_POSITIONS = 16
 _POSITIONS_PER_CHANNEL = 8  # of the input of a ConvTranspose
@@ -187,6 +129,10 @@ class CpuChooser:
             return SMALL_IMAGE
         return BLOCKED_LAYOUT if conv.rank < 3 else THREE_DIMENSIONS
 
+    def likely_shapes(self, graph: gs.Graph, *, main: bool) -> LikelyShapes:
+        """The shapes that the tensors of a graph are likely to have, of the ``main`` graph or of another one."""
+        return LikelyShapes(graph, self._given if main else {})
+
     def is_own(self, node: gs.Node) -> bool:
         """Whether the library computes a convolution."""
         return self._own is not None and id(node) in self._own
@@ -240,18 +186,21 @@ class _GraphChoice:
         self._known = known
         self._layout = ConvLayout(self._nodes, graph.outputs)
         self._shapes = LikelyShapes(graph, given)
-        self._block = block_size()
-        self._ns = _AVX512 if cpu.has_avx512() else _AVX2
+        self._conv = ConvTimes(self._shapes)
+        self._ns = self._conv.ns
 
     def own(self) -> tuple[set[int], set[int]]:
         """The ids of the convolutions to compute in the plain layout, those of the library and those of ONNX Runtime.
 
-        None that could be blocked is in the plain layout for a small gain.
+        None that could be blocked is in the plain layout for a small gain.  The library's may all have the channels
+        last.
         """
         unit = self._units()
-        free, best = self._cut(unit, all_blocked=False)
-        blocked, least = self._cut(unit, all_blocked=True)
-        side = free if best < (1 - _LEAST_GAIN) * least else blocked
+        free = (self._cut(unit, own) for own in (Layout.PLAIN, Layout.NHWC))
+        side, best = min(free, key=lambda found: found[1])
+        blocked, least = self._cut(unit, Layout.PLAIN, all_blocked=True)
+        if best >= (1 - _LEAST_GAIN) * least:
+            side = blocked
         plain = [node for node in self._nodes if id(node) in self._known and unit[id(node)] in side]
         small = {id(node) for node in plain if self._is_small(node)}
         return {id(node) for node in plain} - small, small
@@ -271,15 +220,20 @@ class _GraphChoice:
         few = written is not None and math.prod(written[2:]) < _FEW_POSITIONS
         return product and few and id(node) not in self._layout.blocked_nodes
 
-    def _cut(self, unit: dict[int, int], all_blocked: bool) -> tuple[set[Hashable], float]:
-        """What is plain at the least time, and that time; with ``all_blocked`` no convolution that can be blocked."""
+    def _cut(self, unit: dict[int, int], own: Layout, *, all_blocked: bool = False) -> tuple[set[Hashable], float]:
+        """What is plain at the least time, and that time; with ``all_blocked`` no convolution that can be blocked.
+
+        The plain side is that of the library's convolutions, which may have the channels last: ``own``.
+        """
         cut = MinimumCut()
         for node in self._nodes:
-            plain, blocked = self._times(node)
+            plain, blocked = self._times(node, own)
             forced = all_blocked and is_convolution(node) and math.isfinite(blocked)
             cut.add(unit[id(node)], math.inf if forced else plain, blocked)
         for node in self._nodes:
             self._add_reorders(cut, node, unit)
+        if own is Layout.NHWC:
+            self._add_permutations(cut, unit)
         return cut.solve(), cut.cost
 
     def _units(self) -> dict[int, int]:
@@ -294,12 +248,14 @@ class _GraphChoice:
                     unit[id(node)] = unit[id(heads[-1])]
         return unit
 
-    def _times(self, node: gs.Node) -> tuple[float, float]:
+    def _times(self, node: gs.Node, own: Layout) -> tuple[float, float]:
         """The times of a node in the plain and in the blocked layout; infinite where there is no such kernel."""
         elements = self._elements(node.outputs[0]) if node.outputs else 0
         if is_convolution(node):
-            plain = self._conv_time(node, blocked=False)
-            return plain, self._conv_time(node, blocked=True) if id(node) in self._layout.blocked_nodes else math.inf
+            blocked = id(node) in self._layout.blocked_nodes
+            return self._own_time(node, own), self._conv.of(node, Layout.BLOCKED) if blocked else math.inf
+        if permutes(node) is not None:
+            return 0.0 if own is Layout.NHWC else elements * 2 * self._ns.reorder + NODE_CALL, math.inf
         if not is_elementwise(node):
             return 0.0, 0.0 if id(node) in self._layout.blocked_nodes else math.inf
         plain = elements * self._ns.tail[node.op in _SHORT]
@@ -307,46 +263,16 @@ class _GraphChoice:
             return plain, 0.0
         if id(node) in self._layout.blocked_nodes:
             of_silu = _is_silu(node) or any(_is_silu(tensor.inputs[0]) for tensor in node.inputs if tensor.inputs)
-            return plain, elements * (self._ns.silu / 2 if of_silu else self._ns.node) + _CALL
-        return plain, elements * self._ns.node / 2 + _CALL if self._becomes_conv(node) else math.inf
+            return plain, elements * (self._ns.silu / 2 if of_silu else self._ns.node) + NODE_CALL
+        return plain, elements * self._ns.node / 2 + NODE_CALL if self._becomes_conv(node) else math.inf
 
-    def _conv_time(self, node: gs.Node, blocked: bool) -> float:
-        weights = node.inputs[1].shape
-        if weights is None or not all(isinstance(dim, int) for dim in weights):
-            return 0.0
-        group = int(node.attrs.get("group", 1))
-        read, written = (self._shapes.of(tensor) for tensor in (node.inputs[0], node.outputs[0]))
-        if read is None or written is None or 0 in (*read, *written):
-            return 0.0
-        taps = math.prod(weights[2:])
-        filters, channels = (weights[1], weights[0]) if node.op == "ConvTranspose" else (weights[0], weights[1])
-        positions = math.prod(written[2:]) * written[0]
-        outer = math.prod(read[2:]) * read[0]
-        strides = node.attrs.get("strides") or [1]
-        ns = self._ns
-
-        def passed(elements: int) -> float:
-            return elements * (element + (ns.far[blocked] if elements > _FAR else 0.0))
-
-        if group > 1 and weights[1] == 1:
-            made = _round_up(filters, self._block) if blocked else filters
-            copied = not blocked and strides[-1] > 1
-            product, element = ns.strided if copied else ns.depthwise[blocked]
-            if not blocked and not copied:
-                product *= min(_round_up(written[-1], self._block) / written[-1], 2)  # of the last vector of a row
-            products = made * positions * taps
-            return products * product + passed(made * positions) + passed(made * outer) + ns.call[blocked]
-        if blocked:
-            filters = _round_up(filters, self._block)
-        products = filters * channels * taps * positions
-        if node.op == "ConvTranspose":
-            products //= math.prod(strides)
-        product, element = (ns.others if taps > 1 else ns.pointwise)[blocked]
-        if not blocked and taps > 1:
-            product *= min(_round_up(written[-1], self._block), written[-1] + weights[-1] - 1) / written[-1]
-        apart = _FAR_APART if not blocked and max(strides) > 2 and node.op == "Conv" else 1
-        copying = apart * passed(channels * group * outer)
-        return products * product + passed(filters * positions) + copying + ns.call[blocked]
+    def _own_time(self, node: gs.Node, own: Layout) -> float:
+        """The library's; what has no kernel for channels last is computed in the plain layout between others."""
+        time = self._conv.of(node, own)
+        if math.isfinite(time):
+            return time
+        moved = self._elements(node.inputs[0]) + self._elements(node.outputs[0])
+        return self._conv.of(node, Layout.PLAIN) + moved * self._ns.reorder
 
     def _elements(self, tensor: gs.Tensor) -> int:
         """How many elements a tensor is likely to have, with as many channels as a convolution reads."""
@@ -376,7 +302,7 @@ class _GraphChoice:
             elements = self._elements(tensor)
             if not elements or len(self._shapes.of(tensor) or ()) != 4 or tensor.dtype != np.float32:
                 continue
-            cost = elements * self._ns.reorder + _CALL
+            cost = elements * self._ns.reorder + NODE_CALL
             made, plain, blocked = unit[id(node)], ("plain", id(tensor)), ("blocked", id(tensor))
             cut.separate(plain, made, cost)
             cut.separate(made, blocked, cost)
@@ -389,10 +315,24 @@ class _GraphChoice:
                 if reader.op != "Conv" or self._layout.reads_blocked(reader):
                     cut.separate(blocked, unit[id(reader)], math.inf)
 
+    def _add_permutations(self, cut: MinimumCut, unit: dict[int, int]) -> None:
+        """What it costs the library's convolutions that other nodes know the plain layout alone."""
+        kinds = (is_convolution, is_elementwise, is_gate, permutes, joins_channels)
+        able = {id(node) for node in self._nodes if any(kind(node) for kind in kinds)}
+        made = {id(tensor): node for node in self._nodes for tensor in node.outputs}
+        tensors = {id(tensor): tensor for node in self._nodes for tensor in (*node.inputs, *node.outputs)}
+        for key, tensor in tensors.items():
+            shape = self._shapes.of(tensor)
+            if isinstance(tensor, gs.Constant) or shape is None or len(shape) not in (3, 4):
+                continue
+            cost = self._elements(tensor) * self._ns.reorder
+            maker, readers = made.get(key), list(self._readers(tensor))
+            if maker is None or id(maker) not in able:
+                for item in {unit[id(node)] for node in readers if id(node) in able and id(node) in unit}:
+                    cut.add(item, cost, 0.0)
+            elif key in self._outputs or any(id(node) not in able for node in readers):
+                cut.add(unit[id(maker)], cost, 0.0)
+
     @staticmethod
     def _readers(tensor: gs.Tensor) -> Iterable[gs.Node]:
         return {id(node): node for node in tensor.outputs}.values()
-
-
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple

@@ -16,7 +16,7 @@ from onnxfuse.graph import Model
 from onnxfuse.program.ops import FUSED_OPS
 from onnxfuse.runtime import DOMAIN
 
-_OWN = "is_"
+OWN = "is_"
 """Begins the name of the attribute that the nodes of one function have."""
 
 
@@ -42,7 +42,7 @@ def add_function(
 
 def _require_own_attribute(function: onnx.FunctionProto) -> None:
     """Add a Cast to a type that is an attribute named after the overload: without it, no node is of this function."""
-    attribute = _OWN + function.overload
+    attribute = OWN + function.overload
     one = helper.make_tensor("one", onnx.TensorProto.FLOAT, [], [1.0])
     cast = helper.make_node("Cast", ["one"], ["overload"])
     cast.attribute.add(name="to", type=onnx.AttributeProto.INT, ref_attr_name=attribute)
@@ -51,5 +51,17 @@ def _require_own_attribute(function: onnx.FunctionProto) -> None:
         function.node.insert(0, node)
 
 
+def without_own_attribute(function: onnx.FunctionProto) -> onnx.FunctionProto:
+    """The function without its name and what went with that."""
+    found = onnx.FunctionProto()
+    found.CopyFrom(function)
+    found.name = ""
+    own = [attribute for attribute in function.attribute if attribute.startswith(OWN)]
+    for attribute in own:
+        found.attribute.remove(attribute)
+        del found.node[:2]
+    return found
+
+
 def _own_attributes(function: onnx.FunctionProto) -> dict[str, int]:
-    return {attribute: onnx.TensorProto.FLOAT for attribute in function.attribute if attribute.startswith(_OWN)}
+    return {attribute: onnx.TensorProto.FLOAT for attribute in function.attribute if attribute.startswith(OWN)}

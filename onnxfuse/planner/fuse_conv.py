@@ -1,7 +1,7 @@
 """The pass that replaces convolutions and their elementwise neighbours by fused nodes."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
 
@@ -9,13 +9,13 @@ from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.cuda.conv.choice import ConvChoice, ConvChooser, RuleChooser
 from onnxfuse.cuda.conv.node import TF32_KEY
 from onnxfuse.cuda.conv.spec import Convolution
-from onnxfuse.graph import Model, sorted_nodes
+from onnxfuse.graph import Model, Node, sorted_nodes
 from onnxfuse.inference import infer
 from onnxfuse.passes.base import PassContext, label
 from onnxfuse.planner.conv_node import ConvFusion, ConvRegion, fuse_conv, operands
 from onnxfuse.planner.conv_regions import ConvRegions
 from onnxfuse.planner.convolutions import describe, is_convolution
-from onnxfuse.planner.cpu_convolutions import cpu_chooser, is_pointwise
+from onnxfuse.planner.cpu_convolutions import CHANNELS_LAST, FASTER, cpu_chooser, is_pointwise
 from onnxfuse.planner.cuda_placement import CudaPlacement
 from onnxfuse.planner.cuda_regions import MAX_OPERANDS
 from onnxfuse.planner.described import FREE_OPS, described
@@ -23,11 +23,21 @@ from onnxfuse.planner.functions import add_function
 from onnxfuse.planner.fuse_elementwise import UNUSED
 from onnxfuse.planner.fused_node import OPSET_VERSION
 from onnxfuse.planner.host import constant_arithmetic, shape_arithmetic
+from onnxfuse.planner.nhwc_layout import NhwcLayout, choose_layout
+from onnxfuse.planner.nhwc_node import (
+    LEAST_OPSET,
+    NhwcFusion,
+    apply_layout,
+    nhwc_fusion,
+    nhwc_pair,
+    squeeze_excite_reads_last,
+)
+from onnxfuse.planner.nhwc_pairs import find_pairs
 from onnxfuse.planner.ort_fusions import OrtFusions
-from onnxfuse.planner.sizes import Sizes
+from onnxfuse.planner.sizes import Sizes, is_gate
 from onnxfuse.program import ProgramError
 from onnxfuse.program.lowering import UnsupportedError, check, is_elementwise
-from onnxfuse.program.ops import FUSED_CONV_OPS
+from onnxfuse.program.ops import FUSED_CONV_OPS, FUSED_NHWC_CONV_OPS
 from onnxfuse.runtime import DOMAIN
 
 NO_NEIGHBOUR = "no elementwise node before or after it that a kernel could take in"
@@ -56,14 +66,30 @@ class FuseConv:
         if context.target == "cpu":
             cpu_chooser(context).decide(model)
         planner = _Planner(model, context)
-        plans = [(graph, *planner.plan(graph)) for graph in graphs]
-        for graph, fusions, verdicts in plans:
-            for node in filter(is_convolution, graph.nodes):
-                context.report.add_convolution(label(node), node.op, verdicts[id(node)])
-            fused = [_apply(model, fusion, context) for fusion in fusions]
+        plans = [planner.plan(graph) for graph in graphs]
+        for plan in plans:
+            for node in filter(is_convolution, plan.graph.nodes):
+                context.report.add_convolution(label(node), node.op, plan.verdicts[id(node)])
+            # Nodes without a name are called by what they make, which the layout renames.
+            labels = {id(fusion): label(fusion.region.nodes[-1]) for fusion in plan.fusions}
+            apply_layout(model, plan.layout)
+            fused = list(_apply(model, plan, labels, context))
             if fused:
-                replaced = {id(node) for fusion in fusions for node in fusion.region.nodes}
-                graph.nodes = [node for node in graph.nodes if id(node) not in replaced] + fused
+                replaced = {id(node) for fusion in plan.fusions for node in fusion.region.nodes}
+                plan.graph.nodes = [node for node in plan.graph.nodes if id(node) not in replaced] + fused
+            for node in plan.graph.nodes:
+                if is_gate(node) and id(node.inputs[0]) in plan.layout.tensors:
+                    squeeze_excite_reads_last(model, node)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The fusions of one graph, their layout, and the choice for each of its convolutions, by the id of its node."""
+
+    graph: gs.Graph
+    fusions: list[ConvFusion]
+    layout: NhwcLayout
+    verdicts: Verdicts
 
 
 def _nodes(graphs: list[gs.Graph]) -> Iterator[gs.Node]:
@@ -75,6 +101,7 @@ class _Planner:
 
     def __init__(self, model: Model, context: PassContext) -> None:
         self._target = context.target
+        self._main = model.graph
         self._opset = model.opsets[""]
         self._fast_math = context.fast_math
         self._tf32 = context.tf32
@@ -88,8 +115,8 @@ class _Planner:
         # A body that returns a value of an outer graph names it; the graph has another tensor object of that name.
         self._output_names = {tensor.name for tensor in outputs}
 
-    def plan(self, graph: gs.Graph) -> tuple[list[ConvFusion], Verdicts]:
-        """The fusions of one graph, and the choice for each of its convolutions, by the id of its node."""
+    def plan(self, graph: gs.Graph) -> _Plan:
+        """The plan for one graph."""
         nodes = sorted_nodes(graph)
         verdicts: Verdicts = {}
         wanted: dict[int, Convolution] = {}
@@ -122,7 +149,20 @@ class _Planner:
             if len(left) == len(wanted):
                 break
             wanted = left  # the others take up what those that are left to ONNX Runtime had taken in
-        return [fusion for fusion in fusions if id(fusion.region.conv) in wanted], verdicts
+        fusions = [fusion for fusion in fusions if id(fusion.region.conv) in wanted]
+        return _Plan(graph, fusions, self._layout(graph, nodes, fusions, verdicts), verdicts)
+
+    def _layout(
+        self, graph: gs.Graph, nodes: list[gs.Node], fusions: list[ConvFusion], verdicts: Verdicts
+    ) -> NhwcLayout:
+        """The layout of the fusions, which the ``verdicts`` say."""
+        if self._target != "cpu" or not fusions or self._opset < LEAST_OPSET:
+            return NhwcLayout()
+        shapes = self._on_cpu.likely_shapes(graph, main=graph is self._main)
+        layout = choose_layout(nodes, fusions, self._is_output, self._sizes, shapes)
+        for key in layout.convolutions:
+            verdicts[key] = CHANNELS_LAST if verdicts[key] is FASTER else verdicts[key]
+        return layout
 
     def _choose(self, fusion: ConvFusion) -> ConvChoice:
         if self._target == "cpu":
@@ -178,12 +218,26 @@ class _Planner:
             region if on_cpu and not is_pointwise(region.convolution) else self._with_head(region, regions)
             for region in found
         ]
+        if on_cpu:
+            found = self._with_shifted(found, regions)
         # On the CPU a convolution without neighbours is fused for the sake of the layout around it.
         return [
             self._fuse(region, regions)
             for region in reversed(found)
             if on_cpu or any(node.op not in FREE_OPS for node in (*region.before, *region.after))
         ]
+
+    def _with_shifted(self, found: list[ConvRegion], regions: ConvRegions) -> list[ConvRegion]:
+        """The regions, those of a gated block with what the gate multiplies computed where it does."""
+        by_conv = {id(region.conv): region for region in found}
+        tails = {id(node): id(region.conv) for region in found for node in region.after}
+        for region in found:
+            maker = region.data.inputs[0] if region.data.inputs else None
+            first = by_conv.get(tails.get(id(maker), 0))
+            both = None if first is None else regions.shifted(first, by_conv[id(region.conv)])
+            if both is not None and all(self._is_within_limits(one, regions) for one in both):
+                by_conv |= {id(one.conv): one for one in both}
+        return [by_conv[id(region.conv)] for region in found]
 
     def _with_tail(self, region: ConvRegion, regions: ConvRegions) -> ConvRegion:
         def accepts(nodes: list[gs.Node]) -> bool:
@@ -224,15 +278,36 @@ def _shape(tensor: gs.Tensor) -> tuple[int | str | None, ...] | None:
     return tuple(dim if dim is None or isinstance(dim, str) else int(dim) for dim in tensor.shape)
 
 
-def _apply(model: Model, fusion: ConvFusion, context: PassContext) -> gs.Node:
-    nodes, function = fusion.region.nodes, fusion.function
-    name = model.unique_name(f"{label(nodes[-1])}_fused")
-    op, attributes = add_function(model, function, FUSED_CONV_OPS)
+def _apply(model: Model, plan: _Plan, labels: Mapping[int, str], context: PassContext) -> Iterator[gs.Node]:
+    """The nodes that take the place of a plan's regions, named by the ``labels`` of these."""
+    pairs = find_pairs(plan.fusions, plan.layout, plan.graph.nodes)
+    for fusion in plan.fusions:
+        key = id(fusion.region.conv)
+        if key not in plan.layout.convolutions:
+            node = _fused(model, fusion, fusion.region.nodes, labels[id(fusion)], FUSED_CONV_OPS, context)
+            if context.tf32 and fusion.region.convolution.dtype == "f32":
+                node.metadata[TF32_KEY] = "1"
+            yield node
+        elif key not in pairs:
+            nhwc = nhwc_fusion(model, fusion, plan.layout)
+            yield _fused(model, nhwc, nhwc.nodes, labels[id(fusion)], FUSED_NHWC_CONV_OPS, context)
+        elif pairs[key].product is fusion:
+            nhwc = nhwc_pair(model, pairs[key], plan.layout)
+            yield _fused(model, nhwc, nhwc.nodes, labels[id(fusion)], FUSED_NHWC_CONV_OPS, context)
+
+
+def _fused(
+    model: Model,
+    fusion: ConvFusion | NhwcFusion,
+    nodes: Sequence[gs.Node],
+    name: str,
+    names: Sequence[str],
+    context: PassContext,
+) -> Node:
+    op, attributes = add_function(model, fusion.function, names)
     model.opsets[DOMAIN] = OPSET_VERSION
+    name = model.unique_name(f"{name}_fused")
     prologue = "" if fusion.prologue is None else fusion.prologue
-    region = described(name, function, nodes, fusion.inputs, fusion.outputs, fusion.epilogue, prologue)
+    region = described(name, fusion.function, nodes, fusion.inputs, fusion.outputs, fusion.epilogue, prologue)
     context.report.add_fused(region)
-    node = fusion.node(name, op, attributes, context.fast_math)
-    if context.tf32 and fusion.region.convolution.dtype == "f32":
-        node.metadata[TF32_KEY] = "1"
-    return node
+    return fusion.node(name, op, attributes, context.fast_math)

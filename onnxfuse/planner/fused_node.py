@@ -217,11 +217,16 @@ def local_function(
         node=body,
         opset_import=[helper.make_opsetid("", opset)],
     )
+    set_overload(function, identity, *(node.op for node in nodes))
+    return function
+
+
+def set_overload(function: onnx.FunctionProto, identity: str, *operators: str) -> None:
+    """Tell a function without a name from others by some of its ``operators`` and by all that it is."""
+    function.overload = ""
     digest = hashlib.sha256(identity.encode() + function.SerializeToString(deterministic=True)).hexdigest()
-    operators = [node.op for node in nodes]
     shown = operators if len(operators) <= 4 else [*operators[:3], f"{len(operators) - 3}_more"]
     function.overload = "_".join([*shown, digest[:12]])
-    return function
 
 
 def _body_node(node: gs.Node, arguments: list[str], results: list[str], passed: Mapping[str, Any]) -> onnx.NodeProto:

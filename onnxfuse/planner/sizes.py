@@ -45,7 +45,7 @@ class Sizes:
         return _declared(tensor) if found is None else found
 
     def _visit(self, node: gs.Node) -> None:
-        if not node.outputs or not (node.domain in STANDARD_DOMAINS or _is_gate(node)):
+        if not node.outputs or not (node.domain in STANDARD_DOMAINS or is_gate(node)):
             return
         declared = _declared(node.outputs[0])
         if declared is not None and (same := self._same.get(node.outputs[0].name)) is not None:
@@ -70,7 +70,7 @@ class Sizes:
             return _broadcast(known) if len(known) == len(inputs) else None
         if len(inputs[0]) < 2:
             return None
-        if _is_gate(node):
+        if is_gate(node):
             return [inputs[0][0], None, *([1] * (len(inputs[0]) - 2))]
         if node.op in _GLOBAL_POOLING:
             return [*inputs[0][:2], *([1] * (len(inputs[0]) - 2))]
@@ -81,7 +81,7 @@ class Sizes:
         return None
 
 
-def _is_gate(node: gs.Node) -> bool:
+def is_gate(node: gs.Node) -> bool:
     """Whether a node is a fused one that makes one value a channel for each image of its first input."""
     return bool(node.domain == DOMAIN and node.op in FUSED_SQUEEZE_EXCITE_OPS)
 

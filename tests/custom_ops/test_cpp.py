@@ -100,7 +100,15 @@ def test_workspace(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "driver", ("fuzz_program", "fuzz_conv_cpu", "fuzz_squeeze_excite", "fuzz_attention", "fuzz_normalization")
+    "driver",
+    (
+        "fuzz_program",
+        "fuzz_conv_cpu",
+        "fuzz_squeeze_excite",
+        "fuzz_attention",
+        "fuzz_normalization",
+        "fuzz_nhwc_conv",
+    ),
 )
 def test_drivers_that_only_the_fuzzer_runs(driver: str, tmp_path: Path) -> None:
     """They keep up with the library: the fuzzer would find out late that it cannot build them."""

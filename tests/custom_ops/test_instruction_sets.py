@@ -24,6 +24,7 @@ SUITE = [
         "squeeze_excite",
         "attention",
         "normalization",
+        "nhwc_conv",
     )
 ]
 ORT_SUITE = [

@@ -145,16 +145,46 @@ def test_shapes(shape: str) -> None:
     check(SHAPES[shape])
 
 
+def channels_last(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The inputs of a node whose X is [N, spatial…, C]."""
+    return [np.ascontiguousarray(np.moveaxis(arrays[0], 1, -1)), *arrays[1:]]
+
+
+def check_channels_last(gate: Gate) -> None:
+    """The results are those of X in ONNX's order, and the same bits whatever the threads."""
+    arrays = gate.arrays()
+    model, last = gate_model(gate, nhwc=1), channels_last(arrays)
+    result, together = (run(new_session(model, session_options(threads)), last)[0] for threads in (1, 2))
+    np.testing.assert_array_equal(together, result)
+    np.testing.assert_allclose(result, expected(gate, arrays), rtol=2e-6, atol=2e-6, strict=True)
+    (first,) = run(new_session(gate_model(gate, nhwc=0), session_options()), arrays)
+    np.testing.assert_allclose(result, first, rtol=4e-6, atol=4e-6)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shapes_with_the_channels_last(shape: str) -> None:
+    check_channels_last(SHAPES[shape])
+
+
+@pytest.mark.parametrize("channels", range(1, 70))
+def test_channels_that_end_anywhere_in_a_vector(channels: int) -> None:
+    """In parts of 256 pixels."""
+    check_channels_last(Gate((2, channels, 3, 100), 1 + channels % 19, channels, ("", "")))
+
+
 @pytest.mark.parametrize("size", range(1, 70))
 def test_rows_that_end_anywhere_in_a_vector(size: int) -> None:
     check(Gate((1, 1 + size % 35, size), 1 + size % 19, size, ("", "")), (1,))
 
 
-def test_means_are_as_exact_as_onnx_runtimes() -> None:
+@pytest.mark.parametrize("last", (False, True))
+def test_means_are_as_exact_as_onnx_runtimes(last: bool) -> None:
     """Of values far from zero, so that the rounding of sums shows."""
     x = (np.random.default_rng(1).random((1, 16, 300, 300)) + 3).astype(np.float32)
     one = np.eye(16, dtype=np.float32).reshape(16, 16, 1, 1)
-    own = run(new_session(gate_model(Gate(x.shape, 16, 16, ("", ""))), session_options()), [x, one, one])[0]
+    model = gate_model(Gate(x.shape, 16, 16, ("", "")), nhwc=int(last))
+    arrays = channels_last([x, one, one]) if last else [x, one, one]
+    own = run(new_session(model, session_options()), arrays)[0]
     (theirs,) = run_nodes([helper.make_node("GlobalAveragePool", ["x0"], ["y0"])], [x], ["f32"])
     wanted = x.astype(np.float64).mean(axis=(2, 3), keepdims=True)
     assert np.abs(own - wanted).max() <= max(np.abs(theirs - wanted).max(), 4e-7)
@@ -268,3 +298,5 @@ def test_the_shape_of_the_output_is_known_before_it_runs() -> None:
     session = new_session(gate_model(GOOD, static=True), session_options())
     assert session.get_outputs()[0].shape == [1, 6, 1, 1]
     assert new_session(gate_model(GOOD), session_options()).get_outputs()[0].shape[2:] == [1, 1]
+    session = new_session(gate_model(GOOD, static=True, nhwc=1), session_options())
+    assert session.get_outputs()[0].shape == [1, 6, 1, 1]

@@ -10,7 +10,7 @@ from onnx import numpy_helper, parser
 import onnxfuse
 from onnxfuse import cpu
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.planner import cpu_convolutions, ort_layout
+from onnxfuse.planner import conv_times, ort_layout
 from onnxfuse.planner.fuse_elementwise import UNUSED
 from tests import fusing
 
@@ -35,7 +35,7 @@ LEARNED = """g (float[n, 8, h, w] x) => (float[n, 8, hh, ww] y) {
 @pytest.fixture(params=[8, 16], ids=["blocks of 8", "blocks of 16"], autouse=True)
 def _block_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The choice depends on how many channels are in a block, which differs from processor to processor."""
-    for module in (cpu_convolutions, ort_layout):
+    for module in (conv_times, ort_layout):
         monkeypatch.setattr(module, "block_size", lambda: request.param)
 
 

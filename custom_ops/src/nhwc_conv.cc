@@ -1,0 +1,203 @@
+#include "nhwc_conv.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "integers.h"
+#include "kernels.h"
+
+namespace onnxfuse {
+namespace {
+
+constexpr size_t kWeights = 1;
+constexpr size_t kDepthwiseWeights = 2;
+constexpr size_t kMostSpatial = 2;
+
+bool fail(std::string problem, std::string* error) {
+  *error = std::move(problem);
+  return false;
+}
+
+// The Program for tensors of `rank` dimensions of which the channels come last.
+Program with_channels_last(Program program, int rank) {
+  for (size_t i = 0; i < program.input_count; ++i) {
+    Value& value = program.values[i];
+    if (!value.along_axis) continue;
+    const int axis = value.axis < 0 ? value.axis + rank : value.axis;
+    if (axis >= 1 && axis < rank) value.axis = axis == 1 ? rank - 1 : axis - 1;
+  }
+  return program;
+}
+
+bool is_by_channel(const ConvAttributes& conv) {
+  return conv.group == conv.in_channels && conv.group == conv.out_channels && conv.group > 1;
+}
+
+// The attributes of the convolution before.
+AttributeSource depthwise_source(const AttributeSource& source) {
+  const auto name_of = [](const char* name) { return "depthwise_" + std::string(name); };
+  return {[source, name_of](const char* name, std::string* text) { return source.text(name_of(name).c_str(), text); },
+          [source, name_of](const char* name, int64_t* number) { return source.number(name_of(name).c_str(), number); },
+          [source, name_of](const char* name, std::vector<int64_t>* numbers) {
+            return source.numbers(name_of(name).c_str(), numbers);
+          }};
+}
+
+// Of a product of matrices alone.
+bool read_depthwise(const AttributeSource& source, NhwcConv* node, std::string* error) {
+  if (!read_conv_attributes(depthwise_source(source), &node->depthwise, error)) {
+    return fail("of the depthwise convolution: " + *error, error);
+  }
+  const ConvAttributes& conv = node->conv.attributes;
+  const auto is = [](const std::vector<int64_t>& numbers, int64_t number) {
+    return std::all_of(numbers.begin(), numbers.end(), [number](int64_t n) { return n == number; });
+  };
+  const bool product = conv.group == 1 && is(conv.kernel, 1) && is(conv.strides, 1) && is(conv.pads, 0);
+  const bool fits = product && is_by_channel(node->depthwise) && !node->depthwise.transposed &&
+                    node->depthwise.out_channels == conv.in_channels &&
+                    node->depthwise.spatial_rank() == conv.spatial_rank() && node->conv.has_prologue && node->nhwc[0];
+  return fits || fail("the depthwise convolution is none before a product with a prologue and the channels last", error);
+}
+
+bool read_layouts(const AttributeSource& source, NhwcConv* node, std::string* error) {
+  std::vector<int64_t> last;
+  int64_t output = 0;
+  const auto is_flag = [](int64_t number) { return number == 0 || number == 1; };
+  const bool read = source.numbers("nhwc_inputs", &last) && last.size() == node->inputs() &&
+                    std::all_of(last.begin(), last.end(), is_flag);
+  if (!read) return fail("it has no attribute nhwc_inputs with 0 or 1 for each input", error);
+  if (!source.number("nhwc_output", &output) || !is_flag(output)) {
+    return fail("it has no attribute nhwc_output that is 0 or 1", error);
+  }
+  node->nhwc.assign(last.begin(), last.end());
+  node->nhwc_output = output == 1;
+  const auto second = node->nhwc.begin() + static_cast<long>(node->first_operand() + node->conv.prologue_operands());
+  const auto names = [](auto first, auto last) { return std::find(first, last, true) != last; };
+  const bool weights = node->nhwc[kWeights] || (node->has_depthwise && node->nhwc[kDepthwiseWeights]);
+  const bool wrong = weights || (!node->nhwc[0] && names(node->nhwc.begin(), second)) ||
+                     (!node->nhwc_output && names(second, node->nhwc.end()));
+  return !wrong || fail("the attribute nhwc_inputs names weights, or an operand of what has the channels first", error);
+}
+
+// The shape of an operand of a Program in its space.  Whoever has the channels last somewhere has no two dimensions to
+// exchange anywhere else.
+bool operand_shape(const Shape& shape, bool along_axis, bool is_last, bool space_is_last, int rank, size_t input,
+                   Shape* operand, std::string* error) {
+  *operand = shape;
+  if (is_last && shape.rank != rank) {
+    return fail("input " + std::to_string(input) + " of shape " + to_string(shape) + " does not have " +
+                    std::to_string(rank) + " dimensions", error);
+  }
+  if (along_axis || is_last || !space_is_last || shape.rank == 0 || shape.rank > rank) return true;
+  Shape whole;
+  whole.rank = rank;
+  for (int d = 0; d < rank; ++d) whole.dims[static_cast<size_t>(d)] = shape.from_back(rank - 1 - d);
+  const auto is_wide = [](int64_t dim) { return dim != 1; };
+  const bool spatial = std::any_of(whole.dims.begin() + 2, whole.dims.begin() + rank, is_wide);
+  if (spatial && whole.dims[1] != 1) {
+    return fail("input " + std::to_string(input) + " of shape " + to_string(shape) + " does not have the channels last",
+                error);
+  }
+  *operand = channels_last(whole);
+  return true;
+}
+
+bool operand_shapes(const NhwcConv& node, const Program& program, const std::vector<Shape>& inputs, size_t first,
+                    bool space_is_last, std::vector<Shape>* shapes, std::string* error) {
+  for (size_t i = 1; i < program.input_count; ++i) {
+    const size_t input = first + i - 1;
+    Shape shape;
+    if (!operand_shape(inputs[input], program.values[i].along_axis, node.nhwc[input], space_is_last, node.rank(), input,
+                       &shape, error)) {
+      return false;
+    }
+    shapes->push_back(shape);
+  }
+  return true;
+}
+
+}  // namespace
+
+bool read_nhwc_conv(const AttributeSource& source, size_t inputs, NhwcConv* node, std::string* error) {
+  *node = NhwcConv{};
+  std::string text;
+  node->has_depthwise = source.text("depthwise_operator", &text);
+  if (node->has_depthwise && inputs == 0) return fail("the node has no inputs", error);
+  if (!read_conv_node(source, inputs - (node->has_depthwise ? 1 : 0), &node->conv, error)) return false;
+  const ConvAttributes& conv = node->conv.attributes;
+  if (conv.transposed) return fail("the attribute operator is not Conv", error);
+  if (conv.spatial_rank() > kMostSpatial) return fail("the attribute kernel_shape has more than 2 elements", error);
+  if (node->conv.type != DType::f32) return fail("the program is not for a convolution of f32", error);
+  if (conv.group > 1 && !is_by_channel(conv)) {
+    return fail("the attribute group is neither 1 nor that of single channels", error);
+  }
+  if (!read_layouts(source, node, error)) return false;
+  if (node->has_depthwise && !read_depthwise(source, node, error)) return false;
+  const int rank = node->rank();
+  node->epilogue = node->nhwc_output ? with_channels_last(node->conv.epilogue, rank) : node->conv.epilogue;
+  if (node->conv.has_prologue) {
+    node->prologue = node->nhwc[0] ? with_channels_last(node->conv.prologue, rank) : node->conv.prologue;
+  }
+  return true;
+}
+
+Shape packed_weights(const ConvAttributes& conv) {
+  constexpr auto block = static_cast<int64_t>(kNhwcBlock);
+  Shape shape;
+  const auto add = [&shape](int64_t size) { shape.dims[static_cast<size_t>(shape.rank++)] = size; };
+  if (conv.group == 1) add(divide_up(conv.out_channels, block));
+  for (const int64_t size : conv.kernel) add(size);
+  add(conv.in_channels);
+  if (conv.group == 1) add(block);
+  return shape;
+}
+
+Shape channels_last(const Shape& shape) {
+  Shape last = shape;
+  std::rotate(last.dims.begin() + 1, last.dims.begin() + 2, last.dims.begin() + last.rank);
+  return last;
+}
+
+Shape channels_first(const Shape& shape) {
+  Shape first = shape;
+  std::rotate(first.dims.begin() + 1, first.dims.begin() + first.rank - 1, first.dims.begin() + first.rank);
+  return first;
+}
+
+bool resolve_nhwc_conv(const NhwcConv& node, const std::vector<Shape>& inputs, NhwcShapes* shapes, std::string* error) {
+  *shapes = NhwcShapes{};
+  const Shape& x = inputs[0];
+  const ConvAttributes& conv = node.conv.attributes;
+  const auto check_weights = [&](size_t input, const ConvAttributes& of) {
+    const Shape wanted = packed_weights(of);
+    return inputs[input] == wanted || fail("the weights are of shape " + to_string(inputs[input]) + ", not " +
+                                               to_string(wanted), error);
+  };
+  if (!check_weights(kWeights, conv)) return false;
+  if (node.has_depthwise && !check_weights(kDepthwiseWeights, node.depthwise)) return false;
+  if (x.rank != node.rank()) {
+    return fail("input 0 of shape " + to_string(x) + " does not have " + std::to_string(node.rank()) + " dimensions",
+                error);
+  }
+  Shape read = node.nhwc[0] ? channels_first(x) : x;
+  if (node.has_depthwise) {
+    if (!resolve_conv(node.depthwise, read, node.depthwise.weights, &shapes->depthwise, error)) return false;
+    read = shapes->depthwise.output;
+  }
+  if (!resolve_conv(conv, read, conv.weights, &shapes->geometry, error)) return false;
+  std::vector<Shape> operands;
+  if (node.conv.has_prologue) {
+    shapes->prologue.push_back(node.nhwc[0] ? channels_last(read) : read);
+    if (!operand_shapes(node, node.prologue, inputs, node.first_operand(), node.nhwc[0], &shapes->prologue, error) ||
+        !resolve_whole_program(node.prologue, "prologue", shapes->prologue, &operands, error)) {
+      return false;
+    }
+  }
+  const Shape& result = shapes->geometry.output;
+  shapes->epilogue.push_back(node.nhwc_output ? channels_last(result) : result);
+  const size_t first = node.first_operand() + node.conv.prologue_operands();
+  return operand_shapes(node, node.epilogue, inputs, first, node.nhwc_output, &shapes->epilogue, error) &&
+         resolve_whole_program(node.epilogue, "program", shapes->epilogue, &operands, error);
+}
+
+}  // namespace onnxfuse

@@ -1,0 +1,66 @@
+// A convolution with the channels last, as its attributes describe it: the sums of a pixel's filters are vectors, and
+// what they read of a pixel follows one another.
+//
+// Before a product of all channels there may be a convolution of single channels, whose result the prologue reads in
+// place of X: each pixel of it is computed where it is wanted, and never stored.
+//
+// Inputs: X, W, the weights of the convolution before if there is one, the prologue's operands after its first input,
+// the epilogue's operands after the convolution's result, all in the order [N, C, spatial…] but for those that the
+// attributes name: these are [N, spatial…, C], as the outputs may be.  Weights are not as ONNX has them:
+// `packed_weights`.
+#ifndef ONNXFUSE_NHWC_CONV_H_
+#define ONNXFUSE_NHWC_CONV_H_
+
+#include <string>
+#include <vector>
+
+#include "attribute_source.h"
+#include "conv_node.h"
+#include "program.h"
+#include "shape.h"
+
+namespace onnxfuse {
+
+// Convolutions over one dimension or two, of float32; not of several groups unless each channel is one.
+struct NhwcConv {
+  ConvNode conv;            // as for FusedConv
+  bool has_depthwise = false;
+  ConvAttributes depthwise;  // of the convolution before
+  std::vector<bool> nhwc;   // which inputs have the channels last
+  bool nhwc_output = false;
+
+  // The Programs, each in the layout of its first input.
+  Program prologue;
+  Program epilogue;
+
+  bool by_channel() const { return conv.attributes.group > 1; }
+  int rank() const { return conv.attributes.weights.rank; }
+  size_t first_operand() const { return has_depthwise ? 3 : 2; }
+  size_t inputs() const { return conv.inputs() + (has_depthwise ? 1 : 0); }
+};
+
+// Reads and validates the attributes of a node with this many inputs; nothing in them is trusted.  On failure returns
+// false and sets `error`.
+bool read_nhwc_conv(const AttributeSource& source, size_t inputs, NhwcConv* node, std::string* error);
+
+// The shape of W: [filters / kNhwcBlock, kernel…, channels, kNhwcBlock], with zeros for filters that there are not; or
+// [kernel…, channels] for channels by themselves.
+Shape packed_weights(const ConvAttributes& conv);
+
+// [N, C, spatial…] as [N, spatial…, C], and back.
+Shape channels_last(const Shape& shape);
+Shape channels_first(const Shape& shape);
+
+struct NhwcShapes {
+  ConvGeometry geometry;
+  ConvGeometry depthwise;       // of the convolution before
+  std::vector<Shape> prologue;  // of the Program's inputs, in the layout of X
+  std::vector<Shape> epilogue;  // likewise, the convolution's result first
+};
+
+// False if the inputs' shapes do not fit the node; then `error` says why.
+bool resolve_nhwc_conv(const NhwcConv& node, const std::vector<Shape>& inputs, NhwcShapes* shapes, std::string* error);
+
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_NHWC_CONV_H_

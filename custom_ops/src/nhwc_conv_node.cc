@@ -1,0 +1,76 @@
+#include "nhwc_conv_node.h"
+
+#include <algorithm>
+#include <string>
+
+#include "ort_call.h"
+#include "program_kernel.h"
+#include "shape_inference.h"
+#include "symbolic_shape.h"
+
+namespace onnxfuse {
+namespace {
+
+NhwcConv read_node(const AttributeSource& source, size_t inputs) {
+  NhwcConv node;
+  std::string error;
+  if (!read_nhwc_conv(source, inputs, &node, &error)) throw Error(error);
+  return node;
+}
+
+}  // namespace
+
+NhwcConvNode::NhwcConvNode(const OrtApi* api, const OrtKernelInfo* info) : Node(kOperator, api, info) {
+  node_ = read_node(attributes_of(api, info), input_count());
+  const size_t outputs = node_.epilogue.outputs.size();
+  if (output_count() == outputs) return;
+  throw Error("the node has " + std::to_string(output_count()) + " outputs, but its program has " +
+              std::to_string(outputs));
+}
+
+void NhwcConvNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
+  const InferenceNode inferred(api, context);
+  const NhwcConv node = read_node(inferred.attributes(), inferred.input_count());
+  SymbolicShape x;
+  inferred.input(0, &x);
+  const auto known = x.known && x.dims.size() == static_cast<size_t>(node.rank());
+  if (known && node.nhwc[0]) std::rotate(x.dims.begin() + 1, x.dims.end() - 1, x.dims.end());
+  x.known = known;
+  if (node.has_depthwise) x = infer_conv(node.depthwise, x);
+  SymbolicShape result = infer_conv(node.conv.attributes, x);
+  if (node.nhwc_output) std::rotate(result.dims.begin() + 1, result.dims.begin() + 2, result.dims.end());
+  for (size_t o = 0; o < node.epilogue.outputs.size(); ++o) {
+    inferred.set_output(o, node.epilogue.values[node.epilogue.outputs[o]].type, result);
+  }
+}
+
+void NhwcConvNode::compute(OrtKernelContext* context) {
+  const NodeInputs inputs = read_inputs(context);
+  check_types(inputs.types);
+  const auto plan = plans_.find_or_make(inputs.key, [&](NhwcConvPlan* made, std::string* error) {
+    return make_nhwc_conv_plan(node_, inputs.key, made, error);
+  });
+  std::vector<void*> outputs;
+  outputs.reserve(node_.epilogue.outputs.size());
+  for (size_t o = 0; o < node_.epilogue.outputs.size(); ++o) outputs.push_back(output(context, o, plan->output));
+  SessionThreads threads{api(), context};
+  run_nhwc_conv(node_, *plan, inputs.data, outputs, parallel_for, &threads);
+}
+
+void NhwcConvNode::check_types(const std::vector<int>& types) const {
+  const auto check_type = [&](size_t i, DType type) {
+    if (types[i] == info(type).onnx) return;
+    throw Error("input " + std::to_string(i) + " has the ONNX element type " + std::to_string(types[i]) + ", not " +
+                std::to_string(info(type).onnx));
+  };
+  const auto check_operands = [&](size_t first, const Program& program) {
+    for (size_t i = 1; i < program.input_count; ++i) check_type(first + i - 1, program.values[i].type);
+  };
+  check_type(0, DType::f32);
+  check_type(1, DType::f32);
+  if (node_.has_depthwise) check_type(2, DType::f32);
+  check_operands(node_.first_operand(), node_.prologue);
+  check_operands(node_.first_operand() + node_.conv.prologue_operands(), node_.epilogue);
+}
+
+}  // namespace onnxfuse

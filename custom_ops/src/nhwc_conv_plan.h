@@ -1,0 +1,81 @@
+// How convolutions with the channels last run on the CPU.
+//
+// The sums of all filters for some pixels stay in registers, and read the channels of each pixel where they lie: for
+// taps outside of the image, zeros.  No copy of the input is made (the indirect convolution algorithm: Dukhan, 2019,
+// arXiv:1907.02129) unless its channels come first.  Single channels leave out the taps outside.
+#ifndef ONNXFUSE_NHWC_CONV_PLAN_H_
+#define ONNXFUSE_NHWC_CONV_PLAN_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "conv_epilogue.h"
+#include "executor.h"
+#include "nhwc_conv.h"
+#include "plan.h"
+
+namespace onnxfuse {
+
+// How a node runs on inputs of certain shapes.
+struct NhwcConvPlan {
+  PlanKey key;  // of the node's inputs
+  ConvGeometry geometry;
+  ConvGeometry single;  // of the convolution of single channels: the node's, or the one before
+  Shape output;
+  int64_t out_pixels = 0;  // of an image
+  int64_t in_pixels = 0;
+
+  // Where the Programs do not run on parts of tensors, they run on whole ones, by the second plan of each.
+  ConvEpilogue epilogue;
+  std::shared_ptr<const Plan> whole_epilogue;
+  ConvEpilogue prologue;
+  std::shared_ptr<const Plan> whole_prologue;
+
+  bool product = false;  // each pixel of the result is made of the one at the same place
+
+  // What is read: X itself if its channels come last, else a copy; with the padding if a kernel's rows are then one
+  // segment each, for there are few channels.
+  bool copies = false;
+  bool padded = false;
+  int64_t rows = 0;     // of what is read
+  int64_t columns = 0;
+  int64_t pad_top = 0;   // that what is read does not have
+  int64_t pad_left = 0;
+  int64_t reach = 0;       // columns from the first tap to the last
+  int64_t segments = 1;    // of what a pixel's sums read
+  int64_t length = 0;      // elements of a segment
+  std::vector<int64_t> offsets;  // where segments begin, from the first
+
+  // Units of work for threads: some pixels of an image, or of all images if results have the channels last, and some
+  // filters; for single channels, some rows or a part of one.
+  int64_t images = 1;
+  int64_t pixels = 0;        // of each
+  int64_t pixels_at_once = 0;
+  int64_t filters_at_once = 0;
+  int64_t rows_at_once = 1;
+  int64_t columns_at_once = 0;
+  int64_t pixel_units = 1;   // of an image
+  int64_t filter_units = 1;
+  bool alone = false;        // so little to do that other threads are left alone
+
+  // Where a thread has what in its memory, in bytes.
+  size_t results = 0;
+  size_t turned = 0;    // the same with the channels first
+  size_t read = 0;      // what the prologue makes
+  size_t segments_at = 0;  // pointers to segments
+  size_t zeros = 0;
+  size_t operands = 0;  // pointers to what a Program reads
+  size_t bytes = 0;
+};
+
+// False if the shapes do not fit the node; then `error` says why.
+bool make_nhwc_conv_plan(const NhwcConv& node, const PlanKey& key, NhwcConvPlan* plan, std::string* error);
+
+// Throws Error if there is no memory.
+void run_nhwc_conv(const NhwcConv& node, const NhwcConvPlan& plan, const std::vector<const void*>& inputs,
+                   const std::vector<void*>& outputs, ParallelFor parallel_for, void* context);
+
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_NHWC_CONV_PLAN_H_

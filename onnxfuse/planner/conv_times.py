@@ -1,0 +1,167 @@
+"""What convolutions and the nodes beside them take on the CPU, in each of the layouts that they may be computed in.
+
+The times were measured on one core of two AMD EPYCs, those with AVX-512 on a Zen 5 (ONNX Runtime 1.32), and those of
+channels last on an Intel Xeon, where they were put in proportion to the others.  Other machines differ by much the same
+factor for all.  Where they do not, or the number of threads makes a difference, ``optimize --tune`` measures
+(cpu_tuning.py).
+"""
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import onnx_graphsurgeon as gs
+
+from onnxfuse import cpu
+from onnxfuse.planner.likely_shapes import LikelyShapes
+from onnxfuse.planner.ort_layout import block_size
+
+
+class Layout(IntEnum):
+    """How a tensor's channels lie, and so who computes the convolution: the library, ONNX Runtime, or the library."""
+
+    PLAIN = 0
+    BLOCKED = 1
+    NHWC = 2
+
+
+class Cost(NamedTuple):
+    """Nanoseconds that a convolution takes: for each product and its addition, and to read or write an element."""
+
+    product: float
+    element: float
+
+
+@dataclass(frozen=True)
+class Times:
+    """What parts of nodes take, in nanoseconds; of three, one for each Layout."""
+
+    pointwise: tuple[Cost, Cost, Cost]
+    """Convolutions of one tap: products of matrices."""
+    depthwise: tuple[Cost, Cost, Cost]
+    strided: Cost
+    """Depthwise ones in the plain layout that skip columns."""
+    others: tuple[Cost, Cost, Cost]
+    far: tuple[float, float, float]
+    """To read or write an element beyond that, where a tensor is larger than what a core has of the caches."""
+    call: tuple[float, float, float]
+    """A convolution, however small, beyond what any node takes."""
+    reorder: float
+    """To change an element's layout."""
+    node: float
+    """An element of an elementwise node that is computed by itself."""
+    silu: float
+    """The same of x Sigmoid(x), which ONNX Runtime computes as one node."""
+    tail: tuple[float, float]
+    """The same in the tail of a convolution: of a function, or of a few instructions."""
+
+
+_AVX2 = Times(
+    pointwise=(Cost(1 / 50, 0.30), Cost(1 / 57, 0.10), Cost(1 / 62, 0.10)),
+    depthwise=(Cost(0.020, 0.10), Cost(0.018, 0.10), Cost(0.022, 0.20)),
+    strided=Cost(0.028, 0.30),
+    others=(Cost(1 / 50, 0.30), Cost(1 / 57, 0.10), Cost(1 / 60, 0.10)),
+    far=(0.0, 0.0, 0.0),
+    call=(0.0, 0.0, 3000.0),
+    reorder=0.40,
+    node=0.35,
+    silu=0.70,
+    tail=(0.30, 0.08),
+)
+_AVX512 = Times(
+    pointwise=(Cost(1 / 105, 0.09), Cost(1 / 104, 0.035), Cost(1 / 125, 0.035)),
+    depthwise=(Cost(0.0113, 0.11), Cost(0.0166, 0.05), Cost(0.016, 0.15)),
+    strided=Cost(0.0132, 0.14),
+    others=(Cost(1 / 97, 0.12), Cost(1 / 117, 0.065), Cost(1 / 112, 0.065)),
+    far=(0.04, 0.12, 0.12),
+    call=(1000.0, 1000.0, 3000.0),
+    reorder=0.11,
+    node=0.14,
+    silu=0.16,
+    tail=(0.10, 0.01),
+)
+_FAR = 1 << 20  # elements of a tensor that is larger than what a core has of the caches
+_FEW_BLOCKS = {1: 1.35, 2: 1.1}  # that do not fill the registers: times what a product takes with the channels last
+_TAP = 0.8  # nanoseconds to find what a tap of a pixel reads
+_FAR_APART = 4  # times what it takes to read an element, for elements that are more than two apart
+
+NODE_CALL = 1500.0
+"""Nanoseconds of a node, a reorder among them, however small."""
+
+
+class ConvTimes:
+    """Estimates for the convolutions of one graph, whose tensors are likely to have these ``shapes``."""
+
+    def __init__(self, shapes: LikelyShapes) -> None:
+        self.ns = _AVX512 if cpu.has_avx512() else _AVX2
+        self._shapes = shapes
+        self._block = block_size()
+
+    def of(self, node: gs.Node, layout: Layout) -> float:
+        """Nanoseconds of a convolution in one thread; infinite where no kernel knows the layout, 0 where its shapes are
+        unknown or without elements.
+
+        ONNX Runtime's blocked layout is taken for granted.
+        """
+        weights = node.inputs[1].shape
+        if weights is None or not all(isinstance(dim, int) for dim in weights):
+            return 0.0
+        if layout is Layout.NHWC and not self._has_nhwc(node, weights):
+            return math.inf
+        read, written = (self._shapes.of(tensor) for tensor in (node.inputs[0], node.outputs[0]))
+        if read is None or written is None or 0 in (*read, *written):
+            return 0.0
+        single = int(node.attrs.get("group", 1)) > 1 and weights[1] == 1
+        return self._single(node, layout, read, written) if single else self._many(node, layout, read, written)
+
+    def _has_nhwc(self, node: gs.Node, weights: tuple[int, ...]) -> bool:
+        """Whether there is a kernel for channels last, and it uses whole vectors."""
+        group = int(node.attrs.get("group", 1))
+        single = group == weights[0] and weights[1] == 1 and group >= self._block
+        return node.op == "Conv" and len(weights) <= 4 and (group == 1 or single)
+
+    def _passed(self, elements: int, element: float, layout: Layout) -> float:
+        return elements * (element + (self.ns.far[layout] if elements > _FAR else 0.0))
+
+    def _single(self, node: gs.Node, layout: Layout, read: tuple[int, ...], written: tuple[int, ...]) -> float:
+        """Convolutions of single channels."""
+        weights, ns = node.inputs[1].shape, self.ns
+        strides = node.attrs.get("strides") or [1]
+        filters = weights[1] * weights[0] if node.op == "ConvTranspose" else weights[0]
+        made = _round_up(filters, self._block) if layout is Layout.BLOCKED else filters
+        positions, outer = math.prod(written[2:]) * written[0], math.prod(read[2:]) * read[0]
+        copied = layout is Layout.PLAIN and strides[-1] > 1
+        product, element = ns.strided if copied else ns.depthwise[layout]
+        if layout is Layout.PLAIN and not copied:
+            product *= min(_round_up(written[-1], self._block) / written[-1], 2)  # of the last vector of a row
+        passed = sum(self._passed(made * places, element, layout) for places in (positions, outer))
+        return made * positions * math.prod(weights[2:]) * product + passed + ns.call[layout]
+
+    def _many(self, node: gs.Node, layout: Layout, read: tuple[int, ...], written: tuple[int, ...]) -> float:
+        weights, ns = node.inputs[1].shape, self.ns
+        strides = node.attrs.get("strides") or [1]
+        taps = math.prod(weights[2:])
+        transposed = node.op == "ConvTranspose"
+        filters, channels = (weights[1], weights[0]) if transposed else (weights[0], weights[1])
+        positions, outer = math.prod(written[2:]) * written[0], math.prod(read[2:]) * read[0]
+        if layout is not Layout.PLAIN:
+            filters = _round_up(filters, self._block)
+        products = float(filters * channels * taps * positions)
+        if transposed:
+            products /= math.prod(strides)
+        product, element = (ns.others if taps > 1 else ns.pointwise)[layout]
+        call = ns.call[layout]
+        if layout is Layout.NHWC:
+            product *= _FEW_BLOCKS.get(filters // self._block, 1.0)
+            call += positions * taps * _TAP if taps > 1 else 0.0
+        if layout is Layout.PLAIN and taps > 1:
+            product *= min(_round_up(written[-1], self._block), written[-1] + weights[-1] - 1) / written[-1]
+        apart = _FAR_APART if layout is Layout.PLAIN and max(strides) > 2 and not transposed else 1
+        group = int(node.attrs.get("group", 1))
+        copying = apart * self._passed(channels * group * outer, element, layout)
+        return products * product + self._passed(filters * positions, element, layout) + copying + call
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple

@@ -1,0 +1,231 @@
+"""The nodes that compute convolutions with the channels last, and their functions.
+
+A function is that of the plain layout with a Transpose for every tensor that has the channels last, and with nodes that
+put the weights, which lie as the kernels read them, in ONNX's order.  ONNX Runtime computes those once.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+from onnx import helper, numpy_helper
+
+from onnxfuse.cuda.conv.spec import Convolution
+from onnxfuse.graph import Model, Node
+from onnxfuse.planner.conv_node import ConvFusion
+from onnxfuse.planner.functions import OWN, add_function, without_own_attribute
+from onnxfuse.planner.fused_node import make_node, set_overload
+from onnxfuse.planner.nhwc_layout import NhwcLayout, joins_channels, permuted, permutes, to_first, to_last
+from onnxfuse.planner.nhwc_pairs import BEFORE, NhwcPair, pair_function
+from onnxfuse.program import Program
+from onnxfuse.program.ops import FUSED_SQUEEZE_EXCITE_OPS
+from onnxfuse.runtime import DOMAIN
+
+BLOCK = 16
+"""Filters whose weights follow one another for each tap and channel: kNhwcBlock of the library."""
+
+LEAST_OPSET = 9
+"""Of models, for functions to have constants of integers."""
+
+_ATTRIBUTE_OPSET = 12
+"""From which onnx's ReferenceEvaluator takes an attribute of the node for a Constant."""
+
+_NOT_BEFORE = {"program", "nhwc_inputs", "nhwc_output"}
+"""Attributes of the first convolution of a pair that the node does not have."""
+
+_FIRST = "_channels_first"
+"""Ends the name, in a function, of a tensor in ONNX's order."""
+
+
+def pack_weights(values: np.ndarray, conv: Convolution) -> np.ndarray:
+    """The weights [M, C, kernel…] as the kernels read them.
+
+    They are [M / 16, kernel…, C, 16], with zeros for filters that there are not, or for convolutions of single channels
+    [kernel…, M].
+    """
+    if conv.group > 1:
+        return np.ascontiguousarray(np.moveaxis(values[:, 0], 0, -1))
+    filters, channels = values.shape[:2]
+    blocks = -(-filters // BLOCK)
+    whole = np.zeros((blocks * BLOCK, *values.shape[1:]), values.dtype)
+    whole[:filters] = values
+    parts = whole.reshape(blocks, BLOCK, channels, *conv.kernel)
+    return np.ascontiguousarray(parts.transpose(0, *range(3, parts.ndim), 2, 1))
+
+
+@dataclass(frozen=True)
+class NhwcFusion:
+    """What takes the place of a convolution's region, or of a pair's, in a layout."""
+
+    nodes: tuple[gs.Node, ...]
+    epilogue: Program
+    prologue: Program | None
+    function: onnx.FunctionProto
+    attributes: Mapping[str, Any]
+    inputs: tuple[gs.Tensor, ...]
+    outputs: tuple[gs.Tensor, ...]
+
+    def node(self, name: str, op: str, attributes: Mapping[str, int], fast_math: bool = False) -> Node:
+        """The fused node, of operator ``op`` and with more ``attributes``; as ConvFusion.node."""
+        known = {**self.attributes, **attributes}
+        overload = self.function.overload
+        return make_node(self.nodes, name, op, known, self.inputs, self.outputs, overload, fast_math)
+
+
+def nhwc_fusion(model: Model, fusion: ConvFusion, layout: NhwcLayout) -> NhwcFusion:
+    """A convolution in a layout.  The model gets its weights."""
+    conv, weights, inputs = fusion.region.convolution, fusion.inputs[1], list(fusion.inputs)
+    assert isinstance(weights, gs.Constant)
+    inputs[1] = model.constant(pack_weights(weights.values, conv), f"{weights.name}_nhwc")
+    flags = layout.inputs(fusion)
+    function = onnx.FunctionProto()
+    function.CopyFrom(fusion.function)
+    opset = function.opset_import[0].version
+    attributes = {**fusion.attributes, **_layouts(flags, layout.output(fusion)), **_weight_attributes(conv, opset)}
+    last = [index for index, is_last in enumerate(flags) if is_last]
+    put_channels_last(function, conv.rank + 2, last, outputs=layout.output(fusion))
+    _unpack_weights(function, conv)
+    _name(function, attributes, fusion.function.overload, fusion.region.nodes)
+    nodes = fusion.region.nodes
+    return NhwcFusion(nodes, fusion.epilogue, fusion.prologue, function, attributes, tuple(inputs), fusion.outputs)
+
+
+def nhwc_pair(model: Model, pair: NhwcPair, layout: NhwcLayout) -> NhwcFusion:
+    """A pair in a layout.  The model gets its weights."""
+    first, second = (nhwc_fusion(model, fusion, layout) for fusion in (pair.before, pair.product))
+    attributes = {
+        **second.attributes,
+        "prologue": str(first.epilogue),
+        **{BEFORE + name: value for name, value in first.attributes.items() if name not in _NOT_BEFORE},
+    }
+    inputs = (first.inputs[0], second.inputs[1], *first.inputs[1:], *second.inputs[2:])
+    attributes.update(_layouts([id(tensor) in layout.tensors for tensor in inputs], layout.output(pair.product)))
+    function = pair_function(first.function, second.function)
+    _name(function, attributes, f"{first.function.overload} {second.function.overload}", pair.nodes)
+    return NhwcFusion(pair.nodes, second.epilogue, first.epilogue, function, attributes, inputs, second.outputs)
+
+
+def _name(function: onnx.FunctionProto, attributes: Mapping[str, Any], identity: str, nodes: Sequence[gs.Node]) -> None:
+    """Name a function whose nodes have these ``attributes``."""
+    del function.attribute[:]
+    function.attribute.extend(attributes)
+    set_overload(function, identity, "nhwc", *(node.op for node in nodes))
+
+
+def squeeze_excite_reads_last(model: Model, node: Node) -> None:
+    """Make a fused gate read a tensor that has the channels last."""
+    key = DOMAIN, node.op, node.overload
+    function = without_own_attribute(model.functions[key])
+    put_channels_last(function, len(node.inputs[0].shape), [0], outputs=False)
+    function.attribute.append("nhwc")
+    set_overload(function, node.overload, "squeeze_excite", "nhwc")
+    node.overload = ""
+    others = (other for graph in model.graphs() for other in graph.nodes if other.domain == DOMAIN)
+    if all((other.op, other.overload) != key[1:] for other in others):
+        del model.functions[key]
+    node.op, attributes = add_function(model, function, FUSED_SQUEEZE_EXCITE_OPS)
+    node.overload = function.overload
+    node.attrs = {name: value for name, value in node.attrs.items() if not name.startswith(OWN)}
+    node.attrs.update({"nhwc": 1, **attributes})
+
+
+def apply_layout(model: Model, layout: NhwcLayout) -> None:
+    """Rename the tensors that have the channels last, permute their shapes, and change the nodes for it."""
+    for node in layout.nodes:
+        if permutes(node) is not None:
+            node.op, node.attrs = "Identity", {}
+        elif joins_channels(node):
+            node.attrs["axis"] = -1
+    for tensor in layout.tensors.values():
+        tensor.name = model.unique_name(f"{tensor.name}_nhwc")
+        if tensor.shape is not None:
+            tensor.shape = permuted(tensor.shape)
+
+
+def put_channels_last(function: onnx.FunctionProto, rank: int, inputs: Sequence[int], *, outputs: bool) -> None:
+    """Transpose what a function reads as those of its ``inputs``, and all that it gives if ``outputs``."""
+    read = {function.input[index] for index in inputs}
+    given = list(dict.fromkeys(function.output)) if outputs else []
+    _rename(function, {name: name + _FIRST for name in (*read, *given)})
+    before = [helper.make_node("Transpose", [name], [name + _FIRST], perm=to_first(rank)) for name in sorted(read)]
+    after = [helper.make_node("Transpose", [name + _FIRST], [name], perm=to_last(rank)) for name in given]
+    body = [*before, *function.node, *after]
+    del function.node[:]
+    function.node.extend(body)
+
+
+def _rename(function: onnx.FunctionProto, names: Mapping[str, str]) -> None:
+    """Rename tensors in the body."""
+    for node in function.node:
+        for tensors in (node.input, node.output):
+            tensors[:] = [names.get(name, name) for name in tensors]
+
+
+def _unpack_weights(function: onnx.FunctionProto, conv: Convolution) -> None:
+    """Put the weights, input 1, in ONNX's order.
+
+    Sizes are not written down but read off the tensor: so functions do not differ in them.
+    """
+    packed = function.input[1]
+    _rename(function, {packed: packed + _FIRST})
+    opset = function.opset_import[0].version
+    nodes = _of_single_channels(conv, opset) if conv.group > 1 else _of_all_channels(conv, opset)
+    nodes[0].input[0], nodes[-1].output[0] = packed, packed + _FIRST
+    body = [*nodes, *function.node]
+    del function.node[:]
+    function.node.extend(body)
+
+
+def _of_single_channels(conv: Convolution, opset: int) -> list[onnx.NodeProto]:
+    turn = helper.make_node("Transpose", [""], ["by_filter"], perm=[conv.rank, *range(conv.rank)])
+    if opset < 13:
+        return [turn, helper.make_node("Unsqueeze", ["by_filter"], [""], axes=[1])]
+    axes = _integers("channel_axis", [1])
+    return [turn, axes, helper.make_node("Unsqueeze", ["by_filter", "channel_axis"], [""])]
+
+
+def _of_all_channels(conv: Convolution, opset: int) -> list[onnx.NodeProto]:
+    last = conv.rank + 2
+    nodes = [
+        helper.make_node("Transpose", [""], ["blocks"], perm=[0, last, last - 1, *range(1, last - 1)]),
+        helper.make_node("Shape", ["blocks"], ["block_sizes"]),
+        _integers("size_places", list(range(2, last + 1))),
+        helper.make_node("Gather", ["block_sizes", "size_places"], ["filter_sizes"], axis=0),
+        _integers("all_filters", [-1]),
+        helper.make_node("Concat", ["all_filters", "filter_sizes"], ["sizes"], axis=0),
+        helper.make_node("Reshape", ["blocks", "sizes"], ["filters"]),
+    ]
+    if not _is_padded(conv):
+        return nodes
+    if opset < _ATTRIBUTE_OPSET:
+        nodes.append(helper.make_node("Split", ["filters"], ["", "no_filters"], axis=0))
+        nodes[-1].attribute.add(name="split", type=onnx.AttributeProto.INTS, ref_attr_name="weight_split")
+    else:
+        nodes.append(helper.make_node("Constant", [], ["places"]))
+        nodes[-1].attribute.add(name="value", type=onnx.AttributeProto.TENSOR, ref_attr_name="weight_filters")
+        nodes.append(helper.make_node("Gather", ["filters", "places"], [""], axis=0))
+    return nodes
+
+
+def _integers(name: str, values: list[int]) -> onnx.NodeProto:
+    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.array(values, np.int64)))
+
+
+def _is_padded(conv: Convolution) -> bool:
+    return conv.group == 1 and conv.out_channels % BLOCK > 0
+
+
+def _weight_attributes(conv: Convolution, opset: int) -> dict[str, onnx.TensorProto | list[int]]:
+    """How many filters there are, where the function cannot read it off the weights."""
+    if not _is_padded(conv):
+        return {}
+    if opset < _ATTRIBUTE_OPSET:
+        return {"weight_split": [conv.out_channels, -conv.out_channels % BLOCK]}
+    return {"weight_filters": numpy_helper.from_array(np.arange(conv.out_channels, dtype=np.int64))}
+
+
+def _layouts(inputs: Sequence[bool], output: bool) -> dict[str, int | list[int]]:
+    return {"nhwc_inputs": list(map(int, inputs)), "nhwc_output": int(output)}
