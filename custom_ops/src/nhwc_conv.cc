@@ -56,7 +56,7 @@ bool read_depthwise(const AttributeSource& source, NhwcConv* node, std::string* 
   const bool fits = product && is_by_channel(node->depthwise) && !node->depthwise.transposed &&
                     node->depthwise.out_channels == conv.in_channels &&
                     node->depthwise.spatial_rank() == conv.spatial_rank() && node->conv.has_prologue && node->nhwc[0];
-  return fits || fail("the depthwise convolution is none before a product with a prologue and the channels last", error);
+  return fits || fail("the depthwise convolution is not before a product with prologue and channels last", error);
 }
 
 bool read_layouts(const AttributeSource& source, NhwcConv* node, std::string* error) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "caches.h"
@@ -44,6 +45,7 @@ constexpr double kAlone = 500e3;
 constexpr int64_t kFewChannels = 16;
 // Pixels of which one unit changes the layout.
 constexpr int64_t kCopiedPixels = 128;
+constexpr int64_t kMostThreads = 16;
 constexpr size_t kCacheLine = 64;
 
 bool fail(std::string problem, std::string* error) {
@@ -501,13 +503,15 @@ void decide_what_is_read(const NhwcConv& node, NhwcConvPlan* plan) {
 }
 
 // How long threads take for units of equal cost, over what they would take if each had an equal share: the mean of
-// several numbers of threads, for a plan does not know how many there are.
+// several numbers of threads, for a plan does not know how many of the machine's there are.
 double imbalance(int64_t units) {
+  static const int64_t most = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, kMostThreads);
   double sum = 0.0;
-  for (const int64_t threads : {1, 2, 4, 8}) {
+  double count = 0.0;
+  for (int64_t threads = 1; threads <= most; threads *= 2, ++count) {
     sum += static_cast<double>(divide_up(units, threads) * threads) / static_cast<double>(units);
   }
-  return sum / 4;
+  return sum / count;
 }
 
 void divide_channels(NhwcConvPlan* plan) {

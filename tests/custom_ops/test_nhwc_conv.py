@@ -537,7 +537,7 @@ def test_shapes_of_results_are_known_before_the_node_runs() -> None:
 GOOD = with_tail(convolution("f32", (6, 18), (3, 3), pads=(1,) * 4), (1, 6, 5, 5), "bias, hard swish, residual")
 GOOD_PAIR = pair(depthwise(16, (3, 3), pads=(1,) * 4), 18, (1, 16, 5, 5))
 RAW = "onnxfuse 1\ninput {0} broadcast\noutput 0\n"
-WRONG_PAIR = "the depthwise convolution is none before a product with a prologue and the channels last"
+WRONG_PAIR = "the depthwise convolution is not before a product with prologue and channels last"
 
 
 def refuse(model: onnx.ModelProto, reason: str) -> None:
