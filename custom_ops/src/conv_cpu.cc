@@ -42,11 +42,6 @@ int64_t elements(const ConvGeometry::Sizes& sizes) {
   return *std::min_element(sizes.begin(), sizes.end()) == 0 ? 0 : sizes[0] * sizes[1] * sizes[2];
 }
 
-// Where elements lie of which only some are in memory: Programs look for those where they are in the whole tensor.
-void* at_element(void* memory, int64_t element, int64_t bytes) {
-  return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(memory) + static_cast<uintptr_t>(element * bytes));
-}
-
 struct Run {
   float* copy_of(int64_t image, int64_t group, int64_t strip) const {
     const int64_t number = (image * plan.geometry.group + group) * plan.strip_count + strip;
@@ -76,7 +71,7 @@ ConvStrips::Source read_strip(const Run& run, int64_t image, int64_t group, cons
   const auto read = [](void* data, int64_t channel, int64_t first, int64_t count, float* to) {
     const auto& [own, group_begin] = *static_cast<const Prologue*>(data);
     const int64_t from = group_begin + channel * elements(own.plan.geometry.in) + first;
-    void* const out = at_element(to, -from, sizeof(float));
+    void* const out = whole_tensor(to, from, sizeof(float));
     run_elements(*own.plan.prologue, own.plan.prologue_plan->stages[0], {own.tensors.prologue.data(), &out, nullptr},
                  {from, count});
   };
@@ -284,7 +279,7 @@ class Worker {
       }
       return;
     }
-    operands_[0] = at_element(const_cast<char*>(results), -runs.first, bytes);
+    operands_[0] = whole_tensor(results, runs.first, static_cast<size_t>(bytes));
     runs.moving = operands_;
     runs.by = (pitch - runs.step) * bytes;
     run_elements(plan_.epilogue.program, plan_.epilogue.plan->stages[0], {operands_, outputs, nullptr}, runs);

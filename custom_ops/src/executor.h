@@ -33,6 +33,12 @@ struct ElementRuns {
   ptrdiff_t by = 0;
 };
 
+// Where element 0 of a tensor would be of which only some are in memory, and `element` at `memory`: Programs look for
+// elements where they are in the whole tensor.
+inline void* whole_tensor(const void* memory, int64_t element, size_t bytes) {
+  return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(memory) - static_cast<uintptr_t>(element) * bytes);
+}
+
 // Runs one stage for some elements, on the calling thread.  The plan must have been made for runs that begin anywhere.
 void run_elements(const Program& program, const Stage& stage, const Tensors& tensors, const ElementRuns& runs);
 

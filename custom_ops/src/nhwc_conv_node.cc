@@ -58,19 +58,9 @@ void NhwcConvNode::compute(OrtKernelContext* context) {
 }
 
 void NhwcConvNode::check_types(const std::vector<int>& types) const {
-  const auto check_type = [&](size_t i, DType type) {
-    if (types[i] == info(type).onnx) return;
-    throw Error("input " + std::to_string(i) + " has the ONNX element type " + std::to_string(types[i]) + ", not " +
-                std::to_string(info(type).onnx));
-  };
-  const auto check_operands = [&](size_t first, const Program& program) {
-    for (size_t i = 1; i < program.input_count; ++i) check_type(first + i - 1, program.values[i].type);
-  };
-  check_type(0, DType::f32);
-  check_type(1, DType::f32);
-  if (node_.has_depthwise) check_type(2, DType::f32);
-  check_operands(node_.first_operand(), node_.prologue);
-  check_operands(node_.first_operand() + node_.conv.prologue_operands(), node_.epilogue);
+  for (size_t i = 0; i < node_.first_operand(); ++i) check_type(types, i, DType::f32);
+  check_operands(types, node_.first_operand(), node_.prologue);
+  check_operands(types, node_.first_operand() + node_.conv.prologue_operands(), node_.epilogue);
 }
 
 }  // namespace onnxfuse

@@ -53,12 +53,6 @@ bool fail(std::string problem, std::string* error) {
   return false;
 }
 
-// Where elements lie of which only some are in memory: Programs look for those where they are in the whole tensor.
-void* at_element(const void* memory, int64_t element) {
-  constexpr auto bytes = static_cast<int64_t>(sizeof(float));
-  return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(memory) + static_cast<uintptr_t>(element * bytes));
-}
-
 struct Run {
   const NhwcConv& node;
   const NhwcConvPlan& plan;
@@ -137,7 +131,7 @@ class Worker {
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       const int64_t done = (row - rows.begin) * width;
       const int64_t first = ((image * s.out[1] + row) * s.out[2] + columns.begin) * s.out_channels;
-      run_prologue(static_cast<const float*>(at_element(results_ + done, -first)), read_ + done, first, width);
+      run_prologue(whole_tensor(results_ + done, first, sizeof(float)), read_ + done, first, width);
     }
     point_to_pixels(read_, rows.size() * columns.size());
     sum(rows.size() * columns.size(), 0, g_.out_channels);
@@ -175,7 +169,7 @@ class Worker {
     if (plan_.product) {
       const float* x = run_.x + first * channels;
       if (plan_.prologue.plan != nullptr) {
-        run_prologue(static_cast<const float*>(run_.inputs[0]), read_, first * channels, count * channels);
+        run_prologue(run_.inputs[0], read_, first * channels, count * channels);
         x = read_;
       }
       return point_to_pixels(x, count);
@@ -231,8 +225,8 @@ class Worker {
   }
 
   // What the prologue makes of `count` elements of a tensor from the `first` on.  `from` is where element 0 would be.
-  void run_prologue(const float* from, float* to, int64_t first, int64_t count) {
-    void* const out = at_element(to, -first);
+  void run_prologue(const void* from, float* to, int64_t first, int64_t count) {
+    void* const out = whole_tensor(to, first, sizeof(float));
     operands_[0] = from;
     const auto operands = run_.inputs.begin() + static_cast<long>(run_.node.first_operand());
     std::copy_n(operands, run_.node.conv.prologue_operands(), operands_ + 1);
@@ -342,7 +336,7 @@ class Worker {
       }
       return;
     }
-    operands_[0] = at_element(results, -runs.first);
+    operands_[0] = whole_tensor(results, runs.first, sizeof(float));
     const auto second = run_.inputs.end() - static_cast<long>(run_.node.conv.epilogue_operands());
     std::copy(second, run_.inputs.end(), operands_ + 1);
     runs.moving = operands_;

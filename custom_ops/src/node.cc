@@ -125,6 +125,17 @@ int Node::read_type_and_shape(const OrtValue* value, size_t i, Shape* shape) con
   return type;
 }
 
+void Node::check_type(const std::vector<int>& types, size_t i, DType type) {
+  const int wanted = info(type).onnx;
+  if (types[i] == wanted) return;
+  throw Error("input " + std::to_string(i) + " has the ONNX element type " + std::to_string(types[i]) + ", not " +
+              std::to_string(wanted));
+}
+
+void Node::check_operands(const std::vector<int>& types, size_t first, const Program& program) {
+  for (size_t i = 1; i < program.input_count; ++i) check_type(types, first + i - 1, program.values[i].type);
+}
+
 void* Node::output(OrtKernelContext* context, size_t o, const Shape& shape) const {
   OrtValue* value = nullptr;
   check(api_->KernelContext_GetOutput(context, o, shape.dims.data(), static_cast<size_t>(shape.rank), &value));

@@ -52,6 +52,11 @@ class Node {
 
   NodeInputs read_inputs(const OrtKernelContext* context) const;
 
+  // Throws Error unless input `i` of these ONNX element types is of `type`; or the operands that a Program has after its
+  // first input, which are inputs from `first` on, are of its types.
+  static void check_type(const std::vector<int>& types, size_t i, DType type);
+  static void check_operands(const std::vector<int>& types, size_t first, const Program& program);
+
   // The memory of output `o`, on the provider's device.
   void* output(OrtKernelContext* context, size_t o, const Shape& shape) const;
 

@@ -50,10 +50,7 @@ void NormalizationNode::compute(OrtKernelContext* context) {
 void NormalizationNode::check_types(const std::vector<int>& types) const {
   for (size_t i = 0; i < types.size(); ++i) {
     const bool in_program = node_.has_program && i < node_.program.input_count;
-    const int wanted = info(in_program ? node_.program.values[i].type : DType::f32).onnx;
-    if (types[i] == wanted) continue;
-    throw Error("input " + std::to_string(i) + " has the ONNX element type " + std::to_string(types[i]) + ", not " +
-                std::to_string(wanted));
+    check_type(types, i, in_program ? node_.program.values[i].type : DType::f32);
   }
 }
 

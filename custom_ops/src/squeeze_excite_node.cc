@@ -53,19 +53,11 @@ void SqueezeExciteNode::compute(OrtKernelContext* context) {
 }
 
 void SqueezeExciteNode::check_types(const std::vector<int>& types) const {
-  const auto check_type = [&](size_t i, DType type) {
-    if (types[i] == info(type).onnx) return;
-    throw Error("input " + std::to_string(i) + " has the ONNX element type " + std::to_string(types[i]) + ", not " +
-                std::to_string(info(type).onnx));
-  };
-  const auto check_operands = [&](size_t first, const Program& program) {
-    for (size_t i = 1; i < program.input_count; ++i) check_type(first + i - 1, program.values[i].type);
-  };
-  check_type(0, DType::f32);
-  check_type(1, DType::f32);
-  check_type(node_.excite_weights(), DType::f32);
-  check_operands(node_.squeeze_operands(), node_.squeeze);
-  check_operands(node_.excite_operands(), node_.excite);
+  check_type(types, 0, DType::f32);
+  check_type(types, 1, DType::f32);
+  check_type(types, node_.excite_weights(), DType::f32);
+  check_operands(types, node_.squeeze_operands(), node_.squeeze);
+  check_operands(types, node_.excite_operands(), node_.excite);
 }
 
 }  // namespace onnxfuse
