@@ -83,6 +83,7 @@ _AVX512 = Times(
 )
 _FAR = 1 << 20  # elements of a tensor that is larger than what a core has of the caches
 _FEW_BLOCKS = {1: 1.35, 2: 1.1}  # that do not fill the registers: times what a product takes with the channels last
+_LEAST_PIXELS = 12  # that are computed at once with the channels last
 _TAP = 0.8  # nanoseconds to find what a tap of a pixel reads
 _FAR_APART = 4  # times what it takes to read an element, for elements that are more than two apart
 
@@ -153,6 +154,7 @@ class ConvTimes:
         product, element = (ns.others if taps > 1 else ns.pointwise)[layout]
         call = ns.call[layout]
         if layout is Layout.NHWC:
+            products *= max(_LEAST_PIXELS / positions, 1.0)
             product *= _FEW_BLOCKS.get(filters // self._block, 1.0)
             call += positions * taps * _TAP if taps > 1 else 0.0
         if layout is Layout.PLAIN and taps > 1:
