@@ -138,7 +138,7 @@ def apply_layout(model: Model, layout: NhwcLayout) -> None:
         if permutes(node) is not None:
             node.op, node.attrs = "Identity", {}
         elif joins_channels(node):
-            node.attrs["axis"] = -1
+            node.attrs["axis"] = len(node.outputs[0].shape) - 1
     for tensor in layout.tensors.values():
         tensor.name = model.unique_name(f"{tensor.name}_nhwc")
         if tensor.shape is not None:

@@ -272,6 +272,8 @@ def test_a_concat_of_channels() -> None:
     for axis in ("1", "-3"):
         result = check(network(text.replace("AXIS", axis), k=array(20, 96, 1, 1)))
         assert channels_last(result) == {"r", "t", "m"} and "Concat" in operators(result)
+    result = check(network(text.replace("AXIS", "1"), opset=9, k=array(20, 96, 1, 1)))
+    assert channels_last(result) == {"r", "t", "m"}
     result = check(network(text.replace("AXIS", "2"), k=array(20, 32, 1, 1)))
     assert channels_last(result) == set()
 
