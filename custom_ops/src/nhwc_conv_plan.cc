@@ -1,17 +1,12 @@
 #include "nhwc_conv_plan.h"
 
 #include <algorithm>
-#include <atomic>
-#include <optional>
 #include <thread>
 #include <utility>
 
 #include "caches.h"
-#include "conv_axis.h"
 #include "integers.h"
 #include "kernels.h"
-#include "ort_call.h"
-#include "workspace.h"
 
 namespace onnxfuse {
 namespace {
@@ -20,8 +15,7 @@ namespace {
 constexpr int64_t kUnitResults = 12288;
 // The same of single channels, whose results stay in the level 2 cache.
 constexpr int64_t kRowResults = 65536;
-// Of single channels: so many at once, and what they read of a kernel's rows.
-constexpr int64_t kChannelsAtOnce = 32;
+// What single channels that are computed at once read of a kernel's rows.
 constexpr int64_t kReadElements = 6144;
 constexpr int64_t kLeastColumns = 16;
 constexpr double kReadRow = 0.3;
@@ -43,397 +37,12 @@ constexpr double kReadElement = 5.0;
 constexpr double kAlone = 500e3;
 // Channels of which several pixels are read as one segment.
 constexpr int64_t kFewChannels = 16;
-// Pixels of which one unit changes the layout.
-constexpr int64_t kCopiedPixels = 128;
 constexpr int64_t kMostThreads = 16;
 constexpr size_t kCacheLine = 64;
 
 bool fail(std::string problem, std::string* error) {
   *error = std::move(problem);
   return false;
-}
-
-struct Run {
-  const NhwcConv& node;
-  const NhwcConvPlan& plan;
-  const std::vector<const void*>& inputs;
-  const std::vector<void*>& outputs;  // of the epilogue, or of the sums alone
-  const float* x = nullptr;           // as X, or its copy
-  float* copy = nullptr;
-  const float* addends = nullptr;
-  const float* single_weights = nullptr;  // of the convolution of single channels
-  const float* single_addends = nullptr;
-  std::atomic<bool> failed{false};
-};
-
-// The taps of one dimension that meet the input at a position of the output.
-ConvRange taps_inside(const ConvGeometry& g, size_t d, int64_t position) {
-  const int64_t first = position * g.strides[d] - g.pads[d];
-  const int64_t begin = first < 0 ? divide_up(-first, g.dilations[d]) : 0;
-  const int64_t end = first < g.in[d] ? (g.in[d] - 1 - first) / g.dilations[d] + 1 : 0;
-  const int64_t last = std::min(end, g.kernel[d]);
-  return {std::min(begin, last), last};
-}
-
-ConvRange part_of(int64_t size, int64_t part, int64_t at_once) {
-  return {part * at_once, std::min((part + 1) * at_once, size)};
-}
-
-// What a thread computes units in.
-class Worker {
- public:
-  explicit Worker(const Run& run)
-      : run_(run),
-        plan_(run.plan),
-        g_(run.plan.geometry),
-        memory_(plan_.bytes),
-        results_(at<float>(plan_.results)),
-        turned_(at<float>(plan_.turned)),
-        read_(at<float>(plan_.read)),
-        segments_(at<const float*>(plan_.segments_at)),
-        zeros_(at<float>(plan_.zeros)),
-        operands_(at<const void*>(plan_.operands)) {
-    if (!run.node.by_channel() && !plan_.padded) std::fill_n(zeros_, plan_.length, 0.0f);
-  }
-
-  void compute(int64_t unit) {
-    if (run_.node.by_channel()) return compute_channels(unit);
-    run_.node.has_depthwise ? compute_pair(unit) : compute_filters(unit);
-  }
-
- private:
-  template <class T>
-  T* at(size_t offset) const {
-    return reinterpret_cast<T*>(static_cast<char*>(memory_.data()) + offset);
-  }
-
-  // Some filters for some pixels.
-  void compute_filters(int64_t unit) {
-    const int64_t part = unit % plan_.filter_units;
-    unit /= plan_.filter_units;
-    const int64_t image = unit / plan_.pixel_units;
-    const int64_t first = unit % plan_.pixel_units * plan_.pixels_at_once;
-    const int64_t count = std::min(plan_.pixels_at_once, plan_.pixels - first);
-    const int64_t first_filter = part * plan_.filters_at_once;
-    const int64_t filters = std::min(plan_.filters_at_once, g_.out_channels - first_filter);
-    find_segments(image * plan_.pixels + first, count);
-    sum(count, first_filter, filters);
-    finish(image, first, count, first_filter, filters, results_);
-  }
-
-  // All filters for a part of some rows, whose pixels the convolution before makes.
-  void compute_pair(int64_t unit) {
-    const ConvGeometry& s = plan_.single;
-    const int64_t image = unit / plan_.pixel_units;
-    const auto [rows, columns] = rows_and_columns(unit % plan_.pixel_units, s);
-    const int64_t width = columns.size() * s.out_channels;
-    compute_rows(image, rows, columns);
-    for (int64_t row = rows.begin; row < rows.end; ++row) {
-      const int64_t done = (row - rows.begin) * width;
-      const int64_t first = ((image * s.out[1] + row) * s.out[2] + columns.begin) * s.out_channels;
-      run_prologue(whole_tensor(results_ + done, first, sizeof(float)), read_ + done, first, width);
-    }
-    point_to_pixels(read_, rows.size() * columns.size());
-    sum(rows.size() * columns.size(), 0, g_.out_channels);
-    finish_rows(image, rows, columns);
-  }
-
-  void sum(int64_t count, int64_t first_filter, int64_t filters) {
-    constexpr auto block = static_cast<int64_t>(kNhwcBlock);
-    NhwcSums sums{};
-    sums.input = segments_;
-    sums.pixels = static_cast<size_t>(padded(count));
-    sums.segments = static_cast<size_t>(plan_.segments);
-    sums.length = static_cast<size_t>(plan_.length);
-    sums.block_pitch = static_cast<size_t>(g_.products() * block);
-    sums.weights = static_cast<const float*>(run_.inputs[1]) + first_filter / block * g_.products() * block;
-    sums.addends = run_.addends + first_filter;
-    sums.out = results_;
-    sums.filters = static_cast<size_t>(filters);
-    sums.fetches = is_new(sums.weights);
-    kernels().nhwc_sums(sums);
-  }
-
-  // Whether this thread has summed up with other weights last, so that these are not in its core's caches.
-  static bool is_new(const float* weights) {
-    static thread_local const float* last = nullptr;
-    return std::exchange(last, weights) != weights;
-  }
-
-  // Fewer are not computed at once.
-  static int64_t padded(int64_t pixels) { return std::max(pixels, static_cast<int64_t>(kLeastNhwcPixels)); }
-
-  // The segments of `count` pixels from `first` of all on.
-  void find_segments(int64_t first, int64_t count) {
-    const int64_t channels = g_.in_channels;
-    if (plan_.product) {
-      const float* x = run_.x + first * channels;
-      if (plan_.prologue.plan != nullptr) {
-        run_prologue(run_.inputs[0], read_, first * channels, count * channels);
-        x = read_;
-      }
-      return point_to_pixels(x, count);
-    }
-    const float* image = run_.x + first / plan_.out_pixels * plan_.rows * plan_.columns * channels;
-    int64_t row = first % plan_.out_pixels / g_.out[2];
-    int64_t column = first % g_.out[2];
-    const int64_t pitch = padded(count);
-    for (int64_t i = 0; i < count; ++i) {
-      find_taps(image, row, column, pitch, segments_ + i);
-      if (++column < g_.out[2]) continue;
-      column = 0;
-      if (++row < g_.out[1]) continue;
-      row = 0;
-      image += plan_.rows * plan_.columns * channels;
-    }
-    for (int64_t s = 0; s < plan_.segments; ++s) repeat_last(segments_ + s * pitch, count);
-  }
-
-  // Pixels that follow one another.
-  void point_to_pixels(const float* x, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) segments_[i] = x + i * g_.in_channels;
-    repeat_last(segments_, count);
-  }
-
-  static void repeat_last(const float** segments, int64_t count) {
-    std::fill(segments + count, segments + padded(count), segments[count - 1]);
-  }
-
-  // One pixel's, `pitch` apart.
-  void find_taps(const float* image, int64_t row, int64_t column, int64_t pitch, const float** segments) const {
-    const int64_t y = row * g_.strides[1] - plan_.pad_top;
-    const int64_t x = column * g_.strides[2] - plan_.pad_left;
-    const bool inside = y >= 0 && y + (g_.kernel[1] - 1) * g_.dilations[1] < plan_.rows && x >= 0 &&
-                        x + plan_.reach < plan_.columns;
-    if (inside) {
-      const float* const from = image + (y * plan_.columns + x) * g_.in_channels;
-      for (const int64_t offset : plan_.offsets) {
-        *segments = from + offset;
-        segments += pitch;
-      }
-      return;
-    }
-    int64_t s = 0;
-    for (int64_t h = 0; h < g_.kernel[1]; ++h) {
-      const int64_t v = y + h * g_.dilations[1];
-      for (int64_t w = 0; w < g_.kernel[2]; ++w, ++s) {
-        const int64_t u = x + w * g_.dilations[2];
-        const bool meets = v >= 0 && v < plan_.rows && u >= 0 && u < plan_.columns;
-        segments[s * pitch] = meets ? image + (v * plan_.columns + u) * g_.in_channels : zeros_;
-      }
-    }
-  }
-
-  // What the prologue makes of `count` elements of a tensor from the `first` on.  `from` is where element 0 would be.
-  void run_prologue(const void* from, float* to, int64_t first, int64_t count) {
-    void* const out = whole_tensor(to, first, sizeof(float));
-    operands_[0] = from;
-    const auto operands = run_.inputs.begin() + static_cast<long>(run_.node.first_operand());
-    std::copy_n(operands, run_.node.conv.prologue_operands(), operands_ + 1);
-    run_elements(plan_.prologue.program, plan_.prologue.plan->stages[0], {operands_, &out, nullptr}, {first, count});
-  }
-
-  void compute_channels(int64_t unit) {
-    const int64_t image = unit / plan_.pixel_units;
-    const auto [rows, columns] = rows_and_columns(unit % plan_.pixel_units, g_);
-    compute_rows(image, rows, columns);
-    finish_rows(image, rows, columns);
-  }
-
-  std::pair<ConvRange, ConvRange> rows_and_columns(int64_t unit, const ConvGeometry& g) const {
-    const int64_t parts = divide_up(g.out[2], plan_.columns_at_once);
-    return {part_of(g.out[1], unit / parts, plan_.rows_at_once),
-            part_of(g.out[2], unit % parts, plan_.columns_at_once)};
-  }
-
-  // All channels of a part of some rows.  What a few channels read of a row stays in the level 1 cache for the rows
-  // below.
-  void compute_rows(int64_t image, const ConvRange& rows, const ConvRange& columns) {
-    const int64_t all = plan_.single.in_channels;
-    for (int64_t first = 0; first < all; first += kChannelsAtOnce) {
-      const ConvRange channels{first, std::min(first + kChannelsAtOnce, all)};
-      for (int64_t row = rows.begin; row < rows.end; ++row) {
-        compute_row(image, row, columns, channels, results_ + (row - rows.begin) * columns.size() * all);
-      }
-    }
-  }
-
-  // Pixels at the left and at the right that some taps miss are computed one by one, those between them together.
-  void compute_row(int64_t image, int64_t row, const ConvRange& columns, const ConvRange& range, float* out) {
-    const ConvGeometry& s = plan_.single;
-    const ConvRange height = taps_inside(s, 1, row);
-    for (int64_t column = columns.begin; column < columns.end;) {
-      const ConvRange width = taps_inside(s, 2, column);
-      int64_t last = column + 1;
-      if (width.size() == s.kernel[2]) {
-        const int64_t reach = (s.kernel[2] - 1) * s.dilations[2];
-        last = std::min(columns.end, (s.in[2] - 1 - reach + s.pads[2]) / s.strides[2] + 1);
-      }
-      const int64_t channels = s.in_channels;
-      NhwcChannels block{};
-      if (height.size() > 0 && width.size() > 0) {
-        const int64_t y = row * s.strides[1] - s.pads[1] + height.begin * s.dilations[1];
-        const int64_t x = column * s.strides[2] - s.pads[2] + width.begin * s.dilations[2];
-        block.input = run_.x + ((image * s.in[1] + y) * s.in[2] + x) * channels;
-      }
-      block.pixel_pitch = s.strides[2] * channels;
-      block.row_pitch = s.dilations[1] * s.in[2] * channels;
-      block.column_pitch = s.dilations[2] * channels;
-      block.height = static_cast<size_t>(width.size() == 0 ? 0 : height.size());
-      block.width = static_cast<size_t>(width.size());
-      block.weights = run_.single_weights + (height.begin * s.kernel[2] + width.begin) * channels;
-      block.weight_pitch = static_cast<size_t>(s.kernel[2] * channels);
-      block.addends = run_.single_addends;
-      block.out = out;
-      block.pixels = static_cast<size_t>(last - column);
-      block.channels = static_cast<size_t>(channels);
-      block.first = static_cast<size_t>(range.begin);
-      block.last = static_cast<size_t>(range.end);
-      kernels().nhwc_channels(block);
-      out += (last - column) * channels;
-      column = last;
-    }
-  }
-
-  // Whole rows follow one another in the output.
-  void finish_rows(int64_t image, const ConvRange& rows, const ConvRange& columns) {
-    const int64_t width = g_.out[2];
-    const int64_t filters = g_.out_channels;
-    if (columns.size() == width) {
-      return finish(image, rows.begin * width, rows.size() * width, 0, filters, results_);
-    }
-    const float* results = results_;
-    for (int64_t row = rows.begin; row < rows.end; ++row, results += columns.size() * filters) {
-      finish(image, row * width + columns.begin, columns.size(), 0, filters, results);
-    }
-  }
-
-  // Runs the epilogue on the `results` of `filters` filters from `first_filter` on for `count` pixels from `first` on.
-  void finish(int64_t image, int64_t first, int64_t count, int64_t first_filter, int64_t filters,
-              const float* results) {
-    const int64_t all = g_.out_channels;
-    if (!run_.node.nhwc_output) {
-      kernels().transpose_rows(turned_, static_cast<size_t>(count), results, static_cast<size_t>(filters),
-                               static_cast<size_t>(count), static_cast<size_t>(filters));
-      const int64_t begin = (image * all + first_filter) * plan_.out_pixels + first;
-      return finish_runs(turned_, {begin, count, plan_.out_pixels, filters});
-    }
-    // Pixels may be those of all images.
-    const int64_t begin = (image * plan_.pixels + first) * all + first_filter;
-    if (filters == all) {
-      finish_runs(results, {begin, count * all, 0, 1});
-    } else {
-      finish_runs(results, {begin, filters, all, count});
-    }
-  }
-
-  // Runs of elements of the output, whose results follow one another.
-  void finish_runs(const float* results, ElementRuns runs) {
-    if (plan_.epilogue.plan == nullptr) {
-      float* to = static_cast<float*>(run_.outputs[0]) + runs.first;
-      for (int64_t i = 0; i < runs.count; ++i, to += runs.step, results += runs.length) {
-        std::copy_n(results, runs.length, to);
-      }
-      return;
-    }
-    operands_[0] = whole_tensor(results, runs.first, sizeof(float));
-    const auto second = run_.inputs.end() - static_cast<long>(run_.node.conv.epilogue_operands());
-    std::copy(second, run_.inputs.end(), operands_ + 1);
-    runs.moving = operands_;
-    runs.by = (runs.length - runs.step) * static_cast<int64_t>(sizeof(float));
-    const Stage& stage = plan_.epilogue.plan->stages[0];
-    run_elements(plan_.epilogue.program, stage, {operands_, run_.outputs.data(), nullptr}, runs);
-  }
-
-  const Run& run_;
-  const NhwcConvPlan& plan_;
-  const ConvGeometry& g_;
-  const Workspace memory_;
-  float* const results_;
-  float* const turned_;
-  float* const read_;
-  const float** const segments_;
-  float* const zeros_;
-  const void** const operands_;
-};
-
-// No exception may get to ORT's threads.
-void compute_unit(void* data, size_t unit) noexcept {
-  Run& run = *static_cast<Run*>(data);
-  try {
-    Worker(run).compute(static_cast<int64_t>(unit));
-  } catch (...) {
-    run.failed = true;
-  }
-}
-
-// Some pixels of an image of X with the channels last.
-void copy_pixels(void* data, size_t unit) {
-  const Run& run = *static_cast<const Run*>(data);
-  const NhwcConvPlan& plan = run.plan;
-  const int64_t units = divide_up(plan.in_pixels, kCopiedPixels);
-  const int64_t image = static_cast<int64_t>(unit) / units;
-  const int64_t first = static_cast<int64_t>(unit) % units * kCopiedPixels;
-  const auto count = static_cast<size_t>(std::min(kCopiedPixels, plan.in_pixels - first));
-  const int64_t channels = plan.geometry.in_channels;
-  kernels().transpose_rows(run.copy + (image * plan.in_pixels + first) * channels, static_cast<size_t>(channels),
-                           run.x + image * channels * plan.in_pixels + first, static_cast<size_t>(plan.in_pixels),
-                           static_cast<size_t>(channels), count);
-}
-
-// A row of an image of X with the channels last and the padding.
-void copy_row(void* data, size_t unit) {
-  const Run& run = *static_cast<const Run*>(data);
-  const NhwcConvPlan& plan = run.plan;
-  const ConvGeometry& g = plan.geometry;
-  const int64_t channels = g.in_channels;
-  const int64_t image = static_cast<int64_t>(unit) / plan.rows;
-  const int64_t row = static_cast<int64_t>(unit) % plan.rows - g.pads[1];
-  float* const to = run.copy + static_cast<int64_t>(unit) * plan.columns * channels;
-  const int64_t left = std::min(g.pads[2], plan.columns);
-  const int64_t inside = row < 0 || row >= g.in[1] ? 0 : std::clamp<int64_t>(plan.columns - left, 0, g.in[2]);
-  std::fill_n(to, left * channels, 0.0f);
-  std::fill(to + (left + inside) * channels, to + plan.columns * channels, 0.0f);
-  if (inside == 0) return;
-  float* const first = to + left * channels;
-  if (run.node.nhwc[0]) {
-    std::copy_n(run.x + (image * g.in[1] + row) * g.in[2] * channels, inside * channels, first);
-  } else {
-    const float* const from = run.x + image * channels * plan.in_pixels + row * g.in[2];
-    kernels().transpose_rows(first, static_cast<size_t>(channels), from, static_cast<size_t>(plan.in_pixels),
-                             static_cast<size_t>(channels), static_cast<size_t>(inside));
-  }
-}
-
-// The copy of X that is read; no memory if there is none.
-Workspace copy_input(Run* run, ParallelFor parallel_for, void* context) {
-  const NhwcConvPlan& plan = run->plan;
-  if (!plan.copies) return {};
-  const ConvGeometry& g = plan.geometry;
-  Workspace memory(static_cast<size_t>(g.batch * plan.rows * plan.columns * g.in_channels) * sizeof(float));
-  run->copy = static_cast<float*>(memory.data());
-  const int64_t units = g.batch * (plan.padded ? plan.rows : divide_up(plan.in_pixels, kCopiedPixels));
-  const auto function = plan.padded ? copy_row : copy_pixels;
-  if (plan.alone) {
-    for (int64_t unit = 0; unit < units; ++unit) function(run, static_cast<size_t>(unit));
-  } else {
-    parallel_for(context, function, static_cast<size_t>(units), run);
-  }
-  run->x = run->copy;
-  return memory;
-}
-
-// The bias of a Program, whose operands are inputs from `first` on, with zeros behind it; or zeros.
-Workspace copy_addends(const Run& run, const ConvEpilogue& program, size_t first, int64_t filters,
-                       const float** addends) {
-  const int64_t whole = round_up(filters, static_cast<int64_t>(kMaxFloats));
-  Workspace memory(static_cast<size_t>(whole) * sizeof(float));
-  auto* const to = static_cast<float*>(memory.data());
-  const size_t bias = program.plan == nullptr ? 0 : program.bias;
-  if (bias != 0) std::copy_n(static_cast<const float*>(run.inputs[first + bias - 1]), filters, to);
-  std::fill(to + (bias != 0 ? filters : 0), to + whole, 0.0f);
-  *addends = to;
-  return memory;
 }
 
 // Whether each pixel is computed from the one at its own place.
@@ -443,31 +52,6 @@ bool is_product(const ConvGeometry& g) {
   }
   return true;
 }
-
-// A whole tensor of float32, with the scratch of the plan that makes it or makes something of it.
-class Whole {
- public:
-  Whole(int64_t elements, const Plan& plan)
-      : plan_(plan),
-        bytes_(round_up(static_cast<size_t>(elements) * sizeof(float), kCacheLine)),
-        memory_(bytes_ + plan.scratch_bytes) {}
-
-  void* elements() const { return memory_.data(); }
-
-  // Runs the plan on its first input and the operands.
-  void run(const Program& program, const void* first, const std::vector<const void*>& operands, void* const* outputs,
-           ParallelFor parallel_for, void* context) const {
-    std::vector<const void*> inputs{first};
-    inputs.insert(inputs.end(), operands.begin(), operands.end());
-    char* const scratch = static_cast<char*>(memory_.data()) + bytes_;
-    run_plan(program, plan_, {inputs.data(), outputs, scratch}, parallel_for, context);
-  }
-
- private:
-  const Plan& plan_;
-  const size_t bytes_;
-  const Workspace memory_;
-};
 
 void decide_what_is_read(const NhwcConv& node, NhwcConvPlan* plan) {
   const ConvGeometry& g = plan->geometry;
@@ -512,7 +96,7 @@ void divide_channels(NhwcConvPlan* plan) {
   const ConvGeometry& g = plan->geometry;
   plan->images = g.batch;
   plan->pixels = plan->out_pixels;
-  const int64_t fitting = kReadElements / (g.kernel[1] * std::min(kChannelsAtOnce, g.in_channels)) / g.strides[2];
+  const int64_t fitting = kReadElements / (g.kernel[1] * std::min(kNhwcChannelsAtOnce, g.in_channels)) / g.strides[2];
   const int64_t parts = divide_up(g.out[2], std::max(fitting, kLeastColumns));
   plan->columns_at_once = divide_up(g.out[2], parts);
   const int64_t room = std::clamp<int64_t>(kRowResults / (plan->columns_at_once * g.out_channels), 1, g.out[1]);
@@ -679,48 +263,6 @@ bool make_nhwc_conv_plan(const NhwcConv& node, const PlanKey& key, NhwcConvPlan*
                     static_cast<double>(g.out_channels * g.products() + g.in_channels * before) < kAlone;
   lay_out_memory(node, plan);
   return true;
-}
-
-void run_nhwc_conv(const NhwcConv& node, const NhwcConvPlan& plan, const std::vector<const void*>& inputs,
-                   const std::vector<void*>& outputs, ParallelFor parallel_for, void* context) {
-  const ConvGeometry& g = plan.geometry;
-  if (plan.bytes == 0) return;  // no elements
-  const size_t second = node.first_operand() + node.conv.prologue_operands();
-  std::vector<void*> sums;
-  Run run{node, plan, inputs, plan.whole_epilogue == nullptr ? outputs : sums};
-  run.x = static_cast<const float*>(inputs[0]);
-  std::optional<Whole> prepared;
-  if (plan.whole_prologue != nullptr) {
-    prepared.emplace(g.batch * plan.in_pixels * g.in_channels, *plan.whole_prologue);
-    void* out = prepared->elements();
-    prepared->run(node.prologue, inputs[0], {inputs.begin() + 2, inputs.begin() + static_cast<long>(second)}, &out,
-                  parallel_for, context);
-    run.x = static_cast<const float*>(out);
-  }
-  std::optional<Whole> results;
-  if (plan.whole_epilogue != nullptr) {
-    results.emplace(g.batch * plan.out_pixels * g.out_channels, *plan.whole_epilogue);
-    sums.push_back(results->elements());
-  }
-  const Workspace addends = copy_addends(run, plan.epilogue, second, g.out_channels, &run.addends);
-  run.single_addends = run.addends;
-  run.single_weights = static_cast<const float*>(inputs[1]);
-  std::optional<Workspace> single_addends;
-  if (node.has_depthwise) {
-    run.single_weights = static_cast<const float*>(inputs[2]);
-    single_addends.emplace(copy_addends(run, plan.prologue, 3, g.in_channels, &run.single_addends));
-  }
-  const Workspace copy = copy_input(&run, parallel_for, context);
-  const int64_t units = plan.images * plan.pixel_units * plan.filter_units;
-  if (units == 1 || plan.alone) {
-    for (int64_t unit = 0; unit < units; ++unit) compute_unit(&run, static_cast<size_t>(unit));
-  } else {
-    parallel_for(context, compute_unit, static_cast<size_t>(units), &run);
-  }
-  if (run.failed) throw Error("out of memory for a thread's part of the convolution");
-  if (plan.whole_epilogue == nullptr) return;
-  results->run(node.epilogue, sums[0], {inputs.begin() + static_cast<long>(second), inputs.end()}, outputs.data(),
-               parallel_for, context);
 }
 
 }  // namespace onnxfuse

@@ -17,6 +17,9 @@
 
 namespace onnxfuse {
 
+// Single channels that are computed at once.
+constexpr int64_t kNhwcChannelsAtOnce = 32;
+
 // How a node runs on inputs of certain shapes.
 struct NhwcConvPlan {
   PlanKey key;  // of the node's inputs
