@@ -73,6 +73,7 @@ void decide_what_is_read(const NhwcConv& node, NhwcConvPlan* plan) {
   }
   plan->segments = g.kernel[1] * (plan->padded ? 1 : g.kernel[2]);
   if (node.by_channel()) return;
+  plan->zero_count = plan->product || plan->padded ? 0 : plan->length;
   for (int64_t h = 0; h < g.kernel[1]; ++h) {
     for (int64_t w = 0; w < (plan->padded ? 1 : g.kernel[2]); ++w) {
       plan->offsets.push_back((h * g.dilations[1] * plan->columns + w * g.dilations[2]) * g.in_channels);
@@ -208,7 +209,7 @@ void lay_out_memory(const NhwcConv& node, NhwcConvPlan* plan) {
   const int64_t read = plan->prologue.plan == nullptr ? 0 : plan->pixels_at_once * plan->geometry.in_channels;
   plan->read = add(read, sizeof(float));
   plan->segments_at = add(node.by_channel() ? 0 : plan->segments * pixels, sizeof(const float*));
-  plan->zeros = add(node.by_channel() ? 0 : plan->length, sizeof(float));
+  plan->zeros = add(plan->zero_count, sizeof(float));
   plan->operands = add(static_cast<int64_t>(std::max(node.prologue.input_count, node.epilogue.input_count)),
                        sizeof(const void*));
 }

@@ -49,6 +49,7 @@ struct NhwcConvPlan {
   int64_t segments = 1;    // of what a pixel's sums read
   int64_t length = 0;      // elements of a segment
   std::vector<int64_t> offsets;  // where segments begin, from the first
+  int64_t zero_count = 0;  // that taps outside of the image read
 
   // Units of work for threads: some pixels of an image, or of all images if results have the channels last, and some
   // filters; for single channels, some rows or a part of one.

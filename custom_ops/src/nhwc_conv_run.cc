@@ -1,3 +1,4 @@
+// The part of nhwc_conv_plan.h that runs: what reads the pixels, the sums, and the Programs.
 #include <algorithm>
 #include <atomic>
 #include <optional>
@@ -57,7 +58,7 @@ class Worker {
         segments_(at<const float*>(plan_.segments_at)),
         zeros_(at<float>(plan_.zeros)),
         operands_(at<const void*>(plan_.operands)) {
-    if (!run.node.by_channel() && !plan_.padded) std::fill_n(zeros_, plan_.length, 0.0f);
+    std::fill_n(zeros_, plan_.zero_count, 0.0f);
   }
 
   void compute(int64_t unit) {

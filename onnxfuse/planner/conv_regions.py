@@ -104,9 +104,9 @@ class ConvRegions:
         """Both regions, with the end of the ``first``'s tail moved to the begin of the ``second``'s head.
 
         None if that is no use.  It is where the second alone reads what the end makes, and what the end is made of is
-        read elsewhere too: then the first has one output less.
+        read elsewhere too: then the first has one output less.  The second's data are a value of the first's tail.
         """
-        if not second.before or second.data.inputs[:1] not in ([node] for node in first.after):
+        if not second.before:
             return None
         inside = {id(node) for node in second.before}
         end: list[gs.Node] = []

@@ -85,6 +85,7 @@ _FAR = 1 << 20  # elements of a tensor that is larger than what a core has of th
 _FEW_BLOCKS = {1: 1.35, 2: 1.1}  # that do not fill the registers: times what a product takes with the channels last
 _LEAST_PIXELS = 12  # that are computed at once with the channels last
 _TAP = 0.8  # nanoseconds to find what a tap of a pixel reads
+_TRANSPOSES = 2.0  # times what a reorder takes, for an element of a Transpose
 _FAR_APART = 4  # times what it takes to read an element, for elements that are more than two apart
 
 NODE_CALL = 1500.0
@@ -115,6 +116,10 @@ class ConvTimes:
             return 0.0
         single = int(node.attrs.get("group", 1)) > 1 and weights[1] == 1
         return self._single(node, layout, read, written) if single else self._many(node, layout, read, written)
+
+    def transpose(self, elements: int) -> float:
+        """Nanoseconds of ONNX Runtime's Transpose of so many elements."""
+        return _TRANSPOSES * elements * self.ns.reorder + NODE_CALL
 
     def _has_nhwc(self, node: gs.Node, weights: tuple[int, ...]) -> bool:
         """Whether there is a kernel for channels last, and it uses whole vectors."""

@@ -149,16 +149,6 @@ def _is_known(node: gs.Node) -> bool:
     return conv.dtype == "f32" and isinstance(node.inputs[1], gs.Constant)
 
 
-def is_pointwise(conv: Convolution) -> bool:
-    """Whether a convolution reads every element of its input once for each filter: it is a matrix product."""
-    return (
-        not conv.transposed
-        and conv.group == 1
-        and not any(conv.pads or ())
-        and all(size == 1 for size in (*conv.kernel, *conv.strides))
-    )
-
-
 def _is_as_fast_alone(conv: Convolution) -> bool:
     """Whether ONNX Runtime computes a convolution as fast as the library if nothing is fused with it.
 
@@ -255,7 +245,7 @@ class _GraphChoice:
             blocked = id(node) in self._layout.blocked_nodes
             return self._own_time(node, own), self._conv.of(node, Layout.BLOCKED) if blocked else math.inf
         if permutes(node) is not None:
-            return 0.0 if own is Layout.NHWC else elements * 2 * self._ns.reorder + NODE_CALL, math.inf
+            return 0.0 if own is Layout.NHWC else self._conv.transpose(elements), math.inf
         if not is_elementwise(node):
             return 0.0, 0.0 if id(node) in self._layout.blocked_nodes else math.inf
         plain = elements * self._ns.tail[node.op in _SHORT]

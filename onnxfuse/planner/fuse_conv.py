@@ -15,7 +15,7 @@ from onnxfuse.passes.base import PassContext, label
 from onnxfuse.planner.conv_node import ConvFusion, ConvRegion, fuse_conv, operands
 from onnxfuse.planner.conv_regions import ConvRegions
 from onnxfuse.planner.convolutions import describe, is_convolution
-from onnxfuse.planner.cpu_convolutions import CHANNELS_LAST, FASTER, cpu_chooser, is_pointwise
+from onnxfuse.planner.cpu_convolutions import CHANNELS_LAST, FASTER, cpu_chooser
 from onnxfuse.planner.cuda_placement import CudaPlacement
 from onnxfuse.planner.cuda_regions import MAX_OPERANDS
 from onnxfuse.planner.described import FREE_OPS, described
@@ -215,7 +215,7 @@ class _Planner:
         found = [self._with_sides(region, regions) for region in found]
         on_cpu = self._target == "cpu"
         found = [
-            region if on_cpu and not is_pointwise(region.convolution) else self._with_head(region, regions)
+            region if on_cpu and not region.convolution.pointwise else self._with_head(region, regions)
             for region in found
         ]
         if on_cpu:
@@ -300,13 +300,14 @@ def _fused(
     model: Model,
     fusion: ConvFusion | NhwcFusion,
     nodes: Sequence[gs.Node],
-    name: str,
+    stem: str,
     names: Sequence[str],
     context: PassContext,
 ) -> Node:
+    """A fused node with a name made from ``stem``, of one of the operators ``names``."""
     op, attributes = add_function(model, fusion.function, names)
     model.opsets[DOMAIN] = OPSET_VERSION
-    name = model.unique_name(f"{name}_fused")
+    name = model.unique_name(f"{stem}_fused")
     prologue = "" if fusion.prologue is None else fusion.prologue
     region = described(name, fusion.function, nodes, fusion.inputs, fusion.outputs, fusion.epilogue, prologue)
     context.report.add_fused(region)

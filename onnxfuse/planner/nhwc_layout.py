@@ -29,8 +29,6 @@ _GAIN = 0.65
 the one becomes part of the other, and what they read and make stays nearer to the processor."""
 _REORDER = 1.5
 """Times what it takes to change a layout, for a convolution that does so itself."""
-_TRANSPOSES = 2.0
-"""Times what it takes to change a layout, for ONNX Runtime's Transpose."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +130,7 @@ class _Choice:
         if tensor is not None:
             self._note(tensor)
             elements = math.prod(self._shapes.of(tensor) or ())
-            self._cut.add(id(tensor), 0.0, _TRANSPOSES * elements * self._times.ns.reorder + NODE_CALL)
+            self._cut.add(id(tensor), 0.0, self._times.transpose(elements))
             return True
         if len(node.outputs) != 1 or not (joins_channels(node) or self._is_of_one_shape(node)):
             return False
@@ -155,7 +153,8 @@ class _Choice:
     def _add(self, fusion: ConvFusion) -> None:
         conv, outputs = fusion.region.conv, fusion.outputs
         nhwc = self._times.of(conv, Layout.NHWC)
-        gain = _GAIN if fusion.region.convolution.group > 1 or math.prod(fusion.region.convolution.kernel) == 1 else 1.0
+        known = fusion.region.convolution
+        gain = _GAIN if known.depthwise or math.prod(known.kernel) == 1 else 1.0
         self._cut.add(id(conv), gain * nhwc, self._times.of(conv, Layout.PLAIN))
         if math.isinf(nhwc):  # the plain layout is all it has
             for tensor in (*fusion.inputs, *outputs):

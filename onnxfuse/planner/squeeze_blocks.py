@@ -14,7 +14,6 @@ from onnxfuse.graph_ir import standard_op
 from onnxfuse.passes.rules.channel_mean import averaged
 from onnxfuse.planner.contraction import Contraction
 from onnxfuse.planner.convolutions import bias, describe
-from onnxfuse.planner.cpu_convolutions import is_pointwise
 from onnxfuse.planner.fused_node import RegionProgram, local_function
 from onnxfuse.program import Program
 from onnxfuse.program.lowering import UnsupportedError, check, is_elementwise, tensor_dtype
@@ -105,7 +104,7 @@ class SqueezeBlocks:
         conv = readers[0]
         convolution = describe(conv)
         constant = all(isinstance(own, gs.Constant) for own in conv.inputs[1:] if own.name)
-        if not is_pointwise(convolution) or convolution.dtype != "f32" or not constant or conv.inputs[0] is not tensor:
+        if not convolution.pointwise or convolution.dtype != "f32" or not constant or conv.inputs[0] is not tensor:
             raise UnsupportedError(NOT_POINTWISE)
         return GateLayer(conv, *self._tail(conv, convolution.out_channels))
 
