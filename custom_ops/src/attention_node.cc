@@ -62,7 +62,8 @@ void AttentionNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
 }
 
 void AttentionNode::compute(OrtKernelContext* context) {
-  const NodeInputs inputs = read_inputs(context);
+  NodeInputs inputs;
+  read_inputs(context, &inputs);
   for (size_t i = 0; i < inputs.types.size(); ++i) {
     if (inputs.types[i] == info(DType::f32).onnx) continue;
     throw Error("input " + std::to_string(i) + " has the ONNX element type " + std::to_string(inputs.types[i]) +

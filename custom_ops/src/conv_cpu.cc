@@ -72,7 +72,7 @@ ConvStrips::Source read_strip(const Run& run, int64_t image, int64_t group, cons
     const auto& [own, group_begin] = *static_cast<const Prologue*>(data);
     const int64_t from = group_begin + channel * elements(own.plan.geometry.in) + first;
     void* const out = whole_tensor(to, from, sizeof(float));
-    run_elements(*own.plan.prologue, own.plan.prologue_plan->stages[0], {own.tensors.prologue.data(), &out, nullptr},
+    run_elements(*own.plan.prologue, own.plan.prologue_plan->stages[0], {own.tensors.prologue, &out, nullptr},
                  {from, count});
   };
   return strips.prepare(ConvStrips::Reader{&prologue, read}, strip, channels, memory);
@@ -93,7 +93,7 @@ class Worker {
         planes_(at<ConvStrips::Plane>(plan_.memory.planes)),
         parts_(at<ConvStrips::Part>(plan_.memory.parts)),
         operands_(at<const void*>(plan_.memory.operands)) {
-    std::copy(run.tensors.epilogue.begin(), run.tensors.epilogue.end(), operands_);
+    std::copy_n(run.tensors.epilogue, plan_.epilogue.program.input_count, operands_);
   }
 
   void compute(int64_t unit) {
@@ -271,7 +271,7 @@ class Worker {
   // Runs of elements of the output, whose results are `pitch` elements apart.
   void finish_runs(const char* results, ElementRuns runs, int64_t pitch) {
     const int64_t bytes = element_bytes();
-    void* const* const outputs = run_.tensors.outputs.data();
+    void* const* const outputs = run_.tensors.outputs;
     if (plan_.epilogue.plan == nullptr) {
       char* to = static_cast<char*>(outputs[0]) + runs.first * bytes;
       for (int64_t i = 0; i < runs.count; ++i, to += runs.step * bytes, results += pitch * bytes) {
@@ -498,13 +498,15 @@ std::shared_ptr<const ConvCpuPlan> make_conv_cpu_plan(const ConvNode& node, DTyp
   int64_t count = 0;
   const Shape& result = shapes.geometry.output;
   if (!element_count(result, &count) || count == 0) return nullptr;
-  auto plan = std::make_shared<ConvCpuPlan>(key, shapes.geometry, type,
-                                            make_conv_epilogue(type, epilogue, epilogue_inputs(node, key.shapes, result), 1));
+  std::vector<Shape> of_epilogue = epilogue_inputs(node, key.shapes, result);
+  auto plan = std::make_shared<ConvCpuPlan>(key, shapes.geometry, type, make_conv_epilogue(type, epilogue, of_epilogue, 1));
+  if (plan->epilogue.plan == nullptr) plan->epilogue_key.shapes = std::move(of_epilogue);
   // Channels by themselves are read from X itself.
   if (prologue != nullptr && type == DType::f32 && plan->strips != nullptr && plan->strips->is_product()) {
     plan->prologue_plan = make_plan_of_parts(*prologue, prologue_inputs(node, key.shapes));
     if (plan->prologue_plan != nullptr) plan->prologue = prologue;
   }
+  if (prologue != nullptr && plan->prologue == nullptr) plan->prologue_key.shapes = prologue_inputs(node, key.shapes);
   return plan;
 }
 

@@ -42,6 +42,9 @@ struct ConvCpuPlan {
   ConvEpilogue epilogue;
   const Program* prologue = nullptr;  // that strips compute from X as they read it
   std::shared_ptr<const Plan> prologue_plan;
+  // Of the Programs' inputs, where they run by themselves: the prologue before the convolution, the epilogue after it.
+  PlanKey prologue_key;
+  PlanKey epilogue_key;
 
   // Units of work for threads: some filters of some groups, on one strip of one image.
   int64_t strip_count = 1;
@@ -73,9 +76,9 @@ std::shared_ptr<const ConvCpuPlan> make_conv_cpu_plan(const ConvNode& node, DTyp
 struct ConvTensors {
   const void* x;
   const void* weights;
-  std::vector<const void*> prologue;  // its operands after X, and X first
-  std::vector<const void*> epilogue;  // its operands after the convolution's result, for which the first stands
-  std::vector<void*> outputs;
+  const void* const* prologue;  // X and its other operands
+  const void* const* epilogue;  // anything for the convolution's result, and its other operands
+  void* const* outputs;
 };
 
 // Runs a plan.  Without an epilogue the one output is the convolution's result.

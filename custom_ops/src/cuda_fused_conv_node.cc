@@ -35,7 +35,8 @@ void CudaFusedConvNode::compute(OrtKernelContext* context) {
 }
 
 void CudaFusedConvNode::launch_or_compute(OrtKernelContext* context) {
-  const NodeInputs inputs = read_inputs(context);
+  NodeInputs inputs;
+  read_inputs(context, &inputs);
   const Kernels kernels = kernels_for(inputs);
   const CUstream stream = cuda::stream_of(api(), context);
   const auto on_host = [&](const std::string& reason) { compute_copies(context, kernels, inputs, stream, reason); };
@@ -76,7 +77,8 @@ void CudaFusedConvNode::compute_copies(OrtKernelContext* context, const Kernels&
     const size_t bytes = bytes_of(inputs.key.shapes[i], types[i]);
     data.push_back(copies.of_input(cuda::address(inputs.data[i]), bytes));
   }
-  compute_on_host(context, kernels, inputs.key, data, [&](size_t o, const Shape& shape) -> void* {
+  std::vector<void*> outputs(output_count());
+  compute_on_host(context, kernels, inputs.key, data.data(), outputs.data(), [&](size_t o, const Shape& shape) -> void* {
     const size_t bytes = bytes_of(shape, epilogue.values[epilogue.outputs[o]].type);
     return copies.for_output(cuda::address(output(context, o, shape)), bytes);
   });

@@ -1,7 +1,5 @@
 #include "cuda_fused_elementwise.h"
 
-#include <utility>
-
 #include "cuda_context.h"
 #include "cuda_parameters.h"
 #include "ort_call.h"
@@ -32,7 +30,8 @@ void CudaFusedElementwise::compute(OrtKernelContext* context) {
 }
 
 void CudaFusedElementwise::launch_or_compute(OrtKernelContext* context) {
-  const NodeInputs inputs = read_inputs(context);
+  NodeInputs inputs;
+  read_inputs(context, &inputs);
   ProgramKernel& kernel = kernel_for(inputs.types);
   const CUstream stream = cuda::stream_of(api(), context);
   const auto on_host = [&](const std::string& reason) { compute_on_host(context, &kernel, inputs, stream, reason); };
@@ -73,7 +72,8 @@ void CudaFusedElementwise::compute_on_host(OrtKernelContext* context, ProgramKer
     const size_t bytes = bytes_of(inputs.key.shapes[i], program.values[i].type);
     data.push_back(copies.of_input(cuda::address(inputs.data[i]), bytes));
   }
-  kernel->compute(context, inputs.key, std::move(data), [&](size_t o, const Shape& shape) -> void* {
+  std::vector<void*> outputs(program.outputs.size());
+  kernel->compute(context, inputs.key, data.data(), outputs.data(), [&](size_t o, const Shape& shape) -> void* {
     const size_t bytes = bytes_of(shape, program.values[program.outputs[o]].type);
     return copies.for_output(cuda::address(output(context, o, shape)), bytes);
   });

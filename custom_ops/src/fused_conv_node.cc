@@ -48,24 +48,18 @@ void FusedConvNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
 }
 
 void FusedConvNode::compute(OrtKernelContext* context) {
-  const NodeInputs inputs = read_inputs(context);
-  compute_on_host(context, kernels_for(inputs), inputs.key, inputs.data,
+  NodeInputs inputs;
+  read_inputs(context, &inputs);
+  compute_on_host(context, kernels_for(inputs), inputs.key, inputs.data.data(), inputs.outputs.data(),
                   [&](size_t o, const Shape& shape) { return output(context, o, shape); });
 }
 
 FusedConvNode::Kernels FusedConvNode::kernels_for(const NodeInputs& inputs) {
   const std::vector<int>& types = inputs.types;
-  const auto second = types.begin() + 2 + static_cast<long>(node_.prologue_operands());
-  const auto kernel_for = [&types](NodeProgram* program, auto first, auto last) {
-    std::vector<int> of_program;
-    of_program.reserve(types.size());
-    of_program.push_back(types[0]);
-    of_program.insert(of_program.end(), first, last);
-    return program->kernel_for(of_program);
-  };
+  const int* const operands = types.data() + 2;
   Kernels kernels;
-  kernels.epilogue = kernel_for(&epilogue_, second, types.end());
-  if (prologue_ != nullptr) kernels.prologue = kernel_for(prologue_.get(), types.begin() + 2, second);
+  kernels.epilogue = epilogue_.kernel_for(types[0], operands + node_.prologue_operands());
+  if (prologue_ != nullptr) kernels.prologue = prologue_->kernel_for(types[0], operands);
   if (types[0] != types[1] || kernels.epilogue == nullptr || (prologue_ != nullptr && kernels.prologue == nullptr)) {
     std::string text;
     for (const int type : types) text += (text.empty() ? "" : ", ") + std::to_string(type);
@@ -100,43 +94,44 @@ std::shared_ptr<const ConvCpuPlan> FusedConvNode::find_cpu_plan(const Kernels& k
 }
 
 void FusedConvNode::compute_on_host(OrtKernelContext* context, const Kernels& kernels, const PlanKey& key,
-                                    const std::vector<const void*>& data, const OutputMemory& output_memory) {
+                                    const void** data, void** outputs, const OutputMemory& output_memory) {
+  // With X in place of W each Program's operands follow what it reads, but for the result, which has no place yet.
+  const void* const weights = std::exchange(data[1], data[0]);
+  const void** const prologue = data + 1;
+  const void** const epilogue = prologue + node_.prologue_operands();
   const auto plan = find_cpu_plan(kernels, key);
-  const auto second = data.begin() + 2 + static_cast<long>(node_.prologue_operands());
-  ConvTensors tensors{data[0], data[1], {}, {}, {}};
-  if (kernels.prologue != nullptr) {
-    tensors.prologue.reserve(1 + node_.prologue_operands());
-    tensors.prologue.push_back(data[0]);
-    tensors.prologue.insert(tensors.prologue.end(), data.begin() + 2, second);
-  }
-  tensors.epilogue.reserve(1 + node_.epilogue_operands());
-  tensors.epilogue.push_back(nullptr);
-  tensors.epilogue.insert(tensors.epilogue.end(), second, data.end());
-  tensors.outputs.reserve(node_.epilogue.outputs.size());
-  std::unique_ptr<Scratch> prepared;
-  if (plan != nullptr && kernels.prologue != nullptr && plan->prologue == nullptr) {
-    prepared = std::make_unique<Scratch>(bytes_of(key.shapes[0], kernels.type));
-    kernels.prologue->compute(context, {prologue_inputs(node_, key.shapes)}, tensors.prologue,
-                              [&](size_t, const Shape&) { return prepared->data(); });
-    tensors.x = prepared->data();
+  if (plan == nullptr) return compute_empty(context, kernels, key, epilogue, outputs, output_memory);
+  ConvTensors tensors{data[0], weights, prologue, epilogue, outputs};
+  const bool prepares = kernels.prologue != nullptr && plan->prologue == nullptr;
+  const Scratch prepared(prepares ? bytes_of(key.shapes[0], kernels.type) : 0);
+  if (prepares) {
+    void* made = nullptr;
+    kernels.prologue->compute(context, plan->prologue_key, prologue, &made,
+                              [&](size_t, const Shape&) { return prepared.data(); });
+    tensors.x = prepared.data();
   }
   SessionThreads threads{api(), context};
-  if (plan != nullptr && plan->epilogue.plan != nullptr) {
-    for (const Shape& shape : plan->epilogue.plan->output_shapes) {
-      tensors.outputs.push_back(output_memory(tensors.outputs.size(), shape));
-    }
+  if (plan->epilogue.plan != nullptr) {
+    const std::vector<Shape>& shapes = plan->epilogue.plan->output_shapes;
+    for (size_t o = 0; o < shapes.size(); ++o) outputs[o] = output_memory(o, shapes[o]);
     return run_conv_cpu(*plan, tensors, parallel_for, &threads);
   }
   // The epilogue's own kernel runs on a tensor of the results.
+  const Scratch result(bytes_of(plan->geometry.output, kernels.type));
+  void* const results = result.data();
+  tensors.outputs = &results;
+  run_conv_cpu(*plan, tensors, parallel_for, &threads);
+  epilogue[0] = results;
+  kernels.epilogue->compute(context, plan->epilogue_key, epilogue, outputs, output_memory);
+}
+
+void FusedConvNode::compute_empty(OrtKernelContext* context, const Kernels& kernels, const PlanKey& key,
+                                  const void** epilogue, void** outputs, const OutputMemory& output_memory) {
   ConvShapes shapes;
   std::string error;
   if (!resolve_conv_node(node_, key.shapes, &shapes, &error)) throw Error(error);
-  const Scratch result(bytes_of(shapes.geometry.output, kernels.type));
-  tensors.outputs.push_back(result.data());
-  if (plan != nullptr) run_conv_cpu(*plan, tensors, parallel_for, &threads);
-  tensors.epilogue[0] = result.data();
-  kernels.epilogue->compute(context, {epilogue_inputs(node_, key.shapes, shapes.geometry.output)},
-                            std::move(tensors.epilogue), output_memory);
+  kernels.epilogue->compute(context, {epilogue_inputs(node_, key.shapes, shapes.geometry.output)}, epilogue, outputs,
+                            output_memory);
 }
 
 }  // namespace onnxfuse

@@ -41,13 +41,17 @@ class FusedConvNode : public Node {
   // The types of all inputs of such kernels.
   static std::vector<DType> input_types(const Kernels& kernels);
 
-  // `data` are the inputs in memory of the host, as is that of the outputs.
-  void compute_on_host(OrtKernelContext* context, const Kernels& kernels, const PlanKey& key,
-                       const std::vector<const void*>& data, const OutputMemory& output_memory);
+  // `data` are the inputs in memory of the host, and others afterwards; that of the outputs is of the host too.  There is
+  // room for as many `outputs` as the node has.
+  void compute_on_host(OrtKernelContext* context, const Kernels& kernels, const PlanKey& key, const void** data,
+                       void** outputs, const OutputMemory& output_memory);
 
  private:
   // Null if the result has no elements.
   std::shared_ptr<const ConvCpuPlan> find_cpu_plan(const Kernels& kernels, const PlanKey& key);
+  // For such a result.
+  void compute_empty(OrtKernelContext* context, const Kernels& kernels, const PlanKey& key, const void** epilogue,
+                     void** outputs, const OutputMemory& output_memory);
 
   const ConvNode node_;
   std::unique_ptr<NodeProgram> prologue_;

@@ -16,9 +16,10 @@ class CpuFusedElementwise : public FusedNode {
   using FusedNode::FusedNode;
 
   void compute(OrtKernelContext* context) {
-    NodeInputs inputs = read_inputs(context);
+    NodeInputs inputs;
+    read_inputs(context, &inputs);
     kernel_for(inputs.types)
-        .compute(context, inputs.key, std::move(inputs.data),
+        .compute(context, inputs.key, inputs.data.data(), inputs.outputs.data(),
                  [&](size_t o, const Shape& shape) { return output(context, o, shape); });
   }
 };

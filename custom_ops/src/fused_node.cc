@@ -14,7 +14,9 @@ FusedNode::FusedNode(const OrtApi* api, const OrtKernelInfo* info)
 }
 
 ProgramKernel& FusedNode::kernel_for(const std::vector<int>& types) {
-  if (ProgramKernel* kernel = program_.kernel_for(types)) return *kernel;
+  const int none = 0;  // of a Program without inputs no type is read
+  const int* const own = types.empty() ? &none : types.data();
+  if (ProgramKernel* kernel = program_.kernel_for(own[0], own + 1)) return *kernel;
   const Program& program = as_written().program();
   size_t wrong = 0;
   while (types[wrong] == info(program.values[wrong].type).onnx) ++wrong;

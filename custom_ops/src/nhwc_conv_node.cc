@@ -45,16 +45,15 @@ void NhwcConvNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
 }
 
 void NhwcConvNode::compute(OrtKernelContext* context) {
-  const NodeInputs inputs = read_inputs(context);
+  NodeInputs inputs;
+  read_inputs(context, &inputs);
   check_types(inputs.types);
   const auto plan = plans_.find_or_make(inputs.key, [&](NhwcConvPlan* made, std::string* error) {
     return make_nhwc_conv_plan(node_, inputs.key, made, error);
   });
-  std::vector<void*> outputs;
-  outputs.reserve(node_.epilogue.outputs.size());
-  for (size_t o = 0; o < node_.epilogue.outputs.size(); ++o) outputs.push_back(output(context, o, plan->output));
+  for (size_t o = 0; o < inputs.outputs.size(); ++o) inputs.outputs[o] = output(context, o, plan->output);
   SessionThreads threads{api(), context};
-  run_nhwc_conv(node_, *plan, inputs.data, outputs, parallel_for, &threads);
+  run_nhwc_conv(node_, *plan, inputs.data, inputs.outputs, parallel_for, &threads);
 }
 
 void NhwcConvNode::check_types(const std::vector<int>& types) const {

@@ -77,15 +77,28 @@ Node::Node(const char* op, const OrtApi* api, const OrtKernelInfo* info)
   if (OrtStatus* status = api->KernelInfo_GetLogger(info, &logger_)) api->ReleaseStatus(status);
 }
 
-NodeInputs Node::read_inputs(const OrtKernelContext* context) const {
-  NodeInputs inputs;
-  inputs.key.shapes.resize(input_count_);
-  inputs.types.resize(input_count_);
-  inputs.data.resize(input_count_);
+void NodeInputs::swap_with_last() {
+  struct Last {
+    std::vector<Shape> shapes;
+    std::vector<int> types;
+    std::vector<const void*> data;
+    std::vector<void*> outputs;
+  };
+  static thread_local Last last;
+  key.shapes.swap(last.shapes);
+  types.swap(last.types);
+  data.swap(last.data);
+  outputs.swap(last.outputs);
+}
+
+void Node::read_inputs(const OrtKernelContext* context, NodeInputs* inputs) const {
+  inputs->key.shapes.resize(input_count_);
+  inputs->types.resize(input_count_);
+  inputs->data.resize(input_count_);
+  inputs->outputs.resize(output_count_);
   for (size_t i = 0; i < input_count_; ++i) {
-    inputs.types[i] = read_input(context, i, &inputs.key.shapes[i], &inputs.data[i]);
+    inputs->types[i] = read_input(context, i, &inputs->key.shapes[i], &inputs->data[i]);
   }
-  return inputs;
 }
 
 // Returns the ONNX element type.

@@ -31,11 +31,20 @@ Program read_program(const OrtApi* api, const OrtKernelInfo* info, const char* a
 // Bytes of a tensor.  Throws Error if they are too many.
 size_t bytes_of(const Shape& shape, DType type);
 
-// The tensors that a run gives a node.
+// The tensors that a run gives a node.  Their memory is that of the same thread's last run, so that a run allocates none.
 struct NodeInputs {
+  NodeInputs() { swap_with_last(); }
+  ~NodeInputs() { swap_with_last(); }
+  NodeInputs(const NodeInputs&) = delete;
+  NodeInputs& operator=(const NodeInputs&) = delete;
+
   PlanKey key;                    // their shapes
   std::vector<int> types;         // ONNX element types
   std::vector<const void*> data;  // on the provider's device
+  std::vector<void*> outputs;     // room for them
+
+ private:
+  void swap_with_last();
 };
 
 // What all operators have in common.  Functions throw Error or OrtFailure.
@@ -50,7 +59,7 @@ class Node {
   size_t input_count() const { return input_count_; }
   size_t output_count() const { return output_count_; }
 
-  NodeInputs read_inputs(const OrtKernelContext* context) const;
+  void read_inputs(const OrtKernelContext* context, NodeInputs* inputs) const;
 
   // Throws Error unless input `i` of these ONNX element types is of `type`; or the operands that a Program has after its
   // first input, which are inputs from `first` on, are of its types.

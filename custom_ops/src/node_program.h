@@ -18,11 +18,11 @@ class NodeProgram {
   ProgramKernel& as_written() { return as_written_; }
   const Program& program() const { return as_written_.program(); }
 
-  // The kernel for inputs of these ONNX element types, null if they are not those of the Program: it is another one if
-  // ORT has made float of float16 tensors.
-  ProgramKernel* kernel_for(const std::vector<int>& types) {
-    if (as_written_.takes(types)) return &as_written_;
-    return widened_.takes(types) ? &widened_ : nullptr;
+  // The kernel for inputs of these ONNX element types, `first` and then `others`; null if they are not those of the
+  // Program.  It is another one if ORT has made float of float16 tensors.
+  ProgramKernel* kernel_for(int first, const int* others) {
+    if (as_written_.takes(first, others)) return &as_written_;
+    return widened_.takes(first, others) ? &widened_ : nullptr;
   }
 
  private:

@@ -36,7 +36,8 @@ void NormalizationNode::infer(const OrtApi& api, OrtShapeInferContext* context) 
 }
 
 void NormalizationNode::compute(OrtKernelContext* context) {
-  const NodeInputs inputs = read_inputs(context);
+  NodeInputs inputs;
+  read_inputs(context, &inputs);
   check_types(inputs.types);
   const auto plan = plans_.find_or_make(inputs.key, [&](NormalizationPlan* made, std::string* error) {
     return make_normalization_plan(node_, inputs.key, made, error);

@@ -19,10 +19,16 @@ class PlanCache {
   using Key = decltype(Plan::key);
 
   std::shared_ptr<const Plan> find(const Key& key) const {
+    return find_if([&key](const Key& other) { return other == key; });
+  }
+
+  // The plan whose key `matches`.
+  template <class Matches>
+  std::shared_ptr<const Plan> find_if(const Matches& matches) const {
     const auto plans = std::atomic_load(&plans_);
     if (plans == nullptr) return nullptr;
     for (const auto& plan : *plans) {
-      if (plan->key == key) return plan;
+      if (matches(plan->key)) return plan;
     }
     return nullptr;
   }

@@ -38,27 +38,38 @@ void Scratch::Free::operator()(char* p) const { std::free(p); }
 
 ProgramKernel::ProgramKernel(const OrtApi* api, Program program) : api_(api), program_(std::move(program)) {}
 
-bool ProgramKernel::takes(const std::vector<int>& input_types) const {
-  for (size_t i = 0; i < input_types.size(); ++i) {
-    if (input_types[i] != info(program_.values[i].type).onnx) return false;
+bool ProgramKernel::takes(int first, const int* others) const {
+  for (size_t i = 0; i < program_.input_count; ++i) {
+    if ((i == 0 ? first : others[i - 1]) != info(program_.values[i].type).onnx) return false;
   }
   return true;
 }
 
-void ProgramKernel::compute(OrtKernelContext* context, const PlanKey& key, std::vector<const void*> inputs,
+void ProgramKernel::compute(OrtKernelContext* context, const PlanKey& key, const void** inputs, void** outputs,
                             const OutputMemory& output_memory) {
   std::shared_ptr<const Plan> plan = find_plan(key);
-  std::vector<void*> outputs(program_.outputs.size());
-  for (size_t o = 0; o < outputs.size(); ++o) outputs[o] = output_memory(o, plan->output_shapes[o]);
+  for (size_t o = 0; o < program_.outputs.size(); ++o) outputs[o] = output_memory(o, plan->output_shapes[o]);
   plan = resolve_aliasing(std::move(plan), inputs, outputs);
-  const auto copies = copy_shared_inputs(*plan, &inputs, outputs);
+  const auto copies = copy_shared_inputs(*plan, inputs, outputs);
   const Scratch scratch(plan->scratch_bytes);
   SessionThreads threads{api_, context};
-  run_plan(program_, *plan, {inputs.data(), outputs.data(), scratch.data()}, parallel_for, &threads);
+  run_plan(program_, *plan, {inputs, outputs, scratch.data()}, parallel_for, &threads);
 }
 
 std::shared_ptr<const Plan> ProgramKernel::find_plan(const PlanKey& key) {
-  if (auto plan = cache_.find(key)) return plan;
+  auto plan = cache_.find(key);
+  return plan != nullptr ? plan : add_plan(key);
+}
+
+// The plan for inputs of the other's shapes, found without a copy of these.
+std::shared_ptr<const Plan> ProgramKernel::find_plan(const Plan& other, uint64_t aliased, uint64_t deferred) {
+  auto plan = cache_.find_if([&](const PlanKey& key) {
+    return key.aliased == aliased && key.deferred == deferred && key.shapes == other.key.shapes;
+  });
+  return plan != nullptr ? plan : add_plan({other.key.shapes, aliased, deferred});
+}
+
+std::shared_ptr<const Plan> ProgramKernel::add_plan(const PlanKey& key) {
   std::string error;
   auto plan = make_plan(program_, key, &error);
   if (plan == nullptr) throw Error(error);
@@ -77,13 +88,12 @@ bool ProgramKernel::shares_in_place(const Plan& plan, size_t i, const void* inpu
 
 // The plan for outputs that share memory with inputs, as GetMayInplace allows ORT to arrange.
 std::shared_ptr<const Plan> ProgramKernel::resolve_aliasing(std::shared_ptr<const Plan> plan,
-                                                            const std::vector<const void*>& inputs,
-                                                            const std::vector<void*>& outputs) {
+                                                            const void* const* inputs, void* const* outputs) {
   while (true) {
     uint64_t aliased = plan->key.aliased;
     uint64_t deferred = plan->key.deferred;
-    for (size_t o = 0; o < outputs.size(); ++o) {
-      for (size_t i = 0; i < inputs.size(); ++i) {
+    for (size_t o = 0; o < program_.outputs.size(); ++o) {
+      for (size_t i = 0; i < program_.input_count; ++i) {
         const InputUse& read = plan->inputs[i];
         if (read.stages == 0 || !overlap(read, inputs[i], plan->outputs[o], outputs[o])) continue;
         if (!shares_in_place(*plan, i, inputs[i], o, outputs[o])) continue;
@@ -92,24 +102,23 @@ std::shared_ptr<const Plan> ProgramKernel::resolve_aliasing(std::shared_ptr<cons
       }
     }
     if (aliased == plan->key.aliased && deferred == plan->key.deferred) return plan;
-    plan = find_plan({plan->key.shapes, aliased, deferred});
+    plan = find_plan(*plan, aliased, deferred);
   }
 }
 
 // Where sharing is not element for element, the input is copied first.
-std::vector<std::unique_ptr<Scratch>> ProgramKernel::copy_shared_inputs(const Plan& plan,
-                                                                        std::vector<const void*>* inputs,
-                                                                        const std::vector<void*>& outputs) const {
+std::vector<std::unique_ptr<Scratch>> ProgramKernel::copy_shared_inputs(const Plan& plan, const void** inputs,
+                                                                        void* const* outputs) const {
   std::vector<std::unique_ptr<Scratch>> copies;
-  for (size_t i = 0; i < inputs->size(); ++i) {
-    const void* const input = (*inputs)[i];
+  for (size_t i = 0; i < program_.input_count; ++i) {
+    const void* const input = inputs[i];
     const InputUse& read = plan.inputs[i];
-    for (size_t o = 0; o < outputs.size(); ++o) {
+    for (size_t o = 0; o < program_.outputs.size(); ++o) {
       if (read.stages == 0 || !overlap(read, input, plan.outputs[o], outputs[o])) continue;
       if (shares_in_place(plan, i, input, o, outputs[o])) continue;
       copies.push_back(std::make_unique<Scratch>(read.bytes));
       std::memcpy(copies.back()->data(), input, read.bytes);
-      (*inputs)[i] = copies.back()->data();
+      inputs[i] = copies.back()->data();
       break;
     }
   }

@@ -45,20 +45,23 @@ class ProgramKernel {
 
   const Program& program() const { return program_; }
 
-  // Whether the inputs' ONNX element types are those of the program.
-  bool takes(const std::vector<int>& input_types) const;
+  // Whether the inputs' ONNX element types, `first` and then `others`, are those of the program.
+  bool takes(int first, const int* others) const;
 
-  // Throws Error or OrtFailure.  `inputs` and the outputs are memory of the host and may overlap.
-  void compute(OrtKernelContext* context, const PlanKey& key, std::vector<const void*> inputs,
+  // Throws Error or OrtFailure.  The inputs and the outputs are memory of the host and may overlap: an input is then
+  // another one afterwards.  There is room for as many `outputs` as the Program has.
+  void compute(OrtKernelContext* context, const PlanKey& key, const void** inputs, void** outputs,
                const OutputMemory& output_memory);
 
  private:
   std::shared_ptr<const Plan> find_plan(const PlanKey& key);
+  std::shared_ptr<const Plan> find_plan(const Plan& other, uint64_t aliased, uint64_t deferred);
+  std::shared_ptr<const Plan> add_plan(const PlanKey& key);
   bool shares_in_place(const Plan& plan, size_t i, const void* input, size_t o, const void* output) const;
-  std::shared_ptr<const Plan> resolve_aliasing(std::shared_ptr<const Plan> plan, const std::vector<const void*>& inputs,
-                                               const std::vector<void*>& outputs);
-  std::vector<std::unique_ptr<Scratch>> copy_shared_inputs(const Plan& plan, std::vector<const void*>* inputs,
-                                                           const std::vector<void*>& outputs) const;
+  std::shared_ptr<const Plan> resolve_aliasing(std::shared_ptr<const Plan> plan, const void* const* inputs,
+                                               void* const* outputs);
+  std::vector<std::unique_ptr<Scratch>> copy_shared_inputs(const Plan& plan, const void** inputs,
+                                                           void* const* outputs) const;
 
   const OrtApi* api_;
   Program program_;

@@ -42,7 +42,8 @@ void SqueezeExciteNode::infer(const OrtApi& api, OrtShapeInferContext* context) 
 }
 
 void SqueezeExciteNode::compute(OrtKernelContext* context) {
-  const NodeInputs inputs = read_inputs(context);
+  NodeInputs inputs;
+  read_inputs(context, &inputs);
   check_types(inputs.types);
   const auto plan = plans_.find_or_make(inputs.key, [&](SqueezeExcitePlan* made, std::string* error) {
     return make_squeeze_excite_plan(node_, inputs.key, made, error);

@@ -37,11 +37,13 @@ void check_results(const ConvCpuPlan& plan, const ConvNode& node, const std::vec
   const auto w = integers(count_of(inputs[1]));
   const int64_t count = count_of(plan.geometry.output);
   std::vector<std::unique_ptr<float[]>> memory;
-  ConvTensors tensors{x.get(), w.get(), {x.get()}, {nullptr}, {}};
+  std::vector<const void*> prologue{x.get()};
+  std::vector<const void*> epilogue{nullptr};
+  std::vector<void*> outputs;
   for (size_t i = 2; i < inputs.size(); ++i) {
     memory.push_back(memory_of(count_of(inputs[i])));
     std::fill_n(memory.back().get(), count_of(inputs[i]), 1.0f);
-    (i < 2 + node.prologue_operands() ? tensors.prologue : tensors.epilogue).push_back(memory.back().get());
+    (i < 2 + node.prologue_operands() ? prologue : epilogue).push_back(memory.back().get());
   }
   const auto read = memory_of(count_of(inputs[0]));
   const auto added_first = static_cast<float>(plan.prologue == nullptr ? 0 : node.prologue_operands());
@@ -52,14 +54,15 @@ void check_results(const ConvCpuPlan& plan, const ConvNode& node, const std::vec
   for (size_t o = 0; o < (has_epilogue ? node.epilogue.outputs.size() : 1); ++o) {
     memory.push_back(memory_of(count));
     std::fill_n(memory.back().get(), count, -1e9f);
-    tensors.outputs.push_back(memory.back().get());
+    outputs.push_back(memory.back().get());
   }
+  const ConvTensors tensors{x.get(), w.get(), prologue.data(), epilogue.data(), outputs.data()};
   run_conv_cpu(plan, tensors, fuzz::parallel_for, nullptr);
-  for (size_t o = 0; o < tensors.outputs.size(); ++o) {
+  for (size_t o = 0; o < outputs.size(); ++o) {
     const auto added = static_cast<float>(has_epilogue && o == 0 ? node.epilogue_operands() : 0);
     for (int64_t i = 0; i < count; ++i) {
       const auto at = static_cast<size_t>(i);
-      expect(static_cast<const float*>(tensors.outputs[o])[at] == wanted[at] + added, "a wrong result");
+      expect(static_cast<const float*>(outputs[o])[at] == wanted[at] + added, "a wrong result");
     }
   }
 }

@@ -148,9 +148,8 @@ def test_prologues(kind: str, shape: str) -> None:
     check(Fused(conv, tuple(x_shape), raw("f32"), (), prologue, operands))
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_an_epilogue_that_computes_values_of_several_shapes(shape: str) -> None:
-    """It cannot run part by part: it gets the whole result."""
+def of_several_shapes(shape: str) -> Fused:
+    """A node whose epilogue computes vectors before it reads the result."""
     conv, x_shape = SHAPES[shape]
     b = ProgramBuilder()
     x = b.input(conv.dtype)
@@ -158,7 +157,13 @@ def test_an_epilogue_that_computes_values_of_several_shapes(shape: str) -> None:
     shift = b.emit("neg", conv.dtype, b.input(conv.dtype))
     y = b.emit("add", conv.dtype, b.emit("mul", conv.dtype, x, scale), shift)
     row = (*(1 for _ in x_shape[1:-1]), conv.output_shape(tuple(x_shape))[-1])
-    check(Fused(conv, tuple(x_shape), b.build([y]), ((conv.out_channels,), row)))
+    return Fused(conv, tuple(x_shape), b.build([y]), ((conv.out_channels,), row))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_epilogue_that_computes_values_of_several_shapes(shape: str) -> None:
+    """It cannot run part by part: it gets the whole result."""
+    check(of_several_shapes(shape))
 
 
 def float_case(conv: Convolution, x_shape: Sizes) -> tuple[Fused, list[np.ndarray]]:

@@ -1,0 +1,107 @@
+"""A run of a node for shapes that it has had before allocates nothing but scratch memory, which is not operator new's.
+
+The node runs in a process of its own, where operator new counts who calls it. A thread keeps lists of its own, which it
+allocates in the first part that it runs; on a busy machine that can be long after the first run.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxfuse.cuda.conv.spec import Convolution
+from tests.cuda import stand_in
+from tests.cuda.conv_nodes import arrays_of, conv_model
+from tests.cuda.convolutions import Fused, convolution, head, tail
+from tests.custom_ops.fused import library, new_session, run, run_code, session_options
+from tests.custom_ops.test_attention import Attention
+from tests.custom_ops.test_fused_conv import of_several_shapes
+from tests.custom_ops.test_nhwc_conv import PAIRS, Nhwc, pair
+from tests.custom_ops.test_normalization import Normalization
+from tests.custom_ops.test_squeeze_excite import Gate, gate_model
+from tests.custom_ops.test_stress import chain_of_nodes, inputs_of
+
+pytestmark = pytest.mark.skipif(not stand_in.AVAILABLE, reason="there is no C++ compiler, or no Linux")
+
+Case = tuple[onnx.ModelProto, list[np.ndarray]]
+
+
+def fused_conv(conv: Convolution, *spatial: int, prologue: str = "") -> Case:
+    x_shape = (2, conv.in_channels, *spatial)
+    epilogue = tail("f32", "bias, hard swish, residual", conv.output_shape(x_shape))
+    return case_of(Fused(conv, x_shape, *epilogue, *head("f32", prologue, x_shape)))
+
+
+def case_of(fused: Fused) -> Case:
+    return conv_model(fused), arrays_of(fused, 0)
+
+
+def nhwc(node: Nhwc) -> Case:
+    return node.model(), node.inputs(node.arrays())[0]
+
+
+def nhwc_conv(conv: Convolution, *spatial: int) -> Case:
+    x_shape = (2, conv.in_channels, *spatial)
+    return nhwc(Nhwc(Fused(conv, x_shape, *tail("f32", "bias, hard swish, residual", conv.output_shape(x_shape)))))
+
+
+def attention() -> Case:
+    node = Attention(2, 3, 50, 16)
+    return node.model(), node.laid_out(node.inputs())
+
+
+def normalization() -> Case:
+    node = Normalization((2, 30, 64), "residual", keeps=True)
+    return node.model(), node.arrays()
+
+
+def gate() -> Case:
+    node = Gate((2, 40, 9, 9), 8, 40)
+    return gate_model(node), node.arrays()
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    "elementwise, in place": lambda: (chain_of_nodes(), inputs_of(1, 1)),
+    "convolution": lambda: fused_conv(convolution("f32", (16, 24), (3, 3), pads=(1,) * 4), 20, 20),
+    "product with a prologue": lambda: fused_conv(convolution("f32", (16, 24), (1, 1)), 20, 20, prologue="gate"),
+    "prologue by itself": lambda: fused_conv(convolution("f32", (16, 24), (3, 3)), 20, 20, prologue="affine"),
+    "transposed": lambda: fused_conv(convolution("f32", (16, 9), (2, 2), strides=(2, 2), transposed=True), 9, 9),
+    "rows": lambda: fused_conv(convolution("f32", (9, 9), (3, 3), group=9, pads=(1,) * 4), 31, 70),
+    "lanes": lambda: fused_conv(convolution("f32", (35, 35), (5, 5), group=35, strides=(2, 2)), 14, 17),
+    "epilogue by itself": lambda: case_of(of_several_shapes("dense")),
+    "channels last": lambda: nhwc_conv(convolution("f32", (16, 24), (3, 3), pads=(1,) * 4), 20, 20),
+    "single channels last": lambda: nhwc_conv(convolution("f32", (24, 24), (3, 3), group=24), 20, 20),
+    "pair": lambda: nhwc(pair(*PAIRS["plain"])),
+    "gate": gate,
+    "attention": attention,
+    "normalization": normalization,
+}
+RUNS = 20
+ROUNDS = 50  # of RUNS runs: in one of them at least, each thread has had its first part
+
+
+def count(name: str) -> None:
+    """Print whether the library's code allocates in the first run of a case, and how often at least in RUNS later."""
+    import ctypes
+
+    model, arrays = CASES[name]()
+    session = new_session(model, session_options())
+    counter = ctypes.CDLL(None)
+    assert counter.watch_object(library().encode())
+
+    def allocations(runs: int) -> int:
+        before = counter.allocations()
+        for _ in range(runs):
+            run(session, arrays)
+        return int(counter.allocations() - before)
+
+    first = allocations(1)
+    print(first > 0, min(allocations(RUNS) for _ in range(ROUNDS)))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_run_allocates_but_the_first(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_PRELOAD", str(stand_in.built("count_allocations")))
+    done = run_code(f"from tests.custom_ops.test_allocations import count; count({name!r})")
+    assert done.stdout.split() == ["True", "0"], done.stdout + done.stderr
