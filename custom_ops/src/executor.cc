@@ -42,7 +42,7 @@ class TileRunner {
   }
 
   void run_tiles(int64_t first, int64_t last) {
-    run_prologue();
+    run_prologue(stage_.elements);
     if (!stage_.by_rows) {
       for (int64_t tile = first; tile < last; ++tile) run_steps(tile * stage_.tile, 0, 0, stage_.elements);
       return;
@@ -58,7 +58,9 @@ class TileRunner {
   }
 
   void run_elements(const ElementRuns& runs) {
-    run_prologue();
+    // A few elements read no more of what operands repeat.
+    const int64_t reach = stage_.by_rows ? runs.first % stage_.columns + runs.length : runs.length;
+    run_prologue(runs.count == 1 ? reach : stage_.elements);
     for (int64_t i = 0; i < runs.count; ++i) {
       const int64_t last = runs.first + i * runs.step + runs.length;
       for (int64_t first = last - runs.length; first < last;) {
@@ -67,6 +69,7 @@ class TileRunner {
         first += run_steps(first, row, column, last);
       }
       if (runs.moving != nullptr) *runs.moving = static_cast<const char*>(*runs.moving) + runs.by;
+      if (runs.moving_output != nullptr) *runs.moving_output = static_cast<char*>(*runs.moving_output) + runs.by;
     }
   }
 
@@ -86,9 +89,10 @@ class TileRunner {
     }
   }
 
-  void run_prologue() {
+  // For the first `most` elements of a row.
+  void run_prologue(int64_t most) {
     start_ = 0;
-    count_ = static_cast<size_t>(std::min(stage_.tile, stage_.elements));
+    count_ = static_cast<size_t>(std::min({stage_.tile, stage_.elements, most}));
     for (const Step& step : stage_.prologue) run_step(step);
   }
 

@@ -28,8 +28,10 @@ struct ElementRuns {
   int64_t length;
   int64_t step = 0;
   int64_t count = 1;
-  // An input that moves on by so many bytes from run to run, for it has less, or more, between them than the tensor.
+  // An input, and an output, that move on by so many bytes from run to run, for they have less, or more, between them
+  // than the tensor.
   const void** moving = nullptr;
+  void** moving_output = nullptr;
   ptrdiff_t by = 0;
 };
 

@@ -53,29 +53,38 @@ bool is_product(const ConvGeometry& g) {
   return true;
 }
 
+// Whether every tap of every pixel meets the input.
+bool needs_no_padding(const ConvGeometry& g) {
+  for (size_t d = 0; d < kMaxSpatialRank; ++d) {
+    if (g.pads[d] != 0 || (g.out[d] - 1) * g.strides[d] + (g.kernel[d] - 1) * g.dilations[d] >= g.in[d]) return false;
+  }
+  return true;
+}
+
 void decide_what_is_read(const NhwcConv& node, NhwcConvPlan* plan) {
   const ConvGeometry& g = plan->geometry;
   plan->product = !node.by_channel() && is_product(g);
-  plan->padded = !node.by_channel() && g.in_channels < kFewChannels && g.kernel[2] > 1 && g.dilations[2] == 1;
+  const bool joinable = !node.by_channel() && g.kernel[2] > 1 && g.dilations[2] == 1;
+  plan->padded = joinable && g.in_channels < kFewChannels && !needs_no_padding(g);
+  plan->joins_taps = plan->padded || (joinable && needs_no_padding(g));
   plan->copies = !node.nhwc[0] || plan->padded;
   plan->rows = g.in[1];
   plan->columns = g.in[2];
   plan->pad_top = g.pads[1];
   plan->pad_left = g.pads[2];
   plan->reach = (g.kernel[2] - 1) * g.dilations[2];
-  plan->length = g.in_channels;
   if (plan->padded) {
     plan->rows = (g.out[1] - 1) * g.strides[1] + (g.kernel[1] - 1) * g.dilations[1] + 1;
     plan->columns = (g.out[2] - 1) * g.strides[2] + g.kernel[2];
     plan->pad_top = 0;
     plan->pad_left = 0;
-    plan->length = g.kernel[2] * g.in_channels;
   }
-  plan->segments = g.kernel[1] * (plan->padded ? 1 : g.kernel[2]);
+  plan->length = (plan->joins_taps ? g.kernel[2] : 1) * g.in_channels;
+  plan->segments = g.kernel[1] * (plan->joins_taps ? 1 : g.kernel[2]);
   if (node.by_channel()) return;
-  plan->zero_count = plan->product || plan->padded ? 0 : plan->length;
+  plan->zero_count = plan->product || plan->joins_taps ? 0 : plan->length;
   for (int64_t h = 0; h < g.kernel[1]; ++h) {
-    for (int64_t w = 0; w < (plan->padded ? 1 : g.kernel[2]); ++w) {
+    for (int64_t w = 0; w < (plan->joins_taps ? 1 : g.kernel[2]); ++w) {
       plan->offsets.push_back((h * g.dilations[1] * plan->columns + w * g.dilations[2]) * g.in_channels);
     }
   }

@@ -37,10 +37,11 @@ struct NhwcConvPlan {
 
   bool product = false;  // each pixel of the result is made of the one at the same place
 
-  // What is read: X itself if its channels come last, else a copy; with the padding if a kernel's rows are then one
-  // segment each, for there are few channels.
+  // What is read: X itself if its channels come last, else a copy; with the padding if there are few channels.  Without
+  // padding, or with it there, each row of the kernel is one segment.
   bool copies = false;
   bool padded = false;
+  bool joins_taps = false;
   int64_t rows = 0;     // of what is read
   int64_t columns = 0;
   int64_t pad_top = 0;   // that what is read does not have

@@ -91,13 +91,10 @@ class Worker {
     const ConvGeometry& s = plan_.single;
     const int64_t image = unit / plan_.pixel_units;
     const auto [rows, columns] = rows_and_columns(unit % plan_.pixel_units, s);
-    const int64_t width = columns.size() * s.out_channels;
     compute_rows(image, rows, columns);
-    for (int64_t row = rows.begin; row < rows.end; ++row) {
-      const int64_t done = (row - rows.begin) * width;
-      const int64_t first = ((image * s.out[1] + row) * s.out[2] + columns.begin) * s.out_channels;
-      run_prologue(whole_tensor(results_ + done, first, sizeof(float)), read_ + done, first, width);
-    }
+    const int64_t first = ((image * s.out[1] + rows.begin) * s.out[2] + columns.begin) * s.out_channels;
+    run_prologue(whole_tensor(results_, first, sizeof(float)), read_,
+                 {first, columns.size() * s.out_channels, s.out[2] * s.out_channels, rows.size()});
     point_to_pixels(read_, rows.size() * columns.size());
     sum(rows.size() * columns.size(), 0, g_.out_channels);
     finish_rows(image, rows, columns);
@@ -134,7 +131,7 @@ class Worker {
     if (plan_.product) {
       const float* x = run_.x + first * channels;
       if (plan_.prologue.plan != nullptr) {
-        run_prologue(run_.inputs[0], read_, first * channels, count * channels);
+        run_prologue(run_.inputs[0], read_, {first * channels, count * channels});
         x = read_;
       }
       return point_to_pixels(x, count);
@@ -143,9 +140,10 @@ class Worker {
     int64_t row = first % plan_.out_pixels / g_.out[2];
     int64_t column = first % g_.out[2];
     const int64_t pitch = padded(count);
-    for (int64_t i = 0; i < count; ++i) {
-      find_taps(image, row, column, pitch, segments_ + i);
-      if (++column < g_.out[2]) continue;
+    for (int64_t i = 0; i < count;) {
+      const ConvRange columns{column, std::min(column + count - i, g_.out[2])};
+      find_row(image, row, columns, pitch, segments_ + i);
+      i += columns.size();
       column = 0;
       if (++row < g_.out[1]) continue;
       row = 0;
@@ -164,20 +162,37 @@ class Worker {
     std::fill(segments + count, segments + padded(count), segments[count - 1]);
   }
 
-  // One pixel's, `pitch` apart.
-  void find_taps(const float* image, int64_t row, int64_t column, int64_t pitch, const float** segments) const {
+  // Those of a part of a row, a pixel's `pitch` apart.
+  void find_row(const float* image, int64_t row, const ConvRange& columns, int64_t pitch, const float** segments) const {
+    const int64_t y = row * g_.strides[1] - plan_.pad_top;
+    const bool inside = y >= 0 && y + (g_.kernel[1] - 1) * g_.dilations[1] < plan_.rows;
+    const int64_t whole_begin = std::max(columns.begin, divide_up(plan_.pad_left, g_.strides[2]));
+    const int64_t room = plan_.columns - 1 - plan_.reach + plan_.pad_left;
+    const int64_t whole_end = room < 0 ? 0 : std::min(columns.end, room / g_.strides[2] + 1);
+    if (!inside || whole_begin >= whole_end) return find_taps(image, row, columns, pitch, segments);
+    find_taps(image, row, {columns.begin, whole_begin}, pitch, segments);
+    find_taps(image, row, {whole_end, columns.end}, pitch, segments + (whole_end - columns.begin));
+    const int64_t x = whole_begin * g_.strides[2] - plan_.pad_left;
+    const float* const from = image + (y * plan_.columns + x) * g_.in_channels;
+    const float** to = segments + (whole_begin - columns.begin);
+    const int64_t step = g_.strides[2] * g_.in_channels;
+    for (const int64_t offset : plan_.offsets) {
+      for (int64_t i = 0; i < whole_end - whole_begin; ++i) to[i] = from + offset + i * step;
+      to += pitch;
+    }
+  }
+
+  // The same where taps may be outside of the image: each is a segment then.
+  void find_taps(const float* image, int64_t row, const ConvRange& columns, int64_t pitch,
+                 const float** segments) const {
+    for (int64_t column = columns.begin; column < columns.end; ++column) {
+      find_pixel(image, row, column, pitch, segments++);
+    }
+  }
+
+  void find_pixel(const float* image, int64_t row, int64_t column, int64_t pitch, const float** segments) const {
     const int64_t y = row * g_.strides[1] - plan_.pad_top;
     const int64_t x = column * g_.strides[2] - plan_.pad_left;
-    const bool inside = y >= 0 && y + (g_.kernel[1] - 1) * g_.dilations[1] < plan_.rows && x >= 0 &&
-                        x + plan_.reach < plan_.columns;
-    if (inside) {
-      const float* const from = image + (y * plan_.columns + x) * g_.in_channels;
-      for (const int64_t offset : plan_.offsets) {
-        *segments = from + offset;
-        segments += pitch;
-      }
-      return;
-    }
     int64_t s = 0;
     for (int64_t h = 0; h < g_.kernel[1]; ++h) {
       const int64_t v = y + h * g_.dilations[1];
@@ -189,13 +204,22 @@ class Worker {
     }
   }
 
-  // What the prologue makes of `count` elements of a tensor from the `first` on.  `from` is where element 0 would be.
-  void run_prologue(const void* from, float* to, int64_t first, int64_t count) {
-    void* const out = whole_tensor(to, first, sizeof(float));
+  // What the prologue makes of runs of elements, one after the other.  `from` is where element 0 of a tensor would be; if
+  // there are several runs, they follow one another there too.
+  void run_prologue(const void* from, float* to, ElementRuns runs) {
+    void* out = whole_tensor(to, runs.first, sizeof(float));
     operands_[0] = from;
     const auto operands = run_.inputs.begin() + static_cast<long>(run_.node.first_operand());
     std::copy_n(operands, run_.node.conv.prologue_operands(), operands_ + 1);
-    run_elements(plan_.prologue.program, plan_.prologue.plan->stages[0], {operands_, &out, nullptr}, {first, count});
+    move_on(&runs);
+    runs.moving_output = &out;
+    run_elements(plan_.prologue.program, plan_.prologue.plan->stages[0], {operands_, &out, nullptr}, runs);
+  }
+
+  // Makes the first operand one whose runs follow one another.
+  void move_on(ElementRuns* runs) const {
+    runs->moving = operands_;
+    runs->by = (runs->length - runs->step) * static_cast<int64_t>(sizeof(float));
   }
 
   void compute_channels(int64_t unit) {
@@ -267,6 +291,10 @@ class Worker {
     if (columns.size() == width) {
       return finish(image, rows.begin * width, rows.size() * width, 0, filters, results_);
     }
+    if (run_.node.nhwc_output) {
+      const int64_t begin = (image * plan_.pixels + rows.begin * width + columns.begin) * filters;
+      return finish_runs(results_, {begin, columns.size() * filters, width * filters, rows.size()});
+    }
     const float* results = results_;
     for (int64_t row = rows.begin; row < rows.end; ++row, results += columns.size() * filters) {
       finish(image, row * width + columns.begin, columns.size(), 0, filters, results);
@@ -304,8 +332,7 @@ class Worker {
     operands_[0] = whole_tensor(results, runs.first, sizeof(float));
     const auto second = run_.inputs.end() - static_cast<long>(run_.node.conv.epilogue_operands());
     std::copy(second, run_.inputs.end(), operands_ + 1);
-    runs.moving = operands_;
-    runs.by = (runs.length - runs.step) * static_cast<int64_t>(sizeof(float));
+    move_on(&runs);
     const Stage& stage = plan_.epilogue.plan->stages[0];
     run_elements(plan_.epilogue.program, stage, {operands_, run_.outputs.data(), nullptr}, runs);
   }

@@ -12,6 +12,8 @@ namespace {
 constexpr int64_t kLongRow = 256;
 // A broadcast operand that repeats within this many elements is expanded once, not for every tile.
 constexpr int64_t kMaxPeriod = 1024;
+// Where runs of elements may begin anywhere, short rows with the same operands make rows of about this many elements.
+constexpr int64_t kRepeatedRow = 512;
 
 }  // namespace
 
@@ -87,15 +89,43 @@ void StageBuilder::find_sources() {
     element_count(shapes[i], &count);
     slot.access = count == stage_.elements ? Access::Whole : count == 1 ? Access::Fixed : Access::Gathered;
     if (slot.access == Access::Whole && __builtin_add_overflow(bytes, count * slot.size, &bytes)) bytes = INT64_MAX;
-    if (slot.access == Access::Gathered && (stage_.columns >= kLongRow || plan_.key.anywhere)) {
-      slot.access = Access::Row;
-      slot.by_column = slot.strides.back() != 0;
-      stage_.by_rows = true;
-    }
     source_slot_[sources[i]] = static_cast<int>(stage_.slots.size());
     stage_.slots.push_back(std::move(slot));
   }
+  find_rows();
   large_ = bytes > last_level_bytes();
+}
+
+// Whether tiles end with a row, so that operands are read where they lie, or are the same for many rows.
+void StageBuilder::find_rows() {
+  const bool anywhere = plan_.key.anywhere;
+  if (stage_.columns < kLongRow && !anywhere) return;
+  const auto is_gathered = [](const Slot& slot) { return slot.access == Access::Gathered; };
+  const auto repeats = [&](const Slot& slot) {
+    return !is_gathered(slot) ||
+           std::all_of(slot.strides.begin(), slot.strides.end() - 1, [](int64_t stride) { return stride == 0; });
+  };
+  std::vector<Slot>& slots = stage_.slots;
+  stage_.by_rows = std::any_of(slots.begin(), slots.end(), is_gathered);
+  if (!stage_.by_rows) return;
+  repeated_ = anywhere && 2 * stage_.columns <= kRepeatedRow && std::all_of(slots.begin(), slots.end(), repeats);
+  if (repeated_) {
+    stage_.columns *= kRepeatedRow / stage_.columns;
+    return;
+  }
+  for (Slot& slot : slots) {
+    if (!is_gathered(slot)) continue;
+    slot.access = Access::Row;
+    slot.by_column = slot.strides.back() != 0;
+  }
+}
+
+// The slot holds what all rows read, an element for each column.
+void StageBuilder::read_by_column(uint16_t index) {
+  Slot& slot = stage_.slots[index];
+  slot.access = Access::Row;
+  slot.by_column = true;
+  slot.strides.assign(stage_.dims.size(), 0);
 }
 
 // Depth first from the results, the longer branch last, so that a value is used as soon as it is computed: chains
@@ -177,12 +207,13 @@ uint16_t StageBuilder::operand(uint16_t id) {
     while (strides[outermost] == 0) ++outermost;
     int64_t period = 1;
     for (size_t d = outermost; d < strides.size() && period <= kMaxPeriod; ++d) period *= stage_.dims[d];
-    once = period <= kMaxPeriod;
-    if (once) period_ = std::max(period_, period);
+    once = repeated_ || period <= kMaxPeriod;
+    if (once && !repeated_) period_ = std::max(period_, period);
     Step step;
     step.kind = Step::Kind::Gather;
     step.in[0] = slot;
     step.out = new_buffer(stage_.slots[slot].size);
+    if (repeated_) read_by_column(step.out);
     (once ? stage_.prologue : stage_.steps).push_back(step);
     slot = step.out;
   }
@@ -194,6 +225,7 @@ uint16_t StageBuilder::operand(uint16_t id) {
     step.in[0] = slot;
     step.out = new_buffer(compute_size(type));
     step.single = is_scalar(id);
+    if (repeated_ && access == Access::Gathered) read_by_column(step.out);
     (once ? stage_.prologue : stage_.steps).push_back(step);
     slot = step.out;
   }

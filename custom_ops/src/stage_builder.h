@@ -34,6 +34,8 @@ class StageBuilder {
   };
 
   void find_sources();
+  void find_rows();
+  void read_by_column(uint16_t index);
   void schedule();
   void count_uses();
   void emit_instructions();
@@ -77,6 +79,7 @@ class StageBuilder {
   std::vector<uint16_t> order_;    // instructions as scheduled
   std::vector<Step> deferred_;     // stores to run after all other steps
   int64_t period_ = 1;             // a tile is a multiple of it
+  bool repeated_ = false;          // a row is several of the tensor's, with operands that a buffer repeats
   bool large_ = false;             // does not fit in the caches
 };
 

@@ -30,10 +30,10 @@ void StageBuilder::choose_tile() {
   }
   tile = tile / kMinTile * kMinTile;
   if (stage_.by_rows) {
-    const int64_t pieces = divide_up(stage_.columns, tile);
+    const int64_t pieces = repeated_ ? 1 : divide_up(stage_.columns, tile);
     tile = round_up(divide_up(stage_.columns, pieces), kMinTile);
     stage_.tiles_per_row = divide_up(stage_.columns, tile);
-    stage_.tiles = stage_.elements / stage_.columns * stage_.tiles_per_row;
+    stage_.tiles = divide_up(stage_.elements, stage_.columns) * stage_.tiles_per_row;
   } else {
     tile = std::max<int64_t>(tile / period_, 1) * period_;
     stage_.tiles = (stage_.elements - 1) / tile + 1;

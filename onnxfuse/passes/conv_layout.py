@@ -15,6 +15,7 @@ from onnxfuse.passes.rules.gated_residual import GatedResidual
 from onnxfuse.passes.rules.hard_sigmoid import RecogniseHardSigmoid
 from onnxfuse.passes.rules.hard_swish import RecogniseHardSwish
 from onnxfuse.passes.rules.merge_pointwise_convs import MergePointwiseConvs
+from onnxfuse.passes.rules.normalization_before_conv import NormalizationBeforeConv
 from onnxfuse.passes.rules.transpose_of_blocked import TransposeOfBlocked
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _STEPS = (
     (RecogniseHardSigmoid, RecogniseHardSwish),
     (*AFFINE_RULES, GatedResidual, MergePointwiseConvs),
     (AffineAfterAveragePool, TransposeOfBlocked, ConvOfUpsampled),
-    (AffineAsDepthwiseConv,),
+    (AffineAsDepthwiseConv, NormalizationBeforeConv),
 )
 
 

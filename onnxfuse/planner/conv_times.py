@@ -1,9 +1,9 @@
 """What convolutions and the nodes beside them take on the CPU, in each of the layouts that they may be computed in.
 
 The times were measured on one core of two AMD EPYCs, those with AVX-512 on a Zen 5 (ONNX Runtime 1.32), and those of
-channels last on an Intel Xeon, where they were put in proportion to the others.  Other machines differ by much the same
-factor for all.  Where they do not, or the number of threads makes a difference, ``optimize --tune`` measures
-(cpu_tuning.py).
+channels last with AVX-512 on an Intel Xeon, where they were put in proportion to the others.  Other machines differ by
+much the same factor for all.  Where they do not, or the number of threads makes a difference, ``optimize --tune``
+measures (cpu_tuning.py).
 """
 
 import math
@@ -55,6 +55,9 @@ class Times:
     """The same of x Sigmoid(x), which ONNX Runtime computes as one node."""
     tail: tuple[float, float]
     """The same in the tail of a convolution: of a function, or of a few instructions."""
+    in_models: float
+    """What is left in whole models of the time that a depthwise or 1x1 convolution takes by itself with the channels
+    last: the one becomes part of the other, and what they read and make stays nearer to the processor."""
 
 
 _AVX2 = Times(
@@ -62,12 +65,13 @@ _AVX2 = Times(
     depthwise=(Cost(0.020, 0.10), Cost(0.018, 0.10), Cost(0.022, 0.20)),
     strided=Cost(0.028, 0.30),
     others=(Cost(1 / 50, 0.30), Cost(1 / 57, 0.10), Cost(1 / 60, 0.10)),
-    far=(0.0, 0.0, 0.0),
+    far=(0.07, 0.07, 0.25),
     call=(0.0, 0.0, 3000.0),
     reorder=0.40,
     node=0.35,
     silu=0.70,
     tail=(0.30, 0.08),
+    in_models=1.0,
 )
 _AVX512 = Times(
     pointwise=(Cost(1 / 105, 0.09), Cost(1 / 104, 0.035), Cost(1 / 125, 0.035)),
@@ -80,11 +84,12 @@ _AVX512 = Times(
     node=0.14,
     silu=0.16,
     tail=(0.10, 0.01),
+    in_models=0.65,
 )
 _FAR = 1 << 20  # elements of a tensor that is larger than what a core has of the caches
 _FEW_BLOCKS = {1: 1.35, 2: 1.1}  # that do not fill the registers: times what a product takes with the channels last
 _LEAST_PIXELS = 12  # that are computed at once with the channels last
-_TAP = 0.8  # nanoseconds to find what a tap of a pixel reads
+_TAP = 0.3  # nanoseconds to find what a tap of a pixel reads
 _TRANSPOSES = 2.0  # times what a reorder takes, for an element of a Transpose
 _FAR_APART = 4  # times what it takes to read an element, for elements that are more than two apart
 

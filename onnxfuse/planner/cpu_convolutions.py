@@ -221,7 +221,7 @@ class _GraphChoice:
             forced = all_blocked and is_convolution(node) and math.isfinite(blocked)
             cut.add(unit[id(node)], math.inf if forced else plain, blocked)
         for node in self._nodes:
-            self._add_reorders(cut, node, unit)
+            self._add_reorders(cut, node, unit, own)
         if own is Layout.NHWC:
             self._add_permutations(cut, unit)
         return cut.solve(), cut.cost
@@ -287,14 +287,17 @@ class _GraphChoice:
             tensor.values.size in (1, shape[1]) for tensor in node.inputs if isinstance(tensor, gs.Constant)
         )
 
-    def _add_reorders(self, cut: MinimumCut, node: gs.Node, unit: dict[int, int]) -> None:
+    def _add_reorders(self, cut: MinimumCut, node: gs.Node, unit: dict[int, int], own: Layout) -> None:
+        """What it costs that a tensor is blocked on one side; with the channels last it is on its way through the plain
+        layout."""
+        changes = 2 if own is Layout.NHWC else 1
         for tensor in node.outputs:
             elements = self._elements(tensor)
             if not elements or len(self._shapes.of(tensor) or ()) != 4 or tensor.dtype != np.float32:
                 continue
-            cost = elements * self._ns.reorder + NODE_CALL
+            cost = changes * elements * self._ns.reorder + NODE_CALL
             made, plain, blocked = unit[id(node)], ("plain", id(tensor)), ("blocked", id(tensor))
-            cut.separate(plain, made, cost)
+            cut.separate(plain, made, cost + self._of_lost_tail(node, tensor, elements))
             cut.separate(made, blocked, cost)
             if id(tensor) in self._outputs:
                 cut.add(plain, 0.0, math.inf)
@@ -304,6 +307,14 @@ class _GraphChoice:
                 cut.separate(unit[id(reader)], plain, math.inf)
                 if reader.op != "Conv" or self._layout.reads_blocked(reader):
                     cut.separate(blocked, unit[id(reader)], math.inf)
+
+    def _of_lost_tail(self, node: gs.Node, tensor: gs.Tensor, elements: int) -> float:
+        """What an elementwise node in the plain layout takes beyond its time in the tail of the convolution before it,
+        if that is blocked."""
+        readers = list(self._readers(tensor))
+        if not is_convolution(node) or len(readers) != 1 or not is_elementwise(readers[0]):
+            return 0.0
+        return NODE_CALL + elements * max(self._ns.node - self._ns.tail[readers[0].op in _SHORT], 0.0)
 
     def _add_permutations(self, cut: MinimumCut, unit: dict[int, int]) -> None:
         """What it costs the library's convolutions that other nodes know the plain layout alone."""

@@ -72,7 +72,7 @@ class FuseConv:
                 context.report.add_convolution(label(node), node.op, plan.verdicts[id(node)])
             # Nodes without a name are called by what they make, which the layout renames.
             labels = {id(fusion): label(fusion.region.nodes[-1]) for fusion in plan.fusions}
-            apply_layout(model, plan.layout)
+            apply_layout(model, plan.graph, plan.layout)
             fused = list(_apply(model, plan, labels, context))
             if fused:
                 replaced = {id(node) for fusion in plan.fusions for node in fusion.region.nodes}

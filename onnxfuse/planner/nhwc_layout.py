@@ -4,8 +4,9 @@ With the channels last the sums of a pixel's filters are vectors, what they read
 nothing is copied: that is faster than the plain layout, but only between convolutions that agree on it.  What else
 reads or writes a tensor knows the plain layout, and a convolution changes the layout of what it reads or writes itself.
 Some nodes do not care: elementwise ones whose operands are all of one shape, a Concat of channels, and a gate; and a
-Transpose between the two layouts is nothing where its tensor has the channels last.  As for the choice of the
-convolutions (cpu_convolutions.py), the cheapest assignment is a minimum cut.
+Transpose between the two layouts is nothing where its tensor has the channels last.  What a Concat reads in another
+layout than it makes is transposed.  As for the choice of the convolutions (cpu_convolutions.py), the cheapest
+assignment is a minimum cut.
 """
 
 import math
@@ -24,9 +25,6 @@ from onnxfuse.planner.sizes import Size, Sizes, is_gate
 from onnxfuse.program import Program
 from onnxfuse.program.lowering import is_elementwise
 
-_GAIN = 0.65
-"""What is left in whole models of the time that a depthwise or 1x1 convolution takes by itself with the channels last:
-the one becomes part of the other, and what they read and make stays nearer to the processor."""
 _REORDER = 1.5
 """Times what it takes to change a layout, for a convolution that does so itself."""
 
@@ -129,18 +127,22 @@ class _Choice:
         tensor = permutes(node)
         if tensor is not None:
             self._note(tensor)
-            elements = math.prod(self._shapes.of(tensor) or ())
-            self._cut.add(id(tensor), 0.0, self._times.transpose(elements))
+            self._cut.add(id(tensor), 0.0, self._transpose(tensor))
             return True
-        if len(node.outputs) != 1 or not (joins_channels(node) or self._is_of_one_shape(node)):
+        joins = joins_channels(node)
+        if len(node.outputs) != 1 or not (joins or self._is_of_one_shape(node)):
             return False
-        first, *others = [tensor for tensor in (*node.outputs, *node.inputs) if not _is_scalar(tensor)]
+        first = node.outputs[0]
         self._note(first)
-        for other in others:
+        for key, other in {id(tensor): tensor for tensor in node.inputs if not _is_scalar(tensor)}.items():
             self._note(other)
-            self._cut.separate(id(first), id(other), math.inf)
-            self._cut.separate(id(other), id(first), math.inf)
+            change = self._transpose(other) if joins else math.inf
+            self._cut.separate(id(first), key, change)
+            self._cut.separate(key, id(first), change)
         return True
+
+    def _transpose(self, tensor: gs.Tensor) -> float:
+        return self._times.transpose(math.prod(self._shapes.of(tensor) or ()))
 
     def _is_of_one_shape(self, node: gs.Node) -> bool:
         """Whether a node is elementwise, and each of its operands has the result's shape or a single element."""
@@ -154,7 +156,7 @@ class _Choice:
         conv, outputs = fusion.region.conv, fusion.outputs
         nhwc = self._times.of(conv, Layout.NHWC)
         known = fusion.region.convolution
-        gain = _GAIN if known.depthwise or math.prod(known.kernel) == 1 else 1.0
+        gain = self._times.ns.in_models if known.depthwise or math.prod(known.kernel) == 1 else 1.0
         self._cut.add(id(conv), gain * nhwc, self._times.of(conv, Layout.PLAIN))
         if math.isinf(nhwc):  # the plain layout is all it has
             for tensor in (*fusion.inputs, *outputs):

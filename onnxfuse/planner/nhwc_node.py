@@ -132,17 +132,36 @@ def squeeze_excite_reads_last(model: Model, node: Node) -> None:
     node.attrs.update({"nhwc": 1, **attributes})
 
 
-def apply_layout(model: Model, layout: NhwcLayout) -> None:
+def apply_layout(model: Model, graph: gs.Graph, layout: NhwcLayout) -> None:
     """Rename the tensors that have the channels last, permute their shapes, and change the nodes for it."""
+    others: dict[int, gs.Tensor] = {}
     for node in layout.nodes:
         if permutes(node) is not None:
             node.op, node.attrs = "Identity", {}
         elif joins_channels(node):
-            node.attrs["axis"] = len(node.outputs[0].shape) - 1
+            rank, is_last = len(node.outputs[0].shape), id(node.outputs[0]) in layout.tensors
+            for index, tensor in enumerate(node.inputs):
+                if (id(tensor) in layout.tensors) != is_last:
+                    if id(tensor) not in others:
+                        others[id(tensor)] = _transposed(model, graph, tensor, rank, to_be_last=is_last)
+                    node.inputs[index] = others[id(tensor)]
+            if is_last:
+                node.attrs["axis"] = rank - 1
     for tensor in layout.tensors.values():
         tensor.name = model.unique_name(f"{tensor.name}_nhwc")
         if tensor.shape is not None:
             tensor.shape = permuted(tensor.shape)
+
+
+def _transposed(model: Model, graph: gs.Graph, tensor: gs.Tensor, rank: int, *, to_be_last: bool) -> gs.Variable:
+    """A tensor in the other layout, and a Transpose in the graph.  The shape of ``tensor`` is still in ONNX's order."""
+    name = model.unique_name(f"{tensor.name}_{'nhwc' if to_be_last else 'nchw'}")
+    shape = permuted(tensor.shape) if to_be_last and tensor.shape is not None else tensor.shape
+    result = gs.Variable(name, dtype=tensor.dtype, shape=shape)
+    perm = to_last(rank) if to_be_last else to_first(rank)
+    name = model.unique_name(f"{name}_transpose")
+    graph.nodes.append(Node("Transpose", name=name, attrs={"perm": perm}, inputs=[tensor], outputs=[result]))
+    return result
 
 
 def put_channels_last(function: onnx.FunctionProto, rank: int, inputs: Sequence[int], *, outputs: bool) -> None:

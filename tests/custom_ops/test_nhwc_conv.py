@@ -288,17 +288,32 @@ def test_programs_that_compute_values_of_several_shapes(shape: str, layout: tupl
     check(Nhwc(Fused(conv, tuple(x_shape), raw("f32"), (), *before), None, *layout))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("shape", ("dense", "product", "single channels"))
-def test_slopes_of_channels(shape: str, layout: tuple[bool, bool]) -> None:
-    """A PRelu, which reads the sum of result and bias more than once."""
-    conv, x_shape = SHAPES[shape]
+def slopes(channels: int) -> tuple[Program, tuple[Sizes, ...]]:
+    """A PRelu, which reads the sum of result and bias more than once, so that both vectors are operands of it."""
     b = ProgramBuilder()
     y = b.emit("add", "f32", b.input("f32"), b.input("f32", 1))
     slope, zero = b.input("f32", 1), b.const("f32", 0)
     y = b.emit("where", "f32", b.emit("less", "f32", y, zero), b.emit("mul", "f32", y, slope), y)
-    vectors = (conv.out_channels,), (conv.out_channels,)
-    check(Nhwc(Fused(conv, tuple(x_shape), b.build([y]), vectors), None, *layout))
+    return b.build([y]), ((channels,), (channels,))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", ("dense", "product", "single channels"))
+def test_slopes_of_channels(shape: str, layout: tuple[bool, bool]) -> None:
+    conv, x_shape = SHAPES[shape]
+    check(Nhwc(Fused(conv, tuple(x_shape), *slopes(conv.out_channels)), None, *layout))
+
+
+@pytest.mark.parametrize("channels", (2, 5, 16, 100, 171, 255, 256, 257, 300, 600))
+def test_vectors_of_channels_of_any_length(channels: int) -> None:
+    """A Program reads them pixel by pixel, or from memory where they are repeated."""
+    after = convolution("f32", (3, channels), (1, 1)), (2, 3, 13, 40)
+    before = convolution("f32", (channels, 17), (1, 1)), (2, channels, 13, 40)
+    check(Nhwc(Fused(*after, *slopes(channels))))
+    check(Nhwc(Fused(*before, *slopes(17), *head("f32", "affine", before[1]))))
+    for x_shape in ((2, channels, 3, 3), (1, channels, 40, 50)):
+        node = pair(depthwise(channels, (3, 3), pads=(1,) * 4), 19, x_shape, "affine")
+        check(replace(node, fused=replace(node.fused, epilogue=slopes(19)[0], operands=slopes(19)[1])))
 
 
 def random_node(seed: int) -> Nhwc:

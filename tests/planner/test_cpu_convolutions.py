@@ -105,6 +105,36 @@ def test_what_stays_blocked_is_onnx_runtimes() -> None:
     assert {reason for _, reason in reasons(result)} == {"ONNX Runtime's blocked layout is cheaper here"}
 
 
+@pytest.mark.parametrize("vectors", [False, True])
+def test_an_activation_that_onnx_runtime_would_compute_by_itself_counts(
+    vectors: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "has_avx512", lambda: vectors)
+    text = """g (float[32, 3, 24, 24] x) => (float[32, 48, 9, 9] y) {
+        a = Conv <kernel_shape = [3, 3]> (x, v) b = PRelu(a, s)
+        c = MaxPool <kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1> (b)
+        y = Conv <kernel_shape = [3, 3]> (c, w) }"""
+    made = model(text, v=array(28, 3, 3, 3), s=array(28, 1, 1), w=array(48, 28, 3, 3))
+    assert operators(onnxfuse.optimize(made, "cpu", check=False)) == ["FusedConv", "MaxPool", "Conv"]
+
+
+def test_between_blocked_channels_and_channels_last_there_are_two_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first convolution is faster blocked, the second with the channels last, by more than one change takes, but
+    not by more than two."""
+    nothing, kernels = conv_times.Cost(0, 0), [conv_times.Cost(product, 0) for product in (9, 1, 0.8)]
+    times = conv_times.Times(
+        *(tuple(kernels), (nothing,) * 3, nothing, tuple(kernels), (0,) * 3, (0,) * 3),
+        *(14.0, 0.0, 0.0, (0.0, 0.0), 1.0),
+    )  # fmt: skip
+    monkeypatch.setattr(conv_times, "_AVX2", times)
+    monkeypatch.setattr(conv_times, "_AVX512", times)
+    text = """g (float[1, 16, 64, 64] x) => (float[1, 128, 64, 64] y) {
+        a = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, v) b = Relu(a)
+        c = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (b, w) y = Relu(c) }"""
+    made = model(text, v=array(16, 16, 3, 3), w=array(128, 16, 3, 3))
+    assert operators(onnxfuse.optimize(made, "cpu", check=False)) == ["FusedNhwcConv", "FusedNhwcConv"]
+
+
 def test_all_and_none() -> None:
     everything = onnxfuse.optimize(learned(), "cpu", conv="all")
     assert set(operators(everything)) == {"FusedConv", "GlobalAveragePool"}

@@ -91,6 +91,10 @@ def channels_last(made: onnx.ModelProto | onnx.GraphProto) -> set[str]:
     for node in graph.node:
         if node.op_type in FREE:
             continue
+        if node.op_type == "Transpose":
+            for name in (*node.input, *node.output):
+                (last if name.endswith("_nhwc") else plain).add(name)
+            continue
         known = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
         reads = known.get("nhwc_inputs", [known.get("nhwc", 0)])
         for index, name in enumerate(node.input):
@@ -246,7 +250,6 @@ def test_operands_of_the_models_inputs() -> None:
 
 READERS = {
     "pooling": "m = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (r) n = Add(c, m) y = C3 (n, w)",
-    "Concat": "m = Concat <axis = 1> (r, x) n = Add(c, c) q = ReduceMax(m) y = Mul(n, q)",
     "Shape": "m = Shape(r) n = Reshape(c, m) y = C3 (n, w)",
     "Softmax": "m = Softmax <axis = 1> (r) n = Mul(c, m) y = C3 (n, w)",
     "a body": """m = Cast <to = 9> (half) y = If (m) <
@@ -278,9 +281,15 @@ def test_a_concat_of_channels() -> None:
     assert channels_last(result) == set()
 
 
-def test_a_concat_with_what_is_plain() -> None:
-    text = "a = C3 (x, w) r = Relu(a) c = C3 (r, w2) m = Concat <axis = 1> (c, x) y = Conv (m, k)"
-    assert channels_last(check(network(text, k=array(20, 64, 1, 1)))) == {"r"}
+def test_a_concat_of_both_layouts() -> None:
+    """What is in the other one is transposed, once for all that read it so."""
+    text = """a = C3 (x, w) r = Relu(a) c = C3 (r, w2) m = Concat <axis = 1> (c, x) n = Concat <axis = 1> (x, m, x)
+        y = Conv (n, k)"""
+    result = check(network(text, k=array(20, 128, 1, 1)))
+    assert channels_last(result) == {"r", "c", "n", "x"} and operators(result).count("Transpose") == 1
+    text = "a = C3 (x, w) r = Relu(a) c = C3 (r, w2) m = Concat <axis = 1> (r, x) q = ReduceMax(m) y = Mul(c, q)"
+    result = check(network(text))
+    assert channels_last(result) == {"r"} and operators(result).count("Transpose") == 1
 
 
 def test_elementwise_nodes_between() -> None:
@@ -295,7 +304,7 @@ def test_elementwise_nodes_with_a_vector_of_channels() -> None:
     text = """a = C3 (x, w) r = Relu(a) c = C3 (r, w2) m = Concat <axis = 1> (r, c) t = Mul(m, f) s = Tanh(t)
         d = Conv (s, k) e = Conv (s, k) y = Add(d, e)"""
     result = check(network(text, k=array(20, 64, 1, 1), f=array(64, 1, 1)))
-    assert channels_last(result) == set()
+    assert channels_last(result) == {"r"}
 
 
 def test_transposes_between_the_layouts() -> None:
