@@ -1,7 +1,10 @@
 """What the renderer writes compiles for every architecture, and reads memory as it is meant to."""
 
 import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from functools import cache
+from multiprocessing import get_context
 
 import pytest
 
@@ -16,8 +19,6 @@ from tests.cuda.programs import SMALL, cast_program, chains, linear, operator_pr
 from tests.cuda.test_emulation_random import PROGRAMS, random_source
 
 VERBOSE = "--ptxas-options=-v"
-QUICKLY = (*compile_options(False), "--Ofast-compile=max")
-"""Whether a kernel compiles does not depend on how much it is optimized; those of the zoo are compiled as for users."""
 ONE_BY_ONE = Tuning(vector=1, unroll=1)  # each operator once: what differs between kernels is in the chains
 
 
@@ -29,14 +30,29 @@ def nvrtc() -> Nvrtc:
         pytest.skip(str(error))
 
 
+@pytest.fixture(scope="module")
+def compile_quickly() -> Iterator[Callable[[str, str], bytes]]:
+    """What makes machine code that is hardly optimized, for it makes no difference to whether a kernel compiles.
+
+    It runs in a process of its own: after --Ofast-compile, NVRTC 13.5 compiles other kernels of its process so too.
+    """
+    nvrtc()
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        yield lambda text, architecture: pool.submit(_compile_quickly, text, architecture).result()
+
+
+def _compile_quickly(text: str, architecture: str) -> bytes:
+    return nvrtc().compile(text, architecture, (*compile_options(False), "--Ofast-compile=max")).cubin
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("architecture", COMMON)
-def test_operators_compile(architecture: str, dtype: str) -> None:
+def test_operators_compile(architecture: str, dtype: str, compile_quickly: Callable[[str, str], bytes]) -> None:
     programs = [*(program for program, _ in operator_programs(dtype)), cast_program(dtype)]
     accesses = [Access("g" * len(program.inputs), "l" * len(program.outputs)) for program in programs]
     sources = [render(program, [own], ONE_BY_ONE) for program, own in zip(programs, accesses, strict=True)]
-    compiled = nvrtc().compile("\n".join(source.text for source in sources), architecture, QUICKLY)
-    assert all(kernel.name.encode() in compiled.cubin for source in sources for kernel in source.kernels)
+    cubin = compile_quickly("\n".join(source.text for source in sources), architecture)
+    assert all(kernel.name.encode() in cubin for source in sources for kernel in source.kernels)
 
 
 @cache
@@ -57,9 +73,9 @@ def test_chains_compile_without_spills(dtype: str, name: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "f64"])
 @pytest.mark.parametrize("architecture", COMMON)
-def test_chains_compile(architecture: str, dtype: str) -> None:
+def test_chains_compile(architecture: str, dtype: str, compile_quickly: Callable[[str, str], bytes]) -> None:
     rendered = [render(*own).text for own in chains(dtype).values()]
-    nvrtc().compile("\n".join(rendered), architecture, QUICKLY)
+    compile_quickly("\n".join(rendered), architecture)
 
 
 SHARDS = 4
@@ -76,9 +92,11 @@ def emulated() -> list[Source]:
 
 @pytest.mark.parametrize("shard", range(SHARDS))
 @pytest.mark.parametrize("architecture", COMMON)
-def test_what_runs_in_the_emulation_compiles(architecture: str, shard: int) -> None:
+def test_what_runs_in_the_emulation_compiles(
+    architecture: str, shard: int, compile_quickly: Callable[[str, str], bytes]
+) -> None:
     own = [source.text for source in emulated()[shard::SHARDS]]
-    nvrtc().compile("\n".join(own), architecture, QUICKLY)
+    compile_quickly("\n".join(own), architecture)
 
 
 def test_fast_math_compiles() -> None:
