@@ -1,6 +1,6 @@
 """``optimize --tune`` for the CPU: which convolutions the library computes is measured, not estimated.
 
-The estimate (planner/cpu_convolutions.py) is good to some 8 % of a model's time, and it knows neither the processor nor
+The estimate (planner/cpu_convolutions.py) is good to some 9 % of a model's time, and it knows neither the processor nor
 the number of threads.  So the model is optimized in each of the ways that ``--conv`` names, and the models are run in
 turns, in sessions with ONNX Runtime's own number of threads.
 """

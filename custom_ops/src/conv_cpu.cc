@@ -24,9 +24,12 @@ constexpr int64_t kUnits = 16;
 constexpr int64_t kUnitFilters = 8;
 constexpr double kSplitProducts = 400e3;
 // With fewer products in all the calling thread is done before others have begun.
-constexpr double kAlone = 500e3;
-// What a result costs besides its products, in products.
+constexpr double kAlone = 300e3;
+// What a result costs besides its products, in products; and for single channels a product, and an element that is read
+// or written.
 constexpr int64_t kResultProducts = 8;
+constexpr double kSingleProduct = 2.5;
+constexpr double kSingleElement = 10.0;
 // Elements that strips may have in memory together.
 constexpr size_t kMostCopied = size_t{1} << 24;
 // Channels of a strip that a thread computes the prologue of at once.
@@ -438,7 +441,11 @@ ConvCpuPlan::ConvCpuPlan(const PlanKey& node_key, const ConvGeometry& conv, DTyp
 }
 
 void ConvCpuPlan::divide_work() {
-  const auto per_result = static_cast<double>(geometry.products() + kResultProducts);
+  auto per_result = static_cast<double>(geometry.products() + kResultProducts);
+  if (geometry.by_channel() && channel_size > 0) {
+    const double passed = 1.0 + static_cast<double>(elements(geometry.in)) / static_cast<double>(channel_size);
+    per_result = kSingleProduct * static_cast<double>(geometry.products()) + kSingleElement * passed;
+  }
   const double all = static_cast<double>(geometry.batch * geometry.out_channels) * static_cast<double>(channel_size);
   alone = all * per_result < kAlone;
   const int64_t filters = geometry.filters();

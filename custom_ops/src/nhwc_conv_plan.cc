@@ -33,8 +33,10 @@ constexpr double kRunProducts = 3000.0;
 // What a product of single channels costs, and an element that is read for them, in products of all.
 constexpr double kSingleProduct = 1.5;
 constexpr double kReadElement = 5.0;
+// What a result costs besides, in products.
+constexpr double kResultProducts = 8.0;
 // With fewer products in all the calling thread is done before others have begun.
-constexpr double kAlone = 500e3;
+constexpr double kAlone = 300e3;
 // Channels of which several pixels are read as one segment.
 constexpr int64_t kFewChannels = 16;
 constexpr int64_t kMostThreads = 16;
@@ -203,6 +205,19 @@ void divide_filters(const NhwcConv& node, NhwcConvPlan* plan) {
   plan->filter_units = divide_up(g.out_channels, plan->filters_at_once);
 }
 
+// What a pixel of the result costs.
+double products_of_pixel(const NhwcConv& node, const NhwcShapes& shapes) {
+  const auto single = [](const ConvGeometry& g) {
+    const double passed = static_cast<double>(g.in[1] * g.in[2]) / static_cast<double>(g.out[1] * g.out[2]) + 1.0;
+    return static_cast<double>(g.in_channels) *
+           (kSingleProduct * static_cast<double>(g.products()) + kReadElement * passed);
+  };
+  const ConvGeometry& g = shapes.geometry;
+  if (node.by_channel()) return single(g);
+  const double products = static_cast<double>(g.out_channels) * (static_cast<double>(g.products()) + kResultProducts);
+  return products + (node.has_depthwise ? single(shapes.depthwise) : 0.0);
+}
+
 void lay_out_memory(const NhwcConv& node, NhwcConvPlan* plan) {
   // Adds memory for so many elements, each of so many bytes, and returns where it begins.
   const auto add = [plan](int64_t count, size_t bytes) {
@@ -268,9 +283,7 @@ bool make_nhwc_conv_plan(const NhwcConv& node, const PlanKey& key, NhwcConvPlan*
   } else {
     divide_filters(node, plan);
   }
-  const int64_t before = node.has_depthwise ? shapes.depthwise.products() : 0;
-  plan->alone = static_cast<double>(g.batch * plan->out_pixels) *
-                    static_cast<double>(g.out_channels * g.products() + g.in_channels * before) < kAlone;
+  plan->alone = products_of_pixel(node, shapes) * static_cast<double>(g.batch * plan->out_pixels) < kAlone;
   lay_out_memory(node, plan);
   return true;
 }

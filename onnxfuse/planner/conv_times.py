@@ -1,9 +1,9 @@
 """What convolutions and the nodes beside them take on the CPU, in each of the layouts that they may be computed in.
 
-The times were measured on one core of two AMD EPYCs, those with AVX-512 on a Zen 5 (ONNX Runtime 1.32), and those of
-channels last with AVX-512 on an Intel Xeon, where they were put in proportion to the others.  Other machines differ by
-much the same factor for all.  Where they do not, or the number of threads makes a difference, ``optimize --tune``
-measures (cpu_tuning.py).
+The times were measured on one core of two AMD EPYCs, those with AVX-512 on a Zen 5 (ONNX Runtime 1.32), where those of
+one tap and of single channels with the channels last are from whole models.  Other machines differ by much the same
+factor for all.  Where they do not, or the number of threads makes a difference, ``optimize --tune`` measures
+(cpu_tuning.py).
 """
 
 import math
@@ -15,7 +15,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse import cpu
 from onnxfuse.planner.likely_shapes import LikelyShapes
-from onnxfuse.planner.ort_layout import block_size
+from onnxfuse.planner.ort_layout import block_size, hard_swish_pair
 
 
 class Layout(IntEnum):
@@ -42,6 +42,9 @@ class Times:
     depthwise: tuple[Cost, Cost, Cost]
     strided: Cost
     """Depthwise ones in the plain layout that skip columns."""
+    rows: tuple[int, float]
+    """How many rows of depthwise ones in the plain layout are computed together, and times what a product takes in the
+    last rows, which are computed two by two."""
     others: tuple[Cost, Cost, Cost]
     far: tuple[float, float, float]
     """To read or write an element beyond that, where a tensor is larger than what a core has of the caches."""
@@ -55,15 +58,13 @@ class Times:
     """The same of x Sigmoid(x), which ONNX Runtime computes as one node."""
     tail: tuple[float, float]
     """The same in the tail of a convolution: of a function, or of a few instructions."""
-    in_models: float
-    """What is left in whole models of the time that a depthwise or 1x1 convolution takes by itself with the channels
-    last: the one becomes part of the other, and what they read and make stays nearer to the processor."""
 
 
 _AVX2 = Times(
     pointwise=(Cost(1 / 50, 0.30), Cost(1 / 57, 0.10), Cost(1 / 62, 0.10)),
     depthwise=(Cost(0.020, 0.10), Cost(0.018, 0.10), Cost(0.022, 0.20)),
     strided=Cost(0.028, 0.30),
+    rows=(4, 1.5),
     others=(Cost(1 / 50, 0.30), Cost(1 / 57, 0.10), Cost(1 / 60, 0.10)),
     far=(0.07, 0.07, 0.25),
     call=(0.0, 0.0, 3000.0),
@@ -71,12 +72,12 @@ _AVX2 = Times(
     node=0.35,
     silu=0.70,
     tail=(0.30, 0.08),
-    in_models=1.0,
 )
 _AVX512 = Times(
-    pointwise=(Cost(1 / 105, 0.09), Cost(1 / 104, 0.035), Cost(1 / 125, 0.035)),
-    depthwise=(Cost(0.0113, 0.11), Cost(0.0166, 0.05), Cost(0.016, 0.15)),
+    pointwise=(Cost(1 / 105, 0.09), Cost(1 / 104, 0.035), Cost(1 / 114, 0.053)),
+    depthwise=(Cost(0.0113, 0.11), Cost(0.0166, 0.05), Cost(0.0148, 0.058)),
     strided=Cost(0.0132, 0.14),
+    rows=(6, 1.7),
     others=(Cost(1 / 97, 0.12), Cost(1 / 117, 0.065), Cost(1 / 112, 0.065)),
     far=(0.04, 0.12, 0.35),
     call=(1000.0, 1000.0, 3000.0),
@@ -84,17 +85,27 @@ _AVX512 = Times(
     node=0.14,
     silu=0.16,
     tail=(0.10, 0.01),
-    in_models=0.65,
 )
 _FAR = 1 << 20  # elements of a tensor that is larger than what a core has of the caches
 _FEW_BLOCKS = {1: 1.35, 2: 1.1}  # that do not fill the registers: times what a product takes with the channels last
 _LEAST_PIXELS = 12  # that are computed at once with the channels last
 _TAP = 0.3  # nanoseconds to find what a tap of a pixel reads
+_CHANGES = 1.5  # times what a reorder takes, for an element whose layout a convolution changes itself
 _TRANSPOSES = 2.0  # times what a reorder takes, for an element of a Transpose
 _FAR_APART = 4  # times what it takes to read an element, for elements that are more than two apart
 
 NODE_CALL = 1500.0
 """Nanoseconds of a node, a reorder among them, however small."""
+
+
+_INSIDE = {"Clip": 0.09, "HardSigmoid": 0.15, "HardSwish": 0.23, "LeakyRelu": 0.23, "Sigmoid": 0.28, "Tanh": 0.25}
+"""An element of an activation that ONNX Runtime computes inside a convolution, with vectors of four floats."""
+_PAIR = 0.08  # and of the Mul that makes HardSigmoid a hard swish
+
+
+def activation_inside(node: gs.Node) -> float:
+    """Nanoseconds of an element of a node that ONNX Runtime computes inside a blocked convolution."""
+    return _PAIR if node.op == "Mul" and hard_swish_pair(node) else _INSIDE.get(node.op, 0.0)
 
 
 class ConvTimes:
@@ -122,6 +133,10 @@ class ConvTimes:
         single = int(node.attrs.get("group", 1)) > 1 and weights[1] == 1
         return self._single(node, layout, read, written) if single else self._many(node, layout, read, written)
 
+    def change(self, elements: int) -> float:
+        """Nanoseconds of a convolution that changes the layout of so many elements that it reads or makes itself."""
+        return _CHANGES * elements * self.ns.reorder + NODE_CALL
+
     def transpose(self, elements: int) -> float:
         """Nanoseconds of ONNX Runtime's Transpose of so many elements."""
         return _TRANSPOSES * elements * self.ns.reorder + NODE_CALL
@@ -146,8 +161,17 @@ class ConvTimes:
         product, element = ns.strided if copied else ns.depthwise[layout]
         if layout is Layout.PLAIN and not copied:
             product *= min(_round_up(written[-1], self._block) / written[-1], 2)  # of the last vector of a row
+            product *= self._of_last_rows(written[2] if len(written) > 3 else 1)
         passed = sum(self._passed(made * places, element, layout) for places in (positions, outer))
+        if layout is Layout.NHWC:
+            product *= _inside(read[2], written[2], weights[2])
         return made * positions * math.prod(weights[2:]) * product + passed + ns.call[layout]
+
+    def _of_last_rows(self, rows: int) -> float:
+        """Times what a product takes where so many rows are not computed all together."""
+        at_once, more = self.ns.rows
+        last = _round_up(rows % at_once, 2) if rows > 1 else 0
+        return (rows - rows % at_once + more * last) / rows if last else 1.0
 
     def _many(self, node: gs.Node, layout: Layout, read: tuple[int, ...], written: tuple[int, ...]) -> float:
         weights, ns = node.inputs[1].shape, self.ns
@@ -158,6 +182,8 @@ class ConvTimes:
         positions, outer = math.prod(written[2:]) * written[0], math.prod(read[2:]) * read[0]
         if layout is not Layout.PLAIN:
             filters = _round_up(filters, self._block)
+        if layout is Layout.BLOCKED and channels >= self._block:
+            channels = _round_up(channels, self._block)
         products = float(filters * channels * taps * positions)
         if transposed:
             products /= math.prod(strides)
@@ -167,12 +193,24 @@ class ConvTimes:
             products *= max(_LEAST_PIXELS / positions, 1.0)
             product *= _FEW_BLOCKS.get(filters // self._block, 1.0)
             call += positions * taps * _TAP if taps > 1 else 0.0
-        if layout is Layout.PLAIN and taps > 1:
-            product *= min(_round_up(written[-1], self._block), written[-1] + weights[-1] - 1) / written[-1]
+        if layout is Layout.PLAIN:
+            call += math.prod(weights) * ns.reorder  # in each run
+            if taps > 1:
+                product *= min(_round_up(written[-1], self._block), written[-1] + weights[-1] - 1) / written[-1]
+            else:
+                product *= _round_up(positions, self._block) / positions
         apart = _FAR_APART if layout is Layout.PLAIN and max(strides) > 2 and not transposed else 1
         group = int(node.attrs.get("group", 1))
         copying = apart * self._passed(channels * group * outer, element, layout)
         return products * product + self._passed(filters * positions, element, layout) + copying + call
+
+
+def _inside(read: int, written: int, kernel: int) -> float:
+    """The share of a kernel's rows that meet the image, in the mean."""
+    stride = max(read // written, 1)
+    pad = max((written - 1) * stride + kernel - read, 0) // 2
+    starts = range(-pad, written * stride - pad, stride)
+    return sum(max(min(start + kernel, read) - max(start, 0), 0) for start in starts) / (written * kernel)
 
 
 def _round_up(number: int, multiple: int) -> int:

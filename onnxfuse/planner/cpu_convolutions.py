@@ -1,16 +1,15 @@
 """Which convolutions the library computes itself on the CPU, and why.
 
 ONNX Runtime computes convolutions in blocks of channels, and reorders tensors where a node beside them knows the plain
-layout alone.  The library's convolutions read and write the plain layout, or another between each other, and take in
-any elementwise tail.  Neither is
-better as such: what one saves depends on what stands around it.  So all convolutions of a graph are chosen at once: the
-times of all nodes in either layout, and of the reorders between them, are estimated, and the cheapest assignment is a
-minimum cut.  Those of the library may have the channels last (nhwc_layout.py), which is decided once it is known what
-becomes part of each.
+layout alone.  The library's convolutions read and write the plain layout, or have the channels last between each other,
+and take in any elementwise tail.  None is better as such: what one saves depends on what stands around it.  So all
+convolutions of a graph are chosen at once: the times of all nodes in each layout, and of the changes between them, are
+estimated, and the cheapest assignment is a minimum cut.  Which of the library's have the channels last is decided anew
+(nhwc_layout.py) once it is known what becomes part of each.
 """
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -20,7 +19,7 @@ from onnxfuse.cuda.conv.choice import ASKED_FOR, SWITCHED_OFF, ConvChoice, ConvP
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.passes.base import PassContext
-from onnxfuse.planner.conv_times import NODE_CALL, ConvTimes, Layout
+from onnxfuse.planner.conv_times import NODE_CALL, ConvTimes, Layout, activation_inside
 from onnxfuse.planner.convolutions import describe, is_convolution
 from onnxfuse.planner.likely_shapes import LikelyShapes
 from onnxfuse.planner.minimum_cut import MinimumCut
@@ -42,7 +41,7 @@ ALONE = ConvChoice(False, "nothing beside it would be fused with it, and ONNX Ru
 NO_OTHER = ConvChoice(True, "ONNX Runtime's is as fast, and its code would be needed for this alone")
 
 
-_LEAST_GAIN = 0.08  # of a graph's time: what an estimate is good for
+_LEAST_GAIN = 0.09  # of a graph's time: what an estimate is good for
 _FEW_POSITIONS = 16
 _POSITIONS_PER_CHANNEL = 8  # of the input of a ConvTranspose
 _MOST_TAPS, _LEAST_FILTERS, _LEAST_CHANNELS = 3, 32, 16  # where ONNX Runtime's copy for a product of matrices is cheap
@@ -182,13 +181,11 @@ class _GraphChoice:
     def own(self) -> tuple[set[int], set[int]]:
         """The ids of the convolutions to compute in the plain layout, those of the library and those of ONNX Runtime.
 
-        None that could be blocked is in the plain layout for a small gain.  The library's may all have the channels
-        last.
+        None that could be blocked is in the plain layout for a small gain.  The library's may have the channels last.
         """
         unit = self._units()
-        free = (self._cut(unit, own) for own in (Layout.PLAIN, Layout.NHWC))
-        side, best = min(free, key=lambda found: found[1])
-        blocked, least = self._cut(unit, Layout.PLAIN, all_blocked=True)
+        side, best = self._cut(unit)
+        blocked, least = self._cut(unit, all_blocked=True)
         if best >= (1 - _LEAST_GAIN) * least:
             side = blocked
         plain = [node for node in self._nodes if id(node) in self._known and unit[id(node)] in side]
@@ -210,21 +207,28 @@ class _GraphChoice:
         few = written is not None and math.prod(written[2:]) < _FEW_POSITIONS
         return product and few and id(node) not in self._layout.blocked_nodes
 
-    def _cut(self, unit: dict[int, int], own: Layout, *, all_blocked: bool = False) -> tuple[set[Hashable], float]:
-        """What is plain at the least time, and that time; with ``all_blocked`` no convolution that can be blocked.
+    def _cut(self, unit: dict[int, int], *, all_blocked: bool = False) -> tuple[set[int], float]:
+        """The units that are not blocked at the least time, and that time; with ``all_blocked`` no convolution that can
+        be blocked is another.
 
-        The plain side is that of the library's convolutions, which may have the channels last: ``own``.
+        Each unit has one of three layouts in a row, which two sides tell apart: whether it is blocked, and if not,
+        whether its channels are last (Ishikawa, IEEE PAMI 25 (2003)).
         """
         cut = MinimumCut()
+        for item in dict.fromkeys(unit.values()):
+            cut.separate(("last", item), item, math.inf)
         for node in self._nodes:
-            plain, blocked = self._times(node, own)
+            item = unit[id(node)]
+            plain, blocked, last = self._times(node)
             forced = all_blocked and is_convolution(node) and math.isfinite(blocked)
-            cut.add(unit[id(node)], math.inf if forced else plain, blocked)
+            cut.add(item, math.inf if forced else 0.0, blocked)
+            cut.separate(item, ("last", item), plain)
+            cut.add(("last", item), last, 0.0)
         for node in self._nodes:
-            self._add_reorders(cut, node, unit, own)
-        if own is Layout.NHWC:
-            self._add_permutations(cut, unit)
-        return cut.solve(), cut.cost
+            self._add_reorders(cut, node, unit)
+        self._add_changes(cut, unit)
+        side = cut.solve()
+        return {item for item in unit.values() if item in side}, cut.cost
 
     def _units(self) -> dict[int, int]:
         """For each node the id of the convolution that ONNX Runtime computes it in, or its own."""
@@ -238,31 +242,25 @@ class _GraphChoice:
                     unit[id(node)] = unit[id(heads[-1])]
         return unit
 
-    def _times(self, node: gs.Node, own: Layout) -> tuple[float, float]:
-        """The times of a node in the plain and in the blocked layout; infinite where there is no such kernel."""
+    def _times(self, node: gs.Node) -> tuple[float, float, float]:
+        """The times of a node in each Layout; infinite where there is no such kernel."""
         elements = self._elements(node.outputs[0]) if node.outputs else 0
+        is_blocked = id(node) in self._layout.blocked_nodes
         if is_convolution(node):
-            blocked = id(node) in self._layout.blocked_nodes
-            return self._own_time(node, own), self._conv.of(node, Layout.BLOCKED) if blocked else math.inf
+            blocked = self._conv.of(node, Layout.BLOCKED) if is_blocked else math.inf
+            return self._conv.of(node, Layout.PLAIN), blocked, self._conv.of(node, Layout.NHWC)
         if permutes(node) is not None:
-            return 0.0 if own is Layout.NHWC else self._conv.transpose(elements), math.inf
+            return self._conv.transpose(elements), math.inf, 0.0
         if not is_elementwise(node):
-            return 0.0, 0.0 if id(node) in self._layout.blocked_nodes else math.inf
-        plain = elements * self._ns.tail[node.op in _SHORT]
+            free = is_gate(node) or joins_channels(node)
+            return 0.0, 0.0 if is_blocked else math.inf, 0.0 if free else math.inf
+        own = elements * self._ns.tail[node.op in _SHORT]
         if id(node) in self._layout.inside_conv:
-            return plain, 0.0
-        if id(node) in self._layout.blocked_nodes:
+            return own, elements * activation_inside(node), own
+        if is_blocked:
             of_silu = _is_silu(node) or any(_is_silu(tensor.inputs[0]) for tensor in node.inputs if tensor.inputs)
-            return plain, elements * (self._ns.silu / 2 if of_silu else self._ns.node) + NODE_CALL
-        return plain, elements * self._ns.node / 2 + NODE_CALL if self._becomes_conv(node) else math.inf
-
-    def _own_time(self, node: gs.Node, own: Layout) -> float:
-        """The library's; what has no kernel for channels last is computed in the plain layout between others."""
-        time = self._conv.of(node, own)
-        if math.isfinite(time):
-            return time
-        moved = self._elements(node.inputs[0]) + self._elements(node.outputs[0])
-        return self._conv.of(node, Layout.PLAIN) + moved * self._ns.reorder
+            return own, elements * (self._ns.silu / 2 if of_silu else self._ns.node) + NODE_CALL, own
+        return own, elements * self._ns.node / 2 + NODE_CALL if self._becomes_conv(node) else math.inf, own
 
     def _elements(self, tensor: gs.Tensor) -> int:
         """How many elements a tensor is likely to have, with as many channels as a convolution reads."""
@@ -287,15 +285,13 @@ class _GraphChoice:
             tensor.values.size in (1, shape[1]) for tensor in node.inputs if isinstance(tensor, gs.Constant)
         )
 
-    def _add_reorders(self, cut: MinimumCut, node: gs.Node, unit: dict[int, int], own: Layout) -> None:
-        """What it costs that a tensor is blocked on one side; with the channels last it is on its way through the plain
-        layout."""
-        changes = 2 if own is Layout.NHWC else 1
+    def _add_reorders(self, cut: MinimumCut, node: gs.Node, unit: dict[int, int]) -> None:
+        """What it costs that a tensor is blocked on one side."""
         for tensor in node.outputs:
             elements = self._elements(tensor)
             if not elements or len(self._shapes.of(tensor) or ()) != 4 or tensor.dtype != np.float32:
                 continue
-            cost = changes * elements * self._ns.reorder + NODE_CALL
+            cost = elements * self._ns.reorder + NODE_CALL
             made, plain, blocked = unit[id(node)], ("plain", id(tensor)), ("blocked", id(tensor))
             cut.separate(plain, made, cost + self._of_lost_tail(node, tensor, elements))
             cut.separate(made, blocked, cost)
@@ -316,23 +312,34 @@ class _GraphChoice:
             return 0.0
         return NODE_CALL + elements * max(self._ns.node - self._ns.tail[readers[0].op in _SHORT], 0.0)
 
-    def _add_permutations(self, cut: MinimumCut, unit: dict[int, int]) -> None:
-        """What it costs the library's convolutions that other nodes know the plain layout alone."""
-        kinds = (is_convolution, is_elementwise, is_gate, permutes, joins_channels)
-        able = {id(node) for node in self._nodes if any(kind(node) for kind in kinds)}
+    def _add_changes(self, cut: MinimumCut, unit: dict[int, int]) -> None:
+        """What it costs that a tensor has its channels last on one side, on its way through the plain layout.
+
+        A tensor has them last if all that make or read it do; otherwise each that does changes the layout itself.
+        """
         made = {id(tensor): node for node in self._nodes for tensor in node.outputs}
         tensors = {id(tensor): tensor for node in self._nodes for tensor in (*node.inputs, *node.outputs)}
         for key, tensor in tensors.items():
             shape = self._shapes.of(tensor)
             if isinstance(tensor, gs.Constant) or shape is None or len(shape) not in (3, 4):
                 continue
-            cost = self._elements(tensor) * self._ns.reorder
-            maker, readers = made.get(key), list(self._readers(tensor))
-            if maker is None or id(maker) not in able:
-                for item in {unit[id(node)] for node in readers if id(node) in able and id(node) in unit}:
-                    cut.add(item, cost, 0.0)
-            elif key in self._outputs or any(id(node) not in able for node in readers):
-                cut.add(unit[id(maker)], cost, 0.0)
+            if shape[1] == 1 or math.prod(shape[2:]) == 1:
+                continue  # the elements are in one order
+            last = ("tensor", key)
+            if key not in made or key in self._outputs:
+                cut.add(last, math.inf, 0.0)
+            for node in ([made[key]] if key in made else []) + list(self._readers(tensor)):
+                if id(node) not in unit:  # of another graph
+                    cut.add(last, math.inf, 0.0)
+                    continue
+                item = ("last", unit[id(node)])
+                cut.separate(last, item, math.inf)
+                if (first := permutes(node)) is None:
+                    cut.separate(item, last, self._conv.change(self._elements(tensor)))
+                elif first is tensor:
+                    cut.separate(item, last, math.inf)
+                else:
+                    cut.add(last, math.inf, 0.0)
 
     @staticmethod
     def _readers(tensor: gs.Tensor) -> Iterable[gs.Node]:

@@ -18,15 +18,12 @@ import onnx_graphsurgeon as gs
 from onnxfuse.graph import captured_tensors
 from onnxfuse.graph_ir import standard_op
 from onnxfuse.planner.conv_node import ConvFusion, operands
-from onnxfuse.planner.conv_times import NODE_CALL, ConvTimes, Layout
+from onnxfuse.planner.conv_times import ConvTimes, Layout
 from onnxfuse.planner.likely_shapes import LikelyShapes
 from onnxfuse.planner.minimum_cut import MinimumCut
 from onnxfuse.planner.sizes import Size, Sizes, is_gate
 from onnxfuse.program import Program
 from onnxfuse.program.lowering import is_elementwise
-
-_REORDER = 1.5
-"""Times what it takes to change a layout, for a convolution that does so itself."""
 
 
 @dataclass(frozen=True)
@@ -155,9 +152,7 @@ class _Choice:
     def _add(self, fusion: ConvFusion) -> None:
         conv, outputs = fusion.region.conv, fusion.outputs
         nhwc = self._times.of(conv, Layout.NHWC)
-        known = fusion.region.convolution
-        gain = self._times.ns.in_models if known.depthwise or math.prod(known.kernel) == 1 else 1.0
-        self._cut.add(id(conv), gain * nhwc, self._times.of(conv, Layout.PLAIN))
+        self._cut.add(id(conv), nhwc, self._times.of(conv, Layout.PLAIN))
         if math.isinf(nhwc):  # the plain layout is all it has
             for tensor in (*fusion.inputs, *outputs):
                 self._note(tensor)
@@ -183,8 +178,7 @@ class _Choice:
         self._cut.separate(id(first), conv, math.inf)
         shape = self._shapes.of(first)
         elements = 0 if shape is None else math.prod(shape)
-        change = _REORDER * elements * self._times.ns.reorder + NODE_CALL
-        self._cut.separate(conv, id(first), change)
+        self._cut.separate(conv, id(first), self._times.change(elements))
         space = self._sizes.of(whole)
         along = [] if program is None else [value.axis is not None for value in program.inputs[1:]]
         along += [False] * (len(others) - len(along))
