@@ -100,7 +100,9 @@ def build(folder: Path, *targets: str, options: Sequence[str] = ()) -> Path:
     """Build targets with the sanitizers; the folder that they lie in."""
     configure = ["cmake", "-S", str(ROOT), "-B", str(folder), "-DONNXFUSE_BUILD_TESTS=ON"]
     configure += [f"-DONNXFUSE_SANITIZE={SANITIZERS}", f"-DPython_EXECUTABLE={sys.executable}", *options]
-    for command in (configure, ["cmake", "--build", str(folder), "--target", *targets]):
+    jobs = str(os.cpu_count() or 1)
+    say(f"building {', '.join(targets)} with sanitizers, which takes minutes")
+    for command in (configure, ["cmake", "--build", str(folder), "--parallel", jobs, "--target", *targets]):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise SystemExit(f"fuzz.py: cannot build {targets[0]}: {(done.stderr or done.stdout).strip()[-2000:]}")

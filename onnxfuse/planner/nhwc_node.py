@@ -207,15 +207,12 @@ def _of_single_channels(conv: Convolution, opset: int) -> list[onnx.NodeProto]:
 
 
 def _of_all_channels(conv: Convolution, opset: int) -> list[onnx.NodeProto]:
-    last = conv.rank + 2
+    rank = conv.rank
     nodes = [
-        helper.make_node("Transpose", [""], ["blocks"], perm=[0, last, last - 1, *range(1, last - 1)]),
-        helper.make_node("Shape", ["blocks"], ["block_sizes"]),
-        _integers("size_places", list(range(2, last + 1))),
-        helper.make_node("Gather", ["block_sizes", "size_places"], ["filter_sizes"], axis=0),
-        _integers("all_filters", [-1]),
-        helper.make_node("Concat", ["all_filters", "filter_sizes"], ["sizes"], axis=0),
-        helper.make_node("Reshape", ["blocks", "sizes"], ["filters"]),
+        helper.make_node("Transpose", [""], ["by_channel"], perm=[rank + 1, *range(1, rank + 1), 0, rank + 2]),
+        _integers("all_filters", [0] * (rank + 1) + [-1]),  # zeros keep a size
+        helper.make_node("Reshape", ["by_channel", "all_filters"], ["filters_last"]),
+        helper.make_node("Transpose", ["filters_last"], ["filters"], perm=[rank + 1, *range(rank + 1)]),
     ]
     if not _is_padded(conv):
         return nodes
