@@ -101,7 +101,7 @@ def build(folder: Path, *targets: str, options: Sequence[str] = ()) -> Path:
     configure = ["cmake", "-S", str(ROOT), "-B", str(folder), "-DONNXFUSE_BUILD_TESTS=ON"]
     configure += [f"-DONNXFUSE_SANITIZE={SANITIZERS}", f"-DPython_EXECUTABLE={sys.executable}", *options]
     jobs = str(os.cpu_count() or 1)
-    say(f"building {', '.join(targets)} with sanitizers, which takes minutes")
+    say(f"building {', '.join(targets)} with sanitizers (minutes, the first time)")
     for command in (configure, ["cmake", "--build", str(folder), "--parallel", jobs, "--target", *targets]):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:

@@ -94,18 +94,17 @@ _CHANGES = 1.5  # times what a reorder takes, for an element whose layout a conv
 _TRANSPOSES = 2.0  # times what a reorder takes, for an element of a Transpose
 _FAR_APART = 4  # times what it takes to read an element, for elements that are more than two apart
 
+_ACTIVATION = {"Clip": 0.09, "HardSigmoid": 0.15, "HardSwish": 0.23, "LeakyRelu": 0.23, "Sigmoid": 0.28, "Tanh": 0.25}
+"""Nanoseconds of an element of an activation that ONNX Runtime computes inside a convolution; Relu costs nothing."""
+_SWISH_MUL = 0.08  # the same of the Mul that makes HardSigmoid a hard swish
+
 NODE_CALL = 1500.0
 """Nanoseconds of a node, a reorder among them, however small."""
 
 
-_INSIDE = {"Clip": 0.09, "HardSigmoid": 0.15, "HardSwish": 0.23, "LeakyRelu": 0.23, "Sigmoid": 0.28, "Tanh": 0.25}
-"""An element of an activation that ONNX Runtime computes inside a convolution, with vectors of four floats."""
-_PAIR = 0.08  # and of the Mul that makes HardSigmoid a hard swish
-
-
 def activation_inside(node: gs.Node) -> float:
     """Nanoseconds of an element of a node that ONNX Runtime computes inside a blocked convolution."""
-    return _PAIR if node.op == "Mul" and hard_swish_pair(node) else _INSIDE.get(node.op, 0.0)
+    return _SWISH_MUL if node.op == "Mul" and hard_swish_pair(node) else _ACTIVATION.get(node.op, 0.0)
 
 
 class ConvTimes:
@@ -164,7 +163,7 @@ class ConvTimes:
             product *= self._of_last_rows(written[2] if len(written) > 3 else 1)
         passed = sum(self._passed(made * places, element, layout) for places in (positions, outer))
         if layout is Layout.NHWC:
-            product *= _inside(read[2], written[2], weights[2])
+            product *= _rows_inside(read[2], written[2], weights[2])
         return made * positions * math.prod(weights[2:]) * product + passed + ns.call[layout]
 
     def _of_last_rows(self, rows: int) -> float:
@@ -205,7 +204,7 @@ class ConvTimes:
         return products * product + self._passed(filters * positions, element, layout) + copying + call
 
 
-def _inside(read: int, written: int, kernel: int) -> float:
+def _rows_inside(read: int, written: int, kernel: int) -> float:
     """The share of a kernel's rows that meet the image, in the mean."""
     stride = max(read // written, 1)
     pad = max((written - 1) * stride + kernel - read, 0) // 2

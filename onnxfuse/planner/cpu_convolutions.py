@@ -181,7 +181,7 @@ class _GraphChoice:
     def own(self) -> tuple[set[int], set[int]]:
         """The ids of the convolutions to compute in the plain layout, those of the library and those of ONNX Runtime.
 
-        None that could be blocked is in the plain layout for a small gain.  The library's may have the channels last.
+        None that could be blocked is among them for a small gain.  The library's may have the channels last.
         """
         unit = self._units()
         side, best = self._cut(unit)
@@ -315,7 +315,8 @@ class _GraphChoice:
     def _add_changes(self, cut: MinimumCut, unit: dict[int, int]) -> None:
         """What it costs that a tensor has its channels last on one side, on its way through the plain layout.
 
-        A tensor has them last if all that make or read it do; otherwise each that does changes the layout itself.
+        A tensor has them last if all that make or read it do.  Otherwise each that does changes the layout itself, but
+        for a Concat, whose inputs are transposed.
         """
         made = {id(tensor): node for node in self._nodes for tensor in node.outputs}
         tensors = {id(tensor): tensor for node in self._nodes for tensor in (*node.inputs, *node.outputs)}
@@ -334,8 +335,11 @@ class _GraphChoice:
                     continue
                 item = ("last", unit[id(node)])
                 cut.separate(last, item, math.inf)
-                if (first := permutes(node)) is None:
-                    cut.separate(item, last, self._conv.change(self._elements(tensor)))
+                elements = self._elements(tensor)
+                if joins_channels(node):
+                    cut.separate(item, last, self._conv.transpose(elements))
+                elif (first := permutes(node)) is None:
+                    cut.separate(item, last, self._conv.change(elements))
                 elif first is tensor:
                     cut.separate(item, last, math.inf)
                 else:
