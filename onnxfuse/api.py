@@ -17,6 +17,7 @@ from onnxfuse.graph import Model
 from onnxfuse.inputs import InputSpec, Shapes, Sizes, check_shapes, checked_shapes, resolve_shapes, symbol_sizes
 from onnxfuse.model_io import check_output, load, load_proto, parse, save
 from onnxfuse.passes import Pass, PassContext, resolve
+from onnxfuse.planner.functions import mark_float_functions
 from onnxfuse.report import Report
 from onnxfuse.runtime import why_no_cuda
 from onnxfuse.statistics import Example, collect
@@ -151,6 +152,7 @@ def optimize(
         progress("compiling kernels")
         report.cuda = embed_kernels(loaded, fitter, cuda)
         _add_times(loaded, fitter, cuda, report.cuda, context)
+    mark_float_functions(loaded)
     report.after = collect(loaded)
     with tempfile.TemporaryDirectory(prefix="onnxfuse-") as scratch:
 

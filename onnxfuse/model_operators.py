@@ -17,7 +17,7 @@ _Names = ctypes.c_char * 4096
 
 def operators(model: str | bytes | Path, library: str) -> str | None:
     """The names of the operators of onnxfuse in a serialized ModelProto, given as a path or as its bytes, with commas
-    between; ``library`` is the path of the native library.
+    between and ``=float`` behind those of float32 alone; ``library`` is the path of the native library.
 
     None if it cannot be read as a model.
     """

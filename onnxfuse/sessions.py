@@ -17,7 +17,7 @@ from onnxfuse.runtime import (
     EXTERNAL_DATA_FOLDER,
     load_cuda_libraries,
     load_onnxruntime,
-    register,
+    register_for_one,
     with_kernels,
 )
 from onnxfuse.wording import is_utf8
@@ -92,7 +92,7 @@ class Session:
             if CUDA_PROVIDER in providers:
                 load_cuda_libraries()
             if library:
-                register(options, loaded)
+                register_for_one(options, loaded)
                 loaded = with_kernels(loaded, options) if CUDA_PROVIDER in providers else loaded
             settings = {} if tf32 else {CUDA_PROVIDER: {"use_tf32": "0"}}
             configured = [(name, settings.get(name, {})) for name in providers]

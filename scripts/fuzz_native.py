@@ -41,7 +41,7 @@ OPERATOR_DRIVERS = {
     "fuzz_attention": 2700,
     "fuzz_normalization": 3500,
     "fuzz_nhwc_conv": 1800,
-    "fuzz_function_names": 40000,
+    "fuzz_listed_operators": 40000,
 }
 """What fuzzes the CUDA operators, that of elementwise nodes and that of convolutions, convolutions, gates, attention,
 normalizations and convolutions with the channels last on the CPU, and the reader of a model's functions; and how many

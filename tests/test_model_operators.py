@@ -1,12 +1,13 @@
 """What a session needs to know of a model before ONNX Runtime reads it."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import onnxfuse
 from onnxfuse.model_operators import operators
@@ -119,3 +120,78 @@ def test_all_are_registered_where_the_model_tells_nothing() -> None:
     onnxfuse.register(options, b"no model")
     with pytest.raises(RuntimeError):
         options.get_session_config_entry(OPERATORS)
+
+
+def typed(name: str, element_type: str, overload: str = "") -> onnx.FunctionProto:
+    proto = function("onnxfuse", name)
+    proto.overload = overload
+    proto.metadata_props.add(key="other", value="float")
+    proto.metadata_props.add(key="onnxfuse.element_type", value=element_type)
+    return proto
+
+
+def test_operators_of_floats_alone() -> None:
+    functions = typed("A", "float"), typed("B", "double"), function("onnxfuse", "C")
+    assert names(model(*functions).SerializeToString()) == "A=float,B,C"
+
+
+def test_functions_that_share_a_name_must_all_be_of_floats() -> None:
+    for first, second in itertools.product(("float", "double"), repeat=2):
+        listed = names(model(typed("A", first, "1"), typed("A", second, "2")).SerializeToString())
+        assert listed == ("A=float" if first == second == "float" else "A")
+
+
+def mixed() -> onnx.ModelProto:
+    """A chain of floats, and one that makes integers of them."""
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 4, 5])
+    outputs = [helper.make_tensor_value_info(name, kind, None) for name, kind in (("y", 1), ("z", 7))]
+    nodes = [
+        helper.make_node("Exp", ["x"], ["a"]),
+        helper.make_node("Sub", ["a", "x"], ["b"]),
+        helper.make_node("MatMul", ["b", "w"], ["c"]),
+        helper.make_node("Abs", ["c"], ["d"]),
+        helper.make_node("Cast", ["d"], ["z"], to=onnx.TensorProto.INT64),
+        helper.make_node("Identity", ["b"], ["y"]),
+    ]
+    weights = numpy_helper.from_array(np.eye(5, dtype=np.float32), "w")
+    graph = helper.make_graph(nodes, "g", [x], outputs, [weights])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_optimize_says_which_operators_are_of_floats_alone() -> None:
+    assert names(optimized()) == "FusedElementwise=float"
+    result = onnxfuse.optimize(mixed(), "cpu")
+    data = result.model.SerializeToString()
+    assert names(data) == "FusedElementwise=float,FusedElementwise_2"
+    onnx.checker.check_model(data, full_check=True)
+    value = np.linspace(-2, 3, 40, dtype=np.float32).reshape(2, 4, 5)
+    expected = ort.InferenceSession(mixed().SerializeToString(), providers=CPU).run(None, {"x": value})
+    for options in (None, ort.SessionOptions()):
+        session = onnxfuse.InferenceSession(data, options, providers=CPU)
+        for actual, wanted in zip(session.run(None, {"x": value}), expected, strict=True):
+            np.testing.assert_allclose(actual, wanted, rtol=1e-6)
+
+
+def test_options_for_one_model_serve_another_of_other_types() -> None:
+    options = ort.SessionOptions()
+    onnxfuse.register(options, optimized())
+    integers = chain()
+    del integers.graph.node[:]
+    integers.graph.node.extend([helper.make_node("Abs", ["x"], ["a"]), helper.make_node("Sub", ["a", "x"], ["y"])])
+    for value in (*integers.graph.input, *integers.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.INT32
+    data = onnxfuse.optimize(integers, "cpu", check=False).model.SerializeToString()
+    assert names(data) == "FusedElementwise"
+    x = np.arange(-20, 20, dtype=np.int32).reshape(2, 4, 5)
+    (result,) = onnxfuse.InferenceSession(data, options, providers=CPU).run(None, {"x": x})
+    np.testing.assert_array_equal(result, np.abs(x) - x)
+
+
+def test_an_operator_of_floats_refuses_other_types() -> None:
+    """Where the entry is another model's there is no session, and the message names the node."""
+    options = ort.SessionOptions()
+    options.add_session_config_entry(OPERATORS, "FusedElementwise=float,FusedElementwise_2=float")
+    options.register_custom_ops_library(custom_ops_library())
+    data = onnxfuse.optimize(mixed(), "cpu", check=False).model.SerializeToString()
+    with pytest.raises(Exception, match="z_fused"):
+        ort.InferenceSession(data, options, providers=CPU)

@@ -25,6 +25,7 @@ bool read_config_entry(const OrtApi* api, const OrtSessionOptions* options, cons
 
 struct NamedOp : OrtCustomOp {
   const char* name;
+  int element_type;  // ONNX's number of that of all inputs and outputs; 0: any
 };
 
 // These live as long as `ops`.
@@ -60,7 +61,7 @@ NamedOp make_op(const char* name, const char* (*provider)(const OrtCustomOp*)) {
   op.version = kOrtApiVersion;
   op.GetName = [](const OrtCustomOp* self) { return static_cast<const NamedOp*>(self)->name; };
   op.GetExecutionProviderType = provider;
-  op.GetInputType = [](const OrtCustomOp*, size_t) { return 0; };
+  op.GetInputType = [](const OrtCustomOp* self, size_t) { return static_cast<const NamedOp*>(self)->element_type; };
   op.GetInputTypeCount = [](const OrtCustomOp*) { return size_t{1}; };
   op.GetOutputType = op.GetInputType;
   op.GetOutputTypeCount = op.GetInputTypeCount;

@@ -9,15 +9,24 @@ model then fails to load instead of giving wrong results.
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx
 from onnx import helper
 
-from onnxfuse.graph import Model
+from onnxfuse.graph import Model, Node
 from onnxfuse.program.ops import FUSED_OPS
 from onnxfuse.runtime import DOMAIN
 
 OWN = "is_"
 """Begins the name of the attribute that the nodes of one function have."""
+
+_TYPE_KEY = "onnxfuse.element_type"
+"""Metadata of a function: the type of all inputs and outputs of its nodes, where that is float32.
+
+The library registers its operator for that type alone then, which takes ONNX Runtime half of the time
+(``listed_operators.cc``).
+"""
+_FLOAT = "float"
 
 
 def add_function(
@@ -38,6 +47,24 @@ def add_function(
         _require_own_attribute(function)
     model.functions[DOMAIN, function.name, function.overload] = function
     return function.name, _own_attributes(function)
+
+
+def mark_float_functions(model: Model) -> None:
+    """Say of each fused function, in its metadata, whether all its nodes read and write float32 alone."""
+    nodes = [node for graph in model.graphs() for node in graph.nodes if node.domain == DOMAIN]
+    others = {(node.op, node.overload) for node in nodes if not _is_of_floats(node)}
+    for (domain, name, overload), function in model.functions.items():
+        if domain != DOMAIN:
+            continue
+        kept = [entry for entry in function.metadata_props if entry.key != _TYPE_KEY]
+        del function.metadata_props[:]
+        function.metadata_props.extend(kept)
+        if (name, overload) not in others:
+            function.metadata_props.add(key=_TYPE_KEY, value=_FLOAT)
+
+
+def _is_of_floats(node: Node) -> bool:
+    return all(tensor.dtype == np.float32 for tensor in (*node.inputs, *node.outputs))
 
 
 def _require_own_attribute(function: onnx.FunctionProto) -> None:

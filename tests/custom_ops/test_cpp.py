@@ -120,7 +120,7 @@ _CUDA = (
     *("program", "program_shapes", "shape"),
 )
 FUZZED = {
-    "fuzz_function_names": ("function_names",),
+    "fuzz_listed_operators": ("listed_operators",),
     "fuzz_launch": ("cuda_access", "cuda_launch", "cuda_parameters", "cuda_recipe", *_CUDA),
     "fuzz_conv": (
         "conv",

@@ -1,12 +1,12 @@
-// Mutated models into the reader of their functions' names: from memory and from a file it reads within them, and the
-// same.
+// Mutated models into the reader of their operators: from memory and from a file it reads within them, and the same, and
+// what it writes can be read.
 #include <unistd.h>
 
 #include <cstdio>
 #include <string>
 
-#include "function_names.h"
 #include "fuzz_random.h"
+#include "listed_operators.h"
 #include "ort_call.h"
 
 namespace {
@@ -31,17 +31,19 @@ std::string random_model() {
   model += field(7, std::string(below(300), 'g'));
   for (size_t functions = below(4); functions > 0; --functions) {
     const std::string domain = below(2) == 0 ? "onnxfuse" : "other";
-    model += field(25, field(1, "Name") + field(4, "input") + field(10, domain));
+    const std::string type = below(2) == 0 ? "float" : "int64";
+    const std::string metadata = field(14, field(1, "onnxfuse.element_type") + field(2, type));
+    model += field(25, field(1, "Name") + field(4, "input") + field(10, domain) + (below(2) == 0 ? metadata : ""));
   }
   if (below(3) == 0) fuzz::spoil(&model, std::string_view("\x0a\xff\x00\x52", 4));
   return model;
 }
 
-// The names, or "?" where these are no bytes of a model.
+// The list, or "?" where these are no bytes of a model.
 template <class... Bytes>
-std::string names_of(const Bytes&... bytes) {
+std::string operators_of(const Bytes&... bytes) {
   try {
-    return onnxfuse::function_names(onnxfuse::ModelBytes(bytes...), "onnxfuse");
+    return onnxfuse::list_operators(onnxfuse::ModelBytes(bytes...), "onnxfuse");
   } catch (const onnxfuse::Error&) {
     return "?";
   }
@@ -53,11 +55,12 @@ void check_model() {
   const std::string model = random_model();
   // In memory of its own size, so that AddressSanitizer sees what is read behind it.
   const std::string exact(model.begin(), model.end());
-  const std::string names = names_of(exact.data(), exact.size());
+  const std::string operators = operators_of(exact.data(), exact.size());
+  onnxfuse::parse_operators(operators);
   const std::string path = "/proc/self/fd/" + std::to_string(fileno(file));
   expect(ftruncate(fileno(file), 0) == 0, "the file cannot be emptied");
   expect(pwrite(fileno(file), model.data(), model.size(), 0) == static_cast<ssize_t>(model.size()), "a short write");
-  expect(names_of(path.c_str()) == names, "a file gives other names than its bytes");
+  expect(operators_of(path.c_str()) == operators, "a file gives other operators than its bytes");
 }
 
 }  // namespace

@@ -1,10 +1,11 @@
-// The names of a model's local functions, found without reading its graph, which is most of a file: a session asks for
-// them before ONNX Runtime loads the model, so that only the operators are registered that it has.
-#ifndef ONNXFUSE_FUNCTION_NAMES_H_
-#define ONNXFUSE_FUNCTION_NAMES_H_
+// The operators that a model needs, found in its local functions without reading its graph, which is most of a file: a
+// session asks for them before ONNX Runtime loads the model, so that only these are registered.
+#ifndef ONNXFUSE_LISTED_OPERATORS_H_
+#define ONNXFUSE_LISTED_OPERATORS_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -31,10 +32,15 @@ class ModelBytes {
   uint64_t size_ = 0;
 };
 
-// The names of the local functions of `domain` in a ModelProto, with commas between.  Throws Error if these are no bytes
-// of a ModelProto.
-std::string function_names(const ModelBytes& model, std::string_view domain);
+// Operators by name, and whether all their inputs and outputs are of float32.
+using ListedOperators = std::map<std::string, bool, std::less<>>;
+
+// The operators that a ModelProto has local functions of `domain` for, with commas between, and behind those of floats
+// alone "=float".  Throws Error if these are no bytes of a ModelProto.
+std::string list_operators(const ModelBytes& model, std::string_view domain);
+
+ListedOperators parse_operators(std::string_view text);
 
 }  // namespace onnxfuse
 
-#endif  // ONNXFUSE_FUNCTION_NAMES_H_
+#endif  // ONNXFUSE_LISTED_OPERATORS_H_

@@ -1,4 +1,4 @@
-#include "function_names.h"
+#include "listed_operators.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -15,6 +15,15 @@ namespace {
 constexpr uint64_t kModelFunctions = 25;
 constexpr uint64_t kFunctionName = 1;
 constexpr uint64_t kFunctionDomain = 10;
+constexpr uint64_t kFunctionMetadata = 14;
+constexpr uint64_t kEntryKey = 1;
+constexpr uint64_t kEntryValue = 2;
+
+// The metadata of a function whose nodes have inputs and outputs of one type alone, which it names.
+constexpr std::string_view kTypeKey = "onnxfuse.element_type";
+constexpr std::string_view kFloat = "float";
+// Behind the name of an operator of floats in a list.
+constexpr std::string_view kOfFloats = "=float";
 
 // The format of Protocol Buffers (protobuf.dev/programming-guides/encoding).
 enum WireType { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
@@ -59,6 +68,24 @@ void for_each_field(const ModelBytes& message, const Visit& visit) {
   }
 }
 
+// Calls `visit` with the number of each field of a message in memory that holds bytes, and with these.
+template <class Visit>
+void for_each_field(std::string_view message, const Visit& visit) {
+  for_each_field(ModelBytes(message.data(), message.size()), [&](uint64_t number, uint64_t begin, size_t length) {
+    visit(number, message.substr(begin, length));
+  });
+}
+
+// Whether this StringStringEntryProto says that a function is one of floats.
+bool says_float(std::string_view entry) {
+  std::string_view key, value;
+  for_each_field(entry, [&](uint64_t number, std::string_view bytes) {
+    if (number == kEntryKey) key = bytes;
+    if (number == kEntryValue) value = bytes;
+  });
+  return key == kTypeKey && value == kFloat;
+}
+
 }  // namespace
 
 ModelBytes::ModelBytes(const char* path) : file_(open(path, O_RDONLY | O_CLOEXEC)) {
@@ -79,21 +106,44 @@ std::string_view ModelBytes::read(uint64_t at, size_t size, std::string* buffer)
   return *buffer;
 }
 
-std::string function_names(const ModelBytes& model, std::string_view domain) {
-  std::string names, buffer;
+std::string list_operators(const ModelBytes& model, std::string_view domain) {
+  ListedOperators operators;
+  std::string buffer;
   for_each_field(model, [&](uint64_t number, uint64_t at, size_t size) {
     if (number != kModelFunctions) return;
-    const std::string_view function = model.read(at, size, &buffer);
     std::string_view name, its_domain;
-    for_each_field(ModelBytes(function.data(), function.size()), [&](uint64_t field, uint64_t begin, size_t length) {
-      if (field == kFunctionName) name = function.substr(begin, length);
-      if (field == kFunctionDomain) its_domain = function.substr(begin, length);
+    bool of_floats = false;
+    for_each_field(model.read(at, size, &buffer), [&](uint64_t field, std::string_view bytes) {
+      if (field == kFunctionName) name = bytes;
+      if (field == kFunctionDomain) its_domain = bytes;
+      if (field == kFunctionMetadata) of_floats = of_floats || says_float(bytes);
     });
     if (its_domain != domain) return;
-    if (!names.empty()) names += ',';
-    names += name;
+    // Functions that share a name are told apart by their overloads: the operator must take what all of them do.
+    const auto [entry, is_new] = operators.emplace(name, of_floats);
+    if (!is_new) entry->second = entry->second && of_floats;
   });
-  return names;
+  std::string text;
+  for (const auto& [name, of_floats] : operators) {
+    if (!text.empty()) text += ',';
+    text += name;
+    if (of_floats) text += kOfFloats;
+  }
+  return text;
+}
+
+ListedOperators parse_operators(std::string_view text) {
+  ListedOperators operators;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(','), text.size());
+    std::string_view name = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    const size_t type = name.size() - std::min(kOfFloats.size(), name.size());
+    const bool of_floats = name.substr(type) == kOfFloats;
+    if (of_floats) name = name.substr(0, type);
+    operators.emplace(name, of_floats);
+  }
+  return operators;
 }
 
 }  // namespace onnxfuse
