@@ -20,6 +20,12 @@ def has_avx512() -> bool:
     return "avx512f" in _info().get("flags", "").split()
 
 
+def halves_avx512() -> bool:
+    """Whether vectors of AVX-512 are computed in two steps, as on AMD's Zen 4 (family 25, of which Zen 3 has none)."""
+    info = _info()
+    return has_avx512() and info.get("vendor_id") == "AuthenticAMD" and info.get("cpu family") == "25"
+
+
 def describe() -> str:
     """The processor's name, and its vector instructions where they are known."""
     name = _info().get("model name") or platform.processor() or platform.machine()

@@ -28,7 +28,7 @@ constexpr int64_t kMostParts = 8;
 constexpr double kNearWeight = 3.0;
 constexpr double kFarWeight = 12.0;
 constexpr double kUnitProducts = 30e3;
-// The same for a pixel whose filters do not follow those of the one before, so that the epilogue stops between them.
+// The same for a run of results that does not follow the one before, so that the epilogue stops between them.
 constexpr double kRunProducts = 3000.0;
 // What a product of single channels costs, and an element that is read for them, in products of all.
 constexpr double kSingleProduct = 1.5;
@@ -173,6 +173,12 @@ double cost_of_filters(int64_t filters) {
   return vectors * static_cast<double>(kNhwcBlock);
 }
 
+// How many runs of results a unit has, each of which the epilogue begins anew.
+int64_t runs_of_unit(const NhwcConv& node, int64_t pixels, int64_t all_pixels, int64_t filters, int64_t all_filters) {
+  if (node.nhwc_output) return filters == all_filters ? 0 : pixels;
+  return pixels == all_pixels ? 0 : filters;
+}
+
 // By what is computed, with tiles that begin early, and what weights and input cost on their way from the level 2
 // cache, or from farther away, in products.
 void divide_filters(const NhwcConv& node, NhwcConvPlan* plan) {
@@ -192,8 +198,8 @@ void divide_filters(const NhwcConv& node, NhwcConvPlan* plan) {
       const double sums = static_cast<double>(round_up(at_once, kTilePixels)) * cost_of_filters(filters);
       const double read = per_weight * static_cast<double>(filters) + kNearWeight * static_cast<double>(at_once);
       const double spilt = at_once * filters > kUnitResults ? 1.03 : 1.0;
-      const double runs = parts == 1 ? 0.0 : kRunProducts * static_cast<double>(at_once);
-      const double unit = (sums * spilt + read) * static_cast<double>(g.products()) + runs + kUnitProducts;
+      const auto runs = static_cast<double>(runs_of_unit(node, at_once, plan->pixels, filters, g.out_channels));
+      const double unit = (sums * spilt + read) * static_cast<double>(g.products()) + kRunProducts * runs + kUnitProducts;
       const double cost = unit * static_cast<double>(units) * imbalance(units);
       if (least >= 0.0 && cost >= least) continue;
       least = cost;

@@ -322,6 +322,7 @@ class Worker {
 
   // Runs of elements of the output, whose results follow one another.
   void finish_runs(const float* results, ElementRuns runs) {
+    if (runs.step == runs.length) runs = {runs.first, runs.length * runs.count};  // of channels that are computed whole
     if (plan_.epilogue.plan == nullptr) {
       float* to = static_cast<float*>(run_.outputs[0]) + runs.first;
       for (int64_t i = 0; i < runs.count; ++i, to += runs.step, results += runs.length) {

@@ -1,13 +1,12 @@
 """What convolutions and the nodes beside them take on the CPU, in each of the layouts that they may be computed in.
 
-The times were measured on one core of two AMD EPYCs, those with AVX-512 on a Zen 5 (ONNX Runtime 1.32), where those of
-one tap and of single channels with the channels last are from whole models.  Other machines differ by much the same
-factor for all.  Where they do not, or the number of threads makes a difference, ``optimize --tune`` measures
-(cpu_tuning.py).
+The times were measured on one core of AMD EPYCs, those with AVX-512 on a Zen 5 (ONNX Runtime 1.32), where those of one
+tap and of single channels with the channels last are from whole models.  Other machines differ by much the same factor
+for all.  Where they do not, or the number of threads makes a difference, ``optimize --tune`` measures (cpu_tuning.py).
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -86,6 +85,13 @@ _AVX512 = Times(
     silu=0.16,
     tail=(0.10, 0.01),
 )
+# As measured on a Zen 4.  There all products take twice as long, whoever computes them, in single nodes; but with all
+# of them doubled the choices for whole models are worse, so only those stand here that cost more in the plain layout.
+_HALVED_AVX512 = replace(
+    _AVX512,
+    depthwise=(Cost(0.024, 0.11), *_AVX512.depthwise[1:]),
+    strided=Cost(0.048, 0.14),
+)
 _FAR = 1 << 20  # elements of a tensor that is larger than what a core has of the caches
 _FEW_BLOCKS = {1: 1.35, 2: 1.1}  # that do not fill the registers: times what a product takes with the channels last
 _LEAST_PIXELS = 12  # that are computed at once with the channels last
@@ -107,11 +113,18 @@ def activation_inside(node: gs.Node) -> float:
     return _SWISH_MUL if node.op == "Mul" and hard_swish_pair(node) else _ACTIVATION.get(node.op, 0.0)
 
 
+def _times() -> Times:
+    """Those of this machine."""
+    if not cpu.has_avx512():
+        return _AVX2
+    return _HALVED_AVX512 if cpu.halves_avx512() else _AVX512
+
+
 class ConvTimes:
     """Estimates for the convolutions of one graph, whose tensors are likely to have these ``shapes``."""
 
     def __init__(self, shapes: LikelyShapes) -> None:
-        self.ns = _AVX512 if cpu.has_avx512() else _AVX2
+        self.ns = _times()
         self._shapes = shapes
         self._block = block_size()
 

@@ -11,7 +11,9 @@ import onnxfuse
 from onnxfuse import cpu
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.planner import conv_times, cpu_convolutions, ort_layout
+from onnxfuse.planner.conv_times import Layout
 from onnxfuse.planner.fuse_elementwise import UNUSED
+from onnxfuse.planner.likely_shapes import LikelyShapes
 from tests import fusing
 
 BETWEEN = """g (float[1, 96, 160, 160] a, float[1, 96, 160, 160] b) => (float[1, 12, 160, 160] y) {
@@ -128,8 +130,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, **costs: Any) -> None:
         **{"strided": nothing, "rows": (1, 1.0), "far": (0,) * 3, "call": (0,) * 3, "reorder": reorder},
         **{"node": 0.0, "silu": 0.0, "tail": (0.0, 0.0)},
     )
-    monkeypatch.setattr(conv_times, "_AVX2", times)
-    monkeypatch.setattr(conv_times, "_AVX512", times)
+    monkeypatch.setattr(conv_times, "_times", lambda: times)
 
 
 def test_between_blocked_channels_and_channels_last_there_are_two_changes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,3 +310,24 @@ def test_other_types_and_weights_that_may_change_are_left() -> None:
         " a = Conv <kernel_shape = [1, 1]> (x, w) y = Relu(a) }"
     )
     assert reasons(onnxfuse.optimize(fed, "cpu", conv="all")) == [(False, "its weights are no constant of the model")]
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "halves"),
+    [("AuthenticAMD", "25", True), ("AuthenticAMD", "26", False), ("GenuineIntel", "6", False)],
+)
+def test_where_vectors_are_halved_shuffles_cost_more(
+    vendor: str, family: str, halves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A depthwise convolution of stride 2 takes its columns apart with shuffles in the plain layout."""
+    monkeypatch.setattr(cpu, "_info", lambda: {"vendor_id": vendor, "cpu family": family, "flags": "avx512f"})
+    assert cpu.halves_avx512() is halves
+    made = model(
+        """g (float[1, 16, 80, 80] x) => (float[1, 16, 40, 40] y) {
+            y = Conv <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1], group = 16> (x, v) }""",
+        v=array(16, 1, 3, 3),
+    )
+    graph = onnxfuse.Model.from_proto(made).graph
+    times = conv_times.ConvTimes(LikelyShapes(graph, {}))
+    plain, blocked = (times.of(graph.nodes[0], layout) for layout in (Layout.PLAIN, Layout.BLOCKED))
+    assert (plain > 2.5 * blocked) is halves
