@@ -43,6 +43,15 @@ ONNXFUSE_INLINE math::FloatVector multiply_add(math::FloatVector a, math::FloatV
   return math::madd(a, b, c);
 }
 
+// What is read once.  The compiler would rather read it again for each product, which takes longer where a product takes
+// no longer than to read a vector; where registers are few it is right.
+ONNXFUSE_INLINE math::FloatVector in_register(math::FloatVector x) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(x));
+#endif
+  return x;
+}
+
 // ------------------------------------------------------------------------------------------------ edges of an image
 
 ONNXFUSE_INLINE ptrdiff_t between(ptrdiff_t low, ptrdiff_t x, ptrdiff_t high) {
