@@ -31,6 +31,20 @@ ConvRange ConvAxis::positions(const ConvRange& range) const {
   return {std::max<int64_t>(range.begin * phases - crop, 0), std::min(range.end * phases - crop, out)};
 }
 
+ConvRange taps_inside(const ConvGeometry& g, size_t d, int64_t position) {
+  const int64_t first = position * g.strides[d] - g.pads[d];
+  const int64_t begin = first < 0 ? divide_up(-first, g.dilations[d]) : 0;
+  const int64_t end = first < g.in[d] ? (g.in[d] - 1 - first) / g.dilations[d] + 1 : 0;
+  const int64_t last = std::min(end, g.kernel[d]);
+  return {std::min(begin, last), last};
+}
+
+int64_t same_taps_end(const ConvGeometry& g, size_t d, const ConvRange& range) {
+  if (taps_inside(g, d, range.begin).size() < g.kernel[d]) return range.begin + 1;
+  const int64_t reach = (g.kernel[d] - 1) * g.dilations[d];
+  return std::min(range.end, (g.in[d] - 1 - reach + g.pads[d]) / g.strides[d] + 1);
+}
+
 ConvAxis make_conv_axis(const ConvGeometry& g, size_t d) {
   ConvAxis axis;
   axis.in = g.in[d];

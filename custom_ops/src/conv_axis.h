@@ -57,6 +57,12 @@ struct ConvAxis {
   ConvRange positions(const ConvRange& places) const;
 };
 
+// The taps of one dimension that meet the input at a position of the output; not of a ConvTranspose.
+ConvRange taps_inside(const ConvGeometry& geometry, size_t d, int64_t position);
+
+// The end of the positions, from the first of `range` on, that the same taps meet: those that all do, or one alone.
+int64_t same_taps_end(const ConvGeometry& geometry, size_t d, const ConvRange& range);
+
 ConvAxis make_conv_axis(const ConvGeometry& geometry, size_t d);
 
 // Cuts the axis into strips of this length, and lays one out.

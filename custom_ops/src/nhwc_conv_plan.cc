@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "caches.h"
+#include "conv_axis.h"
 #include "integers.h"
 #include "kernels.h"
 
@@ -33,6 +34,9 @@ constexpr double kRunProducts = 3000.0;
 // What a product of single channels costs, and an element that is read for them, in products of all.
 constexpr double kSingleProduct = 1.5;
 constexpr double kReadElement = 5.0;
+// What a vector costs to copy, and a product in a pixel that is computed alone beyond one in a row, in products of vectors.
+constexpr int64_t kCopyVector = 4;
+constexpr int64_t kAloneProduct = 3;
 // What a result costs besides, in products.
 constexpr double kResultProducts = 8.0;
 // With fewer products in all the calling thread is done before others have begun.
@@ -224,6 +228,13 @@ double products_of_pixel(const NhwcConv& node, const NhwcShapes& shapes) {
   return products + (node.has_depthwise ? single(shapes.depthwise) : 0.0);
 }
 
+// Whether pixels of which some taps miss the image take longer by themselves than a copy of all rows takes.
+bool pads_columns(const ConvGeometry& g) {
+  int64_t alone = 0;
+  for (int64_t column = 0; column < g.out[2]; ++column) alone += taps_inside(g, 2, column).size() < g.kernel[2];
+  return alone * g.products() * kAloneProduct > extent(g, 2, g.out[2]) * g.strides[1] * kCopyVector;
+}
+
 void lay_out_memory(const NhwcConv& node, NhwcConvPlan* plan) {
   // Adds memory for so many elements, each of so many bytes, and returns where it begins.
   const auto add = [plan](int64_t count, size_t bytes) {
@@ -240,6 +251,13 @@ void lay_out_memory(const NhwcConv& node, NhwcConvPlan* plan) {
   plan->read = add(read, sizeof(float));
   plan->segments_at = add(node.by_channel() ? 0 : plan->segments * pixels, sizeof(const float*));
   plan->zeros = add(plan->zero_count, sizeof(float));
+  const ConvGeometry& s = plan->single;
+  plan->pads_columns = (node.by_channel() || node.has_depthwise) && pads_columns(s);
+  if (plan->pads_columns) {
+    const int64_t pixels = extent(s, 1, plan->rows_at_once) * extent(s, 2, plan->columns_at_once);
+    const int64_t channels = std::min(kNhwcChannelsAtOnce, s.in_channels);
+    plan->padded_rows = add(pixels * channels + static_cast<int64_t>(kMaxFloats), sizeof(float));
+  }
   plan->operands = add(static_cast<int64_t>(std::max(node.prologue.input_count, node.epilogue.input_count)),
                        sizeof(const void*));
 }

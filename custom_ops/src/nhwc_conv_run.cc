@@ -31,15 +31,6 @@ struct Run {
   std::atomic<bool> failed{false};
 };
 
-// The taps of one dimension that meet the input at a position of the output.
-ConvRange taps_inside(const ConvGeometry& g, size_t d, int64_t position) {
-  const int64_t first = position * g.strides[d] - g.pads[d];
-  const int64_t begin = first < 0 ? divide_up(-first, g.dilations[d]) : 0;
-  const int64_t end = first < g.in[d] ? (g.in[d] - 1 - first) / g.dilations[d] + 1 : 0;
-  const int64_t last = std::min(end, g.kernel[d]);
-  return {std::min(begin, last), last};
-}
-
 ConvRange part_of(int64_t size, int64_t part, int64_t at_once) {
   return {part * at_once, std::min((part + 1) * at_once, size)};
 }
@@ -57,6 +48,7 @@ class Worker {
         read_(at<float>(plan_.read)),
         segments_(at<const float*>(plan_.segments_at)),
         zeros_(at<float>(plan_.zeros)),
+        padded_rows_(at<float>(plan_.padded_rows)),
         operands_(at<const void*>(plan_.operands)) {
     std::fill_n(zeros_, plan_.zero_count, 0.0f);
   }
@@ -236,30 +228,80 @@ class Worker {
   }
 
   // All channels of a part of some rows.  What a few channels read of a row stays in the level 1 cache for the rows
-  // below.
+  // below.  The last of them begin early where there are less than a vector.
   void compute_rows(int64_t image, const ConvRange& rows, const ConvRange& columns) {
     const int64_t all = plan_.single.in_channels;
+    const int64_t latest = std::max<int64_t>(all - static_cast<int64_t>(kMaxFloats), 0);
     for (int64_t first = 0; first < all; first += kNhwcChannelsAtOnce) {
-      const ConvRange channels{first, std::min(first + kNhwcChannelsAtOnce, all)};
+      const ConvRange channels{std::min(first, latest), std::min(first + kNhwcChannelsAtOnce, all)};
+      if (plan_.pads_columns) pad_rows(image, rows, columns, channels);
       for (int64_t row = rows.begin; row < rows.end; ++row) {
-        compute_row(image, row, columns, channels, results_ + (row - rows.begin) * columns.size() * all);
+        float* const out = results_ + (row - rows.begin) * columns.size() * all;
+        if (plan_.pads_columns) {
+          compute_padded_row(row, rows.begin, columns, channels, out);
+        } else {
+          compute_row(image, row, columns, channels, out);
+        }
       }
     }
   }
 
+  // Copies what some channels of some rows read, with zeros for what lies beside the image.
+  void pad_rows(int64_t image, const ConvRange& rows, const ConvRange& columns, const ConvRange& channels) {
+    const ConvGeometry& s = plan_.single;
+    const int64_t top = rows.begin * s.strides[1] - s.pads[1];
+    const int64_t left = columns.begin * s.strides[2] - s.pads[2];
+    const int64_t width = extent(s, 2, columns.size());
+    const int64_t begin = std::clamp<int64_t>(-left, 0, width);
+    const int64_t end = std::clamp<int64_t>(s.in[2] - left, begin, width);
+    const int64_t count = channels.size();
+    ConvCopy copy{};
+    copy.pitch = static_cast<size_t>(count);
+    copy.from_pitch = s.in_channels;
+    copy.end = run_.x + s.batch * s.in[1] * s.in[2] * s.in_channels;
+    copy.stride = 1;
+    copy.rows = static_cast<size_t>(end - begin);
+    copy.width = static_cast<size_t>(count);
+    const int64_t bottom = std::min(top + extent(s, 1, rows.size()), s.in[1]);
+    // The zeros are those of the channels before, unless the copy of these wrote whole vectors into them.
+    const bool has_zeros = channels.begin > 0 && count == kNhwcChannelsAtOnce;
+    for (int64_t y = std::max<int64_t>(top, 0); y < bottom; ++y) {
+      float* const to = padded_rows_ + (y - top) * width * count;
+      copy.to = to + begin * count;
+      copy.from = run_.x + ((image * s.in[1] + y) * s.in[2] + left + begin) * s.in_channels + channels.begin;
+      kernels().take_rows(copy);
+      if (has_zeros) continue;
+      std::fill_n(to, begin * count, 0.0f);
+      std::fill(to + end * count, to + width * count, 0.0f);
+    }
+  }
+
+  // A row of results from that copy, in which every tap of a row meets an element.
+  void compute_padded_row(int64_t row, int64_t first_row, const ConvRange& columns, const ConvRange& channels,
+                          float* out) const {
+    const ConvGeometry& s = plan_.single;
+    const ConvRange height = taps_inside(s, 1, row);
+    const int64_t count = channels.size();
+    const int64_t pitch = extent(s, 2, columns.size()) * count;
+    NhwcChannels block = channels_block(height, {0, s.kernel[2]}, channels, out);
+    const int64_t top = (row - first_row) * s.strides[1] + height.begin * s.dilations[1];
+    block.input = static_cast<const float*>(whole_tensor(padded_rows_ + top * pitch, channels.begin, sizeof(float)));
+    block.pixel_pitch = s.strides[2] * count;
+    block.row_pitch = s.dilations[1] * pitch;
+    block.column_pitch = s.dilations[2] * count;
+    block.pixels = static_cast<size_t>(columns.size());
+    kernels().nhwc_channels(block);
+  }
+
   // Pixels at the left and at the right that some taps miss are computed one by one, those between them together.
-  void compute_row(int64_t image, int64_t row, const ConvRange& columns, const ConvRange& range, float* out) {
+  void compute_row(int64_t image, int64_t row, const ConvRange& columns, const ConvRange& range, float* out) const {
     const ConvGeometry& s = plan_.single;
     const ConvRange height = taps_inside(s, 1, row);
     for (int64_t column = columns.begin; column < columns.end;) {
       const ConvRange width = taps_inside(s, 2, column);
-      int64_t last = column + 1;
-      if (width.size() == s.kernel[2]) {
-        const int64_t reach = (s.kernel[2] - 1) * s.dilations[2];
-        last = std::min(columns.end, (s.in[2] - 1 - reach + s.pads[2]) / s.strides[2] + 1);
-      }
+      const int64_t last = same_taps_end(s, 2, {column, columns.end});
       const int64_t channels = s.in_channels;
-      NhwcChannels block{};
+      NhwcChannels block = channels_block(height, width, range, out);
       if (height.size() > 0 && width.size() > 0) {
         const int64_t y = row * s.strides[1] - s.pads[1] + height.begin * s.dilations[1];
         const int64_t x = column * s.strides[2] - s.pads[2] + width.begin * s.dilations[2];
@@ -268,20 +310,28 @@ class Worker {
       block.pixel_pitch = s.strides[2] * channels;
       block.row_pitch = s.dilations[1] * s.in[2] * channels;
       block.column_pitch = s.dilations[2] * channels;
-      block.height = static_cast<size_t>(width.size() == 0 ? 0 : height.size());
-      block.width = static_cast<size_t>(width.size());
-      block.weights = run_.single_weights + (height.begin * s.kernel[2] + width.begin) * channels;
-      block.weight_pitch = static_cast<size_t>(s.kernel[2] * channels);
-      block.addends = run_.single_addends;
-      block.out = out;
       block.pixels = static_cast<size_t>(last - column);
-      block.channels = static_cast<size_t>(channels);
-      block.first = static_cast<size_t>(range.begin);
-      block.last = static_cast<size_t>(range.end);
       kernels().nhwc_channels(block);
       out += (last - column) * channels;
       column = last;
     }
+  }
+
+  // Sums of these taps for some channels, but for what they read and the number of pixels.
+  NhwcChannels channels_block(const ConvRange& height, const ConvRange& width, const ConvRange& range,
+                              float* out) const {
+    const ConvGeometry& s = plan_.single;
+    NhwcChannels block{};
+    block.height = static_cast<size_t>(width.size() == 0 ? 0 : height.size());
+    block.width = static_cast<size_t>(width.size());
+    block.weights = run_.single_weights + (height.begin * s.kernel[2] + width.begin) * s.in_channels;
+    block.weight_pitch = static_cast<size_t>(s.kernel[2] * s.in_channels);
+    block.addends = run_.single_addends;
+    block.out = out;
+    block.channels = static_cast<size_t>(s.in_channels);
+    block.first = static_cast<size_t>(range.begin);
+    block.last = static_cast<size_t>(range.end);
+    return block;
   }
 
   // Whole rows follow one another in the output.
@@ -347,6 +397,7 @@ class Worker {
   float* const read_;
   const float** const segments_;
   float* const zeros_;
+  float* const padded_rows_;
   const void** const operands_;
 };
 

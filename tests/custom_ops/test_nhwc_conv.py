@@ -199,6 +199,16 @@ SHAPES: dict[str, tuple[Convolution, Sizes]] = {
     "single channels, asymmetric": (depthwise(48, (3, 4), pads=(0, 3, 2, 1), dilations=(2, 1)), (1, 48, 9, 21)),
     "single channels, same lower": (depthwise(33, (4, 4), pads="SAME_LOWER", strides=(2, 2)), (2, 33, 9, 11)),
     "single channels, product": (depthwise(35, (1, 1)), (2, 35, 4, 7)),
+    "single channels, small image": (depthwise(75, (5, 5), pads=(2,) * 4), (2, 75, 7, 6)),
+    "single channels, small image, same taps apart": (
+        depthwise(96, (5, 5), pads=(4,) * 4, strides=(2, 2), dilations=(2, 2)),
+        (2, 96, 9, 12),
+    ),
+    "single channels, small image, other taps apart": (
+        depthwise(40, (5, 3), pads=(2, 3, 2, 3), strides=(1, 2), dilations=(1, 3)),
+        (1, 40, 6, 10),
+    ),
+    "single channels, wide kernel": (depthwise(64, (7, 7), pads=(3, 0, 3, 6)), (1, 64, 5, 33)),
     "single channels, one dimension": (depthwise(19, (7,), pads=(3, 3)), (2, 19, 50)),
     "single channels, more padding than image": (depthwise(21, (5, 5), pads=(4, 9, 4, 9)), (1, 21, 2, 20)),
     "single channels, wide rows": (depthwise(160, (3, 3), pads=(1,) * 4), (1, 160, 5, 150)),
