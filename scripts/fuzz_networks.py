@@ -1,5 +1,6 @@
 """Random convolutional networks: what the rules around convolutions rewrite, and near misses of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -13,6 +14,8 @@ BLOCKS = (
     *("conv", "conv", "depthwise", "grouped", "transposed", "pool", "affine", "affine", "batch_normalization"),
     *("activation", "hard_swish", "gate", "residual", "concat", "shared", "returned", "upsampled"),
 )
+WINDOWS = ((3, 1, 1, 0), (3, 1, 1, 0), (2, 2, 0, 0), (2, 2, 0, 1), (3, 2, 1, 0), (3, 2, 0, 1), (2, 1, 0, 0))
+"""Of pools: kernel, stride, padding and whether the size is rounded up, the same along both dimensions."""
 ROUNDINGS = (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"), ("asymmetric", "ceil"))
 MOST_POSITIONS = 2048
 ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish", "Elu", "Clip", "PRelu", "SiLU")
@@ -39,12 +42,15 @@ class _Tensor:
         return self.shape[1]
 
 
-def random_network(choose: Random, special: bool = False) -> RandomNetwork:
-    """A network of 2 to 12 blocks; ``special`` puts zeros, denormals, large numbers, infinities or NaN into it."""
+def random_network(choose: Random, special: bool = False, blocks: Sequence[str] = BLOCKS) -> RandomNetwork:
+    """A network of 2 to 12 blocks of these kinds, each as likely.
+
+    ``special`` puts zeros, denormals, large numbers, infinities or NaN into it.
+    """
     make = _Maker(choose, np.random.default_rng(choose.getrandbits(32)), special)
     make.block("conv")
     for _ in range(choose.randint(1, 11)):
-        make.block(choose.choice(BLOCKS))
+        make.block(choose.choice(blocks))
     return make.finish()
 
 
@@ -134,8 +140,14 @@ class _Maker:
         kind = self.any_of(("MaxPool", "AveragePool", "GlobalAveragePool"))
         if kind == "GlobalAveragePool":
             self.op(kind, self.value.name, shape=(*self.value.shape[:2], 1, 1))
-        else:
-            self.op(kind, self.value.name, kernel_shape=[3, 3], pads=[1] * 4)
+            return
+        kernel, stride, pad, ceil = self.any_of(WINDOWS)
+        n, channels, *size = self.value.shape
+        if min(size) < kernel:
+            kernel, stride, pad, ceil = WINDOWS[0]
+        made = [_windows(length, kernel, stride, pad, ceil) for length in size]
+        self.op(kind, self.value.name, shape=(n, channels, *made), kernel_shape=[kernel] * 2, strides=[stride] * 2,
+                pads=[pad] * 4, ceil_mode=ceil)  # fmt: skip
 
     def affine(self) -> None:
         channels, width = self.value.channels, self.value.shape[3]
@@ -282,6 +294,12 @@ class _Maker:
         graph = helper.make_graph(self.nodes, "network", [self.input], infos, self.constants)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
         return RandomNetwork(model, self.feeds, self.special)
+
+
+def _windows(size: int, kernel: int, stride: int, pad: int, ceil: int) -> int:
+    """How many windows there are; none begins in the padding at the end."""
+    made = (size + 2 * pad - kernel + (stride - 1 if ceil else 0)) // stride + 1
+    return made - ((made - 1) * stride >= size + pad)
 
 
 def _fits(first: _Tensor, second: _Tensor) -> bool:

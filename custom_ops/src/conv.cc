@@ -10,20 +10,6 @@ bool fail(std::string problem, std::string* error) {
   return false;
 }
 
-// `count` numbers from `low` to kMaxConvAttribute.
-bool read_numbers(const AttributeSource& source, const char* name, size_t count, int64_t low,
-                  std::vector<int64_t>* numbers, std::string* error) {
-  if (!source.numbers(name, numbers)) return fail(std::string("it has no attribute ") + name + " of integers", error);
-  if (numbers->size() != count) {
-    return fail(std::string("the attribute ") + name + " has " + std::to_string(numbers->size()) + " elements, not " +
-                    std::to_string(count), error);
-  }
-  const bool good = std::all_of(numbers->begin(), numbers->end(),
-                                [low](int64_t number) { return number >= low && number <= kMaxConvAttribute; });
-  return good || fail(std::string("an element of the attribute ") + name + " is not from " + std::to_string(low) +
-                          " to 32767", error);
-}
-
 bool read_auto_pad(const AttributeSource& source, AutoPad* auto_pad, std::string* error) {
   static constexpr struct {
     const char* name;
@@ -114,6 +100,28 @@ bool read_weight_shape(const AttributeSource& source, ConvAttributes* attributes
 
 }  // namespace
 
+bool read_conv_numbers(const AttributeSource& source, const char* name, size_t count, int64_t low,
+                       std::vector<int64_t>* numbers, std::string* error) {
+  if (!source.numbers(name, numbers)) return fail(std::string("it has no attribute ") + name + " of integers", error);
+  if (numbers->size() != count) {
+    return fail(std::string("the attribute ") + name + " has " + std::to_string(numbers->size()) + " elements, not " +
+                    std::to_string(count), error);
+  }
+  const bool good = std::all_of(numbers->begin(), numbers->end(),
+                                [low](int64_t number) { return number >= low && number <= kMaxConvAttribute; });
+  return good || fail(std::string("an element of the attribute ") + name + " is not from " + std::to_string(low) +
+                          " to 32767", error);
+}
+
+bool read_conv_windows(const AttributeSource& source, ConvAttributes* attributes, std::string* error) {
+  if (!source.numbers("kernel_shape", &attributes->kernel)) return fail("it has no attribute kernel_shape", error);
+  const size_t rank = attributes->kernel.size();
+  if (rank == 0 || rank > kMaxSpatialRank) return fail("the attribute kernel_shape has not 1 to 3 elements", error);
+  return read_conv_numbers(source, "kernel_shape", rank, 1, &attributes->kernel, error) &&
+         read_conv_numbers(source, "strides", rank, 1, &attributes->strides, error) &&
+         read_conv_numbers(source, "dilations", rank, 1, &attributes->dilations, error);
+}
+
 bool read_conv_attributes(const AttributeSource& source, ConvAttributes* attributes, std::string* error) {
   *attributes = ConvAttributes{};
   std::string text;
@@ -122,12 +130,8 @@ bool read_conv_attributes(const AttributeSource& source, ConvAttributes* attribu
     return fail("the attribute operator is not Conv or ConvTranspose", error);
   }
   attributes->transposed = text == "ConvTranspose";
-  if (!source.numbers("kernel_shape", &attributes->kernel)) return fail("it has no attribute kernel_shape", error);
-  const size_t rank = attributes->kernel.size();
-  if (rank == 0 || rank > kMaxSpatialRank) return fail("the attribute kernel_shape has not 1 to 3 elements", error);
-  if (!read_numbers(source, "kernel_shape", rank, 1, &attributes->kernel, error)) return false;
-  if (!read_numbers(source, "strides", rank, 1, &attributes->strides, error)) return false;
-  if (!read_numbers(source, "dilations", rank, 1, &attributes->dilations, error)) return false;
+  if (!read_conv_windows(source, attributes, error)) return false;
+  const size_t rank = attributes->spatial_rank();
   if (!source.number("group", &attributes->group)) return fail("it has no attribute group", error);
   if (attributes->group < 1 || attributes->group > kMaxConvWeights) {
     return fail("the attribute group is not from 1 to 2130706431", error);
@@ -136,12 +140,12 @@ bool read_conv_attributes(const AttributeSource& source, ConvAttributes* attribu
   if (!read_auto_pad(source, &attributes->auto_pad, error)) return false;
   attributes->pads.assign(2 * rank, 0);
   if (attributes->auto_pad == AutoPad::NotSet &&
-      !read_numbers(source, "pads", 2 * rank, 0, &attributes->pads, error)) {
+      !read_conv_numbers(source, "pads", 2 * rank, 0, &attributes->pads, error)) {
     return false;
   }
   attributes->output_padding.assign(rank, 0);
   if (!attributes->transposed) return true;
-  if (!read_numbers(source, "output_padding", rank, 0, &attributes->output_padding, error)) return false;
+  if (!read_conv_numbers(source, "output_padding", rank, 0, &attributes->output_padding, error)) return false;
   for (size_t d = 0; d < rank; ++d) {
     if (attributes->output_padding[d] < std::max(attributes->strides[d], attributes->dilations[d])) continue;
     return fail("an element of the attribute output_padding is not less than its stride or dilation", error);

@@ -39,6 +39,12 @@ struct ConvAttributes {
   size_t spatial_rank() const { return kernel.size(); }
 };
 
+// Reads `count` numbers from `low` to kMaxConvAttribute; and kernel_shape, strides and dilations.  Nothing in them is
+// trusted.  On failure they return false and set `error`.
+bool read_conv_numbers(const AttributeSource& source, const char* name, size_t count, int64_t low,
+                       std::vector<int64_t>* numbers, std::string* error);
+bool read_conv_windows(const AttributeSource& source, ConvAttributes* attributes, std::string* error);
+
 // Reads and validates the attributes of a fused convolution; nothing in them is trusted.  On failure returns false and
 // sets `error`.
 bool read_conv_attributes(const AttributeSource& source, ConvAttributes* attributes, std::string* error);

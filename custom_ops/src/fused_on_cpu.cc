@@ -6,6 +6,7 @@
 #include "custom_op.h"
 #include "dtype.h"
 #include "nhwc_conv_node.h"
+#include "nhwc_pool_node.h"
 #include "normalization_node.h"
 #include "squeeze_excite_node.h"
 
@@ -26,6 +27,7 @@ const std::vector<const OrtCustomOp*>& fused_on_cpu() {
     add<AttentionNode>({ONNXFUSE_FUSED_ATTENTION_OPS}, &made);
     add<NormalizationNode>({ONNXFUSE_FUSED_NORMALIZATION_OPS}, &made);
     add<NhwcConvNode>({ONNXFUSE_FUSED_NHWC_CONV_OPS}, &made);
+    add<NhwcPoolNode>({ONNXFUSE_FUSED_NHWC_POOL_OPS}, &made);
     return made;
   }();
   static const std::vector<const OrtCustomOp*> pointers = pointers_to(ops);

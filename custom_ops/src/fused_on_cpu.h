@@ -1,5 +1,5 @@
 // The custom operators for the CPU provider alone: FusedSqueezeExcite, FusedAttention,
-// FusedNormalization and FusedNhwcConv.
+// FusedNormalization, FusedNhwcConv and FusedNhwcPool.
 #ifndef ONNXFUSE_FUSED_ON_CPU_H_
 #define ONNXFUSE_FUSED_ON_CPU_H_
 

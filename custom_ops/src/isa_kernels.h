@@ -1,5 +1,6 @@
 // The kernels of one instruction set, which its files define: array_kernels.inc, conv_kernels.inc, channel_kernels.inc,
-// attention_kernels.inc, normalization_kernels.inc, nhwc_kernels.inc.  kernels.inc puts them into the table; KernelTable says what they do.
+// attention_kernels.inc, normalization_kernels.inc, nhwc_kernels.inc, nhwc_pool_kernels.inc.  kernels.inc puts them into
+// the table; KernelTable says what they do.
 #ifndef ONNXFUSE_ISA_KERNELS_H_
 #define ONNXFUSE_ISA_KERNELS_H_
 
@@ -56,6 +57,9 @@ void nhwc_sums(const NhwcSums& block);
 void nhwc_channels(const NhwcChannels& block);
 void transpose_rows(float* to, size_t to_pitch, const float* from, size_t from_pitch, size_t rows, size_t columns);
 void add_rows(float* sums, const float* rows, size_t pitch, size_t count, size_t n);
+
+void nhwc_greatest(const NhwcWindows& block);
+void nhwc_means(const NhwcWindows& block);
 
 }  // namespace ONNXFUSE_ISA
 }  // namespace onnxfuse

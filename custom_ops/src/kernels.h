@@ -261,6 +261,21 @@ struct NhwcChannels {
   size_t last;
 };
 
+// Windows of a tensor whose channels come last, for pixels `pixel_pitch` apart: those of input[p * pixel_pitch + h *
+// row_pitch + w * column_pitch + c] over h and w, for out[p * channels + c].  Nothing is read or written beyond them.
+struct NhwcWindows {
+  const float* input;
+  ptrdiff_t pixel_pitch;
+  ptrdiff_t row_pitch;
+  ptrdiff_t column_pitch;
+  size_t height;  // 0, as the width, where nothing is read
+  size_t width;
+  float divisor;  // of the sum, for a mean
+  float* out;
+  size_t pixels;
+  size_t channels;
+};
+
 struct KernelTable {
   const char* name;  // "baseline", "avx2", "avx512", "neon"
   // An operator's kernel for a compute type, with bit i of `scalars` set if operand i is one; null where there is none.
@@ -297,6 +312,9 @@ struct KernelTable {
   void (*normalize_rows)(const NormalizedRows& block);
   void (*nhwc_sums)(const NhwcSums& block);
   void (*nhwc_channels)(const NhwcChannels& block);
+  // The greatest element of each window, -inf of none; NaN where one is.
+  void (*nhwc_greatest)(const NhwcWindows& block);
+  void (*nhwc_means)(const NhwcWindows& block);
   // to[c * to_pitch + r] = from[r * from_pitch + c] for r < rows and c < columns
   void (*transpose_rows)(float* to, size_t to_pitch, const float* from, size_t from_pitch, size_t rows, size_t columns);
   // sums[i] += the sum of rows[r * pitch + i] over r < count, for i < n

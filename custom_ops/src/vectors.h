@@ -99,6 +99,15 @@ inline __attribute__((noinline)) math::FloatVector load_inside(const float* from
 }
 #endif
 
+// Stores the first `n` elements of a vector.
+ONNXFUSE_INLINE void store_some(float* to, const math::FloatVector& x, size_t n) {
+#if defined(__AVX512F__)
+  _mm512_mask_storeu_ps(to, static_cast<__mmask16>((1u << n) - 1), reinterpret_cast<const __m512&>(x));
+#else
+  for (size_t i = 0; i < n; ++i) to[i] = x[i];
+#endif
+}
+
 // A masked load costs no more than another where the instruction set has masks; elsewhere only vectors at the edges of
 // an image are loaded so.
 #if defined(__AVX512F__)

@@ -1,4 +1,5 @@
-"""What convolutions and the nodes beside them take on the CPU, in each of the layouts that they may be computed in.
+"""What convolutions, pooling and the nodes beside them take on the CPU, in each of the layouts that they may be
+computed in.
 
 The times were measured on one core of AMD EPYCs, those with AVX-512 on a Zen 5 (ONNX Runtime 1.32), where those of one
 tap and of single channels with the channels last are from whole models.  Other machines differ by much the same factor
@@ -57,6 +58,10 @@ class Times:
     """The same of x Sigmoid(x), which ONNX Runtime computes as one node."""
     tail: tuple[float, float]
     """The same in the tail of a convolution: of a function, or of a few instructions."""
+    pool: tuple[Cost, Cost, Cost]
+    """MaxPool and AveragePool: an element of a window for each product."""
+    pool_row: float
+    """A row of a channel of their results in the plain layout."""
 
 
 _AVX2 = Times(
@@ -71,6 +76,8 @@ _AVX2 = Times(
     node=0.35,
     silu=0.70,
     tail=(0.30, 0.08),
+    pool=(Cost(0.050, 0.24), Cost(0.024, 0.09), Cost(0.030, 0.11)),
+    pool_row=12.0,
 )
 _AVX512 = Times(
     pointwise=(Cost(1 / 105, 0.09), Cost(1 / 104, 0.035), Cost(1 / 114, 0.053)),
@@ -84,6 +91,8 @@ _AVX512 = Times(
     node=0.14,
     silu=0.16,
     tail=(0.10, 0.01),
+    pool=(Cost(0.025, 0.12), Cost(0.012, 0.045), Cost(0.017, 0.06)),
+    pool_row=6.0,
 )
 # As measured on a Zen 4.  There all products take twice as long, whoever computes them, in single nodes; but with all
 # of them doubled the choices for whole models are worse, so only those stand here that cost more in the plain layout.
@@ -144,6 +153,22 @@ class ConvTimes:
             return 0.0
         single = int(node.attrs.get("group", 1)) > 1 and weights[1] == 1
         return self._single(node, layout, read, written) if single else self._many(node, layout, read, written)
+
+    def of_pool(self, node: gs.Node, layout: Layout) -> float:
+        """Nanoseconds of a MaxPool or AveragePool in one thread; 0 where its shapes are unknown or without elements.
+
+        In the plain layout ONNX Runtime reorders whole blocks of channels of two dimensions before and after it.
+        """
+        read, written = (self._shapes.of(tensor) for tensor in (node.inputs[0], node.outputs[0]))
+        if read is None or written is None or 0 in (*read, *written):
+            return 0.0
+        elements, reorders = math.prod(read) + math.prod(written), 0.0
+        if layout is Layout.PLAIN and len(read) == 4 and node.inputs[0].shape[1] == _round_up(read[1], self._block):
+            layout, reorders = Layout.BLOCKED, elements * self.ns.reorder + 2 * NODE_CALL
+        product, element = self.ns.pool[layout]
+        rows = math.prod(written[:-1]) * self.ns.pool_row if layout is Layout.PLAIN else 0.0
+        taps = math.prod(written) * math.prod(node.attrs["kernel_shape"])
+        return taps * product + elements * element + rows + reorders
 
     def change(self, elements: int) -> float:
         """Nanoseconds of a convolution that changes the layout of so many elements that it reads or makes itself."""

@@ -25,6 +25,7 @@ from onnxfuse.planner.likely_shapes import LikelyShapes
 from onnxfuse.planner.minimum_cut import MinimumCut
 from onnxfuse.planner.nhwc_layout import joins_channels, permutes
 from onnxfuse.planner.ort_layout import ConvLayout
+from onnxfuse.planner.pools import find_pool
 from onnxfuse.planner.sizes import is_gate
 from onnxfuse.program.lowering import UnsupportedError, is_elementwise
 
@@ -251,6 +252,9 @@ class _GraphChoice:
             return self._conv.of(node, Layout.PLAIN), blocked, self._conv.of(node, Layout.NHWC)
         if permutes(node) is not None:
             return self._conv.transpose(elements), math.inf, 0.0
+        if find_pool(node) is not None:
+            blocked = self._conv.of_pool(node, Layout.BLOCKED) if is_blocked else math.inf
+            return self._conv.of_pool(node, Layout.PLAIN), blocked, self._conv.of_pool(node, Layout.NHWC)
         if not is_elementwise(node):
             free = is_gate(node) or joins_channels(node)
             return 0.0, 0.0 if is_blocked else math.inf, 0.0 if free else math.inf
@@ -316,7 +320,7 @@ class _GraphChoice:
         """What it costs that a tensor has its channels last on one side, on its way through the plain layout.
 
         A tensor has them last if all that make or read it do.  Otherwise each that does changes the layout itself, but
-        for a Concat, whose inputs are transposed.
+        for a Concat, whose inputs are transposed, and a pool, which has one layout.
         """
         made = {id(tensor): node for node in self._nodes for tensor in node.outputs}
         tensors = {id(tensor): tensor for node in self._nodes for tensor in (*node.inputs, *node.outputs)}
@@ -338,6 +342,8 @@ class _GraphChoice:
                 elements = self._elements(tensor)
                 if joins_channels(node):
                     cut.separate(item, last, self._conv.transpose(elements))
+                elif find_pool(node) is not None:
+                    cut.separate(item, last, math.inf)
                 elif (first := permutes(node)) is None:
                     cut.separate(item, last, self._conv.change(elements))
                 elif first is tensor:

@@ -33,6 +33,7 @@ from onnxfuse.planner.nhwc_node import (
     squeeze_excite_reads_last,
 )
 from onnxfuse.planner.nhwc_pairs import find_pairs
+from onnxfuse.planner.nhwc_pools import nhwc_pool
 from onnxfuse.planner.ort_fusions import OrtFusions
 from onnxfuse.planner.sizes import Sizes, is_gate
 from onnxfuse.program import ProgramError
@@ -72,10 +73,12 @@ class FuseConv:
                 context.report.add_convolution(label(node), node.op, plan.verdicts[id(node)])
             # Nodes without a name are called by what they make, which the layout renames.
             labels = {id(fusion): label(fusion.region.nodes[-1]) for fusion in plan.fusions}
+            labels |= {id(node): label(node) for node in plan.graph.nodes if id(node) in plan.layout.pools}
             apply_layout(model, plan.graph, plan.layout)
-            fused = list(_apply(model, plan, labels, context))
+            fused = [*_apply(model, plan, labels, context), *_pools(model, plan, labels, context)]
             if fused:
                 replaced = {id(node) for fusion in plan.fusions for node in fusion.region.nodes}
+                replaced |= plan.layout.pools.keys()
                 plan.graph.nodes = [node for node in plan.graph.nodes if id(node) not in replaced] + fused
             for node in plan.graph.nodes:
                 if is_gate(node) and id(node.inputs[0]) in plan.layout.tensors:
@@ -294,6 +297,15 @@ def _apply(model: Model, plan: _Plan, labels: Mapping[int, str], context: PassCo
         elif pairs[key].product is fusion:
             nhwc = nhwc_pair(model, pairs[key], plan.layout)
             yield _fused(model, nhwc, nhwc.nodes, labels[id(fusion)], FUSED_NHWC_CONV_OPS, context)
+
+
+def _pools(model: Model, plan: _Plan, labels: Mapping[int, str], context: PassContext) -> Iterator[gs.Node]:
+    """The nodes that take the place of a plan's pools, named by their ``labels``."""
+    for node in plan.graph.nodes:
+        if (pool := plan.layout.pools.get(id(node))) is not None:
+            fused, region = nhwc_pool(model, node, pool, labels[id(node)], context.fast_math)
+            context.report.add_fused(region)
+            yield fused
 
 
 def _fused(

@@ -3,6 +3,7 @@
 With the channels last the sums of a pixel's filters are vectors, what they read of a pixel follows one another, and
 nothing is copied: that is faster than the plain layout, but only between convolutions that agree on it.  What else
 reads or writes a tensor knows the plain layout, and a convolution changes the layout of what it reads or writes itself.
+MaxPool and AveragePool have a kernel for either, and keep the layout of what they read.
 Some nodes do not care: elementwise ones whose operands are all of one shape, a Concat of channels, and a gate; and a
 Transpose between the two layouts is nothing where its tensor has the channels last.  What a Concat reads in another
 layout than it makes is transposed.  As for the choice of the convolutions (cpu_convolutions.py), the cheapest
@@ -21,6 +22,7 @@ from onnxfuse.planner.conv_node import ConvFusion, operands
 from onnxfuse.planner.conv_times import ConvTimes, Layout
 from onnxfuse.planner.likely_shapes import LikelyShapes
 from onnxfuse.planner.minimum_cut import MinimumCut
+from onnxfuse.planner.pools import Pool, find_pool
 from onnxfuse.planner.sizes import Size, Sizes, is_gate
 from onnxfuse.program import Program
 from onnxfuse.program.lowering import is_elementwise
@@ -28,12 +30,13 @@ from onnxfuse.program.lowering import is_elementwise
 
 @dataclass(frozen=True)
 class NhwcLayout:
-    """What has the channels last: convolutions, by the ids of their nodes, and tensors, by their ids; and the ``nodes``
-    that are to be others for it: those of Concat and Transpose."""
+    """What has the channels last: convolutions and pools, by the ids of their nodes, and tensors, by their ids; and the
+    ``nodes`` that are to be others for it: those of Concat and Transpose."""
 
     convolutions: set[int] = field(default_factory=set)
     tensors: dict[int, gs.Tensor] = field(default_factory=dict)
     nodes: list[gs.Node] = field(default_factory=list)
+    pools: dict[int, Pool] = field(default_factory=dict)
 
     def inputs(self, fusion: ConvFusion) -> list[bool]:
         """For each input of a fused node whether it has the channels last."""
@@ -100,6 +103,7 @@ class _Choice:
         self._times = ConvTimes(shapes)
         self._cut = MinimumCut()
         self._tensors: dict[int, gs.Tensor] = {}
+        self._pools: dict[int, Pool] = {}
 
     def solve(self) -> NhwcLayout:
         """The cheapest assignment."""
@@ -107,7 +111,7 @@ class _Choice:
             self._add(fusion)
         inside = {id(node) for fusion in self._fusions for node in fusion.region.nodes}
         outside = [node for node in self._nodes if id(node) not in inside]
-        free = {id(node): node for node in outside if self._is_free(node)}
+        free = {id(node): node for node in outside if self._add_pool(node) or self._is_free(node)}
         for tensor in self._others(outside, free):
             if id(tensor) in self._tensors:
                 self._cut.add(id(tensor), math.inf, 0.0)
@@ -117,7 +121,21 @@ class _Choice:
             {id(fusion.region.conv) for fusion in self._fusions if id(fusion.region.conv) in last},
             tensors,
             [node for node in free.values() if any(id(one) in tensors for one in (*node.inputs, *node.outputs))],
+            {key: pool for key, pool in self._pools.items() if key in last},
         )
+
+    def _add_pool(self, node: gs.Node) -> bool:
+        """Whether a node is a pool that may have its channels last: what it reads and makes has them where it has."""
+        pool = find_pool(node)
+        if pool is None:
+            return False
+        self._pools[id(node)] = pool
+        self._cut.add(id(node), self._times.of_pool(node, Layout.NHWC), self._times.of_pool(node, Layout.PLAIN))
+        for tensor in (node.inputs[0], node.outputs[0]):
+            self._note(tensor)
+            self._cut.separate(id(node), id(tensor), math.inf)
+            self._cut.separate(id(tensor), id(node), math.inf)
+        return True
 
     def _is_free(self, node: gs.Node) -> bool:
         """Whether a node does not care for the layout; what it reads and makes is then in one."""

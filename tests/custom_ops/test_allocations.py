@@ -18,6 +18,7 @@ from tests.custom_ops.fused import library, new_session, run, run_code, session_
 from tests.custom_ops.test_attention import Attention
 from tests.custom_ops.test_fused_conv import of_several_shapes
 from tests.custom_ops.test_nhwc_conv import PAIRS, Nhwc, pair
+from tests.custom_ops.test_nhwc_pool import SHAPES, last
 from tests.custom_ops.test_normalization import Normalization
 from tests.custom_ops.test_squeeze_excite import Gate, gate_model
 from tests.custom_ops.test_stress import chain_of_nodes, inputs_of
@@ -56,6 +57,11 @@ def normalization() -> Case:
     return node.model(), node.arrays()
 
 
+def pool() -> Case:
+    node = SHAPES["threads"]
+    return node.model(), [last(node.x())]
+
+
 def gate() -> Case:
     node = Gate((2, 40, 9, 9), 8, 40)
     return gate_model(node), node.arrays()
@@ -73,6 +79,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "channels last": lambda: nhwc_conv(convolution("f32", (16, 24), (3, 3), pads=(1,) * 4), 20, 20),
     "single channels last": lambda: nhwc_conv(convolution("f32", (24, 24), (3, 3), group=24), 20, 20),
     "pair": lambda: nhwc(pair(*PAIRS["plain"])),
+    "pooling": pool,
     "gate": gate,
     "attention": attention,
     "normalization": normalization,

@@ -108,6 +108,7 @@ def test_workspace(tmp_path: Path) -> None:
         "fuzz_attention",
         "fuzz_normalization",
         "fuzz_nhwc_conv",
+        "fuzz_nhwc_pool",
     ),
 )
 def test_drivers_that_only_the_fuzzer_runs(driver: str, tmp_path: Path) -> None:

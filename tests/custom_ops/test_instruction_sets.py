@@ -26,6 +26,7 @@ SUITE = [
         "attention",
         "normalization",
         "nhwc_conv",
+        "nhwc_pool",
     )
 ]
 ORT_SUITE = [

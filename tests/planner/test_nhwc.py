@@ -95,6 +95,9 @@ def channels_last(made: onnx.ModelProto | onnx.GraphProto) -> set[str]:
             for name in (*node.input, *node.output):
                 (last if name.endswith("_nhwc") else plain).add(name)
             continue
+        if node.op_type.startswith("FusedNhwcPool"):
+            last.update((*node.input, *node.output))
+            continue
         known = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
         reads = known.get("nhwc_inputs", [known.get("nhwc", 0)])
         for index, name in enumerate(node.input):
@@ -249,7 +252,7 @@ def test_operands_of_the_models_inputs() -> None:
 
 
 READERS = {
-    "pooling": "m = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (r) n = Add(c, m) y = C3 (n, w)",
+    "pooling": "m = LpPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (r) n = Add(c, m) y = C3 (n, w)",
     "Shape": "m = Shape(r) n = Reshape(c, m) y = C3 (n, w)",
     "Softmax": "m = Softmax <axis = 1> (r) n = Mul(c, m) y = C3 (n, w)",
     "a body": """m = Cast <to = 9> (half) y = If (m) <
@@ -445,7 +448,7 @@ def test_a_gate_with_several_readers() -> None:
 
 def test_gates_of_both_layouts() -> None:
     text = f"""a = C3 (x, w) r = Relu(a) {gate("q", "r")} m = Mul(r, q4) c = Conv (m, p)
-        k = MaxPool <kernel_shape = [3, 3]> (c) {gate("s", "k")} n = Mul(k, s4) y = Conv (n, p)"""
+        k = LpPool <kernel_shape = [3, 3]> (c) {gate("s", "k")} n = Mul(k, s4) y = Conv (n, p)"""
     result = check(network(text))
     assert operators(result).count("FusedSqueezeExcite") == 2
     assert len({(node.op_type, node.overload) for node in result.graph.node if "Squeeze" in node.op_type}) == 2

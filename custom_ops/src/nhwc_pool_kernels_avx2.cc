@@ -1,0 +1,3 @@
+#include "isa_avx2.h"
+
+#include "nhwc_pool_kernels.inc"

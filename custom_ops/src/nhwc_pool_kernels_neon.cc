@@ -1,0 +1,3 @@
+#include "isa_neon.h"
+
+#include "nhwc_pool_kernels.inc"
