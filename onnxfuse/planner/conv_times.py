@@ -47,7 +47,7 @@ class Times:
     last rows, which are computed two by two."""
     others: tuple[Cost, Cost, Cost]
     far: tuple[float, float, float]
-    """To read or write an element beyond that, where a tensor is larger than what a core has of the caches."""
+    """To read or write an element beyond that, of those that exceed what a core has of the caches."""
     call: tuple[float, float, float]
     """A convolution, however small, beyond what any node takes."""
     reorder: float
@@ -185,7 +185,7 @@ class ConvTimes:
         return node.op == "Conv" and len(weights) <= 4 and (group == 1 or single)
 
     def _passed(self, elements: int, element: float, layout: Layout) -> float:
-        return elements * (element + (self.ns.far[layout] if elements > _FAR else 0.0))
+        return elements * element + max(elements - _FAR, 0) * self.ns.far[layout]
 
     def _single(self, node: gs.Node, layout: Layout, read: tuple[int, ...], written: tuple[int, ...]) -> float:
         """Convolutions of single channels."""

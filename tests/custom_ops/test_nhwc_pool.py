@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import helper
 
@@ -22,6 +23,9 @@ from tests.custom_ops.fused import (
 )
 
 NODE = f"onnxfuse::FusedNhwcPool node '{NODE_NAME}': "
+CEIL_MODES = (0,) if ort.__version__.startswith("1.20.") else (0, 1)
+"""ONNX Runtime 1.20 has windows that begin in the padding at the end, unlike ONNX."""
+
 Sizes = Sequence[int]
 
 
@@ -97,7 +101,7 @@ def check(pool: Pool, threads: Sequence[int] = (1, 2)) -> None:
 OPERATORS = ("MaxPool", "AveragePool")
 
 
-@pytest.mark.parametrize("ceil_mode", (0, 1))
+@pytest.mark.parametrize("ceil_mode", CEIL_MODES)
 @pytest.mark.parametrize("pads", ((0, 0, 0, 0), (1, 1, 1, 1), (0, 1, 1, 0), (1, 0, 0, 1)))
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_windows(operator: str, pads: tuple[int, ...], ceil_mode: int) -> None:
@@ -107,7 +111,7 @@ def test_windows(operator: str, pads: tuple[int, ...], ceil_mode: int) -> None:
             check(Pool(operator, (2, 17, 9, 8), kernel, strides, pads, (1, 1), ceil_mode, count), (1,))
 
 
-@pytest.mark.parametrize("ceil_mode", (0, 1))
+@pytest.mark.parametrize("ceil_mode", CEIL_MODES)
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_one_dimension(operator: str, ceil_mode: int) -> None:
     for kernel, stride, pads in itertools.product((1, 2, 3, 7), (1, 2, 3), ((0, 0), (1, 0), (0, 1), (1, 1))):
@@ -169,7 +173,7 @@ def test_random_windows() -> None:
             tuple(choose.choice((1, 2, 3, 5)) for _ in range(rank)),
             tuple(pads),
             tuple(dilations),
-            choose.choice((0, 1)),
+            choose.choice(CEIL_MODES),
             choose.choice((0, 1)),
         )
         check(pool, (1,))

@@ -121,6 +121,21 @@ def test_an_activation_that_onnx_runtime_would_compute_by_itself_counts(
     assert found == ["FusedNhwcConv", "FusedNhwcPool", "FusedNhwcConv"]
 
 
+@pytest.mark.parametrize("vectors", [False, True])
+def test_a_tensor_a_little_larger_than_the_caches_costs_little_more(
+    vectors: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MTCNN's network for faces: its first result has a million elements, and pools between its convolutions."""
+    monkeypatch.setattr(cpu, "has_avx512", lambda: vectors)
+    text = """g (float[16, 3, 48, 48] x) => (float[16, 64, 21, 21] y) {
+        a = Conv <kernel_shape = [3, 3]> (x, v) b = PRelu(a, s)
+        c = MaxPool <kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1> (b)
+        d = Conv <kernel_shape = [3, 3]> (c, w) y = PRelu(d, t) }"""
+    made = model(text, v=array(32, 3, 3, 3), s=array(32, 1, 1), w=array(64, 32, 3, 3), t=array(64, 1, 1))
+    found = operators(onnxfuse.optimize(made, "cpu", check=False))
+    assert found == ["FusedNhwcConv", "FusedNhwcPool", "FusedNhwcConv"]
+
+
 def pretend(monkeypatch: pytest.MonkeyPatch, **costs: Any) -> None:
     """Lets nothing take time but what ``costs`` say, the products of the plain, the blocked and the last layout."""
     nothing = conv_times.Cost(0, 0)

@@ -9,8 +9,10 @@ import onnx_graphsurgeon as gs
 import pytest
 
 import onnxfuse
-from onnxfuse import cli
-from onnxfuse.planner.conv_times import ConvTimes, Layout
+from onnxfuse import cli, cpu
+from onnxfuse.planner import conv_times
+from onnxfuse.planner.conv_times import NODE_CALL, ConvTimes, Layout
+from onnxfuse.planner.likely_shapes import LikelyShapes
 from onnxfuse.planner.pools import Pool, find_pool
 from tests import fusing
 from tests.planner.test_cpu_convolutions import array
@@ -30,10 +32,16 @@ BETWEEN = "a = C3 (x, w, b) r = Relu(a) m = {} (r) y = C3 (m, w2)"
 ONE_DIMENSION = "(float[n, 32, l] x) => (float[n, 32, ll] y)"
 
 
-def node(operator: str, shape: tuple[Any, ...] = (1, 32, 9, 7), dtype: Any = np.float32, **attributes: Any) -> gs.Node:
-    """A node of a tensor of this shape, with as many sizes as that in its result."""
+def node(
+    operator: str,
+    shape: tuple[Any, ...] = (1, 32, 9, 7),
+    dtype: Any = np.float32,
+    made: tuple[int, ...] | None = None,
+    **attributes: Any,
+) -> gs.Node:
+    """A node of a tensor of this shape; its result has the shape ``made``, or as many sizes that are not known."""
     data = gs.Variable("x", dtype, list(shape))
-    return gs.Node(operator, "pool", attributes, [data], [gs.Variable("y", dtype, [None] * len(shape))])
+    return gs.Node(operator, "pool", attributes, [data], [gs.Variable("y", dtype, list(made or [None] * len(shape)))])
 
 
 POOLS = {
@@ -217,6 +225,26 @@ def test_again_changes_nothing() -> None:
     once = optimized(network(BETWEEN.format(POOLS["rounded up"])))
     again = check(once)
     assert [one.SerializeToString() for one in again.graph.node] == [one.SerializeToString() for one in once.graph.node]
+
+
+def nanoseconds(pool: gs.Node, layout: Layout) -> float:
+    graph = gs.Graph([pool], inputs=pool.inputs, outputs=pool.outputs)
+    return ConvTimes(LikelyShapes(graph)).of_pool(pool, layout)
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_times_in_each_layout(vectors: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime reorders whole blocks for its pools of two dimensions, and computes others slowly."""
+    monkeypatch.setattr(cpu, "has_avx512", lambda: vectors)
+    monkeypatch.setattr(conv_times, "block_size", lambda: 16 if vectors else 8)
+    windows = {"kernel_shape": [3, 3], "strides": [2, 2]}
+    for channels, blocks in ((64, True), (60, False)):
+        pool = node("MaxPool", (1, channels, 57, 57), made=(1, channels, 28, 28), **windows)
+        plain, blocked, last = (nanoseconds(pool, layout) for layout in Layout)
+        assert blocked < last < plain
+        reorders = ConvTimes(LikelyShapes(gs.Graph())).ns.reorder * channels * (57**2 + 28**2) + 2 * NODE_CALL
+        assert (plain == pytest.approx(blocked + reorders)) == blocks
+    assert nanoseconds(node("MaxPool", (0, 64, 9, 9), made=(0, 64, 4, 4), **windows), Layout.NHWC) == 0.0
 
 
 def test_what_a_pool_is() -> None:
