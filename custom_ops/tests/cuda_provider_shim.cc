@@ -38,6 +38,11 @@ OrtStatus* add_op(OrtCustomOpDomain* domain, const OrtCustomOp* op) {
     const OrtCustomOp* inner = static_cast<const MovedOp*>(self)->inner;
     return inner->GetName(inner);
   };
+  copy.GetInputType = [](const OrtCustomOp* self, size_t index) {
+    const OrtCustomOp* inner = static_cast<const MovedOp*>(self)->inner;
+    return inner->GetInputType(inner, index);
+  };
+  copy.GetOutputType = copy.GetInputType;  // as of every operator of the library
   copy.GetExecutionProviderType = [](const OrtCustomOp*) { return "CPUExecutionProvider"; };
   copy.CreateKernelV2 = [](const OrtCustomOp* self, const OrtApi*, const OrtKernelInfo* info, void** kernel) {
     const OrtCustomOp* inner = static_cast<const MovedOp*>(self)->inner;
