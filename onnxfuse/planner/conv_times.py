@@ -3,8 +3,8 @@ computed in.
 
 The times were measured on one core of AMD EPYCs, those with AVX-512 on a Zen 5 (ONNX Runtime 1.32), where those of one
 tap and of single channels with the channels last are from whole models.  Those of pooling were measured on a Zen 4
-alone; with AVX2 they are taken to be twice those, about the ratio of the others.  Other machines differ by much the same
-factor for all.  Where they do not, or the number of threads makes a difference, ``optimize --tune`` measures
+alone; with AVX2 they are taken to be twice those, about the ratio of the others.  Other machines differ by much the
+same factor for all.  Where they do not, or the number of threads makes a difference, ``optimize --tune`` measures
 (cpu_tuning.py).
 """
 
@@ -49,7 +49,7 @@ class Times:
     last rows, which are computed two by two."""
     others: tuple[Cost, Cost, Cost]
     far: tuple[float, float, float]
-    """To read or write an element beyond that, of those that exceed what a core has of the caches."""
+    """To read or write an element beyond that, where a tensor is larger than what a core has of the caches."""
     call: tuple[float, float, float]
     """A convolution, however small, beyond what any node takes."""
     reorder: float
@@ -103,7 +103,8 @@ _HALVED_AVX512 = replace(
     depthwise=(Cost(0.024, 0.11), *_AVX512.depthwise[1:]),
     strided=Cost(0.048, 0.14),
 )
-_FAR = 1 << 20  # elements of a tensor that is larger than what a core has of the caches
+_FAR = 1 << 20  # elements of a tensor that is as large as what a core has of the caches
+_FAR_FOR_EACH = 8  # elements that are gone before they are read, for each that there is no room for
 _FEW_BLOCKS = {1: 1.35, 2: 1.1}  # that do not fill the registers: times what a product takes with the channels last
 _LEAST_PIXELS = 12  # that are computed at once with the channels last
 _TAP = 0.3  # nanoseconds to find what a tap of a pixel reads
@@ -187,7 +188,8 @@ class ConvTimes:
         return node.op == "Conv" and len(weights) <= 4 and (group == 1 or single)
 
     def _passed(self, elements: int, element: float, layout: Layout) -> float:
-        return elements * element + max(elements - _FAR, 0) * self.ns.far[layout]
+        far = min(elements, _FAR_FOR_EACH * max(elements - _FAR, 0))
+        return elements * element + far * self.ns.far[layout]
 
     def _single(self, node: gs.Node, layout: Layout, read: tuple[int, ...], written: tuple[int, ...]) -> float:
         """Convolutions of single channels."""
