@@ -127,13 +127,19 @@ def test_a_tensor_a_little_larger_than_the_caches_costs_little_more(
 ) -> None:
     """MTCNN's network for faces: its first result has a million elements, and pools between its convolutions."""
     monkeypatch.setattr(cpu, "has_avx512", lambda: vectors)
-    text = """g (float[16, 3, 48, 48] x) => (float[16, 64, 21, 21] y) {
-        a = Conv <kernel_shape = [3, 3]> (x, v) b = PRelu(a, s)
+    text = """g (float[16, 48, 48, 3] x) => (float[16, 3, 3, 128] y) {
+        x0 = Transpose <perm = [0, 3, 1, 2]> (x) a = Conv <kernel_shape = [3, 3]> (x0, w0) b = PRelu(a, s0)
         c = MaxPool <kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1> (b)
-        d = Conv <kernel_shape = [3, 3]> (c, w) y = PRelu(d, t) }"""
-    made = model(text, v=array(32, 3, 3, 3), s=array(32, 1, 1), w=array(64, 32, 3, 3), t=array(64, 1, 1))
-    found = operators(onnxfuse.optimize(made, "cpu", check=False))
-    assert found == ["FusedNhwcConv", "FusedNhwcPool", "FusedNhwcConv"]
+        d = Conv <kernel_shape = [3, 3]> (c, w1) e = PRelu(d, s1)
+        f = MaxPool <kernel_shape = [3, 3], strides = [2, 2]> (e)
+        h = Conv <kernel_shape = [3, 3]> (f, w2) i = PRelu(h, s1)
+        j = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (i)
+        k = Conv <kernel_shape = [2, 2]> (j, w3) l = PRelu(k, s2) y = Transpose <perm = [0, 2, 3, 1]> (l) }"""
+    weights = {"w0": (32, 3, 3, 3), "w1": (64, 32, 3, 3), "w2": (64, 64, 3, 3), "w3": (128, 64, 2, 2)}
+    slopes = {"s0": (32, 1, 1), "s1": (64, 1, 1), "s2": (128, 1, 1)}
+    made = model(text, **{name: array(*shape) for name, shape in {**weights, **slopes}.items()})
+    found = [name for name in operators(onnxfuse.optimize(made, "cpu", check=False)) if name != "Identity"]
+    assert found == ["FusedNhwcConv", "FusedNhwcPool"] * 3 + ["FusedNhwcConv"]
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, **costs: Any) -> None:
