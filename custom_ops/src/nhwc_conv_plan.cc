@@ -230,9 +230,12 @@ double products_of_pixel(const NhwcConv& node, const NhwcShapes& shapes) {
 
 // Whether pixels of which some taps miss the image take longer by themselves than a copy of all rows takes.
 bool pads_columns(const ConvGeometry& g) {
-  int64_t alone = 0;
-  for (int64_t column = 0; column < g.out[2]; ++column) alone += taps_inside(g, 2, column).size() < g.kernel[2];
-  return alone * g.products() * kAloneProduct > extent(g, 2, g.out[2]) * g.strides[1] * kCopyVector;
+  // Others lie between those at the left and those at the right.
+  const int64_t first = std::min(divide_up(g.pads[2], g.strides[2]), g.out[2]);
+  const bool between = first < g.out[2] && taps_inside(g, 2, first).size() == g.kernel[2];
+  const int64_t alone = g.out[2] - (between ? same_taps_end(g, 2, {first, g.out[2]}) - first : 0);
+  return static_cast<double>(alone) * static_cast<double>(g.products() * kAloneProduct) >
+         static_cast<double>(extent(g, 2, g.out[2])) * static_cast<double>(g.strides[1] * kCopyVector);
 }
 
 void lay_out_memory(const NhwcConv& node, NhwcConvPlan* plan) {
