@@ -229,13 +229,23 @@ double products_of_pixel(const NhwcConv& node, const NhwcShapes& shapes) {
 }
 
 // Whether pixels of which some taps miss the image take longer by themselves than a copy of all rows takes.
-bool pads_columns(const ConvGeometry& g) {
+bool pays_to_pad(const ConvGeometry& g) {
   // Others lie between those at the left and those at the right.
   const int64_t first = std::min(divide_up(g.pads[2], g.strides[2]), g.out[2]);
   const bool between = first < g.out[2] && taps_inside(g, 2, first).size() == g.kernel[2];
   const int64_t alone = g.out[2] - (between ? same_taps_end(g, 2, {first, g.out[2]}) - first : 0);
   return static_cast<double>(alone) * static_cast<double>(g.products() * kAloneProduct) >
          static_cast<double>(extent(g, 2, g.out[2])) * static_cast<double>(g.strides[1] * kCopyVector);
+}
+
+// Elements of the copy of what single channels of a unit read, if there is one, which stays in the level 2 cache; else 0.
+int64_t padded_elements(const NhwcConvPlan& plan) {
+  const ConvGeometry& g = plan.single;
+  const int64_t channels = std::min(kNhwcChannelsAtOnce, g.in_channels);
+  const int64_t rows = extent(g, 1, plan.rows_at_once);
+  const int64_t columns = extent(g, 2, plan.columns_at_once);
+  const int64_t most = kRowResults / channels;
+  return rows <= most && columns <= most / rows && pays_to_pad(g) ? rows * columns * channels : 0;
 }
 
 void lay_out_memory(const NhwcConv& node, NhwcConvPlan* plan) {
@@ -254,13 +264,9 @@ void lay_out_memory(const NhwcConv& node, NhwcConvPlan* plan) {
   plan->read = add(read, sizeof(float));
   plan->segments_at = add(node.by_channel() ? 0 : plan->segments * pixels, sizeof(const float*));
   plan->zeros = add(plan->zero_count, sizeof(float));
-  const ConvGeometry& s = plan->single;
-  plan->pads_columns = (node.by_channel() || node.has_depthwise) && pads_columns(s);
-  if (plan->pads_columns) {
-    const int64_t pixels = extent(s, 1, plan->rows_at_once) * extent(s, 2, plan->columns_at_once);
-    const int64_t channels = std::min(kNhwcChannelsAtOnce, s.in_channels);
-    plan->padded_rows = add(pixels * channels + static_cast<int64_t>(kMaxFloats), sizeof(float));
-  }
+  const int64_t padded = node.by_channel() || node.has_depthwise ? padded_elements(*plan) : 0;
+  plan->pads_columns = padded > 0;
+  plan->padded_rows = add(plan->pads_columns ? padded + static_cast<int64_t>(kMaxFloats) : 0, sizeof(float));
   plan->operands = add(static_cast<int64_t>(std::max(node.prologue.input_count, node.epilogue.input_count)),
                        sizeof(const void*));
 }
