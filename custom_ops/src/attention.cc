@@ -293,7 +293,7 @@ bool make_attention_plan(const Attention& node, const PlanKey& key, AttentionPla
 }
 
 void run_attention(const Attention& node, const AttentionPlan& plan, const std::vector<const void*>& inputs,
-                   void* output, ParallelFor parallel_for, void* context) {
+                   void* output, const Host& host) {
   if (plan.count == 0) return;
   auto* const out = static_cast<float*>(output);
   if (plan.k.length == 0) {
@@ -308,7 +308,7 @@ void run_attention(const Attention& node, const AttentionPlan& plan, const std::
   if (plan.tasks == 1) {
     run_task(&run, 0);
   } else {
-    parallel_for(context, run_task, static_cast<size_t>(plan.tasks), &run);
+    host.parallel_for(run_task, plan.tasks, &run);
   }
   if (run.failed) throw Error("out of memory for a thread's part of the attention");
 }

@@ -82,7 +82,7 @@ bool make_attention_plan(const Attention& node, const PlanKey& key, AttentionPla
 
 // Throws Error if there is no memory.
 void run_attention(const Attention& node, const AttentionPlan& plan, const std::vector<const void*>& inputs,
-                   void* output, ParallelFor parallel_for, void* context);
+                   void* output, const Host& host);
 
 }  // namespace onnxfuse
 

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "ort_call.h"
-#include "program_kernel.h"
 #include "symbolic_shape.h"
 
 namespace onnxfuse {
@@ -73,8 +72,7 @@ void AttentionNode::compute(OrtKernelContext* context) {
     return make_attention_plan(node_, inputs.key, made, error);
   });
   void* const memory = output(context, 0, plan->output);
-  SessionThreads threads{api(), context};
-  run_attention(node_, *plan, inputs.data, memory, parallel_for, &threads);
+  run_attention(node_, *plan, inputs.data, memory, session_host(context));
 }
 
 }  // namespace onnxfuse

@@ -347,19 +347,19 @@ void copy_strip(void* data, size_t index) noexcept {
 }
 
 // The copies of all strips, if several units read each.
-Workspace copy_strips(Run* run, ParallelFor parallel_for, void* context) {
+RunMemory copy_strips(Run* run, const Host& host) {
   const ConvCpuPlan& plan = run->plan;
   if (plan.filter_units == 1 || !plan.strips->copies(plan.prologue != nullptr)) return {};
   const auto count = static_cast<size_t>(plan.geometry.batch * plan.geometry.group * plan.strip_count);
   const size_t of_strip = plan.strips->input_elements();
   if (of_strip > kMostCopied / count) return {};
-  Workspace memory(count * of_strip * sizeof(float));
+  RunMemory memory(host, count * of_strip * sizeof(float));
   run->copies = static_cast<float*>(memory.data());
   const size_t jobs = count * static_cast<size_t>(copied_parts(plan));
   if (jobs == 1) {
     copy_strip(run, 0);
   } else {
-    parallel_for(context, copy_strip, jobs, run);
+    host.parallel_for(copy_strip, static_cast<int64_t>(jobs), run);
   }
   return memory;
 }
@@ -379,13 +379,13 @@ void widen_part(void* data, size_t index) {
 }
 
 // `count` elements of `type` as float; no memory if they are.
-Workspace widen(DType type, const void* from, int64_t count, ParallelFor parallel_for, void* context) {
+RunMemory widen(DType type, const void* from, int64_t count, const Host& host) {
   if (type == DType::f32) return {};
   const auto size = static_cast<size_t>(count);
-  Workspace memory(size * sizeof(float));
+  RunMemory memory(host, size * sizeof(float));
   Widening widening{kernels().loads[static_cast<int>(type)], static_cast<const char*>(from),
                     static_cast<float*>(memory.data()), size};
-  parallel_for(context, widen_part, divide_up(size, kWidened), &widening);
+  host.parallel_for(widen_part, static_cast<int64_t>(divide_up(size, kWidened)), &widening);
   return memory;
 }
 
@@ -396,11 +396,11 @@ struct Reordering {
 };
 
 // The weights in the order that the strips read; no memory if they are.
-Workspace reorder(const ConvCpuPlan& plan, const float* weights, ParallelFor parallel_for, void* context) {
+RunMemory reorder(const ConvCpuPlan& plan, const float* weights, const Host& host) {
   const int64_t blocks = plan.strips == nullptr ? 0 : plan.strips->weight_blocks() * plan.geometry.group;
   if (blocks == 0) return {};
   const auto count = static_cast<size_t>(plan.geometry.out_channels * plan.geometry.products());
-  Workspace memory(count * sizeof(float));
+  RunMemory memory(host, count * sizeof(float));
   Reordering reordering{*plan.strips, weights, static_cast<float*>(memory.data())};
   const auto block = [](void* data, size_t index) {
     const auto& own = *static_cast<const Reordering*>(data);
@@ -409,7 +409,7 @@ Workspace reorder(const ConvCpuPlan& plan, const float* weights, ParallelFor par
   if (count < kSmall) {
     for (int64_t b = 0; b < blocks; ++b) block(&reordering, static_cast<size_t>(b));
   } else {
-    parallel_for(context, block, static_cast<size_t>(blocks), &reordering);
+    host.parallel_for(block, blocks, &reordering);
   }
   return memory;
 }
@@ -517,23 +517,23 @@ std::shared_ptr<const ConvCpuPlan> make_conv_cpu_plan(const ConvNode& node, DTyp
   return plan;
 }
 
-void run_conv_cpu(const ConvCpuPlan& plan, const ConvTensors& tensors, ParallelFor parallel_for, void* context) {
+void run_conv_cpu(const ConvCpuPlan& plan, const ConvTensors& tensors, const Host& host) {
   const ConvGeometry& g = plan.geometry;
   const int64_t image = g.batch * g.in_channels * elements(g.in);
   const int64_t filters = g.out_channels * g.products();
-  const Workspace wide_x = widen(plan.type, tensors.x, image, parallel_for, context);
-  const Workspace wide_weights = widen(plan.type, tensors.weights, filters, parallel_for, context);
+  const RunMemory wide_x = widen(plan.type, tensors.x, image, host);
+  const RunMemory wide_weights = widen(plan.type, tensors.weights, filters, host);
   Run run{plan, tensors};
   run.x = static_cast<const float*>(wide_x.data() != nullptr ? wide_x.data() : tensors.x);
   run.end = run.x + image;
   run.weights = static_cast<const float*>(wide_weights.data() != nullptr ? wide_weights.data() : tensors.weights);
-  const Workspace ordered = reorder(plan, run.weights, parallel_for, context);
+  const RunMemory ordered = reorder(plan, run.weights, host);
   if (ordered.data() != nullptr) run.weights = static_cast<const float*>(ordered.data());
-  const Workspace copies = copy_strips(&run, parallel_for, context);
+  const RunMemory copies = copy_strips(&run, host);
   if (plan.units == 1 || plan.alone) {
     for (int64_t unit = 0; unit < plan.units; ++unit) compute_unit(&run, static_cast<size_t>(unit));
   } else {
-    parallel_for(context, compute_unit, static_cast<size_t>(plan.units), &run);
+    host.parallel_for(compute_unit, plan.units, &run);
   }
   if (run.failed) throw Error("out of memory for a thread's part of the convolution");
 }

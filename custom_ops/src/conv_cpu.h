@@ -82,7 +82,7 @@ struct ConvTensors {
 };
 
 // Runs a plan.  Without an epilogue the one output is the convolution's result.
-void run_conv_cpu(const ConvCpuPlan& plan, const ConvTensors& tensors, ParallelFor parallel_for, void* context);
+void run_conv_cpu(const ConvCpuPlan& plan, const ConvTensors& tensors, const Host& host);
 
 }  // namespace onnxfuse
 

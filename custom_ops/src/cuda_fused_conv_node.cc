@@ -13,7 +13,7 @@ namespace onnxfuse {
 using cuda::CUdeviceptr;
 using cuda::CUstream;
 
-CudaFusedConvNode::CudaFusedConvNode(const OrtApi* api, const OrtKernelInfo* info) : FusedConvNode(api, info) {
+CudaFusedConvNode::CudaFusedConvNode(const OrtApi* api, const OrtKernelInfo* info) : FusedConvNode(api, info, Provider::Cuda) {
   cuda::translated([&] { read_kernels(info); });
 }
 
@@ -71,14 +71,15 @@ void CudaFusedConvNode::compute_copies(OrtKernelContext* context, const Kernels&
   warn_once(cuda::on_the_cpu(reason));
   const Program& epilogue = kernels.epilogue->program();
   const std::vector<DType> types = input_types(kernels);
-  cuda::HostCopies copies(device_, stream);
+  const SessionHost host = session_host(context);
+  cuda::HostCopies copies(device_, stream, host);
   std::vector<const void*> data;
   for (size_t i = 0; i < inputs.data.size(); ++i) {
     const size_t bytes = bytes_of(inputs.key.shapes[i], types[i]);
     data.push_back(copies.of_input(cuda::address(inputs.data[i]), bytes));
   }
   std::vector<void*> outputs(output_count());
-  compute_on_host(context, kernels, inputs.key, data.data(), outputs.data(), [&](size_t o, const Shape& shape) -> void* {
+  compute_on_host(host, kernels, inputs.key, data.data(), outputs.data(), [&](size_t o, const Shape& shape) -> void* {
     const size_t bytes = bytes_of(shape, epilogue.values[epilogue.outputs[o]].type);
     return copies.for_output(cuda::address(output(context, o, shape)), bytes);
   });

@@ -9,7 +9,7 @@ namespace onnxfuse {
 using cuda::CUdeviceptr;
 using cuda::CUstream;
 
-CudaFusedElementwise::CudaFusedElementwise(const OrtApi* api, const OrtKernelInfo* info) : FusedNode(api, info) {
+CudaFusedElementwise::CudaFusedElementwise(const OrtApi* api, const OrtKernelInfo* info) : FusedNode(api, info, Provider::Cuda) {
   cuda::translated([&] { read_kernels(info); });
 }
 
@@ -66,14 +66,15 @@ void CudaFusedElementwise::compute_on_host(OrtKernelContext* context, ProgramKer
                                            CUstream stream, const std::string& reason) {
   warn_once(cuda::on_the_cpu(reason));
   const Program& program = kernel->program();
-  cuda::HostCopies copies(device_, stream);
+  const SessionHost host = session_host(context);
+  cuda::HostCopies copies(device_, stream, host);
   std::vector<const void*> data;
   for (size_t i = 0; i < inputs.data.size(); ++i) {
     const size_t bytes = bytes_of(inputs.key.shapes[i], program.values[i].type);
     data.push_back(copies.of_input(cuda::address(inputs.data[i]), bytes));
   }
   std::vector<void*> outputs(program.outputs.size());
-  kernel->compute(context, inputs.key, data.data(), outputs.data(), [&](size_t o, const Shape& shape) -> void* {
+  kernel->compute(host, inputs.key, data.data(), outputs.data(), [&](size_t o, const Shape& shape) -> void* {
     const size_t bytes = bytes_of(shape, program.values[program.outputs[o]].type);
     return copies.for_output(cuda::address(output(context, o, shape)), bytes);
   });

@@ -50,15 +50,15 @@ void NodeDevice::copy_to_device(CUdeviceptr device, const void* host, size_t byt
 }
 
 const void* HostCopies::of_input(CUdeviceptr tensor, size_t bytes) {
-  memory_.push_back(std::make_unique<Scratch>(bytes));
-  device_.copy_to_host(memory_.back()->data(), tensor, bytes, stream_);
-  return memory_.back()->data();
+  memory_.emplace_back(host_, bytes);
+  device_.copy_to_host(memory_.back().data(), tensor, bytes, stream_);
+  return memory_.back().data();
 }
 
 void* HostCopies::for_output(CUdeviceptr tensor, size_t bytes) {
-  memory_.push_back(std::make_unique<Scratch>(bytes));
-  results_.push_back({tensor, bytes, memory_.back()->data()});
-  return memory_.back()->data();
+  memory_.emplace_back(host_, bytes);
+  results_.push_back({tensor, bytes, memory_.back().data()});
+  return memory_.back().data();
 }
 
 void HostCopies::finish() const {

@@ -9,9 +9,9 @@
 
 #include "cuda_driver.h"
 #include "cuda_kernels.h"
+#include "host.h"
 #include "node.h"
 #include "ort_call.h"
-#include "program_kernel.h"
 
 namespace onnxfuse::cuda {
 
@@ -63,7 +63,8 @@ class NodeDevice {
 // Copies on the host of the tensors that a run reads, and of those that it writes.
 class HostCopies {
  public:
-  HostCopies(const NodeDevice& device, CUstream stream) : device_(device), stream_(stream) {}
+  HostCopies(const NodeDevice& device, CUstream stream, const Host& host)
+      : device_(device), stream_(stream), host_(host) {}
 
   const void* of_input(CUdeviceptr tensor, size_t bytes);
 
@@ -81,7 +82,8 @@ class HostCopies {
 
   const NodeDevice& device_;
   const CUstream stream_;
-  std::vector<std::unique_ptr<Scratch>> memory_;
+  const Host& host_;
+  std::vector<RunMemory> memory_;
   std::vector<Result> results_;
 };
 

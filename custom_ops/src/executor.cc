@@ -214,8 +214,7 @@ void run_elements(const Program& program, const Stage& stage, const Tensors& ten
   });
 }
 
-void run_plan(const Program& program, const Plan& plan, const Tensors& tensors, ParallelFor parallel_for,
-              void* context) {
+void run_plan(const Program& program, const Plan& plan, const Tensors& tensors, const Host& host) {
   for (const Stage& stage : plan.stages) {
     const double work = static_cast<double>(stage.tiles) * stage.tile_cost;
     const double worth = std::min(work / kChunkNanoseconds, static_cast<double>(kMaxChunks));
@@ -224,7 +223,7 @@ void run_plan(const Program& program, const Plan& plan, const Tensors& tensors, 
       run_tiles(program, stage, tensors, 0, stage.tiles);
       continue;
     }
-    parallel_for(context, run_chunk, static_cast<size_t>(run.chunks), &run);
+    host.parallel_for(run_chunk, run.chunks, &run);
     if (run.failed) throw Error("out of memory for a thread's part of the elements");
   }
 }

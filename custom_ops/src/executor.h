@@ -5,13 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "host.h"
 #include "plan.h"
 #include "program.h"
 
 namespace onnxfuse {
-
-// Calls function(data, i) for every i < total, perhaps on several threads, and returns when all are done.
-using ParallelFor = void (*)(void* context, void (*function)(void*, size_t), size_t total, void* data);
 
 struct Tensors {
   const void* const* inputs;
@@ -44,7 +42,7 @@ inline void* whole_tensor(const void* memory, int64_t element, size_t bytes) {
 // Runs one stage for some elements, on the calling thread.  The plan must have been made for runs that begin anywhere.
 void run_elements(const Program& program, const Stage& stage, const Tensors& tensors, const ElementRuns& runs);
 
-void run_plan(const Program& program, const Plan& plan, const Tensors& tensors, ParallelFor parallel_for, void* context);
+void run_plan(const Program& program, const Plan& plan, const Tensors& tensors, const Host& host);
 
 }  // namespace onnxfuse
 

@@ -30,9 +30,9 @@ ConvNode read_node(const OrtApi* api, const OrtKernelInfo* info) {
 
 }  // namespace
 
-FusedConvNode::FusedConvNode(const OrtApi* api, const OrtKernelInfo* info)
-    : Node(kOperator, api, info), node_(read_node(api, info)), epilogue_(api, node_.epilogue) {
-  if (node_.has_prologue) prologue_ = std::make_unique<NodeProgram>(api, node_.prologue);
+FusedConvNode::FusedConvNode(const OrtApi* api, const OrtKernelInfo* info, Provider provider)
+    : Node(kOperator, api, info, provider), node_(read_node(api, info)), epilogue_(node_.epilogue) {
+  if (node_.has_prologue) prologue_ = std::make_unique<NodeProgram>(node_.prologue);
 }
 
 void FusedConvNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
@@ -50,7 +50,7 @@ void FusedConvNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
 void FusedConvNode::compute(OrtKernelContext* context) {
   NodeInputs inputs;
   read_inputs(context, &inputs);
-  compute_on_host(context, kernels_for(inputs), inputs.key, inputs.data.data(), inputs.outputs.data(),
+  compute_on_host(session_host(context), kernels_for(inputs), inputs.key, inputs.data.data(), inputs.outputs.data(),
                   [&](size_t o, const Shape& shape) { return output(context, o, shape); });
 }
 
@@ -93,44 +93,43 @@ std::shared_ptr<const ConvCpuPlan> FusedConvNode::find_cpu_plan(const Kernels& k
   return plan;
 }
 
-void FusedConvNode::compute_on_host(OrtKernelContext* context, const Kernels& kernels, const PlanKey& key,
-                                    const void** data, void** outputs, const OutputMemory& output_memory) {
+void FusedConvNode::compute_on_host(const Host& host, const Kernels& kernels, const PlanKey& key, const void** data,
+                                    void** outputs, const OutputMemory& output_memory) {
   // With X in place of W each Program's operands follow what it reads, but for the result, which has no place yet.
   const void* const weights = std::exchange(data[1], data[0]);
   const void** const prologue = data + 1;
   const void** const epilogue = prologue + node_.prologue_operands();
   const auto plan = find_cpu_plan(kernels, key);
-  if (plan == nullptr) return compute_empty(context, kernels, key, epilogue, outputs, output_memory);
+  if (plan == nullptr) return compute_empty(host, kernels, key, epilogue, outputs, output_memory);
   ConvTensors tensors{data[0], weights, prologue, epilogue, outputs};
   const bool prepares = kernels.prologue != nullptr && plan->prologue == nullptr;
-  const Scratch prepared(prepares ? bytes_of(key.shapes[0], kernels.type) : 0);
+  const RunMemory prepared(host, prepares ? bytes_of(key.shapes[0], kernels.type) : 0);
   if (prepares) {
     void* made = nullptr;
-    kernels.prologue->compute(context, plan->prologue_key, prologue, &made,
+    kernels.prologue->compute(host, plan->prologue_key, prologue, &made,
                               [&](size_t, const Shape&) { return prepared.data(); });
     tensors.x = prepared.data();
   }
-  SessionThreads threads{api(), context};
   if (plan->epilogue.plan != nullptr) {
     const std::vector<Shape>& shapes = plan->epilogue.plan->output_shapes;
     for (size_t o = 0; o < shapes.size(); ++o) outputs[o] = output_memory(o, shapes[o]);
-    return run_conv_cpu(*plan, tensors, parallel_for, &threads);
+    return run_conv_cpu(*plan, tensors, host);
   }
   // The epilogue's own kernel runs on a tensor of the results.
-  const Scratch result(bytes_of(plan->geometry.output, kernels.type));
+  const RunMemory result(host, bytes_of(plan->geometry.output, kernels.type));
   void* const results = result.data();
   tensors.outputs = &results;
-  run_conv_cpu(*plan, tensors, parallel_for, &threads);
+  run_conv_cpu(*plan, tensors, host);
   epilogue[0] = results;
-  kernels.epilogue->compute(context, plan->epilogue_key, epilogue, outputs, output_memory);
+  kernels.epilogue->compute(host, plan->epilogue_key, epilogue, outputs, output_memory);
 }
 
-void FusedConvNode::compute_empty(OrtKernelContext* context, const Kernels& kernels, const PlanKey& key,
-                                  const void** epilogue, void** outputs, const OutputMemory& output_memory) {
+void FusedConvNode::compute_empty(const Host& host, const Kernels& kernels, const PlanKey& key, const void** epilogue,
+                                  void** outputs, const OutputMemory& output_memory) {
   ConvShapes shapes;
   std::string error;
   if (!resolve_conv_node(node_, key.shapes, &shapes, &error)) throw Error(error);
-  kernels.epilogue->compute(context, {epilogue_inputs(node_, key.shapes, shapes.geometry.output)}, epilogue, outputs,
+  kernels.epilogue->compute(host, {epilogue_inputs(node_, key.shapes, shapes.geometry.output)}, epilogue, outputs,
                             output_memory);
 }
 

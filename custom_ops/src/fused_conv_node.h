@@ -19,7 +19,7 @@ class FusedConvNode : public Node {
  public:
   static constexpr char kOperator[] = "FusedConv";
 
-  FusedConvNode(const OrtApi* api, const OrtKernelInfo* info);
+  FusedConvNode(const OrtApi* api, const OrtKernelInfo* info, Provider provider = Provider::Cpu);
 
   // Tells ORT the types and shapes of such a node's outputs.
   static void infer(const OrtApi& api, OrtShapeInferContext* context);
@@ -43,15 +43,15 @@ class FusedConvNode : public Node {
 
   // `data` are the inputs in memory of the host, and others afterwards; that of the outputs is of the host too.  There is
   // room for as many `outputs` as the node has.
-  void compute_on_host(OrtKernelContext* context, const Kernels& kernels, const PlanKey& key, const void** data,
-                       void** outputs, const OutputMemory& output_memory);
+  void compute_on_host(const Host& host, const Kernels& kernels, const PlanKey& key, const void** data, void** outputs,
+                       const OutputMemory& output_memory);
 
  private:
   // Null if the result has no elements.
   std::shared_ptr<const ConvCpuPlan> find_cpu_plan(const Kernels& kernels, const PlanKey& key);
   // For such a result.
-  void compute_empty(OrtKernelContext* context, const Kernels& kernels, const PlanKey& key, const void** epilogue,
-                     void** outputs, const OutputMemory& output_memory);
+  void compute_empty(const Host& host, const Kernels& kernels, const PlanKey& key, const void** epilogue, void** outputs,
+                     const OutputMemory& output_memory);
 
   const ConvNode node_;
   std::unique_ptr<NodeProgram> prologue_;

@@ -19,7 +19,7 @@ class CpuFusedElementwise : public FusedNode {
     NodeInputs inputs;
     read_inputs(context, &inputs);
     kernel_for(inputs.types)
-        .compute(context, inputs.key, inputs.data.data(), inputs.outputs.data(),
+        .compute(session_host(context), inputs.key, inputs.data.data(), inputs.outputs.data(),
                  [&](size_t o, const Shape& shape) { return output(context, o, shape); });
   }
 };

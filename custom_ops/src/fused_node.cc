@@ -4,8 +4,8 @@
 
 namespace onnxfuse {
 
-FusedNode::FusedNode(const OrtApi* api, const OrtKernelInfo* info)
-    : Node(kOperator, api, info), program_(api, read_program(api, info, "program")) {
+FusedNode::FusedNode(const OrtApi* api, const OrtKernelInfo* info, Provider provider)
+    : Node(kOperator, api, info, provider), program_(read_program(api, info, "program")) {
   const Program& program = as_written().program();
   if (input_count() == program.input_count && output_count() == program.outputs.size()) return;
   throw Error("the node has " + std::to_string(input_count()) + " inputs and " + std::to_string(output_count()) +

@@ -16,7 +16,7 @@ class FusedNode : public Node {
  public:
   static constexpr char kOperator[] = "FusedElementwise";
 
-  FusedNode(const OrtApi* api, const OrtKernelInfo* info);
+  FusedNode(const OrtApi* api, const OrtKernelInfo* info, Provider provider = Provider::Cpu);
 
   // Tells ORT the types and shapes of such a node's outputs.
   static void infer(const OrtApi& api, OrtShapeInferContext* context) { infer_output_shapes(api, context); }

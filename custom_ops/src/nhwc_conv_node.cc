@@ -4,7 +4,6 @@
 #include <string>
 
 #include "ort_call.h"
-#include "program_kernel.h"
 #include "shape_inference.h"
 #include "symbolic_shape.h"
 
@@ -52,8 +51,7 @@ void NhwcConvNode::compute(OrtKernelContext* context) {
     return make_nhwc_conv_plan(node_, inputs.key, made, error);
   });
   for (size_t o = 0; o < inputs.outputs.size(); ++o) inputs.outputs[o] = output(context, o, plan->output);
-  SessionThreads threads{api(), context};
-  run_nhwc_conv(node_, *plan, inputs.data, inputs.outputs, parallel_for, &threads);
+  run_nhwc_conv(node_, *plan, inputs.data, inputs.outputs, session_host(context));
 }
 
 void NhwcConvNode::check_types(const std::vector<int>& types) const {

@@ -90,7 +90,7 @@ bool make_nhwc_conv_plan(const NhwcConv& node, const PlanKey& key, NhwcConvPlan*
 
 // Throws Error if there is no memory.
 void run_nhwc_conv(const NhwcConv& node, const NhwcConvPlan& plan, const std::vector<const void*>& inputs,
-                   const std::vector<void*>& outputs, ParallelFor parallel_for, void* context);
+                   const std::vector<void*>& outputs, const Host& host);
 
 }  // namespace onnxfuse
 

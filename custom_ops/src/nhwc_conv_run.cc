@@ -450,18 +450,18 @@ void copy_row(void* data, size_t unit) {
 }
 
 // The copy of X that is read; no memory if there is none.
-Workspace copy_input(Run* run, ParallelFor parallel_for, void* context) {
+RunMemory copy_input(Run* run, const Host& host) {
   const NhwcConvPlan& plan = run->plan;
   if (!plan.copies) return {};
   const ConvGeometry& g = plan.geometry;
-  Workspace memory(static_cast<size_t>(g.batch * plan.rows * plan.columns * g.in_channels) * sizeof(float));
+  RunMemory memory(host, static_cast<size_t>(g.batch * plan.rows * plan.columns * g.in_channels) * sizeof(float));
   run->copy = static_cast<float*>(memory.data());
   const int64_t units = g.batch * (plan.padded ? plan.rows : divide_up(plan.in_pixels, kCopiedPixels));
   const auto function = plan.padded ? copy_row : copy_pixels;
   if (plan.alone) {
     for (int64_t unit = 0; unit < units; ++unit) function(run, static_cast<size_t>(unit));
   } else {
-    parallel_for(context, function, static_cast<size_t>(units), run);
+    host.parallel_for(function, units, run);
   }
   run->x = run->copy;
   return memory;
@@ -483,32 +483,33 @@ Workspace copy_addends(const Run& run, const ConvEpilogue& program, size_t first
 // A whole tensor of float32, with the scratch of the plan that makes it or makes something of it.
 class Whole {
  public:
-  Whole(int64_t elements, const Plan& plan)
-      : plan_(plan),
+  Whole(const Host& host, int64_t elements, const Plan& plan)
+      : host_(host),
+        plan_(plan),
         bytes_(round_up(static_cast<size_t>(elements) * sizeof(float), kCacheLine)),
-        memory_(bytes_ + plan.scratch_bytes) {}
+        memory_(host, bytes_ + plan.scratch_bytes) {}
 
   void* elements() const { return memory_.data(); }
 
   // Runs the plan on its first input and the operands.
-  void run(const Program& program, const void* first, const std::vector<const void*>& operands, void* const* outputs,
-           ParallelFor parallel_for, void* context) const {
+  void run(const Program& program, const void* first, const std::vector<const void*>& operands,
+           void* const* outputs) const {
     std::vector<const void*> inputs{first};
     inputs.insert(inputs.end(), operands.begin(), operands.end());
-    char* const scratch = static_cast<char*>(memory_.data()) + bytes_;
-    run_plan(program, plan_, {inputs.data(), outputs, scratch}, parallel_for, context);
+    run_plan(program, plan_, {inputs.data(), outputs, static_cast<char*>(memory_.data()) + bytes_}, host_);
   }
 
  private:
+  const Host& host_;
   const Plan& plan_;
   const size_t bytes_;
-  const Workspace memory_;
+  const RunMemory memory_;
 };
 
 }  // namespace
 
 void run_nhwc_conv(const NhwcConv& node, const NhwcConvPlan& plan, const std::vector<const void*>& inputs,
-                   const std::vector<void*>& outputs, ParallelFor parallel_for, void* context) {
+                   const std::vector<void*>& outputs, const Host& host) {
   const ConvGeometry& g = plan.geometry;
   if (plan.bytes == 0) return;  // no elements
   const size_t second = node.first_operand() + node.conv.prologue_operands();
@@ -517,15 +518,14 @@ void run_nhwc_conv(const NhwcConv& node, const NhwcConvPlan& plan, const std::ve
   run.x = static_cast<const float*>(inputs[0]);
   std::optional<Whole> prepared;
   if (plan.whole_prologue != nullptr) {
-    prepared.emplace(g.batch * plan.in_pixels * g.in_channels, *plan.whole_prologue);
+    prepared.emplace(host, g.batch * plan.in_pixels * g.in_channels, *plan.whole_prologue);
     void* out = prepared->elements();
-    prepared->run(node.prologue, inputs[0], {inputs.begin() + 2, inputs.begin() + static_cast<long>(second)}, &out,
-                  parallel_for, context);
+    prepared->run(node.prologue, inputs[0], {inputs.begin() + 2, inputs.begin() + static_cast<long>(second)}, &out);
     run.x = static_cast<const float*>(out);
   }
   std::optional<Whole> results;
   if (plan.whole_epilogue != nullptr) {
-    results.emplace(g.batch * plan.out_pixels * g.out_channels, *plan.whole_epilogue);
+    results.emplace(host, g.batch * plan.out_pixels * g.out_channels, *plan.whole_epilogue);
     sums.push_back(results->elements());
   }
   const Workspace addends = copy_addends(run, plan.epilogue, second, g.out_channels, &run.addends);
@@ -536,17 +536,16 @@ void run_nhwc_conv(const NhwcConv& node, const NhwcConvPlan& plan, const std::ve
     run.single_weights = static_cast<const float*>(inputs[2]);
     single_addends.emplace(copy_addends(run, plan.prologue, 3, g.in_channels, &run.single_addends));
   }
-  const Workspace copy = copy_input(&run, parallel_for, context);
+  const RunMemory copy = copy_input(&run, host);
   const int64_t units = plan.images * plan.pixel_units * plan.filter_units;
   if (units == 1 || plan.alone) {
     for (int64_t unit = 0; unit < units; ++unit) compute_unit(&run, static_cast<size_t>(unit));
   } else {
-    parallel_for(context, compute_unit, static_cast<size_t>(units), &run);
+    host.parallel_for(compute_unit, units, &run);
   }
   if (run.failed) throw Error("out of memory for a thread's part of the convolution");
   if (plan.whole_epilogue == nullptr) return;
-  results->run(node.epilogue, sums[0], {inputs.begin() + static_cast<long>(second), inputs.end()}, outputs.data(),
-               parallel_for, context);
+  results->run(node.epilogue, sums[0], {inputs.begin() + static_cast<long>(second), inputs.end()}, outputs.data());
 }
 
 }  // namespace onnxfuse

@@ -185,13 +185,13 @@ bool make_nhwc_pool_plan(const NhwcPool& node, const PlanKey& key, NhwcPoolPlan*
 }
 
 void run_nhwc_pool(const NhwcPool& node, const NhwcPoolPlan& plan, const void* input, void* output,
-                   ParallelFor parallel_for, void* context) {
+                   const Host& host) {
   if (plan.pixels == 0) return;
   Run run{node, plan, static_cast<const float*>(input), static_cast<float*>(output)};
   if (plan.tasks == 1) {
     compute_task(&run, 0);
   } else {
-    parallel_for(context, compute_task, static_cast<size_t>(plan.tasks), &run);
+    host.parallel_for(compute_task, plan.tasks, &run);
   }
 }
 

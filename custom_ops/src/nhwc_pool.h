@@ -44,7 +44,7 @@ struct NhwcPoolPlan {
 bool make_nhwc_pool_plan(const NhwcPool& node, const PlanKey& key, NhwcPoolPlan* plan, std::string* error);
 
 void run_nhwc_pool(const NhwcPool& node, const NhwcPoolPlan& plan, const void* input, void* output,
-                   ParallelFor parallel_for, void* context);
+                   const Host& host);
 
 }  // namespace onnxfuse
 

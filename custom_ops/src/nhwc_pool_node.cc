@@ -3,7 +3,6 @@
 #include <string>
 
 #include "ort_call.h"
-#include "program_kernel.h"
 #include "symbolic_shape.h"
 
 namespace onnxfuse {
@@ -53,8 +52,7 @@ void NhwcPoolNode::compute(OrtKernelContext* context) {
     return make_nhwc_pool_plan(node_, inputs.key, made, error);
   });
   void* const memory = output(context, 0, plan->output);
-  SessionThreads threads{api(), context};
-  run_nhwc_pool(node_, *plan, inputs.data[0], memory, parallel_for, &threads);
+  run_nhwc_pool(node_, *plan, inputs.data[0], memory, session_host(context));
 }
 
 }  // namespace onnxfuse

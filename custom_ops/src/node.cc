@@ -70,11 +70,12 @@ size_t bytes_of(const Shape& shape, DType type) {
   return static_cast<size_t>(count) * storage_size(type);
 }
 
-Node::Node(const char* op, const OrtApi* api, const OrtKernelInfo* info)
+Node::Node(const char* op, const OrtApi* api, const OrtKernelInfo* info, Provider provider)
     : api_(api), newer_api_(newer_api()), place_(onnxfuse::place(op, node_name(api, info))) {
   check(api->KernelInfo_GetInputCount(info, &input_count_));
   check(api->KernelInfo_GetOutputCount(info, &output_count_));
   if (OrtStatus* status = api->KernelInfo_GetLogger(info, &logger_)) api->ReleaseStatus(status);
+  if (provider == Provider::Cpu) allocator_.emplace(api, info);
 }
 
 void NodeInputs::swap_with_last() {
@@ -156,6 +157,10 @@ void* Node::output(OrtKernelContext* context, size_t o, const Shape& shape) cons
   void* memory = nullptr;
   check(api_->GetTensorMutableData(value, &memory));
   return memory;
+}
+
+SessionHost Node::session_host(const OrtKernelContext* context) const {
+  return {api_, context, allocator_ ? allocator_->get() : nullptr};
 }
 
 void Node::warn_once(const std::string& message) {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "ort_abi.h"
 #include "plan.h"
 #include "program.h"
+#include "session_host.h"
 
 namespace onnxfuse {
 
@@ -50,7 +52,9 @@ struct NodeInputs {
 // What all operators have in common.  Functions throw Error or OrtFailure.
 class Node {
  public:
-  Node(const char* op, const OrtApi* api, const OrtKernelInfo* info);
+  enum class Provider { Cpu, Cuda };
+
+  Node(const char* op, const OrtApi* api, const OrtKernelInfo* info, Provider provider = Provider::Cpu);
 
   const OrtApi* api() const { return api_; }
   const std::string& place() const { return place_; }
@@ -69,6 +73,9 @@ class Node {
   // The memory of output `o`, on the provider's device.
   void* output(OrtKernelContext* context, size_t o, const Shape& shape) const;
 
+  // For a run on the CPU, whatever provider has the node.
+  SessionHost session_host(const OrtKernelContext* context) const;
+
   // Logs a warning about the node, the first time that it is called.
   void warn_once(const std::string& message);
 
@@ -82,6 +89,7 @@ class Node {
   size_t input_count_ = 0;
   size_t output_count_ = 0;
   const OrtLogger* logger_ = nullptr;
+  std::optional<SessionAllocator> allocator_;  // of memory of the host: none on a GPU
   std::atomic<bool> warned_{false};
 };
 

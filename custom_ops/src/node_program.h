@@ -11,8 +11,7 @@ namespace onnxfuse {
 
 class NodeProgram {
  public:
-  NodeProgram(const OrtApi* api, Program program)
-      : widened_(api, widen_half(program)), as_written_(api, std::move(program)) {}
+  explicit NodeProgram(Program program) : widened_(widen_half(program)), as_written_(std::move(program)) {}
 
   // The kernel of the Program to the letter.
   ProgramKernel& as_written() { return as_written_; }

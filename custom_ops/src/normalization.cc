@@ -150,22 +150,21 @@ bool make_normalization_plan(const Normalization& node, const PlanKey& key, Norm
 }
 
 void run_normalization(const Normalization& node, const NormalizationPlan& plan, const std::vector<const void*>& inputs,
-                       void* output, void* normalized, ParallelFor parallel_for, void* context) {
+                       void* output, void* normalized, const Host& host) {
   if (plan.rows == 0) return;
   const bool whole = node.has_program && !plan.by_rows;
   const size_t bytes = static_cast<size_t>(plan.rows * plan.size) * sizeof(float);
-  const Workspace memory(whole && normalized == nullptr ? bytes : 0);
+  const RunMemory memory(host, whole && normalized == nullptr ? bytes : 0);
   if (whole) {
     if (normalized == nullptr) normalized = memory.data();
-    const Workspace scratch(plan.program->scratch_bytes);
-    run_plan(node.program, *plan.program, {inputs.data(), &normalized, static_cast<char*>(scratch.data())}, parallel_for,
-             context);
+    const RunMemory scratch(host, plan.program->scratch_bytes);
+    run_plan(node.program, *plan.program, {inputs.data(), &normalized, static_cast<char*>(scratch.data())}, host);
   }
   Run run{node, plan, inputs, static_cast<float*>(output), static_cast<float*>(normalized)};
   if (plan.tasks == 1) {
     run_task(&run, 0);
   } else {
-    parallel_for(context, run_task, static_cast<size_t>(plan.tasks), &run);
+    host.parallel_for(run_task, plan.tasks, &run);
   }
   if (run.failed) throw Error("out of memory for a thread's part of the normalization");
 }

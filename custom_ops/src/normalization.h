@@ -51,7 +51,7 @@ bool make_normalization_plan(const Normalization& node, const PlanKey& key, Norm
 
 // `normalized` is where what the Program makes goes, null if nobody reads that.  Throws Error if there is no memory.
 void run_normalization(const Normalization& node, const NormalizationPlan& plan, const std::vector<const void*>& inputs,
-                       void* output, void* normalized, ParallelFor parallel_for, void* context);
+                       void* output, void* normalized, const Host& host);
 
 }  // namespace onnxfuse
 

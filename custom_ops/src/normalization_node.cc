@@ -3,7 +3,6 @@
 #include <string>
 
 #include "ort_call.h"
-#include "program_kernel.h"
 #include "shape_inference.h"
 #include "symbolic_shape.h"
 
@@ -44,8 +43,7 @@ void NormalizationNode::compute(OrtKernelContext* context) {
   });
   void* const result = output(context, 0, plan->output);
   void* const normalized = node_.keeps ? output(context, 1, plan->output) : nullptr;
-  SessionThreads threads{api(), context};
-  run_normalization(node_, *plan, inputs.data, result, normalized, parallel_for, &threads);
+  run_normalization(node_, *plan, inputs.data, result, normalized, session_host(context));
 }
 
 void NormalizationNode::check_types(const std::vector<int>& types) const {

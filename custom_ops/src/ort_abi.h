@@ -111,6 +111,7 @@ struct OrtApi {
   void* unused_275[2];
   OrtStatus* (*KernelContext_GetScratchBuffer)(const OrtKernelContext* context, const OrtMemoryInfo* info,
                                                size_t bytes, void** out);
+  OrtStatus* (*KernelInfoGetAllocator)(const OrtKernelInfo* info, OrtMemType type, OrtAllocator** out);
 };
 
 // What the library also uses where the running release has it: OrtApi as of version 24 (ONNX Runtime 1.24).
@@ -203,6 +204,7 @@ ONNXFUSE_SLOT(271, SetSymbolicDimensions);
 ONNXFUSE_SLOT(272, ReadOpAttr);
 ONNXFUSE_SLOT(274, KernelContext_ParallelFor);
 ONNXFUSE_SLOT(277, KernelContext_GetScratchBuffer);
+ONNXFUSE_SLOT(278, KernelInfoGetAllocator);
 #undef ONNXFUSE_SLOT
 
 }  // namespace onnxfuse

@@ -1,6 +1,5 @@
 #include "program_kernel.h"
 
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -19,24 +18,7 @@ bool overlap(const InputUse& read, const void* input, const OutputUse& written, 
 
 }  // namespace
 
-void parallel_for(void* session_threads, void (*function)(void*, size_t), size_t total, void* data) {
-  const auto& threads = *static_cast<const SessionThreads*>(session_threads);
-  check(threads.api->KernelContext_ParallelFor(threads.context, function, total, 0, data));
-}
-
-Scratch::Scratch(size_t bytes) {
-  if (bytes <= sizeof(inline_)) {
-    data_ = inline_;
-  } else {
-    heap_.reset(static_cast<char*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)));
-    if (heap_ == nullptr) throw Error("out of memory for " + std::to_string(bytes) + " bytes of intermediate values");
-    data_ = heap_.get();
-  }
-}
-
-void Scratch::Free::operator()(char* p) const { std::free(p); }
-
-ProgramKernel::ProgramKernel(const OrtApi* api, Program program) : api_(api), program_(std::move(program)) {}
+ProgramKernel::ProgramKernel(Program program) : program_(std::move(program)) {}
 
 bool ProgramKernel::takes(int first, const int* others) const {
   for (size_t i = 0; i < program_.input_count; ++i) {
@@ -45,15 +27,14 @@ bool ProgramKernel::takes(int first, const int* others) const {
   return true;
 }
 
-void ProgramKernel::compute(OrtKernelContext* context, const PlanKey& key, const void** inputs, void** outputs,
+void ProgramKernel::compute(const Host& host, const PlanKey& key, const void** inputs, void** outputs,
                             const OutputMemory& output_memory) {
   std::shared_ptr<const Plan> plan = find_plan(key);
   for (size_t o = 0; o < program_.outputs.size(); ++o) outputs[o] = output_memory(o, plan->output_shapes[o]);
   plan = resolve_aliasing(std::move(plan), inputs, outputs);
-  const auto copies = copy_shared_inputs(*plan, inputs, outputs);
-  const Scratch scratch(plan->scratch_bytes);
-  SessionThreads threads{api_, context};
-  run_plan(program_, *plan, {inputs, outputs, scratch.data()}, parallel_for, &threads);
+  const auto copies = copy_shared_inputs(host, *plan, inputs, outputs);
+  const RunMemory scratch(host, plan->scratch_bytes);
+  run_plan(program_, *plan, {inputs, outputs, static_cast<char*>(scratch.data())}, host);
 }
 
 std::shared_ptr<const Plan> ProgramKernel::find_plan(const PlanKey& key) {
@@ -107,18 +88,18 @@ std::shared_ptr<const Plan> ProgramKernel::resolve_aliasing(std::shared_ptr<cons
 }
 
 // Where sharing is not element for element, the input is copied first.
-std::vector<std::unique_ptr<Scratch>> ProgramKernel::copy_shared_inputs(const Plan& plan, const void** inputs,
-                                                                        void* const* outputs) const {
-  std::vector<std::unique_ptr<Scratch>> copies;
+std::vector<RunMemory> ProgramKernel::copy_shared_inputs(const Host& host, const Plan& plan, const void** inputs,
+                                                         void* const* outputs) const {
+  std::vector<RunMemory> copies;
   for (size_t i = 0; i < program_.input_count; ++i) {
     const void* const input = inputs[i];
     const InputUse& read = plan.inputs[i];
     for (size_t o = 0; o < program_.outputs.size(); ++o) {
       if (read.stages == 0 || !overlap(read, input, plan.outputs[o], outputs[o])) continue;
       if (shares_in_place(plan, i, input, o, outputs[o])) continue;
-      copies.push_back(std::make_unique<Scratch>(read.bytes));
-      std::memcpy(copies.back()->data(), input, read.bytes);
-      inputs[i] = copies.back()->data();
+      copies.emplace_back(host, read.bytes);
+      std::memcpy(copies.back().data(), input, read.bytes);
+      inputs[i] = copies.back().data();
       break;
     }
   }

@@ -1,4 +1,4 @@
-// A Program as it runs on the CPU: its plans, its memory, and the session's threads.
+// A Program as it runs on the CPU: its plans, and the memory of its intermediate values.
 #ifndef ONNXFUSE_PROGRAM_KERNEL_H_
 #define ONNXFUSE_PROGRAM_KERNEL_H_
 
@@ -7,41 +7,19 @@
 #include <memory>
 #include <vector>
 
-#include "ort_abi.h"
+#include "host.h"
 #include "plan.h"
 #include "plan_cache.h"
 #include "program.h"
 
 namespace onnxfuse {
 
-// Memory for one run, aligned to a cache line; small ones are on the stack of the caller.
-class Scratch {
- public:
-  explicit Scratch(size_t bytes);
-  char* data() const { return data_; }
-
- private:
-  struct Free {
-    void operator()(char* p) const;
-  };
-  alignas(64) char inline_[4096];
-  std::unique_ptr<char, Free> heap_;
-  char* data_;
-};
-
-// The session's threads: parallel_for is a ParallelFor (executor.h) whose context is one of these.
-struct SessionThreads {
-  const OrtApi* api;
-  const OrtKernelContext* context;
-};
-void parallel_for(void* session_threads, void (*function)(void*, size_t), size_t total, void* data);
-
 // Where output `o`, of the given shape, is to be written.
 using OutputMemory = std::function<void*(size_t o, const Shape& shape)>;
 
 class ProgramKernel {
  public:
-  ProgramKernel(const OrtApi* api, Program program);
+  explicit ProgramKernel(Program program);
 
   const Program& program() const { return program_; }
 
@@ -50,7 +28,7 @@ class ProgramKernel {
 
   // Throws Error or OrtFailure.  The inputs and the outputs are memory of the host and may overlap: an input is then
   // another one afterwards.  There is room for as many `outputs` as the Program has.
-  void compute(OrtKernelContext* context, const PlanKey& key, const void** inputs, void** outputs,
+  void compute(const Host& host, const PlanKey& key, const void** inputs, void** outputs,
                const OutputMemory& output_memory);
 
  private:
@@ -60,10 +38,9 @@ class ProgramKernel {
   bool shares_in_place(const Plan& plan, size_t i, const void* input, size_t o, const void* output) const;
   std::shared_ptr<const Plan> resolve_aliasing(std::shared_ptr<const Plan> plan, const void* const* inputs,
                                                void* const* outputs);
-  std::vector<std::unique_ptr<Scratch>> copy_shared_inputs(const Plan& plan, const void** inputs,
-                                                           void* const* outputs) const;
+  std::vector<RunMemory> copy_shared_inputs(const Host& host, const Plan& plan, const void** inputs,
+                                            void* const* outputs) const;
 
-  const OrtApi* api_;
   Program program_;
   PlanCache<Plan> cache_;
 };

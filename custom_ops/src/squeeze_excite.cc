@@ -111,11 +111,11 @@ void compute_products(void* data, size_t unit) {
   }
 }
 
-void run_units(void (*function)(void*, size_t), int64_t units, void* data, ParallelFor parallel_for, void* context) {
+void run_units(void (*function)(void*, size_t), int64_t units, void* data, const Host& host) {
   if (units == 1) {
     function(data, 0);
   } else {
-    parallel_for(context, function, static_cast<size_t>(units), data);
+    host.parallel_for(function, units, data);
   }
 }
 
@@ -177,9 +177,9 @@ bool make_squeeze_excite_plan(const SqueezeExcite& node, const PlanKey& key, Squ
 }
 
 void run_squeeze_excite(const SqueezeExcite& node, const SqueezeExcitePlan& plan, const std::vector<const void*>& inputs,
-                        void* output, ParallelFor parallel_for, void* context) {
+                        void* output, const Host& host) {
   if (plan.batch == 0) return;
-  const Workspace memory(plan.bytes);
+  const RunMemory memory(host, plan.bytes);
   auto* const base = static_cast<char*>(memory.data());
   auto* const means = reinterpret_cast<float*>(base);
   auto* const products = reinterpret_cast<float*>(base + plan.products);
@@ -191,20 +191,20 @@ void run_squeeze_excite(const SqueezeExcite& node, const SqueezeExcitePlan& plan
              std::clamp<int64_t>(kUnitElements / plan.size, 1, channels), plan.channels};
   if (node.nhwc) {
     sums.at_once = channels * plan.size <= kUnitElements ? plan.channels : std::min(kLastChannels, plan.channels);
-    run_units(compute_last_means, plan.batch * divide_up(plan.channels, sums.at_once), &sums, parallel_for, context);
+    run_units(compute_last_means, plan.batch * divide_up(plan.channels, sums.at_once), &sums, host);
   } else {
-    run_units(compute_means, divide_up(channels, sums.at_once), &sums, parallel_for, context);
+    run_units(compute_means, divide_up(channels, sums.at_once), &sums, host);
   }
 
   const auto multiply = [&](size_t weights, const float* input, int64_t rows, int64_t depth) {
     const int64_t at_once = round_up(std::max<int64_t>(kUnitProducts / depth, 1), kRows);
     Products run{static_cast<const float*>(inputs[weights]), input, products, plan.batch, rows, depth, at_once};
-    run_units(compute_products, divide_up(plan.batch * rows, at_once), &run, parallel_for, context);
+    run_units(compute_products, divide_up(plan.batch * rows, at_once), &run, host);
   };
   const auto finish = [&](const Program& program, const Plan& part, size_t first, void* out) {
     operands[0] = products;
     std::copy_n(inputs.begin() + static_cast<long>(first), program.input_count - 1, operands + 1);
-    run_plan(program, part, {operands, &out, base + plan.scratch}, parallel_for, context);
+    run_plan(program, part, {operands, &out, base + plan.scratch}, host);
   };
   multiply(1, means, plan.squeezed, plan.channels);
   finish(node.squeeze, *plan.squeeze, node.squeeze_operands(), gated);

@@ -59,7 +59,7 @@ bool make_squeeze_excite_plan(const SqueezeExcite& node, const PlanKey& key, Squ
 
 // Throws Error if there is no memory.
 void run_squeeze_excite(const SqueezeExcite& node, const SqueezeExcitePlan& plan, const std::vector<const void*>& inputs,
-                        void* output, ParallelFor parallel_for, void* context);
+                        void* output, const Host& host);
 
 }  // namespace onnxfuse
 

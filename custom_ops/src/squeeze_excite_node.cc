@@ -3,7 +3,6 @@
 #include <string>
 
 #include "ort_call.h"
-#include "program_kernel.h"
 #include "symbolic_shape.h"
 
 namespace onnxfuse {
@@ -49,8 +48,7 @@ void SqueezeExciteNode::compute(OrtKernelContext* context) {
     return make_squeeze_excite_plan(node_, inputs.key, made, error);
   });
   void* const memory = output(context, 0, plan->output);
-  SessionThreads threads{api(), context};
-  run_squeeze_excite(node_, *plan, inputs.data, memory, parallel_for, &threads);
+  run_squeeze_excite(node_, *plan, inputs.data, memory, session_host(context));
 }
 
 void SqueezeExciteNode::check_types(const std::vector<int>& types) const {

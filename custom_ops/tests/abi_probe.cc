@@ -94,6 +94,13 @@ OrtStatus* create_kernel(const OrtCustomOp*, const OrtApi* api, const OrtKernelI
   CALL(KernelInfo_GetLogger, logger != nullptr, info, &logger);
   constexpr auto fatal = static_cast<OrtLoggingLevel>(4);
   CALL(Logger_LogMessage, true, logger, fatal, "the probe's log line", "abi_probe.cc", __LINE__, "create_kernel");
+  OrtAllocator* allocator = nullptr;
+  CALL(KernelInfoGetAllocator, allocator != nullptr, info, OrtMemTypeDefault, &allocator);
+  void* const allocated = allocator->Alloc(allocator, 64);
+  EXPECT(KernelInfoGetAllocator, allocated != nullptr);
+  std::memset(allocated, 1, 64);
+  allocator->Free(allocator, allocated);
+  g_api->ReleaseAllocator(allocator);
   static int probe;
   *kernel = &probe;
   return nullptr;

@@ -57,7 +57,7 @@ void check_results(const ConvCpuPlan& plan, const ConvNode& node, const std::vec
     outputs.push_back(memory.back().get());
   }
   const ConvTensors tensors{x.get(), w.get(), prologue.data(), epilogue.data(), outputs.data()};
-  run_conv_cpu(plan, tensors, fuzz::parallel_for, nullptr);
+  run_conv_cpu(plan, tensors, fuzz::kHost);
   for (size_t o = 0; o < outputs.size(); ++o) {
     const auto added = static_cast<float>(has_epilogue && o == 0 ? node.epilogue_operands() : 0);
     for (int64_t i = 0; i < count; ++i) {

@@ -266,7 +266,7 @@ void run(const NhwcConv& node, const NhwcConvPlan& plan, const NhwcShapes& resol
     std::fill_n(results.back().get(), count_of(plan.output), -1e9f);
     outputs.push_back(results.back().get());
   }
-  run_nhwc_conv(node, plan, inputs, outputs, fuzz::parallel_for, nullptr);
+  run_nhwc_conv(node, plan, inputs, outputs, fuzz::kHost);
   check_results(node, shapes, resolved, inputs, results);
 }
 

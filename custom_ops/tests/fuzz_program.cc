@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "executor.h"
+#include "fuzz_host.h"
 #include "plan.h"
 #include "program.h"
 
@@ -28,11 +29,6 @@ namespace {
 using namespace onnxfuse;
 
 constexpr int64_t kMaxElements = 4096;
-
-// Runs chunks backwards: no result may depend on the order.
-void parallel_for(void*, void (*function)(void*, size_t), size_t total, void* data) {
-  while (total-- > 0) function(data, total);
-}
 
 unsigned g_threads = 1;
 
@@ -104,7 +100,7 @@ void execute(const Program& program, const uint8_t* bytes, size_t left) {
   std::unique_ptr<char, decltype(&std::free)> scratch(
       static_cast<char*>(std::aligned_alloc(64, plan->scratch_bytes + 64)), &std::free);
   const Tensors tensors{inputs.data(), outputs.data(), scratch.get()};
-  run_plan(program, *plan, tensors, parallel_for, nullptr);
+  run_plan(program, *plan, tensors, fuzz::kHost);
   if (g_threads == 1) return;
   const auto bytes_of = [&](size_t o) {
     int64_t count = 0;

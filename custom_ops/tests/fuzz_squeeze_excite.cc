@@ -55,7 +55,7 @@ void check_results(const SqueezeExcite& node, const SqueezeExcitePlan& plan) {
   }
   const auto count = static_cast<size_t>(plan.batch * plan.excited);
   const auto output = std::make_unique<float[]>(count);
-  run_squeeze_excite(node, plan, inputs, output.get(), fuzz::parallel_for, nullptr);
+  run_squeeze_excite(node, plan, inputs, output.get(), fuzz::kHost);
 
   const float* const x = memory[0].get();
   std::vector<double> means;

@@ -8,17 +8,13 @@
 #include <memory>
 
 #include "conv.h"
+#include "fuzz_host.h"
 #include "fuzz_random.h"
 #include "shape.h"
 
 namespace fuzz {
 
 using namespace onnxfuse;
-
-// Units backwards: no result may depend on the order.
-inline void parallel_for(void*, void (*function)(void*, size_t), size_t total, void* data) {
-  while (total-- > 0) function(data, total);
-}
 
 inline std::unique_ptr<float[]> memory_of(int64_t count) {
   return std::make_unique<float[]>(static_cast<size_t>(count));

@@ -99,6 +99,12 @@ def test_workspace(tmp_path: Path) -> None:
     run_program(compile_cpp(tmp_path / "test", sources, ["-O1", "-Wl,--wrap=aligned_alloc,--wrap=free"]))
 
 
+def test_memory_of_a_run(tmp_path: Path) -> None:
+    """Much of it is the host's and is given back to it, whatever happens."""
+    sources = [NATIVE / "tests/host_test.cc", *(NATIVE / "src" / f"{name}.cc" for name in ("host", "workspace"))]
+    run_program(compile_cpp(tmp_path / "test", sources, ["-O1"]))
+
+
 @pytest.mark.parametrize(
     "driver",
     (

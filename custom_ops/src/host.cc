@@ -1,0 +1,30 @@
+#include "host.h"
+
+#include <cstdint>
+#include <string>
+
+#include "integers.h"
+#include "ort_call.h"
+
+namespace onnxfuse {
+namespace {
+
+constexpr size_t kCacheLine = 64;
+constexpr size_t kLittle = size_t{16} << 10;
+
+}  // namespace
+
+RunMemory::RunMemory(const Host& host, size_t bytes) : little_(bytes <= kLittle ? bytes : 0) {
+  data_ = little_.data();
+  if (bytes <= kLittle) return;
+  host_ = &host;
+  allocated_ = bytes > SIZE_MAX - kCacheLine ? nullptr : host.allocate(host.context, bytes + kCacheLine);
+  if (allocated_ == nullptr) throw Error("out of memory for " + std::to_string(bytes) + " bytes of intermediate values");
+  data_ = reinterpret_cast<void*>(round_up(reinterpret_cast<uintptr_t>(allocated_), kCacheLine));
+}
+
+RunMemory::~RunMemory() {
+  if (allocated_ != nullptr) host_->release(host_->context, allocated_);
+}
+
+}  // namespace onnxfuse
