@@ -35,10 +35,4 @@ bool read_config_entry(const OrtApi* api, const OrtSessionOptions* options, cons
   return true;
 }
 
-std::vector<const OrtCustomOp*> pointers_to(const std::vector<NamedOp>& ops) {
-  std::vector<const OrtCustomOp*> pointers;
-  for (const NamedOp& op : ops) pointers.push_back(&op);
-  return pointers;
-}
-
 }  // namespace onnxfuse

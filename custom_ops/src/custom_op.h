@@ -28,8 +28,12 @@ struct NamedOp : OrtCustomOp {
   int element_type;  // ONNX's number of that of all inputs and outputs; 0: any
 };
 
-// These live as long as `ops`.
-std::vector<const OrtCustomOp*> pointers_to(const std::vector<NamedOp>& ops);
+// Operators that differ in nothing but their names.
+struct OpFamily {
+  std::vector<const char*> names;
+  NamedOp (*make)(const char* name);
+  bool on_gpu = false;
+};
 
 template <class Node>
 OrtStatus* create_kernel(const OrtCustomOp*, const OrtApi* api, const OrtKernelInfo* info, void** kernel) {

@@ -7,17 +7,10 @@
 
 namespace onnxfuse {
 
-const std::vector<const OrtCustomOp*>& fused_conv() {
-  static const std::vector<NamedOp> ops = [] {
-    std::vector<NamedOp> made;
-    for (const char* name : {ONNXFUSE_FUSED_CONV_OPS}) {
-      made.push_back(make_op<FusedConvNode>(name, cpu_provider));
-      made.push_back(make_op<CudaFusedConvNode>(name, cuda_provider));
-    }
-    return made;
-  }();
-  static const std::vector<const OrtCustomOp*> pointers = pointers_to(ops);
-  return pointers;
+std::vector<OpFamily> fused_conv() {
+  const std::vector<const char*> names{ONNXFUSE_FUSED_CONV_OPS};
+  return {{names, [](const char* name) { return make_op<FusedConvNode>(name, cpu_provider); }},
+          {names, [](const char* name) { return make_op<CudaFusedConvNode>(name, cuda_provider); }, true}};
 }
 
 }  // namespace onnxfuse

@@ -4,12 +4,12 @@
 
 #include <vector>
 
-#include "ort_abi.h"
+#include "custom_op.h"
 
 namespace onnxfuse {
 
-// The operator, once for each name that a model may give it and each provider; they live as long as the library.
-const std::vector<const OrtCustomOp*>& fused_conv();
+// The operator for each provider, under the names that a model may give it.
+std::vector<OpFamily> fused_conv();
 
 }  // namespace onnxfuse
 

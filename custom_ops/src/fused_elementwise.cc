@@ -64,17 +64,9 @@ NamedOp make_cuda_op(const char* name) {
 
 }  // namespace
 
-const std::vector<const OrtCustomOp*>& fused_elementwise() {
-  static const std::vector<NamedOp> ops = [] {
-    std::vector<NamedOp> made;
-    for (const char* name : {ONNXFUSE_FUSED_OPS}) {
-      made.push_back(make_cpu_op(name));
-      made.push_back(make_cuda_op(name));
-    }
-    return made;
-  }();
-  static const std::vector<const OrtCustomOp*> pointers = pointers_to(ops);
-  return pointers;
+std::vector<OpFamily> fused_elementwise() {
+  const std::vector<const char*> names{ONNXFUSE_FUSED_OPS};
+  return {{names, make_cpu_op}, {names, make_cuda_op, true}};
 }
 
 }  // namespace onnxfuse

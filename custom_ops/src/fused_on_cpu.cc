@@ -1,6 +1,6 @@
 #include "fused_on_cpu.h"
 
-#include <initializer_list>
+#include <utility>
 
 #include "attention_node.h"
 #include "custom_op.h"
@@ -13,25 +13,18 @@
 namespace onnxfuse {
 namespace {
 
-template <class Node>
-void add(std::initializer_list<const char*> names, std::vector<NamedOp>* ops) {
-  for (const char* name : names) ops->push_back(make_op<Node>(name, cpu_provider));
+template <class Node> OpFamily family(std::vector<const char*> names) {
+  return {std::move(names), [](const char* name) { return make_op<Node>(name, cpu_provider); }};
 }
 
 }  // namespace
 
-const std::vector<const OrtCustomOp*>& fused_on_cpu() {
-  static const std::vector<NamedOp> ops = [] {
-    std::vector<NamedOp> made;
-    add<SqueezeExciteNode>({ONNXFUSE_FUSED_SQUEEZE_EXCITE_OPS}, &made);
-    add<AttentionNode>({ONNXFUSE_FUSED_ATTENTION_OPS}, &made);
-    add<NormalizationNode>({ONNXFUSE_FUSED_NORMALIZATION_OPS}, &made);
-    add<NhwcConvNode>({ONNXFUSE_FUSED_NHWC_CONV_OPS}, &made);
-    add<NhwcPoolNode>({ONNXFUSE_FUSED_NHWC_POOL_OPS}, &made);
-    return made;
-  }();
-  static const std::vector<const OrtCustomOp*> pointers = pointers_to(ops);
-  return pointers;
+std::vector<OpFamily> fused_on_cpu() {
+  return {family<SqueezeExciteNode>({ONNXFUSE_FUSED_SQUEEZE_EXCITE_OPS}),
+          family<AttentionNode>({ONNXFUSE_FUSED_ATTENTION_OPS}),
+          family<NormalizationNode>({ONNXFUSE_FUSED_NORMALIZATION_OPS}),
+          family<NhwcConvNode>({ONNXFUSE_FUSED_NHWC_CONV_OPS}),
+          family<NhwcPoolNode>({ONNXFUSE_FUSED_NHWC_POOL_OPS})};
 }
 
 }  // namespace onnxfuse

@@ -5,12 +5,12 @@
 
 #include <vector>
 
-#include "ort_abi.h"
+#include "custom_op.h"
 
 namespace onnxfuse {
 
-// Each once for each name that a model may give it; they live as long as the library.
-const std::vector<const OrtCustomOp*>& fused_on_cpu();
+// Each under the names that a model may give it.
+std::vector<OpFamily> fused_on_cpu();
 
 }  // namespace onnxfuse
 

@@ -1,9 +1,10 @@
 // The library's entry points.
-#include <algorithm>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "custom_op.h"
@@ -35,38 +36,41 @@ bool has_cuda(const OrtApi* api) {
   return found;
 }
 
-// All operators that this ONNX Runtime has a provider for, in the order in which they are registered.
-std::vector<const OrtCustomOp*> all_operators(const OrtApi* api) {
-  std::vector<const OrtCustomOp*> operators = fused_elementwise();
-  operators.insert(operators.end(), fused_conv().begin(), fused_conv().end());
-  operators.insert(operators.end(), fused_on_cpu().begin(), fused_on_cpu().end());
-  const auto is_for_gpu = [](const OrtCustomOp* op) { return op->GetExecutionProviderType == cuda_provider; };
-  if (!has_cuda(api)) operators.erase(std::remove_if(operators.begin(), operators.end(), is_for_gpu), operators.end());
-  return operators;
+// The operators that this ONNX Runtime has a provider for, in the order in which they are registered.
+std::vector<OpFamily> find_families(const OrtApi* api) {
+  std::vector<OpFamily> families;
+  const bool cuda = has_cuda(api);
+  for (const auto& some : {fused_elementwise(), fused_conv(), fused_on_cpu()}) {
+    for (const OpFamily& family : some) {
+      if (cuda || !family.on_gpu) families.push_back(family);
+    }
+  }
+  return families;
 }
 
-// The same operators for tensors of float alone.  ORT makes a list of types for an operator of any tensors, which takes it
-// half of the time of registering one.
-std::vector<NamedOp> of_floats(const std::vector<const OrtCustomOp*>& operators) {
-  std::vector<NamedOp> ops;
-  for (const OrtCustomOp* op : operators) {
-    ops.push_back(*static_cast<const NamedOp*>(op));
-    ops.back().element_type = kFloat;
-  }
-  return ops;
+// One of them, or the same for tensors of float alone: ORT makes a list of types for an operator of any tensors, which takes
+// it half of the time of registering one.  It lives for ever, from when a session first wants it.
+const OrtCustomOp* shared_op(size_t number, const OpFamily& family, const char* name, bool of_floats) {
+  static auto& ops = *new std::map<std::tuple<size_t, std::string_view, bool>, NamedOp>;
+  const auto [found, is_new] = ops.try_emplace({number, name, of_floats});
+  if (is_new) found->second = family.make(name);
+  if (of_floats) found->second.element_type = kFloat;
+  return &found->second;
 }
 
 // The operators of a session with these options.
 std::vector<const OrtCustomOp*> wanted_operators(const OrtApi* api, const OrtSessionOptions* options) {
-  static const auto& all = *new std::vector<const OrtCustomOp*>(all_operators(api));
-  static const auto& floats = *new std::vector<NamedOp>(of_floats(all));
+  static const auto& families = *new std::vector<OpFamily>(find_families(api));
   std::string entry;
-  if (!read_config_entry(api, options, kOperatorsKey, &entry)) return all;
-  const ListedOperators listed = parse_operators(entry);
+  const bool listed = read_config_entry(api, options, kOperatorsKey, &entry);
+  const ListedOperators wanted = parse_operators(entry);
   std::vector<const OrtCustomOp*> operators;
-  for (size_t i = 0; i < all.size(); ++i) {
-    const auto found = listed.find(all[i]->GetName(all[i]));
-    if (found != listed.end()) operators.push_back(found->second ? &floats[i] : all[i]);
+  for (size_t number = 0; number < families.size(); ++number) {
+    for (const char* name : families[number].names) {
+      const auto found = wanted.find(name);
+      if (listed && found == wanted.end()) continue;
+      operators.push_back(shared_op(number, families[number], name, listed && found->second));
+    }
   }
   return operators;
 }
@@ -74,9 +78,7 @@ std::vector<const OrtCustomOp*> wanted_operators(const OrtApi* api, const OrtSes
 // A domain with these operators.  It serves every session of the process that wants the same; ORT only refers to it, so
 // it is never released.
 OrtCustomOpDomain* shared_domain(const OrtApi* api, const std::vector<const OrtCustomOp*>& operators) {
-  static std::mutex mutex;
   static auto& domains = *new std::map<std::vector<const OrtCustomOp*>, OrtCustomOpDomain*>;
-  const std::lock_guard<std::mutex> lock(mutex);
   const auto known = domains.find(operators);
   if (known != domains.end()) return known->second;
   OrtCustomOpDomain* domain = nullptr;
@@ -98,7 +100,9 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(O
   }
   onnxfuse::set_api(api);
   onnxfuse::set_newer_api(*base);
+  static std::mutex mutex;
   return onnxfuse::guarded(api, ORT_FAIL, "onnxfuse: ", [&] {
+    const std::lock_guard<std::mutex> lock(mutex);
     const auto operators = onnxfuse::wanted_operators(api, options);
     if (operators.empty()) return;
     onnxfuse::check(api->AddCustomOpDomain(options, onnxfuse::shared_domain(api, operators)));
