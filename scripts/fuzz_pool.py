@@ -93,7 +93,7 @@ class _Worker:
             self._send(numbers)
 
     def _send(self, numbers: range) -> None:
-        self._at.value = -1
+        self._at.value = numbers.start  # if it dies before it begins any, that is the one that is lost
         self.connection.send(numbers)
 
     def poll(self) -> Shard | None:
@@ -123,7 +123,7 @@ class _Worker:
     def _lose(self, how: str) -> Shard | None:
         """Another process for what comes after the number at which this one ended."""
         assert self.shard is not None
-        number = max(int(self._at.value), self.shard.numbers.start)
+        number = int(self._at.value)
         self.shard.lost.append((number, how))
         self.stop()
         self._start()

@@ -83,10 +83,16 @@ def crash(numbers: range, begin: Callable[[int], None], request: Any) -> dict[st
     return {"first": numbers.start}
 
 
-def test_a_process_that_dies_is_reported_and_the_rest_goes_on() -> None:
+def test_a_process_that_dies_is_reported_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT)  # processes that it starts import this module
     shards = list(run_shards(Job(__name__, "crash", None), iter([range(5), range(5, 10)]), 1, None))
     assert [shard.lost for shard in shards] == [[], [(7, "the process was ended by SIGSEGV")]]
     assert [result["first"] for shard in shards for result in shard.results] == [0, 8]
+
+
+def test_processes_that_die_before_they_begin_are_reported() -> None:
+    shards = list(run_shards(Job("no_such_module", "run", None), iter([range(3, 5)]), 1, None))
+    assert [shard.lost for shard in shards] == [[(number, "the process ended with status 1") for number in (3, 4)]]
 
 
 def test_a_run_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
