@@ -1,4 +1,4 @@
-"""The pass fold-shapes: shapes for Reshape that a model computes from dynamic shapes become constants."""
+"""The pass fold-shapes: what a model computes from dynamic shapes to reshape or to slice by it becomes constant."""
 
 from __future__ import annotations
 
@@ -28,19 +28,21 @@ _MAX_ROUNDS = 8
 
 class FoldShapes:
     """Constant shapes in place of computed ones for Reshape: 0 stands for a size that its data has at that place, and
-    -1 for the one that then is left.
+    -1 for the one that then is left.  And constant bounds for Slice and sizes for Split, where they are numbers.
 
     What computed them goes where nothing else reads it.  Exact for all shapes that the model takes, sizes of zero among
     them.  Nodes in the bodies of If, Loop and Scan stay as they are.
     """
 
     name = NAME
-    description = "Writes the shapes that Reshape gets as constants where they follow from its data."
+    description = (
+        "Writes what Reshape, Slice and Split compute from shapes as constants where that follows from their data."
+    )
 
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrites again and again, for a shape that is known then may make the next one known."""
         for _ in range(_MAX_ROUNDS):
-            if not any(map(_is_computed, model.graph.nodes)):
+            if not any(map(_computed_inputs, model.graph.nodes)):
                 return
             with _distinct_shapes(model):
                 if not _fold(model, context):
@@ -75,11 +77,15 @@ def _distinct_sizes(model: Model) -> dict[str, list[int | str]]:
     }
 
 
-def _is_computed(node: Node) -> bool:
-    """Whether ``node`` is a Reshape to a shape that the model computes, in which 0 stands for a size of its data."""
-    if standard_op(node) != "Reshape" or len(node.inputs) != 2 or node.attrs.get("allowzero", 0):
-        return False
-    return not is_constant(node.inputs[1])
+def _computed_inputs(node: Node) -> list[int]:
+    """The inputs of Reshape, Slice and Split that the model computes, and that say how it does what it does.
+
+    Not of a Reshape in whose shape 0 is a size.
+    """
+    op = standard_op(node)
+    if op not in ("Reshape", "Slice", "Split") or node.attrs.get("allowzero", 0):
+        return []
+    return [index for index, tensor in enumerate(node.inputs) if index > 0 and tensor.name and not is_constant(tensor)]
 
 
 def _fold(model: Model, context: PassContext) -> bool:
@@ -89,20 +95,29 @@ def _fold(model: Model, context: PassContext) -> bool:
     found = False
     try:
         for node in list(model.graph.nodes):
-            if editor.graph_index(node) is None or not _is_computed(node):
+            if editor.graph_index(node) is None:
                 continue
-            data, computed = node.inputs
-            elements = values.of(computed)
-            target = None if elements is None else constant_target(data, elements)
-            if target is None:
-                continue
-            found = True
-            context.rewrote(NAME, [node])
-            node.inputs[1] = model.constant(np.array(target, np.int64), f"{computed.name}_constant")
-            editor.remove([producer for producer in computed.inputs if editor.is_dead(producer)])
+            for index in _computed_inputs(node):
+                computed = node.inputs[index]
+                elements = values.of(computed)
+                target = None if elements is None else _constant(node, elements)
+                if target is None or computed.dtype is None:
+                    continue
+                found = True
+                context.rewrote(NAME, [node])
+                node.inputs[index] = model.constant(np.array(target, computed.dtype), f"{computed.name}_constant")
+                editor.remove([producer for producer in computed.inputs if editor.is_dead(producer)])
     finally:
         editor.finish()
     return found
+
+
+def _constant(node: Node, elements: Sequence[Element]) -> list[int] | None:
+    """What means the same to ``node`` as an input of these elements, for every shape of its data; None for nothing."""
+    if standard_op(node) == "Reshape":
+        return constant_target(node.inputs[0], elements)
+    numbers = [element for element in elements if isinstance(element, int)]
+    return numbers if len(numbers) == len(elements) else None
 
 
 def constant_target(data: gs.Tensor, elements: Sequence[Element]) -> list[int] | None:

@@ -152,6 +152,27 @@ def test_a_computed_minus_one_stays_one():
     assert target(rewrite(nodes, sizes=((2, 5), (1, 1)))) == [0, 0, -1]
 
 
+HALVES = [SHAPE, node("Gather", "s third", "size_x"), node("Div", "size_x two", "half")]
+
+
+def test_bounds_of_slices_that_are_numbers():
+    """As PyTorch exports ``chunk``: the size of the axis is known, but comes from the shape."""
+    after = rewrite([*HALVES, node("Slice", "x first half third", "y"), node("Slice", "x half size_x third", "z")],
+                    outputs=("y", "z"))  # fmt: skip
+    assert ops(after) == ["Slice", "Slice"]
+
+
+def test_sizes_of_parts_that_are_numbers():
+    after = rewrite([*HALVES, node("Concat", "half half", "sizes", axis=0), node("Split", "x sizes", "y z", axis=2)],
+                    outputs=("y", "z"))  # fmt: skip
+    assert ops(after) == ["Split"]
+
+
+def test_bounds_that_depend_on_sizes_stay_computed():
+    nodes = [SHAPE, node("Gather", "s second", "last"), node("Slice", "x first last second", "y")]
+    assert ops(rewrite(nodes)) == ["Shape", "Gather", "Slice"]
+
+
 def test_nodes_with_other_readers_stay():
     after = rewrite([*viewed(17), node("Identity", "s", "z")], outputs=("y", "z", "v"))
     assert target(after) == [0, 0, 3, 4] and ops(after).count("Concat") == 1
