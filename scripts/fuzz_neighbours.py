@@ -224,10 +224,12 @@ def concat(graph: Graph) -> None:
 
 @_neighbour
 def slices(graph: Graph) -> None:
-    """A Slice, or a Split in two, whose parts go different ways."""
+    """A Slice, or a Split in two, whose parts go different ways; or Slices of any axes."""
     x = graph.pick(None, lambda tensor: len(tensor.shape) > 0 and tensor.shape[-1] > 1)
     if x is None:
         return
+    if graph.opset >= 10 and graph.chance(2) and graph.takes("Slice", [x.dtype] + ["i64"] * 4):
+        return _any_slice(graph, x)
     axis, size = len(x.shape) - 1, x.shape[-1]
     half = size // 2
     if graph.opset >= 13 and graph.chance(2) and graph.takes("Split", [x.dtype, "i64"], 2):
@@ -239,6 +241,25 @@ def slices(graph: Graph) -> None:
         graph.add("Slice", given, x.dtype, (*x.shape[:-1], size - 1))
     elif graph.opset < 10:
         graph.add("Slice", [x], x.dtype, (*x.shape[:-1], size - 1), starts=[1], ends=[size], axes=[axis])
+
+
+def _any_slice(graph: Graph, x: Tensor) -> None:
+    """Some elements of some axes, which count from either end."""
+    rank = len(x.shape)
+    axes = graph.choose.sample(range(rank), graph.choose.randint(1, rank))
+    shape, starts, ends, steps = list(x.shape), [], [], []
+    for axis in axes:
+        size = x.shape[axis]
+        first = graph.choose.randrange(size) if size else 0
+        last = graph.choose.randint(first, size) if graph.chance(2) else size
+        step = graph.any_of((1, 1, 2, 3))
+        shape[axis] = len(range(first, last, step))
+        starts.append(first - size if size and graph.chance(3) else first)
+        ends.append((1 << 63) - 1 if last == size else last)
+        steps.append(step)
+    named = [axis - rank if graph.chance(3) else axis for axis in axes]
+    given = [x, *(graph.constant("i64", numbers) for numbers in (starts, ends, named, steps))]
+    graph.add("Slice", given, x.dtype, tuple(shape))
 
 
 @_neighbour

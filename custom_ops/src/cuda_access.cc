@@ -61,7 +61,9 @@ bool make_iteration_space(const Program& program, const std::vector<Shape>& inpu
     space->output_shapes.push_back(shape);
   }
   if (space->elements == 0) return true;  // and the product of the other dimensions may overflow
-  Collapsed collapsed = collapse(whole, sources);
+  std::vector<View> views;
+  for (const Shape& source : sources) views.push_back(whole_view(source));
+  Collapsed collapsed = collapse(whole, views);
   space->dims = std::move(collapsed.dims);
   space->operands.resize(sources.size());
   for (size_t s = 0; s < sources.size(); ++s) {

@@ -77,7 +77,7 @@ class TileRunner {
   char* base(const Slot& slot) const {
     switch (slot.place) {
       case Place::Input:
-        return static_cast<char*>(const_cast<void*>(run_.tensors.inputs[slot.index]));
+        return static_cast<char*>(const_cast<void*>(run_.tensors.inputs[slot.index])) + slot.offset;
       case Place::Output:
         return static_cast<char*>(run_.tensors.outputs[slot.index]);
       case Place::Scratch:

@@ -74,6 +74,31 @@ void repeat_elements(const Rows& rows, size_t size, const char* from, char* out)
   }
 }
 
+// Elements of a row are `apart` bytes from each other.
+template <class Element> void pick_elements(const Rows& rows, int64_t apart, const char* from, char* out) {
+  const size_t columns = rows.bytes / sizeof(Element);
+  for (int64_t row = 0; row < rows.count; ++row) {
+    for (size_t i = 0; i < columns; ++i) {
+      std::memcpy(out + i * sizeof(Element), from + static_cast<int64_t>(i) * apart, sizeof(Element));
+    }
+    out += rows.bytes;
+    from += rows.step;
+  }
+}
+
+void pick_elements(const Rows& rows, size_t size, int64_t apart, const char* from, char* out) {
+  switch (size) {
+    case 1:
+      return pick_elements<uint8_t>(rows, apart, from, out);
+    case 2:
+      return pick_elements<uint16_t>(rows, apart, from, out);
+    case 4:
+      return pick_elements<uint32_t>(rows, apart, from, out);
+    default:
+      return pick_elements<uint64_t>(rows, apart, from, out);
+  }
+}
+
 void copy_rows(const Rows& rows, const char* from, char* out) {
   for (int64_t row = 0; row < rows.count; ++row) {
     std::memcpy(out, from, rows.bytes);
@@ -85,8 +110,21 @@ void copy_rows(const Rows& rows, const char* from, char* out) {
 }  // namespace
 
 void gather(const Stage& stage, const Slot& slot, const char* data, int64_t start, size_t count, char* out) {
+  const auto size = static_cast<int64_t>(slot.size);
+  const auto gather_rows = [&](const Rows& rows, int64_t offset) {
+    const char* const from = data + offset * size;
+    const int64_t inner = slot.strides.back();
+    if (inner == 0) {
+      repeat_elements(rows, slot.size, from, out);
+    } else if (inner == 1) {
+      copy_rows(rows, from, out);
+    } else {
+      pick_elements(rows, slot.size, inner * size, from, out);
+    }
+    out += rows.bytes * static_cast<size_t>(rows.count);
+  };
   const size_t rank = stage.dims.size();
-  const size_t size = slot.size;
+  if (rank == 1) return gather_rows({1, count * slot.size, 0}, start * slot.strides[0]);
   int64_t index[kMaxRank];
   int64_t offset = 0;
   int64_t rest = start;
@@ -95,7 +133,6 @@ void gather(const Stage& stage, const Slot& slot, const char* data, int64_t star
     rest /= stage.dims[d];
     offset += index[d] * slot.strides[d];
   }
-  // Of one dimension nothing is gathered: it is whole, or one element.
   const int64_t columns = stage.dims[rank - 1];
   const int64_t inner = slot.strides[rank - 1];
   const int64_t outer = slot.strides[rank - 2];
@@ -103,14 +140,8 @@ void gather(const Stage& stage, const Slot& slot, const char* data, int64_t star
     // As many whole rows as there are along the next dimension, or a part of one.
     const int64_t run = std::min(columns - index[rank - 1], left);
     const int64_t whole = std::min(left / columns, stage.dims[rank - 2] - index[rank - 2]);
-    const Rows rows{run == columns ? whole : 1, static_cast<size_t>(run) * size, outer * static_cast<int64_t>(size)};
-    const char* const from = data + offset * static_cast<int64_t>(size);
-    if (inner == 0) {
-      repeat_elements(rows, size, from, out);
-    } else {
-      copy_rows(rows, from, out);
-    }
-    out += rows.bytes * static_cast<size_t>(rows.count);
+    const Rows rows{run == columns ? whole : 1, static_cast<size_t>(run * size), outer * size};
+    gather_rows(rows, offset);
     left -= run * rows.count;
     offset -= index[rank - 1] * inner;
     index[rank - 1] = 0;

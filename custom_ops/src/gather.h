@@ -1,4 +1,4 @@
-// What a tile reads of a tensor that is broadcast along some dimensions.
+// What a tile reads of a tensor that is broadcast along some dimensions, or of a part of one.
 #ifndef ONNXFUSE_GATHER_H_
 #define ONNXFUSE_GATHER_H_
 

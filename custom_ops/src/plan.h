@@ -30,7 +30,7 @@ struct Slot {
   bool by_column = false;         // Row: one element for each column of the row, not one for the row
   uint8_t size = 0;               // bytes of an element
   uint32_t index = 0;             // Input, Output: which; Const: id of the value
-  size_t offset = 0;              // Scratch, Buffer: bytes
+  size_t offset = 0;              // Input, Scratch, Buffer: bytes
   std::vector<int64_t> strides;   // Row, Gathered: in elements, for each collapsed dimension
 };
 
@@ -79,7 +79,7 @@ struct InputUse {
   size_t bytes = 0;
   int stages = 0;          // how many stages read it
   int stage = -1;          // the last of them
-  bool whole = false;      // read only tile by tile at the place of the tile
+  bool whole = false;      // read only tile by tile at the place of the tile, and not a part of it alone
   int last_read = -1;      // moment of the last step or link that reads it
 };
 

@@ -1,5 +1,7 @@
 #include "program.h"
 
+#include <algorithm>
+#include <charconv>
 #include <cstring>
 
 #include "half.h"
@@ -17,6 +19,32 @@ bool parse_axis(std::string_view word, int* out) {
   if (!parse_number(word, kMaxAxis, &number) || (negative ? number == 0 : number == kMaxAxis)) return false;
   *out = negative ? -static_cast<int>(number) : static_cast<int>(number);
   return true;
+}
+
+// Takes a decimal without leading zeros off the front of `word`, and the character `end` behind it unless that is 0.
+template <class Integer>
+bool take_integer(std::string_view* word, char end, Integer* out) {
+  const char* const last = word->data() + word->size();
+  const auto [stop, problem] = std::from_chars(word->data(), last, *out);
+  const std::string_view digits(word->data(), static_cast<size_t>(stop - word->data()));
+  if (problem != std::errc() || digits != std::to_string(*out)) return false;
+  if (end != 0 && (stop == last || *stop != end)) return false;
+  word->remove_prefix(digits.size() + (end != 0 ? 1 : 0));
+  return true;
+}
+
+bool parse_slices(std::string_view word, std::vector<AxisSlice>* out) {
+  while (out->size() < kMaxSlices) {
+    AxisSlice slice{};
+    if (!take_integer(&word, ':', &slice.axis) || slice.axis < -kMaxAxis || slice.axis >= kMaxAxis) return false;
+    if (!take_integer(&word, ':', &slice.start) || !take_integer(&word, ':', &slice.end)) return false;
+    if (!take_integer(&word, 0, &slice.step) || slice.step < 1) return false;
+    out->push_back(slice);
+    if (word.empty()) return true;
+    if (word[0] != ',') return false;
+    word.remove_prefix(1);
+  }
+  return false;
 }
 
 bool parse_dtype(std::string_view word, DType* out) {
@@ -62,7 +90,7 @@ bool parse_bits(std::string_view word, DType type, uint64_t* out) {
 
 class Parser {
  public:
-  explicit Parser(Program* program) : program_(*program) {}
+  Parser(Program* program, Reads reads) : program_(*program), reads_(reads) {}
 
   bool parse(std::string_view text, std::string* error) {
     if (text.size() > kMaxText) return fail("the text is longer than 1 MiB", error);
@@ -117,14 +145,18 @@ class Parser {
 
   const char* parse_input(const std::string_view* words, size_t count, Value* value) {
     value->kind = Value::Kind::Input;
-    if (count < 3 || !parse_dtype(words[1], &value->type)) return "expected 'input <dtype> broadcast|axis <k>'";
+    static constexpr char expected[] = "expected 'input <dtype> broadcast|axis <k>|slice <axis>:<start>:<end>:<step>,…'";
+    if (count < 3 || !parse_dtype(words[1], &value->type)) return expected;
     if (program_.values.size() != program_.input_count) return "an input follows a const or an instruction";
     if (program_.input_count == kMaxInputs) return "more than 128 inputs";
     if (words[2] == "axis" && count == 4) {
       if (!parse_axis(words[3], &value->axis)) return "the axis is not a number from -64 to 63";
       value->along_axis = true;
+    } else if (words[2] == "slice" && count == 4) {
+      if (reads_ != Reads::Slices) return "whole tensors are read here";
+      if (!parse_slices(words[3], &value->slices)) return "these are not slices of an axis";
     } else if (words[2] != "broadcast" || count != 3) {
-      return "expected 'input <dtype> broadcast|axis <k>'";
+      return expected;
     }
     ++program_.input_count;
     return nullptr;
@@ -160,14 +192,20 @@ class Parser {
   }
 
   Program& program_;
+  const Reads reads_;
   int line_ = 0;
 };
 
 }  // namespace
 
-bool parse_program(std::string_view text, Program* program, std::string* error) {
+bool parse_program(std::string_view text, Program* program, std::string* error, Reads reads) {
   *program = Program{};
-  return Parser(program).parse(text, error);
+  return Parser(program, reads).parse(text, error);
+}
+
+bool reads_slices(const Program& program) {
+  const auto end = program.values.begin() + static_cast<long>(program.input_count);
+  return std::any_of(program.values.begin(), end, [](const Value& input) { return !input.slices.empty(); });
 }
 
 Program widen_half(const Program& program) {

@@ -11,6 +11,15 @@
 
 namespace onnxfuse {
 
+// What is read along one axis of a tensor, as ONNX's Slice reads it: from `start` up to but not including `end`, both
+// counted from the back if negative and moved into the axis, every `step`-th element.
+struct AxisSlice {
+  int axis;  // counted from the front, or from the back if negative
+  int64_t start;
+  int64_t end;
+  int64_t step;  // at least 1
+};
+
 struct Value {
   enum class Kind : uint8_t { Input, Const, Instruction };
 
@@ -18,6 +27,7 @@ struct Value {
   DType type;
   bool along_axis = false;      // Input: a vector along `axis` instead of NumPy broadcasting
   int axis = 0;                 // Input: counted from the front, or from the back if negative
+  std::vector<AxisSlice> slices;  // Input: of what the ones before leave, each a part; the tensor is broadcast
   Op op{};                      // Instruction
   DType op_type{};              // Instruction: T of the type rule
   uint16_t operands[3] = {};    // Instruction: ids of earlier values
@@ -35,10 +45,17 @@ constexpr size_t kMaxText = size_t{1} << 20;
 constexpr size_t kMaxInputs = 128;
 constexpr size_t kMaxOutputs = 64;
 constexpr size_t kMaxValues = 4096;
+constexpr size_t kMaxSlices = 32;  // of an input
+
+// Whether inputs may be parts of tensors.
+enum class Reads { WholeTensors, Slices };
 
 // Reads and validates `text`.  On failure returns false and sets `error` to one line that names the line of the text;
 // nothing in `text` is trusted.
-bool parse_program(std::string_view text, Program* program, std::string* error);
+bool parse_program(std::string_view text, Program* program, std::string* error, Reads reads = Reads::WholeTensors);
+
+// Whether an input is a part of a tensor.
+bool reads_slices(const Program& program);
 
 // The program for float tensors in place of all its float16 inputs and outputs.  ORT widens a node between others that
 // have no float16 kernels, rather than convert before and after each of them.

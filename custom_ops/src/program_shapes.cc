@@ -10,7 +10,8 @@ class ShapeResolver {
   ShapeResolver(const Program& program, const std::vector<Shape>& inputs) : program_(program), inputs_(inputs) {}
 
   bool resolve(std::vector<Shape>* shapes, std::string* error) {
-    if (!resolve_region(error)) return false;
+    if (!slice_inputs(error)) return false;
+    resolve_region();
     for (size_t id = 0; id < program_.values.size(); ++id) {
       const Value& value = program_.values[id];
       Shape shape;
@@ -43,13 +44,30 @@ class ShapeResolver {
  private:
   static std::string line(const Value& value) { return "line " + std::to_string(value.line) + ": "; }
 
-  // The region's shape: its rank, and where the broadcast inputs agree on it, each dimension.
-  bool resolve_region(std::string* error) {
+  // Puts what is read of each input in its place.
+  bool slice_inputs(std::string* error) {
     for (size_t i = 0; i < inputs_.size(); ++i) {
-      if (inputs_[i].rank > kMaxRank) {
-        *error = line(program_.values[i]) + "input " + std::to_string(i) + " has more than 16 dimensions";
+      const Value& value = program_.values[i];
+      const auto fail = [&](const std::string& problem) {
+        *error = line(value) + "input " + std::to_string(i) + problem;
         return false;
+      };
+      if (inputs_[i].rank > kMaxRank) return fail(" has more than 16 dimensions");
+      if (value.slices.empty()) continue;
+      int64_t count = 0;
+      View view;
+      if (!element_count(inputs_[i], &count)) return fail(" has too many elements");
+      if (!slice_view(inputs_[i], value.slices, &view)) {
+        return fail(" of shape " + to_string(inputs_[i]) + " has not all the axes that are sliced");
       }
+      inputs_[i] = view.shape;
+    }
+    return true;
+  }
+
+  // The region's shape: its rank, and where the broadcast inputs agree on it, each dimension.
+  void resolve_region() {
+    for (size_t i = 0; i < inputs_.size(); ++i) {
       if (!program_.values[i].along_axis) region_.rank = std::max(region_.rank, inputs_[i].rank);
     }
     for (int d = 0; d < region_.rank; ++d) {
@@ -60,7 +78,6 @@ class ShapeResolver {
         if (!program_.values[i].along_axis && own != 1) size = size == 1 || size == own ? own : -1;
       }
     }
-    return true;
   }
 
   bool resolve_input(size_t id, Shape* shape, std::string* error) const {
@@ -87,11 +104,33 @@ class ShapeResolver {
   }
 
   const Program& program_;
-  const std::vector<Shape>& inputs_;
+  std::vector<Shape> inputs_;  // as they are read
   Shape region_;
 };
 
 }  // namespace
+
+int64_t sliced_size(const AxisSlice& slice, int64_t size, int64_t* first) {
+  const auto place = [size](int64_t index) { return std::clamp<int64_t>(index < 0 ? index + size : index, 0, size); };
+  *first = place(slice.start);
+  const int64_t length = place(slice.end) - *first;
+  return length <= 0 ? 0 : (length - 1) / slice.step + 1;
+}
+
+bool slice_view(const Shape& tensor, const std::vector<AxisSlice>& slices, View* view) {
+  *view = whole_view(tensor);
+  for (const AxisSlice& slice : slices) {
+    const int axis = slice.axis < 0 ? slice.axis + tensor.rank : slice.axis;
+    if (axis < 0 || axis >= tensor.rank) return false;
+    int64_t& size = view->shape.dims[static_cast<size_t>(axis)];
+    int64_t& stride = view->strides[static_cast<size_t>(axis)];
+    int64_t first = 0;
+    size = sliced_size(slice, size, &first);
+    if (size > 0) view->offset += first * stride;
+    if (size > 1) stride *= slice.step;  // a step that leaves two elements is within the tensor
+  }
+  return true;
+}
 
 bool resolve_shapes(const Program& program, const std::vector<Shape>& inputs, std::vector<Shape>* shapes,
                     std::string* error) {

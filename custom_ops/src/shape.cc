@@ -52,20 +52,30 @@ Shape without_leading_ones(const Shape& shape) {
   return result;
 }
 
-Collapsed collapse(const Shape& shape, const std::vector<Shape>& sources) {
+View whole_view(const Shape& shape) {
+  View view;
+  view.shape = shape;
+  int64_t step = 1;
+  for (int d = shape.rank; d-- > 0;) {
+    view.strides[static_cast<size_t>(d)] = step;
+    step *= shape.dims[static_cast<size_t>(d)];
+  }
+  return view;
+}
+
+Collapsed collapse(const Shape& shape, const std::vector<View>& sources) {
   // Built from the inner dimension outwards, and turned round at the end.
   Collapsed result;
   result.strides.resize(sources.size());
-  std::vector<int64_t> steps(sources.size(), 1);  // elements of each source in the dimensions inside the current one
   std::vector<int64_t> strides(sources.size());
   for (int i = 0; i < shape.rank; ++i) {
     const int64_t size = shape.from_back(i);
     if (size == 1) continue;
     bool merge = !result.dims.empty();
     for (size_t s = 0; s < sources.size(); ++s) {
-      const int64_t own = sources[s].from_back(i);
-      strides[s] = own == 1 ? 0 : steps[s];
-      steps[s] *= own;
+      const View& source = sources[s];
+      const bool repeats = source.shape.from_back(i) == 1;
+      strides[s] = repeats ? 0 : source.strides[static_cast<size_t>(source.shape.rank - 1 - i)];
       merge = merge && strides[s] == result.strides[s].back() * result.dims.back();
     }
     if (merge) {

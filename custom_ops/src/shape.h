@@ -35,6 +35,17 @@ bool broadcast(const Shape& a, const Shape& b, Shape* out);
 // The shape without leading ones: shapes that differ only there index the same elements in the same order.
 Shape without_leading_ones(const Shape& shape);
 
+// A tensor as it is read: `strides` are elements from one place along a dimension to the next, in the order of `shape`,
+// and `offset` that of its first element.
+struct View {
+  Shape shape;
+  std::array<int64_t, kMaxRank> strides{};
+  int64_t offset = 0;
+};
+
+// All of a tensor that is dense.
+View whole_view(const Shape& shape);
+
 // The iteration space of a stage after merging of dimensions: `dims` from outer to inner, and for each source its
 // strides in elements (0: broadcast along that dimension).
 struct Collapsed {
@@ -42,9 +53,9 @@ struct Collapsed {
   std::vector<std::vector<int64_t>> strides;  // [source][dimension]
 };
 
-// Merges every run of dimensions of `shape` that all `sources` (dense, each broadcastable to `shape`) step through
-// alike, and drops ones.  `dims` is empty for a single element.
-Collapsed collapse(const Shape& shape, const std::vector<Shape>& sources);
+// Merges every run of dimensions of `shape` that all `sources` (each broadcastable to `shape`) step through alike, and
+// drops ones.  `dims` is empty for a single element.
+Collapsed collapse(const Shape& shape, const std::vector<View>& sources);
 
 }  // namespace onnxfuse
 

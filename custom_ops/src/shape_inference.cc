@@ -6,6 +6,7 @@
 
 #include "ort_call.h"
 #include "program.h"
+#include "program_shapes.h"
 #include "symbolic_shape.h"
 
 namespace onnxfuse {
@@ -31,6 +32,23 @@ SymbolicShape broadcast_shapes(const SymbolicShape& a, const SymbolicShape& b) {
   return result;
 }
 
+// Unknown if there is no such axis.
+SymbolicShape slice_shape(SymbolicShape shape, const std::vector<AxisSlice>& slices) {
+  for (const AxisSlice& slice : slices) {
+    const int rank = static_cast<int>(shape.dims.size());
+    const int axis = slice.axis < 0 ? slice.axis + rank : slice.axis;
+    if (!shape.known || axis < 0 || axis >= rank) return {};
+    Dim& dim = shape.dims[static_cast<size_t>(axis)];
+    int64_t first = 0;
+    if (dim.size >= 0) {
+      dim.size = sliced_size(slice, dim.size, &first);
+    } else if (slice.start != 0 || slice.end != INT64_MAX || slice.step != 1) {
+      dim = Dim{};
+    }
+  }
+  return shape;
+}
+
 }  // namespace
 
 std::vector<SymbolicShape> infer_values(const Program& program, const std::vector<SymbolicShape>& inputs) {
@@ -51,7 +69,7 @@ std::vector<SymbolicShape> infer_values(const Program& program, const std::vecto
       shape = shapes[value.operands[0]];
       for (int i = 1; i < info(value.op).arity; ++i) shape = broadcast_shapes(shape, shapes[value.operands[i]]);
     } else if (!value.along_axis) {
-      shape = inputs[id];
+      shape = slice_shape(inputs[id], value.slices);
     } else {
       const bool from_back = value.axis < 0;
       const auto rank = from_back ? static_cast<size_t>(-value.axis) : region_rank;
@@ -73,7 +91,7 @@ void infer_output_shapes(const OrtApi& api, OrtShapeInferContext* context) {
   std::string error;
   Program program;
   if (!node.attributes().text("program", &text)) throw Error("it has no attribute program");
-  if (!parse_program(text, &program, &error)) throw Error("the program attribute is not valid: " + error);
+  if (!parse_program(text, &program, &error, Reads::Slices)) throw Error("the program attribute is not valid: " + error);
   const size_t count = node.input_count();
   if (count != program.input_count) {
     throw Error("the node has " + std::to_string(count) + " inputs, but its program has " +

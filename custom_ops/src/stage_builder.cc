@@ -4,6 +4,7 @@
 
 #include "caches.h"
 #include "cost.h"
+#include "program_shapes.h"
 
 namespace onnxfuse {
 namespace {
@@ -65,9 +66,9 @@ void StageBuilder::find_sources() {
   }
   for (const uint16_t output : request_.outputs) add(program_.outputs[output]);
 
-  std::vector<Shape> shapes;
-  for (const uint16_t id : sources) shapes.push_back(shapes_[id]);
-  const Collapsed collapsed = collapse(shape_, shapes);
+  std::vector<View> views;
+  for (const uint16_t id : sources) views.push_back(view_of(id));
+  const Collapsed collapsed = collapse(shape_, views);
   stage_.dims = collapsed.dims;
   stage_.columns = stage_.dims.empty() ? 1 : stage_.dims.back();
 
@@ -84,10 +85,13 @@ void StageBuilder::find_sources() {
                                                     : Place::Scratch;
     slot.index = sources[i];
     slot.size = static_cast<uint8_t>(slot.place == Place::Input ? storage_size(value.type) : compute_size(value.type));
-    slot.offset = slot.place == Place::Scratch ? static_cast<size_t>(scratch_[sources[i]]) : 0;
+    slot.offset = slot.place == Place::Scratch ? static_cast<size_t>(scratch_[sources[i]])
+                                               : static_cast<size_t>(views[i].offset) * slot.size;
     int64_t count = 0;
-    element_count(shapes[i], &count);
-    slot.access = count == stage_.elements ? Access::Whole : count == 1 ? Access::Fixed : Access::Gathered;
+    element_count(views[i].shape, &count);
+    slot.access = count == stage_.elements && is_dense(slot) ? Access::Whole
+                  : count == 1                               ? Access::Fixed
+                                                             : Access::Gathered;
     if (slot.access == Access::Whole && __builtin_add_overflow(bytes, count * slot.size, &bytes)) bytes = INT64_MAX;
     source_slot_[sources[i]] = static_cast<int>(stage_.slots.size());
     stage_.slots.push_back(std::move(slot));
@@ -96,17 +100,36 @@ void StageBuilder::find_sources() {
   large_ = bytes > last_level_bytes();
 }
 
+// What the stage reads of a source.
+View StageBuilder::view_of(uint16_t id) const {
+  const Value& value = program_.values[id];
+  View view;
+  if (value.slices.empty()) return whole_view(shapes_[id]);
+  slice_view(plan_.key.shapes[id], value.slices, &view);  // resolve_shapes has done it before
+  return view;
+}
+
+// Whether the data has the stage's elements in the stage's order, and nothing between them.
+bool StageBuilder::is_dense(const Slot& slot) const {
+  int64_t step = 1;
+  for (size_t d = stage_.dims.size(); d-- > 0; step *= stage_.dims[d]) {
+    if (slot.strides[d] != step) return false;
+  }
+  return true;
+}
+
 // Whether tiles end with a row, so that operands are read where they lie, or are the same for many rows.
 void StageBuilder::find_rows() {
   const bool anywhere = plan_.key.anywhere;
   if (stage_.columns < kLongRow && !anywhere) return;
-  const auto is_gathered = [](const Slot& slot) { return slot.access == Access::Gathered; };
+  // A part of a tensor may have no two elements of a row next to each other.
+  const auto has_rows = [](const Slot& slot) { return slot.access == Access::Gathered && slot.strides.back() <= 1; };
   const auto repeats = [&](const Slot& slot) {
-    return !is_gathered(slot) ||
+    return !has_rows(slot) ||
            std::all_of(slot.strides.begin(), slot.strides.end() - 1, [](int64_t stride) { return stride == 0; });
   };
   std::vector<Slot>& slots = stage_.slots;
-  stage_.by_rows = std::any_of(slots.begin(), slots.end(), is_gathered);
+  stage_.by_rows = std::any_of(slots.begin(), slots.end(), has_rows);
   if (!stage_.by_rows) return;
   repeated_ = anywhere && 2 * stage_.columns <= kRepeatedRow && std::all_of(slots.begin(), slots.end(), repeats);
   if (repeated_) {
@@ -114,7 +137,7 @@ void StageBuilder::find_rows() {
     return;
   }
   for (Slot& slot : slots) {
-    if (!is_gathered(slot)) continue;
+    if (!has_rows(slot)) continue;
     slot.access = Access::Row;
     slot.by_column = slot.strides.back() != 0;
   }
@@ -207,7 +230,7 @@ uint16_t StageBuilder::operand(uint16_t id) {
     while (strides[outermost] == 0) ++outermost;
     int64_t period = 1;
     for (size_t d = outermost; d < strides.size() && period <= kMaxPeriod; ++d) period *= stage_.dims[d];
-    once = repeated_ || period <= kMaxPeriod;
+    once = repeated_ || (!stage_.by_rows && period <= kMaxPeriod);  // tiles that end with a row begin anywhere
     if (once && !repeated_) period_ = std::max(period_, period);
     Step step;
     step.kind = Step::Kind::Gather;

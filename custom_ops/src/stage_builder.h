@@ -34,6 +34,8 @@ class StageBuilder {
   };
 
   void find_sources();
+  View view_of(uint16_t id) const;
+  bool is_dense(const Slot& slot) const;
   void find_rows();
   void read_by_column(uint16_t index);
   void schedule();

@@ -125,7 +125,8 @@ void StageBuilder::record_uses() {
       ++use.stages;
       use.stage = number;
     }
-    use.whole = use.whole && slot.access == Access::Whole;
+    const bool is_part = !program_.values[slot.index].slices.empty();
+    use.whole = use.whole && slot.access == Access::Whole && !is_part;
     use.last_read = moment;
   };
   const auto write = [&](uint16_t index, int moment) {

@@ -125,7 +125,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t length = end == nullptr ? size : static_cast<size_t>(end - data);
   Program program;
   std::string error;
-  if (!parse_program({reinterpret_cast<const char*>(data), length}, &program, &error)) {
+  if (!parse_program({reinterpret_cast<const char*>(data), length}, &program, &error, Reads::Slices)) {
     if (error.empty()) std::abort();
     return 0;
   }
@@ -143,9 +143,22 @@ std::string generate(std::mt19937& random) {
   std::string text = "onnxfuse 1\n";
   std::vector<std::string> types;
   const size_t inputs = 1 + below(4);
+  const auto number = [&](int least, size_t count) { return std::to_string(least + static_cast<int>(below(count))); };
   for (size_t i = 0; i < inputs; ++i) {
     types.push_back(kTypes[below(14)]);
-    text += "input " + types.back() + (below(4) == 0 ? " axis " + std::to_string(static_cast<int>(below(5)) - 2) : " broadcast") + "\n";
+    text += "input " + types.back();
+    const size_t kind = below(8);
+    if (kind == 0) {
+      text += " axis " + number(-2, 5) + "\n";
+    } else if (kind < 4) {
+      for (size_t slices = 1 + below(3), s = 0; s < slices; ++s) {
+        const std::string end = below(2) == 0 ? "9223372036854775807" : number(-9, 30);
+        text += (s == 0 ? " slice " : ",") + number(-4, 7) + ":" + number(-4, 9) + ":" + end + ":" + number(1, 3);
+      }
+      text += "\n";
+    } else {
+      text += " broadcast\n";
+    }
   }
   for (size_t tries = 0; tries < 40; ++tries) {
     const OpInfo& op = kOps[below(kOpCount)];
@@ -160,7 +173,7 @@ std::string generate(std::mt19937& random) {
     }
     Program program;
     std::string error;
-    if (!parse_program(text + line + "\noutput 0\n", &program, &error)) continue;
+    if (!parse_program(text + line + "\noutput 0\n", &program, &error, Reads::Slices)) continue;
     text += line + "\n";
     types.push_back(op.rule == Rule::Compare ? "bool" : type);
   }

@@ -14,6 +14,7 @@
 #include "kernels.h"
 #include "plan.h"
 #include "program.h"
+#include "program_shapes.h"
 #include "shape.h"
 
 namespace onnxfuse {
@@ -90,11 +91,28 @@ void test_shapes() {
 void test_collapse() {
   // [2, 3, 2^31, 5] with a vector along the second dimension, and itself.
   const Shape shape = shape_of({2, 3, k2To31, 5});
-  const Collapsed collapsed = collapse(shape, {shape, shape_of({3, 1, 1})});
+  const Collapsed collapsed = collapse(shape, {whole_view(shape), whole_view(shape_of({3, 1, 1}))});
   CHECK((collapsed.dims == std::vector<int64_t>{2, 3, 5 * k2To31}));
   CHECK((collapsed.strides[0] == std::vector<int64_t>{15 * k2To31, 5 * k2To31, 1}));
   CHECK((collapsed.strides[1] == std::vector<int64_t>{0, 1, 0}));
-  CHECK((collapse(shape, {shape}).dims == std::vector<int64_t>{30 * k2To31}));
+  CHECK((collapse(shape, {whole_view(shape)}).dims == std::vector<int64_t>{30 * k2To31}));
+}
+
+void test_slices() {
+  // Every third of the last 2^31 of each row, and the second half of the rows.
+  const Shape tensor = shape_of({4, 3 * k2To31});
+  const AxisSlice rows{0, 2, INT64_MAX, 1};
+  const AxisSlice columns{-1, -3 * k2To31 + 3, INT64_MAX, 3};
+  View view;
+  CHECK(slice_view(tensor, {rows, columns}, &view));
+  CHECK(view.shape == shape_of({2, k2To31 - 1}));
+  CHECK(view.offset == 6 * k2To31 + 3);
+  CHECK(view.strides[0] == 3 * k2To31 && view.strides[1] == 3);
+  CHECK((collapse(view.shape, {view}).strides[0] == std::vector<int64_t>{3 * k2To31, 3}));
+  // Steps and bounds beyond the axis.
+  CHECK(slice_view(tensor, {{1, 1, INT64_MAX, INT64_MAX}}, &view) && view.shape == shape_of({4, 1}) && view.offset == 1);
+  CHECK(slice_view(tensor, {{1, INT64_MIN, INT64_MIN, 1}}, &view) && view.shape == shape_of({4, 0}));
+  CHECK(!slice_view(tensor, {{2, 0, 1, 1}}, &view) && !slice_view(tensor, {{-3, 0, 1, 1}}, &view));
 }
 
 uint8_t* reserve(int64_t bytes) {
@@ -188,6 +206,7 @@ void test_scratch() {
 int main() {
   test_shapes();
   test_collapse();
+  test_slices();
   test_add("equal shapes", {3, k2To31 / 2 + 7, 3}, {3, k2To31 / 2 + 7, 3}, Access::Whole);
   test_add("a scalar", {k2To31 + 12345}, {}, Access::Fixed);
   test_add("per channel", {3, k2To31 - 12345}, {3, 1}, Access::Row);

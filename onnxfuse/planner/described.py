@@ -21,8 +21,13 @@ def described(
     program: object = "",
     prologue: object = "",
     new: Collection[int] = (),
+    reads: Sequence[gs.Tensor] | None = None,
 ) -> FusedRegion:
-    """A region of ``nodes``; those whose ids are ``new`` were not in the model, and count for nothing."""
+    """A region of ``nodes``; those whose ids are ``new`` were not in the model, and count for nothing.
+
+    ``reads`` are the inputs as they are read, where that is not as a whole.
+    """
+    reads = inputs if reads is None else reads
     counted = [node for node in nodes if id(node) not in new]
     return FusedRegion(
         name=name,
@@ -33,7 +38,7 @@ def described(
         inputs=[tensor.name for tensor in inputs],
         outputs=[tensor.name for tensor in outputs],
         shape=outputs[0].shape,
-        bytes_saved=bytes_saved(counted, inputs, outputs),
+        bytes_saved=bytes_saved(counted, reads, outputs),
         before=traffic_of_nodes(counted, outputs, FREE_OPS),
-        after=traffic_of_kernel(inputs, outputs),
+        after=traffic_of_kernel(reads, outputs),
     )

@@ -19,6 +19,7 @@ from onnxfuse.planner.ort_fusions import ONE_KERNEL, OrtFusions
 from onnxfuse.planner.ort_layout import BLOCKED, INSIDE_CONV, ConvLayout
 from onnxfuse.planner.ort_quantization import QUANTIZED, UNTYPED, loses_type, quantized_nodes
 from onnxfuse.planner.regions import find_regions, halve
+from onnxfuse.planner.slices import read_parts
 from onnxfuse.planner.slow_kernels import is_slow
 from onnxfuse.planner.worth import TOO_LITTLE, is_worthwhile
 from onnxfuse.program import ProgramError
@@ -140,8 +141,9 @@ class _Planner:
         def joins(producer: gs.Node, consumer: gs.Node, tensor: gs.Tensor) -> bool:
             return (id(consumer), id(tensor)) not in vectors
 
+        within = {id(node) for node in nodes}
         for region in find_regions(nodes, lambda node: id(node) in fusible, joins):
-            fusions, left = self._fuse_if_worth(region, layout)
+            fusions, left = self._fuse_if_worth(region, layout, within)
             plan.fusions += fusions
             reasons.update(left)
         plan.left_alone = [(node, reasons[id(node)]) for node in elementwise if id(node) in reasons]
@@ -178,19 +180,30 @@ class _Planner:
             return ALONE
         return None
 
-    def _fuse_if_worth(self, region: list[gs.Node], layout: ConvLayout | None) -> tuple[list[Fusion], dict[int, str]]:
-        """The fusions of a region, and by id why other nodes of it are left alone."""
+    def _fuse_if_worth(
+        self, region: list[gs.Node], layout: ConvLayout | None, within: set[int]
+    ) -> tuple[list[Fusion], dict[int, str]]:
+        """The fusions of a region, and by id why other nodes of it are left alone; ``within`` are all nodes' ids."""
         reason = self._why_not(region, layout)
         if reason is not None:
             return [], {id(node): reason for node in region}
-        return self._fuse(region, layout)
+        return self._fuse(region, layout, within)
 
-    def _fuse(self, region: list[gs.Node], layout: ConvLayout | None) -> tuple[list[Fusion], dict[int, str]]:
+    def _fuse(
+        self, region: list[gs.Node], layout: ConvLayout | None, within: set[int]
+    ) -> tuple[list[Fusion], dict[int, str]]:
         """The same, in parts if the region exceeds a limit, or if its halves make better kernels."""
+        assert self._opset is not None
         inside = {id(node) for node in region}
+        # Kernels for CUDA read whole tensors.
+        sliced = ([], []) if self._cuda else read_parts(region, self._opset, within, self._is_read_outside)
         try:
             whole = fuse(
-                region, self._model.opsets, lambda tensor: self._is_read_outside(tensor, inside), self._fast_math
+                region,
+                self._model.opsets,
+                lambda tensor: self._is_read_outside(tensor, inside),
+                self._fast_math,
+                *sliced,
             )
             if loses_type(whole.inputs, whole.outputs):
                 return [], {id(node): UNTYPED for node in region}
@@ -200,18 +213,20 @@ class _Planner:
             if len(region) == 1:
                 return [], {id(region[0]): str(error)}
             parts = by_space(region) if isinstance(error, SpacesError) else halve(region)
-            return self._fuse_parts(parts if len(parts) > 1 else halve(region), layout)
+            return self._fuse_parts(parts if len(parts) > 1 else halve(region), layout, within)
         if self._cuda and len(region) > 1 and not self._cuda.is_good(whole):
-            fusions, left = self._fuse_parts(halve(region), layout)
+            fusions, left = self._fuse_parts(halve(region), layout, within)
             if self._cuda.is_better(fusions, whole):
                 return fusions, left
         return [whole], {}
 
-    def _fuse_parts(self, parts: list[list[gs.Node]], layout: ConvLayout | None) -> tuple[list[Fusion], dict[int, str]]:
+    def _fuse_parts(
+        self, parts: list[list[gs.Node]], layout: ConvLayout | None, within: set[int]
+    ) -> tuple[list[Fusion], dict[int, str]]:
         fusions: list[Fusion] = []
         reasons: dict[int, str] = {}
         for part in parts:
-            found, left = self._fuse_if_worth(part, layout)
+            found, left = self._fuse_if_worth(part, layout, within)
             fusions += found
             reasons |= left
         return fusions, reasons
@@ -236,6 +251,8 @@ def _apply(model: Model, fusion: Fusion, context: PassContext) -> gs.Node:
     name = model.unique_name(f"{label(fusion.nodes[-1])}_fused")
     op, attributes = add_function(model, fusion.function)
     model.opsets[DOMAIN] = OPSET_VERSION
-    region = described(name, fusion.function, fusion.nodes, fusion.inputs, fusion.outputs, fusion.program)
+    region = described(
+        name, fusion.function, fusion.nodes, fusion.inputs, fusion.outputs, fusion.program, reads=fusion.reads
+    )
     context.report.add_fused(region)
     return fusion.node(name, op, attributes, context.fast_math)

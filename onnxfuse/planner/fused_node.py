@@ -15,8 +15,9 @@ from onnxfuse.dtypes import DTYPES, from_numpy
 from onnxfuse.graph import Node
 from onnxfuse.graph_export import value_info
 from onnxfuse.passes.constants import constant_value
+from onnxfuse.planner.slices import Part
 from onnxfuse.program import Program, ProgramBuilder
-from onnxfuse.program.lowering import cast_target, ignores_input, lower
+from onnxfuse.program.lowering import cast_target, ignores_input, lower, tensor_dtype
 from onnxfuse.runtime import DOMAIN
 
 OPSET_VERSION = 1
@@ -28,12 +29,16 @@ FAST_MATH_KEY = "onnxfuse.fast_math"
 
 @dataclass(frozen=True)
 class Fusion:
-    """What takes the place of a region: the Program, the function, and the tensors on the outside."""
+    """What takes the place of a region: the Program, the function, and the tensors on the outside.
+
+    ``reads`` are the inputs as they are read: where that is a part, the tensor that the part is.
+    """
 
     nodes: tuple[gs.Node, ...]
     program: Program
     function: onnx.FunctionProto
     inputs: tuple[gs.Tensor, ...]
+    reads: tuple[gs.Tensor, ...]
     outputs: tuple[gs.Tensor, ...]
 
     @property
@@ -82,6 +87,7 @@ class RegionProgram:
     def __init__(self, opset: int, fast_math: bool = False, immediates: bool = True) -> None:
         self.builder = ProgramBuilder(fast_math)
         self.inputs: list[gs.Tensor] = []
+        self.reads: list[gs.Tensor] = []
         self._immediates = immediates
         self._opset = opset
         self._values: dict[int, int] = {}
@@ -94,7 +100,14 @@ class RegionProgram:
         if (id(tensor), axis) not in self._read:
             self._read[id(tensor), axis] = self.builder.input(dtype.name, axis)
             self.inputs.append(tensor)
+            self.reads.append(tensor)
         return self._read[id(tensor), axis]
+
+    def input_part(self, part: Part) -> None:
+        """Read a tensor as a part of another."""
+        self.define(part.tensor, self.builder.input(tensor_dtype(part.tensor), slices=part.slices))
+        self.inputs.append(part.source)
+        self.reads.append(part.tensor)
 
     def define(self, tensor: gs.Tensor, value: int) -> None:
         """Take ``value`` for a tensor from now on."""
@@ -126,19 +139,25 @@ def fuse(
     opsets: Mapping[str, int],
     is_used_outside: Callable[[gs.Tensor], bool],
     fast_math: bool = False,
+    slicing: Sequence[gs.Node] = (),
+    parts: Sequence[Part] = (),
 ) -> Fusion:
     """Build the Fusion of a region's ``nodes``, given in topological order; the graph is not changed.
 
-    ``is_used_outside`` says whether a tensor that the region computes is read by anything but the region.  Raises
-    ProgramError if the Program exceeds a limit.
+    ``is_used_outside`` says whether a tensor that the region computes is read by anything but the region.  ``slicing``
+    are nodes before the region, of whose results it reads ``parts`` of other tensors in place.  Raises ProgramError if
+    the Program exceeds a limit.
     """
     region = RegionProgram(opsets[""], fast_math)
+    for part in parts:
+        region.input_part(part)
     for node in nodes:
         region.lower(node)
     outputs = [node.outputs[0] for node in nodes if is_used_outside(node.outputs[0])]
     program = region.build(outputs)
-    function = local_function(nodes, region.inputs, outputs, str(program), ["program"], opsets[""])
-    return Fusion(tuple(nodes), program, function, tuple(region.inputs), tuple(outputs))
+    all_nodes = (*slicing, *nodes)
+    function = local_function(all_nodes, region.inputs, outputs, str(program), ["program"], opsets[""])
+    return Fusion(all_nodes, program, function, tuple(region.inputs), tuple(region.reads), tuple(outputs))
 
 
 def _output_type(tensor: gs.Tensor) -> onnx.ValueInfoProto:

@@ -32,7 +32,7 @@ def is_worthwhile(fusions: Sequence[Fusion], nodes: int, is_slow: Callable[[gs.N
 
 def _likely_bytes(fusion: Fusion, is_slow: Callable[[gs.Node], bool]) -> int:
     """The bytes that a fusion saves if the first symbolic dimension is a batch of one and others are 64."""
-    saved = bytes_saved(fusion.nodes, fusion.inputs, fusion.outputs)
+    saved = bytes_saved(fusion.nodes, fusion.reads, fusion.outputs)
     for node in filter(is_slow, fusion.nodes):
         saved.add(node.outputs[0], _SLOW_KERNEL)
     return sum(count * 64 ** max(len(symbols) - 1, 0) for symbols, count in saved.terms.items())

@@ -12,12 +12,15 @@ define a value (inputs, constants, instructions) number the values from 0 in the
     output 4
 
 ``input T broadcast`` follows NumPy's broadcasting; ``input T axis k`` is a vector laid along axis k of the region's
-shape, with as many dimensions as that has, or -k of them if k is negative.  ``const`` gives the bit pattern of a
+shape, with as many dimensions as that has, or -k of them if k is negative.  ``input T slice a:b:e:s,…`` is a part of a
+tensor that follows NumPy's broadcasting: along axis a from b up to but not including e every s-th element, as ONNX's
+Slice has it, and of that what the next ones leave.  ``const`` gives the bit pattern of a
 scalar in hexadecimal.  In ``op T ids…`` T is the type that the operator's rule speaks of.  Values of type f16 and bf16
 are computed in float32 and rounded by ``cast`` and in outputs.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +33,8 @@ MAX_TEXT = 1 << 20
 MAX_INPUTS = 128
 MAX_OUTPUTS = 64
 MAX_VALUES = 4096
+MAX_SLICES = 32
+"""Slices of one input."""
 MAX_RANK = 16
 """Dimensions of a tensor that the library takes."""
 
@@ -38,15 +43,35 @@ class ProgramError(OnnxfuseError):
     """A Program that does not validate; the message names the line of its text."""
 
 
+class AxisSlice(NamedTuple):
+    """What is read along an axis of a tensor, as ONNX's Slice reads it; ``step`` is at least 1.
+
+    ``axis``, ``start`` and ``end`` count from the back if they are negative; the latter are moved into the axis.
+    """
+
+    axis: int
+    start: int
+    end: int
+    step: int
+
+
 @dataclass(frozen=True)
 class Input:
-    """A tensor that the region reads: NumPy broadcasting, or a vector along ``axis`` of the region's shape."""
+    """A tensor that the region reads: NumPy broadcasting, or a vector along ``axis`` of the region's shape.
+
+    Of the former ``slices`` may leave a part, each of what the ones before it leave.
+    """
 
     dtype: str
     axis: int | None = None
+    slices: tuple[AxisSlice, ...] = ()
 
     def __str__(self) -> str:
-        return f"input {self.dtype} " + ("broadcast" if self.axis is None else f"axis {self.axis}")
+        if self.axis is not None:
+            return f"input {self.dtype} axis {self.axis}"
+        if self.slices:
+            return f"input {self.dtype} slice " + ",".join(":".join(map(str, part)) for part in self.slices)
+        return f"input {self.dtype} broadcast"
 
 
 @dataclass(frozen=True)
@@ -185,6 +210,8 @@ def _parse_value(words: list[str]) -> Value:
             if str(value) != axis:
                 raise ValueError(f"{axis!r} is not an axis")
             return Input(dtype, value)
+        case ["input", dtype, "slice", slices]:
+            return Input(dtype, slices=tuple(map(_parse_slice, slices.split(","))))
         case ["const", dtype, bits]:
             const = Const(dtype, int(bits, 16))
             if dtype not in DTYPES or str(const).split(" ")[2] != bits:
@@ -194,6 +221,13 @@ def _parse_value(words: list[str]) -> Value:
             return Instruction(op, dtype, tuple(map(_id, operands)))
         case _:
             raise ValueError("not an input, a const, an instruction or an output")
+
+
+def _parse_slice(text: str) -> AxisSlice:
+    numbers = [int(word) for word in text.split(":")]
+    if len(numbers) != len(AxisSlice._fields) or ":".join(map(str, numbers)) != text:
+        raise ValueError(f"{text!r} is not a slice of an axis")
+    return AxisSlice(*numbers)
 
 
 def _validate(program: Program) -> None:
@@ -222,11 +256,15 @@ def _validate_value(program: Program, index: int, value: Value) -> None:
     if value.dtype not in DTYPES:
         raise ValueError(f"unknown type {value.dtype!r}")
     match value:
-        case Input(axis=axis):
+        case Input(axis=axis, slices=slices):
             if index > 0 and not isinstance(program.values[index - 1], Input):
                 raise ValueError("inputs come first")
             if axis is not None and not -64 <= axis < 64:
                 raise ValueError("the axis is out of range")
+            if len(slices) > MAX_SLICES or (slices and axis is not None):
+                raise ValueError("too many slices")
+            if not all(_is_valid_slice(part) for part in slices):
+                raise ValueError("a slice is out of range")
         case Const(dtype, bits):
             if not 0 <= bits < 1 << (8 * DTYPES[dtype].itemsize) or (dtype == "bool" and bits > 1):
                 raise ValueError("the bits do not fit the type")
@@ -245,6 +283,11 @@ def _validate_value(program: Program, index: int, value: Value) -> None:
                     raise ValueError(f"operand {operand} is {actual}, not {expected}")
 
 
+def _is_valid_slice(part: AxisSlice) -> bool:
+    within = all(-(1 << 63) <= number < 1 << 63 for number in part)
+    return within and -64 <= part.axis < 64 and part.step >= 1
+
+
 class ProgramBuilder:
     """Builds a Program; equal constants and equal instructions become one value.
 
@@ -260,10 +303,10 @@ class ProgramBuilder:
         self._known: dict[tuple[object, ...], int] = {}
         self._constants: dict[int, Const] = {}
 
-    def input(self, dtype: str, axis: int | None = None) -> int:
+    def input(self, dtype: str, axis: int | None = None, slices: tuple[AxisSlice, ...] = ()) -> int:
         """Declare the next input and return its value."""
         handle = len(self._dtypes)
-        self._inputs.append((Input(dtype, axis), handle))
+        self._inputs.append((Input(dtype, axis, slices), handle))
         self._dtypes[handle] = dtype
         return handle
 

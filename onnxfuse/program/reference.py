@@ -7,7 +7,7 @@ import numpy as np
 
 from onnxfuse.dtypes import DTYPES
 from onnxfuse.program.ops import OPS
-from onnxfuse.program.program import Const, Input, Instruction, Program
+from onnxfuse.program.program import AxisSlice, Const, Input, Instruction, Program
 
 
 def run(program: Program, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -16,6 +16,7 @@ def run(program: Program, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     f16 and bf16 values are kept in float32 and rounded by casts and in the outputs.  Raises ValueError for shapes that
     do not broadcast.
     """
+    inputs = [_sliced(array, spec.slices) for array, spec in zip(inputs, program.inputs, strict=True)]
     rank = max((array.ndim for array, spec in zip(inputs, program.inputs, strict=True) if spec.axis is None), default=0)
     arrays = iter(inputs)
     values: list[np.ndarray] = []
@@ -32,6 +33,16 @@ def run(program: Program, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
                 case Instruction():
                     values.append(_evaluate(value, [values[operand] for operand in value.operands]))
         return [values[output].astype(DTYPES[program.dtype(output)].numpy) for output in program.outputs]
+
+
+def _sliced(array: np.ndarray, slices: Sequence[AxisSlice]) -> np.ndarray:
+    for part in slices:
+        if not -array.ndim <= part.axis < array.ndim:
+            raise ValueError(f"there is no axis {part.axis} of {array.ndim}")
+        index = [slice(None)] * array.ndim
+        index[part.axis] = slice(part.start, part.end, part.step)
+        array = array[tuple(index)]
+    return array
 
 
 def _along_axis(vector: np.ndarray, axis: int, rank: int) -> np.ndarray:

@@ -1,0 +1,116 @@
+"""What a region reads through Slice and Split, as parts of other tensors: a fused node needs no copies of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import onnx_graphsurgeon as gs
+
+from onnxfuse.dtypes import from_numpy
+from onnxfuse.graph_ir import standard_op
+from onnxfuse.planner.attention_parts import integers, producer
+from onnxfuse.program.lowering import ignores_input, vector_inputs
+from onnxfuse.program.program import MAX_RANK, MAX_SLICES, AxisSlice
+
+
+@dataclass(frozen=True)
+class Part:
+    """``tensor`` is what ``slices`` leave of ``source``."""
+
+    tensor: gs.Tensor
+    source: gs.Tensor
+    slices: tuple[AxisSlice, ...]
+
+
+def read_parts(
+    region: Sequence[gs.Node], opset: int, within: set[int], is_read_outside: Callable[[gs.Tensor, set[int]], bool]
+) -> tuple[list[gs.Node], list[Part]]:
+    """The Slices and Splits among the nodes ``within`` (their ids) that only serve ``region``, and what they give it.
+
+    The nodes are in topological order, and so may become the region's first.  ``is_read_outside`` says whether
+    anything but some nodes (their ids) reads a tensor.
+    """
+    inside = {id(node) for node in region}
+    whole = {id(tensor) for node in region for tensor in _read_whole(node, opset)}
+    nodes: list[gs.Node] = []
+    parts: dict[int, Part] = {}
+    waiting = [tensor for node in region for tensor in node.inputs]
+    while waiting:
+        node = producer(waiting.pop())
+        if id(node) in inside or id(node) not in within or not (own := _parts_of(node)):
+            continue
+        made = [tensor for tensor in node.outputs if tensor.name]
+        if any(id(tensor) in whole or is_read_outside(tensor, inside) for tensor in made):
+            continue
+        inside.add(id(node))
+        nodes.insert(0, node)  # what makes its input comes later, and before it
+        parts.update((id(part.tensor), part) for part in own)
+        waiting.append(node.inputs[0])
+    read = {id(tensor) for node in region for tensor in node.inputs}
+    return nodes, [_through(part, parts) for part in parts.values() if id(part.tensor) in read]
+
+
+def _read_whole(node: gs.Node, opset: int) -> list[gs.Tensor]:
+    """Inputs that a Program reads as a vector along an axis, or not at all."""
+    found = [tensor for index, tensor in enumerate(node.inputs) if ignores_input(node, index)]
+    if node.op in ("BatchNormalization", "QuantizeLinear", "DequantizeLinear"):
+        found += [node.inputs[index] for index in vector_inputs(node, opset)]
+    return found
+
+
+def _through(part: Part, parts: dict[int, Part]) -> Part:
+    """The same as a part of what no other is a part of."""
+    while id(part.source) in parts:
+        source = parts[id(part.source)]
+        part = Part(part.tensor, source.source, source.slices + part.slices)
+    return part
+
+
+def _parts_of(node: gs.Node) -> list[Part]:
+    """What a node takes of its input; nothing if it is no Slice or Split, or where that is not known in advance."""
+    operator = standard_op(node)
+    if operator not in ("Slice", "Split") or isinstance(node.inputs[0], gs.Constant):
+        return []
+    shape = node.inputs[0].shape
+    if shape is None or not 0 < len(shape) <= MAX_RANK or from_numpy(node.inputs[0].dtype) is None:
+        return []
+    return _slice(node, len(shape)) if operator == "Slice" else _split(node, len(shape))
+
+
+def _slice(node: gs.Node, rank: int) -> list[Part]:
+    starts, ends = integers(node, "starts", 1), integers(node, "ends", 2)
+    if starts is None or ends is None:
+        return []
+    axes = integers(node, "axes", 3, list(range(len(starts))))
+    steps = integers(node, "steps", 4, [1] * len(starts))
+    if axes is None or steps is None or not len(starts) == len(ends) == len(axes) == len(steps) <= MAX_SLICES:
+        return []
+    if not all(-rank <= axis < rank for axis in axes) or any(step < 1 for step in steps):
+        return []
+    if len({axis % rank for axis in axes}) < len(axes):
+        return []
+    slices = tuple(map(AxisSlice, axes, starts, ends, steps))
+    return [Part(node.outputs[0], node.inputs[0], slices)]
+
+
+def _split(node: gs.Node, rank: int) -> list[Part]:
+    """Of an axis whose size is known and is that of all parts together: anything else ONNX Runtime finds out."""
+    axis = node.attrs.get("axis", 0)
+    size = node.inputs[0].shape[axis] if -rank <= axis < rank else None
+    sizes = integers(node, "split", 1, [])
+    if not isinstance(size, int) or sizes is None:
+        return []
+    sizes = sizes or _equal_sizes(size, len(node.outputs), "num_outputs" in node.attrs)
+    if len(sizes) != len(node.outputs) or sum(sizes) != size or min(sizes) < 0:
+        return []
+    ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
+    return [
+        Part(tensor, node.inputs[0], (AxisSlice(axis, end - length, end, 1),))
+        for tensor, length, end in zip(node.outputs, sizes, ends, strict=True)
+        if tensor.name
+    ]
+
+
+def _equal_sizes(size: int, count: int, uneven: bool) -> list[int]:
+    """Sizes that are all the same; but for the last, which may be smaller, if they may be ``uneven``."""
+    length = -(-size // count) if uneven else size // count
+    return [length] * (count - 1) + [size - length * (count - 1) if uneven else length]

@@ -1,0 +1,148 @@
+"""Inputs that are parts of tensors: read where they lie, whatever lies between their elements."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+from onnxfuse.program import Program, reference
+from tests.custom_ops.fused import (
+    ONNX_TYPES,
+    assert_same_bits,
+    fused_model,
+    fused_node,
+    make_model,
+    new_session,
+    run_fused,
+    sample,
+    session_options,
+)
+
+END = (1 << 63) - 1
+
+# Slices of two tensors, and the shapes of these.
+READS = {
+    "half of each row": (("1:0:300:1", [7, 600]), ("1:300:600:1", [7, 600])),
+    "half of each short row": (("1:0:5:1", [90, 10]), ("-1:5:10:1", [90, 10])),
+    "the first rows": (("0:0:3:1", [9, 400]), ("0:-3:9:1", [9, 400])),
+    "some channels": (("1:0:8:1", [2, 16, 9, 11]), (f"-3:8:{END}:1", [2, 16, 9, 11])),
+    "the middle of an image": (("2:1:-1:1,3:2:-2:1", [2, 3, 20, 24]), ("", [2, 3, 18, 20])),
+    "every second": ((f"0:0:{END}:2", [9000]), (f"0:1:{END}:2", [9000])),
+    "every third of long rows": (("1:0:900:3", [5, 901]), ("1:2:900:3", [5, 901])),
+    "one column": (("1:3:4:1", [1000, 7]), ("", [1000, 1])),
+    "one column that is repeated": (("1:3:4:1", [300, 7]), ("", [300, 400])),
+    "one row that is repeated": (("0:-1:9:1", [5, 300]), ("", [40, 300])),
+    "one element": (("0:1:2:1,1:2:3:1", [3, 4]), ("", [50, 20])),
+    "a slice of a slice": ((f"1:2:{END}:2,1:1:3:1", [6, 11]), ("", [6, 2])),
+    "beyond the end": (("0:1:100:1", [5, 6]), ("", [4, 6])),
+    "nothing": (("1:3:2:1", [4, 5]), ("", [4, 1])),
+    "nothing of nothing": ((f"0:1:{END}:1", [0, 5]), ("", [1, 5])),
+    "rank 8": ((f"7:1:{END}:1,0:1:2:1", [2, 1, 3, 1, 2, 1, 2, 3]), ("", [3, 1, 1, 1, 1, 2])),
+}
+
+
+def slice_input(dtype: str, slices: str) -> str:
+    return f"input {dtype} slice {slices}" if slices else f"input {dtype} broadcast"
+
+
+@pytest.mark.parametrize("dtype", ONNX_TYPES)
+@pytest.mark.parametrize("reads", READS.values(), ids=READS.keys())
+def test_every_type(reads: tuple[tuple[str, list[int]], ...], dtype: str) -> None:
+    arrays = [sample(dtype, int(np.prod(shape)), seed).reshape(shape) for seed, (_, shape) in enumerate(reads)]
+    lines = [slice_input(dtype, slices) for slices, _ in reads]
+    operation = f"where {dtype} 2 1 0" if dtype == "bool" else f"min {dtype} 0 1"
+    condition = "xor bool 0 1" if dtype == "bool" else f"less {dtype} 0 1"
+    program = "\n".join(["onnxfuse 1", *lines, condition, operation, "output 2", "output 3", ""])
+    for actual, expected in zip(run_fused(program, arrays), reference.run(Program.parse(program), arrays), strict=True):
+        assert actual.shape == expected.shape
+        np.testing.assert_array_equal(actual.astype(np.float64), expected.astype(np.float64))
+
+
+@pytest.mark.parametrize("reads", READS.values(), ids=READS.keys())
+def test_chains(reads: tuple[tuple[str, list[int]], ...]) -> None:
+    """Both orders of operands, several outputs, one of them a part as it is."""
+    arrays = [sample("f32", int(np.prod(shape)), seed).reshape(shape) for seed, (_, shape) in enumerate(reads)]
+    lines = [slice_input("f32", slices) for slices, _ in reads]
+    program = "\n".join(
+        [
+            *("onnxfuse 1", *lines, "const f32 3f000000", "mul f32 0 2", "sub f32 1 3", "mul f32 4 1", "sub f32 5 0"),
+            *("output 6", "output 3", "output 0", ""),
+        ]
+    )
+    for actual, expected in zip(run_fused(program, arrays), reference.run(Program.parse(program), arrays), strict=True):
+        assert_same_bits(actual, expected)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_random_slices(data: st.DataObject) -> None:
+    shape = data.draw(st.lists(st.sampled_from([1, 2, 3, 5, 16, 70]), min_size=1, max_size=4), "shape")
+    slices = []
+    left = list(shape)
+    for _ in range(data.draw(st.integers(1, 3), "slices")):
+        axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+        start, end = (data.draw(st.integers(-left[axis] - 1, left[axis] + 1)) for _ in range(2))
+        step = data.draw(st.sampled_from([1, 1, 1, 2, 3, END]))
+        slices.append(f"{axis}:{start}:{end}:{step}")
+        left[axis] = len(range(left[axis])[start:end:step])
+    other = [dim if data.draw(st.booleans()) else 1 for dim in left]
+    arrays = [sample("f32", int(np.prod(s)), i).reshape(s) for i, s in enumerate((shape, other))]
+    program = (
+        f"onnxfuse 1\ninput f32 slice {','.join(slices)}\ninput f32 broadcast\n"
+        "mul f32 0 1\nadd f32 2 0\noutput 3\noutput 2\n"
+    )
+    for actual, expected in zip(run_fused(program, arrays), reference.run(Program.parse(program), arrays), strict=True):
+        assert_same_bits(actual, expected)
+
+
+@pytest.mark.parametrize("start", [0, 1, 2])
+def test_part_of_a_tensor_of_the_results_size_in_its_memory(start: int) -> None:
+    """ONNX Runtime may give the result the memory of an input of its size, of which all rows read one."""
+    size = 3000
+    node = fused_node(
+        f"onnxfuse 1\ninput f32 slice 0:{start}:{start + 1}:1\ninput f32 broadcast\nadd f32 0 1\noutput 2\n",
+        ["made", "y"],
+        ["z"],
+    )
+    model = make_model(
+        [helper.make_node("Add", ["x", "x"], ["made"]), node],
+        {"x": ("f32", [3, size]), "y": ("f32", [3, size])},
+        {"z": ("f32", [3, size])},
+    )
+    x, y = (sample("f32", 3 * size, seed, special=False).reshape(3, size) for seed in range(2))
+    result = new_session(model, session_options()).run(None, {"x": x, "y": y})[0]
+    assert_same_bits(result, (x + x)[start : start + 1] + y)
+
+
+def test_inferred_shapes() -> None:
+    """Sizes that are known come out of a slice, and a name where the slice takes all."""
+    program = f"onnxfuse 1\ninput f32 slice 1:0:4:1,2:1:{END}:2,0:0:{END}:1\nneg f32 0\noutput 1\n"
+    model = fused_model(program, [["n", 10, 9]])
+    shape = new_session(model, session_options()).get_outputs()[0].shape
+    assert shape == ["n", 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("slices", "problem"),
+    [
+        ("", "slices of an axis"),
+        ("0", "slices of an axis"),
+        ("0:0:1", "slices of an axis"),
+        ("0:0:1:0", "slices of an axis"),
+        ("0:0:1:-1", "slices of an axis"),
+        ("0:0:1:1,", "slices of an axis"),
+        ("0:0:1:1;1:0:1:1", "slices of an axis"),
+        ("0:00:1:1", "slices of an axis"),
+        ("0:+1:1:1", "slices of an axis"),
+        ("0:0:9223372036854775808:1", "slices of an axis"),
+        ("64:0:1:1", "slices of an axis"),
+        (",".join(["0:0:1:1"] * 33), "slices of an axis"),
+        ("2:0:1:1", "not all the axes"),
+        ("-3:0:1:1", "not all the axes"),
+    ],
+)
+def test_slices_that_are_none(slices: str, problem: str) -> None:
+    program = f"onnxfuse 1\ninput f32 slice {slices}\nneg f32 0\noutput 1\n"
+    with pytest.raises(Exception, match=problem):
+        run_fused(program, [np.zeros((3, 4), np.float32)])

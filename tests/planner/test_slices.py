@@ -1,0 +1,222 @@
+"""Slice and Split before a region become part of it: the fused node reads parts of what they read."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper, parser
+from onnx.reference import ReferenceEvaluator
+
+import onnxfuse
+from onnxfuse.inference import infer
+from onnxfuse.passes import PassContext
+from onnxfuse.planner import FuseElementwise
+from tests import fusing
+
+RANDOM = np.random.default_rng(0)
+
+
+def _model(text: str, opset: int = 21, **constants: object) -> onnx.ModelProto:
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}]>\n{text}')
+    for name, value in constants.items():
+        array = value if isinstance(value, np.ndarray) else np.array(value, np.int64)
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    return model
+
+
+def _fuse(model: onnx.ModelProto, target: str = "cpu") -> onnx.ModelProto:
+    loaded = onnxfuse.Model.from_proto(model)
+    infer(loaded)
+    FuseElementwise().run(loaded, PassContext(target=target))
+    fused = loaded.to_proto()
+    onnx.checker.check_model(fused, full_check=True)
+    return fused
+
+
+def _assert_same(model: onnx.ModelProto, fused: onnx.ModelProto, **feeds: np.ndarray) -> None:
+    """With the library and without, and in the reference."""
+    expected = fusing.run(model, feeds, library=False)
+    results = [fusing.run(fused, feeds, library) for library in (False, True)]
+    for found in (*results, ReferenceEvaluator(fused).run(None, feeds)):
+        for actual, wanted in zip(found, expected, strict=True):
+            assert fusing.same_bits(np.asarray(actual), wanted)
+
+
+def _array(*shape: int) -> np.ndarray:
+    return RANDOM.normal(size=shape).astype(np.float32)
+
+
+MAGNITUDE = """g (float[n, 10, 5] x) => (float[n, u, v] y) {
+    a = Slice(x, zero, five, one, one)  re = Slice(a, one, end, two, one)
+    b = Slice(x, five, end, one, one)   im = Slice(b, one, end, two, one)
+    p = Mul(re, re)  q = Mul(im, im)  s = Add(p, q)  y = Sqrt(s)
+}"""
+NUMBERS = {"zero": [0], "one": [1], "two": [2], "five": [5], "end": [(1 << 63) - 1]}
+
+
+def test_slices_of_slices() -> None:
+    model = _model(MAGNITUDE, **NUMBERS)
+    fused = _fuse(model)
+    (node,) = fused.graph.node
+    assert list(node.input) == ["x", "x"]
+    assert sum(inner.op_type == "Slice" for inner in fused.functions[0].node) == 4
+    for batch in (3, 1, 0):
+        _assert_same(model, fused, x=_array(batch, 10, 5))
+
+
+@pytest.mark.parametrize(
+    ("split", "opset"),
+    [
+        ("a, b = Split <axis = 1> (x)", 11),
+        ("a, b = Split <axis = 1, split = [4, 4]> (x)", 11),
+        ("a, b = Split <axis = -2> (x)", 17),
+        ("a, b = Split <axis = 1> (x, halves)", 17),
+        ("a, b = Split <axis = 1, num_outputs = 2> (x)", 21),
+    ],
+)
+def test_gated_linear_units(split: str, opset: int) -> None:
+    model = _model(
+        f"g (float[n, 8, 30] x) => (float[n, 4, 30] y) {{ {split} g = Sigmoid(b) y = Mul(a, g) }}", opset, halves=[4, 4]
+    )
+    fused = _fuse(model)
+    (node,) = fused.graph.node
+    assert node.domain == "onnxfuse"
+    expected = fusing.run(model, {"x": (x := _array(2, 8, 30))}, library=False)
+    for library in (False, True):
+        np.testing.assert_allclose(fusing.run(fused, {"x": x}, library)[0], expected[0], rtol=1e-6)
+
+
+def test_uneven_parts() -> None:
+    model = _model(
+        "g (float[7, 3] x) => (float[4, 3] y, float[3, 3] z) {"
+        " a, b = Split <axis = 0, num_outputs = 2> (x) c = Abs(a) y = Neg(c) d = Abs(b) z = Neg(d) }"
+    )
+    fused = _fuse(model)
+    _assert_same(model, fused, x=_array(7, 3))
+    # Each part goes to a region of its own, and a Split cannot become part of both.
+    assert [node.op_type for node in fused.graph.node if not node.domain] == ["Split"]
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("z = Transpose(a) y = Neg(b)", 1),
+        ("z = Neg(a) y = Neg(b)", 1),  # another region
+        ("y = Neg(b) z = Mul(a, y)", 0),  # the same region
+    ],
+)
+def test_parts_that_others_read(text: str, kept: int) -> None:
+    model = _model(
+        f"g (float[9, 4] x) => (float[p, q] y, float[r, s] z) {{ a = Slice(x, one, end, zero) b = Abs(a) {text} }}",
+        **NUMBERS,
+    )
+    fused = _fuse(model)
+    assert sum(node.op_type == "Slice" for node in fused.graph.node) == kept
+    _assert_same(model, fused, x=_array(9, 4))
+
+
+def test_a_part_that_is_an_output_stays_one() -> None:
+    model = _model(
+        "g (float[9, 4] x) => (float[p, q] y, float[r, s] a) { a = Slice(x, one, end, zero) b = Abs(a) y = Neg(b) }",
+        **NUMBERS,
+    )
+    fused = _fuse(model)
+    assert [node.op_type for node in fused.graph.node] == ["Slice", "FusedElementwise"]
+    _assert_same(model, fused, x=_array(9, 4))
+
+
+@pytest.mark.parametrize(
+    "slice_node",
+    [
+        "a = Slice(x, start, end, zero)",  # not constant
+        "a = Slice(x, end, zero, zero, back)",  # backwards
+    ],
+)
+def test_what_is_left_alone(slice_node: str) -> None:
+    model = _model(
+        f"g (float[9, 4] x, int64[1] start) => (float[p, q] y) {{ {slice_node} b = Abs(a) y = Neg(b) }}",
+        **NUMBERS,
+        back=[-1],
+    )
+    fused = _fuse(model)
+    assert [node.op_type for node in fused.graph.node] == ["Slice", "FusedElementwise"]
+    feeds = {"x": _array(9, 4), "start": np.array([2])}
+    for actual, wanted in zip(fusing.run(fused, feeds, True), fusing.run(model, feeds, False), strict=True):
+        assert fusing.same_bits(actual, wanted)
+
+
+def test_a_split_of_what_may_not_fit_is_left_to_onnx_runtime() -> None:
+    model = _model(
+        "g (float[n, 3] x) => (float[p, 3] y) { a, b = Split <axis = 0> (x, halves) c = Abs(a) y = Add(c, b) }",
+        halves=[2, 2],
+    )
+    fused = _fuse(model)
+    assert [node.op_type for node in fused.graph.node] == ["Split", "FusedElementwise"]
+    with pytest.raises(Exception, match="Split"):
+        fusing.run(fused, {"x": _array(5, 3)}, True)
+
+
+def test_vectors_along_an_axis_are_read_whole() -> None:
+    """The scale of a BatchNormalization has no place in NumPy's broadcasting."""
+    model = _model(
+        "g (float[2, 3, 4] x, float[6] t) => (float[2, 3, 4] y) {"
+        " s, b = Split <axis = 0, num_outputs = 2> (t) n = BatchNormalization(x, s, b, m, v) y = Neg(n) }",
+        m=_array(3),
+        v=np.ones(3, np.float32),
+    )
+    fused = _fuse(model)
+    assert any(node.op_type == "Split" for node in fused.graph.node)
+    feeds = {"x": _array(2, 3, 4), "t": _array(6)}
+    np.testing.assert_allclose(fusing.run(fused, feeds, True)[0], fusing.run(model, feeds, False)[0], rtol=1e-6)
+
+
+def test_bodies() -> None:
+    body = parser.parse_graph(
+        "body (int64 i, bool go, float[2, 8] s) => (bool on, float[2, 8] t) {"
+        " a, b = Split <axis = 1, num_outputs = 2> (s) c = Tanh(a) d = Mul(c, b) e = Neg(d)"
+        " t = Concat <axis = 1> (e, e) on = Identity(go) }"
+    )
+    loop = helper.make_node("Loop", ["times", "", "x"], ["y"], body=body)
+    model = _model("g (float[2, 8] x) => (float[2, 8] y) { y = Identity(x) }", times=np.array(3, np.int64))
+    model.graph.node[0].CopyFrom(loop)
+    fused = _fuse(model)
+    inner = fused.graph.node[0].attribute[0].g.node
+    assert [node.op_type for node in inner] == ["FusedElementwise", "Concat", "Identity"]
+    x = _array(2, 8)
+    for library in (False, True):
+        found = fusing.run(fused, {"x": x}, library)[0]
+        np.testing.assert_allclose(found, fusing.run(model, {"x": x}, False)[0], rtol=1e-5)
+
+
+def test_what_the_body_of_an_outer_node_reads_stays() -> None:
+    branches = {
+        name: parser.parse_graph(f"{name} () => (float[4, 4] r) {{ r = {op} }}")
+        for name, op in (("then_branch", "Neg(a)"), ("else_branch", "Abs(a)"))
+    }
+    model = _model(
+        "g (float[9, 4] x, bool c) => (float[4, 4] y, float[4, 4] z) {"
+        " a = Slice(x, five, end, zero) b = Abs(a) y = Neg(b) z = Identity(y) }",
+        **NUMBERS,
+    )
+    model.graph.node[3].CopyFrom(helper.make_node("If", ["c"], ["z"], **branches))
+    fused = _fuse(model)
+    assert fused.graph.node[0].op_type == "Slice"
+    _assert_same(model, fused, x=_array(9, 4), c=np.array(True))
+
+
+def test_kernels_for_cuda_read_whole_tensors() -> None:
+    fused = _fuse(_model(MAGNITUDE, **NUMBERS), "cuda")
+    assert sum(node.op_type == "Slice" for node in fused.graph.node) == 4
+
+
+def test_bytes_of_what_is_read() -> None:
+    """The report counts the parts that are read, not the tensors."""
+    loaded = onnxfuse.Model.from_proto(
+        _model(
+            "g (float[100, 4] x) => (float[1, 4] y) { a = Slice(x, zero, one, zero) b = Abs(a) y = Neg(b) }", **NUMBERS
+        )
+    )
+    infer(loaded)
+    context = PassContext()
+    FuseElementwise(everything=True).run(loaded, context)
+    (region,) = context.report.fused
+    assert region.after.reads.constant() == 16
