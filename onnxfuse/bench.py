@@ -6,10 +6,12 @@ each model's times is compared: disturbances only ever add time.  Worker threads
 that waits would otherwise take the cores of the one that runs.
 """
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -32,6 +34,18 @@ MAX_BLOCKS = 2000
 _RESAMPLES = 1000
 
 
+@dataclass(frozen=True)
+class PeakMemory:
+    """Bytes that loading and running a model adds at most.
+
+    ``own`` is memory of the process alone: heap, stacks and arenas.  ``resident`` is all that it has in memory, with
+    the pages of files, such as the code of libraries, which processes share.
+    """
+
+    own: int
+    resident: int
+
+
 @dataclass
 class Timing:
     """The times of one model in milliseconds."""
@@ -40,7 +54,7 @@ class Timing:
     median: float
     best: float
     load: float
-    peak_memory: int | None = None
+    peak_memory: PeakMemory | None = None
 
 
 @dataclass
@@ -105,7 +119,7 @@ def bench(
     progress(f"timing both models in turns for {seconds:g} s")
     blocks = time_in_turns(lambda: first.run(inputs.feeds), lambda: second.run(inputs.feeds), seconds)
     ratio, low, high = ratio_with_spread(blocks)
-    peaks: list[int | None] = [None, None]
+    peaks: list[PeakMemory | None] = [None, None]
     if memory:
         del first, second
         progress("measuring memory")
@@ -163,7 +177,7 @@ def _ratio(blocks: np.ndarray) -> float:
     return float(original / optimized)
 
 
-def _timing(times: np.ndarray, load: float, peak: int | None) -> Timing:
+def _timing(times: np.ndarray, load: float, peak: PeakMemory | None) -> Timing:
     quartile, median = np.percentile(times, [25, 50]) * 1000
     return Timing(float(quartile), float(median), float(times.min() * 1000), load * 1000, peak)
 
@@ -189,10 +203,10 @@ _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(128 * 1024)}
 heap, which keeps more or less of them by chance: as much as 10 % of a model's peak, and 0.5 % with this setting."""
 
 
-def peak_memory(path: Path, inputs: InputSet, library: bool, threads: int, target: str) -> int | None:
-    """Bytes of resident memory that loading and running the model adds at most; None where it cannot be told.
+def peak_memory(path: Path, inputs: InputSet, library: bool, threads: int, target: str) -> PeakMemory | None:
+    """What a process that does nothing else takes for a model; None where it cannot be told.
 
-    It is that of a process of its own, in which blocks from 128 KiB on go back to the system when they are freed.
+    Blocks from 128 KiB on go back to the system when they are freed.
     """
     request = {
         "path": str(path.resolve()),
@@ -201,16 +215,49 @@ def peak_memory(path: Path, inputs: InputSet, library: bool, threads: int, targe
         "threads": threads,
         "target": target,
     }
-    command = [sys.executable, "-P", "-m", "onnxfuse.bench_memory"]
     arrays = b"".join(np.ascontiguousarray(value).tobytes() for value in _arrays(inputs).values())
-    done = subprocess.run(
-        command, input=json.dumps(request).encode() + b"\n" + arrays, capture_output=True, env=os.environ | _MALLOC
-    )
-    if done.returncode != 0:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        raise OnnxfuseError(f"measuring the memory of {path} failed: {lines[-1] if lines else done.returncode}")
-    peak: int | None = json.loads(done.stdout)
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "onnxfuse.bench_memory"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=os.environ | _MALLOC,
+        )
+        assert process.stdin is not None and process.stdout is not None
+        before, peak, after = b"", 0, b""
+        with process, contextlib.suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(request).encode() + b"\n" + arrays)
+            process.stdin.close()
+            before = process.stdout.readline()
+            peak = _watch(process)
+            after = process.stdout.readline()
+        if process.returncode != 0:
+            errors.seek(0)
+            lines = errors.read().decode(errors="replace").strip().splitlines()
+            raise OnnxfuseError(f"measuring the memory of {path} failed: {lines[-1] if lines else process.returncode}")
+    own, resident = json.loads(before)
+    last_own, peak_resident = json.loads(after)
+    if None in (own, resident, last_own, peak_resident):
+        return None
+    return PeakMemory(max(peak, last_own) - own, peak_resident - resident)
+
+
+def _watch(process: "subprocess.Popen[bytes]") -> int:
+    """The most memory of its own that a process has until it ends; the kernel keeps only the peak with its files."""
+    peak = 0
+    while process.poll() is None:
+        peak = max(peak, process_memory("RssAnon", process.pid) or 0)
     return peak
+
+
+def process_memory(field: str, pid: int | None = None) -> int | None:
+    """Bytes of a field of a process's status, by default of this one's; None where there is none."""
+    try:
+        lines = Path(f"/proc/{pid or 'self'}/status").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":")), None)
 
 
 def _arrays(inputs: InputSet) -> dict[str, np.ndarray]:

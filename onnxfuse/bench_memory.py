@@ -2,8 +2,9 @@
 onnxfuse.bench_memory``.
 
 Standard input holds a line of JSON (``path``, ``inputs`` as name to [dtype, shape], ``library``, ``threads``,
-``target``) and then the bytes of the inputs.  Standard output is the peak in bytes, or null where there is no
-/proc.
+``target``) and then the bytes of the inputs.  Standard output is two lines of JSON, each [bytes of its own, bytes in
+memory], null where they are not known: before the model is loaded, and after its runs, the second then the most that
+was in memory.
 """
 
 import json
@@ -14,6 +15,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
+from onnxfuse.bench import process_memory
 from onnxfuse.parity import PROVIDERS
 from onnxfuse.runtime import load_onnxruntime
 from onnxfuse.sessions import Session
@@ -22,7 +24,7 @@ RUNS = 3
 
 
 def main() -> None:
-    """Load and run the model, and print how much resident memory that added at most."""
+    """Load and run the model, and print how much memory there was before and after."""
     request = json.loads(sys.stdin.buffer.readline())
     feeds = {}
     for name, (type_name, shape) in request["inputs"].items():
@@ -30,7 +32,7 @@ def main() -> None:
         data = sys.stdin.buffer.read(math.prod(shape) * dtype.itemsize)
         feeds[name] = np.frombuffer(data, dtype).reshape(shape)
     load_onnxruntime()
-    before = _status("VmRSS")
+    print(json.dumps([process_memory("RssAnon"), process_memory("VmRSS")]), flush=True)
     session = Session(
         Path(request["path"]),
         providers=PROVIDERS[request["target"]],
@@ -40,16 +42,8 @@ def main() -> None:
     )
     for _ in range(RUNS):
         session.run(feeds)
-    peak = _status("VmHWM")  # unlike getrusage's, it starts anew when a process is executed
-    print(json.dumps(None if before is None or peak is None else peak - before))
-
-
-def _status(field: str) -> int | None:
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":")), None)
+    # Unlike getrusage's, this peak starts anew when a process is executed.
+    print(json.dumps([process_memory("RssAnon"), process_memory("VmHWM")]))
 
 
 if __name__ == "__main__":

@@ -382,8 +382,9 @@ def render_bench(result: "BenchResult") -> "RenderableType":
     loads = f"{left.load:.1f} ms", f"{right.load:.1f} ms", f"{left.load / right.load:.2f}"
     add_row(table, "creating the session", *loads)
     if left.peak_memory and right.peak_memory:
-        peaks = format_bytes(left.peak_memory), format_bytes(right.peak_memory)
-        add_row(table, "peak memory", *peaks, f"{left.peak_memory / right.peak_memory:.2f}")
+        for name, own in (("peak memory of its own", "own"), ("with pages of files", "resident")):
+            peaks = getattr(left.peak_memory, own), getattr(right.peak_memory, own)
+            add_row(table, name, *map(format_bytes, peaks), f"{peaks[0] / peaks[1]:.2f}")
     shapes = ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in result.inputs.items())
     notes = [f"{result.blocks} blocks of 4 runs on {shapes or 'no inputs'}", result.machine]
     return Group(table, *(Text(printable(note)) for note in notes))
