@@ -9,7 +9,16 @@ from contextlib import suppress
 
 import onnx
 import onnx_graphsurgeon as gs
-from onnx import GraphProto, ModelProto, NodeProto, TensorShapeProto, TypeProto, ValueInfoProto
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TensorShapeProto,
+    TypeProto,
+    ValueInfoProto,
+    numpy_helper,
+)
 from onnx.shape_inference import InferenceError
 
 from onnxfuse.errors import OnnxfuseError
@@ -23,6 +32,7 @@ Shapes = Mapping[str, Sequence[int | str]]
 _ERRORS = (InferenceError, RuntimeError, ValueError)
 _LONG_VECTOR = 1 << 20
 _MOST_DIMENSIONS = 64
+_LONGEST_STEP = 1 << 30
 _SHAPE_INPUTS = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1}
 _ROUNDS = 4
 _TYPE_ERRORS = ("TypeInferenceError", "has unsupported type", "has inconsistent type")
@@ -88,7 +98,7 @@ def _infer(proto: ModelProto, check_types: bool) -> Iterator[ModelProto]:
         with suppress(*_ERRORS):
             inferred = onnx.shape_inference.infer_shapes(serialized)
     yield inferred
-    propagate = not _has_long_vector(inferred)
+    propagate = not _has_long_vector(inferred) and not _has_endless_slice(proto)
     for _ in range(_ROUNDS):
         with suppress(*_ERRORS):
             inferred = onnx.shape_inference.infer_shapes(serialized, data_prop=propagate)
@@ -126,6 +136,28 @@ def _is_reshape(node: NodeProto) -> bool:
 
 def _types(graph: GraphProto) -> dict[str, TypeProto]:
     return {info.name: info.type for info in (*graph.value_info, *graph.output, *graph.input)}
+
+
+def _has_endless_slice(proto: ModelProto) -> bool:
+    """Whether data propagation would not end: onnx adds the steps of a Slice up in 32 bits, whatever they are."""
+    for graph in onnx_graphs(proto.graph):
+        steps = {node.input[4] for node in graph.node if node.op_type == "Slice" and len(node.input) > 4}
+        numbers = [_integers(tensor) for tensor in graph.initializer if tensor.name in steps]
+        for node in graph.node:
+            if node.op_type == "Constant" and steps.intersection(node.output):
+                numbers += [[*_integers(attribute.t), *attribute.ints, attribute.i] for attribute in node.attribute]
+        if any(abs(step) > _LONGEST_STEP for some in numbers for step in some):
+            return True
+    return False
+
+
+def _integers(tensor: TensorProto) -> list[int]:
+    """The elements of a short tensor of int32 or int64, as far as it has any."""
+    if tensor.data_type not in (TensorProto.INT32, TensorProto.INT64) or tensor.data_location == TensorProto.EXTERNAL:
+        return []
+    with suppress(ValueError):
+        return [int(number) for number in numpy_helper.to_array(tensor).reshape(-1)[:_MOST_DIMENSIONS]]
+    return []
 
 
 def _has_long_vector(proto: ModelProto) -> bool:

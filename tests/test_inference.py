@@ -215,6 +215,34 @@ def test_shapes_computed_from_constant_nodes(opset, shape):
     assert types(model)["r"] == types(model)["y"] == (np.float32, shape)
 
 
+@pytest.mark.parametrize(
+    ("way", "dtype", "step"),
+    [
+        ("initializer", np.int64, np.iinfo(np.int64).max),
+        ("initializer", np.int64, np.iinfo(np.int64).min),
+        ("initializer", np.int32, np.iinfo(np.int32).max),
+        ("Constant", np.int64, np.iinfo(np.int64).max),
+        ("ints", np.int64, np.iinfo(np.int64).max),
+    ],
+)
+def test_steps_that_overflow(way, dtype, step):
+    """onnx would gather elements until the memory is full, or read some that there are not."""
+    nodes = [
+        helper.make_node("Slice", ["x", "start", "end", "axis", "step"], ["y"]),
+        helper.make_node("Neg", ["y"], ["z"]),
+    ]
+    numbers = {"start": 1, "end": 9, "axis": 0, "step": step}
+    tensors = [numpy_helper.from_array(np.array([number], dtype), name) for name, number in numbers.items()]
+    if way == "Constant":
+        nodes.insert(0, helper.make_node("Constant", [], ["step"], value=tensors.pop()))
+    elif way == "ints":
+        nodes.insert(0, helper.make_node("Constant", [], ["step"], value_ints=[numbers["step"]]))
+        tensors.pop()
+    model = model_of(nodes, [info("x", [7], TensorProto.INT64)], [info("z", None, TensorProto.INT64)], tensors)
+    infer(model)
+    assert types(model)["y"][0] == np.int64
+
+
 def test_a_rank_that_no_tensor_has():
     """The length of the shape that an input gives is the file's to claim."""
     reshape = [helper.make_node("Reshape", ["x", "shape"], ["r"]), helper.make_node("Relu", ["r"], ["y"])]

@@ -13,7 +13,8 @@ namespace onnxfuse {
 using cuda::CUdeviceptr;
 using cuda::CUstream;
 
-CudaFusedConvNode::CudaFusedConvNode(const OrtApi* api, const OrtKernelInfo* info) : FusedConvNode(api, info, Provider::Cuda) {
+CudaFusedConvNode::CudaFusedConvNode(const OrtApi* api, const OrtKernelInfo* info)
+    : FusedConvNode(api, info, Provider::Cuda) {
   cuda::translated([&] { read_kernels(info); });
 }
 

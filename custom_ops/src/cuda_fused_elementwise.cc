@@ -9,7 +9,8 @@ namespace onnxfuse {
 using cuda::CUdeviceptr;
 using cuda::CUstream;
 
-CudaFusedElementwise::CudaFusedElementwise(const OrtApi* api, const OrtKernelInfo* info) : FusedNode(api, info, Provider::Cuda) {
+CudaFusedElementwise::CudaFusedElementwise(const OrtApi* api, const OrtKernelInfo* info)
+    : FusedNode(api, info, Provider::Cuda) {
   cuda::translated([&] { read_kernels(info); });
 }
 

@@ -17,7 +17,8 @@ bool slice_view(const Shape& tensor, const std::vector<AxisSlice>& slices, View*
 int64_t sliced_size(const AxisSlice& slice, int64_t size, int64_t* first);
 
 // Sets `shapes` to the shape of every value, by id; an input along an axis has the shape in which it broadcasts, such
-// as [3,1,1], and one that is sliced that of what is left.  False if the inputs' shapes do not fit; then `error` says why, naming the line of the Program.
+// as [3,1,1], and one that is sliced that of what is left.  False if the inputs' shapes do not fit; then `error` says
+// why, naming the line of the Program.
 bool resolve_shapes(const Program& program, const std::vector<Shape>& inputs, std::vector<Shape>* shapes,
                     std::string* error);
 
