@@ -11,6 +11,8 @@ from itertools import count
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxfuse.graph_ir import standard_op
+
 _PLAIN_NAME = re.compile(r"[\w.]+|\?")
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _SHOWN_TERMS = 3
@@ -140,8 +142,15 @@ def short_names(symbols: Iterable[str]) -> dict[str, str]:
 
 def touched(node: gs.Node) -> Iterator[gs.Tensor]:
     """The distinct tensors that a node reads, and those that it writes."""
-    yield from {id(tensor): tensor for tensor in node.inputs if tensor.name}.values()
+    yield from _read(node)
     yield from (tensor for tensor in node.outputs if tensor.name)
+
+
+def _read(node: gs.Node) -> Iterable[gs.Tensor]:
+    """The distinct tensors that a node reads; a Slice reads as much as it writes."""
+    if standard_op(node) == "Slice":
+        return node.outputs[:1]
+    return {id(tensor): tensor for tensor in node.inputs if tensor.name}.values()
 
 
 @dataclass
@@ -169,7 +178,7 @@ def traffic_of_nodes(nodes: Iterable[gs.Node], outputs: Iterable[gs.Tensor], fre
     kept = {id(tensor) for tensor in outputs}
     for node in nodes:
         found.launches += node.op not in free
-        for tensor in {id(tensor): tensor for tensor in node.inputs if tensor.name}.values():
+        for tensor in _read(node):
             found.reads.add(tensor)
         for tensor in node.outputs:
             if tensor.name:

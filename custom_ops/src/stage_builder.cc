@@ -122,7 +122,8 @@ bool StageBuilder::is_dense(const Slot& slot) const {
 void StageBuilder::find_rows() {
   const bool anywhere = plan_.key.anywhere;
   if (stage_.columns < kLongRow && !anywhere) return;
-  // A part of a tensor may have no two elements of a row next to each other.
+  // A part of a tensor may have no two elements of a row next to each other.  (No Program whose elements run anywhere
+  // reads parts.)
   const auto has_rows = [](const Slot& slot) { return slot.access == Access::Gathered && slot.strides.back() <= 1; };
   const auto repeats = [&](const Slot& slot) {
     return !has_rows(slot) ||

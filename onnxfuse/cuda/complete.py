@@ -15,6 +15,7 @@ from onnxfuse.graph import Model
 from onnxfuse.graph_export import onnx_graphs
 from onnxfuse.inference import infer
 from onnxfuse.planner.fused_node import FAST_MATH_KEY
+from onnxfuse.program import Program
 from onnxfuse.program.ops import FUSED_CONV_OPS, FUSED_OPS
 from onnxfuse.runtime import DOMAIN
 
@@ -39,7 +40,7 @@ def complete(
         proto, path = onnx.load(path_or_bytes, load_external_data=False), Path(path_or_bytes)
     nodes = [node for graph in onnx_graphs(proto.graph) for node in graph.node]
     fused = [node for node in nodes if node.domain == DOMAIN and node.op_type in (*FUSED_OPS, *FUSED_CONV_OPS)]
-    if all(_has_code(node, name) for node in fused for name in wanted):
+    if all(_has_code(node, name) for node in fused if not _reads_slices(node) for name in wanted):
         return None
     model = Model.from_proto(proto, path)
     infer(model)
@@ -52,6 +53,12 @@ def complete(
         raise OnnxfuseError(
             "the model is too large to compile its kernels in memory: embed them with 'onnxfuse optimize --target cuda'"
         ) from error
+
+
+def _reads_slices(node: onnx.NodeProto) -> bool:
+    """Whether a node reads parts of tensors, for which there are no kernels: it runs on the CPU."""
+    program = next((attribute.s for attribute in node.attribute if attribute.name == "program"), b"")
+    return node.op_type in FUSED_OPS and Program.parse(program.decode(errors="replace")).reads_slices
 
 
 def _has_code(node: onnx.NodeProto, device: str) -> bool:

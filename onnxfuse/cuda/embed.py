@@ -45,11 +45,16 @@ class FusedNode:
 
 
 def fused_nodes(model: Model) -> Iterator[FusedNode]:
-    """The fused nodes of every graph of the model.  Raises ProgramError for a Program that does not validate."""
+    """The fused nodes of every graph of the model that kernels for CUDA can be made for.
+
+    Raises ProgramError for a Program that does not validate.
+    """
     for graph in model.graphs():
         for node in graph.nodes:
             if node.domain == DOMAIN and node.op in FUSED_OPS:
-                yield FusedNode(node, Program.parse(text_attribute(node, "program")))
+                program = Program.parse(text_attribute(node, "program"))
+                if not program.reads_slices:
+                    yield FusedNode(node, program)
 
 
 def text_attribute(node: gs.Node, name: str) -> str:

@@ -89,7 +89,7 @@ def _computed_inputs(node: Node) -> list[int]:
 
 
 def _fold(model: Model, context: PassContext) -> bool:
-    """One round; whether any shape became constant."""
+    """One round; whether anything became constant."""
     editor = GraphEditor(model)
     values = ShapeValues(sorted_nodes(model.graph))
     found = False
@@ -100,7 +100,7 @@ def _fold(model: Model, context: PassContext) -> bool:
             for index in _computed_inputs(node):
                 computed = node.inputs[index]
                 elements = values.of(computed)
-                target = None if elements is None else _constant(node, elements)
+                target = None if elements is None else _constant(node, computed, elements)
                 if target is None or computed.dtype is None:
                     continue
                 found = True
@@ -112,10 +112,12 @@ def _fold(model: Model, context: PassContext) -> bool:
     return found
 
 
-def _constant(node: Node, elements: Sequence[Element]) -> list[int] | None:
-    """What means the same to ``node`` as an input of these elements, for every shape of its data; None for nothing."""
+def _constant(node: Node, computed: gs.Tensor, elements: Sequence[Element]) -> list[int] | None:
+    """What means the same to ``node`` as a computed input of these elements, for every shape of its data; or None."""
     if standard_op(node) == "Reshape":
         return constant_target(node.inputs[0], elements)
+    if computed.shape is None or len(computed.shape) != 1:
+        return None  # ONNX Runtime refuses it
     numbers = [element for element in elements if isinstance(element, int)]
     return numbers if len(numbers) == len(elements) else None
 

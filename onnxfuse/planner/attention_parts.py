@@ -28,7 +28,7 @@ def part_of(tensor: gs.Tensor) -> Part | None:
     node = producer(tensor)
     if standard_op(node) != "Squeeze":
         return _range_of(tensor)
-    found, axes = _range_of(node.inputs[0]), integers(node, "axes", 1)
+    found, axes = _range_of(node.inputs[0]), _integers(node, "axes", 1)
     if found is None or found.squeezed or found.size != 1 or axes is None or len(axes) != 1:
         return None
     if axes[0] % len(found.tensor.shape) != found.axis:
@@ -52,8 +52,8 @@ def _range_of(tensor: gs.Tensor) -> Part | None:
 
 
 def _sliced(node: gs.Node) -> Part | None:
-    starts, steps = integers(node, "starts", 1), integers(node, "steps", 4, [1])
-    axes = integers(node, "axes", 3, [0])
+    starts, steps = _integers(node, "starts", 1), _integers(node, "steps", 4, [1])
+    axes = _integers(node, "axes", 3, [0])
     if starts is None or axes is None or steps != [1] or len(starts) != 1 or len(axes) != 1:
         return None
     total, size = _length(node.inputs[0], axes[0]), _length(node.outputs[0], axes[0])
@@ -99,7 +99,7 @@ def _length(tensor: gs.Tensor, axis: int) -> int | None:
     return shape[axis] if isinstance(shape[axis], int) else None
 
 
-def integers(node: gs.Node, name: str, place: int, default: list[int] | None = None) -> list[int] | None:
+def _integers(node: gs.Node, name: str, place: int, default: list[int] | None = None) -> list[int] | None:
     """What is an attribute in old opsets and an input in new ones: ``default`` where it is left out, None if it is not
     constant."""
     if name in node.attrs:

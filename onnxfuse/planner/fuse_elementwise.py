@@ -86,7 +86,8 @@ def _drop_if_too_little(plans: list[Plan], gains_alone: Callable[[gs.Node], bool
     ):
         return
     for plan in plans:
-        plan.left_alone += [(node, TOO_LITTLE) for fusion in plan.fusions for node in fusion.nodes]
+        nodes = [node for fusion in plan.fusions for node in fusion.nodes if is_elementwise(node)]
+        plan.left_alone += [(node, TOO_LITTLE) for node in nodes]
         plan.fusions.clear()
 
 

@@ -15,7 +15,7 @@ from onnxfuse.dtypes import DTYPES, from_numpy
 from onnxfuse.graph import Node
 from onnxfuse.graph_export import value_info
 from onnxfuse.passes.constants import constant_value
-from onnxfuse.planner.slices import Part
+from onnxfuse.planner.slices import SlicedInput
 from onnxfuse.program import Program, ProgramBuilder
 from onnxfuse.program.lowering import cast_target, ignores_input, lower, tensor_dtype
 from onnxfuse.runtime import DOMAIN
@@ -31,7 +31,8 @@ FAST_MATH_KEY = "onnxfuse.fast_math"
 class Fusion:
     """What takes the place of a region: the Program, the function, and the tensors on the outside.
 
-    ``reads`` are the inputs as they are read: where that is a part, the tensor that the part is.
+    ``nodes`` are those of the region, and before them Slices and Splits that only serve it.  ``reads`` are the
+    inputs as they are read: where that is a part, the tensor that the part is.
     """
 
     nodes: tuple[gs.Node, ...]
@@ -103,7 +104,7 @@ class RegionProgram:
             self.reads.append(tensor)
         return self._read[id(tensor), axis]
 
-    def input_part(self, part: Part) -> None:
+    def input_part(self, part: SlicedInput) -> None:
         """Read a tensor as a part of another."""
         self.define(part.tensor, self.builder.input(tensor_dtype(part.tensor), slices=part.slices))
         self.inputs.append(part.source)
@@ -140,13 +141,13 @@ def fuse(
     is_used_outside: Callable[[gs.Tensor], bool],
     fast_math: bool = False,
     slicing: Sequence[gs.Node] = (),
-    parts: Sequence[Part] = (),
+    parts: Sequence[SlicedInput] = (),
 ) -> Fusion:
     """Build the Fusion of a region's ``nodes``, given in topological order; the graph is not changed.
 
     ``is_used_outside`` says whether a tensor that the region computes is read by anything but the region.  ``slicing``
-    are nodes before the region, of whose results it reads ``parts`` of other tensors in place.  Raises ProgramError if
-    the Program exceeds a limit.
+    are Slices and Splits before the region: it reads ``parts`` of what they read, in place of their results.  Raises
+    ProgramError if the Program exceeds a limit.
     """
     region = RegionProgram(opsets[""], fast_math)
     for part in parts:

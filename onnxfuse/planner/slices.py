@@ -7,13 +7,13 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.dtypes import from_numpy
 from onnxfuse.graph_ir import standard_op
-from onnxfuse.planner.attention_parts import integers, producer
+from onnxfuse.passes.constants import constant_value
 from onnxfuse.program.lowering import ignores_input, vector_inputs
 from onnxfuse.program.program import MAX_RANK, MAX_SLICES, AxisSlice
 
 
 @dataclass(frozen=True)
-class Part:
+class SlicedInput:
     """``tensor`` is what ``slices`` leave of ``source``."""
 
     tensor: gs.Tensor
@@ -23,49 +23,53 @@ class Part:
 
 def read_parts(
     region: Sequence[gs.Node], opset: int, within: set[int], is_read_outside: Callable[[gs.Tensor, set[int]], bool]
-) -> tuple[list[gs.Node], list[Part]]:
+) -> tuple[list[gs.Node], list[SlicedInput]]:
     """The Slices and Splits among the nodes ``within`` (their ids) that only serve ``region``, and what they give it.
 
     The nodes are in topological order, and so may become the region's first.  ``is_read_outside`` says whether
     anything but some nodes (their ids) reads a tensor.
     """
     inside = {id(node) for node in region}
-    whole = {id(tensor) for node in region for tensor in _read_whole(node, opset)}
+    excluded = {id(tensor) for node in region for tensor in _not_sliced(node, opset)}
     nodes: list[gs.Node] = []
-    parts: dict[int, Part] = {}
+    parts: dict[int, SlicedInput] = {}
     waiting = [tensor for node in region for tensor in node.inputs]
+    room = {id(tensor): MAX_SLICES for tensor in waiting}  # slices that an input may still have before this tensor
     while waiting:
-        node = producer(waiting.pop())
-        if id(node) in inside or id(node) not in within or not (own := _parts_of(node)):
+        tensor = waiting.pop()
+        node = tensor.inputs[0] if tensor.inputs else None
+        if node is None or id(node) in inside or id(node) not in within or not (own := _parts_of(node)):
             continue
+        left = min(room.get(id(part.tensor), MAX_SLICES) - len(part.slices) for part in own)
         made = [tensor for tensor in node.outputs if tensor.name]
-        if any(id(tensor) in whole or is_read_outside(tensor, inside) for tensor in made):
+        if left < 0 or any(id(tensor) in excluded or is_read_outside(tensor, inside) for tensor in made):
             continue
         inside.add(id(node))
-        nodes.insert(0, node)  # what makes its input comes later, and before it
+        nodes.insert(0, node)  # nodes are found after those that read their results
         parts.update((id(part.tensor), part) for part in own)
         waiting.append(node.inputs[0])
+        room[id(node.inputs[0])] = min(left, room.get(id(node.inputs[0]), MAX_SLICES))
     read = {id(tensor) for node in region for tensor in node.inputs}
     return nodes, [_through(part, parts) for part in parts.values() if id(part.tensor) in read]
 
 
-def _read_whole(node: gs.Node, opset: int) -> list[gs.Tensor]:
-    """Inputs that a Program reads as a vector along an axis, or not at all."""
+def _not_sliced(node: gs.Node, opset: int) -> list[gs.Tensor]:
+    """Inputs that a Program reads as a vector along an axis, or of which it takes the type alone."""
     found = [tensor for index, tensor in enumerate(node.inputs) if ignores_input(node, index)]
     if node.op in ("BatchNormalization", "QuantizeLinear", "DequantizeLinear"):
         found += [node.inputs[index] for index in vector_inputs(node, opset)]
     return found
 
 
-def _through(part: Part, parts: dict[int, Part]) -> Part:
+def _through(part: SlicedInput, parts: dict[int, SlicedInput]) -> SlicedInput:
     """The same as a part of what no other is a part of."""
     while id(part.source) in parts:
         source = parts[id(part.source)]
-        part = Part(part.tensor, source.source, source.slices + part.slices)
+        part = SlicedInput(part.tensor, source.source, source.slices + part.slices)
     return part
 
 
-def _parts_of(node: gs.Node) -> list[Part]:
+def _parts_of(node: gs.Node) -> list[SlicedInput]:
     """What a node takes of its input; nothing if it is no Slice or Split, or where that is not known in advance."""
     operator = standard_op(node)
     if operator not in ("Slice", "Split") or isinstance(node.inputs[0], gs.Constant):
@@ -76,12 +80,12 @@ def _parts_of(node: gs.Node) -> list[Part]:
     return _slice(node, len(shape)) if operator == "Slice" else _split(node, len(shape))
 
 
-def _slice(node: gs.Node, rank: int) -> list[Part]:
-    starts, ends = integers(node, "starts", 1), integers(node, "ends", 2)
+def _slice(node: gs.Node, rank: int) -> list[SlicedInput]:
+    starts, ends = _integers(node, "starts", 1), _integers(node, "ends", 2)
     if starts is None or ends is None:
         return []
-    axes = integers(node, "axes", 3, list(range(len(starts))))
-    steps = integers(node, "steps", 4, [1] * len(starts))
+    axes = _integers(node, "axes", 3, list(range(len(starts))))
+    steps = _integers(node, "steps", 4, [1] * len(starts))
     if axes is None or steps is None or not len(starts) == len(ends) == len(axes) == len(steps) <= MAX_SLICES:
         return []
     if not all(-rank <= axis < rank for axis in axes) or any(step < 1 for step in steps):
@@ -89,22 +93,24 @@ def _slice(node: gs.Node, rank: int) -> list[Part]:
     if len({axis % rank for axis in axes}) < len(axes):
         return []
     slices = tuple(map(AxisSlice, axes, starts, ends, steps))
-    return [Part(node.outputs[0], node.inputs[0], slices)]
+    return [SlicedInput(node.outputs[0], node.inputs[0], slices)]
 
 
-def _split(node: gs.Node, rank: int) -> list[Part]:
+def _split(node: gs.Node, rank: int) -> list[SlicedInput]:
     """Of an axis whose size is known and is that of all parts together: anything else ONNX Runtime finds out."""
     axis = node.attrs.get("axis", 0)
     size = node.inputs[0].shape[axis] if -rank <= axis < rank else None
-    sizes = integers(node, "split", 1, [])
+    sizes = _integers(node, "split", 1, [])
     if not isinstance(size, int) or sizes is None:
+        return []
+    if node.attrs.get("num_outputs", len(node.outputs)) != len(node.outputs):
         return []
     sizes = sizes or _equal_sizes(size, len(node.outputs), "num_outputs" in node.attrs)
     if len(sizes) != len(node.outputs) or sum(sizes) != size or min(sizes) < 0:
         return []
     ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
     return [
-        Part(tensor, node.inputs[0], (AxisSlice(axis, end - length, end, 1),))
+        SlicedInput(tensor, node.inputs[0], (AxisSlice(axis, end - length, end, 1),))
         for tensor, length, end in zip(node.outputs, sizes, ends, strict=True)
         if tensor.name
     ]
@@ -114,3 +120,14 @@ def _equal_sizes(size: int, count: int, uneven: bool) -> list[int]:
     """Sizes that are all the same; but for the last, which may be smaller, if they may be ``uneven``."""
     length = -(-size // count) if uneven else size // count
     return [length] * (count - 1) + [size - length * (count - 1) if uneven else length]
+
+
+def _integers(node: gs.Node, name: str, place: int, default: list[int] | None = None) -> list[int] | None:
+    """What is an attribute in old opsets and an input in new ones: ``default`` where it is left out, None where it is
+    no constant vector."""
+    if name in node.attrs:
+        return list(node.attrs[name])
+    if len(node.inputs) <= place or not node.inputs[place].name:
+        return default
+    values = constant_value(node.inputs[place])
+    return None if values is None or values.ndim != 1 else [int(value) for value in values]

@@ -134,6 +134,11 @@ class Program:
         return tuple(value for value in self.values if isinstance(value, Input))
 
     @property
+    def reads_slices(self) -> bool:
+        """Whether an input is a part of a tensor, which kernels for CUDA do not read."""
+        return any(spec.slices for spec in self.inputs)
+
+    @property
     def instructions(self) -> tuple[Instruction, ...]:
         """The instructions, in the order they run."""
         return tuple(value for value in self.values if isinstance(value, Instruction))

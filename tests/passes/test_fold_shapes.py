@@ -168,6 +168,11 @@ def test_sizes_of_parts_that_are_numbers():
     assert ops(after) == ["Split"]
 
 
+def test_bounds_of_the_wrong_rank_stay_computed():
+    nodes = [SHAPE, node("Gather", "s two", "size_x"), node("Slice", "x first size_x third", "y")]
+    assert ops(rewrite(nodes, sizes=())) == ["Shape", "Gather", "Slice"]
+
+
 def test_bounds_that_depend_on_sizes_stay_computed():
     nodes = [SHAPE, node("Gather", "s second", "last"), node("Slice", "x first last second", "y")]
     assert ops(rewrite(nodes)) == ["Shape", "Gather", "Slice"]

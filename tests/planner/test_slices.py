@@ -7,6 +7,7 @@ from onnx import helper, numpy_helper, parser
 from onnx.reference import ReferenceEvaluator
 
 import onnxfuse
+from onnxfuse.cuda.complete import complete
 from onnxfuse.inference import infer
 from onnxfuse.passes import PassContext
 from onnxfuse.planner import FuseElementwise
@@ -220,3 +221,45 @@ def test_bytes_of_what_is_read() -> None:
     FuseElementwise(everything=True).run(loaded, context)
     (region,) = context.report.fused
     assert region.after.reads.constant() == 16
+
+
+def test_no_more_slices_than_an_input_may_have() -> None:
+    """Those that are too many stay before the fused node."""
+    count = 40
+    chain = " ".join(f"s{i + 1} = Slice(s{i}, one, end, one)" for i in range(count))
+    model = _model(f"g (float[2, 50] s0) => (float[2, u] y) {{ {chain} a = Abs(s{count}) y = Neg(a) }}", **NUMBERS)
+    fused = _fuse(model)
+    assert [node.op_type for node in fused.graph.node] == ["Slice"] * (count - 32) + ["FusedElementwise"]
+    _assert_same(model, fused, s0=_array(2, 50))
+
+
+@pytest.mark.parametrize("text", ["a = Slice(x, scalar, end)", "a, b = Split <num_outputs = 3> (x)"])
+def test_what_onnx_runtime_refuses_is_left_to_it(text: str) -> None:
+    model = _model(f"g (float[9, 4] x) => (float[p, q] y) {{ {text} c = Abs(a) y = Neg(c) }}", **NUMBERS, scalar=1)
+    loaded = onnxfuse.Model.from_proto(model)
+    infer(loaded)
+    FuseElementwise(everything=True).run(loaded, PassContext())
+    for proto in (model, loaded.to_proto()):
+        with pytest.raises(Exception, match=r"1-D|num_outputs"):
+            fusing.run(proto, {"x": _array(9, 4)}, True)
+
+
+def test_slices_alone_are_worth_no_library() -> None:
+    """A Slice reads no more than it writes, and is not among the elementwise nodes that are left alone."""
+    turns = " ".join(f"m{i + 1} = Transpose <perm = [1, 0]> (m{i})" for i in range(60))
+    model = _model(
+        "g (float[1000, 100] x, float[4, 4] m0) => (float[1, 100] y, float[4, 4] m60) {"
+        f" a = Slice(x, zero, one, zero) b = Abs(a) y = Neg(b) {turns} }}",
+        **NUMBERS,
+    )
+    loaded = onnxfuse.Model.from_proto(model)
+    infer(loaded)
+    context = PassContext()
+    FuseElementwise().run(loaded, context)
+    assert not context.report.fused
+    assert [left.op for left in context.report.left_alone] == ["Abs", "Neg"]
+
+
+def test_no_kernels_for_cuda_are_compiled_for_parts() -> None:
+    fused = _fuse(_model(MAGNITUDE, **NUMBERS))
+    assert complete(fused.SerializeToString(), ("sm_90",)) is None
