@@ -226,7 +226,7 @@ def peak_memory(path: Path, inputs: InputSet, library: bool, threads: int, targe
         )
         assert process.stdin is not None and process.stdout is not None
         before, peak, after = b"", 0, b""
-        with process, contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(BrokenPipeError), process:  # to close its input writes what is left
             process.stdin.write(json.dumps(request).encode() + b"\n" + arrays)
             process.stdin.close()
             before = process.stdout.readline()

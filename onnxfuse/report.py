@@ -382,8 +382,8 @@ def render_bench(result: "BenchResult") -> "RenderableType":
     loads = f"{left.load:.1f} ms", f"{right.load:.1f} ms", f"{left.load / right.load:.2f}"
     add_row(table, "creating the session", *loads)
     if left.peak_memory and right.peak_memory:
-        for name, own in (("peak memory of its own", "own"), ("with pages of files", "resident")):
-            peaks = getattr(left.peak_memory, own), getattr(right.peak_memory, own)
+        for name, kind in (("peak memory of its own", "own"), ("with pages of files", "resident")):
+            peaks = getattr(left.peak_memory, kind), getattr(right.peak_memory, kind)
             add_row(table, name, *map(format_bytes, peaks), f"{peaks[0] / peaks[1]:.2f}")
     shapes = ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in result.inputs.items())
     notes = [f"{result.blocks} blocks of 4 runs on {shapes or 'no inputs'}", result.machine]
