@@ -213,6 +213,7 @@ def local_function(
     for tensor, name in zip(inputs, input_names, strict=True):
         names.setdefault(id(tensor), name)
     body: list[onnx.NodeProto] = []
+    constants: dict[bytes, str] = {}
     for position, node in enumerate(nodes):
         arguments: list[str] = []
         for index, tensor in enumerate(node.inputs):
@@ -220,9 +221,12 @@ def local_function(
                 arguments.append("")
                 continue
             if id(tensor) not in names:
-                names[id(tensor)] = f"constant_{len(names)}"
                 value = numpy_helper.from_array(np.asarray(constant_value(tensor)))
-                body.append(helper.make_node("Constant", [], [names[id(tensor)]], value=value))
+                content = value.SerializeToString(deterministic=True)
+                if content not in constants:
+                    constants[content] = f"constant_{len(constants)}"
+                    body.append(helper.make_node("Constant", [], [constants[content]], value=value))
+                names[id(tensor)] = constants[content]
             arguments.append(names[id(tensor)])
         while arguments and not arguments[-1]:
             arguments.pop()

@@ -64,6 +64,22 @@ def test_a_chain_becomes_one_node_with_the_original_nodes_as_its_function() -> N
     _assert_same(model, fused, x=X)
 
 
+def test_a_function_has_each_constant_once() -> None:
+    model = _model(
+        "g (float[n, 3, 4] x) => (float[n, 3, 4] y) { a = Mul(x, k) b = Add(a, l) c = Div(b, m) y = Sub(c, one) }",
+        k=np.float32(2),
+        l=np.float32(2),
+        m=np.float32(-0.0),
+        one=np.float32([2]),
+    )
+    fused, _ = _fuse(model)
+    (function,) = fused.functions
+    constants = [inner for inner in function.node if inner.op_type == "Constant"]
+    assert len(constants) == 3  # of 2 one alone, and one that is a vector
+    assert function.node[1].input[1] == function.node[2].input[1]
+    _assert_same(model, fused, x=X)
+
+
 def test_fused_nodes_name_what_they_stand_for() -> None:
     model = _model("g (float[4] x) => (float[4] y) { [first] a = Abs(x) [second] y = Neg(a) }")
     (node,) = _fuse(model)[0].graph.node
