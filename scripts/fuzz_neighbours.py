@@ -263,6 +263,24 @@ def _any_slice(graph: Graph, x: Tensor) -> None:
 
 
 @_neighbour
+def rotation(graph: Graph) -> None:
+    """The halves of the last dimension swapped, often with a minus and a factor, as in rotary embeddings."""
+    x = graph.pick(None, lambda tensor: len(tensor.shape) > 0 and tensor.shape[-1] % 2 == 0)
+    if x is None or graph.opset < 10 or not graph.takes("Slice", [x.dtype] + ["i64"] * 3):
+        return
+    axis, size = len(x.shape) - 1, x.shape[-1]
+    halves = []
+    for start, end in ((size // 2, size), (0, size // 2)):
+        given = [x, *(graph.constant("i64", [number]) for number in (start, end, axis))]
+        halves.append(graph.add("Slice", given, x.dtype, (*x.shape[:-1], size // 2)))
+    if graph.chance(2) and graph.takes("Neg", [x.dtype]):
+        halves[0] = graph.add("Neg", halves[:1], x.dtype, halves[0].shape)
+    swapped = graph.add("Concat", halves, x.dtype, x.shape, axis=-1 if graph.opset >= 11 else axis)
+    if graph.chance(2) and graph.takes("Mul", [x.dtype] * 2):
+        graph.add("Mul", [swapped, x], x.dtype, x.shape)
+
+
+@_neighbour
 def shape_arithmetic(graph: Graph) -> None:
     """Elementwise nodes that compute with a shape, which then reshapes or expands."""
     x = graph.pick(None, lambda tensor: len(tensor.shape) > 0)

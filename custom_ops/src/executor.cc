@@ -138,7 +138,7 @@ class TileRunner {
         run_chain(step, out);
         break;
       case Step::Kind::Gather:
-        gather(stage_, stage_.slots[step.in[0]], base(stage_.slots[step.in[0]]), start_, count_, out);
+        gather(stage_.slots[step.in[0]], base(stage_.slots[step.in[0]]), start_, count_, out);
         break;
       case Step::Kind::Copy:
         if (out != pointers_[step.in[0]]) std::memcpy(out, pointers_[step.in[0]], count_ * stage_.slots[step.out].size);

@@ -107,14 +107,47 @@ void copy_rows(const Rows& rows, const char* from, char* out) {
   }
 }
 
+// Where a call takes longer than the copy.
+void copy_few(const char* from, size_t bytes, char* out) {
+  if (bytes < sizeof(Vector) || bytes > 32 * sizeof(Vector)) {
+    std::memcpy(out, from, bytes);
+    return;
+  }
+  const char* const last = from + bytes - sizeof(Vector);
+  char* const last_out = out + bytes - sizeof(Vector);
+  for (; from < last; from += sizeof(Vector), out += sizeof(Vector)) __builtin_memcpy(out, from, sizeof(Vector));
+  __builtin_memcpy(last_out, last, sizeof(Vector));
+}
+
+// Rows of pairs of halves, each of `half` bytes and read in the place of the other, from byte `column` of a row on.
+void swap_halves(const Rows& rows, size_t half, size_t column, const char* from, char* out) {
+  for (int64_t row = 0; row < rows.count; ++row) {
+    const bool second = column / half % 2 != 0;
+    const char* pair = from + (column / (2 * half)) * (2 * half);
+    size_t within = column % half;
+    size_t left = rows.bytes;
+    for (bool in_second = second; left > 0; in_second = !in_second) {
+      const size_t bytes = std::min(half - within, left);
+      copy_few(pair + (in_second ? 0 : half) + within, bytes, out);
+      out += bytes;
+      left -= bytes;
+      within = 0;
+      if (in_second) pair += 2 * half;
+    }
+    from += rows.step;
+  }
+}
+
 }  // namespace
 
-void gather(const Stage& stage, const Slot& slot, const char* data, int64_t start, size_t count, char* out) {
+void gather(const Slot& slot, const char* data, int64_t start, size_t count, char* out) {
   const auto size = static_cast<int64_t>(slot.size);
-  const auto gather_rows = [&](const Rows& rows, int64_t offset) {
+  const auto gather_rows = [&](const Rows& rows, int64_t offset, int64_t column) {
     const char* const from = data + offset * size;
     const int64_t inner = slot.strides.back();
-    if (inner == 0) {
+    if (slot.half != 0) {
+      swap_halves(rows, static_cast<size_t>(slot.half * size), static_cast<size_t>(column * size), from - column * size, out);
+    } else if (inner == 0) {
       repeat_elements(rows, slot.size, from, out);
     } else if (inner == 1) {
       copy_rows(rows, from, out);
@@ -123,32 +156,32 @@ void gather(const Stage& stage, const Slot& slot, const char* data, int64_t star
     }
     out += rows.bytes * static_cast<size_t>(rows.count);
   };
-  const size_t rank = stage.dims.size();
-  if (rank == 1) return gather_rows({1, count * slot.size, 0}, start * slot.strides[0]);
+  const size_t rank = slot.dims.size();
+  if (rank == 1) return gather_rows({1, count * slot.size, 0}, start * slot.strides[0], start);
   int64_t index[kMaxRank];
   int64_t offset = 0;
   int64_t rest = start;
   for (size_t d = rank; d-- > 0;) {
-    index[d] = rest % stage.dims[d];
-    rest /= stage.dims[d];
+    index[d] = rest % slot.dims[d];
+    rest /= slot.dims[d];
     offset += index[d] * slot.strides[d];
   }
-  const int64_t columns = stage.dims[rank - 1];
+  const int64_t columns = slot.dims[rank - 1];
   const int64_t inner = slot.strides[rank - 1];
   const int64_t outer = slot.strides[rank - 2];
   for (auto left = static_cast<int64_t>(count); left > 0;) {
     // As many whole rows as there are along the next dimension, or a part of one.
     const int64_t run = std::min(columns - index[rank - 1], left);
-    const int64_t whole = std::min(left / columns, stage.dims[rank - 2] - index[rank - 2]);
+    const int64_t whole = std::min(left / columns, slot.dims[rank - 2] - index[rank - 2]);
     const Rows rows{run == columns ? whole : 1, static_cast<size_t>(run * size), outer * size};
-    gather_rows(rows, offset);
+    gather_rows(rows, offset, index[rank - 1]);
     left -= run * rows.count;
     offset -= index[rank - 1] * inner;
     index[rank - 1] = 0;
     offset += rows.count * outer;
     index[rank - 2] += rows.count;
-    for (size_t d = rank - 2; d > 0 && index[d] == stage.dims[d]; --d) {
-      offset += slot.strides[d - 1] - slot.strides[d] * stage.dims[d];
+    for (size_t d = rank - 2; d > 0 && index[d] == slot.dims[d]; --d) {
+      offset += slot.strides[d - 1] - slot.strides[d] * slot.dims[d];
       index[d] = 0;
       ++index[d - 1];
     }

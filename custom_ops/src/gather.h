@@ -10,7 +10,7 @@
 namespace onnxfuse {
 
 // Copies `count` elements of the stage, from number `start` on, as `slot` reads them from `data`, to `out`.
-void gather(const Stage& stage, const Slot& slot, const char* data, int64_t start, size_t count, char* out);
+void gather(const Slot& slot, const char* data, int64_t start, size_t count, char* out);
 
 }  // namespace onnxfuse
 

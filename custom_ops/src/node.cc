@@ -60,7 +60,7 @@ Program read_program(const OrtApi* api, const OrtKernelInfo* info, const char* a
       [&](char* out, size_t* size) { return api->KernelInfoGetAttribute_string(info, attribute, out, size); });
   Program program;
   std::string error;
-  if (parse_program(text, &program, &error, Reads::Slices)) return program;
+  if (parse_program(text, &program, &error, Reads::Views)) return program;
   throw Error("the " + std::string(attribute) + " attribute is not valid: " + error);
 }
 

@@ -27,7 +27,7 @@ bool read_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* na
 // All attributes of a node that ORT creates, as long as `info` lives.
 AttributeSource attributes_of(const OrtApi* api, const OrtKernelInfo* info);
 
-// The Program of an attribute, which may read slices.  Throws Error if there is none that is valid.
+// The Program of an attribute, which may read views.  Throws Error if there is none that is valid.
 Program read_program(const OrtApi* api, const OrtKernelInfo* info, const char* attribute);
 
 // Bytes of a tensor.  Throws Error if they are too many.

@@ -31,7 +31,9 @@ struct Slot {
   uint8_t size = 0;               // bytes of an element
   uint32_t index = 0;             // Input, Output: which; Const: id of the value
   size_t offset = 0;              // Input, Scratch, Buffer: bytes
-  std::vector<int64_t> strides;   // Row, Gathered: in elements, for each collapsed dimension
+  int64_t half = 0;               // Gathered: elements of each half of a row, if these are to be swapped
+  std::vector<int64_t> strides;   // Row, Gathered: in elements, for each dimension
+  std::vector<int64_t> dims;      // Gathered: the stage's, of which those are one that the slot steps through alike
 };
 
 struct Step {

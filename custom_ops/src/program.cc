@@ -145,7 +145,8 @@ class Parser {
 
   const char* parse_input(const std::string_view* words, size_t count, Value* value) {
     value->kind = Value::Kind::Input;
-    static constexpr char expected[] = "expected 'input <dtype> broadcast|axis <k>|slice <axis>:<start>:<end>:<step>,…'";
+    static constexpr char expected[] =
+        "expected 'input <dtype> broadcast|axis <k>|halves|slice <axis>:<start>:<end>:<step>,…'";
     if (count < 3 || !parse_dtype(words[1], &value->type)) return expected;
     if (program_.values.size() != program_.input_count) return "an input follows a const or an instruction";
     if (program_.input_count == kMaxInputs) return "more than 128 inputs";
@@ -153,8 +154,11 @@ class Parser {
       if (!parse_axis(words[3], &value->axis)) return "the axis is not a number from -64 to 63";
       value->along_axis = true;
     } else if (words[2] == "slice" && count == 4) {
-      if (reads_ != Reads::Slices) return "whole tensors are read here";
+      if (reads_ != Reads::Views) return "whole tensors are read here";
       if (!parse_slices(words[3], &value->slices)) return "these are not slices of an axis";
+    } else if (words[2] == "halves" && count == 3) {
+      if (reads_ != Reads::Views) return "whole tensors are read here";
+      value->swaps_halves = true;
     } else if (words[2] != "broadcast" || count != 3) {
       return expected;
     }
@@ -203,9 +207,10 @@ bool parse_program(std::string_view text, Program* program, std::string* error, 
   return Parser(program, reads).parse(text, error);
 }
 
-bool reads_slices(const Program& program) {
-  const auto end = program.values.begin() + static_cast<long>(program.input_count);
-  return std::any_of(program.values.begin(), end, [](const Value& input) { return !input.slices.empty(); });
+bool is_view(const Value& input) { return !input.slices.empty() || input.swaps_halves; }
+
+bool reads_views(const Program& program) {
+  return std::any_of(program.values.begin(), program.values.begin() + static_cast<long>(program.input_count), is_view);
 }
 
 Program widen_half(const Program& program) {

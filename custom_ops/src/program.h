@@ -28,6 +28,7 @@ struct Value {
   bool along_axis = false;      // Input: a vector along `axis` instead of NumPy broadcasting
   int axis = 0;                 // Input: counted from the front, or from the back if negative
   std::vector<AxisSlice> slices;  // Input: of what the ones before leave, each a part; the tensor is broadcast
+  bool swaps_halves = false;    // Input: along its last dimension the second half comes first; the tensor is broadcast
   Op op{};                      // Instruction
   DType op_type{};              // Instruction: T of the type rule
   uint16_t operands[3] = {};    // Instruction: ids of earlier values
@@ -47,15 +48,16 @@ constexpr size_t kMaxOutputs = 64;
 constexpr size_t kMaxValues = 4096;
 constexpr size_t kMaxSlices = 32;  // of an input
 
-// Whether inputs may be parts of tensors.
-enum class Reads { WholeTensors, Slices };
+// Whether inputs may be parts of tensors, or tensors in another order.
+enum class Reads { WholeTensors, Views };
 
 // Reads and validates `text`.  On failure returns false and sets `error` to one line that names the line of the text;
 // nothing in `text` is trusted.
 bool parse_program(std::string_view text, Program* program, std::string* error, Reads reads = Reads::WholeTensors);
 
-// Whether an input is a part of a tensor.
-bool reads_slices(const Program& program);
+// Whether an input is not a whole tensor in its own order.
+bool is_view(const Value& input);
+bool reads_views(const Program& program);
 
 // The program for float tensors in place of all its float16 inputs and outputs.  ORT widens a node between others that
 // have no float16 kernels, rather than convert before and after each of them.

@@ -10,7 +10,7 @@ class ShapeResolver {
   ShapeResolver(const Program& program, const std::vector<Shape>& inputs) : program_(program), inputs_(inputs) {}
 
   bool resolve(std::vector<Shape>* shapes, std::string* error) {
-    if (!slice_inputs(error)) return false;
+    if (!view_inputs(error)) return false;
     resolve_region();
     for (size_t id = 0; id < program_.values.size(); ++id) {
       const Value& value = program_.values[id];
@@ -45,7 +45,7 @@ class ShapeResolver {
   static std::string line(const Value& value) { return "line " + std::to_string(value.line) + ": "; }
 
   // Puts what is read of each input in its place.
-  bool slice_inputs(std::string* error) {
+  bool view_inputs(std::string* error) {
     for (size_t i = 0; i < inputs_.size(); ++i) {
       const Value& value = program_.values[i];
       const auto fail = [&](const std::string& problem) {
@@ -53,6 +53,9 @@ class ShapeResolver {
         return false;
       };
       if (inputs_[i].rank > kMaxRank) return fail(" has more than 16 dimensions");
+      if (value.swaps_halves && (inputs_[i].rank == 0 || inputs_[i].from_back(0) % 2 != 0)) {
+        return fail(" of shape " + to_string(inputs_[i]) + " has no halves in its last dimension");
+      }
       if (value.slices.empty()) continue;
       int64_t count = 0;
       View view;

@@ -91,7 +91,7 @@ void infer_output_shapes(const OrtApi& api, OrtShapeInferContext* context) {
   std::string error;
   Program program;
   if (!node.attributes().text("program", &text)) throw Error("it has no attribute program");
-  if (!parse_program(text, &program, &error, Reads::Slices)) throw Error("the program attribute is not valid: " + error);
+  if (!parse_program(text, &program, &error, Reads::Views)) throw Error("the program attribute is not valid: " + error);
   const size_t count = node.input_count();
   if (count != program.input_count) {
     throw Error("the node has " + std::to_string(count) + " inputs, but its program has " +

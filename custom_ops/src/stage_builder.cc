@@ -89,14 +89,18 @@ void StageBuilder::find_sources() {
                                                : static_cast<size_t>(views[i].offset) * slot.size;
     int64_t count = 0;
     element_count(views[i].shape, &count);
-    slot.access = count == stage_.elements && is_dense(slot) ? Access::Whole
-                  : count == 1                               ? Access::Fixed
-                                                             : Access::Gathered;
+    if (value.swaps_halves) slot.half = shapes_[sources[i]].from_back(0) / 2;
+    slot.access = slot.half == 0 && count == stage_.elements && is_dense(slot) ? Access::Whole
+                  : count == 1                                                  ? Access::Fixed
+                                                                                : Access::Gathered;
     if (slot.access == Access::Whole && __builtin_add_overflow(bytes, count * slot.size, &bytes)) bytes = INT64_MAX;
     source_slot_[sources[i]] = static_cast<int>(stage_.slots.size());
     stage_.slots.push_back(std::move(slot));
   }
   find_rows();
+  for (Slot& slot : stage_.slots) {
+    if (slot.access == Access::Gathered) merge_dims(&slot);
+  }
   large_ = bytes > last_level_bytes();
 }
 
@@ -122,9 +126,11 @@ bool StageBuilder::is_dense(const Slot& slot) const {
 void StageBuilder::find_rows() {
   const bool anywhere = plan_.key.anywhere;
   if (stage_.columns < kLongRow && !anywhere) return;
-  // A part of a tensor may have no two elements of a row next to each other.  (No Program whose elements run anywhere
-  // reads parts.)
-  const auto has_rows = [](const Slot& slot) { return slot.access == Access::Gathered && slot.strides.back() <= 1; };
+  // A view of a tensor may have no two elements of a row next to each other, or not in their order.  (No Program whose
+  // elements run anywhere reads views.)
+  const auto has_rows = [](const Slot& slot) {
+    return slot.access == Access::Gathered && slot.strides.back() <= 1 && slot.half == 0;
+  };
   const auto repeats = [&](const Slot& slot) {
     return !has_rows(slot) ||
            std::all_of(slot.strides.begin(), slot.strides.end() - 1, [](int64_t stride) { return stride == 0; });
@@ -142,6 +148,23 @@ void StageBuilder::find_rows() {
     slot.access = Access::Row;
     slot.by_column = slot.strides.back() != 0;
   }
+}
+
+// One where the slot steps through dimensions alike, whatever other slots do.
+void StageBuilder::merge_dims(Slot* slot) const {
+  std::vector<int64_t> strides;
+  for (size_t d = 0; d < stage_.dims.size(); ++d) {
+    const int64_t size = stage_.dims[d];
+    const int64_t stride = slot->strides[d];
+    if (!strides.empty() && strides.back() == stride * size) {
+      slot->dims.back() *= size;
+      strides.back() = stride;
+    } else {
+      slot->dims.push_back(size);
+      strides.push_back(stride);
+    }
+  }
+  slot->strides = std::move(strides);
 }
 
 // The slot holds what all rows read, an element for each column.
@@ -226,11 +249,12 @@ uint16_t StageBuilder::operand(uint16_t id) {
   bool once = access == Access::Fixed;  // the same in every tile
   if (access == Access::Gathered) {
     // The data repeats after the dimensions inside the outermost one that it has.
-    const auto& strides = stage_.slots[slot].strides;
+    const std::vector<int64_t>& strides = stage_.slots[slot].strides;
+    const std::vector<int64_t>& dims = stage_.slots[slot].dims;
     size_t outermost = 0;
     while (strides[outermost] == 0) ++outermost;
     int64_t period = 1;
-    for (size_t d = outermost; d < strides.size() && period <= kMaxPeriod; ++d) period *= stage_.dims[d];
+    for (size_t d = outermost; d < dims.size() && period <= kMaxPeriod; ++d) period *= dims[d];
     once = repeated_ || (!stage_.by_rows && period <= kMaxPeriod);  // tiles that end with a row begin anywhere
     if (once && !repeated_) period_ = std::max(period_, period);
     Step step;

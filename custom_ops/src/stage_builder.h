@@ -37,6 +37,7 @@ class StageBuilder {
   View view_of(uint16_t id) const;
   bool is_dense(const Slot& slot) const;
   void find_rows();
+  void merge_dims(Slot* slot) const;
   void read_by_column(uint16_t index);
   void schedule();
   void count_uses();

@@ -125,7 +125,7 @@ void StageBuilder::record_uses() {
       ++use.stages;
       use.stage = number;
     }
-    const bool is_part = !program_.values[slot.index].slices.empty();
+    const bool is_part = is_view(program_.values[slot.index]);
     use.whole = use.whole && slot.access == Access::Whole && !is_part;
     use.last_read = moment;
   };

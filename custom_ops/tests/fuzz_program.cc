@@ -125,7 +125,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t length = end == nullptr ? size : static_cast<size_t>(end - data);
   Program program;
   std::string error;
-  if (!parse_program({reinterpret_cast<const char*>(data), length}, &program, &error, Reads::Slices)) {
+  if (!parse_program({reinterpret_cast<const char*>(data), length}, &program, &error, Reads::Views)) {
     if (error.empty()) std::abort();
     return 0;
   }
@@ -150,6 +150,8 @@ std::string generate(std::mt19937& random) {
     const size_t kind = below(8);
     if (kind == 0) {
       text += " axis " + number(-2, 5) + "\n";
+    } else if (kind == 1) {
+      text += " halves\n";
     } else if (kind < 4) {
       for (size_t slices = 1 + below(3), s = 0; s < slices; ++s) {
         const std::string end = below(2) == 0 ? "9223372036854775807" : number(-9, 30);
@@ -173,7 +175,7 @@ std::string generate(std::mt19937& random) {
     }
     Program program;
     std::string error;
-    if (!parse_program(text + line + "\noutput 0\n", &program, &error, Reads::Slices)) continue;
+    if (!parse_program(text + line + "\noutput 0\n", &program, &error, Reads::Views)) continue;
     text += line + "\n";
     types.push_back(op.rule == Rule::Compare ? "bool" : type);
   }

@@ -40,7 +40,7 @@ def complete(
         proto, path = onnx.load(path_or_bytes, load_external_data=False), Path(path_or_bytes)
     nodes = [node for graph in onnx_graphs(proto.graph) for node in graph.node]
     fused = [node for node in nodes if node.domain == DOMAIN and node.op_type in (*FUSED_OPS, *FUSED_CONV_OPS)]
-    if all(_has_code(node, name) for node in fused if not _reads_slices(node) for name in wanted):
+    if all(_has_code(node, name) for node in fused if not _reads_views(node) for name in wanted):
         return None
     model = Model.from_proto(proto, path)
     infer(model)
@@ -55,10 +55,10 @@ def complete(
         ) from error
 
 
-def _reads_slices(node: onnx.NodeProto) -> bool:
+def _reads_views(node: onnx.NodeProto) -> bool:
     """Whether a node reads parts of tensors, for which there are no kernels: it runs on the CPU."""
     program = next((attribute.s for attribute in node.attribute if attribute.name == "program"), b"")
-    return node.op_type in FUSED_OPS and Program.parse(program.decode(errors="replace")).reads_slices
+    return node.op_type in FUSED_OPS and Program.parse(program.decode(errors="replace")).reads_views
 
 
 def _has_code(node: onnx.NodeProto, device: str) -> bool:

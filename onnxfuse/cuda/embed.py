@@ -53,7 +53,7 @@ def fused_nodes(model: Model) -> Iterator[FusedNode]:
         for node in graph.nodes:
             if node.domain == DOMAIN and node.op in FUSED_OPS:
                 program = Program.parse(text_attribute(node, "program"))
-                if not program.reads_slices:
+                if not program.reads_views:
                     yield FusedNode(node, program)
 
 

@@ -9,6 +9,7 @@ from onnxfuse.passes.base import PassContext
 from onnxfuse.passes.rewriter import RulePass
 from onnxfuse.passes.rules.local_response_normalization import LocalResponseNormalization
 from onnxfuse.passes.rules.rms_normalization import RmsNormalization
+from onnxfuse.passes.rules.rotary_embedding import RotaryEmbedding
 from onnxfuse.passes.rules.softmax_over_channels import SoftmaxOverChannels
 
 if TYPE_CHECKING:
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
 
 NAME = "slow-operators"
 
-_RULES = (LocalResponseNormalization, RmsNormalization, SoftmaxOverChannels)
+_RULES = (LocalResponseNormalization, RmsNormalization, RotaryEmbedding, SoftmaxOverChannels)
 
 
 class SlowOperators:
-    """LRN, Softmax and RMS normalization in forms that are fused, by this project or by ONNX Runtime.
+    """LRN, Softmax, RMS normalization and rotary embeddings in forms that this project or ONNX Runtime fuses.
 
     For the target cpu alone: other execution providers have other kernels.  Results stay the same up to rounding.
     """
@@ -31,7 +32,8 @@ class SlowOperators:
     def run(self, model: Model, context: PassContext) -> None:
         """Runs the rules, if there is anything for them."""
         operators = {node.op for graph in model.graphs() for node in graph.nodes}
-        if context.target != "cpu" or not operators & {"LRN", "Reciprocal", "Softmax"}:
+        wanted = operators & {"LRN", "Reciprocal", "Softmax"} or operators >= {"Concat", "Neg"}
+        if context.target != "cpu" or not wanted:
             return
         infer(model)
         RulePass([rule() for rule in _RULES], NAME).run(model, context)

@@ -19,8 +19,8 @@ from onnxfuse.planner.ort_fusions import ONE_KERNEL, OrtFusions
 from onnxfuse.planner.ort_layout import BLOCKED, INSIDE_CONV, ConvLayout
 from onnxfuse.planner.ort_quantization import QUANTIZED, UNTYPED, loses_type, quantized_nodes
 from onnxfuse.planner.regions import find_regions, halve
-from onnxfuse.planner.slices import read_parts
 from onnxfuse.planner.slow_kernels import is_slow
+from onnxfuse.planner.views import find_views
 from onnxfuse.planner.worth import TOO_LITTLE, is_worthwhile
 from onnxfuse.program import ProgramError
 from onnxfuse.program.lowering import check, is_elementwise, vector_inputs
@@ -197,14 +197,14 @@ class _Planner:
         assert self._opset is not None
         inside = {id(node) for node in region}
         # Kernels for CUDA read whole tensors.
-        sliced = ([], []) if self._cuda else read_parts(region, self._opset, within, self._is_read_outside)
+        viewed = ([], []) if self._cuda else find_views(region, self._opset, within, self._is_read_outside)
         try:
             whole = fuse(
                 region,
                 self._model.opsets,
                 lambda tensor: self._is_read_outside(tensor, inside),
                 self._fast_math,
-                *sliced,
+                *viewed,
             )
             if loses_type(whole.inputs, whole.outputs):
                 return [], {id(node): UNTYPED for node in region}

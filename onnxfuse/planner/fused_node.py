@@ -15,9 +15,10 @@ from onnxfuse.dtypes import DTYPES, from_numpy
 from onnxfuse.graph import Node
 from onnxfuse.graph_export import value_info
 from onnxfuse.passes.constants import constant_value
-from onnxfuse.planner.slices import SlicedInput
+from onnxfuse.planner.views import ViewedInput
 from onnxfuse.program import Program, ProgramBuilder
 from onnxfuse.program.lowering import cast_target, ignores_input, lower, tensor_dtype
+from onnxfuse.program.program import Input
 from onnxfuse.runtime import DOMAIN
 
 OPSET_VERSION = 1
@@ -31,8 +32,8 @@ FAST_MATH_KEY = "onnxfuse.fast_math"
 class Fusion:
     """What takes the place of a region: the Program, the function, and the tensors on the outside.
 
-    ``nodes`` are those of the region, and before them Slices and Splits that only serve it.  ``reads`` are the
-    inputs as they are read: where that is a part, the tensor that the part is.
+    ``nodes`` are those of the region, and before them Slices, Splits and Concats that only serve it.  ``reads`` are the
+    inputs as they are read: where that is a view of one, the tensor that the view is.
     """
 
     nodes: tuple[gs.Node, ...]
@@ -104,11 +105,12 @@ class RegionProgram:
             self.reads.append(tensor)
         return self._read[id(tensor), axis]
 
-    def input_part(self, part: SlicedInput) -> None:
-        """Read a tensor as a part of another."""
-        self.define(part.tensor, self.builder.input(tensor_dtype(part.tensor), slices=part.slices))
-        self.inputs.append(part.source)
-        self.reads.append(part.tensor)
+    def input_view(self, view: ViewedInput) -> None:
+        """Read a tensor as a view of another."""
+        spec = Input(tensor_dtype(view.tensor), slices=view.slices, swaps_halves=view.swaps_halves)
+        self.define(view.tensor, self.builder.view(spec))
+        self.inputs.append(view.source)
+        self.reads.append(view.tensor)
 
     def define(self, tensor: gs.Tensor, value: int) -> None:
         """Take ``value`` for a tensor from now on."""
@@ -140,23 +142,23 @@ def fuse(
     opsets: Mapping[str, int],
     is_used_outside: Callable[[gs.Tensor], bool],
     fast_math: bool = False,
-    slicing: Sequence[gs.Node] = (),
-    parts: Sequence[SlicedInput] = (),
+    viewing: Sequence[gs.Node] = (),
+    views: Sequence[ViewedInput] = (),
 ) -> Fusion:
     """Build the Fusion of a region's ``nodes``, given in topological order; the graph is not changed.
 
-    ``is_used_outside`` says whether a tensor that the region computes is read by anything but the region.  ``slicing``
-    are Slices and Splits before the region: it reads ``parts`` of what they read, in place of their results.  Raises
-    ProgramError if the Program exceeds a limit.
+    ``is_used_outside`` says whether a tensor that the region computes is read by anything but the region.  ``viewing``
+    are Slices, Splits and Concats before the region: it reads ``views`` of what they read, in place of their results.
+    Raises ProgramError if the Program exceeds a limit.
     """
     region = RegionProgram(opsets[""], fast_math)
-    for part in parts:
-        region.input_part(part)
+    for view in views:
+        region.input_view(view)
     for node in nodes:
         region.lower(node)
     outputs = [node.outputs[0] for node in nodes if is_used_outside(node.outputs[0])]
     program = region.build(outputs)
-    all_nodes = (*slicing, *nodes)
+    all_nodes = (*viewing, *nodes)
     function = local_function(all_nodes, region.inputs, outputs, str(program), ["program"], opsets[""])
     return Fusion(all_nodes, program, function, tuple(region.inputs), tuple(region.reads), tuple(outputs))
 

@@ -14,7 +14,8 @@ define a value (inputs, constants, instructions) number the values from 0 in the
 ``input T broadcast`` follows NumPy's broadcasting; ``input T axis k`` is a vector laid along axis k of the region's
 shape, with as many dimensions as that has, or -k of them if k is negative.  ``input T slice a:b:e:s,…`` is a part of a
 tensor that follows NumPy's broadcasting: along axis a from b up to but not including e every s-th element, as ONNX's
-Slice has it, and of that what the next ones leave.  ``const`` gives the bit pattern of a
+Slice has it, and of that what the next ones leave.  ``input T halves`` is a tensor, broadcast like those, whose last
+dimension is read with its second half first.  ``const`` gives the bit pattern of a
 scalar in hexadecimal.  In ``op T ids…`` T is the type that the operator's rule speaks of.  Values of type f16 and bf16
 are computed in float32 and rounded by ``cast`` and in outputs.
 """
@@ -59,19 +60,21 @@ class AxisSlice(NamedTuple):
 class Input:
     """A tensor that the region reads: NumPy broadcasting, or a vector along ``axis`` of the region's shape.
 
-    Of the former ``slices`` may leave a part, each of what the ones before it leave.
+    Of the former ``slices`` may leave a part, each of what the ones before it leave; or along its last dimension, of an
+    even size, the second half comes first (``swaps_halves``).
     """
 
     dtype: str
     axis: int | None = None
     slices: tuple[AxisSlice, ...] = ()
+    swaps_halves: bool = False
 
     def __str__(self) -> str:
         if self.axis is not None:
             return f"input {self.dtype} axis {self.axis}"
         if self.slices:
             return f"input {self.dtype} slice " + ",".join(":".join(map(str, part)) for part in self.slices)
-        return f"input {self.dtype} broadcast"
+        return f"input {self.dtype} {'halves' if self.swaps_halves else 'broadcast'}"
 
 
 @dataclass(frozen=True)
@@ -134,9 +137,9 @@ class Program:
         return tuple(value for value in self.values if isinstance(value, Input))
 
     @property
-    def reads_slices(self) -> bool:
-        """Whether an input is a part of a tensor, which kernels for CUDA do not read."""
-        return any(spec.slices for spec in self.inputs)
+    def reads_views(self) -> bool:
+        """Whether an input is no whole tensor in its own order, which kernels for CUDA do not read."""
+        return any(spec.slices or spec.swaps_halves for spec in self.inputs)
 
     @property
     def instructions(self) -> tuple[Instruction, ...]:
@@ -215,6 +218,8 @@ def _parse_value(words: list[str]) -> Value:
             if str(value) != axis:
                 raise ValueError(f"{axis!r} is not an axis")
             return Input(dtype, value)
+        case ["input", dtype, "halves"]:
+            return Input(dtype, swaps_halves=True)
         case ["input", dtype, "slice", slices]:
             return Input(dtype, slices=tuple(map(_parse_slice, slices.split(","))))
         case ["const", dtype, bits]:
@@ -261,13 +266,15 @@ def _validate_value(program: Program, index: int, value: Value) -> None:
     if value.dtype not in DTYPES:
         raise ValueError(f"unknown type {value.dtype!r}")
     match value:
-        case Input(axis=axis, slices=slices):
+        case Input(axis=axis, slices=slices, swaps_halves=swaps_halves):
             if index > 0 and not isinstance(program.values[index - 1], Input):
                 raise ValueError("inputs come first")
             if axis is not None and not -64 <= axis < 64:
                 raise ValueError("the axis is out of range")
             if len(slices) > MAX_SLICES or (slices and axis is not None):
                 raise ValueError("too many slices")
+            if swaps_halves and (slices or axis is not None):
+                raise ValueError("halves of a part or of a vector")
             if not all(_is_valid_slice(part) for part in slices):
                 raise ValueError("a slice is out of range")
         case Const(dtype, bits):
@@ -308,11 +315,15 @@ class ProgramBuilder:
         self._known: dict[tuple[object, ...], int] = {}
         self._constants: dict[int, Const] = {}
 
-    def input(self, dtype: str, axis: int | None = None, slices: tuple[AxisSlice, ...] = ()) -> int:
-        """Declare the next input and return its value."""
+    def input(self, dtype: str, axis: int | None = None) -> int:
+        """Declare the next input, by broadcasting or as a vector along ``axis``, and return its value."""
+        return self.view(Input(dtype, axis))
+
+    def view(self, spec: Input) -> int:
+        """The same for an input of any kind."""
         handle = len(self._dtypes)
-        self._inputs.append((Input(dtype, axis, slices), handle))
-        self._dtypes[handle] = dtype
+        self._inputs.append((spec, handle))
+        self._dtypes[handle] = spec.dtype
         return handle
 
     def const(self, dtype: str, value: object) -> int:

@@ -16,7 +16,7 @@ def run(program: Program, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     f16 and bf16 values are kept in float32 and rounded by casts and in the outputs.  Raises ValueError for shapes that
     do not broadcast.
     """
-    inputs = [_sliced(array, spec.slices) for array, spec in zip(inputs, program.inputs, strict=True)]
+    inputs = [_viewed(array, spec) for array, spec in zip(inputs, program.inputs, strict=True)]
     rank = max((array.ndim for array, spec in zip(inputs, program.inputs, strict=True) if spec.axis is None), default=0)
     arrays = iter(inputs)
     values: list[np.ndarray] = []
@@ -33,6 +33,14 @@ def run(program: Program, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
                 case Instruction():
                     values.append(_evaluate(value, [values[operand] for operand in value.operands]))
         return [values[output].astype(DTYPES[program.dtype(output)].numpy) for output in program.outputs]
+
+
+def _viewed(array: np.ndarray, spec: Input) -> np.ndarray:
+    if not spec.swaps_halves:
+        return _sliced(array, spec.slices)
+    if array.ndim == 0 or array.shape[-1] % 2:
+        raise ValueError(f"shape {array.shape} has no halves in its last dimension")
+    return np.roll(array, array.shape[-1] // 2, axis=-1)
 
 
 def _sliced(array: np.ndarray, slices: Sequence[AxisSlice]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Slice and Split before a region become part of it: the fused node reads parts of what they read."""
+"""Slice, Split and Concat before a region become part of it: the fused node reads views of what they read."""
 
 import numpy as np
 import onnx
@@ -263,3 +263,100 @@ def test_slices_alone_are_worth_no_library() -> None:
 def test_no_kernels_for_cuda_are_compiled_for_parts() -> None:
     fused = _fuse(_model(MAGNITUDE, **NUMBERS))
     assert complete(fused.SerializeToString(), ("sm_90",)) is None
+
+
+ROTARY = """g (float[b, 4, t, 8] x, float[t, 8] c, float[t, 8] s) => (float[b, 4, t, 8] y) {
+    HALVES  m = Neg(second)  r = Concat <axis = -1> (m, first)
+    p = Mul(x, c)  q = Mul(r, s)  y = Add(p, q)
+}"""
+HALVES = {
+    "slices": "first = Slice(x, zero, half, last)  second = Slice(x, half, end, last)",
+    "slices to the size": "second = Slice(x, half, size, last)  first = Slice(x, zero, half, last)",
+    "slices from the back": "first = Slice(x, zero, back, three)  second = Slice(x, back, end, three)",
+    "a split": "first, second = Split <axis = -1> (x, halves)",
+    "a split into equal parts": "first, second = Split <axis = 3, num_outputs = 2> (x)",
+}
+PLACES = {**NUMBERS, "half": [4], "size": [8], "last": [-1], "three": [3], "back": [-4], "halves": [4, 4]}
+
+
+def _optimized(model: onnx.ModelProto) -> onnx.ModelProto:
+    fused = onnxfuse.optimize(model, check=False).model
+    onnx.checker.check_model(fused, full_check=True)
+    return fused
+
+
+def _rotary_feeds(batch: int, length: int) -> dict[str, np.ndarray]:
+    feeds = {"x": _array(batch, 4, length, 8), "c": _array(length, 8), "s": _array(length, 8)}
+    feeds["x"].reshape(-1)[:4] = [0.0, -0.0, np.inf, -np.inf][: feeds["x"].size]
+    return feeds
+
+
+@pytest.mark.parametrize("halves", HALVES.values(), ids=HALVES.keys())
+def test_rotary_embeddings(halves: str) -> None:
+    model = _model(ROTARY.replace("HALVES", halves), **PLACES)
+    fused = _optimized(model)
+    (node,) = fused.graph.node
+    assert node.op_type == "FusedElementwise"
+    for batch, length in ((2, 5), (1, 1), (3, 700)):
+        _assert_same(model, fused, **_rotary_feeds(batch, length))
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("y = Concat <axis = -1> (second, first) a = Abs(y) z = Neg(a)", 1),  # an output
+        ("d = Concat <axis = -1> (second, first) a = Abs(d) z = Neg(a) y = Transpose(first)", 1),  # a half has readers
+        ("d = Concat <axis = -1> (first, second) a = Abs(d) z = Neg(a) y = Neg(z)", 1),  # in their order
+        ("d = Concat <axis = -2> (second, first) a = Abs(d) z = Neg(a) y = Neg(z)", 1),  # along another axis
+        ("d = Concat <axis = 1> (second, first) a = Abs(d) z = Neg(a) y = Neg(z)", 0),
+    ],
+)
+def test_halves_that_stay(text: str, kept: int) -> None:
+    model = _model(
+        "g (float[6, 8] x) => (float[p, q] y, float[r, s] z) {"
+        f" first = Slice(x, zero, half, last) second = Slice(x, half, end, last) {text} }}",
+        **PLACES,
+    )
+    fused = _fuse(model)
+    assert sum(node.op_type == "Concat" for node in fused.graph.node) == kept
+    _assert_same(model, fused, x=_array(6, 8))
+
+
+def test_halves_of_a_part() -> None:
+    """The part is no view then: swapped halves are those of a whole tensor."""
+    model = _model(
+        "g (float[6, 20] x) => (float[6, 8] y) { part = Slice(x, five, thirteen, last)"
+        " first = Slice(part, zero, half, last) second = Slice(part, half, end, last)"
+        " d = Concat <axis = 1> (second, first) a = Abs(d) b = Add(a, part) y = Neg(b) }",
+        thirteen=[13],
+        **PLACES,
+    )
+    fused = _fuse(model)
+    assert [node.op_type for node in fused.graph.node] == ["Slice", "FusedElementwise"]
+    _assert_same(model, fused, x=_array(6, 20))
+
+
+def test_part_of_swapped_halves() -> None:
+    model = _model(
+        "g (float[6, 8] x) => (float[6, 2] y) {"
+        " first = Slice(x, zero, half, last) second = Slice(x, half, end, last) d = Concat <axis = 1> (second, first)"
+        " part = Slice(d, one, three, last) a = Abs(part) y = Neg(a) }",
+        **PLACES,
+    )
+    _assert_same(model, _fuse(model), x=_array(6, 8))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sines"),
+    [("float[2, 9]", "float[2, 9]"), ("float[2, 8]", "float[2, 1]"), ("float[2, d]", "float[2, d]")],
+)
+def test_rotary_embeddings_of_unknown_sizes_and_of_parts_that_are_no_halves(sizes: str, sines: str) -> None:
+    model = _model(
+        f"g ({sizes} x, {sines} s) => ({sizes} y) {{"
+        " first = Slice(x, zero, half, last) second = Slice(x, half, end, last)"
+        " m = Neg(second) r = Concat <axis = 1> (m, first) q = Mul(r, s) y = Abs(q) }",
+        **PLACES,
+    )
+    feeds = {"x": _array(2, 9 if "9" in sizes else 8)}
+    feeds["s"] = _array(2, 1) if sines.endswith("1]") else _array(*feeds["x"].shape)
+    _assert_same(model, _optimized(model), **feeds)

@@ -1,4 +1,4 @@
-"""Inputs that are parts of tensors: read where they lie, whatever lies between their elements."""
+"""Inputs that are views of tensors: read where they lie, whatever lies between their elements and in which order."""
 
 import numpy as np
 import pytest
@@ -44,6 +44,70 @@ READS = {
 
 def slice_input(dtype: str, slices: str) -> str:
     return f"input {dtype} slice {slices}" if slices else f"input {dtype} broadcast"
+
+
+# Shapes of a tensor whose halves are swapped, and of one beside it.
+HALVES = {
+    "pairs": ([300, 2], [300, 2]),
+    "two": ([2], [2]),
+    "short rows": ([90, 10], [90, 10]),
+    "rows of one length": ([7, 64], [1, 64]),
+    "long rows": ([5, 3000], [5, 1]),
+    "a long vector": ([20000], [20000]),
+    "repeated": ([64], [3, 500, 64]),
+    "repeated in between": ([3, 1, 64], [3, 50, 64]),
+    "heads": ([2, 4, 30, 32], [30, 32]),
+    "a scalar beside it": ([4, 66], []),
+    "nothing": ([0, 4], [1, 4]),
+    "halves of nothing": ([3, 0], [3, 1]),
+    "rank 16": ([2] + [1] * 13 + [3, 6], [6]),
+}
+
+
+@pytest.mark.parametrize("dtype", ONNX_TYPES)
+@pytest.mark.parametrize("shapes", HALVES.values(), ids=HALVES.keys())
+def test_halves_of_every_type(shapes: tuple[list[int], list[int]], dtype: str) -> None:
+    arrays = [sample(dtype, int(np.prod(shape)), seed).reshape(shape) for seed, shape in enumerate(shapes)]
+    operation = "xor bool 0 1" if dtype == "bool" else f"min {dtype} 0 1"
+    program = f"onnxfuse 1\ninput {dtype} halves\ninput {dtype} broadcast\n{operation}\noutput 2\noutput 0\n"
+    for actual, expected in zip(run_fused(program, arrays), reference.run(Program.parse(program), arrays), strict=True):
+        assert actual.shape == expected.shape
+        np.testing.assert_array_equal(actual.astype(np.float64), expected.astype(np.float64))
+
+
+@pytest.mark.parametrize("shapes", HALVES.values(), ids=HALVES.keys())
+def test_chains_of_halves(shapes: tuple[list[int], list[int]]) -> None:
+    """The tensor in both orders, as rotary embeddings read it, and with what is computed in another shape."""
+    arrays = [sample("f32", int(np.prod(shape)), seed).reshape(shape) for seed, shape in enumerate(shapes)]
+    program = (
+        "onnxfuse 1\ninput f32 halves\ninput f32 broadcast\ninput f32 broadcast\n"
+        "mul f32 2 2\nmul f32 0 3\nmul f32 1 2\nadd f32 5 4\noutput 6\noutput 4\n"
+    )
+    inputs = [arrays[0], *arrays]
+    for actual, expected in zip(run_fused(program, inputs), reference.run(Program.parse(program), inputs), strict=True):
+        assert_same_bits(actual, expected)
+
+
+def test_halves_in_the_memory_of_the_tensor() -> None:
+    """ONNX Runtime may give the result the memory of an input, which is read in another order than it is written."""
+    for size in (8, 3000, 20000):
+        node = fused_node("onnxfuse 1\ninput f32 halves\nneg f32 0\noutput 1\n", ["made"], ["z"])
+        nodes = [helper.make_node("Add", ["x", "x"], ["made"]), node]
+        model = make_model(nodes, {"x": ("f32", [5, size])}, {"z": ("f32", [5, size])})
+        x = sample("f32", 5 * size, 0, special=False).reshape(5, size)
+        result = new_session(model, session_options()).run(None, {"x": x})[0]
+        assert_same_bits(result, -np.roll(x + x, size // 2, axis=1))
+
+
+def test_the_shape_of_halves_is_inferred() -> None:
+    model = fused_model("onnxfuse 1\ninput f32 halves\nneg f32 0\noutput 1\n", [["n", 10]])
+    assert new_session(model, session_options()).get_outputs()[0].shape == ["n", 10]
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (1,), ()])
+def test_halves_that_are_none(shape: tuple[int, ...]) -> None:
+    with pytest.raises(Exception, match="no halves in its last dimension"):
+        run_fused("onnxfuse 1\ninput f32 halves\nneg f32 0\noutput 1\n", [np.zeros(shape, np.float32)])
 
 
 @pytest.mark.parametrize("dtype", ONNX_TYPES)
