@@ -160,6 +160,12 @@ class Report:
         """A region became a fused node."""
         self.fused.append(region)
 
+    def rename_tensors(self, names: Mapping[str, str]) -> None:
+        """Tensors got other names, given by the old ones, after nodes that read and make them were fused."""
+        for region in self.fused:
+            region.inputs = [names.get(name, name) for name in region.inputs]
+            region.outputs = [names.get(name, name) for name in region.outputs]
+
     def add_left_alone(self, node: str, op: str, reason: str) -> None:
         """An elementwise ``node`` was not fused."""
         self.left_alone.append(LeftAlone(node, op, reason))

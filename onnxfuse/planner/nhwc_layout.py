@@ -143,6 +143,10 @@ class _Choice:
         if tensor is not None:
             self._note(tensor)
             self._cut.add(id(tensor), 0.0, self._transpose(tensor))
+            # With its channels last the one tensor is the other as that is, which has no channels first.
+            other = node.outputs[0] if tensor is node.inputs[0] else node.inputs[0]
+            self._note(other)
+            self._cut.add(id(other), math.inf, 0.0)
             return True
         joins = joins_channels(node)
         if len(node.outputs) != 1 or not (joins or self._is_of_one_shape(node)):

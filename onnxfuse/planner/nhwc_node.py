@@ -132,8 +132,11 @@ def squeeze_excite_reads_last(model: Model, node: Node) -> None:
     node.attrs.update({"nhwc": 1, **attributes})
 
 
-def apply_layout(model: Model, graph: gs.Graph, layout: NhwcLayout) -> None:
-    """Rename the tensors that have the channels last, permute their shapes, and change the nodes for it."""
+def apply_layout(model: Model, graph: gs.Graph, layout: NhwcLayout) -> dict[str, str]:
+    """Rename the tensors that have the channels last, permute their shapes, and change the nodes for it.
+
+    Returns the new names by the old ones.
+    """
     others: dict[int, gs.Tensor] = {}
     for node in layout.nodes:
         if permutes(node) is not None:
@@ -147,10 +150,13 @@ def apply_layout(model: Model, graph: gs.Graph, layout: NhwcLayout) -> None:
                     node.inputs[index] = others[id(tensor)]
             if is_last:
                 node.attrs["axis"] = rank - 1
+    names: dict[str, str] = {}
     for tensor in layout.tensors.values():
-        tensor.name = model.unique_name(f"{tensor.name}_nhwc")
+        names[tensor.name] = model.unique_name(f"{tensor.name}_nhwc")
+        tensor.name = names[tensor.name]
         if tensor.shape is not None:
             tensor.shape = permuted(tensor.shape)
+    return names
 
 
 def _transposed(model: Model, graph: gs.Graph, tensor: gs.Tensor, rank: int, *, to_be_last: bool) -> gs.Variable:

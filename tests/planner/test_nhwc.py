@@ -321,6 +321,19 @@ def test_transposes_between_the_layouts() -> None:
     assert operators(kept).count("Transpose") == 1 and channels_last(kept) == {"r"}
 
 
+def test_transposes_that_are_none_between_the_layouts() -> None:
+    """What is between two Transposes has the channels last in itself, and may not have them in another place still."""
+    turn = "Transpose <perm = [0, 2, 3, 1]>"
+    head = "(float[2, 32, 32, 32] x) => (float[a, b, c, d] y)"
+    for text in (
+        f"a = {turn} (x) t = {turn} (a) c = C3 (t, w) y = Relu(c)",
+        f"a = C3 (x, w) r = Relu(a) u = {turn} (r) c = C3 (u, w2) y = Relu(c)",
+        f"a = C3 (x, w) r = Relu(a) u = {turn} (r) t = HardSwish(u) z = {turn} (t) c = C3 (z, w2) y = Relu(c)",
+        f"a = C3 (x, w) r = Relu(a) u = {turn} (r) m = MaxPool <kernel_shape = [2, 2]> (u) c = C3 (m, w2) y = Relu(c)",
+    ):
+        check(network(text, head), {"x": array(2, 32, 32, 32)})
+
+
 def test_a_transpose_of_what_the_model_returns() -> None:
     head = "(float[n, 32, h, w] x) => (float[n, hh, ww, 32] u, float[n, 32, hh, ww] y)"
     text = "a = C3 (x, w) r = Relu(a) u = Transpose <perm = [0, 2, 3, 1]> (r) y = C3 (r, w2)"
@@ -523,8 +536,10 @@ def test_values_are_described_as_they_are() -> None:
     assert all(shape == [2, 9, 7, 32] for shape in described.values())
 
 
-def test_the_report_names_the_nodes_tensors() -> None:
-    result = onnxfuse.optimize(network(CHAIN), "cpu", conv="all", check=False)
+@pytest.mark.parametrize("gated", [False, True])
+def test_the_report_names_the_nodes_tensors(gated: bool) -> None:
+    text = f"a = C3 (x, w) r = Relu(a) {gate('q', 'r')} m = Mul(r, q4) y = Conv (m, p)" if gated else CHAIN
+    result = onnxfuse.optimize(network(text), "cpu", conv="all", check=False)
     inputs = {node.name: list(node.input) for node in result.model.graph.node}
     outputs = {node.name: list(node.output) for node in result.model.graph.node}
     assert {region.name: list(region.inputs) for region in result.report.fused} == inputs
