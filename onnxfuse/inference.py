@@ -21,6 +21,7 @@ from onnx import (
 )
 from onnx.shape_inference import InferenceError
 
+from onnxfuse.doubtful_shapes import forget_doubtful_shapes
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.graph import Model
 from onnxfuse.graph_export import Export, onnx_graphs
@@ -60,6 +61,7 @@ def run(model: Model, light: Export, shapes: Shapes | None, *, check_types: bool
     for inferred in _infer(proto, check_types):
         for graph, result in zip(light.graphs, onnx_graphs(inferred.graph), strict=True):
             _fill(graph, result)
+    forget_doubtful_shapes(model)
 
 
 def _make_dense(proto: ModelProto) -> None:

@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -258,3 +259,60 @@ def test_question_marks_are_no_symbol():
     model = model_of([helper.make_node("Relu", ["x"], ["y"])], [info("x", ["?", "?", "N"])], [info("y", None)])
     infer(model)
     assert types(model)["y"] == (np.float32, [None, None, "N"])
+
+
+@pytest.mark.parametrize(
+    ("node", "size", "constants"),
+    [
+        (
+            helper.make_node("MaxPool", ["x"], ["a"], kernel_shape=[2, 2], strides=[2, 2], pads=[1] * 4, ceil_mode=1),
+            5,
+            {},
+        ),
+        (
+            helper.make_node("MaxPool", ["x"], ["a"], kernel_shape=[2, 2], strides=[2, 2], pads=[1] * 4, ceil_mode=1),
+            6,
+            {},
+        ),
+        (helper.make_node("MaxPool", ["x"], ["a"], kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1), 6, {}),
+        (helper.make_node("AveragePool", ["x"], ["a"], kernel_shape=[1, 1], strides=[2, 2], ceil_mode=1), 6, {}),
+        (helper.make_node("AveragePool", ["x"], ["a"], kernel_shape=[2, 2], strides=[3, 3], ceil_mode=1), 6, {}),
+        (helper.make_node("Resize", ["x", "", "scales"], ["a"]), 5, {"scales": np.array([1, 1, 1.4, 2.6], np.float32)}),
+        (helper.make_node("Resize", ["x", "", "scales"], ["a"]), 5, {"scales": np.array([1, 1, 2, 1.5], np.float32)}),
+        (
+            helper.make_node(
+                "ConvTranspose", ["x", "w"], ["a"], strides=[2, 2], auto_pad="SAME_UPPER", output_padding=[1, 1]
+            ),
+            5,
+            {"w": np.ones((2, 2, 3, 3), np.float32)},
+        ),
+    ],
+)
+def test_sizes_are_those_that_onnx_runtime_computes(node: onnx.NodeProto, size: int, constants: dict) -> None:
+    """Or none: what onnx's inference says of these is wrong here and there, and so is what follows from it."""
+    model = model_of(
+        [node, helper.make_node("Relu", ["a"], ["b"]), helper.make_node("Abs", ["b"], ["y"])],
+        [info("x", [1, 2, size, size])],
+        [info("y", None)],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+        opset=19,
+    )
+    proto = model.to_proto()
+    infer(model)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    (result,) = session.run(None, {"x": np.zeros((1, 2, size, size), np.float32)})
+    for name in ("a", "b"):
+        shape = types(model)[name][1]
+        assert len(shape) == 4
+        assert all(dim is None or dim == own for dim, own in zip(shape, result.shape, strict=True))
+
+
+def test_sizes_of_other_pools_are_known() -> None:
+    pool = helper.make_node(
+        "MaxPool", ["x"], ["a"], kernel_shape=[3, 3], strides=[2, 2], pads=[0, 0, 1, 1], ceil_mode=1
+    )
+    model = model_of([pool, helper.make_node("Relu", ["a"], ["y"])], [info("x", [1, 2, 112, 112])], [info("y", None)])
+    infer(model)
+    assert types(model)["a"][1] == [1, 2, 56, 56]

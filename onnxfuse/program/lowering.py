@@ -290,8 +290,18 @@ def _is_long(dim: int | str | None) -> bool:
 
 
 def _have_one_shape(first: gs.Tensor, second: gs.Tensor) -> bool:
-    known = first.shape is not None and second.shape is not None and None not in first.shape
-    return known and list(first.shape) == list(second.shape)
+    if first.shape is None or second.shape is None or list(first.shape) != list(second.shape):
+        return False
+    # A symbol that a model declares of two inputs may stand for two sizes: ONNX Runtime does not compare them.
+    return all(isinstance(dim, int) or str(dim).startswith("unk__") for dim in first.shape)
+
+
+@_lowers("Sign")
+def _sign(n: NodeLowering) -> int:
+    """Of NaN: NaN, but for 16 bits, which ONNX Runtime compares with zero alone."""
+    x = n.arg(0)
+    sign = n.emit("sign", x)
+    return n.emit("where", n.emit("equal", x, x), sign, n.const(0)) if n.dtype() in ("f16", "bf16") else sign
 
 
 @_lowers("Mod")

@@ -89,7 +89,7 @@ _ROWS = (
     Op("max", 2, NUMBERS, "maximum(a, b)", "max(a, b)"),
     Op("neg", 1, FLOATS + SIGNED, "-a", "neg(a)", onnx="Neg"),
     Op("abs", 1, NUMBERS, "np.abs(a)", "abs(a)", onnx="Abs"),
-    Op("sign", 1, NUMBERS, "np.sign(a)", "sign(a)", onnx="Sign"),
+    Op("sign", 1, NUMBERS, "np.sign(a)", "sign(a)"),
     Op("reciprocal", 1, FLOATS, "T(1) / a", "1 / a", onnx="Reciprocal"),
     Op("sqrt", 1, FLOATS, "np.sqrt(a)", "sqrt(a)", onnx="Sqrt"),
     # Rounding.

@@ -22,8 +22,6 @@ EXACT = {
 SHAPE = [2, 3, 37]
 
 KNOWN_DIFFERENCES = {
-    "Sign-f16-opset21": "ORT gives 0 for NaN in 16 bits, NaN in 32",
-    "Sign-bf16-opset21": "ORT gives 0 for NaN in 16 bits, NaN in 32",
     "Clip-bf16-(None, None)-opset21": "ORT clips bfloat16 to the bounds of float32",
     "Cast-f16-u32-opset21": "ORT converts through another type where the result is undefined",
 }
