@@ -54,7 +54,8 @@ def test_what_is_no_model(tmp_path: Path) -> None:
         assert names(path) == names(data[:size])
     for missing in (tmp_path / "missing.onnx", "null\0byte"):
         assert names(missing) is None
-    assert names(tmp_path) == ""  # a folder
+    assert names(tmp_path) is None  # a folder
+    assert names(b"") is None
     for junk in (
         b"\xff" * 100,
         b"\x0b",

@@ -310,7 +310,7 @@ void run_attention(const Attention& node, const AttentionPlan& plan, const std::
   } else {
     host.parallel_for(run_task, plan.tasks, &run);
   }
-  if (run.failed) throw Error("out of memory for a thread's part of the attention");
+  if (run.failed) throw Error("out of memory for a thread's part of the attention", ORT_FAIL);
 }
 
 }  // namespace onnxfuse

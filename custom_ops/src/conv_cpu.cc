@@ -535,7 +535,7 @@ void run_conv_cpu(const ConvCpuPlan& plan, const ConvTensors& tensors, const Hos
   } else {
     host.parallel_for(compute_unit, plan.units, &run);
   }
-  if (run.failed) throw Error("out of memory for a thread's part of the convolution");
+  if (run.failed) throw Error("out of memory for a thread's part of the convolution", ORT_FAIL);
 }
 
 }  // namespace onnxfuse

@@ -224,7 +224,7 @@ void run_plan(const Program& program, const Plan& plan, const Tensors& tensors, 
       continue;
     }
     host.parallel_for(run_chunk, run.chunks, &run);
-    if (run.failed) throw Error("out of memory for a thread's part of the elements");
+    if (run.failed) throw Error("out of memory for a thread's part of the elements", ORT_FAIL);
   }
 }
 

@@ -19,7 +19,9 @@ RunMemory::RunMemory(const Host& host, size_t bytes) : little_(bytes <= kLittle 
   if (bytes <= kLittle) return;
   host_ = &host;
   allocated_ = bytes > SIZE_MAX - kCacheLine ? nullptr : host.allocate(host.context, bytes + kCacheLine);
-  if (allocated_ == nullptr) throw Error("out of memory for " + std::to_string(bytes) + " bytes that a run needs");
+  if (allocated_ == nullptr) {
+    throw Error("out of memory for " + std::to_string(bytes) + " bytes that a run needs", ORT_FAIL);
+  }
   data_ = reinterpret_cast<void*>(round_up(reinterpret_cast<uintptr_t>(allocated_), kCacheLine));
 }
 

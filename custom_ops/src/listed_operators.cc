@@ -107,6 +107,7 @@ std::string_view ModelBytes::read(uint64_t at, size_t size, std::string* buffer)
 }
 
 std::string list_operators(const ModelBytes& model, std::string_view domain) {
+  if (model.size() == 0) fail();
   ListedOperators operators;
   std::string buffer;
   for_each_field(model, [&](uint64_t number, uint64_t at, size_t size) {

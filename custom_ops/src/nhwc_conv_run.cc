@@ -543,7 +543,7 @@ void run_nhwc_conv(const NhwcConv& node, const NhwcConvPlan& plan, const std::ve
   } else {
     host.parallel_for(compute_unit, units, &run);
   }
-  if (run.failed) throw Error("out of memory for a thread's part of the convolution");
+  if (run.failed) throw Error("out of memory for a thread's part of the convolution", ORT_FAIL);
   if (plan.whole_epilogue == nullptr) return;
   results->run(node.epilogue, sums[0], {inputs.begin() + static_cast<long>(second), inputs.end()}, outputs.data());
 }

@@ -56,8 +56,8 @@ AttributeSource attributes_of(const OrtApi* api, const OrtKernelInfo* info) {
 }
 
 Program read_program(const OrtApi* api, const OrtKernelInfo* info, const char* attribute) {
-  const std::string text = read_string(
-      [&](char* out, size_t* size) { return api->KernelInfoGetAttribute_string(info, attribute, out, size); });
+  std::string text;
+  if (!read_attribute(api, info, attribute, &text)) throw Error("it has no text as attribute " + std::string(attribute));
   Program program;
   std::string error;
   if (parse_program(text, &program, &error, Reads::Views)) return program;

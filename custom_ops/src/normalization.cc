@@ -166,7 +166,7 @@ void run_normalization(const Normalization& node, const NormalizationPlan& plan,
   } else {
     host.parallel_for(run_task, plan.tasks, &run);
   }
-  if (run.failed) throw Error("out of memory for a thread's part of the normalization");
+  if (run.failed) throw Error("out of memory for a thread's part of the normalization", ORT_FAIL);
 }
 
 }  // namespace onnxfuse

@@ -47,8 +47,8 @@ OrtStatus* guarded(const OrtApi* api, OrtErrorCode code, const std::string& wher
     return failure.status();
   } catch (const Error& error) {
     return api->CreateStatus(error.code() == ORT_OK ? code : error.code(), (where + error.what()).c_str());
-  } catch (const std::exception& error) {
-    return api->CreateStatus(code, (where + error.what()).c_str());
+  } catch (const std::exception& error) {  // of memory: nothing is wrong with what was given
+    return api->CreateStatus(ORT_FAIL, (where + error.what()).c_str());
   } catch (...) {
     return api->CreateStatus(ORT_FAIL, "onnxfuse: unknown error");
   }

@@ -53,8 +53,10 @@ std::vector<OpFamily> find_families(const OrtApi* api) {
 const OrtCustomOp* shared_op(size_t number, const OpFamily& family, const char* name, bool of_floats) {
   static auto& ops = *new std::map<std::tuple<size_t, std::string_view, bool>, NamedOp>;
   const auto [found, is_new] = ops.try_emplace({number, name, of_floats});
-  if (is_new) found->second = family.make(name);
-  if (of_floats) found->second.element_type = kFloat;
+  if (is_new) {
+    found->second = family.make(name);
+    if (of_floats) found->second.element_type = kFloat;
+  }
   return &found->second;
 }
 

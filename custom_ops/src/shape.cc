@@ -55,6 +55,8 @@ Shape without_leading_ones(const Shape& shape) {
 View whole_view(const Shape& shape) {
   View view;
   view.shape = shape;
+  const auto end = shape.dims.begin() + shape.rank;
+  if (std::find(shape.dims.begin(), end, 0) != end) return view;  // the other sizes may be any
   int64_t step = 1;
   for (int d = shape.rank; d-- > 0;) {
     view.strides[static_cast<size_t>(d)] = step;

@@ -74,7 +74,8 @@ void StageBuilder::find_sources() {
 
   int64_t bytes = 0;
   for (const uint16_t output : request_.outputs) {
-    bytes += stage_.elements * static_cast<int64_t>(storage_size(program_.values[program_.outputs[output]].type));
+    const auto size = static_cast<int64_t>(storage_size(program_.values[program_.outputs[output]].type));
+    if (__builtin_add_overflow(bytes, stage_.elements * size, &bytes)) bytes = INT64_MAX;
   }
   for (size_t i = 0; i < sources.size(); ++i) {
     Slot slot;

@@ -15,6 +15,8 @@ namespace {
 using Block = Workspace::Block;
 
 constexpr size_t kCacheLine = 64;
+// Larger blocks are given back after use, or one large run would hold its memory for ever.
+constexpr size_t kMostKept = size_t{16} << 20;
 
 // Memory that is larger than what was asked for would hide what is written behind it.
 #if defined(__SANITIZE_ADDRESS__)
@@ -73,11 +75,13 @@ Workspace::Workspace(size_t bytes) {
   std::free(block_.memory);
   block_.bytes = round_up(bytes, kCacheLine);
   block_.memory = std::aligned_alloc(kCacheLine, block_.bytes);
-  if (block_.memory == nullptr) throw Error("out of memory for " + std::to_string(bytes) + " bytes of a thread's own");
+  if (block_.memory == nullptr) {
+    throw Error("out of memory for " + std::to_string(bytes) + " bytes of a thread's own", ORT_FAIL);
+  }
 }
 
 Workspace::~Workspace() {
-  if (block_.memory == nullptr || (kKeeps && pool().put(block_))) return;
+  if (block_.memory == nullptr || (kKeeps && block_.bytes <= kMostKept && pool().put(block_))) return;
   std::free(block_.memory);
 }
 

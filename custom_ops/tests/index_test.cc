@@ -113,6 +113,8 @@ void test_slices() {
   CHECK(slice_view(tensor, {{1, 1, INT64_MAX, INT64_MAX}}, &view) && view.shape == shape_of({4, 1}) && view.offset == 1);
   CHECK(slice_view(tensor, {{1, INT64_MIN, INT64_MIN, 1}}, &view) && view.shape == shape_of({4, 0}));
   CHECK(!slice_view(tensor, {{2, 0, 1, 1}}, &view) && !slice_view(tensor, {{-3, 0, 1, 1}}, &view));
+  // Of nothing, beside which any sizes may be.
+  CHECK(slice_view(shape_of({0, k2To31 * k2To31, k2To31 * k2To31}), {{1, 5, INT64_MAX, 2}}, &view) && view.offset == 0);
 }
 
 uint8_t* reserve(int64_t bytes) {

@@ -5,8 +5,18 @@ import random
 import numpy as np
 import onnxruntime as ort
 import pytest
+from onnx import helper
 
-from tests.custom_ops.fused import NODE_NAME, fused_model, fused_node, make_model, new_session, run, session_options
+from tests.custom_ops.fused import (
+    NODE_NAME,
+    fused_model,
+    fused_node,
+    make_model,
+    new_session,
+    run,
+    run_code,
+    session_options,
+)
 
 GOOD = "onnxfuse 1\ninput f32 broadcast\nconst f32 3f800000\nadd f32 0 1\noutput 2\n"
 BAD = {
@@ -59,6 +69,36 @@ def test_refused(program: str) -> None:
     with pytest.raises(Exception, match=r"(?i)onnxfuse|FusedElementwise") as caught:
         session_of(program)
     assert NODE_NAME in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [None, 5, ["a", "b"]])
+def test_no_text_as_program(value: object) -> None:
+    node = fused_node(GOOD, ["x0"], ["y0"])
+    del node.attribute[:]
+    if value is not None:
+        node.attribute.append(helper.make_attribute("program", value))
+    model = make_model([node], {"x0": ("f32", [3])}, {"y0": ("f32", None)})
+    with pytest.raises(Exception, match=f"{NODE_NAME}.*attribute program"):
+        new_session(model, session_options())
+
+
+def test_too_little_memory_is_no_bad_argument() -> None:
+    """Of values that cross stages; ONNX Runtime says the same where the result does not fit."""
+    program = "onnxfuse 1\ninput f32 broadcast\ninput f32 broadcast\nexp f32 0\nadd f32 2 1\noutput 3\n"
+    code = f"""
+import numpy as np, onnxruntime as ort
+from tests.custom_ops.fused import fused_model, new_session, run, session_options
+memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+ort.create_and_register_allocator(memory, ort.OrtArenaCfg(200000, -1, -1, -1))
+options = session_options(1)
+options.add_session_config_entry("session.use_env_allocators", "1")
+session = new_session(fused_model({program!r}, [[1, 20000], [2, 1]]), options)
+try:
+    run(session, [np.ones((1, 20000), np.float32), np.ones((2, 1), np.float32)])
+except Exception as error:
+    print(type(error).__name__)
+"""
+    assert run_code(code).stdout.strip() in ("Fail", "RuntimeException")
 
 
 def test_wrong_element_type_at_run_time_is_an_error() -> None:

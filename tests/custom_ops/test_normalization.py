@@ -141,6 +141,17 @@ def test_rows_without_elements() -> None:
         assert result.shape == (3, 0)
 
 
+def test_a_mean_of_numbers_whose_sum_is_none() -> None:
+    node = Normalization((3, 40), centered=True)
+    arrays = node.arrays()
+    arrays[0][:] = 3e38
+    arrays[0][1] = np.linspace(1e38, 1.00001e38, 40)
+    arrays[0][2, 7] = np.inf
+    (result,) = run(new_session(node.model(), session_options()), arrays)
+    np.testing.assert_array_equal(result[:2], np.broadcast_to(arrays[-1], (2, 40)))
+    assert np.isnan(result[2]).all()
+
+
 @pytest.mark.parametrize("centered", (False, True))
 def test_means_far_from_zero(centered: bool) -> None:
     """The variance is that of the distances from the mean, not a difference of large squares."""
