@@ -173,11 +173,13 @@ class Traffic:
 
 
 def traffic_of_nodes(nodes: Iterable[gs.Node], outputs: Iterable[gs.Tensor], free: Container[str] = ()) -> Traffic:
-    """Running each of ``nodes`` alone; ``outputs`` are read elsewhere too, ``free`` operators are not launched."""
+    """Running each of ``nodes`` alone; ``outputs`` are read elsewhere too, ``free`` operators do not run."""
     found = Traffic(0, Bytes(), Bytes(), 0)
     kept = {id(tensor) for tensor in outputs}
     for node in nodes:
-        found.launches += node.op not in free
+        if node.op in free:
+            continue
+        found.launches += 1
         for tensor in _read(node):
             found.reads.add(tensor)
         for tensor in node.outputs:
@@ -197,7 +199,9 @@ def traffic_of_kernel(inputs: Iterable[gs.Tensor], outputs: Iterable[gs.Tensor])
     return found
 
 
-def bytes_saved(nodes: Iterable[gs.Node], inputs: Iterable[gs.Tensor], outputs: Sequence[gs.Tensor]) -> Bytes:
+def bytes_saved(
+    nodes: Iterable[gs.Node], inputs: Iterable[gs.Tensor], outputs: Sequence[gs.Tensor], free: Container[str] = ()
+) -> Bytes:
     """What running ``nodes`` as one kernel with these inputs and outputs moves less than running each
-    alone."""
-    return traffic_of_nodes(nodes, outputs).bytes.plus(traffic_of_kernel(inputs, outputs).bytes, -1)
+    alone, but for ``free`` operators, which do not run."""
+    return traffic_of_nodes(nodes, outputs, free).bytes.plus(traffic_of_kernel(inputs, outputs).bytes, -1)

@@ -6,7 +6,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnxfuse
-from onnxfuse.byte_counts import Bytes, bytes_saved, format_bytes, short_names
+from onnxfuse.byte_counts import Bytes, bytes_saved, format_bytes, short_names, traffic_of_nodes
 from onnxfuse.example_counts import count_for
 from onnxfuse.model_io import load_proto
 from onnxfuse.statistics import Statistics, collect
@@ -135,3 +135,12 @@ def test_bytes_saved_by_a_region() -> None:
     x, a, y = (gs.Variable(name, np.dtype(np.float32), ["n", 8]) for name in "xay")
     nodes = [gs.Node("Abs", inputs=[x], outputs=[a]), gs.Node("Neg", inputs=[a], outputs=[y])]
     assert bytes_saved(nodes, [x], [y]).terms == {("n",): 64}
+
+
+def test_nodes_that_do_not_run_move_nothing() -> None:
+    x, a, b, y = (gs.Variable(name, np.dtype(np.float32), ["n", 4]) for name in "xaby")
+    nodes = [gs.Node("Abs", inputs=[x], outputs=[a]), gs.Node("Identity", inputs=[a], outputs=[b])]
+    nodes.append(gs.Node("Neg", inputs=[b], outputs=[y]))
+    assert bytes_saved(nodes, [x], [y], {"Identity"}).terms == {("n",): 32}
+    traffic = traffic_of_nodes(nodes, [y], {"Identity"})
+    assert (traffic.launches, traffic.buffers, traffic.bytes.terms) == (2, 1, {("n",): 64})

@@ -38,7 +38,7 @@ def described(
         inputs=[tensor.name for tensor in inputs],
         outputs=[tensor.name for tensor in outputs],
         shape=outputs[0].shape,
-        bytes_saved=bytes_saved(counted, reads, outputs),
+        bytes_saved=bytes_saved(counted, reads, outputs, FREE_OPS),
         before=traffic_of_nodes(counted, outputs, FREE_OPS),
         after=traffic_of_kernel(reads, outputs),
     )

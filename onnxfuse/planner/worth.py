@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import onnx_graphsurgeon as gs
 
 from onnxfuse.byte_counts import bytes_saved
+from onnxfuse.planner.described import FREE_OPS
 from onnxfuse.planner.fused_node import Fusion
 
 TOO_LITTLE = "the whole model has too little to fuse to load a library for"
@@ -32,7 +33,7 @@ def is_worthwhile(fusions: Sequence[Fusion], nodes: int, is_slow: Callable[[gs.N
 
 def _likely_bytes(fusion: Fusion, is_slow: Callable[[gs.Node], bool]) -> int:
     """The bytes that a fusion saves if the first symbolic dimension is a batch of one and others are 64."""
-    saved = bytes_saved(fusion.nodes, fusion.reads, fusion.outputs)
+    saved = bytes_saved(fusion.nodes, fusion.reads, fusion.outputs, FREE_OPS)
     for node in filter(is_slow, fusion.nodes):
         saved.add(node.outputs[0], _SLOW_KERNEL)
     return sum(count * 64 ** max(len(symbols) - 1, 0) for symbols, count in saved.terms.items())
