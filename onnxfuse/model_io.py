@@ -6,7 +6,6 @@ path stays as it was.  An output path that is a link stays one: what it links to
 """
 
 import os
-import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.graph_export import Export
 from onnxfuse.inlining import check_inlining
 from onnxfuse.names import check_names
-from onnxfuse.replacing import keep_mode, place, scratch_beside, writing
+from onnxfuse.replacing import place, put_in_place, scratch_beside, undisturbed, writing
 from onnxfuse.wording import is_utf8
 
 _ALIGNMENT = 64
@@ -60,6 +59,14 @@ def read_proto(path: str | Path) -> ModelProto:
         _check_graph(proto)
         check_names(proto)
         return proto
+
+
+def external_files(path: Path) -> set[Path]:
+    """The files, links resolved, that hold data of the model in a file; none if ``load`` would refuse it for them."""
+    try:
+        return {part.path for _, part in _external_slices(read_proto(path), path.parent)}
+    except OnnxfuseError:
+        return set()
 
 
 def parse(data: bytes) -> ModelProto:
@@ -98,8 +105,15 @@ def load_proto(proto: ModelProto, *, path: str | Path | None = None, shapes: inf
 
 
 def check_output(path: str | Path, source: str | Path | None, *, overwrite: bool = False) -> None:
-    """Raise OnnxfuseError, before any work is done, for an output path that ``save`` would refuse."""
-    _refuse(Path(path), None if source is None else Path(source), overwrite)
+    """Raise OnnxfuseError, before any work is done, for an output path that ``save`` would refuse.
+
+    Of external data it takes for granted that the output has some if the source has.
+    """
+    path, source = Path(path), None if source is None else Path(source)
+    target = _refuse(path, source, overwrite)
+    if files := _files_at_risk(target, source):
+        _refuse_files(path, target, source, files)
+        _refuse_data(path, target, source, files)
 
 
 def save(
@@ -118,7 +132,8 @@ def save(
     place, and stops that by raising.  ``source`` is the file that the model comes from, by default the one
     that it was loaded from.
 
-    Raises OnnxfuseError if ``path`` is the source and ``overwrite`` is not set, or if it cannot be written.
+    Raises OnnxfuseError if ``path`` is the source and ``overwrite`` is not set, if the model would replace external
+    data of the source, or its data the source or data that the source still needs, or if it cannot be written.
     On any failure or interrupt the output path is as it was.  A model whose own external data was
     overwritten is to be loaded anew before its values are read again.
     """
@@ -128,20 +143,20 @@ def save(
     slices = _external_slices(export.proto, model.directory)
     inline = _tensors_to_move(export, bool(slices))
     target = _refuse(path, source, overwrite)
+    files = _files_at_risk(target, source) | {part.path for _, part in slices}
+    _refuse_files(path, target, source, files)
+    data = _data_of(target)
     if slices or inline:
-        _refuse_data(path, target, source, slices)
-    data_name = f"{target.name}.data"
-    with writing(path):
-        directory = scratch_beside(target)
-    try:
+        _refuse_place_of_data(path, target)
+        _refuse_data(path, target, source, files)
+    with scratch_beside(target, path) as directory:
         with writing(path):
-            _write(export, slices, inline, directory, target.name, data_name)
+            _write(export, slices, inline, directory, target.name, data.name)
         if check is not None:
             check(directory / target.name)
-        with writing(path):
-            _put_in_place(directory, target, data_name if slices or inline else None)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        places = {directory / data.name: data} if slices or inline else {}
+        with writing(path), undisturbed():
+            put_in_place({**places, directory / target.name: target})
 
 
 def _read(path: Path) -> bytes:
@@ -224,15 +239,43 @@ def _refuse(path: Path, source: Path | None, overwrite: bool) -> Path:
     return target
 
 
-def _refuse_data(path: Path, target: Path, source: Path | None, slices: Slices) -> None:
-    """Raise OnnxfuseError where the external data of ``target`` may not lie beside it."""
-    data = target.with_name(f"{target.name}.data")
+def _data_of(target: Path) -> Path:
+    return target.with_name(f"{target.name}.data")
+
+
+def _files_at_risk(target: Path, source: Path | None) -> set[Path]:
+    """The files with the external data of ``source``; none if ``target`` and its data replace nothing but the source's.
+
+    The source is read for it, but only where something is replaced.
+    """
+    exists = os.path.lexists(target) or os.path.lexists(_data_of(target))
+    return external_files(source) if source is not None and exists and not _is_same(target, source) else set()
+
+
+def _refuse_files(path: Path, target: Path, source: Path | None, files: set[Path]) -> None:
+    """Raise OnnxfuseError where ``target`` is one of the ``files`` with the data of ``source``."""
+    with writing(path):
+        if not _is_same(target, source) and any(_is_same(target, file) for file in files):
+            raise OnnxfuseError("it holds data of the input model")
+
+
+def _refuse_place_of_data(path: Path, target: Path) -> None:
+    """Raise OnnxfuseError where the external data of ``target`` cannot lie beside it."""
+    data = _data_of(target)
     with writing(path):
         if not target.parent.samefile(path.parent):
             raise OnnxfuseError(f"its external data would lie where readers of this link do not look: name {target}")
         if os.path.lexists(data) and not stat.S_ISREG(data.lstat().st_mode):
             raise OnnxfuseError(f"its data would replace {data}, which is not a regular file")
-        if not _is_same(target, source) and any(_is_same(data, part.path) for _, part in slices):
+
+
+def _refuse_data(path: Path, target: Path, source: Path | None, files: set[Path]) -> None:
+    """Raise OnnxfuseError where the data of ``target`` would replace ``source``, or ``files`` that another needs."""
+    data = _data_of(target)
+    with writing(path):
+        if _is_same(data, source):
+            raise OnnxfuseError(f"its data would replace {data}, which is the input model")
+        if not _is_same(target, source) and any(_is_same(data, file) for file in files):
             raise OnnxfuseError(f"its data would replace {data}, which belongs to the input model")
 
 
@@ -302,30 +345,6 @@ def _make_external(tensor: TensorProto, location: str, offset: int, length: int)
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
         tensor.external_data.add(key=key, value=value)
-
-
-def _put_in_place(directory: Path, path: Path, data_name: str | None) -> None:
-    """Rename the data, if any, then the model; if the second fails, undo the first."""
-    model = directory / path.name
-    keep_mode(model, path)
-    if data_name is None:
-        model.replace(path)
-        return
-    data, new_data, old_data = path.with_name(data_name), directory / data_name, directory / f"{data_name}.old"
-    keep_mode(new_data, data, path)
-    try:
-        if data.exists():
-            data.rename(old_data)
-        new_data.rename(data)
-        model.replace(path)
-    except BaseException:
-        if not model.exists():
-            raise  # Interrupted just after the model was put in place.
-        if old_data.exists():
-            old_data.replace(data)
-        elif not new_data.exists():
-            data.unlink(missing_ok=True)
-        raise
 
 
 @contextmanager

@@ -2,14 +2,19 @@
 
 import os
 import shutil
+import signal
 import stat
 import tempfile
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 
 from onnxfuse.errors import OnnxfuseError
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
+"""The signals of which the command line makes exceptions."""
 
 
 def place(path: Path) -> Path:
@@ -31,13 +36,76 @@ def place(path: Path) -> Path:
         return found
 
 
-def scratch_beside(path: Path) -> Path:
-    """A new directory of this user alone, from where files can be renamed to ``path``.  Raises OSError."""
-    return Path(tempfile.mkdtemp(prefix=".onnxfuse-", dir=path.parent))
+@contextmanager
+def scratch_beside(path: Path, asked: Path) -> Iterator[Path]:
+    """A directory of this user alone, from where files can be renamed to ``path``, and which is removed in the end.
+
+    Raises OnnxfuseError, which names the path that was ``asked`` for, if there can be none.
+    """
+    directory = None
+    try:
+        with writing(asked), undisturbed():
+            directory = Path(tempfile.mkdtemp(prefix=".onnxfuse-", dir=path.parent))
+        yield directory
+    finally:
+        with undisturbed():
+            if directory is not None:
+                shutil.rmtree(directory, ignore_errors=True)
 
 
-def keep_mode(path: Path, *examples: Path) -> None:
-    """Give ``path`` the permissions of the first of ``examples`` that exists."""
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Hold signals to end back until the block is done: a second one must not stop the removal of temporary files.
+
+    Other threads than the main one have nothing to hold back, for Python handles signals in none of them.
+    """
+    held: list[int] = []
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():
+        handlers = {number: found for number in _ENDING if callable(found := signal.getsignal(number))}
+
+    def hold(number: int, _frame: FrameType | None) -> None:
+        held.append(number)
+
+    try:
+        for number in handlers:
+            signal.signal(number, hold)
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if held:
+            signal.raise_signal(held[0])
+
+
+def put_in_place(places: dict[Path, Path]) -> None:
+    """Rename files of one scratch directory to their places, the last of which is that of the model.
+
+    If one fails, those before it are undone.  A file gets the permissions of what it replaces, or else of the model
+    that is replaced.  Raises OSError.
+    """
+    *others, (model, model_place) = places.items()
+    old = Path(tempfile.mkdtemp(dir=model.parent))
+    for new, at in places.items():
+        _keep_mode(new, at, model_place)
+    try:
+        for new, at in others:
+            if at.exists():
+                at.rename(old / at.name)
+            new.rename(at)
+        model.replace(model_place)
+    except BaseException:
+        if not model.exists():
+            raise  # Interrupted just after the model was put in place.
+        for new, at in others:
+            if (old / at.name).exists():
+                (old / at.name).replace(at)
+            elif not new.exists():
+                at.unlink(missing_ok=True)
+        raise
+
+
+def _keep_mode(path: Path, *examples: Path) -> None:
     for example in examples:
         if example.exists():
             path.chmod(stat.S_IMODE(example.stat().st_mode))
@@ -55,13 +123,11 @@ class Replacement:
         """Raises OnnxfuseError if ``path`` cannot be written."""
         self._path = path
         self._place = place(path)
-        with writing(path):
-            self._scratch = scratch_beside(self._place)
-            try:
-                self._file = (self._scratch / "new").open("xb")
-            except BaseException:
-                self._remove()
-                raise
+        with ExitStack() as stack:
+            self._new = stack.enter_context(scratch_beside(self._place, path)) / "new"
+            with writing(path):
+                self._file = stack.enter_context(self._new.open("xb"))
+            self._held = stack.pop_all()
 
     def write(self, data: bytes) -> None:
         """Replace the file by one with this content.  Raises OnnxfuseError if that fails."""
@@ -70,19 +136,14 @@ class Replacement:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            new = self._scratch / "new"
-            keep_mode(new, self._place)
-            new.replace(self._place)
+            _keep_mode(self._new, self._place)
+            self._new.replace(self._place)
 
     def __enter__(self) -> "Replacement":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._file.close()
-        self._remove()
-
-    def _remove(self) -> None:
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._held.close()
 
 
 @contextmanager

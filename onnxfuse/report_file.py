@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.model_io import external_files
 from onnxfuse.replacing import Replacement, place
 from onnxfuse.report import Report
 
@@ -15,11 +16,13 @@ class ReportFile(Replacement):
     """The file of a report, which is opened before there is a report to write."""
 
     def __init__(self, path: Path, *models: Path) -> None:
-        """Raises OnnxfuseError if no report can be written to ``path``, or it is the file of one of the ``models``."""
+        """Raises OnnxfuseError if no report can be written to ``path``, or it is a file of one of the ``models``."""
         if path.suffix.lower() not in SUFFIXES:
             raise OnnxfuseError(f"the report {path} must end in .html or .json")
         if place(path) in {Path(os.path.realpath(model)) for model in models}:
             raise OnnxfuseError(f"the report cannot be written over the model {path}")
+        if path.exists() and any(place(path) in external_files(model) for model in models):
+            raise OnnxfuseError(f"the report cannot be written over {path}, which holds data of a model")
         super().__init__(path)
         self._json = path.suffix.lower() == ".json"
 

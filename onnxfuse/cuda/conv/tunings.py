@@ -197,6 +197,8 @@ class Tunings:
 def read_tunings(path: Path) -> Tunings:
     """A tuning file.  Raises OnnxfuseError for one that cannot be read or does not validate."""
     try:
+        if path.exists() and not path.is_file():  # a FIFO may never end, or never begin
+            raise OnnxfuseError(f"the tuning file {path} is not a regular file")
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
