@@ -100,10 +100,13 @@ def optimize(
     progress = progress or _silent
     target = resolve_target(target)
     cuda = cuda_options(target, arch, embed, keep_source, tune, conv, tuning, tf32)
-    if isinstance(passes, str):
-        passes = [name.strip() for name in passes.split(",")]
-    selected_names = None if passes is None else list(passes)
+    selected_names = None if passes is None else _names("passes", passes)
     selected = resolve(selected_names)
+    given = None if inputs is None else _path("an input file", inputs)
+    if given is not None and not check and not (tune and target == "cpu"):
+        raise OnnxfuseError("nothing is run on the inputs with --no-check (check=False)")
+    if output is not None:
+        output = _path("the output", output)
     sizes = checked_shapes({} if shapes is None else shapes)
     if static and not sizes:
         raise OnnxfuseError("a static model needs the shapes of its inputs: give them with --shape, or shapes=")
@@ -122,7 +125,7 @@ def optimize(
         optimized = partial(
             optimize, source, "cpu", selected_names, shapes=sizes, static=static, check=False, fast_math=fast_math
         )
-        tuned = _tune_on_cpu(optimized, sizes, inputs, progress)
+        tuned = _tune_on_cpu(optimized, sizes, given, progress)
         conv, report.tuned = tuned.policy.value, tuned.describe()
     report.before = collect(loaded)
     fitter = None if cuda is None else cuda.fitter(fast_math)
@@ -159,10 +162,10 @@ def optimize(
         def finish(candidate: Path) -> None:
             """All that needs the original file, which ``output`` may replace."""
             if check:
-                _compare(source, candidate, Path(scratch), sizes, inputs, context)
+                _compare(source, candidate, Path(scratch), sizes, given, context)
             report.example = _example(source, candidate, specs, sizes, report)
 
-        path = Path(scratch) / "optimized.onnx" if output is None else Path(output)
+        path = Path(scratch) / "optimized.onnx" if output is None else output
         progress("writing the model")
         save(loaded, path, overwrite=overwrite, check=finish)
     report.seconds = time.perf_counter() - started
@@ -170,7 +173,7 @@ def optimize(
 
 
 def _tune_on_cpu(
-    optimized: Callable[..., Result], sizes: Shapes, inputs: str | Path | None, progress: Callable[[str], None]
+    optimized: Callable[..., Result], sizes: Shapes, inputs: Path | None, progress: Callable[[str], None]
 ) -> "Tuned":
     """The fastest choice of convolutions; ``optimized`` is ``optimize`` but for the choice and the output."""
     from onnxfuse.cpu_tuning import tune
@@ -179,7 +182,7 @@ def _tune_on_cpu(
         optimized(conv=policy.value, output=path)
 
     with tempfile.TemporaryDirectory(prefix="onnxfuse-") as folder:
-        return tune(make, Path(folder), sizes, None if inputs is None else Path(inputs), progress)
+        return tune(make, Path(folder), sizes, inputs, progress)
 
 
 def run_pass(step: Pass, model: Model, context: PassContext) -> None:
@@ -223,7 +226,8 @@ def cuda_options(
 
     Raises OnnxfuseError for what cannot be, or is not for the target.
     """
-    files = [Path(tuning)] if isinstance(tuning, (str, Path)) else [Path(name) for name in tuning]
+    tunings = tuning if isinstance(tuning, Iterable) and not isinstance(tuning, (str, bytes)) else [tuning]
+    files = [_path("a tuning file", name) for name in tunings]
     if target != "cuda":
         if arch is not None or not embed or keep_source is not None or files or tf32:
             raise OnnxfuseError("architectures, embedding, sources, tuning files and TF32 are for the target cuda")
@@ -235,17 +239,18 @@ def cuda_options(
     from onnxfuse.cuda.conv.tunings import all_tunings
     from onnxfuse.cuda.options import CudaOptions
 
-    architectures = default_architectures() if arch is None else parse_architectures(arch)
+    architectures = default_architectures() if arch is None else parse_architectures(_names("architectures", arch))
     if tune and not devices():
         raise OnnxfuseError("tuning needs a GPU, and there is no CUDA GPU here")
     if tune and not set(devices()) & set(architectures):
         raise OnnxfuseError(f"tuning is for the GPU here, {devices()[0]}, which is not among the architectures")
-    if keep_source is not None and Path(keep_source).exists() and not Path(keep_source).is_dir():
-        raise OnnxfuseError(f"the sources cannot be kept in {keep_source}: it is no directory")
+    sources = None if keep_source is None else _path("the directory for the source", keep_source)
+    if sources is not None and sources.exists() and not sources.is_dir():
+        raise OnnxfuseError(f"the sources cannot be kept in {sources}: it is no directory")
     return CudaOptions(
         architectures,
         embed,
-        None if keep_source is None else Path(keep_source),
+        sources,
         tune,
         policy_named(conv),
         all_tunings(files, may_be_new=tune),
@@ -286,6 +291,28 @@ def _add_times(
         add_times(model, fitter, options, report)
     except OnnxfuseError as error:
         context.report.add_warning(f"the kernels were not timed: {error}")
+
+
+def _names(what: str, given: str | Iterable[str]) -> list[str]:
+    """The names of a list, or of a text with commas between.  Raises OnnxfuseError for anything else."""
+    if isinstance(given, str):
+        return [name.strip() for name in given.split(",")]
+    names = list(given) if isinstance(given, Iterable) else [given]
+    for name in names:
+        if not isinstance(name, str):
+            raise OnnxfuseError(f"{what} are names, in a list or with commas between, not {type(name).__name__}")
+    return names
+
+
+def _path(what: str, given: str | Path) -> Path:
+    """A path as it may be given.  Raises OnnxfuseError for what is none."""
+    try:
+        path = Path(given)
+    except TypeError as error:
+        raise OnnxfuseError(f"{what} is given by its path, not as {type(given).__name__}") from error
+    if "\0" in str(path):
+        raise OnnxfuseError(f"{str(path)!r} is no path of {what}")
+    return path
 
 
 def _source(model: str | Path | bytes | onnx.ModelProto) -> Path | onnx.ModelProto:
@@ -333,7 +360,7 @@ def _compare(
     candidate: Path,
     scratch: Path,
     shapes: Shapes,
-    inputs: str | Path | None,
+    inputs: Path | None,
     context: PassContext,
 ) -> None:
     """Compare the saved optimized model with the original.  Raises ParityError if they differ.
@@ -356,7 +383,7 @@ def _compare(
         parity = compare(
             original,
             candidate,
-            inputs=None if inputs is None else Path(inputs),
+            inputs=inputs,
             shapes=shapes,
             target=on,
             progress=context.progress,

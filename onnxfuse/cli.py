@@ -16,7 +16,7 @@ from onnxfuse.errors import OnnxfuseError, ParityError
 from onnxfuse.wording import printable
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
 EXIT_OK = 0
 EXIT_PARITY = 1
@@ -25,6 +25,7 @@ _SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.S
 _LATER_SECONDS = 0.02
 
 _PIPED_WIDTH = 200  # a table that goes to a file or another program is not folded to the width of a terminal
+_LEAST_WIDTH = 40  # of a terminal; in none, as COLUMNS=0 has it, rich writes nothing
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -370,11 +371,10 @@ class _Progress:
     elsewhere."""
 
     def __enter__(self) -> Callable[[str], None]:
-        from rich.console import Console
         from rich.text import Text
 
-        console = Console(stderr=True)
-        if not console.is_terminal:
+        console = _terminal(stderr=True)
+        if not (sys.stderr.isatty() and console.is_terminal):  # with FORCE_COLOR anything is one for rich
             self._status = None
             return _say
         status = self._status = console.status("", spinner="dots")
@@ -386,11 +386,19 @@ class _Progress:
             self._status.stop()
 
 
+def _terminal(stderr: bool = False) -> "Console":
+    from rich.console import Console
+
+    console = Console(stderr=stderr, highlight=False)
+    console.width = max(console.width, _LEAST_WIDTH)
+    return console
+
+
 def _print(content: "RenderableType") -> None:
     from rich.console import Console
 
     if sys.stdout.isatty():
-        Console(highlight=False).print(content)
+        _terminal().print(content)
         return
     console = Console(width=_PIPED_WIDTH, highlight=False)
     with console.capture() as capture:

@@ -227,8 +227,9 @@ def _add_check(commands: "argparse._SubParsersAction[Parser]") -> None:
     parser = _command(commands, "check", "compare an optimized model with its original", _CHECK, _CHECK_EPILOG)
     _add_pair(parser)
     _add_target(parser)
-    _add_shape(parser)
-    _add_inputs(parser)
+    values = parser.add_mutually_exclusive_group()  # given inputs have their own shapes
+    _add_shape(values)
+    _add_inputs(values)
     parser.add_argument("--regions", action="store_true", help="also run every fused node alone")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(command="check")
@@ -254,9 +255,10 @@ def _add_inspect(commands: "argparse._SubParsersAction[Parser]") -> None:
     parser.add_argument(
         "--all", action="store_true", help="list every node that is not fused or rewritten, not some of each kind"
     )
-    parser.add_argument("--program", metavar="NODE", help="print the program of one fused node")
-    parser.add_argument("--cuda", metavar="NODE", help="print the CUDA source of one fused node's kernels")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    printed = parser.add_mutually_exclusive_group()
+    printed.add_argument("--program", metavar="NODE", help="print the program of one fused node")
+    printed.add_argument("--cuda", metavar="NODE", help="print the CUDA source of one fused node's kernels")
+    printed.add_argument("--json", action="store_true", help="print everything as JSON")
     _add_conv(parser)
     group = parser.add_argument_group("what 'optimize' would be given, for the target cuda")
     group.add_argument("--arch", metavar="sm_80,sm_90,…", help="the architectures whose measurements count")
@@ -307,11 +309,11 @@ def _add_target(parser: Parser) -> None:
     )
 
 
-def _add_shape(parser: Parser, use: str = "") -> None:
+def _add_shape(parser: "Parser | argparse._MutuallyExclusiveGroup", use: str = "") -> None:
     parser.add_argument("--shape", action="append", default=[], metavar="INPUT=SHAPE", help=_SHAPE_HELP + use)
 
 
-def _add_inputs(parser: Parser) -> None:
+def _add_inputs(parser: "Parser | argparse._MutuallyExclusiveGroup") -> None:
     parser.add_argument(
         "--inputs",
         type=Path,

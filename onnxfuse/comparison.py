@@ -193,6 +193,7 @@ def _compare_exact(result: Comparison, expected: np.ndarray, actual: np.ndarray)
             result.max_abs = float(np.max(np.abs(left - right)))
 
 
+@np.errstate(over="ignore", divide="ignore", invalid="ignore")  # the error of large numbers may be infinite
 def _compare_floats(result: Comparison, expected: np.ndarray, actual: np.ndarray, numbers: Numbers) -> None:
     if expected.dtype.kind == "c":
         expected = np.stack([expected.real, expected.imag])
@@ -208,8 +209,7 @@ def _compare_floats(result: Comparison, expected: np.ndarray, actual: np.ndarray
     outside = finite = 0
     for left, right in _parts(expected, actual):
         size, error, _ = _errors(left, right)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            excess = np.where(error == 0, 0.0, error / (absolute + limits.relative * size))
+        excess = np.where(error == 0, 0.0, error / (absolute + limits.relative * size))
         result.excess = max(result.excess, float(excess.max(initial=0.0)))
         outside += int(np.count_nonzero(excess > 1))
         finite += size.size

@@ -15,7 +15,7 @@ import numpy as np
 from onnxfuse.bench import ratio_with_spread
 from onnxfuse.cuda.conv.choice import ConvPolicy
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.inputs import BENCHMARK_SIZES, InputSet, Shapes, generate, input_specs, read_inputs
+from onnxfuse.inputs import BENCHMARK_SIZES, InputSet, Shapes, default_specs, generate, input_specs, read_inputs
 from onnxfuse.model_io import read_proto
 from onnxfuse.parity import Progress
 from onnxfuse.sessions import Session, SessionError, has_fused_nodes
@@ -89,9 +89,10 @@ def _session(path: Path) -> Session:
 
 
 def _inputs(path: Path, session: Session, shapes: Shapes, given: Path | None) -> InputSet:
-    specs = input_specs(read_proto(path))
+    model = read_proto(path)
+    specs = input_specs(model)
     if given is not None:
-        return read_inputs(given, specs)[0]
+        return read_inputs(given, specs, default_specs(model))[0]
     return next(generate(specs, session.run, shapes, BENCHMARK_SIZES))[0]
 
 

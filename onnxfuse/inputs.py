@@ -19,11 +19,15 @@ from onnxfuse.sessions import SessionError, Value
 Shapes = dict[str, tuple[int, ...]]
 """Input name to the shape that the user asked for."""
 
+_OF_TENSORS = ("tensor", "sequence", "optional")
+"""The kinds of inputs that are made up, and read from files."""
+
 
 @dataclass(frozen=True)
 class InputSpec:
     """One input of a model.  ``shape`` has a str for a symbolic dimension, None for an unknown one; None: any
-    rank."""
+    rank.  ``kind`` is what it is, or holds: "tensor", "sequence" or "optional" of tensors of ``elem_type``; else, with
+    no type, "map", "sparse tensor", "sequence of maps" and the like."""
 
     name: str
     elem_type: int
@@ -44,6 +48,8 @@ class InputSpec:
 
     def describe(self) -> str:
         """For a message: ``images: float32[batch, 3, ?, ?]``."""
+        if self.kind not in _OF_TENSORS:
+            return f"{self.name}: {self.kind}"
         dims = "…" if self.shape is None else ", ".join("?" if dim is None else str(dim) for dim in self.shape)
         return f"{self.name}: {type_name(self.elem_type)}[{dims}]"
 
@@ -70,9 +76,19 @@ def type_name(elem_type: int) -> str:
 
 def input_specs(model: onnx.ModelProto) -> list[InputSpec]:
     """The inputs that a caller has to feed: graph inputs that no initializer gives a default."""
-    defaults = {tensor.name for tensor in model.graph.initializer}
-    defaults |= {tensor.values.name for tensor in model.graph.sparse_initializer}
+    defaults = _initializers(model)
     return [value_spec(value) for value in model.graph.input if value.name not in defaults]
+
+
+def default_specs(model: onnx.ModelProto) -> list[InputSpec]:
+    """The other inputs, which a caller may feed: those that an initializer gives a default."""
+    defaults = _initializers(model)
+    return [value_spec(value) for value in model.graph.input if value.name in defaults]
+
+
+def _initializers(model: onnx.ModelProto) -> set[str]:
+    dense = {tensor.name for tensor in model.graph.initializer}
+    return dense | {tensor.values.name for tensor in model.graph.sparse_initializer}
 
 
 def value_spec(value: onnx.ValueInfoProto) -> InputSpec:
@@ -82,6 +98,9 @@ def value_spec(value: onnx.ValueInfoProto) -> InputSpec:
     while proto.WhichOneof("value") in ("sequence_type", "optional_type"):
         kind = "sequence" if proto.HasField("sequence_type") or kind == "sequence" else "optional"
         proto = proto.sequence_type.elem_type if proto.HasField("sequence_type") else proto.optional_type.elem_type
+    other = {"map_type": "map", "sparse_tensor_type": "sparse tensor"}.get(proto.WhichOneof("value") or "")
+    if other:
+        kind = other if kind == "tensor" else f"{kind} of {other}s"
     tensor = proto.tensor_type
     shape = None
     if tensor.HasField("shape"):
@@ -105,8 +124,14 @@ def parse_shapes(options: list[str]) -> Shapes:
             raise OnnxfuseError(f"--shape {option!r}: write it as INPUT=SIZExSIZE…, for example image=1x3x640x640")
         if name in shapes:
             raise OnnxfuseError(f"--shape gives a shape to {name!r} twice")
-        shapes[name] = tuple(int(size) for size in sizes.split("x")) if sizes else ()
+        try:
+            shapes[name] = tuple(int(size) for size in sizes.split("x")) if sizes else ()
+        except ValueError as error:  # Python reads no number of more than 4300 digits
+            raise OnnxfuseError(f"--shape gives {name!r} a size of too many digits: {_SIZES_ARE}") from error
     return checked_shapes(shapes)
+
+
+_SIZES_ARE = "sizes are whole numbers from 0 to 2**63 - 1"
 
 
 def checked_shapes(shapes: Mapping[str, Iterable[int]]) -> Shapes:
@@ -122,8 +147,14 @@ def _checked_shape(name: str, shape: Iterable[int]) -> tuple[int, ...]:
             raise TypeError("it has no sizes, though one can iterate over it")
         return tuple(map(_checked_size, shape))
     except (TypeError, ValueError) as error:
-        message = f"{shape!r} is no shape for input {name!r}: sizes are whole numbers from 0 to 2**63 - 1"
-        raise OnnxfuseError(message) from error
+        raise OnnxfuseError(f"{_shown(shape)} is no shape for input {name!r}: {_SIZES_ARE}") from error
+
+
+def _shown(shape: Iterable[int]) -> str:
+    try:
+        return repr(shape)
+    except ValueError:  # Python writes no number of more than 4300 digits
+        return "what is given"
 
 
 def _checked_size(given: int) -> int:
@@ -169,8 +200,9 @@ def symbol_sizes(specs: list[InputSpec], shapes: Shapes) -> dict[str, int]:
 # --- inputs from files ---
 
 
-def read_inputs(path: Path, specs: list[InputSpec]) -> list[InputSet]:
-    """Input sets from an ``.npz`` file (arrays named as the inputs), or from a directory.
+def read_inputs(path: Path, specs: list[InputSpec], defaults: Iterable[InputSpec] = ()) -> list[InputSet]:
+    """Input sets from an ``.npz`` file (arrays named as the inputs), or from a directory; an ``.npz`` file may have
+    values for the inputs with ``defaults`` too.
 
     A directory holds ``.npz`` files, ``test_data_set_*`` directories as the ONNX backend tests have them
     (``input_0.pb``, ``input_1.pb``, … in the order of the graph's inputs), or the ``input_*.pb`` files
@@ -185,24 +217,28 @@ def read_inputs(path: Path, specs: list[InputSpec]) -> list[InputSet]:
         files = [path]
     else:
         raise OnnxfuseError(f"no such file or directory: {path}")
-    return [InputSet(file.name, _read_set(file, specs)) for file in files]
+    return [InputSet(file.name, _read_set(file, specs, tuple(defaults))) for file in files]
 
 
-def _read_set(path: Path, specs: list[InputSpec]) -> dict[str, Value]:
+def _read_set(path: Path, specs: list[InputSpec], defaults: tuple[InputSpec, ...]) -> dict[str, Value]:
+    for spec in specs:
+        if spec.kind not in _OF_TENSORS:
+            raise OnnxfuseError(f"{spec.name!r} is {_a(spec.kind)}, which is not read from files")
     try:
         feeds = _read_protobufs(path, specs) if path.is_dir() else _read_npz(path)
     except OnnxfuseError:
         raise
     except Exception as error:  # NumPy, zipfile and protobuf each raise their own kinds for a damaged file
         raise OnnxfuseError(f"cannot read inputs from {path}: {' '.join(str(error).split())}") from error
-    names = [spec.name for spec in specs]
-    missing = [name for name in names if name not in feeds]
+    given = [*specs, *(spec for spec in defaults if spec.name in feeds)]
+    names = {spec.name for spec in given}
+    missing = [spec.name for spec in specs if spec.name not in feeds]
     extra = [name for name in feeds if name not in names]
     if missing:
         raise OnnxfuseError(f"{path} has no value for input {missing[0]!r}")
     if extra:
         raise OnnxfuseError(f"{path} has a value for {extra[0]!r}, which is no input of the model")
-    return {spec.name: _checked(feeds[spec.name], spec, path) for spec in specs}
+    return {spec.name: _checked(feeds[spec.name], spec, path) for spec in given}
 
 
 def _read_npz(path: Path) -> dict[str, Value]:
@@ -219,6 +255,10 @@ def _read_npz(path: Path) -> dict[str, Value]:
 
 def _read_protobufs(folder: Path, specs: list[InputSpec]) -> dict[str, Value]:
     feeds: dict[str, Value] = {}
+    wanted = {f"input_{index}.pb" for index in range(len(specs))}
+    extra = sorted({file.name for file in folder.glob("input_*.pb")} - wanted)
+    if extra:
+        raise OnnxfuseError(f"{folder} has {extra[0]}, which is for no input of the model")
     for index, spec in enumerate(specs):
         file = folder / f"input_{index}.pb"
         if not file.exists():
@@ -242,11 +282,13 @@ def _check_regular(path: Path) -> None:
 def _checked(value: Value, spec: InputSpec, path: Path) -> Value:
     if spec.kind != "tensor" or not isinstance(value, np.ndarray):
         return value
-    if value.dtype.kind == "V" and value.dtype.itemsize == spec.dtype.itemsize:
+    structured = value.dtype.names is not None
+    raw = value.dtype.kind == "V" and not structured and value.dtype.itemsize == spec.dtype.itemsize
+    if raw and spec.dtype.isbuiltin != 1:
         value = value.view(spec.dtype)  # NumPy files do not know bfloat16 and its kin: they keep the bits alone
     if value.dtype.newbyteorder("=") == spec.dtype:
         value = value.astype(spec.dtype, copy=False)
-    if value.dtype != spec.dtype and spec.elem_type != onnx.TensorProto.STRING:
+    if value.dtype != spec.dtype and (structured or spec.elem_type != onnx.TensorProto.STRING):
         raise OnnxfuseError(f"{path}: {spec.describe()} cannot take an array of {value.dtype}")
     fits = spec.shape is None or (
         len(spec.shape) == value.ndim
@@ -303,7 +345,8 @@ once; and in an input beyond which its dynamic dimensions shrink."""
 _PART = 1 << 20
 """Elements that are made at a time."""
 
-NO_INPUTS = "could not run the original with generated inputs: pass --inputs or --shape"
+_GIVE_OTHERS = "give others where the command has --shape or --inputs"
+NO_INPUTS = f"could not run the original with generated inputs: {_GIVE_OTHERS}"
 
 
 def generate(
@@ -318,8 +361,13 @@ def generate(
     find things in images answer noise with next to nothing), uniform in [0, 1) for other inputs, with a batch of two
     where the batch is dynamic; and magnitudes spread from 0.001 to 30 with exact zeros.  Integers stay in a small
     range, which shrinks until the model takes them (an index must not leave its table).  Inputs or outputs of more than
-    32 Mi elements are only made once, of the first kind.  Raises OnnxfuseError if nothing runs.
+    32 Mi elements are only made once, of the first kind.  Raises OnnxfuseError if nothing runs, and for an input that
+    holds no tensors.
     """
+    for spec in specs:
+        if spec.kind not in _OF_TENSORS or spec.elem_type == onnx.TensorProto.UNDEFINED:
+            what = f"{spec.kind} of an unknown type" if spec.kind in _OF_TENSORS else spec.kind
+            raise OnnxfuseError(f"no inputs can be made up for {spec.name!r}, {_a(what)}")
     failure = ""
     seen = set()
     for sizes in candidates:
@@ -340,6 +388,10 @@ def generate(
                 yield from _variations(specs, run, shapes, sizes, bound)
             return
     raise OnnxfuseError(f"{NO_INPUTS} ({failure})")
+
+
+def _a(kind: str) -> str:
+    return f"{'an' if kind.startswith('optional') else 'a'} {kind}"
 
 
 def _elements(values: Iterable[Value]) -> int:
@@ -450,7 +502,7 @@ def _check_size(specs: list[InputSpec], shapes: Shapes) -> None:
         _, spec = max(zip(sizes, specs, strict=True), key=lambda pair: pair[0])
         shape = list(shapes[spec.name])
         raise OnnxfuseError(
-            f"the inputs, {spec.describe()} of shape {shape} among them, are larger than 2 GiB: pass --inputs"
+            f"the inputs, {spec.describe()} of shape {shape} among them, are larger than 2 GiB: {_GIVE_OTHERS}"
         )
 
 

@@ -22,7 +22,16 @@ from onnxfuse.comparison import Comparison, Numbers, compare_values, precision
 from onnxfuse.cuda.conv.node import TF32_KEY
 from onnxfuse.errors import OnnxfuseError, ParityError
 from onnxfuse.graph_export import onnx_graphs
-from onnxfuse.inputs import InputSet, InputSpec, Shapes, check_shapes, generate, input_specs, read_inputs
+from onnxfuse.inputs import (
+    InputSet,
+    InputSpec,
+    Shapes,
+    check_shapes,
+    default_specs,
+    generate,
+    input_specs,
+    read_inputs,
+)
 from onnxfuse.model_io import read_proto
 from onnxfuse.numerics import output_numbers
 from onnxfuse.sessions import Session, SessionError, Value, has_fused_nodes
@@ -156,7 +165,7 @@ def compare(
         numbers = {name: replace(known, coarsest=with_tf32(known.coarsest)) for name, known in numbers.items()}
 
     progress("running the original")
-    expected = _run_original(original, specs, inputs, shapes, providers)
+    expected = _run_original(original, specs, default_specs(original_proto), inputs, shapes, providers)
     result = ParityResult(warnings=list(_untold(original_proto, expected)))
     fused = has_fused_nodes(optimized_proto)
     for library in (True, False) if fused else (False,):
@@ -221,6 +230,7 @@ Expected = list[tuple[InputSet, list[Value]]]
 def _run_original(
     path: Path,
     specs: list[InputSpec],
+    defaults: list[InputSpec],
     inputs: Path | list[InputSet] | None,
     shapes: Shapes,
     providers: tuple[str, ...],
@@ -232,7 +242,7 @@ def _run_original(
     if inputs is None:
         return list(generate(specs, session.run, shapes))
     expected = []
-    for values in inputs if isinstance(inputs, list) else read_inputs(inputs, specs):
+    for values in inputs if isinstance(inputs, list) else read_inputs(inputs, specs, defaults):
         try:
             expected.append((values, session.run(values.feeds)))
         except SessionError as error:

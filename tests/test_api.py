@@ -116,6 +116,42 @@ def test_wrong_requests(tmp_path: Path) -> None:
         onnxfuse.optimize(tmp_path / "none.onnx")
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"passes": 5}, "passes are names, in a list or with commas between, not int"),
+        ({"passes": [["x"]]}, "passes are names, in a list or with commas between, not list"),
+        ({"arch": 5}, "architectures are names, in a list or with commas between, not int"),
+        ({"arch": [5]}, "architectures are names, in a list or with commas between, not int"),
+        ({"tuning": 5}, "a tuning file is given by its path, not as int"),
+        ({"tuning": ["x.json", 5]}, "a tuning file is given by its path, not as int"),
+        ({"tuning": "a\0b"}, "no path of a tuning file"),
+        ({"keep_source": 5}, "the directory for the source is given by its path, not as int"),
+        ({"keep_source": "a\0b"}, r"'a\\x00b' is no path of the directory for the source"),
+        ({"inputs": 5}, "an input file is given by its path, not as int"),
+        ({"inputs": {"x": [1.0]}}, "an input file is given by its path, not as dict"),
+        ({"inputs": "a\0b"}, "no path of an input file"),
+        ({"inputs": "in.npz", "check": False}, "nothing is run on the inputs"),
+        ({"inputs": "in.npz", "check": False, "tune": True, "target": "cpu"}, "no such file or directory: in.npz"),
+        ({"output": 5}, "the output is given by its path, not as int"),
+        ({"output": b"out.onnx"}, "the output is given by its path, not as bytes"),
+        ({"output": "a\0b"}, "no path of the output"),
+        ({"shapes": {"x": (10**5000, 4, 1)}}, "no shape for input 'x': sizes are whole numbers"),
+    ],
+)
+def test_values_of_a_wrong_type(
+    options: dict[str, object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    convolution = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[1, 4, 9, 9] x) => (float[1, 4, 9, 9] y) '
+        "<float[4, 4, 1, 1] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}> { c = Conv(x, w) y = Relu(c) }"
+    )
+    target = "cuda" if options.keys() & {"arch", "tuning", "keep_source"} else "auto"
+    with pytest.raises(OnnxfuseError, match=message):
+        onnxfuse.optimize(convolution, **{"target": target} | options)
+
+
 def test_a_wrong_result_is_an_error_and_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Breaks:
         name = "breaks"

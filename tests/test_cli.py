@@ -2,10 +2,13 @@
 
 import json
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -172,7 +175,9 @@ def test_inspect_says_what_is_fused_and_why_the_rest_is_not(
         (["optimize", "IN", "OUT", "--shape", "z=1"], "no input 'z'"),
         (["optimize", "IN", "OUT", "--shape", "x=1x5x7"], "does not fit"),
         (["optimize", "IN", "OUT", "--shape", f"x={1 << 63}x4x1"], "sizes are whole numbers from 0 to 2**63 - 1"),
+        (["optimize", "IN", "OUT", "--shape", "x=" + "9" * 5000], "a size of too many digits"),
         (["optimize", "IN", "OUT", "--static"], "--shape"),
+        (["optimize", "IN", "OUT", "--no-check", "--inputs", "none.npz"], "nothing is run on the inputs"),
         (["optimize", "IN", "OUT", "--passes", "nothing-such"], "nothing-such"),
         (["optimize", "IN", "OUT", "--passes", ""], "pass"),
         (["optimize", "IN", "OUT", "--target", "tpu"], "tpu"),
@@ -203,6 +208,10 @@ def test_inspect_says_what_is_fused_and_why_the_rest_is_not(
         (["check", "IN", "fifo.html"], "fifo.html: it is not a file"),
         (["check", "IN", "empty.onnx"], "empty.onnx: it is empty"),
         (["check", "IN", "half.onnx"], "half.onnx: not an ONNX model, or a damaged or truncated one"),
+        (
+            ["check", "IN", "IN", "--inputs", "none.npz", "--shape", "x=1x4x9"],
+            "--shape: not allowed with argument --in",
+        ),
         (["check", "silent.onnx", "silent.onnx"], "no outputs"),
         (["check", "IN", "IN", "--inputs", "fifo.html"], "fifo.html is not a regular file"),
         (["check", "IN", "IN", "--inputs", "/dev/zero"], "/dev/zero is not a regular file"),
@@ -212,6 +221,9 @@ def test_inspect_says_what_is_fused_and_why_the_rest_is_not(
         (["bench", "IN", "IN", "--threads", "0"], "threads"),
         (["bench", "IN", "none.onnx"], "none.onnx"),
         (["inspect", "junk.onnx"], "junk.onnx"),
+        (["inspect", "IN", "--program", "gated", "--json"], "--json: not allowed with argument --program"),
+        (["inspect", "IN", "--cuda", "gated", "--json"], "--json: not allowed with argument --cuda"),
+        (["inspect", "IN", "--program", "gated", "--cuda", "gated"], "--cuda: not allowed with argument --program"),
         (["frobnicate"], "frobnicate"),
         ([], "COMMAND"),
     ],
@@ -434,6 +446,35 @@ def test_onnxruntime_adds_nothing_to_the_one_line(model: Path, tmp_path: Path) -
     assert done.returncode == 1 and progress == [assert_one_line(done.stderr)]
 
 
+def test_colours_that_are_forced_make_no_terminal_of_a_file(model: Path) -> None:
+    done = process("inspect", model.parent / "none.onnx", env={**os.environ, "FORCE_COLOR": "1"})
+    assert done.returncode == 2 and "\x1b" not in done.stderr
+    assert done.stderr.splitlines()[1:] == [assert_one_line(done.stderr)]  # the first is of progress
+
+
+def on_a_terminal(*arguments: object, **environment: str) -> str:
+    """What a process shows on a terminal, without what moves the cursor."""
+    ours, its = pty.openpty()
+    command = [sys.executable, "-m", "onnxfuse", *map(str, arguments)]
+    running = subprocess.Popen(command, stdout=its, stderr=its, env=os.environ | environment)
+    os.close(its)
+    shown = b""
+    try:
+        while part := os.read(ours, 1 << 16):
+            shown += part
+    except OSError:  # Linux says so when the other side is closed
+        pass
+    os.close(ours)
+    assert running.wait(60) == 0, shown
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "100"])
+def test_a_terminal_that_has_no_width_is_written_to(columns: str, model: Path) -> None:
+    shown = on_a_terminal("inspect", model, COLUMNS=columns, TERM="xterm")
+    assert "input  x: float[batch, 4, width]" in shown and "Sig" in shown
+
+
 def test_output_in_an_encoding_without_the_characters(model: Path) -> None:
     done = process("inspect", model, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0, done.stderr
@@ -481,6 +522,13 @@ def test_optimize_compares_on_given_inputs(model: Path, tmp_path: Path, capsys: 
     assert status == 0 and "Checked on 1 set of inputs" in out and "x=1x4x5" in out
 
 
+def test_inputs_without_a_check_are_for_tuning(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "in.npz", x=np.ones((1, 4, 5), np.float32))
+    arguments = ("--inputs", tmp_path / "in.npz", "--no-check", "--target", "cpu", "--tune")
+    status, out, _ = run(capsys, "optimize", model, tmp_path / "o.onnx", *arguments)
+    assert status == 0 and "Nothing to tune" in out
+
+
 def test_a_bad_output_path_is_refused_before_any_work(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in ((model,), (model.parent / "missing" / "o.onnx",), ("/dev/null",)):
         status, _, err = run(capsys, "optimize", model, *arguments)
@@ -513,6 +561,26 @@ def test_a_signal_during_an_import_ends_it_without_harm(
     done = subprocess.run([sys.executable, "-c", code, "check", model, model], capture_output=True, text=True)
     assert done.returncode == status, done.stderr
     assert "initialization" not in assert_one_line(done.stderr)
+
+
+def test_an_interrupt_while_the_command_line_is_imported_ends_the_script_in_silence() -> None:
+    """What pip makes of the entry point imports a module and calls a function: the guard must be in there."""
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())
+    module, _, function = project["project"]["scripts"]["onnxfuse"].partition(":")
+    interrupting = (
+        "class Interrupts:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'onnxfuse.cli_arguments':\n            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+    )
+    for start in (
+        f"from {module} import {function} as main\nsys.exit(main())",
+        "import onnxfuse.__main__ as m\nsys.exit(m.run())",
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", f"import sys\n{interrupting}{start}"], capture_output=True, text=True
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", ""), done.stderr
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])

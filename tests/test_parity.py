@@ -89,6 +89,18 @@ def test_extremes_are_far_apart() -> None:
     assert far[0] > 2**62
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("expected", "actual", "largest"),
+    [((1e308,), (-1e308,), 1e308), ((5e-324, 1), (1e308, 1), 1), ((5e-324, 0), (1e-3, 1), 5e-324)],
+)
+def test_what_overflows_in_the_comparison_differs_without_a_warning(
+    expected: tuple[float, ...], actual: tuple[float, ...], largest: float
+) -> None:
+    found = compare_values("y", floats(*expected, dtype=np.float64), floats(*actual, dtype=np.float64))
+    assert "differ by more than allowed" in found.reason and found.largest == largest
+
+
 def test_half_precision_inside_widens_the_tolerance_and_half_precision_storage_does_not(
     tmp_path: Path,
 ) -> None:
@@ -336,7 +348,7 @@ def test_a_model_that_takes_no_made_up_input_says_what_to_do(tmp_path: Path) -> 
     path = model_file(
         tmp_path / "a.onnx", "(float[n] x) => (float[7, 11] y) <int64[2] s = {7, 11}>", "y = Reshape(x, s)"
     )
-    with pytest.raises(OnnxfuseError, match="pass --inputs or --shape"):
+    with pytest.raises(OnnxfuseError, match="give others where the command has --shape or --inputs"):
         compare(path, path)
     assert compare(path, path, shapes={"x": (77,)}).ok
 
