@@ -13,22 +13,23 @@ _POOLS = {"MaxPool", "AveragePool", "LpPool"}
 
 def forget_doubtful_shapes(model: Model) -> None:
     """Leave of the inferred shapes that come from such sizes the ranks alone."""
-    graphs = list(model.graphs())
-    names = {tensor.name for graph in graphs for node in graph.nodes if _is_wrong(node) for tensor in node.outputs}
-    if not names:
+    nodes = [node for graph in model.graphs() for node in graph.nodes]
+    waiting = [name for node in nodes if _is_wrong(node) for name in _made_names(node)]
+    if not waiting:
         return
-    known = -1
-    while known < len(names):  # nodes may come in any order
-        known = len(names)
-        for graph in graphs:
-            for node in graph.nodes:
-                if not names.isdisjoint(_read_names(node)):
-                    names.update(_made_names(node))
-    for graph in graphs:
-        for node in graph.nodes:
-            for tensor in node.outputs:
-                if tensor.name in names and tensor.shape is not None:
-                    tensor.shape = [None] * len(tensor.shape)
+    readers: dict[str, list[gs.Node]] = {}
+    for node in nodes:
+        for name in _read_names(node):
+            readers.setdefault(name, []).append(node)
+    names = set(waiting)
+    while waiting:
+        made = {name for node in readers.pop(waiting.pop(), []) for name in _made_names(node)}
+        waiting += made - names
+        names |= made
+    for node in nodes:
+        for tensor in node.outputs:
+            if tensor.name in names and tensor.shape is not None:
+                tensor.shape = [None] * len(tensor.shape)
 
 
 def _bodies(node: gs.Node) -> list[gs.Graph]:

@@ -261,22 +261,20 @@ def test_question_marks_are_no_symbol():
     assert types(model)["y"] == (np.float32, [None, None, "N"])
 
 
+def pool_up(operator: str, kernel: int, stride: int, pad: int = 0) -> onnx.NodeProto:
+    """A pool that rounds its size up."""
+    window = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [pad] * 4}
+    return helper.make_node(operator, ["x"], ["a"], ceil_mode=1, **window)
+
+
 @pytest.mark.parametrize(
     ("node", "size", "constants"),
     [
-        (
-            helper.make_node("MaxPool", ["x"], ["a"], kernel_shape=[2, 2], strides=[2, 2], pads=[1] * 4, ceil_mode=1),
-            5,
-            {},
-        ),
-        (
-            helper.make_node("MaxPool", ["x"], ["a"], kernel_shape=[2, 2], strides=[2, 2], pads=[1] * 4, ceil_mode=1),
-            6,
-            {},
-        ),
-        (helper.make_node("MaxPool", ["x"], ["a"], kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1), 6, {}),
-        (helper.make_node("AveragePool", ["x"], ["a"], kernel_shape=[1, 1], strides=[2, 2], ceil_mode=1), 6, {}),
-        (helper.make_node("AveragePool", ["x"], ["a"], kernel_shape=[2, 2], strides=[3, 3], ceil_mode=1), 6, {}),
+        (pool_up("MaxPool", 2, 2, 1), 5, {}),
+        (pool_up("MaxPool", 2, 2, 1), 6, {}),
+        (pool_up("MaxPool", 3, 2), 6, {}),
+        (pool_up("AveragePool", 1, 2), 6, {}),
+        (pool_up("AveragePool", 2, 3), 6, {}),
         (helper.make_node("Resize", ["x", "", "scales"], ["a"]), 5, {"scales": np.array([1, 1, 1.4, 2.6], np.float32)}),
         (helper.make_node("Resize", ["x", "", "scales"], ["a"]), 5, {"scales": np.array([1, 1, 2, 1.5], np.float32)}),
         (
@@ -316,3 +314,16 @@ def test_sizes_of_other_pools_are_known() -> None:
     model = model_of([pool, helper.make_node("Relu", ["a"], ["y"])], [info("x", [1, 2, 112, 112])], [info("y", None)])
     infer(model)
     assert types(model)["a"][1] == [1, 2, 56, 56]
+
+
+def test_sizes_that_come_out_of_a_body() -> None:
+    body = helper.make_graph([pool_up("MaxPool", 2, 2, 1)], "body", [], [info("a", None)])
+    chosen = helper.make_node("If", ["c"], ["z"], then_branch=body, else_branch=body)
+    model = model_of(
+        [chosen, helper.make_node("Relu", ["z"], ["y"])],
+        [info("x", [1, 2, 5, 5]), info("c", [], TensorProto.BOOL)],
+        [info("y", None)],
+    )
+    infer(model)
+    known = types(model)
+    assert [known[name][1] for name in "azy"] == [[None] * 4] * 3
