@@ -108,6 +108,14 @@ SHAPES: dict[str, tuple[Convolution, Sizes]] = {
         (1, 5, 9, 170),
     ),
     "single rows": (convolution("f32", (18, 18), (1, 9), group=18, pads=(0, 4, 0, 4)), (2, 18, 1, 200)),
+    "strips the last of which is a row": (
+        convolution("f32", (3, 3), (5, 5), group=3, pads=(2,) * 4, strides=(2, 1)),
+        (1, 3, 9, 1500),
+    ),
+    "strips of single rows": (
+        convolution("f32", (2, 2), (3, 3), group=2, pads=(1,) * 4, strides=(2, 1)),
+        (2, 2, 7, 4200),
+    ),
     "more padding than image": (convolution("f32", (6, 6), (5, 5), group=6, pads=(4, 9, 4, 9)), (1, 6, 2, 20)),
     "transposed": (convolution("f32", (6, 9), (2, 2), strides=(2, 2), transposed=True), (1, 6, 11, 18)),
     "overlapping": (convolution("f32", (6, 9), (4, 3), strides=(2, 2), pads=(1,) * 4, transposed=True), (2, 6, 8, 9)),
