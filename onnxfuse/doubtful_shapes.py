@@ -76,8 +76,10 @@ def _pooled(node: gs.Node, sizes: Sequence[object]) -> list[int | None]:
     strides = node.attrs.get("strides", [1] * rank)
     dilations = node.attrs.get("dilations", [1] * rank)
     pads = node.attrs.get("pads", [0] * 2 * rank)
-    regular = len(kernel) == len(strides) == len(dilations) == rank and len(pads) == 2 * rank and min(strides) > 0
-    if not regular or not node.attrs.get("ceil_mode", 0) or node.attrs.get("auto_pad", "NOTSET") != "NOTSET":
+    regular = len(kernel) == len(strides) == len(dilations) == rank and len(pads) == 2 * rank
+    if not regular or min(strides, default=0) < 1:
+        return []
+    if not node.attrs.get("ceil_mode", 0) or node.attrs.get("auto_pad", "NOTSET") != "NOTSET":
         return []
     found: list[int | None] = []
     for axis, size in enumerate(sizes):

@@ -23,7 +23,7 @@ from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.graph_export import Export
 from onnxfuse.inlining import check_inlining
 from onnxfuse.names import check_names
-from onnxfuse.replacing import place, put_in_place, scratch_beside, undisturbed, writing
+from onnxfuse.replacing import check_beside, place, put_in_place, scratch_beside, undisturbed, writing
 from onnxfuse.wording import is_utf8
 
 _ALIGNMENT = 64
@@ -147,7 +147,7 @@ def save(
     _refuse_files(path, target, source, files)
     data = _data_of(target)
     if slices or inline:
-        _refuse_place_of_data(path, target)
+        check_beside(path, target, [data])
         _refuse_data(path, target, source, files)
     with scratch_beside(target, path) as directory:
         with writing(path):
@@ -257,16 +257,6 @@ def _refuse_files(path: Path, target: Path, source: Path | None, files: set[Path
     with writing(path):
         if not _is_same(target, source) and any(_is_same(target, file) for file in files):
             raise OnnxfuseError("it holds data of the input model")
-
-
-def _refuse_place_of_data(path: Path, target: Path) -> None:
-    """Raise OnnxfuseError where the external data of ``target`` cannot lie beside it."""
-    data = _data_of(target)
-    with writing(path):
-        if not target.parent.samefile(path.parent):
-            raise OnnxfuseError(f"its external data would lie where readers of this link do not look: name {target}")
-        if os.path.lexists(data) and not stat.S_ISREG(data.lstat().st_mode):
-            raise OnnxfuseError(f"its data would replace {data}, which is not a regular file")
 
 
 def _refuse_data(path: Path, target: Path, source: Path | None, files: set[Path]) -> None:

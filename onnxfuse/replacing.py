@@ -6,7 +6,7 @@ import signal
 import stat
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -76,6 +76,16 @@ def undisturbed() -> Iterator[None]:
             signal.signal(number, handler)
         if held:
             signal.raise_signal(held[0])
+
+
+def check_beside(path: Path, target: Path, files: Iterable[Path]) -> None:
+    """Raise OnnxfuseError where data cannot lie in ``files`` beside ``target``, which is written for ``path``."""
+    with writing(path):
+        for file in files:
+            if not target.parent.samefile(path.parent):
+                raise OnnxfuseError(f"its data would lie where readers of this link do not look: name {target}")
+            if os.path.lexists(file) and not stat.S_ISREG(file.lstat().st_mode):
+                raise OnnxfuseError(f"its data would replace {file}, which is not a regular file")
 
 
 def put_in_place(places: dict[Path, Path]) -> None:

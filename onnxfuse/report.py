@@ -1,6 +1,6 @@
 """What an optimization did: the data that passes collect, and its forms for programs (JSON) and terminals."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -160,11 +160,12 @@ class Report:
         """A region became a fused node."""
         self.fused.append(region)
 
-    def rename_tensors(self, names: Mapping[str, str]) -> None:
-        """Tensors got other names, given by the old ones, after nodes that read and make them were fused."""
+    def rename_tensors(self, nodes: Container[str], names: Mapping[str, str]) -> None:
+        """Tensors got other names, given by the old ones, after these fused ``nodes`` that read and make them."""
         for region in self.fused:
-            region.inputs = [names.get(name, name) for name in region.inputs]
-            region.outputs = [names.get(name, name) for name in region.outputs]
+            if region.name in nodes:
+                region.inputs = [names.get(name, name) for name in region.inputs]
+                region.outputs = [names.get(name, name) for name in region.outputs]
 
     def add_left_alone(self, node: str, op: str, reason: str) -> None:
         """An elementwise ``node`` was not fused."""

@@ -13,7 +13,6 @@ import json
 import math
 import os
 import re
-import stat
 import subprocess
 import sys
 import tarfile
@@ -32,7 +31,7 @@ import onnx
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.inputs import InputSet, input_specs
-from onnxfuse.replacing import place, put_in_place, scratch_beside, undisturbed, writing
+from onnxfuse.replacing import check_beside, place, put_in_place, scratch_beside, undisturbed, writing
 
 Progress = Callable[[str], None]
 
@@ -445,12 +444,8 @@ def _made_at(path: Path, model: StoredModel, recipes: Path, progress: Progress) 
     with scratch_beside(target, path) as scratch:
         made = _make(model, recipes, scratch / path.name, progress)
         data = {file: target.with_name(file.name) for file in sorted(scratch.iterdir()) if file != made}
+        check_beside(path, target, data.values())
         with writing(path), undisturbed():
-            if data and not target.parent.samefile(path.parent):
-                raise OnnxfuseError(f"its data would lie where readers of this link do not look: name {target}")
-            for at in data.values():
-                if os.path.lexists(at) and not stat.S_ISREG(at.lstat().st_mode):
-                    raise OnnxfuseError(f"its data would replace {at}, which is not a regular file")
             put_in_place({**data, made: target})
     return path
 

@@ -327,3 +327,12 @@ def test_sizes_that_come_out_of_a_body() -> None:
     infer(model)
     known = types(model)
     assert [known[name][1] for name in "azy"] == [[None] * 4] * 3
+
+
+def test_a_pool_of_what_is_no_image_says_nothing() -> None:
+    pool = helper.make_node("MaxPool", ["x"], ["a"], ceil_mode=1)
+    pool.attribute.add(name="kernel_shape", type=onnx.AttributeProto.INTS)
+    relu = helper.make_node("Relu", ["a"], ["y"])
+    model = model_of([pool, relu], [info("x", [2, 3])], [info("y", None)], value_info=[info("a", [2, 3])])
+    infer(model)
+    assert types(model)["a"][1] == [2, 3]

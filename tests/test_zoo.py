@@ -1,4 +1,4 @@
-"""The manifest of models, fetching them, and the scripts and documents that live off them."""
+"""The models of the manifest, fetching them, and the commands for them."""
 
 import hashlib
 import json
@@ -11,10 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import bench_cpu
 import numpy as np
 import onnx
-import operator_table
 import pytest
 
 from onnxfuse import zoo
@@ -101,76 +99,6 @@ def test_made_up_inputs_obey_range_and_value(tmp_path: Path) -> None:
     assert set(arrays["ids"].tolist()) == {0, 1, 2} and arrays["ids"].dtype == np.int64
     assert -0.5 <= arrays["x"].min() < -0.4 and 0.4 < arrays["x"].max() < 0.5
     assert arrays["sr"].shape == () and arrays["sr"] == 16000
-
-
-def manifest_with(entry: str = "", inputs: str = "", package: str = "", name: str = "m") -> str:
-    """A manifest of one model, with lines that add to its entry, or that take the place of what is said else."""
-
-    def table(lines: dict[str, str], more: str) -> str:
-        given = {line.partition("=")[0].strip() for line in more.splitlines()}
-        return "\n".join([*(f"{key} = {value}" for key, value in lines.items() if key not in given), more, ""])
-
-    carrier = {"version": '"1.0"', "licence": '"MIT"', "file": '"f.whl"', "sha256": f'"{"0" * 64}"'}
-    model = {"task": '"t"', "package": '"p"', "path": '"a"', "sha256": f'"{"0" * 64}"'}
-    one = {"dtype": '"float32"', "shape": "[1]", "range": "[0, 1.5]"}
-    header = f"[models.{json.dumps(name)}]"
-    return f"[packages.p]\n{table(carrier, package)}{header}\n{table(model, entry)}" + (
-        "" if "inputs" in entry else f"{header[:-1]}.inputs.x]\n{table(one, inputs)}"
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (manifest_with(inputs="range = [0.0]"), "range of x is not of two numbers"),
-        (manifest_with(inputs='range = ["a", "b"]'), "range of x is not of two numbers"),
-        (manifest_with(inputs="range = [2, 1]"), "range of x"),
-        (manifest_with(inputs="range = [0.0, nan]"), "range of x"),
-        (manifest_with(inputs="range = 1"), "range of x is of the wrong type"),
-        (manifest_with(inputs="shape = [1.5, [2]]"), "shape of x"),
-        (manifest_with(inputs="shape = [-1]"), "shape of x"),
-        (manifest_with(inputs="shape = [true]"), "shape of x"),
-        (manifest_with(inputs="dtype = 5"), "dtype of x is of the wrong type"),
-        (manifest_with(inputs='value = "a"'), "value of x is of the wrong type"),
-        (manifest_with(inputs="extra = 1"), "x has the unknown field 'extra'"),
-        (manifest_with("inputs.x = 5"), "x is no table"),
-        (manifest_with("inputs = 5"), "inputs of m is of the wrong type"),
-        (manifest_with("task = 5"), "task of m is of the wrong type"),
-        (manifest_with("licence = 7"), "licence of m is of the wrong type"),
-        (manifest_with("path = 3"), "path of m is of the wrong type"),
-        (manifest_with("kept = 1"), "kept of m is of the wrong type"),
-        (manifest_with("tolerance = true"), "tolerance of m is of the wrong type"),
-        (manifest_with("sizes = 3"), "sizes of m is of the wrong type"),
-        (manifest_with("sizes = []"), "sizes of m"),
-        (manifest_with('sizes = [{ n = "a" }]'), "sizes of m"),
-        (manifest_with("package = [1]"), "package of m is of the wrong type"),
-        (manifest_with(package="licence = 7"), "licence of p is of the wrong type"),
-        (manifest_with(package="file = 3"), "file of p is of the wrong type"),
-        ("models = 5", "int"),
-        ("[models]\nm = 5", "m is no table"),
-        ("packages.p = 1\n[models]", "p is no table"),
-        ('environments.e.requirements = "torch"\n[models]', "requirements of e is of the wrong type"),
-        ("environments.e.requirements = [1]\n[models]", "a requirement of e"),
-        ("x = " + "[" * 100_000, "recursion"),
-        (manifest_with(name="../../../evil"), "'../../../evil' is no name for a model"),
-        (manifest_with(name=".."), "no name for a model"),
-        (manifest_with(name=""), "no name for a model"),
-        ('environments."../e".requirements = []\n[models]', "'../e' is no name for an environment"),
-    ],
-)
-def test_what_is_no_manifest_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
-) -> None:
-    (tmp_path / "m.toml").write_text(text)
-    assert zoo_command("list", "--manifest", str(tmp_path / "m.toml")) == 2
-    error = capsys.readouterr().err
-    assert f"cannot read the manifest {tmp_path / 'm.toml'}: " in error and message in error
-
-
-def test_the_manifests_of_these_tests_are_some() -> None:
-    model = zoo.parse_manifest(manifest_with(), Path("m.toml"))["m"]
-    assert model.inputs == {"x": Input((1,), (0, 1.5), dtype="float32")}
-    assert zoo.parse_manifest(manifest_with('inputs.x = { shape = ["n"], value = 1 }\nsizes = [{ n = 0 }]'), Path())
 
 
 # --- fetching, from a folder in the place of a package index -------------------------------------------------------
@@ -597,60 +525,3 @@ def test_zoo_fetch_replaces_a_file_as_a_whole(
     assert zoo_command("fetch", "if_loop", "--out", str(cached)) == 0 and cached.read_bytes() == content
     assert zoo_command("fetch", "if_loop", "--out", str(target)) == 0 and target.read_bytes() == content
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
-
-
-# --- the documents -------------------------------------------------------------------------------------------------
-
-
-def test_the_operator_table_is_up_to_date() -> None:
-    if onnx.defs.onnx_opset_version() < operator_table.OPSET:
-        pytest.skip("this onnx does not know all operators of the table")
-    assert operator_table.DOCUMENT.read_text(encoding="utf-8") == operator_table.document()
-
-
-def test_figures_are_held_against_their_targets_as_printed() -> None:
-    figure = bench_cpu.Figure
-    assert str(figure(1.249, at_least=1.25)) == "1.25 (≥ 1.25)"
-    assert str(figure(1.24, at_least=1.25)) == "**1.24** (≥ 1.25, missed)"
-    assert str(figure(2.5, at_most=3, unit=" s")) == "2.50 s (≤ 3 s)"
-    assert str(figure(2)) == "2.00"
-    assert not figure(float("nan"), at_most=1).met
-    table = bench_cpu.Table("t", ("a", "b"), [("x", figure(1, at_least=2)), ("y", figure(3, at_least=2))])
-    assert table.missed() == 1
-    lines = ["| a | b |", "| --- | --- |", "| x | **1.00** (≥ 2, missed) |", "| y | 3.00 (≥ 2) |"]
-    assert str(table).splitlines()[2:] == lines
-
-
-def test_results_go_between_the_markers_of_the_readme(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{bench_cpu.BEGIN}\nold\n{bench_cpu.END}\nafter\n")
-    bench_cpu.put_into_readme("new", readme)
-    assert readme.read_text() == f"before\n{bench_cpu.BEGIN}\nnew\n{bench_cpu.END}\nafter\n"
-    readme.write_text("no markers")
-    with pytest.raises(ValueError, match="no markers"):
-        bench_cpu.put_into_readme("new", readme)
-    assert bench_cpu.BEGIN in (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def test_every_link_and_path_in_the_documents_exists() -> None:
-    for document in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
-        text = document.read_text(encoding="utf-8")
-        for link in re.findall(r"\]\(([^)#:]+)\)", text):
-            assert (document.parent / link).exists(), f"{document.name} links to {link}"
-        for path in re.findall(r"`((?:scripts|docs|models|custom_ops|onnxfuse|tests)/[\w./-]*)`", text):
-            assert (ROOT / path).exists(), f"{document.name} names {path}"
-
-
-def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = """<ir_version: 8, opset_import: ["" : 17]>
-        g (float[1, 8, n, n] x) => (float[1, 8, n, n] y) { a = Exp(x) b = Sqrt(a) y = Neg(b) }"""
-    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
-    monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 2
-    namespace: dict[str, Any] = {}
-    for block in blocks:
-        exec(block, namespace)
-    (y,) = namespace["session"].run(None, {"x": np.zeros((1, 8, 2, 2), np.float32)})
-    np.testing.assert_array_equal(y, -np.ones((1, 8, 2, 2), np.float32))
-    assert "3 nodes fused into 1" in namespace["result"].report.summary()

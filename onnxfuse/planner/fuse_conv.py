@@ -74,7 +74,8 @@ class FuseConv:
             # Nodes without a name are called by what they make, which the layout renames.
             labels = {id(fusion): label(fusion.region.nodes[-1]) for fusion in plan.fusions}
             labels |= {id(node): label(node) for node in plan.graph.nodes if id(node) in plan.layout.pools}
-            context.report.rename_tensors(apply_layout(model, plan.graph, plan.layout))
+            renamed = apply_layout(model, plan.graph, plan.layout)
+            context.report.rename_tensors({node.name for node in plan.graph.nodes}, renamed)
             fused = [*_apply(model, plan, labels, context), *_pools(model, plan, labels, context)]
             if fused:
                 replaced = {id(node) for fusion in plan.fusions for node in fusion.region.nodes}

@@ -110,7 +110,7 @@ SHAPES: dict[str, tuple[Convolution, Sizes]] = {
     "single rows": (convolution("f32", (18, 18), (1, 9), group=18, pads=(0, 4, 0, 4)), (2, 18, 1, 200)),
     "strips the last of which is a row": (
         convolution("f32", (3, 3), (5, 5), group=3, pads=(2,) * 4, strides=(2, 1)),
-        (1, 3, 9, 1500),
+        (1, 3, 13, 1200),
     ),
     "strips of single rows": (
         convolution("f32", (2, 2), (3, 3), group=2, pads=(1,) * 4, strides=(2, 1)),

@@ -1,0 +1,67 @@
+"""The documents: tables that scripts write, links, and the Python of the README."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import bench_cpu
+import numpy as np
+import onnx
+import operator_table
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_the_operator_table_is_up_to_date() -> None:
+    if onnx.defs.onnx_opset_version() < operator_table.OPSET:
+        pytest.skip("this onnx does not know all operators of the table")
+    assert operator_table.DOCUMENT.read_text(encoding="utf-8") == operator_table.document()
+
+
+def test_figures_are_held_against_their_targets_as_printed() -> None:
+    figure = bench_cpu.Figure
+    assert str(figure(1.249, at_least=1.25)) == "1.25 (≥ 1.25)"
+    assert str(figure(1.24, at_least=1.25)) == "**1.24** (≥ 1.25, missed)"
+    assert str(figure(2.5, at_most=3, unit=" s")) == "2.50 s (≤ 3 s)"
+    assert str(figure(2)) == "2.00"
+    assert not figure(float("nan"), at_most=1).met
+    table = bench_cpu.Table("t", ("a", "b"), [("x", figure(1, at_least=2)), ("y", figure(3, at_least=2))])
+    assert table.missed() == 1
+    lines = ["| a | b |", "| --- | --- |", "| x | **1.00** (≥ 2, missed) |", "| y | 3.00 (≥ 2) |"]
+    assert str(table).splitlines()[2:] == lines
+
+
+def test_results_go_between_the_markers_of_the_readme(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{bench_cpu.BEGIN}\nold\n{bench_cpu.END}\nafter\n")
+    bench_cpu.put_into_readme("new", readme)
+    assert readme.read_text() == f"before\n{bench_cpu.BEGIN}\nnew\n{bench_cpu.END}\nafter\n"
+    readme.write_text("no markers")
+    with pytest.raises(ValueError, match="no markers"):
+        bench_cpu.put_into_readme("new", readme)
+    assert bench_cpu.BEGIN in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_link_and_path_in_the_documents_exists() -> None:
+    for document in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        text = document.read_text(encoding="utf-8")
+        for link in re.findall(r"\]\(([^)#:]+)\)", text):
+            assert (document.parent / link).exists(), f"{document.name} links to {link}"
+        for path in re.findall(r"`((?:scripts|docs|models|custom_ops|onnxfuse|tests)/[\w./-]*)`", text):
+            assert (ROOT / path).exists(), f"{document.name} names {path}"
+
+
+def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1, 8, n, n] x) => (float[1, 8, n, n] y) { a = Exp(x) b = Sqrt(a) y = Neg(b) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) == 2
+    namespace: dict[str, Any] = {}
+    for block in blocks:
+        exec(block, namespace)
+    (y,) = namespace["session"].run(None, {"x": np.zeros((1, 8, 2, 2), np.float32)})
+    np.testing.assert_array_equal(y, -np.ones((1, 8, 2, 2), np.float32))
+    assert "3 nodes fused into 1" in namespace["result"].report.summary()
