@@ -27,6 +27,7 @@ from onnxfuse.graph import Model
 from onnxfuse.graph_export import Export, onnx_graphs
 from onnxfuse.graph_import import set_type
 from onnxfuse.graph_ir import STANDARD_DOMAINS
+from onnxfuse.missed_sizes import MissedSizes
 
 Shapes = Mapping[str, Sequence[int | str]]
 
@@ -61,6 +62,9 @@ def run(model: Model, light: Export, shapes: Shapes | None, *, check_types: bool
     for inferred in _infer(proto, check_types):
         for graph, result in zip(light.graphs, onnx_graphs(inferred.graph), strict=True):
             _fill(graph, result)
+    missed = MissedSizes()
+    for graph in light.graphs:
+        missed.name(graph)
     forget_doubtful_shapes(model)
 
 
@@ -188,10 +192,11 @@ def _override(model: Model, proto: ModelProto, shapes: Shapes) -> None:
             known = ", ".join(tensor.name for tensor in model.graph.inputs) or "none"
             raise OnnxfuseError(f"the model has no input {name!r}; its inputs: {known}")
         _set_shape(inputs[name], shape)
-    # Declared shapes may hold for the declared inputs only.
+    # Declared shapes may hold for the declared inputs only, but for those of constants, which some exporters declare too.
     for graph in onnx_graphs(proto.graph):
+        constants = {tensor.name for tensor in graph.initializer}
         for info in (*graph.value_info, *graph.output):
-            if info.type.HasField("tensor_type"):
+            if info.type.HasField("tensor_type") and info.name not in constants:
                 info.type.tensor_type.ClearField("shape")
 
 

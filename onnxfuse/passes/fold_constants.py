@@ -8,9 +8,7 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from onnxfuse.graph_ir import Node, numpy_dtype, subgraphs
-from onnxfuse.passes.base import PassContext
-from onnxfuse.passes.constants import (
+from onnxfuse.constants import (
     Array,
     byte_size,
     constant_node_value,
@@ -21,6 +19,8 @@ from onnxfuse.passes.constants import (
     is_dense,
     shape_of,
 )
+from onnxfuse.graph_ir import Node, numpy_dtype, subgraphs
+from onnxfuse.passes.base import PassContext
 from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.passes.folding import Evaluator
 from onnxfuse.passes.result_size import largest_elements, largest_itemsize, most_work
@@ -35,7 +35,7 @@ _FREE_BYTES_IN_ALL = 1 << 18
 _MAX_WORK = 1 << 36  # multiplications in one node: some seconds
 _MAX_ROUNDS = 32
 
-_RANDOM = frozenset(
+RANDOM = frozenset(
     [
         "Bernoulli",
         "Multinomial",
@@ -47,7 +47,7 @@ _RANDOM = frozenset(
     ]
 )
 # Runtimes look for these around the weights of a quantized model; folding them would undo the quantization.
-_QUANTIZATION = frozenset(["QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"])
+QUANTIZATION = frozenset(["QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"])
 _NUMERIC = "fiub"
 
 
@@ -169,7 +169,7 @@ class _Folder:
 
     def _foldable(self, node: Node) -> bool:
         """Whether the op is one whose result depends on its inputs alone, and is an ordinary tensor."""
-        if domain_of(node) != "" or node.op in _RANDOM or node.op in _QUANTIZATION or node.op == "Constant":
+        if domain_of(node) != "" or node.op in RANDOM or node.op in QUANTIZATION or node.op == "Constant":
             return False
         if "Sequence" in node.op or "Optional" in node.op or "String" in node.op or ("", node.op) in self._functions:
             return False

@@ -1,4 +1,4 @@
-"""The pass fold-shapes: what a model computes from dynamic shapes to reshape or to slice by it becomes constant."""
+"""The pass fold-shapes: what a model computes from shapes to reshape, expand or slice by it becomes constant."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxfuse.constants import is_constant
 from onnxfuse.graph_ir import Node, standard_op
 from onnxfuse.graph_order import sorted_nodes
 from onnxfuse.inference import infer
 from onnxfuse.passes.base import PassContext
-from onnxfuse.passes.constants import is_constant
 from onnxfuse.passes.editor import GraphEditor
-from onnxfuse.passes.shape_values import Element, ShapeValues, size_of
+from onnxfuse.shape_values import Element, ShapeValues, size_of
 
 if TYPE_CHECKING:
     from onnxfuse.graph import Model
@@ -28,7 +28,8 @@ _MAX_ROUNDS = 8
 
 class FoldShapes:
     """Constant shapes in place of computed ones for Reshape: 0 stands for a size that its data has at that place, and
-    -1 for the one that then is left.  And constant bounds for Slice and sizes for Split, where they are numbers.
+    -1 for the one that then is left.  For Expand 1 stands for a size of its data.  And constant bounds for Slice and
+    sizes for Split, where they are numbers.
 
     What computed them goes where nothing else reads it.  Exact for all shapes that the model takes, sizes of zero among
     them.  Nodes in the bodies of If, Loop and Scan stay as they are.
@@ -36,7 +37,7 @@ class FoldShapes:
 
     name = NAME
     description = (
-        "Writes what Reshape, Slice and Split compute from shapes as constants where that follows from their data."
+        "Writes what Reshape, Expand, Slice and Split take from shapes as constants where that follows from their data."
     )
 
     def run(self, model: Model, context: PassContext) -> None:
@@ -78,12 +79,8 @@ def _distinct_sizes(model: Model) -> dict[str, list[int | str]]:
 
 
 def _computed_inputs(node: Node) -> list[int]:
-    """The inputs of Reshape, Slice and Split that the model computes, and that say how it does what it does.
-
-    Not of a Reshape in whose shape 0 is a size.
-    """
-    op = standard_op(node)
-    if op not in ("Reshape", "Slice", "Split") or node.attrs.get("allowzero", 0):
+    """The inputs of Reshape, Expand, Slice and Split that the model computes, and that say how it does what it does."""
+    if standard_op(node) not in ("Reshape", "Expand", "Slice", "Split"):
         return []
     return [index for index, tensor in enumerate(node.inputs) if index > 0 and tensor.name and not is_constant(tensor)]
 
@@ -106,6 +103,7 @@ def _fold(model: Model, context: PassContext) -> bool:
                 found = True
                 context.rewrote(NAME, [node])
                 node.inputs[index] = model.constant(np.array(target, computed.dtype), f"{computed.name}_constant")
+                node.attrs.pop("allowzero", None)
                 editor.remove([producer for producer in computed.inputs if editor.is_dead(producer)])
     finally:
         editor.finish()
@@ -115,15 +113,47 @@ def _fold(model: Model, context: PassContext) -> bool:
 def _constant(node: Node, computed: gs.Tensor, elements: Sequence[Element]) -> list[int] | None:
     """What means the same to ``node`` as a computed input of these elements, for every shape of its data; or None."""
     if standard_op(node) == "Reshape":
-        return constant_target(node.inputs[0], elements)
+        if node.attrs.get("allowzero", 0) and 0 in elements:
+            return None  # where it stands for itself
+        found = constant_target(node.inputs[0], elements)
+        # Where -1 is among the elements, ONNX Runtime takes no other size of zero.
+        return found or constant_target(node.inputs[0], _without_rest(node, elements), has_zeros=-1 not in elements)
+    if standard_op(node) == "Expand":
+        return _constant_expansion(node.inputs[0], elements)
     if computed.shape is None or len(computed.shape) != 1:
         return None  # ONNX Runtime refuses it
     numbers = [element for element in elements if isinstance(element, int)]
     return numbers if len(numbers) == len(elements) else None
 
 
-def constant_target(data: gs.Tensor, elements: Sequence[Element]) -> list[int] | None:
-    """The input of Reshape that means the same as ``elements`` for every shape of ``data``; None if there is none."""
+def _without_rest(node: Node, elements: Sequence[Element]) -> list[Element]:
+    """The shape that a Reshape is given, with the number that -1 stands for in its place where it is known."""
+    made = node.outputs[0].shape
+    sizes = made if made is not None and len(made) == len(elements) else [None] * len(elements)
+    return [
+        size if element == -1 and isinstance(size, int) else element
+        for element, size in zip(elements, sizes, strict=True)
+    ]
+
+
+def _constant_expansion(data: gs.Tensor, elements: Sequence[Element]) -> list[int] | None:
+    """The input of Expand that means the same as ``elements`` for every shape of ``data``; None if there is none."""
+    if data.shape is None:
+        return None
+    first = len(data.shape) - len(elements)  # the axis of the data that the first element is for
+    target = []
+    for axis, element in enumerate(elements, first):
+        kept = axis >= 0 and element is not None and size_of(data, axis) == element
+        target.append(1 if kept else element)
+    numbers = [size for size in target if isinstance(size, int)]
+    return numbers if len(numbers) == len(target) else None
+
+
+def constant_target(data: gs.Tensor, elements: Sequence[Element], has_zeros: bool = True) -> list[int] | None:
+    """The input of Reshape that means the same as ``elements`` for every shape of ``data``; None if there is none.
+
+    ``has_zeros`` says whether sizes may be zero.
+    """
     rank = 0 if data.shape is None else len(data.shape)
     target: list[int | None] = []
     for place, element in enumerate(elements):
@@ -133,6 +163,6 @@ def constant_target(data: gs.Tensor, elements: Sequence[Element]) -> list[int] |
             copied = element is not None and place < rank and size_of(data, place) == element
             target.append(0 if copied else None)
     # A size that is left follows from the others, unless one of them may be zero.
-    if target.count(None) == 1 and all(size is None or size > 0 for size in target):
+    if target.count(None) == 1 and all(size is None or size > 0 or (size == 0 and not has_zeros) for size in target):
         target = [-1 if size is None else size for size in target]
     return None if None in target else [size for size in target if size is not None]

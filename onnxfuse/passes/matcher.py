@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from onnxfuse.passes.constants import Array, constant_value, domain_of, is_constant
+from onnxfuse.constants import Array, constant_value, domain_of, is_constant
 from onnxfuse.passes.editor import GraphEditor, unique_nodes
 from onnxfuse.passes.pattern import AnyOf, Constant, NodePattern, Optional, Output, Value, Variable
 

@@ -222,6 +222,12 @@ def _slow_operators() -> Pass:
     return SlowOperators()
 
 
+def _merge_duplicates() -> Pass:
+    from onnxfuse.passes.merge_duplicates import MergeDuplicates
+
+    return MergeDuplicates()
+
+
 def _fuse_squeeze_excite() -> Pass:
     from onnxfuse.planner import FuseSqueezeExcite
 
@@ -278,6 +284,7 @@ _BUILTIN_FACTORIES: dict[str, Callable[[], Pass]] = {
     "fold-constants": _fold_constants,
     "fold-shapes": _fold_shapes,
     "slow-operators": _slow_operators,
+    "merge-duplicates": _merge_duplicates,
     "fuse-squeeze-excite": _fuse_squeeze_excite,
     "conv-layout": _conv_layout,
     "fold-affine": _fold_affine,

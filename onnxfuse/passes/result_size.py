@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from onnxfuse.constants import Array, constant_value, dtype_of, shape_of
 from onnxfuse.graph_ir import Node
-from onnxfuse.passes.constants import Array, constant_value, dtype_of, shape_of
 
 _NO_LARGER_NAMES = (
     "Abs Acos Acosh ArgMax ArgMin Asin Asinh Atan Atanh BitwiseNot Cast Ceil Celu Clip Concat Compress "

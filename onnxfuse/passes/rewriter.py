@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_graphsurgeon as gs
 
+from onnxfuse.constants import domain_of
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.graph_ir import Node
 from onnxfuse.passes.base import PassContext, label
-from onnxfuse.passes.constants import domain_of
 from onnxfuse.passes.editor import GraphEditor, unique_nodes
 from onnxfuse.passes.matcher import Match
 from onnxfuse.passes.rule import Builder, CompiledRule, Refusal, RewriteRule

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxfuse.constants import dtype_of
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.graph_ir import Node
-from onnxfuse.passes.constants import dtype_of
 from onnxfuse.passes.matcher import Match, Matcher
 from onnxfuse.passes.pattern import Ops, Value, Variable, root_ops
 
@@ -58,12 +58,12 @@ class Builder:
         return self._finish(node, tensors, _outputs, _name)
 
     def like(self, node: Node, *inputs: gs.Tensor | None, **attributes: Any) -> Any:
-        """A copy of a replaced ``node``, its name, attributes and documentation, with other inputs and
+        """A copy of a replaced ``node``, its name if that is free, attributes and documentation, with other inputs and
         attributes.
         """
         copied = node.copy()
         copied.attrs.update(attributes)
-        return self._finish(copied, inputs, len(node.outputs), node.name or None)
+        return self._finish(copied, inputs, len(node.outputs), node.name if node.name in self._free_names else None)
 
     def initializer(self, value: Any, hint: str) -> gs.Constant:
         """A constant with a name made from ``hint``, or one that a pass made before with the same values."""

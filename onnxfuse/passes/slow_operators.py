@@ -10,6 +10,7 @@ from onnxfuse.passes.rewriter import RulePass
 from onnxfuse.passes.rules.local_response_normalization import LocalResponseNormalization
 from onnxfuse.passes.rules.rms_normalization import RmsNormalization
 from onnxfuse.passes.rules.rotary_embedding import RotaryEmbedding
+from onnxfuse.passes.rules.rotary_embedding_of_heads import RotaryEmbeddingOfHeads
 from onnxfuse.passes.rules.softmax_over_channels import SoftmaxOverChannels
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 NAME = "slow-operators"
 
-_RULES = (LocalResponseNormalization, RmsNormalization, RotaryEmbedding, SoftmaxOverChannels)
+_RULES = (LocalResponseNormalization, RmsNormalization, RotaryEmbedding, RotaryEmbeddingOfHeads, SoftmaxOverChannels)
 
 
 class SlowOperators:

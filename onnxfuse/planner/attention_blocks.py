@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxfuse.constants import dtype_of
 from onnxfuse.graph_ir import standard_op
-from onnxfuse.passes.constants import dtype_of
 from onnxfuse.planner.attention_heads import (
     SWAPPED,
     UNKNOWN_HEADS,

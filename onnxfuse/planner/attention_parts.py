@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
 
+from onnxfuse.constants import constant_value
 from onnxfuse.graph_ir import standard_op
-from onnxfuse.passes.constants import constant_value
 
 
 @dataclass(frozen=True)

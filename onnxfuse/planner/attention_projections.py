@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxfuse.constants import constant_value, is_constant
 from onnxfuse.graph import Model
 from onnxfuse.graph_ir import Node, standard_op
 from onnxfuse.passes.base import PassContext, label
-from onnxfuse.passes.constants import constant_value, is_constant
 from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.planner.attention_blocks import AttentionBlock
 from onnxfuse.planner.attention_heads import Heads

@@ -7,11 +7,11 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
+from onnxfuse.constants import dtype_of, is_constant
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.graph_ir import standard_op
 from onnxfuse.inference import infer
 from onnxfuse.passes.base import PassContext, label
-from onnxfuse.passes.constants import dtype_of, is_constant
 from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.planner.cuda_regions import MAX_OPERANDS
 from onnxfuse.planner.described import described

@@ -11,10 +11,10 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx import helper, numpy_helper
 
+from onnxfuse.constants import constant_value
 from onnxfuse.dtypes import DTYPES, from_numpy
 from onnxfuse.graph import Node
 from onnxfuse.graph_export import value_info
-from onnxfuse.passes.constants import constant_value
 from onnxfuse.planner.views import ViewedInput
 from onnxfuse.program import Program, ProgramBuilder
 from onnxfuse.program.lowering import cast_target, ignores_input, lower, tensor_dtype

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxfuse.constants import constant_value, dtype_of, is_constant
 from onnxfuse.graph_ir import standard_op
-from onnxfuse.passes.constants import constant_value, dtype_of, is_constant
 from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.passes.matcher import Match, attribute
 from onnxfuse.planner.ort_fusions import find_normalizations

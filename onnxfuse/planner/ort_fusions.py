@@ -16,9 +16,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse import cpu
+from onnxfuse.constants import domain_of
 from onnxfuse.graph import Model
 from onnxfuse.graph_ir import standard_op
-from onnxfuse.passes.constants import domain_of
 from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.passes.matcher import Match, Matcher, may_occur
 from onnxfuse.passes.pattern import Ops, Value, Variable, root_ops

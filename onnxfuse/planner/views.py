@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
+from onnxfuse.constants import constant_value
 from onnxfuse.dtypes import from_numpy
 from onnxfuse.graph_ir import standard_op
-from onnxfuse.passes.constants import constant_value
 from onnxfuse.program.lowering import ignores_input, vector_inputs
 from onnxfuse.program.program import MAX_RANK, MAX_SLICES, AxisSlice
 

@@ -126,6 +126,13 @@ def test_the_shape_of_another_tensor_of_equal_sizes():
     assert target(rewrite(nodes)) == [0, 0, 3, 4]
 
 
+def test_sizes_that_zero_would_not_copy():
+    """As torch.export has them: 0 stands for itself there, and for a size of the data afterwards."""
+    after = rewrite([*viewed(17)[:-1], node("Reshape", "x v", "y", allowzero=1)])
+    assert target(after) == [0, 0, 3, 4]
+    assert not any(item.attribute for item in after.graph.node if item.op_type == "Reshape")
+
+
 def test_what_is_left_follows_from_the_others():
     nodes = [
         node("Transpose", "x", "m", perm=[2, 0, 1]),
@@ -150,6 +157,66 @@ def test_what_follows_from_a_shape_that_the_pass_made_known():
 def test_a_computed_minus_one_stays_one():
     nodes = [SHAPE, node("Slice", "s first end", "v0"), node("Concat", "v0 rest", "v", axis=0), RESHAPE]
     assert target(rewrite(nodes, sizes=((2, 5), (1, 1)))) == [0, 0, -1]
+
+
+def test_a_size_in_place_of_minus_one_leaves_that_for_another():
+    """Heads that are repeated, as PyTorch exports ``repeat_interleave``: two sizes that are not copied."""
+    nodes = [
+        node("Reshape", "x apart", "h"), node("Transpose", "h", "t", perm=[0, 2, 1, 3]),
+        node("Unsqueeze", "t second_axis", "u"), node("Tile", "u twice", "r"),
+        node("Shape", "r", "rs"), node("Slice", "rs first second", "b"), node("Slice", "rs fourth most", "e"),
+        node("Concat", "b rest e", "v", axis=0), node("Reshape", "r v", "y"),
+    ]  # fmt: skip
+    more = {
+        "apart": np.array([0, 0, 3, 4]), "second_axis": np.array([2]), "twice": np.array([1, 1, 2, 1, 1]),
+        "fourth": np.array([3]),
+    }  # fmt: skip
+    proto = model(nodes, SEQUENCE, constants={**{k: CONSTANTS[k] for k in ("first", "second", "rest", "most")}, **more})
+    after, _ = apply(proto, FoldShapes(), infer=False)
+    assert ops(after) == ["Reshape", "Transpose", "Unsqueeze", "Tile", "Reshape"]
+    folded = {item.name: numpy_helper.to_array(item).tolist() for item in after.graph.initializer}
+    assert folded[after.graph.node[-1].input[1]] == [0, 6, -1, 4]
+    for n, t in ((2, 5), (1, 1)):
+        feeds = {"x": random(n, t, 12)}
+        np.testing.assert_array_equal(run(after, feeds)[0], run(proto, feeds)[0], strict=True)
+
+
+EXPANSIONS = {
+    "sizes of the data": ([SHAPE, node("Expand", "x s", "y")], [1, 1, 1]),
+    "a number in place of one": (
+        [SHAPE, node("Slice", "s first end", "b"), node("Concat", "b heads twelve", "v", axis=0),
+         node("Unsqueeze", "x end", "u"), node("Expand", "u v", "y")], [1, 1, 3, 1],
+    ),
+    "as PyTorch exports expand, where -1 stands for a size": (
+        [SHAPE, node("Slice", "s first end", "b"), node("Concat", "b heads twelve", "c", axis=0),
+         node("Reshape", "c rest", "d"), node("Equal", "d minus", "same"), node("Where", "same ones d", "v"),
+         node("Unsqueeze", "x end", "u"), node("Expand", "u v", "y")], [1, 1, 3, 1],
+    ),
+    "dimensions before those of the data": (
+        [SHAPE, node("Concat", "heads s", "v", axis=0), node("Expand", "x v", "y")], [3, 1, 1, 1],
+    ),
+    "fewer dimensions": (
+        [SHAPE, node("Slice", "s second most", "v"), node("Expand", "x v", "y")], [1, 1],
+    ),
+    "a size that the data may not have": (
+        [SHAPE, node("Slice", "s first second", "b"), node("Concat", "b twelve", "v", axis=0),
+         node("ReduceSum", "x second", "r", keepdims=1), node("Expand", "r v", "y")], None,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", EXPANSIONS)
+def test_expansions(case):
+    nodes, expected = EXPANSIONS[case]
+    used = {name for item in nodes for name in item.input}
+    constants = CONSTANTS | {"minus": np.array([-1] * 4), "ones": np.array([1] * 4)}
+    proto = model(nodes, SEQUENCE, constants={name: value for name, value in constants.items() if name in used})
+    after, _ = apply(proto, FoldShapes(), infer=False)
+    folded = {item.name: numpy_helper.to_array(item).tolist() for item in after.graph.initializer}
+    assert folded.get(after.graph.node[-1].input[1]) == expected
+    for n, t in ((2, 5), (1, 1), (0, 3), (2, 2)) if expected else ((2, 2), (1, 1)):
+        feeds = {"x": random(n, t, 12)}
+        np.testing.assert_array_equal(run(after, feeds)[0], run(proto, feeds)[0], strict=True)
 
 
 HALVES = [SHAPE, node("Gather", "s third", "size_x"), node("Div", "size_x two", "half")]
@@ -192,7 +259,10 @@ STAYS = {
         SHAPE, node("Gather", "s first", "a"), node("Gather", "s second", "b"),
         node("Concat", "a twelve b", "v", axis=0), RESHAPE,
     ],
-    "a zero that is none to copy": [*viewed(17)[:-1], node("Reshape", "x v", "y", allowzero=1)],
+    "a zero that is none to copy": [
+        SHAPE, node("Gather", "s second", "b"), node("Concat", "b first twelve", "v", axis=0),
+        node("Slice", "x first first third", "e"), node("Reshape", "e v", "y", allowzero=1),
+    ],
 }  # fmt: skip
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxfuse.constants import Array, constant_value, domain_of, is_constant
 from onnxfuse.graph_ir import Node
-from onnxfuse.passes.constants import Array, constant_value, domain_of, is_constant
 from onnxfuse.passes.pattern import Ops, Value
 from onnxfuse.passes.rule import Refusal
 

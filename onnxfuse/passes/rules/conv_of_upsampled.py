@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxfuse.constants import Array
 from onnxfuse.graph_ir import Node, standard_op
-from onnxfuse.passes.constants import Array
 from onnxfuse.passes.matcher import Match
 from onnxfuse.passes.pattern import Ops
 from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, Refusal, RewriteRule

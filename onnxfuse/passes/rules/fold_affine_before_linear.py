@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_graphsurgeon as gs
 
+from onnxfuse.constants import Array
 from onnxfuse.graph_ir import Node
-from onnxfuse.passes.constants import Array
 from onnxfuse.passes.matcher import Match
 from onnxfuse.passes.pattern import Ops
 from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, Refusal, RewriteRule

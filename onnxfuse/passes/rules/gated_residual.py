@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxfuse.constants import dtype_of, is_constant
 from onnxfuse.graph_ir import standard_op
-from onnxfuse.passes.constants import dtype_of, is_constant
 from onnxfuse.passes.matcher import Match
 from onnxfuse.passes.pattern import Ops
 from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule

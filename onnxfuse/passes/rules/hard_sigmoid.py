@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.passes.constants import constant_value, is_constant
+from onnxfuse.constants import constant_value, is_constant
 from onnxfuse.passes.matcher import Match
 from onnxfuse.passes.pattern import Ops
 from onnxfuse.passes.rule import Builder, RewriteRule

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxfuse.constants import Array, constant_value, domain_of, dtype_of, is_constant, shape_of
 from onnxfuse.graph_ir import Node
-from onnxfuse.passes.constants import Array, constant_value, domain_of, dtype_of, is_constant, shape_of
 from onnxfuse.passes.rule import Refusal
 from onnxfuse.passes.rules.affine import FOLDABLE_DTYPES, Affine, Axis
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from onnxfuse.constants import Array
 from onnxfuse.graph_ir import Node
-from onnxfuse.passes.constants import Array
 from onnxfuse.passes.matcher import Match
 from onnxfuse.passes.pattern import Ops
 from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule

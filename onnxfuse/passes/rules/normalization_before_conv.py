@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxfuse.constants import constant_value, dtype_of
 from onnxfuse.graph_ir import Node, standard_op
-from onnxfuse.passes.constants import constant_value, dtype_of
 from onnxfuse.passes.matcher import Match
 from onnxfuse.passes.pattern import Ops
 from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.passes.constants import dtype_of
+from onnxfuse.constants import constant_value, dtype_of
 from onnxfuse.passes.matcher import Match
 from onnxfuse.passes.pattern import Ops
 from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule
@@ -41,9 +41,19 @@ class RotaryEmbedding(RewriteRule):
     def rewrite(self, match: Match, builder: Builder) -> Any:
         """The halves without the Neg, and the sines with its signs."""
         first = match["first"]
-        signs = builder.initializer(np.repeat(np.array([-1, 1], dtype_of(first)), first.shape[-1]), "signs")
+        signs = np.repeat(np.array([-1, 1], dtype_of(first)), first.shape[-1])
         swapped = builder.like(match.node("rotated"), match["second"], first)
-        return builder.op("Mul", swapped, builder.op("Mul", match["factor"], signs))
+        return builder.op("Mul", swapped, _signed(builder, match["factor"], signs))
+
+
+def _signed(builder: Builder, factor: Any, signs: np.ndarray) -> Any:
+    """The sines times the signs."""
+    values = constant_value(factor)
+    if values is not None:
+        return builder.initializer(values * signs, "signed")
+    product = builder.op("Mul", factor, builder.initializer(signs, "signs"))
+    product.dtype, product.shape = factor.dtype, list(factor.shape)
+    return product
 
 
 def _is_part(tensor: Any) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxfuse.constants import constant_value
 from onnxfuse.graph_ir import Node, standard_op
-from onnxfuse.passes.constants import constant_value
 from onnxfuse.passes.matcher import attribute
 
 _FLOOR_OF_QUOTIENT = {

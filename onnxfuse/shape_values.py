@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
+from onnxfuse.constants import constant_value, shape_of
 from onnxfuse.graph_ir import Node, standard_op
-from onnxfuse.passes.constants import constant_value, shape_of
 
 Size = str | tuple[int, int]
 """A size that is not known: a symbol, or the id of a tensor and an axis of it."""
@@ -68,6 +68,28 @@ class ShapeValues:
         elements = self.of(node.inputs[0])
         return elements if elements is not None and len(elements) == 1 else None
 
+    def _reshaped(self, node: Node) -> list[Element] | None:
+        """One element stays that, and a vector made one by -1."""
+        elements = self.of(node.inputs[0])
+        target = _vector(node.inputs[1]) if len(node.inputs) > 1 else node.attrs.get("shape")
+        return elements if elements is not None and (len(elements) == 1 or target == [-1]) else None
+
+    def _equal(self, node: Node) -> list[Element] | None:
+        """1 where both are the same, 0 where they are not: no size is negative."""
+        pairs = self._pairs(node.inputs)
+        return None if pairs is None else [_is_equal(*pair) for pair in pairs]
+
+    def _where(self, node: Node) -> list[Element] | None:
+        chosen = self._pairs(node.inputs)
+        return None if chosen is None else [yes if flag else None if flag is None else no for flag, yes, no in chosen]
+
+    def _pairs(self, tensors: Sequence[gs.Tensor]) -> list[tuple[Element, ...]] | None:
+        """What is at the same place of vectors of one length; None if that is not known of them."""
+        operands = [self.of(tensor) for tensor in tensors]
+        known = [elements for elements in operands if elements is not None]
+        same = len(known) == len(operands) and len({len(elements) for elements in known}) == 1
+        return list(zip(*known, strict=True)) if same else None
+
     def _concat(self, node: Node) -> list[Element] | None:
         parts = [self.of(tensor) for tensor in node.inputs]
         return None if None in parts else [element for part in parts if part is not None for element in part]
@@ -105,6 +127,17 @@ class ShapeValues:
         return elements[starts[0] : ends[0] : steps[0]]
 
 
+def _is_equal(first: Element, second: Element) -> Element:
+    numbers = [element for element in (first, second) if isinstance(element, int)]
+    if len(numbers) == 2:
+        return int(numbers[0] == numbers[1])
+    if first is None or second is None:
+        return None
+    if not numbers:
+        return 1 if first == second else None
+    return 0 if numbers[0] < 0 else None
+
+
 def _within_int32(elements: list[Element]) -> list[Element] | None:
     """The elements, unless one is a number that an integer type may not hold."""
     return None if any(isinstance(element, int) and abs(element) >= 1 << 31 for element in elements) else elements
@@ -131,10 +164,12 @@ _FOLLOWED: dict[str, Callable[[ShapeValues, Node], list[Element] | None]] = {
     "Cast": ShapeValues._cast,
     "Squeeze": ShapeValues._same,
     "Unsqueeze": ShapeValues._same,
-    "Reshape": ShapeValues._same,
+    "Reshape": ShapeValues._reshaped,
     "Identity": ShapeValues._same,
     "Concat": ShapeValues._concat,
     "Gather": ShapeValues._gather,
     "Slice": ShapeValues._slice,
+    "Equal": ShapeValues._equal,
+    "Where": ShapeValues._where,
     **dict.fromkeys(_OPERATIONS, ShapeValues._arithmetic),
 }
