@@ -29,6 +29,9 @@ constexpr int64_t kPanel = 96;
 constexpr int64_t kOffset = sizeof(ptrdiff_t) / sizeof(float);
 // Rows that a product computes at once.
 constexpr int64_t kProductRows = 8;
+// So few rows meet a key that to copy it takes longer than the products; and parts of the work that are worth more copies.
+constexpr int64_t kFewRows = 8;
+constexpr int64_t kFewParts = 8;
 
 bool fail(std::string problem, std::string* error) {
   *error = std::move(problem);
@@ -93,11 +96,47 @@ struct Run {
 
 ptrdiff_t* offsets_at(float* memory, size_t place) { return reinterpret_cast<ptrdiff_t*>(memory + place); }
 
-// The keys of a head as panels of columns, and its values, in whole vectors.
-void take_head(const Run& run, int64_t batch, int64_t head, float* keys, float* values) {
+// Some rows of Q, of one head or one of each of several, that meet the same keys; and where their results go.
+struct Rows {
+  const float* q;
+  int64_t q_pitch;
+  const float* mask;  // null for none
+  int64_t mask_pitch;
+  float* out;
+  int64_t out_pitch;
+  int64_t count;
+};
+
+Rows rows_at(const Run& run, int64_t batch, int64_t head, int64_t row, int64_t count) {
+  const AttentionPlan& plan = run.plan;
+  const auto& mask = plan.mask;
+  const float* const q = run.q + batch % plan.q.batch * plan.q.per_batch + head * plan.q.per_head + row * plan.q.per_row;
+  const float* const masks = run.mask == nullptr ? nullptr : run.mask + batch * mask[0] + head * mask[1] + row * mask[2];
+  float* const out = run.out + batch * plan.result.per_batch + head * plan.result.per_head + row * plan.result.per_row;
+  return {q, plan.q.per_row, masks, mask[2], out, plan.result.per_row, count};
+}
+
+// One row of each of some heads.
+Rows heads_at(const Run& run, int64_t batch, int64_t head, int64_t count) {
+  Rows rows = rows_at(run, batch, head, 0, count);
+  rows.q_pitch = run.plan.q.per_head;
+  rows.mask_pitch = run.plan.mask[1];
+  rows.out_pitch = run.plan.result.per_head;
+  return rows;
+}
+
+const float* keys_of(const Run& run, int64_t batch, int64_t head) {
+  return run.k + batch % run.plan.k.batch * run.plan.k.per_batch + head * run.plan.k.per_head;
+}
+
+const float* values_of(const Run& run, int64_t batch, int64_t head) {
+  return run.v + batch % run.plan.v.batch * run.plan.v.per_batch + head * run.plan.v.per_head;
+}
+
+// The keys of a head as panels of columns.
+void take_keys(const Run& run, const float* k, float* keys) {
   const AttentionPlan& plan = run.plan;
   const auto floats = static_cast<int64_t>(kernels().floats);
-  const float* const k = run.k + batch % plan.k.batch * plan.k.per_batch + head * plan.k.per_head;
   for (int64_t s = 0; s < plan.k.length; s += floats) {
     float* const to = keys + s / plan.panel * plan.per_panel + s % plan.panel;
     const int64_t lanes = std::min(floats, plan.k.length - s);
@@ -106,41 +145,97 @@ void take_head(const Run& run, int64_t batch, int64_t head, float* keys, float* 
                            static_cast<size_t>(plan.k.per_row), static_cast<size_t>(lanes),
                            static_cast<size_t>(plan.k.size), run.keys_end);
   }
-  const float* const v = run.v + batch % plan.v.batch * plan.v.per_batch + head * plan.v.per_head;
+}
+
+// The values of a head in whole vectors.
+void take_values(const Run& run, const float* v, float* values) {
+  const AttentionPlan& plan = run.plan;
   for (int64_t s = 0; s < plan.v.length; ++s, values += plan.padded_size) {
     std::copy_n(v + s * plan.v.per_row, plan.v.size, values);
     std::fill_n(values + plan.v.size, plan.padded_size - plan.v.size, 0.0f);
   }
 }
 
-// Rows of the result of one head, with its keys and values in the task's memory.
-void compute_rows(const Run& run, int64_t batch, int64_t head, int64_t first, int64_t rows, float* memory) {
+// Scores of rows and all keys, which lie in panels in the task's memory.
+void score_panels(const AttentionPlan& plan, const Rows& rows, float* memory) {
+  for (int64_t s = 0; s < plan.padded_keys; s += plan.panel) {
+    kernels().conv_sums({nullptr, rows.q, static_cast<size_t>(rows.q_pitch), memory + s / plan.panel * plan.per_panel,
+                         offsets_at(memory, plan.key_offsets), static_cast<size_t>(plan.k.size),
+                         memory + plan.scores + s, static_cast<size_t>(plan.padded_keys),
+                         static_cast<size_t>(rows.count),
+                         static_cast<size_t>(std::min(plan.panel, plan.padded_keys - s))});
+  }
+}
+
+// Scores of rows and all keys, where these lie.
+void score_keys(const AttentionPlan& plan, const Rows& rows, const float* k, float* memory) {
+  kernels().conv_dots({k, static_cast<size_t>(plan.k.per_row), rows.q, static_cast<size_t>(rows.q_pitch),
+                       static_cast<size_t>(plan.k.size), memory + plan.scores, 1,
+                       static_cast<size_t>(plan.padded_keys), static_cast<size_t>(plan.k.length),
+                       static_cast<size_t>(rows.count)});
+}
+
+// The results of rows, with their scores in the task's memory.
+void finish_rows(const Run& run, const Rows& rows, const float* values, float* memory) {
   const AttentionPlan& plan = run.plan;
   float* const scores = memory + plan.scores;
   float* const results = memory + plan.results;
   float* const factors = memory + plan.factors;
-  const float* const q = run.q + batch % plan.q.batch * plan.q.per_batch + head * plan.q.per_head + first * plan.q.per_row;
-  for (int64_t s = 0; s < plan.padded_keys; s += plan.panel) {
-    kernels().conv_sums({nullptr, q, static_cast<size_t>(plan.q.per_row), memory + s / plan.panel * plan.per_panel,
-                         offsets_at(memory, plan.key_offsets), static_cast<size_t>(plan.k.size), scores + s,
-                         static_cast<size_t>(plan.padded_keys), static_cast<size_t>(rows),
-                         static_cast<size_t>(std::min(plan.panel, plan.padded_keys - s))});
-  }
-  SoftmaxRows softmax{scores, static_cast<size_t>(plan.padded_keys), static_cast<size_t>(rows),
+  SoftmaxRows softmax{scores, static_cast<size_t>(plan.padded_keys), static_cast<size_t>(rows.count),
                       static_cast<size_t>(plan.k.length), run.node.scale, nullptr, 0, false, factors};
-  if (run.mask != nullptr) {
-    softmax.mask = run.mask + batch * plan.mask[0] + head * plan.mask[1] + first * plan.mask[2];
-    softmax.mask_pitch = static_cast<size_t>(plan.mask[2]);
+  if (rows.mask != nullptr) {
+    softmax.mask = rows.mask;
+    softmax.mask_pitch = static_cast<size_t>(rows.mask_pitch);
     softmax.one_mask = plan.mask[3] == 0;
   }
   kernels().softmax_rows(softmax);
-  kernels().conv_sums({nullptr, scores, static_cast<size_t>(plan.padded_keys), memory + plan.values,
+  kernels().conv_sums({nullptr, scores, static_cast<size_t>(plan.padded_keys), values,
                        offsets_at(memory, plan.value_offsets), static_cast<size_t>(plan.k.length), results,
-                       static_cast<size_t>(plan.padded_size), static_cast<size_t>(rows),
+                       static_cast<size_t>(plan.padded_size), static_cast<size_t>(rows.count),
                        static_cast<size_t>(plan.v.size)});
-  float* const out = run.out + batch * plan.result.per_batch + head * plan.result.per_head + first * plan.result.per_row;
-  kernels().scale_rows({out, static_cast<size_t>(plan.result.per_row), results, static_cast<size_t>(plan.padded_size),
-                        factors, static_cast<size_t>(rows), static_cast<size_t>(plan.v.size)});
+  kernels().scale_rows({rows.out, static_cast<size_t>(rows.out_pitch), results, static_cast<size_t>(plan.padded_size),
+                        factors, static_cast<size_t>(rows.count), static_cast<size_t>(plan.v.size)});
+}
+
+// A part of one head's rows; its keys and values are copied unless they are those that were taken last.
+void compute_copied(const Run& run, int64_t part, int64_t* taken, float* memory) {
+  const AttentionPlan& plan = run.plan;
+  const int64_t split = part % plan.splits;
+  const int64_t head = part / plan.splits % run.node.heads;
+  const int64_t batch = part / plan.splits / run.node.heads;
+  const int64_t key_head = head / (run.node.heads / run.node.key_heads);
+  if (batch * run.node.key_heads + key_head != *taken) {
+    take_keys(run, keys_of(run, batch, key_head), memory);
+    take_values(run, values_of(run, batch, key_head), memory + plan.values);
+  }
+  *taken = batch * run.node.key_heads + key_head;
+  const int64_t last = (split + 1) * plan.q.length / plan.splits;
+  for (int64_t first = split * plan.q.length / plan.splits; first < last; first += plan.rows) {
+    const Rows rows = rows_at(run, batch, head, first, std::min(plan.rows, last - first));
+    score_panels(plan, rows, memory);
+    finish_rows(run, rows, memory + plan.values, memory);
+  }
+}
+
+// The few rows of some heads that share a head of keys and values, which are read where they lie.
+void compute_in_place(const Run& run, int64_t part, float* memory) {
+  const AttentionPlan& plan = run.plan;
+  const int64_t parts = run.node.heads / plan.heads;  // of a batch
+  const int64_t head = part % parts * plan.heads;
+  const int64_t batch = part / parts;
+  const int64_t key_head = head / (run.node.heads / run.node.key_heads);
+  const float* const k = keys_of(run, batch, key_head);
+  const float* values = values_of(run, batch, key_head);
+  if (plan.copies_values) {
+    take_values(run, values, memory + plan.values);
+    values = memory + plan.values;
+  }
+  const auto compute = [&](const Rows& rows) {
+    score_keys(plan, rows, k, memory);
+    finish_rows(run, rows, values, memory);
+  };
+  if (plan.q.length == 1) return compute(heads_at(run, batch, head, plan.heads));
+  for (int64_t i = 0; i < plan.heads; ++i) compute(rows_at(run, batch, head + i, 0, plan.q.length));
 }
 
 void compute_task(const Run& run, size_t task) {
@@ -148,26 +243,26 @@ void compute_task(const Run& run, size_t task) {
   const Workspace workspace(plan.floats * sizeof(float));
   auto* const memory = static_cast<float*>(workspace.data());
   ptrdiff_t* const key_offsets = offsets_at(memory, plan.key_offsets);
-  for (int64_t c = 0; c < plan.k.size; ++c) key_offsets[c] = c * plan.panel;
+  for (int64_t c = 0; plan.copies_keys && c < plan.k.size; ++c) key_offsets[c] = c * plan.panel;
   ptrdiff_t* const value_offsets = offsets_at(memory, plan.value_offsets);
-  for (int64_t s = 0; s < plan.k.length; ++s) value_offsets[s] = s * plan.padded_size;
-  const int64_t parts = plan.result.batch * run.node.heads * plan.splits;
+  const int64_t per_value = plan.copies_values ? plan.padded_size : plan.v.per_row;
+  for (int64_t s = 0; s < plan.k.length; ++s) value_offsets[s] = s * per_value;
+  const int64_t parts = plan.result.batch * run.node.heads / plan.heads * plan.splits;
   const auto begin = static_cast<int64_t>(task) * parts / plan.tasks;
   const auto end = (static_cast<int64_t>(task) + 1) * parts / plan.tasks;
-  const int64_t shared = run.node.heads / run.node.key_heads;
   int64_t taken = -1;
   for (int64_t part = begin; part < end; ++part) {
-    const int64_t split = part % plan.splits;
-    const int64_t head = part / plan.splits % run.node.heads;
-    const int64_t batch = part / plan.splits / run.node.heads;
-    const int64_t key_head = batch * run.node.key_heads + head / shared;
-    if (key_head != taken) take_head(run, batch, head / shared, memory, memory + plan.values);
-    taken = key_head;
-    const int64_t last = (split + 1) * plan.q.length / plan.splits;
-    for (int64_t first = split * plan.q.length / plan.splits; first < last; first += plan.rows) {
-      compute_rows(run, batch, head, first, std::min(plan.rows, last - first), memory);
-    }
+    plan.copies_keys ? compute_copied(run, part, &taken, memory) : compute_in_place(run, part, memory);
   }
+}
+
+// How many of the heads that share keys are a part of the work, where all rows of these are few; else 0.
+int64_t heads_in_place(const Attention& node, int64_t batch, int64_t length) {
+  if (length > kFewRows) return 0;
+  const int64_t shared = node.heads / node.key_heads;
+  int64_t heads = std::min(shared, kFewRows / std::max<int64_t>(length, 1));
+  while (shared % heads != 0 || (heads > 1 && batch * node.heads / heads < kFewParts)) --heads;
+  return heads;
 }
 
 // No exception may get to ORT's threads.
@@ -263,9 +358,14 @@ bool make_attention_plan(const Attention& node, const PlanKey& key, AttentionPla
   const auto floats = static_cast<int64_t>(kernels().floats);
   plan->padded_keys = round_up(k.length, floats);
   plan->padded_size = round_up(v.size, floats);
+  const int64_t in_place = heads_in_place(node, batch, q.length);
+  plan->heads = std::max<int64_t>(in_place, 1);
+  plan->copies_keys = in_place == 0;
+  plan->copies_values = plan->copies_keys || v.size % floats != 0;  // products read whole vectors
   const int64_t some = std::max<int64_t>(kScores / std::max<int64_t>(plan->padded_keys, 1), 1);
   plan->rows = std::min(round_up(std::min(some, kRows), kProductRows), std::max<int64_t>(q.length, 1));
-  const int64_t heads = std::max<int64_t>(batch * node.heads, 1);
+  if (!plan->copies_keys) plan->rows = std::max(q.length, plan->heads);
+  const int64_t heads = std::max<int64_t>(batch * node.heads / plan->heads, 1);
   plan->splits = std::clamp<int64_t>(divide_up(q.length, kRows), 1, divide_up(kTasks, heads));
   const double work = static_cast<double>(count) * (static_cast<double>(k.size + v.size) + kExpWork);
   const auto parts = heads * plan->splits;
@@ -280,9 +380,9 @@ bool make_attention_plan(const Attention& node, const PlanKey& key, AttentionPla
     return begin;
   };
   const int64_t padded = round_up(k.size, floats);  // a copy of keys writes whole vectors of vectors
-  add(round_up(plan->padded_keys, plan->panel), padded);
-  plan->values = add(k.length, plan->padded_size);
-  plan->key_offsets = add(k.size, kOffset);
+  if (plan->copies_keys) add(round_up(plan->padded_keys, plan->panel), padded);
+  if (plan->copies_values) plan->values = add(k.length, plan->padded_size);
+  if (plan->copies_keys) plan->key_offsets = add(k.size, kOffset);
   plan->value_offsets = add(k.length, kOffset);
   plan->scores = add(plan->rows, plan->padded_keys);
   plan->results = add(plan->rows, plan->padded_size);

@@ -58,9 +58,12 @@ struct AttentionPlan {
   Shape output;
   int64_t count = 0;  // of its elements
 
+  int64_t heads = 0;   // of Q in a part of the work, which share a head of K and V
   int64_t splits = 0;  // parts of Q's rows, each with all of K and V
   int64_t rows = 0;    // of scores at once
   int64_t tasks = 0;
+  bool copies_keys = false;  // or else each meets Q where it lies, and so do the values
+  bool copies_values = false;
 
   int64_t padded_keys = 0;  // the length of K and the size of V's rows, in whole vectors
   int64_t padded_size = 0;

@@ -175,9 +175,9 @@ ConvStrips::Plane* ConvStrips::add_planes(const Strip& strip, int64_t depth, int
 void ConvStrips::sum(const Source& source, const float* weights, const float* addends, int64_t first, int64_t count,
                      const Part& part, float* results, const Target& target, float* scratch) const {
   if (dots_) {
-    const auto depth = static_cast<size_t>(products());
-    return kernels().conv_dots({weights + first * products(), source.data, depth, results, static_cast<size_t>(count),
-                                static_cast<size_t>(part.size())});
+    const auto depth = static_cast<size_t>(products()), columns = static_cast<size_t>(part.size());
+    return kernels().conv_dots({weights + first * products(), depth, source.data, depth, depth, results, columns, 1,
+                                static_cast<size_t>(count), columns});
   }
   if (addends != nullptr) addends += first;
   if (transposed_) return sum_phases(source, weights, addends, first, count, part, results, scratch);

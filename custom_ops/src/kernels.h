@@ -92,13 +92,17 @@ struct ConvBlock {
   bool fetches = false;
 };
 
-// The same for a few columns, each with its input in a row: out[r * columns + i] = sum over k of weights[r * depth + k] *
-// input[i * depth + k].  Nothing is read or written beyond it.
+// Products of rows with a few others: out[r * row_pitch + i * column_pitch] = sum over k of weights[r * weight_pitch + k] *
+// input[i * input_pitch + k].  Nothing is read or written beyond it.
 struct ConvDots {
   const float* weights;
+  size_t weight_pitch;
   const float* input;
+  size_t input_pitch;
   size_t depth;
   float* out;
+  size_t row_pitch;
+  size_t column_pitch;
   size_t rows;
   size_t columns;
 };

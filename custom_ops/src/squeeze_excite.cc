@@ -105,8 +105,9 @@ void compute_products(void* data, size_t unit) {
   for (int64_t i = first; i < last;) {
     const int64_t row = i % run.rows;
     const int64_t count = std::min(run.rows - row, last - i);
-    kernels().conv_dots({run.weights + row * run.depth, run.input + i / run.rows * run.depth,
-                         static_cast<size_t>(run.depth), run.out + i, static_cast<size_t>(count), 1});
+    const auto depth = static_cast<size_t>(run.depth);
+    kernels().conv_dots({run.weights + row * run.depth, depth, run.input + i / run.rows * run.depth, depth, depth,
+                         run.out + i, 1, 1, static_cast<size_t>(count), 1});
     i += count;
   }
 }

@@ -132,6 +132,46 @@ def test_shapes(shape: str) -> None:
     check(SHAPES[shape])
 
 
+FEW_ROWS = {
+    "one row of many heads": Attention(2, 8, 1, 64, keys=300, first=(1, 1, 1, 1)),
+    "one row of heads that share keys": Attention(1, 32, 1, 32, key_heads=8, keys=77, first=(0, 1, 1, 0)),
+    "heads that share keys in parts of the work": Attention(1, 12, 1, 16, key_heads=1, keys=40),
+    "heads of no common part": Attention(1, 14, 1, 16, key_heads=2, keys=40, mask=(14, 1, 40)),
+    "some rows": Attention(3, 4, 5, 48, key_heads=2, keys=130, first=(0, 1, 0, 1)),
+    "as many rows as are few": Attention(2, 2, 8, 16, keys=9, mask=(8, 9)),
+    "one more": Attention(2, 2, 9, 16, keys=9, mask=(9, 9)),
+    "values that are no whole vectors": Attention(2, 6, 1, 16, key_heads=3, keys=50, value_size=23),
+    "keys that are no whole vectors": Attention(2, 6, 2, 23, key_heads=3, keys=51, value_size=16),
+    "a mask for each head": Attention(2, 6, 1, 16, key_heads=2, keys=33, mask=(2, 6, 1, 33)),
+    "a mask for all heads": Attention(2, 6, 1, 16, key_heads=2, keys=33, mask=(2, 1, 1, 33)),
+    "a mask of one element a row": Attention(2, 6, 3, 16, key_heads=2, keys=33, mask=(6, 3, 1)),
+    "more keys than a sum has parts": Attention(1, 4, 1, 16, key_heads=2, keys=3000),
+}
+
+
+@pytest.mark.parametrize("shape", FEW_ROWS)
+def test_few_rows_meet_keys_where_these_lie(shape: str) -> None:
+    check(FEW_ROWS[shape])
+
+
+@pytest.mark.parametrize("size", range(1, 50))
+def test_few_rows_of_any_size(size: int) -> None:
+    heads = 2 * (1 + size % 4)
+    check(Attention(1, heads, 1 + size % 8, size, key_heads=2, keys=1 + size * 7 % 53, value_size=50 - size), (1,))
+
+
+def test_a_cache_of_other_keys_behind_those_that_count() -> None:
+    """What is not read may be anything: here what follows the last key and value in memory, of another head."""
+    node = Attention(1, 2, 1, 16, keys=20, first=(1, 1, 1, 1))
+    inputs = node.inputs()
+    clean = node.expected(inputs)
+    for array in inputs[1:]:
+        array[0, 1] = np.nan
+    (result,) = run(new_session(node.model(), session_options()), inputs)
+    np.testing.assert_allclose(result[:, 0], clean[:, 0], rtol=1e-5, atol=1e-5)
+    assert np.isnan(result[:, 1]).all()
+
+
 def test_without_keys_the_result_is_zero_as_that_of_an_empty_product() -> None:
     node = Attention(1, 2, 3, 4, keys=0)
     (result,) = run(new_session(node.model(), session_options()), node.laid_out(node.inputs()))
@@ -287,7 +327,7 @@ def test_a_thread_without_memory_is_an_error_and_not_the_end_of_the_process() ->
 import numpy as np
 from tests.custom_ops.fused import new_session, run, session_options
 from tests.custom_ops.test_attention import Attention
-few, many = (Attention(1, 4, length, 16, keys=keys, key_heads=1) for length, keys in ((40, 400), (1, 400_000)))
+few, many = (Attention(1, 4, length, 16, keys=keys, key_heads=1) for length, keys in ((40, 400), (9, 400_000)))
 session, arrays = new_session(many.model(), session_options()), many.laid_out(many.inputs())
 run(session, few.laid_out(few.inputs()))
 used = 4096 * int(open("/proc/self/statm").read().split()[0])
