@@ -184,6 +184,76 @@ def llama_dynamo(path: Path) -> None:
     _llama(path, True)
 
 
+class _CachedLlamaBlock(_LlamaBlock):
+    """One step of decoding: keys and values of the words before come in, those of all words go out."""
+
+    def repeated(self, x: Tensor) -> Tensor:
+        batch, groups, length, size = x.shape
+        repeats = self.heads // self.groups
+        return x[:, :, None].expand(batch, groups, repeats, length, size).reshape(batch, -1, length, size)
+
+    def forward(  # type: ignore[override]
+        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, past: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        batch, length, _ = x.shape
+        y = self.norms[0](x)
+        q, k, v = (
+            project(y).view(batch, length, -1, self.size).transpose(1, 2)
+            for project in (self.query, self.key, self.value)
+        )
+        q, k = q * cos + _turn(q) * sin, k * cos + _turn(k) * sin
+        k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
+        scores = q @ self.repeated(k).transpose(2, 3) * self.size**-0.5 + mask
+        mixed = (scores.softmax(-1) @ self.repeated(v)).transpose(1, 2)
+        x = x + self.out(mixed.reshape(batch, length, -1))
+        y = self.norms[1](x)
+        return x + self.down(functional.silu(self.gate(y)) * self.up(y)), k, v
+
+
+class _CachedLlama(nn.Module):
+    """The inputs and outputs are those that decoders have which Hugging Face's Optimum exports."""
+
+    def __init__(self, width: int = 96, heads: int = 4, layers: int = 3) -> None:
+        super().__init__()
+        self.size = width // heads
+        self.words = nn.Embedding(WORDS, width)
+        self.blocks = nn.ModuleList([_CachedLlamaBlock(width, heads, heads // 2) for _ in range(layers)])
+        self.norm = _RmsNorm(width)
+        self.out = nn.Linear(width, WORDS, bias=False)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, *past: Tensor) -> list[Tensor]:
+        rates = 1.0 / 10000.0 ** (torch.arange(0, self.size, 2, dtype=torch.float32) / self.size)
+        angles = (rates[None, :, None] @ position_ids[:, None, :].float()).transpose(1, 2)
+        angles = torch.cat([angles, angles], -1)[:, None]
+        seen = torch.arange(attention_mask.shape[1])[None, None] <= position_ids[:, :, None]
+        mask = torch.where(seen & (attention_mask[:, None] > 0), 0.0, -1e4)[:, None]
+        x, present = self.words(input_ids), []
+        for index, block in enumerate(self.blocks):
+            x, *made = block(x, angles.cos(), angles.sin(), mask, past[2 * index : 2 * index + 2])
+            present += made
+        return [self.out(self.norm(x)), *present]
+
+
+def llama_cached(path: Path) -> None:
+    """A step of decoding with Llama: keys and values of the words before are inputs."""
+    batch, length, past, layers, groups, size = 2, 3, 5, 3, 2, 24
+    ids = torch.randint(0, WORDS, (batch, length))
+    inputs = {
+        "input_ids": ids,
+        "attention_mask": torch.ones(batch, past + length, dtype=torch.int64),
+        "position_ids": torch.arange(past, past + length).expand(batch, length),
+    }
+    dynamic = {name: {0: "batch", 1: "length"} for name in inputs} | {"attention_mask": {0: "batch", 1: "total"}}
+    outputs = ["logits"]
+    for index in range(layers):
+        for kind in ("key", "value"):
+            inputs[f"past.{index}.{kind}"] = torch.randn(batch, groups, past, size)
+            dynamic[f"past.{index}.{kind}"] = {0: "batch", 2: "past"}
+            outputs.append(f"present.{index}.{kind}")
+            dynamic[outputs[-1]] = {0: "batch", 2: "total"}
+    export(path, _CachedLlama(), inputs, outputs, dynamic)
+
+
 # --- T5 ---
 
 

@@ -4,6 +4,7 @@ The models are not in the repository, and most of them take long to make, so wha
 (scripts/zoo_kernels.py); that it is up to date shows on those models that are quick to have.
 """
 
+import itertools
 import os
 import re
 import tempfile
@@ -80,10 +81,11 @@ def shapes_for(program: Program, access: Access, sizes: Sequence[int]) -> list[t
     """Shapes that broadcast to ``sizes`` and are accessed so; None if there are none of as many dimensions."""
     rank = len(sizes)
     splits = [(outer, inner) for inner in range(rank + 1) for outer in range(rank + 1 - inner)]
-    for outer, inner in splits:
+    for (outer, inner), apart in itertools.product(splits, (False, True)):
         head, tail = set(range(outer)), set(range(rank - inner, rank))
         everything = set(range(rank))
-        dims = {"l": everything, "s": set[int](), "i": tail, "o": head, "c": everything - head - tail, "g": head | tail}
+        general = tail | ({0} if apart else head)
+        dims = {"l": everything, "s": set[int](), "i": tail, "o": head, "c": everything - head - tail, "g": general}
         try:
             shapes = [
                 tuple(size if index in dims[letter] else 1 for index, size in enumerate(sizes))
