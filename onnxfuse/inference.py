@@ -192,7 +192,7 @@ def _override(model: Model, proto: ModelProto, shapes: Shapes) -> None:
             known = ", ".join(tensor.name for tensor in model.graph.inputs) or "none"
             raise OnnxfuseError(f"the model has no input {name!r}; its inputs: {known}")
         _set_shape(inputs[name], shape)
-    # Declared shapes may hold for the declared inputs only, but for those of constants, which some exporters declare too.
+    # Declared shapes may hold for the declared inputs only, but for those of constants, which some exporters declare.
     for graph in onnx_graphs(proto.graph):
         constants = {tensor.name for tensor in graph.initializer}
         for info in (*graph.value_info, *graph.output):

@@ -33,9 +33,9 @@ class MergeDuplicates:
     """Keeps of nodes with the same operator, attributes and inputs the first.
 
     ONNX Runtime does so too, but finds no duplicates inside fused nodes.  A node that makes an output of a graph stays,
-    and so do nodes that draw random numbers, those that quantize, of which ONNX Runtime wants one for each reader, those
-    that read constants alone, which it computes once anyway, and all of operators that are not standard.  Results stay
-    the same.
+    and so do nodes that draw random numbers, those that quantize, of which ONNX Runtime wants one for each reader,
+    those that read constants alone, which it computes once anyway, and all of operators that are not standard.  Results
+    stay the same.
     """
 
     name = NAME
