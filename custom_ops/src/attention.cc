@@ -182,7 +182,8 @@ void finish_rows(const Run& run, const Rows& rows, const float* values, float* m
   float* const results = memory + plan.results;
   float* const factors = memory + plan.factors;
   SoftmaxRows softmax{scores, static_cast<size_t>(plan.padded_keys), static_cast<size_t>(rows.count),
-                      static_cast<size_t>(plan.k.length), run.node.scale, nullptr, 0, false, factors};
+                      static_cast<size_t>(plan.k.length), run.node.scale, nullptr, 0, false,
+                      run.node.nan_as_zero, factors};
   if (rows.mask != nullptr) {
     softmax.mask = rows.mask;
     softmax.mask_pitch = static_cast<size_t>(rows.mask_pitch);
@@ -300,6 +301,10 @@ bool read_attention(const AttributeSource& source, size_t inputs, Attention* nod
   if (!read_float_bits(source, "scale_bits", &node->scale)) {
     return fail("the scale_bits attribute is not the bits of a finite float32", error);
   }
+  int64_t nan_as_zero = 0;
+  if (source.number("nan_as_zero", &nan_as_zero) && !is_flag(nan_as_zero)) {
+    return fail("the nan_as_zero attribute is not 0 or 1", error);
+  }
   if (inputs != 3 && inputs != 4) {
     return fail("the node has " + std::to_string(inputs) + " inputs, not Q, K, V and perhaps a mask", error);
   }
@@ -309,6 +314,7 @@ bool read_attention(const AttributeSource& source, size_t inputs, Attention* nod
   std::copy_n(first_head.begin(), 3, node->first_head.begin());
   for (size_t i = 0; i < 4; ++i) node->heads_first[i] = first[i] == 1;
   node->masked = inputs == 4;
+  node->nan_as_zero = nan_as_zero == 1;
   return true;
 }
 

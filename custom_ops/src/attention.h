@@ -30,6 +30,7 @@ struct Attention {
   std::array<bool, 4> heads_first{};     // of Q, K, V and the output
   float scale = 1;
   bool masked = false;
+  bool nan_as_zero = false;  // a row of weights that are no numbers is one of zeros
 };
 
 // Reads and validates the attributes of a node with this many inputs; nothing in them is trusted.  On failure returns

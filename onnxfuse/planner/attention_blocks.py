@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.constants import dtype_of
+from onnxfuse.constants import constant_value, dtype_of
 from onnxfuse.graph_ir import standard_op
 from onnxfuse.planner.attention_heads import (
     SWAPPED,
@@ -43,13 +43,16 @@ class Scores:
 
 @dataclass(frozen=True)
 class AttentionBlock:
-    """The parts of a block; ``joined`` are the nodes after its last product."""
+    """The parts of a block; ``guard`` are nodes that make 0 of what is no number behind the Softmax, and ``joined`` the
+    nodes after the last product.
+    """
 
     q: Heads
     k: Heads
     v: Heads
     scores: Scores
     softmax: gs.Node
+    guard: tuple[gs.Node, ...]
     product: gs.Node
     joined: tuple[gs.Node, ...]
 
@@ -57,7 +60,7 @@ class AttentionBlock:
     def nodes(self) -> tuple[gs.Node, ...]:
         """All nodes, in topological order."""
         before = (*self.q.nodes, *self.k.nodes, *self.scores.nodes)
-        nodes = (*before, self.softmax, *self.v.nodes, self.product, *self.joined)
+        nodes = (*before, self.softmax, *self.guard, *self.v.nodes, self.product, *self.joined)
         return tuple({id(node): node for node in nodes}.values())  # Q, K and V may be parts of what one node makes
 
     @property
@@ -82,6 +85,7 @@ class AttentionBlock:
             "first_head": [heads.place for heads in inputs],
             "heads_first": [*(int(heads.first) for heads in inputs), int(not self.joined)],
             "scale_bits": int(self.scale.view(np.uint32)),
+            **({"nan_as_zero": 1} if self.guard else {}),
         }
 
     @property
@@ -105,8 +109,10 @@ class AttentionBlocks:
 
         Raises UnsupportedError, with a reason for the user, for one that has no kernel.
         """
-        product = self._reader(softmax.outputs[0])
-        if product is None or standard_op(product) != "MatMul" or product.inputs[0] is not softmax.outputs[0]:
+        guard = self._guard(softmax.outputs[0])
+        weights = guard[-1].outputs[0] if guard else softmax.outputs[0]
+        product = self._reader(weights)
+        if product is None or standard_op(product) != "MatMul" or product.inputs[0] is not weights:
             return None
         scores = self._scores(softmax.inputs[0])
         if scores is None or softmax.attrs.get("axis", self._softmax_axis) not in (-1, 3):
@@ -120,7 +126,7 @@ class AttentionBlocks:
         if any(self._reader(tensor) is None for tensor in inner):
             raise UnsupportedError(READ_ELSEWHERE)
         for reader in self._readers:
-            found = AttentionBlock(*_operands(reader, q, k, v), scores, softmax, product, ())
+            found = AttentionBlock(*_operands(reader, q, k, v), scores, softmax, guard, product, ())
             if self._is_closed(found):
                 break
         if not np.isfinite(found.scale):
@@ -144,6 +150,20 @@ class AttentionBlocks:
         """The node that alone reads a tensor, once; None if there is none such."""
         readers = self._graph.readers(tensor)
         return readers[0] if len(readers) == 1 and not self._is_output(tensor) else None
+
+    def _guard(self, weights: gs.Tensor) -> tuple[gs.Node, ...]:
+        """Where(IsNaN(x), 0, x), as PyTorch exports scaled_dot_product_attention: a row of which the mask leaves
+        nothing is 0.
+        """
+        readers = {id(node): node for node in self._graph.readers(weights)}
+        if self._is_output(weights) or sorted(map(standard_op, readers.values())) != ["IsNaN", "Where"]:
+            return ()
+        test, choice = sorted(readers.values(), key=standard_op)
+        zero = constant_value(choice.inputs[1])
+        if zero is None or zero.size != 1 or zero.ndim > 4 or zero.reshape(()) != 0:
+            return ()
+        known = choice.inputs[0] is test.outputs[0] and choice.inputs[2] is weights
+        return (test, choice) if known and self._reader(test.outputs[0]) is choice else ()
 
     def _scores(self, tensor: gs.Tensor) -> Scores | None:
         """The product that a Softmax reads, or that a Mul or Div by one number and an Add after it do."""

@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 from onnxfuse.graph_ir import standard_op
 from onnxfuse.planner.attention_parts import part_of, producer
 from onnxfuse.program.lowering import UnsupportedError
+from onnxfuse.repeated_heads import repeated_heads
 
 Shape = Sequence[int | str | None]
 
@@ -74,32 +75,13 @@ class HeadsReader:
         return Heads(tensor, count, True, (), count)
 
     def repeated(self, tensor: gs.Tensor) -> Heads:
-        """K or V, of which each head may serve several of Q.
-
-        (b, h, l, s) → (b, h, 1, l, s) → (b, h, repeats, l, s) → (b, h · repeats, l, s): grouped-query attention.
-        """
-        join = self._inner(tensor, "Reshape")
-        repeat = None if join is None else self._inner(join.inputs[0], "Tile", "Expand")
-        insert = None if repeat is None else self._inner(repeat.inputs[0], "Unsqueeze")
-        if join is None or repeat is None or insert is None:
+        """K or V, of which each head may serve several of Q."""
+        found = repeated_heads(producer(tensor))
+        if found is None or not all(isinstance(own, gs.Constant) for node in found.nodes for own in node.inputs[1:]):
             return self.heads(tensor)
-        if not all(isinstance(own, gs.Constant) for node in (insert, repeat, join) for own in node.inputs[1:]):
+        if any(self._reader(node.outputs[0]) is None for node in found.nodes):
             return self.heads(tensor)
-        sizes, inserted = insert.inputs[0].shape, insert.outputs[0].shape
-        repeated, joined = repeat.outputs[0].shape, join.outputs[0].shape
-        if sizes is None or repeated is None or len(sizes) != 4 or len(repeated) != 5:
-            return self.heads(tensor)
-        heads, repeats = sizes[1], repeated[2]
-        if not isinstance(heads, int) or not isinstance(repeats, int) or repeats < 1:
-            return self.heads(tensor)
-        wanted = [
-            (inserted, [*sizes[:2], 1, *sizes[2:]]),
-            (repeated, [*sizes[:2], repeats, *sizes[2:]]),
-            (joined, [sizes[0], heads * repeats, *sizes[2:]]),
-        ]
-        if not all(_equal(shape, other) for shape, other in wanted):
-            return self.heads(tensor)
-        return replace(self.heads(insert.inputs[0]), repeats=repeats).before(insert, repeat, join)
+        return replace(self.heads(found.tensor), repeats=found.repeats).before(*found.nodes)
 
     def keys(self, tensor: gs.Tensor, heads: Callable[[gs.Tensor], Heads]) -> Heads:
         """K, whose transpose is ``tensor``; ``heads`` reads what is transposed."""
@@ -195,12 +177,17 @@ def factor_of(node: gs.Node) -> tuple[gs.Tensor, np.float32] | None:
 
 
 def target_of(reshape: gs.Node) -> list[int] | None:
-    """The constant shape in which 0, if it is there, stands for a size of the data."""
+    """The constant shape, in which 0 stands for a size of the data, and -1 for one that is no number."""
     constant = reshape.inputs[1] if len(reshape.inputs) == 2 else None
     if not isinstance(constant, gs.Constant):
         return None
     target: list[int] = np.asarray(constant.values).tolist()
-    return None if reshape.attrs.get("allowzero", 0) and 0 in target else target
+    if reshape.attrs.get("allowzero", 0) and 0 in target:
+        return None
+    made = reshape.outputs[0].shape
+    if made is None or len(made) != len(target):
+        return target
+    return [size if own == -1 and isinstance(size, int) else own for own, size in zip(target, made, strict=True)]
 
 
 def keeps(target: Sequence[int], sizes: Shape) -> bool:

@@ -304,6 +304,24 @@ def test_a_row_that_the_mask_leaves_nothing_of_is_not_a_number() -> None:
     np.testing.assert_array_equal(np.isnan(result[0]).all(axis=1), [False, True, False])
 
 
+@pytest.mark.parametrize("length", (3, 12))
+def test_a_row_that_is_no_number_is_zero_where_that_is_asked_for(length: int) -> None:
+    """Of its weights: a value that is not finite still makes no number of it."""
+    node = Attention(2, 4, length, 16, key_heads=2, mask=(2, 1, length, length), first=(1, 1, 1, 1))
+    inputs = node.inputs()
+    inputs[3][0, 0, 1] = -np.inf
+    inputs[0][1, 2, 0, 5] = np.nan
+    inputs[2][1, 0, 2, 3] = np.inf
+    inputs[3][1, 0, 2] = -np.inf
+    (result,) = run(new_session(node.model(nan_as_zero=1), session_options()), node.laid_out(inputs))
+    weights = node.expected(
+        [*inputs[:2], np.broadcast_to(np.eye(length, dtype=np.float32), (2, 2, length, length)), inputs[3]]
+    )
+    wanted = np.nan_to_num(weights) @ np.repeat(inputs[2].astype(np.float64), 2, axis=1)
+    np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-5)
+    assert not result[0, :, 1].any() and not result[1, 2, 0].any() and np.isnan(result[1, 0, 2, 3])
+
+
 def test_large_scores_do_not_overflow() -> None:
     node = Attention(1, 2, 8, 8, scale=1e30, first=(1, 1, 1, 1))
     inputs = node.inputs()
@@ -351,6 +369,7 @@ GOOD = Attention(1, 4, 6, 8, key_heads=2, mask=(6, 6))
         ({"heads": None}, "the heads attribute is not two numbers"),
         ({"heads": [4]}, "the heads attribute is not two numbers"),
         ({"heads": [4, 3]}, "the first a multiple of the second"),
+        ({"nan_as_zero": 2}, "the nan_as_zero attribute is not 0 or 1"),
         ({"heads": [0, 0]}, "the heads attribute"),
         ({"heads": [-4, -2]}, "the heads attribute"),
         ({"heads": [2**62, 2]}, "the heads attribute"),

@@ -269,13 +269,57 @@ def test_what_is_no_attention_is_left_alone(text: str) -> None:
         ([-1, 9, 4, 6], 0),
         ([2, 9, 4, 6], 0),
         ([2, -1, 4, 6], 0),
-        ([0, 0, 4, -1], 3),  # the size of a head is not said
+        ([0, 0, 4, -1], 0),
+        ([0, 0, -1, 6], 0),
         ([0, 27, 4, 2], 4),  # three positions of each
     ],
 )
 def test_reshapes_that_keep_batch_and_length_are_taken_in(apart: list[int], left: int) -> None:
     made = with_sizes(projected(apart=np.array(apart), joined=np.array([2, 9, 24])), 2, 9)
     assert check(made, FEEDS).count("Reshape") == left
+
+
+def test_heads_whose_number_is_left_to_be_found() -> None:
+    """As Hugging Face's models split them, for any batch and length."""
+    check(projected(apart=np.array([0, 0, -1, 6])), FEEDS)
+
+
+def guarded(zero: str = "z", weights: str = "p0") -> onnx.ModelProto:
+    """How PyTorch exports scaled_dot_product_attention with a mask."""
+    made = projected("t = Add(s, m)", more=", float[n, 1, l, l] m")
+    softmax = next(node for node in made.graph.node if node.op_type == "Softmax")
+    place = list(made.graph.node).index(softmax) + 1
+    softmax.output[0] = "p0"
+    made.graph.node.insert(place, onnx.helper.make_node("IsNaN", ["p0"], ["nan"]))
+    made.graph.node.insert(place + 1, onnx.helper.make_node("Where", ["nan", zero, weights], ["p"]))
+    made.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(0), "z"))
+    made.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(1), "ones"))
+    return made
+
+
+def test_rows_of_which_the_mask_leaves_nothing_are_zero() -> None:
+    mask = np.where(np.arange(9) < np.arange(9)[:, None], 0, -np.inf).astype(np.float32)
+    feeds = {**FEEDS, "m": np.tile(mask, (2, 1, 1, 1))}
+    result, _ = fused(guarded())
+    assert check(guarded(), feeds) == ["MatMul", "FusedAttention"]
+    found = fusing.run(result, feeds, True)[0]
+    assert not found[:, 0].any() and found[:, 1:].all()
+
+
+@pytest.mark.parametrize(("zero", "weights"), [("ones", "p0"), ("z", "s")])
+def test_another_choice_behind_the_softmax_is_left_alone(zero: str, weights: str) -> None:
+    result, _ = fused(guarded(zero, weights))
+    assert not blocks(result)
+
+
+@pytest.mark.parametrize(("indices", "repeated"), [([0, 0, 1, 1], True), ([0, 1, 0, 1], False), ([1, 1, 0, 0], False)])
+def test_heads_that_a_gather_repeats(indices: list[int], repeated: bool) -> None:
+    text = """g (float[b, 4, l, 6] q, float[b, 2, m, 6] k, float[b, 2, m, 5] v) => (float[b, 4, l, 5] y) {
+        k1 = Gather <axis = 1> (k, places) k2 = Transpose <perm = [0, 1, 3, 2]> (k1) v1 = Gather <axis = 1> (v, places)
+        s = MatMul(q, k2) p = Softmax <axis = -1> (s) y = MatMul(p, v1) }"""
+    made = of_text(text, places=np.array(indices))
+    feeds = {"q": array(2, 4, 3, 6), "k": array(2, 2, 7, 6), "v": array(2, 2, 7, 5)}
+    assert check(made, feeds).count("Gather") == (0 if repeated else 2)
 
 
 def test_a_reshape_in_which_zero_would_be_a_size() -> None:
