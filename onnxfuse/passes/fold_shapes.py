@@ -14,9 +14,8 @@ from onnxfuse.constants import is_constant
 from onnxfuse.graph_ir import Node, standard_op
 from onnxfuse.graph_order import sorted_nodes
 from onnxfuse.inference import infer
-from onnxfuse.passes.base import PassContext, label
+from onnxfuse.passes.base import PassContext
 from onnxfuse.passes.editor import GraphEditor
-from onnxfuse.repeated_heads import RepeatedHeads, repeated_heads
 from onnxfuse.shape_values import Element, ShapeValues, size_of
 
 if TYPE_CHECKING:
@@ -30,8 +29,7 @@ _MAX_ROUNDS = 8
 class FoldShapes:
     """Constant shapes in place of computed ones for Reshape: 0 stands for a size that its data has at that place, and
     -1 for the one that then is left.  For Expand 1 stands for a size of its data.  And constant bounds for Slice and
-    sizes for Split, where they are numbers.  A Reshape to the shape that its data has goes, and heads that several others
-    share, which Unsqueeze, Expand or Tile, and Reshape repeat, are repeated by a Gather.
+    sizes for Split, where they are numbers.  A Reshape to the shape that its data has goes.
 
     What computed them goes where nothing else reads it.  Exact for all shapes that the model takes, sizes of zero among
     them.  Nodes in the bodies of If, Loop and Scan stay as they are.
@@ -87,19 +85,6 @@ def _computed_inputs(node: Node) -> list[int]:
     return [index for index, tensor in enumerate(node.inputs) if index > 0 and tensor.name and not is_constant(tensor)]
 
 
-def _gather_heads(model: Model, editor: GraphEditor, heads: RepeatedHeads, context: PassContext) -> None:
-    """Each head several times, one after the other."""
-    context.rewrote(NAME, heads.nodes)
-    last = heads.nodes[-1]
-    (made,) = last.outputs
-    places = model.constant(np.repeat(np.arange(heads.count), heads.repeats), f"{made.name}_heads")
-    gather = Node("Gather", model.unique_name(f"{label(last)}_heads"), {"axis": 1}, [heads.tensor, places])
-    last.outputs.clear()
-    gather.outputs.append(made)
-    editor.insert([gather], at=last)
-    editor.remove(editor.unneeded(heads.nodes))
-
-
 def _changes_nothing(node: Node) -> bool:
     """Whether a node is a Reshape to the shape that its data has."""
     if standard_op(node) != "Reshape":
@@ -122,10 +107,6 @@ def _fold(model: Model, context: PassContext) -> bool:
                 context.rewrote(NAME, [node])
                 editor.replace_uses(node.outputs[0], node.inputs[0])
                 editor.remove([node])
-                continue
-            if (heads := repeated_heads(node)) is not None and any(map(_computed_inputs, heads.nodes)):
-                found = True
-                _gather_heads(model, editor, heads, context)
                 continue
             for index in _computed_inputs(node):
                 computed = node.inputs[index]

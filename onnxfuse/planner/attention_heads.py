@@ -8,8 +8,8 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.graph_ir import standard_op
 from onnxfuse.planner.attention_parts import part_of, producer
+from onnxfuse.planner.head_shapes import TRANSPOSED, repeats_of
 from onnxfuse.program.lowering import UnsupportedError
-from onnxfuse.repeated_heads import repeated_heads
 
 Shape = Sequence[int | str | None]
 
@@ -17,7 +17,6 @@ NOT_TRANSPOSED = "what it multiplies by Q is not the transpose of K"
 UNKNOWN_HEADS = "the number of heads is not known, or differs between K and V"
 
 SWAPPED = [0, 2, 1, 3]
-_TRANSPOSED = [0, 1, 3, 2]
 _SWAPPED_AND_TRANSPOSED = [0, 2, 3, 1]
 _PARTS_FIRST = [2, 0, 3, 1, 4]
 _ONE = np.float32(1)
@@ -76,12 +75,11 @@ class HeadsReader:
 
     def repeated(self, tensor: gs.Tensor) -> Heads:
         """K or V, of which each head may serve several of Q."""
-        found = repeated_heads(producer(tensor))
-        if found is None or not all(isinstance(own, gs.Constant) for node in found.nodes for own in node.inputs[1:]):
+        gather = self._inner(tensor, "Gather")
+        repeats = None if gather is None else repeats_of(gather)
+        if gather is None or repeats is None or not isinstance(gather.inputs[1], gs.Constant):
             return self.heads(tensor)
-        if any(self._reader(node.outputs[0]) is None for node in found.nodes):
-            return self.heads(tensor)
-        return replace(self.heads(found.tensor), repeats=found.repeats).before(*found.nodes)
+        return replace(self.heads(gather.inputs[0]), repeats=repeats).before(gather)
 
     def keys(self, tensor: gs.Tensor, heads: Callable[[gs.Tensor], Heads]) -> Heads:
         """K, whose transpose is ``tensor``; ``heads`` reads what is transposed."""
@@ -90,28 +88,12 @@ class HeadsReader:
             return scaled
         transpose = self._inner(tensor, "Transpose")
         if transpose is None:
-            nodes = self._transpose_of_matrices(tensor)
-            return heads(nodes[0].inputs[0]).before(*nodes)
+            raise UnsupportedError(NOT_TRANSPOSED)
         if transpose.attrs.get("perm") == _SWAPPED_AND_TRANSPOSED:
             return self._split(transpose)
-        if transpose.attrs.get("perm") != _TRANSPOSED:
+        if transpose.attrs.get("perm") != TRANSPOSED:
             raise UnsupportedError(NOT_TRANSPOSED)
         return heads(transpose.inputs[0]).before(transpose)
-
-    def _transpose_of_matrices(self, tensor: gs.Tensor) -> tuple[gs.Node, ...]:
-        """(b, h, l, s) → (b · h, l, s) → (b · h, s, l) → (b, h, s, l), as torch.export has it."""
-        join = self._inner(tensor, "Reshape")
-        turn = None if join is None else self._inner(join.inputs[0], "Transpose")
-        merge = None if turn is None else self._inner(turn.inputs[0], "Reshape")
-        if join is None or turn is None or merge is None or turn.attrs.get("perm") != [0, 2, 1]:
-            raise UnsupportedError(NOT_TRANSPOSED)
-        sizes, matrices, result = merge.inputs[0].shape, merge.outputs[0].shape, join.outputs[0].shape
-        is_matrices = sizes is not None and matrices is not None and len(sizes) == 4 and len(matrices) == 3
-        if not is_matrices or target_of(merge) is None or target_of(join) is None:
-            raise UnsupportedError(NOT_TRANSPOSED)
-        if not _equal(matrices[1:], sizes[2:]) or not _equal(result, [*sizes[:2], sizes[3], sizes[2]]):
-            raise UnsupportedError(NOT_TRANSPOSED)
-        return merge, turn, join
 
     def _scaled(self, tensor: gs.Tensor, read: Callable[[gs.Tensor], Heads]) -> Heads | None:
         """What ``read`` makes of a tensor that is multiplied by one number; None if it is not."""
@@ -230,8 +212,3 @@ def _count(tensor: gs.Tensor, axis: int) -> int:
     if not isinstance(count, int) or count < 1:
         raise UnsupportedError(UNKNOWN_HEADS)
     return count
-
-
-def _equal(first: Shape | None, second: Shape) -> bool:
-    """Whether two shapes are known to be the same."""
-    return first is not None and None not in first and list(first) == list(second)

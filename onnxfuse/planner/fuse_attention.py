@@ -11,6 +11,7 @@ from onnxfuse.planner.attention_projections import merge_projections
 from onnxfuse.planner.described import described
 from onnxfuse.planner.functions import add_function
 from onnxfuse.planner.fused_node import OPSET_VERSION, local_function, make_node
+from onnxfuse.planner.head_shapes import simplify_heads
 from onnxfuse.program.lowering import UnsupportedError
 from onnxfuse.program.ops import FUSED_ATTENTION_OPS
 from onnxfuse.runtime import DOMAIN
@@ -35,6 +36,7 @@ class FuseAttention:
         if not any(standard_op(node) == "Softmax" for graph in model.graphs() for node in graph.nodes):
             return
         infer(model)
+        simplify_heads(model, context)
         for graph in list(model.fusible_graphs()):
             blocks = _plan(model, graph, context)
             splits = {id(node) for node in merge_projections(model, blocks, context)}

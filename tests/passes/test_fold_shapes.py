@@ -176,40 +176,6 @@ def test_a_size_in_place_of_minus_one_leaves_that_for_another():
         np.testing.assert_array_equal(run(after, feeds)[0], run(proto, feeds)[0], strict=True)
 
 
-HEADS = [node("Reshape", "x apart", "a"), node("Transpose", "a", "m", perm=[0, 2, 1, 3])]
-SIZES_OF_HEADS = [node("Gather", f"ms {place}", size) for place, size in zip("0123", "bhte", strict=True)]
-HEAD_CONSTANTS = {
-    **{str(place): np.array([place]) for place in range(4)},
-    **{"apart": np.array([0, 0, 3, 4]), "axes": np.array([2]), "pair": np.array([2]), "minus": np.array([-1])},
-    **{"times": np.array([1, 1, 2, 1, 1])},
-}
-REPEATS = {
-    "as Hugging Face's models do": [
-        node("Shape", "m", "ms"), *SIZES_OF_HEADS, node("Unsqueeze", "m axes", "u"),
-        node("Concat", "b h pair t e", "sizes", axis=0),
-        node("Expand", "u sizes", "r"), node("Mul", "h pair", "all"),
-        node("Concat", "b all t e", "v", axis=0), node("Reshape", "r v", "y"),
-    ],
-    "as PyTorch's repeat_interleave does": [
-        node("Unsqueeze", "m axes", "u"), node("Tile", "u times", "r"), node("Shape", "r", "rs"),
-        node("Gather", "rs 0", "b"), node("Slice", "rs 3 most", "te"),
-        node("Concat", "b minus te", "v", axis=0), node("Reshape", "r v", "y"),
-    ],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("way", REPEATS)
-def test_heads_that_are_repeated_for_others(way):
-    used = {name for item in [*HEADS, *REPEATS[way]] for name in item.input}
-    constants = {name: value for name, value in {**CONSTANTS, **HEAD_CONSTANTS}.items() if name in used}
-    proto = model([*HEADS, *REPEATS[way]], SEQUENCE, constants={**constants, "most": np.array([5])})
-    after, _ = apply(proto, FoldShapes(), infer=False)
-    assert ops(after) == ["Reshape", "Transpose", "Gather"]
-    for n, t in ((2, 5), (1, 1), *([(0, 3)] if "Hugging" in way else [])):
-        feeds = {"x": random(n, t, 12)}
-        np.testing.assert_array_equal(run(after, feeds)[0], run(proto, feeds)[0], strict=True)
-
-
 @pytest.mark.parametrize("shape", ([0, 0, 12], [0, -1, 12], [-1, 0, 12]))
 def test_a_reshape_that_changes_nothing_goes(shape):
     nodes = [node("Abs", "x", "a"), node("Reshape", "a w", "r"), node("Neg", "r", "y")]

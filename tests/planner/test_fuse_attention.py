@@ -163,15 +163,61 @@ def test_heads_that_are_repeated_for_k_alone_stay_so() -> None:
     assert [list(own.ints) for own in blocks(fused(made)[0])[0].attribute if own.name == "heads"] == [[6, 6]]
 
 
-def test_heads_that_are_repeated_to_a_computed_shape_are_copied() -> None:
-    """The node does not read that shape."""
-    text = GROUPED.format(repeat="Expand(k1, wide)", joined="joined").replace(
-        "Reshape(v2, joined)", "Reshape(v2, other)"
+SHARED = """g (float[n, 6, l, 8] q, float[n, 2, m, 8] k, float[n, 2, m, 8] v, float[n, 1, l, m] z) =>
+    (float[n, 6, l, 8] y) {{
+    k1 = Unsqueeze(k, two) {sizes} k2 = {repeat} k3 = Reshape(k2, whole) {turned}
+    v1 = Unsqueeze(v, two) v2 = {repeat} v3 = Reshape(v2, whole)
+    s = MatMul(q, kt) t = Add(s, z) p = Softmax <axis = -1> (t) y = MatMul(p, v3) }}"""
+SIZES = (
+    "sh = Shape({of}) b = Gather(sh, at0) h = Gather(sh, at1) e = Gather(sh, at3)"
+    " mh = Shape({mask}) long = Gather(mh, {at})"
+)
+REPEATS = {
+    "as Hugging Face's models do": (
+        "wide = Concat <axis = 0> (b, h, three, long, e) all = Mul(h, three)"
+        " whole = Concat <axis = 0> (b, all, long, e)",
+        "Expand({}1, wide)",
+    ),
+    "as PyTorch's repeat_interleave does": ("whole = Concat <axis = 0> (b, rest, long, e)", "Tile({}1, times)"),
+}
+TURNS = {
+    "transposed": "kt = Transpose <perm = [0, 1, 3, 2]> (k3)",
+    "as PyTorch exports scaled_dot_product_attention": (
+        "flat = Concat <axis = 0> (rest, long, e) k4 = Reshape(k3, flat) k5 = Transpose <perm = [0, 2, 1]> (k4)"
+        " six = Mul(h, three) back = Concat <axis = 0> (b, six, e, long) kt = Reshape(k5, back)"
+    ),
+}
+
+
+@pytest.mark.parametrize("length_of", ("the keys", "the mask"))
+@pytest.mark.parametrize("turn", TURNS)
+@pytest.mark.parametrize("repeat", REPEATS)
+def test_heads_are_repeated_and_transposed_to_computed_shapes(repeat: str, turn: str, length_of: str) -> None:
+    """For any batch and length, of which the latter may come from another tensor."""
+    sizes = SIZES.format(
+        of="k", mask="k" if length_of == "the keys" else "z", at="at2" if length_of == "the keys" else "at3"
     )
-    text = text.replace("k1 =", "wide = Concat <axis = 0> (a2, a2, a3, a4, last) k1 =")
-    known = {"joined": np.array([2, 6, 11, 8]), "other": np.array([2, 6, 11, 5])}
-    sizes = {"a2": np.array([2]), "a3": np.array([3]), "a4": np.array([11]), "last": np.array([8])}
-    assert check(of_text(text, **GROUPS, **known, **sizes), GROUPED_FEEDS).count("Expand") == 1
+    computed, how = REPEATS[repeat]
+    text = SHARED.format(sizes=f"{sizes} {computed}", repeat=how, turned=TURNS[turn])
+    text = text.replace("{}1", "k1", 1).replace("{}1", "v1", 1)
+    constants = {**GROUPS, **{f"at{place}": np.array([place]) for place in range(4)}, "rest": np.array([-1])}
+    made = of_text(text, **constants, three=np.array([3]))
+    for batch, queries, keys in ((2, 7, 11), (1, 1, 1), (3, 1, 40)):
+        feeds = {"q": array(batch, 6, queries, 8), "k": array(batch, 2, keys, 8), "v": array(batch, 2, keys, 8)}
+        found = check(made, {**feeds, "z": array(batch, 1, queries, keys)})
+        assert "FusedAttention" in found and not {"Softmax", "Gather_1", "Expand", "Tile", "Reshape"} & {*found}
+
+
+def test_heads_that_are_split_otherwise_are_no_repetition() -> None:
+    """(b, 3, h, l, s) has the elements of (b, h · 3, l, s), in another order."""
+    swapped = {"two": np.array([1]), "times": np.array([1, 3, 1, 1, 1])}
+    constants = {**swapped, **{f"at{place}": np.array([place]) for place in range(4)}, "rest": np.array([-1])}
+    sizes = SIZES.format(of="k", mask="k", at="at2")
+    computed, how = REPEATS["as PyTorch's repeat_interleave does"]
+    text = SHARED.format(sizes=f"{sizes} {computed}", repeat=how, turned=TURNS["transposed"])
+    made = of_text(text.replace("{}1", "k1", 1).replace("{}1", "v1", 1), **constants, three=np.array([3]))
+    feeds = {"q": array(2, 6, 7, 8), "k": array(2, 2, 11, 8), "v": array(2, 2, 11, 8), "z": array(2, 1, 7, 11)}
+    assert check(made, feeds).count("Tile") == 2
 
 
 def test_heads_that_alternate_are_copied() -> None:

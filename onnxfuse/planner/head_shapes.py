@@ -1,0 +1,121 @@
+"""Heads that graphs repeat or transpose by way of other shapes, in the one node that does it.
+
+The others' shapes are computed where lengths are not known, and no node of an attention could read them.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from onnxfuse.constants import constant_value
+from onnxfuse.graph import Model
+from onnxfuse.graph_ir import Node, standard_op
+from onnxfuse.passes.base import PassContext, label
+from onnxfuse.passes.editor import GraphEditor
+
+TRANSPOSED = [0, 1, 3, 2]
+
+
+def simplify_heads(model: Model, context: PassContext) -> None:
+    """Rewrites what repeats or transposes heads in the graphs of a model whose types have been inferred.
+
+    Heads that several others share (grouped-query attention): (b, h, l, s) → (b, h, 1, l, s) → (b, h, repeats, l, s) →
+    (b, h · repeats, l, s) by Unsqueeze, Expand or Tile, and Reshape becomes a Gather.  Keys as PyTorch exports
+    scaled_dot_product_attention: (b, h, l, s) → (b · h, l, s) → (b · h, s, l) → (b, h, s, l) becomes a Transpose.
+    Results stay the same.
+    """
+    editor = GraphEditor(model)
+    try:
+        for graph in model.fusible_graphs():
+            for node in list(graph.nodes):
+                nodes = _repeating(node) or _transposing(node)
+                if nodes:
+                    context.rewrote("simplify-heads", nodes)
+                    _replace(model, editor, nodes)
+    finally:
+        editor.finish()
+
+
+def repeats_of(gather: Node) -> int | None:
+    """How often a Gather takes each head of (b, h, l, s), one after the other; None if it takes others."""
+    if standard_op(gather) != "Gather" or gather.attrs.get("axis", 0) != 1:
+        return None
+    indices, shape = constant_value(gather.inputs[1]), gather.inputs[0].shape
+    heads = shape[1] if shape is not None and len(shape) == 4 else None
+    if indices is None or indices.ndim != 1 or not isinstance(heads, int) or heads < 1:
+        return None
+    repeats = indices.size // heads
+    return repeats if repeats > 0 and np.array_equal(indices, _repeated(heads, repeats)) else None
+
+
+def _replace(model: Model, editor: GraphEditor, nodes: Sequence[Node]) -> None:
+    """One node in place of three, whose last is a Reshape."""
+    source, last = nodes[0].inputs[0], nodes[-1]
+    (made,) = last.outputs
+    if standard_op(nodes[0]) == "Unsqueeze":
+        repeats = nodes[1].outputs[0].shape[2]
+        places = model.constant(_repeated(source.shape[1], repeats), f"{made.name}_heads")
+        new = Node("Gather", model.unique_name(f"{label(last)}_heads"), {"axis": 1}, [source, places])
+    else:
+        new = Node("Transpose", model.unique_name(f"{label(last)}_turned"), {"perm": TRANSPOSED}, [source])
+    last.outputs.clear()
+    new.outputs.append(made)
+    editor.insert([new], at=last)
+    editor.remove(editor.unneeded(nodes))
+
+
+def _repeated(heads: int, repeats: int) -> np.ndarray:
+    return np.repeat(np.arange(heads), repeats)
+
+
+def _repeating(node: Node) -> tuple[Node, ...]:
+    """The nodes that repeat heads, if a node is the last of them."""
+    repeat = _maker(node, "Expand", "Tile") if standard_op(node) == "Reshape" else None
+    insert = None if repeat is None else _maker(repeat, "Unsqueeze")
+    if repeat is None or insert is None:
+        return ()
+    sizes, inserted, repeated = _shape(insert.inputs[0]), _shape(insert.outputs[0]), _shape(repeat.outputs[0])
+    if len(sizes) != 4 or len(repeated) != 5 or None in sizes:
+        return ()
+    heads, repeats = sizes[1], repeated[2]
+    if not isinstance(heads, int) or not isinstance(repeats, int) or repeats < 1:
+        return ()
+    if inserted != [*sizes[:2], 1, *sizes[2:]] or repeated != [*sizes[:2], repeats, *sizes[2:]]:
+        return ()
+    return (insert, repeat, node) if _makes(node, [sizes[0], heads * repeats, *sizes[2:]]) else ()
+
+
+def _transposing(node: Node) -> tuple[Node, ...]:
+    """The nodes that transpose matrices, if a node is the last of them."""
+    turn = _maker(node, "Transpose") if standard_op(node) == "Reshape" else None
+    merge = None if turn is None else _maker(turn, "Reshape")
+    if turn is None or merge is None or turn.attrs.get("perm") != [0, 2, 1]:
+        return ()
+    sizes, merged = _shape(merge.inputs[0]), _shape(merge.outputs[0])
+    if len(sizes) != 4 or len(merged) != 3 or None in sizes or merged[1:] != sizes[2:]:
+        return ()
+    return (merge, turn, node) if _makes(node, [*sizes[:2], sizes[3], sizes[2]]) else ()
+
+
+def _makes(reshape: Node, wanted: Sequence[object]) -> bool:
+    """Whether what a Reshape makes of all elements of a tensor of the ``wanted`` shape has that.
+
+    One size may be given by another tensor, as the length of a mask: the elements leave no other for it.
+    """
+    shape = _shape(reshape.outputs[0])
+    if len(shape) != len(wanted):
+        return False
+    different = [sizes for sizes in zip(shape, wanted, strict=True) if sizes[0] != sizes[1]]
+    return len(different) < 2 and not any(isinstance(size, int) for sizes in different for size in sizes)
+
+
+def _maker(node: Node, *operators: str) -> Node | None:
+    """The node that makes a node's first input, if it is of one of these operators."""
+    makers = node.inputs[0].inputs
+    return makers[0] if makers and standard_op(makers[0]) in operators else None
+
+
+def _shape(tensor: gs.Tensor) -> list[object]:
+    """Empty where it is not known, as that of a scalar."""
+    return [] if tensor.shape is None else list(tensor.shape)
