@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.constants import constant_value
+from onnxfuse.constants import constant_value, is_constant
 from onnxfuse.graph import Model
 from onnxfuse.graph_ir import Node, standard_op
 from onnxfuse.passes.base import PassContext, label
@@ -22,8 +22,9 @@ def simplify_heads(model: Model, context: PassContext) -> None:
 
     Heads that several others share (grouped-query attention): (b, h, l, s) → (b, h, 1, l, s) → (b, h, repeats, l, s) →
     (b, h · repeats, l, s) by Unsqueeze, Expand or Tile, and Reshape becomes a Gather.  Keys as PyTorch exports
-    scaled_dot_product_attention: (b, h, l, s) → (b · h, l, s) → (b · h, s, l) → (b, h, s, l) becomes a Transpose.
-    Results stay the same.
+    scaled_dot_product_attention: (b, h, l, s) → (b · h, l, s) → (b · h, s, l) → (b, h, s, l) becomes a Transpose.  And
+    the shape of a Reshape that splits heads, (b, l, h · s) → (b, l, h, s), becomes constant where it is computed from
+    another tensor whose sizes are declared to be the same.  Results stay the same.
     """
     editor = GraphEditor(model)
     try:
@@ -31,8 +32,12 @@ def simplify_heads(model: Model, context: PassContext) -> None:
             for node in list(graph.nodes):
                 nodes = _repeating(node) or _transposing(node)
                 if nodes:
-                    context.rewrote("simplify-heads", nodes)
                     _replace(model, editor, nodes)
+                elif _splits_by_computed_shape(node):
+                    nodes = (node,)
+                    _fix(model, editor, node)
+                if nodes:
+                    context.rewrote("simplify-heads", nodes)
     finally:
         editor.finish()
 
@@ -63,6 +68,24 @@ def _replace(model: Model, editor: GraphEditor, nodes: Sequence[Node]) -> None:
     new.outputs.append(made)
     editor.insert([new], at=last)
     editor.remove(editor.unneeded(nodes))
+
+
+def _splits_by_computed_shape(node: Node) -> bool:
+    """Whether a Reshape splits heads by a shape that is computed."""
+    if standard_op(node) != "Reshape" or is_constant(node.inputs[1]):
+        return False
+    before, after = _shape(node.inputs[0]), _shape(node.outputs[0])
+    if len(before) != 3 or len(after) != 4 or None in before or before[:2] != after[:2]:
+        return False
+    return isinstance(before[2], int) and all(isinstance(size, int) for size in after[2:])
+
+
+def _fix(model: Model, editor: GraphEditor, reshape: Node) -> None:
+    """The sizes that a Reshape makes of the last dimension as constants."""
+    computed, made = reshape.inputs[1], reshape.outputs[0]
+    reshape.inputs[1] = model.constant(np.array([0, 0, *made.shape[2:]], np.int64), f"{made.name}_shape")
+    reshape.attrs.pop("allowzero", None)
+    editor.remove([producer for producer in computed.inputs if editor.is_dead(producer)])
 
 
 def _repeated(heads: int, repeats: int) -> np.ndarray:
