@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +48,7 @@ class MergeDuplicates:
         kept = {*RANDOM, *QUANTIZATION, *(op for domain, op, _ in model.functions if domain == "")}
         try:
             for graph in editor.graphs:
-                first: dict[Hashable, Node] = {}
+                first: _Firsts = {}
                 for node in sorted_nodes(graph):
                     if domain_of(node) == "" and node.op not in kept and not all(map(_is_fixed, node.inputs)):
                         _merge(node, first, editor, context)
@@ -55,7 +56,13 @@ class MergeDuplicates:
             editor.finish()
 
 
-def _merge(node: Node, first: dict[Hashable, Node], editor: GraphEditor, context: PassContext) -> None:
+_Firsts = dict[Hashable, Node | dict[Hashable, Node]]
+"""The first nodes that are alike but for the values of constants: one alone, or several by these values.  To read all
+constants of a graph takes long.
+"""
+
+
+def _merge(node: Node, first: _Firsts, editor: GraphEditor, context: PassContext) -> None:
     try:
         key = (
             node.op,
@@ -63,9 +70,14 @@ def _merge(node: Node, first: dict[Hashable, Node], editor: GraphEditor, context
             tuple(map(_input, node.inputs)),
             tuple(bool(out.name) for out in node.outputs),
         )
+        alike = first.setdefault(key, node)
+        if alike is node:
+            return
+        if isinstance(alike, Node):
+            first[key] = alike = {_values(alike): alike}
+        same = alike.setdefault(_values(node), node)
     except _Distinct:
         return
-    same = first.setdefault(key, node)
     if same is node or any(editor.is_graph_output(tensor) for tensor in node.outputs if tensor.name):
         return
     context.rewrote(NAME, [node])
@@ -80,14 +92,20 @@ def _is_fixed(tensor: gs.Tensor) -> bool:
 
 
 def _input(tensor: gs.Tensor) -> Hashable:
-    """What is equal for tensors of the same value."""
+    """What is equal for tensors that may have the same value."""
     if not tensor.name:
         return None
-    if is_constant(tensor) and tensor.shape is not None and np.prod(tensor.shape, dtype=np.int64) <= _SHORT:
-        values = constant_value(tensor)
-        if values is not None:
-            return _array(values)
-    return id(tensor)
+    return ("constant", *tensor.shape) if _is_short_constant(tensor) else id(tensor)
+
+
+def _values(node: Node) -> Hashable:
+    """The values of the short constants that a node reads."""
+    return tuple(_array(constant_value(tensor)) for tensor in node.inputs if _is_short_constant(tensor))
+
+
+def _is_short_constant(tensor: gs.Tensor) -> bool:
+    known = bool(tensor.name) and is_constant(tensor) and tensor.shape is not None
+    return known and math.prod(tensor.shape) <= _SHORT
 
 
 def _attributes(node: Node) -> Hashable:
@@ -109,7 +127,7 @@ def _attribute(value: Any) -> Hashable:
     raise _Distinct
 
 
-def _array(values: np.ndarray) -> Hashable:
-    if values.dtype.kind == "O":
+def _array(values: np.ndarray | None) -> Hashable:
+    if values is None or values.dtype.kind == "O":
         raise _Distinct
     return values.dtype.str, values.dtype.name, values.shape, values.tobytes()
