@@ -70,13 +70,13 @@ bool view_input(const Attention& node, const PlanKey& key, size_t input, HeadsVi
 }
 
 bool view_mask(const Shape& mask, const Shape& scores, std::array<int64_t, 4>* strides, std::string* error) {
-  int64_t stride = 1;
-  bool fits = mask.rank <= 4;
+  int64_t stride = 1, count = 0;
+  bool fits = mask.rank <= 4 && element_count(mask, &count);
   for (int d = 0; fits && d < mask.rank; ++d) {
     const int64_t size = mask.from_back(d);
     fits = size == 1 || size == scores.from_back(d);
     if (size != 1) (*strides)[static_cast<size_t>(3 - d)] = stride;
-    stride *= size;
+    if (count > 0) stride *= size;  // or else nothing bounds the sizes, and nothing is read
   }
   return fits || fail("the mask of shape " + to_string(mask) + " does not broadcast to the scores, " + to_string(scores),
                       error);

@@ -117,13 +117,15 @@ void check_node() {
   }
   for (int i = 0; i < 4; ++i) attributes.lists["heads_first"].push_back(one_of({0, 1}));
   attributes.numbers["scale_bits"] = one_of({0x3f800000, 0x3f000000, 0x3e800000});
+  if (below(2) == 0) attributes.numbers["nan_as_zero"] = one_of({0, 1});
   if (below(4) == 0) {
     const int64_t odd = one_of({-1, 0, 1, 0x7f800000, INT32_MAX, int64_t{1} << 40, INT64_MAX, INT64_MIN});
-    switch (below(5)) {
+    switch (below(6)) {
       case 0: attributes.numbers["scale_bits"] = odd; break;
       case 1: attributes.lists["heads"][below(2)] = odd; break;
       case 2: attributes.lists["input_heads"][below(3)] = odd; break;
       case 3: attributes.lists["first_head"][below(3)] = odd; break;
+      case 4: attributes.numbers["nan_as_zero"] = odd; break;
       default: attributes.lists["heads_first"].resize(below(6), odd);
     }
   }
