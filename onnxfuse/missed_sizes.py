@@ -27,30 +27,10 @@ MADE_UP = "unk__"
 # Those of floats hold sizes up to 2**24 exactly.  Beyond, a Range counts others than its limit's, and ONNX Runtime
 # refuses to add them to what has that size.
 _NUMBERS = (TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT, TensorProto.DOUBLE)
-_BROADCAST = [
-    "Add",
-    "And",
-    "BitwiseAnd",
-    "BitwiseOr",
-    "BitwiseXor",
-    "Div",
-    "Equal",
-    "Greater",
-    "GreaterOrEqual",
-    "Less",
-    "LessOrEqual",
-    "Max",
-    "Mean",
-    "Min",
-    "Mod",
-    "Mul",
-    "Or",
-    "Pow",
-    "Sub",
-    "Sum",
-    "Where",
-    "Xor",
-]
+_BROADCAST = (
+    *("Add", "And", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater", "GreaterOrEqual", "Less"),
+    *("LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Sum", "Where", "Xor"),
+)
 
 
 class MissedSizes:
@@ -152,7 +132,7 @@ class MissedSizes:
     def _joined(self, node: Node) -> Shape | None:
         shapes = [self._shape(tensor) for tensor in node.inputs]
         known = [shape for shape in shapes if shape is not None]
-        if not known or len({len(shape) for shape in known}) > 1:
+        if not known or not known[0] or len({len(shape) for shape in known}) > 1:
             return None
         axis = node.attrs.get("axis", 0) % len(known[0])
         sizes = [{size for size in each if _is_known(size)} for each in zip(*known, strict=True)]

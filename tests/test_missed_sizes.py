@@ -135,3 +135,10 @@ def test_sizes_in_bodies():
     infer(model)
     shapes = {out.name: out.shape for graph in model.graphs() for node in graph.nodes for out in node.outputs}
     assert shapes["v"] == shapes["w"] == ["n", "t", 8]
+
+
+def test_declared_symbols_of_what_has_no_dimensions():
+    """A model may declare what contradicts its nodes, in symbols that look like those of inference."""
+    made = proto("a = ReduceSum <keepdims = 0> (x) b = Concat <axis = 0> (a, a) y = Neg(b)")
+    made.graph.value_info.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, ["unk__0"]))
+    infer(Model.from_proto(made))
