@@ -27,7 +27,7 @@ from onnxfuse.graph import Model
 from onnxfuse.graph_export import Export, onnx_graphs
 from onnxfuse.graph_import import set_type
 from onnxfuse.graph_ir import STANDARD_DOMAINS
-from onnxfuse.missed_sizes import MissedSizes
+from onnxfuse.missed_sizes import MADE_UP, MissedSizes
 
 Shapes = Mapping[str, Sequence[int | str]]
 
@@ -131,7 +131,7 @@ def _declare_reshape_ranks(proto: ModelProto, inferred: ModelProto) -> bool:
                 info = graph.value_info.add(name=node.output[0])
                 info.type.tensor_type.elem_type = source.tensor_type.elem_type
                 for axis in range(length[0].dim_value):
-                    info.type.tensor_type.shape.dim.add(dim_param=f"unk__{info.name}_{axis}")
+                    info.type.tensor_type.shape.dim.add(dim_param=f"{MADE_UP}{info.name}_{axis}")
                 declared = True
     return declared
 

@@ -7,7 +7,8 @@ rotary embeddings, masks, and heads that serve several queries.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -20,6 +21,7 @@ from onnxfuse.shape_values import Element, ShapeValues
 
 Size = int | str | None
 Shape = Sequence[Size]
+_Known = TypeVar("_Known", bound=Hashable)
 
 MADE_UP = "unk__"
 """What the symbols begin with that inference makes up."""
@@ -145,11 +147,20 @@ def _broadcast(shapes: Iterable[Shape | None]) -> Shape | None:
         if shape is None:
             return None
         known.append(shape)
-    rank = max(map(len, known), default=0)
-    return [_common({shape[axis] for shape in known if -axis <= len(shape)} - {1}) for axis in range(-rank, 0)]
+    return broadcast(known)
 
 
-def _common(sizes: set[Size]) -> Size:
+def broadcast(shapes: Sequence[Sequence[_Known]]) -> list[_Known | int | None]:
+    """What shapes are broadcast to, with None for a size that is not known; equal sizes are equal objects."""
+    rank = max(map(len, shapes), default=0)
+    found: list[_Known | int | None] = []
+    for axis in range(-rank, 0):
+        sizes: set[_Known | int] = {shape[axis] for shape in shapes if -axis <= len(shape)}
+        found.append(_common(sizes - {1}))
+    return found
+
+
+def _common(sizes: set[_Known | int]) -> _Known | int | None:
     """What sizes are broadcast to of which none is known to be 1."""
     if len(sizes) < 2:
         return next(iter(sizes), 1)

@@ -244,7 +244,9 @@ void compute_task(const Run& run, size_t task) {
   const Workspace workspace(plan.floats * sizeof(float));
   auto* const memory = static_cast<float*>(workspace.data());
   ptrdiff_t* const key_offsets = offsets_at(memory, plan.key_offsets);
-  for (int64_t c = 0; plan.copies_keys && c < plan.k.size; ++c) key_offsets[c] = c * plan.panel;
+  if (plan.copies_keys) {
+    for (int64_t c = 0; c < plan.k.size; ++c) key_offsets[c] = c * plan.panel;
+  }
   ptrdiff_t* const value_offsets = offsets_at(memory, plan.value_offsets);
   const int64_t per_value = plan.copies_values ? plan.padded_size : plan.v.per_row;
   for (int64_t s = 0; s < plan.k.length; ++s) value_offsets[s] = s * per_value;

@@ -26,6 +26,12 @@ _SHORT = 64
 """Elements of the constants that are compared by value."""
 
 
+_Firsts = dict[Hashable, Node | dict[Hashable, Node]]
+"""The first nodes that are alike but for the values of constants: one alone, or several by these values.  To read all
+constants of a graph takes long.
+"""
+
+
 class _Distinct(Exception):  # noqa: N818 - not an error
     """A node that is like no other."""
 
@@ -54,12 +60,6 @@ class MergeDuplicates:
                         _merge(node, first, editor, context)
         finally:
             editor.finish()
-
-
-_Firsts = dict[Hashable, Node | dict[Hashable, Node]]
-"""The first nodes that are alike but for the values of constants: one alone, or several by these values.  To read all
-constants of a graph takes long.
-"""
 
 
 def _merge(node: Node, first: _Firsts, editor: GraphEditor, context: PassContext) -> None:

@@ -13,6 +13,7 @@ from onnxfuse.graph import Model
 from onnxfuse.graph_ir import Node, standard_op
 from onnxfuse.passes.base import PassContext, label
 from onnxfuse.passes.editor import GraphEditor
+from onnxfuse.planner.attention_parts import producer
 
 TRANSPOSED = [0, 1, 3, 2]
 
@@ -135,8 +136,8 @@ def _makes(reshape: Node, wanted: Sequence[object]) -> bool:
 
 def _maker(node: Node, *operators: str) -> Node | None:
     """The node that makes a node's first input, if it is of one of these operators."""
-    makers = node.inputs[0].inputs
-    return makers[0] if makers and standard_op(makers[0]) in operators else None
+    maker = producer(node.inputs[0])
+    return maker if standard_op(maker) in operators else None
 
 
 def _shape(tensor: gs.Tensor) -> list[object]:

@@ -12,6 +12,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.graph_ir import STANDARD_DOMAINS
+from onnxfuse.missed_sizes import broadcast
 from onnxfuse.program.lowering import is_elementwise
 from onnxfuse.program.ops import FUSED_SQUEEZE_EXCITE_OPS
 from onnxfuse.runtime import DOMAIN
@@ -67,7 +68,7 @@ class Sizes:
             return inputs[0]
         if is_elementwise(node):
             known = [sizes for sizes in inputs if sizes is not None]
-            return _broadcast(known) if len(known) == len(inputs) else None
+            return broadcast(known) if len(known) == len(inputs) else None
         if len(inputs[0]) < 2:
             return None
         if is_gate(node):
@@ -96,18 +97,6 @@ def _size(dim: object, tensor: gs.Tensor, axis: int) -> Size:
     if isinstance(dim, str) and dim:
         return dim
     return ("unknown", id(tensor), axis) if dim is None or isinstance(dim, str) else int(dim)  # type: ignore[call-overload]
-
-
-def _broadcast(shapes: Sequence[Sequence[Size]]) -> list[Size | None]:
-    rank = max(map(len, shapes))
-    return [_one_of({shape[axis] for shape in shapes if -axis <= len(shape)} - {1}) for axis in range(-rank, 0)]
-
-
-def _one_of(sizes: set[Size]) -> Size | None:
-    if len(sizes) <= 1:
-        return next(iter(sizes), 1)
-    numbers = [size for size in sizes if isinstance(size, int)]
-    return numbers[0] if len(numbers) == 1 else None  # the others are that number or 1
 
 
 def _windows(node: gs.Node, sizes: Sequence[Size]) -> Iterable[Size | None]:

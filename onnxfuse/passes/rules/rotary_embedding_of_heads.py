@@ -11,11 +11,11 @@ from onnxfuse.passes.matcher import Match
 from onnxfuse.passes.pattern import Ops
 from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule
 from onnxfuse.passes.rules.opset_forms import unsqueeze
+from onnxfuse.planner.attention_heads import SWAPPED
 from onnxfuse.planner.attention_parts import part_of
 
 _SLICES = ("first", "second")
-_SWAPPED = [0, 2, 1, 3]
-_OF_ONE_HEAD = {3: [1, 0, 2], 4: _SWAPPED}  # how cosines for (…, heads, length, size) are turned, by their rank
+_OF_ONE_HEAD = {3: [1, 0, 2], 4: SWAPPED}  # how cosines for (…, heads, length, size) are turned, by their rank
 
 
 class RotaryEmbeddingOfHeads(RewriteRule):
@@ -30,7 +30,7 @@ class RotaryEmbeddingOfHeads(RewriteRule):
 
     def pattern(self, op: Ops, y: Any, cosines: Any, sines: Any) -> Any:
         """The rotation, behind the minus that ``rotary-embedding`` moves to the sines."""
-        x = op.Transpose(y, perm=_SWAPPED, _name="turn")
+        x = op.Transpose(y, perm=SWAPPED, _name="turn")
         slices = [op.Slice(x, _extra_inputs=True, _name=name) for name in _SLICES]
         parts = op.Split(x, _outputs=2, _extra_inputs=True, _name="split")
         swapped = op.any_of(op.Concat(*slices, _name="swapped"), op.Concat(*reversed(parts), _name="swapped"))
