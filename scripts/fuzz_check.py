@@ -58,15 +58,9 @@ def check(
     """
     rewritten = pipeline == "default"
     try:
-        original = Session(model.SerializeToString(), threads=1, optimized=rewritten)
-        runs = [(inputs, original.run(dict(inputs))) for inputs in feeds[:1]]
+        runs = run_original(model, feeds, pipeline)
     except SessionError as error:
         return Verdict(NOT_RUN, str(error))
-    for inputs in feeds[1:]:
-        try:
-            runs.append((inputs, original.run(dict(inputs))))
-        except SessionError:  # a constant fixes a size
-            continue
     try:
         optimized = optimize(model, pipeline)
         onnx.checker.check_model(_with_shapes(optimized))
@@ -101,6 +95,20 @@ def check(
                     kind = f"differs {library} {'other' if name not in exact else 'exact'}"
                     return Verdict(FAILED, text, kind, outputs=found)
     return verdict
+
+
+def run_original(
+    model: onnx.ModelProto, feeds: Sequence[Mapping[str, Value]], pipeline: str
+) -> list[tuple[Mapping[str, Value], list[Value]]]:
+    """The inputs that the model runs on, and its outputs; raises SessionError if the first inputs do not run."""
+    session = Session(model.SerializeToString(), threads=1, optimized=pipeline == "default")
+    runs = [(inputs, session.run(dict(inputs))) for inputs in feeds[:1]]
+    for inputs in feeds[1:]:
+        try:
+            runs.append((inputs, session.run(dict(inputs))))
+        except SessionError:  # a constant fixes a size
+            continue
+    return runs
 
 
 Difference = tuple[str, np.ndarray, np.ndarray, bool, str]

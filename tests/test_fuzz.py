@@ -1,11 +1,14 @@
 """scripts/fuzz.py: a short run of random models, what it makes of faults, and what it has found before."""
 
 import json
+import multiprocessing
 import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,6 +18,7 @@ import fuzz_bytes
 import fuzz_check
 import fuzz_graphs
 import fuzz_sessions
+import fuzz_shrink
 import fuzz_slack
 import numpy as np
 import onnx
@@ -31,17 +35,69 @@ from onnxfuse.sessions import Session
 ROOT = Path(__file__).resolve().parent.parent
 
 
+class Checker:
+    """fuzz_check.check in a process of its own, for ONNX Runtime aborts on a model now and then."""
+
+    def __init__(self) -> None:
+        self._executor = self._new()
+
+    def check(self, model: onnx.ModelProto, feeds: list[fuzz_shrink.Feeds], pipeline: str) -> fuzz_check.Verdict:
+        """The verdict: not run if the process ends on the original too, failed if it ends on what we make of it."""
+        try:
+            return self._executor.submit(fuzz_check.check, model, feeds, pipeline).result()
+        except BrokenProcessPool:
+            self._executor = self._new()
+        try:
+            self._executor.submit(fuzz_check.run_original, model, feeds, pipeline).result()
+        except BrokenProcessPool:
+            self._executor = self._new()
+            return fuzz_check.Verdict(fuzz_check.NOT_RUN, "ONNX Runtime ends the process")
+        return fuzz_check.Verdict(fuzz_check.FAILED, "it ends the process")
+
+    def close(self) -> None:
+        self._executor.shutdown()
+
+    @staticmethod
+    def _new() -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+
+
+@pytest.fixture(scope="module")
+def checker() -> Iterator[Checker]:
+    made = Checker()
+    yield made
+    made.close()
+
+
 @pytest.mark.parametrize("pipeline", fuzz_check.PIPELINES)
-@pytest.mark.filterwarnings("ignore")
-def test_random_models(pipeline: str) -> None:
+def test_random_models(pipeline: str, checker: Checker) -> None:
     @settings(max_examples=100, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(st.randoms(), st.booleans())
     def run(choose: Random, exact: bool) -> None:
         made = random_model(choose, max_nodes=30, exact=exact)
-        verdict = fuzz_check.check(made.model, [made.feeds, made.resized], pipeline)
+        verdict = checker.check(made.model, [made.feeds, made.resized], pipeline)
         assert verdict.outcome not in (fuzz_check.FAILED, fuzz_check.UNJUDGED), verdict.reason
 
     run()
+
+
+def abort(*arguments: object) -> None:
+    """What ONNX Runtime does where an assertion of its own fails."""
+    os.abort()
+
+
+@pytest.mark.parametrize(
+    ("dies", "outcome"), [("check", fuzz_check.FAILED), ("run_original", fuzz_check.NOT_RUN), ("", fuzz_check.SAME)]
+)
+def test_a_process_that_ends_fails_unless_it_does_on_the_original(
+    dies: str, outcome: str, checker: Checker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = random_model(Random(1), max_nodes=3, exact=True)
+    if dies:
+        monkeypatch.setattr(fuzz_check, "check", abort)
+    if dies == "run_original":
+        monkeypatch.setattr(fuzz_check, "run_original", abort)
+    assert checker.check(made.model, [made.feeds], "fuse").outcome == outcome
 
 
 @pytest.mark.filterwarnings("ignore")
