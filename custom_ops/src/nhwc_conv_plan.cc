@@ -108,13 +108,16 @@ double imbalance(int64_t units) {
   return sum / count;
 }
 
-void divide_channels(NhwcConvPlan* plan) {
+void divide_channels(const NhwcConv& node, NhwcConvPlan* plan) {
   const ConvGeometry& g = plan->geometry;
   plan->images = g.batch;
   plan->pixels = plan->out_pixels;
   const int64_t fitting = kReadElements / (g.kernel[1] * std::min(kNhwcChannelsAtOnce, g.in_channels)) / g.strides[2];
   const int64_t parts = divide_up(g.out[2], std::max(fitting, kLeastColumns));
-  plan->columns_at_once = divide_up(g.out[2], parts);
+  plan->tile_columns = divide_up(g.out[2], parts);
+  // With the channels first the epilogue runs on each row of each channel by itself, unless rows are whole.
+  plan->columns_at_once = node.nhwc_output ? plan->tile_columns : g.out[2];
+  const int64_t column_units = divide_up(g.out[2], plan->columns_at_once);
   const int64_t room = std::clamp<int64_t>(kRowResults / (plan->columns_at_once * g.out_channels), 1, g.out[1]);
   double least = 0.0;
   for (int64_t rows = 1; rows <= room; ++rows) {
@@ -122,12 +125,12 @@ void divide_channels(NhwcConvPlan* plan) {
     const auto extent = static_cast<double>((rows - 1) * g.strides[1] + g.kernel[1]);
     const double unit = static_cast<double>(rows) + kReadRow * extent / static_cast<double>(g.strides[1]) + kUnitRows;
     const int64_t units = divide_up(g.out[1], rows);
-    const double cost = unit * static_cast<double>(units) * imbalance(units * parts * g.batch);
+    const double cost = unit * static_cast<double>(units) * imbalance(units * column_units * g.batch);
     if (rows > 1 && cost >= least) continue;
     least = cost;
     plan->rows_at_once = rows;
   }
-  plan->pixel_units = divide_up(g.out[1], plan->rows_at_once) * parts;
+  plan->pixel_units = divide_up(g.out[1], plan->rows_at_once) * column_units;
   plan->pixels_at_once = plan->rows_at_once * plan->columns_at_once;
   plan->filters_at_once = g.out_channels;
 }
@@ -139,7 +142,7 @@ double weight_cost(const ConvGeometry& g) {
 }
 
 // A part of some rows whose pixels stay in the caches; by what is computed, and read beside it.
-void divide_pair(NhwcConvPlan* plan) {
+void divide_pair(const NhwcConv& node, NhwcConvPlan* plan) {
   const ConvGeometry& g = plan->single;
   const auto filters = static_cast<double>(plan->geometry.out_channels);
   plan->images = g.batch;
@@ -157,8 +160,10 @@ void divide_pair(NhwcConvPlan* plan) {
       const auto single = static_cast<double>(rows * round_up(columns, kTilePixels) * g.kernel[1] * g.kernel[2]);
       const auto read = static_cast<double>(((rows - 1) * g.strides[1] + g.kernel[1]) *
                                             ((columns - 1) * g.strides[2] + g.kernel[2]));
+      const int64_t runs = node.nhwc_output ? 0 : plan->geometry.out_channels * (columns == g.out[2] ? 1 : rows);
       const double unit = (pixels * filters + kSingleProduct * single + kReadElement * read + per_weight * filters) *
-                              static_cast<double>(g.in_channels) + kUnitProducts;
+                              static_cast<double>(g.in_channels) +
+                          kRunProducts * static_cast<double>(runs) + kUnitProducts;
       const double cost = unit * static_cast<double>(units) * imbalance(units);
       if (least >= 0.0 && cost >= least) continue;
       least = cost;
@@ -166,6 +171,7 @@ void divide_pair(NhwcConvPlan* plan) {
       plan->columns_at_once = columns;
     }
   }
+  plan->tile_columns = plan->columns_at_once;
   plan->pixel_units = divide_up(g.out[1], plan->rows_at_once) * divide_up(g.out[2], plan->columns_at_once);
   plan->pixels_at_once = plan->rows_at_once * plan->columns_at_once;
 }
@@ -243,7 +249,7 @@ int64_t padded_elements(const NhwcConvPlan& plan) {
   const ConvGeometry& g = plan.single;
   const int64_t channels = std::min(kNhwcChannelsAtOnce, g.in_channels);
   const int64_t rows = extent(g, 1, plan.rows_at_once);
-  const int64_t columns = extent(g, 2, plan.columns_at_once);
+  const int64_t columns = extent(g, 2, plan.tile_columns);
   const int64_t most = kRowResults / channels;
   return rows <= most && columns <= most / rows && pays_to_pad(g) ? rows * columns * channels : 0;
 }
@@ -310,9 +316,9 @@ bool make_nhwc_conv_plan(const NhwcConv& node, const PlanKey& key, NhwcConvPlan*
     }
   }
   if (node.by_channel()) {
-    divide_channels(plan);
+    divide_channels(node, plan);
   } else if (node.has_depthwise) {
-    divide_pair(plan);
+    divide_pair(node, plan);
   } else {
     divide_filters(node, plan);
   }

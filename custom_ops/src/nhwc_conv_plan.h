@@ -68,6 +68,7 @@ struct NhwcConvPlan {
   int64_t filters_at_once = 0;
   int64_t rows_at_once = 1;
   int64_t columns_at_once = 0;
+  int64_t tile_columns = 0;  // of a unit, that single channels compute at once
   int64_t pixel_units = 1;   // of an image
   int64_t filter_units = 1;
   bool alone = false;        // so little to do that other threads are left alone

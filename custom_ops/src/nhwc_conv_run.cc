@@ -83,7 +83,7 @@ class Worker {
     const ConvGeometry& s = plan_.single;
     const int64_t image = unit / plan_.pixel_units;
     const auto [rows, columns] = rows_and_columns(unit % plan_.pixel_units, s);
-    compute_rows(image, rows, columns);
+    compute_rows(image, rows, columns, results_, columns.size());
     const int64_t first = ((image * s.out[1] + rows.begin) * s.out[2] + columns.begin) * s.out_channels;
     run_prologue(whole_tensor(results_, first, sizeof(float)), read_,
                  {first, columns.size() * s.out_channels, s.out[2] * s.out_channels, rows.size()});
@@ -217,7 +217,10 @@ class Worker {
   void compute_channels(int64_t unit) {
     const int64_t image = unit / plan_.pixel_units;
     const auto [rows, columns] = rows_and_columns(unit % plan_.pixel_units, g_);
-    compute_rows(image, rows, columns);
+    for (int64_t column = columns.begin; column < columns.end; column += plan_.tile_columns) {
+      compute_rows(image, rows, {column, std::min(column + plan_.tile_columns, columns.end)},
+                   results_ + (column - columns.begin) * g_.out_channels, columns.size());
+    }
     finish_rows(image, rows, columns);
   }
 
@@ -227,16 +230,16 @@ class Worker {
             part_of(g.out[2], unit % parts, plan_.columns_at_once)};
   }
 
-  // All channels of a part of some rows.  What a few channels read of a row stays in the level 1 cache for the rows
-  // below.  The last of them begin early where there are less than a vector.
-  void compute_rows(int64_t image, const ConvRange& rows, const ConvRange& columns) {
+  // All channels of a part of some rows, which are `pitch` pixels apart in the results.  What a few channels read of a row
+  // stays in the level 1 cache for the rows below.  The last of them begin early where there are less than a vector.
+  void compute_rows(int64_t image, const ConvRange& rows, const ConvRange& columns, float* results, int64_t pitch) {
     const int64_t all = plan_.single.in_channels;
     const int64_t latest = std::max<int64_t>(all - static_cast<int64_t>(kMaxFloats), 0);
     for (int64_t first = 0; first < all; first += kNhwcChannelsAtOnce) {
       const ConvRange channels{std::min(first, latest), std::min(first + kNhwcChannelsAtOnce, all)};
       if (plan_.pads_columns) pad_rows(image, rows, columns, channels);
       for (int64_t row = rows.begin; row < rows.end; ++row) {
-        float* const out = results_ + (row - rows.begin) * columns.size() * all;
+        float* const out = results + (row - rows.begin) * pitch * all;
         if (plan_.pads_columns) {
           compute_padded_row(row, rows.begin, columns, channels, out);
         } else {

@@ -151,6 +151,49 @@ ONNXFUSE_INLINE F gelu(F x) {
   return nan_at_minus_inf(x, select(a < 0.7f, small, large));
 }
 
+#if defined(__AVX512F__)
+// The same for all x and without a division: H by a polynomial in a - b on each of 16 intervals that begin at b, quarters
+// of the octaves of 1 + a, which two bits of its exponent and two of its fraction number.  One instruction looks a
+// coefficient up for all lanes.  Remez, weight 1/H, degree 5, error 8.4e-8 for a < 1/4 and at most 3.3e-8 above.
+alignas(64) constexpr float kGeluBegins[16] = {
+    1.0f, 1.5f, 2.0f, 2.5f, 3.0f, 4.0f, 5.0f, 6.0f, 7.0f, 9.0f, 11.0f, 13.0f, 0.0f, 0.25f, 0.5f, 0.75f};
+alignas(64) constexpr float kGeluH[6][16] = {
+    {0.261578292f, 0.308670998f, 0.336203992f, 0.353328317f, 0.364541858f, 0.377642572f, 0.384596527f, 0.388675898f,
+     0.391254395f, 0.39418909f, 0.39572379f, 0.39662239f, 0.0f, 0.103508025f, 0.174809411f, 0.225174353f},
+    {0.12421298f, 0.0703732744f, 0.0426252671f, 0.0272963792f, 0.018311929f, 0.00921161193f, 0.00519047957f,
+     0.00318093202f, 0.00207803585f, 0.00102013978f, 0.000571443292f, 0.000350818475f, 0.49999997f, 0.340173244f,
+     0.23755224f, 0.169906422f},
+    {-0.0752244368f, -0.0374795869f, -0.0201085228f, -0.011491634f, -0.00692276517f, -0.00287411222f, -0.00136886165f,
+     -0.000723363424f, -0.000413589849f, -0.000162297831f, -7.54864886e-05f, -3.95646457e-05f, -0.398934036f,
+     -0.252898127f, -0.164736554f, -0.110048391f},
+    {0.0367302932f, 0.0163400937f, 0.00786603987f, 0.00405495195f, 0.00218552584f, 0.00076187728f, 0.00031030862f,
+     0.000142537479f, 7.05527564e-05f, 2.24241667e-05f, 8.72518831e-06f, 3.93379878e-06f, 0.249736458f, 0.148747355f,
+     0.0911726579f, 0.0573588721f},
+    {-0.0146277603f, -0.00591738382f, -0.0025973497f, -0.0012246886f, -0.000559331442f, -0.000168755039f,
+     -6.01385291e-05f, -2.44308703e-05f, -9.81213543e-06f, -2.61530317e-06f, -8.71744817e-07f, -3.51204562e-07f,
+     -0.129984334f, -0.0728184134f, -0.0423181057f, -0.0252631456f},
+    {0.00368885929f, 0.00139472587f, 0.00057289697f, 0.000253120787f, 8.53616293e-05f, 2.33376159e-05f,
+     7.57297812e-06f, 2.81603639e-06f, 7.99456245e-07f, 1.89036911e-07f, 5.65114853e-08f, 2.25158487e-08f,
+     0.0481703877f, 0.0250693988f, 0.0139652379f, 0.00800473522f},
+};
+
+ONNXFUSE_INLINE FloatVector gelu(FloatVector x) {
+  const FloatVector a = at_most(absolute(x), 14.5f);
+  const Product<FloatVector> square = product(-0.5f * a, a);
+  const Power<FloatVector> z = exp_power(square.high, square.low);
+  const auto interval = (__m512i)(to_bits(a + 1.0f) >> 21);
+  const auto of_interval = [&](const float* table) {
+    return (FloatVector)_mm512_maskz_permutexvar_ps(0xffff, interval, _mm512_load_ps(table));
+  };
+  const FloatVector d = a - of_interval(kGeluBegins);
+  FloatVector h = of_interval(kGeluH[5]);
+#pragma GCC unroll 5
+  for (int i = 4; i >= 0; --i) h = madd(h, d, of_interval(kGeluH[i]));
+  const FloatVector tail = scale(h * z.mantissa, z.exponent);
+  return nan_at_minus_inf(x, select(x < 0.0f, splat<FloatVector>(-0.0f), x) - tail);
+}
+#endif
+
 // In long double, because an error in the argument of erfc or exp is a relative error of the result.
 static inline double gelu(double x) {
   return static_cast<double>(x * (0.5L * std::erfc(-0.70710678118654752440084436210485L * x)));
