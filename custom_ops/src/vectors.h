@@ -70,6 +70,10 @@ ONNXFUSE_INLINE Inside inside(ptrdiff_t first, ptrdiff_t size) {
 ONNXFUSE_INLINE math::FloatVector load_inside(const float* from, Inside lanes) {
   return reinterpret_cast<math::FloatVector>(_mm512_maskz_loadu_ps(lanes, from));
 }
+// Those elements of a vector, and zeros for the others.
+ONNXFUSE_INLINE math::FloatVector only(math::FloatVector x, Inside lanes) {
+  return reinterpret_cast<math::FloatVector>(_mm512_maskz_mov_ps(lanes, reinterpret_cast<__m512>(x)));
+}
 #elif defined(__AVX2__)
 using Inside = __m256i;
 ONNXFUSE_INLINE Inside inside(ptrdiff_t first, ptrdiff_t size) {
@@ -81,6 +85,9 @@ ONNXFUSE_INLINE Inside inside(ptrdiff_t first, ptrdiff_t size) {
 }
 ONNXFUSE_INLINE math::FloatVector load_inside(const float* from, Inside lanes) {
   return reinterpret_cast<math::FloatVector>(_mm256_maskload_ps(from, lanes));
+}
+ONNXFUSE_INLINE math::FloatVector only(math::FloatVector x, Inside lanes) {
+  return reinterpret_cast<math::FloatVector>(reinterpret_cast<__m256i>(x) & lanes);
 }
 #else
 struct Inside {
@@ -96,6 +103,10 @@ inline __attribute__((noinline)) math::FloatVector load_inside(const float* from
   float elements[kFloats] = {};
   for (ptrdiff_t i = lanes.begin; i < lanes.end; ++i) elements[i] = from[i];
   return load<math::FloatVector>(elements);
+}
+ONNXFUSE_INLINE math::FloatVector only(math::FloatVector x, Inside lanes) {
+  for (ptrdiff_t i = 0; i < static_cast<ptrdiff_t>(kFloats); ++i) x[i] = i < lanes.begin || i >= lanes.end ? 0.0f : x[i];
+  return x;
 }
 #endif
 
@@ -193,7 +204,12 @@ ONNXFUSE_INLINE void add_vectors(const float* row, size_t whole, math::FloatVect
 #pragma GCC unroll 4
       for (size_t p = 0; p < kParts; ++p) add(load<V>(row + i + p * kFloats), parts[p]);
     }
-    for (size_t p = 0; i < end; i += kFloats, ++p) add(load<V>(row + i), parts[p]);
+#pragma GCC unroll 4
+    for (size_t p = 0; p + 1 < kParts; ++p) {  // unrolled, or else the parts would be in memory
+      if (i == end) break;
+      add(load<V>(row + i), parts[p]);
+      i += kFloats;
+    }
     for (int t = 0; t < Count; ++t) totals[t] += (parts[0][t] + parts[1][t]) + (parts[2][t] + parts[3][t]);
   }
 }

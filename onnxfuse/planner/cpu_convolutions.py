@@ -24,6 +24,7 @@ from onnxfuse.planner.convolutions import describe, is_convolution
 from onnxfuse.planner.likely_shapes import LikelyShapes
 from onnxfuse.planner.minimum_cut import MinimumCut
 from onnxfuse.planner.nhwc_layout import joins_channels, permutes
+from onnxfuse.planner.ort_fusions import find_gelus
 from onnxfuse.planner.ort_layout import ConvLayout
 from onnxfuse.planner.pools import find_pool
 from onnxfuse.planner.sizes import is_gate
@@ -42,7 +43,6 @@ ALONE = ConvChoice(False, "nothing beside it would be fused with it, and ONNX Ru
 NO_OTHER = ConvChoice(True, "ONNX Runtime's is as fast, and its code would be needed for this alone")
 
 
-_LEAST_GAIN = 0.09  # of a graph's time: what an estimate is good for
 _FEW_POSITIONS = 16
 _POSITIONS_PER_CHANNEL = 8  # of the input of a ConvTranspose
 _MOST_TAPS, _LEAST_FILTERS, _LEAST_CHANNELS = 3, 32, 16  # where ONNX Runtime's copy for a product of matrices is cheap
@@ -88,13 +88,14 @@ class CpuChooser:
             return
         self._own = {}
         if self._policy is not ConvPolicy.NONE:
+            gelus = find_gelus(model)
             for graph in model.fusible_graphs():
                 known = {id(node): node for node in graph.nodes if _is_known(node)}
                 if self._policy is ConvPolicy.AUTO:
                     known = {key: node for key, node in known.items() if len(node.inputs[1].shape) < 5}
                 if known and self._policy is ConvPolicy.AUTO:
                     given = self._given if graph is model.graph else {}
-                    own, small = _GraphChoice(graph, set(known), given).own()
+                    own, small = _GraphChoice(graph, set(known), given, gelus).own()
                     self._small |= {key: node for key, node in known.items() if key in small}
                     known = {key: node for key, node in known.items() if key in own}
                 self._own |= known
@@ -170,11 +171,14 @@ def _is_silu(node: gs.Node) -> bool:
 class _GraphChoice:
     """The choice for one graph: the side True of the cut is the plain layout."""
 
-    def __init__(self, graph: gs.Graph, known: set[int], given: Mapping[str, tuple[int, ...]]) -> None:
+    def __init__(
+        self, graph: gs.Graph, known: set[int], given: Mapping[str, tuple[int, ...]], gelus: Mapping[int, bool]
+    ) -> None:
         self._nodes = sorted_nodes(graph)
         self._outputs = {id(tensor) for tensor in graph.outputs}
         self._known = known
-        self._layout = ConvLayout(self._nodes, graph.outputs)
+        self._gelus = gelus
+        self._layout = ConvLayout(self._nodes, graph.outputs, gelus=gelus)
         self._shapes = LikelyShapes(graph, given)
         self._conv = ConvTimes(self._shapes)
         self._ns = self._conv.ns
@@ -187,7 +191,7 @@ class _GraphChoice:
         unit = self._units()
         side, best = self._cut(unit)
         blocked, least = self._cut(unit, all_blocked=True)
-        if best >= (1 - _LEAST_GAIN) * least:
+        if best >= (1 - self._ns.least_gain) * least:
             side = blocked
         plain = [node for node in self._nodes if id(node) in self._known and unit[id(node)] in side]
         small = {id(node) for node in plain if self._is_small(node)}
@@ -258,6 +262,10 @@ class _GraphChoice:
         if not is_elementwise(node):
             free = is_gate(node) or joins_channels(node)
             return 0.0, 0.0 if is_blocked else math.inf, 0.0 if free else math.inf
+        if id(node) in self._gelus:
+            alone, inside = self._ns.gelu if self._gelus[id(node)] else (0.0, 0.0)
+            call = NODE_CALL if self._gelus[id(node)] else 0.0
+            return elements * inside, elements * alone + call if is_blocked else math.inf, elements * inside
         own = elements * self._ns.tail[node.op in _SHORT]
         if id(node) in self._layout.inside_conv:
             return own, elements * activation_inside(node), own

@@ -145,6 +145,16 @@ def find_normalizations(nodes: Sequence[gs.Node], editor: GraphEditor) -> Iterab
     return _find(_NORMALIZATIONS, nodes, editor)
 
 
+def find_gelus(model: Model) -> dict[int, bool]:
+    """The ids of nodes that are exact GELUs or parts of one, and of each whether its result is that of the GELU."""
+    nodes = [node for graph in model.graphs() for node in graph.nodes]
+    found = {id(node): True for node in nodes if standard_op(node) == "Gelu" and _is_exact(node)}
+    if any(standard_op(node) == "Erf" for node in nodes):
+        for match in _find((_gelu,), nodes, GraphEditor(model)):
+            found |= {id(node): node is match.root for node in match.nodes}
+    return found
+
+
 def _find(patterns: Sequence[_Pattern], nodes: Sequence[gs.Node], editor: GraphEditor) -> Iterable[Match]:
     by_root: dict[tuple[str, str], list[Matcher]] = {}
     operators = {node.op for node in nodes}

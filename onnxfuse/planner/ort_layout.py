@@ -8,7 +8,8 @@ The rules here were read off ORT 1.31 by optimizing small models and looking at 
 every version since 1.20 but for HardSwish (1.31 alone computes it inside a convolution).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -49,11 +50,18 @@ class ConvLayout:
     """The blocked layout in one graph: ``inside_conv`` and ``blocked_nodes`` are ids of nodes.
 
     Without it (``blocked=False``), as on CUDA, ORT still folds affine steps into the weights of convolutions, and takes
-    in no activations.
+    in no activations.  ``gelus`` are the nodes of which ORT makes GELUs (ort_fusions.find_gelus).
     """
 
-    def __init__(self, nodes: Iterable[gs.Node], outputs: Sequence[gs.Tensor], blocked: bool = True) -> None:
+    def __init__(
+        self,
+        nodes: Iterable[gs.Node],
+        outputs: Sequence[gs.Tensor],
+        blocked: bool = True,
+        gelus: Mapping[int, bool] = MappingProxyType({}),
+    ) -> None:
         self._has_blocks = blocked
+        self._gelus = gelus
         self.inside_conv: set[int] = set()
         self.blocked_nodes: set[int] = set()
         self._blocked: set[int] = set()
@@ -79,7 +87,8 @@ class ConvLayout:
             reorders -= any(not self._stays_blocked(consumer) for consumer in outside) or (
                 id(node.outputs[0]) in self._outputs
             )
-        return BLOCKED_NODE_COST * len(region) <= FUSED_NODE_COST + REORDER_COST * reorders
+        nodes = sum(self._gelus.get(id(node), True) for node in region)
+        return BLOCKED_NODE_COST * nodes <= FUSED_NODE_COST + REORDER_COST * reorders
 
     def is_blocked(self, tensor: gs.Tensor) -> bool:
         """Whether ORT has ``tensor`` in the blocked layout."""
@@ -182,6 +191,8 @@ class ConvLayout:
         if not variables or not all(id(tensor) in self._blocked for tensor in variables):
             return False
         if node.op in BLOCKED_UNARY or node.op in BLOCKED_POOLING or node.op == "BatchNormalization":
+            return True
+        if id(node) in self._gelus:
             return True
         if node.op in ("Add", "Mul", "Sum"):
             return len(variables) == len(node.inputs) and _same_shape(node.inputs)

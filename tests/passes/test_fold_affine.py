@@ -194,6 +194,25 @@ def test_an_offset_before_conv_transpose_stays():
     assert ops(after) == ["Add", "ConvTranspose"] and "fewer terms at the border" in why
 
 
+@pytest.mark.parametrize("scale", [0.5, 0.25])
+@pytest.mark.parametrize("more", [False, True])
+def test_the_last_step_of_a_gelu_stays(scale, more):
+    """Without it ONNX Runtime sees no GELU, and computes each node by itself."""
+    gelu = [
+        node("Div", "x root", "a"),
+        node("Erf", "a", "e"),
+        node("Add", "e one", "c"),
+        node("Mul", "x c", "d"),
+        node("Mul", "d half", "g"),
+    ]
+    steps = [*gelu, node("Mul", "g k", "h")] if more else gelu
+    constants = {"root": np.sqrt(2.0), "one": 1.0, "half": scale, "k": random(4, 1, 1), "w": W}
+    after, refused = fold([*steps, node("Conv", "h w" if more else "g w", "y")], constants=constants)
+    kept = [*ops(model(gelu, IMAGE, ("g",), constants=constants))]
+    assert ops(after) == [*(kept if scale == 0.5 else kept[:-1]), "Conv"]
+    assert more or scale != 0.5 or "it ends a GELU, which ONNX Runtime computes in one kernel" in refused
+
+
 def test_a_scale_read_by_several_linear_ops_goes_into_all_or_none():
     constants = {"w": W, "v": random(3, 4, 1, 1), "i": random(4, 1, 1)}
     both = [node("Mul", "x i", "u"), node("Conv", "u w", "y"), node("Conv", "u v", "z")]

@@ -12,7 +12,7 @@ from onnx import numpy_helper, parser
 import onnxfuse
 from onnxfuse import cpu
 from onnxfuse.inference import infer
-from onnxfuse.planner.ort_fusions import OrtFusions
+from onnxfuse.planner.ort_fusions import OrtFusions, find_gelus
 from onnxfuse.planner.ort_layout import ConvLayout, block_size
 
 CHANNELS = 32
@@ -32,6 +32,7 @@ def _conv_model(body: str, source: str = "x", stem: str = "") -> onnx.ModelProto
     constants = {f"w{index or ''}": weights + index for index in (0, 2, 3, 4)}
     constants |= {"k": weights[:, :1, :1, 0], "k4": weights[:1, :, :1, :1], "scalar": np.float32(0.5)}
     constants |= {"low": np.float32(0), "high": np.float32(6), "v": np.abs(weights[:, 0, 0, 0])}
+    constants |= {"root": np.float32(2**0.5), "one": np.float32(1)}
     used = {name for node in model.graph.node for name in node.input}
     model.graph.initializer.extend(
         numpy_helper.from_array(np.asarray(value, np.float32), name)
@@ -54,7 +55,7 @@ def _optimized_by_ort(model: onnx.ModelProto, path: Path, library: bool = False)
 def _layout(model: onnx.ModelProto) -> tuple[onnxfuse.Model, ConvLayout]:
     loaded = onnxfuse.Model.from_proto(model)
     infer(loaded)
-    return loaded, ConvLayout(loaded.graph.nodes, loaded.graph.outputs)
+    return loaded, ConvLayout(loaded.graph.nodes, loaded.graph.outputs, gelus=find_gelus(loaded))
 
 
 INSIDE = {
@@ -101,11 +102,15 @@ BLOCKED = {
     "silu": "g = Sigmoid(r) z = Mul(r, g)",
     "gate of equal shape": "a = Relu(r) b = Relu(s) z = Mul(a, b)",
     "late batch normalization": "a = Relu(r) z = BatchNormalization(a, v, v, v, v)",
+    "gelu": "a = Div(r, root) b = Erf(a) c = Add(b, one) d = Mul(r, c) z = Mul(d, scalar)",
+    "gelu as one node": "z = Gelu(r)",
+    "approximate gelu": 'z = Gelu <approximate = "tanh"> (r)',
 }
 NOT_BLOCKED = {
     "offset after an activation": "a = Relu(r) z = Add(a, k)",
     "exponential": "z = Exp(r)",
     "softplus": "z = Softplus(r)",
+    "half a gelu": "a = Div(r, root) b = Erf(a) c = Add(b, one) z = Mul(r, c)",
     "broadcast gate": "p = GlobalAveragePool(s) z = Mul(r, p)",
 }
 

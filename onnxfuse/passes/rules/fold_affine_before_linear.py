@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx_graphsurgeon as gs
@@ -26,6 +26,7 @@ from onnxfuse.passes.rules.affine import (
 from onnxfuse.passes.rules.budget import CopyBudget
 from onnxfuse.passes.rules.deviation import is_normalized
 from onnxfuse.passes.rules.linear import LINEAR_OPS, Gemm, Linear, MatMul, reads_as_data
+from onnxfuse.planner.ort_fusions import find_gelus
 
 if TYPE_CHECKING:
     from onnxfuse.graph import Model
@@ -38,16 +39,17 @@ class FoldAffineBeforeLinear(RewriteRule):
     """Folds affine steps into every Conv, ConvTranspose, Gemm and MatMul that reads their result.
 
     Refused: a result that anything else reads too; an offset before a Conv that pads, before a ConvTranspose,
-    and before a MatMul without an Add of a constant after it; the end of a normalization written out, which
-    ONNX Runtime recognizes as a whole; constants that are neither scalar nor per
-    channel, or that may broadcast the data to a larger shape; new weights that overflow or are denormal.
+    and before a MatMul without an Add of a constant after it; the end of a normalization or of a GELU written out,
+    which ONNX Runtime recognizes as a whole; constants that are neither scalar nor per channel, or that may broadcast
+    the data to a larger shape; new weights that overflow or are denormal.
     """
 
     name = "fold-affine-before-linear"
 
     def begin(self, model: Model, context: PassContext) -> None:
-        """A fresh budget for copies of shared weights."""
+        """A fresh budget for copies of shared weights; finds GELUs."""
         self._budget = CopyBudget()
+        self._gelus = find_gelus(model)
 
     def may_end_at(self, node: Node) -> bool:
         """Only where a linear op reads the result."""
@@ -70,8 +72,10 @@ class FoldAffineBeforeLinear(RewriteRule):
         if len(linear_readers) < len(readers):
             other = next(reader for reader in readers if not reads_as_data(reader, result))
             return f"its result is also read by a node that cannot take it in ({other.op})"
+        if id(match.root) in self._gelus:
+            return "it ends a GELU, which ONNX Runtime computes in one kernel"
         ops = [LINEAR_OPS[reader.op](reader) for reader in linear_readers]
-        source, steps = steps_before(match, match.root, ops, absorb=True)
+        source, steps = steps_before(match, match.root, ops, absorb=True, kept=self._gelus)
         if steps is None:
             return NOT_APPLICABLE
         if is_normalized(source):
@@ -114,12 +118,13 @@ class FoldAffineBeforeLinear(RewriteRule):
 
 
 def steps_before(
-    match: Match, last: Node, ops: Sequence[Linear], *, absorb: bool
+    match: Match, last: Node, ops: Sequence[Linear], *, absorb: bool, kept: Container[int] = ()
 ) -> tuple[gs.Tensor, list[Affine] | None]:
     """The value before the longest foldable chain of steps that ends with ``last``, and what the chain does as each
     reader sees it; None if there is no such chain.
 
-    The nodes of the chain before ``last`` become part of the match if ``absorb`` says so.
+    The nodes of the chain before ``last`` become part of the match if ``absorb`` says so; none whose id is ``kept`` is
+    one of the chain.
     """
     editor = match.editor
     node = last
@@ -143,6 +148,7 @@ def steps_before(
             len(producers) != 1
             or editor.graph_index(producers[0]) != home
             or not is_affine_node(producers[0])
+            or id(producers[0]) in kept
             or len(source.outputs) > 1
             or editor.is_graph_output(source)
         ):
