@@ -16,6 +16,7 @@ from onnxfuse.passes.rules.hard_sigmoid import RecogniseHardSigmoid
 from onnxfuse.passes.rules.hard_swish import RecogniseHardSwish
 from onnxfuse.passes.rules.merge_pointwise_convs import MergePointwiseConvs
 from onnxfuse.passes.rules.normalization_before_conv import NormalizationBeforeConv
+from onnxfuse.passes.rules.transpose_before_conv import TransposeBeforeConv
 from onnxfuse.passes.rules.transpose_of_blocked import TransposeOfBlocked
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ NAME = "conv-layout"
 _STEPS = (
     (RecogniseHardSigmoid, RecogniseHardSwish),
     (*AFFINE_RULES, GatedResidual, MergePointwiseConvs),
-    (AffineAfterAveragePool, TransposeOfBlocked, ConvOfUpsampled),
+    (AffineAfterAveragePool, TransposeOfBlocked, TransposeBeforeConv, ConvOfUpsampled),
     (AffineAsDepthwiseConv, NormalizationBeforeConv),
 )
 

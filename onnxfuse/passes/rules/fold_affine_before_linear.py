@@ -26,7 +26,6 @@ from onnxfuse.passes.rules.affine import (
 from onnxfuse.passes.rules.budget import CopyBudget
 from onnxfuse.passes.rules.deviation import is_normalized
 from onnxfuse.passes.rules.linear import LINEAR_OPS, Gemm, Linear, MatMul, reads_as_data
-from onnxfuse.planner.ort_fusions import find_gelus
 
 if TYPE_CHECKING:
     from onnxfuse.graph import Model
@@ -48,6 +47,8 @@ class FoldAffineBeforeLinear(RewriteRule):
 
     def begin(self, model: Model, context: PassContext) -> None:
         """A fresh budget for copies of shared weights; finds GELUs."""
+        from onnxfuse.planner.ort_fusions import find_gelus  # the planner knows these rules
+
         self._budget = CopyBudget()
         self._gelus = find_gelus(model)
 
