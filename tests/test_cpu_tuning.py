@@ -18,7 +18,7 @@ from onnxfuse.errors import OnnxfuseError
 AUTO, ALL, NONE = ConvPolicy.AUTO, ConvPolicy.ALL, ConvPolicy.NONE
 
 
-def _model(op: str = "Conv", channels: int = 16) -> onnx.ModelProto:
+def _model(op: str = "Conv", channels: int = 64) -> onnx.ModelProto:
     """A convolution, which the estimate leaves to ONNX Runtime, or another node; and Relu behind it."""
     weights = np.random.default_rng(0).normal(size=(channels, channels, 3, 3)).astype(np.float32)
     convolves = op == "Conv"
@@ -88,7 +88,7 @@ def test_from_the_command_line_with_inputs(
     monkeypatch.setattr(cpu_tuning, "SECONDS", 0.0)
     monkeypatch.setattr(cpu_tuning, "TURN_SECONDS", 0.0)
     onnx.save(_model(), tmp_path / "in.onnx")
-    np.savez(tmp_path / "x.npz", x=np.ones((3, 16, 16, 16), np.float32))
+    np.savez(tmp_path / "x.npz", x=np.ones((3, 64, 16, 16), np.float32))
     files = [str(tmp_path / name) for name in ("in.onnx", "out.onnx", "x.npz", "r.json")]
     assert main(["optimize", *files[:2], "--target", "cpu", "--tune", "--inputs", files[2], "--report", files[3]]) == 0
     shown = " ".join(capsys.readouterr().out.split())
