@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-# Processes that tests start have the same path: the package is the installed one for them too, with its library.
-sys.path[:] = [str(ROOT / "scripts"), *(place for place in sys.path if place != str(ROOT)), str(ROOT)]
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 from onnxfuse.zoo import FetchError, StoredModel, fetch, read_manifest
 

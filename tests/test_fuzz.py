@@ -59,7 +59,13 @@ class Checker:
 
     @staticmethod
     def _new() -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+        """An executor whose process is there: it finds the installed package before that of the checkout."""
+        executor = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+        with pytest.MonkeyPatch.context() as patch:
+            others = [entry for entry in sys.path if Path(entry).resolve() != ROOT]
+            patch.setattr("sys.path", [*others, str(ROOT)])
+            executor.submit(os.getpid).result()
+        return executor
 
 
 @pytest.fixture(scope="module")
