@@ -10,7 +10,7 @@ same factor for all.  Where they do not, or the number of threads makes a differ
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -111,11 +111,11 @@ _AVX512 = Times(
 # two others in the same layout, in one thread.  The estimates are for two, which share products; they share less of the
 # way through the caches, for which 0.7 of the time stands here, and hardly what ONNX Runtime computes beside
 # convolutions.
-_HALVED_AVX512 = Times(
+_HALVED_AVX512 = replace(
+    _AVX512,
     pointwise=(Cost(1 / 96, 0.047), Cost(1 / 113, 0.004), Cost(1 / 106, 0.026)),
     depthwise=(Cost(0.0110, 0.084), Cost(0.0090, 0.034), Cost(0.0114, 0.074)),
     strided=Cost(0.0175, 0.12),
-    rows=(6, 1.7),
     others=(Cost(1 / 111, 0.10), Cost(1 / 118, 0.035), Cost(1 / 112, 0.07)),
     far=(0.11, 0.035, 0.18),
     call=(3000.0, 3000.0, 4000.0),
@@ -125,8 +125,6 @@ _HALVED_AVX512 = Times(
     silu=0.31,
     gelu=(0.64, 0.48),
     tail=(0.25, 0.04),
-    pool=(Cost(0.025, 0.12), Cost(0.012, 0.045), Cost(0.017, 0.06)),
-    pool_row=6.0,
     least_gain=0.05,
 )
 _FAR = 1 << 20  # elements of a tensor that is as large as what a core has of the caches

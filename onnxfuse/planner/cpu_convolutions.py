@@ -262,10 +262,10 @@ class _GraphChoice:
         if not is_elementwise(node):
             free = is_gate(node) or joins_channels(node)
             return 0.0, 0.0 if is_blocked else math.inf, 0.0 if free else math.inf
-        if id(node) in self._gelus:
-            alone, inside = self._ns.gelu if self._gelus[id(node)] else (0.0, 0.0)
-            call = NODE_CALL if self._gelus[id(node)] else 0.0
-            return elements * inside, elements * alone + call if is_blocked else math.inf, elements * inside
+        if (ends_gelu := self._gelus.get(id(node))) is not None:
+            alone, inside = self._ns.gelu
+            own, blocked = (elements * inside, elements * alone + NODE_CALL) if ends_gelu else (0.0, 0.0)
+            return own, blocked if is_blocked else math.inf, own
         own = elements * self._ns.tail[node.op in _SHORT]
         if id(node) in self._layout.inside_conv:
             return own, elements * activation_inside(node), own

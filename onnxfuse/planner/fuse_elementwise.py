@@ -15,7 +15,7 @@ from onnxfuse.planner.functions import add_function
 from onnxfuse.planner.fused_node import OPSET_VERSION, Fusion, fuse
 from onnxfuse.planner.host import constant_arithmetic, shape_arithmetic
 from onnxfuse.planner.one_space import SpacesError, by_space
-from onnxfuse.planner.ort_fusions import ONE_KERNEL, OrtFusions, find_gelus
+from onnxfuse.planner.ort_fusions import ONE_KERNEL, OrtFusions
 from onnxfuse.planner.ort_layout import BLOCKED, INSIDE_CONV, ConvLayout
 from onnxfuse.planner.ort_quantization import QUANTIZED, UNTYPED, loses_type, quantized_nodes
 from onnxfuse.planner.regions import find_regions, halve
@@ -101,7 +101,6 @@ class _Planner:
         self._fast_math = context.fast_math
         self._opset = model.opsets.get("")
         self._ort = None if everything else OrtFusions(model, self._target)
-        self._gelus = {} if everything else find_gelus(model)
         self._placement = CudaPlacement(model) if self._target == "cuda" and not everything else None
         self._cuda = CudaRegions(context.fitter) if self._target == "cuda" else None
         outputs = [tensor for graph in model.graphs() for tensor in graph.outputs]
@@ -130,7 +129,7 @@ class _Planner:
         elementwise = [node for node in nodes if is_elementwise(node)]
         if not elementwise or self._opset is None:
             return plan
-        layout = ConvLayout(nodes, graph.outputs, self._target == "cpu", self._gelus) if self._ort else None
+        layout = ConvLayout(nodes, graph.outputs, self._target == "cpu", self._ort.gelus) if self._ort else None
         reasons = self._reasons(nodes, elementwise, layout)
         for node in elementwise:
             if not self._is_read_outside(node.outputs[0], set()):

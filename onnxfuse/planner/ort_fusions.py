@@ -84,14 +84,14 @@ def _attention_mask(op: Ops, mask: Value, x: Value) -> Value:
 
 _Pattern = Callable[..., Value]
 _NORMALIZATIONS: Sequence[_Pattern] = (_layer_normalization, _rms_normalization)
-_ONE_KERNEL: Mapping[str, Sequence[_Pattern]] = {"cpu": (_gelu, _quick_gelu), "cuda": (_gelu, _quick_gelu, _fast_gelu)}
+_ONE_KERNEL: Mapping[str, Sequence[_Pattern]] = {"cpu": (_quick_gelu,), "cuda": (_quick_gelu, _fast_gelu)}
 
 
 class OrtFusions:
     """The patterns found in a model.
 
     ``reasons`` maps the ids of nodes that must stay out of regions to why; ``keeps`` judges regions.  ``slowed`` are
-    the ids of nodes that ORT would make a part of a slower kernel.
+    the ids of nodes that ORT would make a part of a slower kernel.  ``gelus`` are those of ``find_gelus``.
     """
 
     def __init__(self, model: Model, target: str) -> None:
@@ -107,7 +107,9 @@ class OrtFusions:
             normalized.append(match["x"])
             if standard_op(match.root) == "Add":  # not that of an RMS normalization
                 layers.append((match["x"], {id(node) for node in match.nodes}))
-        for match in _find(_ONE_KERNEL[target], nodes, editor):
+        gelus = list(_find((_gelu,), nodes, editor))
+        self.gelus = _parts_of_gelus(nodes, gelus)
+        for match in (*gelus, *_find(_ONE_KERNEL[target], nodes, editor)):
             self._add_kernel(match.nodes)
         # With AVX-512 a region is as fast or faster, with AVX2 it takes a fifth longer.
         for match in _find((_bias_gelu,), nodes, editor) if target == "cpu" and not cpu.has_avx512() else ():
@@ -148,10 +150,14 @@ def find_normalizations(nodes: Sequence[gs.Node], editor: GraphEditor) -> Iterab
 def find_gelus(model: Model) -> dict[int, bool]:
     """The ids of nodes that are exact GELUs or parts of one, and of each whether its result is that of the GELU."""
     nodes = [node for graph in model.graphs() for node in graph.nodes]
+    written_out = any(standard_op(node) == "Erf" for node in nodes)
+    return _parts_of_gelus(nodes, _find((_gelu,), nodes, GraphEditor(model)) if written_out else ())
+
+
+def _parts_of_gelus(nodes: Iterable[gs.Node], written_out: Iterable[Match]) -> dict[int, bool]:
     found = {id(node): True for node in nodes if standard_op(node) == "Gelu" and _is_exact(node)}
-    if any(standard_op(node) == "Erf" for node in nodes):
-        for match in _find((_gelu,), nodes, GraphEditor(model)):
-            found |= {id(node): node is match.root for node in match.nodes}
+    for match in written_out:
+        found |= {id(node): node is match.root for node in match.nodes}
     return found
 
 

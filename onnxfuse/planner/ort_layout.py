@@ -190,9 +190,7 @@ class ConvLayout:
         variables = [tensor for tensor in node.inputs if not self._is_constant(tensor)]
         if not variables or not all(id(tensor) in self._blocked for tensor in variables):
             return False
-        if node.op in BLOCKED_UNARY or node.op in BLOCKED_POOLING or node.op == "BatchNormalization":
-            return True
-        if id(node) in self._gelus:
+        if id(node) in self._gelus or node.op in BLOCKED_UNARY | BLOCKED_POOLING or node.op == "BatchNormalization":
             return True
         if node.op in ("Add", "Mul", "Sum"):
             return len(variables) == len(node.inputs) and _same_shape(node.inputs)
