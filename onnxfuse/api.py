@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from onnxfuse.errors import OnnxfuseError, ParityError
-from onnxfuse.example_counts import count_for
+from onnxfuse.example_counts import counts_for
 from onnxfuse.graph import Model
 from onnxfuse.inputs import InputSpec, Shapes, Sizes, check_shapes, checked_shapes, resolve_shapes, symbol_sizes
 from onnxfuse.model_io import check_output, load, load_proto, parse, save
@@ -350,7 +350,7 @@ def _example(
     if not (found.before.is_symbolic() or found.after.is_symbolic()):
         return found
     try:
-        return Example(sizes, *(count_for(_load(model, sizes or None), sizes) for model in (source, candidate)))
+        return Example(sizes, *counts_for((_load(model, sizes or None) for model in (source, candidate)), sizes))
     except OnnxfuseError:  # ONNX Runtime takes more shapes than onnx's inference; counts are not worth an error
         return None
 

@@ -94,6 +94,10 @@ class Comparison:
         """Whether the output passes."""
         return not self.reason or self.unstable
 
+    def within(self, times: float) -> bool:
+        """Whether the output passes with so many times the allowed error."""
+        return self.ok or (self.mismatches == 0 and 0 < self.excess <= times)
+
     def to_json(self) -> dict[str, object]:
         """The fields; numbers that JSON cannot hold are strings."""
         return {

@@ -1,7 +1,7 @@
 """The static counts of a dynamic model for given shapes of its inputs, as numbers."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx_graphsurgeon as gs
 
@@ -14,16 +14,23 @@ from onnxfuse.statistics import Statistics, collect
 Shapes = Mapping[str, Sequence[int]]
 
 
-def count_for(model: Model, shapes: Shapes) -> Statistics:
-    """The counts of a model that was loaded with these ``shapes`` of its inputs.
+def counts_for(models: Iterable[Model], shapes: Shapes) -> list[Statistics]:
+    """The counts of a model and of what others were made of it, loaded with these ``shapes`` of their inputs.
 
-    Sizes that ONNX's inference does not follow, because the model computes them from shapes, are found by folding.
+    Sizes that ONNX's inference does not follow, because a model computes them from shapes, are those of tensors of the
+    same name in the models before it, or else found by folding, which takes as long as a pass or two.
     """
-    counts = collect(model)
-    if counts.bytes_total.constant() is None:
-        _fill(model, _folded_shapes(model, shapes))
+    found: list[Statistics] = []
+    known: dict[str, list[int]] = {}
+    for model in models:
+        _fill(model, known)
         counts = collect(model)
-    return counts
+        if counts.bytes_total.constant() is None:
+            known |= _folded_shapes(model, shapes)
+            _fill(model, known)
+            counts = collect(model)
+        found.append(counts)
+    return found
 
 
 def _folded_shapes(model: Model, shapes: Shapes) -> dict[str, list[int]]:

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 CHANNELS = (1, 3, 4, 6, 8, 12, 16, 18, 32)
 BLOCKS = (
     *("conv", "conv", "depthwise", "grouped", "transposed", "pool", "affine", "affine", "batch_normalization"),
-    *("activation", "hard_swish", "gate", "residual", "concat", "shared", "returned", "upsampled"),
+    *("activation", "hard_swish", "gate", "residual", "concat", "shared", "returned", "upsampled", "branches"),
 )
 WINDOWS = ((3, 1, 1, 0), (3, 1, 1, 0), (2, 2, 0, 0), (2, 2, 0, 1), (3, 2, 1, 0), (3, 2, 0, 1), (2, 1, 0, 0))
 """Of pools: kernel, stride, padding and whether the size is rounded up, the same along both dimensions."""
@@ -128,6 +128,28 @@ class _Maker:
     def grouped(self) -> None:
         group = next(size for size in (4, 3, 2, 1) if self.value.channels % size == 0)
         self.convolve(self.value, group * self.any_of((1, 4, 8)), group=group, kernel=self.any_of((1, 3)))
+
+    def branches(self) -> None:
+        """A sum of convolutions of one tensor, and of the tensor itself as it is, scaled or normalized."""
+        source = self.value
+        outputs = self.any_of((source.channels, self.any_of(CHANNELS)))
+        total: _Tensor | None = None
+        for _ in range(self.choose.randint(2, 5)):
+            self.value = source
+            match self.any_of(("conv", "conv", "depthwise", "batch_normalization", "affine", "itself")):
+                case "conv":
+                    self.convolve(source, outputs, kernel=self.any_of((1, 3)))
+                case "depthwise":
+                    self.convolve(source, source.channels, group=source.channels, kernel=self.any_of((1, 3)))
+                case "batch_normalization":
+                    self.batch_normalization()
+                case "affine":
+                    self.affine()
+            if total is not None and total.shape == self.value.shape:
+                self.op("Add", *self.choose.sample((total.name, self.value.name), 2))
+            total = self.value
+        if self.chance(8):
+            self.outputs[self.value.name] = self.value
 
     def transposed(self) -> None:
         n, channels, h, w = self.value.shape

@@ -17,7 +17,6 @@ from parity_reference import against_reference
 
 import onnxfuse
 from onnxfuse.bench import ratio_with_spread, time_in_turns
-from onnxfuse.comparison import Comparison
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.inputs import InputSet
 from onnxfuse.model_io import read_proto
@@ -134,7 +133,7 @@ def _compare(
     _judge(model, parity, result)
     _time(original, optimized, sets, request, result, proto)
     result["top1"] = _top1(model, original, optimized, sets, request.target)
-    result["reference"] = against_reference(original, optimized, sets[-1], request.reference_seconds)
+    result["reference"] = against_reference(original, optimized, sets[-1], request.reference_seconds, model.tolerance)
     if result["reference"].startswith("DIFFERS"):
         result["ok"], result["reason"] = False, f"in ReferenceEvaluator: {result['reference']}"
 
@@ -151,15 +150,11 @@ def _judge(model: StoredModel, parity: ParityResult, result: dict[str, Any]) -> 
     result["sets"] = [found.to_json() for found in parity.sets]
     result["regions"] = [region.to_json() for region in parity.regions]
     result["warnings"] = parity.warnings
-    outside = [found for found in outputs if not _passes(found, model.tolerance)]
+    outside = [found for found in outputs if not found.within(model.tolerance)]
     bad = [region for region in parity.regions if not region.ok]
     result["ok"] = not outside and not bad
     if not result["ok"]:
         result["reason"] = parity.failure() or f"output {outside[0].name!r}: {outside[0].reason}"
-
-
-def _passes(found: Comparison, tolerance: float) -> bool:
-    return found.ok or (found.mismatches == 0 and 0 < found.excess <= tolerance)
 
 
 def _time(

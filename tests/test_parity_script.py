@@ -266,3 +266,13 @@ def test_the_page_escapes_what_a_model_says() -> None:
     page = parity_page.render(content)
     assert "<script" not in page and "<b>MIT" not in page and "<i>" not in page
     assert page.count("<svg") == 3
+
+
+def test_a_models_tolerance_counts_against_the_reference_too(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{factor}.onnx" for factor in ("1.0", "1.001")]
+    for path in paths:
+        text = f"""<ir_version: 8, opset_import: ["" : 17]> g (float[n, 8] x) => (float[n, 8] y)
+            <float factor = {{{path.stem}}}> {{ y = Mul(x, factor) }}"""
+        onnx.save(parser.parse_model(text), path)
+    assert against_reference(*paths, INPUTS[0], 60).startswith("DIFFERS: output y")
+    assert against_reference(*paths, INPUTS[0], 60, tolerance=1e4) == "equal"

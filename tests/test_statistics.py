@@ -7,7 +7,7 @@ from onnx import numpy_helper, parser
 
 import onnxfuse
 from onnxfuse.byte_counts import Bytes, bytes_saved, format_bytes, short_names, traffic_of_nodes
-from onnxfuse.example_counts import count_for
+from onnxfuse.example_counts import counts_for
 from onnxfuse.model_io import load_proto
 from onnxfuse.statistics import Statistics, collect
 from tests.parity_models import chain
@@ -88,8 +88,13 @@ def test_shapes_that_a_model_computes_are_followed_for_given_inputs() -> None:
     for name, values in (("zero", [0]), ("two", [2]), ("minus", [-1])):
         model.graph.initializer.append(numpy_helper.from_array(np.array(values), name))
     assert collect(load_proto(model)).is_symbolic()
-    counts = count_for(load_proto(model, shapes=(shapes := {"x": (5, 4, 3)})), shapes)
-    assert counts.bytes_elementwise.terms == {(): 4 * 60 * 4}
+    shapes = {"x": (5, 4, 3)}
+    one, made = counts_for(
+        [load_proto(model, shapes=shapes), load_proto(onnxfuse.optimize(model).model, shapes=shapes)], shapes
+    )
+    assert one.bytes_elementwise.terms == {(): 4 * 60 * 4} and made.bytes_elementwise.terms == {(): 2 * 60 * 4}
+    (alone,) = counts_for([load_proto(onnxfuse.optimize(model).model, shapes=shapes)], shapes)
+    assert alone == made
 
 
 @pytest.mark.parametrize(("left", "names"), [(["batch"], {}), (["a" * 11, "d0"], {"a" * 11: "d1"})])

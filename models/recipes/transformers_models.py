@@ -1,5 +1,5 @@
-"""Models as Hugging Face's transformers defines them, in its default implementation of attention, and torch.export has
-them: the structure of the published ones, small widths.
+"""Models as Hugging Face's transformers defines them, in its default implementation of attention, and torch.export or
+TorchScript has them: the structure of the published ones, small widths.
 """
 
 from pathlib import Path
@@ -24,7 +24,15 @@ _SPEECH = {
     **{"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 192, "decoder_ffn_dim": 192},
     **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1},
 }
+_LINES = [  # kernel, inputs, outputs, stride and squeeze-excitation of each block: a line of text keeps its width
+    [[3, 16, 32, 1, False]],
+    [[3, 32, 64, 1, False], [3, 64, 64, 1, False]],
+    [[3, 64, 128, (2, 1), False], [3, 128, 128, 1, False]],
+    [[3, 128, 256, (1, 2), False], *[[5, 256, 256, 1, False]] * 4],
+    [[5, 256, 512, (2, 1), True], [5, 512, 512, 1, True], [5, 512, 512, (2, 1), False], [5, 512, 512, 1, False]],
+]
 _TOKENS = {0: "batch", 1: "length"}
+_ANY_IMAGE = {"pixel_values": {0: "batch", 2: "height", 3: "width"}}
 
 
 class _Single(nn.Module):
@@ -41,8 +49,38 @@ class _Single(nn.Module):
         return getattr(self.model(**dict(zip(self.inputs, values, strict=False))), self.output)
 
 
+class _Cached(nn.Module):
+    """A decoder that gives logits and its cache, whose tensors are the inputs after ids and mask: keys and values of
+    each layer."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor, mask: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
+        cache = transformers.DynamicCache()
+        for layer, (keys, values) in enumerate(zip(past[::2], past[1::2], strict=True)):
+            cache.update(keys, values, layer)
+        result = self.model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True)
+        present = [part for layer in cache.layers for part in (layer.keys, layer.values)]
+        return result.logits, *present
+
+
+def _cached(prefix: str, layers: int) -> list[str]:
+    return [f"{prefix}.{layer}.{part}" for layer in range(layers) for part in ("key", "value")]
+
+
 def _write(path: Path, model: nn.Module, inputs: dict[str, Tensor], output: str, dynamic: Any) -> None:
     export(path, _Single(model, list(inputs), output), inputs, [output], dynamic, opset=20, dynamo=True)
+
+
+def _write_script(path: Path, model: nn.Module, inputs: dict[str, Tensor], output: str, dynamic: Any) -> None:
+    """The same by way of TorchScript, for models that torch.export gives fixed sizes."""
+    export(path, _Single(model, list(inputs), output), inputs, [output], dynamic, opset=17)
+
+
+def _image(height: int, width: int) -> dict[str, Tensor]:
+    return {"pixel_values": torch.randn(2, 3, height, width)}
 
 
 def _text(length: int = 12) -> dict[str, Tensor]:
@@ -89,8 +127,70 @@ def whisper(path: Path) -> None:
     _write(path, transformers.WhisperModel(config), inputs, "last_hidden_state", dynamic)
 
 
+def wav2vec2(path: Path) -> None:
+    """Wav2Vec2Model, features by convolutions; waves of any length."""
+    config = transformers.Wav2Vec2Config(**_SMALL, conv_dim=(48,) * 7, num_conv_pos_embeddings=32)
+    inputs = {"input_values": torch.randn(2, 8000)}
+    _write_script(
+        path, transformers.Wav2Vec2Model(config), inputs, "last_hidden_state", {"input_values": {0: "batch", 1: "time"}}
+    )
+
+
+def qwen3_cached(path: Path) -> None:
+    """Qwen3ForCausalLM for one more word: keys and values of the words before it come in and go out longer by it."""
+    config = transformers.Qwen3Config(**_SMALL, num_key_value_heads=2, head_dim=24)
+    heads, layers = config.num_key_value_heads, config.num_hidden_layers
+    inputs = {"input_ids": torch.randint(3, WORDS, (2, 1)), "attention_mask": torch.ones(2, 10, dtype=torch.int64)}
+    dynamic = {"input_ids": {0: "batch"}, "attention_mask": {0: "batch", 1: "all"}}
+    for name in _cached("past_key_values", layers):
+        inputs[name] = torch.randn(2, heads, 9, config.head_dim)
+        dynamic[name] = {0: "batch", 2: "past"}
+    outputs = ["logits", *_cached("present", layers)]
+    dynamic |= {name: {0: "batch", 2: "all"} for name in outputs[1:]}
+    model = _Cached(transformers.Qwen3ForCausalLM(config))
+    export(path, model, inputs, outputs, dynamic, opset=17)
+
+
 def vit(path: Path) -> None:
     """ViTModel for images of 96 by 96."""
     config = transformers.ViTConfig(**_IMAGES, image_size=96, patch_size=16)
-    inputs = {"pixel_values": torch.randn(2, 3, 96, 96)}
-    _write(path, transformers.ViTModel(config), inputs, "last_hidden_state", {"pixel_values": {0: "batch"}})
+    _write(path, transformers.ViTModel(config), _image(96, 96), "last_hidden_state", {"pixel_values": {0: "batch"}})
+
+
+def segformer(path: Path) -> None:
+    """SegformerForSemanticSegmentation, half of the smallest one's widths; images of any size."""
+    config = transformers.SegformerConfig(
+        hidden_sizes=(16, 32, 80, 128), depths=(1, 1, 1, 1), decoder_hidden_size=64, num_labels=19
+    )
+    model = transformers.SegformerForSemanticSegmentation(config)
+    _write_script(path, model, _image(128, 128), "logits", _ANY_IMAGE)
+
+
+def pvt_v2(path: Path) -> None:
+    """PvtV2ForImageClassification, half of the smallest one's widths."""
+    config = transformers.PvtV2Config(hidden_sizes=(16, 32, 80, 128), depths=(1, 1, 1, 1), num_labels=100)
+    model = transformers.PvtV2ForImageClassification(config)
+    _write_script(path, model, _image(96, 96), "logits", {"pixel_values": {0: "batch"}})
+
+
+def focalnet(path: Path) -> None:
+    """FocalNetForImageClassification, a third of the smallest one's widths."""
+    config = transformers.FocalNetConfig(
+        image_size=96, embed_dim=32, hidden_sizes=(64, 128, 256, 256), depths=(1, 1, 2, 1), num_labels=100
+    )
+    model = transformers.FocalNetForImageClassification(config)
+    _write_script(path, model, _image(96, 96), "logits", {"pixel_values": {0: "batch"}})
+
+
+def pp_ocrv5_det(path: Path) -> None:
+    """PPOCRV5MobileDetForObjectDetection, as published but for its weights; images of any size."""
+    model = transformers.PPOCRV5MobileDetForObjectDetection(transformers.PPOCRV5MobileDetConfig())
+    _write_script(path, model, _image(96, 128), "last_hidden_state", _ANY_IMAGE)
+
+
+def pp_ocrv5_rec(path: Path) -> None:
+    """PPOCRV5MobileRecForTextRecognition, as published but for its weights and fewer letters; lines of any width."""
+    backbone = transformers.PPLCNetV3Config(scale=0.95, block_configs=_LINES, out_indices=[5])
+    config = transformers.PPOCRV5MobileRecConfig(backbone_config=backbone, head_out_channels=WORDS)
+    model = transformers.PPOCRV5MobileRecForTextRecognition(config)
+    _write_script(path, model, _image(48, 160), "last_hidden_state", {"pixel_values": {0: "batch", 3: "width"}})

@@ -372,7 +372,7 @@ def test_a_tensor_is_data_and_operand() -> None:
 
 def test_weights_that_others_have_too() -> None:
     head = "(float[n, 32, h, w] x) => (float[n, 32, hh, ww] y, float[32, 32, 1, 1] p)"
-    text = "a = C3 (x, w) r = Conv (a, p) c = C3 (r, w) s = Add(c, r) m = ReduceMax(w) q = Max(s, m) y = C3 (q, w)"
+    text = "a = C3 (x, w) r = Conv (a, p) c = C3 (r, w) s = Add(c, a) m = ReduceMax(w) q = Max(s, m) y = C3 (q, w)"
     result = check(network(text, head))
     names = [tensor.name for tensor in result.graph.initializer]
     assert names.count("w_nhwc") == 1 and "p" in names
@@ -405,10 +405,10 @@ PAIRS = {
     "a type between": "d = D3 (a, v, b) r = Cast <to = 7> (d) q = Cast <to = 1> (r) c = Conv (q, p)",
 }
 NO_PAIRS = {
-    "the first one's result is a residual": "d = D3 (a, v, b) r = Relu(d) q = Conv (r, p) c = Add(q, r)",
+    "the first one's result is a residual": "d = D3 (a, v, b) r = Relu(d) q = Conv (r, p) o = Relu(q) c = Add(o, r)",
     "so is what it is made of": "d = D3 (a, v, b) r = Relu(d) q = Conv (r, p) c = Add(q, d)",
     "it is read twice": "d = D3 (a, v, b) r = Relu(d) q = Conv (r, p) s = C3 (r, w2) c = Add(q, s)",
-    "a residual before the product": "d = D3 (a, v, b) r = Add(d, a) c = Conv (r, p)",
+    "a residual before the product": "d = D3 (a, v, b) e = Relu(d) r = Add(e, a) c = Conv (r, p)",
     "the product has strides": "d = D3 (a, v, b) c = Conv <strides = [2, 2]> (d, p)",
     "the product has padding": "d = D3 (a, v, b) c = Conv <pads = [0, 0, 1, 1]> (d, p)",
     "more than a product": "d = D3 (a, v, b) c = C3 (d, w)",

@@ -7,6 +7,7 @@ from onnxfuse.passes.rules.fold_affine_after_matmul import FoldAffineAfterMatMul
 from onnxfuse.passes.rules.fold_affine_before_linear import FoldAffineBeforeLinear
 from onnxfuse.passes.rules.fold_affine_before_mean import FoldAffineBeforeMean
 from onnxfuse.passes.rules.fold_pad_before_conv import FoldPadBeforeConv
+from onnxfuse.passes.rules.merge_parallel_convs import MergeParallelConvs
 
 AFFINE_RULES = (
     FoldPadBeforeConv,
@@ -16,5 +17,6 @@ AFFINE_RULES = (
     FoldAffineAfterMatMul,
     FoldAffineBeforeLinear,
     FoldAffineBeforeMean,
+    MergeParallelConvs,
 )
 """The rules of the pass fold-affine, in the order in which they are tried."""

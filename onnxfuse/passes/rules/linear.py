@@ -197,6 +197,20 @@ class Conv(Linear):
         if len(self.shape) < 3 or self.groups < 1 or self.shape[0] % self.groups:
             raise Refusal("the weights of Conv do not fit its groups")
 
+    def values(self) -> tuple[Array, Array]:
+        """Weight and bias in float64, the bias of shape () or (outputs,).  Raises Refusal for weights that are not
+        finite.
+        """
+        return self._current(), self._bias() * self._bias_scale + self._offset
+
+    def add(self, weight: Array, bias: Array) -> None:
+        """Takes in another convolution of the same data, with the same kernel and groups, the result of which is
+        added.
+        """
+        with _refusing():
+            self._weight = self._current() + weight
+            self._offset = self._offset + bias
+
     @property
     def output_axis(self) -> Axis:
         """The channels of the output."""
