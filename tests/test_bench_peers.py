@@ -16,6 +16,7 @@ from bench_chains import CHAINS
 from bench_peers import COPY, OURS, PEERS, Peer
 from bench_subjects import REPRESENTATIVE, make_chain, make_model
 from bench_turns import MIN_BLOCKS, SLOW_BLOCKS, Worker, WorkerError, take_turns
+from peers.job import CannotRunError, build
 
 from onnxfuse.zoo import FetchError, StoredModel, read_manifest
 
@@ -258,3 +259,10 @@ def test_the_table_says_where_a_peer_is_ahead() -> None:
     assert rows["geometric mean"] == "| geometric mean |  | 1.17 | 0.98 | 30.00 of 1 |  |"
     assert "- TVM, slow<er>, tie: no such operator" in text
     assert "slow&lt;er&gt;" in bench_page.svg(content)
+
+
+def test_what_a_tool_says_names_no_folder(tmp_path: Path) -> None:
+    complaint = f"print('{tmp_path}/model.mlir:3:7: error: no such operation', file=__import__('sys').stderr); exit(1)"
+    with pytest.raises(CannotRunError, match=r"^model\.mlir:3:7: error: no such operation$"):
+        build(tmp_path / "compiled", lambda unfinished: [sys.executable, "-c", complaint])
+    assert not list(tmp_path.iterdir())

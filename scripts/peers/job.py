@@ -85,6 +85,7 @@ def build(target: Path, command: Callable[[Path], list[str]]) -> None:
     unfinished = target.with_name(f"unfinished-{target.name}")
     done = subprocess.run(command(unfinished), capture_output=True, text=True, errors="replace")
     if done.returncode != 0:
-        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or [f"status {done.returncode}"]
+        said = done.stderr.replace(f"{target.parent}/", "")  # the table is no place for this machine's folders
+        lines = [line.strip() for line in said.splitlines() if line.strip()] or [f"status {done.returncode}"]
         raise CannotRunError(next((line for line in lines if "error" in line.lower()), lines[-1]))
     unfinished.replace(target)
