@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 CHANNELS = (1, 3, 4, 6, 8, 12, 16, 18, 32)
 BLOCKS = (
     *("conv", "conv", "depthwise", "grouped", "transposed", "pool", "affine", "affine", "batch_normalization"),
-    *("activation", "hard_swish", "gate", "residual", "concat", "shared", "returned", "upsampled", "branches"),
+    *("activation", "hard_swish", "gate", "residual", "concat", "shared", "returned", "upsampled", "branches", "parts"),
 )
 WINDOWS = ((3, 1, 1, 0), (3, 1, 1, 0), (2, 2, 0, 0), (2, 2, 0, 1), (3, 2, 1, 0), (3, 2, 0, 1), (2, 1, 0, 0))
 """Of pools: kernel, stride, padding and whether the size is rounded up, the same along both dimensions."""
@@ -270,6 +270,43 @@ class _Maker:
                 self.op("Concat", self.value.name, other.name, axis=1, shape=(n, channels + other.channels, *size))
                 return
 
+    def parts(self) -> None:
+        """A tensor in two parts, one of which is computed with, together again or one alone."""
+        source = self.value
+        axis = self.any_of((1, 1, 2, 3, -1))
+        size = source.shape[axis]
+        if size < 2:
+            return
+        cut = self.choose.randint(1, size - 1)
+        parts = []
+        if self.chance(2):
+            sizes = self.integers(cut, size - cut)
+            name = f"t{len(self.nodes)}"
+            self.nodes.append(helper.make_node("Split", [source.name, sizes], [name, f"{name}b"], axis=axis))
+            parts = [
+                _Tensor(name, _with_size(source, axis, cut)),
+                _Tensor(f"{name}b", _with_size(source, axis, size - cut)),
+            ]
+        else:
+            step = self.any_of((1, 1, 2))
+            for begin, end in ((0, cut), (cut, self.any_of((size, 1 << 40)))):
+                shape = _with_size(source, axis, len(range(begin, min(end, size), step)))
+                bounds = (self.integers(begin), self.integers(end), self.integers(axis), self.integers(step))
+                parts.append(_Tensor(self.op("Slice", source.name, *bounds, shape=shape), shape))
+        self.value = self.any_of(parts)
+        first, second = parts
+        if self.chance(2):
+            self.op("Concat", *(part.name for part in parts), axis=axis,
+                    shape=_with_size(source, axis, first.shape[axis] + second.shape[axis]))  # fmt: skip
+        elif first.shape == second.shape:
+            self.op("Mul", first.name, second.name)
+        self.convolve(self.value, self.any_of(CHANNELS), kernel=self.any_of((1, 3)))
+
+    def integers(self, *values: int) -> str:
+        self.count += 1
+        self.constants.append(numpy_helper.from_array(np.array(values, np.int64), f"k{self.count}"))
+        return f"k{self.count}"
+
     def shared(self) -> None:
         """The weights of an earlier 1x1 convolution once more, on another tensor."""
         kernels = [item for item in self.constants if len(item.dims) == 4 and list(item.dims[2:]) == [1, 1]]
@@ -322,6 +359,12 @@ def _windows(size: int, kernel: int, stride: int, pad: int, ceil: int) -> int:
     """How many windows there are; none begins in the padding at the end."""
     made = (size + 2 * pad - kernel + (stride - 1 if ceil else 0)) // stride + 1
     return made - ((made - 1) * stride >= size + pad)
+
+
+def _with_size(tensor: _Tensor, axis: int, size: int) -> tuple[int, int, int, int]:
+    shape = list(tensor.shape)
+    shape[axis] = size
+    return tuple(shape)  # type: ignore[return-value]
 
 
 def _fits(first: _Tensor, second: _Tensor) -> bool:

@@ -71,12 +71,20 @@ ConvStrips::Source read_strip(const Run& run, int64_t image, int64_t group, cons
     const Run& run;
     int64_t begin;
   } prologue{run, begin};
-  const auto read = [](void* data, int64_t channel, int64_t first, int64_t count, float* to) {
+  const auto read = [](void* data, const ConvRange& read_channels, int64_t first, int64_t count, float* to,
+                       int64_t pitch) {
     const auto& [own, group_begin] = *static_cast<const Prologue*>(data);
-    const int64_t from = group_begin + channel * elements(own.plan.geometry.in) + first;
-    void* const out = whole_tensor(to, from, sizeof(float));
-    run_elements(*own.plan.prologue, own.plan.prologue_plan->stages[0], {own.tensors.prologue, &out, nullptr},
-                 {from, count});
+    const int64_t size = elements(own.plan.geometry.in);
+    const int64_t from = group_begin + read_channels.begin * size + first;
+    void* out = whole_tensor(to, from, sizeof(float));
+    ElementRuns runs{from, count, size, read_channels.size()};
+    if (count == size && pitch == size) {
+      runs = {from, count * read_channels.size()};
+    } else {
+      runs.moving_output = &out;
+      runs.by = (pitch - size) * static_cast<int64_t>(sizeof(float));
+    }
+    run_elements(*own.plan.prologue, own.plan.prologue_plan->stages[0], {own.tensors.prologue, &out, nullptr}, runs);
   };
   return strips.prepare(ConvStrips::Reader{&prologue, read}, strip, channels, memory);
 }

@@ -96,10 +96,10 @@ class ConvStrips {
   // `image` is the first channel of the group, `end` the end of the whole tensor.
   Source prepare(const float* image, const float* end, const Strip& strip, float* memory) const;
 
-  // Writes `count` elements of a channel of the group, from `first` on, to `to`.
+  // Writes `count` elements of channels of the group, from element `first` of each on, to rows of `pitch` elements.
   struct Reader {
     void* data;
-    void (*read)(void* data, int64_t channel, int64_t first, int64_t count, float* to);
+    void (*read)(void* data, const ConvRange& channels, int64_t first, int64_t count, float* to, int64_t pitch);
   };
 
   // The same where another reads the input, for some of the channels; for matrix products.

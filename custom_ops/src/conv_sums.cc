@@ -76,9 +76,8 @@ ConvStrips::Source ConvStrips::prepare(const float* image, const float* end, con
 
 ConvStrips::Source ConvStrips::prepare(const Reader& reader, const Strip& strip, const ConvRange& channels,
                                        float* memory) const {
-  for (int64_t c = channels.begin; c < channels.end; ++c) {
-    reader.read(reader.data, c, strip.columns.begin, strip.columns.size(), memory + c * channel_elements());
-  }
+  const int64_t pitch = channel_elements();
+  reader.read(reader.data, channels, strip.columns.begin, strip.columns.size(), memory + channels.begin * pitch, pitch);
   return dots_ ? gather(memory, false, memory) : Source{memory};
 }
 

@@ -14,7 +14,7 @@
 // and, if it has the operation in that form, `template <class V> static V vector(V a, ...)` for GCC's vector types,
 // which chains use on registers.
 //
-// To let an operator take part in chains as well (faster, not needed): a Link in kernels.h, its case in kernels.inc,
+// To let an operator take part in chains as well (faster, not needed): a Link in kernels.h, its case in chains.inc,
 // and its choice in stage_chain.cc.  If an element takes much longer than an addition, add a line to cost.cc.
 //
 // The file is compiled once for each instruction set, so everything is inside the namespace ONNXFUSE_ISA and calls

@@ -1,6 +1,6 @@
-// The kernels of one instruction set, which its files define: array_kernels.inc, conv_kernels.inc, channel_kernels.inc,
-// attention_kernels.inc, normalization_kernels.inc, nhwc_kernels.inc, nhwc_pool_kernels.inc.  kernels.inc puts them into
-// the table; KernelTable says what they do.
+// The kernels of one instruction set, which its files define: double_kernels.inc, array_kernels.inc, conv_kernels.inc,
+// channel_kernels.inc, attention_kernels.inc, normalization_kernels.inc, nhwc_kernels.inc, nhwc_pool_kernels.inc.
+// kernels.inc puts them into the table; KernelTable says what they do.
 #ifndef ONNXFUSE_ISA_KERNELS_H_
 #define ONNXFUSE_ISA_KERNELS_H_
 
@@ -34,6 +34,7 @@ void load_bf16(void* out, const void* const* in, size_t n);
 void store_f16(void* out, const void* const* in, size_t n);
 void store_bf16(void* out, const void* const* in, size_t n);
 
+void chain_doubles(void* out, const void* in, const ChainLink* links, size_t count, size_t n, Stores stores);
 void conv_sums(const ConvBlock& block);
 void conv_dots(const ConvDots& dots);
 void conv_plane(const ConvPlane& plane);

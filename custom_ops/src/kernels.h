@@ -228,15 +228,17 @@ struct NormalizedRows {
 
 // Weights of kNhwcBlock filters follow one another for each tap and channel.
 constexpr size_t kNhwcBlock = 16;
-// Fewer pixels are not computed at once.
-constexpr size_t kLeastNhwcPixels = 12;
+// How many pixels are computed at once for so many: there are no kernels for some small numbers.
+constexpr size_t whole_nhwc_pixels(size_t pixels) {
+  return pixels <= 4 || pixels > 12 ? pixels : pixels <= 6 ? 6 : pixels <= 8 ? 8 : 12;
+}
 
 // Sums over all channels for pixels, each with its filters in a row: out[p * filters + m] = addends[m] + sum over s and i of
 // input[s * pixels + p][i] * weights[m / kNhwcBlock * block_pitch + (s * length + i) * kNhwcBlock + m % kNhwcBlock].  Addends
 // are whole vectors.  Up to a vector behind the results is written.
 struct NhwcSums {
   const float* const* input;  // where a pixel's segments begin
-  size_t pixels;              // at least kLeastNhwcPixels
+  size_t pixels;              // as whole_nhwc_pixels gives
   size_t segments;
   size_t length;
   const float* weights;

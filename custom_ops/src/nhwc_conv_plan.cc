@@ -261,7 +261,8 @@ void lay_out_memory(const NhwcConv& node, NhwcConvPlan* plan) {
     plan->bytes += round_up(static_cast<size_t>(count) * bytes, kCacheLine);
     return begin;
   };
-  const auto pixels = std::max(plan->pixels_at_once, static_cast<int64_t>(kLeastNhwcPixels));
+  // The last unit may have fewer, and those rounded up are no more.
+  const auto pixels = static_cast<int64_t>(whole_nhwc_pixels(static_cast<size_t>(plan->pixels_at_once)));
   const int64_t before = node.has_depthwise ? plan->geometry.in_channels : 0;
   const int64_t results = pixels * std::max(plan->filters_at_once, before) + static_cast<int64_t>(kMaxFloats);
   plan->results = add(results, sizeof(float));

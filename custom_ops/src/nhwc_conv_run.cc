@@ -114,8 +114,7 @@ class Worker {
     return std::exchange(last, weights) != weights;
   }
 
-  // Fewer are not computed at once.
-  static int64_t padded(int64_t pixels) { return std::max(pixels, static_cast<int64_t>(kLeastNhwcPixels)); }
+  static int64_t padded(int64_t pixels) { return static_cast<int64_t>(whole_nhwc_pixels(static_cast<size_t>(pixels))); }
 
   // The segments of `count` pixels from `first` of all on.
   void find_segments(int64_t first, int64_t count) {

@@ -130,7 +130,8 @@ _HALVED_AVX512 = replace(
 _FAR = 1 << 20  # elements of a tensor that is as large as what a core has of the caches
 _FAR_FOR_EACH = 8  # elements that are gone before they are read, for each that there is no room for
 _FEW_BLOCKS = {1: 1.35, 2: 1.1}  # that do not fill the registers: times what a product takes with the channels last
-_LEAST_PIXELS = 12  # that are computed at once with the channels last
+_FEW_PIXELS = 12  # that are computed in one piece with the channels last, by a call as cheap as in the plain layout
+_WEIGHT_PIXELS = 5  # that take as long as the weights' way through the caches
 _TAP = 0.3  # nanoseconds to find what a tap of a pixel reads
 _CHANGES = 1.5  # times what a reorder takes, for an element whose layout a convolution changes itself
 _TRANSPOSES = 2.0  # times what a reorder takes, for an element of a Transpose
@@ -255,7 +256,9 @@ class ConvTimes:
         product, element = (ns.others if taps > 1 else ns.pointwise)[layout]
         call = ns.call[layout]
         if layout is Layout.NHWC:
-            products *= max(_LEAST_PIXELS / positions, 1.0)
+            if positions <= _FEW_PIXELS:
+                call = ns.call[Layout.PLAIN]
+            products *= max(_WEIGHT_PIXELS / positions, 1.0)
             product *= _FEW_BLOCKS.get(filters // self._block, 1.0)
             call += positions * taps * _TAP if taps > 1 else 0.0
         if layout is Layout.PLAIN:

@@ -23,7 +23,7 @@ from onnxfuse.planner.conv_times import NODE_CALL, ConvTimes, Layout, activation
 from onnxfuse.planner.convolutions import describe, is_convolution
 from onnxfuse.planner.likely_shapes import LikelyShapes
 from onnxfuse.planner.minimum_cut import MinimumCut
-from onnxfuse.planner.nhwc_layout import joins_channels, permutes
+from onnxfuse.planner.nhwc_layout import joins_channels, permutes, takes_parts
 from onnxfuse.planner.ort_fusions import find_gelus
 from onnxfuse.planner.ort_layout import ConvLayout
 from onnxfuse.planner.pools import find_pool
@@ -260,7 +260,7 @@ class _GraphChoice:
             blocked = self._conv.of_pool(node, Layout.BLOCKED) if is_blocked else math.inf
             return self._conv.of_pool(node, Layout.PLAIN), blocked, self._conv.of_pool(node, Layout.NHWC)
         if not is_elementwise(node):
-            free = is_gate(node) or joins_channels(node)
+            free = is_gate(node) or joins_channels(node) or takes_parts(node)
             return 0.0, 0.0 if is_blocked else math.inf, 0.0 if free else math.inf
         if (ends_gelu := self._gelus.get(id(node))) is not None:
             alone, inside = self._ns.gelu
@@ -328,7 +328,7 @@ class _GraphChoice:
         """What it costs that a tensor has its channels last on one side, on its way through the plain layout.
 
         A tensor has them last if all that make or read it do.  Otherwise each that does changes the layout itself, but
-        for a Concat, whose inputs are transposed, and a pool, which has one layout.
+        for a Concat, whose inputs are transposed, and for a pool, a Slice and a Split, which have one layout.
         """
         made = {id(tensor): node for node in self._nodes for tensor in node.outputs}
         tensors = {id(tensor): tensor for node in self._nodes for tensor in (*node.inputs, *node.outputs)}
@@ -350,7 +350,7 @@ class _GraphChoice:
                 elements = self._elements(tensor)
                 if joins_channels(node):
                     cut.separate(item, last, self._conv.transpose(elements))
-                elif find_pool(node) is not None:
+                elif find_pool(node) is not None or takes_parts(node):
                     cut.separate(item, last, math.inf)
                 elif (first := permutes(node)) is None:
                     cut.separate(item, last, self._conv.change(elements))

@@ -4,10 +4,10 @@ With the channels last the sums of a pixel's filters are vectors, what they read
 nothing is copied: that is faster than the plain layout, but only between convolutions that agree on it.  What else
 reads or writes a tensor knows the plain layout, and a convolution changes the layout of what it reads or writes itself.
 MaxPool and AveragePool have a kernel for either, and keep the layout of what they read.
-Some nodes do not care: elementwise ones whose operands are all of one shape, a Concat of channels, and a gate; and a
-Transpose between the two layouts is nothing where its tensor has the channels last.  What a Concat reads in another
-layout than it makes is transposed.  As for the choice of the convolutions (cpu_convolutions.py), the cheapest
-assignment is a minimum cut.
+Some nodes do not care: elementwise ones whose operands are all of one shape, a Slice or Split, a Concat of channels,
+and a gate; and a Transpose between the two layouts is nothing where its tensor has the channels last.  What a Concat
+reads in another layout than it makes is transposed.  As for the choice of the convolutions (cpu_convolutions.py), the
+cheapest assignment is a minimum cut.
 """
 
 import math
@@ -24,6 +24,7 @@ from onnxfuse.planner.likely_shapes import LikelyShapes
 from onnxfuse.planner.minimum_cut import MinimumCut
 from onnxfuse.planner.pools import Pool, find_pool
 from onnxfuse.planner.sizes import Size, Sizes, is_gate
+from onnxfuse.planner.views import parts_of
 from onnxfuse.program import Program
 from onnxfuse.program.lowering import is_elementwise
 
@@ -31,7 +32,7 @@ from onnxfuse.program.lowering import is_elementwise
 @dataclass(frozen=True)
 class NhwcLayout:
     """What has the channels last: convolutions and pools, by the ids of their nodes, and tensors, by their ids; and the
-    ``nodes`` that are to be others for it: those of Concat and Transpose."""
+    ``nodes`` that are to be others for it: those of Concat, Slice, Split and Transpose."""
 
     convolutions: set[int] = field(default_factory=set)
     tensors: dict[int, gs.Tensor] = field(default_factory=dict)
@@ -82,6 +83,11 @@ def joins_channels(node: gs.Node) -> bool:
     """Whether a node is a Concat of channels."""
     shape = node.outputs[0].shape if standard_op(node) == "Concat" else None
     return shape is not None and 3 <= len(shape) <= 4 and node.attrs.get("axis") in (1, 1 - len(shape))
+
+
+def takes_parts(node: gs.Node) -> bool:
+    """Whether a node is a Slice or Split of known parts of a tensor that may have its channels last."""
+    return bool(parts_of(node)) and 3 <= len(node.inputs[0].shape) <= 4
 
 
 class _Choice:
@@ -147,6 +153,13 @@ class _Choice:
             other = node.outputs[0] if tensor is node.inputs[0] else node.inputs[0]
             self._note(other)
             self._cut.add(id(other), math.inf, 0.0)
+            return True
+        if takes_parts(node):
+            self._note(node.inputs[0])
+            for part in filter(_is_named, node.outputs):
+                self._note(part)
+                self._cut.separate(id(node.inputs[0]), id(part), math.inf)
+                self._cut.separate(id(part), id(node.inputs[0]), math.inf)
             return True
         joins = joins_channels(node)
         if len(node.outputs) != 1 or not (joins or self._is_of_one_shape(node)):
@@ -229,6 +242,10 @@ class _Choice:
                 yield from node.inputs[1:] if is_gate(node) else node.inputs
         for node in self._nodes:
             yield from captured_tensors(node)
+
+
+def _is_named(tensor: gs.Tensor) -> bool:
+    return bool(tensor.name)
 
 
 def _is_scalar(tensor: gs.Tensor) -> bool:

@@ -18,11 +18,15 @@ from onnxfuse.graph import Model, Node
 from onnxfuse.planner.conv_node import ConvFusion
 from onnxfuse.planner.functions import OWN, add_function, without_own_attribute
 from onnxfuse.planner.fused_node import make_node, set_overload
-from onnxfuse.planner.nhwc_layout import NhwcLayout, joins_channels, permuted, permutes, to_first, to_last
+from onnxfuse.planner.nhwc_layout import NhwcLayout, joins_channels, permuted, permutes, takes_parts, to_first, to_last
 from onnxfuse.planner.nhwc_pairs import BEFORE, NhwcPair, pair_function
+from onnxfuse.planner.views import parts_of
 from onnxfuse.program import Program
 from onnxfuse.program.ops import FUSED_SQUEEZE_EXCITE_OPS
 from onnxfuse.runtime import DOMAIN
+
+_SLICES_OF_INPUTS = 10
+"""The opset from which Slice has its axes from an input."""
 
 BLOCK = 16
 """Filters whose weights follow one another for each tap and channel: kNhwcBlock of the library."""
@@ -150,6 +154,8 @@ def apply_layout(model: Model, graph: gs.Graph, layout: NhwcLayout) -> dict[str,
                     node.inputs[index] = others[id(tensor)]
             if is_last:
                 node.attrs["axis"] = rank - 1
+        elif takes_parts(node):
+            _take_parts_of_last(model, node)
     names: dict[str, str] = {}
     for tensor in layout.tensors.values():
         names[tensor.name] = model.unique_name(f"{tensor.name}_nhwc")
@@ -157,6 +163,20 @@ def apply_layout(model: Model, graph: gs.Graph, layout: NhwcLayout) -> dict[str,
         if tensor.shape is not None:
             tensor.shape = permuted(tensor.shape)
     return names
+
+
+def _take_parts_of_last(model: Model, node: Node) -> None:
+    """Make a Slice or Split take the same parts of a tensor that has its channels last."""
+    part, rank = parts_of(node)[0], len(node.inputs[0].shape)
+    axes = [to_last(rank).index(one.axis % rank) for one in part.slices]
+    if node.op == "Split":
+        (node.attrs["axis"],) = axes
+    elif model.opsets[""] < _SLICES_OF_INPUTS:
+        node.attrs["axes"] = axes
+    else:
+        operands = list(node.inputs)
+        operands[3:4] = [model.constant(np.array(axes, np.int64), f"{part.tensor.name}_axes")]
+        node.inputs = operands
 
 
 def _transposed(model: Model, graph: gs.Graph, tensor: gs.Tensor, rank: int, *, to_be_last: bool) -> gs.Variable:

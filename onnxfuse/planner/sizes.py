@@ -13,6 +13,7 @@ import onnx_graphsurgeon as gs
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.graph_ir import STANDARD_DOMAINS
 from onnxfuse.missed_sizes import broadcast
+from onnxfuse.planner.views import ViewedInput, parts_of
 from onnxfuse.program.lowering import is_elementwise
 from onnxfuse.program.ops import FUSED_SQUEEZE_EXCITE_OPS
 from onnxfuse.runtime import DOMAIN
@@ -48,17 +49,30 @@ class Sizes:
     def _visit(self, node: gs.Node) -> None:
         if not node.outputs or not (node.domain in STANDARD_DOMAINS or is_gate(node)):
             return
+        if parts := parts_of(node):
+            for part in parts:
+                self._note(part.tensor, self._of_part(part))
+            return
         declared = _declared(node.outputs[0])
         if declared is not None and (same := self._same.get(node.outputs[0].name)) is not None:
             computed: Sequence[Size | None] | None = [("shape", same, axis) for axis in range(len(declared))]
         else:
             computed = self._compute(node)
-        if declared is None or computed is None or len(computed) != len(declared):
+        if computed is not None:
+            self._note(node.outputs[0], computed)
+
+    def _note(self, tensor: gs.Tensor, computed: Sequence[Size | None]) -> None:
+        declared = _declared(tensor)
+        if declared is None or len(computed) != len(declared):
             return
         pairs = zip(declared, computed, strict=True)
-        self._known[id(node.outputs[0])] = tuple(
-            own if isinstance(own, int) or other is None else other for own, other in pairs
-        )
+        self._known[id(tensor)] = tuple(own if isinstance(own, int) or other is None else other for own, other in pairs)
+
+    def _of_part(self, part: ViewedInput) -> list[Size | None]:
+        sizes: list[Size | None] = list(self.of(part.source) or ())
+        for axis, start, end, step in part.slices:
+            sizes[axis] = ("part", sizes[axis], start, end, step)
+        return sizes
 
     def _compute(self, node: gs.Node) -> Sequence[Size | None] | None:
         inputs = [self.of(tensor) for tensor in node.inputs if tensor.name]

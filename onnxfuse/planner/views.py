@@ -42,7 +42,7 @@ def find_views(
     while waiting:
         tensor = waiting.pop()
         node = tensor.inputs[0] if tensor.inputs else None
-        if node is None or id(node) in inside or id(node) not in within or not (own := _parts_of(node)):
+        if node is None or id(node) in inside or id(node) not in within or not (own := parts_of(node)):
             continue
         left = min(room.get(id(part.tensor), MAX_SLICES) - len(part.slices) for part in own)
         made = [tensor for tensor in node.outputs if tensor.name]
@@ -93,7 +93,7 @@ def _source_of_swapped(node: gs.Node | None) -> gs.Tensor | None:
     """The tensor whose halves along the last dimension a Concat puts together the other way round."""
     if node is None or standard_op(node) != "Concat" or not all(half.inputs for half in node.inputs):
         return None
-    parts = {id(part.tensor): part for half in node.inputs for part in _parts_of(half.inputs[0])}
+    parts = {id(part.tensor): part for half in node.inputs for part in parts_of(half.inputs[0])}
     halves = [parts[id(half)] for half in node.inputs if id(half) in parts]
     if not len(halves) == len(node.inputs) == 2 or halves[0].source is not halves[1].source:
         return None
@@ -119,7 +119,7 @@ def _through(part: ViewedInput, parts: dict[int, ViewedInput]) -> ViewedInput:
     return part
 
 
-def _parts_of(node: gs.Node) -> list[ViewedInput]:
+def parts_of(node: gs.Node) -> list[ViewedInput]:
     """What a node takes of its input; nothing if it is no Slice or Split, or where that is not known in advance."""
     operator = standard_op(node)
     if operator not in ("Slice", "Split") or isinstance(node.inputs[0], gs.Constant):

@@ -261,6 +261,15 @@ EPILOGUES = (
 )
 
 
+@pytest.mark.parametrize("filters", (1, 8, 9, 16, 17, 24, 33, 40, 48, 57, 64, 65, 100, 128, 129, 161, 258))
+def test_few_pixels(filters: int) -> None:
+    """Of any number of filters, whose sums have one part, or several."""
+    for pixels in (1, 2, 3, 4, 5, 7, 9):
+        for channels in (5, 100, 300):
+            conv = convolution("f32", (channels, filters), (3,), pads=(1, 1))
+            check(with_tail(conv, (1, channels, pixels), "bias, hard swish, residual", LAYOUTS[pixels % 4]))
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", TAILS)
 @pytest.mark.parametrize("shape", EPILOGUES)

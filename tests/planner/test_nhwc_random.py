@@ -12,7 +12,7 @@ import onnxfuse
 from tests import fusing
 from tests.planner.test_nhwc import _every_kernel_is_worth_it, operators  # noqa: F401  (a fixture for all tests)
 
-MOSTLY_LAST = ("conv", "conv", "depthwise", "pool", "pool", "activation", "concat", "residual", "gate")
+MOSTLY_LAST = ("conv", "conv", "depthwise", "pool", "pool", "activation", "concat", "residual", "gate", "parts")
 """Of networks whose tensors mostly have the channels last."""
 
 TOLERANCE = 2e-5  # relative to the largest value anywhere in the network, which is what rounds

@@ -1,0 +1,3 @@
+#include "isa_avx512.h"
+
+#include "double_kernels.inc"
