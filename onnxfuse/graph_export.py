@@ -4,6 +4,7 @@ What no pass changed is written as the message that it was imported from.  ``lig
 large tensors out: what the checker and shape inference need of a model of any size.
 """
 
+import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -31,14 +32,16 @@ FUSED_IR_VERSION = 10
 
 _LIGHT_ELEMENTS = 1024
 """Tensors of more elements lose their data in a light export; shape inference reads no larger ones."""
+_LARGE = 1024
+"""Elements from which a new constant is outside of the body that reads it."""
 
 
 class Export:
     """One export of a model.
 
     ``proto`` is the result.  ``fresh`` are the tensors in it that were made from arrays, not imported.
-     ``graphs`` are the graphs in the order in which ``onnx_graphs(proto.graph)`` gives their messages.
-     ``stripped`` are the tensors that a light export left without data.
+    ``graphs`` are the graphs in the order in which ``onnx_graphs(proto.graph)`` gives their messages.
+    ``stripped`` are the tensors that a light export left without data.
     """
 
     def __init__(
@@ -433,12 +436,15 @@ def value_info(tensor: gs.Tensor) -> ValueInfoProto:
 
 
 def _shared_by_subgraphs(nodes: Iterable[gs.Node]) -> list[gs.Tensor]:
-    """What several subgraphs of the nodes read from around them: a constant among it is written once, outside."""
+    """What several subgraphs of the nodes read from around them: a constant among it is written once, outside.
+
+    So is a large one that a pass made for one of them, of which ONNX Runtime would have two copies inside.
+    """
     found: dict[int, gs.Tensor] = {}
     shared: dict[int, gs.Tensor] = {}
     for subgraph in (subgraph for node in nodes for subgraph in subgraphs(node)):
         for tensor in outer_tensors(subgraph):
-            if id(tensor) in found:
+            if id(tensor) in found or (isinstance(tensor, gs.Constant) and math.prod(tensor.shape) >= _LARGE):
                 shared[id(tensor)] = tensor
             found[id(tensor)] = tensor
     return list(shared.values())

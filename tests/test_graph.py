@@ -408,6 +408,17 @@ def test_constants_of_subgraphs_stay_there_and_are_shared_from_outside():
     assert deep.nodes[1].inputs[1] is exported.graph.nodes[0].inputs[0]
 
 
+def test_large_new_constants_are_outside_of_subgraphs():
+    """ONNX Runtime has two copies of what is inside."""
+    model = Model.from_proto(nasty_model())
+    deep = next(graph for graph in model.graphs() if graph.name == "deep")
+    deep.nodes[1].inputs[1] = gs.Constant("large", np.arange(1024, dtype=np.float32))
+    exported = Model.from_proto(model.to_proto())
+    deep = next(graph for graph in exported.graphs() if graph.name == "deep")
+    assert deep.source.initializers == []
+    assert "large" in [tensor.name for tensor in exported.to_proto().graph.initializer]
+
+
 def test_captured_tensors_are_the_objects_outside():
     model = Model.from_proto(nasty_model())
     branching = next(node for node in model.graph.nodes if node.op == "If")

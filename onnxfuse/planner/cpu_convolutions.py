@@ -23,7 +23,7 @@ from onnxfuse.planner.conv_times import NODE_CALL, ConvTimes, Layout, activation
 from onnxfuse.planner.convolutions import describe, is_convolution
 from onnxfuse.planner.likely_shapes import LikelyShapes
 from onnxfuse.planner.minimum_cut import MinimumCut
-from onnxfuse.planner.nhwc_layout import joins_channels, permutes, takes_parts
+from onnxfuse.planner.nhwc_layout import joins_channels, permutes, takes_parts, tells_sizes
 from onnxfuse.planner.ort_fusions import find_gelus
 from onnxfuse.planner.ort_layout import ConvLayout
 from onnxfuse.planner.pools import find_pool
@@ -260,7 +260,7 @@ class _GraphChoice:
             blocked = self._conv.of_pool(node, Layout.BLOCKED) if is_blocked else math.inf
             return self._conv.of_pool(node, Layout.PLAIN), blocked, self._conv.of_pool(node, Layout.NHWC)
         if not is_elementwise(node):
-            free = is_gate(node) or joins_channels(node) or takes_parts(node)
+            free = is_gate(node) or joins_channels(node) or takes_parts(node) or tells_sizes(node)
             return 0.0, 0.0 if is_blocked else math.inf, 0.0 if free else math.inf
         if (ends_gelu := self._gelus.get(id(node))) is not None:
             alone, inside = self._ns.gelu

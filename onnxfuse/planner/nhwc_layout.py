@@ -5,9 +5,9 @@ nothing is copied: that is faster than the plain layout, but only between convol
 reads or writes a tensor knows the plain layout, and a convolution changes the layout of what it reads or writes itself.
 MaxPool and AveragePool have a kernel for either, and keep the layout of what they read.
 Some nodes do not care: elementwise ones whose operands are all of one shape, a Slice or Split, a Concat of channels,
-and a gate; and a Transpose between the two layouts is nothing where its tensor has the channels last.  What a Concat
-reads in another layout than it makes is transposed.  As for the choice of the convolutions (cpu_convolutions.py), the
-cheapest assignment is a minimum cut.
+a gate, and a Shape, whose sizes are put in order; and a Transpose between the two layouts is nothing where its tensor
+has the channels last.  What a Concat reads in another layout than it makes is transposed.  As for the choice of the
+convolutions (cpu_convolutions.py), the cheapest assignment is a minimum cut.
 """
 
 import math
@@ -19,7 +19,7 @@ import onnx_graphsurgeon as gs
 from onnxfuse.graph import captured_tensors
 from onnxfuse.graph_ir import standard_op
 from onnxfuse.planner.conv_node import ConvFusion, operands
-from onnxfuse.planner.conv_times import ConvTimes, Layout
+from onnxfuse.planner.conv_times import NODE_CALL, ConvTimes, Layout
 from onnxfuse.planner.likely_shapes import LikelyShapes
 from onnxfuse.planner.minimum_cut import MinimumCut
 from onnxfuse.planner.pools import Pool, find_pool
@@ -32,7 +32,7 @@ from onnxfuse.program.lowering import is_elementwise
 @dataclass(frozen=True)
 class NhwcLayout:
     """What has the channels last: convolutions and pools, by the ids of their nodes, and tensors, by their ids; and the
-    ``nodes`` that are to be others for it: those of Concat, Slice, Split and Transpose."""
+    ``nodes`` that are to be others for it: those of Concat, Shape, Slice, Split and Transpose."""
 
     convolutions: set[int] = field(default_factory=set)
     tensors: dict[int, gs.Tensor] = field(default_factory=dict)
@@ -88,6 +88,11 @@ def joins_channels(node: gs.Node) -> bool:
 def takes_parts(node: gs.Node) -> bool:
     """Whether a node is a Slice or Split of known parts of a tensor that may have its channels last."""
     return bool(parts_of(node)) and 3 <= len(node.inputs[0].shape) <= 4
+
+
+def tells_sizes(node: gs.Node) -> bool:
+    """Whether a node is the Shape of a tensor that may have its channels last."""
+    return standard_op(node) == "Shape" and node.inputs[0].shape is not None and 3 <= len(node.inputs[0].shape) <= 4
 
 
 class _Choice:
@@ -153,6 +158,9 @@ class _Choice:
             other = node.outputs[0] if tensor is node.inputs[0] else node.inputs[0]
             self._note(other)
             self._cut.add(id(other), math.inf, 0.0)
+            return True
+        if tells_sizes(node):
+            self._cut.add(id(node.inputs[0]), NODE_CALL, 0.0)
             return True
         if takes_parts(node):
             self._note(node.inputs[0])

@@ -18,7 +18,16 @@ from onnxfuse.graph import Model, Node
 from onnxfuse.planner.conv_node import ConvFusion
 from onnxfuse.planner.functions import OWN, add_function, without_own_attribute
 from onnxfuse.planner.fused_node import make_node, set_overload
-from onnxfuse.planner.nhwc_layout import NhwcLayout, joins_channels, permuted, permutes, takes_parts, to_first, to_last
+from onnxfuse.planner.nhwc_layout import (
+    NhwcLayout,
+    joins_channels,
+    permuted,
+    permutes,
+    takes_parts,
+    tells_sizes,
+    to_first,
+    to_last,
+)
 from onnxfuse.planner.nhwc_pairs import BEFORE, NhwcPair, pair_function
 from onnxfuse.planner.views import parts_of
 from onnxfuse.program import Program
@@ -156,6 +165,8 @@ def apply_layout(model: Model, graph: gs.Graph, layout: NhwcLayout) -> dict[str,
                 node.attrs["axis"] = rank - 1
         elif takes_parts(node):
             _take_parts_of_last(model, node)
+        elif tells_sizes(node):
+            _order_sizes(model, graph, node)
     names: dict[str, str] = {}
     for tensor in layout.tensors.values():
         names[tensor.name] = model.unique_name(f"{tensor.name}_nhwc")
@@ -177,6 +188,17 @@ def _take_parts_of_last(model: Model, node: Node) -> None:
         operands = list(node.inputs)
         operands[3:4] = [model.constant(np.array(axes, np.int64), f"{part.tensor.name}_axes")]
         node.inputs = operands
+
+
+def _order_sizes(model: Model, graph: gs.Graph, node: Node) -> None:
+    """Put the sizes that a Shape tells of a tensor that has its channels last in ONNX's order."""
+    (result,), rank = node.outputs, len(node.inputs[0].shape)
+    places = to_first(rank)[node.attrs.pop("start", 0) : node.attrs.pop("end", rank)]
+    sizes = gs.Variable(model.unique_name(f"{result.name}_nhwc"), dtype=np.int64, shape=[rank])
+    node.outputs = [sizes]
+    indices = model.constant(np.array(places, np.int64), f"{result.name}_axes")
+    name = model.unique_name(f"{result.name}_ordered")
+    graph.nodes.append(Node("Gather", name=name, attrs={"axis": 0}, inputs=[sizes, indices], outputs=[result]))
 
 
 def _transposed(model: Model, graph: gs.Graph, tensor: gs.Tensor, rank: int, *, to_be_last: bool) -> gs.Variable:

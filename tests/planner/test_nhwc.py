@@ -26,7 +26,7 @@ FEEDS = {"x": array(2, 32, 9, 7)}
 DEFAULT_HEAD = "(float[n, 32, h, w] x) => (float[n, c, hh, ww] y)"
 STATIC_HEAD = "(float[2, 32, 9, 7] x) => (float[2, c, hh, ww] y)"
 
-FREE = {"Concat", "Identity", "FusedElementwise", "Add", "Slice", "Split"}
+FREE = {"Concat", "Identity", "FusedElementwise", "Add", "Slice", "Split", "Shape", "Gather"}
 """Operators of nodes that do not care where the channels are."""
 
 _nanoseconds = ConvTimes.of
@@ -253,7 +253,6 @@ def test_operands_of_the_models_inputs() -> None:
 
 READERS = {
     "pooling": "m = LpPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (r) n = Add(c, m) y = C3 (n, w)",
-    "Shape": "m = Shape(r) n = Reshape(c, m) y = C3 (n, w)",
     "Softmax": "m = Softmax <axis = 1> (r) n = Mul(c, m) y = C3 (n, w)",
     "a body": """m = Cast <to = 9> (half) y = If (m) <
         then_branch = then () => (float[n, 32, hh, ww] e1) { e1 = Add(r, c) },
@@ -348,6 +347,21 @@ def test_parts_that_others_read_are_plain() -> None:
     text = "a = C3 (x, w) r = Relu(a) s, t = Split <axis = 1> (r, sizes) c = Conv (s, k) m = ReduceMax(t) y = Mul(c, m)"
     result = check(network(text, k=array(20, 24, 1, 1), sizes=np.array([24, 8])))
     assert "r" not in channels_last(result) and "s" not in channels_last(result)
+
+
+@pytest.mark.parametrize("part", ["", "<start = 1>", "<start = -2, end = 9>", "<end = -1>", "<start = 3, end = 2>"])
+def test_shapes_of_tensors(part: str) -> None:
+    """The sizes are those of the tensor in ONNX's order."""
+    head = "(float[n, 32, h, w] x) => (int64[k] sizes, float[n, c, hh, ww] y)"
+    result = check(network(f"a = C3 (x, w) r = Relu(a) sizes = Shape {part} (r) y = C3 (r, w2)", head))
+    assert channels_last(result) == {"r"} and operators(result).count("Gather") == 1
+
+
+def test_shapes_of_one_dimension() -> None:
+    text = """a = Conv (x, k) r = Relu(a) sizes = Shape(r) zeros = ConstantOfShape(sizes) s = Add(r, zeros)
+        y = Conv (s, k)"""
+    made = network(text, "(float[n, 32, l] x) => (float[n, c, m] y)", k=array(32, 32, 3))
+    check(made, {"x": array(2, 32, 20)}, {"x": array(1, 32, 5)})
 
 
 def test_elementwise_nodes_between() -> None:
