@@ -185,9 +185,10 @@ class _Choice:
         return self._times.transpose(math.prod(self._shapes.of(tensor) or ()))
 
     def _is_of_one_shape(self, node: gs.Node) -> bool:
-        """Whether a node is elementwise, and each of its operands has the result's shape or a single element."""
+        """Whether a node is elementwise, and each of its operands has the result's shape or a single element that is
+        for all channels."""
         space = self._sizes.of(node.outputs[0])
-        if not is_elementwise(node) or space is None or not 3 <= len(space) <= 4:
+        if not is_elementwise(node) or _has_vectors(node) or space is None or not 3 <= len(space) <= 4:
             return False
         whole = [tensor for tensor in node.inputs if not _is_scalar(tensor)]
         return bool(whole) and all(tensor.name and self._sizes.of(tensor) == space for tensor in whole)
@@ -254,6 +255,13 @@ class _Choice:
 
 def _is_named(tensor: gs.Tensor) -> bool:
     return bool(tensor.name)
+
+
+def _has_vectors(node: gs.Node) -> bool:
+    """Whether a node has operands that lie along an axis, if only of one element: an axis of that size."""
+    if node.op in ("QuantizeLinear", "DequantizeLinear"):
+        return node.inputs[1].shape is None or len(node.inputs[1].shape) > 0
+    return bool(node.op == "BatchNormalization")
 
 
 def _is_scalar(tensor: gs.Tensor) -> bool:

@@ -372,6 +372,14 @@ def test_elementwise_nodes_between() -> None:
     assert channels_last(result) == {"r", "c", "s"} and "FusedElementwise" in operators(result)
 
 
+def test_a_normalization_of_a_single_channel() -> None:
+    """Its vectors have one element, but lie along the channels."""
+    text = """a = Conv (x, one) m = AveragePool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (a) s = Add(m, a)
+        n = BatchNormalization (s, g, g, g, g) u = Slice (n, from, far, last) c = Conv (u, k) y = Relu(c)"""
+    values = {"from": np.array([1]), "far": np.array([7]), "last": np.array([3]), "g": np.array([0.5], np.float32)}
+    check(network(text, one=array(1, 32, 1, 1), k=array(20, 1, 1, 1), **values))
+
+
 def test_elementwise_nodes_with_a_vector_of_channels() -> None:
     text = """a = C3 (x, w) r = Relu(a) c = C3 (r, w2) m = Concat <axis = 1> (r, c) t = Mul(m, f) s = Tanh(t)
         d = Conv (s, k) e = Conv (s, k) y = Add(d, e)"""
