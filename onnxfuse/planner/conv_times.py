@@ -4,9 +4,9 @@ computed in.
 The times were measured on one core of AMD EPYCs, those with AVX-512 on a Zen 5 (ONNX Runtime 1.32), where those of one
 tap and of single channels with the channels last are from whole models.  Those of pooling and of GELUs were measured on
 a Zen 4 alone; with AVX2 those of pooling are taken to be twice as long, about the ratio of the others, and on a Zen 5
-those of GELUs half as long.  Other machines differ by much the
-same factor for all.  Where they do not, or the number of threads makes a difference, ``optimize --tune`` measures
-(cpu_tuning.py).
+those of GELUs half as long.  What few pixels take with the channels last was measured on an Intel Xeon.  Other machines
+differ by much the same factor for all.  Where they do not, or the number of threads makes a difference,
+``optimize --tune`` measures (cpu_tuning.py).
 """
 
 import math
