@@ -179,7 +179,7 @@ class Export:
             elif id(tensor) in inputs:
                 self._write_initializer(entry, out)
         own = (tensor for node in nodes for tensor in node.inputs)
-        for tensor in (*own, *graph.outputs, *_shared_by_subgraphs(nodes)):
+        for tensor in (*own, *graph.outputs, *_outside_of_subgraphs(nodes)):
             if isinstance(tensor, gs.Constant) and tensor.name and id(tensor) not in seen:
                 seen.add(id(tensor))
                 constants.append(tensor)
@@ -435,19 +435,20 @@ def value_info(tensor: gs.Tensor) -> ValueInfoProto:
     return onnx.helper.make_tensor_value_info(tensor.name, data_type, tensor.shape)
 
 
-def _shared_by_subgraphs(nodes: Iterable[gs.Node]) -> list[gs.Tensor]:
-    """What several subgraphs of the nodes read from around them: a constant among it is written once, outside.
+def _outside_of_subgraphs(nodes: Iterable[gs.Node]) -> list[gs.Tensor]:
+    """What subgraphs of the nodes read from around them that is written outside if it is a constant.
 
-    So is a large one that a pass made for one of them, of which ONNX Runtime would have two copies inside.
+    That is what several read, and large constants that passes made, of which ONNX Runtime has two copies inside.
     """
-    found: dict[int, gs.Tensor] = {}
-    shared: dict[int, gs.Tensor] = {}
+    seen: set[int] = set()
+    outside: dict[int, gs.Tensor] = {}
     for subgraph in (subgraph for node in nodes for subgraph in subgraphs(node)):
         for tensor in outer_tensors(subgraph):
-            if id(tensor) in found or (isinstance(tensor, gs.Constant) and math.prod(tensor.shape) >= _LARGE):
-                shared[id(tensor)] = tensor
-            found[id(tensor)] = tensor
-    return list(shared.values())
+            is_large = isinstance(tensor, gs.Constant) and math.prod(tensor.shape) >= _LARGE
+            if is_large or id(tensor) in seen:
+                outside[id(tensor)] = tensor
+            seen.add(id(tensor))
+    return list(outside.values())
 
 
 def _write_output_types(nodes: list[gs.Node], out: GraphProto) -> None:
