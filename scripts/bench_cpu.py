@@ -114,7 +114,7 @@ def bench_models(models: list[StoredModel], seconds: float) -> Table:
     table = Table(
         f"Models ({THREADS} threads), optimized for these inputs (`--shape`); the last columns are onnxfuse over ORT. "
         "Peak memory is what a process takes of its own (heap, stacks, arenas) to load and run the model; the last "
-        "column has the pages of files too, such as libraries' code, which processes share:",
+        "column has the pages of files too, such as libraries' code, which processes share and the system may drop:",
         (
             *("model", "inputs", "ORT", "onnxfuse", "speed: ORT over onnxfuse"),
             *("new session", "peak memory", "with pages of files"),
@@ -145,8 +145,8 @@ def _bench_model(model: StoredModel, optimized: Path, seconds: float) -> tuple[s
     sizes = ", ".join("x".join(map(str, shape)) for shape in shapes.values() if shape)
     theirs, ours = _quartiles(blocks)
     creating = Figure(ratio_with_spread(loads)[0], at_most=1.3)
-    memory = _memory_ratios(original, optimized, library, InputSet(model.name, feeds))
-    return (model.name, sizes, theirs, ours, speed, creating, *(Figure(ratio, at_most=1.0) for ratio in memory))
+    own, resident = _memory_ratios(original, optimized, library, InputSet(model.name, feeds))
+    return (model.name, sizes, theirs, ours, speed, creating, Figure(own, at_most=1.0), Figure(resident))
 
 
 def _noise(model: StoredModel, seconds: float) -> tuple[str | Figure, ...]:

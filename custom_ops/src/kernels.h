@@ -228,14 +228,15 @@ struct NormalizedRows {
 
 // Weights of kNhwcBlock filters follow one another for each tap and channel.
 constexpr size_t kNhwcBlock = 16;
+constexpr size_t kFewNhwcPixels = 12;
 // How many pixels are computed at once for so many: there are no kernels for some small numbers.
 constexpr size_t whole_nhwc_pixels(size_t pixels) {
-  return pixels <= 4 || pixels > 12 ? pixels : pixels <= 6 ? 6 : pixels <= 8 ? 8 : 12;
+  return pixels <= 4 || pixels > kFewNhwcPixels ? pixels : pixels <= 6 ? 6 : pixels <= 8 ? 8 : kFewNhwcPixels;
 }
 
-// Sums over all channels for pixels, each with its filters in a row: out[p * filters + m] = addends[m] + sum over s and i of
-// input[s * pixels + p][i] * weights[m / kNhwcBlock * block_pitch + (s * length + i) * kNhwcBlock + m % kNhwcBlock].  Addends
-// are whole vectors.  Up to a vector behind the results is written.
+// Sums over all channels for pixels, each with its filters in a row: out[p * out_pitch + m] = addends[m] + sum over s and i
+// of input[s * pixels + p][i] * weights[m / kNhwcBlock * block_pitch + (s * length + i) * kNhwcBlock + m % kNhwcBlock].
+// Addends are whole vectors.  Of filters that are not, up to a vector behind a pixel's results is written.
 struct NhwcSums {
   const float* const* input;  // where a pixel's segments begin
   size_t pixels;              // as whole_nhwc_pixels gives
@@ -245,7 +246,9 @@ struct NhwcSums {
   size_t block_pitch;
   const float* addends;
   float* out;
+  size_t out_pitch;  // `filters`, if these are no whole vectors
   size_t filters;
+  bool relu;     // whether negative sums become 0
   bool fetches;  // whether weights have not been read shortly before
 };
 

@@ -254,6 +254,17 @@ int64_t padded_elements(const NhwcConvPlan& plan) {
   return rows <= most && columns <= most / rows && pays_to_pad(g) ? rows * columns * channels : 0;
 }
 
+// Sums of whole vectors of filters, of which nothing is written behind a pixel's, need no epilogue to get to the output.
+void decide_what_is_written(const NhwcConv& node, NhwcConvPlan* plan) {
+  const Program& program = plan->epilogue.program;
+  const bool whole = node.nhwc_output && plan->geometry.out_channels % static_cast<int64_t>(kMaxFloats) == 0;
+  if (node.by_channel() || node.has_depthwise || !whole) return;
+  if (plan->epilogue.plan == nullptr || program.outputs.size() != 1) return;
+  const Value& result = program.values[program.outputs[0]];
+  plan->relu = result.kind == Value::Kind::Instruction && result.op == Op::Relu && result.operands[0] == 0;
+  plan->straight = plan->relu || program.outputs[0] == 0;
+}
+
 void lay_out_memory(const NhwcConv& node, NhwcConvPlan* plan) {
   // Adds memory for so many elements, each of so many bytes, and returns where it begins.
   const auto add = [plan](int64_t count, size_t bytes) {
@@ -264,7 +275,8 @@ void lay_out_memory(const NhwcConv& node, NhwcConvPlan* plan) {
   // The last unit may have fewer, and those rounded up are no more.
   const auto pixels = static_cast<int64_t>(whole_nhwc_pixels(static_cast<size_t>(plan->pixels_at_once)));
   const int64_t before = node.has_depthwise ? plan->geometry.in_channels : 0;
-  const int64_t results = pixels * std::max(plan->filters_at_once, before) + static_cast<int64_t>(kMaxFloats);
+  const int64_t kept = plan->straight ? std::min(pixels, static_cast<int64_t>(kFewNhwcPixels)) : pixels;
+  const int64_t results = kept * std::max(plan->filters_at_once, before) + static_cast<int64_t>(kMaxFloats);
   plan->results = add(results, sizeof(float));
   plan->turned = add(node.nhwc_output ? 0 : results, sizeof(float));
   const int64_t read = plan->prologue.plan == nullptr ? 0 : plan->pixels_at_once * plan->geometry.in_channels;
@@ -323,6 +335,7 @@ bool make_nhwc_conv_plan(const NhwcConv& node, const PlanKey& key, NhwcConvPlan*
   } else {
     divide_filters(node, plan);
   }
+  decide_what_is_written(node, plan);
   plan->alone = products_of_pixel(node, shapes) * static_cast<double>(g.batch * plan->out_pixels) < kAlone;
   lay_out_memory(node, plan);
   return true;

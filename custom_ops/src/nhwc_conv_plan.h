@@ -72,6 +72,9 @@ struct NhwcConvPlan {
   int64_t pixel_units = 1;   // of an image
   int64_t filter_units = 1;
   bool alone = false;        // so little to do that other threads are left alone
+  // Whether the sums are the results, or with `relu` those that are not negative, and go straight to the output.
+  bool straight = false;
+  bool relu = false;
   // Whether single channels read copies of rows with zeros beside them, so that all pixels of a row are computed together.
   bool pads_columns = false;
 

@@ -74,7 +74,11 @@ class Worker {
     const int64_t first_filter = part * plan_.filters_at_once;
     const int64_t filters = std::min(plan_.filters_at_once, g_.out_channels - first_filter);
     find_segments(image * plan_.pixels + first, count);
-    sum(count, first_filter, filters);
+    if (plan_.straight && padded(count) == count) {
+      const int64_t begin = (image * plan_.pixels + first) * g_.out_channels + first_filter;
+      return sum(count, first_filter, filters, static_cast<float*>(run_.outputs[0]) + begin, g_.out_channels, plan_.relu);
+    }
+    sum(count, first_filter, filters, results_, filters, false);
     finish(image, first, count, first_filter, filters, results_);
   }
 
@@ -88,11 +92,11 @@ class Worker {
     run_prologue(whole_tensor(results_, first, sizeof(float)), read_,
                  {first, columns.size() * s.out_channels, s.out[2] * s.out_channels, rows.size()});
     point_to_pixels(read_, rows.size() * columns.size());
-    sum(rows.size() * columns.size(), 0, g_.out_channels);
+    sum(rows.size() * columns.size(), 0, g_.out_channels, results_, g_.out_channels, false);
     finish_rows(image, rows, columns);
   }
 
-  void sum(int64_t count, int64_t first_filter, int64_t filters) {
+  void sum(int64_t count, int64_t first_filter, int64_t filters, float* out, int64_t out_pitch, bool relu) {
     constexpr auto block = static_cast<int64_t>(kNhwcBlock);
     NhwcSums sums{};
     sums.input = segments_;
@@ -102,8 +106,10 @@ class Worker {
     sums.block_pitch = static_cast<size_t>(g_.products() * block);
     sums.weights = static_cast<const float*>(run_.inputs[1]) + first_filter / block * g_.products() * block;
     sums.addends = run_.addends + first_filter;
-    sums.out = results_;
+    sums.out = out;
+    sums.out_pitch = static_cast<size_t>(out_pitch);
     sums.filters = static_cast<size_t>(filters);
+    sums.relu = relu;
     sums.fetches = is_new(sums.weights);
     kernels().nhwc_sums(sums);
   }

@@ -270,6 +270,35 @@ def test_few_pixels(filters: int) -> None:
             check(with_tail(conv, (1, channels, pixels), "bias, hard swish, residual", LAYOUTS[pixels % 4]))
 
 
+def rectified(conv: Convolution, x_shape: Sizes, with_bias: bool = True) -> Nhwc:
+    """A convolution with Relu: where its filters are whole vectors, the sums go to the output without an epilogue."""
+    b = ProgramBuilder()
+    value = b.input("f32")
+    if with_bias:
+        value = b.emit("add", "f32", value, b.input("f32", 1))
+    shapes = ((conv.out_channels,),) if with_bias else ()
+    return Nhwc(Fused(conv, tuple(x_shape), b.build([b.emit("relu", "f32", value)]), shapes))
+
+
+@pytest.mark.parametrize("filters", (8, 16, 17, 32, 48, 64, 80, 160))
+def test_sums_that_are_the_results(filters: int) -> None:
+    """With and without Relu, of which the parts of long sums must see nothing; pixels end anywhere in a tile."""
+    for pixels in (1, 2, 5, 6, 7, 8, 9, 11, 12, 13, 25, 40):
+        conv = convolution("f32", (37, filters), (3, 3), pads=(1,) * 4)
+        check(plain(conv, (2, 37, 1, pixels)), threads=(1, 2))
+        check(rectified(conv, (2, 37, 1, pixels)), threads=(1, 2))
+    check(rectified(convolution("f32", (700, filters), (1, 1)), (1, 700, 9, 33), with_bias=False))
+
+
+def test_relu_of_sums_that_are_no_numbers() -> None:
+    """As ONNX Runtime's own Relu; of a sum of -0 with a bias of -0 alone, for the sums begin with 0 otherwise."""
+    conv = convolution("f32", (1, 16), (1, 1))
+    x = np.array([[[[np.nan, -np.inf, np.inf, -0.0, 0.0, -1.0, 2.0, 1e-40] * 2]]], np.float32)
+    arrays = [x, np.ones((16, 1, 1, 1), np.float32), np.full(16, -0.0, np.float32)]
+    (result,) = rectified(conv, x.shape).run(arrays)
+    assert_same_bits(result, last(np.repeat(np.where(x < 0, np.float32(0), x), 16, axis=1)))
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", TAILS)
 @pytest.mark.parametrize("shape", EPILOGUES)
