@@ -6,7 +6,9 @@ large tensors out: what the checker and shape inference need of a model of any s
 
 import math
 import struct
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,7 @@ class Export:
         self._directory = directory
         self._visible: set[int] = set()
         self._used = {id(tensor) for part in walk(graph) for tensor in _direct_uses(part)}
+        self._graph = graph
         self._reserved = {
             name
             for training in source.training_info
@@ -179,12 +182,39 @@ class Export:
             elif id(tensor) in inputs:
                 self._write_initializer(entry, out)
         own = (tensor for node in nodes for tensor in node.inputs)
-        for tensor in (*own, *graph.outputs, *_outside_of_subgraphs(nodes)):
+        for tensor in (*own, *graph.outputs, *self._outside_of_subgraphs(nodes)):
             if isinstance(tensor, gs.Constant) and tensor.name and id(tensor) not in seen:
                 seen.add(id(tensor))
                 constants.append(tensor)
                 self._write_values_of(tensor, out.initializer.add())
         return constants
+
+    def _outside_of_subgraphs(self, nodes: Iterable[gs.Node]) -> list[gs.Tensor]:
+        """What subgraphs of the nodes read from around them that is written outside if it is a constant.
+
+        That is what several read, and large constants that passes made, of which ONNX Runtime has two copies inside:
+        but not where another tensor has the same name, as it may in another body.
+        """
+        seen: set[int] = set()
+        outside: dict[int, gs.Tensor] = {}
+        for subgraph in (subgraph for node in nodes for subgraph in subgraphs(node)):
+            for tensor in outer_tensors(subgraph):
+                is_large = isinstance(tensor, gs.Constant) and math.prod(tensor.shape) >= _LARGE
+                if id(tensor) in seen or (is_large and len(self._named[tensor.name]) == 1):
+                    outside[id(tensor)] = tensor
+                seen.add(id(tensor))
+        return list(outside.values())
+
+    @cached_property
+    def _named(self) -> Mapping[str, set[int]]:
+        """The ids of the model's tensors by their names."""
+        named: defaultdict[str, set[int]] = defaultdict(set)
+        for graph in walk(self._graph):
+            made = (tensor for node in graph.nodes for tensor in node.outputs)
+            kept = (entry.tensor for entry in graph.source.initializers) if isinstance(graph, Graph) else ()
+            for tensor in (*graph.inputs, *made, *kept, *_direct_uses(graph)):
+                named[tensor.name].add(id(tensor))
+        return named
 
     def _write_initializer(self, entry: Initializer, out: GraphProto) -> None:
         tensor = entry.tensor
@@ -433,22 +463,6 @@ def value_info(tensor: gs.Tensor) -> ValueInfoProto:
         return ValueInfoProto(name=tensor.name)
     data_type = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
     return onnx.helper.make_tensor_value_info(tensor.name, data_type, tensor.shape)
-
-
-def _outside_of_subgraphs(nodes: Iterable[gs.Node]) -> list[gs.Tensor]:
-    """What subgraphs of the nodes read from around them that is written outside if it is a constant.
-
-    That is what several read, and large constants that passes made, of which ONNX Runtime has two copies inside.
-    """
-    seen: set[int] = set()
-    outside: dict[int, gs.Tensor] = {}
-    for subgraph in (subgraph for node in nodes for subgraph in subgraphs(node)):
-        for tensor in outer_tensors(subgraph):
-            is_large = isinstance(tensor, gs.Constant) and math.prod(tensor.shape) >= _LARGE
-            if is_large or id(tensor) in seen:
-                outside[id(tensor)] = tensor
-            seen.add(id(tensor))
-    return list(outside.values())
 
 
 def _write_output_types(nodes: list[gs.Node], out: GraphProto) -> None:

@@ -360,9 +360,10 @@ def generate(
     Three kinds: standard normal; a page of dark strokes on white where an input looks like an image (networks that
     find things in images answer noise with next to nothing), uniform in [0, 1) for other inputs, with a batch of two
     where the batch is dynamic; and magnitudes spread from 0.001 to 30 with exact zeros.  Integers stay in a small
-    range, which shrinks until the model takes them (an index must not leave its table).  Inputs or outputs of more than
-    32 Mi elements are only made once, of the first kind.  Raises OnnxfuseError if nothing runs, and for an input that
-    holds no tensors.
+    range, which shrinks until the model takes them (an index must not leave its table).  A bool by itself, which may
+    choose a branch, is true in the first set and false in the second.  Inputs or outputs of more than 32 Mi elements
+    are only made once, of the first kind.  Raises OnnxfuseError if nothing runs, and for an input that holds no
+    tensors.
     """
     for spec in specs:
         if spec.kind not in _OF_TENSORS or spec.elem_type == onnx.TensorProto.UNDEFINED:
@@ -512,6 +513,8 @@ def _values(spec: InputSpec, shape: tuple[int, ...], kind: str, bound: int, gene
     dtype = spec.dtype
     if kind == "image" and _is_image(spec, shape):
         return _page(shape, dtype, generator)
+    if dtype.kind == "b" and math.prod(shape) == 1 and kind != "spread":
+        return np.full(shape, kind == "normal")
     if dtype.kind == "b":
         return _filled(shape, dtype, lambda count: generator.random(count) < 0.5)
     if dtype.kind in "iu":

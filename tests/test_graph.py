@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 import pytest
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+import onnxfuse
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.graph import Model, Node, captured_tensors, sorted_nodes
 
@@ -417,6 +418,26 @@ def test_large_new_constants_are_outside_of_subgraphs():
     deep = next(graph for graph in exported.graphs() if graph.name == "deep")
     assert deep.source.initializers == []
     assert "large" in [tensor.name for tensor in exported.to_proto().graph.initializer]
+
+
+def test_large_constants_of_one_name_stay_in_their_bodies():
+    """Outside of both they would be one: ONNX Runtime takes the last of two initializers of a name."""
+
+    def branch(value: float) -> GraphProto:
+        nodes = [
+            helper.make_node("Constant", [], ["k"], value=numpy_helper.from_array(np.full(1024, value, np.float32))),
+            helper.make_node("Mul", ["x", "k"], ["o"]),
+        ]
+        return helper.make_graph(nodes, f"branch {value}", [], [info("o", [1024])])
+
+    choice = helper.make_node("If", ["flag"], ["y"], then_branch=branch(2), else_branch=branch(3))
+    inputs = [info("x", [1024]), info("flag", [], TensorProto.BOOL)]
+    proto = onnxfuse.optimize(model_of([choice], inputs, [info("y", [1024])]), check=False).model
+    assert [tensor.name for tensor in proto.graph.initializer] == []
+    session = onnxfuse.InferenceSession(proto.SerializeToString())
+    for flag, wanted in ((True, 2), (False, 3)):
+        (y,) = session.run(None, {"x": np.ones(1024, np.float32), "flag": np.array(flag)})
+        assert np.array_equal(y, np.full(1024, wanted, np.float32))
 
 
 def test_captured_tensors_are_the_objects_outside():

@@ -175,3 +175,10 @@ def test_values_for_inputs_with_a_default_are_taken(tmp_path: Path) -> None:
 def test_nothing_is_made_up_for_what_has_no_type() -> None:
     with pytest.raises(OnnxfuseError, match="no inputs can be made up for 'x', a sequence of maps"):
         next(generate([InputSpec("x", TensorProto.UNDEFINED, None, "sequence of maps")], lambda feeds: [], {}))
+
+
+def test_both_branches_are_checked() -> None:
+    specs = [InputSpec("flag", TensorProto.BOOL, ()), InputSpec("mask", TensorProto.BOOL, (64,))]
+    sets = [inputs.feeds for inputs, _ in generate(specs, lambda feeds: [], {})]
+    assert [bool(feeds["flag"]) for feeds in sets[:2]] == [True, False]
+    assert all(0 < np.count_nonzero(feeds["mask"]) < 64 for feeds in sets)

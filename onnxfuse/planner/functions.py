@@ -20,6 +20,9 @@ from onnxfuse.runtime import DOMAIN
 OWN = "is_"
 """Begins the name of the attribute that the nodes of one function have."""
 
+INTEGERS_OPSET = 9
+"""The opset from which a function may have constants that are no floats."""
+
 _TYPE_KEY = "onnxfuse.element_type"
 """Metadata of a function: the type of all inputs and outputs of its nodes, where that is float32.
 

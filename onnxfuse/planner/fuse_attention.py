@@ -9,7 +9,7 @@ from onnxfuse.passes.base import PassContext, label
 from onnxfuse.planner.attention_blocks import AttentionBlock, AttentionBlocks
 from onnxfuse.planner.attention_projections import merge_projections
 from onnxfuse.planner.described import described
-from onnxfuse.planner.functions import add_function
+from onnxfuse.planner.functions import INTEGERS_OPSET, add_function
 from onnxfuse.planner.fused_node import OPSET_VERSION, local_function, make_node
 from onnxfuse.planner.head_shapes import simplify_heads
 from onnxfuse.program.lowering import UnsupportedError
@@ -31,7 +31,7 @@ class FuseAttention:
 
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrite ``model`` in place and record every block."""
-        if context.target != "cpu" or "" not in model.opsets:
+        if context.target != "cpu" or model.opsets.get("", 0) < INTEGERS_OPSET:  # Reshape has shapes
             return
         if not any(standard_op(node) == "Softmax" for graph in model.graphs() for node in graph.nodes):
             return

@@ -19,13 +19,12 @@ from onnxfuse.planner.cpu_convolutions import CHANNELS_LAST, FASTER, cpu_chooser
 from onnxfuse.planner.cuda_placement import CudaPlacement
 from onnxfuse.planner.cuda_regions import MAX_OPERANDS
 from onnxfuse.planner.described import FREE_OPS, described
-from onnxfuse.planner.functions import add_function
+from onnxfuse.planner.functions import INTEGERS_OPSET, add_function
 from onnxfuse.planner.fuse_elementwise import UNUSED
 from onnxfuse.planner.fused_node import OPSET_VERSION
 from onnxfuse.planner.host import constant_arithmetic, shape_arithmetic
 from onnxfuse.planner.nhwc_layout import NhwcLayout, choose_layout
 from onnxfuse.planner.nhwc_node import (
-    LEAST_OPSET,
     NhwcFusion,
     apply_layout,
     nhwc_fusion,
@@ -160,7 +159,7 @@ class _Planner:
         self, graph: gs.Graph, nodes: list[gs.Node], fusions: list[ConvFusion], verdicts: Verdicts
     ) -> NhwcLayout:
         """The layout of the fusions, which the ``verdicts`` say."""
-        if self._target != "cpu" or not fusions or self._opset < LEAST_OPSET:
+        if self._target != "cpu" or not fusions or self._opset < INTEGERS_OPSET:
             return NhwcLayout()
         shapes = self._on_cpu.likely_shapes(graph, main=graph is self._main)
         layout = choose_layout(nodes, fusions, self._is_output, self._sizes, shapes)

@@ -258,8 +258,13 @@ def set_overload(function: onnx.FunctionProto, identity: str, *operators: str) -
 def _body_node(node: gs.Node, arguments: list[str], results: list[str], passed: Mapping[str, Any]) -> onnx.NodeProto:
     if node.op == "CastLike":  # its second input gives only the type, which is known
         return helper.make_node("Cast", arguments, results, to=DTYPES[cast_target(node)].onnx)
-    attributes = [helper.make_attribute(name, value) for name, value in node.attrs.items() if name not in passed]
+    attributes = [_attribute(name, value) for name, value in node.attrs.items() if name not in passed]
     for name, value in passed.items():
         kind = helper.make_attribute(name, value).type
         attributes.append(onnx.AttributeProto(name=name, type=kind, ref_attr_name=name))
     return onnx.NodeProto(op_type=node.op, input=arguments, output=results, attribute=attributes)
+
+
+def _attribute(name: str, value: Any) -> onnx.AttributeProto:
+    """As ONNX's helper makes it, and of no numbers, whose type cannot be told, one of integers."""
+    return helper.make_attribute(name, value, attr_type=onnx.AttributeProto.INTS if value == [] else None)

@@ -40,9 +40,6 @@ _SLICES_OF_INPUTS = 10
 BLOCK = 16
 """Filters whose weights follow one another for each tap and channel: kNhwcBlock of the library."""
 
-LEAST_OPSET = 9
-"""Of models, for functions to have constants of integers."""
-
 _ATTRIBUTE_OPSET = 12
 """From which onnx's ReferenceEvaluator takes an attribute of the node for a Constant."""
 

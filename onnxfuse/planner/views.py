@@ -136,7 +136,7 @@ def _slice(node: gs.Node, rank: int) -> list[ViewedInput]:
         return []
     axes = _integers(node, "axes", 3, list(range(len(starts))))
     steps = _integers(node, "steps", 4, [1] * len(starts))
-    if axes is None or steps is None or not len(starts) == len(ends) == len(axes) == len(steps) <= MAX_SLICES:
+    if axes is None or steps is None or not 0 < len(starts) == len(ends) == len(axes) == len(steps) <= MAX_SLICES:
         return []
     if not all(-rank <= axis < rank for axis in axes) or any(step < 1 for step in steps):
         return []

@@ -244,6 +244,19 @@ def test_what_onnx_runtime_refuses_is_left_to_it(text: str) -> None:
             fusing.run(proto, {"x": _array(9, 4)}, True)
 
 
+def test_a_slice_along_no_axis_stays() -> None:
+    text = "g (float[9, 4] x) => (float[9, 4] y) { a = Slice <starts = [0], ends = [9]> (x) b = Abs(a) y = Neg(b) }"
+    model = _model(text, opset=9)
+    none = [onnx.helper.make_attribute(name, [], attr_type=onnx.AttributeProto.INTS) for name in ("starts", "ends")]
+    del model.graph.node[0].attribute[:]
+    model.graph.node[0].attribute.extend(none)
+    fused = _fuse(model)
+    assert [node.op_type for node in fused.graph.node] == ["Slice", "FusedElementwise"]
+    x = _array(9, 4)
+    (y,) = fusing.run(fused, {"x": x}, library=True)  # onnx's reference does not know such a Slice
+    assert np.array_equal(y, -np.abs(x))
+
+
 def test_slices_alone_are_worth_no_library() -> None:
     """A Slice reads no more than it writes, and is not among the elementwise nodes that are left alone."""
     turns = " ".join(f"m{i + 1} = Transpose <perm = [1, 0]> (m{i})" for i in range(60))
