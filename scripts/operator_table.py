@@ -57,7 +57,7 @@ integers of 8, 16, 32 and 64 bits. The last two floating-point types are compute
 once, where a value leaves the region or is cast. A node of another type stays as it is, and `onnxfuse
 inspect` gives the reason. So does one of float16 with an attribute that float16 cannot hold, and a node with
 a tensor of more than {MAX_RANK} dimensions; if the number is not known it is fused, and a run with more is an
-error.
+error. On the CPU Sin and Cos of double stay, for ONNX Runtime computes them in half the time.
 
 | operator | since opset | element types | remarks |
 | --- | --- | --- | --- |

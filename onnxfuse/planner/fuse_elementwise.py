@@ -19,7 +19,7 @@ from onnxfuse.planner.ort_fusions import ONE_KERNEL, OrtFusions
 from onnxfuse.planner.ort_layout import BLOCKED, INSIDE_CONV, ConvLayout
 from onnxfuse.planner.ort_quantization import QUANTIZED, UNTYPED, loses_type, quantized_nodes
 from onnxfuse.planner.regions import find_regions, halve
-from onnxfuse.planner.slow_kernels import is_slow
+from onnxfuse.planner.slow_kernels import FASTER, is_faster, is_slow
 from onnxfuse.planner.views import find_views
 from onnxfuse.planner.worth import TOO_LITTLE, is_worthwhile
 from onnxfuse.program import ProgramError
@@ -163,6 +163,7 @@ class _Planner:
             reasons.update(self._ort.reasons)
         if self._ort and self._target == "cpu":
             reasons.update(dict.fromkeys(quantized_nodes(nodes, ids), QUANTIZED))
+            reasons.update((id(node), FASTER) for node in elementwise if is_faster(node))
         if layout:
             reasons.update(dict.fromkeys(layout.inside_conv, INSIDE_CONV))
         for node in elementwise:

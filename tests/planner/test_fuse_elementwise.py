@@ -1,5 +1,6 @@
 """The fusing pass on small models: what is fused, what is left alone and why, and what the result looks like."""
 
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -206,13 +207,15 @@ def test_no_region_waits_for_itself_through_a_body() -> None:
             "g (float[2, 3] x) => (float[2, 3] y) { h = Constant <value_float = 0.5> () s = Sigmoid(x) y = Mul(x, s) }",
             "one kernel",
         ),
+        ("g (double[4] x) => (double[4] y) { s = Sin(x) y = Abs(s) }", "faster|no neighbour"),
+        ("g (double[4] x) => (double[4] y) { s = Abs(x) c = Cos(s) y = Neg(c) }", "faster|no neighbour"),
     ],
 )
 def test_what_is_left_alone_has_a_reason(text: str, reason: str) -> None:
     fused, report = _fuse(_model(text))
     assert not fusing.fused_nodes(fused)
     assert report.left_alone
-    assert all(reason in item.reason for item in report.left_alone)
+    assert all(re.search(reason, item.reason) for item in report.left_alone)
 
 
 def test_a_node_whose_result_nobody_reads_is_left_alone() -> None:
