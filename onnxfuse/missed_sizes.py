@@ -1,9 +1,9 @@
 """Sizes that follow from a model and that onnx's shape inference does not find: it makes a symbol up for each.
 
-Range(0, n, 1) has n elements, where n is a size of another tensor; Tile leaves the sizes that it repeats once; what -1
-stands for in a Reshape is what the other sizes leave; and what is broadcast, multiplied or put together has the sizes
-of its operands, which may only now be known to be equal.  Without these nothing would be known of the sizes behind
-rotary embeddings, masks, and heads that serve several queries.
+Range(0, n, 1) has n elements, where n is a size of another tensor; Tile leaves the sizes that it repeats once, and
+Slice those of other axes; what -1 stands for in a Reshape is what the other sizes leave; and what is broadcast,
+multiplied or put together has the sizes of its operands, which may only now be known to be equal.  Without these
+nothing would be known of the sizes behind rotary embeddings, masks, and heads that serve several queries.
 """
 
 import math
@@ -29,7 +29,7 @@ MADE_UP = "unk__"
 # Those of floats hold sizes up to 2**24 exactly.  Beyond, a Range counts others than its limit's, and ONNX Runtime
 # refuses to add them to what has that size.
 _NUMBERS = (TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT, TensorProto.DOUBLE)
-_BROADCAST = (
+BROADCAST = (
     *("Add", "And", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater", "GreaterOrEqual", "Less"),
     *("LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Sum", "Where", "Xor"),
 )
@@ -114,6 +114,15 @@ class MissedSizes:
         ]
         rest = _quotient(source, [size for size in copied if size != -1]) if copied.count(-1) == 1 else None
         return [rest if size == -1 else size for size in copied]
+
+    def _sliced(self, node: Node) -> Shape | None:
+        """All but those along its axes."""
+        shape = self._shape(node.inputs[0])
+        axes = constant_value(node.inputs[3]) if len(node.inputs) > 3 else None
+        if not shape or axes is None:
+            return None
+        taken = {axis % len(shape) for axis in axes.reshape(-1).tolist()}
+        return [None if place in taken else size for place, size in enumerate(shape)]
 
     def _expanded(self, node: Node) -> Shape | None:
         sizes = self._elements(node.inputs[1])
@@ -214,6 +223,7 @@ _FOUND: dict[str, Callable[[MissedSizes, Node], Shape | None]] = {
     "MatMul": MissedSizes._multiplied,
     "Range": MissedSizes._ranged,
     "Reshape": MissedSizes._reshaped,
+    "Slice": MissedSizes._sliced,
     "Tile": MissedSizes._tiled,
-    **dict.fromkeys(_BROADCAST, MissedSizes._combined),
+    **dict.fromkeys(BROADCAST, MissedSizes._combined),
 }

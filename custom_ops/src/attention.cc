@@ -69,7 +69,9 @@ bool view_input(const Attention& node, const PlanKey& key, size_t input, HeadsVi
   return true;
 }
 
-bool view_mask(const Shape& mask, const Shape& scores, std::array<int64_t, 4>* strides, std::string* error) {
+// `what` names the tensor.
+bool view_mask(const char* what, const Shape& mask, const Shape& scores, std::array<int64_t, 4>* strides,
+               std::string* error) {
   int64_t stride = 1, count = 0;
   bool fits = mask.rank <= 4 && element_count(mask, &count);
   for (int d = 0; fits && d < mask.rank; ++d) {
@@ -78,8 +80,8 @@ bool view_mask(const Shape& mask, const Shape& scores, std::array<int64_t, 4>* s
     if (size != 1) (*strides)[static_cast<size_t>(3 - d)] = stride;
     if (count > 0) stride *= size;  // or else nothing bounds the sizes, and nothing is read
   }
-  return fits || fail("the mask of shape " + to_string(mask) + " does not broadcast to the scores, " + to_string(scores),
-                      error);
+  return fits || fail("the " + std::string(what) + " of shape " + to_string(mask) + " does not broadcast to the scores, " +
+                          to_string(scores), error);
 }
 
 struct Run {
@@ -89,6 +91,7 @@ struct Run {
   const float* k;
   const float* v;
   const float* mask;
+  const uint8_t* choices;
   float* out;
   const float* keys_end;  // of the memory that K lies in
   std::atomic<bool> failed{false};
@@ -102,6 +105,8 @@ struct Rows {
   int64_t q_pitch;
   const float* mask;  // null for none
   int64_t mask_pitch;
+  const uint8_t* choices;  // null for none
+  int64_t choice_pitch;
   float* out;
   int64_t out_pitch;
   int64_t count;
@@ -109,11 +114,13 @@ struct Rows {
 
 Rows rows_at(const Run& run, int64_t batch, int64_t head, int64_t row, int64_t count) {
   const AttentionPlan& plan = run.plan;
-  const auto& mask = plan.mask;
+  const auto at = [&](const auto* data, const std::array<int64_t, 4>& strides) {
+    return data == nullptr ? nullptr : data + batch * strides[0] + head * strides[1] + row * strides[2];
+  };
   const float* const q = run.q + batch % plan.q.batch * plan.q.per_batch + head * plan.q.per_head + row * plan.q.per_row;
-  const float* const masks = run.mask == nullptr ? nullptr : run.mask + batch * mask[0] + head * mask[1] + row * mask[2];
   float* const out = run.out + batch * plan.result.per_batch + head * plan.result.per_head + row * plan.result.per_row;
-  return {q, plan.q.per_row, masks, mask[2], out, plan.result.per_row, count};
+  return {q, plan.q.per_row, at(run.mask, plan.mask), plan.mask[2], at(run.choices, plan.choices), plan.choices[2],
+          out, plan.result.per_row, count};
 }
 
 // One row of each of some heads.
@@ -121,6 +128,7 @@ Rows heads_at(const Run& run, int64_t batch, int64_t head, int64_t count) {
   Rows rows = rows_at(run, batch, head, 0, count);
   rows.q_pitch = run.plan.q.per_head;
   rows.mask_pitch = run.plan.mask[1];
+  rows.choice_pitch = run.plan.choices[1];
   rows.out_pitch = run.plan.result.per_head;
   return rows;
 }
@@ -181,13 +189,25 @@ void finish_rows(const Run& run, const Rows& rows, const float* values, float* m
   float* const scores = memory + plan.scores;
   float* const results = memory + plan.results;
   float* const factors = memory + plan.factors;
-  SoftmaxRows softmax{scores, static_cast<size_t>(plan.padded_keys), static_cast<size_t>(rows.count),
-                      static_cast<size_t>(plan.k.length), run.node.scale, nullptr, 0, false,
-                      run.node.nan_as_zero, factors};
+  SoftmaxRows softmax{};
+  softmax.scores = scores;
+  softmax.pitch = static_cast<size_t>(plan.padded_keys);
+  softmax.rows = static_cast<size_t>(rows.count);
+  softmax.n = static_cast<size_t>(plan.k.length);
+  softmax.scale = run.node.scale;
+  softmax.nan_as_zero = run.node.nan_as_zero;
+  softmax.factors = factors;
   if (rows.mask != nullptr) {
     softmax.mask = rows.mask;
     softmax.mask_pitch = static_cast<size_t>(rows.mask_pitch);
     softmax.one_mask = plan.mask[3] == 0;
+  }
+  if (rows.choices != nullptr) {
+    softmax.choices = rows.choices;
+    softmax.choice_pitch = static_cast<size_t>(rows.choice_pitch);
+    softmax.one_choice = plan.choices[3] == 0;
+    softmax.fills = run.node.fills;
+    softmax.fill = run.node.fill;
   }
   kernels().softmax_rows(softmax);
   kernels().conv_sums({nullptr, scores, static_cast<size_t>(plan.padded_keys), values,
@@ -307,15 +327,27 @@ bool read_attention(const AttributeSource& source, size_t inputs, Attention* nod
   if (source.number("nan_as_zero", &nan_as_zero) && !is_flag(nan_as_zero)) {
     return fail("the nan_as_zero attribute is not 0 or 1", error);
   }
-  if (inputs != 3 && inputs != 4) {
-    return fail("the node has " + std::to_string(inputs) + " inputs, not Q, K, V and perhaps a mask", error);
+  int64_t bits = 0, fills = 0;
+  const bool chosen = source.number("fill_bits", &bits);
+  const bool valid = !chosen || (bits >= 0 && bits <= UINT32_MAX && source.number("fills", &fills) && is_flag(fills));
+  const auto word = static_cast<uint32_t>(bits);
+  if (valid) std::memcpy(&node->fill, &word, sizeof word);
+  if (!valid || std::isnan(node->fill)) {
+    return fail("the fill_bits and fills attributes are not the bits of a float32 and 0 or 1", error);
+  }
+  const size_t least = chosen ? 4 : 3;
+  if (inputs != least && inputs != least + 1) {
+    return fail("the node has " + std::to_string(inputs) + " inputs, not Q, K, V, perhaps a mask, and choices with fill_bits",
+                error);
   }
   node->heads = heads[0];
   node->key_heads = heads[1];
   std::copy_n(input_heads.begin(), 3, node->input_heads.begin());
   std::copy_n(first_head.begin(), 3, node->first_head.begin());
   for (size_t i = 0; i < 4; ++i) node->heads_first[i] = first[i] == 1;
-  node->masked = inputs == 4;
+  node->masked = inputs == least + 1;
+  node->chosen = chosen;
+  node->fills = fills == 1;
   node->nan_as_zero = nan_as_zero == 1;
   return true;
 }
@@ -327,9 +359,14 @@ bool make_attention_plan(const Attention& node, const PlanKey& key, AttentionPla
     return false;
   }
   HeadsView &q = plan->q, &k = plan->k, &v = plan->v;
+  std::vector<const Shape*> masks;  // what broadcasts to the scores
+  if (node.masked) masks.push_back(&key.shapes[3]);
+  if (node.chosen) masks.push_back(&key.shapes[node.choices()]);
   // A batch of one serves all, as for MatMul.
   int64_t batch = q.batch;
-  for (const int64_t other : {k.batch, v.batch, node.masked && key.shapes[3].rank == 4 ? key.shapes[3].dims[0] : 1}) {
+  std::vector<int64_t> batches{k.batch, v.batch};
+  for (const Shape* mask : masks) batches.push_back(mask->rank == 4 ? mask->dims[0] : 1);
+  for (const int64_t other : batches) {
     if (batch == 1) batch = other;
     if (other != batch && other != 1) {
       return fail("there are batches of " + std::to_string(batch) + " and " + std::to_string(other), error);
@@ -341,16 +378,17 @@ bool make_attention_plan(const Attention& node, const PlanKey& key, AttentionPla
     view->length = length;
     view->per_row = 0;
   };
-  if (node.masked) {
-    spread(&q, key.shapes[3].from_back(1));
-    spread(&k, key.shapes[3].from_back(0));
+  for (const Shape* mask : masks) {
+    spread(&q, mask->from_back(1));
+    spread(&k, mask->from_back(0));
   }
   if (q.size != k.size || k.length != v.length) {
     return fail("Q, K and V of shapes " + to_string(key.shapes[0]) + ", " + to_string(key.shapes[1]) + " and " +
                     to_string(key.shapes[2]) + " do not fit each other", error);
   }
   Shape scores{4, {batch, node.heads, q.length, k.length}};
-  if (node.masked && !view_mask(key.shapes[3], scores, &plan->mask, error)) return false;
+  if (node.masked && !view_mask("mask", key.shapes[3], scores, &plan->mask, error)) return false;
+  if (node.chosen && !view_mask("choice", key.shapes[node.choices()], scores, &plan->choices, error)) return false;
   int64_t count = 0;
   if (!element_count({2, {node.heads, v.size}}, &count) || !element_count(scores, &count)) {
     return fail("there are too many scores, of shape " + to_string(scores), error);
@@ -412,7 +450,8 @@ void run_attention(const Attention& node, const AttentionPlan& plan, const std::
   int64_t keys = 0;
   element_count(plan.key.shapes[1], &keys);
   Run run{node, plan, operand(0) + plan.q.begin, operand(1) + plan.k.begin, operand(2) + plan.v.begin,
-          node.masked ? operand(3) : nullptr, out, operand(1) + keys};
+          node.masked ? operand(3) : nullptr,
+          node.chosen ? static_cast<const uint8_t*>(inputs[node.choices()]) : nullptr, out, operand(1) + keys};
   if (plan.tasks == 1) {
     run_task(&run, 0);
   } else {

@@ -26,7 +26,7 @@ AttentionNode::AttentionNode(const OrtApi* api, const OrtKernelInfo* info) : Nod
 void AttentionNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
   const InferenceNode inferred(api, context);
   const Attention node = read_node(inferred.attributes(), inferred.input_count());
-  std::array<SymbolicShape, 4> shapes;
+  std::array<SymbolicShape, 5> shapes;
   for (size_t i = 0; i < inferred.input_count(); ++i) inferred.input(i, &shapes[i]);
   const auto is_valid = [](const SymbolicShape& shape) {
     return shape.known && shape.dims.size() >= 3 && shape.dims.size() <= 5;
@@ -43,13 +43,14 @@ void AttentionNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
   // What is 1 of Q may be more of another input.
   Dim& batch = result.dims[0];
   for (size_t i = 1; i < inferred.input_count() && batch.size == 1; ++i) {
-    const bool has_none = i == 3 && shapes[i].known && shapes[i].dims.size() < 4;
+    const bool has_none = i >= 3 && shapes[i].known && shapes[i].dims.size() < 4;
     const bool has_batch = is_valid(shapes[i]) && (i < 3 || shapes[i].dims.size() == 4);
     if (!has_none) batch = has_batch ? shapes[i].dims[0] : Dim{};
   }
   Dim& length = result.dims[node.heads_first[3] ? 2 : 1];
-  if (node.masked && length.size == 1 && (!shapes[3].known || shapes[3].dims.size() > 1)) {
-    length = shapes[3].known ? shapes[3].dims[shapes[3].dims.size() - 2] : Dim{};
+  for (size_t i = 3; i < inferred.input_count() && length.size == 1; ++i) {
+    const SymbolicShape& mask = shapes[i];
+    if (!mask.known || mask.dims.size() > 1) length = mask.known ? mask.dims[mask.dims.size() - 2] : Dim{};
   }
   if (node.heads_first[3]) result.dims[1].size = node.heads;
   if (is_valid(v) && v.dims.back().size >= 0) {
@@ -64,9 +65,7 @@ void AttentionNode::compute(OrtKernelContext* context) {
   NodeInputs inputs;
   read_inputs(context, &inputs);
   for (size_t i = 0; i < inputs.types.size(); ++i) {
-    if (inputs.types[i] == info(DType::f32).onnx) continue;
-    throw Error("input " + std::to_string(i) + " has the ONNX element type " + std::to_string(inputs.types[i]) +
-                ", not " + std::to_string(info(DType::f32).onnx));
+    check_type(inputs.types, i, node_.chosen && i == node_.choices() ? DType::boolean : DType::f32);
   }
   const auto plan = plans_.find_or_make(inputs.key, [&](AttentionPlan* made, std::string* error) {
     return make_attention_plan(node_, inputs.key, made, error);

@@ -187,8 +187,8 @@ struct ConvLanesRow {
 };
 
 // Rows of scores become exp(score * scale + mask - the largest such of the row), and `factors` what makes each add up to 1.
-// With `nan_as_zero` a row of which that makes no numbers becomes zeros.  Rows are `pitch` apart, of n > 0 elements and
-// whole vectors of memory.
+// Where a choice, true or false, is `fills`, `fill` takes the place of score * scale.  With `nan_as_zero` a row of which
+// that makes no numbers becomes zeros.  Rows are `pitch` apart, of n > 0 elements and whole vectors of memory.
 struct SoftmaxRows {
   float* scores;
   size_t pitch;
@@ -198,6 +198,11 @@ struct SoftmaxRows {
   const float* mask;  // null for none
   size_t mask_pitch;
   bool one_mask;  // one element for all of a row
+  const uint8_t* choices;  // null for none
+  size_t choice_pitch;
+  bool one_choice;
+  bool fills;
+  float fill;
   bool nan_as_zero;
   float* factors;
 };

@@ -46,8 +46,14 @@ void check_row(const Attention& node, const AttentionPlan& plan, const std::vect
     double score = 0;
     for (int64_t c = 0; c < plan.k.size; ++c) score += q[c] * k[c];
     score *= static_cast<double>(node.scale);
-    const auto& mask = plan.mask;
-    if (node.masked) score += data(3)[batch * mask[0] + head * mask[1] + row * mask[2] + s * mask[3]];
+    const auto place = [&](const std::array<int64_t, 4>& strides) {
+      return batch * strides[0] + head * strides[1] + row * strides[2] + s * strides[3];
+    };
+    if (node.chosen) {
+      const bool choice = static_cast<const uint8_t*>(inputs[node.choices()])[place(plan.choices)] != 0;
+      if (choice == node.fills) score = static_cast<double>(node.fill);
+    }
+    if (node.masked) score += data(3)[place(plan.mask)];
     largest = std::max(largest, score);
     weights.push_back(score);
   }
@@ -59,15 +65,26 @@ void check_row(const Attention& node, const AttentionPlan& plan, const std::vect
     for (int64_t s = 0; s < plan.k.length; ++s) {
       wanted += weights[static_cast<size_t>(s)] * row_of(data(2), plan.v, batch, key_head, s)[i];
     }
-    expect(std::abs(result[i] - (sum > 0 ? wanted / sum : 0)) <= 1e-4, "a wrong result");
+    if (std::isnan(sum)) {  // of an infinite fill
+      expect(node.nan_as_zero ? result[i] == 0 : std::isnan(result[i]), "a number of none");
+    } else {
+      expect(std::abs(result[i] - (sum > 0 ? wanted / sum : 0)) <= 1e-4, "a wrong result");
+    }
   }
 }
 
 void check_results(const Attention& node, const AttentionPlan& plan) {
   std::vector<std::unique_ptr<float[]>> memory;
+  std::unique_ptr<uint8_t[]> choices;
   std::vector<const void*> inputs;
   for (const Shape& shape : plan.key.shapes) {
     const auto count = static_cast<size_t>(count_of(shape));
+    if (node.chosen && inputs.size() == node.choices()) {
+      choices = std::make_unique<uint8_t[]>(count);
+      for (size_t k = 0; k < count; ++k) choices[k] = below(3) == 0 ? 1 : 0;
+      inputs.push_back(choices.get());
+      continue;
+    }
     memory.push_back(std::make_unique<float[]>(count));
     for (size_t k = 0; k < count; ++k) memory.back()[k] = static_cast<float>(below(5)) - 2.0f;
     inputs.push_back(memory.back().get());
@@ -100,7 +117,9 @@ std::vector<Shape> random_shapes(const Attention& node) {
   };
   std::vector<Shape> shapes{tensor(0, lengths[0], sizes[0]), tensor(1, lengths[1], sizes[0]),
                             tensor(2, lengths[1], sizes[1])};
-  if (node.masked) shapes.push_back(fuzz::random_operand({4, {batch, node.heads, lengths[0], lengths[1]}}));
+  for (size_t i = 3; i < node.choices() + (node.chosen ? 1 : 0); ++i) {
+    shapes.push_back(fuzz::random_operand({4, {batch, node.heads, lengths[0], lengths[1]}}));
+  }
   if (below(20) == 0) shapes[below(shapes.size())].dims[below(4)] = one_of({0, 2, 5});
   if (below(40) == 0) shapes[below(shapes.size())].rank = static_cast<int>(below(6));
   return shapes;
@@ -118,20 +137,26 @@ void check_node() {
   for (int i = 0; i < 4; ++i) attributes.lists["heads_first"].push_back(one_of({0, 1}));
   attributes.numbers["scale_bits"] = one_of({0x3f800000, 0x3f000000, 0x3e800000});
   if (below(2) == 0) attributes.numbers["nan_as_zero"] = one_of({0, 1});
+  if (below(2) == 0) {
+    attributes.numbers["fill_bits"] = one_of({0, 0x3f800000, 0xc0a00000});
+    attributes.numbers["fills"] = one_of({0, 1});
+  }
   if (below(4) == 0) {
     const int64_t odd = one_of({-1, 0, 1, 0x7f800000, INT32_MAX, int64_t{1} << 40, INT64_MAX, INT64_MIN});
-    switch (below(6)) {
+    switch (below(8)) {
       case 0: attributes.numbers["scale_bits"] = odd; break;
       case 1: attributes.lists["heads"][below(2)] = odd; break;
       case 2: attributes.lists["input_heads"][below(3)] = odd; break;
       case 3: attributes.lists["first_head"][below(3)] = odd; break;
       case 4: attributes.numbers["nan_as_zero"] = odd; break;
+      case 5: attributes.numbers["fill_bits"] = odd; break;
+      case 6: attributes.numbers["fills"] = odd; break;
       default: attributes.lists["heads_first"].resize(below(6), odd);
     }
   }
   Attention node;
   std::string error;
-  if (!read_attention(attributes.source(), 2 + below(4), &node, &error)) {
+  if (!read_attention(attributes.source(), 2 + below(5), &node, &error)) {
     expect(!error.empty(), "refused for no reason");
     return;
   }

@@ -49,10 +49,6 @@ inline std::string random_program(size_t operands, size_t outputs) {
   for (size_t i = 0; i < operands; ++i, value = values++) {
     text += "add f32 " + std::to_string(value) + " " + std::to_string(i + 1) + "\n";
   }
-  if (below(4) == 0) {
-    text += "relu f32 " + std::to_string(value) + "\n";
-    value = values++;
-  }
   for (size_t o = 0; o < outputs; ++o) text += "output " + std::to_string(o == 0 ? value : 0) + "\n";
   return text;
 }

@@ -79,6 +79,15 @@ void add_layouts(size_t inputs, Attributes* attributes) {
   }
 }
 
+// A random program of which the first output is no longer negative.
+std::string rectified(const std::string& text) {
+  const size_t at = text.find("output ");
+  const size_t end = text.find('\n', at);
+  const auto values = std::count(text.begin(), text.begin() + static_cast<long>(at), '\n') - 1;
+  return text.substr(0, at) + "relu f32 " + text.substr(at + 7, end - at - 7) + "\noutput " + std::to_string(values) +
+         text.substr(end);
+}
+
 // A valid node with `inputs` before the operands.
 Attributes valid_attributes(size_t* inputs) {
   const size_t rank = 1 + below(2);
@@ -88,6 +97,7 @@ Attributes valid_attributes(size_t* inputs) {
   for (size_t p = 0; p < 2; ++p) {
     if (made.operands[p] == 2 && below(4) == 0) made.texts[p == 0 ? "prologue" : "program"] = fuzz::program_of_stages();
   }
+  if (below(4) == 0) made.texts["program"] = rectified(made.texts["program"]);
   *inputs = 2;
   switch (below(3)) {
     case 0: fuzz::make_depthwise(1 + any_channels(), &made); break;
@@ -222,7 +232,8 @@ void add_operands(const NhwcConv& node, const Program& program, size_t first, co
   }
 }
 
-// The Programs add all operands to what they read; the first output is the sum, others are the convolution's result.
+// The Programs add all operands to what they read; the first output is the sum, or its Relu, others are the convolution's
+// result.
 void check_results(const NhwcConv& node, const std::vector<Shape>& shapes, const NhwcShapes& resolved,
                    const std::vector<const void*>& inputs, const std::vector<Memory>& outputs) {
   const auto* const x = static_cast<const float*>(inputs[0]);
@@ -248,6 +259,10 @@ void check_results(const NhwcConv& node, const std::vector<Shape>& shapes, const
   for (size_t o = 1; o < outputs.size(); ++o) check(outputs[o]);
   add_operands(node, node.conv.epilogue, node.first_operand() + node.conv.prologue_operands(), shapes, inputs, result,
                wanted.get());
+  const Value& first = node.conv.epilogue.values[node.conv.epilogue.outputs[0]];
+  if (first.kind == Value::Kind::Instruction && first.op == Op::Relu) {
+    for (int64_t k = 0; k < count_of(result); ++k) wanted[static_cast<size_t>(k)] = std::max(wanted[static_cast<size_t>(k)], 0.0f);
+  }
   check(outputs[0]);
 }
 

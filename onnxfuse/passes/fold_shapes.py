@@ -14,6 +14,7 @@ from onnxfuse.constants import is_constant
 from onnxfuse.graph_ir import Node, standard_op
 from onnxfuse.graph_order import sorted_nodes
 from onnxfuse.inference import infer
+from onnxfuse.missed_sizes import BROADCAST
 from onnxfuse.passes.base import PassContext
 from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.shape_values import Element, ShapeValues, size_of
@@ -29,7 +30,8 @@ _MAX_ROUNDS = 8
 class FoldShapes:
     """Constant shapes in place of computed ones for Reshape: 0 stands for a size that its data has at that place, and
     -1 for the one that then is left.  For Expand 1 stands for a size of its data.  And constant bounds for Slice and
-    sizes for Split, where they are numbers.  A Reshape to the shape that its data has goes.
+    sizes for Split, where they are numbers.  A Reshape to the shape that its data has goes, and an Expand to the shape
+    of a tensor with which all that read it broadcast it anyway.
 
     What computed them goes where nothing else reads it.  Exact for all shapes that the model takes, sizes of zero among
     them.  Nodes in the bodies of If, Loop and Scan stay as they are.
@@ -85,8 +87,20 @@ def _computed_inputs(node: Node) -> list[int]:
     return [index for index, tensor in enumerate(node.inputs) if index > 0 and tensor.name and not is_constant(tensor)]
 
 
-def _changes_nothing(node: Node) -> bool:
-    """Whether a node is a Reshape to the shape that its data has."""
+def _is_needless(node: Node) -> bool:
+    """Whether a node is a Reshape to the shape that its data has, or an Expand to that of a tensor which is another
+    operand of every node that reads it."""
+    if standard_op(node) == "Expand":
+        sizes = node.inputs[1].inputs[0] if node.inputs[1].inputs else None
+        return (
+            sizes is not None
+            and standard_op(sizes) == "Shape"
+            and not sizes.attrs
+            and all(
+                standard_op(reader) in BROADCAST and any(tensor is sizes.inputs[0] for tensor in reader.inputs)
+                for reader in node.outputs[0].outputs
+            )
+        )
     if standard_op(node) != "Reshape":
         return False
     before, after = node.inputs[0].shape, node.outputs[0].shape
@@ -102,7 +116,7 @@ def _fold(model: Model, context: PassContext) -> bool:
         for node in list(model.graph.nodes):
             if editor.graph_index(node) is None:
                 continue
-            if _changes_nothing(node) and not editor.is_graph_output(node.outputs[0]):
+            if _is_needless(node) and not editor.is_graph_output(node.outputs[0]):
                 found = True
                 context.rewrote(NAME, [node])
                 editor.replace_uses(node.outputs[0], node.inputs[0])

@@ -19,6 +19,7 @@ from onnxfuse.planner.attention_heads import (
     HeadsReader,
     factor_of,
     keeps,
+    number_of,
     target_of,
 )
 from onnxfuse.planner.attention_parts import producer
@@ -32,13 +33,30 @@ UNKNOWN_MASK = "it is not known whether the mask leaves the scores their number 
 
 
 @dataclass(frozen=True)
+class Choice:
+    """Where ``condition`` is ``fills``, the number ``fill`` takes the place of a score."""
+
+    condition: gs.Tensor
+    fills: bool
+    fill: np.float32
+
+
+@dataclass(frozen=True)
 class Scores:
-    """The product of Q and K, what it is multiplied by, and what is added to it; ``nodes`` in topological order."""
+    """The product of Q and K, what it is multiplied by, what then takes the place of some, and what is added to all;
+    ``nodes`` in topological order."""
 
     product: gs.Node
     scale: np.float32
-    mask: gs.Tensor | None
     nodes: tuple[gs.Node, ...]
+    choice: Choice | None = None
+    mask: gs.Tensor | None = None
+
+    @property
+    def masks(self) -> tuple[gs.Tensor, ...]:
+        """What broadcasts to the scores."""
+        mask = () if self.mask is None else (self.mask,)
+        return mask if self.choice is None else (*mask, self.choice.condition)
 
 
 @dataclass(frozen=True)
@@ -65,9 +83,8 @@ class AttentionBlock:
 
     @property
     def inputs(self) -> tuple[gs.Tensor, ...]:
-        """Q, K, V and the mask, if there is one."""
-        mask = () if self.scores.mask is None else (self.scores.mask,)
-        return (self.q.tensor, self.k.tensor, self.v.tensor, *mask)
+        """Q, K, V, and the mask and the condition, if there are any."""
+        return (self.q.tensor, self.k.tensor, self.v.tensor, *self.scores.masks)
 
     @property
     def result(self) -> gs.Tensor:
@@ -78,13 +95,15 @@ class AttentionBlock:
     @property
     def attributes(self) -> dict[str, int | list[int]]:
         """Those of the fused node (custom_ops/src/attention.h)."""
-        inputs = (self.q, self.k, self.v)
+        inputs, choice = (self.q, self.k, self.v), self.scores.choice
+        filled = {} if choice is None else {"fill_bits": int(choice.fill.view(np.uint32)), "fills": int(choice.fills)}
         return {
             "heads": [self.q.count, self.k.count],
             "input_heads": [heads.total for heads in inputs],
             "first_head": [heads.place for heads in inputs],
             "heads_first": [*(int(heads.first) for heads in inputs), int(not self.joined)],
             "scale_bits": int(self.scale.view(np.uint32)),
+            **filled,
             **({"nan_as_zero": 1} if self.guard else {}),
         }
 
@@ -131,7 +150,7 @@ class AttentionBlocks:
                 break
         if not np.isfinite(found.scale):
             raise UnsupportedError(LARGE_SCALE)
-        if scores.mask is not None and not _fits(scores.mask, found.q.count):
+        if not all(_fits(mask, found.q.count) for mask in scores.masks):
             raise UnsupportedError(UNKNOWN_MASK)
         return replace(found, joined=self._joined(product.outputs[0], found.q.count))
 
@@ -166,25 +185,36 @@ class AttentionBlocks:
         return (test, choice) if known and self._reader(test.outputs[0]) is choice else ()
 
     def _scores(self, tensor: gs.Tensor) -> Scores | None:
-        """The product that a Softmax reads, or that a Mul or Div by one number and an Add after it do."""
+        """The product that a Softmax reads, or that a Mul or Div by one number, a Where and an Add after it do."""
         node = producer(tensor)
         if standard_op(node) == "Add":
             for place in (0, 1):
-                found = self._scaled(node.inputs[place])
+                found = self._chosen(node.inputs[place])
                 if found is not None:
-                    return Scores(found.product, found.scale, node.inputs[1 - place], (*found.nodes, node))
+                    return replace(found, mask=node.inputs[1 - place], nodes=(*found.nodes, node))
             return None
-        return self._scaled(tensor)
+        return self._chosen(tensor)
+
+    def _chosen(self, tensor: gs.Tensor) -> Scores | None:
+        node = producer(tensor)
+        if standard_op(node) != "Where":
+            return self._scaled(tensor)
+        for place in (1, 2):
+            found, fill = self._scaled(node.inputs[place]), number_of(node.inputs[3 - place])
+            if found is not None and fill is not None and not np.isnan(fill):
+                choice = Choice(node.inputs[0], place == 2, fill)
+                return replace(found, choice=choice, nodes=(*found.nodes, node))
+        return None
 
     def _scaled(self, tensor: gs.Tensor) -> Scores | None:
         node = producer(tensor)
         if standard_op(node) == "MatMul":
-            return Scores(node, np.float32(1), None, (node,))
+            return Scores(node, np.float32(1), (node,))
         factor = factor_of(node)
         made = None if factor is None else producer(factor[0])
         if factor is None or made is None or standard_op(made) != "MatMul":
             return None
-        return Scores(made, factor[1], None, (made, node))
+        return Scores(made, factor[1], (made, node))
 
     def _joined(self, tensor: gs.Tensor, heads: int) -> tuple[gs.Node, ...]:
         """The Transpose and the Reshape that make (batch, length, heads · size) of the result."""

@@ -150,7 +150,7 @@ def factor_of(node: gs.Node) -> tuple[gs.Tensor, np.float32] | None:
     if standard_op(node) not in ("Mul", "Div"):
         return None
     for place in (0, 1) if node.op == "Mul" else (0,):
-        number = _number(node.inputs[1 - place])
+        number = number_of(node.inputs[1 - place])
         if number is not None:
             with np.errstate(all="ignore"):
                 scale = number if node.op == "Mul" else np.float32(1) / number
@@ -199,8 +199,8 @@ def _splits_heads(reshape: gs.Node, *counts: int) -> bool:
     return int(np.prod(target[2:])) == shape[2] and keeps(target, shape)
 
 
-def _number(tensor: gs.Tensor) -> np.float32 | None:
-    """The value of a constant of one element that does not add dimensions."""
+def number_of(tensor: gs.Tensor) -> np.float32 | None:
+    """The value of a float32 constant of one element that does not add dimensions; None for other tensors."""
     if not isinstance(tensor, gs.Constant) or int(np.prod(tensor.shape)) != 1 or len(tensor.shape) > 4:
         return None
     return np.float32(tensor.values.reshape(())) if tensor.dtype == np.float32 else None

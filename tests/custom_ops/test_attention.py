@@ -26,7 +26,8 @@ Sizes = Sequence[int]
 
 @dataclass
 class Attention:
-    """A node: (batch, heads, length, size) of Q, the heads and the length of K, the size of V, and the mask's shape.
+    """A node: (batch, heads, length, size) of Q, the heads and the length of K, the size of V, and the shapes of the
+    mask and of the choices, with what takes a score's place where one is ``fills``.
 
     ``first`` says of Q, K, V and the output whether heads come before the length; ``merged`` whether they are one
     dimension with the size where they do not.
@@ -43,9 +44,12 @@ class Attention:
     first: tuple[int, int, int, int] = (0, 0, 0, 0)
     merged: bool = True
     scale: float = 0.25
+    choices: Sizes | None = None
+    fill: float = -10000.0
+    fills: bool = False
 
     def inputs(self, seed: int = 0) -> list[np.ndarray]:
-        """Q, K, V as (batch, heads, length, size), and the mask."""
+        """Q, K, V as (batch, heads, length, size), the mask and the choices."""
         rng = np.random.default_rng([seed, self.length, self.size])
         key_heads, keys = self.key_heads or self.heads, self.length if self.keys is None else self.keys
         value_size = self.size if self.value_size is None else self.value_size
@@ -53,7 +57,8 @@ class Attention:
         made = [rng.standard_normal((self.batch, *shape)) for shape in shapes]
         if self.mask is not None:
             made.append(rng.standard_normal(self.mask) * 3)
-        return [array.astype(np.float32) for array in made]
+        arrays = [array.astype(np.float32) for array in made]
+        return arrays if self.choices is None else [*arrays, rng.random(self.choices) < 0.6]
 
     def laid_out(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The node's inputs."""
@@ -62,12 +67,14 @@ class Attention:
 
     def expected(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """The output, in float64."""
-        q, k, v, *mask = (array.astype(np.float64) for array in inputs)
+        q, k, v, *masks = (array if array.dtype == bool else array.astype(np.float64) for array in inputs)
         k, v = (np.repeat(array, self.heads // array.shape[1], axis=1) for array in (k, v))
         with np.errstate(all="ignore"):
             scores = q @ k.swapaxes(2, 3) * self.scale
-            if mask:
-                scores = scores + mask[0]
+            if self.choices is not None:
+                scores = np.where(masks.pop() == self.fills, np.float32(self.fill), scores)
+            for mask in masks:
+                scores = scores + mask
             scores = np.exp(scores - scores.max(axis=3, keepdims=True, initial=-np.inf))
             result = scores / scores.sum(axis=3, keepdims=True) @ v
         if self.first[3]:
@@ -78,12 +85,16 @@ class Attention:
         """The node on graph inputs x0, x1, … with output y0; ``more`` are other attributes, None for none."""
         arrays = self.laid_out(self.inputs())
         shapes = [array.shape if static else [f"d{i}_{k}" for k in range(array.ndim)] for i, array in enumerate(arrays)]
-        inputs = {f"x{i}": ("f32", shape) for i, shape in enumerate(shapes)}
+        kinds = ["bool" if array.dtype == bool else "f32" for array in arrays]
+        inputs = {f"x{i}": (kind, shape) for i, (kind, shape) in enumerate(zip(kinds, shapes, strict=True))}
         node = helper.make_node("FusedAttention", list(inputs), ["y0"], domain="onnxfuse", name=NODE_NAME)
         heads = [self.heads, self.key_heads or self.heads]
         bits = int(np.float32(self.scale).view(np.uint32))
         own = {"input_heads": [heads[0], heads[1], heads[1]], "first_head": [0, 0, 0]}
-        known = {"heads": heads, **own, "heads_first": list(self.first), "scale_bits": bits, **more}
+        known = {"heads": heads, **own, "heads_first": list(self.first), "scale_bits": bits}
+        if self.choices is not None:
+            known |= {"fill_bits": int(np.float32(self.fill).view(np.uint32)), "fills": int(self.fills)}
+        known |= more
         node.attribute.extend(helper.make_attribute(name, value) for name, value in known.items() if value is not None)
         return make_model([node], inputs, {"y0": ("f32", None)})
 
@@ -193,6 +204,55 @@ def test_rows_that_end_anywhere_in_a_vector(size: int) -> None:
 def test_masks(kind: int, keys: int) -> None:
     shapes = [(2, 1, 1, keys), (3, 9, keys), (9, keys), (keys,), (2, 3, 9, keys), (2, 3, 9, 1), ()]
     check(Attention(2, 3, 9, 8, keys=keys, mask=shapes[kind]))
+
+
+CHOICES: list[Sizes] = [(2, 1, 1, 37), (3, 9, 37), (9, 37), (37,), (2, 3, 9, 37), (2, 3, 9, 1), (1,), ()]
+
+
+@pytest.mark.parametrize("fills", (False, True))
+@pytest.mark.parametrize("mask", (None, (2, 1, 9, 37)))
+@pytest.mark.parametrize("shape", CHOICES)
+def test_choices(shape: Sizes, mask: Sizes | None, fills: bool) -> None:
+    """What is chosen takes the score's place, and the mask is added to it."""
+    check(Attention(2, 3, 9, 8, keys=37, mask=mask, choices=shape, fill=0.7, fills=fills))
+
+
+@pytest.mark.parametrize("keys", range(1, 40))
+def test_choices_for_any_number_of_keys(keys: int) -> None:
+    for length in (1, 3, 17):
+        check(Attention(1, 4, length, 8, key_heads=2, keys=keys, choices=(4, length, keys), fill=0.5), (1,))
+
+
+@pytest.mark.parametrize("fill", (-10000.0, float(np.finfo(np.float32).min)))
+def test_a_row_of_which_nothing_is_left_counts_all_keys_alike(fill: float) -> None:
+    """As a Where before a Softmax has it, and not as a mask that is added."""
+    node = Attention(1, 2, 12, 8, choices=(12, 12), fill=fill)
+    *parts, _ = node.inputs()
+    choices = np.tri(12, dtype=bool)
+    choices[5] = False
+    (result,) = run(new_session(node.model(), session_options()), [*node.laid_out(parts), choices])
+    np.testing.assert_allclose(result, node.expected([*parts, choices]), rtol=1e-5, atol=1e-5)
+    apart = result.reshape(12, 2, 8)
+    np.testing.assert_allclose(apart[5], parts[2][0].mean(axis=1), rtol=1e-5, atol=1e-5)
+
+
+def test_a_fill_of_minus_infinity_leaves_no_number() -> None:
+    node = Attention(1, 1, 12, 8, choices=(12, 1), fill=-np.inf, first=(1, 1, 1, 1))
+    *parts, _ = node.inputs()
+    choices = np.ones((12, 1), bool)
+    choices[4] = False
+    (result,) = run(new_session(node.model(), session_options()), [*parts, choices])
+    assert np.isnan(result[0, 0, 4]).all()
+    assert np.isfinite(np.delete(result, 4, axis=2)).all()
+
+
+def test_choices_may_have_more_rows_and_keys() -> None:
+    one = Attention(2, 3, 1, 8, keys=1, first=(1, 1, 1, 1))
+    node = Attention(2, 3, 1, 8, keys=1, choices=(3, 7), fill=2.0, first=(1, 1, 1, 1))
+    inputs = [*one.inputs()[:2], *Attention(2, 3, 7, 8).inputs()[2:], np.arange(21).reshape(3, 7) % 2 == 0]
+    (result,) = run(new_session(node.model(), session_options()), node.laid_out(inputs))
+    np.testing.assert_allclose(result, node.expected(inputs), rtol=1e-5, atol=1e-5)
+    assert result.shape == (2, 3, 3, 8)
 
 
 @pytest.mark.parametrize("hidden", (-np.inf, np.finfo(np.float32).min, -1e4, -110, -96, -60))
@@ -390,6 +450,11 @@ GOOD = Attention(1, 4, 6, 8, key_heads=2, mask=(6, 6))
         ({"scale_bits": -1}, "the scale_bits attribute"),
         ({"scale_bits": 2**40}, "the scale_bits attribute"),
         ({"scale_bits": 0.5}, "the scale_bits attribute"),
+        ({"fill_bits": 0, "fills": 1, "heads": [4, 4]}, "input_heads"),
+        ({"fill_bits": 0x7FC00000, "fills": 1}, "the fill_bits and fills attributes"),
+        ({"fill_bits": -1, "fills": 1}, "the fill_bits and fills attributes"),
+        ({"fill_bits": 0, "fills": 2}, "the fill_bits and fills attributes"),
+        ({"fill_bits": 0}, "the fill_bits and fills attributes"),
     ],
 )
 def test_attributes_that_are_refused(more: dict[str, Any], reason: str) -> None:
@@ -434,6 +499,17 @@ def test_batches_that_differ_are_refused() -> None:
     with pytest.raises(Exception, match="there are batches of 2 and 3") as caught:
         run(new_session(node.model(), session_options()), arrays)
     assert NODE in str(caught.value)
+
+
+def test_choices_that_are_refused() -> None:
+    """Without one, of another shape, and of another type: the one of float32 is that of GOOD's mask."""
+    with pytest.raises(Exception, match="the node has 3 inputs, not Q, K, V, perhaps a mask, and choices"):
+        new_session(Attention(1, 2, 3, 4).model(fill_bits=0, fills=1), session_options())
+    node = Attention(1, 2, 3, 4, choices=(3, 5))
+    with pytest.raises(Exception, match=r"the choice of shape \[3,5\] does not broadcast to the scores"):
+        run(new_session(node.model(), session_options()), node.laid_out(node.inputs()))
+    with pytest.raises(Exception, match="input 3 has the ONNX element type 1, not 9"):
+        run(new_session(GOOD.model(fill_bits=0, fills=1), session_options()), GOOD.laid_out(GOOD.inputs()))
 
 
 def test_types_that_are_refused() -> None:

@@ -232,6 +232,22 @@ def test_expansions(case):
         np.testing.assert_array_equal(run(after, feeds)[0], run(proto, feeds)[0], strict=True)
 
 
+def test_what_is_broadcast_anyway_is_not_expanded():
+    """As PyTorch exports ``masked_fill`` with a mask that is expanded as the scores."""
+    inputs = {"x": ["n", "t", 12], "w": [1, "t", 1]}
+    spread = [SHAPE, node("Expand", "w s", "e"), node("Add", "e x", "a"), node("Mul", "a e", "b")]
+    assert ops(rewrite([*spread[:2], node("Max", "e x", "y")], inputs)) == ["Max"]
+    assert ops(
+        rewrite([*spread[:2], node("Div", "x e", "y"), node("Pow", "e x", "z")], inputs, outputs=("y", "z"))
+    ) == [
+        "Div",
+        "Pow",
+    ]
+    left = [*spread, node("Neg", "b", "y")]
+    assert "Expand" in ops(rewrite(left, inputs)), "a reader that has not the tensor"
+    assert "Expand" in ops(rewrite([*spread[:2], node("Add", "e x", "y")], inputs, outputs=("y", "e")))
+
+
 HALVES = [SHAPE, node("Gather", "s third", "size_x"), node("Div", "size_x two", "half")]
 
 

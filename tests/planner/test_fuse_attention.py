@@ -249,11 +249,56 @@ def test_values_that_are_read_elsewhere_are_kept() -> None:
     assert check(made, FEEDS).count("FusedAttention") == 1
 
 
+CHOICES = {
+    "keeps": "t = Where(z, s, low)",
+    "fills": "u = Div(s, c) t = Where(z, low, u)",
+    "a mask after it": "u = Mul(c, s) w = Where(z, u, low) t = Add(w, m1)",
+    "a mask before the result": "u = Div(s, c) w = Where(z, low, u) t = Add(m2, w)",
+}
+
+
+@pytest.mark.parametrize("low", (-1e4, np.finfo(np.float32).min, -np.inf))
+@pytest.mark.parametrize("kind", CHOICES)
+def test_scores_in_whose_place_a_number_comes(kind: str, low: float) -> None:
+    """A row of which nothing is left is one of equal weights, but for -inf, which leaves no number."""
+    made = projected(CHOICES[kind], more=", bool[n, 1, l, l] z", low=np.float32(low))
+    choices = np.tri(9, dtype=bool)[None, None].repeat(2, axis=0) ^ (kind in ("fills", "a mask before the result"))
+    if np.isfinite(low):
+        choices[1, 0, 4] = choices[1, 0, 4, -1]
+    assert check(with_sizes(made, 2, 9), {**FEEDS, "z": choices}) == ["MatMul", "FusedAttention"]
+
+
+def test_a_triangle_of_the_longest_text() -> None:
+    """As GPT-2 and its likes have it: the mask of a step is a part of a constant, by lengths that are computed."""
+    text = (
+        "ks = Shape <start = 1, end = 2> (x) qs = Shape <start = 1, end = 2> (q) d0 = Sub(ks, qs)"
+        " rows = Slice(triangle, d0, ks, at2) z = Slice(rows, zero, ks, at3) u = Div(s, c) t = Where(z, u, low)"
+    )
+    made = projected(
+        text,
+        **{"triangle": np.tri(32, dtype=bool)[None, None], "low": np.float32(-1e4), "zero": np.array([0])},
+        **{"at2": np.array([2]), "at3": np.array([3])},
+    )
+    for length in (1, 9, 32):
+        assert "FusedAttention" in check(made, {"x": array(2, length, 24)})
+
+
+@pytest.mark.parametrize("low", (np.float32(np.nan), array(9)))
+def test_what_is_no_number_takes_no_place(low: np.ndarray) -> None:
+    made = projected("t = Where(z, s, low)", more=", bool[n, 1, l, l] z", low=low)
+    result, _ = fused(with_sizes(made, 2, 9))
+    assert not blocks(result)
+
+
 ELSEWHERE = "e = ReduceMax <keepdims = 0> ({0}) o1 = Transpose <perm = [0, 2, 1, 3]> (o) o2 = Add(o1, e)"
 LEFT = {
     "the scores are read elsewhere": (projected(after=ELSEWHERE.format("s")), "read elsewhere"),
     "so are they scaled": (projected(after=ELSEWHERE.format("t")), "read elsewhere"),
     "a mask of unknown heads": (projected("t = Add(s, z)", more=", float[n, h, 1, l] z"), "whether the mask leaves"),
+    "choices of unknown heads": (
+        projected("t = Where(z, s, c)", more=", bool[n, h, 1, l] z"),
+        "whether the mask leaves",
+    ),
     "a mask of five dimensions": (
         projected("t = Add(s, z)", more=", float[1, n, 1, 1, l] z"),
         "whether the mask leaves",
