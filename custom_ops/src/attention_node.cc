@@ -71,7 +71,10 @@ void AttentionNode::compute(OrtKernelContext* context) {
     return make_attention_plan(node_, inputs.key, made, error);
   });
   void* const memory = output(context, 0, plan->output);
-  run_attention(node_, *plan, inputs.data, memory, session_host(context));
+  const SessionHost host = session_host(context);
+  std::vector<RunMemory> copies;
+  keep_apart(host, memory, bytes_of(plan->output, DType::f32), &inputs, &copies);
+  run_attention(node_, *plan, inputs.data, memory, host);
 }
 
 }  // namespace onnxfuse

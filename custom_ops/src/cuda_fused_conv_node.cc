@@ -80,10 +80,11 @@ void CudaFusedConvNode::compute_copies(OrtKernelContext* context, const Kernels&
     data.push_back(copies.of_input(cuda::address(inputs.data[i]), bytes));
   }
   std::vector<void*> outputs(output_count());
-  compute_on_host(host, kernels, inputs.key, data.data(), outputs.data(), [&](size_t o, const Shape& shape) -> void* {
+  const auto output_memory = [&](size_t o, const Shape& shape) -> void* {
     const size_t bytes = bytes_of(shape, epilogue.values[epilogue.outputs[o]].type);
     return copies.for_output(cuda::address(output(context, o, shape)), bytes);
-  });
+  };
+  compute_on_host(host, kernels, inputs.key, inputs.types, data.data(), outputs.data(), output_memory);
   copies.finish();
 }
 

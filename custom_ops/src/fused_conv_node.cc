@@ -50,8 +50,8 @@ void FusedConvNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
 void FusedConvNode::compute(OrtKernelContext* context) {
   NodeInputs inputs;
   read_inputs(context, &inputs);
-  compute_on_host(session_host(context), kernels_for(inputs), inputs.key, inputs.data.data(), inputs.outputs.data(),
-                  [&](size_t o, const Shape& shape) { return output(context, o, shape); });
+  compute_on_host(session_host(context), kernels_for(inputs), inputs.key, inputs.types, inputs.data.data(),
+                  inputs.outputs.data(), [&](size_t o, const Shape& shape) { return output(context, o, shape); });
 }
 
 FusedConvNode::Kernels FusedConvNode::kernels_for(const NodeInputs& inputs) {
@@ -93,13 +93,22 @@ std::shared_ptr<const ConvCpuPlan> FusedConvNode::find_cpu_plan(const Kernels& k
   return plan;
 }
 
-void FusedConvNode::compute_on_host(const Host& host, const Kernels& kernels, const PlanKey& key, const void** data,
-                                    void** outputs, const OutputMemory& output_memory) {
+void FusedConvNode::compute_on_host(const Host& host, const Kernels& kernels, const PlanKey& key,
+                                    const std::vector<int>& types, const void** data, void** outputs,
+                                    const OutputMemory& output_memory) {
+  const auto plan = find_cpu_plan(kernels, key);
+  const bool writes_results = plan != nullptr && plan->epilogue.plan != nullptr;
+  std::vector<RunMemory> copies;
+  for (size_t o = 0; writes_results && o < plan->epilogue.plan->output_shapes.size(); ++o) {
+    const Shape& shape = plan->epilogue.plan->output_shapes[o];
+    const Program& program = kernels.epilogue->program();
+    outputs[o] = output_memory(o, shape);
+    keep_apart(host, outputs[o], bytes_of(shape, program.values[program.outputs[o]].type), key.shapes, types, data, &copies);
+  }
   // With X in place of W each Program's operands follow what it reads, but for the result, which has no place yet.
   const void* const weights = std::exchange(data[1], data[0]);
   const void** const prologue = data + 1;
   const void** const epilogue = prologue + node_.prologue_operands();
-  const auto plan = find_cpu_plan(kernels, key);
   if (plan == nullptr) return compute_empty(host, kernels, key, epilogue, outputs, output_memory);
   ConvTensors tensors{data[0], weights, prologue, epilogue, outputs};
   const bool prepares = kernels.prologue != nullptr && plan->prologue == nullptr;
@@ -110,11 +119,7 @@ void FusedConvNode::compute_on_host(const Host& host, const Kernels& kernels, co
                               [&](size_t, const Shape&) { return prepared.data(); });
     tensors.x = prepared.data();
   }
-  if (plan->epilogue.plan != nullptr) {
-    const std::vector<Shape>& shapes = plan->epilogue.plan->output_shapes;
-    for (size_t o = 0; o < shapes.size(); ++o) outputs[o] = output_memory(o, shapes[o]);
-    return run_conv_cpu(*plan, tensors, host);
-  }
+  if (writes_results) return run_conv_cpu(*plan, tensors, host);
   // The epilogue's own kernel runs on a tensor of the results.
   const RunMemory result(host, bytes_of(plan->geometry.output, kernels.type));
   void* const results = result.data();

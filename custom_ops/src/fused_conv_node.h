@@ -41,10 +41,10 @@ class FusedConvNode : public Node {
   // The types of all inputs of such kernels.
   static std::vector<DType> input_types(const Kernels& kernels);
 
-  // `data` are the inputs in memory of the host, and others afterwards; that of the outputs is of the host too.  There is
-  // room for as many `outputs` as the node has.
-  void compute_on_host(const Host& host, const Kernels& kernels, const PlanKey& key, const void** data, void** outputs,
-                       const OutputMemory& output_memory);
+  // `data` are the inputs, of these ONNX `types`, in memory of the host, and others afterwards; that of the outputs is of
+  // the host too.  There is room for as many `outputs` as the node has.
+  void compute_on_host(const Host& host, const Kernels& kernels, const PlanKey& key, const std::vector<int>& types,
+                       const void** data, void** outputs, const OutputMemory& output_memory);
 
  private:
   // Null if the result has no elements.

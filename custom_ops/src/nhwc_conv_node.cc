@@ -50,8 +50,14 @@ void NhwcConvNode::compute(OrtKernelContext* context) {
   const auto plan = plans_.find_or_make(inputs.key, [&](NhwcConvPlan* made, std::string* error) {
     return make_nhwc_conv_plan(node_, inputs.key, made, error);
   });
-  for (size_t o = 0; o < inputs.outputs.size(); ++o) inputs.outputs[o] = output(context, o, plan->output);
-  run_nhwc_conv(node_, *plan, inputs.data, inputs.outputs, session_host(context));
+  const SessionHost host = session_host(context);
+  std::vector<RunMemory> copies;
+  for (size_t o = 0; o < inputs.outputs.size(); ++o) {
+    inputs.outputs[o] = output(context, o, plan->output);
+    const DType type = node_.epilogue.values[node_.epilogue.outputs[o]].type;
+    keep_apart(host, inputs.outputs[o], bytes_of(plan->output, type), &inputs, &copies);
+  }
+  run_nhwc_conv(node_, *plan, inputs.data, inputs.outputs, host);
 }
 
 void NhwcConvNode::check_types(const std::vector<int>& types) const {

@@ -52,7 +52,10 @@ void NhwcPoolNode::compute(OrtKernelContext* context) {
     return make_nhwc_pool_plan(node_, inputs.key, made, error);
   });
   void* const memory = output(context, 0, plan->output);
-  run_nhwc_pool(node_, *plan, inputs.data[0], memory, session_host(context));
+  const SessionHost host = session_host(context);
+  std::vector<RunMemory> copies;
+  keep_apart(host, memory, bytes_of(plan->output, DType::f32), &inputs, &copies);
+  run_nhwc_pool(node_, *plan, inputs.data[0], memory, host);
 }
 
 }  // namespace onnxfuse

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "attribute_source.h"
+#include "host.h"
 #include "ort_abi.h"
 #include "plan.h"
 #include "program.h"
@@ -72,6 +73,15 @@ class Node {
 
   // The memory of output `o`, on the provider's device.
   void* output(OrtKernelContext* context, size_t o, const Shape& shape) const;
+
+  // Copies every input of these shapes, ONNX element types and `data` that lies where an output does, as a session's
+  // bindings may have it, and puts the copy in its place: results are written while inputs are still read.
+  static void keep_apart(const Host& host, const void* output, size_t bytes, const std::vector<Shape>& shapes,
+                         const std::vector<int>& types, const void** data, std::vector<RunMemory>* copies);
+  static void keep_apart(const Host& host, const void* output, size_t bytes, NodeInputs* inputs,
+                         std::vector<RunMemory>* copies) {
+    keep_apart(host, output, bytes, inputs->key.shapes, inputs->types, inputs->data.data(), copies);
+  }
 
   // For a run on the CPU, whatever provider has the node.
   SessionHost session_host(const OrtKernelContext* context) const;

@@ -43,7 +43,12 @@ void NormalizationNode::compute(OrtKernelContext* context) {
   });
   void* const result = output(context, 0, plan->output);
   void* const normalized = node_.keeps ? output(context, 1, plan->output) : nullptr;
-  run_normalization(node_, *plan, inputs.data, result, normalized, session_host(context));
+  const SessionHost host = session_host(context);
+  const size_t bytes = bytes_of(plan->output, DType::f32);
+  std::vector<RunMemory> copies;
+  keep_apart(host, result, bytes, &inputs, &copies);
+  if (node_.keeps) keep_apart(host, normalized, bytes, &inputs, &copies);
+  run_normalization(node_, *plan, inputs.data, result, normalized, host);
 }
 
 void NormalizationNode::check_types(const std::vector<int>& types) const {

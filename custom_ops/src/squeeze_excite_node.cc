@@ -48,7 +48,10 @@ void SqueezeExciteNode::compute(OrtKernelContext* context) {
     return make_squeeze_excite_plan(node_, inputs.key, made, error);
   });
   void* const memory = output(context, 0, plan->output);
-  run_squeeze_excite(node_, *plan, inputs.data, memory, session_host(context));
+  const SessionHost host = session_host(context);
+  std::vector<RunMemory> copies;
+  keep_apart(host, memory, bytes_of(plan->output, DType::f32), &inputs, &copies);
+  run_squeeze_excite(node_, *plan, inputs.data, memory, host);
 }
 
 void SqueezeExciteNode::check_types(const std::vector<int>& types) const {

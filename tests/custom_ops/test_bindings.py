@@ -1,0 +1,93 @@
+"""Outputs that a user binds to the memory of an input, as for a state that is updated in place.
+
+ONNX Runtime's own nodes have finished reading when the last of them writes; a fused node still reads then.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.cuda.conv_nodes import arrays_of, conv_model
+from tests.cuda.convolutions import Fused, convolution, raw, tail
+from tests.custom_ops.fused import new_session, run, session_options
+from tests.custom_ops.test_attention import Attention
+from tests.custom_ops.test_nhwc_conv import with_tail
+from tests.custom_ops.test_nhwc_pool import Pool, last
+from tests.custom_ops.test_normalization import Normalization
+from tests.custom_ops.test_squeeze_excite import Gate, gate_model
+
+Arrays = Sequence[np.ndarray]
+SHAPE = (1, 32, 40, 40)
+CONV = convolution("f32", (32, 32), (3, 3), pads=(1, 1, 1, 1))
+
+
+def plain_conv(kind: str) -> tuple[onnx.ModelProto, Arrays]:
+    fused = Fused(CONV, SHAPE, *(tail("f32", kind, SHAPE) if kind else (raw("f32"), ())))
+    return conv_model(fused), arrays_of(fused, 0)
+
+
+def nhwc_conv(x_last: bool, y_last: bool) -> tuple[onnx.ModelProto, Arrays]:
+    node = with_tail(CONV, SHAPE, "bias, hard swish, residual", (x_last, y_last))
+    return node.model(), node.inputs(node.arrays())[0]
+
+
+def attention() -> tuple[onnx.ModelProto, Arrays]:
+    node = Attention(2, 2, 300, 32, mask=(300, 1))
+    return node.model(), node.laid_out(node.inputs())
+
+
+def normalization() -> tuple[onnx.ModelProto, Arrays]:
+    node = Normalization((33, 513), program="residual", keeps=True)
+    return node.model(), node.arrays()
+
+
+def pool() -> tuple[onnx.ModelProto, Arrays]:
+    node = Pool("MaxPool", (1, 24, 20, 20), (3, 3), pads=(1, 1, 1, 1))
+    return node.model(), [last(node.x())]
+
+
+def gate() -> tuple[onnx.ModelProto, Arrays]:
+    made = Gate((2, 48, 5, 7), 12, 48, ("bias, relu", "swish"))
+    return gate_model(made), made.arrays()
+
+
+NODES = {
+    "conv": lambda: plain_conv(""),
+    "conv and residual": lambda: plain_conv("bias, hard swish, residual"),
+    "conv of several results": lambda: plain_conv("masks"),
+    "channels last": lambda: nhwc_conv(True, True),
+    "channels last, then first": lambda: nhwc_conv(True, False),
+    "channels first, then last": lambda: nhwc_conv(False, True),
+    **{"attention": attention, "normalization": normalization, "pool": pool, "gate": gate},
+}
+
+
+@pytest.mark.parametrize("shift", (0, 64, -64))
+@pytest.mark.parametrize("kind", NODES)
+def test_an_output_in_an_inputs_memory(kind: str, shift: int) -> None:
+    """Each output in the memory of each input, or ``shift`` bytes behind where that begins, as far as they fit."""
+    model, made = NODES[kind]()
+    arrays = [np.ascontiguousarray(array) for array in made]
+    for threads in (1, 2):
+        session = new_session(model, session_options(threads))
+        wanted = run(session, arrays)
+        for o, result in enumerate(wanted):
+            for i, array in enumerate(arrays):
+                binding = session.io_binding()
+                memory = np.zeros(max(array.nbytes, result.nbytes) + 3 * 64, np.uint8)
+                own = memory[64 : 64 + array.nbytes]
+                own[:] = array.reshape(-1).view(np.uint8)
+                for name, value in zip(session.get_inputs(), arrays, strict=True):
+                    at = own.ctypes.data if value is array else value.ctypes.data
+                    binding.bind_input(name.name, "cpu", 0, value.dtype.type, value.shape, at)
+                at = own.ctypes.data + shift
+                for place, name in enumerate(session.get_outputs()):
+                    if place == o:
+                        binding.bind_output(name.name, "cpu", 0, result.dtype.type, result.shape, at)
+                    else:
+                        binding.bind_output(name.name)
+                session.run_with_iobinding(binding)
+                found = memory[64 + shift : 64 + shift + result.nbytes].view(result.dtype).reshape(result.shape)
+                np.testing.assert_array_equal(found, result, err_msg=f"output {o} in input {i}")
