@@ -1,6 +1,5 @@
 """``onnxfuse.optimize``: from a model to an optimized model, checked."""
 
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from onnxfuse.inputs import InputSpec, Shapes, Sizes, check_shapes, checked_shap
 from onnxfuse.model_io import check_output, load, load_proto, parse, save
 from onnxfuse.passes import Pass, PassContext, resolve
 from onnxfuse.planner.functions import mark_float_functions
+from onnxfuse.replacing import scratch
 from onnxfuse.report import Report
 from onnxfuse.runtime import why_no_cuda
 from onnxfuse.statistics import Example, collect
@@ -157,15 +157,15 @@ def optimize(
         _add_times(loaded, fitter, cuda, report.cuda, context)
     mark_float_functions(loaded)
     report.after = collect(loaded)
-    with tempfile.TemporaryDirectory(prefix="onnxfuse-") as scratch:
+    with scratch() as folder:
 
         def finish(candidate: Path) -> None:
             """All that needs the original file, which ``output`` may replace."""
             if check:
-                _compare(source, candidate, Path(scratch), sizes, given, context)
+                _compare(source, candidate, folder, sizes, given, context)
             report.example = _example(source, candidate, specs, sizes, report)
 
-        path = Path(scratch) / "optimized.onnx" if output is None else output
+        path = folder / "optimized.onnx" if output is None else output
         progress("writing the model")
         save(loaded, path, overwrite=overwrite, check=finish)
     report.seconds = time.perf_counter() - started
@@ -181,8 +181,8 @@ def _tune_on_cpu(
     def make(policy: "ConvPolicy", path: Path) -> None:
         optimized(conv=policy.value, output=path)
 
-    with tempfile.TemporaryDirectory(prefix="onnxfuse-") as folder:
-        return tune(make, Path(folder), sizes, inputs, progress)
+    with scratch() as folder:
+        return tune(make, folder, sizes, inputs, progress)
 
 
 def run_pass(step: Pass, model: Model, context: PassContext) -> None:

@@ -3,12 +3,15 @@ quick."""
 
 import argparse
 import gc
+import math
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from io import TextIOWrapper
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
@@ -24,6 +27,7 @@ EXIT_PARITY = 1
 EXIT_ERROR = 2
 _SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "terminated"}
 _LATER_SECONDS = 0.02
+_AGAIN_SECONDS = 1.0
 
 _PIPED_WIDTH = 200  # a table that goes to a file or another program is not folded to the width of a terminal
 _LEAST_WIDTH = 40  # of a terminal; in none, as COLUMNS=0 has it, rich writes nothing
@@ -38,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _guarded(argv, received)
     except (_Ended, KeyboardInterrupt) as ended:
         number = signal.Signals(ended.signal if isinstance(ended, _Ended) else signal.SIGINT)
-        _fail(_SIGNALS[number])
+        _fail("".join([*getattr(ended, "__notes__", []), _SIGNALS[number]]))
         return 128 + number
 
 
@@ -103,15 +107,21 @@ def _ending_on_signals(received: list[int]) -> Iterator[None]:
     """Make signals to end an exception.
 
     Not while a module is imported: compiled ones make another error of an exception that comes then, or abort.  Then
-    ``received`` has the number of the signal, and the exception comes later.
+    ``received`` has the number of the signal, and the exception comes later.  And not for some time after another one,
+    whose removal of temporary files must not be stopped.
     """
+    ending = -math.inf
 
     def end(number: int, frame: FrameType | None) -> None:
+        nonlocal ending
         if number != signal.SIGALRM:
             received.append(number)
+        if not received or time.monotonic() < ending + _AGAIN_SECONDS:
+            return
         if _is_importing(frame):
             signal.setitimer(signal.ITIMER_REAL, _LATER_SECONDS)
-        elif received:
+        else:
+            ending = time.monotonic()
             raise _Ended(received[0])
 
     previous = {}
@@ -220,7 +230,8 @@ def _optimize(arguments: argparse.Namespace) -> int:
     from onnxfuse.report import render_optimization
     from onnxfuse.report_file import ReportFile
 
-    with ExitStack() as stack:
+    before = _file_at(arguments.output)
+    with ExitStack() as stack, _telling_what_is_written(arguments.output, before):
         report = None
         if arguments.report is not None:
             report = ReportFile(arguments.report, arguments.input, arguments.output)
@@ -254,6 +265,26 @@ def _optimize(arguments: argparse.Namespace) -> int:
         except (OSError, OnnxfuseError) as error:
             raise OnnxfuseError(f"{arguments.output} was written, but then: {_described(error)[0]}") from error
     return EXIT_OK
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    """Which file is at a path, of which another has taken the place if this changes; None for none."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+@contextmanager
+def _telling_what_is_written(path: Path, before: tuple[int, int] | None) -> Iterator[None]:
+    """Make a signal to end say that the output was written, if another file than ``before`` is there."""
+    try:
+        yield
+    except _Ended as ended:
+        if _file_at(path) != before:
+            ended.add_note(f"{path} was written, but then: ")
+        raise
 
 
 def _check(arguments: argparse.Namespace) -> int:

@@ -1,6 +1,7 @@
 """The arguments of the command line, and what ``--help`` says of them."""
 
 import argparse
+import os
 from pathlib import Path
 from typing import NoReturn
 
@@ -8,7 +9,7 @@ from onnxfuse.errors import OnnxfuseError
 
 _EPILOG = """\
 exit status: 0 success, 1 the optimized model differs from the original, 2 bad input or usage, 130 interrupted,
-143 terminated
+143 terminated, 129 if the terminal went
 
 examples:
   onnxfuse optimize model.onnx fused.onnx
@@ -150,7 +151,7 @@ def _command(
 def _add_optimize(commands: "argparse._SubParsersAction[Parser]") -> None:
     parser = _command(commands, "optimize", "fuse a model, check it, write it", _OPTIMIZE, _OPTIMIZE_EPILOG)
     parser.add_argument("input", metavar="IN", type=Path, help="the model to optimize")
-    parser.add_argument("output", metavar="OUT", type=Path, help="where to write the optimized model")
+    parser.add_argument("output", metavar="OUT", type=_file, help="where to write the optimized model")
     _add_target(parser)
     _add_shape(
         parser,
@@ -163,7 +164,7 @@ def _add_optimize(commands: "argparse._SubParsersAction[Parser]") -> None:
     )
     _add_inputs(parser)
     parser.add_argument("--no-check", action="store_true", help="do not run and compare the models before writing")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="write a report, by suffix .html or .json")
+    parser.add_argument("--report", type=_file, metavar="FILE", help="write a report, by suffix .html or .json")
     parser.add_argument("--passes", metavar="A,B,…", help="the passes to run, in this order (default: all)")
     parser.add_argument("--fast-math", action="store_true", help="allow kernels that do not round as ONNX Runtime does")
     _add_conv(parser)
@@ -275,7 +276,7 @@ def _add_zoo(commands: "argparse._SubParsersAction[Parser]") -> None:
     listing.set_defaults(command="zoo list")
     fetching = _command(actions, "fetch", "download or make models, and print their paths", _ZOO_FETCH)
     fetching.add_argument("models", metavar="GLOB", nargs="+", help="names, as * and ? match them")
-    fetching.add_argument("--out", type=Path, metavar="FILE", help="put the one model there instead")
+    fetching.add_argument("--out", type=_file, metavar="FILE", help="put the one model there instead")
     fetching.set_defaults(command="zoo fetch")
     adding = _command(actions, "add", "describe a model in the manifest", _ZOO_ADD)
     adding.add_argument("name", metavar="NAME")
@@ -321,6 +322,13 @@ def _add_inputs(parser: "Parser | argparse._MutuallyExclusiveGroup") -> None:
         help="what to compare on, in place of made-up inputs: an .npz file with an array for each input, or a "
         "directory of such files or of test_data_set_*",
     )
+
+
+def _file(text: str) -> Path:
+    """A path to write to."""
+    if text.endswith(os.sep):
+        raise argparse.ArgumentTypeError(f"{text} is the name of a directory")
+    return Path(text)
 
 
 def _count(text: str) -> int:

@@ -270,7 +270,11 @@ def _refuse_data(path: Path, target: Path, source: Path | None, files: set[Path]
 
 
 def _is_same(path: Path, other: Path | None) -> bool:
-    return other is not None and other.exists() and path.exists() and path.samefile(other)
+    try:
+        there = other is not None and other.exists()
+    except OSError:  # one that cannot be read says so when it is
+        return False
+    return other is not None and there and path.exists() and path.samefile(other)
 
 
 def _write(

@@ -25,6 +25,8 @@ def place(path: Path) -> Path:
     with writing(path):
         if not path.name:
             raise OnnxfuseError("it names no file to write")
+        if path.exists() and not path.is_file():  # a pipe's name in /dev leads to none
+            raise OnnxfuseError("it exists and is not a regular file")
         try:
             found = Path(os.path.realpath(path))
         except ValueError as error:  # a null byte
@@ -34,6 +36,19 @@ def place(path: Path) -> Path:
         if os.path.lexists(found) and not stat.S_ISREG(found.lstat().st_mode):  # a link here leads to itself
             raise OnnxfuseError("it exists and is not a regular file")
         return found
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A directory of this user alone among the system's temporary ones, which is removed in the end."""
+    directory = None
+    try:
+        with undisturbed():
+            directory = Path(tempfile.mkdtemp(prefix="onnxfuse-"))
+        yield directory
+    finally:
+        if directory is not None:
+            _remove(directory)
 
 
 @contextmanager
@@ -48,9 +63,17 @@ def scratch_beside(path: Path, asked: Path) -> Iterator[Path]:
             directory = Path(tempfile.mkdtemp(prefix=".onnxfuse-", dir=path.parent))
         yield directory
     finally:
+        if directory is not None:
+            _remove(directory)
+
+
+def _remove(directory: Path) -> None:
+    try:
         with undisturbed():
-            if directory is not None:
-                shutil.rmtree(directory, ignore_errors=True)
+            shutil.rmtree(directory, ignore_errors=True)
+    except BaseException:  # of a signal that came before they were held back, or was held back
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
 
 
 @contextmanager

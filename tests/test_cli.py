@@ -607,6 +607,75 @@ def test_signals_end_it_with_one_line_and_no_litter(
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
 
 
+def signalled(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """The command line in a process that runs ``code`` before, and whose SIGINT is not ignored."""
+    start = "import os, signal, sys, time\nfrom onnxfuse import cli, replacing\n"
+    code = f"{start}signal.signal(signal.SIGINT, signal.default_int_handler)\n{code}\nsys.exit(cli.main(sys.argv[1:]))"
+    return subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("before", ["none", "another"])
+def test_a_signal_once_the_output_is_in_place_says_so(before: str, model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    if before == "another":
+        out.write_bytes(b"old")
+    code = (
+        "from onnxfuse import report\n"
+        "def stuck(*args, **options):\n    os.kill(os.getpid(), signal.SIGTERM)\n    time.sleep(9)\n"
+        "report.render_optimization = stuck"
+    )
+    done = signalled(code, "optimize", model, out, "--no-check")
+    assert done.returncode == 143
+    assert assert_one_line(done.stderr) == f"onnxfuse: error: {out} was written, but then: terminated"
+    assert onnx.load(out).graph.node
+
+
+def test_more_signals_do_not_stop_the_cleanup(model: Path, tmp_path: Path) -> None:
+    """Whenever they come: two within a second, as of Ctrl-C and of what ends a session, are one."""
+    code = (
+        "from onnxfuse import api\nended = []\n"
+        "def stuck(*args, **options):\n    ended.append(1)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(9)\n"
+        "api._compare = stuck\n"
+        "enter = replacing.undisturbed.__wrapped__\n"
+        "def late():\n    if ended:\n        os.kill(os.getpid(), signal.SIGTERM)\n    yield from enter()\n"
+        "import contextlib\nreplacing.undisturbed = contextlib.contextmanager(late)"
+    )
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    code = f"import tempfile\ntempfile.tempdir = {str(scratch)!r}\n{code}"
+    done = signalled(code, "optimize", model, tmp_path / "out.onnx")
+    assert done.returncode in (130, 143)
+    assert_one_line(done.stderr)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "scratch"]
+    assert not [path.name for path in scratch.iterdir() if path.name.startswith("onnxfuse-")]
+
+
+@pytest.mark.parametrize("option", ["OUT", "--report"])
+def test_a_directory_is_no_file_to_write(
+    option: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"{tmp_path / 'new.html'}{os.sep}"
+    arguments = [name] if option == "OUT" else [tmp_path / "o.onnx", "--report", name]
+    status, _, err = run(capsys, "optimize", model, *arguments)
+    assert status == 2 and "is the name of a directory" in assert_one_line(err)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_a_pipe_is_no_file_to_write(model: Path) -> None:
+    done = process("optimize", model, "/dev/stdout", "--no-check")
+    assert done.returncode == 2
+    assert assert_one_line(done.stderr).endswith("/dev/stdout: it exists and is not a regular file")
+
+
+def test_an_input_that_cannot_be_read_is_what_the_error_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / ("x" * 300)
+    status, _, err = run(capsys, "optimize", missing, tmp_path / "o.onnx")
+    assert status == 2 and f"{missing}: cannot be read: File name too long" in err
+
+
 def test_passes_can_be_chosen(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = passes.default_registry().names()
     assert names[-1] == "fuse-elementwise"

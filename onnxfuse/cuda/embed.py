@@ -23,6 +23,7 @@ from onnxfuse.cuda.report import CudaReport, KernelReport, KernelUse
 from onnxfuse.graph import Model
 from onnxfuse.program import Program
 from onnxfuse.program.ops import FUSED_OPS
+from onnxfuse.replacing import Replacement, writing
 from onnxfuse.runtime import DOMAIN
 
 RECIPE = "cuda_recipe"
@@ -153,7 +154,12 @@ def _describe(
 
 
 def _keep(folder: Path, sources: Iterable[tuple[str, str]]) -> None:
-    """One file for each source, named by the hash that the recipes have."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """One file for each source, named by the hash that the recipes have.
+
+    Raises OnnxfuseError, which names the one that cannot be written; what was there stays.
+    """
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     for digest, text in sources:
-        (folder / f"{digest[:16]}.cu").write_text(text, encoding="utf-8")
+        with Replacement(folder / f"{digest[:16]}.cu") as file:
+            file.write(text.encode())
