@@ -100,6 +100,23 @@ def gpt2(path: Path) -> None:
     _write(path, transformers.GPT2LMHeadModel(config), _text(), "logits", dict.fromkeys(_text(), _TOKENS))
 
 
+def gpt_neo(path: Path) -> None:
+    """GPTNeoForCausalLM, in whose scores a number takes the place of what is to come, as in GPT-2 for years."""
+    config = transformers.GPTNeoConfig(
+        **{"hidden_size": 96, "num_layers": 4, "num_heads": 4, "intermediate_size": 192, "vocab_size": WORDS},
+        **{"attention_types": [[["global", "local"], 2]], "window_size": 16, "max_position_embeddings": 128},
+        use_cache=False,
+    )
+    _write_script(path, transformers.GPTNeoForCausalLM(config), _text(), "logits", dict.fromkeys(_text(), _TOKENS))
+
+
+def flaubert(path: Path) -> None:
+    """FlaubertModel, whose mask is expanded as the scores."""
+    config = transformers.FlaubertConfig(emb_dim=96, n_layers=3, n_heads=4, vocab_size=WORDS, use_cache=False)
+    model = transformers.FlaubertModel(config)
+    _write_script(path, model, _text(), "last_hidden_state", dict.fromkeys(_text(), _TOKENS))
+
+
 def llama(path: Path) -> None:
     """LlamaForCausalLM, with grouped heads."""
     config = transformers.LlamaConfig(**_SMALL, num_key_value_heads=2, use_cache=False)
