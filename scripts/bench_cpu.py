@@ -146,8 +146,8 @@ def _bench_model(model: StoredModel, optimized: Path, seconds: float) -> tuple[s
     sizes = ", ".join("x".join(map(str, shape)) for shape in shapes.values() if shape)
     theirs, ours = _quartiles(blocks)
     creating = Figure(ratio_with_spread(loads)[0], at_most=1.3)
-    own, resident = _memory_ratios(original, optimized, library, InputSet(model.name, feeds))
-    return (model.name, sizes, theirs, ours, speed, creating, Figure(own, at_most=1.0), Figure(resident))
+    memory = _memory_ratios(original, optimized, library, InputSet(model.name, feeds))
+    return (model.name, sizes, theirs, ours, speed, creating, *(Figure(ratio, at_most=1.0) for ratio in memory))
 
 
 def _noise(model: StoredModel, seconds: float) -> tuple[str | Figure, ...]:
