@@ -371,7 +371,7 @@ class Export:
             out.ref_attr_name = value.name
             out.type = convert_to_onnx_attr_type(value.type)
         else:
-            out.CopyFrom(_make_attribute(name, value, original))
+            out.CopyFrom(make_attribute(name, value, original))
         if original is not None and original.doc_string:
             out.doc_string = original.doc_string
 
@@ -388,7 +388,8 @@ def onnx_graphs(graph: GraphProto) -> Iterator[GraphProto]:
                     yield from onnx_graphs(inner)
 
 
-def _make_attribute(name: str, value: Any, original: AttributeProto | None) -> AttributeProto:
+def make_attribute(name: str, value: Any, original: AttributeProto | None = None) -> AttributeProto:
+    """A node's attribute of this value, of the type of the ``original`` as far as the value has that."""
     attr_type = original.type if original is not None and not original.ref_attr_name else None
     if isinstance(value, (np.dtype, type)):
         value = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(value))

@@ -270,11 +270,13 @@ def _refuse_data(path: Path, target: Path, source: Path | None, files: set[Path]
 
 
 def _is_same(path: Path, other: Path | None) -> bool:
+    if other is None:
+        return False
     try:
-        there = other is not None and other.exists()
+        there = other.exists()
     except OSError:  # one that cannot be read says so when it is
         return False
-    return other is not None and there and path.exists() and path.samefile(other)
+    return there and path.exists() and path.samefile(other)
 
 
 def _write(

@@ -39,12 +39,12 @@ def place(path: Path) -> Path:
 
 
 @contextmanager
-def scratch() -> Iterator[Path]:
-    """A directory of this user alone among the system's temporary ones, which is removed in the end."""
+def scratch(prefix: str = "onnxfuse-", parent: Path | None = None) -> Iterator[Path]:
+    """A directory of this user alone, by default among the system's temporary ones, which is removed in the end."""
     directory = None
     try:
         with undisturbed():
-            directory = Path(tempfile.mkdtemp(prefix="onnxfuse-"))
+            directory = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         yield directory
     finally:
         if directory is not None:
@@ -57,14 +57,10 @@ def scratch_beside(path: Path, asked: Path) -> Iterator[Path]:
 
     Raises OnnxfuseError, which names the path that was ``asked`` for, if there can be none.
     """
-    directory = None
-    try:
-        with writing(asked), undisturbed():
-            directory = Path(tempfile.mkdtemp(prefix=".onnxfuse-", dir=path.parent))
+    with ExitStack() as stack:
+        with writing(asked):
+            directory = stack.enter_context(scratch(".onnxfuse-", path.parent))
         yield directory
-    finally:
-        if directory is not None:
-            _remove(directory)
 
 
 def _remove(directory: Path) -> None:

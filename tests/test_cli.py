@@ -4,11 +4,8 @@ import json
 import os
 import pty
 import re
-import signal
 import subprocess
 import sys
-import time
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -542,113 +539,6 @@ def test_without_onnxruntime_the_error_names_the_extra(command: str, model: Path
     done = subprocess.run([sys.executable, "-c", code, command, model, other], capture_output=True, text=True)
     assert done.returncode == 2 and "onnxfuse[cpu]" in assert_one_line(done.stderr)
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
-
-
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("afterwards", ["raise ImportError('initialization failed')", ""])
-def test_a_signal_during_an_import_ends_it_without_harm(
-    number: signal.Signals, status: int, afterwards: str, model: Path, tmp_path: Path
-) -> None:
-    """Compiled modules make an ImportError of an exception, or abort."""
-    (tmp_path / "onnxruntime.py").write_text(
-        f"import os, time\ntry:\n    os.kill(os.getpid(), {int(number)})\n    time.sleep(0.2)\n"
-        f"except BaseException:\n    os.abort()\n{afterwards}\n"
-    )
-    code = (
-        f"import signal, sys\nsys.path.insert(0, {str(tmp_path)!r})\nfrom onnxfuse.cli import main\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\nsys.exit(main(sys.argv[1:]))"
-    )
-    done = subprocess.run([sys.executable, "-c", code, "check", model, model], capture_output=True, text=True)
-    assert done.returncode == status, done.stderr
-    assert "initialization" not in assert_one_line(done.stderr)
-
-
-def test_an_interrupt_while_the_command_line_is_imported_ends_the_script_in_silence() -> None:
-    """What pip makes of the entry point imports a module and calls a function: the guard must be in there."""
-    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())
-    module, _, function = project["project"]["scripts"]["onnxfuse"].partition(":")
-    interrupting = (
-        "class Interrupts:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'onnxfuse.cli_arguments':\n            raise KeyboardInterrupt\n"
-        "sys.meta_path.insert(0, Interrupts())\n"
-    )
-    for start in (
-        f"from {module} import {function} as main\nsys.exit(main())",
-        "import onnxfuse.__main__ as m\nsys.exit(m.run())",
-    ):
-        done = subprocess.run(
-            [sys.executable, "-c", f"import sys\n{interrupting}{start}"], capture_output=True, text=True
-        )
-        assert (done.returncode, done.stdout, done.stderr) == (130, "", ""), done.stderr
-
-
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_signals_end_it_with_one_line_and_no_litter(
-    number: signal.Signals, status: int, model: Path, tmp_path: Path
-) -> None:
-    code = (
-        "import signal, sys, time\nfrom onnxfuse import api, cli, parity\n"
-        # A job in the background inherits that SIGINT is ignored, and one under nohup that SIGHUP is.
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
-        "def stuck(*args, **options):\n    print('ready', flush=True)\n    time.sleep(60)\n"
-        "parity.compare = stuck\nsys.exit(cli.main(sys.argv[1:]))"
-    )
-    out = tmp_path / "out.onnx"
-    command = [sys.executable, "-c", code, "optimize", str(model), str(out)]
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert running.stdout.readline() == "ready\n"
-    time.sleep(0.1)
-    running.send_signal(number)
-    _, err = running.communicate(timeout=30)
-    assert running.returncode == status
-    assert_one_line(err)
-    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
-
-
-def signalled(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """The command line in a process that runs ``code`` before, and whose SIGINT is not ignored."""
-    start = "import os, signal, sys, time\nfrom onnxfuse import cli, replacing\n"
-    code = f"{start}signal.signal(signal.SIGINT, signal.default_int_handler)\n{code}\nsys.exit(cli.main(sys.argv[1:]))"
-    return subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True)
-
-
-@pytest.mark.parametrize("before", ["none", "another"])
-def test_a_signal_once_the_output_is_in_place_says_so(before: str, model: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.onnx"
-    if before == "another":
-        out.write_bytes(b"old")
-    code = (
-        "from onnxfuse import report\n"
-        "def stuck(*args, **options):\n    os.kill(os.getpid(), signal.SIGTERM)\n    time.sleep(9)\n"
-        "report.render_optimization = stuck"
-    )
-    done = signalled(code, "optimize", model, out, "--no-check")
-    assert done.returncode == 143
-    assert assert_one_line(done.stderr) == f"onnxfuse: error: {out} was written, but then: terminated"
-    assert onnx.load(out).graph.node
-
-
-def test_more_signals_do_not_stop_the_cleanup(model: Path, tmp_path: Path) -> None:
-    """Whenever they come: two within a second, as of Ctrl-C and of what ends a session, are one."""
-    code = (
-        "from onnxfuse import api\nended = []\n"
-        "def stuck(*args, **options):\n    ended.append(1)\n"
-        "    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(9)\n"
-        "api._compare = stuck\n"
-        "enter = replacing.undisturbed.__wrapped__\n"
-        "def late():\n    if ended:\n        os.kill(os.getpid(), signal.SIGTERM)\n    yield from enter()\n"
-        "import contextlib\nreplacing.undisturbed = contextlib.contextmanager(late)"
-    )
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    code = f"import tempfile\ntempfile.tempdir = {str(scratch)!r}\n{code}"
-    done = signalled(code, "optimize", model, tmp_path / "out.onnx")
-    assert done.returncode in (130, 143)
-    assert_one_line(done.stderr)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "scratch"]
-    assert not [path.name for path in scratch.iterdir() if path.name.startswith("onnxfuse-")]
 
 
 @pytest.mark.parametrize("option", ["OUT", "--report"])

@@ -1,9 +1,6 @@
-"""What a file that is written must never replace: the files of the input; that no signal leaves scratch behind; that no
-FIFO is read.
-"""
+"""What a file that is written must never replace: the files of the input; and that no FIFO is read."""
 
 import os
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +8,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from onnxfuse import model_io, replacing
+from onnxfuse import model_io
 from onnxfuse.cli import main
 from onnxfuse.cuda.conv.tunings import read_tunings
 from onnxfuse.errors import OnnxfuseError
@@ -116,73 +113,3 @@ def test_a_tuning_file_that_is_a_fifo_is_not_read(tmp_path: Path, capsys: pytest
     arguments = [str(source), str(tmp_path / "o.onnx"), "--target", "cuda", "--tuning", str(tmp_path / "fifo")]
     assert main(["optimize", *arguments]) == 2
     assert "fifo is not a regular file" in capsys.readouterr().err
-
-
-# --- signals -------------------------------------------------------------------------------------------------------
-
-
-class Ended(BaseException):
-    """What a handler of a termination signal may raise."""
-
-
-@pytest.fixture
-def ending_on_signals() -> None:
-    def end(number: int, _frame: object) -> None:
-        raise Ended(number)
-
-    previous = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in previous.items():
-        assert signal.getsignal(number) is end, "handlers are put back"
-        signal.signal(number, handler)
-
-
-@pytest.mark.usefixtures("ending_on_signals")
-@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
-def test_a_second_signal_does_not_stop_the_cleanup(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: signal.Signals
-) -> None:
-    source = external_model(tmp_path / "in.onnx", "weights.bin")
-    model = model_io.load(source)
-    before = snapshot(tmp_path)
-    original = replacing.shutil.rmtree
-
-    def interrupted(*arguments: object, **options: object) -> None:
-        os.kill(os.getpid(), second)
-        original(*arguments, **options)
-        os.kill(os.getpid(), second)
-
-    monkeypatch.setattr(replacing.shutil, "rmtree", interrupted)
-
-    def check(_candidate: Path) -> None:
-        signal.raise_signal(signal.SIGINT)
-
-    with pytest.raises(Ended):
-        model_io.save(model, tmp_path / "out.onnx", check=check)
-    assert snapshot(tmp_path) == before
-    with pytest.raises(Ended), ReportFile(tmp_path / "r.json", source):
-        signal.raise_signal(signal.SIGINT)
-    assert snapshot(tmp_path) == before
-
-
-@pytest.mark.usefixtures("ending_on_signals")
-def test_a_signal_that_was_held_back_is_not_lost() -> None:
-    done = []
-    with pytest.raises(Ended), replacing.undisturbed():
-        signal.raise_signal(signal.SIGTERM)
-        done.append(True)
-    assert done
-
-
-@pytest.mark.usefixtures("ending_on_signals")
-def test_a_signal_while_the_scratch_is_made_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = os.mkdir
-
-    def interrupted(*arguments: object, **options: object) -> None:
-        original(*arguments, **options)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(os, "mkdir", interrupted)
-    with pytest.raises(Ended), replacing.scratch_beside(tmp_path / "f", tmp_path / "f"):
-        raise AssertionError("it was held back too long")
-    assert not list(tmp_path.iterdir())

@@ -69,7 +69,7 @@ bool view_input(const Attention& node, const PlanKey& key, size_t input, HeadsVi
   return true;
 }
 
-// `what` names the tensor.
+// Of the mask or the choices, as `what` says.
 bool view_mask(const char* what, const Shape& mask, const Shape& scores, std::array<int64_t, 4>* strides,
                std::string* error) {
   int64_t stride = 1, count = 0;
@@ -337,8 +337,8 @@ bool read_attention(const AttributeSource& source, size_t inputs, Attention* nod
   }
   const size_t least = chosen ? 4 : 3;
   if (inputs != least && inputs != least + 1) {
-    return fail("the node has " + std::to_string(inputs) + " inputs, not Q, K, V, perhaps a mask, and choices with fill_bits",
-                error);
+    return fail("the node has " + std::to_string(inputs) + " inputs, not Q, K, V, perhaps a mask, and choices with " +
+                    "fill_bits", error);
   }
   node->heads = heads[0];
   node->key_heads = heads[1];
@@ -361,7 +361,7 @@ bool make_attention_plan(const Attention& node, const PlanKey& key, AttentionPla
   HeadsView &q = plan->q, &k = plan->k, &v = plan->v;
   std::vector<const Shape*> masks;  // what broadcasts to the scores
   if (node.masked) masks.push_back(&key.shapes[3]);
-  if (node.chosen) masks.push_back(&key.shapes[node.choices()]);
+  if (node.chosen) masks.push_back(&key.shapes[node.choice_input()]);
   // A batch of one serves all, as for MatMul.
   int64_t batch = q.batch;
   std::vector<int64_t> batches{k.batch, v.batch};
@@ -388,7 +388,7 @@ bool make_attention_plan(const Attention& node, const PlanKey& key, AttentionPla
   }
   Shape scores{4, {batch, node.heads, q.length, k.length}};
   if (node.masked && !view_mask("mask", key.shapes[3], scores, &plan->mask, error)) return false;
-  if (node.chosen && !view_mask("choice", key.shapes[node.choices()], scores, &plan->choices, error)) return false;
+  if (node.chosen && !view_mask("choice", key.shapes[node.choice_input()], scores, &plan->choices, error)) return false;
   int64_t count = 0;
   if (!element_count({2, {node.heads, v.size}}, &count) || !element_count(scores, &count)) {
     return fail("there are too many scores, of shape " + to_string(scores), error);
@@ -451,7 +451,7 @@ void run_attention(const Attention& node, const AttentionPlan& plan, const std::
   element_count(plan.key.shapes[1], &keys);
   Run run{node, plan, operand(0) + plan.q.begin, operand(1) + plan.k.begin, operand(2) + plan.v.begin,
           node.masked ? operand(3) : nullptr,
-          node.chosen ? static_cast<const uint8_t*>(inputs[node.choices()]) : nullptr, out, operand(1) + keys};
+          node.chosen ? static_cast<const uint8_t*>(inputs[node.choice_input()]) : nullptr, out, operand(1) + keys};
   if (plan.tasks == 1) {
     run_task(&run, 0);
   } else {

@@ -1,9 +1,9 @@
 // Scaled dot-product attention of several heads at once: softmax(scale * Q K^T + mask) V (A. Vaswani et al., Attention
 // Is All You Need, 2017).
 //
-// Inputs: Q, K, V and perhaps the mask, all of float32, and perhaps choices, which are bool.  Q, K and V are [batch, length, heads * size] or [batch,
-// length, heads, size], or [batch, heads, length, size] where heads come first; there may be fewer heads of K and V,
-// each for as many of Q.  Each may be but some heads, one after the other, of those that its input has: if one
+// Inputs: Q, K, V and perhaps the mask, all of float32, and perhaps choices, which are bool.  Q, K and V are [batch,
+// length, heads * size] or [batch, length, heads, size], or [batch, heads, length, size] where heads come first; there
+// may be fewer heads of K and V, each for as many of Q.  Each may be but some heads, one after the other, of those that its input has: if one
 // projection makes Q, K and V, its result is all three inputs, perhaps with heads in two dimensions, [batch, length, 3,
 // heads, size].  The mask broadcasts to the scores, [batch, heads, length of Q, length of K], and they to it, but for
 // heads; and so do choices, which say for each score, times the scale and before the mask is added, whether another number
@@ -31,12 +31,12 @@ struct Attention {
   std::array<bool, 4> heads_first{};     // of Q, K, V and the output
   float scale = 1;
   bool masked = false;
-  bool chosen = false;  // there are choices
+  bool chosen = false;  // whether there are choices
   bool fills = false;   // which of them puts `fill` in a score's place
   float fill = 0;
   bool nan_as_zero = false;  // a row of weights that are no numbers is one of zeros
 
-  size_t choices() const { return masked ? 4 : 3; }  // which input they are
+  size_t choice_input() const { return masked ? 4 : 3; }
 };
 
 // Reads and validates the attributes of a node with this many inputs; nothing in them is trusted.  On failure returns
@@ -61,7 +61,7 @@ struct AttentionPlan {
   HeadsView k;
   HeadsView v;
   HeadsView result;
-  std::array<int64_t, 4> mask{};  // strides for the scores' dimensions, 0 where it is broadcast
+  std::array<int64_t, 4> mask{};     // strides for the scores' dimensions, 0 where it is broadcast
   std::array<int64_t, 4> choices{};  // likewise
   Shape output;
   int64_t count = 0;  // of its elements

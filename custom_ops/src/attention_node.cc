@@ -65,7 +65,7 @@ void AttentionNode::compute(OrtKernelContext* context) {
   NodeInputs inputs;
   read_inputs(context, &inputs);
   for (size_t i = 0; i < inputs.types.size(); ++i) {
-    check_type(inputs.types, i, node_.chosen && i == node_.choices() ? DType::boolean : DType::f32);
+    check_type(inputs.types, i, node_.chosen && i == node_.choice_input() ? DType::boolean : DType::f32);
   }
   const auto plan = plans_.find_or_make(inputs.key, [&](AttentionPlan* made, std::string* error) {
     return make_attention_plan(node_, inputs.key, made, error);

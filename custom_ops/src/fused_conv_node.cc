@@ -102,8 +102,9 @@ void FusedConvNode::compute_on_host(const Host& host, const Kernels& kernels, co
   for (size_t o = 0; writes_results && o < plan->epilogue.plan->output_shapes.size(); ++o) {
     const Shape& shape = plan->epilogue.plan->output_shapes[o];
     const Program& program = kernels.epilogue->program();
+    const size_t bytes = bytes_of(shape, program.values[program.outputs[o]].type);
     outputs[o] = output_memory(o, shape);
-    keep_apart(host, outputs[o], bytes_of(shape, program.values[program.outputs[o]].type), key.shapes, types, data, &copies);
+    keep_apart(host, outputs[o], bytes, key.shapes, types, data, &copies);
   }
   // With X in place of W each Program's operands follow what it reads, but for the result, which has no place yet.
   const void* const weights = std::exchange(data[1], data[0]);

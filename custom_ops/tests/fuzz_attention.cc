@@ -50,7 +50,7 @@ void check_row(const Attention& node, const AttentionPlan& plan, const std::vect
       return batch * strides[0] + head * strides[1] + row * strides[2] + s * strides[3];
     };
     if (node.chosen) {
-      const bool choice = static_cast<const uint8_t*>(inputs[node.choices()])[place(plan.choices)] != 0;
+      const bool choice = static_cast<const uint8_t*>(inputs[node.choice_input()])[place(plan.choices)] != 0;
       if (choice == node.fills) score = static_cast<double>(node.fill);
     }
     if (node.masked) score += data(3)[place(plan.mask)];
@@ -79,7 +79,7 @@ void check_results(const Attention& node, const AttentionPlan& plan) {
   std::vector<const void*> inputs;
   for (const Shape& shape : plan.key.shapes) {
     const auto count = static_cast<size_t>(count_of(shape));
-    if (node.chosen && inputs.size() == node.choices()) {
+    if (node.chosen && inputs.size() == node.choice_input()) {
       choices = std::make_unique<uint8_t[]>(count);
       for (size_t k = 0; k < count; ++k) choices[k] = below(3) == 0 ? 1 : 0;
       inputs.push_back(choices.get());
@@ -117,7 +117,7 @@ std::vector<Shape> random_shapes(const Attention& node) {
   };
   std::vector<Shape> shapes{tensor(0, lengths[0], sizes[0]), tensor(1, lengths[1], sizes[0]),
                             tensor(2, lengths[1], sizes[1])};
-  for (size_t i = 3; i < node.choices() + (node.chosen ? 1 : 0); ++i) {
+  for (size_t i = 3; i < node.choice_input() + (node.chosen ? 1 : 0); ++i) {
     shapes.push_back(fuzz::random_operand({4, {batch, node.heads, lengths[0], lengths[1]}}));
   }
   if (below(20) == 0) shapes[below(shapes.size())].dims[below(4)] = one_of({0, 2, 5});

@@ -261,7 +261,8 @@ void check_results(const NhwcConv& node, const std::vector<Shape>& shapes, const
                wanted.get());
   const Value& first = node.conv.epilogue.values[node.conv.epilogue.outputs[0]];
   if (first.kind == Value::Kind::Instruction && first.op == Op::Relu) {
-    for (int64_t k = 0; k < count_of(result); ++k) wanted[static_cast<size_t>(k)] = std::max(wanted[static_cast<size_t>(k)], 0.0f);
+    std::transform(wanted.get(), wanted.get() + count_of(result), wanted.get(),
+                   [](float sum) { return std::max(sum, 0.0f); });
   }
   check(outputs[0]);
 }

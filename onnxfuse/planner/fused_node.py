@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 from onnxfuse.constants import constant_value
 from onnxfuse.dtypes import DTYPES, from_numpy
 from onnxfuse.graph import Node
-from onnxfuse.graph_export import value_info
+from onnxfuse.graph_export import make_attribute, value_info
 from onnxfuse.planner.views import ViewedInput
 from onnxfuse.program import Program, ProgramBuilder
 from onnxfuse.program.lowering import cast_target, ignores_input, lower, tensor_dtype
@@ -258,13 +258,8 @@ def set_overload(function: onnx.FunctionProto, identity: str, *operators: str) -
 def _body_node(node: gs.Node, arguments: list[str], results: list[str], passed: Mapping[str, Any]) -> onnx.NodeProto:
     if node.op == "CastLike":  # its second input gives only the type, which is known
         return helper.make_node("Cast", arguments, results, to=DTYPES[cast_target(node)].onnx)
-    attributes = [_attribute(name, value) for name, value in node.attrs.items() if name not in passed]
+    attributes = [make_attribute(name, value) for name, value in node.attrs.items() if name not in passed]
     for name, value in passed.items():
-        kind = helper.make_attribute(name, value).type
+        kind = make_attribute(name, value).type
         attributes.append(onnx.AttributeProto(name=name, type=kind, ref_attr_name=name))
     return onnx.NodeProto(op_type=node.op, input=arguments, output=results, attribute=attributes)
-
-
-def _attribute(name: str, value: Any) -> onnx.AttributeProto:
-    """As ONNX's helper makes it, and of no numbers, whose type cannot be told, one of integers."""
-    return helper.make_attribute(name, value, attr_type=onnx.AttributeProto.INTS if value == [] else None)
