@@ -41,6 +41,9 @@ constexpr int64_t kAloneProduct = 3;
 constexpr double kResultProducts = 8.0;
 // With fewer products in all the calling thread is done before others have begun.
 constexpr double kAlone = 300e3;
+// Columns for each row of an image of which threads rather take columns each than rows: so kernels reach less far into what
+// another thread has written.
+constexpr int64_t kWide = 2;
 // Channels of which several pixels are read as one segment.
 constexpr int64_t kFewChannels = 16;
 constexpr int64_t kMostThreads = 16;
@@ -113,7 +116,8 @@ void divide_channels(const NhwcConv& node, NhwcConvPlan* plan) {
   plan->images = g.batch;
   plan->pixels = plan->out_pixels;
   const int64_t fitting = kReadElements / (g.kernel[1] * std::min(kNhwcChannelsAtOnce, g.in_channels)) / g.strides[2];
-  const int64_t parts = divide_up(g.out[2], std::max(fitting, kLeastColumns));
+  int64_t parts = divide_up(g.out[2], std::max(fitting, kLeastColumns));
+  if (plan->by_columns && g.out[2] >= 2 * kLeastColumns) parts = round_up(parts, int64_t{2});  // alike for two threads
   plan->tile_columns = divide_up(g.out[2], parts);
   // With the channels first the epilogue runs on each row of each channel by itself, unless rows are whole.
   plan->columns_at_once = node.nhwc_output ? plan->tile_columns : g.out[2];
@@ -197,12 +201,15 @@ void divide_filters(const NhwcConv& node, NhwcConvPlan* plan) {
   plan->pixels = node.nhwc_output ? g.batch * plan->out_pixels : plan->out_pixels;
   const double per_weight = weight_cost(g);
   const int64_t most = std::max(kUnitResults / g.out_channels, kManyPixels);
+  // All rows of a column at least.
+  plan->by_columns = plan->by_columns && plan->images * g.batch == 1 && !plan->straight && g.out[1] * kTilePixels <= most;
+  const int64_t step = plan->by_columns ? g.out[1] : kTilePixels;
   constexpr auto block = static_cast<int64_t>(kNhwcBlock);
   double least = -1.0;
   for (int64_t parts = 1; parts <= std::min(divide_up(g.out_channels, block), kMostParts); ++parts) {
     const int64_t filters = parts == 1 ? g.out_channels : round_up(divide_up(g.out_channels, parts), block);
     const int64_t filter_units = divide_up(g.out_channels, filters);
-    for (int64_t pixels = kTilePixels; pixels < plan->pixels + kTilePixels && pixels <= most; pixels += kTilePixels) {
+    for (int64_t pixels = step; pixels < plan->pixels + step && pixels <= most; pixels += step) {
       const int64_t at_once = std::min(pixels, plan->pixels);
       const int64_t units = divide_up(plan->pixels, at_once) * plan->images * filter_units;
       const double sums = static_cast<double>(round_up(at_once, kTilePixels)) * cost_of_filters(filters);
@@ -217,6 +224,8 @@ void divide_filters(const NhwcConv& node, NhwcConvPlan* plan) {
       plan->filters_at_once = filters;
     }
   }
+  plan->rows_at_once = g.out[1];
+  plan->columns_at_once = plan->pixels_at_once / g.out[1];  // if by columns
   plan->pixel_units = divide_up(plan->pixels, plan->pixels_at_once);
   plan->filter_units = divide_up(g.out_channels, plan->filters_at_once);
 }
@@ -328,6 +337,9 @@ bool make_nhwc_conv_plan(const NhwcConv& node, const PlanKey& key, NhwcConvPlan*
       if (plan->whole_prologue == nullptr) return false;
     }
   }
+  decide_what_is_written(node, plan);
+  // Results with the channels first are written in whole rows.
+  plan->by_columns = node.nhwc_output && g.out[2] >= kWide * g.out[1];
   if (node.by_channel()) {
     divide_channels(node, plan);
   } else if (node.has_depthwise) {
@@ -335,7 +347,6 @@ bool make_nhwc_conv_plan(const NhwcConv& node, const PlanKey& key, NhwcConvPlan*
   } else {
     divide_filters(node, plan);
   }
-  decide_what_is_written(node, plan);
   plan->alone = products_of_pixel(node, shapes) * static_cast<double>(g.batch * plan->out_pixels) < kAlone;
   lay_out_memory(node, plan);
   return true;

@@ -61,11 +61,13 @@ struct NhwcConvPlan {
   int64_t zero_count = 0;  // that taps outside of the image read
 
   // Units of work for threads: some pixels of an image, or of all images if results have the channels last, and some
-  // filters; for single channels, some rows or a part of one.
+  // filters; for single channels, some rows or a part of one.  Threads get neighbouring units: with `by_columns` those of
+  // all rows of some columns, so that a thread finds what kernels read beside them where it has written it itself.
   int64_t images = 1;
   int64_t pixels = 0;        // of each
   int64_t pixels_at_once = 0;
   int64_t filters_at_once = 0;
+  bool by_columns = false;
   int64_t rows_at_once = 1;
   int64_t columns_at_once = 0;
   int64_t tile_columns = 0;  // of a unit, that single channels compute at once

@@ -64,22 +64,27 @@ class Worker {
     return reinterpret_cast<T*>(static_cast<char*>(memory_.data()) + offset);
   }
 
-  // Some filters for some pixels.
+  // Some filters for some pixels: those that follow one another, or all rows of some columns.
   void compute_filters(int64_t unit) {
-    const int64_t part = unit % plan_.filter_units;
+    const ConvRange filters = part_of(g_.out_channels, unit % plan_.filter_units, plan_.filters_at_once);
     unit /= plan_.filter_units;
     const int64_t image = unit / plan_.pixel_units;
-    const int64_t first = unit % plan_.pixel_units * plan_.pixels_at_once;
-    const int64_t count = std::min(plan_.pixels_at_once, plan_.pixels - first);
-    const int64_t first_filter = part * plan_.filters_at_once;
-    const int64_t filters = std::min(plan_.filters_at_once, g_.out_channels - first_filter);
-    find_segments(image * plan_.pixels + first, count);
-    if (plan_.straight && padded(count) == count) {
-      const int64_t begin = (image * plan_.pixels + first) * g_.out_channels + first_filter;
-      return sum(count, first_filter, filters, static_cast<float*>(run_.outputs[0]) + begin, g_.out_channels, plan_.relu);
+    unit %= plan_.pixel_units;
+    if (plan_.by_columns) {
+      const auto [rows, columns] = rows_and_columns(unit, g_);
+      find_segments_of_rows(image, rows, columns);
+      sum(rows.size() * columns.size(), filters, results_, filters.size(), false);
+      return finish_rows(image, rows, columns, filters);
     }
-    sum(count, first_filter, filters, results_, filters, false);
-    finish(image, first, count, first_filter, filters, results_);
+    const ConvRange pixels = part_of(plan_.pixels, unit, plan_.pixels_at_once);
+    const int64_t first = image * plan_.pixels + pixels.begin;
+    find_segments(first, pixels.size());
+    if (plan_.straight && padded(pixels.size()) == pixels.size()) {
+      float* const out = static_cast<float*>(run_.outputs[0]) + first * g_.out_channels + filters.begin;
+      return sum(pixels.size(), filters, out, g_.out_channels, plan_.relu);
+    }
+    sum(pixels.size(), filters, results_, filters.size(), false);
+    finish(image, pixels, filters, results_);
   }
 
   // All filters for a part of some rows, whose pixels the convolution before makes.
@@ -92,11 +97,13 @@ class Worker {
     run_prologue(whole_tensor(results_, first, sizeof(float)), read_,
                  {first, columns.size() * s.out_channels, s.out[2] * s.out_channels, rows.size()});
     point_to_pixels(read_, rows.size() * columns.size());
-    sum(rows.size() * columns.size(), 0, g_.out_channels, results_, g_.out_channels, false);
-    finish_rows(image, rows, columns);
+    sum(rows.size() * columns.size(), all_filters(), results_, g_.out_channels, false);
+    finish_rows(image, rows, columns, all_filters());
   }
 
-  void sum(int64_t count, int64_t first_filter, int64_t filters, float* out, int64_t out_pitch, bool relu) {
+  ConvRange all_filters() const { return {0, g_.out_channels}; }
+
+  void sum(int64_t count, const ConvRange& filters, float* out, int64_t out_pitch, bool relu) {
     constexpr auto block = static_cast<int64_t>(kNhwcBlock);
     NhwcSums sums{};
     sums.input = segments_;
@@ -104,11 +111,11 @@ class Worker {
     sums.segments = static_cast<size_t>(plan_.segments);
     sums.length = static_cast<size_t>(plan_.length);
     sums.block_pitch = static_cast<size_t>(g_.products() * block);
-    sums.weights = static_cast<const float*>(run_.inputs[1]) + first_filter / block * g_.products() * block;
-    sums.addends = run_.addends + first_filter;
+    sums.weights = static_cast<const float*>(run_.inputs[1]) + filters.begin / block * g_.products() * block;
+    sums.addends = run_.addends + filters.begin;
     sums.out = out;
     sums.out_pitch = static_cast<size_t>(out_pitch);
-    sums.filters = static_cast<size_t>(filters);
+    sums.filters = static_cast<size_t>(filters.size());
     sums.relu = relu;
     sums.fetches = is_new(sums.weights);
     kernels().nhwc_sums(sums);
@@ -146,6 +153,22 @@ class Worker {
       row = 0;
       image += plan_.rows * plan_.columns * channels;
     }
+    for (int64_t s = 0; s < plan_.segments; ++s) repeat_last(segments_ + s * pitch, count);
+  }
+
+  // Those of a part of some rows of an image.
+  void find_segments_of_rows(int64_t image, const ConvRange& rows, const ConvRange& columns) {
+    const int64_t count = rows.size() * columns.size();
+    const int64_t pitch = padded(count);
+    const float* const x = run_.x + image * plan_.rows * plan_.columns * g_.in_channels;
+    if (plan_.product && plan_.prologue.plan != nullptr) {
+      const int64_t pixel = image * plan_.pixels + rows.begin * g_.out[2] + columns.begin;
+      const int64_t length = columns.size() * g_.in_channels;
+      run_prologue(run_.inputs[0], read_, {pixel * g_.in_channels, length, g_.out[2] * g_.in_channels, rows.size()});
+      return point_to_pixels(read_, count);
+    }
+    const float** to = segments_;
+    for (int64_t row = rows.begin; row < rows.end; ++row, to += columns.size()) find_row(x, row, columns, pitch, to);
     for (int64_t s = 0; s < plan_.segments; ++s) repeat_last(segments_ + s * pitch, count);
   }
 
@@ -226,13 +249,15 @@ class Worker {
       compute_rows(image, rows, {column, std::min(column + plan_.tile_columns, columns.end)},
                    results_ + (column - columns.begin) * g_.out_channels, columns.size());
     }
-    finish_rows(image, rows, columns);
+    finish_rows(image, rows, columns, all_filters());
   }
 
   std::pair<ConvRange, ConvRange> rows_and_columns(int64_t unit, const ConvGeometry& g) const {
-    const int64_t parts = divide_up(g.out[2], plan_.columns_at_once);
-    return {part_of(g.out[1], unit / parts, plan_.rows_at_once),
-            part_of(g.out[2], unit % parts, plan_.columns_at_once)};
+    const int64_t row_parts = divide_up(g.out[1], plan_.rows_at_once);
+    const int64_t column_parts = divide_up(g.out[2], plan_.columns_at_once);
+    const int64_t row_part = plan_.by_columns ? unit % row_parts : unit / column_parts;
+    const int64_t column_part = plan_.by_columns ? unit / row_parts : unit % column_parts;
+    return {part_of(g.out[1], row_part, plan_.rows_at_once), part_of(g.out[2], column_part, plan_.columns_at_once)};
   }
 
   // All channels of a part of some rows, which are `pitch` pixels apart in the results.  What a few channels read of a row
@@ -343,42 +368,40 @@ class Worker {
   }
 
   // Whole rows follow one another in the output.
-  void finish_rows(int64_t image, const ConvRange& rows, const ConvRange& columns) {
+  void finish_rows(int64_t image, const ConvRange& rows, const ConvRange& columns, const ConvRange& filters) {
     const int64_t width = g_.out[2];
-    const int64_t filters = g_.out_channels;
     if (columns.size() == width) {
-      return finish(image, rows.begin * width, rows.size() * width, 0, filters, results_);
+      return finish(image, {rows.begin * width, rows.end * width}, filters, results_);
     }
-    if (run_.node.nhwc_output) {
-      const int64_t begin = (image * plan_.pixels + rows.begin * width + columns.begin) * filters;
-      return finish_runs(results_, {begin, columns.size() * filters, width * filters, rows.size()});
+    if (run_.node.nhwc_output && filters.size() == g_.out_channels) {
+      const int64_t begin = (image * plan_.pixels + rows.begin * width + columns.begin) * filters.size();
+      return finish_runs(results_, {begin, columns.size() * filters.size(), width * filters.size(), rows.size()});
     }
     const float* results = results_;
-    for (int64_t row = rows.begin; row < rows.end; ++row, results += columns.size() * filters) {
-      finish(image, row * width + columns.begin, columns.size(), 0, filters, results);
+    for (int64_t row = rows.begin; row < rows.end; ++row, results += columns.size() * filters.size()) {
+      finish(image, {row * width + columns.begin, row * width + columns.end}, filters, results);
     }
   }
 
-  // Runs the epilogue on the `results` of `filters` filters from `first_filter` on for `count` pixels from `first` on.
-  void finish(int64_t image, int64_t first, int64_t count, int64_t first_filter, int64_t filters,
-              const float* results) {
+  // Runs the epilogue on the `results` of some filters for pixels that follow one another.
+  void finish(int64_t image, const ConvRange& pixels, const ConvRange& filters, const float* results) {
     const int64_t all = g_.out_channels;
+    const int64_t count = pixels.size();
     if (!run_.node.nhwc_output) {
-      kernels().transpose_rows(turned_, static_cast<size_t>(count), results, static_cast<size_t>(filters),
-                               static_cast<size_t>(count), static_cast<size_t>(filters));
-      const int64_t begin = (image * all + first_filter) * plan_.out_pixels + first;
-      return finish_runs(turned_, {begin, count, plan_.out_pixels, filters});
+      kernels().transpose_rows(turned_, static_cast<size_t>(count), results, static_cast<size_t>(filters.size()),
+                               static_cast<size_t>(count), static_cast<size_t>(filters.size()));
+      const int64_t begin = (image * all + filters.begin) * plan_.out_pixels + pixels.begin;
+      return finish_runs(turned_, {begin, count, plan_.out_pixels, filters.size()});
     }
     // Pixels may be those of all images.
-    const int64_t begin = (image * plan_.pixels + first) * all + first_filter;
-    if (filters == all) {
+    const int64_t begin = (image * plan_.pixels + pixels.begin) * all + filters.begin;
+    if (filters.size() == all) {
       finish_runs(results, {begin, count * all, 0, 1});
     } else {
-      finish_runs(results, {begin, filters, all, count});
+      finish_runs(results, {begin, filters.size(), all, count});
     }
   }
 
-  // Runs of elements of the output, whose results follow one another.
   void finish_runs(const float* results, ElementRuns runs) {
     if (runs.step == runs.length) runs = {runs.first, runs.length * runs.count};  // of channels that are computed whole
     if (plan_.epilogue.plan == nullptr) {

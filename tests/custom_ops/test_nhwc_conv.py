@@ -212,6 +212,11 @@ SHAPES: dict[str, tuple[Convolution, Sizes]] = {
     "single channels, one dimension": (depthwise(19, (7,), pads=(3, 3)), (2, 19, 50)),
     "single channels, more padding than image": (depthwise(21, (5, 5), pads=(4, 9, 4, 9)), (1, 21, 2, 20)),
     "single channels, wide rows": (depthwise(160, (3, 3), pads=(1,) * 4), (1, 160, 5, 150)),
+    # Of which threads take columns.
+    "a line": (convolution("f32", (19, 40), (3, 3), pads=(1,) * 4, strides=(2, 1)), (1, 19, 5, 70)),
+    "a line, product": (convolution("f32", (40, 320), (1, 1)), (1, 40, 6, 53)),
+    "a line, few columns": (convolution("f32", (16, 20), (1, 1)), (1, 16, 3, 7)),
+    "a line, single channels": (depthwise(80, (5, 5), pads=(2,) * 4), (1, 80, 4, 77)),
 }
 
 
@@ -258,6 +263,10 @@ EPILOGUES = (
     "many filters",
     "single channels",
     "single channels, wide rows",
+    "a line",
+    "a line, product",
+    "a line, few columns",
+    "a line, single channels",
 )
 
 
@@ -308,7 +317,9 @@ def test_epilogues(shape: str, kind: str, layout: tuple[bool, bool]) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", ("gate", "affine", "sum"))
-@pytest.mark.parametrize("shape", ("dense", "an image", "product", "one dimension, product", "single channels"))
+@pytest.mark.parametrize(
+    "shape", ("dense", "an image", "product", "one dimension, product", "single channels", "a line", "a line, product")
+)
 def test_prologues(shape: str, kind: str, layout: tuple[bool, bool]) -> None:
     """Of X as it is; what is padded stays zero."""
     conv, x_shape = SHAPES[shape]
@@ -436,6 +447,7 @@ PAIRS: dict[str, tuple[Convolution, int, Sizes]] = {
     "fewer filters than channels": (depthwise(130, (3, 3), pads=(1,) * 4), 7, (2, 130, 6, 5)),
     "more padding than image": (depthwise(20, (5, 5), pads=(4, 9, 4, 9)), 16, (1, 20, 2, 5)),
     "wide rows": (depthwise(48, (3, 7), pads=(1, 3, 1, 3)), 24, (1, 48, 3, 150)),
+    "a line": (depthwise(32, (5, 5), pads=(2,) * 4, strides=(1, 2)), 48, (1, 32, 3, 151)),
     "one dimension": (depthwise(21, (5,), pads=(4, 0)), 35, (2, 21, 60)),
     "many images of few pixels": (depthwise(64, (3, 3)), 96, (19, 64, 4, 3)),
     "larger than the caches": (depthwise(64, (3, 3), pads=(1,) * 4), 128, (1, 64, 60, 61)),
