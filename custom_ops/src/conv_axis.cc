@@ -33,6 +33,7 @@ ConvRange ConvAxis::positions(const ConvRange& range) const {
 
 ConvRange taps_inside(const ConvGeometry& g, size_t d, int64_t position) {
   const int64_t first = position * g.strides[d] - g.pads[d];
+  if (first >= 0 && first + (g.kernel[d] - 1) * g.dilations[d] < g.in[d]) return {0, g.kernel[d]};  // most of them
   const int64_t begin = first < 0 ? divide_up(-first, g.dilations[d]) : 0;
   const int64_t end = first < g.in[d] ? (g.in[d] - 1 - first) / g.dilations[d] + 1 : 0;
   const int64_t last = std::min(end, g.kernel[d]);

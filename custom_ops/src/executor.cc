@@ -214,6 +214,42 @@ void run_elements(const Program& program, const Stage& stage, const Tensors& ten
   });
 }
 
+bool is_chain_of_tiles(const Program& program, const Stage& stage, bool tensors) {
+  if (program.outputs.size() != 1 || stage.steps.size() != 1 || !stage.prologue.empty()) return false;
+  const Step& step = stage.steps[0];
+  if (step.kind != Step::Kind::Chain || step.chain != kernels().chains[static_cast<int>(DType::f32)]) return false;
+  const Slot& in = stage.slots[step.in[0]];
+  const Slot& out = stage.slots[step.out];
+  if (in.place != Place::Input || in.index != 0 || in.offset != 0 || in.access != Access::Whole) return false;
+  if (out.place != Place::Output || out.access != Access::Whole) return false;
+  const auto fits = [&](uint16_t index) {
+    const Slot& slot = stage.slots[index];
+    if (slot.place == Place::Const) return true;
+    const bool other = slot.place == Place::Input && slot.index != 0;
+    return other && (slot.access == Access::Fixed || (tensors && slot.access == Access::Whole));
+  };
+  return std::all_of(stage.links.begin(), stage.links.end(), [&](const PlannedLink& link) {
+    const int reads = link_reads(link.link);
+    return link.link != Link::Keep && (reads < 1 || fits(link.slot)) && (reads < 2 || fits(link.slot2));
+  });
+}
+
+size_t links_of_tiles(const Program& program, const Stage& stage, const void* const* inputs, int64_t first,
+                      ChainLink* links) {
+  const auto operand = [&](uint16_t index) {
+    const Slot& slot = stage.slots[index];
+    if (slot.place == Place::Const) return static_cast<const void*>(&program.values[slot.index].bits);
+    const int64_t offset = slot.access == Access::Whole ? first * slot.size : 0;
+    return static_cast<const void*>(static_cast<const char*>(inputs[slot.index]) + slot.offset + offset);
+  };
+  for (const PlannedLink& planned : stage.links) {
+    const int reads = link_reads(planned.link);
+    *links++ = {planned.link, reads > 0 ? const_cast<void*>(operand(planned.slot)) : nullptr,
+                reads > 1 ? operand(planned.slot2) : nullptr};
+  }
+  return stage.links.size();
+}
+
 void run_plan(const Program& program, const Plan& plan, const Tensors& tensors, const Host& host) {
   for (const Stage& stage : plan.stages) {
     const double work = static_cast<double>(stage.tiles) * stage.tile_cost;

@@ -42,6 +42,15 @@ inline void* whole_tensor(const void* memory, int64_t element, size_t bytes) {
 // Runs one stage for some elements, on the calling thread.  The plan must have been made for runs that begin anywhere.
 void run_elements(const Program& program, const Stage& stage, const Tensors& tensors, const ElementRuns& runs);
 
+// Whether the stage is one chain of float32, from its first input to its only output, whose operands are scalars, or with
+// `tensors` tensors of its shape: then it can run on the results of tiles (TileTarget).
+bool is_chain_of_tiles(const Program& program, const Stage& stage, bool tensors);
+
+// The links of such a chain for results of which the first is element `first` of the output.  `links` has room for
+// kMaxChainLinks; returns how many there are.
+size_t links_of_tiles(const Program& program, const Stage& stage, const void* const* inputs, int64_t first,
+                      ChainLink* links);
+
 void run_plan(const Program& program, const Plan& plan, const Tensors& tensors, const Host& host);
 
 }  // namespace onnxfuse

@@ -35,6 +35,12 @@ void store_f16(void* out, const void* const* in, size_t n);
 void store_bf16(void* out, const void* const* in, size_t n);
 
 void chain_doubles(void* out, const void* in, const ChainLink* links, size_t count, size_t n, Stores stores);
+// Runs a target's chain on so many vectors of results, which are in `tile` one after the other.  Each belongs `at` + its place
+// behind the target's beginning.
+using FinishTile = void (*)(const TileTarget& target, const float* tile, const ptrdiff_t* places, size_t vectors,
+                            size_t at);
+FinishTile finish_for(const TileTarget& target);
+
 void conv_sums(const ConvBlock& block);
 void conv_dots(const ConvDots& dots);
 void conv_plane(const ConvPlane& plane);

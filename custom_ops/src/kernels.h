@@ -231,6 +231,17 @@ struct NormalizedRows {
   bool centered;
 };
 
+// Where the results of tiles go, pixels in rows, and the chain that they go through on the way.  Its operands that are
+// vectors are tensors laid out as the one that results go to.
+struct TileTarget {
+  float* out;  // of the first pixel and channel
+  size_t pixel_pitch;
+  size_t row_pitch;
+  size_t row_pixels;
+  const ChainLink* links;
+  size_t count;  // of links, not 0
+};
+
 // Weights of kNhwcBlock filters follow one another for each tap and channel.
 constexpr size_t kNhwcBlock = 16;
 constexpr size_t kFewNhwcPixels = 12;
@@ -253,6 +264,8 @@ struct NhwcSums {
   float* out;
   size_t out_pitch;  // `filters`, if these are no whole vectors
   size_t filters;
+  // If not null, results go there, filters being whole vectors, and `out` is room for those of a tile.
+  const TileTarget* target;
   bool relu;     // whether negative sums become 0
   bool fetches;  // whether weights have not been read shortly before
 };
@@ -275,6 +288,9 @@ struct NhwcChannels {
   size_t channels;  // of a pixel
   size_t first;
   size_t last;
+  // If not null, results go there and not to `out`, the first pixel to that pixel; channels are a vector at least.
+  const TileTarget* target;
+  size_t target_pixel;
 };
 
 // Windows of a tensor whose channels come last, for pixels `pixel_pitch` apart: those of input[p * pixel_pitch + h *

@@ -264,14 +264,32 @@ int64_t padded_elements(const NhwcConvPlan& plan) {
 }
 
 // Sums of whole vectors of filters, of which nothing is written behind a pixel's, need no epilogue to get to the output.
+// Others go through it tile by tile.
 void decide_what_is_written(const NhwcConv& node, NhwcConvPlan* plan) {
+  constexpr auto vector = static_cast<int64_t>(kMaxFloats);
+  const auto runs_on_tiles = [](const ConvEpilogue& program, bool tensors) {
+    return program.plan != nullptr && is_chain_of_tiles(program.program, program.plan->stages[0], tensors);
+  };
+  // What the prologue makes of a unit is not laid out as tensors are.
+  plan->prepares_tiles = node.has_depthwise && plan->single.in_channels >= vector && runs_on_tiles(plan->prologue, false);
+  const int64_t channels = plan->geometry.out_channels;
+  const bool whole = node.by_channel() ? channels >= vector : channels % vector == 0;
+  if (!node.nhwc_output || !whole || plan->epilogue.plan == nullptr) return;
+  plan->finishes_tiles = runs_on_tiles(plan->epilogue, true);
   const Program& program = plan->epilogue.program;
-  const bool whole = node.nhwc_output && plan->geometry.out_channels % static_cast<int64_t>(kMaxFloats) == 0;
-  if (node.by_channel() || node.has_depthwise || !whole) return;
-  if (plan->epilogue.plan == nullptr || program.outputs.size() != 1) return;
+  if (node.by_channel() || node.has_depthwise || program.outputs.size() != 1) return;
   const Value& result = program.values[program.outputs[0]];
   plan->relu = result.kind == Value::Kind::Instruction && result.op == Op::Relu && result.operands[0] == 0;
   plan->straight = plan->relu || program.outputs[0] == 0;
+}
+
+// Room for the results of a unit, as far as tiles do not hand them on.
+int64_t kept_results(const NhwcConv& node, const NhwcConvPlan& plan, int64_t pixels) {
+  if (node.by_channel()) return plan.finishes_tiles ? 0 : pixels * plan.filters_at_once;
+  const bool hands_on = plan.straight || plan.finishes_tiles;
+  const int64_t sums = hands_on ? std::min(pixels, static_cast<int64_t>(kFewNhwcPixels)) : pixels;
+  const int64_t before = node.has_depthwise && !plan.prepares_tiles ? pixels * plan.geometry.in_channels : 0;
+  return std::max(sums * plan.filters_at_once, before);
 }
 
 void lay_out_memory(const NhwcConv& node, NhwcConvPlan* plan) {
@@ -283,9 +301,7 @@ void lay_out_memory(const NhwcConv& node, NhwcConvPlan* plan) {
   };
   // The last unit may have fewer, and those rounded up are no more.
   const auto pixels = static_cast<int64_t>(whole_nhwc_pixels(static_cast<size_t>(plan->pixels_at_once)));
-  const int64_t before = node.has_depthwise ? plan->geometry.in_channels : 0;
-  const int64_t kept = plan->straight ? std::min(pixels, static_cast<int64_t>(kFewNhwcPixels)) : pixels;
-  const int64_t results = kept * std::max(plan->filters_at_once, before) + static_cast<int64_t>(kMaxFloats);
+  const int64_t results = kept_results(node, *plan, pixels) + static_cast<int64_t>(kMaxFloats);
   plan->results = add(results, sizeof(float));
   plan->turned = add(node.nhwc_output ? 0 : results, sizeof(float));
   const int64_t read = plan->prologue.plan == nullptr ? 0 : plan->pixels_at_once * plan->geometry.in_channels;

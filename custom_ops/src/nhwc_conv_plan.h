@@ -77,6 +77,9 @@ struct NhwcConvPlan {
   // Whether the sums are the results, or with `relu` those that are not negative, and go straight to the output.
   bool straight = false;
   bool relu = false;
+  // Whether the epilogue, and the prologue behind single channels, run on the results of tiles, before these are in memory.
+  bool finishes_tiles = false;
+  bool prepares_tiles = false;
   // Whether single channels read copies of rows with zeros beside them, so that all pixels of a row are computed together.
   bool pads_columns = false;
 

@@ -73,8 +73,7 @@ class Worker {
     if (plan_.by_columns) {
       const auto [rows, columns] = rows_and_columns(unit, g_);
       find_segments_of_rows(image, rows, columns);
-      sum(rows.size() * columns.size(), filters, results_, filters.size(), false);
-      return finish_rows(image, rows, columns, filters);
+      return sum_rows(image, rows, columns, filters);
     }
     const ConvRange pixels = part_of(plan_.pixels, unit, plan_.pixels_at_once);
     const int64_t first = image * plan_.pixels + pixels.begin;
@@ -83,8 +82,24 @@ class Worker {
       float* const out = static_cast<float*>(run_.outputs[0]) + first * g_.out_channels + filters.begin;
       return sum(pixels.size(), filters, out, g_.out_channels, plan_.relu);
     }
+    if (plan_.finishes_tiles && padded(pixels.size()) == pixels.size()) {
+      const TileTarget target = output_target(first, pixels.size(), filters.begin);
+      return sum(pixels.size(), filters, results_, filters.size(), false, &target);
+    }
     sum(pixels.size(), filters, results_, filters.size(), false);
     finish(image, pixels, filters, results_);
+  }
+
+  // The same of a part of some rows, whose segments are found.
+  void sum_rows(int64_t image, const ConvRange& rows, const ConvRange& columns, const ConvRange& filters) {
+    const int64_t count = rows.size() * columns.size();
+    if (plan_.finishes_tiles && padded(count) == count) {
+      const int64_t first = (image * g_.out[1] + rows.begin) * g_.out[2] + columns.begin;
+      const TileTarget target = output_target(first, columns.size(), filters.begin);
+      return sum(count, filters, results_, filters.size(), false, &target);
+    }
+    sum(count, filters, results_, filters.size(), false);
+    finish_rows(image, rows, columns, filters);
   }
 
   // All filters for a part of some rows, whose pixels the convolution before makes.
@@ -92,18 +107,50 @@ class Worker {
     const ConvGeometry& s = plan_.single;
     const int64_t image = unit / plan_.pixel_units;
     const auto [rows, columns] = rows_and_columns(unit % plan_.pixel_units, s);
-    compute_rows(image, rows, columns, results_, columns.size());
-    const int64_t first = ((image * s.out[1] + rows.begin) * s.out[2] + columns.begin) * s.out_channels;
-    run_prologue(whole_tensor(results_, first, sizeof(float)), read_,
-                 {first, columns.size() * s.out_channels, s.out[2] * s.out_channels, rows.size()});
+    if (plan_.prepares_tiles) {
+      const TileTarget target = prologue_target(columns.size());
+      compute_rows(image, rows, columns, {0, columns.size(), &target});
+    } else {
+      compute_rows(image, rows, columns, {0, columns.size(), nullptr});
+      const int64_t first = ((image * s.out[1] + rows.begin) * s.out[2] + columns.begin) * s.out_channels;
+      run_prologue(whole_tensor(results_, first, sizeof(float)), read_,
+                   {first, columns.size() * s.out_channels, s.out[2] * s.out_channels, rows.size()});
+    }
     point_to_pixels(read_, rows.size() * columns.size());
-    sum(rows.size() * columns.size(), all_filters(), results_, g_.out_channels, false);
-    finish_rows(image, rows, columns, all_filters());
+    sum_rows(image, rows, columns, all_filters());
+  }
+
+  // Where the epilogue puts results from pixel `first` of all on, in rows of so many, and from filter `filter` on.
+  TileTarget output_target(int64_t first, int64_t row_pixels, int64_t filter) {
+    const int64_t element = first * g_.out_channels + filter;
+    take_epilogue_operands();
+    return target(plan_.epilogue, static_cast<float*>(run_.outputs[0]) + element, element, g_.out_channels,
+                  g_.out[2] * g_.out_channels, row_pixels);
+  }
+
+  // Where the prologue puts results, in rows of so many that follow one another.
+  TileTarget prologue_target(int64_t row_pixels) {
+    take_prologue_operands();
+    const int64_t channels = plan_.single.out_channels;
+    return target(plan_.prologue, read_, 0, channels, row_pixels * channels, row_pixels);
+  }
+
+  TileTarget target(const ConvEpilogue& program, float* out, int64_t element, int64_t pixel_pitch, int64_t row_pitch,
+                    int64_t row_pixels) {
+    TileTarget made{};
+    made.out = out;
+    made.pixel_pitch = static_cast<size_t>(pixel_pitch);
+    made.row_pitch = static_cast<size_t>(row_pitch);
+    made.row_pixels = static_cast<size_t>(row_pixels);
+    made.links = links_;
+    made.count = links_of_tiles(program.program, program.plan->stages[0], operands_, element, links_);
+    return made;
   }
 
   ConvRange all_filters() const { return {0, g_.out_channels}; }
 
-  void sum(int64_t count, const ConvRange& filters, float* out, int64_t out_pitch, bool relu) {
+  void sum(int64_t count, const ConvRange& filters, float* out, int64_t out_pitch, bool relu,
+           const TileTarget* target = nullptr) {
     constexpr auto block = static_cast<int64_t>(kNhwcBlock);
     NhwcSums sums{};
     sums.input = segments_;
@@ -116,6 +163,7 @@ class Worker {
     sums.out = out;
     sums.out_pitch = static_cast<size_t>(out_pitch);
     sums.filters = static_cast<size_t>(filters.size());
+    sums.target = target;
     sums.relu = relu;
     sums.fetches = is_new(sums.weights);
     kernels().nhwc_sums(sums);
@@ -229,11 +277,20 @@ class Worker {
   void run_prologue(const void* from, float* to, ElementRuns runs) {
     void* out = whole_tensor(to, runs.first, sizeof(float));
     operands_[0] = from;
-    const auto operands = run_.inputs.begin() + static_cast<long>(run_.node.first_operand());
-    std::copy_n(operands, run_.node.conv.prologue_operands(), operands_ + 1);
+    take_prologue_operands();
     move_on(&runs);
     runs.moving_output = &out;
     run_elements(plan_.prologue.program, plan_.prologue.plan->stages[0], {operands_, &out, nullptr}, runs);
+  }
+
+  void take_prologue_operands() {
+    const auto operands = run_.inputs.begin() + static_cast<long>(run_.node.first_operand());
+    std::copy_n(operands, run_.node.conv.prologue_operands(), operands_ + 1);
+  }
+
+  void take_epilogue_operands() {
+    const auto operands = run_.inputs.end() - static_cast<long>(run_.node.conv.epilogue_operands());
+    std::copy(operands, run_.inputs.end(), operands_ + 1);
   }
 
   // Makes the first operand one whose runs follow one another.
@@ -245,11 +302,16 @@ class Worker {
   void compute_channels(int64_t unit) {
     const int64_t image = unit / plan_.pixel_units;
     const auto [rows, columns] = rows_and_columns(unit % plan_.pixel_units, g_);
+    TileTarget target{};
+    if (plan_.finishes_tiles) {
+      const int64_t first = (image * g_.out[1] + rows.begin) * g_.out[2] + columns.begin;
+      target = output_target(first, columns.size(), 0);
+    }
     for (int64_t column = columns.begin; column < columns.end; column += plan_.tile_columns) {
       compute_rows(image, rows, {column, std::min(column + plan_.tile_columns, columns.end)},
-                   results_ + (column - columns.begin) * g_.out_channels, columns.size());
+                   {column - columns.begin, columns.size(), plan_.finishes_tiles ? &target : nullptr});
     }
-    finish_rows(image, rows, columns, all_filters());
+    if (!plan_.finishes_tiles) finish_rows(image, rows, columns, all_filters());
   }
 
   std::pair<ConvRange, ConvRange> rows_and_columns(int64_t unit, const ConvGeometry& g) const {
@@ -260,20 +322,27 @@ class Worker {
     return {part_of(g.out[1], row_part, plan_.rows_at_once), part_of(g.out[2], column_part, plan_.columns_at_once)};
   }
 
-  // All channels of a part of some rows, which are `pitch` pixels apart in the results.  What a few channels read of a row
-  // stays in the level 1 cache for the rows below.  The last of them begin early where there are less than a vector.
-  void compute_rows(int64_t image, const ConvRange& rows, const ConvRange& columns, float* results, int64_t pitch) {
+  // Which pixel of a unit's results the first one is, how far rows are apart, and where they go instead if it is not null.
+  struct Place {
+    int64_t pixel;
+    int64_t pitch;
+    const TileTarget* target;
+  };
+
+  // All channels of a part of some rows.  What a few channels read of a row stays in the level 1 cache for the rows below.
+  // The last of them begin early where there are less than a vector.
+  void compute_rows(int64_t image, const ConvRange& rows, const ConvRange& columns, Place place) {
     const int64_t all = plan_.single.in_channels;
     const int64_t latest = std::max<int64_t>(all - static_cast<int64_t>(kMaxFloats), 0);
     for (int64_t first = 0; first < all; first += kNhwcChannelsAtOnce) {
       const ConvRange channels{std::min(first, latest), std::min(first + kNhwcChannelsAtOnce, all)};
       if (plan_.pads_columns) pad_rows(image, rows, columns, channels);
-      for (int64_t row = rows.begin; row < rows.end; ++row) {
-        float* const out = results + (row - rows.begin) * pitch * all;
+      Place at = place;
+      for (int64_t row = rows.begin; row < rows.end; ++row, at.pixel += at.pitch) {
         if (plan_.pads_columns) {
-          compute_padded_row(row, rows.begin, columns, channels, out);
+          compute_padded_row(row, rows.begin, columns, channels, at);
         } else {
-          compute_row(image, row, columns, channels, out);
+          compute_row(image, row, columns, channels, at);
         }
       }
     }
@@ -311,12 +380,12 @@ class Worker {
 
   // A row of results from that copy, in which every tap of a row meets an element.
   void compute_padded_row(int64_t row, int64_t first_row, const ConvRange& columns, const ConvRange& channels,
-                          float* out) const {
+                          const Place& place) const {
     const ConvGeometry& s = plan_.single;
     const ConvRange height = taps_inside(s, 1, row);
     const int64_t count = channels.size();
     const int64_t pitch = extent(s, 2, columns.size()) * count;
-    NhwcChannels block = channels_block(height, {0, s.kernel[2]}, channels, out);
+    NhwcChannels block = channels_block(height, {0, s.kernel[2]}, channels, place);
     const int64_t top = (row - first_row) * s.strides[1] + height.begin * s.dilations[1];
     block.input = static_cast<const float*>(whole_tensor(padded_rows_ + top * pitch, channels.begin, sizeof(float)));
     block.pixel_pitch = s.strides[2] * count;
@@ -327,14 +396,14 @@ class Worker {
   }
 
   // Pixels at the left and at the right that some taps miss are computed one by one, those between them together.
-  void compute_row(int64_t image, int64_t row, const ConvRange& columns, const ConvRange& range, float* out) const {
+  void compute_row(int64_t image, int64_t row, const ConvRange& columns, const ConvRange& range, Place place) const {
     const ConvGeometry& s = plan_.single;
     const ConvRange height = taps_inside(s, 1, row);
     for (int64_t column = columns.begin; column < columns.end;) {
       const ConvRange width = taps_inside(s, 2, column);
       const int64_t last = same_taps_end(s, 2, {column, columns.end});
       const int64_t channels = s.in_channels;
-      NhwcChannels block = channels_block(height, width, range, out);
+      NhwcChannels block = channels_block(height, width, range, place);
       if (height.size() > 0 && width.size() > 0) {
         const int64_t y = row * s.strides[1] - s.pads[1] + height.begin * s.dilations[1];
         const int64_t x = column * s.strides[2] - s.pads[2] + width.begin * s.dilations[2];
@@ -345,14 +414,14 @@ class Worker {
       block.column_pitch = s.dilations[2] * channels;
       block.pixels = static_cast<size_t>(last - column);
       kernels().nhwc_channels(block);
-      out += (last - column) * channels;
+      place.pixel += last - column;
       column = last;
     }
   }
 
   // Sums of these taps for some channels, but for what they read and the number of pixels.
   NhwcChannels channels_block(const ConvRange& height, const ConvRange& width, const ConvRange& range,
-                              float* out) const {
+                              const Place& place) const {
     const ConvGeometry& s = plan_.single;
     NhwcChannels block{};
     block.height = static_cast<size_t>(width.size() == 0 ? 0 : height.size());
@@ -360,7 +429,9 @@ class Worker {
     block.weights = run_.single_weights + (height.begin * s.kernel[2] + width.begin) * s.in_channels;
     block.weight_pitch = static_cast<size_t>(s.kernel[2] * s.in_channels);
     block.addends = run_.single_addends;
-    block.out = out;
+    block.out = results_ + place.pixel * s.in_channels;
+    block.target = place.target;
+    block.target_pixel = static_cast<size_t>(place.pixel);
     block.channels = static_cast<size_t>(s.in_channels);
     block.first = static_cast<size_t>(range.begin);
     block.last = static_cast<size_t>(range.end);
@@ -412,8 +483,7 @@ class Worker {
       return;
     }
     operands_[0] = whole_tensor(results, runs.first, sizeof(float));
-    const auto second = run_.inputs.end() - static_cast<long>(run_.node.conv.epilogue_operands());
-    std::copy(second, run_.inputs.end(), operands_ + 1);
+    take_epilogue_operands();
     move_on(&runs);
     const Stage& stage = plan_.epilogue.plan->stages[0];
     run_elements(plan_.epilogue.program, stage, {operands_, run_.outputs.data(), nullptr}, runs);
@@ -430,6 +500,7 @@ class Worker {
   float* const zeros_;
   float* const padded_rows_;
   const void** const operands_;
+  ChainLink links_[kMaxChainLinks];
 };
 
 // No exception may get to ORT's threads.

@@ -315,6 +315,79 @@ def test_epilogues(shape: str, kind: str, layout: tuple[bool, bool]) -> None:
     check(with_tail(*SHAPES[shape], kind, layout))
 
 
+def chain(kind: str, y_shape: Sizes) -> tuple[Program, tuple[Sizes, ...]]:
+    """A chain of instructions, of scalars and whole tensors, that runs on the results of tiles."""
+    b = ProgramBuilder()
+    y, shapes = b.input("f32"), []
+    for step in kind.split(", "):
+        match step:
+            case "bias":
+                y = b.emit("add", "f32", y, b.input("f32", 1))
+                shapes.append((y_shape[1],))
+            case "residual":
+                y = b.emit("add", "f32", y, b.input("f32"))
+                shapes.append(tuple(y_shape))
+            case "scale":
+                y = b.emit("mul", "f32", y, b.input("f32"))
+                shapes.append((1,))
+            case "square":
+                z = b.emit("add", "f32", y, b.const("f32", 0.5))
+                y = b.emit("mul", "f32", z, b.emit("sub", "f32", z, b.const("f32", 2)))
+            case "clip":
+                y = b.emit("min", "f32", b.emit("max", "f32", y, b.const("f32", -1)), b.const("f32", 6))
+            case "silu":
+                y = b.emit("mul", "f32", y, b.emit("sigmoid", "f32", y))
+            case _:
+                y = b.emit(step, "f32", y)
+    return b.build([y]), tuple(shapes)
+
+
+CHAINS = ("relu, residual", "bias, scale, clip", "bias, residual, relu", "square, residual", "silu", "bias, gelu, residual")
+
+
+def check_chain(node: Nhwc) -> None:
+    arrays = node.arrays()
+    (wanted,) = node.expected(arrays)
+    for threads in (1, 2):
+        (result,) = node.run(arrays, threads)
+        np.testing.assert_allclose(result, wanted, 2e-6, 1e-6)
+
+
+@pytest.mark.parametrize("kind", CHAINS)
+@pytest.mark.parametrize("filters", (16, 32, 48, 64, 80, 128, 20))
+@pytest.mark.parametrize("shape", ((1, 37, 3, 50), (2, 37, 1, 5), (3, 37, 7, 6), (1, 300, 5, 11)))
+def test_chains(shape: Sizes, filters: int, kind: str) -> None:
+    """Rows end anywhere in tiles; the last tile computes some pixels again."""
+    conv = convolution("f32", (shape[1], filters), (3, 1), pads=(1, 0, 1, 0))
+    check_chain(Nhwc(Fused(conv, tuple(shape), *chain(kind, conv.output_shape(tuple(shape))))))
+
+
+@pytest.mark.parametrize("kind", CHAINS)
+@pytest.mark.parametrize("channels", (12, 16, 23, 32, 40, 64))
+@pytest.mark.parametrize("shape", ((2, 5, 3), (1, 4, 61), (1, 14, 14), (1, 1, 9)))
+def test_chains_of_single_channels(shape: Sizes, channels: int, kind: str) -> None:
+    x_shape = (shape[0], channels, *shape[1:])
+    conv = depthwise(channels, (5, 5), pads=(2,) * 4)
+    check_chain(Nhwc(Fused(conv, x_shape, *chain(kind, x_shape))))
+
+
+@pytest.mark.parametrize("kind", CHAINS)
+@pytest.mark.parametrize("channels", (12, 16, 23, 48))
+@pytest.mark.parametrize("shape", ((2, 5, 3), (1, 4, 61), (1, 14, 14)))
+def test_chains_of_pairs(shape: Sizes, channels: int, kind: str) -> None:
+    """The other chains are between the two convolutions."""
+    x_shape = (shape[0], channels, *shape[1:])
+    before = depthwise(channels, (3, 3), pads=(1,) * 4)
+    product = convolution("f32", (channels, 32), (1, 1))
+    own = chain(kind, (shape[0], 32, *shape[1:]))
+    inner = chain(CHAINS[CHAINS.index(kind) - 1], x_shape)
+    node = Nhwc(Fused(product, x_shape, *own, *inner), before)
+    arrays = node.arrays()
+    (wanted,) = node.expected(arrays)
+    (result,) = node.run(arrays)
+    np.testing.assert_allclose(result, wanted, 2e-5, 2e-5 * float(np.abs(wanted).max()))
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", ("gate", "affine", "sum"))
 @pytest.mark.parametrize(
