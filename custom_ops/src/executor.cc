@@ -43,14 +43,18 @@ class TileRunner {
 
   void run_tiles(int64_t first, int64_t last) {
     run_prologue(stage_.elements);
+    if (stage_.seamless) {
+      run_steps(first * stage_.tile, 0, 0, std::min(last * stage_.tile, stage_.elements), stage_.elements);
+      return;
+    }
     if (!stage_.by_rows) {
-      for (int64_t tile = first; tile < last; ++tile) run_steps(tile * stage_.tile, 0, 0, stage_.elements);
+      for (int64_t tile = first; tile < last; ++tile) run_steps(tile * stage_.tile, 0, 0, stage_.elements, stage_.tile);
       return;
     }
     int64_t row = first / stage_.tiles_per_row;
     int64_t column = first % stage_.tiles_per_row * stage_.tile;
     for (int64_t tile = first; tile < last; ++tile) {
-      column += run_steps(row * stage_.columns + column, row, column, stage_.elements);
+      column += run_steps(row * stage_.columns + column, row, column, stage_.elements, stage_.tile);
       if (column < stage_.columns) continue;
       column = 0;
       ++row;
@@ -61,12 +65,13 @@ class TileRunner {
     // A few elements read no more of what operands repeat.
     const int64_t reach = stage_.by_rows ? runs.first % stage_.columns + runs.length : runs.length;
     run_prologue(runs.count == 1 ? reach : stage_.elements);
+    const int64_t most = stage_.seamless ? runs.length : stage_.tile;
     for (int64_t i = 0; i < runs.count; ++i) {
       const int64_t last = runs.first + i * runs.step + runs.length;
       for (int64_t first = last - runs.length; first < last;) {
         const int64_t row = stage_.by_rows ? first / stage_.columns : 0;
         const int64_t column = stage_.by_rows ? first % stage_.columns : 0;
-        first += run_steps(first, row, column, last);
+        first += run_steps(first, row, column, last, most);
       }
       if (runs.moving != nullptr) *runs.moving = static_cast<const char*>(*runs.moving) + runs.by;
       if (runs.moving_output != nullptr) *runs.moving_output = static_cast<char*>(*runs.moving_output) + runs.by;
@@ -96,11 +101,11 @@ class TileRunner {
     for (const Step& step : stage_.prologue) run_step(step);
   }
 
-  // Runs the steps for one tile from element `start`, which is at `column` of `row`, that ends before `end`.  Returns
-  // how many elements it has.
-  int64_t run_steps(int64_t start, int64_t row, int64_t column, int64_t end) {
+  // Runs the steps for a tile of `most` elements from element `start`, which is at `column` of `row`, that ends before `end`.
+  // Returns how many elements it has.
+  int64_t run_steps(int64_t start, int64_t row, int64_t column, int64_t end, int64_t most) {
     const int64_t rest = std::min(end - start, stage_.by_rows ? stage_.columns - column : stage_.elements);
-    const int64_t count = std::min(stage_.tile, rest);
+    const int64_t count = std::min(most, rest);
     start_ = start;
     count_ = static_cast<size_t>(count);
     for (const uint16_t s : stage_.moving) {

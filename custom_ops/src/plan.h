@@ -62,6 +62,7 @@ struct PlannedLink {
 struct Stage {
   int64_t elements = 0;
   bool by_rows = false;
+  bool seamless = false;      // tiles are there to be shared among threads alone: those that follow one another run as one
   int64_t columns = 0;        // size of the innermost collapsed dimension, or a multiple of it
   int64_t tile = 0;           // elements of a tile
   int64_t tiles_per_row = 1;  // by_rows

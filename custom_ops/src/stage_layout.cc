@@ -13,6 +13,8 @@ namespace {
 constexpr int64_t kTileBytes = 24 * 1024;
 constexpr int64_t kMinTile = 64;
 constexpr int64_t kMaxTile = 4096;
+// Whole blocks of vectors of every type (chains.inc), and few enough elements for even shares.
+constexpr int64_t kSeamlessTile = 512;
 constexpr size_t kCacheLine = 64;
 
 }  // namespace
@@ -24,8 +26,11 @@ void StageBuilder::choose_tile() {
   }
   const double element_cost = stage_.tile_cost + kByteNanoseconds * static_cast<double>(bytes);
   int64_t tile = std::clamp(kTileBytes / std::max<int64_t>(bytes, 1), kMinTile, kMaxTile);
-  if (stage_.steps.size() == 1 && stage_.prologue.empty() && stage_.buffer_bytes == 0) {
-    // Nothing is read twice: all that tiles are for is to share them among threads.
+  const bool once = stage_.steps.size() == 1 && stage_.prologue.empty() && stage_.buffer_bytes == 0;  // nothing is read twice
+  stage_.seamless = once && !stage_.by_rows;
+  if (stage_.seamless) {
+    tile = kSeamlessTile;
+  } else if (once) {
     tile = std::max(tile, static_cast<int64_t>(kChunkNanoseconds / std::max(element_cost, kByteNanoseconds)));
   }
   tile = tile / kMinTile * kMinTile;
@@ -45,7 +50,8 @@ void StageBuilder::choose_tile() {
     if (slot.place == Place::Buffer) slot.offset *= padded;
   }
   const auto used = static_cast<double>(std::min({tile, stage_.elements, stage_.by_rows ? stage_.columns : tile}));
-  stage_.tile_cost = element_cost * used + kStepNanoseconds * static_cast<double>(stage_.steps.size());
+  const double steps = stage_.seamless ? 0.0 : static_cast<double>(stage_.steps.size());
+  stage_.tile_cost = element_cost * used + kStepNanoseconds * steps;
 }
 
 void StageBuilder::list_moving_slots() {

@@ -342,7 +342,14 @@ def chain(kind: str, y_shape: Sizes) -> tuple[Program, tuple[Sizes, ...]]:
     return b.build([y]), tuple(shapes)
 
 
-CHAINS = ("relu, residual", "bias, scale, clip", "bias, residual, relu", "square, residual", "silu", "bias, gelu, residual")
+CHAINS = (
+    "relu, residual",
+    "bias, scale, clip",
+    "bias, residual, relu",
+    "square, residual",
+    "silu",
+    "bias, gelu, residual",
+)
 
 
 def check_chain(node: Nhwc) -> None:
