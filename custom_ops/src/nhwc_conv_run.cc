@@ -113,7 +113,7 @@ class Worker {
     } else {
       compute_rows(image, rows, columns, {0, columns.size(), nullptr});
       const int64_t first = ((image * s.out[1] + rows.begin) * s.out[2] + columns.begin) * s.out_channels;
-      run_prologue(whole_tensor(results_, first, sizeof(float)), read_,
+      run_prologue(whole_tensor(results_, first, sizeof(float)), true, read_,
                    {first, columns.size() * s.out_channels, s.out[2] * s.out_channels, rows.size()});
     }
     point_to_pixels(read_, rows.size() * columns.size());
@@ -183,7 +183,7 @@ class Worker {
     if (plan_.product) {
       const float* x = run_.x + first * channels;
       if (plan_.prologue.plan != nullptr) {
-        run_prologue(run_.inputs[0], read_, {first * channels, count * channels});
+        run_prologue(run_.inputs[0], false, read_, {first * channels, count * channels});
         x = read_;
       }
       return point_to_pixels(x, count);
@@ -212,7 +212,8 @@ class Worker {
     if (plan_.product && plan_.prologue.plan != nullptr) {
       const int64_t pixel = image * plan_.pixels + rows.begin * g_.out[2] + columns.begin;
       const int64_t length = columns.size() * g_.in_channels;
-      run_prologue(run_.inputs[0], read_, {pixel * g_.in_channels, length, g_.out[2] * g_.in_channels, rows.size()});
+      run_prologue(run_.inputs[0], false, read_,
+                   {pixel * g_.in_channels, length, g_.out[2] * g_.in_channels, rows.size()});
       return point_to_pixels(read_, count);
     }
     const float** to = segments_;
@@ -272,13 +273,14 @@ class Worker {
     }
   }
 
-  // What the prologue makes of runs of elements, one after the other.  `from` is where element 0 of a tensor would be; if
-  // there are several runs, they follow one another there too.
-  void run_prologue(const void* from, float* to, ElementRuns runs) {
+  // What the prologue makes of runs of elements, one after the other.  `from` is where element 0 of a tensor is, or would be if
+  // the runs follow one another there too.
+  void run_prologue(const void* from, bool follow, float* to, ElementRuns runs) {
     void* out = whole_tensor(to, runs.first, sizeof(float));
     operands_[0] = from;
     take_prologue_operands();
     move_on(&runs);
+    if (!follow) runs.moving = nullptr;
     runs.moving_output = &out;
     run_elements(plan_.prologue.program, plan_.prologue.plan->stages[0], {operands_, &out, nullptr}, runs);
   }

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "integers.h"
@@ -25,19 +26,23 @@ constexpr bool kKeeps = false;
 constexpr bool kKeeps = true;
 #endif
 
-// The blocks that are not in use.
+// The place of the smallest block of `bytes` or more, else of the largest.  There is at least one.
+Block* best_of(Block* first, Block* last, size_t bytes) {
+  return std::min_element(first, last, [bytes](const Block& a, const Block& b) {
+    const bool fits = a.bytes >= bytes;
+    if (fits != (b.bytes >= bytes)) return fits;
+    return fits ? a.bytes < b.bytes : a.bytes > b.bytes;
+  });
+}
+
+// Blocks that no thread keeps for itself.
 class Pool {
  public:
-  // The smallest block of `bytes` or more, else the largest; an empty one if there is none.
+  // An empty block if there is none.
   Block take(size_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (blocks_.empty()) return {};
-    const auto suits_better = [bytes](const Block& a, const Block& b) {
-      const bool fits = a.bytes >= bytes;
-      if (fits != (b.bytes >= bytes)) return fits;
-      return fits ? a.bytes < b.bytes : a.bytes > b.bytes;
-    };
-    const auto best = std::min_element(blocks_.begin(), blocks_.end(), suits_better);
+    Block* const best = best_of(blocks_.data(), blocks_.data() + blocks_.size(), bytes);
     const Block block = *best;
     *best = blocks_.back();
     blocks_.pop_back();
@@ -66,11 +71,58 @@ Pool& pool() {
   return instance;
 }
 
+void hand_on(const Block& block) {
+  if (!pool().put(block)) std::free(block.memory);
+}
+
+// Those that this thread has used last, and keeps: what threads exchange they must fetch from each other's caches.  They go
+// to the others when it ends.
+class Own {
+ public:
+  ~Own() {
+    std::for_each(blocks_, blocks_ + count_, hand_on);
+    count_ = kMost;  // whatever this thread still does
+  }
+
+  // An empty block if there is none that is large enough, unless others have none either.
+  Block take(size_t bytes, bool any) {
+    if (count_ == 0 || count_ > kMost) return {};
+    Block* const best = best_of(blocks_, blocks_ + count_, bytes);
+    if (best->bytes < bytes && !any) return {};
+    return std::exchange(*best, blocks_[--count_]);
+  }
+
+  bool put(const Block& block) {
+    if (count_ >= kMost) return false;
+    blocks_[count_++] = block;
+    return true;
+  }
+
+ private:
+  static constexpr size_t kMost = 2;
+  Block blocks_[kMost];
+  size_t count_ = 0;
+};
+
+thread_local Own own;
+
+// The block of `bytes` or more that suits best, this thread's own first; else one that is given up, which may be empty.
+Block take(size_t bytes) {
+  Block block = own.take(bytes, false);
+  if (block.memory != nullptr) return block;
+  block = pool().take(bytes);
+  if (block.bytes >= bytes) return block;
+  const Block smaller = own.take(bytes, true);
+  if (smaller.memory == nullptr) return block;
+  if (block.memory != nullptr) hand_on(block);
+  return smaller;
+}
+
 }  // namespace
 
 Workspace::Workspace(size_t bytes) {
   if (bytes == 0) return;
-  block_ = pool().take(bytes);
+  block_ = take(bytes);
   if (block_.bytes >= bytes) return;
   std::free(block_.memory);
   block_.bytes = round_up(bytes, kCacheLine);
@@ -81,8 +133,12 @@ Workspace::Workspace(size_t bytes) {
 }
 
 Workspace::~Workspace() {
-  if (block_.memory == nullptr || (kKeeps && block_.bytes <= kMostKept && pool().put(block_))) return;
-  std::free(block_.memory);
+  if (block_.memory == nullptr) return;
+  if (!kKeeps || block_.bytes > kMostKept) {
+    std::free(block_.memory);
+  } else if (!own.put(block_)) {
+    hand_on(block_);
+  }
 }
 
 }  // namespace onnxfuse

@@ -9,8 +9,9 @@ namespace onnxfuse {
 
 // As long as it lives, memory of its own, aligned to a cache line; none for 0 bytes.
 //
-// It is the smallest of the blocks kept that is large enough.  If none is, the largest of them is given up for a new
-// one: so there are no more blocks than were in use at once, and none is larger than the most that was asked for.
+// It is the smallest of the blocks kept that is large enough, of those that the thread has used last if one of these is.  If
+// none is, the largest of them is given up for a new one: so a thread keeps no more blocks than it used at once, and none is
+// larger than the most that was asked for.
 class Workspace {
  public:
   Workspace() = default;

@@ -76,6 +76,7 @@ void test_moving_and_nothing() {
 // Nobody gets what another has, and there are no more blocks than were in use at once.
 void test_threads() {
   constexpr int kThreads = 4;
+  const int before = g_live;
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([t] {
@@ -88,7 +89,21 @@ void test_threads() {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  expect(g_live <= kThreads, "as many blocks as were in use at once");
+  expect(g_live <= before + kThreads, "as many blocks as were in use at once");
+}
+
+// What one thread gives back comes to it again, whatever others do meanwhile; and to them when it has ended.
+void test_a_thread_keeps_its_memory() {
+  void* of_thread = nullptr;
+  const int given = g_given;
+  std::thread([&] {
+    { of_thread = Workspace(50000).data(); }
+    for (int run = 0; run < 10; ++run) {
+      std::thread([&] { expect(Workspace(50000).data() != of_thread, "not what another thread keeps"); }).join();
+      expect(Workspace(50000).data() == of_thread, "what the thread itself has used last");
+    }
+  }).join();
+  expect(g_given <= given + 2, "blocks of threads that have ended are used again");
 }
 
 }  // namespace
@@ -113,6 +128,7 @@ int main() {
   test_what_is_too_small_is_given_up();
   test_moving_and_nothing();
   test_threads();
+  test_a_thread_keeps_its_memory();
   std::printf("passed\n");
   return 0;
 }

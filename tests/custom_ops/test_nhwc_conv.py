@@ -403,8 +403,10 @@ def test_chains_of_pairs(shape: Sizes, channels: int, kind: str) -> None:
 def test_prologues(shape: str, kind: str, layout: tuple[bool, bool]) -> None:
     """Of X as it is; what is padded stays zero."""
     conv, x_shape = SHAPES[shape]
-    prologue, operands = head("f32", kind, x_shape)
-    check(Nhwc(Fused(conv, tuple(x_shape), raw("f32"), (), prologue, operands), None, *layout))
+    before = head("f32", kind, x_shape)
+    check(Nhwc(Fused(conv, tuple(x_shape), raw("f32"), (), *before), None, *layout))
+    behind = tail("f32", "bias, hard swish, residual", conv.output_shape(tuple(x_shape)))
+    check(Nhwc(Fused(conv, tuple(x_shape), *behind, *before), None, *layout))
 
 
 def of_several_stages(row: bool) -> Program:
