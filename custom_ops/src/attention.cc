@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "cost.h"
 #include "integers.h"
 #include "kernels.h"
 #include "ort_call.h"
@@ -18,8 +19,11 @@ constexpr int64_t kMostHeads = int64_t{1} << 20;
 // Multiplications that are worth the hand-over to a thread; an exponential function takes as long as so many.
 constexpr double kTaskWork = 1 << 17;
 constexpr double kExpWork = 16;
-// So many tasks keep the threads of most machines busy; more would only mean more copies of K and V.
-constexpr int64_t kTasks = 32;
+// What a copy of an element of K or V takes, and a task besides, in multiplications; and the fewest rows of Q that are worth a
+// task with copies of its own.
+constexpr double kCopyWork = 16;
+constexpr double kTaskCost = 16e3;
+constexpr int64_t kSplitRows = 16;
 // Scores at once, which stay in the second level of cache, and rows of them.
 constexpr int64_t kScores = int64_t{1} << 15;
 constexpr int64_t kRows = 64;
@@ -225,16 +229,18 @@ void compute_copied(const Run& run, int64_t part, int64_t* taken, float* memory)
   const int64_t head = part / plan.splits % run.node.heads;
   const int64_t batch = part / plan.splits / run.node.heads;
   const int64_t key_head = head / (run.node.heads / run.node.key_heads);
+  const float* values = values_of(run, batch, key_head);
   if (batch * run.node.key_heads + key_head != *taken) {
     take_keys(run, keys_of(run, batch, key_head), memory);
-    take_values(run, values_of(run, batch, key_head), memory + plan.values);
+    if (plan.copies_values) take_values(run, values, memory + plan.values);
   }
+  if (plan.copies_values) values = memory + plan.values;
   *taken = batch * run.node.key_heads + key_head;
   const int64_t last = (split + 1) * plan.q.length / plan.splits;
   for (int64_t first = split * plan.q.length / plan.splits; first < last; first += plan.rows) {
     const Rows rows = rows_at(run, batch, head, first, std::min(plan.rows, last - first));
     score_panels(plan, rows, memory);
-    finish_rows(run, rows, memory + plan.values, memory);
+    finish_rows(run, rows, values, memory);
   }
 }
 
@@ -286,6 +292,30 @@ int64_t heads_in_place(const Attention& node, int64_t batch, int64_t length) {
   int64_t heads = std::min(shared, kFewRows / std::max<int64_t>(length, 1));
   while (shared % heads != 0 || (heads > 1 && batch * node.heads / heads < kFewParts)) --heads;
   return heads;
+}
+
+// Divides the work where keys are copied, which each task does for itself: by heads of keys, by the heads that share them, or
+// further by rows of Q.
+void divide_copied(const Attention& node, int64_t batch, AttentionPlan* plan) {
+  const HeadsView &q = plan->q, &k = plan->k, &v = plan->v;
+  const int64_t shared = node.heads / node.key_heads;
+  const int64_t groups = batch * node.key_heads;
+  const auto keys = static_cast<double>(k.length);
+  const double rows = static_cast<double>(shared * q.length) * keys * (static_cast<double>(k.size + v.size) + kExpWork);
+  const double copies = keys * static_cast<double>(k.size + (plan->copies_values ? v.size : 0)) * kCopyWork;
+  const int64_t most = shared * std::max<int64_t>(q.length / kSplitRows, 1);
+  double least = -1.0;
+  for (int64_t parts = 1; parts <= most; ++parts) {
+    if (parts < shared ? shared % parts != 0 : parts % shared != 0) continue;
+    const double task = rows / static_cast<double>(parts) + copies;
+    if (parts > 1 && task < kTaskWork) break;
+    const auto tasks = static_cast<double>(groups * parts);
+    const double cost = (task + kTaskCost) * tasks * imbalance(groups * parts);
+    if (least >= 0.0 && cost >= least) continue;
+    least = cost;
+    plan->splits = divide_up(parts, shared);
+    plan->tasks = static_cast<int64_t>(std::min(tasks, std::max(tasks * task / kTaskWork, 1.0)));
+  }
 }
 
 // No exception may get to ORT's threads.
@@ -407,15 +437,19 @@ bool make_attention_plan(const Attention& node, const PlanKey& key, AttentionPla
   const int64_t in_place = heads_in_place(node, batch, q.length);
   plan->heads = std::max<int64_t>(in_place, 1);
   plan->copies_keys = in_place == 0;
-  plan->copies_values = plan->copies_keys || v.size % floats != 0;  // products read whole vectors
+  // Products read whole vectors, and rows that are far apart would drive each other out of the first level of cache.
+  plan->copies_values = v.size % floats != 0 || (plan->copies_keys && v.per_row != v.size);
   const int64_t some = std::max<int64_t>(kScores / std::max<int64_t>(plan->padded_keys, 1), 1);
   plan->rows = std::min(round_up(std::min(some, kRows), kProductRows), std::max<int64_t>(q.length, 1));
   if (!plan->copies_keys) plan->rows = std::max(q.length, plan->heads);
-  const int64_t heads = std::max<int64_t>(batch * node.heads / plan->heads, 1);
-  plan->splits = std::clamp<int64_t>(divide_up(q.length, kRows), 1, divide_up(kTasks, heads));
-  const double work = static_cast<double>(count) * (static_cast<double>(k.size + v.size) + kExpWork);
-  const auto parts = heads * plan->splits;
-  plan->tasks = std::max<int64_t>(static_cast<int64_t>(std::min(work / kTaskWork, static_cast<double>(parts))), 1);
+  if (plan->copies_keys) {
+    divide_copied(node, batch, plan);
+  } else {
+    const auto parts = static_cast<double>(std::max<int64_t>(batch * node.heads / plan->heads, 1));
+    const double work = static_cast<double>(count) * (static_cast<double>(k.size + v.size) + kExpWork);
+    plan->splits = 1;
+    plan->tasks = std::max<int64_t>(static_cast<int64_t>(std::min(work / kTaskWork, parts)), 1);
+  }
   plan->panel = std::max(std::min(kPanel, plan->padded_keys), floats);
   bool fits = true;
   const auto add = [plan, floats, &fits](int64_t rows, int64_t columns) {

@@ -1,8 +1,15 @@
 #include "cost.h"
 
+#include <algorithm>
+#include <thread>
+
+#include "integers.h"
+
 namespace onnxfuse {
 
 namespace {
+
+constexpr int64_t kMostThreads = 16;
 
 // Of integers: vectors of them are divided as floats, but for the longest.
 double division_cost(DType type) { return compute_size(type) == 8 ? 2.0 : 0.4; }
@@ -35,6 +42,16 @@ double chained_cost_of(Op op, DType type) {
   const double simple = 0.003 * static_cast<double>(compute_size(type));
   const double alone = cost_of(op, type);
   return alone > 0.1 ? alone : simple;
+}
+
+double imbalance(int64_t units) {
+  static const int64_t most = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, kMostThreads);
+  double sum = 0.0;
+  double count = 0.0;
+  for (int64_t threads = 1; threads <= most; threads *= 2, ++count) {
+    sum += static_cast<double>(divide_up(units, threads) * threads) / static_cast<double>(units);
+  }
+  return sum / count;
 }
 
 }  // namespace onnxfuse

@@ -2,6 +2,8 @@
 #ifndef ONNXFUSE_COST_H_
 #define ONNXFUSE_COST_H_
 
+#include <cstdint>
+
 #include "dtype.h"
 
 namespace onnxfuse {
@@ -23,6 +25,10 @@ constexpr double kStepNanoseconds = 10.0;
 // Work that is worth handing to another thread.  That is less than it takes to wake one: the nodes around are computed by
 // all threads, and find their data in the caches and the threads awake if this one is too.
 constexpr double kChunkNanoseconds = 2e3;
+
+// How long threads take for units of equal cost, over what they would take if each had an equal share: the mean of
+// several numbers of threads, for a plan does not know how many of the machine's there are.
+double imbalance(int64_t units);
 
 }  // namespace onnxfuse
 

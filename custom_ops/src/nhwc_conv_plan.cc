@@ -1,11 +1,11 @@
 #include "nhwc_conv_plan.h"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "caches.h"
 #include "conv_axis.h"
+#include "cost.h"
 #include "integers.h"
 #include "kernels.h"
 
@@ -46,7 +46,6 @@ constexpr double kAlone = 300e3;
 constexpr int64_t kWide = 2;
 // Channels of which several pixels are read as one segment.
 constexpr int64_t kFewChannels = 16;
-constexpr int64_t kMostThreads = 16;
 constexpr size_t kCacheLine = 64;
 
 bool fail(std::string problem, std::string* error) {
@@ -97,18 +96,6 @@ void decide_what_is_read(const NhwcConv& node, NhwcConvPlan* plan) {
       plan->offsets.push_back((h * g.dilations[1] * plan->columns + w * g.dilations[2]) * g.in_channels);
     }
   }
-}
-
-// How long threads take for units of equal cost, over what they would take if each had an equal share: the mean of
-// several numbers of threads, for a plan does not know how many of the machine's there are.
-double imbalance(int64_t units) {
-  static const int64_t most = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, kMostThreads);
-  double sum = 0.0;
-  double count = 0.0;
-  for (int64_t threads = 1; threads <= most; threads *= 2, ++count) {
-    sum += static_cast<double>(divide_up(units, threads) * threads) / static_cast<double>(units);
-  }
-  return sum / count;
 }
 
 void divide_channels(const NhwcConv& node, NhwcConvPlan* plan) {
