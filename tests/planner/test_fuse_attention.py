@@ -325,6 +325,10 @@ LEFT = {
         of_text(DIRECT.format(keys=KEYS, after="y = MatMul(p, v)").replace("float[n, 6, m, 5]", "float[n, 1, m, 5]")),
         "differs between K and V",
     ),
+    "many rows of heads that are neither split nor joined": (
+        of_text(DIRECT.format(keys=KEYS, after="y = MatMul(p, v)").replace("float[n, 6, l,", "float[n, 6, 128,")),
+        "ONNX Runtime is as fast",
+    ),
     "double": (
         of_text(DIRECT.format(keys=KEYS, after="y = MatMul(p, v)").replace("float", "double")),
         "not of float32",
