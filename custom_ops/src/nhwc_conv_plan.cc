@@ -91,9 +91,12 @@ void decide_what_is_read(const NhwcConv& node, NhwcConvPlan* plan) {
   plan->segments = g.kernel[1] * (plan->joins_taps ? 1 : g.kernel[2]);
   if (node.by_channel()) return;
   plan->zero_count = plan->product || plan->joins_taps ? 0 : plan->length;
+  // Those that are too large for the type lie outside of every image, and are not used.
+  const auto number = [](int64_t n) { return static_cast<uint64_t>(n); };
   for (int64_t h = 0; h < g.kernel[1]; ++h) {
     for (int64_t w = 0; w < (plan->joins_taps ? 1 : g.kernel[2]); ++w) {
-      plan->offsets.push_back((h * g.dilations[1] * plan->columns + w * g.dilations[2]) * g.in_channels);
+      const uint64_t pixels = number(h * g.dilations[1]) * number(plan->columns) + number(w * g.dilations[2]);
+      plan->offsets.push_back(static_cast<int64_t>(pixels * number(g.in_channels)));
     }
   }
 }
@@ -189,7 +192,7 @@ void divide_filters(const NhwcConv& node, NhwcConvPlan* plan) {
   const double per_weight = weight_cost(g);
   const int64_t most = std::max(kUnitResults / g.out_channels, kManyPixels);
   // All rows of a column at least.
-  plan->by_columns = plan->by_columns && plan->images * g.batch == 1 && !plan->straight && g.out[1] * kTilePixels <= most;
+  plan->by_columns = plan->by_columns && plan->images * g.batch == 1 && !plan->straight && g.out[1] <= most / kTilePixels;
   const int64_t step = plan->by_columns ? g.out[1] : kTilePixels;
   constexpr auto block = static_cast<int64_t>(kNhwcBlock);
   double least = -1.0;
@@ -342,7 +345,7 @@ bool make_nhwc_conv_plan(const NhwcConv& node, const PlanKey& key, NhwcConvPlan*
   }
   decide_what_is_written(node, plan);
   // Results with the channels first are written in whole rows.
-  plan->by_columns = node.nhwc_output && g.out[2] >= kWide * g.out[1];
+  plan->by_columns = node.nhwc_output && g.out[2] / kWide >= g.out[1];
   if (node.by_channel()) {
     divide_channels(node, plan);
   } else if (node.has_depthwise) {

@@ -198,9 +198,11 @@ void run_squeeze_excite(const SqueezeExcite& node, const SqueezeExcitePlan& plan
   }
 
   const auto multiply = [&](size_t weights, const float* input, int64_t rows, int64_t depth) {
-    const int64_t at_once = round_up(std::max<int64_t>(kUnitProducts / depth, 1), kRows);
+    const int64_t all = plan.batch * rows;
+    const int64_t most = std::max<int64_t>(kUnitProducts / depth, 1);
+    const int64_t at_once = round_up(divide_up(all, divide_up(all, most)), kRows);  // even shares
     Products run{static_cast<const float*>(inputs[weights]), input, products, plan.batch, rows, depth, at_once};
-    run_units(compute_products, divide_up(plan.batch * rows, at_once), &run, host);
+    run_units(compute_products, divide_up(all, at_once), &run, host);
   };
   const auto finish = [&](const Program& program, const Plan& part, size_t first, void* out) {
     operands[0] = products;

@@ -148,7 +148,7 @@ inline std::vector<Shape> random_shapes(const ConvNode& node) {
   x.dims[1] = node.attributes.in_channels + (below(60) == 0 ? 1 : 0);
   for (int d = 2; d < x.rank; ++d) {
     int64_t& size = x.dims[static_cast<size_t>(d)];
-    size = large && below(2) == 0 ? immense() : one_of({4, 5, 7, 8, 9, 16, 24, below(8) == 0 ? 0 : 12, 1});
+    size = large && below(2) == 0 ? immense() : one_of({4, 5, 7, 8, 9, 16, 24, below(8) == 0 ? 0 : 12, below(2) == 0 ? 75 : 1});
   }
   std::vector<Shape> shapes{x, node.attributes.weights};
   if (below(60) == 0) ++shapes[1].dims[below(4)];
