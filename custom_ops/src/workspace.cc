@@ -75,25 +75,28 @@ void hand_on(const Block& block) {
   if (!pool().put(block)) std::free(block.memory);
 }
 
-// Those that this thread has used last, and keeps: what threads exchange they must fetch from each other's caches.  They go
+// Whether this thread has given up its own blocks, for it ends, but may still run destructors of others.  It has none itself.
+thread_local bool ended = false;
+
+// Blocks that this thread has used last, and keeps: what threads exchange they must fetch from each other's caches.  They go
 // to the others when it ends.
 class Own {
  public:
   ~Own() {
     std::for_each(blocks_, blocks_ + count_, hand_on);
-    count_ = kMost;  // whatever this thread still does
+    ended = true;
   }
 
-  // An empty block if there is none that is large enough, unless others have none either.
+  // An empty block if there is none, or with `any` unset none that is large enough.
   Block take(size_t bytes, bool any) {
-    if (count_ == 0 || count_ > kMost) return {};
+    if (ended || count_ == 0) return {};
     Block* const best = best_of(blocks_, blocks_ + count_, bytes);
     if (best->bytes < bytes && !any) return {};
     return std::exchange(*best, blocks_[--count_]);
   }
 
   bool put(const Block& block) {
-    if (count_ >= kMost) return false;
+    if (ended || count_ == kMost) return false;
     blocks_[count_++] = block;
     return true;
   }

@@ -106,6 +106,26 @@ void test_a_thread_keeps_its_memory() {
   expect(g_given <= given + 2, "blocks of threads that have ended are used again");
 }
 
+// What a thread still does when the memory that it kept has gone to the others.
+struct Late {
+  bool used = false;
+  ~Late() {
+    const Workspace one(1000), other(1000), more(1000);
+    const bool apart = one.data() != other.data() && one.data() != more.data() && other.data() != more.data();
+    expect(!used || apart, "memory of its own when the thread ends");
+  }
+};
+thread_local Late late;
+
+void test_the_end_of_a_thread() {
+  std::thread([] {
+    late.used = true;  // made before what the thread keeps, so destroyed after it
+    const Workspace one(1000), other(1000);
+  }).join();
+  const Workspace one(1000), other(1000), more(1000);
+  expect(one.data() != other.data() && one.data() != more.data() && other.data() != more.data(), "and afterwards");
+}
+
 }  // namespace
 
 extern "C" {
@@ -129,6 +149,7 @@ int main() {
   test_moving_and_nothing();
   test_threads();
   test_a_thread_keeps_its_memory();
+  test_the_end_of_a_thread();
   std::printf("passed\n");
   return 0;
 }
