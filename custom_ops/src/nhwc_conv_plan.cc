@@ -282,7 +282,7 @@ int64_t kept_results(const NhwcConv& node, const NhwcConvPlan& plan, int64_t pix
   return std::max(sums * plan.filters_at_once, before);
 }
 
-void lay_out_memory(const NhwcConv& node, NhwcConvPlan* plan) {
+void lay_out_memory(const NhwcConv& node, int64_t padded, NhwcConvPlan* plan) {
   // Adds memory for so many elements, each of so many bytes, and returns where it begins.
   const auto add = [plan](int64_t count, size_t bytes) {
     const size_t begin = plan->bytes;
@@ -298,8 +298,6 @@ void lay_out_memory(const NhwcConv& node, NhwcConvPlan* plan) {
   plan->read = add(read, sizeof(float));
   plan->segments_at = add(node.by_channel() ? 0 : plan->segments * pixels, sizeof(const float*));
   plan->zeros = add(plan->zero_count, sizeof(float));
-  const int64_t padded = node.by_channel() || node.has_depthwise ? padded_elements(*plan) : 0;
-  plan->pads_columns = padded > 0;
   plan->padded_rows = add(plan->pads_columns ? padded + static_cast<int64_t>(kMaxFloats) : 0, sizeof(float));
   plan->operands = add(static_cast<int64_t>(std::max(node.prologue.input_count, node.epilogue.input_count)),
                        sizeof(const void*));
@@ -344,8 +342,8 @@ bool make_nhwc_conv_plan(const NhwcConv& node, const PlanKey& key, NhwcConvPlan*
     }
   }
   decide_what_is_written(node, plan);
-  // Results with the channels first are written in whole rows.
-  plan->by_columns = node.nhwc_output && g.out[2] / kWide >= g.out[1];
+  // Results with the channels first are written in whole rows, and of a single row columns are what follows one another.
+  plan->by_columns = node.nhwc_output && g.out[1] > 1 && g.out[2] / kWide >= g.out[1];
   if (node.by_channel()) {
     divide_channels(node, plan);
   } else if (node.has_depthwise) {
@@ -353,8 +351,16 @@ bool make_nhwc_conv_plan(const NhwcConv& node, const PlanKey& key, NhwcConvPlan*
   } else {
     divide_filters(node, plan);
   }
+  const int64_t padded = node.by_channel() || node.has_depthwise ? padded_elements(*plan) : 0;
+  plan->pads_columns = padded > 0;
+  // Tiles of single channels are as wide as rows let them be, and pixels at the edges are tiles of their own.
+  if (plan->tile_columns < (plan->pads_columns ? 1 : 2) * kTilePixels) {
+    plan->prepares_tiles = false;
+    if (node.by_channel()) plan->finishes_tiles = false;
+  }
+  if (plan->pixels_at_once <= static_cast<int64_t>(kFewNhwcPixels)) plan->finishes_tiles = false;  // of few tiles
   plan->alone = products_of_pixel(node, shapes) * static_cast<double>(g.batch * plan->out_pixels) < kAlone;
-  lay_out_memory(node, plan);
+  lay_out_memory(node, padded, plan);
   return true;
 }
 
