@@ -214,8 +214,10 @@ void divide_filters(const NhwcConv& node, NhwcConvPlan* plan) {
       plan->filters_at_once = filters;
     }
   }
-  plan->rows_at_once = g.out[1];
-  plan->columns_at_once = plan->pixels_at_once / g.out[1];  // if by columns
+  if (plan->by_columns) {
+    plan->rows_at_once = g.out[1];
+    plan->columns_at_once = plan->pixels_at_once / g.out[1];
+  }
   plan->pixel_units = divide_up(plan->pixels, plan->pixels_at_once);
   plan->filter_units = divide_up(g.out_channels, plan->filters_at_once);
 }
@@ -271,6 +273,16 @@ void decide_what_is_written(const NhwcConv& node, NhwcConvPlan* plan) {
   const Value& result = program.values[program.outputs[0]];
   plan->relu = result.kind == Value::Kind::Instruction && result.op == Op::Relu && result.operands[0] == 0;
   plan->straight = plan->relu || program.outputs[0] == 0;
+}
+
+// Where tiles are small, or few, what each costs is more than its results cost on their way through memory.
+void spare_small_tiles(const NhwcConv& node, NhwcConvPlan* plan) {
+  // Tiles of single channels are as wide as rows let them be, and pixels at the edges are tiles of their own.
+  const int64_t least = (plan->pads_columns ? 1 : 2) * kTilePixels;
+  const bool narrow = (node.by_channel() || node.has_depthwise) && plan->tile_columns < least;
+  const bool few = plan->pixels_at_once <= static_cast<int64_t>(kFewNhwcPixels);
+  if (narrow) plan->prepares_tiles = false;
+  if (few || (narrow && node.by_channel())) plan->finishes_tiles = false;
 }
 
 // Room for the results of a unit, as far as tiles do not hand them on.
@@ -353,12 +365,7 @@ bool make_nhwc_conv_plan(const NhwcConv& node, const PlanKey& key, NhwcConvPlan*
   }
   const int64_t padded = node.by_channel() || node.has_depthwise ? padded_elements(*plan) : 0;
   plan->pads_columns = padded > 0;
-  // Tiles of single channels are as wide as rows let them be, and pixels at the edges are tiles of their own.
-  if (plan->tile_columns < (plan->pads_columns ? 1 : 2) * kTilePixels) {
-    plan->prepares_tiles = false;
-    if (node.by_channel()) plan->finishes_tiles = false;
-  }
-  if (plan->pixels_at_once <= static_cast<int64_t>(kFewNhwcPixels)) plan->finishes_tiles = false;  // of few tiles
+  spare_small_tiles(node, plan);
   plan->alone = products_of_pixel(node, shapes) * static_cast<double>(g.batch * plan->out_pixels) < kAlone;
   lay_out_memory(node, padded, plan);
   return true;

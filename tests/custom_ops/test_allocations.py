@@ -15,9 +15,9 @@ from tests.cuda import stand_in
 from tests.cuda.conv_nodes import arrays_of, conv_model
 from tests.cuda.convolutions import Fused, convolution, head, tail
 from tests.custom_ops.fused import library, new_session, run, run_code, session_options
+from tests.custom_ops.nhwc_nodes import PAIRS, Nhwc, pair
 from tests.custom_ops.test_attention import Attention
 from tests.custom_ops.test_fused_conv import of_several_shapes
-from tests.custom_ops.test_nhwc_conv import PAIRS, Nhwc, pair
 from tests.custom_ops.test_nhwc_pool import SHAPES, last
 from tests.custom_ops.test_normalization import Normalization
 from tests.custom_ops.test_squeeze_excite import Gate, gate_model

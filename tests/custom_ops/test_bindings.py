@@ -12,8 +12,8 @@ import pytest
 from tests.cuda.conv_nodes import arrays_of, conv_model
 from tests.cuda.convolutions import Fused, convolution, raw, tail
 from tests.custom_ops.fused import new_session, run, session_options
+from tests.custom_ops.nhwc_nodes import with_tail
 from tests.custom_ops.test_attention import Attention
-from tests.custom_ops.test_nhwc_conv import with_tail
 from tests.custom_ops.test_nhwc_pool import Pool, last
 from tests.custom_ops.test_normalization import Normalization
 from tests.custom_ops.test_squeeze_excite import Gate, gate_model
