@@ -58,13 +58,12 @@ void CudaFusedConvNode::launch_or_compute(OrtKernelContext* context) {
   launch(driver, workspace.address(), stream);
 }
 
-std::shared_ptr<const cuda::ConvPlan> CudaFusedConvNode::find_plan(const PlanKey& key) {
+PlanInUse<cuda::ConvPlan> CudaFusedConvNode::find_plan(const PlanKey& key) {
   if (auto plan = plans_.find(key)) return plan;
   std::string error;
   auto plan = cuda::make_conv_plan(node(), recipe_, key, &error);
   if (plan == nullptr) throw Error(error);
-  plans_.add(plan);
-  return plan;
+  return plans_.add(std::move(plan));
 }
 
 void CudaFusedConvNode::compute_copies(OrtKernelContext* context, const Kernels& kernels, const NodeInputs& inputs,

@@ -24,7 +24,7 @@ class CudaFusedConvNode : public FusedConvNode {
  private:
   void read_kernels(const OrtKernelInfo* info);
   void launch_or_compute(OrtKernelContext* context);
-  std::shared_ptr<const cuda::ConvPlan> find_plan(const PlanKey& key);
+  PlanInUse<cuda::ConvPlan> find_plan(const PlanKey& key);
   void compute_copies(OrtKernelContext* context, const Kernels& kernels, const NodeInputs& inputs,
                       cuda::CUstream stream, const std::string& reason);
 

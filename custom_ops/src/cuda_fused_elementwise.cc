@@ -55,13 +55,12 @@ void CudaFusedElementwise::launch_or_compute(OrtKernelContext* context) {
   cuda::launch(driver, recipe_, loaded, *plan, operands, stream);
 }
 
-std::shared_ptr<const cuda::LaunchPlan> CudaFusedElementwise::find_plan(const PlanKey& key) {
+PlanInUse<cuda::LaunchPlan> CudaFusedElementwise::find_plan(const PlanKey& key) {
   if (auto plan = plans_.find(key)) return plan;
   std::string error;
   auto plan = cuda::make_launch_plan(as_written().program(), recipe_, key, &error);
   if (plan == nullptr) throw Error(error);
-  plans_.add(plan);
-  return plan;
+  return plans_.add(std::move(plan));
 }
 
 void CudaFusedElementwise::compute_on_host(OrtKernelContext* context, ProgramKernel* kernel, const NodeInputs& inputs,

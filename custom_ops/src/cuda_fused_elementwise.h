@@ -24,7 +24,7 @@ class CudaFusedElementwise : public FusedNode {
  private:
   void read_kernels(const OrtKernelInfo* info);
   void launch_or_compute(OrtKernelContext* context);
-  std::shared_ptr<const cuda::LaunchPlan> find_plan(const PlanKey& key);
+  PlanInUse<cuda::LaunchPlan> find_plan(const PlanKey& key);
   void compute_on_host(OrtKernelContext* context, ProgramKernel* kernel, const NodeInputs& inputs,
                        cuda::CUstream stream, const std::string& reason);
 

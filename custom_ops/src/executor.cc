@@ -89,6 +89,8 @@ class TileRunner {
         return run_.tensors.scratch + slot.offset;
       case Place::Const:
         return reinterpret_cast<char*>(const_cast<uint64_t*>(&run_.program.values[slot.index].bits));
+      case Place::Derived:
+        return reinterpret_cast<char*>(const_cast<uint64_t*>(&stage_.derived[slot.index]));
       default:
         return buffers_ + slot.offset;
     }
@@ -229,7 +231,7 @@ bool is_chain_of_tiles(const Program& program, const Stage& stage, bool tensors)
   if (out.place != Place::Output || out.access != Access::Whole) return false;
   const auto fits = [&](uint16_t index) {
     const Slot& slot = stage.slots[index];
-    if (slot.place == Place::Const) return true;
+    if (slot.place == Place::Const || slot.place == Place::Derived) return true;
     const bool other = slot.place == Place::Input && slot.index != 0;
     return other && (slot.access == Access::Fixed || (tensors && slot.access == Access::Whole));
   };
@@ -244,6 +246,7 @@ size_t links_of_tiles(const Program& program, const Stage& stage, const void* co
   const auto operand = [&](uint16_t index) {
     const Slot& slot = stage.slots[index];
     if (slot.place == Place::Const) return static_cast<const void*>(&program.values[slot.index].bits);
+    if (slot.place == Place::Derived) return static_cast<const void*>(&stage.derived[slot.index]);
     const int64_t offset = slot.access == Access::Whole ? first * slot.size : 0;
     return static_cast<const void*>(static_cast<const char*>(inputs[slot.index]) + slot.offset + offset);
   };

@@ -81,23 +81,24 @@ std::vector<DType> FusedConvNode::input_types(const Kernels& kernels) {
   return types;
 }
 
-std::shared_ptr<const ConvCpuPlan> FusedConvNode::find_cpu_plan(const Kernels& kernels, const PlanKey& key) {
+// None if there is nothing to compute.
+PlanInUse<ConvCpuPlan> FusedConvNode::find_cpu_plan(const Kernels& kernels, const PlanKey& key) {
   const Program& epilogue = kernels.epilogue->program();
-  if (auto plan = cpu_plans_.find(key); plan != nullptr && plan->epilogue.source == &epilogue) return plan;
+  const auto matches = [&](const ConvCpuPlan& plan) { return plan.epilogue.source == &epilogue && plan.key == key; };
+  if (auto plan = cpu_plans_.find_if(matches)) return plan;
   ConvShapes shapes;
   std::string error;
   if (!resolve_conv_node(node_, key.shapes, &shapes, &error)) throw Error(error);
   const Program* const prologue = kernels.prologue == nullptr ? nullptr : &kernels.prologue->program();
   auto plan = make_conv_cpu_plan(node_, kernels.type, prologue, epilogue, key, shapes);
-  if (plan != nullptr) cpu_plans_.add(plan);
-  return plan;
+  return plan == nullptr ? PlanInUse<ConvCpuPlan>() : cpu_plans_.add(std::move(plan));
 }
 
 void FusedConvNode::compute_on_host(const Host& host, const Kernels& kernels, const PlanKey& key,
                                     const std::vector<int>& types, const void** data, void** outputs,
                                     const OutputMemory& output_memory) {
   const auto plan = find_cpu_plan(kernels, key);
-  const bool writes_results = plan != nullptr && plan->epilogue.plan != nullptr;
+  const bool writes_results = plan && plan->epilogue.plan != nullptr;
   std::vector<RunMemory> copies;
   for (size_t o = 0; writes_results && o < plan->epilogue.plan->output_shapes.size(); ++o) {
     const Shape& shape = plan->epilogue.plan->output_shapes[o];
@@ -110,7 +111,7 @@ void FusedConvNode::compute_on_host(const Host& host, const Kernels& kernels, co
   const void* const weights = std::exchange(data[1], data[0]);
   const void** const prologue = data + 1;
   const void** const epilogue = prologue + node_.prologue_operands();
-  if (plan == nullptr) return compute_empty(host, kernels, key, epilogue, outputs, output_memory);
+  if (!plan) return compute_empty(host, kernels, key, epilogue, outputs, output_memory);
   ConvTensors tensors{data[0], weights, prologue, epilogue, outputs};
   const bool prepares = kernels.prologue != nullptr && plan->prologue == nullptr;
   const RunMemory prepared(host, prepares ? bytes_of(key.shapes[0], kernels.type) : 0);

@@ -48,7 +48,7 @@ class FusedConvNode : public Node {
 
  private:
   // Null if the result has no elements.
-  std::shared_ptr<const ConvCpuPlan> find_cpu_plan(const Kernels& kernels, const PlanKey& key);
+  PlanInUse<ConvCpuPlan> find_cpu_plan(const Kernels& kernels, const PlanKey& key);
   // For such a result.
   void compute_empty(const Host& host, const Kernels& kernels, const PlanKey& key, const void** epilogue, void** outputs,
                      const OutputMemory& output_memory);

@@ -15,65 +15,6 @@ struct Rows {
   int64_t step;  // bytes from one row's data to the next row's
 };
 
-// A vector of copies of one element.
-template <size_t Size> Vector repeated(const char* element) {
-  char bytes[sizeof(uint64_t)];
-  for (size_t i = 0; i < sizeof bytes; i += Size) std::memcpy(bytes + i, element, Size);
-  uint64_t word;
-  std::memcpy(&word, bytes, sizeof word);
-  return Vector{word, word};
-}
-
-// Stores of `vector` from the first byte on, the last one up to the last byte: a whole number of elements from the first.
-void fill(char* out, Vector vector, size_t bytes) {
-  constexpr size_t at_once = 4;
-  if (bytes < sizeof vector) {
-    std::memcpy(out, &vector, bytes);
-    return;
-  }
-  char* const last = out + bytes - sizeof vector;
-  for (; last - out >= static_cast<ptrdiff_t>(at_once * sizeof vector); out += at_once * sizeof vector) {
-#pragma GCC unroll 4
-    for (size_t i = 0; i < at_once; ++i) std::memcpy(out + i * sizeof vector, &vector, sizeof vector);
-  }
-  for (; out < last; out += sizeof vector) std::memcpy(out, &vector, sizeof vector);
-  std::memcpy(last, &vector, sizeof vector);
-}
-
-// How many rows can be stored in whole vectors: what such a row writes too much, rows behind it overwrite.
-int64_t rows_in_whole_vectors(const Rows& rows) {
-  const size_t excess = -rows.bytes % sizeof(Vector);
-  return rows.count - static_cast<int64_t>((excess + rows.bytes - 1) / rows.bytes);
-}
-
-// Each row is one element, repeated.
-template <size_t Size> void repeat_elements(const Rows& rows, const char* from, char* out) {
-  const int64_t whole = rows.bytes < 4 * sizeof(Vector) ? rows_in_whole_vectors(rows) : 0;
-  for (int64_t row = 0; row < rows.count; ++row) {
-    const Vector vector = repeated<Size>(from);
-    if (row < whole) {
-      for (size_t i = 0; i < rows.bytes; i += sizeof vector) std::memcpy(out + i, &vector, sizeof vector);
-    } else {
-      fill(out, vector, rows.bytes);
-    }
-    out += rows.bytes;
-    from += rows.step;
-  }
-}
-
-void repeat_elements(const Rows& rows, size_t size, const char* from, char* out) {
-  switch (size) {
-    case 1:
-      return repeat_elements<1>(rows, from, out);
-    case 2:
-      return repeat_elements<2>(rows, from, out);
-    case 4:
-      return repeat_elements<4>(rows, from, out);
-    default:
-      return repeat_elements<8>(rows, from, out);
-  }
-}
-
 // Elements of a row are `apart` bytes from each other.
 template <class Element> void pick_elements(const Rows& rows, int64_t apart, const char* from, char* out) {
   const size_t columns = rows.bytes / sizeof(Element);
@@ -148,7 +89,7 @@ void gather(const Slot& slot, const char* data, int64_t start, size_t count, cha
     if (slot.half != 0) {
       swap_halves(rows, static_cast<size_t>(slot.half * size), static_cast<size_t>(column * size), from - column * size, out);
     } else if (inner == 0) {
-      repeat_elements(rows, slot.size, from, out);
+      kernels().repeat_elements({slot.size, from, rows.step, out, rows.bytes, rows.count});
     } else if (inner == 1) {
       copy_rows(rows, from, out);
     } else {

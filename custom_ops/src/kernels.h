@@ -20,6 +20,7 @@ enum class Link : uint8_t {
   MinS, MinV, RMinS, RMinV, MaxS, MaxV, RMaxS, RMaxV, LeakyReluS, LeakyReluV,
   ClipSS,    // MaxS, then MinS with the second operand
   MulAddSS,  // MulS, then AddS with the second operand
+  DivPartsS,  // DivS, with the ReciprocalParts of the operand; f32 only, where KernelTable::fused_multiply_add
   Neg, Abs, Reciprocal, Relu, HardSwish, HardSigmoidSS,
   HardGateSS,  // the value times its HardSigmoidSS
   Sqrt, Round, Floor, Ceil,
@@ -38,7 +39,7 @@ constexpr int link_reads(Link link) {
     case Link::Ceil: case Link::Keep: case Link::Save: case Link::AddR: case Link::SubR: case Link::RSubR:
     case Link::MulR: case Link::DivR: case Link::RDivR:
       return 0;
-    case Link::ClipSS: case Link::MulAddSS: case Link::HardSigmoidSS: case Link::HardGateSS:
+    case Link::ClipSS: case Link::MulAddSS: case Link::DivPartsS: case Link::HardSigmoidSS: case Link::HardGateSS:
       return 2;
     default:
       return 1;
@@ -62,6 +63,17 @@ enum class Stores : uint8_t {
 
 // Runs a chain over `n` elements: out = ...(link 1(link 0(in))).
 using ChainKernel = void (*)(void* out, const void* in, const ChainLink* links, size_t count, size_t n, Stores stores);
+
+// Rows of `bytes`, one behind the other in `out`: each is copies of the element of `size` bytes at `from`, which is `step`
+// bytes further for the next row.
+struct RepeatedElements {
+  size_t size;
+  const char* from;
+  int64_t step;
+  char* out;
+  size_t bytes;
+  int64_t rows;
+};
 
 // What follows is for convolutions.  Vectors are read and written whole: up to kMaxFloats - 1 elements beyond what is
 // wanted of each row.  Rows of results are written from right to left, and one after the other, so that a row may begin
@@ -317,7 +329,9 @@ struct KernelTable {
   Kernel stores[kDTypeCount];              // compute -> storage; null where they are the same
   ChainKernel chains[kDTypeCount];         // f32 and f64
   bool second_value;                       // chains have registers for Save
+  bool fused_multiply_add;                 // there is an instruction for it
   void (*stream)(void* out, const void* in, size_t bytes);  // a copy that bypasses the caches
+  void (*repeat_elements)(const RepeatedElements& elements);
   size_t floats;                                            // of a vector
   int64_t filters;                                          // rows that a block of conv_sums should have
   void (*conv_sums)(const ConvBlock& block);

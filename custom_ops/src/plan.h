@@ -14,7 +14,7 @@
 namespace onnxfuse {
 
 // Where the data behind a slot lives.
-enum class Place : uint8_t { Input, Output, Scratch, Const, Buffer };
+enum class Place : uint8_t { Input, Output, Scratch, Const, Derived, Buffer };
 
 // How a tile that begins at element `start` of the stage finds its part of a slot's data.
 enum class Access : uint8_t {
@@ -29,7 +29,7 @@ struct Slot {
   Access access = Access::Fixed;
   bool by_column = false;         // Row: one element for each column of the row, not one for the row
   uint8_t size = 0;               // bytes of an element
-  uint32_t index = 0;             // Input, Output: which; Const: id of the value
+  uint32_t index = 0;             // Input, Output, Derived: which; Const: id of the value
   size_t offset = 0;              // Input, Scratch, Buffer: bytes
   int64_t half = 0;               // Gathered: elements of each half of a row, if these are to be swapped
   std::vector<int64_t> strides;   // Row, Gathered: in elements, for each dimension
@@ -75,6 +75,7 @@ struct Stage {
   std::vector<Step> prologue;  // run once for a run of tiles: what is the same in each
   std::vector<Step> steps;
   std::vector<PlannedLink> links;
+  std::vector<uint64_t> derived;  // what was computed from constants
 };
 
 // What to know about an input when an output may share its memory.

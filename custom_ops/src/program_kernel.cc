@@ -29,7 +29,7 @@ bool ProgramKernel::takes(int first, const int* others) const {
 
 void ProgramKernel::compute(const Host& host, const PlanKey& key, const void** inputs, void** outputs,
                             const OutputMemory& output_memory) {
-  std::shared_ptr<const Plan> plan = find_plan(key);
+  PlanInUse<Plan> plan = find_plan(key);
   for (size_t o = 0; o < program_.outputs.size(); ++o) outputs[o] = output_memory(o, plan->output_shapes[o]);
   plan = resolve_aliasing(std::move(plan), inputs, outputs);
   const auto copies = copy_shared_inputs(host, *plan, inputs, outputs);
@@ -37,24 +37,24 @@ void ProgramKernel::compute(const Host& host, const PlanKey& key, const void** i
   run_plan(program_, *plan, {inputs, outputs, static_cast<char*>(scratch.data())}, host);
 }
 
-std::shared_ptr<const Plan> ProgramKernel::find_plan(const PlanKey& key) {
-  auto plan = cache_.find(key);
-  return plan != nullptr ? plan : add_plan(key);
+PlanInUse<Plan> ProgramKernel::find_plan(const PlanKey& key) {
+  auto plan = plans_.find(key);
+  return plan ? std::move(plan) : plans_.add(plan_for(key));
 }
 
 // The plan for inputs of the other's shapes, found without a copy of these.
-std::shared_ptr<const Plan> ProgramKernel::find_plan(const Plan& other, uint64_t aliased, uint64_t deferred) {
-  auto plan = cache_.find_if([&](const PlanKey& key) {
+PlanInUse<Plan> ProgramKernel::find_plan(const Plan& other, uint64_t aliased, uint64_t deferred) {
+  auto plan = plans_in_place_.find_if([&](const Plan& candidate) {
+    const PlanKey& key = candidate.key;
     return key.aliased == aliased && key.deferred == deferred && key.shapes == other.key.shapes;
   });
-  return plan != nullptr ? plan : add_plan({other.key.shapes, aliased, deferred});
+  return plan ? std::move(plan) : plans_in_place_.add(plan_for({other.key.shapes, aliased, deferred}));
 }
 
-std::shared_ptr<const Plan> ProgramKernel::add_plan(const PlanKey& key) {
+std::shared_ptr<const Plan> ProgramKernel::plan_for(const PlanKey& key) const {
   std::string error;
   auto plan = make_plan(program_, key, &error);
   if (plan == nullptr) throw Error(error);
-  cache_.add(plan);
   return plan;
 }
 
@@ -68,8 +68,8 @@ bool ProgramKernel::shares_in_place(const Plan& plan, size_t i, const void* inpu
 }
 
 // The plan for outputs that share memory with inputs, as GetMayInplace allows ORT to arrange.
-std::shared_ptr<const Plan> ProgramKernel::resolve_aliasing(std::shared_ptr<const Plan> plan,
-                                                            const void* const* inputs, void* const* outputs) {
+PlanInUse<Plan> ProgramKernel::resolve_aliasing(PlanInUse<Plan> plan, const void* const* inputs,
+                                                void* const* outputs) {
   while (true) {
     uint64_t aliased = plan->key.aliased;
     uint64_t deferred = plan->key.deferred;

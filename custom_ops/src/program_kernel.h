@@ -32,17 +32,17 @@ class ProgramKernel {
                const OutputMemory& output_memory);
 
  private:
-  std::shared_ptr<const Plan> find_plan(const PlanKey& key);
-  std::shared_ptr<const Plan> find_plan(const Plan& other, uint64_t aliased, uint64_t deferred);
-  std::shared_ptr<const Plan> add_plan(const PlanKey& key);
+  PlanInUse<Plan> find_plan(const PlanKey& key);
+  PlanInUse<Plan> find_plan(const Plan& other, uint64_t aliased, uint64_t deferred);
+  std::shared_ptr<const Plan> plan_for(const PlanKey& key) const;
   bool shares_in_place(const Plan& plan, size_t i, const void* input, size_t o, const void* output) const;
-  std::shared_ptr<const Plan> resolve_aliasing(std::shared_ptr<const Plan> plan, const void* const* inputs,
-                                               void* const* outputs);
+  PlanInUse<Plan> resolve_aliasing(PlanInUse<Plan> plan, const void* const* inputs, void* const* outputs);
   std::vector<RunMemory> copy_shared_inputs(const Host& host, const Plan& plan, const void** inputs,
                                             void* const* outputs) const;
 
   Program program_;
-  PlanCache<Plan> cache_;
+  PlanCache<Plan> plans_;
+  PlanCache<Plan> plans_in_place_;  // for outputs that share memory with inputs
 };
 
 }  // namespace onnxfuse

@@ -4,10 +4,6 @@
 
 namespace onnxfuse {
 
-bool Shape::operator==(const Shape& other) const {
-  return rank == other.rank && std::equal(dims.begin(), dims.begin() + rank, other.dims.begin());
-}
-
 std::string to_string(const Shape& shape) {
   std::string text = "[";
   for (int i = 0; i < shape.rank; ++i) {

@@ -19,7 +19,13 @@ struct Shape {
   // Dimension `index` counted from the back (0 is the last), 1 beyond the front.
   int64_t from_back(int index) const { return index < rank ? dims[rank - 1 - index] : 1; }
 
-  bool operator==(const Shape& other) const;
+  bool operator==(const Shape& other) const {
+    if (rank != other.rank) return false;
+    for (int i = 0; i < rank; ++i) {
+      if (dims[i] != other.dims[i]) return false;
+    }
+    return true;
+  }
   bool operator!=(const Shape& other) const { return !(*this == other); }
 };
 

@@ -50,6 +50,8 @@ class StageBuilder {
   void emit_deferred();
   void keep_in_registers(const std::vector<int>& local, std::vector<PlannedLink>* links) const;
   PlannedLink link_for(uint16_t id, int accumulated);
+  PlannedLink division_by(uint16_t divisor);
+  template <class T> uint16_t derived(const T& value);
   uint16_t operand(uint16_t id);
   Destination destination(uint16_t id, bool can_stream, bool read_later);
   uint16_t new_buffer(size_t size);

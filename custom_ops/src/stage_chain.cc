@@ -1,6 +1,8 @@
 // The part of StageBuilder that finds chains: instructions in a row that hand one value on in registers.
 #include <algorithm>
+#include <cstring>
 
+#include "constant_division.h"
 #include "cost.h"
 #include "stage_builder.h"
 
@@ -151,6 +153,39 @@ size_t StageBuilder::chain_length(size_t at) {
   return length;
 }
 
+// The slot of what was computed from constants.
+template <class T> uint16_t StageBuilder::derived(const T& value) {
+  uint64_t bits = 0;
+  static_assert(sizeof value <= sizeof bits);
+  std::memcpy(&bits, &value, sizeof value);
+  Slot slot;
+  slot.place = Place::Derived;
+  slot.index = static_cast<uint32_t>(stage_.derived.size());
+  stage_.derived.push_back(bits);
+  stage_.slots.push_back(std::move(slot));
+  return static_cast<uint16_t>(stage_.slots.size() - 1);
+}
+
+// The link that divides by a scalar.  By a constant it gives the same without a division, where it can.
+PlannedLink StageBuilder::division_by(uint16_t divisor) {
+  const Value& value = program_.values[divisor];
+  const PlannedLink division{Link::DivS, operand(divisor), 0};
+  if (value.kind != Value::Kind::Const) return division;
+  const auto times = [&](const auto& reciprocal) { return PlannedLink{Link::MulS, derived(reciprocal), 0}; };
+  if (compute_type(value.type) == DType::f64) {
+    double number;
+    std::memcpy(&number, &value.bits, sizeof number);
+    const auto power = power_reciprocal_of(number);
+    return power ? times(*power) : division;
+  }
+  float number;
+  std::memcpy(&number, &value.bits, sizeof number);
+  if (const auto power = power_reciprocal_of(number)) return times(*power);
+  const auto parts = reciprocal_of(number);
+  if (!parts || !kernels().fused_multiply_add) return division;
+  return {Link::DivPartsS, division.slot, derived(*parts)};
+}
+
 // The link that applies instruction `id` to its operand number `accumulated`.
 PlannedLink StageBuilder::link_for(uint16_t id, int accumulated) {
   const Value& value = program_.values[id];
@@ -164,6 +199,7 @@ PlannedLink StageBuilder::link_for(uint16_t id, int accumulated) {
   }
   const uint16_t other = value.operands[1 - accumulated];
   const bool scalar = is_scalar(other);
+  if (value.op == Op::Div && accumulated == 0 && scalar) return division_by(other);
   result.slot = operand(other);
   const auto pick = [&](Link s, Link v, Link reversed_s, Link reversed_v) {
     return accumulated == 0 ? (scalar ? s : v) : (scalar ? reversed_s : reversed_v);

@@ -93,9 +93,11 @@ ONNXFUSE_INLINE F select(Mask mask, F a, F b) {
 
 // a * b + c, with one rounding where the instruction set has it.
 #if defined(__FMA__) || defined(__AVX512F__) || defined(__aarch64__)
+constexpr bool kFusedMultiplyAdd = true;
 ONNXFUSE_INLINE float madd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 ONNXFUSE_INLINE double madd(double a, double b, double c) { return __builtin_fma(a, b, c); }
 #else
+constexpr bool kFusedMultiplyAdd = false;
 ONNXFUSE_INLINE float madd(float a, float b, float c) { return a * b + c; }
 ONNXFUSE_INLINE double madd(double a, double b, double c) { return a * b + c; }
 #endif
@@ -206,6 +208,34 @@ ONNXFUSE_INLINE FloatVector smaller(FloatVector a, FloatVector b) {
   return _mm_min_ps(a, b);
 #else
   return a < b ? a : b;
+#endif
+}
+
+ONNXFUSE_INLINE BitsVector smaller(BitsVector a, BitsVector b) {
+#if defined(__AVX512F__)
+  return (BitsVector)_mm512_maskz_min_epu32(0xffff, (__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return (BitsVector)_mm256_min_epu32((__m256i)a, (__m256i)b);
+#elif defined(__aarch64__)
+  return vminq_u32(a, b);
+#else
+  return a < b ? a : b;
+#endif
+}
+
+ONNXFUSE_INLINE bool all_at_least(BitsVector a, uint32_t low) {
+#if defined(__AVX512F__)
+  return _mm512_cmplt_epu32_mask((__m512i)a, _mm512_set1_epi32(static_cast<int>(low))) == 0;
+#elif defined(__AVX2__)
+  const __m256i least = _mm256_set1_epi32(static_cast<int>(low));
+  return _mm256_movemask_epi8(_mm256_cmpeq_epi32(_mm256_min_epu32((__m256i)a, least), least)) == -1;
+#elif defined(__aarch64__)
+  return vminvq_u32(a) >= low;
+#else
+  for (size_t i = 0; i < sizeof a / sizeof low; ++i) {
+    if (a[i] < low) return false;
+  }
+  return true;
 #endif
 }
 

@@ -30,6 +30,13 @@ void add(void* out, const void* const* in, size_t n) {
   }
 }
 
+void repeat(const RepeatedElements& elements) {
+  for (int64_t row = 0; row < elements.rows; ++row) {
+    char* const out = elements.out + row * static_cast<int64_t>(elements.bytes);
+    for (size_t i = 0; i < elements.bytes; ++i) out[i] = elements.from[row * elements.step + static_cast<int64_t>(i % elements.size)];
+  }
+}
+
 }  // namespace
 
 const KernelTable& kernels() {
@@ -39,6 +46,7 @@ const KernelTable& kernels() {
       return scalars == 0 ? add<0> : scalars == 1 ? add<1> : add<2>;
     };
     result.stream = [](void* out, const void* in, size_t bytes) { std::memcpy(out, in, bytes); };
+    result.repeat_elements = repeat;
     return result;
   }();
   return table;

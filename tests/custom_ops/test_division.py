@@ -1,4 +1,5 @@
-"""Quotients and what is left of a division: vectors are divided as floats, whose results must be those of the type."""
+"""Quotients and what is left of a division: integers are divided as floats, and some numbers by none at all; the results
+must be those of the type."""
 
 import numpy as np
 import pytest
@@ -73,6 +74,50 @@ def test_rests_of_floats(dtype: str, scalar: bool) -> None:
         (actual,) = run_fused(program, [dividends, other])
         with np.errstate(all="ignore"):
             wanted = np.fmod(dividends, other)
+        np.testing.assert_array_equal(actual, wanted)
+        known = ~np.isnan(wanted)
+        np.testing.assert_array_equal(np.signbit(actual[known]), np.signbit(wanted[known]))
+
+
+def by_constant(x: np.ndarray, divisor: float) -> np.ndarray:
+    """x over a number that the program has, which need not be divided by."""
+    dtype = "f32" if x.dtype == np.float32 else "f64"
+    bits = x.dtype.type(divisor).view(f"u{x.itemsize}")
+    program = f"onnxfuse 1\ninput {dtype} broadcast\nconst {dtype} {bits:0{2 * x.itemsize}x}\ndiv {dtype} 0 1\noutput 2\n"
+    return run_fused(program, [x])[0]
+
+
+def quotients(x: np.ndarray, divisor: float) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return x / x.dtype.type(divisor)
+
+
+@pytest.mark.parametrize("divisor", [3.0, -6.0, 10.0, 0.7, 1e-9, float(2**20 - 1), 2**-20 * float(2**19 + 1)])
+def test_constant_divisors_of_every_significand(divisor: float) -> None:
+    """Bit for bit, whatever the last bits of the dividend."""
+    significands = np.arange(2**23, 2**24, dtype=np.float32)
+    np.testing.assert_array_equal(by_constant(significands, divisor), quotients(significands, divisor))
+
+
+DIVISORS = [6.0, -3.0, 0.1, 3e9, -1e-10, np.sqrt(2), np.pi, 1e30, 1e-40, 0.0, -0.0, np.inf, np.nan]
+POWERS = [1.0, -2.0, 0.125, 2.0**127, 2.0**126, 2.0**-126, 2.0**-149]
+
+
+@pytest.mark.parametrize("numpy", [np.float32, np.float64])
+@pytest.mark.parametrize("divisor", DIVISORS + POWERS)
+def test_constant_divisors_of_every_exponent(divisor: float, numpy: type) -> None:
+    """The signs of zeros, infinities, NaN and denormals too, alone or among other numbers of a block."""
+    random = np.random.default_rng(11)
+    unsigned = {np.float32: np.uint32, np.float64: np.uint64}[numpy]
+    anything = random.integers(0, np.iinfo(unsigned).max, 100_000, dtype=unsigned, endpoint=True).view(numpy)
+    info = np.finfo(numpy)
+    special = np.array([0, -0.0, np.inf, -np.inf, np.nan, info.tiny, -info.smallest_subnormal, 2.0**-41], numpy)
+    near = random.normal(0, 4, 100_000).astype(numpy)
+    few = near.copy()
+    few[::1009] = random.choice(special, few[::1009].size)
+    zeros = np.where(near < 0, -numpy(0), near)
+    for x in (anything, near, few, zeros, special, near[:37], few[:5]):
+        actual, wanted = by_constant(x, divisor), quotients(x, divisor)
         np.testing.assert_array_equal(actual, wanted)
         known = ~np.isnan(wanted)
         np.testing.assert_array_equal(np.signbit(actual[known]), np.signbit(wanted[known]))
