@@ -176,10 +176,18 @@ def test_a_scale_that_is_too_large() -> None:
 
 ELSEWHERE = "largest = ReduceMax <keepdims = 0> ({0}) o3 = Add(o2, largest)"
 WITHOUT = {
-    "a part that is read elsewhere": (packed(GATHERED, after=ELSEWHERE.format("k")), "Gather", 3),
-    "parts that are": (packed(GATHERED, after=ELSEWHERE.format("t")), "Gather", 3),
-    "a Reshape that is": (packed(GATHERED, after=ELSEWHERE.format("r")), "Gather", 3),
-    "a Slice that is": (packed(SLICED, after=ELSEWHERE.format("b")), "Slice", 3),
+    "a part that is read elsewhere": (
+        with_sizes(packed(GATHERED, after=ELSEWHERE.format("k")), *FEEDS["x"].shape[:2]),
+        "Gather",
+        3,
+    ),
+    "parts that are": (with_sizes(packed(GATHERED, after=ELSEWHERE.format("t")), *FEEDS["x"].shape[:2]), "Gather", 3),
+    "a Reshape that is": (
+        with_sizes(packed(GATHERED, after=ELSEWHERE.format("r")), *FEEDS["x"].shape[:2]),
+        "Gather",
+        3,
+    ),
+    "a Slice that is": (with_sizes(packed(SLICED, after=ELSEWHERE.format("b")), *FEEDS["x"].shape[:2]), "Slice", 3),
     "a part of a Split that is": (packed(FORMS["Split of heads"], after=ELSEWHERE.format("v1")), "Split", 1),
     "another order of dimensions": (
         packed(GATHERED.replace("[2, 0, 3, 1, 4]", "[2, 1, 3, 0, 4]"), joined=np.array([0, -1, 24])),
