@@ -1,5 +1,5 @@
-"""Quotients and what is left of a division: integers are divided as floats, and some numbers by none at all; the results
-must be those of the type."""
+"""Quotients and what is left of a division: integers are divided as floats, and some numbers by no division at all; the
+results must be those of the type."""
 
 import numpy as np
 import pytest
@@ -83,8 +83,8 @@ def by_constant(x: np.ndarray, divisor: float) -> np.ndarray:
     """x over a number that the program has, which need not be divided by."""
     dtype = "f32" if x.dtype == np.float32 else "f64"
     bits = x.dtype.type(divisor).view(f"u{x.itemsize}")
-    program = f"onnxfuse 1\ninput {dtype} broadcast\nconst {dtype} {bits:0{2 * x.itemsize}x}\ndiv {dtype} 0 1\noutput 2\n"
-    return run_fused(program, [x])[0]
+    lines = [f"input {dtype} broadcast", f"const {dtype} {bits:0{2 * x.itemsize}x}", f"div {dtype} 0 1", "output 2"]
+    return run_fused("\n".join(["onnxfuse 1", *lines]) + "\n", [x])[0]
 
 
 def quotients(x: np.ndarray, divisor: float) -> np.ndarray:
