@@ -36,14 +36,16 @@ _RESAMPLES = 1000
 
 @dataclass(frozen=True)
 class PeakMemory:
-    """Bytes that loading and running a model adds at most.
+    """The most memory, in bytes, of a process that loads and runs a model and does nothing else.
 
-    ``own`` is memory of the process alone: heap, stacks and arenas.  ``resident`` is all that it has in memory, with
-    the pages of files, such as the code of libraries, which processes share.
+    ``own`` is what it adds for the model of memory of the process alone: heap, stacks and arenas.  ``resident`` is all
+    that it adds in memory, with the pages of files, such as the code of libraries, which processes share.  ``process``
+    is all of the process, Python and ONNX Runtime included.
     """
 
     own: int
     resident: int
+    process: int
 
 
 @dataclass
@@ -240,7 +242,7 @@ def peak_memory(path: Path, inputs: InputSet, library: bool, threads: int, targe
     last_own, peak_resident = json.loads(after)
     if None in (own, resident, last_own, peak_resident):
         return None
-    return PeakMemory(max(peak, last_own) - own, peak_resident - resident)
+    return PeakMemory(max(peak, last_own) - own, peak_resident - resident, peak_resident)
 
 
 def _watch(process: "subprocess.Popen[bytes]") -> int:

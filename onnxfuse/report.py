@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 
 _MANY_ULP = 100_000
+_PEAKS = (
+    ("peak memory of the process", "process"),
+    ("of its own, for the model", "own"),
+    ("with pages of files", "resident"),
+)
+"""The rows of ``bench --full``, and the fields of PeakMemory that they show."""
 
 
 @dataclass
@@ -389,7 +395,7 @@ def render_bench(result: "BenchResult") -> "RenderableType":
     loads = f"{left.load:.1f} ms", f"{right.load:.1f} ms", f"{left.load / right.load:.2f}"
     add_row(table, "creating the session", *loads)
     if left.peak_memory and right.peak_memory:
-        for name, kind in (("peak memory of its own", "own"), ("with pages of files", "resident")):
+        for name, kind in _PEAKS:
             peaks = getattr(left.peak_memory, kind), getattr(right.peak_memory, kind)
             add_row(table, name, *map(format_bytes, peaks), f"{peaks[0] / peaks[1]:.2f}")
     shapes = ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in result.inputs.items())

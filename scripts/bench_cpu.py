@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from markdown_table import table as markdown
 from messages import say
 
 import onnxfuse
-from onnxfuse.bench import machine, peak_memory, ratio_with_spread, time_in_turns
+from onnxfuse.bench import PeakMemory, machine, peak_memory, ratio_with_spread, time_in_turns
 from onnxfuse.inputs import InputSet
 from onnxfuse.sessions import Session, SessionError, has_fused_nodes
 from onnxfuse.zoo import StoredModel, fetch, make_inputs, read_manifest
@@ -114,11 +114,12 @@ def bench_models(models: list[StoredModel], seconds: float) -> Table:
     """The time of a run, of creating a session, and the peak memory, original against optimized."""
     table = Table(
         f"Models ({THREADS} threads), optimized for these inputs (`--shape`); the last columns are onnxfuse over ORT. "
-        "Peak memory is what a process takes of its own (heap, stacks, arenas) to load and run the model; the last "
-        "column has the pages of files too, such as libraries' code, which processes share and the system may drop:",
+        "Peak memory is that of a process that loads and runs the model and does nothing else: all of it; what it "
+        "takes of its own (heap, stacks, arenas) for the model; and that with the pages of files, such as libraries' "
+        "code, which processes share and the system may drop:",
         (
             *("model", "inputs", "ORT", "onnxfuse", "speed: ORT over onnxfuse"),
-            *("new session", "peak memory", "with pages of files"),
+            *("new session", "peak memory", "its own", "with pages of files"),
         ),
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -147,7 +148,8 @@ def _bench_model(model: StoredModel, optimized: Path, seconds: float) -> tuple[s
     theirs, ours = _quartiles(blocks)
     creating = Figure(ratio_with_spread(loads)[0], at_most=1.3)
     memory = _memory_ratios(original, optimized, library, InputSet(model.name, feeds))
-    return (model.name, sizes, theirs, ours, speed, creating, *(Figure(ratio, at_most=1.0) for ratio in memory))
+    peaks = (Figure(memory["process"], at_most=1.0), Figure(memory["own"], at_most=1.0), Figure(memory["resident"]))
+    return (model.name, sizes, theirs, ours, speed, creating, *peaks)
 
 
 def _noise(model: StoredModel, seconds: float) -> tuple[str | Figure, ...]:
@@ -160,7 +162,7 @@ def _noise(model: StoredModel, seconds: float) -> tuple[str | Figure, ...]:
         "",
         *_quartiles(blocks),
         Figure(ratio_with_spread(blocks)[0]),
-        *("", "", ""),
+        *("", "", "", ""),
     )
 
 
@@ -172,9 +174,9 @@ def _quartiles(blocks: np.ndarray) -> list[str]:
     return [f"{np.percentile(blocks[:, index], 25) * 1000:.2f} ms" for index in (0, 1)]
 
 
-def _memory_ratios(original: Path, optimized: Path, library: bool, inputs: InputSet) -> tuple[float, float]:
+def _memory_ratios(original: Path, optimized: Path, library: bool, inputs: InputSet) -> dict[str, float]:
     """The ratios of the medians of some processes of each, in turns: how much memory is taken at the same time depends
-    on the order in which threads come to it.  The first is of memory of their own, the second of all that is resident.
+    on the order in which threads come to it.  A ratio for each field of PeakMemory.
 
     Both models lie in one folder under names of one length: how long a path is moves what the heap has behind it, which
     made 0.6 % between two equal files.
@@ -185,14 +187,14 @@ def _memory_ratios(original: Path, optimized: Path, library: bool, inputs: Input
         for _ in range(MEMORY_RUNS)
     ]
     known = [(ours, theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
+    kinds = [field.name for field in fields(PeakMemory)]
     if not known:
-        return math.nan, math.nan
-    own, resident = (
-        statistics.median(getattr(ours, kind) for ours, _ in known)
+        return dict.fromkeys(kinds, math.nan)
+    return {
+        kind: statistics.median(getattr(ours, kind) for ours, _ in known)
         / statistics.median(getattr(theirs, kind) for _, theirs in known)
-        for kind in ("own", "resident")
-    )
-    return own, resident
+        for kind in kinds
+    }
 
 
 def bench_optimize(length: int) -> Table:

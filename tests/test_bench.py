@@ -63,6 +63,8 @@ def test_peak_memory_sees_what_a_model_allocates(tmp_path: Path) -> None:
     assert found.original.peak_memory.resident > 90e6
     assert found.optimized.peak_memory.own < 20e6 < found.optimized.peak_memory.resident + 20e6
     assert found.optimized.peak_memory.resident < 60e6
+    assert found.original.peak_memory.process > found.original.peak_memory.resident + 20e6  # Python itself
+    assert found.optimized.peak_memory.process + 50e6 < found.original.peak_memory.process
 
 
 def test_models_that_do_not_run_are_refused(tmp_path: Path) -> None:
