@@ -33,7 +33,7 @@ import bench_page
 import numpy as np
 from bench_chains import CHAINS
 from bench_cpu import ROOT, put_into_readme
-from bench_peers import BASE, COPY, OURS, PEERS, WORKER, Peer, settings, simplified
+from bench_peers import BASE, OURS, PEERS, RELU, WORKER, Peer, one_relu, settings, simplified
 from bench_subjects import REPRESENTATIVE, SIZES, Subject, make_chain, make_model
 from bench_turns import Worker, WorkerError, take_turns
 from messages import say
@@ -96,7 +96,7 @@ def run_subject(
             try:
                 worker = _start(peer, pythons[peer.name], subject, folder, arguments)
                 stack.callback(worker.close)
-                difference = "" if peer.name == COPY else subject.difference(worker.outputs(folder / "outputs.npz"))
+                difference = "" if peer.limit else subject.difference(worker.outputs(folder / "outputs.npz"))
                 if difference:
                     results[peer.name] = {"reason": f"wrong: {difference}"}
                     worker.close()
@@ -120,6 +120,8 @@ def _start(peer: Peer, python: str, subject: Subject, folder: Path, arguments: a
         python = sys.executable  # the same ONNX Runtime as for the others
     elif peer.name == OURS:
         extra = {"file": str(subject.optimized), "library": subject.library}
+    elif peer.name == RELU:
+        extra["file"] = str(one_relu(subject.static, folder / "relu.onnx"))
     elif peer.name == "tvm":
         extra["file"] = str(subject.folded)
     elif peer.name == "torch" and not (subject.recipe or subject.chain):
@@ -158,7 +160,7 @@ def run_task(task: Task, peers: list[Peer], pythons: dict[str, str], arguments: 
     """The record of one task: what it is, and the result of each peer that is there."""
     with tempfile.TemporaryDirectory(prefix="onnxfuse-bench-") as name:
         subject = task.make(Path(name))
-        fitting = [p for p in peers if p.name in pythons and (subject.chain or not p.chains_only)]
+        fitting = [p for p in peers if p.name in pythons and (subject.chain or not p.limit)]
         results = run_subject(subject, fitting, pythons, Path(name), arguments)
     for peer, result in results.items():
         if "reason" in result:

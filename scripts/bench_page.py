@@ -4,7 +4,7 @@ import math
 from html import escape
 from typing import Any
 
-from bench_peers import COPY, OURS, PEERS
+from bench_peers import OURS, PEERS
 from markdown_table import table
 
 from onnxfuse.wording import printable
@@ -64,12 +64,12 @@ def _cell(record: Record, name: str) -> str:
     value, low, high = result["ratio"]
     digits = 2 if value < 10 else 0
     text = f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
-    return f"**{text}**" if high < 1 and name != COPY else text
+    return f"**{text}**" if high < 1 and not PEERS[name].limit else text
 
 
 def fastest(record: Record) -> str:
     """Who has the shortest time; in bold the fastest peer that is ahead of onnxfuse by more than chance, if any is."""
-    timed = {name: result for name, result in record["peers"].items() if "ms" in result and name != COPY}
+    timed = {name: result for name, result in record["peers"].items() if "ms" in result and not PEERS[name].limit}
     if not timed:
         return "-"
     ahead = [name for name, result in timed.items() if "ratio" in result and result["ratio"][2] < 1]
@@ -205,7 +205,7 @@ def _bar(record: Record, name: str, axis: _Axis, left: int, y: int) -> str:
         return f"<g><title>{_text(record['name'])}: {_text(reason)}</title>{mark}</g>"
     value, low, high = result["ratio"]
     one, end = axis.x(1.0), axis.x(value)
-    colour = COLOURS["limit"] if name == COPY else COLOURS["ahead" if high < 1 else "slower"]
+    colour = COLOURS["limit"] if PEERS[name].limit else COLOURS["ahead" if high < 1 else "slower"]
     start, length = left + min(one, end), max(abs(end - one), 1.0)
     title = f"{record['name']}, {PEERS[name].title}: {value:.3f} ({low:.3f} to {high:.3f}), {_time(result['ms'])}"
     spread = f'x1="{left + axis.x(low):.1f}" x2="{left + axis.x(high):.1f}" y1="{y + 7}" y2="{y + 7}"'

@@ -8,14 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnx
 import onnxruntime
+from onnx import helper
 
 from onnxfuse.zoo import Environment, cache, environment_python, read_manifest, recipe_python
 
 HERE = Path(__file__).resolve().parent
 WORKER = HERE / "peers" / "worker.py"
 
-OURS, BASE, COPY = "onnxfuse", "ort", "copy"
+OURS, BASE, COPY, RELU = "onnxfuse", "ort", "copy", "relu"
 
 Progress = Callable[[str], None]
 
@@ -26,7 +28,8 @@ class Peer:
 
     ``runner`` names its module, ``peers/run_RUNNER.py``.  ``requirements`` are what its environment needs: without
     any it runs beside onnxfuse.  ``simplifier`` is a tool in that environment that rewrites the model for ONNX
-    Runtime.  ``packages`` are those whose versions are told; ``setting`` is what it is run with, in words.
+    Runtime.  ``packages`` are those whose versions are told; ``setting`` is what it is run with, in words.  With
+    ``limit`` it runs something else, which shows what a chain takes at least.
     """
 
     name: str
@@ -36,7 +39,7 @@ class Peer:
     requirements: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     simplifier: str = ""
-    chains_only: bool = False
+    limit: bool = False
 
     def python(self, progress: Progress) -> str:
         """The Python of its environment, which is set up at first use.  Raises FetchError if it cannot be."""
@@ -122,7 +125,8 @@ PEERS: dict[str, Peer] = {
             "onnxfuse optimize --shape … --static --tune, ORT as above",
             packages=("onnxfuse",),
         ),
-        Peer(COPY, "copy (limit)", "copy", "the input copied into another buffer", chains_only=True),
+        Peer(RELU, "one Relu in ORT (limit)", "onnxruntime", "a model of one node, a Relu of the input", limit=True),
+        Peer(COPY, "copy (limit)", "copy", "the input copied into another buffer", limit=True),
     )
 }
 """In the order of the columns."""
@@ -137,6 +141,15 @@ def settings(threads: int, folder: Path) -> dict[str, str]:
         "TORCHINDUCTOR_FX_GRAPH_CACHE": "1",
         "PATH": os.environ.get("PATH", ""),
     }
+
+
+def one_relu(chain: Path, target: Path) -> Path:
+    """A model from a chain's input to its output with a single node, which ONNX Runtime has a kernel for."""
+    model = onnx.load(chain)
+    relu = helper.make_node("Relu", [model.graph.input[0].name], [model.graph.output[0].name])
+    graph = helper.make_graph([relu], "relu", model.graph.input[:1], model.graph.output[:1])
+    onnx.save(helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version), target)
+    return target
 
 
 def simplified(peer: Peer, python: str, source: Path) -> Path:

@@ -13,7 +13,7 @@ import bench_peers
 import numpy as np
 import pytest
 from bench_chains import CHAINS
-from bench_peers import COPY, OURS, PEERS, Peer
+from bench_peers import COPY, OURS, PEERS, RELU, Peer
 from bench_subjects import REPRESENTATIVE, make_chain, make_model
 from bench_turns import MIN_BLOCKS, SLOW_BLOCKS, Worker, WorkerError, take_turns
 from peers.job import CannotRunError, build
@@ -99,7 +99,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         raise FetchError(f"pip cannot install {' '.join(wanted.requirements)}: no network")
 
     peers = [
-        *(PEERS[name] for name in ("ort", OURS, COPY)),
+        *(PEERS[name] for name in ("ort", OURS, RELU, COPY)),
         Peer("absent", "Absent", "absent", "none", requirements=("absent",)),
         Peer("broken", "Broken", "broken", "none"),
         Peer("wrong", "Wrong | one", "copy", "none"),
@@ -131,7 +131,7 @@ def test_a_real_run_times_checks_and_says_who_is_left_out(
     assert len(content["subjects"]) == 2
     for record in content["subjects"]:
         timed = {name for name, result in record["peers"].items() if "ms" in result}
-        assert timed == {"ort", OURS, COPY}
+        assert timed == {"ort", OURS, RELU, COPY}
         ort = record["peers"]["ort"]
         assert ort["ms"] > 0
         assert ort["ratio"][1] <= ort["ratio"][0] <= ort["ratio"][2]

@@ -26,6 +26,11 @@ constexpr double kStepNanoseconds = 10.0;
 // all threads, and find their data in the caches and the threads awake if this one is too.
 constexpr double kChunkNanoseconds = 2e3;
 
+// In how many parts, at most `most`, to hand work of so many nanoseconds to threads: one for each processor, if there are
+// as many chunks of kChunkNanoseconds, and an equal number of more where they are long enough to be worth the even shares
+// that they make for threads that are not equally fast.
+int64_t parts_of(double nanoseconds, int64_t most);
+
 // How long threads take for units of equal cost, over what they would take if each had an equal share: the mean of
 // several numbers of threads, for a plan does not know how many of the machine's there are.
 double imbalance(int64_t units);

@@ -261,8 +261,7 @@ size_t links_of_tiles(const Program& program, const Stage& stage, const void* co
 void run_plan(const Program& program, const Plan& plan, const Tensors& tensors, const Host& host) {
   for (const Stage& stage : plan.stages) {
     const double work = static_cast<double>(stage.tiles) * stage.tile_cost;
-    const double worth = std::min(work / kChunkNanoseconds, static_cast<double>(kMaxChunks));
-    ChunkedRun run{{program, stage, tensors}, std::clamp<int64_t>(static_cast<int64_t>(worth), 1, stage.tiles)};
+    ChunkedRun run{{program, stage, tensors}, parts_of(work, std::min(kMaxChunks, stage.tiles))};
     if (run.chunks == 1) {
       run_tiles(program, stage, tensors, 0, stage.tiles);
       continue;

@@ -58,6 +58,7 @@ constexpr size_t kMaxChainLinks = 64;
 enum class Stores : uint8_t {
   Plain,
   Apart,     // `out` and the operands to keep are not memory that the chain reads
+  Fetched,   // likewise, and the memory of results further on is fetched
   Streamed,  // likewise, and the result bypasses the caches
 };
 

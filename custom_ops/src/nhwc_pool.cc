@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kMostSpatial = 2;
 // Shares of the work at most.
-constexpr double kMostTasks = 64;
+constexpr int64_t kMostTasks = 64;
 // What an element costs that is read, in each window that it is in, and one that is made.
 constexpr double kTapNanoseconds = 0.015;
 constexpr double kResultNanoseconds = 0.1;
@@ -179,8 +179,7 @@ bool make_nhwc_pool_plan(const NhwcPool& node, const PlanKey& key, NhwcPoolPlan*
   plan->pixels = g.batch * g.out[1] * g.out[2];
   const double taps = static_cast<double>(g.kernel[1]) * static_cast<double>(g.kernel[2]);
   const double work = static_cast<double>(count) * (taps * kTapNanoseconds + kResultNanoseconds);
-  const double most = std::min(kMostTasks, static_cast<double>(plan->pixels));
-  plan->tasks = std::max<int64_t>(static_cast<int64_t>(std::min(work / kChunkNanoseconds, most)), 1);
+  plan->tasks = parts_of(work, std::min(kMostTasks, plan->pixels));
   return true;
 }
 

@@ -16,7 +16,7 @@ namespace {
 // Elements of rows that a thread works on at once.
 constexpr int64_t kElements = 4096;
 // Shares of the work at most.
-constexpr double kMostTasks = 64;
+constexpr int64_t kMostTasks = 64;
 // What an element and a row cost.
 constexpr double kElementNanoseconds = 0.2;
 constexpr double kRowNanoseconds = 20;
@@ -144,8 +144,7 @@ bool make_normalization_plan(const Normalization& node, const PlanKey& key, Norm
     const Stage& stage = plan->program->stages[0];
     work += stage.tile_cost * static_cast<double>(stage.tiles);
   }
-  const double most = std::min(kMostTasks, static_cast<double>(plan->rows));
-  plan->tasks = std::max<int64_t>(static_cast<int64_t>(std::min(work / kChunkNanoseconds, most)), 1);
+  plan->tasks = parts_of(work, std::min(kMostTasks, plan->rows));
   return true;
 }
 

@@ -251,7 +251,9 @@ void StageBuilder::emit_chain(size_t at, size_t length) {
     if (last_link) {
       step.out = static_cast<uint16_t>(to.slot);
       const bool apart = plan_.key.aliased == 0 && stage_.slots[to.slot].place == Place::Output;
-      step.stores = to.stream ? Stores::Streamed : apart ? Stores::Apart : Stores::Plain;
+      // Where single rows are run, others have brought the memory of results into the caches.
+      const Stores stores = plan_.key.anywhere ? Stores::Apart : Stores::Fetched;
+      step.stores = to.stream ? Stores::Streamed : apart ? stores : Stores::Plain;
     } else {
       links.push_back({Link::Keep, static_cast<uint16_t>(to.slot), 0});
     }
