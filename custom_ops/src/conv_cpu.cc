@@ -40,9 +40,13 @@ constexpr size_t kWidened = 16384;
 constexpr size_t kSmall = 16384;
 constexpr size_t kCacheLine = 64;
 
-// None if a size is 0, however large the others are.
+// None if a size is 0, however large the others are; or if they are so many that another dimension of the tensor is 0.
 int64_t elements(const ConvGeometry::Sizes& sizes) {
-  return *std::min_element(sizes.begin(), sizes.end()) == 0 ? 0 : sizes[0] * sizes[1] * sizes[2];
+  if (*std::min_element(sizes.begin(), sizes.end()) == 0) return 0;
+  int64_t count = 0;
+  const bool overflow =
+      __builtin_mul_overflow(sizes[0], sizes[1], &count) || __builtin_mul_overflow(count, sizes[2], &count);
+  return overflow ? 0 : count;
 }
 
 struct Run {
