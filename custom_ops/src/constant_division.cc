@@ -26,7 +26,7 @@ template <class T> std::optional<T> power_reciprocal_of(T divisor) {
   int exponent = 0;
   const T part = std::frexp(std::fabs(divisor), &exponent);
   const T reciprocal = 1 / divisor;
-  if (part != T(0.5) || !std::isnormal(reciprocal)) return std::nullopt;
+  if (part != T(0.5) || !std::isnormal(divisor) || !std::isnormal(reciprocal)) return std::nullopt;
   return reciprocal;
 }
 

@@ -30,8 +30,8 @@ constexpr uint32_t kLeastDividend = uint32_t{127 - 40} << 23;
 // sum is that of the quotient.
 std::optional<ReciprocalParts> reciprocal_of(float divisor);
 
-// The reciprocal of a power of two: multiplying by it is dividing, for all floats.  None of other numbers, or if it is not a
-// normal number.
+// The reciprocal of a power of two: multiplying by it is dividing, for all floats.  None of other numbers, or if one of the two
+// is not a normal number, which a thread may take for 0.
 template <class T> std::optional<T> power_reciprocal_of(T divisor);
 
 }  // namespace onnxfuse

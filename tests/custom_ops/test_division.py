@@ -100,7 +100,7 @@ def test_constant_divisors_of_every_significand(divisor: float) -> None:
 
 
 DIVISORS = [6.0, -3.0, 0.1, 3e9, -1e-10, np.sqrt(2), np.pi, 1e30, 1e-40, 0.0, -0.0, np.inf, np.nan]
-POWERS = [1.0, -2.0, 0.125, 2.0**127, 2.0**126, 2.0**-126, 2.0**-149]
+POWERS = [1.0, -2.0, 0.125, 2.0**127, 2.0**126, 2.0**-126, 2.0**-127, 2.0**-149]
 
 
 @pytest.mark.parametrize("numpy", [np.float32, np.float64])
