@@ -33,6 +33,12 @@ struct ChunkedRun {
   std::atomic<bool> failed{false};  // there was no memory
 };
 
+// What a slot holds before any run; null if its data is elsewhere.
+const uint64_t* constant_of(const Program& program, const Stage& stage, const Slot& slot) {
+  if (slot.place == Place::Const) return &program.values[slot.index].bits;
+  return slot.place == Place::Derived ? &stage.derived[slot.index] : nullptr;
+}
+
 // One thread's view of a stage: where each slot's data for the current tile is.
 class TileRunner {
  public:
@@ -88,9 +94,8 @@ class TileRunner {
       case Place::Scratch:
         return run_.tensors.scratch + slot.offset;
       case Place::Const:
-        return reinterpret_cast<char*>(const_cast<uint64_t*>(&run_.program.values[slot.index].bits));
       case Place::Derived:
-        return reinterpret_cast<char*>(const_cast<uint64_t*>(&stage_.derived[slot.index]));
+        return reinterpret_cast<char*>(const_cast<uint64_t*>(constant_of(run_.program, stage_, slot)));
       default:
         return buffers_ + slot.offset;
     }
@@ -231,7 +236,7 @@ bool is_chain_of_tiles(const Program& program, const Stage& stage, bool tensors)
   if (out.place != Place::Output || out.access != Access::Whole) return false;
   const auto fits = [&](uint16_t index) {
     const Slot& slot = stage.slots[index];
-    if (slot.place == Place::Const || slot.place == Place::Derived) return true;
+    if (constant_of(program, stage, slot) != nullptr) return true;
     const bool other = slot.place == Place::Input && slot.index != 0;
     return other && (slot.access == Access::Fixed || (tensors && slot.access == Access::Whole));
   };
@@ -245,8 +250,7 @@ size_t links_of_tiles(const Program& program, const Stage& stage, const void* co
                       ChainLink* links) {
   const auto operand = [&](uint16_t index) {
     const Slot& slot = stage.slots[index];
-    if (slot.place == Place::Const) return static_cast<const void*>(&program.values[slot.index].bits);
-    if (slot.place == Place::Derived) return static_cast<const void*>(&stage.derived[slot.index]);
+    if (const uint64_t* constant = constant_of(program, stage, slot)) return static_cast<const void*>(constant);
     const int64_t offset = slot.access == Access::Whole ? first * slot.size : 0;
     return static_cast<const void*>(static_cast<const char*>(inputs[slot.index]) + slot.offset + offset);
   };

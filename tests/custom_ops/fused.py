@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
+import pytest
 from onnx import TensorProto, helper
 
 ONNX_TYPES = {
@@ -130,6 +131,15 @@ def run(session: ort.InferenceSession, arrays: Sequence[np.ndarray]) -> list[np.
         feeds[f"x{i}"] = value
     results = session.run_with_ort_values(None, feeds)
     return [to_numpy(value) for value in results]
+
+
+def assert_refused(model: onnx.ModelProto, arrays: Sequence[np.ndarray], reason: str, node: str) -> None:
+    """A run on arrays of shapes that the model does not tell fails for this reason, and the message names the node."""
+    for value in model.graph.input:
+        value.type.tensor_type.ClearField("shape")
+    with pytest.raises(Exception, match=reason) as caught:
+        run(new_session(model, session_options()), arrays)
+    assert node in str(caught.value)
 
 
 def check_in_threads(
