@@ -17,7 +17,7 @@ from onnx import TensorProto
 from onnxfuse.constants import constant_value
 from onnxfuse.graph_ir import Node, standard_op
 from onnxfuse.graph_order import sorted_nodes
-from onnxfuse.shape_values import Element, ShapeValues
+from onnxfuse.shape_values import Element, Product, ShapeValues
 
 Size = int | str | None
 Shape = Sequence[Size]
@@ -105,15 +105,17 @@ class MissedSizes:
 
     def _reshaped(self, node: Node) -> Shape | None:
         """Sizes that are copied, and the one that is left for -1."""
-        source, target = self._shape(node.inputs[0]), self._elements(node.inputs[1]) if len(node.inputs) == 2 else None
+        source, target = self._shape(node.inputs[0]), self._values.of(node.inputs[1]) if len(node.inputs) == 2 else None
         if source is None or target is None:
             return None
         copies = not node.attrs.get("allowzero", 0)
         copied = [
             source[place] if size == 0 and copies and place < len(source) else size for place, size in enumerate(target)
         ]
-        rest = _quotient(source, [size for size in copied if size != -1]) if copied.count(-1) == 1 else None
-        return [rest if size == -1 else size for size in copied]
+        rest = None
+        if copied.count(-1) == 1:
+            rest = _quotient(source, [self._resolved(one) for size in copied if size != -1 for one in _factors(size)])
+        return [rest if size == -1 else self._resolved(_size(size)) for size in copied]
 
     def _sliced(self, node: Node) -> Shape | None:
         """All but those along its axes."""
@@ -208,6 +210,11 @@ def _is_number(tensor: gs.Tensor, number: int) -> bool:
 
 def _size(element: Element) -> Size:
     return element if isinstance(element, (int, str)) else None
+
+
+def _factors(element: Element) -> list[Size]:
+    """Sizes whose product an element is."""
+    return [element.number, _size(element.size)] if isinstance(element, Product) else [_size(element)]
 
 
 def _uncast(tensor: gs.Tensor) -> gs.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -15,8 +16,17 @@ from onnxfuse.graph_ir import Node, standard_op
 
 Size = str | tuple[int, int]
 """A size that is not known: a symbol, or the id of a tensor and an axis of it."""
-Element = int | Size | None
-"""An element: its value, the size that it is, or None for anything else."""
+
+
+class Product(NamedTuple):
+    """A size that is not known, ``number`` times: of heads of all texts, say."""
+
+    number: int
+    size: Size
+
+
+Element = int | Size | Product | None
+"""An element: its value, the size that it is, a multiple of one, or None for anything else."""
 
 _INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 _LONGEST = 64
@@ -107,6 +117,10 @@ class ShapeValues:
         if len(operands) != 2 or any(elements is None or len(elements) != 1 for elements in operands):
             return None
         (first,), (second,) = (elements for elements in operands if elements is not None)
+        if node.op == "Mul" and isinstance(second, int):
+            first, second = second, first
+        if node.op == "Mul" and isinstance(first, int) and first > 0 and second is not None:
+            return _within_int32([_times(first, second)])
         if not isinstance(first, int) or not isinstance(second, int):
             return None
         if node.op == "Div" and (first < 0 or second <= 0):  # it rounds toward zero
@@ -125,6 +139,14 @@ class ShapeValues:
         if elements is None or not starts or not ends or not steps or len(starts) > 1 or steps[0] < 1:
             return None
         return elements[starts[0] : ends[0] : steps[0]]
+
+
+def _times(number: int, element: int | Size | Product) -> Element:
+    if isinstance(element, int):
+        return number * element
+    if isinstance(element, Product):
+        return Product(number * element.number, element.size)
+    return element if number == 1 else Product(number, element)
 
 
 def _is_equal(first: Element, second: Element) -> Element:

@@ -82,6 +82,9 @@ def test_ranges(text, expected):
     assert inferred(proto(text)) == expected
 
 
+MERGED = "s = Shape(x) b = Slice(s, begin, second) m = {} k = Concat <axis = 0> (m, rest, {}) y = Reshape(x, k)"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -96,6 +99,10 @@ def test_ranges(text, expected):
             ["n", "t", 8],
         ),
         ("y = Reshape(x, flat)", [None, 4]),
+        (MERGED.format("Mul(b, two)", "four1"), [None, "t", 4]),
+        (MERGED.format("Mul(two, b) m = Mul(m1, two)", "two1").replace("m =", "m1 =", 1), [None, "t", 2]),
+        (MERGED.format("Mul(b, two)", "two1"), [None, None, 2]),
+        (MERGED.format("Add(b, b)", "four1"), [None, None, 4]),
         (LENGTH + "e = Unsqueeze(l, begin) y = Slice(x, begin, e, second)", ["n", None, 8]),
         (LENGTH + "e = Unsqueeze(l, begin) y = Slice(x, begin, e, rest)", ["n", "t", None]),
         (LENGTH + "e = Unsqueeze(l, begin) y = Slice(x, begin, e)", [None, None, None]),
@@ -105,6 +112,8 @@ def test_ranges(text, expected):
 )
 def test_sizes_behind(text, expected):
     constants = CONSTANTS | {
+        "two1": np.array([2]),
+        "four1": np.array([4]),
         "four": np.array([1, 1, 1, 1]),
         "flag": np.array([True]),
         "z": np.zeros((1, 1, 8), np.float32),

@@ -99,7 +99,9 @@ class HeadsReader:
         """What ``read`` makes of a tensor that is multiplied by one number; None if it is not."""
         node = self._inner(tensor, "Mul", "Div")
         factor = None if node is None else factor_of(node)
-        if node is None or factor is None or factor[0].shape is None or len(factor[0].shape) != 4:
+        if node is None or factor is None or tensor.shape is None or factor[0].shape is None:
+            return None
+        if len(factor[0].shape) != len(tensor.shape):
             return None
         found = read(factor[0])
         with np.errstate(all="ignore"):
@@ -113,7 +115,9 @@ class HeadsReader:
         found = self._part(tensor, count) or Heads(tensor, count, False, (), count)
         reshape = self._inner(tensor, "Reshape")
         if reshape is not None and _splits_heads(reshape, count):
-            found = self._merged(reshape.inputs[0], count).before(reshape)
+            merged = reshape.inputs[0]
+            scaled = self._scaled(merged, lambda before: self._merged(before, count))
+            found = (scaled or self._merged(merged, count)).before(reshape)
         return found.before(transpose)
 
     def _part(self, tensor: gs.Tensor, count: int) -> Heads | None:

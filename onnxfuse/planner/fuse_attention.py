@@ -12,6 +12,7 @@ from onnxfuse.planner.described import described
 from onnxfuse.planner.functions import INTEGERS_OPSET, add_function
 from onnxfuse.planner.fused_node import OPSET_VERSION, local_function, make_node
 from onnxfuse.planner.head_shapes import simplify_heads
+from onnxfuse.planner.merged_heads import separate_heads
 from onnxfuse.program.lowering import UnsupportedError
 from onnxfuse.program.ops import FUSED_ATTENTION_OPS
 from onnxfuse.runtime import DOMAIN
@@ -37,6 +38,7 @@ class FuseAttention:
             return
         infer(model)
         simplify_heads(model, context)
+        separate_heads(model, context)
         for graph in list(model.fusible_graphs()):
             blocks = _plan(model, graph, context)
             splits = {id(node) for node in merge_projections(model, blocks, context)}

@@ -75,7 +75,7 @@ def _splits_by_computed_shape(node: Node) -> bool:
     """Whether a Reshape splits heads by a shape that is computed."""
     if standard_op(node) != "Reshape" or is_constant(node.inputs[1]):
         return False
-    before, after = _shape(node.inputs[0]), _shape(node.outputs[0])
+    before, after = declared(node.inputs[0]), declared(node.outputs[0])
     if len(before) != 3 or len(after) != 4 or None in before or before[:2] != after[:2]:
         return False
     return isinstance(before[2], int) and all(isinstance(size, int) for size in after[2:])
@@ -99,7 +99,7 @@ def _repeating(node: Node) -> tuple[Node, ...]:
     insert = None if repeat is None else _maker(repeat, "Unsqueeze")
     if repeat is None or insert is None:
         return ()
-    sizes, inserted, repeated = _shape(insert.inputs[0]), _shape(insert.outputs[0]), _shape(repeat.outputs[0])
+    sizes, inserted, repeated = declared(insert.inputs[0]), declared(insert.outputs[0]), declared(repeat.outputs[0])
     if len(sizes) != 4 or len(repeated) != 5 or None in sizes:
         return ()
     heads, repeats = sizes[1], repeated[2]
@@ -107,7 +107,7 @@ def _repeating(node: Node) -> tuple[Node, ...]:
         return ()
     if inserted != [*sizes[:2], 1, *sizes[2:]] or repeated != [*sizes[:2], repeats, *sizes[2:]]:
         return ()
-    return (insert, repeat, node) if _makes(node, [sizes[0], heads * repeats, *sizes[2:]]) else ()
+    return (insert, repeat, node) if makes(node, [sizes[0], heads * repeats, *sizes[2:]]) else ()
 
 
 def _transposing(node: Node) -> tuple[Node, ...]:
@@ -116,18 +116,18 @@ def _transposing(node: Node) -> tuple[Node, ...]:
     merge = None if turn is None else _maker(turn, "Reshape")
     if turn is None or merge is None or turn.attrs.get("perm") != [0, 2, 1]:
         return ()
-    sizes, merged = _shape(merge.inputs[0]), _shape(merge.outputs[0])
+    sizes, merged = declared(merge.inputs[0]), declared(merge.outputs[0])
     if len(sizes) != 4 or len(merged) != 3 or None in sizes or merged[1:] != sizes[2:]:
         return ()
-    return (merge, turn, node) if _makes(node, [*sizes[:2], sizes[3], sizes[2]]) else ()
+    return (merge, turn, node) if makes(node, [*sizes[:2], sizes[3], sizes[2]]) else ()
 
 
-def _makes(reshape: Node, wanted: Sequence[object]) -> bool:
+def makes(reshape: Node, wanted: Sequence[object]) -> bool:
     """Whether what a Reshape makes of all elements of a tensor of the ``wanted`` shape has that.
 
     One size may be given by another tensor, as the length of a mask: the elements leave no other for it.
     """
-    shape = _shape(reshape.outputs[0])
+    shape = declared(reshape.outputs[0])
     if len(shape) != len(wanted):
         return False
     different = [sizes for sizes in zip(shape, wanted, strict=True) if sizes[0] != sizes[1]]
@@ -140,6 +140,6 @@ def _maker(node: Node, *operators: str) -> Node | None:
     return maker if standard_op(maker) in operators else None
 
 
-def _shape(tensor: gs.Tensor) -> list[object]:
+def declared(tensor: gs.Tensor) -> list[object]:
     """Empty where it is not known, as that of a scalar."""
     return [] if tensor.shape is None else list(tensor.shape)
