@@ -201,34 +201,10 @@ class AttentionBlocks:
     def _scores(self, tensor: gs.Tensor) -> Scores | None:
         """The product that a Softmax reads, or that a Mul or Div by one number, a Where and an Add after it do."""
         node = producer(tensor)
-        if standard_op(node) == "Add":
-            for place in (0, 1):
-                found = self._chosen(node.inputs[place])
-                if found is not None:
-                    return replace(found, mask=node.inputs[1 - place], nodes=(*found.nodes, node))
-            return None
-        return self._chosen(tensor)
-
-    def _chosen(self, tensor: gs.Tensor) -> Scores | None:
-        node = producer(tensor)
-        if standard_op(node) != "Where":
-            return self._scaled(tensor)
-        for place in (1, 2):
-            found, fill = self._scaled(node.inputs[place]), number_of(node.inputs[3 - place])
-            if found is not None and fill is not None and not np.isnan(fill):
-                choice = Choice(node.inputs[0], place == 2, fill)
-                return replace(found, choice=choice, nodes=(*found.nodes, node))
-        return None
-
-    def _scaled(self, tensor: gs.Tensor) -> Scores | None:
-        node = producer(tensor)
-        if standard_op(node) == "MatMul":
-            return Scores(node, np.float32(1), (node,))
-        factor = factor_of(node)
-        made = None if factor is None else producer(factor[0])
-        if factor is None or made is None or standard_op(made) != "MatMul":
-            return None
-        return Scores(made, factor[1], (made, node))
+        if standard_op(node) != "Add":
+            return chosen_scores(tensor)
+        added = masked_scores(node)
+        return None if added is None else replace(added[0], mask=added[1], nodes=(*added[0].nodes, node))
 
     def _joined(self, tensor: gs.Tensor, heads: int) -> tuple[gs.Node, ...]:
         """The Transpose and the Reshape that make (batch, length, heads · size) of the result."""
@@ -239,6 +215,39 @@ class AttentionBlocks:
         if join is None or standard_op(join) != "Reshape" or not _joins_heads(join, heads):
             return ()
         return swap, join
+
+
+def masked_scores(add: gs.Node) -> tuple[Scores, gs.Tensor] | None:
+    """The scores to which an Add adds a mask, and the mask; None if neither operand is scores without one."""
+    for place in (0, 1):
+        found = chosen_scores(add.inputs[place])
+        if found is not None:
+            return found, add.inputs[1 - place]
+    return None
+
+
+def chosen_scores(tensor: gs.Tensor) -> Scores | None:
+    """A product, perhaps scaled, with a number in the place of some scores; None for another tensor."""
+    node = producer(tensor)
+    if standard_op(node) != "Where":
+        return _scaled(tensor)
+    for place in (1, 2):
+        found, fill = _scaled(node.inputs[place]), number_of(node.inputs[3 - place])
+        if found is not None and fill is not None and not np.isnan(fill):
+            choice = Choice(node.inputs[0], place == 2, fill)
+            return replace(found, choice=choice, nodes=(*found.nodes, node))
+    return None
+
+
+def _scaled(tensor: gs.Tensor) -> Scores | None:
+    node = producer(tensor)
+    if standard_op(node) == "MatMul":
+        return Scores(node, np.float32(1), (node,))
+    factor = factor_of(node)
+    made = None if factor is None else producer(factor[0])
+    if factor is None or made is None or standard_op(made) != "MatMul":
+        return None
+    return Scores(made, factor[1], (made, node))
 
 
 def _operands(reader: HeadsReader, q: gs.Tensor, k: gs.Tensor, v: gs.Tensor) -> tuple[Heads, Heads, Heads]:

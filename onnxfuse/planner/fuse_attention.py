@@ -7,6 +7,7 @@ from onnxfuse.graph_ir import standard_op
 from onnxfuse.inference import infer
 from onnxfuse.passes.base import PassContext, label
 from onnxfuse.planner.attention_blocks import AttentionBlock, AttentionBlocks
+from onnxfuse.planner.attention_masks import sum_masks
 from onnxfuse.planner.attention_projections import merge_projections
 from onnxfuse.planner.described import described
 from onnxfuse.planner.functions import INTEGERS_OPSET, add_function
@@ -39,6 +40,7 @@ class FuseAttention:
         infer(model)
         simplify_heads(model, context)
         separate_heads(model, context)
+        sum_masks(model, context)
         for graph in list(model.fusible_graphs()):
             blocks = _plan(model, graph, context)
             splits = {id(node) for node in merge_projections(model, blocks, context)}
