@@ -52,6 +52,10 @@ class GraphEditor:
         """Whether a graph of the model returns ``tensor``."""
         return id(tensor) in self._graph_outputs or tensor.name in self._boundary_names
 
+    def is_inner(self, tensor: gs.Tensor) -> bool:
+        """Whether one node reads ``tensor``, once, and no graph returns it."""
+        return len(tensor.outputs) == 1 and not self.is_graph_output(tensor)
+
     def replace_uses(self, old: gs.Tensor, new: gs.Tensor) -> None:
         """Makes every node that reads ``old``, in whatever graph, read ``new``, and later ones may in any other.
 

@@ -70,10 +70,7 @@ def _adds(softmax: Node, editor: GraphEditor) -> _Adds | None:
 
 
 def _is_inner(add: Node, editor: GraphEditor) -> bool:
-    if standard_op(add) != "Add":
-        return False
-    (made,) = add.outputs
-    return len(made.outputs) == 1 and not editor.is_graph_output(made)
+    return standard_op(add) == "Add" and editor.is_inner(add.outputs[0])
 
 
 def _sum(model: Model, adds: _Adds) -> Node:

@@ -66,21 +66,18 @@ def merge_projections(model: Model, blocks: Sequence[AttentionBlock], context: P
 def _projection(heads: Heads, editor: GraphEditor) -> _Projection | None:
     """How a tensor is made of which the heads are all; None if it is not by a product that only they need."""
 
-    def is_inner(tensor: gs.Tensor) -> bool:
-        return len(tensor.outputs) == 1 and not editor.is_graph_output(tensor)
-
     result = heads.tensor
-    if heads.first or heads.total != heads.count or not is_inner(result):
+    if heads.first or heads.total != heads.count or not editor.is_inner(result):
         return None
     product, bias, nodes = producer(result), None, [producer(result)]
     if standard_op(product) == "Add":
         constants = [tensor for tensor in product.inputs if is_constant(tensor)]
         others = [tensor for tensor in product.inputs if not is_constant(tensor)]
-        if len(constants) != 1 or not is_inner(others[0]):
+        if len(constants) != 1 or not editor.is_inner(others[0]):
             return None
         bias, product = constants[0], producer(others[0])
         nodes.insert(0, product)
-    if standard_op(product) != "MatMul" or not is_constant(product.inputs[1]) or not is_inner(product.inputs[1]):
+    if standard_op(product) != "MatMul" or not is_constant(product.inputs[1]) or not editor.is_inner(product.inputs[1]):
         return None
     source, weights = product.inputs
     shapes = source.shape, weights.shape, (0,) if bias is None else bias.shape

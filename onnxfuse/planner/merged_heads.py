@@ -1,133 +1,169 @@
 """Attention whose products have three dimensions, batch and heads in one, with four.
 
 So PyTorch's bmm has it, and with it most of what was exported before there was scaled_dot_product_attention: BART,
-CLIP, OPT, Wav2Vec2, Whisper.
+CLIP, OPT, Wav2Vec2, Whisper, and its own MultiheadAttention, in which moreover rows come before the batch.
 """
 
-from dataclasses import dataclass
-
+import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxfuse.constants import constant_value
 from onnxfuse.graph import Model
 from onnxfuse.graph_ir import Node, standard_op
+from onnxfuse.missed_sizes import broadcast
 from onnxfuse.passes.base import PassContext, label
 from onnxfuse.passes.editor import GraphEditor
-from onnxfuse.planner.attention_heads import factor_of
+from onnxfuse.planner.attention_heads import SWAPPED, factor_of
 from onnxfuse.planner.attention_parts import producer
 from onnxfuse.planner.head_shapes import TRANSPOSED, declared, makes
+from onnxfuse.planner.made import Made, Value, make_nodes, transposed
 
-
-@dataclass(frozen=True)
-class _Value:
-    """A tensor of the sizes (batch, heads, rows, columns): one that there is, or what ``node`` would make of others."""
-
-    sizes: tuple[object, ...]
-    tensor: gs.Tensor | None = None
-    node: Node | None = None
-    operands: tuple["_Value | gs.Tensor", ...] = ()
-
-    @property
-    def nodes(self) -> list[Node]:
-        """Those in its place of which each makes (batch · heads, rows, columns), in topological order."""
-        before = [node for operand in self.operands if isinstance(operand, _Value) for node in operand.nodes]
-        return before if self.node is None else [*before, self.node]
+ROWS_FIRST = [1, 0, 2]
+"""(batch, rows, columns) from (rows, batch, columns), or the other way."""
+HEADS_BEHIND_ROWS = [2, 0, 1, 3]
+"""(rows, batch, heads, columns) from (batch, heads, rows, columns)."""
 
 
 def separate_heads(model: Model, context: PassContext) -> None:
-    """Rewrites products between Reshapes that merge batch and heads and one that takes them apart again, with what is
-    between them: a transpose, a scale, a Softmax.
+    """Rewrites products between Reshapes that merge batch and heads and one that takes them apart again, or joins the
+    heads, with what is between them: transposes, a scale, a mask, a Softmax.
 
-    (b, h, l, s) → (b · h, l, s) → … → (b, h, m, n) is computed without the first and last of these.  The types of the
-    model have been inferred.  Results stay the same.
+    (b, h, l, s) → (b · h, l, s) → … → (b, h, m, n) is computed without the first and last of these; likewise
+    (l, b, h · s) → (l, b · h, s) → (b · h, l, s), which becomes (b, l, h · s) → (b, l, h, s) → (b, h, l, s) first.  The
+    types of the model have been inferred.  Results stay the same.
     """
     editor = GraphEditor(model)
-    opset = model.opsets[""]
     try:
         for graph in model.fusible_graphs():
             for node in list(graph.nodes):
-                if standard_op(node) != "Reshape" or len(declared(node.outputs[0])) != 4:
-                    continue
-                value = _separated(node.inputs[0], editor, opset)
-                if value is None or value.node is None or not makes(node, value.sizes):
-                    continue
-                context.rewrote("separate-heads", [*value.nodes, node])
-                _replace(model, editor, node, value)
+                if standard_op(node) == "Reshape":
+                    _separate(model, context, editor, node)
     finally:
         editor.finish()
 
 
-def _separated(tensor: gs.Tensor, editor: GraphEditor, opset: int) -> _Value | None:
-    """What a tensor of three dimensions is with batch and heads apart; None where that is not known.
+def _separate(model: Model, context: PassContext, editor: GraphEditor, reshape: Node) -> None:
+    """Rewrites what a Reshape reads, if it can be, and the Reshape itself where it takes batch and heads apart."""
+    reader = _Reader(model, editor)
+    before = producer(reshape.inputs[0])
+    if len(declared(reshape.outputs[0])) == 4:
+        value = reader.separated(reshape.inputs[0])
+        if not isinstance(value, Made) or not makes(reshape, value.shape):
+            return
+        context.rewrote("separate-heads", [*reader.nodes, reshape])
+        result, name = reshape.outputs[0], label(reshape)
+        reshape.outputs.clear()
+        editor.insert(make_nodes(model, value, result, name), at=reshape)
+        editor.remove([reshape])
+    elif _is_swap(before) and editor.is_inner(before.outputs[0]) and _keeps_no_size(reshape):
+        value = reader.separated(before.inputs[0])
+        if not isinstance(value, Made) or value.op != "MatMul":
+            return
+        context.rewrote("separate-heads", [*reader.nodes, before])
+        result, name = before.outputs[0], label(before)
+        result.shape = [value.shape[axis] for axis in HEADS_BEHIND_ROWS]
+        before.outputs.clear()
+        editor.insert(make_nodes(model, transposed(value, HEADS_BEHIND_ROWS), result, name), at=before)
+        editor.remove([before])
 
-    Where it is computed, nothing else may read it: it would be computed twice.
+
+def _is_swap(node: Node) -> bool:
+    return standard_op(node) == "Transpose" and node.attrs.get("perm") == ROWS_FIRST
+
+
+def _keeps_no_size(reshape: Node) -> bool:
+    """Whether a Reshape copies no size of its data but the first."""
+    target = constant_value(reshape.inputs[1]) if len(reshape.inputs) == 2 else None
+    return target is not None and 0 not in target.reshape(-1)[1:].tolist()
+
+
+class _Reader:
+    """Finds what tensors of three dimensions are with batch and heads apart; ``nodes`` are those in whose place that is
+    computed, in topological order.
     """
-    node = producer(tensor)
-    op = standard_op(node)
-    if op == "Reshape":
-        return _merged(node)
-    if op is None or len(declared(tensor)) != 3 or len(tensor.outputs) != 1 or editor.is_graph_output(tensor):
+
+    def __init__(self, model: Model, editor: GraphEditor) -> None:
+        self._model = model
+        self._editor = editor
+        self.nodes: list[Node] = []
+
+    def separated(self, tensor: gs.Tensor) -> Value | None:
+        """What (b · h, l, s) is of (b, h, l, s); None where that is not known.
+
+        Where it is computed, nothing else may read it: it would be computed twice.
+        """
+        node = producer(tensor)
+        op = standard_op(node)
+        if op == "Reshape":
+            return _merged(node)
+        found = self._turned(node) if op == "Transpose" else None
+        if (
+            found is None
+            and op is not None
+            and op != "Transpose"
+            and len(declared(tensor)) == 3
+            and self._editor.is_inner(tensor)
+        ):
+            found = self._computed(node, op)
+        if found is not None:
+            self.nodes.append(node)
+        return found
+
+    def _computed(self, node: Node, op: str) -> Made | None:
+        if op in ("MatMul", "Add"):
+            first, second = map(self.separated, node.inputs)
+            if first is None or second is None or tuple(first.shape[:2]) != tuple(second.shape[:2]):
+                return None
+            if op == "MatMul":
+                return Made(op, (first, second), (*first.shape[:3], second.shape[3]))
+            sizes = broadcast([first.shape, second.shape])
+            return None if None in sizes else Made(op, (first, second), tuple(sizes))
+        factor = factor_of(node)
+        if factor is not None:
+            before = self.separated(factor[0])
+            operands = (before if operand is factor[0] else operand for operand in node.inputs)
+            return None if before is None else Made(op, tuple(operands), tuple(before.shape))
+        if op == "Softmax" and node.attrs.get("axis", 1 if self._model.opsets[""] < 13 else -1) in (-1, 2):
+            before = self.separated(node.inputs[0])
+            return None if before is None else Made(op, (before,), tuple(before.shape), {"axis": -1})
         return None
-    if op == "MatMul":
-        first, second = (_separated(operand, editor, opset) for operand in node.inputs)
-        if first is None or second is None or first.sizes[:2] != second.sizes[:2]:
+
+    def _turned(self, node: Node) -> Made | None:
+        """A transpose of rows and columns, or of rows and what batch and heads are merged in."""
+        perm = node.attrs.get("perm")
+        if perm == [0, 2, 1]:
+            before = self.separated(node.inputs[0])
+            return None if before is None else transposed(before, TRANSPOSED)
+        if perm == ROWS_FIRST:
+            return self._rows_first(producer(node.inputs[0]))
+        if perm == [1, 2, 0]:
+            before = self._rows_first(producer(node.inputs[0]))
+            return None if before is None else transposed(before, TRANSPOSED)
+        return None
+
+    def _rows_first(self, reshape: Node) -> Made | None:
+        """(b, h, l, s) of (l, b, h · s) that a Reshape makes (l, b · h, s)."""
+        if standard_op(reshape) != "Reshape":
             return None
-        return _Value((*first.sizes[:3], second.sizes[3]), None, node, (first, second))
-    if op == "Transpose" and node.attrs.get("perm") == [0, 2, 1]:
-        before = _separated(node.inputs[0], editor, opset)
-        if before is None:
+        sizes, merged = declared(reshape.inputs[0]), declared(reshape.outputs[0])
+        if len(sizes) != 3 or len(merged) != 3 or None in sizes or merged[0] != sizes[0]:
             return None
-        batch, heads, rows, columns = before.sizes
-        return _Value((batch, heads, columns, rows), None, node, (before,))
-    factor = factor_of(node)
-    last = op == "Softmax" and node.attrs.get("axis", 1 if opset < 13 else -1) in (-1, 2)
-    if not last and factor is None:
-        return None
-    source = node.inputs[0] if factor is None else factor[0]
-    before = _separated(source, editor, opset)
-    if before is None:
-        return None
-    operands = tuple(before if operand is source else operand for operand in node.inputs)
-    return _Value(before.sizes, None, node, operands)
+        if isinstance(sizes[0], str) and sizes[0] == sizes[1]:  # some models declare one symbol for sizes that differ
+            return None
+        rows, batch, columns = sizes
+        size = merged[2]
+        if not isinstance(size, int) or not isinstance(columns, int) or size < 1 or columns % size:
+            return None
+        heads = columns // size
+        target = self._model.constant(np.array([0, 0, heads, size], np.int64), f"{reshape.outputs[0].name}_shape")
+        swapped = transposed(reshape.inputs[0], ROWS_FIRST)
+        return transposed(Made("Reshape", (swapped, target), (batch, rows, heads, size)), SWAPPED)
 
 
-def _merged(reshape: Node) -> _Value | None:
+def _merged(reshape: Node) -> gs.Tensor | None:
     """The tensor of (b, h, l, s) of which a Reshape makes (b · h, l, s)."""
     sizes, merged = declared(reshape.inputs[0]), declared(reshape.outputs[0])
     if len(sizes) != 4 or len(merged) != 3 or None in sizes or merged[1:] != sizes[2:]:
         return None
     # Some models declare one symbol for sizes that differ.
-    if isinstance(sizes[0], str) and sizes[0] in sizes[2:]:
-        return None
-    return _Value(tuple(sizes), reshape.inputs[0])
-
-
-def _replace(model: Model, editor: GraphEditor, reshape: Node, value: _Value) -> None:
-    """Computes what ``reshape`` makes by nodes of four dimensions."""
-    new: list[Node] = []
-    _make(model, value, new)
-    (result,) = reshape.outputs
-    new[-1].outputs.clear()
-    reshape.outputs.clear()
-    new[-1].outputs.append(result)
-    editor.insert(new, at=reshape)
-    editor.remove([reshape])
-
-
-def _make(model: Model, value: _Value | gs.Tensor, new: list[Node]) -> gs.Tensor:
-    """The tensor of a value; what makes it is added to ``new``."""
-    if not isinstance(value, _Value):
-        return value
-    if value.tensor is not None:
-        return value.tensor
-    node = value.node
-    assert node is not None
-    inputs = [_make(model, operand, new) for operand in value.operands]
-    attributes = dict(node.attrs)
-    if node.op == "Transpose":
-        attributes["perm"] = TRANSPOSED
-    if node.op == "Softmax":
-        attributes["axis"] = -1
-    name = model.unique_name(f"{label(node)}_apart")
-    result = gs.Variable(model.unique_name(f"{name}_output"), node.outputs[0].dtype, list(value.sizes))
-    new.append(Node(node.op, name, attributes, inputs, [result]))
-    return result
+    return None if isinstance(sizes[0], str) and sizes[0] in sizes[2:] else reshape.inputs[0]

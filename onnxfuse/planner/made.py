@@ -1,0 +1,52 @@
+"""Nodes that a rewrite would make, before it is known whether it does."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import onnx_graphsurgeon as gs
+
+from onnxfuse.graph import Model
+from onnxfuse.graph_ir import Node
+
+
+@dataclass(frozen=True)
+class Made:
+    """The tensor of ``shape`` that a node would make of ``operands``: of tensors, or of what others would make."""
+
+    op: str
+    operands: tuple["Value", ...]
+    shape: tuple[object, ...]
+    attributes: Mapping[str, object] = field(default_factory=dict)
+
+
+Value: TypeAlias = Made | gs.Tensor
+
+
+def transposed(value: Value, perm: Sequence[int]) -> Made:
+    """``value`` with its dimensions in another order."""
+    return Made("Transpose", (value,), tuple(value.shape[axis] for axis in perm), {"perm": list(perm)})
+
+
+def make_nodes(model: Model, value: Made, result: gs.Tensor, name: str) -> list[Node]:
+    """The nodes, in topological order, whose last one makes ``result``, of which no other does.
+
+    All that they make has the type of ``result``; ``name`` is what their names begin with.
+    """
+    nodes: list[Node] = []
+
+    def make(made: Value) -> gs.Tensor:
+        if not isinstance(made, Made):
+            return made
+        inputs = [make(operand) for operand in made.operands]
+        node = Node(made.op, model.unique_name(f"{name}_{made.op}"), dict(made.attributes), inputs)
+        if made is value:
+            tensor = result
+        else:
+            tensor = gs.Variable(model.unique_name(f"{node.name}_output"), result.dtype, list(made.shape))
+        node.outputs.append(tensor)
+        nodes.append(node)
+        return tensor
+
+    make(value)
+    return nodes
