@@ -18,9 +18,7 @@ from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.planner.attention_blocks import AttentionBlock
 from onnxfuse.planner.attention_heads import Heads
 from onnxfuse.planner.attention_parts import producer
-
-_SPLIT_TAKES_SIZES = 13
-"""The opset from which on the sizes that Split makes are an input."""
+from onnxfuse.planner.made import split_node
 
 
 @dataclass(frozen=True)
@@ -96,8 +94,8 @@ def _merge(model: Model, editor: GraphEditor, group: Sequence[_Projection], cont
     name = label(group[0].nodes[0])
     new: list[Node] = []
 
-    def add(op: str, *inputs: gs.Tensor, **attributes: int | list[int]) -> gs.Tensor:
-        node = Node(op, model.unique_name(f"{name}_{op}"), attributes, inputs)
+    def add(op: str, *inputs: gs.Tensor) -> gs.Tensor:
+        node = Node(op, model.unique_name(f"{name}_{op}"), {}, inputs)
         shape = [*source.shape[:2], sum(columns)]
         node.outputs.append(gs.Variable(model.unique_name(f"{node.name}_output"), np.float32, shape))
         new.append(node)
@@ -108,16 +106,12 @@ def _merge(model: Model, editor: GraphEditor, group: Sequence[_Projection], cont
     if any(each.bias is not None for each in group):
         biases = [np.zeros(each.columns, np.float32) if each.bias is None else _values(each.bias) for each in group]
         made = add("Add", made, model.constant(np.concatenate(biases), f"{name}_bias"))
-    if model.opsets[""] < _SPLIT_TAKES_SIZES:
-        add("Split", made, axis=2, split=columns)
-    else:
-        add("Split", made, model.constant(np.array(columns, np.int64), f"{name}_sizes"), axis=2)
-    editor.insert(new, at=nodes[0])
+    split = split_node(model, made, 2, columns, f"{name}_Split")
+    editor.insert([*new, split], at=nodes[0])
     editor.sort(nodes[0])
     editor.remove(nodes)
-    new[-1].outputs.clear()
-    new[-1].outputs.extend([each.result for each in group])
-    return new[-1]
+    split.outputs.extend([each.result for each in group])
+    return split
 
 
 def _values(tensor: gs.Tensor) -> np.ndarray:

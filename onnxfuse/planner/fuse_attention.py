@@ -9,6 +9,7 @@ from onnxfuse.passes.base import PassContext, label
 from onnxfuse.planner.attention_blocks import AttentionBlock, AttentionBlocks
 from onnxfuse.planner.attention_masks import sum_masks
 from onnxfuse.planner.attention_projections import merge_projections
+from onnxfuse.planner.batch_first import put_batch_first
 from onnxfuse.planner.described import described
 from onnxfuse.planner.functions import INTEGERS_OPSET, add_function
 from onnxfuse.planner.fused_node import OPSET_VERSION, local_function, make_node
@@ -40,6 +41,7 @@ class FuseAttention:
         infer(model)
         simplify_heads(model, context)
         separate_heads(model, context)
+        put_batch_first(model, context)
         sum_masks(model, context)
         for graph in list(model.fusible_graphs()):
             blocks = _plan(model, graph, context)

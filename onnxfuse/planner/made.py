@@ -4,10 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse.graph import Model
 from onnxfuse.graph_ir import Node
+
+_SPLIT_TAKES_SIZES = 13
+"""The opset from which on the sizes that Split makes are an input."""
 
 
 @dataclass(frozen=True)
@@ -50,3 +54,11 @@ def make_nodes(model: Model, value: Made, result: gs.Tensor, name: str) -> list[
 
     make(value)
     return nodes
+
+
+def split_node(model: Model, tensor: gs.Tensor, axis: int, sizes: Sequence[int], name: str) -> Node:
+    """A Split of a tensor, still without outputs."""
+    if model.opsets[""] < _SPLIT_TAKES_SIZES:
+        return Node("Split", model.unique_name(name), {"axis": axis, "split": list(sizes)}, [tensor])
+    constant = model.constant(np.array(sizes, np.int64), f"{name}_sizes")
+    return Node("Split", model.unique_name(name), {"axis": axis}, [tensor, constant])

@@ -55,7 +55,7 @@ def _separate(model: Model, context: PassContext, editor: GraphEditor, reshape: 
         reshape.outputs.clear()
         editor.insert(make_nodes(model, value, result, name), at=reshape)
         editor.remove([reshape])
-    elif _is_swap(before) and editor.is_inner(before.outputs[0]) and _keeps_no_size(reshape):
+    elif is_swap(before) and editor.is_inner(before.outputs[0]) and _keeps_no_size(reshape):
         value = reader.separated(before.inputs[0])
         if not isinstance(value, Made) or value.op != "MatMul":
             return
@@ -67,7 +67,8 @@ def _separate(model: Model, context: PassContext, editor: GraphEditor, reshape: 
         editor.remove([before])
 
 
-def _is_swap(node: Node) -> bool:
+def is_swap(node: Node) -> bool:
+    """Whether a node makes (batch, rows, columns) of (rows, batch, columns), or the other way."""
     return standard_op(node) == "Transpose" and node.attrs.get("perm") == ROWS_FIRST
 
 
@@ -134,7 +135,7 @@ class _Reader:
         if perm == [0, 2, 1]:
             before = self.separated(node.inputs[0])
             return None if before is None else transposed(before, TRANSPOSED)
-        if perm == ROWS_FIRST:
+        if is_swap(node):
             return self._rows_first(producer(node.inputs[0]))
         if perm == [1, 2, 0]:
             before = self._rows_first(producer(node.inputs[0]))
