@@ -206,13 +206,13 @@ class _Folder:
                         credit[name] = (byte_size(tensor) or 0) if readers_go else 0
                 if not all(name in elements for name in inputs):
                     continue
-                bound = largest_elements(node, elements)
-                if bound is None:
+                bounds = largest_elements(node, elements)
+                if bounds is None:
                     if all(isinstance(tensor, gs.Constant) for tensor in inputs.values()):
                         refused.append((node, "the size of its result is not known beforehand"))
                     continue
                 outputs = [tensor for tensor in node.outputs if tensor.name]
-                size = bound * largest_itemsize(node) * len(outputs)
+                size = sum(bounds) * largest_itemsize(node)
                 paid = sum(credit[name] for name in inputs)
                 if size > max(_FREE_BYTES, paid) or size - paid > free:
                     refused.append((node, f"its result would make the model larger ({size} bytes from {paid})"))
@@ -225,7 +225,7 @@ class _Folder:
                     used = min(size, credit[name])
                     credit[name] -= used
                     size -= used
-                for tensor in outputs:
+                for tensor, bound in zip(outputs, bounds, strict=True):
                     elements[tensor.name] = bound
                     readers_go = all(id(reader) in inside for reader in tensor.outputs)
                     credit[tensor.name] = bound * largest_itemsize(node) if readers_go else 0

@@ -29,8 +29,8 @@ _NO_LARGER = frozenset(_NO_LARGER_NAMES.split())
 _BROADCASTING = frozenset(_BROADCASTING_NAMES.split())
 
 
-def largest_elements(node: Node, elements: Mapping[str, int]) -> int | None:
-    """An upper bound on the elements of any one output of ``node``; None where it depends on what is not
+def largest_elements(node: Node, elements: Mapping[str, int]) -> list[int] | None:
+    """Upper bounds on the elements of the outputs of ``node`` that have names; None where they depend on what is not
     known yet.
 
     ``elements`` bounds the inputs, by name.
@@ -38,7 +38,12 @@ def largest_elements(node: Node, elements: Mapping[str, int]) -> int | None:
     shapes = [shape_of(tensor) for tensor in node.outputs if tensor.name]
     known = [math.prod(shape) for shape in shapes if shape is not None]
     if len(known) == len(shapes):
-        return max(known, default=0)
+        return known
+    bound = _largest_of_any(node, elements)
+    return None if bound is None else [bound] * len(shapes)
+
+
+def _largest_of_any(node: Node, elements: Mapping[str, int]) -> int | None:
     sizes = [elements[tensor.name] for tensor in node.inputs if tensor.name]
     if node.op in _NO_LARGER:
         # Shape and its like give a few numbers even for an empty tensor.

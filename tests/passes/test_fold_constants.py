@@ -202,6 +202,23 @@ def test_large_constants_may_be_replaced_by_as_large_ones_once():
     assert "Transpose" in ops(after)
 
 
+def test_unequal_parts_of_a_constant_are_no_larger_than_it():
+    """As PyTorch's MultiheadAttention splits its weights where keys are of another tensor than queries."""
+    weight = random(768, 256)
+    nodes = [
+        node("Split", "w s", "a b", axis=0),
+        node("Transpose", "a", "c"),
+        node("Transpose", "b", "d"),
+        node("Add", "x c", "y"),
+        node("Add", "x d", "z"),
+    ]
+    constants = {"w": weight, "s": np.array([256, 512])}
+    before, after, _ = fold(nodes, {"x": [256, 1]}, ["y", "z"], constants=constants)
+    assert ops(after) == ["Add", "Add"]
+    assert sum(item.ByteSize() for item in after.graph.initializer) < weight.nbytes + 100
+    same_bits(before, after, x=random(256, 1))
+
+
 def test_the_parts_of_a_constant_are_put_together_anew():
     """As exporters order the gates of an LSTM: each part is as large as a part of the constant, all are as it."""
     weight = random(1024, 512)
