@@ -131,7 +131,10 @@ class AttentionBlocks:
         self._graph = Contraction(nodes)
         self._is_output = is_output
         self._softmax_axis = 1 if opset < 13 else -1
-        self._readers = [HeadsReader(self._reader, parts) for parts in (True, False)]
+        self._readers = [
+            (HeadsReader(self._reader, parts, scales=True), HeadsReader(self._reader, parts, scales=False))
+            for parts in (True, False)
+        ]
 
     def block(self, softmax: gs.Node) -> AttentionBlock | None:
         """The block around a Softmax; None if it does not stand between two products of four dimensions.
@@ -154,8 +157,8 @@ class AttentionBlocks:
         inner = [node.outputs[0] for node in scores.nodes]
         if any(self._reader(tensor) is None for tensor in inner):
             raise UnsupportedError(READ_ELSEWHERE)
-        for reader in self._readers:
-            found = AttentionBlock(*_operands(reader, q, k, v), scores, softmax, guard, product, ())
+        for readers in self._readers:
+            found = AttentionBlock(*_operands(*readers, q, k, v), scores, softmax, guard, product, ())
             if self._is_closed(found):
                 break
         if not np.isfinite(found.scale):
@@ -250,11 +253,13 @@ def _scaled(tensor: gs.Tensor) -> Scores | None:
     return Scores(made, factor[1], (made, node))
 
 
-def _operands(reader: HeadsReader, q: gs.Tensor, k: gs.Tensor, v: gs.Tensor) -> tuple[Heads, Heads, Heads]:
+def _operands(
+    reader: HeadsReader, of_values: HeadsReader, q: gs.Tensor, k: gs.Tensor, v: gs.Tensor
+) -> tuple[Heads, Heads, Heads]:
     """Q, K and V.  Raises UnsupportedError if their heads do not go together."""
-    heads = reader.heads(q), reader.keys(k, reader.repeated), reader.repeated(v)
+    heads = reader.heads(q), reader.keys(k, reader.repeated), of_values.repeated(v)
     if (heads[1].count, heads[1].repeats) != (heads[2].count, heads[2].repeats):
-        heads = reader.heads(q), reader.keys(k, reader.heads), reader.heads(v)
+        heads = reader.heads(q), reader.keys(k, reader.heads), of_values.heads(v)
     if heads[1].count != heads[2].count or heads[1].count * heads[1].repeats not in (1, heads[0].count):
         raise UnsupportedError(UNKNOWN_HEADS)
     return heads

@@ -48,12 +48,14 @@ class HeadsReader:
     """Finds the nodes that make Q, K and V; ``reader`` is the node that alone reads a tensor, None if there is none.
 
     With ``parts`` they may be parts of one tensor.  Then the nodes that make it have several readers, of which it is to
-    be found out whether they are of the same attention.
+    be found out whether they are of the same attention.  With ``scales`` what multiplies them is part of them: that of
+    Q and K is the scores', that of V is not.
     """
 
-    def __init__(self, reader: Callable[[gs.Tensor], gs.Node | None], parts: bool) -> None:
+    def __init__(self, reader: Callable[[gs.Tensor], gs.Node | None], parts: bool, scales: bool) -> None:
         self._reader = reader
         self._parts = parts
+        self._scales = scales
 
     def heads(self, tensor: gs.Tensor) -> Heads:
         """Q or V.  Raises UnsupportedError, as do the others, where the number of heads is not known."""
@@ -97,7 +99,7 @@ class HeadsReader:
 
     def _scaled(self, tensor: gs.Tensor, read: Callable[[gs.Tensor], Heads]) -> Heads | None:
         """What ``read`` makes of a tensor that is multiplied by one number; None if it is not."""
-        node = self._inner(tensor, "Mul", "Div")
+        node = self._inner(tensor, "Mul", "Div") if self._scales else None
         factor = None if node is None else factor_of(node)
         if node is None or factor is None or tensor.shape is None or factor[0].shape is None:
             return None

@@ -81,6 +81,20 @@ def test_scales_and_masks(kind: str) -> None:
     assert check(with_sizes(made, 2, 9), FEEDS) == ["MatMul", "FusedAttention"]
 
 
+@pytest.mark.parametrize("place", ("q", "k", "v"))
+@pytest.mark.parametrize("split", (False, True))
+def test_scales_of_q_k_and_v(place: str, split: bool) -> None:
+    """Those of Q and K are the scores'; that of V is not."""
+    made = projected()
+    name = f"{place}4" if split else place
+    for node in made.graph.node:
+        node.input[:] = [f"{name}_scaled" if own == name else own for own in node.input]
+    index = next(i for i, node in enumerate(made.graph.node) if node.output[0] == name)
+    made.graph.node.insert(index + 1, onnx.helper.make_node("Mul", ["r", name], [f"{name}_scaled"]))
+    made.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(0.3), "r"))
+    assert ("Mul" in check(made, FEEDS)) == (place == "v")
+
+
 def with_sizes(made: onnx.ModelProto, batch: int, length: int) -> onnx.ModelProto:
     """The model for inputs of one size, so that it is known which masks fit."""
     for dim, size in zip(made.graph.input[0].type.tensor_type.shape.dim, (batch, length, 24), strict=True):
