@@ -144,6 +144,12 @@ def whisper(path: Path) -> None:
     _write(path, transformers.WhisperModel(config), inputs, "last_hidden_state", dynamic)
 
 
+def mpnet(path: Path) -> None:
+    """MPNetModel: biases of relative positions, which all layers share, beside the padding mask."""
+    config = transformers.MPNetConfig(**_SMALL)
+    _write_script(path, transformers.MPNetModel(config), _text(), "last_hidden_state", dict.fromkeys(_text(), _TOKENS))
+
+
 def wav2vec2(path: Path) -> None:
     """Wav2Vec2Model, features by convolutions; waves of any length."""
     config = transformers.Wav2Vec2Config(**_SMALL, conv_dim=(48,) * 7, num_conv_pos_embeddings=32)
