@@ -31,7 +31,34 @@ struct ChunkedRun {
   StageRun stage;
   int64_t chunks;
   std::atomic<bool> failed{false};  // there was no memory
+  std::atomic<bool> divided{false};  // by zero
 };
+
+// Of integers, as in ONNX Runtime.
+class DivisionByZero : public Error {
+ public:
+  DivisionByZero() : Error("an integer is divided by zero", ORT_FAIL) {}
+};
+
+template <class T> bool has_zero(const void* values, size_t count) {
+  const T* const p = static_cast<const T*>(values);
+  T found = 0;
+  for (size_t i = 0; i < count; ++i) found |= static_cast<T>(p[i] == 0);
+  return found != 0;
+}
+
+bool has_zero(const void* values, size_t size, size_t count) {
+  switch (size) {
+    case 1:
+      return has_zero<uint8_t>(values, count);
+    case 2:
+      return has_zero<uint16_t>(values, count);
+    case 4:
+      return has_zero<uint32_t>(values, count);
+    default:
+      return has_zero<uint64_t>(values, count);
+  }
+}
 
 // What a slot holds before any run; null if its data is elsewhere.
 const uint64_t* constant_of(const Program& program, const Stage& stage, const Slot& slot) {
@@ -143,6 +170,7 @@ class TileRunner {
       case Step::Kind::Kernel: {
         const void* in[3];
         for (int i = 0; i < step.arity; ++i) in[i] = pointers_[step.in[i]];
+        if (step.divisor != 0 && has_zero(in[1], step.divisor, step.one_divisor ? 1 : count_)) throw DivisionByZero();
         step.kernel(out, in, step.single ? 1 : count_);
         break;
       }
@@ -207,6 +235,8 @@ void run_chunk(void* data, size_t chunk) noexcept {
   const auto i = static_cast<int64_t>(chunk);
   try {
     run_tiles(run.stage.program, stage, run.stage.tensors, boundary(i), boundary(i + 1));
+  } catch (const DivisionByZero&) {
+    run.divided = true;
   } catch (...) {
     run.failed = true;
   }
@@ -271,6 +301,7 @@ void run_plan(const Program& program, const Plan& plan, const Tensors& tensors, 
       continue;
     }
     host.parallel_for(run_chunk, run.chunks, &run);
+    if (run.divided) throw DivisionByZero();
     if (run.failed) throw Error("out of memory for a thread's part of the elements", ORT_FAIL);
   }
 }

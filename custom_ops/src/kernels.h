@@ -18,7 +18,7 @@ using Kernel = void (*)(void* out, const void* const* in, size_t n);
 enum class Link : uint8_t {
   AddS, AddV, SubS, SubV, RSubS, RSubV, MulS, MulV, MulSelf, DivS, DivV, RDivS, RDivV,
   MinS, MinV, RMinS, RMinV, MaxS, MaxV, RMaxS, RMaxV, LeakyReluS, LeakyReluV,
-  ClipSS,    // MaxS, then MinS with the second operand
+  ClipSS,    // RMaxS, then RMinS with the second operand
   MulAddSS,  // MulS, then AddS with the second operand
   DivPartsS,  // DivS, with the ReciprocalParts of the operand; f32 only, where KernelTable::fused_multiply_add
   Neg, Abs, Reciprocal, Relu, HardSwish, HardSigmoidSS,

@@ -43,6 +43,8 @@ struct Step {
   bool single = false;   // one element: the operand is a scalar for the tile
   Stores stores = Stores::Plain;  // Chain
   uint8_t arity = 1;
+  uint8_t divisor = 0;       // Kernel: bytes of each integer that it divides by, of which none may be 0; 0: it divides by none
+  bool one_divisor = false;  // for all elements
   Kernel kernel = nullptr;
   ChainKernel chain = nullptr;
   uint16_t out = 0;      // slots

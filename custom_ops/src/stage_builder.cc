@@ -16,6 +16,15 @@ constexpr int64_t kMaxPeriod = 1024;
 // Where runs of elements may begin anywhere, short rows with the same operands make rows of about this many elements.
 constexpr int64_t kRepeatedRow = 512;
 
+// Whether an instruction divides integers by something else than a constant, or by the constant 0.
+bool may_divide_by_zero(const Program& program, const Value& value) {
+  if (value.op != Op::Div && value.op != Op::Mod && value.op != Op::Fmod) return false;
+  const DType type = compute_type(value.op_type);
+  if (type == DType::f32 || type == DType::f64) return false;
+  const Value& divisor = program.values[value.operands[1]];
+  return divisor.kind != Value::Kind::Const || divisor.bits == 0;
+}
+
 }  // namespace
 
 StageBuilder::StageBuilder(const Program& program, const std::vector<Shape>& shapes,
@@ -329,6 +338,10 @@ void StageBuilder::emit_kernel(uint16_t id) {
     step.in[i] = operand(value.operands[i]);
     if (is_scalar(value.operands[i])) scalars |= 1u << i;
     --uses_[value.operands[i]];
+  }
+  if (may_divide_by_zero(program_, value)) {
+    step.divisor = static_cast<uint8_t>(compute_size(value.op_type));
+    step.one_divisor = is_scalar(value.operands[1]);
   }
   step.kernel = value.op == Op::Cast
                     ? kernels().find_cast(compute_type(program_.values[value.operands[0]].type), value.op_type)

@@ -75,7 +75,7 @@ void merge_pairs(std::vector<PlannedLink>* links) {
   for (size_t i = 1; i < links->size(); ++i) {
     PlannedLink& before = (*links)[i - 1];
     const PlannedLink link = (*links)[i];
-    const bool clips = before.link == Link::MaxS && link.link == Link::MinS;
+    const bool clips = before.link == Link::RMaxS && link.link == Link::RMinS;
     const bool scales = before.link == Link::MulS && link.link == Link::AddS;
     if (!clips && !scales) continue;
     before = {clips ? Link::ClipSS : Link::MulAddSS, before.slot, link.slot};

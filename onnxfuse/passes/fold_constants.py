@@ -177,6 +177,8 @@ class _Folder:
             return False
         if not any(tensor.name for tensor in node.inputs) or self._returned(node) or _bounds_a_range(node):
             return False
+        if node.op in ("Div", "Mod") and not _is_safe_divisor(node.inputs[1]):
+            return False
         if node.op == "Cast" and getattr(_cast_target(node), "kind", "") not in tuple(_NUMERIC):
             return False
         dtypes = (dtype_of(tensor) for tensor in node.outputs if tensor.name)
@@ -294,6 +296,17 @@ class _Folder:
 def _bounds_a_range(node: Node) -> bool:
     """Whether a Range reads a result that may not be a scalar: ORT refuses [1] there, but only as a constant."""
     return any(tensor.shape != [] and reader.op == "Range" for tensor in node.outputs for reader in tensor.outputs)
+
+
+def _is_safe_divisor(divisor: gs.Tensor) -> bool:
+    """Whether no process dies of an integer divided by it, as of one by 0 or of the smallest by -1.  One that is not
+    known yet may be in the next round.
+    """
+    dtype = dtype_of(divisor)
+    if dtype is not None and dtype.kind not in "iu":
+        return True
+    value = constant_value(divisor)
+    return value is not None and (value.dtype.kind not in "iu" or not np.any((value == 0) | (value == -1)))
 
 
 def _is_numeric_constant(tensor: gs.Tensor) -> bool:

@@ -14,7 +14,7 @@ from onnxfuse.passes.base import PassContext, label
 from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.planner.attention_heads import SWAPPED, factor_of
 from onnxfuse.planner.attention_parts import producer
-from onnxfuse.planner.head_shapes import declared
+from onnxfuse.planner.head_shapes import declared, is_doubtful
 from onnxfuse.planner.made import Made, Value, make_nodes, split_node, transposed
 from onnxfuse.planner.merged_heads import HEADS_BEHIND_ROWS, ROWS_FIRST, is_swap
 
@@ -116,7 +116,7 @@ def _swapped_rows(model: Model, editor: GraphEditor, reshape: Node) -> Value | N
     rows, made, columns = declared(flat.inputs[0]), declared(reshape.outputs[0]), declared(flat.outputs[0])
     if len(rows) != 3 or len(columns) != 2 or None in rows or made[:2] != rows[:2] or columns[1] != rows[2]:
         return None
-    if isinstance(rows[0], str) and rows[0] == rows[1]:  # some models declare one symbol for sizes that differ
+    if is_doubtful(rows):
         return None
     if not all(editor.is_inner(tensor) for tensor in (flat.inputs[0], flat.outputs[0], gemm.outputs[0])):
         return None
@@ -188,7 +188,7 @@ def _packed(part: gs.Tensor) -> tuple[gs.Tensor, list[Node]] | None:
     shapes = parts, declared(insert.outputs[0]), declared(stack)
     if shapes != wanted or columns != count * parts[3] or turn.attrs.get("perm") != _PARTS_BEFORE_ROWS:
         return None
-    if isinstance(rows, str) and rows == batch:  # some models declare one symbol for sizes that differ
+    if is_doubtful(source):
         return None
     readers = _readers(stack, count)
     return None if readers is None else (split.inputs[0], readers)

@@ -76,7 +76,7 @@ def _splits_by_computed_shape(node: Node) -> bool:
     if standard_op(node) != "Reshape" or is_constant(node.inputs[1]):
         return False
     before, after = declared(node.inputs[0]), declared(node.outputs[0])
-    if len(before) != 3 or len(after) != 4 or None in before or before[:2] != after[:2]:
+    if len(before) != 3 or len(after) != 4 or None in before or before[:2] != after[:2] or is_doubtful(before[:2]):
         return False
     return isinstance(before[2], int) and all(isinstance(size, int) for size in after[2:])
 
@@ -100,7 +100,7 @@ def _repeating(node: Node) -> tuple[Node, ...]:
     if repeat is None or insert is None:
         return ()
     sizes, inserted, repeated = declared(insert.inputs[0]), declared(insert.outputs[0]), declared(repeat.outputs[0])
-    if len(sizes) != 4 or len(repeated) != 5 or None in sizes:
+    if len(sizes) != 4 or len(repeated) != 5 or None in sizes or is_doubtful(sizes):
         return ()
     heads, repeats = sizes[1], repeated[2]
     if not isinstance(heads, int) or not isinstance(repeats, int) or repeats < 1:
@@ -117,7 +117,7 @@ def _transposing(node: Node) -> tuple[Node, ...]:
     if turn is None or merge is None or turn.attrs.get("perm") != [0, 2, 1]:
         return ()
     sizes, merged = declared(merge.inputs[0]), declared(merge.outputs[0])
-    if len(sizes) != 4 or len(merged) != 3 or None in sizes or merged[1:] != sizes[2:]:
+    if len(sizes) != 4 or len(merged) != 3 or None in sizes or merged[1:] != sizes[2:] or is_doubtful(sizes):
         return ()
     return (merge, turn, node) if makes(node, [*sizes[:2], sizes[3], sizes[2]]) else ()
 
@@ -132,6 +132,12 @@ def makes(reshape: Node, wanted: Sequence[object]) -> bool:
         return False
     different = [sizes for sizes in zip(shape, wanted, strict=True) if sizes[0] != sizes[1]]
     return len(different) < 2 and not any(isinstance(size, int) for sizes in different for size in sizes)
+
+
+def is_doubtful(sizes: Sequence[object]) -> bool:
+    """Whether one symbol stands for two sizes of a tensor, as some exporters declare one for all that is not known."""
+    symbols = [size for size in sizes if isinstance(size, str)]
+    return len({*symbols}) < len(symbols)
 
 
 def _maker(node: Node, *operators: str) -> Node | None:

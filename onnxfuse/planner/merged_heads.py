@@ -15,7 +15,7 @@ from onnxfuse.passes.base import PassContext, label
 from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.planner.attention_heads import SWAPPED, factor_of
 from onnxfuse.planner.attention_parts import producer
-from onnxfuse.planner.head_shapes import TRANSPOSED, declared, makes
+from onnxfuse.planner.head_shapes import TRANSPOSED, declared, is_doubtful, makes
 from onnxfuse.planner.made import Made, Value, make_nodes, transposed
 
 ROWS_FIRST = [1, 0, 2]
@@ -147,9 +147,7 @@ class _Reader:
         if standard_op(reshape) != "Reshape":
             return None
         sizes, merged = declared(reshape.inputs[0]), declared(reshape.outputs[0])
-        if len(sizes) != 3 or len(merged) != 3 or None in sizes or merged[0] != sizes[0]:
-            return None
-        if isinstance(sizes[0], str) and sizes[0] == sizes[1]:  # some models declare one symbol for sizes that differ
+        if len(sizes) != 3 or len(merged) != 3 or None in sizes or merged[0] != sizes[0] or is_doubtful(sizes):
             return None
         rows, batch, columns = sizes
         size = merged[2]
@@ -166,5 +164,5 @@ def _merged(reshape: Node) -> gs.Tensor | None:
     sizes, merged = declared(reshape.inputs[0]), declared(reshape.outputs[0])
     if len(sizes) != 4 or len(merged) != 3 or None in sizes or merged[1:] != sizes[2:]:
         return None
-    # Some models declare one symbol for sizes that differ.
-    return None if isinstance(sizes[0], str) and sizes[0] in sizes[2:] else reshape.inputs[0]
+    batch, _, rows, columns = sizes  # of scores the last two may be equal
+    return None if is_doubtful([batch, rows]) or is_doubtful([batch, columns]) else reshape.inputs[0]

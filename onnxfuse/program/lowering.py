@@ -194,18 +194,19 @@ def _mean(n: NodeLowering) -> int:
 
 @_lowers("Clip")
 def _clip(n: NodeLowering) -> int:
-    """Each bound as a maximum or minimum; one that might be NaN, which bounds nothing, is infinite then."""
+    """Each bound as a maximum or minimum; one that might be NaN, which bounds nothing, is infinite then.
+
+    A zero beside a bound of zero keeps its sign: the result is then the second operand.
+    """
     result = n.arg(0)
     for index, op, name in ((1, "max", "min"), (2, "min", "max")):
         bound = _clip_bound(n, index, name)
         if bound is None:
             continue
-        if n.opset < 11 or not n.has(index) or _is_number(n.node.inputs[index]):
-            result = n.emit(op, result, bound)
-        else:
+        if n.opset >= 11 and n.has(index) and not _is_number(n.node.inputs[index]):
             infinity = n.const(-np.inf if op == "max" else np.inf)
             bound = n.emit("where", _not(n, n.emit("equal", bound, bound)), infinity, bound)
-            result = n.emit(op, bound, result)  # a zero beside a bound of zero keeps its sign
+        result = n.emit(op, bound, result)
     return result
 
 

@@ -76,14 +76,14 @@ class Op:
 
 
 _ROWS = (
-    # Arithmetic.  Integers wrap around.
+    # Arithmetic.  Integers wrap around.  Where one is divided by 0, a run on the CPU fails, as in ONNX Runtime, and the
+    # result on a GPU is 0.
     Op("add", 2, NUMBERS, "a + b", "add(a, b)", onnx="Add"),
     Op("sub", 2, NUMBERS, "a - b", "sub(a, b)", onnx="Sub"),
     Op("mul", 2, NUMBERS, "a * b", "mul(a, b)", onnx="Mul"),
-    Op("div", 2, NUMBERS, "divide(a, b)", "div(a, b)", onnx="Div"),  # integers truncate; x / 0 is 0
-    Op("mod", 2, INTEGERS, "modulo(a, b)", "mod(a, b)"),  # the sign of the divisor; x mod 0 is 0
-    # The sign of the dividend; x fmod 0 is 0 for integers, NaN for floats.
-    Op("fmod", 2, NUMBERS, "fmod(a, b)", "fmod(a, b)"),
+    Op("div", 2, NUMBERS, "divide(a, b)", "div(a, b)", onnx="Div"),  # integers truncate
+    Op("mod", 2, INTEGERS, "modulo(a, b)", "mod(a, b)"),  # the sign of the divisor
+    Op("fmod", 2, NUMBERS, "fmod(a, b)", "fmod(a, b)"),  # the sign of the dividend
     Op("pow", 2, NUMBERS, "power(a, b)", "pow(a, b)"),
     Op("min", 2, NUMBERS, "minimum(a, b)", "min(a, b)"),  # a NaN operand gives NaN, equal ones b
     Op("max", 2, NUMBERS, "maximum(a, b)", "max(a, b)"),

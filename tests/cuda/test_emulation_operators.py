@@ -57,7 +57,15 @@ def test_operators(dtype: str) -> None:
         exact = [not ops or ops[i].name not in rounded for i in range(len(program.outputs))]
         names = [op.name for op in ops] or [f"cast to {target}" for target in DTYPES]
         expected = reference.run(program, inputs)
-        for output, (mine, native) in enumerate(zip(expected, run_fused(str(program), inputs), strict=True)):
+        # On the CPU a run in which an integer is divided by zero fails.
+        safe = [
+            np.where(array == 0, 1, array).astype(array.dtype) if place == 1 else array
+            for place, array in enumerate(inputs)
+        ]
+        safe = inputs if dtype in FLOATS else safe
+        for output, (mine, native) in enumerate(
+            zip(reference.run(program, safe), run_fused(str(program), safe), strict=True)
+        ):
             if exact[output]:
                 compare(native, mine, dtype, True, f"CPU kernel of {names[output]}")
 

@@ -99,15 +99,19 @@ def test_gate(gated: str, later: str, swapped: bool, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("bound_first", [False, True])
 @pytest.mark.parametrize("high", SCALARS)
 @pytest.mark.parametrize("low", SCALARS)
-def test_clip(low: str, high: str, dtype: str) -> None:
+def test_clip(low: str, high: str, bound_first: bool, dtype: str) -> None:
+    """Signed zeros tell which operand comes first."""
     x = np.concatenate([sample(dtype, 700), np.array([0.0, -0.0, np.nan, np.inf, -np.inf], NUMPY_TYPES[dtype])])
     bounds = [np.array(SCALARS[name], NUMPY_TYPES[dtype]) for name in (low, high)]
-    header = HEADER.format(dtype) + f"input {dtype} broadcast\nneg {dtype} 0\nmax {dtype} 3 1\n"
-    clipped = run_fused(header + f"min {dtype} 4 2\noutput 5\n", [x, *bounds])[0]
+    larger_of, smaller_of, alone_of = ("1 3", "2 4", "1 0") if bound_first else ("3 1", "4 2", "0 1")
+    header = HEADER.format(dtype) + f"input {dtype} broadcast\nneg {dtype} 0\nmax {dtype} {larger_of}\n"
+    clipped = run_fused(header + f"min {dtype} {smaller_of}\noutput 5\n", [x, *bounds])[0]
     larger = run_fused(header + "output 4\n", [x, *bounds])[0]
-    assert_same_bits(clipped, run_fused(HEADER.format(dtype) + f"min {dtype} 0 1\noutput 2\n", [larger, bounds[1]])[0])
+    wanted = run_fused(HEADER.format(dtype) + f"min {dtype} {alone_of}\noutput 2\n", [larger, bounds[1]])[0]
+    assert_same_bits(clipped, wanted)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])

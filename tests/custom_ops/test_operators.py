@@ -99,14 +99,41 @@ def test_operator_agrees_with_ort(name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"])
 @pytest.mark.parametrize("name", ["div", "mod", "fmod"])
-def test_integer_division_by_zero_and_overflow(name: str, dtype: str) -> None:
+def test_integer_division_overflows(name: str, dtype: str) -> None:
     limits = np.iinfo(NUMPY_TYPES[dtype])
-    a = np.array([limits.min, limits.max, 7, 0, limits.min] * 21, NUMPY_TYPES[dtype])
-    b = np.array([0, 0, 0, 0, -1 if limits.min < 0 else 1] * 21, NUMPY_TYPES[dtype])
+    a = np.array([limits.min, 7, 0] * 21, NUMPY_TYPES[dtype])
+    b = np.full(63, -1 if limits.min < 0 else 1, NUMPY_TYPES[dtype])
+    (actual,) = run_fused(program_of(OPS[name], dtype, [f"input {dtype} broadcast"] * 2), [a, b])
+    quotients = [limits.min, -7 if limits.min < 0 else 7, 0]
+    np.testing.assert_array_equal(actual, np.array((quotients if name == "div" else [0] * 3) * 21, NUMPY_TYPES[dtype]))
+
+
+@pytest.mark.parametrize("count", [1, 63, 100_000])
+@pytest.mark.parametrize("dtype", ["i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"])
+@pytest.mark.parametrize("name", ["div", "mod", "fmod"])
+def test_integers_divided_by_zero_fail_the_run(name: str, dtype: str, count: int) -> None:
+    """As in ONNX Runtime, wherever the zero is, on whatever thread."""
     program = program_of(OPS[name], dtype, [f"input {dtype} broadcast"] * 2)
-    (actual,) = run_fused(program, [a, b])
-    wrapped = limits.min if name == "div" else 0
-    np.testing.assert_array_equal(actual, np.array([0, 0, 0, 0, wrapped] * 21, NUMPY_TYPES[dtype]))
+    a, b = (np.full(count, value, NUMPY_TYPES[dtype]) for value in (7, 3))
+    run_fused(program, [a, b])
+    for place in {0, count // 2, count - 1}:
+        zero = b.copy()
+        zero[place] = 0
+        with pytest.raises(Exception, match="divided by zero"):
+            run_fused(program, [a, zero])
+    with pytest.raises(Exception, match="divided by zero"):
+        run_fused(program, [a, np.zeros((), a.dtype)])
+
+
+@pytest.mark.parametrize("name", ["div", "mod", "fmod"])
+def test_integers_divided_by_the_constant_zero_fail_the_run(name: str) -> None:
+    for divisor in (0, 3):
+        program = f"onnxfuse 1\ninput i32 broadcast\nconst i32 {divisor:08x}\n{name} i32 0 1\noutput 2\n"
+        if divisor:
+            run_fused(program, [np.arange(5, dtype=np.int32)])
+        else:
+            with pytest.raises(Exception, match="divided by zero"):
+                run_fused(program, [np.arange(5, dtype=np.int32)])
 
 
 @pytest.mark.parametrize("dtype", ["u8", "u16", "u32", "u64"])

@@ -165,6 +165,20 @@ def test_an_offset_before_matmul_goes_into_the_add_after_it():
     assert ops(after) == ["Add", "MatMul", "Relu"] and "MatMul has no bias" in why
 
 
+@pytest.mark.parametrize(("mean", "folded"), [(120.0, True), (2020.0, False)])
+@pytest.mark.parametrize("linear", ["Gemm", "Conv"])
+def test_data_that_a_large_mean_is_taken_from_keeps_its_digits(linear, mean, folded):
+    """Years, say: x w - m w would keep three digits of (x - m) w."""
+    shape = (1, 3, 1, 1) if linear == "Conv" else (3,)
+    weight = random(5, 3, 1, 1) if linear == "Conv" else random(3, 5)
+    constants = {"m": np.full(shape, mean, np.float32), "s": np.float32(0.5), "w": weight, "b": random(5)}
+    nodes = [node("Sub", "x m", "u"), node("Mul", "u s", "v"), node(linear, "v w b", "y")]
+    proto = model(nodes, {"x": [2, 3, 4, 4] if linear == "Conv" else [2, 3]}, constants=constants)
+    after, context = apply(proto, FOLD)
+    assert ops(after) == ([linear] if folded else ["Sub", "Mul", linear])
+    assert folded or "cancel" in reasons(context)
+
+
 @pytest.mark.parametrize("groups", [1, 2, 4])
 @pytest.mark.parametrize("auto_pad", ["NOTSET", "VALID"])
 def test_steps_before_a_conv_without_padding(groups, auto_pad):

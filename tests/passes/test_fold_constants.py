@@ -202,6 +202,19 @@ def test_large_constants_may_be_replaced_by_as_large_ones_once():
     assert "Transpose" in ops(after)
 
 
+@pytest.mark.parametrize("op", ["Div", "Mod"])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("divisor", [0, -1])
+@pytest.mark.parametrize("computed", [False, True])
+def test_integers_that_no_processor_divides_stay(op, dtype, divisor, computed):
+    """The process would die."""
+    given = node("Neg", "b", "c") if computed else node("Identity", "b", "c")
+    nodes = [given, node(op, "a c", "d"), node("Cast", "d", "e", to=1), node("Add", "x e", "y")]
+    constants = {"a": np.array(np.iinfo(dtype).min, dtype), "b": np.array(-divisor if computed else divisor, dtype)}
+    _, after, _ = fold(nodes, constants=constants)
+    assert op in ops(after)
+
+
 def test_unequal_parts_of_a_constant_are_no_larger_than_it():
     """As PyTorch's MultiheadAttention splits its weights where keys are of another tensor than queries."""
     weight = random(768, 256)

@@ -122,11 +122,24 @@ def test_shrink_keeps_the_sign_of_zero(lambd: float, bias: float) -> None:
     assert assert_same(nodes, {"x": x}) == 1
 
 
-@pytest.mark.parametrize("low", [-0.0, 0.0, np.nan, -1.5])
-def test_clip_keeps_the_sign_of_a_bound(low: float) -> None:
-    x = np.array([-1, -2, -0.0, 0.0, 3, 4, np.nan], np.float32)
-    nodes = [helper.make_node("Clip", ["x", "l"], ["a"]), helper.make_node("Reciprocal", ["a"], ["y"])]
-    assert assert_same(nodes, {"x": x, "l": np.array(low, np.float32)}) == 1
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("operand", ["l", "h"])
+@pytest.mark.parametrize("bound", [-0.0, 0.0, np.nan, -1.5])
+@pytest.mark.parametrize("type_name", ["float32", "float64", "float16"])
+def test_clip_keeps_the_sign_of_what_it_clips(type_name: str, bound: float, operand: str, given: bool) -> None:
+    """Of a zero beside a bound of zero, however long the tensor is."""
+    x = np.resize(np.array([-1, -2, -0.0, 0.0, 3, 4, np.nan], type_name), 45)
+    inputs = ["x", operand] if operand == "l" else ["x", "", operand]
+    nodes = [helper.make_node("Clip", inputs, ["a"]), helper.make_node("Reciprocal", ["a"], ["y"])]
+    value = {operand: np.array(bound, type_name)}
+    assert assert_same(nodes, {"x": x, **(value if given else {})}, **({} if given else value)) == 1
+
+
+@pytest.mark.parametrize("bounds", [{"min": 0.0}, {"max": -0.0}, {"min": -0.0, "max": 0.0}])
+def test_clip_of_old_models_keeps_the_sign_of_what_it_clips(bounds: dict[str, float]) -> None:
+    x = np.resize(np.array([-1, -2, -0.0, 0.0, 3, 4], np.float32), 45)
+    nodes = [helper.make_node("Clip", ["x"], ["a"], **bounds), helper.make_node("Reciprocal", ["a"], ["y"])]
+    assert assert_same(nodes, {"x": x}, opset=10) == 1
 
 
 @pytest.mark.parametrize("rank", [0, None])

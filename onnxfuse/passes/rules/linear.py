@@ -19,6 +19,10 @@ from onnxfuse.graph_ir import Node
 from onnxfuse.passes.rule import Refusal
 from onnxfuse.passes.rules.affine import FOLDABLE_DTYPES, Affine, Axis
 
+_LARGEST_OFFSET = 128.0
+"""Of the data.  (x - m) w keeps all digits where x is near m, and x w - m w only those of m w: with larger ones, as of
+years or of prices that are standardized, less than five of what is about 1."""
+
 
 class Linear(ABC):
     """A linear op.  Raises Refusal, with the reason, if its weights cannot be changed."""
@@ -78,7 +82,12 @@ class Linear(ABC):
             self._offset = self._offset * step.scale + step.offset
 
     def apply_before(self, step: Affine) -> None:
-        """Takes in a step on the data.  Offsets need ``refuses_shift_before`` to be None."""
+        """Takes in a step on the data.  Offsets need ``refuses_shift_before`` to be None.
+
+        Raises Refusal for large ones.
+        """
+        if step.shifts and np.abs(step.offset).max(initial=0.0) > _LARGEST_OFFSET:
+            raise Refusal(f"an offset of more than {_LARGEST_OFFSET:.0f} would cancel where the data is as large")
         with _refusing():
             if step.shifts:
                 view, outputs, inputs = self._view(self._current())
