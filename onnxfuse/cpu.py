@@ -26,6 +26,11 @@ def halves_avx512() -> bool:
     return has_avx512() and info.get("vendor_id") == "AuthenticAMD" and info.get("cpu family") == "25"
 
 
+def is_intel() -> bool:
+    """Whether the processor is one of Intel's; False where that cannot be told."""
+    return _info().get("vendor_id") == "GenuineIntel"
+
+
 def describe() -> str:
     """The processor's name, and its vector instructions where they are known."""
     name = _info().get("model name") or platform.processor() or platform.machine()

@@ -2,11 +2,11 @@
 computed in.
 
 The times were measured on one core of AMD EPYCs, those with AVX-512 on a Zen 5 (ONNX Runtime 1.32), where those of one
-tap and of single channels with the channels last are from whole models.  Those of pooling and of GELUs were measured on
-a Zen 4 alone; with AVX2 those of pooling are taken to be twice as long, about the ratio of the others, and on a Zen 5
-those of GELUs half as long.  What few pixels take with the channels last was measured on an Intel Xeon.  Other machines
-differ by much the same factor for all.  Where they do not, or the number of threads makes a difference,
-``optimize --tune`` measures (cpu_tuning.py).
+tap and of single channels with the channels last are from whole models, and on an Intel Xeon.  Those of pooling and of
+GELUs were measured on a Zen 4 alone; with AVX2 those of pooling are taken to be twice as long, about the ratio of the
+others, and on a Zen 5 and a Xeon those of GELUs half as long.  What few pixels take with the channels last was measured
+on a Xeon alone.  Other machines differ by much the same factor for all.  Where they do not, or the number of threads
+makes a difference, ``optimize --tune`` measures (cpu_tuning.py).
 """
 
 import math
@@ -59,6 +59,8 @@ class Times:
     """To order a weight in the plain layout, in each run."""
     node: float
     """An element of an elementwise node that is computed by itself."""
+    affine: float
+    """The same of a scale and a shift of each channel, which conv-layout writes as a depthwise convolution."""
     silu: float
     """The same of x Sigmoid(x), which ONNX Runtime computes as one node."""
     gelu: tuple[float, float]
@@ -84,6 +86,7 @@ _AVX2 = Times(
     reorder=0.40,
     weight=0.40,
     node=0.35,
+    affine=0.35,
     silu=0.70,
     gelu=(1.00, 1.00),
     tail=(0.30, 0.08),
@@ -101,6 +104,7 @@ _AVX512 = Times(
     reorder=0.11,
     weight=0.11,
     node=0.14,
+    affine=0.14,
     silu=0.16,
     gelu=(0.33, 0.25),
     tail=(0.10, 0.01),
@@ -122,10 +126,23 @@ _HALVED_AVX512 = replace(
     reorder=0.14,
     weight=0.055,
     node=0.19,
+    affine=0.19,
     silu=0.31,
     gelu=(0.64, 0.48),
     tail=(0.25, 0.04),
     least_gain=0.05,
+)
+# Measured on a Xeon with AVX-512 (Sapphire Rapids): 38 kinds of convolutions of vision models, each between two others
+# in the same layout, in one thread and in two, of which the mean stands here, and what ONNX Runtime has beside them.
+_INTEL_AVX512 = replace(
+    _AVX512,
+    pointwise=(Cost(1 / 69, 0.11), Cost(1 / 100, 0.02), Cost(1 / 93, 0.02)),
+    depthwise=(Cost(0.0165, 0.134), Cost(0.0134, 0.073), Cost(0.0176, 0.135)),
+    strided=Cost(0.019, 0.20),
+    others=(Cost(1 / 87, 0.13), Cost(1 / 102, 0.075), Cost(1 / 101, 0.072)),
+    reorder=0.22,
+    affine=0.36,
+    silu=0.28,
 )
 _FAR = 1 << 20  # elements of a tensor that is as large as what a core has of the caches
 _FAR_FOR_EACH = 8  # elements that are gone before they are read, for each that there is no room for
@@ -154,6 +171,8 @@ def _times() -> Times:
     """Those of this machine."""
     if not cpu.has_avx512():
         return _AVX2
+    if cpu.is_intel():
+        return _INTEL_AVX512
     return _HALVED_AVX512 if cpu.halves_avx512() else _AVX512
 
 

@@ -272,7 +272,7 @@ class _GraphChoice:
         if is_blocked:
             of_silu = _is_silu(node) or any(_is_silu(tensor.inputs[0]) for tensor in node.inputs if tensor.inputs)
             return own, elements * (self._ns.silu / 2 if of_silu else self._ns.node) + NODE_CALL, own
-        return own, elements * self._ns.node / 2 + NODE_CALL if self._becomes_conv(node) else math.inf, own
+        return own, elements * self._ns.affine / 2 + NODE_CALL if self._becomes_conv(node) else math.inf, own
 
     def _elements(self, tensor: gs.Tensor) -> int:
         """How many elements a tensor is likely to have, with as many channels as a convolution reads."""

@@ -150,7 +150,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, least_gain: float = 0.09, **costs: 
     times = conv_times.Times(
         **{kind: tuple(conv_times.Cost(product, 0) for product in products) for kind, products in kinds.items()},
         **{"strided": nothing, "rows": (1, 1.0), "far": (0,) * 3, "call": (0,) * 3, "reorder": reorder, "weight": 0.0},
-        **{"node": 0.0, "silu": 0.0, "gelu": (0.0, 0.0), "tail": (0.0, 0.0), "pool_row": 0.0, "least_gain": least_gain},
+        **{"node": 0.0, "affine": 0.0, "silu": 0.0, "gelu": (0.0, 0.0), "tail": (0.0, 0.0), "pool_row": 0.0, "least_gain": least_gain},
     )
     monkeypatch.setattr(conv_times, "_times", lambda: times)
 
@@ -334,11 +334,11 @@ def test_other_types_and_weights_that_may_change_are_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("vendor", "family", "halves"),
-    [("AuthenticAMD", "25", True), ("AuthenticAMD", "26", False), ("GenuineIntel", "6", False)],
+    ("vendor", "family", "halves", "dear"),
+    [("AuthenticAMD", "25", True, True), ("AuthenticAMD", "26", False, False), ("GenuineIntel", "6", False, True)],
 )
-def test_where_vectors_are_halved_shuffles_cost_more(
-    vendor: str, family: str, halves: bool, monkeypatch: pytest.MonkeyPatch
+def test_processors_differ_in_what_shuffles_cost(
+    vendor: str, family: str, halves: bool, dear: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A depthwise convolution of stride 2 takes its columns apart with shuffles in the plain layout."""
     monkeypatch.setattr(cpu, "_info", lambda: {"vendor_id": vendor, "cpu family": family, "flags": "avx512f"})
@@ -351,4 +351,4 @@ def test_where_vectors_are_halved_shuffles_cost_more(
     graph = onnxfuse.Model.from_proto(made).graph
     times = conv_times.ConvTimes(LikelyShapes(graph, {}))
     plain, blocked = (times.of(graph.nodes[0], layout) for layout in (Layout.PLAIN, Layout.BLOCKED))
-    assert (plain > 2.2 * blocked) is halves
+    assert (plain > 2.2 * blocked) is dear
