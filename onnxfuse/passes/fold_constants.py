@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,16 +50,18 @@ RANDOM = frozenset(
 # Runtimes look for these around the weights of a quantized model; folding them would undo the quantization.
 QUANTIZATION = frozenset(["QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"])
 _NUMERIC = "fiub"
+_NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
 
 
 class FoldConstants:
     """Evaluates nodes whose inputs are all constant with ONNX Runtime's CPU kernels, in every graph of the
     model.
 
-    It also turns Constant nodes into initializers and Shape of a known shape into a constant, and drops
-    Identity, Cast to the same type and Dropout.  A node that makes an output of a graph stays.  A result that
-    would make the model larger by more than 4 KiB, or take seconds to compute, stays a node, and so do random
-    and quantization ops and ops that are not standard.  All runs of one object make models larger by 256 KiB at most.
+    It also turns Constant nodes into initializers and Shape of a known shape into a constant, and drops Identity, Cast
+    to the same type, Dropout, and, as ONNX Runtime does, sums with 0 and products with 1.  A node that makes an output
+    of a graph stays.  A result that would make the model larger by more than 4 KiB, or take seconds to compute, stays a
+    node, and so do random and quantization ops and ops that are not standard.  All runs of one object make models
+    larger by 256 KiB at most.
     """
 
     name = NAME
@@ -133,7 +136,7 @@ class _Folder:
         if domain_of(node) != "" or not self._passes_on(node) or self._returned(node):
             return False
         self._context.rewrote(NAME, [node])
-        source = node.inputs[0]
+        source = _kept_operand(node) or node.inputs[0]
         self._editor.replace_uses(node.outputs[0], source)
         self._editor.remove([node])
         return True
@@ -146,6 +149,8 @@ class _Folder:
         if node.op == "Cast":
             source, result = dtype_of(node.inputs[0]), _cast_target(node)
             return source is not None and source == result
+        if _kept_operand(node) is not None:
+            return True
         if node.op == "Dropout" and self._opsets.get("", 1) >= 7:
             training = node.inputs[2] if len(node.inputs) > 2 and node.inputs[2].name else None
             if training is None:
@@ -296,6 +301,21 @@ class _Folder:
 def _bounds_a_range(node: Node) -> bool:
     """Whether a Range reads a result that may not be a scalar: ORT refuses [1] there, but only as a constant."""
     return any(tensor.shape != [] and reader.op == "Range" for tensor in node.outputs for reader in tensor.outputs)
+
+
+def _kept_operand(node: Node) -> gs.Tensor | None:
+    """What a node adds the number 0 to or multiplies by 1, with as many dimensions; None if it does anything else."""
+    if node.op not in _NEUTRAL or len(node.inputs) != 2:
+        return None
+    for place in (1, 0) if node.op in ("Add", "Mul") else (1,):
+        number, other = node.inputs[place], node.inputs[1 - place]
+        shape = shape_of(number)
+        if shape is None or other.shape is None or len(shape) > len(other.shape) or math.prod(shape) != 1:
+            continue
+        value = constant_value(number)
+        if value is not None and value.dtype.kind in _NUMERIC and value.reshape(()) == _NEUTRAL[node.op]:
+            return other
+    return None
 
 
 def _is_safe_divisor(divisor: gs.Tensor) -> bool:

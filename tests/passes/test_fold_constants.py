@@ -202,6 +202,32 @@ def test_large_constants_may_be_replaced_by_as_large_ones_once():
     assert "Transpose" in ops(after)
 
 
+@pytest.mark.parametrize(
+    ("op", "inputs", "constant", "kept"),
+    [
+        ("Add", "x c", 0.0, False),
+        ("Add", "c x", [[0.0]], False),
+        ("Sub", "x c", 0.0, False),
+        ("Mul", "x c", [1.0], False),
+        ("Mul", "c x", 1.0, False),
+        ("Div", "x c", 1.0, False),
+        ("Sub", "c x", 0.0, True),
+        ("Div", "c x", 1.0, True),
+        ("Add", "x c", 1.0, True),
+        ("Mul", "x c", 0.0, True),
+        ("Mul", "x c", np.nan, True),
+        ("Mul", "x c", [1.0, 1.0], True),
+        ("Mul", "x c", [[[1.0]]], True),  # it adds a dimension
+    ],
+)
+def test_what_changes_nothing_is_dropped(op, inputs, constant, kept):
+    """As ONNX Runtime drops it: scales and shifts as they are before any training."""
+    nodes = [node("Relu", "x", "r"), node(op, inputs.replace("x", "r"), "s"), node("Neg", "s", "y")]
+    before, after, _ = fold(nodes, {"x": [3, 2]}, constants={"c": np.array(constant, np.float32)})
+    assert (op in ops(after)) is kept
+    same_bits(before, after, x=random(3, 2))
+
+
 @pytest.mark.parametrize("op", ["Div", "Mod"])
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("divisor", [0, -1])

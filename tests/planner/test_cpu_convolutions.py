@@ -150,7 +150,8 @@ def pretend(monkeypatch: pytest.MonkeyPatch, least_gain: float = 0.09, **costs: 
     times = conv_times.Times(
         **{kind: tuple(conv_times.Cost(product, 0) for product in products) for kind, products in kinds.items()},
         **{"strided": nothing, "rows": (1, 1.0), "far": (0,) * 3, "call": (0,) * 3, "reorder": reorder, "weight": 0.0},
-        **{"node": 0.0, "affine": 0.0, "silu": 0.0, "gelu": (0.0, 0.0), "tail": (0.0, 0.0), "pool_row": 0.0, "least_gain": least_gain},
+        **{"node": 0.0, "affine": 0.0, "silu": 0.0, "gelu": (0.0, 0.0), "tail": (0.0, 0.0), "pool_row": 0.0},
+        least_gain=least_gain,
     )
     monkeypatch.setattr(conv_times, "_times", lambda: times)
 
