@@ -17,6 +17,7 @@ from onnxfuse.inference import infer
 from onnxfuse.missed_sizes import BROADCAST
 from onnxfuse.passes.base import PassContext
 from onnxfuse.passes.editor import GraphEditor
+from onnxfuse.passes.fold_constants import FoldConstants
 from onnxfuse.shape_values import Element, ShapeValues, size_of
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ class FoldShapes:
     """Constant shapes in place of computed ones for Reshape: 0 stands for a size that its data has at that place, and
     -1 for the one that then is left.  For Expand 1 stands for a size of its data.  And constant bounds for Slice and
     sizes for Split, where they are numbers.  A Reshape to the shape that its data has goes, and an Expand to the shape
-    of a tensor with which all that read it broadcast it anyway.
+    of a tensor with which all that read it broadcast it anyway.  What is taken of a shape to compute with becomes
+    constant where that is a number.
 
     What computed them goes where nothing else reads it.  Exact for all shapes that the model takes, sizes of zero among
     them.  Nodes in the bodies of If, Loop and Scan stay as they are.
@@ -43,13 +45,16 @@ class FoldShapes:
     )
 
     def run(self, model: Model, context: PassContext) -> None:
-        """Rewrites again and again, for a shape that is known then may make the next one known."""
-        for _ in range(_MAX_ROUNDS):
-            if not any(standard_op(node) == "Reshape" or _computed_inputs(node) for node in model.graph.nodes):
-                return
+        """Rewrites again and again, for a shape that is known then may make the next one known; then constants are
+        folded, of which there may be new ones."""
+        rounds = 0
+        while rounds < _MAX_ROUNDS and any(_reads_a_shape(node) for node in model.graph.nodes):
             with _distinct_shapes(model):
                 if not _fold(model, context):
-                    return
+                    break
+            rounds += 1
+        if rounds > 0:
+            FoldConstants().run(model, context)
 
 
 @contextmanager
@@ -78,6 +83,29 @@ def _distinct_sizes(model: Model) -> dict[str, list[int | str]]:
         for tensor in model.graph.inputs
         if tensor.shape is not None
     }
+
+
+def _reads_a_shape(node: Node) -> bool:
+    return standard_op(node) in ("Reshape", "Shape") or bool(_computed_inputs(node))
+
+
+def _numbers(node: Node, values: ShapeValues) -> np.ndarray | None:
+    """What a Gather or Slice takes of a shape to compute with, if these are numbers; None if it does something else.
+
+    So scaled_dot_product_attention, as TorchScript exports it, computes its scale of the size of heads.
+    """
+    if standard_op(node) not in ("Gather", "Slice") or not node.inputs[0].inputs:
+        return None
+    made = node.outputs[0]
+    if standard_op(node.inputs[0].inputs[0]) != "Shape" or any(standard_op(one) != "Cast" for one in made.outputs):
+        return None
+    elements = values.of(made)
+    if elements is None or made.shape is None or len(made.shape) > 1 or made.dtype != np.int64:
+        return None
+    numbers = [element for element in elements if isinstance(element, int)]
+    if len(numbers) != len(elements) or (not made.shape and len(numbers) != 1):
+        return None
+    return np.array(numbers if made.shape else numbers[0], np.int64)
 
 
 def _computed_inputs(node: Node) -> list[int]:
@@ -120,6 +148,14 @@ def _fold(model: Model, context: PassContext) -> bool:
                 found = True
                 context.rewrote(NAME, [node])
                 editor.replace_uses(node.outputs[0], node.inputs[0])
+                editor.remove([node])
+                continue
+            numbers = _numbers(node, values)
+            if numbers is not None and not editor.is_graph_output(node.outputs[0]):
+                found = True
+                context.rewrote(NAME, [node])
+                made = node.outputs[0]
+                editor.replace_uses(made, model.constant(numbers, f"{made.name}_constant"))
                 editor.remove([node])
                 continue
             for index in _computed_inputs(node):

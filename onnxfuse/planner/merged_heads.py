@@ -97,14 +97,10 @@ class _Reader:
         op = standard_op(node)
         if op == "Reshape":
             return _merged(node)
-        found = self._turned(node) if op == "Transpose" else None
-        if (
-            found is None
-            and op is not None
-            and op != "Transpose"
-            and len(declared(tensor)) == 3
-            and self._editor.is_inner(tensor)
-        ):
+        found = None
+        if op == "Transpose":
+            found = self._turned(node)
+        elif op is not None and len(declared(tensor)) == 3 and self._editor.is_inner(tensor):
             found = self._computed(node, op)
         if found is not None:
             self.nodes.append(node)
@@ -131,16 +127,14 @@ class _Reader:
 
     def _turned(self, node: Node) -> Made | None:
         """A transpose of rows and columns, or of rows and what batch and heads are merged in."""
-        perm = node.attrs.get("perm")
-        if perm == [0, 2, 1]:
-            before = self.separated(node.inputs[0])
-            return None if before is None else transposed(before, TRANSPOSED)
         if is_swap(node):
             return self._rows_first(producer(node.inputs[0]))
-        if perm == [1, 2, 0]:
+        before: Value | None = None
+        if node.attrs.get("perm") == [0, 2, 1]:
+            before = self.separated(node.inputs[0])
+        elif node.attrs.get("perm") == [1, 2, 0]:
             before = self._rows_first(producer(node.inputs[0]))
-            return None if before is None else transposed(before, TRANSPOSED)
-        return None
+        return None if before is None else transposed(before, TRANSPOSED)
 
     def _rows_first(self, reshape: Node) -> Made | None:
         """(b, h, l, s) of (l, b, h · s) that a Reshape makes (l, b · h, s)."""

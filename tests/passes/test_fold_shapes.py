@@ -264,6 +264,16 @@ def test_sizes_of_parts_that_are_numbers():
     assert ops(after) == ["Split"]
 
 
+@pytest.mark.parametrize("take", [node("Slice", "s rest most", "z"), node("Gather", "s two", "z")])
+def test_numbers_that_are_computed_with(take):
+    """As TorchScript exports the scale of scaled_dot_product_attention: the last size is known, others are not."""
+    after = rewrite([SHAPE, take, node("Cast", "z", "f", to=1), node("Sqrt", "f", "r"), node("Mul", "x r", "y")])
+    assert ops(after) == ["Mul"]
+    unknown = node("Gather", "s one", "z")
+    after = rewrite([SHAPE, unknown, node("Cast", "z", "f", to=1), node("Sqrt", "f", "r"), node("Mul", "x r", "y")])
+    assert ops(after) == ["Shape", "Gather", "Cast", "Sqrt", "Mul"]
+
+
 def test_bounds_of_the_wrong_rank_stay_computed():
     nodes = [SHAPE, node("Gather", "s two", "size_x"), node("Slice", "x first size_x third", "y")]
     assert ops(rewrite(nodes, sizes=())) == ["Shape", "Gather", "Slice"]
