@@ -6,8 +6,8 @@ what counts as equal.
 
 A model can amplify rounding until its outputs mean little (a top-k near a tie, a quantizer on an edge).  So
 an output that differs is held against the original run with ONNX Runtime's optimizations disabled, and, if that
-does not explain it, with its weights rounded otherwise (``onnxfuse.weight_noise``): if one of these alone makes at
-least a third as large a difference, the output counts as unstable, with a warning, and not as an error.
+does not explain it, with its weights or its inputs rounded otherwise (``onnxfuse.weight_noise``): if one of these alone
+makes at least a third as large a difference, the output counts as unstable, with a warning, and not as an error.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,7 +35,7 @@ from onnxfuse.inputs import (
 from onnxfuse.model_io import read_proto
 from onnxfuse.numerics import output_numbers
 from onnxfuse.sessions import Session, SessionError, Value, has_fused_nodes
-from onnxfuse.weight_noise import with_other_rounding
+from onnxfuse.weight_noise import inputs_rounded_otherwise, with_other_rounding
 
 PROVIDERS = {
     "cpu": ("CPUExecutionProvider",),
@@ -294,10 +294,10 @@ def _mark_unstable(
     numbers: Mapping[str, Numbers],
 ) -> None:
     warnings: dict[str, str] = {}
-    for cause, make in _other_originals(path, proto, providers):
+    for cause, make, feeds_of in _other_originals(path, proto, providers):
         try:
             session = make()
-            others = [session.run(inputs.feeds) for inputs, _ in expected]
+            others = [session.run(feeds_of(inputs.feeds)) for inputs, _ in expected]
         except SessionError:
             continue  # some models do not run unoptimized
         for number, compared in enumerate(result.sets):
@@ -317,12 +317,17 @@ def _mark_unstable(
 
 def _other_originals(
     path: Path, proto: onnx.ModelProto, providers: tuple[str, ...]
-) -> Iterator[tuple[str, Callable[[], Session]]]:
-    """Ways to compute the original that are as good, each with what tells it from the first."""
-    yield "ONNX Runtime's own optimizations change", partial(Session, path, providers=providers, optimized=False)
+) -> Iterator[tuple[str, Callable[[], Session], Callable[[dict[str, Value]], dict[str, Value]]]]:
+    """Ways to compute the original that are as good, each with what tells it from the first, and what it is given."""
+    unoptimized = partial(Session, path, providers=providers, optimized=False)
+    yield "ONNX Runtime's own optimizations change", unoptimized, lambda feeds: feeds
     for seed in range(_ROUNDINGS):
         model, folder = with_other_rounding(proto, seed), path.absolute().parent
-        yield "its weights rounded otherwise change", partial(Session, model, providers=providers, folder=folder)
+        session = partial(Session, model, providers=providers, folder=folder)
+        yield "its weights rounded otherwise change", session, lambda feeds: feeds
+    for seed in range(_ROUNDINGS):
+        moved = partial(inputs_rounded_otherwise, seed=seed)
+        yield "its inputs rounded otherwise change", partial(Session, path, providers=providers), moved
 
 
 def _within(output: Comparison, noise: Comparison) -> bool:

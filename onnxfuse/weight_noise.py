@@ -1,9 +1,13 @@
-"""A model with its weights rounded otherwise: what its outputs lose by that says how many of their digits count.
+"""A model with its weights or inputs rounded otherwise: what its outputs lose by that says how many of their digits
+count.
 
-Rewrites that fold a step into weights, or merge convolutions, round each weight anew.  That is an error of half a unit
-in its last place, and no result is the worse for it; but where a model amplifies rounding, two results that are equally
-good lie far apart.
+Rewrites that fold a step into weights, or merge convolutions, round each weight anew, and sums in another order what is
+computed of them.  That is an error of half a unit in its last place, and no result is the worse for it; but where a
+model amplifies rounding, two results that are equally good lie far apart.
 """
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import onnx
@@ -35,9 +39,23 @@ def with_other_rounding(model: onnx.ModelProto, seed: int) -> bytes:
                 weights += [attribute.t for attribute in node.attribute if attribute.name == "value"]
         for tensor in weights:
             if tensor.data_type in _FLOATS and not is_external(tensor):
-                values = numpy_helper.to_array(tensor)
-                up, down = np.nextafter(values, np.inf), np.nextafter(values, -np.inf)
-                steps = random.integers(-1, 2, values.shape)
-                moved = np.where(steps == 0, values, np.where(steps > 0, up, down))
+                moved = _moved(numpy_helper.to_array(tensor), random)
                 tensor.CopyFrom(numpy_helper.from_array(moved, tensor.name))
     return copy.SerializeToString()
+
+
+def inputs_rounded_otherwise(feeds: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Inputs by name, with each number of float32 or float64 at random as it is or one number up or down."""
+    random = np.random.default_rng(seed)
+    return {
+        name: _moved(value, random)
+        if isinstance(value, np.ndarray) and value.dtype in (np.float32, np.float64)
+        else value
+        for name, value in feeds.items()
+    }
+
+
+def _moved(values: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    up, down = np.nextafter(values, np.inf), np.nextafter(values, -np.inf)
+    steps = random.integers(-1, 2, values.shape)
+    return np.where(steps == 0, values, np.where(steps > 0, up, down)).astype(values.dtype)

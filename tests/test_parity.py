@@ -278,6 +278,26 @@ def test_an_output_is_unstable_where_other_roundings_of_its_weights_change_it_as
     assert not compare(original, wrong).ok
 
 
+def test_an_output_is_unstable_where_other_roundings_of_its_inputs_change_it_as_much(tmp_path: Path) -> None:
+    """A sine of a million times the input is one of its last digits; but no cosine."""
+    values = {"million": 1e6, "part": 0.3, "rest": 1e6 / 0.3, "quarter": np.pi / 2}
+
+    def made(name: str, body: str) -> Path:
+        proto = onnx.parser.parse_model(
+            f'<ir_version: 8, opset_import: ["" : 17]> g (float[256] x) => (float[256] y) {{ {body} }}'
+        )
+        proto.graph.initializer.extend(
+            numpy_helper.from_array(np.full(1, value, np.float32), name) for name, value in values.items()
+        )
+        return save(proto, tmp_path / name)
+
+    original = made("a.onnx", "a = Mul(x, million) y = Sin(a)")
+    result = compare(original, made("b.onnx", "a = Mul(x, part) b = Mul(a, rest) y = Sin(b)"))
+    assert result.ok and "its inputs rounded otherwise change it as much" in result.warnings[0]
+    small = made("c.onnx", "y = Sin(x)")
+    assert not compare(small, made("d.onnx", "a = Add(x, quarter) y = Sin(a)")).ok
+
+
 def test_other_signatures_are_refused(tmp_path: Path) -> None:
     one = model_file(tmp_path / "a.onnx", "(float[2] x) => (float[2] y)", "y = Abs(x)")
     other = model_file(tmp_path / "b.onnx", "(float[2] x) => (float[2] z)", "z = Abs(x)")
