@@ -6,8 +6,8 @@ what counts as equal.
 
 A model can amplify rounding until its outputs mean little (a top-k near a tie, a quantizer on an edge).  So
 an output that differs is held against the original run with ONNX Runtime's optimizations disabled, and, if that
-does not explain it, with its weights or its inputs rounded otherwise (``onnxfuse.weight_noise``): if one of these alone
-makes at least a third as large a difference, the output counts as unstable, with a warning, and not as an error.
+does not explain it, with its weights or its inputs rounded otherwise (``onnxfuse.rounding_noise``): if one of these
+alone makes at least a third as large a difference, the output counts as unstable, with a warning, and not as an error.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,8 +34,8 @@ from onnxfuse.inputs import (
 )
 from onnxfuse.model_io import read_proto
 from onnxfuse.numerics import output_numbers
+from onnxfuse.rounding_noise import inputs_rounded_otherwise, with_other_rounding
 from onnxfuse.sessions import Session, SessionError, Value, has_fused_nodes
-from onnxfuse.weight_noise import inputs_rounded_otherwise, with_other_rounding
 
 PROVIDERS = {
     "cpu": ("CPUExecutionProvider",),

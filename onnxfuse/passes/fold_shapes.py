@@ -33,7 +33,7 @@ class FoldShapes:
     -1 for the one that then is left.  For Expand 1 stands for a size of its data.  And constant bounds for Slice and
     sizes for Split, where they are numbers.  A Reshape to the shape that its data has goes, and an Expand to the shape
     of a tensor with which all that read it broadcast it anyway.  What is taken of a shape to compute with becomes
-    constant where that is a number.
+    constant where that is a number, and then what is computed of it, by FoldConstants.
 
     What computed them goes where nothing else reads it.  Exact for all shapes that the model takes, sizes of zero among
     them.  Nodes in the bodies of If, Loop and Scan stay as they are.
@@ -45,8 +45,7 @@ class FoldShapes:
     )
 
     def run(self, model: Model, context: PassContext) -> None:
-        """Rewrites again and again, for a shape that is known then may make the next one known; then constants are
-        folded, of which there may be new ones."""
+        """Rewrites again and again, for a shape that is known then may make the next one known."""
         rounds = 0
         while rounds < _MAX_ROUNDS and any(_reads_a_shape(node) for node in model.graph.nodes):
             with _distinct_shapes(model):

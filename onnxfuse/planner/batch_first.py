@@ -51,8 +51,8 @@ def _join(model: Model, context: PassContext, editor: GraphEditor, reshape: Node
     if standard_op(producer(before.inputs[0])) != "MatMul" or len(sizes) != 4 or not editor.is_inner(before.outputs[0]):
         return
     batch, heads, rows, size = sizes
-    if not isinstance(heads, int) or not isinstance(size, int) or made[-1:] != [heads * size]:
-        return
+    if not isinstance(heads, int) or not isinstance(size, int) or made[-1:] != [heads * size] or len(made) > 3:
+        return  # of more dimensions the third may be a size that is copied, which becomes another
     target = model.constant(np.array([0, 0, heads * size], np.int64), f"{label(reshape)}_joined")
     joined = Made("Reshape", (transposed(before.inputs[0], SWAPPED), target), (batch, rows, heads * size))
     context.rewrote("batch-first", [before])

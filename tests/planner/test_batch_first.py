@@ -109,6 +109,16 @@ def test_parts_that_are_read_elsewhere() -> None:
     assert "Squeeze" in check(made, feeds(2, 9))
 
 
+def test_a_result_whose_one_head_stays_a_dimension() -> None:
+    """A Reshape may copy it, the third size of what is transposed."""
+    text = """g (float[n, 1, l, 6] q, float[n, 1, l, 6] k) => (float[l, n, 1, 6] y) {
+        kt = Transpose <perm = [0, 1, 3, 2]> (k) s = MatMul(q, kt) p = Softmax <axis = -1> (s) o = MatMul(p, k)
+        ot = Transpose <perm = [2, 0, 1, 3]> (o) y = Reshape(ot, same) }"""
+    made = model(text, 17, same=np.array([0, 0, 0, 6]))
+    result, _ = fused(made)
+    fusing.assert_same_everywhere(result, made, {"q": array(2, 1, 9, 6), "k": array(2, 1, 9, 6)})
+
+
 @pytest.mark.parametrize("attributes", ("transB = 0", "alpha = 0.5", "beta = 2.0, transB = 1"))
 def test_products_of_other_kinds(attributes: str) -> None:
     found = check(module(attributes=attributes), feeds(2, 9))
