@@ -1,7 +1,6 @@
 #include "attention.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -9,7 +8,7 @@
 #include "cost.h"
 #include "integers.h"
 #include "kernels.h"
-#include "ort_call.h"
+#include "parts.h"
 #include "workspace.h"
 
 namespace onnxfuse {
@@ -98,7 +97,6 @@ struct Run {
   const uint8_t* choices;
   float* out;
   const float* keys_end;  // of the memory that K lies in
-  std::atomic<bool> failed{false};
 };
 
 ptrdiff_t* offsets_at(float* memory, size_t place) { return reinterpret_cast<ptrdiff_t*>(memory + place); }
@@ -265,7 +263,7 @@ void compute_in_place(const Run& run, int64_t part, float* memory) {
   for (int64_t i = 0; i < plan.heads; ++i) compute(rows_at(run, batch, head + i, 0, plan.q.length));
 }
 
-void compute_task(const Run& run, size_t task) {
+void compute_task(const Run& run, int64_t task) {
   const AttentionPlan& plan = run.plan;
   const Workspace workspace(plan.floats * sizeof(float));
   auto* const memory = static_cast<float*>(workspace.data());
@@ -277,8 +275,8 @@ void compute_task(const Run& run, size_t task) {
   const int64_t per_value = plan.copies_values ? plan.padded_size : plan.v.per_row;
   for (int64_t s = 0; s < plan.k.length; ++s) value_offsets[s] = s * per_value;
   const int64_t parts = plan.result.batch * run.node.heads / plan.heads * plan.splits;
-  const auto begin = static_cast<int64_t>(task) * parts / plan.tasks;
-  const auto end = (static_cast<int64_t>(task) + 1) * parts / plan.tasks;
+  const auto begin = task * parts / plan.tasks;
+  const auto end = (task + 1) * parts / plan.tasks;
   int64_t taken = -1;
   for (int64_t part = begin; part < end; ++part) {
     plan.copies_keys ? compute_copied(run, part, &taken, memory) : compute_in_place(run, part, memory);
@@ -315,16 +313,6 @@ void divide_copied(const Attention& node, int64_t batch, AttentionPlan* plan) {
     least = cost;
     plan->splits = divide_up(parts, shared);
     plan->tasks = static_cast<int64_t>(std::min(tasks, std::max(tasks * task / kTaskWork, 1.0)));
-  }
-}
-
-// No exception may get to ORT's threads.
-void run_task(void* data, size_t task) noexcept {
-  Run& run = *static_cast<Run*>(data);
-  try {
-    compute_task(run, task);
-  } catch (...) {
-    run.failed = true;
   }
 }
 
@@ -483,15 +471,10 @@ void run_attention(const Attention& node, const AttentionPlan& plan, const std::
   const auto operand = [&](size_t i) { return static_cast<const float*>(inputs[i]); };
   int64_t keys = 0;
   element_count(plan.key.shapes[1], &keys);
-  Run run{node, plan, operand(0) + plan.q.begin, operand(1) + plan.k.begin, operand(2) + plan.v.begin,
+  const Run run{node, plan, operand(0) + plan.q.begin, operand(1) + plan.k.begin, operand(2) + plan.v.begin,
           node.masked ? operand(3) : nullptr,
           node.chosen ? static_cast<const uint8_t*>(inputs[node.choice_input()]) : nullptr, out, operand(1) + keys};
-  if (plan.tasks == 1) {
-    run_task(&run, 0);
-  } else {
-    host.parallel_for(run_task, plan.tasks, &run);
-  }
-  if (run.failed) throw Error("out of memory for a thread's part of the attention", ORT_FAIL);
+  run_parts(host, plan.tasks, [&](int64_t task) { compute_task(run, task); });
 }
 
 }  // namespace onnxfuse

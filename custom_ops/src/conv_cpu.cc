@@ -1,14 +1,13 @@
 #include "conv_cpu.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <utility>
 
 #include "caches.h"
 #include "integers.h"
 #include "kernels.h"
-#include "ort_call.h"
+#include "parts.h"
 #include "workspace.h"
 
 namespace onnxfuse {
@@ -61,7 +60,6 @@ struct Run {
   const float* end = nullptr;  // of x
   const float* weights = nullptr;
   float* copies = nullptr;  // of all strips, if several units read each
-  std::atomic<bool> failed{false};
 };
 
 // What a strip reads of some channels of a group, or what the prologue makes of it.
@@ -321,41 +319,24 @@ class Worker {
   int64_t count_ = 0;       // of them
 };
 
-// No exception may get to ORT's threads.  ORT gives each thread a share of units that follow one another, the same share
-// in every node, so that a thread finds in its core's caches what it has computed of a tensor before.
-void compute_unit(void* data, size_t unit) noexcept {
-  Run& run = *static_cast<Run*>(data);
-  try {
-    Worker(run).compute(static_cast<int64_t>(unit));
-  } catch (...) {
-    run.failed = true;
-  }
-}
-
 // Into how many parts the channels of a strip are divided where it is copied.
 int64_t copied_parts(const ConvCpuPlan& plan) {
   return plan.prologue == nullptr ? 1 : divide_up(plan.geometry.channels(), kCopiedChannels);
 }
 
 // Copies a part of what one strip reads.
-void copy_strip(void* data, size_t index) noexcept {
-  const Run& run = *static_cast<const Run*>(data);
+void copy_strip(const Run& run, int64_t number) {
   const ConvStrips& strips = *run.plan.strips;
   const ConvGeometry& g = run.plan.geometry;
-  try {
-    const int64_t parts = copied_parts(run.plan);
-    const auto number = static_cast<int64_t>(index);
-    const int64_t strip = number / parts % run.plan.strip_count;
-    const int64_t group = number / parts / run.plan.strip_count % g.group;
-    const int64_t image = number / parts / run.plan.strip_count / g.group;
-    const int64_t first = number % parts * kCopiedChannels;
-    const ConvRange channels{first, parts == 1 ? g.channels() : std::min(first + kCopiedChannels, g.channels())};
-    const Workspace planes(strips.plane_count() * sizeof(ConvStrips::Plane));
-    read_strip(run, image, group, strips.strip(strip, static_cast<ConvStrips::Plane*>(planes.data())), channels,
-               run.copy_of(image, group, strip));
-  } catch (...) {
-    static_cast<Run*>(data)->failed = true;
-  }
+  const int64_t parts = copied_parts(run.plan);
+  const int64_t strip = number / parts % run.plan.strip_count;
+  const int64_t group = number / parts / run.plan.strip_count % g.group;
+  const int64_t image = number / parts / run.plan.strip_count / g.group;
+  const int64_t first = number % parts * kCopiedChannels;
+  const ConvRange channels{first, parts == 1 ? g.channels() : std::min(first + kCopiedChannels, g.channels())};
+  const Workspace planes(strips.plane_count() * sizeof(ConvStrips::Plane));
+  read_strip(run, image, group, strips.strip(strip, static_cast<ConvStrips::Plane*>(planes.data())), channels,
+             run.copy_of(image, group, strip));
 }
 
 // The copies of all strips, if several units read each.
@@ -368,26 +349,8 @@ RunMemory copy_strips(Run* run, const Host& host) {
   RunMemory memory(host, count * of_strip * sizeof(float));
   run->copies = static_cast<float*>(memory.data());
   const size_t jobs = count * static_cast<size_t>(copied_parts(plan));
-  if (jobs == 1) {
-    copy_strip(run, 0);
-  } else {
-    host.parallel_for(copy_strip, static_cast<int64_t>(jobs), run);
-  }
+  run_parts(host, static_cast<int64_t>(jobs), [&](int64_t number) { copy_strip(*run, number); });
   return memory;
-}
-
-struct Widening {
-  Kernel load;
-  const char* from;
-  float* to;
-  size_t count;
-};
-
-void widen_part(void* data, size_t index) {
-  const auto& widening = *static_cast<const Widening*>(data);
-  const size_t first = index * kWidened;
-  const void* const from = widening.from + first * sizeof(uint16_t);
-  widening.load(widening.to + first, &from, std::min(kWidened, widening.count - first));
 }
 
 // `count` elements of `type` as float; no memory if they are.
@@ -395,17 +358,14 @@ RunMemory widen(DType type, const void* from, int64_t count, const Host& host) {
   if (type == DType::f32) return {};
   const auto size = static_cast<size_t>(count);
   RunMemory memory(host, size * sizeof(float));
-  Widening widening{kernels().loads[static_cast<int>(type)], static_cast<const char*>(from),
-                    static_cast<float*>(memory.data()), size};
-  host.parallel_for(widen_part, static_cast<int64_t>(divide_up(size, kWidened)), &widening);
+  const Kernel load = kernels().loads[static_cast<int>(type)];
+  run_parts(host, static_cast<int64_t>(divide_up(size, kWidened)), [&](int64_t part) {
+    const size_t first = static_cast<size_t>(part) * kWidened;
+    const void* const narrow = static_cast<const char*>(from) + first * sizeof(uint16_t);
+    load(static_cast<float*>(memory.data()) + first, &narrow, std::min(kWidened, size - first));
+  });
   return memory;
 }
-
-struct Reordering {
-  const ConvStrips& strips;
-  const float* weights;
-  float* ordered;
-};
 
 // The weights in the order that the strips read; no memory if they are.
 RunMemory reorder(const ConvCpuPlan& plan, const float* weights, const Host& host) {
@@ -413,16 +373,10 @@ RunMemory reorder(const ConvCpuPlan& plan, const float* weights, const Host& hos
   if (blocks == 0) return {};
   const auto count = static_cast<size_t>(plan.geometry.out_channels * plan.geometry.products());
   RunMemory memory(host, count * sizeof(float));
-  Reordering reordering{*plan.strips, weights, static_cast<float*>(memory.data())};
-  const auto block = [](void* data, size_t index) {
-    const auto& own = *static_cast<const Reordering*>(data);
-    own.strips.reorder_weights(own.weights, static_cast<int64_t>(index), own.ordered);
+  const auto reorder_block = [&](int64_t block) {
+    plan.strips->reorder_weights(weights, block, static_cast<float*>(memory.data()));
   };
-  if (count < kSmall) {
-    for (int64_t b = 0; b < blocks; ++b) block(&reordering, static_cast<size_t>(b));
-  } else {
-    host.parallel_for(block, blocks, &reordering);
-  }
+  run_parts(host, blocks, reorder_block, count < kSmall);
   return memory;
 }
 
@@ -542,12 +496,9 @@ void run_conv_cpu(const ConvCpuPlan& plan, const ConvTensors& tensors, const Hos
   const RunMemory ordered = reorder(plan, run.weights, host);
   if (ordered.data() != nullptr) run.weights = static_cast<const float*>(ordered.data());
   const RunMemory copies = copy_strips(&run, host);
-  if (plan.units == 1 || plan.alone) {
-    for (int64_t unit = 0; unit < plan.units; ++unit) compute_unit(&run, static_cast<size_t>(unit));
-  } else {
-    host.parallel_for(compute_unit, plan.units, &run);
-  }
-  if (run.failed) throw Error("out of memory for a thread's part of the convolution", ORT_FAIL);
+  // ORT gives each thread a share of units that follow one another, the same share in every node, so that a thread finds in
+  // its core's caches what it has computed of a tensor before.
+  run_parts(host, plan.units, [&](int64_t unit) { Worker(run).compute(unit); }, plan.alone);
 }
 
 }  // namespace onnxfuse

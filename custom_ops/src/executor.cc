@@ -3,7 +3,6 @@
 #include <alloca.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <optional>
 
@@ -11,6 +10,7 @@
 #include "gather.h"
 #include "integers.h"
 #include "ort_call.h"
+#include "parts.h"
 #include "workspace.h"
 
 namespace onnxfuse {
@@ -25,19 +25,6 @@ struct StageRun {
   const Program& program;
   const Stage& stage;
   const Tensors& tensors;
-};
-
-struct ChunkedRun {
-  StageRun stage;
-  int64_t chunks;
-  std::atomic<bool> failed{false};  // there was no memory
-  std::atomic<bool> divided{false};  // by zero
-};
-
-// Of integers, as in ONNX Runtime.
-class DivisionByZero : public Error {
- public:
-  DivisionByZero() : Error("an integer is divided by zero", ORT_FAIL) {}
 };
 
 template <class T> bool has_zero(const void* values, size_t count) {
@@ -170,7 +157,9 @@ class TileRunner {
       case Step::Kind::Kernel: {
         const void* in[3];
         for (int i = 0; i < step.arity; ++i) in[i] = pointers_[step.in[i]];
-        if (step.divisor != 0 && has_zero(in[1], step.divisor, step.one_divisor ? 1 : count_)) throw DivisionByZero();
+        if (step.divisor != 0 && has_zero(in[1], step.divisor, step.one_divisor ? 1 : count_)) {
+          throw Error("an integer is divided by zero", ORT_FAIL);  // as in ONNX Runtime
+        }
         step.kernel(out, in, step.single ? 1 : count_);
         break;
       }
@@ -222,24 +211,6 @@ template <class Run> void with_memory(const Stage& stage, const Run& run) {
     memory = static_cast<char*>(workspace.emplace(bytes).data());
   }
   run(reinterpret_cast<char**>(memory), memory + of_pointers);
-}
-
-// No exception may get to ORT's threads.
-void run_chunk(void* data, size_t chunk) noexcept {
-  auto& run = *static_cast<ChunkedRun*>(data);
-  const Stage& stage = run.stage.stage;
-  // Evenly spread: ORT hands a thread neighbouring chunks.
-  const auto boundary = [&](int64_t i) {
-    return stage.tiles / run.chunks * i + stage.tiles % run.chunks * i / run.chunks;
-  };
-  const auto i = static_cast<int64_t>(chunk);
-  try {
-    run_tiles(run.stage.program, stage, run.stage.tensors, boundary(i), boundary(i + 1));
-  } catch (const DivisionByZero&) {
-    run.divided = true;
-  } catch (...) {
-    run.failed = true;
-  }
 }
 
 }  // namespace
@@ -295,14 +266,10 @@ size_t links_of_tiles(const Program& program, const Stage& stage, const void* co
 void run_plan(const Program& program, const Plan& plan, const Tensors& tensors, const Host& host) {
   for (const Stage& stage : plan.stages) {
     const double work = static_cast<double>(stage.tiles) * stage.tile_cost;
-    ChunkedRun run{{program, stage, tensors}, parts_of(work, std::min(kMaxChunks, stage.tiles))};
-    if (run.chunks == 1) {
-      run_tiles(program, stage, tensors, 0, stage.tiles);
-      continue;
-    }
-    host.parallel_for(run_chunk, run.chunks, &run);
-    if (run.divided) throw DivisionByZero();
-    if (run.failed) throw Error("out of memory for a thread's part of the elements", ORT_FAIL);
+    const int64_t chunks = parts_of(work, std::min(kMaxChunks, stage.tiles));
+    // Evenly spread: ORT hands a thread neighbouring chunks.
+    const auto boundary = [&](int64_t i) { return stage.tiles / chunks * i + stage.tiles % chunks * i / chunks; };
+    run_parts(host, chunks, [&](int64_t i) { run_tiles(program, stage, tensors, boundary(i), boundary(i + 1)); });
   }
 }
 

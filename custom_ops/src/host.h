@@ -17,10 +17,6 @@ struct Host {
   // At least so many bytes; null if there is none.
   void* (*allocate)(void* context, size_t bytes);
   void (*release)(void* context, void* memory);
-
-  void parallel_for(void (*function)(void*, size_t), int64_t total, void* data) const {
-    run_in_parallel(context, function, static_cast<size_t>(total), data);
-  }
 };
 
 // Memory for one run, aligned to a cache line; none for 0 bytes.  Much of it is the host's, which other nodes' tensors have

@@ -1,6 +1,5 @@
 // The part of nhwc_conv_plan.h that runs: units of sums, and the Programs before and behind them.
 #include <algorithm>
-#include <atomic>
 #include <optional>
 #include <utility>
 
@@ -10,7 +9,7 @@
 #include "nhwc_channel_rows.h"
 #include "nhwc_conv_plan.h"
 #include "nhwc_segments.h"
-#include "ort_call.h"
+#include "parts.h"
 #include "workspace.h"
 
 namespace onnxfuse {
@@ -30,7 +29,6 @@ struct Run {
   const float* addends = nullptr;
   const float* single_weights = nullptr;  // of the convolution of single channels
   const float* single_addends = nullptr;
-  std::atomic<bool> failed{false};
 };
 
 ConvRange part_of(int64_t size, int64_t part, int64_t at_once) {
@@ -302,23 +300,12 @@ class Worker {
   ChainLink links_[kMaxChainLinks];
 };
 
-// No exception may get to ORT's threads.
-void compute_unit(void* data, size_t unit) noexcept {
-  Run& run = *static_cast<Run*>(data);
-  try {
-    Worker(run).compute(static_cast<int64_t>(unit));
-  } catch (...) {
-    run.failed = true;
-  }
-}
-
 // Some pixels of an image of X with the channels last.
-void copy_pixels(void* data, size_t unit) {
-  const Run& run = *static_cast<const Run*>(data);
+void copy_pixels(const Run& run, int64_t unit) {
   const NhwcConvPlan& plan = run.plan;
   const int64_t units = divide_up(plan.in_pixels, kCopiedPixels);
-  const int64_t image = static_cast<int64_t>(unit) / units;
-  const int64_t first = static_cast<int64_t>(unit) % units * kCopiedPixels;
+  const int64_t image = unit / units;
+  const int64_t first = unit % units * kCopiedPixels;
   const auto count = static_cast<size_t>(std::min(kCopiedPixels, plan.in_pixels - first));
   const int64_t channels = plan.geometry.in_channels;
   kernels().transpose_rows(run.copy + (image * plan.in_pixels + first) * channels, static_cast<size_t>(channels),
@@ -327,14 +314,13 @@ void copy_pixels(void* data, size_t unit) {
 }
 
 // A row of an image of X with the channels last and the padding.
-void copy_row(void* data, size_t unit) {
-  const Run& run = *static_cast<const Run*>(data);
+void copy_row(const Run& run, int64_t unit) {
   const NhwcConvPlan& plan = run.plan;
   const ConvGeometry& g = plan.geometry;
   const int64_t channels = g.in_channels;
-  const int64_t image = static_cast<int64_t>(unit) / plan.rows;
-  const int64_t row = static_cast<int64_t>(unit) % plan.rows - g.pads[1];
-  float* const to = run.copy + static_cast<int64_t>(unit) * plan.columns * channels;
+  const int64_t image = unit / plan.rows;
+  const int64_t row = unit % plan.rows - g.pads[1];
+  float* const to = run.copy + unit * plan.columns * channels;
   const int64_t left = std::min(g.pads[2], plan.columns);
   const int64_t inside = row < 0 || row >= g.in[1] ? 0 : std::clamp<int64_t>(plan.columns - left, 0, g.in[2]);
   std::fill_n(to, left * channels, 0.0f);
@@ -358,12 +344,8 @@ RunMemory copy_input(Run* run, const Host& host) {
   RunMemory memory(host, static_cast<size_t>(g.batch * plan.rows * plan.columns * g.in_channels) * sizeof(float));
   run->copy = static_cast<float*>(memory.data());
   const int64_t units = g.batch * (plan.padded ? plan.rows : divide_up(plan.in_pixels, kCopiedPixels));
-  const auto function = plan.padded ? copy_row : copy_pixels;
-  if (plan.alone) {
-    for (int64_t unit = 0; unit < units; ++unit) function(run, static_cast<size_t>(unit));
-  } else {
-    host.parallel_for(function, units, run);
-  }
+  const auto copy = plan.padded ? copy_row : copy_pixels;
+  run_parts(host, units, [&](int64_t unit) { copy(*run, unit); }, plan.alone);
   run->x = run->copy;
   return memory;
 }
@@ -439,12 +421,7 @@ void run_nhwc_conv(const NhwcConv& node, const NhwcConvPlan& plan, const std::ve
   }
   const RunMemory copy = copy_input(&run, host);
   const int64_t units = plan.images * plan.pixel_units * plan.filter_units;
-  if (units == 1 || plan.alone) {
-    for (int64_t unit = 0; unit < units; ++unit) compute_unit(&run, static_cast<size_t>(unit));
-  } else {
-    host.parallel_for(compute_unit, units, &run);
-  }
-  if (run.failed) throw Error("out of memory for a thread's part of the convolution", ORT_FAIL);
+  run_parts(host, units, [&](int64_t unit) { Worker(run).compute(unit); }, plan.alone);
   if (plan.whole_epilogue == nullptr) return;
   results->run(node.epilogue, sums[0], {inputs.begin() + static_cast<long>(second), inputs.end()}, outputs.data());
 }

@@ -6,6 +6,7 @@
 #include "conv_axis.h"
 #include "cost.h"
 #include "kernels.h"
+#include "parts.h"
 
 namespace onnxfuse {
 namespace {
@@ -119,10 +120,9 @@ void compute_row(const Run& run, int64_t image, int64_t row, const ConvRange& co
 }
 
 // A share of the pixels of all images.
-void compute_task(void* data, size_t task) {
-  const Run& run = *static_cast<const Run*>(data);
+void compute_task(const Run& run, int64_t task) {
   const ConvGeometry& g = run.plan.geometry;
-  const auto begin_of = [&run](size_t t) { return static_cast<int64_t>(t) * run.plan.pixels / run.plan.tasks; };
+  const auto begin_of = [&run](int64_t t) { return t * run.plan.pixels / run.plan.tasks; };
   const int64_t end = begin_of(task + 1);
   for (int64_t pixel = begin_of(task); pixel < end;) {
     const int64_t row = pixel / g.out[2];
@@ -186,12 +186,8 @@ bool make_nhwc_pool_plan(const NhwcPool& node, const PlanKey& key, NhwcPoolPlan*
 void run_nhwc_pool(const NhwcPool& node, const NhwcPoolPlan& plan, const void* input, void* output,
                    const Host& host) {
   if (plan.pixels == 0) return;
-  Run run{node, plan, static_cast<const float*>(input), static_cast<float*>(output)};
-  if (plan.tasks == 1) {
-    compute_task(&run, 0);
-  } else {
-    host.parallel_for(compute_task, plan.tasks, &run);
-  }
+  const Run run{node, plan, static_cast<const float*>(input), static_cast<float*>(output)};
+  run_parts(host, plan.tasks, [&](int64_t task) { compute_task(run, task); });
 }
 
 }  // namespace onnxfuse

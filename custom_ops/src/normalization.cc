@@ -1,13 +1,12 @@
 #include "normalization.h"
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
 #include "cost.h"
 #include "integers.h"
 #include "kernels.h"
-#include "ort_call.h"
+#include "parts.h"
 #include "workspace.h"
 
 namespace onnxfuse {
@@ -54,7 +53,6 @@ struct Run {
   const std::vector<const void*>& inputs;
   float* out;
   float* normalized;  // what is normalized, if it is in memory; null where a task makes its rows and nobody else reads them
-  std::atomic<bool> failed{false};
 };
 
 void normalize(const Run& run, const float* from, int64_t first, int64_t rows) {
@@ -83,16 +81,6 @@ void compute_task(const Run& run, int64_t task) {
     run_elements(run.node.program, plan.program->stages[0], {run.inputs.data(), &whole, nullptr},
                  {element, rows * plan.size});
     normalize(run, to, first, rows);
-  }
-}
-
-// No exception may get to ORT's threads.
-void run_task(void* data, size_t task) noexcept {
-  Run& run = *static_cast<Run*>(data);
-  try {
-    compute_task(run, static_cast<int64_t>(task));
-  } catch (...) {
-    run.failed = true;
   }
 }
 
@@ -159,13 +147,8 @@ void run_normalization(const Normalization& node, const NormalizationPlan& plan,
     const RunMemory scratch(host, plan.program->scratch_bytes);
     run_plan(node.program, *plan.program, {inputs.data(), &normalized, static_cast<char*>(scratch.data())}, host);
   }
-  Run run{node, plan, inputs, static_cast<float*>(output), static_cast<float*>(normalized)};
-  if (plan.tasks == 1) {
-    run_task(&run, 0);
-  } else {
-    host.parallel_for(run_task, plan.tasks, &run);
-  }
-  if (run.failed) throw Error("out of memory for a thread's part of the normalization", ORT_FAIL);
+  const Run run{node, plan, inputs, static_cast<float*>(output), static_cast<float*>(normalized)};
+  run_parts(host, plan.tasks, [&](int64_t task) { compute_task(run, task); });
 }
 
 }  // namespace onnxfuse

@@ -6,6 +6,7 @@
 #include "conv_node.h"
 #include "integers.h"
 #include "kernels.h"
+#include "parts.h"
 #include "workspace.h"
 
 namespace onnxfuse {
@@ -62,9 +63,8 @@ struct Means {
   int64_t channels;
 };
 
-void compute_means(void* data, size_t unit) {
-  const auto& run = *static_cast<const Means*>(data);
-  const int64_t first = static_cast<int64_t>(unit) * run.at_once;
+void compute_means(const Means& run, int64_t unit) {
+  const int64_t first = unit * run.at_once;
   const int64_t count = std::min(run.at_once, run.count - first);
   kernels().row_means(run.means + first, run.x + first * run.size, static_cast<size_t>(count),
                       static_cast<size_t>(run.size));
@@ -72,11 +72,10 @@ void compute_means(void* data, size_t unit) {
 
 // The same where the channels come last: a unit is some of an image's.  Sums are of many parts, for the error of each grows
 // with its length.
-void compute_last_means(void* data, size_t unit) {
-  const auto& run = *static_cast<const Means*>(data);
+void compute_last_means(const Means& run, int64_t unit) {
   const int64_t units = divide_up(run.channels, run.at_once);
-  const int64_t image = static_cast<int64_t>(unit) / units;
-  const int64_t first = static_cast<int64_t>(unit) % units * run.at_once;
+  const int64_t image = unit / units;
+  const int64_t first = unit % units * run.at_once;
   const auto count = static_cast<size_t>(std::min(run.at_once, run.channels - first));
   float* const means = run.means + image * run.channels + first;
   std::fill_n(means, count, 0.0f);
@@ -98,9 +97,8 @@ struct Products {
   int64_t at_once;
 };
 
-void compute_products(void* data, size_t unit) {
-  const auto& run = *static_cast<const Products*>(data);
-  const int64_t first = static_cast<int64_t>(unit) * run.at_once;
+void compute_products(const Products& run, int64_t unit) {
+  const int64_t first = unit * run.at_once;
   const int64_t last = std::min(first + run.at_once, run.batch * run.rows);
   for (int64_t i = first; i < last;) {
     const int64_t row = i % run.rows;
@@ -109,14 +107,6 @@ void compute_products(void* data, size_t unit) {
     kernels().conv_dots({run.weights + row * run.depth, depth, run.input + i / run.rows * run.depth, depth, depth,
                          run.out + i, 1, 1, static_cast<size_t>(count), 1});
     i += count;
-  }
-}
-
-void run_units(void (*function)(void*, size_t), int64_t units, void* data, const Host& host) {
-  if (units == 1) {
-    function(data, 0);
-  } else {
-    host.parallel_for(function, units, data);
   }
 }
 
@@ -192,17 +182,18 @@ void run_squeeze_excite(const SqueezeExcite& node, const SqueezeExcitePlan& plan
              std::clamp<int64_t>(kUnitElements / plan.size, 1, channels), plan.channels};
   if (node.nhwc) {
     sums.at_once = channels * plan.size <= kUnitElements ? plan.channels : std::min(kLastChannels, plan.channels);
-    run_units(compute_last_means, plan.batch * divide_up(plan.channels, sums.at_once), &sums, host);
+    const int64_t units = plan.batch * divide_up(plan.channels, sums.at_once);
+    run_parts(host, units, [&](int64_t unit) { compute_last_means(sums, unit); });
   } else {
-    run_units(compute_means, divide_up(channels, sums.at_once), &sums, host);
+    run_parts(host, divide_up(channels, sums.at_once), [&](int64_t unit) { compute_means(sums, unit); });
   }
 
   const auto multiply = [&](size_t weights, const float* input, int64_t rows, int64_t depth) {
     const int64_t all = plan.batch * rows;
     const int64_t most = std::max<int64_t>(kUnitProducts / depth, 1);
     const int64_t at_once = round_up(divide_up(all, divide_up(all, most)), kRows);  // even shares
-    Products run{static_cast<const float*>(inputs[weights]), input, products, plan.batch, rows, depth, at_once};
-    run_units(compute_products, divide_up(all, at_once), &run, host);
+    const Products run{static_cast<const float*>(inputs[weights]), input, products, plan.batch, rows, depth, at_once};
+    run_parts(host, divide_up(all, at_once), [&](int64_t unit) { compute_products(run, unit); });
   };
   const auto finish = [&](const Program& program, const Plan& part, size_t first, void* out) {
     operands[0] = products;

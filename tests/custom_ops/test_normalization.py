@@ -258,3 +258,22 @@ def test_shapes_that_do_not_fit(place: int, shape: Sizes, reason: str) -> None:
     with pytest.raises(Exception, match=reason) as caught:
         run(new_session(model, session_options()), arrays)
     assert NODE in str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [(2, 6), (700, 96)])
+def test_an_integer_divided_by_zero_fails_the_run(shape: Sizes) -> None:
+    """With that message, in whatever thread's rows it is."""
+    b = ProgramBuilder()
+    scale, x = b.input("f32"), b.input("i32")
+    program = b.build([b.emit("mul", "f32", scale, b.emit("cast", "f32", b.emit("div", "i32", x, x)))])
+    node = Normalization(shape, "integers")
+    session = new_session(node.model(program=str(program)), session_options(2))
+    arrays = node.arrays()
+    arrays[1] = np.maximum(arrays[1], 1)
+    run(session, arrays)
+    for row in (0, -1):
+        zero = [arrays[0], arrays[1].copy(), *arrays[2:]]
+        zero[1][row, -1] = 0
+        with pytest.raises(Exception, match="divided by zero") as caught:
+            run(session, zero)
+        assert NODE in str(caught.value)
