@@ -12,12 +12,12 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse.graph_ir import standard_op
+from onnxfuse.symbols import is_made_up
 
 _PLAIN_NAME = re.compile(r"[\w.]+|\?")
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _SHOWN_TERMS = 3
 _LONGEST_NAME = 10
-_ANONYMOUS = "unk__"  # names that shape inference makes up
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -30,7 +30,7 @@ def _size(shape: tuple[object, ...], dtype: np.dtype) -> tuple[tuple[str, ...], 
         if isinstance(dim, (int, np.integer)):
             coefficient *= int(dim)
         else:
-            symbols.append("?" if not dim or str(dim).startswith(_ANONYMOUS) else str(dim))
+            symbols.append("?" if not dim or is_made_up(dim) else str(dim))
     return tuple(sorted(symbols)), coefficient
 
 

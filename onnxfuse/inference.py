@@ -27,11 +27,13 @@ from onnxfuse.graph import Model
 from onnxfuse.graph_export import Export, onnx_graphs
 from onnxfuse.graph_import import set_type
 from onnxfuse.graph_ir import STANDARD_DOMAINS
-from onnxfuse.missed_sizes import MADE_UP, MissedSizes
+from onnxfuse.missed_sizes import MissedSizes
+from onnxfuse.symbols import MADE_UP, is_made_up
 
 Shapes = Mapping[str, Sequence[int | str]]
 
 _ERRORS = (InferenceError, RuntimeError, ValueError)
+_MADE_BY_ONNX = "unk__"
 _LONG_VECTOR = 1 << 20
 _MOST_DIMENSIONS = 64
 _LONGEST_STEP = 1 << 30
@@ -43,7 +45,7 @@ _TYPE_ERRORS = ("TypeInferenceError", "has unsupported type", "has inconsistent 
 def infer(model: Model, shapes: Shapes | None = None) -> None:
     """Set ``dtype`` and ``shape`` of every Variable of the model, subgraphs included, as far as can be told.
 
-    A dimension is an int, a symbol or None.  Symbols that begin with ``unk__`` are inference's own: equal ones
+    A dimension is an int, a symbol or None.  Symbols that begin with ``?unk__`` are inference's own: equal ones
     are equal sizes.  ``shapes`` gives graph inputs other shapes for this analysis, sizes or symbols; what the model
     declares of other tensors' shapes is then left out of it.  Raises OnnxfuseError if ``shapes`` names no input of the
     model or contradicts a declared shape.
@@ -59,9 +61,10 @@ def run(model: Model, light: Export, shapes: Shapes | None, *, check_types: bool
         _override(model, proto, shapes)
     if check_types:
         _check_ranks(proto)
+    declared = _declared_symbols(proto)
     for inferred in _infer(proto, check_types):
         for graph, result in zip(light.graphs, onnx_graphs(inferred.graph), strict=True):
-            _fill(graph, result)
+            _fill(graph, result, declared)
     missed = MissedSizes()
     for graph in light.graphs:
         missed.name(graph)
@@ -220,8 +223,28 @@ def _set_shape(info: ValueInfoProto, shape: Sequence[int | str]) -> None:
     tensor_type.shape.CopyFrom(given)
 
 
-def _fill(graph: gs.Graph, result: GraphProto) -> None:
+def _declared_symbols(proto: ModelProto) -> set[str]:
+    """Those that look as if onnx had made them up, which takes others; those that look as if we had are forgotten."""
+    declared = set()
+    for graph in onnx_graphs(proto.graph):
+        for info in (*graph.input, *graph.value_info, *graph.output):
+            for dim in info.type.tensor_type.shape.dim:
+                if is_made_up(dim.dim_param):
+                    dim.ClearField("dim_param")
+                elif dim.dim_param.startswith(_MADE_BY_ONNX):
+                    declared.add(dim.dim_param)
+    return declared
+
+
+def _fill(graph: gs.Graph, result: GraphProto, declared: set[str]) -> None:
+    def named(size: int | str | None) -> int | str | None:
+        if isinstance(size, str) and size.startswith(_MADE_BY_ONNX) and size not in declared:
+            return MADE_UP + size.removeprefix(_MADE_BY_ONNX)
+        return size
+
     types = _types(result)
     for tensor in (*graph.inputs, *(tensor for node in graph.nodes for tensor in node.outputs)):
         if isinstance(tensor, gs.Variable) and (type_proto := types.get(tensor.name)) is not None:
             set_type(tensor, type_proto)
+            if tensor.shape is not None:
+                tensor.shape = [named(size) for size in tensor.shape]

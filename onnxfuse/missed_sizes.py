@@ -18,13 +18,11 @@ from onnxfuse.constants import constant_value
 from onnxfuse.graph_ir import Node, standard_op
 from onnxfuse.graph_order import sorted_nodes
 from onnxfuse.shape_values import Element, Product, ShapeValues
+from onnxfuse.symbols import is_made_up
 
 Size = int | str | None
 Shape = Sequence[Size]
 _Known = TypeVar("_Known", bound=Hashable)
-
-MADE_UP = "unk__"
-"""What the symbols begin with that inference makes up."""
 
 # Those of floats hold sizes up to 2**24 exactly.  Beyond, a Range counts others than its limit's, and ONNX Runtime
 # refuses to add them to what has that size.
@@ -44,24 +42,24 @@ class MissedSizes:
     def name(self, graph: gs.Graph) -> None:
         """Names those of one graph, whose types have been inferred."""
         results = (tensor for node in graph.nodes for tensor in node.outputs)
-        if not any(tensor.shape is not None and any(map(_is_made_up, tensor.shape)) for tensor in results):
+        if not any(tensor.shape is not None and any(map(is_made_up, tensor.shape)) for tensor in results):
             return
         nodes = sorted_nodes(graph)
         self._values = ShapeValues(nodes)
         for node in nodes:
             for tensor in node.outputs:
-                if tensor.shape is not None and any(map(_is_made_up, tensor.shape)):
+                if tensor.shape is not None and any(map(is_made_up, tensor.shape)):
                     tensor.shape = [self._resolved(size) for size in tensor.shape]
             find = _FOUND.get(standard_op(node) or "")
             made = node.outputs[0] if node.outputs else None
-            if find is not None and made is not None and made.shape is not None and any(map(_is_made_up, made.shape)):
+            if find is not None and made is not None and made.shape is not None and any(map(is_made_up, made.shape)):
                 self._learn(made, find(self, node))
 
     def _learn(self, made: gs.Tensor, found: Shape | None) -> None:
         if found is None or len(found) != len(made.shape):
             return
         for size, own in zip(made.shape, map(self._resolved, found), strict=True):
-            if _is_made_up(size) and own is not None and own != size:
+            if is_made_up(size) and own is not None and own != size:
                 self._known[size] = own
         made.shape = [self._resolved(size) for size in made.shape]
 
@@ -195,12 +193,8 @@ def _quotient(sizes: Shape, divisors: Shape) -> Size:
     return left[0] if len(left) == 1 and number == divisor else None
 
 
-def _is_made_up(size: Size) -> bool:
-    return isinstance(size, str) and size.startswith(MADE_UP)
-
-
 def _is_known(size: Size) -> bool:
-    return size is not None and not _is_made_up(size)
+    return size is not None and not is_made_up(size)
 
 
 def _is_number(tensor: gs.Tensor, number: int) -> bool:

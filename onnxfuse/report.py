@@ -4,6 +4,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from onnxfuse.symbols import is_made_up
 from onnxfuse.wording import plural, printable
 
 if TYPE_CHECKING:
@@ -313,7 +314,7 @@ class Report:
 
 def dimension(dim: int | str | None) -> str:
     """A dimension for people: ``?`` if it is unknown, or has a name that shape inference made up."""
-    return "?" if dim in (None, "") or str(dim).startswith("unk__") else str(dim)
+    return "?" if dim in (None, "") or is_made_up(dim) else str(dim)
 
 
 def describe_error(found: "Comparison") -> str:

@@ -11,6 +11,7 @@ from onnxfuse.inputs import InputSpec, symbol_sizes
 from onnxfuse.model_io import load_proto
 from onnxfuse.passes.base import PassContext
 from onnxfuse.passes.fold_constants import FoldConstants
+from onnxfuse.symbols import is_made_up
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -78,6 +79,6 @@ def _set_shape(value: ValueInfoProto, shape: Sequence[int | str | None]) -> None
         dim = declared.dim.add()
         if isinstance(size, int):
             dim.dim_value = size
-        elif size and not size.startswith("unk__"):
+        elif size and not is_made_up(size):
             dim.dim_param = size
     value.type.tensor_type.shape.CopyFrom(declared)

@@ -7,6 +7,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from onnxfuse.graph import Model
 from onnxfuse.inference import infer
+from onnxfuse.symbols import is_made_up
 
 CONSTANTS = {
     "zero": np.array(0),
@@ -55,7 +56,7 @@ def inferred(made):
     (result,) = session.run(None, feeds)
     known = [sizes.get(size, size) for size in shape]
     assert all(isinstance(size, str) or size == own for size, own in zip(known, result.shape, strict=True))
-    return [None if isinstance(size, str) and size.startswith("unk__") else size for size in shape]
+    return [None if is_made_up(size) else size for size in shape]
 
 
 LENGTH = "s = Shape(x) l = Gather(s, one) "

@@ -20,6 +20,7 @@ from onnxfuse.program import Program, ProgramBuilder
 from onnxfuse.program.lowering import cast_target, ignores_input, lower, tensor_dtype
 from onnxfuse.program.program import Input
 from onnxfuse.runtime import DOMAIN
+from onnxfuse.symbols import is_made_up
 
 OPSET_VERSION = 1
 FUSED_NODES_KEY = "onnxfuse.nodes"
@@ -170,7 +171,7 @@ def _output_type(tensor: gs.Tensor) -> onnx.ValueInfoProto:
     """
     info = value_info(tensor)
     for dim in info.type.tensor_type.shape.dim:
-        if dim.dim_param.startswith("unk__"):
+        if is_made_up(dim.dim_param):
             dim.Clear()
     return info
 

@@ -22,6 +22,7 @@ from onnxfuse.graph_ir import standard_op
 from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.passes.matcher import Match, Matcher, may_occur
 from onnxfuse.passes.pattern import Ops, Value, Variable, root_ops
+from onnxfuse.symbols import is_made_up
 
 NORMALIZATION = "ONNX Runtime fuses it into a normalization"
 ONE_KERNEL = "ONNX Runtime already computes it in one kernel"
@@ -211,8 +212,8 @@ def _is_skip(tensor: gs.Tensor, readers: set[int], editor: GraphEditor) -> bool:
 
 
 def _is_known(dim: int | str | None) -> bool:
-    """Whether ORT's inference, too, knows the size or its name: names that begin with unk__ are of onnx's alone."""
-    return isinstance(dim, int) or (bool(dim) and not str(dim).startswith("unk__"))
+    """Whether ORT's inference, too, knows the size or its name, for it makes none up."""
+    return isinstance(dim, int) or (bool(dim) and not is_made_up(dim))
 
 
 def _is_inside_matmul(node: gs.Node, editor: GraphEditor, activations: set[str]) -> bool:

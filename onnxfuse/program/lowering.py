@@ -16,6 +16,7 @@ from onnxfuse.dtypes import DTYPES
 from onnxfuse.graph_ir import STANDARD_DOMAINS
 from onnxfuse.program.ops import OPS
 from onnxfuse.program.program import MAX_RANK, ProgramBuilder, supports
+from onnxfuse.symbols import is_made_up
 
 OLDEST_OPSET = 7
 """Operators of earlier opsets may differ: Add broadcasts by attributes, Dropout trains unless told otherwise."""
@@ -294,7 +295,7 @@ def _have_one_shape(first: gs.Tensor, second: gs.Tensor) -> bool:
     if first.shape is None or second.shape is None or list(first.shape) != list(second.shape):
         return False
     # A symbol that a model declares of two inputs may stand for two sizes: ONNX Runtime does not compare them.
-    return all(isinstance(dim, int) or str(dim).startswith("unk__") for dim in first.shape)
+    return all(isinstance(dim, int) or is_made_up(dim) for dim in first.shape)
 
 
 @_lowers("Sign")

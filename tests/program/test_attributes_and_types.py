@@ -187,3 +187,18 @@ def test_attributes_beyond_float16(operator: str, attribute: str, value: float) 
     x = np.array([-1e-3, -0.5, -3.0, -0.0, 0.25, 3.0, 60000.0, 1e-7], np.float16)
     nodes = [helper.make_node(operator, ["x"], ["a"], **{attribute: value}), helper.make_node("Abs", ["a"], ["y"])]
     assert_same(nodes, {"x": x})
+
+
+@pytest.mark.parametrize("symbol", ["n", "unk__0", "?unk__0"])
+def test_integers_to_a_power_where_one_declared_symbol_is_two_sizes(symbol: str) -> None:
+    """tf2onnx declares symbols that begin as those do which inference makes up, and no one makes sure of them."""
+    nodes = [helper.make_node("Pow", ["x", "e"], ["p"]), helper.make_node("Neg", ["p"], ["y"])]
+    infos = [helper.make_tensor_value_info(name, onnx.TensorProto.INT32, [symbol]) for name in "xe"]
+    output = helper.make_tensor_value_info("y", onnx.TensorProto.INT32, None)
+    graph = helper.make_graph(nodes, "g", infos, [output])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
+    feeds = {"x": np.array([3, 70_000, -5], np.int32), "e": np.array([2], np.int32)}
+    fused = onnxfuse.optimize(model, check=False).model
+    (expected,) = ort.InferenceSession(model.SerializeToString()).run(None, feeds)
+    (actual,) = onnxfuse.InferenceSession(fused.SerializeToString()).run(None, feeds)
+    np.testing.assert_array_equal(actual, expected)
