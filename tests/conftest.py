@@ -5,10 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 from onnxfuse.zoo import FetchError, StoredModel, fetch, read_manifest
+
+# A test that is slow once, on a machine with other work, is not wrong.
+settings.register_profile("onnxfuse", deadline=None)
+settings.load_profile("onnxfuse")
 
 
 @pytest.fixture(scope="session")

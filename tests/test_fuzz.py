@@ -77,7 +77,7 @@ def checker() -> Iterator[Checker]:
 
 @pytest.mark.parametrize("pipeline", fuzz_check.PIPELINES)
 def test_random_models(pipeline: str, checker: Checker) -> None:
-    @settings(max_examples=100, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=100, database=None, suppress_health_check=list(HealthCheck))
     @given(st.randoms(), st.booleans())
     def run(choose: Random, exact: bool) -> None:
         made = random_model(choose, max_nodes=30, exact=exact)

@@ -48,7 +48,7 @@ def dims(value: onnx.ValueInfoProto) -> list[int | str]:
 
 
 @given(batch=st.integers(1, 3), length=st.integers(1, 5))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_shape_computations_go_and_results_stay(batch: int, length: int) -> None:
     model = heads()
     shapes = {"x": (batch, length, 8), "mask": (batch, length)}

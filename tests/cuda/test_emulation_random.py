@@ -45,7 +45,7 @@ def compiled() -> tuple[Emulation, list[tuple[Program, Source]]]:
     return Emulation(source for _, source in pool), pool
 
 
-@settings(deadline=None, max_examples=300, derandomize=True)
+@settings(max_examples=300, derandomize=True)
 @given(st.integers(0, PROGRAMS - 1), st.integers(0, 2**32))
 def test_random_programs(index: int, seed: int) -> None:
     emulation, pool = compiled()

@@ -118,7 +118,7 @@ OPERATIONS = st.lists(
 DIMS = st.lists(st.sampled_from([1, 2, 3]), max_size=3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     OPERATIONS,
     st.lists(st.tuples(*[st.booleans()] * 3), min_size=1, max_size=4),

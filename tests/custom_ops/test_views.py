@@ -138,7 +138,7 @@ def test_chains(reads: tuple[tuple[str, list[int]], ...]) -> None:
         assert_same_bits(actual, expected)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_random_slices(data: st.DataObject) -> None:
     shape = data.draw(st.lists(st.sampled_from([1, 2, 3, 5, 16, 70]), min_size=1, max_size=4), "shape")

@@ -439,7 +439,7 @@ def convolutions(draw):
     return nodes, {"x": [draw(st.integers(1, 2)), inputs, *[5] * rank]}, constants, dtype
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(convolutions())
 def test_any_convolution(case):
     nodes, inputs, constants, dtype = case

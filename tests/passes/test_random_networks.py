@@ -45,7 +45,7 @@ def check(case: RandomNetwork) -> None:
             np.testing.assert_allclose(actual, expected, rtol=0, atol=allowed, err_msg=f"{name}, {optimize=}")
 
 
-_SETTINGS = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+_SETTINGS = settings(max_examples=100, suppress_health_check=list(HealthCheck))
 
 
 @_SETTINGS

@@ -2,7 +2,7 @@
 
 import numpy as np
 import onnx_graphsurgeon as gs
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxfuse.planner import regions
@@ -40,7 +40,6 @@ def _random_graphs(draw: st.DrawFn) -> tuple[list[list[int]], list[bool]]:
     return edges, draw(st.lists(st.sampled_from((True, True, False)), min_size=size, max_size=size))
 
 
-@settings(deadline=None)
 @given(_random_graphs())
 def test_regions_are_convex_disjoint_and_complete(graph: tuple[list[list[int]], list[bool]]) -> None:
     edges, fusible = graph
