@@ -64,8 +64,11 @@ def test_a_gate_becomes_one_node(batch: int) -> None:
     ],
 )
 def test_means_by_reduction(mean: str, opset: int) -> None:
+    """Without the library as well: ONNX Runtime may compute GlobalAveragePool in blocks of channels, less exactly."""
     constants = {"axes": np.array([2, -1])} if opset >= 18 else {}
-    check(gated(mean, opset=opset, **constants), FEEDS)
+    result = check(gated(mean, opset=opset, **constants), FEEDS)
+    (function,) = result.functions
+    assert "ReduceMean" in {node.op_type for node in function.node}
 
 
 TAILS = {
@@ -114,7 +117,7 @@ def test_a_gate_with_several_readers() -> None:
 def test_blocks_share_a_function_whatever_their_sizes_and_constants() -> None:
     text = """g (float[n, 20, h, w] x) => (float[n, 20, hh, ww] y) {
         p = GlobalAveragePool(x) c = Conv (p, w1, b1) d = Relu(c) e = Conv (d, w2, b2) f = Add(e, one) g = Sigmoid(f)
-        z = Mul(x, g) q = ReduceMean <axes = [2, 3]> (z) i = Conv <kernel_shape = [1, 1]> (q, w3, b3) j = Relu(i)
+        z = Mul(x, g) q = GlobalAveragePool(z) i = Conv <kernel_shape = [1, 1]> (q, w3, b3) j = Relu(i)
         k = Conv <pads = [0, 0, 0, 0]> (j, w4, b2) l = Add(k, b4) m = Sigmoid(l) y = Mul(z, m) }"""
     more = {"one": np.float32(1), "w3": array(7, 20, 1, 1), "b3": array(7), "w4": array(20, 7, 1, 1)}
     result = check(model(text, 13, **WEIGHTS, **more, b4=array(1, 20, 1, 1)), FEEDS, 2)
