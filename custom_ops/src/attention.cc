@@ -116,13 +116,14 @@ struct Rows {
 
 Rows rows_at(const Run& run, int64_t batch, int64_t head, int64_t row, int64_t count) {
   const AttentionPlan& plan = run.plan;
-  const auto at = [&](const auto* data, const std::array<int64_t, 4>& strides) {
-    return data == nullptr ? nullptr : data + batch * strides[0] + head * strides[1] + row * strides[2];
+  const auto at = [&](const auto* data, int64_t part, const std::array<int64_t, 4>& strides) {
+    return data == nullptr ? nullptr : data + part * strides[0] + head * strides[1] + row * strides[2];
   };
   const float* const q = run.q + batch % plan.q.batch * plan.q.per_batch + head * plan.q.per_head + row * plan.q.per_row;
   float* const out = run.out + batch * plan.result.per_batch + head * plan.result.per_head + row * plan.result.per_row;
-  return {q, plan.q.per_row, at(run.mask, plan.mask), plan.mask[2], at(run.choices, plan.choices), plan.choices[2],
-          out, plan.result.per_row, count};
+  const float* const mask = at(run.mask, batch % plan.mask_batch, plan.mask);
+  const uint8_t* const choices = at(run.choices, batch, plan.choices);
+  return {q, plan.q.per_row, mask, plan.mask[2], choices, plan.choices[2], out, plan.result.per_row, count};
 }
 
 // One row of each of some heads.
@@ -353,11 +354,14 @@ bool read_attention(const AttributeSource& source, size_t inputs, Attention* nod
   if (!valid || std::isnan(node->fill)) {
     return fail("the fill_bits and fills attributes are not the bits of a float32 and 0 or 1", error);
   }
+  int64_t windows = 0;
+  if (source.number("windows", &windows) && windows < 1) return fail("the windows attribute is not positive", error);
   const size_t least = chosen ? 4 : 3;
   if (inputs != least && inputs != least + 1) {
     return fail("the node has " + std::to_string(inputs) + " inputs, not Q, K, V, perhaps a mask, and choices with " +
                     "fill_bits", error);
   }
+  if (windows > 0 && inputs == least) return fail("the windows attribute is of a node without a mask", error);
   node->heads = heads[0];
   node->key_heads = heads[1];
   std::copy_n(input_heads.begin(), 3, node->input_heads.begin());
@@ -367,6 +371,7 @@ bool read_attention(const AttributeSource& source, size_t inputs, Attention* nod
   node->chosen = chosen;
   node->fills = fills == 1;
   node->nan_as_zero = nan_as_zero == 1;
+  node->windows = windows;
   return true;
 }
 
@@ -383,7 +388,10 @@ bool make_attention_plan(const Attention& node, const PlanKey& key, AttentionPla
   // A batch of one serves all, as for MatMul.
   int64_t batch = q.batch;
   std::vector<int64_t> batches{k.batch, v.batch};
-  for (const Shape* mask : masks) batches.push_back(mask->rank == 4 ? mask->dims[0] : 1);
+  for (const Shape* mask : masks) {
+    const bool of_windows = node.windows > 0 && mask == masks[0];
+    batches.push_back(mask->rank == 4 && !of_windows ? mask->dims[0] : 1);
+  }
   for (const int64_t other : batches) {
     if (batch == 1) batch = other;
     if (other != batch && other != 1) {
@@ -405,7 +413,16 @@ bool make_attention_plan(const Attention& node, const PlanKey& key, AttentionPla
                     to_string(key.shapes[2]) + " do not fit each other", error);
   }
   Shape scores{4, {batch, node.heads, q.length, k.length}};
-  if (node.masked && !view_mask("mask", key.shapes[3], scores, &plan->mask, error)) return false;
+  Shape window_scores = scores;
+  if (node.windows > 0) {
+    if (batch % node.windows != 0) {
+      return fail("a batch of " + std::to_string(batch) + " is not one of images of " + std::to_string(node.windows) +
+                      " windows", error);
+    }
+    window_scores.dims[0] = node.windows;
+  }
+  plan->mask_batch = std::max<int64_t>(window_scores.dims[0], 1);
+  if (node.masked && !view_mask("mask", key.shapes[3], window_scores, &plan->mask, error)) return false;
   if (node.chosen && !view_mask("choice", key.shapes[node.choice_input()], scores, &plan->choices, error)) return false;
   int64_t count = 0;
   if (!element_count({2, {node.heads, v.size}}, &count) || !element_count(scores, &count)) {

@@ -7,7 +7,9 @@
 // projection makes Q, K and V, its result is all three inputs, perhaps with heads in two dimensions, [batch, length, 3,
 // heads, size].  The mask broadcasts to the scores, [batch, heads, length of Q, length of K], and they to it, but for
 // heads; and so do choices, which say for each score, times the scale and before the mask is added, whether another number
-// takes its place.  The output is [batch, length, heads * size], or [batch, heads, length, size] where heads come first.
+// takes its place.  With `windows` the scores are those of so many windows of one image after the other, and the mask has
+// one part for each: its batch is that of the windows, and begins anew with each image (Z. Liu et al., Swin Transformer,
+// 2021).  The output is [batch, length, heads * size], or [batch, heads, length, size] where heads come first.
 #ifndef ONNXFUSE_ATTENTION_H_
 #define ONNXFUSE_ATTENTION_H_
 
@@ -35,6 +37,7 @@ struct Attention {
   bool fills = false;   // which of them puts `fill` in a score's place
   float fill = 0;
   bool nan_as_zero = false;  // a row of weights that are no numbers is one of zeros
+  int64_t windows = 0;       // of an image, to each of which a part of the mask belongs; 0 if there are none
 
   size_t choice_input() const { return masked ? 4 : 3; }
 };
@@ -62,6 +65,7 @@ struct AttentionPlan {
   HeadsView v;
   HeadsView result;
   std::array<int64_t, 4> mask{};     // strides for the scores' dimensions, 0 where it is broadcast
+  int64_t mask_batch = 1;            // after so many, its batches begin anew
   std::array<int64_t, 4> choices{};  // likewise
   Shape output;
   int64_t count = 0;  // of its elements

@@ -43,7 +43,8 @@ void AttentionNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
   // What is 1 of Q may be more of another input.
   Dim& batch = result.dims[0];
   for (size_t i = 1; i < inferred.input_count() && batch.size == 1; ++i) {
-    const bool has_none = i >= 3 && shapes[i].known && shapes[i].dims.size() < 4;
+    const bool of_windows = i == 3 && node.windows > 0;
+    const bool has_none = of_windows || (i >= 3 && shapes[i].known && shapes[i].dims.size() < 4);
     const bool has_batch = is_valid(shapes[i]) && (i < 3 || shapes[i].dims.size() == 4);
     if (!has_none) batch = has_batch ? shapes[i].dims[0] : Dim{};
   }

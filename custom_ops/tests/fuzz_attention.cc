@@ -46,14 +46,14 @@ void check_row(const Attention& node, const AttentionPlan& plan, const std::vect
     double score = 0;
     for (int64_t c = 0; c < plan.k.size; ++c) score += q[c] * k[c];
     score *= static_cast<double>(node.scale);
-    const auto place = [&](const std::array<int64_t, 4>& strides) {
-      return batch * strides[0] + head * strides[1] + row * strides[2] + s * strides[3];
+    const auto place = [&](int64_t part, const std::array<int64_t, 4>& strides) {
+      return part * strides[0] + head * strides[1] + row * strides[2] + s * strides[3];
     };
     if (node.chosen) {
-      const bool choice = static_cast<const uint8_t*>(inputs[node.choice_input()])[place(plan.choices)] != 0;
+      const bool choice = static_cast<const uint8_t*>(inputs[node.choice_input()])[place(batch, plan.choices)] != 0;
       if (choice == node.fills) score = static_cast<double>(node.fill);
     }
-    if (node.masked) score += data(3)[place(plan.mask)];
+    if (node.masked) score += data(3)[place(node.windows > 0 ? batch % node.windows : batch, plan.mask)];
     largest = std::max(largest, score);
     weights.push_back(score);
   }
@@ -104,7 +104,7 @@ std::vector<Shape> random_shapes(const Attention& node) {
   const auto size_of = [](int64_t size) {
     return below(60) == 0 ? one_of({0, 1, 1 << 16, INT32_MAX, int64_t{1} << 40, INT64_MAX}) : size;
   };
-  const int64_t batch = size_of(one_of({1, 1, 2, 3}));
+  const int64_t batch = size_of(one_of({1, 1, 2, 3}) * std::max<int64_t>(below(4) == 0 ? 1 : node.windows, 1));
   const int64_t lengths[2] = {size_of(one_of({1, 2, 7, 16, 33, 70})), size_of(one_of({1, 3, 16, 31, 100}))};
   const int64_t sizes[2] = {size_of(one_of({1, 4, 7, 16, 24})), size_of(one_of({1, 5, 8, 33}))};
   const auto tensor = [&](size_t i, int64_t length, int64_t size) {
@@ -118,7 +118,8 @@ std::vector<Shape> random_shapes(const Attention& node) {
   std::vector<Shape> shapes{tensor(0, lengths[0], sizes[0]), tensor(1, lengths[1], sizes[0]),
                             tensor(2, lengths[1], sizes[1])};
   for (size_t i = 3; i < node.choice_input() + (node.chosen ? 1 : 0); ++i) {
-    shapes.push_back(fuzz::random_operand({4, {batch, node.heads, lengths[0], lengths[1]}}));
+    const int64_t parts = i == 3 && node.windows > 0 && below(8) != 0 ? node.windows : batch;
+    shapes.push_back(fuzz::random_operand({4, {parts, node.heads, lengths[0], lengths[1]}}));
   }
   if (below(20) == 0) shapes[below(shapes.size())].dims[below(4)] = one_of({0, 2, 5});
   if (below(40) == 0) shapes[below(shapes.size())].rank = static_cast<int>(below(6));
@@ -141,9 +142,10 @@ void check_node() {
     attributes.numbers["fill_bits"] = one_of({0, 0x3f800000, 0xc0a00000});
     attributes.numbers["fills"] = one_of({0, 1});
   }
+  if (below(3) == 0) attributes.numbers["windows"] = one_of({1, 2, 3});
   if (below(4) == 0) {
     const int64_t odd = one_of({-1, 0, 1, 0x7f800000, INT32_MAX, int64_t{1} << 40, INT64_MAX, INT64_MIN});
-    switch (below(8)) {
+    switch (below(9)) {
       case 0: attributes.numbers["scale_bits"] = odd; break;
       case 1: attributes.lists["heads"][below(2)] = odd; break;
       case 2: attributes.lists["input_heads"][below(3)] = odd; break;
@@ -151,6 +153,7 @@ void check_node() {
       case 4: attributes.numbers["nan_as_zero"] = odd; break;
       case 5: attributes.numbers["fill_bits"] = odd; break;
       case 6: attributes.numbers["fills"] = odd; break;
+      case 7: attributes.numbers["windows"] = odd; break;
       default: attributes.lists["heads_first"].resize(below(6), odd);
     }
   }

@@ -23,6 +23,7 @@ from onnxfuse.planner.attention_heads import (
     target_of,
 )
 from onnxfuse.planner.attention_parts import producer
+from onnxfuse.planner.attention_windows import windows_of
 from onnxfuse.planner.contraction import Contraction
 from onnxfuse.program.lowering import UnsupportedError
 
@@ -48,13 +49,14 @@ class Choice:
 @dataclass(frozen=True)
 class Scores:
     """The product of Q and K, what it is multiplied by, what then takes the place of some, and what is added to all;
-    ``nodes`` in topological order."""
+    ``nodes`` in topological order.  Where there are ``windows``, so many of an image, the mask has a part for each."""
 
     product: gs.Node
     scale: np.float32
     nodes: tuple[gs.Node, ...]
     choice: Choice | None = None
     mask: gs.Tensor | None = None
+    windows: int = 0
 
     @property
     def masks(self) -> tuple[gs.Tensor, ...]:
@@ -109,6 +111,7 @@ class AttentionBlock:
             "scale_bits": int(self.scale.view(np.uint32)),
             **filled,
             **({"nan_as_zero": 1} if self.guard else {}),
+            **({"windows": self.scores.windows} if self.scores.windows else {}),
         }
 
     @property
@@ -204,6 +207,11 @@ class AttentionBlocks:
     def _scores(self, tensor: gs.Tensor) -> Scores | None:
         """The product that a Softmax reads, or that a Mul or Div by one number, a Where and an Add after it do."""
         node = producer(tensor)
+        windows = windows_of(node)
+        if windows is not None and windows.is_regular:
+            found = chosen_scores(windows.scores)
+            nodes = () if found is None else (*found.nodes, *windows.nodes)
+            return found and replace(found, mask=windows.mask, windows=windows.count, nodes=nodes)
         if standard_op(node) != "Add":
             return chosen_scores(tensor)
         added = masked_scores(node)

@@ -13,6 +13,7 @@ from onnxfuse.passes.base import PassContext, label
 from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.planner.attention_blocks import masked_scores
 from onnxfuse.planner.attention_parts import producer
+from onnxfuse.planner.attention_windows import count_windows
 
 
 @dataclass(frozen=True)
@@ -54,18 +55,32 @@ def sum_masks(model: Model, context: PassContext) -> None:
 
 
 def _adds(softmax: Node, editor: GraphEditor) -> _Adds | None:
-    """Those before a Softmax, if nothing else reads what they make."""
+    """Those before a Softmax, if nothing else reads what they make; perhaps of scores whose windows are told apart."""
     outer = producer(softmax.inputs[0]) if standard_op(softmax) == "Softmax" else None
+    join = None
+    if outer is not None and standard_op(outer) == "Reshape":
+        join, outer = outer, producer(outer.inputs[0])
     if outer is None or not _is_inner(outer, editor):
         return None
     for place in (0, 1):
         inner, second = producer(outer.inputs[place]), outer.inputs[1 - place]
-        found = masked_scores(inner) if _is_inner(inner, editor) else None
+        found = _scores(inner, join) if _is_inner(inner, editor) else None
         if found is None:
             continue
         scores, first = found
         if all(dtype_of(mask) == np.float32 and mask.shape is not None for mask in (first, second)):
-            return _Adds(inner, outer, scores.nodes[-1].outputs[0], first, second)
+            return _Adds(inner, outer, scores, first, second)
+    return None
+
+
+def _scores(add: Node, join: Node | None) -> tuple[gs.Tensor, gs.Tensor] | None:
+    """The scores, and what is added to them; ``join`` is what puts windows together after it."""
+    if join is None:
+        found = masked_scores(add)
+        return found and (found[0].nodes[-1].outputs[0], found[1])
+    for place in (0, 1):
+        if count_windows(producer(add.inputs[place]), join) is not None:
+            return add.inputs[place], add.inputs[1 - place]
     return None
 
 

@@ -9,10 +9,12 @@ from onnxfuse.passes.base import PassContext, label
 from onnxfuse.planner.attention_blocks import AttentionBlock, AttentionBlocks
 from onnxfuse.planner.attention_masks import sum_masks
 from onnxfuse.planner.attention_projections import merge_projections
+from onnxfuse.planner.attention_windows import regularize_windows
 from onnxfuse.planner.batch_first import put_batch_first
 from onnxfuse.planner.described import described
 from onnxfuse.planner.functions import INTEGERS_OPSET, add_function
 from onnxfuse.planner.fused_node import OPSET_VERSION, local_function, make_node
+from onnxfuse.planner.head_scales import scale_queries
 from onnxfuse.planner.head_shapes import simplify_heads
 from onnxfuse.planner.merged_heads import separate_heads
 from onnxfuse.program.lowering import UnsupportedError
@@ -43,6 +45,8 @@ class FuseAttention:
         separate_heads(model, context)
         put_batch_first(model, context)
         sum_masks(model, context)
+        regularize_windows(model, context)
+        scale_queries(model, context)
         for graph in list(model.fusible_graphs()):
             blocks = _plan(model, graph, context)
             splits = {id(node) for node in merge_projections(model, blocks, context)}

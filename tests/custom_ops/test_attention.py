@@ -48,6 +48,7 @@ class Attention:
     choices: Sizes | None = None
     fill: float = -10000.0
     fills: bool = False
+    windows: int = 0
 
     def inputs(self, seed: int = 0) -> list[np.ndarray]:
         """Q, K, V as (batch, heads, length, size), the mask and the choices."""
@@ -75,7 +76,8 @@ class Attention:
             if self.choices is not None:
                 scores = np.where(masks.pop() == self.fills, np.float32(self.fill), scores)
             for mask in masks:
-                scores = scores + mask
+                images = self.batch // self.windows if self.windows and mask.ndim == 4 else 1
+                scores = scores + np.tile(mask, (images, *[1] * (mask.ndim - 1)))
             scores = np.exp(scores - scores.max(axis=3, keepdims=True, initial=-np.inf))
             result = scores / scores.sum(axis=3, keepdims=True) @ v
         if self.first[3]:
@@ -95,7 +97,7 @@ class Attention:
         known = {"heads": heads, **own, "heads_first": list(self.first), "scale_bits": bits}
         if self.choices is not None:
             known |= {"fill_bits": int(np.float32(self.fill).view(np.uint32)), "fills": int(self.fills)}
-        known |= more
+        known |= ({"windows": self.windows} if self.windows else {}) | more
         node.attribute.extend(helper.make_attribute(name, value) for name, value in known.items() if value is not None)
         return make_model([node], inputs, {"y0": ("f32", None)})
 
@@ -142,6 +144,25 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_shapes(shape: str) -> None:
     check(SHAPES[shape])
+
+
+WINDOWS = {
+    "of one image": Attention(6, 2, 9, 8, mask=(6, 1, 9, 9), windows=6),
+    "of several images": Attention(12, 3, 9, 8, mask=(4, 1, 9, 9), windows=4),
+    "with a bias for each head": Attention(12, 3, 10, 8, keys=13, mask=(4, 3, 10, 13), windows=4),
+    "with another number for some scores": Attention(6, 2, 9, 8, mask=(3, 1, 9, 9), choices=(6, 1, 9, 9), windows=3),
+    "that are all alike": Attention(6, 2, 9, 8, mask=(2, 9, 9), windows=3),
+    "of few rows": Attention(6, 2, 2, 16, keys=33, mask=(3, 2, 1, 33), windows=3),
+    "of no image": Attention(0, 2, 9, 8, mask=(3, 1, 9, 9), windows=3),
+}
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_masks_of_windows(kind: str) -> None:
+    check(WINDOWS[kind])
+    # Whatever the mask has first, the result has the batch of Q.
+    session = new_session(WINDOWS[kind].model(static=True), session_options())
+    assert session.get_outputs()[0].shape[0] in (WINDOWS[kind].batch, "")
 
 
 FEW_ROWS = {
@@ -451,6 +472,9 @@ GOOD = Attention(1, 4, 6, 8, key_heads=2, mask=(6, 6))
         ({"scale_bits": -1}, "the scale_bits attribute"),
         ({"scale_bits": 2**40}, "the scale_bits attribute"),
         ({"scale_bits": 0.5}, "the scale_bits attribute"),
+        ({"windows": 0}, "the windows attribute is not positive"),
+        ({"windows": -(2**63)}, "the windows attribute is not positive"),
+        ({"fill_bits": 0, "fills": 1, "windows": 2}, "the windows attribute is of a node without a mask"),
         ({"fill_bits": 0, "fills": 1, "heads": [4, 4]}, "input_heads"),
         ({"fill_bits": 0x7FC00000, "fills": 1}, "the fill_bits and fills attributes"),
         ({"fill_bits": -1, "fills": 1}, "the fill_bits and fills attributes"),
@@ -486,6 +510,18 @@ def test_shapes_that_are_refused(place: int, shape: Sizes, reason: str) -> None:
     arrays = GOOD.laid_out(GOOD.inputs())
     arrays[place] = np.zeros(shape, np.float32)
     assert_refused(GOOD.model(), arrays, reason, NODE)
+
+
+def test_windows_that_do_not_fit_are_refused() -> None:
+    node = Attention(6, 2, 4, 4, mask=(3, 1, 4, 4), windows=3)
+    session = new_session(node.model(), session_options())
+    arrays = node.laid_out(node.inputs())
+    run(session, arrays)
+    with pytest.raises(Exception, match="a batch of 5 is not one of images of 3 windows") as caught:
+        run(session, [*(array[:5] for array in arrays[:3]), arrays[3]])
+    assert NODE in str(caught.value)
+    with pytest.raises(Exception, match=r"the mask of shape \[6,1,4,4\] does not broadcast to the scores, \[3,2,4,4\]"):
+        run(session, [*arrays[:3], np.tile(arrays[3], (2, 1, 1, 1))])
 
 
 def test_batches_that_differ_are_refused() -> None:
