@@ -61,6 +61,7 @@ def optimize(
     conv: str = "auto",
     tuning: str | Path | Iterable[str | Path] = (),
     tf32: bool = False,
+    time_kernels: bool = False,
     output: str | Path | None = None,
     overwrite: bool = False,
     progress: Callable[[str], None] | None = None,
@@ -85,7 +86,7 @@ def optimize(
     against ONNX Runtime's; for the CPU it runs the model with each of these choices on the inputs of the check, and
     takes the fastest.  ``tuning`` names files of measurements, of which later ones win; with ``tune`` the last one gets
     what is measured.  ``tf32`` lets fused convolutions of float32 round their factors to TF32, as ONNX Runtime does by
-    default.
+    default.  ``time_kernels`` has the report say how long each kernel takes on the GPU of this machine.
     Without a GPU the check runs on the CPU.
 
     ``output`` is where to write the model: it is written only if it passes, through a temporary file in the same
@@ -154,7 +155,8 @@ def optimize(
             tune_kernels(loaded, fitter, cuda, progress)
         progress("compiling kernels")
         report.cuda = embed_kernels(loaded, fitter, cuda)
-        _add_times(loaded, fitter, cuda, report.cuda, context)
+        if time_kernels:
+            _add_times(loaded, fitter, cuda, report.cuda, context)
     mark_float_functions(loaded)
     report.after = collect(loaded)
     with scratch() as folder:

@@ -253,6 +253,7 @@ def _optimize(arguments: argparse.Namespace) -> int:
                 conv=arguments.conv,
                 tuning=arguments.tuning,
                 tf32=arguments.tf32,
+                time_kernels=report is not None,
                 output=arguments.output,
                 overwrite=arguments.overwrite,
                 progress=progress,

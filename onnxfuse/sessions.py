@@ -155,10 +155,10 @@ def _run_raw(session: Any, feeds: dict[str, Value], names: list[str]) -> list[Va
     values = {}
     for name, value in feeds.items():
         if _is_raw(value):
-            bits = np.ascontiguousarray(value).view(f"u{value.dtype.itemsize}")
+            bits = np.require(value, requirements="C").view(f"u{value.dtype.itemsize}")
             values[name] = ort_value.ortvalue_from_numpy_with_onnx_type(bits, _RAW_BY_NUMPY[value.dtype])
         else:
-            values[name] = ort_value.ortvalue_from_numpy(np.ascontiguousarray(value))
+            values[name] = ort_value.ortvalue_from_numpy(np.require(value, requirements="C"))
     return [_to_numpy(value) for value in session.run_with_ort_values(names, values)]
 
 

@@ -326,6 +326,13 @@ def test_sequences_strings_and_optional_values(tmp_path: Path) -> None:
     assert compare(text, text).ok
 
 
+def test_scalars_of_types_that_numpy_lacks_stay_scalars(tmp_path: Path) -> None:
+    path = model_file(tmp_path / "a.onnx", "(bfloat16 x) => (bfloat16 y)", "f = Cast<to=1>(x) y = Cast<to=16>(f)")
+    session = Session(path)
+    (result,) = session.run({"x": np.array(1.5, ml_dtypes.bfloat16)})
+    assert isinstance(result, np.ndarray) and result.shape == ()
+
+
 def test_bfloat16_passes_through(tmp_path: Path) -> None:
     path = model_file(tmp_path / "a.onnx", "(bfloat16[3] x) => (bfloat16[3] y)", "f = Cast<to=1>(x) y = Cast<to=16>(f)")
     found = compare(path, path).sets[0].outputs[0]

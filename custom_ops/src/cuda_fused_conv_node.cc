@@ -28,7 +28,7 @@ void CudaFusedConvNode::read_kernels(const OrtKernelInfo* info) {
     throw Error("the cuda_recipe attribute is not valid: " + error);
   }
   const std::string refusal = device_.load(api(), info, cuda::signatures(recipe_, counts));
-  if (!refusal.empty()) warn_once(cuda::on_the_cpu(refusal));
+  if (!refusal.empty()) warn_once(cuda::refused(refusal));
 }
 
 void CudaFusedConvNode::compute(OrtKernelContext* context) {
@@ -40,7 +40,9 @@ void CudaFusedConvNode::launch_or_compute(OrtKernelContext* context) {
   read_inputs(context, &inputs);
   const Kernels kernels = kernels_for(inputs);
   const CUstream stream = cuda::stream_of(api(), context);
-  const auto on_host = [&](const std::string& reason) { compute_copies(context, kernels, inputs, stream, reason); };
+  const auto on_host = [&](const std::string& reason) {
+    compute_copies(context, kernels, inputs, stream, cuda::refused(reason));
+  };
   if (device_.kernels() == nullptr) return on_host("it carries no CUDA kernels");
   if (!kernels.as_written) return on_host("ONNX Runtime has widened its float16 tensors");
 
@@ -67,8 +69,8 @@ PlanInUse<cuda::ConvPlan> CudaFusedConvNode::find_plan(const PlanKey& key) {
 }
 
 void CudaFusedConvNode::compute_copies(OrtKernelContext* context, const Kernels& kernels, const NodeInputs& inputs,
-                                       CUstream stream, const std::string& reason) {
-  warn_once(cuda::on_the_cpu(reason));
+                                       CUstream stream, const std::string& warning) {
+  warn_once(warning);
   const Program& epilogue = kernels.epilogue->program();
   const std::vector<DType> types = input_types(kernels);
   const SessionHost host = session_host(context);

@@ -26,7 +26,7 @@ class CudaFusedConvNode : public FusedConvNode {
   void launch_or_compute(OrtKernelContext* context);
   PlanInUse<cuda::ConvPlan> find_plan(const PlanKey& key);
   void compute_copies(OrtKernelContext* context, const Kernels& kernels, const NodeInputs& inputs,
-                      cuda::CUstream stream, const std::string& reason);
+                      cuda::CUstream stream, const std::string& warning);
 
   cuda::NodeDevice device_;
   cuda::ConvRecipe recipe_;

@@ -24,7 +24,7 @@ void CudaFusedElementwise::read_kernels(const OrtKernelInfo* info) {
     throw Error("the cuda_recipe attribute is not valid: " + error);
   }
   const std::string refusal = device_.load(api(), info, cuda::signatures(recipe_));
-  if (!refusal.empty()) warn_once(cuda::on_the_cpu(refusal));
+  if (!refusal.empty()) warn_once(cuda::refused(refusal));
 }
 
 void CudaFusedElementwise::compute(OrtKernelContext* context) {
@@ -36,12 +36,17 @@ void CudaFusedElementwise::launch_or_compute(OrtKernelContext* context) {
   read_inputs(context, &inputs);
   ProgramKernel& kernel = kernel_for(inputs.types);
   const CUstream stream = cuda::stream_of(api(), context);
-  const auto on_host = [&](const std::string& reason) { compute_on_host(context, &kernel, inputs, stream, reason); };
+  const auto on_host = [&](const std::string& reason) {
+    compute_on_host(context, &kernel, inputs, stream, cuda::refused(reason));
+  };
   if (device_.kernels() == nullptr) return on_host("it carries no CUDA kernels");
   if (&kernel != &as_written()) return on_host("ONNX Runtime has widened its float16 tensors");
 
   const auto plan = find_plan(inputs.key);
-  if (plan->writes_without_elements) return on_host("an output has elements although an input has none");
+  if (plan->writes_without_elements) {  // of which no kernel is to be launched
+    const std::string reason = "an output has elements although an input has none";
+    return compute_on_host(context, &kernel, inputs, stream, cuda::on_the_cpu(reason));
+  }
   std::vector<CUdeviceptr> operands;
   operands.reserve(inputs.data.size() + plan->output_shapes.size());
   for (const void* data : inputs.data) operands.push_back(cuda::address(data));
@@ -64,8 +69,8 @@ PlanInUse<cuda::LaunchPlan> CudaFusedElementwise::find_plan(const PlanKey& key) 
 }
 
 void CudaFusedElementwise::compute_on_host(OrtKernelContext* context, ProgramKernel* kernel, const NodeInputs& inputs,
-                                           CUstream stream, const std::string& reason) {
-  warn_once(cuda::on_the_cpu(reason));
+                                           CUstream stream, const std::string& warning) {
+  warn_once(warning);
   const Program& program = kernel->program();
   const SessionHost host = session_host(context);
   cuda::HostCopies copies(device_, stream, host);

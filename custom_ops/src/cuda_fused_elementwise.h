@@ -26,7 +26,7 @@ class CudaFusedElementwise : public FusedNode {
   void launch_or_compute(OrtKernelContext* context);
   PlanInUse<cuda::LaunchPlan> find_plan(const PlanKey& key);
   void compute_on_host(OrtKernelContext* context, ProgramKernel* kernel, const NodeInputs& inputs,
-                       cuda::CUstream stream, const std::string& reason);
+                       cuda::CUstream stream, const std::string& warning);
 
   cuda::NodeDevice device_;
   cuda::Recipe recipe_;

@@ -1,5 +1,7 @@
 #include "cuda_node.h"
 
+#include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include "cuda_context.h"
@@ -8,6 +10,12 @@ namespace onnxfuse::cuda {
 
 std::string on_the_cpu(const std::string& reason) {
   return "runs on the CPU, with its tensors copied there and back: " + reason;
+}
+
+std::string refused(const std::string& reason) {
+  const char* const required = std::getenv("ONNXFUSE_REQUIRE_GPU");
+  if (required != nullptr && std::strcmp(required, "1") == 0) throw Error("cannot run on the GPU: " + reason, ORT_FAIL);
+  return on_the_cpu(reason);
 }
 
 CUdeviceptr address(const void* memory) { return reinterpret_cast<CUdeviceptr>(memory); }

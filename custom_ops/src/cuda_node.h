@@ -31,6 +31,10 @@ void translated(const Body& body) {
 // What a warning says of a node whose kernels cannot be used.
 std::string on_the_cpu(const std::string& reason);
 
+// The same of one that may not be computed on the CPU in their place: throws Error if ONNXFUSE_REQUIRE_GPU is 1, so that
+// who measures kernels, or compares what they compute, does not do so with the CPU's results.
+std::string refused(const std::string& reason);
+
 CUdeviceptr address(const void* memory);
 
 // The stream of a run; the default stream if null.

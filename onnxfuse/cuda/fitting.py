@@ -6,6 +6,7 @@ even so is for the planner to split.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from onnxfuse.cuda.access import Dim, expected_access
@@ -16,7 +17,7 @@ from onnxfuse.cuda.recipe import Recipe
 from onnxfuse.cuda.renderer import HEURISTIC, Tuning, compile_options, render
 from onnxfuse.cuda.resources import Resources
 from onnxfuse.cuda.tuned import Choice, TunedKernels
-from onnxfuse.program import Program
+from onnxfuse.program import Program, ProgramError
 
 LEAST_OCCUPANCY = 0.5
 
@@ -100,6 +101,21 @@ class Fitter:
         if key not in self._fits:
             self._fits[key] = self._find(program, access)
         return self._fits[key]
+
+    def prepare(self, cases: Sequence[tuple[Program, Sequence[Sequence[Dim] | None]]]) -> None:
+        """Compile what ``fit`` compiles first of several Programs, with the shapes of their inputs, on all processors.
+
+        Raises CompileError if one does not compile.
+        """
+        if self._compiler is None:
+            return
+        texts: dict[str, None] = {}
+        for program, shapes in cases:
+            with suppress(ProgramError):  # of which there is no source
+                access = expected_access(program, shapes)
+                tuning = self._tuned.find(program, access, self._options) or HEURISTIC
+                texts[render(program, [access], tuning).text] = None
+        self._compiler.compile(texts, (self._strictest.name,), self._options)
 
     def _find(self, program: Program, access: Access) -> Fit:
         tuning = self._tuned.find(program, access, self._options)

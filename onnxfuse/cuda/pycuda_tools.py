@@ -1,8 +1,10 @@
 """What PyCUDA is used for besides compiling: the GPU of this machine, its memory, and times of kernels."""
 
+import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from statistics import median
 from typing import Any
 
@@ -31,7 +33,10 @@ class Gpu:
 
 @contextmanager
 def open_gpu(index: int = 0) -> Iterator[Gpu]:
-    """The GPU number ``index``, its primary context made current.  Raises OnnxfuseError without PyCUDA or a GPU."""
+    """The GPU number ``index``, its primary context made current.
+
+    Raises OnnxfuseError without PyCUDA or a GPU, and in place of what PyCUDA raises meanwhile.
+    """
     try:
         import pycuda.driver as driver
     except ImportError as error:
@@ -41,7 +46,7 @@ def open_gpu(index: int = 0) -> Iterator[Gpu]:
         if driver.Device.count() <= index:
             raise OnnxfuseError("there is no CUDA GPU here")
         device = driver.Device(index)
-        context = device.retain_primary_context()
+        context = _primary_context(driver, index)
     except driver.Error as error:
         raise OnnxfuseError(f"the GPU cannot be used: {error}") from error
     major, minor = device.compute_capability()
@@ -50,8 +55,22 @@ def open_gpu(index: int = 0) -> Iterator[Gpu]:
     context.push()
     try:
         yield gpu
+    except driver.Error as error:
+        raise OnnxfuseError(f"the GPU failed: {error}") from error
     finally:
         context.pop()
+
+
+@cache
+def _primary_context(driver: Any, index: int) -> Any:
+    """The primary context of a GPU, which ONNX Runtime uses too.
+
+    Its object stays for good, past the end of the interpreter: PyCUDA would detach from the context with it, which the
+    driver does not allow for a primary one.
+    """
+    context = driver.Device(index).retain_primary_context()
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(context))
+    return context
 
 
 def seconds(gpu: Gpu, run: Callable[[], None]) -> float:

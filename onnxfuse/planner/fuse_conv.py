@@ -145,6 +145,8 @@ class _Planner:
         fusions: list[ConvFusion] = []
         for _ in range(_MOST_ROUNDS):
             fusions = self._fusions(nodes, wanted, fusible) if wanted else []
+            if self._target == "cuda":
+                self._chooser.prepare(list(map(self._case, fusions)))
             chosen = {id(fusion.region.conv): self._choose(fusion) for fusion in fusions}
             verdicts.update(chosen)
             verdicts.update(dict.fromkeys(wanted.keys() - chosen.keys(), ConvChoice(False, NO_NEIGHBOUR)))
@@ -171,17 +173,18 @@ class _Planner:
         if self._target == "cpu":
             region = fusion.region
             return self._on_cpu.of(region.conv, region.convolution, alone=not region.before and not region.after)
+        return self._chooser.choose(self._case(fusion))
+
+    def _case(self, fusion: ConvFusion) -> ConvCase:
         before, after = operands(fusion.inputs, fusion.prologue)
-        return self._chooser.choose(
-            ConvCase(
-                fusion.region.convolution,
-                _shape(fusion.region.data) or (),
-                fusion.epilogue,
-                tuple(map(_shape, after)),
-                fusion.prologue,
-                tuple(map(_shape, before)),
-                self._tf32 and fusion.region.convolution.dtype == "f32",
-            )
+        return ConvCase(
+            fusion.region.convolution,
+            _shape(fusion.region.data) or (),
+            fusion.epilogue,
+            tuple(map(_shape, after)),
+            fusion.prologue,
+            tuple(map(_shape, before)),
+            self._tf32 and fusion.region.convolution.dtype == "f32",
         )
 
     def _fusible(self, nodes: list[gs.Node], constant: set[int]) -> set[int]:

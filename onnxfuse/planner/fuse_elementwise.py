@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
+from onnxfuse.cuda.fitting import Fitter
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.inference import infer
 from onnxfuse.passes.base import PassContext, label
@@ -59,7 +60,12 @@ class FuseElementwise:
         """Rewrite ``model`` in place and record every fusion and every node left alone."""
         if any(tensor.dtype is None for graph in model.graphs() for node in graph.nodes for tensor in node.outputs):
             infer(model)  # earlier passes have added tensors
-        planner = _Planner(model, context, self.everything)
+        if context.target == "cuda" and context.fitter is not None:
+            # Planned without a compiler first, for what that plans can be compiled at once, on all processors.
+            planned = _Planner(model, context, None, self.everything).plans()
+            fusions = [fusion for plan in planned for fusion in plan.fusions]
+            context.fitter.prepare([(own.program, [tensor.shape for tensor in own.inputs]) for own in fusions])
+        planner = _Planner(model, context, context.fitter, self.everything)
         plans = list(planner.plans())
         if context.target == "cpu" and not self.everything and not _has_fused_convolutions(model):
             _drop_if_too_little(plans, planner.gains_alone)
@@ -94,7 +100,7 @@ def _drop_if_too_little(plans: list[Plan], gains_alone: Callable[[gs.Node], bool
 class _Planner:
     """Plans the graphs of one model, without changing it."""
 
-    def __init__(self, model: Model, context: PassContext, everything: bool = False) -> None:
+    def __init__(self, model: Model, context: PassContext, fitter: Fitter | None, everything: bool = False) -> None:
         self._model = model
         self._target = context.target
         self._everything = everything
@@ -102,7 +108,7 @@ class _Planner:
         self._opset = model.opsets.get("")
         self._ort = None if everything else OrtFusions(model, self._target)
         self._placement = CudaPlacement(model) if self._target == "cuda" and not everything else None
-        self._cuda = CudaRegions(context.fitter) if self._target == "cuda" else None
+        self._cuda = CudaRegions(fitter) if self._target == "cuda" else None
         outputs = [tensor for graph in model.graphs() for tensor in graph.outputs]
         self._output_ids = {id(tensor) for tensor in outputs}
         # A body that returns a value of an outer graph names it; the graph has another tensor object of that name.

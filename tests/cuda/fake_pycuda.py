@@ -32,6 +32,7 @@ class FakeGpu:
         self.now = 0.0
         self.launched: list[str] = []
         self.contexts = 0
+        self.retained = 0
         self.memory: dict[int, np.ndarray] = {}
 
 
@@ -160,6 +161,7 @@ def install(monkeypatch: pytest.MonkeyPatch, gpu: FakeGpu, devices: int = 1) -> 
             return {"multiprocessors": 2, "blocks": 24, "threads": 1536}[attribute]
 
         def retain_primary_context(self) -> Context:
+            gpu.retained += 1
             return Context()
 
     def array(place: Any) -> np.ndarray:

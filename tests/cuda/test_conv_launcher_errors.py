@@ -342,9 +342,9 @@ def test_the_cpu_computes_any_convolution(seed: int, tmp_path: Path) -> None:
     ],
 )
 def test_without_kernels_the_cpu_computes(
-    kind: str, reason: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    kind: str, reason: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On copies of the tensors, made on the stream of the run; one warning a node says so."""
+    """On copies of the tensors, made on the stream of the run; one warning a node says so.  Or the run fails."""
     code = stub_object(KERNELS, 1)
     models = {
         "no recipe": conv_model(FUSED),
@@ -364,3 +364,7 @@ def test_without_kernels_the_cpu_computes(
     err = capfd.readouterr().err
     assert err.count(NODE + "runs on the CPU, with its tensors copied there and back: ") == 1
     assert reason in err
+    monkeypatch.setenv("ONNXFUSE_REQUIRE_GPU", "1")
+    with pytest.raises(Exception, match="cannot run on the GPU: ") as caught:
+        check_on_the_cpu(stand_in.session(models[kind]), FUSED, 0)
+    assert NODE in str(caught.value) and reason in str(caught.value)

@@ -211,7 +211,9 @@ def test_optimize_measures_convolutions_and_the_file_serves_elsewhere(
     gpu.cost = lambda name: 1e-5
     files.own_file().parent.mkdir(parents=True)
     files.own_file().write_text("{")  # damaged: it counts as empty, and is written anew
-    report = onnxfuse.optimize(_model(), "cuda", tune=True, tuning=tmp_path / "mine.json", check=False).report
+    report = onnxfuse.optimize(
+        _model(), "cuda", tune=True, tuning=tmp_path / "mine.json", check=False, time_kernels=True
+    ).report
     (found,) = report.convolutions
     assert found.fused and "ONNX Runtime takes 3.00 times as long" in found.reason
     assert report.cuda is not None

@@ -224,9 +224,9 @@ def fallback_model(kind: str) -> onnx.ModelProto:
     ],
 )
 def test_without_kernels_the_cpu_computes(
-    kind: str, reason: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    kind: str, reason: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On copies of the tensors, made on the stream of the run; one warning a node says so."""
+    """On copies of the tensors, made on the stream of the run; one warning a node says so.  Or the run fails."""
     stand_in = StandIn(tmp_path)
     session = stand_in.session(fallback_model(kind))
     stand_in.use_stream(0)
@@ -242,6 +242,10 @@ def test_without_kernels_the_cpu_computes(
     err = capfd.readouterr().err
     assert err.count(NODE + "runs on the CPU, with its tensors copied there and back: ") == 1
     assert reason in err
+    monkeypatch.setenv("ONNXFUSE_REQUIRE_GPU", "1")
+    with pytest.raises(Exception, match="cannot run on the GPU: ") as caught:
+        check(stand_in.session(fallback_model(kind)))
+    assert NODE in str(caught.value) and reason in str(caught.value)
 
 
 def test_float16_tensors_that_onnxruntime_widened(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

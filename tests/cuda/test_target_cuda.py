@@ -1,8 +1,10 @@
 """``optimize`` for CUDA on a machine without a GPU: code in the nodes, report, sources, options, errors."""
 
 import json
+from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,6 +16,7 @@ import onnxfuse
 from onnxfuse import api
 from onnxfuse.cuda import arch
 from onnxfuse.cuda import compiler as compilers
+from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.recipe import Recipe
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.inspection import inspect
@@ -24,6 +27,7 @@ from tests import fusing
 from tests.cuda.command_line import bytes_attributes, run_cli
 from tests.cuda.compilers import MadeUpCompiler
 
+OPERATORS = ("Sigmoid", "Tanh", "Exp", "Erf", "Neg")
 TWO_CHAINS = (
     "g (float[n, 4, h, w] x, float[n, 4, h, w] r) => (float[n, 4, h, w] y, float[m, 4, h, w] z) {"
     " a = Mul(x, s) b = Relu(a) y = Add(b, r) t = Softmax(y) c = Mul(t, s) d = Relu(c) e = Add(d, r)"
@@ -241,3 +245,28 @@ def test_real_machine_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     uses = [kernel.uses["sm_75"] for kernel in result.report.cuda.kernels.values()]  # type: ignore[union-attr]
     assert all(0 < use.registers <= 255 and use.spill_bytes == 0 for use in uses)
     assert {node.domain for node in onnx.load(tmp_path / "m.onnx").graph.node} == {"", DOMAIN}
+
+
+def test_kernels_of_several_regions_are_compiled_together(
+    compiler: MadeUpCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine with many processors a model waits for the slowest kernel, not for all."""
+    batches: list[int] = []
+    compile_all = CompilerCache.compile
+
+    def counted(self: CompilerCache, sources: Iterable[str], *more: Any) -> Any:
+        sources = list(sources)
+        batches.append(len(sources))
+        return compile_all(self, sources, *more)
+
+    monkeypatch.setattr(CompilerCache, "compile", counted)
+    nodes = " ".join(f"a{i} = Relu(x{i}) b{i} = {op}(a{i}) y{i} = MatMul(b{i}, w)" for i, op in enumerate(OPERATORS))
+    inputs = ", ".join(f"float[n, 4] x{i}" for i in range(len(OPERATORS)))
+    outputs = ", ".join(f"float[n, 4] y{i}" for i in range(len(OPERATORS)))
+    made = onnx.parser.parse_model(
+        f'<ir_version: 9, opset_import: ["" : 20]> g ({inputs}, float[4, 4] w) => ({outputs}) {{ {nodes} }}'
+    )
+    report = onnxfuse.optimize(made, "cuda", check=False, arch="sm_90").report
+    assert len(report.fused) == len(OPERATORS)
+    assert batches[0] == len(OPERATORS)
+    assert len(compiler.calls) == len(OPERATORS)

@@ -151,7 +151,7 @@ def test_optimize_tunes_and_times(gpu: FakeGpu, tmp_path: Path, monkeypatch: pyt
     model = parser.parse_model(
         '<ir_version: 9, opset_import: ["" : 20]> g (float[n, 4] x) => (float[n, 4] y) { a = Relu(x) y = Add(a, x) }'
     )
-    report = onnxfuse.optimize(model, "cuda", tune=True).report
+    report = onnxfuse.optimize(model, "cuda", tune=True, time_kernels=True).report
     assert report.cuda is not None and report.cuda.describe().endswith("Sizes: 1 tuned.")
     (kernel,) = report.cuda.kernels.values()
     assert (kernel.choice, kernel.vector, kernel.block) == ("tuned", 1, 256)
@@ -162,6 +162,22 @@ def test_optimize_tunes_and_times(gpu: FakeGpu, tmp_path: Path, monkeypatch: pyt
     assert "10.0 µs, 0 % of a copy; 40 registers, 0 B local, 0 B shared, 100 % by the driver" in render_page(report)
     with pytest.raises(OnnxfuseError, match="sm_90, which is not among"):
         onnxfuse.optimize(model, "cuda", tune=True, arch="sm_80")
+
+
+def test_what_pycuda_raises_is_an_error_of_ours(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pycuda.driver
+
+    with pytest.raises(OnnxfuseError, match="the GPU failed: cuMemAlloc failed: out of memory"), open_gpu():
+        raise pycuda.driver.Error("cuMemAlloc failed: out of memory")
+    assert gpu.contexts == 0
+
+
+def test_the_primary_context_is_taken_once(gpu: FakeGpu) -> None:
+    """PyCUDA detaches from it when its object goes, and ONNX Runtime would have none."""
+    for _ in range(3):
+        with open_gpu():
+            assert gpu.contexts == 1
+    assert (gpu.contexts, gpu.retained) == (0, 1)
 
 
 def test_without_pycuda_or_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +199,8 @@ def test_without_pycuda_nothing_is_timed_and_the_report_says_why(
     model = onnx.parser.parse_model(
         '<ir_version: 9, opset_import: ["" : 20]> g (float[n, 4] x) => (float[n, 4] y) { a = Relu(x) y = Add(a, x) }'
     )
-    report = onnxfuse.optimize(model, "cuda", check=False).report
+    assert not onnxfuse.optimize(model, "cuda", check=False).report.warnings
+    report = onnxfuse.optimize(model, "cuda", check=False, time_kernels=True).report
     (warning,) = report.warnings
     assert warning.startswith("the kernels were not timed: PyCUDA cannot be used")
 

@@ -481,6 +481,9 @@ class _OnlyWith:
     def might(self, conv: Convolution) -> ConvChoice:
         return ConvChoice(True, "perhaps")
 
+    def prepare(self, cases: Sequence[ConvCase]) -> None:
+        pass
+
     def choose(self, case: ConvCase) -> ConvChoice:
         found = any(instruction.op == self._op for instruction in case.epilogue.instructions)
         return ConvChoice(found, "tuned" if found else "slower")

@@ -69,6 +69,9 @@ class ConvChooser(Protocol):
     def might(self, conv: Convolution) -> ConvChoice:
         """Whether any fusion of a convolution may be chosen; if not, nothing has to be planned for it."""
 
+    def prepare(self, cases: Sequence[ConvCase]) -> None:
+        """Compile at once what ``choose`` would compile for several cases, one after the other."""
+
     def choose(self, case: ConvCase) -> ConvChoice:
         """The choice for a convolution with all that its kernel would take in."""
 
@@ -102,6 +105,11 @@ class RuleChooser:
         if is_known_to_win(conv):
             return BY_RULE
         return MEASURED if self._tunings.mentions(conv) else NOT_BY_RULE
+
+    def prepare(self, cases: Sequence[ConvCase]) -> None:
+        """Compile the first tilings of those that nothing has measured."""
+        if self._fitter is not None:
+            self._fitter.prepare([case for case in cases if self._without_compiling(case) in _IF_GOOD])
 
     def choose(self, case: ConvCase) -> ConvChoice:
         """The choice, with the measured ratio if there is one."""

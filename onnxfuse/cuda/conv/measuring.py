@@ -1,6 +1,6 @@
 """Choosing convolutions by measuring them, on the GPU of this machine, while the graph is planned."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.conv.baseline import OrtBaseline
@@ -51,6 +51,9 @@ class MeasuringChooser:
     def might(self, conv: Convolution) -> ConvChoice:
         """Every convolution, unless none were asked for."""
         return self._rule.might(conv) if self._policy is ConvPolicy.NONE else TO_BE_MEASURED
+
+    def prepare(self, cases: Sequence[ConvCase]) -> None:
+        """Nothing: what is measured is compiled case by case, all tilings of one at once."""
 
     def choose(self, case: ConvCase) -> ConvChoice:
         """The choice by what was measured, or by the rule where that did not work, of which a warning tells."""
