@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from onnxfuse.cuda.conv.candidates import candidates
+from onnxfuse.cuda.conv.candidates import MULTIPROCESSORS, candidates
 from onnxfuse.cuda.conv.kernel import ConvAccess
 from onnxfuse.cuda.conv.recipe import ConvRecipe
 from onnxfuse.cuda.conv.renderer import render_conv
@@ -72,3 +72,14 @@ def test_vectors_divide_the_sizes_that_are_known() -> None:
 
 def test_a_large_depthwise_kernel_is_left_to_others() -> None:
     assert candidates(convolution("f32", (8, 8), (9, 9), group=8), (1, 8, 56, 56)) == []
+
+
+def test_little_work_is_shared_by_more_threads() -> None:
+    """For one image of small planes a multiprocessor gets eight warps where the work is for so many, and two blocks."""
+    conv = Convolution(False, "f32", 120, 120, 120, (5, 5), (1, 1), (1, 1), (2, 2, 2, 2), "NOTSET", (0, 0))
+    for batch, rows in ((1, 1), (16, 4)):
+        tiling = candidates(conv, (batch, 120, 28, 28))[0][0]
+        assert tiling.thread[0] == rows
+        planes, height, width = tiling.tile
+        blocks = -(-batch * 120 // planes) * -(-28 // height) * -(-28 // width)
+        assert blocks >= 2 * MULTIPROCESSORS

@@ -23,8 +23,8 @@ from onnxfuse.program import Program
 from tests.cuda.compilers import MadeUpCompiler
 
 RELU = Program.parse("onnxfuse 1\ninput f32 broadcast\nrelu f32 0\noutput 1\n")
-DEPTHWISE = Convolution(False, "f32", 8, 8, 8, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1), "NOTSET", (0, 0))
-CASE = ConvCase(DEPTHWISE, ("n", 8, 56, 56), RELU, ())
+DEPTHWISE = Convolution(False, "f32", 512, 512, 512, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1), "NOTSET", (0, 0))
+CASE = ConvCase(DEPTHWISE, ("n", 512, 56, 56), RELU, ())
 ARCHITECTURES = ("sm_80", "sm_90")
 _SIZES = re.compile(r"convolve_depthwise<\w+, ([\d, ]+)>")
 
@@ -110,8 +110,8 @@ def test_the_report_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["": 17]>
-        g (float[n, 8, 56, 56] x, float[8, 1, 3, 3] w) => (float[n, 8, 56, 56] z)
-        { y = Conv <group = 8, pads = [1, 1, 1, 1]> (x, w)  z = Relu(y) }"""
+        g (float[n, 512, 56, 56] x, float[512, 1, 3, 3] w) => (float[n, 512, 56, 56] z)
+        { y = Conv <group = 512, pads = [1, 1, 1, 1]> (x, w)  z = Relu(y) }"""
     )
     made: list[_BySums] = []
 

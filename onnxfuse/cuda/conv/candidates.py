@@ -14,6 +14,8 @@ Size = int | None
 """A size that may not be known."""
 
 MULTIPROCESSORS = 132
+WARPS = 8
+"""Warps that a multiprocessor has at least, if there is work for so many: fewer cannot hide how long memory takes."""
 UNKNOWN = 56
 """What an unknown spatial size is taken to be: the middle of image classifiers."""
 UNKNOWN_BATCH = 1
@@ -75,7 +77,14 @@ def _depthwise(conv: Convolution, x_shape: Sequence[Size]) -> Iterator[tuple[Til
         return
     vectors = _vectors(conv, (inside[-1], outside[-1])) if conv.static_pads is not None else [1]
     batch = x_shape[0] or UNKNOWN_BATCH
-    for rows in (4, 2, 8, 1):
+    depth, height, width = _guessed(outside)
+
+    def is_little(rows: int) -> bool:
+        warps = batch * conv.out_channels * depth * -(-height // rows) * -(-width // vectors[0]) / 32
+        return warps < WARPS * MULTIPROCESSORS
+
+    # Where there is little work, as for one image, more threads count for more than rows that one keeps for the next.
+    for rows in sorted((4, 2, 8, 1), key=lambda rows: rows if is_little(rows) else 0):
         for threads in (128, 256):
             tilings = (_depthwise_tiling(conv, _guessed(outside), batch, own, rows, threads) for own in vectors)
             yield tuple(tiling for tiling in tilings if shared_bytes(conv, tiling) <= SHARED_BYTES)
@@ -87,7 +96,8 @@ def _depthwise_tiling(
     """A tile that is as wide as the result, up to a warp, then as high as it may be, then of several planes.
 
     It takes up to 128 bytes of shared memory a thread, so that 1792 of a multiprocessor's 2048 threads have their
-    share.  Small planes share a block only while there are two blocks for each multiprocessor.
+    share.  It is lower, down to a warp, where there would not be two blocks for each multiprocessor, and small planes
+    share a block only while there are.
     """
     depth, height, width = outside
     rows = min(rows, height)
@@ -97,10 +107,14 @@ def _depthwise_tiling(
     def tiling(planes: int) -> Tiling:
         return Tiling("depthwise", (planes, rows * tall, columns * vector), (rows, vector), vector)
 
+    def tiles() -> int:
+        return batch * conv.out_channels * depth * -(-height // (rows * tall)) * -(-width // (columns * vector))
+
     while tall > 1 and patch_bytes(conv, tiling(1)) > 128 * threads:
         tall //= 2
-    tiles = batch * conv.out_channels * depth * -(-height // (rows * tall)) * -(-width // (columns * vector))
-    enough = max(-(-32 // (columns * tall)), tiles // (2 * MULTIPROCESSORS))
+    while columns * tall >= 64 and tiles() < 2 * MULTIPROCESSORS:
+        tall = -(-tall // 2)
+    enough = max(-(-32 // (columns * tall)), tiles() // (2 * MULTIPROCESSORS))
     room = min(threads // (columns * tall), 128 * threads // patch_bytes(conv, tiling(1)))
     return tiling(max(1, min(enough, room)))
 
