@@ -93,7 +93,8 @@ def optimize(
     directory, with its external data, if any, in ``<output>.data``; of a link the target is written.  ``overwrite``
     allows it to be the input itself.  ``progress`` is called with one line at the start of each step.
 
-    The returned ModelProto has the external data references of the input.  Raises OnnxfuseError if something
+    The returned ModelProto is what was written to ``output``; without that it refers to the external data of the input.
+    Raises OnnxfuseError if something
     about the request is wrong (bad model, unknown pass, inputs that cannot be made up, no outputs to check),
     ParityError if the optimized model does not compute what the original does; nothing is written then.
     """
@@ -169,9 +170,9 @@ def optimize(
 
         path = folder / "optimized.onnx" if output is None else output
         progress("writing the model")
-        save(loaded, path, overwrite=overwrite, check=finish)
+        written = save(loaded, path, overwrite=overwrite, check=finish)
     report.seconds = time.perf_counter() - started
-    return Result(loaded.to_proto(), report)
+    return Result(loaded.to_proto() if output is None else written, report)
 
 
 def _tune_on_cpu(

@@ -47,8 +47,8 @@ outputs.
 Types, shapes, NaN and infinities must be the same; integers, booleans and strings equal; floating-point
 elements within 1e-5 of the output's largest magnitude plus 1e-4 of their own (float32; other types in
 proportion to their precision; the magnitude of a Sigmoid or Softmax counts as 1 at least). An output that
-ONNX Runtime's own optimizations, or other roundings of the weights, change by a third as much or more is
-unstable, and passes with a warning. Exit status 0 if all outputs pass, 1 if not.
+ONNX Runtime's own optimizations, or other roundings of the weights, of the inputs or of what is quantized,
+change by a third as much or more is unstable, and passes with a warning. Exit status 0 if all outputs pass, 1 if not.
 """
 
 _CHECK_EPILOG = """\

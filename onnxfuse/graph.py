@@ -8,6 +8,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import ModelProto
 
+from onnxfuse import tensor_data
 from onnxfuse.graph_export import Export
 from onnxfuse.graph_import import import_functions, import_graph, import_opsets
 from onnxfuse.graph_ir import Graph, LazyTensor, Node, subgraphs, walk
@@ -62,6 +63,11 @@ class Model:
         functions share a name.  Nothing else is checked: see ``onnxfuse.model_io``.
         """
         return cls(proto, None if path is None else Path(path).absolute())
+
+    @property
+    def had_external_data(self) -> bool:
+        """Whether the model as it was loaded has data in other files."""
+        return any(map(tensor_data.is_external, tensor_data.tensors(self._source)))
 
     @property
     def directory(self) -> Path | None:

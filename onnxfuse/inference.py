@@ -28,6 +28,7 @@ from onnxfuse.graph_export import Export, onnx_graphs
 from onnxfuse.graph_import import set_type
 from onnxfuse.graph_ir import STANDARD_DOMAINS
 from onnxfuse.missed_sizes import MissedSizes
+from onnxfuse.ort_operators import replace_by_casts
 from onnxfuse.symbols import MADE_UP, is_made_up
 
 Shapes = Mapping[str, Sequence[int | str]]
@@ -57,6 +58,7 @@ def run(model: Model, light: Export, shapes: Shapes | None, *, check_types: bool
     """``infer`` on a light export at hand; ``check_types`` makes a type error an OnnxfuseError."""
     proto = light.proto
     _make_dense(proto)
+    replace_by_casts(proto)
     if shapes is not None:
         _override(model, proto, shapes)
     if check_types:

@@ -338,6 +338,7 @@ _RATE = re.compile(r"^sr$|sample_?rate|sampling_?rate", re.IGNORECASE)
 _MASK = re.compile(r"mask", re.IGNORECASE)
 
 _MOST_BYTES = 1 << 31
+_MOST_DIMENSIONS = 64
 """In all made-up inputs together."""
 _MANY = 1 << 25
 """Elements in all inputs, or in all outputs, beyond which there is only the first kind of values, for all are held at
@@ -498,6 +499,12 @@ def make_inputs(specs: list[InputSpec], shapes: Shapes, kind: str, bound: int) -
 
 
 def _check_size(specs: list[InputSpec], shapes: Shapes) -> None:
+    for spec in specs:
+        rank = len(shapes[spec.name])
+        if rank > _MOST_DIMENSIONS:
+            raise OnnxfuseError(
+                f"input {spec.name!r} has {rank} dimensions, and NumPy's arrays {_MOST_DIMENSIONS} at most"
+            )
     sizes = [math.prod(shapes[spec.name]) * max(spec.dtype.itemsize, 1) for spec in specs]
     if sum(sizes) > _MOST_BYTES:
         _, spec = max(zip(sizes, specs, strict=True), key=lambda pair: pair[0])

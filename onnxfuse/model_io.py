@@ -16,7 +16,7 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto, TensorProto
 
-from onnxfuse import inference, tensor_data
+from onnxfuse import inference, ort_operators, tensor_data
 from onnxfuse.attributes import check_attributes
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.graph import Model, sorted_nodes
@@ -123,8 +123,8 @@ def save(
     overwrite: bool = False,
     source: str | Path | None = None,
     check: Callable[[Path], None] | None = None,
-) -> None:
-    """Write ``model`` to ``path``, and its external data, if any, to ``<path>.data`` beside it.
+) -> ModelProto:
+    """Write ``model`` to ``path``, and its external data, if any, to ``<path>.data`` beside it; return what is written.
 
     A path that is a link stays one, and both files are those of its target.  A file that is replaced passes its
     permissions on.  Tensors whose data was external stay external; so does new data of such a model, and the data of
@@ -141,7 +141,7 @@ def save(
     source = model.path if source is None else Path(source)
     export = model.export()
     slices = _external_slices(export.proto, model.directory)
-    inline = _tensors_to_move(export, bool(slices))
+    inline = _tensors_to_move(export, model.had_external_data)
     target = _refuse(path, source, overwrite)
     files = _files_at_risk(target, source) | {part.path for _, part in slices}
     _refuse_files(path, target, source, files)
@@ -157,6 +157,7 @@ def save(
         places = {directory / data.name: data} if slices or inline else {}
         with writing(path), undisturbed():
             put_in_place({**places, directory / target.name: target})
+    return export.proto
 
 
 def _read(path: Path) -> bytes:
@@ -206,10 +207,12 @@ def _check_structure(light: Export) -> None:
     # It also wants a name of the graph; ONNX Runtime does not.
     name = light.proto.graph.name
     light.proto.graph.name = name or "graph"
+    ort_operators.hide(light.proto)
     try:
         onnx.checker.check_model(light.proto.SerializeToString())
     except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
         raise OnnxfuseError(f"not a valid ONNX model: {_one_line(error)}") from error
+    ort_operators.show(light.proto)
     light.proto.graph.name = name
     for tensor, original in zip(light.stripped, dims, strict=True):
         tensor.dims[:] = original

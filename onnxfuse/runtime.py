@@ -1,6 +1,7 @@
 """ONNX Runtime with the onnxfuse operators: where their library is, and sessions that know them."""
 
 import importlib.util
+import os
 import warnings
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -52,9 +53,12 @@ def custom_ops_library() -> str:
         path = Path(folder) / _LIBRARY
         if path.is_file():
             return str(path.resolve())
-    raise OnnxfuseError(
-        f"{_LIBRARY.name} is not in the installed package: run 'pip install .' in the checkout of onnxfuse"
-    )
+    if any((Path(folder).parent / "pyproject.toml").is_file() for folder in folders):
+        raise OnnxfuseError(
+            f"{_LIBRARY.name} is not in {folders[0]}, a checkout: run 'pip install .' there, and Python elsewhere"
+            " or with PYTHONSAFEPATH=1, so that the installed package is imported"
+        )
+    raise OnnxfuseError(f"{_LIBRARY.name} is not in the installed package, {', '.join(folders)}: install it again")
 
 
 def load_onnxruntime() -> Any:
@@ -83,11 +87,13 @@ _FATAL = 4
 def silence_onnxruntime() -> None:
     """From now on ONNX Runtime's default logger, which all of a process share, writes nothing short of the fatal.
 
-    This is for the command line, whose errors are one line: what ONNX Runtime writes is in an exception too.  It does
-    not load ONNX Runtime.
+    This is for the command line, whose errors are one line: what ONNX Runtime writes is in an exception too.  Its
+    telemetry, which warns of a folder that it cannot write before any logger is asked, is off unless the user wants it.
+    It does not load ONNX Runtime.
     """
     global _silent
     _silent = True
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 def why_no_cuda() -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import helper
 
@@ -98,6 +99,26 @@ def test_external_data_survives(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     onnxfuse.optimize(tmp_path / "in.onnx", output=tmp_path / "there" / "out.onnx")
     onnx.checker.check_model(tmp_path / "there" / "out.onnx", full_check=True)
+
+
+@pytest.mark.parametrize("place", ["in.onnx", "out.onnx"])
+def test_the_result_refers_to_the_external_data_that_was_written(place: str, tmp_path: Path) -> None:
+    """Also where that has replaced the data of the input, in which tensors lay elsewhere."""
+    rng = np.random.default_rng(0)
+    nodes = "a = MatMul(x, w1) b = Mul(a, k) c = Softmax(b) d = MatMul(c, w2) e = Exp(d) y = Neg(e)"
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> g (float[1, 32] x) => (float[1, 32] y) {{ {nodes} }}'
+    )
+    for name, shape in (("w1", (32, 32)), ("w2", (32, 32)), ("k", (32,))):
+        values = rng.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    onnx.save(model, tmp_path / "in.onnx", save_as_external_data=True, location="in.onnx.data", size_threshold=1024)
+    feeds = {"x": np.ones((1, 32), np.float32)}
+    (expected,) = ort.InferenceSession(tmp_path / "in.onnx").run(None, feeds)
+    result = onnxfuse.optimize(tmp_path / "in.onnx", "cpu", output=tmp_path / place, overwrite=True).model
+    onnx.external_data_helper.load_external_data_for_model(result, str(tmp_path))
+    (actual,) = onnxfuse.InferenceSession(result.SerializeToString()).run(None, feeds)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
 def test_wrong_requests(tmp_path: Path) -> None:

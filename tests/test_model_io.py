@@ -318,6 +318,21 @@ def test_new_data_of_an_external_model_is_external(tmp_path):
     np.testing.assert_array_equal(arrays(tmp_path / "out.onnx")["doubled"], values * 2)
 
 
+def test_new_data_is_external_even_if_all_of_the_old_is_gone(tmp_path):
+    model = model_io.load(external_model(tmp_path))
+    for graph in model.graphs():
+        for node in graph.nodes:
+            for index, tensor in enumerate(node.inputs):
+                if isinstance(tensor, gs.Constant) and tensor.values.nbytes >= 1024:
+                    node.inputs[index] = model.constant(np.array(tensor.values), "mine")
+            if "value" in node.attrs:
+                node.attrs["value"] = np.array(node.attrs["value"].values)
+    written = model_io.save(model, tmp_path / "out.onnx")
+    external = [tensor for tensor in written.graph.initializer if tensor_data.is_external(tensor)]
+    assert {tensor.name for tensor in external} >= {"mine"}
+    assert written == onnx.load(tmp_path / "out.onnx", load_external_data=False)
+
+
 def test_a_model_too_large_for_one_file_is_split(small, tmp_path, monkeypatch):
     monkeypatch.setattr(model_io, "_EXTERNAL_BYTES", 8)
     monkeypatch.setattr(model_io, "_PROTOBUF_LIMIT", model_io._PROTOBUF_MARGIN + 8)

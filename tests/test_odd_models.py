@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper, parser
 
+import onnxfuse
 from onnxfuse import model_io
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.inspection import Inspection, inspect
@@ -163,3 +164,29 @@ def test_branches_that_return_each_other() -> None:
     assert probabilities(model) == set()
     del model.graph.node[0].attribute[0].g.output[:]
     assert probabilities(model) == set()
+
+
+def test_an_input_without_a_shape_may_be_given_one(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("Sigmoid", ["a"], ["s"]),
+        helper.make_node("Mul", ["a", "s"], ["y"]),
+    ]
+    weights = numpy_helper.from_array(np.full((16, 16, 3, 3), 0.01, np.float32), "w")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "xy")
+    graph = helper.make_graph(nodes, "g", [x], [y], [weights])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnxfuse.optimize(made, "cpu", shapes={"x": (2, 16, 20, 20)})
+
+
+@pytest.mark.parametrize("rank", [64, 65, 500])
+def test_more_dimensions_than_arrays_have(rank: int) -> None:
+    nodes = [helper.make_node("Exp", ["x"], ["a"]), helper.make_node("Neg", ["a"], ["y"])]
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1] * rank) for name in "xy"]
+    made = helper.make_model(helper.make_graph(nodes, "g", infos[:1], infos[1:]), ir_version=8)
+    made.opset_import[0].version = 17
+    if rank <= 64:
+        onnxfuse.optimize(made, "cpu")
+    else:
+        with pytest.raises(OnnxfuseError, match=f"input 'x' has {rank} dimensions, and NumPy's arrays 64 at most"):
+            onnxfuse.optimize(made, "cpu")

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 import onnxfuse
 from onnxfuse import parity
@@ -26,6 +26,7 @@ from onnxfuse.inputs import (
 )
 from onnxfuse.numerics import coarsest_type, probabilities
 from onnxfuse.parity import compare
+from onnxfuse.rounding_noise import inputs_rounded_otherwise, with_other_rounding
 from onnxfuse.sessions import Session, one_line
 from tests.parity_models import CHAIN, chain, model_file, save
 
@@ -276,6 +277,51 @@ def test_an_output_is_unstable_where_other_roundings_of_its_weights_change_it_as
     assert "output 'y' is unstable: its weights rounded otherwise change it as much" in result.warnings[0]
     wrong = made("c.onnx", "d = MatMul(x, a) e = MatMul(d, b) f = MatMul(x, ab) g = Sub(e, f) y = Add(g, tenth)")
     assert not compare(original, wrong).ok
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_weights_and_inputs_of_few_digits_are_rounded_otherwise_too(dtype: np.dtype) -> None:
+    weights = np.linspace(1, 2, 256).astype(dtype).reshape(16, 16)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [1, 16])],
+        [helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [1, 16])],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    (tensor,) = onnx.load_from_string(with_other_rounding(helper.make_model(graph), 0)).graph.initializer
+    for moved in (numpy_helper.to_array(tensor), inputs_rounded_otherwise({"x": weights}, 0)["x"]):
+        distance = ulp_distance(moved, weights)
+        assert moved.dtype == dtype and set(np.unique(distance)) == {0, 1}
+
+
+def test_an_output_is_unstable_where_what_it_quantizes_rounded_otherwise_changes_it_as_much(tmp_path: Path) -> None:
+    """A digit that the last bits decide, as quantize_dynamic makes it of each activation; but no tenth more.
+
+    Inputs and weights are integers.
+    """
+    silu = "g{0} = Sigmoid(x{0}) a{0} = Mul(x{0}, g{0})"
+    layer = """ q{0}, s{0}, z{0} = DynamicQuantizeLinear(a{0}) p{0} = MatMulInteger(q{0}, w, z{0})
+        f{0} = Cast <to = 1> (p{0}) m{0} = Mul(s{0}, scale) x{1} = Mul(f{0}, m{0})"""
+    constants = {
+        "w": np.random.default_rng(0).normal(0, 40, (256, 256)).clip(-127, 127).astype(np.int8),
+        **{name: np.array(value, np.float32) for name, value in {"scale": 3e-3, "one": 1, "tenth": 0.1}.items()},
+    }
+
+    def made(name: str, activation: str) -> Path:
+        body = " ".join((activation + layer).format(number, number + 1) for number in range(8))
+        body = f"c = Cast <to = 1> (x) x0 = Mul(c, scale) {body}"
+        text = f"g (int32[1024, 256] x) => (float[1024, 256] x8) {{ {body} }}"
+        proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+        proto.graph.initializer.extend(numpy_helper.from_array(value, key) for key, value in constants.items())
+        return save(proto, tmp_path / name)
+
+    original = made("a.onnx", silu)
+    other = "n{0} = Neg(x{0}) e{0} = Exp(n{0}) d{0} = Add(e{0}, one) a{0} = Div(x{0}, d{0})"
+    result = compare(original, made("b.onnx", other))
+    assert result.ok and "what it quantizes, rounded otherwise, changes it as much" in result.warnings[0]
+    wrong = "g{0} = Sigmoid(x{0}) b{0} = Mul(x{0}, g{0}) a{0} = Add(b{0}, tenth)"
+    assert not compare(original, made("c.onnx", wrong)).ok
 
 
 def test_an_output_is_unstable_where_other_roundings_of_its_inputs_change_it_as_much(tmp_path: Path) -> None:

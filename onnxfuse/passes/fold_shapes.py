@@ -178,9 +178,8 @@ def _constant(node: Node, computed: gs.Tensor, elements: Sequence[Element]) -> l
     if standard_op(node) == "Reshape":
         if node.attrs.get("allowzero", 0) and 0 in elements:
             return None  # where it stands for itself
-        found = constant_target(node.inputs[0], elements)
-        # Where -1 is among the elements, ONNX Runtime takes no other size of zero.
-        return found or constant_target(node.inputs[0], _without_rest(node, elements), has_zeros=-1 not in elements)
+        # Where -1 is among the elements, ONNX Runtime takes no other size of zero; without it, it takes these too.
+        return constant_target(node.inputs[0], _without_rest(node, elements), has_zeros=-1 not in elements)
     if standard_op(node) == "Expand":
         return _constant_expansion(node.inputs[0], elements)
     if computed.shape is None or len(computed.shape) != 1:

@@ -57,11 +57,11 @@ class Registry:
         *,
         name: str | None = None,
         description: str = "",
-        before: Sequence[str] = (),
-        after: Sequence[str] = (),
+        before: str | Sequence[str] = (),
+        after: str | Sequence[str] = (),
     ) -> None:
         """Registers a pass class or object, a function, a RewriteRule class or object, or a sequence of
-        rules.
+        rules.  ``before`` and ``after`` name one pass or several.
 
         Raises OnnxfuseError for a name that is taken or missing, and for anything that is no pass.
         """
@@ -70,7 +70,7 @@ class Registry:
             if self._entries[found].source is item:
                 return
             raise OnnxfuseError(f"a pass named {found!r} is registered already")
-        self._entries[found] = _Entry(found, make, tuple(before), tuple(after), item)
+        self._entries[found] = _Entry(found, make, _names("before", before), _names("after", after), item)
 
     def add_factory(self, name: str, make: Callable[[], Pass]) -> None:
         """Registers a pass that is imported and made only when it is to run."""
@@ -170,8 +170,11 @@ def _factory(item: Any, name: str | None, description: str) -> tuple[str, Callab
         if not name:
             raise OnnxfuseError("a group of rewrite rules needs a name")
         rules = list(item)
-        return name, lambda: RulePass([_instance(rule) for rule in rules], name, description)
-    if isinstance(item, RewriteRule) or (isinstance(item, type) and issubclass(item, RewriteRule)):
+        for rule in rules:
+            if not _is_rule(rule):
+                raise OnnxfuseError(f"{rule!r} is no rewrite rule")
+        return _require(name, item), lambda: RulePass([_instance(rule) for rule in rules], name, description)
+    if _is_rule(item):
         return _require(name or item.name, item), lambda: RulePass([_instance(item)], name, description)
     if hasattr(item, "run") and callable(item.run):
         return _require(name or str(getattr(item, "name", "")), item), lambda: _named(
@@ -184,6 +187,18 @@ def _factory(item: Any, name: str | None, description: str) -> tuple[str, Callab
     raise OnnxfuseError(f"{item!r} is no pass: it is neither a function, a RewriteRule, nor has it a method run")
 
 
+def _is_rule(item: Any) -> bool:
+    return isinstance(item, RewriteRule) or (isinstance(item, type) and issubclass(item, RewriteRule))
+
+
+def _names(what: str, given: str | Sequence[str]) -> tuple[str, ...]:
+    names = (given,) if isinstance(given, str) else tuple(given)
+    for name in names:
+        if not isinstance(name, str):
+            raise OnnxfuseError(f"{what}= names passes, which {name!r} does not")
+    return names
+
+
 def _instance(item: Any) -> Any:
     return item() if isinstance(item, type) else item
 
@@ -191,6 +206,8 @@ def _instance(item: Any) -> Any:
 def _require(name: str, item: Any) -> str:
     if not name:
         raise OnnxfuseError(f"{item!r} has no name to register it under")
+    if not isinstance(name, str):
+        raise OnnxfuseError(f"the name of a pass is a text, not {name!r}")
     return name
 
 

@@ -156,6 +156,8 @@ class CompiledRule:
         try:
             returned = rule.pattern(Ops(), *map(Variable, names))
             outputs: Sequence[Value] = returned if isinstance(returned, tuple) else (returned,)
+            if not outputs:
+                raise TypeError("a pattern must have an output")
             self.roots = tuple(dict.fromkeys(root_ops(outputs[0])))
             for output in outputs[1:]:
                 list(root_ops(output))

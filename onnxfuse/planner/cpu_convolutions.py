@@ -280,7 +280,7 @@ class _GraphChoice:
         if shape is None or len(shape) < 2:
             return 0
         channels = shape[1]
-        if not isinstance(tensor.shape[1], (int, np.integer)):
+        if tensor.shape is None or not isinstance(tensor.shape[1], (int, np.integer)):
             weights = [node.inputs[1].shape for node in tensor.outputs if node.op == "Conv"]
             channels = min([shape[1] for shape in weights if shape and isinstance(shape[1], int)] or [channels])
         return math.prod(shape) // max(shape[1], 1) * channels

@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.constants import constant_value, dtype_of, is_constant
 from onnxfuse.graph_ir import standard_op
+from onnxfuse.ort_operators import is_of_ort
 from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.passes.matcher import Match, attribute
 from onnxfuse.planner.ort_fusions import find_normalizations
@@ -55,7 +56,7 @@ def find_blocks(
     """The blocks of a graph's ``nodes``, given in topological order; ``refuse`` is told of those without a kernel."""
     position = {id(node): index for index, node in enumerate(nodes)}
     for node in nodes:
-        if standard_op(node) in _OPERATORS:
+        if standard_op(node) in _OPERATORS and not is_of_ort(node.op, opsets.get("", 1)):
             try:
                 yield _checked(_of_operator(node, editor, opsets), editor)
             except UnsupportedError as reason:

@@ -88,6 +88,7 @@ def test_added_passes_run_before_the_fusion():
     ("order", "earlier", "later"),
     [
         ({"before": ["fold-constants"]}, "mine", "fold-constants"),
+        ({"before": "fold-constants"}, "mine", "fold-constants"),
         ({"after": ["fuse-elementwise"]}, "fuse-elementwise", "mine"),
         ({"after": ["fold-constants"], "before": ["fold-affine"]}, "mine", "fold-affine"),
     ],
@@ -157,6 +158,12 @@ def test_bad_registrations():
         made.add(3, name="three")
     with pytest.raises(OnnxfuseError, match="needs a name"):
         made.add([NegToAbs])
+    with pytest.raises(OnnxfuseError, match="1 is no rewrite rule"):
+        made.add([NegToAbs, 1], name="group")
+    with pytest.raises(OnnxfuseError, match="the name of a pass is a text, not 5"):
+        made.add(nothing, name=5)
+    with pytest.raises(OnnxfuseError, match="before= names passes, which 5 does not"):
+        made.add(nothing, name="mine", before=[5])
 
 
 def test_the_decorator_registers_in_the_registry_of_optimize():
