@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cost.h"
+#include "denormals.h"
 #include "integers.h"
 #include "kernels.h"
 #include "parts.h"
@@ -265,6 +266,7 @@ void compute_in_place(const Run& run, int64_t part, float* memory) {
 }
 
 void compute_task(const Run& run, int64_t task) {
+  const DenormalsAsZeros zeros;
   const AttentionPlan& plan = run.plan;
   const Workspace workspace(plan.floats * sizeof(float));
   auto* const memory = static_cast<float*>(workspace.data());

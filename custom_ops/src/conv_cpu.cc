@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "caches.h"
+#include "denormals.h"
 #include "integers.h"
 #include "kernels.h"
 #include "parts.h"
@@ -498,7 +499,11 @@ void run_conv_cpu(const ConvCpuPlan& plan, const ConvTensors& tensors, const Hos
   const RunMemory copies = copy_strips(&run, host);
   // ORT gives each thread a share of units that follow one another, the same share in every node, so that a thread finds in
   // its core's caches what it has computed of a tensor before.
-  run_parts(host, plan.units, [&](int64_t unit) { Worker(run).compute(unit); }, plan.alone);
+  const auto compute = [&](int64_t unit) {
+    const DenormalsAsZeros zeros;
+    Worker(run).compute(unit);
+  };
+  run_parts(host, plan.units, compute, plan.alone);
 }
 
 }  // namespace onnxfuse

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "conv_axis.h"
+#include "denormals.h"
 #include "integers.h"
 #include "kernels.h"
 #include "nhwc_channel_rows.h"
@@ -421,7 +422,11 @@ void run_nhwc_conv(const NhwcConv& node, const NhwcConvPlan& plan, const std::ve
   }
   const RunMemory copy = copy_input(&run, host);
   const int64_t units = plan.images * plan.pixel_units * plan.filter_units;
-  run_parts(host, units, [&](int64_t unit) { Worker(run).compute(unit); }, plan.alone);
+  const auto compute = [&](int64_t unit) {
+    const DenormalsAsZeros zeros;
+    Worker(run).compute(unit);
+  };
+  run_parts(host, units, compute, plan.alone);
   if (plan.whole_epilogue == nullptr) return;
   results->run(node.epilogue, sums[0], {inputs.begin() + static_cast<long>(second), inputs.end()}, outputs.data());
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "conv_node.h"
+#include "denormals.h"
 #include "integers.h"
 #include "kernels.h"
 #include "parts.h"
@@ -64,6 +65,7 @@ struct Means {
 };
 
 void compute_means(const Means& run, int64_t unit) {
+  const DenormalsAsZeros zeros;
   const int64_t first = unit * run.at_once;
   const int64_t count = std::min(run.at_once, run.count - first);
   kernels().row_means(run.means + first, run.x + first * run.size, static_cast<size_t>(count),
@@ -73,6 +75,7 @@ void compute_means(const Means& run, int64_t unit) {
 // The same where the channels come last: a unit is some of an image's.  Sums are of many parts, for the error of each grows
 // with its length.
 void compute_last_means(const Means& run, int64_t unit) {
+  const DenormalsAsZeros zeros;
   const int64_t units = divide_up(run.channels, run.at_once);
   const int64_t image = unit / units;
   const int64_t first = unit % units * run.at_once;
@@ -98,6 +101,7 @@ struct Products {
 };
 
 void compute_products(const Products& run, int64_t unit) {
+  const DenormalsAsZeros zeros;
   const int64_t first = unit * run.at_once;
   const int64_t last = std::min(first + run.at_once, run.batch * run.rows);
   for (int64_t i = first; i < last;) {

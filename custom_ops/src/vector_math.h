@@ -45,23 +45,27 @@ ONNXFUSE_INLINE double tanh(double x) {
   return with_sign_of(m / (2.0 + m), x);
 }
 
-// With w = 2^-24 e^-x: 2^-24 / (2^-24 + w).  From x = -104 on w is finite, and the quotient, where it is denormal, rounds
-// once.
+// Below, sigmoid is 0, where it would be denormal: what it gates would be, and slow down all that reads it.
+constexpr float kSigmoidLeast = -87.33654f;
+
+// With w = 2^-24 e^-x: 2^-24 / (2^-24 + w).
 template <typename F, if_float<F> = 0>
 ONNXFUSE_INLINE F sigmoid(F x) {
   constexpr float bias = kRound + 127.0f - 24.0f;  // leaves the exponent of 2^(n-24) in the low bits
-  const F c = at_most(at_least(x, -104.0f), 60.0f);
+  const F c = at_most(at_least(x, kSigmoidLeast), 60.0f);
   const F shifted = madd(c, -kLog2E, bias);
   const F n = shifted - bias;
   const F s = from_bits(to_bits(shifted) << 23);
   const F w = madd(s, expm1_residue(-madd(n, kLn2Low, madd(n, kLn2High, c))), s);
-  return 0x1p-24f / (0x1p-24f + w);
+  return select(x < kSigmoidLeast, F{}, 0x1p-24f / (0x1p-24f + w));
 }
 
 #if defined(__AVX512F__)
 // With z = e^x, which is cheaper here: z / (1 + z), which rounds to 1 from 17.4 on.
 ONNXFUSE_INLINE FloatVector sigmoid(FloatVector x) {
-  const FloatVector z = exp_up_to_89(at_most(x, 20.0f));
+  const Power<FloatVector> power = exp_power(at_most(x, 20.0f));
+  const __mmask16 other = _mm512_cmp_ps_mask(x, splat<FloatVector>(kSigmoidLeast), _CMP_NLT_UQ);
+  const FloatVector z = _mm512_maskz_scalef_ps(other, power.mantissa, power.exponent);
   return z / (1.0f + z);
 }
 #endif

@@ -34,6 +34,8 @@ NAME = "fold-constants"
 _FREE_BYTES = 1 << 12  # a result of this size is folded however small the constants it comes from
 _FREE_BYTES_IN_ALL = 1 << 18
 _MAX_WORK = 1 << 36  # multiplications in one node: some seconds
+_VIEWS = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
+"""Operators that keep all elements in their order."""
 _MAX_ROUNDS = 32
 
 RANDOM = frozenset(
@@ -136,7 +138,7 @@ class _Folder:
         if domain_of(node) != "" or not self._passes_on(node) or self._returned(node):
             return False
         self._context.rewrote(NAME, [node])
-        source = _kept_operand(node) or node.inputs[0]
+        source = _kept_operand(node) or self._undone_view(node) or node.inputs[0]
         self._editor.replace_uses(node.outputs[0], source)
         self._editor.remove([node])
         return True
@@ -149,7 +151,7 @@ class _Folder:
         if node.op == "Cast":
             source, result = dtype_of(node.inputs[0]), _cast_target(node)
             return source is not None and source == result
-        if _kept_operand(node) is not None:
+        if _kept_operand(node) is not None or self._undone_view(node) is not None:
             return True
         if node.op == "Dropout" and self._opsets.get("", 1) >= 7:
             training = node.inputs[2] if len(node.inputs) > 2 and node.inputs[2].name else None
@@ -158,6 +160,17 @@ class _Folder:
             value = constant_value(training)
             return value is not None and not value.any()
         return False
+
+    def _undone_view(self, node: Node) -> gs.Tensor | None:
+        """The tensor that a node gives the shape again which others before it have taken; None if it does not."""
+        source = node.inputs[0] if node.op in _VIEWS else None
+        while source is not None:
+            if _has_shape_of(node.outputs[0], source):
+                return source
+            before = source.inputs[0] if len(source.inputs) == 1 else None
+            inside = before is not None and self._editor.graph_index(before) == self._editor.graph_index(node)
+            source = before.inputs[0] if before is not None and inside and _is_view(before) else None
+        return None
 
     def _candidates(self, graph: gs.Graph) -> list[Node]:
         """The nodes of ``graph`` that could be folded, size apart, in topological order."""
@@ -301,6 +314,22 @@ class _Folder:
 def _bounds_a_range(node: Node) -> bool:
     """Whether a Range reads a result that may not be a scalar: ORT refuses [1] there, but only as a constant."""
     return any(tensor.shape != [] and reader.op == "Range" for tensor in node.outputs for reader in tensor.outputs)
+
+
+def _is_view(node: Node) -> bool:
+    return domain_of(node) == "" and node.op in _VIEWS
+
+
+def _has_shape_of(tensor: gs.Tensor, other: gs.Tensor) -> bool:
+    """Whether two tensors of as many elements have one shape: a size that is open follows from the others."""
+    if tensor.shape is None or other.shape is None or len(tensor.shape) != len(other.shape):
+        return False
+    pairs = list(zip(tensor.shape, other.shape, strict=True))
+    known = [isinstance(one, int) and one == size and one > 0 for one, size in pairs]
+    return known.count(False) <= 1 and all(
+        is_known or not (isinstance(one, int) and isinstance(size, int))
+        for is_known, (one, size) in zip(known, pairs, strict=True)
+    )
 
 
 def _kept_operand(node: Node) -> gs.Tensor | None:

@@ -239,6 +239,12 @@ def _slow_operators() -> Pass:
     return SlowOperators()
 
 
+def _cancel_transposes() -> Pass:
+    from onnxfuse.passes.cancel_transposes import CancelTransposes
+
+    return CancelTransposes()
+
+
 def _merge_duplicates() -> Pass:
     from onnxfuse.passes.merge_duplicates import MergeDuplicates
 
@@ -300,6 +306,7 @@ def _fuse_elementwise() -> Pass:
 _BUILTIN_FACTORIES: dict[str, Callable[[], Pass]] = {
     "fold-constants": _fold_constants,
     "fold-shapes": _fold_shapes,
+    "cancel-transposes": _cancel_transposes,
     "slow-operators": _slow_operators,
     "merge-duplicates": _merge_duplicates,
     "fuse-squeeze-excite": _fuse_squeeze_excite,

@@ -38,6 +38,7 @@ THREE_DIMENSIONS = ConvChoice(False, "convolutions in three dimensions were not 
 MEASURED_SLOWER = ConvChoice(False, "the model was measured to be faster without")
 OPEN_WEIGHTS = ConvChoice(False, "its weights are no constant of the model")
 BLOCKED_LAYOUT = ConvChoice(False, "ONNX Runtime's blocked layout is cheaper here")
+OPTIMIZED = ConvChoice(False, "the model has convolutions that ONNX Runtime has fused, whose blocked layout it shares")
 SMALL_IMAGE = ConvChoice(False, "its image is so small that ONNX Runtime's is as fast")
 ALONE = ConvChoice(False, "nothing beside it would be fused with it, and ONNX Runtime's is as fast")
 NO_OTHER = ConvChoice(True, "ONNX Runtime's is as fast, and its code would be needed for this alone")
@@ -54,6 +55,11 @@ def cpu_chooser(context: PassContext) -> "CpuChooser":
     if context.own_convolutions is None:
         context.own_convolutions = CpuChooser()
     return context.own_convolutions
+
+
+def _is_fused_by_ort(node: gs.Node) -> bool:
+    """Whether ONNX Runtime's optimizer has written a node in place of a convolution and an activation."""
+    return bool(node.domain == "com.microsoft" and node.op == "FusedConv")
 
 
 class CpuChooser:
@@ -76,6 +82,7 @@ class CpuChooser:
         self._own: dict[int, gs.Node] | None = None
         self._small: dict[int, gs.Node] = {}
         self._no_other: dict[int, gs.Node] = {}
+        self._optimized: dict[int, gs.Node] = {}
 
     @property
     def policy(self) -> ConvPolicy:
@@ -93,6 +100,9 @@ class CpuChooser:
                 known = {id(node): node for node in graph.nodes if _is_known(node)}
                 if self._policy is ConvPolicy.AUTO:
                     known = {key: node for key, node in known.items() if len(node.inputs[1].shape) < 5}
+                if self._policy is ConvPolicy.AUTO and any(map(_is_fused_by_ort, graph.nodes)):
+                    self._optimized |= known
+                    known = {}
                 if known and self._policy is ConvPolicy.AUTO:
                     given = self._given if graph is model.graph else {}
                     own, small = _GraphChoice(graph, set(known), given, gelus).own()
@@ -126,6 +136,8 @@ class CpuChooser:
             return ONLY_FLOAT
         if not isinstance(node.inputs[1], gs.Constant):
             return OPEN_WEIGHTS
+        if id(node) in self._optimized:
+            return OPTIMIZED
         if id(node) in self._small:
             return SMALL_IMAGE
         return BLOCKED_LAYOUT if conv.rank < 3 else THREE_DIMENSIONS

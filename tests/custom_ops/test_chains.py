@@ -125,3 +125,13 @@ def test_rows_that_begin_anywhere_in_memory(columns: int, dtype: str) -> None:
     middle, last = run_fused(program, [x, scale])
     assert_same_bits(middle, x * scale + x)
     assert_same_bits(last, abs(x * scale + x) - scale)
+
+
+@pytest.mark.parametrize("shape", [(64,), (3, 5, 7)])
+def test_what_sigmoid_gates_is_never_denormal(shape: tuple[int, ...]) -> None:
+    """ONNX Runtime's convolutions, or anyone's, would take some hundred cycles for each such number."""
+    x = np.linspace(-110, -80, int(np.prod(shape)), dtype=np.float32).reshape(shape)
+    program = HEADER.format("f32") + "sigmoid f32 0\nmul f32 0 2\noutput 2\noutput 3\n"
+    for result in run_fused(program, [x, x]):
+        least = np.finfo(np.float32).smallest_normal
+        assert np.all((result == 0) | (np.abs(result) >= least)) and np.any(result == 0) and np.any(result != 0)

@@ -461,3 +461,64 @@ def test_a_vector_that_bounds_a_range_is_not_made_a_constant():
     constants = {"one": np.array([1.0], np.float32), "zero": np.float32(0), "step": np.float32(1)}
     _, after, _ = fold(nodes, {"x": [2]}, constants=constants)
     assert ops(after) == ["Add", "Range", "Add"]
+
+
+SHAPES = {
+    "as tf2onnx writes a mean of channels": (
+        "s = Squeeze(x, axes) y = Reshape(s, whole)",
+        {"axes": [2, 3], "whole": [-1, 4, 1, 1]},
+    ),
+    "a size that is open": ("s = Reshape(x, flat) y = Reshape(s, whole)", {"flat": [-1], "whole": [-1, 4, 1, 1]}),
+    "by itself": ("y = Reshape(x, whole)", {"whole": [0, 4, 1, 1]}),
+    "flattened": ("s = Flatten(x) y = Unsqueeze(s, axes)", {"axes": [2, 3]}),
+    "in the middle": (
+        "s = Squeeze(x, axes) t = Unsqueeze(s, axes) u = Squeeze(t, axes) y = Unsqueeze(u, axes)",
+        {"axes": [2]},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_a_shape_that_comes_back_is_no_node(kind):
+    body, constants = SHAPES[kind]
+    made = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> g (float[n, 4, 1, 1] z) => (float[m, 4, 1, 1] v)'
+        f" {{ x = Abs(z) {body} v = Neg(y) }}"
+    )
+    made.graph.initializer.extend(numpy_helper.from_array(np.array(value), name) for name, value in constants.items())
+    made = onnx.shape_inference.infer_shapes(made, data_prop=True)
+    after, _ = apply(made, FOLD)
+    assert ops(after) == ["Abs", "Neg"]
+    for batch in (0, 1, 3):
+        if batch or "-1" not in str(constants):
+            same_bits(made, after, z=random(batch, 4, 1, 1))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "s = Squeeze(x, axes) y = Reshape(s, other)",  # of as many elements
+        "s = Reshape(x, open) y = Reshape(s, apart)",  # of which two sizes are open
+        "s = Transpose <perm = [0, 1, 3, 2]> (x) y = Reshape(s, whole)",
+    ],
+)
+def test_another_shape_stays(body):
+    constants = {
+        "axes": [3],
+        "other": [-1, 4, 2, 3],
+        "open": [-1, 2, 1],
+        "apart": [0, -1, 3, 1],
+        "whole": [-1, 4, 3, 1],
+    }
+    made = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> g (float[2, c, 3, 1] z) => (float[m, k, l, i] v)'
+        f" {{ x = Abs(z) {body} v = Neg(y) }}"
+    )
+    for name, value in constants.items():
+        if f"{name})" in body:
+            made.graph.initializer.append(numpy_helper.from_array(np.array(value), name))
+    made = onnx.shape_inference.infer_shapes(made, data_prop=True)
+    after, _ = apply(made, FOLD)
+    if "open" not in body:
+        same_bits(made, after, z=random(2, 4, 3, 1))
+    assert len(ops(after)) == 4

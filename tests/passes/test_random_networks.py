@@ -14,7 +14,7 @@ from tests import fusing
 
 from .models import apply
 
-PASSES = ("fold-constants", "slow-operators", "conv-layout", "fold-affine", "fuse-elementwise")
+PASSES = ("fold-constants", "cancel-transposes", "slow-operators", "conv-layout", "fold-affine", "fuse-elementwise")
 TOLERANCE = 2e-5  # relative to the largest value anywhere in the network, which is what rounds
 UNDERFLOW = 1e-36  # denormal results lose digits
 

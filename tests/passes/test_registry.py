@@ -19,6 +19,7 @@ from .models import apply, model, node, ops
 BUILTIN = [
     "fold-constants",
     "fold-shapes",
+    "cancel-transposes",
     "slow-operators",
     "conv-layout",
     "fold-affine",

@@ -101,6 +101,21 @@ def test_beside_a_fused_convolution_any_fusion_is_worth_the_library() -> None:
     assert "Sin" in operators(alone)
 
 
+def test_beside_convolutions_that_onnx_runtime_has_fused_all_are_its_own() -> None:
+    """As in a model that it has optimized and saved: these have its blocked layout."""
+    made = model(BETWEEN, w=array(12, 96, 3, 3))
+    assert reasons(onnxfuse.optimize(made, "cpu"))[0][0]
+    relu = onnx.helper.make_node(
+        "FusedConv", ["a", "w"], ["z"], domain="com.microsoft", activation="Relu", kernel_shape=[3, 3], pads=[1] * 4
+    )
+    made.graph.node.append(relu)
+    made.graph.output.append(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, [1, 12, 160, 160]))
+    made.opset_import.add(domain="com.microsoft", version=1)
+    ((fused, reason),) = reasons(onnxfuse.optimize(made, "cpu"))
+    assert not fused and "ONNX Runtime has fused" in reason
+    assert reasons(onnxfuse.optimize(made, "cpu", conv="all"))[0][0]
+
+
 def test_what_stays_blocked_is_onnx_runtimes() -> None:
     result = onnxfuse.optimize(model(RESIDUAL, w=array(64, 64, 3, 3)), "cpu")
     assert "FusedConv" not in operators(result)

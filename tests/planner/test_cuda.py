@@ -214,6 +214,9 @@ class _Registers:
         self._spills = spills
         self.programs: list[int] = []
 
+    def prepare(self, cases: Sequence[tuple[Program, Sequence[Sequence[Dim] | None]]]) -> None:
+        pass
+
     def fit(self, program: Program, shapes: Sequence[Sequence[Dim] | None]) -> Fit:
         access = expected_access(program, shapes)
         count = len(program.instructions)
