@@ -74,7 +74,7 @@ class BoundSession:
             self._quick.add_run_config_entry("disable_synchronize_execution_providers", "1")
         self._binding = self.session.io_binding()
         self._inputs = {
-            name: ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device, 0)
+            name: ort.OrtValue.ortvalue_from_numpy(np.require(array, requirements="C"), device, 0)
             for name, array in feeds.items()
         }
         for name, value in self._inputs.items():
