@@ -11,13 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import helper
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for the cases and helpers of the tests
-
 from gpu_parity import Verdict
 from gpu_sessions import new_session
 from messages import one_line
+from onnx import helper
 
 from onnxfuse.cuda.arch import COMMON, devices, number
 from onnxfuse.cuda.conv.recipe import ConvRecipe
@@ -28,6 +25,11 @@ from onnxfuse.planner.conv_node import node_attributes
 from onnxfuse.program import Program, reference
 from onnxfuse.program.ops import FUSED_CONV_OPS
 from onnxfuse.runtime import DOMAIN
+
+# For the cases and helpers of the tests.  The installed package is imported by now: the checkout's, which has no native
+# library, would take its place.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from tests.cuda.convolutions import Fused, convolve, integers
 from tests.cuda.test_conv_emulation import BOUNDARIES, CASES, MAKERS, boundary_cases
 from tests.custom_ops.fused import run, sample
@@ -57,7 +59,7 @@ class ConvCase:
             (x,) = reference.run(fused.prologue, [x, *operands[:before]])
         results = reference.run(fused.epilogue, [convolve(fused.conv, x, w), *operands[before:]])
         shape = fused.conv.output_shape(fused.x_shape)
-        return [np.ascontiguousarray(np.broadcast_to(result, shape)) for result in results]
+        return [np.require(np.broadcast_to(result, shape), requirements="C") for result in results]
 
 
 def conv_cases(seeds: Sequence[int], families: Sequence[str] = (*MAKERS, BOUNDARY)) -> Iterator[ConvCase]:
