@@ -11,16 +11,19 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 import numpy as np
 import onnx
 from gpu_chains import CHAINS, Chain, bytes_moved, feeds, full_shape, onnx_model
 from gpu_sessions import BoundSession
+from messages import one_line
 
 import onnxfuse
 from onnxfuse.cuda.arch import COMMON
@@ -33,12 +36,16 @@ from onnxfuse.cuda.tuned import TunedKernels
 from onnxfuse.graph import Model
 from onnxfuse.inference import infer
 from onnxfuse.passes import PassContext, resolve
+from onnxfuse.program import Program
+from onnxfuse.program.reference import run as reference
 
 SIZES = (64, 512, 16, 1)
 """10^6 bytes of the first input, the most telling first, for time may run out."""
 DTYPES = ("float32", "float16")
-PEERS = {"torch": 5, "jax": 4, "cupy": 2}
-"""Other systems, with their shares of the time."""
+TOLERANCE = {"float32": 1e-4, "float16": 2e-2}
+"""How far results may be off: in float16 ONNX Runtime rounds after each of ten operations, and we once."""
+PEERS = {"cupy": 2, "jax": 4, "torch": 5}
+"""Other systems, with their shares of the time; the one that compiles longest is last, and gets what others leave."""
 _LAUNCHES = 20
 _CAPTURE_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 
@@ -108,16 +115,12 @@ def try_on_cpu(chain: Chain) -> None:
 @contextmanager
 def compiling_ahead() -> Iterator[None]:
     """Meanwhile torch.compile, which takes longest, fills its cache on disk; its times then are not taken."""
-    child = _start_peer("torch")
-    assert child.stdin is not None
-    for job in jobs():
-        child.stdin.write(_question(job))
-    try:
-        with suppress(BrokenPipeError):  # it is not installed
+    with _peer("torch") as (child, _):
+        with suppress(BrokenPipeError):  # it did not start
+            for job in jobs():
+                _ask(child, job)
             child.stdin.flush()
         yield
-    finally:
-        _end(child)
 
 
 def _compile_chains() -> None:
@@ -135,9 +138,22 @@ def _compile_chains() -> None:
     options.compiler.compile({fit.source.text for fit in fits}, options.architectures, fitter.options)
 
 
+@dataclass
+class _Ready:
+    """A chain of one type, ready to be measured.  ``unchecked``: the systems whose results nothing was held against."""
+
+    chain: Chain
+    original: onnx.ModelProto
+    fused: onnx.ModelProto
+    unchecked: set[str] = field(default_factory=lambda: {"kernel", "ort", "onnxfuse"})
+
+
 def measure_all(todo: Sequence[Measured], deadline: float, progress: Callable[[str], None]) -> None:
-    """Fill in what can be measured until the deadline (of ``time.monotonic``)."""
-    models: dict[tuple[str, str], tuple[onnx.ModelProto, onnx.ModelProto]] = {}
+    """Fill in what can be measured until the deadline (of ``time.monotonic``).
+
+    Of each chain and type the results at the first size are held against NumPy's.  What gives wrong ones is not timed.
+    """
+    ready: dict[tuple[str, str], _Ready] = {}
     if time.monotonic() > deadline:
         return
     progress("kernels: compiling")
@@ -147,33 +163,41 @@ def measure_all(todo: Sequence[Measured], deadline: float, progress: Callable[[s
             if time.monotonic() > deadline:
                 return
             progress(f"kernels: {job.chain}, {job.dtype}, {job.megabytes} MB")
-            chain = chain_of(job)
-            for system, run in (("kernel", _kernel), ("ort", _sessions)):
+            for system, run in (("kernel", _kernel), ("ort", _session), ("onnxfuse", _session)):
                 try:
-                    key = chain.name, job.dtype
-                    if key not in models:
-                        models[key] = prepare(chain, job.dtype)
-                    run(gpu, chain, job, *models[key])
+                    key = job.chain, job.dtype
+                    if key not in ready:
+                        chain = chain_of(job)
+                        ready[key] = _Ready(chain, *prepare(chain, job.dtype))
+                    run(gpu, ready[key], job, system)
                 except Exception as error:  # one chain that fails leaves the others
-                    job.errors[system] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+                    job.errors[system] = one_line(error)
 
 
-def _kernel(gpu: Gpu, chain: Chain, job: Measured, _original: onnx.ModelProto, fused: onnx.ModelProto) -> None:
+def _kernel(gpu: Gpu, ready: _Ready, job: Measured, system: str) -> None:
     options = CudaOptions((gpu.architecture,))
-    fit = fit_of(fused, options)
+    fit = fit_of(ready.fused, options)
     fitter_options = options.fitter(fast_math=False).options
     code = options.compiler.compile([fit.source.text], (gpu.architecture,), fitter_options)
     cubin = code[fit.source.sha256, gpu.architecture].cubin
     full = full_shape(job.megabytes, job.dtype)
-    arrays = _operands(chain, fused, full, job.dtype)
+    arrays = _operands(ready.chain, ready.fused, full, job.dtype)
     memory = [gpu.allocate(array.nbytes) for array in arrays]
     for place, array in zip(memory, arrays, strict=True):
-        gpu.driver.memcpy_htod(place, np.ascontiguousarray(array))
+        gpu.driver.memcpy_htod(place, np.require(array, requirements="C"))
     size = int(np.prod(full)) * np.dtype(job.dtype).itemsize
     memory += [gpu.allocate(size) for _ in fit.program.outputs]
     loaded = LoadedSource(gpu, fit.program, fit.source, cubin)
     launch = loaded.prepare([array.shape for array in arrays], [int(place) for place in memory])
-    job.seconds["kernel"] = graph_seconds(gpu, launch)
+    if system in ready.unchecked:
+        launch()
+        results = {}
+        for name, place in zip(ready.fused.graph.node[0].output, memory[len(arrays) :], strict=True):
+            raw = np.empty(size, np.uint8)
+            gpu.driver.memcpy_dtoh(raw, place)
+            results[name] = raw.view(job.dtype).reshape(full)
+        _check(ready, job, system, results)
+    job.seconds[system] = graph_seconds(gpu, launch)
     half = job.bytes // 2
     source, target = gpu.allocate(half), gpu.allocate(half)
     job.seconds["copy"] = graph_seconds(
@@ -181,40 +205,76 @@ def _kernel(gpu: Gpu, chain: Chain, job: Measured, _original: onnx.ModelProto, f
     ) * (job.bytes / (2 * half))
 
 
-def _operands(chain: Chain, fused: onnx.ModelProto, full: Sequence[int], dtype: str) -> list[np.ndarray]:
+def _session(_gpu: Gpu, ready: _Ready, job: Measured, system: str) -> None:
+    """ONNX Runtime with the chain as it is, or fused."""
+    values = _feeds(ready.chain, full_shape(job.megabytes, job.dtype), job.dtype)
+    model = ready.original if system == "ort" else ready.fused
+    session = BoundSession(model.SerializeToString(), values, library=system == "onnxfuse", graph=True)
+    if system in ready.unchecked:
+        session.run()
+        names = [output.name for output in session.session.get_outputs()]
+        _check(ready, job, system, dict(zip(names, session.results(), strict=True)))
+    job.seconds[system] = session.seconds()
+
+
+def _check(ready: _Ready, job: Measured, system: str, results: Mapping[str, np.ndarray]) -> None:
+    """Hold results against NumPy's, in the first, middle and last rows.  Raises ValueError if they differ."""
+    full = full_shape(job.megabytes, job.dtype)
+    rows = sorted({min(row, full[0] - 1) for row in (0, 1, full[0] // 2, full[0] - 1)})
+    arrays = _operands(ready.chain, ready.fused, full, job.dtype)
+    (node,) = ready.fused.graph.node
+    program = Program.parse(next(each.s.decode() for each in node.attribute if each.name == "program"))
+    chosen = [array[rows] if array.ndim == len(full) and array.shape[0] == full[0] else array for array in arrays]
+    allowed = TOLERANCE[job.dtype]
+    for name, wanted in zip(node.output, reference(program, chosen), strict=True):
+        actual, expected = results[name][rows].astype(np.float64), wanted.astype(np.float64)
+        wrong = int(np.count_nonzero(~np.isclose(actual, expected, allowed, allowed, equal_nan=True)))
+        if wrong:
+            raise ValueError(f"wrong results: {wrong} of {actual.size} elements of output {name}")
+    ready.unchecked.discard(system)
+
+
+@lru_cache(maxsize=1)
+def _feeds(chain: Chain, full: tuple[int, int, int], dtype: str) -> dict[str, np.ndarray]:
+    """Those of one job, for all systems: to make half a gigabyte of them takes longer than to measure."""
+    return feeds(chain, full, dtype)
+
+
+def _operands(chain: Chain, fused: onnx.ModelProto, full: tuple[int, int, int], dtype: str) -> list[np.ndarray]:
     """The inputs of the fused node, in its order: the graph's and constants."""
-    given = feeds(chain, full, dtype)
+    given = _feeds(chain, full, dtype)
     constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in fused.graph.initializer}
     (node,) = fused.graph.node
     return [given[name] if name in given else constants[name] for name in node.input]
 
 
-def _sessions(_gpu: Gpu, chain: Chain, job: Measured, original: onnx.ModelProto, fused: onnx.ModelProto) -> None:
-    values = feeds(chain, full_shape(job.megabytes, job.dtype), job.dtype)
-    for system, model, library in (("ort", original, False), ("onnxfuse", fused, True)):
-        job.seconds[system] = BoundSession(model.SerializeToString(), values, library=library, graph=True).seconds()
-
-
 def graph_seconds(gpu: Gpu, launch: Callable[[Any], None]) -> float:
-    """Seconds a launch or copy takes, of many in a CUDA graph; launched one by one where that does not work."""
+    """Seconds a launch or copy takes, of many in a CUDA graph; launched one by one where the driver is not found.
+
+    Raises RuntimeError with the call of the driver that fails.
+    """
     driver = _driver()
     if driver is None:
         return seconds(gpu, lambda: launch(None))
+
+    def call(name: str, *arguments: Any) -> None:
+        code = getattr(driver, name)(*arguments)
+        if code != 0:
+            raise RuntimeError(f"{name} fails with error {code} of CUDA")
+
     stream = gpu.driver.Stream()
     launch(stream)  # what a first launch loads cannot be captured
     stream.synchronize()
     handle = ctypes.c_void_p(int(stream.handle))
     graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
-    if driver.cuStreamBeginCapture_v2(handle, _CAPTURE_RELAXED) != 0:
-        return seconds(gpu, lambda: launch(None))
+    call("cuStreamBeginCapture_v2", handle, _CAPTURE_RELAXED)
     for _ in range(_LAUNCHES):
         launch(stream)
-    captured = driver.cuStreamEndCapture(handle, ctypes.byref(graph)) == 0
-    if not captured or driver.cuGraphInstantiateWithFlags(ctypes.byref(executable), graph, ctypes.c_uint64(0)) != 0:
-        return seconds(gpu, lambda: launch(None))
-    found = seconds(gpu, lambda: driver.cuGraphLaunch(executable, None)) / _LAUNCHES
-    driver.cuGraphExecDestroy(executable)
-    driver.cuGraphDestroy(graph)
+    call("cuStreamEndCapture", handle, ctypes.byref(graph))
+    call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_uint64(0))
+    found = seconds(gpu, lambda: call("cuGraphLaunch", executable, None)) / _LAUNCHES
+    call("cuGraphExecDestroy", executable)
+    call("cuGraphDestroy", graph)
     return found
 
 
@@ -226,49 +286,68 @@ def _driver() -> Any:
         return None
 
 
-def measure_peer(system: str, todo: Sequence[Measured], limit: float) -> None:
-    """Have ``gpu_peers.py`` measure the jobs in a process of its own, for ``limit`` seconds at most."""
+def measure_peer(system: str, todo: Sequence[Measured], limit: float) -> int:
+    """Have ``gpu_peers.py`` measure the jobs, in order, in a process of its own, for ``limit`` seconds at most.
+
+    Gives how many of them it answered, with a time or an error.
+    """
     deadline = time.monotonic() + limit
-    child = _start_peer(system)
-    assert child.stdin is not None and child.stdout is not None
-    try:
-        for job in todo:
-            child.stdin.write(_question(job))
-            child.stdin.flush()
+    with _peer(system) as (child, said):
+        for answered, job in enumerate(todo):
+            try:
+                _ask(child, job)
+                child.stdin.flush()
+            except BrokenPipeError:
+                job.errors[system] = _why_it_ended(child, said)
+                return answered + 1
             ready, _, _ = select.select([child.stdout], [], [], max(0.0, deadline - time.monotonic()))
-            line = child.stdout.readline() if ready else b""
+            if not ready:
+                return answered
+            line = child.stdout.readline()
             if not line:
-                job.errors[system] = "out of time" if not ready else "its process ended"
-                return
+                job.errors[system] = _why_it_ended(child, said)
+                return answered + 1
             answer = json.loads(line)
             if "seconds" in answer:
                 job.seconds[system] = answer["seconds"]
             else:
                 job.errors[system] = answer["error"]
-    except BrokenPipeError:
-        job.errors[system] = "its process ended"
-    finally:
-        _end(child)
+    return len(todo)
 
 
-def _start_peer(system: str) -> subprocess.Popen[bytes]:
+@contextmanager
+def _peer(system: str) -> Iterator[tuple[Any, IO[bytes]]]:
+    """``gpu_peers.py``, which is killed in the end, and what it writes to standard error."""
     script = Path(__file__).with_name("gpu_peers.py")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     environment.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.5")  # JAX takes all at once; sessions here have some
-    return subprocess.Popen(
-        [sys.executable, str(script), system],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=environment,  # the script imports what lies beside it
-    )
+    with TemporaryFile() as said:
+        child = subprocess.Popen(
+            [sys.executable, str(script), system],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            env=environment,  # the script imports what lies beside it
+        )
+        try:
+            yield child, said
+        finally:
+            child.kill()
+            with suppress(BrokenPipeError):
+                child.communicate()
 
 
-def _question(job: Measured) -> bytes:
-    return json.dumps({"chain": job.chain, "dtype": job.dtype, "megabytes": job.megabytes}).encode() + b"\n"
+def _ask(child: Any, job: Measured) -> None:
+    question = {"chain": job.chain, "dtype": job.dtype, "megabytes": job.megabytes}
+    child.stdin.write(json.dumps(question).encode() + b"\n")
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    child.kill()
-    with suppress(BrokenPipeError):
-        child.communicate()
+def tail(text: str) -> str:
+    """The end of what a process said, on one line."""
+    return " ".join(text.split())[-300:] or "it said nothing"
+
+
+def _why_it_ended(child: Any, said: IO[bytes]) -> str:
+    status = child.wait()
+    said.seek(0)
+    return f"its process ended with status {status}: {tail(said.read().decode(errors='replace'))}"

@@ -7,6 +7,7 @@ PyTorch's calls are captured in a CUDA graph where that works, so that its launc
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -23,9 +24,16 @@ Prepare = Callable[[Chain, Sequence[np.ndarray], str], tuple[Callable[[], Any], 
 
 
 def prepare_torch(chain: Chain, arrays: Sequence[np.ndarray], dtype: str) -> tuple[Any, Any, int]:
-    """torch.compile, its kernel replayed from a CUDA graph."""
+    """torch.compile, its kernel replayed from a CUDA graph.
+
+    Dynamo keeps what it compiled by the code object of the lambda, which all jobs share, and after eight of them runs
+    the rest as it is: so each begins anew, and what is not compiled as a whole is an error.
+    """
     import torch
 
+    torch.compiler.reset()
+    if hasattr(torch._dynamo.config, "fail_on_recompile_limit_hit"):
+        torch._dynamo.config.fail_on_recompile_limit_hit = True
     kind = getattr(torch, dtype)
     special = {
         "relu": torch.relu,
@@ -36,7 +44,7 @@ def prepare_torch(chain: Chain, arrays: Sequence[np.ndarray], dtype: str) -> tup
     }
     ops = ArrayOps(torch, kind, special)
     inputs = [torch.from_numpy(array).cuda() for array in arrays]
-    compiled = torch.compile(lambda *values: chain.build(ops, *values), dynamic=False)
+    compiled = torch.compile(lambda *values: chain.build(ops, *values), dynamic=False, fullgraph=True)
     compiled(*inputs)
     torch.cuda.synchronize()
     try:
@@ -54,6 +62,8 @@ def prepare_jax(chain: Chain, arrays: Sequence[np.ndarray], dtype: str) -> tuple
     import jax
     import jax.numpy as jnp
 
+    if jax.default_backend() == "cpu":  # it takes the CPU without a word where its plugin for CUDA is missing
+        raise RuntimeError("JAX finds no GPU")
     ops = ArrayOps(jnp, jnp.dtype(dtype), {"erf": jax.lax.erf, "sigmoid": jax.nn.sigmoid, "relu": jax.nn.relu})
     inputs = [jnp.asarray(array) for array in arrays]
     compiled = jax.jit(lambda *values: chain.build(ops, *values))
@@ -72,7 +82,8 @@ def prepare_cupy(chain: Chain, arrays: Sequence[np.ndarray], dtype: str) -> tupl
 
     ops = ArrayOps(cupy, np.dtype(dtype), {"erf": erf})
     inputs = [cupy.asarray(array) for array in arrays]
-    fused = cupy.fuse(lambda *values: chain.build(ops, *values))
+    # The kernel's name, which would be that of the function: a lambda's is none in CUDA.
+    fused = cupy.fuse(kernel_name="chain")(lambda *values: chain.build(ops, *values))
     return lambda: fused(*inputs), cupy.cuda.get_current_stream().synchronize, 1
 
 
@@ -106,9 +117,11 @@ def _seconds(call: Callable[[], Any], wait: Callable[[], Any]) -> float:
 
 
 def main() -> int:
-    """Answers jobs until there are no more."""
-    for line in sys.stdin:
-        print(json.dumps(measure(sys.argv[1], json.loads(line))), flush=True)
+    """Answers jobs until there are no more.  What a system prints itself goes to standard error."""
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
+        os.dup2(2, 1)
+        for line in sys.stdin:
+            print(json.dumps(measure(sys.argv[1], json.loads(line))), file=answers, flush=True)
     return 0
 
 
