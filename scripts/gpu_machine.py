@@ -1,5 +1,6 @@
 """What the machine has that gpu_suite.py needs: looked for at once, before time on a GPU is spent."""
 
+import ctypes
 import os
 import platform
 import subprocess
@@ -15,6 +16,8 @@ from onnxfuse.cuda.pycuda_tools import open_gpu
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.runtime import load_onnxruntime, why_no_cuda
 
+GIANT_BYTES = 16_000_000_000
+"""What two tensors of 2^31 bytes take on the device, where ONNX Runtime rounds up to powers of two, and on the host."""
 PACKAGES = ("pycuda", "torch", "jax", "cupy-cuda13x", "cupy-cuda12x", "onnx", "numpy", "onnxfuse")
 
 
@@ -44,6 +47,26 @@ def _open_session() -> None:
 def _open_gpu() -> None:
     with open_gpu():
         pass
+
+
+def why_nothing_giant() -> str:
+    """Why a case of GIANT_BYTES cannot run here; empty if it can."""
+    for what, size in (("GPU", _gpu_memory()), ("host", os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))):
+        if size < GIANT_BYTES:
+            return f"the {what} has {size / 1e9:.0f} GB of memory, and it takes {GIANT_BYTES / 1e9:.0f}"
+    return ""
+
+
+def _gpu_memory() -> int:
+    """Bytes of the first GPU's memory, 0 if the driver does not tell."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    device, size = ctypes.c_int(), ctypes.c_size_t()
+    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0):
+        return 0
+    return 0 if driver.cuDeviceTotalMem_v2(ctypes.byref(size), device) else size.value
 
 
 def describe(dry_run: bool) -> dict[str, str]:
