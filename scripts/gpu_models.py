@@ -4,13 +4,14 @@ import json
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gpu_half import half_model, half_values
+from gpu_limits import OutOfTime, at_most
 from gpu_sessions import BoundSession, best_seconds
 from messages import one_line
 
@@ -18,6 +19,10 @@ import onnxfuse
 
 CONVOLUTIONAL = ("ch_", "mobilenet_v3", "efficientnet", "opennsfw", "resnet", "yolo")
 """Begins the names of the models that stand for convolutional networks; opennsfw is a ResNet-50."""
+MOST_SECONDS = 45.0
+"""For one model at one batch size."""
+LEAST_SECONDS = 10.0
+"""With less left none is begun."""
 
 
 @dataclass
@@ -57,21 +62,38 @@ def with_batch(feeds: Mapping[str, np.ndarray], batch: int) -> dict[str, np.ndar
 
 
 def measure_model(
-    path: Path, feeds: Mapping[str, np.ndarray], batch: int, on_gpu: bool = True, half: bool = False
+    path: Path,
+    feeds: Mapping[str, np.ndarray],
+    batch: int,
+    on_gpu: bool = True,
+    half: bool = False,
+    limit: float = MOST_SECONDS,
 ) -> ModelTimes:
-    """Times of the model, with ``half`` in float16, and of the optimized one, and what they launch."""
+    """Times of the model, with ``half`` in float16, and of the optimized one, and what they launch.
+
+    What is not measured within ``limit`` seconds is missing, and ``errors`` say so.
+    """
     found = ModelTimes(path.stem, batch, {}, "float16" if half else "float32")
+    try:
+        with at_most(limit):
+            _measure(found, path, feeds, on_gpu)
+    except OutOfTime:
+        found.errors["time"] = f"not all is measured: {limit:.0f} s were over"
+    return found
+
+
+def _measure(found: ModelTimes, path: Path, feeds: Mapping[str, np.ndarray], on_gpu: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         try:
-            values = with_batch(feeds, batch)
-            if half:
+            values = with_batch(feeds, found.batch)
+            if found.dtype == "float16":
                 path, values = half_model(path, Path(folder) / "half.onnx"), half_values(values)
             found.shapes = {name: list(array.shape) for name, array in values.items()}
             optimized = Path(folder) / "optimized.onnx"
             found.elementwise = _optimize(path, optimized)
         except Exception as error:  # whatever it is, the next model may do
             found.errors["onnxfuse"] = one_line(error)
-            return found
+            return
         for name, model, library in (("ort", path, False), ("onnxfuse", optimized, True)):
             for graph in (False, True):
                 label = name + (", graph" if graph else "")
@@ -86,7 +108,6 @@ def measure_model(
                 found.copies[name] = sum(count for op, count in executed.items() if op.startswith("Memcpy"))
             except Exception as error:
                 found.errors[f"{name}, launches"] = one_line(error)
-    return found
 
 
 def _optimize(path: Path, optimized: Path) -> dict[str, int]:
@@ -119,15 +140,14 @@ def measure_all(
     deadline: float,
     progress: Callable[[str], None],
     on_gpu: bool = True,
-) -> list[ModelTimes]:
+) -> Iterator[ModelTimes]:
     """Every model at batch 1 and 16, convolutional ones in float16 too, until the deadline (of ``time.monotonic``)."""
-    found: list[ModelTimes] = []
     for path, feeds, batch, half in rounds(models):
-        if time.monotonic() > deadline:
-            return found
+        left = deadline - time.monotonic()
+        if left < LEAST_SECONDS:
+            return
         progress(f"models: {path.stem}, batch {batch}{', float16' if half else ''}")
-        found.append(measure_model(path, feeds, batch, on_gpu, half))
-    return found
+        yield measure_model(path, feeds, batch, on_gpu, half, min(left, MOST_SECONDS))
 
 
 def rounds(

@@ -24,7 +24,7 @@ DRY_RUN = "dry run"
 
 @dataclass
 class Results:
-    """Everything that was measured, and what went wrong; ``machine`` says where."""
+    """Everything that was measured, and what went wrong; ``machine`` says where, ``notes`` what was left out."""
 
     machine: dict[str, str] = field(default_factory=dict)
     parity: list[Verdict] = field(default_factory=list)
@@ -33,6 +33,7 @@ class Results:
     convolutions: list[ConvTimes] = field(default_factory=list)
     models: list[ModelTimes] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -52,6 +53,7 @@ class Results:
             "convolutions": [job.to_json() for job in self.convolutions],
             "models": [model.to_json() for model in self.models],
             "errors": self.errors,
+            "notes": self.notes,
         }
 
 
@@ -245,8 +247,14 @@ def markdown(results: Results, plots: Sequence[str] = ()) -> str:
         parts += ["## Models", "Times in ms, ratios are ORT's over ours.", _model_table(results)]
     problems = [*results.errors, *_problems(results)]
     if problems:
-        parts += ["## Problems", "\n".join(f"- {' '.join(problem.split())}" for problem in problems)]
+        parts += ["## Problems", _lines(problems)]
+    if results.notes:
+        parts += ["## Left out", _lines(results.notes)]
     return "\n\n".join(parts) + "\n"
+
+
+def _lines(texts: Iterable[str]) -> str:
+    return "\n".join(f"- {' '.join(text.split())}" for text in texts)
 
 
 def _parity(results: Results) -> str:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Everything that only a GPU can prove, in one command and under 8 minutes: ``gpu_suite.py --out DIR``.
 
-1. Parity: the op matrix, random Programs, random convolutions of every family of kernels, and the models of --models on
-   ONNX Runtime's CUDA provider, with and without CUDA graphs, and once under compute-sanitizer.
+1. Parity: the op matrix, random Programs, large ones, random convolutions of every family of kernels, and the models of
+   --models on ONNX Runtime's CUDA provider, with and without CUDA graphs, and once under compute-sanitizer.
 2. Kernels: ten chains of 1 to 512 MB, float32 and float16, as a share of a copy's bandwidth, against ONNX Runtime
    unfused, and against torch.compile, JAX and CuPy where they are installed.
 3. Convolutions: layers of MobileNetV3, PP-OCR and ResNet-50 with their tails, batch 1 and 16, float32 and float16: the
@@ -12,14 +12,15 @@
    and convolutional ones in float16 too.
 
 Writes results.json, results.md and plots.  Each part has its share of the time; what fails is written down and the rest
-goes on.  Exit status 0 if all that was measured meets its target, 1 if not, 2 if nothing can be measured.  With
---dry-run nothing needs a GPU: programs and models run on the CPU, chains are only built and optimized, and no number of
-the table is measured.
+goes on.  A model for which too little time is left is left out, and one that takes too long is given up; a minute after
+its time the suite ends by force.  A fused node that cannot run on the GPU fails (ONNXFUSE_REQUIRE_GPU).  Exit status 0
+if all that was measured meets its target, 1 if not, 2 if nothing can be measured.  With --dry-run nothing needs a GPU:
+programs and models run on the CPU, chains are only built and optimized, and no number of the table is measured.
 """
 
 import argparse
 import math
-import re
+import os
 import shutil
 import subprocess
 import sys
@@ -28,10 +29,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+if find_spec("pytest") is None:  # the tests have the cases of the parity
+    print("gpu_suite.py: error: pytest is not installed: take 'pip install pytest'", file=sys.stderr)
+    sys.exit(2)
 
 import gpu_conv_parity
 import gpu_convolutions
@@ -40,7 +46,8 @@ import gpu_models
 import gpu_parity
 import numpy as np
 from gpu_chains import CHAINS
-from gpu_machine import describe, missing
+from gpu_limits import OutOfTime, at_most, otherwise
+from gpu_machine import describe, missing, why_nothing_giant
 from gpu_report import Results, targets, write
 from messages import one_line, say
 
@@ -49,12 +56,18 @@ from onnxfuse.errors import OnnxfuseError
 from onnxfuse.zoo import cache, make_inputs, read_manifest
 
 PARTS = ("parity", "kernels", "convolutions", "models")
-SHARES = {"parity": 0.25, "kernels": 0.25, "convolutions": 0.3, "models": 0.2}
+SHARES = {"parity": 0.3, "kernels": 0.25, "convolutions": 0.25, "models": 0.2}
 """Of the whole time, for each part; what one leaves over the next one gets."""
 OWN_SHARE = 0.45
 """Of the time for kernels, for ours and ONNX Runtime; the rest is for the other systems."""
 SANITIZED = ("f32", "f16")
 SANITIZER_SECONDS = 45.0
+GIANT_SECONDS = 20.0
+"""With less left the case of more than 2^31 elements is not begun."""
+GRACE_SECONDS = 60.0
+"""After the whole time, until the suite ends by force."""
+REQUIRE_GPU = "ONNXFUSE_REQUIRE_GPU"
+"""With 1 a fused node on the CUDA provider fails where it would be computed on the CPU."""
 Models = list[tuple[Path, Mapping[str, np.ndarray]]]
 
 
@@ -62,6 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the suite."""
     parser = _parser()
     options = parser.parse_args(arguments)
+    if not options.dry_run:
+        os.environ.setdefault(REQUIRE_GPU, "1")
     if options.sanitized:
         return _sanitized_child()
     parts = options.only.split(",")
@@ -85,14 +100,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run = dict(_RUN)
     if options.tune:
         run["convolutions"] = partial(_convolutions, tune=True)
-    for part in PARTS:
-        share += SHARES[part]
-        if part not in parts:
-            continue
-        deadline = started + share * options.seconds
-        _guard(results, part, lambda part=part, deadline=deadline: run[part](results, models, deadline, on_gpu))  # type: ignore[misc]
-        results.seconds = time.monotonic() - started
-        write(results, options.out)  # after each part, so that an end by force leaves what there is
+    longest = options.seconds + GRACE_SECONDS
+    with nullcontext() if options.tune else otherwise(longest, partial(_end, results, options)):
+        for part in PARTS:
+            share += SHARES[part]
+            if part not in parts:
+                continue
+            deadline = started + share * options.seconds
+            _guard(results, part, partial(run[part], results, models, deadline, on_gpu))
+            results.seconds = time.monotonic() - started
+            write(results, options.out)  # after each part, so that there is something whatever happens
     print(f"{options.out / 'results.md'}: {results.seconds:.0f} s")
     missed = [target for target in targets(results) if target.met is False]
     for target in missed:
@@ -125,10 +142,19 @@ def find_models(folder: Path | None, pattern: str) -> Models:
     return ocr + [model for model in found if model not in ocr]
 
 
+def _end(results: Results, options: argparse.Namespace) -> None:
+    """End the process, whatever runs, with the results that there are."""
+    results.errors.append(f"the suite did not end within {options.seconds + GRACE_SECONDS:.0f} s, and was made to")
+    try:
+        write(results, options.out)
+    finally:
+        os._exit(1)
+
+
 def _guard(results: Results, part: str, run: Callable[[], None]) -> None:
     try:
         run()
-    except Exception as error:  # one part that fails leaves the others
+    except (Exception, OutOfTime) as error:  # one part that fails leaves the others; an alarm may come a moment late
         results.errors.append(f"{part}: {one_line(error)}")
 
 
@@ -136,7 +162,7 @@ def _guard(results: Results, part: str, run: Callable[[], None]) -> None:
 
 
 def _parity(results: Results, models: Models, deadline: float, on_gpu: bool) -> None:
-    dtypes = list(DTYPES) if on_gpu else ["f32", "i32"]
+    dtypes = list(DTYPES) if on_gpu else ["f32", "f16"]  # of integers, a division by zero fails on the CPU
     cases = list(gpu_parity.program_cases(dtypes, randoms=100 if on_gpu else 4))
     say(f"parity: {len(cases)} programs")
     with gpu_kernels.compiling_ahead() if on_gpu else nullcontext():
@@ -145,52 +171,89 @@ def _parity(results: Results, models: Models, deadline: float, on_gpu: bool) -> 
 
 def _check(results: Results, models: Models, cases: Sequence[gpu_parity.Case], deadline: float, on_gpu: bool) -> None:
     end = deadline - (SANITIZER_SECONDS if on_gpu else 0)
-    for verdict in _comparisons(models, cases, on_gpu):
+    for verdict in _comparisons(results, cases, end, on_gpu):
         results.parity.append(verdict)
         if time.monotonic() > end:
             results.errors.append(f"parity: out of time after {len(results.parity)} comparisons")
             break
+    _check_models(results, models, end, on_gpu)
     if on_gpu:
-        results.sanitizer = _sanitize(max(SANITIZER_SECONDS, deadline - time.monotonic()))
-        if re.search("ERROR SUMMARY: [1-9]", results.sanitizer):
-            results.errors.append("parity: compute-sanitizer has found errors")
+        results.sanitizer, failed = _sanitize(max(SANITIZER_SECONDS, deadline - time.monotonic()))
+        if failed:
+            results.errors.append(f"parity: compute-sanitizer: {results.sanitizer}")
 
 
-def _comparisons(models: Models, cases: Sequence[gpu_parity.Case], on_gpu: bool) -> Iterator[gpu_parity.Verdict]:
-    """All of them, the most telling first."""
+def _comparisons(
+    results: Results, cases: Sequence[gpu_parity.Case], end: float, on_gpu: bool
+) -> Iterator[gpu_parity.Verdict]:
+    """All but those of models, the most telling first."""
     yield from gpu_parity.check_programs(cases, on_gpu)
+    if on_gpu:
+        yield from _check_large(results, end)
     convolutions = list(gpu_conv_parity.conv_cases(gpu_conv_parity.SEEDS if on_gpu else range(1)))
     say(f"parity: {len(convolutions)} convolutions")
     yield from gpu_conv_parity.check_convolutions(convolutions, on_gpu)
-    with TemporaryDirectory() as scratch:
-        for path, feeds in models:
-            say(f"parity: {path.stem}")
-            yield from gpu_parity.check_model(path, Path(scratch), on_gpu, dict(feeds))
     if on_gpu:
         say("parity: programs in CUDA graphs")
         yield from gpu_parity.check_programs(cases, on_gpu, graph=True)
 
 
-def _sanitize(limit: float) -> str:
-    """What compute-sanitizer's memcheck says of some Programs and convolutions."""
+def _check_large(results: Results, end: float) -> Iterator[gpu_parity.Verdict]:
+    say("parity: large programs")
+    yield from gpu_parity.check_programs(list(gpu_parity.large_cases()), on_gpu=True)
+    reason = why_nothing_giant()
+    if not reason and end - time.monotonic() < GIANT_SECONDS:
+        reason = "too little time is left"
+    if reason:
+        results.notes.append(f"parity: a program of more than 2^31 elements: {reason}")
+    else:
+        say("parity: a program of more than 2^31 elements")
+        yield from gpu_parity.check_programs([gpu_parity.giant_case()], on_gpu=True)
+
+
+def _check_models(results: Results, models: Models, end: float, on_gpu: bool) -> None:
+    for count, (path, feeds) in enumerate(models):
+        left = end - time.monotonic()
+        if left < gpu_models.LEAST_SECONDS:
+            names = ", ".join(path.stem for path, _ in models[count:])
+            results.notes.append(f"parity: too little time is left for {names}")
+            return
+        limit = min(left, gpu_models.MOST_SECONDS)
+        say(f"parity: {path.stem}")
+        try:
+            with TemporaryDirectory() as scratch, at_most(limit):
+                for verdict in gpu_parity.check_model(path, Path(scratch), on_gpu, dict(feeds)):
+                    results.parity.append(verdict)
+        except OutOfTime:
+            results.notes.append(f"parity: {path.stem} was given up after {limit:.0f} s")
+
+
+def _sanitize(limit: float) -> tuple[str, bool]:
+    """What compute-sanitizer's memcheck says of some Programs and convolutions, and whether that is an error."""
     tool = shutil.which("compute-sanitizer")
     if tool is None:
-        return "not installed, so not run"
+        return "not installed, so not run", False
     say("parity: compute-sanitizer")
     command = [tool, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, __file__, "--sanitized"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=limit)
     except subprocess.TimeoutExpired:
-        return f"did not end within {limit:.0f} s"
-    lines = [line.strip("= ") for line in done.stdout.splitlines() if "ERROR SUMMARY" in line or "Invalid" in line]
-    return f"exit status {done.returncode}: {'; '.join(lines[:3]) or 'no summary'}"
+        return f"did not end within {limit:.0f} s", False
+    telling = ("ERROR SUMMARY", "Invalid", "Program hit")
+    lines = [line.strip("= ") for line in done.stdout.splitlines() if any(word in line for word in telling)]
+    said = f"exit status {done.returncode}: {'; '.join([*lines[:3], *lines[3:][-1:]]) or 'no summary'}"
+    failed = done.returncode != 0
+    return (f"{said}; {gpu_kernels.tail(done.stderr)}" if failed else said), failed
 
 
 def _sanitized_child() -> int:
     cases = list(gpu_parity.program_cases(SANITIZED, randoms=5))
     verdicts = list(gpu_parity.check_programs(cases, on_gpu=True))
     verdicts += gpu_conv_parity.check_convolutions(list(gpu_conv_parity.conv_cases(range(2))), on_gpu=True)
-    return 0 if verdicts and all(verdict.ok for verdict in verdicts) else 1
+    failed = [verdict for verdict in verdicts if not verdict.ok]
+    for verdict in failed[:3]:
+        say(f"{verdict.name}: {verdict.detail}")
+    return 0 if verdicts and not failed else 1
 
 
 def _kernels(results: Results, models: Models, deadline: float, on_gpu: bool) -> None:
@@ -207,8 +270,13 @@ def _kernels(results: Results, models: Models, deadline: float, on_gpu: bool) ->
         system = next(iter(weights))
         say(f"kernels: {system}")
         limit = (deadline - time.monotonic()) * weights[system] / sum(weights.values())
-        gpu_kernels.measure_peer(system, results.kernels, limit)
+        answered = gpu_kernels.measure_peer(system, results.kernels, limit)
+        if answered < len(results.kernels):
+            results.notes.append(f"kernels: {system} has {answered} of {len(results.kernels)}: its time was over")
         del weights[system]
+    ours = [job for job in results.kernels if {"kernel", "onnxfuse"} & job.errors.keys()]
+    if ours:
+        results.errors.append(f"kernels: {len(ours)} of {len(results.kernels)} fail, or give wrong results")
     late = sum("kernel" not in job.seconds and not job.errors for job in results.kernels)
     if late:
         results.errors.append(f"kernels: out of time for {late} of {len(results.kernels)}")
@@ -229,13 +297,13 @@ def _convolutions(results: Results, models: Models, deadline: float, on_gpu: boo
 
 
 def _models(results: Results, models: Models, deadline: float, on_gpu: bool) -> None:
-    results.models = gpu_models.measure_all(models, deadline, say, on_gpu)
+    for model in gpu_models.measure_all(models, deadline, say, on_gpu):
+        if not on_gpu:
+            model.seconds.clear()  # those of the CPU are not for the table
+        results.models.append(model)
     late = len(gpu_models.rounds(models)) - len(results.models)
     if late:
-        results.errors.append(f"models: out of time for {late}, each batch size and type counted")
-    if not on_gpu:
-        for model in results.models:  # those of the CPU are not for the table
-            model.seconds.clear()
+        results.notes.append(f"models: too little time is left for {late}, each batch size and type counted")
 
 
 _RUN: dict[str, Callable[..., None]] = {

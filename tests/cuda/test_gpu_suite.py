@@ -1,9 +1,15 @@
 """scripts/gpu_suite.py without a GPU: its chains, its report, what it does when things fail, and a dry run."""
 
+import inspect
 import json
 import math
+import os
+import subprocess
 import sys
+import threading
+import time
 import types
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +20,13 @@ import gpu_conv_parity
 import gpu_convolutions
 import gpu_half
 import gpu_kernels
+import gpu_limits
 import gpu_machine
 import gpu_models
 import gpu_parity
 import gpu_peers
 import gpu_report
+import gpu_sessions
 import gpu_suite
 import numpy as np
 import onnx
@@ -28,7 +36,7 @@ from gpu_chains import CHAINS, ArrayOps, Chain
 
 import onnxfuse
 from onnxfuse import runtime
-from onnxfuse.cuda.access import classify
+from onnxfuse.cuda.access import choose, classify
 from onnxfuse.cuda.compiled import Compiled
 from onnxfuse.cuda.pycuda_tools import open_gpu
 from onnxfuse.cuda.renderer import render
@@ -39,6 +47,7 @@ from tests.cuda.emulator import Emulation
 from tests.cuda.fake_pycuda import FakeGpu, install
 from tests.cuda.stand_in import AVAILABLE, REASON
 
+SUITE = Path(gpu_suite.__file__)
 ERF = np.vectorize(math.erf, otypes=[np.float32])
 
 
@@ -180,6 +189,7 @@ def test_there_are_ten_chains_and_every_size() -> None:
     jobs = list(gpu_kernels.jobs())
     assert len(CHAINS) == 10 and len({(job.chain, job.dtype, job.megabytes) for job in jobs}) == 10 * 2 * 4
     assert gpu_chains.TEN_OPS in {chain.name for chain in CHAINS}
+    assert [job.megabytes for job in jobs[::20]] == [64, 512, 16, 1]  # the most telling first
     for job in jobs:
         full = gpu_chains.full_shape(job.megabytes, job.dtype)
         assert math.prod(full) * np.dtype(job.dtype).itemsize == pytest.approx(job.megabytes * 1e6, rel=0.04)
@@ -223,39 +233,114 @@ def test_kernels_are_timed_and_what_fails_is_written_down(
     for job in jobs:
         assert "kernel" not in job.errors, job.errors
         assert job.seconds["kernel"] == pytest.approx(1e-3) and job.seconds["copy"] > 0
-        assert set(job.errors) == {"ort"}  # for want of the CUDA provider
+        assert set(job.errors) == {"ort", "onnxfuse"}  # for want of the CUDA provider
     gpu_kernels.measure_all(jobs, -math.inf, lambda message: pytest.fail("it is late"))
     assert any("_v4" in name or "_v8" in name for name in gpu.launched)
 
 
-def test_with_a_driver_launches_are_captured_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu, calls = FakeGpu(), []
+class _All(set[str]):
+    def __contains__(self, item: object) -> bool:
+        return True
+
+
+@pytest.mark.skipif(not AVAILABLE, reason=REASON)
+@pytest.mark.filterwarnings("ignore:Specified provider")
+def test_a_kernel_with_wrong_results_is_an_error_and_not_timed(
+    compiler: MadeUpCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = FakeGpu()
+    gpu.wrong = _All()
     install(monkeypatch, gpu)
+    monkeypatch.setattr("onnxfuse.cuda.compiler.find_compiler", _TextCompiler)
+    monkeypatch.setattr(gpu_kernels, "_driver", lambda: None)
+    jobs = [job for job in gpu_kernels.jobs() if job.chain == "GELU"][:1]
+    jobs[0].megabytes = 0.1
+    gpu_kernels.measure_all(jobs, math.inf, lambda message: None)
+    assert not jobs[0].seconds and "wrong results: 1 of " in jobs[0].errors["kernel"]
+    monkeypatch.setattr(gpu_kernels, "measure_all", lambda *_: None)
+    monkeypatch.setattr(gpu_kernels, "measure_peer", lambda system, todo, limit: len(todo))
+    monkeypatch.setattr(gpu_kernels, "jobs", lambda: iter(jobs))
+    results = gpu_report.Results()
+    gpu_suite._kernels(results, [], math.inf, on_gpu=True)
+    assert results.errors == ["kernels: 1 of 1 fail, or give wrong results"]
 
-    class Driver:
-        def __getattr__(self, name: str) -> Any:
-            def call(*arguments: object) -> int:
-                calls.append(name)
-                if name == "cuGraphLaunch":
-                    gpu.now += 2e-4
-                return 0
 
-            return call
+@pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: chain.name)
+def test_results_of_a_chain_are_held_against_numpy(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of ONNX Runtime, as it is and with the fused node, in float16 too: on the CPU, which rounds as a GPU."""
 
-    class Stream:
-        handle = 7
+    class OnCpu(gpu_sessions.BoundSession):
+        def __init__(self, model: bytes, feeds: Any, *, library: bool, graph: bool) -> None:
+            super().__init__(model, feeds, library=library, on_gpu=False)
 
-        def synchronize(self) -> None:
-            pass
+    monkeypatch.setattr(gpu_kernels, "BoundSession", OnCpu)
+    for dtype in gpu_kernels.DTYPES:
+        original = gpu_chains.onnx_model(chain, dtype)
+        fused = onnxfuse.optimize(original, "cuda", embed=False, check=False).model
+        job = gpu_kernels.Measured(chain.name, dtype, 0.3, 0)
+        ready = gpu_kernels._Ready(chain, original, fused)
+        gpu_kernels._session(None, ready, job, "ort")
+        gpu_kernels._session(None, ready, job, "onnxfuse")
+        assert set(job.seconds) == {"ort", "onnxfuse"} and ready.unchecked == {"kernel"}
 
-    monkeypatch.setattr(gpu_kernels, "_driver", Driver)
+
+class _Driver:
+    """A driver whose launches of a graph take 0.2 ms; the call ``fails`` gives an error."""
+
+    def __init__(self, gpu: FakeGpu, fails: str = "") -> None:
+        self.calls: list[str] = []
+        self._gpu, self._fails = gpu, fails
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: object) -> int:
+            self.calls.append(name)
+            if name == "cuGraphLaunch":
+                self._gpu.now += 2e-4
+            return 700 if name == self._fails else 0
+
+        return call
+
+
+class _Stream:
+    handle = 7
+
+    def synchronize(self) -> None:
+        pass
+
+
+def test_with_a_driver_launches_are_captured_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = FakeGpu()
+    install(monkeypatch, gpu)
+    driver = _Driver(gpu)
+    monkeypatch.setattr(gpu_kernels, "_driver", lambda: driver)
     with open_gpu() as opened:
-        opened.driver.Stream = Stream
+        opened.driver.Stream = _Stream
         launched: list[object] = []
         assert gpu_kernels.graph_seconds(opened, launched.append) == pytest.approx(1e-5)
-    assert len(launched) == 21 and all(isinstance(stream, Stream) for stream in launched)
-    assert calls[:3] == ["cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags"]
-    assert calls[-2:] == ["cuGraphExecDestroy", "cuGraphDestroy"]
+    assert len(launched) == 21 and all(isinstance(stream, _Stream) for stream in launched)
+    assert driver.calls[:3] == ["cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags"]
+    assert driver.calls[-2:] == ["cuGraphExecDestroy", "cuGraphDestroy"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cuStreamBeginCapture_v2",
+        "cuStreamEndCapture",
+        "cuGraphInstantiateWithFlags",
+        "cuGraphLaunch",
+        "cuGraphExecDestroy",
+        "cuGraphDestroy",
+    ],
+)
+def test_a_call_of_the_driver_that_fails_is_an_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = FakeGpu()
+    install(monkeypatch, gpu)
+    monkeypatch.setattr(gpu_kernels, "_driver", lambda: _Driver(gpu, name))
+    with open_gpu() as opened:
+        opened.driver.Stream = _Stream
+        with pytest.raises(RuntimeError, match=f"^{name} fails with error 700 of CUDA$"):
+            gpu_kernels.graph_seconds(opened, lambda stream: None)
 
 
 def test_a_peer_answers_jobs_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,6 +353,33 @@ def test_a_peer_answers_jobs_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None
     assert "StopIteration" in gpu_peers.measure("numpy", {**job, "chain": "none"})["error"]
 
 
+def test_torch_compiles_each_job_anew_and_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its limit for one code object is reached after eight jobs, and the rest run as they are."""
+    calls: list[Any] = []
+    torch: Any = types.ModuleType("torch")
+    torch.compiler = types.SimpleNamespace(reset=lambda: calls.append("reset"))
+    torch._dynamo = types.SimpleNamespace(config=types.SimpleNamespace(fail_on_recompile_limit_hit=False))
+    torch.float32 = np.dtype("float32")
+    torch.relu, torch.clamp, torch.sigmoid, torch.erf = abs, np.clip, np.tanh, ERF
+    torch.from_numpy = lambda array: types.SimpleNamespace(cuda=lambda: array)
+
+    def compile_(function: Any, **options: Any) -> Any:
+        calls.append(options)
+        return function
+
+    def capture(graph: object) -> None:
+        raise RuntimeError("not captured")
+
+    torch.compile = compile_
+    torch.cuda = types.SimpleNamespace(synchronize=lambda: None, CUDAGraph=object, graph=capture)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    for _ in range(2):
+        answer = gpu_peers.measure("torch", {"chain": "GELU", "dtype": "float32", "megabytes": 0.1})
+        assert answer["seconds"] > 0
+    assert calls == ["reset", {"dynamic": False, "fullgraph": True}] * 2
+    assert torch._dynamo.config.fail_on_recompile_limit_hit is True
+
+
 def test_a_peer_that_is_not_installed_is_an_error_of_each_job() -> None:
     missing = [name for name in gpu_kernels.PEERS if not _is_installed(name)]
     if not missing:
@@ -278,26 +390,71 @@ def test_a_peer_that_is_not_installed_is_an_error_of_each_job() -> None:
     gpu_kernels.measure_peer(missing[0], jobs, 60)
     assert ["No module named" in job.errors[missing[0]] for job in jobs] == [True, True], [job.errors for job in jobs]
     late = list(gpu_kernels.jobs())[:3]
-    gpu_kernels.measure_peer(missing[0], late, 0)
-    assert late[0].errors[missing[0]] == "out of time" and not late[1].errors
+    assert gpu_kernels.measure_peer(missing[0], late, 0) == 0
+    assert not any(job.errors for job in late)
+
+
+def _script(folder: Path, text: str) -> str:
+    path = folder / "script"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_what_a_peer_says_when_it_ends_is_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", _script(tmp_path, "echo 'no such GPU' >&2; exit 3"))
+    jobs = list(gpu_kernels.jobs())[:2]
+    assert gpu_kernels.measure_peer("torch", jobs, 60) == 1
+    assert jobs[0].errors == {"torch": "its process ended with status 3: no such GPU"} and not jobs[1].errors
+
+
+def test_what_a_peer_prints_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cupy.py").write_text("import os\nprint('hello')\nos.write(1, b'hello')\nraise ImportError('broken')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    jobs = list(gpu_kernels.jobs())[-1:]
+    assert gpu_kernels.measure_peer("cupy", jobs, 60) == 1
+    assert jobs[0].errors == {"cupy": "ImportError: broken"}
+
+
+def test_what_a_peer_has_no_time_for_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_kernels, "measure_all", lambda *_: None)
+    monkeypatch.setattr(gpu_kernels, "measure_peer", lambda system, todo, limit: 80 if system == "jax" else 7)
+    results = gpu_report.Results()
+    gpu_suite._kernels(results, [], math.inf, on_gpu=True)
+    assert results.errors == ["kernels: out of time for 80 of 80"]
+    assert results.notes == [f"kernels: {system} has 7 of 80: its time was over" for system in ("cupy", "torch")]
+    assert "## Left out\n\n- kernels: cupy has 7 of 80" in gpu_report.markdown(results)
 
 
 def test_compiling_ahead_leaves_no_process_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
-    start = gpu_kernels._start_peer
-    monkeypatch.setattr(gpu_kernels, "_start_peer", lambda system: started.append(start(system)) or started[-1])
+    start = subprocess.Popen
+    monkeypatch.setattr(
+        gpu_kernels.subprocess, "Popen", lambda *given, **named: started.append(start(*given, **named)) or started[-1]
+    )
     with gpu_kernels.compiling_ahead():
         assert started[0].poll() is None
     assert started[0].returncode is not None
 
 
-@pytest.mark.parametrize("summary", ["ERROR SUMMARY: 0 errors", "ERROR SUMMARY: 3 errors"])
-def test_what_the_sanitizer_finds_is_an_error(summary: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_suite, "_sanitize", lambda limit: f"exit status 9: {summary}")
+@pytest.mark.parametrize(
+    ("says", "status", "found"),
+    [
+        ("echo '= ERROR SUMMARY: 0 errors'", 0, "exit status 0: ERROR SUMMARY: 0 errors"),
+        ("echo '= ERROR SUMMARY: 3 errors'", 9, "exit status 9: ERROR SUMMARY: 3 errors; it said nothing"),
+        ("echo 'add f32: wrong' >&2", 1, "exit status 1: no summary; add f32: wrong"),
+    ],
+)
+def test_a_sanitizer_that_fails_is_an_error(
+    says: str, status: int, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = _script(tmp_path, f"{says}; exit {status}")
+    monkeypatch.setattr(gpu_suite.shutil, "which", lambda name: tool)
     monkeypatch.setattr(gpu_suite, "_comparisons", lambda *_: iter(()))
     results = gpu_report.Results()
-    gpu_suite._check(results, [], [], math.inf, on_gpu=True)
-    assert results.errors == (["parity: compute-sanitizer has found errors"] if "3" in summary else [])
+    gpu_suite._check(results, [], [], time.monotonic() + 600, on_gpu=True)
+    assert results.sanitizer == found
+    assert results.errors == ([f"parity: compute-sanitizer: {found}"] if status else [])
 
 
 def _is_installed(name: str) -> bool:
@@ -329,6 +486,72 @@ def test_the_parity_finds_the_emulated_operators_right_and_a_wrong_one_wrong(dty
         shaped[-1] = shaped[-1].copy()
         shaped[-1][..., -1] += np.ones((), shaped[-1].dtype)
         assert not gpu_parity._compare(shaped, expected, case)[0]
+
+
+def test_inputs_have_special_values_and_what_is_exact_no_slack() -> None:
+    cases = {case.name: case for case in gpu_parity.program_cases(["f16"], 0)}
+    first = cases["operators f16 0"]
+    (x,) = (array for array in first.inputs[:1])
+    wide = x.astype(np.float32)
+    assert np.isnan(x).any() and np.isinf(x).any() and (np.abs(wide) == 65504).any()
+    assert (np.signbit(x) & (x == 0)).any() and ((wide != 0) & (np.abs(wide) < 2**-14)).any()
+    assert set(first.ulps) == {0, gpu_parity.FUNCTION_ULP + gpu_parity.REFERENCE_ULP}
+    assert len(first.ulps) == len(first.program.outputs)
+    assert all(np.isfinite(array).all() for array in cases["GELU f16"].inputs)
+
+
+def test_without_slack_the_zeros_are_told_apart_and_nans_are_not() -> None:
+    case = next(case for case in gpu_parity.large_cases(1) if case.name == "large f32")
+    left = np.array([0.0, np.nan, 1.0], np.float32)
+    right = np.array([-0.0, -np.nan, 1.0], np.float32)
+    assert gpu_parity._compare([left], [left], case) == (True, "")
+    assert not gpu_parity._compare([left], [right], case)[0]
+    assert gpu_parity._compare([left[1:]], [right[1:]], case) == (True, "")
+
+
+def test_large_cases_have_every_vector_and_agree_on_the_cpu() -> None:
+    cases = list(gpu_parity.large_cases(1 << 10))
+    vectors = set()
+    for case in cases:
+        layout = classify(case.program, [array.shape for array in case.inputs])
+        kernels = render(case.program, [layout.access]).kernels
+        kernel = choose(kernels, layout, [0] * len(layout.operands))
+        vectors.add(kernel.vector)
+        assert kernel.unroll > 1 and layout.count // kernel.vector >= 1 << 10
+    assert vectors == {1, 2, 4, 8, 16}
+    assert all(verdict.ok for verdict in gpu_parity.check_programs(cases, on_gpu=False))
+
+
+def test_of_a_giant_case_some_rows_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = gpu_parity.giant_case(50, 7)
+    assert case.rows == (0, 1, 25, 48, 49) and [len(array) for array in case.expected()] == [5]
+    assert [verdict.ok for verdict in gpu_parity.check_programs([case], on_gpu=False)] == [True]
+    wrong = case.inputs[0] + case.inputs[1]
+    wrong[48, 3] += 1
+    assert not gpu_parity._compare([case.compared(wrong)], case.expected(), case)[0]
+    rows, columns = inspect.signature(gpu_parity.giant_case).parameters.values()
+    assert rows.default * columns.default > 1 << 31
+
+
+def test_a_machine_of_little_memory_leaves_the_giant_case_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_machine, "_gpu_memory", lambda: 8_000_000_000)
+    monkeypatch.setattr(gpu_parity, "giant_case", lambda: pytest.fail("there is no room for it"))
+    monkeypatch.setattr(gpu_parity, "check_programs", lambda *_, **__: iter(()))
+    monkeypatch.setattr(gpu_parity, "large_cases", lambda: iter(()))
+    results = gpu_report.Results()
+    assert list(gpu_suite._check_large(results, math.inf)) == []
+    (note,) = results.notes
+    assert note == "parity: a program of more than 2^31 elements: the GPU has 8 GB of memory, and it takes 16"
+    monkeypatch.setattr(gpu_suite, "why_nothing_giant", lambda: "")
+    assert list(gpu_suite._check_large(results, -math.inf)) == [] and "too little time" in results.notes[1]
+
+
+def test_scalars_stay_scalars_where_inputs_are_bound() -> None:
+    cases = [case for case in gpu_parity.program_cases([], 40) if case.name.startswith("random")]
+    scalars = [case for case in cases if case.inputs[0].shape == () and not case.has_bf16]
+    assert len(scalars) > 1
+    verdicts = list(gpu_parity.check_programs(scalars, on_gpu=False, graph=True))
+    assert [verdict for verdict in verdicts if not verdict.ok] == []
 
 
 def test_a_program_that_fails_is_found_among_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -475,7 +698,10 @@ def test_without_a_gpu_it_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu_machine, "why_no_cuda", lambda: "there is no CUDA GPU here")
+    monkeypatch.setenv(gpu_suite.REQUIRE_GPU, "")
+    monkeypatch.delenv(gpu_suite.REQUIRE_GPU)
     assert gpu_suite.main(["--out", str(tmp_path / "out")]) == 2
+    assert os.environ[gpu_suite.REQUIRE_GPU] == "1"
     assert capsys.readouterr().err == "gpu_suite.py: error: there is no CUDA GPU here\n"
     assert not (tmp_path / "out").exists()
 
@@ -507,10 +733,94 @@ def test_what_there_was_no_time_for_is_said(tmp_path: Path, monkeypatch: pytest.
     verdicts = [gpu_parity.Verdict("program", "one", True), gpu_parity.Verdict("program", "two", True)]
     monkeypatch.setattr(gpu_parity, "check_programs", lambda *_: iter(verdicts))
     assert gpu_suite.main(["--dry-run", "--out", str(tmp_path), "--only", "parity,models", "--seconds", "0"]) == 1
-    assert json.loads((tmp_path / "results.json").read_text())["errors"] == [
-        "parity: out of time after 1 comparisons",
-        "models: out of time for 4, each batch size and type counted",
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert found["errors"] == ["parity: out of time after 1 comparisons"]
+    assert found["notes"] == [
+        "parity: too little time is left for a, b",
+        "models: too little time is left for 4, each batch size and type counted",
     ]
+
+
+def _slow(*_: object) -> Iterator[gpu_parity.Verdict]:
+    yield gpu_parity.Verdict("model", "a", True)
+    time.sleep(30)
+
+
+def test_a_model_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_models, "MOST_SECONDS", 0.05)
+    monkeypatch.setattr(gpu_models, "LEAST_SECONDS", 0)
+    monkeypatch.setattr(gpu_parity, "check_model", _slow)
+    models = [(tmp_path / "a.onnx", {}), (tmp_path / "b.onnx", {})]
+    results = gpu_report.Results()
+    gpu_suite._check_models(results, models, math.inf, on_gpu=False)
+    assert [verdict.ok for verdict in results.parity] == [True, True]
+    assert [note.partition(" after ")[0] for note in results.notes] == [
+        "parity: a was given up",
+        "parity: b was given up",
+    ]
+    monkeypatch.setattr(gpu_models, "_optimize", lambda *_: time.sleep(30))
+    for model in gpu_models.measure_all(models, math.inf, lambda message: None, on_gpu=False):
+        assert set(model.errors) == {"time"} and not model.seconds
+
+
+def test_a_limit_ends_with_what_it_limits() -> None:
+    with gpu_limits.at_most(0.05):
+        pass
+    time.sleep(0.1)
+    with pytest.raises(gpu_limits.OutOfTime), gpu_limits.at_most(0.05):
+        try:
+            time.sleep(30)
+        except Exception:
+            pytest.fail("it is none")
+
+
+def test_a_suite_that_does_not_end_is_ended_with_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    status: list[int] = []
+
+    def end(code: int) -> None:
+        status.append(code)
+        ended.set()
+
+    monkeypatch.setattr(gpu_suite.os, "_exit", end)
+    monkeypatch.setattr(gpu_suite, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(gpu_suite, "find_models", lambda *_: [])
+
+    def hang(results: gpu_report.Results, *_: object) -> None:
+        results.notes.append("so far")
+        assert ended.wait(30)
+        found = json.loads((tmp_path / "results.json").read_text())
+        assert found["notes"] == ["so far"] and found["errors"] == ["the suite did not end within 0 s, and was made to"]
+
+    monkeypatch.setitem(gpu_suite._RUN, "kernels", hang)
+    gpu_suite.main(["--dry-run", "--only", "kernels", "--seconds", "0", "--out", str(tmp_path)])
+    assert status == [1]
+
+
+def _like_a_user() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+
+
+def test_started_as_a_script_a_dry_run_has_no_problem(tmp_path: Path) -> None:
+    """With the library of the installed package, and not the checkout's modules, which have none."""
+    arguments = ["--dry-run", "--only", "parity", "--models", str(tmp_path), "--out", str(tmp_path / "out")]
+    command = [sys.executable, str(SUITE), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=_like_a_user(), cwd=SUITE.parent.parent)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert found["errors"] == [] and [verdict for verdict in found["parity"] if not verdict["ok"]] == []
+    assert "Problems" not in (tmp_path / "out" / "results.md").read_text()
+
+
+def test_without_pytest_it_says_so() -> None:
+    code = (
+        "import importlib.util, runpy; find = importlib.util.find_spec;"
+        "importlib.util.find_spec = lambda name, *rest: None if name == 'pytest' else find(name, *rest);"
+        f"runpy.run_path({str(SUITE)!r}, run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=_like_a_user())
+    assert done.returncode == 2
+    assert done.stderr == "gpu_suite.py: error: pytest is not installed: take 'pip install pytest'\n"
 
 
 def test_a_part_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
