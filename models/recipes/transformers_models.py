@@ -32,6 +32,7 @@ _LINES = [  # kernel, inputs, outputs, stride and squeeze-excitation of each blo
     [[5, 256, 512, (2, 1), True], [5, 512, 512, 1, True], [5, 512, 512, (2, 1), False], [5, 512, 512, 1, False]],
 ]
 _TOKENS = {0: "batch", 1: "length"}
+_BATCH = {"pixel_values": {0: "batch"}}
 _ANY_IMAGE = {"pixel_values": {0: "batch", 2: "height", 3: "width"}}
 
 
@@ -177,7 +178,24 @@ def qwen3_cached(path: Path) -> None:
 def vit(path: Path) -> None:
     """ViTModel for images of 96 by 96."""
     config = transformers.ViTConfig(**_IMAGES, image_size=96, patch_size=16)
-    _write(path, transformers.ViTModel(config), _image(96, 96), "last_hidden_state", {"pixel_values": {0: "batch"}})
+    _write(path, transformers.ViTModel(config), _image(96, 96), "last_hidden_state", _BATCH)
+
+
+def swin(path: Path) -> None:
+    """SwinForImageClassification, half of the smallest one's width, shifted windows with their masks."""
+    config = transformers.SwinConfig(
+        image_size=112, embed_dim=48, depths=(2, 2), num_heads=(3, 6), window_size=7, num_labels=100
+    )
+    _write_script(path, transformers.SwinForImageClassification(config), _image(112, 112), "logits", _BATCH)
+
+
+def swin_v2(path: Path) -> None:
+    """Swinv2ForImageClassification, half of the smallest one's width: attention by cosines, shifted windows."""
+    config = transformers.Swinv2Config(
+        image_size=128, embed_dim=48, depths=(2, 2), num_heads=(3, 6), window_size=8, num_labels=100
+    )
+    model = transformers.Swinv2ForImageClassification(config)
+    _write(path, model, _image(128, 128), "logits", _BATCH)
 
 
 def segformer(path: Path) -> None:
@@ -193,7 +211,7 @@ def pvt_v2(path: Path) -> None:
     """PvtV2ForImageClassification, half of the smallest one's widths."""
     config = transformers.PvtV2Config(hidden_sizes=(16, 32, 80, 128), depths=(1, 1, 1, 1), num_labels=100)
     model = transformers.PvtV2ForImageClassification(config)
-    _write_script(path, model, _image(96, 96), "logits", {"pixel_values": {0: "batch"}})
+    _write_script(path, model, _image(96, 96), "logits", _BATCH)
 
 
 def focalnet(path: Path) -> None:
@@ -202,7 +220,7 @@ def focalnet(path: Path) -> None:
         image_size=96, embed_dim=32, hidden_sizes=(64, 128, 256, 256), depths=(1, 1, 2, 1), num_labels=100
     )
     model = transformers.FocalNetForImageClassification(config)
-    _write_script(path, model, _image(96, 96), "logits", {"pixel_values": {0: "batch"}})
+    _write_script(path, model, _image(96, 96), "logits", _BATCH)
 
 
 def pp_ocrv5_det(path: Path) -> None:
