@@ -9,8 +9,8 @@ with, for eps the distance from 1 to the next number of the coarsest floating ty
 absolute = 84 eps (1e-5 in float32) and relative = 840 eps (1e-4 in float32), for 8- and 16-bit types 2 eps
 and 10 eps. Sums over thousands of products, and weights that an affine was folded into, round differently by
 some tens of eps of the largest partial sum; a wrong formula is off by more than 1e-4.  The scale of a probability
-(an output of Sigmoid or Softmax) is at least 1: one of 1e-7 is as good a zero as any.  Integers, booleans and
-strings must be equal.
+(an output of Sigmoid or Softmax) is at least 1: one of 1e-7 is as good a zero as any.  And a zero is as good as a
+number that is denormal in float32, but for types of more bits.  Integers, booleans and strings must be equal.
 """
 
 import math
@@ -34,6 +34,8 @@ class Numbers:
 
 NOTHING_KNOWN = Numbers()
 
+_LEAST_NORMAL = float(np.finfo(np.float32).smallest_normal)
+"""Of float32: fused nodes that sum up products have zeros for what is less."""
 _PART = 1 << 18
 """Elements that are compared at a time."""
 
@@ -210,6 +212,8 @@ def _compare_floats(result: Comparison, expected: np.ndarray, actual: np.ndarray
     if result.max_abs == 0:
         return
     absolute = limits.absolute * max(result.largest, numbers.scale)
+    if expected.dtype.itemsize < 8:
+        absolute = max(absolute, _LEAST_NORMAL)
     outside = finite = 0
     for left, right in _parts(expected, actual):
         size, error, _ = _errors(left, right)

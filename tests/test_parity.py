@@ -73,6 +73,13 @@ def test_what_is_equal(expected: object, actual: object, reason: str) -> None:
     assert re.search(reason, found) if reason else found == ""
 
 
+def test_zeros_for_denormal_numbers_are_no_error() -> None:
+    tiny = np.full(3, 1e-39, np.float32)
+    assert compare_values("y", tiny, np.zeros(3, np.float32)).ok
+    assert not compare_values("y", tiny, np.full(3, 3e-38, np.float32)).ok
+    assert not compare_values("y", tiny.astype(np.float64), np.zeros(3)).ok
+
+
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
 def test_ulp_distance(dtype: type) -> None:
     one = np.array([1.0, -1.0, 0.0, 0.0], dtype)
