@@ -23,6 +23,9 @@ from onnxfuse.errors import OnnxfuseError
 STANDARD_DOMAINS = ("", "ai.onnx", None)
 """How the domain of ONNX's own operators is written in a file and in a graph."""
 
+VIEWS = {"Flatten", "Reshape", "Squeeze", "Unsqueeze"}
+"""Operators whose result has the elements of the input, in their order, in another shape."""
+
 
 def numpy_dtype(data_type: int) -> np.dtype | None:
     """The NumPy (or ml_dtypes) type of a ``TensorProto.DataType``; None where it is undefined or unknown."""

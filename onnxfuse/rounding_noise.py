@@ -93,8 +93,11 @@ def _rounding(name: str, frequency: float, names: Iterator[str]) -> Iterator[onn
     def node(operator: str, *inputs: str, **attributes: Any) -> onnx.NodeProto:
         return helper.make_node(operator, list(inputs), [next(names)], **attributes)
 
-    yield (often := node("Constant", value_float=frequency))
-    yield (step := node("Constant", value_float=2.0**-23))
+    def number(value: float) -> onnx.NodeProto:
+        return node("Constant", value=numpy_helper.from_array(np.array(value, np.float32)))
+
+    yield (often := number(frequency))
+    yield (step := number(2.0**-23))
     yield (product := node("Mul", name, often.output[0]))
     yield (wave := node("Sin", product.output[0]))
     yield (sign := node("Sign", wave.output[0]))

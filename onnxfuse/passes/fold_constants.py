@@ -20,7 +20,7 @@ from onnxfuse.constants import (
     is_dense,
     shape_of,
 )
-from onnxfuse.graph_ir import Node, numpy_dtype, subgraphs
+from onnxfuse.graph_ir import VIEWS, Node, numpy_dtype, subgraphs
 from onnxfuse.passes.base import PassContext
 from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.passes.folding import Evaluator
@@ -34,8 +34,6 @@ NAME = "fold-constants"
 _FREE_BYTES = 1 << 12  # a result of this size is folded however small the constants it comes from
 _FREE_BYTES_IN_ALL = 1 << 18
 _MAX_WORK = 1 << 36  # multiplications in one node: some seconds
-_VIEWS = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
-"""Operators that keep all elements in their order."""
 _MAX_ROUNDS = 32
 
 RANDOM = frozenset(
@@ -163,7 +161,7 @@ class _Folder:
 
     def _undone_view(self, node: Node) -> gs.Tensor | None:
         """The tensor that a node gives the shape again which others before it have taken; None if it does not."""
-        source = node.inputs[0] if node.op in _VIEWS else None
+        source = node.inputs[0] if node.op in VIEWS else None
         while source is not None:
             if _has_shape_of(node.outputs[0], source):
                 return source
@@ -317,7 +315,7 @@ def _bounds_a_range(node: Node) -> bool:
 
 
 def _is_view(node: Node) -> bool:
-    return domain_of(node) == "" and node.op in _VIEWS
+    return domain_of(node) == "" and node.op in VIEWS
 
 
 def _has_shape_of(tensor: gs.Tensor, other: gs.Tensor) -> bool:

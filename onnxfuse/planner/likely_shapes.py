@@ -7,12 +7,11 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse.graph import sorted_nodes
+from onnxfuse.graph_ir import VIEWS
 from onnxfuse.program.lowering import is_elementwise
 
 LIKELY_SIZE = 320
 """Of an open dimension other than the first, which is taken for a batch of one."""
-
-_SAME_ELEMENTS = {"Reshape", "Flatten", "Squeeze", "Unsqueeze"}
 
 Shape = tuple[int, ...]
 
@@ -60,7 +59,7 @@ class LikelyShapes:
         if index > 0 and node.op != "Split":
             return None
         sizes = self._sizes(tensor)
-        if node.op in _SAME_ELEMENTS:
+        if node.op in VIEWS:
             read = self.of(node.inputs[0])
             return None if read is None else _reshaped(read, sizes)
         shapes = [shape for shape in map(self.of, node.inputs) if shape is not None]
