@@ -195,7 +195,7 @@ def _kernels(report: Report) -> str:
             for name, use in kernel.uses.items()
         )
         shape = f"{kernel.family} {kernel.tile}, " if kernel.tile else ""
-        sizes = f"{shape}{kernel.vector} x {kernel.unroll} x {kernel.block}, {kernel.choice}"
+        sizes = f"{shape}{kernel.vector} x {kernel.block}, {kernel.choice}"
         times = kernel.times
         rows.append(
             (
@@ -217,7 +217,7 @@ def _kernels(report: Report) -> str:
         "writes",
         "buffers",
         "access",
-        "vector x unroll x block",
+        "vector x block",
         "uses",
         "measured",
     )

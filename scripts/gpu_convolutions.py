@@ -192,10 +192,13 @@ def feeds(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     """Random inputs, the same every time."""
     random = np.random.default_rng(1)
     found = {}
+    by_shape: dict[tuple[int, ...], np.ndarray] = {}  # copies on the device are apart all the same
     for info in model.graph.input:
-        shape = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
-        dtype = helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type)
-        found[info.name] = random.standard_normal(shape, np.float32).astype(dtype)
+        shape = tuple(dim.dim_value for dim in info.type.tensor_type.shape.dim)
+        if shape not in by_shape:
+            dtype = helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type)
+            by_shape[shape] = random.standard_normal(shape, np.float32).astype(dtype)
+        found[info.name] = by_shape[shape]
     return found
 
 

@@ -3,7 +3,7 @@
 Programs run as fused nodes with embedded code in ONNX Runtime, and are held against the NumPy reference: basic
 operations bit for bit, functions within a few units in the last place (FUNCTION_ULP, REFERENCE_ULP, DOUBLE_ULP), and
 what uses them within a few more.  There are NaN, infinities, both zeros, denormals and the largest numbers among the
-inputs of all but the last.  Large Programs take the paths of the kernels that need many elements.  Models are held
+inputs of all but the last.  Large Programs have many blocks, for every width of vectors.  Models are held
 against their originals by ``onnxfuse.parity``.
 """
 
@@ -57,7 +57,7 @@ CASES_IN_A_MODEL = 12
 SHAPES = ((), (1,), (7,), (4096,), (100_003,), (3, 1, 33), (2, 64, 31), (16, 8, 64))
 """Shapes of the first input, among them scalars, tails of vectors, and more than one block."""
 LARGE_GROUPS = 1 << 23
-"""Several times the 1.1 million threads that an H100 or H200 is given at most: a thread then takes groups together."""
+"""Many times the threads that a GPU runs at once."""
 _PERIOD = 1_000_003
 """Elements after which large inputs repeat."""
 

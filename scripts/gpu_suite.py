@@ -234,7 +234,9 @@ def _sanitize(limit: float) -> tuple[str, bool]:
     if tool is None:
         return "not installed, so not run", False
     say("parity: compute-sanitizer")
-    command = [tool, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, __file__, "--sanitized"]
+    command = [tool, "--tool", "memcheck", "--error-exitcode", "9"]
+    command += ["--report-api-errors", "no"]  # the library asks for a kernel's parameters until there are no more
+    command += [sys.executable, __file__, "--sanitized"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=limit)
     except subprocess.TimeoutExpired:

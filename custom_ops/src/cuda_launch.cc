@@ -11,8 +11,9 @@ namespace onnxfuse::cuda {
 namespace {
 
 constexpr size_t kWidestAccess = 16;  // bytes of the widest load
+constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;
 
-// 32-bit indices must not overflow, nor must the sum of an index and the elements of the whole grid.
+// 32-bit indices must not overflow, nor must those of the threads of the last block that have no element.
 bool fits_32_bits(const RecipeKernel& kernel, const IterationSpace& space) {
   constexpr int64_t kLimit = int64_t{1} << 31;
   if (space.elements >= kLimit - (int64_t{1} << 24)) return false;
@@ -41,7 +42,7 @@ bool make_candidate(const RecipeKernel& kernel, const IterationSpace& space, Lau
   candidate->parameters = pack_parameters(kernel, space, indexing).block;
   const int64_t per_block = int64_t{kernel.block} * kernel.vector;
   candidate->blocks = space.elements / per_block + (space.elements % per_block != 0 ? 1 : 0);
-  return true;
+  return candidate->blocks <= kMostBlocks;
 }
 
 bool needs_alignment(const LaunchCandidate& candidate) {
@@ -72,6 +73,10 @@ std::shared_ptr<const LaunchPlan> make_launch_plan(const Program& program, const
       plan->candidates.push_back(std::move(candidate));
       if (!needs_alignment(plan->candidates.back())) break;
     }
+    if (plan->candidates.empty() || needs_alignment(plan->candidates.back())) {
+      *error = std::to_string(space.elements) + " elements are too many for one launch";
+      return nullptr;
+    }
   }
   plan->output_shapes = std::move(space.output_shapes);
   return plan;
@@ -93,9 +98,9 @@ void launch(const Driver& driver, const Recipe& recipe, const ContextKernels& ke
   alignas(16) unsigned char parameters[kMaxParameterBytes];
   std::memcpy(parameters, candidate.parameters.data(), candidate.parameters.size());
   std::memcpy(parameters, operands.data(), operands.size() * sizeof(CUdeviceptr));
-  const int64_t blocks = std::min(candidate.blocks, kBlocksPerMultiprocessor * kernels.multiprocessors);
+  const size_t bytes = candidate.parameters.size();
   launch_kernel(driver, kernels,
-                {candidate.kernel, kernel.name, blocks, kernel.block, parameters, candidate.parameters.size()}, stream);
+                {candidate.kernel, kernel.name, candidate.blocks, kernel.block, parameters, bytes}, stream);
 }
 
 }  // namespace onnxfuse::cuda

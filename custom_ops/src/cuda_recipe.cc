@@ -8,15 +8,15 @@ namespace onnxfuse::cuda {
 namespace {
 
 constexpr char kKernelLine[] =
-    "expected 'kernel <name> vector <V> unroll <U> block <B> index <I> access <letters>:<letters>'";
+    "expected 'kernel <name> vector <V> block <B> index <I> access <letters>:<letters>'";
 
 class Parser {
  public:
   Parser(size_t inputs, size_t outputs, Recipe* recipe) : inputs_(inputs), outputs_(outputs), recipe_(*recipe) {}
 
   const char* add_kernel(std::string_view line) {
-    std::string_view words[12];
-    const size_t count = split(line, words, 12);
+    std::string_view words[10];
+    const size_t count = split(line, words, 10);
     RecipeKernel kernel;
     const char* problem = parse_kernel(words, count, &kernel);
     if (problem == nullptr) recipe_.kernels.push_back(std::move(kernel));
@@ -31,18 +31,17 @@ class Parser {
 
  private:
   const char* parse_kernel(const std::string_view* words, size_t count, RecipeKernel* kernel) const {
-    const bool complete = count == 12 && words[0] == "kernel" && words[2] == "vector" && words[4] == "unroll" &&
-                          words[6] == "block" && words[8] == "index" && words[10] == "access";
+    const bool complete = count == 10 && words[0] == "kernel" && words[2] == "vector" && words[4] == "block" &&
+                          words[6] == "index" && words[8] == "access";
     if (!complete) return kKernelLine;
     if (!is_identifier(words[1], kMaxKernelName)) return "the kernel's name is not an identifier";
     kernel->name = words[1];
     const bool power = parse_number(words[3], 16, &kernel->vector) && (kernel->vector & (kernel->vector - 1)) == 0;
     if (!power || kernel->vector == 0) return "the vector is not 1, 2, 4, 8 or 16";
-    if (!parse_number(words[5], 16, &kernel->unroll) || kernel->unroll == 0) return "unroll is not from 1 to 16";
-    if (!parse_block(words[7], &kernel->block)) return "the block is not a multiple of 32 up to 1024";
-    if (words[9] != "32" && words[9] != "64") return "the index is not 32 or 64";
-    kernel->index = words[9] == "32" ? 32 : 64;
-    return parse_access(words[11], kernel);
+    if (!parse_block(words[5], &kernel->block)) return "the block is not a multiple of 32 up to 1024";
+    if (words[7] != "32" && words[7] != "64") return "the index is not 32 or 64";
+    kernel->index = words[7] == "32" ? 32 : 64;
+    return parse_access(words[9], kernel);
   }
 
   const char* parse_access(std::string_view word, RecipeKernel* kernel) const {
@@ -69,7 +68,7 @@ bool parse_recipe(std::string_view text, size_t inputs, size_t outputs, Recipe* 
   *recipe = Recipe{};
   Parser parser(inputs, outputs, recipe);
   return read_recipe(
-      text, "onnxfuse-cuda 1", &recipe->source, [&](std::string_view line) { return parser.add_kernel(line); },
+      text, "onnxfuse-cuda 2", &recipe->source, [&](std::string_view line) { return parser.add_kernel(line); },
       [&] { return parser.finish(); }, error);
 }
 

@@ -1,8 +1,8 @@
 // The recipe of a fused node: which kernels its machine code holds, and which tensors each of them takes.
 //
-//   onnxfuse-cuda 1
+//   onnxfuse-cuda 2
 //   source <64 hex digits>
-//   kernel <name> vector <V> unroll <U> block <B> index <32|64> access <letters of inputs>:<letters of outputs>
+//   kernel <name> vector <V> block <B> index <32|64> access <letters of inputs>:<letters of outputs>
 //   …
 //
 // The kernels are tried in order.  An access letter says how an operand is indexed by i, the number of an element of
@@ -21,7 +21,6 @@ namespace onnxfuse::cuda {
 struct RecipeKernel {
   std::string name;
   uint32_t vector = 1;  // elements of one load or store
-  uint32_t unroll = 1;  // vectors that a thread has in flight where there are more than threads
   uint32_t block = 32;  // threads
   uint32_t index = 64;  // bits of the kernel's indices
   std::string access;   // a letter for each input, then for each output

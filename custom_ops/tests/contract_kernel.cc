@@ -26,6 +26,8 @@ extern "C" const char* contract_run(const char* access, int index, unsigned vect
   const size_t operands = std::strlen(access);
   const contract::Decoder decoder(access, index == 64, launch->parameters, launch->bytes);
   if (!decoder.complete()) return "there are more parameters than are read";
+  const uint64_t threads = uint64_t{launch->grid} * launch->block;
+  if (threads * vector < decoder.count()) return "there are vectors without a thread";
   const auto element = [&](size_t k, uint64_t i) -> float& {
     return reinterpret_cast<float*>(decoder.address(k))[decoder.index(k, i)];
   };

@@ -13,12 +13,12 @@ MAX_BYTES = 4096
 """The most that the parameters of a kernel may take, on every architecture."""
 
 BLOCKS_PER_MULTIPROCESSOR = 32
+"""The most blocks of a kernel whose threads loop: a few waves of the device."""
 
 
-def grid_size(kernel: Kernel, count: int, multiprocessors: int) -> int:
-    """Blocks to launch for ``count`` elements: one group a thread, up to a few waves of the device."""
-    groups = -(-count // (kernel.block * kernel.vector))
-    return max(1, min(groups, BLOCKS_PER_MULTIPROCESSOR * multiprocessors))
+def grid_size(kernel: Kernel, count: int) -> int:
+    """Blocks to launch for ``count`` elements, of which there is one at least: one group a thread."""
+    return -(-count // (kernel.block * kernel.vector))
 
 
 def pack(kernel: Kernel, layout: Layout, addresses: Sequence[int]) -> list[bytes]:

@@ -142,7 +142,6 @@ def _describe(
         source=fit.source.sha256,
         access=str(main.access),
         vector=main.vector,
-        unroll=main.unroll if isinstance(main, Kernel) else 1,
         block=main.block,
         choice=fit.choice.value,
         kernels=len(fit.source.kernels),

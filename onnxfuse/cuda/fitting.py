@@ -148,12 +148,8 @@ def occupancy(on: Architecture, main: Resources, source: Source) -> float:
 
 
 def _smaller(source: Source) -> Iterator[Tuning]:
-    """Ever fewer elements a thread: first fewer groups at a time, then smaller groups."""
-    main = source.kernels[0]
-    unroll, vector = main.unroll, main.vector
-    while unroll > 1:
-        unroll //= 2
-        yield Tuning(vector, unroll)
+    """Ever fewer elements a thread."""
+    vector = source.kernels[0].vector
     while vector > 1:
         vector //= 2
-        yield Tuning(vector, 1)
+        yield Tuning(vector)

@@ -43,23 +43,19 @@ class Access:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel of a source: ``vector`` elements a group, up to ``unroll`` groups a thread at a time, ``block`` threads.
+    """A kernel of a source: a thread computes a group of ``vector`` elements, a block has ``block`` threads.
 
     ``index`` is the width in bits of indices: 32 serves up to MAX_COUNT_32 elements.
     """
 
     name: str
     vector: int
-    unroll: int
     block: int
     index: int
     access: Access
 
     def __str__(self) -> str:
-        return (
-            f"kernel {self.name} vector {self.vector} unroll {self.unroll} block {self.block} index {self.index} "
-            f"access {self.access}"
-        )
+        return f"kernel {self.name} vector {self.vector} block {self.block} index {self.index} access {self.access}"
 
 
 MAX_COUNT_32 = (1 << 31) - (1 << 24) - 1

@@ -2,15 +2,15 @@
 
 The text form is the attribute ``cuda_recipe`` of a fused node; the native library reads it as hostile input::
 
-    onnxfuse-cuda 1
+    onnxfuse-cuda 2
     source 2f1c…          sha256 of the CUDA source text, 64 hexadecimal digits
-    kernel onnxfuse_0 vector 4 unroll 2 block 256 index 32 access ls:l
-    kernel onnxfuse_1 vector 1 unroll 1 block 256 index 64 access gg:w
+    kernel onnxfuse_0 vector 4 block 256 index 32 access ls:l
+    kernel onnxfuse_1 vector 1 block 256 index 64 access gg:w
 
 Kernels are tried in order; the first that accepts the shapes and the alignment of the pointers is launched.  The access
 letters, one for each input and after the colon one for each output, are those of ``onnxfuse.cuda.kernel``.  The last
-kernel accepts everything.  A thread computes ``unroll`` groups of ``vector`` adjacent elements, a thread block has
-``block`` threads, and ``index`` is the width of the indices in bits.
+kernel accepts everything.  A thread computes ``vector`` adjacent elements, a thread block has ``block`` threads, and
+``index`` is the width of the indices in bits.
 """
 
 import re
@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from onnxfuse.cuda.kernel import Access, Kernel, Source
 from onnxfuse.program import ProgramError
 
-HEADER = "onnxfuse-cuda 1"
+HEADER = "onnxfuse-cuda 2"
 MAX_KERNELS = 16
-MAX_UNROLL = 16
 MAX_BLOCK = 1024
 WARP = 32
 VECTORS = (1, 2, 4, 8, 16)
@@ -56,8 +55,6 @@ class Recipe:
             return f"{kernel.name!r} is not the name of a kernel"
         if kernel.vector not in VECTORS:
             return f"{kernel.vector} is not the length of a vector"
-        if not 1 <= kernel.unroll <= MAX_UNROLL:
-            return f"unroll {kernel.unroll} is not between 1 and {MAX_UNROLL}"
         if not WARP <= kernel.block <= MAX_BLOCK or kernel.block % WARP:
             return f"a block of {kernel.block} threads is not a multiple of {WARP} up to {MAX_BLOCK}"
         if kernel.index not in INDEX_WIDTHS:
@@ -127,9 +124,9 @@ def accepts_everything(kernel: Kernel) -> bool:
 
 def _parse_kernel(number: int, line: str) -> Kernel:
     match line.split(" "):
-        case ["kernel", name, "vector", vector, "unroll", unroll, "block", block, "index", index, "access", access]:
-            sizes = (vector, unroll, block, index)
+        case ["kernel", name, "vector", vector, "block", block, "index", index, "access", access]:
+            sizes = (vector, block, index)
             if all(map(_NUMBER.fullmatch, sizes)):
                 with suppress(ValueError):
-                    return Kernel(name, int(vector), int(unroll), int(block), int(index), Access.parse(access))
+                    return Kernel(name, int(vector), int(block), int(index), Access.parse(access))
     raise RecipeError(f"line {number}: {line!r} is not a kernel")

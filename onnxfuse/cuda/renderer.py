@@ -2,7 +2,7 @@
 
 All kernels of a source call one device function, the Program on one element.  A kernel differs in how it reads and
 writes operands (its ``Access``), in how many neighbouring elements a thread takes at once, and in the width of indices.
-The device code that every source shares is in custom_ops/cuda; ``for_each_group`` there is the loop over the space.
+The device code that every source shares is in custom_ops/cuda; ``for_own_group`` there shares the space out.
 """
 
 import hashlib
@@ -24,12 +24,10 @@ MAX_KERNELS = 16
 class Tuning:
     """What a tuner may vary; None leaves it to the heuristic.
 
-    ``vector``: elements a group (1, 2, 4, 8 or 16); ``unroll``: groups whose loads a thread issues at once (1 to 16);
-    ``block``: threads a block (a multiple of 32 up to 1024).
+    ``vector``: elements a thread (1, 2, 4, 8 or 16); ``block``: threads a block (a multiple of 32 up to 1024).
     """
 
     vector: int | None = None
-    unroll: int | None = None
     block: int | None = None
 
 
@@ -88,11 +86,10 @@ def _kernels(program: Program, accesses: Sequence[Access], tuning: Tuning, name:
     wanted[Access(strided_inputs, "w" * len(program.outputs)), 1, 64] = None
     for access, vector, index in wanted:
         suffix = f"{access.inputs}_{access.outputs}_v{vector}" + ("" if index == 32 else f"_i{index}")
-        unroll = tuning.unroll or _unroll(program, access, vector) if index == 32 else 1
-        yield Kernel(f"{name}_{suffix}", vector, unroll, tuning.block or 256, index, access)
+        yield Kernel(f"{name}_{suffix}", vector, tuning.block or _BLOCK, index, access)
 
 
-_HALF_CACHE_LINE = 64
+_BLOCK = 256
 
 
 def _vector(program: Program, access: Access) -> int:
@@ -115,25 +112,7 @@ def _vector(program: Program, access: Access) -> int:
     return vector
 
 
-def _unroll(program: Program, access: Access, vector: int) -> int:
-    """Groups at a time, so that a thread waits for 64 bytes at once and the code stays in the instruction cache.
-
-    By Little's law a device of 5 TB/s and 0.8 us latency has 4 MB in flight, 2 threads' worth of 16 bytes on each of
-    its lanes; four times that leaves room for half the occupancy.
-    """
-    waiting = sum(
-        vector * DTYPES[spec.dtype].itemsize
-        for spec, letter in zip(program.inputs, access.inputs, strict=True)
-        if letter in "lg"
-    )
-    unroll = max(1, min(4, _HALF_CACHE_LINE // max(waiting, 1)))
-    while unroll > 1 and unroll * vector * _instructions(program) > _UNROLLED_INSTRUCTIONS:
-        unroll -= 1
-    return unroll
-
-
 _MAX_INSTRUCTIONS = 1 << 13
-_UNROLLED_INSTRUCTIONS = 1 << 11
 _CHEAP = 3
 _FUNCTION = 30
 _DOUBLE_FUNCTION = 80
@@ -233,7 +212,7 @@ class _KernelText:
         yield f"  for (int j = 0; j < {vector}; ++j) {self._call('.get(j)', '[j]')};"
         yield from (f"  {line}" for line in self._write())
         yield "};"
-        yield f"for_each_group<{vector}, {kernel.unroll}, {kernel.block}>(count, read, write);"
+        yield f"for_own_group<{vector}, {kernel.block}>(count, read, write);"
         if vector > 1 and set(kernel.access.letters) <= set("ls"):
             yield from self._rest()
 

@@ -43,14 +43,13 @@ class KernelReport:
 
     ``family`` is "elementwise", or of a convolution how its main kernel works, which computes a ``tile`` in each block.
     ``source`` is the sha256 of the CUDA source, ``access`` the letters of its main kernel, which takes groups of
-    ``vector`` elements, ``unroll`` of them at a time, in blocks of ``block`` threads; ``choice`` says who chose these.
+    ``vector`` elements, in blocks of ``block`` threads; ``choice`` says who chose these.
     ``uses`` is by architecture, ``code_bytes`` the size of all that the node carries.
     """
 
     source: str
     access: str
     vector: int
-    unroll: int
     block: int
     choice: str
     kernels: int

@@ -50,5 +50,5 @@ def _tunings(recipe: Recipe) -> Iterator[Tuning]:
     """What the main kernel may have been rendered with."""
     main = recipe.kernels[0]
     yield HEURISTIC
-    yield Tuning(main.vector, main.unroll)
-    yield Tuning(main.vector, main.unroll, main.block)
+    yield Tuning(main.vector)
+    yield Tuning(main.vector, main.block)

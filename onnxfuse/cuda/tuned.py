@@ -9,13 +9,13 @@ from hashlib import sha256
 from onnxfuse.cuda.cache import Cache
 from onnxfuse.cuda.kernel import Access
 from onnxfuse.cuda.prelude import prelude
-from onnxfuse.cuda.recipe import MAX_BLOCK, MAX_UNROLL, VECTORS, WARP
+from onnxfuse.cuda.recipe import MAX_BLOCK, VECTORS, WARP
 from onnxfuse.cuda.renderer import Tuning
 from onnxfuse.program import Program
 
 
 class Choice(Enum):
-    """Where the vector, unroll and block of a kernel come from."""
+    """Where the vector and block of a kernel come from."""
 
     HEURISTIC = "heuristic"
     REGISTERS = "heuristic, less for want of registers"
@@ -49,10 +49,10 @@ class TunedKernels:
 
 def _valid(entry: dict[str, int]) -> Tuning:
     """Raises ValueError, TypeError or KeyError for what is no entry."""
-    vector, unroll, block = int(entry["vector"]), int(entry["unroll"]), int(entry["block"])
-    if vector not in VECTORS or not 1 <= unroll <= MAX_UNROLL or not WARP <= block <= MAX_BLOCK or block % WARP:
+    vector, block = int(entry["vector"]), int(entry["block"])
+    if vector not in VECTORS or not WARP <= block <= MAX_BLOCK or block % WARP:
         raise ValueError(entry)
-    return Tuning(vector, unroll, block)
+    return Tuning(vector, block)
 
 
 def _key(architecture: str, program: Program, access: Access, options: tuple[str, ...]) -> str:

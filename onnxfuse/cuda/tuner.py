@@ -1,6 +1,6 @@
 """Timing kernels on the GPU of this machine, and choosing among variants of them.
 
-A variant is the same Program rendered with other sizes: elements a group, groups a thread, threads a block.  Every
+A variant is the same Program rendered with other sizes: elements a thread, threads a block.  Every
 variant must give the bytes that the heuristic's gives, or it does not count.
 """
 
@@ -25,7 +25,6 @@ from onnxfuse.cuda.tuned import TunedKernels
 from onnxfuse.dtypes import DTYPES
 from onnxfuse.program import Program
 
-UNROLLS = (1, 2, 4, 8)
 BLOCKS = (128, 256, 512)
 ELEMENTS = 1 << 24
 """Elements of the iteration space to time with, where the model's own dimensions leave that open."""
@@ -121,14 +120,14 @@ class Bench:
     def tune(self, case: Case, keep: TunedKernels) -> Tuning:
         """The fastest sizes for a case, which are kept for its Program, access and architecture."""
         main = case.fit.source.kernels[0]
-        best = Tuning(main.vector, main.unroll, main.block)
+        best = Tuning(main.vector, main.block)
         memory = _Memory(self._gpu, case)
         wanted = self._run(case.fit.program, case.fit.source, case.shapes, memory)
         limit = _NOISE * wanted.seconds
         vectors = [main.vector] if "w" in main.access.outputs else VECTORS
-        first = [Tuning(vector, unroll, main.block) for vector in vectors for unroll in UNROLLS]
+        first = [Tuning(vector, main.block) for vector in vectors]
         for step in range(2):
-            tunings = first if step == 0 else [Tuning(best.vector, best.unroll, block) for block in BLOCKS]
+            tunings = first if step == 0 else [Tuning(best.vector, block) for block in BLOCKS]
             for tuning, source in self._rendered(case, tunings):
                 found = self._run(case.fit.program, source, case.shapes, memory)
                 if found.seconds < limit and found.results == wanted.results:

@@ -282,6 +282,12 @@ def _fuse_attention() -> Pass:
     return made
 
 
+def _split_conv_bias() -> Pass:
+    from onnxfuse.passes.split_conv_bias import SplitConvBias
+
+    return SplitConvBias()
+
+
 def _fuse_conv() -> Pass:
     from onnxfuse.planner import FuseConv
 
@@ -313,12 +319,13 @@ _BUILTIN_FACTORIES: dict[str, Callable[[], Pass]] = {
     "conv-layout": _conv_layout,
     "fold-affine": _fold_affine,
     "fuse-attention": _fuse_attention,
+    "split-conv-bias": _split_conv_bias,
     "fuse-conv": _fuse_conv,
     "fuse-normalization": _fuse_normalization,
     "fuse-elementwise": _fuse_elementwise,
 }
 _BUILTIN = tuple(_BUILTIN_FACTORIES)
-_FUSING = ("fuse-attention", "fuse-conv", "fuse-normalization", "fuse-elementwise")
+_FUSING = ("fuse-attention", "split-conv-bias", "fuse-conv", "fuse-normalization", "fuse-elementwise")
 """The passes before which others run by default."""
 
 

@@ -1,4 +1,4 @@
-"""The pass slow-operators: writes what ONNX Runtime's CPU kernels are slow at so that it becomes fast."""
+"""The pass slow-operators: writes what ONNX Runtime's kernels are slow at so that it becomes fast."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 from onnxfuse.inference import infer
 from onnxfuse.passes.base import PassContext
 from onnxfuse.passes.rewriter import RulePass
+from onnxfuse.passes.rule import RewriteRule
 from onnxfuse.passes.rules.local_response_normalization import LocalResponseNormalization
+from onnxfuse.passes.rules.mean_of_channels import MeanOfChannels
 from onnxfuse.passes.rules.rms_normalization import RmsNormalization
 from onnxfuse.passes.rules.rotary_embedding import RotaryEmbedding
 from onnxfuse.passes.rules.rotary_embedding_of_heads import RotaryEmbeddingOfHeads
+from onnxfuse.passes.rules.slices_as_gather import SlicesAsGather
 from onnxfuse.passes.rules.softmax_over_channels import SoftmaxOverChannels
 
 if TYPE_CHECKING:
@@ -18,23 +21,31 @@ if TYPE_CHECKING:
 
 NAME = "slow-operators"
 
-_RULES = (LocalResponseNormalization, RmsNormalization, RotaryEmbedding, RotaryEmbeddingOfHeads, SoftmaxOverChannels)
+_RULES: dict[str, tuple[type[RewriteRule], ...]] = {
+    "cpu": (LocalResponseNormalization, RmsNormalization, RotaryEmbedding, RotaryEmbeddingOfHeads, SoftmaxOverChannels),
+    "cuda": (MeanOfChannels, SlicesAsGather),
+}
 
 
 class SlowOperators:
-    """LRN, Softmax, RMS normalization and rotary embeddings in forms that this project or ONNX Runtime fuses.
+    """On the CPU LRN, Softmax, RMS normalization and rotary embeddings in forms that this project or ONNX Runtime
+    fuses; on CUDA means of channels and slices that are put together again as kernels that are faster there.
 
-    For the target cpu alone: other execution providers have other kernels.  Results stay the same up to rounding.
+    Results stay the same up to rounding.
     """
 
     name = NAME
-    description = "Writes what ONNX Runtime's kernels for the CPU are slow at so that it can be fused."
+    description = "Writes what ONNX Runtime's kernels are slow at, on the CPU or on CUDA, so that it becomes fast."
 
     def run(self, model: Model, context: PassContext) -> None:
         """Runs the rules, if there is anything for them."""
-        operators = {node.op for graph in model.graphs() for node in graph.nodes}
-        wanted = operators & {"LRN", "Reciprocal", "Softmax"} or operators >= {"Concat", "Neg"}
-        if context.target != "cpu" or not wanted:
+        if context.target == "cpu" and not _has_any_for_the_cpu(model):
             return
         infer(model)
-        RulePass([rule() for rule in _RULES], NAME).run(model, context)
+        RulePass([rule() for rule in _RULES[context.target]], NAME).run(model, context)
+
+
+def _has_any_for_the_cpu(model: Model) -> bool:
+    """Whether it is worth inferring shapes."""
+    operators = {node.op for graph in model.graphs() for node in graph.nodes}
+    return bool(operators & {"LRN", "Reciprocal", "Softmax"}) or operators >= {"Concat", "Neg"}

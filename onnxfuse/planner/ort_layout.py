@@ -49,8 +49,9 @@ def block_size() -> int:
 class ConvLayout:
     """The blocked layout in one graph: ``inside_conv`` and ``blocked_nodes`` are ids of nodes.
 
-    Without it (``blocked=False``), as on CUDA, ORT still folds affine steps into the weights of convolutions, and takes
-    in no activations.  ``gelus`` are the nodes of which ORT makes GELUs (ort_fusions.find_gelus).
+    Without it (``blocked=False``), as on CUDA, ORT still folds factors into the weights of convolutions, and takes in
+    no activations; of offsets it makes a bias, which costs a kernel there (passes/split_conv_bias.py).  ``gelus`` are
+    the nodes of which ORT makes GELUs (ort_fusions.find_gelus).
     """
 
     def __init__(
@@ -169,7 +170,7 @@ class ConvLayout:
             return False
         if node.op == "BatchNormalization":
             return True
-        if node.op not in ("Mul", "Add"):
+        if node.op != "Mul" and not (node.op == "Add" and self._has_blocks):
             return False
         (factor,) = (tensor for tensor in node.inputs if tensor is not variables[0])
         if factor.shape is None or variables[0].shape is None:

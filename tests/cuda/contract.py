@@ -23,16 +23,12 @@ class Kernel:
     access: str
     sums: tuple[str, ...] = ("01",)
     vector: int = 1
-    unroll: int = 1
     block: int = 128
     index: int = 32
 
     @property
     def line(self) -> str:
-        return (
-            f"kernel {self.name} vector {self.vector} unroll {self.unroll} block {self.block} "
-            f"index {self.index} access {self.access}\n"
-        )
+        return f"kernel {self.name} vector {self.vector} block {self.block} index {self.index} access {self.access}\n"
 
     @property
     def parameters(self) -> list[tuple[int, int]]:
@@ -75,7 +71,7 @@ const char* contract_run(const char*, int, unsigned, size_t, const char* const*,
 
 
 def recipe(kernels: Sequence[Kernel]) -> str:
-    return f"onnxfuse-cuda 1\nsource {SOURCE}\n" + "".join(kernel.line for kernel in kernels)
+    return f"onnxfuse-cuda 2\nsource {SOURCE}\n" + "".join(kernel.line for kernel in kernels)
 
 
 @functools.cache

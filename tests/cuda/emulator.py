@@ -17,7 +17,7 @@ from types import MappingProxyType
 import numpy as np
 
 from onnxfuse.cuda.access import Layout, accepts, classify
-from onnxfuse.cuda.arguments import pack
+from onnxfuse.cuda.arguments import grid_size, pack
 from onnxfuse.cuda.conv.kernel import ConvKernel, ConvSource
 from onnxfuse.cuda.kernel import Kernel, Source
 from onnxfuse.dtypes import DTYPES
@@ -81,7 +81,6 @@ class Emulation:
         program: Program,
         layout: Layout,
         inputs: Sequence[np.ndarray],
-        blocks: int,
         shifts: Sequence[int] = (),
         in_place: Mapping[int, int] = MappingProxyType({}),
     ) -> list[np.ndarray]:
@@ -99,7 +98,7 @@ class Emulation:
         self.launch(
             kernel.name,
             pack(kernel, layout, addresses),
-            blocks,
+            grid_size(kernel, layout.count),
             kernel.block,
             list(zip(names, addresses, sizes, strict=True)),
         )
@@ -152,7 +151,6 @@ def check_program(
     inputs: Sequence[np.ndarray],
     expected: Sequence[np.ndarray],
     compare: Callable[[np.ndarray, np.ndarray, int, str], None],
-    grids: Sequence[int] = (1, 3),
     shifts: Sequence[int] = (),
 ) -> set[str]:
     """Run every kernel that accepts the inputs; returns the names of those.
@@ -168,10 +166,9 @@ def check_program(
     ]
     kernels = accepting(source, layout, addresses)
     for kernel in kernels:
-        for blocks in grids:
-            results = emulation.run(kernel, program, layout, inputs, blocks, shifts)
-            for output, (result, wanted) in enumerate(zip(results, expected, strict=True)):
-                compare(result.reshape(wanted.shape), wanted, output, kernel.name)
+        results = emulation.run(kernel, program, layout, inputs, shifts)
+        for output, (result, wanted) in enumerate(zip(results, expected, strict=True)):
+            compare(result.reshape(wanted.shape), wanted, output, kernel.name)
     return {kernel.name for kernel in kernels}
 
 

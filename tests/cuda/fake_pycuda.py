@@ -91,7 +91,7 @@ class _Module:
         self._functions = {}
         kernels = []
         for name, inputs, outputs in _NAME.findall(text):
-            kernels.append(Kernel(name, 1, 1, 32, 32, Access(inputs, outputs)))
+            kernels.append(Kernel(name, 1, 32, 32, Access(inputs, outputs)))
         emulation = Emulation([Source("", text, tuple(kernels))]) if kernels else None
         for kernel in kernels:
             names = [f"in{i}" for i in range(len(kernel.access.inputs))]

@@ -13,7 +13,7 @@ OUTPUTS = 16
 """Operators in one Program: with 4 inputs, as many operands as a kernel takes."""
 
 SMALL = Tuning(block=32)
-"""Small blocks, so that a few hundred elements take every path of the loop over groups."""
+"""Small blocks, so that a few hundred elements are those of several."""
 
 # What is rounded once, or not at all: bits must agree.
 FUNCTIONS = {

@@ -70,7 +70,7 @@ def source(name: str, body: str) -> Source:
         f'namespace onnxfuse {{\nextern "C" __global__ void {name}(const f32* in0, f32* out0) {{\n'
         f"  const int i = threadIdx.x;\n{SHARED}{body}\n}}\n}}\n"
     )
-    return Source(conv_prelude(), text, (Kernel(name, 1, 1, 64, 32, Access("l", "l")),))
+    return Source(conv_prelude(), text, (Kernel(name, 1, 64, 32, Access("l", "l")),))
 
 
 @cache

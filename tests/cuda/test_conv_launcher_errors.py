@@ -47,7 +47,7 @@ GOOD = recipe(KERNELS)
 
 BAD_RECIPES = {
     "empty": "",
-    "of elementwise kernels": GOOD.replace("onnxfuse-conv 1", "onnxfuse-cuda 1"),
+    "of elementwise kernels": GOOD.replace("onnxfuse-conv 1", "onnxfuse-cuda 2"),
     "another version": GOOD.replace("onnxfuse-conv 1", "onnxfuse-conv 2"),
     "no end of line": GOOD[:-1],
     "carriage returns": GOOD.replace("\n", "\r\n"),

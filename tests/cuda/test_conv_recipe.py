@@ -34,7 +34,7 @@ def test_a_convolution_without_operands_has_a_recipe() -> None:
     [
         ("", "line 1"),
         (_text(LAST)[:-1], "not ended"),
-        (_text(LAST, header="onnxfuse-cuda 1"), "line 1"),
+        (_text(LAST, header="onnxfuse-cuda 2"), "line 1"),
         ("onnxfuse-conv 1\n", "line 2"),
         (_text(LAST, source=HASH.upper()), "line 2"),
         (_text(), "0 kernels"),

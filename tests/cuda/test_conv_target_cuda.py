@@ -62,7 +62,7 @@ def test_nodes_carry_a_recipe_and_code_and_the_model_runs_anywhere(compiler: Mad
     assert "--fmad=false" in found["cuda_sm_90"].decode()
     (function,) = (each for each in result.model.functions if each.name == "FusedConv")
     assert {attribute.name for attribute in conv.attribute} <= set(function.attribute)
-    assert [node.op_type for node in function.node] == ["HardSwish", "Conv", "Sigmoid", "Mul"]
+    assert [node.op_type for node in function.node] == ["Add", "HardSwish", "Conv", "Add", "Sigmoid", "Mul"]
     feeds = {"x": np.random.default_rng(1).normal(size=(2, 8, 5, 6)).astype(np.float32)}
     expected = fusing.run(_model(), feeds, library=False)
     for library in (True, False):
@@ -73,10 +73,14 @@ def test_nodes_carry_a_recipe_and_code_and_the_model_runs_anywhere(compiler: Mad
 def test_the_report_says_which_and_why(compiler: MadeUpCompiler) -> None:
     report = onnxfuse.optimize(_model(), "cuda", arch="sm_90").report
     data = json.loads(json.dumps(report.to_json()))
-    assert [(item["node"], item["fused"]) for item in data["convolutions"]] == [("e", False), ("d", True), ("y", False)]
+    assert [(item["node"], item["fused"]) for item in data["convolutions"]] == [
+        ("e_Conv", False),
+        ("d_Conv", True),
+        ("y", False),
+    ]
     region = next(region for region in data["fused"] if "Conv" in region["ops"])
-    assert region["prologue"].endswith("hard_swish f32 0\noutput 1\n")
-    assert (region["before"]["launches"], region["after"]["launches"]) == (4, 1)
+    assert region["prologue"].endswith("hard_swish f32 2\noutput 3\n")
+    assert (region["before"]["launches"], region["after"]["launches"]) == (6, 1)
     assert (region["cuda"]["family"], region["cuda"]["choice"]) == ("depthwise", "heuristic")
     assert region["cuda"]["tile"].count("x") == 2
     page = render(report)

@@ -68,7 +68,7 @@ def source(name: str, body: str, parameters: str = "const f32* in0, f32* out0, u
         f'namespace onnxfuse {{\nextern "C" __global__ void {name}({parameters}) {{\n'
         f"  const u32 i = blockIdx.x * blockDim.x + threadIdx.x;\n{body}\n}}\n}}\n"
     )
-    return Source(prelude(), text, (Kernel(name, 1, 1, 64, 32, Access("l", "l")),))
+    return Source(prelude(), text, (Kernel(name, 1, 64, 32, Access("l", "l")),))
 
 
 DIVIDE = source(

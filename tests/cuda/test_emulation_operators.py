@@ -15,7 +15,7 @@ from tests.cuda.emulator import Emulation, check_program
 from tests.cuda.programs import FUNCTIONS, SMALL, cast_program, linear, operator_programs
 from tests.custom_ops.fused import assert_same_bits, run_fused, sample
 
-COUNT = 1031  # vectors, unrolled and not, and a rest
+COUNT = 1031  # vectors, and a rest
 TOLERANCE = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 1e-6, "f64": 1e-13, "i64": 1e-15, "u64": 1e-15}
 FLOATS = ("f16", "bf16", "f32", "f64")
 ACTIVATIONS = ("elu", "sigmoid", "softplus", "softsign", "mish", "gelu", "gelu_tanh")
@@ -89,7 +89,7 @@ def test_conversions_of_half_precision_are_exact(target: str) -> None:
         program, source, _ = compiled(dtype).parts[-1]
         output = list(DTYPES).index(to)
         layout = classify(program, [array.shape])
-        result = compiled(dtype).emulation.run(source.kernels[0], program, layout, [array], 8)[output]
+        result = compiled(dtype).emulation.run(source.kernels[0], program, layout, [array])[output]
         with np.errstate(all="ignore"):
             assert_same_bits(result, array.astype(DTYPES[to].numpy))
 
@@ -104,7 +104,7 @@ def test_activations_are_within_4_ulp(name: str) -> None:
     program, source, ops = next(p for p in compiled("f32").parts if name in [op.name for op in p[2]])
     inputs = [x, *(np.full(x.shape, 1, spec.numpy) for spec in (DTYPES[i.dtype] for i in program.inputs[1:]))]
     layout = classify(program, [array.shape for array in inputs])
-    results = compiled("f32").emulation.run(source.kernels[0], program, layout, inputs, 64)
+    results = compiled("f32").emulation.run(source.kernels[0], program, layout, inputs)
     actual = results[[op.name for op in ops].index(name)]
     builder = ProgramBuilder()
     operands = [builder.input("f64"), *(builder.const("f64", value) for value in other)]

@@ -151,7 +151,7 @@ def check_launch(call: Call, case: Case, shapes: Shapes) -> None:
     addresses = [int.from_bytes(parameters[8 * k : 8 * k + 8], "little") for k in range(len(layout.operands))]
     kernel = choose(case.source.kernels, layout, addresses)
     assert call["kernel"] == kernel.name
-    assert (call["grid"], call["block"]) == (grid_size(kernel, layout.count, MULTIPROCESSORS), kernel.block)
+    assert (call["grid"], call["block"]) == (grid_size(kernel, layout.count), kernel.block)
     places = as_contract(kernel).parameters
     assert [parameters[offset : offset + size] for offset, size in places] == pack(kernel, layout, addresses)
     assert len(parameters) == sum(places[-1])

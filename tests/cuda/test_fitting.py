@@ -31,8 +31,8 @@ class _ByElements(MadeUpCompiler):
         resources = {}
         for name in compiled.resources:
             body = source[source.index(f"\n{name}(") :]
-            vector, unroll, _ = body[body.index("for_each_group<") + 15 :].split(">")[0].split(", ")
-            wanted = 16 + self.each * int(vector) * int(unroll)
+            vector, _ = body[body.index("for_own_group<") + 14 :].split(">")[0].split(", ")
+            wanted = 16 + self.each * int(vector)
             resources[name] = Resources(min(wanted, 255), spill_stores=4 * max(0, wanted - 255))
         return Compiled(compiled.cubin, compiled.ptx, resources)
 
@@ -42,17 +42,19 @@ def _fitter(tmp_path: Path, each: int, architectures: tuple[str, ...] = ("sm_90"
     return Fitter(CompilerCache(_ByElements(each), cache), architectures, False, TunedKernels(architectures, cache))
 
 
-def test_what_fits_is_as_the_heuristic_has_it(tmp_path: Path) -> None:
-    fit = _fitter(tmp_path, 1).fit(PROGRAM, SHAPES)
+@pytest.mark.parametrize("each", [1, 12])
+def test_what_fits_is_as_the_heuristic_has_it(tmp_path: Path, each: int) -> None:
+    fit = _fitter(tmp_path, each).fit(PROGRAM, SHAPES)
     assert fit.choice is Choice.HEURISTIC and fit.is_good and str(fit.access) == "ll:l"
+    assert fit.source.kernels[0].vector == 4
 
 
-@pytest.mark.parametrize(("each", "elements"), [(8, 4), (20, 2), (40, 1)])
+@pytest.mark.parametrize(("each", "elements"), [(13, 2), (24, 2), (25, 1), (48, 1)])
 def test_a_thread_takes_fewer_elements_where_registers_run_out(tmp_path: Path, each: int, elements: int) -> None:
     fit = _fitter(tmp_path, each).fit(PROGRAM, SHAPES)
     main = fit.source.kernels[0]
     assert fit.choice is Choice.REGISTERS and fit.is_good
-    assert main.vector * main.unroll == elements
+    assert main.vector == elements
 
 
 def test_where_nothing_fits_the_best_is_kept_and_is_not_good(tmp_path: Path) -> None:
@@ -63,27 +65,23 @@ def test_where_nothing_fits_the_best_is_kept_and_is_not_good(tmp_path: Path) -> 
 
 
 def test_the_architecture_with_the_most_threads_decides(tmp_path: Path) -> None:
-    assert _fitter(tmp_path, 8, ("sm_75",)).fit(PROGRAM, SHAPES).choice is Choice.HEURISTIC  # half of 1024 threads
-    assert _fitter(tmp_path, 8, ("sm_75", "sm_90")).fit(PROGRAM, SHAPES).choice is Choice.REGISTERS
+    assert _fitter(tmp_path, 16, ("sm_75",)).fit(PROGRAM, SHAPES).choice is Choice.HEURISTIC  # half of 1024 threads
+    assert _fitter(tmp_path, 16, ("sm_75", "sm_90")).fit(PROGRAM, SHAPES).choice is Choice.REGISTERS
 
 
 def test_the_tuners_choice_counts_first(tmp_path: Path) -> None:
     fitter = _fitter(tmp_path, 1)
-    TunedKernels(("sm_90",), Cache(tmp_path)).keep(
-        "sm_90", PROGRAM, Access("ll", "l"), fitter.options, Tuning(2, 1, 512)
-    )
+    TunedKernels(("sm_90",), Cache(tmp_path)).keep("sm_90", PROGRAM, Access("ll", "l"), fitter.options, Tuning(2, 512))
     fit = fitter.fit(PROGRAM, SHAPES)
     main = fit.source.kernels[0]
-    assert (fit.choice, main.vector, main.unroll, main.block) == (Choice.TUNED, 2, 1, 512)
+    assert (fit.choice, main.vector, main.block) == (Choice.TUNED, 2, 512)
     assert _fitter(tmp_path, 1, ("sm_80",)).fit(PROGRAM, SHAPES).choice is Choice.HEURISTIC
 
 
-@pytest.mark.parametrize("entry", ["", "[]", "{}", '{"vector": 3, "unroll": 1, "block": 256}', '{"vector": null}'])
+@pytest.mark.parametrize("entry", ["", "[]", "{}", '{"vector": 3, "block": 256}', '{"vector": null}'])
 def test_a_damaged_choice_does_not_count(tmp_path: Path, entry: str) -> None:
     fitter = _fitter(tmp_path, 1)
-    TunedKernels(("sm_90",), Cache(tmp_path)).keep(
-        "sm_90", PROGRAM, Access("ll", "l"), fitter.options, Tuning(2, 1, 512)
-    )
+    TunedKernels(("sm_90",), Cache(tmp_path)).keep("sm_90", PROGRAM, Access("ll", "l"), fitter.options, Tuning(2, 512))
     for path in tmp_path.iterdir():
         Cache(tmp_path).store(path.stem, entry.encode())
     assert fitter.fit(PROGRAM, SHAPES).choice is Choice.HEURISTIC

@@ -25,7 +25,7 @@ A, B = np.arange(12, dtype=np.float32), np.full(12, 3, np.float32)
 
 BAD_RECIPES = {
     "empty": "",
-    "another version": GOOD.replace("onnxfuse-cuda 1", "onnxfuse-cuda 2"),
+    "another version": GOOD.replace("onnxfuse-cuda 2", "onnxfuse-cuda 3"),
     "no end of line": GOOD[:-1],
     "carriage returns": GOOD.replace("\n", "\r\n"),
     "no source": GOOD.replace(f"source {SOURCE}\n", ""),
@@ -43,8 +43,7 @@ BAD_RECIPES = {
     "vector of 0": GOOD.replace("vector 4", "vector 0"),
     "vector of 3": GOOD.replace("vector 4", "vector 3"),
     "vector of 32": GOOD.replace("vector 4", "vector 32"),
-    "unroll of 0": GOOD.replace("unroll 1", "unroll 0", 1),
-    "unroll of 17": GOOD.replace("unroll 1", "unroll 17", 1),
+    "a kernel line of version 1": GOOD.replace(" block", " unroll 1 block", 1),
     "block of 0": GOOD.replace("block 256", "block 0"),
     "block of 100": GOOD.replace("block 256", "block 100"),
     "block of 2048": GOOD.replace("block 256", "block 2048"),

@@ -137,10 +137,10 @@ def test_no_inputs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("count", "block", "vector", "grid"),
-    [(2, 256, 4, 1), (1024, 256, 4, 1), (1025, 256, 4, 2), (1025, 32, 1, 33), (5000, 32, 1, 96)],
+    [(2, 256, 4, 1), (1024, 256, 4, 1), (1025, 256, 4, 2), (1025, 32, 1, 33), (5000, 32, 1, 157)],
 )
 def test_grid(count: int, block: int, vector: int, grid: int, tmp_path: Path) -> None:
-    """Enough blocks for one vector a thread, and at most 32 for each of the three multiprocessors."""
-    kernel = Kernel("k", "ll:l", block=block, vector=vector, unroll=4)
+    """Enough blocks for one vector a thread, however many multiprocessors there are."""
+    kernel = Kernel("k", "ll:l", block=block, vector=vector)
     call = launch(StandIn(tmp_path, [(9, 0, 3)]), [kernel, *ANY], [[count], [count]])
     assert (call["grid"], call["block"]) == (grid, block)

@@ -172,3 +172,13 @@ def test_shapes_without_a_common_space_are_refused(tmp_path: Path) -> None:
         run(session, [float_array([2]), float_array([3])])
     with pytest.raises(Exception, match=r"the_fused_node'.*do not broadcast"):
         run(stand_in.session(node_model([ANY], [["n"], ["m"]])), [float_array([2]), float_array([3])])
+
+
+def test_more_elements_than_a_launch_has_threads_for_are_refused(tmp_path: Path) -> None:
+    """A grid has less than 2^31 blocks, here of 128 threads; both outputs are small."""
+    session = StandIn(tmp_path).session(
+        node_model([Kernel("any", "gg:ww", ("0", "1"), index=64)], [["n", 1], [1, "m"]])
+    )
+    a, b = np.zeros((1 << 19, 1), np.float32), np.zeros((1, 1 << 19), np.float32)
+    with pytest.raises(Exception, match=rf"the_fused_node'.*{1 << 38} elements are too many for one launch"):
+        run(session, [a, b])

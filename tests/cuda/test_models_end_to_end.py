@@ -35,7 +35,7 @@ class EmulatingCompiler:
 
     def compile(self, source: str, architecture: str, options: tuple[str, ...]) -> Compiled:
         kernels = [
-            Kernel(name, 1, 1, 256, 64 if wide else 32, Access(inputs, outputs))
+            Kernel(name, 1, 256, 64 if wide else 32, Access(inputs, outputs))
             for name, inputs, outputs, wide in _NAME.findall(source)
         ]
         prefix = kernels[0].name[:18]

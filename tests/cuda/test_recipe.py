@@ -7,18 +7,18 @@ from onnxfuse.cuda.recipe import Recipe, RecipeError, accepts_everything
 from onnxfuse.program import ProgramError
 
 HASH = "0123456789abcdef" * 4
-FAST = "kernel fast vector 4 unroll 2 block 256 index 32 access ls:l"
-LAST = "kernel last vector 1 unroll 1 block 128 index 64 access gg:w"
+FAST = "kernel fast vector 4 block 256 index 32 access ls:l"
+LAST = "kernel last vector 1 block 128 index 64 access gg:w"
 
 
-def _text(*lines: str, header: str = "onnxfuse-cuda 1", source: str = HASH) -> str:
+def _text(*lines: str, header: str = "onnxfuse-cuda 2", source: str = HASH) -> str:
     return "\n".join([header, f"source {source}", *lines]) + "\n"
 
 
 def test_what_is_written_can_be_read() -> None:
     recipe = Recipe.parse(_text(FAST, LAST))
     assert recipe.source == HASH
-    assert recipe.kernels[0] == Kernel("fast", 4, 2, 256, 32, Access("ls", "l"))
+    assert recipe.kernels[0] == Kernel("fast", 4, 256, 32, Access("ls", "l"))
     assert not accepts_everything(recipe.kernels[0])
     assert accepts_everything(recipe.kernels[1])
     assert str(recipe) == _text(FAST, LAST)
@@ -26,9 +26,7 @@ def test_what_is_written_can_be_read() -> None:
 
 
 def test_a_program_without_inputs_has_a_recipe() -> None:
-    assert Recipe.parse(_text("kernel k vector 1 unroll 1 block 32 index 64 access :w")).kernels[0].access == Access(
-        "", "w"
-    )
+    assert Recipe.parse(_text("kernel k vector 1 block 32 index 64 access :w")).kernels[0].access == Access("", "w")
 
 
 @pytest.mark.parametrize(
@@ -36,8 +34,8 @@ def test_a_program_without_inputs_has_a_recipe() -> None:
     [
         ("", "line 1"),
         (_text(LAST)[:-1], "not ended"),
-        (_text(LAST, header="onnxfuse-cuda 2"), "line 1"),
-        ("onnxfuse-cuda 1\n", "line 2"),
+        (_text(LAST, header="onnxfuse-cuda 3"), "line 1"),
+        ("onnxfuse-cuda 2\n", "line 2"),
         (_text(LAST, source=HASH.upper()), "line 2"),
         (_text(LAST, source=HASH[1:]), "line 2"),
         (_text(), "0 kernels"),
@@ -50,8 +48,7 @@ def test_a_program_without_inputs_has_a_recipe() -> None:
         (_text(FAST.replace("vector 4", "vector 3"), LAST), "line 3: 3"),
         (_text(FAST.replace("vector 4", "vector 04"), LAST), "line 3"),
         (_text(FAST.replace("vector 4", "vector +4"), LAST), "line 3"),
-        (_text(FAST.replace("unroll 2", "unroll 17"), LAST), "unroll 17"),
-        (_text(FAST.replace("unroll 2", "unroll 0"), LAST), "line 3"),
+        (_text(FAST.replace(" block", " unroll 2 block"), LAST), "line 3"),
         (_text(FAST.replace("block 256", "block 100"), LAST), "100 threads"),
         (_text(FAST.replace("block 256", "block 2048"), LAST), "2048 threads"),
         (_text(FAST.replace("index 32", "index 16"), LAST), "16 bits"),

@@ -54,7 +54,7 @@ def test_names_and_hash_follow_from_what_is_rendered() -> None:
     others = [
         render(many_inputs(3), [Access.parse("lll:l")]),
         render(program, [Access.parse("lc:l")]),
-        render(program, [access], Tuning(unroll=1)),
+        render(program, [access], Tuning(block=128)),
     ]
     assert len({source.sha256 for source in (first, *others)}) == 4
     assert len({source.kernels[-1].name for source in (first, *others)}) == 4
@@ -85,15 +85,13 @@ def test_vectors_are_16_bytes_of_the_type_with_most_traffic(dtypes: list[str], v
     assert render(program, [Access("l" * len(dtypes), "l")]).kernels[0].vector == vector
 
 
-def test_long_programs_are_not_unrolled() -> None:
-    unrolls = [render(chain("f32", length), [Access("l", "l")]).kernels[0].unroll for length in (4, 60, 1000)]
-    assert unrolls[0] == 4 > unrolls[1] > unrolls[2] == 1
+def test_of_long_programs_a_thread_computes_one_element() -> None:
     assert render(chain("f32", 400, "mish"), [Access("l", "l")]).kernels[0].vector == 1
 
 
 def test_tuning_is_kept() -> None:
-    kernel = render(many_inputs(2), [Access("ll", "l")], Tuning(vector=2, unroll=3, block=512)).kernels[0]
-    assert (kernel.vector, kernel.unroll, kernel.block) == (2, 3, 512)
+    kernel = render(many_inputs(2), [Access("ll", "l")], Tuning(vector=2, block=512)).kernels[0]
+    assert (kernel.vector, kernel.block) == (2, 512)
 
 
 def test_what_cannot_be_rendered() -> None:
@@ -122,9 +120,9 @@ def test_parameters_are_counted_as_they_are_packed() -> None:
         assert parameter_bytes(kernel) == sum(map(len, packed)) <= MAX_BYTES
 
 
-def test_the_grid_has_a_thread_a_group_up_to_some_waves() -> None:
-    kernel = Kernel("k", 4, 4, 256, 32, Access("l", "l"))
-    assert [grid_size(kernel, count, 100) for count in (1, 1024, 1025, 1 << 30)] == [1, 1, 2, 3200]
+def test_the_grid_has_a_thread_a_group() -> None:
+    kernel = Kernel("k", 4, 256, 32, Access("l", "l"))
+    assert [grid_size(kernel, count) for count in (1, 1024, 1025, 1 << 30)] == [1, 1, 2, 1 << 20]
 
 
 def test_constants_are_exact() -> None:

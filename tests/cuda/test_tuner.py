@@ -119,17 +119,16 @@ def test_the_tuner_keeps_the_fastest_variant_that_is_right(
     gpu: FakeGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuner, "VECTORS", (1, 2, 4))
-    monkeypatch.setattr(tuner, "UNROLLS", (1,))
     monkeypatch.setattr(tuner, "BLOCKS", (128,))
     compiler, fitter, tuned = _bench_parts(tmp_path)
     fit = fitter.fit(PROGRAM, [("n", 16), (16,)])
     case = Case(fit, sizes_for(PROGRAM, [("n", 16), (16,)], 256))
     gpu.cost = lambda name: 1e-5 / (4 if "_v1" in name else 3 if "_v2" in name else 1)
-    right = render(PROGRAM, [fit.access], Tuning(1, 1, 256)).kernels[0].name
+    right = render(PROGRAM, [fit.access], Tuning(1, 256)).kernels[0].name
     gpu.wrong = {right}
     with open_gpu() as opened:
         best = Bench(opened, compiler, fitter.options).tune(case, tuned)
-    assert best == Tuning(2, 1, 256)
+    assert best == Tuning(2, 256)
     assert tuned.find(PROGRAM, fit.access, fitter.options) == best
     fitter.forget()
     again = fitter.fit(PROGRAM, [("n", 16), (16,)])
@@ -139,7 +138,7 @@ def test_the_tuner_keeps_the_fastest_variant_that_is_right(
 
 @needs_a_compiler
 def test_optimize_tunes_and_times(gpu: FakeGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, sizes in (("VECTORS", (1, 4)), ("UNROLLS", (1,)), ("BLOCKS", (256,)), ("ELEMENTS", 64)):
+    for name, sizes in (("VECTORS", (1, 4)), ("BLOCKS", (256,)), ("ELEMENTS", 64)):
         monkeypatch.setattr(tuner, name, sizes)
     monkeypatch.setattr(tuner.sizes_for, "__defaults__", (64,))
     monkeypatch.setattr(compilers, "find_compiler", _TextCompiler)

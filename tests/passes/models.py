@@ -59,10 +59,10 @@ def model(
 
 
 def apply(
-    proto: onnx.ModelProto, *passes: Pass | str, infer: bool = True, conv: str = "auto"
+    proto: onnx.ModelProto, *passes: Pass | str, infer: bool = True, conv: str = "auto", target: str = "cpu"
 ) -> tuple[onnx.ModelProto, PassContext]:
     """Runs passes (objects, or names) on a copy of the model; returns the result, which has been checked."""
-    context = PassContext(own_convolutions=CpuChooser(policy_named(conv)))
+    context = PassContext(target=target, own_convolutions=CpuChooser(policy_named(conv)))
     work = onnx.ModelProto()
     work.CopyFrom(proto)
     loaded = Model.from_proto(work)

@@ -24,6 +24,7 @@ BUILTIN = [
     "conv-layout",
     "fold-affine",
     "fuse-attention",
+    "split-conv-bias",
     "fuse-conv",
     "fuse-elementwise",
 ]

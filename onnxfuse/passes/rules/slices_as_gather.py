@@ -1,0 +1,86 @@
+"""Concat(Slice(x), Slice(x), …) along one axis → Gather(x), for CUDA."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onnxfuse.constants import constant_value
+from onnxfuse.graph_ir import Node, standard_op
+from onnxfuse.passes.matcher import Match
+from onnxfuse.passes.pattern import Ops
+from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule
+
+if TYPE_CHECKING:
+    from onnxfuse.graph import Model
+    from onnxfuse.passes.base import PassContext
+
+_MOST_INDICES = 1 << 12
+
+
+class SlicesAsGather(RewriteRule):
+    """Takes slices of one tensor that are put together again, as torch.roll is exported, in one kernel in place of
+    three.
+
+    ONNX Runtime makes a Split of slices that cover an axis whose size it knows, and its CUDA kernel for unequal parts
+    copies the addresses and sizes of the parts from the host at each run: measured on an H100, those of a Swin
+    Transformer take a sixth of its time in a CUDA graph.
+    """
+
+    name = "slices-as-gather"
+
+    def begin(self, model: Model, context: PassContext) -> None:
+        """Slice has its bounds as inputs from opset 10 on."""
+        self._opset = model.opsets.get("", 1)
+
+    def pattern(self, op: Ops, first: Any) -> Any:
+        """The Concat; its inputs are read in ``check``."""
+        return op.Concat(first, _extra_inputs=True)
+
+    def check(self, match: Match) -> str | None:
+        """``match.plan`` holds what is sliced, the indices that are taken, and the axis."""
+        slices = [tensor.inputs[0] for tensor in match.root.inputs if len(tensor.inputs) == 1]
+        if self._opset < 10 or len(slices) != len(match.root.inputs) or len(slices) < 2:
+            return NOT_APPLICABLE
+        if any(standard_op(node) != "Slice" or node.inputs[0] is not slices[0].inputs[0] for node in slices):
+            return NOT_APPLICABLE
+        data = slices[0].inputs[0]
+        if data.shape is None:
+            return NOT_APPLICABLE
+        rank = len(data.shape)
+        axis = match.root.attrs["axis"] % rank
+        size = data.shape[axis]
+        if not isinstance(size, int):
+            return NOT_APPLICABLE
+        taken = [part for node in slices if (part := _indices(node, axis, rank, size)) is not None]
+        if len(taken) != len(slices):
+            return NOT_APPLICABLE
+        indices = np.concatenate(taken)
+        if not 0 < len(indices) <= _MOST_INDICES:
+            return NOT_APPLICABLE
+        match.plan = data, indices, axis
+        return None
+
+    def rewrite(self, match: Match, builder: Builder) -> Any:
+        """The Gather; slices that nothing else reads go."""
+        data, indices, axis = match.plan
+        return builder.op("Gather", data, builder.initializer(indices, "indices"), axis=axis)
+
+
+def _indices(node: Node, axis: int, rank: int, size: int) -> np.ndarray | None:
+    """The indices along ``axis``, of ``size``, that a Slice along it alone takes; None for any other Slice."""
+    starts, ends, axes, steps = (
+        constant_value(node.inputs[place]) if place < len(node.inputs) and node.inputs[place].name else None
+        for place in range(1, 5)
+    )
+    given = [tensor for tensor in node.inputs[1:] if tensor.name]
+    known = [values for values in (starts, ends, axes, steps) if values is not None]
+    if starts is None or ends is None or len(known) != len(given) or any(values.size != 1 for values in known):
+        return None
+    if (0 if axes is None else int(axes.item()) % rank) != axis:
+        return None
+    step = 1 if steps is None else int(steps.item())
+    if step < 1:
+        return None
+    return np.arange(size, dtype=np.int64)[int(starts.item()) : int(ends.item()) : step]

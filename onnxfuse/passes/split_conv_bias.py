@@ -1,0 +1,70 @@
+"""The pass split-conv-bias: for CUDA, the bias of a convolution becomes an addition, to be fused with what follows.
+
+ONNX Runtime's CUDA provider computes a convolution and adds its bias in a kernel of its own afterwards
+(``cudnnAddTensor``), one pass over the result.  Measured on an H100 with ONNX Runtime 1.31.1, that takes a tenth of the
+GPU's time in PP-OCRv4's detector.  In the kernel of the elementwise nodes that follow it costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from onnxfuse.constants import constant_value
+from onnxfuse.passes.base import PassContext
+from onnxfuse.passes.matcher import Match
+from onnxfuse.passes.pattern import Ops
+from onnxfuse.passes.rewriter import RulePass
+from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule
+from onnxfuse.program.lowering import check, is_elementwise
+
+if TYPE_CHECKING:
+    from onnxfuse.graph import Model
+
+NAME = "split-conv-bias"
+
+
+class ConvBias(RewriteRule):
+    """Conv(x, w, b) → Conv(x, w) + b where an elementwise node that can be fused reads the result.
+
+    Where the library is missing ONNX Runtime, which folds such an addition into the convolution, undoes it.
+    """
+
+    name = NAME
+
+    def begin(self, model: Model, context: PassContext) -> None:
+        """Which opset decides on what can be fused."""
+        self._opset = model.opsets.get("")
+
+    def pattern(self, op: Ops, x: Any, w: Any) -> Any:
+        """A convolution with its bias."""
+        bias = op.constant("bias")
+        return op.any_of(op.Conv(x, w, bias), op.ConvTranspose(x, w, bias))
+
+    def check(self, match: Match) -> str | None:
+        """``match.plan`` holds the bias in the shape in which it is added."""
+        bias, weight = constant_value(match["bias"]), match["w"]
+        if bias is None or bias.ndim != 1 or weight.shape is None or len(weight.shape) < 3:
+            return NOT_APPLICABLE
+        if self._opset is None or not any(
+            is_elementwise(reader) and check(reader, self._opset) is None for reader in match.outputs[0].outputs
+        ):
+            return NOT_APPLICABLE
+        match.plan = bias.reshape(-1, *[1] * (len(weight.shape) - 2))
+        return None
+
+    def rewrite(self, match: Match, builder: Builder) -> Any:
+        """The convolution, and the addition."""
+        convolved = builder.like(match.root, match["x"], match["w"])
+        return builder.op("Add", convolved, builder.initializer(match.plan, match["bias"].name))
+
+
+class SplitConvBias:
+    """Runs the rule, for the target cuda alone."""
+
+    name = NAME
+    description = "For CUDA: adds the bias of a convolution together with the elementwise nodes after it."
+
+    def run(self, model: Model, context: PassContext) -> None:
+        """Rewrites ``model`` in place."""
+        if context.target == "cuda":
+            RulePass([ConvBias()], NAME).run(model, context)
