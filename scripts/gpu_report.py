@@ -142,13 +142,8 @@ def _convolutions(results: Results, kind: str) -> list[tuple[float, str]]:
 
 
 def _convolutional(results: Results) -> list[tuple[float, str]]:
-    """Those of the table of convolutions, in the better of a plain run and one from a CUDA graph."""
-    found = []
-    for model in results.models:
-        ratios = [ratio for graph in (False, True) if (ratio := model.ratio(graph)) is not None]
-        if model.batch == 1 and ratios and any(model.model.startswith(name) for name in CONVOLUTIONAL):
-            found.append((max(ratios), f"{model.model}, {model.dtype}"))
-    return found
+    """Those of the table of convolutions."""
+    return _models([m for m in results.models if m.batch == 1 and m.model.startswith(CONVOLUTIONAL)])
 
 
 def _shares(results: Results) -> list[tuple[float, str]]:
@@ -167,10 +162,9 @@ def _ten_ops(results: Results) -> list[tuple[float, str]]:
 
 def _models(models: Iterable[ModelTimes]) -> list[tuple[float, str]]:
     return [
-        (ratio, f"{model.model}, batch {model.batch}{', CUDA graph' if graph else ''}")
+        (ratio, f"{model.model}, {model.dtype}, batch {model.batch}")
         for model in models
-        for graph in (False, True)
-        if (ratio := model.ratio(graph)) is not None
+        if (ratio := model.best_ratio) is not None
     ]
 
 

@@ -1,5 +1,6 @@
 """ONNX Runtime sessions with their inputs and outputs on the device, and how long a run takes."""
 
+import atexit
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -133,8 +134,13 @@ class _DeviceClock:
         self._open = ExitStack()
         gpu = self._open.enter_context(open_gpu())
         self._driver = gpu.driver
-        self._stream = gpu.driver.Stream(_NON_BLOCKING)
-        self._memory = gpu.allocate(_OCCUPYING_BYTES), gpu.allocate(_OCCUPYING_BYTES)
+        self._stream: Any = gpu.driver.Stream(_NON_BLOCKING)
+        self._memory: Any = gpu.allocate(_OCCUPYING_BYTES), gpu.allocate(_OCCUPYING_BYTES)
+        self._open.callback(self._release)
+        atexit.register(self._open.close)  # PyCUDA aborts where a context is left for its own end
+
+    def _release(self) -> None:
+        self._stream = self._memory = None
 
     @property
     def stream(self) -> int:
@@ -173,14 +179,16 @@ def best_seconds(
     graph: bool,
     on_gpu: bool = True,
 ) -> float | None:
-    """A run's time in the best of SETTINGS, None if it runs in none; ``errors`` gets by ``name`` what went wrong."""
-    times = []
+    """A run's time in the best of SETTINGS; None if it runs in none, and ``errors`` gets by ``name`` why."""
+    times, failures = [], []
     for settings in SETTINGS if on_gpu and graph else SETTINGS[:1]:  # without a graph it is the host that counts
         try:
             session = BoundSession(model, feeds, library=library, graph=graph, on_gpu=on_gpu, settings=settings)
             times.append(session.seconds())
         except Exception as error:  # of ONNX Runtime, whose exceptions share no base class
-            errors[name + "".join(f", {key}={value}" for key, value in settings.items())] = one_line(error)
+            failures.append(one_line(error))
+    if not times:
+        errors[name] = failures[0]
     return min(times, default=None)
 
 

@@ -5,7 +5,10 @@ import os
 import subprocess
 import sys
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gpu_chains
@@ -22,7 +25,7 @@ from gpu_chains import CHAINS, ArrayOps, Chain
 
 import onnxfuse
 from onnxfuse.cuda.compiled import Compiled
-from onnxfuse.cuda.pycuda_tools import open_gpu
+from onnxfuse.cuda.pycuda_tools import Gpu, open_gpu
 from tests.cuda.compilers import MadeUpCompiler
 from tests.cuda.fake_pycuda import FakeGpu, install
 from tests.cuda.stand_in import AVAILABLE, REASON
@@ -313,3 +316,49 @@ def test_compiling_ahead_leaves_no_process_behind(monkeypatch: pytest.MonkeyPatc
     with gpu_kernels.compiling_ahead():
         assert started[0].poll() is None
     assert started[0].returncode is not None
+
+
+class _Timed:
+    """Stands for pycuda.driver: what is enqueued on its stream takes ``clock`` along, what is done at once does not."""
+
+    def __init__(self) -> None:
+        self.clock, self.log = 0.0, list[str]()
+
+    def Stream(self, flags: int) -> Any:  # noqa: N802
+        self.log.append(f"stream {flags}")
+        return SimpleNamespace(handle=77)
+
+    def Event(self) -> Any:  # noqa: N802
+        event = SimpleNamespace(at=0.0, synchronize=lambda: None)
+        event.record = lambda stream: setattr(event, "at", self.clock)
+        event.time_till = lambda end: end.at - event.at
+        return event
+
+    def memcpy_dtod_async(self, target: Any, source: Any, size: int, stream: Any) -> None:
+        self.log.append("copy")
+        self.clock += 0.2
+
+    def mem_alloc(self, size: int) -> Any:
+        return size
+
+
+def test_the_clock_tells_what_a_run_takes_without_the_copy_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, closing = _Timed(), list[Any]()
+
+    @contextmanager
+    def opened() -> Iterator[Gpu]:
+        yield Gpu("GPU", "sm_90", 132, driver)
+        driver.log.append("closed")
+
+    monkeypatch.setattr(gpu_sessions, "open_gpu", opened)
+    monkeypatch.setattr(gpu_sessions.atexit, "register", closing.append)
+    clock = gpu_sessions._DeviceClock()
+
+    def enqueue() -> None:
+        driver.log.append("run")
+        driver.clock += 3.0
+
+    assert clock.stream == 77 and clock.seconds(enqueue) == pytest.approx(3e-3)
+    assert driver.log[:5] == ["stream 1", "run", "copy", "run", "copy"]
+    closing[0]()
+    assert driver.log[-1] == "closed" and clock._memory is None
