@@ -4,7 +4,6 @@ A kernel alone is launched through PyCUDA and captured in a CUDA graph of many l
 device.  In ONNX Runtime, the chain unfused and fused run in sessions that are captured too.
 """
 
-import ctypes
 import json
 import os
 import select
@@ -31,7 +30,7 @@ from onnxfuse.cuda.embed import fused_nodes
 from onnxfuse.cuda.fitting import Fit, Fitter
 from onnxfuse.cuda.launch import LoadedSource
 from onnxfuse.cuda.options import CudaOptions
-from onnxfuse.cuda.pycuda_tools import Gpu, open_gpu, seconds
+from onnxfuse.cuda.pycuda_tools import Gpu, launch_seconds, open_gpu
 from onnxfuse.cuda.tuned import TunedKernels
 from onnxfuse.graph import Model
 from onnxfuse.inference import infer
@@ -46,8 +45,6 @@ TOLERANCE = {"float32": 1e-4, "float16": 2e-2}
 """How far results may be off: in float16 ONNX Runtime rounds after each of ten operations, and we once."""
 PEERS = {"cupy": 2, "jax": 4, "torch": 5}
 """Other systems, with their shares of the time; the one that compiles longest is last, and gets what others leave."""
-_LAUNCHES = 20
-_CAPTURE_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 
 
 @dataclass
@@ -197,10 +194,10 @@ def _kernel(gpu: Gpu, ready: _Ready, job: Measured, system: str) -> None:
             gpu.driver.memcpy_dtoh(raw, place)
             results[name] = raw.view(job.dtype).reshape(full)
         _check(ready, job, system, results)
-    job.seconds[system] = graph_seconds(gpu, launch)
+    job.seconds[system] = launch_seconds(gpu, launch)
     half = job.bytes // 2
     source, target = gpu.allocate(half), gpu.allocate(half)
-    job.seconds["copy"] = graph_seconds(
+    job.seconds["copy"] = launch_seconds(
         gpu, lambda stream: gpu.driver.memcpy_dtod_async(target, source, half, stream)
     ) * (job.bytes / (2 * half))
 
@@ -246,44 +243,6 @@ def _operands(chain: Chain, fused: onnx.ModelProto, full: tuple[int, int, int], 
     constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in fused.graph.initializer}
     (node,) = fused.graph.node
     return [given[name] if name in given else constants[name] for name in node.input]
-
-
-def graph_seconds(gpu: Gpu, launch: Callable[[Any], None]) -> float:
-    """Seconds a launch or copy takes, of many in a CUDA graph; launched one by one where the driver is not found.
-
-    Raises RuntimeError with the call of the driver that fails.
-    """
-    driver = _driver()
-    if driver is None:
-        return seconds(gpu, lambda: launch(None))
-
-    def call(name: str, *arguments: Any) -> None:
-        code = getattr(driver, name)(*arguments)
-        if code != 0:
-            raise RuntimeError(f"{name} fails with error {code} of CUDA")
-
-    stream = gpu.driver.Stream()
-    launch(stream)  # what a first launch loads cannot be captured
-    stream.synchronize()
-    handle = ctypes.c_void_p(int(stream.handle))
-    graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
-    call("cuStreamBeginCapture_v2", handle, _CAPTURE_RELAXED)
-    for _ in range(_LAUNCHES):
-        launch(stream)
-    call("cuStreamEndCapture", handle, ctypes.byref(graph))
-    call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_uint64(0))
-    found = seconds(gpu, lambda: call("cuGraphLaunch", executable, None)) / _LAUNCHES
-    call("cuGraphExecDestroy", executable)
-    call("cuGraphDestroy", graph)
-    return found
-
-
-def _driver() -> Any:
-    """The CUDA driver's library, or None; PyCUDA has no graphs."""
-    try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return None
 
 
 def measure_peer(system: str, todo: Sequence[Measured], limit: float) -> int:

@@ -15,6 +15,9 @@ _WARM_UP = 3
 _ROUNDS = 7
 _SECONDS_A_ROUND = 0.002
 _MOST_LAUNCHES = 1000
+_MOST_IN_A_GRAPH = 20
+_SECONDS_A_GRAPH = 0.001
+_CAPTURE_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,46 @@ def seconds(gpu: Gpu, run: Callable[[], None]) -> float:
     return median(_round(gpu, run, count) / count for _ in range(_ROUNDS))
 
 
+def launch_seconds(gpu: Gpu, launch: Callable[[Any], None]) -> float:
+    """The time on the GPU of one launch, or copy, that ``launch`` enqueues on the stream that it is given.
+
+    Many of them are replayed from a CUDA graph, for a launch from Python takes longer than a small kernel runs; one by
+    one where the driver is not found, or where they take long.  Raises OnnxfuseError with the call of the driver that
+    fails.
+    """
+    driver = _driver()
+    launch(None)  # what a first launch loads cannot be captured
+    count = min(_MOST_IN_A_GRAPH, int(_SECONDS_A_GRAPH / max(_round(gpu, lambda: launch(None), 1), 1e-7)))
+    if driver is None or count < 2:
+        return seconds(gpu, lambda: launch(None))
+
+    def call(name: str, *arguments: Any) -> None:
+        code = getattr(driver, name)(*arguments)
+        if code != 0:
+            raise OnnxfuseError(f"the GPU failed: {name} fails with error {code} of CUDA")
+
+    stream = gpu.driver.Stream()
+    handle = ctypes.c_void_p(int(stream.handle))
+    graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
+    call("cuStreamBeginCapture_v2", handle, _CAPTURE_RELAXED)
+    for _ in range(count):
+        launch(stream)
+    call("cuStreamEndCapture", handle, ctypes.byref(graph))
+    call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_uint64(0))
+    found = seconds(gpu, lambda: call("cuGraphLaunch", executable, None)) / count
+    call("cuGraphExecDestroy", executable)
+    call("cuGraphDestroy", graph)
+    return found
+
+
+def _driver() -> Any:
+    """The CUDA driver's library, or None; PyCUDA has no graphs."""
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+
+
 def _round(gpu: Gpu, run: Callable[[], None], count: int) -> float:
     start, end = gpu.driver.Event(), gpu.driver.Event()
     start.record()
@@ -95,7 +138,7 @@ def _round(gpu: Gpu, run: Callable[[], None], count: int) -> float:
 def copy_bandwidth(gpu: Gpu, size: int) -> float:
     """Bytes a second that a copy within device memory moves, both ways counted, for buffers of ``size`` bytes."""
     source, target = gpu.allocate(size), gpu.allocate(size)
-    return 2 * size / seconds(gpu, lambda: gpu.driver.memcpy_dtod_async(target, source, size, None))
+    return 2 * size / launch_seconds(gpu, lambda stream: gpu.driver.memcpy_dtod_async(target, source, size, stream))
 
 
 def resources(function: Any) -> Resources:

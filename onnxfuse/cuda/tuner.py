@@ -17,7 +17,7 @@ from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.fitting import Fit
 from onnxfuse.cuda.kernel import Source
 from onnxfuse.cuda.launch import LoadedSource
-from onnxfuse.cuda.pycuda_tools import Gpu, copy_bandwidth, occupancy, resources, seconds
+from onnxfuse.cuda.pycuda_tools import Gpu, copy_bandwidth, launch_seconds, occupancy, resources
 from onnxfuse.cuda.recipe import VECTORS
 from onnxfuse.cuda.renderer import Tuning, render
 from onnxfuse.cuda.report import KernelTimes
@@ -102,7 +102,7 @@ class Bench:
         loaded = LoadedSource(self._gpu, case.fit.program, case.fit.source, code)
         launch = loaded.prepare(case.shapes, memory.addresses)
         function = loaded.function(launch.kernel)
-        elapsed = seconds(self._gpu, launch)
+        elapsed = launch_seconds(self._gpu, launch)
         half = max(memory.bytes // 2, 1)
         if half not in self._copy:
             self._copy[half] = copy_bandwidth(self._gpu, half)
@@ -161,7 +161,7 @@ class Bench:
         launch = LoadedSource(self._gpu, program, source, cubin).prepare(shapes, memory.addresses)
         memory.clear()
         launch()
-        return _Run(memory.results(), seconds(self._gpu, launch))
+        return _Run(memory.results(), launch_seconds(self._gpu, launch))
 
 
 @dataclass(frozen=True)

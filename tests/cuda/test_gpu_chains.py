@@ -25,7 +25,7 @@ from gpu_chains import CHAINS, ArrayOps, Chain
 
 import onnxfuse
 from onnxfuse.cuda.compiled import Compiled
-from onnxfuse.cuda.pycuda_tools import Gpu, open_gpu
+from onnxfuse.cuda.pycuda_tools import Gpu
 from tests.cuda.compilers import MadeUpCompiler
 from tests.cuda.fake_pycuda import FakeGpu, install
 from tests.cuda.stand_in import AVAILABLE, REASON
@@ -107,7 +107,6 @@ def test_kernels_are_timed_and_what_fails_is_written_down(
     gpu.cost = lambda name: 1e-3
     install(monkeypatch, gpu)
     monkeypatch.setattr("onnxfuse.cuda.compiler.find_compiler", _TextCompiler)
-    monkeypatch.setattr(gpu_kernels, "_driver", lambda: None)
     jobs = [job for job in gpu_kernels.jobs() if job.chain in ("BatchNorm, relu", "three outputs")][-2:]
     jobs[0].megabytes = jobs[1].megabytes = 0.1
     gpu_kernels.measure_all(jobs, math.inf, lambda message: None)
@@ -133,7 +132,6 @@ def test_a_kernel_with_wrong_results_is_an_error_and_not_timed(
     gpu.wrong = _All()
     install(monkeypatch, gpu)
     monkeypatch.setattr("onnxfuse.cuda.compiler.find_compiler", _TextCompiler)
-    monkeypatch.setattr(gpu_kernels, "_driver", lambda: None)
     jobs = [job for job in gpu_kernels.jobs() if job.chain == "GELU"][:1]
     jobs[0].megabytes = 0.1
     gpu_kernels.measure_all(jobs, math.inf, lambda message: None)
@@ -163,65 +161,6 @@ def test_results_of_a_chain_are_held_against_numpy(chain: Chain, monkeypatch: py
         gpu_kernels._session(None, ready, job, "ort")
         gpu_kernels._session(None, ready, job, "onnxfuse")
         assert set(job.seconds) == {"ort", "onnxfuse"} and ready.unchecked == {"kernel"}
-
-
-class _Driver:
-    """A driver whose launches of a graph take 0.2 ms; the call ``fails`` gives an error."""
-
-    def __init__(self, gpu: FakeGpu, fails: str = "") -> None:
-        self.calls: list[str] = []
-        self._gpu, self._fails = gpu, fails
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*arguments: object) -> int:
-            self.calls.append(name)
-            if name == "cuGraphLaunch":
-                self._gpu.now += 2e-4
-            return 700 if name == self._fails else 0
-
-        return call
-
-
-class _Stream:
-    handle = 7
-
-    def synchronize(self) -> None:
-        pass
-
-
-def test_with_a_driver_launches_are_captured_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = FakeGpu()
-    install(monkeypatch, gpu)
-    driver = _Driver(gpu)
-    monkeypatch.setattr(gpu_kernels, "_driver", lambda: driver)
-    with open_gpu() as opened:
-        opened.driver.Stream = _Stream
-        launched: list[object] = []
-        assert gpu_kernels.graph_seconds(opened, launched.append) == pytest.approx(1e-5)
-    assert len(launched) == 21 and all(isinstance(stream, _Stream) for stream in launched)
-    assert driver.calls[:3] == ["cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags"]
-    assert driver.calls[-2:] == ["cuGraphExecDestroy", "cuGraphDestroy"]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "cuStreamBeginCapture_v2",
-        "cuStreamEndCapture",
-        "cuGraphInstantiateWithFlags",
-        "cuGraphLaunch",
-        "cuGraphExecDestroy",
-        "cuGraphDestroy",
-    ],
-)
-def test_a_call_of_the_driver_that_fails_is_an_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = FakeGpu()
-    install(monkeypatch, gpu)
-    monkeypatch.setattr(gpu_kernels, "_driver", lambda: _Driver(gpu, name))
-    with open_gpu() as opened:
-        opened.driver.Stream = _Stream
-        with pytest.raises(RuntimeError, match=f"^{name} fails with error 700 of CUDA$"):
-            gpu_kernels.graph_seconds(opened, lambda stream: None)
 
 
 def test_a_peer_answers_jobs_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from onnxfuse.cuda.conv.fitting import ConvFit, Tilings, render_case, tilings_of
 from onnxfuse.cuda.conv.kernel import ConvSource
 from onnxfuse.cuda.conv.launch import ConvLaunch, LoadedConv
 from onnxfuse.cuda.conv.tunings import OURS, THEIRS, Times, TuningEntry, key_of
-from onnxfuse.cuda.pycuda_tools import Gpu, copy_bandwidth, occupancy, resources, seconds
+from onnxfuse.cuda.pycuda_tools import Gpu, copy_bandwidth, launch_seconds, occupancy, resources
 from onnxfuse.cuda.report import KernelTimes
 from onnxfuse.dtypes import DTYPES
 from onnxfuse.program import ProgramError
@@ -82,7 +82,7 @@ class ConvBench:
             return None
         sample, loaded = _Sample(self._gpu, fit.case, shapes[0]), self.load(fit.source)
         launch = sample.prepare(loaded)
-        elapsed = seconds(self._gpu, launch)
+        elapsed = launch_seconds(self._gpu, launch)
         function = loaded.function(launch.kernel)
         takes = resources(function)
         return KernelTimes(
@@ -213,7 +213,7 @@ class _Sample:
 
     def seconds(self, loaded: LoadedConv) -> float:
         """How long a launch takes."""
-        return seconds(self._gpu, self.prepare(loaded))
+        return launch_seconds(self._gpu, self.prepare(loaded))
 
 
 def made_up(case: ConvCase, x_shape: Sequence[int]) -> list[np.ndarray]:
