@@ -63,7 +63,8 @@ def test_activations_are_fused_where_cuda_has_none_in_its_products() -> None:
     assert regions == [["Add", "Relu"], ["Tanh", "Mul"]]
 
 
-def test_what_ort_folds_into_a_convolution_is_left_to_it() -> None:
+def test_a_factor_that_ort_folds_into_a_convolution_is_left_to_it_and_an_offset_is_fused() -> None:
+    """ORT makes a bias of the offset, which it adds in a kernel of its own."""
     regions, left, _ = _plan(
         _model(
             "g (float[1, 4, h, w] x) => (float[1, 4, h, w] y) {"
@@ -74,8 +75,8 @@ def test_what_ort_folds_into_a_convolution_is_left_to_it() -> None:
             shift=_vector(4).reshape(1, 4, 1, 1),
         )
     )
-    assert regions == [["Relu", "Exp"]]
-    assert {reason.split(" inside ")[1] for reason in left.values()} == {"the convolution"}
+    assert regions == [["Add", "Relu", "Exp"]]
+    assert {op: reason.split(" inside ")[1] for op, reason in left.items()} == {"s": "the convolution"}
 
 
 GELU = "d = Div(x, root) e = Erf(d) f = Add(e, one) g = Mul(x, f) y = Mul(g, half)"
