@@ -283,7 +283,7 @@ def _fuse_attention() -> Pass:
 
 
 def _split_conv_bias() -> Pass:
-    from onnxfuse.passes.split_conv_bias import SplitConvBias
+    from onnxfuse.planner.split_conv_bias import SplitConvBias
 
     return SplitConvBias()
 

@@ -25,6 +25,11 @@ _RULES: dict[str, tuple[type[RewriteRule], ...]] = {
     "cpu": (LocalResponseNormalization, RmsNormalization, RotaryEmbedding, RotaryEmbeddingOfHeads, SoftmaxOverChannels),
     "cuda": (MeanOfChannels, SlicesAsGather),
 }
+_WANTED: dict[str, tuple[set[str], ...]] = {
+    "cpu": ({"LRN"}, {"Reciprocal"}, {"Softmax"}, {"Concat", "Neg"}),
+    "cuda": ({"GlobalAveragePool"}, {"Concat", "Slice"}),
+}
+"""Operators of which a model has some together if there may be something for the rules: else nothing is inferred."""
 
 
 class SlowOperators:
@@ -39,13 +44,8 @@ class SlowOperators:
 
     def run(self, model: Model, context: PassContext) -> None:
         """Runs the rules, if there is anything for them."""
-        if context.target == "cpu" and not _has_any_for_the_cpu(model):
+        operators = {node.op for graph in model.graphs() for node in graph.nodes}
+        if not any(operators >= wanted for wanted in _WANTED[context.target]):
             return
         infer(model)
         RulePass([rule() for rule in _RULES[context.target]], NAME).run(model, context)
-
-
-def _has_any_for_the_cpu(model: Model) -> bool:
-    """Whether it is worth inferring shapes."""
-    operators = {node.op for graph in model.graphs() for node in graph.nodes}
-    return bool(operators & {"LRN", "Reciprocal", "Softmax"}) or operators >= {"Concat", "Neg"}

@@ -50,7 +50,7 @@ class ConvLayout:
     """The blocked layout in one graph: ``inside_conv`` and ``blocked_nodes`` are ids of nodes.
 
     Without it (``blocked=False``), as on CUDA, ORT still folds factors into the weights of convolutions, and takes in
-    no activations; of offsets it makes a bias, which costs a kernel there (passes/split_conv_bias.py).  ``gelus`` are
+    no activations; of offsets it makes a bias, which costs a kernel there (split_conv_bias.py).  ``gelus`` are
     the nodes of which ORT makes GELUs (ort_fusions.find_gelus).
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
 from .models import apply, assert_close, model, node, ops, random
@@ -115,3 +116,20 @@ def test_bounds_that_are_computed_stay():
     proto.graph.input.append(extra)
     del proto.graph.initializer[0]
     assert "Gather" not in rewrite(proto)
+
+
+def test_slices_of_strings_stay():
+    """Of which ONNX Runtime's Gather gives wrong ones on the CPU."""
+    proto = slices((3, _END, 1), (0, 3, 1))
+    for info in (*proto.graph.input, *proto.graph.output):
+        info.type.tensor_type.elem_type = onnx.TensorProto.STRING
+    assert "Gather" not in ops(apply(proto, PASS, target="cuda")[0])
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_nothing_is_inferred_where_there_is_nothing_to_write(target, monkeypatch):
+    """Inference makes symbols of its own for sizes that passes before knew to be equal."""
+    monkeypatch.setattr("onnxfuse.passes.slow_operators.infer", lambda model: pytest.fail("inferred"))
+    apply(
+        model([node("Slice", "x a b", "y")], {"x": [4, "k"], "a": [1], "b": [1]}, dtype=np.int64), PASS, target=target
+    )

@@ -46,7 +46,8 @@ class SlicesAsGather(RewriteRule):
         if any(standard_op(node) != "Slice" or node.inputs[0] is not slices[0].inputs[0] for node in slices):
             return NOT_APPLICABLE
         data = slices[0].inputs[0]
-        if data.shape is None:
+        # ONNX Runtime's Gather of strings is wrong, on the CPU and but for the last axis (1.31).
+        if data.shape is None or data.dtype is None or data.dtype == np.dtype(object):
             return NOT_APPLICABLE
         rank = len(data.shape)
         axis = match.root.attrs["axis"] % rank

@@ -7,8 +7,7 @@ import pytest
 from onnx import numpy_helper
 
 import onnxfuse
-
-from .models import apply, assert_close, model, node, ops, random
+from tests.passes.models import apply, assert_close, model, node, ops, random
 
 PASS = "split-conv-bias"
 
@@ -63,11 +62,33 @@ def test_bias_and_activation_become_one_node(dtype):
     assert ops(result) == ["Conv", "FusedElementwise"] and len(result.graph.node[0].input) == 2
 
 
-def test_a_result_that_a_convolution_reads_too():
-    """The addition cannot join what comes behind that convolution; ONNX Runtime makes it a bias again."""
-    again = node("Conv", "c v", "d", pads=[1, 1, 1, 1])
-    proto = convolution(again, node("Add", "c d", "e"), node("Relu", "e", "y"))
+def _keeps_its_bias(*after, **more):
+    proto = convolution(*after)
     proto.graph.initializer.append(numpy_helper.from_array(random(6, 6, 3, 3, seed=3), "v"))
+    result, _ = apply(proto, PASS, target="cuda", **more)
+    return ops(result).count("Add") == ops(proto).count("Add")
+
+
+def test_a_result_that_a_convolution_reads_too_keeps_the_bias():
+    """The addition could not join what comes behind that convolution."""
+    again = node("Conv", "c v", "d", pads=[1, 1, 1, 1])
+    assert _keeps_its_bias(again, node("Add", "c d", "e"), node("Relu", "e", "y"))
+
+
+def test_a_result_that_two_regions_read_keeps_the_bias():
+    """As in WaveNet: the addition would tie the sum at the end to the residual, and part it."""
+    residual = [node("Relu", "c", "r"), node("Conv", "r v", "d", pads=[1, 1, 1, 1]), node("Tanh", "d", "t")]
+    assert _keeps_its_bias(*residual, node("Add", "c t", "y"))
+
+
+def test_one_region_may_read_the_result_twice():
+    proto = convolution(node("Sigmoid", "c", "s"), node("Mul", "c s", "y"))
     after, _ = apply(proto, PASS, "fuse-elementwise", target="cuda")
-    assert ops(after).count("FusedElementwise") == 1
+    assert ops(after) == ["Conv", "FusedElementwise"]
     assert_close(proto, after, {"x": random(1, 4, 9, 9)}, 64)
+
+
+def test_a_result_that_the_graph_returns_keeps_the_bias():
+    proto = convolution(node("Relu", "c", "y"))
+    proto.graph.output.append(model([], {"c": ["n", 6, "a", "b"]}, outputs=()).graph.input[0])
+    assert "Add" not in ops(apply(proto, PASS, target="cuda")[0])

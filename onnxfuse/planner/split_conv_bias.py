@@ -10,11 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from onnxfuse.constants import constant_value
+from onnxfuse.graph import sorted_nodes
+from onnxfuse.graph_ir import Node
 from onnxfuse.passes.base import PassContext
 from onnxfuse.passes.matcher import Match
 from onnxfuse.passes.pattern import Ops
 from onnxfuse.passes.rewriter import RulePass
 from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule
+from onnxfuse.planner.regions import find_regions
 from onnxfuse.program.lowering import check, is_elementwise
 
 if TYPE_CHECKING:
@@ -24,16 +27,25 @@ NAME = "split-conv-bias"
 
 
 class ConvBias(RewriteRule):
-    """Conv(x, w, b) → Conv(x, w) + b where an elementwise node that can be fused reads the result.
+    """Conv(x, w, b) → Conv(x, w) + b where nothing but nodes of one region of elementwise nodes reads the result.
 
+    What reads it from another region, or from none, could part the region, for the addition has to come before both.
     Where the library is missing ONNX Runtime, which folds such an addition into the convolution, undoes it.
     """
 
     name = NAME
 
     def begin(self, model: Model, context: PassContext) -> None:
-        """Which opset decides on what can be fused."""
-        self._opset = model.opsets.get("")
+        """Finds the regions that there are without the additions."""
+        opset = model.opsets.get("")
+        self._regions: dict[int, int] = {}
+
+        def fusible(node: Node) -> bool:
+            return opset is not None and is_elementwise(node) and check(node, opset) is None
+
+        for graph in model.graphs():
+            for region in find_regions(sorted_nodes(graph), fusible, lambda producer, consumer, tensor: True):
+                self._regions.update((id(node), id(region[0])) for node in region)
 
     def pattern(self, op: Ops, x: Any, w: Any) -> Any:
         """A convolution with its bias."""
@@ -45,9 +57,9 @@ class ConvBias(RewriteRule):
         bias, weight = constant_value(match["bias"]), match["w"]
         if bias is None or bias.ndim != 1 or weight.shape is None or len(weight.shape) < 3:
             return NOT_APPLICABLE
-        if self._opset is None or not any(
-            is_elementwise(reader) and check(reader, self._opset) is None for reader in match.outputs[0].outputs
-        ):
+        result = match.outputs[0]
+        readers = {self._regions.get(id(reader)) for reader in result.outputs}
+        if len(readers) != 1 or None in readers or match.editor.is_graph_output(result):
             return NOT_APPLICABLE
         match.plan = bias.reshape(-1, *[1] * (len(weight.shape) - 2))
         return None
