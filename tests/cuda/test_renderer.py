@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from onnxfuse.cuda.access import classify
+from onnxfuse.cuda.access import choose, classify
 from onnxfuse.cuda.arguments import MAX_BYTES, grid_size, pack, parameter_bytes
 from onnxfuse.cuda.kernel import Access, Kernel
 from onnxfuse.cuda.prelude import FILES, prelude
@@ -45,6 +45,22 @@ def test_the_kernels_of_an_access() -> None:
     ]
     assert len({kernel.name for kernel in kernels}) == len(kernels)
     assert all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,200}", kernel.name) for kernel in kernels)
+
+
+SHAPES = {"lc": ((2, 3), (3, 1)), "li": ((2,), ()), "lo": ((3,), (3, 1))}
+"""By access, the sizes of the first operand but for its last, and those of the second: none for that last one alone."""
+
+
+@pytest.mark.parametrize("letters", SHAPES)
+def test_operands_that_repeat_have_smaller_vectors_too(letters: str) -> None:
+    builder = ProgramBuilder()
+    program = builder.build([builder.emit("add", "f16", builder.input("f16"), builder.input("f16"))])
+    kernels = render(program, [Access(letters, "l")]).kernels
+    first, second = SHAPES[letters]
+    for size, vector in ((16, 8), (12, 4), (7, 1)):
+        layout = classify(program, [(*first, size), second or (size,)])
+        assert layout.access == Access(letters, "l")
+        assert choose(kernels, layout, [0] * 3).vector == vector
 
 
 def test_names_and_hash_follow_from_what_is_rendered() -> None:
