@@ -142,7 +142,7 @@ def _convolutions(results: Results, kind: str) -> list[tuple[float, str]]:
 
 
 def _convolutional(results: Results) -> list[tuple[float, str]]:
-    """Those of the table of convolutions."""
+    """Convolutional models, at batch 1."""
     return _models([m for m in results.models if m.batch == 1 and m.model.startswith(CONVOLUTIONAL)])
 
 

@@ -11,6 +11,9 @@
 namespace onnxfuse::cuda {
 namespace {
 
+// For each multiprocessor, where threads loop over what remains: a few waves of the device.
+constexpr int64_t kBlocksPerMultiprocessor = 32;
+
 template <class Word>
 void write(unsigned char* parameters, size_t offset, int64_t number) {
   const auto word = static_cast<Word>(number);

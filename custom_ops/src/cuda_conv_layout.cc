@@ -2,12 +2,13 @@
 
 #include <algorithm>
 
+#include "cuda_kernels.h"
+
 namespace onnxfuse::cuda {
 namespace {
 
 constexpr int64_t kLimit32 = int64_t{1} << 31;
 constexpr int64_t kMaxCount32 = kLimit32 - (int64_t{1} << 24) - 1;
-constexpr int64_t kMaxBlocks = kLimit32 - 1;
 constexpr size_t kWidestAccess = 16;  // bytes of the widest load
 constexpr size_t kWeightAlignment = 16;
 

@@ -35,8 +35,8 @@ struct KernelSignature {
   std::vector<Parameter> parameters;
 };
 
-// Of a launch, for each multiprocessor, where kernels loop over what remains.
-constexpr int64_t kBlocksPerMultiprocessor = 32;
+// Of a launch.
+constexpr int64_t kMaxBlocks = (int64_t{1} << 31) - 1;
 
 // The kernels in one context, or why there are none.
 struct ContextKernels {

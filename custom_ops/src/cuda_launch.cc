@@ -11,7 +11,6 @@ namespace onnxfuse::cuda {
 namespace {
 
 constexpr size_t kWidestAccess = 16;  // bytes of the widest load
-constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;
 
 // 32-bit indices must not overflow, nor must those of the threads of the last block that have no element.
 bool fits_32_bits(const RecipeKernel& kernel, const IterationSpace& space) {
@@ -42,7 +41,7 @@ bool make_candidate(const RecipeKernel& kernel, const IterationSpace& space, Lau
   candidate->parameters = pack_parameters(kernel, space, indexing).block;
   const int64_t per_block = int64_t{kernel.block} * kernel.vector;
   candidate->blocks = space.elements / per_block + (space.elements % per_block != 0 ? 1 : 0);
-  return candidate->blocks <= kMostBlocks;
+  return candidate->blocks <= kMaxBlocks;
 }
 
 bool needs_alignment(const LaunchCandidate& candidate) {

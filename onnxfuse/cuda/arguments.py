@@ -12,12 +12,9 @@ MAX_RANK = 16
 MAX_BYTES = 4096
 """The most that the parameters of a kernel may take, on every architecture."""
 
-BLOCKS_PER_MULTIPROCESSOR = 32
-"""The most blocks of a kernel whose threads loop: a few waves of the device."""
-
 
 def grid_size(kernel: Kernel, count: int) -> int:
-    """Blocks to launch for ``count`` elements, of which there is one at least: one group a thread."""
+    """Blocks to launch for ``count`` elements: one group a thread, none for no elements."""
     return -(-count // (kernel.block * kernel.vector))
 
 

@@ -59,7 +59,7 @@ class Kernel:
 
 
 MAX_COUNT_32 = (1 << 31) - (1 << 24) - 1
-"""The most elements of an iteration space for 32-bit indices; the rest of 2^32 is room for the grid's last step."""
+"""The most elements of an iteration space for 32-bit indices; the rest is room for the last block's threads."""
 
 
 @dataclass(frozen=True)

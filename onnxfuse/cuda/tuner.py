@@ -1,7 +1,7 @@
 """Timing kernels on the GPU of this machine, and choosing among variants of them.
 
-A variant is the same Program rendered with other sizes: elements a thread, threads a block.  Every
-variant must give the bytes that the heuristic's gives, or it does not count.
+A variant is the same Program rendered with other sizes: elements a thread, threads a block.  Every variant must give
+the bytes that the heuristic's gives, or it does not count.
 """
 
 import math

@@ -283,9 +283,10 @@ def _fuse_attention() -> Pass:
 
 
 def _split_conv_bias() -> Pass:
-    from onnxfuse.planner.split_conv_bias import SplitConvBias
+    from onnxfuse.planner import SplitConvBias
 
-    return SplitConvBias()
+    made: Pass = SplitConvBias()
+    return made
 
 
 def _fuse_conv() -> Pass:

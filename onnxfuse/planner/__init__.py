@@ -5,5 +5,6 @@ from onnxfuse.planner.fuse_conv import FuseConv
 from onnxfuse.planner.fuse_elementwise import FuseElementwise
 from onnxfuse.planner.fuse_normalization import FuseNormalization
 from onnxfuse.planner.fuse_squeeze_excite import FuseSqueezeExcite
+from onnxfuse.planner.split_conv_bias import SplitConvBias
 
-__all__ = ["FuseAttention", "FuseConv", "FuseElementwise", "FuseNormalization", "FuseSqueezeExcite"]
+__all__ = ["FuseAttention", "FuseConv", "FuseElementwise", "FuseNormalization", "FuseSqueezeExcite", "SplitConvBias"]

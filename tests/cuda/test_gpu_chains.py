@@ -98,15 +98,21 @@ class _TextCompiler(MadeUpCompiler):
         return Compiled(source.encode(), compiled.ptx, compiled.resources)
 
 
+def _emulated(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
+    """A GPU that computes in the emulation what it is given as machine code."""
+    gpu = FakeGpu()
+    install(monkeypatch, gpu)
+    monkeypatch.setattr("onnxfuse.cuda.compiler.find_compiler", _TextCompiler)
+    return gpu
+
+
 @pytest.mark.skipif(not AVAILABLE, reason=REASON)
 @pytest.mark.filterwarnings("ignore:Specified provider")
 def test_kernels_are_timed_and_what_fails_is_written_down(
     compiler: MadeUpCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gpu = FakeGpu()
+    gpu = _emulated(monkeypatch)
     gpu.cost = lambda name: 1e-3
-    install(monkeypatch, gpu)
-    monkeypatch.setattr("onnxfuse.cuda.compiler.find_compiler", _TextCompiler)
     jobs = [job for job in gpu_kernels.jobs() if job.chain in ("BatchNorm, relu", "three outputs")][-2:]
     jobs[0].megabytes = jobs[1].megabytes = 0.1
     gpu_kernels.measure_all(jobs, math.inf, lambda message: None)
@@ -128,10 +134,7 @@ class _All(set[str]):
 def test_a_kernel_with_wrong_results_is_an_error_and_not_timed(
     compiler: MadeUpCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gpu = FakeGpu()
-    gpu.wrong = _All()
-    install(monkeypatch, gpu)
-    monkeypatch.setattr("onnxfuse.cuda.compiler.find_compiler", _TextCompiler)
+    _emulated(monkeypatch).wrong = _All()
     jobs = [job for job in gpu_kernels.jobs() if job.chain == "GELU"][:1]
     jobs[0].megabytes = 0.1
     gpu_kernels.measure_all(jobs, math.inf, lambda message: None)

@@ -50,13 +50,15 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onnxfuse.cuda.arguments import BLOCKS_PER_MULTIPROCESSOR, pack_divider
+from onnxfuse.cuda.arguments import pack_divider
 from onnxfuse.cuda.conv.kernel import ConvAccess, ConvKernel
 from onnxfuse.cuda.conv.spec import MAX_SPATIAL_RANK, Convolution
 from onnxfuse.cuda.kernel import MAX_COUNT_32
 from onnxfuse.dtypes import DTYPES
 from onnxfuse.program import Input, Program, ProgramError
 
+BLOCKS_PER_MULTIPROCESSOR = 32
+"""The most blocks where threads loop over what remains: a few waves of the device."""
 MAX_BLOCKS = (1 << 31) - 1
 SUM_BLOCK = 256
 _LIMIT_32 = 1 << 31
