@@ -18,6 +18,8 @@ namespace {
 
 constexpr size_t kCacheLine = 64;
 constexpr int64_t kMaxChunks = 64;
+// How much a thread does, as costs are reckoned, before the next has begun.
+constexpr double kLeadNanoseconds = 1.3e3;
 // What a thread works in is on its stack, unless it is more than this: a stack of 1 MB must do, and others use it too.
 constexpr size_t kMaxStackBytes = 64 * 1024;
 
@@ -267,8 +269,12 @@ void run_plan(const Program& program, const Plan& plan, const Tensors& tensors, 
   for (const Stage& stage : plan.stages) {
     const double work = static_cast<double>(stage.tiles) * stage.tile_cost;
     const int64_t chunks = parts_of(work, std::min(kMaxChunks, stage.tiles));
-    // Evenly spread: ORT hands a thread neighbouring chunks.
-    const auto boundary = [&](int64_t i) { return stage.tiles / chunks * i + stage.tiles % chunks * i / chunks; };
+    // The first chunk is longer, for ORT runs it while other threads are yet to begin.  The rest is spread evenly: ORT hands
+    // a thread neighbouring chunks.
+    const double longest = static_cast<double>(stage.tiles) / static_cast<double>(2 * chunks);
+    const auto lead = static_cast<int64_t>(std::min(kLeadNanoseconds / stage.tile_cost, longest));
+    const int64_t rest = stage.tiles - lead;
+    const auto boundary = [&](int64_t i) { return i == 0 ? 0 : lead + rest / chunks * i + rest % chunks * i / chunks; };
     run_parts(host, chunks, [&](int64_t i) { run_tiles(program, stage, tensors, boundary(i), boundary(i + 1)); });
   }
 }
