@@ -16,6 +16,7 @@ from onnxfuse.graph import Model
 from onnxfuse.inputs import InputSpec, Shapes, Sizes, check_shapes, checked_shapes, resolve_shapes, symbol_sizes
 from onnxfuse.model_io import check_output, load, load_proto, parse, save
 from onnxfuse.passes import Pass, PassContext, resolve
+from onnxfuse.passes.inline_functions import inlined
 from onnxfuse.planner.functions import mark_float_functions
 from onnxfuse.replacing import scratch
 from onnxfuse.report import Report
@@ -129,7 +130,7 @@ def optimize(
         )
         tuned = _tune_on_cpu(optimized, sizes, given, progress)
         conv, report.tuned = tuned.policy.value, tuned.describe()
-    report.before = collect(loaded)
+    report.before = collect(inlined(loaded))
     fitter = None if cuda is None else cuda.fitter(fast_math)
     context = PassContext(target=target, fast_math=fast_math, fitter=fitter, report=report, progress=progress)
     if static:
@@ -353,7 +354,8 @@ def _example(
     if not (found.before.is_symbolic() or found.after.is_symbolic()):
         return found
     try:
-        return Example(sizes, *counts_for((_load(model, sizes or None) for model in (source, candidate)), sizes))
+        models = (inlined(_load(model, sizes or None), sizes or None) for model in (source, candidate))
+        return Example(sizes, *counts_for(models, sizes))
     except OnnxfuseError:  # ONNX Runtime takes more shapes than onnx's inference; counts are not worth an error
         return None
 

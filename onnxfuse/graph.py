@@ -46,6 +46,10 @@ class Model:
     def __init__(self, source: ModelProto, path: Path | None):
         """See ``from_proto``."""
         self.path = path
+        self.replace(source)
+
+    def replace(self, source: ModelProto) -> None:
+        """Hold another ModelProto, of which ``from_proto`` says the same, in place of all that the model has."""
         self.opsets = import_opsets(source)
         self.functions = import_functions(source)
         self.same_shapes: dict[str, str] = {}

@@ -210,8 +210,8 @@ class _Importer:
         return gs.Constant(tensor.name, LazyTensor(tensor, self.directory))
 
 
-def import_opsets(proto: ModelProto) -> dict[str, int]:
-    """The model's opset versions by domain; the standard domain is ``""``."""
+def import_opsets(proto: ModelProto | onnx.FunctionProto) -> dict[str, int]:
+    """The opset versions of a model or function by domain; the standard domain is ``""``."""
     return {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in proto.opset_import}
 
 

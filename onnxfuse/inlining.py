@@ -21,17 +21,21 @@ def inlined_nodes(
     """How many nodes a call of the function becomes; ``known`` remembers, and stops at a function that calls itself."""
     if key not in known:
         known[key] = 1
-        body = [(node.domain, node.op_type, node.overload) for node in _nested(functions[key].node)]
+        body = called_keys(functions[key].node)
         known[key] = sum(inlined_nodes(k, functions, known) if k in functions else 1 for k in body)
     return known[key]
+
+
+def called_keys(nodes: Iterable[NodeProto]) -> Iterator[FunctionKey]:
+    """What the nodes, and those of the graphs in their attributes, would call functions by."""
+    return ((node.domain, node.op_type, node.overload) for node in _nested(nodes))
 
 
 def check_inlining(model: ModelProto) -> None:
     """Raise OnnxfuseError if functions that call each other again and again stand for more than 4 Mi nodes."""
     functions = import_functions(model)
     known: dict[FunctionKey, int] = {}
-    nodes = _nested(model.graph.node) if functions else ()
-    calls = ((node.domain, node.op_type, node.overload) for node in nodes)
+    calls = called_keys(model.graph.node) if functions else ()
     total = sum(inlined_nodes(key, functions, known) for key in calls if key in functions)
     if total > _MOST_NODES:
         raise OnnxfuseError(f"its functions stand for {total} nodes, more than the {_MOST_NODES} that are worked with")

@@ -221,6 +221,12 @@ def _named(made: Any, name: str | None, description: str) -> Pass:
     return result
 
 
+def _inline_functions() -> Pass:
+    from onnxfuse.passes.inline_functions import InlineFunctions
+
+    return InlineFunctions()
+
+
 def _fold_constants() -> Pass:
     from onnxfuse.passes.fold_constants import FoldConstants
 
@@ -311,6 +317,7 @@ def _fuse_elementwise() -> Pass:
 
 
 _BUILTIN_FACTORIES: dict[str, Callable[[], Pass]] = {
+    "inline-functions": _inline_functions,
     "fold-constants": _fold_constants,
     "fold-shapes": _fold_shapes,
     "cancel-transposes": _cancel_transposes,

@@ -17,6 +17,7 @@ from onnxfuse.passes import REGISTRY, Pass, PassContext, RewriteRule, default_re
 from .models import apply, model, node, ops
 
 BUILTIN = [
+    "inline-functions",
     "fold-constants",
     "fold-shapes",
     "cancel-transposes",
@@ -75,7 +76,7 @@ def point(name: str, value: str) -> EntryPoint:
 
 
 def test_the_built_in_order():
-    assert registry().names()[0] == "fold-constants"
+    assert registry().names()[0] == "inline-functions"
     assert [name for name in registry().names() if name in BUILTIN] == BUILTIN
 
 
@@ -116,7 +117,7 @@ def test_contradictions_and_unknown_neighbours_are_errors():
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(OnnxfuseError, match=r"unknown pass 'fold'; the passes are fold-constants, .*fuse-elementwise"):
+    with pytest.raises(OnnxfuseError, match=r"unknown pass 'fold'; the passes are inline-functions, .*fuse-elementwise"):
         registry().resolve(["fold"])
 
 

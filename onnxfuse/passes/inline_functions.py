@@ -1,0 +1,129 @@
+"""The pass inline-functions: calls of a model's own functions become the nodes that these stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from onnx import FunctionProto, ModelProto, TensorProto, inliner
+
+from onnxfuse.constants import domain_of
+from onnxfuse.graph_import import import_opsets
+from onnxfuse.inference import Shapes, infer
+from onnxfuse.inlining import FunctionKey, called_keys, inlined_nodes
+from onnxfuse.passes.base import PassContext
+from onnxfuse.runtime import DOMAIN
+
+if TYPE_CHECKING:
+    from onnxfuse.graph import Model
+    from onnxfuse.graph_ir import Node
+
+NAME = "inline-functions"
+
+_KERNELS = frozenset(
+    {"", DOMAIN, "ai.onnx.contrib", "ai.onnx.ml", "com.microsoft", "com.microsoft.experimental", "com.microsoft.nchwc"}
+)
+"""Domains of which ONNX Runtime, its extensions or onnxfuse have kernels: functions there are for other readers."""
+
+_MOST_NODES = 1 << 17
+
+
+class InlineFunctions:
+    """Puts the bodies of a model's functions in place of their calls, as ONNX Runtime does before all else.
+
+    Fused nodes can then take in what functions compute.  Functions that need another opset than the model has or call
+    themselves, and those of domains of which ONNX Runtime has kernels, stay as they are; and all of them where they
+    stand for more than 131072 nodes.  Results stay the same.
+    """
+
+    name = NAME
+    description = "Puts the bodies of the model's own functions in place of their calls."
+
+    def run(self, model: Model, context: PassContext) -> None:
+        """Inlines all functions at once, those that functions call among them."""
+        functions = _inlinable(model)
+        if calls := _calls(model, functions):
+            context.rewrote(NAME, calls)
+            model.replace(_inline(model, functions))
+            infer(model)
+
+
+def inlined(model: Model, shapes: Shapes | None = None) -> Model:
+    """The model as the pass would make it, inferred with these ``shapes`` of its inputs; itself if it would stay."""
+    functions = _inlinable(model)
+    if not _calls(model, functions):
+        return model
+    result = type(model).from_proto(_inline(model, functions), model.path)
+    infer(result, shapes)
+    return result
+
+
+def _key(node: Node) -> FunctionKey:
+    return domain_of(node), node.op, getattr(node, "overload", "")
+
+
+def _inlinable(model: Model) -> dict[FunctionKey, FunctionProto]:
+    """The functions that are called and can be inlined, those that others call first."""
+    called = _reached((_key(node) for graph in model.graphs() for node in graph.nodes), model.functions)
+    opsets = dict(model.opsets)
+    found = {
+        key: model.functions[key] for key in model.functions if key in called and _fits(model.functions[key], opsets)
+    }
+    # What calls itself, through others or not, is never ready.
+    ordered: dict[FunctionKey, FunctionProto] = {}
+    while ready := [key for key in found if found.keys().isdisjoint(called_keys(found[key].node))]:
+        ordered.update((key, found.pop(key)) for key in ready)
+    return ordered
+
+
+def _fits(function: FunctionProto, opsets: dict[str, int]) -> bool:
+    """Whether the function works with these opsets, to which those that it alone needs are added."""
+    if function.domain in _KERNELS:
+        return False
+    needed = import_opsets(function)
+    fits = all(opsets.get(domain, version) == version for domain, version in needed.items())
+    if fits:
+        opsets.update(needed)
+    return fits
+
+
+def _calls(model: Model, functions: Mapping[FunctionKey, FunctionProto]) -> list[Node]:
+    """The nodes that call these functions; none if they stand for too many nodes."""
+    calls = [node for graph in model.graphs() for node in graph.nodes if _key(node) in functions] if functions else []
+    known: dict[FunctionKey, int] = {}
+    return calls if sum(inlined_nodes(_key(node), functions, known) for node in calls) <= _MOST_NODES else []
+
+
+def _inline(model: Model, functions: Mapping[FunctionKey, FunctionProto]) -> ModelProto:
+    """The model with all calls of these functions inlined, and without those of them that nothing calls any more."""
+    proto = model.to_proto()
+    # The inliner takes a model as bytes, of which there may be 2 GiB: of weights it only has to know the names.
+    names = [tensor.name for tensor in proto.graph.initializer]
+    names += [tensor.values.name for tensor in proto.graph.sparse_initializer]
+    shell = ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=functions.values())
+    for field in ("node", "input", "output", "value_info"):
+        getattr(shell.graph, field).extend(getattr(proto.graph, field))
+    shell.graph.initializer.extend(TensorProto(name=name) for name in names)
+    result = inliner.inline_local_functions(shell)
+    for field in ("node", "value_info"):
+        del getattr(proto.graph, field)[:]
+        getattr(proto.graph, field).extend(getattr(result.graph, field))
+    needed = {domain: version for function in functions.values() for domain, version in import_opsets(function).items()}
+    for domain in sorted(needed.keys() - model.opsets.keys()):
+        proto.opset_import.add(domain=domain, version=needed[domain])
+    others = _reached(model.functions.keys() - functions.keys(), model.functions)
+    del proto.functions[:]
+    proto.functions.extend(function for key, function in model.functions.items() if key in others)
+    return proto
+
+
+def _reached(keys: Iterable[FunctionKey], functions: Mapping[FunctionKey, FunctionProto]) -> set[FunctionKey]:
+    """Those of the functions that are called by these keys, and those that they call in turn."""
+    reached: set[FunctionKey] = set()
+    pending = list(keys)
+    while pending:
+        key = pending.pop()
+        if key in functions and key not in reached:
+            reached.add(key)
+            pending.extend(called_keys(functions[key].node))
+    return reached
