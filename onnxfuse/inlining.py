@@ -28,7 +28,12 @@ def inlined_nodes(
 
 def called_keys(nodes: Iterable[NodeProto]) -> Iterator[FunctionKey]:
     """What the nodes, and those of the graphs in their attributes, would call functions by."""
-    return ((node.domain, node.op_type, node.overload) for node in _nested(nodes))
+    return map(called_key, nested_nodes(nodes))
+
+
+def called_key(node: NodeProto) -> FunctionKey:
+    """What a node would call a function by."""
+    return node.domain, node.op_type, node.overload
 
 
 def check_inlining(model: ModelProto) -> None:
@@ -41,7 +46,7 @@ def check_inlining(model: ModelProto) -> None:
         raise OnnxfuseError(f"its functions stand for {total} nodes, more than the {_MOST_NODES} that are worked with")
 
 
-def _nested(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+def nested_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """The nodes and those of the graphs in their attributes."""
     for node in nodes:
         yield node

@@ -33,6 +33,9 @@ BROADCAST = (
 )
 
 
+_ROUNDS = 4
+
+
 class MissedSizes:
     """Gives the tensors of a model's graphs, outer ones first, the sizes that inference made symbols up for."""
 
@@ -45,6 +48,13 @@ class MissedSizes:
         if not any(tensor.shape is not None and any(map(is_made_up, tensor.shape)) for tensor in results):
             return
         nodes = sorted_nodes(graph)
+        for _ in range(_ROUNDS):  # what is computed of the sizes of a round gives others in the next
+            known = len(self._known)
+            self._name(nodes)
+            if len(self._known) == known:
+                break
+
+    def _name(self, nodes: Sequence[Node]) -> None:
         self._values = ShapeValues(nodes)
         for node in nodes:
             for tensor in node.outputs:

@@ -48,7 +48,7 @@ class ShapeValues:
         for node in nodes:
             follow = _FOLLOWED.get(standard_op(node) or "")
             elements = follow(self, node) if follow is not None and node.inputs and node.outputs else None
-            if elements is not None and len(elements) <= _LONGEST:
+            if elements is not None and len(elements) <= _LONGEST and (len(elements) == 1 or _is_row(node.outputs[0])):
                 self._elements[id(node.outputs[0])] = elements
 
     def of(self, tensor: gs.Tensor) -> list[Element] | None:
@@ -61,6 +61,10 @@ class ShapeValues:
         if shape is None or len(shape) > 1 or math.prod(shape) > _LONGEST:
             return None
         return [None] * math.prod(shape)
+
+    def _row(self, tensor: gs.Tensor) -> list[Element] | None:
+        """The elements of what is known to have no second dimension."""
+        return self.of(tensor) if _is_row(tensor) else None
 
     def _shape(self, node: Node) -> list[Element] | None:
         data = node.inputs[0]
@@ -95,17 +99,17 @@ class ShapeValues:
 
     def _pairs(self, tensors: Sequence[gs.Tensor]) -> list[tuple[Element, ...]] | None:
         """What is at the same place of vectors of one length; None if that is not known of them."""
-        operands = [self.of(tensor) for tensor in tensors]
+        operands = [self._row(tensor) for tensor in tensors]
         known = [elements for elements in operands if elements is not None]
         same = len(known) == len(operands) and len({len(elements) for elements in known}) == 1
         return list(zip(*known, strict=True)) if same else None
 
     def _concat(self, node: Node) -> list[Element] | None:
-        parts = [self.of(tensor) for tensor in node.inputs]
+        parts = [self._row(tensor) for tensor in node.inputs]
         return None if None in parts else [element for part in parts if part is not None for element in part]
 
     def _gather(self, node: Node) -> list[Element] | None:
-        elements, places = self.of(node.inputs[0]), _vector(node.inputs[1])
+        elements, places = self._row(node.inputs[0]), _vector(node.inputs[1])
         if elements is None or places is None:
             return None
         inside = all(-len(elements) <= place < len(elements) for place in places)
@@ -127,8 +131,24 @@ class ShapeValues:
             return None
         return _within_int32([_OPERATIONS[node.op](first, second)])
 
+    def _product(self, node: Node) -> list[Element] | None:
+        """All numbers of a vector multiplied, whatever the axes are called: it has but one."""
+        elements = self._row(node.inputs[0])
+        if not elements or node.attrs.get("noop_with_empty_axes", 0):
+            return None
+        number = math.prod(element for element in elements if isinstance(element, int))
+        sizes = [element for element in elements if element is not None and not isinstance(element, int)]
+        if number <= 0 or len(sizes) > 1 or None in elements:
+            return None
+        return _within_int32([_times(number, element) for element in sizes] or [number])
+
+    def _largest(self, node: Node) -> list[Element] | None:
+        """Of numbers, or of what is the same."""
+        operands = self._pairs(node.inputs)
+        return None if operands is None else [_largest_of(elements) for elements in operands]
+
     def _slice(self, node: Node) -> list[Element] | None:
-        elements = self.of(node.inputs[0])
+        elements = self._row(node.inputs[0])
         if len(node.inputs) == 1:  # before opset 10
             starts, ends = node.attrs.get("starts"), node.attrs.get("ends")
             steps: list[int] | None = [1]
@@ -139,6 +159,10 @@ class ShapeValues:
         if elements is None or not starts or not ends or not steps or len(starts) > 1 or steps[0] < 1:
             return None
         return elements[starts[0] : ends[0] : steps[0]]
+
+
+def _is_row(tensor: gs.Tensor) -> bool:
+    return tensor.shape is not None and len(tensor.shape) < 2
 
 
 def _times(number: int, element: int | Size | Product) -> Element:
@@ -158,6 +182,13 @@ def _is_equal(first: Element, second: Element) -> Element:
     if not numbers:
         return 1 if first == second else None
     return 0 if numbers[0] < 0 else None
+
+
+def _largest_of(elements: Sequence[Element]) -> Element:
+    if all(element == elements[0] for element in elements):
+        return elements[0]
+    numbers = [element for element in elements if isinstance(element, int)]
+    return max(numbers) if len(numbers) == len(elements) else None
 
 
 def _within_int32(elements: list[Element]) -> list[Element] | None:
@@ -191,6 +222,8 @@ _FOLLOWED: dict[str, Callable[[ShapeValues, Node], list[Element] | None]] = {
     "Concat": ShapeValues._concat,
     "Gather": ShapeValues._gather,
     "Slice": ShapeValues._slice,
+    "ReduceProd": ShapeValues._product,
+    "Max": ShapeValues._largest,
     "Equal": ShapeValues._equal,
     "Where": ShapeValues._where,
     **dict.fromkeys(_OPERATIONS, ShapeValues._arithmetic),

@@ -340,9 +340,16 @@ def _kept_operand(node: Node) -> gs.Tensor | None:
         if shape is None or other.shape is None or len(shape) > len(other.shape) or math.prod(shape) != 1:
             continue
         value = constant_value(number)
-        if value is not None and value.dtype.kind in _NUMERIC and value.reshape(()) == _NEUTRAL[node.op]:
+        if value is None or value.dtype.kind not in _NUMERIC or value.reshape(()) != _NEUTRAL[node.op]:
+            continue
+        if other.inputs or not _changes_zero(node.op, value):
             return other
     return None
+
+
+def _changes_zero(op: str, zero: np.ndarray) -> bool:
+    """Whether -0 becomes 0 when a zero is added or subtracted, as ONNX Runtime has it for a graph's inputs alone."""
+    return op in ("Add", "Sub") and zero.dtype.kind == "f" and bool(np.signbit(zero)) == (op == "Sub")
 
 
 def _is_safe_divisor(divisor: gs.Tensor) -> bool:

@@ -18,6 +18,9 @@ from onnxfuse.missed_sizes import BROADCAST
 from onnxfuse.passes.base import PassContext
 from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.passes.fold_constants import FoldConstants
+from onnxfuse.passes.rewriter import RulePass
+from onnxfuse.passes.rules.product_of_rows import ProductOfRows
+from onnxfuse.passes.rules.unit_dimensions import SqueezeAfterReshape, UnitDimensionsBeforeReshape
 from onnxfuse.shape_values import Element, ShapeValues, size_of
 
 if TYPE_CHECKING:
@@ -35,6 +38,8 @@ class FoldShapes:
     of a tensor with which all that read it broadcast it anyway.  What is taken of a shape to compute with becomes
     constant where that is a number, and then what is computed of it, by FoldConstants.
 
+    Dimensions of 1 that are inserted before a Reshape to a constant shape, or taken away after it, are left out.
+
     What computed them goes where nothing else reads it.  Exact for all shapes that the model takes, sizes of zero among
     them.  Nodes in the bodies of If, Loop and Scan stay as they are.
     """
@@ -46,11 +51,15 @@ class FoldShapes:
 
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrites again and again, for a shape that is known then may make the next one known."""
+        rules = RulePass([ProductOfRows(), UnitDimensionsBeforeReshape(), SqueezeAfterReshape()], NAME)
         rounds = 0
         while rounds < _MAX_ROUNDS and any(_reads_a_shape(node) for node in model.graph.nodes):
             with _distinct_shapes(model):
-                if not _fold(model, context):
-                    break
+                found = _fold(model, context)
+                nodes = len(context.report.rewrites)
+                rules.run(model, context)
+            if not found and len(context.report.rewrites) == nodes:
+                break
             rounds += 1
         if rounds > 0:
             FoldConstants().run(model, context)

@@ -10,7 +10,7 @@ from onnx import FunctionProto, ModelProto, TensorProto, inliner
 from onnxfuse.constants import domain_of
 from onnxfuse.graph_import import import_opsets
 from onnxfuse.inference import Shapes, infer
-from onnxfuse.inlining import FunctionKey, called_keys, inlined_nodes
+from onnxfuse.inlining import FunctionKey, called_key, called_keys, inlined_nodes, nested_nodes
 from onnxfuse.passes.base import PassContext
 from onnxfuse.runtime import DOMAIN
 
@@ -100,14 +100,21 @@ def _inline(model: Model, functions: Mapping[FunctionKey, FunctionProto]) -> Mod
     # The inliner takes a model as bytes, of which there may be 2 GiB: of weights it only has to know the names.
     names = [tensor.name for tensor in proto.graph.initializer]
     names += [tensor.values.name for tensor in proto.graph.sparse_initializer]
-    shell = ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=functions.values())
+    shell = ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
     for field in ("node", "input", "output", "value_info"):
         getattr(shell.graph, field).extend(getattr(proto.graph, field))
     shell.graph.initializer.extend(TensorProto(name=name) for name in names)
-    result = inliner.inline_local_functions(shell)
+    left = dict(functions)
+    while left:  # callers first: what a call leaves out has a default that the inliner does not know of
+        inner = {key for function in left.values() for key in called_keys(function.node)}
+        layer = {key: left.pop(key) for key in [key for key in left if key not in inner]}
+        _add_defaults(shell, layer)
+        del shell.functions[:]
+        shell.functions.extend(layer.values())
+        shell = inliner.inline_local_functions(shell)
     for field in ("node", "value_info"):
         del getattr(proto.graph, field)[:]
-        getattr(proto.graph, field).extend(getattr(result.graph, field))
+        getattr(proto.graph, field).extend(getattr(shell.graph, field))
     needed = {domain: version for function in functions.values() for domain, version in import_opsets(function).items()}
     for domain in sorted(needed.keys() - model.opsets.keys()):
         proto.opset_import.add(domain=domain, version=needed[domain])
@@ -115,6 +122,15 @@ def _inline(model: Model, functions: Mapping[FunctionKey, FunctionProto]) -> Mod
     del proto.functions[:]
     proto.functions.extend(function for key, function in model.functions.items() if key in others)
     return proto
+
+
+def _add_defaults(model: ModelProto, functions: Mapping[FunctionKey, FunctionProto]) -> None:
+    """Write the defaults of these functions' attributes where calls leave them out."""
+    for node in nested_nodes(model.graph.node):
+        function = functions.get(called_key(node))
+        if function is not None:
+            given = {attribute.name for attribute in node.attribute}
+            node.attribute.extend(default for default in function.attribute_proto if default.name not in given)
 
 
 def _reached(keys: Iterable[FunctionKey], functions: Mapping[FunctionKey, FunctionProto]) -> set[FunctionKey]:

@@ -10,6 +10,7 @@ from onnxfuse.passes.rewriter import RulePass
 from onnxfuse.passes.rule import RewriteRule
 from onnxfuse.passes.rules.local_response_normalization import LocalResponseNormalization
 from onnxfuse.passes.rules.mean_of_channels import MeanOfChannels
+from onnxfuse.passes.rules.normalization_by_moments import NormalizationByMoments
 from onnxfuse.passes.rules.rms_normalization import RmsNormalization
 from onnxfuse.passes.rules.rotary_embedding import RotaryEmbedding
 from onnxfuse.passes.rules.rotary_embedding_of_heads import RotaryEmbeddingOfHeads
@@ -22,19 +23,22 @@ if TYPE_CHECKING:
 NAME = "slow-operators"
 
 _RULES: dict[str, tuple[type[RewriteRule], ...]] = {
-    "cpu": (LocalResponseNormalization, RmsNormalization, RotaryEmbedding, RotaryEmbeddingOfHeads, SoftmaxOverChannels),
+    "cpu": (
+        *(LocalResponseNormalization, NormalizationByMoments, RmsNormalization),
+        *(RotaryEmbedding, RotaryEmbeddingOfHeads, SoftmaxOverChannels),
+    ),
     "cuda": (MeanOfChannels, SlicesAsGather),
 }
 _WANTED: dict[str, tuple[set[str], ...]] = {
-    "cpu": ({"LRN"}, {"Reciprocal"}, {"Softmax"}, {"Concat", "Neg"}),
+    "cpu": ({"LRN"}, {"Reciprocal"}, {"Sqrt"}, {"Softmax"}, {"Concat", "Neg"}),
     "cuda": ({"GlobalAveragePool"}, {"Concat", "Slice"}),
 }
 """Operators of which a model has some together if there may be something for the rules: else nothing is inferred."""
 
 
 class SlowOperators:
-    """On the CPU LRN, Softmax, RMS normalization and rotary embeddings in forms that this project or ONNX Runtime
-    fuses; on CUDA means of channels and slices that are put together again as kernels that are faster there.
+    """On the CPU LRN, Softmax, layer and RMS normalization and rotary embeddings in forms that this project or ONNX
+    Runtime fuses; on CUDA means of channels and slices that are put together again as kernels that are faster there.
 
     Results stay the same up to rounding.
     """

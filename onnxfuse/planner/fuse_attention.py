@@ -23,6 +23,9 @@ from onnxfuse.runtime import DOMAIN
 
 NAME = "fuse-attention"
 
+_ROUNDS = 3
+"""Of the two products of an attention the second may be known only with the first."""
+
 
 class FuseAttention:
     """Replaces scaled dot-product attention by single nodes, and its projections of one tensor by one product.
@@ -42,7 +45,10 @@ class FuseAttention:
             return
         infer(model)
         simplify_heads(model, context)
-        separate_heads(model, context)
+        for _ in range(_ROUNDS):
+            if not separate_heads(model, context):
+                break
+            infer(model)
         put_batch_first(model, context)
         sum_masks(model, context)
         regularize_windows(model, context)

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse.graph import Model
-from onnxfuse.graph_ir import Node
+from onnxfuse.graph_ir import Node, standard_op
 
 _SPLIT_TAKES_SIZES = 13
 """The opset from which on the sizes that Split makes are an input."""
@@ -28,8 +28,20 @@ Value: TypeAlias = Made | gs.Tensor
 
 
 def transposed(value: Value, perm: Sequence[int]) -> Made:
-    """``value`` with its dimensions in another order."""
-    return Made("Transpose", (value,), tuple(value.shape[axis] for axis in perm), {"perm": list(perm)})
+    """``value`` with its dimensions in another order; of what a Transpose makes, that of what this one reads."""
+    shape = tuple(value.shape[axis] for axis in perm)
+    source, before = _before_transpose(value)
+    return Made("Transpose", (source,), shape, {"perm": [before[axis] for axis in perm]})
+
+
+def _before_transpose(value: Value) -> tuple[Value, Sequence[int]]:
+    """What a Transpose makes ``value`` of, and its order of the dimensions; ``value`` itself if none does."""
+    if isinstance(value, Made):
+        if value.op == "Transpose":
+            return value.operands[0], cast(Sequence[int], value.attributes["perm"])
+    elif len(value.inputs) == 1 and standard_op(value.inputs[0]) == "Transpose" and "perm" in value.inputs[0].attrs:
+        return value.inputs[0].inputs[0], value.inputs[0].attrs["perm"]
+    return value, range(len(value.shape))
 
 
 def make_nodes(model: Model, value: Made, result: gs.Tensor, name: str) -> list[Node]:

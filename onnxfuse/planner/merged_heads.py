@@ -13,6 +13,7 @@ from onnxfuse.graph_ir import Node, standard_op
 from onnxfuse.missed_sizes import broadcast
 from onnxfuse.passes.base import PassContext, label
 from onnxfuse.passes.editor import GraphEditor
+from onnxfuse.passes.rules.unit_dimensions import without_units
 from onnxfuse.planner.attention_heads import SWAPPED, factor_of
 from onnxfuse.planner.attention_parts import producer
 from onnxfuse.planner.head_shapes import TRANSPOSED, declared, is_doubtful, makes
@@ -24,47 +25,60 @@ HEADS_BEHIND_ROWS = [2, 0, 1, 3]
 """(rows, batch, heads, columns) from (batch, heads, rows, columns)."""
 
 
-def separate_heads(model: Model, context: PassContext) -> None:
+def separate_heads(model: Model, context: PassContext) -> bool:
     """Rewrites products between Reshapes that merge batch and heads and one that takes them apart again, or joins the
     heads, with what is between them: transposes, a scale, a mask, a Softmax.
 
-    (b, h, l, s) → (b · h, l, s) → … → (b, h, m, n) is computed without the first and last of these; likewise
+    (b, h, l, s) → (b · h, l, s) → … → (b, h, m, n) is computed without the first and last of these, also where
+    dimensions of 1 are inserted before and taken away after them, as tf2onnx exports einsum; likewise
     (l, b, h · s) → (l, b · h, s) → (b · h, l, s), which becomes (b, l, h · s) → (b, l, h, s) → (b, h, l, s) first.  The
-    types of the model have been inferred.  Results stay the same.
+    types of the model have been inferred.  Results stay the same.  Returns whether anything was rewritten: the sizes
+    that then are known of what follows may make more of it possible.
     """
     editor = GraphEditor(model)
+    reshapes = [node for graph in model.fusible_graphs() for node in graph.nodes if standard_op(node) == "Reshape"]
     try:
-        for graph in model.fusible_graphs():
-            for node in list(graph.nodes):
-                if standard_op(node) == "Reshape":
-                    _separate(model, context, editor, node)
+        separated = [node for node in reshapes if _separate(model, context, editor, node)]
     finally:
         editor.finish()
+    return bool(separated)
 
 
-def _separate(model: Model, context: PassContext, editor: GraphEditor, reshape: Node) -> None:
+def _separate(model: Model, context: PassContext, editor: GraphEditor, reshape: Node) -> bool:
     """Rewrites what a Reshape reads, if it can be, and the Reshape itself where it takes batch and heads apart."""
     reader = _Reader(model, editor)
     before = producer(reshape.inputs[0])
-    if len(declared(reshape.outputs[0])) == 4:
+    last = _squeezed(editor, reshape)
+    if len(declared(last.outputs[0])) == 4:
         value = reader.separated(reshape.inputs[0])
-        if not isinstance(value, Made) or not makes(reshape, value.shape):
-            return
-        context.rewrote("separate-heads", [*reader.nodes, reshape])
-        result, name = reshape.outputs[0], label(reshape)
-        reshape.outputs.clear()
-        editor.insert(make_nodes(model, value, result, name), at=reshape)
-        editor.remove([reshape])
-    elif is_swap(before) and editor.is_inner(before.outputs[0]) and _keeps_no_size(reshape):
+        if not isinstance(value, Made) or not makes(last, value.shape):
+            return False
+        replaced = [reshape] if last is reshape else [reshape, last]
+        context.rewrote("separate-heads", [*reader.nodes, *replaced])
+        result, name = last.outputs[0], label(last)
+        last.outputs.clear()
+        editor.insert(make_nodes(model, value, result, name), at=last)
+        editor.remove(replaced)
+        return True
+    if is_swap(before) and editor.is_inner(before.outputs[0]) and _keeps_no_size(reshape):
         value = reader.separated(before.inputs[0])
         if not isinstance(value, Made) or value.op != "MatMul":
-            return
+            return False
         context.rewrote("separate-heads", [*reader.nodes, before])
         result, name = before.outputs[0], label(before)
         result.shape = [value.shape[axis] for axis in HEADS_BEHIND_ROWS]
         before.outputs.clear()
         editor.insert(make_nodes(model, transposed(value, HEADS_BEHIND_ROWS), result, name), at=before)
         editor.remove([before])
+        return True
+    return False
+
+
+def _squeezed(editor: GraphEditor, reshape: Node) -> Node:
+    """The Squeeze that takes a fifth dimension away from what a Reshape makes; the Reshape if there is none."""
+    made = reshape.outputs[0]
+    readers = made.outputs if len(declared(made)) == 5 and editor.is_inner(made) else []
+    return next((node for node in readers if standard_op(node) == "Squeeze"), reshape)
 
 
 def is_swap(node: Node) -> bool:
@@ -153,10 +167,14 @@ class _Reader:
         return transposed(Made("Reshape", (swapped, target), (batch, rows, heads, size)), SWAPPED)
 
 
-def _merged(reshape: Node) -> gs.Tensor | None:
-    """The tensor of (b, h, l, s) of which a Reshape makes (b · h, l, s)."""
-    sizes, merged = declared(reshape.inputs[0]), declared(reshape.outputs[0])
+def _merged(reshape: Node) -> Value | None:
+    """The tensor of (b, h, l, s) of which a Reshape makes (b · h, l, s), perhaps with a dimension of 1 in between."""
+    data: Value = reshape.inputs[0]
+    if len(declared(reshape.inputs[0])) == 5 and (found := without_units(reshape.inputs[0])) is not None:
+        tensor, perm = found
+        data = tensor if perm is None else transposed(tensor, perm)
+    sizes, merged = list(data.shape or ()), declared(reshape.outputs[0])
     if len(sizes) != 4 or len(merged) != 3 or None in sizes or merged[1:] != sizes[2:]:
         return None
     batch, _, rows, columns = sizes  # of scores the last two may be equal
-    return None if is_doubtful([batch, rows]) or is_doubtful([batch, columns]) else reshape.inputs[0]
+    return None if is_doubtful([batch, rows]) or is_doubtful([batch, columns]) else data

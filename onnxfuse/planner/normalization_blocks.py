@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.constants import constant_value, dtype_of, is_constant
+from onnxfuse.constants import dtype_of, is_constant
 from onnxfuse.graph_ir import standard_op
 from onnxfuse.ort_operators import is_of_ort
 from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.passes.matcher import Match, attribute
+from onnxfuse.passes.rules.deviation import is_mean_of_rows
 from onnxfuse.planner.ort_fusions import find_normalizations
 from onnxfuse.program.lowering import UnsupportedError
 
@@ -89,24 +90,13 @@ def _of_operator(node: gs.Node, editor: GraphEditor, opsets: dict[str, int]) -> 
 def _of_match(match: Match, position: Mapping[int, int]) -> NormalizationBlock:
     x, epsilon = match["x"], match.constant("epsilon")
     centered = standard_op(match.root) == "Add"
-    if not all(_is_along_last_axis(node) for node in match.nodes if standard_op(node) == "ReduceMean"):
+    if not all(is_mean_of_rows(node) for node in match.nodes if standard_op(node) == "ReduceMean"):
         raise UnsupportedError(OTHER_AXES)
     if epsilon is None or epsilon.size != 1 or epsilon.dtype != np.float32:
         raise UnsupportedError(UNKNOWN_EPSILON)
     nodes = tuple(sorted(match.nodes, key=lambda node: position[id(node)]))
     bias = match["bias"] if centered else None
     return NormalizationBlock(x, match["scale"], bias, np.float32(epsilon.reshape(())), centered, nodes)
-
-
-def _is_along_last_axis(mean: gs.Node) -> bool:
-    """Whether a ReduceMean leaves a dimension of 1 in place of the last one, and all others as they are."""
-    shape = mean.inputs[0].shape
-    if mean.attrs.get("keepdims", 1) != 1 or shape is None:
-        return False
-    axes = mean.attrs.get("axes")
-    if axes is None and len(mean.inputs) > 1:
-        axes = constant_value(mean.inputs[1])
-    return axes is not None and np.ravel(axes).tolist() in ([-1], [len(shape) - 1])
 
 
 def _checked(block: NormalizationBlock, editor: GraphEditor) -> NormalizationBlock:

@@ -228,6 +228,17 @@ def test_what_changes_nothing_is_dropped(op, inputs, constant, kept):
     same_bits(before, after, x=random(3, 2))
 
 
+@pytest.mark.parametrize(
+    ("op", "zero", "kept"), [("Add", 0.0, True), ("Add", -0.0, False), ("Sub", 0.0, False), ("Sub", -0.0, True)]
+)
+def test_the_sign_of_zero_in_an_input(op, zero, kept):
+    """ONNX Runtime, too, drops none of these there, but of what nodes make."""
+    nodes = [node(op, "x c", "s"), node("Reciprocal", "s", "y")]
+    before, after, _ = fold(nodes, {"x": [3]}, constants={"c": np.float32(zero)})
+    assert (op in ops(after)) is kept
+    same_bits(before, after, x=np.array([-0.0, 0.0, 2.0], np.float32))
+
+
 @pytest.mark.parametrize("op", ["Div", "Mod"])
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("divisor", [0, -1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper, parser
+from onnx import helper, numpy_helper, parser
 
 import onnxfuse
 from onnxfuse.graph import Model
@@ -112,6 +112,20 @@ def test_functions_that_a_function_that_stays_calls_stay():
         <domain: "my", opset_import: ["": 12, "my": 1]> Old (a) => (b) {{ b = my.Half(a) }}"""
     )
     assert ops(after)[-1] == "Old" and [function.name for function in after.functions] == ["Half", "Old"]
+
+
+def test_defaults_of_attributes():
+    """Of what a call leaves out, in functions that others call too, whether these hand an attribute on or not."""
+    text = f"""{HEAD} g (float[n] x) => (float[n] y) {{
+        a = my.F(x) b = my.F<alpha = 0.25>(a) c = my.G(b) d = my.G<alpha = 0.75>(c) y = my.H(d) }}
+        <domain: "my", opset_import: ["": 20]> F <alpha: float = 0.5> (a) => (b) {{
+            b = LeakyRelu<alpha: float = @alpha>(a) }}
+        <domain: "my", opset_import: ["": 20, "my": 1]> G <alpha> (a) => (b) {{ b = my.F<alpha: float = @alpha>(a) }}
+        <domain: "my", opset_import: ["": 20, "my": 1]> H (a) => (b) {{ b = my.F(a) }}"""
+    proto, after = inlined(text)
+    alphas = [helper.get_attribute_value(item.attribute[0]) for item in after.graph.node]
+    assert ops(after) == ["LeakyRelu"] * 5 and alphas == [0.5, 0.25, 0.5, 0.75, 0.5]
+    assert_same_results(proto, after, x=random(9))
 
 
 def test_functions_that_stand_for_too_many_nodes_stay():

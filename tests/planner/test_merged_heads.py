@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
+import onnxfuse
 from tests import fusing
 from tests.planner.test_cpu_convolutions import array, model
 from tests.planner.test_fuse_attention import check, fused
@@ -106,3 +107,39 @@ def test_batches_that_are_merged_with_another_size(length: str) -> None:
     result, _ = fused(made)
     assert "Softmax" in {node.op_type for node in result.graph.node}
     fusing.assert_same_everywhere(result, made, {"x": array(4, 4, 24)})
+
+
+EINSUM = """g (float[n, l, 24] x) => (float[n, l, 24] y) {
+    q = MatMul(x, w1) k = MatMul(x, w2) v = MatMul(x, w3)
+    q1 = Reshape(q, split) k1 = Reshape(k, split) v1 = Reshape(v, split)
+    q2 = Unsqueeze(q1, at3) k2 = Unsqueeze(k1, at1) v2 = Unsqueeze(v1, at2)
+    q3 = Transpose <perm = [0, 2, 1, 3, 4]> (q2) k3 = Transpose <perm = [0, 3, 1, 2, 4]> (k2)
+    v3 = Transpose <perm = [0, 3, 2, 4, 1]> (v2)
+    qs = Shape(q3) ks = Shape(k3) vs = Shape(v3)
+    qa = Gather(qs, at01) qb = ReduceProd <keepdims = 1> (qa) ql = Gather(qs, at2) qd = Gather(qs, at4)
+    ka = Gather(ks, at01) kb = ReduceProd <keepdims = 1> (ka) kl = Gather(ks, at3) kd = Gather(ks, at4)
+    va = Gather(vs, at01) vb = ReduceProd <keepdims = 1> (va) vd = Gather(vs, at3) vl = Gather(vs, at4)
+    qt = Concat <axis = 0> (qb, rest, qd) kt = Concat <axis = 0> (kb, rest, kd) vt = Concat <axis = 0> (vb, rest, vl)
+    q4 = Reshape(q3, qt) k4 = Reshape(k3, kt) v4 = Reshape(v3, vt)
+    k5 = Transpose <perm = [0, 2, 1]> (k4) v5 = Transpose <perm = [0, 2, 1]> (v4) s = MatMul(q4, k5)
+    sa = Max(qa, ka) st = Concat <axis = 0> (sa, ql, kl, at1) s1 = Reshape(s, st) s2 = Squeeze(s1, at4)
+    s3 = Mul(s2, c) p = Softmax <axis = -1> (s3) p1 = Unsqueeze(p, at3)
+    ps = Shape(p1) pa = Gather(ps, at01) pb = ReduceProd <keepdims = 1> (pa) pl = Gather(ps, at2) pd = Gather(ps, at4)
+    pt = Concat <axis = 0> (pb, rest, pd) p2 = Reshape(p1, pt) o = MatMul(p2, v5)
+    oa = Max(pa, va) ot = Concat <axis = 0> (oa, pl, vd, at1) o1 = Reshape(o, ot) o2 = Squeeze(o1, at4)
+    o3 = Transpose <perm = [0, 2, 1, 3]> (o2) y = Reshape(o3, joined) }"""
+
+
+def einsum() -> onnx.ModelProto:
+    """How tf2onnx exports the attention of Keras, einsums over sizes that are not known."""
+    places = {f"at{place}": np.array([place]) for place in (1, 2, 3, 4)} | {"at01": np.array([0, 1])}
+    weights = {name: CONSTANTS[name] for name in ("w1", "w2", "w3", "c", "rest", "joined")}
+    return model(EINSUM, 17, **places, **weights, split=np.array([0, 0, 4, 6]))
+
+
+@pytest.mark.parametrize("sizes", [(2, 9), (1, 1), (3, 70), (4, 4)])
+def test_einsums_as_tf2onnx_exports_them(sizes: tuple[int, int]) -> None:
+    made = einsum()
+    assert "FusedAttention" in check(made, {"x": array(*sizes, 24) * 10})
+    result = onnxfuse.optimize(made)
+    assert [node.op_type for node in result.model.graph.node] == ["MatMul", "FusedAttention"]

@@ -1,12 +1,25 @@
-"""Standard deviations in normalizations that are written out: Sqrt(ReduceMean(…) + ε)."""
+"""Means and standard deviations in normalizations that are written out: Sqrt(ReduceMean(…) + ε)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxfuse.constants import constant_value
 from onnxfuse.graph_ir import standard_op
+
+
+def is_mean_of_rows(mean: gs.Node) -> bool:
+    """Whether a ReduceMean leaves a dimension of 1 in place of the last one, and all others as they are."""
+    shape = mean.inputs[0].shape
+    if mean.attrs.get("keepdims", 1) != 1 or shape is None:
+        return False
+    axes = mean.attrs.get("axes")
+    if axes is None and len(mean.inputs) > 1:
+        axes = constant_value(mean.inputs[1])
+    return axes is not None and np.ravel(axes).tolist() in ([-1], [len(shape) - 1])
 
 
 def is_deviation(tensor: gs.Tensor) -> bool:

@@ -13,6 +13,7 @@ from onnxfuse.passes.rule import Builder, RewriteRule
 from onnxfuse.passes.rules.opset_forms import squeeze, unsqueeze
 
 _LARGEST_SIZE = 15
+_LEAST_BIAS = 0.5
 
 
 class LocalResponseNormalization(RewriteRule):
@@ -20,8 +21,9 @@ class LocalResponseNormalization(RewriteRule):
 
     ONNX Runtime's LRN calls ``pow`` for one element after the other.  The formula is that of ONNX's operator; for the
     usual beta of 3/4 the power is a product of square roots.  Refused: other types than float32; other ranks than 4; an
-    even window, which ONNX Runtime refuses, or one of more than 15 channels; a bias or alpha with which the power's
-    base may not be positive; images that may be empty, of which ONNX Runtime has no pools.
+    even window, which ONNX Runtime refuses, or one of more than 15 channels; an alpha with which the power's base may
+    not be positive; a bias of less than 1/2, which is 1 or 2 in networks; images that may be empty, of which ONNX
+    Runtime has no pools.
     """
 
     name = "local-response-normalization"
@@ -41,8 +43,10 @@ class LocalResponseNormalization(RewriteRule):
             return "its image may be empty"
         if match.attribute("lrn", "size") not in range(1, _LARGEST_SIZE + 1, 2):
             return f"its window is not of 1, 3, … {_LARGEST_SIZE} channels"
-        if match.attribute("lrn", "bias") <= 0 or match.attribute("lrn", "alpha") < 0:
+        if match.attribute("lrn", "alpha") < 0:
             return "the base of its power may not be positive"
+        if match.attribute("lrn", "bias") < _LEAST_BIAS:
+            return "its bias is small, and ONNX Runtime's sums then lose digits that would count as differences"
         return None
 
     def rewrite(self, match: Match, builder: Builder) -> Any:

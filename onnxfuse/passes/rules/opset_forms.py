@@ -9,11 +9,11 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.passes.rule import Builder
 
-_REDUCTION_AXES_AS_INPUT = {"ReduceSum": 13, "ReduceMax": 18}
+_REDUCTION_AXES_AS_INPUT = {"ReduceSum": 13, "ReduceMax": 18, "ReduceMean": 18}
 
 
 def reduce(builder: Builder, op: str, data: gs.Tensor, axis: int) -> Any:
-    """ReduceSum or ReduceMax over one axis, which stays as a dimension of 1."""
+    """ReduceSum, ReduceMax or ReduceMean over one axis, which stays as a dimension of 1."""
     if builder.match.opset() >= _REDUCTION_AXES_AS_INPUT[op]:
         return builder.op(op, data, builder.initializer(np.array([axis]), "axes"), keepdims=1)
     return builder.op(op, data, axes=[axis], keepdims=1)

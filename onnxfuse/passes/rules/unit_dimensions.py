@@ -1,0 +1,105 @@
+"""Reshape(Unsqueeze(x)), Reshape(Transpose(Unsqueeze(x))) and Squeeze(Reshape(x)) without dimensions of 1 between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from onnxfuse.constants import constant_value
+from onnxfuse.graph_ir import Node, standard_op
+from onnxfuse.passes.matcher import Match
+from onnxfuse.passes.pattern import Ops
+from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule
+
+
+class UnitDimensionsBeforeReshape(RewriteRule):
+    """Reshapes a tensor without inserting dimensions of 1 before it, that is with a smaller transpose or with none.
+
+    So tf2onnx, which Keras uses, exports einsum: its attention is recognized then.  The shape has to be a constant that
+    copies no size.
+    """
+
+    name = "unit-dimensions-before-reshape"
+
+    def pattern(self, op: Ops, data: Any, shape: Any) -> Any:
+        """The Reshape."""
+        return op.Reshape(data, shape, _name="reshape")
+
+    def check(self, match: Match) -> str | None:
+        """``match.plan`` is what ``without_units`` finds."""
+        shape = _vector(match["shape"])
+        if shape is None or 0 in shape:
+            return NOT_APPLICABLE
+        match.plan = without_units(match["data"])
+        return NOT_APPLICABLE if match.plan is None else None
+
+    def rewrite(self, match: Match, builder: Builder) -> Any:
+        """The Reshape of what is behind the dimensions of 1."""
+        data, perm = match.plan
+        if perm is not None:
+            data = builder.op("Transpose", data, perm=perm)
+        return builder.like(match.node("reshape"), data, match["shape"])
+
+
+class SqueezeAfterReshape(RewriteRule):
+    """Leaves out of the constant shape of a Reshape the dimensions of 1 that are taken away after it."""
+
+    name = "squeeze-after-reshape"
+
+    def pattern(self, op: Ops, data: Any, shape: Any) -> Any:
+        """The Squeeze."""
+        return op.Squeeze(op.Reshape(data, shape, _name="reshape"), _name="squeeze", _extra_inputs=True)
+
+    def check(self, match: Match) -> str | None:
+        """``match.plan`` holds the shape that is left; a size that is copied has to stay at its place."""
+        shape, axes = _vector(match["shape"]), _axes(match.node("squeeze"))
+        if shape is None or not axes or not all(-len(shape) <= axis < len(shape) for axis in axes):
+            return NOT_APPLICABLE
+        taken = {axis % len(shape) for axis in axes}
+        if any(shape[axis] != 1 for axis in taken) or 0 in shape[min(taken) :]:
+            return NOT_APPLICABLE
+        match.plan = [size for axis, size in enumerate(shape) if axis not in taken]
+        return None
+
+    def rewrite(self, match: Match, builder: Builder) -> Any:
+        """The Reshape to fewer dimensions."""
+        shape = builder.initializer(np.array(match.plan, np.int64), match["shape"].name)
+        return builder.like(match.node("reshape"), match["data"], shape)
+
+
+def without_units(tensor: gs.Tensor) -> tuple[gs.Tensor, list[int] | None] | None:
+    """The tensor into which an Unsqueeze inserts dimensions of 1, and which ``tensor`` is a transpose of then.
+
+    And how the other dimensions are transposed, None for not at all.  None where ``tensor`` is no such tensor.
+    """
+    node = _maker(tensor)
+    perm: list[int] | None = None
+    if node is not None and standard_op(node) == "Transpose":
+        perm = node.attrs.get("perm")
+        node = None if perm is None else _maker(node.inputs[0])
+    axes = _axes(node) if node is not None and standard_op(node) == "Unsqueeze" else None
+    if node is None or axes is None:
+        return None
+    if perm is not None:
+        inserted = {axis % len(perm) for axis in axes}
+        left = [axis for axis in range(len(perm)) if axis not in inserted]
+        perm = [left.index(axis) for axis in perm if axis in left]
+    return node.inputs[0], None if perm is None or perm == sorted(perm) else perm
+
+
+def _maker(tensor: gs.Tensor) -> Node | None:
+    return tensor.inputs[0] if tensor.inputs else None
+
+
+def _axes(node: Node) -> list[int] | None:
+    """The axes of an Unsqueeze or Squeeze, an input from opset 13 on; None where they are not known."""
+    if "axes" in node.attrs:
+        return list(node.attrs["axes"])
+    return _vector(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1].name else None
+
+
+def _vector(tensor: gs.Tensor) -> list[int] | None:
+    values = constant_value(tensor)
+    return None if values is None or values.ndim > 1 else [int(value) for value in values.reshape(-1)]
