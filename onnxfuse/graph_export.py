@@ -25,6 +25,7 @@ from onnxfuse.graph_import import attribute_value
 from onnxfuse.graph_ir import Graph, Initializer, LazySparseTensor, Node, subgraphs, walk
 from onnxfuse.graph_order import outer_tensors, sorted_nodes
 from onnxfuse.runtime import DOMAIN
+from onnxfuse.symbols import MADE_BY_ONNX
 
 FUSED_OPSET = 1
 INITIALIZER_IR_VERSION = 4
@@ -83,6 +84,8 @@ class Export:
             self._write_graph(graph, self.proto.graph)
             if source.HasField("ir_version") and source.ir_version < INITIALIZER_IR_VERSION:
                 self._write_fixed_inputs(source.graph)
+            if fused:
+                forget_symbols(self.proto, of_outputs=False)
         for function in functions:
             written = self.proto.functions.add()
             written.CopyFrom(function)
@@ -437,6 +440,23 @@ def _set_names(field: Any, tensors: Iterable[gs.Tensor]) -> None:
     if names != list(field):
         del field[:]
         field.extend(names)
+
+
+def forget_symbols(proto: ModelProto, *, of_outputs: bool) -> set[str]:
+    """Clear the symbols that onnx made up of the sizes of results, and return those like them that inputs have.
+
+    Those of a graph's outputs are results too, unless they have to stay as they are declared.
+
+    Who writes what inference found into a file, and then merges it with another, has one symbol for several sizes.
+    ONNX Runtime plans the memory of results by them.
+    """
+    declared = {dim.dim_param for info in proto.graph.input for dim in info.type.tensor_type.shape.dim}
+    for graph in onnx_graphs(proto.graph):
+        for info in (*graph.value_info, *(graph.output if of_outputs else ())):
+            for dim in info.type.tensor_type.shape.dim:
+                if dim.dim_param.startswith(MADE_BY_ONNX) and dim.dim_param not in declared:
+                    dim.ClearField("dim_param")
+    return {name for name in declared if name.startswith(MADE_BY_ONNX)}
 
 
 def _write_infos(

@@ -21,20 +21,20 @@ from onnx import (
 )
 from onnx.shape_inference import InferenceError
 
+from onnxfuse.contrib_operators import show_as_standard
 from onnxfuse.doubtful_shapes import forget_doubtful_shapes
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.graph import Model
-from onnxfuse.graph_export import Export, onnx_graphs
+from onnxfuse.graph_export import Export, forget_symbols, onnx_graphs
 from onnxfuse.graph_import import set_type
 from onnxfuse.graph_ir import STANDARD_DOMAINS
 from onnxfuse.missed_sizes import MissedSizes
 from onnxfuse.ort_operators import replace_by_casts
-from onnxfuse.symbols import MADE_UP, is_made_up
+from onnxfuse.symbols import MADE_BY_ONNX, MADE_UP, is_made_up
 
 Shapes = Mapping[str, Sequence[int | str]]
 
 _ERRORS = (InferenceError, RuntimeError, ValueError)
-_MADE_BY_ONNX = "unk__"
 _LONG_VECTOR = 1 << 20
 _MOST_DIMENSIONS = 64
 _LONGEST_STEP = 1 << 30
@@ -59,6 +59,7 @@ def run(model: Model, light: Export, shapes: Shapes | None, *, check_types: bool
     proto = light.proto
     _make_dense(proto)
     replace_by_casts(proto)
+    show_as_standard(proto)
     if shapes is not None:
         _override(model, proto, shapes)
     if check_types:
@@ -74,8 +75,16 @@ def run(model: Model, light: Export, shapes: Shapes | None, *, check_types: bool
 
 
 def _make_dense(proto: ModelProto) -> None:
-    """Declare sparse initializers as what they are to every operator, ordinary tensors; onnx takes none otherwise."""
+    """Declare sparse initializers as what they are to every operator, ordinary tensors; onnx takes none otherwise.
+
+    What is said of initializers elsewhere goes: ONNX Runtime does not look at it, and converters leave old types there.
+    """
     for graph in onnx_graphs(proto.graph):
+        constants = {tensor.name for tensor in graph.initializer}
+        described = [info for info in graph.value_info if info.name not in constants]
+        if len(described) < len(graph.value_info):
+            del graph.value_info[:]
+            graph.value_info.extend(described)
         for sparse in graph.sparse_initializer:
             values = sparse.values
             graph.initializer.add(name=values.name, dims=sparse.dims, data_type=values.data_type)
@@ -226,22 +235,20 @@ def _set_shape(info: ValueInfoProto, shape: Sequence[int | str]) -> None:
 
 
 def _declared_symbols(proto: ModelProto) -> set[str]:
-    """Those that look as if onnx had made them up, which takes others; those that look as if we had are forgotten."""
-    declared = set()
+    """Those of inputs that look as if onnx had made them up, which takes others then; those that look as if we had, and
+    those that onnx did make up, are forgotten, and what they stand for is inferred anew."""
     for graph in onnx_graphs(proto.graph):
         for info in (*graph.input, *graph.value_info, *graph.output):
             for dim in info.type.tensor_type.shape.dim:
                 if is_made_up(dim.dim_param):
                     dim.ClearField("dim_param")
-                elif dim.dim_param.startswith(_MADE_BY_ONNX):
-                    declared.add(dim.dim_param)
-    return declared
+    return forget_symbols(proto, of_outputs=True)
 
 
 def _fill(graph: gs.Graph, result: GraphProto, declared: set[str]) -> None:
     def named(size: int | str | None) -> int | str | None:
-        if isinstance(size, str) and size.startswith(_MADE_BY_ONNX) and size not in declared:
-            return MADE_UP + size.removeprefix(_MADE_BY_ONNX)
+        if isinstance(size, str) and size.startswith(MADE_BY_ONNX) and size not in declared:
+            return MADE_UP + size.removeprefix(MADE_BY_ONNX)
         return size
 
     types = _types(result)

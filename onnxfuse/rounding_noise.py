@@ -20,6 +20,9 @@ from onnxfuse.graph_ir import numpy_dtype
 from onnxfuse.tensor_data import is_external
 
 _LINEAR = {"Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization"}
+_DYNAMIC_QUANTIZERS = {"DynamicQuantizeLSTM", "DynamicQuantizeLinear", "DynamicQuantizeMatMul"}
+_COMPUTED_IN_INT8 = 4
+"""The accuracy_level of MatMulNBits with which ONNX Runtime quantizes the other factor too."""
 _FLOATS = {np.dtype(name) for name in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16)}
 
 
@@ -84,7 +87,10 @@ def _quantizes(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
     """Whether a node quantizes float32."""
     if node.op_type == "QuantizeLinear":
         return len(node.input) > 1 and types.get(node.input[1]) == onnx.TensorProto.FLOAT
-    return node.op_type == "DynamicQuantizeLinear"
+    if node.op_type == "MatMulNBits":
+        level = (attribute.i for attribute in node.attribute if attribute.name == "accuracy_level")
+        return next(level, 0) == _COMPUTED_IN_INT8 and types.get(node.input[2]) == onnx.TensorProto.FLOAT
+    return node.op_type in _DYNAMIC_QUANTIZERS
 
 
 def _rounding(name: str, frequency: float, names: Iterator[str]) -> Iterator[onnx.NodeProto]:

@@ -1,10 +1,10 @@
 """Symbols of sizes: those that a model declares, and those that shape inference makes up."""
 
 MADE_UP = "?unk__"
-"""What the symbols begin with that inference makes up: equal ones are equal sizes.
+"""What the symbols begin with that inference makes up: equal ones are equal sizes."""
 
-onnx itself begins them with ``unk__``, as tf2onnx does those that it declares; no one makes sure of declared ones.
-"""
+MADE_BY_ONNX = "unk__"
+"""What onnx begins them with, and tf2onnx those that it declares: of declared ones no one makes sure."""
 
 
 def is_made_up(size: object) -> bool:

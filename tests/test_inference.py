@@ -346,3 +346,66 @@ def test_a_pool_of_what_is_no_image_says_nothing() -> None:
     model = model_of([pool, relu], [info("x", [2, 3])], [info("y", None)], value_info=[info("a", [2, 3])])
     infer(model)
     assert types(model)["a"][1] == [2, 3]
+
+
+@pytest.mark.parametrize("as_input", (False, True))
+def test_symbols_that_onnx_made_up_are_found_anew(as_input: bool) -> None:
+    """Those of inputs are declared, as tf2onnx declares them."""
+    name = "unk__0"
+    nodes = [helper.make_node("Compress", ["x", "c"], ["k"], axis=0), helper.make_node("Exp", ["k"], ["y"])]
+    inputs = [info("x", [name if as_input else "n", 4]), info("c", ["m"], TensorProto.BOOL)]
+    model = model_of(nodes, inputs, [info("y", [name, 4])], value_info=[info("k", [name, 4])])
+    infer(model)
+    (size, columns), other = (types(model)[tensor][1] for tensor in "ky")
+    assert columns == 4 and other == [size, 4] and (size == name if as_input else size.startswith("?unk__"))
+    assert [dim.dim_param for dim in model.to_proto().graph.value_info[0].type.tensor_type.shape.dim] == [name, ""]
+
+
+def test_what_is_said_of_initializers_does_not_count() -> None:
+    """Converters to float16 leave their old types there."""
+    weights = numpy_helper.from_array(np.ones(4, np.float16), "w")
+    node = helper.make_node("Add", ["x", "w"], ["y"])
+    outputs = [info("y", None, TensorProto.FLOAT16)]
+    inputs = [info("x", ["n", 4], TensorProto.FLOAT16)]
+    proto = model_of([node], inputs, outputs, [weights], value_info=[info("w", [4])]).to_proto()
+    assert types(load_proto(proto))["y"] == (np.float16, ["n", 4])
+
+
+CONTRIB = {
+    "FastGelu": ([], {}, [2, "n", 6]),
+    "SkipSimplifiedLayerNormalization": (["x", "g"], {}, [2, "n", 6]),
+    "MatMulNBits": (["b", "s"], {"K": 6, "N": 5, "bits": 4, "block_size": 16}, [2, "n", 5]),
+    "GroupQueryAttention": (["x", "x"], {"num_heads": 2, "kv_num_heads": 2}, [2, "n", 6]),
+}
+
+
+@pytest.mark.parametrize("op", CONTRIB)
+@pytest.mark.parametrize("dtype", (np.float16, np.float32))
+def test_operators_of_onnx_runtime(op: str, dtype: type) -> None:
+    operands, attributes, shape = CONTRIB[op]
+    elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    outputs = ["h", "", "", "t"] if op.startswith("Skip") else ["h"]
+    nodes = [
+        helper.make_node(op, ["x", *operands], outputs, domain="com.microsoft", **attributes),
+        helper.make_node("Abs", outputs[-1:], ["y"]),
+    ]
+    constants = {"g": np.ones(6, dtype), "b": np.zeros((5, 1, 8), np.uint8), "s": np.ones((5, 1), dtype)}
+    initializers = [numpy_helper.from_array(value, name) for name, value in constants.items() if name in operands]
+    model = model_of(nodes, [info("x", [2, "n", 6], elem_type)], [info("y", None, elem_type)], initializers)
+    infer(model)
+    assert types(model)["h"] == types(model)["y"] == (dtype, shape)
+
+
+@pytest.mark.parametrize(("dtype", "attributes"), [(np.uint8, {}), (np.uint8, {"bits": 8}), (None, {})])
+def test_rows_of_a_quantized_table(dtype: type | None, attributes: dict) -> None:
+    size = 32 // (1 if dtype is None or attributes else 2)
+    table = helper.make_tensor("d", TensorProto.UINT4, [9, size], np.zeros(9 * size)) if dtype is None else None
+    scales = numpy_helper.from_array(np.ones((9, 2), np.float32), "s")
+    gather = helper.make_node(
+        "GatherBlockQuantized", ["d", "x", "s"], ["y"], domain="com.microsoft", block_size=16, **attributes
+    )
+    data = table or numpy_helper.from_array(np.zeros((9, size), np.uint8), "d")
+    inputs = [info("x", [2, "n"], TensorProto.INT64)]
+    model = model_of([gather], inputs, [info("y", None)], [data, scales])
+    infer(model)
+    assert types(model)["y"] == (np.float32, [2, "n", 32])

@@ -13,6 +13,7 @@ from onnxfuse.errors import OnnxfuseError
 from onnxfuse.inspection import Inspection, inspect
 from onnxfuse.numerics import probabilities
 from onnxfuse.statistics import collect
+from tests import fusing
 
 WEIGHTS = numpy_helper.from_array(np.full((16, 16, 3, 3), 0.1, np.float32), "w")
 VECTOR = numpy_helper.from_array(np.full(16, 0.5, np.float32), "v")
@@ -190,3 +191,31 @@ def test_more_dimensions_than_arrays_have(rank: int) -> None:
     else:
         with pytest.raises(OnnxfuseError, match=f"input 'x' has {rank} dimensions, and NumPy's arrays 64 at most"):
             onnxfuse.optimize(made, "cpu")
+
+
+def test_a_symbol_of_several_sizes() -> None:
+    """Two models through onnx's inference, merged: each has its first made-up symbol, by which memory is planned."""
+    nodes = [
+        helper.make_node("Compress", ["a", "c"], ["ak"], axis=0),
+        helper.make_node("Compress", ["b", "d"], ["bk"], axis=0),
+        *(helper.make_node(op, [f"{name}k"], [f"{name}y"]) for op, name in (("Tanh", "a"), ("Relu", "b"))),
+        helper.make_node("Add", ["ay", "by"], ["s"]),
+        helper.make_node("Softmax", ["s"], ["t"]),
+        helper.make_node("Mul", ["t", "ay"], ["y"]),
+    ]
+    model = model_of(nodes)
+    del model.graph.input[:], model.graph.output[:]
+    model.graph.input.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 64]) for name in "ab")
+    model.graph.input.extend(helper.make_tensor_value_info(name, TensorProto.BOOL, ["n"]) for name in "cd")
+    model.graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, 64]))
+    known = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["unk__0", 64]) for name in ("ak", "bk", "ay", "by")
+    ]
+    model.graph.value_info.extend(known)
+    result = onnxfuse.optimize(model, check=False)
+    assert result.report.fused
+    for first, second in ((3, 1), (1, 3), (2, 2)):
+        feeds = {name: np.random.default_rng(0).normal(size=(5, 64)).astype(np.float32) for name in "ab"}
+        feeds |= {name: np.arange(5) < count for name, count in (("c", first), ("d", second))}
+        (expected,), (actual,) = (fusing.run(each, feeds, library=True) for each in (model, result.model))
+        np.testing.assert_allclose(actual, expected, rtol=1e-5)

@@ -124,12 +124,31 @@ class OrtFusions:
                 self._add_kernel(_additions_before(tensor))
         else:
             self.slowed.update(id(tensor.inputs[0]) for tensor, readers in layers if _is_skip(tensor, readers, editor))
+        for node in nodes if target == "cpu" else ():
+            if standard_op(node) == "MatMulInteger" and len(node.inputs[0].outputs) == 1:
+                self._leave_dequantization(node, editor)
         for node in nodes:
             if _is_inside_matmul(node, editor, GEMM_ACTIVATIONS if target == "cpu" else set()):
                 if target == "cpu" and _is_bias_of_stack(node):
                     self._add_kernel([node])
                 else:
                     self.reasons[id(node)] = INSIDE_MATMUL
+
+    def _leave_dequantization(self, product: gs.Node, editor: GraphEditor) -> None:
+        """Leave to ORT what it computes inside a product of integers: Cast, factor, product of scales, and bias.
+
+        With the bias a region may begin that is more than that and a Relu.
+        """
+        cast = _only_reader(product, "Cast", editor)
+        scaled = None if cast is None else _only_reader(cast, "Mul", editor)
+        if cast is None or scaled is None:
+            return
+        scales = (tensor.inputs[0] for tensor in scaled.inputs if tensor.inputs and tensor is not cast.outputs[0])
+        inside = [cast, scaled, *(node for node in scales if standard_op(node) == "Mul")]
+        self.reasons.update((id(node), INSIDE_MATMUL) for node in inside)
+        biased = _only_reader(scaled, "Add", editor)
+        if biased is not None:
+            self._add_kernel([node for node in (biased, _only_reader(biased, "Relu", editor)) if node is not None])
 
     def _add_kernel(self, nodes: Sequence[gs.Node]) -> None:
         kernel = {id(node) for node in nodes}
@@ -233,6 +252,13 @@ def _is_inside_matmul(node: gs.Node, editor: GraphEditor, activations: set[str])
                 return len(other.shape) == 1 and isinstance(producer.inputs[1], gs.Constant) and _becomes_gemm(producer)
             return len(other.shape) == 0 and (op == "Mul" or (op == "Div" and index == 0))
     return False
+
+
+def _only_reader(node: gs.Node, op: str, editor: GraphEditor) -> gs.Node | None:
+    """The one node that reads what ``node`` makes, if it is of this operator."""
+    (made,) = node.outputs
+    reader = made.outputs[0] if len(made.outputs) == 1 and not editor.is_graph_output(made) else None
+    return reader if reader is not None and standard_op(reader) == op else None
 
 
 def _is_bias_of_stack(node: gs.Node) -> bool:

@@ -25,6 +25,8 @@ def quantized_nodes(nodes: Iterable[gs.Node], elementwise: set[int]) -> set[int]
         if op == "DequantizeLinear":
             if _producer_op(node.inputs[0]) == "QuantizeLinear" or not _read_only_by(node, elementwise):
                 found.add(id(node))
+                if _is_guarded_softmax(node):
+                    found.update(map(id, node.outputs[0].outputs))
         elif op == "QuantizeLinear":
             producer = node.inputs[0].inputs[0] if node.inputs[0].inputs else None
             if producer is None or id(producer) not in elementwise or "DequantizeLinear" in _reader_ops(node):
@@ -69,6 +71,17 @@ def _before_quantization(node: gs.Node) -> gs.Node | None:
     readers = node.outputs[0].outputs
     last = readers[0] if len(readers) == 1 and standard_op(readers[0]) in ("Relu", "Clip") else node
     return last if set(_reader_ops(last)) == {"QuantizeLinear"} else None
+
+
+def _is_guarded_softmax(node: gs.Node) -> bool:
+    """Whether a DequantizeLinear is that of a Softmax of whose result a guard takes what is no number.
+
+    If one fused node read it in place of both, ORT would compute the Softmax in integers, which may be off by a level
+    from what it was.
+    """
+    quantized = node.inputs[0].inputs[0] if node.inputs[0].inputs else None
+    softmax = None if quantized is None else _producer_op(quantized.inputs[0])
+    return softmax == "Softmax" and sorted(op or "" for op in _reader_ops(node)) == ["IsNaN", "Where"]
 
 
 def _producer_op(tensor: gs.Tensor) -> str | None:

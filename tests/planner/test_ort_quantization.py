@@ -85,3 +85,55 @@ def test_a_known_rank_before_a_quantization_is_fused() -> None:
     )
     model.graph.initializer.append(numpy_helper.from_array(np.array([-1]), "t"))
     assert [region.ops for region in onnxfuse.optimize(model, "cpu").report.fused] == [["Elu", "Mul"]]
+
+
+LAYER = """{1}q, {1}s, {1}z = DynamicQuantizeLinear({0}) {1}p = MatMulInteger({1}q, w{1}, {1}z, z{1})
+    {1}c = Cast <to = 1> ({1}p) {1}f = Mul({1}s, s{1}) {1}m = Mul({1}c, {1}f) {1} = Add({1}m, b{1})"""
+AFTER = {
+    "nothing": ("y = Identity(a)", [], ["DynamicQuantizeMatMul"]),
+    "a Relu": ("y = Relu(a)", [], ["DynamicQuantizeMatMul", "Relu"]),
+    "more": ("t = Tanh(a) y = Mul(a, t)", [["Add", "Tanh", "Mul"]], ["DynamicQuantizeMatMul", "FusedElementwise"]),
+    "another product of what is quantized": (
+        LAYER.format("x", "d").replace("dq, ds, dz = DynamicQuantizeLinear(x)", "")
+        .replace("dq", "aq").replace("ds", "as").replace("dz", "az") + " y = Mul(a, d)",
+        [["Add", "Add", "Cast", "Cast", "Mul", "Mul", "Mul", "Mul"]],
+        ["DynamicQuantizeLinear", "FusedElementwise", "MatMulInteger", "MatMulInteger"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", AFTER)
+def test_products_that_are_quantized_while_they_run(case: str, tmp_path: Path) -> None:
+    """ONNX Runtime computes a product, its scales and a bias in one kernel, which quantizes anew for each product."""
+    after, fused, kernels = AFTER[case]
+    text = f"g (float[n, 16] x) => (float[n, 16] y) {{ {LAYER.format('x', 'a')} {after} }}"
+    model = _model(text)
+    random = np.random.default_rng(0)
+    read = {name for node in model.graph.node for name in node.input}
+    for name in "ad":
+        constants = {
+            f"w{name}": random.integers(-99, 99, (16, 16)).astype(np.int8),
+            f"z{name}": np.int8(3),
+            f"s{name}": np.float32(0.01),
+            f"b{name}": random.normal(size=16).astype(np.float32),
+        }
+        model.graph.initializer.extend(
+            numpy_helper.from_array(np.asarray(value), key) for key, value in constants.items() if key in read
+        )
+    result = onnxfuse.optimize(model, "cpu")
+    assert [sorted(region.ops) for region in result.report.fused] == [sorted(ops) for ops in fused]
+    assert _kernels(result.model, tmp_path / "optimized.onnx") == kernels
+    x = {"x": random.normal(size=(3, 16)).astype(np.float32)}
+    (expected,), (actual,) = (fusing.run(each, x, library=True) for each in (model, result.model))
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_quantized_softmax_with_a_guard_stays_what_it_was(tmp_path: Path) -> None:
+    """PyTorch guards the weights of an attention against rows of which a mask leaves nothing."""
+    model = _model(
+        "g (float[2, 8] x) => (float[2, 16] y) {"
+        f" {PAIR.format('x')} p = Softmax(xd) {PAIR.format('p')}"
+        f" n = IsNaN(pd) c = Constant <value_float = 0.0> () k = Where(n, c, pd) y = Concat <axis = 1> (k, xd) }}"
+    )
+    result = onnxfuse.optimize(model, "cpu")
+    assert _kernels(result.model, tmp_path / "optimized.onnx") == _kernels(model, tmp_path / "original.onnx")
