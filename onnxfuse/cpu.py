@@ -31,6 +31,11 @@ def is_intel() -> bool:
     return _info().get("vendor_id") == "GenuineIntel"
 
 
+def has_float16() -> bool:
+    """Whether ONNX Runtime has kernels of its own for products and convolutions of float16 on such a processor."""
+    return platform.machine().lower() in ("aarch64", "arm64")
+
+
 def describe() -> str:
     """The processor's name, and its vector instructions where they are known."""
     name = _info().get("model name") or platform.processor() or platform.machine()

@@ -227,6 +227,12 @@ def _inline_functions() -> Pass:
     return InlineFunctions()
 
 
+def _widen_float16() -> Pass:
+    from onnxfuse.passes.widen_float16 import WidenFloat16
+
+    return WidenFloat16()
+
+
 def _fold_constants() -> Pass:
     from onnxfuse.passes.fold_constants import FoldConstants
 
@@ -318,6 +324,7 @@ def _fuse_elementwise() -> Pass:
 
 _BUILTIN_FACTORIES: dict[str, Callable[[], Pass]] = {
     "inline-functions": _inline_functions,
+    "widen-float16": _widen_float16,
     "fold-constants": _fold_constants,
     "fold-shapes": _fold_shapes,
     "cancel-transposes": _cancel_transposes,

@@ -18,6 +18,7 @@ from .models import apply, model, node, ops
 
 BUILTIN = [
     "inline-functions",
+    "widen-float16",
     "fold-constants",
     "fold-shapes",
     "cancel-transposes",

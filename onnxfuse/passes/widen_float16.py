@@ -1,0 +1,177 @@
+"""The pass widen-float16: on the CPU, models of float16 become models of float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
+
+from onnxfuse import cpu
+from onnxfuse.constants import domain_of, dtype_of
+from onnxfuse.graph_export import onnx_graphs
+from onnxfuse.graph_ir import LazyTensor
+from onnxfuse.inference import infer
+from onnxfuse.inlining import nested_nodes
+from onnxfuse.passes.base import PassContext
+from onnxfuse.tensor_data import byte_size, tensors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from onnxfuse.graph import Model
+    from onnxfuse.graph_ir import Node
+
+NAME = "widen-float16"
+
+_HALF, _SINGLE = TensorProto.FLOAT16, TensorProto.FLOAT
+_COMPUTE = {
+    *("Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "LayerNormalization", "MatMul"),
+    *("MatMulNBits", "MultiHeadAttention", "GroupQueryAttention", "RNN"),
+}
+"""Operators that take most of a model's time, and that ONNX Runtime computes in float32: the others may be as fast in
+float16, for half of the memory."""
+_DOMAINS = {"", "ai.onnx.ml", "com.microsoft"}
+"""Those whose operators take float32 wherever they take float16."""
+_TYPE_ATTRIBUTES = {"dtype", "output_datatype", "output_dtype", "softmax_precision", "stash_type", "to"}
+_CAPTURED = "a body reads an input or output of the model in float16, or the model returns one that no node makes"
+_MOST_BYTES = 512 << 20
+"""Of weights in float16: they take twice as much in the file that is written."""
+
+
+class WidenFloat16:
+    """Makes float32 of all float16 in a model but its inputs and outputs.
+
+    For the target cpu, but for AArch64.  ONNX Runtime has few kernels for float16 there: it computes in float32, with a
+    Cast on either side that it drops where two meet.  So results are rounded to float16 less often than the model says,
+    and after this pass once, at the end.  Convolutions, attention and normalizations are then fused as those of float32
+    are.  Weights take twice as much in the file, which ONNX Runtime makes float32 when it creates a session.
+
+    A model stays as it is if it has no product or convolution of float16, more than 512 MiB of such weights, operators
+    of other domains or functions that see float16, or bodies that read such an input or output of the model.
+    """
+
+    name = NAME
+    description = "Makes float32 of float16 on the CPU, as ONNX Runtime computes it."
+
+    def run(self, model: Model, context: PassContext) -> None:
+        """Rewrites all graphs at once."""
+        if context.target != "cpu" or cpu.has_float16():
+            return
+        nodes = [node for graph in model.graphs() for node in graph.nodes]
+        computing = [node for node in nodes if node.op in _COMPUTE and _has_half(node)]
+        if not computing:
+            return
+        reason = _why_not(model, nodes)
+        widened = None if reason else _widened(model)
+        if widened is None:
+            context.refused(NAME, computing[0], reason or _CAPTURED)
+            return
+        context.rewrote(NAME, [node for node in nodes if _has_half(node)])
+        model.replace(widened)
+        infer(model)
+
+
+def _has_half(node: Node) -> bool:
+    return any(tensor.name and dtype_of(tensor) == np.float16 for tensor in (*node.inputs, *node.outputs))
+
+
+def _why_not(model: Model, nodes: list[Node]) -> str | None:
+    """Why a model has to stay as it is; None if nothing is known that would stand in the way."""
+    for node in nodes:
+        foreign = domain_of(node) not in _DOMAINS or (domain_of(node), node.op, node.overload) in model.functions
+        if (foreign and _sees_half(node)) or node.op == "BitCast":
+            return f"it has a node of type {node.op} on float16"
+    proto = model.export(light=True).proto
+    if any(_holds_half(info.type) for info in (*proto.graph.input, *proto.graph.output)):
+        return "it has inputs or outputs that hold several tensors of float16"
+    initializers = {tensor.name for tensor in proto.graph.initializer if tensor.data_type == _HALF}
+    if not initializers.isdisjoint(info.name for info in proto.graph.input):
+        return "it has a weight of float16 that its caller may replace"
+    if any(
+        sparse.values.data_type == _HALF for graph in onnx_graphs(proto.graph) for sparse in graph.sparse_initializer
+    ):
+        return "it has sparse weights of float16"
+    size = sum(byte_size(tensor) or 0 for tensor in tensors(proto.graph) if tensor.data_type == _HALF)
+    return f"its weights take {size >> 20} MiB in float16" if size > _MOST_BYTES else None
+
+
+def _sees_half(node: Node) -> bool:
+    """Whether a node has tensors that are, or may be, of float16."""
+    types = [dtype_of(tensor) for tensor in (*node.inputs, *node.outputs) if tensor.name]
+    return any(dtype is None or dtype == np.float16 for dtype in types)
+
+
+def _holds_half(kind: TypeProto) -> bool:
+    """Whether a sequence, map or optional holds tensors of float16."""
+    return kind.WhichOneof("value") != "tensor_type" and any(
+        tensor.elem_type == _HALF for tensor in _tensor_types(kind)
+    )
+
+
+def _tensor_types(kind: TypeProto) -> Iterator[TypeProto.Tensor]:
+    match kind.WhichOneof("value"):
+        case "tensor_type":
+            yield kind.tensor_type
+        case "sequence_type":
+            yield from _tensor_types(kind.sequence_type.elem_type)
+        case "optional_type":
+            yield from _tensor_types(kind.optional_type.elem_type)
+        case "map_type":
+            yield from _tensor_types(kind.map_type.value_type)
+
+
+def _widened(model: Model) -> ModelProto | None:
+    """The model in float32; None if its inputs and outputs cannot be told from what it computes."""
+    proto = model.to_proto()
+    graph = proto.graph
+    inputs = [info.name for info in graph.input if info.type.tensor_type.elem_type == _HALF]
+    outputs = [info.name for info in graph.output if info.type.tensor_type.elem_type == _HALF]
+    made = {name for node in graph.node for name in node.output}
+    bodies = (body for body in onnx_graphs(graph) if body is not graph)
+    read_inside = {name for body in bodies for name in _names(body)}
+    if not made.issuperset(outputs) or not read_inside.isdisjoint((*inputs, *outputs)):
+        return None
+    _widen(graph, model.directory)
+    wide = {name: model.unique_name(f"{name}_float32") for name in (*inputs, *outputs)}
+    for node in graph.node:
+        for names in (node.input, node.output):
+            names[:] = [wide.get(name, name) for name in names]
+    for place, name in enumerate(inputs):
+        graph.node.insert(place, _cast(model, name, wide[name], _SINGLE))
+    graph.node.extend(_cast(model, wide[name], name, _HALF) for name in outputs)
+    return proto
+
+
+def _names(graph: GraphProto) -> Iterator[str]:
+    """What is read in a graph, but for the bodies in it."""
+    for node in graph.node:
+        yield from node.input
+    yield from (info.name for info in graph.output)
+
+
+def _widen(graph: GraphProto, directory: Path | None) -> None:
+    """Make float32 of all float16 in a model's graph but the types of its inputs and outputs."""
+    for tensor in tensors(graph):
+        if tensor.data_type == _HALF:
+            values = LazyTensor(tensor, directory).load().astype(np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    for part in onnx_graphs(graph):
+        for info in (*part.value_info, *(() if part is graph else (*part.input, *part.output))):
+            _widen_type(info.type)
+    for node in nested_nodes(graph.node):
+        for attribute in node.attribute:
+            if attribute.name in _TYPE_ATTRIBUTES and attribute.i == _HALF:
+                attribute.i = _SINGLE
+            _widen_type(attribute.tp)
+
+
+def _widen_type(kind: TypeProto) -> None:
+    for tensor in _tensor_types(kind):
+        if tensor.elem_type == _HALF:
+            tensor.elem_type = _SINGLE
+
+
+def _cast(model: Model, source: str, made: str, data_type: int) -> NodeProto:
+    return helper.make_node("Cast", [source], [made], model.unique_name(f"{made}_Cast"), to=data_type)
