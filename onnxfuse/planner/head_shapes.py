@@ -14,6 +14,7 @@ from onnxfuse.graph_ir import Node, standard_op
 from onnxfuse.passes.base import PassContext, label
 from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.planner.attention_parts import producer
+from onnxfuse.planner.made import Made, Value, make_nodes, transposed
 
 TRANSPOSED = [0, 1, 3, 2]
 
@@ -23,7 +24,8 @@ def simplify_heads(model: Model, context: PassContext) -> None:
 
     Heads that several others share (grouped-query attention): (b, h, l, s) → (b, h, 1, l, s) → (b, h, repeats, l, s) →
     (b, h · repeats, l, s) by Unsqueeze, Expand or Tile, and Reshape becomes a Gather.  Keys as PyTorch exports
-    scaled_dot_product_attention: (b, h, l, s) → (b · h, l, s) → (b · h, s, l) → (b, h, s, l) becomes a Transpose.  And
+    scaled_dot_product_attention: (b, h, l, s) → (b · h, l, s) → (b · h, s, l) → (b, h, s, l) becomes a Transpose, also
+    where the first of these steps is the last of repeating heads.  And
     the shape of a Reshape that splits heads, (b, l, h · s) → (b, l, h, s), becomes constant where it is computed from
     another tensor whose sizes are declared to be the same.  Results stay the same.
     """
@@ -56,18 +58,20 @@ def repeats_of(gather: Node) -> int | None:
 
 
 def _replace(model: Model, editor: GraphEditor, nodes: Sequence[Node]) -> None:
-    """One node in place of three, whose last is a Reshape."""
+    """A Gather, a Transpose or both in place of what repeats or transposes heads and ends with a Reshape."""
     source, last = nodes[0].inputs[0], nodes[-1]
+    value: Value = source
     (made,) = last.outputs
     if standard_op(nodes[0]) == "Unsqueeze":
+        batch, heads, *sizes = source.shape
         repeats = nodes[1].outputs[0].shape[2]
-        places = model.constant(_repeated(source.shape[1], repeats), f"{made.name}_heads")
-        new = Node("Gather", model.unique_name(f"{label(last)}_heads"), {"axis": 1}, [source, places])
-    else:
-        new = Node("Transpose", model.unique_name(f"{label(last)}_turned"), {"perm": TRANSPOSED}, [source])
+        places = model.constant(_repeated(heads, repeats), f"{made.name}_heads")
+        value = Made("Gather", (value, places), (batch, heads * repeats, *sizes), {"axis": 1})
+    if any(standard_op(node) == "Transpose" for node in nodes):
+        value = transposed(value, TRANSPOSED)
+    assert isinstance(value, Made)
     last.outputs.clear()
-    new.outputs.append(made)
-    editor.insert([new], at=last)
+    editor.insert(make_nodes(model, value, made, label(last)), at=last)
     editor.remove(editor.unneeded(nodes))
 
 
@@ -95,31 +99,39 @@ def _repeated(heads: int, repeats: int) -> np.ndarray:
 
 def _repeating(node: Node) -> tuple[Node, ...]:
     """The nodes that repeat heads, if a node is the last of them."""
-    repeat = _maker(node, "Expand", "Tile") if standard_op(node) == "Reshape" else None
+    sizes, nodes = _expanded(node) if standard_op(node) == "Reshape" else ([], ())
+    return (*nodes, node) if nodes and makes(node, sizes) else ()
+
+
+def _expanded(reshape: Node) -> tuple[list[object], tuple[Node, ...]]:
+    """The sizes of heads that are repeated before a Reshape, those of a group side by side, and what repeats them."""
+    repeat = _maker(reshape, "Expand", "Tile")
     insert = None if repeat is None else _maker(repeat, "Unsqueeze")
     if repeat is None or insert is None:
-        return ()
+        return [], ()
     sizes, inserted, repeated = declared(insert.inputs[0]), declared(insert.outputs[0]), declared(repeat.outputs[0])
     if len(sizes) != 4 or len(repeated) != 5 or None in sizes or is_doubtful(sizes):
-        return ()
+        return [], ()
     heads, repeats = sizes[1], repeated[2]
     if not isinstance(heads, int) or not isinstance(repeats, int) or repeats < 1:
-        return ()
+        return [], ()
     if inserted != [*sizes[:2], 1, *sizes[2:]] or repeated != [*sizes[:2], repeats, *sizes[2:]]:
-        return ()
-    return (insert, repeat, node) if makes(node, [sizes[0], heads * repeats, *sizes[2:]]) else ()
+        return [], ()
+    return [sizes[0], heads * repeats, *sizes[2:]], (insert, repeat)
 
 
 def _transposing(node: Node) -> tuple[Node, ...]:
-    """The nodes that transpose matrices, if a node is the last of them."""
+    """The nodes that transpose matrices, and perhaps repeat heads before, if a node is the last of them."""
     turn = _maker(node, "Transpose") if standard_op(node) == "Reshape" else None
     merge = None if turn is None else _maker(turn, "Reshape")
     if turn is None or merge is None or turn.attrs.get("perm") != [0, 2, 1]:
         return ()
-    sizes, merged = declared(merge.inputs[0]), declared(merge.outputs[0])
+    sizes, nodes = _expanded(merge)
+    sizes = sizes or declared(merge.inputs[0])
+    merged = declared(merge.outputs[0])
     if len(sizes) != 4 or len(merged) != 3 or None in sizes or merged[1:] != sizes[2:] or is_doubtful(sizes):
         return ()
-    return (merge, turn, node) if makes(node, [*sizes[:2], sizes[3], sizes[2]]) else ()
+    return (*nodes, merge, turn, node) if makes(node, [*sizes[:2], sizes[3], sizes[2]]) else ()
 
 
 def makes(reshape: Node, wanted: Sequence[object]) -> bool:
