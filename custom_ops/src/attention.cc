@@ -200,6 +200,7 @@ void finish_rows(const Run& run, const Rows& rows, const float* values, float* m
   softmax.n = static_cast<size_t>(plan.k.length);
   softmax.scale = run.node.scale;
   softmax.nan_as_zero = run.node.nan_as_zero;
+  softmax.masked_as_zero = run.node.masked_as_zero;
   softmax.factors = factors;
   if (rows.mask != nullptr) {
     softmax.mask = rows.mask;
@@ -348,6 +349,10 @@ bool read_attention(const AttributeSource& source, size_t inputs, Attention* nod
   if (source.number("nan_as_zero", &nan_as_zero) && !is_flag(nan_as_zero)) {
     return fail("the nan_as_zero attribute is not 0 or 1", error);
   }
+  int64_t masked_as_zero = 0;
+  if (source.number("masked_as_zero", &masked_as_zero) && !is_flag(masked_as_zero)) {
+    return fail("the masked_as_zero attribute is not 0 or 1", error);
+  }
   int64_t bits = 0, fills = 0;
   const bool chosen = source.number("fill_bits", &bits);
   const bool valid = !chosen || (bits >= 0 && bits <= UINT32_MAX && source.number("fills", &fills) && is_flag(fills));
@@ -373,6 +378,7 @@ bool read_attention(const AttributeSource& source, size_t inputs, Attention* nod
   node->chosen = chosen;
   node->fills = fills == 1;
   node->nan_as_zero = nan_as_zero == 1;
+  node->masked_as_zero = masked_as_zero == 1;
   node->windows = windows;
   return true;
 }

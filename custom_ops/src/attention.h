@@ -37,6 +37,7 @@ struct Attention {
   bool fills = false;   // which of them puts `fill` in a score's place
   float fill = 0;
   bool nan_as_zero = false;  // a row of weights that are no numbers is one of zeros
+  bool masked_as_zero = false;  // a row of weights of which the mask, or the choices, leaves nothing is one of zeros
   int64_t windows = 0;       // of an image, to each of which a part of the mask belongs; 0 if there are none
 
   size_t choice_input() const { return masked ? 4 : 3; }

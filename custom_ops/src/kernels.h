@@ -201,7 +201,8 @@ struct ConvLanesRow {
 
 // Rows of scores become exp(score * scale + mask - the largest such of the row), and `factors` what makes each add up to 1.
 // Where a choice, true or false, is `fills`, `fill` takes the place of score * scale.  With `nan_as_zero` a row of which
-// that makes no numbers becomes zeros.  Rows are `pitch` apart, of n > 0 elements and whole vectors of memory.
+// that makes no numbers becomes zeros, and with `masked_as_zero` one whose scores all are filled, or have a mask that is at
+// most the least number.  Rows are `pitch` apart, of n > 0 elements and whole vectors of memory.
 struct SoftmaxRows {
   float* scores;
   size_t pitch;
@@ -217,6 +218,7 @@ struct SoftmaxRows {
   bool fills;
   float fill;
   bool nan_as_zero;
+  bool masked_as_zero;
   float* factors;
 };
 

@@ -4,6 +4,7 @@
 // Where a run is small enough it happens on memory of exactly the size, so that AddressSanitizer sees one element too
 // many, and its results are held against sums in double.
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -41,6 +42,7 @@ void check_row(const Attention& node, const AttentionPlan& plan, const std::vect
   const float* const q = row_of(data(0), plan.q, batch, head, row);
   std::vector<double> weights;
   double largest = -INFINITY;
+  bool left = false;  // by the choices or, where there are none, by the mask
   for (int64_t s = 0; s < plan.k.length; ++s) {
     const float* const k = row_of(data(1), plan.k, batch, key_head, s);
     double score = 0;
@@ -52,8 +54,13 @@ void check_row(const Attention& node, const AttentionPlan& plan, const std::vect
     if (node.chosen) {
       const bool choice = static_cast<const uint8_t*>(inputs[node.choice_input()])[place(batch, plan.choices)] != 0;
       if (choice == node.fills) score = static_cast<double>(node.fill);
+      left = left || choice != node.fills;
     }
-    if (node.masked) score += data(3)[place(node.windows > 0 ? batch % node.windows : batch, plan.mask)];
+    if (node.masked) {
+      const float mask = data(3)[place(node.windows > 0 ? batch % node.windows : batch, plan.mask)];
+      score += mask;
+      left = left || (!node.chosen && !(mask <= -FLT_MAX));
+    }
     largest = std::max(largest, score);
     weights.push_back(score);
   }
@@ -65,7 +72,9 @@ void check_row(const Attention& node, const AttentionPlan& plan, const std::vect
     for (int64_t s = 0; s < plan.k.length; ++s) {
       wanted += weights[static_cast<size_t>(s)] * row_of(data(2), plan.v, batch, key_head, s)[i];
     }
-    if (std::isnan(sum)) {  // of an infinite fill
+    if (node.masked_as_zero && (node.chosen || node.masked) && !left) {
+      expect(result[i] == 0, "a number of nothing");
+    } else if (std::isnan(sum)) {  // of an infinite fill
       expect(node.nan_as_zero ? result[i] == 0 : std::isnan(result[i]), "a number of none");
     } else {
       expect(std::abs(result[i] - (sum > 0 ? wanted / sum : 0)) <= 1e-4, "a wrong result");
@@ -138,6 +147,7 @@ void check_node() {
   for (int i = 0; i < 4; ++i) attributes.lists["heads_first"].push_back(one_of({0, 1}));
   attributes.numbers["scale_bits"] = one_of({0x3f800000, 0x3f000000, 0x3e800000});
   if (below(2) == 0) attributes.numbers["nan_as_zero"] = one_of({0, 1});
+  if (below(2) == 0) attributes.numbers["masked_as_zero"] = one_of({0, 1});
   if (below(2) == 0) {
     attributes.numbers["fill_bits"] = one_of({0, 0x3f800000, 0xc0a00000});
     attributes.numbers["fills"] = one_of({0, 1});

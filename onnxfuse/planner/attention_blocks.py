@@ -31,6 +31,8 @@ NOT_FLOAT32 = "it is not of float32"
 READ_ELSEWHERE = "a value inside it is read elsewhere too"
 LARGE_SCALE = "its scale is not finite in float32"
 ORT_IS_AS_FAST = "ONNX Runtime is as fast where heads are neither split nor joined, without a mask, but at few rows"
+OTHER_ATTENTION = "it has keys or values of before, a causal mask, a cap, or more results"
+UNKNOWN_SCALE = "the size of its heads, of which its scale is made, is not known"
 UNKNOWN_MASK = "it is not known whether the mask leaves the scores their number of dimensions and of heads"
 _MANY_ROWS = 64
 """Of Q: then products take nearly all of the time, which ONNX Runtime computes as fast or faster (0.80 to 1.2 times as
@@ -83,8 +85,8 @@ class AttentionBlock:
     @property
     def nodes(self) -> tuple[gs.Node, ...]:
         """All nodes, in topological order."""
-        before = (*self.q.nodes, *self.k.nodes, *self.scores.nodes)
-        nodes = (*before, self.softmax, *self.guard, *self.v.nodes, self.product, *self.joined)
+        heads = (*self.q.nodes, *self.k.nodes, *self.v.nodes)
+        nodes = (*heads, *self.scores.nodes, self.softmax, *self.guard, self.product, *self.joined)
         return tuple({id(node): node for node in nodes}.values())  # Q, K and V may be parts of what one node makes
 
     @property
@@ -111,6 +113,7 @@ class AttentionBlock:
             "scale_bits": int(self.scale.view(np.uint32)),
             **filled,
             **({"nan_as_zero": 1} if self.guard else {}),
+            **({"masked_as_zero": 1} if self.softmax is self.product and self.scores.masks else {}),
             **({"windows": self.scores.windows} if self.scores.windows else {}),
         }
 
@@ -153,15 +156,52 @@ class AttentionBlocks:
         if scores is None or softmax.attrs.get("axis", self._softmax_axis) not in (-1, 3):
             return None
         q, k, v = scores.product.inputs[0], scores.product.inputs[1], product.inputs[1]
-        if not all(tensor.shape is not None and len(tensor.shape) == 4 for tensor in (q, k, v)):
+        if not _have_four_dimensions(q, k, v):
             return None
-        if any(dtype_of(tensor) != np.float32 for tensor in (q, k, v)):
-            raise UnsupportedError(NOT_FLOAT32)
         inner = [node.outputs[0] for node in scores.nodes]
         if any(self._reader(tensor) is None for tensor in inner):
             raise UnsupportedError(READ_ELSEWHERE)
+        return self._block((q, k, v), scores, softmax, guard, product)
+
+    def operator(self, node: gs.Node) -> AttentionBlock | None:
+        """The block of an Attention, whose queries, keys and values have four dimensions; None for any other.
+
+        Raises UnsupportedError as ``block`` does.
+        """
+        q, k, v, *more = node.inputs
+        if not _have_four_dimensions(q, k, v):
+            return None
+        if any(tensor.name for tensor in (*more[1:], *node.outputs[1:])) or not _is_plain_operator(node):
+            raise UnsupportedError(OTHER_ATTENTION)
+        size = q.shape[3]
+        scale = node.attrs.get("scale", None if not isinstance(size, int) else size**-0.5)
+        if scale is None:
+            raise UnsupportedError(UNKNOWN_SCALE)
+        scores = Scores(node, np.float32(scale), (node,))
+        mask = more[0] if more and more[0].name else None
+        if mask is not None:
+            if mask.shape is None or len(mask.shape) < 2 or mask.shape[-1] != k.shape[2]:
+                raise UnsupportedError(UNKNOWN_MASK)  # a shorter one says nothing of the rest
+            if dtype_of(mask) == np.bool_:
+                scores = replace(scores, choice=Choice(mask, False, -np.float32(np.inf)))
+            else:
+                scores = replace(scores, mask=mask)
+        return self._block((q, k, v), scores, node, (), node)
+
+    def _block(
+        self,
+        operands: tuple[gs.Tensor, gs.Tensor, gs.Tensor],
+        scores: Scores,
+        softmax: gs.Node,
+        guard: tuple[gs.Node, ...],
+        product: gs.Node,
+    ) -> AttentionBlock:
+        q = operands[0]
+        if any(dtype_of(tensor) != np.float32 for tensor in operands):
+            raise UnsupportedError(NOT_FLOAT32)
         for readers in self._readers:
-            found = AttentionBlock(*_operands(*readers, q, k, v), scores, softmax, guard, product, ())
+            heads = _operands(*readers, *operands, transposed=product is not softmax)
+            found = AttentionBlock(*heads, scores, softmax, guard, product, ())
             if self._is_closed(found):
                 break
         if not np.isfinite(found.scale):
@@ -261,13 +301,29 @@ def _scaled(tensor: gs.Tensor) -> Scores | None:
     return Scores(made, factor[1], (made, node))
 
 
+def _have_four_dimensions(*tensors: gs.Tensor) -> bool:
+    return all(tensor.shape is not None and len(tensor.shape) == 4 for tensor in tensors)
+
+
+def _is_plain_operator(attention: gs.Node) -> bool:
+    """Whether an Attention has no causal mask of its own, and computes its Softmax of the scores, in their type."""
+    attributes = attention.attrs
+    return not (attributes.get("is_causal", 0) or attributes.get("softcap", 0.0) or "softmax_precision" in attributes)
+
+
 def _operands(
-    reader: HeadsReader, of_values: HeadsReader, q: gs.Tensor, k: gs.Tensor, v: gs.Tensor
+    reader: HeadsReader, of_values: HeadsReader, q: gs.Tensor, k: gs.Tensor, v: gs.Tensor, transposed: bool
 ) -> tuple[Heads, Heads, Heads]:
-    """Q, K and V.  Raises UnsupportedError if their heads do not go together."""
-    heads = reader.heads(q), reader.keys(k, reader.repeated), of_values.repeated(v)
+    """Q, K, perhaps ``transposed``, and V.  Raises UnsupportedError if their heads do not go together."""
+
+    def keys(read: Callable[[gs.Tensor], Heads]) -> Heads:
+        return reader.keys(k, read) if transposed else read(k)
+
+    heads = reader.heads(q), keys(reader.repeated), of_values.repeated(v)
     if (heads[1].count, heads[1].repeats) != (heads[2].count, heads[2].repeats):
-        heads = reader.heads(q), reader.keys(k, reader.heads), of_values.heads(v)
+        heads = reader.heads(q), keys(reader.heads), of_values.heads(v)
+    if not transposed and heads[1].repeats == 1:  # the operator repeats them itself
+        heads = heads[0], replace(heads[1], repeats=max(heads[0].count // heads[1].count, 1)), heads[2]
     if heads[1].count != heads[2].count or heads[1].count * heads[1].repeats not in (1, heads[0].count):
         raise UnsupportedError(UNKNOWN_HEADS)
     return heads

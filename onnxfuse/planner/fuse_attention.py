@@ -1,5 +1,7 @@
 """The pass that computes attention in one node, on the CPU."""
 
+from collections.abc import Callable, Mapping
+
 import onnx_graphsurgeon as gs
 
 from onnxfuse.graph import Model, sorted_nodes
@@ -23,6 +25,11 @@ from onnxfuse.runtime import DOMAIN
 
 NAME = "fuse-attention"
 
+_FORMS: Mapping[str, Callable[[AttentionBlocks, gs.Node], AttentionBlock | None]] = {
+    "Attention": AttentionBlocks.operator,
+    "Softmax": AttentionBlocks.block,
+}
+"""What finds a block at a node of these operators."""
 _ROUNDS = 3
 """Of the two products of an attention the second may be known only with the first."""
 
@@ -41,7 +48,7 @@ class FuseAttention:
         """Rewrite ``model`` in place and record every block."""
         if context.target != "cpu" or model.opsets.get("", 0) < INTEGERS_OPSET:  # Reshape has shapes
             return
-        if not any(standard_op(node) == "Softmax" for graph in model.graphs() for node in graph.nodes):
+        if not any(standard_op(node) in _FORMS for graph in model.graphs() for node in graph.nodes):
             return
         infer(model)
         simplify_heads(model, context)
@@ -72,10 +79,11 @@ def _plan(model: Model, graph: gs.Graph, context: PassContext) -> list[Attention
     blocks = AttentionBlocks(nodes, opset, lambda tensor: id(tensor) in ids or tensor.name in names)
     found = []
     for node in graph.nodes:
-        if standard_op(node) != "Softmax":
+        form = _FORMS.get(standard_op(node) or "")
+        if form is None:
             continue
         try:
-            block = blocks.block(node)
+            block = form(blocks, node)
         except UnsupportedError as reason:
             context.refused(NAME, node, str(reason))
             continue

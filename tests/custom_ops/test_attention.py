@@ -404,6 +404,24 @@ def test_a_row_that_is_no_number_is_zero_where_that_is_asked_for(length: int) ->
     assert not result[0, :, 1].any() and not result[1, 2, 0].any() and np.isnan(result[1, 0, 2, 3])
 
 
+@pytest.mark.parametrize("least", (-np.inf, np.finfo(np.float32).min))
+@pytest.mark.parametrize("one", (False, True), ids=("a mask of columns", "a mask of rows"))
+def test_a_row_that_is_masked_is_zero_where_that_is_asked_for(least: float, one: bool) -> None:
+    """Whatever its scores are, as ONNX Runtime's Attention has it; a row that is no number for others stays so."""
+    node = Attention(2, 4, 6, 16, key_heads=2, mask=(2, 1, 6, 1 if one else 6), first=(1, 1, 1, 1))
+    inputs = node.inputs()
+    inputs[3][0, 0, 1] = least
+    inputs[0][0, 2, 1, 5] = np.nan
+    inputs[0][1, 2, 0, 5] = np.nan
+    (result,) = run(new_session(node.model(masked_as_zero=1), session_options()), node.laid_out(inputs))
+    assert not result[0, :, 1].any() and np.isnan(result[1, 2, 0]).all()
+    inputs[3][0, 0, 1] = 0
+    inputs[0][np.isnan(inputs[0])] = 0
+    rows = np.ones((2, 4, 6), bool)
+    rows[0, :, 1] = rows[1, 2, 0] = rows[0, 2, 1] = False
+    np.testing.assert_allclose(result[rows], node.expected(inputs)[rows], rtol=1e-5, atol=1e-5)
+
+
 def test_large_scores_do_not_overflow() -> None:
     node = Attention(1, 2, 8, 8, scale=1e30, first=(1, 1, 1, 1))
     inputs = node.inputs()
@@ -452,6 +470,7 @@ GOOD = Attention(1, 4, 6, 8, key_heads=2, mask=(6, 6))
         ({"heads": [4]}, "the heads attribute is not two numbers"),
         ({"heads": [4, 3]}, "the first a multiple of the second"),
         ({"nan_as_zero": 2}, "the nan_as_zero attribute is not 0 or 1"),
+        ({"masked_as_zero": -1}, "the masked_as_zero attribute is not 0 or 1"),
         ({"heads": [0, 0]}, "the heads attribute"),
         ({"heads": [-4, -2]}, "the heads attribute"),
         ({"heads": [2**62, 2]}, "the heads attribute"),

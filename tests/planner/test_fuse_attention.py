@@ -509,3 +509,62 @@ def test_the_report_and_inspect_know_the_block(tmp_path: Path) -> None:
     path = tmp_path / "attention.onnx"
     onnx.save(result.model, path)
     assert region.ops in [found.ops for found in inspect(path).fused]
+
+
+OPERATOR = """g (float[n, l, 24] x, {mask}float[n, m, {width}] z) => (float[n, l, 24] y) {{
+    q = Reshape(x, queries) k = Reshape(z, keys) q1 = Transpose <perm = [0, 2, 1, 3]> (q)
+    k1 = Transpose <perm = [0, 2, 1, 3]> (k) v1 = Neg(k1) a = Attention {attributes} (q1, k1, v1{given})
+    t = Transpose <perm = [0, 2, 1, 3]> (a) y = Reshape(t, joined) }}"""
+MASKS = {
+    "none": ("", "", None),
+    "numbers": ("float[n, 1, l, m] c, ", ", c", lambda n, rows, m: array(n, 1, rows, m)),
+    "numbers for heads": ("float[4, l, m] c, ", ", c", lambda n, rows, m: array(4, rows, m)),
+    "flags": ("bool[l, m] c, ", ", c", lambda n, rows, m: np.arange(m) <= np.arange(rows)[:, None] + m // 2),
+    "no flag in a row": (
+        "bool[l, m] c, ",
+        ", c",
+        lambda n, rows, m: np.arange(rows)[:, None] + np.zeros(m) > rows // 2,
+    ),
+}
+
+
+def of_operator(mask: str = "none", heads: int = 4, attributes: str = "", opset: int = 23) -> onnx.ModelProto:
+    declared, given, _ = MASKS[mask]
+    text = OPERATOR.format(mask=declared, width=6 * heads, attributes=attributes, given=given)
+    shapes = {"queries": np.array([0, 0, 4, 6]), "keys": np.array([0, 0, heads, 6]), "joined": np.array([0, 0, 24])}
+    return model(text, opset, **shapes)
+
+
+@pytest.mark.parametrize("opset", (23, 24))
+@pytest.mark.parametrize("heads", (4, 2, 1))
+@pytest.mark.parametrize("mask", MASKS)
+def test_the_operator(mask: str, heads: int, opset: int) -> None:
+    """As torch.export writes scaled_dot_product_attention from opset 23 on."""
+    made = of_operator(mask, heads, opset=opset)
+    result, _ = fused(made)
+    (block,) = blocks(result)
+    assert [list(own.ints) for own in block.attribute if own.name == "heads"] == [[4, heads]]
+    for batch, queries, keys in ((2, 7, 11), (1, 1, 1), (3, 9, 70)):
+        feeds = {"x": array(batch, queries, 24) * 5, "z": array(batch, keys, 6 * heads) * 5}
+        make = MASKS[mask][2]
+        if make is not None:
+            feeds["c"] = make(batch, queries, keys)
+        (expected,) = fusing.run(made, feeds, False)
+        for library in (True, False):
+            (actual,) = fusing.run(result, feeds, library)
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("mask", "attributes"),
+    [("none", "<is_causal = 1>"), ("none", "<softcap = 2.0>"), ("numbers", "<softmax_precision = 1>")],
+)
+def test_operators_of_other_kinds_stay(mask: str, attributes: str) -> None:
+    result, context = fused(of_operator(mask, attributes=attributes))
+    assert not blocks(result) and "a cap" in context.report.refusals[0].reason
+
+
+def test_a_mask_that_may_be_shorter_than_the_keys_stays() -> None:
+    made = of_operator("numbers")
+    made.graph.input[1].type.tensor_type.shape.dim[3].dim_param = "other"
+    assert not blocks(fused(made)[0])
