@@ -113,7 +113,7 @@ std::vector<Shape> random_shapes(const Attention& node) {
   const auto size_of = [](int64_t size) {
     return below(60) == 0 ? one_of({0, 1, 1 << 16, INT32_MAX, int64_t{1} << 40, INT64_MAX}) : size;
   };
-  const int64_t batch = size_of(one_of({1, 1, 2, 3}) * std::max<int64_t>(below(4) == 0 ? 1 : node.windows, 1));
+  const int64_t batch = size_of(one_of({1, 1, 2, 3}) * std::clamp<int64_t>(below(4) == 0 ? 1 : node.windows, 1, 1 << 20));
   const int64_t lengths[2] = {size_of(one_of({1, 2, 7, 16, 33, 70})), size_of(one_of({1, 3, 16, 31, 100}))};
   const int64_t sizes[2] = {size_of(one_of({1, 4, 7, 16, 24})), size_of(one_of({1, 5, 8, 33}))};
   const auto tensor = [&](size_t i, int64_t length, int64_t size) {
