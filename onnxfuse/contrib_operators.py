@@ -21,6 +21,14 @@ _SUM_OF_SKIP = 3
 _HALF_BYTES = (TensorProto.INT4, TensorProto.UINT4)
 
 
+def add_import(model: ModelProto) -> None:
+    """Import the domain if a model has operators of it, without which ONNX Runtime takes them too."""
+    if any(entry.domain == _DOMAIN for entry in model.opset_import):
+        return
+    if any(node.domain == _DOMAIN for graph in onnx_graphs(model.graph) for node in graph.node):
+        model.opset_import.add(domain=_DOMAIN, version=1)
+
+
 def show_as_standard(model: ModelProto) -> None:
     """Put operators of ONNX that make the same types and shapes into the place of those of ONNX Runtime.
 

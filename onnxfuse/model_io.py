@@ -16,7 +16,7 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto, TensorProto
 
-from onnxfuse import inference, ort_operators, tensor_data
+from onnxfuse import contrib_operators, inference, ort_operators, tensor_data
 from onnxfuse.attributes import check_attributes
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.graph import Model, sorted_nodes
@@ -207,6 +207,7 @@ def _check_structure(light: Export) -> None:
     # It also wants a name of the graph; ONNX Runtime does not.
     name = light.proto.graph.name
     light.proto.graph.name = name or "graph"
+    contrib_operators.add_import(light.proto)
     ort_operators.hide(light.proto)
     try:
         onnx.checker.check_model(light.proto.SerializeToString())

@@ -219,3 +219,14 @@ def test_a_symbol_of_several_sizes() -> None:
         feeds |= {name: np.arange(5) < count for name, count in (("c", first), ("d", second))}
         (expected,), (actual,) = (fusing.run(each, feeds, library=True) for each in (model, result.model))
         np.testing.assert_allclose(actual, expected, rtol=1e-5)
+
+
+def test_operators_of_onnx_runtime_without_an_import() -> None:
+    """Its own optimizer leaves it out, and it takes such models."""
+    nodes = [helper.make_node("FastGelu", ["x"], ["h"], domain="com.microsoft")]
+    nodes += [helper.make_node("Neg", ["h"], ["s"]), helper.make_node("Exp", ["s"], ["y"])]
+    model = model_of(nodes)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    result = onnxfuse.optimize(model)
+    assert [region.ops for region in result.report.fused] == [["Neg", "Exp"]]
+    assert {entry.domain for entry in result.model.opset_import} == {"", "acme", "onnxfuse"}

@@ -26,7 +26,11 @@ from onnxfuse.inputs import (
 )
 from onnxfuse.numerics import coarsest_type, probabilities
 from onnxfuse.parity import compare
-from onnxfuse.rounding_noise import inputs_rounded_otherwise, with_other_rounding
+from onnxfuse.rounding_noise import (
+    inputs_rounded_otherwise,
+    with_other_rounding,
+    with_quantized_rounded_otherwise,
+)
 from onnxfuse.sessions import Session, one_line
 from tests.parity_models import CHAIN, chain, model_file, save
 
@@ -300,6 +304,28 @@ def test_weights_and_inputs_of_few_digits_are_rounded_otherwise_too(dtype: np.dt
     for moved in (numpy_helper.to_array(tensor), inputs_rounded_otherwise({"x": weights}, 0)["x"]):
         distance = ulp_distance(moved, weights)
         assert moved.dtype == dtype and set(np.unique(distance)) == {0, 1}
+
+
+@pytest.mark.parametrize("level", [0, 4])
+def test_products_that_quantize_their_other_factor(level: int) -> None:
+    node = helper.make_node(
+        "MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", K=16, N=4, bits=4, block_size=16,
+        accuracy_level=level,
+    )  # fmt: skip
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 16])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", 4])],
+        [
+            numpy_helper.from_array(np.full((4, 1, 8), 0x5A, np.uint8), "w"),
+            numpy_helper.from_array(np.ones((4, 1), np.float32), "s"),
+        ],
+    )
+    proto = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    )
+    assert (with_quantized_rounded_otherwise(proto, 0) is not None) == (level == 4)
 
 
 @pytest.mark.parametrize("opset", [11, 17])
