@@ -35,13 +35,15 @@ def show_as_standard(model: ModelProto) -> None:
     The model computes something else then.
     """
     for graph in onnx_graphs(model.graph):
-        places = [place for place, node in enumerate(graph.node) if node.domain == _DOMAIN]
+        places = [
+            place for place, node in enumerate(graph.node) if node.domain == _DOMAIN and node.input and node.output
+        ]
         constants = {tensor.name: tensor for tensor in graph.initializer} if places else {}
         for place in reversed(places):
             node = graph.node[place]
             if node.op_type in _LIKE_ITS_INPUT or _has_separate_keys(node):
                 _show_as_identity(graph, place)
-            elif (show := _OTHERS.get(node.op_type)) is not None:
+            elif len(node.input) > 2 and (show := _OTHERS.get(node.op_type)) is not None:
                 show(graph, node, constants)
 
 
@@ -75,7 +77,10 @@ def _show_gather(graph: GraphProto, node: NodeProto, constants: Mapping[str, Ten
     data, scales = constants.get(node.input[0]), constants.get(node.input[2])
     if data is None or scales is None or not data.dims:
         return
-    packed = 1 if data.data_type in _HALF_BYTES else 8 // values.get("bits", 4)
+    bits = values.get("bits", 4)
+    if bits not in (2, 4, 8):
+        return
+    packed = 1 if data.data_type in _HALF_BYTES else 8 // bits
     rows = graph.initializer.add(
         name=f"{node.output[0]}_rows", dims=[*data.dims[:-1], data.dims[-1] * packed], data_type=scales.data_type
     )

@@ -87,7 +87,7 @@ def _quantizes(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
     """Whether a node quantizes float32."""
     if node.op_type == "QuantizeLinear":
         return len(node.input) > 1 and types.get(node.input[1]) == onnx.TensorProto.FLOAT
-    if node.op_type == "MatMulNBits":
+    if node.op_type == "MatMulNBits" and len(node.input) > 2:
         level = (attribute.i for attribute in node.attribute if attribute.name == "accuracy_level")
         return next(level, 0) == _COMPUTED_IN_INT8 and types.get(node.input[2]) == onnx.TensorProto.FLOAT
     return node.op_type in _DYNAMIC_QUANTIZERS

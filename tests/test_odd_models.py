@@ -230,3 +230,18 @@ def test_operators_of_onnx_runtime_without_an_import() -> None:
     result = onnxfuse.optimize(model)
     assert [region.ops for region in result.report.fused] == [["Neg", "Exp"]]
     assert {entry.domain for entry in result.model.opset_import} == {"", "acme", "onnxfuse"}
+
+
+MALFORMED = {
+    "no inputs": helper.make_node("FastGelu", [], ["y"], domain="com.microsoft"),
+    "no outputs": helper.make_node("FastGelu", ["x"], [], domain="com.microsoft"),
+    "no scales": helper.make_node("MatMulNBits", ["x", "v"], ["y"], domain="com.microsoft", K=16, N=4),
+    "no bits": helper.make_node("GatherBlockQuantized", ["w", "x", "v"], ["y"], domain="com.microsoft", bits=0),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_malformed_operators_of_onnx_runtime(case: str, tmp_path: Path) -> None:
+    """Their types are unknown; ONNX Runtime refuses them."""
+    model = model_of([MALFORMED[case], helper.make_node("Neg", ["x"], ["y" if case == "no outputs" else "z"])])
+    assert not inspected(model, tmp_path / "m.onnx").plan.fused

@@ -28,10 +28,19 @@ NAME = "widen-float16"
 _HALF, _SINGLE = TensorProto.FLOAT16, TensorProto.FLOAT
 _COMPUTE = {
     *("Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "LayerNormalization", "MatMul"),
-    *("MatMulNBits", "MultiHeadAttention", "GroupQueryAttention", "RNN"),
+    *("MatMulNBits", "RNN"),
 }
 """Operators that take most of a model's time, and that ONNX Runtime computes in float32: the others may be as fast in
 float16, for half of the memory."""
+_MOVE = {
+    *("Concat", "Expand", "Gather", "GatherElements", "GatherND", "Pad", "ScatterElements", "ScatterND", "Slice"),
+    *("Split", "Tile", "Transpose"),
+}
+"""Operators that ONNX Runtime runs in float16, and that take twice as long in float32."""
+_ROUNDED = {
+    *("Ceil", "DynamicQuantizeLinear", "Equal", "Floor", "IsInf", "Mod", "QuantizeLinear", "Round", "Sign"),
+}
+"""Operators of which a last digit decides the result: after one of those above ONNX Runtime does round to float16."""
 _DOMAINS = {"", "ai.onnx.ml", "com.microsoft"}
 """Those whose operators take float32 wherever they take float16."""
 _TYPE_ATTRIBUTES = {"dtype", "output_datatype", "output_dtype", "softmax_precision", "stash_type", "to"}
@@ -48,8 +57,10 @@ class WidenFloat16:
     and after this pass once, at the end.  Convolutions, attention and normalizations are then fused as those of float32
     are.  Weights take twice as much in the file, which ONNX Runtime makes float32 when it creates a session.
 
-    A model stays as it is if it has no product or convolution of float16, more than 512 MiB of such weights, operators
-    of other domains or functions that see float16, or bodies that read such an input or output of the model.
+    A model stays as it is if it has no product or convolution of float16, or more than 512 MiB of such weights; if it
+    mostly moves float16, as with caches of keys and values that it is given; if a last digit decides what it makes, as
+    where integers are made of float16; and with operators of other domains or functions that see float16, or bodies
+    that read such an input or output of the model.
     """
 
     name = NAME
@@ -83,7 +94,11 @@ def _why_not(model: Model, nodes: list[Node]) -> str | None:
         foreign = domain_of(node) not in _DOMAINS or (domain_of(node), node.op, node.overload) in model.functions
         if (foreign and _sees_half(node)) or node.op == "BitCast":
             return f"it has a node of type {node.op} on float16"
+        if (node.op in _ROUNDED or _makes_integers(node)) and dtype_of(node.inputs[0]) == np.float16:
+            return f"the result of a node of type {node.op} may depend on the last digit of float16"
     proto = model.export(light=True).proto
+    if reason := _why_slower(model, nodes):
+        return reason
     if any(_holds_half(info.type) for info in (*proto.graph.input, *proto.graph.output)):
         return "it has inputs or outputs that hold several tensors of float16"
     initializers = {tensor.name for tensor in proto.graph.initializer if tensor.data_type == _HALF}
@@ -95,6 +110,25 @@ def _why_not(model: Model, nodes: list[Node]) -> str | None:
         return "it has sparse weights of float16"
     size = sum(byte_size(tensor) or 0 for tensor in tensors(proto.graph) if tensor.data_type == _HALF)
     return f"its weights take {size >> 20} MiB in float16" if size > _MOST_BYTES else None
+
+
+def _why_slower(model: Model, nodes: list[Node]) -> str | None:
+    """What may take longer in float32: to move much data, as caches of keys and values are that a model is given."""
+    if any(node.op == "GroupQueryAttention" and _has_half(node) for node in nodes):
+        return "ONNX Runtime computes GroupQueryAttention in float16"
+    for tensor in model.graph.inputs:
+        # An image may be padded, or have its channels put first.
+        if dtype_of(tensor) == np.float16 and any(node.op in _MOVE - {"Pad", "Transpose"} for node in tensor.outputs):
+            return "it moves an input in float16"
+    halves = [node for node in nodes if _has_half(node) and node.op not in ("Cast", "Constant", "Reshape")]
+    moving = sum(node.op in _MOVE for node in halves)
+    return "most of its nodes in float16 move data" if 2 * moving > len(halves) else None
+
+
+def _makes_integers(node: Node) -> bool:
+    """Whether a Cast makes integers or flags."""
+    dtype = dtype_of(node.outputs[0]) if node.op == "Cast" else None
+    return dtype is not None and dtype.kind in "iub"
 
 
 def _sees_half(node: Node) -> bool:
@@ -127,13 +161,17 @@ def _widened(model: Model) -> ModelProto | None:
     proto = model.to_proto()
     graph = proto.graph
     inputs = [info.name for info in graph.input if info.type.tensor_type.elem_type == _HALF]
-    outputs = [info.name for info in graph.output if info.type.tensor_type.elem_type == _HALF]
+    # A model may return a tensor twice.
+    outputs = list(dict.fromkeys(info.name for info in graph.output if info.type.tensor_type.elem_type == _HALF))
     made = {name for node in graph.node for name in node.output}
     bodies = (body for body in onnx_graphs(graph) if body is not graph)
     read_inside = {name for body in bodies for name in _names(body)}
     if not made.issuperset(outputs) or not read_inside.isdisjoint((*inputs, *outputs)):
         return None
     _widen(graph, model.directory)
+    others = [info for info in graph.value_info if info.name not in (*inputs, *outputs)]
+    del graph.value_info[:]
+    graph.value_info.extend(others)
     wide = {name: model.unique_name(f"{name}_float32") for name in (*inputs, *outputs)}
     for node in graph.node:
         for names in (node.input, node.output):

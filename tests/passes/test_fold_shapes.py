@@ -491,3 +491,31 @@ def test_dimensions_of_one(case):
     feeds = {"x": random(3, 5, 4)}
     np.testing.assert_array_equal(run(after, feeds)[0], run(proto, feeds)[0], strict=True)
     assert ops(after) == expected
+
+
+@pytest.mark.parametrize("static", (False, True))
+def test_a_matrix_of_one_row(static):
+    """Dense(8) of expand_dims(x, -1), as Keras has it."""
+    constants = {"w": random(1, 8), "k": np.array([-1, 1]), "to": np.array([8]), "pair": CONSTANTS["pair"]}
+    nodes = [
+        node("Unsqueeze", "x axis", "u"), node("Reshape", "u k", "m"), node("MatMul", "m w", "p"),
+        node("Shape", "u", "s"), node("Gather", "s pair", "v0"), node("Concat", "v0 to", "v", axis=0),
+        node("Reshape", "p v", "r"), node("Neg", "r", "y"),
+    ]  # fmt: skip
+    proto = model(nodes, {"x": [3, 5] if static else ["n", 5]}, constants={**constants, "axis": np.array([-1])})
+    after, _ = apply(proto, FoldShapes(), infer=False)
+    assert_close(proto, after, {"x": random(3, 5)}, 4)
+
+
+def test_a_size_of_rows_that_another_tensor_gives_stays():
+    """Where that is empty, 0 copies the size of what is reshaped."""
+    constants = {"w": random(4, 5), "k": np.array([-1, 4]), "rest": CONSTANTS["rest"], "five": np.array([5])}
+    nodes = [
+        node("Shape", "z", "s"), node("Concat", "s rest five", "v", axis=0), node("Reshape", "x k", "m"),
+        node("MatMul", "m w", "p"), node("Reshape", "p v", "y"),
+    ]  # fmt: skip
+    proto = model(nodes, {"x": [2, 3, 4], "z": ["m"]}, constants=constants)
+    after, _ = apply(proto, FoldShapes(), infer=False)
+    for size in (0, 2, 6):
+        feeds = {"x": random(2, 3, 4), "z": random(size)}
+        np.testing.assert_allclose(run(after, feeds)[0], run(proto, feeds)[0], rtol=1e-5, strict=True)

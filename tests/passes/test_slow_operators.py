@@ -169,7 +169,8 @@ SHAPES = {"GlobalAveragePool": ["n", 5, 8], "axes": ["n", 5, 3, 8], "axes as an 
 
 def normalization(form, kind="axes", shape=None, vectors=(8,), axis=-1, squares=centered_squares):
     constants = {
-        "e": 1e-5, "g": random(*vectors, seed=1), "b": random(*vectors, seed=2), "one": 1.0, "last": np.array([-1])
+        "e": 1e-5, "g": random(*vectors, seed=1), "b": random(*vectors, seed=2), "one": 1.0, "last": np.array([-1]),
+        "two": np.full((1, 1, 1, 1, 1), 2, np.float32),
     }  # fmt: skip
     nodes = [*squares(means(kind, axis)), *NORMALIZED[form]]
     used = {name for item in nodes for name in item.input}
@@ -200,6 +201,12 @@ def uncentered_squares(mean):
     return [*nodes, node("Sub", "x m", "d"), node("Add", "v e", "ve"), node("Sqrt", "ve", "s")]
 
 
+def squares_of_more_dimensions(mean):
+    """By an exponent of as many dimensions as ``x`` and one more."""
+    nodes = centered_squares(mean)
+    return [node("Pow", "d two", "dd") if item.output[0] == "dd" else item for item in nodes]
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -209,8 +216,9 @@ def uncentered_squares(mean):
         {"vectors": (3, 1)},
         {"vectors": (1, 1, 1, 1, 8)},
         {"squares": uncentered_squares},
+        {"squares": squares_of_more_dimensions},
     ],
-    ids=["another axis", "two axes", "one factor", "columns", "more dimensions", "another variance"],
+    ids=["another axis", "two axes", "one factor", "columns", "more dimensions", "another variance", "another rank"],
 )
 def test_other_normalizations_by_moments_stay(changes):
     nodes, inputs, constants, opset = normalization("Keras", **changes)

@@ -22,6 +22,9 @@ CONSTANTS = {
     "k": random(4, 8, 3, 3, dtype=np.float16) / 8,
     "o": random(4, dtype=np.float16),
     "half": np.float16(0.5),
+    "times": np.array([2, 1]),
+    "start": np.array([0]),
+    "end": np.array([8]),
 }
 
 pytestmark = pytest.mark.skipif(cpu.has_float16(), reason="ONNX Runtime has kernels of float16 here")
@@ -83,6 +86,12 @@ def test_a_value_that_the_model_returns_and_reads():
     assert ops(after) == ["Cast", "MatMul", "Tanh", "Cast", "Cast"] and set(halves(after)) == {"x", "y", "a"}
 
 
+def test_a_value_that_the_model_returns_twice():
+    text = "g (float16[n, 8] x) => (float16[n, 8] y, float16[n, 8] y) { a = MatMul(x, w) y = Tanh(a) }"
+    after = widened(half_model(text), x=random(2, 8, dtype=np.float16))
+    assert ops(after) == ["Cast", "MatMul", "Tanh", "Cast"]
+
+
 def test_bodies():
     text = """g (float16[n, 8] x, bool c) => (float16[n, 8] y) { a = MatMul(x, w) d = If(c) <
         then_branch = t () => (float16[n, 8] p) { p = MatMul(a, w) },
@@ -91,11 +100,14 @@ def test_bodies():
         widened(half_model(text), x=random(3, 8, dtype=np.float16), c=np.array(flag))
 
 
-def test_what_was_said_of_types(tmp_path):
+def test_what_was_said_of_types():
     proto = half_model(PRODUCT)
-    proto.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.FLOAT16, ["n", 8]))
+    said = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, ["n", 8]) for name in ("x", "a", "y")]
+    proto.graph.value_info.extend(said)
     after = widened(proto, x=random(3, 8, dtype=np.float16))
-    assert after.graph.value_info[0].type.tensor_type.elem_type == TensorProto.FLOAT
+    assert [(info.name, info.type.tensor_type.elem_type) for info in after.graph.value_info] == [
+        ("a", TensorProto.FLOAT)
+    ]
 
 
 def test_weights_in_other_files(tmp_path):
@@ -136,6 +148,29 @@ STAY = {
     ),
     "an input that is returned": (
         "g (float16[n, 8] x) => (float16[n, 8] y, float16[n, 8] x) { y = MatMul(x, w) }", widen_float16._CAPTURED
+    ),
+    "a cache that is given": (
+        """g (float16[n, 8] x, float16[m, 8] past) => (float16[n, l] y, float16[l, 8] present) {
+        a = MatMul(x, w) present = Concat<axis = 0>(past, a) t = Transpose(present) y = MatMul(a, t) }""",
+        "it moves an input in float16",
+    ),
+    "grouped queries": (
+        """g (float16[1, 2, 8] x, int32[1] s, int32 t) => (float16[1, 2, 8] y) { a = MatMul(x, w)
+        y, pk, pv = com.microsoft.GroupQueryAttention<num_heads = 1, kv_num_heads = 1>(a, x, x, , , s, t) }""",
+        "ONNX Runtime computes GroupQueryAttention in float16",
+    ),
+    "more moving than computing": (
+        """g (float16[8, 8] x) => (float16[8, 8] y) { a = MatMul(x, w) b = Transpose(a) c = Tile(b, times)
+        d = Slice(c, start, end) y = Concat<axis = 0>(d) }""",
+        "most of its nodes in float16 move data",
+    ),
+    "integers that the last digit decides": (
+        "g (float16[n, 8] x) => (int64[n, 8] y) { a = MatMul(x, w) y = Cast<to = 7>(a) }",
+        "the result of a node of type Cast may depend on the last digit of float16",
+    ),
+    "flags that the last digit decides": (
+        "g (float16[n, 8] x) => (bool[n, 8] y) { a = MatMul(x, w) b = Mul(a, a) y = IsInf(b) }",
+        "the result of a node of type IsInf may depend on the last digit of float16",
     ),
     "a sequence": (
         "g (float16[n, 8] x) => (seq(float16[n, 8]) y) { a = MatMul(x, w) y = SequenceConstruct(a, x) }",

@@ -86,7 +86,8 @@ def _squared(tensor: gs.Tensor | None) -> gs.Tensor | None:
         return None
     base, other = node.inputs
     exponent = constant_value(other)
-    is_two = exponent is not None and exponent.size == 1 and exponent.reshape(()) == 2
+    rank = 0 if base.shape is None else len(base.shape)
+    is_two = exponent is not None and exponent.size == 1 and exponent.ndim <= rank and exponent.reshape(()) == 2
     return base if (base is other if node.op == "Mul" else is_two) else None
 
 

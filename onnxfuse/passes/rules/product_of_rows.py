@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx_graphsurgeon as gs
 
 from onnxfuse.constants import constant_value
 from onnxfuse.graph_ir import standard_op
@@ -12,7 +14,7 @@ from onnxfuse.graph_order import sorted_nodes
 from onnxfuse.passes.matcher import Match
 from onnxfuse.passes.pattern import Ops
 from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule
-from onnxfuse.shape_values import ShapeValues
+from onnxfuse.shape_values import Element, Product, ShapeValues, size_of
 
 if TYPE_CHECKING:
     from onnxfuse.graph import Model
@@ -24,8 +26,8 @@ class ProductOfRows(RewriteRule):
 
     So tf2onnx exports tensordot, and with it the dense layers of TensorFlow and Keras.  ONNX Runtime computes both
     forms alike, but of the shapes between, which are computed where a size is not known, nothing is left, and the
-    tensors on both sides are seen to have the same sizes.  Refused: a last shape that copies a size of its data, and
-    one of which that is not known.
+    tensors on both sides are seen to have the same sizes.  Refused: a last shape that copies a size of its data, or
+    might: one that is 0, or may be without that size of the tensor being so.
     """
 
     name = "product-of-rows"
@@ -46,7 +48,7 @@ class ProductOfRows(RewriteRule):
         if first is None or standard_op(first) != "Reshape" or first.inputs[1].shape != (2,):
             return NOT_APPLICABLE
         x, elements = first.inputs[0], self._shapes.of(match["shape"])
-        if elements is None or 0 in elements or None in elements or x.shape is None:
+        if elements is None or x.shape is None or not all(_is_kept(x, *item) for item in enumerate(elements)):
             return NOT_APPLICABLE
         transposed = False
         if match.has_node("gemm"):
@@ -58,11 +60,8 @@ class ProductOfRows(RewriteRule):
         if weights is None or weights.ndim != 2:
             return NOT_APPLICABLE
         weights = weights.T if transposed else weights
-        size, rows = 1, len(x.shape)
-        while rows > 0 and size < weights.shape[0] and isinstance(x.shape[rows - 1], int):
-            rows -= 1
-            size *= x.shape[rows]
-        if rows < 2 or size != weights.shape[0]:
+        rows = _rows(x.shape, weights.shape[0])
+        if rows < 2:
             return NOT_APPLICABLE
         match.plan = x, rows, weights if transposed else None
         return None
@@ -77,3 +76,24 @@ class ProductOfRows(RewriteRule):
             sizes = np.array([0] * rows + [w.shape[0]], np.int64)
             x = builder.op("Reshape", x, builder.initializer(sizes, f"{x.name}_rows"))
         return builder.like(match.node("reshape"), builder.op("MatMul", x, w), match["shape"])
+
+
+def _is_kept(x: gs.Tensor, place: int, element: Element) -> bool:
+    """Whether an element of the last shape means the same where the rows have the dimensions of ``x``."""
+    if isinstance(element, int):
+        return element != 0
+    size = element.size if isinstance(element, Product) else element
+    return size is not None and place < len(x.shape) and size_of(x, place) == size
+
+
+def _rows(shape: Sequence[int | str | None], columns: int) -> int:
+    """How many dimensions are left before those that are ``columns`` together; 0 if none are."""
+    size = 1
+    for place in reversed(range(len(shape))):
+        known = shape[place]
+        if not isinstance(known, int):
+            return 0
+        size *= known
+        if size >= columns:
+            return place if size == columns else 0
+    return 0
