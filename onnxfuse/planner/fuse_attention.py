@@ -13,6 +13,7 @@ from onnxfuse.planner.attention_masks import sum_masks
 from onnxfuse.planner.attention_projections import merge_projections
 from onnxfuse.planner.attention_windows import regularize_windows
 from onnxfuse.planner.batch_first import put_batch_first
+from onnxfuse.planner.causal_masks import write_causal_masks
 from onnxfuse.planner.described import described
 from onnxfuse.planner.functions import INTEGERS_OPSET, add_function
 from onnxfuse.planner.fused_node import OPSET_VERSION, local_function, make_node
@@ -51,6 +52,7 @@ class FuseAttention:
         if not any(standard_op(node) in _FORMS for graph in model.graphs() for node in graph.nodes):
             return
         infer(model)
+        write_causal_masks(model, context)
         simplify_heads(model, context)
         for _ in range(_ROUNDS):
             if not separate_heads(model, context):

@@ -555,9 +555,40 @@ def test_the_operator(mask: str, heads: int, opset: int) -> None:
             np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("sizes", ((), (7, 7), (7, 11), (11, 7)), ids=str)
+@pytest.mark.parametrize("opset", (23, 24))
+def test_a_causal_operator(sizes: tuple[int, ...], opset: int) -> None:
+    """Its mask is a constant where both lengths are known, and is computed once for all layers where not."""
+    made = of_operator(attributes="<is_causal = 1>", opset=opset)
+    for tensor, size in zip(made.graph.input, sizes, strict=False):
+        tensor.type.tensor_type.shape.dim[1].dim_value = size
+    result, _ = fused(made)
+    assert len(blocks(result)) == 1 and ("Range" in {node.op_type for node in result.graph.node}) == (not sizes)
+    for queries, keys in [sizes] if sizes else [(7, 7), (1, 1), (9, 70), (70, 9)]:
+        feeds = {"x": array(2, queries, 24) * 5, "z": array(2, keys, 24) * 5}
+        (expected,) = fusing.run(made, feeds, False)
+        for library in (True, False):
+            (actual,) = fusing.run(result, feeds, library)
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_causal_operators_of_equal_lengths_share_a_mask() -> None:
+    made = of_operator(attributes="<is_causal = 1>")
+    nodes = list(made.graph.node)
+    nodes[-3].output[0] = "a0"
+    again = onnx.helper.make_node("Attention", ["a0", "k1", "v1"], ["a"], is_causal=1)
+    del made.graph.node[:]
+    made.graph.node.extend([*nodes[:-2], again, *nodes[-2:]])
+    result, _ = fused(made)
+    assert len(blocks(result)) == 2 and [node.op_type for node in result.graph.node].count("LessOrEqual") == 1
+    feeds = {"x": array(2, 7, 24) * 5, "z": array(2, 11, 24) * 5}
+    (expected,), (actual,) = (fusing.run(each, feeds, True) for each in (made, result))
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("mask", "attributes"),
-    [("none", "<is_causal = 1>"), ("none", "<softcap = 2.0>"), ("numbers", "<softmax_precision = 1>")],
+    [("numbers", "<is_causal = 1>"), ("none", "<softcap = 2.0>"), ("numbers", "<softmax_precision = 1>")],
 )
 def test_operators_of_other_kinds_stay(mask: str, attributes: str) -> None:
     result, context = fused(of_operator(mask, attributes=attributes))
