@@ -102,3 +102,15 @@ def _dense_values(value: Any) -> Array | None:
     if isinstance(value, onnx.TensorProto):
         return np.asarray(onnx.numpy_helper.to_array(value))
     return np.asarray(value) if isinstance(value, np.ndarray) else None
+
+
+def integers_of(node: Node, name: str, place: int, default: list[int] | None = None) -> list[int] | None:
+    """What is an attribute of a node in old opsets and an input in new ones: ``default`` where it is left out, None
+    where it is no constant vector.
+    """
+    if name in node.attrs:
+        return list(node.attrs[name])
+    if len(node.inputs) <= place or not node.inputs[place].name:
+        return default
+    values = constant_value(node.inputs[place])
+    return None if values is None or values.ndim != 1 else [int(value) for value in values]

@@ -27,6 +27,11 @@ VIEWS = {"Flatten", "Reshape", "Squeeze", "Unsqueeze"}
 """Operators whose result has the elements of the input, in their order, in another shape."""
 
 
+def producer_of(tensor: gs.Tensor | None) -> "Node | None":
+    """The node that makes a tensor; None for an input, a constant and None."""
+    return tensor.inputs[0] if tensor is not None and tensor.inputs else None
+
+
 def numpy_dtype(data_type: int) -> np.dtype | None:
     """The NumPy (or ml_dtypes) type of a ``TensorProto.DataType``; None where it is undefined or unknown."""
     try:

@@ -38,7 +38,8 @@ class FoldShapes:
     of a tensor with which all that read it broadcast it anyway.  What is taken of a shape to compute with becomes
     constant where that is a number, and then what is computed of it, by FoldConstants.
 
-    Dimensions of 1 that are inserted before a Reshape to a constant shape, or taken away after it, are left out.
+    Rows are multiplied by a matrix where they are, and dimensions of 1 that are inserted before a Reshape to a constant
+    shape, or taken away after it, are left out.
 
     What computed them goes where nothing else reads it.  Exact for all shapes that the model takes, sizes of zero among
     them.  Nodes in the bodies of If, Loop and Scan stay as they are.
@@ -56,9 +57,9 @@ class FoldShapes:
         while rounds < _MAX_ROUNDS and any(_reads_a_shape(node) for node in model.graph.nodes):
             with _distinct_shapes(model):
                 found = _fold(model, context)
-                nodes = len(context.report.rewrites)
+                rewrites = len(context.report.rewrites)
                 rules.run(model, context)
-            if not found and len(context.report.rewrites) == nodes:
+            if not found and len(context.report.rewrites) == rewrites:
                 break
             rounds += 1
         if rounds > 0:

@@ -30,7 +30,7 @@ _RULES: dict[str, tuple[type[RewriteRule], ...]] = {
     "cuda": (MeanOfChannels, SlicesAsGather),
 }
 _WANTED: dict[str, tuple[set[str], ...]] = {
-    "cpu": ({"LRN"}, {"Reciprocal"}, {"Sqrt"}, {"Softmax"}, {"Concat", "Neg"}),
+    "cpu": ({"LRN"}, {"Reciprocal"}, {"Div", "Sqrt"}, {"Softmax"}, {"Concat", "Neg"}),
     "cuda": ({"GlobalAveragePool"}, {"Concat", "Slice"}),
 }
 """Operators of which a model has some together if there may be something for the rules: else nothing is inferred."""

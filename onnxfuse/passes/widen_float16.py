@@ -96,9 +96,9 @@ def _why_not(model: Model, nodes: list[Node]) -> str | None:
             return f"it has a node of type {node.op} on float16"
         if (node.op in _ROUNDED or _makes_integers(node)) and dtype_of(node.inputs[0]) == np.float16:
             return f"the result of a node of type {node.op} may depend on the last digit of float16"
-    proto = model.export(light=True).proto
     if reason := _why_slower(model, nodes):
         return reason
+    proto = model.export(light=True).proto
     if any(_holds_half(info.type) for info in (*proto.graph.input, *proto.graph.output)):
         return "it has inputs or outputs that hold several tensors of float16"
     initializers = {tensor.name for tensor in proto.graph.initializer if tensor.data_type == _HALF}

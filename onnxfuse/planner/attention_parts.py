@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.constants import constant_value
+from onnxfuse.constants import constant_value, integers_of
 from onnxfuse.graph_ir import standard_op
 
 
@@ -28,7 +28,7 @@ def part_of(tensor: gs.Tensor) -> Part | None:
     node = producer(tensor)
     if standard_op(node) != "Squeeze":
         return _range_of(tensor)
-    found, axes = _range_of(node.inputs[0]), _integers(node, "axes", 1)
+    found, axes = _range_of(node.inputs[0]), integers_of(node, "axes", 1)
     if found is None or found.squeezed or found.size != 1 or axes is None or len(axes) != 1:
         return None
     if axes[0] % len(found.tensor.shape) != found.axis:
@@ -52,8 +52,8 @@ def _range_of(tensor: gs.Tensor) -> Part | None:
 
 
 def _sliced(node: gs.Node) -> Part | None:
-    starts, steps = _integers(node, "starts", 1), _integers(node, "steps", 4, [1])
-    axes = _integers(node, "axes", 3, [0])
+    starts, steps = integers_of(node, "starts", 1), integers_of(node, "steps", 4, [1])
+    axes = integers_of(node, "axes", 3, [0])
     if starts is None or axes is None or steps != [1] or len(starts) != 1 or len(axes) != 1:
         return None
     total, size = _length(node.inputs[0], axes[0]), _length(node.outputs[0], axes[0])
@@ -97,14 +97,3 @@ def _length(tensor: gs.Tensor, axis: int) -> int | None:
     if shape is None or not -len(shape) <= axis < len(shape):
         return None
     return shape[axis] if isinstance(shape[axis], int) else None
-
-
-def _integers(node: gs.Node, name: str, place: int, default: list[int] | None = None) -> list[int] | None:
-    """What is an attribute in old opsets and an input in new ones: ``default`` where it is left out, None if it is not
-    constant."""
-    if name in node.attrs:
-        return list(node.attrs[name])
-    if len(node.inputs) <= place or not node.inputs[place].name:
-        return default
-    values = constant_value(node.inputs[place])
-    return None if values is None else [int(value) for value in values.reshape(-1)]

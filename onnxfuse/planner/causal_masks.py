@@ -46,9 +46,8 @@ def _is_causal_alone(node: Node) -> bool:
         return False
     if any(tensor.name for tensor in (*node.inputs[3:], *node.outputs[1:])):
         return False
-    return all(tensor.shape is not None and len(tensor.shape) == 4 for tensor in node.inputs[:3]) and (
-        dtype_of(node.inputs[0]) == np.float32
-    )
+    operands = node.inputs[:3]
+    return all(dtype_of(item) == np.float32 and item.shape is not None and len(item.shape) == 4 for item in operands)
 
 
 def _mask(model: Model, attention: Node) -> tuple[gs.Tensor, list[Node]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.constants import constant_value
+from onnxfuse.constants import integers_of
 from onnxfuse.dtypes import from_numpy
 from onnxfuse.graph_ir import standard_op
 from onnxfuse.program.lowering import ignores_input, vector_inputs
@@ -131,11 +131,11 @@ def parts_of(node: gs.Node) -> list[ViewedInput]:
 
 
 def _slice(node: gs.Node, rank: int) -> list[ViewedInput]:
-    starts, ends = _integers(node, "starts", 1), _integers(node, "ends", 2)
+    starts, ends = integers_of(node, "starts", 1), integers_of(node, "ends", 2)
     if starts is None or ends is None:
         return []
-    axes = _integers(node, "axes", 3, list(range(len(starts))))
-    steps = _integers(node, "steps", 4, [1] * len(starts))
+    axes = integers_of(node, "axes", 3, list(range(len(starts))))
+    steps = integers_of(node, "steps", 4, [1] * len(starts))
     if axes is None or steps is None or not 0 < len(starts) == len(ends) == len(axes) == len(steps) <= MAX_SLICES:
         return []
     if not all(-rank <= axis < rank for axis in axes) or any(step < 1 for step in steps):
@@ -150,7 +150,7 @@ def _split(node: gs.Node, rank: int) -> list[ViewedInput]:
     """Of an axis whose size is known and is that of all parts together: anything else ONNX Runtime finds out."""
     axis = node.attrs.get("axis", 0)
     size = node.inputs[0].shape[axis] if -rank <= axis < rank else None
-    sizes = _integers(node, "split", 1, [])
+    sizes = integers_of(node, "split", 1, [])
     if not isinstance(size, int) or sizes is None:
         return []
     if node.attrs.get("num_outputs", len(node.outputs)) != len(node.outputs):
@@ -170,14 +170,3 @@ def _equal_sizes(size: int, count: int, uneven: bool) -> list[int]:
     """Sizes that are all the same; but for the last, which may be smaller, if they may be ``uneven``."""
     length = -(-size // count) if uneven else size // count
     return [length] * (count - 1) + [size - length * (count - 1) if uneven else length]
-
-
-def _integers(node: gs.Node, name: str, place: int, default: list[int] | None = None) -> list[int] | None:
-    """What is an attribute in old opsets and an input in new ones: ``default`` where it is left out, None where it is
-    no constant vector."""
-    if name in node.attrs:
-        return list(node.attrs[name])
-    if len(node.inputs) <= place or not node.inputs[place].name:
-        return default
-    values = constant_value(node.inputs[place])
-    return None if values is None or values.ndim != 1 else [int(value) for value in values]

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse.constants import constant_value
-from onnxfuse.graph_ir import Node, standard_op
+from onnxfuse.graph_ir import producer_of, standard_op
 from onnxfuse.passes.matcher import Match
 from onnxfuse.passes.pattern import Ops
 from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule
@@ -44,7 +44,7 @@ class NormalizationByMoments(RewriteRule):
         x, mean = match["x"], match["mean"]
         if x.shape is None or _averaged(mean) is not x:
             return NOT_APPLICABLE
-        difference = _maker(_squared(_averaged(match["variance"])))
+        difference = producer_of(_squared(_averaged(match["variance"])))
         if difference is None or standard_op(difference) != "Sub":
             return NOT_APPLICABLE
         if difference.inputs[0] is not x or difference.inputs[1] is not mean:
@@ -64,13 +64,9 @@ class NormalizationByMoments(RewriteRule):
         return builder.op("Add", builder.op("Mul", builder.op("Div", centered, root), vectors[0]), vectors[1])
 
 
-def _maker(tensor: gs.Tensor | None) -> Node | None:
-    return tensor.inputs[0] if tensor is not None and tensor.inputs else None
-
-
 def _averaged(tensor: gs.Tensor) -> gs.Tensor | None:
     """What a tensor is the mean of along its last axis, which stays as a dimension of 1; None if it is no such mean."""
-    node = _maker(tensor)
+    node = producer_of(tensor)
     if node is None or not node.inputs:
         return None
     data: gs.Tensor = node.inputs[0]
@@ -81,7 +77,7 @@ def _averaged(tensor: gs.Tensor) -> gs.Tensor | None:
 
 def _squared(tensor: gs.Tensor | None) -> gs.Tensor | None:
     """What a tensor is the square of; None if it is no square."""
-    node = _maker(tensor)
+    node = producer_of(tensor)
     if node is None or standard_op(node) not in ("Mul", "Pow"):
         return None
     base, other = node.inputs

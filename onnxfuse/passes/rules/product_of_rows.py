@@ -9,7 +9,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse.constants import constant_value
-from onnxfuse.graph_ir import standard_op
+from onnxfuse.graph_ir import producer_of, standard_op
 from onnxfuse.graph_order import sorted_nodes
 from onnxfuse.passes.matcher import Match
 from onnxfuse.passes.pattern import Ops
@@ -44,7 +44,7 @@ class ProductOfRows(RewriteRule):
     def check(self, match: Match) -> str | None:
         """``match.plan`` holds the tensor, how many dimensions of it are rows, and the weights if they are new ones."""
         matrix = match["matrix"]
-        first = matrix.inputs[0] if matrix.inputs else None
+        first = producer_of(matrix)
         if first is None or standard_op(first) != "Reshape" or first.inputs[1].shape != (2,):
             return NOT_APPLICABLE
         x, elements = first.inputs[0], self._shapes.of(match["shape"])

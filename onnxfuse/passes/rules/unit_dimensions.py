@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.constants import constant_value
-from onnxfuse.graph_ir import Node, standard_op
+from onnxfuse.constants import constant_value, integers_of
+from onnxfuse.graph_ir import producer_of, standard_op
 from onnxfuse.passes.matcher import Match
 from onnxfuse.passes.pattern import Ops
 from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule
@@ -54,7 +54,7 @@ class SqueezeAfterReshape(RewriteRule):
 
     def check(self, match: Match) -> str | None:
         """``match.plan`` holds the shape that is left; a size that is copied has to stay at its place."""
-        shape, axes = _vector(match["shape"]), _axes(match.node("squeeze"))
+        shape, axes = _vector(match["shape"]), integers_of(match.node("squeeze"), "axes", 1)
         if shape is None or not axes or not all(-len(shape) <= axis < len(shape) for axis in axes):
             return NOT_APPLICABLE
         taken = {axis % len(shape) for axis in axes}
@@ -74,12 +74,12 @@ def without_units(tensor: gs.Tensor) -> tuple[gs.Tensor, list[int] | None] | Non
 
     And how the other dimensions are transposed, None for not at all.  None where ``tensor`` is no such tensor.
     """
-    node = _maker(tensor)
+    node = producer_of(tensor)
     perm: list[int] | None = None
     if node is not None and standard_op(node) == "Transpose":
         perm = node.attrs.get("perm")
-        node = None if perm is None else _maker(node.inputs[0])
-    axes = _axes(node) if node is not None and standard_op(node) == "Unsqueeze" else None
+        node = None if perm is None else producer_of(node.inputs[0])
+    axes = integers_of(node, "axes", 1) if node is not None and standard_op(node) == "Unsqueeze" else None
     if node is None or axes is None:
         return None
     if perm is not None:
@@ -87,17 +87,6 @@ def without_units(tensor: gs.Tensor) -> tuple[gs.Tensor, list[int] | None] | Non
         left = [axis for axis in range(len(perm)) if axis not in inserted]
         perm = [left.index(axis) for axis in perm if axis in left]
     return node.inputs[0], None if perm is None or perm == sorted(perm) else perm
-
-
-def _maker(tensor: gs.Tensor) -> Node | None:
-    return tensor.inputs[0] if tensor.inputs else None
-
-
-def _axes(node: Node) -> list[int] | None:
-    """The axes of an Unsqueeze or Squeeze, an input from opset 13 on; None where they are not known."""
-    if "axes" in node.attrs:
-        return list(node.attrs["axes"])
-    return _vector(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1].name else None
 
 
 def _vector(tensor: gs.Tensor) -> list[int] | None:
