@@ -166,7 +166,12 @@ def _add_optimize(commands: "argparse._SubParsersAction[Parser]") -> None:
     parser.add_argument("--no-check", action="store_true", help="do not run and compare the models before writing")
     parser.add_argument("--report", type=_file, metavar="FILE", help="write a report, by suffix .html or .json")
     parser.add_argument("--passes", metavar="A,B,…", help="the passes to run, in this order (default: all)")
-    parser.add_argument("--fast-math", action="store_true", help="allow kernels that do not round as ONNX Runtime does")
+    parser.add_argument(
+        "--fast-math",
+        action="store_true",
+        help="let fused nodes round a product and the sum that it is added to once, and multiply by the reciprocal "
+        "where a constant divides; for cuda more: fast division and square root, and zeros for denormals",
+    )
     _add_conv(parser)
     parser.add_argument(
         "--tune",

@@ -20,6 +20,11 @@ def has_avx512() -> bool:
     return "avx512f" in _info().get("flags", "").split()
 
 
+def has_avx2() -> bool:
+    """Whether there are the instructions of AVX2 and FMA; False where that cannot be told."""
+    return {"avx2", "fma"} <= set(_info().get("flags", "").split())
+
+
 def halves_avx512() -> bool:
     """Whether vectors of AVX-512 are computed in two steps, as on AMD's Zen 4 (family 25, of which Zen 3 has none)."""
     info = _info()
@@ -41,4 +46,4 @@ def describe() -> str:
     name = _info().get("model name") or platform.processor() or platform.machine()
     if has_avx512():
         return f"{name} (AVX-512)"
-    return f"{name} (AVX2)" if "avx2" in _info().get("flags", "").split() else name
+    return f"{name} (AVX2)" if has_avx2() else name

@@ -33,7 +33,7 @@ import bench_page
 import numpy as np
 from bench_chains import CHAINS
 from bench_cpu import ROOT, put_into_readme
-from bench_peers import BASE, OURS, PEERS, RELU, WORKER, Peer, one_relu, settings, simplified
+from bench_peers import BASE, FAST, OURS, PEERS, RELU, WORKER, Peer, one_relu, settings, simplified
 from bench_subjects import REPRESENTATIVE, SIZES, Subject, make_chain, make_model
 from bench_turns import Worker, WorkerError, take_turns
 from messages import say
@@ -120,6 +120,8 @@ def _start(peer: Peer, python: str, subject: Subject, folder: Path, arguments: a
         python = sys.executable  # the same ONNX Runtime as for the others
     elif peer.name == OURS:
         extra = {"file": str(subject.optimized), "library": subject.library}
+    elif peer.name == FAST:
+        extra = {"file": str(subject.fast), "library": subject.library}
     elif peer.name == RELU:
         extra["file"] = str(one_relu(subject.static, folder / "relu.onnx"))
     elif peer.name == "tvm":
@@ -160,7 +162,7 @@ def run_task(task: Task, peers: list[Peer], pythons: dict[str, str], arguments: 
     """The record of one task: what it is, and the result of each peer that is there."""
     with tempfile.TemporaryDirectory(prefix="onnxfuse-bench-") as name:
         subject = task.make(Path(name))
-        fitting = [p for p in peers if p.name in pythons and (subject.chain or not p.limit)]
+        fitting = [p for p in peers if p.name in pythons and (subject.chain or not (p.limit or p.own))]
         results = run_subject(subject, fitting, pythons, Path(name), arguments)
     for peer, result in results.items():
         if "reason" in result:

@@ -64,7 +64,7 @@ def _cell(record: Record, name: str) -> str:
     value, low, high = result["ratio"]
     digits = 2 if value < 10 else 0
     text = f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
-    return f"**{text}**" if high < 1 and not PEERS[name].limit else text
+    return f"**{text}**" if high < 1 and PEERS[name].rival else text
 
 
 def fastest(record: Record) -> str:
@@ -75,9 +75,9 @@ def fastest(record: Record) -> str:
     ahead = [name for name, result in timed.items() if "ratio" in result and result["ratio"][2] < 1]
     best = min(ahead or timed, key=lambda name: float(timed[name]["ms"]))
     title = PEERS[best].title
-    if ahead:
+    if ahead and PEERS[best].rival:
         return f"**{title}, {1 / timed[best]['ratio'][0]:.2f} times**"
-    return title if best == OURS or OURS not in timed else f"{title} or onnxfuse"
+    return title if ahead or best == OURS or OURS not in timed else f"{title} or onnxfuse"
 
 
 def _mean(records: list[Record], name: str) -> str:
@@ -144,7 +144,7 @@ def svg(content: dict[str, Any]) -> str:
     axis = _Axis([bound for _, records, names in shown for r in records for n in names for bound in _bounds(r, n)])
     parts, y = [], 24
     parts.append(f'<text class="b" x="{GAP}" y="{y}">Time over the time of onnxfuse (logarithmic axis)</text>')
-    note = "grey: slower than onnxfuse, red: faster, green: a copy of the tensor, line: 95 % interval"
+    note = "grey: slower than onnxfuse, red: faster, green: a limit or another setting, line: 95 % interval"
     place = f"{_text(content['machine'])}, {_text(content['date'])}"
     parts.append(f'<text class="soft" x="{GAP}" y="{y + 17}">{place}; {note}</text>')
     y += 34
@@ -205,7 +205,7 @@ def _bar(record: Record, name: str, axis: _Axis, left: int, y: int) -> str:
         return f"<g><title>{_text(record['name'])}: {_text(reason)}</title>{mark}</g>"
     value, low, high = result["ratio"]
     one, end = axis.x(1.0), axis.x(value)
-    colour = COLOURS["limit"] if PEERS[name].limit else COLOURS["ahead" if high < 1 else "slower"]
+    colour = COLOURS["ahead" if high < 1 else "slower"] if PEERS[name].rival else COLOURS["limit"]
     start, length = left + min(one, end), max(abs(end - one), 1.0)
     title = f"{record['name']}, {PEERS[name].title}: {value:.3f} ({low:.3f} to {high:.3f}), {_time(result['ms'])}"
     spread = f'x1="{left + axis.x(low):.1f}" x2="{left + axis.x(high):.1f}" y1="{y + 7}" y2="{y + 7}"'

@@ -17,7 +17,7 @@ from onnxfuse.zoo import Environment, cache, environment_python, read_manifest, 
 HERE = Path(__file__).resolve().parent
 WORKER = HERE / "peers" / "worker.py"
 
-OURS, BASE, COPY, RELU = "onnxfuse", "ort", "copy", "relu"
+OURS, FAST, BASE, COPY, RELU = "onnxfuse", "fast", "ort", "copy", "relu"
 
 Progress = Callable[[str], None]
 
@@ -29,7 +29,8 @@ class Peer:
     ``runner`` names its module, ``peers/run_RUNNER.py``.  ``requirements`` are what its environment needs: without
     any it runs beside onnxfuse.  ``simplifier`` is a tool in that environment that rewrites the model for ONNX
     Runtime.  ``packages`` are those whose versions are told; ``setting`` is what it is run with, in words.  With
-    ``limit`` it runs something else, which shows what a chain takes at least.
+    ``limit`` it runs something else, which shows what a chain takes at least; with ``own`` it is onnxfuse in another
+    setting.  Both take part in chains alone.
     """
 
     name: str
@@ -40,6 +41,12 @@ class Peer:
     packages: tuple[str, ...] = ()
     simplifier: str = ""
     limit: bool = False
+    own: bool = False
+
+    @property
+    def rival(self) -> bool:
+        """Whether it is another program that does the same."""
+        return self.name != OURS and not self.limit and not self.own
 
     def python(self, progress: Progress) -> str:
         """The Python of its environment, which is set up at first use.  Raises FetchError if it cannot be."""
@@ -124,6 +131,14 @@ PEERS: dict[str, Peer] = {
             "onnxruntime",
             "onnxfuse optimize --shape … --static --tune, ORT as above",
             packages=("onnxfuse",),
+        ),
+        Peer(
+            FAST,
+            "onnxfuse --fast-math",
+            "onnxruntime",
+            "the same with --fast-math: products rounded with their sums, as TVM has them",
+            packages=("onnxfuse",),
+            own=True,
         ),
         Peer(RELU, "one Relu in ORT (limit)", "onnxruntime", "a model of one node, a Relu of the input", limit=True),
         Peer(COPY, "copy (limit)", "copy", "the input copied into another buffer", limit=True),

@@ -41,6 +41,7 @@ class Subject:
     static: Path
     folded: Path
     optimized: Path
+    fast: Path
     library: bool
     inputs: Path
     expected: dict[str, np.ndarray]
@@ -96,11 +97,13 @@ def _prepare(name: str, group: str, path: Path, feeds: dict[str, np.ndarray], fo
     onnx.save(with_static_shapes(onnx.load(path), feeds, expected), static)
     _fold(static, folded)
     shapes = {name: array.shape for name, array in feeds.items()}
-    result = onnxfuse.optimize(
-        path, "cpu", shapes=shapes, static=True, tune=True, inputs=inputs, output=folder / "optimized.onnx", check=False
-    )
+    optimized, fast = (folder / file for file in ("optimized.onnx", "fast.onnx"))
+    options: dict[str, Any] = {"shapes": shapes, "static": True, "check": False}
+    result = onnxfuse.optimize(path, "cpu", tune=True, inputs=inputs, output=optimized, **options)
+    if group == "chains":
+        onnxfuse.optimize(path, "cpu", fast_math=True, output=fast, **options)
     library = any(opset.domain == "onnxfuse" for opset in result.model.opset_import)
-    return Subject(name, group, "", path, static, folded, folder / "optimized.onnx", library, inputs, expected)
+    return Subject(name, group, "", path, static, folded, optimized, fast, library, inputs, expected)
 
 
 def with_static_shapes(

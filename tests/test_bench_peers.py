@@ -13,7 +13,7 @@ import bench_peers
 import numpy as np
 import pytest
 from bench_chains import CHAINS
-from bench_peers import COPY, OURS, PEERS, RELU, Peer
+from bench_peers import COPY, FAST, OURS, PEERS, RELU, Peer
 from bench_subjects import REPRESENTATIVE, make_chain, make_model
 from bench_turns import MIN_BLOCKS, SLOW_BLOCKS, Worker, WorkerError, take_turns
 from peers.job import CannotRunError, build
@@ -259,6 +259,15 @@ def test_the_table_says_where_a_peer_is_ahead() -> None:
     assert rows["geometric mean"] == "| geometric mean |  | 1.17 | 0.98 | 30.00 of 1 |  |"
     assert "- TVM, slow<er>, tie: no such operator" in text
     assert "slow&lt;er&gt;" in bench_page.svg(content)
+
+
+def test_another_setting_of_onnxfuse_is_not_one_that_is_ahead() -> None:
+    fast = (0.8, 0.7, 0.9)
+    assert bench_page.fastest(record("x", **{FAST: fast}, tvm=(1.2, 1.1, 1.3))) == "onnxfuse --fast-math"
+    assert bench_page.fastest(record("x", **{FAST: fast}, tvm=(0.9, 0.8, 0.95))) == "onnxfuse --fast-math"
+    assert bench_page.fastest(record("x", **{FAST: fast}, tvm=(0.5, 0.4, 0.6))) == "**TVM, 2.00 times**"
+    assert bench_page.fastest(record("x", **{FAST: (0.99, 0.9, 1.1)})) == "onnxfuse --fast-math or onnxfuse"
+    assert bench_page._cell(record("x", **{FAST: fast}), FAST) == "0.80 (0.70 to 0.90)"
 
 
 def test_what_a_tool_says_names_no_folder(tmp_path: Path) -> None:

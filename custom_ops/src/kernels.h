@@ -20,6 +20,8 @@ enum class Link : uint8_t {
   MinS, MinV, RMinS, RMinV, MaxS, MaxV, RMaxS, RMaxV, LeakyReluS, LeakyReluV,
   ClipSS,    // RMaxS, then RMinS with the second operand
   MulAddSS,  // MulS, then AddS with the second operand
+  // A product with the first operand and a sum with the second, rounded once where KernelTable::fused_multiply_add.
+  FmaSS, FmaSV, FmaVS, FmaVV,
   DivPartsS,  // DivS, with the ReciprocalParts of the operand; f32 only, where KernelTable::fused_multiply_add
   Neg, Abs, Reciprocal, Relu, HardSwish, HardSigmoidSS,
   HardGateSS,  // the value times its HardSigmoidSS
@@ -40,6 +42,7 @@ constexpr int link_reads(Link link) {
     case Link::MulR: case Link::DivR: case Link::RDivR:
       return 0;
     case Link::ClipSS: case Link::MulAddSS: case Link::DivPartsS: case Link::HardSigmoidSS: case Link::HardGateSS:
+    case Link::FmaSS: case Link::FmaSV: case Link::FmaVS: case Link::FmaVV:
       return 2;
     default:
       return 1;

@@ -122,6 +122,7 @@ class Parser {
     std::string_view words[5];
     const size_t count = split(line, words, 5);
     if (count > 5) return "too many words";
+    if (words[0] == "contract") return parse_contract(count);
     if (words[0] == "output") return parse_output(words, count);
     if (!program_.outputs.empty()) return "outputs come last";
     if (program_.values.size() == kMaxValues) return "more than 4096 values";
@@ -132,6 +133,12 @@ class Parser {
                                                 : parse_instruction(words, count, &value);
     if (problem == nullptr) program_.values.push_back(value);
     return problem;
+  }
+
+  const char* parse_contract(size_t count) {
+    if (count != 1 || line_ != 2) return "'contract' is the whole second line";
+    program_.contracts = true;
+    return nullptr;
   }
 
   const char* parse_output(const std::string_view* words, size_t count) {

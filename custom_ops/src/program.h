@@ -40,6 +40,7 @@ struct Program {
   std::vector<Value> values;  // by id; the inputs come first
   std::vector<uint16_t> outputs;
   size_t input_count = 0;
+  bool contracts = false;  // whether a product may be added without being rounded before
 };
 
 constexpr size_t kMaxText = size_t{1} << 20;

@@ -70,15 +70,25 @@ void merge_gates(uint16_t input, const std::vector<int>& local, std::vector<Plan
   }
 }
 
-// Clip, a maximum with a scalar and then a minimum, becomes one link, and so does a scale and then a shift.
-void merge_pairs(std::vector<PlannedLink>* links) {
+// The link that multiplies as `before` does and adds as `link` does, rounding once; Keep where there is none.
+Link contracted(Link before, Link link) {
+  if (before != Link::MulS && before != Link::MulV) return Link::Keep;
+  if (link == Link::AddS) return before == Link::MulS ? Link::FmaSS : Link::FmaVS;
+  if (link == Link::AddV) return before == Link::MulS ? Link::FmaSV : Link::FmaVV;
+  return Link::Keep;
+}
+
+// Clip, a maximum with a scalar and then a minimum, becomes one link, and so does a scale and then a shift.  If `contracts`
+// any product that is added to is rounded with the sum.
+void merge_pairs(bool contracts, std::vector<PlannedLink>* links) {
   for (size_t i = 1; i < links->size(); ++i) {
     PlannedLink& before = (*links)[i - 1];
     const PlannedLink link = (*links)[i];
-    const bool clips = before.link == Link::RMaxS && link.link == Link::RMinS;
-    const bool scales = before.link == Link::MulS && link.link == Link::AddS;
-    if (!clips && !scales) continue;
-    before = {clips ? Link::ClipSS : Link::MulAddSS, before.slot, link.slot};
+    Link merged = contracts ? contracted(before.link, link.link) : Link::Keep;
+    if (before.link == Link::RMaxS && link.link == Link::RMinS) merged = Link::ClipSS;
+    if (!contracts && before.link == Link::MulS && link.link == Link::AddS) merged = Link::MulAddSS;
+    if (merged == Link::Keep) continue;
+    before = {merged, before.slot, link.slot};
     links->erase(links->begin() + static_cast<ptrdiff_t>(i));
   }
 }
@@ -265,7 +275,7 @@ void StageBuilder::emit_chain(size_t at, size_t length) {
   }
   merge_gates(step.in[0], local, &links);
   keep_in_registers(local, &links);
-  merge_pairs(&links);
+  merge_pairs(program_.contracts, &links);
   step.chain = kernels().chains[static_cast<int>(compute_type(program_.values[order_[at]].op_type))];
   step.first = static_cast<uint32_t>(stage_.links.size());
   step.count = static_cast<uint32_t>(links.size());

@@ -145,7 +145,7 @@ namespace {
 std::string generate(std::mt19937& random) {
   const auto below = [&](size_t n) { return random() % n; };
   static const char* const kTypes[] = {"f32", "f32", "f32", "f16", "bf16", "f64", "i8", "i16", "i32", "i64", "u8", "u32", "u64", "bool"};
-  std::string text = "onnxfuse 1\n";
+  std::string text = below(2) == 0 ? "onnxfuse 1\n" : "onnxfuse 1\ncontract\n";
   std::vector<std::string> types;
   const size_t inputs = 1 + below(4);
   const auto number = [&](int least, size_t count) { return std::to_string(least + static_cast<int>(below(count))); };

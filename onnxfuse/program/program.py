@@ -15,7 +15,8 @@ define a value (inputs, constants, instructions) number the values from 0 in the
 shape, with as many dimensions as that has, or -k of them if k is negative.  ``input T slice a:b:e:s,…`` is a part of a
 tensor that follows NumPy's broadcasting: along axis a from b up to but not including e every s-th element, as ONNX's
 Slice has it, and of that what the next ones leave.  ``input T halves`` is a tensor, broadcast like those, whose last
-dimension is read with its second half first.  ``const`` gives the bit pattern of a
+dimension is read with its second half first.  ``contract``, a line of its own behind the first, allows a product to be
+added without being rounded before, which ``--fast-math`` asks for.  ``const`` gives the bit pattern of a
 scalar in hexadecimal.  In ``op T ids…`` T is the type that the operator's rule speaks of.  Values of type f16 and bf16
 are computed in float32 and rounded by ``cast`` and in outputs.
 """
@@ -23,6 +24,7 @@ are computed in float32 and rounded by ``cast`` and in outputs.
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from onnxfuse.dtypes import DTYPES
@@ -30,6 +32,7 @@ from onnxfuse.errors import OnnxfuseError
 from onnxfuse.program.ops import OPS, Rule
 
 HEADER = "onnxfuse 1"
+CONTRACT = "contract"
 MAX_TEXT = 1 << 20
 MAX_INPUTS = 128
 MAX_OUTPUTS = 64
@@ -123,10 +126,15 @@ Value = Input | Const | Instruction
 
 @dataclass(frozen=True)
 class Program:
-    """A validated Program: ``values`` in order of their ids, ``outputs`` as ids."""
+    """A validated Program: ``values`` in order of their ids, ``outputs`` as ids.
+
+    If it ``contracts``, the native library may round a product and the sum that it is added to once, as CUDA's compiler
+    does with fast math; the NumPy reference rounds both.
+    """
 
     values: tuple[Value, ...]
     outputs: tuple[int, ...]
+    contracts: bool = False
 
     def __post_init__(self) -> None:
         _validate(self)
@@ -151,8 +159,17 @@ class Program:
         return value_dtype(self.values[value])
 
     def __str__(self) -> str:
-        lines = [HEADER, *map(str, self.values), *(f"output {output}" for output in self.outputs)]
-        return "\n".join(lines) + "\n"
+        outputs = (f"output {output}" for output in self.outputs)
+        return "\n".join((*self._head, *map(str, self.values), *outputs)) + "\n"
+
+    @property
+    def _head(self) -> tuple[str, ...]:
+        """The lines before those of the values."""
+        return (HEADER, CONTRACT) if self.contracts else (HEADER,)
+
+    def line_of(self, value: int) -> int:
+        """The number of a value's line in the text form."""
+        return len(self._head) + 1 + value
 
     @classmethod
     def parse(cls, text: str) -> "Program":
@@ -166,7 +183,9 @@ class Program:
             raise ProgramError(f"line 1: a Program begins with {HEADER!r}")
         values: list[Value] = []
         outputs: list[int] = []
-        for number, line in enumerate(lines[1:], 2):
+        contracts = lines[1:2] == [CONTRACT]
+        before = 1 + contracts
+        for number, line in enumerate(lines[before:], before + 1):
             words = line.split(" ")
             try:
                 if words[0] == "output":
@@ -178,7 +197,7 @@ class Program:
                     values.append(_parse_value(words))
             except ValueError as error:
                 raise ProgramError(f"line {number}: {line!r}: {error}") from None
-        return cls(tuple(values), tuple(outputs))
+        return cls(tuple(values), tuple(outputs), contracts)
 
 
 def value_dtype(value: Value) -> str:
@@ -256,7 +275,7 @@ def _validate(program: Program) -> None:
         try:
             _validate_value(program, index, value)
         except ValueError as error:
-            raise ProgramError(f"line {index + 2}: '{value}': {error}") from None
+            raise ProgramError(f"line {program.line_of(index)}: '{value}': {error}") from None
     for output in program.outputs:
         if not 0 <= output < len(program.values):
             raise ProgramError(f"output {output} is not a value")
@@ -300,11 +319,27 @@ def _is_valid_slice(part: AxisSlice) -> bool:
     return within and -64 <= part.axis < 64 and part.step >= 1
 
 
+def _faster(op: str, second: Const) -> tuple[str, float] | None:
+    """The operator and constant that compute what ``op`` does with its second operand, if that is faster.
+
+    A division is one by no reciprocal that is zero, denormal or infinite in the constant's type.
+    """
+    if op not in ("div", "sub") or DTYPES[second.dtype].numpy.kind in "iu":
+        return None
+    value = float(second.value)
+    if op == "sub":
+        return "add", -value
+    limits = ml_dtypes.finfo(DTYPES[second.dtype].numpy)  # type: ignore[no-untyped-call]
+    if not 1 / float(limits.max) <= abs(value) <= 1 / float(limits.smallest_normal):
+        return None
+    return "mul", 1 / value
+
+
 class ProgramBuilder:
     """Builds a Program; equal constants and equal instructions become one value.
 
     With ``fast_math`` a division by a constant becomes a multiplication by its reciprocal, which is faster and off by
-    one rounding.
+    one rounding, and the Program contracts: a difference from a constant becomes a sum for that.
     """
 
     def __init__(self, fast_math: bool = False) -> None:
@@ -333,10 +368,10 @@ class ProgramBuilder:
 
     def emit(self, op: str, dtype: str, *operands: int) -> int:
         """Append an instruction (or find the equal one) and return its value."""
-        if self.fast_math and op == "div" and operands[1] in self._constants:
-            divisor = self._constants[operands[1]].value
-            if divisor.dtype.kind not in "iu":
-                op, operands = "mul", (operands[0], self.const(dtype, 1 / divisor.astype(np.float64)))
+        if self.fast_math and operands[-1] in self._constants:
+            faster = _faster(op, self._constants[operands[-1]])
+            if faster is not None:
+                op, operands = faster[0], (operands[0], self.const(dtype, faster[1]))
         instruction = Instruction(op, dtype, operands)
         return self._define((op, dtype, *operands), instruction)
 
@@ -380,4 +415,4 @@ class ProgramBuilder:
             if isinstance(value, Instruction):
                 value = Instruction(value.op, value.dtype, tuple(numbers[operand] for operand in value.operands))
             values.append(value)
-        return Program(tuple(values), tuple(numbers[output] for output in outputs))
+        return Program(tuple(values), tuple(numbers[output] for output in outputs), self.fast_math)

@@ -99,7 +99,7 @@ def value_types(program: str) -> tuple[list[str], list[str]]:
     values: list[str] = []
     inputs: list[str] = []
     outputs: list[str] = []
-    for line in program.splitlines()[1:]:
+    for line in program.replace("contract\n", "").splitlines()[1:]:
         word, kind, *_ = line.split(" ")
         if word == "output":
             outputs.append(values[int(kind)])

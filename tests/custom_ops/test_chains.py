@@ -1,8 +1,13 @@
 """An instruction gives the same bits in a chain, where values stay in registers, as on its own."""
 
+import os
+import platform
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
+from onnxfuse import cpu
 from tests.custom_ops.fused import NUMPY_TYPES, assert_same_bits, run_fused, sample
 
 SCALARS = {"nan": np.nan, "0": 0.0, "-0": -0.0, "3": 3.0, "-0.5": -0.5, "inf": np.inf}
@@ -135,3 +140,46 @@ def test_what_sigmoid_gates_is_never_denormal(shape: tuple[int, ...]) -> None:
     for result in run_fused(program, [x, x]):
         least = np.finfo(np.float32).smallest_normal
         assert np.all((result == 0) | (np.abs(result) >= least)) and np.any(result == 0) and np.any(result != 0)
+
+
+def rounds_once() -> bool:
+    """Whether the kernels that run here have an instruction that multiplies and adds."""
+    return platform.machine() == "aarch64" or (cpu.has_avx2() and os.environ.get("ONNXFUSE_ISA") != "baseline")
+
+
+def fused_multiply_add(x: np.ndarray, factor: np.ndarray, addend: np.ndarray) -> np.ndarray:
+    """x * factor + addend without rounding the product.  (To float32 by way of double, which no sample can tell.)"""
+    operands = (values.flat for values in np.broadcast_arrays(x, factor, addend))
+    exact = [Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c)) for a, b, c in zip(*operands, strict=True)]
+    return np.array([float(value) for value in exact]).astype(x.dtype).reshape(x.shape)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("addend_shape", [(777,), ()])
+@pytest.mark.parametrize("factor_shape", [(777,), ()])
+def test_contraction(factor_shape: tuple[int], addend_shape: tuple[int], swapped: bool, dtype: str) -> None:
+    """A program that contracts rounds a product with its sum, in whole blocks, single vectors, and what is left."""
+    random = np.random.default_rng(5)
+    x, factor, addend = (random.normal(size=s).astype(NUMPY_TYPES[dtype]) for s in ((777,), factor_shape, addend_shape))
+    lines = [
+        "input {0} broadcast",
+        "neg {0} 0",
+        *(("mul {0} 1 3", "add {0} 2 4") if swapped else ("mul {0} 3 1", "add {0} 4 2")),
+    ]
+    program = (HEADER + "\n".join(lines) + "\noutput 5\n").format(dtype)
+    twice = -x * factor + addend
+    assert_same_bits(run_fused(program, [x, factor, addend])[0], twice)
+    contracted = run_fused(program.replace("\n", "\ncontract\n", 1), [x, factor, addend])[0]
+    once = fused_multiply_add(-x, factor, addend)
+    assert np.any(once != twice)
+    assert_same_bits(contracted, once if rounds_once() else twice)
+
+
+def test_a_product_that_is_a_result_too_is_not_contracted() -> None:
+    lines = ["contract", "input f32 broadcast", "input f32 broadcast", "mul f32 0 1", "add f32 2 0"]
+    program = "\n".join(["onnxfuse 1", *lines, "output 2", "output 3"]) + "\n"
+    x, y = (np.random.default_rng(seed).normal(size=500).astype(np.float32) for seed in range(2))
+    product, total = run_fused(program, [x, y])
+    assert_same_bits(product, x * y)
+    assert_same_bits(total, x * y + x)

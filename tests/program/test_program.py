@@ -31,10 +31,22 @@ def test_text_is_read_and_written_back() -> None:
     assert [program.dtype(value) for value in range(7)] == ["f32"] * 5 + ["bool", "f32"]
 
 
+def test_a_program_that_contracts_says_so_in_its_second_line() -> None:
+    text = TEXT.replace("\n", "\ncontract\n", 1)
+    program = Program.parse(text)
+    assert program.contracts and not Program.parse(TEXT).contracts
+    assert str(program) == text
+    assert program.values == Program.parse(TEXT).values
+    with pytest.raises(ProgramError, match=r"line 6: .* not an earlier value"):
+        Program.parse(text.replace("mul f32 0 2", "mul f32 0 3"))
+
+
 @pytest.mark.parametrize(
     ("wrong", "right", "message"),
     [
         ("onnxfuse 1", "onnxfuse 2", "line 1"),
+        ("onnxfuse 1", "onnxfuse 1\ncontract\ncontract", "line 3"),
+        ("const", "contract\nconst", "line 4"),
         ("output 5\n", "output 5", "not ended"),
         ("output 6\noutput 5\n", "", "no output"),
         ("mul f32 0 2", "mul f32 0 3", "line 5: .* not an earlier value"),
@@ -145,6 +157,33 @@ def test_half_precision_is_rounded_once() -> None:
     big, small = (np.array([value], ml_dtypes.bfloat16) for value in (256.0, 0.5))
     (result,) = reference.run(program, [big, small])
     assert result[0] == 0.5  # rounding the sum to bfloat16 would have lost it
+
+
+def test_fast_math_contracts() -> None:
+    builders = [ProgramBuilder(fast_math) for fast_math in (False, True)]
+    assert [builder.build([builder.input("f32")]).contracts for builder in builders] == [False, True]
+
+
+def test_fast_math_adds_what_is_subtracted() -> None:
+    """So that a product before it is rounded with the difference."""
+    builder = ProgramBuilder(fast_math=True)
+    x, n = builder.input("f32"), builder.input("i32")
+    less = builder.emit("sub", "f32", builder.emit("mul", "f32", x, x), builder.const("f32", 1))
+    from_one = builder.emit("sub", "f32", builder.const("f32", 1), x)
+    exact = builder.emit("sub", "i32", n, builder.const("i32", 6))
+    program = builder.build([less, from_one, exact])
+    assert [instruction.op for instruction in program.instructions] == ["mul", "add", "sub", "sub"]
+    results = reference.run(program, [np.float32([3.0]), np.int32([13])])
+    assert [float(result[0]) for result in results] == [8, -2, 7]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "divisor"), [("f32", 0), ("f32", np.inf), ("f32", np.nan), ("f32", 1e-39), ("f32", 2e38), ("f16", 6e4)]
+)
+def test_fast_math_divides_where_the_reciprocal_is_no_normal_number(dtype: str, divisor: float) -> None:
+    builder = ProgramBuilder(fast_math=True)
+    quotient = builder.emit("div", dtype, builder.input(dtype), builder.const(dtype, divisor))
+    assert [instruction.op for instruction in builder.build([quotient]).instructions] == ["div"]
 
 
 def test_fast_math_multiplies_by_the_reciprocal() -> None:
