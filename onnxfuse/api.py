@@ -13,7 +13,7 @@ import onnx
 from onnxfuse.errors import OnnxfuseError, ParityError
 from onnxfuse.example_counts import counts_for
 from onnxfuse.graph import Model
-from onnxfuse.inputs import InputSpec, Shapes, Sizes, check_shapes, checked_shapes, resolve_shapes, symbol_sizes
+from onnxfuse.inputs import InputSpec, Shapes, Sizes, checked_shapes, fit_shapes, resolve_shapes, symbol_sizes
 from onnxfuse.model_io import check_output, load, load_proto, parse, save
 from onnxfuse.passes import Pass, PassContext, resolve
 from onnxfuse.passes.inline_functions import inlined
@@ -50,7 +50,7 @@ def optimize(
     target: str = "auto",
     passes: str | Iterable[str] | None = None,
     *,
-    shapes: Mapping[str, Iterable[int]] | None = None,
+    shapes: Mapping[str, Iterable[int] | int] | None = None,
     static: bool = False,
     check: bool = True,
     inputs: str | Path | None = None,
@@ -73,9 +73,10 @@ def optimize(
     optimize for: ``"cpu"``, ``"cuda"``, or ``"auto"``, which is ``"cuda"`` where ONNX Runtime has its CUDA provider and
     there is a GPU, and ``"cpu"`` elsewhere.  ``passes`` names the passes to run, in order, as a list or with commas
     between; None runs all that are registered.
-    ``shapes`` gives inputs with dynamic dimensions the shape to check with, and to choose convolutions for; with
-    ``static`` the optimized model takes these shapes alone, and what it computes from them is computed now.  A
-    dimension of the same name in another input has the same size; inputs that the shapes say nothing of stay dynamic.
+    ``shapes`` gives inputs with dynamic dimensions the shape to check with, and to choose convolutions for, or the
+    name of such a dimension its size, as ``{"batch": 1}``; with ``static`` the optimized model takes these shapes
+    alone, and what it computes from them is computed now.  A dimension of the same name in another input has the same
+    size; inputs and dimensions that the shapes say nothing of stay dynamic.
     ``check`` runs the original and the optimized model on the same inputs and compares them: on those of ``inputs``,
     an ``.npz`` file or a directory, else on made-up ones.
     ``fast_math`` lets fused nodes round a product and the sum that it is added to once, and multiply by the reciprocal
@@ -123,7 +124,7 @@ def optimize(
     if check and not loaded.graph.outputs:
         raise OnnxfuseError("the model has no outputs to check: leave that out with --no-check (check=False)")
     specs = graph_inputs(loaded)
-    check_shapes(specs, sizes)
+    sizes = fit_shapes(specs, sizes)
 
     report = Report(model=str(loaded.path or ""), target=target)
     if tune and target == "cpu":

@@ -21,7 +21,7 @@ import numpy as np
 
 from onnxfuse import cpu
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.inputs import BENCHMARK_SIZES, InputSet, Shapes, check_shapes, generate, input_specs
+from onnxfuse.inputs import BENCHMARK_SIZES, InputSet, Shapes, fit_shapes, generate, input_specs
 from onnxfuse.model_io import read_proto
 from onnxfuse.parity import PROVIDERS, Progress
 from onnxfuse.runtime import load_onnxruntime
@@ -100,7 +100,7 @@ def bench(
     shapes = shapes or {}
     providers = PROVIDERS[target]
     specs = input_specs(read_proto(original))
-    check_shapes(specs, shapes)
+    shapes = fit_shapes(specs, shapes)
     library = has_fused_nodes(read_proto(optimized))
 
     def create(path: Path, with_library: bool) -> Session:

@@ -94,7 +94,8 @@ The ranges of the inputs are guesses: replace them by realistic ones, and the si
 """
 
 _SHAPE_HELP = (
-    "shape of an input with dynamic dimensions, such as image=1x3x640x640 (repeat for more inputs; 'name=' is a scalar)"
+    "shape of an input with dynamic dimensions, such as image=1x3x640x640, or size of a dimension by its name, such as "
+    "batch=1 (repeat for more; 'name=' is a scalar)"
 )
 
 
@@ -316,7 +317,7 @@ def _add_target(parser: Parser) -> None:
 
 
 def _add_shape(parser: "Parser | argparse._MutuallyExclusiveGroup", use: str = "") -> None:
-    parser.add_argument("--shape", action="append", default=[], metavar="INPUT=SHAPE", help=_SHAPE_HELP + use)
+    parser.add_argument("--shape", action="append", default=[], metavar="NAME=SHAPE", help=_SHAPE_HELP + use)
 
 
 def _add_inputs(parser: "Parser | argparse._MutuallyExclusiveGroup") -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.inputs import check_shapes, checked_shapes, input_specs, value_spec
+from onnxfuse.inputs import checked_shapes, fit_shapes, input_specs, value_spec
 from onnxfuse.report import (
     FusedRegion,
     LeftAlone,
@@ -102,7 +102,7 @@ def inspect(
     target: str = "cpu",
     progress: Callable[[str], None] = lambda message: None,
     *,
-    shapes: Mapping[str, Iterable[int]] | None = None,
+    shapes: Mapping[str, Iterable[int] | int] | None = None,
     arch: str | Iterable[str] | None = None,
     conv: str = "auto",
     tuning: str | Path | Iterable[str | Path] = (),
@@ -122,7 +122,7 @@ def inspect(
     sizes = checked_shapes({} if shapes is None else shapes)
     progress("reading the model")
     model = load(path)
-    check_shapes(graph_inputs(model), sizes)
+    sizes = fit_shapes(graph_inputs(model), sizes)
     proto = model.to_proto()
     nodes = [node for graph in model.graphs() for node in graph.nodes]
     found = Inspection(

@@ -27,8 +27,8 @@ from onnxfuse.inputs import (
     InputSet,
     InputSpec,
     Shapes,
-    check_shapes,
     default_specs,
+    fit_shapes,
     generate,
     input_specs,
     read_inputs,
@@ -162,7 +162,7 @@ def compare(
     if not original_proto.graph.output:
         raise OnnxfuseError(f"{original}: the model has no outputs, so there is nothing to compare")
     specs = input_specs(original_proto)
-    check_shapes(specs, shapes)
+    shapes = fit_shapes(specs, shapes)
     _check_signature(original_proto, optimized_proto)
     providers = PROVIDERS[target]
     numbers = output_numbers(original_proto)

@@ -21,7 +21,7 @@ _ROUNDS = 16
 def make_static(model: Model, specs: Sequence[InputSpec], shapes: Shapes, context: PassContext) -> Model:
     """The model for inputs of these ``shapes`` alone, with what follows from them computed; ``model`` stays as it is.
 
-    ``specs`` are its inputs, which the shapes fit (see ``onnxfuse.inputs.check_shapes``).  A symbol that the shapes
+    ``specs`` are its inputs, which the shapes fit (see ``onnxfuse.inputs.fit_shapes``).  A symbol that the shapes
     give a size has it in every input; what they say nothing of stays dynamic.  Raises OnnxfuseError if the model
     cannot have these shapes.
     """

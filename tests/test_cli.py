@@ -169,7 +169,8 @@ def test_inspect_says_what_is_fused_and_why_the_rest_is_not(
         (["optimize", "IN"], "OUT"),
         (["optimize", "IN", "OUT", "--shape", "x"], "--shape"),
         (["optimize", "IN", "OUT", "--shape", "x=1xtwo"], "--shape"),
-        (["optimize", "IN", "OUT", "--shape", "z=1"], "no input 'z'"),
+        (["optimize", "IN", "OUT", "--shape", "z=1"], "no input or dimension 'z'"),
+        (["optimize", "IN", "OUT", "--shape", "batch=1x5"], "dimension 'batch' has one size, not 1x5"),
         (["optimize", "IN", "OUT", "--shape", "x=1x5x7"], "does not fit"),
         (["optimize", "IN", "OUT", "--shape", f"x={1 << 63}x4x1"], "sizes are whole numbers from 0 to 2**63 - 1"),
         (["optimize", "IN", "OUT", "--shape", "x=" + "9" * 5000], "a size of too many digits"),
@@ -494,7 +495,7 @@ def test_inspect_plans_what_optimize_does(
         plans.append(plan)
     assert plans[0]["convolutions"] != plans[1]["convolutions"]
     status, _, err = run(capsys, "inspect", path, "--shape", "y=1")
-    assert status == 2 and "no input 'y'" in assert_one_line(err)
+    assert status == 2 and "no input or dimension 'y'" in assert_one_line(err)
     _, out, _ = run(capsys, "inspect", path)
     assert "optimize would rewrite" in out and len(out.splitlines()) < 100
 

@@ -17,12 +17,13 @@ from onnxfuse.errors import OnnxfuseError, ParityError
 from onnxfuse.inputs import (
     InputSpec,
     Sizes,
-    check_shapes,
+    fit_shapes,
     input_specs,
     make_inputs,
     parse_shapes,
     read_inputs,
     resolve_shapes,
+    symbol_sizes,
 )
 from onnxfuse.numerics import coarsest_type, probabilities
 from onnxfuse.parity import compare
@@ -35,6 +36,7 @@ from onnxfuse.sessions import Session, one_line
 from tests.parity_models import CHAIN, chain, model_file, save
 
 F32 = onnx.TensorProto.FLOAT
+I64 = onnx.TensorProto.INT64
 
 
 def floats(*values: float, dtype: object = np.float32) -> np.ndarray:
@@ -545,10 +547,39 @@ def test_shapes_are_parsed_with_any_name() -> None:
 
 def test_shapes_must_fit_the_model() -> None:
     specs = [InputSpec("x", F32, ("n", 3)), InputSpec("z", F32, ("n",))]
-    check_shapes(specs, {"x": (2, 3), "z": (2,)})
+    assert fit_shapes(specs, {"x": (2, 3), "z": (2,)}) == {"x": (2, 3), "z": (2,)}
     for bad in ({"x": (2, 4)}, {"x": (2,)}, {"y": (1,)}, {"x": (2, 3), "z": (4,)}):
         with pytest.raises(OnnxfuseError):
-            check_shapes(specs, bad)
+            fit_shapes(specs, bad)
+
+
+def test_sizes_of_dimensions_are_given_by_name() -> None:
+    specs = [InputSpec("ids", I64, ("batch", "seq")), InputSpec("past", F32, ("batch", 4, "past + seq", 8))]
+    specs += [InputSpec("batch_free", F32, (4,)), InputSpec("any", F32, None)]
+    whole = fit_shapes(specs, {"batch": (2,), "seq": (5,), "past + seq": (9,)})
+    assert whole["ids"] == (2, 5) and whole["past"] == (2, 4, 9, 8)
+    assert not {"batch_free", "any"} & set(whole)
+    assert symbol_sizes(specs, whole) == {"batch": 2, "seq": 5, "past + seq": 9}
+    part = fit_shapes(specs, {"batch": (2,)})
+    assert part == {"batch": (2,)}
+    resolved = resolve_shapes(specs, part, Sizes(length=7))
+    assert resolved["ids"] == (2, 7) and resolved["past"][0] == 2
+    assert fit_shapes(specs, {"ids": (2, 5), "past + seq": (9,)})["past"] == (2, 4, 9, 8)
+    for bad, message in (
+        ({"heads": (2,)}, r"no input or dimension 'heads'; its inputs are: ids: int64\[batch, seq\]; past"),
+        ({"batch": (2, 3)}, "dimension 'batch' has one size, not 2x3"),
+        ({"batch": ()}, "dimension 'batch' has one size, not none"),
+        ({"ids": (2, 5), "batch": (3,)}, "both 3 and 2"),
+    ):
+        with pytest.raises(OnnxfuseError, match=message):
+            fit_shapes(specs, bad)
+
+
+def test_a_name_of_both_is_that_of_the_input() -> None:
+    specs = [InputSpec("n", F32, ("n", 3)), InputSpec("y", F32, ("n",))]
+    assert fit_shapes(specs, {"n": (4, 3)}) == {"n": (4, 3), "y": (4,)}
+    with pytest.raises(OnnxfuseError, match="does not fit input n"):
+        fit_shapes(specs, {"n": (4,)})
 
 
 def test_dynamic_dimensions_get_sensible_sizes() -> None:

@@ -72,6 +72,14 @@ def test_a_symbol_has_its_size_in_every_input_and_the_rest_stays_dynamic() -> No
     assert [dims(value) for value in (*half.graph.input, *half.graph.output)] == [[3, 4], ["m", 4], [3, 4], ["m", 4]]
 
 
+def test_sizes_of_symbols_alone() -> None:
+    static = onnxfuse.optimize(heads(), target="cpu", shapes={"batch": 2, "length": 3}, static=True).model
+    whole = onnxfuse.optimize(heads(), target="cpu", shapes={"x": (2, 3, 8), "mask": (2, 3)}, static=True).model
+    assert static == whole
+    part = onnxfuse.optimize(heads(), target="cpu", shapes={"batch": 2}, static=True).model
+    assert [dims(value) for value in part.graph.input] == [[2, "length", 8], [2, "length"]]
+
+
 def test_the_given_model_stays_dynamic() -> None:
     model = heads()
     before = model.SerializeToString(deterministic=True)

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "cache_lines.h"
 #include "caches.h"
 #include "denormals.h"
 #include "integers.h"
@@ -38,7 +39,6 @@ constexpr int64_t kCopiedChannels = 64;
 constexpr size_t kWidened = 16384;
 // Fewer weights are not worth the hand-over to threads.
 constexpr size_t kSmall = 16384;
-constexpr size_t kCacheLine = 64;
 
 // None if a size is 0, however large the others are; or if they are so many that another dimension of the tensor is 0.
 int64_t elements(const ConvGeometry::Sizes& sizes) {

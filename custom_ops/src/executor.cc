@@ -6,6 +6,7 @@
 #include <cstring>
 #include <optional>
 
+#include "cache_lines.h"
 #include "cost.h"
 #include "gather.h"
 #include "integers.h"
@@ -16,7 +17,6 @@
 namespace onnxfuse {
 namespace {
 
-constexpr size_t kCacheLine = 64;
 constexpr int64_t kMaxChunks = 64;
 // How much a thread does, as costs are reckoned, before the next has begun.
 constexpr double kLeadNanoseconds = 1.3e3;
@@ -109,6 +109,8 @@ class TileRunner {
         return static_cast<char*>(run_.tensors.outputs[slot.index]);
       case Place::Scratch:
         return run_.tensors.scratch + slot.offset;
+      case Place::Kept:
+        return aligned(const_cast<char*>(stage_.kept.data())) + slot.offset;
       case Place::Const:
       case Place::Derived:
         return reinterpret_cast<char*>(const_cast<uint64_t*>(constant_of(run_.program, stage_, slot)));
@@ -196,10 +198,6 @@ class TileRunner {
   int64_t start_ = 0;
   size_t count_ = 0;
 };
-
-char* aligned(char* memory) {
-  return memory + (kCacheLine - reinterpret_cast<uintptr_t>(memory) % kCacheLine) % kCacheLine;
-}
 
 // Calls `run` with memory for the slots' pointers and for the buffers.
 template <class Run> void with_memory(const Stage& stage, const Run& run) {

@@ -13,7 +13,7 @@ namespace {
 // A fused node on the CPU provider.
 class CpuFusedElementwise : public FusedNode {
  public:
-  using FusedNode::FusedNode;
+  CpuFusedElementwise(const OrtApi* api, const OrtKernelInfo* info) : FusedNode(api, info) { expect_constants(info); }
 
   void compute(OrtKernelContext* context) {
     NodeInputs inputs;

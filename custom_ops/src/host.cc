@@ -3,13 +3,13 @@
 #include <cstdint>
 #include <string>
 
+#include "cache_lines.h"
 #include "integers.h"
 #include "ort_call.h"
 
 namespace onnxfuse {
 namespace {
 
-constexpr size_t kCacheLine = 64;
 constexpr size_t kLittle = size_t{16} << 10;
 
 }  // namespace

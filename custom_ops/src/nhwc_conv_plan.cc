@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cache_lines.h"
 #include "caches.h"
 #include "conv_axis.h"
 #include "cost.h"
@@ -46,7 +47,6 @@ constexpr double kAlone = 300e3;
 constexpr int64_t kWide = 2;
 // Channels of which several pixels are read as one segment.
 constexpr int64_t kFewChannels = 16;
-constexpr size_t kCacheLine = 64;
 
 bool fail(std::string problem, std::string* error) {
   *error = std::move(problem);

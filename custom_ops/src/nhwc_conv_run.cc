@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "conv_axis.h"
+#include "cache_lines.h"
 #include "denormals.h"
 #include "integers.h"
 #include "kernels.h"
@@ -18,7 +19,6 @@ namespace {
 
 // Pixels of which one unit changes the layout.
 constexpr int64_t kCopiedPixels = 128;
-constexpr size_t kCacheLine = 64;
 
 struct Run {
   const NhwcConv& node;

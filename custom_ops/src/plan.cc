@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "cache_lines.h"
 #include "program_shapes.h"
 #include "stage_builder.h"
 
@@ -36,8 +37,6 @@ struct ShapeLess {
   }
 };
 
-constexpr size_t kCacheLine = 64;
-
 size_t bytes_of(const Shape& shape, size_t element_size) {
   int64_t count = 0;
   element_count(shape, &count);
@@ -46,7 +45,8 @@ size_t bytes_of(const Shape& shape, size_t element_size) {
 
 }  // namespace
 
-std::shared_ptr<const Plan> make_plan(const Program& program, const PlanKey& key, std::string* error) {
+std::shared_ptr<const Plan> make_plan(const Program& program, const PlanKey& key, std::string* error,
+                                      const ConstantInputs* constants) {
   std::vector<Shape> shapes;
   if (!resolve_shapes(program, key.shapes, &shapes, error)) return nullptr;
 
@@ -95,7 +95,7 @@ std::shared_ptr<const Plan> make_plan(const Program& program, const PlanKey& key
     int64_t count = 0;
     element_count(shape, &count);
     if (count == 0) continue;
-    StageBuilder(program, shapes, scratch, shape, request, plan.get()).build();
+    StageBuilder(program, shapes, scratch, shape, request, constants, plan.get()).build();
   }
   return plan;
 }

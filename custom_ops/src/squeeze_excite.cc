@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cache_lines.h"
 #include "conv_node.h"
 #include "denormals.h"
 #include "integers.h"
@@ -21,7 +22,6 @@ constexpr int64_t kLastChannels = 64;
 constexpr int64_t kPartRows = 256;
 // Results that a product computes at once.
 constexpr int64_t kRows = 8;
-constexpr size_t kCacheLine = 64;
 
 bool fail(std::string problem, std::string* error) {
   *error = std::move(problem);

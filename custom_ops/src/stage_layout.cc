@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cost.h"
+#include "cache_lines.h"
 #include "integers.h"
 #include "stage_builder.h"
 
@@ -15,7 +16,6 @@ constexpr int64_t kMinTile = 64;
 constexpr int64_t kMaxTile = 4096;
 // Whole blocks of vectors of every type (chains.inc), and few enough elements for even shares.
 constexpr int64_t kSeamlessTile = 512;
-constexpr size_t kCacheLine = 64;
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "cache_lines.h"
 #include "integers.h"
 #include "ort_call.h"
 
@@ -15,7 +16,6 @@ namespace {
 
 using Block = Workspace::Block;
 
-constexpr size_t kCacheLine = 64;
 // Larger blocks are given back after use, or one large run would hold its memory for ever.
 constexpr size_t kMostKept = size_t{16} << 20;
 

@@ -19,12 +19,14 @@ Shape = tuple[int, ...]
 class LikelyShapes:
     """Shapes of the tensors of one graph whose shapes have been inferred, with guesses for what is open.
 
-    Inputs have the shapes ``given`` for their names.  What is guessed for a symbol holds wherever it is.
+    Inputs have the shapes ``given`` for their names, and symbols the one size.  What is guessed for a symbol holds
+    wherever it is.
     """
 
     def __init__(self, graph: gs.Graph, given: Mapping[str, Shape] | None = None) -> None:
         self._shapes: dict[int, Shape] = {}
-        self._symbols: dict[str, int] = {}
+        inputs = {tensor.name for tensor in graph.inputs}
+        self._symbols = {name: shape[0] for name, shape in (given or {}).items() if name not in inputs and shape}
         for tensor in graph.inputs:
             if given and tensor.name in given:
                 self._note(tensor, given[tensor.name])
