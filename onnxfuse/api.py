@@ -7,13 +7,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx
 
 from onnxfuse.errors import OnnxfuseError, ParityError
 from onnxfuse.example_counts import counts_for
 from onnxfuse.graph import Model
-from onnxfuse.inputs import InputSpec, Shapes, Sizes, checked_shapes, fit_shapes, resolve_shapes, symbol_sizes
+from onnxfuse.inputs import (
+    InputSpec,
+    Shapes,
+    Sizes,
+    checked_shapes,
+    fit_shapes,
+    input_specs,
+    resolve_shapes,
+    symbol_sizes,
+)
 from onnxfuse.model_io import check_output, load, load_proto, parse, save
 from onnxfuse.passes import Pass, PassContext, resolve
 from onnxfuse.passes.inline_functions import inlined
@@ -123,7 +131,7 @@ def optimize(
     loaded = _load(source)
     if check and not loaded.graph.outputs:
         raise OnnxfuseError("the model has no outputs to check: leave that out with --no-check (check=False)")
-    specs = graph_inputs(loaded)
+    specs = input_specs(loaded.source)
     sizes = fit_shapes(specs, sizes)
 
     report = Report(model=str(loaded.path or ""), target=target)
@@ -265,24 +273,6 @@ def cuda_options(
     )
 
 
-def graph_inputs(model: Model) -> list[InputSpec]:
-    """The inputs of a loaded model, as far as shapes are concerned."""
-    specs = []
-    for tensor in model.graph.inputs:
-        dims = None if tensor.shape is None else tuple(tensor.shape)
-        specs.append(InputSpec(tensor.name, _elem_type(tensor.dtype), dims))
-    return specs
-
-
-def _elem_type(dtype: object) -> int:
-    if dtype is None:  # of which NumPy would make float64
-        return onnx.TensorProto.UNDEFINED
-    try:
-        return onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))  # type: ignore[call-overload]
-    except (KeyError, TypeError, ValueError):
-        return onnx.TensorProto.UNDEFINED
-
-
 def _add_times(
     model: Model, fitter: "Fitter", options: "CudaOptions", report: "CudaReport", context: PassContext
 ) -> None:
@@ -344,7 +334,7 @@ def _example(
     source: Path | onnx.ModelProto, candidate: Path, specs: list[InputSpec], shapes: Shapes, report: Report
 ) -> Example | None:
     """The counts of both models for the shapes they were checked with; None where the counts are numbers without."""
-    specs = [spec for spec in specs if spec.elem_type != onnx.TensorProto.UNDEFINED]  # a sequence has no one shape
+    specs = [spec for spec in specs if spec.kind == "tensor"]  # a sequence has no one shape
     if report.before is None or report.after is None or not report.before.is_symbolic():
         return None
     if report.parity is not None and report.parity.sets:

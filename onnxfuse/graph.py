@@ -48,6 +48,11 @@ class Model:
         self.path = path
         self.replace(source)
 
+    @property
+    def source(self) -> ModelProto:
+        """What it was made of; passes do not change it."""
+        return self._source
+
     def replace(self, source: ModelProto) -> None:
         """Hold another ModelProto, of which ``from_proto`` says the same, in place of all that the model has."""
         self.opsets = import_opsets(source)

@@ -180,8 +180,10 @@ def fit_shapes(specs: list[InputSpec], shapes: Shapes) -> Shapes:
         if name in by_name:
             continue
         if name not in dimensions:
-            inputs = "; ".join(spec.describe() for spec in specs) or "none"
-            raise OnnxfuseError(f"the model has no input or dimension {name!r}; its inputs are: {inputs}")
+            inputs, named = ", ".join(by_name) or "none", ", ".join(sorted(dimensions)) or "none"
+            raise OnnxfuseError(
+                f"the model has no input or dimension {name!r}; its inputs are: {inputs}; its named dimensions: {named}"
+            )
         if len(shape) != 1:
             raise OnnxfuseError(f"dimension {name!r} has one size, not {'x'.join(map(str, shape)) or 'none'}")
         symbols[name] = shape[0]

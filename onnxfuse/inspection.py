@@ -112,7 +112,7 @@ def inspect(
 
     Raises OnnxfuseError for a bad file, and for options that cannot be.
     """
-    from onnxfuse.api import cuda_options, graph_inputs, run_pass
+    from onnxfuse.api import cuda_options, run_pass
     from onnxfuse.cuda.conv.choice import RuleChooser, policy_named
     from onnxfuse.model_io import load
     from onnxfuse.passes import PassContext, resolve
@@ -122,7 +122,7 @@ def inspect(
     sizes = checked_shapes({} if shapes is None else shapes)
     progress("reading the model")
     model = load(path)
-    sizes = fit_shapes(graph_inputs(model), sizes)
+    sizes = fit_shapes(input_specs(model.source), sizes)
     proto = model.to_proto()
     nodes = [node for graph in model.graphs() for node in graph.nodes]
     found = Inspection(

@@ -47,6 +47,8 @@ def with_shapes(model: Model, shapes: Shapes, symbols: Mapping[str, int] | None 
     """
     proto = model.to_proto()
     for value in proto.graph.input:
+        if not value.type.HasField("tensor_type"):
+            continue
         if value.name in shapes:
             _set_shape(value, shapes[value.name])
             continue

@@ -80,6 +80,29 @@ def test_sizes_of_symbols_alone() -> None:
     assert [dims(value) for value in part.graph.input] == [[2, "length", 8], [2, "length"]]
 
 
+def test_inputs_with_a_default_have_no_say() -> None:
+    """Nobody needs to give them, and none of their shapes and dimensions."""
+    text = HEADER + "(float[n, 4] x, float[n, 4] d, float[k] e) => (float[n, 4] y) { y = Add(x, d) }"
+    model = parser.parse_model(text)
+    model.ir_version = 10
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((3, 4), np.float32), "d"))
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(2, np.float32), "e"))
+    for shapes in ({"x": (3, 4)}, {"n": 3}):
+        for static in (False, True):
+            assert onnxfuse.optimize(model, target="cpu", shapes=shapes, static=static).report.parity is not None
+    for name in "dek":
+        with pytest.raises(OnnxfuseError, match=f"no input or dimension '{name}'; its inputs are: x; its named dimen"):
+            onnxfuse.optimize(model, target="cpu", shapes={name: 3}, check=False)
+
+
+def test_sequences_stay_as_they_are() -> None:
+    text = HEADER + "(seq(float[m, 4]) s, float[n, 4] x) => (float[n, 4] y) { i = Constant<value = int64 {0}>() "
+    model = parser.parse_model(text + "t = SequenceAt(s, i) y = Add(t, x) }")
+    static = onnxfuse.optimize(model, target="cpu", shapes={"n": 3, "m": 3}, static=True, check=False).model
+    assert static.graph.input[0] == model.graph.input[0]
+    assert dims(static.graph.input[1]) == [3, 4]
+
+
 def test_the_given_model_stays_dynamic() -> None:
     model = heads()
     before = model.SerializeToString(deterministic=True)

@@ -14,6 +14,11 @@ constexpr int64_t kMostThreads = 16;
 // A part that is one of several for a thread takes at least so long: to begin one takes a hundredth of that.
 constexpr double kPartNanoseconds = 6e3;
 
+int64_t processors() {
+  static const int64_t count = std::max<int64_t>(std::thread::hardware_concurrency(), 1);
+  return count;
+}
+
 // Of integers: vectors of them are divided as floats, but for the longest.
 double division_cost(DType type) { return compute_size(type) == 8 ? 2.0 : 0.4; }
 
@@ -48,14 +53,15 @@ double chained_cost_of(Op op, DType type) {
 }
 
 int64_t parts_of(double nanoseconds, int64_t most) {
-  static const int64_t processors = std::max<int64_t>(std::thread::hardware_concurrency(), 1);
   const auto parts_for = [&](double each) {
     return static_cast<int64_t>(std::min(nanoseconds / each, static_cast<double>(most)));
   };
-  const int64_t one_each = std::min(parts_for(kChunkNanoseconds), processors);
-  const int64_t several = parts_for(kPartNanoseconds) / processors * processors;
+  const int64_t one_each = std::min(parts_for(kChunkNanoseconds), processors());
+  const int64_t several = parts_for(kPartNanoseconds) / processors() * processors();
   return std::max({one_each, several, int64_t{1}});
 }
+
+int64_t parts_of_thread(int64_t parts) { return std::max<int64_t>(parts / processors(), 1); }
 
 double imbalance(int64_t units) {
   static const int64_t most = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, kMostThreads);

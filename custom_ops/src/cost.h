@@ -31,6 +31,9 @@ constexpr double kChunkNanoseconds = 2e3;
 // that they make for threads that are not equally fast.
 int64_t parts_of(double nanoseconds, int64_t most);
 
+// How many of these parts, which are neighbours, ORT hands a thread, if it has as many threads as there are processors.
+int64_t parts_of_thread(int64_t parts);
+
 // How long threads take for units of equal cost, over what they would take if each had an equal share: the mean of
 // several numbers of threads, for a plan does not know how many of the machine's there are.
 double imbalance(int64_t units);

@@ -18,6 +18,8 @@ namespace onnxfuse {
 namespace {
 
 constexpr int64_t kMaxChunks = 64;
+// Where tiles run from the last to the first, about so many elements together run from the first to the last.
+constexpr int64_t kElementsForward = 32 << 10;
 // How much a thread does, as costs are reckoned, before the next has begun.
 constexpr double kLeadNanoseconds = 1.3e3;
 // What a thread works in is on its stack, unless it is more than this: a stack of 1 MB must do, and others use it too.
@@ -63,24 +65,11 @@ class TileRunner {
     for (size_t s = 0; s < stage_.slots.size(); ++s) pointers_[s] = base(stage_.slots[s]);
   }
 
-  void run_tiles(int64_t first, int64_t last) {
+  void run_tiles(int64_t first, int64_t last, bool backward) {
     run_prologue(stage_.elements);
-    if (stage_.seamless) {
-      run_steps(first * stage_.tile, 0, 0, std::min(last * stage_.tile, stage_.elements), stage_.elements);
-      return;
-    }
-    if (!stage_.by_rows) {
-      for (int64_t tile = first; tile < last; ++tile) run_steps(tile * stage_.tile, 0, 0, stage_.elements, stage_.tile);
-      return;
-    }
-    int64_t row = first / stage_.tiles_per_row;
-    int64_t column = first % stage_.tiles_per_row * stage_.tile;
-    for (int64_t tile = first; tile < last; ++tile) {
-      column += run_steps(row * stage_.columns + column, row, column, stage_.elements, stage_.tile);
-      if (column < stage_.columns) continue;
-      column = 0;
-      ++row;
-    }
+    if (!backward) return run_forward(first, last);
+    const int64_t together = std::max<int64_t>(kElementsForward / stage_.tile, 1);
+    for (int64_t end = last; end > first; end -= together) run_forward(std::max(first, end - together), end);
   }
 
   void run_elements(const ElementRuns& runs) {
@@ -101,6 +90,25 @@ class TileRunner {
   }
 
  private:
+  void run_forward(int64_t first, int64_t last) {
+    if (stage_.seamless) {
+      run_steps(first * stage_.tile, 0, 0, std::min(last * stage_.tile, stage_.elements), stage_.elements);
+      return;
+    }
+    if (!stage_.by_rows) {
+      for (int64_t tile = first; tile < last; ++tile) run_steps(tile * stage_.tile, 0, 0, stage_.elements, stage_.tile);
+      return;
+    }
+    int64_t row = first / stage_.tiles_per_row;
+    int64_t column = first % stage_.tiles_per_row * stage_.tile;
+    for (int64_t tile = first; tile < last; ++tile) {
+      column += run_steps(row * stage_.columns + column, row, column, stage_.elements, stage_.tile);
+      if (column < stage_.columns) continue;
+      column = 0;
+      ++row;
+    }
+  }
+
   char* base(const Slot& slot) const {
     switch (slot.place) {
       case Place::Input:
@@ -109,8 +117,6 @@ class TileRunner {
         return static_cast<char*>(run_.tensors.outputs[slot.index]);
       case Place::Scratch:
         return run_.tensors.scratch + slot.offset;
-      case Place::Kept:
-        return aligned(const_cast<char*>(stage_.kept.data())) + slot.offset;
       case Place::Const:
       case Place::Derived:
         return reinterpret_cast<char*>(const_cast<uint64_t*>(constant_of(run_.program, stage_, slot)));
@@ -213,11 +219,19 @@ template <class Run> void with_memory(const Stage& stage, const Run& run) {
   run(reinterpret_cast<char**>(memory), memory + of_pointers);
 }
 
+// Whether a stage that turns runs backward: for each thread that runs nodes every other one does.  What was read and
+// written last, by the node before or by the same one in the run before, is what the caches still have.
+bool turn() {
+  static thread_local bool backward = true;
+  return backward = !backward;
+}
+
 }  // namespace
 
-void run_tiles(const Program& program, const Stage& stage, const Tensors& tensors, int64_t first, int64_t last) {
+void run_tiles(const Program& program, const Stage& stage, const Tensors& tensors, int64_t first, int64_t last,
+               bool backward) {
   with_memory(stage, [&](char** pointers, char* buffers) {
-    TileRunner({program, stage, tensors}, buffers, pointers).run_tiles(first, last);
+    TileRunner({program, stage, tensors}, buffers, pointers).run_tiles(first, last, backward);
   });
 }
 
@@ -273,7 +287,13 @@ void run_plan(const Program& program, const Plan& plan, const Tensors& tensors, 
     const auto lead = static_cast<int64_t>(std::min(kLeadNanoseconds / stage.tile_cost, longest));
     const int64_t rest = stage.tiles - lead;
     const auto boundary = [&](int64_t i) { return i == 0 ? 0 : lead + rest / chunks * i + rest % chunks * i / chunks; };
-    run_parts(host, chunks, [&](int64_t i) { run_tiles(program, stage, tensors, boundary(i), boundary(i + 1)); });
+    const bool backward = stage.turns && turn();
+    const int64_t own = parts_of_thread(chunks);
+    run_parts(host, chunks, [&](int64_t part) {
+      // Each thread has the same elements as forward, for they are in its own cache.
+      const int64_t i = backward && part < chunks / own * own ? part / own * own + own - 1 - part % own : part;
+      run_tiles(program, stage, tensors, boundary(i), boundary(i + 1), backward);
+    });
   }
 }
 

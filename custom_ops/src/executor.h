@@ -18,7 +18,8 @@ struct Tensors {
 };
 
 // Runs the tiles `first` up to but not including `last` of one stage, on the calling thread.
-void run_tiles(const Program& program, const Stage& stage, const Tensors& tensors, int64_t first, int64_t last);
+void run_tiles(const Program& program, const Stage& stage, const Tensors& tensors, int64_t first, int64_t last,
+               bool backward = false);
 
 // Runs of `length` elements, of which each begins `step` elements behind the one before.
 struct ElementRuns {

@@ -13,7 +13,7 @@ namespace {
 // A fused node on the CPU provider.
 class CpuFusedElementwise : public FusedNode {
  public:
-  CpuFusedElementwise(const OrtApi* api, const OrtKernelInfo* info) : FusedNode(api, info) { expect_constants(info); }
+  using FusedNode::FusedNode;
 
   void compute(OrtKernelContext* context) {
     NodeInputs inputs;

@@ -1,7 +1,5 @@
 #include "fused_node.h"
 
-#include <algorithm>
-
 #include "ort_call.h"
 
 namespace onnxfuse {
@@ -13,17 +11,6 @@ FusedNode::FusedNode(const OrtApi* api, const OrtKernelInfo* info, Provider prov
   throw Error("the node has " + std::to_string(input_count()) + " inputs and " + std::to_string(output_count()) +
               " outputs, but its program has " + std::to_string(program.input_count) + " and " +
               std::to_string(program.outputs.size()));
-}
-
-void FusedNode::expect_constants(const OrtKernelInfo* info) {
-  std::vector<bool> which;
-  for (size_t i = 0; i < input_count(); ++i) {
-    int is_constant = 0;
-    const OrtValue* value = nullptr;
-    check(api()->KernelInfoGetConstantInput_tensor(info, i, &is_constant, &value));
-    which.push_back(is_constant != 0);
-  }
-  if (std::find(which.begin(), which.end(), true) != which.end()) program_.expect_constants(which);
 }
 
 ProgramKernel& FusedNode::kernel_for(const std::vector<int>& types) {

@@ -25,9 +25,6 @@ class FusedNode : public Node {
   // The CPU's kernel for inputs of these types.
   ProgramKernel& kernel_for(const std::vector<int>& types);
 
-  // Of the inputs' data the kernel for the CPU may keep what it makes of constants.
-  void expect_constants(const OrtKernelInfo* info);
-
   // The kernel of the Program to the letter.
   ProgramKernel& as_written() { return program_.as_written(); }
 

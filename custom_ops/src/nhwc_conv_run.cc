@@ -3,8 +3,8 @@
 #include <optional>
 #include <utility>
 
-#include "conv_axis.h"
 #include "cache_lines.h"
+#include "conv_axis.h"
 #include "denormals.h"
 #include "integers.h"
 #include "kernels.h"

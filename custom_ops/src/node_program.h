@@ -17,12 +17,6 @@ class NodeProgram {
   ProgramKernel& as_written() { return as_written_; }
   const Program& program() const { return as_written_.program(); }
 
-  // Says, before any run, which inputs have the same data in every run.
-  void expect_constants(const std::vector<bool>& which) {
-    as_written_.expect_constants(which);
-    widened_.expect_constants(which);
-  }
-
   // The kernel for inputs of these ONNX element types, `first` and then `others`; null if they are not those of the
   // Program.  It is another one if ORT has made float of float16 tensors.
   ProgramKernel* kernel_for(int first, const int* others) {

@@ -92,10 +92,7 @@ struct OrtApi {
   void* unused_246[1];
   OrtStatus* (*Logger_LogMessage)(const OrtLogger* logger, OrtLoggingLevel level, const char* message,
                                   const char* file, int line, const char* function);
-  void* unused_248[1];
-  OrtStatus* (*KernelInfoGetConstantInput_tensor)(const OrtKernelInfo* info, size_t index, int* is_constant,
-                                                  const OrtValue** out);
-  void* unused_250[3];
+  void* unused_248[5];
   OrtStatus* (*KernelContext_GetAllocator)(const OrtKernelContext* context, const OrtMemoryInfo* info,
                                            OrtAllocator** out);
   void* unused_254[13];
@@ -198,7 +195,6 @@ ONNXFUSE_SLOT(238, GetSessionConfigEntry);
 ONNXFUSE_SLOT(244, KernelInfo_GetNodeName);
 ONNXFUSE_SLOT(245, KernelInfo_GetLogger);
 ONNXFUSE_SLOT(247, Logger_LogMessage);
-ONNXFUSE_SLOT(249, KernelInfoGetConstantInput_tensor);
 ONNXFUSE_SLOT(253, KernelContext_GetAllocator);
 ONNXFUSE_SLOT(267, ShapeInferContext_GetInputCount);
 ONNXFUSE_SLOT(268, ShapeInferContext_GetInputTypeShape);

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "cache_lines.h"
+#include "integers.h"
 #include "program_shapes.h"
 #include "stage_builder.h"
 
@@ -45,8 +46,7 @@ size_t bytes_of(const Shape& shape, size_t element_size) {
 
 }  // namespace
 
-std::shared_ptr<const Plan> make_plan(const Program& program, const PlanKey& key, std::string* error,
-                                      const ConstantInputs* constants) {
+std::shared_ptr<const Plan> make_plan(const Program& program, const PlanKey& key, std::string* error) {
   std::vector<Shape> shapes;
   if (!resolve_shapes(program, key.shapes, &shapes, error)) return nullptr;
 
@@ -79,8 +79,7 @@ std::shared_ptr<const Plan> make_plan(const Program& program, const PlanKey& key
       if (without_leading_ones(shapes[operand]) == shape) continue;
       scratch[operand] = static_cast<int64_t>(plan->scratch_bytes);
       const size_t bytes = bytes_of(shapes[operand], compute_size(program.values[operand].type));
-      if (__builtin_add_overflow(plan->scratch_bytes, (bytes + kCacheLine - 1) / kCacheLine * kCacheLine,
-                                 &plan->scratch_bytes)) {
+      if (__builtin_add_overflow(plan->scratch_bytes, round_up(bytes, kCacheLine), &plan->scratch_bytes)) {
         *error = "intermediate values need too much memory";
         return nullptr;
       }
@@ -95,7 +94,7 @@ std::shared_ptr<const Plan> make_plan(const Program& program, const PlanKey& key
     int64_t count = 0;
     element_count(shape, &count);
     if (count == 0) continue;
-    StageBuilder(program, shapes, scratch, shape, request, constants, plan.get()).build();
+    StageBuilder(program, shapes, scratch, shape, request, plan.get()).build();
   }
   return plan;
 }

@@ -14,7 +14,7 @@
 namespace onnxfuse {
 
 // Where the data behind a slot lives.
-enum class Place : uint8_t { Input, Output, Scratch, Const, Derived, Kept, Buffer };
+enum class Place : uint8_t { Input, Output, Scratch, Const, Derived, Buffer };
 
 // How a tile that begins at element `start` of the stage finds its part of a slot's data.
 enum class Access : uint8_t {
@@ -30,7 +30,7 @@ struct Slot {
   bool by_column = false;         // Row: one element for each column of the row, not one for the row
   uint8_t size = 0;               // bytes of an element
   uint32_t index = 0;             // Input, Output, Derived: which; Const: id of the value
-  size_t offset = 0;              // Input, Scratch, Kept, Buffer: bytes
+  size_t offset = 0;              // Input, Scratch, Buffer: bytes
   int64_t half = 0;               // Gathered: elements of each half of a row, if these are to be swapped
   std::vector<int64_t> strides;   // Row, Gathered: in elements, for each dimension
   std::vector<int64_t> dims;      // Gathered: the stage's, of which those are one that the slot steps through alike
@@ -64,6 +64,7 @@ struct PlannedLink {
 struct Stage {
   int64_t elements = 0;
   bool by_rows = false;
+  bool turns = false;         // every other run is better from the last tile to the first
   bool seamless = false;      // tiles are there to be shared among threads alone: those that follow one another run as one
   int64_t columns = 0;        // size of the innermost collapsed dimension, or a multiple of it
   int64_t tile = 0;           // elements of a tile
@@ -78,13 +79,6 @@ struct Stage {
   std::vector<Step> steps;
   std::vector<PlannedLink> links;
   std::vector<uint64_t> derived;  // what was computed from constants
-  std::vector<char> kept;         // what constant inputs have for each element, where these are few
-};
-
-// Inputs that have the same data in every run.
-struct ConstantInputs {
-  const std::vector<bool>& which;
-  const void* const* data;  // of all inputs
 };
 
 // What to know about an input when an output may share its memory.
@@ -122,10 +116,8 @@ struct Plan {
   size_t scratch_bytes = 0;  // for the values that one stage computes and another reads
 };
 
-// Null if the shapes do not fit; then `error` says why, naming the line of the Program.  What it needs of `constants` it
-// copies.
-std::shared_ptr<const Plan> make_plan(const Program& program, const PlanKey& key, std::string* error,
-                                      const ConstantInputs* constants = nullptr);
+// Null if the shapes do not fit; then `error` says why, naming the line of the Program.
+std::shared_ptr<const Plan> make_plan(const Program& program, const PlanKey& key, std::string* error);
 
 }  // namespace onnxfuse
 

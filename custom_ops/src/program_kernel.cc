@@ -29,7 +29,7 @@ bool ProgramKernel::takes(int first, const int* others) const {
 
 void ProgramKernel::compute(const Host& host, const PlanKey& key, const void** inputs, void** outputs,
                             const OutputMemory& output_memory) {
-  PlanInUse<Plan> plan = find_plan(key, inputs);
+  PlanInUse<Plan> plan = find_plan(key);
   for (size_t o = 0; o < program_.outputs.size(); ++o) outputs[o] = output_memory(o, plan->output_shapes[o]);
   plan = resolve_aliasing(std::move(plan), inputs, outputs);
   const auto copies = copy_shared_inputs(host, *plan, inputs, outputs);
@@ -37,25 +37,23 @@ void ProgramKernel::compute(const Host& host, const PlanKey& key, const void** i
   run_plan(program_, *plan, {inputs, outputs, static_cast<char*>(scratch.data())}, host);
 }
 
-PlanInUse<Plan> ProgramKernel::find_plan(const PlanKey& key, const void* const* inputs) {
+PlanInUse<Plan> ProgramKernel::find_plan(const PlanKey& key) {
   auto plan = plans_.find(key);
-  return plan ? std::move(plan) : plans_.add(plan_for(key, inputs));
+  return plan ? std::move(plan) : plans_.add(plan_for(key));
 }
 
 // The plan for inputs of the other's shapes, found without a copy of these.
-PlanInUse<Plan> ProgramKernel::find_plan(const Plan& other, uint64_t aliased, uint64_t deferred,
-                                         const void* const* inputs) {
+PlanInUse<Plan> ProgramKernel::find_plan(const Plan& other, uint64_t aliased, uint64_t deferred) {
   auto plan = plans_in_place_.find_if([&](const Plan& candidate) {
     const PlanKey& key = candidate.key;
     return key.aliased == aliased && key.deferred == deferred && key.shapes == other.key.shapes;
   });
-  return plan ? std::move(plan) : plans_in_place_.add(plan_for({other.key.shapes, aliased, deferred}, inputs));
+  return plan ? std::move(plan) : plans_in_place_.add(plan_for({other.key.shapes, aliased, deferred}));
 }
 
-std::shared_ptr<const Plan> ProgramKernel::plan_for(const PlanKey& key, const void* const* inputs) const {
+std::shared_ptr<const Plan> ProgramKernel::plan_for(const PlanKey& key) const {
   std::string error;
-  const ConstantInputs constants{constants_, inputs};
-  auto plan = make_plan(program_, key, &error, constants_.empty() ? nullptr : &constants);
+  auto plan = make_plan(program_, key, &error);
   if (plan == nullptr) throw Error(error);
   return plan;
 }
@@ -85,7 +83,7 @@ PlanInUse<Plan> ProgramKernel::resolve_aliasing(PlanInUse<Plan> plan, const void
       }
     }
     if (aliased == plan->key.aliased && deferred == plan->key.deferred) return plan;
-    plan = find_plan(*plan, aliased, deferred, inputs);
+    plan = find_plan(*plan, aliased, deferred);
   }
 }
 

@@ -23,9 +23,6 @@ class ProgramKernel {
 
   const Program& program() const { return program_; }
 
-  // Says, before any run, which inputs have the same data in every run.
-  void expect_constants(const std::vector<bool>& which) { constants_ = which; }
-
   // Whether the inputs' ONNX element types, `first` and then `others`, are those of the program.
   bool takes(int first, const int* others) const;
 
@@ -35,16 +32,15 @@ class ProgramKernel {
                const OutputMemory& output_memory);
 
  private:
-  PlanInUse<Plan> find_plan(const PlanKey& key, const void* const* inputs);
-  PlanInUse<Plan> find_plan(const Plan& other, uint64_t aliased, uint64_t deferred, const void* const* inputs);
-  std::shared_ptr<const Plan> plan_for(const PlanKey& key, const void* const* inputs) const;
+  PlanInUse<Plan> find_plan(const PlanKey& key);
+  PlanInUse<Plan> find_plan(const Plan& other, uint64_t aliased, uint64_t deferred);
+  std::shared_ptr<const Plan> plan_for(const PlanKey& key) const;
   bool shares_in_place(const Plan& plan, size_t i, const void* input, size_t o, const void* output) const;
   PlanInUse<Plan> resolve_aliasing(PlanInUse<Plan> plan, const void* const* inputs, void* const* outputs);
   std::vector<RunMemory> copy_shared_inputs(const Host& host, const Plan& plan, const void** inputs,
                                             void* const* outputs) const;
 
   Program program_;
-  std::vector<bool> constants_;  // which inputs are; empty if none is known to be
   PlanCache<Plan> plans_;
   PlanCache<Plan> plans_in_place_;  // for outputs that share memory with inputs
 };

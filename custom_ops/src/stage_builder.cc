@@ -2,11 +2,8 @@
 
 #include <algorithm>
 
-#include "cache_lines.h"
 #include "caches.h"
 #include "cost.h"
-#include "gather.h"
-#include "integers.h"
 #include "program_shapes.h"
 
 namespace onnxfuse {
@@ -18,9 +15,6 @@ constexpr int64_t kLongRow = 256;
 constexpr int64_t kMaxPeriod = 1024;
 // Where runs of elements may begin anywhere, short rows with the same operands make rows of about this many elements.
 constexpr int64_t kRepeatedRow = 512;
-// The most elements of a stage that keeps what constants have for them: with more, reading them takes as long as to repeat
-// the constants in the level 1 cache.
-constexpr int64_t kMostKept = 4096;
 
 // Whether an instruction divides integers by something else than a constant, or by the constant 0.
 bool may_divide_by_zero(const Program& program, const Value& value) {
@@ -35,13 +29,12 @@ bool may_divide_by_zero(const Program& program, const Value& value) {
 
 StageBuilder::StageBuilder(const Program& program, const std::vector<Shape>& shapes,
                            const std::vector<int64_t>& scratch, const Shape& shape, const StageRequest& request,
-                           const ConstantInputs* constants, Plan* plan)
+                           Plan* plan)
     : program_(program),
       shapes_(shapes),
       scratch_(scratch),
       shape_(shape),
       request_(request),
-      constants_(constants),
       plan_(*plan),
       position_(program.values.size(), -1),
       slot_of_(program.values.size(), -1),
@@ -118,29 +111,8 @@ void StageBuilder::find_sources() {
   for (Slot& slot : stage_.slots) {
     if (slot.access == Access::Gathered) merge_dims(&slot);
   }
-  keep_constants();
   large_ = bytes > last_level_bytes();
-}
-
-// Of a stage of few elements, what constants have for each of these is written down once and not in every run.
-void StageBuilder::keep_constants() {
-  if (constants_ == nullptr || stage_.elements > kMostKept) return;
-  size_t bytes = 0;
-  std::vector<std::pair<Slot*, size_t>> kept;
-  for (Slot& slot : stage_.slots) {
-    if (slot.place != Place::Input || slot.access != Access::Gathered || !constants_->which[slot.index]) continue;
-    kept.push_back({&slot, bytes});
-    bytes += round_up(static_cast<size_t>(stage_.elements) * slot.size, kCacheLine);
-  }
-  if (kept.empty()) return;
-  stage_.kept.resize(bytes + kCacheLine);
-  for (const auto& [slot, offset] : kept) {
-    const char* const data = static_cast<const char*>(constants_->data[slot->index]) + slot->offset;
-    gather(*slot, data, 0, static_cast<size_t>(stage_.elements), aligned(stage_.kept.data()) + offset);
-    slot->place = Place::Kept;
-    slot->access = Access::Whole;
-    slot->offset = offset;
-  }
+  stage_.turns = bytes > level2_bytes() && !large_;
 }
 
 // What the stage reads of a source.
@@ -304,7 +276,7 @@ uint16_t StageBuilder::operand(uint16_t id) {
     (once ? stage_.prologue : stage_.steps).push_back(step);
     slot = step.out;
   }
-  const bool is_input = program_.values[id].kind == Value::Kind::Input;
+  const bool is_input = stage_.slots[source_slot_[id]].place == Place::Input;
   const Kernel load = is_input ? kernels().loads[static_cast<int>(type)] : nullptr;
   if (load != nullptr) {
     Step step;

@@ -20,9 +20,9 @@ struct StageRequest {
 
 class StageBuilder {
  public:
-  // `scratch` holds for each value that crosses stages its place in the scratch memory, else -1.  `constants` may be null.
+  // `scratch` holds for each value that crosses stages its place in the scratch memory, else -1.
   StageBuilder(const Program& program, const std::vector<Shape>& shapes, const std::vector<int64_t>& scratch,
-               const Shape& shape, const StageRequest& request, const ConstantInputs* constants, Plan* plan);
+               const Shape& shape, const StageRequest& request, Plan* plan);
 
   // Appends the stage to the plan.
   void build();
@@ -38,7 +38,6 @@ class StageBuilder {
   bool is_dense(const Slot& slot) const;
   void find_rows();
   void merge_dims(Slot* slot) const;
-  void keep_constants();
   void read_by_column(uint16_t index);
   void schedule();
   void count_uses();
@@ -74,7 +73,6 @@ class StageBuilder {
   const std::vector<int64_t>& scratch_;
   const Shape& shape_;
   const StageRequest& request_;
-  const ConstantInputs* const constants_;
   Plan& plan_;
   Stage stage_;
   std::vector<int> position_;      // of a value among the stage's instructions, -1: not one

@@ -79,7 +79,7 @@ Link contracted(Link before, Link link) {
 }
 
 // Clip, a maximum with a scalar and then a minimum, becomes one link, and so does a scale and then a shift.  If `contracts`
-// any product that is added to is rounded with the sum.
+// a product and the sum after it are rounded once, with operands that are no values in registers.
 void merge_pairs(bool contracts, std::vector<PlannedLink>* links) {
   for (size_t i = 1; i < links->size(); ++i) {
     PlannedLink& before = (*links)[i - 1];

@@ -2,8 +2,8 @@
 // read and written when.
 #include <algorithm>
 
-#include "cost.h"
 #include "cache_lines.h"
+#include "cost.h"
 #include "integers.h"
 #include "stage_builder.h"
 

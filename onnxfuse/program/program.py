@@ -24,12 +24,11 @@ are computed in float32 and rounded by ``cast`` and in outputs.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 from onnxfuse.dtypes import DTYPES
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.program.ops import OPS, Rule
+from onnxfuse.program.ops import FLOATS, OPS, Rule
 
 HEADER = "onnxfuse 1"
 CONTRACT = "contract"
@@ -322,14 +321,17 @@ def _is_valid_slice(part: AxisSlice) -> bool:
 def _faster(op: str, second: Const) -> tuple[str, float] | None:
     """The operator and constant that compute what ``op`` does with its second operand, if that is faster.
 
-    A division is one by no reciprocal that is zero, denormal or infinite in the constant's type.
+    A division stays where the constant's reciprocal is zero, denormal or infinite, and where it would be rounded to fewer
+    bits than are computed with.
     """
     if op not in ("div", "sub") or DTYPES[second.dtype].numpy.kind in "iu":
         return None
     value = float(second.value)
     if op == "sub":
         return "add", -value
-    limits = ml_dtypes.finfo(DTYPES[second.dtype].numpy)  # type: ignore[no-untyped-call]
+    if second.dtype not in FLOATS:
+        return None
+    limits = np.finfo(DTYPES[second.dtype].numpy)
     if not 1 / float(limits.max) <= abs(value) <= 1 / float(limits.smallest_normal):
         return None
     return "mul", 1 / value

@@ -5,6 +5,7 @@ ONNXFUSE_TEST_LIBRARY names another library than the installed package's.
 
 import ctypes
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -49,6 +50,13 @@ def library() -> str:
     from onnxfuse.runtime import custom_ops_library
 
     return custom_ops_library()
+
+
+def rounds_once() -> bool:
+    """Whether the kernels that run here have an instruction that multiplies and adds."""
+    from onnxfuse import cpu
+
+    return platform.machine() == "aarch64" or (cpu.has_avx2() and os.environ.get("ONNXFUSE_ISA") != "baseline")
 
 
 def run_code(code: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:

@@ -1,14 +1,11 @@
 """An instruction gives the same bits in a chain, where values stay in registers, as on its own."""
 
-import os
-import platform
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from onnxfuse import cpu
-from tests.custom_ops.fused import NUMPY_TYPES, assert_same_bits, run_fused, sample
+from tests.custom_ops.fused import NUMPY_TYPES, assert_same_bits, rounds_once, run_fused, sample
 
 SCALARS = {"nan": np.nan, "0": 0.0, "-0": -0.0, "3": 3.0, "-0.5": -0.5, "inf": np.inf}
 UNARY = ["neg", "abs", "reciprocal", "relu", "hard_swish", "sqrt", "round", "floor", "ceil"]
@@ -140,11 +137,6 @@ def test_what_sigmoid_gates_is_never_denormal(shape: tuple[int, ...]) -> None:
     for result in run_fused(program, [x, x]):
         least = np.finfo(np.float32).smallest_normal
         assert np.all((result == 0) | (np.abs(result) >= least)) and np.any(result == 0) and np.any(result != 0)
-
-
-def rounds_once() -> bool:
-    """Whether the kernels that run here have an instruction that multiplies and adds."""
-    return platform.machine() == "aarch64" or (cpu.has_avx2() and os.environ.get("ONNXFUSE_ISA") != "baseline")
 
 
 def fused_multiply_add(x: np.ndarray, factor: np.ndarray, addend: np.ndarray) -> np.ndarray:

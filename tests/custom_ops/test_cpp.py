@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "custom_ops"
@@ -170,9 +170,8 @@ def test_every_slot_of_the_ort_abi(tmp_path: Path, capfd: pytest.CaptureFixture[
     probe = compile_cpp(tmp_path / "libprobe.so", [NATIVE / "tests/abi_probe.cc"], ["-O1", "-fPIC", "-shared"])
     attributes = {"program": "the text", "count": 7, "sizes": [3, 1, 2]}
     node = helper.make_node("Probe", ["a", "b"], ["c"], name="the_probe", domain="onnxfuse_probe", **attributes)
-    inputs = [helper.make_tensor_value_info("a", TensorProto.FLOAT, ["n", 3])]
-    constants = [numpy_helper.from_array(np.arange(3, dtype=np.float32), "b")]
-    graph = helper.make_graph([node], "g", inputs, [onnx.ValueInfoProto(name="c")], constants)
+    inputs = [helper.make_tensor_value_info(*v) for v in (("a", TensorProto.FLOAT, ["n", 3]), ("b", 1, [3]))]
+    graph = helper.make_graph([node], "g", inputs, [onnx.ValueInfoProto(name="c")])
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("onnxfuse_probe", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     options = ort.SessionOptions()
@@ -186,11 +185,11 @@ def test_every_slot_of_the_ort_abi(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert session.get_outputs()[0].type == "tensor(float)"
 
     a = np.arange(6, dtype=np.float32).reshape(2, 3)
-    (c,) = session.run(None, {"a": a})
+    (c,) = session.run(None, {"a": a, "b": a[0]})
     np.testing.assert_array_equal(c, a)
     a[0, 0] = -1
     with pytest.raises(Exception, match="the probe's message") as caught:
-        session.run(None, {"a": a})
+        session.run(None, {"a": a, "b": a[0]})
     assert "INVALID_ARGUMENT" in str(caught.value)
 
     handle = ctypes.CDLL(str(probe))

@@ -178,7 +178,8 @@ def test_fast_math_adds_what_is_subtracted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "divisor"), [("f32", 0), ("f32", np.inf), ("f32", np.nan), ("f32", 1e-39), ("f32", 2e38), ("f16", 6e4)]
+    ("dtype", "divisor"),
+    [("f32", 0), ("f32", np.inf), ("f32", np.nan), ("f32", 1e-39), ("f32", 2e38), ("f16", 3), ("bf16", 3)],
 )
 def test_fast_math_divides_where_the_reciprocal_is_no_normal_number(dtype: str, divisor: float) -> None:
     builder = ProgramBuilder(fast_math=True)
