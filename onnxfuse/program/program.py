@@ -321,8 +321,8 @@ def _is_valid_slice(part: AxisSlice) -> bool:
 def _faster(op: str, second: Const) -> tuple[str, float] | None:
     """The operator and constant that compute what ``op`` does with its second operand, if that is faster.
 
-    A division stays where the constant's reciprocal is zero, denormal or infinite, and where it would be rounded to fewer
-    bits than are computed with.
+    A division stays where the constant's reciprocal is zero, denormal or infinite, and where it would be rounded to
+    fewer bits than are computed with.
     """
     if op not in ("div", "sub") or DTYPES[second.dtype].numpy.kind in "iu":
         return None
