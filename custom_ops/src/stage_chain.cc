@@ -11,6 +11,8 @@ namespace {
 
 // An instruction is at most two links: itself, and one that keeps its value.
 constexpr size_t kMaxChainInstructions = kMaxChainLinks / 2;
+// Of so many instructions a chain waits for the memory of its results longer than it computes, if the level 2 cache has it.
+constexpr size_t kFewInstructions = 5;
 
 Link unary_link(Op op) {
   switch (op) {
@@ -262,7 +264,8 @@ void StageBuilder::emit_chain(size_t at, size_t length) {
       step.out = static_cast<uint16_t>(to.slot);
       const bool apart = plan_.key.aliased == 0 && stage_.slots[to.slot].place == Place::Output;
       // Where single rows are run, others have brought the memory of results into the caches.
-      const Stores stores = plan_.key.anywhere ? Stores::Apart : Stores::Fetched;
+      const bool fetches = !plan_.key.anywhere && (stage_.turns || length <= kFewInstructions);
+      const Stores stores = fetches ? Stores::Fetched : Stores::Apart;
       step.stores = to.stream ? Stores::Streamed : apart ? stores : Stores::Plain;
     } else {
       links.push_back({Link::Keep, static_cast<uint16_t>(to.slot), 0});
