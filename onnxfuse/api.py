@@ -11,17 +11,10 @@ import onnx
 
 from onnxfuse.errors import OnnxfuseError, ParityError
 from onnxfuse.example_counts import counts_for
+from onnxfuse.given_shapes import Shapes, checked_shapes, fit_shapes, symbol_sizes
 from onnxfuse.graph import Model
-from onnxfuse.inputs import (
-    InputSpec,
-    Shapes,
-    Sizes,
-    checked_shapes,
-    fit_shapes,
-    input_specs,
-    resolve_shapes,
-    symbol_sizes,
-)
+from onnxfuse.inputs import InputSpec, input_specs
+from onnxfuse.made_up_inputs import Sizes, resolve_shapes
 from onnxfuse.model_io import check_output, load, load_proto, parse, save
 from onnxfuse.passes import Pass, PassContext, resolve
 from onnxfuse.passes.inline_functions import inlined

@@ -21,7 +21,9 @@ import numpy as np
 
 from onnxfuse import cpu
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.inputs import BENCHMARK_SIZES, InputSet, Shapes, fit_shapes, generate, input_specs
+from onnxfuse.given_shapes import Shapes, fit_shapes
+from onnxfuse.inputs import InputSet, input_specs
+from onnxfuse.made_up_inputs import BENCHMARK_SIZES, generate
 from onnxfuse.model_io import read_proto
 from onnxfuse.parity import PROVIDERS, Progress
 from onnxfuse.runtime import load_onnxruntime

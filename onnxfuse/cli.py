@@ -226,7 +226,7 @@ def _uncollected() -> Iterator[None]:
 @_uncollected()
 def _optimize(arguments: argparse.Namespace) -> int:
     from onnxfuse.api import optimize
-    from onnxfuse.inputs import parse_shapes
+    from onnxfuse.given_shapes import parse_shapes
     from onnxfuse.report import render_optimization
     from onnxfuse.report_file import ReportFile
 
@@ -290,7 +290,7 @@ def _telling_what_is_written(path: Path, before: tuple[int, int] | None) -> Iter
 
 def _check(arguments: argparse.Namespace) -> int:
     from onnxfuse.api import runnable_target
-    from onnxfuse.inputs import parse_shapes
+    from onnxfuse.given_shapes import parse_shapes
     from onnxfuse.parity import compare
     from onnxfuse.report import render_parity
 
@@ -316,7 +316,7 @@ def _check(arguments: argparse.Namespace) -> int:
 def _bench(arguments: argparse.Namespace) -> int:
     from onnxfuse.api import runnable_target
     from onnxfuse.bench import bench
-    from onnxfuse.inputs import parse_shapes
+    from onnxfuse.given_shapes import parse_shapes
     from onnxfuse.report import render_bench
 
     with _Progress() as progress:
@@ -340,7 +340,7 @@ def _bench(arguments: argparse.Namespace) -> int:
 @_uncollected()
 def _inspect(arguments: argparse.Namespace) -> int:
     from onnxfuse.api import resolve_target
-    from onnxfuse.inputs import parse_shapes
+    from onnxfuse.given_shapes import parse_shapes
     from onnxfuse.inspection import inspect, render_inspection
 
     with _Progress() as progress:

@@ -15,7 +15,9 @@ import numpy as np
 from onnxfuse.bench import ratio_with_spread
 from onnxfuse.cuda.conv.choice import ConvPolicy
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.inputs import BENCHMARK_SIZES, InputSet, Shapes, default_specs, generate, input_specs, read_inputs
+from onnxfuse.given_shapes import Shapes
+from onnxfuse.inputs import InputSet, default_specs, input_specs, read_inputs
+from onnxfuse.made_up_inputs import BENCHMARK_SIZES, generate
 from onnxfuse.model_io import read_proto
 from onnxfuse.parity import Progress
 from onnxfuse.sessions import Session, SessionError, has_fused_nodes

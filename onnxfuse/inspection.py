@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.inputs import checked_shapes, fit_shapes, input_specs, value_spec
+from onnxfuse.given_shapes import checked_shapes, fit_shapes
+from onnxfuse.inputs import input_specs, value_spec
 from onnxfuse.report import (
     FusedRegion,
     LeftAlone,

@@ -22,17 +22,10 @@ import onnx
 from onnxfuse.comparison import Comparison, Numbers, compare_values, precision
 from onnxfuse.cuda.conv.node import TF32_KEY
 from onnxfuse.errors import OnnxfuseError, ParityError
+from onnxfuse.given_shapes import Shapes, fit_shapes
 from onnxfuse.graph_export import onnx_graphs
-from onnxfuse.inputs import (
-    InputSet,
-    InputSpec,
-    Shapes,
-    default_specs,
-    fit_shapes,
-    generate,
-    input_specs,
-    read_inputs,
-)
+from onnxfuse.inputs import InputSet, InputSpec, default_specs, input_specs, read_inputs
+from onnxfuse.made_up_inputs import generate
 from onnxfuse.model_io import read_proto
 from onnxfuse.numerics import output_numbers
 from onnxfuse.rounding_noise import (
@@ -151,7 +144,7 @@ def compare(
 ) -> ParityResult:
     """Run both models on the same inputs and compare their outputs.
 
-    ``inputs`` is an ``.npz`` file or a directory (``inputs.read_inputs``), or the values themselves; without
+    ``inputs`` is an ``.npz`` file or a directory (``onnxfuse.inputs.read_inputs``), or the values themselves; without
     it, inputs are made up, with the ``shapes`` for dynamic dimensions.  ``regions`` also runs every fused node
     alone; it is done in any case when an output differs, to name the node.  Raises OnnxfuseError if the
     original has no outputs or cannot be run, ParityError if the optimized model has other inputs or outputs or cannot

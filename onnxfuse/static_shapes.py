@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from onnx import TensorShapeProto, ValueInfoProto
 
+from onnxfuse.given_shapes import symbol_sizes
 from onnxfuse.graph import Model
 from onnxfuse.graph_export import onnx_graphs
 from onnxfuse.inference import infer
-from onnxfuse.inputs import InputSpec, symbol_sizes
+from onnxfuse.inputs import InputSpec
 from onnxfuse.model_io import load_proto
 from onnxfuse.passes.base import PassContext
 from onnxfuse.passes.fold_constants import FoldConstants
@@ -21,7 +22,7 @@ _ROUNDS = 16
 def make_static(model: Model, specs: Sequence[InputSpec], shapes: Shapes, context: PassContext) -> Model:
     """The model for inputs of these ``shapes`` alone, with what follows from them computed; ``model`` stays as it is.
 
-    ``specs`` are its inputs, which the shapes fit (see ``onnxfuse.inputs.fit_shapes``).  A symbol that the shapes
+    ``specs`` are its inputs, which the shapes fit (see ``onnxfuse.given_shapes.fit_shapes``).  A symbol that the shapes
     give a size has it in every input; what they say nothing of stays dynamic.  Raises OnnxfuseError if the model
     cannot have these shapes.
     """

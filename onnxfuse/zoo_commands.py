@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import onnx
 
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.inputs import InputSet, generate, input_specs
+from onnxfuse.inputs import InputSet, input_specs
+from onnxfuse.made_up_inputs import generate
 from onnxfuse.model_io import read_proto
 from onnxfuse.replacing import Replacement
 from onnxfuse.report import add_row, simple_table

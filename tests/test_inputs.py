@@ -1,5 +1,6 @@
 """Inputs that a user gives, as shapes or in files, and those that cannot be made up: what is refused, and how."""
 
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,16 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 import onnxfuse
 from onnxfuse.bench import bench
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.inputs import (
-    InputSpec,
-    default_specs,
-    generate,
-    input_specs,
-    make_inputs,
-    parse_shapes,
-    read_inputs,
-    value_spec,
-)
+from onnxfuse.given_shapes import parse_shapes
+from onnxfuse.inputs import InputSpec, default_specs, input_specs, read_inputs, value_spec
+from onnxfuse.made_up_inputs import generate, make_inputs
 from onnxfuse.parity import compare
 from tests.parity_models import model_file, save
 
@@ -182,3 +176,70 @@ def test_both_branches_are_checked() -> None:
     sets = [inputs.feeds for inputs, _ in generate(specs, lambda feeds: [], {})]
     assert [bool(feeds["flag"]) for feeds in sets[:2]] == [True, False]
     assert all(0 < np.count_nonzero(feeds["mask"]) < 64 for feeds in sets)
+
+
+def test_inputs_from_files(tmp_path: Path) -> None:
+    path = model_file(
+        tmp_path / "a.onnx", "(float[n] x, int64[n] i) => (float[n] y)", "c = Cast<to=1>(i) y = Add(x, c)"
+    )
+    specs = input_specs(onnx.load(path))
+    x, i = np.ones(3, np.float32), np.arange(3)
+    np.savez(tmp_path / "in.npz", x=x, i=i)
+    (tmp_path / "sets" / "test_data_set_0").mkdir(parents=True)
+    for index, value in enumerate((x, i)):
+        file = tmp_path / "sets" / "test_data_set_0" / f"input_{index}.pb"
+        file.write_bytes(numpy_helper.from_array(value).SerializeToString())
+    for source in (tmp_path / "in.npz", tmp_path / "sets", tmp_path / "sets" / "test_data_set_0"):
+        (found,) = read_inputs(source, specs)
+        np.testing.assert_array_equal(found.feeds["i"], i)
+        assert compare(path, path, inputs=source).ok
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": np.ones(3, np.float32)}, "no value for input 'i'"),
+        ({"x": np.ones(3, np.float32), "i": np.arange(3), "z": np.ones(1)}, "'z', which is no input"),
+        ({"x": np.ones(3), "i": np.arange(3)}, "cannot take an array of float64"),
+        ({"x": np.ones((3, 1), np.float32), "i": np.arange(3)}, r"shape \[3, 1\]"),
+    ],
+)
+def test_wrong_arrays_are_refused(tmp_path: Path, arrays: dict[str, np.ndarray], message: str) -> None:
+    specs = [InputSpec("x", F32, ("n",)), InputSpec("i", onnx.TensorProto.INT64, ("n",))]
+    np.savez(tmp_path / "in.npz", **arrays)
+    with pytest.raises(OnnxfuseError, match=message):
+        read_inputs(tmp_path / "in.npz", specs)
+
+
+def test_arrays_of_the_other_byte_order_are_converted(tmp_path: Path) -> None:
+    x = np.arange(3, dtype=np.float32)
+    np.savez(tmp_path / "in.npz", x=x.astype(x.dtype.newbyteorder()))
+    value = read_inputs(tmp_path / "in.npz", [InputSpec("x", F32, (3,))])[0].feeds["x"]
+    assert value.dtype == np.float32
+    np.testing.assert_array_equal(value, x)
+
+
+def test_files_that_are_no_archives_of_arrays(tmp_path: Path) -> None:
+    (tmp_path / "text.npz").write_text("hello")
+    np.save(tmp_path / "single.npy", np.ones(2, np.float32))
+    with zipfile.ZipFile(tmp_path / "other.npz", "w") as archive:
+        archive.writestr("x", "hello")
+    for name, message in (
+        ("text.npz", "not an .npz"),
+        ("single.npy", "not an .npz"),
+        ("other.npz", "no array for 'x'"),
+    ):
+        with pytest.raises(OnnxfuseError, match=message) as caught:
+            read_inputs(tmp_path / name, [InputSpec("x", F32, (2,))])
+        assert "allow_pickle" not in str(caught.value)
+
+
+def test_damaged_input_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 not a zip")
+    (tmp_path / "empty").mkdir()
+    for source in (tmp_path / "bad.npz", tmp_path / "empty", tmp_path / "none.npz"):
+        with pytest.raises(OnnxfuseError):
+            read_inputs(source, [InputSpec("x", F32, (2,))])
+    np.savez(tmp_path / "pickle.npz", x=np.array([{}], dtype=object))
+    with pytest.raises(OnnxfuseError, match="cannot read"):
+        read_inputs(tmp_path / "pickle.npz", [InputSpec("x", F32, (1,))])

@@ -1,7 +1,6 @@
 """The parity check: what counts as equal, what is caught, which inputs it makes."""
 
 import re
-import zipfile
 from pathlib import Path
 
 import ml_dtypes
@@ -14,17 +13,6 @@ import onnxfuse
 from onnxfuse import parity
 from onnxfuse.comparison import Numbers, compare_values, ulp_distance
 from onnxfuse.errors import OnnxfuseError, ParityError
-from onnxfuse.inputs import (
-    InputSpec,
-    Sizes,
-    fit_shapes,
-    input_specs,
-    make_inputs,
-    parse_shapes,
-    read_inputs,
-    resolve_shapes,
-    symbol_sizes,
-)
 from onnxfuse.numerics import coarsest_type, probabilities
 from onnxfuse.parity import compare
 from onnxfuse.rounding_noise import (
@@ -148,15 +136,6 @@ def test_a_probability_near_zero_is_compared_on_the_scale_of_one() -> None:
     assert compare_values("y", expected, actual).reason
     assert not compare_values("y", expected, actual, Numbers(scale=1.0)).reason
     assert compare_values("y", expected, floats(2e-5, 0), Numbers(scale=1.0)).reason
-
-
-def test_made_up_images_look_like_pages() -> None:
-    for shape, kind in (((1, 3, 64, 48), F32), ((2, 64, 48, 3), F32), ((1, 1, 5, 7), onnx.TensorProto.UINT8)):
-        spec = InputSpec("image", kind, shape)
-        image = make_inputs([spec], {"image": shape}, "image", 16).feeds["image"]
-        assert image.shape == shape and image.dtype == spec.dtype
-        assert 0.1 < np.mean(image < image.mean()) < 0.6
-    assert make_inputs([InputSpec("x", F32, (2, 9))], {"x": (2, 9)}, "image", 16).feeds["x"].min() >= 0
 
 
 def test_messages_of_onnxruntime_lose_their_source_files() -> None:
@@ -462,168 +441,3 @@ def test_a_model_that_takes_no_made_up_input_says_what_to_do(tmp_path: Path) -> 
     with pytest.raises(OnnxfuseError, match="give others where the command has --shape or --inputs"):
         compare(path, path)
     assert compare(path, path, shapes={"x": (77,)}).ok
-
-
-def test_inputs_from_files(tmp_path: Path) -> None:
-    path = model_file(
-        tmp_path / "a.onnx", "(float[n] x, int64[n] i) => (float[n] y)", "c = Cast<to=1>(i) y = Add(x, c)"
-    )
-    specs = input_specs(onnx.load(path))
-    x, i = np.ones(3, np.float32), np.arange(3)
-    np.savez(tmp_path / "in.npz", x=x, i=i)
-    (tmp_path / "sets" / "test_data_set_0").mkdir(parents=True)
-    for index, value in enumerate((x, i)):
-        file = tmp_path / "sets" / "test_data_set_0" / f"input_{index}.pb"
-        file.write_bytes(numpy_helper.from_array(value).SerializeToString())
-    for source in (tmp_path / "in.npz", tmp_path / "sets", tmp_path / "sets" / "test_data_set_0"):
-        (found,) = read_inputs(source, specs)
-        np.testing.assert_array_equal(found.feeds["i"], i)
-        assert compare(path, path, inputs=source).ok
-
-
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"x": np.ones(3, np.float32)}, "no value for input 'i'"),
-        ({"x": np.ones(3, np.float32), "i": np.arange(3), "z": np.ones(1)}, "'z', which is no input"),
-        ({"x": np.ones(3), "i": np.arange(3)}, "cannot take an array of float64"),
-        ({"x": np.ones((3, 1), np.float32), "i": np.arange(3)}, r"shape \[3, 1\]"),
-    ],
-)
-def test_wrong_arrays_are_refused(tmp_path: Path, arrays: dict[str, np.ndarray], message: str) -> None:
-    specs = [InputSpec("x", F32, ("n",)), InputSpec("i", onnx.TensorProto.INT64, ("n",))]
-    np.savez(tmp_path / "in.npz", **arrays)
-    with pytest.raises(OnnxfuseError, match=message):
-        read_inputs(tmp_path / "in.npz", specs)
-
-
-def test_arrays_of_the_other_byte_order_are_converted(tmp_path: Path) -> None:
-    x = np.arange(3, dtype=np.float32)
-    np.savez(tmp_path / "in.npz", x=x.astype(x.dtype.newbyteorder()))
-    value = read_inputs(tmp_path / "in.npz", [InputSpec("x", F32, (3,))])[0].feeds["x"]
-    assert value.dtype == np.float32
-    np.testing.assert_array_equal(value, x)
-
-
-def test_files_that_are_no_archives_of_arrays(tmp_path: Path) -> None:
-    (tmp_path / "text.npz").write_text("hello")
-    np.save(tmp_path / "single.npy", np.ones(2, np.float32))
-    with zipfile.ZipFile(tmp_path / "other.npz", "w") as archive:
-        archive.writestr("x", "hello")
-    for name, message in (
-        ("text.npz", "not an .npz"),
-        ("single.npy", "not an .npz"),
-        ("other.npz", "no array for 'x'"),
-    ):
-        with pytest.raises(OnnxfuseError, match=message) as caught:
-            read_inputs(tmp_path / name, [InputSpec("x", F32, (2,))])
-        assert "allow_pickle" not in str(caught.value)
-
-
-def test_damaged_input_files_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 not a zip")
-    (tmp_path / "empty").mkdir()
-    for source in (tmp_path / "bad.npz", tmp_path / "empty", tmp_path / "none.npz"):
-        with pytest.raises(OnnxfuseError):
-            read_inputs(source, [InputSpec("x", F32, (2,))])
-    np.savez(tmp_path / "pickle.npz", x=np.array([{}], dtype=object))
-    with pytest.raises(OnnxfuseError, match="cannot read"):
-        read_inputs(tmp_path / "pickle.npz", [InputSpec("x", F32, (1,))])
-
-
-def test_shapes_are_parsed_with_any_name() -> None:
-    assert parse_shapes(["x=1x3", "a=b=2", "2x2=4x5", "scalar="]) == {
-        "x": (1, 3),
-        "a=b": (2,),
-        "2x2": (4, 5),
-        "scalar": (),
-    }
-    for bad in ("x", "=1", "x=1x", "x=-1", "x=1,2", "x=ax2", "x=1 x 2", "x=²"):
-        with pytest.raises(OnnxfuseError, match="--shape"):
-            parse_shapes([bad])
-    with pytest.raises(OnnxfuseError, match="twice"):
-        parse_shapes(["x=1", "x=2"])
-
-
-def test_shapes_must_fit_the_model() -> None:
-    specs = [InputSpec("x", F32, ("n", 3)), InputSpec("z", F32, ("n",))]
-    assert fit_shapes(specs, {"x": (2, 3), "z": (2,)}) == {"x": (2, 3), "z": (2,)}
-    for bad in ({"x": (2, 4)}, {"x": (2,)}, {"y": (1,)}, {"x": (2, 3), "z": (4,)}):
-        with pytest.raises(OnnxfuseError):
-            fit_shapes(specs, bad)
-
-
-def test_sizes_of_dimensions_are_given_by_name() -> None:
-    specs = [InputSpec("ids", I64, ("batch", "seq")), InputSpec("past", F32, ("batch", 4, "past + seq", 8))]
-    specs += [InputSpec("batch_free", F32, (4,)), InputSpec("any", F32, None)]
-    whole = fit_shapes(specs, {"batch": (2,), "seq": (5,), "past + seq": (9,)})
-    assert whole["ids"] == (2, 5) and whole["past"] == (2, 4, 9, 8)
-    assert not {"batch_free", "any"} & set(whole)
-    assert symbol_sizes(specs, whole) == {"batch": 2, "seq": 5, "past + seq": 9}
-    part = fit_shapes(specs, {"batch": (2,)})
-    assert part == {"batch": (2,)}
-    resolved = resolve_shapes(specs, part, Sizes(length=7))
-    assert resolved["ids"] == (2, 7) and resolved["past"][0] == 2
-    assert fit_shapes(specs, {"ids": (2, 5), "past + seq": (9,)})["past"] == (2, 4, 9, 8)
-    for bad, message in (
-        (
-            {"heads": (2,)},
-            r"no input or dimension 'heads'; its inputs are: ids, past, .*; its named dimensions: batch, past \+",
-        ),
-        ({"batch": (2, 3)}, "dimension 'batch' has one size, not 2x3"),
-        ({"batch": ()}, "dimension 'batch' has one size, not none"),
-        ({"ids": (2, 5), "batch": (3,)}, "both 3 and 2"),
-    ):
-        with pytest.raises(OnnxfuseError, match=message):
-            fit_shapes(specs, bad)
-
-
-def test_a_name_of_both_is_that_of_the_input() -> None:
-    specs = [InputSpec("n", F32, ("n", 3)), InputSpec("y", F32, ("n",))]
-    assert fit_shapes(specs, {"n": (4, 3)}) == {"n": (4, 3), "y": (4,)}
-    with pytest.raises(OnnxfuseError, match="does not fit input n"):
-        fit_shapes(specs, {"n": (4,)})
-
-
-def test_dynamic_dimensions_get_sensible_sizes() -> None:
-    specs = [
-        InputSpec("image", F32, ("batch", "c", "h", "w")),
-        InputSpec("photo", F32, (None, None, None, 3)),
-        InputSpec("tokens", F32, ("batch", "seq_len")),
-        InputSpec("state", F32, (2, None, 128)),
-        InputSpec("anything", F32, None),
-    ]
-    assert resolve_shapes(specs, {}, Sizes(batch=2)) == {
-        "image": (2, 3, 64, 64),
-        "photo": (2, 64, 64, 3),
-        "tokens": (2, 32),
-        "state": (2, 2, 128),
-        "anything": (2,),
-    }
-    assert resolve_shapes(specs[:1] + specs[2:3], {"image": (5, 1, 8, 8)}, Sizes())["tokens"] == (5, 32)
-    wide = [InputSpec("small", F32, ("n", "h")), InputSpec("wide", F32, ("n", 1 << 15, "h", "w"))]
-    for batch, size in ((1, 32), (2, 16)):
-        sizes = {"small": (batch, size), "wide": (batch, 1 << 15, size, size)}
-        assert resolve_shapes(wide, {}, Sizes(batch=batch)) == sizes
-        assert resolve_shapes(wide[::-1], {}, Sizes(batch=batch)) == sizes
-    many = InputSpec("x", onnx.TensorProto.INT64, ("c", "h", None, "a", "b", "d"))
-    assert max(resolve_shapes([many], {}, Sizes())["x"]) <= 8
-
-
-def test_made_up_values_are_realistic_and_the_same_each_time() -> None:
-    specs = [
-        InputSpec("x", F32, (1000,)),
-        InputSpec("b", onnx.TensorProto.BOOL, (100,)),
-        InputSpec("pixels", onnx.TensorProto.UINT8, (8, 8, 3)),
-        InputSpec("attention_mask", onnx.TensorProto.INT64, (4, 9)),
-        InputSpec("h", onnx.TensorProto.BFLOAT16, (5,)),
-    ]
-    shapes = {spec.name: spec.shape for spec in specs}
-    for kind in ("normal", "uniform", "spread"):
-        first, second = (make_inputs(specs, shapes, kind, 16).feeds for _ in range(2))
-        for spec in specs:
-            assert first[spec.name].dtype == spec.dtype and first[spec.name].shape == spec.shape
-            np.testing.assert_array_equal(first[spec.name], second[spec.name])
-        assert np.isfinite(first["x"]).all()
-        assert set(np.unique(first["attention_mask"])) <= {0, 1}
-        assert len(np.unique(first["pixels"])) > 50

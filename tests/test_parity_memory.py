@@ -9,7 +9,8 @@ from onnx import TensorProto
 
 from onnxfuse.comparison import compare_values
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.inputs import InputSpec, generate, make_inputs
+from onnxfuse.inputs import InputSpec
+from onnxfuse.made_up_inputs import generate, make_inputs
 
 
 def peak_bytes(work: Callable[[], object]) -> int:

@@ -64,7 +64,7 @@ int64_t parts_of(double nanoseconds, int64_t most) {
 int64_t parts_of_thread(int64_t parts) { return std::max<int64_t>(parts / processors(), 1); }
 
 double imbalance(int64_t units) {
-  static const int64_t most = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, kMostThreads);
+  const int64_t most = std::min(processors(), kMostThreads);
   double sum = 0.0;
   double count = 0.0;
   for (int64_t threads = 1; threads <= most; threads *= 2, ++count) {
