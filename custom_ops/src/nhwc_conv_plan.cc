@@ -173,7 +173,7 @@ void divide_pair(const NhwcConv& node, NhwcConvPlan* plan) {
 // What a pixel costs with so many filters, in filters: few vectors of them do not use the registers so well.
 double cost_of_filters(int64_t filters) {
   const int64_t blocks = divide_up(filters, static_cast<int64_t>(kNhwcBlock));
-  const double vectors = blocks == 1 ? 1.35 : blocks == 2 ? 2.2 : static_cast<double>(blocks);
+  const double vectors = blocks == 1 ? 1.25 : blocks == 2 ? 2.1 : static_cast<double>(blocks);
   return vectors * static_cast<double>(kNhwcBlock);
 }
 

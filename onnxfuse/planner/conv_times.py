@@ -146,7 +146,7 @@ _INTEL_AVX512 = replace(
 )
 _FAR = 1 << 20  # elements of a tensor that is as large as what a core has of the caches
 _FAR_FOR_EACH = 8  # elements that are gone before they are read, for each that there is no room for
-_FEW_BLOCKS = {1: 1.35, 2: 1.1}  # that do not fill the registers: times what a product takes with the channels last
+_FEW_BLOCKS = {1: 1.25, 2: 1.05}  # that do not fill the registers: times what a product takes with the channels last
 _FEW_PIXELS = 12  # that are computed in one piece with the channels last, by a call as cheap as in the plain layout
 _WEIGHT_PIXELS = 5  # that take as long as the weights' way through the caches
 _TAP = 0.3  # nanoseconds to find what a tap of a pixel reads
