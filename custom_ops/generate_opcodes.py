@@ -21,12 +21,14 @@ HEADER = """\
 // ONNXFUSE_FUSED_NORMALIZATION_OPS: those of the operators that compute normalizations of rows
 // ONNXFUSE_FUSED_NHWC_CONV_OPS: those of the operators that run convolutions with the channels last
 // ONNXFUSE_FUSED_NHWC_POOL_OPS: those of the operators that compute pooling with the channels last
+// ONNXFUSE_FUSED_NHWC_CONCAT_OPS: those of the operators that join channels, which come last
 // ONNXFUSE_OP(functor, name, arity, rule, mask of the types that have kernels)
 """
 
 MACROS = (
     *("FUSED_OPS", "FUSED_CONV_OPS", "FUSED_SQUEEZE_EXCITE_OPS"),
-    *("FUSED_ATTENTION_OPS", "FUSED_NORMALIZATION_OPS", "FUSED_NHWC_CONV_OPS", "FUSED_NHWC_POOL_OPS"),
+    *("FUSED_ATTENTION_OPS", "FUSED_NORMALIZATION_OPS"),
+    *("FUSED_NHWC_CONV_OPS", "FUSED_NHWC_POOL_OPS", "FUSED_NHWC_CONCAT_OPS"),
 )
 
 

@@ -5,6 +5,7 @@
 #include "attention_node.h"
 #include "custom_op.h"
 #include "dtype.h"
+#include "nhwc_concat_node.h"
 #include "nhwc_conv_node.h"
 #include "nhwc_pool_node.h"
 #include "normalization_node.h"
@@ -24,7 +25,8 @@ std::vector<OpFamily> fused_on_cpu() {
           family<AttentionNode>({ONNXFUSE_FUSED_ATTENTION_OPS}),
           family<NormalizationNode>({ONNXFUSE_FUSED_NORMALIZATION_OPS}),
           family<NhwcConvNode>({ONNXFUSE_FUSED_NHWC_CONV_OPS}),
-          family<NhwcPoolNode>({ONNXFUSE_FUSED_NHWC_POOL_OPS})};
+          family<NhwcPoolNode>({ONNXFUSE_FUSED_NHWC_POOL_OPS}),
+          family<NhwcConcatNode>({ONNXFUSE_FUSED_NHWC_CONCAT_OPS})};
 }
 
 }  // namespace onnxfuse

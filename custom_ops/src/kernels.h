@@ -369,6 +369,8 @@ struct KernelTable {
   void (*nhwc_means)(const NhwcWindows& block);
   // to[c * to_pitch + r] = from[r * from_pitch + c] for r < rows and c < columns
   void (*transpose_rows)(float* to, size_t to_pitch, const float* from, size_t from_pitch, size_t rows, size_t columns);
+  // to[r * pitch + i] = from[r * n + i] for r < count and i < n
+  void (*place_runs)(float* to, size_t pitch, const float* from, size_t n, size_t count);
   // sums[i] += the sum of rows[r * pitch + i] over r < count, for i < n
   void (*add_rows)(float* sums, const float* rows, size_t pitch, size_t count, size_t n);
   // out[i * stride + s] = in[s][i] for i < n

@@ -43,20 +43,45 @@ AttributeSource depthwise_source(const AttributeSource& source) {
           }};
 }
 
+bool is_product(const ConvAttributes& conv) {
+  const auto is = [](const std::vector<int64_t>& numbers, int64_t number) {
+    return std::all_of(numbers.begin(), numbers.end(), [number](int64_t n) { return n == number; });
+  };
+  return conv.group == 1 && is(conv.kernel, 1) && is(conv.strides, 1) && is(conv.pads, 0);
+}
+
 // Of a product of matrices alone.
 bool read_depthwise(const AttributeSource& source, NhwcConv* node, std::string* error) {
   if (!read_conv_attributes(depthwise_source(source), &node->depthwise, error)) {
     return fail("of the depthwise convolution: " + *error, error);
   }
   const ConvAttributes& conv = node->conv.attributes;
-  const auto is = [](const std::vector<int64_t>& numbers, int64_t number) {
-    return std::all_of(numbers.begin(), numbers.end(), [number](int64_t n) { return n == number; });
-  };
-  const bool product = conv.group == 1 && is(conv.kernel, 1) && is(conv.strides, 1) && is(conv.pads, 0);
-  const bool fits = product && is_by_channel(node->depthwise) && !node->depthwise.transposed &&
+  const bool fits = is_product(conv) && is_by_channel(node->depthwise) && !node->depthwise.transposed &&
                     node->depthwise.out_channels == conv.in_channels &&
                     node->depthwise.spatial_rank() == conv.spatial_rank() && node->conv.has_prologue && node->nhwc[0];
   return fits || fail("the depthwise convolution is not before a product with prologue and channels last", error);
+}
+
+// Of a product of matrices alone.
+bool read_parts(const AttributeSource& source, NhwcConv* node, std::string* error) {
+  if (!source.numbers("joined_channels", &node->parts)) return true;
+  if (node->parts.size() < 2) return fail("the attribute joined_channels has fewer than 2 elements", error);
+  int64_t left = node->conv.attributes.in_channels;
+  for (const int64_t channels : node->parts) {
+    if (channels < 1 || channels > left) return fail("the attribute joined_channels does not add up to the channels", error);
+    left -= channels;
+  }
+  if (left != 0) return fail("the attribute joined_channels does not add up to the channels", error);
+  const bool fits = is_product(node->conv.attributes) && !node->has_depthwise;
+  return fits || fail("the attribute joined_channels is not of a product alone", error);
+}
+
+// Whether all parts of X have the channels last.
+bool has_parts_last(const NhwcConv& node) {
+  for (size_t i = 0; i < node.parts.size(); ++i) {
+    if (!node.nhwc[NhwcConv::part_input(i)]) return false;
+  }
+  return true;
 }
 
 bool read_layouts(const AttributeSource& source, NhwcConv* node, std::string* error) {
@@ -74,6 +99,7 @@ bool read_layouts(const AttributeSource& source, NhwcConv* node, std::string* er
   const auto second = node->nhwc.begin() + static_cast<long>(node->first_operand() + node->conv.prologue_operands());
   const auto names = [](auto first, auto last) { return std::find(first, last, true) != last; };
   const bool weights = node->nhwc[kWeights] || (node->has_depthwise && node->nhwc[kDepthwiseWeights]);
+  if (!has_parts_last(*node)) return fail("the attribute nhwc_inputs does not name all parts of X", error);
   const bool wrong = weights || (!node->nhwc[0] && names(node->nhwc.begin(), second)) ||
                      (!node->nhwc_output && names(second, node->nhwc.end()));
   return !wrong || fail("the attribute nhwc_inputs names weights, or an operand of what has the channels first", error);
@@ -102,6 +128,22 @@ bool operand_shape(const Shape& shape, bool along_axis, bool is_last, bool space
   return true;
 }
 
+// The shape of X, or of its parts if they were joined.
+bool joined_shape(const NhwcConv& node, const std::vector<Shape>& inputs, Shape* x, std::string* error) {
+  *x = inputs[0];
+  if (node.parts.empty() || x->rank != node.rank()) return true;  // the rank is looked at later
+  int64_t& channels = x->dims[static_cast<size_t>(x->rank - 1)];
+  for (size_t i = 0; i < node.parts.size(); ++i) {
+    const size_t input = NhwcConv::part_input(i);
+    channels = node.parts[i];
+    if (inputs[input] == *x) continue;
+    return fail("input " + std::to_string(input) + " of shape " + to_string(inputs[input]) + " is not a part of shape " +
+                    to_string(*x), error);
+  }
+  channels = node.conv.attributes.in_channels;
+  return true;
+}
+
 bool operand_shapes(const NhwcConv& node, const Program& program, const std::vector<Shape>& inputs, size_t first,
                     bool space_is_last, std::vector<Shape>* shapes, std::string* error) {
   for (size_t i = 1; i < program.input_count; ++i) {
@@ -122,8 +164,11 @@ bool read_nhwc_conv(const AttributeSource& source, size_t inputs, NhwcConv* node
   *node = NhwcConv{};
   std::string text;
   node->has_depthwise = source.text("depthwise_operator", &text);
-  if (node->has_depthwise && inputs == 0) return fail("the node has no inputs", error);
-  if (!read_conv_node(source, inputs - (node->has_depthwise ? 1 : 0), &node->conv, error)) return false;
+  std::vector<int64_t> parts;
+  const bool has_parts = source.numbers("joined_channels", &parts);
+  const size_t more = node->has_depthwise ? 1 : has_parts ? std::max<size_t>(parts.size(), 1) - 1 : 0;
+  if (inputs < more) return fail("the node has too few inputs", error);
+  if (!read_conv_node(source, inputs - more, &node->conv, error)) return false;
   const ConvAttributes& conv = node->conv.attributes;
   if (conv.transposed) return fail("the attribute operator is not Conv", error);
   if (conv.spatial_rank() > kMostSpatial) return fail("the attribute kernel_shape has more than 2 elements", error);
@@ -131,7 +176,7 @@ bool read_nhwc_conv(const AttributeSource& source, size_t inputs, NhwcConv* node
   if (conv.group > 1 && !is_by_channel(conv)) {
     return fail("the attribute group is neither 1 nor that of single channels", error);
   }
-  if (!read_layouts(source, node, error)) return false;
+  if (!read_parts(source, node, error) || !read_layouts(source, node, error)) return false;
   if (node->has_depthwise && !read_depthwise(source, node, error)) return false;
   const int rank = node->rank();
   node->epilogue = node->nhwc_output ? with_channels_last(node->conv.epilogue, rank) : node->conv.epilogue;
@@ -166,7 +211,8 @@ Shape channels_first(const Shape& shape) {
 
 bool resolve_nhwc_conv(const NhwcConv& node, const std::vector<Shape>& inputs, NhwcShapes* shapes, std::string* error) {
   *shapes = NhwcShapes{};
-  const Shape& x = inputs[0];
+  Shape x;
+  if (!joined_shape(node, inputs, &x, error)) return false;
   const ConvAttributes& conv = node.conv.attributes;
   const auto check_weights = [&](size_t input, const ConvAttributes& of) {
     const Shape wanted = packed_weights(of);

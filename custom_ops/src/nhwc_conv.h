@@ -2,12 +2,13 @@
 // what they read of a pixel follows one another.
 //
 // Before a product of all channels there may be a convolution of single channels, whose result the prologue reads in
-// place of X: each pixel of it is computed where it is wanted, and never stored.
+// place of X: each pixel of it is computed where it is wanted, and never stored.  Or X may be in parts, of some channels
+// each, that such a product reads as if they were joined.
 //
-// Inputs: X, W, the weights of the convolution before if there is one, the prologue's operands after its first input,
-// the epilogue's operands after the convolution's result, all in the order [N, C, spatial…] but for those that the
-// attributes name: these are [N, spatial…, C], as the outputs may be.  Weights are not as ONNX has them:
-// `packed_weights`.
+// Inputs: X or its first part, W, the weights of the convolution before if there is one, the other parts of X, the
+// prologue's operands after its first input, the epilogue's operands after the convolution's result, all in the order
+// [N, C, spatial…] but for those that the attributes name: these are [N, spatial…, C], as the outputs may be.  Weights are
+// not as ONNX has them: `packed_weights`.
 #ifndef ONNXFUSE_NHWC_CONV_H_
 #define ONNXFUSE_NHWC_CONV_H_
 
@@ -26,6 +27,7 @@ struct NhwcConv {
   ConvNode conv;            // as for FusedConv
   bool has_depthwise = false;
   ConvAttributes depthwise;  // of the convolution before
+  std::vector<int64_t> parts;  // channels of each part of X; empty if it is whole
   std::vector<bool> nhwc;   // which inputs have the channels last
   bool nhwc_output = false;
 
@@ -35,8 +37,12 @@ struct NhwcConv {
 
   bool by_channel() const { return conv.attributes.group > 1; }
   int rank() const { return conv.attributes.weights.rank; }
-  size_t first_operand() const { return has_depthwise ? 3 : 2; }
-  size_t inputs() const { return conv.inputs() + (has_depthwise ? 1 : 0); }
+  // Inputs beyond X and W that are before the operands.
+  size_t more_inputs() const { return has_depthwise ? 1 : parts.empty() ? 0 : parts.size() - 1; }
+  size_t first_operand() const { return 2 + more_inputs(); }
+  size_t inputs() const { return conv.inputs() + more_inputs(); }
+  // Which input a part of X is.
+  static size_t part_input(size_t part) { return part == 0 ? 0 : part + 1; }
 };
 
 // Reads and validates the attributes of a node with this many inputs; nothing in them is trusted.  On failure returns

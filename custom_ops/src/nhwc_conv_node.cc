@@ -33,6 +33,7 @@ void NhwcConvNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
   SymbolicShape x;
   inferred.input(0, &x);
   const auto known = x.known && x.dims.size() == static_cast<size_t>(node.rank());
+  if (known && !node.parts.empty()) x.dims.back() = Dim{node.conv.attributes.in_channels, ""};
   if (known && node.nhwc[0]) std::rotate(x.dims.begin() + 1, x.dims.end() - 1, x.dims.end());
   x.known = known;
   if (node.has_depthwise) x = infer_conv(node.depthwise, x);

@@ -306,8 +306,9 @@ void lay_out_memory(const NhwcConv& node, int64_t padded, NhwcConvPlan* plan) {
   const int64_t results = kept_results(node, *plan, pixels) + static_cast<int64_t>(kMaxFloats);
   plan->results = add(results, sizeof(float));
   plan->turned = add(node.nhwc_output ? 0 : results, sizeof(float));
-  const int64_t read = plan->prologue.plan == nullptr ? 0 : plan->pixels_at_once * plan->geometry.in_channels;
-  plan->read = add(read, sizeof(float));
+  const int64_t read = plan->pixels_at_once * plan->geometry.in_channels;
+  plan->joined = add(node.parts.empty() ? 0 : read, sizeof(float));
+  plan->read = add(plan->prologue.plan == nullptr ? 0 : read, sizeof(float));
   plan->segments_at = add(node.by_channel() ? 0 : plan->segments * pixels, sizeof(const float*));
   plan->zeros = add(plan->zero_count, sizeof(float));
   plan->padded_rows = add(plan->pads_columns ? padded + static_cast<int64_t>(kMaxFloats) : 0, sizeof(float));
@@ -349,6 +350,7 @@ bool make_nhwc_conv_plan(const NhwcConv& node, const PlanKey& key, NhwcConvPlan*
     plan->prologue.program = node.prologue;
     if (plan->product && !plan->copies) plan->prologue.plan = make_plan_of_parts(node.prologue, shapes.prologue);
     if (plan->prologue.plan == nullptr) {
+      if (!node.parts.empty()) return fail("the prologue computes values of several shapes", error);
       plan->whole_prologue = make_plan(node.prologue, {shapes.prologue}, error);
       if (plan->whole_prologue == nullptr) return false;
     }

@@ -86,6 +86,7 @@ struct NhwcConvPlan {
   // Where a thread has what in its memory, in bytes.
   size_t results = 0;
   size_t turned = 0;    // the same with the channels first
+  size_t joined = 0;    // the parts of X
   size_t read = 0;      // what the prologue makes
   size_t segments_at = 0;  // pointers to segments
   size_t zeros = 0;

@@ -46,6 +46,7 @@ class Worker {
         memory_(plan_.bytes),
         results_(at<float>(plan_.results)),
         turned_(at<float>(plan_.turned)),
+        joined_(at<float>(plan_.joined)),
         read_(at<float>(plan_.read)),
         segments_(plan_, run.x, at<const float*>(plan_.segments_at), at<float>(plan_.zeros)),
         channel_rows_(plan_, run.x, run.single_weights, run.single_addends, results_, at<float>(plan_.padded_rows)),
@@ -77,15 +78,35 @@ class Worker {
       const ConvRange part = part_of(plan_.pixels, unit, plan_.pixels_at_once);
       pixels = {image * plan_.pixels + part.begin, part.size()};
     }
+    const bool joins = !run_.node.parts.empty();
+    if (joins) join(pixels);
     if (plan_.product && plan_.prologue.plan != nullptr) {
       const int64_t channels = g_.in_channels;
-      run_prologue(run_.inputs[0], false,
-                   {pixels.first * channels, pixels.row_pixels * channels, g_.out[2] * channels, pixels.rows});
+      const int64_t first = pixels.first * channels;
+      run_prologue(joins ? whole_tensor(joined_, first, sizeof(float)) : run_.inputs[0], joins,
+                   {first, pixels.row_pixels * channels, g_.out[2] * channels, pixels.rows});
       segments_.point_to(read_, pixels.count());
+    } else if (joins) {
+      segments_.point_to(joined_, pixels.count());
     } else {
       segments_.find(pixels);
     }
     sum(pixels, filters);
+  }
+
+  // Puts the parts of X next to each other, pixel by pixel.
+  void join(const NhwcPixels& pixels) {
+    float* to = joined_;
+    for (size_t i = 0; i < run_.node.parts.size(); ++i) {
+      const int64_t channels = run_.node.parts[i];
+      const auto* const part = static_cast<const float*>(run_.inputs[NhwcConv::part_input(i)]);
+      for (int64_t row = 0; row < pixels.rows; ++row) {
+        kernels().place_runs(to + row * pixels.row_pixels * g_.in_channels, static_cast<size_t>(g_.in_channels),
+                             part + (pixels.first + row * g_.out[2]) * channels, static_cast<size_t>(channels),
+                             static_cast<size_t>(pixels.row_pixels));
+      }
+      to += channels;
+    }
   }
 
   // All filters for a part of some rows, whose pixels the convolution before makes.
@@ -294,6 +315,7 @@ class Worker {
   const Workspace memory_;
   float* const results_;
   float* const turned_;
+  float* const joined_;
   float* const read_;
   const NhwcSegments segments_;
   const NhwcChannelRows channel_rows_;

@@ -41,6 +41,15 @@ Attributes plain_attributes(size_t rank) {
   return made;
 }
 
+void make_product(Attributes* made) {
+  for (const char* const name : {"kernel_shape", "strides"}) {
+    for (int64_t& number : made->lists[name]) number = 1;
+  }
+  if (made->texts["auto_pad"] == "NOTSET") made->lists["pads"].assign(made->lists["pads"].size(), 0);
+  auto& weights = made->lists["weight_shape"];
+  std::fill(weights.begin() + 2, weights.end(), 1);
+}
+
 // Makes of a product of all channels one that has a convolution of single channels before it, with such attributes.
 void put_before(const Attributes& depthwise, Attributes* product) {
   for (const auto& [name, text] : depthwise.texts) {
@@ -48,22 +57,33 @@ void put_before(const Attributes& depthwise, Attributes* product) {
   }
   for (const auto& [name, number] : depthwise.numbers) product->numbers["depthwise_" + name] = number;
   for (const auto& [name, list] : depthwise.lists) product->lists["depthwise_" + name] = list;
-  for (const char* const name : {"kernel_shape", "strides"}) {
-    for (int64_t& number : product->lists[name]) number = 1;
-  }
-  if (product->texts["auto_pad"] == "NOTSET") product->lists["pads"].assign(product->lists["pads"].size(), 0);
-  auto& weights = product->lists["weight_shape"];
-  std::fill(weights.begin() + 2, weights.end(), 1);
-  weights[1] = depthwise.numbers.at("group");
+  make_product(product);
+  product->lists["weight_shape"][1] = depthwise.numbers.at("group");
   product->operands[0] = below(3);
   product->texts["prologue"] = fuzz::random_program(product->operands[0], 1);
+}
+
+// Makes a product of all channels that reads them in parts, and returns how many.
+size_t read_parts(Attributes* product) {
+  make_product(product);
+  int64_t left = product->lists["weight_shape"][1];
+  std::vector<int64_t>& parts = product->lists["joined_channels"];
+  while (left > 1 && (parts.empty() || below(3) != 0)) {
+    parts.push_back(1 + static_cast<int64_t>(below(static_cast<uint64_t>(left - 1))));
+    left -= parts.back();
+  }
+  parts.push_back(left);
+  if (below(30) == 0) parts[below(parts.size())] += one_of({-1, 1, INT64_MAX, INT64_MIN});
+  return parts.size();
 }
 
 // Which inputs have the channels last, for a node of so many inputs before the operands.
 void add_layouts(size_t inputs, Attributes* attributes) {
   std::vector<int64_t>& last = attributes->lists["nhwc_inputs"];
-  last.assign(inputs, 0);
-  last[0] = inputs == 3 || below(2) == 0 ? 1 : 0;
+  const bool has_parts = attributes->lists.count("joined_channels") > 0;
+  last.assign(inputs, has_parts && below(60) != 0 ? 1 : 0);
+  last[0] = inputs > 2 || below(2) == 0 ? 1 : 0;
+  last[1] = 0;
   const int64_t output = attributes->numbers["nhwc_output"] = one_of({0, 1});
   const char* const names[] = {"prologue", "program"};
   for (size_t p = 0; p < 2; ++p) {
@@ -99,7 +119,7 @@ Attributes valid_attributes(size_t* inputs) {
   }
   if (below(4) == 0) made.texts["program"] = rectified(made.texts["program"]);
   *inputs = 2;
-  switch (below(3)) {
+  switch (below(4)) {
     case 0: fuzz::make_depthwise(1 + any_channels(), &made); break;
     case 1: {
       Attributes depthwise = plain_attributes(rank);
@@ -108,6 +128,7 @@ Attributes valid_attributes(size_t* inputs) {
       *inputs = 3;
       break;
     }
+    case 2: *inputs = 1 + read_parts(&made); break;
     default: break;
   }
   add_layouts(*inputs, &made);
@@ -159,6 +180,13 @@ std::vector<Shape> random_shapes(const NhwcConv& node) {
   std::vector<Shape> shapes = plain_shapes(node);
   if (node.nhwc[0]) shapes[0] = channels_last(shapes[0]);
   shapes[1] = packed_weights(node.conv.attributes);
+  const Shape whole = shapes[0];
+  for (size_t i = 0; i < node.parts.size(); ++i) {
+    Shape part = whole;
+    if (part.rank > 0) part.dims[static_cast<size_t>(part.rank - 1)] = node.parts[i];
+    if (i > 0) shapes.insert(shapes.begin() + static_cast<long>(NhwcConv::part_input(i)), part);
+    shapes[NhwcConv::part_input(i)] = part;
+  }
   if (node.has_depthwise) shapes[2] = packed_weights(node.depthwise);
   if (below(60) == 0) ++shapes[1 + below(node.first_operand() - 1)].dims[below(4)];
   const auto turn = [&](const Program& program, size_t first, bool space_is_last) {
@@ -232,12 +260,31 @@ void add_operands(const NhwcConv& node, const Program& program, size_t first, co
   }
 }
 
+// The parts of X as one tensor of so many elements.
+Memory joined(const NhwcConv& node, const std::vector<const void*>& inputs, int64_t count) {
+  Memory whole = fuzz::memory_of(count);
+  float* to = whole.get();
+  for (int64_t pixel = 0; pixel < count / node.conv.attributes.in_channels; ++pixel) {
+    for (size_t i = 0; i < node.parts.size(); ++i) {
+      const auto* const part = static_cast<const float*>(inputs[NhwcConv::part_input(i)]);
+      to = std::copy_n(part + pixel * node.parts[i], node.parts[i], to);
+    }
+  }
+  return whole;
+}
+
 // The Programs add all operands to what they read; the first output is the sum, or its Relu, others are the convolution's
 // result.
 void check_results(const NhwcConv& node, const std::vector<Shape>& shapes, const NhwcShapes& resolved,
                    const std::vector<const void*>& inputs, const std::vector<Memory>& outputs) {
-  const auto* const x = static_cast<const float*>(inputs[0]);
+  const auto* x = static_cast<const float*>(inputs[0]);
   Shape plain = node.nhwc[0] ? channels_first(shapes[0]) : shapes[0];
+  Memory whole;
+  if (!node.parts.empty()) {
+    plain.dims[1] = node.conv.attributes.in_channels;
+    whole = joined(node, inputs, count_of(plain));
+    x = whole.get();
+  }
   Memory read = node.nhwc[0] ? turned(x, plain, false) : fuzz::memory_of(count_of(plain));
   if (!node.nhwc[0]) std::copy_n(x, count_of(plain), read.get());
   if (node.has_depthwise) {

@@ -23,6 +23,7 @@ from onnxfuse.planner.functions import INTEGERS_OPSET, add_function
 from onnxfuse.planner.fuse_elementwise import UNUSED
 from onnxfuse.planner.fused_node import OPSET_VERSION
 from onnxfuse.planner.host import constant_arithmetic, shape_arithmetic
+from onnxfuse.planner.nhwc_concats import NhwcConcats, nhwc_concat
 from onnxfuse.planner.nhwc_layout import NhwcLayout, choose_layout
 from onnxfuse.planner.nhwc_node import (
     NhwcFusion,
@@ -72,13 +73,16 @@ class FuseConv:
                 context.report.add_convolution(label(node), node.op, plan.verdicts[id(node)])
             # Nodes without a name are called by what they make, which the layout renames.
             labels = {id(fusion): label(fusion.region.nodes[-1]) for fusion in plan.fusions}
-            labels |= {id(node): label(node) for node in plan.graph.nodes if id(node) in plan.layout.pools}
+            alone = [node for node in plan.graph.nodes if id(node) in plan.layout.pools]
+            alone += [node for node in plan.concats.nodes if not plan.concats.is_joined(node)]
+            labels |= {id(node): label(node) for node in alone}
             renamed = apply_layout(model, plan.graph, plan.layout)
             context.report.rename_tensors({node.name for node in plan.graph.nodes}, renamed)
-            fused = [*_apply(model, plan, labels, context), *_pools(model, plan, labels, context)]
+            fused = [*_apply(model, plan, labels, context), *_alone(model, plan, alone, labels, context)]
+            plan.concats.take_away()
             if fused:
                 replaced = {id(node) for fusion in plan.fusions for node in fusion.region.nodes}
-                replaced |= plan.layout.pools.keys()
+                replaced |= set(map(id, (*alone, *plan.concats.nodes)))
                 plan.graph.nodes = [node for node in plan.graph.nodes if id(node) not in replaced] + fused
             for node in plan.graph.nodes:
                 if is_gate(node) and id(node.inputs[0]) in plan.layout.tensors:
@@ -92,6 +96,7 @@ class _Plan:
     graph: gs.Graph
     fusions: list[ConvFusion]
     layout: NhwcLayout
+    concats: NhwcConcats
     verdicts: Verdicts
 
 
@@ -155,7 +160,8 @@ class _Planner:
                 break
             wanted = left  # the others take up what those that are left to ONNX Runtime had taken in
         fusions = [fusion for fusion in fusions if id(fusion.region.conv) in wanted]
-        return _Plan(graph, fusions, self._layout(graph, nodes, fusions, verdicts), verdicts)
+        layout = self._layout(graph, nodes, fusions, verdicts)
+        return _Plan(graph, fusions, layout, NhwcConcats(nodes, fusions, layout, self._is_output), verdicts)
 
     def _layout(
         self, graph: gs.Graph, nodes: list[gs.Node], fusions: list[ConvFusion], verdicts: Verdicts
@@ -295,20 +301,25 @@ def _apply(model: Model, plan: _Plan, labels: Mapping[int, str], context: PassCo
                 node.metadata[TF32_KEY] = "1"
             yield node
         elif key not in pairs:
-            nhwc = nhwc_fusion(model, fusion, plan.layout)
+            nhwc = nhwc_fusion(model, fusion, plan.layout, plan.concats.parts(fusion.region.data))
             yield _fused(model, nhwc, nhwc.nodes, labels[id(fusion)], FUSED_NHWC_CONV_OPS, context)
         elif pairs[key].product is fusion:
             nhwc = nhwc_pair(model, pairs[key], plan.layout)
             yield _fused(model, nhwc, nhwc.nodes, labels[id(fusion)], FUSED_NHWC_CONV_OPS, context)
 
 
-def _pools(model: Model, plan: _Plan, labels: Mapping[int, str], context: PassContext) -> Iterator[gs.Node]:
-    """The nodes that take the place of a plan's pools, named by their ``labels``."""
-    for node in plan.graph.nodes:
-        if (pool := plan.layout.pools.get(id(node))) is not None:
-            fused, region = nhwc_pool(model, node, pool, labels[id(node)], context.fast_math)
-            context.report.add_fused(region)
-            yield fused
+def _alone(
+    model: Model, plan: _Plan, nodes: Sequence[gs.Node], labels: Mapping[int, str], context: PassContext
+) -> Iterator[gs.Node]:
+    """The nodes that take the place of a plan's pools and Concats, ``nodes``, named by their ``labels``."""
+    for node in nodes:
+        stem, pool = labels[id(node)], plan.layout.pools.get(id(node))
+        if pool is None:
+            fused, region = nhwc_concat(model, node, plan.concats, stem, context.fast_math)
+        else:
+            fused, region = nhwc_pool(model, node, pool, stem, context.fast_math)
+        context.report.add_fused(region)
+        yield fused
 
 
 def _fused(

@@ -85,8 +85,10 @@ class NhwcFusion:
         return make_node(self.nodes, name, op, known, self.inputs, self.outputs, overload, fast_math)
 
 
-def nhwc_fusion(model: Model, fusion: ConvFusion, layout: NhwcLayout) -> NhwcFusion:
-    """A convolution in a layout.  The model gets its weights."""
+def nhwc_fusion(
+    model: Model, fusion: ConvFusion, layout: NhwcLayout, parts: Sequence[gs.Tensor] | None = None
+) -> NhwcFusion:
+    """A convolution in a layout, which reads the ``parts`` of its data.  The model gets its weights."""
     conv, weights, inputs = fusion.region.convolution, fusion.inputs[1], list(fusion.inputs)
     assert isinstance(weights, gs.Constant)
     inputs[1] = model.constant(pack_weights(weights.values, conv), f"{weights.name}_nhwc")
@@ -94,10 +96,16 @@ def nhwc_fusion(model: Model, fusion: ConvFusion, layout: NhwcLayout) -> NhwcFus
     function = onnx.FunctionProto()
     function.CopyFrom(fusion.function)
     opset = function.opset_import[0].version
-    attributes = {**fusion.attributes, **_layouts(flags, layout.output(fusion)), **_weight_attributes(conv, opset)}
     last = [index for index, is_last in enumerate(flags) if is_last]
     put_channels_last(function, conv.rank + 2, last, outputs=layout.output(fusion))
     _unpack_weights(function, conv)
+    attributes = {**fusion.attributes, **_weight_attributes(conv, opset)}
+    if parts is not None and len(parts) > 1:
+        inputs[:2] = [parts[0], inputs[1], *parts[1:]]
+        flags[:2] = [True, False, *[True] * (len(parts) - 1)]
+        attributes["joined_channels"] = [part.shape[-1] for part in parts]
+        _join_parts(function, len(parts), conv.rank + 2)
+    attributes |= _layouts(flags, layout.output(fusion))
     _name(function, attributes, fusion.function.overload, fusion.region.nodes)
     nodes = fusion.region.nodes
     return NhwcFusion(nodes, fusion.epilogue, fusion.prologue, function, attributes, tuple(inputs), fusion.outputs)
@@ -219,6 +227,17 @@ def put_channels_last(function: onnx.FunctionProto, rank: int, inputs: Sequence[
     body = [*before, *function.node, *after]
     del function.node[:]
     function.node.extend(body)
+
+
+def _join_parts(function: onnx.FunctionProto, count: int, rank: int) -> None:
+    """Make input 0 of a function one that it joins of ``count`` parts: input 0, and those from 2 on."""
+    parts = [f"part_{index}" for index in range(count)]
+    joined, weights, *others = function.input
+    body = [helper.make_node("Concat", parts, [joined], axis=rank - 1), *function.node]
+    del function.node[:]
+    function.node.extend(body)
+    del function.input[:]
+    function.input.extend([parts[0], weights, *parts[1:], *others])
 
 
 def _rename(function: onnx.FunctionProto, names: Mapping[str, str]) -> None:

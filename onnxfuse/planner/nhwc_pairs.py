@@ -88,7 +88,7 @@ def _may_be_before(fusion: ConvFusion, layout: NhwcLayout) -> bool:
         and id(fusion.region.data) in layout.tensors
         and id(fusion.outputs[0]) in layout.tensors
         and not any(layout.inputs(fusion)[2:])
-        and _is_of_result(fusion.epilogue)
+        and is_of_result(fusion.epilogue)
     )
 
 
@@ -97,7 +97,7 @@ def _may_be_product(fusion: ConvFusion, layout: NhwcLayout) -> bool:
     return is_last and fusion.region.convolution.pointwise and fusion.prologue is None
 
 
-def _is_of_result(program: Program) -> bool:
+def is_of_result(program: Program) -> bool:
     """Whether a Program makes one float32 tensor of its first input, and computes nothing else."""
     depends = [index == 0 for index in range(len(program.values))]
     for index, value in enumerate(program.values):

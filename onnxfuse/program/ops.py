@@ -36,6 +36,9 @@ FUSED_NHWC_CONV_OPS = ("FusedNhwcConv", *(f"FusedNhwcConv_{number}" for number i
 FUSED_NHWC_POOL_OPS = ("FusedNhwcPool", *(f"FusedNhwcPool_{number}" for number in range(2, 7)))
 """The ONNX operators that compute MaxPool and AveragePool with the channels last, on the CPU alone."""
 
+FUSED_NHWC_CONCAT_OPS = ("FusedNhwcConcat", *(f"FusedNhwcConcat_{number}" for number in range(2, 7)))
+"""The ONNX operators that join channels, which come last, on the CPU alone."""
+
 FLOATS = ("f32", "f64")
 """Floating-point types that have kernels; f16 and bf16 run the kernels of f32."""
 SIGNED = ("i8", "i16", "i32", "i64")

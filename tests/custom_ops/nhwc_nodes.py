@@ -51,12 +51,16 @@ def last(array: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Nhwc:
-    """A node: its convolution, or the last of two; ``before`` is the one of single channels that reads X then."""
+    """A node: its convolution, or the last of two; ``before`` is the one of single channels that reads X then.
+
+    ``parts`` are the channels of each part of X, where it is not whole.
+    """
 
     fused: Fused
     before: Convolution | None = None
     x_last: bool = True
     y_last: bool = True
+    parts: tuple[int, ...] = ()
 
     @property
     def y_shape(self) -> tuple[int, ...]:
@@ -80,6 +84,9 @@ class Nhwc:
         """What the node reads, and which of it has the channels last."""
         x, w, *rest = arrays
         made, flags = [last(x) if self.x_last else x, packed(self.fused.conv, w)], [int(self.x_last), 0]
+        if self.parts:
+            first, *others = np.split(made[0], np.cumsum(self.parts)[:-1], axis=-1)
+            made, flags = [first, made[1], *others], [*flags, *[1] * len(others)]
         if self.before is not None:
             made.append(packed(self.before, rest.pop(0)))
             flags.append(0)
@@ -114,6 +121,8 @@ class Nhwc:
         if self.before is not None:
             own = attributes(self.before, epilogue)
             known |= {f"depthwise_{name}": value for name, value in own.items() if name != "program"}
+        if self.parts:
+            known["joined_channels"] = list(self.parts)
         known |= {"nhwc_inputs": flags, "nhwc_output": int(self.y_last), **more}
         node.attribute.extend(helper.make_attribute(name, value) for name, value in known.items() if value is not None)
         return make_model([node], inputs, outputs)

@@ -14,10 +14,12 @@ from onnxfuse.cuda.conv.spec import Convolution
 from tests.cuda import stand_in
 from tests.cuda.conv_nodes import arrays_of, conv_model
 from tests.cuda.convolutions import Fused, convolution, head, tail
+from tests.custom_ops import test_nhwc_concat
 from tests.custom_ops.fused import library, new_session, run, run_code, session_options
 from tests.custom_ops.nhwc_nodes import PAIRS, Nhwc, pair
 from tests.custom_ops.test_attention import Attention
 from tests.custom_ops.test_fused_conv import of_several_shapes
+from tests.custom_ops.test_nhwc_parts import product
 from tests.custom_ops.test_nhwc_pool import SHAPES, last
 from tests.custom_ops.test_normalization import Normalization
 from tests.custom_ops.test_squeeze_excite import Gate, gate_model
@@ -62,6 +64,10 @@ def pool() -> Case:
     return node.model(), [last(node.x())]
 
 
+def concat() -> Case:
+    return test_nhwc_concat.node(2), test_nhwc_concat.arrays((2, 60, 60), (24, 5))
+
+
 def gate() -> Case:
     node = Gate((2, 40, 9, 9), 8, 40)
     return gate_model(node), node.arrays()
@@ -79,7 +85,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "channels last": lambda: nhwc_conv(convolution("f32", (16, 24), (3, 3), pads=(1,) * 4), 20, 20),
     "single channels last": lambda: nhwc_conv(convolution("f32", (24, 24), (3, 3), group=24), 20, 20),
     "pair": lambda: nhwc(pair(*PAIRS["plain"])),
+    "parts": lambda: nhwc(product((20, 13), 2, 40, 40, prologue="affine")),
     "pooling": pool,
+    "concat": concat,
     "gate": gate,
     "attention": attention,
     "normalization": normalization,

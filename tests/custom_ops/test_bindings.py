@@ -11,9 +11,11 @@ import pytest
 
 from tests.cuda.conv_nodes import arrays_of, conv_model
 from tests.cuda.convolutions import Fused, convolution, raw, tail
+from tests.custom_ops import test_nhwc_concat
 from tests.custom_ops.fused import new_session, run, session_options
 from tests.custom_ops.nhwc_nodes import with_tail
 from tests.custom_ops.test_attention import Attention
+from tests.custom_ops.test_nhwc_parts import product
 from tests.custom_ops.test_nhwc_pool import Pool, last
 from tests.custom_ops.test_normalization import Normalization
 from tests.custom_ops.test_squeeze_excite import Gate, gate_model
@@ -48,6 +50,15 @@ def pool() -> tuple[onnx.ModelProto, Arrays]:
     return node.model(), [last(node.x())]
 
 
+def parts() -> tuple[onnx.ModelProto, Arrays]:
+    node = product((20, 13), 1, 20, 20, prologue="affine")
+    return node.model(), node.inputs(node.arrays())[0]
+
+
+def concat() -> tuple[onnx.ModelProto, Arrays]:
+    return test_nhwc_concat.node(2), test_nhwc_concat.arrays((1, 20, 20), (24, 5))
+
+
 def gate() -> tuple[onnx.ModelProto, Arrays]:
     made = Gate((2, 48, 5, 7), 12, 48, ("bias, relu", "swish"))
     return gate_model(made), made.arrays()
@@ -61,6 +72,7 @@ NODES = {
     "channels last, then first": lambda: nhwc_conv(True, False),
     "channels first, then last": lambda: nhwc_conv(False, True),
     **{"attention": attention, "normalization": normalization, "pool": pool, "gate": gate},
+    **{"parts": parts, "concat": concat},
 }
 
 

@@ -125,6 +125,7 @@ def test_memory_of_a_run(tmp_path: Path) -> None:
         "fuzz_normalization",
         "fuzz_nhwc_conv",
         "fuzz_nhwc_pool",
+        "fuzz_nhwc_concat",
     ),
 )
 def test_drivers_that_only_the_fuzzer_runs(driver: str, tmp_path: Path) -> None:

@@ -26,7 +26,9 @@ SUITE = [
         "attention",
         "normalization",
         "nhwc_conv",
+        "nhwc_parts",
         "nhwc_pool",
+        "nhwc_concat",
     )
 ]
 ORT_SUITE = [

@@ -1,0 +1,129 @@
+"""Concats of channels where these come last.
+
+ONNX Runtime's Concat runs on one thread, and calls for a copy of each run of elements by itself.  Where only products
+of all channels read the joined tensor, as in a DenseNet (Huang et al., 2017, arXiv:1608.06993), they read its parts,
+and it is never made; any other Concat is a node of the library's.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from onnxfuse.graph import Model, Node, captured_tensors
+from onnxfuse.planner.conv_node import ConvFusion
+from onnxfuse.planner.described import described
+from onnxfuse.planner.functions import add_function
+from onnxfuse.planner.fused_node import OPSET_VERSION, local_function, make_node, set_overload
+from onnxfuse.planner.nhwc_layout import NhwcLayout, joins_channels
+from onnxfuse.planner.nhwc_pairs import is_of_result
+from onnxfuse.program.ops import FUSED_NHWC_CONCAT_OPS
+from onnxfuse.report import FusedRegion
+from onnxfuse.runtime import DOMAIN
+
+_MOST_PARTS = 64
+"""That one node reads."""
+
+
+class NhwcConcats:
+    """The Concats of a graph's ``nodes``, in topological order, that make a float32 tensor whose channels come last."""
+
+    def __init__(
+        self,
+        nodes: Sequence[gs.Node],
+        fusions: Sequence[ConvFusion],
+        layout: NhwcLayout,
+        is_output: Callable[[gs.Tensor], bool],
+    ) -> None:
+        made = {id(node): node for node in layout.nodes if _makes_last(node, layout)}
+        self.nodes = list(made.values())
+        """Those nodes."""
+        self._joined: dict[int, gs.Node] = {}
+        if not made:
+            return
+        readers = _readers(nodes, fusions)
+        captured = {id(tensor) for node in nodes for tensor in captured_tensors(node)}
+        counts: dict[int, int] = {}
+        for node in nodes:
+            if id(node) not in made:
+                continue
+            (result,) = node.outputs
+            count = sum(counts.get(id(tensor), 1) for tensor in node.inputs)
+            read = id(result) in readers and not is_output(result) and id(result) not in captured
+            if not read or count > _MOST_PARTS or not _has_known_channels(node):
+                continue
+            if all(
+                id(reader) in made if isinstance(reader, gs.Node) else _reads_parts(reader, result, layout)
+                for reader in readers[id(result)]
+            ):
+                self._joined[id(result)] = node
+                counts[id(result)] = count
+
+    def is_joined(self, node: gs.Node) -> bool:
+        """Whether those who read what a Concat makes read the parts instead."""
+        return id(node.outputs[0]) in self._joined
+
+    def take_away(self) -> None:
+        """Disconnect the Concats whose results are not made."""
+        for node in self._joined.values():
+            node.inputs.clear()
+            node.outputs.clear()
+
+    def parts(self, tensor: gs.Tensor) -> list[gs.Tensor]:
+        """What to read in place of a tensor: itself, unless it is joined."""
+        node = self._joined.get(id(tensor))
+        return [tensor] if node is None else [part for one in node.inputs for part in self.parts(one)]
+
+
+def nhwc_concat(
+    model: Model, node: gs.Node, concats: NhwcConcats, stem: str, fast_math: bool
+) -> tuple[Node, FusedRegion]:
+    """The fused node of one of the ``concats``, along the last axis, and what the report says of it.
+
+    It has a name made from ``stem``, and takes over the output of ``node``.
+    """
+    inputs, (result,) = [part for tensor in node.inputs for part in concats.parts(tensor)], node.outputs
+    node.inputs = inputs
+    function = local_function([node], inputs, [result], "", [], model.opsets[""])
+    set_overload(function, "", "nhwc", node.op)
+    op, attributes = add_function(model, function, FUSED_NHWC_CONCAT_OPS)
+    model.opsets[DOMAIN] = OPSET_VERSION
+    name = model.unique_name(f"{stem}_fused")
+    region = described(name, function, [node], inputs, [result])
+    return make_node([node], name, op, attributes, inputs, [result], function.overload, fast_math), region
+
+
+def _makes_last(node: gs.Node, layout: NhwcLayout) -> bool:
+    return joins_channels(node) and node.outputs[0].dtype == np.float32 and id(node.outputs[0]) in layout.tensors
+
+
+def _has_known_channels(node: gs.Node) -> bool:
+    """Whether the numbers of channels that a Concat reads and makes are known, and agree.
+
+    Its shapes are in ONNX's order still.
+    """
+    shapes = [tensor.shape for tensor in (*node.outputs, *node.inputs)]
+    if any(shape is None or not isinstance(shape[1], int) for shape in shapes):
+        return False
+    return shapes[0][1] == sum(shape[1] for shape in shapes[1:]) and all(shape[1] > 0 for shape in shapes[1:])
+
+
+def _readers(nodes: Sequence[gs.Node], fusions: Sequence[ConvFusion]) -> dict[int, list[ConvFusion | gs.Node]]:
+    """Who reads a tensor, by its id: fusions, and nodes of none."""
+    fusion_of = {id(node): fusion for fusion in fusions for node in fusion.region.nodes}
+    readers: dict[int, list[ConvFusion | gs.Node]] = {}
+    for node in nodes:
+        for tensor in node.inputs:
+            readers.setdefault(id(tensor), []).append(fusion_of.get(id(node), node))
+    return readers
+
+
+def _reads_parts(fusion: ConvFusion, tensor: gs.Tensor, layout: NhwcLayout) -> bool:
+    """Whether a fused node can read the parts of a tensor: it is a product, and reads it as its data alone."""
+    return (
+        id(fusion.region.conv) in layout.convolutions
+        and fusion.region.convolution.pointwise
+        and fusion.region.data is tensor
+        and sum(one is tensor for one in fusion.inputs) == 1
+        and (fusion.prologue is None or is_of_result(fusion.prologue))
+    )
