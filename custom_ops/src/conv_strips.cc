@@ -34,6 +34,8 @@ constexpr int64_t kDots = 256;
 // Of a ConvTranspose, however many phases it has: filters to compute at once, and places, at least.
 constexpr int64_t kFewestFilters = 4;
 constexpr int64_t kFewestPlaces = 72;
+// Channels that are further apart are read one page after the other.
+constexpr int64_t kInPlace = 8192;
 // Elements that a strip may have in memory of its own, and weights that a filter may have: more is a mistake in the
 // model.
 constexpr int64_t kMostElements = int64_t{1} << 27;
@@ -166,7 +168,8 @@ void ConvStrips::lay_out(const ConvGeometry& geometry) {
   find_phases(geometry);
   complete_groups();
   if (transposed_) place_taps();
-  for (int64_t c = 0; pointwise_ && c < channels_; ++c) in_place_.push_back(c * columns_.in);
+  const bool in_place = pointwise_ && columns_.in <= kInPlace;
+  for (int64_t c = 0; in_place && c < channels_; ++c) in_place_.push_back(c * columns_.in);
 }
 
 // All phases, those whose taps meet the same elements in one group.
@@ -298,7 +301,11 @@ void ConvStrips::check_sizes() {
   const auto slack = static_cast<int64_t>(2 * kMaxFloats);
   const __int128 packed = static_cast<__int128>(channels_) * channel_elements() + columns_.reach + slack;
   const __int128 gathered = dots_ ? static_cast<__int128>(products()) * part_size_ : 0;
-  packed_elements_ = static_cast<size_t>(round_up(checked(packed), static_cast<int64_t>(kMaxFloats)));
+  // Of channels of which a vector may end behind the last one's end.
+  constexpr auto floats = static_cast<int64_t>(kMaxFloats);
+  const __int128 copied = static_cast<__int128>(floats / std::max<int64_t>(columns_.in, 1) + 1) * (columns_.length + floats);
+  const __int128 ends = in_place_.empty() ? 0 : offset_elements() + copied;
+  packed_elements_ = static_cast<size_t>(round_up(std::max(checked(packed), checked(ends)), floats));
   input_elements_ = packed_elements_ + static_cast<size_t>(checked(packed + gathered) - checked(packed));
   if (transposed_) {
     const int64_t row = part_columns_ * static_cast<int64_t>(column_phases_);
@@ -307,6 +314,12 @@ void ConvStrips::check_sizes() {
     scratch_elements_ = pointer_elements() + static_cast<size_t>(checked(sums + row + slack));
   }
   checked(static_cast<__int128>(results_pitch()) * filters_at_once_);
+}
+
+// Of where each channel is, if some are not where others are: whole cache lines.
+int64_t ConvStrips::offset_elements() const {
+  constexpr auto size = static_cast<int64_t>(sizeof(ptrdiff_t) / sizeof(float));
+  return in_place_.empty() ? 0 : round_up(channels_ * size, static_cast<int64_t>(kMaxFloats));
 }
 
 // Between the sums of two rows of a tile: of a phase's places, with what lies between rows and what vectors write.

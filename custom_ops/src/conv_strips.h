@@ -89,7 +89,7 @@ class ConvStrips {
   // Where the sums of a strip and a group find what they read: in a copy, or in place, which may be far from the caches.
   struct Source {
     const float* data;
-    bool in_place = false;
+    const ptrdiff_t* in_place = nullptr;  // to where each channel is
     bool far = false;
   };
 
@@ -173,6 +173,8 @@ class ConvStrips {
   Plane* add_planes(const Strip& strip, int64_t depth, int64_t column_plane, Plane* planes) const;
   Source gather(const float* from, bool in_place, float* memory) const;
   bool reads_in_place(const float* image, const float* end, const Strip& strip) const;
+  Source copy_ends(const float* image, const float* end, const Strip& strip, float* memory) const;
+  int64_t offset_elements() const;
   void pack(const float* image, const float* end, const Strip& strip, float* packed) const;
   void sum_phases(const Source& source, const float* weights, const float* addends, int64_t first, int64_t count,
                   const Part& part, float* results, float* scratch) const;
@@ -207,7 +209,7 @@ class ConvStrips {
   size_t column_phases_ = 1;   // of those: which columns have
   std::vector<PhaseGroup> groups_;
   std::vector<TapPlace> tap_places_;  // if weights must be put in another order
-  std::vector<ptrdiff_t> in_place_;  // offsets of channels in the input
+  std::vector<ptrdiff_t> in_place_;  // offsets of channels in the input, if it is read there
 };
 
 }  // namespace onnxfuse

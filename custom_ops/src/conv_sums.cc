@@ -14,8 +14,6 @@ constexpr int64_t kReordered = 16;
 constexpr int64_t kTileFloats = 4096;
 // So many taps of a channel meet elements near each other.
 constexpr int64_t kDenseTaps = 4;
-// Channels that are further apart are read one page after the other.
-constexpr int64_t kInPlace = 8192;
 
 // Which of so many elements, a stride apart from `first` on, lie in an input of this size.
 ConvRange inside(int64_t first, int64_t stride, int64_t size, int64_t elements) {
@@ -61,7 +59,7 @@ void ConvStrips::reorder_weights(const float* weights, int64_t block, float* ord
 }
 
 bool ConvStrips::reads_in_place(const float* image, const float* end, const Strip& strip) const {
-  if (!pointwise_ || columns_.in > kInPlace) return false;
+  if (in_place_.empty()) return false;
   const auto floats = static_cast<int64_t>(kernels().floats);
   const int64_t read = dots_ ? strip.columns.size() : round_up(strip.columns.size(), floats);
   return end - image >= (channels_ - 1) * columns_.in + strip.columns.begin + read;
@@ -69,7 +67,8 @@ bool ConvStrips::reads_in_place(const float* image, const float* end, const Stri
 
 ConvStrips::Source ConvStrips::prepare(const float* image, const float* end, const Strip& strip, float* memory) const {
   const bool in_place = reads_in_place(image, end, strip);
-  if (in_place && (!dots_ || columns_.in == 1)) return {image + strip.columns.begin, true, far_};
+  if (in_place && (!dots_ || columns_.in == 1)) return {image + strip.columns.begin, in_place_.data(), far_};
+  if (!in_place && !in_place_.empty() && !dots_) return copy_ends(image, end, strip, memory);
   if (!in_place) pack(image, end, strip, memory);
   return dots_ ? gather(in_place ? image : memory, in_place, memory) : Source{memory};
 }
@@ -79,6 +78,23 @@ ConvStrips::Source ConvStrips::prepare(const Reader& reader, const Strip& strip,
   const int64_t pitch = channel_elements();
   reader.read(reader.data, channels, strip.columns.begin, strip.columns.size(), memory + channels.begin * pitch, pitch);
   return dots_ ? gather(memory, false, memory) : Source{memory};
+}
+
+// In place but for the last channels, behind which vectors would read beyond the tensor: these are copied.
+ConvStrips::Source ConvStrips::copy_ends(const float* image, const float* end, const Strip& strip, float* memory) const {
+  const int64_t size = strip.columns.size();
+  const int64_t read = round_up(size, static_cast<int64_t>(kernels().floats));
+  const float* const data = image + strip.columns.begin;
+  auto* const offsets = reinterpret_cast<ptrdiff_t*>(memory);
+  std::copy(in_place_.begin(), in_place_.end(), offsets);
+  float* to = memory + offset_elements();
+  for (auto c = static_cast<size_t>(channels_); c > 0 && end - data < in_place_[c - 1] + read; to += read) {
+    --c;
+    std::fill(std::copy_n(data + in_place_[c], size, to), to + read, 0.0f);
+    offsets[c] = static_cast<ptrdiff_t>(reinterpret_cast<intptr_t>(to) - reinterpret_cast<intptr_t>(data)) /
+                 static_cast<ptrdiff_t>(sizeof(float));
+  }
+  return {data, offsets, far_};
 }
 
 // What each place meets, one after the other.
@@ -240,7 +256,7 @@ void ConvStrips::sum_group(const Source& source, const PhaseGroup& group, const 
   block.addends = addends;
   block.weights = weights;
   block.row_stride = block.depth = static_cast<size_t>(group.depth);
-  block.offsets = source.in_place ? in_place_.data() : group.offsets.data();
+  block.offsets = source.in_place != nullptr ? source.in_place : group.offsets.data();
   block.rows = static_cast<size_t>(rows);
   block.dense = group.depth >= channels_ * kDenseTaps;
   block.fetches = source.far;

@@ -19,8 +19,10 @@ from onnxfuse.cuda.conv.choice import ASKED_FOR, SWITCHED_OFF, ConvChoice, ConvP
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.passes.base import PassContext
+from onnxfuse.planner.conv_node import ConvRegion
 from onnxfuse.planner.conv_times import NODE_CALL, ConvTimes, Layout, activation_inside
 from onnxfuse.planner.convolutions import describe, is_convolution
+from onnxfuse.planner.described import FREE_OPS
 from onnxfuse.planner.likely_shapes import LikelyShapes
 from onnxfuse.planner.minimum_cut import MinimumCut
 from onnxfuse.planner.nhwc_layout import joins_channels, permutes, takes_parts, tells_sizes
@@ -40,10 +42,11 @@ OPEN_WEIGHTS = ConvChoice(False, "its weights are no constant of the model")
 BLOCKED_LAYOUT = ConvChoice(False, "ONNX Runtime's blocked layout is cheaper here")
 OPTIMIZED = ConvChoice(False, "the model has convolutions that ONNX Runtime has fused, whose blocked layout it shares")
 SMALL_IMAGE = ConvChoice(False, "its image is so small that ONNX Runtime's is as fast")
-ALONE = ConvChoice(False, "nothing beside it would be fused with it, and ONNX Runtime's is as fast")
+ALONE = ConvChoice(False, "nothing beside it would be fused but what ONNX Runtime computes with it, as fast")
 NO_OTHER = ConvChoice(True, "ONNX Runtime's is as fast, and its code would be needed for this alone")
 
 
+_INSIDE = {"Clip", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh"}  # that ONNX Runtime's plain ones end with
 _FEW_POSITIONS = 16
 _POSITIONS_PER_CHANNEL = 8  # of the input of a ConvTranspose
 _MOST_TAPS, _LEAST_FILTERS, _LEAST_CHANNELS = 3, 32, 16  # where ONNX Runtime's copy for a product of matrices is cheap
@@ -167,11 +170,25 @@ def _is_as_fast_alone(conv: Convolution) -> bool:
 
     Over one dimension both multiply matrices in the plain layout, ONNX Runtime after a copy of the input for each tap.
     Measured with AVX2 (ONNX Runtime 1.32, one thread), it takes 0.7 to 1.0 of the library's time with up to 3 taps, and
-    0.8 to 1.3 with 5 to 31.  With AVX-512 that was not measured, and the library computes them.
+    0.8 to 1.3 with 5 to 31.  With AVX-512 on a Xeon it takes 0.84 to 0.9 with one tap, and 1.0 to 1.26 with more; on
+    AMD's processors with AVX-512 that was not measured, and the library computes them.
     """
-    product = conv.rank == 1 and not conv.transposed and conv.group == 1 and conv.kernel[0] <= _MOST_TAPS
+    if cpu.has_avx512() and not cpu.is_intel():
+        return False
+    product = conv.rank == 1 and not conv.transposed and conv.group == 1
     large = conv.out_channels >= _LEAST_FILTERS and conv.in_channels >= _LEAST_CHANNELS
-    return product and large and not cpu.has_avx512()
+    return product and large and conv.kernel[0] <= (1 if cpu.has_avx512() else _MOST_TAPS)
+
+
+def is_alone(region: ConvRegion) -> bool:
+    """Whether nothing is before and after a convolution but what ONNX Runtime computes in one node with it, or, as it
+    does x Sigmoid(x), in one more."""
+    tail = [node for node in region.after if node.op not in FREE_OPS]
+    if region.before or not tail:
+        return not region.before
+    if [node.op for node in tail] == ["Sigmoid", "Mul"]:
+        return _is_silu(tail[0]) and len(tail[0].inputs[0].outputs) == 2
+    return len(tail) == 1 and tail[0].op in _INSIDE and len(tail[0].inputs[0].outputs) == 1
 
 
 def _is_silu(node: gs.Node) -> bool:

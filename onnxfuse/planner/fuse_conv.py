@@ -15,7 +15,7 @@ from onnxfuse.passes.base import PassContext, label
 from onnxfuse.planner.conv_node import ConvFusion, ConvRegion, fuse_conv, operands
 from onnxfuse.planner.conv_regions import ConvRegions
 from onnxfuse.planner.convolutions import describe, is_convolution
-from onnxfuse.planner.cpu_convolutions import CHANNELS_LAST, FASTER, cpu_chooser
+from onnxfuse.planner.cpu_convolutions import CHANNELS_LAST, FASTER, cpu_chooser, is_alone
 from onnxfuse.planner.cuda_placement import CudaPlacement
 from onnxfuse.planner.cuda_regions import MAX_OPERANDS
 from onnxfuse.planner.described import FREE_OPS, described
@@ -178,7 +178,7 @@ class _Planner:
     def _choose(self, fusion: ConvFusion) -> ConvChoice:
         if self._target == "cpu":
             region = fusion.region
-            return self._on_cpu.of(region.conv, region.convolution, alone=not region.before and not region.after)
+            return self._on_cpu.of(region.conv, region.convolution, alone=is_alone(region))
         return self._chooser.choose(self._case(fusion))
 
     def _case(self, fusion: ConvFusion) -> ConvCase:

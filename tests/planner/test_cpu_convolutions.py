@@ -299,7 +299,10 @@ def test_a_small_matrix_product_is_the_librarys_if_it_is_the_only_one_left() -> 
     ("body", "alone"),
     [
         ("c = Conv (x, w) y = MaxPool <kernel_shape = [1]> (c)", True),
-        ("c = Conv (x, w) a = Relu(c) y = MaxPool <kernel_shape = [1]> (a)", False),
+        ("c = Conv (x, w) a = Relu(c) y = MaxPool <kernel_shape = [1]> (a)", True),
+        ("c = Conv (x, w) s = Sigmoid(c) a = Mul(c, s) y = MaxPool <kernel_shape = [1]> (a)", True),
+        ("c = Conv (x, w) s = Sigmoid(c) a = Mul(x, s) y = MaxPool <kernel_shape = [1]> (a)", False),
+        ("c = Conv (x, w) a = Sqrt(c) y = MaxPool <kernel_shape = [1]> (a)", False),
         ("a = Relu(x) c = Conv (a, w) y = MaxPool <kernel_shape = [1]> (c)", False),
         ("a = Relu(x) c = Conv (a, w) b = MaxPool <kernel_shape = [1]> (c) y = Add(b, a)", True),
         ("c = Conv (x, w) a = Relu(c) b = Neg(c) y = Concat <axis = 1> (a, b)", False),
@@ -307,20 +310,48 @@ def test_a_small_matrix_product_is_the_librarys_if_it_is_the_only_one_left() -> 
         ("c = Conv <group = 2> (x, grouped) y = MaxPool <kernel_shape = [1]> (c)", False),
         ("c = Conv <pads = [2, 2]> (x, long) y = MaxPool <kernel_shape = [1]> (c)", False),
     ],
-    ids=["alone", "tail", "prologue", "input read again", "two tails", "costly input", "groups", "many taps"],
+    ids=[
+        *("alone", "activation", "silu", "gate", "tail", "prologue", "input read again", "two tails"),
+        *("costly input", "groups", "many taps"),
+    ],
 )
-@pytest.mark.parametrize("avx512", [False, True], ids=["AVX2", "AVX-512"])
+@pytest.mark.parametrize(
+    ("avx512", "intel"), [(False, False), (True, False), (True, True)], ids=["AVX2", "AVX-512", "Intel's AVX-512"]
+)
 def test_over_one_dimension_a_convolution_needs_something_to_fuse(
-    body: str, alone: bool, avx512: bool, monkeypatch: pytest.MonkeyPatch
+    body: str, alone: bool, avx512: bool, intel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cpu, "has_avx512", lambda: avx512)
+    monkeypatch.setattr(cpu, "is_intel", lambda: intel)
     weights = {"w": array(64, 64, 1), "grouped": array(64, 32, 1), "long": array(64, 64, 5)}
     made = model(f"g (float[1, 64, 500] x) => (float[1, m, 500] y) {{ {body} }}", **weights)
     result = onnxfuse.optimize(made, "cpu", check=False)
-    assert reasons(result)[0][0] == (avx512 or not alone)
-    assert avx512 or not alone or "nothing beside it" in reasons(result)[0][1]
+    ours = (avx512 and not intel) or not alone
+    assert reasons(result)[0][0] == ours
+    assert ours or "nothing beside it" in reasons(result)[0][1]
     feeds = {"x": array(1, 64, 500)}
     fusing.assert_close(fusing.run(result.model, feeds, library=True)[0], fusing.run(made, feeds, library=False)[0])
+
+
+@pytest.mark.parametrize(("avx512", "ours"), [(False, False), (True, True)], ids=["AVX2", "AVX-512"])
+def test_over_one_dimension_three_taps_are_faster_with_avx512(
+    avx512: bool, ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "has_avx512", lambda: avx512)
+    monkeypatch.setattr(cpu, "is_intel", lambda: avx512)
+    body = "c = Conv <pads = [1, 1]> (x, w) y = Relu(c)"
+    made = model(f"g (float[1, 64, 500] x) => (float[1, m, 500] y) {{ {body} }}", w=array(64, 64, 3))
+    assert reasons(onnxfuse.optimize(made, "cpu", check=False))[0][0] == ours
+
+
+def test_vectors_that_end_behind_the_tensor() -> None:
+    """Of a product in the plain layout that reads its data where they are, in rows that are no whole vectors."""
+    for channels, length in ((64, 500), (20, 33), (7, 5), (1, 17), (130, 1001), (40, 9000)):
+        text = "g (float[n, c, l] x) => (float[n, m, l] y) { c1 = Conv (x, w, b) y = Sqrt(c1) }"
+        made = model(text, w=np.abs(array(24, channels, 1)), b=np.abs(array(24)))
+        result = onnxfuse.optimize(made, "cpu", conv="all", shapes={"x": (2, channels, length)}, check=False)
+        feeds = {"x": np.abs(array(2, channels, length))}
+        fusing.assert_close(fusing.run(result.model, feeds, library=True)[0], fusing.run(made, feeds, library=False)[0])
 
 
 def test_the_gate_of_a_matrix_product_is_its_prologue() -> None:
