@@ -28,6 +28,7 @@ NORMALIZATION = "ONNX Runtime fuses it into a normalization"
 ONE_KERNEL = "ONNX Runtime already computes it in one kernel"
 ATTENTION = "ONNX Runtime fuses it into an attention"
 INSIDE_MATMUL = "ONNX Runtime computes it inside the matrix product"
+LOGARITHM = "a logarithm reads it, and ONNX Runtime's Sigmoid is 0 where the exact one is small"
 
 GEMM_ACTIVATIONS = {"Relu", "Sigmoid", "Tanh", "LeakyRelu", "Elu", "Selu", "HardSigmoid", "Softplus"}
 
@@ -125,6 +126,8 @@ class OrtFusions:
         else:
             self.slowed.update(id(tensor.inputs[0]) for tensor, readers in layers if _is_skip(tensor, readers, editor))
         for node in nodes if target == "cpu" else ():
+            if standard_op(node) == "Sigmoid" and any(standard_op(one) == "Log" for one in node.outputs[0].outputs):
+                self.reasons[id(node)] = LOGARITHM
             if standard_op(node) == "MatMulInteger" and len(node.inputs[0].outputs) == 1:
                 self._leave_dequantization(node, editor)
         for node in nodes:

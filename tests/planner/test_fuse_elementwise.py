@@ -360,3 +360,17 @@ def test_what_onnx_runtime_computes_once_is_not_computed_in_every_run() -> None:
     assert [item.reason for item in report.left_alone] == [
         "ONNX Runtime computes it once, for it depends on no input"
     ] * 2
+
+
+@pytest.mark.parametrize("between", ("", "e = Exp(s) q = Sub(s, e)"))
+def test_a_sigmoid_stays_whose_logarithm_is_infinite_in_onnx_runtime(between: str) -> None:
+    """Log(Sigmoid(x)), as PyTorch's LogSigmoid is exported: the exact one is finite as far as -87."""
+    text = f"g (float[n, 64] x) => (float[n, 64] y) {{ m = Mul(x, k) s = Sigmoid(m) l = Log(s) {between} y = Neg(l) }}"
+    model = _model(text, k=np.float32(2))
+    fused, report = _fuse(model)
+    assert any("a logarithm reads it" in item.reason for item in report.left_alone)
+    x = np.linspace(-100, 100, 128, dtype=np.float32).reshape(2, 64)
+    (wanted,) = fusing.run(model, {"x": x}, library=False)
+    (found,) = fusing.run(fused, {"x": x}, library=True)
+    assert np.isinf(wanted).any()
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
