@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "fuzz_conv_nodes.h"
 #include "fuzz_tensors.h"
 #include "nhwc_concat.h"
 

@@ -73,7 +73,7 @@ size_t read_parts(Attributes* product) {
     left -= parts.back();
   }
   parts.push_back(left);
-  if (below(30) == 0) parts[below(parts.size())] += one_of({-1, 1, INT64_MAX, INT64_MIN});
+  if (below(30) == 0) parts[below(parts.size())] = one_of({-1, 0, 1, 2, INT64_MAX, INT64_MIN});
   return parts.size();
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,9 @@ class FoldShapes:
     -1 for the one that then is left.  For Expand 1 stands for a size of its data.  And constant bounds for Slice and
     sizes for Split, where they are numbers.  A Reshape to the shape that its data has goes, and an Expand to the shape
     of a tensor with which all that read it broadcast it anyway.  What is taken of a shape to compute with becomes
-    constant where that is a number, and then what is computed of it, by FoldConstants.
+    constant where that is a number, and then what is computed of it, by FoldConstants.  Where it is a size of an input
+    of the graph, it is taken of that input's shape, and nobody reads the other tensor for it, which may be inside of
+    what is fused: scores of an attention, say, whose size a mask is made of.
 
     Rows are multiplied by a matrix where they are, and dimensions of 1 that are inserted before a Reshape to a constant
     shape, or taken away after it, are left out.
@@ -117,6 +119,36 @@ def _numbers(node: Node, values: ShapeValues) -> np.ndarray | None:
     return np.array(numbers if made.shape else numbers[0], np.int64)
 
 
+def _input_size(
+    node: Node, values: ShapeValues, sizes: Mapping[Element, tuple[gs.Tensor, int]]
+) -> tuple[gs.Tensor, int] | None:
+    """The graph's input and its axis, of ``sizes``, whose size a Gather or Slice takes of another tensor's shape."""
+    if standard_op(node) not in ("Gather", "Slice") or not node.inputs[0].inputs:
+        return None
+    made, shape = node.outputs[0], node.inputs[0].inputs[0]
+    if standard_op(shape) != "Shape" or not shape.inputs[0].inputs or made.dtype != np.int64:
+        return None
+    elements = values.of(made)
+    if elements is None or len(elements) != 1 or made.shape is None or len(made.shape) > 1:
+        return None
+    return sizes.get(elements[0])
+
+
+def _take_size(model: Model, editor: GraphEditor, node: Node, tensor: gs.Tensor, axis: int) -> None:
+    """Take what ``node`` takes of a shape of the ``tensor``'s along an ``axis``."""
+    made = node.outputs[0]
+    shape = gs.Variable(model.unique_name(f"{tensor.name}_shape"), np.int64, [len(tensor.shape)])
+    index = model.constant(np.array([axis] if made.shape else axis, np.int64), f"{made.name}_axis")
+    size = gs.Variable(model.unique_name(f"{made.name}_size"), made.dtype, made.shape)
+    taken = [
+        Node("Shape", model.unique_name(f"{node.name}_shape"), {}, [tensor], [shape]),
+        Node("Gather", model.unique_name(f"{node.name}_size"), {"axis": 0}, [shape, index], [size]),
+    ]
+    editor.insert(taken, node)
+    editor.replace_uses(made, size)
+    editor.remove([node])
+
+
 def _computed_inputs(node: Node) -> list[int]:
     """The inputs of Reshape, Expand, Slice and Split that the model computes, and that say how it does what it does."""
     if standard_op(node) not in ("Reshape", "Expand", "Slice", "Split"):
@@ -148,6 +180,12 @@ def _fold(model: Model, context: PassContext) -> bool:
     """One round; whether anything became constant."""
     editor = GraphEditor(model)
     values = ShapeValues(sorted_nodes(model.graph))
+    sizes: dict[Element, tuple[gs.Tensor, int]] = {}
+    for tensor in model.graph.inputs:
+        for axis in range(len(tensor.shape or ())):
+            size = size_of(tensor, axis)
+            if isinstance(size, str):
+                sizes.setdefault(size, (tensor, axis))
     found = False
     try:
         for node in list(model.graph.nodes):
@@ -166,6 +204,12 @@ def _fold(model: Model, context: PassContext) -> bool:
                 made = node.outputs[0]
                 editor.replace_uses(made, model.constant(numbers, f"{made.name}_constant"))
                 editor.remove([node])
+                continue
+            taken = _input_size(node, values, sizes)
+            if taken is not None and not editor.is_graph_output(node.outputs[0]):
+                found = True
+                context.rewrote(NAME, [node])
+                _take_size(model, editor, node, *taken)
                 continue
             for index in _computed_inputs(node):
                 computed = node.inputs[index]

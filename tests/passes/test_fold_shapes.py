@@ -24,6 +24,7 @@ CONSTANTS = {
     "pair": np.array([0, 1]),
     "end": np.array([2]),
     "rest": np.array([-1]),
+    "minus": np.array(-1),
     "heads": np.array([3]),
     "head": np.array(3),
     "size": np.array([4]),
@@ -519,3 +520,45 @@ def test_a_size_of_rows_that_another_tensor_gives_stays():
     for size in (0, 2, 6):
         feeds = {"x": random(2, 3, 4), "z": random(size)}
         np.testing.assert_allclose(run(after, feeds)[0], run(proto, feeds)[0], rtol=1e-5, strict=True)
+
+
+SCORES = [node("Transpose", "x", "k", perm=[0, 2, 1]), node("MatMul", "x k", "scores")]
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        [node("Shape", "scores", "of_scores"), node("Gather", "of_scores minus", "last", axis=0)],
+        [node("Shape", "scores", "of_scores"), node("Slice", "of_scores rest most", "last")],
+        [node("Shape", "scores", "last", start=-1)],
+    ],
+    ids=["gather", "slice", "shape"],
+)
+def test_sizes_are_taken_of_the_inputs(take):
+    """Of scores whose last size a mask is made of nobody reads the shape any more, and they can be fused."""
+    nodes = [*SCORES, *take, node("Reshape", "last rest", "sizes"), node("ConstantOfShape", "sizes", "ones"),
+             node("Add", "scores ones", "y")]  # fmt: skip
+    after = rewrite(nodes)
+    (shape,) = [item for item in after.graph.node if item.op_type == "Shape"]
+    assert list(shape.input) == (["x"] if len(take) > 1 else ["scores"])
+
+
+def test_sizes_that_are_none_of_an_inputs_are_taken_where_they_were():
+    nodes = [node("Concat", "x x", "c", axis=1), node("Shape", "c", "of_c"), node("Gather", "of_c second", "last"),
+             node("ConstantOfShape", "last", "ones"), node("ReduceSum", "ones", "y", keepdims=0)]  # fmt: skip
+    (shape,) = [item for item in rewrite(nodes).graph.node if item.op_type == "Shape"]
+    assert list(shape.input) == ["c"]
+
+
+def test_sizes_of_inputs_of_one_symbol_are_told_apart():
+    """ONNX Runtime takes sizes that differ where a model declares one symbol."""
+    nodes = [node("Abs", "x", "a"), node("Abs", "w", "b"), node("Shape", "b", "of_b"),
+             node("Gather", "of_b second", "last"), node("ConstantOfShape", "last", "ones"),
+             node("Identity", "a", "y")]  # fmt: skip
+    proto = model(nodes, {"x": ["n", "m"], "w": ["k", "k"]}, constants={"second": np.array([1])}, outputs=("ones", "y"))
+    after, _ = apply(proto, FoldShapes(), infer=False)
+    (shape,) = [item for item in after.graph.node if item.op_type == "Shape"]
+    assert list(shape.input) == ["w"]
+    feeds = {"x": random(2, 3), "w": random(4, 5)}
+    for expected, actual in zip(run(proto, feeds), run(after, feeds), strict=True):
+        np.testing.assert_array_equal(actual, expected, strict=True)
