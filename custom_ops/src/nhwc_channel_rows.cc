@@ -48,8 +48,10 @@ void NhwcChannelRows::pad_rows(int64_t image, const ConvRange& rows, const ConvR
   for (int64_t y = std::max<int64_t>(top, 0); y < bottom; ++y) {
     float* const to = padded_ + (y - top) * width * count;
     copy.to = to + begin * count;
-    copy.from = x_ + ((image * s_.in[1] + y) * s_.in[2] + left + begin) * s_.in_channels + channels.begin;
-    kernels().take_rows(copy);
+    if (end > begin) {
+      copy.from = x_ + ((image * s_.in[1] + y) * s_.in[2] + left + begin) * s_.in_channels + channels.begin;
+      kernels().take_rows(copy);
+    }
     if (has_zeros) continue;
     std::fill_n(to, begin * count, 0.0f);
     std::fill(to + end * count, to + width * count, 0.0f);

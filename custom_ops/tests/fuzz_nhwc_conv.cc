@@ -340,6 +340,7 @@ bool is_small(const NhwcConvPlan& plan, const NhwcShapes& shapes) {
   if (count_of(plan.output) < 0 || count_of(shapes.depthwise.output) < 0) return false;
   if (plan.bytes > size_t{1} << 24) return false;
   const ConvGeometry& g = plan.geometry;
+  if (count_of({4, {g.batch, g.in_channels, g.in[1], g.in[2]}}) < 0) return false;  // of parts that are joined
   if (plan.copies && count_of({4, {g.batch, plan.rows, plan.columns, g.in_channels}}) < 0) return false;
   const auto products = [](const ConvGeometry& of) {
     return static_cast<double>(of.batch * of.in[1] * of.in[2]) * static_cast<double>(of.out_channels * of.products());
