@@ -71,7 +71,7 @@ bool make_nhwc_concat_plan(const PlanKey& key, NhwcConcatPlan* plan, std::string
 void run_nhwc_concat(const NhwcConcatPlan& plan, const std::vector<const void*>& inputs, void* output,
                      const Host& host) {
   if (plan.rows == 0) return;
-  const auto begin_of = [&plan](int64_t task) { return plan.rows / plan.tasks * task + plan.rows % plan.tasks * task / plan.tasks; };
+  const auto begin_of = [&plan](int64_t task) { return task * plan.rows / plan.tasks; };
   run_parts(host, plan.tasks, [&](int64_t task) {
     copy_rows(plan, inputs, static_cast<float*>(output), begin_of(task), begin_of(task + 1));
   });

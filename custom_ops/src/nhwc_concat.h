@@ -1,5 +1,5 @@
-// A Concat of float32 tensors along their last dimension, as one of channels is where these come last.  ONNX Runtime calls for a
-// copy of each run of elements by itself, which takes longer than to move them.
+// A Concat of float32 tensors along their last dimension, as one of channels is where these come last.  ONNX Runtime's runs on
+// one thread, and calls for a copy of each run of elements by itself.
 #ifndef ONNXFUSE_NHWC_CONCAT_H_
 #define ONNXFUSE_NHWC_CONCAT_H_
 

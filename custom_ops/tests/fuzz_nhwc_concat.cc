@@ -3,6 +3,7 @@
 //   fuzz_nhwc_concat [runs] [seed]
 // Where a run is small enough it happens on memory of exactly the size, so that AddressSanitizer sees one element too
 // many.
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -54,7 +55,9 @@ void check_results(const NhwcConcatPlan& plan, int64_t count) {
   for (int64_t row = 0; row < plan.rows; ++row) {
     for (size_t i = 0; i < inputs.size(); ++i) {
       const int64_t length = plan.key.shapes[i].from_back(0);
-      for (int64_t k = 0; k < length; ++k) expect(*found++ == memory[i][static_cast<size_t>(row * length + k)], "a wrong result");
+      const float* const run = memory[i].get() + row * length;
+      expect(std::equal(run, run + length, found), "a wrong result");
+      found += length;
     }
   }
   expect(found == out.get() + count, "too few results");
