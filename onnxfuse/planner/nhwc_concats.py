@@ -50,7 +50,7 @@ class NhwcConcats:
             (result,) = node.outputs
             count = sum(counts.get(id(tensor), 1) for tensor in node.inputs)
             read = id(result) in readers and not is_output(result) and id(result) not in captured
-            fits = 1 < len(node.inputs) and count <= _MOST_PARTS  # so that those in each other are few too
+            fits = len(node.inputs) > 1 and count <= _MOST_PARTS  # so that those in each other are few too
             if not read or not fits or not _has_known_channels(node):
                 continue
             if all(
