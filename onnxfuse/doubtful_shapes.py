@@ -56,6 +56,10 @@ def _is_wrong(node: gs.Node) -> bool:
         return True
     if operator == "ConvTranspose":
         return str(node.attrs.get("auto_pad", "")).startswith("SAME") and any(node.attrs.get("output_padding", []))
+    if operator == "Einsum":
+        return _may_broadcast(node)
+    if operator == "PRelu":
+        return _slope_is_larger(node)
     if operator not in _POOLS and operator != "Resize":
         return False
     before, after = node.inputs[0].shape, node.outputs[0].shape
@@ -66,6 +70,37 @@ def _is_wrong(node: gs.Node) -> bool:
         isinstance(own, int) and isinstance(size, int) and own != size
         for own, size in zip(sizes, after[len(after) - len(sizes) :], strict=True)
     )
+
+
+def _may_broadcast(node: gs.Node) -> bool:
+    """Whether a letter of an Einsum stands for sizes that are not known to be one, or dots do.
+
+    ONNX Runtime broadcasts a size of 1 under it, and inference says the first operand's size.
+    """
+    terms = str(node.attrs.get("equation", "")).split("->")[0].replace(" ", "").split(",")
+    if sum("..." in term for term in terms) > 1:
+        return True
+    sizes: dict[str, object] = {}
+    for term, tensor in zip(terms, node.inputs, strict=False):
+        before, _, behind = term.partition("...")
+        shape = tensor.shape
+        if shape is None or len(shape) < len(before + behind):
+            return True
+        read = [*shape[: len(before)], *shape[len(shape) - len(behind) :]]
+        for letter, size in zip(before + behind, read, strict=True):
+            own = object() if size is None else size  # like no other
+            if sizes.setdefault(letter, own) != own:
+                return True
+    return False
+
+
+def _slope_is_larger(node: gs.Node) -> bool:
+    """Whether a slope of PRelu may not broadcast to what it is multiplied by: ONNX Runtime broadcasts both."""
+    data, slope = node.inputs[0].shape, node.inputs[1].shape
+    if data is None or slope is None or len(slope) > len(data):
+        return True
+    pairs = zip(slope, data[len(data) - len(slope) :], strict=True)
+    return any(size != 1 and size != whole for size, whole in pairs)
 
 
 def _pooled(node: gs.Node, sizes: Sequence[object]) -> list[int | None]:

@@ -58,10 +58,10 @@ class FoldConstants:
     model.
 
     It also turns Constant nodes into initializers and Shape of a known shape into a constant, and drops Identity, Cast
-    to the same type, Dropout, what gives a tensor back the shape that others have taken, and, as ONNX Runtime does,
-    sums with 0 and products with 1.  A node that makes an output of a graph stays.  A result that would make the model
-    larger by more than 4 KiB, or take seconds to compute, stays a node, and so do random and quantization ops and ops
-    that are not standard.  All runs of one object make models larger by 256 KiB at most.
+    to the same type, Concat of one tensor, Dropout, what gives a tensor back the shape that others have taken, and, as
+    ONNX Runtime does, sums with 0 and products with 1.  A node that makes an output of a graph stays.  A result that
+    would make the model larger by more than 4 KiB, or take seconds to compute, stays a node, and so do random and
+    quantization ops and ops that are not standard.  All runs of one object make models larger by 256 KiB at most.
     """
 
     name = NAME
@@ -144,7 +144,7 @@ class _Folder:
     def _passes_on(self, node: Node) -> bool:
         if any(tensor.name for tensor in list(node.outputs)[1:]):
             return False
-        if node.op == "Identity":
+        if node.op == "Identity" or (node.op == "Concat" and len(node.inputs) == 1):
             return True
         if node.op == "Cast":
             source, result = dtype_of(node.inputs[0]), _cast_target(node)

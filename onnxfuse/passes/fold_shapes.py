@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from onnxfuse.graph_ir import Node, standard_op
 from onnxfuse.graph_order import sorted_nodes
 from onnxfuse.inference import infer
 from onnxfuse.missed_sizes import BROADCAST
-from onnxfuse.passes.base import PassContext
+from onnxfuse.passes.base import PassContext, label
 from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.passes.fold_constants import FoldConstants
 from onnxfuse.passes.rewriter import RulePass
@@ -120,9 +120,12 @@ def _numbers(node: Node, values: ShapeValues) -> np.ndarray | None:
 
 
 def _input_size(
-    node: Node, values: ShapeValues, sizes: Mapping[Element, tuple[gs.Tensor, int]]
+    node: Node, values: ShapeValues, sizes: Mapping[Element, tuple[gs.Tensor, int]], doubted: Container[int]
 ) -> tuple[gs.Tensor, int] | None:
-    """The graph's input and its axis, of ``sizes``, whose size a Gather or Slice takes of another tensor's shape."""
+    """The graph's input and its axis, of ``sizes``, whose size a Gather or Slice takes of another tensor's shape.
+
+    Not of those whose ids are ``doubted``.
+    """
     if standard_op(node) not in ("Gather", "Slice") or not node.inputs[0].inputs:
         return None
     made, shape = node.outputs[0], node.inputs[0].inputs[0]
@@ -131,7 +134,30 @@ def _input_size(
     elements = values.of(made)
     if elements is None or len(elements) != 1 or made.shape is None or len(made.shape) > 1:
         return None
-    return sizes.get(elements[0])
+    return None if id(shape.inputs[0]) in doubted else sizes.get(elements[0])
+
+
+def _beside_empty_ones(nodes: Sequence[Node]) -> set[int]:
+    """The ids of tensors whose sizes rest on a Concat of tensors that may be of other sizes than each other.
+
+    ONNX Runtime leaves out those without elements, whatever their sizes are.  The ``nodes`` are in topological order.
+    """
+    found: set[int] = set()
+    for node in nodes:
+        operator = standard_op(node)
+        shapes = [tensor.shape for tensor in node.inputs] if operator == "Concat" else []
+        axis = node.attrs.get("axis", 0)
+        differ = operator == "ConcatFromSequence" or any(
+            shape is None or shapes[0] is None or _without(shape, axis) != _without(shapes[0], axis) for shape in shapes
+        )
+        if differ or any(id(tensor) in found for tensor in node.inputs):
+            found.update(map(id, node.outputs))
+    return found
+
+
+def _without(shape: Sequence[object], axis: int) -> list[object]:
+    """The sizes but for one; those that are not known are like no other."""
+    return [object() if size is None else size for place, size in enumerate(shape) if place != axis % len(shape)]
 
 
 def _take_size(model: Model, editor: GraphEditor, node: Node, tensor: gs.Tensor, axis: int) -> None:
@@ -141,8 +167,8 @@ def _take_size(model: Model, editor: GraphEditor, node: Node, tensor: gs.Tensor,
     index = model.constant(np.array([axis] if made.shape else axis, np.int64), f"{made.name}_axis")
     size = gs.Variable(model.unique_name(f"{made.name}_size"), made.dtype, made.shape)
     taken = [
-        Node("Shape", model.unique_name(f"{node.name}_shape"), {}, [tensor], [shape]),
-        Node("Gather", model.unique_name(f"{node.name}_size"), {"axis": 0}, [shape, index], [size]),
+        Node("Shape", model.unique_name(f"{label(node)}_shape"), {}, [tensor], [shape]),
+        Node("Gather", model.unique_name(f"{label(node)}_size"), {"axis": 0}, [shape, index], [size]),
     ]
     editor.insert(taken, node)
     editor.replace_uses(made, size)
@@ -179,7 +205,8 @@ def _is_needless(node: Node) -> bool:
 def _fold(model: Model, context: PassContext) -> bool:
     """One round; whether anything became constant."""
     editor = GraphEditor(model)
-    values = ShapeValues(sorted_nodes(model.graph))
+    nodes = sorted_nodes(model.graph)
+    values, doubted = ShapeValues(nodes), _beside_empty_ones(nodes)
     sizes: dict[Element, tuple[gs.Tensor, int]] = {}
     for tensor in model.graph.inputs:
         for axis in range(len(tensor.shape or ())):
@@ -205,7 +232,7 @@ def _fold(model: Model, context: PassContext) -> bool:
                 editor.replace_uses(made, model.constant(numbers, f"{made.name}_constant"))
                 editor.remove([node])
                 continue
-            taken = _input_size(node, values, sizes)
+            taken = _input_size(node, values, sizes, doubted)
             if taken is not None and not editor.is_graph_output(node.outputs[0]):
                 found = True
                 context.rewrote(NAME, [node])

@@ -71,6 +71,10 @@ class Times:
     """MaxPool and AveragePool: an element of a window for each product."""
     pool_row: float
     """A row of a channel of their results in the plain layout."""
+    one_block: float = 1.0
+    """Times what a product takes in ONNX Runtime's blocked layout where all filters are one block."""
+    concat: tuple[float, float] = (0.0, 0.0)
+    """An element of a Concat of channels, and of one where these come last; 0 where that was not measured."""
     least_gain: float = 0.09
     """Of a graph's time, that convolutions which could be blocked are not for less: what the estimates are good for."""
 
@@ -143,6 +147,8 @@ _INTEL_AVX512 = replace(
     reorder=0.22,
     affine=0.36,
     silu=0.28,
+    one_block=1.5,
+    concat=(0.25, 0.08),
 )
 _FAR = 1 << 20  # elements of a tensor that is as large as what a core has of the caches
 _FAR_FOR_EACH = 8  # elements that are gone before they are read, for each that there is no room for
@@ -269,10 +275,12 @@ class ConvTimes:
             filters = _round_up(filters, self._block)
         if layout is Layout.BLOCKED and channels >= self._block:
             channels = _round_up(channels, self._block)
+        one_block = layout is Layout.BLOCKED and filters == self._block
         products = float(filters * channels * taps * positions)
         if transposed:
             products /= math.prod(strides)
         product, element = (ns.others if taps > 1 else ns.pointwise)[layout]
+        product *= ns.one_block if one_block else 1.0
         call = ns.call[layout]
         if layout is Layout.NHWC:
             if positions <= _FEW_PIXELS:

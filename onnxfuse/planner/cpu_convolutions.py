@@ -288,8 +288,11 @@ class _GraphChoice:
         if find_pool(node) is not None:
             blocked = self._conv.of_pool(node, Layout.BLOCKED) if is_blocked else math.inf
             return self._conv.of_pool(node, Layout.PLAIN), blocked, self._conv.of_pool(node, Layout.NHWC)
+        if joins_channels(node):
+            others, last = (elements * cost for cost in self._ns.concat)
+            return others, others if is_blocked else math.inf, last
         if not is_elementwise(node):
-            free = is_gate(node) or joins_channels(node) or takes_parts(node) or tells_sizes(node)
+            free = is_gate(node) or takes_parts(node) or tells_sizes(node)
             return 0.0, 0.0 if is_blocked else math.inf, 0.0 if free else math.inf
         if (ends_gelu := self._gelus.get(id(node))) is not None:
             alone, inside = self._ns.gelu

@@ -1,8 +1,8 @@
 """Concats of channels where these come last.
 
-ONNX Runtime's Concat runs on one thread, and calls for a copy of each run of elements by itself.  Where only products
-of all channels read the joined tensor, as in a DenseNet (Huang et al., 2017, arXiv:1608.06993), they read its parts,
-and it is never made; any other Concat is a node of the library's.
+ONNX Runtime's Concat runs on one thread, and calls for a copy of each run of elements by itself.  Where a product of
+all channels, and other Concats, read the joined tensor, as in a DenseNet (Huang et al., 2017, arXiv:1608.06993), they
+read its parts, and it is never made; any other Concat is a node of the library's.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,6 +23,10 @@ from onnxfuse.runtime import DOMAIN
 
 _MOST_PARTS = 64
 """That one node reads."""
+_LEAST_CHANNELS = 8
+"""Of a part, in the mean: runs that are shorter take longer to copy than a tensor that is made once."""
+_MOST_FILTERS = 512
+"""Of a product, whose units of more filters would each join the parts."""
 
 
 class NhwcConcats:
@@ -51,12 +55,14 @@ class NhwcConcats:
             count = sum(counts.get(id(tensor), 1) for tensor in node.inputs)
             read = id(result) in readers and not is_output(result) and id(result) not in captured
             fits = len(node.inputs) > 1 and count <= _MOST_PARTS  # so that those in each other are few too
-            if not read or not fits or not _has_known_channels(node):
+            if not read or not fits or not _has_wide_parts(node, count):
                 continue
-            if all(
-                id(reader) in made if isinstance(reader, gs.Node) else _reads_parts(reader, result, layout)
-                for reader in readers[id(result)]
-            ):
+            # Each product copies the parts for itself.
+            products = {id(one): one for one in readers[id(result)] if not isinstance(one, gs.Node)}
+            others = [one for one in readers[id(result)] if isinstance(one, gs.Node)]
+            if len(products) > 1 or not all(id(one) in made for one in others):
+                continue
+            if all(_reads_parts(one, result, layout) for one in products.values()):
                 self._joined[id(result)] = node
                 counts[id(result)] = count
 
@@ -98,15 +104,16 @@ def _makes_last(node: gs.Node, layout: NhwcLayout) -> bool:
     return joins_channels(node) and node.outputs[0].dtype == np.float32 and id(node.outputs[0]) in layout.tensors
 
 
-def _has_known_channels(node: gs.Node) -> bool:
-    """Whether the numbers of channels that a Concat reads and makes are known, and agree.
+def _has_wide_parts(node: gs.Node, count: int) -> bool:
+    """Whether the numbers of channels that a Concat makes, and reads in so many parts, are known, and parts are wide.
 
     Its shapes are in ONNX's order still.
     """
     shapes = [tensor.shape for tensor in (*node.outputs, *node.inputs)]
     if any(shape is None or not isinstance(shape[1], int) for shape in shapes):
         return False
-    return shapes[0][1] == sum(shape[1] for shape in shapes[1:]) and all(shape[1] > 0 for shape in shapes[1:])
+    whole, *parts = (shape[1] for shape in shapes)
+    return whole == sum(parts) and min(parts) > 0 and whole >= count * _LEAST_CHANNELS
 
 
 def _readers(nodes: Sequence[gs.Node], fusions: Sequence[ConvFusion]) -> dict[int, list[ConvFusion | gs.Node]]:
@@ -124,6 +131,7 @@ def _reads_parts(fusion: ConvFusion, tensor: gs.Tensor, layout: NhwcLayout) -> b
     return (
         id(fusion.region.conv) in layout.convolutions
         and fusion.region.convolution.pointwise
+        and fusion.region.convolution.out_channels <= _MOST_FILTERS
         and fusion.region.data is tensor
         and sum(one is tensor for one in fusion.inputs) == 1
         and (fusion.prologue is None or is_of_result(fusion.prologue))

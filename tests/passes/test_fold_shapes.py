@@ -562,3 +562,34 @@ def test_sizes_of_inputs_of_one_symbol_are_told_apart():
     feeds = {"x": random(2, 3), "w": random(4, 5)}
     for expected, actual in zip(run(proto, feeds), run(after, feeds), strict=True):
         np.testing.assert_array_equal(actual, expected, strict=True)
+
+
+BROADCAST = {
+    "einsum": (node("Einsum", "x w", "made", equation="ij,ij->ij"), (1, 3), (5, 3)),
+    "einsum of dots": (node("Einsum", "x w", "made", equation="...j,...j->...j"), (1, 3), (5, 3)),
+    "prelu": (node("PRelu", "x w", "made"), (1, 3), (4, 3)),
+    "concat of nothing": (node("Concat", "x w", "made", axis=1), (0, 0), (4, 2)),
+}
+
+
+@pytest.mark.parametrize("kind", BROADCAST)
+def test_sizes_that_onnx_runtime_broadcasts_are_no_inputs(kind):
+    """Inference says the size of one operand, ONNX Runtime makes the other's."""
+    maker, x, w = BROADCAST[kind]
+    nodes = [maker, node("Shape", "made", "of_made"), node("Gather", "of_made first", "last"),
+             node("ConstantOfShape", "last", "y")]  # fmt: skip
+    proto = model(nodes, {"x": ["a", "b"], "w": ["c", "d"]}, constants={"first": np.array([0])})
+    after, _ = apply(proto, FoldShapes(), infer=False)
+    feeds = {"x": random(*x), "w": random(*w)}
+    np.testing.assert_array_equal(run(after, feeds)[0], run(proto, feeds)[0], strict=True)
+
+
+def test_a_reshape_of_what_is_broadcast_stays_computed():
+    nodes = [node("Einsum", "x w", "made", equation="ij,ij->ij"), node("Shape", "x", "s"),
+             node("Gather", "s first", "a"), node("Concat", "a rest", "v", axis=0),
+             node("Reshape", "made v", "y")]  # fmt: skip
+    constants = {"first": np.array([0]), "rest": np.array([-1])}
+    proto = model(nodes, {"x": ["a", "b"], "w": ["c", "d"]}, constants=constants)
+    after, _ = apply(proto, FoldShapes(), infer=False)
+    feeds = {"x": random(1, 3), "w": random(5, 3)}
+    np.testing.assert_array_equal(run(after, feeds)[0], run(proto, feeds)[0], strict=True)

@@ -39,10 +39,16 @@ def test_a_product_reads_parts(head: str) -> None:
 
 
 def test_a_product_with_a_head_and_a_tail_reads_parts() -> None:
+    text = f"{BRANCHES} m = Concat <axis = 1> (r, t) n = {NORM} q = Relu(n) e = Conv (q, k) y = Relu(e)"
+    result = check(network(text, k=array(20, 64, 1, 1), **VECTORS))
+    assert operators(result) == ["FusedNhwcConv"] * 3 and joined(result) == [[32, 32]]
+
+
+def test_two_products_do_not_both_copy_parts() -> None:
     text = f"""{BRANCHES} m = Concat <axis = 1> (r, t) n = {NORM} q = Relu(n) d = Conv (m, k) e = Conv (q, k)
         s = Add(d, e) y = Relu(s)"""
     result = check(network(text, k=array(20, 64, 1, 1), **VECTORS))
-    assert operators(result) == ["FusedNhwcConv"] * 4 and joined(result) == [[32, 32]] * 2
+    assert operators(result).count("FusedNhwcConcat") == 1 and joined(result) == []
 
 
 @pytest.mark.parametrize("opset", (9, 12, 13, 20))
@@ -85,12 +91,26 @@ def test_a_tensor_that_is_joined_with_itself() -> None:
     assert operators(result).count("FusedNhwcConcat") == 1 and channels_last(result) == {"r", "m"}
 
 
-def test_no_more_parts_than_one_node_reads() -> None:
+def test_a_concat_of_one_tensor() -> None:
+    text = f"{BRANCHES} o = Concat <axis = 1> (r) m = Concat <axis = 1> (o, t) d = Conv (m, k) y = Relu(d)"
+    result = check(network(text, k=array(20, 64, 1, 1)))
+    assert operators(result) == ["FusedNhwcConv"] * 3 and joined(result) == [[32, 32]]
+
+
+def test_parts_of_a_single_channel_are_joined_once() -> None:
     parts = " ".join(f"p{i} = Slice (r, s{i}, s{i + 1}, axes)" for i in range(32))
     text = f"""a = C3 (x, w) r = Relu(a) {parts} m = Concat <axis = 1> ({", ".join(f"p{i}" for i in range(32))})
-        n = Concat <axis = 1> (m, m) o = Concat <axis = 1> (n, r) d = Conv (n, k2) e = Conv (o, k3) y = Add(d, e)"""
+        n = Concat <axis = 1> (m, r) d = Conv (n, k) y = Relu(d)"""
     values = {f"s{i}": np.array([i]) for i in range(33)}
-    result = check(network(text, **values, k2=array(20, 64, 1, 1), k3=array(20, 96, 1, 1)))
+    result = check(network(text, **values, k=array(20, 64, 1, 1)))
+    assert joined(result) == [[32, 32]] and operators(result).count("FusedNhwcConcat") == 1
+
+
+def test_no_more_parts_than_one_node_reads() -> None:
+    names = ", ".join(["r"] * 32)
+    text = f"""a = C3 (x, w) r = Relu(a) m = Concat <axis = 1> ({names}) n = Concat <axis = 1> (m, m)
+        o = Concat <axis = 1> (n, r) d = Conv (n, k2) e = Conv (o, k3) y = Add(d, e)"""
+    result = check(network(text, k2=array(20, 2048, 1, 1), k3=array(20, 2080, 1, 1)))
     assert sorted(map(len, joined(result))) == [64] and operators(result).count("FusedNhwcConcat") == 1
 
 
