@@ -137,9 +137,9 @@ _HALVED_AVX512 = replace(
     least_gain=0.05,
 )
 # Measured on a Xeon with AVX-512 (Sapphire Rapids): 38 kinds of convolutions of vision models, each between two others
-# in the same layout, in one thread and in two, of which the mean stands here, and what ONNX Runtime has beside them.  Of
-# one block it takes 1.4 to 1.65 times as long for a product; less stands here, for where another thread shares the core
-# the library loses more than ONNX Runtime.
+# in the same layout, in one thread and in two, of which the mean stands here, and what ONNX Runtime has beside them.
+# For a product of one block of filters it takes 1.4 to 1.65 times as long; less stands here, for where another thread
+# shares the core the library loses more than ONNX Runtime.
 _INTEL_AVX512 = replace(
     _AVX512,
     pointwise=(Cost(1 / 69, 0.11), Cost(1 / 100, 0.02), Cost(1 / 93, 0.02)),
