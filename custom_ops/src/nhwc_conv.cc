@@ -63,16 +63,15 @@ bool read_depthwise(const AttributeSource& source, NhwcConv* node, std::string* 
 }
 
 // Of a product of matrices alone.
-bool read_parts(const AttributeSource& source, NhwcConv* node, std::string* error) {
-  if (!source.numbers("joined_channels", &node->parts)) return true;
-  if (node->parts.size() < 2) return fail("the attribute joined_channels has fewer than 2 elements", error);
-  int64_t left = node->conv.attributes.in_channels;
-  for (const int64_t channels : node->parts) {
+bool check_parts(const NhwcConv& node, std::string* error) {
+  if (node.parts.empty()) return true;
+  int64_t left = node.conv.attributes.in_channels;
+  for (const int64_t channels : node.parts) {
     if (channels < 1 || channels > left) return fail("the attribute joined_channels does not add up to the channels", error);
     left -= channels;
   }
   if (left != 0) return fail("the attribute joined_channels does not add up to the channels", error);
-  const bool fits = is_product(node->conv.attributes) && !node->has_depthwise;
+  const bool fits = is_product(node.conv.attributes) && !node.has_depthwise;
   return fits || fail("the attribute joined_channels is not of a product alone", error);
 }
 
@@ -164,11 +163,11 @@ bool read_nhwc_conv(const AttributeSource& source, size_t inputs, NhwcConv* node
   *node = NhwcConv{};
   std::string text;
   node->has_depthwise = source.text("depthwise_operator", &text);
-  std::vector<int64_t> parts;
-  const bool has_parts = source.numbers("joined_channels", &parts);
-  const size_t more = node->has_depthwise ? 1 : has_parts ? std::max<size_t>(parts.size(), 1) - 1 : 0;
-  if (inputs < more) return fail("the node has too few inputs", error);
-  if (!read_conv_node(source, inputs - more, &node->conv, error)) return false;
+  if (source.numbers("joined_channels", &node->parts) && node->parts.size() < 2) {
+    return fail("the attribute joined_channels has fewer than 2 elements", error);
+  }
+  if (inputs < node->more_inputs()) return fail("the node has too few inputs", error);
+  if (!read_conv_node(source, inputs - node->more_inputs(), &node->conv, error)) return false;
   const ConvAttributes& conv = node->conv.attributes;
   if (conv.transposed) return fail("the attribute operator is not Conv", error);
   if (conv.spatial_rank() > kMostSpatial) return fail("the attribute kernel_shape has more than 2 elements", error);
@@ -176,7 +175,7 @@ bool read_nhwc_conv(const AttributeSource& source, size_t inputs, NhwcConv* node
   if (conv.group > 1 && !is_by_channel(conv)) {
     return fail("the attribute group is neither 1 nor that of single channels", error);
   }
-  if (!read_parts(source, node, error) || !read_layouts(source, node, error)) return false;
+  if (!check_parts(*node, error) || !read_layouts(source, node, error)) return false;
   if (node->has_depthwise && !read_depthwise(source, node, error)) return false;
   const int rank = node->rank();
   node->epilogue = node->nhwc_output ? with_channels_last(node->conv.epilogue, rank) : node->conv.epilogue;

@@ -100,15 +100,23 @@ def _reads_a_shape(node: Node) -> bool:
     return standard_op(node) in ("Reshape", "Shape") or bool(_computed_inputs(node))
 
 
+def _shape_before(node: Node) -> Node | None:
+    """The Shape that a Gather or Slice takes something of; None for other nodes."""
+    if standard_op(node) not in ("Gather", "Slice") or not node.inputs[0].inputs:
+        return None
+    shape = node.inputs[0].inputs[0]
+    return shape if standard_op(shape) == "Shape" else None
+
+
 def _numbers(node: Node, values: ShapeValues) -> np.ndarray | None:
     """What a Gather or Slice takes of a shape to compute with, if these are numbers; None if it does something else.
 
     So scaled_dot_product_attention, as TorchScript exports it, computes its scale of the size of heads.
     """
-    if standard_op(node) not in ("Gather", "Slice") or not node.inputs[0].inputs:
+    if _shape_before(node) is None:
         return None
     made = node.outputs[0]
-    if standard_op(node.inputs[0].inputs[0]) != "Shape" or any(standard_op(one) != "Cast" for one in made.outputs):
+    if any(standard_op(one) != "Cast" for one in made.outputs):
         return None
     elements = values.of(made)
     if elements is None or made.shape is None or len(made.shape) > 1 or made.dtype != np.int64:
@@ -126,10 +134,11 @@ def _input_size(
 
     Not of those whose ids are ``doubted``.
     """
-    if standard_op(node) not in ("Gather", "Slice") or not node.inputs[0].inputs:
+    shape = _shape_before(node)
+    if shape is None or not shape.inputs[0].inputs:
         return None
-    made, shape = node.outputs[0], node.inputs[0].inputs[0]
-    if standard_op(shape) != "Shape" or not shape.inputs[0].inputs or made.dtype != np.int64:
+    made = node.outputs[0]
+    if made.dtype != np.int64:
         return None
     elements = values.of(made)
     if elements is None or len(elements) != 1 or made.shape is None or len(made.shape) > 1:

@@ -277,12 +277,12 @@ class ConvTimes:
             filters = _round_up(filters, self._block)
         if layout is Layout.BLOCKED and channels >= self._block:
             channels = _round_up(channels, self._block)
-        one_block = layout is Layout.BLOCKED and filters == self._block
         products = float(filters * channels * taps * positions)
         if transposed:
             products /= math.prod(strides)
         product, element = (ns.others if taps > 1 else ns.pointwise)[layout]
-        product *= ns.one_block if one_block else 1.0
+        if layout is Layout.BLOCKED and filters == self._block:
+            product *= ns.one_block
         call = ns.call[layout]
         if layout is Layout.NHWC:
             if positions <= _FEW_PIXELS:

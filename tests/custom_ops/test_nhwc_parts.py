@@ -65,7 +65,7 @@ GOOD = product((4, 5), 1, 6, 7, filters=8)
 @pytest.mark.parametrize(
     ("parts", "reason"),
     [
-        ([9], "inputs, but its programs take"),
+        ([9], "the attribute joined_channels has fewer than 2 elements"),
         ([4, 4], "the attribute joined_channels does not add up to the channels"),
         ([5, 5], "the attribute joined_channels does not add up to the channels"),
         ([-1, 10], "the attribute joined_channels does not add up to the channels"),
