@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <optional>
 
 #include "cache_lines.h"
@@ -259,6 +260,18 @@ bool is_chain_of_tiles(const Program& program, const Stage& stage, bool tensors)
     const int reads = link_reads(link.link);
     return link.link != Link::Keep && (reads < 1 || fits(link.slot)) && (reads < 2 || fits(link.slot2));
   });
+}
+
+bool only_bounds_tiles(const Program& program, const Stage& stage) {
+  if (!is_chain_of_tiles(program, stage, false) || stage.links.size() != 1) return false;
+  return stage.links[0].link == Link::Relu || stage.links[0].link == Link::ClipSS;
+}
+
+Bounds bounds_of_tiles(const Program& program, const Stage& stage, const void* const* inputs) {
+  ChainLink link{};
+  links_of_tiles(program, stage, inputs, 0, &link);
+  if (link.link == Link::Relu) return {true, 0.0f, std::numeric_limits<float>::infinity()};
+  return {true, *static_cast<const float*>(link.operand), *static_cast<const float*>(link.operand2)};
 }
 
 size_t links_of_tiles(const Program& program, const Stage& stage, const void* const* inputs, int64_t first,

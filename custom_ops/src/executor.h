@@ -47,6 +47,10 @@ void run_elements(const Program& program, const Stage& stage, const Tensors& ten
 // `tensors` tensors of its shape: then it can run on the results of tiles (TileTarget).
 bool is_chain_of_tiles(const Program& program, const Stage& stage, bool tensors);
 
+// Whether such a chain does no more than to keep its input within bounds; and these, of which one may be no number.
+bool only_bounds_tiles(const Program& program, const Stage& stage);
+Bounds bounds_of_tiles(const Program& program, const Stage& stage, const void* const* inputs);
+
 // The links of such a chain for results of which the first is element `first` of the output.  `links` has room for
 // kMaxChainLinks; returns how many there are.
 size_t links_of_tiles(const Program& program, const Stage& stage, const void* const* inputs, int64_t first,

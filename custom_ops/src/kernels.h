@@ -260,6 +260,13 @@ struct TileTarget {
   size_t count;  // of links, not 0
 };
 
+// Whether results become no less than `low` and no more than `high`, which are numbers; a NaN stays.
+struct Bounds {
+  bool any;
+  float low;
+  float high;
+};
+
 // Weights of kNhwcBlock filters follow one another for each tap and channel.
 constexpr size_t kNhwcBlock = 16;
 constexpr size_t kFewNhwcPixels = 12;
@@ -284,18 +291,20 @@ struct NhwcSums {
   size_t filters;
   // If not null, results go there, filters being whole vectors, and `out` is room for those of a tile.
   const TileTarget* target;
-  bool relu;     // whether negative sums become 0
+  Bounds bounds;
   bool fetches;  // whether weights have not been read shortly before
 };
 
-// Sums of channels by themselves, from `first` to `last`, for pixels `pixel_pitch` apart: out[p * channels + c] = addends[c]
-// + sum over h and w of weights[h * weight_pitch + w * channels + c] * input[p * pixel_pitch + h * row_pitch + w *
-// column_pitch + c].  Others next to them may be computed too.
+// Sums of channels by themselves, from `first` to `last`, for pixels of a row: out[p * channels + c] = addends[c] + sum over h
+// and w of weights[h * weight_pitch + w * channels + c] * input[h * row_pitch + column * channels + c], where column is begin +
+// p * stride + w * dilation, and for columns that there are not the sum has nothing.  Others next to them may be computed too.
 struct NhwcChannels {
   const float* input;
-  ptrdiff_t pixel_pitch;
   ptrdiff_t row_pitch;
-  ptrdiff_t column_pitch;
+  ptrdiff_t columns;  // that there are, from 0 on
+  ptrdiff_t begin;
+  ptrdiff_t stride;
+  ptrdiff_t dilation;
   size_t height;
   size_t width;
   const float* weights;
@@ -309,6 +318,7 @@ struct NhwcChannels {
   // If not null, results go there and not to `out`, the first pixel to that pixel; channels are a vector at least.
   const TileTarget* target;
   size_t target_pixel;
+  Bounds bounds;
 };
 
 // Windows of a tensor whose channels come last, for pixels `pixel_pitch` apart: those of input[p * pixel_pitch + h *

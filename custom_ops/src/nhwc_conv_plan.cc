@@ -15,8 +15,10 @@ namespace {
 
 // Results of a unit that stay in the caches next to the processor until the epilogue has read them.
 constexpr int64_t kUnitResults = 12288;
-// The same of single channels, whose results stay in the level 2 cache.
+// The same of single channels, whose results stay in the level 2 cache, and the part of that cache where those of a pair may
+// stay.
 constexpr int64_t kRowResults = 65536;
+constexpr int64_t kPairShare = 8;
 // What single channels that are computed at once read of a kernel's rows.
 constexpr int64_t kReadElements = 6144;
 constexpr int64_t kLeastColumns = 16;
@@ -35,9 +37,6 @@ constexpr double kRunProducts = 3000.0;
 // What a product of single channels costs, and an element that is read for them, in products of all.
 constexpr double kSingleProduct = 1.5;
 constexpr double kReadElement = 5.0;
-// What a vector costs to copy, and a product in a pixel that is computed alone beyond one in a row, in products of vectors.
-constexpr int64_t kCopyVector = 4;
-constexpr int64_t kAloneProduct = 3;
 // What a result costs besides, in products.
 constexpr double kResultProducts = 8.0;
 // With fewer products in all the calling thread is done before others have begun.
@@ -144,7 +143,8 @@ void divide_pair(const NhwcConv& node, NhwcConvPlan* plan) {
   plan->filters_at_once = plan->geometry.out_channels;
   const double per_weight = weight_cost(plan->geometry);
   const int64_t widest = std::max(g.in_channels, plan->geometry.out_channels);
-  const int64_t most = std::max(2 * kUnitResults / widest, 2 * kTilePixels);
+  const int64_t floats = std::max(level2_bytes() / (kPairShare * static_cast<int64_t>(sizeof(float))), 2 * kUnitResults);
+  const int64_t most = std::max(floats / widest, 2 * kTilePixels);
   double least = -1.0;
   for (int64_t width = kTilePixels; width < g.out[2] + kTilePixels && width <= most; width += kTilePixels) {
     const int64_t columns = std::min(width, g.out[2]);
@@ -166,6 +166,7 @@ void divide_pair(const NhwcConv& node, NhwcConvPlan* plan) {
     }
   }
   plan->tile_columns = plan->columns_at_once;
+  plan->straight = plan->straight && plan->columns_at_once == g.out[2];  // pixels follow one another in the output
   plan->pixel_units = divide_up(g.out[1], plan->rows_at_once) * divide_up(g.out[2], plan->columns_at_once);
   plan->pixels_at_once = plan->rows_at_once * plan->columns_at_once;
 }
@@ -235,24 +236,11 @@ double products_of_pixel(const NhwcConv& node, const NhwcShapes& shapes) {
   return products + (node.has_depthwise ? single(shapes.depthwise) : 0.0);
 }
 
-// Whether pixels of which some taps miss the image take longer by themselves than a copy of all rows takes.
-bool pays_to_pad(const ConvGeometry& g) {
-  // Others lie between those at the left and those at the right.
-  const int64_t first = std::min(divide_up(g.pads[2], g.strides[2]), g.out[2]);
-  const bool between = first < g.out[2] && taps_inside(g, 2, first).size() == g.kernel[2];
-  const int64_t alone = g.out[2] - (between ? same_taps_end(g, 2, {first, g.out[2]}) - first : 0);
-  return static_cast<double>(alone) * static_cast<double>(g.products() * kAloneProduct) >
-         static_cast<double>(extent(g, 2, g.out[2])) * static_cast<double>(g.strides[1] * kCopyVector);
-}
-
-// Elements of the copy of what single channels of a unit read, if there is one, which stays in the level 2 cache; else 0.
-int64_t padded_elements(const NhwcConvPlan& plan) {
-  const ConvGeometry& g = plan.single;
-  const int64_t channels = std::min(kNhwcChannelsAtOnce, g.in_channels);
-  const int64_t rows = extent(g, 1, plan.rows_at_once);
-  const int64_t columns = extent(g, 2, plan.tile_columns);
-  const int64_t most = kRowResults / channels;
-  return rows <= most && columns <= most / rows && pays_to_pad(g) ? rows * columns * channels : 0;
+// Whether a Program does no more to its first input than to keep it within bounds.
+bool only_bounds(const ConvEpilogue& epilogue) {
+  const Program& program = epilogue.program;
+  if (epilogue.plan == nullptr || program.outputs.size() != 1) return false;
+  return program.outputs[0] == 0 || only_bounds_tiles(program, epilogue.plan->stages[0]);
 }
 
 // Sums of whole vectors of filters, of which nothing is written behind a pixel's, need no epilogue to get to the output.
@@ -262,24 +250,22 @@ void decide_what_is_written(const NhwcConv& node, NhwcConvPlan* plan) {
   const auto runs_on_tiles = [](const ConvEpilogue& program, bool tensors) {
     return program.plan != nullptr && is_chain_of_tiles(program.program, program.plan->stages[0], tensors);
   };
-  // What the prologue makes of a unit is not laid out as tensors are.
-  plan->prepares_tiles = node.has_depthwise && plan->single.in_channels >= vector && runs_on_tiles(plan->prologue, false);
+  if (node.has_depthwise) {
+    plan->prepares_straight = only_bounds(plan->prologue);
+    // What the prologue makes of a unit is not laid out as tensors are.
+    plan->prepares_tiles = plan->single.in_channels >= vector && runs_on_tiles(plan->prologue, false);
+  }
   const int64_t channels = plan->geometry.out_channels;
   const bool whole = node.by_channel() ? channels >= vector : channels % vector == 0;
-  if (!node.nhwc_output || !whole || plan->epilogue.plan == nullptr) return;
+  if (!node.nhwc_output || !whole) return;
+  plan->straight = only_bounds(plan->epilogue);
   plan->finishes_tiles = runs_on_tiles(plan->epilogue, true);
-  const Program& program = plan->epilogue.program;
-  if (node.by_channel() || node.has_depthwise || program.outputs.size() != 1) return;
-  const Value& result = program.values[program.outputs[0]];
-  plan->relu = result.kind == Value::Kind::Instruction && result.op == Op::Relu && result.operands[0] == 0;
-  plan->straight = plan->relu || program.outputs[0] == 0;
 }
 
 // Where tiles are small, or few, what each costs is more than its results cost on their way through memory.
 void spare_small_tiles(const NhwcConv& node, NhwcConvPlan* plan) {
-  // Tiles of single channels are as wide as rows let them be, and pixels at the edges are tiles of their own.
-  const int64_t least = (plan->pads_columns ? 1 : 2) * kTilePixels;
-  const bool narrow = (node.by_channel() || node.has_depthwise) && plan->tile_columns < least;
+  // Tiles of single channels are as wide as rows let them be.
+  const bool narrow = (node.by_channel() || node.has_depthwise) && plan->tile_columns < kTilePixels;
   const bool few = plan->pixels_at_once <= static_cast<int64_t>(kFewNhwcPixels);
   if (narrow) plan->prepares_tiles = false;
   if (few || (narrow && node.by_channel())) plan->finishes_tiles = false;
@@ -287,14 +273,15 @@ void spare_small_tiles(const NhwcConv& node, NhwcConvPlan* plan) {
 
 // Room for the results of a unit, as far as tiles do not hand them on.
 int64_t kept_results(const NhwcConv& node, const NhwcConvPlan& plan, int64_t pixels) {
-  if (node.by_channel()) return plan.finishes_tiles ? 0 : pixels * plan.filters_at_once;
   const bool hands_on = plan.straight || plan.finishes_tiles;
+  if (node.by_channel()) return hands_on ? 0 : pixels * plan.filters_at_once;
   const int64_t sums = hands_on ? std::min(pixels, static_cast<int64_t>(kFewNhwcPixels)) : pixels;
-  const int64_t before = node.has_depthwise && !plan.prepares_tiles ? pixels * plan.geometry.in_channels : 0;
+  const bool prepares = plan.prepares_straight || plan.prepares_tiles;
+  const int64_t before = node.has_depthwise && !prepares ? pixels * plan.geometry.in_channels : 0;
   return std::max(sums * plan.filters_at_once, before);
 }
 
-void lay_out_memory(const NhwcConv& node, int64_t padded, NhwcConvPlan* plan) {
+void lay_out_memory(const NhwcConv& node, NhwcConvPlan* plan) {
   // Adds memory for so many elements, each of so many bytes, and returns where it begins.
   const auto add = [plan](int64_t count, size_t bytes) {
     const size_t begin = plan->bytes;
@@ -311,7 +298,6 @@ void lay_out_memory(const NhwcConv& node, int64_t padded, NhwcConvPlan* plan) {
   plan->read = add(plan->prologue.plan == nullptr ? 0 : read, sizeof(float));
   plan->segments_at = add(node.by_channel() ? 0 : plan->segments * pixels, sizeof(const float*));
   plan->zeros = add(plan->zero_count, sizeof(float));
-  plan->padded_rows = add(plan->pads_columns ? padded + static_cast<int64_t>(kMaxFloats) : 0, sizeof(float));
   plan->operands = add(static_cast<int64_t>(std::max(node.prologue.input_count, node.epilogue.input_count)),
                        sizeof(const void*));
 }
@@ -365,11 +351,9 @@ bool make_nhwc_conv_plan(const NhwcConv& node, const PlanKey& key, NhwcConvPlan*
   } else {
     divide_filters(node, plan);
   }
-  const int64_t padded = node.by_channel() || node.has_depthwise ? padded_elements(*plan) : 0;
-  plan->pads_columns = padded > 0;
   spare_small_tiles(node, plan);
   plan->alone = products_of_pixel(node, shapes) * static_cast<double>(g.batch * plan->out_pixels) < kAlone;
-  lay_out_memory(node, padded, plan);
+  lay_out_memory(node, plan);
   return true;
 }
 

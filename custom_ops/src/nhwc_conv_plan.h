@@ -2,8 +2,8 @@
 //
 // The sums of all filters for some pixels stay in registers, and read the channels of each pixel where they lie: for
 // taps outside of the image, zeros.  No copy of the input is made (the indirect convolution algorithm: Dukhan, 2019,
-// arXiv:1907.02129) unless its channels come first.  Single channels leave out the taps outside, or read copies of rows that
-// have zeros there.
+// arXiv:1907.02129) unless its channels come first.  Single channels read zeros for taps
+// outside of a row, and leave rows of taps outside out.
 #ifndef ONNXFUSE_NHWC_CONV_PLAN_H_
 #define ONNXFUSE_NHWC_CONV_PLAN_H_
 
@@ -22,11 +22,6 @@ namespace onnxfuse {
 // Single channels that are computed at once.
 constexpr int64_t kNhwcChannelsAtOnce = 32;
 static_assert(kNhwcChannelsAtOnce % kMaxFloats == 0, "whole vectors of these would be more of them");
-
-// Positions of the input along dimension `d`, padding among them, that so many of the output next to each other read.
-inline int64_t extent(const ConvGeometry& g, size_t d, int64_t positions) {
-  return (positions - 1) * g.strides[d] + (g.kernel[d] - 1) * g.dilations[d] + 1;
-}
 
 // How a node runs on inputs of certain shapes.
 struct NhwcConvPlan {
@@ -74,14 +69,13 @@ struct NhwcConvPlan {
   int64_t pixel_units = 1;   // of an image
   int64_t filter_units = 1;
   bool alone = false;        // so little to do that other threads are left alone
-  // Whether the sums are the results, or with `relu` those that are not negative, and go straight to the output.
+  // Whether the sums within bounds are the results, and go straight to the output; and the same of what single channels make
+  // for a product.
   bool straight = false;
-  bool relu = false;
+  bool prepares_straight = false;
   // Whether the epilogue, and the prologue behind single channels, run on the results of tiles, before these are in memory.
   bool finishes_tiles = false;
   bool prepares_tiles = false;
-  // Whether single channels read copies of rows with zeros beside them, so that all pixels of a row are computed together.
-  bool pads_columns = false;
 
   // Where a thread has what in its memory, in bytes.
   size_t results = 0;
@@ -90,7 +84,6 @@ struct NhwcConvPlan {
   size_t read = 0;      // what the prologue makes
   size_t segments_at = 0;  // pointers to segments
   size_t zeros = 0;
-  size_t padded_rows = 0;  // what some single channels read, with zeros beside it
   size_t operands = 0;  // pointers to what a Program reads
   size_t bytes = 0;
 };

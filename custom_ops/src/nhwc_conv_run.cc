@@ -1,5 +1,7 @@
 // The part of nhwc_conv_plan.h that runs: units of sums, and the Programs before and behind them.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -30,6 +32,8 @@ struct Run {
   const float* addends = nullptr;
   const float* single_weights = nullptr;  // of the convolution of single channels
   const float* single_addends = nullptr;
+  Bounds bounds{};  // of results that go straight to the output
+  Bounds single_bounds{};
 };
 
 ConvRange part_of(int64_t size, int64_t part, int64_t at_once) {
@@ -49,7 +53,7 @@ class Worker {
         joined_(at<float>(plan_.joined)),
         read_(at<float>(plan_.read)),
         segments_(plan_, run.x, at<const float*>(plan_.segments_at), at<float>(plan_.zeros)),
-        channel_rows_(plan_, run.x, run.single_weights, run.single_addends, results_, at<float>(plan_.padded_rows)),
+        channel_rows_(plan_, run.x, run.single_weights, run.single_addends),
         operands_(at<const void*>(plan_.operands)) {
     std::fill_n(at<float>(plan_.zeros), plan_.zero_count, 0.0f);
   }
@@ -114,11 +118,13 @@ class Worker {
     const int64_t image = unit / plan_.pixel_units;
     const RowsAndColumns part = rows_and_columns(unit % plan_.pixel_units);
     const NhwcPixels pixels = pixels_of(image, part);
-    if (plan_.prepares_tiles) {
+    if (plan_.prepares_straight) {
+      channel_rows_.compute(image, part.rows, part.columns, {read_, nullptr, run_.single_bounds, 0, pixels.row_pixels});
+    } else if (plan_.prepares_tiles) {
       const TileTarget target = prologue_target(pixels.row_pixels);
-      channel_rows_.compute(image, part.rows, part.columns, {0, pixels.row_pixels, &target});
+      channel_rows_.compute(image, part.rows, part.columns, {nullptr, &target, {}, 0, pixels.row_pixels});
     } else {
-      channel_rows_.compute(image, part.rows, part.columns, {0, pixels.row_pixels, nullptr});
+      channel_rows_.compute(image, part.rows, part.columns, {results_, nullptr, {}, 0, pixels.row_pixels});
       const int64_t channels = plan_.single.out_channels;
       const int64_t first = pixels.first * channels;
       run_prologue(whole_tensor(results_, first, sizeof(float)), true,
@@ -133,12 +139,19 @@ class Worker {
     const auto [rows, columns] = rows_and_columns(unit % plan_.pixel_units);
     const NhwcPixels pixels = pixels_of(image, {rows, columns});
     TileTarget target{};
-    if (plan_.finishes_tiles) target = output_target(pixels, 0);
-    for (int64_t column = columns.begin; column < columns.end; column += plan_.tile_columns) {
-      channel_rows_.compute(image, rows, {column, std::min(column + plan_.tile_columns, columns.end)},
-                            {column - columns.begin, columns.size(), plan_.finishes_tiles ? &target : nullptr});
+    NhwcChannelRows::Place place{results_, nullptr, {}, 0, columns.size()};
+    if (plan_.straight) {
+      place = {static_cast<float*>(run_.outputs[0]), nullptr, run_.bounds, pixels.first, g_.out[2]};
+    } else if (plan_.finishes_tiles) {
+      target = output_target(pixels, 0);
+      place = {nullptr, &target, {}, 0, columns.size()};
     }
-    if (!plan_.finishes_tiles) finish(pixels, all_filters());
+    for (int64_t column = columns.begin; column < columns.end; column += plan_.tile_columns) {
+      const ConvRange at_once{column, std::min(column + plan_.tile_columns, columns.end)};
+      channel_rows_.compute(image, rows, at_once, place);
+      place.pixel += at_once.size();
+    }
+    if (!plan_.straight && !plan_.finishes_tiles) finish(pixels, all_filters());
   }
 
   struct RowsAndColumns {
@@ -196,7 +209,7 @@ class Worker {
     if (plan_.straight && whole) {
       sums.out = static_cast<float*>(run_.outputs[0]) + pixels.first * g_.out_channels + filters.begin;
       sums.out_pitch = static_cast<size_t>(g_.out_channels);
-      sums.relu = plan_.relu;
+      sums.bounds = run_.bounds;
       return kernels().nhwc_sums(sums);
     }
     if (plan_.finishes_tiles && whole) {
@@ -373,16 +386,28 @@ RunMemory copy_input(Run* run, const Host& host) {
   return memory;
 }
 
+// What a Program that only bounds its first input has its results within; its operands are inputs from `first` on.  If one is no
+// number no result is, which is left to the addends.
+Bounds take_bounds(const Run& run, const ConvEpilogue& program, size_t first) {
+  if (program.program.outputs[0] == 0) return {};
+  const std::vector<const void*> inputs(run.inputs.begin() + static_cast<long>(first) - 1, run.inputs.end());
+  return bounds_of_tiles(program.program, program.plan->stages[0], inputs.data());
+}
+
 // The bias of a Program, whose operands are inputs from `first` on, with zeros behind it; or zeros.
-Workspace copy_addends(const Run& run, const ConvEpilogue& program, size_t first, int64_t filters,
+Workspace copy_addends(const Run& run, const ConvEpilogue& program, size_t first, int64_t filters, const Bounds& bounds,
                        const float** addends) {
   const int64_t whole = round_up(filters, static_cast<int64_t>(kMaxFloats));
   Workspace memory(static_cast<size_t>(whole) * sizeof(float));
   auto* const to = static_cast<float*>(memory.data());
+  *addends = to;
+  if (std::isnan(bounds.low) || std::isnan(bounds.high)) {
+    std::fill_n(to, whole, std::numeric_limits<float>::quiet_NaN());
+    return memory;
+  }
   const size_t bias = program.plan == nullptr ? 0 : program.bias;
   if (bias != 0) std::copy_n(static_cast<const float*>(run.inputs[first + bias - 1]), filters, to);
   std::fill(to + (bias != 0 ? filters : 0), to + whole, 0.0f);
-  *addends = to;
   return memory;
 }
 
@@ -434,13 +459,16 @@ void run_nhwc_conv(const NhwcConv& node, const NhwcConvPlan& plan, const std::ve
     results.emplace(host, g.batch * plan.out_pixels * g.out_channels, *plan.whole_epilogue);
     sums.push_back(results->elements());
   }
-  const Workspace addends = copy_addends(run, plan.epilogue, second, g.out_channels, &run.addends);
+  if (plan.straight) run.bounds = take_bounds(run, plan.epilogue, second);
+  const Workspace addends = copy_addends(run, plan.epilogue, second, g.out_channels, run.bounds, &run.addends);
   run.single_addends = run.addends;
   run.single_weights = static_cast<const float*>(inputs[1]);
   std::optional<Workspace> single_addends;
   if (node.has_depthwise) {
     run.single_weights = static_cast<const float*>(inputs[2]);
-    single_addends.emplace(copy_addends(run, plan.prologue, 3, g.in_channels, &run.single_addends));
+    if (plan.prepares_straight) run.single_bounds = take_bounds(run, plan.prologue, 3);
+    single_addends.emplace(
+        copy_addends(run, plan.prologue, 3, g.in_channels, run.single_bounds, &run.single_addends));
   }
   const RunMemory copy = copy_input(&run, host);
   const int64_t units = plan.images * plan.pixel_units * plan.filter_units;

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "fuzz_conv_nodes.h"
@@ -108,6 +110,19 @@ std::string rectified(const std::string& text) {
          text.substr(end);
 }
 
+// A Program that does no more than to keep a sum within bounds, and how many operands it has.
+std::pair<std::string, size_t> bounds() {
+  const std::string input = "input f32 broadcast\n";
+  const std::string begin = "onnxfuse 1\n" + input;
+  switch (below(4)) {
+    case 0: return {begin + "relu f32 0\noutput 1\n", 0};
+    case 1: return {begin + "input f32 axis 1\nadd f32 0 1\nrelu f32 2\noutput 3\n", 1};
+    case 2: return {begin + input + input + "max f32 0 1\nmin f32 3 2\noutput 4\n", 2};
+    default: break;
+  }
+  return {begin + "input f32 axis 1\n" + input + input + "add f32 0 1\nmax f32 4 2\nmin f32 5 3\noutput 6\n", 3};
+}
+
 // A valid node with `inputs` before the operands.
 Attributes valid_attributes(size_t* inputs) {
   const size_t rank = 1 + below(2);
@@ -118,6 +133,7 @@ Attributes valid_attributes(size_t* inputs) {
     if (made.operands[p] == 2 && below(4) == 0) made.texts[p == 0 ? "prologue" : "program"] = fuzz::program_of_stages();
   }
   if (below(4) == 0) made.texts["program"] = rectified(made.texts["program"]);
+  if (below(3) == 0) std::tie(made.texts["program"], made.operands[1]) = bounds();
   *inputs = 2;
   switch (below(4)) {
     case 0: fuzz::make_depthwise(1 + any_channels(), &made); break;
@@ -130,6 +146,9 @@ Attributes valid_attributes(size_t* inputs) {
     }
     case 2: *inputs = 1 + read_parts(&made); break;
     default: break;
+  }
+  if (made.texts.count("prologue") > 0 && below(3) == 0) {
+    std::tie(made.texts["prologue"], made.operands[0]) = bounds();
   }
   add_layouts(*inputs, &made);
   return made;
@@ -238,25 +257,46 @@ Memory unpacked(const float* packed, const ConvAttributes& conv) {
   return weights;
 }
 
-// Adds the operands of a Program, which are inputs from `first` on, to elements of `space` in the plain order.
-void add_operands(const NhwcConv& node, const Program& program, size_t first, const std::vector<Shape>& shapes,
-                  const std::vector<const void*>& inputs, const Shape& space, float* elements) {
+// An operand of a Program, input `input`, for each element of `space` in the plain order.
+Memory spread(const NhwcConv& node, const Value& value, size_t input, const std::vector<Shape>& shapes,
+              const std::vector<const void*>& inputs, const Shape& space) {
+  Shape shape = shapes[input];
+  const auto* values = static_cast<const float*>(inputs[input]);
+  Memory plain;
+  if (node.nhwc[input]) {
+    shape = channels_first(shape);
+    plain = turned(values, shape, false);
+    values = plain.get();
+  }
+  if (value.along_axis) {
+    shape.rank = node.rank() - 1;  // [C] broadcasts as [C, 1, 1]
+    std::fill_n(shape.dims.begin() + 1, shape.rank - 1, 1);
+  }
+  const int64_t count = count_of(space);
+  Memory whole = fuzz::memory_of(count);
+  for (int64_t k = 0; k < count; ++k) whole[static_cast<size_t>(k)] = values[fuzz::place_in(shape, space, k)];
+  return whole;
+}
+
+// The first output of a Program of additions and bounds for elements of `space` in the plain order, which are its first input;
+// the others are inputs of the node from `first` on.
+void run_program(const NhwcConv& node, const Program& program, size_t first, const std::vector<Shape>& shapes,
+                 const std::vector<const void*>& inputs, const Shape& space, float* elements) {
+  std::vector<Memory> operands(1);
   for (size_t i = 1; i < program.input_count; ++i) {
-    const size_t input = first + i - 1;
-    Shape shape = shapes[input];
-    const auto* values = static_cast<const float*>(inputs[input]);
-    Memory plain;
-    if (node.nhwc[input]) {
-      shape = channels_first(shape);
-      plain = turned(values, shape, false);
-      values = plain.get();
+    operands.push_back(spread(node, program.values[i], first + i - 1, shapes, inputs, space));
+  }
+  std::vector<float> values(program.values.size());
+  for (int64_t k = 0; k < count_of(space); ++k) {
+    values[0] = elements[k];
+    for (size_t i = 1; i < operands.size(); ++i) values[i] = operands[i][static_cast<size_t>(k)];
+    for (size_t v = operands.size(); v < values.size(); ++v) {
+      const Value& value = program.values[v];
+      const float a = values[value.operands[0]];
+      const float b = value.op == Op::Relu ? 0.0f : values[value.operands[1]];
+      values[v] = value.op == Op::Add ? a + b : value.op == Op::Min ? std::min(a, b) : std::max(a, b);
     }
-    if (program.values[i].along_axis) {
-      shape.rank = node.rank() - 1;  // [C] broadcasts as [C, 1, 1]
-      std::fill_n(shape.dims.begin() + 1, shape.rank - 1, 1);
-    }
-    const int64_t count = count_of(space);
-    for (int64_t k = 0; k < count; ++k) elements[k] += values[fuzz::place_in(shape, space, k)];
+    elements[k] = values[program.outputs[0]];
   }
 }
 
@@ -273,8 +313,7 @@ Memory joined(const NhwcConv& node, const std::vector<const void*>& inputs, int6
   return whole;
 }
 
-// The Programs add all operands to what they read; the first output is the sum, or its Relu, others are the convolution's
-// result.
+// Outputs of the Programs after the first are the convolution's result.
 void check_results(const NhwcConv& node, const std::vector<Shape>& shapes, const NhwcShapes& resolved,
                    const std::vector<const void*>& inputs, const std::vector<Memory>& outputs) {
   const auto* x = static_cast<const float*>(inputs[0]);
@@ -293,7 +332,7 @@ void check_results(const NhwcConv& node, const std::vector<Shape>& shapes, const
     plain = resolved.depthwise.output;
   }
   if (node.conv.has_prologue) {
-    add_operands(node, node.conv.prologue, node.first_operand(), shapes, inputs, plain, read.get());
+    run_program(node, node.conv.prologue, node.first_operand(), shapes, inputs, plain, read.get());
   }
   const Memory weights = unpacked(static_cast<const float*>(inputs[1]), node.conv.attributes);
   Memory wanted = fuzz::plain_sums(resolved.geometry, read.get(), weights.get());
@@ -304,13 +343,8 @@ void check_results(const NhwcConv& node, const std::vector<Shape>& shapes, const
     expect(std::equal(made, made + count_of(result), wanted.get()), "a wrong result");
   };
   for (size_t o = 1; o < outputs.size(); ++o) check(outputs[o]);
-  add_operands(node, node.conv.epilogue, node.first_operand() + node.conv.prologue_operands(), shapes, inputs, result,
-               wanted.get());
-  const Value& first = node.conv.epilogue.values[node.conv.epilogue.outputs[0]];
-  if (first.kind == Value::Kind::Instruction && first.op == Op::Relu) {
-    std::transform(wanted.get(), wanted.get() + count_of(result), wanted.get(),
-                   [](float sum) { return std::max(sum, 0.0f); });
-  }
+  run_program(node, node.conv.epilogue, node.first_operand() + node.conv.prologue_operands(), shapes, inputs, result,
+              wanted.get());
   check(outputs[0]);
 }
 
