@@ -8,7 +8,8 @@ namespace onnxfuse {
 
 // What a few channels read of a row stays in the level 1 cache for the rows below.  The last of them begin early where there
 // are less than a vector.
-void NhwcChannelRows::compute(int64_t image, const ConvRange& rows, const ConvRange& columns, const Place& place) const {
+void NhwcChannelRows::compute(const float* x, int64_t image, const ConvRange& rows, const ConvRange& columns,
+                              const Place& place) const {
   const int64_t all = s_.in_channels;
   const int64_t latest = std::max<int64_t>(all - static_cast<int64_t>(kMaxFloats), 0);
   NhwcChannels block{};
@@ -32,7 +33,7 @@ void NhwcChannelRows::compute(int64_t image, const ConvRange& rows, const ConvRa
       const ConvRange height = taps_inside(s_, 1, row);
       const int64_t top = row * s_.strides[1] - s_.pads[1] + height.begin * s_.dilations[1];
       block.height = static_cast<size_t>(height.size());
-      block.input = height.size() > 0 ? x_ + (image * s_.in[1] + top) * s_.in[2] * all : nullptr;
+      block.input = height.size() > 0 ? x + (image * s_.in[1] + top) * s_.in[2] * all : nullptr;
       block.weights = weights_ + height.begin * s_.kernel[2] * all;
       block.out = place.target == nullptr ? place.out + pixel * all : nullptr;
       block.target_pixel = static_cast<size_t>(pixel);

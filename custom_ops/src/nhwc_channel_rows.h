@@ -11,9 +11,9 @@ namespace onnxfuse {
 
 class NhwcChannelRows {
  public:
-  // The plan's convolution of single channels of `x`.
-  NhwcChannelRows(const NhwcConvPlan& plan, const float* x, const float* weights, const float* addends)
-      : s_(plan.single), x_(x), weights_(weights), addends_(addends) {}
+  // The plan's convolution of single channels.
+  NhwcChannelRows(const NhwcConvPlan& plan, const float* weights, const float* addends)
+      : s_(plan.single), weights_(weights), addends_(addends) {}
 
   // Where results go: within bounds to `out`, or to `target` if it is not null.  Which pixel of it the first one is, and how
   // far rows are apart.
@@ -25,12 +25,11 @@ class NhwcChannelRows {
     int64_t pitch;
   };
 
-  // All channels of a part of some rows.
-  void compute(int64_t image, const ConvRange& rows, const ConvRange& columns, const Place& place) const;
+  // All channels of a part of some rows, of a tensor of which as much is at `x` as they read.
+  void compute(const float* x, int64_t image, const ConvRange& rows, const ConvRange& columns, const Place& place) const;
 
  private:
   const ConvGeometry& s_;
-  const float* const x_;
   const float* const weights_;
   const float* const addends_;
 };

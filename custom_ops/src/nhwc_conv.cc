@@ -33,9 +33,9 @@ bool is_by_channel(const ConvAttributes& conv) {
   return conv.group == conv.in_channels && conv.group == conv.out_channels && conv.group > 1;
 }
 
-// The attributes of the convolution before.
-AttributeSource depthwise_source(const AttributeSource& source) {
-  const auto name_of = [](const char* name) { return "depthwise_" + std::string(name); };
+// The attributes whose names begin with that of a convolution before.
+AttributeSource source_of(const AttributeSource& source, const char* convolution) {
+  const auto name_of = [begin = std::string(convolution)](const char* name) { return begin + name; };
   return {[source, name_of](const char* name, std::string* text) { return source.text(name_of(name).c_str(), text); },
           [source, name_of](const char* name, int64_t* number) { return source.number(name_of(name).c_str(), number); },
           [source, name_of](const char* name, std::vector<int64_t>* numbers) {
@@ -50,16 +50,44 @@ bool is_product(const ConvAttributes& conv) {
   return conv.group == 1 && is(conv.kernel, 1) && is(conv.strides, 1) && is(conv.pads, 0);
 }
 
+// What is before single channels, if there is something, of the attributes of these.
+bool read_expansion(const AttributeSource& source, NhwcConv* node, std::string* error) {
+  std::string text;
+  const AttributeSource attributes = source_of(source, "expansion_");
+  node->has_expansion = attributes.text("operator", &text);
+  if (!node->has_expansion) return true;
+  const auto say = [&] { return fail("of the expansion: " + *error, error); };
+  if (!read_conv_attributes(attributes, &node->expansion, error)) return say();
+  if (!read_whole_program(attributes, "program", &node->expanded, error)) return say();
+  const Program& program = node->expanded;
+  const auto is_float = [&](uint16_t value) { return program.values[value].type == DType::f32; };
+  bool floats = program.outputs.size() == 1 && is_float(program.outputs[0]);
+  for (size_t i = 0; i < program.input_count; ++i) floats = floats && is_float(static_cast<uint16_t>(i));
+  return floats || fail("the program of the expansion does not make one tensor of f32 from such", error);
+}
+
 // Of a product of matrices alone.
 bool read_depthwise(const AttributeSource& source, NhwcConv* node, std::string* error) {
-  if (!read_conv_attributes(depthwise_source(source), &node->depthwise, error)) {
+  if (!read_conv_attributes(source, &node->depthwise, error)) {
     return fail("of the depthwise convolution: " + *error, error);
   }
   const ConvAttributes& conv = node->conv.attributes;
-  const bool fits = is_product(conv) && is_by_channel(node->depthwise) && !node->depthwise.transposed &&
-                    node->depthwise.out_channels == conv.in_channels &&
-                    node->depthwise.spatial_rank() == conv.spatial_rank() && node->conv.has_prologue && node->nhwc[0];
+  const ConvAttributes& depthwise = node->depthwise;
+  const bool fits = is_product(conv) && is_by_channel(depthwise) && !depthwise.transposed &&
+                    depthwise.out_channels == conv.in_channels && depthwise.spatial_rank() == conv.spatial_rank() &&
+                    node->conv.has_prologue && node->nhwc[0];
   return fits || fail("the depthwise convolution is not before a product with prologue and channels last", error);
+}
+
+// A product before single channels alone, of X with the channels last.
+bool check_expansion(const NhwcConv& node, std::string* error) {
+  if (!node.has_expansion) return true;
+  const ConvAttributes& single = node.has_depthwise ? node.depthwise : node.conv.attributes;
+  const ConvAttributes& expansion = node.expansion;
+  const bool fits = is_by_channel(single) && is_product(expansion) && !expansion.transposed &&
+                    expansion.out_channels == single.in_channels && expansion.spatial_rank() == single.spatial_rank() &&
+                    node.parts.empty() && node.nhwc[0] && (node.has_depthwise || !node.conv.has_prologue);
+  return fits || fail("the expansion is no product before single channels", error);
 }
 
 // Of a product of matrices alone.
@@ -97,7 +125,9 @@ bool read_layouts(const AttributeSource& source, NhwcConv* node, std::string* er
   node->nhwc_output = output == 1;
   const auto second = node->nhwc.begin() + static_cast<long>(node->first_operand() + node->conv.prologue_operands());
   const auto names = [](auto first, auto last) { return std::find(first, last, true) != last; };
-  const bool weights = node->nhwc[kWeights] || (node->has_depthwise && node->nhwc[kDepthwiseWeights]);
+  const size_t weights_end = node->parts.empty() ? node->first_operand() : kWeights + 1;
+  const auto before = node->nhwc.begin() + static_cast<long>(weights_end);
+  const bool weights = names(node->nhwc.begin() + kWeights, before);
   if (!has_parts_last(*node)) return fail("the attribute nhwc_inputs does not name all parts of X", error);
   const bool wrong = weights || (!node->nhwc[0] && names(node->nhwc.begin(), second)) ||
                      (!node->nhwc_output && names(second, node->nhwc.end()));
@@ -163,6 +193,8 @@ bool read_nhwc_conv(const AttributeSource& source, size_t inputs, NhwcConv* node
   *node = NhwcConv{};
   std::string text;
   node->has_depthwise = source.text("depthwise_operator", &text);
+  const AttributeSource depthwise = source_of(source, "depthwise_");
+  if (!read_expansion(node->has_depthwise ? depthwise : source, node, error)) return false;
   if (source.numbers("joined_channels", &node->parts) && node->parts.size() < 2) {
     return fail("the attribute joined_channels has fewer than 2 elements", error);
   }
@@ -176,8 +208,10 @@ bool read_nhwc_conv(const AttributeSource& source, size_t inputs, NhwcConv* node
     return fail("the attribute group is neither 1 nor that of single channels", error);
   }
   if (!check_parts(*node, error) || !read_layouts(source, node, error)) return false;
-  if (node->has_depthwise && !read_depthwise(source, node, error)) return false;
+  if (node->has_depthwise && !read_depthwise(depthwise, node, error)) return false;
+  if (!check_expansion(*node, error)) return false;
   const int rank = node->rank();
+  node->expanded = with_channels_last(std::move(node->expanded), rank);
   node->epilogue = node->nhwc_output ? with_channels_last(node->conv.epilogue, rank) : node->conv.epilogue;
   if (node->conv.has_prologue) {
     node->prologue = node->nhwc[0] ? with_channels_last(node->conv.prologue, rank) : node->conv.prologue;
@@ -220,17 +254,27 @@ bool resolve_nhwc_conv(const NhwcConv& node, const std::vector<Shape>& inputs, N
   };
   if (!check_weights(kWeights, conv)) return false;
   if (node.has_depthwise && !check_weights(kDepthwiseWeights, node.depthwise)) return false;
+  if (node.has_expansion && !check_weights(node.expansion_weights(), node.expansion)) return false;
   if (x.rank != node.rank()) {
     return fail("input 0 of shape " + to_string(x) + " does not have " + std::to_string(node.rank()) + " dimensions",
                 error);
   }
   Shape read = node.nhwc[0] ? channels_first(x) : x;
+  std::vector<Shape> operands;
+  if (node.has_expansion) {
+    if (!resolve_conv(node.expansion, read, node.expansion.weights, &shapes->expansion, error)) return false;
+    read = shapes->expansion.output;
+    shapes->expanded.push_back(channels_last(read));
+    if (!operand_shapes(node, node.expanded, inputs, node.expanded_operands(), true, &shapes->expanded, error) ||
+        !resolve_whole_program(node.expanded, "program of the expansion", shapes->expanded, &operands, error)) {
+      return false;
+    }
+  }
   if (node.has_depthwise) {
     if (!resolve_conv(node.depthwise, read, node.depthwise.weights, &shapes->depthwise, error)) return false;
     read = shapes->depthwise.output;
   }
   if (!resolve_conv(conv, read, conv.weights, &shapes->geometry, error)) return false;
-  std::vector<Shape> operands;
   if (node.conv.has_prologue) {
     shapes->prologue.push_back(node.nhwc[0] ? channels_last(read) : read);
     if (!operand_shapes(node, node.prologue, inputs, node.first_operand(), node.nhwc[0], &shapes->prologue, error) ||

@@ -36,6 +36,7 @@ void NhwcConvNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
   if (known && !node.parts.empty()) x.dims.back() = Dim{node.conv.attributes.in_channels, ""};
   if (known && node.nhwc[0]) std::rotate(x.dims.begin() + 1, x.dims.end() - 1, x.dims.end());
   x.known = known;
+  if (node.has_expansion) x = infer_conv(node.expansion, x);
   if (node.has_depthwise) x = infer_conv(node.depthwise, x);
   SymbolicShape result = infer_conv(node.conv.attributes, x);
   if (node.nhwc_output) std::rotate(result.dims.begin() + 1, result.dims.begin() + 2, result.dims.end());

@@ -19,6 +19,8 @@ constexpr int64_t kUnitResults = 12288;
 // stay.
 constexpr int64_t kRowResults = 65536;
 constexpr int64_t kPairShare = 8;
+// The part of it for what is made for single channels.
+constexpr int64_t kWideShare = 2;
 // What single channels that are computed at once read of a kernel's rows.
 constexpr int64_t kReadElements = 6144;
 constexpr int64_t kLeastColumns = 16;
@@ -134,14 +136,49 @@ double weight_cost(const ConvGeometry& g) {
   return bytes > level2_bytes() / 4 ? kFarWeight : kNearWeight;
 }
 
+// What a part of so many rows costs of single channels, and of the product behind them if there is one, in products.
+double cost_of_rows(const NhwcConv& node, const NhwcConvPlan& plan, int64_t rows, int64_t columns) {
+  const ConvGeometry& g = plan.single;
+  const int64_t filters = node.by_channel() ? 0 : plan.geometry.out_channels;
+  const auto pixels = static_cast<double>(round_up(rows * columns, kTilePixels));
+  const auto single = static_cast<double>(rows * round_up(columns, kTilePixels) * g.kernel[1] * g.kernel[2]);
+  const auto read =
+      static_cast<double>(((rows - 1) * g.strides[1] + g.kernel[1]) * ((columns - 1) * g.strides[2] + g.kernel[2]));
+  const int64_t runs = node.nhwc_output ? 0 : filters * (columns == g.out[2] ? 1 : rows);
+  const double of_filters = (pixels + weight_cost(plan.geometry)) * static_cast<double>(filters);
+  return (of_filters + kSingleProduct * single + kReadElement * read) * static_cast<double>(g.in_channels) +
+         kRunProducts * static_cast<double>(runs) + kUnitProducts;
+}
+
+// Rows that so many of single channels read, if none is outside of the image.
+int64_t rows_read(const ConvGeometry& single, int64_t rows) {
+  return std::min((rows - 1) * single.strides[1] + (single.kernel[1] - 1) * single.dilations[1] + 1, single.in[1]);
+}
+
+// Whole rows, as many as have what is made for them in the level 2 cache.  The more they are the fewer are made twice.
+void divide_expanded(const NhwcConv& node, NhwcConvPlan* plan) {
+  const ConvGeometry& g = plan->single;
+  const int64_t row = std::max<int64_t>(g.in[2] * g.in_channels, 1);
+  const int64_t most = level2_bytes() / (kWideShare * static_cast<int64_t>(sizeof(float)));
+  const double each = static_cast<double>(plan->expansion.in_channels) + kResultProducts;
+  plan->columns_at_once = g.out[2];
+  double least = -1.0;
+  for (int64_t rows = 1; rows <= g.out[1]; ++rows) {
+    const int64_t read = rows_read(g, rows);
+    if (rows > 1 && read > most / row) break;
+    const int64_t units = divide_up(g.out[1], rows) * g.batch;
+    const double cost = (static_cast<double>(read * row) * each + cost_of_rows(node, *plan, rows, g.out[2])) *
+                        static_cast<double>(units) * imbalance(units);
+    if (least >= 0.0 && cost >= least) continue;
+    least = cost;
+    plan->rows_at_once = rows;
+  }
+  plan->wide_pixels = rows_read(g, plan->rows_at_once) * g.in[2];
+}
+
 // A part of some rows whose pixels stay in the caches; by what is computed, and read beside it.
 void divide_pair(const NhwcConv& node, NhwcConvPlan* plan) {
   const ConvGeometry& g = plan->single;
-  const auto filters = static_cast<double>(plan->geometry.out_channels);
-  plan->images = g.batch;
-  plan->pixels = plan->out_pixels;
-  plan->filters_at_once = plan->geometry.out_channels;
-  const double per_weight = weight_cost(plan->geometry);
   const int64_t widest = std::max(g.in_channels, plan->geometry.out_channels);
   const int64_t floats = std::max(level2_bytes() / (kPairShare * static_cast<int64_t>(sizeof(float))), 2 * kUnitResults);
   const int64_t most = std::max(floats / widest, 2 * kTilePixels);
@@ -150,21 +187,22 @@ void divide_pair(const NhwcConv& node, NhwcConvPlan* plan) {
     const int64_t columns = std::min(width, g.out[2]);
     for (int64_t rows = 1; rows <= g.out[1] && rows * columns <= most; ++rows) {
       const int64_t units = divide_up(g.out[1], rows) * divide_up(g.out[2], columns) * g.batch;
-      const auto pixels = static_cast<double>(round_up(rows * columns, kTilePixels));
-      const auto single = static_cast<double>(rows * round_up(columns, kTilePixels) * g.kernel[1] * g.kernel[2]);
-      const auto read = static_cast<double>(((rows - 1) * g.strides[1] + g.kernel[1]) *
-                                            ((columns - 1) * g.strides[2] + g.kernel[2]));
-      const int64_t runs = node.nhwc_output ? 0 : plan->geometry.out_channels * (columns == g.out[2] ? 1 : rows);
-      const double unit = (pixels * filters + kSingleProduct * single + kReadElement * read + per_weight * filters) *
-                              static_cast<double>(g.in_channels) +
-                          kRunProducts * static_cast<double>(runs) + kUnitProducts;
-      const double cost = unit * static_cast<double>(units) * imbalance(units);
+      const double cost = cost_of_rows(node, *plan, rows, columns) * static_cast<double>(units) * imbalance(units);
       if (least >= 0.0 && cost >= least) continue;
       least = cost;
       plan->rows_at_once = rows;
       plan->columns_at_once = columns;
     }
   }
+}
+
+// A pair, or single channels for which something is made.
+void divide_rows(const NhwcConv& node, NhwcConvPlan* plan) {
+  const ConvGeometry& g = plan->single;
+  plan->images = g.batch;
+  plan->pixels = plan->out_pixels;
+  plan->filters_at_once = plan->geometry.out_channels;
+  node.has_expansion ? divide_expanded(node, plan) : divide_pair(node, plan);
   plan->tile_columns = plan->columns_at_once;
   plan->straight = plan->straight && plan->columns_at_once == g.out[2];  // pixels follow one another in the output
   plan->pixel_units = divide_up(g.out[1], plan->rows_at_once) * divide_up(g.out[2], plan->columns_at_once);
@@ -231,9 +269,12 @@ double products_of_pixel(const NhwcConv& node, const NhwcShapes& shapes) {
            (kSingleProduct * static_cast<double>(g.products()) + kReadElement * passed);
   };
   const ConvGeometry& g = shapes.geometry;
-  if (node.by_channel()) return single(g);
+  const ConvGeometry& before = shapes.expansion;
+  const double passed = static_cast<double>(before.out[1] * before.out[2]) / static_cast<double>(g.out[1] * g.out[2]);
+  const double made = node.has_expansion ? static_cast<double>(before.out_channels * before.in_channels) * passed : 0.0;
+  if (node.by_channel()) return single(g) + made;
   const double products = static_cast<double>(g.out_channels) * (static_cast<double>(g.products()) + kResultProducts);
-  return products + (node.has_depthwise ? single(shapes.depthwise) : 0.0);
+  return products + (node.has_depthwise ? single(shapes.depthwise) : 0.0) + made;
 }
 
 // Whether a Program does no more to its first input than to keep it within bounds.
@@ -254,6 +295,10 @@ void decide_what_is_written(const NhwcConv& node, NhwcConvPlan* plan) {
     plan->prepares_straight = only_bounds(plan->prologue);
     // What the prologue makes of a unit is not laid out as tensors are.
     plan->prepares_tiles = plan->single.in_channels >= vector && runs_on_tiles(plan->prologue, false);
+  }
+  if (node.has_expansion) {
+    plan->expands_straight = only_bounds(plan->expanded);
+    plan->expands_tiles = plan->single.in_channels % vector == 0 && runs_on_tiles(plan->expanded, false);
   }
   const int64_t channels = plan->geometry.out_channels;
   const bool whole = node.by_channel() ? channels >= vector : channels % vector == 0;
@@ -298,8 +343,17 @@ void lay_out_memory(const NhwcConv& node, NhwcConvPlan* plan) {
   plan->read = add(plan->prologue.plan == nullptr ? 0 : read, sizeof(float));
   plan->segments_at = add(node.by_channel() ? 0 : plan->segments * pixels, sizeof(const float*));
   plan->zeros = add(plan->zero_count, sizeof(float));
-  plan->operands = add(static_cast<int64_t>(std::max(node.prologue.input_count, node.epilogue.input_count)),
-                       sizeof(const void*));
+  const auto wide_pixels = static_cast<int64_t>(whole_nhwc_pixels(static_cast<size_t>(plan->wide_pixels)));
+  const auto add_wide = [&](int64_t count) {
+    return add(count == 0 ? 0 : count * plan->single.in_channels + static_cast<int64_t>(kMaxFloats), sizeof(float));
+  };
+  plan->wide = add_wide(wide_pixels);
+  const bool expands = plan->expands_straight || plan->expands_tiles;
+  plan->wide_sums = add_wide(expands ? std::min(wide_pixels, static_cast<int64_t>(kFewNhwcPixels)) : wide_pixels);
+  plan->wide_segments = add(wide_pixels, sizeof(const float*));
+  const size_t operands =
+      std::max({node.prologue.input_count, node.epilogue.input_count, node.expanded.input_count});
+  plan->operands = add(static_cast<int64_t>(operands), sizeof(const void*));
 }
 
 }  // namespace
@@ -329,6 +383,14 @@ bool make_nhwc_conv_plan(const NhwcConv& node, const PlanKey& key, NhwcConvPlan*
     if (plan->whole_epilogue == nullptr) return false;
   }
   plan->single = node.has_depthwise ? shapes.depthwise : g;
+  if (node.has_expansion) {
+    plan->expansion = shapes.expansion;
+    if (!element_count(shapes.expanded[0], &count)) {
+      return fail("the expansion of shape " + to_string(shapes.expanded[0]) + " has too many elements", error);
+    }
+    plan->expanded = make_conv_epilogue(DType::f32, node.expanded, shapes.expanded, node.rank() - 1);
+    if (plan->expanded.plan == nullptr) return fail("the expansion computes values of several shapes", error);
+  }
   if (node.has_depthwise) {
     plan->prologue = make_conv_epilogue(DType::f32, node.prologue, shapes.prologue, node.rank() - 1);
     if (plan->prologue.plan == nullptr) return fail("the prologue computes values of several shapes", error);
@@ -344,10 +406,10 @@ bool make_nhwc_conv_plan(const NhwcConv& node, const PlanKey& key, NhwcConvPlan*
   decide_what_is_written(node, plan);
   // Results with the channels first are written in whole rows, and of a single row columns are what follows one another.
   plan->by_columns = node.nhwc_output && g.out[1] > 1 && g.out[2] / kWide >= g.out[1];
-  if (node.by_channel()) {
+  if (node.has_depthwise || node.has_expansion) {
+    divide_rows(node, plan);
+  } else if (node.by_channel()) {
     divide_channels(node, plan);
-  } else if (node.has_depthwise) {
-    divide_pair(node, plan);
   } else {
     divide_filters(node, plan);
   }

@@ -28,6 +28,7 @@ struct NhwcConvPlan {
   PlanKey key;  // of the node's inputs
   ConvGeometry geometry;
   ConvGeometry single;  // of the convolution of single channels: the node's, or the one before
+  ConvGeometry expansion;  // of the product before that
   Shape output;
   int64_t out_pixels = 0;  // of an image
   int64_t in_pixels = 0;
@@ -37,6 +38,7 @@ struct NhwcConvPlan {
   std::shared_ptr<const Plan> whole_epilogue;
   ConvEpilogue prologue;
   std::shared_ptr<const Plan> whole_prologue;
+  ConvEpilogue expanded;
 
   bool product = false;  // each pixel of the result is made of the one at the same place
 
@@ -70,12 +72,15 @@ struct NhwcConvPlan {
   int64_t filter_units = 1;
   bool alone = false;        // so little to do that other threads are left alone
   // Whether the sums within bounds are the results, and go straight to the output; and the same of what single channels make
-  // for a product.
+  // for a product, and of what is made for them.
   bool straight = false;
   bool prepares_straight = false;
-  // Whether the epilogue, and the prologue behind single channels, run on the results of tiles, before these are in memory.
+  bool expands_straight = false;
+  // Whether the epilogue, and the Programs before, run on the results of tiles, before these are in memory.
   bool finishes_tiles = false;
   bool prepares_tiles = false;
+  bool expands_tiles = false;
+  int64_t wide_pixels = 0;  // of what is made for single channels, the most in a unit
 
   // Where a thread has what in its memory, in bytes.
   size_t results = 0;
@@ -84,6 +89,9 @@ struct NhwcConvPlan {
   size_t read = 0;      // what the prologue makes
   size_t segments_at = 0;  // pointers to segments
   size_t zeros = 0;
+  size_t wide = 0;  // what is made for single channels
+  size_t wide_sums = 0;  // before its Program
+  size_t wide_segments = 0;
   size_t operands = 0;  // pointers to what a Program reads
   size_t bytes = 0;
 };

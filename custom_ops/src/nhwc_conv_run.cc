@@ -32,8 +32,10 @@ struct Run {
   const float* addends = nullptr;
   const float* single_weights = nullptr;  // of the convolution of single channels
   const float* single_addends = nullptr;
+  const float* wide_addends = nullptr;    // of what is made for it
   Bounds bounds{};  // of results that go straight to the output
   Bounds single_bounds{};
+  Bounds wide_bounds{};
 };
 
 ConvRange part_of(int64_t size, int64_t part, int64_t at_once) {
@@ -52,8 +54,9 @@ class Worker {
         turned_(at<float>(plan_.turned)),
         joined_(at<float>(plan_.joined)),
         read_(at<float>(plan_.read)),
+        wide_(at<float>(plan_.wide)),
         segments_(plan_, run.x, at<const float*>(plan_.segments_at), at<float>(plan_.zeros)),
-        channel_rows_(plan_, run.x, run.single_weights, run.single_addends),
+        channel_rows_(plan_, run.single_weights, run.single_addends),
         operands_(at<const void*>(plan_.operands)) {
     std::fill_n(at<float>(plan_.zeros), plan_.zero_count, 0.0f);
   }
@@ -118,13 +121,14 @@ class Worker {
     const int64_t image = unit / plan_.pixel_units;
     const RowsAndColumns part = rows_and_columns(unit % plan_.pixel_units);
     const NhwcPixels pixels = pixels_of(image, part);
+    const float* const x = read_by_rows(image, part.rows);
     if (plan_.prepares_straight) {
-      channel_rows_.compute(image, part.rows, part.columns, {read_, nullptr, run_.single_bounds, 0, pixels.row_pixels});
+      channel_rows_.compute(x, image, part.rows, part.columns, {read_, nullptr, run_.single_bounds, 0, pixels.row_pixels});
     } else if (plan_.prepares_tiles) {
       const TileTarget target = prologue_target(pixels.row_pixels);
-      channel_rows_.compute(image, part.rows, part.columns, {nullptr, &target, {}, 0, pixels.row_pixels});
+      channel_rows_.compute(x, image, part.rows, part.columns, {nullptr, &target, {}, 0, pixels.row_pixels});
     } else {
-      channel_rows_.compute(image, part.rows, part.columns, {results_, nullptr, {}, 0, pixels.row_pixels});
+      channel_rows_.compute(x, image, part.rows, part.columns, {results_, nullptr, {}, 0, pixels.row_pixels});
       const int64_t channels = plan_.single.out_channels;
       const int64_t first = pixels.first * channels;
       run_prologue(whole_tensor(results_, first, sizeof(float)), true,
@@ -134,10 +138,58 @@ class Worker {
     sum(pixels, all_filters());
   }
 
+  // Where a tensor is, or would be, of which as much is there as single channels read for some rows.
+  const float* read_by_rows(int64_t image, const ConvRange& rows) {
+    return run_.node.has_expansion ? expand(image, rows) : run_.x;
+  }
+
+  const float* expand(int64_t image, const ConvRange& rows) {
+    const ConvGeometry& s = plan_.single;
+    const int64_t top = std::clamp<int64_t>(rows.begin * s.strides[1] - s.pads[1], 0, s.in[1]);
+    const int64_t last = (rows.end - 1) * s.strides[1] - s.pads[1] + (s.kernel[1] - 1) * s.dilations[1];
+    const int64_t bottom = std::clamp(last + 1, top, s.in[1]);
+    const int64_t first = (image * s.in[1] + top) * s.in[2];
+    const int64_t count = (bottom - top) * s.in[2];
+    const auto* const whole = static_cast<const float*>(whole_tensor(wide_, first * s.in_channels, sizeof(float)));
+    if (count == 0) return whole;
+    const int64_t channels = plan_.expansion.in_channels;
+    NhwcSums sums{};
+    sums.input = NhwcSegments::point(at<const float*>(plan_.wide_segments), run_.x + first * channels, count, channels);
+    sums.pixels = static_cast<size_t>(NhwcSegments::padded(count));
+    sums.segments = 1;
+    sums.length = static_cast<size_t>(channels);
+    sums.block_pitch = static_cast<size_t>(channels) * kNhwcBlock;
+    sums.weights = static_cast<const float*>(run_.inputs[run_.node.expansion_weights()]);
+    sums.addends = run_.wide_addends;
+    sums.out_pitch = sums.filters = static_cast<size_t>(s.in_channels);
+    sums.fetches = is_new(sums.weights);
+    if (plan_.expands_straight) {
+      sums.out = wide_;
+      sums.bounds = run_.wide_bounds;
+      kernels().nhwc_sums(sums);
+      return whole;
+    }
+    sums.out = at<float>(plan_.wide_sums);
+    take_operands(run_.node.expanded_operands(), run_.node.expanded);
+    if (plan_.expands_tiles) {
+      const TileTarget made = target(plan_.expanded, wide_, 0, s.in_channels, 0, static_cast<int64_t>(sums.pixels));
+      sums.target = &made;
+      kernels().nhwc_sums(sums);
+      return whole;
+    }
+    kernels().nhwc_sums(sums);
+    operands_[0] = whole_tensor(sums.out, first * s.in_channels, sizeof(float));
+    void* out = whole_tensor(wide_, first * s.in_channels, sizeof(float));
+    run_elements(plan_.expanded.program, plan_.expanded.plan->stages[0], {operands_, &out, nullptr},
+                 {first * s.in_channels, count * s.in_channels});
+    return whole;
+  }
+
   void compute_channels(int64_t unit) {
     const int64_t image = unit / plan_.pixel_units;
     const auto [rows, columns] = rows_and_columns(unit % plan_.pixel_units);
     const NhwcPixels pixels = pixels_of(image, {rows, columns});
+    const float* const x = read_by_rows(image, rows);  // before others take operands
     TileTarget target{};
     NhwcChannelRows::Place place{results_, nullptr, {}, 0, columns.size()};
     if (plan_.straight) {
@@ -148,7 +200,7 @@ class Worker {
     }
     for (int64_t column = columns.begin; column < columns.end; column += plan_.tile_columns) {
       const ConvRange at_once{column, std::min(column + plan_.tile_columns, columns.end)};
-      channel_rows_.compute(image, rows, at_once, place);
+      channel_rows_.compute(x, image, rows, at_once, place);
       place.pixel += at_once.size();
     }
     if (!plan_.straight && !plan_.finishes_tiles) finish(pixels, all_filters());
@@ -257,14 +309,15 @@ class Worker {
     run_elements(plan_.prologue.program, plan_.prologue.plan->stages[0], {operands_, &out, nullptr}, runs);
   }
 
-  void take_prologue_operands() {
-    const auto operands = run_.inputs.begin() + static_cast<long>(run_.node.first_operand());
-    std::copy_n(operands, run_.node.conv.prologue_operands(), operands_ + 1);
-  }
+  void take_prologue_operands() { take_operands(run_.node.first_operand(), run_.node.prologue); }
 
   void take_epilogue_operands() {
-    const auto operands = run_.inputs.end() - static_cast<long>(run_.node.conv.epilogue_operands());
-    std::copy(operands, run_.inputs.end(), operands_ + 1);
+    take_operands(run_.inputs.size() - run_.node.conv.epilogue_operands(), run_.node.epilogue);
+  }
+
+  // Those of a Program after its first input, which are the node's from `first` on.
+  void take_operands(size_t first, const Program& program) {
+    std::copy_n(run_.inputs.begin() + static_cast<long>(first), program.input_count - 1, operands_ + 1);
   }
 
   // Makes the first operand one whose runs follow one another.
@@ -330,6 +383,7 @@ class Worker {
   float* const turned_;
   float* const joined_;
   float* const read_;
+  float* const wide_;
   const NhwcSegments segments_;
   const NhwcChannelRows channel_rows_;
   const void** const operands_;
@@ -466,9 +520,17 @@ void run_nhwc_conv(const NhwcConv& node, const NhwcConvPlan& plan, const std::ve
   std::optional<Workspace> single_addends;
   if (node.has_depthwise) {
     run.single_weights = static_cast<const float*>(inputs[2]);
-    if (plan.prepares_straight) run.single_bounds = take_bounds(run, plan.prologue, 3);
+    const size_t first = node.first_operand();
+    if (plan.prepares_straight) run.single_bounds = take_bounds(run, plan.prologue, first);
     single_addends.emplace(
-        copy_addends(run, plan.prologue, 3, g.in_channels, run.single_bounds, &run.single_addends));
+        copy_addends(run, plan.prologue, first, g.in_channels, run.single_bounds, &run.single_addends));
+  }
+  std::optional<Workspace> wide_addends;
+  if (node.has_expansion) {
+    const size_t first = node.expanded_operands();
+    if (plan.expands_straight) run.wide_bounds = take_bounds(run, plan.expanded, first);
+    wide_addends.emplace(
+        copy_addends(run, plan.expanded, first, g.in_channels, run.wide_bounds, &run.wide_addends));
   }
   const RunMemory copy = copy_input(&run, host);
   const int64_t units = plan.images * plan.pixel_units * plan.filter_units;

@@ -22,9 +22,10 @@ void NhwcSegments::find(const NhwcPixels& pixels) const {
   for (int64_t s = 0; s < plan_.segments; ++s) repeat_last(to_ + s * pitch, count);
 }
 
-void NhwcSegments::point_to(const float* x, int64_t count) const {
-  for (int64_t i = 0; i < count; ++i) to_[i] = x + i * g_.in_channels;
-  repeat_last(to_, count);
+const float* const* NhwcSegments::point(const float** to, const float* x, int64_t count, int64_t channels) {
+  for (int64_t i = 0; i < count; ++i) to[i] = x + i * channels;
+  repeat_last(to, count);
+  return to;
 }
 
 // Those of pixels that follow one another, a pixel's `pitch` apart.

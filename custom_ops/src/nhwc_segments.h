@@ -31,8 +31,9 @@ class NhwcSegments {
   // Those of pixels.
   void find(const NhwcPixels& pixels) const;
 
-  // Those of a product of `count` pixels that follow one another from `x` on.
-  void point_to(const float* x, int64_t count) const;
+  // Those of a product of `count` pixels that follow one another from `x` on; and in any memory, for so many channels.
+  void point_to(const float* x, int64_t count) const { point(to_, x, count, g_.in_channels); }
+  static const float* const* point(const float** to, const float* x, int64_t count, int64_t channels);
 
  private:
   void find_run(int64_t first, int64_t count, int64_t pitch, const float** segments) const;

@@ -52,17 +52,49 @@ void make_product(Attributes* made) {
   std::fill(weights.begin() + 2, weights.end(), 1);
 }
 
+// The attributes of a convolution before, but for its Programs.
+void add_attributes(const std::string& begin, const Attributes& before, Attributes* node) {
+  for (const auto& [name, text] : before.texts) {
+    if (name != "program" && name != "prologue") node->texts[begin + name] = text;
+  }
+  for (const auto& [name, number] : before.numbers) node->numbers[begin + name] = number;
+  for (const auto& [name, list] : before.lists) node->lists[begin + name] = list;
+}
+
 // Makes of a product of all channels one that has a convolution of single channels before it, with such attributes.
 void put_before(const Attributes& depthwise, Attributes* product) {
-  for (const auto& [name, text] : depthwise.texts) {
-    if (name != "program" && name != "prologue") product->texts["depthwise_" + name] = text;
-  }
-  for (const auto& [name, number] : depthwise.numbers) product->numbers["depthwise_" + name] = number;
-  for (const auto& [name, list] : depthwise.lists) product->lists["depthwise_" + name] = list;
+  add_attributes("depthwise_", depthwise, product);
   make_product(product);
   product->lists["weight_shape"][1] = depthwise.numbers.at("group");
   product->operands[0] = below(3);
   product->texts["prologue"] = fuzz::random_program(product->operands[0], 1);
+}
+
+// A Program that does no more than to keep a sum within bounds, and how many operands it has.
+std::pair<std::string, size_t> bounds() {
+  const std::string input = "input f32 broadcast\n";
+  const std::string begin = "onnxfuse 1\n" + input;
+  switch (below(4)) {
+    case 0: return {begin + "relu f32 0\noutput 1\n", 0};
+    case 1: return {begin + "input f32 axis 1\nadd f32 0 1\nrelu f32 2\noutput 3\n", 1};
+    case 2: return {begin + input + input + "max f32 0 1\nmin f32 3 2\noutput 4\n", 2};
+    default: break;
+  }
+  return {begin + "input f32 axis 1\n" + input + input + "add f32 0 1\nmax f32 4 2\nmin f32 5 3\noutput 6\n", 3};
+}
+
+// Puts a product before single channels, whose attributes begin so, and returns how many inputs the node has for it.
+size_t put_expansion_before(const std::string& begin, Attributes* node) {
+  Attributes expansion = plain_attributes(node->lists["kernel_shape"].size());
+  make_product(&expansion);
+  expansion.lists["weight_shape"][0] = node->numbers.at(begin + "group");
+  expansion.lists["weight_shape"][1] = any_channels();
+  add_attributes(begin + "expansion_", expansion, node);
+  size_t operands = below(3);
+  std::string program = fuzz::random_program(operands, 1);
+  if (below(2) == 0) std::tie(program, operands) = bounds();
+  node->texts[begin + "expansion_program"] = program;
+  return 1 + operands;
 }
 
 // Makes a product of all channels that reads them in parts, and returns how many.
@@ -110,19 +142,6 @@ std::string rectified(const std::string& text) {
          text.substr(end);
 }
 
-// A Program that does no more than to keep a sum within bounds, and how many operands it has.
-std::pair<std::string, size_t> bounds() {
-  const std::string input = "input f32 broadcast\n";
-  const std::string begin = "onnxfuse 1\n" + input;
-  switch (below(4)) {
-    case 0: return {begin + "relu f32 0\noutput 1\n", 0};
-    case 1: return {begin + "input f32 axis 1\nadd f32 0 1\nrelu f32 2\noutput 3\n", 1};
-    case 2: return {begin + input + input + "max f32 0 1\nmin f32 3 2\noutput 4\n", 2};
-    default: break;
-  }
-  return {begin + "input f32 axis 1\n" + input + input + "add f32 0 1\nmax f32 4 2\nmin f32 5 3\noutput 6\n", 3};
-}
-
 // A valid node with `inputs` before the operands.
 Attributes valid_attributes(size_t* inputs) {
   const size_t rank = 1 + below(2);
@@ -136,12 +155,20 @@ Attributes valid_attributes(size_t* inputs) {
   if (below(3) == 0) std::tie(made.texts["program"], made.operands[1]) = bounds();
   *inputs = 2;
   switch (below(4)) {
-    case 0: fuzz::make_depthwise(1 + any_channels(), &made); break;
+    case 0:
+      fuzz::make_depthwise(1 + any_channels(), &made);
+      if (below(2) == 0) {
+        made.texts.erase("prologue");
+        made.operands[0] = 0;
+        *inputs += put_expansion_before("", &made);
+      }
+      break;
     case 1: {
       Attributes depthwise = plain_attributes(rank);
       fuzz::make_depthwise(1 + any_channels(), &depthwise);
       put_before(depthwise, &made);
       *inputs = 3;
+      if (below(2) == 0) *inputs += put_expansion_before("depthwise_", &made);
       break;
     }
     case 2: *inputs = 1 + read_parts(&made); break;
@@ -178,9 +205,8 @@ Shape in_last_space(Shape shape, int rank, bool is_last) {
   return shape;
 }
 
-// In the order [N, C, spatial…] all shapes but the weights', as plain convolutions of the node have them.
-std::vector<Shape> plain_shapes(const NhwcConv& node) {
-  if (!node.has_depthwise) return fuzz::random_shapes(node.conv);
+// In the order [N, C, spatial…] all shapes but the weights', as plain convolutions of the pair have them.
+std::vector<Shape> shapes_of_pair(const NhwcConv& node) {
   ConvNode before;
   before.attributes = node.depthwise;
   before.epilogue = node.conv.prologue;
@@ -192,6 +218,17 @@ std::vector<Shape> plain_shapes(const NhwcConv& node) {
   space.dims[1] = node.conv.attributes.out_channels;
   fuzz::add_operands(node.conv.epilogue, space, &shapes);
   shapes.insert(shapes.begin() + 1, node.conv.attributes.weights);
+  return shapes;
+}
+
+// The same for any node.
+std::vector<Shape> plain_shapes(const NhwcConv& node) {
+  std::vector<Shape> shapes = node.has_depthwise ? shapes_of_pair(node) : fuzz::random_shapes(node.conv);
+  if (!node.has_expansion) return shapes;
+  std::vector<Shape> expanded{node.expansion.weights};
+  fuzz::add_operands(node.expanded, shapes[0], &expanded);
+  shapes.insert(shapes.begin() + static_cast<long>(node.expansion_weights()), expanded.begin(), expanded.end());
+  if (shapes[0].rank > 1) shapes[0].dims[1] = node.expansion.in_channels;
   return shapes;
 }
 
@@ -207,6 +244,7 @@ std::vector<Shape> random_shapes(const NhwcConv& node) {
     shapes[NhwcConv::part_input(i)] = part;
   }
   if (node.has_depthwise) shapes[2] = packed_weights(node.depthwise);
+  if (node.has_expansion) shapes[node.expansion_weights()] = packed_weights(node.expansion);
   if (below(60) == 0) ++shapes[1 + below(node.first_operand() - 1)].dims[below(4)];
   const auto turn = [&](const Program& program, size_t first, bool space_is_last) {
     for (size_t i = 1; i < program.input_count; ++i) {
@@ -215,6 +253,7 @@ std::vector<Shape> random_shapes(const NhwcConv& node) {
       shapes[input] = in_last_space(shapes[input], node.rank(), node.nhwc[input]);
     }
   };
+  turn(node.expanded, node.expanded_operands(), true);
   turn(node.conv.prologue, node.first_operand(), node.nhwc[0]);
   turn(node.conv.epilogue, node.first_operand() + node.conv.prologue_operands(), node.nhwc_output);
   return shapes;
@@ -326,6 +365,12 @@ void check_results(const NhwcConv& node, const std::vector<Shape>& shapes, const
   }
   Memory read = node.nhwc[0] ? turned(x, plain, false) : fuzz::memory_of(count_of(plain));
   if (!node.nhwc[0]) std::copy_n(x, count_of(plain), read.get());
+  if (node.has_expansion) {
+    const Memory weights = unpacked(static_cast<const float*>(inputs[node.expansion_weights()]), node.expansion);
+    read = fuzz::plain_sums(resolved.expansion, read.get(), weights.get());
+    plain = resolved.expansion.output;
+    run_program(node, node.expanded, node.expanded_operands(), shapes, inputs, plain, read.get());
+  }
   if (node.has_depthwise) {
     const Memory weights = unpacked(static_cast<const float*>(inputs[2]), node.depthwise);
     read = fuzz::plain_sums(resolved.depthwise, read.get(), weights.get());
@@ -379,7 +424,9 @@ bool is_small(const NhwcConvPlan& plan, const NhwcShapes& shapes) {
   const auto products = [](const ConvGeometry& of) {
     return static_cast<double>(of.batch * of.in[1] * of.in[2]) * static_cast<double>(of.out_channels * of.products());
   };
-  return products(shapes.geometry) + products(shapes.depthwise) <= static_cast<double>(kMostProducts);
+  if (count_of(shapes.expansion.output) < 0) return false;
+  const double all = products(shapes.geometry) + products(shapes.depthwise) + products(shapes.expansion);
+  return all <= static_cast<double>(kMostProducts);
 }
 
 void check_node() {

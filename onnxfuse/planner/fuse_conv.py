@@ -23,6 +23,7 @@ from onnxfuse.planner.functions import INTEGERS_OPSET, add_function
 from onnxfuse.planner.fuse_elementwise import UNUSED
 from onnxfuse.planner.fused_node import OPSET_VERSION
 from onnxfuse.planner.host import constant_arithmetic, shape_arithmetic
+from onnxfuse.planner.likely_shapes import LikelyShapes
 from onnxfuse.planner.nhwc_concats import NhwcConcats, nhwc_concat
 from onnxfuse.planner.nhwc_layout import NhwcLayout, choose_layout
 from onnxfuse.planner.nhwc_node import (
@@ -32,7 +33,7 @@ from onnxfuse.planner.nhwc_node import (
     nhwc_pair,
     squeeze_excite_reads_last,
 )
-from onnxfuse.planner.nhwc_pairs import find_pairs
+from onnxfuse.planner.nhwc_pairs import NhwcPair, find_pairs, is_wide
 from onnxfuse.planner.nhwc_pools import nhwc_pool
 from onnxfuse.planner.ort_fusions import OrtFusions
 from onnxfuse.planner.sizes import Sizes, is_gate
@@ -97,6 +98,7 @@ class _Plan:
     fusions: list[ConvFusion]
     layout: NhwcLayout
     concats: NhwcConcats
+    pairs: dict[int, NhwcPair]
     verdicts: Verdicts
 
 
@@ -160,16 +162,23 @@ class _Planner:
                 break
             wanted = left  # the others take up what those that are left to ONNX Runtime had taken in
         fusions = [fusion for fusion in fusions if id(fusion.region.conv) in wanted]
-        layout = self._layout(graph, nodes, fusions, verdicts)
-        return _Plan(graph, fusions, layout, NhwcConcats(nodes, fusions, layout, self._is_output), verdicts)
+        shapes = self._on_cpu.likely_shapes(graph, main=graph is self._main)
+        layout = self._layout(nodes, fusions, shapes, verdicts)
+        concats = NhwcConcats(nodes, fusions, layout, self._is_output)
+
+        def may_expand(fusion: ConvFusion) -> bool:
+            made = shapes.of(fusion.region.conv.outputs[0])
+            return is_wide(made) and len(concats.parts(fusion.region.data)) < 2
+
+        pairs = find_pairs(fusions, layout, nodes, may_expand)
+        return _Plan(graph, fusions, layout, concats, pairs, verdicts)
 
     def _layout(
-        self, graph: gs.Graph, nodes: list[gs.Node], fusions: list[ConvFusion], verdicts: Verdicts
+        self, nodes: list[gs.Node], fusions: list[ConvFusion], shapes: LikelyShapes, verdicts: Verdicts
     ) -> NhwcLayout:
         """The layout of the fusions, which the ``verdicts`` say."""
         if self._target != "cpu" or not fusions or self._opset < INTEGERS_OPSET:
             return NhwcLayout()
-        shapes = self._on_cpu.likely_shapes(graph, main=graph is self._main)
         layout = choose_layout(nodes, fusions, self._is_output, self._sizes, shapes)
         for key in layout.convolutions:
             verdicts[key] = CHANNELS_LAST if verdicts[key] is FASTER else verdicts[key]
@@ -292,7 +301,6 @@ def _shape(tensor: gs.Tensor) -> tuple[int | str | None, ...] | None:
 
 def _apply(model: Model, plan: _Plan, labels: Mapping[int, str], context: PassContext) -> Iterator[gs.Node]:
     """The nodes that take the place of a plan's regions, named by the ``labels`` of these."""
-    pairs = find_pairs(plan.fusions, plan.layout, plan.graph.nodes)
     for fusion in plan.fusions:
         key = id(fusion.region.conv)
         if key not in plan.layout.convolutions:
@@ -300,11 +308,11 @@ def _apply(model: Model, plan: _Plan, labels: Mapping[int, str], context: PassCo
             if context.tf32 and fusion.region.convolution.dtype == "f32":
                 node.metadata[TF32_KEY] = "1"
             yield node
-        elif key not in pairs:
+        elif key not in plan.pairs:
             nhwc = nhwc_fusion(model, fusion, plan.layout, plan.concats.parts(fusion.region.data))
             yield _fused(model, nhwc, nhwc.nodes, labels[id(fusion)], FUSED_NHWC_CONV_OPS, context)
-        elif pairs[key].product is fusion:
-            nhwc = nhwc_pair(model, pairs[key], plan.layout)
+        elif plan.pairs[key].fusions[-1] is fusion:
+            nhwc = nhwc_pair(model, plan.pairs[key], plan.layout)
             yield _fused(model, nhwc, nhwc.nodes, labels[id(fusion)], FUSED_NHWC_CONV_OPS, context)
 
 

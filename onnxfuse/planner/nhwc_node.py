@@ -4,8 +4,8 @@ A function is that of the plain layout with a Transpose for every tensor that ha
 put the weights, which lie as the kernels read them, in ONNX's order.  ONNX Runtime computes those once.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from onnxfuse.planner.nhwc_layout import (
     to_first,
     to_last,
 )
-from onnxfuse.planner.nhwc_pairs import BEFORE, NhwcPair, pair_function
+from onnxfuse.planner.nhwc_pairs import BEFORE, EXPANSION, NhwcPair, pair_function
 from onnxfuse.planner.views import parts_of
 from onnxfuse.program import Program
 from onnxfuse.program.ops import FUSED_SQUEEZE_EXCITE_OPS
@@ -43,8 +43,8 @@ BLOCK = 16
 _ATTRIBUTE_OPSET = 12
 """From which onnx's ReferenceEvaluator takes an attribute of the node for a Constant."""
 
-_NOT_BEFORE = {"program", "nhwc_inputs", "nhwc_output"}
-"""Attributes of the first convolution of a pair that the node does not have."""
+_LAYOUTS = {"nhwc_inputs", "nhwc_output"}
+"""Attributes that a node has for itself and not for each of its convolutions."""
 
 _FIRST = "_channels_first"
 """Ends the name, in a function, of a tensor in ONNX's order."""
@@ -113,17 +113,34 @@ def nhwc_fusion(
 
 def nhwc_pair(model: Model, pair: NhwcPair, layout: NhwcLayout) -> NhwcFusion:
     """A pair in a layout.  The model gets its weights."""
-    first, second = (nhwc_fusion(model, fusion, layout) for fusion in (pair.before, pair.product))
-    attributes = {
-        **second.attributes,
-        "prologue": str(first.epilogue),
-        **{BEFORE + name: value for name, value in first.attributes.items() if name not in _NOT_BEFORE},
-    }
-    inputs = (first.inputs[0], second.inputs[1], *first.inputs[1:], *second.inputs[2:])
-    attributes.update(_layouts([id(tensor) in layout.tensors for tensor in inputs], layout.output(pair.product)))
-    function = pair_function(first.function, second.function)
-    _name(function, attributes, f"{first.function.overload} {second.function.overload}", pair.nodes)
-    return NhwcFusion(pair.nodes, second.epilogue, first.epilogue, function, attributes, inputs, second.outputs)
+    fusions = [nhwc_fusion(model, fusion, layout) for fusion in pair.fusions]
+    names = " ".join(fusion.function.overload for fusion in fusions)
+    if pair.expansion is not None:
+        fusions[:2] = [_joined(fusions[0], fusions[1], EXPANSION, _LAYOUTS)]
+    if pair.product is not None:
+        prologue = pair.depthwise.epilogue
+        joined = _joined(fusions[0], fusions[1], BEFORE, {"program", *_LAYOUTS})
+        fusions = [replace(joined, prologue=prologue, attributes={**joined.attributes, "prologue": str(prologue)})]
+    (joined,) = fusions
+    is_last = [id(tensor) in layout.tensors for tensor in joined.inputs]
+    attributes = {**joined.attributes, **_layouts(is_last, layout.output(pair.fusions[-1]))}
+    _name(joined.function, attributes, names, joined.nodes)
+    return replace(joined, attributes=attributes)
+
+
+def _joined(first: NhwcFusion, second: NhwcFusion, prefix: str, without: Set[str]) -> NhwcFusion:
+    """What computes the data of the ``second`` one too; with a function that has no name.
+
+    Names of what is the first's, but for its attributes that it is ``without``, begin with ``prefix``.
+    """
+    before = {prefix + name: value for name, value in first.attributes.items() if name not in without}
+    return replace(
+        second,
+        nodes=(*first.nodes, *second.nodes),
+        function=pair_function(first.function, second.function, prefix),
+        attributes={**second.attributes, **before},
+        inputs=(first.inputs[0], second.inputs[1], *first.inputs[1:], *second.inputs[2:]),
+    )
 
 
 def _name(function: onnx.FunctionProto, attributes: Mapping[str, Any], identity: str, nodes: Sequence[gs.Node]) -> None:

@@ -1,63 +1,103 @@
-"""Depthwise convolutions that become part of the 1x1 convolution after them.
+"""Depthwise convolutions that become part of the 1x1 convolution after them, and 1x1 convolutions before these.
 
 A depthwise separable block is a convolution of single channels and a product of all (F. Chollet, Xception, 2017).  With
 the channels last the product reads the first one's pixels one after the other, each once: the node computes them where
 it wants them, and they are never stored.
+
+An inverted residual block (Sandler et al., MobileNetV2, 2018) has a product before that, which makes several times as
+many channels.  Where these are more than the caches next to a core hold, the node makes a few rows of them at a time.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import onnx
 import onnx_graphsurgeon as gs
 
 from onnxfuse.planner.conv_node import ConvFusion
+from onnxfuse.planner.cuda_regions import MAX_OPERANDS
 from onnxfuse.planner.nhwc_layout import NhwcLayout
 from onnxfuse.program import Program
 from onnxfuse.program.program import Instruction
 
 BEFORE = "depthwise_"
 """Begins the names of what is the first convolution's: attributes, and tensors of the function."""
+EXPANSION = "expansion_"
+"""The same of the product before that, after BEFORE."""
+
+_WIDE = 3 << 17
+"""Elements that a core's caches do not keep for the next node."""
 
 
 @dataclass(frozen=True)
 class NhwcPair:
-    """A depthwise convolution, and the 1x1 convolution that alone reads its result."""
+    """A depthwise convolution, what makes all that it reads, and the 1x1 convolution that alone reads its result: one
+    of these at least."""
 
-    before: ConvFusion
-    product: ConvFusion
+    expansion: ConvFusion | None
+    depthwise: ConvFusion
+    product: ConvFusion | None
 
     @property
-    def nodes(self) -> tuple[gs.Node, ...]:
-        """All nodes, in topological order."""
-        return (*self.before.region.nodes, *self.product.region.nodes)
+    def fusions(self) -> tuple[ConvFusion, ...]:
+        """The convolutions, in topological order."""
+        return tuple(fusion for fusion in (self.expansion, self.depthwise, self.product) if fusion is not None)
 
 
-def find_pairs(fusions: Sequence[ConvFusion], layout: NhwcLayout, nodes: Sequence[gs.Node]) -> dict[int, NhwcPair]:
-    """The pairs among the ``fusions`` of a graph of ``nodes``, by the ids of both convolutions' nodes."""
-    made = {id(fusion.outputs[0]): fusion for fusion in fusions if _may_be_before(fusion, layout)}
+def find_pairs(
+    fusions: Sequence[ConvFusion],
+    layout: NhwcLayout,
+    nodes: Sequence[gs.Node],
+    may_expand: Callable[[ConvFusion], bool],
+) -> dict[int, NhwcPair]:
+    """The pairs among the ``fusions`` of a graph of ``nodes``, by the ids of all of their convolutions' nodes.
+
+    ``may_expand`` says whether a 1x1 convolution before others would rather be part of them.
+    """
+    made = {id(fusion.outputs[0]): fusion for fusion in fusions if _is_between(fusion, layout)}
     region = {id(node): id(fusion.region.conv) for fusion in fusions for node in fusion.region.nodes}
     readers: dict[int, set[int]] = {}
     for node in nodes:
         for tensor in node.inputs:
             readers.setdefault(id(tensor), set()).add(region.get(id(node), id(node)))
+
+    def before(fusion: ConvFusion) -> ConvFusion | None:
+        """What makes what a convolution alone reads, and once."""
+        data = fusion.region.data
+        alone = readers[id(data)] == {id(fusion.region.conv)} and sum(one is data for one in fusion.inputs) == 1
+        return made.get(id(data)) if alone else None
+
+    products: dict[int, ConvFusion] = {}
+    for fusion in fusions:
+        single = before(fusion) if _may_end(fusion, layout) and fusion.region.convolution.pointwise else None
+        if single is not None and single.region.convolution.depthwise:
+            products[id(single)] = fusion
     pairs: dict[int, NhwcPair] = {}
     for fusion in fusions:
-        before = made.get(id(fusion.region.data))
-        if before is None or not _may_be_product(fusion, layout):
+        if not fusion.region.convolution.depthwise or not _may_end(fusion, layout):
             continue
-        own = id(fusion.region.conv)
-        reads = [tensor for tensor in fusion.inputs if tensor is fusion.region.data]
-        if readers[id(fusion.region.data)] == {own} and len(reads) == 1:
-            pair = NhwcPair(before, fusion)
-            pairs |= {own: pair, id(before.region.conv): pair}
+        expansion, product = before(fusion), products.get(id(fusion))
+        if expansion is not None and not (expansion.region.convolution.pointwise and may_expand(expansion)):
+            expansion = None
+        pair = NhwcPair(expansion, fusion, product)
+        if sum(len(one.inputs) + len(one.outputs) - 1 for one in pair.fusions) > MAX_OPERANDS:
+            pair = NhwcPair(None, fusion, product)
+        if len(pair.fusions) > 1:
+            pairs |= {id(one.region.conv): pair for one in pair.fusions}
     return pairs
 
 
-def pair_function(first: onnx.FunctionProto, second: onnx.FunctionProto) -> onnx.FunctionProto:
+def is_wide(shape: Sequence[int] | None) -> bool:
+    """Whether a tensor of this shape is too large to be found in a core's caches by the node that reads it."""
+    return shape is not None and math.prod(shape[1:]) >= _WIDE
+
+
+def pair_function(first: onnx.FunctionProto, second: onnx.FunctionProto, prefix: str) -> onnx.FunctionProto:
     """The function, without a name, of a pair whose own functions are ``first`` and ``second``.
 
     Its inputs are the first's data, the second's weights, the first's weights and operands, and the second's operands.
+    Names of what is the first's begin with ``prefix``.
     """
     function = onnx.FunctionProto()
     function.CopyFrom(second)
@@ -66,24 +106,22 @@ def pair_function(first: onnx.FunctionProto, second: onnx.FunctionProto) -> onnx
         added = function.node.add()
         added.CopyFrom(node)
         for tensors in (added.input, added.output):
-            tensors[:] = [second.input[0] if name == first.output[0] else name and BEFORE + name for name in tensors]
+            tensors[:] = [second.input[0] if name == first.output[0] else name and prefix + name for name in tensors]
         for attribute in added.attribute:
             if attribute.ref_attr_name:
-                attribute.ref_attr_name = BEFORE + attribute.ref_attr_name
+                attribute.ref_attr_name = prefix + attribute.ref_attr_name
     function.node.extend(second.node)
     del function.input[:]
     function.input.extend(
-        [BEFORE + first.input[0], second.input[1], *(BEFORE + name for name in first.input[1:]), *second.input[2:]]
+        [prefix + first.input[0], second.input[1], *(prefix + name for name in first.input[1:]), *second.input[2:]]
     )
     return function
 
 
-def _may_be_before(fusion: ConvFusion, layout: NhwcLayout) -> bool:
-    conv = fusion.region.convolution
+def _is_between(fusion: ConvFusion, layout: NhwcLayout) -> bool:
+    """Whether a convolution reads its data alone as it is, and gives one tensor, with the channels last."""
     return (
-        id(fusion.region.conv) in layout.convolutions
-        and conv.depthwise
-        and fusion.prologue is None
+        _may_end(fusion, layout)
         and len(fusion.outputs) == 1
         and id(fusion.region.data) in layout.tensors
         and id(fusion.outputs[0]) in layout.tensors
@@ -92,9 +130,9 @@ def _may_be_before(fusion: ConvFusion, layout: NhwcLayout) -> bool:
     )
 
 
-def _may_be_product(fusion: ConvFusion, layout: NhwcLayout) -> bool:
-    is_last = id(fusion.region.conv) in layout.convolutions
-    return is_last and fusion.region.convolution.pointwise and fusion.prologue is None
+def _may_end(fusion: ConvFusion, layout: NhwcLayout) -> bool:
+    """Whether a convolution has the channels last, and reads its data as it is."""
+    return id(fusion.region.conv) in layout.convolutions and fusion.prologue is None
 
 
 def is_of_result(program: Program) -> bool:
