@@ -61,6 +61,7 @@ void scale_rows(const ScaledRows& block);
 void normalize_rows(const NormalizedRows& block);
 
 void nhwc_sums(const NhwcSums& block);
+void nhwc_planes(const NhwcPlanes& block);
 void nhwc_channels(const NhwcChannels& block);
 void transpose_rows(float* to, size_t to_pitch, const float* from, size_t from_pitch, size_t rows, size_t columns);
 void place_runs(float* to, size_t pitch, const float* from, size_t n, size_t count);

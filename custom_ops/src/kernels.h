@@ -295,6 +295,29 @@ struct NhwcSums {
   bool fetches;  // whether weights have not been read shortly before
 };
 
+// The same for pixels of a row, kPlanePixels of them or more, of what has its columns last: out[p * out_pitch + m] = addends[m] +
+// sum over k < products of input[offsets[k] + p * stride] * weights[m / kNhwcBlock * block_pitch + k * kNhwcBlock + m %
+// kNhwcBlock].
+constexpr size_t kPlanePixels = 12;
+constexpr size_t kMostPlaneProducts = 256;
+struct NhwcPlanes {
+  const float* input;
+  const ptrdiff_t* offsets;
+  size_t products;  // kMostPlaneProducts at most
+  size_t stride;    // 1, 2 or 4
+  size_t pixels;
+  const float* weights;
+  size_t block_pitch;
+  const float* addends;
+  float* out;
+  size_t out_pitch;
+  size_t filters;
+  // As of NhwcSums; the first pixel goes to that pixel.
+  const TileTarget* target;
+  size_t target_pixel;
+  Bounds bounds;
+};
+
 // Sums of channels by themselves, from `first` to `last`, for pixels of a row: out[p * channels + c] = addends[c] + sum over h
 // and w of weights[h * weight_pitch + w * channels + c] * input[h * row_pitch + column * channels + c], where column is begin +
 // p * stride + w * dilation, and for columns that there are not the sum has nothing.  Others next to them may be computed too.
@@ -373,6 +396,7 @@ struct KernelTable {
   void (*scale_rows)(const ScaledRows& block);
   void (*normalize_rows)(const NormalizedRows& block);
   void (*nhwc_sums)(const NhwcSums& block);
+  void (*nhwc_planes)(const NhwcPlanes& block);
   void (*nhwc_channels)(const NhwcChannels& block);
   // The greatest element of each window, -inf of none; NaN where one is.
   void (*nhwc_greatest)(const NhwcWindows& block);

@@ -70,8 +70,36 @@ bool needs_no_padding(const ConvGeometry& g) {
   return true;
 }
 
+// Columns of the copies of rows.
+int64_t plane_columns(const ConvGeometry& g) {
+  return (g.out[2] - 1) * g.strides[2] + (g.kernel[2] - 1) * g.dilations[2] + 1;
+}
+
+bool reads_planes(const NhwcConv& node, const ConvGeometry& g) {
+  if (node.nhwc[0] || node.by_channel() || node.conv.has_prologue || g.in_channels >= kFewChannels) return false;
+  const int64_t stride = g.strides[2];
+  const bool strides = stride == 1 || stride == 2 || stride == 4;
+  if (!strides || g.out[2] < static_cast<int64_t>(kPlanePixels)) return false;
+  if (g.products() > static_cast<int64_t>(kMostPlaneProducts)) return false;
+  return plane_columns(g) <= kRowResults / (g.in_channels * g.kernel[1]);
+}
+
+void find_offsets_in_planes(NhwcConvPlan* plan) {
+  const ConvGeometry& g = plan->geometry;
+  const int64_t pitch = plane_columns(g);
+  for (int64_t h = 0; h < g.kernel[1]; ++h) {
+    for (int64_t w = 0; w < g.kernel[2]; ++w) {
+      for (int64_t c = 0; c < g.in_channels; ++c) {
+        plan->offsets.push_back((c * g.kernel[1] + h) * pitch + w * g.dilations[2]);
+      }
+    }
+  }
+}
+
 void decide_what_is_read(const NhwcConv& node, NhwcConvPlan* plan) {
   const ConvGeometry& g = plan->geometry;
+  plan->planes = reads_planes(node, g);
+  if (plan->planes) return find_offsets_in_planes(plan);
   plan->product = !node.by_channel() && is_product(g);
   const bool joinable = !node.by_channel() && g.kernel[2] > 1 && g.dilations[2] == 1;
   plan->padded = joinable && g.in_channels < kFewChannels && !needs_no_padding(g);
@@ -261,6 +289,29 @@ void divide_filters(const NhwcConv& node, NhwcConvPlan* plan) {
   plan->filter_units = divide_up(g.out_channels, plan->filters_at_once);
 }
 
+// Whole rows, whose results stay in the level 2 cache.
+void divide_planes(NhwcConvPlan* plan) {
+  const ConvGeometry& g = plan->geometry;
+  plan->images = g.batch;
+  plan->pixels = plan->out_pixels;
+  plan->by_columns = false;
+  plan->columns_at_once = g.out[2];
+  plan->filters_at_once = g.out_channels;
+  const auto row = static_cast<double>(g.out[2] * g.out_channels) * (static_cast<double>(g.products()) + kResultProducts);
+  double least = -1.0;
+  for (int64_t rows = 1; rows <= g.out[1]; ++rows) {
+    if (rows > 1 && rows > kRowResults / (g.out[2] * g.out_channels)) break;
+    const int64_t units = divide_up(g.out[1], rows) * g.batch;
+    const double cost =
+        (row * static_cast<double>(rows) + kUnitProducts) * static_cast<double>(units) * imbalance(units);
+    if (least >= 0.0 && cost >= least) continue;
+    least = cost;
+    plan->rows_at_once = rows;
+  }
+  plan->pixel_units = divide_up(g.out[1], plan->rows_at_once);
+  plan->pixels_at_once = plan->rows_at_once * g.out[2];
+}
+
 // What a pixel of the result costs.
 double products_of_pixel(const NhwcConv& node, const NhwcShapes& shapes) {
   const auto single = [](const ConvGeometry& g) {
@@ -341,7 +392,9 @@ void lay_out_memory(const NhwcConv& node, NhwcConvPlan* plan) {
   const int64_t read = plan->pixels_at_once * plan->geometry.in_channels;
   plan->joined = add(node.parts.empty() ? 0 : read, sizeof(float));
   plan->read = add(plan->prologue.plan == nullptr ? 0 : read, sizeof(float));
-  plan->segments_at = add(node.by_channel() ? 0 : plan->segments * pixels, sizeof(const float*));
+  plan->segments_at = add(node.by_channel() || plan->planes ? 0 : plan->segments * pixels, sizeof(const float*));
+  const ConvGeometry& g = plan->geometry;
+  plan->plane_rows = add(plan->planes ? g.in_channels * g.kernel[1] * plane_columns(g) : 0, sizeof(float));
   plan->zeros = add(plan->zero_count, sizeof(float));
   const auto wide_pixels = static_cast<int64_t>(whole_nhwc_pixels(static_cast<size_t>(plan->wide_pixels)));
   const auto add_wide = [&](int64_t count) {
@@ -406,7 +459,9 @@ bool make_nhwc_conv_plan(const NhwcConv& node, const PlanKey& key, NhwcConvPlan*
   decide_what_is_written(node, plan);
   // Results with the channels first are written in whole rows, and of a single row columns are what follows one another.
   plan->by_columns = node.nhwc_output && g.out[1] > 1 && g.out[2] / kWide >= g.out[1];
-  if (node.has_depthwise || node.has_expansion) {
+  if (plan->planes) {
+    divide_planes(plan);
+  } else if (node.has_depthwise || node.has_expansion) {
     divide_rows(node, plan);
   } else if (node.by_channel()) {
     divide_channels(node, plan);

@@ -2,8 +2,8 @@
 //
 // The sums of all filters for some pixels stay in registers, and read the channels of each pixel where they lie: for
 // taps outside of the image, zeros.  No copy of the input is made (the indirect convolution algorithm: Dukhan, 2019,
-// arXiv:1907.02129) unless its channels come first.  Single channels read zeros for taps
-// outside of a row, and leave rows of taps outside out.
+// arXiv:1907.02129) unless its channels come first.  Single channels read zeros for taps outside of a row, and leave rows of
+// taps outside out.
 #ifndef ONNXFUSE_NHWC_CONV_PLAN_H_
 #define ONNXFUSE_NHWC_CONV_PLAN_H_
 
@@ -56,6 +56,9 @@ struct NhwcConvPlan {
   int64_t length = 0;      // elements of a segment
   std::vector<int64_t> offsets;  // where segments begin, from the first
   int64_t zero_count = 0;  // that taps outside of the image read
+  // Or, of X with few channels that come first, copies of the rows that a row of results reads, with the padding: of each row of
+  // the kernel for each channel.  `offsets` are where products read them.
+  bool planes = false;
 
   // Units of work for threads: some pixels of an image, or of all images if results have the channels last, and some
   // filters; for single channels, some rows or a part of one.  Threads get neighbouring units: with `by_columns` those of
@@ -89,6 +92,7 @@ struct NhwcConvPlan {
   size_t read = 0;      // what the prologue makes
   size_t segments_at = 0;  // pointers to segments
   size_t zeros = 0;
+  size_t plane_rows = 0;
   size_t wide = 0;  // what is made for single channels
   size_t wide_sums = 0;  // before its Program
   size_t wide_segments = 0;

@@ -62,6 +62,7 @@ class Worker {
   }
 
   void compute(int64_t unit) {
+    if (plan_.planes) return compute_planes(unit);
     if (run_.node.by_channel()) return compute_channels(unit);
     run_.node.has_depthwise ? compute_pair(unit) : compute_filters(unit);
   }
@@ -204,6 +205,60 @@ class Worker {
       place.pixel += at_once.size();
     }
     if (!plan_.straight && !plan_.finishes_tiles) finish(pixels, all_filters());
+  }
+
+  // All filters for some rows.
+  void compute_planes(int64_t unit) {
+    constexpr auto block = static_cast<int64_t>(kNhwcBlock);
+    const int64_t image = unit / plan_.pixel_units;
+    const RowsAndColumns part = rows_and_columns(unit % plan_.pixel_units);
+    const NhwcPixels pixels = pixels_of(image, part);
+    float* const rows = at<float>(plan_.plane_rows);
+    NhwcPlanes planes{};
+    planes.input = rows;
+    planes.offsets = plan_.offsets.data();
+    planes.products = static_cast<size_t>(g_.products());
+    planes.stride = static_cast<size_t>(g_.strides[2]);
+    planes.pixels = static_cast<size_t>(g_.out[2]);
+    planes.weights = static_cast<const float*>(run_.inputs[1]);
+    planes.block_pitch = static_cast<size_t>(g_.products() * block);
+    planes.addends = run_.addends;
+    planes.out = plan_.straight ? static_cast<float*>(run_.outputs[0]) + pixels.first * g_.out_channels : results_;
+    planes.out_pitch = planes.filters = static_cast<size_t>(g_.out_channels);
+    TileTarget target{};
+    if (plan_.straight) {
+      planes.bounds = run_.bounds;
+    } else if (plan_.finishes_tiles) {
+      target = output_target(pixels, 0);
+      planes.target = &target;
+    }
+    for (int64_t row = part.rows.begin; row < part.rows.end; ++row) {
+      copy_planes(image, row, rows);
+      kernels().nhwc_planes(planes);
+      planes.target_pixel += planes.pixels;
+      if (planes.target == nullptr) planes.out += planes.pixels * planes.out_pitch;
+    }
+    if (!plan_.straight && !plan_.finishes_tiles) finish(pixels, all_filters());
+  }
+
+  // The rows of X that a row of results reads, with zeros for what lies outside.
+  void copy_planes(int64_t image, int64_t row, float* to) const {
+    const int64_t columns = (g_.out[2] - 1) * g_.strides[2] + (g_.kernel[2] - 1) * g_.dilations[2] + 1;
+    const int64_t left = std::min(g_.pads[2], columns);
+    const int64_t inside = std::clamp<int64_t>(columns - left, 0, g_.in[2]);
+    for (int64_t c = 0; c < g_.in_channels; ++c) {
+      const float* const plane = run_.x + (image * g_.in_channels + c) * plan_.in_pixels;
+      for (int64_t h = 0; h < g_.kernel[1]; ++h, to += columns) {
+        const int64_t y = row * g_.strides[1] - g_.pads[1] + h * g_.dilations[1];
+        if (y < 0 || y >= g_.in[1]) {
+          std::fill_n(to, columns, 0.0f);
+          continue;
+        }
+        std::fill_n(to, left, 0.0f);
+        std::copy_n(plane + y * g_.in[2], inside, to + left);
+        std::fill(to + left + inside, to + columns, 0.0f);
+      }
+    }
   }
 
   struct RowsAndColumns {

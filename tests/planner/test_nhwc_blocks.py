@@ -107,9 +107,9 @@ def test_opsets(opset: int) -> None:
 NONE = {
     "it is read twice": "j = Relu(i) d = DW (j, ev) t = Conv (j, ep) q = Conv (d, ep) c = Add(q, t)",
     "its result is a residual": "j = Relu(i) d = DW (j, ev) r = Mul(d, j) c = Conv (r, ep)",
-    "a whole operand is added": "h = Tanh(a) o = Conv (h, e2) s = Add(i, o) d = DW (s, ev, eb) f = Relu(d) c = Conv (f, ep)",
+    "a whole operand is added": "h = Tanh(a) o = Conv (h, e2) s = Add(i, o) d = DW (s, ev) f = Relu(d) c = Conv (f, ep)",
     "it is a gate's": f"j = Relu(i) {gate('z', 'j')} m = Mul(j, z4) d = DW (m, ev) f = Relu(d) c = Conv (f, ep)",
-    "it has strides": "s = Conv <strides = [2, 2]> (a, e) d = DW (s, ev, eb) f = Relu(d) c = Conv (f, ep)",
+    "it has strides": "s = Conv <strides = [2, 2]> (a, e) d = DW (s, ev) f = Relu(d) c = Conv (f, ep)",
 }
 
 
