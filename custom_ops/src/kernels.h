@@ -277,7 +277,8 @@ constexpr size_t whole_nhwc_pixels(size_t pixels) {
 
 // Sums over all channels for pixels, each with its filters in a row: out[p * out_pitch + m] = addends[m] + sum over s and i
 // of input[s * pixels + p][i] * weights[m / kNhwcBlock * block_pitch + (s * length + i) * kNhwcBlock + m % kNhwcBlock].
-// Addends are whole vectors.  Of filters that are not, up to a vector behind a pixel's results is written.
+// Addends are whole vectors.  Of filters that are not, up to a vector behind a pixel's results is written, but for the last
+// pixel's where there is a vector of them at least.
 struct NhwcSums {
   const float* const* input;  // where a pixel's segments begin
   size_t pixels;              // as whole_nhwc_pixels gives

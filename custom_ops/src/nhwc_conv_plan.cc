@@ -287,6 +287,8 @@ void divide_filters(const NhwcConv& node, NhwcConvPlan* plan) {
   }
   plan->pixel_units = divide_up(plan->pixels, plan->pixels_at_once);
   plan->filter_units = divide_up(g.out_channels, plan->filters_at_once);
+  // What is written behind a pixel's filters has to be the same thread's to write.
+  if (plan->filter_units > 1 && g.out_channels % static_cast<int64_t>(kMaxFloats) != 0) plan->straight = false;
 }
 
 // Whole rows, whose results stay in the level 2 cache.
@@ -335,8 +337,7 @@ bool only_bounds(const ConvEpilogue& epilogue) {
   return program.outputs[0] == 0 || only_bounds_tiles(program, epilogue.plan->stages[0]);
 }
 
-// Sums of whole vectors of filters, of which nothing is written behind a pixel's, need no epilogue to get to the output.
-// Others go through it tile by tile.
+// Sums within bounds need no epilogue to get to the output.  Others, of whole vectors of filters, go through it tile by tile.
 void decide_what_is_written(const NhwcConv& node, NhwcConvPlan* plan) {
   constexpr auto vector = static_cast<int64_t>(kMaxFloats);
   const auto runs_on_tiles = [](const ConvEpilogue& program, bool tensors) {
@@ -353,9 +354,10 @@ void decide_what_is_written(const NhwcConv& node, NhwcConvPlan* plan) {
   }
   const int64_t channels = plan->geometry.out_channels;
   const bool whole = node.by_channel() ? channels >= vector : channels % vector == 0;
-  if (!node.nhwc_output || !whole) return;
-  plan->straight = only_bounds(plan->epilogue);
-  plan->finishes_tiles = runs_on_tiles(plan->epilogue, true);
+  if (!node.nhwc_output) return;
+  // Behind a pixel's filters no more than the next one's is written.
+  plan->straight = channels >= vector && only_bounds(plan->epilogue);
+  plan->finishes_tiles = whole && runs_on_tiles(plan->epilogue, true);
 }
 
 // Where tiles are small, or few, what each costs is more than its results cost on their way through memory.
