@@ -10,6 +10,7 @@ makes a difference, ``optimize --tune`` measures (cpu_tuning.py).
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
@@ -19,6 +20,7 @@ import onnx_graphsurgeon as gs
 from onnxfuse import cpu
 from onnxfuse.planner.likely_shapes import LikelyShapes
 from onnxfuse.planner.ort_layout import block_size, hard_swish_pair
+from onnxfuse.program.lowering import is_elementwise
 
 
 class Layout(IntEnum):
@@ -143,7 +145,7 @@ _HALVED_AVX512 = replace(
 _INTEL_AVX512 = replace(
     _AVX512,
     pointwise=(Cost(1 / 69, 0.11), Cost(1 / 100, 0.02), Cost(1 / 93, 0.02)),
-    depthwise=(Cost(0.0165, 0.134), Cost(0.0134, 0.073), Cost(0.0176, 0.135)),
+    depthwise=(Cost(0.0165, 0.134), Cost(0.0134, 0.073), Cost(0.0150, 0.080)),
     strided=Cost(0.019, 0.20),
     others=(Cost(1 / 87, 0.13), Cost(1 / 102, 0.075), Cost(1 / 101, 0.072)),
     reorder=0.22,
@@ -155,6 +157,7 @@ _INTEL_AVX512 = replace(
 _FAR = 1 << 20  # elements of a tensor that is as large as what a core has of the caches
 _FAR_FOR_EACH = 8  # elements that are gone before they are read, for each that there is no room for
 _FEW_BLOCKS = {1: 1.25, 2: 1.05}  # that do not fill the registers: times what a product takes with the channels last
+_WIDE = 3 << 17  # elements that a core's caches do not keep for the next node
 _FEW_PIXELS = 12  # that are computed in one piece with the channels last, by a call as cheap as in the plain layout
 _WEIGHT_PIXELS = 5  # that take as long as the weights' way through the caches
 _TAP = 0.3  # nanoseconds to find what a tap of a pixel reads
@@ -206,8 +209,8 @@ class ConvTimes:
         read, written = (self._shapes.of(tensor) for tensor in (node.inputs[0], node.outputs[0]))
         if read is None or written is None or 0 in (*read, *written):
             return 0.0
-        single = int(node.attrs.get("group", 1)) > 1 and weights[1] == 1
-        return self._single(node, layout, read, written) if single else self._many(node, layout, read, written)
+        time = (self._single if _is_single(node) else self._many)(node, layout, read, written)
+        return max(time - self._handed_on(node, written), 0.0) if layout is Layout.NHWC else time
 
     def of_pool(self, node: gs.Node, layout: Layout) -> float:
         """Nanoseconds of a MaxPool or AveragePool in one thread; 0 where its shapes are unknown or without elements.
@@ -238,6 +241,19 @@ class ConvTimes:
         group = int(node.attrs.get("group", 1))
         single = group == weights[0] and weights[1] == 1 and group >= self._block
         return node.op == "Conv" and len(weights) <= 4 and (group == 1 or single)
+
+    def _handed_on(self, node: gs.Node, written: tuple[int, ...]) -> float:
+        """Nanoseconds to write and to read the result with the channels last, if it becomes part of what one node
+        computes (nhwc_pairs.py), and 0 if it does not."""
+        reader = _reader(node.outputs[0])
+        if reader is None or _is_single(node) == _is_single(reader):
+            return 0.0
+        if not _is_single(node) and not is_wide(written):
+            return 0.0
+        if not _is_pointwise(reader if _is_single(node) else node):
+            return 0.0
+        elements, last = math.prod(written), Layout.NHWC
+        return sum(self._passed(elements, cost[last].element, last) for cost in (self.ns.depthwise, self.ns.pointwise))
 
     def _passed(self, elements: int, element: float, layout: Layout) -> float:
         far = min(elements, _FAR_FOR_EACH * max(elements - _FAR, 0))
@@ -300,6 +316,39 @@ class ConvTimes:
         group = int(node.attrs.get("group", 1))
         copying = apart * self._passed(channels * group * outer, element, layout)
         return products * product + self._passed(filters * positions, element, layout) + copying + call
+
+
+def is_wide(shape: Sequence[int] | None) -> bool:
+    """Whether a tensor of this shape is too large to be found in a core's caches by the node that reads it."""
+    return shape is not None and math.prod(shape[1:]) >= _WIDE
+
+
+def _is_single(node: gs.Node) -> bool:
+    """Whether a convolution is of single channels."""
+    return int(node.attrs.get("group", 1)) > 1 and node.inputs[1].shape[1] == 1
+
+
+def _is_pointwise(node: gs.Node) -> bool:
+    return all(size == 1 for size in node.inputs[1].shape[2:])
+
+
+def _reader(tensor: gs.Tensor) -> gs.Node | None:
+    """The Conv that alone reads a tensor, or what an elementwise node or x Sigmoid(x) makes of it."""
+    while True:
+        readers = list({id(node): node for node in tensor.outputs}.values())
+        if len(readers) == 2:
+            gates = [node for node in readers if node.op in ("Sigmoid", "HardSigmoid")]
+            readers = [node for node in readers if node not in gates]
+            if len(gates) != 1 or gates[0].outputs[0].outputs != readers:
+                return None
+        if len(readers) != 1:
+            return None
+        (node,) = readers
+        if node.op == "Conv":
+            return node if node.inputs[0] is tensor and node.inputs[1].shape is not None else None
+        if not is_elementwise(node):
+            return None
+        tensor = node.outputs[0]
 
 
 def _rows_inside(read: int, written: int, kernel: int) -> float:

@@ -14,6 +14,7 @@ from onnxfuse.inference import infer
 from onnxfuse.passes.base import PassContext, label
 from onnxfuse.planner.conv_node import ConvFusion, ConvRegion, fuse_conv, operands
 from onnxfuse.planner.conv_regions import ConvRegions
+from onnxfuse.planner.conv_times import is_wide
 from onnxfuse.planner.convolutions import describe, is_convolution
 from onnxfuse.planner.cpu_convolutions import CHANNELS_LAST, FASTER, cpu_chooser, is_alone
 from onnxfuse.planner.cuda_placement import CudaPlacement
@@ -33,7 +34,7 @@ from onnxfuse.planner.nhwc_node import (
     nhwc_pair,
     squeeze_excite_reads_last,
 )
-from onnxfuse.planner.nhwc_pairs import NhwcPair, find_pairs, is_wide
+from onnxfuse.planner.nhwc_pairs import NhwcPair, find_pairs
 from onnxfuse.planner.nhwc_pools import nhwc_pool
 from onnxfuse.planner.ort_fusions import OrtFusions
 from onnxfuse.planner.sizes import Sizes, is_gate

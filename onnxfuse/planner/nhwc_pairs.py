@@ -8,7 +8,6 @@ An inverted residual block (Sandler et al., MobileNetV2, 2018) has a product bef
 many channels.  Where these are more than the caches next to a core hold, the node makes a few rows of them at a time.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -25,9 +24,6 @@ BEFORE = "depthwise_"
 """Begins the names of what is the first convolution's: attributes, and tensors of the function."""
 EXPANSION = "expansion_"
 """The same of the product before that, after BEFORE."""
-
-_WIDE = 3 << 17
-"""Elements that a core's caches do not keep for the next node."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +82,6 @@ def find_pairs(
         if len(pair.fusions) > 1:
             pairs |= {id(one.region.conv): pair for one in pair.fusions}
     return pairs
-
-
-def is_wide(shape: Sequence[int] | None) -> bool:
-    """Whether a tensor of this shape is too large to be found in a core's caches by the node that reads it."""
-    return shape is not None and math.prod(shape[1:]) >= _WIDE
 
 
 def pair_function(first: onnx.FunctionProto, second: onnx.FunctionProto, prefix: str) -> onnx.FunctionProto:

@@ -5,7 +5,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxfuse.planner import nhwc_pairs
+from onnxfuse.planner import conv_times
 from tests import fusing
 from tests.planner.test_cpu_convolutions import array
 from tests.planner.test_nhwc import (
@@ -30,7 +30,7 @@ SAME = f"{NEEDED}, pads = [1, 1, 1, 1]"
 
 @pytest.fixture(autouse=True)
 def _every_tensor_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nhwc_pairs, "_WIDE", 1)
+    monkeypatch.setattr(conv_times, "_WIDE", 1)
 
 
 def expansions(made: onnx.ModelProto) -> list[str]:
@@ -107,7 +107,7 @@ def test_opsets(opset: int) -> None:
 NONE = {
     "it is read twice": "j = Relu(i) d = DW (j, ev) t = Conv (j, ep) q = Conv (d, ep) c = Add(q, t)",
     "its result is a residual": "j = Relu(i) d = DW (j, ev) r = Mul(d, j) c = Conv (r, ep)",
-    "a whole operand is added": "h = Tanh(a) o = Conv (h, e2) s = Add(i, o) d = DW (s, ev) f = Relu(d) c = Conv (f, ep)",
+    "a whole operand is added": "h = Tanh(a) o = Conv (h, e2) s = Add(i, o) d = DW (s, ev) c = Conv (d, ep)",
     "it is a gate's": f"j = Relu(i) {gate('z', 'j')} m = Mul(j, z4) d = DW (m, ev) f = Relu(d) c = Conv (f, ep)",
     "it has strides": "s = Conv <strides = [2, 2]> (a, e) d = DW (s, ev) f = Relu(d) c = Conv (f, ep)",
 }
@@ -122,7 +122,7 @@ def test_what_is_no_expansion(kind: str) -> None:
 
 
 def test_small_tensors_stay_between_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nhwc_pairs, "_WIDE", 1 << 20)
+    monkeypatch.setattr(conv_times, "_WIDE", 1 << 20)
     text = WHOLE.format(first="Relu(i)", second="Relu(d)").replace("DW", f"Conv <{SAME.format(groups=96)}>")
     result = optimized(network(f"a = C3 (x, w) {text} y = C3 (c, w)", STATIC_HEAD, **WIDER))
     assert not expansions(result) and len(pairs(result)) == 1
