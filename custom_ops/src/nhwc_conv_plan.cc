@@ -86,7 +86,7 @@ bool reads_planes(const NhwcConv& node, const ConvGeometry& g) {
 
 void find_offsets_in_planes(NhwcConvPlan* plan) {
   const ConvGeometry& g = plan->geometry;
-  const int64_t pitch = plane_columns(g);
+  const int64_t pitch = plan->plane_columns = plane_columns(g);
   for (int64_t h = 0; h < g.kernel[1]; ++h) {
     for (int64_t w = 0; w < g.kernel[2]; ++w) {
       for (int64_t c = 0; c < g.in_channels; ++c) {
@@ -187,13 +187,14 @@ int64_t rows_read(const ConvGeometry& single, int64_t rows) {
 void divide_expanded(const NhwcConv& node, NhwcConvPlan* plan) {
   const ConvGeometry& g = plan->single;
   const int64_t row = std::max<int64_t>(g.in[2] * g.in_channels, 1);
+  const int64_t row_behind = g.out[2] * g.in_channels;
   const int64_t most = level2_bytes() / (kWideShare * static_cast<int64_t>(sizeof(float)));
   const double each = static_cast<double>(plan->expansion.in_channels) + kResultProducts;
   plan->columns_at_once = g.out[2];
   double least = -1.0;
   for (int64_t rows = 1; rows <= g.out[1]; ++rows) {
     const int64_t read = rows_read(g, rows);
-    if (rows > 1 && read > most / row) break;
+    if (rows > 1 && (read > most / row || rows > most / row_behind)) break;
     const int64_t units = divide_up(g.out[1], rows) * g.batch;
     const double cost = (static_cast<double>(read * row) * each + cost_of_rows(node, *plan, rows, g.out[2])) *
                         static_cast<double>(units) * imbalance(units);
@@ -396,7 +397,7 @@ void lay_out_memory(const NhwcConv& node, NhwcConvPlan* plan) {
   plan->read = add(plan->prologue.plan == nullptr ? 0 : read, sizeof(float));
   plan->segments_at = add(node.by_channel() || plan->planes ? 0 : plan->segments * pixels, sizeof(const float*));
   const ConvGeometry& g = plan->geometry;
-  plan->plane_rows = add(plan->planes ? g.in_channels * g.kernel[1] * plane_columns(g) : 0, sizeof(float));
+  plan->plane_rows = add(g.in_channels * g.kernel[1] * plan->plane_columns, sizeof(float));
   plan->zeros = add(plan->zero_count, sizeof(float));
   const auto wide_pixels = static_cast<int64_t>(whole_nhwc_pixels(static_cast<size_t>(plan->wide_pixels)));
   const auto add_wide = [&](int64_t count) {

@@ -59,6 +59,7 @@ struct NhwcConvPlan {
   // Or, of X with few channels that come first, copies of the rows that a row of results reads, with the padding: of each row of
   // the kernel for each channel.  `offsets` are where products read them.
   bool planes = false;
+  int64_t plane_columns = 0;  // of such a row
 
   // Units of work for threads: some pixels of an image, or of all images if results have the channels last, and some
   // filters; for single channels, some rows or a part of one.  Threads get neighbouring units: with `by_columns` those of

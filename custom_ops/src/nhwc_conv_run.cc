@@ -144,6 +144,7 @@ class Worker {
     return run_.node.has_expansion ? expand(image, rows) : run_.x;
   }
 
+  // Makes what single channels read for some rows.  Returns where the whole tensor would be.
   const float* expand(int64_t image, const ConvRange& rows) {
     const ConvGeometry& s = plan_.single;
     const int64_t top = std::clamp<int64_t>(rows.begin * s.strides[1] - s.pads[1], 0, s.in[1]);
@@ -243,7 +244,7 @@ class Worker {
 
   // The rows of X that a row of results reads, with zeros for what lies outside.
   void copy_planes(int64_t image, int64_t row, float* to) const {
-    const int64_t columns = (g_.out[2] - 1) * g_.strides[2] + (g_.kernel[2] - 1) * g_.dilations[2] + 1;
+    const int64_t columns = plan_.plane_columns;
     const int64_t left = std::min(g_.pads[2], columns);
     const int64_t inside = std::clamp<int64_t>(columns - left, 0, g_.in[2]);
     for (int64_t c = 0; c < g_.in_channels; ++c) {
@@ -499,8 +500,7 @@ RunMemory copy_input(Run* run, const Host& host) {
 // number no result is, which is left to the addends.
 Bounds take_bounds(const Run& run, const ConvEpilogue& program, size_t first) {
   if (program.program.outputs[0] == 0) return {};
-  const std::vector<const void*> inputs(run.inputs.begin() + static_cast<long>(first) - 1, run.inputs.end());
-  return bounds_of_tiles(program.program, program.plan->stages[0], inputs.data());
+  return bounds_of_tiles(program.program, program.plan->stages[0], run.inputs.data() + first - 1);
 }
 
 // The bias of a Program, whose operands are inputs from `first` on, with zeros behind it; or zeros.

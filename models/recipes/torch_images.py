@@ -68,7 +68,7 @@ def resnet_opset9(path: Path) -> None:
     _save(path, _resnet(), opset=9)
 
 
-# --- MobileNetV3 and EfficientNet ---
+# --- MobileNets and EfficientNet ---
 
 
 class _SqueezeExcite(nn.Module):
@@ -99,6 +99,26 @@ class _InvertedResidual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.body(x) if self.residual else self.body(x)
+
+
+def mobilenet_v2(path: Path) -> None:
+    """The whole of MobileNetV2: blocks that are bounded between 0 and 6."""
+    blocks = []
+    before = 32
+    for expand, after, repeats, stride in (
+        (1, 16, 1, 1),
+        (6, 24, 2, 2),
+        (6, 32, 3, 2),
+        (6, 64, 4, 2),
+        (6, 96, 3, 1),
+        (6, 160, 3, 2),
+        (6, 320, 1, 1),
+    ):
+        for step in [stride] + [1] * (repeats - 1):
+            blocks.append(_InvertedResidual(before, after, expand, 3, step, nn.ReLU6, None))
+            before = after
+    ends = _unit(3, 32, 3, 2, act=nn.ReLU6), _unit(320, 1280, 1, act=nn.ReLU6)
+    _save(path, nn.Sequential(ends[0], *blocks, ends[1], _head(1280)))
 
 
 def mobilenet_v3(path: Path) -> None:

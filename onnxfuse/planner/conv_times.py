@@ -158,6 +158,8 @@ _FAR = 1 << 20  # elements of a tensor that is as large as what a core has of th
 _FAR_FOR_EACH = 8  # elements that are gone before they are read, for each that there is no room for
 _FEW_BLOCKS = {1: 1.25, 2: 1.05}  # that do not fill the registers: times what a product takes with the channels last
 _WIDE = 3 << 17  # elements that a core's caches do not keep for the next node
+_ROWS = 1 << 17  # elements of as many rows as are made at once: what stays in a level 2 cache of 1 MiB
+_MADE_AGAIN = 1.3  # rows that are made, most of them once, for each that there is
 _FEW_PIXELS = 12  # that are computed in one piece with the channels last, by a call as cheap as in the plain layout
 _WEIGHT_PIXELS = 5  # that take as long as the weights' way through the caches
 _TAP = 0.3  # nanoseconds to find what a tap of a pixel reads
@@ -248,9 +250,11 @@ class ConvTimes:
         reader = _reader(node.outputs[0])
         if reader is None or _is_single(node) == _is_single(reader):
             return 0.0
-        if not _is_single(node) and not is_wide(written):
-            return 0.0
-        if not _is_pointwise(reader if _is_single(node) else node):
+        if _is_single(node):
+            becomes_part = _is_pointwise(reader)
+        else:
+            becomes_part = _is_pointwise(node) and not _is_behind_single(node) and is_better_by_rows(written, reader)
+        if not becomes_part:
             return 0.0
         elements, last = math.prod(written), Layout.NHWC
         return sum(self._passed(elements, cost[last].element, last) for cost in (self.ns.depthwise, self.ns.pointwise))
@@ -318,9 +322,20 @@ class ConvTimes:
         return products * product + self._passed(filters * positions, element, layout) + copying + call
 
 
-def is_wide(shape: Sequence[int] | None) -> bool:
-    """Whether a tensor of this shape is too large to be found in a core's caches by the node that reads it."""
-    return shape is not None and math.prod(shape[1:]) >= _WIDE
+def is_better_by_rows(shape: Sequence[int] | None, single: gs.Node) -> bool:
+    """Whether a tensor of this shape is better made a few rows at a time, by the depthwise convolution that reads it.
+
+    It is too large to be found in a core's caches by the next node, and few of its rows are made twice: those that two
+    threads, or two parts of a thread's work, both read.
+    """
+    if shape is None or len(shape) != 4 or math.prod(shape[1:]) < _WIDE:
+        return False
+    channels, height, width = shape[1:]
+    stride, dilation = ((single.attrs.get(name) or [1])[0] for name in ("strides", "dilations"))
+    reach = (single.inputs[1].shape[2] - 1) * dilation + 1
+    rows = max((_ROWS // (channels * width) - reach) // stride + 1, 1)
+    read = (rows - 1) * stride + reach
+    return read >= height or read <= _MADE_AGAIN * rows * stride
 
 
 def _is_single(node: gs.Node) -> bool:
@@ -332,21 +347,35 @@ def _is_pointwise(node: gs.Node) -> bool:
     return all(size == 1 for size in node.inputs[1].shape[2:])
 
 
+def _is_behind_single(node: gs.Node) -> bool:
+    """Whether a 1x1 convolution is the one that alone reads what a depthwise one makes."""
+    tensor = node.inputs[0]
+    while tensor.inputs and tensor.inputs[0].op != "Conv" and is_elementwise(tensor.inputs[0]):
+        tensor = next((one for one in tensor.inputs[0].inputs if one.name and one.inputs), tensor.inputs[0].inputs[0])
+    before = tensor.inputs[0] if tensor.inputs else None
+    known = before is not None and before.op == "Conv" and len(before.inputs) > 1 and before.inputs[1].shape
+    return bool(known) and _is_single(before) and _reader(tensor) is node
+
+
 def _reader(tensor: gs.Tensor) -> gs.Node | None:
-    """The Conv that alone reads a tensor, or what an elementwise node or x Sigmoid(x) makes of it."""
+    """The Conv that alone reads a tensor, or what an elementwise node with constants or x Sigmoid(x) makes of it."""
     while True:
         readers = list({id(node): node for node in tensor.outputs}.values())
+        others = 0
         if len(readers) == 2:
             gates = [node for node in readers if node.op in ("Sigmoid", "HardSigmoid")]
             readers = [node for node in readers if node not in gates]
             if len(gates) != 1 or gates[0].outputs[0].outputs != readers:
                 return None
+            others = 1
         if len(readers) != 1:
             return None
         (node,) = readers
         if node.op == "Conv":
-            return node if node.inputs[0] is tensor and node.inputs[1].shape is not None else None
-        if not is_elementwise(node):
+            known = len(node.inputs) > 1 and node.inputs[0] is tensor and node.inputs[1].shape
+            return node if known else None
+        variables = [one for one in node.inputs if one.name and not isinstance(one, gs.Constant)]
+        if not is_elementwise(node) or len(variables) != 1 + others:
             return None
         tensor = node.outputs[0]
 

@@ -14,7 +14,7 @@ from onnxfuse.inference import infer
 from onnxfuse.passes.base import PassContext, label
 from onnxfuse.planner.conv_node import ConvFusion, ConvRegion, fuse_conv, operands
 from onnxfuse.planner.conv_regions import ConvRegions
-from onnxfuse.planner.conv_times import is_wide
+from onnxfuse.planner.conv_times import is_better_by_rows
 from onnxfuse.planner.convolutions import describe, is_convolution
 from onnxfuse.planner.cpu_convolutions import CHANNELS_LAST, FASTER, cpu_chooser, is_alone
 from onnxfuse.planner.cuda_placement import CudaPlacement
@@ -24,7 +24,6 @@ from onnxfuse.planner.functions import INTEGERS_OPSET, add_function
 from onnxfuse.planner.fuse_elementwise import UNUSED
 from onnxfuse.planner.fused_node import OPSET_VERSION
 from onnxfuse.planner.host import constant_arithmetic, shape_arithmetic
-from onnxfuse.planner.likely_shapes import LikelyShapes
 from onnxfuse.planner.nhwc_concats import NhwcConcats, nhwc_concat
 from onnxfuse.planner.nhwc_layout import NhwcLayout, choose_layout
 from onnxfuse.planner.nhwc_node import (
@@ -163,27 +162,22 @@ class _Planner:
                 break
             wanted = left  # the others take up what those that are left to ONNX Runtime had taken in
         fusions = [fusion for fusion in fusions if id(fusion.region.conv) in wanted]
-        shapes = self._on_cpu.likely_shapes(graph, main=graph is self._main)
-        layout = self._layout(nodes, fusions, shapes, verdicts)
-        concats = NhwcConcats(nodes, fusions, layout, self._is_output)
-
-        def may_expand(fusion: ConvFusion) -> bool:
-            made = shapes.of(fusion.region.conv.outputs[0])
-            return is_wide(made) and len(concats.parts(fusion.region.data)) < 2
-
-        pairs = find_pairs(fusions, layout, nodes, may_expand)
-        return _Plan(graph, fusions, layout, concats, pairs, verdicts)
-
-    def _layout(
-        self, nodes: list[gs.Node], fusions: list[ConvFusion], shapes: LikelyShapes, verdicts: Verdicts
-    ) -> NhwcLayout:
-        """The layout of the fusions, which the ``verdicts`` say."""
         if self._target != "cpu" or not fusions or self._opset < INTEGERS_OPSET:
-            return NhwcLayout()
+            layout = NhwcLayout()
+            return _Plan(graph, fusions, layout, NhwcConcats(nodes, fusions, layout, self._is_output), {}, verdicts)
+        shapes = self._on_cpu.likely_shapes(graph, main=graph is self._main)
         layout = choose_layout(nodes, fusions, self._is_output, self._sizes, shapes)
         for key in layout.convolutions:
             verdicts[key] = CHANNELS_LAST if verdicts[key] is FASTER else verdicts[key]
-        return layout
+        concats = NhwcConcats(nodes, fusions, layout, self._is_output)
+
+        def may_expand(expansion: ConvFusion, single: ConvFusion) -> bool:
+            made = shapes.of(expansion.region.conv.outputs[0])
+            pays = is_better_by_rows(made, single.region.conv)
+            return pays and len(concats.parts(expansion.region.data)) < 2
+
+        pairs = find_pairs(fusions, layout, nodes, may_expand)
+        return _Plan(graph, fusions, layout, concats, pairs, verdicts)
 
     def _choose(self, fusion: ConvFusion) -> ConvChoice:
         if self._target == "cpu":

@@ -45,11 +45,11 @@ def find_pairs(
     fusions: Sequence[ConvFusion],
     layout: NhwcLayout,
     nodes: Sequence[gs.Node],
-    may_expand: Callable[[ConvFusion], bool],
+    may_expand: Callable[[ConvFusion, ConvFusion], bool],
 ) -> dict[int, NhwcPair]:
     """The pairs among the ``fusions`` of a graph of ``nodes``, by the ids of all of their convolutions' nodes.
 
-    ``may_expand`` says whether a 1x1 convolution before others would rather be part of them.
+    ``may_expand`` says whether a 1x1 convolution would rather be part of the depthwise one that reads it.
     """
     made = {id(fusion.outputs[0]): fusion for fusion in fusions if _is_between(fusion, layout)}
     region = {id(node): id(fusion.region.conv) for fusion in fusions for node in fusion.region.nodes}
@@ -69,18 +69,25 @@ def find_pairs(
         single = before(fusion) if _may_end(fusion, layout) and fusion.region.convolution.pointwise else None
         if single is not None and single.region.convolution.depthwise:
             products[id(single)] = fusion
+    of_pairs = {id(product) for product in products.values()}
+
+    def expansion_of(fusion: ConvFusion, product: ConvFusion | None) -> ConvFusion | None:
+        """A 1x1 convolution that is no part of another pair, if it and the pair are one node's worth of operands."""
+        made_by = before(fusion)
+        if made_by is None or not made_by.region.convolution.pointwise or id(made_by) in of_pairs:
+            return None
+        all_of_them = NhwcPair(made_by, fusion, product).fusions
+        operands = sum(len(one.inputs) + len(one.outputs) - 1 for one in all_of_them)
+        fits = operands <= MAX_OPERANDS and all(value.dtype == "f32" for value in made_by.epilogue.inputs)
+        return made_by if fits and may_expand(made_by, fusion) else None
+
     pairs: dict[int, NhwcPair] = {}
     for fusion in fusions:
-        if not fusion.region.convolution.depthwise or not _may_end(fusion, layout):
-            continue
-        expansion, product = before(fusion), products.get(id(fusion))
-        if expansion is not None and not (expansion.region.convolution.pointwise and may_expand(expansion)):
-            expansion = None
-        pair = NhwcPair(expansion, fusion, product)
-        if sum(len(one.inputs) + len(one.outputs) - 1 for one in pair.fusions) > MAX_OPERANDS:
-            pair = NhwcPair(None, fusion, product)
-        if len(pair.fusions) > 1:
-            pairs |= {id(one.region.conv): pair for one in pair.fusions}
+        if fusion.region.convolution.depthwise and _may_end(fusion, layout):
+            product = products.get(id(fusion))
+            pair = NhwcPair(expansion_of(fusion, product), fusion, product)
+            if len(pair.fusions) > 1:
+                pairs |= {id(one.region.conv): pair for one in pair.fusions}
     return pairs
 
 

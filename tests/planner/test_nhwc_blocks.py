@@ -30,7 +30,9 @@ SAME = f"{NEEDED}, pads = [1, 1, 1, 1]"
 
 @pytest.fixture(autouse=True)
 def _every_tensor_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And caches are large."""
     monkeypatch.setattr(conv_times, "_WIDE", 1)
+    monkeypatch.setattr(conv_times, "_ROWS", 1 << 40)
 
 
 def expansions(made: onnx.ModelProto) -> list[str]:
@@ -119,6 +121,42 @@ def test_what_is_no_expansion(kind: str) -> None:
         f"i = Conv (a, e, eb) {NONE[kind]}", WIDER, e2=array(96, 32, 1, 1), g1=array(8, 96, 1, 1), g2=array(96, 8, 1, 1)
     )
     assert not expansions(check(made))
+
+
+def test_each_convolution_is_in_one_pair() -> None:
+    """As in MobileNet, where a product is behind a depthwise convolution and before one."""
+    text = """d = D3 (a, v, b) f = Relu(d) i = Conv (f, p, b) j = Relu(i) k = D3 (j, v) l = Relu(k) m = Conv (l, p)
+        n = Relu(m) o = D3 (n, v, b) q = Relu(o) c = Conv (q, p)"""
+    result = check(network(f"a = C3 (x, w) {text} y = C3 (c, w)"))
+    assert len(pairs(result)) == 3 and not expansions(result)
+
+
+def test_operands_of_another_type() -> None:
+    text = "i = Conv (a, e, eb) j = Where(mask, i, half) d = DW (j, ev, eb) f = Relu(d) c = Conv (f, ep)"
+    made = block(text, WIDER, mask=np.arange(96).reshape(96, 1, 1) % 3 > 0)
+    assert not expansions(check(made))
+
+
+@pytest.mark.parametrize("dilation", [1, 2, 4])
+def test_rows_are_not_made_many_times(dilation: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv_times, "_ROWS", 1 << 15)
+    pads = [dilation] * 4
+    depthwise = f"{NEEDED}, dilations = [{dilation}, {dilation}], pads = {pads}"
+    text = "i = Conv (a, e, eb) j = Relu(i) d = DW (j, ev, eb) f = Relu(d) c = Conv (f, ep)"
+    body = f"a = C3 (x, w) {text} y = C3 (c, w)".replace("DW", f"Conv <{depthwise.format(groups=96)}>")
+    made = network(body, "(float[1, 32, 40, 20] x) => (float[1, c, hh, ww] y)", **WIDER)
+    result = check(made, {"x": array(1, 32, 40, 20)})
+    assert len(expansions(result)) == (dilation == 1)
+
+
+def test_a_signal_is_one_row() -> None:
+    weights = {name: values[..., 0] for name, values in {**WIDER, "s": array(32, 32, 3, 3)}.items()}
+    text = """a = Conv <kernel_shape = [3], pads = [1, 1]> (x, s) i = Conv (a, e, eb) j = Relu(i)
+        d = Conv <kernel_shape = [3], pads = [1, 1], group = 96> (j, ev, eb) f = Relu(d) c = Conv (f, ep)
+        y = Conv <kernel_shape = [3], pads = [1, 1]> (c, s)"""
+    weights["eb"] = WIDER["eb"]
+    made = network(text, "(float[n, 32, l] x) => (float[n, c, ll] y)", **weights)
+    assert not expansions(check(made, {"x": array(2, 32, 50)}))
 
 
 def test_small_tensors_stay_between_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
