@@ -330,12 +330,11 @@ def is_better_by_rows(shape: Sequence[int] | None, single: gs.Node) -> bool:
     """
     if shape is None or len(shape) != 4 or math.prod(shape[1:]) < _WIDE:
         return False
-    channels, height, width = shape[1:]
+    channels, _, width = shape[1:]
     stride, dilation = ((single.attrs.get(name) or [1])[0] for name in ("strides", "dilations"))
     reach = (single.inputs[1].shape[2] - 1) * dilation + 1
     rows = max((_ROWS // (channels * width) - reach) // stride + 1, 1)
-    read = (rows - 1) * stride + reach
-    return read >= height or read <= _MADE_AGAIN * rows * stride
+    return (rows - 1) * stride + reach <= _MADE_AGAIN * rows * stride
 
 
 def _is_single(node: gs.Node) -> bool:

@@ -137,7 +137,7 @@ def test_operands_of_another_type() -> None:
     assert not expansions(check(made))
 
 
-@pytest.mark.parametrize("dilation", [1, 2, 4])
+@pytest.mark.parametrize("dilation", [1, 2, 4, 20])
 def test_rows_are_not_made_many_times(dilation: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conv_times, "_ROWS", 1 << 15)
     pads = [dilation] * 4
