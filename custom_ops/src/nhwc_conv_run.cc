@@ -12,6 +12,7 @@
 #include "kernels.h"
 #include "nhwc_channel_rows.h"
 #include "nhwc_conv_plan.h"
+#include "nhwc_copies.h"
 #include "nhwc_segments.h"
 #include "parts.h"
 #include "workspace.h"
@@ -19,16 +20,12 @@
 namespace onnxfuse {
 namespace {
 
-// Pixels of which one unit changes the layout.
-constexpr int64_t kCopiedPixels = 128;
-
 struct Run {
   const NhwcConv& node;
   const NhwcConvPlan& plan;
   const std::vector<const void*>& inputs;
   const std::vector<void*>& outputs;  // of the epilogue, or of the sums alone
   const float* x = nullptr;           // as X, or its copy
-  float* copy = nullptr;
   const float* addends = nullptr;
   const float* single_weights = nullptr;  // of the convolution of single channels
   const float* single_addends = nullptr;
@@ -234,32 +231,12 @@ class Worker {
       planes.target = &target;
     }
     for (int64_t row = part.rows.begin; row < part.rows.end; ++row) {
-      copy_planes(image, row, rows);
+      copy_planes(plan_, run_.x, image, row, rows);
       kernels().nhwc_planes(planes);
       planes.target_pixel += planes.pixels;
       if (planes.target == nullptr) planes.out += planes.pixels * planes.out_pitch;
     }
     if (!plan_.straight && !plan_.finishes_tiles) finish(pixels, all_filters());
-  }
-
-  // The rows of X that a row of results reads, with zeros for what lies outside.
-  void copy_planes(int64_t image, int64_t row, float* to) const {
-    const int64_t columns = plan_.plane_columns;
-    const int64_t left = std::min(g_.pads[2], columns);
-    const int64_t inside = std::clamp<int64_t>(columns - left, 0, g_.in[2]);
-    for (int64_t c = 0; c < g_.in_channels; ++c) {
-      const float* const plane = run_.x + (image * g_.in_channels + c) * plan_.in_pixels;
-      for (int64_t h = 0; h < g_.kernel[1]; ++h, to += columns) {
-        const int64_t y = row * g_.strides[1] - g_.pads[1] + h * g_.dilations[1];
-        if (y < 0 || y >= g_.in[1]) {
-          std::fill_n(to, columns, 0.0f);
-          continue;
-        }
-        std::fill_n(to, left, 0.0f);
-        std::copy_n(plane + y * g_.in[2], inside, to + left);
-        std::fill(to + left + inside, to + columns, 0.0f);
-      }
-    }
   }
 
   struct RowsAndColumns {
@@ -446,56 +423,6 @@ class Worker {
   ChainLink links_[kMaxChainLinks];
 };
 
-// Some pixels of an image of X with the channels last.
-void copy_pixels(const Run& run, int64_t unit) {
-  const NhwcConvPlan& plan = run.plan;
-  const int64_t units = divide_up(plan.in_pixels, kCopiedPixels);
-  const int64_t image = unit / units;
-  const int64_t first = unit % units * kCopiedPixels;
-  const auto count = static_cast<size_t>(std::min(kCopiedPixels, plan.in_pixels - first));
-  const int64_t channels = plan.geometry.in_channels;
-  kernels().transpose_rows(run.copy + (image * plan.in_pixels + first) * channels, static_cast<size_t>(channels),
-                           run.x + image * channels * plan.in_pixels + first, static_cast<size_t>(plan.in_pixels),
-                           static_cast<size_t>(channels), count);
-}
-
-// A row of an image of X with the channels last and the padding.
-void copy_row(const Run& run, int64_t unit) {
-  const NhwcConvPlan& plan = run.plan;
-  const ConvGeometry& g = plan.geometry;
-  const int64_t channels = g.in_channels;
-  const int64_t image = unit / plan.rows;
-  const int64_t row = unit % plan.rows - g.pads[1];
-  float* const to = run.copy + unit * plan.columns * channels;
-  const int64_t left = std::min(g.pads[2], plan.columns);
-  const int64_t inside = row < 0 || row >= g.in[1] ? 0 : std::clamp<int64_t>(plan.columns - left, 0, g.in[2]);
-  std::fill_n(to, left * channels, 0.0f);
-  std::fill(to + (left + inside) * channels, to + plan.columns * channels, 0.0f);
-  if (inside == 0) return;
-  float* const first = to + left * channels;
-  if (run.node.nhwc[0]) {
-    std::copy_n(run.x + (image * g.in[1] + row) * g.in[2] * channels, inside * channels, first);
-  } else {
-    const float* const from = run.x + image * channels * plan.in_pixels + row * g.in[2];
-    kernels().transpose_rows(first, static_cast<size_t>(channels), from, static_cast<size_t>(plan.in_pixels),
-                             static_cast<size_t>(channels), static_cast<size_t>(inside));
-  }
-}
-
-// The copy of X that is read; no memory if there is none.
-RunMemory copy_input(Run* run, const Host& host) {
-  const NhwcConvPlan& plan = run->plan;
-  if (!plan.copies) return {};
-  const ConvGeometry& g = plan.geometry;
-  RunMemory memory(host, static_cast<size_t>(g.batch * plan.rows * plan.columns * g.in_channels) * sizeof(float));
-  run->copy = static_cast<float*>(memory.data());
-  const int64_t units = g.batch * (plan.padded ? plan.rows : divide_up(plan.in_pixels, kCopiedPixels));
-  const auto copy = plan.padded ? copy_row : copy_pixels;
-  run_parts(host, units, [&](int64_t unit) { copy(*run, unit); }, plan.alone);
-  run->x = run->copy;
-  return memory;
-}
-
 // What a Program that only bounds its first input has its results within; its operands are inputs from `first` on.  If one is no
 // number no result is, which is left to the addends.
 Bounds take_bounds(const Run& run, const ConvEpilogue& program, size_t first) {
@@ -587,7 +514,7 @@ void run_nhwc_conv(const NhwcConv& node, const NhwcConvPlan& plan, const std::ve
     wide_addends.emplace(
         copy_addends(run, plan.expanded, first, g.in_channels, run.wide_bounds, &run.wide_addends));
   }
-  const RunMemory copy = copy_input(&run, host);
+  const RunMemory copy = copy_input(plan, node.nhwc[0], host, &run.x);
   const int64_t units = plan.images * plan.pixel_units * plan.filter_units;
   const auto compute = [&](int64_t unit) {
     const DenormalsAsZeros zeros;

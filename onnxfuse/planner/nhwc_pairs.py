@@ -23,7 +23,7 @@ from onnxfuse.program.program import Instruction
 BEFORE = "depthwise_"
 """Begins the names of what is the first convolution's: attributes, and tensors of the function."""
 EXPANSION = "expansion_"
-"""The same of the product before that, after BEFORE."""
+"""The same of the product before that, after BEFORE where the depthwise convolution has that too."""
 
 
 @dataclass(frozen=True)
