@@ -11,6 +11,8 @@ from onnxfuse.cuda.resources import read_log
 from onnxfuse.errors import OnnxfuseError
 
 _FILE = b"onnxfuse.cu"
+_ALL_ON_DEVICE = "--device-as-default-execution-space"
+"""NVRTC 13.0 takes lambdas inside of others for functions of the host."""
 
 
 class Nvrtc:
@@ -32,7 +34,7 @@ class Nvrtc:
     def compile(self, source: str, architecture: str, options: tuple[str, ...]) -> Compiled:
         """Machine code, PTX and resources of ``source``.  Raises CompileError."""
         nvrtc = self._nvrtc
-        arguments = [option.encode() for option in (f"--gpu-architecture={architecture}", *options)]
+        arguments = [option.encode() for option in (f"--gpu-architecture={architecture}", _ALL_ON_DEVICE, *options)]
         program = self._call(nvrtc.nvrtcCreateProgram(source.encode(), _FILE, 0, [], []))
         try:
             (status,) = nvrtc.nvrtcCompileProgram(program, len(arguments), arguments)

@@ -200,3 +200,9 @@ def test_without_nvcc_pycuda_says_so(pycuda: list[dict[str, Any]], monkeypatch: 
     monkeypatch.setenv("PATH", "")
     with pytest.raises(OnnxfuseError, match="nvcc"):
         PycudaCompiler()
+
+
+def test_functions_are_for_the_device(nvrtc: Nvrtc) -> None:
+    """To NVRTC 13.0 a lambda inside of another is one of the host, as a function without annotation is to all."""
+    source = 'int two() { return 2; } extern "C" __global__ void k(int* y) { *y = two(); }'
+    assert nvrtc.compile(source, "sm_90", ()).cubin
