@@ -63,6 +63,7 @@ def optimize(
     conv: str = "auto",
     tuning: str | Path | Iterable[str | Path] = (),
     tf32: bool = False,
+    prefer_nhwc: bool = False,
     time_kernels: bool = False,
     output: str | Path | None = None,
     overwrite: bool = False,
@@ -91,7 +92,9 @@ def optimize(
     against ONNX Runtime's; for the CPU it runs the model with each of these choices on the inputs of the check, and
     takes the fastest.  ``tuning`` names files of measurements, of which later ones win; with ``tune`` the last one gets
     what is measured.  ``tf32`` lets fused convolutions of float32 round their factors to TF32, as ONNX Runtime does by
-    default.  ``time_kernels`` has the report say how long each kernel takes on the GPU of this machine.
+    default.  ``prefer_nhwc`` writes the model for sessions whose CUDA provider has that option, which
+    ``onnxfuse.InferenceSession`` sets then: elementwise nodes between ONNX Runtime's convolutions have their channels
+    last, as these.  ``time_kernels`` has the report say how long each kernel takes on the GPU of this machine.
     Without a GPU the check runs on the CPU.
 
     ``output`` is where to write the model: it is written only if it passes, through a temporary file in the same
@@ -106,7 +109,7 @@ def optimize(
     started = time.perf_counter()
     progress = progress or _silent
     target = resolve_target(target)
-    cuda = cuda_options(target, arch, embed, keep_source, tune, conv, tuning, tf32)
+    cuda = cuda_options(target, arch, embed, keep_source, tune, conv, tuning, tf32, prefer_nhwc)
     selected_names = None if passes is None else _names("passes", passes)
     selected = resolve(selected_names)
     given = None if inputs is None else _path("an input file", inputs)
@@ -149,6 +152,7 @@ def optimize(
         context.own_convolutions = CpuChooser(policy_named(conv), measured=tune, shapes=sizes)
     if cuda is not None and fitter is not None:
         context.convolutions, context.tf32 = cuda.chooser(fitter, progress, report.add_warning), tf32
+        context.prefer_nhwc = prefer_nhwc
     for step in selected:
         run_pass(step, loaded, context)
     if cuda is not None and fitter is not None:
@@ -229,6 +233,7 @@ def cuda_options(
     conv: str = "auto",
     tuning: str | Path | Iterable[str | Path] = (),
     tf32: bool = False,
+    prefer_nhwc: bool = False,
 ) -> "CudaOptions | None":
     """What ``optimize`` was asked for the target cuda; None for another one.
 
@@ -237,8 +242,10 @@ def cuda_options(
     tunings = tuning if isinstance(tuning, Iterable) and not isinstance(tuning, (str, bytes)) else [tuning]
     files = [_path("a tuning file", name) for name in tunings]
     if target != "cuda":
-        if arch is not None or not embed or keep_source is not None or files or tf32:
-            raise OnnxfuseError("architectures, embedding, sources, tuning files and TF32 are for the target cuda")
+        if arch is not None or not embed or keep_source is not None or files or tf32 or prefer_nhwc:
+            raise OnnxfuseError(
+                "architectures, embedding, sources, tuning files, TF32 and prefer_nhwc are for the target cuda"
+            )
         if tune and conv != "auto":
             raise OnnxfuseError(f"on the CPU the choice of convolutions is tuned, and {conv!r} was asked for")
         return None

@@ -253,6 +253,7 @@ def _optimize(arguments: argparse.Namespace) -> int:
                 conv=arguments.conv,
                 tuning=arguments.tuning,
                 tf32=arguments.tf32,
+                prefer_nhwc=arguments.prefer_nhwc,
                 time_kernels=report is not None,
                 output=arguments.output,
                 overwrite=arguments.overwrite,
@@ -353,6 +354,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
             conv=arguments.conv,
             tuning=arguments.tuning,
             tf32=arguments.tf32,
+            prefer_nhwc=arguments.prefer_nhwc,
         )
     if arguments.cuda is not None:
         _write(found.cuda_source(arguments.cuda))

@@ -214,7 +214,13 @@ def _add_conv(parser: Parser) -> None:
 
 
 def _add_tuning(group: "argparse._ArgumentGroup", tuned: str = "") -> None:
-    """What fused convolutions for the target cuda depend on; ``tuned`` is what ``--tune`` does to the file."""
+    """What the plan for the target cuda depends on; ``tuned`` is what ``--tune`` does to the file."""
+    group.add_argument(
+        "--prefer-nhwc",
+        action="store_true",
+        help="write OUT for sessions whose CUDA provider has the option prefer_nhwc, which onnxfuse.InferenceSession "
+        "sets then: nodes between convolutions have their channels last; for networks of dense convolutions",
+    )
     group.add_argument(
         "--tf32",
         action="store_true",

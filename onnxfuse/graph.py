@@ -35,6 +35,7 @@ class Model:
     opsets: domain -> version for the whole model; the standard domain is ``""``.
     functions: the model's local functions by (domain, name, overload); passes may add some.
     path: the file that it was loaded from; external data is relative to its directory.
+    metadata: keys and values that passes add to the model's own.
     same_shapes: names of tensors -> the name of one that has the same shape, where a pass knows more than shape
     inference finds in what it wrote.
 
@@ -57,6 +58,7 @@ class Model:
         """Hold another ModelProto, of which ``from_proto`` says the same, in place of all that the model has."""
         self.opsets = import_opsets(source)
         self.functions = import_functions(source)
+        self.metadata: dict[str, str] = {}
         self.same_shapes: dict[str, str] = {}
         self._source = source
         self._names: set[str] = {""}
@@ -93,7 +95,15 @@ class Model:
 
     def export(self, *, light: bool = False) -> Export:
         """``to_proto`` with more to tell; ``light`` leaves out the data of tensors above 1024 elements."""
-        return Export(self.graph, self._source, self.opsets, self.functions.values(), self.directory, light=light)
+        return Export(
+            self.graph,
+            self._source,
+            self.opsets,
+            self.functions.values(),
+            self.directory,
+            metadata=self.metadata,
+            light=light,
+        )
 
     def graphs(self) -> Iterator[gs.Graph]:
         """The main graph and every graph nested in it, outer before inner."""

@@ -55,9 +55,10 @@ class Export:
         functions: Iterable[FunctionProto],
         directory: Path | None,
         *,
+        metadata: Mapping[str, str],
         light: bool = False,
     ):
-        """Export ``graph`` with all else of ``source``, but with these opsets and functions."""
+        """Export ``graph`` with all else of ``source``, but with these opsets and functions, and more ``metadata``."""
         self.proto = ModelProto()
         self.fresh: list[TensorProto] = []
         self.graphs: list[gs.Graph] = []
@@ -75,6 +76,8 @@ class Export:
         }
         skipped = {"graph", "functions", "ir_version", "opset_import"} | ({"training_info"} if light else set())
         _copy_fields(source, self.proto, skipped)
+        for key, value in metadata.items():
+            self.proto.metadata_props.add(key=key, value=value)
         domains = {node.domain for part in walk(graph) for node in part.nodes if _is_new(node) and node.domain}
         fused = any(node.domain == DOMAIN for part in walk(graph) for node in part.nodes)
         if source.HasField("ir_version") or fused:

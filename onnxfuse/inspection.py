@@ -108,6 +108,7 @@ def inspect(
     conv: str = "auto",
     tuning: str | Path | Iterable[str | Path] = (),
     tf32: bool = False,
+    prefer_nhwc: bool = False,
 ) -> Inspection:
     """Read a model, and run the passes of ``optimize`` on it in memory; the options are those of ``optimize``.
 
@@ -119,7 +120,7 @@ def inspect(
     from onnxfuse.passes import PassContext, resolve
     from onnxfuse.planner.cpu_convolutions import CpuChooser
 
-    options = cuda_options(target, arch, conv=conv, tuning=tuning, tf32=tf32)
+    options = cuda_options(target, arch, conv=conv, tuning=tuning, tf32=tf32, prefer_nhwc=prefer_nhwc)
     sizes = checked_shapes({} if shapes is None else shapes)
     progress("reading the model")
     model = load(path)
@@ -145,7 +146,7 @@ def inspect(
         context.own_convolutions = CpuChooser(policy_named(conv), shapes=sizes)
     if options is not None:
         context.convolutions = RuleChooser(options.policy, options.tunings, options.architectures)
-        context.tf32 = tf32
+        context.tf32, context.prefer_nhwc = tf32, prefer_nhwc
     for step in resolve():
         run_pass(step, model, context)
     return found

@@ -24,6 +24,8 @@ TENSORRT_PROVIDER = "TensorrtExecutionProvider"
 """In every ONNX Runtime for GPUs, but it needs libraries that do not come with it, and takes nodes from CUDA."""
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 """Session option: where the external data of a model lies that is given as bytes."""
+PREFERS_NHWC = "onnxfuse.prefer_nhwc"
+"""Metadata of a model that is written for sessions whose CUDA provider has the option ``prefer_nhwc``."""
 OPERATORS = "onnxfuse.operators"
 """Session option: the names of the operators that the library is to register, with commas between; all by default."""
 _OF_FLOATS = "=float"
@@ -185,29 +187,47 @@ def InferenceSession(  # noqa: N802 - the name that users of ONNX Runtime know
         register(options, model if options in _registered else None)
     if cuda:
         load_cuda_libraries()
-        model = with_kernels(model, options)
+        model, wanted = with_kernels(model, options)
+        if wanted:
+            given = kwargs.pop("provider_options", None) or [{}] * len(providers)
+            providers = [_with_options(*pair, wanted) for pair in zip(providers, given, strict=True)]
     return ort.InferenceSession(model, sess_options=options, providers=providers, **kwargs)
 
 
-def with_kernels(model: str | bytes, options: "onnxruntime.SessionOptions") -> str | bytes:
-    """The model, with code for the GPUs of this machine added if it lacks any; for sessions on the CUDA provider.
+def _with_options(
+    provider: str | tuple[str, dict[Any, Any]], given: dict[Any, Any], wanted: dict[str, str]
+) -> tuple[str, dict[Any, Any]]:
+    """A provider with the options ``given`` for it, and those ``wanted`` if it is CUDA's and they say nothing of it."""
+    name, own = (provider, {}) if isinstance(provider, str) else provider
+    return name, {**(wanted if name == CUDA_PROVIDER else {}), **own, **given}
+
+
+def with_kernels(model: str | bytes, options: "onnxruntime.SessionOptions") -> tuple[str | bytes, dict[str, str]]:
+    """For a session on the CUDA provider: the model, with code for the GPUs of this machine added if it lacks any, and
+    the options of that provider that it is written for.
 
     ``options`` learn where the external data of a model lies that becomes bytes.  Where something is to be compiled and
     cannot be, a warning says why, and those nodes run on the CPU.
     """
-    from onnxfuse.cuda.complete import complete
+    from onnxfuse.cuda.arch import devices
+    from onnxfuse.cuda.complete import complete, provider_options, read
 
+    architectures = devices()
+    if not architectures:
+        return model, {}
     folder = _entry(options, EXTERNAL_DATA_FOLDER)
+    proto, path = read(model, None if folder is None else Path(folder))
+    wanted = provider_options(proto)
     try:
-        completed = complete(model, folder=None if folder is None else Path(folder))
+        completed = complete(proto, path, architectures)
     except OnnxfuseError as error:
         warnings.warn(f"onnxfuse: kernels of the model are not compiled for this GPU: {error}", stacklevel=3)
-        return model
+        return model, wanted
     if completed is None:
-        return model
+        return model, wanted
     if isinstance(model, str):
         options.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(Path(model).resolve().parent))
-    return completed
+    return completed, wanted
 
 
 def load_cuda_libraries() -> None:

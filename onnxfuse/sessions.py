@@ -91,11 +91,13 @@ class Session:
         try:
             if CUDA_PROVIDER in providers:
                 load_cuda_libraries()
+            settings = {} if tf32 else {"use_tf32": "0"}
             if library:
                 register_for_one(options, loaded)
-                loaded = with_kernels(loaded, options) if CUDA_PROVIDER in providers else loaded
-            settings = {} if tf32 else {CUDA_PROVIDER: {"use_tf32": "0"}}
-            configured = [(name, settings.get(name, {})) for name in providers]
+                if CUDA_PROVIDER in providers:
+                    loaded, wanted = with_kernels(loaded, options)
+                    settings |= wanted
+            configured = [(name, settings if name == CUDA_PROVIDER else {}) for name in providers]
             self._session = ort.InferenceSession(loaded, options, providers=configured)
         except OnnxfuseError:
             raise

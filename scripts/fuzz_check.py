@@ -22,7 +22,10 @@ from onnxfuse.planner import FuseElementwise
 from onnxfuse.runtime import DOMAIN
 from onnxfuse.sessions import Session, SessionError, Value
 
-PIPELINES = ("everything", "fuse", "default", "cuda")
+NHWC = "cuda, nhwc"
+PIPELINES = ("everything", "fuse", "default", "cuda", NHWC)
+REWRITING = ("default", NHWC)
+"""All passes run: results may differ by roundings."""
 """Everything that can be fused, single nodes too; what the planner fuses; all passes, rewrite rules among them; and
 what the planner fuses for CUDA, which the CPU runs as well."""
 
@@ -56,7 +59,7 @@ def check(
 
     ``attempts`` is how often a difference is held against noise.
     """
-    rewritten = pipeline == "default"
+    rewritten = pipeline in REWRITING
     try:
         runs = run_original(model, feeds, pipeline)
     except SessionError as error:
@@ -101,7 +104,7 @@ def run_original(
     model: onnx.ModelProto, feeds: Sequence[Mapping[str, Value]], pipeline: str
 ) -> list[tuple[Mapping[str, Value], list[Value]]]:
     """The inputs that the model runs on, and its outputs; raises SessionError if the first inputs do not run."""
-    session = Session(model.SerializeToString(), threads=1, optimized=pipeline == "default")
+    session = Session(model.SerializeToString(), threads=1, optimized=pipeline in REWRITING)
     runs = [(inputs, session.run(dict(inputs))) for inputs in feeds[:1]]
     for inputs in feeds[1:]:
         try:
@@ -146,17 +149,19 @@ def same_bits(expected: np.ndarray, actual: np.ndarray) -> bool:
 
 
 def optimize(model: onnx.ModelProto, pipeline: str) -> onnx.ModelProto:
-    """The model after one of the pipelines; for cuda with every convolution fused that can be."""
+    """The model after one of the pipelines; for cuda with every convolution fused that can be, or with none."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    context = PassContext(target="cuda" if pipeline == "cuda" else "cpu", convolutions=RuleChooser(ConvPolicy.ALL))
+    convolutions = RuleChooser(ConvPolicy.NONE if pipeline == NHWC else ConvPolicy.ALL)
+    target = "cuda" if pipeline.startswith("cuda") else "cpu"
+    context = PassContext(target=target, convolutions=convolutions, prefer_nhwc=pipeline == NHWC)
     if pipeline == "everything":
         loaded = Model.from_proto(copy)
         infer(loaded)
         FuseElementwise(everything=True).run(loaded, context)
     else:
         loaded = load_proto(copy)
-        for step in resolve(None if pipeline == "default" else ["fuse-elementwise"]):
+        for step in resolve(None if pipeline in REWRITING else ["fuse-elementwise"]):
             step.run(loaded, context)
     return loaded.to_proto()
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from fuzz_check import EXPLAINED, FAILED, NOT_RUN, PIPELINES, SAME, UNJUDGED, Verdict, check
+from fuzz_check import EXPLAINED, FAILED, NOT_RUN, PIPELINES, REWRITING, SAME, UNJUDGED, Verdict, check
 from fuzz_models import random_model
 from fuzz_networks import random_network
 from fuzz_shrink import Feeds, shrink
@@ -38,7 +38,7 @@ def model_of(seed: int) -> tuple[onnx.ModelProto, list[Feeds], str]:
     choose = Random(seed)
     if seed % NETWORK_EVERY == 0:
         network = random_network(choose, special=choose.random() < 0.2)
-        return network.model, [network.feeds], "default"
+        return network.model, [network.feeds], REWRITING[seed // NETWORK_EVERY % len(REWRITING)]
     made = random_model(choose)
     feeds = [made.feeds, made.resized] if choose.random() < 0.4 else [made.feeds]
     return made.model, feeds, PIPELINES[choose.randrange(len(PIPELINES))]

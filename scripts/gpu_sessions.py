@@ -51,8 +51,11 @@ def new_session(
     providers: list[Any] = ["CPUExecutionProvider"]
     if on_gpu:
         load_cuda_libraries()
-        model = with_kernels(model, options) if library else model
-        chosen = {**(settings or {}), "enable_cuda_graph": str(int(graph))}
+        chosen = {"enable_cuda_graph": str(int(graph))}
+        if library:
+            model, wanted = with_kernels(model, options)
+            chosen |= wanted
+        chosen |= settings or {}
         if stream is not None:
             chosen["user_compute_stream"] = str(stream)
         providers.insert(0, (CUDA_PROVIDER, chosen))

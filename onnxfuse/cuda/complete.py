@@ -5,7 +5,7 @@ from pathlib import Path
 
 import onnx
 
-from onnxfuse.cuda.arch import devices, number
+from onnxfuse.cuda.arch import number
 from onnxfuse.cuda.embed import PTX, RECIPE, architecture_of, embed, is_cuda
 from onnxfuse.cuda.fitting import Fitter
 from onnxfuse.cuda.options import CudaOptions
@@ -17,36 +17,39 @@ from onnxfuse.inference import infer
 from onnxfuse.planner.fused_node import FAST_MATH_KEY
 from onnxfuse.program import Program
 from onnxfuse.program.ops import FUSED_CONV_OPS, FUSED_OPS
-from onnxfuse.runtime import DOMAIN
+from onnxfuse.runtime import DOMAIN, PREFERS_NHWC
 
 _TARGET = re.compile(rb"^\.target (sm_[0-9]+)", re.MULTILINE)
 
 
-def complete(
-    path_or_bytes: str | bytes, architectures: tuple[str, ...] | None = None, folder: Path | None = None
-) -> bytes | None:
-    """The model with machine code for ``architectures``, by default those of this machine's GPUs.
+def read(model: str | bytes, folder: Path | None = None) -> tuple[onnx.ModelProto, Path | None]:
+    """A model without its external data, and the path that this is relative to: that of the file, or for a model given
+    as bytes one in ``folder``."""
+    if isinstance(model, bytes):
+        return onnx.load_model_from_string(model), None if folder is None else folder / "model.onnx"
+    return onnx.load(model, load_external_data=False), Path(model)
 
-    None if it needs none: it has no fused nodes, all of them carry code that runs, or there is no GPU.  External data
-    stays where it is: beside the file, or for a model given as bytes in ``folder``.  Raises OnnxfuseError if there is
-    no compiler, or the model is too large for memory.
+
+def provider_options(model: onnx.ModelProto) -> dict[str, str]:
+    """The options of the CUDA provider that a model is written for."""
+    return {"prefer_nhwc": "1"} if any(entry.key == PREFERS_NHWC for entry in model.metadata_props) else {}
+
+
+def complete(proto: onnx.ModelProto, path: Path | None, architectures: tuple[str, ...]) -> bytes | None:
+    """The model with machine code for ``architectures``.
+
+    None if it needs none: it has no fused nodes, or all of them carry code that runs.  External data stays where it is,
+    beside ``path``.  Raises OnnxfuseError if there is no compiler, or the model is too large for memory.
     """
-    wanted = devices() if architectures is None else architectures
-    if not wanted:
-        return None
-    if isinstance(path_or_bytes, bytes):
-        proto, path = onnx.load_model_from_string(path_or_bytes), None if folder is None else folder / "model.onnx"
-    else:
-        proto, path = onnx.load(path_or_bytes, load_external_data=False), Path(path_or_bytes)
     nodes = [node for graph in onnx_graphs(proto.graph) for node in graph.node]
     fused = [node for node in nodes if node.domain == DOMAIN and node.op_type in (*FUSED_OPS, *FUSED_CONV_OPS)]
-    if all(_has_code(node, name) for node in fused if not _reads_views(node) for name in wanted):
+    if all(_has_code(node, name) for node in fused if not _reads_views(node) for name in architectures):
         return None
     model = Model.from_proto(proto, path)
     infer(model)
-    options = CudaOptions(wanted)
+    options = CudaOptions(architectures)
     fast_math = any(entry.key == FAST_MATH_KEY for node in fused for entry in node.metadata_props)
-    embed(model, Fitter(options.compiler, wanted, fast_math, TunedKernels(wanted)), options)
+    embed(model, Fitter(options.compiler, architectures, fast_math, TunedKernels(architectures)), options)
     try:
         return model.to_proto().SerializeToString()
     except (ValueError, onnx.onnx_cpp2py_export.checker.ValidationError) as error:

@@ -26,7 +26,8 @@ class PassContext:
 
     ``target`` is ``"cpu"`` or ``"cuda"``; ``progress`` takes one line at a time.  For the target cuda ``fitter`` tells
     what the compiler makes of a Program, if it is to be asked, ``convolutions`` chooses which of them are fused, by a
-    rule if there is none, and ``tf32`` allows those of float32 to round their factors.
+    rule if there is none, ``tf32`` allows those of float32 to round their factors, and ``prefer_nhwc`` says that the
+    sessions will have that option.
     """
 
     target: str = "cpu"
@@ -35,6 +36,7 @@ class PassContext:
     convolutions: ConvChooser | None = None
     own_convolutions: CpuChooser | None = None
     tf32: bool = False
+    prefer_nhwc: bool = False
     report: Report = field(default_factory=Report)
     progress: Callable[[str], None] = _silent
     _reported: set[tuple[str, str, str]] = field(default_factory=set, repr=False)

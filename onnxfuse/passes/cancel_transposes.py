@@ -85,7 +85,7 @@ def _region(behind: Node, editor: GraphEditor) -> _Region | None:
     def take(node: Node) -> None:
         if id(node) in found:
             return
-        if len(found) == _MOST_NODES or editor.graph_index(node) != graph or not _moves(node, len(perm)):
+        if len(found) == _MOST_NODES or editor.graph_index(node) != graph or not is_for_any_order(node, len(perm)):
             raise _Mixed
         found[id(node)] = node
         pending.append(node)
@@ -137,7 +137,7 @@ def _sorted(found: dict[int, Node], behind: Sequence[Node]) -> list[Node]:
     return order
 
 
-def _moves(node: Node, rank: int) -> bool:
+def is_for_any_order(node: Node, rank: int) -> bool:
     """Whether a node computes the same of tensors of ``rank`` whose dimensions are in another order."""
     if not is_elementwise(node) or node.op in _OF_AXES or "axis" in node.attrs or len(node.outputs) != 1:
         return False
@@ -193,14 +193,14 @@ def _operand(model: Model, tensor: gs.Tensor, moved: Mapping[int, gs.Tensor], pe
     if not tensor.name:
         return tensor
     if is_constant(tensor):
-        return _permuted(model, tensor, perm)
+        return in_order(model, tensor, perm)
     if id(tensor) in moved:
         return moved[id(tensor)]
     before: gs.Tensor = tensor.inputs[0].inputs[0]
     return before
 
 
-def _permuted(model: Model, tensor: gs.Tensor, perm: Sequence[int]) -> gs.Tensor:
+def in_order(model: Model, tensor: gs.Tensor, perm: Sequence[int]) -> gs.Tensor:
     """A constant with its dimensions in the order of ``perm``; one of one element as it is."""
     if _is_single(tensor):
         return tensor

@@ -308,6 +308,13 @@ def _fuse_conv() -> Pass:
     return made
 
 
+def _channels_last() -> Pass:
+    from onnxfuse.planner import ChannelsLast
+
+    made: Pass = ChannelsLast()
+    return made
+
+
 def _fuse_normalization() -> Pass:
     from onnxfuse.planner import FuseNormalization
 
@@ -336,11 +343,12 @@ _BUILTIN_FACTORIES: dict[str, Callable[[], Pass]] = {
     "fuse-attention": _fuse_attention,
     "split-conv-bias": _split_conv_bias,
     "fuse-conv": _fuse_conv,
+    "channels-last": _channels_last,
     "fuse-normalization": _fuse_normalization,
     "fuse-elementwise": _fuse_elementwise,
 }
 _BUILTIN = tuple(_BUILTIN_FACTORIES)
-_FUSING = ("fuse-attention", "split-conv-bias", "fuse-conv", "fuse-normalization", "fuse-elementwise")
+_FUSING = ("fuse-attention", "split-conv-bias", "fuse-conv", "channels-last", "fuse-normalization", "fuse-elementwise")
 """The passes before which others run by default."""
 
 

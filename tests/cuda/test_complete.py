@@ -12,9 +12,9 @@ from onnx import numpy_helper, parser
 
 import onnxfuse
 from onnxfuse import runtime, sessions
+from onnxfuse.cuda import arch
 from onnxfuse.cuda import compiler as compilers
-from onnxfuse.cuda import complete as completing
-from onnxfuse.cuda.complete import complete
+from onnxfuse.cuda.complete import complete, read
 from onnxfuse.cuda.recipe import Recipe
 from onnxfuse.errors import OnnxfuseError
 from tests import fusing
@@ -43,7 +43,7 @@ def _attributes(model: onnx.ModelProto) -> dict[str, bytes]:
 
 
 def test_what_is_missing_is_compiled(bare: Path, compiler: MadeUpCompiler) -> None:
-    completed = complete(str(bare), ("sm_90",))
+    completed = complete(*read(str(bare)), ("sm_90",))
     assert completed is not None
     before, after = onnx.load(bare, load_external_data=False), onnx.load_model_from_string(completed)
     found = _attributes(after)
@@ -51,7 +51,7 @@ def test_what_is_missing_is_compiled(bare: Path, compiler: MadeUpCompiler) -> No
     assert found["cuda_recipe"] == _attributes(before)["cuda_recipe"]
     assert len(Recipe.parse(found["cuda_recipe"].decode()).kernels) > 1
     assert after.graph.initializer == before.graph.initializer
-    assert complete(completed, ("sm_90",)) is None
+    assert complete(*read(completed), ("sm_90",)) is None
 
 
 @pytest.mark.parametrize(
@@ -67,19 +67,19 @@ def test_code_that_runs_here_is_enough(
     carried: str, device: str, enough: bool, bare: Path, compiler: MadeUpCompiler
 ) -> None:
     embedded = onnxfuse.optimize(bare, "cuda", arch=carried, check=False).model.SerializeToString()
-    assert (complete(embedded, (device,), bare.parent) is None) == enough
+    assert (complete(*read(embedded, bare.parent), (device,)) is None) == enough
 
 
 def test_what_needs_nothing_is_not_touched(bare: Path, compiler: MadeUpCompiler) -> None:
-    assert complete(str(bare), ()) is None
-    assert complete(str(bare.with_name("original.onnx")), ("sm_90",)) is None
+    assert complete(*read(str(bare)), ()) is None
+    assert complete(*read(str(bare.with_name("original.onnx"))), ("sm_90",)) is None
     assert not compiler.calls
 
 
 def test_fast_math_is_compiled_as_the_model_was_made(bare: Path, compiler: MadeUpCompiler) -> None:
     fast = onnxfuse.optimize(bare.with_name("original.onnx"), "cuda", embed=False, fast_math=True, check=False).model
     for model, option in ((fast, b"--use_fast_math"), (onnx.load(bare, load_external_data=False), b"--fmad=false")):
-        completed = complete(model.SerializeToString(), ("sm_90",), bare.parent)
+        completed = complete(*read(model.SerializeToString(), bare.parent), ("sm_90",))
         assert completed is not None
         assert option in _attributes(onnx.load_model_from_string(completed))["cuda_sm_90"]
 
@@ -89,7 +89,7 @@ def test_a_session_gets_the_completed_model(
     bare: Path, compiler: MadeUpCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The CUDA provider is not here, so ONNX Runtime falls back to the CPU, on which the model has to run too."""
-    monkeypatch.setattr(completing, "devices", lambda: ("sm_90",))
+    monkeypatch.setattr(arch, "devices", lambda: ("sm_90",))
     monkeypatch.setattr(runtime, "load_cuda_libraries", lambda: None)
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -105,7 +105,7 @@ def test_a_session_gets_the_completed_model(
 def test_a_session_on_the_cpu_compiles_nothing(
     bare: Path, compiler: MadeUpCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(completing, "devices", lambda: ("sm_90",))
+    monkeypatch.setattr(arch, "devices", lambda: ("sm_90",))
     onnxfuse.InferenceSession(str(bare), providers=["CPUExecutionProvider"])
     assert not compiler.calls
 
@@ -116,7 +116,7 @@ def test_without_a_compiler_a_session_says_so_and_runs(bare: Path, monkeypatch: 
         raise OnnxfuseError("no CUDA compiler")
 
     monkeypatch.setattr(compilers, "find_compiler", none)
-    monkeypatch.setattr(completing, "devices", lambda: ("sm_90",))
+    monkeypatch.setattr(arch, "devices", lambda: ("sm_90",))
     monkeypatch.setattr(runtime, "load_cuda_libraries", lambda: None)
     with pytest.warns(UserWarning, match="not compiled for this GPU: no CUDA compiler"):
         session = onnxfuse.InferenceSession(bare, providers=["CUDAExecutionProvider", "CPUExecutionProvider"])

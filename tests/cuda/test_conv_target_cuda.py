@@ -14,7 +14,7 @@ from onnx import numpy_helper, parser
 
 import onnxfuse
 from onnxfuse import sessions
-from onnxfuse.cuda.complete import complete
+from onnxfuse.cuda.complete import complete, read
 from onnxfuse.cuda.conv.fitting import tilings_of
 from onnxfuse.cuda.conv.node import fused_convolutions
 from onnxfuse.cuda.conv.recipe import ConvRecipe
@@ -37,7 +37,7 @@ g (float[n, 8, h, w] x) => (float[n, 8, a, b] y, float[n, 8, a, b] z) {
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("onnxfuse.cuda.arch", "onnxfuse.cuda.compiler", "onnxfuse.cuda.complete"):
+    for module in ("onnxfuse.cuda.arch", "onnxfuse.cuda.compiler"):
         monkeypatch.setattr(f"{module}.devices", tuple)
 
 
@@ -184,12 +184,12 @@ def test_a_damaged_node_is_one_line(
 def test_without_code_the_session_compiles(compiler: MadeUpCompiler, tmp_path: Path) -> None:
     bare = onnxfuse.optimize(_model(), "cuda", arch="sm_90", embed=False, check=False).model
     assert not any(name.startswith("cuda_sm") for name in bytes_attributes(fusing.fused_nodes(bare)[0]))
-    completed = complete(bare.SerializeToString(), ("sm_90",))
+    completed = complete(*read(bare.SerializeToString()), ("sm_90",))
     assert completed is not None
     node = fusing.fused_nodes(onnx.load_model_from_string(completed))[0]
     assert "cuda_sm_90" in bytes_attributes(node)
     assert bytes_attributes(node)["cuda_recipe"] == bytes_attributes(fusing.fused_nodes(bare)[0])["cuda_recipe"]
-    assert complete(completed, ("sm_90",)) is None
+    assert complete(*read(completed), ("sm_90",)) is None
 
 
 def test_optimizing_twice_gives_code_for_other_architectures(compiler: MadeUpCompiler) -> None:
@@ -285,7 +285,7 @@ def test_tensor_cores_are_for_float32_only_where_tf32_is_allowed(compiler: MadeU
         assert any(f"using Engine = {engine}" in source for source in sources)
         assert not any(f"using Engine = {other}" in source for source in sources)
         assert has_tf32(bare) == tf32
-        completed = complete(str(out), ("sm_90",))
+        completed = complete(*read(str(out)), ("sm_90",))
         assert completed is not None
         for node, again in zip(
             fusing.fused_nodes(bare), fusing.fused_nodes(onnx.load_model_from_string(completed)), strict=True

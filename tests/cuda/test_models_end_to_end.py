@@ -14,7 +14,7 @@ from onnx import numpy_helper, parser
 import onnxfuse
 from onnxfuse.cuda import compiler as compilers
 from onnxfuse.cuda.compiled import Compiled
-from onnxfuse.cuda.complete import complete
+from onnxfuse.cuda.complete import complete, read
 from onnxfuse.cuda.kernel import Access, Kernel, Source
 from onnxfuse.cuda.resources import Resources
 from onnxfuse.program import Program
@@ -96,7 +96,7 @@ def test_a_model_runs_its_regions_as_kernels(emulated: None, tmp_path: Path, emb
     passes = ["fuse-elementwise"]  # so that bits stay
     fused = onnxfuse.optimize(original, "cuda", passes, arch="sm_90", embed=embed, check=False).model
     if not embed:
-        completed = complete(fused.SerializeToString(), ("sm_90",))
+        completed = complete(*read(fused.SerializeToString()), ("sm_90",))
         assert completed is not None
         fused = onnx.load_model_from_string(completed)
     nodes = fusing.fused_nodes(fused)

@@ -37,7 +37,7 @@ TWO_CHAINS = (
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("onnxfuse.cuda.arch", "onnxfuse.cuda.compiler", "onnxfuse.cuda.complete"):
+    for module in ("onnxfuse.cuda.arch", "onnxfuse.cuda.compiler"):
         monkeypatch.setattr(f"{module}.devices", tuple)
 
 

@@ -59,10 +59,15 @@ def model(
 
 
 def apply(
-    proto: onnx.ModelProto, *passes: Pass | str, infer: bool = True, conv: str = "auto", target: str = "cpu"
+    proto: onnx.ModelProto,
+    *passes: Pass | str,
+    infer: bool = True,
+    conv: str = "auto",
+    target: str = "cpu",
+    prefer_nhwc: bool = False,
 ) -> tuple[onnx.ModelProto, PassContext]:
     """Runs passes (objects, or names) on a copy of the model; returns the result, which has been checked."""
-    context = PassContext(target=target, own_convolutions=CpuChooser(policy_named(conv)))
+    context = PassContext(target=target, own_convolutions=CpuChooser(policy_named(conv)), prefer_nhwc=prefer_nhwc)
     work = onnx.ModelProto()
     work.CopyFrom(proto)
     loaded = Model.from_proto(work)

@@ -28,6 +28,7 @@ BUILTIN = [
     "fuse-attention",
     "split-conv-bias",
     "fuse-conv",
+    "channels-last",
     "fuse-elementwise",
 ]
 

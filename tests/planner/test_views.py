@@ -7,7 +7,7 @@ from onnx import helper, numpy_helper, parser
 from onnx.reference import ReferenceEvaluator
 
 import onnxfuse
-from onnxfuse.cuda.complete import complete
+from onnxfuse.cuda.complete import complete, read
 from onnxfuse.inference import infer
 from onnxfuse.passes import PassContext
 from onnxfuse.planner import FuseElementwise
@@ -275,7 +275,7 @@ def test_slices_alone_are_worth_no_library() -> None:
 
 def test_no_kernels_for_cuda_are_compiled_for_parts() -> None:
     fused = _fuse(_model(MAGNITUDE, **NUMBERS))
-    assert complete(fused.SerializeToString(), ("sm_90",)) is None
+    assert complete(*read(fused.SerializeToString()), ("sm_90",)) is None
 
 
 ROTARY = """g (float[b, 4, t, 8] x, float[t, 8] c, float[t, 8] s) => (float[b, 4, t, 8] y) {

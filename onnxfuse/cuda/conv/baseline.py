@@ -96,7 +96,7 @@ class OrtBaseline:
         content: str | bytes = model.SerializeToString()
         providers: list[Any] = ["CPUExecutionProvider"]
         if self._on_gpu:
-            content = with_kernels(content, options)
+            content, _ = with_kernels(content, options)
             providers.insert(0, (CUDA_PROVIDER, {"enable_cuda_graph": str(int(graph))}))
         session = self._ort.InferenceSession(content, options, providers=providers)
         if self._on_gpu and CUDA_PROVIDER not in session.get_providers():
