@@ -152,7 +152,7 @@ def optimize(
         context.own_convolutions = CpuChooser(policy_named(conv), measured=tune, shapes=sizes)
     if cuda is not None and fitter is not None:
         context.convolutions, context.tf32 = cuda.chooser(fitter, progress, report.add_warning), tf32
-        context.prefer_nhwc = prefer_nhwc
+        context.prefer_nhwc = cuda.prefer_nhwc
     for step in selected:
         run_pass(step, loaded, context)
     if cuda is not None and fitter is not None:
@@ -270,6 +270,7 @@ def cuda_options(
         policy_named(conv),
         all_tunings(files, may_be_new=tune),
         files[-1] if files else None,
+        prefer_nhwc,
     )
 
 

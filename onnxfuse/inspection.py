@@ -145,7 +145,9 @@ def inspect(
     if target == "cpu":
         context.own_convolutions = CpuChooser(policy_named(conv), shapes=sizes)
     if options is not None:
-        context.convolutions = RuleChooser(options.policy, options.tunings, options.architectures)
+        context.convolutions = RuleChooser(
+            options.policy, options.tunings, options.architectures, prefer_nhwc=prefer_nhwc
+        )
         context.tf32, context.prefer_nhwc = tf32, prefer_nhwc
     for step in resolve():
         run_pass(step, model, context)

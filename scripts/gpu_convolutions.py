@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from gpu_sessions import best_seconds
+from gpu_sessions import best_of_settings
 from messages import one_line
 from onnx import helper, numpy_helper
 
@@ -217,9 +217,9 @@ def measure(layer: Layer, job: ConvTimes, on_gpu: bool = True, tune: bool = Fals
                 job.errors[name] = one_line(error)
                 continue
         data = made.SerializeToString()
-        best = best_seconds(data, values, job.errors, name, library=conv is not None, graph=on_gpu, on_gpu=on_gpu)
+        best = best_of_settings(data, values, job.errors, name, library=conv is not None, graph=on_gpu, on_gpu=on_gpu)
         if best is not None:
-            job.seconds[name] = best / count
+            job.seconds[name] = best.seconds / count
 
 
 def compile_ahead(todo: Sequence[tuple[Layer, ConvTimes]]) -> None:

@@ -5,17 +5,22 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gpu_half import half_model, half_values
 from gpu_limits import OutOfTime, at_most
-from gpu_sessions import BoundSession, best_seconds
+from gpu_sessions import BoundSession, best_of_settings
 from messages import one_line
 
 import onnxfuse
+from onnxfuse.planner.channels_last import NAME as NHWC
 
 CONVOLUTIONAL = ("ch_", "mobilenet_v3", "efficientnet", "opennsfw", "resnet", "yolo")
 """Begins the names of the models that stand for convolutional networks; opennsfw is a ResNet-50."""
@@ -23,14 +28,17 @@ MOST_SECONDS = 45.0
 """For one model at one batch size."""
 LEAST_SECONDS = 10.0
 """With less left none is begun."""
+_AT_A_TIME = 8
+"""Models that are optimized while others are measured."""
 
 
 @dataclass
 class ModelTimes:
     """One model at one batch size, as it is (``float32``) or converted to ``float16``.
 
-    ``seconds`` by what ran: ``ort`` or ``onnxfuse``, with ``, graph`` or without.  The counts are of one run: nodes
-    that were executed, those among them that copy tensors between host and device, and nodes in the fused parts.
+    ``seconds`` by what ran: ``ort`` or ``onnxfuse``, with ``, graph`` or without, and by the same the ``settings`` of
+    the provider that are on in the fastest one.  The counts are of one run: nodes that were executed, those among them
+    that copy tensors between host and device, and nodes in the fused parts.
     """
 
     model: str
@@ -38,6 +46,7 @@ class ModelTimes:
     shapes: dict[str, list[int]]
     dtype: str = "float32"
     seconds: dict[str, float] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
     launches: dict[str, int] = field(default_factory=dict)
     copies: dict[str, int] = field(default_factory=dict)
     elementwise: dict[str, int] = field(default_factory=dict)
@@ -70,12 +79,37 @@ def with_batch(feeds: Mapping[str, np.ndarray], batch: int) -> dict[str, np.ndar
     return {name: np.concatenate([array] * batch) if batch > 1 else array for name, array in feeds.items()}
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A model's file, what optimizing it gave, and what that gave for ``prefer_nhwc``, None if it is the same; nodes of
+    the fused parts before and after."""
+
+    original: Path
+    optimized: Path
+    nhwc: Path | None
+    elementwise: dict[str, int]
+
+
+def prepare(path: Path, half: bool, folder: Path) -> Prepared:
+    """Convert a model to float16 with ``half``, and optimize it, into ``folder``."""
+    original = half_model(path, folder / f"{path.stem}.half.onnx") if half else path
+    optimized, nhwc = (folder / f"{original.stem}.{kind}.onnx" for kind in ("optimized", "nhwc"))
+    report = onnxfuse.optimize(original, "cuda", check=False, output=optimized).report
+    other = onnxfuse.optimize(original, "cuda", check=False, prefer_nhwc=True, output=nhwc).report
+    counts = {
+        "ort": sum(region.before.launches for region in report.fused if region.before is not None),
+        "onnxfuse": len(report.fused),
+    }
+    return Prepared(original, optimized, nhwc if any(one.rule == NHWC for one in other.rewrites) else None, counts)
+
+
 def measure_model(
     path: Path,
     feeds: Mapping[str, np.ndarray],
     batch: int,
+    half: bool,
+    prepared: Callable[[], Prepared],
     on_gpu: bool = True,
-    half: bool = False,
     limit: float = MOST_SECONDS,
 ) -> ModelTimes:
     """Times of the model, with ``half`` in float16, and of the optimized one, and what they launch.
@@ -85,47 +119,50 @@ def measure_model(
     found = ModelTimes(path.stem, batch, {}, "float16" if half else "float32")
     try:
         with at_most(limit):
-            _measure(found, path, feeds, on_gpu)
+            _measure(found, feeds, prepared, on_gpu)
     except OutOfTime:
         found.errors["time"] = f"not all is measured: {limit:.0f} s were over"
     return found
 
 
-def _measure(found: ModelTimes, path: Path, feeds: Mapping[str, np.ndarray], on_gpu: bool) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+def _measure(
+    found: ModelTimes, feeds: Mapping[str, np.ndarray], prepared: Callable[[], Prepared], on_gpu: bool
+) -> None:
+    try:
+        values = with_batch(feeds, found.batch)
+        if found.dtype == "float16":
+            values = half_values(values)
+        found.shapes = {name: list(array.shape) for name, array in values.items()}
+        files = prepared()
+    except Exception as error:  # whatever it is, the next model may do
+        found.errors["onnxfuse"] = one_line(error)
+        return
+    found.elementwise = dict(files.elementwise)
+    for name, model, nhwc, library in (
+        ("ort", files.original, None, False),
+        ("onnxfuse", files.optimized, files.nhwc, True),
+    ):
+        for graph in (False, True):
+            label = name + (", graph" if graph else "")
+            best = best_of_settings(
+                str(model),
+                values,
+                found.errors,
+                label,
+                library=library,
+                graph=graph,
+                on_gpu=on_gpu,
+                nhwc=None if nhwc is None else str(nhwc),
+            )
+            if best is not None:
+                found.seconds[label], found.settings[label] = best.seconds, best.settings
         try:
-            values = with_batch(feeds, found.batch)
-            if found.dtype == "float16":
-                path, values = half_model(path, Path(folder) / "half.onnx"), half_values(values)
-            found.shapes = {name: list(array.shape) for name, array in values.items()}
-            optimized = Path(folder) / "optimized.onnx"
-            found.elementwise = _optimize(path, optimized)
-        except Exception as error:  # whatever it is, the next model may do
-            found.errors["onnxfuse"] = one_line(error)
-            return
-        for name, model, library in (("ort", path, False), ("onnxfuse", optimized, True)):
-            for graph in (False, True):
-                label = name + (", graph" if graph else "")
-                best = best_seconds(
-                    str(model), values, found.errors, label, library=library, graph=graph, on_gpu=on_gpu
-                )
-                if best is not None:
-                    found.seconds[label] = best
-            try:
-                executed = executed_nodes(str(model), values, library, on_gpu, Path(folder) / f"{name}-profile")
-                found.launches[name] = executed.total()
-                found.copies[name] = sum(count for op, count in executed.items() if op.startswith("Memcpy"))
-            except Exception as error:
-                found.errors[f"{name}, launches"] = one_line(error)
-
-
-def _optimize(path: Path, optimized: Path) -> dict[str, int]:
-    """Nodes of the fused regions, before and after."""
-    report = onnxfuse.optimize(path, "cuda", check=False, output=optimized).report
-    return {
-        "ort": sum(region.before.launches for region in report.fused if region.before is not None),
-        "onnxfuse": len(report.fused),
-    }
+            with tempfile.TemporaryDirectory() as folder:
+                executed = executed_nodes(str(model), values, library, on_gpu, Path(folder) / "profile")
+            found.launches[name] = executed.total()
+            found.copies[name] = sum(count for op, count in executed.items() if op.startswith("Memcpy"))
+        except Exception as error:
+            found.errors[f"{name}, launches"] = one_line(error)
 
 
 def executed_nodes(
@@ -150,13 +187,28 @@ def measure_all(
     progress: Callable[[str], None],
     on_gpu: bool = True,
 ) -> Iterator[ModelTimes]:
-    """Every model at batch 1 and 16, convolutional ones in float16 too, until the deadline (of ``time.monotonic``)."""
-    for path, feeds, batch, half in rounds(models):
-        left = deadline - time.monotonic()
-        if left < LEAST_SECONDS:
-            return
-        progress(f"models: {path.stem}, batch {batch}{', float16' if half else ''}")
-        yield measure_model(path, feeds, batch, on_gpu, half, min(left, MOST_SECONDS))
+    """Every model at batch 1 and 16, convolutional ones in float16 too, until the deadline (of ``time.monotonic``).
+
+    On a GPU they are optimized ahead, several at a time, in processes of their own.
+    """
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        todo = rounds(models)
+        waiting: dict[tuple[Path, bool], Callable[[], Prepared]] = {}
+        pool = None
+        if on_gpu:
+            pool = ProcessPoolExecutor(_AT_A_TIME, mp_context=get_context("spawn"))  # CUDA does not survive a fork
+            stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+        for path, _, _, half in todo:
+            if (path, half) not in waiting:
+                own = partial(prepare, path, half, folder)
+                waiting[path, half] = own if pool is None else pool.submit(prepare, path, half, folder).result
+        for path, feeds, batch, half in todo:
+            left = deadline - time.monotonic()
+            if left < LEAST_SECONDS:
+                return
+            progress(f"models: {path.stem}, batch {batch}{', float16' if half else ''}")
+            yield measure_model(path, feeds, batch, half, waiting[path, half], on_gpu, min(left, MOST_SECONDS))
 
 
 def rounds(

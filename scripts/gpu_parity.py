@@ -33,6 +33,7 @@ from onnxfuse.graph import Model
 from onnxfuse.inference import infer
 from onnxfuse.inputs import InputSet
 from onnxfuse.parity import compare
+from onnxfuse.planner.channels_last import NAME as NHWC
 from onnxfuse.program import Program, ProgramBuilder
 from onnxfuse.program.reference import run as reference
 from onnxfuse.runtime import DOMAIN
@@ -293,18 +294,25 @@ def _powers_differ(left: np.ndarray, right: np.ndarray, ulp: int) -> np.ndarray:
 def check_model(
     path: Path, scratch: Path, on_gpu: bool, feeds: dict[str, np.ndarray] | None = None
 ) -> Iterator[Verdict]:
-    """Optimize a model for CUDA and compare it with the original; on a GPU also replayed from a CUDA graph."""
-    optimized = scratch / f"{path.stem}.cuda.onnx"
-    try:
-        onnxfuse.optimize(path, "cuda", check=False, output=optimized, overwrite=True)
-        sets = None if feeds is None else [InputSet("zoo", feeds)]
-        result = compare(path, optimized, inputs=sets, target="cuda" if on_gpu else "cpu")
-        yield Verdict("model", path.stem, result.ok, result.failure())
-    except Exception as error:
-        yield Verdict("model", path.stem, False, one_line(error))
-        return
-    if on_gpu and feeds is not None:
-        yield _check_graph(path, optimized, feeds)
+    """Optimize a model for CUDA, and for ``prefer_nhwc``, and compare it with the original; on a GPU also from a
+    CUDA graph."""
+    for prefer_nhwc in (False, True):
+        kind = "model, prefer_nhwc" if prefer_nhwc else "model"
+        optimized = scratch / f"{path.stem}.{'nhwc' if prefer_nhwc else 'cuda'}.onnx"
+        try:
+            report = onnxfuse.optimize(
+                path, "cuda", check=False, prefer_nhwc=prefer_nhwc, output=optimized, overwrite=True
+            ).report
+            if prefer_nhwc and not any(rewrite.rule == NHWC for rewrite in report.rewrites):
+                return
+            sets = None if feeds is None else [InputSet("zoo", feeds)]
+            result = compare(path, optimized, inputs=sets, target="cuda" if on_gpu else "cpu")
+            yield Verdict(kind, path.stem, result.ok, result.failure())
+        except Exception as error:
+            yield Verdict(kind, path.stem, False, one_line(error))
+            return
+        if on_gpu and feeds is not None and not prefer_nhwc:
+            yield _check_graph(path, optimized, feeds)
 
 
 def _check_graph(path: Path, optimized: Path, feeds: dict[str, np.ndarray]) -> Verdict:

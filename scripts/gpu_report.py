@@ -314,13 +314,21 @@ def _model_table(results: Results) -> str:
                 *("" if value is None else f"{1e3 * value:.3f}" for value in times),
                 _ratio(model.ratio(False)),
                 _ratio(model.ratio(True)),
+                " → ".join(_layout(model.settings.get(f"{name}, graph")) for name in ("ort", "onnxfuse")),
                 " → ".join(str(model.launches[name]) for name in ("ort", "onnxfuse") if name in model.launches),
                 " → ".join(str(model.copies[name]) for name in ("ort", "onnxfuse") if name in model.copies),
                 " → ".join(str(model.elementwise[name]) for name in ("ort", "onnxfuse") if name in model.elementwise),
             )
         )
     columns = ("model", "type", "batch", "ORT", "ours", "ORT, graph", "ours, graph", "ratio", "ratio, graph")
-    return table((*columns, "launches", "copies", "in fused parts"), rows)
+    return table((*columns, "layout, graph", "launches", "copies", "in fused parts"), rows)
+
+
+def _layout(settings: str | None) -> str:
+    """Where the channels are with these settings of the provider."""
+    if settings is None:
+        return ""
+    return "NHWC" if "prefer_nhwc" in settings else "NCHW"
 
 
 def _problems(results: Results) -> list[str]:

@@ -4,6 +4,7 @@ import atexit
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import cache
 from statistics import median
 from typing import Any
@@ -172,7 +173,15 @@ def _clock() -> _DeviceClock:
     return _DeviceClock()
 
 
-def best_seconds(
+@dataclass(frozen=True)
+class Best:
+    """How long a run takes in the fastest of the provider's settings, and the names of those that are on in it."""
+
+    seconds: float
+    settings: str
+
+
+def best_of_settings(
     model: str | bytes,
     feeds: Mapping[str, np.ndarray],
     errors: dict[str, str],
@@ -181,18 +190,23 @@ def best_seconds(
     library: bool,
     graph: bool,
     on_gpu: bool = True,
-) -> float | None:
-    """A run's time in the best of SETTINGS; None if it runs in none, and ``errors`` gets by ``name`` why."""
-    times, failures = [], []
+    nhwc: str | bytes | None = None,
+) -> Best | None:
+    """A run in the best of SETTINGS; None if it runs in none, and ``errors`` gets by ``name`` why.
+
+    ``nhwc`` is the model for those with ``prefer_nhwc`` if it is another one.
+    """
+    found, failures = [], []
     for settings in SETTINGS if on_gpu and graph else SETTINGS[:1]:  # without a graph it is the host that counts
+        meant = nhwc if nhwc is not None and "prefer_nhwc" in settings else model
         try:
-            session = BoundSession(model, feeds, library=library, graph=graph, on_gpu=on_gpu, settings=settings)
-            times.append(session.seconds())
+            session = BoundSession(meant, feeds, library=library, graph=graph, on_gpu=on_gpu, settings=settings)
+            found.append(Best(session.seconds(), ", ".join(settings)))
         except Exception as error:  # of ONNX Runtime, whose exceptions share no base class
             failures.append(one_line(error))
-    if not times:
+    if not found:
         errors[name] = failures[0]
-    return min(times, default=None)
+    return min(found, key=lambda best: best.seconds, default=None)
 
 
 def time_calls(enqueue: Callable[[], Any], wait: Callable[[], Any]) -> float:

@@ -22,7 +22,8 @@ class CudaOptions:
     ``architectures`` are those to compile for; ``embed`` puts the machine code into the model; ``keep_source`` is a
     directory for the CUDA source of every kernel; ``tune`` times variants of every kernel on the GPU.  ``policy`` says
     which convolutions are fused, ``tunings`` are those that were measured, by default on this machine, and
-    ``tuning_file`` gets what ``tune`` measures, besides the file of this machine.
+    ``tuning_file`` gets what ``tune`` measures, besides the file of this machine.  ``prefer_nhwc`` says that sessions
+    will have this option of the provider.
     """
 
     architectures: tuple[str, ...] = field(default_factory=default_architectures)
@@ -32,6 +33,7 @@ class CudaOptions:
     policy: ConvPolicy = ConvPolicy.AUTO
     tunings: Tunings = field(default_factory=own_tunings)
     tuning_file: Path | None = None
+    prefer_nhwc: bool = False
     compiler: CompilerCache = field(default_factory=CompilerCache)
     _measuring: MeasuringChooser | None = field(default=None, repr=False)
 
@@ -53,7 +55,8 @@ class CudaOptions:
         """What chooses the convolutions to fuse: by rule and tuning files, or with ``tune`` by measuring."""
         if not self.tune:
             conv_fitter = self.conv_fitter(fitter)
-            return RuleChooser(self.policy, self.tunings, self.architectures, fitter.fast_math, conv_fitter)
+            known = self.policy, self.tunings, self.architectures, fitter.fast_math
+            return RuleChooser(*known, conv_fitter, self.prefer_nhwc)
         self._measuring = MeasuringChooser(
             self.policy,
             self.tunings,
@@ -63,6 +66,7 @@ class CudaOptions:
             fitter.fast_math,
             progress,
             warn,
+            prefer_nhwc=self.prefer_nhwc,
         )
         return self._measuring
 

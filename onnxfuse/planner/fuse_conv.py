@@ -42,7 +42,7 @@ from onnxfuse.program.lowering import UnsupportedError, check, is_elementwise
 from onnxfuse.program.ops import FUSED_CONV_OPS, FUSED_NHWC_CONV_OPS
 from onnxfuse.runtime import DOMAIN
 
-NO_NEIGHBOUR = "no elementwise node before or after it that a kernel could take in"
+NO_NEIGHBOUR = "no bias and no elementwise node before or after it that a kernel could take in"
 CONSTANT = "ONNX Runtime computes it once, for it depends on no input"
 _MOST_ROUNDS = 4
 
@@ -237,11 +237,7 @@ class _Planner:
         if on_cpu:
             found = self._with_shifted(found, regions)
         # On the CPU a convolution without neighbours is fused for the sake of the layout around it.
-        return [
-            self._fuse(region, regions)
-            for region in reversed(found)
-            if on_cpu or any(node.op not in FREE_OPS for node in (*region.before, *region.after))
-        ]
+        return [self._fuse(region, regions) for region in reversed(found) if on_cpu or _has_neighbours(region)]
 
     def _with_shifted(self, found: list[ConvRegion], regions: ConvRegions) -> list[ConvRegion]:
         """The regions, those of a gated block with what the gate multiplies computed where it does."""
@@ -286,6 +282,13 @@ class _Planner:
         except ProgramError:
             return False
         return len(fusion.inputs) + len(fusion.outputs) <= MAX_OPERANDS
+
+
+def _has_neighbours(region: ConvRegion) -> bool:
+    """Whether a region is more than the sums: on CUDA the bias is a neighbour, which ONNX Runtime adds in a kernel of
+    its own."""
+    has_bias = len(region.conv.inputs) > 2 and bool(region.conv.inputs[2].name)
+    return has_bias or any(node.op not in FREE_OPS for node in (*region.before, *region.after))
 
 
 def _shape(tensor: gs.Tensor) -> tuple[int | str | None, ...] | None:

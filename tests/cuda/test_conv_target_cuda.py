@@ -30,9 +30,9 @@ from tests.cuda.compilers import MadeUpCompiler
 
 TEXT = """<ir_version: 9, opset_import: ["" : 20]>
 g (float[n, 8, h, w] x) => (float[n, 8, a, b] y, float[n, 8, a, b] z) {
-    e = Conv <kernel_shape = [1, 1]> (x, w1, b1) r = HardSwish(e)
+    e = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, w1, b1) r = HardSwish(e)
     d = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1], group = 8> (r, w3, b1) s = Sigmoid(d) t = Mul(d, s)
-    y = Conv <kernel_shape = [1, 1]> (t, w1) o = Exp(y) z = Add(o, x) }"""
+    y = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (t, w1) o = Exp(y) z = Add(o, x) }"""
 
 
 @pytest.fixture(autouse=True)
@@ -44,8 +44,10 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def _model() -> onnx.ModelProto:
     model = parser.parse_model(TEXT)
     random = np.random.default_rng(0)
-    for name, shape in (("w1", (8, 8, 1, 1)), ("b1", (8,)), ("w3", (8, 1, 3, 3))):
-        model.graph.initializer.append(numpy_helper.from_array(random.normal(size=shape).astype(np.float32), name))
+    for name, shape in (("w1", (8, 8, 3, 3)), ("b1", (8,)), ("w3", (8, 1, 3, 3))):
+        model.graph.initializer.append(
+            numpy_helper.from_array((0.2 * random.normal(size=shape)).astype(np.float32), name)
+        )
     return model
 
 
@@ -253,7 +255,7 @@ LIGHT = Path(onnx.__path__[0]) / "backend/test/data/light"
 def test_a_real_model_on_the_cpu_is_what_it_was() -> None:
     """With convolutions in groups and depthwise ones; the check before returning compares with and without library."""
     result = onnxfuse.optimize(LIGHT / "light_shufflenet.onnx", "cuda", arch="sm_90", embed=False, conv="all")
-    assert sum(item.fused for item in result.report.convolutions) == 48
+    assert sum(item.fused for item in result.report.convolutions) == 49
     assert result.report.describe_check().endswith("with and without the library: every output is identical.")
 
 

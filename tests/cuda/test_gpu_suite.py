@@ -243,7 +243,7 @@ def test_a_model_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: py
         "parity: a was given up",
         "parity: b was given up",
     ]
-    monkeypatch.setattr(gpu_models, "_optimize", lambda *_: time.sleep(30))
+    monkeypatch.setattr(gpu_models, "prepare", lambda *_: time.sleep(30))
     for model in gpu_models.measure_all(models, math.inf, lambda message: None, on_gpu=False):
         assert set(model.errors) == {"time"} and not model.seconds
 

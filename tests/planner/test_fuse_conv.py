@@ -68,13 +68,13 @@ def assert_same(made: onnx.ModelProto, fused: onnx.ModelProto, feeds: Mapping[st
 
 
 CHAIN = """g (float[n, 8, h, w] x) => (float[n, 8, hh, ww] y) {
-    a = Conv <kernel_shape = [1, 1]> (x, w1, b1) b = HardSwish(a)
+    a = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, w1, b1) b = HardSwish(a)
     c = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1], group = 8> (b, w2, b2) d = HardSwish(c)
-    e = Conv <kernel_shape = [1, 1]> (d, w1) y = Add(e, x) }"""
+    e = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (d, w1) y = Add(e, x) }"""
 
 
 def chain() -> onnx.ModelProto:
-    return model(CHAIN, w1=array(8, 8, 1, 1), b1=array(8), w2=array(8, 1, 3, 3), b2=array(8))
+    return model(CHAIN, w1=array(8, 8, 3, 3), b1=array(8), w2=array(8, 1, 3, 3), b2=array(8))
 
 
 def test_tails_are_taken_in_and_the_results_are_the_same() -> None:

@@ -1,12 +1,14 @@
 """The tilings that are worth trying for a convolution, by what is known of its sizes.
 
-The numbers are for an H100 or H200 (132 multiprocessors, 64 warps each); other devices take the same tilings.  They are
-arguments, not measurements: the tuner decides where it can.
+The numbers are for an H100 or H200 (132 multiprocessors, 64 warps each); other devices take the same tilings.  Those
+for matrix products without tensor cores were measured on an H100, 42 pointwise layers in every tile and split
+(benchmarks/h100/pointwise.md); the others are arguments.  The tuner decides where it can.
 """
 
 from collections.abc import Iterator, Sequence
 from math import prod
 
+from onnxfuse.cuda.conv.kernel import Tile
 from onnxfuse.cuda.conv.spec import MAX_SPATIAL_RANK, Convolution
 from onnxfuse.cuda.conv.tiling import SHARED_BYTES, Tiling, patch_bytes, shared_bytes
 
@@ -26,8 +28,14 @@ FEW_CHANNELS = 4
 SHORT_DEPTH = 32
 """The longest sum for which tensor cores do not make up for the tiles that they need."""
 MAX_SPLIT = 16
-STEPS_OF_A_PART = 4
+LEAST_SPLIT = 4
+"""Two parts do not make up for adding them: 5.1 us against 4.0 for 64 to 384 channels at 14x14."""
+STEPS_OF_A_PART = 2
 """Tiles of k that each part of a split sum has at least: fewer do not pay for writing the part."""
+BLOCKS_OF_PARTS = 5 * MULTIPROCESSORS // 2
+"""A sum is not split into more blocks than these, with those of the tiles themselves."""
+BLOCKS_OF_LARGE_TILES = 3 * MULTIPROCESSORS
+"""Blocks that a tile has to leave to be taken rather than a smaller one: the smallest is the fastest for all else."""
 
 
 def candidates(conv: Convolution, x_shape: Sequence[Size], tf32: bool = False) -> list[tuple[Tiling, ...]]:
@@ -167,6 +175,8 @@ _SIMT = (
     ((32, 64, 16), (4, 4)),
     ((32, 32, 16), (4, 4)),
 )
+_LARGE = (64, 64, 16), (32, 64, 16)
+_SMALL = (32, 32, 16)
 _TENSOR_CORES = (
     ((128, 128, 32), (64, 32)),
     ((128, 64, 32), (32, 32)),
@@ -182,18 +192,37 @@ def _gemm(conv: Convolution, x_shape: Sequence[Size], tensor_cores: bool) -> Ite
     positions = None if None in outside else prod(size or 0 for size in outside)
     columns = (x_shape[0] or UNKNOWN_BATCH) * prod(_guessed(outside))
     rows = conv.out_channels // conv.group
-    tiles = _TENSOR_CORES if tensor_cores else _SIMT
     most = 16 if conv.dtype == "f32" else 32  # products at a time: 64 bytes
-    for (first, second, third), thread in sorted(tiles, key=lambda own: _cost(own[0], conv.group, rows, columns)):
-        tile = first, second, min(third, most)
-        steps = -(-conv.depth // tile[2])
-        split = max(1, min(MAX_SPLIT, steps // STEPS_OF_A_PART))
+
+    def blocks(tile: Tile) -> int:
+        return conv.group * -(-rows // tile[0]) * -(-columns // tile[1])
+
+    def cost(own: tuple[Tile, tuple[int, int]]) -> tuple[bool, float]:
+        return not tensor_cores and own[0] != first, _cost(own[0], conv.group, rows, columns)
+
+    first = next((tile for tile in _LARGE if blocks(tile) >= BLOCKS_OF_LARGE_TILES and _fills(tile, rows)), _SMALL)
+    for (height, width, deep), thread in sorted(_TENSOR_CORES if tensor_cores else _SIMT, key=cost):
+        tile = height, width, min(deep, most)
+        split = _parts(blocks(tile), -(-conv.depth // tile[2]))
         yield tuple(
             Tiling("gemm", tile, thread, vector, split, tensor_cores) for vector in _vectors(conv, (positions,))
         )
 
 
-def _cost(tile: tuple[int, int, int], group: int, rows: int, columns: int) -> float:
+def _fills(tile: Tile, rows: int) -> bool:
+    """Whether at least three quarters of a tile's channels are any."""
+    return 4 * rows >= 3 * tile[0] * -(-rows // tile[0])
+
+
+def _parts(blocks: int, steps: int) -> int:
+    """Into how many parts to split sums of so many tiles of k, for as many ``blocks``."""
+    parts = 1
+    while 2 * parts <= min(MAX_SPLIT, steps // STEPS_OF_A_PART) and 2 * parts * blocks <= BLOCKS_OF_PARTS:
+        parts *= 2
+    return parts if parts >= LEAST_SPLIT else 1
+
+
+def _cost(tile: Tile, group: int, rows: int, columns: int) -> float:
     """Roughly, the time of a product: elements computed, in whole waves, with what a tile reads for each on top."""
     first, second, _ = tile
     blocks = group * -(-rows // first) * -(-columns // second)

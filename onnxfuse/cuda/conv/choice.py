@@ -4,14 +4,17 @@ The other candidate is always ONNX Runtime's convolution, which is cuDNN's, with
 themselves.  Where a tuning file has times of both for an architecture that the model is made for, ours is taken if it
 is faster on every one of them.  Else a rule chooses, which has to be right on a GPU that nobody has measured.
 
-The rule takes depthwise convolutions of float32 and float16 in two spatial dimensions, by argument and by what others
-have published.  Such a convolution does a few operations for every element that it loads, so what counts is memory:
-with a tail after it, ONNX Runtime writes and reads its result once more, and a kernel that reads and writes once may
-use half of the bandwidth and is not slower.  And cuDNN is no hard opponent there: PyTorch uses it for
+The rule takes two kinds in two spatial dimensions.  First, depthwise convolutions of float32 and float16, by argument
+and by what others have published.  Such a convolution does a few operations for every element that it loads, so what
+counts is memory: with a tail after it, ONNX Runtime writes and reads its result once more, and a kernel that reads and
+writes once may use half of the bandwidth and is not slower.  And cuDNN is no hard opponent there: PyTorch uses it for
 depthwise convolutions in float16 only, where its kernels were measured to be faster than a plain loop over the filter,
 and a loop of its own for float32 (pull requests 22302 and 58749 of pytorch/pytorch, issue 15513: "Cudnn kernels for
-other cases are not very fast").  For all others cuDNN is hard to beat, and the saved passes are a small share of the
-time, so they are left to it until a GPU has said otherwise.
+other cases are not very fast").  Second, pointwise convolutions of float32 with so few channels that the passes over
+memory take longer than the sums: of 15 such layers on an H100 the fused kernel was faster at all, 1.1 to 2.2 times,
+than ONNX Runtime's convolution in TF32 with a fused tail (benchmarks/h100/pointwise.md).  How few depends on how many
+operations a GPU does while it moves a byte.  For all others cuDNN is hard to beat, and the saved passes are a small
+share of the time, so they are left to it until a GPU has said otherwise.
 """
 
 from collections.abc import Sequence
@@ -52,15 +55,24 @@ class ConvChoice:
 
 
 BY_RULE = ConvChoice(True, "depthwise: memory is what counts, and the fused kernel goes through it once")
-NOT_BY_RULE = ConvChoice(False, "cuDNN is hard to beat at what is not depthwise, and no tuning file says otherwise")
+FEW_CHANNELS = ConvChoice(True, "pointwise with few channels: memory is what counts, and it goes through it once")
+NOT_BY_RULE = ConvChoice(False, "cuDNN is hard to beat at it, and no tuning file says otherwise")
+CHANNELS_LAST = ConvChoice(False, "with prefer_nhwc ONNX Runtime's has its channels last, which makes it faster")
 ASKED_FOR = ConvChoice(True, "all were asked for")
 SWITCHED_OFF = ConvChoice(False, "none were asked for")
 MEASURED = ConvChoice(True, "measured to be faster with some neighbours")
 NO_KERNEL = "there is no kernel for it but the one that takes anything, which is slow"
 
-_IF_GOOD = (BY_RULE, ASKED_FOR)
+_IF_GOOD = (BY_RULE, FEW_CHANNELS, ASKED_FOR)
 """Choices that nothing has measured: the compiler may have something against them."""
 _RULE_DTYPES = ("f32", "f16")
+_OPERATIONS_A_BYTE = {"sm_90": 10.5}
+_ANY_OPERATIONS_A_BYTE = 7.0
+"""Operations of a pointwise convolution for each byte that ONNX Runtime moves, up to which the fused kernel is taken.
+
+On an H100 that is measured.  Elsewhere it is what half of the peak of float32 does while memory moves a byte, for the
+GPU of least such, an A100: 9.7 TFLOP/s for 1.4 TB/s (NVIDIA's figures, and what copies reach of 1.6).
+"""
 
 
 class ConvChooser(Protocol):
@@ -89,8 +101,12 @@ class RuleChooser:
         architectures: Sequence[str] = (),
         fast_math: bool = False,
         fitter: ConvFitter | None = None,
+        prefer_nhwc: bool = False,
     ) -> None:
+        """``prefer_nhwc``: the sessions will have this option."""
         self._policy = policy
+        self._prefer_nhwc = prefer_nhwc
+        self._most = min((_operations_a_byte(name) for name in architectures), default=_ANY_OPERATIONS_A_BYTE)
         self._tunings = Tunings() if tunings is None else tunings
         self._architectures = tuple(architectures)
         self._fast_math = fast_math
@@ -102,8 +118,10 @@ class RuleChooser:
             return SWITCHED_OFF
         if self._policy is ConvPolicy.ALL:
             return ASKED_FOR
-        if is_known_to_win(conv):
-            return BY_RULE
+        if self._prefer_nhwc and not conv.depthwise:
+            return CHANNELS_LAST
+        if (choice := self._by_rule(conv)).fused:
+            return choice
         return MEASURED if self._tunings.mentions(conv) else NOT_BY_RULE
 
     def prepare(self, cases: Sequence[ConvCase]) -> None:
@@ -124,11 +142,38 @@ class RuleChooser:
             return ConvChoice(False, NO_KERNEL)
         if self._policy is ConvPolicy.ALL:
             return ASKED_FOR
+        if self._prefer_nhwc and not case.conv.depthwise:
+            return CHANNELS_LAST
         entries = [self._tunings.find(case, name, self._fast_math) for name in self._architectures]
         found = [entry for entry in entries if entry is not None]
         if found:
             return _measured(found)
-        return BY_RULE if is_known_to_win(case.conv) else NOT_BY_RULE
+        choice = self._by_rule(case.conv)
+        if choice is FEW_CHANNELS and (case.tf32 or all(size == 1 for size in case.x_shape[2:])):
+            return NOT_BY_RULE  # not measured, and products of vectors, which are slower
+        return choice
+
+    def _by_rule(self, conv: Convolution) -> ConvChoice:
+        if conv.depthwise and conv.rank == 2 and conv.dtype in _RULE_DTYPES:
+            return BY_RULE
+        return FEW_CHANNELS if _is_pointwise(conv) and _operations(conv) <= self._most else NOT_BY_RULE
+
+
+def _operations_a_byte(architecture: str) -> float:
+    return _OPERATIONS_A_BYTE.get(architecture, _ANY_OPERATIONS_A_BYTE)
+
+
+def _is_pointwise(conv: Convolution) -> bool:
+    """Whether each position of the result is a product of a matrix of float32 and the same position."""
+    apart = conv.group > 1 or conv.transposed or conv.dtype != "f32" or any(conv.pads or ())
+    return conv.rank == 2 and not apart and set(conv.kernel) == set(conv.strides) == {1}
+
+
+def _operations(conv: Convolution) -> float:
+    """Operations of a pointwise convolution for each byte of its X and its result, the latter in three passes: written,
+    then read and written with its tail."""
+    inputs, outputs = conv.in_channels, conv.out_channels
+    return 2 * inputs * outputs / (conv.itemsize * (inputs + 3 * outputs))
 
 
 def _measured(entries: Sequence[TuningEntry]) -> ConvChoice:
@@ -137,8 +182,3 @@ def _measured(entries: Sequence[TuningEntry]) -> ConvChoice:
     ratio, fused = worst.ratio(), worst.winner == OURS
     times = "no kernel of onnxfuse computes it" if ratio is None else f"ONNX Runtime takes {ratio:.2f} times as long"
     return ConvChoice(fused, f"measured on {worst.gpu}: {times}")
-
-
-def is_known_to_win(conv: Convolution) -> bool:
-    """Whether the rule takes a convolution, given elementwise work around it."""
-    return conv.depthwise and conv.rank == 2 and conv.dtype in _RULE_DTYPES

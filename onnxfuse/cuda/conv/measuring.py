@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.conv.baseline import OrtBaseline
 from onnxfuse.cuda.conv.case import ConvCase
-from onnxfuse.cuda.conv.choice import ConvChoice, ConvPolicy, RuleChooser
+from onnxfuse.cuda.conv.choice import CHANNELS_LAST, ConvChoice, ConvPolicy, RuleChooser
 from onnxfuse.cuda.conv.fitting import ConvFitter, tilings_of
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.cuda.conv.tuning import Baseline, ConvTuner
@@ -34,10 +34,11 @@ class MeasuringChooser:
         progress: Say,
         warn: Say,
         baseline: Callable[[], Baseline] = OrtBaseline,
+        prefer_nhwc: bool = False,
     ) -> None:
         self.measured = Tunings()
         fitter = ConvFitter(compiler, options, architectures, fast_math, tunings)
-        self._rule = RuleChooser(policy, tunings, architectures, fast_math, fitter)
+        self._rule = RuleChooser(policy, tunings, architectures, fast_math, fitter, prefer_nhwc)
         self._policy = policy
         self._tunings = tunings
         self._compiler = compiler
@@ -49,8 +50,9 @@ class MeasuringChooser:
         self._seen: set[TuningKey] = set()
 
     def might(self, conv: Convolution) -> ConvChoice:
-        """Every convolution, unless none were asked for."""
-        return self._rule.might(conv) if self._policy is ConvPolicy.NONE else TO_BE_MEASURED
+        """Every convolution, unless none were asked for, or ONNX Runtime's are not in the layout that is measured."""
+        choice = self._rule.might(conv)
+        return choice if self._policy is ConvPolicy.NONE or choice is CHANNELS_LAST else TO_BE_MEASURED
 
     def prepare(self, cases: Sequence[ConvCase]) -> None:
         """Nothing: what is measured is compiled case by case, all tilings of one at once."""
