@@ -76,8 +76,10 @@ class Export:
         }
         skipped = {"graph", "functions", "ir_version", "opset_import"} | ({"training_info"} if light else set())
         _copy_fields(source, self.proto, skipped)
+        known = {entry.key: entry for entry in self.proto.metadata_props}
         for key, value in metadata.items():
-            self.proto.metadata_props.add(key=key, value=value)
+            entry = known[key] if key in known else self.proto.metadata_props.add(key=key)
+            entry.value = value
         domains = {node.domain for part in walk(graph) for node in part.nodes if _is_new(node) and node.domain}
         fused = any(node.domain == DOMAIN for part in walk(graph) for node in part.nodes)
         if source.HasField("ir_version") or fused:

@@ -188,18 +188,19 @@ def InferenceSession(  # noqa: N802 - the name that users of ONNX Runtime know
     if cuda:
         load_cuda_libraries()
         model, wanted = with_kernels(model, options)
-        if wanted:
-            given = kwargs.pop("provider_options", None) or [{}] * len(providers)
-            providers = [_with_options(*pair, wanted) for pair in zip(providers, given, strict=True)]
+        given: Sequence[dict[Any, Any]] | None = kwargs.get("provider_options")
+        if wanted and given is None:
+            providers = [_with_options(provider, wanted) for provider in providers]
+        elif wanted and given is not None and len(given) == len(providers):  # else ONNX Runtime says what is wrong
+            named = zip(providers, given, strict=True)
+            kwargs["provider_options"] = [_with_options((str(name), own), wanted)[1] for name, own in named]
     return ort.InferenceSession(model, sess_options=options, providers=providers, **kwargs)
 
 
-def _with_options(
-    provider: str | tuple[str, dict[Any, Any]], given: dict[Any, Any], wanted: dict[str, str]
-) -> tuple[str, dict[Any, Any]]:
-    """A provider with the options ``given`` for it, and those ``wanted`` if it is CUDA's and they say nothing of it."""
+def _with_options(provider: str | tuple[str, dict[Any, Any]], wanted: dict[str, str]) -> tuple[str, dict[Any, Any]]:
+    """A provider with its options, and those ``wanted`` if it is CUDA's and they say nothing of it."""
     name, own = (provider, {}) if isinstance(provider, str) else provider
-    return name, {**(wanted if name == CUDA_PROVIDER else {}), **own, **given}
+    return name, {**(wanted if name == CUDA_PROVIDER else {}), **(own or {})}
 
 
 def with_kernels(model: str | bytes, options: "onnxruntime.SessionOptions") -> tuple[str | bytes, dict[str, str]]:

@@ -24,10 +24,10 @@ from onnxfuse.sessions import Session, SessionError, Value
 
 NHWC = "cuda, nhwc"
 PIPELINES = ("everything", "fuse", "default", "cuda", NHWC)
+"""Everything that can be fused, single nodes too; what the planner fuses; all passes, rewrite rules among them; what
+the planner fuses for CUDA, which the CPU runs as well; and all passes for CUDA with prefer_nhwc."""
 REWRITING = ("default", NHWC)
-"""All passes run: results may differ by roundings."""
-"""Everything that can be fused, single nodes too; what the planner fuses; all passes, rewrite rules among them; and
-what the planner fuses for CUDA, which the CPU runs as well."""
+"""Those of all passes: results may differ by roundings."""
 
 SAME, EXPLAINED, NOT_RUN, FAILED = "same", "explained", "not run", "failed"
 UNJUDGED = "not judged"

@@ -5,7 +5,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -20,7 +20,6 @@ from gpu_sessions import BoundSession, best_of_settings
 from messages import one_line
 
 import onnxfuse
-from onnxfuse.planner.channels_last import NAME as NHWC
 
 CONVOLUTIONAL = ("ch_", "mobilenet_v3", "efficientnet", "opennsfw", "resnet", "yolo")
 """Begins the names of the models that stand for convolutional networks; opennsfw is a ResNet-50."""
@@ -29,7 +28,7 @@ MOST_SECONDS = 45.0
 LEAST_SECONDS = 10.0
 """With less left none is begun."""
 _AT_A_TIME = 8
-"""Models that are optimized while others are measured."""
+"""Models that are optimized at once."""
 
 
 @dataclass
@@ -81,12 +80,12 @@ def with_batch(feeds: Mapping[str, np.ndarray], batch: int) -> dict[str, np.ndar
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model's file, what optimizing it gave, and what that gave for ``prefer_nhwc``, None if it is the same; nodes of
-    the fused parts before and after."""
+    """A model's file, what optimizing it gave, and what that gave for ``prefer_nhwc``; nodes of the fused parts before
+    and after."""
 
     original: Path
     optimized: Path
-    nhwc: Path | None
+    nhwc: Path
     elementwise: dict[str, int]
 
 
@@ -95,12 +94,12 @@ def prepare(path: Path, half: bool, folder: Path) -> Prepared:
     original = half_model(path, folder / f"{path.stem}.half.onnx") if half else path
     optimized, nhwc = (folder / f"{original.stem}.{kind}.onnx" for kind in ("optimized", "nhwc"))
     report = onnxfuse.optimize(original, "cuda", check=False, output=optimized).report
-    other = onnxfuse.optimize(original, "cuda", check=False, prefer_nhwc=True, output=nhwc).report
+    onnxfuse.optimize(original, "cuda", check=False, prefer_nhwc=True, output=nhwc)
     counts = {
         "ort": sum(region.before.launches for region in report.fused if region.before is not None),
         "onnxfuse": len(report.fused),
     }
-    return Prepared(original, optimized, nhwc if any(one.rule == NHWC for one in other.rewrites) else None, counts)
+    return Prepared(original, optimized, nhwc, counts)
 
 
 def measure_model(
@@ -189,26 +188,29 @@ def measure_all(
 ) -> Iterator[ModelTimes]:
     """Every model at batch 1 and 16, convolutional ones in float16 too, until the deadline (of ``time.monotonic``).
 
-    On a GPU they are optimized ahead, several at a time, in processes of their own.
+    On a GPU they are optimized first, several at a time, in processes of their own.
     """
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        # A process that still writes there when the time is over must not be an error.
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
         todo = rounds(models)
-        waiting: dict[tuple[Path, bool], Callable[[], Prepared]] = {}
-        pool = None
+        kinds = dict.fromkeys((path, half) for path, _, _, half in todo)
+        prepared: dict[tuple[Path, bool], Callable[[], Prepared]]
         if on_gpu:
+            progress("models: optimizing")
             pool = ProcessPoolExecutor(_AT_A_TIME, mp_context=get_context("spawn"))  # CUDA does not survive a fork
             stack.callback(pool.shutdown, wait=False, cancel_futures=True)
-        for path, _, _, half in todo:
-            if (path, half) not in waiting:
-                own = partial(prepare, path, half, folder)
-                waiting[path, half] = own if pool is None else pool.submit(prepare, path, half, folder).result
+            futures = {kind: pool.submit(prepare, *kind, folder) for kind in kinds}
+            wait(futures.values(), max(deadline - time.monotonic(), 0))
+            prepared = {kind: partial(future.result, 0) for kind, future in futures.items()}
+        else:
+            prepared = {kind: partial(prepare, *kind, folder) for kind in kinds}
         for path, feeds, batch, half in todo:
             left = deadline - time.monotonic()
             if left < LEAST_SECONDS:
                 return
             progress(f"models: {path.stem}, batch {batch}{', float16' if half else ''}")
-            yield measure_model(path, feeds, batch, half, waiting[path, half], on_gpu, min(left, MOST_SECONDS))
+            yield measure_model(path, feeds, batch, half, prepared[path, half], on_gpu, min(left, MOST_SECONDS))
 
 
 def rounds(

@@ -24,6 +24,7 @@ from onnx import helper
 
 import onnxfuse
 from onnxfuse.cuda.arch import COMMON, devices
+from onnxfuse.cuda.complete import provider_options
 from onnxfuse.cuda.embed import embed, fused_nodes
 from onnxfuse.cuda.fitting import Fitter
 from onnxfuse.cuda.options import CudaOptions
@@ -33,7 +34,6 @@ from onnxfuse.graph import Model
 from onnxfuse.inference import infer
 from onnxfuse.inputs import InputSet
 from onnxfuse.parity import compare
-from onnxfuse.planner.channels_last import NAME as NHWC
 from onnxfuse.program import Program, ProgramBuilder
 from onnxfuse.program.reference import run as reference
 from onnxfuse.runtime import DOMAIN
@@ -300,10 +300,10 @@ def check_model(
         kind = "model, prefer_nhwc" if prefer_nhwc else "model"
         optimized = scratch / f"{path.stem}.{'nhwc' if prefer_nhwc else 'cuda'}.onnx"
         try:
-            report = onnxfuse.optimize(
+            found = onnxfuse.optimize(
                 path, "cuda", check=False, prefer_nhwc=prefer_nhwc, output=optimized, overwrite=True
-            ).report
-            if prefer_nhwc and not any(rewrite.rule == NHWC for rewrite in report.rewrites):
+            )
+            if prefer_nhwc and not provider_options(found.model):
                 return
             sets = None if feeds is None else [InputSet("zoo", feeds)]
             result = compare(path, optimized, inputs=sets, target="cuda" if on_gpu else "cpu")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.constants import is_constant
+from onnxfuse.constants import constant_value, is_constant
 from onnxfuse.graph import captured_tensors, sorted_nodes
 from onnxfuse.graph_ir import Node, standard_op
 from onnxfuse.inference import infer
@@ -25,7 +25,7 @@ from onnxfuse.passes.base import PassContext, label
 from onnxfuse.passes.cancel_transposes import in_order, is_for_any_order
 from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.passes.rule import Refusal
-from onnxfuse.passes.rules.affine import Affine, Axis, read_step
+from onnxfuse.passes.rules.affine import Axis, read_step
 from onnxfuse.planner.likely_shapes import LikelyShapes
 from onnxfuse.planner.minimum_cut import MinimumCut
 from onnxfuse.runtime import PREFERS_NHWC
@@ -64,10 +64,15 @@ class ChannelsLast:
 
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrites ``model`` in place."""
-        if context.target != "cuda" or not context.prefer_nhwc or model.opsets.get("", 0) < _FIRST_OPSET:
+        if context.target != "cuda" or not context.prefer_nhwc:
             return
         if any(tensor.dtype is None for graph in model.graphs() for node in graph.nodes for tensor in node.outputs):
             infer(model)  # earlier passes have added tensors
+        if not any(_is_in_nhwc(node) for graph in model.graphs() for node in graph.nodes):
+            return
+        model.metadata[PREFERS_NHWC] = "1"
+        if model.opsets.get("", 0) < _FIRST_OPSET:
+            return
         editor = GraphEditor(model)
         try:
             for graph in model.fusible_graphs():
@@ -75,7 +80,6 @@ class ChannelsLast:
                 if moved:
                     context.rewrote(NAME, moved)
                     _Move(model, editor, moved).run()
-                    model.metadata[PREFERS_NHWC] = "1"
         finally:
             editor.finish()
 
@@ -100,14 +104,20 @@ class _Choice:
         movable = [node for node in self._nodes if _is_movable(node)]
         free = {id(node) for node in (*movable, *filter(_is_moved_past, self._nodes))}
         readers: dict[int, list[Any]] = {}
+        tensors: dict[int, gs.Tensor] = {}
         for node in self._nodes:
             for tensor, side in self._reads(node, free):
                 readers.setdefault(id(tensor), []).append(side)
-        for node in self._nodes:
-            for index, tensor in enumerate(node.outputs):
-                found = readers.get(id(tensor), [])
-                made = self._makes(node, index, free)
-                self._connect(tensor, made, [*found, self._plain] if self._is_output(tensor) else found)
+                tensors[id(tensor)] = tensor
+        made = {
+            id(tensor): self._makes(node, index, free)
+            for node in self._nodes
+            for index, tensor in enumerate(node.outputs)
+        }
+        for key, tensor in tensors.items():
+            if not is_constant(tensor):
+                found = [*readers[key], self._plain] if self._is_output(tensor) else readers[key]
+                self._connect(tensor, made.get(key, self._plain), found)
         last = self._cut.solve()
         return [node for node in movable if id(node) in last]
 
@@ -152,6 +162,8 @@ class _Move:
         self._nodes = nodes
         self._last: dict[int, gs.Tensor] = {}
         """The tensors with their channels last, by the ids of those that have them first."""
+        self._replaced: list[gs.Tensor] = []
+        """Keeps these, so that no new one gets the id of one."""
 
     def run(self) -> None:
         """In place of each node the new one, behind Transposes of what it reads, and before one of its result."""
@@ -159,15 +171,17 @@ class _Move:
         for node in self._nodes:
             made: list[Node] = []
             read = node.inputs[:1] if node.op == "BatchNormalization" else node.inputs
-            operands = [self._operand(tensor, made) for tensor in read]
+            operands = [self._operand(tensor, node, made) for tensor in read]
             old = node.outputs[0]
+            self._replaced.append(old)
             new = self._tensor(old, f"{old.name}_last")
             made += self._made_anew(node, operands, new)
             undone = [reader for reader in old.outputs if self._undoes(reader, node)]
             for reader in undone:
                 self._editor.replace_uses(reader.outputs[0], new)
-            done = {*moved, *map(id, undone)}
-            plain = self._editor.is_graph_output(old) or any(id(reader) not in done for reader in old.outputs)
+            done = set(map(id, undone))
+            plain = any(id(reader) not in moved and id(reader) not in done for reader in old.outputs)
+            plain = plain or self._editor.is_graph_output(old)
             node.outputs.clear()
             self._last[id(old)] = new
             if plain:
@@ -185,26 +199,27 @@ class _Move:
         name = self._model.unique_name(f"{label(node)}_last")
         if node.op != "BatchNormalization":
             return [Node(node.op, name, dict(node.attrs), operands, [new])]
-        step = _step(node)
-        assert step is not None  # _is_movable has asked
-        dtype = operands[0].dtype
-        scale, offset = (
-            self._model.constant(values.astype(dtype), f"{label(node)}_{what}")
-            for values, what in ((step.scale, "scale"), (step.offset, "offset"))
-        )
-        product = self._tensor(node.inputs[0], f"{name}_scaled")
-        return [
-            Node("Mul", self._model.unique_name(f"{name}_scale"), {}, [operands[0], scale], [product]),
-            Node("Add", name, {}, [product, offset], [new]),
-        ]
+        steps = _steps(node)
+        assert steps is not None  # _is_movable has asked
+        made: list[Node] = []
+        value = operands[0]
+        for op, constant in steps:
+            result = new if op == "Add" else self._tensor(node.inputs[0], f"{name}_{op.lower()}")
+            own = name if op == "Add" else self._model.unique_name(f"{name}_{op.lower()}")
+            made.append(Node(op, own, {}, [value, self._model.constant(constant, own)], [result]))
+            value = result
+        return made
 
-    def _operand(self, tensor: gs.Tensor, made: list[Node]) -> gs.Tensor:
+    def _operand(self, tensor: gs.Tensor, node: Node, made: list[Node]) -> gs.Tensor:
         if not tensor.name:
             return tensor
         if is_constant(tensor):
             return in_order(self._model, tensor, TO_LAST)
         if id(tensor) not in self._last and tensor.inputs and _permutes(tensor.inputs[0], TO_FIRST):
-            self._last[id(tensor)] = tensor.inputs[0].inputs[0]
+            maker = tensor.inputs[0]
+            # In another graph the name of what the Transpose reads may be that of another tensor.
+            if self._editor.graph_index(maker) == self._editor.graph_index(node):
+                self._last[id(tensor)] = maker.inputs[0]
         if id(tensor) not in self._last:
             self._last[id(tensor)] = self._tensor(tensor, f"{tensor.name}_last")
             made.append(self._transpose(tensor, self._last[id(tensor)], TO_LAST))
@@ -243,21 +258,35 @@ def _is_movable(node: Node) -> bool:
     if not node.outputs or not _is_image(node.outputs[0]):
         return False
     if standard_op(node) == "BatchNormalization":
-        return _is_image(node.inputs[0]) and _step(node) is not None
+        return _is_image(node.inputs[0]) and _steps(node) is not None
     operands = [tensor for tensor in node.inputs if tensor.name and not is_constant(tensor)]
     return is_for_any_order(node, _RANK) and bool(operands) and all(map(_is_image, operands))
 
 
 def _is_image(tensor: gs.Tensor) -> bool:
-    return tensor.shape is not None and len(tensor.shape) == _RANK and tensor.dtype is not None
+    """Whether a tensor has a batch, channels, and two dimensions, and a type that every Transpose takes."""
+    if tensor.shape is None or len(tensor.shape) != _RANK or tensor.dtype is None:
+        return False
+    dtype = np.dtype(tensor.dtype)
+    return dtype.isbuiltin == 1 and dtype.kind in "fiub"
 
 
-def _step(node: Node) -> Affine | None:
-    """What a BatchNormalization of constant parameters does to each channel; None for another."""
+def _steps(node: Node) -> list[tuple[str, np.ndarray]] | None:
+    """A BatchNormalization of constant parameters as operators with a constant: (x - mean) · factor + bias.
+
+    None for another, and where the type of x does not hold the factor.
+    """
     data, scale = node.inputs[0], node.inputs[1]
     if data.dtype not in _TYPES or scale.shape is None or len(scale.shape) != 1:
         return None
     try:
-        return read_step(node, Axis(scale.shape[0], _RANK, 1))
+        factor = read_step(node, Axis(scale.shape[0], _RANK, 1)).scale
     except Refusal:
         return None
+    dtype = np.dtype(data.dtype)
+    bias, mean = (constant_value(node.inputs[index]) for index in (2, 3))
+    if bias is None or mean is None or np.any((factor != 0) & (np.abs(factor) < np.finfo(dtype).tiny)):
+        return None
+    with np.errstate(over="ignore"):
+        steps = [(op, values.astype(dtype)) for op, values in (("Sub", mean), ("Mul", factor), ("Add", bias))]
+    return steps if all(np.isfinite(values).all() for _, values in steps) else None

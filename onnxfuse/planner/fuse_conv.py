@@ -115,6 +115,7 @@ class _Planner:
         self._opset = model.opsets[""]
         self._fast_math = context.fast_math
         self._tf32 = context.tf32
+        self._prefer_nhwc = context.prefer_nhwc
         self._chooser: ConvChooser = context.convolutions or RuleChooser()
         self._on_cpu = cpu_chooser(context)
         self._sizes = Sizes(model)
@@ -237,7 +238,15 @@ class _Planner:
         if on_cpu:
             found = self._with_shifted(found, regions)
         # On the CPU a convolution without neighbours is fused for the sake of the layout around it.
-        return [self._fuse(region, regions) for region in reversed(found) if on_cpu or _has_neighbours(region)]
+        return [self._fuse(region, regions) for region in reversed(found) if on_cpu or self._has_neighbours(region)]
+
+    def _has_neighbours(self, region: ConvRegion) -> bool:
+        """Whether a region is more than the sums.  On CUDA the bias is a neighbour, which ONNX Runtime adds in a kernel
+        of its own; with the channels last it is not worth to leave that layout for."""
+        bias = region.conv.inputs[2:3]
+        if not self._prefer_nhwc and bias and bias[0].name:
+            return True
+        return any(node.op not in FREE_OPS for node in (*region.before, *region.after))
 
     def _with_shifted(self, found: list[ConvRegion], regions: ConvRegions) -> list[ConvRegion]:
         """The regions, those of a gated block with what the gate multiplies computed where it does."""
@@ -282,13 +291,6 @@ class _Planner:
         except ProgramError:
             return False
         return len(fusion.inputs) + len(fusion.outputs) <= MAX_OPERANDS
-
-
-def _has_neighbours(region: ConvRegion) -> bool:
-    """Whether a region is more than the sums: on CUDA the bias is a neighbour, which ONNX Runtime adds in a kernel of
-    its own."""
-    has_bias = len(region.conv.inputs) > 2 and bool(region.conv.inputs[2].name)
-    return has_bias or any(node.op not in FREE_OPS for node in (*region.before, *region.after))
 
 
 def _shape(tensor: gs.Tensor) -> tuple[int | str | None, ...] | None:

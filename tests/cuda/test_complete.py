@@ -3,6 +3,7 @@
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -172,3 +173,34 @@ def test_providers_that_nobody_asked_for(reason: str, first: str, bare: Path, mo
     monkeypatch.setattr(runtime, "why_no_cuda", lambda: reason)
     onnxfuse.InferenceSession(bare)
     assert asked == [everything[everything.index(first) :]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"providers": ["CUDAExecutionProvider", "CPUExecutionProvider"]}, [{"prefer_nhwc": "1"}, {}]),
+        ({"providers": [("CUDAExecutionProvider", {"device_id": 0})]}, [{"prefer_nhwc": "1", "device_id": 0}]),
+        ({"providers": [("CUDAExecutionProvider", {"prefer_nhwc": "0"})]}, [{"prefer_nhwc": "0"}]),
+        (
+            {"providers": ["CUDAExecutionProvider", "CPUExecutionProvider"], "provider_options": [{"x": 1}, {}]},
+            [{"prefer_nhwc": "1", "x": 1}, {}],
+        ),
+        ({"providers": ["CUDAExecutionProvider"], "provider_options": [{}, {}]}, [{}, {}]),
+    ],
+    ids=["names", "options", "theirs", "apart", "too many"],
+)
+def test_a_model_written_for_prefer_nhwc_gets_it(
+    arguments: dict[str, Any], expected: list[dict[str, Any]], bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = onnx.load(bare)
+    model.metadata_props.add(key=runtime.PREFERS_NHWC, value="1")
+    monkeypatch.setattr(arch, "devices", lambda: ("sm_90",))
+    monkeypatch.setattr(runtime, "load_cuda_libraries", lambda: None)
+    monkeypatch.setattr("onnxfuse.cuda.complete.complete", lambda *_: None)
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(ort, "InferenceSession", lambda *_, **given: asked.append(given))
+    onnxfuse.InferenceSession(model.SerializeToString(), **arguments)
+    given = asked[0]
+    names = [one if isinstance(one, str) else one[0] for one in given["providers"]]
+    assert names == [one if isinstance(one, str) else one[0] for one in arguments["providers"]]
+    assert given.get("provider_options", [one[1] for one in given["providers"] if len(one) == 2]) == expected

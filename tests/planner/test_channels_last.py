@@ -12,7 +12,7 @@ from onnxfuse.errors import OnnxfuseError
 from onnxfuse.passes import PassContext
 from onnxfuse.runtime import PREFERS_NHWC
 from tests.fusing import fused_nodes
-from tests.passes.models import apply, assert_close, model, node, ops, random
+from tests.passes.models import apply, assert_close, model, node, ops, random, run
 
 PASS = "channels-last"
 TO_LAST, TO_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
@@ -103,7 +103,7 @@ def test_gates_of_a_channel_each():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_batch_normalization_is_a_product_and_a_sum(dtype):
+def test_batch_normalization_is_a_difference_a_product_and_a_sum(dtype):
     constants = {name: np.abs(random(6, seed=seed, dtype=dtype)) + dtype(0.5) for seed, name in enumerate("smbv")}
     constants["k"] = random(6, 6, 1, 1, seed=9, dtype=dtype)
     proto = network(
@@ -111,7 +111,7 @@ def test_batch_normalization_is_a_product_and_a_sum(dtype):
         constants=constants, dtype=dtype,
     )  # fmt: skip
     after, _ = rewrite(proto, dtype)
-    assert made_last(after) == ["Mul", "Add", "Relu"]
+    assert made_last(after) == ["Sub", "Mul", "Add", "Relu"]
 
 
 def test_pools_and_concats_between_are_taken_for_what_onnx_runtime_moves_transposes_past():
@@ -218,3 +218,89 @@ def test_the_target_cpu_refuses_the_option():
 
 def test_the_context_says_nothing_by_default():
     assert not PassContext().prefer_nhwc
+
+
+def test_optimizing_twice_says_so_once():
+    proto = network(node("Relu", "c", "r"), node("Conv", "r v", "d"), node("Tanh", "d", "t"), node("Conv", "t v", "y"))
+    once, _ = apply(proto, PASS, target="cuda", prefer_nhwc=True)
+    again, _ = apply(once, PASS, target="cuda", prefer_nhwc=True)
+    assert [(entry.key, entry.value) for entry in again.metadata_props] == [(PREFERS_NHWC, "1")]
+
+
+@pytest.mark.parametrize("after", [[node("Softmax", "c", "y")], [node("Conv", "c v", "y")]], ids=["softmax", "none"])
+def test_a_model_says_so_whatever_was_moved(after):
+    """Its convolutions are left to ONNX Runtime because they will have their channels last."""
+    made, _ = apply(network(*after), PASS, target="cuda", prefer_nhwc=True)
+    assert [entry.key for entry in made.metadata_props] == [PREFERS_NHWC]
+    assert "Transpose" not in ops(made)
+
+
+@pytest.mark.parametrize(("mean", "variance"), [(1000, 0.01), (30, 1), (3000, 0.001)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_batch_normalization_of_large_means_keeps_its_digits(mean, variance, dtype):
+    """x · factor + offset would be the difference of two large numbers, or of infinities."""
+    constants = {"s": np.ones(3), "b": np.zeros(3), "m": np.full(3, mean), "q": np.full(3, variance)}
+    proto = model(
+        [
+            *(node("Conv", "x k", "c"), node("BatchNormalization", "c s b m q", "d")),
+            *(node("Tanh", "d", "t"), node("Conv", "t k", "y")),
+        ],
+        {"x": ["n", 3, "h", "w"]},
+        constants={name: values.astype(dtype) for name, values in constants.items()}
+        | {"k": np.eye(3, dtype=dtype).reshape(3, 3, 1, 1)},
+        dtype=dtype,
+    )
+    after, _ = apply(proto, PASS, target="cuda", prefer_nhwc=True)
+    assert "Sub" in made_last(after)
+    x = (mean + np.sqrt(variance) * random(1, 3, 4, 4)).astype(dtype)
+    factor = 1 / np.sqrt(np.float64(dtype(variance)) + 1e-5)
+    expected = np.tanh((x.astype(np.float64) - float(dtype(mean))) * factor)
+    np.testing.assert_allclose(run(after, {"x": x})[0], expected, rtol=0, atol=8 * float(np.finfo(dtype).eps))
+
+
+def test_a_factor_that_float16_does_not_hold_keeps_its_layout():
+    constants = {"s": np.full(3, 6e4), "b": np.zeros(3), "m": np.zeros(3), "q": np.full(3, 1e-3)}
+    proto = network(
+        node("BatchNormalization", "c s b m q", "d"), node("Conv", "d v", "y"),
+        constants={name: np.resize(values, 6).astype(np.float16) for name, values in constants.items()},
+        dtype=np.float16,
+    )  # fmt: skip
+    assert ops(apply(proto, PASS, target="cuda", prefer_nhwc=True)[0]) == ["Conv", "BatchNormalization", "Conv"]
+
+
+def test_a_body_that_names_its_own_tensor_as_one_outside():
+    """What a Transpose outside reads has the name of the body's input: inside, that is what the name stands for."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[n, h, w, 6] a, int64 m, bool q) => (float[s, n, 6, h, w] y) {
+        t = Transpose <perm = [0, 3, 1, 2]> (a)
+        l, y = Loop (m, q, a) <
+            body = b (int64 i, bool p, float[n, h, w, 6] a)
+                => (bool o, float[n, h, w, 6] e, float[n, 6, h, w] z) {
+                o = Identity(p) e = Add(a, a) u = Tanh(t) z = Conv(u, v)
+            }
+        > }"""
+    proto = parser.parse_model(text)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(random(6, 6, 1, 1), "v"))
+    after, _ = apply(proto, PASS, target="cuda", prefer_nhwc=True)
+    assert_close(proto, after, {"a": random(1, 4, 5, 6), "m": np.array(3), "q": np.array(True)}, 64)
+
+
+def test_types_that_not_every_transpose_takes_keep_their_layout():
+    proto = network(
+        *(node("Relu", "c", "r"), node("Cast", "r", "f", to=onnx.TensorProto.FLOAT8E4M3FN)),
+        *(node("Cast", "f", "g", to=onnx.TensorProto.FLOAT), node("Conv", "g v", "y")),
+        outputs=("y",),
+        opset=19,
+    )
+    result = onnxfuse.optimize(proto, "cuda", arch="sm_90", embed=False, prefer_nhwc=True)
+    assert result.report.parity is not None and result.report.parity.ok
+
+
+def test_transposes_of_inputs_count_too():
+    """Three of them for one after: it stays."""
+    proto = model(
+        [node("Sum", "x z u", "s"), node("Conv", "s w", "y")],
+        {name: [1, 3, 32, 32] for name in ("x", "z", "u")},
+        constants={"w": random(3, 3, 1, 1)},
+    )
+    assert ops(apply(proto, PASS, target="cuda", prefer_nhwc=True)[0]) == ["Sum", "Conv"]

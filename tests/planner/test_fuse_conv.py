@@ -34,11 +34,13 @@ def model(text: str, opset: int = 20, **constants: np.ndarray) -> onnx.ModelProt
     return made
 
 
-def fuse(made: onnx.ModelProto, chooser: Any = ALL, rest: bool = False) -> tuple[onnx.ModelProto, Report]:
+def fuse(
+    made: onnx.ModelProto, chooser: Any = ALL, rest: bool = False, prefer_nhwc: bool = False
+) -> tuple[onnx.ModelProto, Report]:
     """The model with fused convolutions, and with ``rest`` other regions fused too."""
     loaded = onnxfuse.Model.from_proto(made)
     infer(loaded)
-    context = PassContext(target="cuda", convolutions=chooser)
+    context = PassContext(target="cuda", convolutions=chooser, prefer_nhwc=prefer_nhwc)
     FuseConv().run(loaded, context)
     if rest:
         FuseElementwise().run(loaded, context)
@@ -130,6 +132,22 @@ def test_by_the_rule_only_depthwise_ones_are_taken_with_the_cheap_work_before_th
     assert [item.fused for item in report.convolutions] == [False, True, False]
     assert "cuDNN is hard to beat" in why(report, "a")
     assert_same(chain(), fused, {"x": array(1, 8, 6, 5)})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "prefer_nhwc", "fused"), [("x, w, b", False, 1), ("x, w, b", True, 0), ("x, w", False, 0)]
+)
+def test_a_bias_is_a_neighbour_in_the_default_layout(inputs: str, prefer_nhwc: bool, fused: int) -> None:
+    """ONNX Runtime adds it in a kernel of its own."""
+    made = model(
+        "g (float[n, 8, h, w] x) => (float[n, 8, hh, ww] y)"
+        f" {{ c = Conv <kernel_shape = [3, 3], group = 8> ({inputs}) y = MaxPool <kernel_shape = [1, 1]> (c) }}",
+        w=array(8, 1, 3, 3),
+        b=array(8),
+    )
+    after, report = fuse(made, None, prefer_nhwc=prefer_nhwc)
+    assert len(report.fused) == fused
+    assert_same(made, after, {"x": array(1, 8, 6, 5)})
 
 
 def test_none_are_taken_if_none_are_asked_for() -> None:
