@@ -103,20 +103,20 @@ class _Choice:
         self._cut.add(self._last, 0.0, math.inf)
         movable = [node for node in self._nodes if _is_movable(node)]
         free = {id(node) for node in (*movable, *filter(_is_moved_past, self._nodes))}
+        made: dict[int, Any] = {}
         readers: dict[int, list[Any]] = {}
         tensors: dict[int, gs.Tensor] = {}
         for node in self._nodes:
             for tensor, side in self._reads(node, free):
                 readers.setdefault(id(tensor), []).append(side)
                 tensors[id(tensor)] = tensor
-        made = {
-            id(tensor): self._makes(node, index, free)
-            for node in self._nodes
-            for index, tensor in enumerate(node.outputs)
-        }
+            for index, tensor in enumerate(node.outputs):
+                made[id(tensor)] = self._makes(node, index, free)
+                tensors[id(tensor)] = tensor
         for key, tensor in tensors.items():
             if not is_constant(tensor):
-                found = [*readers[key], self._plain] if self._is_output(tensor) else readers[key]
+                found = readers.get(key, [])
+                found = [*found, self._plain] if self._is_output(tensor) else found
                 self._connect(tensor, made.get(key, self._plain), found)
         last = self._cut.solve()
         return [node for node in movable if id(node) in last]

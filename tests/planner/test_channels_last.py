@@ -296,6 +296,13 @@ def test_types_that_not_every_transpose_takes_keep_their_layout():
     assert result.report.parity is not None and result.report.parity.ok
 
 
+def test_transposes_of_results_count_too():
+    """Of double: that of float before it is cheaper."""
+    proto = network(node("Cast", "c", "y", to=onnx.TensorProto.DOUBLE), shape=(1, 3, 64, 64))
+    proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    assert ops(apply(proto, PASS, target="cuda", prefer_nhwc=True)[0]) == ["Conv", "Cast"]
+
+
 def test_transposes_of_inputs_count_too():
     """Three of them for one after: it stays."""
     proto = model(
