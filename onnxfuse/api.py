@@ -21,7 +21,7 @@ from onnxfuse.passes.inline_functions import inlined
 from onnxfuse.planner.functions import mark_float_functions
 from onnxfuse.replacing import scratch
 from onnxfuse.report import Report
-from onnxfuse.runtime import why_no_cuda
+from onnxfuse.runtime import PREFERS_NHWC, why_no_cuda
 from onnxfuse.statistics import Example, collect
 
 if TYPE_CHECKING:
@@ -156,7 +156,12 @@ def optimize(
     for step in selected:
         run_pass(step, loaded, context)
     if cuda is not None and fitter is not None:
+        from onnxfuse.cuda.conv.choice import about_layout
         from onnxfuse.cuda.embed import embed as embed_kernels
+
+        written = PREFERS_NHWC in loaded.metadata
+        if written or not cuda.prefer_nhwc:
+            report.layout = about_layout([one.reason for one in report.convolutions], written)
 
         cuda.keep_tunings()
         if tune:

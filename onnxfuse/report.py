@@ -135,7 +135,7 @@ class Report:
     ``before`` and ``after`` are the model's static counts, ``example`` those for the shapes that it was checked with,
     if it has dynamic dimensions, and ``parity`` is the comparison.  ``checked_on`` names the provider that it ran on
     where that is not the target's; ``cuda`` is what was compiled; ``tuned`` says in a sentence what was measured on the
-    CPU.
+    CPU, and ``layout`` what users have to know of the layout of convolutions on CUDA.
     """
 
     model: str = ""
@@ -152,6 +152,7 @@ class Report:
     parity: "ParityResult | None" = None
     checked_on: str = ""
     tuned: str = ""
+    layout: str = ""
     cuda: "CudaReport | None" = None
     seconds: float = 0.0
 
@@ -285,7 +286,8 @@ class Report:
         output or region has ``name``, ``dtype``, ``shape``, ``ok``, ``reason``, ``largest``, ``max_abs``,
         ``max_rel``, ``max_ulp``, ``excess`` (the largest error over the allowed one), ``mismatches``, ``unstable``.
         ``checked_on``: empty, or the provider that the check ran on for want of the target's.  ``tuned``: empty, or
-        what was measured on the CPU to choose convolutions by.
+        what was measured on the CPU to choose convolutions by.  ``layout``: empty, or what is to be known of the layout
+        of convolutions on CUDA.
         """
         return {
             "schema": 1,
@@ -305,6 +307,7 @@ class Report:
             "parity": self.parity.to_json() if self.parity else None,
             "checked_on": self.checked_on,
             "tuned": self.tuned,
+            "layout": self.layout,
         }
 
     def _kernel(self, name: str) -> dict[str, object]:
@@ -350,7 +353,7 @@ def render_optimization(report: Report) -> "RenderableType":
     for row in report.rows():
         add_row(table, *row)
     add_row(table, "largest error", "", report.largest_error(), "")
-    sentences = [report.summary(), report.tuned, report.describe_check(), report.describe_sizes()]
+    sentences = [report.summary(), report.tuned, report.layout, report.describe_check(), report.describe_sizes()]
     if report.cuda is not None:
         sentences.append(report.cuda.describe())
     lines = [Text(printable(line)) for line in sentences]

@@ -77,6 +77,7 @@ def _head(report: Report) -> str:
         f'<p class="soft">{_text(report.model)}</p>' if report.model else "",
         f"<p>{_text(report.summary())} {_text(report.describe_check())}</p>",
         f"<p>{_text(report.tuned)}</p>" if report.tuned else "",
+        f"<p>{_text(report.layout)}</p>" if report.layout else "",
         f'<p class="soft">onnxfuse {_text(__version__)}, target {_text(report.target)}, {report.seconds:.1f} s.</p>',
     ]
     parts += [f'<p class="bad">Warning: {_text(warning)}</p>' for warning in report.warnings]

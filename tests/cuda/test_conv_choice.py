@@ -14,6 +14,7 @@ from onnxfuse.cuda.conv.choice import (
     NOT_BY_RULE,
     ConvPolicy,
     RuleChooser,
+    about_layout,
 )
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.program import Program
@@ -88,6 +89,14 @@ def test_with_prefer_nhwc_only_depthwise_ones_are_taken() -> None:
     assert chooser.might(DEPTHWISE) == chooser.choose(case(DEPTHWISE)) == BY_RULE
     everything = RuleChooser(ConvPolicy.ALL, architectures=("sm_90",), prefer_nhwc=True)
     assert everything.choose(case(pointwise(24, 144))) == ASKED_FOR
+
+
+def test_users_hear_of_the_other_layout_where_it_may_be_faster() -> None:
+    dense, depthwise, few = NOT_BY_RULE.reason, BY_RULE.reason, FEW_CHANNELS.reason
+    assert "12 of 16 convolutions" in about_layout([*[dense] * 12, *[few] * 4], prefer_nhwc=False)
+    for reasons in ([dense] * 7, [*[dense] * 12, depthwise], [*[dense] * 4, *[few] * 12], []):
+        assert about_layout(reasons, prefer_nhwc=False) == ""
+    assert "onnxfuse.InferenceSession sets" in about_layout([depthwise], prefer_nhwc=True)
 
 
 @pytest.mark.parametrize(

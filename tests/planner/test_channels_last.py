@@ -206,6 +206,7 @@ def test_the_whole_way(tmp_path):
     }
     assert [shapes[one.output[0]] for one in fused] == [[1, 8, 9, 6]] * 2
     assert result.report.parity is not None and result.report.parity.ok
+    assert result.report.layout.startswith("Written for sessions with prefer_nhwc")
     session = onnxfuse.InferenceSession(out, providers=["CPUExecutionProvider"])
     x = random(1, 3, 8, 9)
     assert session.run(None, {"x": x})[0].shape == (1, 6, 8, 9)

@@ -76,6 +76,27 @@ some 75 TFLOP/s at 8 TB/s, of which copies reach 7 (for an A100 it is 7).
 """
 
 
+_FEW = 8
+"""Convolutions of which no layout is worth a word."""
+
+
+def about_layout(reasons: Sequence[str], prefer_nhwc: bool) -> str:
+    """A sentence for users on the layout of convolutions, by the reasons of their choices; empty where there is none.
+
+    ``prefer_nhwc``: the model is written for it.
+    """
+    if prefer_nhwc:
+        return (
+            "Written for sessions with prefer_nhwc, an option of the CUDA provider that onnxfuse.InferenceSession sets."
+        )
+    theirs = reasons.count(NOT_BY_RULE.reason)
+    if len(reasons) < _FEW or 2 * theirs < len(reasons) or BY_RULE.reason in reasons:
+        return ""
+    return (
+        f"ONNX Runtime computes {theirs} of {len(reasons)} convolutions, none depthwise: --prefer-nhwc may be faster."
+    )
+
+
 class ConvChooser(Protocol):
     """Chooses between a fused convolution and ONNX Runtime's."""
 
