@@ -260,7 +260,7 @@ def test_conv_layout_is_for_the_cpu() -> None:
         " h = HardSwish(c) y = Conv <kernel_shape = [1, 1]> (h, w) }"
     )
     model = _model(text, w=np.ones((8, 8, 1, 1), np.float32))
-    result = onnxfuse.optimize(model, "cuda", embed=False, check=False)
+    result = onnxfuse.optimize(model, "cuda", embed=False, conv="none", check=False)
     assert [node.op_type for node in result.model.graph.node] == ["Conv", "HardSwish", "Conv"]
 
 
