@@ -10,7 +10,7 @@ against their originals by ``onnxfuse.parity``.
 import math
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import onnx
+from gpu_half import half_model, half_values
 from gpu_sessions import BoundSession, new_session
 from messages import one_line
 from onnx import helper
@@ -313,6 +314,16 @@ def check_model(
             return
         if on_gpu and feeds is not None and not prefer_nhwc:
             yield _check_graph(path, optimized, feeds)
+
+
+def check_half_model(path: Path, scratch: Path, on_gpu: bool, feeds: Mapping[str, np.ndarray]) -> Iterator[Verdict]:
+    """The same for the model converted to float16; nothing of one that cannot be."""
+    half = half_model(path, scratch / f"{path.stem} in float16.onnx")
+    try:
+        onnx.checker.check_model(str(half), full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):  # a Range of float16, say
+        return
+    yield from check_model(half, scratch, on_gpu, half_values(feeds))
 
 
 def _check_graph(path: Path, optimized: Path, feeds: dict[str, np.ndarray]) -> Verdict:

@@ -224,6 +224,8 @@ def _check_models(results: Results, models: Models, end: float, on_gpu: bool) ->
             with TemporaryDirectory() as scratch, at_most(limit):
                 for verdict in gpu_parity.check_model(path, Path(scratch), on_gpu, dict(feeds)):
                     results.parity.append(verdict)
+                if path.stem.startswith(gpu_models.CONVOLUTIONAL):
+                    results.parity += gpu_parity.check_half_model(path, Path(scratch), on_gpu, feeds)
         except OutOfTime:
             results.notes.append(f"parity: {path.stem} was given up after {limit:.0f} s")
 

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from pathlib import Path
 from typing import Any
 
 import gpu_conv_parity
@@ -155,3 +156,20 @@ def test_a_program_that_fails_is_found_among_others(monkeypatch: pytest.MonkeyPa
     verdicts = {verdict.name: verdict for verdict in gpu_parity.check_programs(cases, on_gpu=False)}
     assert {name for name, verdict in verdicts.items() if not verdict.ok} == {cases[1].name, cases[2].name}
     assert "launch failed" in verdicts[cases[1].name].detail and "output 0" in verdicts[cases[2].name].detail
+
+
+def test_models_are_compared_in_float16_too_where_they_can_be_converted(tmp_path: Path) -> None:
+    text = {
+        "mean": "g (float[1, 4, 24, 24] x) => (float[1, 4, 1, 1] y) { a = Neg(x) b = Abs(a) y = GlobalAveragePool(b) }",
+        "range": "g (float[1] x) => (float[n] y) { z = Squeeze(x) r = Range(zero, z, one) y = Relu(r) }",
+    }
+    for name, lines in text.items():
+        model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20]> {lines}')
+        scalars = (("zero", 0), ("one", 1)) if name == "range" else ()
+        model.graph.initializer.extend(onnx.numpy_helper.from_array(np.float32(value), own) for own, value in scalars)
+        onnx.save(model, tmp_path / f"{name}.onnx")
+    found = list(
+        gpu_parity.check_half_model(tmp_path / "mean.onnx", tmp_path, False, {"x": np.ones((1, 4, 24, 24), "f")})
+    )
+    assert [(verdict.name, verdict.ok) for verdict in found] == [("mean in float16", True)]
+    assert list(gpu_parity.check_half_model(tmp_path / "range.onnx", tmp_path, False, {"x": np.ones(1, "f")})) == []
