@@ -28,15 +28,15 @@ from onnxfuse.passes.rule import Refusal
 from onnxfuse.passes.rules.affine import Axis, read_step
 from onnxfuse.planner.likely_shapes import LikelyShapes
 from onnxfuse.planner.minimum_cut import MinimumCut
+from onnxfuse.planner.nhwc_layout import permuted, to_first, to_last
 from onnxfuse.runtime import PREFERS_NHWC
 
 if TYPE_CHECKING:
     from onnxfuse.graph import Model
 
 NAME = "channels-last"
-TO_LAST = (0, 2, 3, 1)
-TO_FIRST = (0, 3, 1, 2)
 _RANK = 4
+_TO_LAST, _TO_FIRST = to_last(_RANK), to_first(_RANK)
 
 _IN_NHWC = {
     *("Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"),
@@ -127,7 +127,7 @@ class _Choice:
             side = self._plain
             if id(node) in free and (index == 0 or node.op == "Concat" or _is_movable(node)):
                 side = id(node)
-            elif index == 0 and (_is_in_nhwc(node) or _permutes(node, TO_LAST)):
+            elif index == 0 and (_is_in_nhwc(node) or _permutes(node, _TO_LAST)):
                 side = self._last
             yield tensor, side
         yield from ((tensor, self._plain) for tensor in captured_tensors(node))
@@ -136,7 +136,7 @@ class _Choice:
         """The layout in which a node makes an output."""
         if id(node) in free:
             return id(node)
-        return self._last if index == 0 and (_is_in_nhwc(node) or _permutes(node, TO_FIRST)) else self._plain
+        return self._last if index == 0 and (_is_in_nhwc(node) or _permutes(node, _TO_FIRST)) else self._plain
 
     def _connect(self, tensor: gs.Tensor, made: Any, readers: Sequence[Any]) -> None:
         """A Transpose for all ``readers`` in the other layout than that in which a tensor is ``made``."""
@@ -185,7 +185,7 @@ class _Move:
             node.outputs.clear()
             self._last[id(old)] = new
             if plain:
-                made.append(self._transpose(new, old, TO_FIRST))
+                made.append(self._transpose(new, old, _TO_FIRST))
             self._editor.insert(made, at=node)
             self._editor.remove(undone)
         self._editor.remove(self._nodes)
@@ -193,7 +193,7 @@ class _Move:
     def _undoes(self, reader: Node, node: Node) -> bool:
         """Whether what a reader of a node makes is what the new node makes."""
         beside = self._editor.graph_index(reader) == self._editor.graph_index(node)
-        return beside and _permutes(reader, TO_LAST) and not self._editor.is_graph_output(reader.outputs[0])
+        return beside and _permutes(reader, _TO_LAST) and not self._editor.is_graph_output(reader.outputs[0])
 
     def _made_anew(self, node: Node, operands: list[gs.Tensor], new: gs.Tensor) -> list[Node]:
         name = self._model.unique_name(f"{label(node)}_last")
@@ -214,20 +214,19 @@ class _Move:
         if not tensor.name:
             return tensor
         if is_constant(tensor):
-            return in_order(self._model, tensor, TO_LAST)
-        if id(tensor) not in self._last and tensor.inputs and _permutes(tensor.inputs[0], TO_FIRST):
+            return in_order(self._model, tensor, _TO_LAST)
+        if id(tensor) not in self._last and tensor.inputs and _permutes(tensor.inputs[0], _TO_FIRST):
             maker = tensor.inputs[0]
             # In another graph the name of what the Transpose reads may be that of another tensor.
             if self._editor.graph_index(maker) == self._editor.graph_index(node):
                 self._last[id(tensor)] = maker.inputs[0]
         if id(tensor) not in self._last:
             self._last[id(tensor)] = self._tensor(tensor, f"{tensor.name}_last")
-            made.append(self._transpose(tensor, self._last[id(tensor)], TO_LAST))
+            made.append(self._transpose(tensor, self._last[id(tensor)], _TO_LAST))
         return self._last[id(tensor)]
 
     def _tensor(self, plain: gs.Tensor, name: str) -> gs.Tensor:
-        shape = [plain.shape[axis] for axis in TO_LAST]
-        return gs.Variable(self._model.unique_name(name), plain.dtype, shape)
+        return gs.Variable(self._model.unique_name(name), plain.dtype, permuted(plain.shape))
 
     def _transpose(self, tensor: gs.Tensor, result: gs.Tensor, perm: Sequence[int]) -> Node:
         name = self._model.unique_name(f"{result.name}_transpose")
@@ -243,7 +242,7 @@ def _is_in_nhwc(node: Node) -> bool:
 
 def _permutes(node: Node, perm: Sequence[int]) -> bool:
     """Whether a node is the Transpose by ``perm``."""
-    return standard_op(node) == "Transpose" and node.attrs.get("perm") == list(perm)
+    return standard_op(node) == "Transpose" and node.attrs.get("perm") == perm
 
 
 def _is_moved_past(node: Node) -> bool:

@@ -74,10 +74,8 @@ On an H100 that is measured, at batch 1, with tensors in the level 2 cache; wher
 half of the peak of float32 does while that moves a byte.  Elsewhere it is the latter for the GPU of least such, a B200:
 some 75 TFLOP/s at 8 TB/s, of which copies reach 7 (for an A100 it is 7).
 """
-
-
-_FEW = 8
-"""Convolutions of which no layout is worth a word."""
+_FEW_CONVOLUTIONS = 8
+"""With fewer no layout is worth a word."""
 
 
 def about_layout(reasons: Sequence[str], prefer_nhwc: bool) -> str:
@@ -90,7 +88,7 @@ def about_layout(reasons: Sequence[str], prefer_nhwc: bool) -> str:
             "Written for sessions with prefer_nhwc, an option of the CUDA provider that onnxfuse.InferenceSession sets."
         )
     theirs = reasons.count(NOT_BY_RULE.reason)
-    if len(reasons) < _FEW or 2 * theirs < len(reasons) or BY_RULE.reason in reasons:
+    if len(reasons) < _FEW_CONVOLUTIONS or 2 * theirs < len(reasons) or BY_RULE.reason in reasons:
         return ""
     return (
         f"ONNX Runtime computes {theirs} of {len(reasons)} convolutions, none depthwise: --prefer-nhwc may be faster."
