@@ -400,7 +400,7 @@ ConvCpuPlan::ConvCpuPlan(const PlanKey& node_key, const ConvGeometry& conv, DTyp
     strips = std::make_unique<const ConvStrips>(conv, kernels().floats, kernels().filters);
     strip_count = strips->count();
   }
-  const DType result = epilogue.plan == nullptr ? type : epilogue.program.values[epilogue.program.outputs[0]].type;
+  const DType result = epilogue.plan == nullptr ? type : output_type(epilogue.program, 0);
   const int64_t results = geometry.batch * geometry.out_channels * channel_size;
   fetches = storage_size(result) == sizeof(float) && results > level2_bytes() / static_cast<int64_t>(sizeof(float));
   divide_work();

@@ -60,7 +60,7 @@ bool read_conv_node(const AttributeSource& source, size_t inputs, ConvNode* node
     if (!read_whole_program(source, "prologue", &node->prologue, error)) return false;
     const Program& prologue = node->prologue;
     const bool fits = prologue.outputs.size() == 1 && prologue.values[0].type == node->type &&
-                      prologue.values[prologue.outputs[0]].type == node->type;
+                      output_type(prologue, 0) == node->type;
     if (!fits) return fail("the prologue does not make one tensor of the program's type from one", error);
   }
   return inputs == node->inputs() || fail("the node has " + std::to_string(inputs) + " inputs, but its programs take " +

@@ -50,7 +50,9 @@ void CudaFusedConvNode::launch_or_compute(OrtKernelContext* context) {
   std::vector<CUdeviceptr> addresses;
   addresses.reserve(inputs.data.size() + output_count());
   for (const void* data : inputs.data) addresses.push_back(cuda::address(data));
-  for (size_t o = 0; o < output_count(); ++o) addresses.push_back(cuda::address(output(context, o, plan->output)));
+  for (size_t o = 0; o < output_count(); ++o) {
+    addresses.push_back(cuda::address(output(context, o, plan->output, output_type(node().epilogue, o))));
+  }
   if (plan->count == 0) return;
   const cuda::Driver& driver = device_.driver();
   const cuda::ContextKernels& loaded = device_.kernels()->in(cuda::context_of(driver, stream, addresses.back()));
@@ -71,7 +73,6 @@ PlanInUse<cuda::ConvPlan> CudaFusedConvNode::find_plan(const PlanKey& key) {
 void CudaFusedConvNode::compute_copies(OrtKernelContext* context, const Kernels& kernels, const NodeInputs& inputs,
                                        CUstream stream, const std::string& warning) {
   warn_once(warning);
-  const Program& epilogue = kernels.epilogue->program();
   const std::vector<DType> types = input_types(kernels);
   const SessionHost host = session_host(context);
   cuda::HostCopies copies(device_, stream, host);
@@ -81,9 +82,8 @@ void CudaFusedConvNode::compute_copies(OrtKernelContext* context, const Kernels&
     data.push_back(copies.of_input(cuda::address(inputs.data[i]), bytes));
   }
   std::vector<void*> outputs(output_count());
-  const auto output_memory = [&](size_t o, const Shape& shape) -> void* {
-    const size_t bytes = bytes_of(shape, epilogue.values[epilogue.outputs[o]].type);
-    return copies.for_output(cuda::address(output(context, o, shape)), bytes);
+  const auto output_memory = [&](size_t o, const Shape& shape, DType type) -> void* {
+    return copies.for_output(cuda::address(output(context, o, shape, type)), bytes_of(shape, type));
   };
   compute_on_host(host, kernels, inputs.key, inputs.types, data.data(), outputs.data(), output_memory);
   copies.finish();

@@ -51,7 +51,8 @@ void CudaFusedElementwise::launch_or_compute(OrtKernelContext* context) {
   operands.reserve(inputs.data.size() + plan->output_shapes.size());
   for (const void* data : inputs.data) operands.push_back(cuda::address(data));
   for (size_t o = 0; o < plan->output_shapes.size(); ++o) {
-    operands.push_back(cuda::address(output(context, o, plan->output_shapes[o])));
+    const DType type = output_type(as_written().program(), o);
+    operands.push_back(cuda::address(output(context, o, plan->output_shapes[o], type)));
   }
   if (plan->elements == 0) return;
   const cuda::Driver& driver = device_.driver();
@@ -80,9 +81,8 @@ void CudaFusedElementwise::compute_on_host(OrtKernelContext* context, ProgramKer
     data.push_back(copies.of_input(cuda::address(inputs.data[i]), bytes));
   }
   std::vector<void*> outputs(program.outputs.size());
-  kernel->compute(host, inputs.key, data.data(), outputs.data(), [&](size_t o, const Shape& shape) -> void* {
-    const size_t bytes = bytes_of(shape, program.values[program.outputs[o]].type);
-    return copies.for_output(cuda::address(output(context, o, shape)), bytes);
+  kernel->compute(host, inputs.key, data.data(), outputs.data(), [&](size_t o, const Shape& shape, DType type) -> void* {
+    return copies.for_output(cuda::address(output(context, o, shape, type)), bytes_of(shape, type));
   });
   copies.finish();
 }

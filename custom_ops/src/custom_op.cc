@@ -15,7 +15,7 @@ const OrtApi* shared_api() { return g_api.load(); }
 
 void set_api(const OrtApi* api) { g_api.store(api); }
 
-const OrtApi24* newer_api() { return g_newer_api.load(); }
+const OrtApi24* newer_api(const OrtApi* api) { return api == g_api.load() ? g_newer_api.load() : nullptr; }
 
 void set_newer_api(const OrtApiBase& base) {
   constexpr unsigned version = 24;

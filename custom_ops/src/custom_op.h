@@ -16,8 +16,8 @@ namespace onnxfuse {
 const OrtApi* shared_api();
 void set_api(const OrtApi* api);
 
-// The running release's table as of version 24, null if it is older; set likewise.
-const OrtApi24* newer_api();
+// The table as of version 24 of the ONNX Runtime that has this one, null if it is older; set likewise.
+const OrtApi24* newer_api(const OrtApi* api);
 void set_newer_api(const OrtApiBase& base);
 
 // An entry of a session's configuration; false if there is none.  Throws OrtFailure.

@@ -43,7 +43,7 @@ void FusedConvNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
   const Program epilogue = widened ? widen_half(node.epilogue) : node.epilogue;
   const SymbolicShape result = infer_conv(node.attributes, input);
   for (size_t o = 0; o < epilogue.outputs.size(); ++o) {
-    inferred.set_output(o, epilogue.values[epilogue.outputs[o]].type, result);
+    inferred.set_output(o, output_type(epilogue, o), result);
   }
 }
 
@@ -51,7 +51,8 @@ void FusedConvNode::compute(OrtKernelContext* context) {
   NodeInputs inputs;
   read_inputs(context, &inputs);
   compute_on_host(session_host(context), kernels_for(inputs), inputs.key, inputs.types, inputs.data.data(),
-                  inputs.outputs.data(), [&](size_t o, const Shape& shape) { return output(context, o, shape); });
+                  inputs.outputs.data(),
+                  [&](size_t o, const Shape& shape, DType type) { return output(context, o, shape, type); });
 }
 
 FusedConvNode::Kernels FusedConvNode::kernels_for(const NodeInputs& inputs) {
@@ -102,10 +103,9 @@ void FusedConvNode::compute_on_host(const Host& host, const Kernels& kernels, co
   std::vector<RunMemory> copies;
   for (size_t o = 0; writes_results && o < plan->epilogue.plan->output_shapes.size(); ++o) {
     const Shape& shape = plan->epilogue.plan->output_shapes[o];
-    const Program& program = kernels.epilogue->program();
-    const size_t bytes = bytes_of(shape, program.values[program.outputs[o]].type);
-    outputs[o] = output_memory(o, shape);
-    keep_apart(host, outputs[o], bytes, key.shapes, types, data, &copies);
+    const DType type = output_type(kernels.epilogue->program(), o);
+    outputs[o] = output_memory(o, shape, type);
+    keep_apart(host, outputs[o], bytes_of(shape, type), key.shapes, types, data, &copies);
   }
   // With X in place of W each Program's operands follow what it reads, but for the result, which has no place yet.
   const void* const weights = std::exchange(data[1], data[0]);
@@ -118,7 +118,7 @@ void FusedConvNode::compute_on_host(const Host& host, const Kernels& kernels, co
   if (prepares) {
     void* made = nullptr;
     kernels.prologue->compute(host, plan->prologue_key, prologue, &made,
-                              [&](size_t, const Shape&) { return prepared.data(); });
+                              [&](size_t, const Shape&, DType) { return prepared.data(); });
     tensors.x = prepared.data();
   }
   if (writes_results) return run_conv_cpu(*plan, tensors, host);

@@ -20,7 +20,7 @@ class CpuFusedElementwise : public FusedNode {
     read_inputs(context, &inputs);
     kernel_for(inputs.types)
         .compute(session_host(context), inputs.key, inputs.data.data(), inputs.outputs.data(),
-                 [&](size_t o, const Shape& shape) { return output(context, o, shape); });
+                 [&](size_t o, const Shape& shape, DType type) { return output(context, o, shape, type); });
   }
 };
 

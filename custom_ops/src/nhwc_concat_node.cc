@@ -40,7 +40,7 @@ void NhwcConcatNode::compute(OrtKernelContext* context) {
   const auto plan = plans_.find_or_make(inputs.key, [&](NhwcConcatPlan* made, std::string* error) {
     return make_nhwc_concat_plan(inputs.key, made, error);
   });
-  void* const memory = output(context, 0, plan->output);
+  void* const memory = output(context, 0, plan->output, DType::f32);
   const SessionHost host = session_host(context);
   std::vector<RunMemory> copies;
   keep_apart(host, memory, bytes_of(plan->output, DType::f32), &inputs, &copies);

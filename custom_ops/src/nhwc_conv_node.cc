@@ -41,7 +41,7 @@ void NhwcConvNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
   SymbolicShape result = infer_conv(node.conv.attributes, x);
   if (node.nhwc_output) std::rotate(result.dims.begin() + 1, result.dims.begin() + 2, result.dims.end());
   for (size_t o = 0; o < node.epilogue.outputs.size(); ++o) {
-    inferred.set_output(o, node.epilogue.values[node.epilogue.outputs[o]].type, result);
+    inferred.set_output(o, output_type(node.epilogue, o), result);
   }
 }
 
@@ -55,8 +55,8 @@ void NhwcConvNode::compute(OrtKernelContext* context) {
   const SessionHost host = session_host(context);
   std::vector<RunMemory> copies;
   for (size_t o = 0; o < inputs.outputs.size(); ++o) {
-    inputs.outputs[o] = output(context, o, plan->output);
-    const DType type = node_.epilogue.values[node_.epilogue.outputs[o]].type;
+    const DType type = output_type(node_.epilogue, o);
+    inputs.outputs[o] = output(context, o, plan->output, type);
     keep_apart(host, inputs.outputs[o], bytes_of(plan->output, type), &inputs, &copies);
   }
   run_nhwc_conv(node_, *plan, inputs.data, inputs.outputs, host);

@@ -31,6 +31,12 @@ bool read_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* na
   return true;
 }
 
+struct ReleaseTensorInfo {
+  const OrtApi* api;
+  void operator()(OrtTensorTypeAndShapeInfo* info) const { api->ReleaseTensorTypeAndShapeInfo(info); }
+};
+using TensorInfoOwner = std::unique_ptr<OrtTensorTypeAndShapeInfo, ReleaseTensorInfo>;
+
 }  // namespace
 
 std::string place(const char* op, const std::string& name) {
@@ -73,7 +79,7 @@ size_t bytes_of(const Shape& shape, DType type) {
 }
 
 Node::Node(const char* op, const OrtApi* api, const OrtKernelInfo* info, Provider provider)
-    : api_(api), newer_api_(newer_api()), place_(onnxfuse::place(op, node_name(api, info))) {
+    : api_(api), newer_api_(newer_api(api)), place_(onnxfuse::place(op, node_name(api, info))) {
   check(api->KernelInfo_GetInputCount(info, &input_count_));
   check(api->KernelInfo_GetOutputCount(info, &output_count_));
   if (OrtStatus* status = api->KernelInfo_GetLogger(info, &logger_)) api->ReleaseStatus(status);
@@ -132,8 +138,7 @@ int Node::read_type_and_shape(const OrtValue* value, size_t i, Shape* shape) con
   }
   OrtTensorTypeAndShapeInfo* info = nullptr;
   check(api_->GetTensorTypeAndShape(value, &info));
-  const auto release = [this](OrtTensorTypeAndShapeInfo* p) { api_->ReleaseTensorTypeAndShapeInfo(p); };
-  const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(release)> owner(info, release);
+  const TensorInfoOwner owner(info, {api_});
   check(api_->GetTensorElementType(info, &type));
   check(api_->GetDimensionsCount(info, &rank));
   set_rank();
@@ -152,10 +157,30 @@ void Node::check_operands(const std::vector<int>& types, size_t first, const Pro
   for (size_t i = 1; i < program.input_count; ++i) check_type(types, first + i - 1, program.values[i].type);
 }
 
-void* Node::output(OrtKernelContext* context, size_t o, const Shape& shape) const {
+// The ONNX element type of a tensor.
+int Node::element_type(const OrtValue* value) const {
+  int type = 0;
+  if (newer_api_ != nullptr) {
+    const int64_t* dims = nullptr;
+    size_t rank = 0;
+    check(newer_api_->GetTensorElementTypeAndShapeDataReference(value, &type, &dims, &rank));
+    return type;
+  }
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  check(api_->GetTensorTypeAndShape(value, &info));
+  const TensorInfoOwner owner(info, {api_});
+  check(api_->GetTensorElementType(info, &type));
+  return type;
+}
+
+void* Node::output(OrtKernelContext* context, size_t o, const Shape& shape, DType type) const {
   OrtValue* value = nullptr;
   check(api_->KernelContext_GetOutput(context, o, shape.dims.data(), static_cast<size_t>(shape.rank), &value));
   if (value == nullptr) throw Error("output " + std::to_string(o) + " is missing");
+  if (const int declared = element_type(value); declared != info(type).onnx) {
+    throw Error("output " + std::to_string(o) + " has the ONNX element type " + std::to_string(declared) +
+                ", but the node computes " + info(type).name);
+  }
   void* memory = nullptr;
   check(api_->GetTensorMutableData(value, &memory));
   return memory;

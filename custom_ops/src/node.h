@@ -71,8 +71,9 @@ class Node {
   static void check_type(const std::vector<int>& types, size_t i, DType type);
   static void check_operands(const std::vector<int>& types, size_t first, const Program& program);
 
-  // The memory of output `o`, on the provider's device.
-  void* output(OrtKernelContext* context, size_t o, const Shape& shape) const;
+  // The memory of output `o`, on the provider's device.  Throws Error unless the tensor is of `type`: where ORT knows no
+  // rank, its type is what the model declares.
+  void* output(OrtKernelContext* context, size_t o, const Shape& shape, DType type) const;
 
   // Copies every input of these shapes, ONNX element types and `data` that lies where an output does, as a session's
   // bindings may have it, and puts the copy in its place: results are written while inputs are still read.
@@ -92,6 +93,7 @@ class Node {
  private:
   int read_input(const OrtKernelContext* context, size_t i, Shape* shape, const void** data) const;
   int read_type_and_shape(const OrtValue* value, size_t i, Shape* shape) const;
+  int element_type(const OrtValue* value) const;
 
   const OrtApi* api_;
   const OrtApi24* newer_api_;  // null if ORT is older

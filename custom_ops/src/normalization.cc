@@ -28,7 +28,7 @@ bool fail(std::string problem, std::string* error) {
 bool read_program(const std::string& text, Program* program, std::string* error) {
   if (!parse_program(text, program, error)) return fail("the program attribute is not valid: " + *error, error);
   const bool fits = program->input_count > 0 && program->outputs.size() == 1 &&
-                    program->values[program->outputs[0]].type == DType::f32;
+                    output_type(*program, 0) == DType::f32;
   return fits || fail("the program attribute does not make one tensor of float32 from others", error);
 }
 

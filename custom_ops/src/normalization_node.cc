@@ -41,8 +41,8 @@ void NormalizationNode::compute(OrtKernelContext* context) {
   const auto plan = plans_.find_or_make(inputs.key, [&](NormalizationPlan* made, std::string* error) {
     return make_normalization_plan(node_, inputs.key, made, error);
   });
-  void* const result = output(context, 0, plan->output);
-  void* const normalized = node_.keeps ? output(context, 1, plan->output) : nullptr;
+  void* const result = output(context, 0, plan->output, DType::f32);
+  void* const normalized = node_.keeps ? output(context, 1, plan->output, DType::f32) : nullptr;
   const SessionHost host = session_host(context);
   const size_t bytes = bytes_of(plan->output, DType::f32);
   std::vector<RunMemory> copies;

@@ -43,6 +43,8 @@ struct Program {
   bool contracts = false;  // whether a product may be added without being rounded before
 };
 
+inline DType output_type(const Program& program, size_t o) { return program.values[program.outputs[o]].type; }
+
 constexpr size_t kMaxText = size_t{1} << 20;
 constexpr size_t kMaxInputs = 128;
 constexpr size_t kMaxOutputs = 64;

@@ -30,7 +30,9 @@ bool ProgramKernel::takes(int first, const int* others) const {
 void ProgramKernel::compute(const Host& host, const PlanKey& key, const void** inputs, void** outputs,
                             const OutputMemory& output_memory) {
   PlanInUse<Plan> plan = find_plan(key);
-  for (size_t o = 0; o < program_.outputs.size(); ++o) outputs[o] = output_memory(o, plan->output_shapes[o]);
+  for (size_t o = 0; o < program_.outputs.size(); ++o) {
+    outputs[o] = output_memory(o, plan->output_shapes[o], output_type(program_, o));
+  }
   plan = resolve_aliasing(std::move(plan), inputs, outputs);
   const auto copies = copy_shared_inputs(host, *plan, inputs, outputs);
   const RunMemory scratch(host, plan->scratch_bytes);
@@ -64,7 +66,7 @@ bool ProgramKernel::shares_in_place(const Plan& plan, size_t i, const void* inpu
   const InputUse& read = plan.inputs[i];
   const OutputUse& written = plan.outputs[o];
   return input == output && read.stages == 1 && read.whole && read.stage == written.stage &&
-         storage_size(program_.values[i].type) == storage_size(program_.values[program_.outputs[o]].type);
+         storage_size(program_.values[i].type) == storage_size(output_type(program_, o));
 }
 
 // The plan for outputs that share memory with inputs, as GetMayInplace allows ORT to arrange.

@@ -14,8 +14,8 @@
 
 namespace onnxfuse {
 
-// Where output `o`, of the given shape, is to be written.
-using OutputMemory = std::function<void*(size_t o, const Shape& shape)>;
+// Where output `o`, of the given shape and type, is to be written.
+using OutputMemory = std::function<void*(size_t o, const Shape& shape, DType type)>;
 
 class ProgramKernel {
  public:

@@ -31,7 +31,7 @@ bool fail(std::string problem, std::string* error) {
 bool read_part(const AttributeSource& source, const char* name, Program* program, std::string* error) {
   if (!read_whole_program(source, name, program, error)) return false;
   const bool fits = program->values[0].type == DType::f32 && program->outputs.size() == 1 &&
-                    program->values[program->outputs[0]].type == DType::f32;
+                    output_type(*program, 0) == DType::f32;
   return fits || fail("the " + std::string(name) + " attribute does not make one tensor of float32 from another", error);
 }
 

@@ -47,7 +47,7 @@ void SqueezeExciteNode::compute(OrtKernelContext* context) {
   const auto plan = plans_.find_or_make(inputs.key, [&](SqueezeExcitePlan* made, std::string* error) {
     return make_squeeze_excite_plan(node_, inputs.key, made, error);
   });
-  void* const memory = output(context, 0, plan->output);
+  void* const memory = output(context, 0, plan->output, DType::f32);
   const SessionHost host = session_host(context);
   std::vector<RunMemory> copies;
   keep_apart(host, memory, bytes_of(plan->output, DType::f32), &inputs, &copies);

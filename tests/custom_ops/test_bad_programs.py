@@ -111,6 +111,16 @@ def test_wrong_element_type_at_run_time_is_an_error() -> None:
         run(session, [np.ones(3, np.int32)])
 
 
+@pytest.mark.parametrize("declared", ["i8", "f64"])
+def test_wrong_element_type_of_an_output_is_an_error(declared: str) -> None:
+    """Where no rank is known ONNX Runtime takes the type that the model declares, and makes the tensor for it."""
+    model = make_model([fused_node(GOOD, ["x0"], ["y0"])], {"x0": ("f32", None)}, {"y0": (declared, None)})
+    session = new_session(model, session_options())
+    for _ in range(2):
+        with pytest.raises(Exception, match=f"{NODE_NAME}.*output 0 has the ONNX element type .* computes f32"):
+            run(session, [np.ones((300, 1000), np.float32)])
+
+
 def test_mutated_programs_never_crash() -> None:
     """Whatever one edit does to a program, the session is refused or runs."""
     choose = random.Random(0)
