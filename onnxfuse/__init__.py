@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from onnxfuse.api import optimize as optimize
     from onnxfuse.errors import OnnxfuseError as OnnxfuseError
     from onnxfuse.errors import ParityError as ParityError
+    from onnxfuse.executable import Executable as Executable
     from onnxfuse.graph import Model as Model
     from onnxfuse.passes import Pass as Pass
     from onnxfuse.passes import RewriteRule as RewriteRule
@@ -32,6 +33,7 @@ _HOMES = {
     "Result": ".api",
     "OnnxfuseError": ".errors",
     "ParityError": ".errors",
+    "Executable": ".executable",
     "Model": ".graph",
     "Pass": ".passes",
     "RewriteRule": ".passes",
@@ -43,6 +45,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Executable",
     "InferenceSession",
     "Model",
     "OnnxfuseError",

@@ -33,7 +33,20 @@ import bench_page
 import numpy as np
 from bench_chains import CHAINS
 from bench_cpu import ROOT, put_into_readme
-from bench_peers import BASE, FAST, OURS, PEERS, RELU, WORKER, Peer, one_relu, settings, simplified
+from bench_peers import (
+    ALONE,
+    BASE,
+    FAST,
+    FAST_ALONE,
+    OURS,
+    PEERS,
+    RELU,
+    WORKER,
+    Peer,
+    one_relu,
+    settings,
+    simplified,
+)
 from bench_subjects import REPRESENTATIVE, SIZES, Subject, make_chain, make_model
 from bench_turns import Worker, WorkerError, take_turns
 from messages import say
@@ -118,9 +131,9 @@ def _start(peer: Peer, python: str, subject: Subject, folder: Path, arguments: a
     if peer.simplifier:
         extra["file"] = str(simplified(peer, python, subject.static))
         python = sys.executable  # the same ONNX Runtime as for the others
-    elif peer.name == OURS:
+    elif peer.name in (OURS, ALONE):
         extra = {"file": str(subject.optimized), "library": subject.library}
-    elif peer.name == FAST:
+    elif peer.name in (FAST, FAST_ALONE):
         extra = {"file": str(subject.fast), "library": subject.library}
     elif peer.name == RELU:
         extra["file"] = str(one_relu(subject.static, folder / "relu.onnx"))

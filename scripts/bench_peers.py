@@ -18,6 +18,7 @@ HERE = Path(__file__).resolve().parent
 WORKER = HERE / "peers" / "worker.py"
 
 OURS, FAST, BASE, COPY, RELU = "onnxfuse", "fast", "ort", "copy", "relu"
+ALONE, FAST_ALONE = "executable", "fast-executable"
 
 Progress = Callable[[str], None]
 
@@ -137,6 +138,22 @@ PEERS: dict[str, Peer] = {
             "onnxfuse --fast-math",
             "onnxruntime",
             "the same with --fast-math: products rounded with their sums, as TVM has them",
+            packages=("onnxfuse",),
+            own=True,
+        ),
+        Peer(
+            ALONE,
+            "onnxfuse.Executable",
+            "executable",
+            "the model of onnxfuse, without ONNX Runtime",
+            packages=("onnxfuse",),
+            own=True,
+        ),
+        Peer(
+            FAST_ALONE,
+            "onnxfuse.Executable --fast-math",
+            "executable",
+            "the model of onnxfuse --fast-math, without ONNX Runtime",
             packages=("onnxfuse",),
             own=True,
         ),

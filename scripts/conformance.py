@@ -18,8 +18,11 @@ from pathlib import Path
 
 os.environ["PYTHONSAFEPATH"] = "1"
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
 import numpy as np
 import onnx
+from executable_check import differs_alone
 
 import onnxfuse
 from onnxfuse.comparison import Numbers, compare_values
@@ -172,10 +175,13 @@ def _difference(
         for library in (True, False):
             session = Session(fused.SerializeToString(), threads=1, library=library, optimized=False)
             for one, values in zip(feeds, expected, strict=True):
-                for name, left, right in zip(session.output_names, values, session.run(one), strict=True):
+                results = session.run(one)
+                for name, left, right in zip(session.output_names, values, results, strict=True):
                     found = compare_values(name, left, right, numbers)
                     if found.reason:
                         return found.reason + ("" if library else " (without the library)")
+                if library and (reason := differs_alone(fused, [one], [results])):
+                    return f"without ONNX Runtime {reason}"
     except (SessionError, onnx.checker.ValidationError) as error:
         return f"it does not run: {_without_names(str(error))}"
     return ""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import fuzz_slack
 import numpy as np
 import onnx
+from executable_check import differs_alone, same_bits
 from fuzz_graph import EXACT_OPS
 from fuzz_slack import HALF
 
@@ -82,6 +83,8 @@ def check(
             results = [session.run(dict(inputs)) for inputs, _ in runs]
         except SessionError as error:
             return Verdict(FAILED, f"it does not run {how} the library: {error}", f"run {library}")
+        if library and (reason := differs_alone(optimized, [inputs for inputs, _ in runs], results)):
+            return Verdict(FAILED, f"without ONNX Runtime {reason}", "alone")
         for (inputs, expected), actual in zip(runs, results, strict=True):
             triples = list(zip(names, expected, actual, strict=True))
             different = _different(triples, numbers, exact)
@@ -139,13 +142,6 @@ def _first_difference(expected: np.ndarray, actual: np.ndarray) -> str:
         if not same_bits(left[index : index + 1], right[index : index + 1]):
             return f"; element {index} is {right[index]} instead of {left[index]}"
     return ""
-
-
-def same_bits(expected: np.ndarray, actual: np.ndarray) -> bool:
-    """Equal bit for bit, one NaN as good as another."""
-    if expected.dtype != actual.dtype or expected.shape != actual.shape:
-        return False
-    return bool(np.array_equal(fuzz_slack.bits(expected), fuzz_slack.bits(actual)))
 
 
 def optimize(model: onnx.ModelProto, pipeline: str) -> onnx.ModelProto:

@@ -21,8 +21,6 @@ namespace {
 constexpr int64_t kMaxChunks = 64;
 // Where tiles run from the last to the first, about so many elements together run from the first to the last.
 constexpr int64_t kElementsForward = 32 << 10;
-// How much a thread does, as costs are reckoned, before the next has begun.
-constexpr double kLeadNanoseconds = 1.3e3;
 // What a thread works in is on its stack, unless it is more than this: a stack of 1 MB must do, and others use it too.
 constexpr size_t kMaxStackBytes = 64 * 1024;
 
@@ -294,10 +292,10 @@ void run_plan(const Program& program, const Plan& plan, const Tensors& tensors, 
   for (const Stage& stage : plan.stages) {
     const double work = static_cast<double>(stage.tiles) * stage.tile_cost;
     const int64_t chunks = parts_of(work, std::min(kMaxChunks, stage.tiles));
-    // The first chunk is longer, for ORT runs it while other threads are yet to begin.  The rest is spread evenly: ORT hands
-    // a thread neighbouring chunks.
+    // The first chunk is longer, for it runs while other threads are yet to begin.  The rest is spread evenly: hosts give a
+    // thread neighbouring chunks.
     const double longest = static_cast<double>(stage.tiles) / static_cast<double>(2 * chunks);
-    const auto lead = static_cast<int64_t>(std::min(kLeadNanoseconds / stage.tile_cost, longest));
+    const auto lead = static_cast<int64_t>(std::min(host.lead_nanoseconds / stage.tile_cost, longest));
     const int64_t rest = stage.tiles - lead;
     const auto boundary = [&](int64_t i) { return i == 0 ? 0 : lead + rest / chunks * i + rest % chunks * i / chunks; };
     const bool backward = stage.turns && turn();

@@ -17,6 +17,8 @@ struct Host {
   // At least so many bytes; null if there is none.
   void* (*allocate)(void* context, size_t bytes);
   void (*release)(void* context, void* memory);
+  // How much the calling thread does, as costs are reckoned, before other threads begin.
+  double lead_nanoseconds = 0.0;
 };
 
 // Memory for one run, aligned to a cache line; none for 0 bytes.  Much of it is the host's, which other nodes' tensors have

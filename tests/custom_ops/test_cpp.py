@@ -109,6 +109,13 @@ def test_plan_cache(sanitizer: str, tmp_path: Path) -> None:
     run_program(compile_cpp(tmp_path / "test", [NATIVE / "tests/plan_cache_test.cc"], flags))
 
 
+@pytest.mark.parametrize("sanitizer", ["thread", "address"])
+def test_thread_pool(sanitizer: str, tmp_path: Path) -> None:
+    """Each part of a run is done once, by whatever threads, and ends before the run does."""
+    sources = [NATIVE / "tests/thread_pool_test.cc", NATIVE / "src/thread_pool.cc"]
+    run_program(compile_cpp(tmp_path / "test", sources, ["-O1", f"-fsanitize={sanitizer}"]), sanitizer)
+
+
 def test_memory_of_a_run(tmp_path: Path) -> None:
     """Much of it is the host's and is given back to it, whatever happens."""
     sources = [NATIVE / "tests/host_test.cc", *(NATIVE / "src" / f"{name}.cc" for name in ("host", "workspace"))]

@@ -1,0 +1,317 @@
+#include "executable.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string_view>
+#include <utility>
+
+#include "cache_lines.h"
+#include "custom_op.h"
+#include "dtype.h"
+#include "fused_conv.h"
+#include "fused_elementwise.h"
+#include "fused_on_cpu.h"
+#include "integers.h"
+#include "node.h"
+#include "ort_call.h"
+#include "workspace.h"
+
+namespace onnxfuse {
+namespace {
+
+// --- ONNX Runtime's C API, as far as nodes on the CPU call it ---
+
+// One node of one run: what OrtKernelContext is here.
+struct NodeRun {
+  const Executable* executable;
+  const NodeInfo* info;
+  Tensor* tensors;
+};
+
+struct Status {
+  std::string message;
+};
+
+// What there is if there is no memory for another.
+Status& last_status() {
+  static auto& status = *new Status{"there is no memory"};
+  return status;
+}
+
+OrtStatus* make_status(OrtErrorCode, const char* message) {
+  try {
+    return reinterpret_cast<OrtStatus*>(new Status{message});
+  } catch (const std::bad_alloc&) {
+    return reinterpret_cast<OrtStatus*>(&last_status());
+  }
+}
+
+void release_status(OrtStatus* status) {
+  auto* const own = reinterpret_cast<Status*>(status);
+  if (own != &last_status()) delete own;
+}
+
+const NodeInfo& node(const OrtKernelInfo* info) { return *reinterpret_cast<const NodeInfo*>(info); }
+const NodeRun& node_run(const OrtKernelContext* context) { return *reinterpret_cast<const NodeRun*>(context); }
+Tensor& tensor(const OrtValue* value) { return *const_cast<Tensor*>(reinterpret_cast<const Tensor*>(value)); }
+const Tensor& tensor(const OrtTensorTypeAndShapeInfo* info) { return *reinterpret_cast<const Tensor*>(info); }
+
+OrtStatus* no_attribute() { return make_status(ORT_FAIL, "there is no such attribute"); }
+
+const Attribute* find_attribute(const OrtKernelInfo* info, const char* name, bool is_text, bool is_list) {
+  for (const Attribute& attribute : node(info).attributes) {
+    if (attribute.name == name && attribute.is_text == is_text && attribute.is_list == is_list) return &attribute;
+  }
+  return nullptr;
+}
+
+// The first call tells the size, which counts the final 0.
+OrtStatus* copy_text(const std::string& text, char* out, size_t* size) {
+  if (out != nullptr) std::memcpy(out, text.c_str(), std::min(*size, text.size() + 1));
+  *size = text.size() + 1;
+  return nullptr;
+}
+
+// Memory that a run needs is kept by the thread from run to run; its block is described before it.
+void* allocate(OrtAllocator*, size_t bytes) {
+  static_assert(sizeof(Workspace) <= kCacheLine);
+  if (bytes > SIZE_MAX - kCacheLine) return nullptr;
+  try {
+    Workspace workspace(bytes + kCacheLine);
+    char* const memory = static_cast<char*>(workspace.data());
+    new (memory) Workspace(std::move(workspace));
+    return memory + kCacheLine;
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+void release(OrtAllocator*, void* memory) {
+  if (memory == nullptr) return;
+  auto* const described = reinterpret_cast<Workspace*>(static_cast<char*>(memory) - kCacheLine);
+  const Workspace given_back(std::move(*described));
+}
+
+size_t bytes_of(const Tensor& tensor) {
+  const auto* const type = std::find_if(kDTypes, kDTypes + kDTypeCount,
+                                        [&](const DTypeInfo& known) { return known.onnx == tensor.value->type; });
+  return onnxfuse::bytes_of(tensor.shape, static_cast<DType>(type - kDTypes));
+}
+
+// Memory for an output, of its own where the caller has bound none.
+void place(Tensor* output, const int64_t* dims, size_t rank) {
+  Shape shape;
+  if (rank > kMaxRank) throw Error("an output has more than 16 dimensions");
+  shape.rank = static_cast<int>(rank);
+  std::copy_n(dims, rank, shape.dims.begin());
+  if (output->bound) {
+    if (shape == output->shape) return;
+    throw Error("'" + output->value->name + "' has the shape " + to_string(shape) + ", and the array for it " +
+                to_string(output->shape));
+  }
+  output->shape = shape;
+  const size_t bytes = bytes_of(*output);
+  if (output->data != nullptr && bytes <= output->capacity) return;
+  output->data = nullptr;
+  output->own.reset();
+  const size_t capacity = std::max<size_t>(bytes / kCacheLine + 1, 1) * kCacheLine;
+  output->own = {std::aligned_alloc(kCacheLine, capacity), std::free};
+  if (output->own == nullptr) throw Error("there is no memory for '" + output->value->name + "'");
+  output->data = output->own.get();
+  output->capacity = capacity;
+}
+
+OrtStatus* get_output(OrtKernelContext* context, size_t index, const int64_t* dims, size_t rank, OrtValue** out);
+
+const OrtApi& own_api() {
+  static const OrtApi api = [] {
+    static OrtAllocator allocator{kOrtApiVersion, allocate, release};
+    OrtApi own{};
+    own.CreateStatus = make_status;
+    own.ReleaseStatus = release_status;
+    own.GetTensorMutableData = [](OrtValue* value, void** out) -> OrtStatus* {
+      *out = tensor(value).data;
+      return nullptr;
+    };
+    own.GetTensorTypeAndShape = [](const OrtValue* value, OrtTensorTypeAndShapeInfo** out) -> OrtStatus* {
+      *out = reinterpret_cast<OrtTensorTypeAndShapeInfo*>(&tensor(value));
+      return nullptr;
+    };
+    own.ReleaseTensorTypeAndShapeInfo = [](OrtTensorTypeAndShapeInfo*) {};
+    own.GetTensorElementType = [](const OrtTensorTypeAndShapeInfo* info, int* out) -> OrtStatus* {
+      *out = tensor(info).value->type;
+      return nullptr;
+    };
+    own.GetDimensionsCount = [](const OrtTensorTypeAndShapeInfo* info, size_t* out) -> OrtStatus* {
+      *out = static_cast<size_t>(tensor(info).shape.rank);
+      return nullptr;
+    };
+    own.GetDimensions = [](const OrtTensorTypeAndShapeInfo* info, int64_t* dims, size_t count) -> OrtStatus* {
+      std::copy_n(tensor(info).shape.dims.begin(), count, dims);
+      return nullptr;
+    };
+    own.KernelInfoGetAttribute_int64 = [](const OrtKernelInfo* info, const char* name, int64_t* out) -> OrtStatus* {
+      const Attribute* const found = find_attribute(info, name, false, false);
+      if (found == nullptr) return no_attribute();
+      *out = found->numbers[0];
+      return nullptr;
+    };
+    own.KernelInfoGetAttribute_string = [](const OrtKernelInfo* info, const char* name, char* out, size_t* size) {
+      const Attribute* const found = find_attribute(info, name, true, false);
+      return found == nullptr ? no_attribute() : copy_text(found->text, out, size);
+    };
+    own.KernelInfoGetAttributeArray_int64 = [](const OrtKernelInfo* info, const char* name, int64_t* out,
+                                               size_t* count) -> OrtStatus* {
+      const Attribute* const found = find_attribute(info, name, false, true);
+      if (found == nullptr) return no_attribute();
+      if (out != nullptr) std::copy_n(found->numbers.begin(), std::min(*count, found->numbers.size()), out);
+      *count = found->numbers.size();
+      return nullptr;
+    };
+    own.KernelInfo_GetInputCount = [](const OrtKernelInfo* info, size_t* out) -> OrtStatus* {
+      *out = node(info).inputs.size();
+      return nullptr;
+    };
+    own.KernelInfo_GetOutputCount = [](const OrtKernelInfo* info, size_t* out) -> OrtStatus* {
+      *out = node(info).outputs.size();
+      return nullptr;
+    };
+    own.KernelInfo_GetNodeName = [](const OrtKernelInfo* info, char* out, size_t* size) {
+      return copy_text(node(info).name, out, size);
+    };
+    own.KernelInfo_GetLogger = [](const OrtKernelInfo*, const OrtLogger**) {
+      return make_status(ORT_FAIL, "there is no logger");
+    };
+    own.KernelInfoGetAllocator = [](const OrtKernelInfo*, OrtMemType, OrtAllocator** out) -> OrtStatus* {
+      *out = &allocator;
+      return nullptr;
+    };
+    own.ReleaseAllocator = [](OrtAllocator*) {};
+    own.KernelContext_GetInput = [](const OrtKernelContext* context, size_t index,
+                                    const OrtValue** out) -> OrtStatus* {
+      const NodeRun& run = node_run(context);
+      const int64_t value = run.info->inputs[index];
+      *out = value < 0 ? nullptr : reinterpret_cast<const OrtValue*>(&run.tensors[value]);
+      if (value < 0 || run.tensors[value].data != nullptr) return nullptr;
+      return make_status(ORT_FAIL, ("there is no '" + run.tensors[value].value->name + "' yet").c_str());
+    };
+    own.KernelContext_GetOutput = get_output;
+    own.KernelContext_ParallelFor = [](const OrtKernelContext* context, void (*function)(void*, size_t), size_t total,
+                                       size_t, void* data) -> OrtStatus* {
+      node_run(context).executable->threads().run(function, total, data);
+      return nullptr;
+    };
+    return own;
+  }();
+  return api;
+}
+
+OrtStatus* get_output(OrtKernelContext* context, size_t index, const int64_t* dims, size_t rank, OrtValue** out) {
+  const NodeRun& run = node_run(context);
+  Tensor* const output = &run.tensors[run.info->outputs[index]];
+  return guarded(&own_api(), ORT_FAIL, "", [&] {
+    place(output, dims, rank);
+    *out = reinterpret_cast<OrtValue*>(output);
+  });
+}
+
+// --- what a model's nodes are made of ---
+
+// The operator of this name for the CPU; null if the library has none.
+const OrtCustomOp* find_operator(std::string_view name) {
+  static const auto& known = *new std::vector<NamedOp>([] {
+    std::vector<NamedOp> operators;
+    for (const auto& some : {fused_elementwise(), fused_conv(), fused_on_cpu()}) {
+      for (const OpFamily& family : some) {
+        if (family.on_gpu) continue;
+        for (const char* own : family.names) operators.push_back(family.make(own));
+      }
+    }
+    return operators;
+  }());
+  const auto found = std::find_if(known.begin(), known.end(), [&](const NamedOp& op) { return name == op.name; });
+  return found == known.end() ? nullptr : &*found;
+}
+
+std::vector<int64_t> checked(const int64_t* values, size_t count, int64_t least, size_t known) {
+  std::vector<int64_t> result(values, values + count);
+  for (const int64_t value : result) {
+    if (value < least || value >= static_cast<int64_t>(known)) throw Error("a node has a value that is not there");
+  }
+  return result;
+}
+
+NodeInfo describe(const onnxfuse_node& node, size_t value_count) {
+  NodeInfo info;
+  info.name = node.name;
+  info.inputs = checked(node.inputs, node.input_count, -1, value_count);
+  info.outputs = checked(node.outputs, node.output_count, 0, value_count);
+  for (size_t i = 0; i < node.attribute_count; ++i) {
+    const onnxfuse_attribute& own = node.attributes[i];
+    Attribute attribute{own.name, own.text != nullptr, own.text == nullptr && own.count >= 0, {}, {}};
+    if (attribute.is_text) attribute.text.assign(own.text, own.size);
+    else attribute.numbers.assign(own.numbers, own.numbers + (own.count < 0 ? 1 : own.count));
+    info.attributes.push_back(std::move(attribute));
+  }
+  return info;
+}
+
+}  // namespace
+
+std::string status_message(OrtStatus* status) {
+  std::string message = reinterpret_cast<Status*>(status)->message;
+  release_status(status);
+  return message;
+}
+
+Executable::Executable(const onnxfuse_node* nodes, size_t node_count, const onnxfuse_value* values, size_t value_count,
+                       size_t threads)
+    : threads_(ThreadPool::of(threads)) {
+  for (size_t i = 0; i < value_count; ++i) {
+    const bool is_known = std::any_of(kDTypes, kDTypes + kDTypeCount,
+                                      [&](const DTypeInfo& known) { return known.onnx == values[i].type; });
+    if (!is_known) throw Error("'" + std::string(values[i].name) + "' is of a type that fused nodes do not take");
+    values_.push_back({values[i].name, values[i].type});
+  }
+  steps_.reserve(node_count);  // kernels may refer to what describes their nodes
+  for (size_t i = 0; i < node_count; ++i) {
+    const OrtCustomOp* const op = find_operator(nodes[i].op);
+    if (op == nullptr) throw Error("the library has no operator " + std::string(nodes[i].op) + " for the CPU");
+    Step& step = steps_.emplace_back(Step{describe(nodes[i], value_count), op, {nullptr, op->KernelDestroy}});
+    void* kernel = nullptr;
+    check(op->CreateKernelV2(op, &own_api(), reinterpret_cast<const OrtKernelInfo*>(&step.info), &kernel));
+    step.kernel.reset(kernel);
+  }
+}
+
+Binding::Binding(std::shared_ptr<const Executable> executable)
+    : executable_(std::move(executable)), tensors_(executable_->values().size()) {
+  for (size_t i = 0; i < tensors_.size(); ++i) tensors_[i].value = &executable_->values()[i];
+}
+
+void Binding::bind(size_t value, void* data, const Shape& shape) {
+  Tensor& tensor = tensors_.at(value);
+  tensor.own.reset();
+  tensor.capacity = 0;
+  tensor.data = data;
+  tensor.shape = shape;
+  tensor.bound = data != nullptr;
+}
+
+void Binding::run() {
+  if (runs_.exchange(true, std::memory_order_acquire)) throw Error("it is running in another thread");
+  struct Ends {
+    std::atomic<bool>& runs;
+    ~Ends() { runs.store(false, std::memory_order_release); }
+  } const ends{runs_};
+  for (const Executable::Step& step : executable_->steps()) {
+    NodeRun run{executable_.get(), &step.info, tensors_.data()};
+    check(step.op->KernelComputeV2(step.kernel.get(), reinterpret_cast<OrtKernelContext*>(&run)));
+  }
+}
+
+const Tensor& Binding::tensor(size_t value) const { return tensors_.at(value); }
+
+}  // namespace onnxfuse
