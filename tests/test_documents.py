@@ -58,10 +58,11 @@ def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monke
     onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     namespace: dict[str, Any] = {}
     for block in blocks:
         exec(block, namespace)
     (y,) = namespace["session"].run(None, {"x": np.zeros((1, 8, 2, 2), np.float32)})
     np.testing.assert_array_equal(y, -np.ones((1, 8, 2, 2), np.float32))
+    np.testing.assert_array_equal(namespace["y"], -np.ones((1, 8, 16, 16), np.float32))
     assert "3 nodes fused into 1" in namespace["result"].report.summary()

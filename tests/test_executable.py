@@ -1,5 +1,6 @@
 """Models that run without ONNX Runtime: the same bits as in a session, and one line for what cannot run."""
 
+import copy
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -149,6 +151,46 @@ def test_integers_booleans_and_broadcasts() -> None:
     assert executable.run(None, feeds)[0].shape == (2, 3, 5)
 
 
+def test_results_live_as_long_as_they_are_used() -> None:
+    """Their memory is the library's, and is used again only when no array has it."""
+    executable = onnxfuse.Executable(chain(TensorProto.BFLOAT16))
+    kept, expected = [], []
+    for rows in (5, 300, 5, 5, 2000, 1):
+        x = values((rows, 64), ml_dtypes.bfloat16, seed=rows)
+        result = executable.run(None, {"x": x})[0]
+        expected.append(result.copy())
+        kept.append(result[::2].T)
+    del executable, result
+    for view, wanted in zip(kept, expected, strict=True):
+        assert same_bits(view, wanted[::2].T)
+
+
+def test_shapes_that_alternate() -> None:
+    model = two_nodes()
+    executable = onnxfuse.Executable(model, threads=2)
+    feeds = {rows: {"x": values((rows, 64), seed=rows)} for rows in (1, 900, 40)}
+    expected = {rows: in_session(model, feed) for rows, feed in feeds.items()}
+    for rows in (1, 900, 1, 1, 40, 900, 900, 40, 1):
+        for actual, wanted in zip(executable.run(None, feeds[rows]), expected[rows], strict=True):
+            assert same_bits(actual, wanted)
+
+
+def test_an_output_that_is_named_twice() -> None:
+    model = chain()
+    model.graph.output.append(model.graph.output[0])
+    executable = onnxfuse.Executable(model)
+    assert executable.output_names == ["y", "y"]
+    one, other = executable.run(None, {"x": np.ones((2, 64), np.float32)})
+    assert one[0, -1] == other[0, -1] == 2
+
+
+def test_a_copy_outlives_what_it_is_of() -> None:
+    executable = onnxfuse.Executable(chain())
+    other = copy.copy(executable)
+    del executable
+    assert other.run(None, {"x": np.ones((2, 64), np.float32)})[0][0, -1] == 2
+
+
 def test_bound_arrays_are_read_and_written_in_place() -> None:
     executable = onnxfuse.Executable(chain(), threads=2)
     x, y = values((300, 64)), np.empty((300, 64), np.float32)
@@ -203,6 +245,8 @@ BAD_CALLS: list[tuple[Callable[[onnxfuse.Executable], object], str]] = [
     (lambda e: e.run(None, {"x": X[:, :32]}), r"'x' has the shape \[2, 32\], and the model takes \['n', 64\]"),
     (lambda e: e.run(None, {"x": X[0]}), r"'x' has the shape \[64\], and the model takes \['n', 64\]"),
     (lambda e: e.run(None, {"x": "text"}), "'x' has the type <U4, not float32"),
+    (lambda e: e.run("y", {"x": X}), "the names of outputs are a list, not 'y'"),
+    (lambda e: e.run(None, [X]), "inputs are given by name, not as list"),  # type: ignore[arg-type]
     (lambda e: e.bind({"x": [1.0]}), "'x' is list, not a NumPy array"),  # type: ignore[dict-item]
     (lambda e: e.bind({"x": X}, {"z": X}), "the model has no output 'z'"),
     (lambda e: e.bind({"x": X}, {"y": np.empty((2, 64))}), "'y' has the type float64"),
@@ -283,8 +327,16 @@ def test_bad_models(change: Callable[[onnx.ModelProto], object], message: str) -
         onnxfuse.Executable(bad_model(change))
 
 
-@pytest.mark.parametrize("threads", [0, -1, 5000])
-def test_bad_numbers_of_threads(threads: int) -> None:
+def test_constants_of_many_dimensions() -> None:
+    model = chain()
+    for tensor in model.graph.initializer:
+        tensor.dims[:] = [1] * 30 + [64]
+    with pytest.raises(onnxfuse.OnnxfuseError, match="has more than 16 dimensions"):
+        onnxfuse.Executable(model)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 5000, 2.0, "2"])
+def test_bad_numbers_of_threads(threads: Any) -> None:
     with pytest.raises(onnxfuse.OnnxfuseError, match="threads: from 1 to 1024"):
         onnxfuse.Executable(chain(), threads=threads)
 
@@ -335,6 +387,28 @@ def test_a_binding_serves_one_thread_at_a_time() -> None:
     assert same_bits(binding.outputs()["y"], executable.run(["y"], {"x": x})[0])
 
 
+def test_each_thread_learns_its_own_error() -> None:
+    nodes = [helper.make_node("Div", ["i", "j"], ["y"])]
+    kinds = {name: (TensorProto.INT32, ["n"]) for name in "ij"}
+    executable = onnxfuse.Executable(fuse_everything(model_of(nodes, kinds, {"y": TensorProto.INT32})))
+    i, ones, zeros = (np.full(3, value, np.int32) for value in (4, 1, 0))
+    binding = executable.bind({"i": i, "j": zeros})
+    told: set[str] = set()
+
+    def run_some(worker: int) -> None:
+        for _ in range(300):
+            try:
+                binding.run()
+            except onnxfuse.OnnxfuseError as error:
+                told.add(str(error).rpartition(": ")[2])
+            if worker % 2:
+                assert executable.run(None, {"i": i, "j": ones})[0][0] == 4
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(run_some, range(4)))
+    assert told <= {"an integer is divided by zero", "it is running in another thread"}
+
+
 def test_what_is_gone_while_others_run_on() -> None:
     """Bindings outlive the names of their executables, and executables those of their models."""
     x = values((5000, 64))
@@ -357,6 +431,46 @@ def test_a_child_of_a_fork_runs() -> None:
         os._exit(0 if same else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert same_bits(executable.run(None, {"x": x})[0], expected)
+
+
+def test_children_of_forks_while_others_make_executables() -> None:
+    code = """
+import os, threading, time
+import onnxfuse, sys
+model = sys.stdin.buffer.read()
+onnxfuse.Executable(model, threads=2)  # all that is imported is
+def make():
+    while True:
+        onnxfuse.Executable(model, threads=4)
+threading.Thread(target=make, daemon=True).start()
+for _ in range(15):
+    time.sleep(0.01)
+    child = os.fork()
+    if child == 0:
+        onnxfuse.Executable(model, threads=4)
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+"""
+    ended = subprocess.run([sys.executable, "-c", code], input=chain().SerializeToString(), timeout=120)
+    assert ended.returncode == 0
+
+
+@pytest.mark.parametrize("call", ["binding.run()", "executable.run(None, {'x': x})"])
+def test_the_end_of_the_interpreter_while_a_thread_runs(call: str) -> None:
+    code = f"""
+import sys, threading, time
+import numpy, onnxfuse
+executable = onnxfuse.Executable(sys.stdin.buffer.read(), threads=2)
+x = numpy.ones((20000, 64), numpy.float32)
+binding = executable.bind({{"x": x}})
+def run():
+    while True:
+        {call}
+threading.Thread(target=run, daemon=True).start()
+time.sleep(0.1)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], input=chain().SerializeToString(), timeout=120)
+    assert ended.returncode == 0
 
 
 def test_onnxruntime_is_not_loaded(tmp_path: Path) -> None:

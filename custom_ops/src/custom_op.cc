@@ -23,8 +23,8 @@ void set_newer_api(const OrtApiBase& base) {
   const unsigned long major = std::strtoul(base.GetVersionString(), &rest, 10);
   const unsigned long minor = *rest == '.' ? std::strtoul(rest + 1, nullptr, 10) : 0;
   // ORT writes a line to stderr when it is asked for a version that it does not have.
-  if (major == 0 || (major == 1 && minor < version)) return;
-  g_newer_api.store(reinterpret_cast<const OrtApi24*>(base.GetApi(version)));
+  const bool has = major > 1 || (major == 1 && minor >= version);
+  g_newer_api.store(has ? reinterpret_cast<const OrtApi24*>(base.GetApi(version)) : nullptr);
 }
 
 bool read_config_entry(const OrtApi* api, const OrtSessionOptions* options, const char* key, std::string* value) {

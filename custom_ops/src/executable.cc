@@ -1,7 +1,6 @@
 #include "executable.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <string_view>
@@ -13,7 +12,6 @@
 #include "fused_conv.h"
 #include "fused_elementwise.h"
 #include "fused_on_cpu.h"
-#include "integers.h"
 #include "node.h"
 #include "ort_call.h"
 #include "workspace.h"
@@ -94,14 +92,14 @@ void release(OrtAllocator*, void* memory) {
   const Workspace given_back(std::move(*described));
 }
 
-size_t bytes_of(const Tensor& tensor) {
+size_t bytes_of(const Shape& shape, int onnx_type) {
   const auto* const type = std::find_if(kDTypes, kDTypes + kDTypeCount,
-                                        [&](const DTypeInfo& known) { return known.onnx == tensor.value->type; });
-  return onnxfuse::bytes_of(tensor.shape, static_cast<DType>(type - kDTypes));
+                                        [&](const DTypeInfo& known) { return known.onnx == onnx_type; });
+  return onnxfuse::bytes_of(shape, static_cast<DType>(type - kDTypes));
 }
 
-// Memory for an output, of its own where the caller has bound none.
-void place(Tensor* output, const int64_t* dims, size_t rank) {
+// Memory for an output, unless the caller has bound some.
+void place(Tensor* output, BlockPool* memory, const int64_t* dims, size_t rank) {
   Shape shape;
   if (rank > kMaxRank) throw Error("an output has more than 16 dimensions");
   shape.rank = static_cast<int>(rank);
@@ -111,16 +109,15 @@ void place(Tensor* output, const int64_t* dims, size_t rank) {
     throw Error("'" + output->value->name + "' has the shape " + to_string(shape) + ", and the array for it " +
                 to_string(output->shape));
   }
-  output->shape = shape;
-  const size_t bytes = bytes_of(*output);
-  if (output->data != nullptr && bytes <= output->capacity) return;
+  const size_t bytes = bytes_of(shape, output->value->type);
   output->data = nullptr;
-  output->own.reset();
-  const size_t capacity = std::max<size_t>(bytes / kCacheLine + 1, 1) * kCacheLine;
-  output->own = {std::aligned_alloc(kCacheLine, capacity), std::free};
-  if (output->own == nullptr) throw Error("there is no memory for '" + output->value->name + "'");
-  output->data = output->own.get();
-  output->capacity = capacity;
+  if (bytes > output->block.bytes || output->block.memory == nullptr) {
+    memory->give_back(std::move(output->block));
+    output->block = {};
+    output->block = memory->take(bytes);
+  }
+  output->shape = shape;
+  output->data = output->block.memory.get();
 }
 
 OrtStatus* get_output(OrtKernelContext* context, size_t index, const int64_t* dims, size_t rank, OrtValue** out);
@@ -212,7 +209,7 @@ OrtStatus* get_output(OrtKernelContext* context, size_t index, const int64_t* di
   const NodeRun& run = node_run(context);
   Tensor* const output = &run.tensors[run.info->outputs[index]];
   return guarded(&own_api(), ORT_FAIL, "", [&] {
-    place(output, dims, rank);
+    place(output, &run.executable->memory(), dims, rank);
     *out = reinterpret_cast<OrtValue*>(output);
   });
 }
@@ -279,10 +276,29 @@ Executable::Executable(const onnxfuse_node* nodes, size_t node_count, const onnx
   for (size_t i = 0; i < node_count; ++i) {
     const OrtCustomOp* const op = find_operator(nodes[i].op);
     if (op == nullptr) throw Error("the library has no operator " + std::string(nodes[i].op) + " for the CPU");
-    Step& step = steps_.emplace_back(Step{describe(nodes[i], value_count), op, {nullptr, op->KernelDestroy}});
+    Step& step = steps_.emplace_back(Step{describe(nodes[i], value_count), op, {nullptr, op->KernelDestroy}, {}});
     void* kernel = nullptr;
     check(op->CreateKernelV2(op, &own_api(), reinterpret_cast<const OrtKernelInfo*>(&step.info), &kernel));
     step.kernel.reset(kernel);
+  }
+  find_last_reads(values);
+}
+
+void Executable::find_last_reads(const onnxfuse_value* values) {
+  constexpr size_t never = SIZE_MAX;
+  std::vector<size_t> last(values_.size(), never);  // a step that reads the value, or computes it in vain
+  std::vector<bool> is_computed(values_.size());
+  for (size_t s = 0; s < steps_.size(); ++s) {
+    for (const int64_t value : steps_[s].info.inputs) {
+      if (value >= 0) last[static_cast<size_t>(value)] = s;
+    }
+    for (const int64_t value : steps_[s].info.outputs) {
+      is_computed[static_cast<size_t>(value)] = true;
+      last[static_cast<size_t>(value)] = s;
+    }
+  }
+  for (size_t value = 0; value < last.size(); ++value) {
+    if (is_computed[value] && values[value].is_output == 0) steps_[last[value]].last_reads.push_back(value);
   }
 }
 
@@ -291,10 +307,25 @@ Binding::Binding(std::shared_ptr<const Executable> executable)
   for (size_t i = 0; i < tensors_.size(); ++i) tensors_[i].value = &executable_->values()[i];
 }
 
+Binding::~Binding() {
+  for (Tensor& tensor : tensors_) drop(&tensor);
+}
+
+void Binding::drop(Tensor* tensor) {
+  executable_->memory().give_back(std::move(tensor->block));
+  tensor->block = {};
+  tensor->data = nullptr;
+}
+
+Block Binding::take(size_t value) {
+  Tensor& tensor = tensors_.at(value);
+  tensor.data = tensor.bound ? tensor.data : nullptr;
+  return std::exchange(tensor.block, {});
+}
+
 void Binding::bind(size_t value, void* data, const Shape& shape) {
   Tensor& tensor = tensors_.at(value);
-  tensor.own.reset();
-  tensor.capacity = 0;
+  drop(&tensor);
   tensor.data = data;
   tensor.shape = shape;
   tensor.bound = data != nullptr;
@@ -309,9 +340,8 @@ void Binding::run() {
   for (const Executable::Step& step : executable_->steps()) {
     NodeRun run{executable_.get(), &step.info, tensors_.data()};
     check(step.op->KernelComputeV2(step.kernel.get(), reinterpret_cast<OrtKernelContext*>(&run)));
+    for (const size_t value : step.last_reads) drop(&tensors_[value]);
   }
 }
-
-const Tensor& Binding::tensor(size_t value) const { return tensors_.at(value); }
 
 }  // namespace onnxfuse

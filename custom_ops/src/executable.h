@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "block_pool.h"
 #include "ort_abi.h"
 #include "shape.h"
 #include "thread_pool.h"
@@ -36,10 +37,11 @@ struct onnxfuse_node {
   size_t attribute_count;
 };
 
-// The name of a value, and its ONNX element type.
+// The name of a value, its ONNX element type, and whether it is wanted when a run has ended.
 struct onnxfuse_value {
   const char* name;
   int32_t type;
+  int32_t is_output;
 };
 
 }  // extern "C"
@@ -79,45 +81,57 @@ class Executable {
     NodeInfo info;
     const OrtCustomOp* op;
     std::unique_ptr<void, void (*)(void*)> kernel;
+    std::vector<size_t> last_reads;  // values that no later step reads, and that are not wanted
   };
 
   const std::vector<Step>& steps() const { return steps_; }
   const std::vector<Value>& values() const { return values_; }
   ThreadPool& threads() const { return *threads_; }
+  // What tensors are in that have no memory of the caller's.
+  BlockPool& memory() const { return memory_; }
 
  private:
+  void find_last_reads(const onnxfuse_value* values);
+
   std::vector<Value> values_;
   std::vector<Step> steps_;
   std::shared_ptr<ThreadPool> threads_;
+  mutable BlockPool memory_;
 };
 
-// What ONNX Runtime's OrtValue is here: a tensor in memory of the caller's or of its own.
+// What ONNX Runtime's OrtValue is here: a tensor in memory of the caller's or of the executable's.
 struct Tensor {
   const Executable::Value* value = nullptr;
   Shape shape;
   void* data = nullptr;  // null before it is bound or computed
   bool bound = false;
-  std::unique_ptr<void, void (*)(void*)> own{nullptr, nullptr};
-  size_t capacity = 0;  // bytes of it
+  Block block;
 };
 
 // The tensors of one run of an executable, and of those after it.
 class Binding {
  public:
   explicit Binding(std::shared_ptr<const Executable> executable);
+  ~Binding();
+  Binding(const Binding&) = delete;
+  Binding& operator=(const Binding&) = delete;
+
+  const std::shared_ptr<const Executable>& executable() const { return executable_; }
 
   // Memory of the caller for a value: an input, which is read, or an output, which must come to have this shape.  An output
-  // with none gets some of the binding's own.
+  // with none gets some of the executable's.
   void bind(size_t value, void* data, const Shape& shape);
   // Other memory for a value that has been bound, whose shape stays.
   void move(size_t value, void* data) { tensors_.at(value).data = data; }
   // Runs all nodes.  Throws Error, or OrtFailure with a status of status_message.
   void run();
-  const Tensor& tensor(size_t value) const;
-
-  std::string error;  // of the last call that failed
+  const Tensor& tensor(size_t value) const { return tensors_.at(value); }
+  // The memory of a value that a run has computed, for the caller; an empty block if that is bound.
+  Block take(size_t value);
 
  private:
+  void drop(Tensor* tensor);
+
   std::shared_ptr<const Executable> executable_;
   std::vector<Tensor> tensors_;
   std::atomic<bool> runs_{false};

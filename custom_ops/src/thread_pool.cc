@@ -2,9 +2,11 @@
 
 #include <pthread.h>
 
+#include <algorithm>
+#include <cfenv>
 #include <chrono>
+#include <exception>
 #include <map>
-#include <system_error>
 #include <utility>
 
 namespace onnxfuse {
@@ -23,8 +25,18 @@ inline void pause() {
 
 std::atomic<unsigned> g_forks{0};  // between this process and the first
 
+// Of ThreadPool::of.  Who forks has it, or a child could find it locked for ever.
+std::mutex& pools_mutex() {
+  static auto& mutex = *new std::mutex;
+  return mutex;
+}
+
 unsigned forks() {
-  static const int known = pthread_atfork(nullptr, nullptr, [] { g_forks.fetch_add(1); });
+  static const int known = pthread_atfork([] { pools_mutex().lock(); }, [] { pools_mutex().unlock(); },
+                                          [] {
+                                            g_forks.fetch_add(1);
+                                            pools_mutex().unlock();
+                                          });
   static_cast<void>(known);
   return g_forks.load(std::memory_order_relaxed);
 }
@@ -32,10 +44,10 @@ unsigned forks() {
 }  // namespace
 
 std::shared_ptr<ThreadPool> ThreadPool::of(size_t threads) {
-  static auto& mutex = *new std::mutex;
   static auto& pools = *new std::map<std::pair<unsigned, size_t>, std::weak_ptr<ThreadPool>>;
-  const std::lock_guard<std::mutex> lock(mutex);
-  std::weak_ptr<ThreadPool>& known = pools[{forks(), threads}];
+  const unsigned here = forks();
+  const std::lock_guard<std::mutex> lock(pools_mutex());
+  std::weak_ptr<ThreadPool>& known = pools[{here, threads}];
   std::shared_ptr<ThreadPool> pool = known.lock();
   if (pool != nullptr) return pool;
   // In a child of a fork the threads are the parent's, and what they wait on cannot be destroyed.
@@ -47,9 +59,10 @@ std::shared_ptr<ThreadPool> ThreadPool::of(size_t threads) {
 }
 
 ThreadPool::ThreadPool(size_t threads) : forks_(forks()), shares_(threads) {
+  threads_.reserve(threads);
   try {
     for (size_t i = 1; i < threads; ++i) threads_.emplace_back([this, i] { work(i); });
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {
     // The system gives no more threads: those that are there take the shares of the others.
   }
 }
@@ -59,26 +72,24 @@ ThreadPool::~ThreadPool() {
     const std::lock_guard<std::mutex> lock(mutex_);
     stop_.store(true);
   }
-  wake_.notify_all();
+  for (Share& share : shares_) share.wake.notify_one();
   for (std::thread& thread : threads_) thread.join();
 }
 
 void ThreadPool::run(void (*function)(void*, size_t), size_t total, void* data) {
-  const size_t threads = shares_.size();
-  if (threads == 1 || total > UINT32_MAX || forks_ != forks() || busy_.exchange(true, std::memory_order_acquire)) {
+  const size_t active = std::min(shares_.size(), total);
+  if (active < 2 || total > UINT32_MAX || forks_ != forks() || busy_.exchange(true, std::memory_order_acquire)) {
     for (size_t i = 0; i < total; ++i) function(data, i);
     return;
   }
   remaining_.store(total, std::memory_order_relaxed);
-  for (size_t t = threads; t-- > 0;) {
+  active_.store(active, std::memory_order_relaxed);
+  for (size_t t = active; t-- > 0;) {
     shares_[t].function = function;
     shares_[t].data = data;
-    shares_[t].range.store(total * (t + 1) / threads << 32 | total * t / threads, std::memory_order_seq_cst);
+    shares_[t].range.store(total * (t + 1) / active << 32 | total * t / active, std::memory_order_seq_cst);
   }
-  if (sleepers_.load(std::memory_order_seq_cst) > 0) {
-    const std::lock_guard<std::mutex> lock(mutex_);  // none is between looking at its share and falling asleep
-    wake_.notify_all();
-  }
+  wake(active);
   remaining_.fetch_sub(take_all(0), std::memory_order_acq_rel);
   for (int looks = 0; remaining_.load(std::memory_order_acquire) > 0; ++looks) {
     pause();
@@ -87,15 +98,25 @@ void ThreadPool::run(void (*function)(void*, size_t), size_t total, void* data) 
   busy_.store(false, std::memory_order_release);
 }
 
+// Those that sleep and have a share.
+void ThreadPool::wake(size_t active) {
+  for (size_t t = 1; t < active; ++t) {
+    if (!shares_[t].asleep.load(std::memory_order_seq_cst)) continue;
+    const std::lock_guard<std::mutex> lock(mutex_);  // it is not between looking at its share and falling asleep
+    shares_[t].wake.notify_one();
+  }
+}
+
 void ThreadPool::work(size_t self) {
-  while (wait(shares_[self])) {
+  std::fesetenv(FE_DFL_ENV);  // whatever the thread that made the pool does with denormals
+  while (wait(&shares_[self])) {
     if (const size_t done = take_all(self)) remaining_.fetch_sub(done, std::memory_order_acq_rel);
   }
 }
 
 // Until the share is not empty; false when there will be no more work.
-bool ThreadPool::wait(const Share& own) {
-  const auto ready = [&] { return !is_empty(own.range.load(std::memory_order_seq_cst)) || stop_.load(); };
+bool ThreadPool::wait(Share* own) {
+  const auto ready = [&] { return !is_empty(own->range.load(std::memory_order_seq_cst)) || stop_.load(); };
   const auto end = std::chrono::steady_clock::now() + kAwake;
   do {
     for (int i = 0; i < kPausesPerLook; ++i) {
@@ -104,16 +125,17 @@ bool ThreadPool::wait(const Share& own) {
     }
   } while (std::chrono::steady_clock::now() < end);
   std::unique_lock<std::mutex> lock(mutex_);
-  sleepers_.fetch_add(1, std::memory_order_seq_cst);
-  wake_.wait(lock, ready);
-  sleepers_.fetch_sub(1, std::memory_order_relaxed);
+  own->asleep.store(true, std::memory_order_seq_cst);
+  own->wake.wait(lock, ready);
+  own->asleep.store(false, std::memory_order_relaxed);
   return !stop_.load();
 }
 
 // Does what is left in every share, in this one first.  Returns how much it did.
 size_t ThreadPool::take_all(size_t own) {
   size_t done = take(&shares_[own], true);
-  for (size_t i = 1; i < shares_.size(); ++i) done += take(&shares_[(own + i) % shares_.size()], false);
+  const size_t active = active_.load(std::memory_order_relaxed);
+  for (size_t i = 1; i < active; ++i) done += take(&shares_[(own + i) % active], false);
   return done;
 }
 

@@ -56,6 +56,40 @@ void test_threads_that_sleep() {
   }
 }
 
+// Threads that get no share sleep on, and wake for a run that has one for them.
+void test_fewer_parts_than_threads() {
+  ThreadPool pool(6);
+  for (size_t run = 0; run < 200; ++run) {
+    run_once(&pool, 2);
+    if (run % 50 == 49) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(3));
+      run_once(&pool, 6);
+    }
+  }
+}
+
+#if defined(__x86_64__)
+void test_threads_keep_denormals() {
+  constexpr unsigned flush = 0x8040;  // results and operands
+  const unsigned before = __builtin_ia32_stmxcsr();
+  __builtin_ia32_ldmxcsr(before | flush);
+  ThreadPool pool(3);
+  __builtin_ia32_ldmxcsr(before);
+  std::atomic<unsigned> flags{0};
+  for (int run = 0; run < 200; ++run) {
+    pool.run(
+        [](void* data, size_t) {
+          static_cast<std::atomic<unsigned>*>(data)->fetch_or(__builtin_ia32_stmxcsr());
+          std::this_thread::sleep_for(std::chrono::microseconds(20));
+        },
+        6, &flags);
+  }
+  expect((flags.load() & flush) == 0, "no thread flushes denormals");
+}
+#else
+void test_threads_keep_denormals() {}
+#endif
+
 void test_callers_at_once() {
   ThreadPool pool(3);
   std::vector<std::thread> callers;
@@ -110,6 +144,8 @@ void test_fork() {
 int main(int count, char** arguments) {
   test_runs_one_after_the_other();
   test_threads_that_sleep();
+  test_fewer_parts_than_threads();
+  test_threads_keep_denormals();
   test_callers_at_once();
   test_run_within_a_run();
   test_pools_are_shared();
