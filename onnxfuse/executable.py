@@ -152,6 +152,7 @@ class Executable:
         All arrays must be contiguous, aligned and of the declared types; those of ``outputs`` must have the shapes that
         come out.  Outputs that are not given get memory of the binding's own.  Raises OnnxfuseError otherwise.
         """
+        _check_named(inputs)
         binding = Binding(self)
         binding._set_inputs(inputs)
         binding._set_outputs({} if outputs is None else outputs)
@@ -186,8 +187,6 @@ class Binding:
 
     def _set_inputs(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Read these from now on.  Raises OnnxfuseError if they are not what the model takes, or not all of it."""
-        if not isinstance(arrays, Mapping):
-            raise OnnxfuseError(f"inputs are given by name, not as {type(arrays).__name__}")
         for index, _ in self._values.inputs.values():
             self._arrays.pop(index, None)
             if index in self._values.constants:
@@ -222,7 +221,8 @@ class Binding:
         arrays = self._move_inputs(feed)
         if arrays is None:
             self._seen = None
-            arrays = {name: _contiguous(value) for name, value in feed.items()} if isinstance(feed, Mapping) else feed
+            _check_named(feed)
+            arrays = {name: _contiguous(value) for name, value in feed.items()}
             self._set_inputs(arrays)
             indices = {name: self._values.inputs[name][0] for name in arrays}
             self._seen = {name: (i, self._arrays[i].dtype, self._arrays[i].shape) for name, i in indices.items()}
@@ -426,6 +426,11 @@ def _memory(array: np.ndarray) -> Any:
         return _Byte.from_buffer(cast(Any, array))
     except (TypeError, ValueError):  # it is read-only, has no elements, or a type that buffers do not know
         return array.ctypes.data
+
+
+def _check_named(inputs: object) -> None:
+    if not isinstance(inputs, Mapping):
+        raise OnnxfuseError(f"inputs are given by name, not as {type(inputs).__name__}")
 
 
 def _check_array(array: object, name: str, dtype: DType) -> None:

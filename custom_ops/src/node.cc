@@ -31,12 +31,6 @@ bool read_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* na
   return true;
 }
 
-struct ReleaseTensorInfo {
-  const OrtApi* api;
-  void operator()(OrtTensorTypeAndShapeInfo* info) const { api->ReleaseTensorTypeAndShapeInfo(info); }
-};
-using TensorInfoOwner = std::unique_ptr<OrtTensorTypeAndShapeInfo, ReleaseTensorInfo>;
-
 }  // namespace
 
 std::string place(const char* op, const std::string& name) {
@@ -138,7 +132,8 @@ int Node::read_type_and_shape(const OrtValue* value, size_t i, Shape* shape) con
   }
   OrtTensorTypeAndShapeInfo* info = nullptr;
   check(api_->GetTensorTypeAndShape(value, &info));
-  const TensorInfoOwner owner(info, {api_});
+  const auto release = [this](OrtTensorTypeAndShapeInfo* p) { api_->ReleaseTensorTypeAndShapeInfo(p); };
+  const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(release)> owner(info, release);
   check(api_->GetTensorElementType(info, &type));
   check(api_->GetDimensionsCount(info, &rank));
   set_rank();
@@ -157,27 +152,12 @@ void Node::check_operands(const std::vector<int>& types, size_t first, const Pro
   for (size_t i = 1; i < program.input_count; ++i) check_type(types, first + i - 1, program.values[i].type);
 }
 
-// The ONNX element type of a tensor.
-int Node::element_type(const OrtValue* value) const {
-  int type = 0;
-  if (newer_api_ != nullptr) {
-    const int64_t* dims = nullptr;
-    size_t rank = 0;
-    check(newer_api_->GetTensorElementTypeAndShapeDataReference(value, &type, &dims, &rank));
-    return type;
-  }
-  OrtTensorTypeAndShapeInfo* info = nullptr;
-  check(api_->GetTensorTypeAndShape(value, &info));
-  const TensorInfoOwner owner(info, {api_});
-  check(api_->GetTensorElementType(info, &type));
-  return type;
-}
-
 void* Node::output(OrtKernelContext* context, size_t o, const Shape& shape, DType type) const {
   OrtValue* value = nullptr;
   check(api_->KernelContext_GetOutput(context, o, shape.dims.data(), static_cast<size_t>(shape.rank), &value));
   if (value == nullptr) throw Error("output " + std::to_string(o) + " is missing");
-  if (const int declared = element_type(value); declared != info(type).onnx) {
+  Shape made;
+  if (const int declared = read_type_and_shape(value, o, &made); declared != info(type).onnx) {
     throw Error("output " + std::to_string(o) + " has the ONNX element type " + std::to_string(declared) +
                 ", but the node computes " + info(type).name);
   }

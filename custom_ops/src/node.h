@@ -93,7 +93,6 @@ class Node {
  private:
   int read_input(const OrtKernelContext* context, size_t i, Shape* shape, const void** data) const;
   int read_type_and_shape(const OrtValue* value, size_t i, Shape* shape) const;
-  int element_type(const OrtValue* value) const;
 
   const OrtApi* api_;
   const OrtApi24* newer_api_;  // null if ORT is older
