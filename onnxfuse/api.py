@@ -81,8 +81,9 @@ def optimize(
     size; inputs and dimensions that the shapes say nothing of stay dynamic.
     ``check`` runs the original and the optimized model on the same inputs and compares them: on those of ``inputs``,
     an ``.npz`` file or a directory, else on made-up ones.
-    ``fast_math`` lets fused nodes round a product and the sum that it is added to once, and multiply by the reciprocal
-    where a constant divides; for the target cuda it is the compiler's ``--use_fast_math`` too.
+    ``fast_math`` lets results be rounded otherwise: in fused nodes a product and the sum that it is added to once, a
+    product by the reciprocal where a constant divides, and one product and one sum for a chain of those with constants;
+    for the target cuda it is the compiler's ``--use_fast_math`` too.
 
     For the target cuda, ``arch`` lists the architectures to compile for, ``"sm_80,sm_90"``; by default those of the
     GPUs of this machine, or else the common ones.  ``embed=False`` leaves the machine code out of the model;

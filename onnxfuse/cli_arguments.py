@@ -170,8 +170,9 @@ def _add_optimize(commands: "argparse._SubParsersAction[Parser]") -> None:
     parser.add_argument(
         "--fast-math",
         action="store_true",
-        help="let fused nodes round a product and the sum that it is added to once, and multiply by the reciprocal "
-        "where a constant divides; for cuda more: fast division and square root, and zeros for denormals",
+        help="let results be rounded otherwise: a product and the sum that it is added to once, products by the "
+        "reciprocal where a constant divides, one product and one sum for a chain of those with constants; for cuda "
+        "more: fast division and square root, and zeros for denormals",
     )
     _add_conv(parser)
     parser.add_argument(

@@ -65,9 +65,11 @@ def apply(
     conv: str = "auto",
     target: str = "cpu",
     prefer_nhwc: bool = False,
+    fast_math: bool = False,
 ) -> tuple[onnx.ModelProto, PassContext]:
     """Runs passes (objects, or names) on a copy of the model; returns the result, which has been checked."""
-    context = PassContext(target=target, own_convolutions=CpuChooser(policy_named(conv)), prefer_nhwc=prefer_nhwc)
+    chooser = CpuChooser(policy_named(conv))
+    context = PassContext(target=target, own_convolutions=chooser, prefer_nhwc=prefer_nhwc, fast_math=fast_math)
     work = onnx.ModelProto()
     work.CopyFrom(proto)
     loaded = Model.from_proto(work)

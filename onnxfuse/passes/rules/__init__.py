@@ -7,6 +7,7 @@ from onnxfuse.passes.rules.fold_affine_after_matmul import FoldAffineAfterMatMul
 from onnxfuse.passes.rules.fold_affine_before_linear import FoldAffineBeforeLinear
 from onnxfuse.passes.rules.fold_affine_before_mean import FoldAffineBeforeMean
 from onnxfuse.passes.rules.fold_pad_before_conv import FoldPadBeforeConv
+from onnxfuse.passes.rules.merge_affine_steps import MergeAffineSteps
 from onnxfuse.passes.rules.merge_parallel_convs import MergeParallelConvs
 
 AFFINE_RULES = (
@@ -18,5 +19,6 @@ AFFINE_RULES = (
     FoldAffineBeforeLinear,
     FoldAffineBeforeMean,
     MergeParallelConvs,
+    MergeAffineSteps,
 )
 """The rules of the pass fold-affine, in the order in which they are tried."""

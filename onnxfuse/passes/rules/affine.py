@@ -1,7 +1,8 @@
-"""Affine steps, y = scale · x + offset along one axis: read off nodes, and composed."""
+"""Affine steps, y = scale · x + offset: read off nodes, and composed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,7 +38,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Affine:
-    """scale · x + offset; both float64, each of shape () or (channels,)."""
+    """scale · x + offset; both float64, each of shape () or (channels,), or, of ``read_broadcast_step``, of any."""
 
     scale: Array
     offset: Array
@@ -83,22 +84,45 @@ def read_step(node: Node, axis: Axis) -> Affine:
     there.
     """
     with np.errstate(all="ignore"):
-        step = _read_batch_normalization(node, axis) if node.op == "BatchNormalization" else _read_binary(node, axis)
-    if not (np.all(np.isfinite(step.scale)) and np.all(np.isfinite(step.offset))):
-        raise Refusal(f"{node.op} scales or shifts by a value that is not finite")
-    return step
+        if node.op == "BatchNormalization":
+            return _finite(node, _read_batch_normalization(node, axis))
+        return _finite(node, _read_binary(node, lambda values: _along(values, axis, node.op)))
+
+
+def read_broadcast_step(node: Node) -> Affine:
+    """What a Mul, Add, Sub or Div does, whatever its constant's shape.  Raises Refusal where it is not affine."""
+    if node.op == "BatchNormalization":
+        raise Refusal("BatchNormalization is a step along an axis")
+    with np.errstate(all="ignore"):
+        return _finite(node, _read_binary(node, lambda values: values.astype(np.float64)))
+
+
+def then_along(axis: Axis) -> Callable[[Affine, Node], Affine]:
+    """What gives a step followed by that of a node along ``axis``; it raises Refusal."""
+    return lambda step, node: compose(step, read_step(node, axis))
 
 
 def compose(step: Affine, following: Affine) -> Affine:
     """``step.then(following)``.  Raises Refusal on overflow."""
     with np.errstate(all="ignore"):
         result = step.then(following)
-    if not (np.all(np.isfinite(result.scale)) and np.all(np.isfinite(result.offset))):
+    if not _is_finite(result):
         raise Refusal("the steps together overflow")
     return result
 
 
-def _read_binary(node: Node, axis: Axis) -> Affine:
+def _is_finite(step: Affine) -> bool:
+    return bool(np.all(np.isfinite(step.scale)) and np.all(np.isfinite(step.offset)))
+
+
+def _finite(node: Node, step: Affine) -> Affine:
+    if not _is_finite(step):
+        raise Refusal(f"{node.op} scales or shifts by a value that is not finite")
+    return step
+
+
+def _read_binary(node: Node, widen: Callable[[Array], Array]) -> Affine:
+    """The step of a node with two operands; ``widen`` gives its constant in the shape that the step is to have."""
     if "broadcast" in node.attrs or "axis" in node.attrs:
         raise Refusal(f"{node.op} broadcasts as before opset 7")
     data = data_input(node)
@@ -109,14 +133,14 @@ def _read_binary(node: Node, axis: Axis) -> Affine:
         raise Refusal(f"{node.op} has no constant operand")
     if values.dtype not in FOLDABLE_DTYPES:
         raise Refusal(f"{node.op} is of type {values.dtype}, not float16, float32 or float64")
-    operand = _along(values, axis, node.op)
+    operand = widen(values)
     one, zero = IDENTITY.scale, IDENTITY.offset
     if node.op == "Mul":
         return Affine(operand, zero)
     if node.op == "Add":
         return Affine(one, operand)
     if node.op == "Sub":
-        return Affine(-one, operand) if swapped else Affine(one, -operand)
+        return Affine(-one if swapped else one, operand if swapped else -operand)
     if swapped:
         raise Refusal("Div divides a constant by the data")
     if np.any(operand == 0):

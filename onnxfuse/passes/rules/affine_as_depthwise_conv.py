@@ -10,7 +10,7 @@ from onnxfuse.graph import sorted_nodes
 from onnxfuse.passes.matcher import Match
 from onnxfuse.passes.pattern import Ops
 from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, Refusal, RewriteRule
-from onnxfuse.passes.rules.affine import Affine, Axis, compose, constant_step, read_step
+from onnxfuse.passes.rules.affine import Affine, Axis, constant_step, read_step, then_along
 from onnxfuse.passes.rules.fold_affine_after import chain_after
 from onnxfuse.planner.cpu_convolutions import cpu_chooser
 from onnxfuse.planner.ort_layout import CHANNEL_ALIGNMENT, ConvLayout
@@ -55,13 +55,12 @@ class AffineAsDepthwiseConv(RewriteRule):
         if channels % CHANNEL_ALIGNMENT:
             return f"{channels} channels cannot be blocked"
         axis = Axis(channels, rank=4, index=1)
-        step = read_step(match.root, axis)
-        followers, rest = chain_after(match, axis)
+        followers, step = chain_after(match, read_step(match.root, axis), then_along(axis))
         result = followers[-1].outputs[0] if followers else match.outputs[0]
         readers = [reader for reader in result.outputs if reader.inputs[0] is result and not self._is_own(reader)]
         if not any(map(layout.reads_blocked, readers)):
             return "no convolution reads its result in the blocked layout"
-        match.plan = _rounded(compose(step, rest), channels)
+        match.plan = _rounded(step, channels)
         for node in followers:
             match.absorb(node)
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from onnxfuse.graph_ir import Node
@@ -10,11 +11,9 @@ from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, Refusal, RewriteRule
 from onnxfuse.passes.rules.affine import (
     IDENTITY,
     Affine,
-    Axis,
-    compose,
     data_input,
     is_affine_node,
-    read_step,
+    then_along,
 )
 from onnxfuse.passes.rules.budget import CopyBudget
 from onnxfuse.passes.rules.linear import LINEAR_OPS, Linear
@@ -37,7 +36,7 @@ class FoldAffineAfter(RewriteRule):
         if not any(is_affine_node(reader) for reader in node.outputs[0].outputs):
             return NOT_APPLICABLE
         linear = LINEAR_OPS[node.op](node)
-        nodes, step = chain_after(match, linear.output_axis)
+        nodes, step = chain_after(match, IDENTITY, then_along(linear.output_axis))
         if not nodes:
             return NOT_APPLICABLE
         self.fold(match, linear, nodes, step)
@@ -65,17 +64,17 @@ class FoldAffineAfter(RewriteRule):
         return result
 
 
-def chain_after(match: Match, axis: Axis) -> tuple[list[Node], Affine]:
-    """The affine nodes that follow the match one on the other, as far as they can be folded, and what they do
-    together.
+def chain_after(match: Match, step: Affine, then: Callable[[Affine, Node], Affine]) -> tuple[list[Node], Affine]:
+    """The affine nodes that follow the match one on the other, as far as they can be folded, and ``step`` with what
+    they do.
 
-    Why the chain ends is noted on the node at which it does, where that is an affine one.
+    ``then`` gives a step with that of a node after it, or raises Refusal.  Why the chain ends is noted on the node at
+    which it does, where that is an affine one.
     """
     editor = match.editor
     home = editor.graph_index(match.root)
     tensor = match.outputs[0]
     nodes: list[Node] = []
-    total = IDENTITY
     while True:
         candidates = [reader for reader in tensor.outputs if is_affine_node(reader) and data_input(reader) is tensor]
         if not candidates:
@@ -86,10 +85,10 @@ def chain_after(match: Match, axis: Axis) -> tuple[list[Node], Affine]:
                 raise Refusal(f"the value before {node.op} is used elsewhere")
             if editor.is_graph_output(tensor):
                 raise Refusal(f"the value before {node.op} is an output of the graph")
-            total = compose(total, read_step(node, axis))
+            step = then(step, node)
         except Refusal as reason:
             match.note(node, str(reason))
             break
         nodes.append(node)
         tensor = node.outputs[0]
-    return nodes, total
+    return nodes, step
