@@ -137,8 +137,8 @@ PEERS: dict[str, Peer] = {
             FAST,
             "onnxfuse --fast-math",
             "onnxruntime",
-            "the same with --fast-math: products rounded with their sums, as TVM has them, chains of both put together, "
-            "as OpenVINO has them",
+            "the same with --fast-math: products rounded with their sums, as in TVM, chains of both put together, as "
+            "OpenVINO does",
             packages=("onnxfuse",),
             own=True,
         ),
