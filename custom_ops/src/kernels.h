@@ -294,7 +294,13 @@ struct NhwcSums {
   const TileTarget* target;
   Bounds bounds;
   bool fetches;  // whether weights have not been read shortly before
+  // Of a convolution of groups, else 0: the filters of a group, which read `length` channels of their own from where a
+  // segment begins, kLeastGroup or more; and which of all its filters the first one is.
+  size_t group_filters;
+  size_t first_filter;
+  size_t all_filters;
 };
+constexpr size_t kLeastGroup = 4;
 
 // The same for pixels of a row, kPlanePixels of them or more, of what has its columns last: out[p * out_pitch + m] = addends[m] +
 // sum over k < products of input[offsets[k] + p * stride] * weights[m / kNhwcBlock * block_pitch + k * kNhwcBlock + m %

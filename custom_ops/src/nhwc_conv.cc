@@ -29,10 +29,6 @@ Program with_channels_last(Program program, int rank) {
   return program;
 }
 
-bool is_by_channel(const ConvAttributes& conv) {
-  return conv.group == conv.in_channels && conv.group == conv.out_channels && conv.group > 1;
-}
-
 // The attributes whose names begin with that of a convolution before.
 AttributeSource source_of(const AttributeSource& source, const char* convolution) {
   const auto name_of = [begin = std::string(convolution)](const char* name) { return begin + name; };
@@ -189,6 +185,10 @@ bool operand_shapes(const NhwcConv& node, const Program& program, const std::vec
 
 }  // namespace
 
+bool is_by_channel(const ConvAttributes& conv) {
+  return conv.group == conv.in_channels && conv.group == conv.out_channels && conv.group > 1;
+}
+
 bool read_nhwc_conv(const AttributeSource& source, size_t inputs, NhwcConv* node, std::string* error) {
   *node = NhwcConv{};
   std::string text;
@@ -204,8 +204,8 @@ bool read_nhwc_conv(const AttributeSource& source, size_t inputs, NhwcConv* node
   if (conv.transposed) return fail("the attribute operator is not Conv", error);
   if (conv.spatial_rank() > kMostSpatial) return fail("the attribute kernel_shape has more than 2 elements", error);
   if (node->conv.type != DType::f32) return fail("the program is not for a convolution of f32", error);
-  if (conv.group > 1 && !is_by_channel(conv)) {
-    return fail("the attribute group is neither 1 nor that of single channels", error);
+  if (conv.group > 1 && !is_by_channel(conv) && conv.out_channels / conv.group < static_cast<int64_t>(kLeastGroup)) {
+    return fail("the attribute group leaves a group fewer than 4 filters", error);
   }
   if (!check_parts(*node, error) || !read_layouts(source, node, error)) return false;
   if (node->has_depthwise && !read_depthwise(depthwise, node, error)) return false;
@@ -223,10 +223,11 @@ Shape packed_weights(const ConvAttributes& conv) {
   constexpr auto block = static_cast<int64_t>(kNhwcBlock);
   Shape shape;
   const auto add = [&shape](int64_t size) { shape.dims[static_cast<size_t>(shape.rank++)] = size; };
-  if (conv.group == 1) add(divide_up(conv.out_channels, block));
+  const bool single = is_by_channel(conv);
+  if (!single) add(divide_up(conv.out_channels, block));
   for (const int64_t size : conv.kernel) add(size);
-  add(conv.in_channels);
-  if (conv.group == 1) add(block);
+  add(single ? conv.in_channels : conv.in_channels / conv.group);
+  if (!single) add(block);
   return shape;
 }
 

@@ -23,7 +23,11 @@
 
 namespace onnxfuse {
 
-// Convolutions over one dimension or two, of float32; not of several groups unless each channel is one.
+// Whether each channel is a group, with one filter.
+bool is_by_channel(const ConvAttributes& conv);
+
+// Convolutions over one dimension or two, of float32; of several groups if each channel is one, or each has kLeastGroup
+// filters or more.
 struct NhwcConv {
   ConvNode conv;  // as for FusedConv
   bool has_depthwise = false;
@@ -39,7 +43,7 @@ struct NhwcConv {
   Program prologue;
   Program epilogue;
 
-  bool by_channel() const { return conv.attributes.group > 1; }
+  bool by_channel() const { return is_by_channel(conv.attributes); }
   int rank() const { return conv.attributes.weights.rank; }
   // Inputs beyond X and W that are before the operands.
   size_t more_inputs() const {
@@ -59,8 +63,8 @@ struct NhwcConv {
 // false and sets `error`.
 bool read_nhwc_conv(const AttributeSource& source, size_t inputs, NhwcConv* node, std::string* error);
 
-// The shape of W: [filters / kNhwcBlock, kernel…, channels, kNhwcBlock], with zeros for filters that there are not; or
-// [kernel…, channels] for channels by themselves.
+// The shape of W: [filters / kNhwcBlock, kernel…, channels of a group, kNhwcBlock], with zeros for filters that there are not;
+// or [kernel…, channels] for channels by themselves.
 Shape packed_weights(const ConvAttributes& conv);
 
 // [N, C, spatial…] as [N, spatial…, C], and back.

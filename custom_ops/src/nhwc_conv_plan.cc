@@ -76,7 +76,7 @@ int64_t plane_columns(const ConvGeometry& g) {
 }
 
 bool reads_planes(const NhwcConv& node, const ConvGeometry& g) {
-  if (node.nhwc[0] || node.by_channel() || node.conv.has_prologue || g.in_channels >= kFewChannels) return false;
+  if (node.nhwc[0] || g.group > 1 || node.conv.has_prologue || g.in_channels >= kFewChannels) return false;
   const int64_t stride = g.strides[2];
   const bool strides = stride == 1 || stride == 2 || stride == 4;
   if (!strides || g.out[2] < static_cast<int64_t>(kPlanePixels)) return false;
@@ -101,7 +101,7 @@ void decide_what_is_read(const NhwcConv& node, NhwcConvPlan* plan) {
   plan->planes = reads_planes(node, g);
   if (plan->planes) return find_offsets_in_planes(plan);
   plan->product = !node.by_channel() && is_product(g);
-  const bool joinable = !node.by_channel() && g.kernel[2] > 1 && g.dilations[2] == 1;
+  const bool joinable = g.group == 1 && g.kernel[2] > 1 && g.dilations[2] == 1;
   plan->padded = joinable && g.in_channels < kFewChannels && !needs_no_padding(g);
   plan->joins_taps = plan->padded || (joinable && needs_no_padding(g));
   plan->copies = !node.nhwc[0] || plan->padded;
@@ -116,10 +116,10 @@ void decide_what_is_read(const NhwcConv& node, NhwcConvPlan* plan) {
     plan->pad_top = 0;
     plan->pad_left = 0;
   }
-  plan->length = (plan->joins_taps ? g.kernel[2] : 1) * g.in_channels;
+  plan->length = (plan->joins_taps ? g.kernel[2] : 1) * g.channels();
   plan->segments = g.kernel[1] * (plan->joins_taps ? 1 : g.kernel[2]);
   if (node.by_channel()) return;
-  plan->zero_count = plan->product || plan->joins_taps ? 0 : plan->length;
+  plan->zero_count = plan->product || plan->joins_taps ? 0 : g.in_channels;
   // Those that are too large for the type lie outside of every image, and are not used.
   const auto number = [](int64_t n) { return static_cast<uint64_t>(n); };
   for (int64_t h = 0; h < g.kernel[1]; ++h) {

@@ -321,6 +321,11 @@ class Worker {
     sums.out_pitch = static_cast<size_t>(filters.size());
     sums.filters = static_cast<size_t>(filters.size());
     sums.fetches = is_new(sums.weights);
+    if (g_.group > 1) {
+      sums.group_filters = static_cast<size_t>(g_.filters());
+      sums.first_filter = static_cast<size_t>(filters.begin);
+      sums.all_filters = static_cast<size_t>(g_.out_channels);
+    }
     return sums;
   }
 

@@ -110,6 +110,51 @@ ONNXFUSE_INLINE math::FloatVector only(math::FloatVector x, Inside lanes) {
 }
 #endif
 
+// Which elements of a vector are from `first` on, 0 or more.
+#if defined(__AVX512F__)
+using LastLanes = __mmask16;
+ONNXFUSE_INLINE LastLanes last_lanes(ptrdiff_t first) { return static_cast<LastLanes>(0xffffu << between(0, first, 16)); }
+// Those of `a`, and the others of `b`.
+ONNXFUSE_INLINE math::FloatVector blend(LastLanes lanes, math::FloatVector a, math::FloatVector b) {
+  return reinterpret_cast<math::FloatVector>(
+      _mm512_mask_mov_ps(reinterpret_cast<__m512>(b), lanes, reinterpret_cast<__m512>(a)));
+}
+#else
+typedef int LastLanes __attribute__((vector_size(sizeof(math::FloatVector))));
+ONNXFUSE_INLINE LastLanes last_lanes(ptrdiff_t first) {
+  LastLanes lanes;
+  for (ptrdiff_t i = 0; i < static_cast<ptrdiff_t>(kFloats); ++i) lanes[i] = i < first ? 0 : -1;
+  return lanes;
+}
+ONNXFUSE_INLINE math::FloatVector blend(LastLanes lanes, math::FloatVector a, math::FloatVector b) {
+  return reinterpret_cast<math::FloatVector>((reinterpret_cast<LastLanes>(a) & lanes) | (reinterpret_cast<LastLanes>(b) & ~lanes));
+}
+#endif
+
+// Elements of a vector by their numbers.
+typedef int Places __attribute__((vector_size(sizeof(math::FloatVector))));
+
+// For each element the last multiple of `n` that is not behind it.
+ONNXFUSE_INLINE Places multiples(size_t n) {
+  Places places;
+  for (size_t i = 0; i < kFloats; ++i) places[i] = static_cast<int>(i / n * n);
+  return places;
+}
+
+ONNXFUSE_INLINE math::FloatVector at_places(math::FloatVector x, Places places) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<math::FloatVector>(
+      _mm512_maskz_permutexvar_ps(0xffff, reinterpret_cast<__m512i>(places), reinterpret_cast<__m512>(x)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<math::FloatVector>(
+      _mm256_permutevar8x32_ps(reinterpret_cast<__m256>(x), reinterpret_cast<__m256i>(places)));
+#else
+  math::FloatVector found;
+  for (size_t i = 0; i < kFloats; ++i) found[i] = x[places[i]];
+  return found;
+#endif
+}
+
 // Stores the first `n` elements of a vector.
 ONNXFUSE_INLINE void store_some(float* to, const math::FloatVector& x, size_t n) {
 #if defined(__AVX512F__)

@@ -142,6 +142,13 @@ std::string rectified(const std::string& text) {
          text.substr(end);
 }
 
+// Makes several groups of the channels.
+void make_groups(Attributes* made) {
+  const int64_t group = made->numbers["group"] = one_of({2, 3, 5, 9});
+  made->lists["weight_shape"][0] = group * one_of({4, 5, 8, 12, 16, 24, 33});
+  if (below(2) == 0) made->lists["weight_shape"][1] = made->lists["weight_shape"][0] / group;
+}
+
 // A valid node with `inputs` before the operands.
 Attributes valid_attributes(size_t* inputs) {
   const size_t rank = 1 + below(2);
@@ -172,7 +179,9 @@ Attributes valid_attributes(size_t* inputs) {
       break;
     }
     case 2: *inputs = 1 + read_parts(&made); break;
-    default: break;
+    default:
+      if (below(2) == 0) make_groups(&made);
+      break;
   }
   if (made.texts.count("prologue") > 0 && below(3) == 0) {
     std::tie(made.texts["prologue"], made.operands[0]) = bounds();
@@ -291,7 +300,7 @@ Memory unpacked(const float* packed, const ConvAttributes& conv) {
   for (int64_t i = 0; i < count; ++i) {
     const int64_t m = i / taps / channels;
     const int64_t in_block = ((m / block * taps + i % taps) * channels + i / taps % channels) * block + m % block;
-    weights[static_cast<size_t>(i)] = packed[conv.group > 1 ? i % taps * conv.out_channels + m : in_block];
+    weights[static_cast<size_t>(i)] = packed[is_by_channel(conv) ? i % taps * conv.out_channels + m : in_block];
   }
   return weights;
 }

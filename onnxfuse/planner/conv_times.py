@@ -161,6 +161,9 @@ _FEW_BLOCKS = {1: 1.25, 2: 1.05}  # that do not fill the registers: times what a
 _WIDE = 3 << 17  # elements that a core's caches do not keep for the next node
 _ROWS = 1 << 17  # elements of as many rows as are made at once: what stays in a level 2 cache of 1 MiB
 _MADE_AGAIN = 1.3  # rows that are made, most of them once, for each that there is
+_LEAST_GROUP = 4  # filters of a group, of which the library has kernels with the channels last: kLeastGroup
+_SHORT_GROUP = (5.0, 8.0, 2.5)  # what a group costs in each layout, in products of each of its filters, or channels
+_NARROW = 1.55  # times what a product takes of vectors of whole groups, whose channels are put in order
 _FEW_PIXELS = 12  # that are computed in one piece with the channels last, by a call as cheap as in the plain layout
 _WEIGHT_PIXELS = 5  # that take as long as the weights' way through the caches
 _TAP = 0.3  # nanoseconds to find what a tap of a pixel reads
@@ -243,7 +246,8 @@ class ConvTimes:
         """Whether there is a kernel for channels last, and it uses whole vectors."""
         group = int(node.attrs.get("group", 1))
         single = group == weights[0] and weights[1] == 1 and group >= self._block
-        return node.op == "Conv" and len(weights) <= 4 and (group == 1 or single)
+        grouped = group < weights[0] and weights[0] // group >= _LEAST_GROUP
+        return node.op == "Conv" and len(weights) <= 4 and (group == 1 or single or grouped)
 
     def _handed_on(self, node: gs.Node, written: tuple[int, ...]) -> float:
         """Nanoseconds to write and to read the result with the channels last, if it becomes part of what one node
@@ -287,9 +291,28 @@ class ConvTimes:
         last = _round_up(rows % at_once, 2) if rows > 1 else 0
         return (rows - rows % at_once + more * last) / rows if last else 1.0
 
+    def _of_vectors(self, filters: int) -> float:
+        """Times what a product takes with the channels last, of whole vectors of so many filters."""
+        return _FEW_BLOCKS.get(filters // self._block, 1.0)
+
+    def _of_groups(self, filters: int, channels: int, layout: Layout) -> float:
+        """Times what a product takes where groups have so many filters and channels.
+
+        With the channels last vectors of whole groups, whose channels are one vector too, put these in order, and other
+        vectors of several groups read for each.
+        """
+        if layout is not Layout.NHWC:
+            return 1 + _SHORT_GROUP[layout] / filters
+        vectors = math.lcm(filters, self._block) // self._block
+        shared = math.lcm(filters, self._block) // filters - 1
+        mixed = _NARROW if shared and vectors == 1 and filters == channels else (vectors + shared) / vectors
+        whole = max(filters // self._block, 1) if vectors == 1 else 1
+        return mixed * self._of_vectors(whole * self._block) * (1 + _SHORT_GROUP[layout] / channels)
+
     def _many(self, node: gs.Node, layout: Layout, read: tuple[int, ...], written: tuple[int, ...]) -> float:
         weights, ns = node.inputs[1].shape, self.ns
         strides = node.attrs.get("strides") or [1]
+        group = int(node.attrs.get("group", 1))
         taps = math.prod(weights[2:])
         transposed = node.op == "ConvTranspose"
         filters, channels = (weights[1], weights[0]) if transposed else (weights[0], weights[1])
@@ -304,12 +327,14 @@ class ConvTimes:
         product, element = (ns.others if taps > 1 else ns.pointwise)[layout]
         if layout is Layout.BLOCKED and filters == self._block:
             product *= ns.one_block
+        if group > 1 and not transposed:
+            product *= self._of_groups(weights[0] // group, channels, layout)
         call = ns.call[layout]
         if layout is Layout.NHWC:
             if positions <= _FEW_PIXELS:
                 call = ns.call[Layout.PLAIN]
             products *= max(_WEIGHT_PIXELS / positions, 1.0)
-            product *= _FEW_BLOCKS.get(filters // self._block, 1.0)
+            product *= self._of_vectors(filters) if group == 1 else 1.0
             call += positions * taps * _TAP if taps > 1 else 0.0
         if layout is Layout.PLAIN:
             call += math.prod(weights) * ns.weight
@@ -318,7 +343,6 @@ class ConvTimes:
             else:
                 product *= _round_up(positions, self._block) / positions
         apart = _FAR_APART if layout is Layout.PLAIN and max(strides) > 2 and not transposed else 1
-        group = int(node.attrs.get("group", 1))
         copying = apart * self._passed(channels * group * outer, element, layout)
         return products * product + self._passed(filters * positions, element, layout) + copying + call
 

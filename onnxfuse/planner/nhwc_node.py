@@ -53,10 +53,10 @@ _FIRST = "_channels_first"
 def pack_weights(values: np.ndarray, conv: Convolution) -> np.ndarray:
     """The weights [M, C, kernel…] as the kernels read them.
 
-    They are [M / 16, kernel…, C, 16], with zeros for filters that there are not, or for convolutions of single channels
-    [kernel…, M].
+    They are [M / 16, kernel…, C, 16], with zeros for filters that there are not, C being those of a group, or for
+    convolutions of single channels [kernel…, M].
     """
-    if conv.group > 1:
+    if conv.depthwise:
         return np.ascontiguousarray(np.moveaxis(values[:, 0], 0, -1))
     filters, channels = values.shape[:2]
     blocks = -(-filters // BLOCK)
@@ -272,7 +272,7 @@ def _unpack_weights(function: onnx.FunctionProto, conv: Convolution) -> None:
     packed = function.input[1]
     _rename(function, {packed: packed + _FIRST})
     opset = function.opset_import[0].version
-    nodes = _of_single_channels(conv, opset) if conv.group > 1 else _of_all_channels(conv, opset)
+    nodes = _of_single_channels(conv, opset) if conv.depthwise else _of_all_channels(conv, opset)
     nodes[0].input[0], nodes[-1].output[0] = packed, packed + _FIRST
     body = [*nodes, *function.node]
     del function.node[:]
@@ -312,7 +312,7 @@ def _integers(name: str, values: list[int]) -> onnx.NodeProto:
 
 
 def _is_padded(conv: Convolution) -> bool:
-    return conv.group == 1 and conv.out_channels % BLOCK > 0
+    return not conv.depthwise and conv.out_channels % BLOCK > 0
 
 
 def _weight_attributes(conv: Convolution, opset: int) -> dict[str, onnx.TensorProto | list[int]]:

@@ -35,7 +35,7 @@ Sizes = Sequence[int]
 
 def packed(conv: Convolution, weights: np.ndarray) -> np.ndarray:
     """Weights as the node has them: [blocks, kernel…, channels, filters of a block], or [kernel…, channels]."""
-    if conv.group > 1:
+    if conv.depthwise:
         return np.ascontiguousarray(np.moveaxis(weights[:, 0], 0, -1))
     filters, channels = weights.shape[:2]
     made = np.zeros((-(-filters // BLOCK), *conv.kernel, channels, BLOCK), np.float32)

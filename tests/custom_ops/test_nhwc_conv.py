@@ -77,6 +77,50 @@ def test_few_pixels(filters: int) -> None:
             check(with_tail(conv, (1, channels, pixels), "bias, hard swish, residual", LAYOUTS[pixels % 4]))
 
 
+GROUPS = [
+    *((4, 4, 5), (4, 4, 9), (8, 8, 2), (8, 8, 3), (4, 4, 1), (16, 16, 3), (32, 32, 2), (48, 48, 2), (80, 80, 2)),
+    *((24, 24, 4), (40, 40, 3), (3, 5, 7), (1, 4, 6), (12, 12, 5), (17, 33, 3), (2, 8, 5), (6, 13, 4), (9, 4, 8)),
+]
+"""Channels and filters of a group, and how many there are: in vectors of their own, or of two to four groups."""
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("channels", "filters", "groups"), GROUPS)
+def test_groups(channels: int, filters: int, groups: int, layout: tuple[bool, bool]) -> None:
+    conv = convolution("f32", (channels * groups, filters * groups), (3, 3), group=groups, pads=(1,) * 4)
+    check(with_tail(conv, (2, channels * groups, 7, 9), "bias, hard swish, residual", layout), threads=(1, 2))
+    check(rectified(conv, (1, channels * groups, 9, 20)), threads=(1, 2))
+
+
+@pytest.mark.parametrize("pixels", range(1, 27))
+def test_groups_of_pixels_that_end_anywhere_in_a_tile(pixels: int) -> None:
+    for channels, filters, groups in GROUPS:
+        conv = convolution("f32", (channels * groups, filters * groups), (1, 1), group=groups)
+        check(plain(conv, (1, channels * groups, 1, pixels), LAYOUTS[pixels % 4]))
+
+
+@pytest.mark.parametrize(("channels", "filters"), [(4, 4), (8, 8), (16, 16), (40, 24)])
+def test_long_sums_of_groups(channels: int, filters: int) -> None:
+    """Which have parts; and what is read of strides and dilations."""
+    more = {"strides": (2, 1), "dilations": (1, 2), "pads": (4, 4, 4, 4)}
+    conv = convolution("f32", (channels * 6, filters * 6), (9, 9), group=6, **more)
+    check(rectified(conv, (1, channels * 6, 17, 13)), threads=(1, 2))
+
+
+@pytest.mark.parametrize(("channels", "filters", "groups"), GROUPS)
+def test_groups_do_not_read_each_other(channels: int, filters: int, groups: int) -> None:
+    """What is no number stays in its group, though a vector may be of several."""
+    for bad in {0, groups // 2, groups - 1}:
+        conv = convolution("f32", (channels * groups, filters * groups), (3, 3), group=groups, pads=(1,) * 4)
+        node = plain(conv, (1, channels * groups, 5, 8))
+        arrays = node.arrays()
+        arrays[0][:, channels * bad : channels * (bad + 1)] = np.nan
+        (result,) = node.run(arrays)
+        of_group = np.zeros(filters * groups, bool)
+        of_group[filters * bad : filters * (bad + 1)] = True
+        assert np.array_equal(np.isnan(result), np.broadcast_to(of_group, result.shape))
+
+
 def rectified(conv: Convolution, x_shape: Sizes, with_bias: bool = True) -> Nhwc:
     """A convolution with Relu: where its filters are whole vectors, the sums go to the output without an epilogue."""
     b = ProgramBuilder()
@@ -117,9 +161,12 @@ def random_node(seed: int) -> Nhwc:
         rank = rng.choice((1, 2, 2))
         kernel = [rng.randint(1, 7) for _ in range(rank)]
         single = rng.random() < 0.4
+        groups = rng.choice((2, 3, 5)) if not single and rng.random() < 0.3 else 1
         channels, filters = (rng.choice((1, 2, 3, 8, 15, 16, 17, 31, 40, 70)) for _ in range(2))
         if single:
-            filters = channels
+            filters = groups = channels
+        elif groups > 1:
+            channels, filters = channels * groups, max(filters, 4) * groups
         pads: Sizes | str = [rng.choice((0, 0, 1, 2, 5)) for _ in range(2 * rank)]
         dilations = [rng.choice((1, 1, 1, 2, 3)) for _ in range(rank)]
         if rng.random() < 0.3:
@@ -129,7 +176,7 @@ def random_node(seed: int) -> Nhwc:
             "f32",
             (channels, filters),
             kernel,
-            group=channels if single else 1,
+            group=groups,
             strides=[rng.choice((1, 1, 2, 3)) for _ in range(rank)],
             dilations=dilations,
             pads=pads,

@@ -50,8 +50,8 @@ def refuse(model: onnx.ModelProto, reason: str) -> None:
             "operator is not Conv",
         ),
         ({"operator": None}, "it has no attribute operator"),
-        ({"group": 2, "weight_shape": [18, 3, 3, 3]}, "the attribute group is neither 1 nor that of single channels"),
-        ({"group": 6, "weight_shape": [18, 1, 3, 3]}, "the attribute group is neither 1 nor that of single channels"),
+        ({"group": 9, "weight_shape": [18, 1, 3, 3]}, "the attribute group leaves a group fewer than 4 filters"),
+        ({"group": 6, "weight_shape": [18, 1, 3, 3]}, "the attribute group leaves a group fewer than 4 filters"),
         (
             {
                 "kernel_shape": [3] * 3,

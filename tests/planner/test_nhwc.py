@@ -156,8 +156,8 @@ def test_a_gain_has_to_be_worth_the_change_of_the_layout(monkeypatch: pytest.Mon
 
 
 WITHOUT = {
-    "groups": ("Conv <group = 2> (r, k)", array(32, 16, 3, 3)),
-    "several filters for a channel": ("Conv <group = 32> (r, k)", array(64, 1, 3, 3)),
+    "groups of few filters": ("Conv <group = 16> (r, k)", array(32, 2, 3, 3)),
+    "few filters for a channel": ("Conv <group = 32> (r, k)", array(64, 1, 3, 3)),
     "transposed": ("ConvTranspose (r, k)", array(32, 32, 2, 2)),
 }
 
@@ -168,6 +168,24 @@ def test_convolutions_without_a_kernel_are_plain(kind: str) -> None:
     filters = kernel.shape[1] if "Transpose" in text else kernel.shape[0]
     result = check(network(f"r = C3 (x, w) m = {text} y = C3 (m, l)", k=kernel, l=array(32, filters, 3, 3)))
     assert operators(result) == ["FusedNhwcConv", "FusedConv", "FusedNhwcConv"] and not channels_last(result)
+
+
+@pytest.mark.parametrize("opset", [9, 11, 17])
+@pytest.mark.parametrize(("groups", "channels", "filters"), [(2, 16, 16), (8, 4, 4), (4, 8, 24), (32, 1, 4), (4, 8, 5)])
+def test_groups(groups: int, channels: int, filters: int, opset: int) -> None:
+    """Of any number of filters from 4 on; functions put the weights in ONNX's order as those of one group."""
+    text = f"r = C3 (x, w, b) m = Conv <group = {groups}, pads = [1, 1, 1, 1]> (r, k, d) n = Relu(m) y = C3 (n, l)"
+    all_filters = groups * filters
+    result = check(
+        network(
+            text,
+            opset=opset,
+            k=array(all_filters, channels, 3, 3),
+            d=array(all_filters),
+            l=array(32, all_filters, 3, 3),
+        )
+    )
+    assert operators(result) == ["FusedNhwcConv"] * 3 and channels_last(result) == {"r", "n"}
 
 
 def test_three_dimensions_are_plain() -> None:
@@ -260,13 +278,13 @@ READERS = {
     "a convolution in a body": """m = Cast <to = 9> (half) i = If (m) <
         then_branch = then () => (float[n, 32, hh, ww] e1) { e1 = C3 (r, w) },
         else_branch = other () => (float[n, 32, hh, ww] e2) { e3 = C3 (r, w2) e2 = Tanh(e3) }> y = Add(i, c)""",
-    "a convolution without a kernel": "m = Conv <group = 2> (r, k) n = ReduceMax(m) y = Mul(c, n)",
+    "a convolution without a kernel": "m = Conv <group = 16> (r, k) n = ReduceMax(m) y = Mul(c, n)",
 }
 
 
 @pytest.mark.parametrize("kind", READERS)
 def test_what_others_read_is_plain(kind: str) -> None:
-    made = network(f"a = C3 (x, w) r = Relu(a) c = C3 (r, w2) {READERS[kind]}", k=array(32, 16, 3, 3))
+    made = network(f"a = C3 (x, w) r = Relu(a) c = C3 (r, w2) {READERS[kind]}", k=array(32, 2, 3, 3))
     result = check(made)
     assert "r" not in channels_last(result) and "FusedNhwcConv" in operators(result)
 
