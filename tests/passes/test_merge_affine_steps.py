@@ -59,7 +59,7 @@ def test_any_chain_is_one_product_and_one_sum(dtype):
         ("Mul", MEAN),
         ("Sub", (0.3,)),
         ("Div", 1.1),
-        ("Sub", (MEAN[None],)),
+        ("Add", (MEAN[None],)),
         ("Mul", [3.0]),
     ]
     assert merge(chain(*steps, dtype=dtype), dtype=dtype)[0] == ["Mul", "Add"]
@@ -115,6 +115,9 @@ REFUSED = [
     ([("Mul", 0.3), ("Add", MEAN), ("Mul", np.ones((8, 1)))], LARGER),
     ([("Mul", 3e-30), ("Mul", 3e-12)], "its constants together overflow or are denormal"),
     ([("Mul", 3e30), ("Mul", 3e12)], "its constants together overflow or are denormal"),
+    ([("Mul", 0.3), ("Add", 12582912.0), ("Sub", 4194304.0), ("Sub", 8388608.0)], TAKES_BACK),
+    ([("Mul", 0.3), ("Add", 0.1), ("Mul", np.full((40, 8, 6), 0.7))], "its offset would have more elements"),
+    ([("Mul", 0.3), ("Add", np.ones(6)), ("Mul", np.ones(5))], "the constants cannot be broadcast together"),
     ([("Mul", 0.3), ("Add", np.inf), ("Mul", 0.1)], "Add scales or shifts by a value that is not finite"),
     ([("Mul", 0.3), ("Div", 0.0)], "Div divides by zero"),
     ([("Mul", 0.3), ("Div", (0.7,))], "Div divides a constant by the data"),
@@ -126,6 +129,34 @@ def test_left_alone(steps, reason):
     proto = chain(*steps)
     after, context = apply(proto, "fold-affine", fast_math=True)
     assert ops(after) == [op_type for op_type, _ in steps] and reason in reasons(context)
+
+
+def test_float64_does_not_underflow_on_the_way():
+    steps = [("Mul", 1e-160), ("Mul", 1e-160), ("Mul", 1.5e160)]
+    after, context = apply(chain(*steps, dtype=np.float64), "fold-affine", fast_math=True)
+    assert ops(after) == ["Mul"] * 2 and "denormal" in reasons(context)
+    x = np.full(IMAGE["x"], 1e200)
+    np.testing.assert_allclose(run(after, {"x": x})[0], 1.5e40, rtol=1e-12)
+
+
+@pytest.mark.parametrize("op_type", ["Floor", "Ceil", "Round", "Cast"])
+def test_what_is_rounded_to_integers_is_divided(op_type):
+    """41 / 41 is 1, and 41 times the reciprocal less."""
+    proto = chain(("Div", 41.0))
+    proto.graph.node.append(node(op_type, "y", "z", **({"to": onnx.TensorProto.FLOAT} if op_type == "Cast" else {})))
+    proto.graph.output[0].name = "z"
+    assert merge(proto, ulps=0.0)[0] == ["Div", op_type]
+
+
+def test_shared_constants_are_not_copied_without_end():
+    large = random(256, 256)
+    nodes, constants = [], {"large": large}
+    for index in range(200):
+        constants[f"k{index}"] = 0.3 + index / 1000
+        nodes += [node("Mul", f"x k{index}", f"a{index}"), node("Mul", f"a{index} large", f"y{index}")]
+    proto = model(nodes, {"x": [1, 256, 256]}, [f"y{index}" for index in range(200)], constants=constants)
+    after, _ = apply(proto, "fold-affine", fast_math=True)
+    assert after.ByteSize() < 100 * large.nbytes
 
 
 def test_a_value_that_is_read_elsewhere_ends_the_chain():

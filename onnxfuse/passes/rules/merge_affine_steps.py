@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxfuse.constants import Array
-from onnxfuse.graph_ir import Node
+from onnxfuse.constants import Array, is_constant
+from onnxfuse.graph_ir import Node, standard_op
 from onnxfuse.passes.matcher import Match
 from onnxfuse.passes.pattern import Ops
 from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, Refusal, RewriteRule
 from onnxfuse.passes.rules.affine import Affine, compose, read_broadcast_step
+from onnxfuse.passes.rules.budget import CopyBudget
 from onnxfuse.passes.rules.fold_affine_after import chain_after
 
 if TYPE_CHECKING:
@@ -20,8 +21,12 @@ if TYPE_CHECKING:
     from onnxfuse.passes.base import PassContext
 
 _FAST_DTYPES = (np.float32, np.float64)
-_LEAST_REST = 0.25
-"""Of the larger of two offsets that are added.  Who takes back most of an offset may want what it rounded away."""
+_LEAST_REST = 0.75
+"""Of the largest offset of a chain.  Who takes back most of an offset may want what it rounded away."""
+_FEW = 1024
+"""Elements to which an offset may grow: more would be steps of a small tensor that become those of a large one."""
+_ROUNDING = frozenset(("Floor", "Ceil", "Round", "Cast"))
+"""Operators that make a large difference of a rounding in what they read."""
 
 
 class MergeAffineSteps(RewriteRule):
@@ -30,7 +35,7 @@ class MergeAffineSteps(RewriteRule):
     The first step is a product that is rounded already, so that the result is as near to what is meant as that of the
     chain: in x - m, where x is near m, nothing is, and it would be in x · s - m · s.  Powers of two round nothing.
     Refused: constants that together have more elements than each, overflow or are denormal; an offset that takes back
-    another.
+    another, or that becomes large; what is then made an integer; many copies of shared constants.
     """
 
     name = "merge-affine-steps"
@@ -38,6 +43,7 @@ class MergeAffineSteps(RewriteRule):
     def begin(self, model: Model, context: PassContext) -> None:
         """Learns whether results may be rounded otherwise."""
         self._may_round = context.fast_math
+        self._budget = CopyBudget()
         self._gelus: dict[int, Any] = {}
         if self._may_round:
             from onnxfuse.planner.ort_fusions import find_gelus  # the planner knows these rules
@@ -61,13 +67,18 @@ class MergeAffineSteps(RewriteRule):
         first = read_broadcast_step(match.root)
         if np.any(np.abs(np.frexp(first.scale)[0]) == 0.5):
             return NOT_APPLICABLE
-        followers, step = chain_after(match, first, _then)
+        followers, step = chain_after(match, first, _Chain().then)
         scale, offset = _constants(step)
         steps = 1 + len(followers)
         divides = any(node.op == "Div" for node in (match.root, *followers))
         if (scale is not None) + (offset is not None) == steps and not divides:
             return NOT_APPLICABLE
+        nodes = (match.root, *followers)
+        if any(standard_op(reader) in _ROUNDING for reader in nodes[-1].outputs[0].outputs):
+            return "what it makes is rounded to integers"
         match.plan = [None if values is None else _rounded(values, constant.dtype) for values in (scale, offset)]
+        if any(len(tensor.outputs) > 1 for node in nodes for tensor in node.inputs if is_constant(tensor)):
+            self._budget.take(sum(values.nbytes for values in match.plan if values is not None))
         for node in followers:
             match.absorb(node)
         return None
@@ -83,16 +94,40 @@ class MergeAffineSteps(RewriteRule):
         return result
 
 
-def _then(step: Affine, node: Node) -> Affine:
-    """``step`` followed by that of ``node``.  Raises Refusal."""
-    following = read_broadcast_step(node)
-    result = compose(step, following)
-    if np.prod(_shape(result)) > max(np.prod(_shape(step)), np.prod(_shape(following))):
-        raise Refusal("the constants together have more elements than each")
-    largest = np.maximum(np.abs(step.offset * following.scale), np.abs(following.offset))
-    if np.any(np.abs(result.offset) < _LEAST_REST * largest):
-        raise Refusal("its offset takes back one before it")
-    return result
+class _Chain:
+    """Puts steps together, and knows the largest offset of those before, as it is behind the later scales."""
+
+    def __init__(self) -> None:
+        self._largest: Array = np.zeros(())
+
+    def then(self, step: Affine, node: Node) -> Affine:
+        """``step`` followed by that of ``node``.  Raises Refusal."""
+        following = read_broadcast_step(node)
+        try:
+            result = compose(step, following)
+        except ValueError as error:
+            raise Refusal("the constants cannot be broadcast together") from error
+        smaller = Affine(result.scale, following.offset)
+        if not step.shifts and _shape(smaller) == _shape(result):
+            result = smaller
+        if np.prod(_shape(result)) > max(np.prod(_shape(step)), np.prod(_shape(following))):
+            raise Refusal("the constants together have more elements than each")
+        if result.offset.size > max(step.offset.size, following.offset.size, _FEW):
+            raise Refusal("its offset would have more elements")
+        if _underflows(step.scale, following.scale) or _underflows(step.offset, following.scale):
+            raise Refusal("its constants together overflow or are denormal")
+        largest = np.maximum(np.abs(self._largest * following.scale), np.abs(following.offset))
+        if np.any(np.abs(result.offset) < _LEAST_REST * largest):
+            raise Refusal("its offset takes back one before it")
+        self._largest = largest
+        return result
+
+
+def _underflows(first: Array, second: Array) -> bool:
+    """Whether a product of what is not zero is no normal number."""
+    with np.errstate(under="ignore"):
+        small = np.abs(first * second) < np.finfo(np.float64).tiny
+    return bool(np.any(small & (first != 0) & (second != 0)))
 
 
 def _shape(step: Affine) -> tuple[int, ...]:
