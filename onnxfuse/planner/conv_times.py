@@ -334,7 +334,8 @@ class ConvTimes:
             if positions <= _FEW_PIXELS:
                 call = ns.call[Layout.PLAIN]
             products *= max(_WEIGHT_PIXELS / positions, 1.0)
-            product *= self._of_vectors(filters) if group == 1 else 1.0
+            if group == 1:
+                product *= self._of_vectors(filters)
             call += positions * taps * _TAP if taps > 1 else 0.0
         if layout is Layout.PLAIN:
             call += math.prod(weights) * ns.weight

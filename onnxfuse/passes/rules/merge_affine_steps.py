@@ -25,8 +25,8 @@ _LEAST_REST = 0.75
 """Of the largest offset of a chain.  Who takes back most of an offset may want what it rounded away."""
 _FEW = 1024
 """Elements to which an offset may grow: more would be steps of a small tensor that become those of a large one."""
-_ROUNDING = frozenset(("Floor", "Ceil", "Round", "Cast"))
-"""Operators that make a large difference of a rounding in what they read."""
+_TO_INTEGERS = frozenset(("Floor", "Ceil", "Round", "Cast"))
+"""Operators that may make a whole number, and so a large difference of a small one, of what they read."""
 
 
 class MergeAffineSteps(RewriteRule):
@@ -74,7 +74,7 @@ class MergeAffineSteps(RewriteRule):
         if (scale is not None) + (offset is not None) == steps and not divides:
             return NOT_APPLICABLE
         nodes = (match.root, *followers)
-        if any(standard_op(reader) in _ROUNDING for reader in nodes[-1].outputs[0].outputs):
+        if any(standard_op(reader) in _TO_INTEGERS for reader in nodes[-1].outputs[0].outputs):
             return "what it makes is rounded to integers"
         match.plan = [None if values is None else _rounded(values, constant.dtype) for values in (scale, offset)]
         if any(len(tensor.outputs) > 1 for node in nodes for tensor in node.inputs if is_constant(tensor)):
