@@ -13,10 +13,12 @@ from onnxfuse.errors import OnnxfuseError, ParityError
 from onnxfuse.example_counts import counts_for
 from onnxfuse.given_shapes import Shapes, checked_shapes, fit_shapes, symbol_sizes
 from onnxfuse.graph import Model
+from onnxfuse.graph_ir import Node
 from onnxfuse.inputs import InputSpec, input_specs
 from onnxfuse.made_up_inputs import Sizes, resolve_shapes
 from onnxfuse.model_io import check_output, load, load_proto, parse, save
 from onnxfuse.passes import Pass, PassContext, resolve
+from onnxfuse.passes.base import label
 from onnxfuse.passes.inline_functions import inlined
 from onnxfuse.planner.functions import mark_float_functions
 from onnxfuse.replacing import scratch
@@ -156,6 +158,7 @@ def optimize(
         context.prefer_nhwc = cuda.prefer_nhwc
     for step in selected:
         run_pass(step, loaded, context)
+    add_unknown(loaded, report)
     if cuda is not None and fitter is not None:
         from onnxfuse.cuda.conv.choice import about_layout
         from onnxfuse.cuda.embed import embed as embed_kernels
@@ -211,6 +214,14 @@ def run_pass(step: Pass, model: Model, context: PassContext) -> None:
     except Exception as error:
         error.add_note(f"pass {step.name!r}")
         raise
+
+
+def add_unknown(model: Model, report: Report) -> None:
+    """Say in the report which nodes of ONNX's own domain were left alone because they are not all known, and why."""
+    for graph in model.graphs():
+        for node in graph.nodes:
+            if isinstance(node, Node) and node.unknown:
+                report.add_left_alone(label(node), node.operator, node.unknown)
 
 
 def resolve_target(target: str) -> str:

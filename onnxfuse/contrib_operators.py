@@ -10,6 +10,7 @@ from typing import Any
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from onnxfuse.graph_export import onnx_graphs
+from onnxfuse.known_operators import CONTRIB_OPERATORS
 
 _DOMAIN = "com.microsoft"
 _LIKE_ITS_INPUT = (
@@ -32,7 +33,7 @@ def add_import(model: ModelProto) -> None:
 def show_as_standard(model: ModelProto) -> None:
     """Put operators of ONNX that make the same types and shapes into the place of those of ONNX Runtime.
 
-    The model computes something else then.
+    The model computes something else then.  Nodes with an attribute that is not known stay.
     """
     for graph in onnx_graphs(model.graph):
         places = [
@@ -41,6 +42,8 @@ def show_as_standard(model: ModelProto) -> None:
         constants = {tensor.name: tensor for tensor in graph.initializer} if places else {}
         for place in reversed(places):
             node = graph.node[place]
+            if not {attribute.name for attribute in node.attribute} <= CONTRIB_OPERATORS.get(node.op_type, frozenset()):
+                continue
             if node.op_type in _LIKE_ITS_INPUT or _has_separate_keys(node):
                 _show_as_identity(graph, place)
             elif len(node.input) > 2 and (show := _OTHERS.get(node.op_type)) is not None:

@@ -11,7 +11,7 @@ from onnx import ModelProto
 from onnxfuse import tensor_data
 from onnxfuse.graph_export import Export
 from onnxfuse.graph_import import import_functions, import_graph, import_opsets
-from onnxfuse.graph_ir import Graph, LazyTensor, Node, subgraphs, walk
+from onnxfuse.graph_ir import Graph, LazyTensor, Node, operator_key, subgraphs, walk
 from onnxfuse.graph_order import captured_tensors, describe, sorted_nodes, used_tensors
 
 __all__ = [
@@ -120,7 +120,7 @@ class Model:
             id(graph)
             for outer in self.graphs()
             for node in outer.nodes
-            if node.attrs and (node.domain or "", node.op) in functions
+            if node.attrs and operator_key(node) in functions
             for body in subgraphs(node)
             for graph in walk(body)
         }

@@ -22,7 +22,7 @@ from onnx_graphsurgeon.util.misc import convert_to_onnx_attr_type
 
 from onnxfuse import tensor_data
 from onnxfuse.graph_import import attribute_value
-from onnxfuse.graph_ir import Graph, Initializer, LazySparseTensor, Node, subgraphs, walk
+from onnxfuse.graph_ir import Graph, Initializer, LazySparseTensor, Node, operator_key, subgraphs, walk
 from onnxfuse.graph_order import outer_tensors, sorted_nodes
 from onnxfuse.runtime import DOMAIN
 from onnxfuse.symbols import MADE_BY_ONNX
@@ -80,7 +80,7 @@ class Export:
         for key, value in metadata.items():
             entry = known[key] if key in known else self.proto.metadata_props.add(key=key)
             entry.value = value
-        domains = {node.domain for part in walk(graph) for node in part.nodes if _is_new(node) and node.domain}
+        domains = {operator_key(node)[0] for part in walk(graph) for node in part.nodes if _is_new(node)} - {""}
         fused = any(node.domain == DOMAIN for part in walk(graph) for node in part.nodes)
         if source.HasField("ir_version") or fused:
             self.proto.ir_version = max(source.ir_version, FUSED_IR_VERSION) if fused else source.ir_version
@@ -311,10 +311,11 @@ class Export:
                     attribute.CopyFrom(originals[name])
                 else:
                     self._write_attribute(node, name, value, originals.get(name), attribute)
-        if out.op_type != node.op:
-            out.op_type = node.op
-        if (node.domain or "") != ("" if out.domain == "ai.onnx" else out.domain):
-            out.domain = node.domain or ""
+        domain, operator = operator_key(node)
+        if out.op_type != operator:
+            out.op_type = operator
+        if domain != ("" if out.domain == "ai.onnx" else out.domain):
+            out.domain = domain
         if out.name != (node.name or ""):
             out.name = node.name
         _set_names(out.input, node.inputs)

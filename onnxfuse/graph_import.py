@@ -10,6 +10,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensor
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.graph_ir import (
+    STANDARD_DOMAINS,
     Graph,
     GraphSource,
     Initializer,
@@ -19,10 +20,14 @@ from onnxfuse.graph_ir import (
     decode_text,
     numpy_dtype,
 )
+from onnxfuse.known_operators import unknown
 
 
 def import_graph(proto: ModelProto, directory: Path | None, opsets: Mapping[str, int], names: set[str]) -> Graph:
-    """The model's main graph.  Adds the name of every tensor and node anywhere in the model to ``names``."""
+    """The model's main graph.  Adds the name of every tensor and node anywhere in the model to ``names``.
+
+    Nodes of which onnxfuse does not know all that they are (``known_operators``) say so, and why.
+    """
     return _Importer(proto, directory, opsets, names).graph(proto.graph, None)
 
 
@@ -120,6 +125,8 @@ class _Importer:
     def __init__(self, model: ModelProto, directory: Path | None, opsets: Mapping[str, int], names: set[str]):
         self.directory = directory
         self.names = names
+        self.opset = opsets.get("", 1)
+        self.functions = {function.name for function in model.functions if function.domain in STANDARD_DOMAINS}
         # Before IR version 4 every initializer had to be an input too, and ORT lets nobody override one.
         self.inputs_override = model.ir_version >= 4
         self.graph_fields = {
@@ -187,6 +194,10 @@ class _Importer:
             {entry.key: entry.value for entry in proto.metadata_props},
             source=proto,
         )
+        if node.domain is None:
+            reason = unknown(proto.op_type, self.opset, attrs, len(inputs), len(outputs), self.functions)
+            if reason:
+                node.make_unknown(reason)
         for name, value in attrs.items():
             constants = value if isinstance(value, list) else [value]
             if constants and isinstance(constants[0], gs.Constant):

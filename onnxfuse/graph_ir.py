@@ -23,6 +23,9 @@ from onnxfuse.errors import OnnxfuseError
 STANDARD_DOMAINS = ("", "ai.onnx", None)
 """How the domain of ONNX's own operators is written in a file and in a graph."""
 
+UNKNOWN_DOMAIN = "onnxfuse.unknown"
+"""The domain that a node of the standard domain has in a graph if nothing is known of it; no file has it."""
+
 VIEWS = {"Flatten", "Reshape", "Squeeze", "Unsqueeze"}
 """Operators whose result has the elements of the input, in their order, in another shape."""
 
@@ -121,6 +124,10 @@ class Node(gs.Node):
     ``output_types`` describe outputs whose types cannot be inferred from the node; they go into the graph's
     value_info.  ``source`` is the NodeProto that it was imported from; it is never changed.  ``source_tensors`` are the
     values of its tensor attributes, by attribute name, as they were imported.
+
+    ``unknown`` is why nothing is known of a node of the standard domain, else empty.  Such a node has
+    ``UNKNOWN_DOMAIN`` and an ``op`` that no operator has, so that whoever reads nodes by operator passes it over;
+    ``operator`` is its name in files.
     """
 
     def __init__(
@@ -144,6 +151,18 @@ class Node(gs.Node):
         self.output_types: list[onnx.ValueInfoProto] = []
         self.source = source
         self.source_tensors: dict[str, list[LazyTensor]] = {}
+        self.unknown = ""
+        self._operator = ""
+
+    def make_unknown(self, reason: str) -> None:
+        """Take the node, of the standard domain, for one of which nothing is known."""
+        self.unknown, self._operator = reason, self.operator
+        self.op, self.domain = f"unknown {self._operator}", UNKNOWN_DOMAIN
+
+    @property
+    def operator(self) -> str:
+        """The name of the operator in files."""
+        return self._operator or str(self.op)
 
     # gs.Node compares names, attributes and tensors at length, and takes two like nodes for one when it
     # unlinks.
@@ -160,7 +179,7 @@ class Node(gs.Node):
         attrs = {
             name: value.copy(tensor_map) if isinstance(value, gs.Graph) else value for name, value in self.attrs.items()
         }
-        return Node(
+        copied = Node(
             self.op,
             self.name,
             attrs,
@@ -171,6 +190,8 @@ class Node(gs.Node):
             self.doc_string,
             dict(self.metadata),
         )
+        copied.unknown, copied._operator = self.unknown, self._operator
+        return copied
 
 
 @dataclass
@@ -206,8 +227,16 @@ class Graph(gs.Graph):
 
 
 def standard_op(node: gs.Node) -> str:
-    """The name of a node's operator if ONNX defines it; empty for one of another domain, whatever its name is."""
+    """The name of a node's operator if ONNX defines it; empty for one of another domain, whatever its name is, and for
+    one of which nothing is known."""
     return str(node.op) if node.domain in STANDARD_DOMAINS else ""
+
+
+def operator_key(node: gs.Node) -> tuple[str, str]:
+    """The domain and the name of a node's operator in files; the standard domain is ``""``."""
+    if isinstance(node, Node) and node.unknown:
+        return "", node.operator
+    return ("" if node.domain in STANDARD_DOMAINS else str(node.domain)), str(node.op)
 
 
 def subgraphs(node: gs.Node) -> Iterator[gs.Graph]:

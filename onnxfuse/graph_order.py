@@ -3,7 +3,7 @@
 import onnx_graphsurgeon as gs
 
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.graph_ir import Graph, subgraphs, walk
+from onnxfuse.graph_ir import Graph, operator_key, subgraphs, walk
 
 
 def sorted_nodes(graph: gs.Graph) -> list[gs.Node]:
@@ -74,6 +74,6 @@ def outer_tensors(subgraph: gs.Graph) -> list[gs.Tensor]:
 def describe(node: gs.Node) -> str:
     """How messages name a node: by its name, or by its first output if it has none."""
     if node.name:
-        return f"{node.name!r} ({node.op})"
+        return f"{node.name!r} ({operator_key(node)[1]})"
     output = next((tensor.name for tensor in node.outputs if tensor.name), "")
-    return f"{node.op} that makes {output!r}" if output else str(node.op)
+    return f"{operator_key(node)[1]} that makes {output!r}" if output else operator_key(node)[1]

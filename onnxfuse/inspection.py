@@ -40,8 +40,9 @@ class Inspection:
 
     ``fused`` are the fused nodes that are in it, ``recipes`` by name how those with CUDA kernels launch them, ``cases``
     by name what those that are convolutions compute.  ``plan``
-    is what ``onnxfuse optimize`` would do: its rewrites, the regions that it would fuse, and the elementwise nodes that
-    it would leave alone.  For the target cuda no kernel is compiled: a region may be split where registers run out.
+    is what ``onnxfuse optimize`` would do: its rewrites, the regions that it would fuse, and the nodes, elementwise or
+    unknown, that it would leave alone.  For the target cuda no kernel is compiled: a region may be split where
+    registers run out.
     """
 
     path: str
@@ -114,8 +115,9 @@ def inspect(
 
     Raises OnnxfuseError for a bad file, and for options that cannot be.
     """
-    from onnxfuse.api import cuda_options, run_pass
+    from onnxfuse.api import add_unknown, cuda_options, run_pass
     from onnxfuse.cuda.conv.choice import RuleChooser, policy_named
+    from onnxfuse.graph_ir import operator_key
     from onnxfuse.model_io import load
     from onnxfuse.passes import PassContext, resolve
     from onnxfuse.planner.cpu_convolutions import CpuChooser
@@ -135,7 +137,7 @@ def inspect(
         inputs=[spec.describe() for spec in input_specs(proto)],
         outputs=[value_spec(value).describe() for value in proto.graph.output],
         nodes=len(nodes),
-        operators=dict(Counter(node.op for node in nodes).most_common()),
+        operators=dict(Counter(operator_key(node)[1] for node in nodes).most_common()),
         recipes=_recipes(model),
         cases=_cases(model),
         fused=list(_fused(model)),
@@ -151,6 +153,7 @@ def inspect(
         context.tf32, context.prefer_nhwc = tf32, prefer_nhwc
     for step in resolve():
         run_pass(step, model, context)
+    add_unknown(model, found.plan)
     return found
 
 

@@ -10,16 +10,9 @@ from onnx import ModelProto, NodeProto, helper
 
 from onnxfuse.graph_export import onnx_graphs
 from onnxfuse.graph_ir import STANDARD_DOMAINS
+from onnxfuse.known_operators import is_of_ort
 
-_OPERATORS = {"LayerNormalization": 17, "SimplifiedLayerNormalization": None}
-"""The opset that first has each; None for none."""
 _STAND_IN = "onnxfuse.stand_in"
-
-
-def is_of_ort(operator: str, opset: int) -> bool:
-    """Whether an operator of the standard domain is one that only ONNX Runtime has there."""
-    since = _OPERATORS.get(operator, 0)
-    return since is None or opset < since
 
 
 def hide(model: ModelProto) -> None:

@@ -176,7 +176,7 @@ class Report:
                 region.outputs = [names.get(name, name) for name in region.outputs]
 
     def add_left_alone(self, node: str, op: str, reason: str) -> None:
-        """An elementwise ``node`` was not fused."""
+        """An elementwise ``node`` was not fused, or one was passed over because it is not known."""
         self.left_alone.append(LeftAlone(node, op, reason))
 
     def add_convolution(self, node: str, op: str, choice: "ConvChoice") -> None:

@@ -278,7 +278,7 @@ def _left(report: Report) -> str:
         return ""
     parts = [
         "<h2>Left alone</h2>",
-        f"<p>{plural(len(report.left_alone), 'elementwise node')} not fused, by reason.</p>",
+        f"<p>{plural(len(report.left_alone), 'node')} not fused, by reason.</p>",
     ]
     for reason, items in group_by_reason(report.left_alone):
         rows = [(f"<code>{_text(item.node)}</code>", _text(item.op)) for item in items[:_MOST_ROWS]]

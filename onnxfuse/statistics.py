@@ -19,6 +19,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.byte_counts import Bytes, touched
 from onnxfuse.graph import sorted_nodes
+from onnxfuse.graph_ir import operator_key
 from onnxfuse.inlining import FunctionKey, inlined_nodes
 from onnxfuse.planner.host import shape_arithmetic
 from onnxfuse.program.lowering import is_elementwise
@@ -91,7 +92,7 @@ def collect(model: "Model") -> Statistics:
     for graph in model.graphs():
         _count_graph(statistics, graph)
         for node in graph.nodes if functions else ():
-            key = (node.domain or "", node.op, getattr(node, "overload", ""))
+            key = (*operator_key(node), getattr(node, "overload", ""))
             if key in functions:  # the call itself is counted already
                 more = inlined_nodes(key, functions, inlined) - 1
                 statistics.nodes += more

@@ -89,7 +89,6 @@ class _Folder:
         self._editor = editor
         self._context = context
         self._opsets = editor.model.opsets
-        self._functions = {(domain, name) for domain, name, _ in editor.model.functions}
         self._evaluator: Evaluator | None = None
         self.free_bytes = free_bytes
         self._failed: set[int] = set()
@@ -187,7 +186,7 @@ class _Folder:
         """Whether the op is one whose result depends on its inputs alone, and is an ordinary tensor."""
         if domain_of(node) != "" or node.op in RANDOM or node.op in QUANTIZATION or node.op == "Constant":
             return False
-        if "Sequence" in node.op or "Optional" in node.op or "String" in node.op or ("", node.op) in self._functions:
+        if "Sequence" in node.op or "Optional" in node.op or "String" in node.op:
             return False
         if node.attrs and next(subgraphs(node), None) is not None:
             return False

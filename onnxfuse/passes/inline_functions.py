@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from onnx import FunctionProto, ModelProto, TensorProto, inliner
 
-from onnxfuse.constants import domain_of
 from onnxfuse.graph_import import import_opsets
+from onnxfuse.graph_ir import operator_key
 from onnxfuse.inference import Shapes, infer
 from onnxfuse.inlining import FunctionKey, called_key, called_keys, inlined_nodes, nested_nodes
 from onnxfuse.passes.base import PassContext
@@ -59,7 +59,7 @@ def inlined(model: Model, shapes: Shapes | None = None) -> Model:
 
 
 def _key(node: Node) -> FunctionKey:
-    return domain_of(node), node.op, getattr(node, "overload", "")
+    return *operator_key(node), getattr(node, "overload", "")
 
 
 def _inlinable(model: Model) -> dict[FunctionKey, FunctionProto]:

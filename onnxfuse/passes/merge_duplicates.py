@@ -51,7 +51,7 @@ class MergeDuplicates:
     def run(self, model: Model, context: PassContext) -> None:
         """Goes through each graph once, in topological order."""
         editor = GraphEditor(model)
-        kept = {*RANDOM, *QUANTIZATION, *(op for domain, op, _ in model.functions if domain == "")}
+        kept = {*RANDOM, *QUANTIZATION}
         try:
             for graph in editor.graphs:
                 first: _Firsts = {}

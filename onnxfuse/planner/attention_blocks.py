@@ -25,13 +25,16 @@ from onnxfuse.planner.attention_heads import (
 from onnxfuse.planner.attention_parts import producer
 from onnxfuse.planner.attention_windows import windows_of
 from onnxfuse.planner.contraction import Contraction
+from onnxfuse.planner.position_masks import span_of
 from onnxfuse.program.lowering import UnsupportedError
 
 NOT_FLOAT32 = "it is not of float32"
 READ_ELSEWHERE = "a value inside it is read elsewhere too"
 LARGE_SCALE = "its scale is not finite in float32"
 ORT_IS_AS_FAST = "ONNX Runtime is as fast where heads are neither split nor joined, without a mask, but at few rows"
-OTHER_ATTENTION = "it has keys or values of before, a causal mask, a cap, or more results"
+OTHER_ATTENTION = (
+    "it has keys or values of before, a mask besides its causal one or its windows, a cap, or more results"
+)
 UNKNOWN_SCALE = "the size of its heads, of which its scale is made, is not known"
 UNKNOWN_MASK = "it is not known whether the mask leaves the scores their number of dimensions and of heads"
 _MANY_ROWS = 64
@@ -306,9 +309,9 @@ def _have_four_dimensions(*tensors: gs.Tensor) -> bool:
 
 
 def _is_plain_operator(attention: gs.Node) -> bool:
-    """Whether an Attention has no causal mask of its own, and computes its Softmax of the scores, in their type."""
+    """Whether an Attention hides nothing by places, and computes its Softmax of the scores, in their type."""
     attributes = attention.attrs
-    return not (attributes.get("is_causal", 0) or attributes.get("softcap", 0.0) or "softmax_precision" in attributes)
+    return not (span_of(attention).hides or attributes.get("softcap", 0.0) or "softmax_precision" in attributes)
 
 
 def _operands(

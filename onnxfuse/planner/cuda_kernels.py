@@ -7,7 +7,7 @@ from its source.  A node without a CUDA kernel runs on the CPU, with its tensors
 import onnx_graphsurgeon as gs
 
 from onnxfuse import dtypes
-from onnxfuse.graph_ir import STANDARD_DOMAINS
+from onnxfuse.graph_ir import operator_key
 from onnxfuse.program.lowering import is_elementwise
 
 _HALF = "f16 f32 f64"
@@ -51,11 +51,14 @@ CPU_ONLY = {
 
 
 def has_kernel(node: gs.Node) -> bool:
-    """Whether the CUDA provider runs ``node``.  Operators of other domains are taken to be written for it."""
-    if node.domain not in STANDARD_DOMAINS:
-        return node.domain != "ai.onnx.ml"
+    """Whether the CUDA provider runs ``node``.  Operators of other domains are taken to be written for it, and unknown
+    ones of the standard to have kernels where their known versions have them.
+    """
+    domain, operator = operator_key(node)
+    if domain:
+        return domain != "ai.onnx.ml"
     if not is_elementwise(node):
-        return node.op not in CPU_ONLY
+        return operator not in CPU_ONLY
     typed = node.inputs[1 if node.op == "Where" else 0] if len(node.inputs) > (node.op == "Where") else None
     dtype = None if typed is None else dtypes.from_numpy(typed.dtype)
     return dtype is not None and dtype.name in ELEMENTWISE.get(node.op, ())

@@ -13,13 +13,13 @@ from onnxfuse.planner.attention_masks import sum_masks
 from onnxfuse.planner.attention_projections import merge_projections
 from onnxfuse.planner.attention_windows import regularize_windows
 from onnxfuse.planner.batch_first import put_batch_first
-from onnxfuse.planner.causal_masks import write_causal_masks
 from onnxfuse.planner.described import described
 from onnxfuse.planner.functions import INTEGERS_OPSET, add_function
 from onnxfuse.planner.fused_node import OPSET_VERSION, local_function, make_node
 from onnxfuse.planner.head_scales import scale_queries
 from onnxfuse.planner.head_shapes import simplify_heads
 from onnxfuse.planner.merged_heads import separate_heads
+from onnxfuse.planner.position_masks import write_position_masks
 from onnxfuse.program.lowering import UnsupportedError
 from onnxfuse.program.ops import FUSED_ATTENTION_OPS
 from onnxfuse.runtime import DOMAIN
@@ -52,7 +52,7 @@ class FuseAttention:
         if not any(standard_op(node) in _FORMS for graph in model.graphs() for node in graph.nodes):
             return
         infer(model)
-        write_causal_masks(model, context)
+        write_position_masks(model, context)
         simplify_heads(model, context)
         for _ in range(_ROUNDS):
             if not separate_heads(model, context):

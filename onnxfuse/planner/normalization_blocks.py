@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.constants import dtype_of, is_constant
 from onnxfuse.graph_ir import standard_op
-from onnxfuse.ort_operators import is_of_ort
+from onnxfuse.known_operators import is_of_ort
 from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.passes.matcher import Match, attribute
 from onnxfuse.passes.rules.deviation import is_mean_of_rows

@@ -69,6 +69,34 @@ def test_a_causal_operator(sizes: tuple[int, ...], opset: int) -> None:
             np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
+WINDOWS = ((2, -1), (-1, 1), (3, 2), (0, 0), (128, -1), (-1, 1 << 40), (64, 3))
+
+
+@pytest.mark.parametrize("causal", (0, 1))
+@pytest.mark.parametrize("heads", (4, 2))
+@pytest.mark.parametrize("sizes", ((), (70, 9), (150, 150)), ids=str)
+@pytest.mark.parametrize(("left", "right"), WINDOWS)
+def test_an_operator_with_windows(left: int, right: int, sizes: tuple[int, ...], heads: int, causal: int) -> None:
+    """Of keys to the left and to the right, beside a causal mask too; lengths are below and above the windows."""
+    attributes = f"<is_causal = {causal}, left_window_size = {left}, right_window_size = {right}>"
+    made = of_operator(heads=heads, attributes=attributes, opset=25)
+    for tensor, size in zip(made.graph.input, sizes, strict=False):
+        tensor.type.tensor_type.shape.dim[1].dim_value = size
+    result, _ = fused(made)
+    assert len(blocks(result)) == 1
+    for queries, keys in [sizes] if sizes else [(7, 7), (1, 1), (200, 300), (70, 9)]:
+        feeds = {"x": array(2, queries, 24) * 5, "z": array(2, keys, 6 * heads) * 5}
+        (expected,) = fusing.run(made, feeds, False)
+        for library in (True, False):
+            (actual,) = fusing.run(result, feeds, library)
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_window_beside_a_mask_stays() -> None:
+    result, context = fused(of_operator("flags", attributes="<left_window_size = 2>", opset=25))
+    assert not blocks(result) and "windows" in context.report.refusals[0].reason
+
+
 def test_causal_operators_of_equal_lengths_share_a_mask() -> None:
     made = of_operator(attributes="<is_causal = 1>")
     nodes = list(made.graph.node)

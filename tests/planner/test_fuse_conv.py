@@ -423,7 +423,7 @@ def test_what_is_left_to_onnx_runtime_and_why(text: str, reason: str) -> None:
 
 @pytest.mark.parametrize(
     "attributes",
-    ["kernel_shape = [2]", "strides = [0]", "group = 3", "pads = [1, -1]", "dilations = [1, 1]", 'auto_pad = "MAYBE"'],
+    ["kernel_shape = [2]", "strides = [0]", "group = 3", "pads = [1, -1]", "dilations = [1, 1]"],
 )
 def test_attributes_that_do_not_fit_are_left_alone(attributes: str) -> None:
     made = parser.parse_model(

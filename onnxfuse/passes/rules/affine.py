@@ -123,8 +123,6 @@ def _finite(node: Node, step: Affine) -> Affine:
 
 def _read_binary(node: Node, widen: Callable[[Array], Array]) -> Affine:
     """The step of a node with two operands; ``widen`` gives its constant in the shape that the step is to have."""
-    if "broadcast" in node.attrs or "axis" in node.attrs:
-        raise Refusal(f"{node.op} broadcasts as before opset 7")
     data = data_input(node)
     swapped = node.inputs[0] is not data
     constant = node.inputs[0] if swapped else node.inputs[1]
@@ -168,7 +166,7 @@ def _along(values: Array, axis: Axis, op_type: str) -> Array:
 def _read_batch_normalization(node: Node, axis: Axis) -> Affine:
     if any(tensor.name for tensor in list(node.outputs)[1:]) or node.attrs.get("training_mode", 0):
         raise Refusal("BatchNormalization is in training mode")
-    if node.attrs.get("spatial", 1) != 1 or "is_test" in node.attrs or "consumed_inputs" in node.attrs:
+    if node.attrs.get("spatial", 1) != 1:
         raise Refusal("BatchNormalization is in a form from before opset 9")
     if axis.rank is None or axis.index != 1:
         raise Refusal("BatchNormalization's channels lie along another axis")
