@@ -11,6 +11,7 @@ import onnx
 
 from onnxfuse.errors import OnnxfuseError, ParityError
 from onnxfuse.example_counts import counts_for
+from onnxfuse.fused.kinds import PREFERS_NHWC
 from onnxfuse.given_shapes import Shapes, checked_shapes, fit_shapes, symbol_sizes
 from onnxfuse.graph import Model
 from onnxfuse.graph_ir import Node
@@ -23,7 +24,7 @@ from onnxfuse.passes.inline_functions import inlined
 from onnxfuse.planner.functions import mark_float_functions
 from onnxfuse.replacing import scratch
 from onnxfuse.report import Report
-from onnxfuse.runtime import PREFERS_NHWC, why_no_cuda
+from onnxfuse.runtime import why_no_cuda
 from onnxfuse.statistics import Example, collect
 
 if TYPE_CHECKING:
@@ -154,7 +155,9 @@ def optimize(
 
         context.own_convolutions = CpuChooser(policy_named(conv), measured=tune, shapes=sizes)
     if cuda is not None and fitter is not None:
-        context.convolutions, context.tf32 = cuda.chooser(fitter, progress, report.add_warning), tf32
+        from onnxfuse.cuda.conv.chooser import chooser_for, keep_tunings
+
+        context.convolutions, context.tf32 = chooser_for(cuda, fitter, progress, report.add_warning), tf32
         context.prefer_nhwc = cuda.prefer_nhwc
     for step in selected:
         run_pass(step, loaded, context)
@@ -167,7 +170,8 @@ def optimize(
         if written or not cuda.prefer_nhwc:
             report.layout = about_layout([one.reason for one in report.convolutions], written)
 
-        cuda.keep_tunings()
+        if context.convolutions is not None:
+            keep_tunings(cuda, context.convolutions)
         if tune:
             from onnxfuse.cuda.measure import tune as tune_kernels
 

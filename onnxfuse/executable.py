@@ -15,9 +15,10 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.dtypes import DType, from_numpy
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.graph import Graph, Model, Node, describe, sorted_nodes
 from onnxfuse.model_io import load, load_proto, parse
-from onnxfuse.runtime import DOMAIN, custom_ops_library
+from onnxfuse.runtime import custom_ops_library
 
 _MOST_DIMENSIONS = 16
 _MOST_THREADS = 1024

@@ -21,13 +21,12 @@ from onnx_graphsurgeon.ir.tensor import LazyValues
 from onnx_graphsurgeon.util.misc import convert_to_onnx_attr_type
 
 from onnxfuse import tensor_data
+from onnxfuse.fused.kinds import DOMAIN, OPSET_VERSION
 from onnxfuse.graph_import import attribute_value
 from onnxfuse.graph_ir import Graph, Initializer, LazySparseTensor, Node, operator_key, subgraphs, walk
 from onnxfuse.graph_order import outer_tensors, sorted_nodes
-from onnxfuse.runtime import DOMAIN
 from onnxfuse.symbols import MADE_BY_ONNX
 
-FUSED_OPSET = 1
 INITIALIZER_IR_VERSION = 4
 """The first IR version in which an initializer need not be an input, and one that is can be overridden."""
 FUSED_IR_VERSION = 10
@@ -123,7 +122,7 @@ class Export:
             present.add(domain)
             if opsets.get(domain, entry.version) != entry.version and domain in opsets:
                 entry.version = opsets[domain]
-        default = dict.fromkeys(sorted(needed), FUSED_OPSET)
+        default = dict.fromkeys(sorted(needed), OPSET_VERSION)
         for domain, version in {**default, **opsets}.items():
             if domain not in present:
                 self.proto.opset_import.add(domain=domain, version=version)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.given_shapes import checked_shapes, fit_shapes
 from onnxfuse.inputs import input_specs, value_spec
 from onnxfuse.report import (
@@ -18,7 +19,6 @@ from onnxfuse.report import (
     group_by_reason,
     simple_table,
 )
-from onnxfuse.runtime import DOMAIN
 from onnxfuse.wording import plural, printable
 
 if TYPE_CHECKING:

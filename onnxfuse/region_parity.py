@@ -14,12 +14,13 @@ from onnx import helper
 
 from onnxfuse.comparison import Comparison, Numbers, compare_values
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.graph_export import onnx_graphs
 from onnxfuse.inputs import InputSet
 from onnxfuse.numerics import coarsest_type, probabilities
 from onnxfuse.parity import Progress, RegionResult, has_tf32, with_tf32
 from onnxfuse.planner.convolutions import OPERATORS
-from onnxfuse.runtime import CUDA_PROVIDER, DOMAIN
+from onnxfuse.runtime import CUDA_PROVIDER
 from onnxfuse.sessions import Session, SessionError, Value
 
 _BATCH = 8  # nodes whose inputs are held in memory at once

@@ -17,15 +17,11 @@ from onnxfuse.model_operators import operators
 if TYPE_CHECKING:
     import onnxruntime
 
-DOMAIN = "onnxfuse"
-"""The domain of the fused nodes."""
 CUDA_PROVIDER = "CUDAExecutionProvider"
 TENSORRT_PROVIDER = "TensorrtExecutionProvider"
 """In every ONNX Runtime for GPUs, but it needs libraries that do not come with it, and takes nodes from CUDA."""
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 """Session option: where the external data of a model lies that is given as bytes."""
-PREFERS_NHWC = "onnxfuse.prefer_nhwc"
-"""Metadata of a model that is written for sessions whose CUDA provider has the option ``prefer_nhwc``."""
 OPERATORS = "onnxfuse.operators"
 """Session option: the names of the operators that the library is to register, with commas between; all by default."""
 _OF_FLOATS = "=float"

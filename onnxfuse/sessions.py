@@ -11,9 +11,9 @@ import numpy as np
 import onnx
 
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.runtime import (
     CUDA_PROVIDER,
-    DOMAIN,
     EXTERNAL_DATA_FOLDER,
     load_cuda_libraries,
     load_onnxruntime,

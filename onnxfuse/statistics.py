@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 import onnx_graphsurgeon as gs
 
 from onnxfuse.byte_counts import Bytes, touched
+from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.graph import sorted_nodes
 from onnxfuse.graph_ir import operator_key
 from onnxfuse.inlining import FunctionKey, inlined_nodes
 from onnxfuse.planner.host import shape_arithmetic
 from onnxfuse.program.lowering import is_elementwise
 from onnxfuse.program.ops import FUSED_OPS
-from onnxfuse.runtime import DOMAIN
 
 if TYPE_CHECKING:
     from onnxfuse.graph import Model

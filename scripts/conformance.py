@@ -27,11 +27,11 @@ from executable_check import differs_alone
 import onnxfuse
 from onnxfuse.comparison import Numbers, compare_values
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.inference import infer
 from onnxfuse.numerics import coarsest_type
 from onnxfuse.passes import PassContext
 from onnxfuse.planner import FuseElementwise
-from onnxfuse.runtime import DOMAIN
 from onnxfuse.sessions import Session, SessionError, Value
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -8,7 +8,7 @@ import onnx
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.executable import Executable
-from onnxfuse.runtime import DOMAIN
+from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.sessions import Value
 
 

@@ -14,13 +14,13 @@ from fuzz_slack import HALF
 
 from onnxfuse.comparison import Numbers, compare_values
 from onnxfuse.cuda.conv.choice import ConvPolicy, RuleChooser
+from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.graph import Model
 from onnxfuse.inference import infer
 from onnxfuse.model_io import load_proto
 from onnxfuse.numerics import output_numbers
 from onnxfuse.passes import PassContext, resolve
 from onnxfuse.planner import FuseElementwise
-from onnxfuse.runtime import DOMAIN
 from onnxfuse.sessions import Session, SessionError, Value
 
 NHWC = "cuda, nhwc"

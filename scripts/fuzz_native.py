@@ -24,8 +24,8 @@ from fuzz_models import random_model
 from messages import say
 from onnx import helper
 
+from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.graph_export import onnx_graphs
-from onnxfuse.runtime import DOMAIN
 
 ROOT = Path(__file__).resolve().parent.parent
 SANITIZERS = "address,undefined"

@@ -18,9 +18,9 @@ import onnxruntime as ort
 from onnx import helper
 
 from onnxfuse.dtypes import DTYPES
+from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.program.ops import FUSED_OPS, OPS
 from onnxfuse.program.program import supports
-from onnxfuse.runtime import DOMAIN
 
 SIZES = (0, 1, 1, 2, 3, 17, 300)
 EDITS = "0123456789 \n-"

@@ -22,10 +22,10 @@ from onnxfuse.cuda.conv.recipe import ConvRecipe
 from onnxfuse.cuda.embed import CODE, PTX, RECIPE
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.dtypes import DTYPES
+from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.planner.conv_node import node_attributes
 from onnxfuse.program import Program, reference
 from onnxfuse.program.ops import FUSED_CONV_OPS
-from onnxfuse.runtime import DOMAIN
 
 # For the cases and helpers of the tests.  The installed package is imported by now: the checkout's, which has no native
 # library, would take its place.

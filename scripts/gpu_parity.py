@@ -31,13 +31,13 @@ from onnxfuse.cuda.fitting import Fitter
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.cuda.tuned import TunedKernels
 from onnxfuse.dtypes import DTYPES
+from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.graph import Model
 from onnxfuse.inference import infer
 from onnxfuse.inputs import InputSet
 from onnxfuse.parity import compare
 from onnxfuse.program import Program, ProgramBuilder
 from onnxfuse.program.reference import run as reference
-from onnxfuse.runtime import DOMAIN
 
 # For the Programs and helpers of the tests.  The installed package is imported by now: the checkout's, which has no
 # native library, would take its place.

@@ -16,6 +16,7 @@ import onnx
 import onnxfuse
 from onnxfuse.comparison import compare_values
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.inference import infer
 from onnxfuse.inputs import InputSet
 from onnxfuse.model_io import read_proto
@@ -23,7 +24,6 @@ from onnxfuse.parity import PROVIDERS, compare
 from onnxfuse.passes import PassContext
 from onnxfuse.planner import FuseElementwise
 from onnxfuse.region_parity import compare_regions, declare_outputs, region_model, region_values
-from onnxfuse.runtime import DOMAIN
 from onnxfuse.sessions import Session, SessionError, Value
 
 Item = TypeVar("Item")

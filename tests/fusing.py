@@ -10,11 +10,11 @@ import onnxruntime as ort
 from onnx.reference import ReferenceEvaluator
 
 import onnxfuse
+from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.inference import infer
 from onnxfuse.passes import PassContext
 from onnxfuse.passes.base import Pass
 from onnxfuse.planner import FuseElementwise
-from onnxfuse.runtime import DOMAIN
 
 _BFLOAT16 = onnx.TensorProto.BFLOAT16
 

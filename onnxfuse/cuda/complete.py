@@ -11,13 +11,13 @@ from onnxfuse.cuda.fitting import Fitter
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.cuda.tuned import TunedKernels
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.fused.kinds import DOMAIN, PREFERS_NHWC
 from onnxfuse.graph import Model
 from onnxfuse.graph_export import onnx_graphs
 from onnxfuse.inference import infer
 from onnxfuse.planner.fused_node import FAST_MATH_KEY
 from onnxfuse.program import Program
 from onnxfuse.program.ops import FUSED_CONV_OPS, FUSED_OPS
-from onnxfuse.runtime import DOMAIN, PREFERS_NHWC
 
 _TARGET = re.compile(rb"^\.target (sm_[0-9]+)", re.MULTILINE)
 

@@ -20,11 +20,11 @@ from onnxfuse.cuda.fitting import Fit, Fitter
 from onnxfuse.cuda.kernel import Kernel
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.cuda.report import CudaReport, KernelReport, KernelUse
+from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.graph import Model
 from onnxfuse.program import Program
 from onnxfuse.program.ops import FUSED_OPS
 from onnxfuse.replacing import Replacement, writing
-from onnxfuse.runtime import DOMAIN
 
 RECIPE = "cuda_recipe"
 PTX = "cuda_ptx"

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from onnx import FunctionProto, ModelProto, TensorProto, inliner
 
+from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.graph_import import import_opsets
 from onnxfuse.graph_ir import operator_key
 from onnxfuse.inference import Shapes, infer
 from onnxfuse.inlining import FunctionKey, called_key, called_keys, inlined_nodes, nested_nodes
 from onnxfuse.passes.base import PassContext
-from onnxfuse.runtime import DOMAIN
 
 if TYPE_CHECKING:
     from onnxfuse.graph import Model

@@ -18,6 +18,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse.constants import constant_value, is_constant
+from onnxfuse.fused.kinds import PREFERS_NHWC
 from onnxfuse.graph import captured_tensors, sorted_nodes
 from onnxfuse.graph_ir import Node, standard_op
 from onnxfuse.inference import infer
@@ -29,7 +30,6 @@ from onnxfuse.passes.rules.affine import Axis, read_step
 from onnxfuse.planner.likely_shapes import LikelyShapes
 from onnxfuse.planner.minimum_cut import MinimumCut
 from onnxfuse.planner.nhwc_layout import permuted, to_first, to_last
-from onnxfuse.runtime import PREFERS_NHWC
 
 if TYPE_CHECKING:
     from onnxfuse.graph import Model

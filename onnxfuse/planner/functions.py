@@ -13,9 +13,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.graph import Model, Node
 from onnxfuse.program.ops import FUSED_OPS
-from onnxfuse.runtime import DOMAIN
 
 OWN = "is_"
 """Begins the name of the attribute that the nodes of one function have."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 import onnx_graphsurgeon as gs
 
+from onnxfuse.fused.kinds import DOMAIN, OPSET_VERSION
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.graph_ir import standard_op
 from onnxfuse.inference import infer
@@ -15,14 +16,13 @@ from onnxfuse.planner.attention_windows import regularize_windows
 from onnxfuse.planner.batch_first import put_batch_first
 from onnxfuse.planner.described import described
 from onnxfuse.planner.functions import INTEGERS_OPSET, add_function
-from onnxfuse.planner.fused_node import OPSET_VERSION, local_function, make_node
+from onnxfuse.planner.fused_node import local_function, make_node
 from onnxfuse.planner.head_scales import scale_queries
 from onnxfuse.planner.head_shapes import simplify_heads
 from onnxfuse.planner.merged_heads import separate_heads
 from onnxfuse.planner.position_masks import write_position_masks
 from onnxfuse.program.lowering import UnsupportedError
 from onnxfuse.program.ops import FUSED_ATTENTION_OPS
-from onnxfuse.runtime import DOMAIN
 
 NAME = "fuse-attention"
 

@@ -9,6 +9,7 @@ from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.cuda.conv.choice import ConvChoice, ConvChooser, RuleChooser
 from onnxfuse.cuda.conv.node import TF32_KEY
 from onnxfuse.cuda.conv.spec import Convolution
+from onnxfuse.fused.kinds import DOMAIN, OPSET_VERSION
 from onnxfuse.graph import Model, Node, sorted_nodes
 from onnxfuse.inference import infer
 from onnxfuse.passes.base import PassContext, label
@@ -22,7 +23,6 @@ from onnxfuse.planner.cuda_regions import MAX_OPERANDS
 from onnxfuse.planner.described import FREE_OPS, described
 from onnxfuse.planner.functions import INTEGERS_OPSET, add_function
 from onnxfuse.planner.fuse_elementwise import UNUSED
-from onnxfuse.planner.fused_node import OPSET_VERSION
 from onnxfuse.planner.host import constant_arithmetic, shape_arithmetic
 from onnxfuse.planner.nhwc_concats import NhwcConcats, nhwc_concat
 from onnxfuse.planner.nhwc_layout import NhwcLayout, choose_layout
@@ -40,7 +40,6 @@ from onnxfuse.planner.sizes import Sizes, is_gate
 from onnxfuse.program import ProgramError
 from onnxfuse.program.lowering import UnsupportedError, check, is_elementwise
 from onnxfuse.program.ops import FUSED_CONV_OPS, FUSED_NHWC_CONV_OPS
-from onnxfuse.runtime import DOMAIN
 
 NO_NEIGHBOUR = "no bias and no elementwise node before or after it that a kernel could take in"
 CONSTANT = "ONNX Runtime computes it once, for it depends on no input"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import onnx_graphsurgeon as gs
 
 from onnxfuse.cuda.fitting import Fitter
+from onnxfuse.fused.kinds import DOMAIN, OPSET_VERSION
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.inference import infer
 from onnxfuse.passes.base import PassContext, label
@@ -13,7 +14,7 @@ from onnxfuse.planner.cuda_placement import CudaPlacement
 from onnxfuse.planner.cuda_regions import CudaRegions
 from onnxfuse.planner.described import FREE_OPS, described
 from onnxfuse.planner.functions import add_function
-from onnxfuse.planner.fused_node import OPSET_VERSION, Fusion, fuse
+from onnxfuse.planner.fused_node import Fusion, fuse
 from onnxfuse.planner.host import constant_arithmetic, shape_arithmetic
 from onnxfuse.planner.one_space import SpacesError, by_space
 from onnxfuse.planner.ort_fusions import ONE_KERNEL, OrtFusions
@@ -25,7 +26,6 @@ from onnxfuse.planner.views import find_views
 from onnxfuse.planner.worth import TOO_LITTLE, is_worthwhile
 from onnxfuse.program import ProgramError
 from onnxfuse.program.lowering import check, is_elementwise, vector_inputs
-from onnxfuse.runtime import DOMAIN
 
 UNUSED = "nothing reads its result"
 UNKNOWN_IN_BODY = "its rank, which ONNX Runtime needs in the body of Scan, is not known"

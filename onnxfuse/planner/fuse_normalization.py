@@ -8,6 +8,7 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from onnxfuse.constants import dtype_of, is_constant
+from onnxfuse.fused.kinds import DOMAIN, OPSET_VERSION
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.graph_ir import standard_op
 from onnxfuse.inference import infer
@@ -16,14 +17,13 @@ from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.planner.cuda_regions import MAX_OPERANDS
 from onnxfuse.planner.described import described
 from onnxfuse.planner.functions import add_function
-from onnxfuse.planner.fused_node import OPSET_VERSION, RegionProgram, local_function, make_node
+from onnxfuse.planner.fused_node import RegionProgram, local_function, make_node
 from onnxfuse.planner.normalization_blocks import NormalizationBlock, find_blocks
 from onnxfuse.planner.ort_fusions import OrtFusions
 from onnxfuse.planner.sizes import Sizes
 from onnxfuse.program import Program, ProgramError
 from onnxfuse.program.lowering import check
 from onnxfuse.program.ops import FUSED_NORMALIZATION_OPS
-from onnxfuse.runtime import DOMAIN
 
 NAME = "fuse-normalization"
 OTHER_SHAPE = "its result is not known to have the shape of what is normalized"

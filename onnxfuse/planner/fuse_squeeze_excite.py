@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import onnx_graphsurgeon as gs
 
 from onnxfuse.cuda.conv.choice import ConvChoice, ConvPolicy
+from onnxfuse.fused.kinds import DOMAIN, OPSET_VERSION
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.graph_ir import standard_op
 from onnxfuse.inference import infer
@@ -17,14 +18,13 @@ from onnxfuse.passes.rules.hard_swish import RecogniseHardSwish
 from onnxfuse.planner.cpu_convolutions import cpu_chooser
 from onnxfuse.planner.described import described
 from onnxfuse.planner.functions import add_function
-from onnxfuse.planner.fused_node import OPSET_VERSION, make_node
+from onnxfuse.planner.fused_node import make_node
 from onnxfuse.planner.host import constant_arithmetic
 from onnxfuse.planner.ort_layout import ConvLayout
 from onnxfuse.planner.squeeze_blocks import SqueezeBlock, SqueezeBlocks, SqueezeFusion, fuse_squeeze_excite
 from onnxfuse.program import ProgramError
 from onnxfuse.program.lowering import UnsupportedError
 from onnxfuse.program.ops import FUSED_SQUEEZE_EXCITE_OPS
-from onnxfuse.runtime import DOMAIN
 
 NAME = "fuse-squeeze-excite"
 IN_GATE = ConvChoice(True, "it is part of a gate of one value a channel, which is one node")

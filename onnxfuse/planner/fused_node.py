@@ -13,16 +13,15 @@ from onnx import helper, numpy_helper
 
 from onnxfuse.constants import constant_value
 from onnxfuse.dtypes import DTYPES, from_numpy
+from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.graph import Node
 from onnxfuse.graph_export import make_attribute, value_info
 from onnxfuse.planner.views import ViewedInput
 from onnxfuse.program import Program, ProgramBuilder
 from onnxfuse.program.lowering import cast_target, ignores_input, lower, tensor_dtype
 from onnxfuse.program.program import Input
-from onnxfuse.runtime import DOMAIN
 from onnxfuse.symbols import is_made_up
 
-OPSET_VERSION = 1
 FUSED_NODES_KEY = "onnxfuse.nodes"
 """Metadata of a fused node: the names of the nodes that it stands for."""
 FAST_MATH_KEY = "onnxfuse.fast_math"

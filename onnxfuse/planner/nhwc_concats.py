@@ -10,16 +10,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxfuse.fused.kinds import DOMAIN, OPSET_VERSION
 from onnxfuse.graph import Model, Node, captured_tensors
 from onnxfuse.planner.conv_node import ConvFusion
 from onnxfuse.planner.described import described
 from onnxfuse.planner.functions import add_function
-from onnxfuse.planner.fused_node import OPSET_VERSION, local_function, make_node, set_overload
+from onnxfuse.planner.fused_node import local_function, make_node, set_overload
 from onnxfuse.planner.nhwc_layout import NhwcLayout, joins_channels
 from onnxfuse.planner.nhwc_pairs import is_of_result
 from onnxfuse.program.ops import FUSED_NHWC_CONCAT_OPS
 from onnxfuse.report import FusedRegion
-from onnxfuse.runtime import DOMAIN
 
 _MOST_PARTS = 64
 """That one node reads."""

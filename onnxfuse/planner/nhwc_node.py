@@ -14,6 +14,7 @@ import onnx_graphsurgeon as gs
 from onnx import helper, numpy_helper
 
 from onnxfuse.cuda.conv.spec import Convolution
+from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.graph import Model, Node
 from onnxfuse.planner.conv_node import ConvFusion
 from onnxfuse.planner.functions import OWN, add_function, without_own_attribute
@@ -32,7 +33,6 @@ from onnxfuse.planner.nhwc_pairs import BEFORE, EXPANSION, NhwcPair, pair_functi
 from onnxfuse.planner.views import parts_of
 from onnxfuse.program import Program
 from onnxfuse.program.ops import FUSED_SQUEEZE_EXCITE_OPS
-from onnxfuse.runtime import DOMAIN
 
 _SLICES_OF_INPUTS = 10
 """The opset from which Slice has its axes from an input."""

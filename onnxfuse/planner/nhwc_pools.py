@@ -2,15 +2,15 @@
 
 import onnx_graphsurgeon as gs
 
+from onnxfuse.fused.kinds import DOMAIN, OPSET_VERSION
 from onnxfuse.graph import Model, Node
 from onnxfuse.planner.described import described
 from onnxfuse.planner.functions import add_function
-from onnxfuse.planner.fused_node import OPSET_VERSION, local_function, make_node, set_overload
+from onnxfuse.planner.fused_node import local_function, make_node, set_overload
 from onnxfuse.planner.nhwc_node import put_channels_last
 from onnxfuse.planner.pools import Pool
 from onnxfuse.program.ops import FUSED_NHWC_POOL_OPS
 from onnxfuse.report import FusedRegion
-from onnxfuse.runtime import DOMAIN
 
 _LATER = ("ceil_mode", "dilations", "count_include_pad")
 """Attributes that not every opset has: a function has them as the node had them, if at all."""

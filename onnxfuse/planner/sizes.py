@@ -10,13 +10,13 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
+from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.graph_ir import STANDARD_DOMAINS
 from onnxfuse.missed_sizes import broadcast
 from onnxfuse.planner.views import ViewedInput, parts_of
 from onnxfuse.program.lowering import is_elementwise
 from onnxfuse.program.ops import FUSED_SQUEEZE_EXCITE_OPS
-from onnxfuse.runtime import DOMAIN
 
 Size = int | str | tuple[Any, ...]
 """A number, a symbol of the model, or how the size is computed; equal ones are equal sizes."""

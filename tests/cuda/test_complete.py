@@ -18,6 +18,7 @@ from onnxfuse.cuda import compiler as compilers
 from onnxfuse.cuda.complete import complete, read
 from onnxfuse.cuda.recipe import Recipe
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.fused.kinds import PREFERS_NHWC
 from tests import fusing
 from tests.cuda.compilers import MadeUpCompiler
 
@@ -193,7 +194,7 @@ def test_a_model_written_for_prefer_nhwc_gets_it(
     arguments: dict[str, Any], expected: list[dict[str, Any]], bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = onnx.load(bare)
-    model.metadata_props.add(key=runtime.PREFERS_NHWC, value="1")
+    model.metadata_props.add(key=PREFERS_NHWC, value="1")
     monkeypatch.setattr(arch, "devices", lambda: ("sm_90",))
     monkeypatch.setattr(runtime, "load_cuda_libraries", lambda: None)
     monkeypatch.setattr("onnxfuse.cuda.complete.complete", lambda *_: None)

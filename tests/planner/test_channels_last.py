@@ -9,8 +9,8 @@ from onnx import parser
 
 import onnxfuse
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.fused.kinds import PREFERS_NHWC
 from onnxfuse.passes import PassContext
-from onnxfuse.runtime import PREFERS_NHWC
 from tests.fusing import fused_nodes
 from tests.passes.models import apply, assert_close, model, node, ops, random, run
 

@@ -16,16 +16,10 @@ from onnx import helper, numpy_helper
 from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.dtypes import DTYPES
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.program import Program
 from onnxfuse.program.ops import FUSED_OPS
-from onnxfuse.runtime import (
-    CUDA_PROVIDER,
-    DOMAIN,
-    load_cuda_libraries,
-    load_onnxruntime,
-    register,
-    with_kernels,
-)
+from onnxfuse.runtime import CUDA_PROVIDER, load_cuda_libraries, load_onnxruntime, register, with_kernels
 from onnxfuse.sessions import one_line
 
 COPIES = 32

@@ -9,10 +9,10 @@ from onnxfuse import dtypes
 from onnxfuse.cuda.access import Dim
 from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.cuda.conv.spec import Convolution
+from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.graph import Model
 from onnxfuse.program import Program, ProgramError
 from onnxfuse.program.ops import FUSED_CONV_OPS
-from onnxfuse.runtime import DOMAIN
 
 TF32_KEY = "onnxfuse.tf32"
 """Metadata of a fused convolution of float32 whose kernels may round X and W to TF32."""

@@ -1,0 +1,1 @@
+"""Fused nodes: what kinds of them there are, and how they stand in a model."""
