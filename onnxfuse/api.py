@@ -29,10 +29,10 @@ from onnxfuse.statistics import Example, collect
 
 if TYPE_CHECKING:
     from onnxfuse.cpu_tuning import Tuned
-    from onnxfuse.cuda.conv.choice import ConvPolicy
     from onnxfuse.cuda.fitting import Fitter
     from onnxfuse.cuda.options import CudaOptions
     from onnxfuse.cuda.report import CudaReport
+    from onnxfuse.fused.choices import ConvPolicy
 
 TARGETS = ("auto", "cpu", "cuda")
 
@@ -150,14 +150,16 @@ def optimize(
         progress("computing what follows from the shapes")
         loaded = make_static(loaded, specs, sizes, context)
     if target == "cpu":
-        from onnxfuse.cuda.conv.choice import policy_named
+        from onnxfuse.fused.choices import policy_named
         from onnxfuse.planner.cpu_convolutions import CpuChooser
 
-        context.own_convolutions = CpuChooser(policy_named(conv), measured=tune, shapes=sizes)
+        context.convolutions = CpuChooser(policy_named(conv), measured=tune, shapes=sizes)
     if cuda is not None and fitter is not None:
         from onnxfuse.cuda.conv.chooser import chooser_for, keep_tunings
+        from onnxfuse.planner.choosers import CudaChooser
 
-        context.convolutions, context.tf32 = chooser_for(cuda, fitter, progress, report.add_warning), tf32
+        chooser = chooser_for(cuda, fitter, progress, report.add_warning)
+        context.convolutions, context.tf32 = CudaChooser(chooser, tf32=tf32), tf32
         context.prefer_nhwc = cuda.prefer_nhwc
     for step in selected:
         run_pass(step, loaded, context)
@@ -170,8 +172,7 @@ def optimize(
         if written or not cuda.prefer_nhwc:
             report.layout = about_layout([one.reason for one in report.convolutions], written)
 
-        if context.convolutions is not None:
-            keep_tunings(cuda, context.convolutions)
+        keep_tunings(cuda, chooser)
         if tune:
             from onnxfuse.cuda.measure import tune as tune_kernels
 
@@ -271,9 +272,9 @@ def cuda_options(
             raise OnnxfuseError(f"on the CPU the choice of convolutions is tuned, and {conv!r} was asked for")
         return None
     from onnxfuse.cuda.arch import default_architectures, devices, parse_architectures
-    from onnxfuse.cuda.conv.choice import policy_named
     from onnxfuse.cuda.conv.tunings import all_tunings
     from onnxfuse.cuda.options import CudaOptions
+    from onnxfuse.fused.choices import policy_named
 
     architectures = default_architectures() if arch is None else parse_architectures(_names("architectures", arch))
     if tune and not devices():

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from onnxfuse.bench import ratio_with_spread
-from onnxfuse.cuda.conv.choice import ConvPolicy
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.fused.choices import ConvPolicy
 from onnxfuse.given_shapes import Shapes
 from onnxfuse.inputs import InputSet, default_specs, input_specs, read_inputs
 from onnxfuse.made_up_inputs import BENCHMARK_SIZES, generate

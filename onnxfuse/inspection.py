@@ -116,10 +116,12 @@ def inspect(
     Raises OnnxfuseError for a bad file, and for options that cannot be.
     """
     from onnxfuse.api import add_unknown, cuda_options, run_pass
-    from onnxfuse.cuda.conv.choice import RuleChooser, policy_named
+    from onnxfuse.cuda.conv.choice import RuleChooser
+    from onnxfuse.fused.choices import policy_named
     from onnxfuse.graph_ir import operator_key
     from onnxfuse.model_io import load
     from onnxfuse.passes import PassContext, resolve
+    from onnxfuse.planner.choosers import CudaChooser
     from onnxfuse.planner.cpu_convolutions import CpuChooser
 
     options = cuda_options(target, arch, conv=conv, tuning=tuning, tf32=tf32, prefer_nhwc=prefer_nhwc)
@@ -145,11 +147,10 @@ def inspect(
     )
     context = PassContext(target=target, report=found.plan, progress=progress)
     if target == "cpu":
-        context.own_convolutions = CpuChooser(policy_named(conv), shapes=sizes)
+        context.convolutions = CpuChooser(policy_named(conv), shapes=sizes)
     if options is not None:
-        context.convolutions = RuleChooser(
-            options.policy, options.tunings, options.architectures, prefer_nhwc=prefer_nhwc
-        )
+        rule = RuleChooser(options.policy, options.tunings, options.architectures, prefer_nhwc=prefer_nhwc)
+        context.convolutions = CudaChooser(rule, tf32=tf32)
         context.tf32, context.prefer_nhwc = tf32, prefer_nhwc
     for step in resolve():
         run_pass(step, model, context)

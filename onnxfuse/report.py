@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from onnxfuse.bench import BenchResult
     from onnxfuse.byte_counts import Bytes, Traffic
     from onnxfuse.comparison import Comparison
-    from onnxfuse.cuda.conv.choice import ConvChoice
     from onnxfuse.cuda.report import CudaReport
+    from onnxfuse.fused.choices import ConvChoice
     from onnxfuse.parity import ParityResult
     from onnxfuse.statistics import Example, Statistics
 

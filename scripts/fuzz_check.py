@@ -13,7 +13,8 @@ from fuzz_graph import EXACT_OPS
 from fuzz_slack import HALF
 
 from onnxfuse.comparison import Numbers, compare_values
-from onnxfuse.cuda.conv.choice import ConvPolicy, RuleChooser
+from onnxfuse.cuda.conv.choice import RuleChooser
+from onnxfuse.fused.choices import ConvPolicy
 from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.graph import Model
 from onnxfuse.inference import infer
@@ -21,6 +22,7 @@ from onnxfuse.model_io import load_proto
 from onnxfuse.numerics import output_numbers
 from onnxfuse.passes import PassContext, resolve
 from onnxfuse.planner import FuseElementwise
+from onnxfuse.planner.choosers import CudaChooser
 from onnxfuse.sessions import Session, SessionError, Value
 
 NHWC = "cuda, nhwc"
@@ -148,8 +150,9 @@ def optimize(model: onnx.ModelProto, pipeline: str) -> onnx.ModelProto:
     """The model after one of the pipelines; for cuda with every convolution fused that can be, or with none."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    convolutions = RuleChooser(ConvPolicy.NONE if pipeline == NHWC else ConvPolicy.ALL)
     target = "cuda" if pipeline.startswith("cuda") else "cpu"
+    policy = ConvPolicy.NONE if pipeline == NHWC else ConvPolicy.ALL
+    convolutions = CudaChooser(RuleChooser(policy)) if target == "cuda" else None
     context = PassContext(target=target, convolutions=convolutions, prefer_nhwc=pipeline == NHWC)
     if pipeline == "everything":
         loaded = Model.from_proto(copy)

@@ -18,12 +18,14 @@ from onnx import helper, numpy_helper
 
 import onnxfuse
 from onnxfuse.cuda.arch import COMMON, devices
-from onnxfuse.cuda.conv.choice import ConvPolicy, RuleChooser
+from onnxfuse.cuda.conv.choice import RuleChooser
 from onnxfuse.cuda.conv.node import fused_convolutions
 from onnxfuse.cuda.options import CudaOptions
+from onnxfuse.fused.choices import ConvPolicy
 from onnxfuse.graph import Model
 from onnxfuse.inference import infer
 from onnxfuse.passes import PassContext, resolve
+from onnxfuse.planner.choosers import CudaChooser
 
 DEPTHWISE, POINTWISE, DENSE = "depthwise", "pointwise", "dense"
 BATCHES = (1, 16)
@@ -228,7 +230,7 @@ def compile_ahead(todo: Sequence[tuple[Layer, ConvTimes]]) -> None:
     cases = []
     for layer, job in todo:
         model = Model.from_proto(layer_model(layer, job.batch, job.dtype))
-        context = PassContext(target="cuda", convolutions=RuleChooser(ConvPolicy.ALL))
+        context = PassContext(target="cuda", convolutions=CudaChooser(RuleChooser(ConvPolicy.ALL)))
         for step in resolve():
             step.run(model, context)
         infer(model)

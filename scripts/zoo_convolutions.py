@@ -37,6 +37,7 @@ from onnxfuse.graph import Model
 from onnxfuse.inference import infer
 from onnxfuse.model_io import load
 from onnxfuse.passes import PassContext, resolve
+from onnxfuse.planner.choosers import CudaChooser
 from onnxfuse.program import Program
 
 CORPUS = ROOT / "tests" / "cuda" / "zoo_convolutions.txt"
@@ -109,7 +110,7 @@ def rendered_by(model: Path | onnx.ModelProto) -> Counter[RenderedConv]:
     fitter = options.fitter(fast_math=False)
     conv_fitter = options.conv_fitter(fitter)
     chooser = RuleChooser(architectures=COMMON, fitter=conv_fitter)
-    context = PassContext(target="cuda", fitter=fitter, convolutions=chooser)
+    context = PassContext(target="cuda", fitter=fitter, convolutions=CudaChooser(chooser))
     for step in resolve():
         if step.name == _AFTER:
             break

@@ -12,8 +12,8 @@ from onnx import helper, numpy_helper
 import onnxfuse
 from onnxfuse import cpu_tuning
 from onnxfuse.cli import main
-from onnxfuse.cuda.conv.choice import ConvPolicy
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.fused.choices import ConvPolicy
 
 AUTO, ALL, NONE = ConvPolicy.AUTO, ConvPolicy.ALL, ConvPolicy.NONE
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from onnxfuse.cuda.arch import default_architectures
 from onnxfuse.cuda.compiler import CompilerCache
-from onnxfuse.cuda.conv.choice import ConvPolicy
 from onnxfuse.cuda.conv.fitting import ConvFitter
 from onnxfuse.cuda.conv.tunings import Tunings, own_tunings
 from onnxfuse.cuda.fitting import Fitter
 from onnxfuse.cuda.tuned import TunedKernels
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.fused.choices import ConvPolicy
 
 
 @dataclass

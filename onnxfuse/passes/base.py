@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from onnxfuse.fused.target import TARGETS, Target
 from onnxfuse.report import Report
 
 if TYPE_CHECKING:
-    from onnxfuse.cuda.conv.choice import ConvChooser
     from onnxfuse.cuda.fitting import Fitter
+    from onnxfuse.fused.choices import ConvChooser
     from onnxfuse.graph import Model
     from onnxfuse.graph_ir import Node
-    from onnxfuse.planner.cpu_convolutions import CpuChooser
 
 
 def _silent(_message: str) -> None:
@@ -24,22 +24,26 @@ def _silent(_message: str) -> None:
 class PassContext:
     """What a pass may depend on besides the model: the request, and where to say what was done.
 
-    ``target`` is ``"cpu"`` or ``"cuda"``; ``progress`` takes one line at a time.  For the target cuda ``fitter`` tells
-    what the compiler makes of a Program, if it is to be asked, ``convolutions`` chooses which of them are fused, by a
-    rule if there is none, ``tf32`` allows those of float32 to round their factors, and ``prefer_nhwc`` says that the
-    sessions will have that option.
+    ``target`` is ``"cpu"`` or ``"cuda"``, ``on`` what is known of it; ``progress`` takes one line at a time.
+    ``convolutions`` chooses which of them are fused, by estimates or a rule if there is none.  For the target cuda
+    ``fitter`` tells what the compiler makes of a Program, if it is to be asked, ``tf32`` allows convolutions of float32
+    to round their factors, and ``prefer_nhwc`` says that the sessions will have that option.
     """
 
     target: str = "cpu"
     fast_math: bool = False
     fitter: Fitter | None = None
     convolutions: ConvChooser | None = None
-    own_convolutions: CpuChooser | None = None
     tf32: bool = False
     prefer_nhwc: bool = False
     report: Report = field(default_factory=Report)
     progress: Callable[[str], None] = _silent
     _reported: set[tuple[str, str, str]] = field(default_factory=set, repr=False)
+
+    @property
+    def on(self) -> Target:
+        """The facts of the target."""
+        return TARGETS[self.target]
 
     def rewrote(self, rule: str, nodes: Iterable[Node]) -> None:
         """Records that ``rule`` (or a pass that is no set of rules) replaced ``nodes``."""

@@ -50,7 +50,9 @@ class ConvLayoutPass:
 
     def run(self, model: Model, context: PassContext) -> None:
         """Runs the groups of rules one after the other."""
-        if context.target != "cpu" or not any(node.op == "Conv" for graph in model.graphs() for node in graph.nodes):
+        if not context.on.blocked_images or not any(
+            node.op == "Conv" for graph in model.graphs() for node in graph.nodes
+        ):
             return
         from onnxfuse.planner.cpu_convolutions import cpu_chooser
 
@@ -58,5 +60,5 @@ class ConvLayoutPass:
         for rules in _STEPS:
             if rules is _STEPS[-1]:
                 infer(model)
-                cpu_chooser(context).decide(model)
+                cpu_chooser(context).begin(model)
             RulePass([rule() for rule in rules], NAME).run(model, context)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
-from onnxfuse import cpu
 from onnxfuse.constants import domain_of, dtype_of
 from onnxfuse.graph_export import onnx_graphs
 from onnxfuse.graph_ir import LazyTensor
@@ -68,7 +67,7 @@ class WidenFloat16:
 
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrites all graphs at once."""
-        if context.target != "cpu" or cpu.has_float16():
+        if not context.on.halves_in_float():
             return
         nodes = [node for graph in model.graphs() for node in graph.nodes]
         computing = [node for node in nodes if node.op in _COMPUTE and _has_half(node)]

@@ -64,7 +64,7 @@ class ChannelsLast:
 
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrites ``model`` in place."""
-        if context.target != "cuda" or not context.prefer_nhwc:
+        if not (context.on.nhwc_option and context.prefer_nhwc):
             return
         if any(tensor.dtype is None for graph in model.graphs() for node in graph.nodes for tensor in node.outputs):
             infer(model)  # earlier passes have added tensors

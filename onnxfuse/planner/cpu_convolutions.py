@@ -9,17 +9,17 @@ estimated, and the cheapest assignment is a minimum cut.  Which of the library's
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse import cpu
-from onnxfuse.cuda.conv.choice import ASKED_FOR, SWITCHED_OFF, ConvChoice, ConvPolicy
 from onnxfuse.cuda.conv.spec import Convolution
+from onnxfuse.fused.choices import ASKED_FOR, SWITCHED_OFF, ConvChoice, ConvPolicy
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.passes.base import PassContext
-from onnxfuse.planner.conv_node import ConvRegion
+from onnxfuse.planner.conv_node import ConvFusion, ConvRegion
 from onnxfuse.planner.conv_times import NODE_CALL, ConvTimes, Layout, activation_inside
 from onnxfuse.planner.convolutions import describe, is_convolution
 from onnxfuse.planner.described import FREE_OPS
@@ -54,10 +54,12 @@ _SHORT = {"Add", "Sub", "Mul", "Relu", "Clip", "HardSigmoid", "HardSwish", "Leak
 
 
 def cpu_chooser(context: PassContext) -> "CpuChooser":
-    """The context's chooser, which is made where there is none."""
-    if context.own_convolutions is None:
-        context.own_convolutions = CpuChooser()
-    return context.own_convolutions
+    """The context's chooser, for the target cpu; it is made where there is none."""
+    if context.convolutions is None:
+        context.convolutions = CpuChooser()
+    if not isinstance(context.convolutions, CpuChooser):
+        raise TypeError(f"convolutions for the target cpu are chosen by a CpuChooser, not a {context.convolutions!r}")
+    return context.convolutions
 
 
 def _is_fused_by_ort(node: gs.Node) -> bool:
@@ -92,7 +94,7 @@ class CpuChooser:
         """What was asked for."""
         return self._policy
 
-    def decide(self, model: Model) -> None:
+    def begin(self, model: Model) -> None:
         """Choose, if that has not been done: the shapes of the model's tensors have been inferred."""
         if self._own is not None:
             return
@@ -124,8 +126,19 @@ class CpuChooser:
             self._small, self._no_other = {}, rest
             self._own |= rest
 
-    def of(self, node: gs.Node, conv: Convolution, *, alone: bool = False) -> ConvChoice:
-        """The choice for a convolution, or for one that is known to be fused ``alone``."""
+    def might(self, node: gs.Node, convolution: Convolution) -> ConvChoice:
+        """The choice for a convolution, whatever becomes part of it."""
+        return self._of(node, convolution, alone=False)
+
+    def prepare(self, fusions: Sequence[ConvFusion]) -> None:
+        """Nothing: there is nothing to compile."""
+
+    def choose(self, fusion: ConvFusion) -> ConvChoice:
+        """The choice for a convolution with its neighbours."""
+        region = fusion.region
+        return self._of(region.conv, region.convolution, alone=_is_alone(region))
+
+    def _of(self, node: gs.Node, conv: Convolution, *, alone: bool) -> ConvChoice:
         assert self._own is not None
         if self._policy is ConvPolicy.NONE:
             return MEASURED_SLOWER if self._measured else SWITCHED_OFF
@@ -180,7 +193,7 @@ def _is_as_fast_alone(conv: Convolution) -> bool:
     return product and large and conv.kernel[0] <= (1 if cpu.has_avx512() else _MOST_TAPS)
 
 
-def is_alone(region: ConvRegion) -> bool:
+def _is_alone(region: ConvRegion) -> bool:
     """Whether nothing is before and after a convolution but what ONNX Runtime computes in one node with it, or, as it
     does x Sigmoid(x), in one more."""
     tail = [node for node in region.after if node.op not in FREE_OPS]

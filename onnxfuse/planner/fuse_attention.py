@@ -47,7 +47,7 @@ class FuseAttention:
 
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrite ``model`` in place and record every block."""
-        if context.target != "cpu" or model.opsets.get("", 0) < INTEGERS_OPSET:  # Reshape has shapes
+        if "FusedAttention" not in context.on.kinds or model.opsets.get("", 0) < INTEGERS_OPSET:  # Reshape has shapes
             return
         if not any(standard_op(node) in _FORMS for graph in model.graphs() for node in graph.nodes):
             return

@@ -5,19 +5,19 @@ from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.cuda.conv.case import ConvCase
-from onnxfuse.cuda.conv.choice import ConvChoice, ConvChooser, RuleChooser
 from onnxfuse.cuda.conv.node import TF32_KEY
 from onnxfuse.cuda.conv.spec import Convolution
+from onnxfuse.fused.choices import ConvChoice
 from onnxfuse.fused.kinds import DOMAIN, OPSET_VERSION
 from onnxfuse.graph import Model, Node, sorted_nodes
 from onnxfuse.inference import infer
 from onnxfuse.passes.base import PassContext, label
-from onnxfuse.planner.conv_node import ConvFusion, ConvRegion, fuse_conv, operands
+from onnxfuse.planner.choosers import chooser_of
+from onnxfuse.planner.conv_node import ConvFusion, ConvRegion, fuse_conv
 from onnxfuse.planner.conv_regions import ConvRegions
 from onnxfuse.planner.conv_times import is_better_by_rows
 from onnxfuse.planner.convolutions import describe, is_convolution
-from onnxfuse.planner.cpu_convolutions import CHANNELS_LAST, FASTER, cpu_chooser, is_alone
+from onnxfuse.planner.cpu_convolutions import CHANNELS_LAST, FASTER, cpu_chooser
 from onnxfuse.planner.cuda_placement import CudaPlacement
 from onnxfuse.planner.cuda_regions import MAX_OPERANDS
 from onnxfuse.planner.described import FREE_OPS, described
@@ -51,7 +51,7 @@ Verdicts = dict[int, ConvChoice]
 class FuseConv:
     """Replaces convolutions, with elementwise nodes around them, by fused nodes where that is the better choice.
 
-    Which ones: for the target cpu a CpuChooser decides, for cuda a ConvChooser.
+    Which ones the ConvChooser of the context decides.
     """
 
     name = "fuse-conv"
@@ -64,8 +64,7 @@ class FuseConv:
             return
         if any(tensor.dtype is None for node in _nodes(graphs) for tensor in node.outputs):
             infer(model)  # earlier passes have added tensors
-        if context.target == "cpu":
-            cpu_chooser(context).decide(model)
+        chooser_of(context).begin(model)
         planner = _Planner(model, context)
         plans = [planner.plan(graph) for graph in graphs]
         for plan in plans:
@@ -109,17 +108,16 @@ class _Planner:
     """Plans the graphs of one model, without changing it."""
 
     def __init__(self, model: Model, context: PassContext) -> None:
-        self._target = context.target
+        self._on = context.on
         self._main = model.graph
         self._opset = model.opsets[""]
         self._fast_math = context.fast_math
-        self._tf32 = context.tf32
         self._prefer_nhwc = context.prefer_nhwc
-        self._chooser: ConvChooser = context.convolutions or RuleChooser()
-        self._on_cpu = cpu_chooser(context)
+        self._chooser = chooser_of(context)
+        self._nhwc = cpu_chooser(context) if "FusedNhwcConv" in context.on.kinds else None
         self._sizes = Sizes(model)
-        self._ort = OrtFusions(model, self._target)
-        self._placement = CudaPlacement(model) if self._target == "cuda" else None
+        self._ort = OrtFusions(model, self._on)
+        self._placement = CudaPlacement(model) if self._on.host_apart else None
         outputs = [tensor for graph in model.graphs() for tensor in graph.outputs]
         self._output_ids = {id(tensor) for tensor in outputs}
         # A body that returns a value of an outer graph names it; the graph has another tensor object of that name.
@@ -141,10 +139,8 @@ class _Planner:
                 choice = ConvChoice(False, CONSTANT)
             elif not self._is_read(node.outputs[0]):
                 choice = ConvChoice(False, UNUSED)
-            elif self._target == "cuda":
-                choice = self._chooser.might(convolution)
             else:
-                choice = self._on_cpu.of(node, convolution)
+                choice = self._chooser.might(node, convolution)
             verdicts[id(node)] = choice
             if choice.fused:
                 wanted[id(node)] = convolution
@@ -152,9 +148,8 @@ class _Planner:
         fusions: list[ConvFusion] = []
         for _ in range(_MOST_ROUNDS):
             fusions = self._fusions(nodes, wanted, fusible) if wanted else []
-            if self._target == "cuda":
-                self._chooser.prepare(list(map(self._case, fusions)))
-            chosen = {id(fusion.region.conv): self._choose(fusion) for fusion in fusions}
+            self._chooser.prepare(fusions)
+            chosen = {id(fusion.region.conv): self._chooser.choose(fusion) for fusion in fusions}
             verdicts.update(chosen)
             verdicts.update(dict.fromkeys(wanted.keys() - chosen.keys(), ConvChoice(False, NO_NEIGHBOUR)))
             left = {key: convolution for key, convolution in wanted.items() if verdicts[key].fused}
@@ -162,10 +157,10 @@ class _Planner:
                 break
             wanted = left  # the others take up what those that are left to ONNX Runtime had taken in
         fusions = [fusion for fusion in fusions if id(fusion.region.conv) in wanted]
-        if self._target != "cpu" or not fusions or self._opset < INTEGERS_OPSET:
+        if self._nhwc is None or not fusions or self._opset < INTEGERS_OPSET:
             layout = NhwcLayout()
             return _Plan(graph, fusions, layout, NhwcConcats(nodes, fusions, layout, self._is_output), {}, verdicts)
-        shapes = self._on_cpu.likely_shapes(graph, main=graph is self._main)
+        shapes = self._nhwc.likely_shapes(graph, main=graph is self._main)
         layout = choose_layout(nodes, fusions, self._is_output, self._sizes, shapes)
         for key in layout.convolutions:
             verdicts[key] = CHANNELS_LAST if verdicts[key] is FASTER else verdicts[key]
@@ -178,24 +173,6 @@ class _Planner:
 
         pairs = find_pairs(fusions, layout, nodes, may_expand)
         return _Plan(graph, fusions, layout, concats, pairs, verdicts)
-
-    def _choose(self, fusion: ConvFusion) -> ConvChoice:
-        if self._target == "cpu":
-            region = fusion.region
-            return self._on_cpu.of(region.conv, region.convolution, alone=is_alone(region))
-        return self._chooser.choose(self._case(fusion))
-
-    def _case(self, fusion: ConvFusion) -> ConvCase:
-        before, after = operands(fusion.inputs, fusion.prologue)
-        return ConvCase(
-            fusion.region.convolution,
-            _shape(fusion.region.data) or (),
-            fusion.epilogue,
-            tuple(map(_shape, after)),
-            fusion.prologue,
-            tuple(map(_shape, before)),
-            self._tf32 and fusion.region.convolution.dtype == "f32",
-        )
 
     def _fusible(self, nodes: list[gs.Node], constant: set[int]) -> set[int]:
         """The ids of the elementwise nodes that a convolution may take in."""
@@ -229,15 +206,13 @@ class _Planner:
         alone = [ConvRegion(node, wanted[id(node)], node.inputs[0]) for node in convs]
         found = [self._with_tail(region, regions) for region in alone]
         found = [self._with_sides(region, regions) for region in found]
-        on_cpu = self._target == "cpu"
-        found = [
-            region if on_cpu and not region.convolution.pointwise else self._with_head(region, regions)
-            for region in found
-        ]
-        if on_cpu:
-            found = self._with_shifted(found, regions)
-        # On the CPU a convolution without neighbours is fused for the sake of the layout around it.
-        return [self._fuse(region, regions) for region in reversed(found) if on_cpu or self._has_neighbours(region)]
+        if self._nhwc is None:
+            found = [self._with_head(region, regions) for region in found]
+            return [self._fuse(region, regions) for region in reversed(found) if self._has_neighbours(region)]
+        found = [self._with_head(region, regions) if region.convolution.pointwise else region for region in found]
+        found = self._with_shifted(found, regions)
+        # One without neighbours is fused for the sake of the layout around it.
+        return [self._fuse(region, regions) for region in reversed(found)]
 
     def _has_neighbours(self, region: ConvRegion) -> bool:
         """Whether a region is more than the sums.  On CUDA the bias is a neighbour, which ONNX Runtime adds in a kernel
@@ -280,7 +255,7 @@ class _Planner:
 
     def _fuse(self, region: ConvRegion, regions: ConvRegions) -> ConvFusion:
         return fuse_conv(
-            region, self._opset, regions.read_outside(region), self._fast_math, immediates=self._target == "cuda"
+            region, self._opset, regions.read_outside(region), self._fast_math, immediates=self._on.reads_immediates
         )
 
     def _is_within_limits(self, region: ConvRegion, regions: ConvRegions) -> bool:
@@ -290,12 +265,6 @@ class _Planner:
         except ProgramError:
             return False
         return len(fusion.inputs) + len(fusion.outputs) <= MAX_OPERANDS
-
-
-def _shape(tensor: gs.Tensor) -> tuple[int | str | None, ...] | None:
-    if tensor.shape is None:
-        return None
-    return tuple(dim if dim is None or isinstance(dim, str) else int(dim) for dim in tensor.shape)
 
 
 def _apply(model: Model, plan: _Plan, labels: Mapping[int, str], context: PassContext) -> Iterator[gs.Node]:

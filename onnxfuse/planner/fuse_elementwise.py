@@ -60,14 +60,14 @@ class FuseElementwise:
         """Rewrite ``model`` in place and record every fusion and every node left alone."""
         if any(tensor.dtype is None for graph in model.graphs() for node in graph.nodes for tensor in node.outputs):
             infer(model)  # earlier passes have added tensors
-        if context.target == "cuda" and context.fitter is not None:
+        if context.fitter is not None:
             # Planned without a compiler first, for what that plans can be compiled at once, on all processors.
             planned = _Planner(model, context, None, self.everything).plans()
             fusions = [fusion for plan in planned for fusion in plan.fusions]
             context.fitter.prepare([(own.program, [tensor.shape for tensor in own.inputs]) for own in fusions])
         planner = _Planner(model, context, context.fitter, self.everything)
         plans = list(planner.plans())
-        if context.target == "cpu" and not self.everything and not _has_fused_convolutions(model):
+        if context.on.library_costs and not self.everything and not _has_fused_convolutions(model):
             _drop_if_too_little(plans, planner.gains_alone)
         for plan in plans:
             fused = [_apply(model, fusion, context) for fusion in plan.fusions]
@@ -102,13 +102,13 @@ class _Planner:
 
     def __init__(self, model: Model, context: PassContext, fitter: Fitter | None, everything: bool = False) -> None:
         self._model = model
-        self._target = context.target
+        self._on = context.on
         self._everything = everything
         self._fast_math = context.fast_math
         self._opset = model.opsets.get("")
-        self._ort = None if everything else OrtFusions(model, self._target)
-        self._placement = CudaPlacement(model) if self._target == "cuda" and not everything else None
-        self._cuda = CudaRegions(fitter) if self._target == "cuda" else None
+        self._ort = None if everything else OrtFusions(model, self._on)
+        self._placement = CudaPlacement(model) if self._on.host_apart and not everything else None
+        self._cuda = None if self._on.reads_views else CudaRegions(fitter)
         outputs = [tensor for graph in model.graphs() for tensor in graph.outputs]
         self._output_ids = {id(tensor) for tensor in outputs}
         # A body that returns a value of an outer graph names it; the graph has another tensor object of that name.
@@ -135,7 +135,7 @@ class _Planner:
         elementwise = [node for node in nodes if is_elementwise(node)]
         if not elementwise or self._opset is None:
             return plan
-        layout = ConvLayout(nodes, graph.outputs, self._target == "cpu", self._ort.gelus) if self._ort else None
+        layout = ConvLayout(nodes, graph.outputs, self._on.blocked_images, self._ort.gelus) if self._ort else None
         reasons = self._reasons(nodes, elementwise, layout)
         for node in elementwise:
             if not self._is_read_outside(node.outputs[0], set()):
@@ -167,7 +167,7 @@ class _Planner:
         if self._ort:
             reasons.update(dict.fromkeys(constant_arithmetic(nodes) & ids, CONSTANT_ARITHMETIC))
             reasons.update(self._ort.reasons)
-        if self._ort and self._target == "cpu":
+        if self._ort and self._ort.quantized:
             reasons.update(dict.fromkeys(quantized_nodes(nodes, ids), QUANTIZED))
             reasons.update((id(node), FASTER) for node in elementwise if is_faster(node))
         if layout:

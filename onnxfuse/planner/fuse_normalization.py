@@ -82,7 +82,7 @@ class FuseNormalization:
 
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrite ``model`` in place and record every normalization."""
-        if context.target != "cpu" or "" not in model.opsets:
+        if "FusedNormalization" not in context.on.kinds or "" not in model.opsets:
             return
         if not any(standard_op(node) in _OPERATORS for graph in model.graphs() for node in graph.nodes):
             return
@@ -103,7 +103,7 @@ class _Planner:
         self._opsets = model.opsets
         self._editor = GraphEditor(model)
         self._sizes = Sizes(model)
-        self._to_ort = OrtFusions(model, "cpu").reasons
+        self._to_ort = OrtFusions(model, context.on).reasons
         self._taken: set[int] = set()
 
     def plan(self, graph: gs.Graph) -> list[NormalizationFusion]:

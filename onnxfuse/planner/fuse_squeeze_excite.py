@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.cuda.conv.choice import ConvChoice, ConvPolicy
+from onnxfuse.fused.choices import ConvChoice, ConvPolicy
 from onnxfuse.fused.kinds import DOMAIN, OPSET_VERSION
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.graph_ir import standard_op
@@ -43,7 +43,9 @@ class FuseSqueezeExcite:
 
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrite ``model`` in place and record every gate."""
-        if context.target != "cpu" or cpu_chooser(context).policy is ConvPolicy.NONE or "" not in model.opsets:
+        if "FusedSqueezeExcite" not in context.on.kinds or "" not in model.opsets:
+            return
+        if cpu_chooser(context).policy is ConvPolicy.NONE:
             return
         operators = {standard_op(node) for graph in model.graphs() for node in graph.nodes}
         if "Conv" not in operators or not operators & {"GlobalAveragePool", "ReduceMean"}:

@@ -11,12 +11,14 @@ Conv+Add+Relu of float32 were one kernel).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse import cpu
 from onnxfuse.constants import domain_of
+from onnxfuse.fused.target import CPU, CUDA, Target
 from onnxfuse.graph import Model
 from onnxfuse.graph_ir import standard_op
 from onnxfuse.passes.editor import GraphEditor
@@ -30,7 +32,7 @@ ATTENTION = "ONNX Runtime fuses it into an attention"
 INSIDE_MATMUL = "ONNX Runtime computes it inside the matrix product"
 LOGARITHM = "a logarithm reads it, and ONNX Runtime's Sigmoid is 0 where the exact one is small"
 
-GEMM_ACTIVATIONS = {"Relu", "Sigmoid", "Tanh", "LeakyRelu", "Elu", "Selu", "HardSigmoid", "Softplus"}
+GEMM_ACTIVATIONS = frozenset(("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Elu", "Selu", "HardSigmoid", "Softplus"))
 
 
 def _layer_normalization(op: Ops, x: Value, scale: Value, bias: Value, epsilon: Value) -> Value:
@@ -86,7 +88,40 @@ def _attention_mask(op: Ops, mask: Value, x: Value) -> Value:
 
 _Pattern = Callable[..., Value]
 _NORMALIZATIONS: Sequence[_Pattern] = (_layer_normalization, _rms_normalization)
-_ONE_KERNEL: Mapping[str, Sequence[_Pattern]] = {"cpu": (_quick_gelu,), "cuda": (_quick_gelu, _fast_gelu)}
+
+
+@dataclass(frozen=True)
+class _Provider:
+    """What the execution provider of a target makes of nodes.
+
+    one_kernel: what is one kernel there, besides the GELU.
+    bias_gelu: whether its kernel for a GELU of a sum with a bias is faster than a region.
+    masks_attention: a mask that is widened from two dimensions becomes part of an attention.
+    adds_in_normalization: the additions before a normalization are part of it at no cost; else of a slower kernel.
+    gemm_activations: what a Gemm computes at its end.
+    quantized: it has kernels for products of integers with what is around them, and a Sigmoid that is 0 where the exact
+    one is small; and its kernels of double that ``slow_kernels`` names are faster than the library's.
+    stacks_bias: the bias of a stack of products becomes part of it only behind Reshapes.
+    """
+
+    one_kernel: Sequence[_Pattern]
+    bias_gelu: Callable[[], bool]
+    masks_attention: bool
+    adds_in_normalization: bool
+    gemm_activations: frozenset[str]
+    quantized: bool
+    stacks_bias: bool
+
+
+_PROVIDERS: Mapping[str, _Provider] = {
+    # With AVX-512 a region is as fast as the kernel for BiasGelu or faster, with AVX2 it takes a fifth longer.
+    CPU.name: _Provider(
+        (_quick_gelu,), lambda: not cpu.has_avx512(), False, False, GEMM_ACTIVATIONS, quantized=True, stacks_bias=True
+    ),
+    CUDA.name: _Provider(
+        (_quick_gelu, _fast_gelu), lambda: False, True, True, frozenset(), quantized=False, stacks_bias=False
+    ),
+}
 
 
 class OrtFusions:
@@ -94,9 +129,12 @@ class OrtFusions:
 
     ``reasons`` maps the ids of nodes that must stay out of regions to why; ``keeps`` judges regions.  ``slowed`` are
     the ids of nodes that ORT would make a part of a slower kernel.  ``gelus`` are those of ``find_gelus``.
+    ``quantized`` says whether ORT has quantized kernels there.
     """
 
-    def __init__(self, model: Model, target: str) -> None:
+    def __init__(self, model: Model, on: Target) -> None:
+        provider = _PROVIDERS[on.name]
+        self.quantized = provider.quantized
         self.reasons: dict[int, str] = {}
         self.slowed: set[int] = set()
         self._kernels: dict[int, list[set[int]]] = {}
@@ -111,28 +149,27 @@ class OrtFusions:
                 layers.append((match["x"], {id(node) for node in match.nodes}))
         gelus = list(_find((_gelu,), nodes, editor))
         self.gelus = _parts_of_gelus(nodes, gelus)
-        for match in (*gelus, *_find(_ONE_KERNEL[target], nodes, editor)):
+        for match in (*gelus, *_find(provider.one_kernel, nodes, editor)):
             self._add_kernel(match.nodes)
-        # With AVX-512 a region is as fast or faster, with AVX2 it takes a fifth longer.
-        for match in _find((_bias_gelu,), nodes, editor) if target == "cpu" and not cpu.has_avx512() else ():
+        for match in _find((_bias_gelu,), nodes, editor) if provider.bias_gelu() else ():
             bias = match.constant("bias")
             if bias is not None and bias.ndim == 1 and _is_exact(match.root):
                 self._add_kernel(match.nodes)
-        if target == "cuda":
-            for match in _find((_attention_mask,), nodes, editor):
-                self.reasons.update((id(node), ATTENTION) for node in match.nodes)
+        for match in _find((_attention_mask,), nodes, editor) if provider.masks_attention else ():
+            self.reasons.update((id(node), ATTENTION) for node in match.nodes)
+        if provider.adds_in_normalization:
             for tensor in normalized:
                 self._add_kernel(_additions_before(tensor))
         else:
             self.slowed.update(id(tensor.inputs[0]) for tensor, readers in layers if _is_skip(tensor, readers, editor))
-        for node in nodes if target == "cpu" else ():
+        for node in nodes if provider.quantized else ():
             if standard_op(node) == "Sigmoid" and any(standard_op(one) == "Log" for one in node.outputs[0].outputs):
                 self.reasons[id(node)] = LOGARITHM
             if standard_op(node) == "MatMulInteger" and len(node.inputs[0].outputs) == 1:
                 self._leave_dequantization(node, editor)
         for node in nodes:
-            if _is_inside_matmul(node, editor, GEMM_ACTIVATIONS if target == "cpu" else set()):
-                if target == "cpu" and _is_bias_of_stack(node):
+            if _is_inside_matmul(node, editor, provider.gemm_activations):
+                if provider.stacks_bias and _is_bias_of_stack(node):
                     self._add_kernel([node])
                 else:
                     self.reasons[id(node)] = INSIDE_MATMUL
@@ -238,7 +275,7 @@ def _is_known(dim: int | str | None) -> bool:
     return isinstance(dim, int) or (bool(dim) and not is_made_up(dim))
 
 
-def _is_inside_matmul(node: gs.Node, editor: GraphEditor, activations: set[str]) -> bool:
+def _is_inside_matmul(node: gs.Node, editor: GraphEditor, activations: frozenset[str]) -> bool:
     """A bias or a scalar factor of a MatMul with nothing else in between, or one of the ``activations`` of a Gemm."""
     op = standard_op(node)
     for index, tensor in enumerate(node.inputs):

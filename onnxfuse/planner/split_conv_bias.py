@@ -78,5 +78,5 @@ class SplitConvBias:
 
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrites ``model`` in place."""
-        if context.target == "cuda":
+        if context.on.bias_apart:
             RulePass([ConvBias()], NAME).run(model, context)

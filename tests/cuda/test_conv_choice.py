@@ -6,17 +6,9 @@ import pytest
 
 from onnxfuse.cuda.conv.candidates import candidates
 from onnxfuse.cuda.conv.case import ConvCase
-from onnxfuse.cuda.conv.choice import (
-    ASKED_FOR,
-    BY_RULE,
-    CHANNELS_LAST,
-    FEW_CHANNELS,
-    NOT_BY_RULE,
-    ConvPolicy,
-    RuleChooser,
-    about_layout,
-)
+from onnxfuse.cuda.conv.choice import BY_RULE, CHANNELS_LAST, FEW_CHANNELS, NOT_BY_RULE, RuleChooser, about_layout
 from onnxfuse.cuda.conv.spec import Convolution
+from onnxfuse.fused.choices import ASKED_FOR, ConvPolicy
 from onnxfuse.program import Program
 
 TAIL = Program.parse("onnxfuse 1\ninput f32 broadcast\nrelu f32 0\noutput 1\n")

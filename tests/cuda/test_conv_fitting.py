@@ -13,12 +13,13 @@ from onnxfuse.cuda.cache import Cache
 from onnxfuse.cuda.compiled import Compiled
 from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.conv.case import ConvCase
-from onnxfuse.cuda.conv.choice import ConvPolicy, RuleChooser
+from onnxfuse.cuda.conv.choice import RuleChooser
 from onnxfuse.cuda.conv.fitting import ConvFitter, Tilings, tilings_of
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.cuda.conv.tunings import OURS, TuningEntry, Tunings, key_of
 from onnxfuse.cuda.resources import Resources
 from onnxfuse.cuda.tuned import Choice
+from onnxfuse.fused.choices import ConvPolicy
 from onnxfuse.program import Program
 from tests.cuda.compilers import MadeUpCompiler
 

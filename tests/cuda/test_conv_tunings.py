@@ -9,7 +9,7 @@ import pytest
 
 from onnxfuse.cuda.conv import tunings as module
 from onnxfuse.cuda.conv.case import ConvCase
-from onnxfuse.cuda.conv.choice import ConvPolicy, RuleChooser, policy_named
+from onnxfuse.cuda.conv.choice import RuleChooser
 from onnxfuse.cuda.conv.fitting import ConvFitter, tilings_of
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.cuda.conv.tunings import (
@@ -27,6 +27,7 @@ from onnxfuse.cuda.conv.tunings import (
 )
 from onnxfuse.cuda.tuned import Choice
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.fused.choices import ConvPolicy, policy_named
 from onnxfuse.program import Program
 
 RELU = Program.parse("onnxfuse 1\ninput f32 broadcast\nrelu f32 0\noutput 1\n")

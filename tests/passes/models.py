@@ -11,7 +11,7 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 from onnxfuse import inference
-from onnxfuse.cuda.conv.choice import policy_named
+from onnxfuse.fused.choices import policy_named
 from onnxfuse.graph import Model
 from onnxfuse.passes import Pass, PassContext, resolve
 from onnxfuse.planner.cpu_convolutions import CpuChooser
@@ -68,8 +68,8 @@ def apply(
     fast_math: bool = False,
 ) -> tuple[onnx.ModelProto, PassContext]:
     """Runs passes (objects, or names) on a copy of the model; returns the result, which has been checked."""
-    chooser = CpuChooser(policy_named(conv))
-    context = PassContext(target=target, own_convolutions=chooser, prefer_nhwc=prefer_nhwc, fast_math=fast_math)
+    chooser = CpuChooser(policy_named(conv)) if target == "cpu" else None
+    context = PassContext(target=target, convolutions=chooser, prefer_nhwc=prefer_nhwc, fast_math=fast_math)
     work = onnx.ModelProto()
     work.CopyFrom(proto)
     loaded = Model.from_proto(work)

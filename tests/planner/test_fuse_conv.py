@@ -12,11 +12,13 @@ from onnx.reference import ReferenceEvaluator
 
 import onnxfuse
 from onnxfuse.cuda.conv.case import ConvCase
-from onnxfuse.cuda.conv.choice import ConvChoice, ConvPolicy, RuleChooser
+from onnxfuse.cuda.conv.choice import RuleChooser
 from onnxfuse.cuda.conv.spec import Convolution
+from onnxfuse.fused.choices import ConvChoice, ConvPolicy
 from onnxfuse.inference import infer
 from onnxfuse.passes import PassContext
 from onnxfuse.planner import FuseConv, FuseElementwise
+from onnxfuse.planner.choosers import CudaChooser
 from onnxfuse.planner.fuse_conv import NO_NEIGHBOUR
 from onnxfuse.report import Report
 from tests import fusing
@@ -40,7 +42,7 @@ def fuse(
     """The model with fused convolutions, and with ``rest`` other regions fused too."""
     loaded = onnxfuse.Model.from_proto(made)
     infer(loaded)
-    context = PassContext(target="cuda", convolutions=chooser, prefer_nhwc=prefer_nhwc)
+    context = PassContext(target="cuda", convolutions=CudaChooser(chooser), prefer_nhwc=prefer_nhwc)
     FuseConv().run(loaded, context)
     if rest:
         FuseElementwise().run(loaded, context)
@@ -433,7 +435,7 @@ def test_attributes_that_do_not_fit_are_left_alone(attributes: str) -> None:
     )
     loaded = onnxfuse.Model.from_proto(made)
     infer(loaded)
-    context = PassContext(target="cuda", convolutions=ALL)
+    context = PassContext(target="cuda", convolutions=CudaChooser(ALL))
     FuseConv().run(loaded, context)
     assert [node.op for node in loaded.graph.nodes] == ["Conv", "Relu"]
     assert not context.report.convolutions[0].fused

@@ -8,12 +8,14 @@ import pytest
 from fuzz_networks import RandomNetwork, random_network
 
 import onnxfuse
-from onnxfuse.cuda.conv.choice import ConvPolicy, RuleChooser
+from onnxfuse.cuda.conv.choice import RuleChooser
 from onnxfuse.cuda.conv.fitting import render_case, tilings_of
 from onnxfuse.cuda.conv.node import FusedConv, fused_convolutions
+from onnxfuse.fused.choices import ConvPolicy
 from onnxfuse.inference import infer
 from onnxfuse.passes import PassContext
 from onnxfuse.planner import FuseConv, FuseElementwise
+from onnxfuse.planner.choosers import CudaChooser
 from tests import fusing
 
 
@@ -71,7 +73,7 @@ def test_networks(seeds: range) -> None:
         for model in (network.model, _with_open_sizes(network)):
             loaded = onnxfuse.Model.from_proto(model)
             infer(loaded)
-            context = PassContext(target="cuda", convolutions=RuleChooser(ConvPolicy.ALL))
+            context = PassContext(target="cuda", convolutions=CudaChooser(RuleChooser(ConvPolicy.ALL)))
             FuseConv().run(loaded, context)
             only_convolutions = loaded.to_proto()
             FuseElementwise().run(loaded, context)

@@ -11,6 +11,7 @@ from onnx import numpy_helper, parser
 
 import onnxfuse
 from onnxfuse import cpu
+from onnxfuse.fused.target import CPU
 from onnxfuse.inference import infer
 from onnxfuse.planner.ort_fusions import OrtFusions, find_gelus
 from onnxfuse.planner.ort_layout import ConvLayout, block_size
@@ -168,7 +169,7 @@ def test_what_is_said_to_be_fused_by_ort_is(name: str, tmp_path: Path, monkeypat
         model.graph.initializer.append(numpy_helper.from_array(np.array([-1]), "axes"))
     loaded = onnxfuse.Model.from_proto(model)
     infer(loaded)
-    fusions = OrtFusions(loaded, "cpu")
+    fusions = OrtFusions(loaded, CPU)
     elementwise = [node for node in loaded.graph.nodes if node.op not in ("ReduceMean", "MatMul")]
     assert all(id(node) in fusions.reasons for node in elementwise) or fusions.keeps(elementwise)
     left = _optimized_by_ort(model, tmp_path / "optimized.onnx")

@@ -18,48 +18,18 @@ share of the time, so they are left to it until a GPU has said otherwise.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
 from typing import Protocol
 
 from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.cuda.conv.fitting import ConvFitter, tilings_of
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.cuda.conv.tunings import OURS, TuningEntry, Tunings
-from onnxfuse.errors import OnnxfuseError
-
-
-class ConvPolicy(Enum):
-    """What the user asks for: the rule and the tuning file, every convolution that can be, or none."""
-
-    AUTO = "auto"
-    ALL = "all"
-    NONE = "none"
-
-
-def policy_named(name: str) -> ConvPolicy:
-    """The policy of this name.  Raises OnnxfuseError for one that is unknown."""
-    try:
-        return ConvPolicy(name)
-    except ValueError:
-        known = ", ".join(policy.value for policy in ConvPolicy)
-        raise OnnxfuseError(f"unknown choice of convolutions {name!r}; there are {known}") from None
-
-
-@dataclass(frozen=True)
-class ConvChoice:
-    """Whether a convolution becomes a fused node, and why; ``reason`` continues a sentence about it."""
-
-    fused: bool
-    reason: str
-
+from onnxfuse.fused.choices import ASKED_FOR, SWITCHED_OFF, ConvChoice, ConvPolicy
 
 BY_RULE = ConvChoice(True, "depthwise: memory is what counts, and the fused kernel goes through it once")
 FEW_CHANNELS = ConvChoice(True, "pointwise with few channels: memory is what counts, and it goes through it once")
 NOT_BY_RULE = ConvChoice(False, "cuDNN is hard to beat at it, and no tuning file says otherwise")
 CHANNELS_LAST = ConvChoice(False, "with prefer_nhwc ONNX Runtime's has its channels last, which makes it faster")
-ASKED_FOR = ConvChoice(True, "all were asked for")
-SWITCHED_OFF = ConvChoice(False, "none were asked for")
 MEASURED = ConvChoice(True, "measured to be faster with some neighbours")
 NO_KERNEL = "there is no kernel for it but the one that takes anything, which is slow"
 
@@ -95,8 +65,8 @@ def about_layout(reasons: Sequence[str], prefer_nhwc: bool) -> str:
     )
 
 
-class ConvChooser(Protocol):
-    """Chooses between a fused convolution and ONNX Runtime's."""
+class CaseChooser(Protocol):
+    """Chooses between a fused convolution and ONNX Runtime's, case by case."""
 
     def might(self, conv: Convolution) -> ConvChoice:
         """Whether any fusion of a convolution may be chosen; if not, nothing has to be planned for it."""

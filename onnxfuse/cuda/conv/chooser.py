@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 
-from onnxfuse.cuda.conv.choice import ConvChooser, RuleChooser
+from onnxfuse.cuda.conv.choice import CaseChooser, RuleChooser
 from onnxfuse.cuda.conv.measuring import MeasuringChooser, Say
 from onnxfuse.cuda.conv.tunings import add_to_file, own_file, own_tunings, write_tunings
 from onnxfuse.cuda.fitting import Fitter
@@ -10,7 +10,7 @@ from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.errors import OnnxfuseError
 
 
-def chooser_for(options: CudaOptions, fitter: Fitter, progress: Say, warn: Say) -> ConvChooser:
+def chooser_for(options: CudaOptions, fitter: Fitter, progress: Say, warn: Say) -> CaseChooser:
     """The chooser by rule and tuning files, or with ``options.tune`` by measuring."""
     known = options.policy, options.tunings, options.architectures
     if not options.tune:
@@ -26,7 +26,7 @@ def chooser_for(options: CudaOptions, fitter: Fitter, progress: Say, warn: Say) 
     )
 
 
-def keep_tunings(options: CudaOptions, chooser: ConvChooser) -> None:
+def keep_tunings(options: CudaOptions, chooser: CaseChooser) -> None:
     """Write down what a chooser has measured.  Raises OnnxfuseError if the user's file cannot be written."""
     if not isinstance(chooser, MeasuringChooser) or not len(chooser.measured):
         return

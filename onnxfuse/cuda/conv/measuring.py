@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.conv.baseline import OrtBaseline
 from onnxfuse.cuda.conv.case import ConvCase
-from onnxfuse.cuda.conv.choice import CHANNELS_LAST, ConvChoice, ConvPolicy, RuleChooser
+from onnxfuse.cuda.conv.choice import CHANNELS_LAST, RuleChooser
 from onnxfuse.cuda.conv.fitting import ConvFitter, tilings_of
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.cuda.conv.tuning import Baseline, ConvTuner
 from onnxfuse.cuda.conv.tunings import TuningKey, Tunings, key_of
 from onnxfuse.cuda.pycuda_tools import open_gpu
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.fused.choices import ConvChoice, ConvPolicy
 
 TO_BE_MEASURED = ConvChoice(True, "to be measured")
 Say = Callable[[str], None]
