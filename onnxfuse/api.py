@@ -2,8 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,30 +10,26 @@ import onnx
 
 from onnxfuse.errors import OnnxfuseError, ParityError
 from onnxfuse.example_counts import counts_for
-from onnxfuse.fused.kinds import PREFERS_NHWC
-from onnxfuse.given_shapes import Shapes, checked_shapes, fit_shapes, symbol_sizes
+from onnxfuse.fused.choices import ConvPolicy
+from onnxfuse.fused.target import CPU
+from onnxfuse.given_shapes import Shapes, fit_shapes, symbol_sizes
 from onnxfuse.graph import Model
-from onnxfuse.graph_ir import Node
 from onnxfuse.inputs import InputSpec, input_specs
 from onnxfuse.made_up_inputs import Sizes, resolve_shapes
 from onnxfuse.model_io import check_output, load, load_proto, parse, save
-from onnxfuse.passes import Pass, PassContext, resolve
-from onnxfuse.passes.base import label
+from onnxfuse.passes import PassContext
 from onnxfuse.passes.inline_functions import inlined
 from onnxfuse.planner.functions import mark_float_functions
+from onnxfuse.planning import apply_passes
 from onnxfuse.replacing import scratch
 from onnxfuse.report import Report
+from onnxfuse.request import Request, path_of, request
 from onnxfuse.runtime import why_no_cuda
 from onnxfuse.statistics import Example, collect
+from onnxfuse.targets import target_of
 
 if TYPE_CHECKING:
     from onnxfuse.cpu_tuning import Tuned
-    from onnxfuse.cuda.fitting import Fitter
-    from onnxfuse.cuda.options import CudaOptions
-    from onnxfuse.cuda.report import CudaReport
-    from onnxfuse.fused.choices import ConvPolicy
-
-TARGETS = ("auto", "cpu", "cuda")
 
 
 @dataclass
@@ -112,18 +107,26 @@ def optimize(
     """
     started = time.perf_counter()
     progress = progress or _silent
-    target = resolve_target(target)
-    cuda = cuda_options(target, arch, embed, keep_source, tune, conv, tuning, tf32, prefer_nhwc)
-    selected_names = None if passes is None else _names("passes", passes)
-    selected = resolve(selected_names)
-    given = None if inputs is None else _path("an input file", inputs)
-    if given is not None and not check and not (tune and target == "cpu"):
+    asked = request(
+        target,
+        passes,
+        shapes=shapes,
+        static=static,
+        fast_math=fast_math,
+        arch=arch,
+        embed=embed,
+        keep_source=keep_source,
+        tune=tune,
+        conv=conv,
+        tuning=tuning,
+        tf32=tf32,
+        prefer_nhwc=prefer_nhwc,
+    )
+    given = None if inputs is None else path_of("an input file", inputs)
+    if given is not None and not check and not (tune and asked.target == CPU.name):
         raise OnnxfuseError("nothing is run on the inputs with --no-check (check=False)")
     if output is not None:
-        output = _path("the output", output)
-    sizes = checked_shapes({} if shapes is None else shapes)
-    if static and not sizes:
-        raise OnnxfuseError("a static model needs the shapes of its inputs: give them with --shape, or shapes=")
+        output = path_of("the output", output)
     source = _source(model)
     if output is not None:
         check_output(output, source if isinstance(source, Path) else None, overwrite=overwrite)
@@ -132,55 +135,17 @@ def optimize(
     if check and not loaded.graph.outputs:
         raise OnnxfuseError("the model has no outputs to check: leave that out with --no-check (check=False)")
     specs = input_specs(loaded.source)
-    sizes = fit_shapes(specs, sizes)
+    sizes = fit_shapes(specs, asked.shapes)
 
-    report = Report(model=str(loaded.path or ""), target=target)
-    if tune and target == "cpu":
-        optimized = partial(
-            optimize, source, "cpu", selected_names, shapes=sizes, static=static, check=False, fast_math=fast_math
-        )
-        tuned = _tune_on_cpu(optimized, sizes, given, progress)
-        conv, report.tuned = tuned.policy.value, tuned.describe()
+    report = Report(model=str(loaded.path or ""), target=asked.target)
+    if tune and asked.target == CPU.name:
+        tuned = _tune_on_cpu(source, asked, sizes, given, progress)
+        asked, report.tuned = replace(asked, conv=tuned.policy), tuned.describe()
     report.before = collect(inlined(loaded))
-    fitter = None if cuda is None else cuda.fitter(fast_math)
-    context = PassContext(target=target, fast_math=fast_math, fitter=fitter, report=report, progress=progress)
-    if static:
-        from onnxfuse.static_shapes import make_static
-
-        progress("computing what follows from the shapes")
-        loaded = make_static(loaded, specs, sizes, context)
-    if target == "cpu":
-        from onnxfuse.fused.choices import policy_named
-        from onnxfuse.planner.cpu_convolutions import CpuChooser
-
-        context.convolutions = CpuChooser(policy_named(conv), measured=tune, shapes=sizes)
-    if cuda is not None and fitter is not None:
-        from onnxfuse.cuda.conv.chooser import chooser_for, keep_tunings
-        from onnxfuse.planner.choosers import CudaChooser
-
-        chooser = chooser_for(cuda, fitter, progress, report.add_warning)
-        context.convolutions, context.tf32 = CudaChooser(chooser, tf32=tf32), tf32
-        context.prefer_nhwc = cuda.prefer_nhwc
-    for step in selected:
-        run_pass(step, loaded, context)
-    add_unknown(loaded, report)
-    if cuda is not None and fitter is not None:
-        from onnxfuse.cuda.conv.choice import about_layout
-        from onnxfuse.cuda.embed import embed as embed_kernels
-
-        written = PREFERS_NHWC in loaded.metadata
-        if written or not cuda.prefer_nhwc:
-            report.layout = about_layout([one.reason for one in report.convolutions], written)
-
-        keep_tunings(cuda, chooser)
-        if tune:
-            from onnxfuse.cuda.measure import tune as tune_kernels
-
-            tune_kernels(loaded, fitter, cuda, progress)
-        progress("compiling kernels")
-        report.cuda = embed_kernels(loaded, fitter, cuda)
-        if time_kernels:
-            _add_times(loaded, fitter, cuda, report.cuda, context)
+    context = PassContext(target=asked.target, fast_math=fast_math, report=report, progress=progress)
+    on = target_of(asked, sizes)
+    loaded = apply_passes(loaded, specs, asked, sizes, on, context)
+    on.finish(loaded, context, time_kernels=time_kernels)
     mark_float_functions(loaded)
     report.after = collect(loaded)
     with scratch() as folder:
@@ -199,140 +164,30 @@ def optimize(
 
 
 def _tune_on_cpu(
-    optimized: Callable[..., Result], sizes: Shapes, inputs: Path | None, progress: Callable[[str], None]
+    source: Path | onnx.ModelProto,
+    asked: Request,
+    sizes: Shapes,
+    inputs: Path | None,
+    progress: Callable[[str], None],
 ) -> "Tuned":
-    """The fastest choice of convolutions; ``optimized`` is ``optimize`` but for the choice and the output."""
+    """The fastest choice of convolutions for a model."""
     from onnxfuse.cpu_tuning import tune
 
-    def make(policy: "ConvPolicy", path: Path) -> None:
-        optimized(conv=policy.value, output=path)
+    def make(policy: ConvPolicy, path: Path) -> None:
+        optimize(
+            source,
+            asked.target,
+            asked.passes,
+            shapes=sizes,
+            static=asked.static,
+            check=False,
+            fast_math=asked.fast_math,
+            conv=policy.value,
+            output=path,
+        )
 
     with scratch() as folder:
         return tune(make, folder, sizes, inputs, progress)
-
-
-def run_pass(step: Pass, model: Model, context: PassContext) -> None:
-    """Run a pass.  An exception that is no OnnxfuseError, which may come from a user's, gets a note that names it."""
-    context.progress(f"pass {step.name}")
-    try:
-        step.run(model, context)
-    except Exception as error:
-        error.add_note(f"pass {step.name!r}")
-        raise
-
-
-def add_unknown(model: Model, report: Report) -> None:
-    """Say in the report which nodes of ONNX's own domain were left alone because they are not all known, and why."""
-    for graph in model.graphs():
-        for node in graph.nodes:
-            if isinstance(node, Node) and node.unknown:
-                report.add_left_alone(label(node), node.operator, node.unknown)
-
-
-def resolve_target(target: str) -> str:
-    """The target to optimize for: ``"cpu"`` or ``"cuda"``.  Raises OnnxfuseError for one that is unknown."""
-    if target not in TARGETS:
-        raise OnnxfuseError(f"unknown target {target!r}; the targets are {', '.join(TARGETS)}")
-    if target == "auto":
-        return "cpu" if why_no_cuda() else "cuda"
-    return target
-
-
-def runnable_target(target: str) -> str:
-    """The same, to run models on.  Raises OnnxfuseError also for a target that is not here."""
-    found = resolve_target(target)
-    if found == "cuda" and (reason := why_no_cuda()):
-        raise OnnxfuseError(f"nothing can run on the target cuda: {reason}")
-    return found
-
-
-def cuda_options(
-    target: str,
-    arch: str | Iterable[str] | None = None,
-    embed: bool = True,
-    keep_source: str | Path | None = None,
-    tune: bool = False,
-    conv: str = "auto",
-    tuning: str | Path | Iterable[str | Path] = (),
-    tf32: bool = False,
-    prefer_nhwc: bool = False,
-) -> "CudaOptions | None":
-    """What ``optimize`` was asked for the target cuda; None for another one.
-
-    Raises OnnxfuseError for what cannot be, or is not for the target.
-    """
-    tunings = tuning if isinstance(tuning, Iterable) and not isinstance(tuning, (str, bytes)) else [tuning]
-    files = [_path("a tuning file", name) for name in tunings]
-    if target != "cuda":
-        if arch is not None or not embed or keep_source is not None or files or tf32 or prefer_nhwc:
-            raise OnnxfuseError(
-                "architectures, embedding, sources, tuning files, TF32 and prefer_nhwc are for the target cuda"
-            )
-        if tune and conv != "auto":
-            raise OnnxfuseError(f"on the CPU the choice of convolutions is tuned, and {conv!r} was asked for")
-        return None
-    from onnxfuse.cuda.arch import default_architectures, devices, parse_architectures
-    from onnxfuse.cuda.conv.tunings import all_tunings
-    from onnxfuse.cuda.options import CudaOptions
-    from onnxfuse.fused.choices import policy_named
-
-    architectures = default_architectures() if arch is None else parse_architectures(_names("architectures", arch))
-    if tune and not devices():
-        raise OnnxfuseError("tuning needs a GPU, and there is no CUDA GPU here")
-    if tune and not set(devices()) & set(architectures):
-        raise OnnxfuseError(f"tuning is for the GPU here, {devices()[0]}, which is not among the architectures")
-    sources = None if keep_source is None else _path("the directory for the source", keep_source)
-    if sources is not None and sources.exists() and not sources.is_dir():
-        raise OnnxfuseError(f"the sources cannot be kept in {sources}: it is no directory")
-    return CudaOptions(
-        architectures,
-        embed,
-        sources,
-        tune,
-        policy_named(conv),
-        all_tunings(files, may_be_new=tune),
-        files[-1] if files else None,
-        prefer_nhwc,
-    )
-
-
-def _add_times(
-    model: Model, fitter: "Fitter", options: "CudaOptions", report: "CudaReport", context: PassContext
-) -> None:
-    """Times of the kernels, where there is a GPU that they are compiled for."""
-    from onnxfuse.cuda.arch import devices
-
-    if not report.compiler or not set(devices()) & set(options.architectures):
-        return
-    from onnxfuse.cuda.measure import add_times
-
-    context.progress("timing kernels")
-    try:
-        add_times(model, fitter, options, report)
-    except OnnxfuseError as error:
-        context.report.add_warning(f"the kernels were not timed: {error}")
-
-
-def _names(what: str, given: str | Iterable[str]) -> list[str]:
-    """The names of a list, or of a text with commas between.  Raises OnnxfuseError for anything else."""
-    if isinstance(given, str):
-        return [name.strip() for name in given.split(",")]
-    names = list(given) if isinstance(given, Iterable) else [given]
-    for name in names:
-        if not isinstance(name, str):
-            raise OnnxfuseError(f"{what} are names, in a list or with commas between, not {type(name).__name__}")
-    return names
-
-
-def _path(what: str, given: str | Path) -> Path:
-    """A path as it may be given.  Raises OnnxfuseError for what is none."""
-    try:
-        path = Path(given)
-    except TypeError as error:
-        raise OnnxfuseError(f"{what} is given by its path, not as {type(given).__name__}") from error
-    if "\0" in str(path):
-        raise OnnxfuseError(f"{str(path)!r} is no path of {what}")
-    return path
 
 
 def _source(model: str | Path | bytes | onnx.ModelProto) -> Path | onnx.ModelProto:

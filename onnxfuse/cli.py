@@ -290,10 +290,10 @@ def _telling_what_is_written(path: Path, before: tuple[int, int] | None) -> Iter
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from onnxfuse.api import runnable_target
     from onnxfuse.given_shapes import parse_shapes
     from onnxfuse.parity import compare
     from onnxfuse.report import render_parity
+    from onnxfuse.request import runnable_target
 
     with _Progress() as progress:
         result = compare(
@@ -315,10 +315,10 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from onnxfuse.api import runnable_target
     from onnxfuse.bench import bench
     from onnxfuse.given_shapes import parse_shapes
     from onnxfuse.report import render_bench
+    from onnxfuse.request import runnable_target
 
     with _Progress() as progress:
         result = bench(
@@ -340,16 +340,18 @@ def _bench(arguments: argparse.Namespace) -> int:
 
 @_uncollected()
 def _inspect(arguments: argparse.Namespace) -> int:
-    from onnxfuse.api import resolve_target
     from onnxfuse.given_shapes import parse_shapes
     from onnxfuse.inspection import inspect, render_inspection
 
     with _Progress() as progress:
         found = inspect(
             arguments.model,
-            resolve_target(arguments.target),
+            arguments.target,
             progress,
+            passes=arguments.passes,
             shapes=parse_shapes(arguments.shape),
+            static=arguments.static,
+            fast_math=arguments.fast_math,
             arch=arguments.arch,
             conv=arguments.conv,
             tuning=arguments.tuning,

@@ -158,23 +158,10 @@ def _add_optimize(commands: "argparse._SubParsersAction[Parser]") -> None:
         parser,
         "; used to run, to count and to choose convolutions, the model itself stays dynamic unless --static is given",
     )
-    parser.add_argument(
-        "--static",
-        action="store_true",
-        help="make OUT take the shapes of --shape alone, and compute now what the model computes from them",
-    )
     _add_inputs(parser)
     parser.add_argument("--no-check", action="store_true", help="do not run and compare the models before writing")
     parser.add_argument("--report", type=_file, metavar="FILE", help="write a report, by suffix .html or .json")
-    parser.add_argument("--passes", metavar="A,B,…", help="the passes to run, in this order (default: all)")
-    parser.add_argument(
-        "--fast-math",
-        action="store_true",
-        help="let results be rounded otherwise: a product and the sum that it is added to once, products by the "
-        "reciprocal where a constant divides, one product and one sum for a chain of those with constants; for cuda "
-        "more: fast division and square root, and zeros for denormals",
-    )
-    _add_conv(parser)
+    _add_plan(parser)
     parser.add_argument(
         "--tune",
         action="store_true",
@@ -204,7 +191,21 @@ def _add_cuda(parser: Parser) -> None:
     _add_tuning(group, "; with --tune the last one gets what is measured")
 
 
-def _add_conv(parser: Parser) -> None:
+def _add_plan(parser: Parser) -> None:
+    """What the plan of a model depends on, on any target."""
+    parser.add_argument(
+        "--static",
+        action="store_true",
+        help="make OUT take the shapes of --shape alone, and compute now what the model computes from them",
+    )
+    parser.add_argument("--passes", metavar="A,B,…", help="the passes to run, in this order (default: all)")
+    parser.add_argument(
+        "--fast-math",
+        action="store_true",
+        help="let results be rounded otherwise: a product and the sum that it is added to once, products by the "
+        "reciprocal where a constant divides, one product and one sum for a chain of those with constants; for cuda "
+        "more: fast division and square root, and zeros for denormals",
+    )
     parser.add_argument(
         "--conv",
         choices=("auto", "all", "none"),
@@ -273,9 +274,9 @@ def _add_inspect(commands: "argparse._SubParsersAction[Parser]") -> None:
     printed.add_argument("--program", metavar="NODE", help="print the program of one fused node")
     printed.add_argument("--cuda", metavar="NODE", help="print the CUDA source of one fused node's kernels")
     printed.add_argument("--json", action="store_true", help="print everything as JSON")
-    _add_conv(parser)
+    _add_plan(parser)
     group = parser.add_argument_group("what 'optimize' would be given, for the target cuda")
-    group.add_argument("--arch", metavar="sm_80,sm_90,…", help="the architectures whose measurements count")
+    group.add_argument("--arch", metavar="sm_80,sm_90,…", help="the architectures to compile for")
     _add_tuning(group)
     parser.set_defaults(command="inspect")
 

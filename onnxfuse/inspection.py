@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.fused.kinds import DOMAIN
-from onnxfuse.given_shapes import checked_shapes, fit_shapes
+from onnxfuse.given_shapes import fit_shapes
 from onnxfuse.inputs import input_specs, value_spec
 from onnxfuse.report import (
     FusedRegion,
@@ -41,8 +41,7 @@ class Inspection:
     ``fused`` are the fused nodes that are in it, ``recipes`` by name how those with CUDA kernels launch them, ``cases``
     by name what those that are convolutions compute.  ``plan``
     is what ``onnxfuse optimize`` would do: its rewrites, the regions that it would fuse, and the nodes, elementwise or
-    unknown, that it would leave alone.  For the target cuda no kernel is compiled: a region may be split where
-    registers run out.
+    unknown, that it would leave alone.
     """
 
     path: str
@@ -104,7 +103,10 @@ def inspect(
     target: str = "cpu",
     progress: Callable[[str], None] = lambda message: None,
     *,
+    passes: str | Iterable[str] | None = None,
     shapes: Mapping[str, Iterable[int] | int] | None = None,
+    static: bool = False,
+    fast_math: bool = False,
     arch: str | Iterable[str] | None = None,
     conv: str = "auto",
     tuning: str | Path | Iterable[str | Path] = (),
@@ -113,22 +115,34 @@ def inspect(
 ) -> Inspection:
     """Read a model, and run the passes of ``optimize`` on it in memory; the options are those of ``optimize``.
 
+    For the target cuda kernels are compiled, as ``optimize`` does to judge them, where there is a compiler.
     Raises OnnxfuseError for a bad file, and for options that cannot be.
     """
-    from onnxfuse.api import add_unknown, cuda_options, run_pass
-    from onnxfuse.cuda.conv.choice import RuleChooser
-    from onnxfuse.fused.choices import policy_named
+    from onnxfuse.fused.target import CPU
     from onnxfuse.graph_ir import operator_key
     from onnxfuse.model_io import load
-    from onnxfuse.passes import PassContext, resolve
-    from onnxfuse.planner.choosers import CudaChooser
-    from onnxfuse.planner.cpu_convolutions import CpuChooser
+    from onnxfuse.passes import PassContext
+    from onnxfuse.planning import apply_passes
+    from onnxfuse.request import request, resolve_target
+    from onnxfuse.targets import target_of
 
-    options = cuda_options(target, arch, conv=conv, tuning=tuning, tf32=tf32, prefer_nhwc=prefer_nhwc)
-    sizes = checked_shapes({} if shapes is None else shapes)
+    asked = request(
+        target,
+        passes,
+        shapes=shapes,
+        static=static,
+        fast_math=fast_math,
+        arch=arch,
+        embed=resolve_target(target) == CPU.name,  # without, a compiler is asked where there is one
+        conv=conv,
+        tuning=tuning,
+        tf32=tf32,
+        prefer_nhwc=prefer_nhwc,
+    )
     progress("reading the model")
     model = load(path)
-    sizes = fit_shapes(input_specs(model.source), sizes)
+    specs = input_specs(model.source)
+    sizes = fit_shapes(specs, asked.shapes)
     proto = model.to_proto()
     nodes = [node for graph in model.graphs() for node in graph.nodes]
     found = Inspection(
@@ -143,18 +157,10 @@ def inspect(
         recipes=_recipes(model),
         cases=_cases(model),
         fused=list(_fused(model)),
-        plan=Report(str(path), target),
+        plan=Report(str(path), asked.target),
     )
-    context = PassContext(target=target, report=found.plan, progress=progress)
-    if target == "cpu":
-        context.convolutions = CpuChooser(policy_named(conv), shapes=sizes)
-    if options is not None:
-        rule = RuleChooser(options.policy, options.tunings, options.architectures, prefer_nhwc=prefer_nhwc)
-        context.convolutions = CudaChooser(rule, tf32=tf32)
-        context.tf32, context.prefer_nhwc = tf32, prefer_nhwc
-    for step in resolve():
-        run_pass(step, model, context)
-    add_unknown(model, found.plan)
+    context = PassContext(target=asked.target, fast_math=fast_math, report=found.plan, progress=progress)
+    apply_passes(model, specs, asked, sizes, target_of(asked, sizes), context)
     return found
 
 

@@ -48,4 +48,4 @@ def breaking_pass(monkeypatch: pytest.MonkeyPatch) -> None:
         def run(self, loaded: object, context: object) -> None:
             raise ValueError("no such thing")
 
-    monkeypatch.setattr("onnxfuse.api.resolve", lambda names: [Mine()])
+    monkeypatch.setattr("onnxfuse.request.resolve", lambda names: [Mine()])

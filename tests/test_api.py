@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 
 import onnxfuse
-from onnxfuse import api
+from onnxfuse import request
 from onnxfuse.errors import OnnxfuseError, ParityError
 from tests.parity_models import chain, save
 
@@ -183,7 +183,7 @@ def test_a_wrong_result_is_an_error_and_nothing_is_written(tmp_path: Path, monke
         def run(self, loaded: object, context: object) -> None:
             next(node for node in loaded.graph.nodes if node.name == "gated").op = "Add"
 
-    monkeypatch.setattr(api, "resolve", lambda names: [Breaks()])
+    monkeypatch.setattr(request, "resolve", lambda names: [Breaks()])
     with pytest.raises(ParityError, match="output 'y' differs"):
         onnxfuse.optimize(chain(), output=tmp_path / "out.onnx")
     assert not list(tmp_path.iterdir())

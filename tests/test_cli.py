@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 import onnxfuse
-from onnxfuse import api, cli, passes
+from onnxfuse import cli, passes, request
 from tests.parity_models import CHAIN, chain, model_file, save
 
 
@@ -322,7 +322,7 @@ def test_a_parity_failure_leaves_the_old_output(
         def run(self, loaded: object, context: object) -> None:
             next(node for node in loaded.graph.nodes if node.name == "gated").op = "Add"
 
-    monkeypatch.setattr(api, "resolve", lambda names: [Breaks()])
+    monkeypatch.setattr(request, "resolve", lambda names: [Breaks()])
     out = tmp_path / "out.onnx"
     out.write_bytes(b"the old one")
     status, text, err = run(capsys, "optimize", model, out)
@@ -357,7 +357,7 @@ def test_what_nobody_expects_is_one_line_too(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(api, "resolve", failing_with(error))
+    monkeypatch.setattr(request, "resolve", failing_with(error))
     monkeypatch.delenv("ONNXFUSE_DEBUG", raising=False)
     found, _, err = run(capsys, "optimize", model, tmp_path / "o.onnx")
     assert found == status and message in assert_one_line(err)

@@ -11,12 +11,12 @@ from onnx.backend.test.loader import load_model_tests
 
 import onnxfuse
 from onnxfuse import known_operators
-from onnxfuse.api import add_unknown
 from onnxfuse.graph import describe
 from onnxfuse.inference import infer
 from onnxfuse.known_operators import OPERATORS, unknown
 from onnxfuse.passes import PassContext, resolve
 from onnxfuse.planner import FuseElementwise
+from onnxfuse.planning import add_unknown
 from tests.planner.test_fuse_attention import projected
 
 _WITHOUT_CASES = {

@@ -1,0 +1,26 @@
+"""The target cpu: kernels of the native library, of which a model carries nothing."""
+
+from typing import TYPE_CHECKING
+
+from onnxfuse.given_shapes import Shapes
+from onnxfuse.passes import PassContext
+from onnxfuse.planner.cpu_convolutions import CpuChooser
+from onnxfuse.request import Request
+
+if TYPE_CHECKING:
+    from onnxfuse.graph import Model
+
+
+class CpuTarget:
+    """The CPU for one request."""
+
+    def __init__(self, request: Request, shapes: Shapes) -> None:
+        self._request = request
+        self._shapes = shapes
+
+    def prepare(self, context: PassContext) -> None:
+        """Convolutions are chosen by estimates for the likely shapes, or as it was asked for or measured."""
+        context.convolutions = CpuChooser(self._request.conv, measured=self._request.tune, shapes=self._shapes)
+
+    def finish(self, model: "Model", context: PassContext, *, time_kernels: bool = False) -> None:
+        """Nothing."""
