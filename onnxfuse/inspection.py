@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.fused.kinds import DOMAIN
+from onnxfuse.fused.kinds import DOMAIN, kind_of
 from onnxfuse.given_shapes import fit_shapes
 from onnxfuse.inputs import input_specs, value_spec
 from onnxfuse.report import (
@@ -197,12 +197,15 @@ def _fused(model: "Model") -> Iterator[FusedRegion]:
             overload = getattr(node, "overload", "")
             function = model.functions.get((DOMAIN, node.op, overload))
             body = function.node if function is not None else ()
+            kind = kind_of(node.op)
+            attributes = () if kind is None else kind.programs
+            programs = (*(text_attribute(node, attribute) for attribute in attributes), "", "")
             yield FusedRegion(
                 name=node.name or overload,
                 overload=overload,
                 ops=[inner.op_type for inner in body if inner.op_type != "Constant"],
-                program=text_attribute(node, "program"),
-                prologue=text_attribute(node, "prologue") or text_attribute(node, "squeeze_program"),
+                program=programs[0],
+                prologue=programs[1],
                 inputs=[tensor.name for tensor in node.inputs],
                 outputs=[tensor.name for tensor in node.outputs],
                 shape=node.outputs[0].shape if node.outputs else None,

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING
 import onnx_graphsurgeon as gs
 
 from onnxfuse.byte_counts import Bytes, touched
-from onnxfuse.fused.kinds import DOMAIN
+from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, kind_of
 from onnxfuse.graph import sorted_nodes
 from onnxfuse.graph_ir import operator_key
 from onnxfuse.inlining import FunctionKey, inlined_nodes
 from onnxfuse.planner.host import shape_arithmetic
 from onnxfuse.program.lowering import is_elementwise
-from onnxfuse.program.ops import FUSED_OPS
 
 if TYPE_CHECKING:
     from onnxfuse.graph import Model
@@ -113,7 +112,7 @@ def _count_graph(statistics: Statistics, graph: gs.Graph) -> None:
         statistics.intermediate_tensors += sum(
             1 for tensor in node.outputs if tensor.name and tensor.outputs and id(tensor) not in outputs
         )
-        fusible = id(node) in elementwise or (node.domain == DOMAIN and node.op in FUSED_OPS)
+        fusible = id(node) in elementwise or (node.domain == DOMAIN and kind_of(node.op) is ELEMENTWISE)
         for tensor in touched(node):
             statistics.bytes_total.add(tensor)
             if fusible:

@@ -18,8 +18,8 @@ import onnxruntime as ort
 from onnx import helper
 
 from onnxfuse.dtypes import DTYPES
-from onnxfuse.fused.kinds import DOMAIN
-from onnxfuse.program.ops import FUSED_OPS, OPS
+from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE
+from onnxfuse.program.ops import OPS
 from onnxfuse.program.program import supports
 
 SIZES = (0, 1, 1, 2, 3, 17, 300)
@@ -60,7 +60,7 @@ def run(library: str, choose: Random) -> None:
     outputs = [f"y{index}" for index in range(max(1, text.count("\noutput ") + choose.choice((0, 0, 0, 1))))]
     shapes = [[choose.choice(SIZES) for _ in range(choose.randint(0, 4))] for _ in kinds]
     node = helper.make_node(
-        choose.choice(FUSED_OPS), [f"x{i}" for i in range(len(kinds))], outputs, domain=DOMAIN, program=text
+        choose.choice(ELEMENTWISE.operators), [f"x{i}" for i in range(len(kinds))], outputs, domain=DOMAIN, program=text
     )
     declared = [
         helper.make_tensor_value_info(

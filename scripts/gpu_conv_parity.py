@@ -22,10 +22,9 @@ from onnxfuse.cuda.conv.recipe import ConvRecipe
 from onnxfuse.cuda.embed import CODE, PTX, RECIPE
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.dtypes import DTYPES
-from onnxfuse.fused.kinds import DOMAIN
+from onnxfuse.fused.kinds import CONV, DOMAIN
 from onnxfuse.planner.conv_node import node_attributes
 from onnxfuse.program import Program, reference
-from onnxfuse.program.ops import FUSED_CONV_OPS
 
 # For the cases and helpers of the tests.  The installed package is imported by now: the checkout's, which has no native
 # library, would take its place.
@@ -122,7 +121,7 @@ def conv_model(cases: Sequence[ConvCase], code: Sequence[dict[str, str | bytes]]
             shape = fused.conv.output_shape(fused.x_shape)
             outputs.append(helper.make_tensor_value_info(name, DTYPES[fused.epilogue.dtype(value)].onnx, shape))
         known = {**node_attributes(fused.conv, fused.epilogue, fused.prologue), **attributes}
-        node = helper.make_node(FUSED_CONV_OPS[0], read, written, case.name, domain=DOMAIN)
+        node = helper.make_node(CONV.name, read, written, case.name, domain=DOMAIN)
         node.attribute.extend(helper.make_attribute(name, value) for name, value in known.items())
         nodes.append(node)
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, 1)]

@@ -65,7 +65,7 @@ NamedOp make_cuda_op(const char* name) {
 }  // namespace
 
 std::vector<OpFamily> fused_elementwise() {
-  const std::vector<const char*> names{ONNXFUSE_FUSED_OPS};
+  const std::vector<const char*> names{ONNXFUSE_FUSED_ELEMENTWISE_OPS};
   return {{names, make_cpu_op}, {names, make_cuda_op, true}};
 }
 

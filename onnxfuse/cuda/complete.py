@@ -11,13 +11,13 @@ from onnxfuse.cuda.fitting import Fitter
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.cuda.tuned import TunedKernels
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.fused.kinds import DOMAIN, PREFERS_NHWC
+from onnxfuse.fused.fusion import FAST_MATH_KEY
+from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, PREFERS_NHWC, kind_of
+from onnxfuse.fused.target import CUDA
 from onnxfuse.graph import Model
 from onnxfuse.graph_export import onnx_graphs
 from onnxfuse.inference import infer
-from onnxfuse.planner.fused_node import FAST_MATH_KEY
 from onnxfuse.program import Program
-from onnxfuse.program.ops import FUSED_CONV_OPS, FUSED_OPS
 
 _TARGET = re.compile(rb"^\.target (sm_[0-9]+)", re.MULTILINE)
 
@@ -42,7 +42,7 @@ def complete(proto: onnx.ModelProto, path: Path | None, architectures: tuple[str
     beside ``path``.  Raises OnnxfuseError if there is no compiler, or the model is too large for memory.
     """
     nodes = [node for graph in onnx_graphs(proto.graph) for node in graph.node]
-    fused = [node for node in nodes if node.domain == DOMAIN and node.op_type in (*FUSED_OPS, *FUSED_CONV_OPS)]
+    fused = [node for node in nodes if node.domain == DOMAIN and kind_of(node.op_type) in CUDA.kinds]
     if all(_has_code(node, name) for node in fused if not _reads_views(node) for name in architectures):
         return None
     model = Model.from_proto(proto, path)
@@ -61,7 +61,7 @@ def complete(proto: onnx.ModelProto, path: Path | None, architectures: tuple[str
 def _reads_views(node: onnx.NodeProto) -> bool:
     """Whether a node reads parts of tensors, for which there are no kernels: it runs on the CPU."""
     program = next((attribute.s for attribute in node.attribute if attribute.name == "program"), b"")
-    return node.op_type in FUSED_OPS and Program.parse(program.decode(errors="replace")).reads_views
+    return kind_of(node.op_type) is ELEMENTWISE and Program.parse(program.decode(errors="replace")).reads_views
 
 
 def _has_code(node: onnx.NodeProto, device: str) -> bool:

@@ -20,10 +20,9 @@ from onnxfuse.cuda.fitting import Fit, Fitter
 from onnxfuse.cuda.kernel import Kernel
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.cuda.report import CudaReport, KernelReport, KernelUse
-from onnxfuse.fused.kinds import DOMAIN
+from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, kind_of
 from onnxfuse.graph import Model
 from onnxfuse.program import Program
-from onnxfuse.program.ops import FUSED_OPS
 from onnxfuse.replacing import Replacement, writing
 
 RECIPE = "cuda_recipe"
@@ -52,7 +51,7 @@ def fused_nodes(model: Model) -> Iterator[FusedNode]:
     """
     for graph in model.graphs():
         for node in graph.nodes:
-            if node.domain == DOMAIN and node.op in FUSED_OPS:
+            if node.domain == DOMAIN and kind_of(node.op) is ELEMENTWISE:
                 program = Program.parse(text_attribute(node, "program"))
                 if not program.reads_views:
                     yield FusedNode(node, program)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from onnxfuse import cpu
+from onnxfuse.fused.kinds import KINDS, Kind
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Target:
     """
 
     name: str
-    kinds: frozenset[str]
+    kinds: frozenset[Kind]
     blocked_images: bool
     halves_in_float: Callable[[], bool]
     bias_apart: bool
@@ -41,12 +42,7 @@ class Target:
 
 CPU = Target(
     "cpu",
-    kinds=frozenset(
-        (
-            *("FusedElementwise", "FusedConv", "FusedNhwcConv", "FusedNhwcPool", "FusedNhwcConcat"),
-            *("FusedSqueezeExcite", "FusedAttention", "FusedNormalization"),
-        )
-    ),
+    kinds=frozenset(kind for kind in KINDS if "cpu" in kind.targets),
     blocked_images=True,
     halves_in_float=lambda: not cpu.has_float16(),
     bias_apart=False,
@@ -58,7 +54,7 @@ CPU = Target(
 )
 CUDA = Target(
     "cuda",
-    kinds=frozenset(("FusedElementwise", "FusedConv")),
+    kinds=frozenset(kind for kind in KINDS if "cuda" in kind.targets),
     blocked_images=False,
     halves_in_float=lambda: False,
     bias_apart=True,

@@ -4,16 +4,18 @@ The node's inputs are X, W, what the prologue reads besides X, and what the epil
 result, the bias among it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import onnx
 import onnx_graphsurgeon as gs
 
+from onnxfuse.cuda.conv.node import TF32_KEY
 from onnxfuse.cuda.conv.spec import Convolution
-from onnxfuse.graph import Node
+from onnxfuse.fused.fusion import Fusion
+from onnxfuse.fused.kinds import CONV
 from onnxfuse.planner.convolutions import bias
-from onnxfuse.planner.fused_node import RegionProgram, local_function, make_node
+from onnxfuse.planner.fused_node import RegionProgram, local_function
 from onnxfuse.program import Program
 
 Attributes = dict[str, str | int | list[int]]
@@ -56,14 +58,11 @@ class ConvFusion:
         """The attributes of the fused node, but for those with code."""
         return node_attributes(self.region.convolution, self.epilogue, self.prologue)
 
-    def node(self, name: str, op: str, attributes: Mapping[str, int], fast_math: bool = False) -> Node:
-        """The fused node, of operator ``op`` and with more ``attributes``.
-
-        It takes over the outputs of the region's nodes, which lose their connections.
-        """
-        known = {**self.attributes, **attributes}
-        overload = self.function.overload
-        return make_node(self.region.nodes, name, op, known, self.inputs, self.outputs, overload, fast_math)
+    def fusion(self, *, tf32: bool = False) -> Fusion:
+        """The fused node; ``tf32`` lets it round factors of float32 so."""
+        rounds = {TF32_KEY: "1"} if tf32 and self.region.convolution.dtype == "f32" else {}
+        nodes = self.region.nodes
+        return Fusion(CONV, nodes, self.inputs, self.outputs, self.attributes, self.function, metadata=rounds)
 
 
 def fuse_conv(

@@ -17,12 +17,12 @@ import onnx_graphsurgeon as gs
 from onnxfuse import cpu
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.fused.choices import ASKED_FOR, SWITCHED_OFF, ConvChoice, ConvPolicy
+from onnxfuse.fused.fusion import FREE_OPS
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.passes.base import PassContext
 from onnxfuse.planner.conv_node import ConvFusion, ConvRegion
 from onnxfuse.planner.conv_times import NODE_CALL, ConvTimes, Layout, activation_inside
 from onnxfuse.planner.convolutions import describe, is_convolution
-from onnxfuse.planner.described import FREE_OPS
 from onnxfuse.planner.likely_shapes import LikelyShapes
 from onnxfuse.planner.minimum_cut import MinimumCut
 from onnxfuse.planner.nhwc_layout import joins_channels, permutes, takes_parts, tells_sizes

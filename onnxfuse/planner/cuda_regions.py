@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from onnxfuse.cuda.fitting import Fit, Fitter
-from onnxfuse.planner.fused_node import Fusion
+from onnxfuse.planner.fused_node import ElementwiseFusion
 from onnxfuse.planner.one_space import SpacesError, has_one_space
 from onnxfuse.program import ProgramError
 
@@ -17,7 +17,7 @@ class CudaRegions:
     def __init__(self, fitter: Fitter | None) -> None:
         self._fitter = fitter
 
-    def check(self, fusion: Fusion) -> None:
+    def check(self, fusion: ElementwiseFusion) -> None:
         """Raises ProgramError, with the reason, for a fusion that has to be split."""
         if len(fusion.inputs) + len(fusion.outputs) > MAX_OPERANDS:
             raise ProgramError(f"it has more than {MAX_OPERANDS} inputs and outputs")
@@ -25,12 +25,12 @@ class CudaRegions:
             raise SpacesError
         self._fit(fusion)
 
-    def is_good(self, fusion: Fusion) -> bool:
+    def is_good(self, fusion: ElementwiseFusion) -> bool:
         """Whether its kernel has registers enough."""
         fit = self._fit(fusion)
         return fit is None or fit.is_good
 
-    def is_better(self, parts: Sequence[Fusion], whole: Fusion) -> bool:
+    def is_better(self, parts: Sequence[ElementwiseFusion], whole: ElementwiseFusion) -> bool:
         """Whether every one of the ``parts`` has a better kernel than the ``whole``.
 
         Where nothing is left to fuse, the whole is better unless it spills.
@@ -41,7 +41,7 @@ class CudaRegions:
             return False
         return all(rank > fit.rank for rank in ranks)
 
-    def _fit(self, fusion: Fusion) -> Fit | None:
+    def _fit(self, fusion: ElementwiseFusion) -> Fit | None:
         if self._fitter is None:
             return None
         return self._fitter.fit(fusion.program, [tensor.shape for tensor in fusion.inputs])

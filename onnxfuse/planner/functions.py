@@ -15,7 +15,6 @@ from onnx import helper
 
 from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.graph import Model, Node
-from onnxfuse.program.ops import FUSED_OPS
 
 OWN = "is_"
 """Begins the name of the attribute that the nodes of one function have."""
@@ -32,9 +31,7 @@ The library registers its operator for that type alone then, which takes ONNX Ru
 _FLOAT = "float"
 
 
-def add_function(
-    model: Model, body: onnx.FunctionProto, names: Sequence[str] = FUSED_OPS
-) -> tuple[str, dict[str, int]]:
+def add_function(model: Model, body: onnx.FunctionProto, names: Sequence[str]) -> tuple[str, dict[str, int]]:
     """Make ``body`` a function of the model by one of these names, or find the equal one.
 
     Returns the operator for its nodes, and the attributes that they need besides their own.

@@ -4,25 +4,24 @@ from collections.abc import Callable, Mapping
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.fused.kinds import DOMAIN, OPSET_VERSION
+from onnxfuse.fused.fusion import Fusion, emit_all
+from onnxfuse.fused.kinds import ATTENTION
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.graph_ir import standard_op
 from onnxfuse.inference import infer
-from onnxfuse.passes.base import PassContext, label
+from onnxfuse.passes.base import PassContext
 from onnxfuse.planner.attention_blocks import AttentionBlock, AttentionBlocks
 from onnxfuse.planner.attention_masks import sum_masks
 from onnxfuse.planner.attention_projections import merge_projections
 from onnxfuse.planner.attention_windows import regularize_windows
 from onnxfuse.planner.batch_first import put_batch_first
-from onnxfuse.planner.described import described
-from onnxfuse.planner.functions import INTEGERS_OPSET, add_function
-from onnxfuse.planner.fused_node import local_function, make_node
+from onnxfuse.planner.functions import INTEGERS_OPSET
+from onnxfuse.planner.fused_node import local_function
 from onnxfuse.planner.head_scales import scale_queries
 from onnxfuse.planner.head_shapes import simplify_heads
 from onnxfuse.planner.merged_heads import separate_heads
 from onnxfuse.planner.position_masks import write_position_masks
 from onnxfuse.program.lowering import UnsupportedError
-from onnxfuse.program.ops import FUSED_ATTENTION_OPS
 
 NAME = "fuse-attention"
 
@@ -47,7 +46,7 @@ class FuseAttention:
 
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrite ``model`` in place and record every block."""
-        if "FusedAttention" not in context.on.kinds or model.opsets.get("", 0) < INTEGERS_OPSET:  # Reshape has shapes
+        if ATTENTION not in context.on.kinds or model.opsets.get("", 0) < INTEGERS_OPSET:  # Reshape has shapes
             return
         if not any(standard_op(node) in _FORMS for graph in model.graphs() for node in graph.nodes):
             return
@@ -67,10 +66,7 @@ class FuseAttention:
             splits = {id(node) for node in merge_projections(model, blocks, context)}
             if splits:
                 blocks = _plan(model, graph, context)
-            replaced = {id(node) for block in blocks for node in block.nodes}
-            fused = [_apply(model, block, splits, context) for block in blocks]
-            if fused:
-                graph.nodes = [node for node in graph.nodes if id(node) not in replaced] + fused
+            emit_all(model, graph, [_fusion(block, model.opsets[""], splits) for block in blocks], context)
 
 
 def _plan(model: Model, graph: gs.Graph, context: PassContext) -> list[AttentionBlock]:
@@ -94,14 +90,9 @@ def _plan(model: Model, graph: gs.Graph, context: PassContext) -> list[Attention
     return found
 
 
-def _apply(model: Model, block: AttentionBlock, new: set[int], context: PassContext) -> gs.Node:
-    """Replaces a block; the nodes whose ids are ``new`` were not in the model and count for nothing."""
+def _fusion(block: AttentionBlock, opset: int, new: set[int]) -> Fusion:
+    """What takes the place of a block; the nodes whose ids are ``new`` were not in the model and count for nothing."""
     nodes, inputs, outputs = block.nodes, block.inputs, [block.result]
     text = "\n".join(f"{name} {value}" for name, value in block.attributes.items())
-    function = local_function(nodes, inputs, outputs, text, list(block.attributes), model.opsets[""])
-    op, attributes = add_function(model, function, FUSED_ATTENTION_OPS)
-    model.opsets[DOMAIN] = OPSET_VERSION
-    name = model.unique_name(f"{label(nodes[-1])}_fused")
-    context.report.add_fused(described(name, function, nodes, inputs, outputs, new=new))
-    known = {**block.attributes, **attributes}
-    return make_node(nodes, name, op, known, inputs, outputs, function.overload, context.fast_math)
+    function = local_function(nodes, inputs, outputs, text, list(block.attributes), opset)
+    return Fusion(ATTENTION, nodes, inputs, outputs, block.attributes, function, new=frozenset(new))

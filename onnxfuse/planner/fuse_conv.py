@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.cuda.conv.node import TF32_KEY
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.fused.choices import ConvChoice
-from onnxfuse.fused.kinds import DOMAIN, OPSET_VERSION
+from onnxfuse.fused.fusion import FREE_OPS, emit, put_in_place
+from onnxfuse.fused.kinds import NHWC_CONV
 from onnxfuse.graph import Model, Node, sorted_nodes
 from onnxfuse.inference import infer
 from onnxfuse.passes.base import PassContext, label
@@ -20,14 +20,12 @@ from onnxfuse.planner.convolutions import describe, is_convolution
 from onnxfuse.planner.cpu_convolutions import CHANNELS_LAST, FASTER, cpu_chooser
 from onnxfuse.planner.cuda_placement import CudaPlacement
 from onnxfuse.planner.cuda_regions import MAX_OPERANDS
-from onnxfuse.planner.described import FREE_OPS, described
-from onnxfuse.planner.functions import INTEGERS_OPSET, add_function
+from onnxfuse.planner.functions import INTEGERS_OPSET
 from onnxfuse.planner.fuse_elementwise import UNUSED
 from onnxfuse.planner.host import constant_arithmetic, shape_arithmetic
 from onnxfuse.planner.nhwc_concats import NhwcConcats, nhwc_concat
 from onnxfuse.planner.nhwc_layout import NhwcLayout, choose_layout
 from onnxfuse.planner.nhwc_node import (
-    NhwcFusion,
     apply_layout,
     nhwc_fusion,
     nhwc_pair,
@@ -39,7 +37,6 @@ from onnxfuse.planner.ort_fusions import OrtFusions
 from onnxfuse.planner.sizes import Sizes, is_gate
 from onnxfuse.program import ProgramError
 from onnxfuse.program.lowering import UnsupportedError, check, is_elementwise
-from onnxfuse.program.ops import FUSED_CONV_OPS, FUSED_NHWC_CONV_OPS
 
 NO_NEIGHBOUR = "no bias and no elementwise node before or after it that a kernel could take in"
 CONSTANT = "ONNX Runtime computes it once, for it depends on no input"
@@ -77,12 +74,10 @@ class FuseConv:
             labels |= {id(node): label(node) for node in alone}
             renamed = apply_layout(model, plan.graph, plan.layout)
             context.report.rename_tensors({node.name for node in plan.graph.nodes}, renamed)
-            fused = [*_apply(model, plan, labels, context), *_alone(model, plan, alone, labels, context)]
+            fused = [*_emit(model, plan, labels, context), *_emit_alone(model, plan, alone, labels, context)]
             plan.concats.take_away()
-            if fused:
-                replaced = {id(node) for fusion in plan.fusions for node in fusion.region.nodes}
-                replaced |= set(map(id, (*alone, *plan.concats.nodes)))
-                plan.graph.nodes = [node for node in plan.graph.nodes if id(node) not in replaced] + fused
+            replaced = [node for found in plan.fusions for node in found.region.nodes]
+            put_in_place(plan.graph, [*replaced, *alone, *plan.concats.nodes], fused)
             for node in plan.graph.nodes:
                 if is_gate(node) and id(node.inputs[0]) in plan.layout.tensors:
                     squeeze_excite_reads_last(model, node)
@@ -114,7 +109,7 @@ class _Planner:
         self._fast_math = context.fast_math
         self._prefer_nhwc = context.prefer_nhwc
         self._chooser = chooser_of(context)
-        self._nhwc = cpu_chooser(context) if "FusedNhwcConv" in context.on.kinds else None
+        self._nhwc = cpu_chooser(context) if NHWC_CONV in context.on.kinds else None
         self._sizes = Sizes(model)
         self._ort = OrtFusions(model, self._on)
         self._placement = CudaPlacement(model) if self._on.host_apart else None
@@ -267,50 +262,25 @@ class _Planner:
         return len(fusion.inputs) + len(fusion.outputs) <= MAX_OPERANDS
 
 
-def _apply(model: Model, plan: _Plan, labels: Mapping[int, str], context: PassContext) -> Iterator[gs.Node]:
+def _emit(model: Model, plan: _Plan, labels: Mapping[int, str], context: PassContext) -> Iterator[Node]:
     """The nodes that take the place of a plan's regions, named by the ``labels`` of these."""
-    for fusion in plan.fusions:
-        key = id(fusion.region.conv)
+    for found in plan.fusions:
+        key, stem = id(found.region.conv), labels[id(found)]
         if key not in plan.layout.convolutions:
-            node = _fused(model, fusion, fusion.region.nodes, labels[id(fusion)], FUSED_CONV_OPS, context)
-            if context.tf32 and fusion.region.convolution.dtype == "f32":
-                node.metadata[TF32_KEY] = "1"
-            yield node
+            yield emit(model, found.fusion(tf32=context.tf32), context, stem)
         elif key not in plan.pairs:
-            nhwc = nhwc_fusion(model, fusion, plan.layout, plan.concats.parts(fusion.region.data))
-            yield _fused(model, nhwc, nhwc.nodes, labels[id(fusion)], FUSED_NHWC_CONV_OPS, context)
-        elif plan.pairs[key].fusions[-1] is fusion:
-            nhwc = nhwc_pair(model, plan.pairs[key], plan.layout)
-            yield _fused(model, nhwc, nhwc.nodes, labels[id(fusion)], FUSED_NHWC_CONV_OPS, context)
+            nhwc = nhwc_fusion(model, found, plan.layout, plan.concats.parts(found.region.data))
+            yield emit(model, nhwc.fusion, context, stem)
+        elif plan.pairs[key].fusions[-1] is found:
+            yield emit(model, nhwc_pair(model, plan.pairs[key], plan.layout).fusion, context, stem)
 
 
-def _alone(
+def _emit_alone(
     model: Model, plan: _Plan, nodes: Sequence[gs.Node], labels: Mapping[int, str], context: PassContext
-) -> Iterator[gs.Node]:
+) -> Iterator[Node]:
     """The nodes that take the place of a plan's pools and Concats, ``nodes``, named by their ``labels``."""
+    opset = model.opsets[""]
     for node in nodes:
-        stem, pool = labels[id(node)], plan.layout.pools.get(id(node))
-        if pool is None:
-            fused, region = nhwc_concat(model, node, plan.concats, stem, context.fast_math)
-        else:
-            fused, region = nhwc_pool(model, node, pool, stem, context.fast_math)
-        context.report.add_fused(region)
-        yield fused
-
-
-def _fused(
-    model: Model,
-    fusion: ConvFusion | NhwcFusion,
-    nodes: Sequence[gs.Node],
-    stem: str,
-    names: Sequence[str],
-    context: PassContext,
-) -> Node:
-    """A fused node with a name made from ``stem``, of one of the operators ``names``."""
-    op, attributes = add_function(model, fusion.function, names)
-    model.opsets[DOMAIN] = OPSET_VERSION
-    name = model.unique_name(f"{stem}_fused")
-    prologue = "" if fusion.prologue is None else fusion.prologue
-    region = described(name, fusion.function, nodes, fusion.inputs, fusion.outputs, fusion.epilogue, prologue)
-    context.report.add_fused(region)
-    return fusion.node(name, op, attributes, context.fast_math)
+        pool = plan.layout.pools.get(id(node))
+        fusion = nhwc_concat(node, plan.concats, opset) if pool is None else nhwc_pool(node, pool, opset)
+        yield emit(model, fusion, context, labels[id(node)])

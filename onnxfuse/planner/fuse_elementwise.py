@@ -6,15 +6,14 @@ from dataclasses import dataclass, field
 import onnx_graphsurgeon as gs
 
 from onnxfuse.cuda.fitting import Fitter
-from onnxfuse.fused.kinds import DOMAIN, OPSET_VERSION
+from onnxfuse.fused.fusion import FREE_OPS, emit_all
+from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.inference import infer
 from onnxfuse.passes.base import PassContext, label
 from onnxfuse.planner.cuda_placement import CudaPlacement
 from onnxfuse.planner.cuda_regions import CudaRegions
-from onnxfuse.planner.described import FREE_OPS, described
-from onnxfuse.planner.functions import add_function
-from onnxfuse.planner.fused_node import Fusion, fuse
+from onnxfuse.planner.fused_node import ElementwiseFusion, fuse
 from onnxfuse.planner.host import constant_arithmetic, shape_arithmetic
 from onnxfuse.planner.one_space import SpacesError, by_space
 from onnxfuse.planner.ort_fusions import ONE_KERNEL, OrtFusions
@@ -40,7 +39,7 @@ class Plan:
     """What to do with one graph: the fusions, and for each elementwise node left alone the reason."""
 
     graph: gs.Graph
-    fusions: list[Fusion] = field(default_factory=list)
+    fusions: list[ElementwiseFusion] = field(default_factory=list)
     left_alone: list[tuple[gs.Node, str]] = field(default_factory=list)
 
 
@@ -70,10 +69,7 @@ class FuseElementwise:
         if context.on.library_costs and not self.everything and not _has_fused_convolutions(model):
             _drop_if_too_little(plans, planner.gains_alone)
         for plan in plans:
-            fused = [_apply(model, fusion, context) for fusion in plan.fusions]
-            if fused:
-                replaced = {id(node) for fusion in plan.fusions for node in fusion.nodes}
-                plan.graph.nodes = [node for node in plan.graph.nodes if id(node) not in replaced] + fused
+            emit_all(model, plan.graph, plan.fusions, context)
             for node, reason in plan.left_alone:
                 context.report.add_left_alone(label(node), node.op, reason)
 
@@ -190,7 +186,7 @@ class _Planner:
 
     def _fuse_if_worth(
         self, region: list[gs.Node], layout: ConvLayout | None, within: set[int]
-    ) -> tuple[list[Fusion], dict[int, str]]:
+    ) -> tuple[list[ElementwiseFusion], dict[int, str]]:
         """The fusions of a region, and by id why other nodes of it are left alone; ``within`` are all nodes' ids."""
         reason = self._why_not(region, layout)
         if reason is not None:
@@ -199,7 +195,7 @@ class _Planner:
 
     def _fuse(
         self, region: list[gs.Node], layout: ConvLayout | None, within: set[int]
-    ) -> tuple[list[Fusion], dict[int, str]]:
+    ) -> tuple[list[ElementwiseFusion], dict[int, str]]:
         """The same, in parts if the region exceeds a limit, or if its halves make better kernels."""
         assert self._opset is not None
         inside = {id(node) for node in region}
@@ -230,8 +226,8 @@ class _Planner:
 
     def _fuse_parts(
         self, parts: list[list[gs.Node]], layout: ConvLayout | None, within: set[int]
-    ) -> tuple[list[Fusion], dict[int, str]]:
-        fusions: list[Fusion] = []
+    ) -> tuple[list[ElementwiseFusion], dict[int, str]]:
+        fusions: list[ElementwiseFusion] = []
         reasons: dict[int, str] = {}
         for part in parts:
             found, left = self._fuse_if_worth(part, layout, within)
@@ -253,14 +249,3 @@ def _vector_tensors(elementwise: list[gs.Node], fusible: set[int], opset: int) -
         if id(node) in fusible and node.op in ("BatchNormalization", "QuantizeLinear", "DequantizeLinear"):
             found.update((id(node), id(node.inputs[index])) for index in vector_inputs(node, opset))
     return found
-
-
-def _apply(model: Model, fusion: Fusion, context: PassContext) -> gs.Node:
-    name = model.unique_name(f"{label(fusion.nodes[-1])}_fused")
-    op, attributes = add_function(model, fusion.function)
-    model.opsets[DOMAIN] = OPSET_VERSION
-    region = described(
-        name, fusion.function, fusion.nodes, fusion.inputs, fusion.outputs, fusion.program, reads=fusion.reads
-    )
-    context.report.add_fused(region)
-    return fusion.node(name, op, attributes, context.fast_math)

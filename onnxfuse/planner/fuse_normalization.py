@@ -4,26 +4,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
 import onnx_graphsurgeon as gs
 
 from onnxfuse.constants import dtype_of, is_constant
-from onnxfuse.fused.kinds import DOMAIN, OPSET_VERSION
+from onnxfuse.fused.fusion import Fusion, emit_all
+from onnxfuse.fused.kinds import NORMALIZATION
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.graph_ir import standard_op
 from onnxfuse.inference import infer
-from onnxfuse.passes.base import PassContext, label
+from onnxfuse.passes.base import PassContext
 from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.planner.cuda_regions import MAX_OPERANDS
-from onnxfuse.planner.described import described
-from onnxfuse.planner.functions import add_function
-from onnxfuse.planner.fused_node import RegionProgram, local_function, make_node
+from onnxfuse.planner.fused_node import RegionProgram, local_function
 from onnxfuse.planner.normalization_blocks import NormalizationBlock, find_blocks
 from onnxfuse.planner.ort_fusions import OrtFusions
 from onnxfuse.planner.sizes import Sizes
 from onnxfuse.program import Program, ProgramError
 from onnxfuse.program.lowering import check
-from onnxfuse.program.ops import FUSED_NORMALIZATION_OPS
 
 NAME = "fuse-normalization"
 OTHER_SHAPE = "its result is not known to have the shape of what is normalized"
@@ -64,10 +61,11 @@ class NormalizationFusion:
         epsilon = int(self.block.epsilon.view(np.uint32))
         return {**found, "centered": int(self.block.centered), "keeps": int(self.keeps), "epsilon_bits": epsilon}
 
-    def function(self, opset: int) -> onnx.FunctionProto:
-        """The local function that stands in for the node."""
+    def fusion(self, opset: int) -> Fusion:
+        """The fused node."""
         text = "\n".join(f"{name} {value}" for name, value in self.attributes.items())
-        return local_function(self.nodes, self.inputs, self.outputs, text, list(self.attributes), opset)
+        function = local_function(self.nodes, self.inputs, self.outputs, text, list(self.attributes), opset)
+        return Fusion(NORMALIZATION, self.nodes, self.inputs, self.outputs, self.attributes, function)
 
 
 class FuseNormalization:
@@ -82,17 +80,14 @@ class FuseNormalization:
 
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrite ``model`` in place and record every normalization."""
-        if "FusedNormalization" not in context.on.kinds or "" not in model.opsets:
+        if NORMALIZATION not in context.on.kinds or "" not in model.opsets:
             return
         if not any(standard_op(node) in _OPERATORS for graph in model.graphs() for node in graph.nodes):
             return
         infer(model)
         planner = _Planner(model, context)
         for graph, fusions in [(graph, planner.plan(graph)) for graph in model.fusible_graphs()]:
-            fused = [_apply(model, fusion, context) for fusion in fusions]
-            if fused:
-                replaced = {id(node) for fusion in fusions for node in fusion.nodes}
-                graph.nodes = [node for node in graph.nodes if id(node) not in replaced] + fused
+            emit_all(model, graph, [found.fusion(model.opsets[""]) for found in fusions], context)
 
 
 class _Planner:
@@ -193,15 +188,3 @@ class _Planner:
 def _has_few_elements(tensor: gs.Tensor) -> bool:
     """Whether a tensor is known to have so few elements that a call costs more than the work."""
     return all(isinstance(dim, int) for dim in tensor.shape) and int(np.prod(tensor.shape)) < _FEW
-
-
-def _apply(model: Model, fusion: NormalizationFusion, context: PassContext) -> gs.Node:
-    nodes, inputs, outputs = fusion.nodes, fusion.inputs, fusion.outputs
-    function = fusion.function(model.opsets[""])
-    op, attributes = add_function(model, function, FUSED_NORMALIZATION_OPS)
-    model.opsets[DOMAIN] = OPSET_VERSION
-    name = model.unique_name(f"{label(nodes[-1])}_fused")
-    program = "" if fusion.program is None else fusion.program
-    context.report.add_fused(described(name, function, nodes, inputs, outputs, program))
-    known = {**fusion.attributes, **attributes}
-    return make_node(nodes, name, op, known, inputs, outputs, function.overload, context.fast_math)

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.choices import ConvChoice, ConvPolicy
-from onnxfuse.fused.kinds import DOMAIN, OPSET_VERSION
+from onnxfuse.fused.fusion import emit_all
+from onnxfuse.fused.kinds import SQUEEZE_EXCITE
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.graph_ir import standard_op
 from onnxfuse.inference import infer
@@ -16,15 +17,11 @@ from onnxfuse.passes.rules.gated_residual import GatedResidual
 from onnxfuse.passes.rules.hard_sigmoid import RecogniseHardSigmoid
 from onnxfuse.passes.rules.hard_swish import RecogniseHardSwish
 from onnxfuse.planner.cpu_convolutions import cpu_chooser
-from onnxfuse.planner.described import described
-from onnxfuse.planner.functions import add_function
-from onnxfuse.planner.fused_node import make_node
 from onnxfuse.planner.host import constant_arithmetic
 from onnxfuse.planner.ort_layout import ConvLayout
 from onnxfuse.planner.squeeze_blocks import SqueezeBlock, SqueezeBlocks, SqueezeFusion, fuse_squeeze_excite
 from onnxfuse.program import ProgramError
 from onnxfuse.program.lowering import UnsupportedError
-from onnxfuse.program.ops import FUSED_SQUEEZE_EXCITE_OPS
 
 NAME = "fuse-squeeze-excite"
 IN_GATE = ConvChoice(True, "it is part of a gate of one value a channel, which is one node")
@@ -43,7 +40,7 @@ class FuseSqueezeExcite:
 
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrite ``model`` in place and record every gate."""
-        if "FusedSqueezeExcite" not in context.on.kinds or "" not in model.opsets:
+        if SQUEEZE_EXCITE not in context.on.kinds or "" not in model.opsets:
             return
         if cpu_chooser(context).policy is ConvPolicy.NONE:
             return
@@ -60,10 +57,9 @@ class FuseSqueezeExcite:
             infer(model)  # it has added tensors
         for graph in list(model.fusible_graphs()):
             fusions = _plan(model, graph, context)
-            fused = [_apply(model, fusion, context) for fusion in fusions]
-            if fused:
-                replaced = {id(node) for fusion in fusions for node in fusion.block.nodes}
-                graph.nodes = [node for node in graph.nodes if id(node) not in replaced] + fused
+            for conv in (conv for found in fusions for conv in found.block.convolutions):
+                context.report.add_convolution(label(conv), conv.op, IN_GATE)
+            emit_all(model, graph, [found.fusion for found in fusions], context)
 
 
 def _made(model: Model) -> Iterator[gs.Tensor]:
@@ -111,18 +107,3 @@ def _stays_blocked(block: SqueezeBlock, blocks: SqueezeBlocks, layout: ConvLayou
         id(node) in layout.blocked_nodes and all(tensor is not block.excite.result for tensor in node.inputs)
         for node in others
     )
-
-
-def _apply(model: Model, fusion: SqueezeFusion, context: PassContext) -> gs.Node:
-    block = fusion.block
-    nodes, outputs = block.nodes, [block.excite.result]
-    for conv in block.convolutions:
-        context.report.add_convolution(label(conv), conv.op, IN_GATE)
-    op, attributes = add_function(model, fusion.function, FUSED_SQUEEZE_EXCITE_OPS)
-    model.opsets[DOMAIN] = OPSET_VERSION
-    name = model.unique_name(f"{label(nodes[-1])}_fused")
-    region = described(name, fusion.function, nodes, fusion.inputs, outputs, fusion.excite, fusion.squeeze)
-    context.report.add_fused(region)
-    known = {**fusion.attributes, **attributes}
-    overload = fusion.function.overload
-    return make_node(nodes, name, op, known, fusion.inputs, outputs, overload, context.fast_math)

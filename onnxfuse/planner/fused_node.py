@@ -13,70 +13,23 @@ from onnx import helper, numpy_helper
 
 from onnxfuse.constants import constant_value
 from onnxfuse.dtypes import DTYPES, from_numpy
-from onnxfuse.fused.kinds import DOMAIN
-from onnxfuse.graph import Node
-from onnxfuse.graph_export import make_attribute, value_info
+from onnxfuse.fused.fusion import Fusion
+from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE
+from onnxfuse.graph_export import make_attribute
 from onnxfuse.planner.views import ViewedInput
 from onnxfuse.program import Program, ProgramBuilder
 from onnxfuse.program.lowering import cast_target, ignores_input, lower, tensor_dtype
 from onnxfuse.program.program import Input
-from onnxfuse.symbols import is_made_up
-
-FUSED_NODES_KEY = "onnxfuse.nodes"
-"""Metadata of a fused node: the names of the nodes that it stands for."""
-FAST_MATH_KEY = "onnxfuse.fast_math"
-"""Metadata of a fused node whose kernels need not be exact."""
 
 
-@dataclass(frozen=True)
-class Fusion:
-    """What takes the place of a region: the Program, the function, and the tensors on the outside.
-
-    ``nodes`` are those of the region, and before them Slices, Splits and Concats that only serve it.  ``reads`` are the
-    inputs as they are read: where that is a view of one, the tensor that the view is.
+@dataclass(frozen=True, kw_only=True)
+class ElementwiseFusion(Fusion):
+    """What takes the place of a region of elementwise nodes, and of the Slices, Splits and Concats before it that only
+    serve it: ``program`` is what it computes.
     """
 
-    nodes: tuple[gs.Node, ...]
     program: Program
-    function: onnx.FunctionProto
-    inputs: tuple[gs.Tensor, ...]
-    reads: tuple[gs.Tensor, ...]
-    outputs: tuple[gs.Tensor, ...]
-
-    @property
-    def overload(self) -> str:
-        """Names the function among those of the fused operator."""
-        return self.function.overload
-
-    def node(self, name: str, op: str, attributes: Mapping[str, int], fast_math: bool = False) -> Node:
-        """The fused node, of operator ``op`` and with ``attributes`` besides the Program.
-
-        It takes over the outputs of the region's nodes, which lose their connections.
-        """
-        known: dict[str, str | int] = {"program": str(self.program), **attributes}
-        return make_node(self.nodes, name, op, known, self.inputs, self.outputs, self.overload, fast_math)
-
-
-def make_node(
-    nodes: Sequence[gs.Node],
-    name: str,
-    op: str,
-    attributes: Mapping[str, Any],
-    inputs: Sequence[gs.Tensor],
-    outputs: Sequence[gs.Tensor],
-    overload: str,
-    fast_math: bool,
-) -> Node:
-    """A fused node that takes over ``outputs`` from the region's ``nodes``, which lose their connections."""
-    for node in nodes:
-        node.inputs.clear()
-        node.outputs.clear()
-    fused = Node(op, name, dict(attributes), list(inputs), list(outputs), DOMAIN, overload)
-    fused.output_types = [_output_type(tensor) for tensor in outputs]
-    fused.metadata = {FUSED_NODES_KEY: ",".join(node.name or node.op for node in nodes)}
-    if fast_math:
-        fused.metadata[FAST_MATH_KEY] = "1"
-    return fused
+    reads: Sequence[gs.Tensor]
 
 
 class RegionProgram:
@@ -144,8 +97,8 @@ def fuse(
     fast_math: bool = False,
     viewing: Sequence[gs.Node] = (),
     views: Sequence[ViewedInput] = (),
-) -> Fusion:
-    """Build the Fusion of a region's ``nodes``, given in topological order; the graph is not changed.
+) -> ElementwiseFusion:
+    """Build the fusion of a region's ``nodes``, given in topological order; the graph is not changed.
 
     ``is_used_outside`` says whether a tensor that the region computes is read by anything but the region.  ``viewing``
     are Slices, Splits and Concats before the region: it reads ``views`` of what they read, in place of their results.
@@ -160,19 +113,16 @@ def fuse(
     program = region.build(outputs)
     all_nodes = (*viewing, *nodes)
     function = local_function(all_nodes, region.inputs, outputs, str(program), ["program"], opsets[""])
-    return Fusion(all_nodes, program, function, tuple(region.inputs), tuple(region.reads), tuple(outputs))
-
-
-def _output_type(tensor: gs.Tensor) -> onnx.ValueInfoProto:
-    """What is known of an output, for ORT, whose interface for custom ops cannot infer an unknown shape or rank 0.
-
-    Symbols that shape inference made up are left out.
-    """
-    info = value_info(tensor)
-    for dim in info.type.tensor_type.shape.dim:
-        if is_made_up(dim.dim_param):
-            dim.Clear()
-    return info
+    return ElementwiseFusion(
+        kind=ELEMENTWISE,
+        nodes=all_nodes,
+        inputs=tuple(region.inputs),
+        outputs=tuple(outputs),
+        attributes={"program": str(program)},
+        function=function,
+        reads=tuple(region.reads),
+        program=program,
+    )
 
 
 def is_immediate(tensor: gs.Tensor, node: gs.Node, opset: int) -> bool:

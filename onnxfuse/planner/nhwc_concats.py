@@ -10,16 +10,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.fused.kinds import DOMAIN, OPSET_VERSION
-from onnxfuse.graph import Model, Node, captured_tensors
+from onnxfuse.fused.fusion import Fusion
+from onnxfuse.fused.kinds import NHWC_CONCAT
+from onnxfuse.graph import captured_tensors
 from onnxfuse.planner.conv_node import ConvFusion
-from onnxfuse.planner.described import described
-from onnxfuse.planner.functions import add_function
-from onnxfuse.planner.fused_node import local_function, make_node, set_overload
+from onnxfuse.planner.fused_node import local_function, set_overload
 from onnxfuse.planner.nhwc_layout import NhwcLayout, joins_channels
 from onnxfuse.planner.nhwc_pairs import is_of_result
-from onnxfuse.program.ops import FUSED_NHWC_CONCAT_OPS
-from onnxfuse.report import FusedRegion
 
 _MOST_PARTS = 64
 """That one node reads."""
@@ -82,22 +79,13 @@ class NhwcConcats:
         return [tensor] if node is None else [part for one in node.inputs for part in self.parts(one)]
 
 
-def nhwc_concat(
-    model: Model, node: gs.Node, concats: NhwcConcats, stem: str, fast_math: bool
-) -> tuple[Node, FusedRegion]:
-    """The fused node of one of the ``concats``, along the last axis, and what the report says of it.
-
-    It has a name made from ``stem``, and takes over the output of ``node``.
-    """
+def nhwc_concat(node: gs.Node, concats: NhwcConcats, opset: int) -> Fusion:
+    """What takes the place of the ``node`` of one of the ``concats``, along the last axis."""
     inputs, (result,) = [part for tensor in node.inputs for part in concats.parts(tensor)], node.outputs
     node.inputs = inputs
-    function = local_function([node], inputs, [result], "", [], model.opsets[""])
+    function = local_function([node], inputs, [result], "", [], opset)
     set_overload(function, "", "nhwc", node.op)
-    op, attributes = add_function(model, function, FUSED_NHWC_CONCAT_OPS)
-    model.opsets[DOMAIN] = OPSET_VERSION
-    name = model.unique_name(f"{stem}_fused")
-    region = described(name, function, [node], inputs, [result])
-    return make_node([node], name, op, attributes, inputs, [result], function.overload, fast_math), region
+    return Fusion(NHWC_CONCAT, [node], inputs, [result], {}, function)
 
 
 def _makes_last(node: gs.Node, layout: NhwcLayout) -> bool:

@@ -14,11 +14,12 @@ import onnx_graphsurgeon as gs
 from onnx import helper, numpy_helper
 
 from onnxfuse.cuda.conv.spec import Convolution
-from onnxfuse.fused.kinds import DOMAIN
+from onnxfuse.fused.fusion import Fusion
+from onnxfuse.fused.kinds import DOMAIN, NHWC_CONV, SQUEEZE_EXCITE
 from onnxfuse.graph import Model, Node
 from onnxfuse.planner.conv_node import ConvFusion
 from onnxfuse.planner.functions import OWN, add_function, without_own_attribute
-from onnxfuse.planner.fused_node import make_node, set_overload
+from onnxfuse.planner.fused_node import set_overload
 from onnxfuse.planner.nhwc_layout import (
     NhwcLayout,
     joins_channels,
@@ -32,7 +33,6 @@ from onnxfuse.planner.nhwc_layout import (
 from onnxfuse.planner.nhwc_pairs import BEFORE, EXPANSION, NhwcPair, pair_function
 from onnxfuse.planner.views import parts_of
 from onnxfuse.program import Program
-from onnxfuse.program.ops import FUSED_SQUEEZE_EXCITE_OPS
 
 _SLICES_OF_INPUTS = 10
 """The opset from which Slice has its axes from an input."""
@@ -78,11 +78,10 @@ class NhwcFusion:
     inputs: tuple[gs.Tensor, ...]
     outputs: tuple[gs.Tensor, ...]
 
-    def node(self, name: str, op: str, attributes: Mapping[str, int], fast_math: bool = False) -> Node:
-        """The fused node, of operator ``op`` and with more ``attributes``; as ConvFusion.node."""
-        known = {**self.attributes, **attributes}
-        overload = self.function.overload
-        return make_node(self.nodes, name, op, known, self.inputs, self.outputs, overload, fast_math)
+    @property
+    def fusion(self) -> Fusion:
+        """The fused node."""
+        return Fusion(NHWC_CONV, self.nodes, self.inputs, self.outputs, self.attributes, self.function)
 
 
 def nhwc_fusion(
@@ -161,7 +160,7 @@ def squeeze_excite_reads_last(model: Model, node: Node) -> None:
     others = (other for graph in model.graphs() for other in graph.nodes if other.domain == DOMAIN)
     if all((other.op, other.overload) != key[1:] for other in others):
         del model.functions[key]
-    node.op, attributes = add_function(model, function, FUSED_SQUEEZE_EXCITE_OPS)
+    node.op, attributes = add_function(model, function, SQUEEZE_EXCITE.operators)
     node.overload = function.overload
     node.attrs = {name: value for name, value in node.attrs.items() if not name.startswith(OWN)}
     node.attrs.update({"nhwc": 1, **attributes})

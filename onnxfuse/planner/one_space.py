@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.planner.fused_node import Fusion
+from onnxfuse.planner.fused_node import ElementwiseFusion
 from onnxfuse.planner.regions import find_regions
 from onnxfuse.program import ProgramError
 
@@ -31,7 +31,7 @@ def _have_one_shape(producer: gs.Node, consumer: gs.Node, tensor: gs.Tensor) -> 
     return shape is not None and shape == consumer.outputs[0].shape
 
 
-def has_one_space(fusion: Fusion) -> bool:
+def has_one_space(fusion: ElementwiseFusion) -> bool:
     """Whether the inputs of a region are certain to broadcast to one shape, for every size of its dimensions.
 
     It is certain if one of its nodes depends on all inputs, for then the model itself broadcasts them; or if, axis by

@@ -10,13 +10,12 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.fused.kinds import DOMAIN
+from onnxfuse.fused.kinds import DOMAIN, SQUEEZE_EXCITE, kind_of
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.graph_ir import STANDARD_DOMAINS
 from onnxfuse.missed_sizes import broadcast
 from onnxfuse.planner.views import ViewedInput, parts_of
 from onnxfuse.program.lowering import is_elementwise
-from onnxfuse.program.ops import FUSED_SQUEEZE_EXCITE_OPS
 
 Size = int | str | tuple[Any, ...]
 """A number, a symbol of the model, or how the size is computed; equal ones are equal sizes."""
@@ -98,7 +97,7 @@ class Sizes:
 
 def is_gate(node: gs.Node) -> bool:
     """Whether a node is a fused one that makes one value a channel for each image of its first input."""
-    return bool(node.domain == DOMAIN and node.op in FUSED_SQUEEZE_EXCITE_OPS)
+    return bool(node.domain == DOMAIN and kind_of(node.op) is SQUEEZE_EXCITE)
 
 
 def _declared(tensor: gs.Tensor) -> tuple[Size, ...] | None:

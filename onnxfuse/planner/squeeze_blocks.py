@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import onnx
 import onnx_graphsurgeon as gs
 
+from onnxfuse.fused.fusion import Fusion
+from onnxfuse.fused.kinds import SQUEEZE_EXCITE
 from onnxfuse.graph_ir import standard_op
 from onnxfuse.passes.rules.channel_mean import averaged
 from onnxfuse.planner.contraction import Contraction
@@ -66,9 +68,11 @@ class SqueezeFusion:
     inputs: tuple[gs.Tensor, ...]
 
     @property
-    def attributes(self) -> dict[str, str]:
-        """The attributes of the fused node."""
-        return _attributes(self.squeeze, self.excite)
+    def fusion(self) -> Fusion:
+        """The fused node."""
+        attributes = _attributes(self.squeeze, self.excite)
+        outputs = [self.block.excite.result]
+        return Fusion(SQUEEZE_EXCITE, self.block.nodes, self.inputs, outputs, attributes, self.function)
 
 
 class SqueezeBlocks:

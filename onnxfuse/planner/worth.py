@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import onnx_graphsurgeon as gs
 
 from onnxfuse.byte_counts import bytes_saved
-from onnxfuse.planner.described import FREE_OPS
-from onnxfuse.planner.fused_node import Fusion
+from onnxfuse.fused.fusion import FREE_OPS
+from onnxfuse.planner.fused_node import ElementwiseFusion
 
 TOO_LITTLE = "the whole model has too little to fuse to load a library for"
 
@@ -20,7 +20,7 @@ _FEW_BYTES = 1 << 18
 _SLOW_KERNEL = 8  # a slow kernel of ORT's takes as long as so many passes over memory
 
 
-def is_worthwhile(fusions: Sequence[Fusion], nodes: int, is_slow: Callable[[gs.Node], bool]) -> bool:
+def is_worthwhile(fusions: Sequence[ElementwiseFusion], nodes: int, is_slow: Callable[[gs.Node], bool]) -> bool:
     """Whether the ``fusions`` of a model of so many ``nodes`` save many kernels, or a large share, or many bytes.
 
     ``is_slow`` tells of a node whether ONNX Runtime would compute it in a slow kernel.
@@ -31,7 +31,7 @@ def is_worthwhile(fusions: Sequence[Fusion], nodes: int, is_slow: Callable[[gs.N
     return sum(_likely_bytes(fusion, is_slow) for fusion in fusions) >= _FEW_BYTES
 
 
-def _likely_bytes(fusion: Fusion, is_slow: Callable[[gs.Node], bool]) -> int:
+def _likely_bytes(fusion: ElementwiseFusion, is_slow: Callable[[gs.Node], bool]) -> int:
     """The bytes that a fusion saves if the first symbolic dimension is a batch of one and others are 64."""
     saved = bytes_saved(fusion.nodes, fusion.reads, fusion.outputs, FREE_OPS)
     for node in filter(is_slow, fusion.nodes):

@@ -11,34 +11,6 @@ This module imports the standard library alone, because the native build reads i
 from dataclasses import dataclass
 from enum import Enum
 
-FUSED_OPS = ("FusedElementwise", *(f"FusedElementwise_{number}" for number in range(2, 17)))
-"""The ONNX operators that run Programs; the library registers all, and they do the same.
-
-A model's local functions are told apart by their names, because ORT before 1.27 and onnx's ReferenceEvaluator ignore
-overloads and would run the wrong function.  Each name costs every session 40 µs, so there are only so many.
-"""
-
-FUSED_CONV_OPS = ("FusedConv", *(f"FusedConv_{number}" for number in range(2, 17)))
-"""The ONNX operators that run convolutions with Programs around them, on CUDA alone."""
-
-FUSED_SQUEEZE_EXCITE_OPS = ("FusedSqueezeExcite", *(f"FusedSqueezeExcite_{number}" for number in range(2, 5)))
-"""The ONNX operators that compute the gate of a squeeze-and-excitation block, on the CPU alone."""
-
-FUSED_ATTENTION_OPS = ("FusedAttention", *(f"FusedAttention_{number}" for number in range(2, 5)))
-"""The ONNX operators that compute scaled dot-product attention, on the CPU alone."""
-
-FUSED_NORMALIZATION_OPS = ("FusedNormalization", *(f"FusedNormalization_{number}" for number in range(2, 7)))
-"""The ONNX operators that normalize rows, on the CPU alone."""
-
-FUSED_NHWC_CONV_OPS = ("FusedNhwcConv", *(f"FusedNhwcConv_{number}" for number in range(2, 13)))
-"""The ONNX operators that run convolutions with Programs around them, with the channels last, on the CPU alone."""
-
-FUSED_NHWC_POOL_OPS = ("FusedNhwcPool", *(f"FusedNhwcPool_{number}" for number in range(2, 7)))
-"""The ONNX operators that compute MaxPool and AveragePool with the channels last, on the CPU alone."""
-
-FUSED_NHWC_CONCAT_OPS = ("FusedNhwcConcat", *(f"FusedNhwcConcat_{number}" for number in range(2, 7)))
-"""The ONNX operators that join channels, which come last, on the CPU alone."""
-
 FLOATS = ("f32", "f64")
 """Floating-point types that have kernels; f16 and bf16 run the kernels of f32."""
 SIGNED = ("i8", "i16", "i32", "i64")

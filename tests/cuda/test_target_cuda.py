@@ -19,9 +19,9 @@ from onnxfuse.cuda import compiler as compilers
 from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.recipe import Recipe
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.fused.fusion import FAST_MATH_KEY
 from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.inspection import inspect
-from onnxfuse.planner.fused_node import FAST_MATH_KEY
 from onnxfuse.report_html import render
 from tests import fusing
 from tests.cuda.command_line import bytes_attributes, run_cli

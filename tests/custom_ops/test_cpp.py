@@ -43,7 +43,8 @@ def instruction_sets() -> dict[str, list[str]]:
 def compile_cpp(target: Path, sources: list[Path], flags: list[str]) -> Path:
     opcodes = target.parent / "opcodes.inc"
     generator: list[str | Path] = [sys.executable, NATIVE / "generate_opcodes.py"]
-    subprocess.run([*generator, ROOT / "onnxfuse/program/ops.py", opcodes], check=True)
+    tables = [ROOT / "onnxfuse/program/ops.py", ROOT / "onnxfuse/fused/kinds.py"]
+    subprocess.run([*generator, *tables, opcodes], check=True)
     command = [
         *(COMPILER or "").split(),
         "-std=gnu++17",

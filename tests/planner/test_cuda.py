@@ -17,11 +17,11 @@ from onnxfuse.cuda.fitting import Fit
 from onnxfuse.cuda.renderer import HEURISTIC, render
 from onnxfuse.cuda.resources import Resources
 from onnxfuse.cuda.tuned import Choice
+from onnxfuse.fused.kinds import ELEMENTWISE, kind_of
 from onnxfuse.inference import infer
 from onnxfuse.passes import PassContext
 from onnxfuse.planner import FuseElementwise
 from onnxfuse.program import Program, ProgramError
-from onnxfuse.program.ops import FUSED_OPS
 from onnxfuse.sessions import Session
 from tests import fusing
 
@@ -279,7 +279,7 @@ def test_random_models_have_one_iteration_space_a_region_and_the_same_results(se
 
 def _check_spaces(model: onnx.ModelProto, feeds: dict[str, Any]) -> int:
     """Classify the operands of the main graph's fused nodes with the shapes that a run has; how many there were."""
-    nodes = [node for node in fusing.fused_nodes(model) if node.op_type in FUSED_OPS]
+    nodes = [node for node in fusing.fused_nodes(model) if kind_of(node.op_type) is ELEMENTWISE]
     known = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
     known |= {name: list(np.shape(value)) for name, value in feeds.items()}
     outputs = {info.name for info in model.graph.output}

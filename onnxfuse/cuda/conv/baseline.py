@@ -16,9 +16,8 @@ from onnx import helper, numpy_helper
 from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.dtypes import DTYPES
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.fused.kinds import DOMAIN
+from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE
 from onnxfuse.program import Program
-from onnxfuse.program.ops import FUSED_OPS
 from onnxfuse.runtime import CUDA_PROVIDER, load_cuda_libraries, load_onnxruntime, register, with_kernels
 from onnxfuse.sessions import one_line
 
@@ -132,7 +131,7 @@ def baseline_model(
 
 
 def _elementwise(program: Program, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.NodeProto:
-    return helper.make_node(FUSED_OPS[0], inputs, outputs, name=outputs[0], domain=DOMAIN, program=str(program))
+    return helper.make_node(ELEMENTWISE.name, inputs, outputs, name=outputs[0], domain=DOMAIN, program=str(program))
 
 
 def _convolution(case: ConvCase, inputs: Sequence[str], output: str) -> onnx.NodeProto:

@@ -9,10 +9,9 @@ from onnxfuse import dtypes
 from onnxfuse.cuda.access import Dim
 from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.cuda.conv.spec import Convolution
-from onnxfuse.fused.kinds import DOMAIN
+from onnxfuse.fused.kinds import CONV, DOMAIN, kind_of
 from onnxfuse.graph import Model
 from onnxfuse.program import Program, ProgramError
-from onnxfuse.program.ops import FUSED_CONV_OPS
 
 TF32_KEY = "onnxfuse.tf32"
 """Metadata of a fused convolution of float32 whose kernels may round X and W to TF32."""
@@ -42,7 +41,7 @@ def fused_convolutions(model: Model) -> Iterator[FusedConv]:
 
 def is_fused_convolution(node: gs.Node) -> bool:
     """Whether a node is a fused convolution."""
-    return node.domain == DOMAIN and node.op in FUSED_CONV_OPS
+    return node.domain == DOMAIN and kind_of(node.op) is CONV
 
 
 def case_of(node: gs.Node) -> ConvCase:

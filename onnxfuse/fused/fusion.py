@@ -1,0 +1,124 @@
+"""What takes the place of nodes, of whatever kind, and the one place that puts it there."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+import onnx_graphsurgeon as gs
+
+from onnxfuse.byte_counts import bytes_saved, traffic_of_kernel, traffic_of_nodes
+from onnxfuse.fused.kinds import DOMAIN, OPSET_VERSION, Kind
+from onnxfuse.graph import Model, Node
+from onnxfuse.graph_export import value_info
+from onnxfuse.passes.base import PassContext, label
+from onnxfuse.planner.functions import add_function
+from onnxfuse.report import FusedRegion
+from onnxfuse.symbols import is_made_up
+
+FUSED_NODES_KEY = "onnxfuse.nodes"
+"""Metadata of a fused node: the names of the nodes that it stands for."""
+FAST_MATH_KEY = "onnxfuse.fast_math"
+"""Metadata of a fused node whose kernels need not be exact."""
+FREE_OPS = {"Identity", "Dropout"}
+"""Operators that ONNX Runtime removes: they count for nothing when a region is weighed."""
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """A fused node that is not in a graph yet.
+
+    kind: the row of its kind.
+    nodes: those that it takes the place of, in topological order.
+    inputs, outputs: its tensors; the outputs are some of what the nodes make.
+    attributes: the node's, with its Programs as texts; every node of the function has these.
+    function: the local function that stands in for it, not named yet.
+    reads: the inputs as they are read; where that is a view of one, the tensor that the view is.
+    new: the ids of nodes that were not in the model and count for nothing in the report.
+    metadata: more of the node's.
+    """
+
+    kind: Kind
+    nodes: Sequence[gs.Node]
+    inputs: Sequence[gs.Tensor]
+    outputs: Sequence[gs.Tensor]
+    attributes: Mapping[str, Any]
+    function: onnx.FunctionProto
+    reads: Sequence[gs.Tensor] | None = None
+    new: frozenset[int] = frozenset()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+def emit(model: Model, fusion: Fusion, context: PassContext, stem: str | None = None) -> Node:
+    """Make the fused node, give the model its function and the import of its domain, and tell the report.
+
+    It is named after ``stem``, by default the last of its nodes.  It takes over the outputs of the nodes, which lose
+    their connections; the caller takes them out of the graph and puts the fused node in.
+    """
+    operator, own = add_function(model, fusion.function, fusion.kind.operators)
+    model.opsets[DOMAIN] = OPSET_VERSION
+    name = model.unique_name(f"{label(fusion.nodes[-1]) if stem is None else stem}_fused")
+    context.report.add_fused(_described(name, fusion))
+    names = ",".join(node.name or node.op for node in fusion.nodes)
+    for node in fusion.nodes:
+        node.inputs.clear()
+        node.outputs.clear()
+    attributes = {**fusion.attributes, **own}
+    overload = fusion.function.overload
+    fused = Node(operator, name, attributes, list(fusion.inputs), list(fusion.outputs), DOMAIN, overload)
+    fused.output_types = [_output_type(tensor) for tensor in fusion.outputs]
+    fast = {FAST_MATH_KEY: "1"} if context.fast_math else {}
+    fused.metadata = {FUSED_NODES_KEY: names, **fast, **fusion.metadata}
+    return fused
+
+
+def put_in_place(graph: gs.Graph, replaced: Sequence[gs.Node], fused: Sequence[Node]) -> None:
+    """Take the nodes that were replaced out of a graph, and put the fused nodes at its end."""
+    if fused:
+        ids = set(map(id, replaced))
+        graph.nodes = [node for node in graph.nodes if id(node) not in ids] + list(fused)
+
+
+def emit_all(
+    model: Model,
+    graph: gs.Graph,
+    fusions: Sequence[Fusion],
+    context: PassContext,
+    stem: Callable[[Fusion], str | None] = lambda fusion: None,
+) -> None:
+    """Put fused nodes into the place of the nodes of one graph."""
+    replaced = [node for fusion in fusions for node in fusion.nodes]
+    put_in_place(graph, replaced, [emit(model, fusion, context, stem(fusion)) for fusion in fusions])
+
+
+def _described(name: str, fusion: Fusion) -> FusedRegion:
+    """What the report says of a fused node."""
+    reads = fusion.inputs if fusion.reads is None else fusion.reads
+    counted = [node for node in fusion.nodes if id(node) not in fusion.new]
+    programs = [str(fusion.attributes.get(attribute, "")) for attribute in fusion.kind.programs]
+    program, prologue = (*programs, "", "")[:2]
+    return FusedRegion(
+        name=name,
+        overload=fusion.function.overload,
+        ops=[node.op for node in fusion.nodes],
+        program=program,
+        prologue=prologue,
+        inputs=[tensor.name for tensor in fusion.inputs],
+        outputs=[tensor.name for tensor in fusion.outputs],
+        shape=fusion.outputs[0].shape,
+        bytes_saved=bytes_saved(counted, reads, fusion.outputs, FREE_OPS),
+        before=traffic_of_nodes(counted, fusion.outputs, FREE_OPS),
+        after=traffic_of_kernel(reads, fusion.outputs),
+    )
+
+
+def _output_type(tensor: gs.Tensor) -> onnx.ValueInfoProto:
+    """What is known of an output, for ORT, whose interface for custom ops cannot infer an unknown shape or rank 0.
+
+    Symbols that shape inference made up are left out.
+    """
+    info = value_info(tensor)
+    for dim in info.type.tensor_type.shape.dim:
+        if is_made_up(dim.dim_param):
+            dim.Clear()
+    return info
