@@ -6,25 +6,44 @@
 namespace onnxfuse {
 namespace {
 
-std::atomic<const OrtApi*> g_api{nullptr};
-std::atomic<const OrtApi24*> g_newer_api{nullptr};
+struct Runtime {
+  const OrtApi* api;
+  const OrtApi24* newer;  // null if it is older
+  const Runtime* next;
+};
 
-}  // namespace
+// Never destroyed: sessions may outlive static objects.
+std::atomic<const Runtime*> g_runtimes{nullptr};
 
-const OrtApi* shared_api() { return g_api.load(); }
+// Null if it is not known.
+const Runtime* find_runtime(const OrtApi* api) {
+  const Runtime* runtime = g_runtimes.load(std::memory_order_acquire);
+  while (runtime != nullptr && runtime->api != api) runtime = runtime->next;
+  return runtime;
+}
 
-void set_api(const OrtApi* api) { g_api.store(api); }
-
-const OrtApi24* newer_api(const OrtApi* api) { return api == g_api.load() ? g_newer_api.load() : nullptr; }
-
-void set_newer_api(const OrtApiBase& base) {
+const OrtApi24* find_newer(const OrtApiBase& base) {
   constexpr unsigned version = 24;
   char* rest = nullptr;
   const unsigned long major = std::strtoul(base.GetVersionString(), &rest, 10);
   const unsigned long minor = *rest == '.' ? std::strtoul(rest + 1, nullptr, 10) : 0;
   // ORT writes a line to stderr when it is asked for a version that it does not have.
   const bool has = major > 1 || (major == 1 && minor >= version);
-  g_newer_api.store(has ? reinterpret_cast<const OrtApi24*>(base.GetApi(version)) : nullptr);
+  return has ? reinterpret_cast<const OrtApi24*>(base.GetApi(version)) : nullptr;
+}
+
+}  // namespace
+
+void add_runtime(const OrtApi* api, const OrtApiBase& base) {
+  if (is_runtime(api)) return;
+  g_runtimes.store(new Runtime{api, find_newer(base), g_runtimes.load()}, std::memory_order_release);
+}
+
+bool is_runtime(const OrtApi* api) { return find_runtime(api) != nullptr; }
+
+const OrtApi24* newer_api(const OrtApi* api) {
+  const Runtime* const runtime = find_runtime(api);
+  return runtime == nullptr ? nullptr : runtime->newer;
 }
 
 bool read_config_entry(const OrtApi* api, const OrtSessionOptions* options, const char* key, std::string* value) {

@@ -12,13 +12,15 @@
 
 namespace onnxfuse {
 
-// The API table that callbacks without one of their own use; set before an operator is registered.
-const OrtApi* shared_api();
-void set_api(const OrtApi* api);
+// Makes known an ONNX Runtime that has this table, before its operators are registered, by one thread at a time.  A process
+// may have several copies.
+void add_runtime(const OrtApi* api, const OrtApiBase& base);
 
-// The table as of version 24 of the ONNX Runtime that has this one, null if it is older; set likewise.
+// Whether a table is that of one of them.
+bool is_runtime(const OrtApi* api);
+
+// Its table as of version 24; null if it is older.
 const OrtApi24* newer_api(const OrtApi* api);
-void set_newer_api(const OrtApiBase& base);
 
 // An entry of a session's configuration; false if there is none.  Throws OrtFailure.
 bool read_config_entry(const OrtApi* api, const OrtSessionOptions* options, const char* key, std::string* value);
@@ -26,6 +28,7 @@ bool read_config_entry(const OrtApi* api, const OrtSessionOptions* options, cons
 struct NamedOp : OrtCustomOp {
   const char* name;
   int element_type;  // ONNX's number of that of all inputs and outputs; 0: any
+  const OrtApi* api;  // of the ONNX Runtime that it is registered with
 };
 
 // Operators that differ in nothing but their names.
@@ -51,8 +54,8 @@ OrtStatus* compute(void* opaque, OrtKernelContext* context) {
 
 // Node::infer throws Error or OrtFailure.
 template <class Node>
-OrtStatus* infer_shapes(const OrtCustomOp*, OrtShapeInferContext* context) {
-  const OrtApi* api = shared_api();
+OrtStatus* infer_shapes(const OrtCustomOp* op, OrtShapeInferContext* context) {
+  const OrtApi* api = static_cast<const NamedOp*>(op)->api;
   return guarded(api, ORT_INVALID_GRAPH, "onnxfuse::" + std::string(Node::kOperator) + ": ",
                  [&] { Node::infer(*api, context); });
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "custom_op.h"
@@ -37,7 +38,10 @@ bool has_cuda(const OrtApi* api) {
 }
 
 // The operators that this ONNX Runtime has a provider for, in the order in which they are registered.
-std::vector<OpFamily> find_families(const OrtApi* api) {
+const std::vector<OpFamily>& find_families(const OrtApi* api) {
+  static auto& known = *new std::map<const OrtApi*, std::vector<OpFamily>>;
+  const auto found = known.find(api);
+  if (found != known.end()) return found->second;
   std::vector<OpFamily> families;
   const bool cuda = has_cuda(api);
   for (const auto& some : {fused_elementwise(), fused_conv(), fused_on_cpu()}) {
@@ -45,16 +49,17 @@ std::vector<OpFamily> find_families(const OrtApi* api) {
       if (cuda || !family.on_gpu) families.push_back(family);
     }
   }
-  return families;
+  return known[api] = std::move(families);
 }
 
 // One of them, or the same for tensors of float alone: ORT makes a list of types for an operator of any tensors, which takes
 // it half of the time of registering one.  It lives for ever, from when a session first wants it.
-const OrtCustomOp* shared_op(size_t number, const OpFamily& family, const char* name, bool of_floats) {
-  static auto& ops = *new std::map<std::tuple<size_t, std::string_view, bool>, NamedOp>;
-  const auto [found, is_new] = ops.try_emplace({number, name, of_floats});
+const OrtCustomOp* shared_op(const OrtApi* api, size_t number, const OpFamily& family, const char* name, bool of_floats) {
+  static auto& ops = *new std::map<std::tuple<const OrtApi*, size_t, std::string_view, bool>, NamedOp>;
+  const auto [found, is_new] = ops.try_emplace({api, number, name, of_floats});
   if (is_new) {
     found->second = family.make(name);
+    found->second.api = api;
     if (of_floats) found->second.element_type = kFloat;
   }
   return &found->second;
@@ -62,7 +67,7 @@ const OrtCustomOp* shared_op(size_t number, const OpFamily& family, const char* 
 
 // The operators of a session with these options.
 std::vector<const OrtCustomOp*> wanted_operators(const OrtApi* api, const OrtSessionOptions* options) {
-  static const auto& families = *new std::vector<OpFamily>(find_families(api));
+  const std::vector<OpFamily>& families = find_families(api);
   std::string entry;
   const bool listed = read_config_entry(api, options, kOperatorsKey, &entry);
   const ListedOperators wanted = parse_operators(entry);
@@ -71,14 +76,14 @@ std::vector<const OrtCustomOp*> wanted_operators(const OrtApi* api, const OrtSes
     for (const char* name : families[number].names) {
       const auto found = wanted.find(name);
       if (listed && found == wanted.end()) continue;
-      operators.push_back(shared_op(number, families[number], name, listed && found->second));
+      operators.push_back(shared_op(api, number, families[number], name, listed && found->second));
     }
   }
   return operators;
 }
 
-// A domain with these operators.  It serves every session of the process that wants the same; ORT only refers to it, so
-// it is never released.
+// A domain with these operators, which belong to one ONNX Runtime.  It serves every session of it that wants the same; ORT
+// only refers to it, so it is never released.
 OrtCustomOpDomain* shared_domain(const OrtApi* api, const std::vector<const OrtCustomOp*>& operators) {
   static auto& domains = *new std::map<std::vector<const OrtCustomOp*>, OrtCustomOpDomain*>;
   const auto known = domains.find(operators);
@@ -100,11 +105,10 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(O
     const OrtApi* oldest = base->GetApi(1);
     return oldest == nullptr ? nullptr : oldest->CreateStatus(ORT_FAIL, "onnxfuse needs ONNX Runtime 1.20 or newer");
   }
-  onnxfuse::set_api(api);
-  onnxfuse::set_newer_api(*base);
   static std::mutex mutex;
   return onnxfuse::guarded(api, ORT_FAIL, "onnxfuse: ", [&] {
     const std::lock_guard<std::mutex> lock(mutex);
+    onnxfuse::add_runtime(api, *base);
     const auto operators = onnxfuse::wanted_operators(api, options);
     if (operators.empty()) return;
     onnxfuse::check(api->AddCustomOpDomain(options, onnxfuse::shared_domain(api, operators)));

@@ -24,7 +24,7 @@ SessionAllocator::~SessionAllocator() {
 SessionHost::SessionHost(const OrtApi* api, const OrtKernelContext* kernel_context, OrtAllocator* allocator)
     : api_(api), kernel_context_(kernel_context), allocator_(allocator) {
   context = this;
-  lead_nanoseconds = api == shared_api() ? kLeadNanoseconds : 0.0;
+  lead_nanoseconds = is_runtime(api) ? kLeadNanoseconds : 0.0;
   run_in_parallel = [](void* self, void (*function)(void*, size_t), size_t total, void* data) {
     const auto& host = *static_cast<const SessionHost*>(self);
     check(host.api_->KernelContext_ParallelFor(host.kernel_context_, function, total, 0, data));

@@ -48,6 +48,10 @@ OrtStatus* add_op(OrtCustomOpDomain* domain, const OrtCustomOp* op) {
     const OrtCustomOp* inner = static_cast<const MovedOp*>(self)->inner;
     return inner->CreateKernelV2(inner, &g_api, info, kernel);
   };
+  copy.InferOutputShapeFn = [](const OrtCustomOp* self, OrtShapeInferContext* context) {
+    const OrtCustomOp* inner = static_cast<const MovedOp*>(self)->inner;
+    return inner->InferOutputShapeFn(inner, context);
+  };
   moved.push_back(copy);
   return g_base->GetApi(onnxfuse::kOrtApiVersion)->CustomOpDomain_Add(domain, &moved.back());
 }
