@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <mutex>
 #include <utility>
 
 #include "cache_lines.h"
+#include "forks.h"
 #include "ort_call.h"
 
 namespace onnxfuse {
@@ -16,7 +18,7 @@ Block BlockPool::take(size_t bytes) {
   const auto smaller = [](const Block& a, const Block& b) { return a.bytes < b.bytes; };
   Block largest;  // freed without the mutex
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_of(this));
     auto best = blocks_.end();
     for (auto block = blocks_.begin(); block != blocks_.end(); ++block) {
       if (block->bytes >= bytes && (best == blocks_.end() || smaller(*block, *best))) best = block;
@@ -41,7 +43,7 @@ Block BlockPool::take(size_t bytes) {
 void BlockPool::give_back(Block block) noexcept {
   if (block.memory == nullptr) return;
   try {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_of(this));
     blocks_.push_back(std::move(block));
   } catch (...) {
     // It is not kept.

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 namespace onnxfuse {
@@ -28,7 +27,6 @@ class BlockPool {
   void give_back(Block block) noexcept;
 
  private:
-  std::mutex mutex_;
   std::vector<Block> blocks_;
 };
 

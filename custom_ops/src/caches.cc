@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "forks.h"
+
 namespace onnxfuse {
 namespace {
 
@@ -37,22 +39,22 @@ int64_t cache_bytes(int name, int64_t guess, int64_t low, int64_t high) {
 }  // namespace
 
 int64_t level1_bytes() {
-  static const int64_t bytes = cache_bytes(kLevel1, 32 << 10, 16 << 10, 128 << 10);
-  return bytes;
+  static Once<int64_t> bytes;
+  return bytes.get([] { return cache_bytes(kLevel1, 32 << 10, 16 << 10, 128 << 10); });
 }
 
 int64_t level2_bytes() {
   // More is left to what else is there: strips of a convolution for 2 MB were slower than for 1 MB.
-  static const int64_t bytes = cache_bytes(kLevel2, 512 << 10, 256 << 10, 1 << 20);
-  return bytes;
+  static Once<int64_t> bytes;
+  return bytes.get([] { return cache_bytes(kLevel2, 512 << 10, 256 << 10, 1 << 20); });
 }
 
 int64_t last_level_bytes() {
-  static const int64_t bytes = [] {
+  static Once<int64_t> bytes;
+  return bytes.get([] {
     if (const char* wish = std::getenv("ONNXFUSE_CACHE_BYTES")) return static_cast<int64_t>(std::atoll(wish));
     return cache_bytes(kLevel3, 32 << 20, 4 << 20, 64 << 20);
-  }();
-  return bytes;
+  });
 }
 
 }  // namespace onnxfuse

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "forks.h"
 #include "integers.h"
 
 namespace onnxfuse {
@@ -15,8 +16,8 @@ constexpr int64_t kMostThreads = 16;
 constexpr double kPartNanoseconds = 6e3;
 
 int64_t processors() {
-  static const int64_t count = std::max<int64_t>(std::thread::hardware_concurrency(), 1);
-  return count;
+  static Once<int64_t> count;
+  return count.get([] { return std::max<int64_t>(std::thread::hardware_concurrency(), 1); });
 }
 
 // Of integers: vectors of them are divided as floats, but for the longest.

@@ -6,6 +6,7 @@
 #include <cpuid.h>
 #endif
 
+#include "forks.h"
 #include "kernels.h"
 
 namespace onnxfuse {
@@ -64,8 +65,8 @@ const KernelTable& choose() { return baseline::kTable; }
 #endif
 
 const KernelTable& kernels() {
-  static const KernelTable& table = choose();
-  return table;
+  static Once<const KernelTable*> table;
+  return *table.get([] { return &choose(); });
 }
 
 }  // namespace onnxfuse

@@ -9,6 +9,7 @@
 #include "cache_lines.h"
 #include "custom_op.h"
 #include "dtype.h"
+#include "forks.h"
 #include "fused_conv.h"
 #include "fused_elementwise.h"
 #include "fused_on_cpu.h"
@@ -33,22 +34,21 @@ struct Status {
 };
 
 // What there is if there is no memory for another.
-Status& last_status() {
-  static auto& status = *new Status{"there is no memory"};
-  return status;
+OrtStatus* no_memory() {
+  static char status;
+  return reinterpret_cast<OrtStatus*>(&status);
 }
 
 OrtStatus* make_status(OrtErrorCode, const char* message) {
   try {
     return reinterpret_cast<OrtStatus*>(new Status{message});
   } catch (const std::bad_alloc&) {
-    return reinterpret_cast<OrtStatus*>(&last_status());
+    return no_memory();
   }
 }
 
 void release_status(OrtStatus* status) {
-  auto* const own = reinterpret_cast<Status*>(status);
-  if (own != &last_status()) delete own;
+  if (status != no_memory()) delete reinterpret_cast<Status*>(status);
 }
 
 const NodeInfo& node(const OrtKernelInfo* info) { return *reinterpret_cast<const NodeInfo*>(info); }
@@ -123,7 +123,8 @@ void place(Tensor* output, BlockPool* memory, const int64_t* dims, size_t rank) 
 OrtStatus* get_output(OrtKernelContext* context, size_t index, const int64_t* dims, size_t rank, OrtValue** out);
 
 const OrtApi& own_api() {
-  static const OrtApi api = [] {
+  static Once<OrtApi> api;
+  return api.get([] {
     static OrtAllocator allocator{kOrtApiVersion, allocate, release};
     OrtApi own{};
     own.CreateStatus = make_status;
@@ -201,8 +202,7 @@ const OrtApi& own_api() {
       return nullptr;
     };
     return own;
-  }();
-  return api;
+  });
 }
 
 OrtStatus* get_output(OrtKernelContext* context, size_t index, const int64_t* dims, size_t rank, OrtValue** out) {
@@ -218,16 +218,17 @@ OrtStatus* get_output(OrtKernelContext* context, size_t index, const int64_t* di
 
 // The operator of this name for the CPU; null if the library has none.
 const OrtCustomOp* find_operator(std::string_view name) {
-  static const auto& known = *new std::vector<NamedOp>([] {
-    std::vector<NamedOp> operators;
+  static Once<std::vector<NamedOp>> operators;
+  const std::vector<NamedOp>& known = operators.get([] {
+    std::vector<NamedOp> made;
     for (const auto& some : {fused_elementwise(), fused_conv(), fused_on_cpu()}) {
       for (const OpFamily& family : some) {
         if (family.on_gpu) continue;
-        for (const char* own : family.names) operators.push_back(family.make(own));
+        for (const char* own : family.names) made.push_back(family.make(own));
       }
     }
-    return operators;
-  }());
+    return made;
+  });
   const auto found = std::find_if(known.begin(), known.end(), [&](const NamedOp& op) { return name == op.name; });
   return found == known.end() ? nullptr : &*found;
 }
@@ -258,7 +259,8 @@ NodeInfo describe(const onnxfuse_node& node, size_t value_count) {
 }  // namespace
 
 std::string status_message(OrtStatus* status) {
-  std::string message = reinterpret_cast<Status*>(status)->message;
+  if (status == no_memory()) return "there is no memory";
+  std::string message = std::move(reinterpret_cast<Status*>(status)->message);
   release_status(status);
   return message;
 }

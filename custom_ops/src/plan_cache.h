@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "forks.h"
 #include "ort_call.h"
 
 namespace onnxfuse {
@@ -88,7 +89,7 @@ class PlanCache {
 
   // In the place of the oldest that is not in use.  Two threads that add at once may add the same.
   PlanInUse<Plan> add(std::shared_ptr<const Plan> plan) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_of(this));
     for (size_t i = 0; i < kPlans; ++i) {
       Place& place = places_[oldest_];
       oldest_ = (oldest_ + 1) % kPlans;
@@ -113,7 +114,6 @@ class PlanCache {
 
   std::array<Place, kPlans> places_;
   std::atomic<size_t> last_{0};  // where a plan was found
-  std::mutex mutex_;
   size_t oldest_ = 0;  // of a thread that has the mutex
 };
 

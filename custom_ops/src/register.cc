@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "custom_op.h"
+#include "forks.h"
 #include "fused_conv.h"
 #include "fused_elementwise.h"
 #include "fused_on_cpu.h"
@@ -105,9 +106,8 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(O
     const OrtApi* oldest = base->GetApi(1);
     return oldest == nullptr ? nullptr : oldest->CreateStatus(ORT_FAIL, "onnxfuse needs ONNX Runtime 1.20 or newer");
   }
-  static std::mutex mutex;
   return onnxfuse::guarded(api, ORT_FAIL, "onnxfuse: ", [&] {
-    const std::lock_guard<std::mutex> lock(mutex);
+    const std::lock_guard<std::mutex> lock(onnxfuse::mutex_of(onnxfuse::kDomain));
     onnxfuse::add_runtime(api, *base);
     const auto operators = onnxfuse::wanted_operators(api, options);
     if (operators.empty()) return;

@@ -1,13 +1,13 @@
 #include "thread_pool.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <cfenv>
 #include <chrono>
 #include <exception>
 #include <map>
 #include <utility>
+
+#include "forks.h"
 
 namespace onnxfuse {
 namespace {
@@ -23,31 +23,16 @@ inline void pause() {
 #endif
 }
 
-std::atomic<unsigned> g_forks{0};  // between this process and the first
-
-// Of ThreadPool::of.  Who forks has it, or a child could find it locked for ever.
-std::mutex& pools_mutex() {
-  static auto& mutex = *new std::mutex;
-  return mutex;
-}
-
-unsigned forks() {
-  static const int known = pthread_atfork([] { pools_mutex().lock(); }, [] { pools_mutex().unlock(); },
-                                          [] {
-                                            g_forks.fetch_add(1);
-                                            pools_mutex().unlock();
-                                          });
-  static_cast<void>(known);
-  return g_forks.load(std::memory_order_relaxed);
-}
+// By the forks before them and the threads.
+using Pools = std::map<std::pair<unsigned, size_t>, std::weak_ptr<ThreadPool>>;
 
 }  // namespace
 
 std::shared_ptr<ThreadPool> ThreadPool::of(size_t threads) {
-  static auto& pools = *new std::map<std::pair<unsigned, size_t>, std::weak_ptr<ThreadPool>>;
-  const unsigned here = forks();
-  const std::lock_guard<std::mutex> lock(pools_mutex());
-  std::weak_ptr<ThreadPool>& known = pools[{here, threads}];
+  static Once<Pools> made;
+  Pools& pools = made.get([] { return Pools(); });
+  const std::lock_guard<std::mutex> lock(mutex_of(&pools));
+  std::weak_ptr<ThreadPool>& known = pools[{forks(), threads}];
   std::shared_ptr<ThreadPool> pool = known.lock();
   if (pool != nullptr) return pool;
   // In a child of a fork the threads are the parent's, and what they wait on cannot be destroyed.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cache_lines.h"
+#include "forks.h"
 #include "integers.h"
 #include "ort_call.h"
 
@@ -40,7 +41,7 @@ class Pool {
  public:
   // An empty block if there is none.
   Block take(size_t bytes) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_of(this));
     if (blocks_.empty()) return {};
     Block* const best = best_of(blocks_.data(), blocks_.data() + blocks_.size(), bytes);
     const Block block = *best;
@@ -52,7 +53,7 @@ class Pool {
   // False if there is no memory to keep it.
   bool put(const Block& block) noexcept {
     try {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const std::lock_guard<std::mutex> lock(mutex_of(this));
       blocks_.push_back(block);
       return true;
     } catch (...) {
@@ -61,14 +62,12 @@ class Pool {
   }
 
  private:
-  std::mutex mutex_;
   std::vector<Block> blocks_;
 };
 
-// Never destroyed: threads may still run when the process ends.
 Pool& pool() {
-  static Pool& instance = *new Pool;
-  return instance;
+  static Once<Pool> instance;
+  return instance.get([] { return Pool(); });
 }
 
 void hand_on(const Block& block) {

@@ -90,6 +90,7 @@ def test_indices_beyond_31_bits(tmp_path: Path) -> None:
         "caches",
         "constant_division",
         "cost",
+        "forks",
         "workspace",
         *(p.stem for p in (NATIVE / "src").glob("stage*.cc")),
     ]
@@ -99,7 +100,7 @@ def test_indices_beyond_31_bits(tmp_path: Path) -> None:
 
 def test_workspace(tmp_path: Path) -> None:
     """Threads get the smallest block of memory that is large enough, and no more is kept than they had at once."""
-    sources = [NATIVE / "tests/workspace_test.cc", NATIVE / "src/workspace.cc"]
+    sources = [NATIVE / "tests/workspace_test.cc", *(NATIVE / "src" / f"{name}.cc" for name in ("workspace", "forks"))]
     run_program(compile_cpp(tmp_path / "test", sources, ["-O1", "-Wl,--wrap=aligned_alloc,--wrap=free"]))
 
 
@@ -107,19 +108,29 @@ def test_workspace(tmp_path: Path) -> None:
 def test_plan_cache(sanitizer: str, tmp_path: Path) -> None:
     """A plan that a thread uses is not forgotten by another, and none is kept for ever."""
     flags = ["-O1", f"-fsanitize={sanitizer}"]
-    run_program(compile_cpp(tmp_path / "test", [NATIVE / "tests/plan_cache_test.cc"], flags))
+    sources = [NATIVE / "tests/plan_cache_test.cc", NATIVE / "src/forks.cc"]
+    run_program(compile_cpp(tmp_path / "test", sources, flags))
 
 
 @pytest.mark.parametrize("sanitizer", ["thread", "address"])
 def test_thread_pool(sanitizer: str, tmp_path: Path) -> None:
     """Each part of a run is done once, by whatever threads, and ends before the run does."""
-    sources = [NATIVE / "tests/thread_pool_test.cc", NATIVE / "src/thread_pool.cc"]
+    names = ("thread_pool", "forks")
+    sources = [NATIVE / "tests/thread_pool_test.cc", *(NATIVE / "src" / f"{name}.cc" for name in names)]
     run_program(compile_cpp(tmp_path / "test", sources, ["-O1", f"-fsanitize={sanitizer}"]), sanitizer)
 
 
 def test_memory_of_a_run(tmp_path: Path) -> None:
     """Much of it is the host's and is given back to it, whatever happens."""
-    sources = [NATIVE / "tests/host_test.cc", *(NATIVE / "src" / f"{name}.cc" for name in ("host", "workspace"))]
+    names = ("host", "workspace", "forks")
+    sources = [NATIVE / "tests/host_test.cc", *(NATIVE / "src" / f"{name}.cc" for name in names)]
+    run_program(compile_cpp(tmp_path / "test", sources, ["-O1"]))
+
+
+def test_forks(tmp_path: Path) -> None:
+    """A child of a fork finds no lock taken, and nothing half made, by a thread that it does not have."""
+    names = ("forks", "workspace", "block_pool", "thread_pool")
+    sources = [NATIVE / "tests/forks_test.cc", *(NATIVE / "src" / f"{name}.cc" for name in names)]
     run_program(compile_cpp(tmp_path / "test", sources, ["-O1"]))
 
 
