@@ -100,13 +100,14 @@ void FusedConvNode::compute_on_host(const Host& host, const Kernels& kernels, co
                                     const OutputMemory& output_memory) {
   const auto plan = find_cpu_plan(kernels, key);
   const bool writes_results = plan && plan->epilogue.plan != nullptr;
-  std::vector<RunMemory> copies;
-  for (size_t o = 0; writes_results && o < plan->epilogue.plan->output_shapes.size(); ++o) {
-    const Shape& shape = plan->epilogue.plan->output_shapes[o];
-    const DType type = output_type(kernels.epilogue->program(), o);
-    outputs[o] = output_memory(o, shape, type);
-    keep_apart(host, outputs[o], bytes_of(shape, type), key.shapes, types, data, &copies);
+  const size_t results = writes_results ? plan->epilogue.plan->outputs.size() : 0;
+  const auto bytes = [&](size_t o) { return plan->epilogue.plan->outputs[o].bytes; };
+  for (size_t o = 0; o < results; ++o) {
+    outputs[o] = output_memory(o, plan->epilogue.plan->output_shapes[o], output_type(kernels.epilogue->program(), o));
   }
+  const OverlappingOutputs overlapping(host, outputs, results, bytes);
+  std::vector<RunMemory> copies;
+  for (size_t o = 0; o < results; ++o) keep_apart(host, outputs[o], bytes(o), key.shapes, types, data, &copies);
   // With X in place of W each Program's operands follow what it reads, but for the result, which has no place yet.
   const void* const weights = std::exchange(data[1], data[0]);
   const void** const prologue = data + 1;
@@ -121,13 +122,16 @@ void FusedConvNode::compute_on_host(const Host& host, const Kernels& kernels, co
                               [&](size_t, const Shape&, DType) { return prepared.data(); });
     tensors.x = prepared.data();
   }
-  if (writes_results) return run_conv_cpu(*plan, tensors, host);
+  if (writes_results) {
+    run_conv_cpu(*plan, tensors, host);
+    return overlapping.copy();
+  }
   // The epilogue's own kernel runs on a tensor of the results.
   const RunMemory result(host, bytes_of(plan->geometry.output, kernels.type));
-  void* const results = result.data();
-  tensors.outputs = &results;
+  void* const values = result.data();
+  tensors.outputs = &values;
   run_conv_cpu(*plan, tensors, host);
-  epilogue[0] = results;
+  epilogue[0] = values;
   kernels.epilogue->compute(host, plan->epilogue_key, epilogue, outputs, output_memory);
 }
 

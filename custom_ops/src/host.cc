@@ -1,6 +1,7 @@
 #include "host.h"
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 
 #include "cache_lines.h"
@@ -27,6 +28,15 @@ RunMemory::RunMemory(const Host& host, size_t bytes) : little_(bytes <= kLittle 
 
 RunMemory::~RunMemory() {
   if (allocated_ != nullptr) host_->release(host_->context, allocated_);
+}
+
+void OverlappingOutputs::move(const Host& host, size_t bytes, void** output) {
+  outputs_.push_back({*output, bytes, RunMemory(host, bytes)});
+  *output = outputs_.back().memory.data();
+}
+
+void OverlappingOutputs::copy() const {
+  for (const Output& output : outputs_) std::memcpy(output.wanted, output.memory.data(), output.bytes);
 }
 
 }  // namespace onnxfuse

@@ -53,13 +53,16 @@ void NhwcConvNode::compute(OrtKernelContext* context) {
     return make_nhwc_conv_plan(node_, inputs.key, made, error);
   });
   const SessionHost host = session_host(context);
-  std::vector<RunMemory> copies;
-  for (size_t o = 0; o < inputs.outputs.size(); ++o) {
-    const DType type = output_type(node_.epilogue, o);
-    inputs.outputs[o] = output(context, o, plan->output, type);
-    keep_apart(host, inputs.outputs[o], bytes_of(plan->output, type), &inputs, &copies);
+  std::vector<void*>& outputs = inputs.outputs;
+  const auto bytes = [&](size_t o) { return bytes_of(plan->output, output_type(node_.epilogue, o)); };
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    outputs[o] = output(context, o, plan->output, output_type(node_.epilogue, o));
   }
-  run_nhwc_conv(node_, *plan, inputs.data, inputs.outputs, host);
+  const OverlappingOutputs overlapping(host, outputs.data(), outputs.size(), bytes);
+  std::vector<RunMemory> copies;
+  for (size_t o = 0; o < outputs.size(); ++o) keep_apart(host, outputs[o], bytes(o), &inputs, &copies);
+  run_nhwc_conv(node_, *plan, inputs.data, outputs, host);
+  overlapping.copy();
 }
 
 void NhwcConvNode::check_types(const std::vector<int>& types) const {

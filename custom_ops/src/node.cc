@@ -168,15 +168,13 @@ void* Node::output(OrtKernelContext* context, size_t o, const Shape& shape, DTyp
 
 void Node::keep_apart(const Host& host, const void* output, size_t bytes, const std::vector<Shape>& shapes,
                       const std::vector<int>& types, const void** data, std::vector<RunMemory>* copies) {
-  const auto place = [](const void* memory) { return reinterpret_cast<uintptr_t>(memory); };
   for (size_t i = 0; i < shapes.size(); ++i) {
-    if (place(data[i]) >= place(output) + bytes) continue;
     const auto* const type = std::find_if(kDTypes, kDTypes + kDTypeCount,
                                           [&](const DTypeInfo& known) { return known.onnx == types[i]; });
     int64_t count = 0;
     if (type == kDTypes + kDTypeCount || !element_count(shapes[i], &count)) continue;
     const size_t size = static_cast<size_t>(count) * type->size;
-    if (place(output) >= place(data[i]) + size) continue;
+    if (!overlap(output, bytes, data[i], size)) continue;
     copies->emplace_back(host, size);
     std::memcpy(copies->back().data(), data[i], size);
     data[i] = copies->back().data();

@@ -41,14 +41,15 @@ void NormalizationNode::compute(OrtKernelContext* context) {
   const auto plan = plans_.find_or_make(inputs.key, [&](NormalizationPlan* made, std::string* error) {
     return make_normalization_plan(node_, inputs.key, made, error);
   });
-  void* const result = output(context, 0, plan->output, DType::f32);
-  void* const normalized = node_.keeps ? output(context, 1, plan->output, DType::f32) : nullptr;
+  std::vector<void*>& outputs = inputs.outputs;
+  for (size_t o = 0; o < outputs.size(); ++o) outputs[o] = output(context, o, plan->output, DType::f32);
   const SessionHost host = session_host(context);
   const size_t bytes = bytes_of(plan->output, DType::f32);
+  const OverlappingOutputs overlapping(host, outputs.data(), outputs.size(), [&](size_t) { return bytes; });
   std::vector<RunMemory> copies;
-  keep_apart(host, result, bytes, &inputs, &copies);
-  if (node_.keeps) keep_apart(host, normalized, bytes, &inputs, &copies);
-  run_normalization(node_, *plan, inputs.data, result, normalized, host);
+  for (void* const memory : outputs) keep_apart(host, memory, bytes, &inputs, &copies);
+  run_normalization(node_, *plan, inputs.data, outputs[0], node_.keeps ? outputs[1] : nullptr, host);
+  overlapping.copy();
 }
 
 void NormalizationNode::check_types(const std::vector<int>& types) const {

@@ -8,15 +8,6 @@
 #include "ort_call.h"
 
 namespace onnxfuse {
-namespace {
-
-bool overlap(const InputUse& read, const void* input, const OutputUse& written, const void* output) {
-  const auto a = reinterpret_cast<uintptr_t>(input);
-  const auto b = reinterpret_cast<uintptr_t>(output);
-  return a < b + written.bytes && b < a + read.bytes;
-}
-
-}  // namespace
 
 ProgramKernel::ProgramKernel(Program program) : program_(std::move(program)) {}
 
@@ -33,10 +24,13 @@ void ProgramKernel::compute(const Host& host, const PlanKey& key, const void** i
   for (size_t o = 0; o < program_.outputs.size(); ++o) {
     outputs[o] = output_memory(o, plan->output_shapes[o], output_type(program_, o));
   }
+  const OverlappingOutputs overlapping(host, outputs, program_.outputs.size(),
+                                       [&](size_t o) { return plan->outputs[o].bytes; });
   plan = resolve_aliasing(std::move(plan), inputs, outputs);
   const auto copies = copy_shared_inputs(host, *plan, inputs, outputs);
   const RunMemory scratch(host, plan->scratch_bytes);
   run_plan(program_, *plan, {inputs, outputs, static_cast<char*>(scratch.data())}, host);
+  overlapping.copy();
 }
 
 PlanInUse<Plan> ProgramKernel::find_plan(const PlanKey& key) {
@@ -78,7 +72,7 @@ PlanInUse<Plan> ProgramKernel::resolve_aliasing(PlanInUse<Plan> plan, const void
     for (size_t o = 0; o < program_.outputs.size(); ++o) {
       for (size_t i = 0; i < program_.input_count; ++i) {
         const InputUse& read = plan->inputs[i];
-        if (read.stages == 0 || !overlap(read, inputs[i], plan->outputs[o], outputs[o])) continue;
+        if (read.stages == 0 || !overlap(inputs[i], read.bytes, outputs[o], plan->outputs[o].bytes)) continue;
         if (!shares_in_place(*plan, i, inputs[i], o, outputs[o])) continue;
         aliased |= uint64_t{1} << o;
         if (plan->outputs[o].first_write < read.last_read) deferred |= uint64_t{1} << o;
@@ -97,7 +91,7 @@ std::vector<RunMemory> ProgramKernel::copy_shared_inputs(const Host& host, const
     const void* const input = inputs[i];
     const InputUse& read = plan.inputs[i];
     for (size_t o = 0; o < program_.outputs.size(); ++o) {
-      if (read.stages == 0 || !overlap(read, input, plan.outputs[o], outputs[o])) continue;
+      if (read.stages == 0 || !overlap(input, read.bytes, outputs[o], plan.outputs[o].bytes)) continue;
       if (shares_in_place(plan, i, input, o, outputs[o])) continue;
       copies.emplace_back(host, read.bytes);
       std::memcpy(copies.back().data(), input, read.bytes);

@@ -1,20 +1,24 @@
-"""Outputs that a user binds to the memory of an input, as for a state that is updated in place.
+"""Outputs that a user binds to the memory of an input, as for a state that is updated in place, or of another output.
 
-ONNX Runtime's own nodes have finished reading when the last of them writes; a fused node still reads then.
+ONNX Runtime's own nodes have finished reading when the last of them writes, and write one output after the other; a
+fused node still reads then, and writes all outputs at once.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
 import pytest
 
+from onnxfuse.program import Program
 from tests.cuda.conv_nodes import arrays_of, conv_model
 from tests.cuda.convolutions import Fused, convolution, raw, tail
 from tests.custom_ops import test_nhwc_concat
-from tests.custom_ops.fused import new_session, run, session_options
+from tests.custom_ops.fused import fused_model, new_session, run, sample, session_options
 from tests.custom_ops.nhwc_nodes import with_tail
 from tests.custom_ops.test_attention import Attention
+from tests.custom_ops.test_fused_conv import of_several_shapes
 from tests.custom_ops.test_nhwc_parts import product
 from tests.custom_ops.test_nhwc_pool import Pool, last
 from tests.custom_ops.test_normalization import Normalization
@@ -59,6 +63,25 @@ def concat() -> tuple[onnx.ModelProto, Arrays]:
     return test_nhwc_concat.node(2), test_nhwc_concat.arrays((1, 20, 20), (24, 5))
 
 
+def conv_of_several_shapes() -> tuple[onnx.ModelProto, Arrays]:
+    fused = of_several_shapes("dense")
+    fused = replace(fused, epilogue=Program.parse(f"{fused.epilogue}output 0\n"))
+    return conv_model(fused), arrays_of(fused, 0)
+
+
+def nhwc_results() -> tuple[onnx.ModelProto, Arrays]:
+    node = with_tail(CONV, SHAPE, "masks", (True, True))
+    return node.model(), node.inputs(node.arrays())[0]
+
+
+def elementwise() -> tuple[onnx.ModelProto, Arrays]:
+    program = "onnxfuse 1\ninput f32 broadcast\ninput f32 broadcast\n"
+    program += "add f32 0 1\nmul f32 0 1\nexp f32 1\noutput 2\noutput 4\noutput 3\noutput 0\n"
+    shapes = [(300, 400), (400,)]
+    model = fused_model(program, [[None] * len(shape) for shape in shapes])
+    return model, [sample("f32", int(np.prod(shape)), special=False).reshape(shape) for shape in shapes]
+
+
 def gate() -> tuple[onnx.ModelProto, Arrays]:
     made = Gate((2, 48, 5, 7), 12, 48, ("bias, relu", "swish"))
     return gate_model(made), made.arrays()
@@ -72,8 +95,14 @@ NODES = {
     "channels last, then first": lambda: nhwc_conv(True, False),
     "channels first, then last": lambda: nhwc_conv(False, True),
     **{"attention": attention, "normalization": normalization, "pool": pool, "gate": gate},
-    **{"parts": parts, "concat": concat},
+    **{"parts": parts, "concat": concat, "elementwise": elementwise},
+    "conv, then elementwise": conv_of_several_shapes,
+    "channels last, of several results": nhwc_results,
 }
+SEVERAL_RESULTS = (
+    *("conv of several results", "conv, then elementwise", "channels last, of several results"),
+    *("normalization", "elementwise"),
+)
 
 
 @pytest.mark.parametrize("shift", (0, 64, -64))
@@ -103,3 +132,32 @@ def test_an_output_in_an_inputs_memory(kind: str, shift: int) -> None:
                 session.run_with_iobinding(binding)
                 found = memory[64 + shift : 64 + shift + result.nbytes].view(result.dtype).reshape(result.shape)
                 np.testing.assert_array_equal(found, result, err_msg=f"output {o} in input {i}")
+
+
+@pytest.mark.parametrize("shift", (0, 64, -64))
+@pytest.mark.parametrize("kind", SEVERAL_RESULTS)
+def test_outputs_in_one_memory(kind: str, shift: int) -> None:
+    """Of what two outputs share the later one has all, and of the rest each its own; an input may be there too."""
+    model, made = NODES[kind]()
+    arrays = [np.ascontiguousarray(array) for array in made]
+    for threads in (1, 2):
+        session = new_session(model, session_options(threads))
+        wanted = run(session, arrays)
+        assert len(wanted) > 1
+        begin = 64 if shift >= 0 else 64 * len(wanted)
+        for shared in (None, *range(len(arrays))):
+            memory = np.zeros(max(array.nbytes for array in (*arrays, *wanted)) + 64 * (len(wanted) + 1), np.uint8)
+            binding = session.io_binding()
+            for i, (name, value) in enumerate(zip(session.get_inputs(), arrays, strict=True)):
+                own = value
+                if i == shared:
+                    own = memory[begin : begin + value.nbytes].view(value.dtype)
+                    own[:] = value.reshape(-1)
+                binding.bind_input(name.name, "cpu", 0, value.dtype.type, value.shape, own.ctypes.data)
+            expected = memory.copy()
+            for place, (name, result) in enumerate(zip(session.get_outputs(), wanted, strict=True)):
+                at = begin + shift * place
+                binding.bind_output(name.name, "cpu", 0, result.dtype.type, result.shape, memory.ctypes.data + at)
+                expected[at : at + result.nbytes] = result.reshape(-1).view(np.uint8)
+            session.run_with_iobinding(binding)
+            np.testing.assert_array_equal(memory, expected, err_msg=f"input {shared} is there too")
