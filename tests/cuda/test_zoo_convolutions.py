@@ -4,7 +4,6 @@ All of them for every architecture are on the page that scripts/zoo_convolutions
 some are compiled, with the architectures in turn.
 """
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,18 +18,12 @@ from onnxfuse.zoo import StoredModel
 from tests.cuda.test_zoo_kernels import compiler
 
 CORPUS = zoo_convolutions.read()
-PAGE = zoo_convolutions.PAGE.read_text(encoding="utf-8")
 EVERY = 5
 
 
-def test_the_corpus_is_what_the_page_is_about(manifest: dict[str, StoredModel]) -> None:
+def test_the_corpus_is_of_the_zoo(manifest: dict[str, StoredModel]) -> None:
     assert zoo_convolutions.text(CORPUS) == zoo_convolutions.CORPUS.read_text(encoding="utf-8")
     assert {name for models in CORPUS.values() for name in models} <= set(manifest)
-    assert f"{len(manifest)} models" in PAGE and f"with {len(CORPUS)} distinct sources" in PAGE
-    kernels = sum(len(rendered.source.kernels) for rendered in CORPUS)
-    kernels += sum(tiling.split > 1 for rendered in CORPUS for tiling in rendered.tilings)  # these add the parts
-    for name in COMMON:
-        assert f"| {name} | {len(CORPUS)} | {kernels} |" in PAGE, "run scripts/zoo_convolutions.py"
     assert len({rendered.source.sha256 for rendered in CORPUS}) == len(CORPUS)
 
 
@@ -51,5 +44,3 @@ def test_it_is_up_to_date(name: str, real_model: Callable[[str], Path]) -> None:
     compiler()  # which has a say in what is rendered
     rendered = zoo_convolutions.rendered_by(real_model(name))
     assert set(rendered) == {own for own, models in CORPUS.items() if name in models}, "run scripts/zoo_convolutions.py"
-    (counts,) = re.findall(rf"^\| {name} \| (\d+) \| (\d+) \|$", PAGE, re.MULTILINE)
-    assert tuple(map(int, counts)) == (rendered.total(), len(rendered))
