@@ -20,8 +20,8 @@ import numpy as np
 import onnx
 
 from onnxfuse.comparison import Comparison, Numbers, compare_values, precision
-from onnxfuse.cuda.conv.node import TF32_KEY
 from onnxfuse.errors import OnnxfuseError, ParityError
+from onnxfuse.fused.kinds import TF32_KEY
 from onnxfuse.given_shapes import Shapes, fit_shapes
 from onnxfuse.graph_export import onnx_graphs
 from onnxfuse.inputs import InputSet, InputSpec, default_specs, input_specs, read_inputs

@@ -11,8 +11,7 @@ from onnxfuse.cuda.fitting import Fitter
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.cuda.tuned import TunedKernels
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.fused.fusion import FAST_MATH_KEY
-from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, PREFERS_NHWC, kind_of
+from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, FAST_MATH_KEY, PREFERS_NHWC, kind_of
 from onnxfuse.fused.target import CUDA
 from onnxfuse.graph import Model
 from onnxfuse.graph_export import onnx_graphs

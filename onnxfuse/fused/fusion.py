@@ -8,7 +8,7 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from onnxfuse.byte_counts import bytes_saved, traffic_of_kernel, traffic_of_nodes
-from onnxfuse.fused.kinds import DOMAIN, OPSET_VERSION, Kind
+from onnxfuse.fused.kinds import DOMAIN, FAST_MATH_KEY, NODES_KEY, OPSET_VERSION, Kind
 from onnxfuse.graph import Model, Node
 from onnxfuse.graph_export import value_info
 from onnxfuse.passes.base import PassContext, label
@@ -16,10 +16,6 @@ from onnxfuse.planner.functions import add_function
 from onnxfuse.report import FusedRegion
 from onnxfuse.symbols import is_made_up
 
-FUSED_NODES_KEY = "onnxfuse.nodes"
-"""Metadata of a fused node: the names of the nodes that it stands for."""
-FAST_MATH_KEY = "onnxfuse.fast_math"
-"""Metadata of a fused node whose kernels need not be exact."""
 FREE_OPS = {"Identity", "Dropout"}
 """Operators that ONNX Runtime removes: they count for nothing when a region is weighed."""
 
@@ -68,7 +64,7 @@ def emit(model: Model, fusion: Fusion, context: PassContext, stem: str | None = 
     fused = Node(operator, name, attributes, list(fusion.inputs), list(fusion.outputs), DOMAIN, overload)
     fused.output_types = [_output_type(tensor) for tensor in fusion.outputs]
     fast = {FAST_MATH_KEY: "1"} if context.fast_math else {}
-    fused.metadata = {FUSED_NODES_KEY: names, **fast, **fusion.metadata}
+    fused.metadata = {NODES_KEY: names, **fast, **fusion.metadata}
     return fused
 
 

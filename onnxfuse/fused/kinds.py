@@ -13,6 +13,12 @@ DOMAIN = "onnxfuse"
 """The domain of the fused nodes."""
 OPSET_VERSION = 1
 """The version of that domain which models import."""
+NODES_KEY = "onnxfuse.nodes"
+"""Metadata of a fused node: the names of the nodes that it stands for."""
+FAST_MATH_KEY = "onnxfuse.fast_math"
+"""Metadata of a fused node whose kernels need not be exact."""
+TF32_KEY = "onnxfuse.tf32"
+"""Metadata of a fused convolution whose factors may be rounded to TF32."""
 PREFERS_NHWC = "onnxfuse.prefer_nhwc"
 """Metadata of a model that is written for sessions whose CUDA provider has the option ``prefer_nhwc``."""
 

@@ -6,6 +6,8 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -221,136 +223,35 @@ def _named(made: Any, name: str | None, description: str) -> Pass:
     return result
 
 
-def _inline_functions() -> Pass:
-    from onnxfuse.passes.inline_functions import InlineFunctions
-
-    return InlineFunctions()
-
-
-def _widen_float16() -> Pass:
-    from onnxfuse.passes.widen_float16 import WidenFloat16
-
-    return WidenFloat16()
-
-
-def _fold_constants() -> Pass:
-    from onnxfuse.passes.fold_constants import FoldConstants
-
-    return FoldConstants()
-
-
-def _fold_shapes() -> Pass:
-    from onnxfuse.passes.fold_shapes import FoldShapes
-
-    return FoldShapes()
-
-
-def _slow_operators() -> Pass:
-    from onnxfuse.passes.slow_operators import SlowOperators
-
-    return SlowOperators()
-
-
-def _cancel_transposes() -> Pass:
-    from onnxfuse.passes.cancel_transposes import CancelTransposes
-
-    return CancelTransposes()
-
-
-def _merge_duplicates() -> Pass:
-    from onnxfuse.passes.merge_duplicates import MergeDuplicates
-
-    return MergeDuplicates()
-
-
-def _fuse_squeeze_excite() -> Pass:
-    from onnxfuse.planner import FuseSqueezeExcite
-
-    made: Pass = FuseSqueezeExcite()
-    return made
-
-
-def _conv_layout() -> Pass:
-    from onnxfuse.passes.conv_layout import ConvLayoutPass
-
-    return ConvLayoutPass()
-
-
-def _fold_affine() -> Pass:
-    from onnxfuse.passes.rules import AFFINE_RULES
-
-    return RulePass(
-        [rule() for rule in AFFINE_RULES],
-        "fold-affine",
-        "Folds scalar and per-channel affine steps into the weights of Conv, ConvTranspose, Gemm and MatMul, and zeros"
-        " around an image into the padding of a Conv; makes one of convolutions of one tensor that are added; with fast"
-        " math one product and one sum of a chain of steps.",
-    )
-
-
-def _fuse_attention() -> Pass:
-    from onnxfuse.planner import FuseAttention
-
-    made: Pass = FuseAttention()
-    return made
-
-
-def _split_conv_bias() -> Pass:
-    from onnxfuse.planner import SplitConvBias
-
-    made: Pass = SplitConvBias()
-    return made
-
-
-def _fuse_conv() -> Pass:
-    from onnxfuse.planner import FuseConv
-
-    made: Pass = FuseConv()
-    return made
-
-
-def _channels_last() -> Pass:
-    from onnxfuse.planner import ChannelsLast
-
-    made: Pass = ChannelsLast()
-    return made
-
-
-def _fuse_normalization() -> Pass:
-    from onnxfuse.planner import FuseNormalization
-
-    made: Pass = FuseNormalization()
-    return made
-
-
-def _fuse_elementwise() -> Pass:
-    from onnxfuse.planner import FuseElementwise
-
-    made: Pass = FuseElementwise()
-    return made
-
-
-_BUILTIN_FACTORIES: dict[str, Callable[[], Pass]] = {
-    "inline-functions": _inline_functions,
-    "widen-float16": _widen_float16,
-    "fold-constants": _fold_constants,
-    "fold-shapes": _fold_shapes,
-    "cancel-transposes": _cancel_transposes,
-    "slow-operators": _slow_operators,
-    "merge-duplicates": _merge_duplicates,
-    "fuse-squeeze-excite": _fuse_squeeze_excite,
-    "conv-layout": _conv_layout,
-    "fold-affine": _fold_affine,
-    "fuse-attention": _fuse_attention,
-    "split-conv-bias": _split_conv_bias,
-    "fuse-conv": _fuse_conv,
-    "channels-last": _channels_last,
-    "fuse-normalization": _fuse_normalization,
-    "fuse-elementwise": _fuse_elementwise,
+_BUILTIN_PASSES = {
+    "inline-functions": "onnxfuse.passes.inline_functions:InlineFunctions",
+    "widen-float16": "onnxfuse.passes.widen_float16:WidenFloat16",
+    "fold-constants": "onnxfuse.passes.fold_constants:FoldConstants",
+    "fold-shapes": "onnxfuse.passes.fold_shapes:FoldShapes",
+    "cancel-transposes": "onnxfuse.passes.cancel_transposes:CancelTransposes",
+    "slow-operators": "onnxfuse.passes.slow_operators:SlowOperators",
+    "merge-duplicates": "onnxfuse.passes.merge_duplicates:MergeDuplicates",
+    "fuse-squeeze-excite": "onnxfuse.planner.fuse_squeeze_excite:FuseSqueezeExcite",
+    "conv-layout": "onnxfuse.passes.conv_layout:ConvLayoutPass",
+    "fold-affine": "onnxfuse.passes.fold_affine:FoldAffine",
+    "fuse-attention": "onnxfuse.planner.fuse_attention:FuseAttention",
+    "split-conv-bias": "onnxfuse.planner.split_conv_bias:SplitConvBias",
+    "fuse-conv": "onnxfuse.planner.fuse_conv:FuseConv",
+    "channels-last": "onnxfuse.planner.channels_last:ChannelsLast",
+    "fuse-normalization": "onnxfuse.planner.fuse_normalization:FuseNormalization",
+    "fuse-elementwise": "onnxfuse.planner.fuse_elementwise:FuseElementwise",
 }
-_BUILTIN = tuple(_BUILTIN_FACTORIES)
+"""The passes of the package in the order in which they run, and where each is: imported when it is first asked for."""
+_BUILTIN = tuple(_BUILTIN_PASSES)
 _FUSING = ("fuse-attention", "split-conv-bias", "fuse-conv", "channels-last", "fuse-normalization", "fuse-elementwise")
 """The passes before which others run by default."""
+
+
+def _made(place: str) -> Pass:
+    """The pass of a class that is given as an entry point gives it."""
+    module, _, name = place.partition(":")
+    made: Pass = getattr(import_module(module), name)()
+    return made
 
 
 def default_registry(
@@ -360,8 +261,8 @@ def default_registry(
     them.
     """
     registry = Registry(entry_point_source)
-    for name, make in _BUILTIN_FACTORIES.items():
-        registry.add_factory(name, make)
+    for name, place in _BUILTIN_PASSES.items():
+        registry.add_factory(name, partial(_made, place))
     return registry
 
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import onnx
 import onnx_graphsurgeon as gs
 
-from onnxfuse.cuda.conv.node import TF32_KEY
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.fused.fusion import Fusion
-from onnxfuse.fused.kinds import CONV
+from onnxfuse.fused.kinds import CONV, TF32_KEY
 from onnxfuse.planner.convolutions import bias
 from onnxfuse.planner.fused_node import RegionProgram, local_function
 from onnxfuse.program import Program

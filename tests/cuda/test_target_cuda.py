@@ -19,8 +19,7 @@ from onnxfuse.cuda import compiler as compilers
 from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.recipe import Recipe
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.fused.fusion import FAST_MATH_KEY
-from onnxfuse.fused.kinds import DOMAIN
+from onnxfuse.fused.kinds import DOMAIN, FAST_MATH_KEY
 from onnxfuse.inspection import inspect
 from onnxfuse.report_html import render
 from tests import fusing

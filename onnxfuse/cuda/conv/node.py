@@ -9,12 +9,9 @@ from onnxfuse import dtypes
 from onnxfuse.cuda.access import Dim
 from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.cuda.conv.spec import Convolution
-from onnxfuse.fused.kinds import CONV, DOMAIN, kind_of
+from onnxfuse.fused.kinds import CONV, DOMAIN, TF32_KEY, kind_of
 from onnxfuse.graph import Model
 from onnxfuse.program import Program, ProgramError
-
-TF32_KEY = "onnxfuse.tf32"
-"""Metadata of a fused convolution of float32 whose kernels may round X and W to TF32."""
 
 OPERATORS = {"Conv": False, "ConvTranspose": True}
 """The values of the attribute ``operator``, and whether they are transposed."""
