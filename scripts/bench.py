@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import bench_page
 import numpy as np
 from bench_chains import CHAINS
-from bench_cpu import ROOT, put_into_readme
+from bench_cpu import PAGE, put_into_page
 from bench_peers import (
     ALONE,
     BASE,
@@ -226,9 +226,9 @@ def main() -> int:
             f"{text}\n\n![time over the time of onnxfuse](peers.svg)\n", encoding="utf-8"
         )
         print(text)
-        if arguments.readme:
-            plot = Path(os.path.relpath(arguments.out / "peers.svg", ROOT)).as_posix()
-            put_into_readme(f"{text}\n\n![time over the time of onnxfuse]({plot})", begin=BEGIN, end=END)
+        if arguments.page:
+            plot = Path(os.path.relpath(arguments.out / "peers.svg", PAGE.parent)).as_posix()
+            put_into_page(f"{text}\n\n![time over the time of onnxfuse]({plot})", begin=BEGIN, end=END)
         (arguments.out / "peers.partial.json").unlink(missing_ok=True)
     return 0
 
@@ -275,7 +275,7 @@ def _arguments() -> argparse.Namespace:
     add("--timeout", type=float, default=1800.0, metavar="S", help="limit of preparing one in a peer (default: 1800)")
     add("--prepare", action="store_true", help="set up and compile everything, time nothing")
     add("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
-    add("--readme", action="store_true", help="also write the table into README.md")
+    add("--page", action="store_true", help="also write the table into docs/measured.md")
     return parser.parse_args()
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measure everything that the README claims about speed and memory on the CPU, and print it as Markdown.
+"""Measure everything that docs/measured.md claims about speed and memory on the CPU, and print it as Markdown.
 
 A figure is the ratio of two things timed in turns (A B B A) in this process, lower quartile over lower
 quartile, by the method of onnxfuse.bench; a turn is one run, and of a chain over 6.6 MB, which fits a cache, as
@@ -41,6 +41,7 @@ from onnxfuse.sessions import Session, SessionError, has_fused_nodes
 from onnxfuse.zoo import StoredModel, fetch, make_inputs, read_manifest
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "measured.md"
 BEGIN, END = "<!-- bench_cpu.py: begin -->", "<!-- bench_cpu.py: end -->"
 THREADS = 2
 MEMORY_RUNS = 9
@@ -244,13 +245,13 @@ def machine_line() -> str:
     return f"Machine: {machine(THREADS)}, {os.cpu_count()} CPUs, {packages}, {system}, {today}."
 
 
-def put_into_readme(text: str, readme: Path = ROOT / "README.md", begin: str = BEGIN, end: str = END) -> None:
-    """Replace what is between the markers in the README."""
-    before, _, rest = readme.read_text(encoding="utf-8").partition(begin)
+def put_into_page(text: str, page: Path = PAGE, begin: str = BEGIN, end: str = END) -> None:
+    """Replace what is between the markers in the page."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
     _, found, after = rest.partition(end)
     if not found:
-        raise ValueError(f"{readme} has no markers {begin} and {end}")
-    readme.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+        raise ValueError(f"{page} has no markers {begin} and {end}")
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
 
 
 def main() -> int:
@@ -261,7 +262,7 @@ def main() -> int:
     parser.add_argument("--only", choices=SECTIONS, help="one of the tables")
     parser.add_argument("--models", metavar="A,B,…", help="these models instead of all that packages carry")
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the result there")
-    parser.add_argument("--readme", action="store_true", help="also write the result into README.md")
+    parser.add_argument("--page", action="store_true", help="also write the result into docs/measured.md")
     arguments = parser.parse_args()
     manifest = read_manifest()
     packaged = [name for name, model in manifest.items() if model.package is not None]
@@ -278,8 +279,8 @@ def main() -> int:
     if arguments.out is not None:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(text + "\n", encoding="utf-8")
-    if arguments.readme:
-        put_into_readme(text)
+    if arguments.page:
+        put_into_page(text)
     return 1 if any(table.missed() for table in tables) else 0
 
 

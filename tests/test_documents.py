@@ -32,15 +32,15 @@ def test_figures_are_held_against_their_targets_as_printed() -> None:
     assert str(table).splitlines()[2:] == lines
 
 
-def test_results_go_between_the_markers_of_the_readme(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{bench_cpu.BEGIN}\nold\n{bench_cpu.END}\nafter\n")
-    bench_cpu.put_into_readme("new", readme)
-    assert readme.read_text() == f"before\n{bench_cpu.BEGIN}\nnew\n{bench_cpu.END}\nafter\n"
-    readme.write_text("no markers")
+def test_results_go_between_the_markers_of_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{bench_cpu.BEGIN}\nold\n{bench_cpu.END}\nafter\n")
+    bench_cpu.put_into_page("new", page)
+    assert page.read_text() == f"before\n{bench_cpu.BEGIN}\nnew\n{bench_cpu.END}\nafter\n"
+    page.write_text("no markers")
     with pytest.raises(ValueError, match="no markers"):
-        bench_cpu.put_into_readme("new", readme)
-    assert bench_cpu.BEGIN in (ROOT / "README.md").read_text(encoding="utf-8")
+        bench_cpu.put_into_page("new", page)
+    assert bench_cpu.BEGIN in bench_cpu.PAGE.read_text(encoding="utf-8")
 
 
 def test_every_link_and_path_in_the_documents_exists() -> None:
