@@ -16,20 +16,20 @@ from onnxfuse.comparison import Numbers, compare_values
 from onnxfuse.cuda.conv.choice import RuleChooser
 from onnxfuse.fused.choices import ConvPolicy
 from onnxfuse.fused.kinds import DOMAIN
-from onnxfuse.graph import Model
-from onnxfuse.inference import infer
 from onnxfuse.model_io import load_proto
 from onnxfuse.numerics import output_numbers
 from onnxfuse.passes import PassContext, resolve
-from onnxfuse.planner import FuseElementwise
 from onnxfuse.planner.choosers import CudaChooser
+from onnxfuse.planner.functions import mark_float_functions
 from onnxfuse.sessions import Session, SessionError, Value
 
 NHWC = "cuda, nhwc"
-PIPELINES = ("everything", "fuse", "default", "cuda", NHWC)
-"""Everything that can be fused, single nodes too; what the planner fuses; all passes, rewrite rules among them; what
-the planner fuses for CUDA, which the CPU runs as well; and all passes for CUDA with prefer_nhwc."""
-REWRITING = ("default", NHWC)
+EVERYTHING, FORCED = "everything", "forced"
+PIPELINES = (EVERYTHING, "fuse", "default", FORCED, "cuda", NHWC)
+"""Every elementwise node that can be fused, single ones too; what the planner fuses; all passes, rewrite rules among
+them; all passes with all fused that can be; what the planner fuses for CUDA, which the CPU runs as well; and all passes
+for CUDA with prefer_nhwc."""
+REWRITING = ("default", FORCED, NHWC)
 """Those of all passes: results may differ by roundings."""
 
 SAME, EXPLAINED, NOT_RUN, FAILED = "same", "explained", "not run", "failed"
@@ -148,20 +148,25 @@ def _first_difference(expected: np.ndarray, actual: np.ndarray) -> str:
 
 def optimize(model: onnx.ModelProto, pipeline: str) -> onnx.ModelProto:
     """The model after one of the pipelines; for cuda with every convolution fused that can be, or with none."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
     target = "cuda" if pipeline.startswith("cuda") else "cpu"
     policy = ConvPolicy.NONE if pipeline == NHWC else ConvPolicy.ALL
-    convolutions = CudaChooser(RuleChooser(policy)) if target == "cuda" else None
-    context = PassContext(target=target, convolutions=convolutions, prefer_nhwc=pipeline == NHWC)
-    if pipeline == "everything":
-        loaded = Model.from_proto(copy)
-        infer(loaded)
-        FuseElementwise(everything=True).run(loaded, context)
-    else:
-        loaded = load_proto(copy)
-        for step in resolve(None if pipeline in REWRITING else ["fuse-elementwise"]):
-            step.run(loaded, context)
+    context = PassContext(
+        target=target,
+        convolutions=CudaChooser(RuleChooser(policy)) if target == "cuda" else None,
+        prefer_nhwc=pipeline == NHWC,
+        everything=pipeline in (EVERYTHING, FORCED),
+    )
+    return rewritten(model, context, None if pipeline in REWRITING else ["fuse-elementwise"])
+
+
+def rewritten(model: onnx.ModelProto, context: PassContext, passes: Sequence[str] | None = None) -> onnx.ModelProto:
+    """What ``onnxfuse.optimize`` makes of a model, in memory; ``passes`` names the passes, all by default."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    loaded = load_proto(copy)
+    for step in resolve(passes):
+        step.run(loaded, context)
+    mark_float_functions(loaded)
     return loaded.to_proto()
 
 

@@ -99,7 +99,7 @@ def _fuse(model: onnx.ModelProto) -> onnx.ModelProto | None:
     try:
         loaded = onnxfuse.Model.from_proto(model)
         infer(loaded)
-        FuseElementwise(everything=True).run(loaded, PassContext())
+        FuseElementwise().run(loaded, PassContext(everything=True))
     except OnnxfuseError:
         return None
     fused = loaded.to_proto()

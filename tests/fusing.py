@@ -23,7 +23,7 @@ def fuse_everything(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with every node fused that can be, single nodes too."""
     loaded = onnxfuse.Model.from_proto(model)
     infer(loaded)
-    FuseElementwise(everything=True).run(loaded, PassContext())
+    FuseElementwise().run(loaded, PassContext(everything=True))
     fused = loaded.to_proto()
     onnx.checker.check_model(fused, full_check=True)
     return fused

@@ -15,7 +15,6 @@ from onnxfuse.graph import describe
 from onnxfuse.inference import infer
 from onnxfuse.known_operators import OPERATORS, unknown
 from onnxfuse.passes import PassContext, resolve
-from onnxfuse.planner import FuseElementwise
 from onnxfuse.planning import add_unknown
 from tests.planner.test_fuse_attention import projected
 
@@ -42,11 +41,11 @@ def cases() -> dict[str, onnx.ModelProto]:
 
 
 def optimized(made: onnx.ModelProto) -> tuple[onnx.ModelProto, PassContext]:
-    """The model after all passes, with single elementwise nodes fused too."""
-    loaded, context = onnxfuse.Model.from_proto(made), PassContext()
+    """The model after all passes, with all fused that can be."""
+    loaded, context = onnxfuse.Model.from_proto(made), PassContext(everything=True)
     infer(loaded)
     for step in resolve():
-        (FuseElementwise(everything=True) if isinstance(step, FuseElementwise) else step).run(loaded, context)
+        step.run(loaded, context)
     return loaded.to_proto(), context
 
 

@@ -27,7 +27,9 @@ class PassContext:
     ``target`` is ``"cpu"`` or ``"cuda"``, ``on`` what is known of it; ``progress`` takes one line at a time.
     ``convolutions`` chooses which of them are fused, by estimates or a rule if there is none.  For the target cuda
     ``fitter`` tells what the compiler makes of a Program, if it is to be asked, ``tf32`` allows convolutions of float32
-    to round their factors, and ``prefer_nhwc`` says that the sessions will have that option.
+    to round their factors, and ``prefer_nhwc`` says that the sessions will have that option.  ``everything`` has all
+    fused that can be, whether or not that gains, and whether or not ONNX Runtime would be as fast: for tests, whose
+    models are too small for any gain.
     """
 
     target: str = "cpu"
@@ -36,6 +38,7 @@ class PassContext:
     convolutions: ConvChooser | None = None
     tf32: bool = False
     prefer_nhwc: bool = False
+    everything: bool = False
     report: Report = field(default_factory=Report)
     progress: Callable[[str], None] = _silent
     _reported: set[tuple[str, str, str]] = field(default_factory=set, repr=False)

@@ -16,6 +16,7 @@ from onnxfuse.constants import (
     constant_value,
     domain_of,
     dtype_of,
+    is_constant,
     is_constant_node,
     is_dense,
     shape_of,
@@ -25,6 +26,7 @@ from onnxfuse.passes.base import PassContext
 from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.passes.folding import Evaluator
 from onnxfuse.passes.result_size import largest_elements, largest_itemsize, most_work
+from onnxfuse.passes.scalar_inputs import write_scalars
 
 if TYPE_CHECKING:
     from onnxfuse.graph import Model
@@ -62,6 +64,7 @@ class FoldConstants:
     ONNX Runtime does, sums with 0 and products with 1.  A node that makes an output of a graph stays.  A result that
     would make the model larger by more than 4 KiB, or take seconds to compute, stays a node, and so do random and
     quantization ops and ops that are not standard.  All runs of one object make models larger by 256 KiB at most.
+    What is read as a scalar becomes one (scalar_inputs.py).
     """
 
     name = NAME
@@ -75,8 +78,10 @@ class FoldConstants:
         editor = GraphEditor(model)
         folder = _Folder(editor, context, self._free_bytes)
         try:
+            open_before = _open_conditions(editor)
             for graph in editor.graphs:
                 folder.fold(graph)
+            write_scalars(editor, computed=_open_conditions(editor) < open_before)
         finally:
             editor.finish()
             self._free_bytes = folder.free_bytes
@@ -190,7 +195,7 @@ class _Folder:
             return False
         if node.attrs and next(subgraphs(node), None) is not None:
             return False
-        if not any(tensor.name for tensor in node.inputs) or self._returned(node) or _bounds_a_range(node):
+        if not any(tensor.name for tensor in node.inputs) or self._returned(node):
             return False
         if node.op in ("Div", "Mod") and not _is_safe_divisor(node.inputs[1]):
             return False
@@ -308,9 +313,10 @@ class _Folder:
         self._editor.remove([node])
 
 
-def _bounds_a_range(node: Node) -> bool:
-    """Whether a Range reads a result that may not be a scalar: ORT refuses [1] there, but only as a constant."""
-    return any(tensor.shape != [] and reader.op == "Range" for tensor in node.outputs for reader in tensor.outputs)
+def _open_conditions(editor: GraphEditor) -> int:
+    """How many If have a condition that is no constant; ONNX Runtime puts a body in the place of the others."""
+    nodes = (node for graph in editor.graphs for node in graph.nodes if node.op == "If")
+    return sum(not is_constant(node.inputs[0]) for node in nodes if editor.graph_index(node) is not None)
 
 
 def _is_view(node: Node) -> bool:

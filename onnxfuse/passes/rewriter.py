@@ -43,6 +43,7 @@ class RulePass:
         rewrites.
         """
         for rule in self.rules:
+            rule.everything = context.everything
             rule.begin(model, context)
         editor = GraphEditor(model)
         try:

@@ -110,11 +110,14 @@ class RewriteRule:
     A match is left alone where a value inside the pattern, not one that the pattern returns, is also read
     elsewhere or returned by the graph.  ``keep_shared_nodes = True`` lifts that: such inner nodes then stay
     in the graph beside the replacement, for their other readers.
+
+    ``everything`` is that of the PassContext: a rule then applies wherever it can, whether or not that gains.
     """
 
     name: str = ""
     description: str = ""
     keep_shared_nodes: bool = False
+    everything: bool = False
 
     def begin(self, model: Model, context: PassContext) -> None:
         """Called once before the rule is applied to a model: the place to reset what a rule counts."""

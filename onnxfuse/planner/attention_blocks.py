@@ -134,9 +134,20 @@ class AttentionBlock:
 
 
 class AttentionBlocks:
-    """The blocks of one graph of a model of this opset; ``is_output`` says whether a graph returns a tensor."""
+    """The blocks of one graph of a model of this opset; ``is_output`` says whether a graph returns a tensor.
 
-    def __init__(self, nodes: Sequence[gs.Node], opset: int, is_output: Callable[[gs.Tensor], bool]) -> None:
+    With ``everything`` those are among them that ONNX Runtime computes as fast.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[gs.Node],
+        opset: int,
+        is_output: Callable[[gs.Tensor], bool],
+        *,
+        everything: bool = False,
+    ) -> None:
+        self._everything = everything
         self._graph = Contraction(nodes)
         self._is_output = is_output
         self._softmax_axis = 1 if opset < 13 else -1
@@ -213,7 +224,8 @@ class AttentionBlocks:
             raise UnsupportedError(UNKNOWN_MASK)
         found = replace(found, joined=self._joined(product.outputs[0], found.q.count))
         rows = q.shape[2]
-        if found.is_plain and not (isinstance(rows, int) and rows < _MANY_ROWS):
+        fast = found.is_plain and not (isinstance(rows, int) and rows < _MANY_ROWS)
+        if fast and not self._everything:
             raise UnsupportedError(ORT_IS_AS_FAST)
         return found
 

@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.cuda.conv.choice import CaseChooser, RuleChooser
 from onnxfuse.cuda.conv.spec import Convolution
-from onnxfuse.fused.choices import ConvChoice, ConvChooser
+from onnxfuse.fused.choices import ConvChoice, ConvChooser, ConvPolicy
 from onnxfuse.fused.target import CPU, CUDA
 from onnxfuse.graph import Model
 from onnxfuse.passes.base import PassContext
@@ -54,13 +54,17 @@ class CudaChooser:
         )
 
 
-_DEFAULT: Mapping[str, Callable[[], ConvChooser]] = {CPU.name: CpuChooser, CUDA.name: CudaChooser}
+_DEFAULT: Mapping[str, Callable[[ConvPolicy], ConvChooser]] = {
+    CPU.name: CpuChooser,
+    CUDA.name: lambda policy: CudaChooser(RuleChooser(policy)),
+}
 
 
 def chooser_of(context: PassContext) -> ConvChooser:
     """The context's chooser, which is made where there is none."""
     if context.convolutions is None:
-        context.convolutions = _DEFAULT[context.on.name]()
+        policy = ConvPolicy.ALL if context.everything else ConvPolicy.AUTO
+        context.convolutions = _DEFAULT[context.on.name](policy)
     return context.convolutions
 
 

@@ -198,7 +198,7 @@ class ConvTimes:
 
     def __init__(self, shapes: LikelyShapes) -> None:
         self.ns = _times()
-        self._shapes = shapes
+        self.shapes = shapes
         self._block = block_size()
 
     def of(self, node: gs.Node, layout: Layout) -> float:
@@ -210,9 +210,9 @@ class ConvTimes:
         weights = node.inputs[1].shape
         if weights is None or not all(isinstance(dim, int) for dim in weights):
             return 0.0
-        if layout is Layout.NHWC and not self._has_nhwc(node, weights):
+        if layout is Layout.NHWC and not (_has_nhwc(node) and self._fills_vectors(node)):
             return math.inf
-        read, written = (self._shapes.of(tensor) for tensor in (node.inputs[0], node.outputs[0]))
+        read, written = (self.shapes.of(tensor) for tensor in (node.inputs[0], node.outputs[0]))
         if read is None or written is None or 0 in (*read, *written):
             return 0.0
         time = (self._single if _is_single(node) else self._many)(node, layout, read, written)
@@ -223,7 +223,7 @@ class ConvTimes:
 
         In the plain layout ONNX Runtime reorders whole blocks of channels of two dimensions before and after it.
         """
-        read, written = (self._shapes.of(tensor) for tensor in (node.inputs[0], node.outputs[0]))
+        read, written = (self.shapes.of(tensor) for tensor in (node.inputs[0], node.outputs[0]))
         if read is None or written is None or 0 in (*read, *written):
             return 0.0
         elements, reorders = math.prod(read) + math.prod(written), 0.0
@@ -242,12 +242,9 @@ class ConvTimes:
         """Nanoseconds of ONNX Runtime's Transpose of so many elements."""
         return _TRANSPOSES * elements * self.ns.reorder + NODE_CALL
 
-    def _has_nhwc(self, node: gs.Node, weights: tuple[int, ...]) -> bool:
-        """Whether there is a kernel for channels last, and it uses whole vectors."""
-        group = int(node.attrs.get("group", 1))
-        single = group == weights[0] and weights[1] == 1 and group >= self._block
-        grouped = group < weights[0] and weights[0] // group >= _LEAST_GROUP
-        return node.op == "Conv" and len(weights) <= 4 and (group == 1 or single or grouped)
+    def _fills_vectors(self, node: gs.Node) -> bool:
+        """Whether the kernel for channels last uses whole vectors."""
+        return not _is_single(node) or int(node.attrs["group"]) >= self._block
 
     def _handed_on(self, node: gs.Node, written: tuple[int, ...]) -> float:
         """Nanoseconds to write and to read the result with the channels last, if it becomes part of what one node
@@ -348,6 +345,28 @@ class ConvTimes:
         return products * product + self._passed(filters * positions, element, layout) + copying + call
 
 
+class LastIsFree(ConvTimes):
+    """As if channels last, and the changes to them and back, cost nothing: whatever can have them last then has."""
+
+    def of(self, node: gs.Node, layout: Layout) -> float:
+        """Nothing where there is a kernel for channels last."""
+        if layout is Layout.NHWC:
+            return 0.0 if _has_nhwc(node) else math.inf
+        return 1.0
+
+    def of_pool(self, node: gs.Node, layout: Layout) -> float:
+        """Nothing with the channels last."""
+        return 0.0 if layout is Layout.NHWC else 1.0
+
+    def change(self, elements: int) -> float:
+        """Nothing."""
+        return 0.0
+
+    def transpose(self, elements: int) -> float:
+        """Nothing."""
+        return 0.0
+
+
 def is_better_by_rows(shape: Sequence[int] | None, single: gs.Node) -> bool:
     """Whether a tensor of this shape is better made a few rows at a time, by the depthwise convolution that reads it.
 
@@ -361,6 +380,14 @@ def is_better_by_rows(shape: Sequence[int] | None, single: gs.Node) -> bool:
     reach = (single.inputs[1].shape[2] - 1) * dilation + 1
     rows = max((_ROWS // (channels * width) - reach) // stride + 1, 1)
     return (rows - 1) * stride + reach <= _MADE_AGAIN * rows * stride
+
+
+def _has_nhwc(node: gs.Node) -> bool:
+    """Whether there is a kernel for channels last."""
+    weights, group = node.inputs[1].shape, int(node.attrs.get("group", 1))
+    single = group == weights[0] and weights[1] == 1
+    grouped = group < weights[0] and weights[0] // group >= _LEAST_GROUP
+    return node.op == "Conv" and len(weights) <= 4 and (group == 1 or single or grouped)
 
 
 def _is_single(node: gs.Node) -> bool:

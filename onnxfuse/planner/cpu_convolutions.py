@@ -56,7 +56,7 @@ _SHORT = {"Add", "Sub", "Mul", "Relu", "Clip", "HardSigmoid", "HardSwish", "Leak
 def cpu_chooser(context: PassContext) -> "CpuChooser":
     """The context's chooser, for the target cpu; it is made where there is none."""
     if context.convolutions is None:
-        context.convolutions = CpuChooser()
+        context.convolutions = CpuChooser(ConvPolicy.ALL if context.everything else ConvPolicy.AUTO)
     if not isinstance(context.convolutions, CpuChooser):
         raise TypeError(f"convolutions for the target cpu are chosen by a CpuChooser, not a {context.convolutions!r}")
     return context.convolutions

@@ -74,7 +74,9 @@ def _plan(model: Model, graph: gs.Graph, context: PassContext) -> list[Attention
     returned = [tensor for one in model.graphs() for tensor in one.outputs]
     ids, names = {id(tensor) for tensor in returned}, {tensor.name for tensor in returned}
     nodes, opset = sorted_nodes(graph), model.opsets[""]
-    blocks = AttentionBlocks(nodes, opset, lambda tensor: id(tensor) in ids or tensor.name in names)
+    blocks = AttentionBlocks(
+        nodes, opset, lambda tensor: id(tensor) in ids or tensor.name in names, everything=context.everything
+    )
     found = []
     for node in graph.nodes:
         form = _FORMS.get(standard_op(node) or "")

@@ -15,7 +15,7 @@ from onnxfuse.passes.base import PassContext, label
 from onnxfuse.planner.choosers import chooser_of
 from onnxfuse.planner.conv_node import ConvFusion, ConvRegion, fuse_conv
 from onnxfuse.planner.conv_regions import ConvRegions
-from onnxfuse.planner.conv_times import is_better_by_rows
+from onnxfuse.planner.conv_times import ConvTimes, LastIsFree, is_better_by_rows
 from onnxfuse.planner.convolutions import describe, is_convolution
 from onnxfuse.planner.cpu_convolutions import CHANNELS_LAST, FASTER, cpu_chooser
 from onnxfuse.planner.cuda_placement import CudaPlacement
@@ -108,6 +108,7 @@ class _Planner:
         self._opset = model.opsets[""]
         self._fast_math = context.fast_math
         self._prefer_nhwc = context.prefer_nhwc
+        self._everything = context.everything
         self._chooser = chooser_of(context)
         self._nhwc = cpu_chooser(context) if NHWC_CONV in context.on.kinds else None
         self._sizes = Sizes(model)
@@ -156,14 +157,15 @@ class _Planner:
             layout = NhwcLayout()
             return _Plan(graph, fusions, layout, NhwcConcats(nodes, fusions, layout, self._is_output), {}, verdicts)
         shapes = self._nhwc.likely_shapes(graph, main=graph is self._main)
-        layout = choose_layout(nodes, fusions, self._is_output, self._sizes, shapes)
+        times = LastIsFree(shapes) if self._everything else ConvTimes(shapes)
+        layout = choose_layout(nodes, fusions, self._is_output, self._sizes, times)
         for key in layout.convolutions:
             verdicts[key] = CHANNELS_LAST if verdicts[key] is FASTER else verdicts[key]
         concats = NhwcConcats(nodes, fusions, layout, self._is_output)
 
         def may_expand(expansion: ConvFusion, single: ConvFusion) -> bool:
             made = shapes.of(expansion.region.conv.outputs[0])
-            pays = is_better_by_rows(made, single.region.conv)
+            pays = self._everything or is_better_by_rows(made, single.region.conv)
             return pays and len(concats.parts(expansion.region.data)) < 2
 
         pairs = find_pairs(fusions, layout, nodes, may_expand)

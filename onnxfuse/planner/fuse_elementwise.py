@@ -44,16 +44,10 @@ class Plan:
 
 
 class FuseElementwise:
-    """Replaces convex regions of elementwise nodes by fused nodes.
-
-    With ``everything`` it fuses all that can be fused, single nodes too, whether or not ONNX Runtime would be as fast.
-    """
+    """Replaces convex regions of elementwise nodes by fused nodes."""
 
     name = "fuse-elementwise"
     description = "compute each region of elementwise nodes in one fused node"
-
-    def __init__(self, everything: bool = False) -> None:
-        self.everything = everything
 
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrite ``model`` in place and record every fusion and every node left alone."""
@@ -61,12 +55,12 @@ class FuseElementwise:
             infer(model)  # earlier passes have added tensors
         if context.fitter is not None:
             # Planned without a compiler first, for what that plans can be compiled at once, on all processors.
-            planned = _Planner(model, context, None, self.everything).plans()
+            planned = _Planner(model, context, None).plans()
             fusions = [fusion for plan in planned for fusion in plan.fusions]
             context.fitter.prepare([(own.program, [tensor.shape for tensor in own.inputs]) for own in fusions])
-        planner = _Planner(model, context, context.fitter, self.everything)
+        planner = _Planner(model, context, context.fitter)
         plans = list(planner.plans())
-        if context.on.library_costs and not self.everything and not _has_fused_convolutions(model):
+        if context.on.library_costs and not context.everything and not _has_fused_convolutions(model):
             _drop_if_too_little(plans, planner.gains_alone)
         for plan in plans:
             emit_all(model, plan.graph, plan.fusions, context)
@@ -96,14 +90,14 @@ def _drop_if_too_little(plans: list[Plan], gains_alone: Callable[[gs.Node], bool
 class _Planner:
     """Plans the graphs of one model, without changing it."""
 
-    def __init__(self, model: Model, context: PassContext, fitter: Fitter | None, everything: bool = False) -> None:
+    def __init__(self, model: Model, context: PassContext, fitter: Fitter | None) -> None:
         self._model = model
         self._on = context.on
-        self._everything = everything
+        self._everything = context.everything
         self._fast_math = context.fast_math
         self._opset = model.opsets.get("")
-        self._ort = None if everything else OrtFusions(model, self._on)
-        self._placement = CudaPlacement(model) if self._on.host_apart and not everything else None
+        self._ort = None if self._everything else OrtFusions(model, self._on)
+        self._placement = CudaPlacement(model) if self._on.host_apart and not self._everything else None
         self._cuda = None if self._on.reads_views else CudaRegions(fitter)
         outputs = [tensor for graph in model.graphs() for tensor in graph.outputs]
         self._output_ids = {id(tensor) for tensor in outputs}

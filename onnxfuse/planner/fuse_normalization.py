@@ -98,7 +98,7 @@ class _Planner:
         self._opsets = model.opsets
         self._editor = GraphEditor(model)
         self._sizes = Sizes(model)
-        self._to_ort = OrtFusions(model, context.on).reasons
+        self._to_ort = {} if context.everything else OrtFusions(model, context.on).reasons
         self._taken: set[int] = set()
 
     def plan(self, graph: gs.Graph) -> list[NormalizationFusion]:
@@ -115,7 +115,7 @@ class _Planner:
             fusion = self._fuse(block, before) or self._fuse(block, ())
             if fusion is None:
                 continue
-            if not fusion.before and _has_few_elements(block.x):
+            if not fusion.before and not self._context.everything and _has_few_elements(block.x):
                 self._refuse(block.nodes[-1], FEW_ELEMENTS)
                 continue
             self._taken.update(id(node) for node in fusion.before)
@@ -157,7 +157,7 @@ class _Planner:
         if self._sizes.of(node.outputs[0]) != space:
             return False
         whole = [tensor for tensor in node.inputs if self._sizes.of(tensor) == space]
-        return len(whole) == len(node.inputs) or block.x.shape[-1] >= _SHORT_ROW
+        return self._context.everything or len(whole) == len(node.inputs) or block.x.shape[-1] >= _SHORT_ROW
 
     def _fuse(self, block: NormalizationBlock, before: Sequence[gs.Node]) -> NormalizationFusion | None:
         """None if the nodes before the block are too many, or read no tensor of its shape."""

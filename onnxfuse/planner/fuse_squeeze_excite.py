@@ -87,7 +87,7 @@ def _plan(model: Model, graph: gs.Graph, context: PassContext) -> list[SqueezeFu
             block = None if id(node) in constant else blocks.block(node)
             if block is None:
                 continue
-            if _stays_blocked(block, blocks, layout, ids):
+            if not context.everything and _stays_blocked(block, blocks, layout, ids):
                 raise UnsupportedError(BLOCKED_DATA)
             found.append(fuse_squeeze_excite(block, opset, context.fast_math))
         except (UnsupportedError, ProgramError) as reason:

@@ -20,7 +20,6 @@ from onnxfuse.graph import captured_tensors
 from onnxfuse.graph_ir import standard_op
 from onnxfuse.planner.conv_node import ConvFusion, operands
 from onnxfuse.planner.conv_times import NODE_CALL, ConvTimes, Layout
-from onnxfuse.planner.likely_shapes import LikelyShapes
 from onnxfuse.planner.minimum_cut import MinimumCut
 from onnxfuse.planner.pools import Pool, find_pool
 from onnxfuse.planner.sizes import Size, Sizes, is_gate
@@ -53,10 +52,10 @@ def choose_layout(
     fusions: Sequence[ConvFusion],
     is_output: Callable[[gs.Tensor], bool],
     sizes: Sizes,
-    shapes: LikelyShapes,
+    times: ConvTimes,
 ) -> NhwcLayout:
-    """The layout for the ``fusions`` of one graph of ``nodes``."""
-    return _Choice(nodes, fusions, is_output, sizes, shapes).solve()
+    """The layout for the ``fusions`` of one graph of ``nodes``, which is cheapest by these ``times``."""
+    return _Choice(nodes, fusions, is_output, sizes, times).solve()
 
 
 def to_last(rank: int) -> list[int]:
@@ -104,14 +103,14 @@ class _Choice:
         fusions: Sequence[ConvFusion],
         is_output: Callable[[gs.Tensor], bool],
         sizes: Sizes,
-        shapes: LikelyShapes,
+        times: ConvTimes,
     ) -> None:
         self._nodes = nodes
         self._fusions = fusions
         self._is_output = is_output
         self._sizes = sizes
-        self._shapes = shapes
-        self._times = ConvTimes(shapes)
+        self._shapes = times.shapes
+        self._times = times
         self._cut = MinimumCut()
         self._tensors: dict[int, gs.Tensor] = {}
         self._pools: dict[int, Pool] = {}

@@ -217,8 +217,8 @@ def test_bytes_of_what_is_read() -> None:
         )
     )
     infer(loaded)
-    context = PassContext()
-    FuseElementwise(everything=True).run(loaded, context)
+    context = PassContext(everything=True)
+    FuseElementwise().run(loaded, context)
     (region,) = context.report.fused
     assert region.after.reads.constant() == 16
 
@@ -238,7 +238,7 @@ def test_what_onnx_runtime_refuses_is_left_to_it(text: str) -> None:
     model = _model(f"g (float[9, 4] x) => (float[p, q] y) {{ {text} c = Abs(a) y = Neg(c) }}", **NUMBERS, scalar=1)
     loaded = onnxfuse.Model.from_proto(model)
     infer(loaded)
-    FuseElementwise(everything=True).run(loaded, PassContext())
+    FuseElementwise().run(loaded, PassContext(everything=True))
     for proto in (model, loaded.to_proto()):
         with pytest.raises(Exception, match=r"1-D|num_outputs"):
             fusing.run(proto, {"x": _array(9, 4)}, True)

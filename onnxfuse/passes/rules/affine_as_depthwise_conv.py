@@ -58,7 +58,7 @@ class AffineAsDepthwiseConv(RewriteRule):
         followers, step = chain_after(match, read_step(match.root, axis), then_along(axis))
         result = followers[-1].outputs[0] if followers else match.outputs[0]
         readers = [reader for reader in result.outputs if reader.inputs[0] is result and not self._is_own(reader)]
-        if not any(map(layout.reads_blocked, readers)):
+        if not self.everything and not any(map(layout.reads_blocked, readers)):
             return "no convolution reads its result in the blocked layout"
         match.plan = _rounded(step, channels)
         for node in followers:

@@ -79,7 +79,7 @@ class ConvOfUpsampled(RewriteRule):
         shares = [weights] if concat is None else _split(weights, concat)
         parts = []
         for tensor, own, times in zip(tensors, shares, scales, strict=True):
-            if times and _is_worth(own, times, alone=concat is None):
+            if times and (self.everything or _is_worth(own, times, alone=concat is None)):
                 match.nodes.append(tensor.inputs[0])
                 parts.append(_Part(tensor.inputs[0].inputs[0], own, times))
             else:

@@ -40,7 +40,8 @@ class MeanOfChannels(RewriteRule):
         if data.shape is None or len(data.shape) < 3 or data.dtype not in _AS_FAST:
             return NOT_APPLICABLE
         sizes = data.shape[2:]
-        if all(isinstance(size, int) for size in sizes) and math.prod(sizes) <= _AS_FAST[np.dtype(data.dtype)]:
+        small = all(isinstance(size, int) for size in sizes) and math.prod(sizes) <= _AS_FAST[np.dtype(data.dtype)]
+        if small and not self.everything:
             return NOT_APPLICABLE
         match.plan = list(range(2, len(data.shape)))
         return None
