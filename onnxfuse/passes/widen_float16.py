@@ -58,7 +58,7 @@ class WidenFloat16:
 
     A model stays as it is if it has no product or convolution of float16, or more than 512 MiB of such weights; if it
     mostly moves float16, as with caches of keys and values that it is given; if a last digit decides what it makes, as
-    where integers are made of float16; and with operators of other domains or functions that see float16, or bodies
+    where integers are made of float16; if it returns the scores of an Attention; and with operators of other domains or functions that see float16, or bodies
     that read such an input or output of the model.
     """
 
@@ -95,6 +95,8 @@ def _why_not(model: Model, nodes: list[Node]) -> str | None:
             return f"it has a node of type {node.op} on float16"
         if (node.op in _ROUNDED or _makes_integers(node)) and dtype_of(node.inputs[0]) == np.float16:
             return f"the result of a node of type {node.op} may depend on the last digit of float16"
+        if node.op == "Attention" and any(tensor.name for tensor in node.outputs[3:]) and _has_half(node):
+            return "it returns the scores of an Attention, which are the lowest float16 where they are masked"
     if reason := _why_slower(model, nodes):
         return reason
     proto = model.export(light=True).proto

@@ -15,7 +15,7 @@ from tests import fusing
 
 from .models import apply, ops, random
 
-HEAD = '<ir_version: 10, opset_import: ["": 20, "com.microsoft": 1, "acme": 1]>'
+HEAD = '<ir_version: 10, opset_import: ["": 23, "com.microsoft": 1, "acme": 1]>'
 PRODUCT = "g (float16[n, 8] x) => (float16[n, 8] y) { a = MatMul(x, w) b = Tanh(a) y = Add(b, x) }"
 CONSTANTS = {
     "w": random(8, 8, dtype=np.float16),
@@ -171,6 +171,11 @@ STAY = {
     "flags that the last digit decides": (
         "g (float16[n, 8] x) => (bool[n, 8] y) { a = MatMul(x, w) b = Mul(a, a) y = IsInf(b) }",
         "the result of a node of type IsInf may depend on the last digit of float16",
+    ),
+    "scores that are returned": (
+        """g (float16[1, 2, 3, 8] x) => (float16[1, 2, 3, 8] y, float16[1, 2, 3, 3] s) {
+        y, a, b, s = Attention<is_causal = 1, qk_matmul_output_mode = 2>(x, x, x) }""",
+        "it returns the scores of an Attention, which are the lowest float16 where they are masked",
     ),
     "a sequence": (
         "g (float16[n, 8] x) => (seq(float16[n, 8]) y) { a = MatMul(x, w) y = SequenceConstruct(a, x) }",
