@@ -4,6 +4,7 @@ What is inferred goes to the Variables of the graph alone and is never written t
 light export of the model, so a model of any size takes little memory, and what it cannot tell stays unknown.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
@@ -194,9 +195,18 @@ def _has_long_vector(proto: ModelProto) -> bool:
 
 def _type_error(message: str) -> str | None:
     for line in message.splitlines():
-        if any(text in line for text in _TYPE_ERRORS) and "type but instead is null" not in line:
+        if any(text in line for text in _TYPE_ERRORS) and "type but instead is null" not in line and not _inner(line):
             return line.removeprefix("[ShapeInferenceError] ").removeprefix("Inference error(s): ").strip()
     return None
+
+
+def _inner(line: str) -> bool:
+    """Whether an error is of a node of the function that onnx has for an operator of its own.
+
+    Some have constants of float whatever the type is, as that of MeanVarianceNormalization.
+    """
+    outer, *inner = re.findall(r"\(op_type:(\w+)", line)[:2] or [""]
+    return bool(inner) and onnx.defs.has(outer)
 
 
 def _override(model: Model, proto: ModelProto, shapes: Shapes) -> None:

@@ -22,8 +22,9 @@ MANY = 2**31 - 1
 Values = Collection[Any] | None
 """The values of an attribute that are understood; None for all of its type."""
 
-_OF_ORT = {"LayerNormalization": 17, "SimplifiedLayerNormalization": None}
-"""The opset that first has an operator which ONNX Runtime has in earlier ones too; None for none."""
+_OF_ORT = {"GroupNormalization": 21, "LayerNormalization": 17, "SimplifiedLayerNormalization": None}
+"""The opset that first has an operator which ONNX Runtime has in earlier ones too; None for none.  GroupNormalization
+is in earlier ones, but withdrawn."""
 
 FLAG = (0, 1)
 _AUTO_PAD = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")

@@ -1,7 +1,7 @@
-"""Operators that ONNX Runtime's optimizer writes in ONNX's own domain, where ONNX has them not, or not in that opset.
+"""Operators that ONNX Runtime has in ONNX's own domain, where ONNX has them not, or not in that opset.
 
-So models that it has optimized and saved have them, and it takes them back.  ONNX's checker and its shape inference do
-not, and so they are shown other nodes in their place.
+Its optimizer writes some of them, so that models which it has saved have them, and it takes them back.  ONNX's checker
+and its shape inference do not, and so they are shown other nodes in their place.
 """
 
 from collections.abc import Iterator

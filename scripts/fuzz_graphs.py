@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-from fuzz_check import EXPLAINED, FAILED, NOT_RUN, PIPELINES, REWRITING, SAME, UNJUDGED, Verdict, check
+from fuzz_check import EVERYTHING, EXPLAINED, FAILED, NOT_RUN, PIPELINES, REWRITING, SAME, UNJUDGED, Verdict, check
+from fuzz_kernels import random_kernels
 from fuzz_models import random_model
 from fuzz_networks import random_network
 from fuzz_shrink import Feeds, shrink
@@ -25,6 +26,9 @@ from onnxfuse.graph_export import onnx_graphs
 
 NETWORK_EVERY = 6
 """One seed in so many is a convolutional network, for the rules that rewrite around convolutions."""
+
+KERNELS_EVERY = 3
+"""One seed in so many, but for these, is a model of operators with kernels of their own, in all their forms."""
 
 COMMAND_EVERY = 40
 """One seed in so many goes through the command line too."""
@@ -39,6 +43,9 @@ def model_of(seed: int) -> tuple[onnx.ModelProto, list[Feeds], str]:
     if seed % NETWORK_EVERY == 0:
         network = random_network(choose, special=choose.random() < 0.2)
         return network.model, [network.feeds], REWRITING[seed // NETWORK_EVERY % len(REWRITING)]
+    if seed % KERNELS_EVERY == 1:
+        kernels, inputs = random_kernels(choose)
+        return kernels, [inputs], (EVERYTHING, *REWRITING)[seed // KERNELS_EVERY % (1 + len(REWRITING))]
     made = random_model(choose)
     feeds = [made.feeds, made.resized] if choose.random() < 0.4 else [made.feeds]
     return made.model, feeds, PIPELINES[choose.randrange(len(PIPELINES))]

@@ -46,7 +46,11 @@ SUMS = {
 REORDERED = {"Sum", "Mean", "BatchNormalization"}
 """Sums whose order is open where no rule rewrites anything."""
 
-CANCELLING = {"HardSigmoid", "HardSwish", "Elu", "Celu", "Selu", "Gelu", "Mish", "Shrink", "Softplus"}
+CANCELLING = {
+    *("HardSigmoid", "HardSwish", "Elu", "Celu", "Selu", "Gelu", "Mish", "Shrink", "Softplus"),
+    *("Attention", "Einsum", "GRU", "GroupNormalization", "InstanceNormalization", "LSTM", "LayerNormalization"),
+    *("LpPool", "MeanVarianceNormalization", "RMSNormalization", "RNN", "Resize"),
+}
 """Functions that add something, so that in 16 bits a small result may be all rounding."""
 
 ZERO_SIGNS = {"Max", "Min", "Where", "Clip", "Relu", "PRelu", "LeakyRelu", "ThresholdedRelu"}
@@ -266,7 +270,8 @@ class _Loosener:
             wide[node.output[0]] = result
         elif kind in HALF:
             relative, absolute = HALF_NOISE[kind]
-            result = self.noise(result, TensorProto.FLOAT, relative, absolute) if half else result
+            rounded = half or self.rewritten  # or kept in float by a rewritten model
+            result = self.noise(result, TensorProto.FLOAT, relative, absolute) if rounded else result
         if kind in HALF:
             self.nodes.append(helper.make_node("Cast", [result], [node.output[0]], to=kind))
         else:

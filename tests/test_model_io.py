@@ -202,6 +202,15 @@ def test_other_versions_are_refused(tmp_path):
     refused(write(path, proto), "no graph")
 
 
+@pytest.mark.parametrize("dtype", ["float16", "double"])
+def test_a_type_error_in_what_an_operator_expands_to_is_not_the_models(tmp_path, dtype):
+    """The function of MeanVarianceNormalization has constants of float; ONNX Runtime takes it in other types."""
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g ({dtype}[2, 3, 4, 5] x) => ({dtype}[2, 3, 4, 5] y) {{
+        a = Neg(x) y = MeanVarianceNormalization(a) }}"""
+    proto = onnx.parser.parse_model(text)
+    assert model_io.load(write(tmp_path / "m.onnx", proto)).to_proto().graph == proto.graph
+
+
 def test_cycles_and_type_errors_are_refused(tmp_path):
     path = tmp_path / "m.onnx"
     proto = small_model()

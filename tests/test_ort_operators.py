@@ -50,6 +50,20 @@ def test_they_are_left_to_onnx_runtime_and_their_neighbours_fused(operator: str,
     assert result.report.warnings == []
 
 
+@pytest.mark.parametrize("opset", [18, 19, 20, 21])
+def test_a_version_that_onnx_has_withdrawn_and_onnx_runtime_takes(opset: int) -> None:
+    """GroupNormalization is deprecated before opset 21, so that onnx's checker refuses it."""
+    text = f"""<ir_version: 8, opset_import: ["": {opset}]> g (float[n, 4, 3] x) => (float[n, 4, 3] y)
+        <float[2] s = {{1, 2}}, float[2] b = {{0, 1}}> {{
+        a = Abs(x) c = Sqrt(a) d = GroupNormalization <num_groups = 2> (c, s, b)
+        e = Exp(d) f = Sqrt(e) y = Add(f, e) }}"""
+    if opset == 21:
+        text = text.replace("{1, 2}", "{1, 1, 2, 2}").replace("{0, 1}", "{0, 0, 1, 1}").replace("[2]", "[4]")
+    result = onnxfuse.optimize(onnx.parser.parse_model(text), "cpu")
+    left = [node.op_type for node in result.model.graph.node]
+    assert left.count("GroupNormalization") == 1 and sum(op.startswith("FusedElementwise") for op in left) == 2
+
+
 def test_the_result_has_the_shape_of_x_and_the_type_of_the_scale() -> None:
     model = Model.from_proto(normalized("SimplifiedLayerNormalization", 17))
     infer(model)

@@ -129,6 +129,10 @@ class RulePass:
         # An inner node stays where the replacement still reads it, or, if the rule allows that, somebody else
         # does.
         editor.remove(editor.unneeded(match.nodes))
+        kept = {node.name for node in match.nodes if editor.graph_index(node) is not None}
+        for node in builder.nodes:
+            if node.name in kept:
+                node.name = match.model.unique_name(node.name)
         again.extend(reader for output in match.outputs for reader in output.outputs)
         return unique_nodes([*builder.nodes, *again])
 

@@ -58,8 +58,8 @@ class WidenFloat16:
 
     A model stays as it is if it has no product or convolution of float16, or more than 512 MiB of such weights; if it
     mostly moves float16, as with caches of keys and values that it is given; if a last digit decides what it makes, as
-    where integers are made of float16; if it returns the scores of an Attention; and with operators of other domains or functions that see float16, or bodies
-    that read such an input or output of the model.
+    where integers are made of float16; if it returns the scores of an Attention; and with operators of other domains or
+    functions that see float16, or bodies that read such an input or output of the model.
     """
 
     name = NAME

@@ -185,6 +185,25 @@ def test_keep_shared_nodes_leaves_them_for_the_others():
     assert sorted(ops(apply(model(nodes, X, ["y", "z"]), made)[0])) == ["Abs", "Exp", "Tanh"]
 
 
+def test_a_node_that_is_kept_keeps_its_name_alone():
+    nodes = [node("Abs", "x", "a"), node("Neg", "a", "y"), node("Exp", "a", "z")]
+
+    def rewrite(match, builder):
+        return builder.op("Neg", builder.op("Abs", match["x"]))
+
+    made = rule(lambda self, op, x: op.Neg(op.Abs(x)), rewrite, keep_shared_nodes=True, check=_once())
+    result, _ = apply(model(nodes, X, ["y", "z"]), made)
+    assert sorted(ops(result)) == ["Abs", "Abs", "Exp", "Neg"]
+    names = [each.name for each in result.graph.node]
+    assert "Abs_a" in names and "Neg_y" in names and len(set(names)) == len(names)
+
+
+def _once():
+    """A check that passes the first time."""
+    results = iter([None])
+    return lambda match: next(results, NOT_APPLICABLE)
+
+
 @pytest.mark.parametrize("how", ["return", "raise"])
 def test_a_failed_check_is_recorded_once(how):
     def check(match):

@@ -121,6 +121,18 @@ def test_a_reciprocal_in_an_rms_normalization_becomes_a_division():
     assert "Reciprocal" not in ops(after) and ops(after).count("Div") == 1
 
 
+@pytest.mark.parametrize("size", [0, "c"])
+def test_a_reciprocal_of_what_may_be_empty_stays(size):
+    """ONNX Runtime refuses rows without elements in its own operator."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], axes=[-1]),
+        *(node("Add", "mean one", "variance"), node("Sqrt", "variance", "deviation")),
+        *(node("Reciprocal", "deviation", "inverse"), node("Mul", "x inverse", "y")),
+    ]
+    after, _ = rewrite(nodes, {"x": ["n", size]}, [{"x": random(3, 0)}], opset=13, constants={"one": 1.0})
+    assert "Reciprocal" in ops(after)
+
+
 def test_another_reciprocal_stays():
     after, why = rewrite([node("Sqrt", "x", "r"), node("Reciprocal", "r", "y")], {"x": ["n", 8]}, [])
     assert ops(after) == ["Sqrt", "Reciprocal"] and not why

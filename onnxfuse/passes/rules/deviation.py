@@ -24,8 +24,13 @@ def is_mean_of_rows(mean: gs.Node) -> bool:
 
 def is_deviation(tensor: gs.Tensor) -> bool:
     """Whether ``tensor`` is the root of a mean and something added to it."""
-    sums = inputs_of_producers([tensor], "Sqrt")
-    return any(standard_op(node) == "ReduceMean" for term in inputs_of_producers(sums, "Add") for node in term.inputs)
+    return bool(means_in(tensor))
+
+
+def means_in(tensor: gs.Tensor) -> list[gs.Node]:
+    """The means of which, with something added, ``tensor`` is the root."""
+    terms = inputs_of_producers(inputs_of_producers([tensor], "Sqrt"), "Add")
+    return [node for term in terms for node in term.inputs if standard_op(node) == "ReduceMean"]
 
 
 def is_normalized(tensor: gs.Tensor) -> bool:

@@ -7,13 +7,14 @@ from typing import Any
 from onnxfuse.passes.matcher import Match
 from onnxfuse.passes.pattern import Ops
 from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule
-from onnxfuse.passes.rules.deviation import is_deviation
+from onnxfuse.passes.rules.deviation import means_in
 
 
 class RmsNormalization(RewriteRule):
     """Writes the reciprocal in a root-mean-square normalization as the division that ONNX Runtime looks for.
 
-    Both are the same operation, rounded once.  ONNX Runtime then computes the normalization in one kernel.
+    Both are the same operation, rounded once.  ONNX Runtime then computes the normalization in one kernel, which
+    refuses rows without elements: refused are those of a size that is not known.
     """
 
     name = "rms-normalization"
@@ -24,7 +25,10 @@ class RmsNormalization(RewriteRule):
 
     def check(self, match: Match) -> str | None:
         """Only that of the root of a mean and a constant."""
-        return None if is_deviation(match["deviation"]) else NOT_APPLICABLE
+        sizes = [(mean.inputs[0].shape or [None])[-1] for mean in means_in(match["deviation"])]
+        if not sizes:
+            return NOT_APPLICABLE
+        return None if all(isinstance(size, int) and size > 0 for size in sizes) else "its rows may be empty"
 
     def rewrite(self, match: Match, builder: Builder) -> Any:
         """One over the same root."""
