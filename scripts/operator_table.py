@@ -47,8 +47,8 @@ NOTES = {
 INTRODUCTION = f"""\
 # Operators that are fused
 
-This table is made by `scripts/operator_table.py` from the code that lowers nodes, and a test fails if it
-is out of date. It lists every elementwise operator of the ONNX standard that becomes part of a fused
+This table is made by `scripts/operator_table.py` from the code that lowers nodes, and `scripts/test.sh` fails
+if it is out of date. It lists every elementwise operator of the ONNX standard that becomes part of a fused
 node, with the element types of its main input, as of opset {OPSET}. Models of opset 7 and later are
 read.
 

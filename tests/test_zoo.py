@@ -7,7 +7,6 @@ import re
 import tarfile
 import zipfile
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from onnxfuse.errors import OnnxfuseError
 from onnxfuse.inputs import input_specs
 from onnxfuse.sessions import Session
 from onnxfuse.zoo import FetchError, Input, Package, StoredModel, fetch, make_inputs, read_manifest
+from tests import versions
 
 ROOT = Path(__file__).resolve().parent.parent
 LIGHT = "light_squeezenet"
@@ -52,14 +52,12 @@ def test_every_entry_is_complete(manifest: dict[str, StoredModel]) -> None:
 def test_models_of_the_installed_onnx_are_there_and_take_their_inputs(
     manifest: dict[str, StoredModel],
 ) -> None:
+    versions.need("onnx")  # another version may have another file, which fetch refuses
     installed = [model for model in manifest.values() if model.package is not None and model.package.file is None]
-    names = [model.name for model in installed]
-    assert LIGHT in names
-    for name in names:
-        package = manifest[name].package
-        if package is None or version("onnx") != package.version:
-            continue  # another version may have another file, which fetch refuses
-        check_inputs(manifest[name], fetch(name))
+    assert LIGHT in [model.name for model in installed]
+    for model in installed:
+        assert model.package is not None and model.package.version == versions.pinned()[model.package.name]
+        check_inputs(model, fetch(model.name))
 
 
 def test_downloaded_models_take_their_inputs(
