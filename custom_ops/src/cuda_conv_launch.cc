@@ -20,6 +20,19 @@ void write(unsigned char* parameters, size_t offset, int64_t number) {
   std::memcpy(parameters + offset, &word, sizeof(word));
 }
 
+// None is read and written by the same threads, or, as an operand of the epilogue, so rarely that a copy will do.
+std::vector<Extent> extents_of(const ConvLayout& layout, const std::vector<Shape>& inputs) {
+  std::vector<Extent> extents;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    int64_t count = 0;
+    element_count(inputs[i], &count);
+    const size_t size = i < 2 ? layout.element_size : layout.operands[i - 2].element_size;
+    extents.push_back({static_cast<size_t>(count) * size, 0});
+  }
+  for (const size_t size : layout.output_sizes) extents.push_back({static_cast<size_t>(layout.count) * size, 0});
+  return extents;
+}
+
 }  // namespace
 
 std::shared_ptr<const ConvPlan> make_conv_plan(const ConvNode& node, const ConvRecipe& recipe, const PlanKey& key,
@@ -32,6 +45,7 @@ std::shared_ptr<const ConvPlan> make_conv_plan(const ConvNode& node, const ConvR
   element_count(plan->output, &plan->count);
   if (plan->count == 0) return plan;
   const ConvLayout layout = make_conv_layout(node, shapes);
+  plan->extents = extents_of(layout, key.shapes);
   for (size_t k = 0; k < recipe.kernels.size(); ++k) {
     const ConvKernel& kernel = recipe.kernels[k];
     ConvCandidate candidate;

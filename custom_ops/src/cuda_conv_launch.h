@@ -12,6 +12,7 @@
 #include "cuda_conv_recipe.h"
 #include "cuda_driver.h"
 #include "cuda_kernels.h"
+#include "cuda_overlap.h"
 #include "plan.h"
 
 namespace onnxfuse::cuda {
@@ -28,6 +29,7 @@ struct ConvPlan {
   PlanKey key;
   Shape output;                           // of every output
   int64_t count = 0;                      // elements of it; if 0 nothing is launched
+  std::vector<Extent> extents;            // of the inputs, then of the outputs, if there are elements
   std::vector<ConvCandidate> candidates;  // in the recipe's order; the last takes any addresses
 };
 

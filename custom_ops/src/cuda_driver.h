@@ -77,7 +77,8 @@ inline void* const CU_LAUNCH_PARAM_BUFFER_SIZE = reinterpret_cast<void*>(uintptr
   FUNCTION(cuStreamGetCtx, , (CUstream stream, CUcontext* context))                                               \
   FUNCTION(cuStreamSynchronize, , (CUstream stream))                                                              \
   FUNCTION(cuMemcpyDtoHAsync, _v2, (void* to, CUdeviceptr from, size_t bytes, CUstream stream))                   \
-  FUNCTION(cuMemcpyHtoDAsync, _v2, (CUdeviceptr to, const void* from, size_t bytes, CUstream stream))
+  FUNCTION(cuMemcpyHtoDAsync, _v2, (CUdeviceptr to, const void* from, size_t bytes, CUstream stream))              \
+  FUNCTION(cuMemcpyDtoDAsync, _v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))
 
 struct Driver {
 #define ONNXFUSE_CUDA_MEMBER(name, version, parameters) CUresult(*name) parameters = nullptr;

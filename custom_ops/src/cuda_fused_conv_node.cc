@@ -5,6 +5,7 @@
 
 #include "cuda_context.h"
 #include "cuda_conv_parameters.h"
+#include "cuda_overlap.h"
 #include "cuda_workspace.h"
 #include "ort_call.h"
 
@@ -57,9 +58,11 @@ void CudaFusedConvNode::launch_or_compute(OrtKernelContext* context) {
   const cuda::Driver& driver = device_.driver();
   const cuda::ContextKernels& loaded = device_.kernels()->in(cuda::context_of(driver, stream, addresses.back()));
   if (loaded.functions.empty()) return on_host(loaded.refusal);
+  const cuda::Overlap overlap(api(), context, device_, stream, inputs.data.size(), plan->extents, &addresses);
   const cuda::ConvLaunch launch(recipe_, *plan, loaded, std::move(addresses));
   const cuda::Workspace workspace(api(), context, launch.workspace_bytes());
   launch(driver, workspace.address(), stream);
+  overlap.copy_results();
 }
 
 PlanInUse<cuda::ConvPlan> CudaFusedConvNode::find_plan(const PlanKey& key) {

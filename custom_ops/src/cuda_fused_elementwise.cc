@@ -1,6 +1,7 @@
 #include "cuda_fused_elementwise.h"
 
 #include "cuda_context.h"
+#include "cuda_overlap.h"
 #include "cuda_parameters.h"
 #include "ort_call.h"
 
@@ -58,7 +59,9 @@ void CudaFusedElementwise::launch_or_compute(OrtKernelContext* context) {
   const cuda::Driver& driver = device_.driver();
   const cuda::ContextKernels& loaded = device_.kernels()->in(cuda::context_of(driver, stream, operands.back()));
   if (loaded.functions.empty()) return on_host(loaded.refusal);
+  const cuda::Overlap overlap(api(), context, device_, stream, inputs.data.size(), plan->extents, &operands);
   cuda::launch(driver, recipe_, loaded, *plan, operands, stream);
+  overlap.copy_results();
 }
 
 PlanInUse<cuda::LaunchPlan> CudaFusedElementwise::find_plan(const PlanKey& key) {

@@ -44,6 +44,18 @@ bool make_candidate(const RecipeKernel& kernel, const IterationSpace& space, Lau
   return candidate->blocks <= kMaxBlocks;
 }
 
+std::vector<Extent> extents_of(const IterationSpace& space, const std::vector<Shape>& inputs) {
+  std::vector<Extent> extents;
+  for (size_t k = 0; k < space.operands.size(); ++k) {
+    const Operand& operand = space.operands[k];
+    int64_t count = 0;
+    element_count(k < inputs.size() ? inputs[k] : space.output_shapes[k - inputs.size()], &count);
+    const bool whole = operand.access == 'l' || space.elements == 1;
+    extents.push_back({static_cast<size_t>(count) * operand.element_size, whole ? operand.element_size : 0});
+  }
+  return extents;
+}
+
 bool needs_alignment(const LaunchCandidate& candidate) {
   const auto& bits = candidate.misaligned;
   return std::any_of(bits.begin(), bits.end(), [](uintptr_t of_operand) { return of_operand != 0; });
@@ -65,6 +77,7 @@ std::shared_ptr<const LaunchPlan> make_launch_plan(const Program& program, const
           return element_count(shape, &count) && count > 0;
         });
   } else {
+    plan->extents = extents_of(space, key.shapes);
     for (size_t k = 0; k < recipe.kernels.size(); ++k) {
       LaunchCandidate candidate;
       candidate.kernel = k;

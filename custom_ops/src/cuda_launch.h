@@ -9,6 +9,7 @@
 
 #include "cuda_driver.h"
 #include "cuda_kernels.h"
+#include "cuda_overlap.h"
 #include "cuda_recipe.h"
 #include "plan.h"
 #include "program.h"
@@ -28,6 +29,7 @@ struct LaunchPlan {
   std::vector<Shape> output_shapes;
   int64_t elements = 0;                      // of the iteration space; if 0 nothing is launched
   bool writes_without_elements = false;      // an output has elements though the space has none
+  std::vector<Extent> extents;               // of the operands, if there are elements
   std::vector<LaunchCandidate> candidates;   // in the recipe's order; the last needs no alignment
 };
 

@@ -57,6 +57,11 @@ void NodeDevice::copy_to_device(CUdeviceptr device, const void* host, size_t byt
   driver_->check(driver_->cuStreamSynchronize(stream), "cuStreamSynchronize");
 }
 
+void NodeDevice::copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) const {
+  const ScopedContext current(*driver_, context_of(*driver_, stream, to));
+  driver_->check(driver_->cuMemcpyDtoDAsync(to, from, bytes, stream), "cuMemcpyDtoDAsync");
+}
+
 const void* HostCopies::of_input(CUdeviceptr tensor, size_t bytes) {
   memory_.emplace_back(host_, bytes);
   device_.copy_to_host(memory_.back().data(), tensor, bytes, stream_);

@@ -59,6 +59,9 @@ class NodeDevice {
   void copy_to_host(void* host, CUdeviceptr device, size_t bytes, CUstream stream) const;
   void copy_to_device(CUdeviceptr device, const void* host, size_t bytes, CUstream stream) const;
 
+  // A copy on the device, in the order of the stream; waits for nothing.  Throws DriverError.
+  void copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) const;
+
  private:
   const Driver* driver_ = nullptr;
   std::unique_ptr<NodeKernels> kernels_;

@@ -57,7 +57,7 @@ NamedOp make_cpu_op(const char* name) {
 // Outputs get memory of their own on a GPU.  ORT decides on sharing when it creates the session, from sizes alone, and
 // asks the operator without showing it the node.  An input of an output's size is not always indexed as the output is:
 // when both are smaller than the iteration space, other threads would read what one has already overwritten.  The node
-// could then only copy the input first, to memory that it must not allocate while a CUDA graph is captured.
+// would have to copy the input first, as it does where a session's bindings make them overlap.
 NamedOp make_cuda_op(const char* name) {
   return make_op<CudaFusedElementwise>(name, cuda_provider);
 }

@@ -1,6 +1,8 @@
 // A kernel for the stand-in driver that does what a recipe says of it, to the letter: it sets each output to the sum of
 // some of the inputs, all in float32.
 // tests/cuda/contract.py writes the functions that call contract_run.
+#include <vector>
+
 #include "contract_decoder.h"
 #include "emulated_launch.h"
 
@@ -31,17 +33,21 @@ extern "C" const char* contract_run(const char* access, int index, unsigned vect
   const auto element = [&](size_t k, uint64_t i) -> float& {
     return reinterpret_cast<float*>(decoder.address(k))[decoder.index(k, i)];
   };
+  std::vector<float> results(outputs);
   for (uint64_t i = 0; i < decoder.count(); ++i) {
     if (i % vector == 0 && i + vector <= decoder.count()) {
       for (size_t k = 0; k < operands; ++k) {
         if (!vector_fits(decoder, k, i, vector)) return "a vector is not of one piece, or not aligned";
       }
     }
+    // A thread has read its elements before it writes any.
     for (size_t o = 0; o < outputs; ++o) {
-      float sum = 0.0f;
-      for (const char* input = sums[o]; *input != 0; ++input) sum += element(static_cast<size_t>(*input - '0'), i);
+      results[o] = 0.0f;
+      for (const char* input = sums[o]; *input != 0; ++input) results[o] += element(static_cast<size_t>(*input - '0'), i);
+    }
+    for (size_t o = 0; o < outputs; ++o) {
       const size_t k = operands - outputs + o;
-      if (decoder.writes(k, i)) element(k, i) = sum;
+      if (decoder.writes(k, i)) element(k, i) = results[o];
     }
   }
   return nullptr;

@@ -390,6 +390,13 @@ CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUstream
   return CUDA_SUCCESS;
 }
 
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream) {
+  BEGIN(cuMemcpyDtoDAsync, true);
+  record.add("bytes", static_cast<long long>(bytes));
+  std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+  return CUDA_SUCCESS;
+}
+
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, CUstream) {
   BEGIN(cuMemcpyHtoDAsync, false);
   std::memcpy(reinterpret_cast<void*>(to), from, bytes);
