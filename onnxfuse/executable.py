@@ -55,7 +55,7 @@ class _Value(ctypes.Structure):
 
 @cache
 def _library() -> Any:
-    """The native library; its functions are described in ``custom_ops/src/executable_api.cc``."""
+    """The native library; its functions are described in ``custom_ops/src/executable_api.h``."""
     library = ctypes.CDLL(custom_ops_library())
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
     for name, result, arguments in (
@@ -64,9 +64,9 @@ def _library() -> Any:
         ("executable_release", None, (pointer,)),
         ("binding_create", pointer, (pointer,)),
         ("binding_release", None, (pointer,)),
-        ("binding_bind", None, (pointer, size, pointer, pointer, size)),
-        ("binding_move", None, (pointer, size, pointer)),
-        ("binding_result", size, (pointer, size, pointer, ctypes.POINTER(pointer))),
+        ("binding_bind", ctypes.c_int, (pointer, size, pointer, pointer, size)),
+        ("binding_move", ctypes.c_int, (pointer, size, pointer)),
+        ("binding_result", ctypes.c_int64, (pointer, size, pointer, ctypes.POINTER(pointer))),
         ("binding_take", pointer, (pointer, size, pointer)),
         ("memory_release", None, (pointer,)),
     ):
@@ -250,7 +250,8 @@ class Binding:
             flags = array.flags
             if not (flags.c_contiguous and flags.aligned):
                 return None
-            self._move(index, _memory(array))
+            if self._move(index, _memory(array)):
+                raise _last_error()
             arrays.append(array)
         return arrays
 
@@ -267,14 +268,15 @@ class Binding:
     def _result(self, index: int) -> tuple[tuple[int, ...], int]:
         dims, data = _Dims(), ctypes.c_void_p()
         rank = _library().onnxfuse_binding_result(self._handle.value, index, dims, ctypes.byref(data))
-        if data.value is None:
-            raise OnnxfuseError("nothing has run yet")
+        if rank < 0 or data.value is None:
+            raise _last_error()
         return tuple(dims[:rank]), data.value
 
     def _bind(self, index: int, array: np.ndarray) -> None:
-        self._arrays[index] = array
         dims = _Dims(*array.shape)
-        _library().onnxfuse_binding_bind(self._handle.value, index, _memory(array), dims, array.ndim)
+        if _library().onnxfuse_binding_bind(self._handle.value, index, _memory(array), dims, array.ndim):
+            raise _last_error()
+        self._arrays[index] = array
 
 
 class _Lent:

@@ -22,6 +22,8 @@ namespace {
 
 // --- ONNX Runtime's C API, as far as nodes on the CPU call it ---
 
+constexpr size_t kMostThreads = 1024;
+
 // One node of one run: what OrtKernelContext is here.
 struct NodeRun {
   const Executable* executable;
@@ -241,6 +243,11 @@ std::vector<int64_t> checked(const int64_t* values, size_t count, int64_t least,
   return result;
 }
 
+size_t checked_threads(size_t threads) {
+  if (threads < 1 || threads > kMostThreads) throw Error(std::to_string(threads) + " threads cannot run a model");
+  return threads;
+}
+
 NodeInfo describe(const onnxfuse_node& node, size_t value_count) {
   NodeInfo info;
   info.name = node.name;
@@ -248,6 +255,7 @@ NodeInfo describe(const onnxfuse_node& node, size_t value_count) {
   info.outputs = checked(node.outputs, node.output_count, 0, value_count);
   for (size_t i = 0; i < node.attribute_count; ++i) {
     const onnxfuse_attribute& own = node.attributes[i];
+    if (own.text == nullptr && own.count < -1) throw Error("the attribute " + std::string(own.name) + " has no length");
     Attribute attribute{own.name, own.text != nullptr, own.text == nullptr && own.count >= 0, {}, {}};
     if (attribute.is_text) attribute.text.assign(own.text, own.size);
     else attribute.numbers.assign(own.numbers, own.numbers + (own.count < 0 ? 1 : own.count));
@@ -267,7 +275,7 @@ std::string status_message(OrtStatus* status) {
 
 Executable::Executable(const onnxfuse_node* nodes, size_t node_count, const onnxfuse_value* values, size_t value_count,
                        size_t threads)
-    : threads_(ThreadPool::of(threads)) {
+    : threads_(ThreadPool::of(checked_threads(threads))) {
   for (size_t i = 0; i < value_count; ++i) {
     const bool is_known = std::any_of(kDTypes, kDTypes + kDTypeCount,
                                       [&](const DTypeInfo& known) { return known.onnx == values[i].type; });
@@ -283,7 +291,26 @@ Executable::Executable(const onnxfuse_node* nodes, size_t node_count, const onnx
     check(op->CreateKernelV2(op, &own_api(), reinterpret_cast<const OrtKernelInfo*>(&step.info), &kernel));
     step.kernel.reset(kernel);
   }
+  check_order();
   find_last_reads(values);
+}
+
+// Each value is computed once, before it is read: a node may give up the memory of what it computes.
+void Executable::check_order() const {
+  std::vector<size_t> computed(values_.size(), SIZE_MAX);  // by which step
+  for (size_t s = 0; s < steps_.size(); ++s) {
+    for (const int64_t value : steps_[s].info.outputs) {
+      size_t& by = computed[static_cast<size_t>(value)];
+      if (by != SIZE_MAX) throw Error("'" + values_[static_cast<size_t>(value)].name + "' is computed twice");
+      by = s;
+    }
+  }
+  for (size_t s = 0; s < steps_.size(); ++s) {
+    for (const int64_t value : steps_[s].info.inputs) {
+      if (value < 0 || computed[static_cast<size_t>(value)] == SIZE_MAX || computed[static_cast<size_t>(value)] < s) continue;
+      throw Error("'" + values_[static_cast<size_t>(value)].name + "' is read before it is computed");
+    }
+  }
 }
 
 void Executable::find_last_reads(const onnxfuse_value* values) {
@@ -319,30 +346,71 @@ void Binding::drop(Tensor* tensor) {
   tensor->data = nullptr;
 }
 
-Block Binding::take(size_t value) {
-  Tensor& tensor = tensors_.at(value);
-  tensor.data = tensor.bound ? tensor.data : nullptr;
-  return std::exchange(tensor.block, {});
+// What a thread holds while it uses a binding.
+class Binding::Turn {
+ public:
+  explicit Turn(Binding* binding) : runs_(binding->runs_) {
+    if (runs_.exchange(true, std::memory_order_acquire)) throw Error("it is running in another thread");
+  }
+  ~Turn() { runs_.store(false, std::memory_order_release); }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  std::atomic<bool>& runs_;
+};
+
+Tensor& Binding::tensor(size_t value) {
+  if (value >= tensors_.size()) throw Error("there is no value " + std::to_string(value));
+  return tensors_[value];
 }
 
-void Binding::bind(size_t value, void* data, const Shape& shape) {
-  Tensor& tensor = tensors_.at(value);
-  drop(&tensor);
-  tensor.data = data;
-  tensor.shape = shape;
-  tensor.bound = data != nullptr;
+void Binding::bind(size_t value, void* data, const int64_t* dims, size_t rank) {
+  Shape shape;
+  int64_t count = 0;
+  if (rank > kMaxRank) throw Error("a tensor has at most 16 dimensions, not " + std::to_string(rank));
+  shape.rank = static_cast<int>(rank);
+  std::copy_n(dims, rank, shape.dims.begin());
+  if (!element_count(shape, &count)) throw Error("there is no tensor of shape " + to_string(shape));
+  const Turn turn(this);
+  Tensor& bound = tensor(value);
+  drop(&bound);
+  bound.data = data;
+  bound.shape = shape;
+  bound.bound = data != nullptr;
+}
+
+void Binding::move(size_t value, void* data) {
+  const Turn turn(this);
+  Tensor& moved = tensor(value);
+  if (!moved.bound || data == nullptr) throw Error("'" + moved.value->name + "' has no memory that could be moved");
+  moved.data = data;
+}
+
+Shape Binding::result(size_t value, const void** data) {
+  const Turn turn(this);
+  const Tensor& computed = tensor(value);
+  if (computed.data == nullptr) throw Error("nothing has run yet");
+  *data = computed.data;
+  return computed.shape;
+}
+
+Block Binding::take(size_t value) {
+  const Turn turn(this);
+  Tensor& taken = tensor(value);
+  if (taken.bound || taken.data == nullptr) throw Error("there is no memory of '" + taken.value->name + "' to take");
+  taken.data = nullptr;
+  return std::exchange(taken.block, {});
 }
 
 void Binding::run() {
-  if (runs_.exchange(true, std::memory_order_acquire)) throw Error("it is running in another thread");
-  struct Ends {
-    std::atomic<bool>& runs;
-    ~Ends() { runs.store(false, std::memory_order_release); }
-  } const ends{runs_};
+  const Turn turn(this);
   for (const Executable::Step& step : executable_->steps()) {
     NodeRun run{executable_.get(), &step.info, tensors_.data()};
     check(step.op->KernelComputeV2(step.kernel.get(), reinterpret_cast<OrtKernelContext*>(&run)));
-    for (const size_t value : step.last_reads) drop(&tensors_[value]);
+    for (const size_t value : step.last_reads) {
+      if (!tensors_[value].bound) drop(&tensors_[value]);
+    }
   }
 }
 

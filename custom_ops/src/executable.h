@@ -10,41 +10,10 @@
 #include <vector>
 
 #include "block_pool.h"
+#include "executable_api.h"
 #include "ort_abi.h"
 #include "shape.h"
 #include "thread_pool.h"
-
-extern "C" {
-
-// An attribute of a node: `size` bytes of text, a list of `count` numbers, or with a `count` of -1 one number.
-struct onnxfuse_attribute {
-  const char* name;
-  const char* text;  // null if it has numbers
-  size_t size;
-  const int64_t* numbers;
-  int64_t count;
-};
-
-// A node, and which values it reads and writes; -1 for an input that is left out.
-struct onnxfuse_node {
-  const char* op;
-  const char* name;
-  const int64_t* inputs;
-  size_t input_count;
-  const int64_t* outputs;
-  size_t output_count;
-  const onnxfuse_attribute* attributes;
-  size_t attribute_count;
-};
-
-// The name of a value, its ONNX element type, and whether it is wanted when a run has ended.
-struct onnxfuse_value {
-  const char* name;
-  int32_t type;
-  int32_t is_output;
-};
-
-}  // extern "C"
 
 namespace onnxfuse {
 
@@ -72,8 +41,8 @@ class Executable {
     int type;
   };
 
-  // The nodes in the order in which they run.  `threads` run them together.  Throws Error, or OrtFailure with a status of
-  // status_message.
+  // The nodes in the order in which they run.  `threads` run them together, 1024 at most.  Throws Error, or OrtFailure with a
+  // status of status_message.
   Executable(const onnxfuse_node* nodes, size_t node_count, const onnxfuse_value* values, size_t value_count,
              size_t threads);
 
@@ -91,6 +60,7 @@ class Executable {
   BlockPool& memory() const { return memory_; }
 
  private:
+  void check_order() const;
   void find_last_reads(const onnxfuse_value* values);
 
   std::vector<Value> values_;
@@ -108,7 +78,8 @@ struct Tensor {
   Block block;
 };
 
-// The tensors of one run of an executable, and of those after it.
+// The tensors of one run of an executable, and of those after it.  One thread at a time may use them: functions throw Error
+// while another does, and for a value that there is not.
 class Binding {
  public:
   explicit Binding(std::shared_ptr<const Executable> executable);
@@ -119,17 +90,21 @@ class Binding {
   const std::shared_ptr<const Executable>& executable() const { return executable_; }
 
   // Memory of the caller for a value: an input, which is read, or an output, which must come to have this shape.  An output
-  // with none gets some of the executable's.
-  void bind(size_t value, void* data, const Shape& shape);
+  // with none gets some of the executable's.  Throws Error for sizes that no tensor has.
+  void bind(size_t value, void* data, const int64_t* dims, size_t rank);
   // Other memory for a value that has been bound, whose shape stays.
-  void move(size_t value, void* data) { tensors_.at(value).data = data; }
+  void move(size_t value, void* data);
   // Runs all nodes.  Throws Error, or OrtFailure with a status of status_message.
   void run();
-  const Tensor& tensor(size_t value) const { return tensors_.at(value); }
-  // The memory of a value that a run has computed, for the caller; an empty block if that is bound.
+  // The shape of a value that a run has computed, or that is bound, and its elements.  Throws Error if there are none.
+  Shape result(size_t value, const void** data);
+  // The memory of a value that a run has computed, for the caller.  Throws Error if there is none of the executable's.
   Block take(size_t value);
 
  private:
+  class Turn;
+
+  Tensor& tensor(size_t value);
   void drop(Tensor* tensor);
 
   std::shared_ptr<const Executable> executable_;

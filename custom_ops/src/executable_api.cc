@@ -1,5 +1,5 @@
-// What the library exports for models that run without ONNX Runtime, for onnxfuse/executable.py alone.  Where one fails,
-// onnxfuse_last_error says why in one line.
+#include "executable_api.h"
+
 #include <algorithm>
 #include <exception>
 #include <memory>
@@ -9,24 +9,34 @@
 #include "executable.h"
 #include "ort_call.h"
 
-namespace {
+using Shared = std::shared_ptr<const onnxfuse::Executable>;
 
-using onnxfuse::Binding;
-using onnxfuse::Executable;
-using onnxfuse::Shape;
+struct onnxfuse_executable {
+  Shared shared;  // with its bindings
+};
 
-using Shared = std::shared_ptr<const Executable>;  // by its bindings
+struct onnxfuse_binding : onnxfuse::Binding {
+  using Binding::Binding;
+};
 
-// Memory that a caller has taken, and where it goes back.
-struct Taken {
-  Shared executable;
+struct onnxfuse_memory {
+  Shared executable;  // where it goes back
   onnxfuse::Block block;
 };
 
-// Why the thread's last call failed.
+namespace {
+
 std::string& last_error() {
   static thread_local std::string error;
   return error;
+}
+
+void remember(const std::string& error) noexcept {
+  try {
+    last_error() = error;
+  } catch (const std::exception&) {
+    last_error().clear();
+  }
 }
 
 // Runs `body`; what it throws becomes text.
@@ -35,73 +45,70 @@ template <class Body> bool succeeds(const Body& body) noexcept {
     body();
     return true;
   } catch (const onnxfuse::OrtFailure& failure) {
-    last_error() = onnxfuse::status_message(failure.status());
+    remember(onnxfuse::status_message(failure.status()));
   } catch (const std::exception& exception) {
-    last_error() = exception.what();
+    remember(exception.what());
   }
   return false;
 }
 
 }  // namespace
 
-#define ONNXFUSE_EXPORT extern "C" __attribute__((visibility("default")))
+const char* onnxfuse_last_error() { return last_error().c_str(); }
 
-ONNXFUSE_EXPORT const char* onnxfuse_last_error() { return last_error().c_str(); }
-
-// The nodes of a model, in the order in which they run, on so many threads; null if they cannot.
-ONNXFUSE_EXPORT Shared* onnxfuse_executable_create(const onnxfuse_node* nodes, size_t node_count,
-                                                   const onnxfuse_value* values, size_t value_count, size_t threads) {
-  std::unique_ptr<Shared> executable;
+onnxfuse_executable* onnxfuse_executable_create(const onnxfuse_node* nodes, size_t node_count, const onnxfuse_value* values,
+                                                size_t value_count, size_t threads) {
+  std::unique_ptr<onnxfuse_executable> executable;
   succeeds([&] {
-    executable = std::make_unique<Shared>(
-        std::make_shared<const Executable>(nodes, node_count, values, value_count, threads));
+    auto shared = std::make_shared<const onnxfuse::Executable>(nodes, node_count, values, value_count, threads);
+    executable = std::make_unique<onnxfuse_executable>(onnxfuse_executable{std::move(shared)});
   });
   return executable.release();
 }
 
-// Its bindings go on.
-ONNXFUSE_EXPORT void onnxfuse_executable_release(Shared* executable) { delete executable; }
+void onnxfuse_executable_release(onnxfuse_executable* executable) { delete executable; }
 
-// Null if there is no memory.
-ONNXFUSE_EXPORT Binding* onnxfuse_binding_create(const Shared* executable) {
-  std::unique_ptr<Binding> binding;
-  succeeds([&] { binding = std::make_unique<Binding>(*executable); });
+onnxfuse_binding* onnxfuse_binding_create(const onnxfuse_executable* executable) {
+  std::unique_ptr<onnxfuse_binding> binding;
+  succeeds([&] { binding = std::make_unique<onnxfuse_binding>(executable->shared); });
   return binding.release();
 }
 
-ONNXFUSE_EXPORT void onnxfuse_binding_release(Binding* binding) { delete binding; }
+void onnxfuse_binding_release(onnxfuse_binding* binding) { delete binding; }
 
-// Gives a value memory of the caller's, or takes it away where that is null; its rank is at most 16.
-ONNXFUSE_EXPORT void onnxfuse_binding_bind(Binding* binding, size_t value, void* data, const int64_t* dims, size_t rank) {
-  Shape shape;
-  shape.rank = static_cast<int>(rank);
-  std::copy_n(dims, rank, shape.dims.begin());
-  binding->bind(value, data, shape);
+int onnxfuse_binding_bind(onnxfuse_binding* binding, size_t value, void* data, const int64_t* dims, size_t rank) {
+  return succeeds([&] { binding->bind(value, data, dims, rank); }) ? 0 : 1;
 }
 
-// The same for a value that has been given memory before, whose shape stays.
-ONNXFUSE_EXPORT void onnxfuse_binding_move(Binding* binding, size_t value, void* data) { binding->move(value, data); }
-
-// 0, or 1 if it fails.
-ONNXFUSE_EXPORT int onnxfuse_binding_run(Binding* binding) { return succeeds([&] { binding->run(); }) ? 0 : 1; }
-
-// The rank of a value that a run has computed, its sizes in `dims`, which has room for 16, and its elements.
-ONNXFUSE_EXPORT size_t onnxfuse_binding_result(const Binding* binding, size_t value, int64_t* dims, const void** data) {
-  const onnxfuse::Tensor& tensor = binding->tensor(value);
-  std::copy_n(tensor.shape.dims.begin(), tensor.shape.rank, dims);
-  *data = tensor.data;
-  return static_cast<size_t>(tensor.shape.rank);
+int onnxfuse_binding_move(onnxfuse_binding* binding, size_t value, void* data) {
+  return succeeds([&] { binding->move(value, data); }) ? 0 : 1;
 }
 
-// The memory of a value that a run has computed, until it is released, and where it is.  Null if there is none.
-ONNXFUSE_EXPORT Taken* onnxfuse_binding_take(Binding* binding, size_t value, void** data) {
-  std::unique_ptr<Taken> taken;
-  succeeds([&] { taken = std::make_unique<Taken>(Taken{binding->executable(), binding->take(value)}); });
-  if (taken != nullptr) *data = taken->block.memory.get();
-  return taken.release();
+int onnxfuse_binding_run(onnxfuse_binding* binding) { return succeeds([&] { binding->run(); }) ? 0 : 1; }
+
+int64_t onnxfuse_binding_result(onnxfuse_binding* binding, size_t value, int64_t* dims, const void** data) {
+  int64_t rank = -1;
+  succeeds([&] {
+    const onnxfuse::Shape shape = binding->result(value, data);
+    std::copy_n(shape.dims.begin(), shape.rank, dims);
+    rank = shape.rank;
+  });
+  return rank;
 }
 
-ONNXFUSE_EXPORT void onnxfuse_memory_release(Taken* taken) {
-  taken->executable->memory().give_back(std::move(taken->block));
-  delete taken;
+onnxfuse_memory* onnxfuse_binding_take(onnxfuse_binding* binding, size_t value, void** data) {
+  std::unique_ptr<onnxfuse_memory> memory;
+  succeeds([&] {
+    memory = std::make_unique<onnxfuse_memory>();
+    memory->executable = binding->executable();
+    memory->block = binding->take(value);
+  });
+  if (memory == nullptr || memory->block.memory == nullptr) return nullptr;
+  *data = memory->block.memory.get();
+  return memory.release();
+}
+
+void onnxfuse_memory_release(onnxfuse_memory* memory) {
+  memory->executable->memory().give_back(std::move(memory->block));
+  delete memory;
 }

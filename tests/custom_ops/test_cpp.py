@@ -15,6 +15,8 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from tests.custom_ops.fused import library
+
 ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "custom_ops"
 COMPILER = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
@@ -118,6 +120,12 @@ def test_thread_pool(sanitizer: str, tmp_path: Path) -> None:
     names = ("thread_pool", "forks")
     sources = [NATIVE / "tests/thread_pool_test.cc", *(NATIVE / "src" / f"{name}.cc" for name in names)]
     run_program(compile_cpp(tmp_path / "test", sources, ["-O1", f"-fsanitize={sanitizer}"]), sanitizer)
+
+
+def test_bad_calls_of_the_functions_for_models_without_ort(tmp_path: Path) -> None:
+    """Ranks, numbers of values, sizes, the order of nodes, and calls while another thread runs."""
+    sources = [NATIVE / "tests/executable_api_test.cc", Path(library())]
+    run_program(compile_cpp(tmp_path / "test", sources, ["-O1"]))
 
 
 def test_memory_of_a_run(tmp_path: Path) -> None:
