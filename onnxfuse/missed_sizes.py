@@ -15,6 +15,7 @@ import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
 from onnxfuse.constants import constant_value
+from onnxfuse.elementwise_operators import BROADCASTING
 from onnxfuse.graph_ir import Node, standard_op
 from onnxfuse.graph_order import sorted_nodes
 from onnxfuse.shape_values import Element, Product, ShapeValues
@@ -27,11 +28,6 @@ _Known = TypeVar("_Known", bound=Hashable)
 # Those of floats hold sizes up to 2**24 exactly.  Beyond, a Range counts others than its limit's, and ONNX Runtime
 # refuses to add them to what has that size.
 _NUMBERS = (TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT, TensorProto.DOUBLE)
-BROADCAST = (
-    *("Add", "And", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater", "GreaterOrEqual", "Less"),
-    *("LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Sum", "Where", "Xor"),
-)
-
 
 _ROUNDS = 4
 
@@ -236,5 +232,5 @@ _FOUND: dict[str, Callable[[MissedSizes, Node], Shape | None]] = {
     "Reshape": MissedSizes._reshaped,
     "Slice": MissedSizes._sliced,
     "Tile": MissedSizes._tiled,
-    **dict.fromkeys(BROADCAST, MissedSizes._combined),
+    **dict.fromkeys(BROADCASTING, MissedSizes._combined),
 }

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 
 from onnxfuse.comparison import Numbers, precision
+from onnxfuse.elementwise_operators import Values, operators_that
 from onnxfuse.graph_export import onnx_graphs
 
 _FLOATS: dict[int, np.dtype] = {
@@ -50,10 +51,10 @@ def coarsest_type(model: onnx.ModelProto) -> np.dtype | None:
 Producers = ChainMap[str, onnx.NodeProto | None]
 """The nodes by the tensors that they give, inner graphs first; None for a tensor that is not to be followed."""
 
-_IN_UNIT_RANGE = {"Sigmoid", "HardSigmoid", "Softmax"}
-_KEEP_VALUES = {
-    *("Identity", "Cast", "Dropout", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Tile"),
-    *("Slice", "Split", "Gather", "GatherElements", "GatherND", "ReduceMax", "ReduceMean", "ReduceMin", "Resize"),
+_IN_UNIT_RANGE = operators_that(lambda row: row.values is Values.UNIT) | {"Softmax"}
+_KEEP_VALUES = operators_that(lambda row: row.values is Values.KEPT) | {
+    *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Tile", "Slice", "Split", "Gather"),
+    *("GatherElements", "GatherND", "ReduceMax", "ReduceMean", "ReduceMin", "Resize"),
 }
 
 

@@ -17,6 +17,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from onnxfuse.dtypes import DTYPES
+from onnxfuse.elementwise_operators import Slack, operators_that
 from onnxfuse.sessions import Session, SessionError
 
 FLOATS = ("f32", "f64", "f16", "bf16")
@@ -26,16 +27,10 @@ INTEGERS = SIGNED + UNSIGNED
 NUMBERS = FLOATS + INTEGERS
 ALL = (*NUMBERS, "bool")
 
-EXACT_OPS = frozenset(
-    (
-        *("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Abs", "Neg", "Sign", "Ceil", "Floor", "Round", "Relu"),
-        *("Reciprocal", "Sqrt", "Clip", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or"),
-        *("Xor", "Not", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "BitShift", "Where", "Mod", "PRelu"),
-        *("IsNaN", "IsInf", "Cast", "CastLike", "Identity", "Dropout", "ThresholdedRelu", "HardSwish"),
-        *("QuantizeLinear", "DequantizeLinear", "If", "Loop", "Scan", "Transpose", "Concat", "Slice", "Split"),
-        *("Reshape", "Flatten", "Shape", "Gather", "Expand", "Pad", "Squeeze", "Unsqueeze", "Constant"),
-    )
-)
+EXACT_OPS = operators_that(lambda row: Slack.FUNCTION not in row.slack) | {
+    *("If", "Loop", "Scan", "Transpose", "Concat", "Slice", "Split", "Reshape", "Flatten", "Shape", "Gather", "Expand"),
+    *("Pad", "Squeeze", "Unsqueeze", "Constant"),
+}
 """Operators whose results in float and double are settled to the last bit, and those that only move elements."""
 
 NAMES = (

@@ -17,13 +17,16 @@ from onnxfuse.dtypes import DTYPES
 Emitter = Callable[[Graph], object]
 EMITTERS: list[Emitter] = []
 """All emitters, those for many operators several times."""
+EMITTED: set[str] = set()
+"""The operators that they are for."""
 
 
-def emits(weight: int = 1) -> Callable[[Emitter], Emitter]:
-    """Registers an emitter, which is chosen ``weight`` times as often as one of weight 1."""
+def emits(weight: int, *operators: str) -> Callable[[Emitter], Emitter]:
+    """Registers an emitter of ``operators``, which is chosen ``weight`` times as often as one of weight 1."""
 
     def register(emitter: Emitter) -> Emitter:
         EMITTERS.extend([emitter] * weight)
+        EMITTED.update(operators)
         return emitter
 
     return register
@@ -57,7 +60,7 @@ BINARY = {
 COMPARISONS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 
 
-@emits(20)
+@emits(20, *UNARY)
 def unary(graph: Graph) -> None:
     """An operator of one input, with its attributes."""
     op = graph.any_of(list(UNARY))
@@ -87,7 +90,7 @@ def _tame(graph: Graph, x: Tensor) -> Tensor:
     return x
 
 
-@emits(12)
+@emits(12, *BINARY)
 def binary(graph: Graph) -> None:
     """Arithmetic, logic and bits."""
     op = graph.any_of(list(BINARY))
@@ -96,7 +99,7 @@ def binary(graph: Graph) -> None:
         _two(graph, op, dtype, dtype)
 
 
-@emits(3)
+@emits(3, *COMPARISONS)
 def comparison(graph: Graph) -> None:
     """A comparison, whose result is bool."""
     op = graph.any_of(COMPARISONS)
@@ -112,7 +115,7 @@ def _two(graph: Graph, op: str, dtype: str, result: str, **attributes: Any) -> N
     graph.add(op, operands, result, np.broadcast_shapes(first.shape, second.shape), **attributes)
 
 
-@emits(3)
+@emits(3, "Div", "Mod")
 def division(graph: Graph) -> None:
     """Div and Mod; integers by constants that are neither 0 nor -1, or by what was bounded."""
     op = graph.any_of(("Div", "Div", "Mod"))
@@ -136,7 +139,7 @@ def division(graph: Graph) -> None:
     graph.add(op, [dividend, divisor], dtype, np.broadcast_shapes(dividend.shape, divisor.shape), **attributes)
 
 
-@emits(2)
+@emits(2, "Pow")
 def power(graph: Graph) -> None:
     """Pow with an exponent of its base's type, or a constant of another."""
     base = graph.dtype((*FLOATS, "i32", "i64"), lambda candidate: graph.takes("Pow", [candidate] * 2))
@@ -155,7 +158,7 @@ def power(graph: Graph) -> None:
     graph.add("Pow", [x, exponent], base, np.broadcast_shapes(x.shape, exponent.shape))
 
 
-@emits(2)
+@emits(2, "BitShift")
 def shift(graph: Graph) -> None:
     """BitShift by less than the width of the type."""
     direction = graph.any_of(("LEFT", "RIGHT"))
@@ -168,7 +171,7 @@ def shift(graph: Graph) -> None:
     graph.add("BitShift", [x, amount], dtype, x.shape, direction=direction)
 
 
-@emits(3)
+@emits(3, "Sum", "Mean", "Max", "Min")
 def variadic(graph: Graph) -> None:
     """Sum, Mean, Max and Min of one to five operands."""
     op = graph.any_of(("Sum", "Mean", "Max", "Min"))
@@ -185,7 +188,7 @@ def variadic(graph: Graph) -> None:
     graph.add(op, operands, dtype, np.broadcast_shapes(*(tensor.shape for tensor in operands)))
 
 
-@emits(2)
+@emits(2, "Where")
 def where(graph: Graph) -> None:
     """A choice between two tensors, or a tensor and a constant."""
     dtype = graph.dtype(ALL, lambda candidate: graph.takes("Where", ["bool", candidate, candidate]))
@@ -199,7 +202,7 @@ def where(graph: Graph) -> None:
     graph.add("Where", operands, dtype, np.broadcast_shapes(shape, condition.shape))
 
 
-@emits(2)
+@emits(2, "Clip")
 def clip(graph: Graph) -> None:
     """Clip with bounds that are attributes, constants, computed, missing or the wrong way round."""
     count = 3 if graph.opset >= 11 else 1
@@ -228,7 +231,7 @@ def clip(graph: Graph) -> None:
     graph.add("Clip", given, dtype, x.shape)
 
 
-@emits(2)
+@emits(2, "PRelu")
 def prelu(graph: Graph) -> None:
     """PRelu with a slope that broadcasts to its input."""
     dtype = graph.dtype(NUMBERS, lambda candidate: graph.takes("PRelu", [candidate] * 2))
@@ -238,7 +241,7 @@ def prelu(graph: Graph) -> None:
     graph.add("PRelu", [x, graph.operand(dtype, x.shape, one_way=True)], dtype, x.shape)
 
 
-@emits(4)
+@emits(4, "Cast", "CastLike")
 def cast(graph: Graph) -> None:
     """Cast and CastLike between all types."""
     x = graph.pick()
@@ -255,7 +258,7 @@ def cast(graph: Graph) -> None:
     graph.add("Cast", [x], target, x.shape, to=DTYPES[target].onnx)
 
 
-@emits()
+@emits(1, "IsNaN", "IsInf")
 def is_special(graph: Graph) -> None:
     """IsNaN and IsInf."""
     op = graph.any_of(("IsNaN", "IsInf"))
@@ -267,7 +270,7 @@ def is_special(graph: Graph) -> None:
         graph.add(op, [x], "bool", x.shape, **attributes)
 
 
-@emits(2)
+@emits(2, "Dropout")
 def dropout(graph: Graph) -> None:
     """Dropout that drops nothing, its mask used or not."""
     dtype = graph.dtype(FLOATS, lambda candidate: graph.takes("Dropout", [candidate]))
@@ -287,7 +290,7 @@ def dropout(graph: Graph) -> None:
     graph.add_many("Dropout", given, outputs)
 
 
-@emits(2)
+@emits(2, "BatchNormalization")
 def batch_normalization(graph: Graph) -> None:
     """BatchNormalization with constant or computed statistics."""
     dtype = graph.dtype(FLOATS, lambda candidate: graph.takes("BatchNormalization", [candidate] * 5))
@@ -303,7 +306,7 @@ def batch_normalization(graph: Graph) -> None:
         graph.add("BatchNormalization", [x, *given], dtype, x.shape, epsilon=graph.any_of((1e-5, 1e-3)))
 
 
-@emits(2)
+@emits(2, "QuantizeLinear", "DequantizeLinear")
 def quantize(graph: Graph) -> None:
     """QuantizeLinear per tensor or per axis, and most of the time DequantizeLinear after it."""
     target = graph.any_of(("u8", "u8", "i8", "i16", "u16"))
@@ -321,7 +324,7 @@ def quantize(graph: Graph) -> None:
         graph.add("DequantizeLinear", [result, *given[1:]], work, x.shape, **attributes)
 
 
-@emits()
+@emits(1, "DequantizeLinear")
 def dequantize(graph: Graph) -> None:
     """DequantizeLinear of integers from anywhere."""
     source = graph.any_of(("u8", "i8", "i16", "u16", "i32"))

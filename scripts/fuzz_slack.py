@@ -20,7 +20,7 @@ from fuzz_graph import EXACT_OPS
 from onnx import TensorProto, helper
 
 from onnxfuse.comparison import tolerance
-from onnxfuse.program.ops import OPS
+from onnxfuse.elementwise_operators import ELEMENTWISE, Slack, operators_that
 from onnxfuse.sessions import Session, Value
 
 HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
@@ -39,38 +39,18 @@ HALF_NOISE: dict[int, tuple[float, float]] = {
 SUM_NOISE: dict[int, float] = {TensorProto.FLOAT: 4e-6, TensorProto.DOUBLE: 1e-14}
 """Relative to the sum of the magnitudes that are added."""
 
-SUMS = {
-    *("Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sub", "Sum", "Mean", "BatchNormalization", "ReduceSum"),
-    *("ReduceMean", "ReduceL2", "AveragePool", "GlobalAveragePool"),
+SUMS = operators_that(lambda row: Slack.SUM in row.slack) | {
+    *("Conv", "ConvTranspose", "Gemm", "MatMul", "ReduceSum", "ReduceMean", "ReduceL2", "AveragePool"),
+    "GlobalAveragePool",
 }
-REORDERED = {"Sum", "Mean", "BatchNormalization"}
+REORDERED = operators_that(lambda row: Slack.ANY_SUM in row.slack)
 """Sums whose order is open where no rule rewrites anything."""
 
-CANCELLING = {
-    *("HardSigmoid", "HardSwish", "Elu", "Celu", "Selu", "Gelu", "Mish", "Shrink", "Softplus"),
+CANCELLING = operators_that(lambda row: Slack.CANCELS in row.slack) | {
     *("Attention", "Einsum", "GRU", "GroupNormalization", "InstanceNormalization", "LSTM", "LayerNormalization"),
     *("LpPool", "MeanVarianceNormalization", "RMSNormalization", "RNN", "Resize"),
 }
-"""Functions that add something, so that in 16 bits a small result may be all rounding."""
-
-ZERO_SIGNS = {"Max", "Min", "Where", "Clip", "Relu", "PRelu", "LeakyRelu", "ThresholdedRelu"}
-WIDENED = {op.onnx for op in OPS.values() if op.onnx} | {
-    *("Sum", "Mean", "Max", "Min", "Clip", "Pow", "Mod", "Gelu", "Greater", "GreaterOrEqual", "IsNaN", "IsInf"),
-    *(
-        "Elu",
-        "Celu",
-        "Selu",
-        "HardSigmoid",
-        "Softplus",
-        "Swish",
-        "Shrink",
-        "ThresholdedRelu",
-        "BatchNormalization",
-        "LeakyRelu",
-    ),
-    *("QuantizeLinear", "DequantizeLinear", "Identity", "Cast", "CastLike"),
-}
-"""What a fused node computes in float where the model has 16-bit floats."""
+ZERO_SIGNS = operators_that(lambda row: Slack.ZERO_SIGN in row.slack)
 
 VARIANTS, RUNS = (1, 10), (32, 6)
 """How many noisy models and how often each runs, without and with 16-bit floats."""
@@ -234,7 +214,8 @@ class _Loosener:
         changed = onnx.NodeProto.FromString(node.SerializeToString())
         kind = types.get(node.output[0], TensorProto.UNDEFINED)
         is_open = node.domain in ("", "ai.onnx") and kind in FLOAT
-        half = any(types.get(name) in HALF for name in node.input) and node.op_type in WIDENED
+        # A fused node computes in float where the model has 16-bit floats.
+        half = any(types.get(name) in HALF for name in node.input) and node.op_type in ELEMENTWISE
         if half and self.choose.random() < 0.7 and all(types.get(name) for name in node.input if name):
             for index, name in enumerate(node.input):
                 if types.get(name) in HALF and not (node.op_type == "CastLike" and index == 1):

@@ -20,32 +20,16 @@ int64_t processors() {
   return count.get([] { return std::max<int64_t>(std::thread::hardware_concurrency(), 1); });
 }
 
-// Of integers: vectors of them are divided as floats, but for the longest.
-double division_cost(DType type) { return compute_size(type) == 8 ? 2.0 : 0.4; }
+// Nanoseconds by Cost and DType.
+constexpr double kCosts[][kDTypeCount] = {
+#define ONNXFUSE_COST(name, ...) {__VA_ARGS__},
+#include "opcodes.inc"
+#undef ONNXFUSE_COST
+};
 
 }  // namespace
 
-double cost_of(Op op, DType type) {
-  const bool wide = type == DType::f64;
-  const bool floating = wide || type == DType::f32;
-  switch (op) {
-    case Op::Exp: case Op::Log: case Op::Tanh: case Op::Sigmoid: case Op::Erf: case Op::Elu:
-      return wide ? 1.5 : 0.3;
-    case Op::Softplus: case Op::Mish: case Op::Gelu: case Op::GeluTanh: case Op::Sin: case Op::Cos:
-      return wide ? 20.0 : 0.6;
-    case Op::Tan: case Op::Asin: case Op::Acos: case Op::Atan: case Op::Sinh: case Op::Cosh: case Op::Asinh:
-    case Op::Acosh: case Op::Atanh:
-      return wide ? 20.0 : 1.3;
-    case Op::Pow:
-      return floating && !wide ? 4.0 : 20.0;
-    case Op::Fmod: case Op::Mod:
-      return floating ? 0.5 : division_cost(type);
-    case Op::Div:
-      return floating ? 0.02 * static_cast<double>(compute_size(type)) : division_cost(type);
-    default:
-      return 0.01 * static_cast<double>(compute_size(type));
-  }
-}
+double cost_of(Op op, DType type) { return kCosts[static_cast<int>(info(op).cost)][static_cast<int>(type)]; }
 
 double chained_cost_of(Op op, DType type) {
   const double simple = 0.003 * static_cast<double>(compute_size(type));

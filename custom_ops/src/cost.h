@@ -9,8 +9,7 @@
 namespace onnxfuse {
 
 // The nanoseconds that one thread takes for an element of instruction `op` on type `type`, operands in the level 1
-// cache.  Measured with AVX-512 at 3.7 GHz (custom_ops/tests/vector_math_test.cc, "time"); other machines differ by the
-// same factor for all, within a few times.
+// cache: the table's (onnxfuse/program/ops.py).
 double cost_of(Op op, DType type);
 
 // The same for an instruction inside a chain, where values stay in registers.

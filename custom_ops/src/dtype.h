@@ -34,9 +34,15 @@ constexpr size_t compute_size(DType type) { return info(compute_type(type)).size
 enum class Rule : uint8_t { Same, Compare, Select, Cast };
 
 enum class Op : uint8_t {
-#define ONNXFUSE_OP(functor, name, arity, rule, mask) functor,
+#define ONNXFUSE_OP(functor, ...) functor,
 #include "opcodes.inc"
 #undef ONNXFUSE_OP
+};
+
+enum class Cost : uint8_t {
+#define ONNXFUSE_COST(name, ...) name,
+#include "opcodes.inc"
+#undef ONNXFUSE_COST
 };
 
 struct OpInfo {
@@ -44,10 +50,14 @@ struct OpInfo {
   uint8_t arity;
   Rule rule;
   uint16_t types;  // bit (1 << DType) for each type that has a kernel
+  Cost cost;
+  uint16_t chained;  // the same for each type whose chains have the operator
+  bool divides;      // whether the second operand is a divisor, which as an integer must not be 0
 };
 
 inline constexpr OpInfo kOps[] = {
-#define ONNXFUSE_OP(functor, name, arity, rule, mask) {name, arity, Rule::rule, mask},
+#define ONNXFUSE_OP(functor, name, arity, rule, mask, cost, chained, divides) \
+  {name, arity, Rule::rule, mask, Cost::cost, chained, divides},
 #include "opcodes.inc"
 #undef ONNXFUSE_OP
 };
@@ -57,6 +67,9 @@ constexpr int kOpCount = sizeof(kOps) / sizeof(kOps[0]);
 constexpr const OpInfo& info(Op op) { return kOps[static_cast<int>(op)]; }
 constexpr bool has_kernel(Op op, DType type) {
   return (info(op).types >> static_cast<int>(compute_type(type))) & 1;
+}
+constexpr bool is_chained(Op op, DType type) {
+  return (info(op).chained >> static_cast<int>(compute_type(type))) & 1;
 }
 
 }  // namespace onnxfuse

@@ -2,9 +2,9 @@
 // in camel case (`hard_swish` -> HardSwish).
 //
 // To add an operator: a row in ops.py, a functor here, and a device function in custom_ops/cuda if the row's CUDA text
-// calls one; nothing else.  The build generates the opcode from the row, array_kernels.inc makes from the functor the
-// kernels for each type T of the row and each choice of operands that are scalars, and the parser, planner and shape
-// inference know the operator from its row.  tests/custom_ops then runs it against the row's NumPy text and ONNX
+// calls one; nothing else.  The build generates the opcode and its cost from the row, array_kernels.inc makes from the
+// functor the kernels for each type T of the row and each choice of operands that are scalars, and the parser, planner
+// and shape inference know the operator from its row.  tests/custom_ops then runs it against the row's NumPy text and ONNX
 // Runtime.  A functor has one of these members:
 //   static R apply(T a, ...)                       one element; a plain, branch-free body vectorizes.  T is the compute
 //                                                  type: float for f32, f16 and bf16, uint8_t for bool.  R is T, or
@@ -14,8 +14,8 @@
 // and, if it has the operation in that form, `template <class V> static V vector(V a, ...)` for GCC's vector types,
 // which chains use on registers.
 //
-// To let an operator take part in chains as well (faster, not needed): a Link in kernels.h, its case in chains.inc,
-// and its choice in stage_chain.cc.  If an element takes much longer than an addition, add a line to cost.cc.
+// To let an operator take part in chains as well (faster, not needed): the types in its row, a Link in kernels.h of the
+// functor's name and its case in chains.inc, and for two operands its links in stage_chain.cc.
 //
 // The file is compiled once for each instruction set, so everything is inside the namespace ONNXFUSE_ISA and calls
 // nothing but compiler builtins and vector_math.h.

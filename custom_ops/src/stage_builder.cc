@@ -18,7 +18,7 @@ constexpr int64_t kRepeatedRow = 512;
 
 // Whether an instruction divides integers by something else than a constant, or by the constant 0.
 bool may_divide_by_zero(const Program& program, const Value& value) {
-  if (value.op != Op::Div && value.op != Op::Mod && value.op != Op::Fmod) return false;
+  if (!info(value.op).divides) return false;
   const DType type = compute_type(value.op_type);
   if (type == DType::f32 || type == DType::f64) return false;
   const Value& divisor = program.values[value.operands[1]];

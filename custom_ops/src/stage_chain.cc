@@ -14,27 +14,50 @@ constexpr size_t kMaxChainInstructions = kMaxChainLinks / 2;
 // Of so many instructions a chain waits for the memory of its results longer than it computes, if the level 2 cache has it.
 constexpr size_t kFewInstructions = 5;
 
-Link unary_link(Op op) {
+// The link of the same name, of an operator of one operand that chains have.
+constexpr Link unary_link(Op op) {
   switch (op) {
-    case Op::Neg: return Link::Neg;
-    case Op::Abs: return Link::Abs;
-    case Op::Reciprocal: return Link::Reciprocal;
-    case Op::Relu: return Link::Relu;
-    case Op::HardSwish: return Link::HardSwish;
-    case Op::Exp: return Link::Exp;
-    case Op::Log: return Link::Log;
-    case Op::Tanh: return Link::Tanh;
-    case Op::Erf: return Link::Erf;
-    case Op::Sigmoid: return Link::Sigmoid;
-    case Op::Softplus: return Link::Softplus;
-    case Op::Mish: return Link::Mish;
-    case Op::GeluTanh: return Link::GeluTanh;
-    case Op::Sqrt: return Link::Sqrt;
-    case Op::Round: return Link::Round;
-    case Op::Floor: return Link::Floor;
-    case Op::Ceil: return Link::Ceil;
-    default: return Link::Gelu;
+#define ONNXFUSE_UNARY_LINK(functor) \
+  case Op::functor: return Link::functor;
+#include "opcodes.inc"
+#undef ONNXFUSE_UNARY_LINK
+    default: return Link::Keep;
   }
+}
+
+// The links of an operator of two operands, the other one a scalar or not, and the same for the value as the second
+// operand; Keep where there is none.
+struct BinaryLinks {
+  Link scalar, tensor, reversed_scalar, reversed_tensor;
+};
+
+constexpr BinaryLinks binary_links(Op op) {
+  switch (op) {
+    case Op::Add: return {Link::AddS, Link::AddV, Link::AddS, Link::AddV};
+    case Op::Sub: return {Link::SubS, Link::SubV, Link::RSubS, Link::RSubV};
+    case Op::Mul: return {Link::MulS, Link::MulV, Link::MulS, Link::MulV};
+    case Op::Div: return {Link::DivS, Link::DivV, Link::RDivS, Link::RDivV};
+    case Op::Min: return {Link::MinS, Link::MinV, Link::RMinS, Link::RMinV};
+    case Op::Max: return {Link::MaxS, Link::MaxV, Link::RMaxS, Link::RMaxV};
+    case Op::LeakyRelu: return {Link::LeakyReluS, Link::LeakyReluV, Link::Keep, Link::Keep};
+    default: return {Link::Keep, Link::Keep, Link::Keep, Link::Keep};
+  }
+}
+
+constexpr bool all_have_links() {
+  for (int i = 0; i < kOpCount; ++i) {
+    const Op op = static_cast<Op>(i);
+    const bool unary = info(op).arity == 1 && unary_link(op) != Link::Keep;
+    const bool binary = info(op).arity == 2 && binary_links(op).scalar != Link::Keep;
+    if (info(op).chained != 0 && !unary && !binary && op != Op::HardSigmoid) return false;
+  }
+  return true;
+}
+static_assert(all_have_links(), "the table says that chains have an operator for which there is no link");
+
+// Whether the value in the register can only be the first operand.
+constexpr bool takes_first_only(Op op) {
+  return op == Op::HardSigmoid || (info(op).arity == 2 && binary_links(op).reversed_scalar == Link::Keep);
 }
 
 // The link that takes its operand from a register instead of memory; Keep where there is none.
@@ -123,24 +146,9 @@ void StageBuilder::keep_in_registers(const std::vector<int>& local, std::vector<
 
 bool StageBuilder::is_chainable(uint16_t id) const {
   const Value& value = program_.values[id];
-  const DType type = compute_type(value.op_type);
-  if (type != DType::f32 && type != DType::f64) return false;
-  switch (value.op) {
-    case Op::Add: case Op::Sub: case Op::Mul: case Op::Div: case Op::Min: case Op::Max:
-      return true;
-    case Op::Neg: case Op::Abs: case Op::Reciprocal: case Op::Relu: case Op::HardSwish:
-    case Op::Sqrt: case Op::Round: case Op::Floor: case Op::Ceil:
-      return true;
-    case Op::Exp: case Op::Log: case Op::Tanh: case Op::Erf: case Op::Sigmoid: case Op::Softplus: case Op::Mish:
-    case Op::Gelu: case Op::GeluTanh:
-      return type == DType::f32;
-    case Op::LeakyRelu:
-      return !is_scalar(value.operands[0]);
-    case Op::HardSigmoid:
-      return !is_scalar(value.operands[0]) && is_scalar(value.operands[1]) && is_scalar(value.operands[2]);
-    default:
-      return false;
-  }
+  if (!is_chained(value.op, value.op_type)) return false;
+  if (takes_first_only(value.op) && is_scalar(value.operands[0])) return false;
+  return value.op != Op::HardSigmoid || (is_scalar(value.operands[1]) && is_scalar(value.operands[2]));
 }
 
 // Whether `next` can follow `last` in a chain: it takes the value from the register once, or squares it.
@@ -151,8 +159,7 @@ bool StageBuilder::can_extend(uint16_t last, uint16_t next) const {
   const auto times = std::count(value.operands, value.operands + arity, last);
   if (value.op == Op::Mul && times == 2) return true;
   if (times != 1) return false;
-  const bool first_only = value.op == Op::LeakyRelu || value.op == Op::HardSigmoid;
-  return !first_only || value.operands[0] == last;
+  return !takes_first_only(value.op) || value.operands[0] == last;
 }
 
 size_t StageBuilder::chain_length(size_t at) {
@@ -201,31 +208,17 @@ PlannedLink StageBuilder::division_by(uint16_t divisor) {
 // The link that applies instruction `id` to its operand number `accumulated`.
 PlannedLink StageBuilder::link_for(uint16_t id, int accumulated) {
   const Value& value = program_.values[id];
-  PlannedLink result{Link::Neg, 0, 0};
   if (value.op == Op::HardSigmoid) {
     return {Link::HardSigmoidSS, operand(value.operands[1]), operand(value.operands[2])};
   }
-  if (info(value.op).arity == 1) {
-    result.link = unary_link(value.op);
-    return result;
-  }
+  if (info(value.op).arity == 1) return {unary_link(value.op), 0, 0};
   const uint16_t other = value.operands[1 - accumulated];
   const bool scalar = is_scalar(other);
   if (value.op == Op::Div && accumulated == 0 && scalar) return division_by(other);
-  result.slot = operand(other);
-  const auto pick = [&](Link s, Link v, Link reversed_s, Link reversed_v) {
-    return accumulated == 0 ? (scalar ? s : v) : (scalar ? reversed_s : reversed_v);
-  };
-  switch (value.op) {
-    case Op::Add: result.link = pick(Link::AddS, Link::AddV, Link::AddS, Link::AddV); break;
-    case Op::Sub: result.link = pick(Link::SubS, Link::SubV, Link::RSubS, Link::RSubV); break;
-    case Op::Mul: result.link = pick(Link::MulS, Link::MulV, Link::MulS, Link::MulV); break;
-    case Op::Div: result.link = pick(Link::DivS, Link::DivV, Link::RDivS, Link::RDivV); break;
-    case Op::Min: result.link = pick(Link::MinS, Link::MinV, Link::RMinS, Link::RMinV); break;
-    case Op::Max: result.link = pick(Link::MaxS, Link::MaxV, Link::RMaxS, Link::RMaxV); break;
-    default: result.link = pick(Link::LeakyReluS, Link::LeakyReluV, Link::LeakyReluS, Link::LeakyReluV); break;
-  }
-  return result;
+  const BinaryLinks links = binary_links(value.op);
+  const Link plain = scalar ? links.scalar : links.tensor;
+  const Link reversed = scalar ? links.reversed_scalar : links.reversed_tensor;
+  return {accumulated == 0 ? plain : reversed, operand(other), 0};
 }
 
 void StageBuilder::emit_chain(size_t at, size_t length) {

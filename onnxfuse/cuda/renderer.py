@@ -15,6 +15,7 @@ from onnxfuse.cuda.kernel import Access, Kernel, Source
 from onnxfuse.cuda.prelude import prelude
 from onnxfuse.dtypes import DTYPES
 from onnxfuse.program import Program, ProgramError
+from onnxfuse.program.ops import OPS
 
 MAX_KERNELS = 16
 """Kernels in a source."""
@@ -118,27 +119,11 @@ def _vector(program: Program, access: Access) -> int:
 
 
 _MAX_INSTRUCTIONS = 1 << 13
-_CHEAP = 3
-_FUNCTION = 30
-_DOUBLE_FUNCTION = 80
-_FUNCTIONS = {
-    *("div", "mod", "fmod", "pow", "reciprocal", "sqrt", "exp", "log", "sin", "cos", "tan", "asin", "acos", "atan"),
-    *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "elu", "sigmoid", "softplus", "softsign", "mish"),
-    *("gelu", "gelu_tanh"),
-}
 
 
 def _instructions(program: Program) -> int:
     """Roughly, the machine instructions for one element."""
-    total = 0
-    for instruction in program.instructions:
-        if instruction.op not in _FUNCTIONS:
-            total += _CHEAP
-        elif instruction.dtype in ("f64", "i64", "u64"):
-            total += _DOUBLE_FUNCTION
-        else:
-            total += _FUNCTION
-    return total
+    return sum(OPS[one.op].cost.cuda[one.dtype.endswith("64")] for one in program.instructions)
 
 
 # ------------------------------------------------------------------------------------------------ text of a kernel

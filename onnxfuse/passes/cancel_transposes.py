@@ -15,9 +15,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse.constants import constant_value, is_constant
+from onnxfuse.elementwise_operators import BROADCASTING, HAVE_AXIS, Operands, operators_that
 from onnxfuse.graph_ir import Node, standard_op
 from onnxfuse.graph_order import sorted_nodes
-from onnxfuse.missed_sizes import BROADCAST
 from onnxfuse.passes.base import PassContext, label
 from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.program.lowering import is_elementwise
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 NAME = "cancel-transposes"
 
-_OF_AXES = {"BatchNormalization", "DequantizeLinear", "Expand", "QuantizeLinear"}
-"""Operators that are elementwise, but for one axis or for a shape."""
+_OF_SEVERAL = BROADCASTING | operators_that(lambda row: row.operands is Operands.ONE_WAY)
 _BROADCAST_OPSET = 7
 """The opset from which on operands are broadcast from the last dimension."""
 _MOST_NODES = 512
@@ -139,12 +138,12 @@ def _sorted(found: dict[int, Node], behind: Sequence[Node]) -> list[Node]:
 
 def is_for_any_order(node: Node, rank: int) -> bool:
     """Whether a node computes the same of tensors of ``rank`` whose dimensions are in another order."""
-    if not is_elementwise(node) or node.op in _OF_AXES or "axis" in node.attrs or len(node.outputs) != 1:
+    if not is_elementwise(node) or node.op in HAVE_AXIS or "axis" in node.attrs or len(node.outputs) != 1:
         return False
     operands = [tensor for tensor in node.inputs if tensor.name and is_constant(tensor)]
     if any(tensor.shape is None or len(tensor.shape) > rank for tensor in operands):
         return False
-    return standard_op(node) in (*BROADCAST, "PRelu") or all(_is_single(tensor) for tensor in operands)
+    return standard_op(node) in _OF_SEVERAL or all(_is_single(tensor) for tensor in operands)
 
 
 def _is_single(tensor: gs.Tensor) -> bool:

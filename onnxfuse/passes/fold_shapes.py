@@ -11,10 +11,10 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse.constants import is_constant
+from onnxfuse.elementwise_operators import BROADCASTING
 from onnxfuse.graph_ir import Node, standard_op
 from onnxfuse.graph_order import sorted_nodes
 from onnxfuse.inference import infer
-from onnxfuse.missed_sizes import BROADCAST
 from onnxfuse.passes.base import PassContext, label
 from onnxfuse.passes.editor import GraphEditor
 from onnxfuse.passes.fold_constants import FoldConstants
@@ -201,7 +201,7 @@ def _is_needless(node: Node) -> bool:
             and standard_op(sizes) == "Shape"
             and not sizes.attrs
             and all(
-                standard_op(reader) in BROADCAST and any(tensor is sizes.inputs[0] for tensor in reader.inputs)
+                standard_op(reader) in BROADCASTING and any(tensor is sizes.inputs[0] for tensor in reader.inputs)
                 for reader in node.outputs[0].outputs
             )
         )

@@ -13,8 +13,9 @@ from typing import Any
 
 import onnx
 
-_COMMUTATIVE_NAMES = "Add Mul Max Min And Or Xor Sum Mean Equal BitwiseAnd BitwiseOr BitwiseXor"
-COMMUTATIVE = frozenset(_COMMUTATIVE_NAMES.split())
+from onnxfuse.elementwise_operators import operators_that
+
+COMMUTATIVE = operators_that(lambda row: row.commutes)
 """Standard ops whose inputs may come in any order."""
 
 

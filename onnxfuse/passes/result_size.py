@@ -6,27 +6,22 @@ import math
 from collections.abc import Mapping
 
 from onnxfuse.constants import Array, constant_value, dtype_of, shape_of
+from onnxfuse.elementwise_operators import BROADCASTING, ELEMENTWISE
 from onnxfuse.graph_ir import Node
 
 _NO_LARGER_NAMES = (
-    "Abs Acos Acosh ArgMax ArgMin Asin Asinh Atan Atanh BitwiseNot Cast Ceil Celu Clip Concat Compress "
-    "Cos Cosh CumSum Elu Erf Exp Flatten Floor Gelu HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu "
-    "Log LogSoftmax Mish Neg Not Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax "
-    "ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Round ScatterElements "
-    "ScatterND Selu Shape Shrink Sigmoid Sign Sin Sinh Size Slice Softmax Softplus Softsign Split Sqrt "
-    "Squeeze Tan Tanh ThresholdedRelu TopK Transpose Trilu Unique Unsqueeze DepthToSpace SpaceToDepth "
+    "ArgMax ArgMin Concat Compress CumSum Flatten LogSoftmax ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax "
+    "ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Reshape ScatterElements ScatterND Shape Size Slice "
+    "Softmax Split Squeeze TopK Transpose Trilu Unique Unsqueeze DepthToSpace SpaceToDepth"
 )
-_BROADCASTING_NAMES = (
-    "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Gather GatherElements GatherND Greater "
-    "GreaterOrEqual Less LessOrEqual MatMul Max Mean Min Mod Mul Or Pow PRelu Sub Sum Where Xor "
-)
+_MULTIPLIED_NAMES = "Gather GatherElements GatherND MatMul"
 _MULTIPLYING_NAMES = (
     "Attention Conv ConvInteger ConvTranspose DeformConv DFT Einsum GRU Gemm LSTM MatMul MatMulInteger QLinearConv "
     "QLinearMatMul RNN STFT"
 )
 _MULTIPLYING = frozenset(_MULTIPLYING_NAMES.split())
-_NO_LARGER = frozenset(_NO_LARGER_NAMES.split())
-_BROADCASTING = frozenset(_BROADCASTING_NAMES.split())
+_NO_LARGER = (ELEMENTWISE.keys() - BROADCASTING) | frozenset(_NO_LARGER_NAMES.split())
+_MULTIPLIED = BROADCASTING | frozenset(_MULTIPLIED_NAMES.split())
 
 
 def largest_elements(node: Node, elements: Mapping[str, int]) -> list[int] | None:
@@ -48,7 +43,7 @@ def _largest_of_any(node: Node, elements: Mapping[str, int]) -> int | None:
     if node.op in _NO_LARGER:
         # Shape and its like give a few numbers even for an empty tensor.
         return max(sum(sizes), 16)
-    if node.op in _BROADCASTING:
+    if node.op in _MULTIPLIED:
         return math.prod(max(size, 1) for size in sizes)
     arguments = [_numbers(constant_value(tensor)) for tensor in node.inputs]
     if node.op == "ConstantOfShape" and arguments[0] is not None:

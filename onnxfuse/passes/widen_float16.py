@@ -9,6 +9,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
 from onnxfuse.constants import domain_of, dtype_of
+from onnxfuse.elementwise_operators import operators_that
 from onnxfuse.graph_export import onnx_graphs
 from onnxfuse.graph_ir import LazyTensor
 from onnxfuse.inference import infer
@@ -36,9 +37,7 @@ _MOVE = {
     *("Split", "Tile", "Transpose"),
 }
 """Operators that ONNX Runtime runs in float16, and that take twice as long in float32."""
-_ROUNDED = {
-    *("Ceil", "DynamicQuantizeLinear", "Equal", "Floor", "IsInf", "Mod", "QuantizeLinear", "Round", "Sign"),
-}
+_ROUNDED = operators_that(lambda row: row.steps) | {"DynamicQuantizeLinear"}
 """Operators of which a last digit decides the result: after one of those above ONNX Runtime does round to float16."""
 _DOMAINS = {"", "ai.onnx.ml", "com.microsoft"}
 """Those whose operators take float32 wherever they take float16."""

@@ -18,15 +18,10 @@ from onnxfuse.planner.regions import MAX_NODES
 from onnxfuse.planner.sizes import Size, Sizes
 from onnxfuse.program import ProgramBuilder
 from onnxfuse.program.lowering import ignores_input, lower, tensor_dtype
+from onnxfuse.program.ops import OPS
 
 MOST_BEFORE = 8
 """Instructions before a convolution."""
-
-_CHEAP = {
-    *("add", "sub", "mul", "min", "max", "neg", "abs", "relu", "leaky_relu", "hard_sigmoid", "hard_swish", "cast"),
-    *("equal", "less", "less_equal", "where", "and", "or", "xor", "not"),
-}
-"""The instructions that take a few cycles."""
 
 
 class ConvRegions:
@@ -205,7 +200,7 @@ class ConvRegions:
         for node in nodes:
             region.lower(node)
         instructions = region.build([nodes[-1].outputs[0]]).instructions
-        return len(instructions) <= most and all(instruction.op in _CHEAP for instruction in instructions)
+        return len(instructions) <= most and all(OPS[one.op].cost.repeatable for one in instructions)
 
 
 def _broadcasts(shape: tuple[Size, ...], space: tuple[Size, ...]) -> bool:

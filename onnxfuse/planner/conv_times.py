@@ -171,8 +171,12 @@ _CHANGES = 1.5  # times what a reorder takes, for an element whose layout a conv
 _TRANSPOSES = 2.0  # times what a reorder takes, for an element of a Transpose
 _FAR_APART = 4  # times what it takes to read an element, for elements that are more than two apart
 
-_ACTIVATION = {"Clip": 0.09, "HardSigmoid": 0.15, "HardSwish": 0.23, "LeakyRelu": 0.23, "Sigmoid": 0.28, "Tanh": 0.25}
-"""Nanoseconds of an element of an activation that ONNX Runtime computes inside a convolution; Relu costs nothing."""
+INSIDE = {
+    **{"Clip": 0.09, "HardSigmoid": 0.15, "HardSwish": 0.23, "LeakyRelu": 0.23, "Relu": 0.0, "Sigmoid": 0.28},
+    **{"Tanh": 0.25, "Add": 0.0, "BatchNormalization": 0.0, "Mul": 0.0},
+}
+"""Nanoseconds of an element of what ONNX Runtime computes inside a convolution: activations, and what becomes part of
+the weights or is added to the sums."""
 _SWISH_MUL = 0.08  # the same of the Mul that makes HardSigmoid a hard swish
 
 NODE_CALL = 1500.0
@@ -181,7 +185,7 @@ NODE_CALL = 1500.0
 
 def activation_inside(node: gs.Node) -> float:
     """Nanoseconds of an element of a node that ONNX Runtime computes inside a blocked convolution."""
-    return _SWISH_MUL if node.op == "Mul" and hard_swish_pair(node) else _ACTIVATION.get(node.op, 0.0)
+    return _SWISH_MUL if node.op == "Mul" and hard_swish_pair(node) else INSIDE[node.op]
 
 
 def _times() -> Times:

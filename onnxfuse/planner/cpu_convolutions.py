@@ -16,6 +16,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse import cpu
 from onnxfuse.cuda.conv.spec import Convolution
+from onnxfuse.dtypes import DTYPES
 from onnxfuse.fused.choices import ASKED_FOR, SWITCHED_OFF, ConvChoice, ConvPolicy
 from onnxfuse.fused.fusion import FREE_OPS
 from onnxfuse.graph import Model, sorted_nodes
@@ -27,10 +28,11 @@ from onnxfuse.planner.likely_shapes import LikelyShapes
 from onnxfuse.planner.minimum_cut import MinimumCut
 from onnxfuse.planner.nhwc_layout import joins_channels, permutes, takes_parts, tells_sizes
 from onnxfuse.planner.ort_fusions import find_gelus
-from onnxfuse.planner.ort_layout import ConvLayout
+from onnxfuse.planner.ort_layout import PLAIN_ACTIVATIONS, ConvLayout
 from onnxfuse.planner.pools import find_pool
 from onnxfuse.planner.sizes import is_gate
-from onnxfuse.program.lowering import UnsupportedError, is_elementwise
+from onnxfuse.program.lowering import UnsupportedError, instructions, is_elementwise
+from onnxfuse.program.ops import OPS
 
 FASTER = ConvChoice(True, "the plain layout is cheaper here, for the nodes around it know no other")
 CHANNELS_LAST = ConvChoice(True, "the channels last are cheaper here, for the nodes around it have them so too")
@@ -46,11 +48,10 @@ ALONE = ConvChoice(False, "nothing beside it would be fused but what ONNX Runtim
 NO_OTHER = ConvChoice(True, "ONNX Runtime's is as fast, and its code would be needed for this alone")
 
 
-_INSIDE = {"Clip", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh"}  # that ONNX Runtime's plain ones end with
 _FEW_POSITIONS = 16
 _POSITIONS_PER_CHANNEL = 8  # of the input of a ConvTranspose
 _MOST_TAPS, _LEAST_FILTERS, _LEAST_CHANNELS = 3, 32, 16  # where ONNX Runtime's copy for a product of matrices is cheap
-_SHORT = {"Add", "Sub", "Mul", "Relu", "Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "PRelu", "BatchNormalization"}
+_FUNCTION = 0.1  # nanoseconds that an instruction of a tail takes at least, by itself, to count as a function
 
 
 def cpu_chooser(context: PassContext) -> "CpuChooser":
@@ -110,7 +111,7 @@ class CpuChooser:
                     known = {}
                 if known and self._policy is ConvPolicy.AUTO:
                     given = self._given if graph is model.graph else {}
-                    own, small = _GraphChoice(graph, set(known), given, gelus).own()
+                    own, small = _GraphChoice(graph, set(known), given, gelus, model.opsets.get("", 0)).own()
                     self._small |= {key: node for key, node in known.items() if key in small}
                     known = {key: node for key, node in known.items() if key in own}
                 self._own |= known
@@ -201,7 +202,7 @@ def _is_alone(region: ConvRegion) -> bool:
         return not region.before
     if [node.op for node in tail] == ["Sigmoid", "Mul"]:
         return _is_silu(tail[0]) and len(tail[0].inputs[0].outputs) == 2
-    return len(tail) == 1 and tail[0].op in _INSIDE and len(tail[0].inputs[0].outputs) == 1
+    return len(tail) == 1 and tail[0].op in PLAIN_ACTIVATIONS and len(tail[0].inputs[0].outputs) == 1
 
 
 def _is_silu(node: gs.Node) -> bool:
@@ -214,12 +215,19 @@ class _GraphChoice:
     """The choice for one graph: the side True of the cut is the plain layout."""
 
     def __init__(
-        self, graph: gs.Graph, known: set[int], given: Mapping[str, tuple[int, ...]], gelus: Mapping[int, bool]
+        self,
+        graph: gs.Graph,
+        known: set[int],
+        given: Mapping[str, tuple[int, ...]],
+        gelus: Mapping[int, bool],
+        opset: int,
     ) -> None:
         self._nodes = sorted_nodes(graph)
         self._outputs = {id(tensor) for tensor in graph.outputs}
         self._known = known
         self._gelus = gelus
+        self._opset = opset
+        self._short: dict[int, bool] = {}
         self._layout = ConvLayout(self._nodes, graph.outputs, gelus=gelus)
         self._shapes = LikelyShapes(graph, given)
         self._conv = ConvTimes(self._shapes)
@@ -311,13 +319,25 @@ class _GraphChoice:
             alone, inside = self._ns.gelu
             own, blocked = (elements * inside, elements * alone + NODE_CALL) if ends_gelu else (0.0, 0.0)
             return own, blocked if is_blocked else math.inf, own
-        own = elements * self._ns.tail[node.op in _SHORT]
+        own = elements * self._ns.tail[self._is_short(node)]
         if id(node) in self._layout.inside_conv:
             return own, elements * activation_inside(node), own
         if is_blocked:
             of_silu = _is_silu(node) or any(_is_silu(tensor.inputs[0]) for tensor in node.inputs if tensor.inputs)
             return own, elements * (self._ns.silu / 2 if of_silu else self._ns.node) + NODE_CALL, own
         return own, elements * self._ns.affine / 2 + NODE_CALL if self._becomes_conv(node) else math.inf, own
+
+    def _is_short(self, node: gs.Node) -> bool:
+        """Whether an elementwise node takes but a few instructions in a tail, and no function."""
+        if id(node) not in self._short:
+            try:
+                found = instructions(node, self._opset)
+            except UnsupportedError:  # it is in no tail
+                self._short[id(node)] = False
+            else:
+                times = (OPS[one.op].cost.cpu[DTYPES[one.dtype].compute] for one in found)
+                self._short[id(node)] = all(time < _FUNCTION for time in times)
+        return self._short[id(node)]
 
     def _elements(self, tensor: gs.Tensor) -> int:
         """How many elements a tensor is likely to have, with as many channels as a convolution reads."""
@@ -367,7 +387,7 @@ class _GraphChoice:
         readers = list(self._readers(tensor))
         if not is_convolution(node) or len(readers) != 1 or not is_elementwise(readers[0]):
             return 0.0
-        return NODE_CALL + elements * max(self._ns.node - self._ns.tail[readers[0].op in _SHORT], 0.0)
+        return NODE_CALL + elements * max(self._ns.node - self._ns.tail[self._is_short(readers[0])], 0.0)
 
     def _add_changes(self, cut: MinimumCut, unit: dict[int, int]) -> None:
         """What it costs that a tensor has its channels last on one side, on its way through the plain layout.

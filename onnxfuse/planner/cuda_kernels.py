@@ -36,9 +36,12 @@ _TYPES = {
     "Cast Identity": _ANY,
     # These have no kernel on any provider: ONNX Runtime inlines the functions that the standard defines for them.
     "CastLike Mish Swish": _ANY,
+    "Acos Acosh Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Celu": "",
+    "Cosh Mean Sinh Tan": "",
 }
 ELEMENTWISE = {op: frozenset(types.split()) for ops, types in _TYPES.items() for op in ops.split()}
-"""The element types, by elementwise operator; of Where that of its second input, of the others that of the first."""
+"""The element types, by elementwise operator, none where there is no kernel; of Where that of its second input, of the
+others that of the first."""
 
 CPU_ONLY = {
     *("AffineGrid", "BlackmanWindow", "Col2Im", "ConvInteger", "DFT", "Det", "DynamicQuantizeLinear", "GlobalLpPool"),
@@ -61,4 +64,4 @@ def has_kernel(node: gs.Node) -> bool:
         return operator not in CPU_ONLY
     typed = node.inputs[1 if node.op == "Where" else 0] if len(node.inputs) > (node.op == "Where") else None
     dtype = None if typed is None else dtypes.from_numpy(typed.dtype)
-    return dtype is not None and dtype.name in ELEMENTWISE.get(node.op, ())
+    return dtype is not None and dtype.name in ELEMENTWISE[node.op]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import onnx_graphsurgeon as gs
 
 from onnxfuse.cuda.fitting import Fitter
+from onnxfuse.elementwise_operators import HAVE_AXIS
 from onnxfuse.fused.fusion import FREE_OPS, emit_all
 from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.graph import Model, sorted_nodes
@@ -240,6 +241,6 @@ def _vector_tensors(elementwise: list[gs.Node], fusible: set[int], opset: int) -
     """Pairs of a node and a tensor that it reads as a vector, which must then come from outside its region."""
     found: set[tuple[int, int]] = set()
     for node in elementwise:
-        if id(node) in fusible and node.op in ("BatchNormalization", "QuantizeLinear", "DequantizeLinear"):
+        if id(node) in fusible and node.op in HAVE_AXIS:
             found.update((id(node), id(node.inputs[index])) for index in vector_inputs(node, opset))
     return found

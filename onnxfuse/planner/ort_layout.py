@@ -20,6 +20,8 @@ from onnxfuse.graph_ir import standard_op
 
 CONV_ACTIVATIONS = {"Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "Clip", "HardSwish"}
 """Computed inside a convolution whose output nothing else reads."""
+PLAIN_ACTIVATIONS = CONV_ACTIVATIONS - {"HardSwish"}
+"""The same in the plain layout."""
 SUM_ACTIVATIONS = {"Relu", "HardSigmoid", "HardSwish"}
 """The same after a residual Add that the convolution has taken in."""
 DEPTHWISE_ACTIVATIONS = {"Relu", "HardSigmoid"}

@@ -10,6 +10,7 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
+from onnxfuse.elementwise_operators import BROADCASTING, ELEMENTWISE
 from onnxfuse.fused.kinds import DOMAIN, SQUEEZE_EXCITE, kind_of
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.graph_ir import STANDARD_DOMAINS
@@ -22,8 +23,7 @@ Size = int | str | tuple[Any, ...]
 
 _WINDOWS = {"Conv", "MaxPool", "AveragePool", "LpPool"}
 _GLOBAL_POOLING = {"GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"}
-_FIRST_INPUT = {
-    *("BatchNormalization", "QuantizeLinear", "DequantizeLinear", "Cast", "CastLike", "Clip", "Dropout", "Identity"),
+_FIRST_INPUT = (ELEMENTWISE.keys() - BROADCASTING) | {
     *("InstanceNormalization", "LayerNormalization", "GroupNormalization", "RMSNormalization", "LpNormalization"),
     *("LRN", "Softmax", "LogSoftmax", "Hardmax", "CumSum"),
 }

@@ -7,6 +7,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.constants import integers_of
 from onnxfuse.dtypes import from_numpy
+from onnxfuse.elementwise_operators import HAVE_AXIS
 from onnxfuse.graph_ir import standard_op
 from onnxfuse.program.lowering import ignores_input, vector_inputs
 from onnxfuse.program.program import MAX_RANK, MAX_SLICES, AxisSlice
@@ -60,7 +61,7 @@ def find_views(
 def _not_viewed(node: gs.Node, opset: int) -> list[gs.Tensor]:
     """Inputs that a Program reads as a vector along an axis, or of which it takes the type alone."""
     found = [tensor for index, tensor in enumerate(node.inputs) if ignores_input(node, index)]
-    if node.op in ("BatchNormalization", "QuantizeLinear", "DequantizeLinear"):
+    if node.op in HAVE_AXIS:
         found += [node.inputs[index] for index in vector_inputs(node, opset)]
     return found
 

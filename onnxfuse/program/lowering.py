@@ -1,7 +1,8 @@
 """From ONNX nodes to instructions: what each elementwise operator of the standard means as a Program.
 
 An operator that is one row of the op table needs nothing here.  The others have a function registered for their ONNX
-name.  A node that cannot be lowered raises ``UnsupportedError`` with the reason, which the report shows to the user.
+name; what else is known by that name is in ``onnxfuse/elementwise_operators.py``.  A node that cannot be lowered
+raises ``UnsupportedError`` with the reason, which the report shows to the user.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from onnxfuse import dtypes
 from onnxfuse.dtypes import DTYPES
 from onnxfuse.graph_ir import STANDARD_DOMAINS
 from onnxfuse.program.ops import OPS
-from onnxfuse.program.program import MAX_RANK, ProgramBuilder, supports
+from onnxfuse.program.program import MAX_RANK, Instruction, ProgramBuilder, supports
 from onnxfuse.symbols import is_made_up
 
 OLDEST_OPSET = 7
@@ -554,6 +555,16 @@ def _has_one_element(tensor: gs.Tensor) -> bool:
 def _require_float(n: NodeLowering) -> None:
     if DTYPES[n.dtype()].compute not in ("f32", "f64"):
         raise UnsupportedError(f"{n.node.op} of {DTYPES[n.dtype()].numpy.name} has no kernel")
+
+
+def instructions(node: gs.Node, opset: int) -> tuple[Instruction, ...]:
+    """The instructions of ``node`` by itself.  Raises UnsupportedError if it cannot be lowered."""
+    builder = ProgramBuilder()
+
+    def operand(index: int, axis: int | None = None) -> int:
+        return builder.input(tensor_dtype(node.inputs[index]), axis)
+
+    return builder.build([lower(node, opset, builder, operand)]).instructions
 
 
 def check(node: gs.Node, opset: int) -> str | None:

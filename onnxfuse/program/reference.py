@@ -97,6 +97,10 @@ def _power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.power(a.astype(np.float64), b.astype(np.float64)).astype(a.dtype)
 
 
+def _where(condition: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.where(condition, np.where(a == 0, a.dtype.type(0), a), b)
+
+
 def _elementwise(function: Callable[[float], float]) -> Callable[[np.ndarray], np.ndarray]:
     """A float64 function of one number over an array of float32 or float64."""
     vectorized = np.vectorize(function, otypes=[np.float64])
@@ -156,6 +160,7 @@ _HELPERS: dict[str, object] = {
     "minimum": _minimum,
     "maximum": _maximum,
     "power": _power,
+    "where": _where,
     "erf": _elementwise(math.erf),
     "sigmoid": _sigmoid,
     "hard_swish": _hard_swish,
