@@ -18,9 +18,11 @@ from typing import NamedTuple
 import onnx_graphsurgeon as gs
 
 from onnxfuse import cpu
+from onnxfuse.dtypes import DTYPES
 from onnxfuse.planner.likely_shapes import LikelyShapes
 from onnxfuse.planner.ort_layout import block_size, hard_swish_pair
-from onnxfuse.program.lowering import is_elementwise
+from onnxfuse.program.lowering import UnsupportedError, instructions, is_elementwise
+from onnxfuse.program.ops import OPS
 
 
 class Layout(IntEnum):
@@ -178,6 +180,7 @@ INSIDE = {
 """Nanoseconds of an element of what ONNX Runtime computes inside a convolution: activations, and what becomes part of
 the weights or is added to the sums."""
 _SWISH_MUL = 0.08  # the same of the Mul that makes HardSigmoid a hard swish
+_FUNCTION = 0.1  # nanoseconds that an instruction takes by itself, and those of a tail that are short do not
 
 NODE_CALL = 1500.0
 """Nanoseconds of a node, a reorder among them, however small."""
@@ -186,6 +189,15 @@ NODE_CALL = 1500.0
 def activation_inside(node: gs.Node) -> float:
     """Nanoseconds of an element of a node that ONNX Runtime computes inside a blocked convolution."""
     return _SWISH_MUL if node.op == "Mul" and hard_swish_pair(node) else INSIDE[node.op]
+
+
+def is_short(node: gs.Node, opset: int) -> bool:
+    """Whether an elementwise node takes but a few instructions in a tail, and no function."""
+    try:
+        found = instructions(node, opset)
+    except UnsupportedError:  # it is in no tail
+        return False
+    return all(OPS[one.op].cost.cpu[DTYPES[one.dtype].compute] < _FUNCTION for one in found)
 
 
 def _times() -> Times:

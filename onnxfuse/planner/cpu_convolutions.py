@@ -16,13 +16,12 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse import cpu
 from onnxfuse.cuda.conv.spec import Convolution
-from onnxfuse.dtypes import DTYPES
 from onnxfuse.fused.choices import ASKED_FOR, SWITCHED_OFF, ConvChoice, ConvPolicy
 from onnxfuse.fused.fusion import FREE_OPS
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.passes.base import PassContext
 from onnxfuse.planner.conv_node import ConvFusion, ConvRegion
-from onnxfuse.planner.conv_times import NODE_CALL, ConvTimes, Layout, activation_inside
+from onnxfuse.planner.conv_times import NODE_CALL, ConvTimes, Layout, activation_inside, is_short
 from onnxfuse.planner.convolutions import describe, is_convolution
 from onnxfuse.planner.likely_shapes import LikelyShapes
 from onnxfuse.planner.minimum_cut import MinimumCut
@@ -31,8 +30,7 @@ from onnxfuse.planner.ort_fusions import find_gelus
 from onnxfuse.planner.ort_layout import PLAIN_ACTIVATIONS, ConvLayout
 from onnxfuse.planner.pools import find_pool
 from onnxfuse.planner.sizes import is_gate
-from onnxfuse.program.lowering import UnsupportedError, instructions, is_elementwise
-from onnxfuse.program.ops import OPS
+from onnxfuse.program.lowering import UnsupportedError, is_elementwise
 
 FASTER = ConvChoice(True, "the plain layout is cheaper here, for the nodes around it know no other")
 CHANNELS_LAST = ConvChoice(True, "the channels last are cheaper here, for the nodes around it have them so too")
@@ -51,7 +49,6 @@ NO_OTHER = ConvChoice(True, "ONNX Runtime's is as fast, and its code would be ne
 _FEW_POSITIONS = 16
 _POSITIONS_PER_CHANNEL = 8  # of the input of a ConvTranspose
 _MOST_TAPS, _LEAST_FILTERS, _LEAST_CHANNELS = 3, 32, 16  # where ONNX Runtime's copy for a product of matrices is cheap
-_FUNCTION = 0.1  # nanoseconds that an instruction of a tail takes at least, by itself, to count as a function
 
 
 def cpu_chooser(context: PassContext) -> "CpuChooser":
@@ -227,7 +224,7 @@ class _GraphChoice:
         self._known = known
         self._gelus = gelus
         self._opset = opset
-        self._short: dict[int, bool] = {}
+        self._tails: dict[int, float] = {}
         self._layout = ConvLayout(self._nodes, graph.outputs, gelus=gelus)
         self._shapes = LikelyShapes(graph, given)
         self._conv = ConvTimes(self._shapes)
@@ -319,7 +316,7 @@ class _GraphChoice:
             alone, inside = self._ns.gelu
             own, blocked = (elements * inside, elements * alone + NODE_CALL) if ends_gelu else (0.0, 0.0)
             return own, blocked if is_blocked else math.inf, own
-        own = elements * self._ns.tail[self._is_short(node)]
+        own = elements * self._of_tail(node)
         if id(node) in self._layout.inside_conv:
             return own, elements * activation_inside(node), own
         if is_blocked:
@@ -327,17 +324,11 @@ class _GraphChoice:
             return own, elements * (self._ns.silu / 2 if of_silu else self._ns.node) + NODE_CALL, own
         return own, elements * self._ns.affine / 2 + NODE_CALL if self._becomes_conv(node) else math.inf, own
 
-    def _is_short(self, node: gs.Node) -> bool:
-        """Whether an elementwise node takes but a few instructions in a tail, and no function."""
-        if id(node) not in self._short:
-            try:
-                found = instructions(node, self._opset)
-            except UnsupportedError:  # it is in no tail
-                self._short[id(node)] = False
-            else:
-                times = (OPS[one.op].cost.cpu[DTYPES[one.dtype].compute] for one in found)
-                self._short[id(node)] = all(time < _FUNCTION for time in times)
-        return self._short[id(node)]
+    def _of_tail(self, node: gs.Node) -> float:
+        """Nanoseconds of an element of a node in the tail of a convolution."""
+        if id(node) not in self._tails:
+            self._tails[id(node)] = self._ns.tail[is_short(node, self._opset)]
+        return self._tails[id(node)]
 
     def _elements(self, tensor: gs.Tensor) -> int:
         """How many elements a tensor is likely to have, with as many channels as a convolution reads."""
@@ -387,7 +378,7 @@ class _GraphChoice:
         readers = list(self._readers(tensor))
         if not is_convolution(node) or len(readers) != 1 or not is_elementwise(readers[0]):
             return 0.0
-        return NODE_CALL + elements * max(self._ns.node - self._ns.tail[self._is_short(readers[0])], 0.0)
+        return NODE_CALL + elements * max(self._ns.node - self._of_tail(readers[0]), 0.0)
 
     def _add_changes(self, cut: MinimumCut, unit: dict[int, int]) -> None:
         """What it costs that a tensor has its channels last on one side, on its way through the plain layout.

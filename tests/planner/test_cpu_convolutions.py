@@ -10,6 +10,7 @@ from onnx import numpy_helper, parser
 import onnxfuse
 from onnxfuse import cpu
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.inference import infer
 from onnxfuse.planner import conv_times, ort_layout
 from onnxfuse.planner.conv_times import Layout
 from onnxfuse.planner.fuse_elementwise import UNUSED
@@ -71,6 +72,24 @@ def test_a_convolution_between_plain_nodes_is_the_librarys() -> None:
     assert "FusedConv" in operators(result)
     ((fused, reason),) = reasons(result)
     assert fused and "plain layout" in reason
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        *[
+            (text, True)
+            for text in ("Clip(x, k, k)", "Max(x, x, k)", "Div(x, x)", "Sqrt(x)", "Identity(x)", "Pow(x, k)")
+        ],
+        *[(text, False) for text in ("Sigmoid(x)", "Pow(x, x)", "Elu(x)", "Celu(x)", "Mod <fmod = 1> (x, x)")],
+        ("Mod(x, x)", False),  # which floats have not
+    ],
+)
+def test_a_node_is_short_in_a_tail_if_each_of_its_instructions_is(text: str, short: bool) -> None:
+    loaded = onnxfuse.Model.from_proto(model(f"g (float[4] x) => (float[4] y) {{ y = {text} }}", k=np.array(2, "f")))
+    infer(loaded)
+    (node,) = loaded.graph.nodes
+    assert conv_times.is_short(node, 20) == short
 
 
 @pytest.mark.parametrize("policy", ["auto", "all"])

@@ -6,11 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
+import onnx_graphsurgeon as gs
 import pytest
 from fuzz_operators import EMITTED
 
-from onnxfuse.elementwise_operators import ELEMENTWISE, Slack
+from onnxfuse.elementwise_operators import BROADCASTING, ELEMENTWISE, Slack
+from onnxfuse.graph_ir import Node
 from onnxfuse.known_operators import OPERATORS
+from onnxfuse.passes.result_size import largest_elements
 from onnxfuse.planner import conv_times, cuda_kernels, ort_layout, slow_kernels
 from onnxfuse.program import lowering, ops
 from onnxfuse.program.ops import COSTS, OPS, Op
@@ -41,6 +45,14 @@ def test_versions_and_attributes_of_every_elementwise_operator_are_known() -> No
 def test_what_onnx_runtime_computes_inside_a_convolution_has_a_time() -> None:
     inside = ort_layout.CONV_ACTIVATIONS | ort_layout.SUM_ACTIVATIONS | ort_layout.DEPTHWISE_ACTIVATIONS
     assert inside <= set(conv_times.INSIDE) <= set(ELEMENTWISE)
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_a_bound_on_the_size_of_a_result_is_known(name: str) -> None:
+    inputs = [gs.Variable("x", np.float32, [20]), gs.Variable("y", np.float32, [30])]
+    node = Node(name, "node", {}, inputs, [gs.Variable("z")])
+    (bound,) = largest_elements(node, {"x": 20, "y": 30}) or [0]
+    assert bound == (600 if name in BROADCASTING else 50)
 
 
 def test_an_operator_without_a_cost_is_no_row() -> None:
