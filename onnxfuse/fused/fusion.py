@@ -13,11 +13,9 @@ from onnxfuse.graph import Model, Node
 from onnxfuse.graph_export import value_info
 from onnxfuse.passes.base import PassContext, label
 from onnxfuse.planner.functions import add_function
+from onnxfuse.planner.slow_kernels import FREE_OPS
 from onnxfuse.report import FusedRegion
 from onnxfuse.symbols import is_made_up
-
-FREE_OPS = {"Identity", "Dropout"}
-"""Operators that ONNX Runtime removes: they count for nothing when a region is weighed."""
 
 
 @dataclass(frozen=True)

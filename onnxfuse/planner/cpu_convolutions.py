@@ -17,7 +17,6 @@ import onnx_graphsurgeon as gs
 from onnxfuse import cpu
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.fused.choices import ASKED_FOR, SWITCHED_OFF, ConvChoice, ConvPolicy
-from onnxfuse.fused.fusion import FREE_OPS
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.passes.base import PassContext
 from onnxfuse.planner.conv_node import ConvFusion, ConvRegion
@@ -30,6 +29,7 @@ from onnxfuse.planner.ort_fusions import find_gelus
 from onnxfuse.planner.ort_layout import PLAIN_ACTIVATIONS, ConvLayout
 from onnxfuse.planner.pools import find_pool
 from onnxfuse.planner.sizes import is_gate
+from onnxfuse.planner.slow_kernels import FREE_OPS
 from onnxfuse.program.lowering import UnsupportedError, is_elementwise
 
 FASTER = ConvChoice(True, "the plain layout is cheaper here, for the nodes around it know no other")

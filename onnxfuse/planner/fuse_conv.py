@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.fused.choices import ConvChoice
-from onnxfuse.fused.fusion import FREE_OPS, emit, put_in_place
+from onnxfuse.fused.fusion import emit, put_in_place
 from onnxfuse.fused.kinds import NHWC_CONV
 from onnxfuse.graph import Model, Node, sorted_nodes
 from onnxfuse.inference import infer
@@ -35,6 +35,7 @@ from onnxfuse.planner.nhwc_pairs import NhwcPair, find_pairs
 from onnxfuse.planner.nhwc_pools import nhwc_pool
 from onnxfuse.planner.ort_fusions import OrtFusions
 from onnxfuse.planner.sizes import Sizes, is_gate
+from onnxfuse.planner.slow_kernels import FREE_OPS
 from onnxfuse.program import ProgramError
 from onnxfuse.program.lowering import UnsupportedError, check, is_elementwise
 

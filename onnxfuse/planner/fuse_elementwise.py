@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.cuda.fitting import Fitter
 from onnxfuse.elementwise_operators import HAVE_AXIS
-from onnxfuse.fused.fusion import FREE_OPS, emit_all
+from onnxfuse.fused.fusion import emit_all
 from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.graph import Model, sorted_nodes
 from onnxfuse.inference import infer
@@ -21,7 +21,7 @@ from onnxfuse.planner.ort_fusions import ONE_KERNEL, OrtFusions
 from onnxfuse.planner.ort_layout import BLOCKED, INSIDE_CONV, ConvLayout
 from onnxfuse.planner.ort_quantization import QUANTIZED, UNTYPED, loses_type, quantized_nodes
 from onnxfuse.planner.regions import find_regions, halve
-from onnxfuse.planner.slow_kernels import FASTER, is_faster, is_slow
+from onnxfuse.planner.slow_kernels import FASTER, FREE_OPS, is_faster, is_slow
 from onnxfuse.planner.views import find_views
 from onnxfuse.planner.worth import TOO_LITTLE, is_worthwhile
 from onnxfuse.program import ProgramError

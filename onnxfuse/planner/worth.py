@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import onnx_graphsurgeon as gs
 
 from onnxfuse.byte_counts import bytes_saved
-from onnxfuse.fused.fusion import FREE_OPS
 from onnxfuse.planner.fused_node import ElementwiseFusion
+from onnxfuse.planner.slow_kernels import FREE_OPS
 
 TOO_LITTLE = "the whole model has too little to fuse to load a library for"
 
