@@ -101,7 +101,8 @@ def bench(
     """
     shapes = shapes or {}
     providers = PROVIDERS[target]
-    specs = input_specs(read_proto(original))
+    model = read_proto(original)
+    specs = input_specs(model)
     shapes = fit_shapes(specs, shapes)
     library = has_fused_nodes(read_proto(optimized))
 
@@ -114,7 +115,7 @@ def bench(
     progress("creating the sessions")
     loads = _load_times(lambda: create(original, False), lambda: create(optimized, library))
     first, second = create(original, False), create(optimized, library)
-    inputs = next(generate(specs, first.run, shapes, BENCHMARK_SIZES))[0]
+    inputs = next(generate(specs, first.run, shapes, BENCHMARK_SIZES, model))[0]
     try:
         second.run(inputs.feeds)
     except SessionError as error:

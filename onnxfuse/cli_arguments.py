@@ -27,7 +27,8 @@ Fuse the elementwise regions of IN and write OUT.
 
 OUT is a standard ONNX model: it runs fused where the onnxfuse library is registered, and as before anywhere
 else. The original and the optimized model are run and compared before OUT is written; if they differ, OUT
-stays as it was. External data goes to OUT.data. Where OUT is a link, what it links to is written.
+stays as it was. The last line says what was compared, and on which sizes. External data goes to OUT.data. Where
+OUT is a link, what it links to is written.
 """
 
 _OPTIMIZE_EPILOG = """\

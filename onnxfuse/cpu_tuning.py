@@ -95,7 +95,7 @@ def _inputs(path: Path, session: Session, shapes: Shapes, given: Path | None) ->
     specs = input_specs(model)
     if given is not None:
         return read_inputs(given, specs, default_specs(model))[0]
-    return next(generate(specs, session.run, shapes, BENCHMARK_SIZES))[0]
+    return next(generate(specs, session.run, shapes, BENCHMARK_SIZES, model))[0]
 
 
 def _time_in_turns(sessions: Mapping[ConvPolicy, Session], inputs: InputSet) -> dict[ConvPolicy, np.ndarray]:

@@ -20,6 +20,7 @@ import numpy as np
 import onnx
 
 from onnxfuse.comparison import Comparison, Numbers, compare_values, precision
+from onnxfuse.dynamic_sizes import sizes_of
 from onnxfuse.errors import OnnxfuseError, ParityError
 from onnxfuse.fused.kinds import TF32_KEY
 from onnxfuse.given_shapes import Shapes, fit_shapes
@@ -49,18 +50,21 @@ Progress = Callable[[str], None]
 
 @dataclass
 class SetResult:
-    """The outputs for one set of inputs."""
+    """The outputs for one set of inputs.  ``sizes`` are those of the dimensions that the model leaves open, by name, or
+    as ``x[2]`` by input and axis."""
 
     label: str
     shapes: dict[str, list[int]]
     outputs: list[Comparison]
     library: bool
+    sizes: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
         """The fields as JSON takes them."""
         return {
             "inputs": self.label,
             "shapes": self.shapes,
+            "sizes": self.sizes,
             "library": self.library,
             "outputs": [output.to_json() for output in self.outputs],
         }
@@ -88,11 +92,12 @@ class RegionResult:
 @dataclass
 class ParityResult:
     """Everything that was compared.  Each set of inputs stands twice if the model was also run without the
-    library."""
+    library.  ``made_up`` says that the inputs were."""
 
     sets: list[SetResult] = field(default_factory=list)
     regions: list[RegionResult] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    made_up: bool = False
 
     @property
     def ok(self) -> bool:
@@ -103,6 +108,11 @@ class ParityResult:
         """Every output of every run."""
         for result in self.sets:
             yield from result.outputs
+
+    def sizes(self) -> dict[str, list[int]]:
+        """The sizes that were run of each dimension that the model leaves open, the least first."""
+        names = dict.fromkeys(name for result in self.sets for name in result.sizes)
+        return {name: sorted({result.sizes[name] for result in self.sets if name in result.sizes}) for name in names}
 
     def worst(self) -> Comparison | None:
         """The output with the largest error relative to what is allowed; failures first."""
@@ -126,6 +136,8 @@ class ParityResult:
         """The fields as JSON takes them."""
         return {
             "ok": self.ok,
+            "made_up": self.made_up,
+            "sizes": self.sizes(),
             "sets": [result.to_json() for result in self.sets],
             "regions": [region.to_json() for region in self.regions],
             "warnings": list(self.warnings),
@@ -163,12 +175,13 @@ def compare(
         numbers = {name: replace(known, coarsest=with_tf32(known.coarsest)) for name, known in numbers.items()}
 
     progress("running the original")
-    expected = _run_original(original, specs, default_specs(original_proto), inputs, shapes, providers)
-    result = ParityResult(warnings=list(_untold(original_proto, expected)))
+    result = ParityResult(made_up=inputs is None)
+    expected = _run_original(original, original_proto, inputs, shapes, providers, result.warnings.append)
+    result.warnings += _untold(original_proto, expected)
     fused = has_fused_nodes(optimized_proto)
     for library in (True, False) if fused else (False,):
         progress("running the optimized model" + (" without the onnxfuse library" if fused and not library else ""))
-        result.sets += _run_optimized(optimized, expected, providers, library, numbers)
+        result.sets += _run_optimized(optimized, specs, expected, providers, library, numbers)
     if any(output.reason for output in result.outputs()):
         progress("running the original without ONNX Runtime's optimizations")
         _mark_unstable(original, original_proto, expected, providers, result, numbers)
@@ -227,20 +240,21 @@ Expected = list[tuple[InputSet, list[Value]]]
 
 def _run_original(
     path: Path,
-    specs: list[InputSpec],
-    defaults: list[InputSpec],
+    model: onnx.ModelProto,
     inputs: Path | list[InputSet] | None,
     shapes: Shapes,
     providers: tuple[str, ...],
+    tell: Progress,
 ) -> Expected:
     try:
         session = Session(path, providers=providers)
     except SessionError as error:
         raise UnloadableError(f"ONNX Runtime cannot load {path}: {error}") from error
+    specs = input_specs(model)
     if inputs is None:
-        return list(generate(specs, session.run, shapes))
+        return list(generate(specs, session.run, shapes, model=model, tell=tell))
     expected = []
-    for values in inputs if isinstance(inputs, list) else read_inputs(inputs, specs, defaults):
+    for values in inputs if isinstance(inputs, list) else read_inputs(inputs, specs, default_specs(model)):
         try:
             expected.append((values, session.run(values.feeds)))
         except SessionError as error:
@@ -265,7 +279,12 @@ def _tells_nothing(value: Value) -> bool:
 
 
 def _run_optimized(
-    path: Path, expected: Expected, providers: tuple[str, ...], library: bool, numbers: Mapping[str, Numbers]
+    path: Path,
+    specs: list[InputSpec],
+    expected: Expected,
+    providers: tuple[str, ...],
+    library: bool,
+    numbers: Mapping[str, Numbers],
 ) -> list[SetResult]:
     how = " with the onnxfuse library" if library else ""
     results = []
@@ -277,7 +296,8 @@ def _run_optimized(
                 compare_values(name, left, right, numbers[name])
                 for name, left, right in zip(session.output_names, values, actual, strict=True)
             ]
-            results.append(SetResult(inputs.label, inputs.shapes(), outputs, library))
+            shapes = inputs.shapes()
+            results.append(SetResult(inputs.label, shapes, outputs, library, sizes_of(specs, shapes)))
     except SessionError as error:
         raise ParityError(f"the optimized model does not run in ONNX Runtime{how}: {error}") from error
     return results

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 
 _MANY_ULP = 100_000
+_MOST_SIZES = 8
+"""That a sentence names."""
+
 _PEAKS = (
     ("peak memory of the process", "process"),
     ("of its own, for the model", "own"),
@@ -243,17 +246,10 @@ class Report:
         return f"{worst.max_abs:.2g}" if worst and (worst.max_abs or worst.mismatches) else "none"
 
     def describe_check(self) -> str:
-        """One sentence: what was compared, and how near the outputs are."""
+        """One sentence: what was compared, on what, and how near the outputs are."""
         if self.parity is None:
-            return "Not checked against the original."
-        count = plural(len({compared.label for compared in self.parity.sets}), "set")
-        how = f"Checked{f' {self.checked_on},' if self.checked_on else ''} on {count} of inputs"
-        if len({compared.library for compared in self.parity.sets}) > 1:
-            how += ", with and without the library"
-        worst = self.parity.worst()
-        if worst is None or (worst.max_abs == 0 and worst.mismatches == 0):
-            return f"{how}: every output is identical."
-        return f"{how}: within {describe_error(worst)} (output {worst.name})."
+            return "Not checked: nothing was run and compared with the original."
+        return describe_parity(self.parity, self.checked_on)
 
     def describe_sizes(self) -> str:
         """Which shapes the bytes are for, if the model has dynamic dimensions, and what a ``≥`` before them means."""
@@ -265,7 +261,11 @@ class Report:
         return " ".join(sentences)
 
     def summary(self) -> str:
-        """One line: how many nodes became how many."""
+        """One line: how many nodes became how many, and what was checked."""
+        return f"{self.describe_fusion()} {self.describe_check()}"
+
+    def describe_fusion(self) -> str:
+        """One sentence: how many nodes became how many."""
         ops = sum(len(region.ops) for region in self.fused)
         if not self.fused:
             return f"Nothing fused, {plural(len(self.rewrites), 'rewrite')}."
@@ -282,8 +282,9 @@ class Report:
         ``from_cache``, ``summary``.  ``rewrites``: ``rule``, ``nodes``.  ``refusals``: ``rule``, ``node``,
         ``reason``.  ``left_alone``: ``node``, ``op``, ``reason``.  ``convolutions``: ``node``, ``op``, ``fused``,
         ``reason``.  ``parity``: null if not checked, else
-        ``ok``, ``sets`` (``inputs``, ``shapes``, ``library``, ``outputs``), ``regions``, ``warnings``; an
-        output or region has ``name``, ``dtype``, ``shape``, ``ok``, ``reason``, ``largest``, ``max_abs``,
+        ``ok``, ``made_up`` (the inputs), ``sizes`` (those that were run of each dimension that the model leaves open),
+        ``sets`` (``inputs``, ``shapes``, ``sizes``, ``library``, ``outputs``), ``regions``, ``warnings``; an output
+        or region has ``name``, ``dtype``, ``shape``, ``ok``, ``reason``, ``largest``, ``max_abs``,
         ``max_rel``, ``max_ulp``, ``excess`` (the largest error over the allowed one), ``mismatches``, ``unstable``.
         ``checked_on``: empty, or the provider that the check ran on for want of the target's.  ``tuned``: empty, or
         what was measured on the CPU to choose convolutions by.  ``layout``: empty, or what is to be known of the layout
@@ -320,6 +321,31 @@ def dimension(dim: int | str | None) -> str:
     return "?" if dim in (None, "") or is_made_up(dim) else str(dim)
 
 
+def describe_parity(parity: "ParityResult", checked_on: str = "") -> str:
+    """One sentence: what was compared, on what, and how near the outputs are."""
+    labels = {compared.label for compared in parity.sets}
+    what = "made-up inputs" if parity.made_up else "inputs"
+    how = f"Checked{f' {checked_on},' if checked_on else ''} on {plural(len(labels), 'set')} of {what}"
+    sizes = [f"{name} {_listed(values)}" for name, values in parity.sizes().items()]
+    if sizes:
+        rest = f" and {len(sizes) - _MOST_SIZES} more" if len(sizes) > _MOST_SIZES else ""
+        how += f" of sizes {', '.join(sizes[:_MOST_SIZES])}{rest}"
+    if len({compared.library for compared in parity.sets}) > 1:
+        how += ", with and without the library"
+    unstable = {output.name for output in parity.outputs() if output.unstable}
+    worst = parity.worst()
+    if worst is None or (worst.max_abs == 0 and worst.mismatches == 0):
+        return f"{how}: every output is identical."
+    how += f": within {describe_error(worst)} (output {worst.name})"
+    return f"{how}, {len(unstable)} unstable." if unstable else f"{how}."
+
+
+def _listed(values: list[int]) -> str:
+    """``1, 2 and 200``."""
+    *most, last = map(str, values)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
 def describe_error(found: "Comparison") -> str:
     """``1.2e-07, 2 ulp, of values up to 0.98``."""
     ulp = f", {found.max_ulp} ulp," if found.max_ulp < _MANY_ULP else ""
@@ -345,7 +371,7 @@ def _change(before: int | None, after: int | None) -> str:
 
 
 def render_optimization(report: Report) -> "RenderableType":
-    """The table that ``onnxfuse optimize`` ends with."""
+    """The table, and behind it the sentences, that ``onnxfuse optimize`` ends with: last what was checked."""
     from rich.console import Group
     from rich.text import Text
 
@@ -353,12 +379,13 @@ def render_optimization(report: Report) -> "RenderableType":
     for row in report.rows():
         add_row(table, *row)
     add_row(table, "largest error", "", report.largest_error(), "")
-    sentences = [report.summary(), report.tuned, report.layout, report.describe_check(), report.describe_sizes()]
+    sentences = [report.describe_fusion(), report.tuned, report.layout, report.describe_sizes()]
     if report.cuda is not None:
         sentences.append(report.cuda.describe())
     lines = [Text(printable(line)) for line in sentences]
     warnings = [Text(f"warning: {printable(warning)}", style="yellow") for warning in report.warnings]
-    return Group(table, *(line for line in lines if line.plain), *warnings)
+    checked = Text(printable(report.describe_check()))
+    return Group(table, *(line for line in lines if line.plain), *warnings, checked)
 
 
 def render_parity(result: "ParityResult") -> "RenderableType":
@@ -382,7 +409,7 @@ def render_parity(result: "ParityResult") -> "RenderableType":
             add_row(regions, region.node, *error_columns(found), verdict)
         parts.append(regions)
     parts += [Text(f"warning: {printable(warning)}", style="yellow") for warning in result.warnings]
-    return Group(*parts)
+    return Group(*parts, Text(printable(describe_parity(result))))
 
 
 def render_bench(result: "BenchResult") -> "RenderableType":

@@ -75,7 +75,7 @@ def _head(report: Report) -> str:
     parts = [
         f"<h1>{_text(PurePath(report.model).name or 'model')}, optimized</h1>",
         f'<p class="soft">{_text(report.model)}</p>' if report.model else "",
-        f"<p>{_text(report.summary())} {_text(report.describe_check())}</p>",
+        f"<p>{_text(report.summary())}</p>",
         f"<p>{_text(report.tuned)}</p>" if report.tuned else "",
         f"<p>{_text(report.layout)}</p>" if report.layout else "",
         f'<p class="soft">onnxfuse {_text(__version__)}, target {_text(report.target)}, {report.seconds:.1f} s.</p>',
@@ -141,7 +141,7 @@ def _weight(size: Bytes) -> int:
 def _parity(report: Report) -> str:
     result = report.parity
     if result is None:
-        return "<h2>Parity</h2>\n<p>Not checked.</p>"
+        return f"<h2>Parity</h2>\n<p>{_text(report.describe_check())}</p>"
     rows = []
     for compared in result.sets:
         for output in compared.outputs:
@@ -152,7 +152,9 @@ def _parity(report: Report) -> str:
             else:
                 verdict = '<span class="good">equal</span>'
             run = "with the library" if compared.library else "plain ONNX Runtime"
-            rows.append((_text(output.name), _text(compared.label), run, *error_columns(output), verdict))
+            sizes = ", ".join(f"{name} {size}" for name, size in compared.sizes.items())
+            inputs = f"{compared.label} ({sizes})" if sizes else compared.label
+            rows.append((_text(output.name), _text(inputs), run, *error_columns(output), verdict))
     columns = ("output", "inputs", "run", "largest error", "in ulp", "largest value", "result")
     return f"<h2>Parity</h2>\n{_table(columns, rows)}"
 

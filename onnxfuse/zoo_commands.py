@@ -132,7 +132,7 @@ def add(entry: NewEntry, model: Path, manifest: Path, progress: Progress) -> str
         session = Session(model)
     except SessionError as error:
         raise OnnxfuseError(f"ONNX Runtime cannot load {model}: {error}") from error
-    runs = [inputs for inputs, _ in generate(input_specs(proto), session.run, {})]
+    runs = [inputs for inputs, _ in generate(input_specs(proto), session.run, {}, model=proto)]
     text = _entry_text(entry, model, proto, runs)
     with Replacement(manifest) as file:
         whole = manifest.read_bytes() + f"\n{text}".encode()

@@ -119,7 +119,7 @@ def test_a_size_of_more_digits_than_python_takes() -> None:
 def test_errors_name_no_option_that_a_command_may_not_have(tmp_path: Path) -> None:
     where = "where the command has --shape or --inputs"
     path = model_file(
-        tmp_path / "a.onnx", "(float[n] x) => (float[7, 11] y) <int64[2] s = {7, 11}>", "y = Reshape(x, s)"
+        tmp_path / "a.onnx", "(float[n, m] x) => (float[7, 11] y) <int64[2] s = {7, 11}>", "y = Reshape(x, s)"
     )
     with pytest.raises(OnnxfuseError, match=f"could not run the original with generated inputs: .* {where}"):
         bench(path, path, seconds=0.01)
