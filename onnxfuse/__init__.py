@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from onnxfuse.runtime import InferenceSession as InferenceSession
     from onnxfuse.runtime import custom_ops_library as custom_ops_library
     from onnxfuse.runtime import register as register
+    from onnxfuse.unfusing import unfuse as unfuse
 
     __version__: str
 
@@ -42,6 +43,7 @@ _HOMES = {
     "InferenceSession": ".runtime",
     "custom_ops_library": ".runtime",
     "register": ".runtime",
+    "unfuse": ".unfusing",
 }
 
 __all__ = [
@@ -59,6 +61,7 @@ __all__ = [
     "optimize",
     "register",
     "register_pass",
+    "unfuse",
 ]
 
 

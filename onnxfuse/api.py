@@ -19,7 +19,7 @@ from onnxfuse.made_up_inputs import Sizes, resolve_shapes
 from onnxfuse.model_io import check_output, load, load_proto, parse, save
 from onnxfuse.passes import PassContext
 from onnxfuse.passes.inline_functions import inlined
-from onnxfuse.planner.functions import mark_float_functions
+from onnxfuse.planner.functions import finish_functions, more_than_plain
 from onnxfuse.planning import apply_passes
 from onnxfuse.replacing import scratch
 from onnxfuse.report import Report
@@ -27,6 +27,7 @@ from onnxfuse.request import Request, path_of, request
 from onnxfuse.runtime import why_no_cuda
 from onnxfuse.statistics import Example, collect
 from onnxfuse.targets import target_of
+from onnxfuse.wording import plural
 
 if TYPE_CHECKING:
     from onnxfuse.cpu_tuning import Tuned
@@ -127,11 +128,11 @@ def optimize(
         raise OnnxfuseError("nothing is run on the inputs with --no-check (check=False)")
     if output is not None:
         output = path_of("the output", output)
-    source = _source(model)
+    source = checked_source(model)
     if output is not None:
         check_output(output, source if isinstance(source, Path) else None, overwrite=overwrite)
     progress("reading the model")
-    loaded = _load(source)
+    loaded = load_source(source)
     if check and not loaded.graph.outputs:
         raise OnnxfuseError("the model has no outputs to check: leave that out with --no-check (check=False)")
     specs = input_specs(loaded.source)
@@ -146,7 +147,12 @@ def optimize(
     on = target_of(asked, sizes)
     loaded = apply_passes(loaded, specs, asked, sizes, on, context)
     on.finish(loaded, context, time_kernels=time_kernels)
-    mark_float_functions(loaded)
+    finish_functions(loaded)
+    if names := more_than_plain(loaded):
+        report.add_warning(
+            f"sessions that register the library without naming the model (docs/languages.md) have no kernels for "
+            f"{plural(len(names), 'operator')} of it, {names[0]} and so on, and run the original nodes"
+        )
     report.after = collect(loaded)
     with scratch() as folder:
 
@@ -190,7 +196,8 @@ def _tune_on_cpu(
         return tune(make, folder, sizes, inputs, progress)
 
 
-def _source(model: str | Path | bytes | onnx.ModelProto) -> Path | onnx.ModelProto:
+def checked_source(model: str | Path | bytes | onnx.ModelProto) -> Path | onnx.ModelProto:
+    """A model as it may be given, by its path or as a ModelProto.  Raises OnnxfuseError for what is none."""
     if isinstance(model, onnx.ModelProto):
         return model
     if isinstance(model, bytes):
@@ -202,7 +209,8 @@ def _source(model: str | Path | bytes | onnx.ModelProto) -> Path | onnx.ModelPro
         raise OnnxfuseError(f"a model is given by its path, as a ModelProto or as its bytes, not as {kind}") from error
 
 
-def _load(source: Path | onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None) -> Model:
+def load_source(source: Path | onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None) -> Model:
+    """``load`` or ``load_proto``."""
     if isinstance(source, onnx.ModelProto):
         return load_proto(source, shapes=shapes)
     return load(source, shapes=shapes)
@@ -225,7 +233,7 @@ def _example(
     if not (found.before.is_symbolic() or found.after.is_symbolic()):
         return found
     try:
-        models = (inlined(_load(model, sizes or None), sizes or None) for model in (source, candidate))
+        models = (inlined(load_source(model, sizes or None), sizes or None) for model in (source, candidate))
         return Example(sizes, *counts_for(models, sizes))
     except OnnxfuseError:  # ONNX Runtime takes more shapes than onnx's inference; counts are not worth an error
         return None

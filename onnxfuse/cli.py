@@ -404,11 +404,30 @@ def _zoo_add(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+@_uncollected()
+def _unfuse(arguments: argparse.Namespace) -> int:
+    from onnxfuse.graph_export import onnx_graphs
+    from onnxfuse.unfusing import unfuse
+    from onnxfuse.wording import plural
+
+    before = _file_at(arguments.output)
+    with _telling_what_is_written(arguments.output, before):
+        plain = unfuse(arguments.input, output=arguments.output, overwrite=arguments.overwrite)
+        nodes = sum(len(graph.node) for graph in onnx_graphs(plain.graph))
+        try:
+            _write(f"{plural(nodes, 'node')}, none of them fused")
+            _flush()
+        except OSError as error:
+            raise OnnxfuseError(f"{arguments.output} was written, but then: {_described(error)[0]}") from error
+    return EXIT_OK
+
+
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "optimize": _optimize,
     "check": _check,
     "bench": _bench,
     "inspect": _inspect,
+    "unfuse": _unfuse,
     "zoo list": _zoo_list,
     "zoo fetch": _zoo_fetch,
     "zoo add": _zoo_add,

@@ -18,6 +18,7 @@ examples:
   onnxfuse check det.onnx det.fused.onnx --regions
   onnxfuse bench det.onnx det.fused.onnx --threads 2
   onnxfuse inspect det.fused.onnx
+  onnxfuse unfuse det.fused.onnx det.plain.onnx
 
 'onnxfuse COMMAND --help' describes the options of a command.
 """
@@ -67,6 +68,19 @@ The ratio is of the lower quartiles of the times; the interval encloses it in 95
 _INSPECT = """\
 Print what is in MODEL: its signature, its fused nodes and their operators, what 'onnxfuse optimize' would
 rewrite and fuse, and what it would not, with the reason.
+"""
+
+_UNFUSE = """\
+Put the original nodes in place of the fused ones of IN, for tools that know no functions of a model's own, and write
+OUT.
+
+What else 'optimize' has rewritten stays as it is. OUT is read again before it takes its place; if something is wrong,
+what was there stays as it was. External data goes to OUT.data. Where OUT is a link, what it links to is written.
+"""
+
+_UNFUSE_EPILOG = """\
+examples:
+  onnxfuse unfuse det.fused.onnx det.plain.onnx
 """
 
 _ZOO = """\
@@ -133,6 +147,7 @@ def make_parser() -> Parser:
     _add_check(commands)
     _add_bench(commands)
     _add_inspect(commands)
+    _add_unfuse(commands)
     _add_zoo(commands)
     return top
 
@@ -280,6 +295,14 @@ def _add_inspect(commands: "argparse._SubParsersAction[Parser]") -> None:
     group.add_argument("--arch", metavar="sm_80,sm_90,…", help="the architectures to compile for")
     _add_tuning(group)
     parser.set_defaults(command="inspect")
+
+
+def _add_unfuse(commands: "argparse._SubParsersAction[Parser]") -> None:
+    parser = _command(commands, "unfuse", "give back plain nodes", _UNFUSE, _UNFUSE_EPILOG)
+    parser.add_argument("input", metavar="IN", type=Path, help="a model with fused nodes")
+    parser.add_argument("output", metavar="OUT", type=_file, help="where to write the model without them")
+    parser.add_argument("--overwrite", action="store_true", help="let OUT be IN")
+    parser.set_defaults(command="unfuse")
 
 
 def _add_zoo(commands: "argparse._SubParsersAction[Parser]") -> None:

@@ -1,4 +1,4 @@
-"""The operators that a model has, as the native library reads them.
+"""The operators that a model has, as the native library reads and lists them.
 
 This is for what happens whenever a session is created, so it does without the ``onnx`` package, whose import takes
 longer than many a session, and without a loop in Python, which takes a tenth of a small session.
@@ -11,15 +11,25 @@ from functools import cache
 from pathlib import Path
 from typing import cast
 
-_Names = ctypes.c_char * 4096
-"""More than the names of all operators take; made once, for a type takes longer to make than a model to read."""
+PLAIN = "*"
+"""In a list: the operators that are registered where there is none."""
+OF_FLOATS = "=float"
+"""In a list, behind operators: for tensors of float32 alone."""
+_TO = ".."
+"""In a list, before the number of the last one of several."""
+_PLAIN_NAMES = "ONNXFUSE_NAMES"
+"""Environment variable: how many operators of each family are registered where there is no list."""
+
+_Names = ctypes.c_char * 2048
+"""As long as a value in a session's configuration; made once, for a type takes longer to make than a model to
+read."""
 
 
 def operators(model: str | bytes | Path, library: str) -> str | None:
-    """The names of the operators of onnxfuse in a serialized ModelProto, given as a path or as its bytes, with commas
-    between and ``=float`` behind those of float32 alone; ``library`` is the path of the native library.
+    """The list of the operators of onnxfuse in a serialized ModelProto, given as a path or as its bytes: names with
+    commas between, as ``FusedConv..3=float,FusedElementwise_2``; ``library`` is the path of the native library.
 
-    None if it cannot be read as a model.
+    None if it cannot be read as a model, or the list is too long for a session's configuration.
     """
     path, data = (None, model) if isinstance(model, bytes) else (os.fsencode(model), b"")
     names = _Names()
@@ -28,6 +38,25 @@ def operators(model: str | bytes | Path, library: str) -> str | None:
     except ctypes.ArgumentError:  # a path with a null byte
         return None
     return None if length < 0 else names.value.decode(errors="replace")
+
+
+def names_of(listed: str) -> set[str]:
+    """The names of the operators in a list."""
+    from onnxfuse.fused.kinds import KINDS
+
+    found: set[str] = set()
+    for part in listed.split(","):
+        first, _, last = part.removesuffix(OF_FLOATS).partition(_TO)
+        for kind in KINDS:
+            begin, end = (1, _plain(kind.plain)) if part == PLAIN else (kind.number(first), int(last or 0))
+            if begin:
+                found.update(map(kind.operator, range(begin, max(begin, end) + 1)))
+    return found
+
+
+def _plain(number: int) -> int:
+    wish = os.environ.get(_PLAIN_NAMES, "")
+    return int(wish) if wish.isascii() and wish.isdecimal() and int(wish) > 0 else number
 
 
 @cache

@@ -3,7 +3,7 @@
 import importlib.util
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from functools import cache
 from io import StringIO
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.model_operators import operators
+from onnxfuse.model_operators import OF_FLOATS, PLAIN, names_of, operators
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -23,12 +23,10 @@ TENSORRT_PROVIDER = "TensorrtExecutionProvider"
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 """Session option: where the external data of a model lies that is given as bytes."""
 OPERATORS = "onnxfuse.operators"
-"""Session option: the names of the operators that the library is to register, with commas between; all by default."""
-_OF_FLOATS = "=float"
-"""Behind a name there: for tensors of float32 alone."""
+"""Session option: the list of the operators that the library is to register; some of each kind by default."""
 
-_registered: "WeakKeyDictionary[onnxruntime.SessionOptions, str | None]" = WeakKeyDictionary()
-"""The options that have the library, which ONNX Runtime refuses twice, and with which operators; None for all.
+_registered: "WeakKeyDictionary[onnxruntime.SessionOptions, str]" = WeakKeyDictionary()
+"""The options that have the library, which ONNX Runtime refuses twice, and the list of what is registered.
 
 An entry in the options themselves would have to be read, and ONNX Runtime throws where there is none: that is slow, and
 loads half a megabyte of its tables for exceptions.
@@ -108,42 +106,54 @@ def why_no_cuda() -> str:
 def register(session_options: "onnxruntime.SessionOptions", model: str | bytes | Path | None = None) -> None:
     """Make the onnxfuse operators known to sessions that are created with ``session_options``.
 
-    With ``model``, a path or the bytes of a file, only the operators that it has: each takes ONNX Runtime some 35 us
-    and 10 kB whenever it creates a session.  Options that have been registered stay as they are; a warning says which
+    With ``model``, a path or the bytes of a file, the operators that it has, and no others: each takes ONNX Runtime
+    some 35 us and 10 kB whenever it creates a session.  Without, more of each kind than most models have; what is
+    beyond them runs as the original nodes.  Options that have been registered stay as they are; a warning says which
     operators of the model they lack.
     """
-    _register(session_options, model, for_it_alone=False)
+    _register(session_options, model, _names)
 
 
 def register_for_one(session_options: "onnxruntime.SessionOptions", model: str | bytes) -> None:
     """The same for options that serve no other model: operators that take nothing but float32 in this one are
-    registered for that type alone, which takes ONNX Runtime half of the time."""
-    _register(session_options, model, for_it_alone=True)
+    registered for that type alone, which takes ONNX Runtime a third of the time."""
+    _register(session_options, model, str)
+
+
+def _register_for_all(session_options: "onnxruntime.SessionOptions", model: str | bytes) -> None:
+    """The same for options that may serve other models too: what is registered without one, and what this one has."""
+    _register(session_options, model, lambda listed: f"{PLAIN},{_names(listed)}")
+
+
+def _names(listed: str) -> str:
+    """A list without types."""
+    return listed.replace(OF_FLOATS, "")
 
 
 def _register(
-    session_options: "onnxruntime.SessionOptions", model: str | bytes | Path | None, *, for_it_alone: bool
+    session_options: "onnxruntime.SessionOptions", model: str | bytes | Path | None, wanted: Callable[[str], str]
 ) -> None:
+    """``wanted`` makes the list to register of that of the model."""
     library = custom_ops_library()
     listed = None if model is None else operators(model, library)
-    names = None if listed is None else listed.replace(_OF_FLOATS, "")
     if session_options in _registered:
-        _warn_of_missing(_registered[session_options], names)
+        _warn_of_missing(_registered[session_options], listed or "")
         return
-    if names and listed:
-        session_options.add_session_config_entry(OPERATORS, listed if for_it_alone else names)
+    entry = wanted(listed) if listed else ""
+    if entry:
+        session_options.add_session_config_entry(OPERATORS, entry)
     session_options.register_custom_ops_library(library)
-    _registered[session_options] = names or None
+    _registered[session_options] = entry or PLAIN
 
 
-def _warn_of_missing(registered: str | None, names: str | None) -> None:
-    """Say which of the operators ``names`` are not among those that are registered; None: all of them, or unknown."""
-    if registered is None or names is None:
+def _warn_of_missing(registered: str, listed: str) -> None:
+    """Say which of the operators in a list are not among those that are registered."""
+    if not listed or _names(listed) == registered:
         return
-    if missing := set(filter(None, names.split(","))) - set(registered.split(",")):
+    if missing := names_of(listed) - names_of(registered):
         warnings.warn(
             f"onnxfuse: the session options were registered for a model without {', '.join(sorted(missing))}, which "
-            "run slowly with them: register options for several models without naming one",
+            "run slowly with them: give each model options of its own, or name it where they are registered first",
             stacklevel=4,
         )
 
@@ -163,11 +173,11 @@ def InferenceSession(  # noqa: N802 - the name that users of ONNX Runtime know
 ) -> "onnxruntime.InferenceSession":
     """A plain ``onnxruntime.InferenceSession`` with the onnxfuse operators registered.
 
-    The arguments are those of ``onnxruntime.InferenceSession``; ``sess_options`` get all operators registered, once,
-    and serve any number of sessions.  ``providers`` defaults to what ONNX Runtime has available, without TensorRT, and
-    without CUDA where there is no GPU.  With the CUDA provider among them, kernels that the model does not carry for
-    the GPUs of this machine are compiled, in memory; a warning says if they cannot be.  Raises OnnxfuseError if ONNX
-    Runtime is not installed.
+    The arguments are those of ``onnxruntime.InferenceSession``; ``sess_options`` get the operators registered, once,
+    and serve any number of sessions, of this model and others.  ``providers`` defaults to what ONNX Runtime has
+    available, without TensorRT, and without CUDA where there is no GPU.  With the CUDA provider among them, kernels
+    that the model does not carry for the GPUs of this machine are compiled, in memory; a warning says if they cannot
+    be.  Raises OnnxfuseError if ONNX Runtime is not installed.
     """
     ort = load_onnxruntime()
     model = str(path_or_bytes) if isinstance(path_or_bytes, Path) else path_or_bytes
@@ -176,11 +186,10 @@ def InferenceSession(  # noqa: N802 - the name that users of ONNX Runtime know
         providers = [name for name in ort.get_available_providers() if name not in left_out]
     cuda = any(CUDA_PROVIDER in (provider, provider[0]) for provider in providers)
     options = ort.SessionOptions() if sess_options is None else sess_options
-    # The caller's options may serve other models too; where they have the library, they may lack operators of this one.
     if sess_options is None:
         register_for_one(options, model)
     else:
-        register(options, model if options in _registered else None)
+        _register_for_all(options, model)
     if cuda:
         load_cuda_libraries()
         model, wanted = with_kernels(model, options)

@@ -20,7 +20,7 @@ from onnxfuse.model_io import load_proto
 from onnxfuse.numerics import output_numbers
 from onnxfuse.passes import PassContext, resolve
 from onnxfuse.planner.choosers import CudaChooser
-from onnxfuse.planner.functions import mark_float_functions
+from onnxfuse.planner.functions import finish_functions
 from onnxfuse.sessions import Session, SessionError, Value
 
 NHWC, CUDA_FORCED = "cuda, nhwc", "cuda, forced"
@@ -167,7 +167,7 @@ def rewritten(model: onnx.ModelProto, context: PassContext, passes: Sequence[str
     loaded = load_proto(copy)
     for step in resolve(passes):
         step.run(loaded, context)
-    mark_float_functions(loaded)
+    finish_functions(loaded)
     return loaded.to_proto()
 
 

@@ -60,7 +60,11 @@ def run(library: str, choose: Random) -> None:
     outputs = [f"y{index}" for index in range(max(1, text.count("\noutput ") + choose.choice((0, 0, 0, 1))))]
     shapes = [[choose.choice(SIZES) for _ in range(choose.randint(0, 4))] for _ in kinds]
     node = helper.make_node(
-        choose.choice(ELEMENTWISE.operators), [f"x{i}" for i in range(len(kinds))], outputs, domain=DOMAIN, program=text
+        ELEMENTWISE.operator(choose.randint(1, ELEMENTWISE.plain + 1)),
+        [f"x{i}" for i in range(len(kinds))],
+        outputs,
+        domain=DOMAIN,
+        program=text,
     )
     declared = [
         helper.make_tensor_value_info(

@@ -215,6 +215,7 @@ def unfused(model: onnx.ModelProto, choose: Callable[[onnx.NodeProto], bool]) ->
 def _body(node: onnx.NodeProto, function: onnx.FunctionProto, number: int) -> list[onnx.NodeProto]:
     names = dict(zip(function.input, node.input, strict=False)) | dict(zip(function.output, node.output, strict=True))
     names[""] = ""
+    given = {attribute.name: attribute for attribute in node.attribute}
     nodes = []
     for index, inner in enumerate(function.node):
         copied = onnx.NodeProto()
@@ -223,6 +224,11 @@ def _body(node: onnx.NodeProto, function: onnx.FunctionProto, number: int) -> li
         for side in (copied.input, copied.output):
             for place, name in enumerate(side):
                 side[place] = names.setdefault(name, f"{name}__{number}")
+        for attribute in copied.attribute:
+            if attribute.ref_attr_name:
+                name = attribute.name
+                attribute.CopyFrom(given[attribute.ref_attr_name])
+                attribute.name = name
         nodes.append(copied)
     return nodes
 

@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import onnx
 from onnx.reference import ReferenceEvaluator
 
 from onnxfuse.comparison import Numbers, compare_values
@@ -70,37 +69,10 @@ def _evaluate(path: Path, inputs: InputSet, seconds: float) -> list[Value] | str
         return values
 
 
-def without_overloads(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with each overload of a function as a function of its own name.
-
-    ReferenceEvaluator of onnx 1.23 tells functions apart by domain and name alone, and runs the last overload
-    for all of them.
-    """
-    names: dict[tuple[str, str, str], str] = {}
-    for function in model.functions:
-        if function.overload:
-            key = (function.domain, function.name, function.overload)
-            function.name = names[key] = f"{function.name}_{len(names)}"
-            function.overload = ""
-    graphs = [model.graph]
-    nodes = [node for function in model.functions for node in function.node]
-    while graphs:
-        nodes += graphs.pop().node
-        while nodes:
-            node = nodes.pop()
-            if node.overload:
-                node.op_type = names.get((node.domain, node.op_type, node.overload), node.op_type)
-                node.overload = ""
-            for attribute in node.attribute:
-                graphs += [attribute.g] if attribute.HasField("g") else []
-                graphs += attribute.graphs
-    return model
-
-
 def main() -> int:
     """Evaluate the model, feeds and outputs being files."""
     path, feeds, outputs = map(Path, sys.argv[1:])
-    values = ReferenceEvaluator(without_overloads(onnx.load(path))).run(None, pickle.loads(feeds.read_bytes()))
+    values = ReferenceEvaluator(str(path)).run(None, pickle.loads(feeds.read_bytes()))
     outputs.write_bytes(pickle.dumps([value if isinstance(value, list) else np.asarray(value) for value in values]))
     return 0
 

@@ -1,6 +1,7 @@
 """What a session needs to know of a model before ONNX Runtime reads it."""
 
 import itertools
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 import onnxfuse
-from onnxfuse.model_operators import operators
+from onnxfuse.fused.kinds import ELEMENTWISE, KINDS
+from onnxfuse.model_operators import names_of, operators
 from onnxfuse.runtime import OPERATORS, custom_ops_library
+from tests import many_functions
 
 CPU = ["CPUExecutionProvider"]
 
@@ -66,10 +69,37 @@ def test_what_is_no_model(tmp_path: Path) -> None:
         assert names(junk) is None
 
 
+def test_names_that_differ_in_their_numbers() -> None:
+    def listed(*found: str) -> str | None:
+        return names(model(*(function("onnxfuse", name) for name in found)).SerializeToString())
+
+    assert listed(*(f"A_{number}" for number in range(10, 1, -1)), "A") == "A..10"
+    assert listed("A_9", "A_10", "A_2", "A_11", "B", "A_4") == "A_2,A_4,A_9..11,B"
+    assert listed("A_B_2", "A_B_3", "A_2", "A_B") == "A_2,A_B..3"
+    others = ("A_", "A_1", "A_02", "A_1000000", "A_x", "A2", "_2")  # which are no numbers of an operator
+    assert listed(*others) == ",".join(sorted(others, key=lambda name: (name.removesuffix("_2"), name)))
+    assert listed("A", "A..9", "B,*", "*", "C=float", "", "É") == "A", "no name may mean another"
+
+
+def test_types_of_names_that_differ_in_their_numbers() -> None:
+    kinds = ["float", "float", "double", "double", "float"]
+    functions = [typed("A" if number == 1 else f"A_{number}", kind) for number, kind in enumerate(kinds, 1)]
+    assert names(model(*functions).SerializeToString()) == "A..2=float,A_3..4,A_5=float"
+
+
 def test_too_many_names_for_a_session() -> None:
-    """They do not fit, so all operators are registered."""
-    assert names(model(*(function("onnxfuse", f"{i:0500}") for i in range(8))).SerializeToString()) is not None
-    assert names(model(*(function("onnxfuse", f"{i:0500}") for i in range(9))).SerializeToString()) is None
+    """A value of a session's configuration has no room for them: first for their types, then for all of them."""
+
+    def listed(count: int, step: int) -> str | None:
+        numbers = range(2, 2 + count * step, step)
+        functions = [typed(f"A_{number}", ("float", "double")[index % 2]) for index, number in enumerate(numbers)]
+        return names(model(*functions).SerializeToString())
+
+    assert listed(3, 1) == "A_2=float,A_3,A_4=float"
+    assert (some := listed(100, 1)) is not None and some.count("=float") == 50
+    assert listed(1000, 1) == "A_2..1001"
+    assert (some := listed(300, 2)) is not None and some.count(",") == 299 and "=" not in some
+    assert listed(1000, 2) is None
 
 
 def chain() -> onnx.ModelProto:
@@ -196,3 +226,100 @@ def test_an_operator_of_floats_refuses_other_types() -> None:
     data = onnxfuse.optimize(mixed(), "cpu", check=False).model.SerializeToString()
     with pytest.raises(Exception, match="z_fused"):
         ort.InferenceSession(data, options, providers=CPU)
+
+
+# --- sessions of models with more functions than are registered where nothing is said of the model ---
+
+MANY = ELEMENTWISE.plain + 20
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of many functions."""
+    path = tmp_path_factory.mktemp("many") / "many.onnx"
+    onnxfuse.optimize(many_functions.regions(MANY), "cpu", check=False, output=path)
+    return path
+
+
+def kernels(session: ort.InferenceSession, path: Path) -> int:
+    """How many fused nodes the session runs; it has written what it runs to ``path``."""
+    feeds = {"x0": np.linspace(-3, 3, 32, dtype=np.float32).reshape(2, 16)}
+    plain = ort.InferenceSession(many_functions.regions(MANY).SerializeToString(), providers=CPU)
+    for actual, wanted in zip(session.run(None, feeds), plain.run(None, feeds), strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-5)
+    return sum(node.domain == "onnxfuse" for node in onnx.load(path).graph.node)
+
+
+def options_for(path: Path, **entries: str) -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(path)
+    options.log_severity_level = 3
+    for key, value in entries.items():
+        options.add_session_config_entry(f"onnxfuse.{key}", value)
+    return options
+
+
+def plainly(many: Path, tmp_path: Path, **entries: str) -> int:
+    """The number of kernels in a session as a program without Python creates it."""
+    options = options_for(tmp_path / "o.onnx", **entries)
+    options.register_custom_ops_library(custom_ops_library())
+    return kernels(ort.InferenceSession(many, options, providers=CPU), tmp_path / "o.onnx")
+
+
+def test_plain_sessions_know_some_of_each_kind(many: Path, tmp_path: Path) -> None:
+    assert plainly(many, tmp_path) == ELEMENTWISE.plain
+
+
+def test_sessions_know_all_of_a_model_that_they_name(many: Path, tmp_path: Path) -> None:
+    assert plainly(many, tmp_path, model=str(many)) == MANY
+    listed = names(many)
+    assert listed == f"FusedElementwise..{MANY}=float"
+    assert plainly(many, tmp_path, operators=listed) == MANY
+    assert plainly(many, tmp_path, operators="FusedElementwise_3..7,*,FusedElementwise_50") == ELEMENTWISE.plain + 1
+    assert plainly(many, tmp_path, operators="FusedElementwise_2,FusedElementwise_2..4=float") == 3
+    assert plainly(many, tmp_path, operators="FusedConv") == 0
+    assert plainly(many, tmp_path, operators="") == 0
+
+
+@pytest.mark.parametrize(
+    ("wish", "found"), [("7", 7), (str(MANY), MANY), ("0", None), ("-1", None), ("7x", None), ("", None)]
+)
+def test_the_environment_says_how_many_of_each_kind(
+    wish: str, found: int | None, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONNXFUSE_NAMES", wish)
+    assert plainly(many, tmp_path) == (ELEMENTWISE.plain if found is None else found)
+
+
+def test_a_model_that_is_named_and_is_none(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no model")
+    for path in (tmp_path / "missing", tmp_path / "text", tmp_path):
+        options = options_for(tmp_path / "o.onnx", model=str(path))
+        with pytest.raises(Exception, match=re.escape(f"onnxfuse.model names no model: {path}")):
+            options.register_custom_ops_library(custom_ops_library())
+
+
+def test_sessions_of_this_package_know_all(many: Path, tmp_path: Path) -> None:
+    session = onnxfuse.InferenceSession(many, options_for(tmp_path / "o.onnx"), providers=CPU)
+    assert kernels(session, tmp_path / "o.onnx") == MANY
+    options = options_for(tmp_path / "o.onnx")
+    onnxfuse.register(options, many)
+    assert kernels(ort.InferenceSession(many, options, providers=CPU), tmp_path / "o.onnx") == MANY
+    options = options_for(tmp_path / "o.onnx")
+    runs(onnxfuse.InferenceSession(optimized(), options, providers=CPU))
+    with pytest.warns(UserWarning, match=f"FusedElementwise_{ELEMENTWISE.plain + 1}, "):
+        session = onnxfuse.InferenceSession(many, options, providers=CPU)
+    assert kernels(session, tmp_path / "o.onnx") == ELEMENTWISE.plain
+
+
+def test_names_of_lists() -> None:
+    assert names_of("") == set() == names_of("Other,A..5")
+    assert names_of("FusedConv") == {"FusedConv"}
+    assert names_of("FusedConv..3=float,FusedNhwcConv_7..8") == {
+        *("FusedConv", "FusedConv_2", "FusedConv_3"),
+        *("FusedNhwcConv_7", "FusedNhwcConv_8"),
+    }
+    assert names_of("*,FusedConv_99") == {
+        "FusedConv_99",
+        *(kind.operator(number + 1) for kind in KINDS for number in range(kind.plain)),
+    }

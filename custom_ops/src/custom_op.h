@@ -31,9 +31,13 @@ struct NamedOp : OrtCustomOp {
   const OrtApi* api;  // of the ONNX Runtime that it is registered with
 };
 
-// Operators that differ in nothing but their names.
+constexpr int kFloat = 1;  // ONNX's number
+
+// Operators that differ in nothing but their names (operator_names.h), of which the first `plain` are registered for a
+// session that says nothing of its model.
 struct OpFamily {
-  std::vector<const char*> names;
+  const char* name;
+  int plain;
   NamedOp (*make)(const char* name);
   bool on_gpu = false;
 };

@@ -14,6 +14,7 @@
 #include "fused_elementwise.h"
 #include "fused_on_cpu.h"
 #include "node.h"
+#include "operator_names.h"
 #include "ort_call.h"
 #include "workspace.h"
 
@@ -218,20 +219,20 @@ OrtStatus* get_output(OrtKernelContext* context, size_t index, const int64_t* di
 
 // --- what a model's nodes are made of ---
 
-// The operator of this name for the CPU; null if the library has none.
+// The operator for the CPU of the family that this name is of; null if the library has none.
 const OrtCustomOp* find_operator(std::string_view name) {
   static Once<std::vector<NamedOp>> operators;
   const std::vector<NamedOp>& known = operators.get([] {
     std::vector<NamedOp> made;
     for (const auto& some : {fused_elementwise(), fused_conv(), fused_on_cpu()}) {
       for (const OpFamily& family : some) {
-        if (family.on_gpu) continue;
-        for (const char* own : family.names) made.push_back(family.make(own));
+        if (!family.on_gpu) made.push_back(family.make(family.name));
       }
     }
     return made;
   });
-  const auto found = std::find_if(known.begin(), known.end(), [&](const NamedOp& op) { return name == op.name; });
+  const std::string_view family = split_name(name).family;
+  const auto found = std::find_if(known.begin(), known.end(), [&](const NamedOp& op) { return family == op.name; });
   return found == known.end() ? nullptr : &*found;
 }
 

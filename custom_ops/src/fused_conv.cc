@@ -8,9 +8,8 @@
 namespace onnxfuse {
 
 std::vector<OpFamily> fused_conv() {
-  const std::vector<const char*> names{ONNXFUSE_FUSED_CONV_OPS};
-  return {{names, [](const char* name) { return make_op<FusedConvNode>(name, cpu_provider); }},
-          {names, [](const char* name) { return make_op<CudaFusedConvNode>(name, cuda_provider); }, true}};
+  return {{ONNXFUSE_FUSED_CONV, [](const char* name) { return make_op<FusedConvNode>(name, cpu_provider); }},
+          {ONNXFUSE_FUSED_CONV, [](const char* name) { return make_op<CudaFusedConvNode>(name, cuda_provider); }, true}};
 }
 
 }  // namespace onnxfuse

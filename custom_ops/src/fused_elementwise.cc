@@ -65,8 +65,7 @@ NamedOp make_cuda_op(const char* name) {
 }  // namespace
 
 std::vector<OpFamily> fused_elementwise() {
-  const std::vector<const char*> names{ONNXFUSE_FUSED_ELEMENTWISE_OPS};
-  return {{names, make_cpu_op}, {names, make_cuda_op, true}};
+  return {{ONNXFUSE_FUSED_ELEMENTWISE, make_cpu_op}, {ONNXFUSE_FUSED_ELEMENTWISE, make_cuda_op, true}};
 }
 
 }  // namespace onnxfuse

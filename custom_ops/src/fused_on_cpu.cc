@@ -1,7 +1,5 @@
 #include "fused_on_cpu.h"
 
-#include <utility>
-
 #include "attention_node.h"
 #include "custom_op.h"
 #include "dtype.h"
@@ -14,19 +12,23 @@
 namespace onnxfuse {
 namespace {
 
-template <class Node> OpFamily family(std::vector<const char*> names) {
-  return {std::move(names), [](const char* name) { return make_op<Node>(name, cpu_provider); }};
+template <class Node> NamedOp make(const char* name) { return make_op<Node>(name, cpu_provider); }
+
+template <class Node> NamedOp make_of_floats(const char* name) {
+  NamedOp op = make<Node>(name);
+  op.element_type = kFloat;
+  return op;
 }
 
 }  // namespace
 
 std::vector<OpFamily> fused_on_cpu() {
-  return {family<SqueezeExciteNode>({ONNXFUSE_FUSED_SQUEEZE_EXCITE_OPS}),
-          family<AttentionNode>({ONNXFUSE_FUSED_ATTENTION_OPS}),
-          family<NormalizationNode>({ONNXFUSE_FUSED_NORMALIZATION_OPS}),
-          family<NhwcConvNode>({ONNXFUSE_FUSED_NHWC_CONV_OPS}),
-          family<NhwcPoolNode>({ONNXFUSE_FUSED_NHWC_POOL_OPS}),
-          family<NhwcConcatNode>({ONNXFUSE_FUSED_NHWC_CONCAT_OPS})};
+  return {{ONNXFUSE_FUSED_SQUEEZE_EXCITE, make<SqueezeExciteNode>},
+          {ONNXFUSE_FUSED_ATTENTION, make<AttentionNode>},
+          {ONNXFUSE_FUSED_NORMALIZATION, make<NormalizationNode>},
+          {ONNXFUSE_FUSED_NHWC_CONV, make<NhwcConvNode>},
+          {ONNXFUSE_FUSED_NHWC_POOL, make_of_floats<NhwcPoolNode>},
+          {ONNXFUSE_FUSED_NHWC_CONCAT, make_of_floats<NhwcConcatNode>}};
 }
 
 }  // namespace onnxfuse

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 
+#include "operator_names.h"
 #include "ort_call.h"
 
 namespace onnxfuse {
@@ -22,8 +24,10 @@ constexpr uint64_t kEntryValue = 2;
 // The metadata of a function whose nodes have inputs and outputs of one type alone, which it names.
 constexpr std::string_view kTypeKey = "onnxfuse.element_type";
 constexpr std::string_view kFloat = "float";
-// Behind the name of an operator of floats in a list.
+// Behind operators of floats in a list.
 constexpr std::string_view kOfFloats = "=float";
+// Before the number of the last one of several.
+constexpr std::string_view kTo = "..";
 
 // The format of Protocol Buffers (protobuf.dev/programming-guides/encoding).
 enum WireType { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
@@ -86,6 +90,23 @@ bool says_float(std::string_view entry) {
   return key == kTypeKey && value == kFloat;
 }
 
+// Whether a name can be an operator's: no other is listed, so that a list means nothing else than the model has.
+bool is_word(std::string_view name) {
+  constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+  return !name.empty() && name.find_first_not_of(letters) == std::string_view::npos;
+}
+
+// Adds a range behind the others, or to the last of them if it goes on with that.
+void append(const OperatorRange& range, std::vector<OperatorRange>* operators) {
+  OperatorRange* const last = operators->empty() ? nullptr : &operators->back();
+  const bool goes_on = last != nullptr && last->family == range.family && last->last == range.first - 1;
+  if (goes_on && last->of_floats == range.of_floats) {
+    last->last = range.last;
+  } else {
+    operators->push_back(range);
+  }
+}
+
 }  // namespace
 
 ModelBytes::ModelBytes(const char* path) : file_(open(path, O_RDONLY | O_CLOEXEC)) {
@@ -106,9 +127,9 @@ std::string_view ModelBytes::read(uint64_t at, size_t size, std::string* buffer)
   return *buffer;
 }
 
-std::string list_operators(const ModelBytes& model, std::string_view domain) {
+std::vector<OperatorRange> list_operators(const ModelBytes& model, std::string_view domain) {
   if (model.size() == 0) fail();
-  ListedOperators operators;
+  std::map<std::pair<std::string, int>, bool> found;
   std::string buffer;
   for_each_field(model, [&](uint64_t number, uint64_t at, size_t size) {
     if (number != kModelFunctions) return;
@@ -119,22 +140,36 @@ std::string list_operators(const ModelBytes& model, std::string_view domain) {
       if (field == kFunctionDomain) its_domain = bytes;
       if (field == kFunctionMetadata) of_floats = of_floats || says_float(bytes);
     });
-    if (its_domain != domain) return;
-    // Functions that share a name are told apart by their overloads: the operator must take what all of them do.
-    const auto [entry, is_new] = operators.emplace(name, of_floats);
+    if (its_domain != domain || !is_word(name)) return;
+    const OperatorName split = split_name(name);
+    // Functions may share a name, if their overloads tell them apart: the operator must take what all of them do.
+    const auto [entry, is_new] = found.emplace(std::pair(std::string(split.family), split.number), of_floats);
     if (!is_new) entry->second = entry->second && of_floats;
   });
+  std::vector<OperatorRange> operators;
+  for (const auto& [name, of_floats] : found) append({name.first, name.second, name.second, of_floats}, &operators);
+  return operators;
+}
+
+std::vector<OperatorRange> without_types(const std::vector<OperatorRange>& operators) {
+  std::vector<OperatorRange> all;
+  for (const OperatorRange& range : operators) append({range.family, range.first, range.last, false}, &all);
+  return all;
+}
+
+std::string write_operators(const std::vector<OperatorRange>& operators) {
   std::string text;
-  for (const auto& [name, of_floats] : operators) {
+  for (const OperatorRange& range : operators) {
     if (!text.empty()) text += ',';
-    text += name;
-    if (of_floats) text += kOfFloats;
+    text += operator_name(range.family, range.first);
+    if (range.last > range.first) text.append(kTo).append(std::to_string(range.last));
+    if (range.of_floats) text += kOfFloats;
   }
   return text;
 }
 
-ListedOperators parse_operators(std::string_view text) {
-  ListedOperators operators;
+std::vector<OperatorRange> parse_operators(std::string_view text) {
+  std::vector<OperatorRange> operators;
   while (!text.empty()) {
     const size_t end = std::min(text.find(','), text.size());
     std::string_view name = text.substr(0, end);
@@ -142,7 +177,10 @@ ListedOperators parse_operators(std::string_view text) {
     const size_t type = name.size() - std::min(kOfFloats.size(), name.size());
     const bool of_floats = name.substr(type) == kOfFloats;
     if (of_floats) name = name.substr(0, type);
-    operators.emplace(name, of_floats);
+    const size_t to = std::min(name.find(kTo), name.size());
+    std::string_view rest = name.substr(std::min(to + kTo.size(), name.size()));
+    const OperatorName first = split_name(name.substr(0, to));
+    operators.push_back({std::string(first.family), first.number, std::max(first.number, take_number(&rest)), of_floats});
   }
   return operators;
 }

@@ -5,9 +5,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace onnxfuse {
 
@@ -32,14 +32,27 @@ class ModelBytes {
   uint64_t size_ = 0;
 };
 
-// Operators by name, and whether all their inputs and outputs are of float32.
-using ListedOperators = std::map<std::string, bool, std::less<>>;
+// Operators of a family, by their numbers.
+struct OperatorRange {
+  std::string family;
+  int first;
+  int last;
+  bool of_floats;  // all their inputs and outputs are of float32
+};
 
-// The operators that a ModelProto has local functions of `domain` for, with commas between, and behind those of floats
-// alone "=float".  Throws Error if these are no bytes of a ModelProto.
-std::string list_operators(const ModelBytes& model, std::string_view domain);
+// The operators that a ModelProto has local functions of `domain` for, in order.  Throws Error if these are no bytes of a
+// ModelProto.
+std::vector<OperatorRange> list_operators(const ModelBytes& model, std::string_view domain);
 
-ListedOperators parse_operators(std::string_view text);
+// The same of any types.
+std::vector<OperatorRange> without_types(const std::vector<OperatorRange>& operators);
+
+// A list as text: names with commas between.  "NAME_2..5" are NAME_2 to NAME_5; behind what is of floats alone comes
+// "=float".
+std::string write_operators(const std::vector<OperatorRange>& operators);
+
+// "*" among them, which is none, stands for those that are registered where there is no list.
+std::vector<OperatorRange> parse_operators(std::string_view text);
 
 }  // namespace onnxfuse
 

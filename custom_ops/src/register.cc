@@ -1,4 +1,5 @@
 // The library's entry points.
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -14,6 +15,7 @@
 #include "fused_elementwise.h"
 #include "fused_on_cpu.h"
 #include "listed_operators.h"
+#include "operator_names.h"
 #include "ort_abi.h"
 #include "ort_call.h"
 
@@ -22,10 +24,15 @@ namespace {
 
 constexpr char kDomain[] = "onnxfuse";
 
-// The operators to register, as list_operators writes them; all without such an entry.  ORT takes its time for each of
-// them whenever it creates a session.
+// Entries of a session's configuration: the operators to register, as write_operators writes them, or the path of the
+// model that they are for.  ORT takes its time for each operator whenever it creates a session.
 constexpr char kOperatorsKey[] = "onnxfuse.operators";
-constexpr int kFloat = 1;  // ONNX's number
+constexpr char kModelKey[] = "onnxfuse.model";
+constexpr char kPlain[] = "*";
+// Of an entry's value: ORT before 1.24 takes 2048 bytes, and there is room for kPlain before it.
+constexpr size_t kLongestValue = 2000;
+// Environment variable: how many operators of each family are registered where neither entry is there.
+constexpr char kNames[] = "ONNXFUSE_NAMES";
 
 // Whether this ONNX Runtime has the CUDA provider.
 bool has_cuda(const OrtApi* api) {
@@ -53,32 +60,61 @@ const std::vector<OpFamily>& find_families(const OrtApi* api) {
   return known[api] = std::move(families);
 }
 
-// One of them, or the same for tensors of float alone: ORT makes a list of types for an operator of any tensors, which takes
-// it half of the time of registering one.  It lives for ever, from when a session first wants it.
-const OrtCustomOp* shared_op(const OrtApi* api, size_t number, const OpFamily& family, const char* name, bool of_floats) {
-  static auto& ops = *new std::map<std::tuple<const OrtApi*, size_t, std::string_view, bool>, NamedOp>;
-  const auto [found, is_new] = ops.try_emplace({api, number, name, of_floats});
+struct SharedOp {
+  std::string name;
+  NamedOp op;
+};
+
+// Operator `number` of a family, or the same for tensors of float alone: ORT makes a list of types for an operator of any
+// tensors, which takes it two thirds of the time of registering one.  It lives for ever, from when a session first wants it.
+const OrtCustomOp* shared_op(const OrtApi* api, size_t index, const OpFamily& family, int number, bool of_floats) {
+  static auto& ops = *new std::map<std::tuple<const OrtApi*, size_t, int, bool>, SharedOp>;
+  const auto [found, is_new] = ops.try_emplace({api, index, number, of_floats});
+  SharedOp& shared = found->second;
   if (is_new) {
-    found->second = family.make(name);
-    found->second.api = api;
-    if (of_floats) found->second.element_type = kFloat;
+    shared.name = operator_name(family.name, number);
+    shared.op = family.make(shared.name.c_str());
+    shared.op.api = api;
+    if (of_floats) shared.op.element_type = kFloat;
   }
-  return &found->second;
+  return &shared.op;
+}
+
+// The operators that the configuration of a session asks for.
+std::vector<OperatorRange> listed_operators(const OrtApi* api, const OrtSessionOptions* options) {
+  std::string entry;
+  if (read_config_entry(api, options, kOperatorsKey, &entry)) return parse_operators(entry);
+  if (!read_config_entry(api, options, kModelKey, &entry)) return parse_operators(kPlain);
+  try {
+    return list_operators(ModelBytes(entry.c_str()), kDomain);
+  } catch (const Error& error) {
+    throw Error("the session's entry " + std::string(kModelKey) + " names no model: " + entry + ": " + error.what());
+  }
+}
+
+// How many of a family are registered where nothing is known of the model.
+int plain_operators(const OpFamily& family) {
+  const char* wish = std::getenv(kNames);
+  std::string_view text = wish == nullptr ? "" : wish;
+  const int number = take_number(&text);
+  return number > 0 && text.empty() ? number : family.plain;
 }
 
 // The operators of a session with these options.
 std::vector<const OrtCustomOp*> wanted_operators(const OrtApi* api, const OrtSessionOptions* options) {
   const std::vector<OpFamily>& families = find_families(api);
-  std::string entry;
-  const bool listed = read_config_entry(api, options, kOperatorsKey, &entry);
-  const ListedOperators wanted = parse_operators(entry);
+  const std::vector<OperatorRange> listed = listed_operators(api, options);
   std::vector<const OrtCustomOp*> operators;
-  for (size_t number = 0; number < families.size(); ++number) {
-    for (const char* name : families[number].names) {
-      const auto found = wanted.find(name);
-      if (listed && found == wanted.end()) continue;
-      operators.push_back(shared_op(api, number, families[number], name, listed && found->second));
+  for (size_t index = 0; index < families.size(); ++index) {
+    const OpFamily& family = families[index];
+    std::map<int, bool> of_floats;  // by number
+    for (const OperatorRange& range : listed) {
+      const bool plain = range.family == kPlain;
+      if (!plain && range.family != family.name) continue;
+      const int last = plain ? plain_operators(family) : range.last;
+      for (int number = range.first; number <= last; ++number) of_floats.emplace(number, range.of_floats);
     }
+    for (const auto& [number, floats] : of_floats) operators.push_back(shared_op(api, index, family, number, floats));
   }
   return operators;
 }
@@ -115,18 +151,20 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(O
   });
 }
 
-// The operators that a model has, a file at `path` or `size` bytes at `data` where that is null: what list_operators writes
-// of them goes to `names`, with a 0 behind, which is to be the value of a session's entry kOperatorsKey.  Returns its
-// length, or -1 if this is no model or it takes more than `capacity` bytes.
+// The operators that a model has, a file at `path` or `size` bytes at `data` where that is null: what write_operators writes
+// of them goes to `names`, with a 0 behind, which is to be the value of a session's entry kOperatorsKey; without types if
+// it is too long for one with them.  Returns its length, or -1 if this is no model or it takes more than `capacity` bytes.
 extern "C" __attribute__((visibility("default"))) int64_t onnxfuse_operators(const char* path, const void* data,
                                                                              size_t size, char* names,
                                                                              size_t capacity) {
   try {
     const auto found = path != nullptr ? onnxfuse::list_operators(onnxfuse::ModelBytes(path), onnxfuse::kDomain)
                                        : onnxfuse::list_operators({data, size}, onnxfuse::kDomain);
-    if (found.size() >= capacity) return -1;
-    std::memcpy(names, found.c_str(), found.size() + 1);
-    return static_cast<int64_t>(found.size());
+    std::string text = onnxfuse::write_operators(found);
+    if (text.size() > onnxfuse::kLongestValue) text = onnxfuse::write_operators(onnxfuse::without_types(found));
+    if (text.size() > onnxfuse::kLongestValue || text.size() >= capacity) return -1;
+    std::memcpy(names, text.c_str(), text.size() + 1);
+    return static_cast<int64_t>(text.size());
   } catch (...) {
     return -1;
   }

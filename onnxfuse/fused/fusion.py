@@ -25,7 +25,7 @@ class Fusion:
     kind: the row of its kind.
     nodes: those that it takes the place of, in topological order.
     inputs, outputs: its tensors; the outputs are some of what the nodes make.
-    attributes: the node's, with its Programs as texts; every node of the function has these.
+    attributes: the node's, with its Programs as texts, and with small constants of the function.
     function: the local function that stands in for it, not named yet.
     reads: the inputs as they are read; where that is a view of one, the tensor that the view is.
     new: the ids of nodes that were not in the model and count for nothing in the report.
@@ -49,7 +49,7 @@ def emit(model: Model, fusion: Fusion, context: PassContext, stem: str | None = 
     It is named after ``stem``, by default the last of its nodes.  It takes over the outputs of the nodes, which lose
     their connections; the caller takes them out of the graph and puts the fused node in.
     """
-    operator, own = add_function(model, fusion.function, fusion.kind.operators)
+    operator = add_function(model, fusion.function, fusion.kind)
     model.opsets[DOMAIN] = OPSET_VERSION
     name = model.unique_name(f"{label(fusion.nodes[-1]) if stem is None else stem}_fused")
     context.report.add_fused(_described(name, fusion))
@@ -57,9 +57,8 @@ def emit(model: Model, fusion: Fusion, context: PassContext, stem: str | None = 
     for node in fusion.nodes:
         node.inputs.clear()
         node.outputs.clear()
-    attributes = {**fusion.attributes, **own}
     overload = fusion.function.overload
-    fused = Node(operator, name, attributes, list(fusion.inputs), list(fusion.outputs), DOMAIN, overload)
+    fused = Node(operator, name, dict(fusion.attributes), list(fusion.inputs), list(fusion.outputs), DOMAIN, overload)
     fused.output_types = [_output_type(tensor) for tensor in fusion.outputs]
     fast = {FAST_MATH_KEY: "1"} if context.fast_math else {}
     fused.metadata = {NODES_KEY: names, **fast, **fusion.metadata}

@@ -7,7 +7,7 @@ ones.
 This module imports the standard library alone, because the native build reads it before anything is installed.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 DOMAIN = "onnxfuse"
 """The domain of the fused nodes."""
@@ -23,51 +23,59 @@ PREFERS_NHWC = "onnxfuse.prefer_nhwc"
 """Metadata of a model that is written for sessions whose CUDA provider has the option ``prefer_nhwc``."""
 
 
-class Kind(NamedTuple):
-    """A kind of fused node.
+@dataclass(frozen=True)
+class Kind:
+    """A kind of fused node, whose operators differ in nothing but their names: NAME, NAME_2, NAME_3, …
 
-    name: the operator's; those of more functions of a model have a number behind it.
-    names: how many of these the library registers.  A model's local functions are told apart by their names, because
-    ORT before 1.27 and onnx's ReferenceEvaluator ignore overloads and would run the wrong function.  Each name costs
-    every session 40 µs, so there are only so many.
+    name: the first operator's.  Every local function of a model has an operator to itself, because ORT before 1.27,
+    onnx's ReferenceEvaluator and others ignore overloads and would run the wrong function.
+    plain: how many of them, from the first on, the library registers where a session does not say which ones its model
+    has; each takes such a session some 35 µs.
     targets: where it has kernels.
     programs: its attributes that are Programs, the one of its results first.
     computes: what it does, for readers of generated code and documents.
     """
 
     name: str
-    names: int
+    plain: int
     targets: frozenset[str]
     programs: tuple[str, ...]
     computes: str
 
-    @property
-    def operators(self) -> tuple[str, ...]:
-        """The names of its operators, which all do the same."""
-        return (self.name, *(f"{self.name}_{number}" for number in range(2, self.names + 1)))
+    def operator(self, number: int) -> str:
+        """The name of the operator with this number, from 1 on."""
+        return self.name if number == 1 else f"{self.name}_{number}"
+
+    def number(self, operator: str) -> int:
+        """The number of an operator of this name; 0 if it is not of this kind."""
+        if operator == self.name:
+            return 1
+        stem, _, digits = operator.rpartition("_")
+        is_one = stem == self.name and digits.isascii() and digits.isdecimal() and not digits.startswith("0")
+        return int(digits) if is_one and digits != "1" and len(digits) <= _MOST_DIGITS else 0
 
 
+_MOST_DIGITS = 6
+"""Of the number of an operator."""
 _CPU = frozenset(("cpu",))
 _BOTH = frozenset(("cpu", "cuda"))
 
-ELEMENTWISE = Kind("FusedElementwise", 16, _BOTH, ("program",), "a Program")
+ELEMENTWISE = Kind("FusedElementwise", 32, _BOTH, ("program",), "a Program")
 CONV = Kind("FusedConv", 16, _BOTH, ("program", "prologue"), "a convolution with Programs around it")
 SQUEEZE_EXCITE = Kind(
     "FusedSqueezeExcite", 4, _CPU, ("program", "squeeze_program"), "the gate of a squeeze-and-excitation block"
 )
-ATTENTION = Kind("FusedAttention", 4, _CPU, (), "scaled dot-product attention")
-NORMALIZATION = Kind("FusedNormalization", 6, _CPU, ("program",), "a normalization of rows")
+ATTENTION = Kind("FusedAttention", 8, _CPU, (), "scaled dot-product attention")
+NORMALIZATION = Kind("FusedNormalization", 8, _CPU, ("program",), "a normalization of rows")
 NHWC_CONV = Kind(
-    "FusedNhwcConv", 12, _CPU, ("program", "prologue"), "a convolution with Programs around it, the channels last"
+    "FusedNhwcConv", 24, _CPU, ("program", "prologue"), "a convolution with Programs around it, the channels last"
 )
-NHWC_POOL = Kind("FusedNhwcPool", 6, _CPU, (), "MaxPool or AveragePool, the channels last")
-NHWC_CONCAT = Kind("FusedNhwcConcat", 6, _CPU, (), "joined channels, which come last")
+NHWC_POOL = Kind("FusedNhwcPool", 8, _CPU, (), "MaxPool or AveragePool, the channels last")
+NHWC_CONCAT = Kind("FusedNhwcConcat", 8, _CPU, (), "joined channels, which come last")
 
 KINDS = (ELEMENTWISE, CONV, SQUEEZE_EXCITE, ATTENTION, NORMALIZATION, NHWC_CONV, NHWC_POOL, NHWC_CONCAT)
-
-_OF_OPERATOR = {operator: kind for kind in KINDS for operator in kind.operators}
 
 
 def kind_of(operator: str) -> Kind | None:
     """The kind of an operator of the domain by its name; None for a name that none has."""
-    return _OF_OPERATOR.get(operator)
+    return next((kind for kind in KINDS if kind.number(operator)), None)

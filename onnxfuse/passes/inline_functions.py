@@ -44,7 +44,7 @@ class InlineFunctions:
         functions = _inlinable(model)
         if calls := _calls(model, functions):
             context.rewrote(NAME, calls)
-            model.replace(_inline(model, functions))
+            model.replace(inline(model, functions))
             infer(model)
 
 
@@ -53,7 +53,7 @@ def inlined(model: Model, shapes: Shapes | None = None) -> Model:
     functions = _inlinable(model)
     if not _calls(model, functions):
         return model
-    result = type(model).from_proto(_inline(model, functions), model.path)
+    result = type(model).from_proto(inline(model, functions), model.path)
     infer(result, shapes)
     return result
 
@@ -94,8 +94,11 @@ def _calls(model: Model, functions: Mapping[FunctionKey, FunctionProto]) -> list
     return calls if sum(inlined_nodes(_key(node), functions, known) for node in calls) <= _MOST_NODES else []
 
 
-def _inline(model: Model, functions: Mapping[FunctionKey, FunctionProto]) -> ModelProto:
-    """The model with all calls of these functions inlined, and without those of them that nothing calls any more."""
+def inline(model: Model, functions: Mapping[FunctionKey, FunctionProto]) -> ModelProto:
+    """The model with all calls of these functions inlined, and without functions that nothing calls any more.
+
+    They fit the opsets of the model, and none calls itself.
+    """
     proto = model.to_proto()
     # The inliner takes a model as bytes, of which there may be 2 GiB: of weights it only has to know the names.
     names = [tensor.name for tensor in proto.graph.initializer]

@@ -14,10 +14,10 @@ from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.fused.fusion import Fusion
 from onnxfuse.fused.kinds import CONV, TF32_KEY
 from onnxfuse.planner.convolutions import bias
-from onnxfuse.planner.fused_node import RegionProgram, local_function
+from onnxfuse.planner.fused_node import Constants, RegionProgram, local_function
 from onnxfuse.program import Program
 
-Attributes = dict[str, str | int | list[int]]
+Attributes = dict[str, str | int | list[int] | onnx.TensorProto]
 
 _PROGRAMS = ("program", "prologue")
 _NOT_OF_CONV = ("operator", "weight_shape")
@@ -49,13 +49,14 @@ class ConvFusion:
     epilogue: Program
     prologue: Program | None
     function: onnx.FunctionProto
+    constants: Constants
     inputs: tuple[gs.Tensor, ...]
     outputs: tuple[gs.Tensor, ...]
 
     @property
     def attributes(self) -> Attributes:
         """The attributes of the fused node, but for those with code."""
-        return node_attributes(self.region.convolution, self.epilogue, self.prologue)
+        return {**node_attributes(self.region.convolution, self.epilogue, self.prologue), **self.constants}
 
     def fusion(self, *, tf32: bool = False) -> Fusion:
         """The fused node; ``tf32`` lets it round factors of float32 so."""
@@ -95,11 +96,9 @@ def fuse_conv(
 
     inputs = [region.data, conv.inputs[1], *before.inputs[1:], *after.inputs[1:]]
     attributes = node_attributes(region.convolution, epilogue, prologue)
-    programs = {name: value for name, value in attributes.items() if name in _PROGRAMS}
-    identity = "\n".join(f"{name} {value}" for name, value in programs.items())
     own = {name: value for name, value in attributes.items() if name not in (*_PROGRAMS, *_NOT_OF_CONV)}
-    function = local_function(region.nodes, inputs, outputs, identity, list(attributes), opset, {id(conv): own})
-    return ConvFusion(region, epilogue, prologue, function, tuple(inputs), tuple(outputs))
+    function, constants = local_function(region.nodes, inputs, outputs, attributes, opset, {id(conv): own})
+    return ConvFusion(region, epilogue, prologue, function, constants, tuple(inputs), tuple(outputs))
 
 
 def node_attributes(conv: Convolution, epilogue: Program, prologue: Program | None) -> Attributes:

@@ -95,6 +95,6 @@ def _plan(model: Model, graph: gs.Graph, context: PassContext) -> list[Attention
 def _fusion(block: AttentionBlock, opset: int, new: set[int]) -> Fusion:
     """What takes the place of a block; the nodes whose ids are ``new`` were not in the model and count for nothing."""
     nodes, inputs, outputs = block.nodes, block.inputs, [block.result]
-    text = "\n".join(f"{name} {value}" for name, value in block.attributes.items())
-    function = local_function(nodes, inputs, outputs, text, list(block.attributes), opset)
-    return Fusion(ATTENTION, nodes, inputs, outputs, block.attributes, function, new=frozenset(new))
+    function, constants = local_function(nodes, inputs, outputs, block.attributes, opset)
+    attributes = {**block.attributes, **constants}
+    return Fusion(ATTENTION, nodes, inputs, outputs, attributes, function, new=frozenset(new))

@@ -63,9 +63,9 @@ class NormalizationFusion:
 
     def fusion(self, opset: int) -> Fusion:
         """The fused node."""
-        text = "\n".join(f"{name} {value}" for name, value in self.attributes.items())
-        function = local_function(self.nodes, self.inputs, self.outputs, text, list(self.attributes), opset)
-        return Fusion(NORMALIZATION, self.nodes, self.inputs, self.outputs, self.attributes, function)
+        function, constants = local_function(self.nodes, self.inputs, self.outputs, self.attributes, opset)
+        attributes = {**self.attributes, **constants}
+        return Fusion(NORMALIZATION, self.nodes, self.inputs, self.outputs, attributes, function)
 
 
 class FuseNormalization:

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,15 @@ from onnxfuse.planner.views import ViewedInput
 from onnxfuse.program import Program, ProgramBuilder
 from onnxfuse.program.lowering import cast_target, ignores_input, lower, tensor_dtype
 from onnxfuse.program.program import Input
+
+ATTRIBUTE_OPSET = 12
+"""From which onnx's ReferenceEvaluator takes an attribute of the node for a Constant."""
+
+_MOST_ELEMENTS = 16
+"""Of a constant that is an attribute of each node."""
+
+Constants = Mapping[str, onnx.TensorProto]
+"""Attributes of a fused node that are the values of its function's Constants, in which functions do not differ then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,13 +121,13 @@ def fuse(
     outputs = [node.outputs[0] for node in nodes if is_used_outside(node.outputs[0])]
     program = region.build(outputs)
     all_nodes = (*viewing, *nodes)
-    function = local_function(all_nodes, region.inputs, outputs, str(program), ["program"], opsets[""])
+    function, constants = local_function(all_nodes, region.inputs, outputs, ["program"], opsets[""])
     return ElementwiseFusion(
         kind=ELEMENTWISE,
         nodes=all_nodes,
         inputs=tuple(region.inputs),
         outputs=tuple(outputs),
-        attributes={"program": str(program)},
+        attributes={"program": str(program), **constants},
         function=function,
         reads=tuple(region.reads),
         program=program,
@@ -149,15 +158,15 @@ def local_function(
     nodes: Sequence[gs.Node],
     inputs: Sequence[gs.Tensor],
     outputs: Sequence[gs.Tensor],
-    identity: str,
-    attributes: Sequence[str],
+    attributes: Iterable[str],
     opset: int,
     passed: Mapping[int, Mapping[str, Any]] | None = None,
-) -> onnx.FunctionProto:
+) -> tuple[onnx.FunctionProto, Constants]:
     """The local function, not named yet: the region's nodes with canonical names, so that equal regions share one.
 
-    ``identity`` is the text of what the kernels compute, ``attributes`` are the names of the fused node's.  ``passed``
-    says which of them, with their values, a node of the body, by its id, has in place of its own.
+    Regions that differ in small constants share one too, if their tensors are of the same types: the constants, which
+    come with it, are attributes of the fused node.  ``attributes`` are the names of its others, and ``passed`` says
+    which of them, with their values, a node of the body, by its id, has in place of its own.
     """
     names: dict[int, str] = {}
     # A tensor that is an input twice (as a vector and by broadcasting) is read through its first name.
@@ -166,6 +175,7 @@ def local_function(
         names.setdefault(id(tensor), name)
     body: list[onnx.NodeProto] = []
     constants: dict[bytes, str] = {}
+    given: dict[str, onnx.TensorProto] = {}
     for position, node in enumerate(nodes):
         arguments: list[str] = []
         for index, tensor in enumerate(node.inputs):
@@ -176,8 +186,12 @@ def local_function(
                 value = numpy_helper.from_array(np.asarray(constant_value(tensor)))
                 content = value.SerializeToString(deterministic=True)
                 if content not in constants:
-                    constants[content] = f"constant_{len(constants)}"
-                    body.append(helper.make_node("Constant", [], [constants[content]], value=value))
+                    constants[content] = name = f"constant_{len(constants)}"
+                    if opset >= ATTRIBUTE_OPSET and math.prod(value.dims) <= _MOST_ELEMENTS:
+                        given[name] = value
+                        body.append(constant_from_attribute(name, name))
+                    else:
+                        body.append(helper.make_node("Constant", [], [name], value=value))
                 names[id(tensor)] = constants[content]
             arguments.append(names[id(tensor)])
         while arguments and not arguments[-1]:
@@ -189,12 +203,20 @@ def local_function(
         domain=DOMAIN,
         input=input_names,
         output=[names[id(output)] for output in outputs],
-        attribute=attributes,
+        attribute=[*attributes, *given],
         node=body,
         opset_import=[helper.make_opsetid("", opset)],
     )
-    set_overload(function, identity, *(node.op for node in nodes))
-    return function
+    types = " ".join(str(tensor.dtype) for tensor in (*inputs, *outputs))
+    set_overload(function, types, *(node.op for node in nodes))
+    return function, given
+
+
+def constant_from_attribute(output: str, attribute: str) -> onnx.NodeProto:
+    """A node of a function's body: a Constant whose value is an attribute of the function's node."""
+    node = helper.make_node("Constant", [], [output])
+    node.attribute.add(name="value", type=onnx.AttributeProto.TENSOR, ref_attr_name=attribute)
+    return node
 
 
 def set_overload(function: onnx.FunctionProto, identity: str, *operators: str) -> None:

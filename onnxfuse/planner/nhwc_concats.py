@@ -83,9 +83,9 @@ def nhwc_concat(node: gs.Node, concats: NhwcConcats, opset: int) -> Fusion:
     """What takes the place of the ``node`` of one of the ``concats``, along the last axis."""
     inputs, (result,) = [part for tensor in node.inputs for part in concats.parts(tensor)], node.outputs
     node.inputs = inputs
-    function = local_function([node], inputs, [result], "", [], opset)
+    function, constants = local_function([node], inputs, [result], [], opset)
     set_overload(function, "", "nhwc", node.op)
-    return Fusion(NHWC_CONCAT, [node], inputs, [result], {}, function)
+    return Fusion(NHWC_CONCAT, [node], inputs, [result], constants, function)
 
 
 def _makes_last(node: gs.Node, layout: NhwcLayout) -> bool:

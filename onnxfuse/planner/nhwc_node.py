@@ -18,8 +18,8 @@ from onnxfuse.fused.fusion import Fusion
 from onnxfuse.fused.kinds import DOMAIN, NHWC_CONV, SQUEEZE_EXCITE
 from onnxfuse.graph import Model, Node
 from onnxfuse.planner.conv_node import ConvFusion
-from onnxfuse.planner.functions import OWN, add_function, without_own_attribute
-from onnxfuse.planner.fused_node import set_overload
+from onnxfuse.planner.functions import add_function
+from onnxfuse.planner.fused_node import ATTRIBUTE_OPSET, constant_from_attribute, set_overload
 from onnxfuse.planner.nhwc_layout import (
     NhwcLayout,
     joins_channels,
@@ -39,9 +39,6 @@ _SLICES_OF_INPUTS = 10
 
 BLOCK = 16
 """Filters whose weights follow one another for each tap and channel: kNhwcBlock of the library."""
-
-_ATTRIBUTE_OPSET = 12
-"""From which onnx's ReferenceEvaluator takes an attribute of the node for a Constant."""
 
 _LAYOUTS = {"nhwc_inputs", "nhwc_output"}
 """Attributes that a node has for itself and not for each of its convolutions."""
@@ -152,7 +149,9 @@ def _name(function: onnx.FunctionProto, attributes: Mapping[str, Any], identity:
 def squeeze_excite_reads_last(model: Model, node: Node) -> None:
     """Make a fused gate read a tensor that has the channels last."""
     key = DOMAIN, node.op, node.overload
-    function = without_own_attribute(model.functions[key])
+    function = onnx.FunctionProto()
+    function.CopyFrom(model.functions[key])
+    function.name = ""
     put_channels_last(function, len(node.inputs[0].shape), [0], outputs=False)
     function.attribute.append("nhwc")
     set_overload(function, node.overload, "squeeze_excite", "nhwc")
@@ -160,10 +159,9 @@ def squeeze_excite_reads_last(model: Model, node: Node) -> None:
     others = (other for graph in model.graphs() for other in graph.nodes if other.domain == DOMAIN)
     if all((other.op, other.overload) != key[1:] for other in others):
         del model.functions[key]
-    node.op, attributes = add_function(model, function, SQUEEZE_EXCITE.operators)
+    node.op = add_function(model, function, SQUEEZE_EXCITE)
     node.overload = function.overload
-    node.attrs = {name: value for name, value in node.attrs.items() if not name.startswith(OWN)}
-    node.attrs.update({"nhwc": 1, **attributes})
+    node.attrs["nhwc"] = 1
 
 
 def apply_layout(model: Model, graph: gs.Graph, layout: NhwcLayout) -> dict[str, str]:
@@ -296,12 +294,11 @@ def _of_all_channels(conv: Convolution, opset: int) -> list[onnx.NodeProto]:
     ]
     if not _is_padded(conv):
         return nodes
-    if opset < _ATTRIBUTE_OPSET:
+    if opset < ATTRIBUTE_OPSET:
         nodes.append(helper.make_node("Split", ["filters"], ["", "no_filters"], axis=0))
         nodes[-1].attribute.add(name="split", type=onnx.AttributeProto.INTS, ref_attr_name="weight_split")
     else:
-        nodes.append(helper.make_node("Constant", [], ["places"]))
-        nodes[-1].attribute.add(name="value", type=onnx.AttributeProto.TENSOR, ref_attr_name="weight_filters")
+        nodes.append(constant_from_attribute("places", "weight_filters"))
         nodes.append(helper.make_node("Gather", ["filters", "places"], [""], axis=0))
     return nodes
 
@@ -318,7 +315,7 @@ def _weight_attributes(conv: Convolution, opset: int) -> dict[str, onnx.TensorPr
     """How many filters there are, where the function cannot read it off the weights."""
     if not _is_padded(conv):
         return {}
-    if opset < _ATTRIBUTE_OPSET:
+    if opset < ATTRIBUTE_OPSET:
         return {"weight_split": [conv.out_channels, -conv.out_channels % BLOCK]}
     return {"weight_filters": numpy_helper.from_array(np.arange(conv.out_channels, dtype=np.int64))}
 

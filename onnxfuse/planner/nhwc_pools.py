@@ -17,7 +17,7 @@ def nhwc_pool(node: gs.Node, pool: Pool, opset: int) -> Fusion:
     data, result = node.inputs[0], node.outputs[0]
     attributes = pool.attributes
     node.attrs = {**pool.windows, **{name: node.attrs[name] for name in _LATER if name in node.attrs}}
-    function = local_function([node], [data], [result], "", list(attributes), opset, {id(node): pool.windows})
+    function, constants = local_function([node], [data], [result], attributes, opset, {id(node): pool.windows})
     put_channels_last(function, len(pool.kernel) + 2, [0], outputs=True)
     set_overload(function, "", "nhwc", node.op)
-    return Fusion(NHWC_POOL, [node], [data], [result], attributes, function)
+    return Fusion(NHWC_POOL, [node], [data], [result], {**attributes, **constants}, function)

@@ -16,7 +16,7 @@ from onnxfuse.graph_ir import standard_op
 from onnxfuse.passes.rules.channel_mean import averaged
 from onnxfuse.planner.contraction import Contraction
 from onnxfuse.planner.convolutions import bias, describe
-from onnxfuse.planner.fused_node import RegionProgram, local_function
+from onnxfuse.planner.fused_node import Constants, RegionProgram, local_function
 from onnxfuse.program import Program
 from onnxfuse.program.lowering import UnsupportedError, check, is_elementwise, tensor_dtype
 
@@ -65,12 +65,13 @@ class SqueezeFusion:
     squeeze: Program
     excite: Program
     function: onnx.FunctionProto
+    constants: Constants
     inputs: tuple[gs.Tensor, ...]
 
     @property
     def fusion(self) -> Fusion:
         """The fused node."""
-        attributes = _attributes(self.squeeze, self.excite)
+        attributes = {**_attributes(self.squeeze, self.excite), **self.constants}
         outputs = [self.block.excite.result]
         return Fusion(SQUEEZE_EXCITE, self.block.nodes, self.inputs, outputs, attributes, self.function)
 
@@ -176,10 +177,8 @@ def fuse_squeeze_excite(block: SqueezeBlock, opset: int, fast_math: bool = False
         inputs += [layer.conv.inputs[1], *region.inputs[1:]]
         body += [_BodyNode("Conv", tuple(layer.conv.inputs), (layer.conv.outputs[0],)), *layer.tail]
     squeeze, excite = programs
-    attributes = _attributes(squeeze, excite)
-    identity = "\n".join(f"{name} {value}" for name, value in attributes.items())
-    function = local_function(body, inputs, [block.excite.result], identity, list(attributes), opset)
-    return SqueezeFusion(block, squeeze, excite, function, tuple(inputs))
+    function, constants = local_function(body, inputs, [block.excite.result], _attributes(squeeze, excite), opset)
+    return SqueezeFusion(block, squeeze, excite, function, constants, tuple(inputs))
 
 
 @dataclass(frozen=True)

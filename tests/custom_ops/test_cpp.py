@@ -165,7 +165,7 @@ _CUDA = (
     *("program", "program_shapes", "shape"),
 )
 FUZZED = {
-    "fuzz_listed_operators": ("listed_operators",),
+    "fuzz_listed_operators": ("listed_operators", "operator_names"),
     "fuzz_launch": ("cuda_access", "cuda_launch", "cuda_parameters", "cuda_recipe", *_CUDA),
     "fuzz_conv": (
         "conv",

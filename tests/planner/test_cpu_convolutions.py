@@ -249,7 +249,6 @@ def test_the_results_are_the_same(shape: tuple[int, ...]) -> None:
 
 
 def test_nodes_that_differ_in_constants_and_attributes_share_functions() -> None:
-    """Readers that ignore overloads know a function by its name alone, of which there are only so many."""
     padded = """g (float[n, 8, h, w] x) => (float[n, 8, hh, ww] y) {
         a = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1], group = 8> (x, v, bias) b = Relu(a) c = Mul(b, s1)
         d = Add(c, o1) e = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1], strides = [2, 1]> (d, w, bias) f = Relu(e)

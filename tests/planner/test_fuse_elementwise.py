@@ -7,7 +7,6 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
-from onnx.reference import ReferenceEvaluator
 
 import onnxfuse
 from onnxfuse.inference import infer
@@ -268,53 +267,6 @@ def test_a_symbol_that_turns_out_to_be_one_is_broadcast() -> None:
     fused, _ = _fuse(model)
     one, three = X.reshape(6, 4)[:1], X.reshape(6, 4)[1:4]
     _assert_same(model, fused, x=one, z=three)
-
-
-def _alternating(count: int) -> onnx.ModelProto:
-    """``count`` regions, no two the same, with a node that is not fused between them."""
-    steps = []
-    for index in range(count):
-        steps.append(f"a{index} = Mul(x{index}, k{index}) b{index} = Abs(a{index})")
-        steps.append(f"x{index + 1} = Softmax(b{index})")
-    constants = {f"k{index}": np.float32(index + 1) for index in range(count)}
-    return _model(f"g (float[4] x0) => (float[4] x{count}) {{ {' '.join(steps)} }}", **constants)
-
-
-@pytest.mark.parametrize("count", [2, 15, 16, 20])
-def test_every_region_finds_its_own_function(count: int) -> None:
-    model = _alternating(count)
-    fused, _ = _fuse(model)
-    assert len({(node.op_type, node.overload) for node in fusing.fused_nodes(fused)}) == count
-    _assert_same(model, fused, x0=X.reshape(-1)[:4])
-
-
-def test_readers_that_ignore_overloads_get_the_right_function() -> None:
-    model = _alternating(16)
-    fused, _ = _fuse(model)
-    (expected,) = ReferenceEvaluator(model).run(None, {"x0": X.reshape(-1)[:4]})
-    (actual,) = ReferenceEvaluator(fused).run(None, {"x0": X.reshape(-1)[:4]})
-    assert np.array_equal(actual, expected)
-    for function in fused.functions:
-        function.overload = ""
-    for node in fused.graph.node:
-        node.overload = ""
-    (plain,) = fusing.run(fused, {"x0": X.reshape(-1)[:4]}, library=False)
-    np.testing.assert_allclose(plain, expected, 1e-6)
-
-
-def test_readers_that_ignore_overloads_fail_where_names_run_out() -> None:
-    fused, _ = _fuse(_alternating(20))
-    with pytest.raises(AttributeError, match="is_Mul_Abs"):
-        ReferenceEvaluator(fused)
-    for function in fused.functions:
-        function.overload = ""
-    for node in fused.graph.node:
-        node.overload = ""
-    by_name = {function.name: function for function in fused.functions}  # the last function of each name
-    del fused.functions[:]
-    fused.functions.extend(by_name.values())
-    with pytest.raises(Exception, match="Cast"):
-        fusing.run(fused, {"x0": X.reshape(-1)[:4]}, library=False)
 
 
 def _convolutions_and(tail: str, count: int = 40) -> onnx.ModelProto:

@@ -12,6 +12,7 @@ import pytest
 from fuzz_operators import EMITTED
 
 from onnxfuse.elementwise_operators import BROADCASTING, ELEMENTWISE, Slack
+from onnxfuse.fused import kinds
 from onnxfuse.graph_ir import Node
 from onnxfuse.known_operators import OPERATORS
 from onnxfuse.passes.result_size import largest_elements
@@ -76,7 +77,7 @@ def test_precision_is_that_of_the_onnx_operator(op: Op) -> None:
 
 
 def test_the_library_gets_the_costs_of_the_table() -> None:
-    text = generate_opcodes.render(ops)
+    text = generate_opcodes.render(ops, kinds)
     costs = {}
     for line in text.splitlines():
         if line.startswith("ONNXFUSE_COST("):
@@ -94,4 +95,4 @@ def test_the_build_refuses_a_cost_that_says_nothing_of_a_type() -> None:
     op = replace(OPS["exp"], types=(*ops.FLOATS, "i32"))
     table = SimpleNamespace(**{**vars(ops), "OPS": {"exp": op}})
     with pytest.raises(SystemExit, match="i32"):
-        generate_opcodes.render(table)
+        generate_opcodes.render(table, kinds)
