@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from onnxfuse.api import optimize as optimize
     from onnxfuse.errors import OnnxfuseError as OnnxfuseError
     from onnxfuse.errors import ParityError as ParityError
-    from onnxfuse.executable import Executable as Executable
-    from onnxfuse.graph import Model as Model
+    from onnxfuse.model.graph import Model as Model
     from onnxfuse.passes import Pass as Pass
     from onnxfuse.passes import RewriteRule as RewriteRule
     from onnxfuse.passes import register_pass as register_pass
-    from onnxfuse.report import Report as Report
-    from onnxfuse.runtime import InferenceSession as InferenceSession
-    from onnxfuse.runtime import custom_ops_library as custom_ops_library
-    from onnxfuse.runtime import register as register
+    from onnxfuse.report.report import Report as Report
+    from onnxfuse.run.executable import Executable as Executable
+    from onnxfuse.run.runtime import InferenceSession as InferenceSession
+    from onnxfuse.run.runtime import custom_ops_library as custom_ops_library
+    from onnxfuse.run.runtime import register as register
     from onnxfuse.unfusing import unfuse as unfuse
 
     __version__: str
@@ -34,15 +34,15 @@ _HOMES = {
     "Result": ".api",
     "OnnxfuseError": ".errors",
     "ParityError": ".errors",
-    "Executable": ".executable",
-    "Model": ".graph",
+    "Executable": ".run.executable",
+    "Model": ".model.graph",
     "Pass": ".passes",
     "RewriteRule": ".passes",
     "register_pass": ".passes",
-    "Report": ".report",
-    "InferenceSession": ".runtime",
-    "custom_ops_library": ".runtime",
-    "register": ".runtime",
+    "Report": ".report.report",
+    "InferenceSession": ".run.runtime",
+    "custom_ops_library": ".run.runtime",
+    "register": ".run.runtime",
     "unfuse": ".unfusing",
 }
 

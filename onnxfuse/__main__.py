@@ -6,7 +6,7 @@ import sys
 def run() -> int:
     """Run the command line, which an interrupt may end while its modules are imported; return the exit status."""
     try:
-        from onnxfuse.cli import main
+        from onnxfuse.cli.cli import main
 
         return main()
     except KeyboardInterrupt:  # before main could say so

@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING
 
 import onnx
 
+from onnxfuse.check.made_up_inputs import Sizes, resolve_shapes
 from onnxfuse.errors import OnnxfuseError, ParityError
-from onnxfuse.example_counts import counts_for
+from onnxfuse.files.model_io import check_output, load, load_proto, parse, save
 from onnxfuse.fused.choices import ConvPolicy
+from onnxfuse.fused.functions import finish_functions, more_than_plain
 from onnxfuse.fused.target import CPU
-from onnxfuse.given_shapes import Shapes, fit_shapes, symbol_sizes
-from onnxfuse.graph import Model
-from onnxfuse.inputs import InputSpec, input_specs
-from onnxfuse.made_up_inputs import Sizes, resolve_shapes
-from onnxfuse.model_io import check_output, load, load_proto, parse, save
+from onnxfuse.model.graph import Model
+from onnxfuse.model.replacing import scratch
 from onnxfuse.passes import PassContext
 from onnxfuse.passes.inline_functions import inlined
-from onnxfuse.planner.functions import finish_functions, more_than_plain
-from onnxfuse.planning import apply_passes
-from onnxfuse.replacing import scratch
-from onnxfuse.report import Report
-from onnxfuse.request import Request, path_of, request
-from onnxfuse.runtime import why_no_cuda
-from onnxfuse.statistics import Example, collect
+from onnxfuse.planning.example_counts import counts_for
+from onnxfuse.planning.plan import apply_passes
+from onnxfuse.planning.statistics import Example, collect
+from onnxfuse.report.report import Report
+from onnxfuse.run.given_shapes import Shapes, fit_shapes, symbol_sizes
+from onnxfuse.run.inputs import InputSpec, input_specs
+from onnxfuse.run.runtime import why_no_cuda
 from onnxfuse.targets import target_of
+from onnxfuse.targets.request import Request, path_of, request
 from onnxfuse.wording import plural
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def _compare(
     A model with operators of other domains may be one that ONNX Runtime cannot run here: it stays unchecked, with a
     warning.
     """
-    from onnxfuse.parity import UnloadableError, compare, foreign_domains
+    from onnxfuse.check.parity import UnloadableError, compare, foreign_domains
 
     original = scratch / "original.onnx"
     if isinstance(source, onnx.ModelProto):

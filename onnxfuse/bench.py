@@ -20,14 +20,14 @@ from pathlib import Path
 import numpy as np
 
 from onnxfuse import cpu
+from onnxfuse.check.made_up_inputs import BENCHMARK_SIZES, generate
+from onnxfuse.check.parity import PROVIDERS, Progress
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.given_shapes import Shapes, fit_shapes
-from onnxfuse.inputs import InputSet, input_specs
-from onnxfuse.made_up_inputs import BENCHMARK_SIZES, generate
-from onnxfuse.model_io import read_proto
-from onnxfuse.parity import PROVIDERS, Progress
-from onnxfuse.runtime import load_onnxruntime
-from onnxfuse.sessions import Session, SessionError, has_fused_nodes
+from onnxfuse.files.model_io import read_proto
+from onnxfuse.run.given_shapes import Shapes, fit_shapes
+from onnxfuse.run.inputs import InputSet, input_specs
+from onnxfuse.run.runtime import load_onnxruntime
+from onnxfuse.run.sessions import Session, SessionError, has_fused_nodes
 from onnxfuse.wording import plural
 
 WARM_UP_SECONDS = 0.5

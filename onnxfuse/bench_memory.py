@@ -16,9 +16,9 @@ import ml_dtypes
 import numpy as np
 
 from onnxfuse.bench import process_memory
-from onnxfuse.parity import PROVIDERS
-from onnxfuse.runtime import load_onnxruntime
-from onnxfuse.sessions import Session
+from onnxfuse.check.parity import PROVIDERS
+from onnxfuse.run.runtime import load_onnxruntime
+from onnxfuse.run.sessions import Session
 
 RUNS = 3
 

@@ -1,6 +1,6 @@
 """``optimize --tune`` for the CPU: which convolutions the library computes is measured, not estimated.
 
-The estimate (planner/cpu_convolutions.py) is good to some 9 % of a model's time, and it knows neither the processor nor
+The estimate (cpu_convolutions.py) is good to some 9 % of a model's time, and it knows neither the processor nor
 the number of threads.  So the model is optimized in each of the ways that ``--conv`` names, and the models are run in
 turns, in sessions with ONNX Runtime's own number of threads.
 """
@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 
 from onnxfuse.bench import ratio_with_spread
+from onnxfuse.check.made_up_inputs import BENCHMARK_SIZES, generate
+from onnxfuse.check.parity import Progress
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.files.model_io import read_proto
 from onnxfuse.fused.choices import ConvPolicy
-from onnxfuse.given_shapes import Shapes
-from onnxfuse.inputs import InputSet, default_specs, input_specs, read_inputs
-from onnxfuse.made_up_inputs import BENCHMARK_SIZES, generate
-from onnxfuse.model_io import read_proto
-from onnxfuse.parity import Progress
-from onnxfuse.sessions import Session, SessionError, has_fused_nodes
+from onnxfuse.run.given_shapes import Shapes
+from onnxfuse.run.inputs import InputSet, default_specs, input_specs, read_inputs
+from onnxfuse.run.sessions import Session, SessionError, has_fused_nodes
 
 SECONDS = 2.0
 """For each candidate, of which a turn takes:"""

@@ -6,13 +6,13 @@ import onnx
 
 from onnxfuse.api import checked_source, load_source
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.files.model_io import check_output, load, save
 from onnxfuse.fused.kinds import DOMAIN, PREFERS_NHWC
-from onnxfuse.graph import Model, describe
-from onnxfuse.graph_import import import_opsets
-from onnxfuse.inlining import FunctionKey, called_key, nested_nodes
-from onnxfuse.model_io import check_output, load, save
+from onnxfuse.model.graph import Model, describe
+from onnxfuse.model.graph_import import import_opsets
+from onnxfuse.model.inlining import FunctionKey, called_key, nested_nodes
 from onnxfuse.passes.inline_functions import inline
-from onnxfuse.request import path_of
+from onnxfuse.targets.request import path_of
 
 
 def unfuse(

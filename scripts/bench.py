@@ -54,8 +54,8 @@ from peers.job import Job
 
 from onnxfuse.bench import machine, ratio_with_spread
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.sessions import SessionError
-from onnxfuse.zoo import FetchError, read_manifest, select
+from onnxfuse.run.sessions import SessionError
+from onnxfuse.zoo.zoo import FetchError, read_manifest, select
 
 BEGIN, END = "<!-- bench.py: begin -->", "<!-- bench.py: end -->"
 TURN = 0.05

@@ -36,9 +36,9 @@ from messages import say
 
 import onnxfuse
 from onnxfuse.bench import PeakMemory, machine, peak_memory, ratio_with_spread, time_in_turns
-from onnxfuse.inputs import InputSet
-from onnxfuse.sessions import Session, SessionError, has_fused_nodes
-from onnxfuse.zoo import StoredModel, fetch, make_inputs, read_manifest
+from onnxfuse.run.inputs import InputSet
+from onnxfuse.run.sessions import Session, SessionError, has_fused_nodes
+from onnxfuse.zoo.zoo import StoredModel, fetch, make_inputs, read_manifest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "measured.md"

@@ -12,7 +12,7 @@ import onnx
 import onnxruntime
 from onnx import helper
 
-from onnxfuse.zoo import Environment, cache, environment_python, read_manifest, recipe_python
+from onnxfuse.zoo.zoo import Environment, cache, environment_python, read_manifest, recipe_python
 
 HERE = Path(__file__).resolve().parent
 WORKER = HERE / "peers" / "worker.py"

@@ -10,10 +10,10 @@ import onnxruntime as ort
 from bench_chains import Chain, chain_input, chain_model
 
 import onnxfuse
-from onnxfuse.comparison import compare_values
-from onnxfuse.numerics import output_numbers
-from onnxfuse.sessions import Session, Value
-from onnxfuse.zoo import MANIFEST, StoredModel, fetch, make_inputs
+from onnxfuse.check.comparison import compare_values
+from onnxfuse.check.numerics import output_numbers
+from onnxfuse.run.sessions import Session, Value
+from onnxfuse.zoo.zoo import MANIFEST, StoredModel, fetch, make_inputs
 
 SIZES = {"16 KB": (1, 64, 8, 8), "512 KB": (1, 64, 32, 64), "6.6 MB": (1, 64, 161, 161), "67 MB": (1, 64, 512, 512)}
 """Shapes of a chain's float32 tensor: within the first level of cache, the second, the last, and beyond it."""

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write docs/conformance.md, and its count into the README: what becomes of every case of onnx's backend test.
+"""Write docs/conformance.md, and its count into docs/results.md: what becomes of every case of onnx's backend test.
 
 Each case is optimized as by default and with all fused that can be (PassContext.everything), for the CPU and for CUDA,
 as it is and with all inputs but the first as constants, which weights are in real models.  What comes out runs on the
@@ -30,19 +30,19 @@ import numpy as np
 import onnx
 from executable_check import differs_alone
 
-from onnxfuse.comparison import compare_values
+from onnxfuse.check.comparison import compare_values
+from onnxfuse.check.numerics import output_numbers
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.fused.kinds import DOMAIN
-from onnxfuse.graph_export import onnx_graphs
-from onnxfuse.inputs import input_specs, read_inputs
-from onnxfuse.numerics import output_numbers
+from onnxfuse.model.graph_export import onnx_graphs
 from onnxfuse.passes import PassContext
-from onnxfuse.report import Report
-from onnxfuse.sessions import Session, SessionError, Value
+from onnxfuse.report.report import Report
+from onnxfuse.run.inputs import input_specs, read_inputs
+from onnxfuse.run.sessions import Session, SessionError, Value
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "conformance.md"
-README = ROOT / "README.md"
+RESULTS = ROOT / "docs" / "results.md"
 NEWEST_IR_VERSION = 13
 """The newest IR version that ONNX Runtime takes; no case uses what a newer one brought."""
 
@@ -402,7 +402,7 @@ def _counts(texts: Iterable[str]) -> str:
 
 
 def summary(outcomes: Outcomes) -> str:
-    """The sentence of the README."""
+    """The sentence of docs/results.md."""
     count = Counter(outcome[FORCED].kind for outcome in outcomes.values())
     wrong = sum(any(own.kind == WRONG for own in one.values()) for one in outcomes.values())
     known = f"; {wrong} known differences" if wrong else ""
@@ -410,8 +410,8 @@ def summary(outcomes: Outcomes) -> str:
     return f"{start}, {count[FUSED]} can be fused, with ONNX Runtime's result{known}:"
 
 
-def put_into_readme(sentence: str, text: str) -> str:
-    """The text of the README with its sentence replaced."""
+def put_into_page(sentence: str, text: str) -> str:
+    """The text of docs/results.md with its sentence replaced."""
     return re.sub(r"Of the \d+ cases of onnx's backend test, [^:]*:", sentence, text)
 
 
@@ -431,7 +431,7 @@ def main() -> int:
         return 0
     outcomes = {name: examine(case) for name, case in cases().items()}
     DOCUMENT.write_text(document(outcomes), encoding="utf-8")
-    README.write_text(put_into_readme(summary(outcomes), README.read_text(encoding="utf-8")), encoding="utf-8")
+    RESULTS.write_text(put_into_page(summary(outcomes), RESULTS.read_text(encoding="utf-8")), encoding="utf-8")
     for name, one in outcomes.items():
         for way, outcome in one.items():
             if outcome.kind == WRONG:

@@ -7,9 +7,9 @@ import numpy as np
 import onnx
 
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.executable import Executable
 from onnxfuse.fused.kinds import DOMAIN
-from onnxfuse.sessions import Value
+from onnxfuse.run.executable import Executable
+from onnxfuse.run.sessions import Value
 
 
 def differs_alone(

@@ -27,7 +27,7 @@ import fuzz_native
 from fuzz_pool import Job, run_shards
 from messages import say
 
-from onnxfuse.zoo import cache
+from onnxfuse.zoo.zoo import cache
 
 ROOT = Path(__file__).resolve().parent.parent
 GRAPH_SHARD, FILE_SHARD = 250, 50

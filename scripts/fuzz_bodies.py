@@ -9,7 +9,7 @@ import onnx
 from fuzz_graph import Graph, Tensor
 from onnx import helper
 
-from onnxfuse.dtypes import DTYPES
+from onnxfuse.model.dtypes import DTYPES
 
 MAX_DEPTH = 2
 FUNCTION_DOMAIN = "fuzz.functions"

@@ -24,9 +24,10 @@ import onnx
 from fuzz_models import random_model
 from fuzz_mutate import mutated
 
-from onnxfuse import cli, optimize
+from onnxfuse import optimize
+from onnxfuse.cli import cli
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.sessions import Session
+from onnxfuse.run.sessions import Session
 
 MAX_FILE = 12 << 20
 ADDRESS_SPACE = 12 << 30
@@ -185,7 +186,7 @@ def ort_crashes(model: Path, folder: Path) -> bool:
     """Whether ONNX Runtime alone, without any of onnxfuse's changes, ends the process on loading or running it."""
 
     def load() -> int:
-        from onnxfuse.parity import compare
+        from onnxfuse.check.parity import compare
 
         Session(model)
         compare(model, model)

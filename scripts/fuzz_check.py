@@ -12,16 +12,16 @@ from executable_check import differs_alone, same_bits
 from fuzz_graph import EXACT_OPS
 from fuzz_slack import HALF
 
-from onnxfuse.comparison import Numbers, compare_values
+from onnxfuse.check.comparison import Numbers, compare_values
+from onnxfuse.check.numerics import output_numbers
 from onnxfuse.cuda.conv.choice import RuleChooser
+from onnxfuse.files.model_io import load_proto
 from onnxfuse.fused.choices import ConvPolicy
+from onnxfuse.fused.conv.choosers import CudaChooser
+from onnxfuse.fused.functions import finish_functions
 from onnxfuse.fused.kinds import DOMAIN
-from onnxfuse.model_io import load_proto
-from onnxfuse.numerics import output_numbers
 from onnxfuse.passes import PassContext, resolve
-from onnxfuse.planner.choosers import CudaChooser
-from onnxfuse.planner.functions import finish_functions
-from onnxfuse.sessions import Session, SessionError, Value
+from onnxfuse.run.sessions import Session, SessionError, Value
 
 NHWC, CUDA_FORCED = "cuda, nhwc", "cuda, forced"
 EVERYTHING, FORCED = "everything", "forced"

@@ -16,9 +16,9 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from onnxfuse.dtypes import DTYPES
-from onnxfuse.elementwise_operators import Slack, operators_that
-from onnxfuse.sessions import Session, SessionError
+from onnxfuse.model.dtypes import DTYPES
+from onnxfuse.model.elementwise_operators import Slack, operators_that
+from onnxfuse.run.sessions import Session, SessionError
 
 FLOATS = ("f32", "f64", "f16", "bf16")
 SIGNED = ("i8", "i16", "i32", "i64")

@@ -21,8 +21,8 @@ from fuzz_models import random_model
 from fuzz_networks import random_network
 from fuzz_shrink import Feeds, shrink
 
-from onnxfuse import cli
-from onnxfuse.graph_export import onnx_graphs
+from onnxfuse.cli import cli
+from onnxfuse.model.graph_export import onnx_graphs
 
 NETWORK_EVERY = 6
 """One seed in so many is a convolutional network, for the rules that rewrite around convolutions."""

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from onnxfuse.sessions import Session, SessionError, Value
+from onnxfuse.run.sessions import Session, SessionError, Value
 
 OLDEST_OPSET, NEWEST_OPSET = 11, 26
 SIZES = (1, 1, 2, 3, 4, 5, 7, 8)

@@ -13,8 +13,8 @@ from fuzz_bodies import FUNCTION_DOMAIN, call, control_flow
 from fuzz_graph import ALL, FIRST_BFLOAT16, Graph, Style, Tensor
 from onnx import helper
 
-from onnxfuse.dtypes import DTYPES
-from onnxfuse.graph_export import onnx_graphs
+from onnxfuse.model.dtypes import DTYPES
+from onnxfuse.model.graph_export import onnx_graphs
 
 OLDEST_OPSET, NEWEST_OPSET = 7, 26
 """The oldest opset that onnxfuse reads, and the newest that ONNX Runtime 1.31 takes."""

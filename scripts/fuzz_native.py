@@ -25,7 +25,7 @@ from messages import say
 from onnx import helper
 
 from onnxfuse.fused.kinds import DOMAIN
-from onnxfuse.graph_export import onnx_graphs
+from onnxfuse.model.graph_export import onnx_graphs
 
 ROOT = Path(__file__).resolve().parent.parent
 SANITIZERS = "address,undefined"

@@ -10,7 +10,7 @@ from fuzz_graph import FLOATS, Graph, Tensor
 from fuzz_operators import Emitter
 from onnx import TensorProto
 
-from onnxfuse.dtypes import DTYPES
+from onnxfuse.model.dtypes import DTYPES
 
 EMITTERS: list[Emitter] = []
 """All emitters of this file."""

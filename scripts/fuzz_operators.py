@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from fuzz_graph import ALL, FLOATS, INTEGERS, NUMBERS, SIGNED, UNSIGNED, Graph, Tensor
 
-from onnxfuse.dtypes import DTYPES
+from onnxfuse.model.dtypes import DTYPES
 
 Emitter = Callable[[Graph], object]
 EMITTERS: list[Emitter] = []

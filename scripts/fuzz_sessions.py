@@ -17,8 +17,8 @@ import onnx
 import onnxruntime as ort
 from onnx import helper
 
-from onnxfuse.dtypes import DTYPES
 from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE
+from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program.ops import OPS
 from onnxfuse.program.program import supports
 

@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from onnxfuse.graph_export import onnx_graphs
-from onnxfuse.sessions import Session, SessionError, Value
+from onnxfuse.model.graph_export import onnx_graphs
+from onnxfuse.run.sessions import Session, SessionError, Value
 
 Feeds = dict[str, Value]
 Fails = Callable[[onnx.ModelProto, Feeds], bool]

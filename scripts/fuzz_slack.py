@@ -19,9 +19,9 @@ import onnx
 from fuzz_graph import EXACT_OPS
 from onnx import TensorProto, helper
 
-from onnxfuse.comparison import tolerance
-from onnxfuse.elementwise_operators import ELEMENTWISE, Slack, operators_that
-from onnxfuse.sessions import Session, Value
+from onnxfuse.check.comparison import tolerance
+from onnxfuse.model.elementwise_operators import ELEMENTWISE, Slack, operators_that
+from onnxfuse.run.sessions import Session, Value
 
 HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 FLOAT = (TensorProto.FLOAT, TensorProto.DOUBLE, *HALF)

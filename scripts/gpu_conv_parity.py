@@ -21,9 +21,9 @@ from onnxfuse.cuda.arch import COMMON, devices, number
 from onnxfuse.cuda.conv.recipe import ConvRecipe
 from onnxfuse.cuda.embed import CODE, PTX, RECIPE
 from onnxfuse.cuda.options import CudaOptions
-from onnxfuse.dtypes import DTYPES
+from onnxfuse.fused.conv.conv_node import node_attributes
 from onnxfuse.fused.kinds import CONV, DOMAIN
-from onnxfuse.planner.conv_node import node_attributes
+from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, reference
 
 # For the cases and helpers of the tests.  The installed package is imported by now: the checkout's, which has no native
@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tests.cuda.convolutions import Fused, convolve, integers
 from tests.cuda.test_conv_emulation import BOUNDARIES, CASES, MAKERS, boundary_cases
 from tests.custom_ops.fused import run, sample
-from tests.fusing import same_bits
+from tests.support.fusing import same_bits
 
 KIND = "fused convolution"
 BOUNDARY = "boundary"

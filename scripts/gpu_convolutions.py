@@ -22,10 +22,10 @@ from onnxfuse.cuda.conv.choice import RuleChooser
 from onnxfuse.cuda.conv.node import fused_convolutions
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.fused.choices import ConvPolicy
-from onnxfuse.graph import Model
-from onnxfuse.inference import infer
+from onnxfuse.fused.conv.choosers import CudaChooser
+from onnxfuse.model.graph import Model
 from onnxfuse.passes import PassContext, resolve
-from onnxfuse.planner.choosers import CudaChooser
+from onnxfuse.shapes.inference import infer
 
 DEPTHWISE, POINTWISE, DENSE = "depthwise", "pointwise", "dense"
 BATCHES = (1, 16)

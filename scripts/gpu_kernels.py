@@ -32,11 +32,11 @@ from onnxfuse.cuda.launch import LoadedSource
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.cuda.pycuda_tools import Gpu, launch_seconds, open_gpu
 from onnxfuse.cuda.tuned import TunedKernels
-from onnxfuse.graph import Model
-from onnxfuse.inference import infer
+from onnxfuse.model.graph import Model
 from onnxfuse.passes import PassContext, resolve
 from onnxfuse.program import Program
 from onnxfuse.program.reference import run as reference
+from onnxfuse.shapes.inference import infer
 
 SIZES = (64, 512, 16, 1)
 """10^6 bytes of the first input, the most telling first, for time may run out."""

@@ -14,7 +14,7 @@ from gpu_sessions import new_session
 from onnxfuse.cuda.compiler import find_compiler
 from onnxfuse.cuda.pycuda_tools import open_gpu
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.runtime import load_onnxruntime, why_no_cuda
+from onnxfuse.run.runtime import load_onnxruntime, why_no_cuda
 
 GIANT_BYTES = 16_000_000_000
 """What two tensors of 2^31 bytes take on the device, where ONNX Runtime rounds up to powers of two, and on the host."""

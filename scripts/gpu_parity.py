@@ -4,7 +4,7 @@ Programs run as fused nodes with embedded code in ONNX Runtime, and are held aga
 operations bit for bit, functions within a few units in the last place (FUNCTION_ULP, REFERENCE_ULP, DOUBLE_ULP), and
 what uses them within a few more.  There are NaN, infinities, both zeros, denormals and the largest numbers among the
 inputs of all but the last.  Large Programs have many blocks, for every width of vectors.  Models are held
-against their originals by ``onnxfuse.parity``.
+against their originals by ``onnxfuse.check.parity``.
 """
 
 import math
@@ -24,21 +24,21 @@ from messages import one_line
 from onnx import helper
 
 import onnxfuse
+from onnxfuse.check.parity import compare
 from onnxfuse.cuda.arch import COMMON, devices
 from onnxfuse.cuda.complete import provider_options
 from onnxfuse.cuda.embed import embed, fused_nodes
 from onnxfuse.cuda.fitting import Fitter
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.cuda.tuned import TunedKernels
-from onnxfuse.dtypes import DTYPES
 from onnxfuse.fused.kinds import DOMAIN
-from onnxfuse.graph import Model
-from onnxfuse.inference import infer
-from onnxfuse.inputs import InputSet
-from onnxfuse.parity import compare
+from onnxfuse.model.dtypes import DTYPES
+from onnxfuse.model.graph import Model
 from onnxfuse.program import Program, ProgramBuilder
 from onnxfuse.program.ops import OPS
 from onnxfuse.program.reference import run as reference
+from onnxfuse.run.inputs import InputSet
+from onnxfuse.shapes.inference import infer
 
 # For the Programs and helpers of the tests.  The installed package is imported by now: the checkout's, which has no
 # native library, would take its place.
@@ -46,7 +46,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.cuda import programs
 from tests.custom_ops.fused import run, sample
-from tests.fusing import ulp_distance
+from tests.support.fusing import ulp_distance
 
 FUNCTION_ULP = max(op.ulp for op in OPS.values())
 """How far functions of the kernels may be off, but for those of double."""

@@ -51,9 +51,9 @@ from gpu_machine import describe, missing, why_nothing_giant
 from gpu_report import Results, targets, write
 from messages import one_line, say
 
-from onnxfuse.dtypes import DTYPES
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.zoo import cache, make_inputs, read_manifest
+from onnxfuse.model.dtypes import DTYPES
+from onnxfuse.zoo.zoo import cache, make_inputs, read_manifest
 
 PARTS = ("parity", "kernels", "convolutions", "models")
 SHARES = {"parity": 0.3, "kernels": 0.25, "convolutions": 0.25, "models": 0.2}

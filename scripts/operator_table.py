@@ -11,7 +11,7 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx import defs
 
-from onnxfuse.dtypes import DTYPES
+from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program.lowering import check, is_elementwise
 from onnxfuse.program.program import MAX_RANK
 

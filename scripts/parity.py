@@ -37,8 +37,8 @@ from rich.console import Console
 
 from onnxfuse.bench import machine
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.report import add_row, simple_table
-from onnxfuse.zoo import MANIFEST, FetchError, StoredModel, fetch, read_manifest, select
+from onnxfuse.report.report import add_row, simple_table
+from onnxfuse.zoo.zoo import MANIFEST, FetchError, StoredModel, fetch, read_manifest, select
 
 COLUMNS = (
     "model",

@@ -14,17 +14,17 @@ import numpy as np
 import onnx
 
 import onnxfuse
-from onnxfuse.comparison import compare_values
+from onnxfuse.check.comparison import compare_values
+from onnxfuse.check.parity import PROVIDERS, compare
+from onnxfuse.check.region_parity import compare_regions, declare_outputs, region_model, region_values
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.files.model_io import read_proto
+from onnxfuse.fused.elementwise.fuse_elementwise import FuseElementwise
 from onnxfuse.fused.kinds import DOMAIN
-from onnxfuse.inference import infer
-from onnxfuse.inputs import InputSet
-from onnxfuse.model_io import read_proto
-from onnxfuse.parity import PROVIDERS, compare
 from onnxfuse.passes import PassContext
-from onnxfuse.planner import FuseElementwise
-from onnxfuse.region_parity import compare_regions, declare_outputs, region_model, region_values
-from onnxfuse.sessions import Session, SessionError, Value
+from onnxfuse.run.inputs import InputSet
+from onnxfuse.run.sessions import Session, SessionError, Value
+from onnxfuse.shapes.inference import infer
 
 Item = TypeVar("Item")
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 from onnx.reference import ReferenceEvaluator
 
-from onnxfuse.comparison import Numbers, compare_values
-from onnxfuse.inputs import InputSet
-from onnxfuse.model_io import read_proto
-from onnxfuse.numerics import coarsest_type
-from onnxfuse.sessions import Session, SessionError, Value
+from onnxfuse.check.comparison import Numbers, compare_values
+from onnxfuse.check.numerics import coarsest_type
+from onnxfuse.files.model_io import read_proto
+from onnxfuse.run.inputs import InputSet
+from onnxfuse.run.sessions import Session, SessionError, Value
 
 LARGEST = 64 << 20
 """Files of more bytes than this are not tried."""

@@ -17,13 +17,13 @@ from parity_reference import against_reference
 
 import onnxfuse
 from onnxfuse.bench import ratio_with_spread, time_in_turns
+from onnxfuse.check.parity import PROVIDERS, ParityResult, compare
+from onnxfuse.check.region_parity import compare_regions
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.inputs import InputSet
-from onnxfuse.model_io import read_proto
-from onnxfuse.parity import PROVIDERS, ParityResult, compare
-from onnxfuse.region_parity import compare_regions
-from onnxfuse.sessions import Session, SessionError, Value, has_fused_nodes
-from onnxfuse.zoo import StoredModel, fetch, input_sets, read_manifest
+from onnxfuse.files.model_io import read_proto
+from onnxfuse.run.inputs import InputSet
+from onnxfuse.run.sessions import Session, SessionError, Value, has_fused_nodes
+from onnxfuse.zoo.zoo import StoredModel, fetch, input_sets, read_manifest
 
 KINDS = {
     "convolution": ("Conv", "ConvTranspose", "FusedConv", "ConvInteger", "QLinearConv", "NhwcFusedConv"),

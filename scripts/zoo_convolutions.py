@@ -33,12 +33,12 @@ from onnxfuse.cuda.conv.tiling import Tiling
 from onnxfuse.cuda.conv.tunings import Tunings
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.graph import Model
-from onnxfuse.inference import infer
-from onnxfuse.model_io import load
+from onnxfuse.files.model_io import load
+from onnxfuse.fused.conv.choosers import CudaChooser
+from onnxfuse.model.graph import Model
 from onnxfuse.passes import PassContext, resolve
-from onnxfuse.planner.choosers import CudaChooser
 from onnxfuse.program import Program
+from onnxfuse.shapes.inference import infer
 
 CORPUS = ROOT / "tests" / "cuda" / "zoo_convolutions.txt"
 PAGE = ROOT / "benchmarks" / "cuda_convolutions.md"

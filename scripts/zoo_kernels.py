@@ -29,7 +29,7 @@ from onnxfuse.cuda.recipe import Recipe
 from onnxfuse.cuda.renderer import HEURISTIC, Tuning, render
 from onnxfuse.cuda.rerender import tuning_of
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.graph import Model
+from onnxfuse.model.graph import Model
 from onnxfuse.program import Program
 
 CORPUS = ROOT / "tests" / "cuda" / "zoo_kernels.txt"

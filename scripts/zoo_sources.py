@@ -22,7 +22,7 @@ from onnxfuse.cuda.conv.kernel import ConvSource
 from onnxfuse.cuda.fitting import LOG_OPTION
 from onnxfuse.cuda.kernel import Source
 from onnxfuse.cuda.renderer import compile_options
-from onnxfuse.zoo import fetch, read_manifest
+from onnxfuse.zoo.zoo import fetch, read_manifest
 
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = (*compile_options(False), LOG_OPTION)

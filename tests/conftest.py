@@ -9,7 +9,7 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
-from onnxfuse.zoo import FetchError, StoredModel, fetch, read_manifest
+from onnxfuse.zoo.zoo import FetchError, StoredModel, fetch, read_manifest
 from tests import versions
 
 # A test that is slow once, on a machine with other work, is not wrong.
@@ -57,4 +57,4 @@ def breaking_pass(monkeypatch: pytest.MonkeyPatch) -> None:
         def run(self, loaded: object, context: object) -> None:
             raise ValueError("no such thing")
 
-    monkeypatch.setattr("onnxfuse.request.resolve", lambda names: [Mine()])
+    monkeypatch.setattr("onnxfuse.targets.request.resolve", lambda names: [Mine()])

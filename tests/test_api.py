@@ -11,9 +11,9 @@ import pytest
 from onnx import helper
 
 import onnxfuse
-from onnxfuse import request
 from onnxfuse.errors import OnnxfuseError, ParityError
-from tests.parity_models import chain, save
+from onnxfuse.targets import request
+from tests.support.parity_models import chain, save
 
 
 def test_importing_is_quick_and_every_name_is_there() -> None:

@@ -9,7 +9,7 @@ import pytest
 import onnxfuse
 from onnxfuse.bench import MIN_BLOCKS, bench, machine, ratio_with_spread, time_in_turns
 from onnxfuse.errors import OnnxfuseError
-from tests.parity_models import chain, model_file, save
+from tests.support.parity_models import chain, model_file, save
 
 
 def test_calls_go_a_b_b_a() -> None:

@@ -18,7 +18,7 @@ from bench_subjects import REPRESENTATIVE, make_chain, make_model
 from bench_turns import MIN_BLOCKS, SLOW_BLOCKS, Worker, WorkerError, take_turns
 from peers.job import CannotRunError, build
 
-from onnxfuse.zoo import FetchError, StoredModel, read_manifest
+from onnxfuse.zoo.zoo import FetchError, StoredModel, read_manifest
 
 FAKE = """
 import json, os, sys, time

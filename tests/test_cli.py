@@ -14,8 +14,10 @@ import onnx
 import pytest
 
 import onnxfuse
-from onnxfuse import cli, passes, request
-from tests.parity_models import CHAIN, chain, model_file, save
+from onnxfuse import passes
+from onnxfuse.cli import cli
+from onnxfuse.targets import request
+from tests.support.parity_models import CHAIN, chain, model_file, save
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def process(*arguments: object, **options: object) -> subprocess.CompletedProces
 
 def test_help_of_every_command_has_no_heavy_import() -> None:
     code = (
-        "import sys\nfrom onnxfuse.cli import main\nassert main(sys.argv[1:]) == 0\n"
+        "import sys\nfrom onnxfuse.cli.cli import main\nassert main(sys.argv[1:]) == 0\n"
         "heavy = {'numpy', 'onnx', 'onnxruntime', 'rich'} & set(sys.modules)\nassert not heavy, heavy"
     )
     for command in ([], ["optimize"], ["check"], ["bench"], ["inspect"]):
@@ -82,7 +84,7 @@ def test_optimize_checks_writes_and_ends_with_the_table(
 
 def test_optimize_without_check_does_without_onnxruntime(model: Path, tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom onnxfuse.cli import main\nassert main(sys.argv[1:]) == 0\n"
+        "import sys\nfrom onnxfuse.cli.cli import main\nassert main(sys.argv[1:]) == 0\n"
         "assert 'onnxruntime' not in sys.modules"
     )
     command = [sys.executable, "-c", code, "optimize", model, tmp_path / "o.onnx", "--no-check"]
@@ -285,8 +287,8 @@ def test_a_report_goes_where_a_link_leads_and_keeps_permissions(
 def test_a_report_that_fails_to_be_written_says_that_out_was(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onnxfuse.report_html.render", lambda report: "\n")
-    monkeypatch.setattr("onnxfuse.replacing.os.fsync", failing_on("new"))
+    monkeypatch.setattr("onnxfuse.report.report_html.render", lambda report: "\n")
+    monkeypatch.setattr("onnxfuse.model.replacing.os.fsync", failing_on("new"))
     out, report = tmp_path / "o.onnx", tmp_path / "r.html"
     status, _, err = run(capsys, "optimize", model, out, "--no-check", "--report", report)
     assert status == 2
@@ -535,7 +537,9 @@ def test_a_bad_output_path_is_refused_before_any_work(model: Path, capsys: pytes
 
 @pytest.mark.parametrize("command", ["optimize", "check", "bench"])
 def test_without_onnxruntime_the_error_names_the_extra(command: str, model: Path, tmp_path: Path) -> None:
-    code = "import sys\nsys.modules['onnxruntime'] = None\nfrom onnxfuse.cli import main\nsys.exit(main(sys.argv[1:]))"
+    code = (
+        "import sys\nsys.modules['onnxruntime'] = None\nfrom onnxfuse.cli.cli import main\nsys.exit(main(sys.argv[1:]))"
+    )
     other = model if command != "optimize" else tmp_path / "o.onnx"
     done = subprocess.run([sys.executable, "-c", code, command, model, other], capture_output=True, text=True)
     assert done.returncode == 2 and "onnxfuse[cpu]" in assert_one_line(done.stderr)

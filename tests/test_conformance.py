@@ -51,7 +51,7 @@ def test_the_counts_of_the_document_are_those_of_its_cases() -> None:
     total = {sum(column) for column in zip(*kinds, strict=True)}
     assert len(total) == 1
     readme = re.search(
-        r"Of the (\d+) cases of onnx's backend test, (\d+) can be fused", conformance.README.read_text("utf-8")
+        r"Of the (\d+) cases of onnx's backend test, (\d+) can be fused", conformance.RESULTS.read_text("utf-8")
     )
     assert readme is not None and [int(number) for number in readme.groups()] == [*total, kinds[0][1]]
     if COMPARABLE:

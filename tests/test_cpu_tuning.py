@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 import onnxfuse
 from onnxfuse import cpu_tuning
-from onnxfuse.cli import main
+from onnxfuse.cli.cli import main
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.fused.choices import ConvPolicy
 

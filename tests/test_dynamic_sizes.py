@@ -8,16 +8,16 @@ import pytest
 from onnx import numpy_helper
 
 import onnxfuse
-from onnxfuse.dynamic_sizes import DynamicSizes
+from onnxfuse.check.dynamic_sizes import DynamicSizes
+from onnxfuse.check.made_up_inputs import generate
+from onnxfuse.check.parity import compare
+from onnxfuse.check.tensor_facts import Graph
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.given_shapes import Shapes
-from onnxfuse.inputs import input_specs
-from onnxfuse.made_up_inputs import generate
-from onnxfuse.parity import compare
-from onnxfuse.report import describe_parity
-from onnxfuse.sessions import Session
-from onnxfuse.tensor_facts import Graph
-from tests.parity_models import save
+from onnxfuse.report.report import describe_parity
+from onnxfuse.run.given_shapes import Shapes
+from onnxfuse.run.inputs import input_specs
+from onnxfuse.run.sessions import Session
+from tests.support.parity_models import save
 
 ATTENTION = "s = MatMul(x, t) m = Where(keep, s, low) p = Softmax<axis = -1>(m) y = MatMul(p, x)"
 START = (

@@ -17,8 +17,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxfuse
-from onnxfuse.sessions import Session
-from tests.fusing import fuse_everything, same_bits
+from onnxfuse.run.sessions import Session
+from tests.support.fusing import fuse_everything, same_bits
 
 FLOAT = TensorProto.FLOAT
 

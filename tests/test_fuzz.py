@@ -28,9 +28,9 @@ from fuzz_pool import Job, run_shards
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from onnxfuse import cli
+from onnxfuse.cli import cli
 from onnxfuse.program import Program, ProgramError, lowering
-from onnxfuse.sessions import Session
+from onnxfuse.run.sessions import Session
 
 ROOT = Path(__file__).resolve().parent.parent
 

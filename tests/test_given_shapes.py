@@ -3,10 +3,10 @@
 import onnx
 import pytest
 
+from onnxfuse.check.made_up_inputs import Sizes, resolve_shapes
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.given_shapes import fit_shapes, parse_shapes, symbol_sizes
-from onnxfuse.inputs import InputSpec
-from onnxfuse.made_up_inputs import Sizes, resolve_shapes
+from onnxfuse.run.given_shapes import fit_shapes, parse_shapes, symbol_sizes
+from onnxfuse.run.inputs import InputSpec
 
 F32 = onnx.TensorProto.FLOAT
 I64 = onnx.TensorProto.INT64

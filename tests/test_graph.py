@@ -11,7 +11,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 import onnxfuse
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.graph import Model, Node, captured_tensors, sorted_nodes
+from onnxfuse.model.graph import Model, Node, captured_tensors, sorted_nodes
 
 FLOAT = TensorProto.FLOAT
 BACKEND_DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"

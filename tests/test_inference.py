@@ -9,9 +9,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.graph import Model
-from onnxfuse.inference import infer
-from onnxfuse.model_io import load_proto
+from onnxfuse.files.model_io import load_proto
+from onnxfuse.model.graph import Model
+from onnxfuse.shapes.inference import infer
 
 
 def info(name: str, shape: list | None, dtype: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:

@@ -12,10 +12,10 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 import onnxfuse
+from onnxfuse.check.made_up_inputs import generate
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.inputs import InputSet, input_specs
-from onnxfuse.made_up_inputs import generate
-from onnxfuse.sessions import Session, SessionError, Value
+from onnxfuse.run.inputs import InputSet, input_specs
+from onnxfuse.run.sessions import Session, SessionError, Value
 
 TABLE = "<float[7, 2] table = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14}>"
 

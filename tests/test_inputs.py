@@ -12,12 +12,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 import onnxfuse
 from onnxfuse.bench import bench
+from onnxfuse.check.made_up_inputs import generate, make_inputs
+from onnxfuse.check.parity import compare
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.given_shapes import parse_shapes
-from onnxfuse.inputs import InputSpec, default_specs, input_specs, read_inputs, value_spec
-from onnxfuse.made_up_inputs import generate, make_inputs
-from onnxfuse.parity import compare
-from tests.parity_models import model_file, save
+from onnxfuse.run.given_shapes import parse_shapes
+from onnxfuse.run.inputs import InputSpec, default_specs, input_specs, read_inputs, value_spec
+from tests.support.parity_models import model_file, save
 
 F32 = TensorProto.FLOAT
 

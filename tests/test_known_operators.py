@@ -10,13 +10,13 @@ from onnx import helper, parser
 from onnx.backend.test.loader import load_model_tests
 
 import onnxfuse
-from onnxfuse import known_operators
-from onnxfuse.graph import describe
-from onnxfuse.inference import infer
-from onnxfuse.known_operators import OPERATORS, unknown
+from onnxfuse.model import known_operators
+from onnxfuse.model.graph import describe
+from onnxfuse.model.known_operators import OPERATORS, unknown
 from onnxfuse.passes import PassContext, resolve
-from onnxfuse.planning import add_unknown
-from tests.planner.test_fuse_attention import projected
+from onnxfuse.planning.plan import add_unknown
+from onnxfuse.shapes.inference import infer
+from tests.fused.attention.test_fuse_attention import projected
 
 _WITHOUT_CASES = {
     *("ConcatFromSequence", "GlobalLpPool", "ImageDecoder", "MaxRoiPool", "Multinomial", "Optional", "RandomNormal"),

@@ -3,8 +3,8 @@
 import numpy as np
 import onnx
 
-from onnxfuse.inputs import InputSpec
-from onnxfuse.made_up_inputs import Sizes, make_inputs, resolve_shapes
+from onnxfuse.check.made_up_inputs import Sizes, make_inputs, resolve_shapes
+from onnxfuse.run.inputs import InputSpec
 
 F32 = onnx.TensorProto.FLOAT
 I64 = onnx.TensorProto.INT64

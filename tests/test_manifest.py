@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse import zoo
-from onnxfuse.cli import main
-from onnxfuse.zoo import Input
+from onnxfuse.cli.cli import main
+from onnxfuse.zoo import zoo
+from onnxfuse.zoo.zoo import Input
 
 
 def manifest_with(entry: str = "", inputs: str = "", package: str = "", name: str = "m") -> str:

@@ -5,9 +5,9 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
-from onnxfuse.graph import Model
-from onnxfuse.inference import infer
-from onnxfuse.symbols import is_made_up
+from onnxfuse.model.graph import Model
+from onnxfuse.model.symbols import is_made_up
+from onnxfuse.shapes.inference import infer
 
 CONSTANTS = {
     "zero": np.array(0),

@@ -10,9 +10,10 @@ import onnx_graphsurgeon as gs
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from onnxfuse import model_io, tensor_data
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.graph import Model
+from onnxfuse.files import model_io
+from onnxfuse.model import tensor_data
+from onnxfuse.model.graph import Model
 
 ROWS = 1 << 19
 

@@ -12,9 +12,9 @@ from onnx import helper, numpy_helper
 
 import onnxfuse
 from onnxfuse.fused.kinds import ELEMENTWISE, KINDS
-from onnxfuse.model_operators import names_of, operators
-from onnxfuse.runtime import OPERATORS, custom_ops_library
-from tests import many_functions
+from onnxfuse.run.model_operators import names_of, operators
+from onnxfuse.run.runtime import OPERATORS, custom_ops_library
+from tests.support import many_functions
 
 CPU = ["CPUExecutionProvider"]
 

@@ -8,12 +8,12 @@ import pytest
 from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper, parser
 
 import onnxfuse
-from onnxfuse import model_io
+from onnxfuse.check.numerics import probabilities
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.inspection import Inspection, inspect
-from onnxfuse.numerics import probabilities
-from onnxfuse.statistics import collect
-from tests import fusing
+from onnxfuse.files import model_io
+from onnxfuse.planning.inspection import Inspection, inspect
+from onnxfuse.planning.statistics import collect
+from tests.support import fusing
 
 WEIGHTS = numpy_helper.from_array(np.full((16, 16, 3, 3), 0.1, np.float32), "w")
 VECTOR = numpy_helper.from_array(np.full(16, 0.5, np.float32), "v")

@@ -9,9 +9,9 @@ import pytest
 from onnx import helper, numpy_helper
 
 import onnxfuse
-from onnxfuse.graph import Model
-from onnxfuse.inference import infer
-from onnxfuse.inspection import inspect
+from onnxfuse.model.graph import Model
+from onnxfuse.planning.inspection import inspect
+from onnxfuse.shapes.inference import infer
 
 
 def normalized(operator: str, opset: int, dtype: type = np.float32) -> onnx.ModelProto:

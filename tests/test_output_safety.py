@@ -8,11 +8,11 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from onnxfuse import model_io
-from onnxfuse.cli import main
+from onnxfuse.cli.cli import main
 from onnxfuse.cuda.conv.tunings import read_tunings
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.report_file import ReportFile
+from onnxfuse.files import model_io
+from onnxfuse.report.report_file import ReportFile
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]> g (float[n, 512] x) => (float[n, 512] y) {
     a = Mul(x, w)

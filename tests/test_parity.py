@@ -10,18 +10,18 @@ import pytest
 from onnx import helper, numpy_helper
 
 import onnxfuse
-from onnxfuse import parity
-from onnxfuse.comparison import Numbers, compare_values, ulp_distance
-from onnxfuse.errors import OnnxfuseError, ParityError
-from onnxfuse.numerics import coarsest_type, probabilities
-from onnxfuse.parity import compare
-from onnxfuse.rounding_noise import (
+from onnxfuse.check import parity
+from onnxfuse.check.comparison import Numbers, compare_values, ulp_distance
+from onnxfuse.check.numerics import coarsest_type, probabilities
+from onnxfuse.check.parity import compare
+from onnxfuse.check.rounding_noise import (
     inputs_rounded_otherwise,
     with_other_rounding,
     with_quantized_rounded_otherwise,
 )
-from onnxfuse.sessions import Session, one_line
-from tests.parity_models import CHAIN, chain, model_file, save
+from onnxfuse.errors import OnnxfuseError, ParityError
+from onnxfuse.run.sessions import Session, one_line
+from tests.support.parity_models import CHAIN, chain, model_file, save
 
 F32 = onnx.TensorProto.FLOAT
 I64 = onnx.TensorProto.INT64

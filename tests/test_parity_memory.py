@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from onnxfuse.comparison import compare_values
+from onnxfuse.check.comparison import compare_values
+from onnxfuse.check.made_up_inputs import generate, make_inputs
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.inputs import InputSpec
-from onnxfuse.made_up_inputs import generate, make_inputs
+from onnxfuse.run.inputs import InputSpec
 
 
 def peak_bytes(work: Callable[[], object]) -> int:

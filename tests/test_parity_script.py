@@ -15,11 +15,11 @@ from onnx import parser
 from parity_reference import against_reference
 
 import onnxfuse
-from onnxfuse.inputs import InputSet
-from onnxfuse.parity import compare
-from onnxfuse.region_parity import compare_regions
-from onnxfuse.zoo import StoredModel
-from tests.fusing import fuse_everything, fused_nodes
+from onnxfuse.check.parity import compare
+from onnxfuse.check.region_parity import compare_regions
+from onnxfuse.run.inputs import InputSet
+from onnxfuse.zoo.zoo import StoredModel
+from tests.support.fusing import fuse_everything, fused_nodes
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -9,13 +9,13 @@ import pytest
 from rich.console import Console
 
 import onnxfuse
-from onnxfuse.comparison import Comparison
+from onnxfuse.check.comparison import Comparison
+from onnxfuse.check.parity import ParityResult, RegionResult, SetResult
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.parity import ParityResult, RegionResult, SetResult
-from onnxfuse.report import FusedRegion, Report, group_by_reason, render_optimization, render_parity
-from onnxfuse.report_file import ReportFile
-from onnxfuse.report_html import render
-from tests.parity_models import chain, model_file
+from onnxfuse.report.report import FusedRegion, Report, group_by_reason, render_optimization, render_parity
+from onnxfuse.report.report_file import ReportFile
+from onnxfuse.report.report_html import render
+from tests.support.parity_models import chain, model_file
 
 HOSTILE = "<script>alert(1)</script>\"'&\x1b[31m\x00[bold]"
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import onnx
 import pytest
 
-from onnxfuse import model_io, replacing
-from onnxfuse.report_file import ReportFile
-from tests.parity_models import chain, save
+from onnxfuse.files import model_io
+from onnxfuse.model import replacing
+from onnxfuse.report.report_file import ReportFile
+from tests.support.parity_models import chain, save
 from tests.test_cli import assert_one_line
 from tests.test_output_safety import external_model, snapshot
 
@@ -34,7 +35,7 @@ def test_a_signal_during_an_import_ends_it_without_harm(
         f"except BaseException:\n    os.abort()\n{afterwards}\n"
     )
     code = (
-        f"import signal, sys\nsys.path.insert(0, {str(tmp_path)!r})\nfrom onnxfuse.cli import main\n"
+        f"import signal, sys\nsys.path.insert(0, {str(tmp_path)!r})\nfrom onnxfuse.cli.cli import main\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\nsys.exit(main(sys.argv[1:]))"
     )
     done = subprocess.run([sys.executable, "-c", code, "check", model, model], capture_output=True, text=True)
@@ -49,7 +50,7 @@ def test_an_interrupt_while_the_command_line_is_imported_ends_the_script_in_sile
     interrupting = (
         "class Interrupts:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'onnxfuse.cli_arguments':\n            raise KeyboardInterrupt\n"
+        "        if name == 'onnxfuse.cli.cli_arguments':\n            raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Interrupts())\n"
     )
     for start in (
@@ -67,7 +68,8 @@ def test_signals_end_it_with_one_line_and_no_litter(
     number: signal.Signals, status: int, model: Path, tmp_path: Path
 ) -> None:
     code = (
-        "import signal, sys, time\nfrom onnxfuse import api, cli, parity\n"
+        "import signal, sys, time\nfrom onnxfuse import api\n"
+        "from onnxfuse.check import parity\nfrom onnxfuse.cli import cli\n"
         # A job in the background inherits that SIGINT is ignored, and one under nohup that SIGHUP is.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
@@ -88,7 +90,7 @@ def test_signals_end_it_with_one_line_and_no_litter(
 
 def signalled(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """The command line in a process that runs ``code`` before, and whose SIGINT is not ignored."""
-    start = "import os, signal, sys, time\nfrom onnxfuse import cli, replacing\n"
+    start = "import os, signal, sys, time\nfrom onnxfuse.cli import cli\nfrom onnxfuse.model import replacing\n"
     code = f"{start}signal.signal(signal.SIGINT, signal.default_int_handler)\n{code}\nsys.exit(cli.main(sys.argv[1:]))"
     return subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True)
 
@@ -99,7 +101,7 @@ def test_a_signal_once_the_output_is_in_place_says_so(before: str, model: Path, 
     if before == "another":
         out.write_bytes(b"old")
     code = (
-        "from onnxfuse import report\n"
+        "from onnxfuse.report import report\n"
         "def stuck(*args, **options):\n    os.kill(os.getpid(), signal.SIGTERM)\n    time.sleep(9)\n"
         "report.render_optimization = stuck"
     )

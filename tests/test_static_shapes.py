@@ -11,7 +11,7 @@ from onnx import numpy_helper, parser
 
 import onnxfuse
 from onnxfuse.errors import OnnxfuseError
-from tests.fusing import run
+from tests.support.fusing import run
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>\ng '
 HEADS = (

@@ -6,11 +6,11 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnxfuse
-from onnxfuse.byte_counts import Bytes, bytes_saved, format_bytes, short_names, traffic_of_nodes
-from onnxfuse.example_counts import counts_for
-from onnxfuse.model_io import load_proto
-from onnxfuse.statistics import Statistics, collect
-from tests.parity_models import chain
+from onnxfuse.files.model_io import load_proto
+from onnxfuse.planning.example_counts import counts_for
+from onnxfuse.planning.statistics import Statistics, collect
+from onnxfuse.report.byte_counts import Bytes, bytes_saved, format_bytes, short_names, traffic_of_nodes
+from tests.support.parity_models import chain
 
 OPSETS = '"": 17, "local": 1, "foreign": 1'
 

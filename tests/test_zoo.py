@@ -14,12 +14,12 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxfuse import zoo
-from onnxfuse.cli import main
+from onnxfuse.cli.cli import main
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.inputs import input_specs
-from onnxfuse.sessions import Session
-from onnxfuse.zoo import FetchError, Input, Package, StoredModel, fetch, make_inputs, read_manifest
+from onnxfuse.run.inputs import input_specs
+from onnxfuse.run.sessions import Session
+from onnxfuse.zoo import zoo
+from onnxfuse.zoo.zoo import FetchError, Input, Package, StoredModel, fetch, make_inputs, read_manifest
 from tests import versions
 
 ROOT = Path(__file__).resolve().parent.parent

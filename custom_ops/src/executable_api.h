@@ -1,4 +1,4 @@
-// What the library exports for models that run without ONNX Runtime, for onnxfuse/executable.py.
+// What the library exports for models that run without ONNX Runtime, for onnxfuse/run/executable.py.
 //
 // Pointers are to what their parameter says and are not null unless it says so; all else is checked.  Where a function fails,
 // onnxfuse_last_error says why in one line.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from onnxfuse.cuda.kernel import MAX_COUNT_32, Access, Kernel
-from onnxfuse.dtypes import DTYPES
+from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Input, Instruction, Program, ProgramError
 
 Dim = int | str | None

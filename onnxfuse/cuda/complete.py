@@ -13,10 +13,10 @@ from onnxfuse.cuda.tuned import TunedKernels
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, FAST_MATH_KEY, PREFERS_NHWC, kind_of
 from onnxfuse.fused.target import CUDA
-from onnxfuse.graph import Model
-from onnxfuse.graph_export import onnx_graphs
-from onnxfuse.inference import infer
+from onnxfuse.model.graph import Model
+from onnxfuse.model.graph_export import onnx_graphs
 from onnxfuse.program import Program
+from onnxfuse.shapes.inference import infer
 
 _TARGET = re.compile(rb"^\.target (sm_[0-9]+)", re.MULTILINE)
 

@@ -3,7 +3,7 @@
 import math
 import re
 
-from onnxfuse.dtypes import DTYPES
+from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Const, Input, Instruction, Program
 from onnxfuse.program.ops import OPS
 

@@ -21,9 +21,9 @@ from onnxfuse.cuda.kernel import Kernel
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.cuda.report import CudaReport, KernelReport, KernelUse
 from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, kind_of
-from onnxfuse.graph import Model
+from onnxfuse.model.graph import Model
+from onnxfuse.model.replacing import Replacement, writing
 from onnxfuse.program import Program
-from onnxfuse.replacing import Replacement, writing
 
 RECIPE = "cuda_recipe"
 PTX = "cuda_ptx"

@@ -12,7 +12,7 @@ from onnxfuse.cuda.pycuda_tools import open_gpu
 from onnxfuse.cuda.report import CudaReport, KernelTimes
 from onnxfuse.cuda.tuned import TunedKernels
 from onnxfuse.cuda.tuner import Bench, Case, sizes_for
-from onnxfuse.graph import Model
+from onnxfuse.model.graph import Model
 from onnxfuse.program import ProgramError
 
 Progress = Callable[[str], None]

@@ -13,7 +13,7 @@ from onnxfuse.cuda.arguments import MAX_BYTES, parameter_bytes
 from onnxfuse.cuda.element import computed_of, element_function, header, live, stored
 from onnxfuse.cuda.kernel import Access, Kernel, Source
 from onnxfuse.cuda.prelude import prelude
-from onnxfuse.dtypes import DTYPES
+from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, ProgramError
 from onnxfuse.program.ops import OPS
 

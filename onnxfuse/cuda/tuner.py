@@ -22,7 +22,7 @@ from onnxfuse.cuda.recipe import VECTORS
 from onnxfuse.cuda.renderer import Tuning, render
 from onnxfuse.cuda.report import KernelTimes
 from onnxfuse.cuda.tuned import TunedKernels
-from onnxfuse.dtypes import DTYPES
+from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program
 
 BLOCKS = (128, 256, 512)

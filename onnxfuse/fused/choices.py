@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from onnxfuse.errors import OnnxfuseError
 
 if TYPE_CHECKING:
-    from onnxfuse.graph import Model
-    from onnxfuse.graph_ir import Node
+    from onnxfuse.model.graph import Model
+    from onnxfuse.model.graph_ir import Node
 
 
 class ConvPolicy(Enum):

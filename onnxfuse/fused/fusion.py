@@ -7,15 +7,15 @@ from typing import Any
 import onnx
 import onnx_graphsurgeon as gs
 
-from onnxfuse.byte_counts import bytes_saved, traffic_of_kernel, traffic_of_nodes
+from onnxfuse.fused.functions import add_function
 from onnxfuse.fused.kinds import DOMAIN, FAST_MATH_KEY, NODES_KEY, OPSET_VERSION, Kind
-from onnxfuse.graph import Model, Node
-from onnxfuse.graph_export import value_info
-from onnxfuse.passes.base import PassContext, label
-from onnxfuse.planner.functions import add_function
-from onnxfuse.planner.slow_kernels import FREE_OPS
-from onnxfuse.report import FusedRegion
-from onnxfuse.symbols import is_made_up
+from onnxfuse.model.graph import Model, Node
+from onnxfuse.model.graph_export import value_info
+from onnxfuse.model.symbols import is_made_up
+from onnxfuse.ort.slow_kernels import FREE_OPS
+from onnxfuse.report.byte_counts import bytes_saved, traffic_of_kernel, traffic_of_nodes
+from onnxfuse.report.report import FusedRegion
+from onnxfuse.rewrite.base import PassContext, label
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.constants import constant_value, is_constant
-from onnxfuse.elementwise_operators import BROADCASTING, HAVE_AXIS, Operands, operators_that
-from onnxfuse.graph_ir import Node, standard_op
-from onnxfuse.graph_order import sorted_nodes
-from onnxfuse.passes.base import PassContext, label
-from onnxfuse.passes.editor import GraphEditor
+from onnxfuse.model.constants import constant_value, is_constant
+from onnxfuse.model.elementwise_operators import BROADCASTING, HAVE_AXIS, Operands, operators_that
+from onnxfuse.model.graph_ir import Node, standard_op
+from onnxfuse.model.graph_order import sorted_nodes
 from onnxfuse.program.lowering import is_elementwise
+from onnxfuse.rewrite.base import PassContext, label
+from onnxfuse.rewrite.editor import GraphEditor
 
 if TYPE_CHECKING:
-    from onnxfuse.graph import Model
+    from onnxfuse.model.graph import Model
 
 NAME = "cancel-transposes"
 

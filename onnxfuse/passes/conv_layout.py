@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onnxfuse.inference import infer
-from onnxfuse.passes.base import PassContext
-from onnxfuse.passes.rewriter import RulePass
 from onnxfuse.passes.rules import AFFINE_RULES
 from onnxfuse.passes.rules.affine_after_average_pool import AffineAfterAveragePool
 from onnxfuse.passes.rules.affine_as_depthwise_conv import AffineAsDepthwiseConv
@@ -18,9 +15,12 @@ from onnxfuse.passes.rules.merge_pointwise_convs import MergePointwiseConvs
 from onnxfuse.passes.rules.normalization_before_conv import NormalizationBeforeConv
 from onnxfuse.passes.rules.transpose_before_conv import TransposeBeforeConv
 from onnxfuse.passes.rules.transpose_of_blocked import TransposeOfBlocked
+from onnxfuse.rewrite.base import PassContext
+from onnxfuse.rewrite.rewriter import RulePass
+from onnxfuse.shapes.inference import infer
 
 if TYPE_CHECKING:
-    from onnxfuse.graph import Model
+    from onnxfuse.model.graph import Model
 
 NAME = "conv-layout"
 
@@ -54,7 +54,7 @@ class ConvLayoutPass:
             node.op == "Conv" for graph in model.graphs() for node in graph.nodes
         ):
             return
-        from onnxfuse.planner.cpu_convolutions import cpu_chooser
+        from onnxfuse.fused.conv.cpu_convolutions import cpu_chooser
 
         infer(model)
         for rules in _STEPS:

@@ -1,7 +1,7 @@
 """The pass fold-affine: scalar and per-channel steps become part of the weights next to them."""
 
-from onnxfuse.passes.rewriter import RulePass
 from onnxfuse.passes.rules import AFFINE_RULES
+from onnxfuse.rewrite.rewriter import RulePass
 
 
 class FoldAffine(RulePass):

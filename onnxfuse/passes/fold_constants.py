@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from onnxfuse.constants import (
+from onnxfuse.model.constants import (
     Array,
     byte_size,
     constant_node_value,
@@ -21,15 +21,15 @@ from onnxfuse.constants import (
     is_dense,
     shape_of,
 )
-from onnxfuse.graph_ir import VIEWS, Node, numpy_dtype, subgraphs
-from onnxfuse.passes.base import PassContext
-from onnxfuse.passes.editor import GraphEditor
+from onnxfuse.model.graph_ir import VIEWS, Node, numpy_dtype, subgraphs
 from onnxfuse.passes.folding import Evaluator
 from onnxfuse.passes.result_size import largest_elements, largest_itemsize, most_work
 from onnxfuse.passes.scalar_inputs import write_scalars
+from onnxfuse.rewrite.base import PassContext
+from onnxfuse.rewrite.editor import GraphEditor
 
 if TYPE_CHECKING:
-    from onnxfuse.graph import Model
+    from onnxfuse.model.graph import Model
 
 NAME = "fold-constants"
 

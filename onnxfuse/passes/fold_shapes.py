@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.constants import is_constant
-from onnxfuse.elementwise_operators import BROADCASTING
-from onnxfuse.graph_ir import Node, standard_op
-from onnxfuse.graph_order import sorted_nodes
-from onnxfuse.inference import infer
-from onnxfuse.passes.base import PassContext, label
-from onnxfuse.passes.editor import GraphEditor
+from onnxfuse.model.constants import is_constant
+from onnxfuse.model.elementwise_operators import BROADCASTING
+from onnxfuse.model.graph_ir import Node, standard_op
+from onnxfuse.model.graph_order import sorted_nodes
 from onnxfuse.passes.fold_constants import FoldConstants
-from onnxfuse.passes.rewriter import RulePass
 from onnxfuse.passes.rules.product_of_rows import ProductOfRows
 from onnxfuse.passes.rules.unit_dimensions import SqueezeAfterReshape, UnitDimensionsBeforeReshape
-from onnxfuse.shape_values import Element, ShapeValues, size_of
+from onnxfuse.rewrite.base import PassContext, label
+from onnxfuse.rewrite.editor import GraphEditor
+from onnxfuse.rewrite.rewriter import RulePass
+from onnxfuse.shapes.inference import infer
+from onnxfuse.shapes.shape_values import Element, ShapeValues, size_of
 
 if TYPE_CHECKING:
-    from onnxfuse.graph import Model
+    from onnxfuse.model.graph import Model
 
 NAME = "fold-shapes"
 

@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
 
-from onnxfuse.constants import Array
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.graph_ir import Node
-from onnxfuse.runtime import load_onnxruntime
+from onnxfuse.model.constants import Array
+from onnxfuse.model.graph_ir import Node
+from onnxfuse.run.runtime import load_onnxruntime
 
 _IR_VERSION = 10  # read by every supported version of ONNX Runtime
 

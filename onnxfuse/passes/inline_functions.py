@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from onnx import FunctionProto, ModelProto, TensorProto, inliner
 
 from onnxfuse.fused.kinds import DOMAIN
-from onnxfuse.graph_import import import_opsets
-from onnxfuse.graph_ir import operator_key
-from onnxfuse.inference import Shapes, infer
-from onnxfuse.inlining import FunctionKey, called_key, called_keys, inlined_nodes, nested_nodes
-from onnxfuse.passes.base import PassContext
+from onnxfuse.model.graph_import import import_opsets
+from onnxfuse.model.graph_ir import operator_key
+from onnxfuse.model.inlining import FunctionKey, called_key, called_keys, inlined_nodes, nested_nodes
+from onnxfuse.rewrite.base import PassContext
+from onnxfuse.shapes.inference import Shapes, infer
 
 if TYPE_CHECKING:
-    from onnxfuse.graph import Model
-    from onnxfuse.graph_ir import Node
+    from onnxfuse.model.graph import Model
+    from onnxfuse.model.graph_ir import Node
 
 NAME = "inline-functions"
 

@@ -10,15 +10,15 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
-from onnxfuse.constants import constant_value, domain_of, is_constant
-from onnxfuse.graph_ir import Node
-from onnxfuse.graph_order import sorted_nodes
-from onnxfuse.passes.base import PassContext
-from onnxfuse.passes.editor import GraphEditor
+from onnxfuse.model.constants import constant_value, domain_of, is_constant
+from onnxfuse.model.graph_ir import Node
+from onnxfuse.model.graph_order import sorted_nodes
 from onnxfuse.passes.fold_constants import QUANTIZATION, RANDOM
+from onnxfuse.rewrite.base import PassContext
+from onnxfuse.rewrite.editor import GraphEditor
 
 if TYPE_CHECKING:
-    from onnxfuse.graph import Model
+    from onnxfuse.model.graph import Model
 
 NAME = "merge-duplicates"
 

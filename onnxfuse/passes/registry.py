@@ -13,12 +13,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.passes.base import Pass, PassContext
-from onnxfuse.passes.rewriter import RulePass
-from onnxfuse.passes.rule import RewriteRule
+from onnxfuse.rewrite.base import Pass, PassContext
+from onnxfuse.rewrite.rewriter import RulePass
+from onnxfuse.rewrite.rule import RewriteRule
 
 if TYPE_CHECKING:
-    from onnxfuse.graph import Model
+    from onnxfuse.model.graph import Model
 
 ENTRY_POINT_GROUP = "onnxfuse.passes"
 
@@ -231,15 +231,15 @@ _BUILTIN_PASSES = {
     "cancel-transposes": "onnxfuse.passes.cancel_transposes:CancelTransposes",
     "slow-operators": "onnxfuse.passes.slow_operators:SlowOperators",
     "merge-duplicates": "onnxfuse.passes.merge_duplicates:MergeDuplicates",
-    "fuse-squeeze-excite": "onnxfuse.planner.fuse_squeeze_excite:FuseSqueezeExcite",
+    "fuse-squeeze-excite": "onnxfuse.fused.squeeze_excite.fuse_squeeze_excite:FuseSqueezeExcite",
     "conv-layout": "onnxfuse.passes.conv_layout:ConvLayoutPass",
     "fold-affine": "onnxfuse.passes.fold_affine:FoldAffine",
-    "fuse-attention": "onnxfuse.planner.fuse_attention:FuseAttention",
-    "split-conv-bias": "onnxfuse.planner.split_conv_bias:SplitConvBias",
-    "fuse-conv": "onnxfuse.planner.fuse_conv:FuseConv",
-    "channels-last": "onnxfuse.planner.channels_last:ChannelsLast",
-    "fuse-normalization": "onnxfuse.planner.fuse_normalization:FuseNormalization",
-    "fuse-elementwise": "onnxfuse.planner.fuse_elementwise:FuseElementwise",
+    "fuse-attention": "onnxfuse.fused.attention.fuse_attention:FuseAttention",
+    "split-conv-bias": "onnxfuse.fused.conv.split_conv_bias:SplitConvBias",
+    "fuse-conv": "onnxfuse.fused.conv.fuse_conv:FuseConv",
+    "channels-last": "onnxfuse.fused.nhwc.channels_last:ChannelsLast",
+    "fuse-normalization": "onnxfuse.fused.normalization.fuse_normalization:FuseNormalization",
+    "fuse-elementwise": "onnxfuse.fused.elementwise.fuse_elementwise:FuseElementwise",
 }
 """The passes of the package in the order in which they run, and where each is: imported when it is first asked for."""
 _BUILTIN = tuple(_BUILTIN_PASSES)

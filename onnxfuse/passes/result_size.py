@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from onnxfuse.constants import Array, constant_value, dtype_of, shape_of
-from onnxfuse.elementwise_operators import BROADCASTING, ELEMENTWISE
-from onnxfuse.graph_ir import Node
+from onnxfuse.model.constants import Array, constant_value, dtype_of, shape_of
+from onnxfuse.model.elementwise_operators import BROADCASTING, ELEMENTWISE
+from onnxfuse.model.graph_ir import Node
 
 _NO_LARGER_NAMES = (
     "ArgMax ArgMin Concat Compress CumSum Flatten LogSoftmax ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax "

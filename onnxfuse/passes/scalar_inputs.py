@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.constants import constant_value, dtype_of, is_constant
-from onnxfuse.graph_ir import Node, standard_op
-from onnxfuse.passes.base import label
-from onnxfuse.passes.editor import GraphEditor
+from onnxfuse.model.constants import constant_value, dtype_of, is_constant
+from onnxfuse.model.graph_ir import Node, standard_op
+from onnxfuse.rewrite.base import label
+from onnxfuse.rewrite.editor import GraphEditor
 
 _PLACES: dict[str, tuple[int, ...]] = {
     "BlackmanWindow": (0,),

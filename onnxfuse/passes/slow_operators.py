@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onnxfuse.inference import infer
-from onnxfuse.passes.base import PassContext
-from onnxfuse.passes.rewriter import RulePass
-from onnxfuse.passes.rule import RewriteRule
 from onnxfuse.passes.rules.local_response_normalization import LocalResponseNormalization
 from onnxfuse.passes.rules.mean_of_channels import MeanOfChannels
 from onnxfuse.passes.rules.normalization_by_moments import NormalizationByMoments
@@ -16,9 +12,13 @@ from onnxfuse.passes.rules.rotary_embedding import RotaryEmbedding
 from onnxfuse.passes.rules.rotary_embedding_of_heads import RotaryEmbeddingOfHeads
 from onnxfuse.passes.rules.slices_as_gather import SlicesAsGather
 from onnxfuse.passes.rules.softmax_over_channels import SoftmaxOverChannels
+from onnxfuse.rewrite.base import PassContext
+from onnxfuse.rewrite.rewriter import RulePass
+from onnxfuse.rewrite.rule import RewriteRule
+from onnxfuse.shapes.inference import infer
 
 if TYPE_CHECKING:
-    from onnxfuse.graph import Model
+    from onnxfuse.model.graph import Model
 
 NAME = "slow-operators"
 

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
-from onnxfuse.constants import domain_of, dtype_of
-from onnxfuse.elementwise_operators import operators_that
-from onnxfuse.graph_export import onnx_graphs
-from onnxfuse.graph_ir import LazyTensor
-from onnxfuse.inference import infer
-from onnxfuse.inlining import nested_nodes
-from onnxfuse.passes.base import PassContext
-from onnxfuse.tensor_data import byte_size, tensors
+from onnxfuse.model.constants import domain_of, dtype_of
+from onnxfuse.model.elementwise_operators import operators_that
+from onnxfuse.model.graph_export import onnx_graphs
+from onnxfuse.model.graph_ir import LazyTensor
+from onnxfuse.model.inlining import nested_nodes
+from onnxfuse.model.tensor_data import byte_size, tensors
+from onnxfuse.rewrite.base import PassContext
+from onnxfuse.shapes.inference import infer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from onnxfuse.graph import Model
-    from onnxfuse.graph_ir import Node
+    from onnxfuse.model.graph import Model
+    from onnxfuse.model.graph_ir import Node
 
 NAME = "widen-float16"
 

@@ -1,7 +1,7 @@
 """From ONNX nodes to instructions: what each elementwise operator of the standard means as a Program.
 
 An operator that is one row of the op table needs nothing here.  The others have a function registered for their ONNX
-name; what else is known by that name is in ``onnxfuse/elementwise_operators.py``.  A node that cannot be lowered
+name; what else is known by that name is in ``onnxfuse/model/elementwise_operators.py``.  A node that cannot be lowered
 raises ``UnsupportedError`` with the reason, which the report shows to the user.
 """
 
@@ -12,12 +12,12 @@ import ml_dtypes
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse import dtypes
-from onnxfuse.dtypes import DTYPES
-from onnxfuse.graph_ir import STANDARD_DOMAINS
+from onnxfuse.model import dtypes
+from onnxfuse.model.dtypes import DTYPES
+from onnxfuse.model.graph_ir import STANDARD_DOMAINS
+from onnxfuse.model.symbols import is_made_up
 from onnxfuse.program.ops import OPS
 from onnxfuse.program.program import MAX_RANK, Instruction, ProgramBuilder, supports
-from onnxfuse.symbols import is_made_up
 
 OLDEST_OPSET = 7
 """Operators of earlier opsets may differ: Add broadcasts by attributes, Dropout trains unless told otherwise."""

@@ -4,7 +4,7 @@ Everything that knows an operator reads it here: validation, the NumPy reference
 the library's estimates, the lowering of ONNX nodes that are one operator each, the tests, and, through
 ``custom_ops/generate_opcodes.py``, the native library.  To add an operator, add a row here, a functor of the same name
 in ``custom_ops/src/functors.h``, and the device function that the row calls, if any, in ``custom_ops/cuda``.  What is
-known of ONNX's own operators is in ``onnxfuse/elementwise_operators.py``.
+known of ONNX's own operators is in ``onnxfuse/model/elementwise_operators.py``.
 
 This module imports the standard library alone, because the native build reads it before anything is installed.
 """

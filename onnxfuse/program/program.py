@@ -26,8 +26,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onnxfuse.dtypes import DTYPES
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program.ops import FLOATS, OPS, Rule
 
 HEADER = "onnxfuse 1"

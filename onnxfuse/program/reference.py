@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from onnxfuse.dtypes import DTYPES
+from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program.ops import OPS
 from onnxfuse.program.program import AxisSlice, Const, Input, Instruction, Program
 

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from onnxfuse.given_shapes import Shapes
 from onnxfuse.passes import PassContext
-from onnxfuse.request import Request
+from onnxfuse.run.given_shapes import Shapes
+from onnxfuse.targets.request import Request
 
 if TYPE_CHECKING:
-    from onnxfuse.graph import Model
+    from onnxfuse.model.graph import Model
 
 
 class RequestedTarget(Protocol):
@@ -30,7 +30,7 @@ def _cpu(request: Request, shapes: Shapes) -> RequestedTarget:
 
 
 def _cuda(request: Request, shapes: Shapes) -> RequestedTarget:
-    from onnxfuse.targets.cuda import CudaTarget
+    from onnxfuse.targets.cuda.target import CudaTarget
 
     return CudaTarget(request)
 

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from onnxfuse.given_shapes import Shapes
+from onnxfuse.fused.conv.cpu_convolutions import CpuChooser
 from onnxfuse.passes import PassContext
-from onnxfuse.planner.cpu_convolutions import CpuChooser
-from onnxfuse.request import Request
+from onnxfuse.run.given_shapes import Shapes
+from onnxfuse.targets.request import Request
 
 if TYPE_CHECKING:
-    from onnxfuse.graph import Model
+    from onnxfuse.model.graph import Model
 
 
 class CpuTarget:

@@ -3,7 +3,7 @@
 import onnx
 import pytest
 
-from onnxfuse import cli
+from onnxfuse.cli import cli
 
 
 def bytes_attributes(node: onnx.NodeProto) -> dict[str, bytes]:

@@ -27,7 +27,7 @@ from onnxfuse.cuda.conv.kernel import ConvKernel, ConvSource
 from onnxfuse.cuda.conv.renderer import render_conv
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.cuda.conv.tiling import Tiling
-from onnxfuse.dtypes import DTYPES
+from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, ProgramBuilder, reference
 from onnxfuse.program.ops import OPS
 from tests.cuda.emulator import Emulation, aligned

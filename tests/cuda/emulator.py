@@ -20,7 +20,7 @@ from onnxfuse.cuda.access import Layout, accepts, classify
 from onnxfuse.cuda.arguments import grid_size, pack
 from onnxfuse.cuda.conv.kernel import ConvKernel, ConvSource
 from onnxfuse.cuda.kernel import Kernel, Source
-from onnxfuse.dtypes import DTYPES
+from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program
 
 HEADERS = Path(__file__).parent / "emulation"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from onnxfuse.cuda.kernel import Access
 from onnxfuse.cuda.renderer import Tuning
-from onnxfuse.dtypes import DTYPES
+from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, ProgramBuilder
 from onnxfuse.program.ops import OPS, Op, Rule
 

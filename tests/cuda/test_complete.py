@@ -12,15 +12,15 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnxfuse
-from onnxfuse import runtime, sessions
 from onnxfuse.cuda import arch
 from onnxfuse.cuda import compiler as compilers
 from onnxfuse.cuda.complete import complete, read
 from onnxfuse.cuda.recipe import Recipe
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.fused.kinds import PREFERS_NHWC
-from tests import fusing
+from onnxfuse.run import runtime, sessions
 from tests.cuda.compilers import MadeUpCompiler
+from tests.support import fusing
 
 TEXT = "g (float[n, 8] x) => (float[n, 8] y) { a = Mul(x, k) b = Relu(a) y = Add(b, x) }"
 

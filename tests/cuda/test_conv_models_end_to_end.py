@@ -14,11 +14,11 @@ from onnx import helper, numpy_helper, parser
 import onnxfuse
 from onnxfuse.cuda.conv.fitting import render_case, tilings_of
 from onnxfuse.cuda.conv.node import fused_convolutions
-from onnxfuse.inference import infer
-from tests import fusing
+from onnxfuse.shapes.inference import infer
 from tests.cuda.conv_nodes import rendered_object
 from tests.cuda.convolutions import Fused
 from tests.cuda.stand_in import AVAILABLE, REASON, StandIn, cubin
+from tests.support import fusing
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason=REASON)
 

@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 
 from onnxfuse.program import ProgramBuilder
-from onnxfuse.runtime import CUDA_PROVIDER, OPERATORS
+from onnxfuse.run.runtime import CUDA_PROVIDER, OPERATORS
 from tests.cuda.conv_nodes import any_kernel, arrays_of, conv_kernel, expected, stub_model
 from tests.cuda.convolutions import Fused, convolution
 from tests.cuda.stand_in import AVAILABLE, REASON, StandIn

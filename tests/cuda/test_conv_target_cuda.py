@@ -13,20 +13,21 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnxfuse
-from onnxfuse import sessions
+from onnxfuse.check.numerics import has_tf32, with_tf32
+from onnxfuse.check.parity import PROVIDERS
 from onnxfuse.cuda.complete import complete, read
 from onnxfuse.cuda.conv.fitting import tilings_of
 from onnxfuse.cuda.conv.node import fused_convolutions
 from onnxfuse.cuda.conv.recipe import ConvRecipe
 from onnxfuse.cuda.conv.tunings import OURS, TuningEntry, Tunings, key_of, write_tunings
-from onnxfuse.inference import infer
-from onnxfuse.inspection import inspect
-from onnxfuse.parity import PROVIDERS, has_tf32, with_tf32
-from onnxfuse.report_html import render
-from onnxfuse.sessions import Session, SessionError
-from tests import fusing
+from onnxfuse.planning.inspection import inspect
+from onnxfuse.report.report_html import render
+from onnxfuse.run import sessions
+from onnxfuse.run.sessions import Session, SessionError
+from onnxfuse.shapes.inference import infer
 from tests.cuda.command_line import bytes_attributes, run_cli
 from tests.cuda.compilers import MadeUpCompiler
+from tests.support import fusing
 
 TEXT = """<ir_version: 9, opset_import: ["" : 20]>
 g (float[n, 8, h, w] x) => (float[n, 8, a, b] y, float[n, 8, a, b] z) {

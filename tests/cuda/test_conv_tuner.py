@@ -21,7 +21,6 @@ from onnxfuse.cuda.compiled import Compiled
 from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.conv import choice, fitting, measuring, tuning
 from onnxfuse.cuda.conv import tunings as files
-from onnxfuse.cuda.conv.baseline import OrtBaseline, baseline_model
 from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.cuda.conv.fitting import Tilings
 from onnxfuse.cuda.conv.spec import Convolution
@@ -32,11 +31,12 @@ from onnxfuse.cuda.pycuda_tools import open_gpu
 from onnxfuse.cuda.renderer import compile_options
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.program import Program, reference
-from tests import fusing
+from onnxfuse.targets.cuda.baseline import OrtBaseline, baseline_model
 from tests.cuda.compilers import MadeUpCompiler
 from tests.cuda.convolutions import convolve
 from tests.cuda.fake_pycuda import FakeGpu, install
 from tests.cuda.stand_in import AVAILABLE, REASON
+from tests.support import fusing
 
 needs_a_compiler = pytest.mark.skipif(not AVAILABLE, reason=REASON)
 

@@ -8,7 +8,7 @@ import pytest
 from onnxfuse.cuda.access import classify
 from onnxfuse.cuda.kernel import Source
 from onnxfuse.cuda.renderer import render
-from onnxfuse.dtypes import DTYPES
+from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, ProgramBuilder, reference
 from onnxfuse.program.ops import OPS, Op
 from tests.cuda.emulator import Emulation, check_program

@@ -22,8 +22,8 @@ from onnxfuse.cuda.kernel import Access, Kernel, Source
 from onnxfuse.cuda.nvrtc import Nvrtc
 from onnxfuse.cuda.recipe import Recipe
 from onnxfuse.cuda.renderer import compile_options, render
-from onnxfuse.dtypes import DTYPES
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, reference
 from tests.cuda import contract
 from tests.cuda.emulator import FLAGS, HEADERS, cpp_text

@@ -28,8 +28,8 @@ import pytest
 from gpu_chains import CHAINS, Chain
 
 import onnxfuse
-from onnxfuse import runtime
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.run import runtime
 from tests.cuda.test_gpu_chains import script
 
 SUITE = Path(gpu_suite.__file__)

@@ -18,10 +18,10 @@ from onnxfuse.cuda.complete import complete, read
 from onnxfuse.cuda.kernel import Access, Kernel, Source
 from onnxfuse.cuda.resources import Resources
 from onnxfuse.program import Program
-from tests import fusing
 from tests.cuda.emulator import FLAGS, HEADERS, cpp_text
 from tests.cuda.stand_in import AVAILABLE, NATIVE, REASON, StandIn, compile_shared, cubin, ptx, scratch_folder
 from tests.cuda.test_end_to_end import stand_in_kernel
+from tests.support import fusing
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason=REASON)
 

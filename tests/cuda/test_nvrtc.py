@@ -13,8 +13,8 @@ from onnxfuse.cuda.compiled import Compiled
 from onnxfuse.cuda.kernel import Access, Source
 from onnxfuse.cuda.nvrtc import Nvrtc
 from onnxfuse.cuda.renderer import Tuning, compile_options, render
-from onnxfuse.dtypes import DTYPES
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.model.dtypes import DTYPES
 from tests.cuda.programs import SMALL, cast_program, chains, linear, operator_programs
 from tests.cuda.test_emulation_random import PROGRAMS, random_source
 

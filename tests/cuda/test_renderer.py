@@ -10,7 +10,7 @@ from onnxfuse.cuda.arguments import MAX_BYTES, grid_size, pack, parameter_bytes
 from onnxfuse.cuda.kernel import Access, Kernel
 from onnxfuse.cuda.prelude import FILES, prelude
 from onnxfuse.cuda.renderer import Tuning, render
-from onnxfuse.dtypes import DTYPES
+from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Const, Program, ProgramBuilder, ProgramError, reference
 from tests.cuda.emulator import Emulation, check_program
 from tests.cuda.programs import SMALL

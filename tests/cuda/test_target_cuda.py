@@ -20,11 +20,11 @@ from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.recipe import Recipe
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.fused.kinds import DOMAIN, FAST_MATH_KEY
-from onnxfuse.inspection import inspect
-from onnxfuse.report_html import render
-from tests import fusing
+from onnxfuse.planning.inspection import inspect
+from onnxfuse.report.report_html import render
 from tests.cuda.command_line import bytes_attributes, run_cli
 from tests.cuda.compilers import MadeUpCompiler
+from tests.support import fusing
 
 OPERATORS = ("Sigmoid", "Tanh", "Exp", "Erf", "Neg")
 TWO_CHAINS = (

@@ -26,7 +26,7 @@ from onnxfuse.cuda.tuner import Bench, Case, sizes_for
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.program import Program, ProgramError
 from onnxfuse.program.reference import run
-from onnxfuse.report_html import render as render_page
+from onnxfuse.report.report_html import render as render_page
 from tests.cuda.compilers import MadeUpCompiler
 from tests.cuda.fake_pycuda import FakeGpu, install
 from tests.cuda.stand_in import AVAILABLE, REASON

@@ -14,7 +14,7 @@ import zoo_sources
 from onnxfuse.cuda.arch import COMMON, architecture
 from onnxfuse.cuda.conv.fitting import LEAST_OCCUPANCY
 from onnxfuse.cuda.conv.kernel import FAMILIES
-from onnxfuse.zoo import StoredModel
+from onnxfuse.zoo.zoo import StoredModel
 from tests import versions
 from tests.cuda.test_zoo_kernels import compiler
 

@@ -23,10 +23,10 @@ from onnxfuse.cuda.cache import Cache
 from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.kernel import Access
 from onnxfuse.cuda.nvrtc import Nvrtc
-from onnxfuse.dtypes import DTYPES
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, ProgramError, reference
-from onnxfuse.zoo import StoredModel
+from onnxfuse.zoo.zoo import StoredModel
 from tests import versions
 from tests.cuda.emulator import Emulation, check_program
 from tests.cuda.programs import FUNCTIONS

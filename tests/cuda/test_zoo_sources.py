@@ -11,7 +11,7 @@ import zoo_sources
 
 from onnxfuse.cuda.arch import COMMON
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.zoo import StoredModel
+from onnxfuse.zoo.zoo import StoredModel
 from tests.cuda.compilers import MadeUpCompiler
 
 MODELS = ("float16", "if_loop")

@@ -47,7 +47,7 @@ def library() -> str:
     chosen = os.environ.get("ONNXFUSE_TEST_LIBRARY")
     if chosen:
         return chosen
-    from onnxfuse.runtime import custom_ops_library
+    from onnxfuse.run.runtime import custom_ops_library
 
     return custom_ops_library()
 

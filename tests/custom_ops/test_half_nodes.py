@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from tests import fusing
+from tests.support import fusing
 
 BODIES = {
     "between products": "a = MatMul(x, w) b = Mul(a, k) c = Add(b, v) s = Sigmoid(c) y = MatMul(s, w)",

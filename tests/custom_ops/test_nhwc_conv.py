@@ -295,7 +295,7 @@ def test_what_is_not_finite_stays_in_its_filter() -> None:
 
 def test_the_planner_packs_weights_as_the_library_reads_them() -> None:
     pytest.importorskip("onnx_graphsurgeon")
-    from onnxfuse.planner.nhwc_node import pack_weights
+    from onnxfuse.fused.nhwc.nhwc_node import pack_weights
 
     for conv in (SHAPES["dense"][0], SHAPES["one dimension"][0], SHAPES["single channels"][0]):
         weights = integers("f32", conv.weight_shape, 0)

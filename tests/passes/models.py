@@ -10,11 +10,11 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-from onnxfuse import inference
 from onnxfuse.fused.choices import policy_named
-from onnxfuse.graph import Model
+from onnxfuse.fused.conv.cpu_convolutions import CpuChooser
+from onnxfuse.model.graph import Model
 from onnxfuse.passes import Pass, PassContext, resolve
-from onnxfuse.planner.cpu_convolutions import CpuChooser
+from onnxfuse.shapes import inference
 
 
 def node(op: str, inputs: str, outputs: str, **attrs: Any) -> onnx.NodeProto:

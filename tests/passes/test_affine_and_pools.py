@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from onnxfuse.fused.squeeze_excite.fuse_squeeze_excite import FuseSqueezeExcite
 from onnxfuse.passes import RulePass
 from onnxfuse.passes.conv_layout import ConvLayoutPass
 from onnxfuse.passes.rules.affine_after_average_pool import AffineAfterAveragePool
 from onnxfuse.passes.rules.fold_affine_before_mean import FoldAffineBeforeMean
-from onnxfuse.planner import FuseSqueezeExcite
 
 from .models import apply, assert_close, model, node, ops, random, reasons
 

@@ -10,9 +10,9 @@ import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper, parser
 
-from onnxfuse.graph import Model
-from onnxfuse.passes.base import PassContext
+from onnxfuse.model.graph import Model
 from onnxfuse.passes.cancel_transposes import CancelTransposes
+from onnxfuse.rewrite.base import PassContext
 
 LAST, FIRST = "Transpose <perm = [0, 2, 3, 1]>", "Transpose <perm = [0, 3, 1, 2]>"
 RANDOM = np.random.default_rng(0)

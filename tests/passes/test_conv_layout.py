@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 
 import onnxfuse
-from onnxfuse.graph import Model
+from onnxfuse.model.graph import Model
 from onnxfuse.passes import PassContext, RulePass
 from onnxfuse.passes.conv_layout import ConvLayoutPass
 from onnxfuse.passes.rules.affine_as_depthwise_conv import AffineAsDepthwiseConv

@@ -9,11 +9,11 @@ import onnx
 import pytest
 
 import onnxfuse
-from onnxfuse.graph import Model
-from onnxfuse.inference import infer
+from onnxfuse.model.graph import Model
 from onnxfuse.passes import RulePass
 from onnxfuse.passes.rules.conv_of_upsampled import ConvOfUpsampled
 from onnxfuse.passes.rules.upsampling import repeats
+from onnxfuse.shapes.inference import infer
 
 from .models import apply, assert_close, model, node, ops, random, reasons, run
 

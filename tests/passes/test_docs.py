@@ -44,7 +44,7 @@ def test_the_pass_is_ordered_and_reports(example):
     names = REGISTRY.names()
     assert names.index("silu-from-exp") < names.index("count-nodes") < names.index("fuse-elementwise")
     lines = []
-    from onnxfuse.graph import Model
+    from onnxfuse.model.graph import Model
 
     (found,) = resolve(["count-nodes"])
     found.run(Model.from_proto(silu()), PassContext(progress=lines.append))

@@ -12,9 +12,9 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper, parser
 
-from onnxfuse.graph import Model
+from onnxfuse.model.graph import Model
 from onnxfuse.passes import PassContext, resolve
-from onnxfuse.sessions import Session
+from onnxfuse.run.sessions import Session
 
 from .models import apply, model, node, ops, random, reasons, run
 

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from onnxfuse.graph import Model
+from onnxfuse.model.graph import Model
 from onnxfuse.passes import PassContext
 from onnxfuse.passes.fold_shapes import FoldShapes
 

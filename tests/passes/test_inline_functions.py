@@ -8,7 +8,7 @@ import pytest
 from onnx import helper, numpy_helper, parser
 
 import onnxfuse
-from onnxfuse.graph import Model
+from onnxfuse.model.graph import Model
 from onnxfuse.passes import PassContext
 from onnxfuse.passes.inline_functions import InlineFunctions
 

@@ -8,8 +8,8 @@ from onnx import helper
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.passes import NOT_APPLICABLE, Refusal, RewriteRule, RulePass
-from onnxfuse.passes.matcher import may_occur
-from onnxfuse.passes.pattern import Ops, Variable
+from onnxfuse.rewrite.matcher import may_occur
+from onnxfuse.rewrite.pattern import Ops, Variable
 
 from .models import apply, assert_close, model, node, ops, random, reasons, run
 

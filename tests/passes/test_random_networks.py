@@ -10,7 +10,7 @@ from fuzz_networks import RandomNetwork, random_network
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests import fusing
+from tests.support import fusing
 
 from .models import apply
 

@@ -8,7 +8,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnxfuse
-from tests import fusing
+from tests.support import fusing
 
 from .models import apply, ops, random, reasons, run
 

@@ -140,7 +140,7 @@ def test_another_reciprocal_stays():
 
 def test_nothing_changes_for_cuda():
     proto = model([node("LRN", "x", "y", size=3)], {"x": [1, 4, 2, 2]})
-    from onnxfuse.graph import Model
+    from onnxfuse.model.graph import Model
 
     loaded = Model.from_proto(proto)
     SlowOperators().run(loaded, PassContext(target="cuda"))

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from onnxfuse.dtypes import DTYPES
+from onnxfuse.model.dtypes import DTYPES
 
 FLOATS = ("f16", "bf16", "f32", "f64")
 SIGNED = ("i8", "i16", "i32", "i64")

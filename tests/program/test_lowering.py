@@ -8,11 +8,11 @@ import pytest
 from onnx import helper
 
 import onnxfuse
-from onnxfuse.dtypes import DTYPES
-from onnxfuse.elementwise_operators import Slack, operators_that
+from onnxfuse.model.dtypes import DTYPES
+from onnxfuse.model.elementwise_operators import Slack, operators_that
 from onnxfuse.program import Program, reference
-from tests import fusing
 from tests.program.elementwise_cases import Case, cases, values
+from tests.support import fusing
 
 EXACT = operators_that(lambda row: Slack.FUNCTION not in row.slack)
 SHAPE = [2, 3, 37]
@@ -100,9 +100,9 @@ def test_same_as_onnx_runtime(case: Case) -> None:
     ids=lambda value: value.op_type if isinstance(value, onnx.NodeProto) else value,
 )
 def test_what_cannot_be_lowered_says_why(node: onnx.NodeProto, reason: str) -> None:
-    from onnxfuse.graph import Model
-    from onnxfuse.inference import infer
+    from onnxfuse.model.graph import Model
     from onnxfuse.program.lowering import check
+    from onnxfuse.shapes.inference import infer
 
     graph = helper.make_graph(
         [node],

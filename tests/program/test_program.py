@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnxfuse.dtypes import DTYPES
+from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Const, Program, ProgramBuilder, ProgramError, reference
 from onnxfuse.program.ops import OPS, Rule
 

@@ -11,12 +11,13 @@ import onnx_graphsurgeon as gs
 import pytest
 from fuzz_operators import EMITTED
 
-from onnxfuse.elementwise_operators import BROADCASTING, ELEMENTWISE, Slack
 from onnxfuse.fused import kinds
-from onnxfuse.graph_ir import Node
-from onnxfuse.known_operators import OPERATORS
+from onnxfuse.fused.conv import conv_times
+from onnxfuse.model.elementwise_operators import BROADCASTING, ELEMENTWISE, Slack
+from onnxfuse.model.graph_ir import Node
+from onnxfuse.model.known_operators import OPERATORS
+from onnxfuse.ort import cuda_kernels, ort_layout, slow_kernels
 from onnxfuse.passes.result_size import largest_elements
-from onnxfuse.planner import conv_times, cuda_kernels, ort_layout, slow_kernels
 from onnxfuse.program import lowering, ops
 from onnxfuse.program.ops import COSTS, OPS, Op
 from tests.program.elementwise_cases import cases

@@ -54,7 +54,7 @@ from onnxfuse.cuda.arguments import pack_divider
 from onnxfuse.cuda.conv.kernel import ConvAccess, ConvKernel
 from onnxfuse.cuda.conv.spec import MAX_SPATIAL_RANK, Convolution
 from onnxfuse.cuda.kernel import MAX_COUNT_32
-from onnxfuse.dtypes import DTYPES
+from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Input, Program, ProgramError
 
 BLOCKS_PER_MULTIPROCESSOR = 32

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse import dtypes
 from onnxfuse.cuda.access import Dim
 from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.fused.kinds import CONV, DOMAIN, TF32_KEY, kind_of
-from onnxfuse.graph import Model
+from onnxfuse.model import dtypes
+from onnxfuse.model.graph import Model
 from onnxfuse.program import Program, ProgramError
 
 OPERATORS = {"Conv": False, "ConvTranspose": True}

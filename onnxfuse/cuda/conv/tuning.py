@@ -22,7 +22,7 @@ from onnxfuse.cuda.conv.launch import ConvLaunch, LoadedConv
 from onnxfuse.cuda.conv.tunings import OURS, THEIRS, Times, TuningEntry, key_of
 from onnxfuse.cuda.pycuda_tools import Gpu, copy_bandwidth, launch_seconds, occupancy, resources
 from onnxfuse.cuda.report import KernelTimes
-from onnxfuse.dtypes import DTYPES
+from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import ProgramError
 
 BATCHES = (1, 16)

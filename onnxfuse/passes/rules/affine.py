@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.constants import Array, constant_value, domain_of, is_constant
-from onnxfuse.graph_ir import Node
-from onnxfuse.passes.pattern import Ops, Value
-from onnxfuse.passes.rule import Refusal
+from onnxfuse.model.constants import Array, constant_value, domain_of, is_constant
+from onnxfuse.model.graph_ir import Node
+from onnxfuse.rewrite.pattern import Ops, Value
+from onnxfuse.rewrite.rule import Refusal
 
 AFFINE_OPS = ("Mul", "Add", "Sub", "Div", "BatchNormalization")
 FOLDABLE_DTYPES = frozenset(np.dtype(name) for name in ("float16", "float32", "float64"))

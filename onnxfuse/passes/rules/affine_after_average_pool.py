@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from onnxfuse.graph import sorted_nodes
-from onnxfuse.graph_ir import Node
-from onnxfuse.passes.matcher import Match
-from onnxfuse.passes.pattern import Ops
-from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, Refusal, RewriteRule
+from onnxfuse.model.graph import sorted_nodes
+from onnxfuse.model.graph_ir import Node
+from onnxfuse.ort.ort_layout import ConvLayout
 from onnxfuse.passes.rules.affine import Axis, data_input, is_affine_node, read_step
 from onnxfuse.passes.rules.linear import auto_pad, pads
-from onnxfuse.planner.ort_layout import ConvLayout
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.pattern import Ops
+from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, Refusal, RewriteRule
 
 if TYPE_CHECKING:
-    from onnxfuse.graph import Model
-    from onnxfuse.passes.base import PassContext
+    from onnxfuse.model.graph import Model
+    from onnxfuse.rewrite.base import PassContext
 
 
 class AffineAfterAveragePool(RewriteRule):

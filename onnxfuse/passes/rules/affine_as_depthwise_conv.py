@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxfuse.graph import sorted_nodes
-from onnxfuse.passes.matcher import Match
-from onnxfuse.passes.pattern import Ops
-from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, Refusal, RewriteRule
+from onnxfuse.fused.conv.cpu_convolutions import cpu_chooser
+from onnxfuse.model.graph import sorted_nodes
+from onnxfuse.ort.ort_layout import CHANNEL_ALIGNMENT, ConvLayout
 from onnxfuse.passes.rules.affine import Affine, Axis, constant_step, read_step, then_along
 from onnxfuse.passes.rules.fold_affine_after import chain_after
-from onnxfuse.planner.cpu_convolutions import cpu_chooser
-from onnxfuse.planner.ort_layout import CHANNEL_ALIGNMENT, ConvLayout
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.pattern import Ops
+from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, Refusal, RewriteRule
 
 if TYPE_CHECKING:
-    from onnxfuse.graph import Model
-    from onnxfuse.passes.base import PassContext
+    from onnxfuse.model.graph import Model
+    from onnxfuse.rewrite.base import PassContext
 
 
 class AffineAsDepthwiseConv(RewriteRule):

@@ -1,6 +1,6 @@
 """How much larger folding may make a model whose weights are shared."""
 
-from onnxfuse.passes.rule import Refusal
+from onnxfuse.rewrite.rule import Refusal
 
 _LIMIT = 4 << 20  # bytes in all: more than the shared kernels of real models, less than anyone would notice
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.constants import constant_value
-from onnxfuse.graph_ir import Node, standard_op
+from onnxfuse.model.constants import constant_value
+from onnxfuse.model.graph_ir import Node, standard_op
 
 
 def averaged(node: Node) -> gs.Tensor | None:

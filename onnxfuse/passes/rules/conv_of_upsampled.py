@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.constants import Array
-from onnxfuse.graph_ir import Node, standard_op
-from onnxfuse.passes.matcher import Match
-from onnxfuse.passes.pattern import Ops
-from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, Refusal, RewriteRule
+from onnxfuse.model.constants import Array
+from onnxfuse.model.graph_ir import Node, standard_op
 from onnxfuse.passes.rules.linear import auto_pad
 from onnxfuse.passes.rules.upsampling import repeats
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.pattern import Ops
+from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, Refusal, RewriteRule
 
 _MOST_PRODUCTS = 0.7
 """Of those before, that a rewrite may leave: with more, what it saves is not worth another operator."""

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.constants import constant_value
-from onnxfuse.graph_ir import standard_op
+from onnxfuse.model.constants import constant_value
+from onnxfuse.model.graph_ir import standard_op
 
 
 def is_mean_of_rows(mean: gs.Node) -> bool:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from onnxfuse.graph_ir import Node
-from onnxfuse.passes.matcher import Match
-from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, Refusal, RewriteRule
+from onnxfuse.model.graph_ir import Node
 from onnxfuse.passes.rules.affine import (
     IDENTITY,
     Affine,
@@ -17,10 +15,12 @@ from onnxfuse.passes.rules.affine import (
 )
 from onnxfuse.passes.rules.budget import CopyBudget
 from onnxfuse.passes.rules.linear import LINEAR_OPS, Linear
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, Refusal, RewriteRule
 
 if TYPE_CHECKING:
-    from onnxfuse.graph import Model
-    from onnxfuse.passes.base import PassContext
+    from onnxfuse.model.graph import Model
+    from onnxfuse.rewrite.base import PassContext
 
 
 class FoldAffineAfter(RewriteRule):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxfuse.passes.pattern import Ops
 from onnxfuse.passes.rules.fold_affine_after import FoldAffineAfter
+from onnxfuse.rewrite.pattern import Ops
 
 
 class FoldAffineAfterConv(FoldAffineAfter):

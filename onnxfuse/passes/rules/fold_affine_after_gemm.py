@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxfuse.passes.matcher import Match
-from onnxfuse.passes.pattern import Ops
-from onnxfuse.passes.rule import Builder
 from onnxfuse.passes.rules.fold_affine_after import FoldAffineAfter
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.pattern import Ops
+from onnxfuse.rewrite.rule import Builder
 
 
 class FoldAffineAfterGemm(FoldAffineAfter):

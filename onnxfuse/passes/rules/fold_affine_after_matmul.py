@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxfuse.graph_ir import Node
-from onnxfuse.passes.matcher import Match
-from onnxfuse.passes.pattern import Ops
-from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, Refusal
+from onnxfuse.model.graph_ir import Node
 from onnxfuse.passes.rules.affine import Affine
 from onnxfuse.passes.rules.fold_affine_after import FoldAffineAfter
 from onnxfuse.passes.rules.linear import Linear
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.pattern import Ops
+from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, Refusal
 
 
 class FoldAffineAfterMatMul(FoldAffineAfter):

@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.constants import Array
-from onnxfuse.graph_ir import Node
-from onnxfuse.passes.matcher import Match
-from onnxfuse.passes.pattern import Ops
-from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, Refusal, RewriteRule
+from onnxfuse.model.constants import Array
+from onnxfuse.model.graph_ir import Node
 from onnxfuse.passes.rules.affine import (
     IDENTITY,
     Affine,
@@ -26,10 +23,13 @@ from onnxfuse.passes.rules.affine import (
 from onnxfuse.passes.rules.budget import CopyBudget
 from onnxfuse.passes.rules.deviation import is_normalized
 from onnxfuse.passes.rules.linear import LINEAR_OPS, Gemm, Linear, MatMul, reads_as_data
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.pattern import Ops
+from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, Refusal, RewriteRule
 
 if TYPE_CHECKING:
-    from onnxfuse.graph import Model
-    from onnxfuse.passes.base import PassContext
+    from onnxfuse.model.graph import Model
+    from onnxfuse.rewrite.base import PassContext
 
 _Plan = tuple[gs.Tensor, list[tuple[Linear, "Array | None", "Array | None"]]]
 
@@ -47,7 +47,7 @@ class FoldAffineBeforeLinear(RewriteRule):
 
     def begin(self, model: Model, context: PassContext) -> None:
         """A fresh budget for copies of shared weights; finds GELUs."""
-        from onnxfuse.planner.ort_fusions import find_gelus  # the planner knows these rules
+        from onnxfuse.ort.ort_fusions import find_gelus  # the planner knows these rules
 
         self._budget = CopyBudget()
         self._gelus = find_gelus(model)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from onnxfuse.graph_ir import standard_op
-from onnxfuse.passes.matcher import Match
-from onnxfuse.passes.pattern import Ops
-from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule
+from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.passes.rules.affine import is_affine_node
 from onnxfuse.passes.rules.budget import CopyBudget
 from onnxfuse.passes.rules.channel_mean import averaged
 from onnxfuse.passes.rules.fold_affine_before_linear import steps_before
 from onnxfuse.passes.rules.linear import LINEAR_OPS, reads_as_data
 from onnxfuse.program.lowering import is_elementwise
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.pattern import Ops
+from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, RewriteRule
 
 if TYPE_CHECKING:
-    from onnxfuse.graph import Model
-    from onnxfuse.passes.base import PassContext
+    from onnxfuse.model.graph import Model
+    from onnxfuse.rewrite.base import PassContext
 
 
 class FoldAffineBeforeMean(RewriteRule):

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.graph_ir import Node
-from onnxfuse.passes.matcher import Match
-from onnxfuse.passes.pattern import Ops
-from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, Refusal, RewriteRule
+from onnxfuse.model.graph_ir import Node
 from onnxfuse.passes.rules.linear import auto_pad
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.pattern import Ops
+from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, Refusal, RewriteRule
 
 
 class FoldPadBeforeConv(RewriteRule):

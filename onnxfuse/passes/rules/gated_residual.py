@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.constants import dtype_of, is_constant
-from onnxfuse.elementwise_operators import Values, operators_that
-from onnxfuse.graph_ir import standard_op
-from onnxfuse.passes.matcher import Match
-from onnxfuse.passes.pattern import Ops
-from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule
+from onnxfuse.model.constants import dtype_of, is_constant
+from onnxfuse.model.elementwise_operators import Values, operators_that
+from onnxfuse.model.graph_ir import standard_op
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.pattern import Ops
+from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, RewriteRule
 
 _BETWEEN_ZERO_AND_ONE = operators_that(lambda row: row.values is Values.UNIT) | {"Softmax"}
 _KEEPS_THE_RANGE = {"Identity", "ReduceMax", "ReduceMean", "ReduceMin", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}

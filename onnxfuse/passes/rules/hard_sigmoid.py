@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.constants import constant_value, is_constant
-from onnxfuse.passes.matcher import Match
-from onnxfuse.passes.pattern import Ops
-from onnxfuse.passes.rule import Builder, RewriteRule
+from onnxfuse.model.constants import constant_value, is_constant
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.pattern import Ops
+from onnxfuse.rewrite.rule import Builder, RewriteRule
 
 ALPHA, BETA = 1 / 6, 0.5
 _SIXTH_TOLERANCE = 1e-6  # a float32 sixth however it was rounded; 0.1667, which some models have, is another slope

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxfuse.passes.matcher import Match
-from onnxfuse.passes.pattern import Ops
-from onnxfuse.passes.rule import Builder, RewriteRule
 from onnxfuse.passes.rules.hard_sigmoid import (
     ALPHA,
     BETA,
@@ -15,6 +12,9 @@ from onnxfuse.passes.rules.hard_sigmoid import (
     shifted_and_bounded,
     sixth,
 )
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.pattern import Ops
+from onnxfuse.rewrite.rule import Builder, RewriteRule
 
 
 class RecogniseHardSwish(RewriteRule):

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.constants import Array, constant_value, domain_of, dtype_of, is_constant, shape_of
-from onnxfuse.graph_ir import Node
-from onnxfuse.passes.rule import Refusal
+from onnxfuse.model.constants import Array, constant_value, domain_of, dtype_of, is_constant, shape_of
+from onnxfuse.model.graph_ir import Node
 from onnxfuse.passes.rules.affine import FOLDABLE_DTYPES, Affine, Axis
+from onnxfuse.rewrite.rule import Refusal
 
 _LARGEST_OFFSET = 128.0
 """Of the data.  (x - m) w keeps all digits where x is near m, and x w - m w only those of m w: with larger ones, as of

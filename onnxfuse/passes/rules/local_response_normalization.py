@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.constants import dtype_of
-from onnxfuse.passes.matcher import Match
-from onnxfuse.passes.pattern import Ops
-from onnxfuse.passes.rule import Builder, RewriteRule
+from onnxfuse.model.constants import dtype_of
 from onnxfuse.passes.rules.opset_forms import squeeze, unsqueeze
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.pattern import Ops
+from onnxfuse.rewrite.rule import Builder, RewriteRule
 
 _LARGEST_SIZE = 15
 _LEAST_BIAS = 0.5

@@ -9,9 +9,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
-from onnxfuse.passes.matcher import Match
-from onnxfuse.passes.pattern import Ops
-from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.pattern import Ops
+from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, RewriteRule
 
 _AS_FAST = {np.dtype(np.float32): 64, np.dtype(np.float16): 400}
 """Elements of a channel up to which cuDNN's pooling is as fast: 7x7 on an H100; in float16 there are two casts."""

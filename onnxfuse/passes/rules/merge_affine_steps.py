@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxfuse.constants import Array, is_constant
-from onnxfuse.graph_ir import Node, standard_op
-from onnxfuse.passes.matcher import Match
-from onnxfuse.passes.pattern import Ops
-from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, Refusal, RewriteRule
+from onnxfuse.model.constants import Array, is_constant
+from onnxfuse.model.graph_ir import Node, standard_op
 from onnxfuse.passes.rules.affine import Affine, compose, read_broadcast_step
 from onnxfuse.passes.rules.budget import CopyBudget
 from onnxfuse.passes.rules.fold_affine_after import chain_after
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.pattern import Ops
+from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, Refusal, RewriteRule
 
 if TYPE_CHECKING:
-    from onnxfuse.graph import Model
-    from onnxfuse.passes.base import PassContext
+    from onnxfuse.model.graph import Model
+    from onnxfuse.rewrite.base import PassContext
 
 _FAST_DTYPES = (np.float32, np.float64)
 _LEAST_REST = 0.75
@@ -46,7 +46,7 @@ class MergeAffineSteps(RewriteRule):
         self._budget = CopyBudget()
         self._gelus: dict[int, Any] = {}
         if self._may_round:
-            from onnxfuse.planner.ort_fusions import find_gelus  # the planner knows these rules
+            from onnxfuse.ort.ort_fusions import find_gelus  # the planner knows these rules
 
             self._gelus = find_gelus(model)
 

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.constants import Array
-from onnxfuse.graph_ir import Node, standard_op
-from onnxfuse.passes.editor import GraphEditor
-from onnxfuse.passes.matcher import Match
-from onnxfuse.passes.pattern import Ops
-from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, Refusal, RewriteRule
+from onnxfuse.model.constants import Array
+from onnxfuse.model.graph_ir import Node, standard_op
 from onnxfuse.passes.rules.affine import IDENTITY, Affine, axis_of_data, data_input, is_affine_node, read_step
 from onnxfuse.passes.rules.budget import CopyBudget
 from onnxfuse.passes.rules.linear import Conv, auto_pad
+from onnxfuse.rewrite.editor import GraphEditor
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.pattern import Ops
+from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, Refusal, RewriteRule
 
 if TYPE_CHECKING:
-    from onnxfuse.graph import Model
-    from onnxfuse.passes.base import PassContext
+    from onnxfuse.model.graph import Model
+    from onnxfuse.rewrite.base import PassContext
 
 _MOST_TERMS = 16  # of a sum: more than a network has branches, few enough to look at again for each of its additions
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.constants import Array
-from onnxfuse.graph_ir import Node
-from onnxfuse.passes.matcher import Match
-from onnxfuse.passes.pattern import Ops
-from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule
+from onnxfuse.model.constants import Array
+from onnxfuse.model.graph_ir import Node
 from onnxfuse.passes.rules.linear import pads
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.pattern import Ops
+from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, RewriteRule
 
 
 class MergePointwiseConvs(RewriteRule):

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.constants import constant_value, dtype_of
-from onnxfuse.graph_ir import Node, standard_op
-from onnxfuse.passes.matcher import Match
-from onnxfuse.passes.pattern import Ops
-from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule
+from onnxfuse.fused.conv.convolutions import describe
+from onnxfuse.fused.conv.cpu_convolutions import cpu_chooser
+from onnxfuse.model.constants import constant_value, dtype_of
+from onnxfuse.model.graph_ir import Node, standard_op
 from onnxfuse.passes.rules.affine import Axis, read_step
-from onnxfuse.planner.convolutions import describe
-from onnxfuse.planner.cpu_convolutions import cpu_chooser
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.pattern import Ops
+from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, RewriteRule
 
 if TYPE_CHECKING:
-    from onnxfuse.graph import Model
-    from onnxfuse.passes.base import PassContext
+    from onnxfuse.model.graph import Model
+    from onnxfuse.rewrite.base import PassContext
 
 _BETWEEN = {"Clip", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Relu"}
 _FLOAT = np.dtype(np.float32)

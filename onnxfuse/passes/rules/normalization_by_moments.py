@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.constants import constant_value
-from onnxfuse.graph_ir import producer_of, standard_op
-from onnxfuse.passes.matcher import Match
-from onnxfuse.passes.pattern import Ops
-from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule
+from onnxfuse.model.constants import constant_value
+from onnxfuse.model.graph_ir import producer_of, standard_op
 from onnxfuse.passes.rules.deviation import is_mean_of_rows
 from onnxfuse.passes.rules.opset_forms import reduce
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.pattern import Ops
+from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, RewriteRule
 
 
 class NormalizationByMoments(RewriteRule):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.passes.rule import Builder
+from onnxfuse.rewrite.rule import Builder
 
 _REDUCTION_AXES_AS_INPUT = {"ReduceSum": 13, "ReduceMax": 18, "ReduceMean": 18}
 

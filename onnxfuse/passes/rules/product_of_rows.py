@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.constants import constant_value
-from onnxfuse.graph_ir import producer_of, standard_op
-from onnxfuse.graph_order import sorted_nodes
-from onnxfuse.passes.matcher import Match
-from onnxfuse.passes.pattern import Ops
-from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule
-from onnxfuse.shape_values import Element, Product, ShapeValues, size_of
+from onnxfuse.model.constants import constant_value
+from onnxfuse.model.graph_ir import producer_of, standard_op
+from onnxfuse.model.graph_order import sorted_nodes
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.pattern import Ops
+from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, RewriteRule
+from onnxfuse.shapes.shape_values import Element, Product, ShapeValues, size_of
 
 if TYPE_CHECKING:
-    from onnxfuse.graph import Model
-    from onnxfuse.passes.base import PassContext
+    from onnxfuse.model.graph import Model
+    from onnxfuse.rewrite.base import PassContext
 
 
 class ProductOfRows(RewriteRule):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxfuse.passes.matcher import Match
-from onnxfuse.passes.pattern import Ops
-from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule
 from onnxfuse.passes.rules.deviation import means_in
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.pattern import Ops
+from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, RewriteRule
 
 
 class RmsNormalization(RewriteRule):

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.constants import constant_value, dtype_of
-from onnxfuse.passes.matcher import Match
-from onnxfuse.passes.pattern import Ops
-from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule
+from onnxfuse.model.constants import constant_value, dtype_of
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.pattern import Ops
+from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, RewriteRule
 
 
 class RotaryEmbedding(RewriteRule):

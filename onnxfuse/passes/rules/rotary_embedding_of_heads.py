@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.constants import constant_value
-from onnxfuse.passes.matcher import Match
-from onnxfuse.passes.pattern import Ops
-from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule
+from onnxfuse.fused.attention.attention_heads import SWAPPED
+from onnxfuse.fused.attention.attention_parts import part_of
+from onnxfuse.model.constants import constant_value
 from onnxfuse.passes.rules.opset_forms import unsqueeze
-from onnxfuse.planner.attention_heads import SWAPPED
-from onnxfuse.planner.attention_parts import part_of
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.pattern import Ops
+from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, RewriteRule
 
 _SLICES = ("first", "second")
 _OF_ONE_HEAD = {3: [1, 0, 2], 4: SWAPPED}  # how cosines for (…, heads, length, size) are turned, by their rank

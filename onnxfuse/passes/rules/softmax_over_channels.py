@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.constants import dtype_of
-from onnxfuse.passes.matcher import Match
-from onnxfuse.passes.pattern import Ops
-from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule
+from onnxfuse.model.constants import dtype_of
 from onnxfuse.passes.rules.opset_forms import reduce
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.pattern import Ops
+from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, RewriteRule
 
 _FEWEST_BEHIND = 64
 _LIKELY_BEHIND = 256

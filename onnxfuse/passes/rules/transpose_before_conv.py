@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.graph_ir import standard_op
-from onnxfuse.passes.matcher import Match
-from onnxfuse.passes.pattern import Ops
-from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule
+from onnxfuse.model.graph_ir import standard_op
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.pattern import Ops
+from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, RewriteRule
 
 _FIRST = [0, 3, 1, 2]
 """The order of the dimensions with the channels first, to which a convolution with the channels last is blind, and from

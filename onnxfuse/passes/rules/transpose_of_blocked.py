@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.graph import sorted_nodes
-from onnxfuse.passes.matcher import Match
-from onnxfuse.passes.pattern import Ops
-from onnxfuse.passes.rule import NOT_APPLICABLE, Builder, RewriteRule
+from onnxfuse.model.graph import sorted_nodes
+from onnxfuse.ort.ort_layout import ConvLayout
 from onnxfuse.passes.rules.opset_forms import squeeze
-from onnxfuse.planner.ort_layout import ConvLayout
 from onnxfuse.program.lowering import is_elementwise
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.pattern import Ops
+from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, RewriteRule
 
 if TYPE_CHECKING:
-    from onnxfuse.graph import Model
-    from onnxfuse.passes.base import PassContext
+    from onnxfuse.model.graph import Model
+    from onnxfuse.rewrite.base import PassContext
 
 _LAST = [0, 2, 3, 1]
 """The order of the dimensions with the channels last: from the blocked layout ONNX Runtime goes to it at once."""

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.constants import constant_value
-from onnxfuse.graph_ir import Node, standard_op
-from onnxfuse.passes.matcher import attribute
+from onnxfuse.model.constants import constant_value
+from onnxfuse.model.graph_ir import Node, standard_op
+from onnxfuse.rewrite.matcher import attribute
 
 _FLOOR_OF_QUOTIENT = {
     ("asymmetric", "floor"),

@@ -1,0 +1,1 @@
+"""Is the optimized model equal to the original: inputs, runs, comparisons."""

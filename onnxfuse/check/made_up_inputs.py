@@ -1,0 +1,470 @@
+"""Inputs to run a model on, made up so that they are realistic for its signature."""
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from types import MappingProxyType
+
+import numpy as np
+import onnx
+
+from onnxfuse.check.comparison import precision
+from onnxfuse.check.dynamic_sizes import DynamicSizes, size_name
+from onnxfuse.check.input_advice import advice
+from onnxfuse.check.input_values import Purposes
+from onnxfuse.check.larger_sizes import Goals, alternatives, beyond
+from onnxfuse.errors import OnnxfuseError
+from onnxfuse.run.given_shapes import Shapes, symbol_sizes
+from onnxfuse.run.inputs import OF_TENSORS, InputSet, InputSpec, with_article
+from onnxfuse.run.sessions import SessionError, Value
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What to put in place of dynamic dimensions, by what they seem to be."""
+
+    batch: int = 1
+    channels: int = 3
+    spatial: int = 64
+    length: int = 32
+
+
+_SIZES = (
+    Sizes(),
+    Sizes(spatial=224, length=16),
+    Sizes(channels=1),
+    Sizes(spatial=32, length=8),
+    Sizes(spatial=128, length=128),
+    Sizes(spatial=256, length=1),
+    Sizes(spatial=640, length=512),
+    Sizes(channels=4, spatial=16, length=2),
+)
+BENCHMARK_SIZES = (Sizes(spatial=224, length=128), *_SIZES)
+"""Larger sizes first: what a benchmark should try."""
+
+_INTEGER_BOUNDS = (
+    16,
+    2,
+    1,
+)  # integers that index something must stay below a bound that the signature does not tell
+_BATCH = re.compile(r"batch|^n$|^b$|^bs$", re.IGNORECASE)
+_SPATIAL = re.compile(r"height|width|^h$|^w$", re.IGNORECASE)
+_LENGTH = re.compile(r"seq|len|time|token|frame|sample", re.IGNORECASE)
+_STATE = re.compile(r"state|hidden|^[hc]_?[0n]$", re.IGNORECASE)
+_RATE = re.compile(r"^sr$|sample_?rate|sampling_?rate", re.IGNORECASE)
+_MASK = re.compile(r"mask", re.IGNORECASE)
+
+_MOST_BYTES = 1 << 31
+_MOST_DIMENSIONS = 64
+"""In all made-up inputs together."""
+_MANY = 1 << 25
+"""Elements in all inputs, or in all outputs, beyond which there is only the first kind of values, for all are held at
+once; and in an input beyond which its dynamic dimensions shrink."""
+_PART = 1 << 20
+"""Elements that are made at a time."""
+_MOST_SECONDS = 5.0
+"""That a run with larger sizes may take."""
+_GROWTH = 4
+"""By how much sizes grow at a time, where it is not known how long a run takes."""
+
+_GIVE_OTHERS = "give others where the command has --shape or --inputs"
+NO_INPUTS = f"could not run the original with generated inputs: {_GIVE_OTHERS}"
+
+
+Run = Callable[[dict[str, Value]], list[Value]]
+Tell = Callable[[str], None]
+
+
+def generate(
+    specs: list[InputSpec],
+    run: Run,
+    shapes: Shapes,
+    candidates: tuple[Sizes, ...] = _SIZES,
+    model: onnx.ModelProto | None = None,
+    tell: Tell = lambda message: None,
+) -> Iterator[tuple[InputSet, list[Value]]]:
+    """Made-up input sets on which ``run`` (of the original model) succeeds, each with the outputs it gave.
+
+    Three kinds: standard normal; a page of dark strokes on white where an input looks like an image (networks that
+    find things in images answer noise with next to nothing), uniform in [0, 1) for other inputs, with a batch of two
+    where the batch is dynamic; and magnitudes spread from 0.001 to 30 with exact zeros.  Inputs of which ``model``
+    tells what they are for, shapes, indices, axes, lengths and the like, get such values.  Other integers stay in a
+    small range, which shrinks until the model takes them.  A bool by itself, and what else may choose a branch, goes
+    one way in the first set and the other in the second.  Where ``model`` compares dynamic sizes with constants there
+    is one set more, of the first kind with larger sizes; ``tell`` is told if they are not as large as they should be.
+    Inputs or outputs of more than 32 Mi elements are only made once, of the first kind.  Raises OnnxfuseError if
+    nothing runs, and for an input that holds no tensors.
+    """
+    for spec in specs:
+        if spec.kind not in OF_TENSORS or spec.elem_type == onnx.TensorProto.UNDEFINED:
+            what = f"{spec.kind} of an unknown type" if spec.kind in OF_TENSORS else spec.kind
+            raise OnnxfuseError(f"no inputs can be made up for {spec.name!r}, {with_article(what)}")
+    maker = _Maker(specs, run, shapes, model, tell)
+    for (way, sizes), bound in ((way, bound) for way in maker.ways(candidates) for bound in _INTEGER_BOUNDS):
+        made = maker.first(way, sizes, bound)
+        if made is None:
+            continue
+        yield made
+        if not maker.is_large():
+            yield from maker.variations(way, sizes, bound)
+            yield from maker.larger(way, sizes, bound)
+        return
+    raise OnnxfuseError(f"{NO_INPUTS}, {maker.advice(candidates[-1])} ({maker.failure})")
+
+
+def _elements(values: Iterable[Value]) -> int:
+    return sum(value.size for value in values if isinstance(value, np.ndarray))
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A way to make inputs up: what is known of them, and which sizes are fixed."""
+
+    purposes: Purposes | None
+    fixed: Mapping[str, int]
+
+
+Made = tuple[InputSet, list[Value]]
+
+
+class _Maker:
+    """Makes inputs up and runs the model on them."""
+
+    def __init__(
+        self, specs: list[InputSpec], run: Run, shapes: Shapes, model: onnx.ModelProto | None, tell: Tell
+    ) -> None:
+        self._specs = specs
+        self._run = run
+        self._shapes = shapes
+        self._tell = tell
+        self._purposes = None if model is None else Purposes(model, specs)
+        self._seen: set[object] = set()
+        self._seconds = 0.0
+        self._elements = 0
+        self.failure = ""
+
+    def is_large(self) -> bool:
+        """Whether the last inputs, or the outputs for them, have so many elements that there are to be no more."""
+        return self._elements > _MANY
+
+    def ways(self, candidates: tuple[Sizes, ...]) -> Iterator[tuple[_Way, Sizes]]:
+        """What to try, one after the other."""
+        known = _Way(self._purposes, {})
+        yield known, candidates[0]
+        needed = {} if self._purposes is None else self._dynamic().needed()
+        yield from product([_Way(self._purposes, needed)] if needed else [], candidates)
+        yield from product([known], candidates[1:])
+        yield from product([_Way(None, {})] if self._purposes else [], candidates)
+
+    def advice(self, sizes: Sizes) -> str:
+        """What the user could give."""
+        graph = None if self._purposes is None else self._purposes.graph
+        shapes = resolve_shapes(self._specs, self._shapes, sizes)
+        return advice(self._specs, graph, self.failure, shapes, {*self._shapes})
+
+    def _dynamic(self) -> DynamicSizes:
+        assert self._purposes is not None
+        return DynamicSizes(self._purposes.graph, self._specs)
+
+    def _resolved(self, way: _Way, sizes: Sizes) -> Shapes:
+        return resolve_shapes(self._specs, self._shapes, sizes, way.fixed)
+
+    def _made(self, way: _Way, sizes: Sizes, kind: str, bound: int, branch: bool = True) -> Made | None:
+        """Inputs and the outputs for them; None if the model does not run on them."""
+        inputs = make_inputs(self._specs, self._resolved(way, sizes), kind, bound, way.purposes, branch)
+        started = time.perf_counter()
+        try:
+            outputs = self._run(inputs.feeds)
+        except SessionError as error:
+            self.failure = self.failure or str(error)
+            return None
+        self._seconds = time.perf_counter() - started
+        self._elements = max(_elements(inputs.feeds.values()), _elements(outputs))
+        return inputs, outputs
+
+    def first(self, way: _Way, sizes: Sizes, bound: int) -> Made | None:
+        """The first kind of values, unless the same inputs were tried before."""
+        resolved = self._resolved(way, sizes)
+        key = (way.purposes is None, tuple(resolved.items()), bound if any(map(_is_integer, self._specs)) else 0)
+        if key in self._seen:
+            return None
+        self._seen.add(key)
+        return self._made(way, sizes, "normal", bound)
+
+    def variations(self, way: _Way, sizes: Sizes, bound: int) -> Iterator[Made]:
+        """The other kinds of values; a kind that the model refuses (a batch of two, say) is left out."""
+        if not self._specs:
+            return
+        pair = replace(sizes, batch=2)
+        shapes = self._resolved(way, sizes)
+        natural = "image" if any(_is_image(spec, shapes[spec.name]) for spec in self._specs) else "uniform"
+        for kind, ways in ((natural, product((False, True), (pair, sizes))), ("spread", ((True, sizes),))):
+            tried = (self._made(way, batch, kind, bound, branch) for branch, batch in ways)
+            made = next(filter(None, tried), None)
+            if made is not None:
+                yield made
+
+    def larger(self, way: _Way, sizes: Sizes, bound: int) -> Iterator[Made]:
+        """One set of sizes that are beyond what they are compared with, and as large as the tables allow."""
+        dynamic = None if way.purposes is None else self._dynamic()
+        limits = [] if dynamic is None else dynamic.limits()
+        if dynamic is None or not limits:
+            return
+        goals = Goals(tuple(limits), self._free(way, self._resolved(way, sizes)))
+        positions = [beyond(limit.value) for limit in limits if limit.sizes & {*dynamic.positions.values()}]
+        bound = max([bound, *positions])
+        best: tuple[Made, Mapping[str, int]] | None = None
+        for goal in [*goals, *([{}] if positions else [])]:
+            if best is not None and all(best[1].get(name, 0) >= size for name, size in goal.items()):
+                break
+            for found in self._towards(way, sizes, goal, goals.sizes, bound):
+                best = found
+        reached = {} if best is None else best[1]
+        if best is not None:
+            inputs, outputs = best[0]
+            yield replace(inputs, label=f"{inputs.label}, larger sizes"), outputs
+        if (missed := goals.missed(reached)) is not None:
+            size, names = max(
+                (reached.get(name, goals.sizes[name]), name) for name in missed.sizes & goals.sizes.keys()
+            )
+            self._tell(
+                f"the model compares {names} with {missed.value}, and was run with {size} at most: "
+                "give a larger one where the command has --shape"
+            )
+
+    def _free(self, way: _Way, shapes: Shapes) -> dict[str, int]:
+        """The sizes that may be larger, as they are: those of no batch that the user and the model leave open."""
+        fixed = {*self._shapes, *way.fixed, *symbol_sizes(self._specs, self._shapes)}
+        return {
+            name: size
+            for spec in self._specs
+            if spec.name not in fixed and spec.shape is not None
+            for axis, size in enumerate(shapes[spec.name])
+            if (name := size_name(spec, axis)) and name not in fixed and _role(spec, axis) != "batch"
+        }
+
+    def _towards(
+        self, way: _Way, sizes: Sizes, goal: Mapping[str, int], first: Mapping[str, int], bound: int
+    ) -> Iterator[tuple[Made, Mapping[str, int]]]:
+        """What is made with the sizes of a goal, or ever nearer ones, and these.
+
+        They grow by and by where it is not known whether a run takes long, and no further where it does.
+        """
+        now = first
+        while True:
+            step = goal
+            if not self._is_quick(goal, now):
+                step = {name: min(size, now[name] * _GROWTH) for name, size in goal.items()}
+            if not self._is_quick(step, now):
+                return
+            tried = ((self._made_with(way, sizes, fixed, bound), fixed) for fixed in alternatives(step, first))
+            found = next(((made, fixed) for made, fixed in tried if made is not None), None)
+            if found is None:
+                return
+            yield found
+            if step == goal:
+                return
+            now = {**now, **step}
+
+    def _is_quick(self, goal: Mapping[str, int], now: Mapping[str, int]) -> bool:
+        """Whether a run, which may take four times as long with twice the size, will not take too long."""
+        growth = max((size / max(now[name], 1) for name, size in goal.items()), default=1.0)
+        return self._seconds * growth**2 <= _MOST_SECONDS and self._elements * growth <= _MANY
+
+    def _made_with(self, way: _Way, sizes: Sizes, fixed: Mapping[str, int], bound: int) -> Made | None:
+        larger = _Way(way.purposes, {**way.fixed, **fixed})
+        if sum(math.prod(shape) for shape in self._resolved(larger, sizes).values()) > _MANY:
+            return None
+        return self._made(larger, sizes, "normal", bound)
+
+
+def resolve_shapes(
+    specs: list[InputSpec], shapes: Shapes, sizes: Sizes, fixed: Mapping[str, int] = MappingProxyType({})
+) -> Shapes:
+    """A shape for every input: the user's, else the model's with ``sizes`` for its dynamic dimensions, but those that
+    are ``fixed`` by their names (``onnxfuse.check.dynamic_sizes``)."""
+    symbols = symbol_sizes(specs, shapes)
+    largest = {spec.name: _largest(spec, sizes) for spec in specs}
+    crowded: dict[str, int] = {}  # the least of these for each symbol, which other inputs may have too
+    for spec in specs:
+        for dim in spec.shape or ():
+            if isinstance(dim, str):
+                crowded[dim] = min(largest[spec.name], crowded.get(dim, largest[spec.name]))
+    resolved: Shapes = {}
+    for spec in specs:
+        if spec.name in shapes:
+            resolved[spec.name] = shapes[spec.name]
+            continue
+        concrete = []
+        for axis, dim in enumerate(spec.shape if spec.shape is not None else (None,)):
+            if isinstance(dim, int):
+                concrete.append(dim)
+                continue
+            if (name := size_name(spec, axis)) and name in fixed:
+                concrete.append(fixed[name])
+                continue
+            size = min(_size(spec, axis, sizes), largest[spec.name])
+            concrete.append(size if dim is None else symbols.setdefault(dim, min(size, crowded[dim])))
+        resolved[spec.name] = tuple(concrete)
+    return resolved
+
+
+def _size(spec: InputSpec, axis: int, sizes: Sizes) -> int:
+    """A size for the dynamic dimension ``axis``."""
+    size: int = getattr(sizes, _role(spec, axis))
+    return size
+
+
+def _role(spec: InputSpec, axis: int) -> str:
+    """Which of ``Sizes`` the dynamic dimension ``axis`` is, by its name, else by where it stands."""
+    dims: tuple[int | str | None, ...] = spec.shape or (None,)
+    name = str(dims[axis] or "")
+    if _BATCH.search(name):
+        return "batch"
+    if _SPATIAL.search(name):
+        return "spatial"
+    if _LENGTH.search(name):
+        return "length"
+    # The state of a recurrent network is laid out (layers, batch, features).
+    if axis == (1 if len(dims) == 3 and isinstance(dims[0], int) and _STATE.search(spec.name) else 0):
+        return "batch"
+    if len(dims) >= 4:
+        channels_last = isinstance(dims[-1], int) and dims[-1] <= 4
+        return "channels" if axis == 1 and not channels_last else "spatial"
+    return "length"
+
+
+def _largest(spec: InputSpec, sizes: Sizes) -> int:
+    """The largest size for a dynamic dimension: small where they would fill the memory together."""
+    dims = (None,) if spec.shape is None else spec.shape
+    fixed = math.prod(dim for dim in dims if isinstance(dim, int))
+    dynamic = [_size(spec, axis, sizes) for axis, dim in enumerate(dims) if not isinstance(dim, int)]
+    largest = 8 if len(dynamic) > 5 else max(dynamic, default=1)
+    while largest > 1 and fixed * math.prod(min(size, largest) for size in dynamic) > _MANY:
+        largest //= 2
+    return largest
+
+
+def _is_integer(spec: InputSpec) -> bool:
+    return spec.dtype.kind in "iu"
+
+
+def make_inputs(
+    specs: list[InputSpec],
+    shapes: Shapes,
+    kind: str,
+    bound: int,
+    purposes: Purposes | None = None,
+    branch: bool = True,
+) -> InputSet:
+    """Values of the given kind ("normal", "uniform", "image", "spread"), the same each time; integers in [0, bound)
+    where ``purposes`` does not tell more, which also has a ``branch`` taken or not.
+
+    Raises OnnxfuseError where they are larger than 2 GiB.
+    """
+    _check_size(specs, shapes)
+    generator = np.random.default_rng([2024, len(kind), bound])
+    plain = {spec.name: _values(spec, shapes[spec.name], kind, bound, generator) for spec in specs}
+    known: dict[str, np.ndarray] = {}
+    if purposes is not None:
+        known = purposes.values(shapes, branch, lambda spec: np.asarray(plain[spec.name]), generator)
+    feeds: dict[str, Value] = {}
+    for spec in specs:
+        value = known.get(spec.name, plain[spec.name])
+        feeds[spec.name] = [value] if spec.kind == "sequence" else value
+    return InputSet(f"{kind} values", feeds)
+
+
+def _check_size(specs: list[InputSpec], shapes: Shapes) -> None:
+    for spec in specs:
+        rank = len(shapes[spec.name])
+        if rank > _MOST_DIMENSIONS:
+            raise OnnxfuseError(
+                f"input {spec.name!r} has {rank} dimensions, and NumPy's arrays {_MOST_DIMENSIONS} at most"
+            )
+    sizes = [math.prod(shapes[spec.name]) * max(spec.dtype.itemsize, 1) for spec in specs]
+    if sum(sizes) > _MOST_BYTES:
+        _, spec = max(zip(sizes, specs, strict=True), key=lambda pair: pair[0])
+        shape = list(shapes[spec.name])
+        raise OnnxfuseError(
+            f"the inputs, {spec.describe()} of shape {shape} among them, are larger than 2 GiB: {_GIVE_OTHERS}"
+        )
+
+
+def _values(spec: InputSpec, shape: tuple[int, ...], kind: str, bound: int, generator: np.random.Generator) -> Value:
+    if spec.elem_type == onnx.TensorProto.STRING:
+        return np.full(shape, "text", dtype=object)
+    dtype = spec.dtype
+    if kind == "image" and _is_image(spec, shape):
+        return _page(shape, dtype, generator)
+    if dtype.kind == "b" and math.prod(shape) == 1 and kind != "spread":
+        return np.full(shape, kind == "normal")
+    if dtype.kind == "b":
+        return _filled(shape, dtype, lambda count: generator.random(count) < 0.5)
+    if dtype.kind in "iu":
+        return _integers(spec, shape, bound, generator)
+    if dtype.kind == "c":
+        return np.asarray(generator.standard_normal(shape) + 1j * generator.standard_normal(shape)).astype(dtype)
+    if kind == "normal":
+        return _filled(shape, dtype, lambda count: generator.standard_normal(count, dtype=np.float32))
+    return np.asarray(_floats(shape, kind, generator)).astype(dtype, copy=False)
+
+
+def _filled(shape: tuple[int, ...], dtype: np.dtype, draw: Callable[[int], np.ndarray]) -> np.ndarray:
+    """An array of the numbers that ``draw`` gives, which may be of a wider type: it is asked for a part at a time."""
+    values = np.empty(shape, dtype)
+    flat = values.reshape(-1)
+    for start in range(0, flat.size, _PART):
+        part = flat[start : start + _PART]
+        part[:] = draw(part.size)
+    return values
+
+
+def _floats(shape: tuple[int, ...], kind: str, generator: np.random.Generator) -> np.ndarray:
+    if kind in ("uniform", "image"):
+        return generator.random(shape, dtype=np.float32)
+    values = generator.standard_normal(shape, dtype=np.float32)
+    magnitude = 10.0 ** generator.uniform(-3.0, 1.5, shape).astype(np.float32)
+    return np.where(generator.random(shape) < 0.01, np.float32(0), np.sign(values) * magnitude)
+
+
+_CHANNELS = (1, 3, 4)
+
+
+def _is_image(spec: InputSpec, shape: tuple[int, ...]) -> bool:
+    if spec.kind != "tensor" or len(shape) != 4 or (shape[1] not in _CHANNELS and shape[3] not in _CHANNELS):
+        return False
+    return spec.elem_type == onnx.TensorProto.UINT8 or precision(spec.dtype) > 0
+
+
+def _page(shape: tuple[int, ...], dtype: np.dtype, generator: np.random.Generator) -> np.ndarray:
+    """Images of lines of dark strokes on white with a little noise, in about [-1, 1], or [0, 255] for bytes."""
+    batch, height, width = (shape[0], *shape[2:]) if shape[1] in _CHANNELS else shape[:3]
+    strokes = generator.random((batch, -(-height // 12), -(-width // 2))) < 0.5
+    ink = strokes.repeat(12, axis=1).repeat(2, axis=2)[:, :height, :width]
+    ink &= (np.arange(height) % 12 < 8)[:, None]
+    margin = width // 8
+    ink &= (np.arange(width) >= margin) & (np.arange(width) < width - margin)
+    page = np.where(ink, np.float32(-0.9), np.float32(0.9))
+    image = np.broadcast_to(np.expand_dims(page, 1 if shape[1] in _CHANNELS else 3), shape)
+    image = image + np.float32(0.03) * generator.standard_normal(shape, dtype=np.float32)
+    if dtype == np.uint8:
+        image = np.clip(127.5 + 127.5 * image, 0, 255)
+    return np.asarray(image).astype(dtype)
+
+
+def _integers(spec: InputSpec, shape: tuple[int, ...], bound: int, generator: np.random.Generator) -> np.ndarray:
+    if spec.dtype.itemsize == 1 and len(shape) >= 3:  # pixels or quantized activations rather than indices
+        low, high = (-128, 128) if spec.dtype.kind == "i" else (0, 256)
+        return _filled(shape, spec.dtype, lambda count: generator.integers(low, high, count))
+    if _RATE.search(spec.name) and spec.dtype.itemsize > 2:
+        return np.full(shape, 16000, spec.dtype)
+    if _MASK.search(spec.name):
+        mask = _filled(shape, spec.dtype, lambda count: generator.integers(0, 2, count))
+        if mask.size:
+            mask.reshape(-1)[0] = 1  # a row that attends to nothing is not what a model meets
+        return mask
+    return _filled(shape, spec.dtype, lambda count: generator.integers(0, bound, count))

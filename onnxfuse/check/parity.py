@@ -1,0 +1,341 @@
+"""Does an optimized model compute what the original computes?
+
+The original runs in plain ONNX Runtime with all optimizations; the optimized model runs with the onnxfuse
+library, and once more without it, when ONNX Runtime inlines the fused nodes.  ``onnxfuse.check.comparison`` says
+what counts as equal.
+
+A model can amplify rounding until its outputs mean little (a top-k near a tie, a quantizer on an edge).  So
+an output that differs is held against the original run with ONNX Runtime's optimizations disabled, and, if that
+does not explain it, with its weights, its inputs or what it quantizes rounded otherwise
+(``rounding_noise.py``): if one of these alone makes at least a third as large a difference, the output counts as
+unstable, with a warning, and not as an error.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from onnxfuse.check.comparison import Comparison, Numbers, compare_values, precision
+from onnxfuse.check.dynamic_sizes import sizes_of
+from onnxfuse.check.made_up_inputs import generate
+from onnxfuse.check.numerics import has_tf32, output_numbers, with_tf32
+from onnxfuse.check.region_parity import RegionResult, compare_regions
+from onnxfuse.check.rounding_noise import (
+    inputs_rounded_otherwise,
+    with_other_rounding,
+    with_quantized_rounded_otherwise,
+)
+from onnxfuse.errors import OnnxfuseError, ParityError
+from onnxfuse.files.model_io import read_proto
+from onnxfuse.model.graph_export import onnx_graphs
+from onnxfuse.run.given_shapes import Shapes, fit_shapes
+from onnxfuse.run.inputs import InputSet, InputSpec, default_specs, input_specs, read_inputs
+from onnxfuse.run.sessions import Session, SessionError, Value, has_fused_nodes
+
+PROVIDERS = {
+    "cpu": ("CPUExecutionProvider",),
+    "cuda": ("CUDAExecutionProvider", "CPUExecutionProvider"),
+}
+"""The execution providers that a target runs on."""
+
+_ROUNDINGS = 3
+"""How often the weights are rounded otherwise: some roundings happen to cancel."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass
+class SetResult:
+    """The outputs for one set of inputs.  ``sizes`` are those of the dimensions that the model leaves open, by name, or
+    as ``x[2]`` by input and axis."""
+
+    label: str
+    shapes: dict[str, list[int]]
+    outputs: list[Comparison]
+    library: bool
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, object]:
+        """The fields as JSON takes them."""
+        return {
+            "inputs": self.label,
+            "shapes": self.shapes,
+            "sizes": self.sizes,
+            "library": self.library,
+            "outputs": [output.to_json() for output in self.outputs],
+        }
+
+
+@dataclass
+class ParityResult:
+    """Everything that was compared.  Each set of inputs stands twice if the model was also run without the
+    library.  ``made_up`` says that the inputs were."""
+
+    sets: list[SetResult] = field(default_factory=list)
+    regions: list[RegionResult] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    made_up: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether every output and every region passes."""
+        return all(output.ok for output in self.outputs()) and all(region.ok for region in self.regions)
+
+    def outputs(self) -> Iterator[Comparison]:
+        """Every output of every run."""
+        for result in self.sets:
+            yield from result.outputs
+
+    def sizes(self) -> dict[str, list[int]]:
+        """The sizes that were run of each dimension that the model leaves open, the least first."""
+        names = dict.fromkeys(name for result in self.sets for name in result.sizes)
+        return {name: sorted({result.sizes[name] for result in self.sets if name in result.sizes}) for name in names}
+
+    def worst(self) -> Comparison | None:
+        """The output with the largest error relative to what is allowed; failures first."""
+        return max(self.outputs(), key=lambda c: (not c.ok, c.mismatches > 0, c.excess, c.max_abs), default=None)
+
+    def failure(self) -> str:
+        """One line that says what differs; empty if nothing does."""
+        for result in self.sets:
+            for output in result.outputs:
+                if not output.ok:
+                    without = "" if result.library else " (run without the onnxfuse library)"
+                    regions = [region.node for region in self.regions if not region.ok]
+                    guilty = f"; fused node {regions[0]!r} differs when run alone" if regions else ""
+                    return f"output {output.name!r} differs from the original{without}: {output.reason}{guilty}"
+        for region in self.regions:
+            if not region.ok:
+                return f"fused node {region.node!r} differs from its nodes: {region.comparison.reason}"
+        return ""
+
+    def to_json(self) -> dict[str, object]:
+        """The fields as JSON takes them."""
+        return {
+            "ok": self.ok,
+            "made_up": self.made_up,
+            "sizes": self.sizes(),
+            "sets": [result.to_json() for result in self.sets],
+            "regions": [region.to_json() for region in self.regions],
+            "warnings": list(self.warnings),
+        }
+
+
+def compare(
+    original: Path,
+    optimized: Path,
+    *,
+    inputs: Path | list[InputSet] | None = None,
+    shapes: Shapes | None = None,
+    target: str = "cpu",
+    regions: bool = False,
+    progress: Progress = lambda message: None,
+) -> ParityResult:
+    """Run both models on the same inputs and compare their outputs.
+
+    ``inputs`` is an ``.npz`` file or a directory (``read_inputs``), or the values themselves; without
+    it, inputs are made up, with the ``shapes`` for dynamic dimensions.  ``regions`` also runs every fused node
+    alone; it is done in any case when an output differs, to name the node.  Raises OnnxfuseError if the
+    original has no outputs or cannot be run, ParityError if the optimized model has other inputs or outputs or cannot
+    be run; a difference in values is in the result.
+    """
+    shapes = shapes or {}
+    original_proto, optimized_proto = read_proto(original), read_proto(optimized)
+    if not original_proto.graph.output:
+        raise OnnxfuseError(f"{original}: the model has no outputs, so there is nothing to compare")
+    specs = input_specs(original_proto)
+    shapes = fit_shapes(specs, shapes)
+    _check_signature(original_proto, optimized_proto)
+    providers = PROVIDERS[target]
+    numbers = output_numbers(original_proto)
+    if target == "cuda" and has_tf32(optimized_proto):
+        numbers = {name: replace(known, coarsest=with_tf32(known.coarsest)) for name, known in numbers.items()}
+
+    progress("running the original")
+    result = ParityResult(made_up=inputs is None)
+    expected = _run_original(original, original_proto, inputs, shapes, providers, result.warnings.append)
+    result.warnings += _untold(original_proto, expected)
+    fused = has_fused_nodes(optimized_proto)
+    for library in (True, False) if fused else (False,):
+        progress("running the optimized model" + (" without the onnxfuse library" if fused and not library else ""))
+        result.sets += _run_optimized(optimized, specs, expected, providers, library, numbers)
+    if any(output.reason for output in result.outputs()):
+        progress("running the original without ONNX Runtime's optimizations")
+        _mark_unstable(original, original_proto, expected, providers, result, numbers)
+    if fused and (regions or not result.ok):
+        progress("running each fused node alone")
+        result.regions = compare_regions(optimized, optimized_proto, expected[0][0], providers, progress)
+    return result
+
+
+def foreign_domains(path: Path) -> set[str]:
+    """The domains of operators, in any graph of the model, that are neither ONNX's nor the model's own functions."""
+    model = read_proto(path)
+    own = {(function.domain, function.name) for function in model.functions}
+    nodes = [node for graph in onnx_graphs(model.graph) for node in graph.node]
+    nodes += [node for function in model.functions for node in function.node]
+    return {node.domain for node in nodes if (node.domain, node.op_type) not in own} - {"", "ai.onnx", "ai.onnx.ml"}
+
+
+def _check_signature(original: onnx.ModelProto, optimized: onnx.ModelProto) -> None:
+    for what, left, right in (
+        ("inputs", input_specs(original), input_specs(optimized)),
+        ("outputs", original.graph.output, optimized.graph.output),
+    ):
+        names, others = [value.name for value in left], [value.name for value in right]
+        if names != others:
+            raise ParityError(f"the models have different {what}: {_listed(names)} and {_listed(others)}")
+    for one, other in zip(input_specs(original), input_specs(optimized), strict=True):
+        if (one.elem_type, one.kind) != (other.elem_type, other.kind):
+            raise ParityError(f"the models have different inputs: {one.describe()} and {other.describe()}")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+class UnloadableError(OnnxfuseError):
+    """ONNX Runtime does not take the original model, so nothing can be compared with it."""
+
+
+Expected = list[tuple[InputSet, list[Value]]]
+
+
+def _run_original(
+    path: Path,
+    model: onnx.ModelProto,
+    inputs: Path | list[InputSet] | None,
+    shapes: Shapes,
+    providers: tuple[str, ...],
+    tell: Progress,
+) -> Expected:
+    try:
+        session = Session(path, providers=providers)
+    except SessionError as error:
+        raise UnloadableError(f"ONNX Runtime cannot load {path}: {error}") from error
+    specs = input_specs(model)
+    if inputs is None:
+        return list(generate(specs, session.run, shapes, model=model, tell=tell))
+    expected = []
+    for values in inputs if isinstance(inputs, list) else read_inputs(inputs, specs, default_specs(model)):
+        try:
+            expected.append((values, session.run(values.feeds)))
+        except SessionError as error:
+            raise OnnxfuseError(f"the original cannot be run on {values.label}: {error}") from error
+    return expected
+
+
+def _untold(original: onnx.ModelProto, expected: Expected) -> Iterator[str]:
+    """A warning for every output that has no element or nothing but NaN in all runs, as a wrong one may have too."""
+    names = dict.fromkeys(output.name for output in original.graph.output)  # ONNX Runtime gives each once
+    for index, name in enumerate(names):
+        if all(_tells_nothing(values[index]) for _, values in expected):
+            yield f"output {name!r} has nothing to compare on these inputs: it is empty, or NaN throughout"
+
+
+def _tells_nothing(value: Value) -> bool:
+    if isinstance(value, list):
+        return all(map(_tells_nothing, value))
+    if not isinstance(value, np.ndarray):
+        return False
+    return value.size == 0 or (precision(value.dtype) > 0 and bool(np.isnan(value).all()))
+
+
+def _run_optimized(
+    path: Path,
+    specs: list[InputSpec],
+    expected: Expected,
+    providers: tuple[str, ...],
+    library: bool,
+    numbers: Mapping[str, Numbers],
+) -> list[SetResult]:
+    how = " with the onnxfuse library" if library else ""
+    results = []
+    try:
+        session = Session(path, providers=providers, library=library)
+        for inputs, values in expected:
+            actual = session.run(inputs.feeds)
+            outputs = [
+                compare_values(name, left, right, numbers[name])
+                for name, left, right in zip(session.output_names, values, actual, strict=True)
+            ]
+            shapes = inputs.shapes()
+            results.append(SetResult(inputs.label, shapes, outputs, library, sizes_of(specs, shapes)))
+    except SessionError as error:
+        raise ParityError(f"the optimized model does not run in ONNX Runtime{how}: {error}") from error
+    return results
+
+
+def _mark_unstable(
+    path: Path,
+    proto: onnx.ModelProto,
+    expected: Expected,
+    providers: tuple[str, ...],
+    result: ParityResult,
+    numbers: Mapping[str, Numbers],
+) -> None:
+    warnings: dict[str, str] = {}
+    for original in _other_originals(path, proto, providers):
+        try:
+            session = original.make()
+            others = [session.run(original.feeds_of(inputs.feeds)) for inputs, _ in expected]
+        except SessionError:
+            continue  # some models do not run unoptimized
+        noises = [
+            [
+                compare_values(output.name, first, other, numbers[output.name])
+                for output, first, other in zip(result.sets[index].outputs, values, others[index], strict=True)
+            ]
+            for index, (_, values) in enumerate(expected)
+        ]
+        for number, compared in enumerate(result.sets):
+            own = noises if original.by_chance else [noises[number % len(expected)]]
+            for output, *of_sets in zip(compared.outputs, *own, strict=True):
+                if output.ok:
+                    continue
+                found = next((noise for noise in of_sets if _within(output, noise)), None)
+                output.unstable = found is not None
+                if found is not None:
+                    much = found.reason or f"{found.excess:.2f} of what is allowed"
+                    warnings[output.name] = f"output {output.name!r} is unstable: {original.cause} it as much ({much})"
+        if all(output.ok for output in result.outputs()):
+            break
+    result.warnings += warnings.values()
+
+
+@dataclass(frozen=True)
+class _Original:
+    """A way to compute the original that is as good: ``cause`` is what tells it from the first, with its verb.
+
+    ``by_chance`` says that the difference shows on few inputs, and is as large on others.
+    """
+
+    cause: str
+    make: Callable[[], Session]
+    feeds_of: Callable[[dict[str, Value]], dict[str, Value]] = lambda feeds: feeds
+    by_chance: bool = False
+
+
+def _other_originals(path: Path, proto: onnx.ModelProto, providers: tuple[str, ...]) -> Iterator[_Original]:
+    unoptimized = partial(Session, path, providers=providers, optimized=False)
+    yield _Original("ONNX Runtime's own optimizations change", unoptimized)
+    for seed in range(_ROUNDINGS):
+        model, folder = with_other_rounding(proto, seed), path.absolute().parent
+        session = partial(Session, model, providers=providers, folder=folder)
+        yield _Original("its weights rounded otherwise change", session)
+    for seed in range(_ROUNDINGS):
+        moved = partial(inputs_rounded_otherwise, seed=seed)
+        yield _Original("its inputs rounded otherwise change", partial(Session, path, providers=providers), moved)
+    for seed in range(_ROUNDINGS):
+        quantized = with_quantized_rounded_otherwise(proto, seed)
+        if quantized is not None:
+            session = partial(Session, quantized, providers=providers, folder=path.absolute().parent)
+            yield _Original("what it quantizes, rounded otherwise, changes", session, by_chance=True)
+
+
+def _within(output: Comparison, noise: Comparison) -> bool:
+    return output.mismatches <= 3 * noise.mismatches and output.excess <= max(1.0, 3 * noise.excess)

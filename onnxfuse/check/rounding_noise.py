@@ -1,0 +1,119 @@
+"""A model with its weights, its inputs or what it quantizes rounded otherwise: what its outputs lose by that says how
+many of their digits count.
+
+Rewrites that fold a step into weights, or merge convolutions, round each weight anew, and sums in another order what is
+computed of them.  That is an error of half a unit in its last place, and no result is the worse for it; but where a
+model amplifies rounding, two results that are equally good lie far apart.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import count
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from onnxfuse.model.graph_export import onnx_graphs
+from onnxfuse.model.graph_ir import numpy_dtype
+from onnxfuse.model.tensor_data import is_external
+
+_LINEAR = {"Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization"}
+_DYNAMIC_QUANTIZERS = {"DynamicQuantizeLSTM", "DynamicQuantizeLinear", "DynamicQuantizeMatMul"}
+_COMPUTED_IN_INT8 = 4
+"""The accuracy_level of MatMulNBits with which ONNX Runtime quantizes the other factor too."""
+_FLOATS = {np.dtype(name) for name in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16)}
+
+
+def with_other_rounding(model: onnx.ModelProto, seed: int) -> bytes:
+    """The model, serialized, with each weight of a float type at random as it is or one number up or down.
+
+    Weights are constants that convolutions, matrix products and BatchNormalization read.  Those in files of their own
+    stay as they are.
+    """
+    random = np.random.default_rng(seed)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    graphs = list(onnx_graphs(copy.graph))
+    # A body may read the weights of the graph around it.
+    read = {name for graph in graphs for node in graph.node if node.op_type in _LINEAR for name in node.input}
+    for graph in graphs:
+        weights = [tensor for tensor in graph.initializer if tensor.name in read]
+        for node in graph.node:
+            if node.op_type == "Constant" and node.output[0] in read:
+                weights += [attribute.t for attribute in node.attribute if attribute.name == "value"]
+        for tensor in weights:
+            if numpy_dtype(tensor.data_type) in _FLOATS and not is_external(tensor):
+                moved = _moved(numpy_helper.to_array(tensor), random)
+                tensor.CopyFrom(numpy_helper.from_array(moved, tensor.name))
+    return copy.SerializeToString()
+
+
+def inputs_rounded_otherwise(feeds: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Inputs by name, with each number of a float type at random as it is or one number up or down."""
+    random = np.random.default_rng(seed)
+    return {
+        name: _moved(value, random) if isinstance(value, np.ndarray) and value.dtype in _FLOATS else value
+        for name, value in feeds.items()
+    }
+
+
+def with_quantized_rounded_otherwise(model: onnx.ModelProto, seed: int) -> bytes | None:
+    """The model, serialized, with each number of float32 that it quantizes perhaps one number up or down.
+
+    Which ones follows from the numbers themselves, since shapes may be open.  A quantizer makes a whole level of that,
+    or nothing.  None if the model quantizes no float32.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    graphs = list(onnx_graphs(copy.graph))
+    types = {tensor.name: tensor.data_type for graph in graphs for tensor in graph.initializer}
+    names = (f"onnxfuse_rounded_{number}" for number in count())
+    found = False
+    for graph in graphs:
+        for place in reversed(range(len(graph.node))):
+            node = graph.node[place]
+            if node.input and node.input[0] not in types and _quantizes(node, types):
+                made = list(_rounding(node.input[0], float(1000 + 777 * seed), names))
+                node.input[0] = made[-1].output[0]
+                for index, new in enumerate(made, place):
+                    graph.node.insert(index, new)
+                found = True
+    return copy.SerializeToString() if found else None
+
+
+def _quantizes(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
+    """Whether a node quantizes float32."""
+    if node.op_type == "QuantizeLinear":
+        return len(node.input) > 1 and types.get(node.input[1]) == onnx.TensorProto.FLOAT
+    if node.op_type == "MatMulNBits" and len(node.input) > 2:
+        level = (attribute.i for attribute in node.attribute if attribute.name == "accuracy_level")
+        return next(level, 0) == _COMPUTED_IN_INT8 and types.get(node.input[2]) == onnx.TensorProto.FLOAT
+    return node.op_type in _DYNAMIC_QUANTIZERS
+
+
+def _rounding(name: str, frequency: float, names: Iterator[str]) -> Iterator[onnx.NodeProto]:
+    """x (1 ± 2⁻²³), by the sign of sin(frequency x)."""
+
+    def node(operator: str, *inputs: str, **attributes: Any) -> onnx.NodeProto:
+        return helper.make_node(operator, list(inputs), [next(names)], **attributes)
+
+    def number(value: float) -> onnx.NodeProto:
+        return node("Constant", value=numpy_helper.from_array(np.array(value, np.float32)))
+
+    yield (often := number(frequency))
+    yield (step := number(2.0**-23))
+    yield (product := node("Mul", name, often.output[0]))
+    yield (wave := node("Sin", product.output[0]))
+    yield (sign := node("Sign", wave.output[0]))
+    yield (part := node("Mul", name, step.output[0]))
+    yield (change := node("Mul", part.output[0], sign.output[0]))
+    yield node("Add", name, change.output[0])
+
+
+def _moved(values: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    infinity = values.dtype.type(np.inf)
+    up, down = np.nextafter(values, infinity), np.nextafter(values, -infinity)
+    steps = random.integers(-1, 2, values.shape)
+    return np.where(steps == 0, values, np.where(steps > 0, up, down)).astype(values.dtype)

@@ -1,0 +1,488 @@
+"""The command line.  Heavy modules are imported by the command that needs them, so that ``--help`` is
+quick."""
+
+import argparse
+import gc
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from io import TextIOWrapper
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, TextIO
+
+from onnxfuse.cli.cli_arguments import make_parser
+from onnxfuse.errors import OnnxfuseError, ParityError
+from onnxfuse.wording import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+EXIT_OK = 0
+EXIT_PARITY = 1
+EXIT_ERROR = 2
+_SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "terminated"}
+_LATER_SECONDS = 0.02
+_AGAIN_SECONDS = 1.0
+
+_PIPED_WIDTH = 200  # a table that goes to a file or another program is not folded to the width of a terminal
+_LEAST_WIDTH = 40  # of a terminal; in none, as COLUMNS=0 has it, rich writes nothing
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status; never raises, whatever happens."""
+    received: list[int] = []
+    try:
+        with _ending_on_signals(received):
+            _open_missing_streams()
+            return _guarded(argv, received)
+    except (_Ended, KeyboardInterrupt) as ended:
+        number = signal.Signals(ended.signal if isinstance(ended, _Ended) else signal.SIGINT)
+        _fail("".join([*getattr(ended, "__notes__", []), _SIGNALS[number]]))
+        return 128 + number
+
+
+def _guarded(argv: Sequence[str] | None, received: list[int]) -> int:
+    try:
+        arguments = make_parser().parse_args(argv)
+        from onnxfuse.run.runtime import silence_onnxruntime
+
+        silence_onnxruntime()
+        status = _COMMANDS[arguments.command](arguments)
+        _flush()
+        return status
+    except SystemExit as error:  # argparse has printed what there is to say
+        return _exited(error)
+    except Exception as error:
+        if received:
+            raise _Ended(received[0]) from error
+        message, status = _described(error)
+        if os.environ.get("ONNXFUSE_DEBUG"):
+            import traceback
+
+            traceback.print_exception(error)
+        _fail(message)
+        return status
+
+
+def _exited(error: SystemExit) -> int:
+    try:
+        _flush()
+    except OSError as full:
+        _fail(_described(full)[0])
+        return EXIT_ERROR
+    return error.code if isinstance(error.code, int) else EXIT_ERROR
+
+
+def _described(error: Exception) -> tuple[str, int]:
+    """What to say of an error, and the exit status."""
+    if isinstance(error, ParityError):
+        return str(error), EXIT_PARITY
+    if isinstance(error, OnnxfuseError):
+        return str(error), EXIT_ERROR
+    if isinstance(error, MemoryError):
+        return "out of memory", EXIT_ERROR
+    if isinstance(error, OSError):
+        where = f": {error.filename}" if error.filename else ""
+        return f"{error.strerror or error}{where}", EXIT_ERROR
+    text = f"{type(error).__name__}: {error}".rstrip(": ")
+    whose = ", ".join(getattr(error, "__notes__", ["onnxfuse"]))  # that of a pass has a note: it may be the user's
+    return f"this is a bug in {whose} ({text}); set ONNXFUSE_DEBUG=1 for the traceback", EXIT_ERROR
+
+
+class _Ended(BaseException):
+    """A signal to end as an exception, so that temporary files are removed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.signal = number
+
+
+@contextmanager
+def _ending_on_signals(received: list[int]) -> Iterator[None]:
+    """Make signals to end an exception.
+
+    Not while a module is imported: compiled ones make another error of an exception that comes then, or abort.  Then
+    ``received`` has the number of the signal, and the exception comes later.  And not for some time after another one,
+    whose removal of temporary files must not be stopped.
+    """
+    ending = -math.inf
+
+    def end(number: int, frame: FrameType | None) -> None:
+        nonlocal ending
+        if number != signal.SIGALRM:
+            received.append(number)
+        if not received or time.monotonic() < ending + _AGAIN_SECONDS:
+            return
+        if _is_importing(frame):
+            signal.setitimer(signal.ITIMER_REAL, _LATER_SECONDS)
+        else:
+            ending = time.monotonic()
+            raise _Ended(received[0])
+
+    previous = {}
+    if _is_main_thread():
+        for number in (*_SIGNALS, signal.SIGALRM):
+            if signal.getsignal(number) not in (None, signal.SIG_IGN):  # as nohup asks for
+                previous[number] = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        if received:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code is not main.__code__:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_main_thread() -> bool:
+    import threading
+
+    return threading.current_thread() is threading.main_thread()
+
+
+# --- streams ---
+
+
+def _open_missing_streams() -> None:
+    """Make a stream that was closed /dev/null: else the next file that is opened would get its number, and be written
+    to by whoever writes to the stream."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115 - for as long as the process lives
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names in a model may not exist in the terminal's encoding
+
+
+def _fail(message: str) -> None:
+    """One line on standard error; a message may hold names from a hostile model."""
+    _say(f"onnxfuse: error: {' '.join(message.split())}")
+
+
+def _say(message: str) -> None:
+    """A line on standard error.  Where nobody can be told the work goes on all the same."""
+    try:
+        print(printable(message), file=sys.stderr, flush=True)
+    except OSError:
+        _mute(sys.stderr)
+
+
+@contextmanager
+def _writing_to_stdout() -> Iterator[None]:
+    """A full disk is an error, a reader that has left is none; neither is for Python to find when it ends."""
+    try:
+        yield
+    except BrokenPipeError:
+        _mute(sys.stdout)
+    except OSError:
+        _mute(sys.stdout)
+        raise
+
+
+def _flush() -> None:
+    """Write what is buffered now, so that what goes wrong is an error of ours."""
+    with _writing_to_stdout():
+        sys.stdout.flush()
+
+
+def _mute(stream: TextIO) -> None:
+    """The stream goes nowhere from now on."""
+    try:
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, stream.fileno())
+        os.close(devnull)
+    except (OSError, ValueError):  # it is no file
+        pass
+
+
+# --- commands ---
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Leave cyclic garbage alone: a large model is millions of objects that live until the end, and
+    Python's collector would go through all of them again and again, for a fourth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_uncollected()
+def _optimize(arguments: argparse.Namespace) -> int:
+    from onnxfuse.api import optimize
+    from onnxfuse.report.report import render_optimization
+    from onnxfuse.report.report_file import ReportFile
+    from onnxfuse.run.given_shapes import parse_shapes
+
+    before = _file_at(arguments.output)
+    with ExitStack() as stack, _telling_what_is_written(arguments.output, before):
+        report = None
+        if arguments.report is not None:
+            report = ReportFile(arguments.report, arguments.input, arguments.output)
+            stack.enter_context(report)
+        with _Progress() as progress:
+            result = optimize(
+                arguments.input,
+                arguments.target,
+                arguments.passes,
+                shapes=parse_shapes(arguments.shape),
+                static=arguments.static,
+                check=not arguments.no_check,
+                inputs=arguments.inputs,
+                fast_math=arguments.fast_math,
+                arch=arguments.arch,
+                embed=not arguments.no_embed,
+                keep_source=arguments.keep_source,
+                tune=arguments.tune,
+                conv=arguments.conv,
+                tuning=arguments.tuning,
+                tf32=arguments.tf32,
+                prefer_nhwc=arguments.prefer_nhwc,
+                time_kernels=report is not None,
+                output=arguments.output,
+                overwrite=arguments.overwrite,
+                progress=progress,
+            )
+        try:
+            if report is not None:
+                report.write_report(result.report)
+            _print(render_optimization(result.report))
+            _flush()
+        except (OSError, OnnxfuseError) as error:
+            raise OnnxfuseError(f"{arguments.output} was written, but then: {_described(error)[0]}") from error
+    return EXIT_OK
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    """Which file is at a path, of which another has taken the place if this changes; None for none."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+@contextmanager
+def _telling_what_is_written(path: Path, before: tuple[int, int] | None) -> Iterator[None]:
+    """Make a signal to end say that the output was written, if another file than ``before`` is there."""
+    try:
+        yield
+    except _Ended as ended:
+        if _file_at(path) != before:
+            ended.add_note(f"{path} was written, but then: ")
+        raise
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from onnxfuse.check.parity import compare
+    from onnxfuse.report.report import render_parity
+    from onnxfuse.run.given_shapes import parse_shapes
+    from onnxfuse.targets.request import runnable_target
+
+    with _Progress() as progress:
+        result = compare(
+            arguments.original,
+            arguments.optimized,
+            inputs=arguments.inputs,
+            shapes=parse_shapes(arguments.shape),
+            target=runnable_target(arguments.target),
+            regions=arguments.regions,
+            progress=progress,
+        )
+    if arguments.json:
+        _print_json(result.to_json())
+    else:
+        _print(render_parity(result))
+    if not result.ok:
+        raise ParityError(result.failure())
+    return EXIT_OK
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from onnxfuse.bench import bench
+    from onnxfuse.report.report import render_bench
+    from onnxfuse.run.given_shapes import parse_shapes
+    from onnxfuse.targets.request import runnable_target
+
+    with _Progress() as progress:
+        result = bench(
+            arguments.original,
+            arguments.optimized,
+            threads=arguments.threads,
+            shapes=parse_shapes(arguments.shape),
+            target=runnable_target(arguments.target),
+            seconds=arguments.seconds,
+            memory=arguments.full,
+            progress=progress,
+        )
+    if arguments.json:
+        _print_json(result.to_json())
+    else:
+        _print(render_bench(result))
+    return EXIT_OK
+
+
+@_uncollected()
+def _inspect(arguments: argparse.Namespace) -> int:
+    from onnxfuse.planning.inspection import inspect, render_inspection
+    from onnxfuse.run.given_shapes import parse_shapes
+
+    with _Progress() as progress:
+        found = inspect(
+            arguments.model,
+            arguments.target,
+            progress,
+            passes=arguments.passes,
+            shapes=parse_shapes(arguments.shape),
+            static=arguments.static,
+            fast_math=arguments.fast_math,
+            arch=arguments.arch,
+            conv=arguments.conv,
+            tuning=arguments.tuning,
+            tf32=arguments.tf32,
+            prefer_nhwc=arguments.prefer_nhwc,
+        )
+    if arguments.cuda is not None:
+        _write(found.cuda_source(arguments.cuda))
+    elif arguments.program is not None:
+        _write(found.program(arguments.program))
+    elif arguments.json:
+        _print_json(found.to_json())
+    else:
+        _print(render_inspection(found, every_node=arguments.all))
+    return EXIT_OK
+
+
+def _zoo_list(arguments: argparse.Namespace) -> int:
+    from onnxfuse.zoo.zoo import MANIFEST, read_manifest, select
+    from onnxfuse.zoo.zoo_commands import list_json, render_list
+
+    models = select(read_manifest(arguments.manifest or MANIFEST), arguments.models)
+    if arguments.json:
+        _print_json(list_json(models))
+    else:
+        _print(render_list(models))
+    return EXIT_OK
+
+
+def _zoo_fetch(arguments: argparse.Namespace) -> int:
+    from onnxfuse.zoo.zoo import MANIFEST, read_manifest
+    from onnxfuse.zoo.zoo_commands import fetch_models
+
+    with _Progress() as progress:
+        manifest = read_manifest(arguments.manifest or MANIFEST)
+        paths = fetch_models(manifest, arguments.models, arguments.out, progress)
+    _write("\n".join(map(str, paths)))
+    return EXIT_OK
+
+
+def _zoo_add(arguments: argparse.Namespace) -> int:
+    from onnxfuse.zoo.zoo import MANIFEST
+    from onnxfuse.zoo.zoo_commands import NewEntry, add
+
+    names = ("name", "task", "licence", "package", "path", "recipe", "environment")
+    entry = NewEntry(**{name: getattr(arguments, name) for name in names})
+    with _Progress() as progress:
+        text = add(entry, arguments.model, arguments.manifest or MANIFEST, progress)
+    _write(text)
+    return EXIT_OK
+
+
+@_uncollected()
+def _unfuse(arguments: argparse.Namespace) -> int:
+    from onnxfuse.model.graph_export import onnx_graphs
+    from onnxfuse.unfusing import unfuse
+    from onnxfuse.wording import plural
+
+    before = _file_at(arguments.output)
+    with _telling_what_is_written(arguments.output, before):
+        plain = unfuse(arguments.input, output=arguments.output, overwrite=arguments.overwrite)
+        nodes = sum(len(graph.node) for graph in onnx_graphs(plain.graph))
+        try:
+            _write(f"{plural(nodes, 'node')}, none of them fused")
+            _flush()
+        except OSError as error:
+            raise OnnxfuseError(f"{arguments.output} was written, but then: {_described(error)[0]}") from error
+    return EXIT_OK
+
+
+_COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "optimize": _optimize,
+    "check": _check,
+    "bench": _bench,
+    "inspect": _inspect,
+    "unfuse": _unfuse,
+    "zoo list": _zoo_list,
+    "zoo fetch": _zoo_fetch,
+    "zoo add": _zoo_add,
+}
+
+
+# --- output ---
+
+
+class _Progress:
+    """Says on standard error what is being done: one line that changes on a terminal, a line a step
+    elsewhere."""
+
+    def __enter__(self) -> Callable[[str], None]:
+        from rich.text import Text
+
+        console = _terminal(stderr=True)
+        if not (sys.stderr.isatty() and console.is_terminal):  # with FORCE_COLOR anything is one for rich
+            self._status = None
+            return _say
+        status = self._status = console.status("", spinner="dots")
+        status.start()
+        return lambda message: status.update(Text(printable(message)))
+
+    def __exit__(self, *_unused: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+
+def _terminal(stderr: bool = False) -> "Console":
+    from rich.console import Console
+
+    console = Console(stderr=stderr, highlight=False)
+    console.width = max(console.width, _LEAST_WIDTH)
+    return console
+
+
+def _print(content: "RenderableType") -> None:
+    from rich.console import Console
+
+    if sys.stdout.isatty():
+        _terminal().print(content)
+        return
+    console = Console(width=_PIPED_WIDTH, highlight=False)
+    with console.capture() as capture:
+        console.print(content)
+    _write("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def _print_json(content: object) -> None:
+    import json
+
+    _write(json.dumps(content, indent=2))
+
+
+def _write(text: str) -> None:
+    with _writing_to_stdout():
+        print(text, end="" if text.endswith("\n") else "\n")

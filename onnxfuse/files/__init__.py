@@ -1,0 +1,1 @@
+"""Models in files: read, checked, written whole or not at all."""

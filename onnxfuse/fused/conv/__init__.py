@@ -1,0 +1,1 @@
+"""Convolutions with the elementwise nodes around them."""

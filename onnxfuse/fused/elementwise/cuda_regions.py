@@ -1,0 +1,47 @@
+"""What the target cuda asks of a region: one iteration space, few operands, and registers that suffice."""
+
+from collections.abc import Sequence
+
+from onnxfuse.cuda.fitting import Fit, Fitter
+from onnxfuse.fused.fused_node import ElementwiseFusion
+from onnxfuse.fused.one_space import SpacesError, has_one_space
+from onnxfuse.program import ProgramError
+
+MAX_OPERANDS = 24
+"""Inputs and outputs of a fused node: each takes registers for its address, and parameters of the kernel."""
+
+
+class CudaRegions:
+    """Judges fusions for the GPU; ``fitter`` knows what the compiler makes of a Program, None to go without."""
+
+    def __init__(self, fitter: Fitter | None) -> None:
+        self._fitter = fitter
+
+    def check(self, fusion: ElementwiseFusion) -> None:
+        """Raises ProgramError, with the reason, for a fusion that has to be split."""
+        if len(fusion.inputs) + len(fusion.outputs) > MAX_OPERANDS:
+            raise ProgramError(f"it has more than {MAX_OPERANDS} inputs and outputs")
+        if not has_one_space(fusion):
+            raise SpacesError
+        self._fit(fusion)
+
+    def is_good(self, fusion: ElementwiseFusion) -> bool:
+        """Whether its kernel has registers enough."""
+        fit = self._fit(fusion)
+        return fit is None or fit.is_good
+
+    def is_better(self, parts: Sequence[ElementwiseFusion], whole: ElementwiseFusion) -> bool:
+        """Whether every one of the ``parts`` has a better kernel than the ``whole``.
+
+        Where nothing is left to fuse, the whole is better unless it spills.
+        """
+        fit = self._fit(whole)
+        ranks = [part.rank for part in map(self._fit, parts) if part is not None]
+        if fit is None or (not ranks and fit.main is not None and not fit.main.spills):
+            return False
+        return all(rank > fit.rank for rank in ranks)
+
+    def _fit(self, fusion: ElementwiseFusion) -> Fit | None:
+        if self._fitter is None:
+            return None
+        return self._fitter.fit(fusion.program, [tensor.shape for tensor in fusion.inputs])

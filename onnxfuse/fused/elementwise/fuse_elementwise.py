@@ -1,0 +1,246 @@
+"""The pass that replaces regions of elementwise nodes by fused nodes, and the plan behind it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import onnx_graphsurgeon as gs
+
+from onnxfuse.cuda.fitting import Fitter
+from onnxfuse.fused.elementwise.cuda_placement import CudaPlacement
+from onnxfuse.fused.elementwise.cuda_regions import CudaRegions
+from onnxfuse.fused.fused_node import ElementwiseFusion, fuse
+from onnxfuse.fused.fusion import emit_all
+from onnxfuse.fused.kinds import DOMAIN
+from onnxfuse.fused.one_space import SpacesError, by_space
+from onnxfuse.fused.regions import find_regions, halve
+from onnxfuse.fused.views import find_views
+from onnxfuse.fused.worth import TOO_LITTLE, is_worthwhile
+from onnxfuse.model.elementwise_operators import HAVE_AXIS
+from onnxfuse.model.graph import Model, sorted_nodes
+from onnxfuse.ort.host import constant_arithmetic, shape_arithmetic
+from onnxfuse.ort.ort_fusions import ONE_KERNEL, OrtFusions
+from onnxfuse.ort.ort_layout import BLOCKED, INSIDE_CONV, ConvLayout
+from onnxfuse.ort.ort_quantization import QUANTIZED, UNTYPED, loses_type, quantized_nodes
+from onnxfuse.ort.slow_kernels import FASTER, FREE_OPS, is_faster, is_slow
+from onnxfuse.program import ProgramError
+from onnxfuse.program.lowering import check, is_elementwise, vector_inputs
+from onnxfuse.rewrite.base import PassContext, label
+from onnxfuse.shapes.inference import infer
+
+UNUSED = "nothing reads its result"
+UNKNOWN_IN_BODY = "its rank, which ONNX Runtime needs in the body of Scan, is not known"
+INLINED = "ONNX Runtime inlines the operator around it, and would lose the types of fused nodes"
+ALONE = "no neighbour to fuse with"
+CONSTANT_ARITHMETIC = "ONNX Runtime computes it once, for it depends on no input"
+SHAPE_ARITHMETIC = "computes with shapes, which ONNX Runtime keeps on the host"
+
+
+@dataclass
+class Plan:
+    """What to do with one graph: the fusions, and for each elementwise node left alone the reason."""
+
+    graph: gs.Graph
+    fusions: list[ElementwiseFusion] = field(default_factory=list)
+    left_alone: list[tuple[gs.Node, str]] = field(default_factory=list)
+
+
+class FuseElementwise:
+    """Replaces convex regions of elementwise nodes by fused nodes."""
+
+    name = "fuse-elementwise"
+    description = "compute each region of elementwise nodes in one fused node"
+
+    def run(self, model: Model, context: PassContext) -> None:
+        """Rewrite ``model`` in place and record every fusion and every node left alone."""
+        if any(tensor.dtype is None for graph in model.graphs() for node in graph.nodes for tensor in node.outputs):
+            infer(model)  # earlier passes have added tensors
+        if context.fitter is not None:
+            # Planned without a compiler first, for what that plans can be compiled at once, on all processors.
+            planned = _Planner(model, context, None).plans()
+            fusions = [fusion for plan in planned for fusion in plan.fusions]
+            context.fitter.prepare([(own.program, [tensor.shape for tensor in own.inputs]) for own in fusions])
+        planner = _Planner(model, context, context.fitter)
+        plans = list(planner.plans())
+        if context.on.library_costs and not context.everything and not _has_fused_convolutions(model):
+            _drop_if_too_little(plans, planner.gains_alone)
+        for plan in plans:
+            emit_all(model, plan.graph, plan.fusions, context)
+            for node, reason in plan.left_alone:
+                context.report.add_left_alone(label(node), node.op, reason)
+
+
+def _has_fused_convolutions(model: Model) -> bool:
+    """Whether a session loads the library whatever becomes of elementwise nodes."""
+    return any(node.domain == DOMAIN for graph in model.graphs() for node in graph.nodes)
+
+
+def _drop_if_too_little(plans: list[Plan], gains_alone: Callable[[gs.Node], bool]) -> None:
+    """Leave everything alone if what there is to fuse does not pay for loading the library."""
+    if is_worthwhile(
+        [fusion for plan in plans for fusion in plan.fusions],
+        sum(len(plan.graph.nodes) for plan in plans),
+        gains_alone,
+    ):
+        return
+    for plan in plans:
+        nodes = [node for fusion in plan.fusions for node in fusion.nodes if is_elementwise(node)]
+        plan.left_alone += [(node, TOO_LITTLE) for node in nodes]
+        plan.fusions.clear()
+
+
+class _Planner:
+    """Plans the graphs of one model, without changing it."""
+
+    def __init__(self, model: Model, context: PassContext, fitter: Fitter | None) -> None:
+        self._model = model
+        self._on = context.on
+        self._everything = context.everything
+        self._fast_math = context.fast_math
+        self._opset = model.opsets.get("")
+        self._ort = None if self._everything else OrtFusions(model, self._on)
+        self._placement = CudaPlacement(model) if self._on.host_apart and not self._everything else None
+        self._cuda = None if self._on.reads_views else CudaRegions(fitter)
+        outputs = [tensor for graph in model.graphs() for tensor in graph.outputs]
+        self._output_ids = {id(tensor) for tensor in outputs}
+        # A body that returns a value of an outer graph names it; the graph has another tensor object of that name.
+        self._output_names = {tensor.name for tensor in outputs}
+
+    def plans(self) -> Iterator[Plan]:
+        """A plan for every graph, the bodies of If, Loop and Scan among them."""
+        fusible = set(map(id, self._model.fusible_graphs()))
+        for graph in list(self._model.graphs()):
+            if id(graph) in fusible:
+                yield self._plan(graph)
+            else:
+                yield Plan(graph, left_alone=[(node, INLINED) for node in graph.nodes if is_elementwise(node)])
+
+    def gains_alone(self, node: gs.Node) -> bool:
+        """Whether a fused node beats what ORT makes of ``node``, which is slow, or on the CPU instead of the GPU."""
+        if self._placement is not None:
+            return id(node) in self._placement.moved
+        return is_slow(node) or (self._ort is not None and id(node) in self._ort.slowed)
+
+    def _plan(self, graph: gs.Graph) -> Plan:
+        plan = Plan(graph)
+        nodes = sorted_nodes(graph)
+        elementwise = [node for node in nodes if is_elementwise(node)]
+        if not elementwise or self._opset is None:
+            return plan
+        layout = ConvLayout(nodes, graph.outputs, self._on.blocked_images, self._ort.gelus) if self._ort else None
+        reasons = self._reasons(nodes, elementwise, layout)
+        for node in elementwise:
+            if not self._is_read_outside(node.outputs[0], set()):
+                reasons[id(node)] = UNUSED
+            elif graph is not self._model.graph and node.outputs[0].shape is None:
+                reasons[id(node)] = UNKNOWN_IN_BODY
+        fusible = {id(node) for node in elementwise if id(node) not in reasons}
+        vectors = _vector_tensors(elementwise, fusible, self._opset)
+
+        def joins(producer: gs.Node, consumer: gs.Node, tensor: gs.Tensor) -> bool:
+            return (id(consumer), id(tensor)) not in vectors
+
+        within = {id(node) for node in nodes}
+        for region in find_regions(nodes, lambda node: id(node) in fusible, joins):
+            fusions, left = self._fuse_if_worth(region, layout, within)
+            plan.fusions += fusions
+            reasons.update(left)
+        plan.left_alone = [(node, reasons[id(node)]) for node in elementwise if id(node) in reasons]
+        return plan
+
+    def _reasons(self, nodes: list[gs.Node], elementwise: list[gs.Node], layout: ConvLayout | None) -> dict[int, str]:
+        """Why single nodes stay out of every region, by id."""
+        assert self._opset is not None
+        ids = {id(node) for node in elementwise}
+        reasons = dict.fromkeys(shape_arithmetic(nodes, ids), SHAPE_ARITHMETIC)
+        if self._placement:
+            on_host = {id(node): self._placement.why_alone(node) for node in elementwise if id(node) not in reasons}
+            reasons.update((node_id, reason) for node_id, reason in on_host.items() if reason)
+        if self._ort:
+            reasons.update(dict.fromkeys(constant_arithmetic(nodes) & ids, CONSTANT_ARITHMETIC))
+            reasons.update(self._ort.reasons)
+        if self._ort and self._ort.quantized:
+            reasons.update(dict.fromkeys(quantized_nodes(nodes, ids), QUANTIZED))
+            reasons.update((id(node), FASTER) for node in elementwise if is_faster(node))
+        if layout:
+            reasons.update(dict.fromkeys(layout.inside_conv, INSIDE_CONV))
+        for node in elementwise:
+            if id(node) not in reasons and (reason := check(node, self._opset)):
+                reasons[id(node)] = reason
+        return reasons
+
+    def _why_not(self, region: list[gs.Node], layout: ConvLayout | None) -> str | None:
+        """Why a region is not worth fusing; None if it is."""
+        if layout and layout.leaves_to_ort(region):
+            return BLOCKED
+        if self._ort and self._ort.keeps(region):
+            return ONE_KERNEL
+        counted = [node for node in region if node.op not in FREE_OPS]
+        if len(counted) < 2 and not self._everything and not any(map(self.gains_alone, counted)):
+            return ALONE
+        return None
+
+    def _fuse_if_worth(
+        self, region: list[gs.Node], layout: ConvLayout | None, within: set[int]
+    ) -> tuple[list[ElementwiseFusion], dict[int, str]]:
+        """The fusions of a region, and by id why other nodes of it are left alone; ``within`` are all nodes' ids."""
+        reason = self._why_not(region, layout)
+        if reason is not None:
+            return [], {id(node): reason for node in region}
+        return self._fuse(region, layout, within)
+
+    def _fuse(
+        self, region: list[gs.Node], layout: ConvLayout | None, within: set[int]
+    ) -> tuple[list[ElementwiseFusion], dict[int, str]]:
+        """The same, in parts if the region exceeds a limit, or if its halves make better kernels."""
+        assert self._opset is not None
+        inside = {id(node) for node in region}
+        # Kernels for CUDA read whole tensors.
+        viewed = ([], []) if self._cuda else find_views(region, self._opset, within, self._is_read_outside)
+        try:
+            whole = fuse(
+                region,
+                self._model.opsets,
+                lambda tensor: self._is_read_outside(tensor, inside),
+                self._fast_math,
+                *viewed,
+            )
+            if loses_type(whole.inputs, whole.outputs):
+                return [], {id(node): UNTYPED for node in region}
+            if self._cuda:
+                self._cuda.check(whole)
+        except ProgramError as error:
+            if len(region) == 1:
+                return [], {id(region[0]): str(error)}
+            parts = by_space(region) if isinstance(error, SpacesError) else halve(region)
+            return self._fuse_parts(parts if len(parts) > 1 else halve(region), layout, within)
+        if self._cuda and len(region) > 1 and not self._cuda.is_good(whole):
+            fusions, left = self._fuse_parts(halve(region), layout, within)
+            if self._cuda.is_better(fusions, whole):
+                return fusions, left
+        return [whole], {}
+
+    def _fuse_parts(
+        self, parts: list[list[gs.Node]], layout: ConvLayout | None, within: set[int]
+    ) -> tuple[list[ElementwiseFusion], dict[int, str]]:
+        fusions: list[ElementwiseFusion] = []
+        reasons: dict[int, str] = {}
+        for part in parts:
+            found, left = self._fuse_if_worth(part, layout, within)
+            fusions += found
+            reasons |= left
+        return fusions, reasons
+
+    def _is_read_outside(self, tensor: gs.Tensor, inside: set[int]) -> bool:
+        """Whether anything but the nodes of a region (their ids) reads ``tensor``: other nodes, or a graph's output."""
+        if id(tensor) in self._output_ids or tensor.name in self._output_names:
+            return True
+        return any(id(node) not in inside for node in tensor.outputs)
+
+
+def _vector_tensors(elementwise: list[gs.Node], fusible: set[int], opset: int) -> set[tuple[int, int]]:
+    """Pairs of a node and a tensor that it reads as a vector, which must then come from outside its region."""
+    found: set[tuple[int, int]] = set()
+    for node in elementwise:
+        if id(node) in fusible and node.op in HAVE_AXIS:
+            found.update((id(node), id(node.inputs[index])) for index in vector_inputs(node, opset))
+    return found

@@ -1,0 +1,1 @@
+"""Tensors that have their channels last, between fused nodes."""

@@ -1,0 +1,1 @@
+"""The gates of squeeze-and-excitation blocks."""

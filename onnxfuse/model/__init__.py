@@ -1,0 +1,1 @@
+"""Models as passes see them, and as they stand in files."""

@@ -1,0 +1,116 @@
+"""Reading constants: initializers and the values of Constant nodes."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+
+if TYPE_CHECKING:
+    from onnxfuse.model.graph_ir import Node
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_SCALAR_ATTRIBUTES = {"value_float": np.float32, "value_int": np.int64}
+_LIST_ATTRIBUTES = {"value_floats": np.float32, "value_ints": np.int64}
+_STRING_ATTRIBUTES = ("value_string", "value_strings")
+
+
+def domain_of(node: Node) -> str:
+    """The node's domain, with both spellings of the standard one as the empty string."""
+    return "" if node.domain in (None, "ai.onnx") else str(node.domain)
+
+
+def is_constant_node(node: Node) -> bool:
+    """Whether ``node`` is a standard Constant."""
+    return bool(node.op == "Constant" and domain_of(node) == "")
+
+
+def constant_node_value(node: Node) -> Array | None:
+    """The value of a Constant node in any of its dense numeric forms; None for strings and sparse tensors."""
+    if len(node.attrs) != 1:
+        return None
+    ((name, value),) = node.attrs.items()
+    if name == "value":
+        return _dense_values(value)
+    if name in _SCALAR_ATTRIBUTES:
+        return np.array(value, dtype=_SCALAR_ATTRIBUTES[name])
+    if name in _LIST_ATTRIBUTES:
+        return np.array(value, dtype=_LIST_ATTRIBUTES[name]).reshape(-1)
+    return None
+
+
+def is_constant(tensor: gs.Tensor | None) -> bool:
+    """Whether the tensor's value is in the model: an initializer, or the output of a Constant node."""
+    if isinstance(tensor, gs.Constant):
+        return is_dense(tensor)
+    return (
+        tensor is not None
+        and len(tensor.inputs) == 1
+        and is_constant_node(tensor.inputs[0])
+        and not any(name in tensor.inputs[0].attrs for name in (*_STRING_ATTRIBUTES, "sparse_value"))
+    )
+
+
+def constant_value(tensor: gs.Tensor | None) -> Array | None:
+    """The value of a constant tensor, loaded where it still lies in a file; None for any other tensor."""
+    if not is_constant(tensor):
+        return None
+    assert tensor is not None
+    if isinstance(tensor, gs.Constant):
+        return _dense_values(tensor)
+    return constant_node_value(tensor.inputs[0])
+
+
+def is_dense(tensor: gs.Constant) -> bool:
+    """Whether an initializer is an ordinary, not a sparse, tensor.  Does not load it."""
+    return not isinstance(getattr(tensor, "_values", None), gs.ir.tensor.SparseValues)
+
+
+def shape_of(tensor: gs.Tensor) -> tuple[int, ...] | None:
+    """The tensor's shape where every dimension is a known number, else None.  Does not load a constant."""
+    if tensor.shape is None:
+        return None
+    dims: tuple[int, ...] = tuple(tensor.shape)
+    return dims if all(isinstance(dim, (int, np.integer)) and dim >= 0 for dim in dims) else None
+
+
+def dtype_of(tensor: gs.Tensor) -> np.dtype[Any] | None:
+    """The tensor's NumPy element type; None where unknown.  Does not load a constant."""
+    dtype = tensor.dtype
+    if dtype is None:
+        return None
+    if isinstance(dtype, int):
+        # An element type as ONNX numbers it: what onnx-graphsurgeon gives for those that NumPy itself lacks.
+        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(dtype)) if dtype else None
+    found: np.dtype[Any] = np.dtype(dtype)
+    return found
+
+
+def byte_size(tensor: gs.Tensor) -> int | None:
+    """The size of the tensor in bytes where its shape and type are known.  Does not load a constant."""
+    shape, dtype = shape_of(tensor), dtype_of(tensor)
+    return None if shape is None or dtype is None else math.prod(shape) * dtype.itemsize
+
+
+def _dense_values(value: Any) -> Array | None:
+    if isinstance(value, gs.Constant):
+        return np.asarray(value.values) if is_dense(value) else None
+    if isinstance(value, onnx.TensorProto):
+        return np.asarray(onnx.numpy_helper.to_array(value))
+    return np.asarray(value) if isinstance(value, np.ndarray) else None
+
+
+def integers_of(node: Node, name: str, place: int, default: list[int] | None = None) -> list[int] | None:
+    """What is an attribute of a node in old opsets and an input in new ones: ``default`` where it is left out, None
+    where it is no constant vector.
+    """
+    if name in node.attrs:
+        return list(node.attrs[name])
+    if len(node.inputs) <= place or not node.inputs[place].name:
+        return default
+    values = constant_value(node.inputs[place])
+    return None if values is None or values.ndim != 1 else [int(value) for value in values]

@@ -1,0 +1,258 @@
+"""The objects that passes work on: onnx_graphsurgeon's, which also remember what they were imported from.
+
+onnx_graphsurgeon's own importer and exporter drop names, documentation, metadata, overloads, annotations and
+every attribute type that they do not know.  These classes keep the ONNX message that each object came from,
+so that what no pass changes is written back as it was.
+"""
+
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto
+from onnx_graphsurgeon.ir.tensor import LazyValues
+
+from onnxfuse.errors import OnnxfuseError
+from onnxfuse.model import tensor_data
+
+STANDARD_DOMAINS = ("", "ai.onnx", None)
+"""How the domain of ONNX's own operators is written in a file and in a graph."""
+
+UNKNOWN_DOMAIN = "onnxfuse.unknown"
+"""The domain that a node of the standard domain has in a graph if nothing is known of it; no file has it."""
+
+VIEWS = {"Flatten", "Reshape", "Squeeze", "Unsqueeze"}
+"""Operators whose result has the elements of the input, in their order, in another shape."""
+
+
+def producer_of(tensor: gs.Tensor | None) -> "Node | None":
+    """The node that makes a tensor; None for an input, a constant and None."""
+    return tensor.inputs[0] if tensor is not None and tensor.inputs else None
+
+
+def numpy_dtype(data_type: int) -> np.dtype | None:
+    """The NumPy (or ml_dtypes) type of a ``TensorProto.DataType``; None where it is undefined or unknown."""
+    try:
+        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(data_type))
+    except (KeyError, TypeError):
+        return None
+
+
+class LazyTensor(LazyValues):
+    """The values of a TensorProto, read when they are first asked for.
+
+    ``load`` returns a read-only array: a constant can only change by being given other values, which is how
+    export tells a constant that was read from one that was changed.
+    """
+
+    def __init__(self, tensor: TensorProto, directory: Path | None):
+        """``directory`` is the one that external data is relative to."""
+        self.tensor = tensor
+        self.directory = directory
+        self.shape = tuple(tensor.dims)
+        self.dtype = numpy_dtype(tensor.data_type)
+        self.nbytes = tensor_data.byte_size(tensor) or 0
+        self._loaded: weakref.ref[np.ndarray] | None = None
+
+    def load(self) -> np.ndarray:
+        """The values, read-only.  Raises OnnxfuseError when they cannot be read."""
+        try:
+            values = self._decode()
+        except (TypeError, ValueError, KeyError) as error:
+            raise OnnxfuseError(f"tensor {self.tensor.name!r} cannot be read: {error}") from error
+        values.flags.writeable = False
+        self._loaded = weakref.ref(values)
+        return values
+
+    def holds(self, values: object) -> bool:
+        """Whether ``values`` are these, unread or as ``load`` returned them."""
+        return values is self or (self._loaded is not None and values is self._loaded())
+
+    def _decode(self) -> np.ndarray:
+        tensor = self.tensor
+        if tensor_data.is_external(tensor):
+            raw = tensor_data.locate(tensor, self.directory).read()
+            tensor = TensorProto(dims=tensor.dims, data_type=tensor.data_type, raw_data=raw)
+        elif tensor.data_type == TensorProto.STRING:
+            texts = np.empty(len(tensor.string_data), dtype=object)
+            texts[:] = [decode_text(text) for text in tensor.string_data]
+            return texts.reshape(self.shape)
+        # A view, so that making it read-only and watching it concerns no array of anybody else's.
+        return np.asarray(onnx.numpy_helper.to_array(tensor)).view()
+
+
+class LazySparseTensor(LazyTensor):
+    """The values of a SparseTensorProto, made dense when they are first asked for."""
+
+    def __init__(self, sparse: SparseTensorProto, directory: Path | None):
+        """``directory`` is the one that external data is relative to."""
+        super().__init__(sparse.values, directory)
+        self.sparse = sparse
+        self.shape = tuple(sparse.dims)
+        self.nbytes = int(np.prod(self.shape)) * (self.dtype.itemsize if self.dtype else 0)
+
+    def _decode(self) -> np.ndarray:
+        dense = np.zeros(self.shape, dtype=self.dtype)
+        values = super()._decode()
+        indices = LazyTensor(self.sparse.indices, self.directory).load()
+        try:
+            if indices.ndim == 1:
+                dense.reshape(-1)[indices] = values
+            else:
+                dense[tuple(indices.T)] = values
+        except IndexError as error:
+            raise ValueError(f"bad sparse indices: {error}") from error
+        return dense
+
+
+def decode_text(raw: bytes) -> str | bytes:
+    """ONNX strings are UTF-8 by convention only: text where it decodes, else the bytes."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
+class Node(gs.Node):
+    """A node that also has an overload, a doc string and metadata, and is equal only to itself.
+
+    ``output_types`` describe outputs whose types cannot be inferred from the node; they go into the graph's
+    value_info.  ``source`` is the NodeProto that it was imported from; it is never changed.  ``source_tensors`` are the
+    values of its tensor attributes, by attribute name, as they were imported.
+
+    ``unknown`` is why nothing is known of a node of the standard domain, else empty.  Such a node has
+    ``UNKNOWN_DOMAIN`` and an ``op`` that no operator has, so that whoever reads nodes by operator passes it over;
+    ``operator`` is its name in files.
+    """
+
+    def __init__(
+        self,
+        op: str,
+        name: str | None = None,
+        attrs: dict[str, Any] | None = None,
+        inputs: Sequence[gs.Tensor] | None = None,
+        outputs: Sequence[gs.Tensor] | None = None,
+        domain: str | None = None,
+        overload: str = "",
+        doc_string: str = "",
+        metadata: dict[str, str] | None = None,
+        source: NodeProto | None = None,
+    ):
+        """The arguments up to ``domain`` are those of ``gs.Node``; ``source`` is for the importer alone."""
+        super().__init__(op, name, attrs, inputs, outputs, domain)
+        self.overload = overload
+        self.doc_string = doc_string
+        self.metadata = {} if metadata is None else metadata
+        self.output_types: list[onnx.ValueInfoProto] = []
+        self.source = source
+        self.source_tensors: dict[str, list[LazyTensor]] = {}
+        self.unknown = ""
+        self._operator = ""
+
+    def make_unknown(self, reason: str) -> None:
+        """Take the node, of the standard domain, for one of which nothing is known."""
+        self.unknown, self._operator = reason, self.operator
+        self.op, self.domain = f"unknown {self._operator}", UNKNOWN_DOMAIN
+
+    @property
+    def operator(self) -> str:
+        """The name of the operator in files."""
+        return self._operator or str(self.op)
+
+    # gs.Node compares names, attributes and tensors at length, and takes two like nodes for one when it
+    # unlinks.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def copy(
+        self,
+        inputs: Sequence[gs.Tensor] | None = None,
+        outputs: Sequence[gs.Tensor] | None = None,
+        tensor_map: dict[str, gs.Tensor] | None = None,
+    ) -> "Node":
+        """A copy with other inputs and outputs; the copy remembers no NodeProto."""
+        attrs = {
+            name: value.copy(tensor_map) if isinstance(value, gs.Graph) else value for name, value in self.attrs.items()
+        }
+        copied = Node(
+            self.op,
+            self.name,
+            attrs,
+            inputs,
+            outputs,
+            self.domain,
+            self.overload,
+            self.doc_string,
+            dict(self.metadata),
+        )
+        copied.unknown, copied._operator = self.unknown, self._operator
+        return copied
+
+
+@dataclass
+class Initializer:
+    """An initializer of the imported graph.  ``tensor`` is a Variable when a caller may override it."""
+
+    proto: TensorProto | SparseTensorProto
+    tensor: gs.Tensor
+    values: LazyTensor
+    used: bool = False
+
+
+@dataclass
+class GraphSource:
+    """What a graph was imported from, and what it held then."""
+
+    proto: GraphProto
+    initializers: list[Initializer] = field(default_factory=list)
+    tensors: dict[str, gs.Tensor] = field(default_factory=dict)
+    constants: set[str] = field(default_factory=set)
+
+
+class Graph(gs.Graph):
+    """A graph that remembers what it was imported from, and is equal only to itself."""
+
+    def __init__(self, source: GraphSource, **fields: Any):
+        """``fields`` are the arguments of ``gs.Graph``."""
+        self.source = source
+        super().__init__(**fields)
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+
+def standard_op(node: gs.Node) -> str:
+    """The name of a node's operator if ONNX defines it; empty for one of another domain, whatever its name is, and for
+    one of which nothing is known."""
+    return str(node.op) if node.domain in STANDARD_DOMAINS else ""
+
+
+def operator_key(node: gs.Node) -> tuple[str, str]:
+    """The domain and the name of a node's operator in files; the standard domain is ``""``."""
+    if isinstance(node, Node) and node.unknown:
+        return "", node.operator
+    return ("" if node.domain in STANDARD_DOMAINS else str(node.domain)), str(node.op)
+
+
+def subgraphs(node: gs.Node) -> Iterator[gs.Graph]:
+    """The graphs in a node's attributes, in the order of the attributes; not those nested in them."""
+    for value in node.attrs.values():
+        if isinstance(value, gs.Graph):
+            yield value
+        elif isinstance(value, list):
+            yield from (item for item in value if isinstance(item, gs.Graph))
+
+
+def walk(graph: gs.Graph) -> Iterator[gs.Graph]:
+    """``graph`` and every graph nested in it, outer before inner."""
+    pending = [graph]
+    while pending:
+        current = pending.pop()
+        yield current
+        inner = [subgraph for node in current.nodes if node.attrs for subgraph in subgraphs(node)]
+        pending.extend(reversed(inner))

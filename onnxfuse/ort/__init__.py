@@ -1,0 +1,1 @@
+"""What ONNX Runtime does itself: its operators, its fusions, its layouts, its kernels."""

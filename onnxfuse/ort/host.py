@@ -1,0 +1,59 @@
+"""What ONNX Runtime computes apart from the data: values that depend on shapes or on constants alone.
+
+Shape arithmetic is a few integers that ORT keeps on the host, folds and propagates when it plans memory.  A fused node
+in between would hide them and save nothing.  What depends on constants alone it computes once, when it creates the
+session; it does not look into custom nodes, so a fused node would compute it in every run.
+"""
+
+from collections.abc import Iterable
+
+import onnx_graphsurgeon as gs
+
+from onnxfuse.model.graph_ir import standard_op, subgraphs
+
+SOURCES = {"Shape", "Size"}
+CARRIERS = {
+    *("Cast", "CastLike", "Concat", "Flatten", "Gather", "GatherElements", "Identity", "ReduceMax", "ReduceMin"),
+    *("ReduceProd", "ReduceSum", "Reshape", "ScatterElements", "ScatterND", "Slice", "Split", "Squeeze", "Unsqueeze"),
+}
+"""Operators whose result is shape arithmetic when all that they read is."""
+_RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+
+
+def shape_arithmetic(nodes: Iterable[gs.Node], is_elementwise: set[int]) -> set[int]:
+    """The ids of the nodes, among ``nodes`` in topological order, that compute with shapes alone.
+
+    ``is_elementwise`` holds the ids of the elementwise nodes.
+    """
+    found: set[int] = set()
+    for node in nodes:
+        op = standard_op(node)
+        if op in SOURCES:
+            found.add(id(node))
+        elif op in CARRIERS or id(node) in is_elementwise or _is_small_fill(node):
+            variables = [tensor for tensor in node.inputs if tensor.name and not isinstance(tensor, gs.Constant)]
+            producers = [tensor.inputs[0] if tensor.inputs else None for tensor in variables]
+            if producers and all(producer is not None and id(producer) in found for producer in producers):
+                found.add(id(node))
+    return found
+
+
+def constant_arithmetic(nodes: Iterable[gs.Node]) -> set[int]:
+    """The ids of the nodes, among ``nodes`` in topological order, that depend on constants alone."""
+    found: set[int] = set()
+    for node in nodes:
+        if standard_op(node) in ("", *_RANDOM) or next(subgraphs(node), None) is not None:
+            continue
+        inputs = [tensor for tensor in node.inputs if tensor.name and not isinstance(tensor, gs.Constant)]
+        producers = [tensor.inputs[0] if tensor.inputs else None for tensor in inputs]
+        if all(producer is not None and id(producer) in found for producer in producers):
+            found.add(id(node))
+    return found
+
+
+def _is_small_fill(node: gs.Node) -> bool:
+    """A ConstantOfShape that makes a vector: a shape in the making, where other ranks are data."""
+    if standard_op(node) != "ConstantOfShape":
+        return False
+    shape = node.outputs[0].shape
+    return shape is not None and len(shape) == 1

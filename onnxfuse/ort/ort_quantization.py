@@ -1,0 +1,96 @@
+"""Quantized models: the QuantizeLinear and DequantizeLinear nodes that ONNX Runtime's quantized kernels take in.
+
+A quantized model has a pair of them on every tensor.  ORT replaces an operator with a DequantizeLinear on each input
+and a QuantizeLinear on its output by one integer kernel (Conv by QLinearConv, Add by QLinearAdd), and a fused node that
+took one of these in would leave the operator in float.
+"""
+
+from collections.abc import Iterable
+
+import onnx_graphsurgeon as gs
+
+from onnxfuse.model.graph_ir import standard_op
+
+QUANTIZED = "ONNX Runtime computes it in a quantized kernel"
+UNTYPED = "ONNX Runtime would move a QuantizeLinear up to it and not find its type, for it reads what may be a scalar"
+
+_MOVED_PAST = {"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
+
+
+def quantized_nodes(nodes: Iterable[gs.Node], elementwise: set[int]) -> set[int]:
+    """The ids of the nodes that belong to ORT's quantized kernels; ``elementwise`` are the ids of elementwise nodes."""
+    found: set[int] = set()
+    for node in nodes:
+        op = standard_op(node)
+        if op == "DequantizeLinear":
+            if _producer_op(node.inputs[0]) == "QuantizeLinear" or not _read_only_by(node, elementwise):
+                found.add(id(node))
+                if _is_guarded_softmax(node):
+                    found.update(map(id, node.outputs[0].outputs))
+        elif op == "QuantizeLinear":
+            producer = node.inputs[0].inputs[0] if node.inputs[0].inputs else None
+            if producer is None or id(producer) not in elementwise or "DequantizeLinear" in _reader_ops(node):
+                found.add(id(node))
+        elif id(node) in elementwise:
+            operands = [tensor for tensor in node.inputs if not isinstance(tensor, gs.Constant) and tensor.name]
+            dequantized = [_producer_op(tensor) == "DequantizeLinear" for tensor in operands]
+            last = _before_quantization(node)
+            if dequantized and all(dequantized) and last is not None:
+                found.update((id(node), id(last)))
+                found.update(id(tensor.inputs[0]) for tensor in operands)
+                found.update(id(reader) for reader in last.outputs[0].outputs)
+    return found
+
+
+def loses_type(inputs: Iterable[gs.Tensor], outputs: Iterable[gs.Tensor]) -> bool:
+    """Whether ONNX Runtime would fail to infer the type of an output of a fused elementwise node.
+
+    ORT moves a QuantizeLinear up past nodes that only move elements, and gives the value before it a new name, for
+    which the model says no type.  The type is then the one that the custom operator infers, and it can infer one only
+    together with a shape.  ORT shows it scalars and tensors of unknown rank alike, so of these it knows no shape.
+    """
+    return any(not tensor.shape for tensor in inputs) and any(_is_moved_and_quantized(tensor) for tensor in outputs)
+
+
+def _is_moved_and_quantized(tensor: gs.Tensor) -> bool:
+    seen: set[int] = set()
+    left = [tensor]
+    while left:
+        moved = left.pop()
+        for reader in moved.outputs:
+            if standard_op(reader) == "QuantizeLinear" and moved is not tensor:
+                return True
+            if standard_op(reader) in _MOVED_PAST and id(reader) not in seen:
+                seen.add(id(reader))
+                left.extend(reader.outputs)
+    return False
+
+
+def _before_quantization(node: gs.Node) -> gs.Node | None:
+    """The node itself if only QuantizeLinear reads it, or the Relu or Clip in between, which ORT drops; or None."""
+    readers = node.outputs[0].outputs
+    last = readers[0] if len(readers) == 1 and standard_op(readers[0]) in ("Relu", "Clip") else node
+    return last if set(_reader_ops(last)) == {"QuantizeLinear"} else None
+
+
+def _is_guarded_softmax(node: gs.Node) -> bool:
+    """Whether a DequantizeLinear is that of a Softmax of whose result a guard takes what is no number.
+
+    If one fused node read it in place of both, ORT would compute the Softmax in integers, which may be off by a level
+    from what it was.
+    """
+    quantized = node.inputs[0].inputs[0] if node.inputs[0].inputs else None
+    softmax = None if quantized is None else _producer_op(quantized.inputs[0])
+    return softmax == "Softmax" and sorted(op or "" for op in _reader_ops(node)) == ["IsNaN", "Where"]
+
+
+def _producer_op(tensor: gs.Tensor) -> str | None:
+    return standard_op(tensor.inputs[0]) if tensor.inputs else None
+
+
+def _reader_ops(node: gs.Node) -> list[str]:
+    return [standard_op(reader) for reader in node.outputs[0].outputs]
+
+
+def _read_only_by(node: gs.Node, elementwise: set[int]) -> bool:
+    return all(id(reader) in elementwise for reader in node.outputs[0].outputs)

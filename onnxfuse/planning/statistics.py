@@ -1,0 +1,119 @@
+"""Static counts of a model: what ONNX Runtime would launch and move, read off the graph without running it.
+
+A node counts once wherever it stands: bodies of If, Loop and Scan once, not once per iteration; functions
+that the model carries are counted at each call, since ONNX Runtime inlines them; a fused node is one node and
+one launch. ONNX Runtime's own fusions are not foreseen, so the counts are of the graph in the file.
+
+- launches: nodes that run a kernel over data.  Not counted: constants, operators that only rename memory
+  (Reshape, Squeeze, Unsqueeze, Flatten, Identity), control flow itself, and shape arithmetic (what is
+  computed from shapes and constants alone, on the host).
+- intermediate tensors: tensors that a launch writes, that a node reads and that are no output of the model.
+- bytes moved: for each launch the bytes of its distinct inputs and of its outputs, weights included.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import onnx_graphsurgeon as gs
+
+from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, kind_of
+from onnxfuse.model.graph import sorted_nodes
+from onnxfuse.model.graph_ir import operator_key
+from onnxfuse.model.inlining import FunctionKey, inlined_nodes
+from onnxfuse.ort.host import shape_arithmetic
+from onnxfuse.program.lowering import is_elementwise
+from onnxfuse.report.byte_counts import Bytes, touched
+
+if TYPE_CHECKING:
+    from onnxfuse.model.graph import Model
+
+_SHOWN_SHAPES = 4
+_NO_LAUNCH = {
+    *("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Optional", "OptionalGetElement"),
+    *("If", "Loop", "Scan", "Constant"),
+}
+
+
+@dataclass
+class Statistics:
+    """The counts; the module's text defines them."""
+
+    nodes: int = 0
+    launches: int = 0
+    intermediate_tensors: int = 0
+    bytes_elementwise: Bytes = field(default_factory=Bytes)
+    bytes_total: Bytes = field(default_factory=Bytes)
+
+    def at(self, sizes: Mapping[str, int]) -> "Statistics":
+        """The same with numbers for the dimensions that have a size in ``sizes``."""
+        elementwise, total = self.bytes_elementwise.at(sizes), self.bytes_total.at(sizes)
+        return replace(self, bytes_elementwise=elementwise, bytes_total=total)
+
+    def is_symbolic(self) -> bool:
+        """Whether any size depends on a dimension that is no number."""
+        return self.bytes_total.constant() is None
+
+    def to_json(self) -> dict[str, object]:
+        """The fields as JSON takes them."""
+        return {
+            "nodes": self.nodes,
+            "launches": self.launches,
+            "intermediate_tensors": self.intermediate_tensors,
+            "bytes_elementwise": self.bytes_elementwise.to_json(),
+            "bytes_total": self.bytes_total.to_json(),
+        }
+
+
+@dataclass
+class Example:
+    """The counts before and after for inputs of these ``shapes``, so that sizes are numbers."""
+
+    shapes: dict[str, list[int]]
+    before: Statistics
+    after: Statistics
+
+    def describe(self) -> str:
+        """The shapes as ``--shape`` takes them; of many inputs the first few."""
+        shapes = [f"{name}={'x'.join(map(str, shape))}" for name, shape in self.shapes.items()]
+        return ", ".join(shapes[:_SHOWN_SHAPES]) + (", …" if len(shapes) > _SHOWN_SHAPES else "")
+
+    def to_json(self) -> dict[str, object]:
+        """The fields as JSON takes them."""
+        return {"shapes": self.shapes, "before": self.before.to_json(), "after": self.after.to_json()}
+
+
+def collect(model: "Model") -> Statistics:
+    """Count a model whose types and shapes have been inferred."""
+    statistics = Statistics()
+    functions = {key: function for key, function in model.functions.items() if key[0] != DOMAIN}
+    inlined: dict[FunctionKey, int] = {}
+    for graph in model.graphs():
+        _count_graph(statistics, graph)
+        for node in graph.nodes if functions else ():
+            key = (*operator_key(node), getattr(node, "overload", ""))
+            if key in functions:  # the call itself is counted already
+                more = inlined_nodes(key, functions, inlined) - 1
+                statistics.nodes += more
+                statistics.launches += more
+    return statistics
+
+
+def _count_graph(statistics: Statistics, graph: gs.Graph) -> None:
+    nodes = sorted_nodes(graph)
+    elementwise = {id(node) for node in nodes if is_elementwise(node)}
+    on_host = shape_arithmetic(nodes, elementwise)
+    outputs = {id(tensor) for tensor in graph.outputs}
+    statistics.nodes += len(nodes)
+    for node in nodes:
+        if id(node) in on_host or (node.op in _NO_LAUNCH and node.domain != DOMAIN):
+            continue
+        statistics.launches += 1
+        statistics.intermediate_tensors += sum(
+            1 for tensor in node.outputs if tensor.name and tensor.outputs and id(tensor) not in outputs
+        )
+        fusible = id(node) in elementwise or (node.domain == DOMAIN and kind_of(node.op) is ELEMENTWISE)
+        for tensor in touched(node):
+            statistics.bytes_total.add(tensor)
+            if fusible:
+                statistics.bytes_elementwise.add(tensor)

@@ -1,0 +1,453 @@
+"""What an optimization did: the data that passes collect, and its forms for programs (JSON) and terminals."""
+
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from onnxfuse.model.symbols import is_made_up
+from onnxfuse.wording import plural, printable
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from onnxfuse.bench import BenchResult
+    from onnxfuse.check.comparison import Comparison
+    from onnxfuse.check.parity import ParityResult
+    from onnxfuse.cuda.report import CudaReport
+    from onnxfuse.fused.choices import ConvChoice
+    from onnxfuse.planning.statistics import Example, Statistics
+    from onnxfuse.report.byte_counts import Bytes, Traffic
+
+
+_MANY_ULP = 100_000
+_MOST_SIZES = 8
+"""That a sentence names."""
+
+_PEAKS = (
+    ("peak memory of the process", "process"),
+    ("of its own, for the model", "own"),
+    ("with pages of files", "resident"),
+)
+"""The rows of ``bench --full``, and the fields of PeakMemory that they show."""
+
+
+@dataclass
+class FusedRegion:
+    """One fused node.
+
+    ``ops`` are the ONNX operators that it stands for, in order; ``program`` the text that the kernel runs, with a
+    convolution what follows that, and ``prologue`` what precedes it, if anything (in a squeeze-and-excitation gate what
+    lies between its convolutions); ``shape`` is the shape of its first
+    output as far as it is known (int, symbol, or None for unknown; None: unknown rank). ``bytes_saved`` is what it
+    moves through memory less than its nodes did, if that was counted; ``before`` and ``after`` are the launches, reads,
+    writes and buffers behind that number.
+    """
+
+    name: str
+    overload: str
+    ops: list[str]
+    program: str
+    inputs: list[str]
+    outputs: list[str]
+    shape: list[int | str | None] | None = None
+    bytes_saved: "Bytes | None" = None
+    before: "Traffic | None" = None
+    after: "Traffic | None" = None
+    prologue: str = ""
+
+    def describe_shape(self, names: Mapping[str, str] | None = None) -> str:
+        """``[1, 64, h, w]``; ``?`` if the rank is unknown.  ``names`` has shorter names for some dimensions."""
+        if self.shape is None:
+            return "?"
+        dims = [dimension(dim) for dim in self.shape]
+        return f"[{', '.join((names or {}).get(dim, dim) for dim in dims)}]"
+
+    def to_json(self) -> dict[str, object]:
+        """The fields as JSON takes them."""
+        counts = {
+            name: None if value is None else value.to_json()
+            for name, value in (("bytes_saved", self.bytes_saved), ("before", self.before), ("after", self.after))
+        }
+        return {**vars(self), "shape": self._json_shape(), **counts}
+
+    def _json_shape(self) -> list[int | str | None] | None:
+        """NumPy's integers are none for JSON."""
+        if self.shape is None:
+            return None
+        return [dim if dim is None or isinstance(dim, str) else int(dim) for dim in self.shape]
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """One application of a rule, and the names of the nodes that it replaced."""
+
+    rule: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A rule that matched at a node and did not apply, and why."""
+
+    rule: str
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class LeftAlone:
+    """An elementwise node that was not fused, and why."""
+
+    node: str
+    op: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ConvolutionChoice:
+    """A convolution: whether it became a fused node (else it is ONNX Runtime's), and why."""
+
+    node: str
+    op: str
+    fused: bool
+    reason: str
+
+
+Item = TypeVar("Item")
+Key = TypeVar("Key", str, tuple[str, str])
+
+
+def group(items: Iterable[Item], key: Callable[[Item], Key]) -> list[tuple[Key, list[Item]]]:
+    """The items by their keys, the most frequent key first."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return sorted(groups.items(), key=lambda entry: (-len(entry[1]), entry[0]))
+
+
+def group_by_reason(items: Iterable[LeftAlone]) -> list[tuple[str, list[LeftAlone]]]:
+    """The nodes left alone by reason, the most frequent reason first."""
+    return group(items, lambda item: item.reason)
+
+
+@dataclass
+class Report:
+    """Collects what passes do.
+
+    ``before`` and ``after`` are the model's static counts, ``example`` those for the shapes that it was checked with,
+    if it has dynamic dimensions, and ``parity`` is the comparison.  ``checked_on`` names the provider that it ran on
+    where that is not the target's; ``cuda`` is what was compiled; ``tuned`` says in a sentence what was measured on the
+    CPU, and ``layout`` what users have to know of the layout of convolutions on CUDA.
+    """
+
+    model: str = ""
+    target: str = "cpu"
+    rewrites: list[Rewrite] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    fused: list[FusedRegion] = field(default_factory=list)
+    left_alone: list[LeftAlone] = field(default_factory=list)
+    convolutions: list[ConvolutionChoice] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    before: "Statistics | None" = None
+    after: "Statistics | None" = None
+    example: "Example | None" = None
+    parity: "ParityResult | None" = None
+    checked_on: str = ""
+    tuned: str = ""
+    layout: str = ""
+    cuda: "CudaReport | None" = None
+    seconds: float = 0.0
+
+    def add_rewrite(self, rule: str, nodes: list[str]) -> None:
+        """``rule`` replaced the ``nodes``."""
+        self.rewrites.append(Rewrite(rule, tuple(nodes)))
+
+    def add_refusal(self, rule: str, node: str, reason: str) -> None:
+        """``rule`` matched at ``node`` and did not apply."""
+        self.refusals.append(Refusal(rule, node, reason))
+
+    def add_fused(self, region: FusedRegion) -> None:
+        """A region became a fused node."""
+        self.fused.append(region)
+
+    def rename_tensors(self, nodes: Container[str], names: Mapping[str, str]) -> None:
+        """Tensors got other names, given by the old ones, after these fused ``nodes`` that read and make them."""
+        for region in self.fused:
+            if region.name in nodes:
+                region.inputs = [names.get(name, name) for name in region.inputs]
+                region.outputs = [names.get(name, name) for name in region.outputs]
+
+    def add_left_alone(self, node: str, op: str, reason: str) -> None:
+        """An elementwise ``node`` was not fused, or one was passed over because it is not known."""
+        self.left_alone.append(LeftAlone(node, op, reason))
+
+    def add_convolution(self, node: str, op: str, choice: "ConvChoice") -> None:
+        """The choice for a convolution."""
+        self.convolutions.append(ConvolutionChoice(node, op, choice.fused, choice.reason))
+
+    def add_warning(self, message: str) -> None:
+        """Something that the user should know and that is no error; said once."""
+        if message not in self.warnings:
+            self.warnings.append(message)
+
+    def rewrites_by_rule(self) -> list[tuple[str, list[Rewrite]]]:
+        """The rewrites by rule, the most frequent first."""
+        return group(self.rewrites, lambda item: item.rule)
+
+    def refusals_by_reason(self) -> list[tuple[tuple[str, str], list[Refusal]]]:
+        """The refusals by rule and reason, the most frequent first."""
+        return group(self.refusals, lambda item: (item.rule, item.reason))
+
+    def convolutions_by_choice(self) -> list[tuple[tuple[str, str], list[ConvolutionChoice]]]:
+        """The convolutions by what they became and why, the most frequent first."""
+        return group(self.convolutions, lambda item: ("fused" if item.fused else "ONNX Runtime", item.reason))
+
+    def counts(self) -> "tuple[Statistics, Statistics] | None":
+        """The counts to show, before and after: those for the shapes of ``example`` if it has any; None if there are
+        none."""
+        if self.before is None or self.after is None:
+            return None
+        return (self.before, self.after) if self.example is None else (self.example.before, self.example.after)
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """The before/after table: what, before, after, and the change in per cent where both are numbers."""
+        counts = self.counts()
+        if counts is None:
+            return []
+        before, after = counts
+        rows = [
+            _count_row("nodes", before.nodes, after.nodes),
+            _count_row("kernel launches", before.launches, after.launches),
+            _count_row("intermediate tensors", before.intermediate_tensors, after.intermediate_tensors),
+        ]
+        for what, left, right in (
+            ("bytes moved, elementwise", before.bytes_elementwise, after.bytes_elementwise),
+            ("bytes moved, all", before.bytes_total, after.bytes_total),
+        ):
+            change = _change(left.constant(), right.constant())
+            rows.append((what, left.at_least(), right.at_least(), change))
+        return rows
+
+    def symbol_names(self) -> dict[str, str]:
+        """Short names for the dimensions with long ones that the counts depend on."""
+        from onnxfuse.report.byte_counts import short_names
+
+        symbols = {dim for region in self.fused for dim in region.shape or () if isinstance(dim, str)}
+        for counts in (self.before, self.after):
+            symbols |= counts.bytes_total.symbols() if counts else set()
+        return short_names(symbol for symbol in symbols if dimension(symbol) != "?")
+
+    def largest_error(self) -> str:
+        """The largest error that the parity check saw, as a number for a table."""
+        worst = None if self.parity is None else self.parity.worst()
+        if self.parity is None:
+            return "not checked"
+        return f"{worst.max_abs:.2g}" if worst and (worst.max_abs or worst.mismatches) else "none"
+
+    def describe_check(self) -> str:
+        """One sentence: what was compared, on what, and how near the outputs are."""
+        if self.parity is None:
+            return "Not checked: nothing was run and compared with the original."
+        return describe_parity(self.parity, self.checked_on)
+
+    def describe_sizes(self) -> str:
+        """Which shapes the bytes are for, if the model has dynamic dimensions, and what a ``≥`` before them means."""
+        sentences = []
+        if self.example and self.example.shapes:
+            sentences.append(f"Bytes are counted for {self.example.describe()}.")
+        if any(counts.bytes_total.constant() is None for counts in self.counts() or ()):
+            sentences.append("≥: without those of tensors whose size is not known.")
+        return " ".join(sentences)
+
+    def summary(self) -> str:
+        """One line: how many nodes became how many, and what was checked."""
+        return f"{self.describe_fusion()} {self.describe_check()}"
+
+    def describe_fusion(self) -> str:
+        """One sentence: how many nodes became how many."""
+        ops = sum(len(region.ops) for region in self.fused)
+        if not self.fused:
+            return f"Nothing fused, {plural(len(self.rewrites), 'rewrite')}."
+        return f"{plural(ops, 'node')} fused into {len(self.fused)}, {plural(len(self.rewrites), 'rewrite')}."
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole report as JSON takes it.
+
+        ``schema`` is 1.  ``before`` and ``after``: ``nodes``, ``launches``, ``intermediate_tensors``,
+        ``bytes_elementwise`` and ``bytes_total`` (each with ``text``, ``terms`` of ``bytes`` times ``dims``,
+        and ``unknown_tensors``).  ``example``: null, or ``shapes`` (of inputs) and the counts ``before`` and ``after``
+        for them.  ``fused``: one object a fused node, with the fields of FusedRegion, and for the target cuda ``cuda``
+        with those of KernelReport.  ``cuda``: null, or ``compiler``, ``architectures``, ``embedded``, ``compiled``,
+        ``from_cache``, ``summary``.  ``rewrites``: ``rule``, ``nodes``.  ``refusals``: ``rule``, ``node``,
+        ``reason``.  ``left_alone``: ``node``, ``op``, ``reason``.  ``convolutions``: ``node``, ``op``, ``fused``,
+        ``reason``.  ``parity``: null if not checked, else
+        ``ok``, ``made_up`` (the inputs), ``sizes`` (those that were run of each dimension that the model leaves open),
+        ``sets`` (``inputs``, ``shapes``, ``sizes``, ``library``, ``outputs``), ``regions``, ``warnings``; an output
+        or region has ``name``, ``dtype``, ``shape``, ``ok``, ``reason``, ``largest``, ``max_abs``,
+        ``max_rel``, ``max_ulp``, ``excess`` (the largest error over the allowed one), ``mismatches``, ``unstable``.
+        ``checked_on``: empty, or the provider that the check ran on for want of the target's.  ``tuned``: empty, or
+        what was measured on the CPU to choose convolutions by.  ``layout``: empty, or what is to be known of the layout
+        of convolutions on CUDA.
+        """
+        return {
+            "schema": 1,
+            "model": self.model,
+            "target": self.target,
+            "seconds": round(self.seconds, 3),
+            "before": self.before.to_json() if self.before else None,
+            "after": self.after.to_json() if self.after else None,
+            "example": self.example.to_json() if self.example else None,
+            "fused": [{**region.to_json(), **self._kernel(region.name)} for region in self.fused],
+            "cuda": self.cuda.to_json() if self.cuda else None,
+            "rewrites": [{"rule": item.rule, "nodes": list(item.nodes)} for item in self.rewrites],
+            "refusals": [dict(vars(item)) for item in self.refusals],
+            "left_alone": [dict(vars(item)) for item in self.left_alone],
+            "convolutions": [dict(vars(item)) for item in self.convolutions],
+            "warnings": list(self.warnings),
+            "parity": self.parity.to_json() if self.parity else None,
+            "checked_on": self.checked_on,
+            "tuned": self.tuned,
+            "layout": self.layout,
+        }
+
+    def _kernel(self, name: str) -> dict[str, object]:
+        kernel = None if self.cuda is None else self.cuda.kernels.get(name)
+        return {} if kernel is None else {"cuda": kernel.to_json()}
+
+
+def dimension(dim: int | str | None) -> str:
+    """A dimension for people: ``?`` if it is unknown, or has a name that shape inference made up."""
+    return "?" if dim in (None, "") or is_made_up(dim) else str(dim)
+
+
+def describe_parity(parity: "ParityResult", checked_on: str = "") -> str:
+    """One sentence: what was compared, on what, and how near the outputs are."""
+    labels = {compared.label for compared in parity.sets}
+    what = "made-up inputs" if parity.made_up else "inputs"
+    how = f"Checked{f' {checked_on},' if checked_on else ''} on {plural(len(labels), 'set')} of {what}"
+    sizes = [f"{name} {_listed(values)}" for name, values in parity.sizes().items()]
+    if sizes:
+        rest = f" and {len(sizes) - _MOST_SIZES} more" if len(sizes) > _MOST_SIZES else ""
+        how += f" of sizes {', '.join(sizes[:_MOST_SIZES])}{rest}"
+    if len({compared.library for compared in parity.sets}) > 1:
+        how += ", with and without the library"
+    unstable = {output.name for output in parity.outputs() if output.unstable}
+    worst = parity.worst()
+    if worst is None or (worst.max_abs == 0 and worst.mismatches == 0):
+        return f"{how}: every output is identical."
+    how += f": within {describe_error(worst)} (output {worst.name})"
+    return f"{how}, {len(unstable)} unstable." if unstable else f"{how}."
+
+
+def _listed(values: list[int]) -> str:
+    """``1, 2 and 200``."""
+    *most, last = map(str, values)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def describe_error(found: "Comparison") -> str:
+    """``1.2e-07, 2 ulp, of values up to 0.98``."""
+    ulp = f", {found.max_ulp} ulp," if found.max_ulp < _MANY_ULP else ""
+    return f"{found.max_abs:.2g}{ulp} of values up to {found.largest:.2g}"
+
+
+def error_columns(found: "Comparison") -> tuple[str, str, str]:
+    """Largest error, that in ulp, and largest value; near zero, ulp are too many to mean anything."""
+    ulp = str(found.max_ulp) if found.max_ulp < _MANY_ULP else "-"
+    return f"{found.max_abs:.2g}", ulp, f"{found.largest:.2g}"
+
+
+def _count_row(what: str, before: int, after: int) -> tuple[str, str, str, str]:
+    return what, f"{before:,}", f"{after:,}", _change(before, after)
+
+
+def _change(before: int | None, after: int | None) -> str:
+    """``-74 %``."""
+    if not before or after is None:
+        return ""
+    percent = 100 * (after - before) / before
+    return f"{percent:+.{1 if -100 < percent < -99 else 0}f} %" if after != before else "0 %"
+
+
+def render_optimization(report: Report) -> "RenderableType":
+    """The table, and behind it the sentences, that ``onnxfuse optimize`` ends with: last what was checked."""
+    from rich.console import Group
+    from rich.text import Text
+
+    table = simple_table("", "before", "after", "change", numbers=True)
+    for row in report.rows():
+        add_row(table, *row)
+    add_row(table, "largest error", "", report.largest_error(), "")
+    sentences = [report.describe_fusion(), report.tuned, report.layout, report.describe_sizes()]
+    if report.cuda is not None:
+        sentences.append(report.cuda.describe())
+    lines = [Text(printable(line)) for line in sentences]
+    warnings = [Text(f"warning: {printable(warning)}", style="yellow") for warning in report.warnings]
+    checked = Text(printable(report.describe_check()))
+    return Group(table, *(line for line in lines if line.plain), *warnings, checked)
+
+
+def render_parity(result: "ParityResult") -> "RenderableType":
+    """The tables that ``onnxfuse check`` prints: one row for each output and input set, one for each
+    region."""
+    from rich.console import Group
+    from rich.text import Text
+
+    table = simple_table("output", "inputs", "run", "largest error", "in ulp", "largest value", "result")
+    for compared in result.sets:
+        run = "library" if compared.library else "plain"
+        for output in compared.outputs:
+            verdict = "equal" if not output.reason else ("unstable" if output.unstable else "DIFFERS")
+            add_row(table, output.name, compared.label, run, *error_columns(output), verdict)
+    parts: list[RenderableType] = [table]
+    if result.regions:
+        regions = simple_table("fused node", "largest error", "in ulp", "largest value", "result")
+        for region in result.regions:
+            found = region.comparison
+            verdict = region.note or ("equal" if region.ok else f"DIFFERS: {found.reason}")
+            add_row(regions, region.node, *error_columns(found), verdict)
+        parts.append(regions)
+    parts += [Text(f"warning: {printable(warning)}", style="yellow") for warning in result.warnings]
+    return Group(*parts, Text(printable(describe_parity(result))))
+
+
+def render_bench(result: "BenchResult") -> "RenderableType":
+    """The table that ``onnxfuse bench`` prints."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from onnxfuse.report.byte_counts import format_bytes
+
+    left, right = result.original, result.optimized
+    table = simple_table("", "original", "optimized", "original / optimized", numbers=True)
+    ratio = f"{result.ratio:.3f}  ({result.low:.3f} to {result.high:.3f})"
+    add_row(table, "time of a run", f"{left.quartile:.3f} ms", f"{right.quartile:.3f} ms", ratio)
+    loads = f"{left.load:.1f} ms", f"{right.load:.1f} ms", f"{left.load / right.load:.2f}"
+    add_row(table, "creating the session", *loads)
+    if left.peak_memory and right.peak_memory:
+        for name, kind in _PEAKS:
+            peaks = getattr(left.peak_memory, kind), getattr(right.peak_memory, kind)
+            add_row(table, name, *map(format_bytes, peaks), f"{peaks[0] / peaks[1]:.2f}")
+    shapes = ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in result.inputs.items())
+    notes = [f"{result.blocks} blocks of 4 runs on {shapes or 'no inputs'}", result.machine]
+    return Group(table, *(Text(printable(note)) for note in notes))
+
+
+def simple_table(*columns: str, numbers: bool = False) -> "Table":
+    """A table in the house style; ``numbers`` aligns all columns but the first on the right."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(Text(column), overflow="fold", justify="right" if numbers and index else "left")
+    return table
+
+
+def add_row(table: "Table", *cells: str) -> None:
+    """Add a row of plain text: names in a model are not markup, and control characters in them do nothing."""
+    from rich.text import Text
+
+    table.add_row(*(Text(printable(cell)) for cell in cells))

@@ -1,0 +1,1 @@
+"""The engine of rules: patterns, matches, rewrites."""

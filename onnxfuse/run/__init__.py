@@ -1,0 +1,1 @@
+"""Running models: the native library, sessions, and models without ONNX Runtime."""

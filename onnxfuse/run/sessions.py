@@ -1,0 +1,173 @@
+"""ONNX Runtime sessions as the parity check and the benchmark use them: plain or with the onnxfuse
+library."""
+
+import ctypes
+import re
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+
+from onnxfuse.errors import OnnxfuseError
+from onnxfuse.fused.kinds import DOMAIN
+from onnxfuse.run.runtime import (
+    CUDA_PROVIDER,
+    EXTERNAL_DATA_FOLDER,
+    load_cuda_libraries,
+    load_onnxruntime,
+    register_for_one,
+    with_kernels,
+)
+from onnxfuse.wording import is_utf8
+
+Value = Any
+"""What a model takes and gives: an array, a list (sequence), a dict (map), or None (an optional without a
+value)."""
+
+# Types that ONNX Runtime's Python API cannot turn into NumPy arrays; their values pass as raw bits.
+_RAW: dict[int, np.dtype] = {
+    onnx.TensorProto.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
+    onnx.TensorProto.FLOAT8E4M3FN: np.dtype(ml_dtypes.float8_e4m3fn),
+    onnx.TensorProto.FLOAT8E4M3FNUZ: np.dtype(ml_dtypes.float8_e4m3fnuz),
+    onnx.TensorProto.FLOAT8E5M2: np.dtype(ml_dtypes.float8_e5m2),
+    onnx.TensorProto.FLOAT8E5M2FNUZ: np.dtype(ml_dtypes.float8_e5m2fnuz),
+}
+_RAW_BY_NUMPY = {dtype: onnx_type for onnx_type, dtype in _RAW.items()}
+_RAW_NAMES = ("bfloat16", "float8")
+
+
+class SessionError(Exception):
+    """ONNX Runtime refused a model or a run; the message is its own, on one line."""
+
+
+class Session:
+    """An ONNX Runtime session that takes and gives NumPy arrays of every type."""
+
+    def __init__(
+        self,
+        model: Path | bytes,
+        *,
+        providers: tuple[str, ...] = ("CPUExecutionProvider",),
+        library: bool = False,
+        optimized: bool = True,
+        threads: int = 0,
+        spinning: bool = True,
+        spinning_between_runs: bool = True,
+        tf32: bool = False,
+        folder: Path | None = None,
+        profile: Path | None = None,
+    ) -> None:
+        """Load ``model``: the path of a file, or the bytes of a model whose external data lies in ``folder``.
+
+        ``library`` registers the onnxfuse library, so that fused nodes run as kernels; without it they are
+        inlined.  ``threads`` is the number of intra-op threads, 0 for ONNX Runtime's choice.
+        ``spinning=False`` keeps idle threads from taking the cores of another session in the same process;
+        ``spinning_between_runs=False`` does so while this one is not running, and leaves its runs as they are.
+        ``tf32`` lets the CUDA provider compute products of float32 in TF32, as it does by default: for times, but not
+        for results, which would differ by more than a rewrite may change them.
+        ``profile`` is where ONNX Runtime's profile goes, as the beginning of a file's path.
+        Raises SessionError if ONNX Runtime does not take the model, OnnxfuseError if it takes no such path.
+        """
+        if isinstance(model, Path) and not is_utf8(str(model)):
+            raise OnnxfuseError(f"{model}: the path is not UTF-8, and ONNX Runtime takes no other")
+        ort = load_onnxruntime()
+        options = ort.SessionOptions()
+        options.log_severity_level = 4  # errors arrive as exceptions; a log line beside them only confuses
+        options.intra_op_num_threads = threads
+        if not spinning:
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if not spinning_between_runs:
+            options.add_session_config_entry("session.force_spinning_stop", "1")
+        if not optimized:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if profile is not None:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(profile)
+        if folder is not None:
+            options.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(folder.resolve()))
+        loaded = model if isinstance(model, bytes) else str(model)
+        try:
+            if CUDA_PROVIDER in providers:
+                load_cuda_libraries()
+            settings = {} if tf32 else {"use_tf32": "0"}
+            if library:
+                register_for_one(options, loaded)
+                if CUDA_PROVIDER in providers:
+                    loaded, wanted = with_kernels(loaded, options)
+                    settings |= wanted
+            configured = [(name, settings if name == CUDA_PROVIDER else {}) for name in providers]
+            self._session = ort.InferenceSession(loaded, options, providers=configured)
+        except OnnxfuseError:
+            raise
+        except Exception as error:  # ONNX Runtime's exceptions share no base class below Exception
+            raise SessionError(one_line(error)) from error
+        if CUDA_PROVIDER in providers and CUDA_PROVIDER not in self._session.get_providers():
+            raise SessionError("ONNX Runtime could not load its CUDA provider, and would run on the CPU")
+        self._outputs = {value.name: value.type for value in self._session.get_outputs()}
+
+    @property
+    def output_names(self) -> list[str]:
+        """The names of the model's outputs, in order."""
+        return list(self._outputs)
+
+    def run(self, feeds: dict[str, Value], names: list[str] | None = None) -> list[Value]:
+        """The values of the outputs ``names`` (all by default).  Raises SessionError if the run fails."""
+        names = self.output_names if names is None else names
+        raw = any(_is_raw(value) for value in feeds.values()) or any(
+            kind in self._outputs[name] for name in names for kind in _RAW_NAMES
+        )
+        try:
+            return _run_raw(self._session, feeds, names) if raw else self._session.run(names, feeds)
+        except Exception as error:
+            raise SessionError(one_line(error)) from error
+
+    def end_profiling(self) -> Path:
+        """Finish the profile; the path of its file."""
+        return Path(self._session.end_profiling())
+
+
+_NOISE = (
+    re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : "),
+    re.compile(r"^Load model from .*? failed: ?"),
+    re.compile(r"/onnxruntime_src/\S+:\d+ .*?\)(?: const)? (?=\S)"),  # a source file and the signature of a function
+)
+
+
+def one_line(error: BaseException) -> str:
+    """An exception's message on one line, without what ONNX Runtime says of itself."""
+    text = " ".join(str(error).split())
+    for pattern in _NOISE:
+        text = pattern.sub("", text, count=1)
+    return text or type(error).__name__
+
+
+def has_fused_nodes(model: onnx.ModelProto) -> bool:
+    """Whether the model needs the onnxfuse library to run fused."""
+    return any(opset.domain == DOMAIN for opset in model.opset_import)
+
+
+def _is_raw(value: Value) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype in _RAW_BY_NUMPY
+
+
+def _run_raw(session: Any, feeds: dict[str, Value], names: list[str]) -> list[Value]:
+    ort_value = load_onnxruntime().OrtValue
+    values = {}
+    for name, value in feeds.items():
+        if _is_raw(value):
+            bits = np.require(value, requirements="C").view(f"u{value.dtype.itemsize}")
+            values[name] = ort_value.ortvalue_from_numpy_with_onnx_type(bits, _RAW_BY_NUMPY[value.dtype])
+        else:
+            values[name] = ort_value.ortvalue_from_numpy(np.require(value, requirements="C"))
+    return [_to_numpy(value) for value in session.run_with_ort_values(names, values)]
+
+
+def _to_numpy(value: Any) -> Value:
+    dtype = _RAW.get(value.element_type()) if value.is_tensor() else None
+    if dtype is None:
+        return value.numpy()
+    size = value.tensor_size_in_bytes()
+    buffer = ctypes.string_at(value.data_ptr(), size) if size else b""
+    return np.frombuffer(buffer, dtype).reshape(value.shape())

@@ -1,0 +1,1 @@
+"""Sizes: given, inferred, computed by a model, likely, and doubtful."""

@@ -1,0 +1,1 @@
+"""The target cuda, and what chooses its convolutions by measuring."""
