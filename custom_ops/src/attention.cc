@@ -480,6 +480,7 @@ bool make_attention_plan(const Attention& node, const PlanKey& key, AttentionPla
   plan->scores = add(plan->rows, plan->padded_keys);
   plan->results = add(plan->rows, plan->padded_size);
   plan->factors = add(plan->rows, 1);
+  fits = fits && element_count({1, {static_cast<int64_t>(plan->floats)}}, &count);  // so that their bytes can be told
   if (fits) plan->per_panel = plan->panel * padded;
   return fits || fail("K and V of shapes " + to_string(key.shapes[1]) + " and " + to_string(key.shapes[2]) +
                           " have too many elements", error);

@@ -128,6 +128,12 @@ def test_bad_calls_of_the_functions_for_models_without_ort(tmp_path: Path) -> No
     run_program(compile_cpp(tmp_path / "test", sources, ["-O1"]))
 
 
+def test_attention_that_needs_too_much_memory(tmp_path: Path) -> None:
+    names = ("attention", "cost", "forks", "shape", "workspace")
+    sources = [NATIVE / "tests/attention_plan_test.cc", *(NATIVE / "src" / f"{name}.cc" for name in names)]
+    run_program(compile_cpp(tmp_path / "test", sources, ["-O1"]))
+
+
 def test_memory_of_a_run(tmp_path: Path) -> None:
     """Much of it is the host's and is given back to it, whatever happens."""
     names = ("host", "workspace", "forks")
