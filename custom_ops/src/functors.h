@@ -136,6 +136,7 @@ struct Fmod {
   template <size_t AStep, size_t BStep, class T> static void rests(const T* a, const T* b, T* out, size_t n) {
     constexpr size_t kBlock = 256;
     constexpr T limit = sizeof(T) == 4 ? T(0x1p22) : T(0x1p51);
+    constexpr T most = std::numeric_limits<T>::max();
     T rest[kBlock];
     for (size_t at = 0; at < n; at += kBlock) {
       const size_t count = n - at < kBlock ? n - at : kBlock;
@@ -148,7 +149,7 @@ struct Fmod {
         const T ratio = dividend / divisor;
         const T left = math::madd(-truncated(ratio), divisor, dividend);
         rest[i] = math::with_sign_of(left < 0 ? left + divisor : left, x[i * AStep]);
-        rare |= !(ratio < limit) | !(divisor <= std::numeric_limits<T>::max());
+        rare |= !(ratio < limit) | !(divisor <= most);
       }
       for (size_t i = 0; rare != 0 && i < count; ++i) rest[i] = apply(x[i * AStep], y[i * BStep]);
       __builtin_memcpy(out + at, rest, count * sizeof(T));

@@ -125,7 +125,7 @@ ONNXFUSE_INLINE F mish(F x) {
 }
 
 static inline double mish(double x) {
-  const long double z = std::exp(-std::fabs(static_cast<long double>(x)));
+  const long double z = __builtin_expl(-__builtin_fabsl(static_cast<long double>(x)));
   const long double top = x < 0.0 ? z * (z + 2.0L) : 1.0L + 2.0L * z;
   return static_cast<double>(x * (top / (top + (x < 0.0 ? 2.0L : 2.0L * z * z))));
 }
@@ -200,7 +200,7 @@ ONNXFUSE_INLINE FloatVector gelu(FloatVector x) {
 
 // In long double, because an error in the argument of erfc or exp is a relative error of the result.
 static inline double gelu(double x) {
-  return static_cast<double>(x * (0.5L * std::erfc(-0.70710678118654752440084436210485L * x)));
+  return static_cast<double>(x * (0.5L * __builtin_erfcl(-0.70710678118654752440084436210485L * x)));
 }
 
 // 0.5 x (1 + tanh(u)) = x sigmoid(2 u), u = sqrt(2/pi) (x + 0.044715 x^3) (Hendrycks & Gimpel, 2016).
@@ -230,7 +230,7 @@ ONNXFUSE_INLINE F gelu_tanh(F x) {
 
 static inline double gelu_tanh(double x) {
   const long double u = x * (kGelu1 + kGelu3 * x * x);
-  const long double z = std::exp(-std::fabs(u));
+  const long double z = __builtin_expl(-__builtin_fabsl(u));
   return static_cast<double>(x * ((x < 0.0 ? z : 1.0L) / (1.0L + z)));
 }
 
@@ -305,15 +305,15 @@ ONNXFUSE_INLINE void trig_array(const float* x, float* out, size_t n, InRange in
 }
 
 static inline void sin_array(const float* x, float* out, size_t n) {
-  trig_array(x, out, n, [](float v) { return sin_in_range(v); }, [](float v) { return std::sin(v); });
+  trig_array(x, out, n, [](float v) { return sin_in_range(v); }, [](float v) { return __builtin_sinf(v); });
 }
 
 static inline void cos_array(const float* x, float* out, size_t n) {
-  trig_array(x, out, n, [](float v) { return cos_in_range(v); }, [](float v) { return std::cos(v); });
+  trig_array(x, out, n, [](float v) { return cos_in_range(v); }, [](float v) { return __builtin_cosf(v); });
 }
 
 static inline void tan_array(const float* x, float* out, size_t n) {
-  trig_array(x, out, n, [](float v) { return tan_in_range(v); }, [](float v) { return std::tan(v); });
+  trig_array(x, out, n, [](float v) { return tan_in_range(v); }, [](float v) { return __builtin_tanf(v); });
 }
 
 static inline void sin_array(const double* x, double* out, size_t n) {
@@ -347,7 +347,7 @@ ONNXFUSE_INLINE float asin(float x) {
   const float a = absolute(x);
   const bool large = a > 0.5f;
   const float z = large ? 0.5f - 0.5f * a : a * a;
-  const float y = asin_residue(large ? std::sqrt(z) : a, z);
+  const float y = asin_residue(large ? __builtin_sqrtf(z) : a, z);
   return with_sign_of(large ? half_pi_less(2.0f * y) : y, x);
 }
 
@@ -355,7 +355,7 @@ ONNXFUSE_INLINE float acos(float x) {
   const float a = absolute(x);
   const bool large = a > 0.5f;
   const float z = large ? 0.5f - 0.5f * a : a * a;
-  const float y = asin_residue(large ? std::sqrt(z) : a, z);
+  const float y = asin_residue(large ? __builtin_sqrtf(z) : a, z);
   const float near_one = x < 0.0f ? pi_less(2.0f * y) : 2.0f * y;
   return large ? near_one : half_pi_less(with_sign_of(y, x));
 }

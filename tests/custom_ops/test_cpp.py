@@ -81,6 +81,25 @@ def test_vector_math(isa: str, tmp_path: Path) -> None:
     run_program(compile_cpp(tmp_path / "test", [NATIVE / "tests/vector_math_test.cc"], flags), "quick")
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="there is one instruction set")
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+def test_kernels_share_no_inline_function(isa: str, tmp_path: Path) -> None:
+    """Of those outside its namespace the linker would keep one copy for all, perhaps that of the newest processors.
+
+    Without optimization each that is called is there to be seen.
+    """
+    nm = shutil.which("nm")
+    if nm is None:
+        pytest.skip("there is no nm")
+    flags = {"avx2": AVX2, "avx512": AVX512}[isa]
+    for source in sorted((NATIVE / "src").glob(f"*kernels_{isa}.cc")):
+        compiled = compile_cpp(tmp_path / f"{source.stem}.o", [source], ["-c", "-O0", *flags])
+        symbols = subprocess.run([nm, "-C", compiled], capture_output=True, text=True, check=True).stdout
+        weak = [found[1] for found in re.finditer(r"^\S* *[WVu] (.*)$", symbols, re.MULTILINE)]
+        foreign = [name for name in weak if f"onnxfuse::{isa}::" not in name and not name.startswith("DW.ref.")]
+        assert not foreign, source.name
+
+
 def test_indices_beyond_31_bits(tmp_path: Path) -> None:
     names = [
         "shape",
