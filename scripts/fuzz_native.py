@@ -44,10 +44,12 @@ OPERATOR_DRIVERS = {
     "fuzz_nhwc_pool": 15000,
     "fuzz_nhwc_concat": 15000,
     "fuzz_listed_operators": 40000,
+    "fuzz_executable": 1500,
 }
 """What fuzzes the CUDA operators, that of elementwise nodes and that of convolutions, convolutions, gates, attention,
-normalizations, convolutions, pooling and Concats with the channels last on the CPU, and the reader of a model's
-functions; and how many runs a second each is asked for, about what it does."""
+normalizations, convolutions, pooling and Concats with the channels last on the CPU, the reader of a model's functions,
+and the C functions for models without ONNX Runtime; and how many runs a second each is asked for, about what it
+does."""
 
 SEED_MODELS = 300
 ENVIRONMENTS: tuple[dict[str, str], ...] = (

@@ -100,10 +100,9 @@ int plain_operators(const OpFamily& family) {
   return number > 0 && text.empty() ? number : family.plain;
 }
 
-// The operators of a session with these options.
-std::vector<const OrtCustomOp*> wanted_operators(const OrtApi* api, const OrtSessionOptions* options) {
+// The operators of a session that asks for these.
+std::vector<const OrtCustomOp*> wanted_operators(const OrtApi* api, const std::vector<OperatorRange>& listed) {
   const std::vector<OpFamily>& families = find_families(api);
-  const std::vector<OperatorRange> listed = listed_operators(api, options);
   std::vector<const OrtCustomOp*> operators;
   for (size_t index = 0; index < families.size(); ++index) {
     const OpFamily& family = families[index];
@@ -143,9 +142,10 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(O
     return oldest == nullptr ? nullptr : oldest->CreateStatus(ORT_FAIL, "onnxfuse needs ONNX Runtime 1.20 or newer");
   }
   return onnxfuse::guarded(api, ORT_FAIL, "onnxfuse: ", [&] {
+    const auto listed = onnxfuse::listed_operators(api, options);  // perhaps from a file, for which others need not wait
     const std::lock_guard<std::mutex> lock(onnxfuse::mutex_of(onnxfuse::kDomain));
     onnxfuse::add_runtime(api, *base);
-    const auto operators = onnxfuse::wanted_operators(api, options);
+    const auto operators = onnxfuse::wanted_operators(api, listed);
     if (operators.empty()) return;
     onnxfuse::check(api->AddCustomOpDomain(options, onnxfuse::shared_domain(api, operators)));
   });

@@ -178,6 +178,7 @@ def test_forks(tmp_path: Path) -> None:
         "fuzz_nhwc_conv",
         "fuzz_nhwc_pool",
         "fuzz_nhwc_concat",
+        "fuzz_executable",
     ),
 )
 def test_drivers_that_only_the_fuzzer_runs(driver: str, tmp_path: Path) -> None:
@@ -216,6 +217,21 @@ def test_hostile_models(driver: str, tmp_path: Path) -> None:
         pytest.skip("the compiler has no sanitizers")
     sources = [NATIVE / f"tests/{driver}.cc", *(NATIVE / "src" / f"{name}.cc" for name in FUZZED[driver])]
     run_program(compile_cpp(tmp_path / "test", sources, [*sanitizers, "-O0", "-ldl"]), "4000", "1")
+
+
+def test_the_functions_of_ort_that_nodes_call_without_it() -> None:
+    """Without ONNX Runtime a slot that is not filled in would be called at address 0."""
+    filled = set(re.findall(r"\bown\.([A-Z]\w+) =", (NATIVE / "src/executable.cc").read_text(encoding="utf-8")))
+    header = (NATIVE / "src/ort_abi.h").read_text(encoding="utf-8")
+    slots = set(re.findall(r"^ONNXFUSE_SLOT\(\d+, (\w+)\)", header, re.MULTILINE))
+    in_a_session = {"register", "custom_op", "symbolic_shape", "executable"}
+    called = set()
+    for source in (NATIVE / "src").glob("*.cc"):
+        if source.stem not in in_a_session and not source.stem.startswith("cuda_"):
+            called |= slots & set(re.findall(r"api_?->(\w+)\(", source.read_text(encoding="utf-8")))
+    assert filled < slots
+    assert called - filled == {"Logger_LogMessage"}  # only with a logger, which is not there
+    assert {"KernelContext_GetOutput", "KernelInfo_GetNodeName"} <= called
 
 
 def test_every_slot_of_the_ort_abi(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
