@@ -312,7 +312,9 @@ void divide_copied(const Attention& node, int64_t batch, AttentionPlan* plan) {
     const double task = rows / static_cast<double>(parts) + copies;
     if (parts > 1 && task < kTaskWork) break;
     const auto tasks = static_cast<double>(groups * parts);
-    const double cost = (task + kTaskCost) * tasks * imbalance(groups * parts);
+    const double balanced = (task + kTaskCost) * tasks;  // which grows with the parts: none that follows costs less
+    if (least >= 0.0 && balanced >= least) break;
+    const double cost = balanced * imbalance(groups * parts);
     if (least >= 0.0 && cost >= least) continue;
     least = cost;
     plan->splits = divide_up(parts, shared);

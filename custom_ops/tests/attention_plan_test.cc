@@ -1,4 +1,5 @@
-// The memory of a thread for attention of shapes that no memory holds: a plan tells its bytes, or there is none.
+// Plans of attention of shapes that no memory holds: they are found in few steps, and tell their bytes, or there is none.
+#include <algorithm>
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
@@ -40,9 +41,30 @@ bool plan_for(int64_t keys, AttentionPlan* plan, std::string* error) {
   return make_attention_plan(node, {{Shape{3, {1, 1, 8}}, many, many}}, plan, error);
 }
 
+void divides_many_rows() {
+  for (const int64_t shared : {1, 3, 32}) {
+    for (const int64_t length : {int64_t{512}, int64_t{1} << 20, int64_t{1} << 40}) {
+      Attention node;
+      node.heads = 2 * shared;
+      node.key_heads = 2;
+      node.input_heads = {node.heads, 2, 2};
+      node.heads_first = {true, true, true, true};
+      const Shape keys{4, {1, 2, 64, 16}};
+      AttentionPlan plan;
+      std::string error;
+      const Shape rows{4, {1, node.heads, length, 16}};
+      expect(make_attention_plan(node, {{rows, keys, keys}}, &plan, &error), "a plan of many rows");
+      // Each part copies the keys, which so many rows of it are worth, and balances any machine's threads.
+      const int64_t most = std::max<int64_t>(length / 16, 1);
+      expect(plan.splits >= 1 && plan.splits <= std::min<int64_t>(most, 1024) && plan.tasks >= 1, "few parts");
+    }
+  }
+}
+
 }  // namespace
 
 int main() {
+  divides_many_rows();
   for (const int64_t keys : {int64_t{1}, int64_t{1} << 40, int64_t{1} << 54, int64_t{26} << 50}) {
     AttentionPlan plan;
     std::string error;

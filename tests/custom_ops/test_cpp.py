@@ -119,6 +119,13 @@ def test_indices_beyond_31_bits(tmp_path: Path) -> None:
     run_program(compile_cpp(tmp_path / "test", sources, ["-O1"]))
 
 
+def test_plans_of_attention_over_any_number_of_rows(tmp_path: Path) -> None:
+    """How the work is divided is found in a few steps, however many rows there are, and too much memory is refused."""
+    names = ("attention", "caches", "cost", "forks", "shape", "workspace")
+    sources = [NATIVE / "tests/attention_plan_test.cc", *(NATIVE / "src" / f"{name}.cc" for name in names)]
+    run_program(compile_cpp(tmp_path / "test", sources, ["-O1"]))
+
+
 def test_workspace(tmp_path: Path) -> None:
     """Threads get the smallest block of memory that is large enough, and no more is kept than they had at once."""
     sources = [NATIVE / "tests/workspace_test.cc", *(NATIVE / "src" / f"{name}.cc" for name in ("workspace", "forks"))]
@@ -144,12 +151,6 @@ def test_thread_pool(sanitizer: str, tmp_path: Path) -> None:
 def test_bad_calls_of_the_functions_for_models_without_ort(tmp_path: Path) -> None:
     """Ranks, numbers of values, sizes, the order of nodes, and calls while another thread runs."""
     sources = [NATIVE / "tests/executable_api_test.cc", Path(library())]
-    run_program(compile_cpp(tmp_path / "test", sources, ["-O1"]))
-
-
-def test_attention_that_needs_too_much_memory(tmp_path: Path) -> None:
-    names = ("attention", "cost", "forks", "shape", "workspace")
-    sources = [NATIVE / "tests/attention_plan_test.cc", *(NATIVE / "src" / f"{name}.cc" for name in names)]
     run_program(compile_cpp(tmp_path / "test", sources, ["-O1"]))
 
 
