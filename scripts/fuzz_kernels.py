@@ -72,6 +72,8 @@ class Kernels:
         self.tensors: list[Known] = []
         self.read: set[str] = set()
         self.count = 0
+        self.chained = False
+        """Whether each node reads the latest tensor that it can."""
 
     # --- choices ---
 
@@ -96,9 +98,9 @@ class Kernels:
         """An axis, from either end."""
         return self.choose.randrange(rank) - (rank if self.chance(3) else 0)
 
-    def maybe(self, **attributes: tuple[Any, ...]) -> dict[str, Any]:
-        """Some of the attributes, each with one of its values."""
-        return {name: self.any_of(values) for name, values in attributes.items() if self.chance(2)}
+    def maybe(self, *, often: int = 2, **attributes: tuple[Any, ...]) -> dict[str, Any]:
+        """Some of the attributes, each with one of its values; once in ``often`` times."""
+        return {name: self.any_of(values) for name, values in attributes.items() if self.chance(often)}
 
     # --- tensors ---
 
@@ -143,7 +145,9 @@ class Kernels:
             for known in self.tensors
             if isinstance(known.value, np.ndarray) and known.value.dtype == self.dtype and accepted(known.value)
         ]
-        return found[max(self.choose.randrange(len(found)), self.choose.randrange(len(found)))] if found else None
+        if not found or self.chained:
+            return found[-1] if found else None
+        return found[max(self.choose.randrange(len(found)), self.choose.randrange(len(found)))]
 
     def tensor(self, *ranks: int) -> Known:
         """A tensor of one of these ranks, an input of new ones now and then."""
@@ -153,7 +157,8 @@ class Kernels:
     def image(self, spatial: int | None = None) -> Known:
         """A batch of images of one to three dimensions."""
         ranks = (3, 4, 4, 5) if spatial is None else (spatial + 2,)
-        found = None if self.chance(6) else self.pick(lambda value: value.ndim in ranks and 0 not in value.shape[:2])
+        new = self.chance(6) and not self.chained
+        found = None if new else self.pick(lambda value: value.ndim in ranks and 0 not in value.shape[:2])
         if found is not None:
             return found
         sizes = [self.size() for _ in range(self.any_of(ranks) - 2)]
@@ -265,8 +270,8 @@ def _kernel(emitter: Callable[[Kernels], object]) -> Callable[[Kernels], object]
 
 def elementwise(graph: Kernels) -> object:
     """A function, or two tensors, one a constant that broadcasts or an earlier one."""
-    x = graph.pick()
-    if x is None:
+    x = graph.tensors[-1] if graph.tensors and graph.chance(2) else graph.pick()
+    if x is None or not isinstance(x.value, np.ndarray) or x.value.dtype != graph.dtype:
         return None
     if graph.chance(2):
         return graph.one(graph.any_of(_UNARY), x)
@@ -291,6 +296,7 @@ def attention(graph: Kernels) -> object:
     size, of_values = graph.any_of(WIDTHS), graph.any_of(WIDTHS)
     of_values = size if graph.chance(2) else of_values
     flat = graph.chance(3)
+    rarely = graph.any_of((3, 16))  # how often there is what few models have
 
     def part(count: int, length: int, width: int) -> Known:
         shape = (batch, length, count * width) if flat else (batch, count, length, width)
@@ -302,7 +308,7 @@ def attention(graph: Kernels) -> object:
     v = part(heads // groups, keys, of_values)
     past: list[Given] = [None, None]
     total = keys
-    if graph.chance(4):
+    if graph.chance(2 * rarely):
         before = graph.size()
         total += before
         past = [graph.input(graph.numbers((batch, heads // groups, before, width))) for width in (size, of_values)]
@@ -311,20 +317,22 @@ def attention(graph: Kernels) -> object:
         shape: tuple[int, ...] = graph.any_of(((rows, total), (1, total), (batch, 1, rows, total)))
         if graph.chance(3):
             shape = (graph.any_of((1, batch)), graph.any_of((1, heads)), rows, total)
-        if graph.chance(8) and total:
+        if graph.chance(4 * rarely) and total:
             shape = (*shape[:-1], total - 1)
         values = graph.random.random(shape) < 0.7 if graph.chance(2) else graph.numbers(shape)
         if values.dtype != bool and graph.chance(2):
             values = np.where(graph.random.random(shape) < 0.5, values, values.dtype.type(-np.inf))
         mask = graph.input(values) if graph.chance(2) else graph.constant(values, values.dtype)
     lengths = None
-    if graph.opset >= 24 and graph.chance(6) and past[0] is None:
+    if graph.opset >= 24 and graph.chance(2 * rarely) and past[0] is None:
         lengths = graph.input(graph.random.integers(0, keys + 1, batch).astype(np.int64))
-    attributes = graph.maybe(
-        is_causal=(1, 1, 0), scale=(0.125, 1.0, 0.3), softcap=(0.0, 2.0, 30.0), softmax_precision=(1, 10, 11)
+    attributes = graph.maybe(is_causal=(1, 1, 0), scale=(0.125, 1.0, 0.3))
+    attributes |= graph.maybe(
+        often=rarely,
+        softcap=(0.0, 2.0, 30.0),
+        softmax_precision=(1, 10, 11),
+        qk_matmul_output_mode=(0, 1, 2, 3),
     )
-    if graph.chance(3):
-        attributes["qk_matmul_output_mode"] = graph.any_of((0, 1, 2, 3))
     if graph.opset >= 25:
         attributes |= graph.maybe(left_window_size=(-1, 0, 1, 3), right_window_size=(-1, 0, 2))
     if flat:
@@ -332,7 +340,7 @@ def attention(graph: Kernels) -> object:
     given: list[Given] = [q, k, v, mask, *past, lengths]
     while given[-1] is None:
         given.pop()
-    outputs = [True, past[0] is not None or graph.chance(8), past[0] is not None or graph.chance(8), graph.chance(6)]
+    outputs = [True, *(past[0] is not None or graph.chance(2 * rarely) for _ in range(2)), graph.chance(2 * rarely)]
     while not outputs[-1]:
         outputs.pop()
     return graph.add("Attention", given, outputs, **attributes)
@@ -399,7 +407,7 @@ def normalization(graph: Kernels) -> object:
         if graph.chance(3):
             x = graph.one("Add", x, graph.constant(graph.numbers(x.shape[-1:]))) or x
         axis = graph.axis(x.rank) if graph.chance(2) else -1
-        shape = x.shape[axis:] if graph.chance(3) else graph.any_of((x.shape[axis:], x.shape[-1:], (1,)))
+        shape = graph.any_of((x.shape[axis:], x.shape[axis:], x.shape[axis:], x.shape[-1:], (1,)))
         scale = [graph.constant(graph.numbers(shape)) for _ in range(graph.any_of((1, 2)) if op[0] == "L" else 1)]
         outputs = [True, graph.chance(6), graph.chance(6)] if op[0] == "L" else [True]
         while not outputs[-1]:
@@ -433,7 +441,7 @@ def normalization(graph: Kernels) -> object:
 def written_normalization(graph: Kernels) -> object:
     """The same in single steps, with or without the mean, over whatever axes."""
     x = graph.tensor(2, 3, 4)
-    axes = graph.any_of(([-1], [x.rank - 1], graph.axes(x.rank)))
+    axes = graph.any_of(([-1], [-1], [x.rank - 1], graph.axes(x.rank)))
 
     def mean(value: Known) -> Known | None:
         if graph.opset >= 18:
@@ -457,7 +465,7 @@ def written_normalization(graph: Kernels) -> object:
     else:
         inverse = graph.one("Reciprocal", deviation)
         normal = inverse and graph.one("Mul", centred, inverse)
-    shape = graph.any_of((x.shape[-1:], x.shape[-1:], (), x.shape[1:], (x.shape[-1], 1)))
+    shape = graph.any_of((*[x.shape[-1:]] * 6, (), x.shape[1:], (x.shape[-1], 1)))
     scaled = normal and graph.one("Mul", normal, graph.constant(graph.numbers(shape)))
     return scaled and graph.one("Add", scaled, graph.constant(graph.numbers(shape)))
 
@@ -570,12 +578,16 @@ def pool(graph: Kernels) -> object:
 @_kernel
 def convolutional_block(graph: Kernels) -> object:
     """Convolutions that follow one another, with a pool, a Resize, a gate or a sum between them."""
-    graph.dtype = np.float32
+    graph.dtype, graph.chained = np.float32, True
+    graph.input(graph.numbers([1, graph.any_of(CHANNELS), *(graph.any_of((5, 8, 12)) for _ in range(2))]))
     convolution(graph)
     for _ in range(graph.any_of((1, 2, 3))):
-        elementwise(graph)
-        graph.any_of((pool, resize, convolution, transposed_convolution, gate, normalization))(graph)
-    return convolution(graph)
+        for _ in range(graph.any_of((0, 1, 2))):
+            elementwise(graph)
+        graph.any_of((pool, pool, resize, convolution, convolution, transposed_convolution, gate, normalization))(graph)
+    convolution(graph)
+    graph.chained = False
+    return None
 
 
 @_kernel
