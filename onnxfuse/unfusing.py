@@ -47,9 +47,10 @@ def _read_again(candidate: Path) -> None:
 
 def _unfuse(model: Model) -> None:
     functions = _functions(model)
-    proto = inline(model, functions)
-    for field, ours in ((proto.opset_import, "domain"), (proto.metadata_props, "key")):
-        kept = [entry for entry in field if getattr(entry, ours) not in (DOMAIN, PREFERS_NHWC)]
+    proto = inline(model, functions) if functions else model.to_proto()
+    opsets = [entry for entry in proto.opset_import if entry.domain != DOMAIN]
+    metadata = [entry for entry in proto.metadata_props if entry.key != PREFERS_NHWC]
+    for field, kept in ((proto.opset_import, opsets), (proto.metadata_props, metadata)):
         del field[:]
         field.extend(kept)
     model.replace(proto)

@@ -12,6 +12,9 @@ _SCORES = (
     "u{i} = Mul(s{i}, c) t{i} = Add(u{i}, m)",
     "u{i} = Div(s{i}, c) t{i} = Add(u{i}, m)",
     "u{i} = Add(s{i}, m) v{i} = Mul(u{i}, c) t{i} = Add(v{i}, m2)",
+    "u{i} = Add(s{i}, m2) t{i} = Add(u{i}, m)",
+    "t{i} = Add(s{i}, m2)",
+    "t{i} = Sub(s{i}, m2)",
 )
 """Forms of the scores of an attention, each of which is a function of its own."""
 
@@ -25,11 +28,12 @@ def regions(count: int) -> onnx.ModelProto:
             steps.append(f"{name}_{place} = {('Abs', 'Sin')[int(bit)]}({name})")
             name = f"{name}_{place}"
         steps.append(f"x{index + 1} = Softmax<axis = 1>({name})")
-    return _model(f"g (float[n, 16] x0) => (float[n, 16] x{count}) {{ {' '.join(steps)} }}")
+    return named(f"g (float[n, 16] x0) => (float[n, 16] x{count}) {{ {' '.join(steps)} }}")
 
 
 def attentions() -> onnx.ModelProto:
-    """Several attentions, no two of the same nodes; Gathers split the heads of each, as Swin's do."""
+    """Several attentions, no two of the same nodes.  Gathers split the heads of each, as Swin's do: ONNX Runtime makes
+    Splits of them, which before 1.22 had one name if the Gathers had none."""
     steps = []
     for i, scores in enumerate(_SCORES):
         steps.append(
@@ -42,7 +46,7 @@ def attentions() -> onnx.ModelProto:
     shape = f"float[2, {LENGTH}, {WIDTH}]"
     text = f"g ({shape} x0) => ({shape} x{len(_SCORES)}) {{ {' '.join(steps)} }}"
     random = np.random.default_rng(3)
-    return _model(
+    return named(
         text,
         w=random.normal(0, 0.3, (WIDTH, 3 * WIDTH)).astype(np.float32),
         apart=np.array([2, LENGTH, 3, 4, WIDTH // 4]),
@@ -102,8 +106,11 @@ def as_before(model: onnx.ModelProto, last: int) -> onnx.ModelProto:
     return result
 
 
-def _model(text: str, **constants: np.ndarray) -> onnx.ModelProto:
+def named(text: str, **constants: np.ndarray) -> onnx.ModelProto:
+    """A model whose nodes have names, as those of exporters have."""
     model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]>\n{text}')
+    for index, node in enumerate(model.graph.node):
+        node.name = f"node_{index}"
     model.graph.initializer.extend(
         numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()
     )

@@ -1,0 +1,236 @@
+#!/usr/bin/env python3
+"""Whether optimized models run everywhere: without the library and with it, in several versions of ONNX Runtime and in
+onnx's ReferenceEvaluator, and after a tool has written them anew that knows no overloads of functions.
+
+The environments are set up in the cache at first use.  What an ONNX Runtime computes of the original is what it must
+compute of the optimized model; where it does not run the original, there is nothing to ask for.
+"""
+
+import argparse
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+
+os.environ["PYTHONSAFEPATH"] = "1"
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import onnx
+from markdown_table import table
+from messages import one_line, say
+from parity_reference import against_reference
+from portability_worker import Job
+
+import onnxfuse
+from onnxfuse.comparison import Numbers, compare_values
+from onnxfuse.errors import OnnxfuseError
+from onnxfuse.graph_export import onnx_graphs
+from onnxfuse.inputs import InputSet
+from onnxfuse.model_io import read_proto
+from onnxfuse.numerics import coarsest_type
+from onnxfuse.runtime import custom_ops_library
+from onnxfuse.sessions import Value
+from onnxfuse.zoo import Environment, FetchError, environment_python, fetch, input_sets, read_manifest, select
+
+WORKER = Path(__file__).resolve().parent / "portability_worker.py"
+PACKAGES = Path(custom_ops_library()).parents[2]
+"""The folder that has the installed package."""
+VERSIONS = ("1.20.1", "1.22.0", "1.24.4", "1.26.0")
+EQUAL = "equal"
+ORIGINAL = "original: "
+"""Begins what is said where the original does not run."""
+WAYS = (
+    ("without the library", "fused", False),
+    ("without overloads", "plain_names", False),
+    ("with it", "fused", True),
+)
+"""How the optimized model is run: what is said of it, which file, and with the library or not."""
+
+
+class Elsewhere:
+    """The ONNX Runtime of another Python, in a process that is there until it is closed."""
+
+    def __init__(self, python: str) -> None:
+        self._command = [python, str(WORKER), str(PACKAGES)]
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> "Elsewhere":
+        return self
+
+    def __exit__(self, *_unused: object) -> None:
+        self._close()
+
+    def run(self, model: Path, feeds: dict[str, Value], library: bool = False) -> list[Value] | str:
+        """The outputs of a model, or why there are none."""
+        with tempfile.TemporaryDirectory() as folder:
+            given, outputs = Path(folder) / "feeds", Path(folder) / "outputs"
+            given.write_bytes(pickle.dumps(feeds))
+            reason = self._do({"model": str(model), "library": library, "feeds": str(given), "outputs": str(outputs)})
+            if reason:
+                return reason
+            values: list[Value] = pickle.loads(outputs.read_bytes())
+            return values
+
+    def _do(self, job: Job) -> str:
+        """Why a job could not be done; empty if it was."""
+        if self._process is None:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            print(json.dumps(job), file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()
+        return str(json.loads(line)) if line else f"the process ended with status {self._close()}"
+
+    def _close(self) -> int:
+        """End the process; its exit status."""
+        if self._process is None:
+            return 0
+        self._process.communicate()
+        status, self._process = self._process.returncode, None
+        return status
+
+
+@dataclass
+class Row:
+    """What became of a model: one answer for each place, of which the last is ReferenceEvaluator."""
+
+    model: str
+    functions: int
+    answers: dict[str, str]
+
+
+def with_plain_names(path: Path, target: Path) -> Path:
+    """The model as a tool writes it that does not know of overloads, beside its external data."""
+    model = onnx.load(path, load_external_data=False)
+    for function in model.functions:
+        function.overload = ""
+    nodes = [node for graph in onnx_graphs(model.graph) for node in graph.node]
+    for node in (*nodes, *(node for function in model.functions for node in function.node)):
+        node.overload = ""
+    onnx.save(model, target)
+    return target
+
+
+def answer(place: Elsewhere, original: Path, folder: Path, inputs: InputSet, tolerance: float) -> str:
+    """``equal``, or the first way in which an optimized model, in ``folder``, does not do what the original does."""
+    expected = place.run(original, inputs.feeds)
+    if isinstance(expected, str):
+        return f"{ORIGINAL}{expected}"
+    proto = read_proto(original)
+    numbers, names = Numbers(coarsest_type(proto)), [output.name for output in proto.graph.output]
+    for way, stem, library in WAYS:
+        actual = place.run(folder / f"{stem}.onnx", inputs.feeds, library)
+        if isinstance(actual, str):
+            return f"{way}: {actual}"
+        for name, left, right in zip(names, expected, actual, strict=True):
+            found = compare_values(name, left, right, numbers)
+            if not found.within(tolerance):
+                return f"{way}: output {name}: {found.reason}"
+    return EQUAL
+
+
+def check(name: str, places: dict[str, Elsewhere], target: str, seconds: float) -> Row:
+    """Optimize one model of the zoo and run it in all ``places``, and for so many seconds in ReferenceEvaluator."""
+    model = read_manifest()[name]
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        original = fetch(name, folder=folder / "made")
+        fused = folder / "fused.onnx"
+        options = {"arch": "sm_80", "embed": False} if target == "cuda" else {}
+        onnxfuse.optimize(original, target, check=False, output=fused, **options)  # type: ignore[arg-type]
+        with_plain_names(fused, folder / "plain_names.onnx")
+        inputs = input_sets(model, original)[0]
+        answers = {title: answer(place, original, folder, inputs, model.tolerance) for title, place in places.items()}
+        evaluator = f"ReferenceEvaluator of onnx {onnx.__version__}"
+        answers[evaluator] = against_reference(original, fused, inputs, seconds, model.tolerance)
+        return Row(name, len(read_proto(fused).functions), answers)
+
+
+def is_wrong(found: str) -> bool:
+    """Whether an answer says that an optimized model does not do what the original does."""
+    return found != EQUAL and not found.startswith((ORIGINAL, "too ", "unsupported", "no reference"))
+
+
+def page(rows: Sequence[Row], target: str) -> str:
+    """The text of the page."""
+    places = list(rows[0].answers)
+    counted = []
+    for place in places:
+        found = [row.answers[place] for row in rows]
+        equal, wrong = found.count(EQUAL), sum(map(is_wrong, found))
+        counted.append((place, equal, len(found) - equal - wrong, wrong))
+    fused = sum(row.functions > 0 for row in rows)
+    lines = [
+        f"# Models fused for {target}, everywhere",
+        "",
+        f"`scripts/portability.py --target {target}`: {len(rows)} models of the zoo, {fused} of them with fused nodes:",
+        "without the native library, after a tool has written them anew that knows no overloads of functions, and with",
+        "the library (ReferenceEvaluator: without it); each is held against the original in the same place.",
+        f"onnxfuse {version('onnxfuse')}, {date.today()}.",
+        "",
+        table(("place", "equal", "the original does not run, or is too slow", "differs"), counted),
+        "",
+        *_listed("What differs", rows, is_wrong),
+        *_listed("Where there is nothing to compare", rows, lambda found: found != EQUAL and not is_wrong(found)),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _listed(title: str, rows: Iterable[Row], wanted: Callable[[str], bool]) -> list[str]:
+    found = [(row.model, place, text[:200]) for row in rows for place, text in row.answers.items() if wanted(text)]
+    return [f"## {title}", "", table(("model", "place", "what it says"), found), ""] if found else []
+
+
+def main() -> int:
+    """Check the models and write the page; 1 if one of them is wrong anywhere."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=["*"], metavar="GLOB", help="models of the zoo (default: all)")
+    parser.add_argument(
+        "--ort", nargs="+", default=VERSIONS, metavar="VERSION", help="versions besides the installed one"
+    )
+    parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu", help="what to fuse for (default: cpu)")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, metavar="S", help="limit of ReferenceEvaluator (default: 60)"
+    )
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the page there, not to standard output")
+    arguments = parser.parse_args()
+    others = [f"{name}=={version(name)}" for name in ("onnx", "numpy", "ml_dtypes")]
+    rows, skipped = [], []
+    pythons = {
+        f"ONNX Runtime {one}": environment_python(Environment("onnxruntime", (f"onnxruntime=={one}", *others)), say)
+        for one in arguments.ort
+    }
+    pythons[f"ONNX Runtime {version('onnxruntime')}"] = sys.executable
+    with ExitStack() as stack:
+        places = {title: stack.enter_context(Elsewhere(python)) for title, python in pythons.items()}
+        for model in select(read_manifest(), arguments.models):
+            try:
+                row = check(model.name, places, arguments.target, arguments.seconds)
+            except (FetchError, OnnxfuseError) as error:
+                skipped.append(f"{model.name}: {one_line(error)}")
+                continue
+            rows.append(row)
+            say(f"{row.model}: {', '.join(f'{place}: {found[:80]}' for place, found in row.answers.items())}")
+    text = page(rows, arguments.target) if rows else ""
+    if arguments.page is None:
+        print(text, end="")
+    else:
+        arguments.page.write_text(text, encoding="utf-8")
+    for message in skipped:
+        say(message)
+    return int(bool(skipped) or any(is_wrong(found) for row in rows for found in row.answers.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
