@@ -41,6 +41,8 @@ def graphs(arguments: argparse.Namespace) -> int:
     print(f"{counts['graphs'] / max(seconds, 1e-9):.1f} graphs a second of processor time")
     for outcome in fuzz_graphs.OUTCOMES:
         print(f"{outcome}: {counts[outcome]}")
+    for note in result["notes"]:
+        print(f"NOTE {note}")
     print(f"outputs compared to the last bit: {counts['exact']}; through the command line: {counts['command line']}")
     print("operators: " + ", ".join(f"{name} {number}" for name, number in sorted(result["operators"].items())))
     return _failed(result)

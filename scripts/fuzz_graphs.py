@@ -15,7 +15,19 @@ from typing import Any
 
 import numpy as np
 import onnx
-from fuzz_check import EVERYTHING, EXPLAINED, FAILED, NOT_RUN, PIPELINES, REWRITING, SAME, UNJUDGED, Verdict, check
+from fuzz_check import (
+    EVERYTHING,
+    EXPLAINED,
+    FAILED,
+    ILL_CONDITIONED,
+    NOT_RUN,
+    PIPELINES,
+    REWRITING,
+    SAME,
+    UNJUDGED,
+    Verdict,
+    check,
+)
 from fuzz_kernels import random_kernels
 from fuzz_models import random_model
 from fuzz_networks import random_network
@@ -34,7 +46,7 @@ COMMAND_EVERY = 40
 """One seed in so many goes through the command line too."""
 
 LOST = "process lost"
-OUTCOMES = (SAME, EXPLAINED, FAILED, LOST, UNJUDGED, NOT_RUN)
+OUTCOMES = (SAME, EXPLAINED, ILL_CONDITIONED, FAILED, LOST, UNJUDGED, NOT_RUN)
 
 
 def model_of(seed: int) -> tuple[onnx.ModelProto, list[Feeds], str]:
@@ -57,6 +69,7 @@ def run_seeds(seeds: range, begin: Callable[[int], None], request: dict[str, Any
     counts: Counter[str] = Counter()
     operators: Counter[str] = Counter()
     failures: list[str] = []
+    notes: list[str] = []
     for seed in seeds:
         begin(seed)
         model, feeds, pipeline = model_of(seed)
@@ -72,12 +85,15 @@ def run_seeds(seeds: range, begin: Callable[[int], None], request: dict[str, Any
             failures.append(f"seed {seed}, {pipeline}: {report(model, feeds, pipeline, seed, verdict, request)}")
         elif verdict.outcome == UNJUDGED:
             failures.append(f"seed {seed}, {pipeline}: cannot be judged: {verdict.reason}")
+        elif verdict.outcome == ILL_CONDITIONED:
+            notes.append(f"seed {seed}, {pipeline}: {verdict.reason}")
     return {
         "start": seeds.start,
         "stop": seeds.stop,
         "counts": dict(counts),
         "operators": dict(operators),
         "failures": failures,
+        "notes": notes,
         "seconds": time.process_time() - started,
     }
 
@@ -152,14 +168,23 @@ def summary(results: Iterable[dict[str, Any]]) -> dict[str, Any]:
     counts: Counter[str] = Counter()
     operators: Counter[str] = Counter()
     failures: list[str] = []
+    notes: list[str] = []
     seconds, most_mb = 0.0, 0
     for result in results:
         most_mb = max(most_mb, result.get("most_mb", 0))
         counts.update(result["counts"])
         operators.update(result["operators"])
         failures += result["failures"]
+        notes += result.get("notes", [])
         seconds += result["seconds"]
-    return {"counts": counts, "operators": operators, "failures": failures, "seconds": seconds, "most_mb": most_mb}
+    return {
+        "counts": counts,
+        "operators": operators,
+        "failures": failures,
+        "notes": notes,
+        "seconds": seconds,
+        "most_mb": most_mb,
+    }
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:

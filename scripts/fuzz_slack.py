@@ -4,7 +4,8 @@ A chain of forty operators can amplify the last bit of a tanh without end, so no
 Instead, where a result differs, the original runs again, several times, with random noise after each node whose
 result is not settled: the rounding of functions, of sums in another order, of 16-bit floats (which a fused node
 computes in float and rounds once), the sign of Max(0, -0), integers made of NaN.  A difference within what the noise
-does is explained; any other is a finding.
+does is explained; any other is a finding, unless a result in float64 shows that ONNX Runtime's own is as far off
+(``fuzz_check.against_float64``).
 """
 
 from __future__ import annotations

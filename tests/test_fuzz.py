@@ -32,6 +32,7 @@ from hypothesis import strategies as st
 from onnxfuse.cli import cli
 from onnxfuse.program import Program, ProgramError, lowering
 from onnxfuse.run.sessions import Session
+from tests.test_float64_reference import HALVES, NORMALIZED, SIGNATURE, SQUARES, parsed
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -262,6 +263,21 @@ def verdict_of(text: str, inputs: Inputs, pipeline: str) -> fuzz_check.Verdict:
         for name, value in inputs.items()
     }
     return fuzz_check.check(model, [feeds], pipeline)
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome"), [(HALVES, fuzz_check.ILL_CONDITIONED), (SQUARES, fuzz_check.FAILED)], ids=["as far", "further"]
+)
+def test_float64_tells_what_is_ill_conditioned_from_what_is_wrong(
+    body: str, outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, other = (parsed(SIGNATURE, text) for text in (NORMALIZED, body))
+    monkeypatch.setattr(fuzz_check, "optimize", lambda model, pipeline: other)
+    monkeypatch.setattr(fuzz_slack, "unexplained", lambda *arguments: ["y"])
+    feeds = {"x": np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)}
+    verdict = fuzz_check.check(model, [feeds], "default")
+    assert verdict.outcome == outcome
+    assert "against float64 it is off by" in verdict.reason and verdict.reason.endswith("is nearer")
 
 
 HEADER = '<ir_version: 10, opset_import: ["" : {}]> '

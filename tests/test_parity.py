@@ -193,6 +193,7 @@ def test_an_output_is_unstable_where_onnx_runtime_itself_differs_as_much(
     lossy = "(float[64] x) => (float[64] y) <float[1] c = {4096}, float[1] s = {1000}>"
     original = model_file(tmp_path / "a.onnx", lossy, "a = Add(x, c) b = Sub(a, c) d = Sub(b, x) y = Mul(d, s)")
     optimized = model_file(tmp_path / "b.onnx", lossy, "a = Add(x, c) b = Sub(a, c) d = Sub(x, b) y = Mul(d, s)")
+    monkeypatch.setattr(parity.Float64Model, "outputs", lambda self, feeds: None)  # both are as far from that
     assert not compare(original, optimized).ok
 
     class Noisy(Session):

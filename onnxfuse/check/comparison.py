@@ -74,9 +74,12 @@ class Comparison:
 
     ``reason`` is empty if it is equal within the tolerance.  ``largest`` is the largest finite magnitude in the
     original's output, which the errors are to be seen against.  ``excess`` is the largest error as a multiple of
-    the allowed error, infinite where type, shape, length or keys differ; ``mismatches`` counts the elements that
-    differ where no error is allowed (integers, NaN, infinities). ``unstable`` marks an output that differs, but by no
-    more than ONNX Runtime's own optimizations make it differ.
+    the allowed error, infinite where type, shape, length or keys differ, and ``mean_excess`` the root of the mean
+    square of these; ``mismatches`` counts the elements that differ where no error is allowed (integers, NaN,
+    infinities).
+    ``unstable`` marks an output that differs, but by no more than ONNX Runtime's own optimizations make it differ.
+    ``off`` and ``original_off`` are by how much it and the original are off a result in float64, where that was
+    computed.
     """
 
     name: str
@@ -90,6 +93,9 @@ class Comparison:
     mismatches: int = 0
     excess: float = 0.0
     unstable: bool = False
+    mean_excess: float = 0.0
+    off: float | None = None
+    original_off: float | None = None
 
     @property
     def ok(self) -> bool:
@@ -115,6 +121,8 @@ class Comparison:
             "excess": _json_number(self.excess),
             "mismatches": self.mismatches,
             "unstable": self.unstable,
+            "off_float64": None if self.off is None else _json_number(self.off),
+            "original_off_float64": None if self.original_off is None else _json_number(self.original_off),
         }
 
     def merge(self, other: "Comparison") -> None:
@@ -125,6 +133,7 @@ class Comparison:
         self.max_rel = max(self.max_rel, other.max_rel)
         self.max_ulp = max(self.max_ulp, other.max_ulp)
         self.excess = max(self.excess, other.excess)
+        self.mean_excess = max(self.mean_excess, other.mean_excess)
         self.mismatches += other.mismatches
 
 
@@ -146,7 +155,8 @@ def compare_values(name: str, expected: Value, actual: Value, numbers: Numbers =
 
 def _of_other_kind(result: Comparison, reason: str) -> Comparison:
     """What differs before any element is compared, and more than any elements do."""
-    result.reason, result.mismatches, result.excess = reason, 1, math.inf
+    result.reason, result.mismatches = reason, 1
+    result.excess = result.mean_excess = math.inf
     return result
 
 
@@ -215,12 +225,15 @@ def _compare_floats(result: Comparison, expected: np.ndarray, actual: np.ndarray
     if expected.dtype.itemsize < 8:
         absolute = max(absolute, _LEAST_NORMAL)
     outside = finite = 0
+    squares = 0.0
     for left, right in _parts(expected, actual):
         size, error, _ = _errors(left, right)
         excess = np.where(error == 0, 0.0, error / (absolute + limits.relative * size))
         result.excess = max(result.excess, float(excess.max(initial=0.0)))
+        squares += float(np.square(excess).sum())
         outside += int(np.count_nonzero(excess > 1))
         finite += size.size
+    result.mean_excess = math.sqrt(squares / max(finite, 1))
     if result.excess > 1 and not result.reason:
         result.reason = f"{outside} of {finite} elements differ by more than allowed, {result.max_abs:.3g} at most"
 

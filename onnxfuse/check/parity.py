@@ -8,7 +8,9 @@ A model can amplify rounding until its outputs mean little (a top-k near a tie, 
 an output that differs is held against the original run with ONNX Runtime's optimizations disabled, and, if that
 does not explain it, with its weights, its inputs or what it quantizes rounded otherwise
 (``rounding_noise.py``): if one of these alone makes at least a third as large a difference, the output counts as
-unstable, with a warning, and not as an error.
+unstable, with a warning, and not as an error.  Where the original can be computed in float64
+(``float64_reference.py``) that decides: an output of floats passes if it is no more than five times as far from that as
+ONNX Runtime's own, with or without its optimizations, and fails if it is further, however unstable.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,6 +23,7 @@ import onnx
 
 from onnxfuse.check.comparison import Comparison, Numbers, compare_values, precision
 from onnxfuse.check.dynamic_sizes import sizes_of
+from onnxfuse.check.float64_reference import Float64Model, describe_off, is_within, off
 from onnxfuse.check.made_up_inputs import generate
 from onnxfuse.check.numerics import has_tf32, output_numbers, with_tf32
 from onnxfuse.check.region_parity import RegionResult, compare_regions
@@ -45,6 +48,15 @@ PROVIDERS = {
 _ROUNDINGS = 3
 """How often the weights are rounded otherwise: some roundings happen to cancel."""
 
+_NOISE = 3
+"""How many times as large as what noise does a difference may be."""
+
+_FEW = 64
+"""Elements of which ONNX Runtime's own result may be near the one in float64 by luck."""
+
+_SECONDS = 60.0
+"""What the computation in float64 may take."""
+
 Progress = Callable[[str], None]
 
 
@@ -58,6 +70,7 @@ class SetResult:
     outputs: list[Comparison]
     library: bool
     sizes: dict[str, int] = field(default_factory=dict)
+    differing: dict[str, Value] = field(default_factory=dict, repr=False)
 
     def to_json(self) -> dict[str, object]:
         """The fields as JSON takes them."""
@@ -165,7 +178,7 @@ def compare(
         result.sets += _run_optimized(optimized, specs, expected, providers, library, numbers)
     if any(output.reason for output in result.outputs()):
         progress("running the original without ONNX Runtime's optimizations")
-        _mark_unstable(original, original_proto, expected, providers, result, numbers)
+        _mark_unstable(original, original_proto, expected, providers, result, numbers, progress)
     if fused and (regions or not result.ok):
         progress("running each fused node alone")
         result.regions = compare_regions(optimized, optimized_proto, expected[0][0], providers, progress)
@@ -264,7 +277,9 @@ def _run_optimized(
                 for name, left, right in zip(session.output_names, values, actual, strict=True)
             ]
             shapes = inputs.shapes()
-            results.append(SetResult(inputs.label, shapes, outputs, library, sizes_of(specs, shapes)))
+            differing = {output.name: value for output, value in zip(outputs, actual, strict=True) if output.reason}
+            sizes = sizes_of(specs, shapes)
+            results.append(SetResult(inputs.label, shapes, outputs, library, sizes, differing))
     except SessionError as error:
         raise ParityError(f"the optimized model does not run in ONNX Runtime{how}: {error}") from error
     return results
@@ -277,14 +292,17 @@ def _mark_unstable(
     providers: tuple[str, ...],
     result: ParityResult,
     numbers: Mapping[str, Numbers],
+    progress: Progress,
 ) -> None:
     warnings: dict[str, str] = {}
+    tried: list[tuple[_Original, list[list[Value]]]] = []
     for original in _other_originals(path, proto, providers):
         try:
             session = original.make()
             others = [session.run(original.feeds_of(inputs.feeds)) for inputs, _ in expected]
         except SessionError:
             continue  # some models do not run unoptimized
+        tried.append((original, others))
         noises = [
             [
                 compare_values(output.name, first, other, numbers[output.name])
@@ -297,32 +315,86 @@ def _mark_unstable(
             for output, *of_sets in zip(compared.outputs, *own, strict=True):
                 if output.ok:
                     continue
-                found = next((noise for noise in of_sets if _within(output, noise)), None)
+                found = next((noise for noise in of_sets if is_within(output, noise, _NOISE)), None)
                 output.unstable = found is not None
                 if found is not None:
                     much = found.reason or f"{found.excess:.2f} of what is allowed"
-                    warnings[output.name] = f"output {output.name!r} is unstable: {original.cause} it as much ({much})"
+                    warnings[output.name] = f"{original.cause} it as much ({much})"
         if all(output.ok for output in result.outputs()):
             break
-    result.warnings += warnings.values()
+    progress("running the original in float64")
+    judge = _Judge(Float64Model(proto, path.absolute().parent, _SECONDS), expected, tried, numbers)
+    for number, compared in enumerate(result.sets):
+        for place, output in enumerate(compared.outputs):
+            if output.name in compared.differing:
+                said = judge.judge(output, compared.differing[output.name], number % len(expected), place)
+                if said and output.ok:
+                    cause = warnings.get(output.name, "").partition("; against float64")[0]
+                    warnings[output.name] = f"{cause}; {said}" if cause else said
+        compared.differing.clear()
+    unstable = {output.name for output in result.outputs() if output.unstable}
+    result.warnings += [f"output {name!r} is unstable: {why}" for name, why in warnings.items() if name in unstable]
+
+
+@dataclass
+class _Judge:
+    """Tells by a result in float64 whether an output that differs is worse than ONNX Runtime's own."""
+
+    model: Float64Model
+    expected: Expected
+    tried: list[tuple["_Original", list[list[Value]]]]
+    numbers: Mapping[str, Numbers]
+    _known: dict[int, dict[str, Value] | None] = field(default_factory=dict)
+
+    def judge(self, output: Comparison, actual: Value, index: int, place: int) -> str:
+        """Settle whether an output passes, if there is such a result; what to say of it.
+
+        ``index`` is the set of inputs and ``place`` that of the output.
+        """
+        ours = self._off(output.name, actual, index)
+        if ours is None:
+            return f"there is no result in float64 to tell more: {self.model.reason}" if self.model.reason else ""
+        theirs = self._off(output.name, self.expected[index][1][place], index)
+        if theirs is None:
+            return ""
+        others = [
+            self._off(output.name, values[at][place], at)
+            for original, values in self.tried
+            if original.is_as_exact or np.size(actual) < _FEW
+            for at in (range(len(self.expected)) if original.by_chance else (index,))
+        ]
+        output.off, output.original_off = ours.max_abs, theirs.max_abs
+        output.unstable = any(other is not None and is_within(ours, other) for other in (theirs, *others))
+        said = describe_off(ours, theirs)
+        if not output.unstable:
+            output.reason += f"; {said}"
+        return said
+
+    def _off(self, name: str, value: Value, index: int) -> Comparison | None:
+        """How far a value is from the result in float64, if there is one."""
+        if index not in self._known:
+            self._known[index] = self.model.outputs(self.expected[index][0].feeds)
+        return off(name, value, (self._known[index] or {}).get(name), self.numbers[name])
 
 
 @dataclass(frozen=True)
 class _Original:
     """A way to compute the original that is as good: ``cause`` is what tells it from the first, with its verb.
 
-    ``by_chance`` says that the difference shows on few inputs, and is as large on others.
+    ``by_chance`` says that the difference shows on few inputs, and is as large on others; ``is_as_exact`` that it is no
+    further from the exact result, though weights or inputs are others.
     """
 
     cause: str
     make: Callable[[], Session]
     feeds_of: Callable[[dict[str, Value]], dict[str, Value]] = lambda feeds: feeds
     by_chance: bool = False
+    is_as_exact: bool = False
 
 
 def _other_originals(path: Path, proto: onnx.ModelProto, providers: tuple[str, ...]) -> Iterator[_Original]:
     unoptimized = partial(Session, path, providers=providers, optimized=False)
-    yield _Original("ONNX Runtime's own optimizations change", unoptimized)
+    yield _Original("ONNX Runtime's own optimizations change", unoptimized, is_as_exact=True)
     for seed in range(_ROUNDINGS):
         model, folder = with_other_rounding(proto, seed), path.absolute().parent
         session = partial(Session, model, providers=providers, folder=folder)
@@ -334,8 +406,4 @@ def _other_originals(path: Path, proto: onnx.ModelProto, providers: tuple[str, .
         quantized = with_quantized_rounded_otherwise(proto, seed)
         if quantized is not None:
             session = partial(Session, quantized, providers=providers, folder=path.absolute().parent)
-            yield _Original("what it quantizes, rounded otherwise, changes", session, by_chance=True)
-
-
-def _within(output: Comparison, noise: Comparison) -> bool:
-    return output.mismatches <= 3 * noise.mismatches and output.excess <= max(1.0, 3 * noise.excess)
+            yield _Original("what it quantizes, rounded otherwise, changes", session, by_chance=True, is_as_exact=True)
