@@ -397,6 +397,30 @@ def test_scalars_of_types_that_numpy_lacks_stay_scalars(tmp_path: Path) -> None:
     assert isinstance(result, np.ndarray) and result.shape == ()
 
 
+@pytest.mark.parametrize("kind", ["INT4", "UINT4", "INT2", "UINT2", "FLOAT8E8M0"])
+def test_numbers_of_few_bits_pass_through(kind: str, tmp_path: Path) -> None:
+    if kind not in onnx.TensorProto.DataType.keys():  # noqa: SIM118 - an enum of protobuf's
+        pytest.skip(f"this version of onnx has no {kind}")
+    number = onnx.TensorProto.DataType.Value(kind)
+    nodes = [
+        helper.make_node("Cast", ["x"], ["f"], to=F32),
+        helper.make_node("Cast", ["f"], ["y"], to=number),
+        helper.make_node("Cast", ["f"], ["z"], to=number),
+    ]
+    inputs = [helper.make_tensor_value_info("x", number, [3, 5])]
+    outputs = [helper.make_tensor_value_info(name, number, [3, 5]) for name in ("y", "z")]
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=13)
+    path = save(model, tmp_path / "m.onnx")
+    dtype = helper.tensor_dtype_to_np_dtype(number)
+    x = np.arange(1, 16).reshape(3, 5).astype(dtype)
+    y, _ = Session(path).run({"x": x})
+    assert y.dtype == dtype
+    np.testing.assert_array_equal(y.view(np.uint8), x.view(np.uint8))
+    result = compare(path, path)
+    assert result.ok and len(result.sets) == 3
+
+
 def test_bfloat16_passes_through(tmp_path: Path) -> None:
     path = model_file(tmp_path / "a.onnx", "(bfloat16[3] x) => (bfloat16[3] y)", "f = Cast<to=1>(x) y = Cast<to=16>(f)")
     found = compare(path, path).sets[0].outputs[0]

@@ -2,6 +2,7 @@
 library."""
 
 import ctypes
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,20 @@ _RAW: dict[int, np.dtype] = {
     onnx.TensorProto.FLOAT8E4M3FNUZ: np.dtype(ml_dtypes.float8_e4m3fnuz),
     onnx.TensorProto.FLOAT8E5M2: np.dtype(ml_dtypes.float8_e5m2),
     onnx.TensorProto.FLOAT8E5M2FNUZ: np.dtype(ml_dtypes.float8_e5m2fnuz),
+    24: np.dtype(ml_dtypes.float8_e8m0fnu),  # FLOAT8E8M0, which earlier versions of onnx do not know
 }
 _RAW_BY_NUMPY = {dtype: onnx_type for onnx_type, dtype in _RAW.items()}
-_RAW_NAMES = ("bfloat16", "float8")
+_RAW_NAMES = ("bfloat16", "float8", "float4", "int4", "int2")
+_PACKED_NAMES = {"FLOAT4E2M1": 4, "INT2": 2, "INT4": 4, "UINT2": 2, "UINT4": 4}
+_PACKED: dict[np.dtype, tuple[int, int]] = {
+    np.dtype(onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.DataType.Value(name))): (
+        onnx.TensorProto.DataType.Value(name),
+        bits,
+    )
+    for name, bits in _PACKED_NAMES.items()
+    if name in onnx.TensorProto.DataType.keys()  # noqa: SIM118 - an enum of protobuf's
+}
+"""Types of which a byte holds several elements in ONNX Runtime and one in NumPy: ONNX's number, the bits of one."""
 
 
 class SessionError(Exception):
@@ -149,25 +161,52 @@ def has_fused_nodes(model: onnx.ModelProto) -> bool:
 
 
 def _is_raw(value: Value) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype in _RAW_BY_NUMPY
+    return isinstance(value, np.ndarray) and (value.dtype in _RAW_BY_NUMPY or value.dtype in _PACKED)
 
 
 def _run_raw(session: Any, feeds: dict[str, Value], names: list[str]) -> list[Value]:
-    ort_value = load_onnxruntime().OrtValue
-    values = {}
-    for name, value in feeds.items():
-        if _is_raw(value):
-            bits = np.require(value, requirements="C").view(f"u{value.dtype.itemsize}")
-            values[name] = ort_value.ortvalue_from_numpy_with_onnx_type(bits, _RAW_BY_NUMPY[value.dtype])
-        else:
-            values[name] = ort_value.ortvalue_from_numpy(np.require(value, requirements="C"))
+    values = {name: _from_numpy(value) for name, value in feeds.items()}
     return [_to_numpy(value) for value in session.run_with_ort_values(names, values)]
 
 
+def _from_numpy(value: Value) -> Any:
+    ort_value = load_onnxruntime().OrtValue
+    if isinstance(value, np.ndarray) and value.dtype in _PACKED:
+        elem_type, bits = _PACKED[value.dtype]
+        made = ort_value.ortvalue_from_shape_and_type(list(value.shape), elem_type, "cpu")
+        packed = _packed(value, bits)
+        ctypes.memmove(made.data_ptr(), packed, len(packed))
+        return made
+    if _is_raw(value):
+        bytes_of = np.require(value, requirements="C").view(f"u{value.dtype.itemsize}")
+        return ort_value.ortvalue_from_numpy_with_onnx_type(bytes_of, _RAW_BY_NUMPY[value.dtype])
+    return ort_value.ortvalue_from_numpy(np.require(value, requirements="C"))
+
+
+def _packed(value: np.ndarray, bits: int) -> bytes:
+    """The elements as ONNX Runtime has them, the first of a byte in its lowest bits."""
+    count = 8 // bits
+    elements = np.ascontiguousarray(value).view(np.uint8).reshape(-1) & ((1 << bits) - 1)
+    padded = np.pad(elements, (0, -elements.size % count)).reshape(-1, count)
+    return bytes(np.bitwise_or.reduce(padded << (bits * np.arange(count, dtype=np.uint8)), axis=1).astype(np.uint8))
+
+
+def _unpacked(data: bytes, shape: list[int], bits: int) -> np.ndarray:
+    count = 8 // bits
+    elements = np.frombuffer(data, np.uint8)[:, None] >> (bits * np.arange(count, dtype=np.uint8))
+    return (elements & ((1 << bits) - 1)).reshape(-1)[: math.prod(shape)].astype(np.uint8).reshape(shape)
+
+
 def _to_numpy(value: Any) -> Value:
-    dtype = _RAW.get(value.element_type()) if value.is_tensor() else None
-    if dtype is None:
+    if not value.is_tensor():
         return value.numpy()
+    elem_type, shape = value.element_type(), value.shape()
     size = value.tensor_size_in_bytes()
+    packed = next(((dtype, bits) for dtype, (number, bits) in _PACKED.items() if number == elem_type), None)
+    dtype = _RAW.get(elem_type)
+    if dtype is None and packed is None:
+        return value.numpy()
     buffer = ctypes.string_at(value.data_ptr(), size) if size else b""
-    return np.frombuffer(buffer, dtype).reshape(value.shape())
+    if packed is not None:
+        return _unpacked(buffer, shape, packed[1]).view(packed[0])
+    return np.frombuffer(buffer, dtype).reshape(shape)
