@@ -14,9 +14,9 @@ from fuzz_graph import EXACT_OPS
 from fuzz_slack import HALF
 
 from onnxfuse.check.comparison import Numbers, compare_values
+from onnxfuse.check.float64_reference import Float64Model, describe_off, is_within, off
 from onnxfuse.check.numerics import output_numbers
 from onnxfuse.cuda.conv.choice import RuleChooser
-from onnxfuse.check.float64_reference import Float64Model, describe_off, is_within, off
 from onnxfuse.files.model_io import load_proto
 from onnxfuse.fused.choices import ConvPolicy
 from onnxfuse.fused.conv.choosers import CudaChooser

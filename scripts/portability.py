@@ -31,15 +31,15 @@ from parity_reference import against_reference
 from portability_worker import Job
 
 import onnxfuse
-from onnxfuse.comparison import Numbers, compare_values
+from onnxfuse.check.comparison import Numbers, compare_values
+from onnxfuse.check.numerics import coarsest_type
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.graph_export import onnx_graphs
-from onnxfuse.inputs import InputSet
-from onnxfuse.model_io import read_proto
-from onnxfuse.numerics import coarsest_type
-from onnxfuse.runtime import custom_ops_library
-from onnxfuse.sessions import Value
-from onnxfuse.zoo import Environment, FetchError, environment_python, fetch, input_sets, read_manifest, select
+from onnxfuse.files.model_io import read_proto
+from onnxfuse.model.graph_export import onnx_graphs
+from onnxfuse.run.inputs import InputSet
+from onnxfuse.run.runtime import custom_ops_library
+from onnxfuse.run.sessions import Value
+from onnxfuse.zoo.zoo import Environment, FetchError, environment_python, fetch, input_sets, read_manifest, select
 
 WORKER = Path(__file__).resolve().parent / "portability_worker.py"
 PACKAGES = Path(custom_ops_library()).parents[2]

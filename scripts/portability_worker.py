@@ -24,7 +24,7 @@ def main() -> int:
     """Do the jobs."""
     sys.path.append(sys.argv[1])  # behind the packages of this Python
     from onnxfuse.errors import OnnxfuseError
-    from onnxfuse.sessions import Session, SessionError
+    from onnxfuse.run.sessions import Session, SessionError
 
     for line in sys.stdin:
         job: Job = json.loads(line)

@@ -10,10 +10,11 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from onnxfuse import float64_reference, parity
-from onnxfuse.float64_reference import Float64Model
-from onnxfuse.parity import compare
-from onnxfuse.sessions import Session
+from onnxfuse import parity
+from onnxfuse.check import float64_reference
+from onnxfuse.check.float64_reference import Float64Model
+from onnxfuse.check.parity import compare
+from onnxfuse.run.sessions import Session
 from tests.parity_models import save
 
 

@@ -14,9 +14,9 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import onnxfuse
-from onnxfuse.inputs import InputSet
-from onnxfuse.zoo import StoredModel, input_sets
-from tests import many_functions
+from onnxfuse.run.inputs import InputSet
+from onnxfuse.zoo.zoo import StoredModel, input_sets
+from tests.support import many_functions
 
 REAL = ("ch_ppocr_mobile_v2.0_cls", "ch_PP-OCRv4_det", "light_shufflenet")
 

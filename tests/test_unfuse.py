@@ -10,11 +10,11 @@ import pytest
 from onnx import helper, numpy_helper, parser
 
 import onnxfuse
-from onnxfuse.cli import main
+from onnxfuse.cli.cli import main
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.graph_export import onnx_graphs
-from onnxfuse.sessions import Session
-from tests import fusing, many_functions
+from onnxfuse.model.graph_export import onnx_graphs
+from onnxfuse.run.sessions import Session
+from tests.support import fusing, many_functions
 
 X = np.linspace(-3, 3, 48, dtype=np.float32).reshape(2, 24)
 

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -20,6 +21,9 @@ from onnxfuse.shapes.inference import infer
 
 _LARGEST = 1 << 20
 """Constants beyond are no sizes: they stand for infinity, or hide what a mask hides."""
+
+_USUAL = 16
+"""Of windows of convolutions and pools; sizes that are made up are no smaller."""
 
 _ROUNDS = 2
 _WINDOW = re.compile("window", re.IGNORECASE)
@@ -74,9 +78,9 @@ class DynamicSizes:
         }
         """By the names of inputs that are positions: what stands for their values in a limit."""
         self._facts = Facts(graph, {}, {})
-        self._shapes = self._inferred()
 
-    def _inferred(self) -> dict[str, tuple[Dim, ...]]:
+    @cached_property
+    def _shapes(self) -> dict[str, tuple[Dim, ...]]:
         """The shapes of tensors in terms of these sizes; None for one that is not known."""
         proto = ModelProto()
         proto.CopyFrom(self._graph.proto)
@@ -158,6 +162,8 @@ class DynamicSizes:
     def limits(self) -> list[Limit]:
         """The constants that sizes, or positions counted by them, are compared with, and the tables that they index."""
         found: dict[Limit, None] = {}
+        if not (self.positions or any(map(_may_compare, self._graph.nodes))):
+            return []
         tracer = _Tracer(self)
         for _ in range(_ROUNDS):  # what an If gives is known when its bodies were seen
             for node in self._graph.nodes:
@@ -270,6 +276,10 @@ _BY_ELEMENT = {"Cast", "Concat", "Gather", "Identity", "Slice", "Split", "Squeez
 _PLACES = {"ArgMax", "ArgMin", "CumSum", "NonZero", "TopK"}
 """What counts the places of a tensor."""
 
+_SOURCES = {"Shape", "Size", "Slice", "Trilu"}
+"""What tells sizes, or cuts to a constant."""
+
+_WEIGHTED = {"Conv", "ConvTranspose"}
 _COMPARED = {
     *("Add", "Clip", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mod", "Sub"),
 }
@@ -280,6 +290,17 @@ _TABLES: Mapping[str, tuple[int, tuple[int, ...]]] = {
     "com.microsoft.RotaryEmbedding": (1, (2,)),
 }
 """The place of the positions, and those of the tables that they look up."""
+
+
+def _may_compare(node: NodeProto) -> bool:
+    """Whether sizes are compared at a node, or known from there on."""
+    if node.op_type in _SOURCES | _PLACES:
+        return True
+    settings = attributes(node)
+    if node.op_type in _WEIGHTED and "kernel_shape" not in settings:
+        return True
+    extent = max(settings.get("kernel_shape", ()), default=_USUAL) * max(settings.get("dilations", ()), default=1)
+    return extent > _USUAL or any(map(_WINDOW.search, settings))
 
 
 class _Tracer:
@@ -398,10 +419,10 @@ class _Tracer:
             if item.type == AttributeProto.INT and _WINDOW.search(item.name):
                 yield Limit(_NOTHING.union(*map(self._sizes.dims, filter(None, node.input))), item.i)
         settings, weights = attributes(node), self._sizes.shape(node.input[1]) if len(node.input) > 1 else None
-        kernel = settings.get("kernel_shape", (weights or ())[2:] if node.op_type in ("Conv", "ConvTranspose") else ())
+        kernel = settings.get("kernel_shape", (weights or ())[2:] if node.op_type in _WEIGHTED else ())
         for axis, (size, step) in enumerate(zip(kernel, settings.get("dilations", [1] * len(kernel)), strict=False)):
-            if isinstance(size, int):
-                yield Limit(self._sizes.dims(node.input[0], [axis + 2]), step * (size - 1) + 1)
+            if isinstance(size, int) and (extent := step * (size - 1) + 1) > _USUAL:
+                yield Limit(self._sizes.dims(node.input[0], [axis + 2]), extent)
 
     def _table_limits(self, node: NodeProto) -> Iterator[Limit]:
         place, tables = _TABLES[key_of(node)]

@@ -7,8 +7,10 @@ import numpy as np
 import onnx
 
 from onnxfuse.check.comparison import precision
-from onnxfuse.check.input_uses import READERS, Use, Want, uses, wanted
+from onnxfuse.check.input_uses import Use, uses, wanted
+from onnxfuse.check.readers import READERS
 from onnxfuse.check.tensor_facts import SMALL, Facts, Graph, key_of
+from onnxfuse.check.wants import Want
 from onnxfuse.run.given_shapes import Shapes, symbol_sizes
 from onnxfuse.run.inputs import InputSpec
 

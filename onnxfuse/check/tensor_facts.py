@@ -350,7 +350,7 @@ class Facts:
 
 def tensor_value(tensor: TensorProto) -> np.ndarray | None:
     """The value of a small tensor whose data is at hand."""
-    if is_external(tensor) or np.prod(tensor.dims, dtype=np.float64) > SMALL:
+    if _is_large(tensor):
         return None
     try:
         return np.asarray(numpy_helper.to_array(tensor))
@@ -368,19 +368,32 @@ def constant_value(node: NodeProto) -> np.ndarray | None:
 
 
 def _skeleton(model: ModelProto) -> ModelProto:
-    """The model without the data of its large initializers, which are most of its bytes."""
-    graph = onnx.GraphProto(name=model.graph.name, node=model.graph.node, value_info=model.graph.value_info)
-    graph.input.extend(model.graph.input)
-    graph.output.extend(model.graph.output)
-    graph.sparse_initializer.extend(model.graph.sparse_initializer)
-    for tensor in model.graph.initializer:
-        if is_external(tensor) or np.prod(tensor.dims, dtype=np.float64) > SMALL:
-            graph.initializer.add(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
+    """The model without the data of its large constants, which are most of its bytes."""
+    source = model.graph
+    graph = onnx.GraphProto(name=source.name, value_info=source.value_info, input=source.input, output=source.output)
+    graph.sparse_initializer.extend(source.sparse_initializer)
+    graph.initializer.extend(map(_without_data, source.initializer))
+    for node in source.node:
+        value = next((item.t for item in node.attribute if item.HasField("t")), None)
+        if node.op_type == "Constant" and value is not None and _is_large(value):
+            item = AttributeProto(name="value", type=AttributeProto.TENSOR, t=_without_data(value))
+            graph.node.add(op_type="Constant", output=node.output, attribute=[item])
         else:
-            graph.initializer.add().CopyFrom(tensor)
+            graph.node.add().CopyFrom(node)
     return ModelProto(
         ir_version=model.ir_version, graph=graph, opset_import=model.opset_import, functions=model.functions
     )
+
+
+def _is_large(tensor: TensorProto) -> bool:
+    return is_external(tensor) or math.prod(tensor.dims) > SMALL
+
+
+def _without_data(tensor: TensorProto) -> TensorProto:
+    """The tensor, if it is small, or its type and shape."""
+    if not _is_large(tensor):
+        return tensor
+    return TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
 
 
 def _inlined(model: ModelProto) -> ModelProto:

@@ -50,7 +50,9 @@ Types, shapes, NaN and infinities must be the same; integers, booleans and strin
 elements within 1e-5 of the output's largest magnitude plus 1e-4 of their own (float32; other types in
 proportion to their precision; the magnitude of a Sigmoid or Softmax counts as 1 at least). An output that
 ONNX Runtime's own optimizations, or other roundings of the weights, of the inputs or of what is quantized,
-change by a third as much or more is unstable, and passes with a warning. Exit status 0 if all outputs pass, 1 if not.
+change by a third as much or more is unstable, and passes with a warning. Where the original can be computed in
+float64, floats that differ may be five times as far from that as ONNX Runtime's own result, and no further.
+Exit status 0 if all outputs pass, 1 if not.
 """
 
 _CHECK_EPILOG = """\

@@ -285,7 +285,8 @@ class Report:
         ``ok``, ``made_up`` (the inputs), ``sizes`` (those that were run of each dimension that the model leaves open),
         ``sets`` (``inputs``, ``shapes``, ``sizes``, ``library``, ``outputs``), ``regions``, ``warnings``; an output
         or region has ``name``, ``dtype``, ``shape``, ``ok``, ``reason``, ``largest``, ``max_abs``,
-        ``max_rel``, ``max_ulp``, ``excess`` (the largest error over the allowed one), ``mismatches``, ``unstable``.
+        ``max_rel``, ``max_ulp``, ``excess`` (the largest error over the allowed one), ``mismatches``, ``unstable``,
+        ``off_float64`` and ``original_off_float64`` (how far it and the original are off a result in float64, or null).
         ``checked_on``: empty, or the provider that the check ran on for want of the target's.  ``tuned``: empty, or
         what was measured on the CPU to choose convolutions by.  ``layout``: empty, or what is to be known of the layout
         of convolutions on CUDA.

@@ -1,8 +1,8 @@
 """A model computed in float64, node by node: what tells a wrong result from one that a model makes of roundings.
 
 Every float of the model becomes a float64, whatever it is rounded to in it.  A node runs in ONNX Runtime where that has
-a kernel for float64; else in NumPy (``onnxfuse.float64_kernels``), or in onnx's reference evaluator.  What that gives
-is held against ONNX Runtime's own kernel in float32, on the same inputs, for it may understand an operator otherwise.
+a kernel for float64; else in NumPy (``float64_kernels``), or in onnx's reference evaluator.  What that gives is held
+against ONNX Runtime's own kernel in float32, on the same inputs, for it may understand an operator otherwise.
 """
 
 import time
@@ -15,13 +15,13 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from onnxfuse.comparison import Comparison, Numbers, compare_values, precision
+from onnxfuse.check.comparison import Comparison, Numbers, compare_values, precision
+from onnxfuse.check.float64_kernels import KERNELS, UnsupportedError
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.float64_kernels import KERNELS, UnsupportedError
-from onnxfuse.graph import Model
-from onnxfuse.graph_ir import STANDARD_DOMAINS, LazySparseTensor, LazyTensor
-from onnxfuse.sessions import Session, SessionError, Value
-from onnxfuse.tensor_data import byte_size
+from onnxfuse.model.graph import Model
+from onnxfuse.model.graph_ir import STANDARD_DOMAINS, LazySparseTensor, LazyTensor
+from onnxfuse.model.tensor_data import byte_size
+from onnxfuse.run.sessions import Session, SessionError, Value
 
 _FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE}
 _NUMPY_FLOATS = {np.dtype(name) for name in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16)}

@@ -1,0 +1,153 @@
+"""Which operators tell what their inputs are for: by the place of an input the values that make sense there."""
+
+import math
+from collections.abc import Mapping
+
+from onnxfuse.check.index_wants import (
+    added_axes,
+    changed_axes,
+    coordinates,
+    gathered,
+    gathered_from_blocks,
+    one_axis,
+    one_hot_classes,
+    one_hot_depth,
+    only_element,
+    reduced_axes,
+    removed_axes,
+    rows_of,
+    slice_ends,
+    slice_starts,
+    transformed_axis,
+    unpooled_places,
+)
+from onnxfuse.check.length_wants import (
+    always,
+    boxes,
+    condition,
+    count_along,
+    divisor,
+    exponent,
+    frame_length,
+    frame_step,
+    last_keys,
+    length_or,
+    lengths_of_keys,
+    lengths_of_sequences,
+    mel_bins,
+    mel_length,
+    parts,
+    range_delta,
+    range_limit,
+    range_start,
+    reversed_lengths,
+    shifted_bits,
+    steps_between,
+    total_length,
+    transformed_length,
+    trips,
+    written_at,
+    zero_point,
+)
+from onnxfuse.check.shape_wants import (
+    any_shape,
+    block_of_columns,
+    expanded,
+    grid_size,
+    image_of_columns,
+    like_declared_or_data,
+    pads,
+    repeats,
+    reshaped,
+    resize_region,
+    resize_scales,
+    resize_sizes,
+    unpooled,
+)
+from onnxfuse.check.wants import Rule, dim, up_to
+
+_Places = Mapping[int, Rule]
+
+_QUANTIZER: _Places = {2: zero_point}
+_REDUCTION: _Places = {1: reduced_axes}
+_RECURRENT: _Places = {4: lengths_of_sequences}
+_WINDOW: _Places = {0: length_or(4, 16)}
+_ROWS_OF_POSITIONS: _Places = {3: rows_of(1)}
+
+READERS: dict[str, _Places] = {
+    # Dictionaries are in the order in which the values are made up where several are inputs: an end after its start.
+    "Acosh": {0: always(1, math.inf)},
+    "AffineGrid": {1: grid_size},
+    "ArrayFeatureExtractor": {1: lambda call: up_to((dim(call.shape(0), -1) or 0) - 1)},
+    "Attention": {6: lengths_of_keys},
+    "BitShift": {1: shifted_bits},
+    "BlackmanWindow": _WINDOW,
+    "CenterCropPad": {1: like_declared_or_data},
+    "Col2Im": {1: image_of_columns, 2: block_of_columns},
+    "ConstantOfShape": {0: any_shape},
+    "CumProd": {1: one_axis},
+    "CumSum": {1: one_axis},
+    "DFT": {2: transformed_axis, 1: transformed_length},
+    "DequantizeLinear": _QUANTIZER,
+    "Div": {1: divisor},
+    "Expand": {1: expanded},
+    "GRU": _RECURRENT,
+    "Gather": {1: gathered},
+    "GatherElements": {1: gathered},
+    "GatherND": {1: coordinates},
+    "HammingWindow": _WINDOW,
+    "HannWindow": _WINDOW,
+    "If": {0: condition},
+    "LSTM": _RECURRENT,
+    "Loop": {0: trips, 1: condition},
+    "MaxRoiPool": {1: boxes},
+    "MaxUnpool": {2: unpooled, 1: unpooled_places},
+    "MelWeightMatrix": {
+        0: mel_bins,
+        1: mel_length,
+        2: always(16000, 16000),
+        3: always(0, 100),
+        4: always(4000, 8000),
+    },
+    "Mod": {1: divisor},
+    "NonMaxSuppression": {2: steps_between, 3: always(0.3, 0.6), 4: always(0, 0.1)},
+    "OneHot": {1: one_hot_depth, 0: one_hot_classes},
+    "Pad": {3: changed_axes, 1: pads},
+    "Pow": {1: exponent},
+    "QuantizeLinear": _QUANTIZER,
+    "RNN": _RECURRENT,
+    "Range": {0: range_start, 2: range_delta, 1: range_limit},
+    "Reshape": {1: reshaped},
+    "Resize": {1: resize_region, 2: resize_scales, 3: resize_sizes},
+    "ReverseSequence": {1: reversed_lengths},
+    "RoiAlign": {2: rows_of(0), 1: boxes},
+    "RotaryEmbedding": _ROWS_OF_POSITIONS,
+    "STFT": {1: frame_step, 3: frame_length},
+    "Scatter": {1: gathered},
+    "ScatterElements": {1: gathered},
+    "ScatterND": {1: coordinates},
+    "SequenceAt": {1: only_element},
+    "SequenceErase": {1: only_element},
+    "SequenceInsert": {2: only_element},
+    "Slice": {3: changed_axes, 4: always(1, 1), 1: slice_starts, 2: slice_ends},
+    "Split": {1: parts},
+    "SplitToSequence": {1: parts},
+    "Squeeze": {1: removed_axes},
+    "TensorScatter": {2: written_at},
+    "Tile": {1: repeats},
+    "TopK": {1: count_along(-1)},
+    "Trilu": {1: always(-1, 1)},
+    "Unsqueeze": {1: added_axes},
+    "Upsample": {1: resize_scales},
+    **{
+        f"Reduce{kind}": _REDUCTION
+        for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+    },
+    "com.microsoft.DequantizeLinear": _QUANTIZER,
+    "com.microsoft.EmbedLayerNormalization": {0: rows_of(2), 1: rows_of(4)},
+    "com.microsoft.GatherBlockQuantized": {1: gathered_from_blocks},
+    "com.microsoft.GroupQueryAttention": {5: last_keys, 6: total_length},
+    "com.microsoft.QuantizeLinear": _QUANTIZER,
+    "com.microsoft.RotaryEmbedding": {1: rows_of(2)},
+}
+"""By operator, and by the place of an input of it, what its values are to be."""
