@@ -10,12 +10,11 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from onnxfuse import parity
-from onnxfuse.check import float64_reference
+from onnxfuse.check import float64_reference, parity
 from onnxfuse.check.float64_reference import Float64Model
 from onnxfuse.check.parity import compare
 from onnxfuse.run.sessions import Session
-from tests.parity_models import save
+from tests.support.parity_models import save
 
 
 def parsed(signature: str, body: str, *, opset: int = 18, functions: str = "", **arrays: np.ndarray) -> onnx.ModelProto:
