@@ -19,7 +19,7 @@ from onnxfuse.cuda import compiler as compilers
 from onnxfuse.cuda.cache import Cache
 from onnxfuse.cuda.compiled import Compiled
 from onnxfuse.cuda.compiler import CompilerCache
-from onnxfuse.cuda.conv import choice, fitting, measuring, tuning
+from onnxfuse.cuda.conv import choice, fitting, tuning
 from onnxfuse.cuda.conv import tunings as files
 from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.cuda.conv.fitting import Tilings
@@ -31,6 +31,7 @@ from onnxfuse.cuda.pycuda_tools import open_gpu
 from onnxfuse.cuda.renderer import compile_options
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.program import Program, reference
+from onnxfuse.targets.cuda import measuring
 from onnxfuse.targets.cuda.baseline import OrtBaseline, baseline_model
 from tests.cuda.compilers import MadeUpCompiler
 from tests.cuda.convolutions import convolve
