@@ -31,8 +31,8 @@ from parity_reference import against_reference
 from portability_worker import Job
 
 import onnxfuse
-from onnxfuse.check.comparison import Numbers, compare_values
-from onnxfuse.check.numerics import coarsest_type
+from onnxfuse.check.comparison import compare_values
+from onnxfuse.check.numerics import output_numbers
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.files.model_io import read_proto
 from onnxfuse.model.graph_export import onnx_graphs
@@ -127,13 +127,12 @@ def answer(place: Elsewhere, original: Path, folder: Path, inputs: InputSet, tol
     expected = place.run(original, inputs.feeds)
     if isinstance(expected, str):
         return f"{ORIGINAL}{expected}"
-    proto = read_proto(original)
-    numbers, names = Numbers(coarsest_type(proto)), [output.name for output in proto.graph.output]
+    known = output_numbers(read_proto(original))
     for way, stem, library in WAYS:
         actual = place.run(folder / f"{stem}.onnx", inputs.feeds, library)
         if isinstance(actual, str):
             return f"{way}: {actual}"
-        for name, left, right in zip(names, expected, actual, strict=True):
+        for (name, numbers), left, right in zip(known.items(), expected, actual, strict=True):
             found = compare_values(name, left, right, numbers)
             if not found.within(tolerance):
                 return f"{way}: output {name}: {found.reason}"

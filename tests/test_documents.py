@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 import pytest
 
+from onnxfuse.fused.kinds import KINDS
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -59,3 +61,9 @@ def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monke
     np.testing.assert_array_equal(y, -np.ones((1, 8, 2, 2), np.float32))
     np.testing.assert_array_equal(namespace["y"], -np.ones((1, 8, 16, 16), np.float32))
     assert "3 nodes fused into 1" in namespace["result"].report.summary()
+
+
+def test_how_many_operators_are_registered() -> None:
+    text = (ROOT / "docs" / "languages.md").read_text(encoding="utf-8")
+    found = re.findall(r"^\| `(Fused\w+)` \| (\d+) \|$", text, re.MULTILINE)
+    assert found == [(kind.name, str(kind.plain)) for kind in KINDS]
