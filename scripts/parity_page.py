@@ -15,6 +15,7 @@ COLOURS = {
     "matrix product": "#72b7b2",
     "elementwise": "#e45756",
     "fused region": "#f2a33c",
+    "attention": "#e377c2",
     "normalization, reduction": "#b279a2",
     "pooling, resizing": "#9d755d",
     "layout": "#8a93a0",

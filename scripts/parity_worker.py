@@ -21,14 +21,17 @@ from onnxfuse.check.parity import PROVIDERS, ParityResult, compare
 from onnxfuse.check.region_parity import compare_regions
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.files.model_io import read_proto
+from onnxfuse.fused import kinds
+from onnxfuse.fused.kinds import Kind
 from onnxfuse.run.inputs import InputSet
 from onnxfuse.run.sessions import Session, SessionError, Value, has_fused_nodes
 from onnxfuse.zoo.zoo import StoredModel, fetch, input_sets, read_manifest
 
 KINDS = {
-    "convolution": ("Conv", "ConvTranspose", "FusedConv", "ConvInteger", "QLinearConv", "NhwcFusedConv"),
+    "convolution": ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "NhwcFusedConv"),
     "matrix product": ("MatMul", "Gemm", "FusedMatMul", "FusedGemm", "MatMulInteger", "QGemm", "QLinearMatMul"),
-    "fused region": ("FusedElementwise",),
+    "fused region": (),
+    "attention": ("Attention", "MultiHeadAttention", "GroupQueryAttention", "PackedMultiHeadAttention"),
     "normalization, reduction": (
         "LayerNormalization", "SkipLayerNormalization", "SimplifiedLayerNormalization", "InstanceNormalization",
         "GroupNormalization", "RMSNormalization", "LRN", "Softmax", "LogSoftmax", "ReduceMean", "ReduceSum",
@@ -43,7 +46,25 @@ KINDS = {
 }  # fmt: skip
 """What the share of time is told by; whatever is not listed is elementwise."""
 
-KIND_OF = {op: kind for kind, ops in KINDS.items() for op in ops}
+_OF_OPERATOR = {op: kind for kind, ops in KINDS.items() for op in ops}
+
+OF_FUSED: dict[Kind, str] = {
+    kinds.ELEMENTWISE: "fused region",
+    kinds.CONV: "convolution",
+    kinds.NHWC_CONV: "convolution",
+    kinds.SQUEEZE_EXCITE: "convolution",
+    kinds.ATTENTION: "attention",
+    kinds.NORMALIZATION: "normalization, reduction",
+    kinds.NHWC_POOL: "pooling, resizing",
+    kinds.NHWC_CONCAT: "layout",
+}
+"""The same for each kind of fused node."""
+
+
+def work_of(operator: str) -> str:
+    """What the time of an operator counts as, as ONNX Runtime's profile names it; fused ones have any number."""
+    fused = kinds.kind_of(operator)
+    return _OF_OPERATOR.get(operator, "elementwise") if fused is None else OF_FUSED[fused]
 
 
 @dataclass(frozen=True)
@@ -199,7 +220,7 @@ def profile(
     fastest = min(whole, key=lambda run: sum(event["dur"] for event in run), default=[])
     times: Counter[str] = Counter()
     for event in fastest:
-        times[KIND_OF.get(event["args"]["op_name"], "elementwise")] += event["dur"]
+        times[work_of(event["args"]["op_name"])] += event["dur"]
     return size, dict(times)
 
 

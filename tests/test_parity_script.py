@@ -17,6 +17,7 @@ from parity_reference import against_reference
 import onnxfuse
 from onnxfuse.check.parity import compare
 from onnxfuse.check.region_parity import compare_regions
+from onnxfuse.fused.kinds import KINDS
 from onnxfuse.run.inputs import InputSet
 from onnxfuse.zoo.zoo import StoredModel
 from tests.support.fusing import fuse_everything, fused_nodes
@@ -95,6 +96,18 @@ def test_it_compares_times_and_profiles(
     printed = capsys.readouterr().out
     assert "2 of 2 models pass, 2 regions fused" in printed and "geometric mean" in printed
     assert not (out / "reproducers").exists()
+
+
+def test_the_time_of_every_kind_of_fused_node_counts_as_its_work() -> None:
+    """Whatever its number: none is taken for an elementwise operator of ONNX Runtime's."""
+    assert set(parity_worker.OF_FUSED) == set(KINDS)
+    for kind in KINDS:
+        assert {parity_worker.work_of(kind.operator(number)) for number in (1, 2, 200)} == {
+            parity_worker.OF_FUSED[kind]
+        }
+    assert parity_worker.work_of("FusedNhwcConv_3") == parity_worker.work_of("Conv") == "convolution"
+    assert parity_worker.work_of("Mul") == "elementwise"
+    assert {*parity_worker.KINDS, "elementwise"} == {*parity_page.COLOURS}
 
 
 def test_usage_errors(zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
