@@ -84,9 +84,9 @@ def test_scalars_are_refused() -> None:
 def test_types_that_are_refused() -> None:
     model = node(2)
     model.graph.input[1].type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
-    with pytest.raises(Exception, match="input 1 has the ONNX element type 11, not 1") as caught:
+    with pytest.raises(Exception, match=r"Type 'tensor\(double\)'") as caught:
         run(new_session(model, session_options()), [np.zeros((2, 3), np.float32), np.zeros((2, 3))])
-    assert NODE in str(caught.value)
+    assert NODE_NAME in str(caught.value)
 
 
 def test_no_inputs_and_more_outputs_are_refused() -> None:

@@ -293,9 +293,9 @@ def test_shapes_that_are_refused(shape: Sizes, reason: str) -> None:
 def test_types_that_are_refused() -> None:
     model = GOOD.model()
     model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
-    with pytest.raises(Exception, match="input 0 has the ONNX element type 11, not 1") as caught:
+    with pytest.raises(Exception, match=r"Type 'tensor\(double\)'") as caught:
         run(new_session(model, session_options()), [np.zeros((1, 5, 5, 6))])
-    assert NODE in str(caught.value)
+    assert NODE_NAME in str(caught.value)
 
 
 def test_the_shape_of_the_output_is_known_before_it_runs() -> None:

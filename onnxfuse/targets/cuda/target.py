@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from onnxfuse.cuda.arch import devices
+from onnxfuse.cuda import arch
 from onnxfuse.cuda.conv.choice import about_layout
 from onnxfuse.cuda.embed import embed
 from onnxfuse.cuda.options import CudaOptions
@@ -51,7 +51,7 @@ class CudaTarget:
 
     def _add_times(self, model: "Model", report: CudaReport, context: PassContext) -> None:
         """Times of the kernels, where there is a GPU that they are compiled for."""
-        if not report.compiler or not set(devices()) & set(self._options.architectures):
+        if not report.compiler or not set(arch.devices()) & set(self._options.architectures):
             return
         from onnxfuse.cuda.measure import add_times
 
