@@ -180,7 +180,7 @@ INSIDE = {
 """Nanoseconds of an element of what ONNX Runtime computes inside a convolution: activations, and what becomes part of
 the weights or is added to the sums."""
 _SWISH_MUL = 0.08  # the same of the Mul that makes HardSigmoid a hard swish
-_FUNCTION = 0.1  # nanoseconds that an instruction takes by itself, and those of a tail that are short do not
+_SHORT = 0.05  # nanoseconds of an instruction by itself: what takes less, as an addition does, is short in a tail
 
 NODE_CALL = 1500.0
 """Nanoseconds of a node, a reorder among them, however small."""
@@ -192,12 +192,12 @@ def activation_inside(node: gs.Node) -> float:
 
 
 def is_short(node: gs.Node, opset: int) -> bool:
-    """Whether an elementwise node takes but a few instructions in a tail, and no function."""
+    """Whether an elementwise node takes but a few instructions in a tail, no function and no division."""
     try:
         found = instructions(node, opset)
     except UnsupportedError:  # it is in no tail
         return False
-    return all(OPS[one.op].cost.cpu[DTYPES[one.dtype].compute] < _FUNCTION for one in found)
+    return all(OPS[one.op].cost.cpu[DTYPES[one.dtype].compute] < _SHORT for one in found)
 
 
 def _times() -> Times:
