@@ -218,6 +218,29 @@ def test_sizes_of_what_recurs_are_those_of_its_weights() -> None:
     assert shape["x"][2] == 9 and shape["h"] == shape["s"] == [1, shape["x"][1], 4]
 
 
+@pytest.mark.parametrize("length", ["seq", "1"])
+def test_the_length_of_all_keys_is_that_of_cached_and_new_ones(length: str) -> None:
+    """And stays so where there are more of them than a window has."""
+    body = (
+        "k = Concat<axis = 1>(past, x) t = Transpose<perm = [0, 2, 1]>(k) s = MatMul(x, t) m = Add(s, mask) "
+        "h = Shape<start = 1, end = 2>(k) n = Squeeze(h, first) q = Range(zero, n, one) keep = Less(q, window) "
+        "w = Where(keep, m, low) p = Softmax<axis = -1>(w) y = MatMul(p, k)"
+    )
+    signature = (
+        f"(float[1, {length}, 8] x, float[1, cached, 8] past, float[1, 1, total] mask) => (float[1, {length}, 8] y)"
+    )
+    shapes, told = shapes_of(parsed(f"{signature} <{CONSTANTS}>", body))
+    for shape in shapes:
+        assert shape["mask"][2] == shape["x"][1] + shape["past"][1]
+    assert shapes[0]["past"][1] == 32 and shapes[-1]["mask"][2] > 128 and len(shapes) == 4 and not told
+
+
+def test_given_sizes_are_not_overridden_by_what_weights_ask_for() -> None:
+    model = parsed("(float[p, q] x) => (float[p, 5] y)", "y = MatMul(x, w)", w=np.ones((48, 5), np.float32))
+    with pytest.raises(OnnxfuseError, match="could not run"):
+        shapes_of(model, {"q": (40,)})
+
+
 @pytest.mark.parametrize(
     ("signature", "body", "told"),
     [

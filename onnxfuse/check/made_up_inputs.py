@@ -5,14 +5,14 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import combinations, product
 from types import MappingProxyType
 
 import numpy as np
 import onnx
 
 from onnxfuse.check.comparison import precision
-from onnxfuse.check.dynamic_sizes import DynamicSizes, size_name
+from onnxfuse.check.dynamic_sizes import DynamicSizes, size_name, sizes_of
 from onnxfuse.check.input_advice import advice
 from onnxfuse.check.input_values import Purposes
 from onnxfuse.check.larger_sizes import Goals, alternatives, beyond
@@ -67,6 +67,8 @@ _PART = 1 << 20
 """Elements that are made at a time."""
 _MOST_SECONDS = 5.0
 """That a run with larger sizes may take."""
+_MOST_SIZES = 4
+"""Of which one is tried as the sum of others."""
 _GROWTH = 4
 """By how much sizes grow at a time, where it is not known how long a run takes."""
 
@@ -121,10 +123,20 @@ def _elements(values: Iterable[Value]) -> int:
 
 @dataclass(frozen=True)
 class _Way:
-    """A way to make inputs up: what is known of them, and which sizes are fixed."""
+    """A way to make inputs up: what is known of them, which sizes are fixed, and one that is the sum of two others."""
 
     purposes: Purposes | None
     fixed: Mapping[str, int]
+    sum: "_Sum | None" = None
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """A size that is that of others together, and some more, as that of all keys is of cached and of new ones."""
+
+    name: str
+    parts: tuple[str, ...]
+    more: int
 
 
 Made = tuple[InputSet, list[Value]]
@@ -156,8 +168,19 @@ class _Maker:
         yield known, candidates[0]
         needed = {} if self._purposes is None else self._dynamic().needed()
         yield from product([_Way(self._purposes, needed)] if needed else [], candidates)
+        yield from product(self._sums(needed, candidates[0]), candidates[:1])
         yield from product([known], candidates[1:])
         yield from product([_Way(None, {})] if self._purposes else [], candidates)
+
+    def _sums(self, needed: Mapping[str, int], sizes: Sizes) -> list[_Way]:
+        """Sizes that may be sums of others, of a model that has few of them, or of one and a new element."""
+        way = _Way(self._purposes, needed)
+        names = list(self._free(way, self._resolved(way, sizes)))
+        if self._purposes is None or not 1 < len(names) <= _MOST_SIZES:
+            return []
+        pairs = [_Sum(name, parts, 0) for name in names for parts in combinations([n for n in names if n != name], 2)]
+        ones = [_Sum(name, (part,), 1) for name in names for part in names if part != name]
+        return [replace(way, sum=made) for made in (*pairs, *ones)]
 
     def advice(self, sizes: Sizes) -> str:
         """What the user could give."""
@@ -170,7 +193,12 @@ class _Maker:
         return DynamicSizes(self._purposes.graph, self._specs)
 
     def _resolved(self, way: _Way, sizes: Sizes) -> Shapes:
-        return resolve_shapes(self._specs, self._shapes, sizes, way.fixed)
+        shapes = resolve_shapes(self._specs, self._shapes, sizes, way.fixed)
+        if way.sum is None:
+            return shapes
+        known = sizes_of(self._specs, shapes)
+        total = sum(known[part] for part in way.sum.parts) + way.sum.more
+        return resolve_shapes(self._specs, self._shapes, sizes, {**way.fixed, way.sum.name: total})
 
     def _made(self, way: _Way, sizes: Sizes, kind: str, bound: int, branch: bool = True) -> Made | None:
         """Inputs and the outputs for them; None if the model does not run on them."""
@@ -238,6 +266,7 @@ class _Maker:
     def _free(self, way: _Way, shapes: Shapes) -> dict[str, int]:
         """The sizes that may be larger, as they are: those of no batch that the user and the model leave open."""
         fixed = {*self._shapes, *way.fixed, *symbol_sizes(self._specs, self._shapes)}
+        fixed |= {way.sum.name} if way.sum else set()
         return {
             name: size
             for spec in self._specs
@@ -275,7 +304,7 @@ class _Maker:
         return self._seconds * growth**2 <= _MOST_SECONDS and self._elements * growth <= _MANY
 
     def _made_with(self, way: _Way, sizes: Sizes, fixed: Mapping[str, int], bound: int) -> Made | None:
-        larger = _Way(way.purposes, {**way.fixed, **fixed})
+        larger = replace(way, fixed={**way.fixed, **fixed})
         if sum(math.prod(shape) for shape in self._resolved(larger, sizes).values()) > _MANY:
             return None
         return self._made(larger, sizes, "normal", bound)
@@ -287,6 +316,7 @@ def resolve_shapes(
     """A shape for every input: the user's, else the model's with ``sizes`` for its dynamic dimensions, but those that
     are ``fixed`` by their names (``onnxfuse.check.dynamic_sizes``)."""
     symbols = symbol_sizes(specs, shapes)
+    open_ones = {name: size for name, size in fixed.items() if name not in symbols}
     largest = {spec.name: _largest(spec, sizes) for spec in specs}
     crowded: dict[str, int] = {}  # the least of these for each symbol, which other inputs may have too
     for spec in specs:
@@ -303,8 +333,8 @@ def resolve_shapes(
             if isinstance(dim, int):
                 concrete.append(dim)
                 continue
-            if (name := size_name(spec, axis)) and name in fixed:
-                concrete.append(fixed[name])
+            if (name := size_name(spec, axis)) and name in open_ones:
+                concrete.append(open_ones[name])
                 continue
             size = min(_size(spec, axis, sizes), largest[spec.name])
             concrete.append(size if dim is None else symbols.setdefault(dim, min(size, crowded[dim])))
