@@ -16,8 +16,9 @@ from onnxfuse.model import dtypes
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.model.graph_ir import STANDARD_DOMAINS
 from onnxfuse.model.symbols import is_made_up
+from onnxfuse.program.builder import ProgramBuilder
 from onnxfuse.program.ops import OPS
-from onnxfuse.program.program import MAX_RANK, Instruction, ProgramBuilder, supports
+from onnxfuse.program.program import MAX_RANK, Instruction, supports
 
 OLDEST_OPSET = 7
 """Operators of earlier opsets may differ: Add broadcasts by attributes, Dropout trains unless told otherwise."""

@@ -180,3 +180,37 @@ OPS: dict[str, Op] = {op.name: op for op in _ROWS}
 
 COSTS: dict[str, Cost] = {op.cost.name: op.cost for op in _ROWS}
 """Every cost that a row has, by name."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """One reduction along axes; the dimensions of these stay as 1.
+
+    ``numpy`` is an expression over ``a`` (a NumPy array, of float64 where the result is rounded to ``T``) and the tuple
+    ``axes``.  ``combine`` is the operator of the table above that joins two partial results.  ``identity`` is what it
+    gives of no elements, by name: that of the elements' type.  ``onnx`` is the ONNX operator that it is.
+    """
+
+    name: str
+    types: tuple[str, ...]
+    numpy: str
+    combine: str
+    identity: str
+    onnx: str
+
+
+_SUMMED = (*FLOATS, "i32", "i64")
+_COMPARED = (*FLOATS, "i8", "u8", "i32", "i64")
+
+_REDUCTIONS = (
+    # Sums of floats are taken in parts, in an order that depends on the shape alone; those of integers wrap around.
+    Reduction("reduce_sum", _SUMMED, "np.sum(a, axes, keepdims=True)", "add", "zero", "ReduceSum"),
+    Reduction("reduce_mean", FLOATS, "np.mean(a, axes, keepdims=True)", "add", "zero", "ReduceMean"),
+    Reduction("reduce_prod", _SUMMED, "np.prod(a, axes, keepdims=True)", "mul", "one", "ReduceProd"),
+    # A NaN among the elements gives NaN.
+    Reduction("reduce_max", _COMPARED, "np.max(a, axes, None, True, lowest)", "max", "lowest", "ReduceMax"),
+    Reduction("reduce_min", _COMPARED, "np.min(a, axes, None, True, highest)", "min", "highest", "ReduceMin"),
+)
+
+REDUCTIONS: dict[str, Reduction] = {one.name: one for one in _REDUCTIONS}
+"""Every reduction by name, in the order of the table."""

@@ -1,4 +1,4 @@
-"""The Program: a region of elementwise nodes as typed instructions in static single assignment form.
+"""The Program: a region of elementwise nodes and reductions as typed instructions in static single assignment form.
 
 The text form is the attribute of a fused node and all that the native library reads.  One item a line; the items that
 define a value (inputs, constants, instructions) number the values from 0 in their order::
@@ -19,6 +19,21 @@ dimension is read with its second half first.  ``contract``, a line of its own b
 added without being rounded before, which ``--fast-math`` asks for.  ``const`` gives the bit pattern of a
 scalar in hexadecimal.  In ``op T ids…`` T is the type that the operator's rule speaks of.  Values of type f16 and bf16
 are computed in float32 and rounded by ``cast`` and in outputs.
+
+Version 2 of the text, which begins with ``onnxfuse 2``, has more.  Programs that need none of it are written in
+version 1::
+
+    onnxfuse 2
+    input f32 view split:-3:32:-1
+    reduce_mean f32 0 -3,-2,-1
+    sub f32 0 1
+    output 2 view merge:-4
+
+``reduce_OP T id axes`` reduces a value along axes, which count from the back, in rising order; their dimensions stay
+as 1, so that the result meets the elements again by broadcasting.  All reductions of a Program have the same axes, and
+what they read has the same sizes along them, which all other values broadcast to.  ``index T id axis`` has the shape of
+a value, and as its elements their coordinates along the axis.  ``input T view …`` and ``output id view …`` are tensors
+that lie in memory in another shape or order (``onnxfuse.program.view_steps``).
 """
 
 from dataclasses import dataclass
@@ -28,9 +43,11 @@ import numpy as np
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.dtypes import DTYPES
-from onnxfuse.program.ops import FLOATS, OPS, Rule
+from onnxfuse.program.ops import NUMBERS, OPS, REDUCTIONS, Rule
+from onnxfuse.program.view_steps import ViewStep, check_steps, parse_steps
 
 HEADER = "onnxfuse 1"
+HEADER_2 = "onnxfuse 2"
 CONTRACT = "contract"
 MAX_TEXT = 1 << 20
 MAX_INPUTS = 128
@@ -63,15 +80,18 @@ class Input:
     """A tensor that the region reads: NumPy broadcasting, or a vector along ``axis`` of the region's shape.
 
     Of the former ``slices`` may leave a part, each of what the ones before it leave; or along its last dimension, of an
-    even size, the second half comes first (``swaps_halves``).
+    even size, the second half comes first (``swaps_halves``); or it is what ``view`` makes of it.
     """
 
     dtype: str
     axis: int | None = None
     slices: tuple[AxisSlice, ...] = ()
     swaps_halves: bool = False
+    view: tuple[ViewStep, ...] = ()
 
     def __str__(self) -> str:
+        if self.view:
+            return f"input {self.dtype} view " + ",".join(map(str, self.view))
         if self.axis is not None:
             return f"input {self.dtype} axis {self.axis}"
         if self.slices:
@@ -120,20 +140,59 @@ class Instruction:
         return " ".join((self.op, self.dtype, *map(str, self.operands)))
 
 
-Value = Input | Const | Instruction
+@dataclass(frozen=True)
+class Reduction:
+    """A value reduced along ``axes``, negative and in rising order, whose dimensions stay as 1."""
+
+    op: str
+    dtype: str
+    operand: int
+    axes: tuple[int, ...]
+
+    @property
+    def operands(self) -> tuple[int, ...]:
+        """The value that is reduced, as a tuple."""
+        return (self.operand,)
+
+    def __str__(self) -> str:
+        return f"{self.op} {self.dtype} {self.operand} {','.join(map(str, self.axes))}"
+
+
+@dataclass(frozen=True)
+class Index:
+    """The coordinates along ``axis``, which is negative, of the elements of a value."""
+
+    dtype: str
+    operand: int
+    axis: int
+
+    @property
+    def operands(self) -> tuple[int, ...]:
+        """The value whose elements are counted, as a tuple."""
+        return (self.operand,)
+
+    def __str__(self) -> str:
+        return f"index {self.dtype} {self.operand} {self.axis}"
+
+
+Computed = Instruction | Reduction | Index
+"""What defines a value by others."""
+Value = Input | Const | Computed
 
 
 @dataclass(frozen=True)
 class Program:
     """A validated Program: ``values`` in order of their ids, ``outputs`` as ids.
 
-    If it ``contracts``, the native library may round a product and the sum that it is added to once, as CUDA's compiler
+    ``output_views`` has for each output the steps that lead to its tensor; it is empty where there are none at all.  If
+    it ``contracts``, the native library may round a product and the sum that it is added to once, as CUDA's compiler
     does with fast math; the NumPy reference rounds both.
     """
 
     values: tuple[Value, ...]
     outputs: tuple[int, ...]
     contracts: bool = False
+    output_views: tuple[tuple[ViewStep, ...], ...] = ()
 
     def __post_init__(self) -> None:
         _validate(self)
@@ -145,8 +204,22 @@ class Program:
 
     @property
     def reads_views(self) -> bool:
-        """Whether an input is no whole tensor in its own order, which kernels for CUDA do not read."""
-        return any(spec.slices or spec.swaps_halves for spec in self.inputs)
+        """Whether an input is no whole tensor in its own order, which elementwise kernels for CUDA do not read."""
+        return any(spec.slices or spec.swaps_halves or spec.view for spec in self.inputs)
+
+    @property
+    def reductions(self) -> tuple[Reduction, ...]:
+        """The reductions, in the order they run."""
+        return tuple(value for value in self.values if isinstance(value, Reduction))
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The axes along which it reduces; none if it does not."""
+        return self.reductions[0].axes if self.reductions else ()
+
+    def steps_of(self, output: int) -> tuple[ViewStep, ...]:
+        """The steps that lead to the tensor of an output, by its place among them."""
+        return self.output_views[output] if self.output_views else ()
 
     @property
     def instructions(self) -> tuple[Instruction, ...]:
@@ -158,13 +231,26 @@ class Program:
         return value_dtype(self.values[value])
 
     def __str__(self) -> str:
-        outputs = (f"output {output}" for output in self.outputs)
+        outputs = (self._output_line(place, output) for place, output in enumerate(self.outputs))
         return "\n".join((*self._head, *map(str, self.values), *outputs)) + "\n"
+
+    def _output_line(self, place: int, output: int) -> str:
+        steps = self.steps_of(place)
+        return f"output {output}" + (" view " + ",".join(map(str, steps)) if steps else "")
 
     @property
     def _head(self) -> tuple[str, ...]:
         """The lines before those of the values."""
-        return (HEADER, CONTRACT) if self.contracts else (HEADER,)
+        header = HEADER_2 if self._needs_version_2 else HEADER
+        return (header, CONTRACT) if self.contracts else (header,)
+
+    @property
+    def _needs_version_2(self) -> bool:
+        return (
+            any(isinstance(value, Reduction | Index) for value in self.values)
+            or any(spec.view for spec in self.inputs)
+            or any(self.output_views)
+        )
 
     def line_of(self, value: int) -> int:
         """The number of a value's line in the text form."""
@@ -178,25 +264,28 @@ class Program:
         lines = text.split("\n")
         if lines.pop() != "":
             raise ProgramError("the last line of the Program is not ended")
-        if not lines or lines[0] != HEADER:
-            raise ProgramError(f"line 1: a Program begins with {HEADER!r}")
+        if not lines or lines[0] not in (HEADER, HEADER_2):
+            raise ProgramError(f"line 1: a Program begins with {HEADER!r} or {HEADER_2!r}")
+        is_newer = lines[0] == HEADER_2
         values: list[Value] = []
         outputs: list[int] = []
+        views: list[tuple[ViewStep, ...]] = []
         contracts = lines[1:2] == [CONTRACT]
         before = 1 + contracts
         for number, line in enumerate(lines[before:], before + 1):
             words = line.split(" ")
             try:
                 if words[0] == "output":
-                    (word,) = words[1:]
-                    outputs.append(_id(word))
+                    output, steps = _parse_output(words, is_newer)
+                    outputs.append(output)
+                    views.append(steps)
                 elif outputs:
                     raise ValueError("outputs come last")
                 else:
-                    values.append(_parse_value(words))
+                    values.append(_parse_value(words, is_newer))
             except ValueError as error:
                 raise ProgramError(f"line {number}: {line!r}: {error}") from None
-        return cls(tuple(values), tuple(outputs), contracts)
+        return cls(tuple(values), tuple(outputs), contracts, tuple(views) if any(views) else ())
 
 
 def value_dtype(value: Value) -> str:
@@ -227,7 +316,40 @@ def _id(word: str) -> int:
     return int(word)
 
 
-def _parse_value(words: list[str]) -> Value:
+def _parse_output(words: list[str], is_newer: bool) -> tuple[int, tuple[ViewStep, ...]]:
+    match words[1:]:
+        case [word]:
+            return _id(word), ()
+        case [word, "view", steps] if is_newer:
+            return _id(word), parse_steps(steps)
+        case _:
+            raise ValueError("not an output")
+
+
+def _parse_axes(text: str) -> tuple[int, ...]:
+    axes = tuple(map(int, text.split(",")))
+    if ",".join(map(str, axes)) != text:
+        raise ValueError(f"{text!r} are no axes")
+    return axes
+
+
+def _parse_newer(words: list[str]) -> Value | None:
+    """What version 1 does not have; None if it is not of that."""
+    match words:
+        case ["input", dtype, "view", steps]:
+            return Input(dtype, view=parse_steps(steps))
+        case [op, dtype, operand, axes] if op in REDUCTIONS:
+            return Reduction(op, dtype, _id(operand), _parse_axes(axes))
+        case ["index", dtype, operand, axis]:
+            (number,) = _parse_axes(axis)
+            return Index(dtype, _id(operand), number)
+        case _:
+            return None
+
+
+def _parse_value(words: list[str], is_newer: bool) -> Value:
+    if is_newer and (newer := _parse_newer(words)) is not None:
+        return newer
     match words:
         case ["input", dtype, "broadcast"]:
             return Input(dtype)
@@ -278,13 +400,23 @@ def _validate(program: Program) -> None:
     for output in program.outputs:
         if not 0 <= output < len(program.values):
             raise ProgramError(f"output {output} is not a value")
+    if program.output_views and len(program.output_views) != len(program.outputs):
+        raise ProgramError("the Program has not one view for each output")
+    for place in range(len(program.outputs)):
+        try:
+            check_steps(program.steps_of(place))
+            if any(step.name == "slice" for step in program.steps_of(place)):
+                raise ValueError("an output is all of what is computed")
+        except ValueError as error:
+            line = program.line_of(len(program.values) + place)
+            raise ProgramError(f"line {line}: output {program.outputs[place]}: {error}") from None
 
 
 def _validate_value(program: Program, index: int, value: Value) -> None:
     if value.dtype not in DTYPES:
         raise ValueError(f"unknown type {value.dtype!r}")
     match value:
-        case Input(axis=axis, slices=slices, swaps_halves=swaps_halves):
+        case Input(axis=axis, slices=slices, swaps_halves=swaps_halves, view=view):
             if index > 0 and not isinstance(program.values[index - 1], Input):
                 raise ValueError("inputs come first")
             if axis is not None and not -64 <= axis < 64:
@@ -295,6 +427,9 @@ def _validate_value(program: Program, index: int, value: Value) -> None:
                 raise ValueError("halves of a part or of a vector")
             if not all(_is_valid_slice(part) for part in slices):
                 raise ValueError("a slice is out of range")
+            if view and (slices or swaps_halves or axis is not None):
+                raise ValueError("a view of a part or of a vector")
+            check_steps(view)
         case Const(dtype, bits):
             if not 0 <= bits < 1 << (8 * DTYPES[dtype].itemsize) or (dtype == "bool" and bits > 1):
                 raise ValueError("the bits do not fit the type")
@@ -311,110 +446,28 @@ def _validate_value(program: Program, index: int, value: Value) -> None:
                 actual = program.dtype(operand)
                 if expected is not None and actual != expected:
                     raise ValueError(f"operand {operand} is {actual}, not {expected}")
+        case Reduction(op, dtype, operand, axes):
+            if op not in REDUCTIONS:
+                raise ValueError(f"unknown operator {op!r}")
+            if DTYPES[dtype].compute not in REDUCTIONS[op].types:
+                raise ValueError(f"{op} is not defined for {dtype}")
+            if not 0 <= operand < index:
+                raise ValueError(f"operand {operand} is not an earlier value")
+            if program.dtype(operand) != dtype:
+                raise ValueError(f"operand {operand} is {program.dtype(operand)}, not {dtype}")
+            if not axes or list(axes) != sorted(set(axes)) or not -MAX_RANK <= axes[0] <= axes[-1] < 0:
+                raise ValueError("the axes are not negative numbers in rising order")
+            if axes != program.axes:
+                raise ValueError("the reductions of a Program have the same axes")
+        case Index(dtype, operand, axis):
+            if DTYPES[dtype].compute not in NUMBERS:
+                raise ValueError(f"index is not defined for {dtype}")
+            if not 0 <= operand < index:
+                raise ValueError(f"operand {operand} is not an earlier value")
+            if not -MAX_RANK <= axis < 0:
+                raise ValueError("the axis is not a negative number")
 
 
 def _is_valid_slice(part: AxisSlice) -> bool:
     within = all(-(1 << 63) <= number < 1 << 63 for number in part)
     return within and -64 <= part.axis < 64 and part.step >= 1
-
-
-def _faster(op: str, second: Const) -> tuple[str, float] | None:
-    """The operator and constant that compute what ``op`` does with its second operand, if that is faster.
-
-    A division stays where the constant's reciprocal is zero, denormal or infinite, and where it would be rounded to
-    fewer bits than are computed with.
-    """
-    if op not in ("div", "sub") or DTYPES[second.dtype].numpy.kind in "iu":
-        return None
-    value = float(second.value)
-    if op == "sub":
-        return "add", -value
-    if second.dtype not in FLOATS:
-        return None
-    limits = np.finfo(DTYPES[second.dtype].numpy)
-    if not 1 / float(limits.max) <= abs(value) <= 1 / float(limits.smallest_normal):
-        return None
-    return "mul", 1 / value
-
-
-class ProgramBuilder:
-    """Builds a Program; equal constants and equal instructions become one value.
-
-    With ``fast_math`` a division by a constant becomes a multiplication by its reciprocal, which is faster and off by
-    one rounding, and the Program contracts: a difference from a constant becomes a sum for that.
-    """
-
-    def __init__(self, fast_math: bool = False) -> None:
-        self.fast_math = fast_math
-        self._inputs: list[tuple[Input, int]] = []
-        self._rest: list[tuple[Const | Instruction, int]] = []
-        self._dtypes: dict[int, str] = {}
-        self._known: dict[tuple[object, ...], int] = {}
-        self._constants: dict[int, Const] = {}
-
-    def input(self, dtype: str, axis: int | None = None) -> int:
-        """Declare the next input, by broadcasting or as a vector along ``axis``, and return its value."""
-        return self.view(Input(dtype, axis))
-
-    def view(self, spec: Input) -> int:
-        """The same for an input of any kind."""
-        handle = len(self._dtypes)
-        self._inputs.append((spec, handle))
-        self._dtypes[handle] = spec.dtype
-        return handle
-
-    def const(self, dtype: str, value: object) -> int:
-        """A scalar constant of type ``dtype``."""
-        const = Const.of(dtype, value)
-        return self._define((const,), const)
-
-    def emit(self, op: str, dtype: str, *operands: int) -> int:
-        """Append an instruction (or find the equal one) and return its value."""
-        if self.fast_math and operands[-1] in self._constants:
-            faster = _faster(op, self._constants[operands[-1]])
-            if faster is not None:
-                op, operands = faster[0], (operands[0], self.const(dtype, faster[1]))
-        instruction = Instruction(op, dtype, operands)
-        return self._define((op, dtype, *operands), instruction)
-
-    def cast(self, value: int, dtype: str) -> int:
-        """``value`` as type ``dtype``; the value itself when it has that type."""
-        return value if self.dtype(value) == dtype else self.emit("cast", dtype, value)
-
-    def dtype(self, value: int) -> str:
-        """The type of a value."""
-        return self._dtypes[value]
-
-    def __len__(self) -> int:
-        return len(self._dtypes)
-
-    def _define(self, key: tuple[object, ...], value: Const | Instruction) -> int:
-        if key in self._known:
-            return self._known[key]
-        handle = len(self._dtypes)
-        self._known[key] = handle
-        self._dtypes[handle] = value_dtype(value)
-        if isinstance(value, Const):
-            self._constants[handle] = value
-        self._rest.append((value, handle))
-        return handle
-
-    def build(self, outputs: list[int]) -> Program:
-        """The Program with these outputs: inputs renumbered to the front, values that no output needs left out."""
-        needed = set(outputs)
-        for value, handle in reversed(self._rest):
-            if handle in needed and isinstance(value, Instruction):
-                needed.update(value.operands)
-        numbers: dict[int, int] = {}
-        values: list[Value] = []
-        for spec, handle in self._inputs:
-            numbers[handle] = len(values)
-            values.append(spec)
-        for value, handle in self._rest:
-            if handle not in needed:
-                continue
-            numbers[handle] = len(values)
-            if isinstance(value, Instruction):
-                value = Instruction(value.op, value.dtype, tuple(numbers[operand] for operand in value.operands))
-            values.append(value)
-        return Program(tuple(values), tuple(numbers[output] for output in outputs), self.fast_math)

@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from onnxfuse.model.dtypes import DTYPES
-from onnxfuse.program.ops import OPS
-from onnxfuse.program.program import AxisSlice, Const, Input, Instruction, Program
+from onnxfuse.program.ops import OPS, REDUCTIONS
+from onnxfuse.program.program import AxisSlice, Const, Index, Input, Instruction, Program, Reduction
+from onnxfuse.program.view_steps import viewed
 
 
 def run(program: Program, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Evaluate ``program`` on arrays of the types of its inputs; returns an array for each output.
 
-    f16 and bf16 values are kept in float32 and rounded by casts and in the outputs.  Raises ValueError for shapes that
-    do not broadcast.
+    f16 and bf16 values are kept in float32 and rounded by casts and in the outputs.  Floats are reduced in float64.
+    Raises ValueError for shapes that do not broadcast, and where a view does not fit.
     """
     inputs = [_viewed(array, spec) for array, spec in zip(inputs, program.inputs, strict=True)]
     rank = max((array.ndim for array, spec in zip(inputs, program.inputs, strict=True) if spec.axis is None), default=0)
@@ -32,10 +33,17 @@ def run(program: Program, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
                     values.append(_to_compute(value.value, dtype))
                 case Instruction():
                     values.append(_evaluate(value, [values[operand] for operand in value.operands]))
-        return [values[output].astype(DTYPES[program.dtype(output)].numpy) for output in program.outputs]
+                case Reduction():
+                    values.append(_reduce(value, values[value.operand]))
+                case Index(dtype, operand, axis):
+                    values.append(_coordinates(values[operand], axis, dtype))
+        results = [values[output].astype(DTYPES[program.dtype(output)].numpy) for output in program.outputs]
+        return [viewed(result, program.steps_of(place)) for place, result in enumerate(results)]
 
 
 def _viewed(array: np.ndarray, spec: Input) -> np.ndarray:
+    if spec.view:
+        return viewed(array, spec.view)
     if not spec.swaps_halves:
         return _sliced(array, spec.slices)
     if array.ndim == 0 or array.shape[-1] % 2:
@@ -61,6 +69,31 @@ def _along_axis(vector: np.ndarray, axis: int, rank: int) -> np.ndarray:
 
 def _to_compute(array: np.ndarray, dtype: str) -> np.ndarray:
     return np.asarray(array).astype(DTYPES[DTYPES[dtype].compute].numpy)
+
+
+def _reduce(reduction: Reduction, array: np.ndarray) -> np.ndarray:
+    if array.ndim < -reduction.axes[0]:
+        raise ValueError(f"shape {array.shape} has no axis {reduction.axes[0]}")
+    kernel = array.dtype
+    is_float = kernel.kind == "f"
+    limits = None if is_float else np.iinfo(kernel)
+    names = {
+        "np": np,
+        "a": array.astype(np.float64) if is_float else array,
+        "axes": reduction.axes,
+        "lowest": -np.inf if limits is None else limits.min,
+        "highest": np.inf if limits is None else limits.max,
+    }
+    return np.asarray(eval(_REDUCTION_CODE[reduction.op], names)).astype(kernel)
+
+
+def _coordinates(array: np.ndarray, axis: int, dtype: str) -> np.ndarray:
+    if array.ndim < -axis:
+        raise ValueError(f"shape {array.shape} has no axis {axis}")
+    shape = [1] * array.ndim
+    shape[axis] = array.shape[axis]
+    places = np.arange(array.shape[axis]).astype(DTYPES[DTYPES[dtype].compute].numpy)
+    return np.broadcast_to(places.reshape(shape), array.shape)
 
 
 def _evaluate(instruction: Instruction, operands: list[np.ndarray]) -> np.ndarray:
@@ -173,3 +206,4 @@ _HELPERS: dict[str, object] = {
 }
 
 _CODE = {name: compile(op.numpy, f"<{name}>", "eval") for name, op in OPS.items() if name != "cast"}
+_REDUCTION_CODE = {name: compile(one.numpy, f"<{name}>", "eval") for name, one in REDUCTIONS.items()}
