@@ -33,7 +33,7 @@ version 1::
 as 1, so that the result meets the elements again by broadcasting.  All reductions of a Program have the same axes, and
 what they read has the same sizes along them, which all other values broadcast to.  ``index T id axis`` has the shape of
 a value, and as its elements their coordinates along the axis.  ``input T view …`` and ``output id view …`` are tensors
-that lie in memory in another shape or order (``onnxfuse.program.view_steps``).
+that lie in memory in another shape or order (``onnxfuse.program.view_steps``); outputs in another shape alone.
 """
 
 from dataclasses import dataclass
@@ -405,8 +405,8 @@ def _validate(program: Program) -> None:
     for place in range(len(program.outputs)):
         try:
             check_steps(program.steps_of(place))
-            if any(step.name == "slice" for step in program.steps_of(place)):
-                raise ValueError("an output is all of what is computed")
+            if any(step.name in ("slice", "permute") for step in program.steps_of(place)):
+                raise ValueError("an output has all elements of what is computed, in their order")
         except ValueError as error:
             line = program.line_of(len(program.values) + place)
             raise ProgramError(f"line {line}: output {program.outputs[place]}: {error}") from None

@@ -44,7 +44,7 @@ def test_a_program_that_contracts_says_so_in_its_second_line() -> None:
 @pytest.mark.parametrize(
     ("wrong", "right", "message"),
     [
-        ("onnxfuse 1", "onnxfuse 2", "line 1"),
+        ("onnxfuse 1", "onnxfuse 3", "line 1"),
         ("onnxfuse 1", "onnxfuse 1\ncontract\ncontract", "line 3"),
         ("const", "contract\nconst", "line 4"),
         ("output 5\n", "output 5", "not ended"),
