@@ -61,6 +61,7 @@ _CPU = frozenset(("cpu",))
 _BOTH = frozenset(("cpu", "cuda"))
 
 ELEMENTWISE = Kind("FusedElementwise", 32, _BOTH, ("program",), "a Program")
+REDUCTION = Kind("FusedReduction", 8, _CPU, ("program",), "a Program that reduces")
 CONV = Kind("FusedConv", 16, _BOTH, ("program", "prologue"), "a convolution with Programs around it")
 SQUEEZE_EXCITE = Kind(
     "FusedSqueezeExcite", 4, _CPU, ("program", "squeeze_program"), "the gate of a squeeze-and-excitation block"
@@ -73,7 +74,7 @@ NHWC_CONV = Kind(
 NHWC_POOL = Kind("FusedNhwcPool", 8, _CPU, (), "MaxPool or AveragePool, the channels last")
 NHWC_CONCAT = Kind("FusedNhwcConcat", 8, _CPU, (), "joined channels, which come last")
 
-KINDS = (ELEMENTWISE, CONV, SQUEEZE_EXCITE, ATTENTION, NORMALIZATION, NHWC_CONV, NHWC_POOL, NHWC_CONCAT)
+KINDS = (ELEMENTWISE, REDUCTION, CONV, SQUEEZE_EXCITE, ATTENTION, NORMALIZATION, NHWC_CONV, NHWC_POOL, NHWC_CONCAT)
 
 
 def kind_of(operator: str) -> Kind | None:

@@ -9,7 +9,7 @@ from onnxfuse.model.constants import integers_of
 from onnxfuse.model.dtypes import from_numpy
 from onnxfuse.model.elementwise_operators import HAVE_AXIS
 from onnxfuse.model.graph_ir import standard_op
-from onnxfuse.program.lowering import ignores_input, vector_inputs
+from onnxfuse.program.lowering import ignores_input, vector_axes
 from onnxfuse.program.program import MAX_RANK, MAX_SLICES, AxisSlice
 
 
@@ -62,7 +62,7 @@ def _not_viewed(node: gs.Node, opset: int) -> list[gs.Tensor]:
     """Inputs that a Program reads as a vector along an axis, or of which it takes the type alone."""
     found = [tensor for index, tensor in enumerate(node.inputs) if ignores_input(node, index)]
     if node.op in HAVE_AXIS:
-        found += [node.inputs[index] for index in vector_inputs(node, opset)]
+        found += [node.inputs[index] for index in vector_axes(node, opset)]
     return found
 
 

@@ -238,12 +238,21 @@ _BUILTIN_PASSES = {
     "split-conv-bias": "onnxfuse.fused.conv.split_conv_bias:SplitConvBias",
     "fuse-conv": "onnxfuse.fused.conv.fuse_conv:FuseConv",
     "channels-last": "onnxfuse.fused.nhwc.channels_last:ChannelsLast",
+    "fuse-reductions": "onnxfuse.fused.reduction.fuse_reductions:FuseReductions",
     "fuse-normalization": "onnxfuse.fused.normalization.fuse_normalization:FuseNormalization",
     "fuse-elementwise": "onnxfuse.fused.elementwise.fuse_elementwise:FuseElementwise",
 }
 """The passes of the package in the order in which they run, and where each is: imported when it is first asked for."""
 _BUILTIN = tuple(_BUILTIN_PASSES)
-_FUSING = ("fuse-attention", "split-conv-bias", "fuse-conv", "channels-last", "fuse-normalization", "fuse-elementwise")
+_FUSING = (
+    "fuse-attention",
+    "split-conv-bias",
+    "fuse-conv",
+    "channels-last",
+    "fuse-reductions",
+    "fuse-normalization",
+    "fuse-elementwise",
+)
 """The passes before which others run by default."""
 
 

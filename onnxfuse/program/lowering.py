@@ -5,7 +5,7 @@ name; what else is known by that name is in ``onnxfuse/model/elementwise_operato
 raises ``UnsupportedError`` with the reason, which the report shows to the user.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 import ml_dtypes
@@ -596,14 +596,17 @@ def ignores_input(node: gs.Node, index: int) -> bool:
     return node.op == "CastLike" and index == 1
 
 
-def vector_inputs(node: gs.Node, opset: int) -> Sequence[int]:
-    """The inputs that ``lower`` reads as a vector along an axis: they cannot be values computed in the region."""
+def vector_axes(node: gs.Node, opset: int) -> dict[int, int]:
+    """The inputs that ``lower`` reads as vectors, and along which axis each, counted from the back.
+
+    They cannot be values computed in the region.
+    """
     builder = ProgramBuilder()
-    found: list[int] = []
+    found: dict[int, int] = {}
 
     def operand(index: int, axis: int | None = None) -> int:
         if axis is not None:
-            found.append(index)
+            found[index] = axis
         return builder.input(tensor_dtype(node.inputs[index]), axis)
 
     lower(node, opset, builder, operand)

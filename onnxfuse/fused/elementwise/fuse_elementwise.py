@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import onnx_graphsurgeon as gs
 
 from onnxfuse.cuda.fitting import Fitter
-from onnxfuse.fused.elementwise.cuda_placement import CudaPlacement
+from onnxfuse.fused.elementwise.apart import Apart
 from onnxfuse.fused.elementwise.cuda_regions import CudaRegions
 from onnxfuse.fused.fused_node import ElementwiseFusion, fuse
 from onnxfuse.fused.fusion import emit_all
@@ -17,13 +17,12 @@ from onnxfuse.fused.views import find_views
 from onnxfuse.fused.worth import TOO_LITTLE, is_worthwhile
 from onnxfuse.model.elementwise_operators import HAVE_AXIS
 from onnxfuse.model.graph import Model, sorted_nodes
-from onnxfuse.ort.host import constant_arithmetic, shape_arithmetic
-from onnxfuse.ort.ort_fusions import ONE_KERNEL, OrtFusions
-from onnxfuse.ort.ort_layout import BLOCKED, INSIDE_CONV, ConvLayout
-from onnxfuse.ort.ort_quantization import QUANTIZED, UNTYPED, loses_type, quantized_nodes
-from onnxfuse.ort.slow_kernels import FASTER, FREE_OPS, is_faster, is_slow
+from onnxfuse.ort.ort_fusions import ONE_KERNEL
+from onnxfuse.ort.ort_layout import BLOCKED, ConvLayout
+from onnxfuse.ort.ort_quantization import UNTYPED, loses_type
+from onnxfuse.ort.slow_kernels import FREE_OPS, is_slow
 from onnxfuse.program import ProgramError
-from onnxfuse.program.lowering import check, is_elementwise, vector_inputs
+from onnxfuse.program.lowering import is_elementwise, vector_axes
 from onnxfuse.rewrite.base import PassContext, label
 from onnxfuse.shapes.inference import infer
 
@@ -31,8 +30,6 @@ UNUSED = "nothing reads its result"
 UNKNOWN_IN_BODY = "its rank, which ONNX Runtime needs in the body of Scan, is not known"
 INLINED = "ONNX Runtime inlines the operator around it, and would lose the types of fused nodes"
 ALONE = "no neighbour to fuse with"
-CONSTANT_ARITHMETIC = "ONNX Runtime computes it once, for it depends on no input"
-SHAPE_ARITHMETIC = "computes with shapes, which ONNX Runtime keeps on the host"
 
 
 @dataclass
@@ -97,8 +94,9 @@ class _Planner:
         self._everything = context.everything
         self._fast_math = context.fast_math
         self._opset = model.opsets.get("")
-        self._ort = None if self._everything else OrtFusions(model, self._on)
-        self._placement = CudaPlacement(model) if self._on.host_apart and not self._everything else None
+        self._apart = Apart(model, context) if self._opset is not None else None
+        self._ort = self._apart.ort if self._apart else None
+        self._placement = self._apart.placement if self._apart else None
         self._cuda = None if self._on.reads_views else CudaRegions(fitter)
         outputs = [tensor for graph in model.graphs() for tensor in graph.outputs]
         self._output_ids = {id(tensor) for tensor in outputs}
@@ -124,10 +122,10 @@ class _Planner:
         plan = Plan(graph)
         nodes = sorted_nodes(graph)
         elementwise = [node for node in nodes if is_elementwise(node)]
-        if not elementwise or self._opset is None:
+        if not elementwise or self._opset is None or self._apart is None:
             return plan
-        layout = ConvLayout(nodes, graph.outputs, self._on.blocked_images, self._ort.gelus) if self._ort else None
-        reasons = self._reasons(nodes, elementwise, layout)
+        layout = self._apart.layout(nodes, graph.outputs)
+        reasons = self._apart.reasons(nodes, elementwise, layout)
         for node in elementwise:
             if not self._is_read_outside(node.outputs[0], set()):
                 reasons[id(node)] = UNUSED
@@ -146,27 +144,6 @@ class _Planner:
             reasons.update(left)
         plan.left_alone = [(node, reasons[id(node)]) for node in elementwise if id(node) in reasons]
         return plan
-
-    def _reasons(self, nodes: list[gs.Node], elementwise: list[gs.Node], layout: ConvLayout | None) -> dict[int, str]:
-        """Why single nodes stay out of every region, by id."""
-        assert self._opset is not None
-        ids = {id(node) for node in elementwise}
-        reasons = dict.fromkeys(shape_arithmetic(nodes, ids), SHAPE_ARITHMETIC)
-        if self._placement:
-            on_host = {id(node): self._placement.why_alone(node) for node in elementwise if id(node) not in reasons}
-            reasons.update((node_id, reason) for node_id, reason in on_host.items() if reason)
-        if self._ort:
-            reasons.update(dict.fromkeys(constant_arithmetic(nodes) & ids, CONSTANT_ARITHMETIC))
-            reasons.update(self._ort.reasons)
-        if self._ort and self._ort.quantized:
-            reasons.update(dict.fromkeys(quantized_nodes(nodes, ids), QUANTIZED))
-            reasons.update((id(node), FASTER) for node in elementwise if is_faster(node))
-        if layout:
-            reasons.update(dict.fromkeys(layout.inside_conv, INSIDE_CONV))
-        for node in elementwise:
-            if id(node) not in reasons and (reason := check(node, self._opset)):
-                reasons[id(node)] = reason
-        return reasons
 
     def _why_not(self, region: list[gs.Node], layout: ConvLayout | None) -> str | None:
         """Why a region is not worth fusing; None if it is."""
@@ -242,5 +219,5 @@ def _vector_tensors(elementwise: list[gs.Node], fusible: set[int], opset: int) -
     found: set[tuple[int, int]] = set()
     for node in elementwise:
         if id(node) in fusible and node.op in HAVE_AXIS:
-            found.update((id(node), id(node.inputs[index])) for index in vector_inputs(node, opset))
+            found.update((id(node), id(node.inputs[index])) for index in vector_axes(node, opset))
     return found

@@ -1,0 +1,1 @@
+"""Regions that reduce."""

@@ -1,0 +1,158 @@
+"""The pass that computes reductions, Softmax and normalizations with what is around them in one node."""
+
+from collections.abc import Sequence
+
+import onnx_graphsurgeon as gs
+
+from onnxfuse.fused.elementwise.apart import Apart
+from onnxfuse.fused.elementwise.cuda_regions import MAX_OPERANDS
+from onnxfuse.fused.fusion import emit_all
+from onnxfuse.fused.kinds import REDUCTION
+from onnxfuse.fused.reduction.growth import Graph, grow
+from onnxfuse.fused.reduction.layouts import LayoutError
+from onnxfuse.fused.reduction.region import ReductionFusion, fuse
+from onnxfuse.fused.reduction.spaces import Space
+from onnxfuse.fused.sizes import Sizes
+from onnxfuse.model.constants import is_constant
+from onnxfuse.model.graph import Model, sorted_nodes
+from onnxfuse.model.graph_ir import VIEWS, standard_op
+from onnxfuse.ort.ort_fusions import NORMALIZATION
+from onnxfuse.ort.slow_kernels import FREE_OPS
+from onnxfuse.program import ProgramError
+from onnxfuse.program.lowering import UnsupportedError, is_elementwise
+from onnxfuse.program.reducing import check, reduces
+from onnxfuse.rewrite.base import PassContext
+from onnxfuse.rewrite.editor import GraphEditor
+from onnxfuse.shapes.inference import infer
+
+NAME = "fuse-reductions"
+ALONE = "no neighbour to fuse with"
+
+
+class FuseReductions:
+    """Replaces regions of elementwise nodes, views and reductions along the same axes by single nodes."""
+
+    name = NAME
+    description = "compute reductions, Softmax and normalizations with what is around them in one node"
+
+    def run(self, model: Model, context: PassContext) -> None:
+        """Rewrite ``model`` in place and record every fusion."""
+        if REDUCTION not in context.on.kinds or "" not in model.opsets:
+            return
+        if not any(reduces(node) for graph in model.graphs() for node in graph.nodes):
+            return
+        infer(model)
+        planner = _Planner(model, context)
+        for graph, fusions in [(graph, planner.plan(graph)) for graph in model.fusible_graphs()]:
+            emit_all(model, graph, fusions, context)
+
+
+class _Planner:
+    """Plans the graphs of one model, without changing it."""
+
+    def __init__(self, model: Model, context: PassContext) -> None:
+        self._context = context
+        self._opsets = model.opsets
+        self._opset = model.opsets[""]
+        self._editor = GraphEditor(model)
+        self._sizes = Sizes(model)
+        self._apart = Apart(model, context)
+
+    def plan(self, graph: gs.Graph) -> list[ReductionFusion]:
+        """The fusions of one graph."""
+        nodes = sorted_nodes(graph)
+        own = Graph(nodes)
+        free = self._free(nodes, graph)
+        fusions = []
+        for seed in nodes:
+            if not reduces(seed) or id(seed) not in free:
+                continue
+            region = grow(own, seed, free, self._fits)
+            fusion = self._fusion(own, region)
+            if fusion is None or not self._is_worth(fusion):
+                self._context.refused(NAME, seed, ALONE)
+                continue
+            free -= {id(node) for node in fusion.nodes}
+            fusions.append(fusion)
+        return fusions
+
+    def _free(self, nodes: Sequence[gs.Node], graph: gs.Graph) -> set[int]:
+        """The ids of the nodes that may be part of a region."""
+        elementwise = [node for node in nodes if is_elementwise(node)]
+        layout = self._apart.layout(nodes, graph.outputs)
+        reasons = self._apart.reasons(nodes, elementwise, layout)
+        free = {id(node) for node in elementwise if reasons.get(id(node)) in (None, NORMALIZATION)}
+        for node in nodes:
+            if standard_op(node) in VIEWS and all(map(is_constant, node.inputs[1:])):
+                free.add(id(node))
+            elif reduces(node) and reasons.get(id(node)) in (None, NORMALIZATION):
+                if (reason := check(node, self._opset)) is None:
+                    free.add(id(node))
+                else:
+                    self._context.refused(NAME, node, reason)
+        return free
+
+    def _fits(self, region: Sequence[gs.Node]) -> bool:
+        try:
+            Space(region, self._opset, self._sizes).check_rows()
+        except (LayoutError, UnsupportedError):
+            return False
+        return True
+
+    def _fusion(self, graph: Graph, region: Sequence[gs.Node]) -> ReductionFusion | None:
+        """The fusion of a region, without nodes at its ends that it is better without; None if there is none."""
+        region = list(region)
+        while region:
+            inside = {id(node) for node in region}
+            outputs = [t for node in region for t in node.outputs if t.name and self._is_read_outside(graph, t, inside)]
+            try:
+                space = Space(region, self._opset, self._sizes)
+                outside = self._better_outside(graph, space, region, inside)
+                if outside is None:
+                    fusion = fuse(region, space, outputs, self._opsets, self._context.fast_math)
+                    return fusion if len(fusion.inputs) + len(outputs) <= MAX_OPERANDS else None
+            except (LayoutError, UnsupportedError, ProgramError):
+                return None
+            region = _connected(graph, [node for node in region if node is not outside])
+        return None
+
+    def _better_outside(
+        self, graph: Graph, space: Space, region: Sequence[gs.Node], inside: set[int]
+    ) -> gs.Node | None:
+        """A node that has a result which the others' rows do not make, or is a view of one that is written anyway."""
+        for node in reversed(region):
+            read = [tensor for tensor in node.outputs if tensor.name and self._is_read_outside(graph, tensor, inside)]
+            if any(not space.has_rows(tensor) for tensor in read):
+                return node
+            if standard_op(node) in VIEWS and read and self._is_read_outside(graph, node.inputs[0], inside):
+                return node
+            if not read and not any(id(reader) in inside for reader in graph.consumers(node)):
+                return node
+        return None
+
+    def _is_worth(self, fusion: ReductionFusion) -> bool:
+        counted = [node for node in fusion.nodes if node.op not in FREE_OPS and standard_op(node) not in VIEWS]
+        if not any(map(reduces, counted)):
+            return False
+        return self._context.everything or len(counted) > 1
+
+    def _is_read_outside(self, graph: Graph, tensor: gs.Tensor, inside: set[int]) -> bool:
+        """Whether anything but the nodes of a region (their ids) reads ``tensor``: other nodes, or a graph's output."""
+        return self._editor.is_graph_output(tensor) or any(id(node) not in inside for node in tensor.outputs)
+
+
+def _connected(graph: Graph, region: Sequence[gs.Node]) -> list[gs.Node]:
+    """The part of a region that is connected with its first reduction."""
+    seed = next((node for node in region if reduces(node)), None)
+    if seed is None:
+        return []
+    inside = {id(node): node for node in region}
+    found: dict[int, gs.Node] = {}
+    waiting = [seed]
+    while waiting:
+        node = waiting.pop()
+        if id(node) in found:
+            continue
+        found[id(node)] = node
+        waiting += [other for other in (*graph.producers(node), *graph.consumers(node)) if id(other) in inside]
+    return graph.sorted(found.values())

@@ -1,0 +1,324 @@
+"""From ONNX nodes that reduce to instructions: reductions, Softmax and its kin, normalizations and global pooling.
+
+``reading`` says along which axes a node reduces and what its results look like, ``lower`` appends its instructions.
+Both raise UnsupportedError, with the reason, for a node that Programs cannot express.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from onnxfuse.model.constants import integers_of
+from onnxfuse.model.dtypes import DTYPES
+from onnxfuse.model.graph_ir import STANDARD_DOMAINS
+from onnxfuse.program.builder import ProgramBuilder
+from onnxfuse.program.lowering import NodeLowering, Operands, UnsupportedError
+from onnxfuse.program.ops import REDUCTIONS
+
+OLDEST_OPSET = 9
+"""From which a function's body may have any of these operators with the constants that they need."""
+_ONE_AXIS_OPSET = 13
+"""From which Softmax and its kin are along one axis; before, along all from that one on."""
+_AXES_INPUT = 1
+
+
+class Result(Enum):
+    """What an output of a node looks like beside its first input."""
+
+    ELEMENTS = "elements"
+    """It has the same shape."""
+    KEPT = "kept"
+    """The axes that were reduced have one element."""
+    DROPPED = "dropped"
+    """They are left out."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a node reduces its first input.
+
+    axes: those along which it does, counted from the front; of a ``groups`` normalization those after the first.
+    results: for each output that the node may have.
+    groups: in how many groups axis 1 is split, each of which is reduced with ``axes``; 0 for none.
+    vectors: the inputs that are vectors along axis 1.
+    """
+
+    axes: tuple[int, ...]
+    results: tuple[Result, ...]
+    groups: int = 0
+    vectors: tuple[int, ...] = ()
+
+
+class ReducingLowering(NodeLowering):
+    """A node being lowered that reduces along ``axes`` of the Program, negative and in rising order."""
+
+    def __init__(
+        self, node: gs.Node, opset: int, builder: ProgramBuilder, operands: Operands, axes: Sequence[int]
+    ) -> None:
+        super().__init__(node, opset, builder, operands)
+        self.axes = tuple(axes)
+
+    @property
+    def work(self) -> str:
+        """The type that is computed in."""
+        return DTYPES[self.dtype()].compute
+
+    def reduce(self, op: str, value: int) -> int:
+        """A reduction of ``value``."""
+        return self.builder.reduce(op, value, self.axes)
+
+    def widened(self, index: int, axis: int | None = None) -> int:
+        """Input ``index`` in the type that is computed in."""
+        return self.builder.cast(self.arg(index, axis), self.work)
+
+    def number(self, value: object) -> int:
+        """A constant of the type that is computed in."""
+        return self.const(value, self.work)
+
+    def do(self, op: str, *operands: int) -> int:
+        """An instruction of the type that is computed in."""
+        return self.emit(op, *operands, dtype=self.work)
+
+    def narrowed(self, value: int) -> int:
+        """A value as the type of the first input."""
+        return self.builder.cast(value, self.dtype())
+
+
+def reduces(node: gs.Node) -> bool:
+    """Whether the node is an operator of the ONNX standard that may be lowered here."""
+    return node.domain in STANDARD_DOMAINS and node.op in _LOWERINGS
+
+
+def reading(node: gs.Node, opset: int) -> Reading:
+    """How a node that ``reduces`` does it.  Raises UnsupportedError, with the reason, if it has no equivalent."""
+    if opset < OLDEST_OPSET:
+        raise UnsupportedError(f"it is of opset {opset}; reductions are fused from opset {OLDEST_OPSET} on")
+    shape = node.inputs[0].shape
+    if shape is None:
+        raise UnsupportedError(f"the rank of {node.inputs[0].name!r} is not known")
+    found = _READINGS[node.op](node, opset, len(shape))
+    for axis in (*found.axes, *([1] if found.groups else ())):
+        if not 0 <= axis < len(shape):
+            raise UnsupportedError(f"{node.op} along an axis that there is not")
+    if not found.axes and not found.groups:
+        raise UnsupportedError(f"{node.op} along no axis")
+    if any(tensor.name for tensor in node.outputs[len(found.results) :]):
+        raise UnsupportedError(f"output {len(found.results)} of {node.op} is used")
+    return found
+
+
+def lower(
+    node: gs.Node, opset: int, builder: ProgramBuilder, operands: Operands, axes: Sequence[int]
+) -> tuple[int, ...]:
+    """Append the instructions of ``node``, which reduces along ``axes`` of the Program; returns its outputs' values."""
+    made = _LOWERINGS[node.op](ReducingLowering(node, opset, builder, operands, axes))
+    return (made,) if isinstance(made, int) else made
+
+
+def check(node: gs.Node, opset: int) -> str | None:
+    """Why ``node`` cannot be lowered; None if it can."""
+    builder = ProgramBuilder()
+
+    def operand(index: int, axis: int | None = None) -> int:
+        return builder.input(NodeLowering(node, opset, builder, operand).dtype(index), axis)
+
+    try:
+        reading(node, opset)
+        lower(node, opset, builder, operand, (-1,))
+    except UnsupportedError as reason:
+        return str(reason)
+    return None
+
+
+_Lowering = Callable[[ReducingLowering], int | tuple[int, ...]]
+_LOWERINGS: dict[str, _Lowering] = {}
+_READINGS: dict[str, Callable[[gs.Node, int, int], Reading]] = {}
+
+
+def _lowers(read: Callable[[gs.Node, int, int], Reading], *onnx_ops: str) -> Callable[[_Lowering], _Lowering]:
+    def register(function: _Lowering) -> _Lowering:
+        for op in onnx_ops:
+            _LOWERINGS[op] = function
+            _READINGS[op] = read
+        return function
+
+    return register
+
+
+# --------------------------------------------------------------------------------------------- how nodes reduce
+
+
+def _along_axes(node: gs.Node, opset: int, rank: int) -> Reading:
+    """ReduceSum and its kin, whose axes are an attribute, or since opset 13 or 18 an input."""
+    axes = integers_of(node, "axes", _AXES_INPUT, [])
+    if axes is None:
+        raise UnsupportedError(f"the axes of {node.op} are not constant")
+    if not axes:
+        if node.attrs.get("noop_with_empty_axes", 0):
+            raise UnsupportedError(f"{node.op} along no axis")
+        axes = list(range(rank))
+    found = {axis + rank if axis < 0 else axis for axis in axes}
+    result = Result.KEPT if node.attrs.get("keepdims", 1) else Result.DROPPED
+    return Reading(tuple(sorted(found)), (result,))
+
+
+def _along_one(node: gs.Node, opset: int, rank: int) -> Reading:
+    """Softmax and its kin."""
+    axis = _axis(node, -1 if opset >= _ONE_AXIS_OPSET else 1, rank)
+    axes = (axis,) if opset >= _ONE_AXIS_OPSET else tuple(range(axis, rank))
+    return Reading(axes, (Result.ELEMENTS,))
+
+
+def _from_axis(node: gs.Node, opset: int, rank: int) -> Reading:
+    """LayerNormalization and RMSNormalization."""
+    axes = tuple(range(_axis(node, -1, rank), rank))
+    more = (Result.KEPT, Result.KEPT) if node.op == "LayerNormalization" else ()
+    return Reading(axes, (Result.ELEMENTS, *more))
+
+
+def _lp_axis(node: gs.Node, opset: int, rank: int) -> Reading:
+    return Reading((_axis(node, -1, rank),), (Result.ELEMENTS,))
+
+
+def _of_channels(node: gs.Node, opset: int, rank: int) -> Reading:
+    """InstanceNormalization: along all axes but the batch and the channels."""
+    return Reading(tuple(range(2, rank)), (Result.ELEMENTS,), vectors=(1, 2))
+
+
+def _of_groups(node: gs.Node, opset: int, rank: int) -> Reading:
+    groups = node.attrs.get("num_groups", 0)
+    if opset < 21 or not isinstance(groups, int) or groups < 1 or rank < 3:
+        raise UnsupportedError("GroupNormalization with scales of groups, or of what is no image")
+    return Reading(tuple(range(2, rank)), (Result.ELEMENTS,), groups, (1, 2))
+
+
+def _pooled(node: gs.Node, opset: int, rank: int) -> Reading:
+    return Reading(tuple(range(2, rank)), (Result.KEPT,))
+
+
+def _axis(node: gs.Node, default: int, rank: int) -> int:
+    axis = node.attrs.get("axis", default)
+    if not isinstance(axis, int) or not -rank <= axis < rank:
+        raise UnsupportedError(f"{node.op} along an axis that there is not")
+    return axis % rank
+
+
+# ------------------------------------------------------------------------------------------------- what they compute
+
+
+@_lowers(_along_axes, *(one.onnx for one in REDUCTIONS.values()))
+def _reduction(n: ReducingLowering) -> int:
+    op = next(one for one in REDUCTIONS.values() if one.onnx == n.node.op)
+    if n.work not in op.types:
+        raise UnsupportedError(f"{n.node.op} of {DTYPES[n.dtype()].numpy.name} has no kernel")
+    return n.reduce(op.name, n.arg(0))
+
+
+@_lowers(_along_axes, "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp")
+def _reduced_map(n: ReducingLowering) -> int:
+    _require_float(n)
+    x = n.widened(0)
+    match n.node.op:
+        case "ReduceL1":
+            found = n.reduce("reduce_sum", n.do("abs", x))
+        case "ReduceL2":
+            found = n.do("sqrt", n.reduce("reduce_sum", n.do("mul", x, x)))
+        case "ReduceSumSquare":
+            found = n.reduce("reduce_sum", n.do("mul", x, x))
+        case "ReduceLogSum":
+            found = n.do("log", n.reduce("reduce_sum", x))
+        case _:
+            largest = n.reduce("reduce_max", x)
+            infinite = n.do("equal", n.do("abs", largest), n.number(np.inf))
+            shift = n.do("where", infinite, n.number(0), largest)
+            found = n.do("add", n.do("log", n.reduce("reduce_sum", n.do("exp", n.do("sub", x, shift)))), shift)
+    return n.narrowed(found)
+
+
+@_lowers(_along_one, "Softmax", "LogSoftmax")
+def _softmax(n: ReducingLowering) -> int:
+    _require_float(n)
+    x = n.widened(0)
+    shifted = n.do("sub", x, n.reduce("reduce_max", x))
+    powers = n.do("exp", shifted)
+    total = n.reduce("reduce_sum", powers)
+    if n.node.op == "LogSoftmax":
+        return n.narrowed(n.do("sub", shifted, n.do("log", total)))
+    return n.narrowed(n.do("mul", powers, n.do("reciprocal", total)))
+
+
+@_lowers(_from_axis, "LayerNormalization")
+def _layer_normalization(n: ReducingLowering) -> tuple[int, ...]:
+    _require_float(n)
+    normalized, mean, factor = _normalized(n, n.widened(0), 1e-5)
+    result = n.do("mul", normalized, n.widened(1))
+    if n.has(2):
+        result = n.do("add", result, n.widened(2))
+    return n.narrowed(result), mean, factor
+
+
+@_lowers(_from_axis, "RMSNormalization")
+def _rms_normalization(n: ReducingLowering) -> int:
+    _require_float(n)
+    x = n.widened(0)
+    mean = n.reduce("reduce_mean", n.do("mul", x, x))
+    factor = n.do("reciprocal", n.do("sqrt", n.do("add", mean, n.number(n.attr("epsilon", 1e-5)))))
+    return n.narrowed(n.do("mul", n.do("mul", x, factor), n.widened(1)))
+
+
+@_lowers(_of_channels, "InstanceNormalization")
+@_lowers(_of_groups, "GroupNormalization")
+def _channel_normalization(n: ReducingLowering) -> int:
+    _require_float(n)
+    rank = len(n.node.inputs[0].shape)
+    normalized, _, _ = _normalized(n, n.widened(0), 1e-5)
+    scaled = n.do("mul", normalized, n.widened(1, 1 - rank))
+    return n.narrowed(n.do("add", scaled, n.widened(2, 1 - rank)))
+
+
+def _normalized(n: ReducingLowering, x: int, epsilon: float) -> tuple[int, int, int]:
+    """(x - mean) / sqrt(variance + epsilon), the mean and the factor.
+
+    The mean is rounded, and with rows that hardly vary that is most of the distances from it: so what is left of their
+    own mean is taken from them, and from the variance (T. F. Chan et al., Algorithms for computing the sample variance,
+    1983: the corrected two-pass algorithm).
+    """
+    mean = n.reduce("reduce_mean", x)
+    distance = n.do("sub", x, mean)
+    rest = n.reduce("reduce_mean", distance)
+    squares = n.reduce("reduce_mean", n.do("mul", distance, distance))
+    variance = n.do("max", n.do("sub", squares, n.do("mul", rest, rest)), n.number(0))
+    deviation = n.do("sqrt", n.do("add", variance, n.number(n.attr("epsilon", epsilon))))
+    factor = n.do("reciprocal", deviation)
+    return n.do("mul", n.do("sub", distance, rest), factor), n.do("add", mean, rest), factor
+
+
+@_lowers(_lp_axis, "LpNormalization")
+def _lp_normalization(n: ReducingLowering) -> int:
+    """x / norm; 0 where the norm is 0, as in ONNX Runtime."""
+    _require_float(n)
+    x = n.widened(0)
+    match n.attr("p", 2):
+        case 1:
+            norm = n.reduce("reduce_sum", n.do("abs", x))
+        case 2:
+            norm = n.do("sqrt", n.reduce("reduce_sum", n.do("mul", x, x)))
+        case p:
+            raise UnsupportedError(f"LpNormalization with p={p}")
+    is_zero = n.do("equal", norm, n.number(0))
+    return n.narrowed(n.do("where", is_zero, n.number(0), n.do("div", x, norm)))
+
+
+@_lowers(_pooled, "GlobalAveragePool", "GlobalMaxPool")
+def _global_pool(n: ReducingLowering) -> int:
+    _require_float(n)
+    op = "reduce_mean" if n.node.op == "GlobalAveragePool" else "reduce_max"
+    return n.narrowed(n.reduce(op, n.widened(0)))
+
+
+def _require_float(n: ReducingLowering) -> None:
+    if n.work not in ("f32", "f64"):
+        raise UnsupportedError(f"{n.node.op} of {DTYPES[n.dtype()].numpy.name} has no kernel")
