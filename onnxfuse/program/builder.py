@@ -87,6 +87,10 @@ class ProgramBuilder:
         """The type of a value."""
         return self._dtypes[value]
 
+    def constant(self, value: int) -> Const | None:
+        """The constant that a value is, if it is one."""
+        return self._constants.get(value)
+
     def __len__(self) -> int:
         return len(self._dtypes)
 

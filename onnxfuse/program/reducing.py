@@ -254,10 +254,8 @@ def _softmax(n: ReducingLowering) -> int:
 def _layer_normalization(n: ReducingLowering) -> tuple[int, ...]:
     _require_float(n)
     normalized, mean, factor = _normalized(n, n.widened(0), 1e-5)
-    result = n.do("mul", normalized, n.widened(1))
-    if n.has(2):
-        result = n.do("add", result, n.widened(2))
-    return n.narrowed(result), mean, factor
+    bias = n.widened(2) if n.has(2) else n.number(0)
+    return n.narrowed(_scaled(n, normalized, n.widened(1), bias)), mean, factor
 
 
 @_lowers(_from_axis, "RMSNormalization")
@@ -266,7 +264,7 @@ def _rms_normalization(n: ReducingLowering) -> int:
     x = n.widened(0)
     mean = n.reduce("reduce_mean", n.do("mul", x, x))
     factor = n.do("reciprocal", n.do("sqrt", n.do("add", mean, n.number(n.attr("epsilon", 1e-5)))))
-    return n.narrowed(n.do("mul", n.do("mul", x, factor), n.widened(1)))
+    return n.narrowed(_scaled(n, n.do("mul", x, factor), n.widened(1), n.number(0)))
 
 
 @_lowers(_of_channels, "InstanceNormalization")
@@ -275,8 +273,17 @@ def _channel_normalization(n: ReducingLowering) -> int:
     _require_float(n)
     rank = len(n.node.inputs[0].shape)
     normalized, _, _ = _normalized(n, n.widened(0), 1e-5)
-    scaled = n.do("mul", normalized, n.widened(1, 1 - rank))
-    return n.narrowed(n.do("add", scaled, n.widened(2, 1 - rank)))
+    return n.narrowed(_scaled(n, normalized, n.widened(1, 1 - rank), n.widened(2, 1 - rank)))
+
+
+def _scaled(n: ReducingLowering, value: int, scale: int, bias: int) -> int:
+    """value scale + bias, without what a scale of 1 and a bias of 0 would do, as exporters write them."""
+    known = [n.builder.constant(vector) for vector in (scale, bias)]
+    if known[0] is None or known[0].value != 1:
+        value = n.do("mul", value, scale)
+    if known[1] is None or known[1].value != 0:
+        value = n.do("add", value, bias)
+    return value
 
 
 def _normalized(n: ReducingLowering, x: int, epsilon: float) -> tuple[int, int, int]:

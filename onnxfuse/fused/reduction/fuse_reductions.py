@@ -17,6 +17,7 @@ from onnxfuse.model.constants import is_constant
 from onnxfuse.model.graph import Model, sorted_nodes
 from onnxfuse.model.graph_ir import VIEWS, standard_op
 from onnxfuse.ort.ort_fusions import NORMALIZATION
+from onnxfuse.ort.ort_layout import BLOCKED, ConvLayout
 from onnxfuse.ort.slow_kernels import FREE_OPS
 from onnxfuse.program import ProgramError
 from onnxfuse.program.lowering import UnsupportedError, is_elementwise
@@ -27,6 +28,7 @@ from onnxfuse.shapes.inference import infer
 
 NAME = "fuse-reductions"
 ALONE = "no neighbour to fuse with"
+OTHER_SPACE = "its dimensions are not known to be those of the nodes around it"
 
 
 class FuseReductions:
@@ -62,24 +64,25 @@ class _Planner:
         """The fusions of one graph."""
         nodes = sorted_nodes(graph)
         own = Graph(nodes)
-        free = self._free(nodes, graph)
+        layout = self._apart.layout(nodes, graph.outputs)
+        free = self._free(nodes, layout)
         fusions = []
         for seed in nodes:
             if not reduces(seed) or id(seed) not in free:
                 continue
             region = grow(own, seed, free, self._fits)
             fusion = self._fusion(own, region)
-            if fusion is None or not self._is_worth(fusion):
-                self._context.refused(NAME, seed, ALONE)
+            reason = OTHER_SPACE if fusion is None else self._why_not(fusion, layout)
+            if fusion is None or reason is not None:
+                self._context.refused(NAME, seed, reason or OTHER_SPACE)
                 continue
             free -= {id(node) for node in fusion.nodes}
             fusions.append(fusion)
         return fusions
 
-    def _free(self, nodes: Sequence[gs.Node], graph: gs.Graph) -> set[int]:
+    def _free(self, nodes: Sequence[gs.Node], layout: ConvLayout | None) -> set[int]:
         """The ids of the nodes that may be part of a region."""
         elementwise = [node for node in nodes if is_elementwise(node)]
-        layout = self._apart.layout(nodes, graph.outputs)
         reasons = self._apart.reasons(nodes, elementwise, layout)
         free = {id(node) for node in elementwise if reasons.get(id(node)) in (None, NORMALIZATION)}
         for node in nodes:
@@ -114,7 +117,7 @@ class _Planner:
             except (LayoutError, UnsupportedError, ProgramError):
                 return None
             region = _connected(graph, [node for node in region if node is not outside])
-        return None
+        return None  # what reduces is not in it any more
 
     def _better_outside(
         self, graph: Graph, space: Space, region: Sequence[gs.Node], inside: set[int]
@@ -130,11 +133,12 @@ class _Planner:
                 return node
         return None
 
-    def _is_worth(self, fusion: ReductionFusion) -> bool:
+    def _why_not(self, fusion: ReductionFusion, layout: ConvLayout | None) -> str | None:
+        """Why a region is not worth fusing; None if it is."""
         counted = [node for node in fusion.nodes if node.op not in FREE_OPS and standard_op(node) not in VIEWS]
-        if not any(map(reduces, counted)):
-            return False
-        return self._context.everything or len(counted) > 1
+        if self._context.everything or len(counted) > 1:
+            return BLOCKED if layout and layout.leaves_to_ort(counted) else None
+        return ALONE
 
     def _is_read_outside(self, graph: Graph, tensor: gs.Tensor, inside: set[int]) -> bool:
         """Whether anything but the nodes of a region (their ids) reads ``tensor``: other nodes, or a graph's output."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.fused_node import is_immediate, local_function
@@ -18,6 +20,9 @@ from onnxfuse.program import Const, Input, Program, ProgramBuilder
 from onnxfuse.program.lowering import lower, tensor_dtype
 from onnxfuse.program.reducing import lower as lower_reducing
 from onnxfuse.program.reducing import reduces
+
+_MOST_LOOKED_AT = 1 << 14
+"""Elements of a constant."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,13 +76,21 @@ class _Lowering:
         if id(tensor) in self._values:
             return self._values[id(tensor)]
         dtype = tensor_dtype(tensor)
-        if is_immediate(tensor, node, self._opset):
-            return self._builder.const(dtype, tensor.values.reshape(()))
+        if is_immediate(tensor, node, self._opset) or (reduces(node) and index > 0 and _is_uniform(tensor)):
+            return self._builder.const(dtype, tensor.values.reshape(-1)[0])
         self.inputs.append(tensor)
         spec, rank = _input(dtype, self._space.layout(tensor), self._order)
         self._ranks.append(rank)
         self._values[id(tensor)] = self._builder.view(spec)
         return self._values[id(tensor)]
+
+
+def _is_uniform(tensor: gs.Tensor) -> bool:
+    """Whether it is a constant of one number, as of the scale of a normalization, whose shape is that of the data."""
+    if not isinstance(tensor, gs.Constant) or not 0 < math.prod(tensor.shape) <= _MOST_LOOKED_AT:
+        return False
+    values = np.asarray(tensor.values)
+    return bool(np.all(values == values.reshape(-1)[0]))
 
 
 def _input(dtype: str, layout: Layout, order: Sequence[Atom]) -> tuple[Input, int]:
