@@ -127,7 +127,7 @@ class _Planner:
             read = [tensor for tensor in node.outputs if tensor.name and self._is_read_outside(graph, tensor, inside)]
             if any(not space.has_rows(tensor) for tensor in read):
                 return node
-            if standard_op(node) in VIEWS and read and self._is_read_outside(graph, node.inputs[0], inside):
+            if standard_op(node) in VIEWS and read and self._is_elsewhere(graph, node.inputs[0], inside):
                 return node
             if not read and not any(id(reader) in inside for reader in graph.consumers(node)):
                 return node
@@ -139,6 +139,11 @@ class _Planner:
         if self._context.everything or len(counted) > 1:
             return BLOCKED if layout and layout.leaves_to_ort(counted) else None
         return ALONE
+
+    def _is_elsewhere(self, graph: Graph, tensor: gs.Tensor, inside: set[int]) -> bool:
+        """Whether a tensor is in memory whatever becomes of the region's views of it."""
+        is_made = any(id(node) in inside for node in tensor.inputs)
+        return not is_made or self._is_read_outside(graph, tensor, inside)
 
     def _is_read_outside(self, graph: Graph, tensor: gs.Tensor, inside: set[int]) -> bool:
         """Whether anything but the nodes of a region (their ids) reads ``tensor``: other nodes, or a graph's output."""

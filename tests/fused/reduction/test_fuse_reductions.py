@@ -1,0 +1,151 @@
+"""The pass that fuses reductions with what is around them."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import onnxfuse
+from onnxfuse.fused.kinds import DOMAIN, kind_of
+from onnxfuse.fused.reduction.fuse_reductions import FuseReductions
+from onnxfuse.passes import PassContext
+from onnxfuse.program import Program, reference
+from tests.fused.reduction.models import CHAINS, Chain, model
+from tests.support import fusing
+
+
+def fused(proto: onnx.ModelProto, everything: bool = False) -> tuple[onnx.ModelProto, PassContext]:
+    """The model after the pass alone."""
+    loaded = onnxfuse.Model.from_proto(proto)
+    context = PassContext(everything=everything)
+    FuseReductions().run(loaded, context)
+    result = loaded.to_proto()
+    onnx.checker.check_model(result, full_check=True)
+    return result, context
+
+
+def operators(proto: onnx.ModelProto) -> list[str]:
+    """The operators of a model's main graph, fused ones by their kinds."""
+    kinds = [kind_of(node.op_type) if node.domain == DOMAIN else None for node in proto.graph.node]
+    return [node.op_type if kind is None else kind.name for node, kind in zip(proto.graph.node, kinds, strict=True)]
+
+
+def program_of(proto: onnx.ModelProto, place: int = 0) -> Program:
+    """The Program of a fused node."""
+    nodes = [node for node in proto.graph.node if node.domain == DOMAIN]
+    return Program.parse(helper.get_node_attr_value(nodes[place], "program").decode())
+
+
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+def test_a_chain_is_one_node(chain: Chain) -> None:
+    result, context = fused(chain.model)
+    assert operators(result) == ["FusedReduction"]
+    (region,) = context.report.fused
+    assert len(region.ops) == len(chain.model.graph.node)
+    feeds = chain.feeds()
+    expected = fusing.run(chain.model, feeds, library=False)
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in result.graph.initializer}
+    arrays = [feeds.get(name, constants.get(name)) for name in result.graph.node[0].input]
+    by_reference = reference.run(program_of(result), arrays)
+    for found in (by_reference, fusing.run(result, feeds, library=True)):
+        for own, wanted in zip(found, expected, strict=True):
+            np.testing.assert_allclose(own, wanted, rtol=1e-5, atol=2e-6, strict=True)
+    for found in (fusing.run(result, feeds, library=False), ReferenceEvaluator(result).run(None, dict(feeds))):
+        for own, wanted in zip(found, expected, strict=True):
+            np.testing.assert_allclose(own, wanted, rtol=1e-5, atol=1e-5, strict=True)
+
+
+def test_reductions_along_other_axes_are_other_nodes() -> None:
+    text = (
+        "g (float[b, 8, 16] x) => (float[b, 8, 16] y) {"
+        " a = Mul(x, x) s = ReduceSum(a, last) c = Div(x, s) t = ReduceMax(c, middle) y = Sub(c, t) }"
+    )
+    result, _ = fused(model(text, last=np.array([-1]), middle=np.array([1])))
+    assert operators(result) == ["FusedReduction", "FusedReduction"]
+    assert [program_of(result, place).axes for place in (0, 1)] == [(-1,), (-2,)]
+
+
+def test_what_other_nodes_read_is_an_output_too() -> None:
+    text = (
+        "g (float[b, 8, 48] x, float[b, 8, 48] r) => (float[b, 8, 48] y, float[b, 8, 48] z) {"
+        " a = Add(x, r) n = LayerNormalization(a, w) y = Relu(n) m = MatMul(a, k) z = Add(m, a) }"
+    )
+    random = np.random.default_rng(0)
+    k = random.random((48, 48), np.float32)
+    result, _ = fused(model(text, w=random.random(48, np.float32), k=k))
+    assert operators(result) == ["FusedReduction", "MatMul", "Add"]
+    assert list(result.graph.node[0].output) == ["a", "y"]
+
+
+def test_a_value_that_others_wait_for_does_not_wait_for_them() -> None:
+    """The second Add needs a product of the first: one node of both would wait for itself."""
+    text = (
+        "g (float[b, 48] x) => (float[b, 48] y) {"
+        " n = LayerNormalization(x, w) a = Mul(n, x) m = MatMul(a, k) s = Add(a, m) y = Softmax(s) }"
+    )
+    random = np.random.default_rng(0)
+    proto = model(text, w=random.random(48, np.float32), k=random.random((48, 48), np.float32))
+    result, _ = fused(proto)
+    assert operators(result) == ["FusedReduction", "MatMul", "FusedReduction"]
+    fusing.assert_same_everywhere(result, proto, {"x": random.standard_normal((5, 48)).astype(np.float32)})
+
+
+def test_sizes_that_may_differ_are_not_taken_for_one() -> None:
+    text = "g (float[b, s] x, float[b, t] z) => (float[b, u] y) { m = ReduceMax(x, axes) a = Sub(x, m) y = Mul(a, z) }"
+    result, _ = fused(model(text, axes=np.array([-1])))
+    assert operators(result) == ["FusedReduction", "Mul"]
+
+
+def test_what_is_the_same_for_many_rows_is_not_computed_for_each() -> None:
+    """The mask of all heads, which another node reads too, is computed once."""
+    text = (
+        "g (float[b, 12, s, t] x, float[b, 1, s, t] m) => (float[b, 12, s, t] y, float[b, 1, s, t] z) {"
+        " n = Mul(m, scale) a = Add(x, n) y = Softmax(a) z = Neg(n) }"
+    )
+    result, _ = fused(model(text, scale=np.float32(-10000)))
+    assert sorted(operators(result)) == ["FusedReduction", "Mul", "Neg"]
+
+
+def test_a_lone_reduction_is_left_to_onnx_runtime() -> None:
+    proto = model("g (float[b, s] x) => (float[b, s] y) { y = Softmax(x) }")
+    result, context = fused(proto)
+    assert operators(result) == ["Softmax"]
+    assert [refusal.reason for refusal in context.report.refusals] == ["no neighbour to fuse with"]
+    assert operators(fused(proto, everything=True)[0]) == ["FusedReduction"]
+
+
+@pytest.mark.parametrize(
+    ("text", "opset", "reason"),
+    [
+        ("g (float[b, s] x, int64[n] a) => (float[b, s] y) { y = ReduceSum(x, a) }", 21, "axes of ReduceSum are not"),
+        ("g (int32[b, s] x) => (int32[b, t] y) { y = ReduceMean<axes = [1]>(x) }", 13, "ReduceMean of int32 has no"),
+        ("g (float[b, s] x) => (float[b, s] y) { y = LpNormalization<p = 3>(x) }", 21, "p=3"),
+        ("g (float[b, s] x) => (float[b, s] y) { y = ReduceSum<noop_with_empty_axes = 1>(x) }", 21, "along no axis"),
+    ],
+)
+def test_what_cannot_be_lowered_says_why(text: str, opset: int, reason: str) -> None:
+    proto = model(text, opset)
+    result, context = fused(proto, everything=True)
+    assert operators(result) == operators(proto)
+    assert any(reason in refusal.reason for refusal in context.report.refusals)
+
+
+def test_a_view_at_the_end_is_left_out_where_what_it_views_is_written() -> None:
+    text = (
+        "g (float[b, 8, 16] x) => (float[b, 8, 16] y, float[b, 128] z) {"
+        " n = Softmax(x) y = Neg(n) z = Reshape(y, flat) }"
+    )
+    result, _ = fused(model(text, flat=np.array([0, -1])))
+    assert operators(result) == ["FusedReduction", "Reshape"]
+    joined = "g (float[b, 8, 16] x) => (float[b, 128] z) { n = Softmax(x) y = Neg(n) z = Reshape(y, flat) }"
+    result, _ = fused(model(joined, flat=np.array([0, -1])))
+    assert operators(result) == ["FusedReduction"]
+
+
+@pytest.mark.parametrize("opset", [9, 11, 13, 17, 18])
+def test_softmax_before_opset_13_is_along_all_later_axes(opset: int) -> None:
+    proto = model("g (float[2, 3, 4] x) => (float[2, 3, 4] y) { a = Abs(x) y = Softmax<axis = 1>(a) }", opset)
+    result, _ = fused(proto)
+    assert program_of(result).axes == ((-2, -1) if opset < 13 else (-2,))
+    fusing.assert_same_everywhere(result, proto, {"x": np.random.default_rng(0).standard_normal((2, 3, 4), np.float32)})
