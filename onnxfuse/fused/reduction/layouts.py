@@ -86,16 +86,40 @@ def _split(whole: Atom, first: Atom) -> Atom:
     return rest
 
 
-def broadcast(layouts: Sequence[Layout]) -> Layout:
-    """The result of an elementwise node with these operands.  Raises LayoutError."""
+def broadcast(layouts: Sequence[Layout], sizes: Sequence[Size] | None = None) -> tuple[Layout, bool]:
+    """The result of an elementwise node with these operands, and whether operands may be broadcast to it at run time.
+
+    With the ``sizes`` of the result, dimensions of different symbols become one of that size: either may be 1.  Raises
+    LayoutError.
+    """
+    joins = False
     rank = max(map(len, layouts), default=0)
     dims: list[Dim] = []
     for place in range(-rank, 0):
         met = [dim for layout in layouts if -place <= len(layout) and (dim := resolved(layout[place]))]
         for other in met[1:]:
-            unify(met[0], other)
+            if sizes is not None and _may_differ(met[0], other):
+                joins = True
+                _join(met[0], other, Atom(sizes[place]))
+            else:
+                unify(met[0], other)
         dims.append(resolved(met[0]) if met else ())
-    return settled(tuple(dims))
+    return settled(tuple(dims)), joins
+
+
+def _may_differ(first: Dim, second: Dim) -> bool:
+    """Whether two dimensions are of one symbol each, and of different ones."""
+    left, right = resolved(first), resolved(second)
+    if len(left) != 1 or len(right) != 1 or left[0] is right[0]:
+        return False
+    sizes = left[0].size, right[0].size
+    return sizes[0] != sizes[1] and not any(isinstance(size, int) for size in sizes)
+
+
+def _join(first: Dim, second: Dim, atom: Atom) -> None:
+    for dim in (first, second):
+        (own,) = resolved(dim)
+        own.become((atom,))
 
 
 def reshaped(layout: Layout, sizes: Sequence[Size]) -> Layout:

@@ -37,6 +37,7 @@ class Space:
         self._opset = opset
         self._sizes = sizes
         self._layouts: dict[int, Layout] = {}
+        self._joins: dict[int, frozenset[int]] = {}  # by tensor: the nodes before it that join sizes which may differ
         self._reduced: list[tuple[gs.Node, Dim, Layout]] = []
         for node in nodes:
             self._lay_out(node)
@@ -51,9 +52,9 @@ class Space:
         return settled(self._layouts[id(tensor)])
 
     def has_rows(self, tensor: gs.Tensor) -> bool:
-        """Whether a tensor has all of the axes that are not reduced."""
+        """Whether a tensor has all of the axes that are not reduced, whatever the sizes are at run time."""
         own = {atom for dim in self.layout(tensor) for atom in dim}
-        return self.axes - set(self.reduced) <= own
+        return self.axes - set(self.reduced) <= own and self._is_behind_joins(tensor)
 
     @property
     def axes(self) -> set[Atom]:
@@ -63,8 +64,13 @@ class Space:
     def check_rows(self) -> None:
         """Raises LayoutError unless what is reduced has all axes: else it would be computed several times."""
         for node, _, layout in self._reduced:
-            if {atom for dim in settled(layout) for atom in dim} != self.axes:
+            has_all = {atom for dim in settled(layout) for atom in dim} == self.axes
+            if not has_all or not self._is_behind_joins(node.inputs[0]):
                 raise LayoutError(f"{node.op} of fewer elements than the region has")
+
+    def _is_behind_joins(self, tensor: gs.Tensor) -> bool:
+        """Whether a tensor has the sizes that all joins give: one before may have a single element in their place."""
+        return self._joins.get(id(tensor), frozenset()) == frozenset().union(*self._joins.values())
 
     def ordered(self, outputs: Iterable[gs.Tensor]) -> tuple[Atom, ...]:
         """The axes, in the order of the outputs, which all have to have the same.
@@ -93,7 +99,9 @@ class Space:
             made = (self._elementwise(node),)
         else:
             raise LayoutError(f"{node.op} is neither elementwise nor a reduction")
+        before = frozenset[int]().union(*(self._joins.get(id(tensor), frozenset()) for tensor in node.inputs))
         for tensor, layout in zip(node.outputs, made, strict=False):
+            self._joins[id(tensor)] = self._joins.get(id(tensor), frozenset()) | before
             if not tensor.name:
                 continue
             if tensor.shape is not None and len(tensor.shape) != len(layout):
@@ -121,7 +129,9 @@ class Space:
             for index, tensor in enumerate(node.inputs)
             if tensor.name and index not in vectors and not ignores_input(node, index)
         ]
-        result = broadcast(whole)
+        result, joins = broadcast(whole, self._sizes.of(node.outputs[0]))
+        if joins:
+            self._joins[id(node.outputs[0])] = frozenset((id(node),))
         self._lay_vectors(node, vectors, whole[0])
         return result
 

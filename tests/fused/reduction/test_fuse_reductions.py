@@ -97,6 +97,18 @@ def test_sizes_that_may_differ_are_not_taken_for_one() -> None:
     assert operators(result) == ["FusedReduction", "Mul"]
 
 
+def test_sizes_that_may_differ_meet_before_what_is_reduced() -> None:
+    """Positions and words of a dynamic length: whatever meets, the rows are those of the sum."""
+    text = "g (float[b, s, 8] x, float[c, t, 8] z) => (float[d, u, 8] y) { a = Add(x, z) y = LayerNormalization(a, w) }"
+    proto = model(text, w=np.linspace(0.5, 1.5, 8, dtype=np.float32))
+    result, _ = fused(proto)
+    assert operators(result) == ["FusedReduction"]
+    random = np.random.default_rng(0)
+    for x, z in (((2, 3, 8), (1, 3, 8)), ((2, 1, 8), (2, 3, 8)), ((2, 3, 8), (2, 3, 8)), ((1, 3, 8), (2, 1, 8))):
+        feeds = {name: random.standard_normal(shape).astype(np.float32) for name, shape in (("x", x), ("z", z))}
+        fusing.assert_same_everywhere(result, proto, feeds)
+
+
 def test_what_is_the_same_for_many_rows_is_not_computed_for_each() -> None:
     """The mask of all heads, which another node reads too, is computed once."""
     text = (

@@ -19,7 +19,8 @@ def test_dimensions_of_one_element_have_no_axis() -> None:
 
 def test_broadcasting_makes_dimensions_one() -> None:
     first, second = layout_of(("n", 1, 5)), layout_of((7, 5))
-    result = broadcast([first, second])
+    result, joins = broadcast([first, second])
+    assert not joins
     assert sizes(result) == [["n"], [7], [5]]
     assert settled(first)[2] == settled(second)[1] == result[2]
 
