@@ -67,13 +67,14 @@ SQUEEZE_EXCITE = Kind(
 )
 ATTENTION = Kind("FusedAttention", 8, _CPU, (), "scaled dot-product attention")
 NORMALIZATION = Kind("FusedNormalization", 8, _CPU, ("program",), "a normalization of rows")
+REDUCTION = Kind("FusedReduction", 8, _CPU, ("program",), "a Program that reduces")
 NHWC_CONV = Kind(
     "FusedNhwcConv", 24, _CPU, ("program", "prologue"), "a convolution with Programs around it, the channels last"
 )
 NHWC_POOL = Kind("FusedNhwcPool", 8, _CPU, (), "MaxPool or AveragePool, the channels last")
 NHWC_CONCAT = Kind("FusedNhwcConcat", 8, _CPU, (), "joined channels, which come last")
 
-KINDS = (ELEMENTWISE, CONV, SQUEEZE_EXCITE, ATTENTION, NORMALIZATION, NHWC_CONV, NHWC_POOL, NHWC_CONCAT)
+KINDS = (ELEMENTWISE, CONV, SQUEEZE_EXCITE, ATTENTION, NORMALIZATION, REDUCTION, NHWC_CONV, NHWC_POOL, NHWC_CONCAT)
 
 
 def kind_of(operator: str) -> Kind | None:
