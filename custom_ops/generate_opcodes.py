@@ -20,6 +20,7 @@ HEADER = """\
 // ONNXFUSE_COST(name, nanoseconds of an element of each DType), 0 for types that no operator with this cost has
 // ONNXFUSE_OP(functor, name, arity, rule, mask of the types that have kernels, cost, mask of those in chains, divides)
 // ONNXFUSE_UNARY_LINK(functor): an operator of one operand that chains have
+// ONNXFUSE_REDUCTION(functor, name, mask of its types, functor that joins two results, what it gives of no elements)
 """
 
 
@@ -70,6 +71,10 @@ def render(ops: ModuleType, kinds: ModuleType) -> str:
     lines += [
         f"ONNXFUSE_UNARY_LINK({functor_name(op.name)})\n" for op in ops.OPS.values() if op.arity == 1 and op.chained
     ]
+    lines.append("#endif\n#ifdef ONNXFUSE_REDUCTION\n")
+    for one in ops.REDUCTIONS.values():
+        facts = (mask_of(one.types), functor_name(one.combine), one.identity.capitalize())
+        lines.append(f'ONNXFUSE_REDUCTION({functor_name(one.name)}, "{one.name}", {", ".join(facts)})\n')
     lines.append("#endif\n")
     return "".join(lines)
 

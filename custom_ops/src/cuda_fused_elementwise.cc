@@ -20,7 +20,7 @@ void CudaFusedElementwise::read_kernels(const OrtKernelInfo* info) {
   if (!read_attribute(api(), info, "cuda_recipe", &text)) return;
   std::string error;
   const Program& program = as_written().program();
-  if (reads_views(program)) throw Error("the cuda_recipe attribute is for a program that reads whole tensors");
+  if (has_views(program)) throw Error("the cuda_recipe attribute is for a program that reads whole tensors");
   if (!cuda::parse_recipe(text, program.input_count, program.outputs.size(), &recipe_, &error)) {
     throw Error("the cuda_recipe attribute is not valid: " + error);
   }

@@ -64,6 +64,35 @@ inline constexpr OpInfo kOps[] = {
 
 constexpr int kOpCount = sizeof(kOps) / sizeof(kOps[0]);
 
+enum class Reduce : uint8_t {
+#define ONNXFUSE_REDUCTION(functor, ...) functor,
+#include "opcodes.inc"
+#undef ONNXFUSE_REDUCTION
+};
+
+// What a reduction gives of no elements.
+enum class Identity : uint8_t { Zero, One, Lowest, Highest };
+
+struct ReduceInfo {
+  const char* name;
+  uint16_t types;  // as of OpInfo
+  Op combine;      // joins two partial results
+  Identity identity;
+};
+
+inline constexpr ReduceInfo kReductions[] = {
+#define ONNXFUSE_REDUCTION(functor, name, mask, combine, identity) {name, mask, Op::combine, Identity::identity},
+#include "opcodes.inc"
+#undef ONNXFUSE_REDUCTION
+};
+
+constexpr int kReductionCount = sizeof(kReductions) / sizeof(kReductions[0]);
+
+constexpr const ReduceInfo& info(Reduce reduce) { return kReductions[static_cast<int>(reduce)]; }
+constexpr bool has_kernel(Reduce reduce, DType type) {
+  return (info(reduce).types >> static_cast<int>(compute_type(type))) & 1;
+}
+
 constexpr const OpInfo& info(Op op) { return kOps[static_cast<int>(op)]; }
 constexpr bool has_kernel(Op op, DType type) {
   return (info(op).types >> static_cast<int>(compute_type(type))) & 1;

@@ -178,6 +178,9 @@ class TileRunner {
       case Step::Kind::Gather:
         gather(stage_.slots[step.in[0]], base(stage_.slots[step.in[0]]), start_, count_, out);
         break;
+      case Step::Kind::Coordinates:
+        coordinates(stage_.slots[step.in[0]], step.type, start_, count_, out);
+        break;
       case Step::Kind::Copy:
         if (out != pointers_[step.in[0]]) std::memcpy(out, pointers_[step.in[0]], count_ * stage_.slots[step.out].size);
         break;

@@ -23,7 +23,7 @@ class FusedNode : public Node {
 
  protected:
   // The CPU's kernel for inputs of these types.
-  ProgramKernel& kernel_for(const std::vector<int>& types);
+  ProgramKernel& kernel_for(const std::vector<int>& types) { return program_.kernel_for(types); }
 
   // The kernel of the Program to the letter.
   ProgramKernel& as_written() { return program_.as_written(); }

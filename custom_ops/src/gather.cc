@@ -79,26 +79,13 @@ void swap_halves(const Rows& rows, size_t half, size_t column, const char* from,
   }
 }
 
-}  // namespace
-
-void gather(const Slot& slot, const char* data, int64_t start, size_t count, char* out) {
+// Calls rows(Rows, offset, column) for `count` elements of the stage from number `start` on: rows of them that are alike,
+// the first of which begins at element `offset` of the data and at `column` of a row.
+template <class TakeRows>
+void for_rows(const Slot& slot, int64_t start, size_t count, const TakeRows& take_rows) {
   const auto size = static_cast<int64_t>(slot.size);
-  const auto gather_rows = [&](const Rows& rows, int64_t offset, int64_t column) {
-    const char* const from = data + offset * size;
-    const int64_t inner = slot.strides.back();
-    if (slot.half != 0) {
-      swap_halves(rows, static_cast<size_t>(slot.half * size), static_cast<size_t>(column * size), from - column * size, out);
-    } else if (inner == 0) {
-      kernels().repeat_elements({slot.size, from, rows.step, out, rows.bytes, rows.count});
-    } else if (inner == 1) {
-      copy_rows(rows, from, out);
-    } else {
-      pick_elements(rows, slot.size, inner * size, from, out);
-    }
-    out += rows.bytes * static_cast<size_t>(rows.count);
-  };
   const size_t rank = slot.dims.size();
-  if (rank == 1) return gather_rows({1, count * slot.size, 0}, start * slot.strides[0], start);
+  if (rank == 1) return take_rows({1, count * slot.size, 0}, start * slot.strides[0], start);
   int64_t index[kMaxRank];
   int64_t offset = 0;
   int64_t rest = start;
@@ -115,7 +102,7 @@ void gather(const Slot& slot, const char* data, int64_t start, size_t count, cha
     const int64_t run = std::min(columns - index[rank - 1], left);
     const int64_t whole = std::min(left / columns, slot.dims[rank - 2] - index[rank - 2]);
     const Rows rows{run == columns ? whole : 1, static_cast<size_t>(run * size), outer * size};
-    gather_rows(rows, offset, index[rank - 1]);
+    take_rows(rows, offset, index[rank - 1]);
     left -= run * rows.count;
     offset -= index[rank - 1] * inner;
     index[rank - 1] = 0;
@@ -126,6 +113,56 @@ void gather(const Slot& slot, const char* data, int64_t start, size_t count, cha
       index[d] = 0;
       ++index[d - 1];
     }
+  }
+}
+
+template <class T> void count_elements(const Slot& slot, int64_t start, size_t count, char* out) {
+  for_rows(slot, start, count, [&](const Rows& rows, int64_t offset, int64_t) {
+    const auto columns = static_cast<int64_t>(rows.bytes / sizeof(T));
+    for (int64_t row = 0; row < rows.count; ++row, offset += rows.step / static_cast<int64_t>(sizeof(T))) {
+      for (int64_t i = 0; i < columns; ++i) {
+        const T number = static_cast<T>(offset + i * slot.strides.back());
+        std::memcpy(out + i * static_cast<int64_t>(sizeof(T)), &number, sizeof(T));
+      }
+      out += rows.bytes;
+    }
+  });
+}
+
+}  // namespace
+
+void gather(const Slot& slot, const char* data, int64_t start, size_t count, char* out) {
+  const auto size = static_cast<int64_t>(slot.size);
+  for_rows(slot, start, count, [&](const Rows& rows, int64_t offset, int64_t column) {
+    const char* const from = data + offset * size;
+    const int64_t inner = slot.strides.back();
+    if (slot.half != 0) {
+      swap_halves(rows, static_cast<size_t>(slot.half * size), static_cast<size_t>(column * size), from - column * size, out);
+    } else if (inner == 0) {
+      kernels().repeat_elements({slot.size, from, rows.step, out, rows.bytes, rows.count});
+    } else if (inner == 1) {
+      copy_rows(rows, from, out);
+    } else {
+      pick_elements(rows, slot.size, inner * size, from, out);
+    }
+    out += rows.bytes * static_cast<size_t>(rows.count);
+  });
+}
+
+void coordinates(const Slot& slot, DType type, int64_t start, size_t count, char* out) {
+  switch (type) {
+    case DType::f32:
+      return count_elements<float>(slot, start, count, out);
+    case DType::f64:
+      return count_elements<double>(slot, start, count, out);
+    case DType::i8: case DType::u8:
+      return count_elements<uint8_t>(slot, start, count, out);
+    case DType::i16: case DType::u16:
+      return count_elements<uint16_t>(slot, start, count, out);
+    case DType::i32: case DType::u32:
+      return count_elements<uint32_t>(slot, start, count, out);
+    default:
+      return count_elements<uint64_t>(slot, start, count, out);
   }
 }
 

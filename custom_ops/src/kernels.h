@@ -249,6 +249,38 @@ struct NormalizedRows {
   bool centered;
 };
 
+// What becomes of an element before it is reduced: itself, its absolute value, or its product with another.
+enum class Mapped : uint8_t { Plain, Absolute, Product };
+
+// Rows to reduce, `pitch` elements apart: out[r] is what a[r * pitch + i] come to over i < n, or their products with
+// b[r * pitch + i]; of none it is the reduction's identity.
+struct ReducedRows {
+  const void* a;
+  const void* b;  // Mapped::Product alone
+  size_t rows;
+  size_t pitch;
+  size_t n;
+  void* out;
+};
+
+// Columns to reduce: out[i], for i < n, is what a[r * pitch + i] come to over r < rows, and what was in out[i] unless it
+// `begins`.  Several calls, each but the last of a multiple of kReducedRows rows, give the same as one.
+struct ReducedColumns {
+  const void* a;
+  const void* b;  // Mapped::Product alone
+  size_t rows;
+  size_t pitch;
+  size_t n;
+  void* out;
+  bool begins;
+};
+constexpr int64_t kReducedRows = 4;
+
+struct ReduceKernels {
+  void (*rows)(const ReducedRows& block);
+  void (*columns)(const ReducedColumns& block);
+};
+
 // Where the results of tiles go, pixels in rows, and the chain that they go through on the way.  Its operands that are
 // vectors are tensors laid out as the one that results go to.
 struct TileTarget {
@@ -402,6 +434,8 @@ struct KernelTable {
   void (*softmax_rows)(const SoftmaxRows& block);
   void (*scale_rows)(const ScaledRows& block);
   void (*normalize_rows)(const NormalizedRows& block);
+  // By the operator that joins two elements, for a compute type; null where there is none.
+  ReduceKernels (*find_reduction)(Op combine, DType type, Mapped map);
   void (*nhwc_sums)(const NhwcSums& block);
   void (*nhwc_planes)(const NhwcPlanes& block);
   void (*nhwc_channels)(const NhwcChannels& block);

@@ -57,12 +57,12 @@ AttributeSource attributes_of(const OrtApi* api, const OrtKernelInfo* info) {
   return {read, read, read};
 }
 
-Program read_program(const OrtApi* api, const OrtKernelInfo* info, const char* attribute) {
+Program read_program(const OrtApi* api, const OrtKernelInfo* info, const char* attribute, Reads reads) {
   std::string text;
   if (!read_attribute(api, info, attribute, &text)) throw Error("it has no text as attribute " + std::string(attribute));
   Program program;
   std::string error;
-  if (parse_program(text, &program, &error, Reads::Views)) return program;
+  if (parse_program(text, &program, &error, reads)) return program;
   throw Error("the " + std::string(attribute) + " attribute is not valid: " + error);
 }
 
@@ -139,6 +139,13 @@ int Node::read_type_and_shape(const OrtValue* value, size_t i, Shape* shape) con
   set_rank();
   check(api_->GetDimensions(info, shape->dims.data(), rank));
   return type;
+}
+
+void Node::check_counts(const Program& program) const {
+  if (input_count_ == program.input_count && output_count_ == program.outputs.size()) return;
+  throw Error("the node has " + std::to_string(input_count_) + " inputs and " + std::to_string(output_count_) +
+              " outputs, but its program has " + std::to_string(program.input_count) + " and " +
+              std::to_string(program.outputs.size()));
 }
 
 void Node::check_type(const std::vector<int>& types, size_t i, DType type) {

@@ -28,8 +28,8 @@ bool read_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* na
 // All attributes of a node that ORT creates, as long as `info` lives.
 AttributeSource attributes_of(const OrtApi* api, const OrtKernelInfo* info);
 
-// The Program of an attribute, which may read views.  Throws Error if there is none that is valid.
-Program read_program(const OrtApi* api, const OrtKernelInfo* info, const char* attribute);
+// The Program of an attribute.  Throws Error if there is none that is valid.
+Program read_program(const OrtApi* api, const OrtKernelInfo* info, const char* attribute, Reads reads = Reads::Views);
 
 // Bytes of a tensor.  Throws Error if they are too many.
 size_t bytes_of(const Shape& shape, DType type);
@@ -65,6 +65,9 @@ class Node {
   size_t output_count() const { return output_count_; }
 
   void read_inputs(const OrtKernelContext* context, NodeInputs* inputs) const;
+
+  // Throws Error unless the node has as many inputs and outputs as its Program.
+  void check_counts(const Program& program) const;
 
   // Throws Error unless input `i` of these ONNX element types is of `type`; or the operands that a Program has after its
   // first input, which are inputs from `first` on, are of its types.

@@ -17,8 +17,8 @@ std::vector<bool> find_live(const Program& program) {
   for (const uint16_t id : program.outputs) live[id] = true;
   for (size_t id = program.values.size(); id-- > 0;) {
     const Value& value = program.values[id];
-    if (!live[id] || value.kind != Value::Kind::Instruction) continue;
-    for (int i = 0; i < info(value.op).arity; ++i) live[value.operands[i]] = true;
+    if (!live[id]) continue;
+    for (int i = 0; i < operand_count(value); ++i) live[value.operands[i]] = true;
   }
   return live;
 }
@@ -48,13 +48,19 @@ size_t bytes_of(const Shape& shape, size_t element_size) {
 
 std::shared_ptr<const Plan> make_plan(const Program& program, const PlanKey& key, std::string* error) {
   std::vector<Shape> shapes;
+  std::vector<Shape> outputs;
   if (!resolve_shapes(program, key.shapes, &shapes, error)) return nullptr;
+  if (!resolve_outputs(program, shapes, &outputs, error)) return nullptr;
+  return make_plan(program, key, shapes, outputs, error);
+}
 
+std::shared_ptr<const Plan> make_plan(const Program& program, const PlanKey& key, const std::vector<Shape>& shapes,
+                                      const std::vector<Shape>& outputs, std::string* error) {
   auto plan = std::make_shared<Plan>();
   plan->key = key;
   plan->inputs.resize(program.input_count);
   plan->outputs.resize(program.outputs.size());
-  for (const uint16_t id : program.outputs) plan->output_shapes.push_back(shapes[id]);
+  plan->output_shapes = outputs;
   for (size_t i = 0; i < plan->inputs.size(); ++i) {
     plan->inputs[i].bytes = bytes_of(key.shapes[i], storage_size(program.values[i].type));
   }

@@ -14,14 +14,22 @@
 namespace onnxfuse {
 
 // Where the data behind a slot lives.
-enum class Place : uint8_t { Input, Output, Scratch, Const, Derived, Buffer };
+enum class Place : uint8_t {
+  Input,
+  Output,
+  Scratch,
+  Const,
+  Derived,
+  Buffer,
+  Coordinates,  // nowhere: an element is its own offset
+};
 
 // How a tile that begins at element `start` of the stage finds its part of a slot's data.
 enum class Access : uint8_t {
   Whole,     // at `start`: the data has the stage's elements in the stage's order
   Fixed,     // at the beginning: one scalar, a constant, or a tile buffer
   Row,       // at the offset of the stage's row, plus the column if the data has one for each column
-  Gathered,  // nowhere: a Gather step copies it to a buffer
+  Gathered,  // nowhere: a Gather or Coordinates step puts it into a buffer
 };
 
 struct Slot {
@@ -29,7 +37,7 @@ struct Slot {
   Access access = Access::Fixed;
   bool by_column = false;         // Row: one element for each column of the row, not one for the row
   uint8_t size = 0;               // bytes of an element
-  uint32_t index = 0;             // Input, Output, Derived: which; Const: id of the value
+  uint32_t index = 0;             // Input, Output, Derived: which; Const, Coordinates: id of the value
   size_t offset = 0;              // Input, Scratch, Buffer: bytes
   int64_t half = 0;               // Gathered: elements of each half of a row, if these are to be swapped
   std::vector<int64_t> strides;   // Row, Gathered: in elements, for each dimension
@@ -37,11 +45,12 @@ struct Slot {
 };
 
 struct Step {
-  enum class Kind : uint8_t { Kernel, Chain, Gather, Copy, StreamCopy };
+  enum class Kind : uint8_t { Kernel, Chain, Gather, Coordinates, Copy, StreamCopy };
 
   Kind kind = Kind::Kernel;
   bool single = false;   // one element: the operand is a scalar for the tile
   Stores stores = Stores::Plain;  // Chain
+  DType type{};              // Coordinates
   uint8_t arity = 1;
   uint8_t divisor = 0;       // Kernel: bytes of each integer that it divides by, of which none may be 0; 0: it divides by none
   bool one_divisor = false;  // for all elements
@@ -118,6 +127,10 @@ struct Plan {
 
 // Null if the shapes do not fit; then `error` says why, naming the line of the Program.
 std::shared_ptr<const Plan> make_plan(const Program& program, const PlanKey& key, std::string* error);
+
+// The same where the shapes of all values and of the outputs' tensors are known (resolve_shapes, resolve_outputs).
+std::shared_ptr<const Plan> make_plan(const Program& program, const PlanKey& key, const std::vector<Shape>& shapes,
+                                      const std::vector<Shape>& outputs, std::string* error);
 
 }  // namespace onnxfuse
 

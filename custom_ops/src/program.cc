@@ -1,8 +1,8 @@
 #include "program.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
+#include <utility>
 
 #include "half.h"
 #include "words.h"
@@ -18,18 +18,6 @@ bool parse_axis(std::string_view word, int* out) {
   uint32_t number = 0;
   if (!parse_number(word, kMaxAxis, &number) || (negative ? number == 0 : number == kMaxAxis)) return false;
   *out = negative ? -static_cast<int>(number) : static_cast<int>(number);
-  return true;
-}
-
-// Takes a decimal without leading zeros off the front of `word`, and the character `end` behind it unless that is 0.
-template <class Integer>
-bool take_integer(std::string_view* word, char end, Integer* out) {
-  const char* const last = word->data() + word->size();
-  const auto [stop, problem] = std::from_chars(word->data(), last, *out);
-  const std::string_view digits(word->data(), static_cast<size_t>(stop - word->data()));
-  if (problem != std::errc() || digits != std::to_string(*out)) return false;
-  if (end != 0 && (stop == last || *stop != end)) return false;
-  word->remove_prefix(digits.size() + (end != 0 ? 1 : 0));
   return true;
 }
 
@@ -65,6 +53,28 @@ bool parse_op(std::string_view word, Op* out) {
     }
   }
   return false;
+}
+
+bool parse_reduce(std::string_view word, Reduce* out) {
+  for (int i = 0; i < kReductionCount; ++i) {
+    if (word == kReductions[i].name) {
+      *out = static_cast<Reduce>(i);
+      return true;
+    }
+  }
+  return false;
+}
+
+// Axes counted from the back, in rising order.
+bool parse_axes(std::string_view word, std::vector<int>* out) {
+  while (true) {
+    int axis = 0;
+    if (!take_integer(&word, 0, &axis) || axis < (out->empty() ? -kMaxRank : out->back() + 1) || axis >= 0) return false;
+    out->push_back(axis);
+    if (word.empty()) return true;
+    if (word[0] != ',') return false;
+    word.remove_prefix(1);
+  }
 }
 
 // Hex digits of the stored bit pattern -> the value in the compute type.
@@ -105,6 +115,10 @@ class Parser {
     }
     if (line_ == 0) return fail("the text is empty", error);
     if (program_.outputs.empty()) return fail("there is no output", error);
+    const auto& views = program_.output_views;
+    if (std::all_of(views.begin(), views.end(), [](const auto& steps) { return steps.empty(); })) {
+      program_.output_views.clear();
+    }
     return true;
   }
 
@@ -114,8 +128,9 @@ class Parser {
     return false;
   }
 
-  static const char* parse_header(std::string_view line) {
-    return line == "onnxfuse 1" ? nullptr : "the first line is not 'onnxfuse 1'";
+  const char* parse_header(std::string_view line) {
+    is_newer_ = line == "onnxfuse 2";
+    return is_newer_ || line == "onnxfuse 1" ? nullptr : "the first line is not 'onnxfuse 1' or 'onnxfuse 2'";
   }
 
   const char* parse_line(std::string_view line) {
@@ -128,10 +143,12 @@ class Parser {
     if (program_.values.size() == kMaxValues) return "more than 4096 values";
     Value value{};
     value.line = line_;
-    const char* problem = words[0] == "input"   ? parse_input(words, count, &value)
-                          : words[0] == "const" ? parse_const(words, count, &value)
-                                                : parse_instruction(words, count, &value);
-    if (problem == nullptr) program_.values.push_back(value);
+    const char* problem = words[0] == "input"                                  ? parse_input(words, count, &value)
+                          : words[0] == "const"                                ? parse_const(words, count, &value)
+                          : is_newer_ && parse_reduce(words[0], &value.reduce) ? parse_reduction(words, count, &value)
+                          : is_newer_ && words[0] == "index"                   ? parse_index(words, count, &value)
+                                                                               : parse_instruction(words, count, &value);
+    if (problem == nullptr) program_.values.push_back(std::move(value));
     return problem;
   }
 
@@ -143,17 +160,27 @@ class Parser {
 
   const char* parse_output(const std::string_view* words, size_t count) {
     uint32_t id = 0;
-    if (count != 2) return "expected 'output <id>'";
+    const bool has_view = is_newer_ && count == 4 && words[2] == "view";
+    if (count != 2 && !has_view) return is_newer_ ? "expected 'output <id> [view <steps>]'" : "expected 'output <id>'";
     if (program_.outputs.size() == kMaxOutputs) return "more than 64 outputs";
     if (!parse_id(words[1], &id)) return "the output is not the id of an earlier value";
     program_.outputs.push_back(static_cast<uint16_t>(id));
+    program_.output_views.emplace_back();
+    if (!has_view) return nullptr;
+    if (reads_ == Reads::WholeTensors) return "whole tensors are written here";
+    std::vector<ViewStep>& steps = program_.output_views.back();
+    if (!parse_view_steps(words[3], &steps)) return "these are not steps of a view";
+    const auto moves = [](const ViewStep& step) {
+      return step.kind == ViewStep::Kind::Slice || step.kind == ViewStep::Kind::Permute;
+    };
+    if (std::any_of(steps.begin(), steps.end(), moves)) return "an output has all that is computed, in its order";
     return nullptr;
   }
 
   const char* parse_input(const std::string_view* words, size_t count, Value* value) {
     value->kind = Value::Kind::Input;
     static constexpr char expected[] =
-        "expected 'input <dtype> broadcast|axis <k>|halves|slice <axis>:<start>:<end>:<step>,…'";
+        "expected 'input <dtype> broadcast|axis <k>|halves|slice <axis>:<start>:<end>:<step>,…|view <steps>'";
     if (count < 3 || !parse_dtype(words[1], &value->type)) return expected;
     if (program_.values.size() != program_.input_count) return "an input follows a const or an instruction";
     if (program_.input_count == kMaxInputs) return "more than 128 inputs";
@@ -161,11 +188,14 @@ class Parser {
       if (!parse_axis(words[3], &value->axis)) return "the axis is not a number from -64 to 63";
       value->along_axis = true;
     } else if (words[2] == "slice" && count == 4) {
-      if (reads_ != Reads::Views) return "whole tensors are read here";
+      if (reads_ == Reads::WholeTensors) return "whole tensors are read here";
       if (!parse_slices(words[3], &value->slices)) return "these are not slices of an axis";
     } else if (words[2] == "halves" && count == 3) {
-      if (reads_ != Reads::Views) return "whole tensors are read here";
+      if (reads_ == Reads::WholeTensors) return "whole tensors are read here";
       value->swaps_halves = true;
+    } else if (words[2] == "view" && count == 4 && is_newer_) {
+      if (reads_ == Reads::WholeTensors) return "whole tensors are read here";
+      if (!parse_view_steps(words[3], &value->view)) return "these are not steps of a view";
     } else if (words[2] != "broadcast" || count != 3) {
       return expected;
     }
@@ -198,12 +228,44 @@ class Parser {
     return nullptr;
   }
 
+  const char* parse_reduction(const std::string_view* words, size_t count, Value* value) {
+    value->kind = Value::Kind::Reduction;
+    static constexpr char expected[] = "expected '<reduction> <dtype> <id> <axes>'";
+    uint32_t id = 0;
+    std::vector<int> axes;
+    if (reads_ != Reads::Reductions) return "nothing is reduced here";
+    if (count != 4 || !parse_dtype(words[1], &value->type)) return expected;
+    if (!has_kernel(value->reduce, value->type)) return "the reduction has no kernel for this type";
+    if (!parse_id(words[2], &id)) return "the operand is not the id of an earlier value";
+    if (program_.values[id].type != value->type) return "the operand has the wrong type";
+    if (!parse_axes(words[3], &axes)) return "the axes are not numbers from -16 to -1 in rising order";
+    if (!program_.axes.empty() && axes != program_.axes) return "the reductions of a program have the same axes";
+    program_.axes = std::move(axes);
+    value->operands[0] = static_cast<uint16_t>(id);
+    return nullptr;
+  }
+
+  const char* parse_index(const std::string_view* words, size_t count, Value* value) {
+    value->kind = Value::Kind::Index;
+    uint32_t id = 0;
+    std::vector<int> axes;
+    if (reads_ == Reads::WholeTensors) return "there are no coordinates here";
+    if (count != 4 || !parse_dtype(words[1], &value->type)) return "expected 'index <dtype> <id> <axis>'";
+    if (compute_type(value->type) == DType::boolean) return "there are no coordinates of this type";
+    if (!parse_id(words[2], &id)) return "the operand is not the id of an earlier value";
+    if (!parse_axes(words[3], &axes) || axes.size() != 1) return "the axis is not a number from -16 to -1";
+    value->axis = axes[0];
+    value->operands[0] = static_cast<uint16_t>(id);
+    return nullptr;
+  }
+
   bool parse_id(std::string_view word, uint32_t* id) const {
     return !program_.values.empty() && parse_number(word, static_cast<uint32_t>(program_.values.size() - 1), id);
   }
 
   Program& program_;
   const Reads reads_;
+  bool is_newer_ = false;
   int line_ = 0;
 };
 
@@ -214,10 +276,11 @@ bool parse_program(std::string_view text, Program* program, std::string* error, 
   return Parser(program, reads).parse(text, error);
 }
 
-bool is_view(const Value& input) { return !input.slices.empty() || input.swaps_halves; }
+bool is_view(const Value& input) { return !input.slices.empty() || input.swaps_halves || !input.view.empty(); }
 
-bool reads_views(const Program& program) {
-  return std::any_of(program.values.begin(), program.values.begin() + static_cast<long>(program.input_count), is_view);
+bool has_views(const Program& program) {
+  const auto end = program.values.begin() + static_cast<long>(program.input_count);
+  return !program.output_views.empty() || std::any_of(program.values.begin(), end, is_view);
 }
 
 Program widen_half(const Program& program) {

@@ -11,13 +11,6 @@ namespace onnxfuse {
 
 ProgramKernel::ProgramKernel(Program program) : program_(std::move(program)) {}
 
-bool ProgramKernel::takes(int first, const int* others) const {
-  for (size_t i = 0; i < program_.input_count; ++i) {
-    if ((i == 0 ? first : others[i - 1]) != info(program_.values[i].type).onnx) return false;
-  }
-  return true;
-}
-
 void ProgramKernel::compute(const Host& host, const PlanKey& key, const void** inputs, void** outputs,
                             const OutputMemory& output_memory) {
   PlanInUse<Plan> plan = find_plan(key);

@@ -23,9 +23,6 @@ class ProgramKernel {
 
   const Program& program() const { return program_; }
 
-  // Whether the inputs' ONNX element types, `first` and then `others`, are those of the program.
-  bool takes(int first, const int* others) const;
-
   // Throws Error or OrtFailure.  The inputs and the outputs are memory of the host and may overlap: an input is then
   // another one afterwards.  There is room for as many `outputs` as the Program has.
   void compute(const Host& host, const PlanKey& key, const void** inputs, void** outputs,

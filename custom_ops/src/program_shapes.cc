@@ -17,6 +17,8 @@ class ShapeResolver {
       Shape shape;
       if (value.kind == Value::Kind::Input) {
         if (!resolve_input(id, &shape, error)) return false;
+      } else if (value.kind == Value::Kind::Reduction || value.kind == Value::Kind::Index) {
+        if (!resolve_axes(value, (*shapes)[value.operands[0]], &shape, error)) return false;
       } else if (value.kind == Value::Kind::Instruction) {
         const int arity = info(value.op).arity;
         shape = (*shapes)[value.operands[0]];
@@ -56,12 +58,13 @@ class ShapeResolver {
       if (value.swaps_halves && (inputs_[i].rank == 0 || inputs_[i].from_back(0) % 2 != 0)) {
         return fail(" of shape " + to_string(inputs_[i]) + " has no halves in its last dimension");
       }
-      if (value.slices.empty()) continue;
+      if (!is_view(value)) continue;
       int64_t count = 0;
       View view;
       if (!element_count(inputs_[i], &count)) return fail(" has too many elements");
-      if (!slice_view(inputs_[i], value.slices, &view)) {
-        return fail(" of shape " + to_string(inputs_[i]) + " has not all the axes that are sliced");
+      std::string problem;
+      if (!input_view(value, inputs_[i], &view, &problem)) {
+        return fail(" of shape " + to_string(inputs_[i]) + ": " + problem);
       }
       inputs_[i] = view.shape;
     }
@@ -106,6 +109,18 @@ class ShapeResolver {
     return true;
   }
 
+  bool resolve_axes(const Value& value, const Shape& operand, Shape* shape, std::string* error) const {
+    const int first = value.kind == Value::Kind::Index ? value.axis : program_.axes[0];
+    if (operand.rank < -first) {
+      *error = line(value) + "shape " + to_string(operand) + " has no axis " + std::to_string(first);
+      return false;
+    }
+    *shape = operand;
+    if (value.kind == Value::Kind::Index) return true;
+    for (const int axis : program_.axes) shape->dims[static_cast<size_t>(operand.rank + axis)] = 1;
+    return true;
+  }
+
   const Program& program_;
   std::vector<Shape> inputs_;  // as they are read
   Shape region_;
@@ -113,32 +128,38 @@ class ShapeResolver {
 
 }  // namespace
 
-int64_t sliced_size(const AxisSlice& slice, int64_t size, int64_t* first) {
-  const auto place = [size](int64_t index) { return std::clamp<int64_t>(index < 0 ? index + size : index, 0, size); };
-  *first = place(slice.start);
-  const int64_t length = place(slice.end) - *first;
-  return length <= 0 ? 0 : (length - 1) / slice.step + 1;
-}
-
-bool slice_view(const Shape& tensor, const std::vector<AxisSlice>& slices, View* view) {
+bool input_view(const Value& input, const Shape& tensor, View* view, std::string* error) {
   *view = whole_view(tensor);
-  for (const AxisSlice& slice : slices) {
-    const int axis = slice.axis < 0 ? slice.axis + tensor.rank : slice.axis;
-    if (axis < 0 || axis >= tensor.rank) return false;
-    int64_t& size = view->shape.dims[static_cast<size_t>(axis)];
-    int64_t& stride = view->strides[static_cast<size_t>(axis)];
-    int64_t first = 0;
-    size = sliced_size(slice, size, &first);
-    if (size > 0) view->offset += first * stride;
-    if (size > 1) stride *= slice.step;  // a step that leaves two elements is within the tensor
+  for (const AxisSlice& slice : input.slices) {
+    const int axis = slice.axis < 0 ? slice.axis : slice.axis - tensor.rank;
+    if (axis < -tensor.rank || axis >= 0) {
+      *error = "it has not all the axes that are sliced";
+      return false;
+    }
+    const ViewStep step{ViewStep::Kind::Slice, static_cast<int8_t>(axis), 0, {}, {slice.start, slice.end, slice.step}};
+    if (!apply_view_steps({step}, view, error)) return false;
   }
-  return true;
+  return apply_view_steps(input.view, view, error);
 }
 
 bool resolve_shapes(const Program& program, const std::vector<Shape>& inputs, std::vector<Shape>* shapes,
                     std::string* error) {
   shapes->clear();
   return ShapeResolver(program, inputs).resolve(shapes, error);
+}
+
+bool resolve_outputs(const Program& program, const std::vector<Shape>& shapes, std::vector<Shape>* outputs,
+                     std::string* error) {
+  outputs->clear();
+  for (size_t o = 0; o < program.outputs.size(); ++o) {
+    View view = whole_view(shapes[program.outputs[o]]);
+    if (!program.output_views.empty() && !apply_view_steps(program.output_views[o], &view, error)) {
+      *error = "output " + std::to_string(o) + ": " + *error;
+      return false;
+    }
+    outputs->push_back(view.shape);
+  }
+  return true;
 }
 
 }  // namespace onnxfuse

@@ -10,17 +10,20 @@
 
 namespace onnxfuse {
 
-// Sets `view` to the part of a dense tensor that slices leave, one after the other.  False if there is no such axis.
-bool slice_view(const Shape& tensor, const std::vector<AxisSlice>& slices, View* view);
-
-// Elements that a slice leaves of `size`, from element `first` on.
-int64_t sliced_size(const AxisSlice& slice, int64_t size, int64_t* first);
+// Sets `view` to what an input reads of a dense tensor, but for the order of halves.  False if the tensor is not such as
+// it reads; then `error` says why.
+bool input_view(const Value& input, const Shape& tensor, View* view, std::string* error);
 
 // Sets `shapes` to the shape of every value, by id; an input along an axis has the shape in which it broadcasts, such
-// as [3,1,1], and one that is sliced that of what is left.  False if the inputs' shapes do not fit; then `error` says
-// why, naming the line of the Program.
+// as [3,1,1], and a view that of what is read.  False if the inputs' shapes do not fit; then `error` says why, naming the
+// line of the Program.
 bool resolve_shapes(const Program& program, const std::vector<Shape>& inputs, std::vector<Shape>* shapes,
                     std::string* error);
+
+// Sets `outputs` to the shapes of the outputs' tensors.  False if a value has another shape than such as its output's steps
+// are for; then `error` says why.
+bool resolve_outputs(const Program& program, const std::vector<Shape>& shapes, std::vector<Shape>* outputs,
+                     std::string* error);
 
 }  // namespace onnxfuse
 

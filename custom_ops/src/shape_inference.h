@@ -13,7 +13,7 @@ namespace onnxfuse {
 
 // Sets the type of every output, and its shape as far as it is certain.  Throws Error if the node's program is not
 // valid, or OrtFailure.
-void infer_output_shapes(const OrtApi& api, OrtShapeInferContext* context);
+void infer_output_shapes(const OrtApi& api, OrtShapeInferContext* context, Reads reads = Reads::Views);
 
 // The shape of every value of a Program on such inputs; one that depends on anything unknown is unknown.
 std::vector<SymbolicShape> infer_values(const Program& program, const std::vector<SymbolicShape>& inputs);

@@ -92,6 +92,7 @@ void StageBuilder::find_sources() {
     const Value& value = program_.values[sources[i]];
     slot.place = value.kind == Value::Kind::Const   ? Place::Const
                  : value.kind == Value::Kind::Input ? Place::Input
+                 : value.kind == Value::Kind::Index ? Place::Coordinates
                                                     : Place::Scratch;
     slot.index = sources[i];
     slot.size = static_cast<uint8_t>(slot.place == Place::Input ? storage_size(value.type) : compute_size(value.type));
@@ -100,9 +101,15 @@ void StageBuilder::find_sources() {
     int64_t count = 0;
     element_count(views[i].shape, &count);
     if (value.swaps_halves) slot.half = shapes_[sources[i]].from_back(0) / 2;
-    slot.access = slot.half == 0 && count == stage_.elements && is_dense(slot) ? Access::Whole
-                  : count == 1                                                  ? Access::Fixed
-                                                                                : Access::Gathered;
+    const bool in_memory = slot.place != Place::Coordinates;
+    slot.access = in_memory && slot.half == 0 && count == stage_.elements && is_dense(slot) ? Access::Whole
+                  : count == 1                                                               ? Access::Fixed
+                                                                                             : Access::Gathered;
+    if (!in_memory && count == 1) {  // it is 0
+      slot.place = Place::Derived;
+      slot.index = static_cast<uint32_t>(stage_.derived.size());
+      stage_.derived.push_back(0);
+    }
     if (slot.access == Access::Whole && __builtin_add_overflow(bytes, count * slot.size, &bytes)) bytes = INT64_MAX;
     source_slot_[sources[i]] = static_cast<int>(stage_.slots.size());
     stage_.slots.push_back(std::move(slot));
@@ -119,8 +126,16 @@ void StageBuilder::find_sources() {
 View StageBuilder::view_of(uint16_t id) const {
   const Value& value = program_.values[id];
   View view;
-  if (value.slices.empty()) return whole_view(shapes_[id]);
-  slice_view(plan_.key.shapes[id], value.slices, &view);  // resolve_shapes has done it before
+  if (value.kind == Value::Kind::Index) {  // a vector along the axis
+    view.shape.rank = -value.axis;
+    std::fill_n(view.shape.dims.begin(), view.shape.rank, 1);
+    view.shape.dims[0] = shapes_[id].from_back(-value.axis - 1);
+    view.strides[0] = 1;
+    return view;
+  }
+  if (!is_view(value) || value.swaps_halves) return whole_view(shapes_[id]);
+  std::string problem;
+  input_view(value, plan_.key.shapes[id], &view, &problem);  // resolve_shapes has done it before
   return view;
 }
 
@@ -140,7 +155,7 @@ void StageBuilder::find_rows() {
   // A view of a tensor may have no two elements of a row next to each other, or not in their order.  (No Program whose
   // elements run anywhere reads views.)
   const auto has_rows = [](const Slot& slot) {
-    return slot.access == Access::Gathered && slot.strides.back() <= 1 && slot.half == 0;
+    return slot.access == Access::Gathered && slot.place != Place::Coordinates && slot.strides.back() <= 1 && slot.half == 0;
   };
   const auto repeats = [&](const Slot& slot) {
     return !has_rows(slot) ||
@@ -269,7 +284,9 @@ uint16_t StageBuilder::operand(uint16_t id) {
     once = repeated_ || (!stage_.by_rows && period <= kMaxPeriod);  // tiles that end with a row begin anywhere
     if (once && !repeated_) period_ = std::max(period_, period);
     Step step;
-    step.kind = Step::Kind::Gather;
+    const bool counted = stage_.slots[slot].place == Place::Coordinates;
+    step.kind = counted ? Step::Kind::Coordinates : Step::Kind::Gather;
+    step.type = compute_type(type);
     step.in[0] = slot;
     step.out = new_buffer(stage_.slots[slot].size);
     if (repeated_) read_by_column(step.out);

@@ -2,9 +2,12 @@
 #ifndef ONNXFUSE_WORDS_H_
 #define ONNXFUSE_WORDS_H_
 
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <system_error>
 
 namespace onnxfuse {
 
@@ -31,6 +34,18 @@ inline bool parse_number(std::string_view word, uint32_t limit, uint32_t* out) {
   }
   *out = number;
   return number <= limit;
+}
+
+// Takes a decimal without leading zeros off the front of `word`, and the character `end` behind it unless that is 0.
+template <class Integer>
+bool take_integer(std::string_view* word, char end, Integer* out) {
+  const char* const last = word->data() + word->size();
+  const auto [stop, problem] = std::from_chars(word->data(), last, *out);
+  const std::string_view digits(word->data(), static_cast<size_t>(stop - word->data()));
+  if (problem != std::errc() || digits != std::to_string(*out)) return false;
+  if (end != 0 && (stop == last || *stop != end)) return false;
+  word->remove_prefix(digits.size() + (end != 0 ? 1 : 0));
+  return true;
 }
 
 }  // namespace onnxfuse

@@ -68,6 +68,7 @@ SQUEEZE_EXCITE = Kind(
 )
 ATTENTION = Kind("FusedAttention", 8, _CPU, (), "scaled dot-product attention")
 NORMALIZATION = Kind("FusedNormalization", 8, _CPU, ("program",), "a normalization of rows")
+REDUCTION = Kind("FusedReduction", 8, _CPU, ("program",), "a Program that reduces")
 NHWC_CONV = Kind(
     "FusedNhwcConv", 24, _CPU, ("program", "prologue"), "a convolution with Programs around it, the channels last"
 )

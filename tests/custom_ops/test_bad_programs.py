@@ -7,6 +7,7 @@ import onnxruntime as ort
 import pytest
 from onnx import helper
 
+from onnxfuse.program import Program, ProgramError
 from tests.custom_ops.fused import (
     NODE_NAME,
     fused_model,
@@ -22,7 +23,7 @@ GOOD = "onnxfuse 1\ninput f32 broadcast\nconst f32 3f800000\nadd f32 0 1\noutput
 BAD = {
     "empty": "",
     "no header": "input f32 broadcast\noutput 0\n",
-    "another version": GOOD.replace("onnxfuse 1", "onnxfuse 2"),
+    "another version": GOOD.replace("onnxfuse 1", "onnxfuse 3"),
     "contraction twice": GOOD.replace("1\n", "1\ncontract\ncontract\n", 1),
     "contraction behind an input": GOOD.replace("const", "contract\nconst"),
     "contraction of something": GOOD.replace("1\n", "1\ncontract f32\n", 1),
@@ -59,10 +60,108 @@ BAD = {
     "more outputs than the node": GOOD + "output 2\n",
 }
 
+NEWER = """onnxfuse 2
+input f32 view unsqueeze:-2
+reduce_sum f32 0 -2,-1
+index f32 0 -1
+mul f32 1 2
+output 3 view merge:-2
+"""
+STEPS = {
+    "no step": "",
+    "an unknown step": "reshape:-1",
+    "a step without numbers": "merge",
+    "too few numbers": "split:-1:3",
+    "too many numbers": "squeeze:-1:1",
+    "an axis from the front": "squeeze:0",
+    "an axis too far": "squeeze:-17",
+    "the last axis and none behind": "merge:-1",
+    "two unknown parts": "split:-1:-1:-1",
+    "a part of nothing": "split:-1:0:3",
+    "an unknown part of nothing": "split:-1:-1:0",
+    "a step back": "slice:-1:0:3:-1",
+    "a number of 65 bits": "slice:-1:0:9223372036854775808:1",
+    "a leading zero": "squeeze:-01",
+    "an order of one axis": "permute:0",
+    "an axis twice": "permute:0.0",
+    "an order with a gap": "permute:0.2",
+    "an order of negative axes": "permute:-1.-2",
+    "an order of too many axes": "permute:" + ".".join(map(str, range(17))),
+    "a comma at the end": "squeeze:-1,",
+    "too many steps": ",".join(["unsqueeze:-1"] * 33),
+}
+BAD_NEWER = {
+    "a reduction in version 1": NEWER.replace("onnxfuse 2", "onnxfuse 1"),
+    "an unknown reduction": NEWER.replace("reduce_sum", "reduce_all"),
+    "no axes": NEWER.replace(" -2,-1", ""),
+    "axes from the front": NEWER.replace("-2,-1", "0,1"),
+    "axes out of order": NEWER.replace("-2,-1", "-1,-2"),
+    "an axis twice": NEWER.replace("-2,-1", "-1,-1"),
+    "an axis too far": NEWER.replace("-2,-1", "-17"),
+    "other axes": NEWER.replace("index f32 0 -1", "reduce_sum f32 0 -1"),
+    "another type": NEWER.replace("reduce_sum f32", "reduce_sum f64"),
+    "a type that is not reduced": "onnxfuse 2\ninput bool broadcast\nreduce_max bool 0 -1\noutput 1\n",
+    "a later value": NEWER.replace("reduce_sum f32 0", "reduce_sum f32 1"),
+    "coordinates of truth": NEWER.replace("index f32", "index bool"),
+    "coordinates along two axes": NEWER.replace("index f32 0 -1", "index f32 0 -2,-1"),
+    "coordinates along no axis": NEWER.replace("index f32 0 -1", "index f32 0"),
+    "a part as an output": NEWER.replace("view merge:-2", "view slice:-1:0:1:1"),
+    "an output in another order": NEWER.replace("view merge:-2", "view permute:1.0"),
+    "an output of a view of nothing": NEWER.replace(" view merge:-2", " view"),
+    **{f"a view with {name}": NEWER.replace("unsqueeze:-2", steps) for name, steps in STEPS.items()},
+    **{f"an output with {name}": NEWER.replace("merge:-2", steps) for name, steps in STEPS.items()},
+}
 
-def session_of(program: str) -> ort.InferenceSession:
-    model = make_model([fused_node(program, ["x0"], ["y0"])], {"x0": ("f32", [3])}, {"y0": ("f32", [3])})
+
+def session_of(program: str, operator: str = "FusedElementwise") -> ort.InferenceSession:
+    node = fused_node(program, ["x0"], ["y0"])
+    node.op_type = operator
+    model = make_model([node], {"x0": ("f32", [3])}, {"y0": ("f32", None)})
     return new_session(model, session_options())
+
+
+@pytest.mark.parametrize("program", BAD_NEWER.values(), ids=BAD_NEWER.keys())
+def test_of_version_2_refused(program: str) -> None:
+    with pytest.raises(ProgramError):
+        Program.parse(program)
+    with pytest.raises(Exception, match=r"the program attribute is not valid: line \d+: ") as caught:
+        session_of(program, "FusedReduction")
+    assert "FusedReduction" in str(caught.value)
+
+
+def test_of_version_2_that_is_good() -> None:
+    (result,) = run(session_of(NEWER, "FusedReduction"), [np.arange(3, dtype=np.float32)])
+    np.testing.assert_array_equal(result, [0, 3, 6])
+
+
+def test_nothing_is_reduced_in_an_elementwise_node() -> None:
+    with pytest.raises(Exception, match="line 3: nothing is reduced here"):
+        session_of(NEWER)
+
+
+def test_what_python_refuses_is_refused() -> None:
+    """Whatever edits do to a program of version 2."""
+    choose = random.Random(1)
+    refused = 0
+    for _ in range(400):
+        text = list(NEWER)
+        for _ in range(choose.randint(1, 3)):
+            at = choose.randrange(len(text))
+            match choose.randrange(3):
+                case 0:
+                    text[at] = choose.choice("0123456789 \n-:.,a")
+                case 1:
+                    del text[at]
+                case 2:
+                    text.insert(at, choose.choice("0123456789 \n-:.,a"))
+        program = "".join(text)
+        try:
+            Program.parse(program)
+        except ProgramError:
+            refused += 1
+            with pytest.raises(Exception, match="program"):
+                session_of(program, "FusedReduction")
+    assert refused > 100
 
 
 @pytest.mark.parametrize("program", BAD.values(), ids=BAD.keys())

@@ -1,0 +1,3 @@
+#include "isa_avx2.h"
+
+#include "reduction_kernels.inc"

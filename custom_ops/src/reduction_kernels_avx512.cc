@@ -1,0 +1,3 @@
+#include "isa_avx512.h"
+
+#include "reduction_kernels.inc"

@@ -1,0 +1,3 @@
+#include "isa_baseline.h"
+
+#include "reduction_kernels.inc"

@@ -1,0 +1,3 @@
+#include "isa_neon.h"
+
+#include "reduction_kernels.inc"
