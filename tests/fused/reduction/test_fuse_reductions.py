@@ -15,6 +15,10 @@ from tests.fused.reduction.models import CHAINS, Chain, model
 from tests.support import fusing
 
 
+UNKNOWN_TO_REFERENCE = {"Gelu", "GroupNormalization"}
+"""Operators for which onnx's reference evaluator wants the types of a function's values."""
+
+
 def fused(proto: onnx.ModelProto, everything: bool = False) -> tuple[onnx.ModelProto, PassContext]:
     """The model after the pass alone."""
     loaded = onnxfuse.Model.from_proto(proto)
@@ -51,7 +55,10 @@ def test_a_chain_is_one_node(chain: Chain) -> None:
     for found in (by_reference, fusing.run(result, feeds, library=True)):
         for own, wanted in zip(found, expected, strict=True):
             np.testing.assert_allclose(own, wanted, rtol=1e-5, atol=2e-6, strict=True)
-    for found in (fusing.run(result, feeds, library=False), ReferenceEvaluator(result).run(None, dict(feeds))):
+    without = [fusing.run(result, feeds, library=False)]
+    if not UNKNOWN_TO_REFERENCE & {node.op_type for node in chain.model.graph.node}:
+        without.append(ReferenceEvaluator(result).run(None, dict(feeds)))
+    for found in without:
         for own, wanted in zip(found, expected, strict=True):
             np.testing.assert_allclose(own, wanted, rtol=1e-5, atol=1e-5, strict=True)
 
@@ -160,4 +167,7 @@ def test_softmax_before_opset_13_is_along_all_later_axes(opset: int) -> None:
     proto = model("g (float[2, 3, 4] x) => (float[2, 3, 4] y) { a = Abs(x) y = Softmax<axis = 1>(a) }", opset)
     result, _ = fused(proto)
     assert program_of(result).axes == ((-2, -1) if opset < 13 else (-2,))
-    fusing.assert_same_everywhere(result, proto, {"x": np.random.default_rng(0).standard_normal((2, 3, 4), np.float32)})
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 3, 4), np.float32)}
+    (expected,) = fusing.run(proto, feeds, library=False)
+    for library in (False, True):  # onnx's reference evaluator has the newer meaning for all
+        np.testing.assert_allclose(fusing.run(result, feeds, library)[0], expected, rtol=1e-5, strict=True)
