@@ -14,7 +14,6 @@ from onnxfuse.program import Program, reference
 from tests.fused.reduction.models import CHAINS, Chain, model
 from tests.support import fusing
 
-
 UNKNOWN_TO_REFERENCE = {"Gelu", "GroupNormalization"}
 """Operators for which onnx's reference evaluator wants the types of a function's values."""
 
