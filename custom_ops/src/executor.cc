@@ -85,6 +85,10 @@ class TileRunner {
       }
       if (runs.moving != nullptr) *runs.moving = static_cast<const char*>(*runs.moving) + runs.by;
       if (runs.moving_output != nullptr) *runs.moving_output = static_cast<char*>(*runs.moving_output) + runs.by;
+      for (size_t m = 0; m < runs.moved_count; ++m) {
+        const MovedTensor& tensor = runs.moved[m];
+        *tensor.pointer = static_cast<const char*>(*tensor.pointer) + tensor.by;
+      }
     }
   }
 

@@ -21,6 +21,13 @@ struct Tensors {
 void run_tiles(const Program& program, const Stage& stage, const Tensors& tensors, int64_t first, int64_t last,
                bool backward = false);
 
+// A tensor that moves on by so many bytes from one run of elements to the next, for it has less, or more, between them than
+// the tensor that runs are counted in.
+struct MovedTensor {
+  const void** pointer;
+  ptrdiff_t by;
+};
+
 // Runs of `length` elements, of which each begins `step` elements behind the one before.
 struct ElementRuns {
   int64_t first;
@@ -32,6 +39,9 @@ struct ElementRuns {
   const void** moving = nullptr;
   void** moving_output = nullptr;
   ptrdiff_t by = 0;
+  // Any others.
+  MovedTensor* moved = nullptr;
+  size_t moved_count = 0;
 };
 
 // Where element 0 of a tensor would be of which only some are in memory, and `element` at `memory`: Programs look for

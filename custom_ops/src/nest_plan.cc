@@ -90,8 +90,33 @@ namespace {
 // Phases over whole tensors.
 class WholePlanner {
  public:
-  WholePlanner(const Program& program, const std::vector<Shape>& shapes, NestPlan* plan)
-      : program_(program), shapes_(shapes), plan_(*plan), phases_(find_phases(program)), places_(program.values.size()) {}
+  WholePlanner(const Program& program, const std::vector<Shape>& shapes, const Phases& phases, NestPlan* plan)
+      : program_(program), shapes_(shapes), plan_(*plan), phases_(phases), places_(program.values.size()) {}
+
+  // What is computed before blocks; sets `places` to where that is.  False if it cannot.
+  bool make_before(const std::vector<bool>& before, std::vector<BlockPlace>* places) {
+    std::vector<PartResult> results;
+    for (size_t o = 0; o < program_.outputs.size(); ++o) {
+      const uint16_t id = program_.outputs[o];
+      const bool later = !before[id] && (is_instruction(id) || program_.values[id].kind == Value::Kind::Reduction);
+      if (!later) results.push_back({id, static_cast<int>(o)});
+    }
+    places->assign(program_.values.size(), {});
+    std::vector<bool> computes(program_.values.size());
+    for (size_t id = 0; id < program_.values.size(); ++id) {
+      computes[id] = is_instruction(id) && before[id];
+      if (!computes[id] || !is_read_outside(id, before)) continue;
+      keep(id);
+      (*places)[id] = {BlockPlace::Kind::Scratch, places_[id].place.at, 0, compute_size(program_.values[id].type)};
+      results.push_back({static_cast<uint16_t>(id), -1});
+    }
+    if (results.empty()) return true;
+    WholePhase made;
+    std::string error;
+    if (results.size() > kMaxOutputs || !plan_part(computes, results, &made, &error) || overflow_) return false;
+    plan_.phases.push_back(std::move(made));
+    return true;
+  }
 
   bool make(std::string* error) {
     find_places();
@@ -131,6 +156,15 @@ class WholePlanner {
   void keep(size_t id) {
     if (places_[id].is_known) return;
     places_[id] = {{Place::Scratch, scratch(bytes_of(id)), 0}, true};
+  }
+
+  bool is_read_outside(size_t id, const std::vector<bool>& before) const {
+    for (size_t reader = id + 1; reader < program_.values.size(); ++reader) {
+      const Value& value = program_.values[reader];
+      if (!phases_.is_needed[reader] || before[reader]) continue;
+      if (std::count(value.operands, value.operands + operand_count(value), id) > 0) return true;
+    }
+    return false;
   }
 
   // Values that a phase computes and a later one, or a reduction, reads are in outputs or in scratch memory.
@@ -231,7 +265,7 @@ class WholePlanner {
   const Program& program_;
   const std::vector<Shape>& shapes_;
   NestPlan& plan_;
-  const Phases phases_;
+  const Phases& phases_;
   std::vector<ValuePlace> places_;
   bool overflow_ = false;
 };
@@ -253,7 +287,18 @@ bool make_nest_plan(const Program& program, const PlanKey& key, NestPlan* plan, 
     plan->output_bytes.push_back(bytes_of(plan->output_shapes[o], output_type(program, o)));
   }
   const Program simple = simplified(program, shapes);
-  return WholePlanner(simple, shapes, plan).make(error);
+  const Phases phases = find_phases(simple);
+  const NestShapes known{simple, plan->key.shapes, shapes};
+  std::vector<BlockPlace> places;
+  auto blocks = std::make_unique<NestBlocks>();
+  if (WholePlanner(simple, shapes, phases, plan).make_before(values_before(known, phases), &places) &&
+      plan_blocks(known, phases, places, blocks.get())) {
+    plan->blocks = std::move(blocks);
+    return true;
+  }
+  plan->phases.clear();
+  plan->scratch_bytes = plan->pointers = 0;
+  return WholePlanner(simple, shapes, phases, plan).make(error);
 }
 
 void run_nest(const NestPlan& plan, const void* const* inputs, void* const* outputs, const Host& host) {
@@ -277,6 +322,7 @@ void run_nest(const NestPlan& plan, const void* const* inputs, void* const* outp
       run_reduction(one.reduction, at(one.a), at(one.b), at(one.out), scratch + one.scratch, host);
     }
   }
+  if (plan.blocks != nullptr) run_blocks(*plan.blocks, inputs, outputs, scratch, host);
 }
 
 }  // namespace onnxfuse

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "host.h"
+#include "nest_blocks.h"
 #include "plan.h"
 #include "program.h"
 #include "program_part.h"
@@ -47,7 +48,8 @@ struct NestPlan {
   std::vector<Shape> output_shapes;
   std::vector<size_t> input_bytes;
   std::vector<size_t> output_bytes;
-  std::vector<WholePhase> phases;
+  std::vector<WholePhase> phases;  // all of them, or what is computed before blocks
+  std::unique_ptr<NestBlocks> blocks;
   size_t scratch_bytes = 0;
   size_t pointers = 0;  // that a phase needs room for
 };

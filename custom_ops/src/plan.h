@@ -110,9 +110,14 @@ struct PlanKey {
   uint64_t aliased = 0;   // outputs that share memory with an input: nothing is streamed then
   uint64_t deferred = 0;  // those of them to write only when a tile has read everything
   bool anywhere = false;  // runs of elements may begin anywhere (run_elements); nothing is streamed then
+  // With `anywhere`, not 0: runs begin at multiples of so many elements, and results are streamed, but for those of outputs
+  // from `buffers` on, which stay in the caches.
+  int64_t multiple = 0;
+  size_t buffers = SIZE_MAX;
 
   bool operator==(const PlanKey& other) const {
-    return aliased == other.aliased && deferred == other.deferred && anywhere == other.anywhere && shapes == other.shapes;
+    return aliased == other.aliased && deferred == other.deferred && anywhere == other.anywhere &&
+           multiple == other.multiple && buffers == other.buffers && shapes == other.shapes;
   }
 };
 

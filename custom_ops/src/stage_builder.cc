@@ -83,6 +83,7 @@ void StageBuilder::find_sources() {
 
   int64_t bytes = 0;
   for (const uint16_t output : request_.outputs) {
+    if (is_buffer(output)) continue;
     const auto size = static_cast<int64_t>(storage_size(program_.values[program_.outputs[output]].type));
     if (__builtin_add_overflow(bytes, stage_.elements * size, &bytes)) bytes = INT64_MAX;
   }
@@ -151,9 +152,8 @@ bool StageBuilder::is_dense(const Slot& slot) const {
 // Whether tiles end with a row, so that operands are read where they lie, or are the same for many rows.
 void StageBuilder::find_rows() {
   const bool anywhere = plan_.key.anywhere;
-  if (stage_.columns < kLongRow && !anywhere) return;
-  // A view of a tensor may have no two elements of a row next to each other, or not in their order.  (No Program whose
-  // elements run anywhere reads views.)
+  if (stage_.columns < kLongRow && (!anywhere || by_blocks())) return;
+  // A view of a tensor may have no two elements of a row next to each other, or not in their order.
   const auto has_rows = [](const Slot& slot) {
     return slot.access == Access::Gathered && slot.place != Place::Coordinates && slot.strides.back() <= 1 && slot.half == 0;
   };
@@ -164,7 +164,7 @@ void StageBuilder::find_rows() {
   std::vector<Slot>& slots = stage_.slots;
   stage_.by_rows = std::any_of(slots.begin(), slots.end(), has_rows);
   if (!stage_.by_rows) return;
-  repeated_ = anywhere && 2 * stage_.columns <= kRepeatedRow && std::all_of(slots.begin(), slots.end(), repeats);
+  repeated_ = anywhere && !by_blocks() && 2 * stage_.columns <= kRepeatedRow && std::all_of(slots.begin(), slots.end(), repeats);
   if (repeated_) {
     stage_.columns *= kRepeatedRow / stage_.columns;
     return;
@@ -281,7 +281,9 @@ uint16_t StageBuilder::operand(uint16_t id) {
     while (strides[outermost] == 0) ++outermost;
     int64_t period = 1;
     for (size_t d = outermost; d < dims.size() && period <= kMaxPeriod; ++d) period *= dims[d];
-    once = repeated_ || (!stage_.by_rows && period <= kMaxPeriod);  // tiles that end with a row begin anywhere
+    // Tiles that end with a row begin anywhere, and so do runs that are no multiple.
+    const bool aligned = !plan_.key.anywhere || (by_blocks() && plan_.key.multiple % period == 0);
+    once = repeated_ || (!stage_.by_rows && aligned && period <= kMaxPeriod);
     if (once && !repeated_) period_ = std::max(period_, period);
     Step step;
     const bool counted = stage_.slots[slot].place == Place::Coordinates;
@@ -334,8 +336,11 @@ StageBuilder::Destination StageBuilder::destination(uint16_t id, bool can_stream
     stage_.slots.push_back(std::move(slot));
     result.slot = static_cast<int>(stage_.slots.size() - 1);
   } else if (!outputs_of_[id].empty() && compute_type(type) == type) {
-    const size_t output = outputs_of_[id][0];
-    const bool stream = streams();
+    // What stays in the caches is written there, and copied from there.
+    const auto& outputs = outputs_of_[id];
+    const auto stays = std::find_if(outputs.begin(), outputs.end(), [&](uint16_t o) { return is_buffer(o); });
+    const size_t output = stays != outputs.end() ? *stays : outputs[0];
+    const bool stream = streams(output);
     // Data that went past the caches is slow to read back.
     if (!is_deferred(output) && (!stream || (can_stream && !read_later && outputs_of_[id].size() == 1))) {
       result.slot = output_slot(output);
@@ -381,7 +386,7 @@ void StageBuilder::emit_stores(uint16_t id, int written) {
     Step step;
     step.kind = Step::Kind::Kernel;
     step.kernel = kernels().stores[static_cast<int>(type)];
-    if (step.kernel == nullptr) step.kind = streams() ? Step::Kind::StreamCopy : Step::Kind::Copy;
+    if (step.kernel == nullptr) step.kind = streams(output) ? Step::Kind::StreamCopy : Step::Kind::Copy;
     step.in[0] = static_cast<uint16_t>(written);
     if (!is_deferred(output)) {
       step.out = output_slot(output);

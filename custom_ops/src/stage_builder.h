@@ -60,9 +60,14 @@ class StageBuilder {
   bool is_chainable(uint16_t id) const;
   bool can_extend(uint16_t last, uint16_t next) const;
   bool in_stage(uint16_t id) const { return position_[id] >= 0; }
-  bool is_deferred(size_t output) const { return plan_.key.deferred >> output & 1; }
+  bool is_deferred(size_t output) const { return plan_.key.deferred != 0 && plan_.key.deferred >> output & 1; }
+  // Whether runs of elements are of rows of any length, whose tiles are cut as those of whole tensors.
+  bool by_blocks() const { return plan_.key.anywhere && plan_.key.multiple > 0; }
+  bool is_buffer(size_t output) const { return output >= plan_.key.buffers; }
   // Memory that an input shares is in the caches already, and streaming chains may not write what they read.
-  bool streams() const { return large_ && plan_.key.aliased == 0 && !plan_.key.anywhere; }
+  bool streams(size_t output) const {
+    return large_ && plan_.key.aliased == 0 && (!plan_.key.anywhere || by_blocks()) && !is_buffer(output);
+  }
   void choose_tile();
   void list_moving_slots();
   void place_buffers();

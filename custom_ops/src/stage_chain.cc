@@ -257,7 +257,8 @@ void StageBuilder::emit_chain(size_t at, size_t length) {
       step.out = static_cast<uint16_t>(to.slot);
       const bool apart = plan_.key.aliased == 0 && stage_.slots[to.slot].place == Place::Output;
       // Where single rows are run, others have brought the memory of results into the caches.
-      const bool fetches = !plan_.key.anywhere && (stage_.turns || length <= kFewInstructions);
+      const bool cold = by_blocks() ? !is_buffer(stage_.slots[to.slot].index) : !plan_.key.anywhere;
+      const bool fetches = cold && (stage_.turns || length <= kFewInstructions);
       const Stores stores = fetches ? Stores::Fetched : Stores::Apart;
       step.stores = to.stream ? Stores::Streamed : apart ? stores : Stores::Plain;
     } else {
