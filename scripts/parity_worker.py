@@ -55,6 +55,7 @@ OF_FUSED: dict[Kind, str] = {
     kinds.SQUEEZE_EXCITE: "convolution",
     kinds.ATTENTION: "attention",
     kinds.NORMALIZATION: "normalization, reduction",
+    kinds.REDUCTION: "normalization, reduction",
     kinds.NHWC_POOL: "pooling, resizing",
     kinds.NHWC_CONCAT: "layout",
 }

@@ -1,12 +1,13 @@
 """The pass that computes reductions, Softmax and normalizations with what is around them in one node."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.elementwise.apart import Apart
 from onnxfuse.fused.elementwise.cuda_regions import MAX_OPERANDS
 from onnxfuse.fused.fusion import emit_all
+from onnxfuse.fused.kinds import NORMALIZATION as NORMALIZATION_KIND
 from onnxfuse.fused.kinds import REDUCTION
 from onnxfuse.fused.reduction.growth import Graph, grow
 from onnxfuse.fused.reduction.layouts import LayoutError
@@ -19,7 +20,7 @@ from onnxfuse.model.graph_ir import VIEWS, standard_op
 from onnxfuse.ort.ort_fusions import NORMALIZATION
 from onnxfuse.ort.ort_layout import BLOCKED, ConvLayout
 from onnxfuse.ort.slow_kernels import FREE_OPS
-from onnxfuse.program import ProgramError
+from onnxfuse.program import Program, ProgramError
 from onnxfuse.program.lowering import UnsupportedError, is_elementwise
 from onnxfuse.program.reducing import check, reduces
 from onnxfuse.rewrite.base import PassContext
@@ -27,7 +28,9 @@ from onnxfuse.rewrite.editor import GraphEditor
 from onnxfuse.shapes.inference import infer
 
 NAME = "fuse-reductions"
+OF_FUSED_NORMALIZATION = "FusedNormalization computes it, faster"
 ALONE = "no neighbour to fuse with"
+_OF_ONE_NODE = ("LayerNormalization", "RMSNormalization")
 OTHER_SPACE = "its dimensions are not known to be those of the nodes around it"
 
 
@@ -65,14 +68,18 @@ class _Planner:
         nodes = sorted_nodes(graph)
         own = Graph(nodes)
         layout = self._apart.layout(nodes, graph.outputs)
-        free = self._free(nodes, layout)
+        elementwise = [node for node in nodes if is_elementwise(node)]
+        reasons = self._apart.reasons(nodes, elementwise, layout)
+        free = self._free(nodes, reasons)
+        normalizations = {id(node) for node in nodes if reasons.get(id(node)) == NORMALIZATION}
+        normalizations.update(id(node) for node in nodes if standard_op(node) in _OF_ONE_NODE)
         fusions = []
         for seed in nodes:
             if not reduces(seed) or id(seed) not in free:
                 continue
             region = grow(own, seed, free, self._fits)
             fusion = self._fusion(own, region)
-            reason = OTHER_SPACE if fusion is None else self._why_not(fusion, layout)
+            reason = OTHER_SPACE if fusion is None else self._why_not(fusion, layout, normalizations)
             if fusion is None or reason is not None:
                 self._context.refused(NAME, seed, reason or OTHER_SPACE)
                 continue
@@ -80,15 +87,18 @@ class _Planner:
             fusions.append(fusion)
         return fusions
 
-    def _free(self, nodes: Sequence[gs.Node], layout: ConvLayout | None) -> set[int]:
-        """The ids of the nodes that may be part of a region."""
-        elementwise = [node for node in nodes if is_elementwise(node)]
-        reasons = self._apart.reasons(nodes, elementwise, layout)
-        free = {id(node) for node in elementwise if reasons.get(id(node)) in (None, NORMALIZATION)}
+    def _free(self, nodes: Sequence[gs.Node], reasons: Mapping[int, str]) -> set[int]:
+        """The ids of the nodes that may be part of a region; ``reasons`` says why others are not."""
+        free: set[int] = set()
         for node in nodes:
-            if standard_op(node) in VIEWS and all(map(is_constant, node.inputs[1:])):
+            if standard_op(node) in VIEWS:
+                if all(map(is_constant, node.inputs[1:])):
+                    free.add(id(node))
+            elif reasons.get(id(node)) not in (None, NORMALIZATION):
+                continue
+            elif is_elementwise(node):
                 free.add(id(node))
-            elif reduces(node) and reasons.get(id(node)) in (None, NORMALIZATION):
+            elif reduces(node):
                 if (reason := check(node, self._opset)) is None:
                     free.add(id(node))
                 else:
@@ -133,12 +143,22 @@ class _Planner:
                 return node
         return None
 
-    def _why_not(self, fusion: ReductionFusion, layout: ConvLayout | None) -> str | None:
-        """Why a region is not worth fusing; None if it is."""
+    def _why_not(self, fusion: ReductionFusion, layout: ConvLayout | None, normalizations: set[int]) -> str | None:
+        """Why a region is not worth fusing; None if it is.  ``normalizations`` are the ids of nodes that are one, or
+        parts of one.
+        """
+        if self._context.everything:
+            return None
         counted = [node for node in fusion.nodes if node.op not in FREE_OPS and standard_op(node) not in VIEWS]
-        if self._context.everything or len(counted) > 1:
-            return BLOCKED if layout and layout.leaves_to_ort(counted) else None
-        return ALONE
+        if len(counted) < 2:
+            return ALONE
+        if layout and layout.leaves_to_ort(counted):
+            return BLOCKED
+        first = next(place for place, node in enumerate(counted) if reduces(node))
+        of_normalization = all(id(node) in normalizations for node in counted[first:])
+        if of_normalization and NORMALIZATION_KIND in self._context.on.kinds and _is_of_float_rows(fusion.program):
+            return OF_FUSED_NORMALIZATION
+        return None
 
     def _is_elsewhere(self, graph: Graph, tensor: gs.Tensor, inside: set[int]) -> bool:
         """Whether a tensor is in memory whatever becomes of the region's views of it."""
@@ -148,6 +168,11 @@ class _Planner:
     def _is_read_outside(self, graph: Graph, tensor: gs.Tensor, inside: set[int]) -> bool:
         """Whether anything but the nodes of a region (their ids) reads ``tensor``: other nodes, or a graph's output."""
         return self._editor.is_graph_output(tensor) or any(id(node) not in inside for node in tensor.outputs)
+
+
+def _is_of_float_rows(program: Program) -> bool:
+    """Whether it reduces rows of float32 along the last axis."""
+    return program.axes == (-1,) and all(one.dtype == "f32" for one in program.reductions)
 
 
 def _connected(graph: Graph, region: Sequence[gs.Node]) -> list[gs.Node]:

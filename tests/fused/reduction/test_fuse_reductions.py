@@ -42,7 +42,7 @@ def program_of(proto: onnx.ModelProto, place: int = 0) -> Program:
 
 @pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
 def test_a_chain_is_one_node(chain: Chain) -> None:
-    result, context = fused(chain.model)
+    result, context = fused(chain.model, everything=True)
     assert operators(result) == ["FusedReduction"]
     (region,) = context.report.fused
     assert len(region.ops) == len(chain.model.graph.node)
@@ -107,7 +107,7 @@ def test_sizes_that_may_differ_meet_before_what_is_reduced() -> None:
     """Positions and words of a dynamic length: whatever meets, the rows are those of the sum."""
     text = "g (float[b, s, 8] x, float[c, t, 8] z) => (float[d, u, 8] y) { a = Add(x, z) y = LayerNormalization(a, w) }"
     proto = model(text, w=np.linspace(0.5, 1.5, 8, dtype=np.float32))
-    result, _ = fused(proto)
+    result, _ = fused(proto, everything=True)
     assert operators(result) == ["FusedReduction"]
     random = np.random.default_rng(0)
     for x, z in (((2, 3, 8), (1, 3, 8)), ((2, 1, 8), (2, 3, 8)), ((2, 3, 8), (2, 3, 8)), ((1, 3, 8), (2, 1, 8))):
