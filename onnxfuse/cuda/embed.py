@@ -186,7 +186,7 @@ def _describe(
         code_bytes=sum(len(value) for name, value in attributes.items() if name != RECIPE),
         uses=uses,
         family=_family(main),
-        tile="x".join(map(str, main.tile)) if isinstance(main, ConvKernel) else "",
+        tile=_tile(main),
         moves=fit.traffic(main) if isinstance(fit, NestFit) and isinstance(main, NestKernel) else 1.0,
     )
 
@@ -196,6 +196,14 @@ def _family(kernel: Kernel | ConvKernel | NestKernel) -> str:
     if isinstance(kernel, Kernel):
         return "elementwise"
     return kernel.family if isinstance(kernel, ConvKernel) else kernel.along
+
+
+def _tile(kernel: Kernel | ConvKernel | NestKernel) -> str:
+    """What a block computes, or of rows how many threads share one, and how many groups each of them keeps."""
+    if isinstance(kernel, Kernel):
+        return ""
+    sizes = kernel.tile if isinstance(kernel, ConvKernel) else (kernel.threads, kernel.items)
+    return "x".join(map(str, sizes))
 
 
 def _keep(folder: Path, sources: Iterable[tuple[str, str]]) -> None:
