@@ -7,7 +7,6 @@
 #include "nhwc_conv_node.h"
 #include "nhwc_pool_node.h"
 #include "normalization_node.h"
-#include "reduction_node.h"
 #include "squeeze_excite_node.h"
 
 namespace onnxfuse {
@@ -27,7 +26,6 @@ std::vector<OpFamily> fused_on_cpu() {
   return {{ONNXFUSE_FUSED_SQUEEZE_EXCITE, make<SqueezeExciteNode>},
           {ONNXFUSE_FUSED_ATTENTION, make<AttentionNode>},
           {ONNXFUSE_FUSED_NORMALIZATION, make<NormalizationNode>},
-          {ONNXFUSE_FUSED_REDUCTION, make<ReductionNode>},
           {ONNXFUSE_FUSED_NHWC_CONV, make<NhwcConvNode>},
           {ONNXFUSE_FUSED_NHWC_POOL, make_of_floats<NhwcPoolNode>},
           {ONNXFUSE_FUSED_NHWC_CONCAT, make_of_floats<NhwcConcatNode>}};

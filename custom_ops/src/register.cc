@@ -14,6 +14,7 @@
 #include "fused_conv.h"
 #include "fused_elementwise.h"
 #include "fused_on_cpu.h"
+#include "fused_reduction.h"
 #include "listed_operators.h"
 #include "operator_names.h"
 #include "ort_abi.h"
@@ -52,7 +53,7 @@ const std::vector<OpFamily>& find_families(const OrtApi* api) {
   if (found != known.end()) return found->second;
   std::vector<OpFamily> families;
   const bool cuda = has_cuda(api);
-  for (const auto& some : {fused_elementwise(), fused_conv(), fused_on_cpu()}) {
+  for (const auto& some : {fused_elementwise(), fused_reduction(), fused_conv(), fused_on_cpu()}) {
     for (const OpFamily& family : some) {
       if (cuda || !family.on_gpu) families.push_back(family);
     }

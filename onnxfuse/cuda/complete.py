@@ -6,12 +6,12 @@ from pathlib import Path
 import onnx
 
 from onnxfuse.cuda.arch import number
-from onnxfuse.cuda.embed import PTX, RECIPE, architecture_of, embed, is_cuda
+from onnxfuse.cuda.embed import PTX, RECIPE, architecture_of, embed, is_cuda, is_elementwise, is_reducing
 from onnxfuse.cuda.fitting import Fitter
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.cuda.tuned import TunedKernels
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, FAST_MATH_KEY, PREFERS_NHWC, kind_of
+from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, FAST_MATH_KEY, PREFERS_NHWC, REDUCTION, kind_of
 from onnxfuse.fused.target import CUDA
 from onnxfuse.model.graph import Model
 from onnxfuse.model.graph_export import onnx_graphs
@@ -42,7 +42,7 @@ def complete(proto: onnx.ModelProto, path: Path | None, architectures: tuple[str
     """
     nodes = [node for graph in onnx_graphs(proto.graph) for node in graph.node]
     fused = [node for node in nodes if node.domain == DOMAIN and kind_of(node.op_type) in CUDA.kinds]
-    if all(_has_code(node, name) for node in fused if not _reads_views(node) for name in architectures):
+    if all(_has_code(node, name) for node in fused if _can_have_code(node) for name in architectures):
         return None
     model = Model.from_proto(proto, path)
     infer(model)
@@ -57,10 +57,14 @@ def complete(proto: onnx.ModelProto, path: Path | None, architectures: tuple[str
         ) from error
 
 
-def _reads_views(node: onnx.NodeProto) -> bool:
-    """Whether a node reads parts of tensors, for which there are no kernels: it runs on the CPU."""
-    program = next((attribute.s for attribute in node.attribute if attribute.name == "program"), b"")
-    return kind_of(node.op_type) is ELEMENTWISE and Program.parse(program.decode(errors="replace")).reads_views
+def _can_have_code(node: onnx.NodeProto) -> bool:
+    """Whether there are kernels for it; else, as where it reads parts of tensors, it runs on the CPU."""
+    kind = kind_of(node.op_type)
+    if kind is not ELEMENTWISE and kind is not REDUCTION:
+        return True
+    text = next((attribute.s for attribute in node.attribute if attribute.name == "program"), b"")
+    program = Program.parse(text.decode(errors="replace"))
+    return is_elementwise(program) if kind is ELEMENTWISE else is_reducing(program)
 
 
 def _has_code(node: onnx.NodeProto, device: str) -> bool:

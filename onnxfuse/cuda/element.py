@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Callable
 
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Const, Input, Instruction, Program
@@ -48,22 +49,23 @@ def element_function(program: Program, name: str) -> str:
             continue
         match value:
             case Const(dtype):
-                lines.append(f"  const {computed(dtype)} v{index} = {_literal(value)};")
+                lines.append(f"  const {computed(dtype)} v{index} = {literal(value)};")
             case Instruction():
-                lines.append(f"  const {computed(value.result)} v{index} = {_expression(value)};")
+                lines.append(f"  const {computed(value.result)} v{index} = {expression(value)};")
             case Input():
                 pass
     lines += [f"  y{index} = v{value};" for index, value in enumerate(program.outputs)]
     return "\n".join([*lines, "}\n"])
 
 
-def _expression(instruction: Instruction) -> str:
-    names = dict(zip("abc", (f"v{operand}" for operand in instruction.operands), strict=False))
+def expression(instruction: Instruction, name: Callable[[int], str] = "v{}".format) -> str:
+    """The C++ expression of an instruction, of operands whose names ``name`` gives."""
+    names = dict(zip("abc", map(name, instruction.operands), strict=False))
     names["T"] = stored(instruction.dtype)
     return re.sub(r"\b[abcT]\b", lambda match: names[match[0]], OPS[instruction.op].cuda)
 
 
-def _literal(const: Const) -> str:
+def literal(const: Const) -> str:
     """A C++ literal of exactly this value, of the type that it is computed with."""
     value = const.value.item() if const.dtype != "bf16" else float(const.value)
     if const.dtype == "bool":

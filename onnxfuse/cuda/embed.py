@@ -15,21 +15,35 @@ import onnx_graphsurgeon as gs
 from onnxfuse.cuda.arch import architecture, number
 from onnxfuse.cuda.compiled import Compiled
 from onnxfuse.cuda.conv.fitting import ConvFit
+from onnxfuse.cuda.conv.kernel import ConvKernel
 from onnxfuse.cuda.conv.node import fused_convolutions
 from onnxfuse.cuda.fitting import Fit, Fitter
 from onnxfuse.cuda.kernel import Kernel
+from onnxfuse.cuda.nest.fitting import NestFit, NestFitter
+from onnxfuse.cuda.nest.kernel import NestKernel
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.cuda.report import CudaReport, KernelReport, KernelUse
-from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, kind_of
+from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, REDUCTION, kind_of
 from onnxfuse.model.graph import Model
 from onnxfuse.model.replacing import Replacement, writing
 from onnxfuse.program import Program
 
+AnyFit = Fit | ConvFit | NestFit
 RECIPE = "cuda_recipe"
 PTX = "cuda_ptx"
 CODE = "cuda_"
 """Begins the name of an attribute with machine code; the architecture follows."""
 _CODE = re.compile(r"cuda_sm_[1-9][0-9]{1,2}")
+
+
+def is_elementwise(program: Program) -> bool:
+    """Whether there are elementwise kernels for a Program: all of its tensors are whole and in their own order."""
+    return not (program.reductions or program.indices or program.reads_views or any(program.output_views))
+
+
+def is_reducing(program: Program) -> bool:
+    """Whether there are kernels along rows and columns for a Program: it reduces, and its tensors are strided."""
+    return bool(program.reductions) and not any(spec.swaps_halves for spec in program.inputs)
 
 
 @dataclass(frozen=True)
@@ -53,8 +67,30 @@ def fused_nodes(model: Model) -> Iterator[FusedNode]:
         for node in graph.nodes:
             if node.domain == DOMAIN and kind_of(node.op) is ELEMENTWISE:
                 program = Program.parse(text_attribute(node, "program"))
-                if not program.reads_views:
+                if is_elementwise(program):
                     yield FusedNode(node, program)
+
+
+@dataclass(frozen=True)
+class ReducingNode:
+    """A fused node that reduces, and its Program."""
+
+    node: gs.Node
+    program: Program
+
+    def fit(self, fitter: NestFitter) -> NestFit:
+        """The source for the shapes that are known of its inputs."""
+        return fitter.fit(self.program, [tensor.shape for tensor in self.node.inputs])
+
+
+def reducing_nodes(model: Model) -> Iterator[ReducingNode]:
+    """The same of those that reduce."""
+    for graph in model.graphs():
+        for node in graph.nodes:
+            if node.domain == DOMAIN and kind_of(node.op) is REDUCTION:
+                program = Program.parse(text_attribute(node, "program"))
+                if is_reducing(program):
+                    yield ReducingNode(node, program)
 
 
 def text_attribute(node: gs.Node, name: str) -> str:
@@ -86,16 +122,18 @@ def embed(model: Model, fitter: Fitter, options: CudaOptions) -> CudaReport:
     return report
 
 
-def _fitted(model: Model, fitter: Fitter, options: CudaOptions) -> list[tuple[gs.Node, Fit | ConvFit]]:
+def _fitted(model: Model, fitter: Fitter, options: CudaOptions) -> list[tuple[gs.Node, AnyFit]]:
     """The fused nodes of a model, and what is to be compiled for each."""
-    found: list[tuple[gs.Node, Fit | ConvFit]] = [(fused.node, fused.fit(fitter)) for fused in fused_nodes(model)]
+    found: list[tuple[gs.Node, AnyFit]] = [(fused.node, fused.fit(fitter)) for fused in fused_nodes(model)]
+    nest_fitter = options.nest_fitter(fitter)
+    found += [(fused.node, fused.fit(nest_fitter)) for fused in reducing_nodes(model)]
     conv_fitter = options.conv_fitter(fitter)
     found += [(fused.node, conv_fitter.fit(fused.case)) for fused in fused_convolutions(model)]
     return found
 
 
 def _attributes(
-    fit: Fit | ConvFit, architectures: tuple[str, ...], code: dict[tuple[str, str], Compiled]
+    fit: AnyFit, architectures: tuple[str, ...], code: dict[tuple[str, str], Compiled]
 ) -> dict[str, str | bytes]:
     attributes: dict[str, str | bytes] = {RECIPE: fit.recipe}
     digest = fit.source.sha256
@@ -125,15 +163,16 @@ def architecture_of(attribute: str) -> str | None:
 
 
 def _describe(
-    fit: Fit | ConvFit,
+    fit: AnyFit,
     architectures: tuple[str, ...],
     code: dict[tuple[str, str], Compiled],
     attributes: dict[str, str | bytes],
 ) -> KernelReport:
     main = fit.source.kernels[0]
+    function = main.functions[0] if isinstance(main, NestKernel) else main.name
     uses = {}
     for name in architectures if code else ():
-        found = code[fit.source.sha256, name].resources.get(main.name)
+        found = code[fit.source.sha256, name].resources.get(function)
         if found is not None:
             share = architecture(name).occupancy(found.registers, main.block, found.shared)
             uses[name] = KernelUse(found.registers, found.spills, share)
@@ -146,9 +185,25 @@ def _describe(
         kernels=len(fit.source.kernels),
         code_bytes=sum(len(value) for name, value in attributes.items() if name != RECIPE),
         uses=uses,
-        family="elementwise" if isinstance(main, Kernel) else main.family,
-        tile="" if isinstance(main, Kernel) else "x".join(map(str, main.tile)),
+        family=_family(main),
+        tile=_tile(main),
+        moves=fit.traffic(main) if isinstance(fit, NestFit) and isinstance(main, NestKernel) else 1.0,
     )
+
+
+def _family(kernel: Kernel | ConvKernel | NestKernel) -> str:
+    """How a kernel works, in a word."""
+    if isinstance(kernel, Kernel):
+        return "elementwise"
+    return kernel.family if isinstance(kernel, ConvKernel) else kernel.along
+
+
+def _tile(kernel: Kernel | ConvKernel | NestKernel) -> str:
+    """What a block computes, or of rows how many threads share one, and how many groups each of them keeps."""
+    if isinstance(kernel, Kernel):
+        return ""
+    sizes = kernel.tile if isinstance(kernel, ConvKernel) else (kernel.threads, kernel.items)
+    return "x".join(map(str, sizes))
 
 
 def _keep(folder: Path, sources: Iterable[tuple[str, str]]) -> None:

@@ -8,6 +8,7 @@ from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.conv.fitting import ConvFitter
 from onnxfuse.cuda.conv.tunings import Tunings, own_tunings
 from onnxfuse.cuda.fitting import Fitter
+from onnxfuse.cuda.nest.fitting import NestFitter
 from onnxfuse.cuda.tuned import TunedKernels
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.fused.choices import ConvPolicy
@@ -43,6 +44,10 @@ class CudaOptions:
             except OnnxfuseError:
                 compiler = None
         return Fitter(compiler, self.architectures, fast_math, TunedKernels(self.architectures))
+
+    def nest_fitter(self, fitter: Fitter) -> NestFitter:
+        """What renders the kernels of Programs that reduce, in the way of ``fitter``."""
+        return NestFitter(fitter.compiler, fitter.options, self.architectures)
 
     def conv_fitter(self, fitter: Fitter) -> ConvFitter:
         """What renders the kernels of convolutions, in the way of ``fitter``."""

@@ -7,10 +7,13 @@ FILES = ("types.cuh", "half.cuh", "memory.cuh", "indexing.cuh", "operators.cuh",
 """The parts of the prelude, in the order in which they build on each other."""
 
 CONV_FILES = (
-    *("conv.cuh", "conv_any.cuh", "conv_depthwise.cuh", "conv_direct.cuh"),
+    *("shared.cuh", "conv.cuh", "conv_any.cuh", "conv_depthwise.cuh", "conv_direct.cuh"),
     *("conv_async.cuh", "conv_tiles.cuh", "conv_simt.cuh", "conv_tensor.cuh", "conv_gemm.cuh"),
 )
 """What a convolution's source has after that."""
+
+NEST_FILES = ("shared.cuh", "nest.cuh")
+"""What the source of a Program that reduces has."""
 
 
 def _folder() -> Path:
@@ -30,6 +33,12 @@ def prelude() -> str:
 def conv_prelude() -> str:
     """The text that stands before the kernels of a convolution."""
     return prelude() + "\n" + _read(CONV_FILES)
+
+
+@cache
+def nest_prelude() -> str:
+    """The text that stands before the kernels of a Program that reduces."""
+    return prelude() + "\n" + _read(NEST_FILES)
 
 
 def _read(names: tuple[str, ...]) -> str:

@@ -51,7 +51,7 @@ class Recipe:
             raise RecipeError("the last kernel does not accept everything")
 
     def _problem(self, kernel: Kernel) -> str | None:
-        if not _IDENTIFIER.fullmatch(kernel.name):
+        if not is_identifier(kernel.name):
             return f"{kernel.name!r} is not the name of a kernel"
         if kernel.vector not in VECTORS:
             return f"{kernel.vector} is not the length of a vector"
@@ -114,6 +114,11 @@ def recipe_lines(text: str, header: str) -> tuple[str, list[tuple[int, str]]]:
     if len(lines) > 2 + MAX_KERNELS:
         raise RecipeError(f"{len(lines) - 2} kernels; there are 1 to {MAX_KERNELS}")
     return lines[1].removeprefix("source "), list(enumerate(lines[2:], 3))
+
+
+def is_identifier(name: str) -> bool:
+    """Whether a kernel may be called so."""
+    return _IDENTIFIER.fullmatch(name) is not None
 
 
 def accepts_everything(kernel: Kernel) -> bool:

@@ -41,7 +41,10 @@ class KernelTimes:
 class KernelReport:
     """The kernels of one fused node.
 
-    ``family`` is "elementwise", or of a convolution how its main kernel works, which computes a ``tile`` in each block.
+    ``family`` is "elementwise", of a Program that reduces "rows" or "columns", of which ``tile`` says how many threads
+    share one and how many groups each keeps, or of a convolution how its main kernel works, which computes a ``tile``
+    in each block.  ``moves`` has the bytes that the main kernel reads and writes, over
+    those of its inputs and outputs: 1 where nothing is read twice.
     ``source`` is the sha256 of the CUDA source, ``access`` the letters of its main kernel, which takes groups of
     ``vector`` elements, in blocks of ``block`` threads; ``choice`` says who chose these.
     ``uses`` is by architecture, ``code_bytes`` the size of all that the node carries.
@@ -58,6 +61,7 @@ class KernelReport:
     times: KernelTimes | None = None
     family: str = "elementwise"
     tile: str = ""
+    moves: float = 1.0
 
     def to_json(self) -> dict[str, object]:
         """The fields as JSON takes them."""

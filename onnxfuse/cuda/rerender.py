@@ -9,6 +9,9 @@ from onnxfuse.cuda.conv.kernel import ConvSource
 from onnxfuse.cuda.conv.recipe import ConvRecipe
 from onnxfuse.cuda.conv.renderer import render_conv
 from onnxfuse.cuda.kernel import Source
+from onnxfuse.cuda.nest.kernel import NestSource
+from onnxfuse.cuda.nest.recipe import NestRecipe
+from onnxfuse.cuda.nest.renderer import source_with
 from onnxfuse.cuda.recipe import Recipe
 from onnxfuse.cuda.renderer import HEURISTIC, Tuning, render
 from onnxfuse.errors import OnnxfuseError
@@ -37,6 +40,14 @@ def source_of_conv(case: ConvCase, recipe: ConvRecipe) -> ConvSource:
         if source.sha256 == recipe.source:
             return source
     raise _other_version(recipe.source)
+
+
+def source_of_nest(program: Program, recipe: NestRecipe) -> NestSource:
+    """The same of a Program that reduces, whose kernels the recipe describes."""
+    source = source_with(program, recipe.kernels)
+    if source.sha256 != recipe.source:
+        raise _other_version(recipe.source)
+    return source
 
 
 def _other_version(sha256: str) -> OnnxfuseError:

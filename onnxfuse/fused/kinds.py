@@ -61,14 +61,13 @@ _CPU = frozenset(("cpu",))
 _BOTH = frozenset(("cpu", "cuda"))
 
 ELEMENTWISE = Kind("FusedElementwise", 32, _BOTH, ("program",), "a Program")
-REDUCTION = Kind("FusedReduction", 8, _CPU, ("program",), "a Program that reduces")
+REDUCTION = Kind("FusedReduction", 8, _BOTH, ("program",), "a Program that reduces")
 CONV = Kind("FusedConv", 16, _BOTH, ("program", "prologue"), "a convolution with Programs around it")
 SQUEEZE_EXCITE = Kind(
     "FusedSqueezeExcite", 4, _CPU, ("program", "squeeze_program"), "the gate of a squeeze-and-excitation block"
 )
 ATTENTION = Kind("FusedAttention", 8, _CPU, (), "scaled dot-product attention")
 NORMALIZATION = Kind("FusedNormalization", 8, _CPU, ("program",), "a normalization of rows")
-REDUCTION = Kind("FusedReduction", 8, _CPU, ("program",), "a Program that reduces")
 NHWC_CONV = Kind(
     "FusedNhwcConv", 24, _CPU, ("program", "prologue"), "a convolution with Programs around it, the channels last"
 )

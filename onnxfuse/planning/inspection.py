@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from onnxfuse.cuda.conv.case import ConvCase
     from onnxfuse.cuda.conv.kernel import ConvSource
     from onnxfuse.cuda.kernel import Source
+    from onnxfuse.cuda.nest.kernel import NestSource
     from onnxfuse.model.graph import Model
 
 _SHOWN_NAMES = 3
@@ -72,8 +73,9 @@ class Inspection:
         Raises OnnxfuseError if there is no such node, it has no kernels, or they were rendered by another version.
         """
         from onnxfuse.cuda.conv.recipe import ConvRecipe
+        from onnxfuse.cuda.nest.recipe import NestRecipe
         from onnxfuse.cuda.recipe import Recipe
-        from onnxfuse.cuda.rerender import source_of, source_of_conv
+        from onnxfuse.cuda.rerender import source_of, source_of_conv, source_of_nest
         from onnxfuse.program import Program
 
         program = self.program(name)
@@ -81,9 +83,11 @@ class Inspection:
         node = next((node for node in names if node in self.recipes), None)
         if node is None:
             raise OnnxfuseError(f"fused node {name!r} has no CUDA kernels: optimize the model with --target cuda")
-        source: Source | ConvSource
+        source: Source | ConvSource | NestSource
         if node in self.cases:
             source = source_of_conv(self.cases[node], ConvRecipe.parse(self.recipes[node]))
+        elif (reducing := Program.parse(program)).reductions:
+            source = source_of_nest(reducing, NestRecipe.parse(self.recipes[node]))
         else:
             source = source_of(Program.parse(program), Recipe.parse(self.recipes[node]))
         return f"// sha256 of the source, with the prelude of onnxfuse: {source.sha256}\n{source.body}"

@@ -213,6 +213,11 @@ class Program:
         return tuple(value for value in self.values if isinstance(value, Reduction))
 
     @property
+    def indices(self) -> tuple[Index, ...]:
+        """The coordinates that it computes with."""
+        return tuple(value for value in self.values if isinstance(value, Index))
+
+    @property
     def axes(self) -> tuple[int, ...]:
         """The axes along which it reduces; none if it does not."""
         return self.reductions[0].axes if self.reductions else ()

@@ -198,7 +198,8 @@ def _kernels(report: Report) -> str:
             for name, use in kernel.uses.items()
         )
         shape = f"{kernel.family} {kernel.tile}, " if kernel.tile else ""
-        sizes = f"{shape}{kernel.vector} x {kernel.block}, {kernel.choice}"
+        again = f", {kernel.moves:.2g} times the bytes" if kernel.moves > 1 else ""
+        sizes = f"{shape}{kernel.vector} x {kernel.block}, {kernel.choice}{again}"
         times = kernel.times
         rows.append(
             (

@@ -9,7 +9,7 @@ from onnxfuse.cuda import compiler as compilers
 from onnxfuse.cuda.compiled import Compiled, CompileError
 from onnxfuse.cuda.resources import Resources
 
-_KERNEL = re.compile(r"__launch_bounds__\(\d+\)\n(\w+)\(")
+_KERNEL = re.compile(r"__launch_bounds__\(\d+(?:, \d+)?\)\n(\w+)\(")
 
 
 class MadeUpCompiler:

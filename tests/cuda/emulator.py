@@ -20,12 +20,16 @@ from onnxfuse.cuda.access import Layout, accepts, classify
 from onnxfuse.cuda.arguments import grid_size, pack
 from onnxfuse.cuda.conv.kernel import ConvKernel, ConvSource
 from onnxfuse.cuda.kernel import Kernel, Source
+from onnxfuse.cuda.nest.kernel import NestKernel, NestSource
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program
 
 HEADERS = Path(__file__).parent / "emulation"
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-w", "-ffp-contract=off", "-fno-strict-aliasing")
 _BARRIERS = re.compile(r"__sync|__shfl|__ballot|__any_|__all_|__shared__")
+
+
+AnySource = Source | ConvSource | NestSource
 
 
 class ViolationError(Exception):
@@ -44,9 +48,7 @@ class _Operand(ctypes.Structure):
 class Emulation:
     """Sources compiled as one library for the CPU, which is kept in ``folder``, as for an ``architecture``."""
 
-    def __init__(
-        self, sources: Iterable[Source | ConvSource], architecture: int = 80, folder: Path | None = None
-    ) -> None:
+    def __init__(self, sources: Iterable[AnySource], architecture: int = 80, folder: Path | None = None) -> None:
         sources = list(sources)
         self._library = ctypes.CDLL(str(compile_for_cpu(sources, architecture, folder)))
         self._library.onnxfuse_emulate.restype = ctypes.c_char_p
@@ -58,16 +60,20 @@ class Emulation:
         blocks: int,
         threads: int,
         operands: Sequence[tuple[str, int, int]],
+        in_part: bool = False,
     ) -> None:
         """Launch a kernel on parameters given as bytes.
 
-        ``operands`` are (name, address, bytes) of what it may read, or write if the name begins with ``out``.  Raises
-        ViolationError.
+        ``operands`` are (name, address, bytes) of what it may read, or write if the name begins with ``out``: each
+        element once, and unless ``in_part`` all of them.  Raises ViolationError.
         """
         buffers = [ctypes.create_string_buffer(argument, len(argument)) for argument in arguments]
         pointers = (ctypes.c_void_p * len(buffers))(*(ctypes.addressof(buffer) for buffer in buffers))
         known = (_Operand * len(operands))(
-            *(_Operand(name.encode(), address, size, name.startswith("out")) for name, address, size in operands)
+            *(
+                _Operand(name.encode(), address, size, (2 if in_part else 1) if name.startswith("out") else 0)
+                for name, address, size in operands
+            )
         )
         message = self._library.onnxfuse_emulate(
             kernel.encode(), pointers, blocks, threads, known, ctypes.c_uint64(len(operands))
@@ -172,7 +178,7 @@ def check_program(
     return {kernel.name for kernel in kernels}
 
 
-def compile_for_cpu(sources: Sequence[Source | ConvSource], architecture: int = 80, folder: Path | None = None) -> Path:
+def compile_for_cpu(sources: Sequence[AnySource], architecture: int = 80, folder: Path | None = None) -> Path:
     """The library of these sources; one process compiles it, others wait."""
     text, flags = cpp_text(sources), (*FLAGS, f"-DONNXFUSE_EMULATED={architecture}0")
     key = hashlib.sha256("\0".join((text, *flags, *(h.read_text() for h in sorted(HEADERS.iterdir())))).encode())
@@ -191,13 +197,19 @@ def compile_for_cpu(sources: Sequence[Source | ConvSource], architecture: int = 
     return library
 
 
-def cpp_text(sources: Sequence[Source | ConvSource]) -> str:
+def _functions(kernel: Kernel | ConvKernel | NestKernel) -> list[str]:
+    if isinstance(kernel, NestKernel):
+        return list(kernel.functions)
+    sums = isinstance(kernel, ConvKernel) and kernel.split > 1
+    return [kernel.name, *([kernel.sum_name] if isinstance(kernel, ConvKernel) and sums else [])]
+
+
+def cpp_text(sources: Sequence[AnySource]) -> str:
     """The sources as one C++ file."""
     parts = [source.text for source in sources]
     fibers = any(_BARRIERS.search(source.text) for source in sources)
     kernels = [kernel for source in sources for kernel in source.kernels]
-    names = [kernel.name for kernel in kernels]
-    names += [kernel.sum_name for kernel in kernels if isinstance(kernel, ConvKernel) and kernel.split > 1]
+    names = [name for kernel in kernels for name in _functions(kernel)]
     registrations = "".join(f"ONNXFUSE_EMULATED_KERNEL({name});\n" for name in names)
     return "\n".join(
         (f"#define ONNXFUSE_EMULATION_FIBERS {int(fibers)}", '#include "emulation.h"', *parts, registrations)

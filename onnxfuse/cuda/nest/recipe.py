@@ -1,0 +1,118 @@
+"""The launch recipe of a Program that reduces.
+
+The text form is the attribute ``cuda_recipe``; the native library reads it as hostile input::
+
+    onnxfuse-cuda-rows 1
+    source 2f1c…          sha256 of the CUDA source text, 64 hexadecimal digits
+    kernel reduced_0 along rows threads 32 items 4 vector 4 block 128 index 32 steps 0 access ll::l
+    kernel reduced_1 along rows threads 32 items 0 vector 1 block 128 index 64 steps 0 access gg::g
+
+Kernels are tried in order; the first that accepts the shapes and the alignment of the pointers is launched, one in
+steps only where there are so few rows that blocks have to share them.  The last accepts everything.
+"""
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+
+from onnxfuse.cuda.nest.kernel import ALONG, LANES, NestAccess, NestKernel, NestSource
+from onnxfuse.cuda.recipe import (
+    INDEX_WIDTHS,
+    MAX_BLOCK,
+    VECTORS,
+    WARP,
+    RecipeError,
+    check_recipe,
+    is_identifier,
+    recipe_lines,
+    recipe_text,
+)
+
+HEADER = "onnxfuse-cuda-rows 1"
+MAX_ITEMS = 64
+MAX_STEPS = 16
+
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,3}")
+
+
+@dataclass(frozen=True)
+class NestRecipe:
+    """A validated recipe: the sha256 of the ``source`` in hexadecimal, and its ``kernels`` in the order tried."""
+
+    source: str
+    kernels: tuple[NestKernel, ...]
+
+    def __post_init__(self) -> None:
+        problems = [self._problem(kernel) for kernel in self.kernels]
+        check_recipe(self.source, problems, [kernel.name for kernel in self.kernels])
+        if not accepts_everything(self.kernels[-1]):
+            raise RecipeError("the last kernel does not accept everything")
+
+    def _problem(self, kernel: NestKernel) -> str | None:
+        if not is_identifier(kernel.name):
+            return f"{kernel.name!r} is not the name of a kernel"
+        if kernel.vector not in VECTORS:
+            return f"{kernel.vector} is not the length of a vector"
+        if not WARP <= kernel.block <= MAX_BLOCK or kernel.block % WARP:
+            return f"a block of {kernel.block} threads is not a multiple of {WARP} up to {MAX_BLOCK}"
+        if kernel.index not in INDEX_WIDTHS:
+            return f"indices of {kernel.index} bits"
+        if kernel.items > MAX_ITEMS or kernel.steps > MAX_STEPS:
+            return f"more than {MAX_ITEMS} items or {MAX_STEPS} steps"
+        if not _divides(kernel):
+            return f"{kernel.threads} threads do not share a block of {kernel.block} along {kernel.along}"
+        if kernel.steps and (kernel.items or (kernel.along == "rows" and kernel.threads < kernel.block)):
+            return "a kernel in steps that keeps rows, or has several in a block"
+        access, first = kernel.access, self.kernels[0].access
+        if [*map(len, _parts(access))] != [*map(len, _parts(first))]:
+            return f"'{access}' is of other operands than '{first}'"
+        if kernel.vector > 1 and "g" in access.outputs:
+            return f"access '{access}' cannot be by vectors"
+        return None
+
+    @classmethod
+    def of(cls, source: NestSource) -> "NestRecipe":
+        """The recipe of a rendered source."""
+        return cls(source.sha256, source.kernels)
+
+    def __str__(self) -> str:
+        return recipe_text(HEADER, self.source, self.kernels)
+
+    @classmethod
+    def parse(cls, text: str) -> "NestRecipe":
+        """Read the text form.  Raises RecipeError, which names the line, for anything that does not validate."""
+        source, lines = recipe_lines(text, HEADER)
+        return cls(source, tuple(_parse_kernel(number, line) for number, line in lines))
+
+
+def accepts_everything(kernel: NestKernel) -> bool:
+    """Whether a kernel takes every shape and every pointer."""
+    general = set(kernel.access.inputs + kernel.access.indices) <= {"g"} and set(kernel.access.outputs) <= {"g", "s"}
+    sizes = kernel.along == "rows" and kernel.vector == 1 and kernel.index == 64
+    return general and sizes and kernel.items == kernel.steps == 0
+
+
+def _divides(kernel: NestKernel) -> bool:
+    if kernel.along == "columns":
+        return kernel.threads * LANES == kernel.block
+    whole = kernel.threads > 0 and kernel.threads & (kernel.threads - 1) == 0 and kernel.block % kernel.threads == 0
+    return whole and (kernel.threads <= WARP or kernel.threads == kernel.block)
+
+
+def _parts(access: NestAccess) -> tuple[str, str, str]:
+    return access.inputs, access.indices, access.outputs
+
+
+def _parse_kernel(number: int, line: str) -> NestKernel:
+    words = line.split(" ")
+    labels = ("kernel", "along", "threads", "items", "vector", "block", "index", "steps", "access")
+    if tuple(words[::2]) == labels and len(words) == 2 * len(labels):
+        name, along, *sizes, access = words[1::2]
+        if along in ALONG and all(map(_NUMBER.fullmatch, sizes)):
+            with suppress(ValueError):
+                threads, items, vector, block, index, steps = map(int, sizes)
+                parsed = NestAccess.parse(access)
+                return NestKernel(
+                    name, "rows" if along == "rows" else "columns", threads, items, vector, block, index, steps, parsed
+                )
+    raise RecipeError(f"line {number}: {line!r} is not a kernel")
