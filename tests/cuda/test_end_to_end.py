@@ -119,10 +119,10 @@ def shared_object() -> Path:
     """The kernels of all cases, compiled at once."""
     cases = list(all_cases().values())
     kernels = "".join(stand_in_kernel(kernel, case.program) for case in cases for kernel in case.source.kernels)
-    text = cpp_text([case.source for case in cases]) + '\n#include "rendered_kernel.h"\n' + kernels
+    text = cpp_text([case.source for case in cases]) + '\n#include "tests/cuda/rendered_kernel.h"\n' + kernels
     source = scratch_folder() / "rendered.cc"
     source.write_text(text, encoding="utf-8")
-    return compile_shared(source.with_suffix(".so"), *FLAGS, f"-I{HEADERS}", f"-I{NATIVE / 'tests'}", str(source))
+    return compile_shared(source.with_suffix(".so"), *FLAGS, f"-I{HEADERS}", f"-I{NATIVE}", str(source))
 
 
 def fused_node_model(case: Case, code: dict[str, bytes]) -> onnx.ModelProto:
