@@ -45,6 +45,7 @@ def _compile_quickly(text: str, architecture: str) -> bytes:
     return nvrtc().compile(text, architecture, (*compile_options(False), "--Ofast-compile=max")).cubin
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("architecture", COMMON)
 def test_operators_compile(architecture: str, dtype: str, compile_quickly: Callable[[str, str], bytes]) -> None:
@@ -71,6 +72,7 @@ def test_chains_compile_without_spills(dtype: str, name: str) -> None:
         assert resources.registers <= 64, kernel  # at most that leaves half of the device's threads
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "f64"])
 @pytest.mark.parametrize("architecture", COMMON)
 def test_chains_compile(architecture: str, dtype: str, compile_quickly: Callable[[str, str], bytes]) -> None:
@@ -90,6 +92,7 @@ def emulated() -> list[Source]:
     return rendered + [random_source(seed) for seed in range(PROGRAMS)]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("shard", range(SHARDS))
 @pytest.mark.parametrize("architecture", COMMON)
 def test_what_runs_in_the_emulation_compiles(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-CONSTRAINTS = Path(__file__).with_name("constraints.txt")
+CONSTRAINTS = Path(__file__).parent.parent / "constraints.txt"
 
 
 @cache
