@@ -10,21 +10,12 @@ from onnxfuse.cuda.arch import COMMON
 from onnxfuse.cuda.compiled import Compiled
 from onnxfuse.cuda.conv.candidates import candidates
 from onnxfuse.cuda.conv.kernel import ConvSource
-from onnxfuse.cuda.nvrtc import Nvrtc
 from onnxfuse.cuda.renderer import compile_options
-from onnxfuse.errors import OnnxfuseError
+from tests.cuda.compilers import nvrtc
 from tests.cuda.convolutions import Fused, Shape, convolution, head, tail
 
 VERBOSE = "--ptxas-options=-v"
 SAME = (1, 1, 1, 1)
-
-
-@cache
-def nvrtc() -> Nvrtc:
-    try:
-        return Nvrtc()
-    except OnnxfuseError as error:
-        pytest.skip(str(error))
 
 
 def _fused(

@@ -11,23 +11,14 @@ import pytest
 from onnxfuse.cuda.arch import COMMON
 from onnxfuse.cuda.compiled import Compiled
 from onnxfuse.cuda.kernel import Access, Source
-from onnxfuse.cuda.nvrtc import Nvrtc
 from onnxfuse.cuda.renderer import Tuning, compile_options, render
-from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.dtypes import DTYPES
+from tests.cuda.compilers import nvrtc
 from tests.cuda.programs import SMALL, cast_program, chains, linear, operator_programs
 from tests.cuda.test_emulation_random import PROGRAMS, random_source
 
 VERBOSE = "--ptxas-options=-v"
 ONE_BY_ONE = Tuning(vector=1)  # each operator once: what differs between kernels is in the chains
-
-
-@cache
-def nvrtc() -> Nvrtc:
-    try:
-        return Nvrtc()
-    except OnnxfuseError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")

@@ -22,11 +22,10 @@ from onnxfuse.cuda.arch import COMMON
 from onnxfuse.cuda.cache import Cache
 from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.kernel import Access
-from onnxfuse.cuda.nvrtc import Nvrtc
-from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, ProgramError, reference
 from onnxfuse.zoo.zoo import StoredModel
+from tests.cuda.compilers import nvrtc
 from tests.cuda.emulator import Emulation, check_program
 from tests.cuda.programs import FUNCTIONS
 from tests.custom_ops.fused import assert_same_bits, sample
@@ -49,10 +48,7 @@ JUMPS = {"round", "floor", "ceil", "less", "less_equal", "greater", "greater_equ
 @cache
 def compiler() -> CompilerCache:
     """NVRTC, and what the tests of this user have compiled before."""
-    try:
-        return CompilerCache(Nvrtc(), Cache(Path(tempfile.gettempdir()) / f"onnxfuse-compiled-{os.getuid()}"))
-    except OnnxfuseError as error:
-        pytest.skip(str(error))
+    return CompilerCache(nvrtc(), Cache(Path(tempfile.gettempdir()) / f"onnxfuse-compiled-{os.getuid()}"))
 
 
 @pytest.mark.parametrize("architecture", COMMON)
