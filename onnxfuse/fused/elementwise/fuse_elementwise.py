@@ -126,7 +126,7 @@ class _Planner:
         elementwise = [node for node in nodes if is_elementwise(node)]
         if not elementwise or self._opset is None:
             return plan
-        layout = ConvLayout(nodes, graph.outputs, self._on.blocked_images, self._ort.gelus) if self._ort else None
+        layout = ConvLayout(nodes, graph.outputs, self._on, self._ort.gelus) if self._ort else None
         reasons = self._reasons(nodes, elementwise, layout)
         for node in elementwise:
             if not self._is_read_outside(node.outputs[0], set()):
