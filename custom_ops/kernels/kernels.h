@@ -370,9 +370,9 @@ struct KernelTable {
   const char* name;  // "baseline", "avx2", "avx512", "neon"
   // An operator's kernel for a compute type, with bit i of `scalars` set if operand i is one; null where there is none.
   Kernel (*find_op)(Op op, DType type, unsigned scalars);
-  Kernel (*find_cast)(DType from, DType to);  // from a compute type to any type; the result is in its compute type
-  Kernel loads[kDTypeCount];               // storage -> compute; null where they are the same
-  Kernel stores[kDTypeCount];              // compute -> storage; null where they are the same
+  Kernel (*find_cast)(DType from, DType to);  // between the compute types of any two
+  Kernel loads[kDTypeCount];                  // storage -> compute; null where they are the same
+  Kernel stores[kDTypeCount];                 // compute -> storage; null where they are the same
   ChainKernel chains[kDTypeCount];         // f32 and f64
   bool second_value;                       // chains have registers for Save
   bool fused_multiply_add;                 // there is an instruction for it

@@ -345,7 +345,7 @@ void StageBuilder::emit_kernel(uint16_t id) {
     step.one_divisor = is_scalar(value.operands[1]);
   }
   step.kernel = value.op == Op::Cast
-                    ? kernels().find_cast(compute_type(program_.values[value.operands[0]].type), value.op_type)
+                    ? kernels().find_cast(program_.values[value.operands[0]].type, value.op_type)
                     : kernels().find_op(value.op, compute_type(value.op_type), scalars);
   const Destination to = destination(id, false, uses_[id] > 0);
   step.out = static_cast<uint16_t>(to.slot);

@@ -4,6 +4,8 @@
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
+#elif defined(__aarch64__)
+#include <cstdint>
 #endif
 
 namespace onnxfuse {
@@ -23,6 +25,19 @@ class DenormalsAsZeros {
   static constexpr unsigned kFlushToZero = 1u << 15;
   static constexpr unsigned kDenormalsAreZero = 1u << 6;
   const unsigned before_;
+#elif defined(__aarch64__)
+  DenormalsAsZeros() : before_(control()) { control(before_ | kFlushToZero); }
+  ~DenormalsAsZeros() { control(before_); }
+
+ private:
+  static constexpr uint64_t kFlushToZero = uint64_t{1} << 24;  // operands too
+  static uint64_t control() {
+    uint64_t word;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(word));
+    return word;
+  }
+  static void control(uint64_t word) { __asm__ volatile("msr fpcr, %0" : : "r"(word) : "memory"); }
+  const uint64_t before_;
 #else
   DenormalsAsZeros() {}
 #endif

@@ -185,8 +185,8 @@ ONNXFUSE_INLINE T at_most(T x, T high) {
   return x > high ? high : x;
 }
 
-// a > b ? a : b and a < b ? a : b in one instruction: `b` if one is NaN or both are zero.  (GCC 12 warns of the
-// intrinsics of AVX-512 that have no mask.)
+// a > b ? a : b and a < b ? a : b in one instruction: `b` if one is NaN or both are zero; on AArch64 NaN if one is, and +0
+// is larger than -0.  (GCC 12 warns of the intrinsics of AVX-512 that have no mask.)
 ONNXFUSE_INLINE FloatVector larger(FloatVector a, FloatVector b) {
 #if defined(__AVX512F__)
   return _mm512_maskz_max_ps(0xffff, a, b);
@@ -194,6 +194,8 @@ ONNXFUSE_INLINE FloatVector larger(FloatVector a, FloatVector b) {
   return _mm256_max_ps(a, b);
 #elif defined(__SSE2__)
   return _mm_max_ps(a, b);
+#elif defined(__aarch64__)
+  return vmaxq_f32(a, b);
 #else
   return a > b ? a : b;
 #endif
@@ -206,6 +208,8 @@ ONNXFUSE_INLINE FloatVector smaller(FloatVector a, FloatVector b) {
   return _mm256_min_ps(a, b);
 #elif defined(__SSE2__)
   return _mm_min_ps(a, b);
+#elif defined(__aarch64__)
+  return vminq_f32(a, b);
 #else
   return a < b ? a : b;
 #endif

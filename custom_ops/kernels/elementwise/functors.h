@@ -160,6 +160,35 @@ struct Fmod {
 #endif
 };
 
+#if defined(__aarch64__)
+// Out of range and NaN give what the conversion instructions of AArch64 give, for ONNX Runtime's casts are those: the nearest
+// number of the integer that is converted to, and 0 for NaN.
+template <class Integer, class From> Integer to_nearest(From x) {
+  constexpr From limit = sizeof(Integer) == 4 ? (is_signed<Integer> ? From(0x1p31) : From(0x1p32))
+                                              : (is_signed<Integer> ? From(0x1p63) : From(0x1p64));
+  constexpr From lowest = is_signed<Integer> ? -limit : From(0);
+  constexpr auto least = static_cast<Integer>(is_signed<Integer> ? Integer{1} << (8 * sizeof(Integer) - 1) : Integer{0});
+  constexpr auto highest = static_cast<Integer>(~least);
+  return x >= limit ? highest : x > lowest ? static_cast<Integer>(x) : x != x ? Integer{0} : least;
+}
+
+// Narrower types keep the low bits of what ONNX Runtime's vectors of the source are converted to.  (Behind its vectors it
+// converts to int32_t and uint32_t; where that makes a difference what comes out depends on the place.)
+template <DType From, class To, class T> To float_to_integer(T x) {
+  constexpr bool in_signed = is_signed<To> || (sizeof(To) == 1 && From != DType::f16) ||
+                             (sizeof(To) == 2 && (From == DType::bf16 || From == DType::f64));
+  constexpr int size = sizeof(To) == 8 || From == DType::f64 ? 8 : 4;
+  using Whole = std::conditional_t<in_signed, typename signed_of<size>::type, typename unsigned_of<size>::type>;
+  return static_cast<To>(to_nearest<Whole>(x));
+}
+
+// The same of one number, where there are no vectors.
+template <class To> To one_to_integer(double x) {
+  if constexpr (sizeof(To) == 8) return to_nearest<To>(x);
+  else if constexpr (is_signed<To>) return static_cast<To>(to_nearest<int32_t>(x));
+  else return static_cast<To>(to_nearest<uint32_t>(x));
+}
+#else
 // Out of range and NaN give what the x86 conversion instructions give, for ONNX Runtime's casts are those: the minimum
 // of the signed type that is converted to, of which narrower types keep the low bits.  An unsigned type has its upper
 // half converted after subtracting it.
@@ -169,14 +198,14 @@ template <class Integer, class From> Integer to_signed(From x) {
   return x >= -limit && x < limit ? static_cast<Integer>(x) : minimum;
 }
 
-template <class To, class From> To float_to_integer(From x) {
+template <DType, class To, class T> To float_to_integer(T x) {
   if constexpr (sizeof(To) < 4) {
     return static_cast<To>(to_signed<int32_t>(x));
   } else if constexpr (is_signed<To>) {
     return to_signed<To>(x);
   } else {
     using Signed = typename signed_of<sizeof(To)>::type;
-    constexpr From half = sizeof(To) == 4 ? From(2147483648.0) : From(9223372036854775808.0);
+    constexpr T half = sizeof(To) == 4 ? T(2147483648.0) : T(9223372036854775808.0);
     constexpr To bit = To{1} << (8 * sizeof(To) - 1);
     const bool upper = x >= half;
     const To low = static_cast<To>(to_signed<Signed>(upper ? x - half : x));
@@ -184,11 +213,14 @@ template <class To, class From> To float_to_integer(From x) {
   }
 }
 
+template <class To> To one_to_integer(double x) { return float_to_integer<DType::f64, To>(x); }
+#endif
+
 struct Pow {
   static float apply(float a, float b) { return b == 2.0f ? a * a : b == 3.0f ? a * a * a : math::pow(a, b); }
   static double apply(double a, double b) { return b == 2.0 ? a * a : b == 3.0 ? a * a * a : math::pow(a, b); }
   template <class T> static T apply(T a, T b) {
-    return float_to_integer<T>(__builtin_pow(static_cast<double>(a), static_cast<double>(b)));
+    return one_to_integer<T>(__builtin_pow(static_cast<double>(a), static_cast<double>(b)));
   }
   // `n` powers of a[i * AStep] by b[i * BStep]; `out` may be `a` or `b`.
   template <size_t AStep, size_t BStep> static void array(const float* a, const float* b, float* out, size_t n) {
@@ -209,7 +241,21 @@ struct Pow {
   }
 };
 
-// x > y || x != x gives x: a NaN in either operand comes out.
+// x > y || x != x gives x: a NaN in either operand comes out.  Of a zero of either sign AArch64's instructions give +0 as
+// the larger and -0 as the smaller, elsewhere the second comes out.
+#if defined(__aarch64__)
+template <class T> T of_equals(T a, T b, bool larger) {
+  if constexpr (!is_float<T>) return b;
+  else return a == 0 && (__builtin_signbit(b) != 0) == larger ? a : b;
+}
+struct Min {
+  template <class T> static T apply(T a, T b) { return a < b || a != a ? a : a == b ? of_equals(a, b, false) : b; }
+};
+
+struct Max {
+  template <class T> static T apply(T a, T b) { return a > b || a != a ? a : a == b ? of_equals(a, b, true) : b; }
+};
+#else
 struct Min {
   template <class V> static V vector(V a, V b) {
     const V low = a < b ? a : b;
@@ -225,6 +271,7 @@ struct Max {
   }
   template <class T> static T apply(T a, T b) { return vector(a, b); }
 };
+#endif
 
 struct Neg {
   template <class V> static V vector(V a) { return -a; }
@@ -250,8 +297,23 @@ struct Sign {
   }
 };
 
+#if defined(__aarch64__)
+// ONNX Runtime's, of float: an estimate and two of Newton's steps, which give an infinity for what is nearly a denormal.
+inline float inverse(float a) {
+  const float first = vrecpes_f32(a);
+  const float second = vrecpss_f32(a, first) * first;
+  return vrecpss_f32(a, second) * second;
+}
+inline math::FloatVector inverse(math::FloatVector a) {
+  const math::FloatVector first = vrecpeq_f32(a);
+  const math::FloatVector second = vrecpsq_f32(a, first) * first;
+  return vrecpsq_f32(a, second) * second;
+}
+#endif
+template <class V> V inverse(V a) { return 1 / a; }
+
 struct Reciprocal {
-  template <class T> static T apply(T a) { return T(1) / a; }
+  template <class T> static T apply(T a) { return inverse(a); }
 };
 
 struct Sqrt {
@@ -334,9 +396,13 @@ struct StoreBf16 {
   static void array(const float* a, uint16_t* out, size_t n) { math::f32_to_bf16(a, out, n); }
 };
 
-// As in ONNX Runtime, -0 and NaN come out as they went in.
+// As in ONNX Runtime, NaN comes out as it went in, and -0 too but on AArch64, where the larger of two zeros is +0.
 struct Relu {
+#if defined(__aarch64__)
+  template <class V> static V vector(V a) { return a <= V{} ? V{} : a; }
+#else
   template <class V> static V vector(V a) { return a < V{} ? V{} : a; }
+#endif
   template <class T> static T apply(T a) { return vector(a); }
 };
 
@@ -359,11 +425,21 @@ struct HardSigmoid {
   template <class V> static V vector(V a, V alpha, V beta) {
     const V zero = V{};
     const V one = zero + 1;
-    const V line = a * alpha + beta;
+    const V line = line_of(a, alpha, beta);
     const V low = line > one ? one : line;
     return low < zero ? zero : low;
   }
   template <class T> static T apply(T a, T alpha, T beta) { return vector(a, alpha, beta); }
+
+ private:
+  template <class V> static V line_of(V a, V alpha, V beta) {
+#if defined(__aarch64__)  // where ONNX Runtime rounds once
+    if constexpr (std::is_same<V, float>::value || std::is_same<V, math::FloatVector>::value) {
+      return math::madd(a, alpha, beta);
+    }
+#endif
+    return a * alpha + beta;
+  }
 };
 
 // The sixth is that of float in every type, as an attribute of HardSigmoid.
@@ -377,7 +453,7 @@ struct HardSwish {
 
 // ONNX Runtime multiplies by the inverse; a division would round differently.
 struct Softsign {
-  template <class T> static T apply(T a) { return a * (T(1) / (T(1) + Abs::apply(a))); }
+  template <class T> static T apply(T a) { return a * inverse(T(1) + Abs::apply(a)); }
 };
 
 struct Equal {
@@ -445,12 +521,12 @@ struct ShiftRight {
 };
 
 // The result is in the compute type of `To`; f16 and bf16 are rounded to their precision.
-template <DType To, class T, class R> struct CastTo {
+template <DType From, DType To, class T, class R> struct CastTo {
   static R apply(T a) {
     if constexpr (To == DType::boolean) return a != 0;
     else if constexpr (To == DType::f16) return math::round_to_f16(static_cast<float>(a));
     else if constexpr (To == DType::bf16) return math::round_to_bf16(static_cast<float>(a));
-    else if constexpr (is_float<T> && !is_float<R>) return float_to_integer<R>(a);
+    else if constexpr (is_float<T> && !is_float<R>) return float_to_integer<From, R>(a);
     else return static_cast<R>(a);
   }
 };
