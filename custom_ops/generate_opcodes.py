@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-# The order of `enum class DType` in src/dtype.h; a bit of a type mask is 1 << position.
+# The order of `enum class DType` in program/dtype.h; a bit of a type mask is 1 << position.
 DTYPES = ("f16", "bf16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool")
 
 HEADER = """\

@@ -41,6 +41,11 @@ def has_float16() -> bool:
     return platform.machine().lower() in ("aarch64", "arm64")
 
 
+def has_blocked_images() -> bool:
+    """Whether ONNX Runtime has images in blocks of channels on such a processor: on x86-64 alone."""
+    return platform.machine().lower() in ("x86_64", "amd64")
+
+
 def describe() -> str:
     """The processor's name, and its vector instructions where they are known."""
     name = _info().get("model name") or platform.processor() or platform.machine()

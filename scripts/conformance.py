@@ -332,8 +332,7 @@ def document(outcomes: Outcomes) -> str:
     lines = [
         "# Conformance",
         "",
-        "This page is made by `scripts/conformance.py`. With the versions named here a test fails if it is out of",
-        "date, with others only if a result is another.",
+        "This page is made by `scripts/conformance.py`; a test fails if a result is another.",
         *textwrap.wrap(" ".join(text.split()), 119, break_long_words=False, break_on_hyphens=False),
         "",
         f"| cases | {' | '.join(WAYS)} |",
@@ -361,12 +360,15 @@ def document(outcomes: Outcomes) -> str:
         f"| --- | --- |{' --- |' * len(WAYS)} --- |",
     ]
     lines += [row(operator, own, outcomes) for operator, own in by_operator().items()]
-    wrong = {name: one for name, one in outcomes.items() if any(own.kind == WRONG for own in one.values())}
-    if wrong:
-        lines += ["", "## Other results", ""]
-        pairs = [(name, way, own) for name, one in sorted(wrong.items()) for way, own in one.items()]
-        lines += [f"- `{name}` ({way}): {own.reasons[0]}" for name, way, own in pairs if own.kind == WRONG]
+    if others := wrong(outcomes):
+        lines += ["", "## Other results", "", *(f"- {line}" for line in others)]
     return "\n".join(lines) + "\n"
+
+
+def wrong(outcomes: Outcomes) -> list[str]:
+    """A line for each other result."""
+    pairs = [(name, way, own) for name, one in sorted(outcomes.items()) for way, own in one.items()]
+    return [f"`{name}` ({way}): {own.reasons[0]}" for name, way, own in pairs if own.kind == WRONG]
 
 
 def row(operator: str, own: Sequence[Case], outcomes: Outcomes) -> str:
@@ -374,13 +376,6 @@ def row(operator: str, own: Sequence[Case], outcomes: Outcomes) -> str:
     cells = [_counts(_done(outcomes[case.name][way] for case in own)) for way in WAYS]
     left = _counts(_left(outcomes[case.name][FORCED] for case in own))
     return f"| {operator} | {len(own)} | {' | '.join(cells)} | {left} |"
-
-
-def without_defaults(text: str) -> str:
-    """A row without what was fused by default, which depends on the processor."""
-    cells = text.split(" | ")
-    del cells[2]
-    return " | ".join(cells)
 
 
 def _done(outcomes: Iterable[Outcome]) -> Iterator[str]:
@@ -404,8 +399,8 @@ def _counts(texts: Iterable[str]) -> str:
 def summary(outcomes: Outcomes) -> str:
     """The sentence of docs/results.md."""
     count = Counter(outcome[FORCED].kind for outcome in outcomes.values())
-    wrong = sum(any(own.kind == WRONG for own in one.values()) for one in outcomes.values())
-    known = f"; {wrong} known differences" if wrong else ""
+    others = sum(any(own.kind == WRONG for own in one.values()) for one in outcomes.values())
+    known = f"; {others} known differences" if others else ""
     start = f"Of the {len(outcomes)} cases of onnx's backend test"
     return f"{start}, {count[FUSED]} can be fused, with ONNX Runtime's result{known}:"
 
@@ -432,13 +427,11 @@ def main() -> int:
     outcomes = {name: examine(case) for name, case in cases().items()}
     DOCUMENT.write_text(document(outcomes), encoding="utf-8")
     RESULTS.write_text(put_into_page(summary(outcomes), RESULTS.read_text(encoding="utf-8")), encoding="utf-8")
-    for name, one in outcomes.items():
-        for way, outcome in one.items():
-            if outcome.kind == WRONG:
-                print(f"{name}, {way}: {outcome.reasons[0]}")
+    for line in wrong(outcomes):
+        print(line)
     for way in WAYS:
         print(way, dict(Counter(one[way].kind for one in outcomes.values())))
-    return int(any(own.kind == WRONG for one in outcomes.values() for own in one.values()))
+    return int(bool(wrong(outcomes)))
 
 
 if __name__ == "__main__":

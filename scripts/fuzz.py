@@ -2,6 +2,7 @@
 """Look for inputs on which onnxfuse fails.
 
 graphs: random models, optimized, run, and compared with plain ONNX Runtime.
+nnsmith: the same with models of NNSmith's, another generator, which gets an environment of its own at first use.
 bytes: damaged model files given to the commands.
 native: mutated programs given to the native library, built with sanitizers.
 
@@ -24,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import fuzz_bytes
 import fuzz_graphs
 import fuzz_native
+import fuzz_nnsmith
 from fuzz_pool import Job, run_shards
 from messages import say
 
@@ -36,6 +38,23 @@ GRAPH_SHARD, FILE_SHARD = 250, 50
 def graphs(arguments: argparse.Namespace) -> int:
     """Random models: those of the seeds from --seed on that an earlier run with the same --out has not done."""
     result = _numbers(arguments, "graphs", GRAPH_SHARD, Job("fuzz_graphs", "run_seeds", _request(arguments, "graphs")))
+    return _say_models(result)
+
+
+def nnsmith(arguments: argparse.Namespace) -> int:
+    """Models that NNSmith makes of the seeds from --seed on that an earlier run with the same --out has not done, each
+    by all passes and in one of the other ways.  A seed makes the same model again as far as NNSmith's solver is done in
+    time.
+    """
+    python = arguments.python or fuzz_nnsmith.environment()
+    request = {**_request(arguments, "nnsmith"), "python": python}
+    result = _numbers(arguments, "nnsmith", GRAPH_SHARD, Job("fuzz_nnsmith", "run_seeds", request))
+    made, not_made = (result["counts"][name] for name in (fuzz_nnsmith.MADE, fuzz_nnsmith.NOT_MADE))
+    print(f"{made} models of {made + not_made} seeds; each counts twice, once for each way")
+    return _say_models(result)
+
+
+def _say_models(result: dict[str, Any]) -> int:
     counts, seconds = result["counts"], result["seconds"]
     print(f"{counts['graphs']} graphs of {counts['nodes']} nodes, {counts['fused']} fused nodes")
     print(f"{counts['graphs'] / max(seconds, 1e-9):.1f} graphs a second of processor time")
@@ -115,6 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, command, count, summary in (
         ("graphs", graphs, 2000, "random models"),
+        ("nnsmith", nnsmith, 300, "models of NNSmith's"),
         ("bytes", files, 500, "damaged model files"),
         ("native", native, 0, "the native library under sanitizers"),
     ):
@@ -133,6 +153,8 @@ def _parser() -> argparse.ArgumentParser:
             one.add_argument(
                 "--models", type=Path, default=folder, metavar="DIR", help="models to damage, besides onnx's own"
             )
+        if name == "nnsmith":
+            one.add_argument("--python", metavar="FILE", help="that of an environment with NNSmith, torch and onnx")
         one.set_defaults(command=command)
     return parser
 

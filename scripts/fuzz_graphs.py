@@ -65,37 +65,54 @@ def model_of(seed: int) -> tuple[onnx.ModelProto, list[Feeds], str]:
 
 def run_seeds(seeds: range, begin: Callable[[int], None], request: dict[str, Any]) -> dict[str, Any]:
     """Check the models of ``seeds``; the counts as JSON takes them.  ``request`` names the folder of reproducers."""
-    started = time.process_time()
-    counts: Counter[str] = Counter()
-    operators: Counter[str] = Counter()
-    failures: list[str] = []
-    notes: list[str] = []
+    tally = Tally(request)
     for seed in seeds:
         begin(seed)
         model, feeds, pipeline = model_of(seed)
+        tally.check(seed, model, feeds, pipeline)
+    return tally.result(seeds)
+
+
+class Tally:
+    """What became of the models of a shard, each checked as it comes."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.counts: Counter[str] = Counter()
+        self._started = time.process_time()
+        self._operators: Counter[str] = Counter()
+        self._failures: list[str] = []
+        self._notes: list[str] = []
+        self._request = request
+
+    def check(self, seed: int, model: onnx.ModelProto, feeds: list[Feeds], pipeline: str) -> None:
+        """Check a model by one pipeline, and count."""
         verdict = check(model, feeds, pipeline)
         if verdict.outcome not in (FAILED, NOT_RUN) and seed % COMMAND_EVERY == 1:
-            counts["command line"] += 1
+            self.counts["command line"] += 1
             verdict = command_line(model, feeds[0]) or verdict
         nodes = [node for graph in onnx_graphs(model.graph) for node in graph.node]
-        counts.update({verdict.outcome: 1, "graphs": 1, "nodes": len(nodes)})
-        counts.update({"fused": verdict.fused, "exact": verdict.exact, f"pipeline {pipeline}": 1})
-        operators.update(node.op_type for node in nodes)
+        self.counts.update({verdict.outcome: 1, "graphs": 1, "nodes": len(nodes)})
+        self.counts.update({"fused": verdict.fused, "exact": verdict.exact, f"pipeline {pipeline}": 1})
+        self._operators.update(node.op_type for node in nodes)
         if verdict.outcome == FAILED:
-            failures.append(f"seed {seed}, {pipeline}: {report(model, feeds, pipeline, seed, verdict, request)}")
+            reason = report(model, feeds, pipeline, seed, verdict, self._request)
+            self._failures.append(f"seed {seed}, {pipeline}: {reason}")
         elif verdict.outcome == UNJUDGED:
-            failures.append(f"seed {seed}, {pipeline}: cannot be judged: {verdict.reason}")
+            self._failures.append(f"seed {seed}, {pipeline}: cannot be judged: {verdict.reason}")
         elif verdict.outcome == ILL_CONDITIONED:
-            notes.append(f"seed {seed}, {pipeline}: {verdict.reason}")
-    return {
-        "start": seeds.start,
-        "stop": seeds.stop,
-        "counts": dict(counts),
-        "operators": dict(operators),
-        "failures": failures,
-        "notes": notes,
-        "seconds": time.process_time() - started,
-    }
+            self._notes.append(f"seed {seed}, {pipeline}: {verdict.reason}")
+
+    def result(self, seeds: range) -> dict[str, Any]:
+        """The counts as JSON takes them."""
+        return {
+            "start": seeds.start,
+            "stop": seeds.stop,
+            "counts": dict(self.counts),
+            "operators": dict(self._operators),
+            "failures": self._failures,
+            "notes": self._notes,
+            "seconds": time.process_time() - self._started,
+        }
 
 
 def command_line(model: onnx.ModelProto, feeds: Feeds) -> Verdict | None:

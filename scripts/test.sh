@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # Sets up .venv and runs every check: ruff, mypy, pytest (parts of it under the oldest ONNX Runtime too), with the versions
-# of tests/constraints.txt.  With --newest as the first argument, with the newest versions that there are, in .venv-newest,
-# made anew each time: what ruff, mypy and the documents have against them is a warning then.  Other arguments go to pytest.
+# of tests/constraints.txt.  The first argument may be
+#   --quick   for a smoke test of a minute or two, which says at the end what it leaves out; or
+#   --newest  for the newest versions that there are, in .venv-newest, made anew each time: what ruff, mypy and the documents
+#             have against them is a warning then.
+# Other arguments go to pytest.  --exhaustive runs all cases, where a part of them stands for all.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 export ONNXFUSE_ORT_OLDEST="$root/.venv-oldest/bin/python"
@@ -12,17 +15,24 @@ check_sources() {
 }
 
 cd "$root"
-set_up_oldest &
-oldest=$!
-if [ "${1:-}" = --newest ]; then
+case "${1:-}" in
+--quick)
+    set_up cpu,dev,nvrtc "$constraints"
+    "$venv/bin/ruff" check .
+    ;;
+--newest)
     shift
     venv="$root/.venv-newest"
     rm -rf "$venv"
+    set_up_oldest
     set_up cpu,dev,nvrtc
     check_sources || echo "warning: that is with versions other than those of $constraints" >&2
-else
+    ;;
+*)
+    set_up_oldest &
     set_up cpu,dev,nvrtc "$constraints"
+    wait $!
     check_sources
-fi
-wait "$oldest"
+    ;;
+esac
 exec "$venv/bin/pytest" -n 2 "$@"

@@ -10,14 +10,29 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 from onnxfuse.zoo.zoo import FetchError, StoredModel, fetch, read_manifest
-from tests import versions
+from tests.support import sampling, versions
 
-# A test that is slow once, on a machine with other work, is not wrong.
-settings.register_profile("onnxfuse", deadline=None)
+# A test that is slow once, on a machine with other work, is not wrong, and does the same in every run: what is random
+# from run to run is scripts/fuzz.py.
+settings.register_profile("onnxfuse", deadline=None, derandomize=True)
 settings.load_profile("onnxfuse")
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    sampling.add_options(parser)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    sampling.sample(config, items)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return sampling.is_left_out(collection_path, config) or None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if left_out := sampling.summary(config):
+        terminalreporter.write_line(left_out)
     if versions.others():
         terminalreporter.write_line(f"versions that are not those of tests/constraints.txt: {versions.describe()}")
 

@@ -18,6 +18,7 @@ import fuzz_bytes
 import fuzz_check
 import fuzz_graphs
 import fuzz_kernels
+import fuzz_nnsmith
 import fuzz_sessions
 import fuzz_shrink
 import fuzz_slack
@@ -181,6 +182,39 @@ def test_a_run_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert fuzz.main() == 0
     assert log.read_text() == first
     assert capsys.readouterr().out.startswith("2 graphs of ")
+
+
+NNSMITH = """
+import json, os, sys
+import numpy as np, onnx
+for line in sys.stdin:
+    request = json.loads(line)
+    if request["seed"] == 2:
+        os._exit(3)
+    if request["seed"] == 4:
+        print(json.dumps("NotImplementedError: no such model"), flush=True)
+        continue
+    text = '<ir_version: 7, opset_import: ["" : 14]> g (float[3] x) => (float[3] y) { a = Neg(x) y = Exp(a) }'
+    onnx.save(onnx.parser.parse_model(text), request["model"])
+    np.savez(request["inputs"], x=np.ones(3, np.float32))
+    print(json.dumps(""), flush=True)
+"""
+
+
+def test_models_of_nnsmith_are_checked_and_those_that_it_does_not_make_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "generator.py"
+    program.write_text(NNSMITH, encoding="utf-8")
+    monkeypatch.setattr(fuzz_nnsmith, "_PROGRAM", program)
+    request = {"reproducers": str(tmp_path), "python": sys.executable}
+    begun: list[int] = []
+    result = fuzz_nnsmith.run_seeds(range(6), begun.append, request)
+    assert begun == list(range(6)) and not result["failures"]
+    counts = result["counts"]
+    assert (counts[fuzz_nnsmith.MADE], counts[fuzz_nnsmith.NOT_MADE]) == (4, 2)
+    assert counts["graphs"] == counts[fuzz_check.SAME] == 8 and counts["fused"] >= 4
+    assert counts["pipeline default"] == 4
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -14,8 +14,10 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import onnxfuse
+from onnxfuse.cuda import compiler as compilers
 from onnxfuse.run.inputs import InputSet
 from onnxfuse.zoo.zoo import StoredModel, input_sets
+from tests.cuda.compilers import MadeUpCompiler
 from tests.support import many_functions
 
 REAL = ("ch_ppocr_mobile_v2.0_cls", "ch_PP-OCRv4_det", "light_shufflenet")
@@ -34,7 +36,10 @@ def place(request: pytest.FixtureRequest) -> Iterator[portability.Elsewhere]:
 def optimized(original: Path, folder: Path, target: str = "cpu") -> Path:
     """``folder``, with what is made of a model."""
     options = {"arch": "sm_80", "embed": False} if target == "cuda" else {}
-    onnxfuse.optimize(original, target, check=False, output=folder / "fused.onnx", **options)  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compilers, "find_compiler", MadeUpCompiler)
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        onnxfuse.optimize(original, target, check=False, output=folder / "fused.onnx", **options)  # type: ignore[arg-type]
     portability.with_plain_names(folder / "fused.onnx", folder / "plain_names.onnx")
     return folder
 

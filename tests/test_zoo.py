@@ -20,7 +20,7 @@ from onnxfuse.run.inputs import input_specs
 from onnxfuse.run.sessions import Session
 from onnxfuse.zoo import zoo
 from onnxfuse.zoo.zoo import FetchError, Input, Package, StoredModel, fetch, make_inputs, read_manifest
-from tests import versions
+from tests.support import versions
 
 ROOT = Path(__file__).resolve().parent.parent
 LIGHT = "light_squeezenet"

@@ -4,7 +4,7 @@
 //
 // The model: Probe(a: f32[n,3], b: f32[3], program = "the text", count = 7, sizes = [3, 1, 2]) -> c, named "the_probe".
 // c = a, or an error if a[0] is -1.  The session's configuration has an entry "probe.entry" = "set".
-#include "ort_abi.h"
+#include "ort/ort_abi.h"
 
 #include <unistd.h>
 

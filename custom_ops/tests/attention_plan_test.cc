@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "attention.h"
-#include "kernels.h"
+#include "kernels/kernels.h"
+#include "nodes/attention/attention.h"
 
 namespace onnxfuse {
 

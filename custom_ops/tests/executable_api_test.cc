@@ -1,6 +1,6 @@
 // Calls of the functions for models without ONNX Runtime that nobody should make: each fails with a reason, and nothing is
 // written where it should not be.  Linked with the library.
-#include "executable_api.h"
+#include "executable/executable_api.h"
 
 #include <atomic>
 #include <cstdio>

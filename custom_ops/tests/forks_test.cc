@@ -1,5 +1,5 @@
 // A child of a fork runs, whatever other threads of its parent were doing.
-#include "forks.h"
+#include "platform/forks.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,10 +11,10 @@
 #include <thread>
 #include <vector>
 
-#include "block_pool.h"
-#include "plan_cache.h"
-#include "thread_pool.h"
-#include "workspace.h"
+#include "executable/block_pool.h"
+#include "executable/thread_pool.h"
+#include "plan/plan_cache.h"
+#include "runtime/workspace.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // Where the memory of a run comes from, and that it is given back.
-#include "host.h"
+#include "runtime/host.h"
 
 #include <cstdint>
 #include <cstdio>
@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "ort_call.h"
+#include "platform/error.h"
 
 namespace {
 

@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "executor.h"
-#include "kernels.h"
-#include "plan.h"
-#include "program.h"
-#include "program_shapes.h"
-#include "shape.h"
+#include "kernels/kernels.h"
+#include "plan/plan.h"
+#include "program/program.h"
+#include "program/program_shapes.h"
+#include "program/shape.h"
+#include "runtime/executor.h"
 
 namespace onnxfuse {
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "plan_cache.h"
+#include "plan/plan_cache.h"
 
 namespace {
 

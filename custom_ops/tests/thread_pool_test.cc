@@ -1,5 +1,5 @@
 // Every part of a run is done once, whoever else runs, sleeps, or is gone.
-#include "thread_pool.h"
+#include "executable/thread_pool.h"
 
 #include <sys/wait.h>
 #include <unistd.h>

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "ort_abi.h"
+#include "ort/ort_abi.h"
 
 namespace {
 

@@ -3,8 +3,8 @@
 // the conversions of half.h.  Prints the largest error of each function in ulp and the argument where it occurs.
 // With the argument "quick", tries a part of the arguments; with "time", prints ns per element instead.
 
-#include "../src/half.h"
-#include "../src/vector_math.h"
+#include "simd/half.h"
+#include "simd/vector_math.h"
 
 #include <algorithm>
 #include <chrono>

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "workspace.h"
+#include "runtime/workspace.h"
 
 extern "C" {
 void* __real_aligned_alloc(size_t alignment, size_t bytes);

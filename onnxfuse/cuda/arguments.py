@@ -7,7 +7,7 @@ from onnxfuse.cuda.access import Layout
 from onnxfuse.cuda.kernel import Kernel
 
 MAX_RANK = 16
-"""The dimensions that ``Space`` and ``Strides`` of custom_ops/cuda/indexing.cuh hold."""
+"""The dimensions that ``Space`` and ``Strides`` of custom_ops/cuda/device/indexing.cuh hold."""
 
 MAX_BYTES = 4096
 """The most that the parameters of a kernel may take, on every architecture."""
@@ -60,7 +60,7 @@ def _sizes(kernel: Kernel) -> Iterator[tuple[int, int]]:
 
 
 def pack_divider(divisor: int, index: int) -> bytes:
-    """The bytes of a ``Divider`` of custom_ops/cuda/indexing.cuh; 1 <= divisor, and < 2^31 where ``index`` is 32."""
+    """The bytes of a ``Divider`` of cuda/device/indexing.cuh; 1 <= divisor, and < 2^31 where ``index`` is 32."""
     if index == 64:
         return struct.pack("<Q", divisor)
     shift = (divisor - 1).bit_length()

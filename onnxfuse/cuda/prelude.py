@@ -19,8 +19,9 @@ NEST_FILES = ("shared.cuh", "nest.cuh")
 def _folder() -> Path:
     """The folder of the parts: beside the package in a checkout, inside it in an installation."""
     package = Path(__file__).resolve().parent.parent
-    checkout = package.parent / "custom_ops" / "cuda"
-    return checkout if (checkout / FILES[0]).is_file() else package / "custom_ops" / "cuda"
+    folder = Path("custom_ops", "cuda", "device")
+    checkout = package.parent / folder
+    return checkout if (checkout / FILES[0]).is_file() else package / folder
 
 
 @cache

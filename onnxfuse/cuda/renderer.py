@@ -2,7 +2,7 @@
 
 All kernels of a source call one device function, the Program on one element.  A kernel differs in how it reads and
 writes operands (its ``Access``), in how many neighbouring elements a thread takes at once, and in the width of indices.
-The device code that every source shares is in custom_ops/cuda; ``for_own_group`` there shares the space out.
+The device code that every source shares is in custom_ops/cuda/device; ``for_own_group`` there shares the space out.
 """
 
 import hashlib

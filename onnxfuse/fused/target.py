@@ -18,7 +18,9 @@ class Target:
     name: in requests and reports.
     kinds: the kinds of fused nodes that have kernels there.
     blocked_images: ONNX Runtime has images in blocks of channels between its convolutions, and reorders them where a
-    node beside these knows the plain layout alone.
+    node beside these knows the plain layout alone.  What counts is the machine where the model is optimized; the file
+    runs on others too, but was planned for this one.
+    activations_in_conv: ONNX Runtime computes an activation inside the convolution before it.
     halves_in_float: whether ONNX Runtime computes products and convolutions of float16 in float32.
     bias_apart: ONNX Runtime adds the bias of a convolution in a kernel of its own.
     nhwc_option: the provider has the option ``prefer_nhwc``.
@@ -30,7 +32,8 @@ class Target:
 
     name: str
     kinds: frozenset[Kind]
-    blocked_images: bool
+    blocked_images: Callable[[], bool]
+    activations_in_conv: bool
     halves_in_float: Callable[[], bool]
     bias_apart: bool
     nhwc_option: bool
@@ -43,7 +46,8 @@ class Target:
 CPU = Target(
     "cpu",
     kinds=frozenset(kind for kind in KINDS if "cpu" in kind.targets),
-    blocked_images=True,
+    blocked_images=lambda: cpu.has_blocked_images(),
+    activations_in_conv=True,
     halves_in_float=lambda: not cpu.has_float16(),
     bias_apart=False,
     nhwc_option=False,
@@ -55,7 +59,8 @@ CPU = Target(
 CUDA = Target(
     "cuda",
     kinds=frozenset(kind for kind in KINDS if "cuda" in kind.targets),
-    blocked_images=False,
+    blocked_images=lambda: False,
+    activations_in_conv=False,
     halves_in_float=lambda: False,
     bias_apart=True,
     nhwc_option=True,

@@ -5,20 +5,22 @@ nothing where a convolution takes them in; every other node, and so every fused 
 outputs.  The planner needs to know which is which, or it would take work out of a convolution to do it more slowly.
 
 The rules here were read off ORT 1.31 by optimizing small models and looking at what it saved; they are the same for
-every version since 1.20 but for HardSwish (1.31 alone computes it inside a convolution).
+every version since 1.20 but for HardSwish (1.31 alone computes it inside a convolution).  ORT has blocks on x86-64
+alone; elsewhere a convolution takes in its affine step and one of PLAIN_ACTIVATIONS, and no residual.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from types import MappingProxyType
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse import cpu
+from onnxfuse.fused.target import CPU, Target
 from onnxfuse.model.graph import subgraphs
 from onnxfuse.model.graph_ir import standard_op
 
-CONV_ACTIVATIONS = {"Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "Clip", "HardSwish"}
+CONV_ACTIVATIONS = frozenset({"Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "Clip", "HardSwish"})
 """Computed inside a convolution whose output nothing else reads."""
 PLAIN_ACTIVATIONS = CONV_ACTIVATIONS - {"HardSwish"}
 """The same in the plain layout."""
@@ -51,24 +53,29 @@ def block_size() -> int:
 class ConvLayout:
     """The blocked layout in one graph: ``inside_conv`` and ``blocked_nodes`` are ids of nodes.
 
-    Without it (``blocked=False``), as on CUDA, ORT still folds factors into the weights of convolutions, and takes in
-    no activations; of offsets it makes a bias, which costs a kernel there (split_conv_bias.py).  ``gelus`` are
-    the nodes of which ORT makes GELUs (ort_fusions.find_gelus).
+    ``on`` is where the model will run.  Where images are never blocked, ORT still folds factors into the weights of
+    convolutions.  On AArch64 it takes activations in as everywhere on the CPU; on CUDA none, and of offsets it makes a
+    bias, which costs a kernel there (split_conv_bias.py).  ``gelus`` are the nodes of which ORT makes GELUs
+    (ort_fusions.find_gelus).
     """
 
     def __init__(
         self,
         nodes: Iterable[gs.Node],
         outputs: Sequence[gs.Tensor],
-        blocked: bool = True,
+        on: Target = CPU,
         gelus: Mapping[int, bool] = MappingProxyType({}),
     ) -> None:
-        self._has_blocks = blocked
+        self._has_blocks = on.blocked_images()
+        self._folds_offsets = not on.bias_apart
+        self._takes_in = frozenset[str]()
+        if on.activations_in_conv:
+            self._takes_in = CONV_ACTIVATIONS if self._has_blocks else PLAIN_ACTIVATIONS
         self._gelus = gelus
         self.inside_conv: set[int] = set()
         self.blocked_nodes: set[int] = set()
         self._blocked: set[int] = set()
-        self._open_convs: dict[int, set[str]] = {}  # outputs of convolutions, and the activations those can take in
+        self._open_convs: dict[int, Set[str]] = {}  # outputs of convolutions, and the activations those can take in
         self._linear: set[int] = set()  # outputs of convolutions that can still take in an affine step or a residual
         self._outputs = {id(tensor) for tensor in outputs}
         self._constants: set[int] = set()  # results that ORT folds when it loads the model
@@ -172,7 +179,7 @@ class ConvLayout:
             return False
         if node.op == "BatchNormalization":
             return True
-        if node.op != "Mul" and not (node.op == "Add" and self._has_blocks):
+        if node.op != "Mul" and not (node.op == "Add" and self._folds_offsets):
             return False
         (factor,) = (tensor for tensor in node.inputs if tensor is not variables[0])
         if factor.shape is None or variables[0].shape is None:
@@ -182,10 +189,10 @@ class ConvLayout:
         per_channel = len(factor.shape) in (rank - 1, rank) and all(dim == 1 for dim in factor.shape[2 - rank :])
         return per_channel or (node.op == "Mul" and len(factor.shape) == 0)
 
-    def _open(self, output: gs.Tensor, activations: set[str], linear: bool) -> None:
+    def _open(self, output: gs.Tensor, activations: Set[str], linear: bool) -> None:
         """Note what the convolution behind ``output`` can still take in: nothing if more than one node reads it."""
         if self._read_once(output):
-            self._open_convs[id(output)] = activations if self._has_blocks else set()
+            self._open_convs[id(output)] = activations & self._takes_in
             if linear:
                 self._linear.add(id(output))
 

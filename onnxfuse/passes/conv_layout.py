@@ -50,7 +50,7 @@ class ConvLayoutPass:
 
     def run(self, model: Model, context: PassContext) -> None:
         """Runs the groups of rules one after the other."""
-        if not context.on.blocked_images or not any(
+        if not context.on.blocked_images() or not any(
             node.op == "Conv" for graph in model.graphs() for node in graph.nodes
         ):
             return

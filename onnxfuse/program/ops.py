@@ -3,8 +3,8 @@
 Everything that knows an operator reads it here: validation, the NumPy reference, the CUDA renderer, the planners' and
 the library's estimates, the lowering of ONNX nodes that are one operator each, the tests, and, through
 ``custom_ops/generate_opcodes.py``, the native library.  To add an operator, add a row here, a functor of the same name
-in ``custom_ops/src/functors.h``, and the device function that the row calls, if any, in ``custom_ops/cuda``.  What is
-known of ONNX's own operators is in ``onnxfuse/model/elementwise_operators.py``.
+in ``custom_ops/kernels/elementwise/functors.h``, and the device function that the row calls, if any, in
+``custom_ops/cuda/device``.  What is known of ONNX's own operators is in ``onnxfuse/model/elementwise_operators.py``.
 
 This module imports the standard library alone, because the native build reads it before anything is installed.
 """
@@ -84,7 +84,7 @@ class Op:
     ``numpy`` is an expression over the operands ``a``, ``b``, ``c`` (NumPy arrays of type T), with ``np``, ``T`` (the
     NumPy type of T) and the helpers of ``onnxfuse.program.reference`` in scope.  ``cuda`` is an expression of CUDA C++
     over the same operands, as values of the type that T is computed in, and ``T``, the type as it is stored; it may
-    call the functions of ``custom_ops/cuda``.  ``types`` are those that have kernels, on the CPU and on CUDA.
+    call the functions of ``custom_ops/cuda/device``.  ``types`` are those that have kernels, on the CPU and on CUDA.
     ``ulp`` is how many units in the last place a result of float32 may be off, on either; 0 stands for the bits of the
     NumPy text, whose operations are rounded as IEEE 754 says.  ``chained`` are the types of which the library's chains
     hand a value on in registers (``stage_chain.cc``); of others each instruction passes over a tile.  ``divides`` says

@@ -55,7 +55,7 @@ class _Value(ctypes.Structure):
 
 @cache
 def _library() -> Any:
-    """The native library; its functions are described in ``custom_ops/src/executable_api.h``."""
+    """The native library; its functions are described in ``custom_ops/executable/executable_api.h``."""
     library = ctypes.CDLL(custom_ops_library())
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
     for name, result, arguments in (

@@ -1,15 +1,27 @@
-"""A CUDA compiler that makes up its results, for tests of what is around compiling."""
+"""NVRTC, where it is there, and a compiler that makes up its results, for tests of what is around compiling."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from onnxfuse.cuda import compiler as compilers
 from onnxfuse.cuda.compiled import Compiled, CompileError
+from onnxfuse.cuda.nvrtc import Nvrtc
 from onnxfuse.cuda.resources import Resources
+from onnxfuse.errors import OnnxfuseError
 
 _KERNEL = re.compile(r"__launch_bounds__\(\d+(?:, \d+)?\)\n(\w+)\(")
+
+
+@cache
+def nvrtc() -> Nvrtc:
+    """A test that asks for it is skipped where NVRTC is not installed, or does not load."""
+    try:
+        return Nvrtc()
+    except OnnxfuseError as error:
+        pytest.skip(str(error))
 
 
 class MadeUpCompiler:

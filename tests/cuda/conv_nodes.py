@@ -224,10 +224,10 @@ def rendered_object(cases: Sequence[tuple[Fused, ConvSource]]) -> Path:
     """The kernels of all sources in the emulation of CUDA, compiled at once."""
     sources = {source.sha256: (fused, source) for fused, source in cases}.values()
     wrappers = "".join(_rendered(fused, source) for fused, source in sources)
-    text = cpp_text([source for _, source in sources]) + '\n#include "rendered_conv.h"\n' + wrappers
+    text = cpp_text([source for _, source in sources]) + '\n#include "tests/cuda/rendered_conv.h"\n' + wrappers
     path = scratch_folder() / f"{hashlib.sha256(text.encode()).hexdigest()}.cc"
     path.write_text(text, encoding="utf-8")
-    flags = [*FLAGS, f"-I{HEADERS}", f"-I{NATIVE / 'tests'}"]
+    flags = [*FLAGS, f"-I{HEADERS}", f"-I{NATIVE}"]
     return compile_shared(path.with_suffix(".so"), *flags, str(path))
 
 

@@ -1,6 +1,7 @@
 """A CUDA driver that is none: sessions of plain ONNX Runtime whose fused nodes run the library's CUDA operators.
 
-``custom_ops/tests/stand_in_cuda.cc`` takes the place of libcuda and ``cuda_provider_shim.cc`` that of the provider.
+``stand_in_cuda.cc`` in ``custom_ops/tests/cuda`` takes the place of libcuda and ``cuda_provider_shim.cc`` that of the
+provider.
 """
 
 import ctypes
@@ -60,9 +61,9 @@ def compile_shared(target: Path, *arguments: str) -> Path:
 @functools.cache
 def built(name: str, suffix: str = ".so") -> Path:
     """A C++ file of custom_ops/tests as a shared object, or as an object to link."""
-    flags = ["-std=gnu++17", "-Wall", "-Wextra", "-Werror", f"-I{NATIVE / 'src'}"]
+    flags = ["-std=gnu++17", "-Wall", "-Wextra", "-Werror", f"-I{NATIVE}"]
     target = scratch_folder() / f"{name}{suffix}"
-    arguments = [*flags, str(NATIVE / "tests" / f"{name}.cc")]
+    arguments = [*flags, str(next((NATIVE / "tests").rglob(f"{name}.cc")))]
     return compile_shared(target, *arguments) if suffix == ".so" else _compile(target, ["-c", *arguments])
 
 

@@ -18,6 +18,7 @@ from onnxfuse.cuda.nvrtc import Nvrtc
 from onnxfuse.cuda.pycuda_compiler import PycudaCompiler
 from onnxfuse.cuda.resources import Resources, read_log
 from onnxfuse.errors import OnnxfuseError
+from tests.cuda.compilers import nvrtc as found_nvrtc
 
 SOURCE = 'extern "C" __global__ void twice(float* a) { a[threadIdx.x] *= 2.0f; }'
 OPTIONS = ("--fmad=false", "--ptxas-options=-v")
@@ -40,8 +41,7 @@ ptxas info    : Used 21 registers, 16 bytes smem, 400 bytes cmem[0]
 
 @pytest.fixture
 def nvrtc() -> Nvrtc:
-    pytest.importorskip("cuda.bindings.nvrtc", exc_type=ImportError)
-    return Nvrtc()
+    return found_nvrtc()
 
 
 class _Counting:

@@ -26,7 +26,7 @@ from onnxfuse.run import sessions
 from onnxfuse.run.sessions import Session, SessionError
 from onnxfuse.shapes.inference import infer
 from tests.cuda.command_line import bytes_attributes, run_cli
-from tests.cuda.compilers import MadeUpCompiler
+from tests.cuda.compilers import MadeUpCompiler, nvrtc
 from tests.support import fusing
 
 TEXT = """<ir_version: 9, opset_import: ["" : 20]>
@@ -237,7 +237,7 @@ def test_errors_are_one_line(
 
 
 def test_real_machine_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("cuda.bindings.nvrtc", exc_type=ImportError)
+    nvrtc()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     result = onnxfuse.optimize(_model(), "cuda", arch="sm_75", conv="all", check=False)
     for node in fusing.fused_nodes(result.model):

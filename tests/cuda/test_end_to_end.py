@@ -19,13 +19,12 @@ from onnx import helper
 from onnxfuse.cuda.access import choose, classify
 from onnxfuse.cuda.arguments import grid_size, pack
 from onnxfuse.cuda.kernel import Access, Kernel, Source
-from onnxfuse.cuda.nvrtc import Nvrtc
 from onnxfuse.cuda.recipe import Recipe
 from onnxfuse.cuda.renderer import compile_options, render
-from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, reference
 from tests.cuda import contract
+from tests.cuda.compilers import nvrtc
 from tests.cuda.emulator import FLAGS, HEADERS, cpp_text
 from tests.cuda.programs import SMALL, random_program
 from tests.cuda.stand_in import AVAILABLE, NATIVE, REASON, Call, StandIn, compile_shared, cubin, ptx, scratch_folder
@@ -119,10 +118,10 @@ def shared_object() -> Path:
     """The kernels of all cases, compiled at once."""
     cases = list(all_cases().values())
     kernels = "".join(stand_in_kernel(kernel, case.program) for case in cases for kernel in case.source.kernels)
-    text = cpp_text([case.source for case in cases]) + '\n#include "rendered_kernel.h"\n' + kernels
+    text = cpp_text([case.source for case in cases]) + '\n#include "tests/cuda/rendered_kernel.h"\n' + kernels
     source = scratch_folder() / "rendered.cc"
     source.write_text(text, encoding="utf-8")
-    return compile_shared(source.with_suffix(".so"), *FLAGS, f"-I{HEADERS}", f"-I{NATIVE / 'tests'}", str(source))
+    return compile_shared(source.with_suffix(".so"), *FLAGS, f"-I{HEADERS}", f"-I{NATIVE}", str(source))
 
 
 def fused_node_model(case: Case, code: dict[str, bytes]) -> onnx.ModelProto:
@@ -198,14 +197,11 @@ def declared_parameters(ptx_text: str, kernel: str) -> list[tuple[int, int]]:
 
 
 def test_the_compiler_lays_parameters_out_as_the_launcher() -> None:
-    try:
-        nvrtc = Nvrtc()
-    except OnnxfuseError as error:
-        pytest.skip(str(error))
+    compiler = nvrtc()
     text = "onnxfuse 1\n" + "input f32 broadcast\n" * 3 + "add f32 0 1\nadd f32 3 2\nabs f32 2\noutput 4\noutput 5\n"
     accesses = [Access.parse(access) for access in ("loc:lw", "cig:ll", "sio:ll")]
     source = render(Program.parse(text), accesses)
-    compiled = nvrtc.compile(source.text, "sm_90", compile_options(False))
+    compiled = compiler.compile(source.text, "sm_90", compile_options(False))
     for kernel in source.kernels:
         assert declared_parameters(compiled.ptx.decode(), kernel.name) == as_contract(kernel).parameters, kernel
     assert {kernel.index for kernel in source.kernels} == {32, 64}
@@ -213,13 +209,10 @@ def test_the_compiler_lays_parameters_out_as_the_launcher() -> None:
 
 def test_machine_code_and_ptx_of_the_compiler_are_whole(tmp_path: Path) -> None:
     """The library takes what NVRTC gives for the images that they are."""
-    try:
-        nvrtc = Nvrtc()
-    except OnnxfuseError as error:
-        pytest.skip(str(error))
+    compiler = nvrtc()
     case = CASES["two inputs"]
     for architecture in ("75", "90", "120"):
-        compiled = nvrtc.compile(case.source.text, f"sm_{architecture}", compile_options(False))
+        compiled = compiler.compile(case.source.text, f"sm_{architecture}", compile_options(False))
         code = {f"cuda_sm_{architecture}": compiled.cubin, "cuda_ptx": compiled.ptx}
         stand_in = StandIn(tmp_path / architecture, [(int(architecture) // 10, int(architecture) % 10, 1)])
         stand_in.fail("cuModuleLoadDataEx", 2)  # the stand-in cannot run them

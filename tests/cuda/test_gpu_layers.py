@@ -18,7 +18,9 @@ from tests.cuda.compilers import MadeUpCompiler
 
 @pytest.mark.parametrize("dtype", gpu_convolutions.DTYPES)
 @pytest.mark.parametrize("layer", gpu_convolutions.LAYERS[::4], ids=lambda layer: layer.name)
-def test_a_layer_is_one_fused_node_and_runs(layer: gpu_convolutions.Layer, dtype: str) -> None:
+def test_a_layer_is_one_fused_node_and_runs(
+    layer: gpu_convolutions.Layer, dtype: str, compiler: MadeUpCompiler
+) -> None:
     small = replace(layer, size=(8, 12))
     model = gpu_convolutions.layer_model(small, 1, dtype)
     onnx.checker.check_model(model, full_check=True)

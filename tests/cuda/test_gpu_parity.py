@@ -158,7 +158,9 @@ def test_a_program_that_fails_is_found_among_others(monkeypatch: pytest.MonkeyPa
     assert "launch failed" in verdicts[cases[1].name].detail and "output 0" in verdicts[cases[2].name].detail
 
 
-def test_models_are_compared_in_float16_too_where_they_can_be_converted(tmp_path: Path) -> None:
+def test_models_are_compared_in_float16_too_where_they_can_be_converted(
+    tmp_path: Path, compiler: MadeUpCompiler
+) -> None:
     text = {
         "mean": "g (float[1, 4, 24, 24] x) => (float[1, 4, 1, 1] y) { a = Neg(x) b = Abs(a) y = GlobalAveragePool(b) }",
         "range": "g (float[1] x) => (float[n] y) { z = Squeeze(x) r = Range(zero, z, one) y = Relu(r) }",

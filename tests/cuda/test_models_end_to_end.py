@@ -42,10 +42,10 @@ class EmulatingCompiler:
         file = scratch_folder() / f"{prefix}.cc"
         shared = file.with_suffix(".so")
         if not shared.exists():
-            text = cpp_text([Source("", source, tuple(kernels))]) + '\n#include "rendered_kernel.h"\n'
+            text = cpp_text([Source("", source, tuple(kernels))]) + '\n#include "tests/cuda/rendered_kernel.h"\n'
             program = _program(source)
             file.write_text(text + "".join(stand_in_kernel(kernel, program) for kernel in kernels), encoding="utf-8")
-            compile_shared(shared, *FLAGS, f"-I{HEADERS}", f"-I{NATIVE / 'tests'}", str(file))
+            compile_shared(shared, *FLAGS, f"-I{HEADERS}", f"-I{NATIVE}", str(file))
         number = int(architecture.removeprefix("sm_"))
         return Compiled(cubin(shared, number), ptx(shared, number), {kernel.name: Resources(32) for kernel in kernels})
 

@@ -11,23 +11,14 @@ import pytest
 from onnxfuse.cuda.arch import COMMON
 from onnxfuse.cuda.compiled import Compiled
 from onnxfuse.cuda.kernel import Access, Source
-from onnxfuse.cuda.nvrtc import Nvrtc
 from onnxfuse.cuda.renderer import Tuning, compile_options, render
-from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.dtypes import DTYPES
+from tests.cuda.compilers import nvrtc
 from tests.cuda.programs import SMALL, cast_program, chains, linear, operator_programs
 from tests.cuda.test_emulation_random import PROGRAMS, random_source
 
 VERBOSE = "--ptxas-options=-v"
 ONE_BY_ONE = Tuning(vector=1)  # each operator once: what differs between kernels is in the chains
-
-
-@cache
-def nvrtc() -> Nvrtc:
-    try:
-        return Nvrtc()
-    except OnnxfuseError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +36,7 @@ def _compile_quickly(text: str, architecture: str) -> bytes:
     return nvrtc().compile(text, architecture, (*compile_options(False), "--Ofast-compile=max")).cubin
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("architecture", COMMON)
 def test_operators_compile(architecture: str, dtype: str, compile_quickly: Callable[[str, str], bytes]) -> None:
@@ -71,6 +63,7 @@ def test_chains_compile_without_spills(dtype: str, name: str) -> None:
         assert resources.registers <= 64, kernel  # at most that leaves half of the device's threads
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "f64"])
 @pytest.mark.parametrize("architecture", COMMON)
 def test_chains_compile(architecture: str, dtype: str, compile_quickly: Callable[[str, str], bytes]) -> None:
@@ -90,6 +83,7 @@ def emulated() -> list[Source]:
     return rendered + [random_source(seed) for seed in range(PROGRAMS)]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("shard", range(SHARDS))
 @pytest.mark.parametrize("architecture", COMMON)
 def test_what_runs_in_the_emulation_compiles(

@@ -23,7 +23,7 @@ from onnxfuse.fused.kinds import DOMAIN, FAST_MATH_KEY
 from onnxfuse.planning.inspection import inspect
 from onnxfuse.report.report_html import render
 from tests.cuda.command_line import bytes_attributes, run_cli
-from tests.cuda.compilers import MadeUpCompiler
+from tests.cuda.compilers import MadeUpCompiler, nvrtc
 from tests.support import fusing
 
 OPERATORS = ("Sigmoid", "Tanh", "Exp", "Erf", "Neg")
@@ -234,7 +234,7 @@ def test_errors_are_one_line(
 
 
 def test_real_machine_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("cuda.bindings.nvrtc", exc_type=ImportError)
+    nvrtc()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     result = onnxfuse.optimize(_model(), "cuda", arch="sm_75", output=tmp_path / "m.onnx")
     found = bytes_attributes(fusing.fused_nodes(result.model)[0])

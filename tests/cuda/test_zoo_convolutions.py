@@ -15,8 +15,8 @@ from onnxfuse.cuda.arch import COMMON, architecture
 from onnxfuse.cuda.conv.fitting import LEAST_OCCUPANCY
 from onnxfuse.cuda.conv.kernel import FAMILIES
 from onnxfuse.zoo.zoo import StoredModel
-from tests import versions
 from tests.cuda.test_zoo_kernels import compiler
+from tests.support import versions
 
 CORPUS = zoo_convolutions.read()
 EVERY = 5

@@ -19,6 +19,8 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from tests.custom_ops import aarch64
+
 ONNX_TYPES = {
     "f16": TensorProto.FLOAT16,
     "bf16": TensorProto.BFLOAT16,
@@ -40,6 +42,10 @@ NUMPY_TYPES = {
 }
 NAMES = {number: name for name, number in ONNX_TYPES.items()}
 NODE_NAME = "the_fused_node"
+ON_AARCH64 = platform.machine() == "aarch64"
+"""Where ONNX Runtime computes what is left behind vectors of floats otherwise than those (benchmarks/aarch64.md)."""
+if ON_AARCH64:
+    aarch64.install()
 
 
 def library() -> str:
@@ -56,7 +62,7 @@ def rounds_once() -> bool:
     """Whether the kernels that run here have an instruction that multiplies and adds."""
     from onnxfuse import cpu
 
-    return platform.machine() == "aarch64" or (cpu.has_avx2() and os.environ.get("ONNXFUSE_ISA") != "baseline")
+    return ON_AARCH64 or (cpu.has_avx2() and os.environ.get("ONNXFUSE_ISA") != "baseline")
 
 
 def run_code(code: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:

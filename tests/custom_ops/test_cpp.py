@@ -16,6 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.custom_ops.fused import library
+from tests.custom_ops.test_rooms import LIBRARY, includes
 
 ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "custom_ops"
@@ -43,7 +44,8 @@ def instruction_sets() -> dict[str, list[str]]:
 
 
 def compile_cpp(target: Path, sources: list[Path], flags: list[str]) -> Path:
-    opcodes = target.parent / "opcodes.inc"
+    opcodes = target.parent / "program" / "opcodes.inc"
+    opcodes.parent.mkdir(exist_ok=True)
     generator: list[str | Path] = [sys.executable, NATIVE / "generate_opcodes.py"]
     tables = [ROOT / "onnxfuse/program/ops.py", ROOT / "onnxfuse/fused/kinds.py"]
     subprocess.run([*generator, *tables, opcodes], check=True)
@@ -53,8 +55,8 @@ def compile_cpp(target: Path, sources: list[Path], flags: list[str]) -> Path:
         "-Wall",
         "-Wextra",
         "-pthread",
-        f"-I{NATIVE / 'src'}",
-        f"-I{opcodes.parent}",
+        f"-I{NATIVE}",
+        f"-I{target.parent}",
         *flags,
         *map(str, sources),
         "-o",
@@ -63,6 +65,11 @@ def compile_cpp(target: Path, sources: list[Path], flags: list[str]) -> Path:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-4000:]
     return target
+
+
+def parts(*names: str) -> list[Path]:
+    """The sources of the library of those names, without their rooms and suffix."""
+    return [next(path for path in LIBRARY if path.name == f"{name}.cc") for name in names]
 
 
 def run_program(program: Path, *arguments: str) -> None:
@@ -92,8 +99,14 @@ def test_kernels_share_no_inline_function(isa: str, tmp_path: Path) -> None:
     if nm is None:
         pytest.skip("there is no nm")
     flags = {"avx2": AVX2, "avx512": AVX512}[isa]
-    for source in sorted((NATIVE / "src").glob(f"*kernels_{isa}.cc")):
-        compiled = compile_cpp(tmp_path / f"{source.stem}.o", [source], ["-c", "-O0", *flags])
+    included = {name for path in LIBRARY for name in includes(path)}
+    files = [path for path in LIBRARY if path.suffix == ".inc"]
+    kernels = [path for path in files if path.relative_to(NATIVE).as_posix() not in included]
+    assert len(kernels) > 5
+    for kernel in kernels:
+        source = tmp_path / f"{kernel.stem}.cc"
+        source.write_text(f'#include "simd/isa_{isa}.h"\n#include "{kernel}"\n', encoding="utf-8")
+        compiled = compile_cpp(source.with_suffix(".o"), [source], ["-c", "-O0", *flags])
         symbols = subprocess.run([nm, "-C", compiled], capture_output=True, text=True, check=True).stdout
         weak = [found[1] for found in re.finditer(r"^\S* *[WVu] (.*)$", symbols, re.MULTILINE)]
         foreign = [name for name in weak if f"onnxfuse::{isa}::" not in name and not name.startswith("DW.ref.")]
@@ -113,22 +126,22 @@ def test_indices_beyond_31_bits(tmp_path: Path) -> None:
         "cost",
         "forks",
         "workspace",
-        *(p.stem for p in (NATIVE / "src").glob("stage*.cc")),
+        *("stage_builder", "stage_chain", "stage_layout"),
     ]
-    sources = [NATIVE / "tests/index_test.cc", *(NATIVE / "src" / f"{name}.cc" for name in names)]
+    sources = [NATIVE / "tests/index_test.cc", *parts(*names)]
     run_program(compile_cpp(tmp_path / "test", sources, ["-O1"]))
 
 
 def test_plans_of_attention_over_any_number_of_rows(tmp_path: Path) -> None:
     """How the work is divided is found in a few steps, however many rows there are, and too much memory is refused."""
     names = ("attention", "caches", "cost", "forks", "shape", "workspace")
-    sources = [NATIVE / "tests/attention_plan_test.cc", *(NATIVE / "src" / f"{name}.cc" for name in names)]
+    sources = [NATIVE / "tests/attention_plan_test.cc", *parts(*names)]
     run_program(compile_cpp(tmp_path / "test", sources, ["-O1"]))
 
 
 def test_workspace(tmp_path: Path) -> None:
     """Threads get the smallest block of memory that is large enough, and no more is kept than they had at once."""
-    sources = [NATIVE / "tests/workspace_test.cc", *(NATIVE / "src" / f"{name}.cc" for name in ("workspace", "forks"))]
+    sources = [NATIVE / "tests/workspace_test.cc", *parts("workspace", "forks")]
     run_program(compile_cpp(tmp_path / "test", sources, ["-O1", "-Wl,--wrap=aligned_alloc,--wrap=free"]))
 
 
@@ -136,7 +149,7 @@ def test_workspace(tmp_path: Path) -> None:
 def test_plan_cache(sanitizer: str, tmp_path: Path) -> None:
     """A plan that a thread uses is not forgotten by another, and none is kept for ever."""
     flags = ["-O1", f"-fsanitize={sanitizer}"]
-    sources = [NATIVE / "tests/plan_cache_test.cc", NATIVE / "src/forks.cc"]
+    sources = [NATIVE / "tests/plan_cache_test.cc", *parts("forks")]
     run_program(compile_cpp(tmp_path / "test", sources, flags))
 
 
@@ -144,7 +157,7 @@ def test_plan_cache(sanitizer: str, tmp_path: Path) -> None:
 def test_thread_pool(sanitizer: str, tmp_path: Path) -> None:
     """Each part of a run is done once, by whatever threads, and ends before the run does."""
     names = ("thread_pool", "forks")
-    sources = [NATIVE / "tests/thread_pool_test.cc", *(NATIVE / "src" / f"{name}.cc" for name in names)]
+    sources = [NATIVE / "tests/thread_pool_test.cc", *parts(*names)]
     run_program(compile_cpp(tmp_path / "test", sources, ["-O1", f"-fsanitize={sanitizer}"]), sanitizer)
 
 
@@ -157,14 +170,14 @@ def test_bad_calls_of_the_functions_for_models_without_ort(tmp_path: Path) -> No
 def test_memory_of_a_run(tmp_path: Path) -> None:
     """Much of it is the host's and is given back to it, whatever happens."""
     names = ("host", "workspace", "forks")
-    sources = [NATIVE / "tests/host_test.cc", *(NATIVE / "src" / f"{name}.cc" for name in names)]
+    sources = [NATIVE / "tests/host_test.cc", *parts(*names)]
     run_program(compile_cpp(tmp_path / "test", sources, ["-O1"]))
 
 
 def test_forks(tmp_path: Path) -> None:
     """A child of a fork finds no lock taken, and nothing half made, by a thread that it does not have."""
     names = ("forks", "workspace", "block_pool", "thread_pool")
-    sources = [NATIVE / "tests/forks_test.cc", *(NATIVE / "src" / f"{name}.cc" for name in names)]
+    sources = [NATIVE / "tests/forks_test.cc", *parts(*names)]
     run_program(compile_cpp(tmp_path / "test", sources, ["-O1"]))
 
 
@@ -184,7 +197,7 @@ def test_forks(tmp_path: Path) -> None:
 )
 def test_drivers_that_only_the_fuzzer_runs(driver: str, tmp_path: Path) -> None:
     """They keep up with the library: the fuzzer would find out late that it cannot build them."""
-    compile_cpp(tmp_path / "driver.o", [NATIVE / f"tests/{driver}.cc"], ["-c"])
+    compile_cpp(tmp_path / "driver.o", [NATIVE / f"tests/fuzz/{driver}.cc"], ["-fsyntax-only"])
 
 
 _CUDA = (
@@ -216,19 +229,19 @@ def test_hostile_models(driver: str, tmp_path: Path) -> None:
     command = [*(COMPILER or "").split(), *sanitizers, str(empty), "-o", str(tmp_path / "empty")]
     if subprocess.run(command, capture_output=True, check=False).returncode != 0:
         pytest.skip("the compiler has no sanitizers")
-    sources = [NATIVE / f"tests/{driver}.cc", *(NATIVE / "src" / f"{name}.cc" for name in FUZZED[driver])]
+    sources = [NATIVE / f"tests/fuzz/{driver}.cc", *parts(*FUZZED[driver])]
     run_program(compile_cpp(tmp_path / "test", sources, [*sanitizers, "-O0", "-ldl"]), "4000", "1")
 
 
 def test_the_functions_of_ort_that_nodes_call_without_it() -> None:
     """Without ONNX Runtime a slot that is not filled in would be called at address 0."""
-    filled = set(re.findall(r"\bown\.([A-Z]\w+) =", (NATIVE / "src/executable.cc").read_text(encoding="utf-8")))
-    header = (NATIVE / "src/ort_abi.h").read_text(encoding="utf-8")
+    filled = set(re.findall(r"\bown\.([A-Z]\w+) =", (NATIVE / "executable/executable.cc").read_text(encoding="utf-8")))
+    header = (NATIVE / "ort/ort_abi.h").read_text(encoding="utf-8")
     slots = set(re.findall(r"^ONNXFUSE_SLOT\(\d+, (\w+)\)", header, re.MULTILINE))
     in_a_session = {"register", "custom_op", "symbolic_shape", "executable"}
     called = set()
-    for source in (NATIVE / "src").glob("*.cc"):
-        if source.stem not in in_a_session and not source.stem.startswith("cuda_"):
+    for source in LIBRARY:
+        if source.suffix == ".cc" and source.stem not in in_a_session and not source.stem.startswith("cuda_"):
             called |= slots & set(re.findall(r"api_?->(\w+)\(", source.read_text(encoding="utf-8")))
     assert filled < slots
     assert called - filled == {"Logger_LogMessage"}  # only with a logger, which is not there
@@ -268,7 +281,7 @@ def test_every_slot_of_the_ort_abi(tmp_path: Path, capfd: pytest.CaptureFixture[
         function.restype = ctypes.c_char_p
         results.append(set(function().decode().split()))
     passed, failed = results
-    header = (NATIVE / "src/ort_abi.h").read_text(encoding="utf-8")
+    header = (NATIVE / "ort/ort_abi.h").read_text(encoding="utf-8")
     slots = set(re.findall(r"^ONNXFUSE_SLOT\(\d+, (\w+)\)", header, re.MULTILINE))
     assert not failed
     if tuple(map(int, ort.__version__.split(".")[:2])) >= (1, 24):

@@ -1,4 +1,7 @@
-"""The same tests on every instruction set, and on the oldest ORT; each in a process of its own."""
+"""The same tests on every instruction set, and on the oldest ORT; each in a process of its own.
+
+Each runs another fifth of the cases; --exhaustive runs all in each.
+"""
 
 import os
 import subprocess
@@ -39,24 +42,28 @@ ORT_SUITE = [
 ]
 
 
-def run_suite(python: str, environment: dict[str, str], suite: Sequence[str] = SUITE) -> None:
-    command = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *suite]
+def run_suite(
+    python: str, environment: dict[str, str], config: pytest.Config, share: str, suite: Sequence[str] = SUITE
+) -> None:
+    part = ["--exhaustive"] if config.getoption("exhaustive") else ["--share", share]
+    command = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *part, *suite]
     result = subprocess.run(
         command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stdout[-4000:]
 
 
-@pytest.mark.parametrize("isa", ["baseline", "avx2"])
-def test_smaller_instruction_sets(isa: str) -> None:
+@pytest.mark.parametrize(("isa", "share"), [("baseline", "1/5"), ("avx2", "2/5")])
+def test_smaller_instruction_sets(isa: str, share: str, pytestconfig: pytest.Config) -> None:
     if isa == "avx2" and not cpu.has_avx512():
         pytest.skip("all other tests run on it here")
-    run_suite(sys.executable, {"ONNXFUSE_ISA": isa})
+    run_suite(sys.executable, {"ONNXFUSE_ISA": isa}, pytestconfig, share)
 
 
-def test_oldest_onnxruntime() -> None:
+def test_oldest_onnxruntime(pytestconfig: pytest.Config) -> None:
     """ONNXFUSE_ORT_OLDEST is the Python of an environment with ONNX Runtime 1.20, and with the test dependencies."""
     python = os.environ.get("ONNXFUSE_ORT_OLDEST")
     if not python:
         pytest.skip("ONNXFUSE_ORT_OLDEST is not set")
-    run_suite(python, {"ONNXFUSE_TEST_LIBRARY": library(), "PYTHONPATH": str(ROOT)}, ORT_SUITE)
+    environment = {"ONNXFUSE_TEST_LIBRARY": library(), "PYTHONPATH": str(ROOT)}
+    run_suite(python, environment, pytestconfig, "3/5", ORT_SUITE)

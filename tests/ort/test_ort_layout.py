@@ -77,18 +77,25 @@ INSIDE = {
 }
 
 
+def _check_inside(name: str) -> bool:
+    """Whether all between the convolutions, or nothing, is inside them, by what the processor has."""
+    loaded, layout = _layout(_conv_model(INSIDE[name]))
+    inside = cpu.has_blocked_images() or not ("residual" in name or "hard swish" in name)
+    between = [node for node in loaded.graph.nodes if node.op != "Conv"]
+    assert [id(node) in layout.inside_conv for node in between] == [inside] * len(between)
+    return inside
+
+
 @pytest.mark.parametrize("name", INSIDE)
 def test_what_is_said_to_be_inside_the_convolution_is(name: str, tmp_path: Path) -> None:
-    model = _conv_model(INSIDE[name])
-    loaded, layout = _layout(model)
-    between = [node for node in loaded.graph.nodes if node.op != "Conv"]
-    assert all(id(node) in layout.inside_conv for node in between)
+    inside = _check_inside(name)
     if name in NEWEST_ONLY and tuple(map(int, ort.__version__.split(".")[:2])) < (1, 31):
         pytest.skip("this ONNX Runtime computes HardSwish by itself")
-    left = _optimized_by_ort(model, tmp_path / "optimized.onnx")
-    assert set(left) <= {"Conv", "ReorderInput", "ReorderOutput"}
+    left = _optimized_by_ort(_conv_model(INSIDE[name]), tmp_path / "optimized.onnx")
+    assert (set(left) <= {"Conv", "FusedConv", "ReorderInput", "ReorderOutput"}) == inside
 
 
+@pytest.mark.skipif(not cpu.has_blocked_images(), reason="residuals are inside convolutions over blocks alone")
 def test_a_residual_of_unknown_size_is_inside_the_convolution(tmp_path: Path) -> None:
     model = _conv_model("a = Add(r, s) z = Relu(a)", "p", "p = Conv <pads = [1, 1, 1, 1]> (x, w3)")
     for name, dim in zip("hw", model.graph.input[0].type.tensor_type.shape.dim[2:], strict=True):
@@ -116,7 +123,10 @@ NOT_BLOCKED = {
 }
 
 
-@pytest.mark.skipif(CHANNELS % block_size(), reason="the channels do not fill the blocks of this machine")
+@pytest.mark.skipif(
+    not cpu.has_blocked_images() or CHANNELS % block_size() > 0,
+    reason="there are no blocks on this machine, or the channels do not fill them",
+)
 @pytest.mark.parametrize("name", [*BLOCKED, *NOT_BLOCKED])
 def test_what_is_said_to_stay_blocked_does(name: str, tmp_path: Path) -> None:
     model = _conv_model({**BLOCKED, **NOT_BLOCKED}[name])
@@ -225,3 +235,11 @@ def test_an_addition_that_ort_would_make_a_slow_normalization_is_fused(
         assert "SkipLayerNormalization" not in _optimized_by_ort(optimized, tmp_path / "after.onnx", library=True)
     elif name != "read twice":
         assert not fused
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_no_blocks_on_aarch64(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Activations and affine steps are inside convolutions there, residuals are not; nothing is blocked."""
+    monkeypatch.setattr(cpu, "has_blocked_images", lambda: False)
+    _check_inside(name)
+    assert not _layout(_conv_model(INSIDE[name]))[1].blocked_nodes

@@ -1,7 +1,7 @@
 """Launching convolution kernels: what each accepts, its grid, and its parameters byte for byte.
 
-This is the contract between the kernels of custom_ops/cuda/conv*.cuh and the native library, which does the same in
-C++; here it serves the tests, the emulation and the tuner.  All sizes are of three spatial dimensions, D, H, W; a
+This is the contract between the kernels of custom_ops/cuda/device/conv*.cuh and the native library, which does the same
+in C++; here it serves the tests, the emulation and the tuner.  All sizes are of three spatial dimensions, D, H, W; a
 convolution of fewer has leading ones: kernel, stride, dilation, in, out 1, pad 0.
 
 **Nothing is launched** if the result has no elements.  Otherwise the first kernel of the recipe that accepts is.

@@ -1,6 +1,6 @@
 """The Programs of a fused convolution as C++ functors: the prologue (head) and the epilogue (tail) of its kernels.
 
-A functor holds the Program's operands but the first, with whose elements it is called (custom_ops/cuda/conv.cuh).
+A functor holds the Program's operands but the first, with whose elements it is called (cuda/device/conv.cuh).
 """
 
 from abc import ABC, abstractmethod

@@ -1,6 +1,6 @@
 """From a convolution and its Programs to CUDA C++: a kernel for each tiling, and one that takes anything.
 
-The device code is in custom_ops/cuda/conv*.cuh.  What is rendered is the description of the convolution (Spec in
+The device code is in custom_ops/cuda/device/conv*.cuh.  What is rendered is the description of the convolution (Spec in
 conv.cuh), the Programs as functors, and the kernels, which bring these together.
 """
 

@@ -43,7 +43,7 @@ ANY = Tiling("any", (1, 1, 1), (1, 1), 1)
 
 
 def patch_bytes(conv: Convolution, tiling: Tiling) -> int:
-    """The shared memory that one plane of X takes: ConvPatch of custom_ops/cuda/conv_depthwise.cuh."""
+    """The shared memory that one plane of X takes: ConvPatch of custom_ops/cuda/device/conv_depthwise.cuh."""
     _, rows, columns = tiling.tile
     _, stride_h, stride_w = _last((1, 1, 1), conv.strides)
     _, span_h, span_w = _last(

@@ -105,7 +105,7 @@ class AttentionBlock:
 
     @property
     def attributes(self) -> dict[str, int | list[int]]:
-        """Those of the fused node (custom_ops/src/attention.h)."""
+        """Those of the fused node (custom_ops/nodes/attention/attention.h)."""
         inputs, choice = (self.q, self.k, self.v), self.scores.choice
         filled = {} if choice is None else {"fill_bits": int(choice.fill.view(np.uint32)), "fills": int(choice.fills)}
         return {

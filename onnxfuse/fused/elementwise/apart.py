@@ -29,11 +29,11 @@ class Apart:
         self._opset = model.opsets[""]
         self.ort = None if context.everything else OrtFusions(model, context.on)
         self.placement = CudaPlacement(model) if context.on.host_apart and not context.everything else None
-        self._blocked_images = context.on.blocked_images
+        self._on = context.on
 
     def layout(self, nodes: Sequence[gs.Node], outputs: Sequence[gs.Tensor]) -> ConvLayout | None:
         """What ONNX Runtime has in blocks of channels in a graph; None where that does not matter."""
-        return ConvLayout(nodes, outputs, self._blocked_images, self.ort.gelus) if self.ort else None
+        return ConvLayout(nodes, outputs, self._on, self.ort.gelus) if self.ort else None
 
     def reasons(
         self, nodes: Sequence[gs.Node], elementwise: Sequence[gs.Node], layout: ConvLayout | None

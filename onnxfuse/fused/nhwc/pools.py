@@ -32,7 +32,7 @@ class Pool:
 
     @property
     def attributes(self) -> dict[str, str | int | list[int]]:
-        """Those of the fused node (custom_ops/src/nhwc_pool.h)."""
+        """Those of the fused node (custom_ops/nodes/nhwc_pool/nhwc_pool.h)."""
         return {
             "operator": self.operator,
             **self.windows,

@@ -56,7 +56,7 @@ class NormalizationFusion:
 
     @property
     def attributes(self) -> dict[str, str | int]:
-        """Those of the fused node (custom_ops/src/normalization.h)."""
+        """Those of the fused node (custom_ops/nodes/normalization/normalization.h)."""
         found: dict[str, str | int] = {} if self.program is None else {"program": str(self.program)}
         epsilon = int(self.block.epsilon.view(np.uint32))
         return {**found, "centered": int(self.block.centered), "keeps": int(self.keeps), "epsilon_bits": epsilon}

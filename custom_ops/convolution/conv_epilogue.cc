@@ -1,0 +1,61 @@
+#include "convolution/conv_epilogue.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace onnxfuse {
+namespace {
+
+// Takes the addition of a vector of channels, along `axis`, out of a Program that begins with it, and returns the vector's
+// input, or 0 if the Program begins otherwise.  Without it the epilogue of most convolutions treats all channels alike, and
+// needs not stop between them.
+size_t take_bias(Program* program, int axis) {
+  const auto reads_result = [](const Value& value) {
+    const auto* const end = value.operands + info(value.op).arity;
+    return value.kind == Value::Kind::Instruction && std::find(value.operands, end, 0) != end;
+  };
+  std::vector<Value>& values = program->values;
+  const auto first = std::find_if(values.begin(), values.end(), reads_result);
+  if (first == values.end() || first->op != Op::Add || std::any_of(first + 1, values.end(), reads_result)) return 0;
+  if (std::count(program->outputs.begin(), program->outputs.end(), 0) > 0) return 0;
+  const uint16_t other = first->operands[0] == 0 ? first->operands[1] : first->operands[0];
+  const Value& bias = values[other];
+  if (other == 0 || bias.kind != Value::Kind::Input || !bias.along_axis || bias.axis != axis) return 0;
+  const auto sum = static_cast<uint16_t>(first - values.begin());
+  for (Value& value : values) {
+    if (value.kind != Value::Kind::Instruction) continue;
+    std::replace(value.operands, std::end(value.operands), sum, uint16_t{0});
+  }
+  std::replace(program->outputs.begin(), program->outputs.end(), sum, uint16_t{0});
+  return other;
+}
+
+}  // namespace
+
+ConvEpilogue make_conv_epilogue(DType type, const Program& program, std::vector<Shape> shapes, int axis) {
+  ConvEpilogue epilogue;
+  epilogue.source = &program;
+  epilogue.program = program;
+  if (type == DType::f32) {
+    const size_t bias = take_bias(&epilogue.program, axis);
+    if (bias != 0 && shapes[bias].dims[0] == shapes[0].dims[static_cast<size_t>(axis)]) {
+      epilogue.bias = bias;
+    } else {
+      epilogue.program = program;
+    }
+  }
+  epilogue.plan = make_plan_of_parts(epilogue.program, std::move(shapes));
+  return epilogue;
+}
+
+std::shared_ptr<const Plan> make_plan_of_parts(const Program& program, std::vector<Shape> shapes) {
+  PlanKey key{std::move(shapes)};
+  key.anywhere = true;
+  std::string error;
+  auto plan = make_plan(program, key, &error);
+  const bool fits = plan != nullptr && plan->stages.size() == 1 && plan->scratch_bytes == 0 && plan->inputs[0].whole;
+  return fits ? plan : nullptr;
+}
+
+}  // namespace onnxfuse

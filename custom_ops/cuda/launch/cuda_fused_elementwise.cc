@@ -1,0 +1,93 @@
+#include "cuda/launch/cuda_fused_elementwise.h"
+
+#include "cuda/driver/cuda_context.h"
+#include "cuda/launch/cuda_overlap.h"
+#include "cuda/launch/cuda_parameters.h"
+#include "platform/error.h"
+
+namespace onnxfuse {
+
+using cuda::CUdeviceptr;
+using cuda::CUstream;
+
+CudaFusedElementwise::CudaFusedElementwise(const OrtApi* api, const OrtKernelInfo* info)
+    : FusedNode(api, info, Provider::Cuda) {
+  cuda::translated([&] { read_kernels(info); });
+}
+
+void CudaFusedElementwise::read_kernels(const OrtKernelInfo* info) {
+  std::string text;
+  if (!read_attribute(api(), info, "cuda_recipe", &text)) return;
+  std::string error;
+  const Program& program = as_written().program();
+  if (has_views(program)) throw Error("the cuda_recipe attribute is for a program that reads whole tensors");
+  if (!cuda::parse_recipe(text, program.input_count, program.outputs.size(), &recipe_, &error)) {
+    throw Error("the cuda_recipe attribute is not valid: " + error);
+  }
+  const std::string refusal = device_.load(api(), info, cuda::signatures(recipe_));
+  if (!refusal.empty()) warn_once(cuda::refused(refusal));
+}
+
+void CudaFusedElementwise::compute(OrtKernelContext* context) {
+  cuda::translated([&] { launch_or_compute(context); });
+}
+
+void CudaFusedElementwise::launch_or_compute(OrtKernelContext* context) {
+  NodeInputs inputs;
+  read_inputs(context, &inputs);
+  ProgramKernel& kernel = kernel_for(inputs.types);
+  const CUstream stream = cuda::stream_of(api(), context);
+  const auto on_host = [&](const std::string& reason) {
+    compute_on_host(context, &kernel, inputs, stream, cuda::refused(reason));
+  };
+  if (device_.kernels() == nullptr) return on_host("it carries no CUDA kernels");
+  if (&kernel != &as_written()) return on_host("ONNX Runtime has widened its float16 tensors");
+
+  const auto plan = find_plan(inputs.key);
+  if (plan->writes_without_elements) {  // of which no kernel is to be launched
+    const std::string reason = "an output has elements although an input has none";
+    return compute_on_host(context, &kernel, inputs, stream, cuda::on_the_cpu(reason));
+  }
+  std::vector<CUdeviceptr> operands;
+  operands.reserve(inputs.data.size() + plan->output_shapes.size());
+  for (const void* data : inputs.data) operands.push_back(cuda::address(data));
+  for (size_t o = 0; o < plan->output_shapes.size(); ++o) {
+    const DType type = output_type(as_written().program(), o);
+    operands.push_back(cuda::address(output(context, o, plan->output_shapes[o], type)));
+  }
+  if (plan->elements == 0) return;
+  const cuda::Driver& driver = device_.driver();
+  const cuda::ContextKernels& loaded = device_.kernels()->in(cuda::context_of(driver, stream, operands.back()));
+  if (loaded.functions.empty()) return on_host(loaded.refusal);
+  const cuda::Overlap overlap(api(), context, device_, stream, inputs.data.size(), plan->extents, &operands);
+  cuda::launch(driver, recipe_, loaded, *plan, operands, stream);
+  overlap.copy_results();
+}
+
+PlanInUse<cuda::LaunchPlan> CudaFusedElementwise::find_plan(const PlanKey& key) {
+  if (auto plan = plans_.find(key)) return plan;
+  std::string error;
+  auto plan = cuda::make_launch_plan(as_written().program(), recipe_, key, &error);
+  if (plan == nullptr) throw Error(error);
+  return plans_.add(std::move(plan));
+}
+
+void CudaFusedElementwise::compute_on_host(OrtKernelContext* context, ProgramKernel* kernel, const NodeInputs& inputs,
+                                           CUstream stream, const std::string& warning) {
+  warn_once(warning);
+  const Program& program = kernel->program();
+  const SessionHost host = session_host(context);
+  cuda::HostCopies copies(device_, stream, host);
+  std::vector<const void*> data;
+  for (size_t i = 0; i < inputs.data.size(); ++i) {
+    const size_t bytes = bytes_of(inputs.key.shapes[i], program.values[i].type);
+    data.push_back(copies.of_input(cuda::address(inputs.data[i]), bytes));
+  }
+  std::vector<void*> outputs(program.outputs.size());
+  kernel->compute(host, inputs.key, data.data(), outputs.data(), [&](size_t o, const Shape& shape, DType type) -> void* {
+    return copies.for_output(cuda::address(output(context, o, shape, type)), bytes_of(shape, type));
+  });
+  copies.finish();
+}
+
+}  // namespace onnxfuse

@@ -1,0 +1,38 @@
+// A fused node on ONNX Runtime's CUDA provider.
+#ifndef ONNXFUSE_CUDA_FUSED_ELEMENTWISE_H_
+#define ONNXFUSE_CUDA_FUSED_ELEMENTWISE_H_
+
+#include <memory>
+#include <string>
+
+#include "cuda/launch/cuda_launch.h"
+#include "cuda/launch/cuda_node.h"
+#include "cuda/launch/cuda_recipe.h"
+#include "nodes/elementwise/fused_node.h"
+#include "plan/plan_cache.h"
+
+namespace onnxfuse {
+
+// Launches the kernels of the node's attributes on ORT's stream.  Where they cannot be used, the CPU's kernel runs on
+// copies of the tensors, and a warning says so once.  Functions throw Error or OrtFailure.
+class CudaFusedElementwise : public FusedNode {
+ public:
+  CudaFusedElementwise(const OrtApi* api, const OrtKernelInfo* info);
+
+  void compute(OrtKernelContext* context);
+
+ private:
+  void read_kernels(const OrtKernelInfo* info);
+  void launch_or_compute(OrtKernelContext* context);
+  PlanInUse<cuda::LaunchPlan> find_plan(const PlanKey& key);
+  void compute_on_host(OrtKernelContext* context, ProgramKernel* kernel, const NodeInputs& inputs,
+                       cuda::CUstream stream, const std::string& warning);
+
+  cuda::NodeDevice device_;
+  cuda::Recipe recipe_;
+  PlanCache<cuda::LaunchPlan> plans_;
+};
+
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_CUDA_FUSED_ELEMENTWISE_H_

@@ -1,0 +1,40 @@
+// The parameters of a kernel launch, as one block of memory laid out as the members of a C struct:
+//
+//   a device pointer for each operand: inputs, then outputs
+//   count                      the elements of the space: u32 or u64, the kernel's index type
+//   for each operand, by its letter: i Divider(extent) · o Divider(inner) · c Divider(inner), Divider(extent)
+//   if there is a g or w: Space, then for each such operand Strides
+//
+//   struct Divider { u32 divisor, multiplier, shift; } or { u64 divisor; }
+//   struct Space { u32 rank; Divider dims[16]; }   dims[0] is the innermost dimension; those beyond the rank are 1
+//   struct Strides { index step[16]; }             in the order of Space.dims
+#ifndef ONNXFUSE_CUDA_PARAMETERS_H_
+#define ONNXFUSE_CUDA_PARAMETERS_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "cuda/driver/cuda_kernels.h"
+#include "cuda/launch/cuda_access.h"
+#include "cuda/launch/cuda_recipe.h"
+
+namespace onnxfuse::cuda {
+
+struct Parameters {
+  std::vector<unsigned char> block;
+  std::vector<Parameter> each;  // in order
+};
+
+// `indexing` is what accepts() gave for each operand.  The pointers, which come first, are left 0.
+Parameters pack_parameters(const RecipeKernel& kernel, const IterationSpace& space,
+                           const std::vector<Indexing>& indexing);
+
+// The parameters' places and sizes, which do not depend on shapes; the values mean nothing.
+Parameters parameter_layout(const RecipeKernel& kernel);
+
+// The recipe's kernels, in its order.
+std::vector<KernelSignature> signatures(const Recipe& recipe);
+
+}  // namespace onnxfuse::cuda
+
+#endif  // ONNXFUSE_CUDA_PARAMETERS_H_

@@ -1,0 +1,105 @@
+#include "cuda/nest/cuda_fused_reduction.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "cuda/driver/cuda_context.h"
+#include "cuda/launch/cuda_overlap.h"
+#include "cuda/launch/cuda_workspace.h"
+#include "cuda/nest/cuda_nest_layout.h"
+#include "cuda/nest/cuda_nest_parameters.h"
+#include "ort/ort_call.h"
+
+namespace onnxfuse {
+
+using cuda::CUdeviceptr;
+using cuda::CUstream;
+
+CudaFusedReduction::CudaFusedReduction(const OrtApi* api, const OrtKernelInfo* info)
+    : Node(kOperator, api, info, Provider::Cuda), program_(read_program(api, info, "program", Reads::Reductions)) {
+  check_counts(program_.program());
+  cuda::translated([&] { read_kernels(info); });
+}
+
+void CudaFusedReduction::read_kernels(const OrtKernelInfo* info) {
+  std::string text;
+  if (!read_attribute(api(), info, "cuda_recipe", &text)) return;
+  std::string error;
+  const Program& program = program_.program();
+  const auto swaps = [](const Value& value) { return value.swaps_halves; };
+  if (std::any_of(program.values.begin(), program.values.end(), swaps)) {
+    throw Error("the cuda_recipe attribute is for a program that reads no halves in another order");
+  }
+  const cuda::NestOperands counts = cuda::nest_operands(program);
+  if (!cuda::parse_nest_recipe(text, counts, &recipe_, &error)) {
+    throw Error("the cuda_recipe attribute is not valid: " + error);
+  }
+  const std::string refusal = device_.load(api(), info, cuda::signatures(recipe_, counts));
+  if (!refusal.empty()) warn_once(cuda::refused(refusal));
+}
+
+void CudaFusedReduction::compute(OrtKernelContext* context) {
+  cuda::translated([&] { launch_or_compute(context); });
+}
+
+void CudaFusedReduction::launch_or_compute(OrtKernelContext* context) {
+  NodeInputs inputs;
+  read_inputs(context, &inputs);
+  NestKernel& kernel = program_.kernel_for(inputs.types);
+  const CUstream stream = cuda::stream_of(api(), context);
+  const auto on_host = [&](const std::string& reason) {
+    compute_on_host(context, &kernel, inputs, stream, cuda::refused(reason));
+  };
+  if (device_.kernels() == nullptr) return on_host("it carries no CUDA kernels");
+  if (&kernel != &program_.as_written()) return on_host("ONNX Runtime has widened its float16 tensors");
+
+  const auto plan = find_plan(inputs.key);
+  if (plan->writes_without_rows) {  // of which no kernel is to be launched
+    const std::string reason = "an output has elements although there are no rows";
+    return compute_on_host(context, &kernel, inputs, stream, cuda::on_the_cpu(reason));
+  }
+  std::vector<CUdeviceptr> tensors;
+  tensors.reserve(inputs.data.size() + plan->output_shapes.size());
+  for (const void* data : inputs.data) tensors.push_back(cuda::address(data));
+  for (size_t o = 0; o < plan->output_shapes.size(); ++o) {
+    const DType type = output_type(program_.program(), o);
+    tensors.push_back(cuda::address(output(context, o, plan->output_shapes[o], type)));
+  }
+  if (plan->rows == 0) return;
+  const cuda::Driver& driver = device_.driver();
+  const cuda::ContextKernels& loaded = device_.kernels()->in(cuda::context_of(driver, stream, tensors.back()));
+  if (loaded.functions.empty()) return on_host(loaded.refusal);
+  const cuda::Overlap overlap(api(), context, device_, stream, inputs.data.size(), plan->extents, &tensors);
+  const cuda::NestLaunch launch(recipe_, *plan, loaded, tensors);
+  const cuda::Workspace workspace(api(), context, launch.workspace_bytes());
+  launch(driver, workspace.address(), stream);
+  overlap.copy_results();
+}
+
+PlanInUse<cuda::NestPlan> CudaFusedReduction::find_plan(const PlanKey& key) {
+  if (auto plan = plans_.find(key)) return plan;
+  std::string error;
+  auto plan = cuda::make_nest_plan(program_.program(), recipe_, key, &error);
+  if (plan == nullptr) throw Error(error);
+  return plans_.add(std::move(plan));
+}
+
+void CudaFusedReduction::compute_on_host(OrtKernelContext* context, NestKernel* kernel, const NodeInputs& inputs,
+                                         CUstream stream, const std::string& warning) {
+  warn_once(warning);
+  const Program& program = kernel->program();
+  const SessionHost host = session_host(context);
+  cuda::HostCopies copies(device_, stream, host);
+  std::vector<const void*> data;
+  for (size_t i = 0; i < inputs.data.size(); ++i) {
+    const size_t bytes = bytes_of(inputs.key.shapes[i], program.values[i].type);
+    data.push_back(copies.of_input(cuda::address(inputs.data[i]), bytes));
+  }
+  std::vector<void*> outputs(program.outputs.size());
+  kernel->compute(host, inputs.key, data.data(), outputs.data(), [&](size_t o, const Shape& shape, DType type) -> void* {
+    return copies.for_output(cuda::address(output(context, o, shape, type)), bytes_of(shape, type));
+  });
+  copies.finish();
+}
+
+}  // namespace onnxfuse

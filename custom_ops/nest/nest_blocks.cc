@@ -1,0 +1,384 @@
+#include "nest/nest_blocks.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "nest/nest_plan.h"
+#include "plan/cost.h"
+#include "platform/cache_lines.h"
+#include "platform/integers.h"
+#include "program/program_shapes.h"
+
+namespace onnxfuse {
+namespace {
+
+// All of this depends on shapes alone, or else results would differ from one machine to the next.
+// About so many elements of rows make a block; fewer where they take more than so many bytes, of a level 2 cache.
+constexpr int64_t kBlockElements = 4096;
+constexpr int64_t kBlockBytes = 192 << 10;
+// What a row keeps at most: longer ones are read again.
+constexpr int64_t kMostKept = 640 << 10;
+// So few rows, of so many elements at least, are shared by threads.
+constexpr int64_t kFewRows = 16;
+constexpr int64_t kSharedRow = 4 * kPartElements;
+// Columns of a block, at least where there are as many.
+constexpr int64_t kLeastColumns = 256;
+constexpr int64_t kMostTasks = 64;
+
+constexpr double kElementNanoseconds = 0.04;
+constexpr double kBlockNanoseconds = 200;
+
+bool is_same(const Shape& a, const Shape& b) { return without_leading_ones(a) == without_leading_ones(b); }
+
+// Whether a value has one element for each result.
+bool is_result(const Program& program, const Shape& shape) {
+  return std::all_of(program.axes.begin(), program.axes.end(), [&](int axis) { return shape.from_back(-1 - axis) == 1; });
+}
+
+// The broadcast of all values that are needed; false if there is none.
+bool find_space(const NestShapes& shapes, const Phases& phases, Shape* space) {
+  *space = Shape{};
+  for (size_t id = 0; id < shapes.values.size(); ++id) {
+    if (phases.is_needed[id] && !broadcast(*space, shapes.values[id], space)) return false;
+  }
+  return true;
+}
+
+class BlockPlanner {
+ public:
+  BlockPlanner(const NestShapes& shapes, const Phases& phases, const std::vector<BlockPlace>& before, NestBlocks* blocks)
+      : program_(shapes.program),
+        inputs_(shapes.inputs),
+        shapes_(shapes.values),
+        phases_(phases),
+        before_(values_before(shapes, phases)),
+        places_(before),
+        blocks_(*blocks) {
+    places_.resize(program_.values.size());
+  }
+
+  bool make(const Shape& space) {
+    space_ = space;
+    if (!fits()) return false;
+    find_inputs();
+    for (const bool again : {false, true}) {
+      again_ = again;
+      if (!lay_out() || (again && blocks_.part == 0)) continue;
+      return plan_phases();
+    }
+    return false;
+  }
+
+ private:
+  bool needs(size_t id, Value::Kind kind) const { return phases_.is_needed[id] && program_.values[id].kind == kind; }
+  bool is_computed(size_t id) const { return needs(id, Value::Kind::Instruction) && !before_[id]; }
+  bool is_result(size_t id) const { return onnxfuse::is_result(program_, shapes_[id]); }
+
+  // Whether all that blocks compute is of the rows' shape, or that of their results.
+  bool fits() {
+    blocks_.geometry = nest_geometry(space_, program_.axes);
+    const NestGeometry& geometry = blocks_.geometry;
+    if (geometry.results() == 0 || geometry.reduced() <= 1 || geometry.outer.size() > 1 || geometry.segments.size() > 1) return false;
+    Shape results = space_;
+    for (const int axis : program_.axes) results.dims[static_cast<size_t>(space_.rank + axis)] = 1;
+    bool any = false;
+    for (size_t id = 0; id < shapes_.size(); ++id) {
+      const Value& value = program_.values[id];
+      if (needs(id, Value::Kind::Reduction)) {
+        any = true;
+        for (int i = 0; i < operand_count(value); ++i) {
+          if (!is_same(shapes_[value.operands[i]], space_)) return false;
+        }
+      }
+      if (is_computed(id) && !is_same(shapes_[id], is_result(id) ? results : space_)) return false;
+    }
+    return any;
+  }
+
+  // Inputs that are reduced where they lie.
+  void find_inputs() {
+    for (size_t i = 0; i < program_.input_count; ++i) {
+      int64_t offset = 0;
+      const Value& value = program_.values[i];
+      if (!is_same(shapes_[i], space_) || !dense_input(value, inputs_[i], &offset)) continue;
+      const size_t size = storage_size(value.type);
+      places_[i] = {BlockPlace::Kind::Input, i, static_cast<size_t>(offset) * size, size};
+    }
+  }
+
+  // Elements that a phase computes and a later one reads, or that are reduced, are kept.
+  bool is_kept(size_t id) const {
+    for (size_t reader = id + 1; reader < program_.values.size(); ++reader) {
+      const Value& value = program_.values[reader];
+      if (!phases_.is_needed[reader]) continue;
+      for (int i = 0; i < operand_count(value); ++i) {
+        if (value.operands[i] != id) continue;
+        if (value.kind == Value::Kind::Reduction) return true;
+        if (!again_ && is_computed(id) && phases_.phase[reader] != phases_.phase[id]) return true;
+      }
+    }
+    return false;
+  }
+
+  // Finds what is kept, and how large blocks are.  False if a row is too long, or `again_` and this is no better.
+  bool lay_out() {
+    kept_.clear();
+    int64_t kept = 0;     // bytes of an element
+    int64_t touched = 0;  // likewise, with those of tensors
+    for (size_t id = 0; id < program_.values.size(); ++id) {
+      if (!phases_.is_needed[id]) continue;
+      const bool input = id < program_.input_count;
+      if (input && is_same(shapes_[id], space_)) touched += static_cast<int64_t>(storage_size(program_.values[id].type));
+      if (is_result(id) || places_[id].size != 0 || !is_kept(id)) continue;
+      kept_.push_back(static_cast<uint16_t>(id));
+      kept += static_cast<int64_t>(compute_size(program_.values[id].type));
+    }
+    for (const uint16_t id : program_.outputs) {
+      if (is_same(shapes_[id], space_)) touched += static_cast<int64_t>(storage_size(program_.values[id].type));
+    }
+    touched = std::max<int64_t>(touched + kept, 1);
+    const NestGeometry& geometry = blocks_.geometry;
+    return geometry.by_columns ? lay_out_columns(touched) : lay_out_rows(touched);
+  }
+
+  bool lay_out_rows(int64_t touched) {
+    const NestGeometry& geometry = blocks_.geometry;
+    const int64_t size = geometry.reduced();
+    const bool shared = geometry.rows < kFewRows && size >= kSharedRow;
+    const bool can_part = geometry.segments.empty() && size > kPartElements;
+    if (!again_) {
+      if (shared && can_part) return false;
+      if (size > kMostKept / touched && can_part) return false;
+      const int64_t most = std::min(kBlockElements, kBlockBytes / touched) / size;
+      blocks_.block_rows = geometry.segments.empty() ? std::clamp<int64_t>(most, 1, geometry.rows) : 1;
+      blocks_.blocks = divide_up(geometry.rows, blocks_.block_rows);
+      kept_elements_ = blocks_.block_rows * size;
+      return true;
+    }
+    if (!can_part) return false;
+    blocks_.blocks = geometry.rows;
+    blocks_.part = kPartElements;
+    blocks_.parts = divide_up(size, blocks_.part);
+    kept_elements_ = blocks_.part;
+    return true;
+  }
+
+  bool lay_out_columns(int64_t touched) {
+    const NestGeometry& geometry = blocks_.geometry;
+    const int64_t segments = geometry.segment_count;
+    const int64_t most = std::max<int64_t>(kBlockBytes / touched / segments, 1);
+    int64_t columns = std::min(geometry.columns, std::max(most / 16 * 16, kLeastColumns));
+    // An even share of columns for each block.
+    columns = std::min(geometry.columns, round_up(divide_up(geometry.columns, divide_up(geometry.columns, columns)), int64_t{16}));
+    const bool few = geometry.results() < kLeastColumns * 4 && segments >= 1024;
+    const bool too_long = segments > kMostKept / touched / columns;
+    if (!again_) {
+      if (few || too_long) return false;
+    } else {
+      blocks_.part = std::max(round_up(kPartElements / columns, kReducedRows), int64_t{16});
+      blocks_.parts = divide_up(segments, blocks_.part);
+    }
+    blocks_.block_columns = columns;
+    blocks_.blocks = geometry.rows * divide_up(geometry.columns, columns);
+    kept_elements_ = (again_ ? blocks_.part : segments) * columns;
+    return true;
+  }
+
+  size_t place(size_t elements, size_t size, size_t* bytes) {
+    const size_t at = *bytes;
+    *bytes += round_up(elements * size, kCacheLine);
+    return at;
+  }
+
+  int64_t results_of_block() const {
+    return blocks_.geometry.by_columns ? blocks_.block_columns : blocks_.block_rows;
+  }
+
+  bool plan_phases() {
+    for (const uint16_t id : kept_) {
+      const size_t size = compute_size(program_.values[id].type);
+      places_[id] = {BlockPlace::Kind::Kept, place(static_cast<size_t>(kept_elements_), size, &blocks_.kept_bytes), 0, size};
+    }
+    for (size_t o = 0; o < program_.outputs.size(); ++o) {
+      const uint16_t id = program_.outputs[o];
+      const Value& value = program_.values[id];
+      const size_t size = storage_size(value.type);
+      const bool result = needs(id, Value::Kind::Reduction) || (is_computed(id) && is_result(id));
+      if (result && places_[id].size == 0 && compute_type(value.type) == value.type) {
+        places_[id] = {BlockPlace::Kind::Output, o, 0, size};
+      }
+    }
+    for (size_t id = 0; id < program_.values.size(); ++id) {
+      if (places_[id].size != 0 || !(needs(id, Value::Kind::Reduction) || (is_computed(id) && is_result(id)))) continue;
+      const size_t size = compute_size(program_.values[id].type);
+      places_[id] = {BlockPlace::Kind::Result, place(static_cast<size_t>(results_of_block()), size, &blocks_.result_bytes), 0, size};
+    }
+    double work = 0;
+    for (int phase = 0; phase < phases_.count; ++phase) {
+      BlockPhase made;
+      if (!plan_pass(phase, true, &made.results, &work) || !plan_pass(phase, false, &made.elements, &work)) return false;
+      plan_reductions(phase, &made);
+      work += kElementNanoseconds * static_cast<double>(made.reductions.size()) * elements();
+      blocks_.phases.push_back(std::move(made));
+    }
+    // One reduction of a tensor as it lies in memory needs no blocks.
+    const auto computes = [](const BlockPhase& phase) { return phase.elements.plan != nullptr; };
+    size_t reductions = 0;
+    for (const BlockPhase& phase : blocks_.phases) reductions += phase.reductions.size();
+    if (reductions == 1 && std::none_of(blocks_.phases.begin(), blocks_.phases.end(), computes)) return false;
+    work += kBlockNanoseconds * static_cast<double>(blocks_.blocks);
+    if (blocks_.part == 0) {
+      blocks_.tasks = parts_of(work, std::min(kMostTasks, blocks_.blocks));
+    } else {
+      blocks_.part_tasks = parts_of(work / static_cast<double>(blocks_.blocks), std::min(kMostTasks, blocks_.parts));
+    }
+    return true;
+  }
+
+  double elements() const {
+    return static_cast<double>(blocks_.geometry.results()) * static_cast<double>(blocks_.geometry.reduced());
+  }
+
+  void plan_reductions(int phase, BlockPhase* made) {
+    size_t partials = 0;
+    for (size_t id = 0; id < program_.values.size(); ++id) {
+      const Value& value = program_.values[id];
+      if (!needs(id, Value::Kind::Reduction) || phases_.phase[id] != phase) continue;
+      BlockReduction one;
+      one.reduce = value.reduce;
+      one.type = compute_type(value.type);
+      one.kernels = kernels().find_reduction(info(value.reduce).combine, one.type, value.map);
+      one.a = places_[value.operands[0]];
+      one.b = places_[value.operands[value.map == Mapped::Product ? 1 : 0]];
+      one.out = places_[id];
+      made->reductions.push_back(one);
+      const auto parts = static_cast<size_t>(std::max(blocks_.parts, blocks_.geometry.by_columns ? 0 : blocks_.geometry.segment_count));
+      place(parts * static_cast<size_t>(results_of_block()), one.out.size, &partials);
+    }
+    blocks_.partial_bytes = std::max(blocks_.partial_bytes, partials);
+  }
+
+  // What a phase computes of results, or of elements.
+  bool plan_pass(int phase, bool of_results, BlockPass* pass, double* work) {
+    std::vector<PartResult> results;
+    for (size_t o = 0; o < program_.outputs.size(); ++o) {
+      const uint16_t id = program_.outputs[o];
+      const bool reduced = needs(id, Value::Kind::Reduction);
+      if (!reduced && !is_computed(id)) continue;  // that is done before
+      const int when = reduced ? phases_.earliest[id] : phases_.phase[id];
+      const bool there = reduced && places_[id].kind == BlockPlace::Kind::Output && places_[id].at == o;
+      if (when == phase && is_result(id) == of_results && !there) results.push_back({id, static_cast<int>(o)});
+    }
+    const size_t outputs = results.size();
+    for (size_t id = 0; id < program_.values.size(); ++id) {
+      if (is_computed(id) && is_result(id) && of_results && phases_.phase[id] == phase) {
+        if (places_[id].kind == BlockPlace::Kind::Result) results.push_back({static_cast<uint16_t>(id), -1});
+      }
+      if (!of_results && std::find(kept_.begin(), kept_.end(), id) != kept_.end() && kept_in(id) == phase) {
+        results.push_back({static_cast<uint16_t>(id), -1});
+      }
+    }
+    if (results.empty()) return true;
+    const std::vector<bool> computes = computed_in(phase, of_results, results);
+    pass->part = take_part(program_, shapes_, inputs_, computes, results);
+    std::vector<Shape> shapes;
+    for (const PartResult& result : results) {
+      shapes.push_back(shapes_[result.value]);
+      const size_t size = storage_size(program_.values[result.value].type);
+      pass->outputs.push_back(result.output < 0 ? places_[result.value]
+                                                : BlockPlace{BlockPlace::Kind::Output, static_cast<size_t>(result.output), 0, size});
+    }
+    for (const uint16_t id : pass->part.sources) {
+      const bool input = program_.values[id].kind == Value::Kind::Input;
+      pass->inputs.push_back(input ? BlockPlace{BlockPlace::Kind::Input, id, 0, 1} : places_[id]);
+    }
+    PlanKey key;
+    key.shapes = pass->part.tensors;
+    key.anywhere = true;
+    key.multiple = of_results ? 1 : multiple();
+    key.buffers = outputs;
+    std::string error;
+    pass->plan = make_plan(pass->part.program, key, pass->part.shapes, shapes, &error);
+    if (pass->plan == nullptr || pass->plan->stages.size() != 1 || pass->plan->scratch_bytes != 0) return false;
+    const Stage& stage = pass->plan->stages[0];
+    *work += stage.tile_cost * static_cast<double>(stage.tiles);
+    blocks_.pointers = std::max(blocks_.pointers, pass->inputs.size() + pass->outputs.size());
+    return true;
+  }
+
+  // Runs of elements begin at multiples of this.
+  int64_t multiple() const {
+    const NestGeometry& geometry = blocks_.geometry;
+    if (geometry.by_columns) {
+      return blocks_.block_columns == geometry.columns && geometry.segments.size() == 1 && blocks_.part == 0
+                 ? geometry.columns * geometry.segment_count
+                 : 1;
+    }
+    return geometry.segments.empty() && blocks_.part == 0 ? geometry.run : 1;
+  }
+
+  // The phase that keeps a value: where it is computed, or copied to be reduced.
+  int kept_in(size_t id) const {
+    if (is_computed(id)) return phases_.phase[id];
+    int first = phases_.count;
+    for (size_t reader = 0; reader < program_.values.size(); ++reader) {
+      const Value& value = program_.values[reader];
+      if (!needs(reader, Value::Kind::Reduction)) continue;
+      for (int i = 0; i < operand_count(value); ++i) {
+        if (value.operands[i] == id) first = std::min(first, phases_.phase[reader]);
+      }
+    }
+    return first;
+  }
+
+  // Instructions of the phase, and where values are not kept those that its results need of others.
+  std::vector<bool> computed_in(int phase, bool of_results, const std::vector<PartResult>& results) const {
+    std::vector<bool> computes(program_.values.size());
+    const auto can = [&](size_t id) {
+      if (!is_computed(id) || is_result(id) != of_results) return false;
+      return phases_.phase[id] == phase || (again_ && !of_results);
+    };
+    for (const PartResult& result : results) computes[result.value] = can(result.value);
+    for (size_t id = program_.values.size(); id-- > 0;) {
+      if (!computes[id]) continue;
+      const Value& value = program_.values[id];
+      for (int i = 0; i < operand_count(value); ++i) {
+        if (can(value.operands[i])) computes[value.operands[i]] = true;
+      }
+    }
+    return computes;
+  }
+
+  const Program& program_;
+  const std::vector<Shape>& inputs_;
+  const std::vector<Shape>& shapes_;
+  const Phases& phases_;
+  const std::vector<bool> before_;
+  std::vector<BlockPlace> places_;
+  NestBlocks& blocks_;
+  Shape space_;
+  bool again_ = false;  // values are computed again in each phase that reads them
+  std::vector<uint16_t> kept_;
+  int64_t kept_elements_ = 0;
+};
+
+}  // namespace
+
+std::vector<bool> values_before(const NestShapes& shapes, const Phases& phases) {
+  const Program& program = shapes.program;
+  std::vector<bool> before(program.values.size());
+  Shape space;
+  if (!find_space(shapes, phases, &space)) return before;
+  for (size_t id = 0; id < before.size(); ++id) {
+    if (!phases.is_needed[id] || program.values[id].kind != Value::Kind::Instruction || phases.earliest[id] != 0) continue;
+    before[id] = !is_same(shapes.values[id], space);
+  }
+  return before;
+}
+
+bool plan_blocks(const NestShapes& shapes, const Phases& phases, const std::vector<BlockPlace>& before, NestBlocks* blocks) {
+  Shape space;
+  return find_space(shapes, phases, &space) && BlockPlanner(shapes, phases, before, blocks).make(space);
+}
+
+}  // namespace onnxfuse

@@ -1,0 +1,96 @@
+// A Program that reduces, in blocks: all phases of some rows, or columns, one after the other, so that what they keep stays in
+// the caches.
+#ifndef ONNXFUSE_NEST_BLOCKS_H_
+#define ONNXFUSE_NEST_BLOCKS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/kernels.h"
+#include "nest/program_part.h"
+#include "nest/reduce_tensor.h"
+#include "plan/plan.h"
+#include "program/program.h"
+#include "runtime/host.h"
+
+namespace onnxfuse {
+
+// Where a block finds a tensor.
+struct BlockPlace {
+  enum class Kind : uint8_t {
+    Input,    // which input, at byte `offset`
+    Output,   // which output
+    Scratch,  // a whole tensor, at a byte of the memory of the run
+    Kept,     // the elements of the block, at a byte of its own memory
+    Result,   // the results of its rows, likewise
+  };
+
+  Kind kind = Kind::Kept;
+  size_t at = 0;
+  size_t offset = 0;
+  size_t size = 0;  // bytes of an element
+};
+
+// Instructions over the elements of a block, or over its results.
+struct BlockPass {
+  ProgramPart part;
+  std::shared_ptr<const Plan> plan;  // of one stage; null where there is none
+  std::vector<BlockPlace> inputs;
+  std::vector<BlockPlace> outputs;
+};
+
+struct BlockReduction {
+  Reduce reduce{};
+  DType type{};
+  ReduceKernels kernels{};
+  BlockPlace a;
+  BlockPlace b;
+  BlockPlace out;
+};
+
+struct BlockPhase {
+  BlockPass results;
+  BlockPass elements;
+  std::vector<BlockReduction> reductions;
+};
+
+struct NestBlocks {
+  NestGeometry geometry;
+  std::vector<BlockPhase> phases;
+  int64_t block_rows = 1;
+  int64_t block_columns = 1;
+  int64_t blocks = 0;
+  int64_t tasks = 1;
+  // Where a row is too long to keep, or rows are few: elements of a row, or segments, in a part.  Threads share the parts of
+  // a block, and each phase computes what it reads anew.
+  int64_t part = 0;
+  int64_t parts = 0;
+  int64_t part_tasks = 1;
+  size_t kept_bytes = 0;     // of a block, or a part
+  size_t result_bytes = 0;   // of a block
+  size_t partial_bytes = 0;  // of a block: of the parts of all reductions of a phase, or of the segments of one
+  size_t pointers = 0;
+};
+
+// What is known of the shapes of a Program (resolve_shapes).
+struct NestShapes {
+  const Program& program;
+  const std::vector<Shape>& inputs;
+  const std::vector<Shape>& values;
+};
+
+// Sets `blocks` to how the Program runs in blocks.  `before` are places of what is computed before, over whole tensors, by
+// value; those of others have no size.  False if it cannot: then it runs phase by phase over whole tensors.
+bool plan_blocks(const NestShapes& shapes, const Phases& phases, const std::vector<BlockPlace>& before, NestBlocks* blocks);
+
+// Values that are computed before any block: those without reductions before them that are of another shape than the rows.
+std::vector<bool> values_before(const NestShapes& shapes, const Phases& phases);
+
+void run_blocks(const NestBlocks& blocks, const void* const* inputs, void* const* outputs, char* scratch, const Host& host);
+
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_NEST_BLOCKS_H_

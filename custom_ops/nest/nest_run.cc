@@ -1,0 +1,258 @@
+// Runs blocks of a Program that reduces (nest_blocks.h).
+#include <algorithm>
+
+#include "nest/nest_blocks.h"
+#include "platform/cache_lines.h"
+#include "platform/integers.h"
+#include "runtime/executor.h"
+#include "runtime/parts.h"
+#include "runtime/workspace.h"
+
+namespace onnxfuse {
+namespace {
+
+// Elements of the rows' tensor, in runs of `length` that begin `step` apart, and the results that they belong to.
+struct Region {
+  int64_t first;
+  int64_t length;
+  int64_t step;
+  int64_t count;
+  int64_t first_result;
+  int64_t results;
+};
+
+// One thread's view of blocks: the memory that they work in.
+class BlockRunner {
+ public:
+  BlockRunner(const NestBlocks& blocks, const void* const* inputs, void* const* outputs, char* scratch, char* kept,
+              char* results, char* partials, char* pointers)
+      : blocks_(blocks),
+        geometry_(blocks.geometry),
+        inputs_(inputs),
+        outputs_(outputs),
+        scratch_(scratch),
+        kept_(kept),
+        results_(results),
+        partials_(partials),
+        pointers_(reinterpret_cast<const void**>(pointers)),
+        moved_(reinterpret_cast<MovedTensor*>(pointers + blocks.pointers * sizeof(void*))) {}
+
+  void run_block(int64_t block) {
+    const Region region = region_of(block);
+    for (const BlockPhase& phase : blocks_.phases) {
+      compute_results(phase, region);
+      if (phase.elements.plan != nullptr) compute(phase.elements, region);
+      for (const BlockReduction& one : phase.reductions) reduce(one, region);
+    }
+  }
+
+  void compute_results(const BlockPhase& phase, const Region& region) {
+    if (phase.results.plan == nullptr) return;
+    compute(phase.results, {region.first_result, region.results, 0, 1, region.first_result, region.results});
+  }
+
+  // The elements of a part of a block, and what they come to.
+  void run_part(const BlockPhase& phase, int64_t block, int64_t part) {
+    const Region region = part_of(region_of(block), part);
+    if (phase.elements.plan != nullptr) compute(phase.elements, region);
+    char* partials = partials_;
+    for (const BlockReduction& one : phase.reductions) {
+      const size_t bytes = static_cast<size_t>(region.results) * one.out.size;
+      reduce_to(one, region, partials + static_cast<size_t>(part) * bytes);
+      partials += partials_of(one);
+    }
+  }
+
+  // What the parts of a block come to together.
+  void join_parts(const BlockPhase& phase, int64_t block) {
+    const Region region = region_of(block);
+    const char* partials = partials_;
+    for (const BlockReduction& one : phase.reductions) {
+      join(one, partials, blocks_.parts, region.results, address(one.out, region));
+      finish(one, region);
+      partials += partials_of(one);
+    }
+  }
+
+  Region region_of(int64_t block) const {
+    if (!geometry_.by_columns) {
+      const int64_t row = block * blocks_.block_rows;
+      const int64_t rows = std::min(blocks_.block_rows, geometry_.rows - row);
+      const int64_t first = place_of(geometry_.outer, row);
+      if (geometry_.segments.empty()) return {first, rows * geometry_.run, 0, 1, row, rows};
+      return {first, geometry_.run, geometry_.segments[0].stride, geometry_.segments[0].size, row, 1};
+    }
+    const int64_t strips = divide_up(geometry_.columns, blocks_.block_columns);
+    const int64_t column = block % strips * blocks_.block_columns;
+    const int64_t row = block / strips;
+    const int64_t columns = std::min(blocks_.block_columns, geometry_.columns - column);
+    const int64_t first = place_of(geometry_.outer, row) + column;
+    return whole({first, columns, geometry_.segments[0].stride, geometry_.segment_count, row * geometry_.columns + column, columns});
+  }
+
+ private:
+  // Runs without anything between them are one.
+  static Region whole(Region region) {
+    if (region.length != region.step) return region;
+    region.length *= region.count;
+    region.count = 1;
+    return region;
+  }
+
+  Region part_of(Region region, int64_t part) const {
+    const int64_t first = part * blocks_.part;
+    if (!geometry_.by_columns) {
+      region.first += first;
+      region.length = std::min(blocks_.part, region.length - first);
+      return region;
+    }
+    const int64_t rows = std::min(blocks_.part, geometry_.segment_count - first);
+    const int64_t stride = geometry_.segments[0].stride;
+    return whole({region.first + first * stride, region.results, stride, rows, region.first_result, region.results});
+  }
+
+  // Where a place has what element, or result, `first` of the region is.
+  char* address(const BlockPlace& place, const Region& region) const {
+    switch (place.kind) {
+      case BlockPlace::Kind::Input:
+        return static_cast<char*>(const_cast<void*>(inputs_[place.at])) + place.offset + static_cast<size_t>(region.first) * place.size;
+      case BlockPlace::Kind::Output:
+        return static_cast<char*>(outputs_[place.at]) + static_cast<size_t>(region.first_result) * place.size;
+      case BlockPlace::Kind::Scratch:
+        return scratch_ + place.at;
+      case BlockPlace::Kind::Kept:
+        return kept_ + place.at;
+      default:
+        return results_ + place.at;
+    }
+  }
+
+  void compute(const BlockPass& pass, const Region& region) {
+    ElementRuns runs{region.first, region.length, region.step, region.count};
+    runs.moved = moved_;
+    const auto pointer = [&](const BlockPlace& place, const void** at) {
+      switch (place.kind) {
+        case BlockPlace::Kind::Input:
+          *at = inputs_[place.at];
+          break;
+        case BlockPlace::Kind::Output:
+          *at = outputs_[place.at];
+          break;
+        case BlockPlace::Kind::Scratch:
+          *at = scratch_ + place.at;
+          break;
+        case BlockPlace::Kind::Kept:
+          *at = whole_tensor(kept_ + place.at, region.first, place.size);
+          moved_[runs.moved_count++] = {at, (region.length - region.step) * static_cast<int64_t>(place.size)};
+          break;
+        case BlockPlace::Kind::Result:
+          *at = whole_tensor(results_ + place.at, region.first_result, place.size);
+          break;
+      }
+    };
+    const void** const read = pointers_;
+    const void** const written = pointers_ + pass.inputs.size();
+    for (size_t i = 0; i < pass.inputs.size(); ++i) pointer(pass.inputs[i], read + i);
+    for (size_t o = 0; o < pass.outputs.size(); ++o) pointer(pass.outputs[o], written + o);
+    run_elements(pass.part.program, pass.plan->stages[0], {read, const_cast<void**>(written), nullptr}, runs);
+  }
+
+  void reduce(const BlockReduction& one, const Region& region) {
+    char* const out = address(one.out, region);
+    const bool gaps = !geometry_.by_columns && region.count > 1 && one.a.kind != BlockPlace::Kind::Kept;
+    reduce_to(one, region, gaps ? partials_ : out);
+    if (gaps) join(one, partials_, region.count, 1, out);
+    finish(one, region);
+  }
+
+  // The results of a region; where its rows have gaps in memory, a result for each run.
+  void reduce_to(const BlockReduction& one, const Region& region, char* out) {
+    const char* const a = address(one.a, region);
+    const char* const b = address(one.b, region);
+    const bool kept = one.a.kind == BlockPlace::Kind::Kept;
+    const int64_t elements = region.length * region.count;
+    if (geometry_.by_columns) {
+      const int64_t rows = elements / region.results;
+      const int64_t pitch = kept ? region.results : geometry_.segments[0].stride;
+      one.kernels.columns({a, b, static_cast<size_t>(rows), static_cast<size_t>(pitch), static_cast<size_t>(region.results), out, true});
+    } else if (region.count > 1 && !kept) {
+      one.kernels.rows({a, b, static_cast<size_t>(region.count), static_cast<size_t>(region.step), static_cast<size_t>(region.length), out});
+    } else {
+      const auto n = static_cast<size_t>(elements / region.results);
+      one.kernels.rows({a, b, static_cast<size_t>(region.results), n, n, out});
+    }
+  }
+
+  // `columns` results, of as many in each of `parts`.
+  void join(const BlockReduction& one, const char* partials, int64_t parts, int64_t columns, char* out) const {
+    const ReduceKernels joins = kernels().find_reduction(info(one.reduce).combine, one.type, Mapped::Plain);
+    const auto count = static_cast<size_t>(parts);
+    const auto n = static_cast<size_t>(columns);
+    if (geometry_.by_columns) {
+      joins.columns({partials, nullptr, count, n, n, out, true});
+    } else {
+      joins.rows({partials, nullptr, 1, count, count, out});
+    }
+  }
+
+  void finish(const BlockReduction& one, const Region& region) const {
+    finish_reduction(one.reduce, one.type, geometry_.reduced(), address(one.out, region), region.results);
+  }
+
+  // Bytes of the partial results of a reduction.
+  size_t partials_of(const BlockReduction& one) const {
+    const int64_t results = geometry_.by_columns ? blocks_.block_columns : 1;
+    return round_up(static_cast<size_t>(blocks_.parts * results) * one.out.size, kCacheLine);
+  }
+
+  const NestBlocks& blocks_;
+  const NestGeometry& geometry_;
+  const void* const* const inputs_;
+  void* const* const outputs_;
+  char* const scratch_;
+  char* const kept_;
+  char* const results_;
+  char* const partials_;
+  const void** const pointers_;
+  MovedTensor* const moved_;  // as many
+};
+
+}  // namespace
+
+void run_blocks(const NestBlocks& blocks, const void* const* inputs, void* const* outputs, char* scratch, const Host& host) {
+  const size_t of_pointers = round_up(blocks.pointers * (sizeof(void*) + sizeof(MovedTensor)), kCacheLine);
+  // Memory for the blocks' elements, and what `results` and `partials` of theirs are in.
+  const auto runner = [&](char* memory, char* results, char* partials) {
+    return BlockRunner(blocks, inputs, outputs, scratch, memory + of_pointers, results, partials, memory);
+  };
+  if (blocks.part == 0) {
+    run_parts(host, blocks.tasks, [&](int64_t task) {
+      const size_t own = of_pointers + blocks.kept_bytes;
+      const Workspace memory(own + blocks.result_bytes + blocks.partial_bytes);
+      char* const results = static_cast<char*>(memory.data()) + own;
+      BlockRunner run = runner(static_cast<char*>(memory.data()), results, results + blocks.result_bytes);
+      const int64_t end = (task + 1) * blocks.blocks / blocks.tasks;
+      for (int64_t block = task * blocks.blocks / blocks.tasks; block < end; ++block) run.run_block(block);
+    });
+    return;
+  }
+  const Workspace shared(of_pointers + blocks.result_bytes + blocks.partial_bytes);
+  char* const results = static_cast<char*>(shared.data()) + of_pointers;
+  char* const partials = results + blocks.result_bytes;
+  BlockRunner lead = runner(static_cast<char*>(shared.data()), results, partials);  // which keeps no elements
+  for (int64_t block = 0; block < blocks.blocks; ++block) {
+    for (const BlockPhase& phase : blocks.phases) {
+      lead.compute_results(phase, lead.region_of(block));
+      if (phase.elements.plan == nullptr && phase.reductions.empty()) continue;
+      run_parts(host, blocks.part_tasks, [&](int64_t task) {
+        const Workspace memory(of_pointers + blocks.kept_bytes);
+        BlockRunner run = runner(static_cast<char*>(memory.data()), results, partials);
+        const int64_t end = (task + 1) * blocks.parts / blocks.part_tasks;
+        for (int64_t part = task * blocks.parts / blocks.part_tasks; part < end; ++part) run.run_part(phase, block, part);
+      });
+      lead.join_parts(phase, block);
+    }
+  }
+}
+
+}  // namespace onnxfuse

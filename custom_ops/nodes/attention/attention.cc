@@ -1,0 +1,508 @@
+#include "nodes/attention/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "kernels/kernels.h"
+#include "plan/cost.h"
+#include "platform/denormals.h"
+#include "platform/integers.h"
+#include "runtime/parts.h"
+#include "runtime/workspace.h"
+
+namespace onnxfuse {
+namespace {
+
+constexpr int64_t kMostHeads = int64_t{1} << 20;
+// Multiplications that are worth the hand-over to a thread; an exponential function takes as long as so many.
+constexpr double kTaskWork = 1 << 17;
+constexpr double kExpWork = 16;
+// What a copy of an element of K or V takes, and a task besides, in multiplications; and the fewest rows of Q that are worth a
+// task with copies of its own.
+constexpr double kCopyWork = 16;
+constexpr double kTaskCost = 16e3;
+constexpr int64_t kSplitRows = 16;
+// Scores at once, which stay in the second level of cache, and rows of them.
+constexpr int64_t kScores = int64_t{1} << 15;
+constexpr int64_t kRows = 64;
+// Keys side by side, with which a product stays in the first level of cache.
+constexpr int64_t kPanel = 96;
+// The floats that an offset has the size of.
+constexpr int64_t kOffset = sizeof(ptrdiff_t) / sizeof(float);
+// Rows that a product computes at once.
+constexpr int64_t kProductRows = 8;
+// So few rows meet a key that to copy it takes longer than the products; and parts of the work that are worth more copies.
+constexpr int64_t kFewRows = 8;
+constexpr int64_t kFewParts = 8;
+
+bool fail(std::string problem, std::string* error) {
+  *error = std::move(problem);
+  return false;
+}
+
+// The heads of a tensor that has so many, from the first on.
+bool view(const Shape& shape, int64_t heads, bool heads_first, size_t input, HeadsView* view, std::string* error) {
+  const auto& dims = shape.dims;
+  int64_t count = 0;
+  bool fits = element_count(shape, &count);
+  if (shape.rank == 3 && !heads_first) {
+    fits = fits && dims[2] % heads == 0;
+    *view = {dims[0], dims[1], dims[2] / heads};
+  } else if (shape.rank == 5 && !heads_first) {
+    fits = fits && dims[2] > 0 && heads % dims[2] == 0 && dims[3] == heads / dims[2];
+    *view = {dims[0], dims[1], dims[4]};
+  } else {
+    fits = fits && shape.rank == 4 && dims[heads_first ? 1 : 2] == heads;
+    *view = {dims[0], dims[heads_first ? 2 : 1], dims[3]};
+  }
+  if (!fits) return fail("input " + std::to_string(input) + " of shape " + to_string(shape) + " is not of " +
+                             std::to_string(heads) + " heads", error);
+  if (count == 0) return true;  // then nothing bounds the other sizes
+  view->per_head = heads_first ? view->length * view->size : view->size;
+  view->per_row = heads_first ? view->size : heads * view->size;
+  view->per_batch = heads * view->length * view->size;
+  return true;
+}
+
+// What an input has of Q, K or V.
+bool view_input(const Attention& node, const PlanKey& key, size_t input, HeadsView* found, std::string* error) {
+  if (!view(key.shapes[input], node.input_heads[input], node.heads_first[input], input, found, error)) return false;
+  found->begin = node.first_head[input] * found->per_head;
+  return true;
+}
+
+// Of the mask or the choices, as `what` says.
+bool view_mask(const char* what, const Shape& mask, const Shape& scores, std::array<int64_t, 4>* strides,
+               std::string* error) {
+  int64_t stride = 1, count = 0;
+  bool fits = mask.rank <= 4 && element_count(mask, &count);
+  for (int d = 0; fits && d < mask.rank; ++d) {
+    const int64_t size = mask.from_back(d);
+    fits = size == 1 || size == scores.from_back(d);
+    if (size != 1) (*strides)[static_cast<size_t>(3 - d)] = stride;
+    if (count > 0) stride *= size;  // or else nothing bounds the sizes, and nothing is read
+  }
+  return fits || fail("the " + std::string(what) + " of shape " + to_string(mask) + " does not broadcast to the scores, " +
+                          to_string(scores), error);
+}
+
+struct Run {
+  const Attention& node;
+  const AttentionPlan& plan;
+  const float* q;
+  const float* k;
+  const float* v;
+  const float* mask;
+  const uint8_t* choices;
+  float* out;
+  const float* keys_end;  // of the memory that K lies in
+};
+
+ptrdiff_t* offsets_at(float* memory, size_t place) { return reinterpret_cast<ptrdiff_t*>(memory + place); }
+
+// Some rows of Q, of one head or one of each of several, that meet the same keys; and where their results go.
+struct Rows {
+  const float* q;
+  int64_t q_pitch;
+  const float* mask;  // null for none
+  int64_t mask_pitch;
+  const uint8_t* choices;  // null for none
+  int64_t choice_pitch;
+  float* out;
+  int64_t out_pitch;
+  int64_t count;
+};
+
+Rows rows_at(const Run& run, int64_t batch, int64_t head, int64_t row, int64_t count) {
+  const AttentionPlan& plan = run.plan;
+  const auto at = [&](const auto* data, int64_t part, const std::array<int64_t, 4>& strides) {
+    return data == nullptr ? nullptr : data + part * strides[0] + head * strides[1] + row * strides[2];
+  };
+  const float* const q = run.q + batch % plan.q.batch * plan.q.per_batch + head * plan.q.per_head + row * plan.q.per_row;
+  float* const out = run.out + batch * plan.result.per_batch + head * plan.result.per_head + row * plan.result.per_row;
+  const float* const mask = at(run.mask, batch % plan.mask_batch, plan.mask);
+  const uint8_t* const choices = at(run.choices, batch, plan.choices);
+  return {q, plan.q.per_row, mask, plan.mask[2], choices, plan.choices[2], out, plan.result.per_row, count};
+}
+
+// One row of each of some heads.
+Rows heads_at(const Run& run, int64_t batch, int64_t head, int64_t count) {
+  Rows rows = rows_at(run, batch, head, 0, count);
+  rows.q_pitch = run.plan.q.per_head;
+  rows.mask_pitch = run.plan.mask[1];
+  rows.choice_pitch = run.plan.choices[1];
+  rows.out_pitch = run.plan.result.per_head;
+  return rows;
+}
+
+const float* keys_of(const Run& run, int64_t batch, int64_t head) {
+  return run.k + batch % run.plan.k.batch * run.plan.k.per_batch + head * run.plan.k.per_head;
+}
+
+const float* values_of(const Run& run, int64_t batch, int64_t head) {
+  return run.v + batch % run.plan.v.batch * run.plan.v.per_batch + head * run.plan.v.per_head;
+}
+
+// The keys of a head as panels of columns.
+void take_keys(const Run& run, const float* k, float* keys) {
+  const AttentionPlan& plan = run.plan;
+  const auto floats = static_cast<int64_t>(kernels().floats);
+  for (int64_t s = 0; s < plan.k.length; s += floats) {
+    float* const to = keys + s / plan.panel * plan.per_panel + s % plan.panel;
+    const int64_t lanes = std::min(floats, plan.k.length - s);
+    for (int64_t c = 0; lanes < floats && c < plan.k.size; ++c) std::fill_n(to + c * plan.panel, floats, 0.0f);
+    kernels().take_columns(to, static_cast<size_t>(plan.panel), k + s * plan.k.per_row,
+                           static_cast<size_t>(plan.k.per_row), static_cast<size_t>(lanes),
+                           static_cast<size_t>(plan.k.size), run.keys_end);
+  }
+}
+
+// The values of a head in whole vectors.
+void take_values(const Run& run, const float* v, float* values) {
+  const AttentionPlan& plan = run.plan;
+  for (int64_t s = 0; s < plan.v.length; ++s, values += plan.padded_size) {
+    std::copy_n(v + s * plan.v.per_row, plan.v.size, values);
+    std::fill_n(values + plan.v.size, plan.padded_size - plan.v.size, 0.0f);
+  }
+}
+
+// Scores of rows and all keys, which lie in panels in the task's memory.
+void score_panels(const AttentionPlan& plan, const Rows& rows, float* memory) {
+  for (int64_t s = 0; s < plan.padded_keys; s += plan.panel) {
+    kernels().conv_sums({nullptr, rows.q, static_cast<size_t>(rows.q_pitch), memory + s / plan.panel * plan.per_panel,
+                         offsets_at(memory, plan.key_offsets), static_cast<size_t>(plan.k.size),
+                         memory + plan.scores + s, static_cast<size_t>(plan.padded_keys),
+                         static_cast<size_t>(rows.count),
+                         static_cast<size_t>(std::min(plan.panel, plan.padded_keys - s))});
+  }
+}
+
+// Scores of rows and all keys, where these lie.
+void score_keys(const AttentionPlan& plan, const Rows& rows, const float* k, float* memory) {
+  kernels().conv_dots({k, static_cast<size_t>(plan.k.per_row), rows.q, static_cast<size_t>(rows.q_pitch),
+                       static_cast<size_t>(plan.k.size), memory + plan.scores, 1,
+                       static_cast<size_t>(plan.padded_keys), static_cast<size_t>(plan.k.length),
+                       static_cast<size_t>(rows.count)});
+}
+
+// The results of rows, with their scores in the task's memory.
+void finish_rows(const Run& run, const Rows& rows, const float* values, float* memory) {
+  const AttentionPlan& plan = run.plan;
+  float* const scores = memory + plan.scores;
+  float* const results = memory + plan.results;
+  float* const factors = memory + plan.factors;
+  SoftmaxRows softmax{};
+  softmax.scores = scores;
+  softmax.pitch = static_cast<size_t>(plan.padded_keys);
+  softmax.rows = static_cast<size_t>(rows.count);
+  softmax.n = static_cast<size_t>(plan.k.length);
+  softmax.scale = run.node.scale;
+  softmax.nan_as_zero = run.node.nan_as_zero;
+  softmax.masked_as_zero = run.node.masked_as_zero;
+  softmax.factors = factors;
+  if (rows.mask != nullptr) {
+    softmax.mask = rows.mask;
+    softmax.mask_pitch = static_cast<size_t>(rows.mask_pitch);
+    softmax.one_mask = plan.mask[3] == 0;
+  }
+  if (rows.choices != nullptr) {
+    softmax.choices = rows.choices;
+    softmax.choice_pitch = static_cast<size_t>(rows.choice_pitch);
+    softmax.one_choice = plan.choices[3] == 0;
+    softmax.fills = run.node.fills;
+    softmax.fill = run.node.fill;
+  }
+  kernels().softmax_rows(softmax);
+  kernels().conv_sums({nullptr, scores, static_cast<size_t>(plan.padded_keys), values,
+                       offsets_at(memory, plan.value_offsets), static_cast<size_t>(plan.k.length), results,
+                       static_cast<size_t>(plan.padded_size), static_cast<size_t>(rows.count),
+                       static_cast<size_t>(plan.v.size)});
+  kernels().scale_rows({rows.out, static_cast<size_t>(rows.out_pitch), results, static_cast<size_t>(plan.padded_size),
+                        factors, static_cast<size_t>(rows.count), static_cast<size_t>(plan.v.size)});
+}
+
+// A part of one head's rows; its keys and values are copied unless they are those that were taken last.
+void compute_copied(const Run& run, int64_t part, int64_t* taken, float* memory) {
+  const AttentionPlan& plan = run.plan;
+  const int64_t split = part % plan.splits;
+  const int64_t head = part / plan.splits % run.node.heads;
+  const int64_t batch = part / plan.splits / run.node.heads;
+  const int64_t key_head = head / (run.node.heads / run.node.key_heads);
+  const float* values = values_of(run, batch, key_head);
+  if (batch * run.node.key_heads + key_head != *taken) {
+    take_keys(run, keys_of(run, batch, key_head), memory);
+    if (plan.copies_values) take_values(run, values, memory + plan.values);
+  }
+  if (plan.copies_values) values = memory + plan.values;
+  *taken = batch * run.node.key_heads + key_head;
+  const int64_t last = (split + 1) * plan.q.length / plan.splits;
+  for (int64_t first = split * plan.q.length / plan.splits; first < last; first += plan.rows) {
+    const Rows rows = rows_at(run, batch, head, first, std::min(plan.rows, last - first));
+    score_panels(plan, rows, memory);
+    finish_rows(run, rows, values, memory);
+  }
+}
+
+// The few rows of some heads that share a head of keys and values, which are read where they lie.
+void compute_in_place(const Run& run, int64_t part, float* memory) {
+  const AttentionPlan& plan = run.plan;
+  const int64_t parts = run.node.heads / plan.heads;  // of a batch
+  const int64_t head = part % parts * plan.heads;
+  const int64_t batch = part / parts;
+  const int64_t key_head = head / (run.node.heads / run.node.key_heads);
+  const float* const k = keys_of(run, batch, key_head);
+  const float* values = values_of(run, batch, key_head);
+  if (plan.copies_values) {
+    take_values(run, values, memory + plan.values);
+    values = memory + plan.values;
+  }
+  const auto compute = [&](const Rows& rows) {
+    score_keys(plan, rows, k, memory);
+    finish_rows(run, rows, values, memory);
+  };
+  if (plan.q.length == 1) return compute(heads_at(run, batch, head, plan.heads));
+  for (int64_t i = 0; i < plan.heads; ++i) compute(rows_at(run, batch, head + i, 0, plan.q.length));
+}
+
+void compute_task(const Run& run, int64_t task) {
+  const DenormalsAsZeros zeros;
+  const AttentionPlan& plan = run.plan;
+  const Workspace workspace(plan.floats * sizeof(float));
+  auto* const memory = static_cast<float*>(workspace.data());
+  ptrdiff_t* const key_offsets = offsets_at(memory, plan.key_offsets);
+  if (plan.copies_keys) {
+    for (int64_t c = 0; c < plan.k.size; ++c) key_offsets[c] = c * plan.panel;
+  }
+  ptrdiff_t* const value_offsets = offsets_at(memory, plan.value_offsets);
+  const int64_t per_value = plan.copies_values ? plan.padded_size : plan.v.per_row;
+  for (int64_t s = 0; s < plan.k.length; ++s) value_offsets[s] = s * per_value;
+  const int64_t parts = plan.result.batch * run.node.heads / plan.heads * plan.splits;
+  const auto begin = task * parts / plan.tasks;
+  const auto end = (task + 1) * parts / plan.tasks;
+  int64_t taken = -1;
+  for (int64_t part = begin; part < end; ++part) {
+    plan.copies_keys ? compute_copied(run, part, &taken, memory) : compute_in_place(run, part, memory);
+  }
+}
+
+// How many of the heads that share keys are a part of the work, where all rows of these are few; else 0.
+int64_t heads_in_place(const Attention& node, int64_t batch, int64_t length) {
+  if (length > kFewRows) return 0;
+  const int64_t shared = node.heads / node.key_heads;
+  int64_t heads = std::min(shared, kFewRows / std::max<int64_t>(length, 1));
+  while (shared % heads != 0 || (heads > 1 && batch * node.heads / heads < kFewParts)) --heads;
+  return heads;
+}
+
+// Divides the work where keys are copied, which each task does for itself: by heads of keys, by the heads that share them, or
+// further by rows of Q.
+void divide_copied(const Attention& node, int64_t batch, AttentionPlan* plan) {
+  const HeadsView &q = plan->q, &k = plan->k, &v = plan->v;
+  const int64_t shared = node.heads / node.key_heads;
+  const int64_t groups = batch * node.key_heads;
+  const auto keys = static_cast<double>(k.length);
+  const double rows = static_cast<double>(shared * q.length) * keys * (static_cast<double>(k.size + v.size) + kExpWork);
+  const double copies = keys * static_cast<double>(k.size + (plan->copies_values ? v.size : 0)) * kCopyWork;
+  const int64_t most = shared * std::max<int64_t>(q.length / kSplitRows, 1);
+  double least = -1.0;
+  for (int64_t parts = 1; parts <= most; ++parts) {
+    if (parts < shared ? shared % parts != 0 : parts % shared != 0) continue;
+    const double task = rows / static_cast<double>(parts) + copies;
+    if (parts > 1 && task < kTaskWork) break;
+    const auto tasks = static_cast<double>(groups * parts);
+    const double balanced = (task + kTaskCost) * tasks;  // which grows with the parts: none that follows costs less
+    if (least >= 0.0 && balanced >= least) break;
+    const double cost = balanced * imbalance(groups * parts);
+    if (least >= 0.0 && cost >= least) continue;
+    least = cost;
+    plan->splits = divide_up(parts, shared);
+    plan->tasks = static_cast<int64_t>(std::min(tasks, std::max(tasks * task / kTaskWork, 1.0)));
+  }
+}
+
+}  // namespace
+
+bool read_attention(const AttributeSource& source, size_t inputs, Attention* node, std::string* error) {
+  std::vector<int64_t> heads;
+  if (!source.numbers("heads", &heads) || heads.size() != 2 || heads[1] < 1 || heads[0] < heads[1] ||
+      heads[0] > kMostHeads || heads[0] % heads[1] != 0) {
+    return fail("the heads attribute is not two numbers, the first a multiple of the second", error);
+  }
+  const int64_t own[3] = {heads[0], heads[1], heads[1]};
+  std::vector<int64_t> input_heads, first_head;
+  bool fits = source.numbers("input_heads", &input_heads) && input_heads.size() == 3 &&
+              source.numbers("first_head", &first_head) && first_head.size() == 3;
+  for (size_t i = 0; fits && i < 3; ++i) {
+    fits = input_heads[i] >= own[i] && input_heads[i] <= kMostHeads;
+    fits = fits && first_head[i] >= 0 && first_head[i] <= input_heads[i] - own[i];
+  }
+  if (!fits) return fail("the input_heads and first_head attributes are not heads of three inputs", error);
+  std::vector<int64_t> first;
+  const auto is_flag = [](int64_t number) { return number == 0 || number == 1; };
+  if (!source.numbers("heads_first", &first) || first.size() != 4 || !std::all_of(first.begin(), first.end(), is_flag)) {
+    return fail("the heads_first attribute is not four numbers of 0 or 1", error);
+  }
+  if (!read_float_bits(source, "scale_bits", &node->scale)) {
+    return fail("the scale_bits attribute is not the bits of a finite float32", error);
+  }
+  int64_t nan_as_zero = 0;
+  if (source.number("nan_as_zero", &nan_as_zero) && !is_flag(nan_as_zero)) {
+    return fail("the nan_as_zero attribute is not 0 or 1", error);
+  }
+  int64_t masked_as_zero = 0;
+  if (source.number("masked_as_zero", &masked_as_zero) && !is_flag(masked_as_zero)) {
+    return fail("the masked_as_zero attribute is not 0 or 1", error);
+  }
+  int64_t bits = 0, fills = 0;
+  const bool chosen = source.number("fill_bits", &bits);
+  const bool valid = !chosen || (bits >= 0 && bits <= UINT32_MAX && source.number("fills", &fills) && is_flag(fills));
+  const auto word = static_cast<uint32_t>(bits);
+  if (valid) std::memcpy(&node->fill, &word, sizeof word);
+  if (!valid || std::isnan(node->fill)) {
+    return fail("the fill_bits and fills attributes are not the bits of a float32 and 0 or 1", error);
+  }
+  int64_t windows = 0;
+  if (source.number("windows", &windows) && windows < 1) return fail("the windows attribute is not positive", error);
+  const size_t least = chosen ? 4 : 3;
+  if (inputs != least && inputs != least + 1) {
+    return fail("the node has " + std::to_string(inputs) + " inputs, not Q, K, V, perhaps a mask, and choices with " +
+                    "fill_bits", error);
+  }
+  if (windows > 0 && inputs == least) return fail("the windows attribute is of a node without a mask", error);
+  node->heads = heads[0];
+  node->key_heads = heads[1];
+  std::copy_n(input_heads.begin(), 3, node->input_heads.begin());
+  std::copy_n(first_head.begin(), 3, node->first_head.begin());
+  for (size_t i = 0; i < 4; ++i) node->heads_first[i] = first[i] == 1;
+  node->masked = inputs == least + 1;
+  node->chosen = chosen;
+  node->fills = fills == 1;
+  node->nan_as_zero = nan_as_zero == 1;
+  node->masked_as_zero = masked_as_zero == 1;
+  node->windows = windows;
+  return true;
+}
+
+bool make_attention_plan(const Attention& node, const PlanKey& key, AttentionPlan* plan, std::string* error) {
+  plan->key = key;
+  if (!view_input(node, key, 0, &plan->q, error) || !view_input(node, key, 1, &plan->k, error) ||
+      !view_input(node, key, 2, &plan->v, error)) {
+    return false;
+  }
+  HeadsView &q = plan->q, &k = plan->k, &v = plan->v;
+  std::vector<const Shape*> masks;  // what broadcasts to the scores
+  if (node.masked) masks.push_back(&key.shapes[3]);
+  if (node.chosen) masks.push_back(&key.shapes[node.choice_input()]);
+  // A batch of one serves all, as for MatMul.
+  int64_t batch = q.batch;
+  std::vector<int64_t> batches{k.batch, v.batch};
+  for (const Shape* mask : masks) {
+    const bool of_windows = node.windows > 0 && mask == masks[0];
+    batches.push_back(mask->rank == 4 && !of_windows ? mask->dims[0] : 1);
+  }
+  for (const int64_t other : batches) {
+    if (batch == 1) batch = other;
+    if (other != batch && other != 1) {
+      return fail("there are batches of " + std::to_string(batch) + " and " + std::to_string(other), error);
+    }
+  }
+  // So does a row of Q, or a key, where the mask has more.
+  const auto spread = [](HeadsView* view, int64_t length) {
+    if (view->length != 1 || length == 1) return;
+    view->length = length;
+    view->per_row = 0;
+  };
+  for (const Shape* mask : masks) {
+    spread(&q, mask->from_back(1));
+    spread(&k, mask->from_back(0));
+  }
+  if (q.size != k.size || k.length != v.length) {
+    return fail("Q, K and V of shapes " + to_string(key.shapes[0]) + ", " + to_string(key.shapes[1]) + " and " +
+                    to_string(key.shapes[2]) + " do not fit each other", error);
+  }
+  Shape scores{4, {batch, node.heads, q.length, k.length}};
+  Shape window_scores = scores;
+  if (node.windows > 0) {
+    if (batch % node.windows != 0) {
+      return fail("a batch of " + std::to_string(batch) + " is not one of images of " + std::to_string(node.windows) +
+                      " windows", error);
+    }
+    window_scores.dims[0] = node.windows;
+  }
+  plan->mask_batch = std::max<int64_t>(window_scores.dims[0], 1);
+  if (node.masked && !view_mask("mask", key.shapes[3], window_scores, &plan->mask, error)) return false;
+  if (node.chosen && !view_mask("choice", key.shapes[node.choice_input()], scores, &plan->choices, error)) return false;
+  int64_t count = 0;
+  if (!element_count({2, {node.heads, v.size}}, &count) || !element_count(scores, &count)) {
+    return fail("there are too many scores, of shape " + to_string(scores), error);
+  }
+  plan->output = node.heads_first[3] ? Shape{4, {batch, node.heads, q.length, v.size}}
+                                     : Shape{3, {batch, q.length, node.heads * v.size}};
+  if (!element_count(plan->output, &plan->count)) {
+    return fail("the output of shape " + to_string(plan->output) + " has too many elements", error);
+  }
+  if (!view(plan->output, node.heads, node.heads_first[3], 0, &plan->result, error)) return false;
+  if (plan->count == 0) return true;  // sizes that no memory bounds
+
+  const auto floats = static_cast<int64_t>(kernels().floats);
+  plan->padded_keys = round_up(k.length, floats);
+  plan->padded_size = round_up(v.size, floats);
+  const int64_t in_place = heads_in_place(node, batch, q.length);
+  plan->heads = std::max<int64_t>(in_place, 1);
+  plan->copies_keys = in_place == 0;
+  // Products read whole vectors, and rows that are far apart would drive each other out of the first level of cache.
+  plan->copies_values = v.size % floats != 0 || (plan->copies_keys && v.per_row != v.size);
+  const int64_t some = std::max<int64_t>(kScores / std::max<int64_t>(plan->padded_keys, 1), 1);
+  plan->rows = std::min(round_up(std::min(some, kRows), kProductRows), std::max<int64_t>(q.length, 1));
+  if (!plan->copies_keys) plan->rows = std::max(q.length, plan->heads);
+  if (plan->copies_keys) {
+    divide_copied(node, batch, plan);
+  } else {
+    const auto parts = static_cast<double>(std::max<int64_t>(batch * node.heads / plan->heads, 1));
+    const double work = static_cast<double>(count) * (static_cast<double>(k.size + v.size) + kExpWork);
+    plan->splits = 1;
+    plan->tasks = std::max<int64_t>(static_cast<int64_t>(std::min(work / kTaskWork, parts)), 1);
+  }
+  plan->panel = std::max(std::min(kPanel, plan->padded_keys), floats);
+  bool fits = true;
+  const auto add = [plan, floats, &fits](int64_t rows, int64_t columns) {
+    int64_t count = 0;
+    fits = fits && element_count({2, {rows, columns}}, &count);
+    const size_t begin = plan->floats;
+    if (fits) plan->floats += static_cast<size_t>(round_up(count, floats));
+    return begin;
+  };
+  const int64_t padded = round_up(k.size, floats);  // a copy of keys writes whole vectors of vectors
+  if (plan->copies_keys) add(round_up(plan->padded_keys, plan->panel), padded);
+  if (plan->copies_values) plan->values = add(k.length, plan->padded_size);
+  if (plan->copies_keys) plan->key_offsets = add(k.size, kOffset);
+  plan->value_offsets = add(k.length, kOffset);
+  plan->scores = add(plan->rows, plan->padded_keys);
+  plan->results = add(plan->rows, plan->padded_size);
+  plan->factors = add(plan->rows, 1);
+  fits = fits && element_count({1, {static_cast<int64_t>(plan->floats)}}, &count);  // so that their bytes can be told
+  if (fits) plan->per_panel = plan->panel * padded;
+  return fits || fail("K and V of shapes " + to_string(key.shapes[1]) + " and " + to_string(key.shapes[2]) +
+                          " have too many elements", error);
+}
+
+void run_attention(const Attention& node, const AttentionPlan& plan, const std::vector<const void*>& inputs,
+                   void* output, const Host& host) {
+  if (plan.count == 0) return;
+  auto* const out = static_cast<float*>(output);
+  if (plan.k.length == 0) {
+    std::fill_n(out, plan.count, 0.0f);
+    return;
+  }
+  const auto operand = [&](size_t i) { return static_cast<const float*>(inputs[i]); };
+  int64_t keys = 0;
+  element_count(plan.key.shapes[1], &keys);
+  const Run run{node, plan, operand(0) + plan.q.begin, operand(1) + plan.k.begin, operand(2) + plan.v.begin,
+          node.masked ? operand(3) : nullptr,
+          node.chosen ? static_cast<const uint8_t*>(inputs[node.choice_input()]) : nullptr, out, operand(1) + keys};
+  run_parts(host, plan.tasks, [&](int64_t task) { compute_task(run, task); });
+}
+
+}  // namespace onnxfuse

@@ -1,0 +1,84 @@
+// A Program: typed SSA over scalars, parsed from the text in a fused node's `program` attribute.
+#ifndef ONNXFUSE_PROGRAM_H_
+#define ONNXFUSE_PROGRAM_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "program/dtype.h"
+#include "program/view_steps.h"
+
+namespace onnxfuse {
+
+struct Value {
+  enum class Kind : uint8_t {
+    Input,
+    Const,
+    Instruction,
+    Reduction,  // of what `map` makes of its operands, along the Program's axes, whose dimensions stay as 1
+    Index,      // the coordinates along `axis` of the elements of its first operand
+  };
+
+  Kind kind;
+  DType type;
+  bool along_axis = false;      // Input: a vector along `axis` instead of NumPy broadcasting
+  int axis = 0;                 // Input: counted from the front, or from the back if negative; Index: from the back
+  std::vector<AxisSlice> slices;  // Input: of what the ones before leave, each a part; the tensor is broadcast
+  bool swaps_halves = false;    // Input: along its last dimension the second half comes first; the tensor is broadcast
+  std::vector<ViewStep> view;   // Input: what is read of the tensor, which is broadcast
+  Op op{};                      // Instruction
+  Reduce reduce{};              // Reduction
+  Mapped map = Mapped::Plain;   // Reduction: of its first operand, and for a product its second (no text has another)
+  DType op_type{};              // Instruction: T of the type rule
+  uint16_t operands[3] = {};    // ids of earlier values
+  int line = 0;                 // in the text, from 1
+  uint64_t bits = 0;            // Const: the value in the compute type
+};
+
+struct Program {
+  std::vector<Value> values;  // by id; the inputs come first
+  std::vector<uint16_t> outputs;
+  std::vector<std::vector<ViewStep>> output_views;  // for each output the steps that lead to its tensor; or none at all
+  std::vector<int> axes;  // of all reductions: negative, in rising order
+  size_t input_count = 0;
+  bool contracts = false;  // whether a product may be added without being rounded before
+};
+
+// How many operands a value has whose elements it is made of.
+inline int operand_count(const Value& value) {
+  if (value.kind == Value::Kind::Reduction) return value.map == Mapped::Product ? 2 : 1;
+  return value.kind == Value::Kind::Instruction ? info(value.op).arity : 0;
+}
+
+inline bool reduces(const Program& program) { return !program.axes.empty(); }
+
+inline DType output_type(const Program& program, size_t o) { return program.values[program.outputs[o]].type; }
+
+constexpr size_t kMaxText = size_t{1} << 20;
+constexpr size_t kMaxInputs = 128;
+constexpr size_t kMaxOutputs = 64;
+constexpr size_t kMaxValues = 4096;
+constexpr size_t kMaxSlices = 32;  // of an input
+
+// Whether inputs may be parts of tensors, or tensors in another order, and outputs tensors of another shape; and whether
+// values may be reduced beside that.
+enum class Reads { WholeTensors, Views, Reductions };
+
+// Reads and validates `text`.  On failure returns false and sets `error` to one line that names the line of the text;
+// nothing in `text` is trusted.
+bool parse_program(std::string_view text, Program* program, std::string* error, Reads reads = Reads::WholeTensors);
+
+// Whether an input is not a whole tensor in its own order.
+bool is_view(const Value& input);
+// Whether one is, or an output has another shape than what is computed.
+bool has_views(const Program& program);
+
+// The program for float tensors in place of all its float16 inputs and outputs.  ORT widens a node between others that
+// have no float16 kernels, rather than convert before and after each of them.
+Program widen_half(const Program& program);
+
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_PROGRAM_H_

@@ -1,0 +1,165 @@
+#include "program/program_shapes.h"
+
+#include <algorithm>
+
+namespace onnxfuse {
+namespace {
+
+class ShapeResolver {
+ public:
+  ShapeResolver(const Program& program, const std::vector<Shape>& inputs) : program_(program), inputs_(inputs) {}
+
+  bool resolve(std::vector<Shape>* shapes, std::string* error) {
+    if (!view_inputs(error)) return false;
+    resolve_region();
+    for (size_t id = 0; id < program_.values.size(); ++id) {
+      const Value& value = program_.values[id];
+      Shape shape;
+      if (value.kind == Value::Kind::Input) {
+        if (!resolve_input(id, &shape, error)) return false;
+      } else if (value.kind == Value::Kind::Reduction || value.kind == Value::Kind::Index) {
+        if (!resolve_axes(value, (*shapes)[value.operands[0]], &shape, error)) return false;
+      } else if (value.kind == Value::Kind::Instruction) {
+        const int arity = info(value.op).arity;
+        shape = (*shapes)[value.operands[0]];
+        for (int i = 1; i < arity; ++i) {
+          const Shape& other = (*shapes)[value.operands[i]];
+          Shape both;
+          if (!broadcast(shape, other, &both)) {
+            *error = line(value) + info(value.op).name + ": shapes " + to_string(shape) + " and " + to_string(other) +
+                     " do not broadcast";
+            return false;
+          }
+          shape = both;
+        }
+      }
+      int64_t count = 0;
+      if (!element_count(shape, &count)) {
+        *error = line(value) + "shape " + to_string(shape) + " has too many elements";
+        return false;
+      }
+      shapes->push_back(shape);
+    }
+    return true;
+  }
+
+ private:
+  static std::string line(const Value& value) { return "line " + std::to_string(value.line) + ": "; }
+
+  // Puts what is read of each input in its place.
+  bool view_inputs(std::string* error) {
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      const Value& value = program_.values[i];
+      const auto fail = [&](const std::string& problem) {
+        *error = line(value) + "input " + std::to_string(i) + problem;
+        return false;
+      };
+      if (inputs_[i].rank > kMaxRank) return fail(" has more than 16 dimensions");
+      if (value.swaps_halves && (inputs_[i].rank == 0 || inputs_[i].from_back(0) % 2 != 0)) {
+        return fail(" of shape " + to_string(inputs_[i]) + " has no halves in its last dimension");
+      }
+      if (!is_view(value)) continue;
+      int64_t count = 0;
+      View view;
+      if (!element_count(inputs_[i], &count)) return fail(" has too many elements");
+      std::string problem;
+      if (!input_view(value, inputs_[i], &view, &problem)) {
+        return fail(" of shape " + to_string(inputs_[i]) + ": " + problem);
+      }
+      inputs_[i] = view.shape;
+    }
+    return true;
+  }
+
+  // The region's shape: its rank, and where the broadcast inputs agree on it, each dimension.
+  void resolve_region() {
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (!program_.values[i].along_axis) region_.rank = std::max(region_.rank, inputs_[i].rank);
+    }
+    for (int d = 0; d < region_.rank; ++d) {
+      int64_t& size = region_.dims[region_.rank - 1 - d];
+      size = 1;
+      for (size_t i = 0; i < inputs_.size(); ++i) {
+        const int64_t own = inputs_[i].from_back(d);
+        if (!program_.values[i].along_axis && own != 1) size = size == 1 || size == own ? own : -1;
+      }
+    }
+  }
+
+  bool resolve_input(size_t id, Shape* shape, std::string* error) const {
+    const Value& value = program_.values[id];
+    const Shape& own = inputs_[id];
+    if (!value.along_axis) {
+      *shape = own;
+      return true;
+    }
+    const int axis = value.axis < 0 ? value.axis + region_.rank : value.axis;
+    // A dimension is -1 where branches have different sizes: then the instruction that reads the vector finds out.
+    const bool fits = own.rank == 1 && axis >= 0 && axis < region_.rank &&
+                      (own.dims[0] == 1 || own.dims[0] == region_.dims[axis] || region_.dims[axis] < 0);
+    if (!fits) {
+      *error = line(value) + "input " + std::to_string(id) + " of shape " + to_string(own) + " does not lie along axis " +
+               std::to_string(value.axis) + " of shape " + to_string(region_);
+      return false;
+    }
+    // Other values of the region may have more dimensions than those that the vector meets.
+    shape->rank = value.axis < 0 ? -value.axis : region_.rank;
+    std::fill_n(shape->dims.begin(), shape->rank, 1);
+    shape->dims[value.axis < 0 ? 0 : axis] = own.dims[0];
+    return true;
+  }
+
+  bool resolve_axes(const Value& value, const Shape& operand, Shape* shape, std::string* error) const {
+    const int first = value.kind == Value::Kind::Index ? value.axis : program_.axes[0];
+    if (operand.rank < -first) {
+      *error = line(value) + "shape " + to_string(operand) + " has no axis " + std::to_string(first);
+      return false;
+    }
+    *shape = operand;
+    if (value.kind == Value::Kind::Index) return true;
+    for (const int axis : program_.axes) shape->dims[static_cast<size_t>(operand.rank + axis)] = 1;
+    return true;
+  }
+
+  const Program& program_;
+  std::vector<Shape> inputs_;  // as they are read
+  Shape region_;
+};
+
+}  // namespace
+
+bool input_view(const Value& input, const Shape& tensor, View* view, std::string* error) {
+  *view = whole_view(tensor);
+  for (const AxisSlice& slice : input.slices) {
+    const int axis = slice.axis < 0 ? slice.axis : slice.axis - tensor.rank;
+    if (axis < -tensor.rank || axis >= 0) {
+      *error = "it has not all the axes that are sliced";
+      return false;
+    }
+    const ViewStep step{ViewStep::Kind::Slice, static_cast<int8_t>(axis), 0, {}, {slice.start, slice.end, slice.step}};
+    if (!apply_view_steps({step}, view, error)) return false;
+  }
+  return apply_view_steps(input.view, view, error);
+}
+
+bool resolve_shapes(const Program& program, const std::vector<Shape>& inputs, std::vector<Shape>* shapes,
+                    std::string* error) {
+  shapes->clear();
+  return ShapeResolver(program, inputs).resolve(shapes, error);
+}
+
+bool resolve_outputs(const Program& program, const std::vector<Shape>& shapes, std::vector<Shape>* outputs,
+                     std::string* error) {
+  outputs->clear();
+  for (size_t o = 0; o < program.outputs.size(); ++o) {
+    View view = whole_view(shapes[program.outputs[o]]);
+    if (!program.output_views.empty() && !apply_view_steps(program.output_views[o], &view, error)) {
+      *error = "output " + std::to_string(o) + ": " + *error;
+      return false;
+    }
+    outputs->push_back(view.shape);
+  }
+  return true;
+}
+
+}  // namespace onnxfuse

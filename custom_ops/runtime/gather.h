@@ -1,0 +1,20 @@
+// What a tile reads of a tensor that is broadcast along some dimensions, or of a part of one.
+#ifndef ONNXFUSE_GATHER_H_
+#define ONNXFUSE_GATHER_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "plan/plan.h"
+
+namespace onnxfuse {
+
+// Copies `count` elements of the stage, from number `start` on, as `slot` reads them from `data`, to `out`.
+void gather(const Slot& slot, const char* data, int64_t start, size_t count, char* out);
+
+// The same of a tensor whose elements are their own offsets, as numbers of this type.
+void coordinates(const Slot& slot, DType type, int64_t start, size_t count, char* out);
+
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_GATHER_H_

@@ -1,3 +1,0 @@
-#include "isa_avx2.h"
-
-#include "array_kernels.inc"

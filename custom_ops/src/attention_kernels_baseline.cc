@@ -1,3 +1,0 @@
-#include "isa_baseline.h"
-
-#include "attention_kernels.inc"

@@ -1,3 +1,0 @@
-#include "isa_baseline.h"
-
-#include "channel_kernels.inc"

@@ -1,3 +1,0 @@
-#include "isa_neon.h"
-
-#include "double_kernels.inc"

@@ -1,3 +1,0 @@
-#include "isa_avx512.h"
-
-#include "kernels.inc"

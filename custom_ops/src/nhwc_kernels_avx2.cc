@@ -1,3 +1,0 @@
-#include "isa_avx2.h"
-
-#include "nhwc_kernels.inc"

@@ -1,3 +1,0 @@
-#include "isa_baseline.h"
-
-#include "nhwc_pool_kernels.inc"

@@ -1,3 +1,0 @@
-#include "isa_baseline.h"
-
-#include "normalization_kernels.inc"

@@ -1,3 +1,0 @@
-#include "isa_neon.h"
-
-#include "normalization_kernels.inc"

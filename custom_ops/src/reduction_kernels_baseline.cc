@@ -1,3 +1,0 @@
-#include "isa_baseline.h"
-
-#include "reduction_kernels.inc"

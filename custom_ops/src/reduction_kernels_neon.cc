@@ -1,3 +1,0 @@
-#include "isa_neon.h"
-
-#include "reduction_kernels.inc"

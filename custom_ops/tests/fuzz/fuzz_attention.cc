@@ -1,0 +1,190 @@
+// Fuzzing of attention: attributes and shapes that nobody should trust, and what comes out.
+//
+//   fuzz_attention [runs] [seed]
+// Where a run is small enough it happens on memory of exactly the size, so that AddressSanitizer sees one element too
+// many, and its results are held against sums in double.
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nodes/attention/attention.h"
+#include "tests/fuzz/fuzz_conv_nodes.h"
+#include "tests/fuzz/fuzz_tensors.h"
+
+namespace {
+
+using namespace onnxfuse;
+using fuzz::below;
+using fuzz::expect;
+using fuzz::one_of;
+
+constexpr int64_t kMostElements = 100'000;
+constexpr double kMostProducts = 1e6;
+
+// The elements of a tensor that is small enough to have memory, or -1.
+int64_t count_of(const Shape& shape) {
+  int64_t count = 0;
+  return element_count(shape, &count) && count <= kMostElements ? count : -1;
+}
+
+const float* row_of(const float* data, const HeadsView& view, int64_t batch, int64_t head, int64_t row) {
+  return data + view.begin + batch % view.batch * view.per_batch + head * view.per_head + row * view.per_row;
+}
+
+void check_row(const Attention& node, const AttentionPlan& plan, const std::vector<const void*>& inputs,
+               const float* output, int64_t batch, int64_t head, int64_t row) {
+  const auto data = [&](size_t i) { return static_cast<const float*>(inputs[i]); };
+  const int64_t key_head = head / (node.heads / node.key_heads);
+  const float* const q = row_of(data(0), plan.q, batch, head, row);
+  std::vector<double> weights;
+  double largest = -INFINITY;
+  bool left = false;  // by the choices or, where there are none, by the mask
+  for (int64_t s = 0; s < plan.k.length; ++s) {
+    const float* const k = row_of(data(1), plan.k, batch, key_head, s);
+    double score = 0;
+    for (int64_t c = 0; c < plan.k.size; ++c) score += q[c] * k[c];
+    score *= static_cast<double>(node.scale);
+    const auto place = [&](int64_t part, const std::array<int64_t, 4>& strides) {
+      return part * strides[0] + head * strides[1] + row * strides[2] + s * strides[3];
+    };
+    if (node.chosen) {
+      const bool choice = static_cast<const uint8_t*>(inputs[node.choice_input()])[place(batch, plan.choices)] != 0;
+      if (choice == node.fills) score = static_cast<double>(node.fill);
+      left = left || choice != node.fills;
+    }
+    if (node.masked) {
+      const float mask = data(3)[place(node.windows > 0 ? batch % node.windows : batch, plan.mask)];
+      score += mask;
+      left = left || (!node.chosen && !(mask <= -FLT_MAX));
+    }
+    largest = std::max(largest, score);
+    weights.push_back(score);
+  }
+  double sum = 0;
+  for (double& weight : weights) sum += weight = std::exp(weight - largest);
+  const float* const result = row_of(output, plan.result, batch, head, row);
+  for (int64_t i = 0; i < plan.v.size; ++i) {
+    double wanted = 0;
+    for (int64_t s = 0; s < plan.k.length; ++s) {
+      wanted += weights[static_cast<size_t>(s)] * row_of(data(2), plan.v, batch, key_head, s)[i];
+    }
+    if (node.masked_as_zero && (node.chosen || node.masked) && !left) {
+      expect(result[i] == 0, "a number of nothing");
+    } else if (std::isnan(sum)) {  // of an infinite fill
+      expect(node.nan_as_zero ? result[i] == 0 : std::isnan(result[i]), "a number of none");
+    } else {
+      expect(std::abs(result[i] - (sum > 0 ? wanted / sum : 0)) <= 1e-4, "a wrong result");
+    }
+  }
+}
+
+void check_results(const Attention& node, const AttentionPlan& plan) {
+  std::vector<std::unique_ptr<float[]>> memory;
+  std::unique_ptr<uint8_t[]> choices;
+  std::vector<const void*> inputs;
+  for (const Shape& shape : plan.key.shapes) {
+    const auto count = static_cast<size_t>(count_of(shape));
+    if (node.chosen && inputs.size() == node.choice_input()) {
+      choices = std::make_unique<uint8_t[]>(count);
+      for (size_t k = 0; k < count; ++k) choices[k] = below(3) == 0 ? 1 : 0;
+      inputs.push_back(choices.get());
+      continue;
+    }
+    memory.push_back(std::make_unique<float[]>(count));
+    for (size_t k = 0; k < count; ++k) memory.back()[k] = static_cast<float>(below(5)) - 2.0f;
+    inputs.push_back(memory.back().get());
+  }
+  const auto output = std::make_unique<float[]>(static_cast<size_t>(plan.count));
+  run_attention(node, plan, inputs, output.get(), fuzz::kHost);
+  if (plan.count == 0) return;
+  for (int64_t batch = 0; batch < plan.result.batch; ++batch) {
+    for (int64_t head = 0; head < node.heads; ++head) {
+      for (int64_t row = 0; row < plan.q.length; ++row) check_row(node, plan, inputs, output.get(), batch, head, row);
+    }
+  }
+}
+
+// Shapes that mostly fit; sometimes of more elements than fit 64 bits.
+std::vector<Shape> random_shapes(const Attention& node) {
+  const auto size_of = [](int64_t size) {
+    return below(60) == 0 ? one_of({0, 1, 1 << 16, INT32_MAX, int64_t{1} << 40, INT64_MAX}) : size;
+  };
+  const int64_t batch = size_of(one_of({1, 1, 2, 3}) * std::clamp<int64_t>(below(4) == 0 ? 1 : node.windows, 1, 1 << 20));
+  const int64_t lengths[2] = {size_of(one_of({1, 2, 7, 16, 33, 70})), size_of(one_of({1, 3, 16, 31, 100}))};
+  const int64_t sizes[2] = {size_of(one_of({1, 4, 7, 16, 24})), size_of(one_of({1, 5, 8, 33}))};
+  const auto tensor = [&](size_t i, int64_t length, int64_t size) {
+    const int64_t own = below(8) == 0 ? 1 : batch;
+    const int64_t heads = node.input_heads[i];
+    if (node.heads_first[i]) return Shape{4, {own, heads, length, size}};
+    if (below(4) == 0 && heads % 3 == 0) return Shape{5, {own, length, 3, heads / 3, size}};
+    if (below(2) == 0 || size > (1 << 20)) return Shape{4, {own, length, heads, size}};
+    return Shape{3, {own, length, heads * size}};
+  };
+  std::vector<Shape> shapes{tensor(0, lengths[0], sizes[0]), tensor(1, lengths[1], sizes[0]),
+                            tensor(2, lengths[1], sizes[1])};
+  for (size_t i = 3; i < node.choice_input() + (node.chosen ? 1 : 0); ++i) {
+    const int64_t parts = i == 3 && node.windows > 0 && below(8) != 0 ? node.windows : batch;
+    shapes.push_back(fuzz::random_operand({4, {parts, node.heads, lengths[0], lengths[1]}}));
+  }
+  if (below(20) == 0) shapes[below(shapes.size())].dims[below(4)] = one_of({0, 2, 5});
+  if (below(40) == 0) shapes[below(shapes.size())].rank = static_cast<int>(below(6));
+  return shapes;
+}
+
+void check_node() {
+  fuzz::Attributes attributes;
+  const int64_t key_heads = one_of({1, 2, 3});
+  attributes.lists["heads"] = {key_heads * one_of({1, 1, 2}), key_heads};
+  for (const int64_t own : {attributes.lists["heads"][0], key_heads, key_heads}) {
+    const int64_t before = one_of({0, 0, own, 2 * own});
+    attributes.lists["first_head"].push_back(before);
+    attributes.lists["input_heads"].push_back(before + own + one_of({0, 0, 1, own}));
+  }
+  for (int i = 0; i < 4; ++i) attributes.lists["heads_first"].push_back(one_of({0, 1}));
+  attributes.numbers["scale_bits"] = one_of({0x3f800000, 0x3f000000, 0x3e800000});
+  if (below(2) == 0) attributes.numbers["nan_as_zero"] = one_of({0, 1});
+  if (below(2) == 0) attributes.numbers["masked_as_zero"] = one_of({0, 1});
+  if (below(2) == 0) {
+    attributes.numbers["fill_bits"] = one_of({0, 0x3f800000, 0xc0a00000});
+    attributes.numbers["fills"] = one_of({0, 1});
+  }
+  if (below(3) == 0) attributes.numbers["windows"] = one_of({1, 2, 3});
+  if (below(4) == 0) {
+    const int64_t odd = one_of({-1, 0, 1, 0x7f800000, INT32_MAX, int64_t{1} << 40, INT64_MAX, INT64_MIN});
+    switch (below(9)) {
+      case 0: attributes.numbers["scale_bits"] = odd; break;
+      case 1: attributes.lists["heads"][below(2)] = odd; break;
+      case 2: attributes.lists["input_heads"][below(3)] = odd; break;
+      case 3: attributes.lists["first_head"][below(3)] = odd; break;
+      case 4: attributes.numbers["nan_as_zero"] = odd; break;
+      case 5: attributes.numbers["fill_bits"] = odd; break;
+      case 6: attributes.numbers["fills"] = odd; break;
+      case 7: attributes.numbers["windows"] = odd; break;
+      default: attributes.lists["heads_first"].resize(below(6), odd);
+    }
+  }
+  Attention node;
+  std::string error;
+  if (!read_attention(attributes.source(), 2 + below(5), &node, &error)) {
+    expect(!error.empty(), "refused for no reason");
+    return;
+  }
+  AttentionPlan plan;
+  if (!make_attention_plan(node, {random_shapes(node)}, &plan, &error)) {
+    expect(!error.empty(), "refused for no reason");
+    return;
+  }
+  const std::vector<Shape>& shapes = plan.key.shapes;
+  if (std::any_of(shapes.begin(), shapes.end(), [](const Shape& s) { return count_of(s) < 0; })) return;
+  const double sizes = static_cast<double>(plan.k.length) + static_cast<double>(plan.k.size);
+  const double products = static_cast<double>(plan.count) * sizes;
+  if (products <= kMostProducts) check_results(node, plan);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return fuzz::run(argc, argv, check_node); }

@@ -1,0 +1,243 @@
+// Fuzzing of what the CUDA operator reads from a model, recipes and machine code, and of the launches that it plans.
+//
+//   fuzz_launch [runs] [seed]
+// Every run makes a program, shapes and a recipe, some of them spoilt.  Each launch that comes out of them is decoded
+// as a kernel would, and its indices are compared with NumPy's rules of broadcasting, at the ends and in between.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/driver/cuda_image.h"
+#include "cuda/launch/cuda_access.h"
+#include "cuda/launch/cuda_launch.h"
+#include "cuda/launch/cuda_parameters.h"
+#include "cuda/launch/cuda_recipe.h"
+#include "program/program.h"
+#include "program/program_shapes.h"
+#include "tests/cuda/contract_decoder.h"
+#include "tests/fuzz/fuzz_random.h"
+
+namespace {
+
+using namespace onnxfuse;
+using fuzz::below;
+using fuzz::expect;
+using fuzz::g_random;
+using cuda::LaunchCandidate;
+using cuda::LaunchPlan;
+using cuda::Recipe;
+using cuda::RecipeKernel;
+
+void spoil(std::string* text) { fuzz::spoil(text, "0123456789 \n:sliocgw"); }
+
+std::string random_letters(const char* of, size_t count) {
+  std::string letters;
+  while (letters.size() < count) letters += of[below(std::char_traits<char>::length(of))];
+  return letters;
+}
+
+std::string random_recipe(size_t inputs, size_t outputs) {
+  std::string text = "onnxfuse-cuda 2\nsource " + std::string(64, 'a') + "\n";
+  for (size_t kernels = below(6); kernels > 0; --kernels) {
+    const size_t vector = size_t{1} << below(5);
+    text += "kernel k vector " + std::to_string(vector) + " block " + std::to_string(32 * (1 + below(32))) + " index " +
+            (below(2) == 0 ? "32" : "64") + " access " + random_letters("sliocg", inputs) + ":" +
+            random_letters(vector == 1 ? "lw" : "l", outputs) + "\n";
+  }
+  return text + "kernel any vector 1 block 32 index 64 access " + std::string(inputs, 'g') + ":" +
+         std::string(outputs, 'w') + "\n";
+}
+
+std::string random_program(size_t inputs, size_t outputs) {
+  static const struct {
+    const char* name;
+    size_t size;
+  } kTypes[] = {{"f32", 4}, {"f16", 2}, {"u8", 1}, {"f64", 8}};
+  const auto& [name, size] = kTypes[below(4)];
+  const std::string type = name;
+  std::string text = "onnxfuse 1\n";
+  for (size_t i = 0; i < inputs; ++i) {
+    text += "input " + type;
+    text += below(5) == 0 ? " axis " + std::to_string(static_cast<int>(below(5)) - 3) + "\n" : " broadcast\n";
+  }
+  text += "const " + type + " " + std::string(2 * size, '0') + "\n";
+  size_t values = inputs + 1;
+  for (; values < inputs + 6; ++values) {
+    text += "add " + type + " " + std::to_string(below(values)) + " " + std::to_string(below(values)) + "\n";
+  }
+  for (size_t o = 0; o < outputs; ++o) text += "output " + std::to_string(below(values)) + "\n";
+  return text;
+}
+
+// Shapes that mostly broadcast with each other; sometimes of more elements than fit 32 bits, or 64.
+std::vector<Shape> random_shapes(const Program& program) {
+  static constexpr int64_t kSizes[] = {1, 2, 3, 4, 8, 16, 20, 48, 0};
+  static constexpr int64_t kLarge[] = {1 << 12, 1 << 16, INT32_MAX, int64_t{3} << 30, int64_t{1} << 40};
+  Shape space;
+  space.rank = static_cast<int>(below(below(8) == 0 ? 17 : 5));
+  const bool large = below(4) == 0;
+  for (int d = 0; d < space.rank; ++d) {
+    int64_t& size = space.dims[static_cast<size_t>(d)];
+    size = large && below(2) == 0 ? kLarge[below(5)] : kSizes[below(below(6) == 0 ? 9 : 8)];
+  }
+  std::vector<Shape> shapes;
+  for (size_t i = 0; i < program.input_count; ++i) {
+    Shape shape;
+    if (program.values[i].along_axis && below(8) != 0) {
+      const int axis = program.values[i].axis < 0 ? program.values[i].axis + space.rank : program.values[i].axis;
+      shape.rank = 1;
+      shape.dims[0] = axis >= 0 && axis < space.rank ? space.dims[static_cast<size_t>(axis)] : 1;
+    } else {
+      shape.rank = below(3) == 0 ? static_cast<int>(below(static_cast<size_t>(space.rank) + 1)) : space.rank;
+      for (int d = 0; d < shape.rank; ++d) {
+        const int64_t size = space.dims[static_cast<size_t>(d + space.rank - shape.rank)];
+        shape.dims[static_cast<size_t>(d)] = below(4) == 0 ? 1 : below(60) == 0 ? size + 1 : size;
+      }
+    }
+    shapes.push_back(shape);
+  }
+  return shapes;
+}
+
+// The element of a tensor of shape `own` that broadcasting puts at element i of `space`.
+uint64_t broadcast_index(const Shape& space, const Shape& own, uint64_t i, bool* first) {
+  uint64_t index = 0;
+  uint64_t step = 1;
+  for (int d = 0; d < space.rank; ++d) {
+    const auto size = static_cast<uint64_t>(space.from_back(d));
+    const auto own_size = static_cast<uint64_t>(own.from_back(d));
+    const uint64_t coordinate = i % size;
+    i /= size;
+    if (own_size == 1) {
+      *first = *first && coordinate == 0;
+    } else {
+      index += coordinate * step;
+    }
+    step *= own_size;
+  }
+  return index;
+}
+
+void check_element(const contract::Decoder& decoder, const Shape& space, const std::vector<Shape>& operands,
+                   size_t inputs, uint64_t i) {
+  for (size_t k = 0; k < operands.size(); ++k) {
+    bool first = true;
+    const uint64_t index = broadcast_index(space, operands[k], i, &first);
+    expect(decoder.index(k, i) == index, "another element than broadcasting says");
+    if (k >= inputs) expect(decoder.writes(k, i) == first, "an output is not written once");
+  }
+}
+
+void check_vector(const contract::Decoder& decoder, const LaunchCandidate& candidate, size_t k, uint64_t i,
+                  uint64_t vector) {
+  const uint64_t begin = decoder.index(k, i);
+  const bool contiguous = decoder.contiguous(k);
+  for (uint64_t v = 1; v < vector; ++v) {
+    expect(decoder.index(k, i + v) == (contiguous ? begin + v : begin), "a vector is not of one piece");
+  }
+  if (!contiguous) return;
+  expect(begin % vector == 0, "a vector is not aligned to itself");
+  expect(candidate.misaligned[k] != 0, "the alignment of a vector is not asked for");
+}
+
+void check_candidate(const RecipeKernel& kernel, const LaunchPlan& plan, const LaunchCandidate& candidate,
+                     const Shape& space, const std::vector<Shape>& operands, size_t inputs) {
+  expect(candidate.parameters.size() == cuda::parameter_layout(kernel).block.size(), "parameters of another size");
+  const auto& block = candidate.parameters;
+  const contract::Decoder decoder(kernel.access, kernel.index == 64, block.data(), block.size());
+  const auto count = static_cast<uint64_t>(plan.elements);
+  expect(decoder.complete() && decoder.count() == count, "the parameters are not as they should be");
+  const auto per_block = static_cast<int64_t>(kernel.block * kernel.vector);
+  expect(candidate.blocks == (plan.elements - 1) / per_block + 1, "not a thread for each vector");
+  expect(candidate.blocks <= INT32_MAX, "more blocks than a launch may have");
+  for (int probe = 0; probe < 24; ++probe) {
+    const uint64_t i = probe < 4 ? std::min<uint64_t>(static_cast<uint64_t>(probe), count - 1)
+                       : probe < 8 ? count - 1 - std::min<uint64_t>(static_cast<uint64_t>(probe - 4), count - 1)
+                                   : g_random() % count;
+    check_element(decoder, space, operands, inputs, i);
+    const uint64_t begin = i / kernel.vector * kernel.vector;
+    if (kernel.vector == 1 || begin + kernel.vector > count) continue;
+    for (size_t k = 0; k < operands.size(); ++k) check_vector(decoder, candidate, k, begin, kernel.vector);
+  }
+}
+
+void check_plan(const Program& program, const Recipe& recipe, const std::vector<Shape>& shapes) {
+  std::string error;
+  const auto plan = cuda::make_launch_plan(program, recipe, {shapes}, &error);
+  if (plan == nullptr) {
+    expect(!error.empty(), "refused without a reason");
+    const bool too_many = error.find(" elements are too many for one launch") != std::string::npos;
+    expect(!too_many || std::stoll(error) > int64_t{32} * INT32_MAX, "refused although the last kernel takes it");
+    return;
+  }
+  std::vector<Shape> values;
+  expect(resolve_shapes(program, shapes, &values, &error), "a plan for shapes that do not fit");
+  Shape space;
+  std::vector<Shape> operands(values.begin(), values.begin() + static_cast<long>(program.input_count));
+  for (const Shape& shape : operands) {
+    expect(broadcast(Shape(space), shape, &space), "a plan for inputs without a common shape");
+  }
+  for (size_t o = 0; o < program.outputs.size(); ++o) {
+    operands.push_back(values[program.outputs[o]]);
+    expect(plan->output_shapes[o] == operands.back(), "an output of another shape");
+  }
+  int64_t count = 0;
+  expect(element_count(space, &count) && count == plan->elements, "another number of elements");
+  if (count == 0) return;
+  expect(!plan->candidates.empty(), "no kernel takes everything");
+  for (uintptr_t bits : plan->candidates.back().misaligned) expect(bits == 0, "the last kernel asks for alignment");
+  for (const LaunchCandidate& candidate : plan->candidates) {
+    check_candidate(recipe.kernels[candidate.kernel], *plan, candidate, space, operands, program.input_count);
+  }
+}
+
+void check_recipe() {
+  const size_t inputs = below(5);
+  const size_t outputs = 1 + below(3);
+  std::string text = random_recipe(inputs, outputs);
+  const bool spoilt = below(3) == 0;
+  if (spoilt) spoil(&text);
+  Recipe recipe;
+  std::string error;
+  if (!cuda::parse_recipe(text, inputs, outputs, &recipe, &error)) {
+    expect(spoilt && !error.empty(), "a good recipe is refused");
+    return;
+  }
+  Program program;
+  expect(parse_program(random_program(inputs, outputs), &program, &error), error.c_str());
+  check_plan(program, recipe, random_shapes(program));
+}
+
+// Images in memory of exactly their size, so that AddressSanitizer sees one byte too many.
+void check_image() {
+  std::string image(below(400), '\0');
+  for (char& c : image) c = below(3) == 0 ? static_cast<char>(g_random()) : '\0';
+  const unsigned char magic[] = {0x7f, 'E', 'L', 'F', 2, 1};
+  if (image.size() >= 64 && below(8) != 0) {
+    std::copy(magic, magic + 6, image.begin());
+    image[18] = static_cast<char>(190);
+    image[19] = 0;
+    for (const size_t at : {32u, 40u}) {
+      if (below(4) != 0) std::fill_n(image.begin() + static_cast<long>(at), 8, '\0');
+      image[at] = static_cast<char>(below(256));
+    }
+    image[54] = 56, image[55] = 0, image[58] = 64, image[59] = 0;
+    image[56] = static_cast<char>(below(4)), image[57] = 0, image[60] = static_cast<char>(below(5)), image[61] = 0;
+  }
+  const std::unique_ptr<char[]> exact(new char[image.size()]);
+  std::copy(image.begin(), image.end(), exact.get());
+  std::string error;
+  if (!cuda::is_whole_cubin({exact.get(), image.size()}, &error)) expect(!error.empty(), "refused without a reason");
+  cuda::is_whole_ptx({exact.get(), image.size()}, &error);
+}
+
+void check_both() {
+  check_recipe();
+  check_image();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return fuzz::run(argc, argv, check_both); }

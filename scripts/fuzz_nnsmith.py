@@ -1,0 +1,106 @@
+"""Models that somebody else's generator makes, NNSmith's, through the optimizer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from fuzz_check import PIPELINES
+from fuzz_graphs import Tally
+from fuzz_shrink import Feeds
+from messages import say
+from nnsmith_generator import Request
+
+from onnxfuse.zoo.zoo import Environment, cache, environment_python
+
+ALL_PASSES = "default"
+OTHERS = tuple(pipeline for pipeline in PIPELINES if pipeline != ALL_PASSES)
+REQUIREMENTS = (
+    *("nnsmith==0.1.0", "z3-solver==5.4.1.0", "hydra-core==1.3.8"),
+    *("torch==2.13.0", "onnxscript==0.7.2", *(f"{name}=={version(name)}" for name in ("onnx", "onnxruntime", "numpy"))),
+)
+MADE, NOT_MADE = "made by NNSmith", "not made by NNSmith"
+
+_PROGRAM = Path(__file__).resolve().parent / "nnsmith_generator.py"
+
+
+def environment() -> str:
+    """The Python of the environment with NNSmith in the cache, which is set up at first use."""
+    return environment_python(Environment("nnsmith", REQUIREMENTS), say)
+
+
+class Generator:
+    """NNSmith, in a process that is there until it is closed."""
+
+    def __init__(self, python: str, folder: Path) -> None:
+        self._command = [python, str(_PROGRAM)]
+        self._folder = folder
+        # It keeps what it has found out of torch's exporter beside its environment, and looks into sets of types.
+        own = {"XDG_CACHE_HOME": str(cache().parent / "nnsmith"), "PYTHONHASHSEED": "0"}
+        self._environment = {**os.environ, **own}
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Generator:
+        return self
+
+    def __exit__(self, *_unused: object) -> None:
+        self._close()
+
+    def make(self, seed: int) -> tuple[onnx.ModelProto, Feeds] | str:
+        """The model of a seed and its inputs, or why there is none."""
+        model, inputs = self._folder / "model.onnx", self._folder / "inputs.npz"
+        if reason := self._ask({"seed": seed, "model": str(model), "inputs": str(inputs)}):
+            return reason
+        with np.load(inputs) as values:
+            return onnx.load(model), dict(values)
+
+    def _ask(self, request: Request) -> str:
+        if self._process is None:
+            self._process = subprocess.Popen(
+                self._command,
+                env=self._environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            print(json.dumps(request), file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()
+        return str(json.loads(line)) if line else f"the process ended with status {self._close()}"
+
+    def _close(self) -> int:
+        if self._process is None:
+            return 0
+        self._process.communicate()
+        status, self._process = self._process.returncode, None
+        return status
+
+
+def run_seeds(seeds: range, begin: Callable[[int], None], request: dict[str, Any]) -> dict[str, Any]:
+    """Check the models of ``seeds``; the counts as JSON takes them.
+
+    ``request`` names the folder of reproducers, and the Python that has NNSmith.
+    """
+    tally = Tally(request)
+    with tempfile.TemporaryDirectory() as folder, Generator(request["python"], Path(folder)) as generator:
+        for seed in seeds:
+            begin(seed)
+            made = generator.make(seed)
+            if isinstance(made, str):
+                tally.counts[NOT_MADE] += 1
+                continue
+            tally.counts[MADE] += 1
+            for pipeline in (ALL_PASSES, OTHERS[seed % len(OTHERS)]):
+                tally.check(seed, made[0], [made[1]], pipeline)
+    return tally.result(seeds)
