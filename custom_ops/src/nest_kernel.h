@@ -7,12 +7,13 @@
 #include "plan_cache.h"
 #include "program.h"
 #include "program_kernel.h"
+#include "simplify_nest.h"
 
 namespace onnxfuse {
 
 class NestKernel {
  public:
-  explicit NestKernel(Program program) : program_(std::move(program)) {}
+  explicit NestKernel(const Program& program) : program_(with_reciprocals(program)) {}
 
   const Program& program() const { return program_; }
 

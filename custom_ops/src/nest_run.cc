@@ -37,12 +37,29 @@ class BlockRunner {
         pointers_(reinterpret_cast<const void**>(pointers)),
         moved_(reinterpret_cast<MovedTensor*>(pointers + blocks.pointers * sizeof(void*))) {}
 
-  void run_block(int64_t block) {
+  // While a block is computed, the memory of the `next` is fetched.
+  void run_block(int64_t block, int64_t next) {
     const Region region = region_of(block);
+    if (blocks_.part > 0) {
+      for (const BlockPhase& phase : blocks_.phases) {
+        compute_results(phase, region);
+        if (phase.elements.plan == nullptr && phase.reductions.empty()) continue;
+        for (int64_t part = 0; part < blocks_.parts; ++part) run_part(phase, block, part);
+        join_parts(phase, block);
+      }
+      return;
+    }
+    fetch_from(next);
     for (const BlockPhase& phase : blocks_.phases) {
       compute_results(phase, region);
-      if (phase.elements.plan != nullptr) compute(phase.elements, region);
-      for (const BlockReduction& one : phase.reductions) reduce(one, region);
+      if (phase.elements.plan != nullptr) {
+        fetch_some();
+        compute(phase.elements, region);
+      }
+      for (const BlockReduction& one : phase.reductions) {
+        fetch_some();
+        reduce(one, region);
+      }
     }
   }
 
@@ -53,7 +70,9 @@ class BlockRunner {
 
   // The elements of a part of a block, and what they come to.
   void run_part(const BlockPhase& phase, int64_t block, int64_t part) {
-    const Region region = part_of(region_of(block), part);
+    const Region whole = region_of(block);
+    const Region region = part_of(whole, part);
+    block_first_ = whole.first;
     if (phase.elements.plan != nullptr) compute(phase.elements, region);
     char* partials = partials_;
     for (const BlockReduction& one : phase.reductions) {
@@ -91,6 +110,26 @@ class BlockRunner {
   }
 
  private:
+  void fetch_from(int64_t block) {
+    fetched_ = fetch_end_ = 0;
+    if (block < 0 || blocks_.fetched.empty()) return;
+    const Region region = region_of(block);
+    if (region.count > 1) return;
+    fetch_first_ = region.first;
+    fetch_end_ = region.length;
+  }
+
+  void fetch_some() {
+    const int64_t end = std::min(fetch_end_, fetched_ + blocks_.fetched_at_once);
+    for (const BlockPlace& place : blocks_.fetched) {
+      const char* const from = static_cast<const char*>(inputs_[place.at]) + place.offset;
+      const char* const first = from + static_cast<size_t>(fetch_first_ + fetched_) * place.size;
+      const char* const last = from + static_cast<size_t>(fetch_first_ + end) * place.size;
+      for (const char* line = first; line < last; line += kCacheLine) __builtin_prefetch(line, 0, 2);
+    }
+    fetched_ = end;
+  }
+
   // Runs without anything between them are one.
   static Region whole(Region region) {
     if (region.length != region.step) return region;
@@ -111,6 +150,10 @@ class BlockRunner {
     return whole({region.first + first * stride, region.results, stride, rows, region.first_result, region.results});
   }
 
+  static bool is_buffer(const BlockPlace& place) {
+    return place.kind == BlockPlace::Kind::Kept || place.kind == BlockPlace::Kind::Part;
+  }
+
   // Where a place has what element, or result, `first` of the region is.
   char* address(const BlockPlace& place, const Region& region) const {
     switch (place.kind) {
@@ -121,6 +164,9 @@ class BlockRunner {
       case BlockPlace::Kind::Scratch:
         return scratch_ + place.at;
       case BlockPlace::Kind::Kept:
+        if (blocks_.part > 0) return kept_ + place.at + static_cast<size_t>(region.first - block_first_) * place.size;
+        return kept_ + place.at;
+      case BlockPlace::Kind::Part:
         return kept_ + place.at;
       default:
         return results_ + place.at;
@@ -142,7 +188,8 @@ class BlockRunner {
           *at = scratch_ + place.at;
           break;
         case BlockPlace::Kind::Kept:
-          *at = whole_tensor(kept_ + place.at, region.first, place.size);
+        case BlockPlace::Kind::Part:
+          *at = whole_tensor(address(place, region), region.first, place.size);
           moved_[runs.moved_count++] = {at, (region.length - region.step) * static_cast<int64_t>(place.size)};
           break;
         case BlockPlace::Kind::Result:
@@ -159,7 +206,7 @@ class BlockRunner {
 
   void reduce(const BlockReduction& one, const Region& region) {
     char* const out = address(one.out, region);
-    const bool gaps = !geometry_.by_columns && region.count > 1 && one.a.kind != BlockPlace::Kind::Kept;
+    const bool gaps = !geometry_.by_columns && region.count > 1 && !is_buffer(one.a);
     reduce_to(one, region, gaps ? partials_ : out);
     if (gaps) join(one, partials_, region.count, 1, out);
     finish(one, region);
@@ -169,7 +216,7 @@ class BlockRunner {
   void reduce_to(const BlockReduction& one, const Region& region, char* out) {
     const char* const a = address(one.a, region);
     const char* const b = address(one.b, region);
-    const bool kept = one.a.kind == BlockPlace::Kind::Kept;
+    const bool kept = is_buffer(one.a);
     const int64_t elements = region.length * region.count;
     if (geometry_.by_columns) {
       const int64_t rows = elements / region.results;
@@ -215,6 +262,11 @@ class BlockRunner {
   char* const partials_;
   const void** const pointers_;
   MovedTensor* const moved_;  // as many
+  // Of the next block: the first element, how many there are, and how many have been fetched.
+  int64_t fetch_first_ = 0;
+  int64_t fetch_end_ = 0;
+  int64_t fetched_ = 0;
+  int64_t block_first_ = 0;  // the first element of the block whose parts are computed
 };
 
 }  // namespace
@@ -225,14 +277,16 @@ void run_blocks(const NestBlocks& blocks, const void* const* inputs, void* const
   const auto runner = [&](char* memory, char* results, char* partials) {
     return BlockRunner(blocks, inputs, outputs, scratch, memory + of_pointers, results, partials, memory);
   };
-  if (blocks.part == 0) {
+  if (!blocks.shared) {
     run_parts(host, blocks.tasks, [&](int64_t task) {
       const size_t own = of_pointers + blocks.kept_bytes;
       const Workspace memory(own + blocks.result_bytes + blocks.partial_bytes);
       char* const results = static_cast<char*>(memory.data()) + own;
       BlockRunner run = runner(static_cast<char*>(memory.data()), results, results + blocks.result_bytes);
       const int64_t end = (task + 1) * blocks.blocks / blocks.tasks;
-      for (int64_t block = task * blocks.blocks / blocks.tasks; block < end; ++block) run.run_block(block);
+      for (int64_t block = task * blocks.blocks / blocks.tasks; block < end; ++block) {
+        run.run_block(block, block + 1 < end ? block + 1 : -1);
+      }
     });
     return;
   }
