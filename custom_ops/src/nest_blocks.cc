@@ -7,6 +7,7 @@
 #include "cache_lines.h"
 #include "caches.h"
 #include "cost.h"
+#include "executor.h"
 #include "integers.h"
 #include "nest_plan.h"
 #include "program_shapes.h"
@@ -14,11 +15,13 @@
 namespace onnxfuse {
 namespace {
 
-// All of this depends on shapes alone, or else results would differ from one machine to the next.
-// About so many elements of rows make a block; fewer where they take more than so many bytes, of a level 2 cache.
+// About so many elements of rows make a block, where the tensors are in the level 2 cache and where they are not; fewer where
+// they take more than so many bytes.
 constexpr int64_t kBlockElements = 4096;
+constexpr int64_t kLargeBlockElements = 2048;
 constexpr int64_t kBlockBytes = 192 << 10;
 constexpr int64_t kColumnBytes = 512 << 10;
+// What follows depends on shapes alone, or else results would differ from one machine to the next.
 // What a row keeps at most: longer ones are read again.
 constexpr int64_t kMostKept = 640 << 10;
 // So few rows, of so many elements at least, are shared by threads.
@@ -205,7 +208,8 @@ class BlockPlanner {
       blocks_.blocks = geometry.rows;
       blocks_.parts = divide_up(size, blocks_.part);
     } else {
-      const int64_t most = std::min(kBlockElements, kBlockBytes / touched) / size;
+      const bool in_cache = elements() * static_cast<double>(touched) <= static_cast<double>(level2_bytes());
+      const int64_t most = std::min(in_cache ? kBlockElements : kLargeBlockElements, kBlockBytes / touched) / size;
       blocks_.block_rows = geometry.segments.empty() ? std::clamp<int64_t>(most, 1, geometry.rows) : 1;
       blocks_.blocks = divide_up(geometry.rows, blocks_.block_rows);
     }
@@ -370,7 +374,9 @@ class BlockPlanner {
     if (pass->plan == nullptr || pass->plan->stages.size() != 1 || pass->plan->scratch_bytes != 0) return false;
     const Stage& stage = pass->plan->stages[0];
     *work += stage.tile_cost * static_cast<double>(stage.tiles);
-    blocks_.pointers = std::max(blocks_.pointers, pass->inputs.size() + pass->outputs.size());
+    const size_t tensors = pass->inputs.size() + pass->outputs.size();
+    pass->pointers = place(tensors, sizeof(void*) + sizeof(MovedTensor), &blocks_.runner_bytes);
+    pass->runner = place(runner_bytes(stage), 1, &blocks_.runner_bytes);
     return true;
   }
 

@@ -41,6 +41,9 @@ struct BlockPass {
   std::shared_ptr<const Plan> plan;  // of one stage; null where there is none
   std::vector<BlockPlace> inputs;
   std::vector<BlockPlace> outputs;
+  // Of the memory that a thread runs blocks in, the bytes where its runner is, and the pointers to its tensors.
+  size_t runner = 0;
+  size_t pointers = 0;
 };
 
 struct BlockReduction {
@@ -74,7 +77,7 @@ struct NestBlocks {
   size_t kept_bytes = 0;     // of a block, or a part
   size_t result_bytes = 0;   // of a block
   size_t partial_bytes = 0;  // of a block: of the parts of all reductions of a phase, or of the segments of one
-  size_t pointers = 0;
+  size_t runner_bytes = 0;   // of a thread: what runs the passes
   // Inputs whose memory is fetched a block ahead, and of how many elements together.
   std::vector<BlockPlace> fetched;
   int64_t fetched_at_once = 0;
