@@ -1,32 +1,47 @@
 #include "nest/nest_blocks.h"
 
 #include <algorithm>
+#include <climits>
 #include <utility>
 
 #include "nest/nest_plan.h"
 #include "plan/cost.h"
 #include "platform/cache_lines.h"
+#include "platform/caches.h"
 #include "platform/integers.h"
 #include "program/program_shapes.h"
+#include "runtime/executor.h"
 
 namespace onnxfuse {
 namespace {
 
-// All of this depends on shapes alone, or else results would differ from one machine to the next.
-// About so many elements of rows make a block; fewer where they take more than so many bytes, of a level 2 cache.
+// About so many elements of rows make a block, where the tensors are in the level 2 cache and where they are not; fewer where
+// they take more than so many bytes.
 constexpr int64_t kBlockElements = 4096;
+constexpr int64_t kLargeBlockElements = 2048;
 constexpr int64_t kBlockBytes = 192 << 10;
+constexpr int64_t kColumnBytes = 512 << 10;
+// What follows depends on shapes alone, or else results would differ from one machine to the next.
 // What a row keeps at most: longer ones are read again.
 constexpr int64_t kMostKept = 640 << 10;
 // So few rows, of so many elements at least, are shared by threads.
 constexpr int64_t kFewRows = 16;
 constexpr int64_t kSharedRow = 4 * kPartElements;
-// Columns of a block, at least where there are as many.
+// Elements of a longer row are computed, and reduced, in parts that stay in the level 1 cache.
+constexpr int64_t kRowPart = 4096;
+// Columns of a block, at least where there are as many, and at most.
 constexpr int64_t kLeastColumns = 256;
+constexpr int64_t kMostColumns = 2048;
 constexpr int64_t kMostTasks = 64;
+
+// Instructions that take no longer are computed again for each phase.
+constexpr double kCheapNanoseconds = 0.1;
 
 constexpr double kElementNanoseconds = 0.04;
 constexpr double kBlockNanoseconds = 200;
+
+// The phase of what no phase keeps.
+constexpr int kNever = INT_MAX;
 
 bool is_same(const Shape& a, const Shape& b) { return without_leading_ones(a) == without_leading_ones(b); }
 
@@ -61,10 +76,10 @@ class BlockPlanner {
     space_ = space;
     if (!fits()) return false;
     find_inputs();
+    find_kinds();
     for (const bool again : {false, true}) {
       again_ = again;
-      if (!lay_out() || (again && blocks_.part == 0)) continue;
-      return plan_phases();
+      if (lay_out()) return plan_phases();
     }
     return false;
   }
@@ -106,77 +121,116 @@ class BlockPlanner {
     }
   }
 
-  // Elements that a phase computes and a later one reads, or that are reduced, are kept.
-  bool is_kept(size_t id) const {
-    for (size_t reader = id + 1; reader < program_.values.size(); ++reader) {
-      const Value& value = program_.values[reader];
-      if (!phases_.is_needed[reader]) continue;
+  // What is reduced, and so is in memory, from which phase on; and what is computed again where a later phase reads it, for
+  // that takes no longer than to store and to read it.
+  void find_kinds() {
+    stored_.assign(program_.values.size(), kNever);
+    cheap_.assign(program_.values.size(), false);
+    for (size_t id = 0; id < program_.values.size(); ++id) {
+      const Value& value = program_.values[id];
+      if (!needs(id, Value::Kind::Reduction)) continue;
       for (int i = 0; i < operand_count(value); ++i) {
-        if (value.operands[i] != id) continue;
-        if (value.kind == Value::Kind::Reduction) return true;
-        if (!again_ && is_computed(id) && phases_.phase[reader] != phases_.phase[id]) return true;
+        const uint16_t operand = value.operands[i];
+        const int phase = is_computed(operand) ? phases_.phase[operand] : phases_.phase[id];
+        stored_[operand] = std::min(stored_[operand], phase);
       }
     }
-    return false;
+    for (size_t id = 0; id < program_.values.size(); ++id) cheap_[id] = is_cheap(program_.values[id], id);
   }
 
-  // Finds what is kept, and how large blocks are.  False if a row is too long, or `again_` and this is no better.
+  bool is_cheap(const Value& value, size_t id) const {
+    if (!is_computed(id) || cost_of(value.op, compute_type(value.op_type)) > kCheapNanoseconds) return false;
+    int elements = 0;  // operands that are read as elements
+    for (int i = 0; i < operand_count(value); ++i) {
+      const uint16_t operand = value.operands[i];
+      const Value::Kind kind = program_.values[operand].kind;
+      if (kind == Value::Kind::Const || is_result(operand)) continue;
+      const bool there = kind == Value::Kind::Input || before_[operand] || stored_[operand] != kNever;
+      if (!there) return false;
+      ++elements;
+    }
+    return elements <= 1;
+  }
+
+  // The phase that keeps each value: one that is reduced, or that a later phase reads and does not compute again.
+  std::vector<int> find_kept() {
+    std::vector<int> kept = stored_;
+    lasts_.assign(program_.values.size(), false);
+    if (again_) return kept;
+    std::vector<bool> read_later(program_.values.size());
+    for (size_t reader = program_.values.size(); reader-- > 0;) {
+      const Value& value = program_.values[reader];
+      if (!is_computed(reader)) continue;
+      const bool stored = stored_[reader] != kNever;
+      const bool computed_again = read_later[reader] && cheap_[reader] && (is_split() || !stored);
+      if (read_later[reader] && !computed_again) kept[reader] = phases_.phase[reader];
+      lasts_[reader] = !is_split() || (read_later[reader] && !computed_again);
+      for (int i = 0; i < operand_count(value); ++i) {
+        const uint16_t operand = value.operands[i];
+        if (!is_computed(operand)) continue;
+        if (computed_again || phases_.phase[reader] != phases_.phase[operand]) read_later[operand] = true;
+      }
+    }
+    return kept;
+  }
+
+  bool is_split() const { return blocks_.part > 0; }
+
+  // Finds what is kept, and how large blocks are.  False if that is too much, and values have to be computed again.
   bool lay_out() {
-    kept_.clear();
+    const NestGeometry& geometry = blocks_.geometry;
+    const bool long_row = !geometry.by_columns && geometry.segments.empty() && geometry.run > kRowPart;
+    blocks_.part = long_row ? kRowPart : 0;
+    kept_ = find_kept();
     int64_t kept = 0;     // bytes of an element
     int64_t touched = 0;  // likewise, with those of tensors
     for (size_t id = 0; id < program_.values.size(); ++id) {
       if (!phases_.is_needed[id]) continue;
       const bool input = id < program_.input_count;
       if (input && is_same(shapes_[id], space_)) touched += static_cast<int64_t>(storage_size(program_.values[id].type));
-      if (is_result(id) || places_[id].size != 0 || !is_kept(id)) continue;
-      kept_.push_back(static_cast<uint16_t>(id));
-      kept += static_cast<int64_t>(compute_size(program_.values[id].type));
+      if (is_result(id) || places_[id].size != 0) kept_[id] = kNever;
+      if (kept_[id] == kNever) continue;
+      if (lasts_[id] || !is_split()) kept += static_cast<int64_t>(compute_size(program_.values[id].type));
     }
     for (const uint16_t id : program_.outputs) {
       if (is_same(shapes_[id], space_)) touched += static_cast<int64_t>(storage_size(program_.values[id].type));
     }
     touched = std::max<int64_t>(touched + kept, 1);
-    const NestGeometry& geometry = blocks_.geometry;
-    return geometry.by_columns ? lay_out_columns(touched) : lay_out_rows(touched);
+    return geometry.by_columns ? lay_out_columns(touched) : lay_out_rows(kept, touched);
   }
 
-  bool lay_out_rows(int64_t touched) {
+  bool lay_out_rows(int64_t kept, int64_t touched) {
     const NestGeometry& geometry = blocks_.geometry;
     const int64_t size = geometry.reduced();
-    const bool shared = geometry.rows < kFewRows && size >= kSharedRow;
-    const bool can_part = geometry.segments.empty() && size > kPartElements;
-    if (!again_) {
-      if (shared && can_part) return false;
-      if (size > kMostKept / touched && can_part) return false;
-      const int64_t most = std::min(kBlockElements, kBlockBytes / touched) / size;
+    if (is_split()) {
+      blocks_.shared = geometry.rows < kFewRows && size >= kSharedRow;
+      if (!again_ && (blocks_.shared || kept > kMostKept / size)) return false;
+      blocks_.blocks = geometry.rows;
+      blocks_.parts = divide_up(size, blocks_.part);
+    } else {
+      const bool in_cache = elements() * static_cast<double>(touched) <= static_cast<double>(level2_bytes());
+      const int64_t most = std::min(in_cache ? kBlockElements : kLargeBlockElements, kBlockBytes / touched) / size;
       blocks_.block_rows = geometry.segments.empty() ? std::clamp<int64_t>(most, 1, geometry.rows) : 1;
       blocks_.blocks = divide_up(geometry.rows, blocks_.block_rows);
-      kept_elements_ = blocks_.block_rows * size;
-      return true;
     }
-    if (!can_part) return false;
-    blocks_.blocks = geometry.rows;
-    blocks_.part = kPartElements;
-    blocks_.parts = divide_up(size, blocks_.part);
-    kept_elements_ = blocks_.part;
+    kept_elements_ = blocks_.block_rows * size;
     return true;
   }
 
   bool lay_out_columns(int64_t touched) {
     const NestGeometry& geometry = blocks_.geometry;
     const int64_t segments = geometry.segment_count;
-    const int64_t most = std::max<int64_t>(kBlockBytes / touched / segments, 1);
+    const int64_t most = std::min(kColumnBytes / touched / segments, kMostColumns);
     int64_t columns = std::min(geometry.columns, std::max(most / 16 * 16, kLeastColumns));
     // An even share of columns for each block.
     columns = std::min(geometry.columns, round_up(divide_up(geometry.columns, divide_up(geometry.columns, columns)), int64_t{16}));
     const bool few = geometry.results() < kLeastColumns * 4 && segments >= 1024;
     const bool too_long = segments > kMostKept / touched / columns;
-    if (!again_) {
-      if (few || too_long) return false;
-    } else {
+    if (!again_ && (few || too_long)) return false;
+    if (again_) {
       blocks_.part = std::max(round_up(kPartElements / columns, kReducedRows), int64_t{16});
       blocks_.parts = divide_up(segments, blocks_.part);
+      blocks_.shared = few;
     }
     blocks_.block_columns = columns;
     blocks_.blocks = geometry.rows * divide_up(geometry.columns, columns);
@@ -195,9 +249,13 @@ class BlockPlanner {
   }
 
   bool plan_phases() {
-    for (const uint16_t id : kept_) {
+    for (size_t id = 0; id < kept_.size(); ++id) {
+      if (kept_[id] == kNever) continue;
       const size_t size = compute_size(program_.values[id].type);
-      places_[id] = {BlockPlace::Kind::Kept, place(static_cast<size_t>(kept_elements_), size, &blocks_.kept_bytes), 0, size};
+      const bool lasts = lasts_[id] || !is_split();
+      const int64_t part = blocks_.geometry.by_columns ? blocks_.part * blocks_.block_columns : blocks_.part;
+      places_[id] = {lasts ? BlockPlace::Kind::Kept : BlockPlace::Kind::Part,
+                     place(static_cast<size_t>(lasts ? kept_elements_ : part), size, &blocks_.kept_bytes), 0, size};
     }
     for (size_t o = 0; o < program_.outputs.size(); ++o) {
       const uint16_t id = program_.outputs[o];
@@ -226,13 +284,29 @@ class BlockPlanner {
     size_t reductions = 0;
     for (const BlockPhase& phase : blocks_.phases) reductions += phase.reductions.size();
     if (reductions == 1 && std::none_of(blocks_.phases.begin(), blocks_.phases.end(), computes)) return false;
+    find_fetched();
     work += kBlockNanoseconds * static_cast<double>(blocks_.blocks);
-    if (blocks_.part == 0) {
-      blocks_.tasks = parts_of(work, std::min(kMostTasks, blocks_.blocks));
-    } else {
+    if (blocks_.shared) {
       blocks_.part_tasks = parts_of(work / static_cast<double>(blocks_.blocks), std::min(kMostTasks, blocks_.parts));
+    } else {
+      blocks_.tasks = parts_of(work, std::min(kMostTasks, blocks_.blocks));
     }
     return true;
+  }
+
+  void find_fetched() {
+    int64_t moments = 0;
+    for (const BlockPhase& phase : blocks_.phases) {
+      moments += static_cast<int64_t>(phase.reductions.size()) + (phase.elements.plan != nullptr ? 1 : 0);
+    }
+    size_t bytes = 0;
+    for (size_t i = 0; i < program_.input_count; ++i) {
+      if (!phases_.is_needed[i] || places_[i].kind != BlockPlace::Kind::Input || places_[i].size == 0) continue;
+      blocks_.fetched.push_back(places_[i]);
+      bytes += places_[i].size * static_cast<size_t>(elements());
+    }
+    if (bytes <= static_cast<size_t>(level2_bytes())) blocks_.fetched.clear();
+    blocks_.fetched_at_once = round_up(divide_up(kept_elements_, moments), int64_t{16});
   }
 
   double elements() const {
@@ -274,9 +348,7 @@ class BlockPlanner {
       if (is_computed(id) && is_result(id) && of_results && phases_.phase[id] == phase) {
         if (places_[id].kind == BlockPlace::Kind::Result) results.push_back({static_cast<uint16_t>(id), -1});
       }
-      if (!of_results && std::find(kept_.begin(), kept_.end(), id) != kept_.end() && kept_in(id) == phase) {
-        results.push_back({static_cast<uint16_t>(id), -1});
-      }
+      if (!of_results && kept_[id] == phase) results.push_back({static_cast<uint16_t>(id), -1});
     }
     if (results.empty()) return true;
     const std::vector<bool> computes = computed_in(phase, of_results, results);
@@ -302,7 +374,9 @@ class BlockPlanner {
     if (pass->plan == nullptr || pass->plan->stages.size() != 1 || pass->plan->scratch_bytes != 0) return false;
     const Stage& stage = pass->plan->stages[0];
     *work += stage.tile_cost * static_cast<double>(stage.tiles);
-    blocks_.pointers = std::max(blocks_.pointers, pass->inputs.size() + pass->outputs.size());
+    const size_t tensors = pass->inputs.size() + pass->outputs.size();
+    pass->pointers = place(tensors, sizeof(void*) + sizeof(MovedTensor), &blocks_.runner_bytes);
+    pass->runner = place(runner_bytes(stage), 1, &blocks_.runner_bytes);
     return true;
   }
 
@@ -317,26 +391,12 @@ class BlockPlanner {
     return geometry.segments.empty() && blocks_.part == 0 ? geometry.run : 1;
   }
 
-  // The phase that keeps a value: where it is computed, or copied to be reduced.
-  int kept_in(size_t id) const {
-    if (is_computed(id)) return phases_.phase[id];
-    int first = phases_.count;
-    for (size_t reader = 0; reader < program_.values.size(); ++reader) {
-      const Value& value = program_.values[reader];
-      if (!needs(reader, Value::Kind::Reduction)) continue;
-      for (int i = 0; i < operand_count(value); ++i) {
-        if (value.operands[i] == id) first = std::min(first, phases_.phase[reader]);
-      }
-    }
-    return first;
-  }
-
   // Instructions of the phase, and where values are not kept those that its results need of others.
   std::vector<bool> computed_in(int phase, bool of_results, const std::vector<PartResult>& results) const {
     std::vector<bool> computes(program_.values.size());
     const auto can = [&](size_t id) {
       if (!is_computed(id) || is_result(id) != of_results) return false;
-      return phases_.phase[id] == phase || (again_ && !of_results);
+      return phases_.phase[id] == phase || (!of_results && (again_ || (cheap_[id] && !(kept_[id] != kNever && lasts_[id]))));
     };
     for (const PartResult& result : results) computes[result.value] = can(result.value);
     for (size_t id = program_.values.size(); id-- > 0;) {
@@ -358,7 +418,10 @@ class BlockPlanner {
   NestBlocks& blocks_;
   Shape space_;
   bool again_ = false;  // values are computed again in each phase that reads them
-  std::vector<uint16_t> kept_;
+  std::vector<int> stored_;
+  std::vector<bool> cheap_;
+  std::vector<int> kept_;    // the phase that keeps a value
+  std::vector<bool> lasts_;  // of what is kept: for later phases too, not for a part alone
   int64_t kept_elements_ = 0;
 };
 

@@ -25,6 +25,7 @@ struct BlockPlace {
     Output,   // which output
     Scratch,  // a whole tensor, at a byte of the memory of the run
     Kept,     // the elements of the block, at a byte of its own memory
+    Part,     // those of a part of it, likewise
     Result,   // the results of its rows, likewise
   };
 
@@ -40,6 +41,9 @@ struct BlockPass {
   std::shared_ptr<const Plan> plan;  // of one stage; null where there is none
   std::vector<BlockPlace> inputs;
   std::vector<BlockPlace> outputs;
+  // Of the memory that a thread runs blocks in, the bytes where its runner is, and the pointers to its tensors.
+  size_t runner = 0;
+  size_t pointers = 0;
 };
 
 struct BlockReduction {
@@ -64,15 +68,19 @@ struct NestBlocks {
   int64_t block_columns = 1;
   int64_t blocks = 0;
   int64_t tasks = 1;
-  // Where a row is too long to keep, or rows are few: elements of a row, or segments, in a part.  Threads share the parts of
-  // a block, and each phase computes what it reads anew.
+  // Of a long row, the elements in a part, or the segments; 0 where blocks have no parts.
   int64_t part = 0;
   int64_t parts = 0;
+  // Whether threads share the parts of a block, for there are few blocks.  Each phase computes anew what it reads then.
+  bool shared = false;
   int64_t part_tasks = 1;
   size_t kept_bytes = 0;     // of a block, or a part
   size_t result_bytes = 0;   // of a block
   size_t partial_bytes = 0;  // of a block: of the parts of all reductions of a phase, or of the segments of one
-  size_t pointers = 0;
+  size_t runner_bytes = 0;   // of a thread: what runs the passes
+  // Inputs whose memory is fetched a block ahead, and of how many elements together.
+  std::vector<BlockPlace> fetched;
+  int64_t fetched_at_once = 0;
 };
 
 // What is known of the shapes of a Program (resolve_shapes).

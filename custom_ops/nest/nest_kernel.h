@@ -3,6 +3,7 @@
 #define ONNXFUSE_NEST_KERNEL_H_
 
 #include "nest/nest_plan.h"
+#include "nest/simplify_nest.h"
 #include "plan/plan_cache.h"
 #include "program/program.h"
 #include "runtime/host.h"
@@ -12,7 +13,7 @@ namespace onnxfuse {
 
 class NestKernel {
  public:
-  explicit NestKernel(Program program) : program_(std::move(program)) {}
+  explicit NestKernel(const Program& program) : program_(with_reciprocals(program)) {}
 
   const Program& program() const { return program_; }
 

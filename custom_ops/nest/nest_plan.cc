@@ -3,43 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "nest/simplify_nest.h"
 #include "platform/cache_lines.h"
 #include "platform/integers.h"
 #include "program/program_shapes.h"
 #include "runtime/executor.h"
 
 namespace onnxfuse {
-namespace {
-
-bool is_float(DType type) { return compute_type(type) == DType::f32 || type == DType::f64; }
-
-// Elements that each result of a reduction is of.
-int64_t elements_reduced(const Program& program, const Shape& operand) {
-  int64_t count = 1;
-  for (const int axis : program.axes) count *= operand.from_back(-1 - axis);
-  return count;
-}
-
-// What reads each value: how many values, and how many of them are reductions; outputs count too.
-struct Readers {
-  int all = 0;
-  int reductions = 0;
-};
-
-std::vector<Readers> count_readers(const Program& program) {
-  std::vector<Readers> readers(program.values.size());
-  for (const Value& value : program.values) {
-    for (int i = 0; i < operand_count(value); ++i) {
-      ++readers[value.operands[i]].all;
-      if (value.kind == Value::Kind::Reduction) ++readers[value.operands[i]].reductions;
-    }
-  }
-  for (const uint16_t id : program.outputs) ++readers[id].all;
-  return readers;
-}
-
-}  // namespace
-
 bool dense_input(const Value& value, const Shape& tensor, int64_t* offset) {
   if (value.kind != Value::Kind::Input || compute_type(value.type) != value.type || value.swaps_halves) return false;
   View view;
@@ -51,38 +21,6 @@ bool dense_input(const Value& value, const Shape& tensor, int64_t* offset) {
   }
   *offset = view.offset;
   return true;
-}
-
-Program simplified(const Program& program, const std::vector<Shape>& shapes) {
-  Program result = program;
-  const std::vector<Readers> readers = count_readers(program);
-  for (Value& value : result.values) {
-    if (value.kind != Value::Kind::Reduction) continue;
-    const uint16_t operand = value.operands[0];
-    if (elements_reduced(program, shapes[operand]) == 1) {
-      // What is reduced of one element is that.
-      value.kind = Value::Kind::Instruction;
-      value.op = Op::Cast;
-      value.op_type = compute_type(value.type);
-      continue;
-    }
-    // A product or an absolute value that nothing else reads is computed while it is reduced.
-    const Value& made = program.values[operand];
-    if (made.kind != Value::Kind::Instruction || !is_float(made.type) || readers[operand].all != readers[operand].reductions) {
-      continue;
-    }
-    const bool sums = value.reduce == Reduce::ReduceSum || value.reduce == Reduce::ReduceMean;
-    if (made.op == Op::Abs && value.reduce != Reduce::ReduceProd) {
-      value.map = Mapped::Absolute;
-    } else if (made.op == Op::Mul && sums && made.operands[0] == made.operands[1]) {
-      value.map = Mapped::Product;
-    } else {
-      continue;
-    }
-    value.operands[0] = made.operands[0];
-    value.operands[1] = made.operands[value.map == Mapped::Product ? 1 : 0];
-  }
-  return result;
 }
 
 namespace {
@@ -286,7 +224,7 @@ bool make_nest_plan(const Program& program, const PlanKey& key, NestPlan* plan, 
   for (size_t o = 0; o < program.outputs.size(); ++o) {
     plan->output_bytes.push_back(bytes_of(plan->output_shapes[o], output_type(program, o)));
   }
-  const Program simple = simplified(program, shapes);
+  const Program simple = without_maps(program, shapes);
   const Phases phases = find_phases(simple);
   const NestShapes known{simple, plan->key.shapes, shapes};
   std::vector<BlockPlace> places;

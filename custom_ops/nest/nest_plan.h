@@ -57,10 +57,6 @@ struct NestPlan {
 // Where an input's elements are read in their order, and nothing lies between them: `offset` is that of the first.
 bool dense_input(const Value& value, const Shape& tensor, int64_t* offset);
 
-// The Program in which what is reduced of one element is no reduction, and products and absolute values that are only
-// reduced are computed by the reduction; values keep their numbers.
-Program simplified(const Program& program, const std::vector<Shape>& shapes);
-
 // False if the shapes do not fit; then `error` says why, naming the line of the Program.
 bool make_nest_plan(const Program& program, const PlanKey& key, NestPlan* plan, std::string* error);
 

@@ -24,25 +24,46 @@ struct Region {
 // One thread's view of blocks: the memory that they work in.
 class BlockRunner {
  public:
-  BlockRunner(const NestBlocks& blocks, const void* const* inputs, void* const* outputs, char* scratch, char* kept,
-              char* results, char* partials, char* pointers)
+  BlockRunner(const NestBlocks& blocks, const void* const* inputs, void* const* outputs, char* scratch, char* memory,
+              char* results, char* partials)
       : blocks_(blocks),
         geometry_(blocks.geometry),
         inputs_(inputs),
         outputs_(outputs),
         scratch_(scratch),
-        kept_(kept),
+        memory_(memory),
+        kept_(memory + blocks.runner_bytes),
         results_(results),
-        partials_(partials),
-        pointers_(reinterpret_cast<const void**>(pointers)),
-        moved_(reinterpret_cast<MovedTensor*>(pointers + blocks.pointers * sizeof(void*))) {}
+        partials_(partials) {
+    for (const BlockPhase& phase : blocks.phases) {
+      prepare(phase.results);
+      prepare(phase.elements);
+    }
+  }
 
-  void run_block(int64_t block) {
+  // While a block is computed, the memory of the `next` is fetched.
+  void run_block(int64_t block, int64_t next) {
     const Region region = region_of(block);
+    if (blocks_.part > 0) {
+      for (const BlockPhase& phase : blocks_.phases) {
+        compute_results(phase, region);
+        if (phase.elements.plan == nullptr && phase.reductions.empty()) continue;
+        for (int64_t part = 0; part < blocks_.parts; ++part) run_part(phase, block, part);
+        join_parts(phase, block);
+      }
+      return;
+    }
+    fetch_from(next);
     for (const BlockPhase& phase : blocks_.phases) {
       compute_results(phase, region);
-      if (phase.elements.plan != nullptr) compute(phase.elements, region);
-      for (const BlockReduction& one : phase.reductions) reduce(one, region);
+      if (phase.elements.plan != nullptr) {
+        fetch_some();
+        compute(phase.elements, region);
+      }
+      for (const BlockReduction& one : phase.reductions) {
+        fetch_some();
+        reduce(one, region);
+      }
     }
   }
 
@@ -53,7 +74,9 @@ class BlockRunner {
 
   // The elements of a part of a block, and what they come to.
   void run_part(const BlockPhase& phase, int64_t block, int64_t part) {
-    const Region region = part_of(region_of(block), part);
+    const Region whole = region_of(block);
+    const Region region = part_of(whole, part);
+    block_first_ = whole.first;
     if (phase.elements.plan != nullptr) compute(phase.elements, region);
     char* partials = partials_;
     for (const BlockReduction& one : phase.reductions) {
@@ -91,6 +114,34 @@ class BlockRunner {
   }
 
  private:
+  void prepare(const BlockPass& pass) {
+    if (pass.plan == nullptr) return;
+    auto** const pointers = reinterpret_cast<const void**>(memory_ + pass.pointers);
+    std::fill_n(pointers, pass.inputs.size() + pass.outputs.size(), memory_);
+    auto** const written = const_cast<void**>(pointers + pass.inputs.size());
+    make_runner(pass.part.program, pass.plan->stages[0], {pointers, written, nullptr}, memory_ + pass.runner);
+  }
+
+  void fetch_from(int64_t block) {
+    fetched_ = fetch_end_ = 0;
+    if (block < 0 || blocks_.fetched.empty()) return;
+    const Region region = region_of(block);
+    if (region.count > 1) return;
+    fetch_first_ = region.first;
+    fetch_end_ = region.length;
+  }
+
+  void fetch_some() {
+    const int64_t end = std::min(fetch_end_, fetched_ + blocks_.fetched_at_once);
+    for (const BlockPlace& place : blocks_.fetched) {
+      const char* const from = static_cast<const char*>(inputs_[place.at]) + place.offset;
+      const char* const first = from + static_cast<size_t>(fetch_first_ + fetched_) * place.size;
+      const char* const last = from + static_cast<size_t>(fetch_first_ + end) * place.size;
+      for (const char* line = first; line < last; line += kCacheLine) __builtin_prefetch(line, 0, 2);
+    }
+    fetched_ = end;
+  }
+
   // Runs without anything between them are one.
   static Region whole(Region region) {
     if (region.length != region.step) return region;
@@ -111,6 +162,10 @@ class BlockRunner {
     return whole({region.first + first * stride, region.results, stride, rows, region.first_result, region.results});
   }
 
+  static bool is_buffer(const BlockPlace& place) {
+    return place.kind == BlockPlace::Kind::Kept || place.kind == BlockPlace::Kind::Part;
+  }
+
   // Where a place has what element, or result, `first` of the region is.
   char* address(const BlockPlace& place, const Region& region) const {
     switch (place.kind) {
@@ -121,6 +176,9 @@ class BlockRunner {
       case BlockPlace::Kind::Scratch:
         return scratch_ + place.at;
       case BlockPlace::Kind::Kept:
+        if (blocks_.part > 0) return kept_ + place.at + static_cast<size_t>(region.first - block_first_) * place.size;
+        return kept_ + place.at;
+      case BlockPlace::Kind::Part:
         return kept_ + place.at;
       default:
         return results_ + place.at;
@@ -128,38 +186,39 @@ class BlockRunner {
   }
 
   void compute(const BlockPass& pass, const Region& region) {
+    const auto** const pointers = reinterpret_cast<const void**>(memory_ + pass.pointers);
+    const size_t reads = pass.inputs.size();
+    const size_t count = reads + pass.outputs.size();
     ElementRuns runs{region.first, region.length, region.step, region.count};
-    runs.moved = moved_;
-    const auto pointer = [&](const BlockPlace& place, const void** at) {
+    runs.moved = reinterpret_cast<MovedTensor*>(pointers + count);
+    for (size_t i = 0; i < count; ++i) {
+      const BlockPlace& place = i < reads ? pass.inputs[i] : pass.outputs[i - reads];
       switch (place.kind) {
         case BlockPlace::Kind::Input:
-          *at = inputs_[place.at];
+          pointers[i] = inputs_[place.at];
           break;
         case BlockPlace::Kind::Output:
-          *at = outputs_[place.at];
+          pointers[i] = outputs_[place.at];
           break;
         case BlockPlace::Kind::Scratch:
-          *at = scratch_ + place.at;
+          pointers[i] = scratch_ + place.at;
           break;
         case BlockPlace::Kind::Kept:
-          *at = whole_tensor(kept_ + place.at, region.first, place.size);
-          moved_[runs.moved_count++] = {at, (region.length - region.step) * static_cast<int64_t>(place.size)};
+        case BlockPlace::Kind::Part:
+          pointers[i] = whole_tensor(address(place, region), region.first, place.size);
+          runs.moved[runs.moved_count++] = {pointers + i, (region.length - region.step) * static_cast<int64_t>(place.size)};
           break;
         case BlockPlace::Kind::Result:
-          *at = whole_tensor(results_ + place.at, region.first_result, place.size);
+          pointers[i] = whole_tensor(results_ + place.at, region.first_result, place.size);
           break;
       }
-    };
-    const void** const read = pointers_;
-    const void** const written = pointers_ + pass.inputs.size();
-    for (size_t i = 0; i < pass.inputs.size(); ++i) pointer(pass.inputs[i], read + i);
-    for (size_t o = 0; o < pass.outputs.size(); ++o) pointer(pass.outputs[o], written + o);
-    run_elements(pass.part.program, pass.plan->stages[0], {read, const_cast<void**>(written), nullptr}, runs);
+    }
+    run_elements(reinterpret_cast<ElementRunner*>(memory_ + pass.runner), runs);
   }
 
   void reduce(const BlockReduction& one, const Region& region) {
     char* const out = address(one.out, region);
-    const bool gaps = !geometry_.by_columns && region.count > 1 && one.a.kind != BlockPlace::Kind::Kept;
+    const bool gaps = !geometry_.by_columns && region.count > 1 && !is_buffer(one.a);
     reduce_to(one, region, gaps ? partials_ : out);
     if (gaps) join(one, partials_, region.count, 1, out);
     finish(one, region);
@@ -169,7 +228,7 @@ class BlockRunner {
   void reduce_to(const BlockReduction& one, const Region& region, char* out) {
     const char* const a = address(one.a, region);
     const char* const b = address(one.b, region);
-    const bool kept = one.a.kind == BlockPlace::Kind::Kept;
+    const bool kept = is_buffer(one.a);
     const int64_t elements = region.length * region.count;
     if (geometry_.by_columns) {
       const int64_t rows = elements / region.results;
@@ -210,43 +269,46 @@ class BlockRunner {
   const void* const* const inputs_;
   void* const* const outputs_;
   char* const scratch_;
+  char* const memory_;  // what runs passes, and then what blocks keep
   char* const kept_;
   char* const results_;
   char* const partials_;
-  const void** const pointers_;
-  MovedTensor* const moved_;  // as many
+  // Of the next block: the first element, how many there are, and how many have been fetched.
+  int64_t fetch_first_ = 0;
+  int64_t fetch_end_ = 0;
+  int64_t fetched_ = 0;
+  int64_t block_first_ = 0;  // the first element of the block whose parts are computed
 };
 
 }  // namespace
 
 void run_blocks(const NestBlocks& blocks, const void* const* inputs, void* const* outputs, char* scratch, const Host& host) {
-  const size_t of_pointers = round_up(blocks.pointers * (sizeof(void*) + sizeof(MovedTensor)), kCacheLine);
-  // Memory for the blocks' elements, and what `results` and `partials` of theirs are in.
-  const auto runner = [&](char* memory, char* results, char* partials) {
-    return BlockRunner(blocks, inputs, outputs, scratch, memory + of_pointers, results, partials, memory);
-  };
-  if (blocks.part == 0) {
+  const size_t own = blocks.runner_bytes + blocks.kept_bytes;
+  if (!blocks.shared) {
     run_parts(host, blocks.tasks, [&](int64_t task) {
-      const size_t own = of_pointers + blocks.kept_bytes;
       const Workspace memory(own + blocks.result_bytes + blocks.partial_bytes);
-      char* const results = static_cast<char*>(memory.data()) + own;
-      BlockRunner run = runner(static_cast<char*>(memory.data()), results, results + blocks.result_bytes);
+      auto* const begin = static_cast<char*>(memory.data());
+      char* const results = begin + own;
+      BlockRunner run(blocks, inputs, outputs, scratch, begin, results, results + blocks.result_bytes);
       const int64_t end = (task + 1) * blocks.blocks / blocks.tasks;
-      for (int64_t block = task * blocks.blocks / blocks.tasks; block < end; ++block) run.run_block(block);
+      for (int64_t block = task * blocks.blocks / blocks.tasks; block < end; ++block) {
+        run.run_block(block, block + 1 < end ? block + 1 : -1);
+      }
     });
     return;
   }
-  const Workspace shared(of_pointers + blocks.result_bytes + blocks.partial_bytes);
-  char* const results = static_cast<char*>(shared.data()) + of_pointers;
+  const Workspace shared(blocks.runner_bytes + blocks.result_bytes + blocks.partial_bytes);
+  auto* const begin = static_cast<char*>(shared.data());
+  char* const results = begin + blocks.runner_bytes;
   char* const partials = results + blocks.result_bytes;
-  BlockRunner lead = runner(static_cast<char*>(shared.data()), results, partials);  // which keeps no elements
   for (int64_t block = 0; block < blocks.blocks; ++block) {
+    BlockRunner lead(blocks, inputs, outputs, scratch, begin, results, partials);  // which keeps no elements
     for (const BlockPhase& phase : blocks.phases) {
       lead.compute_results(phase, lead.region_of(block));
       if (phase.elements.plan == nullptr && phase.reductions.empty()) continue;
       run_parts(host, blocks.part_tasks, [&](int64_t task) {
-        const Workspace memory(of_pointers + blocks.kept_bytes);
-        BlockRunner run = runner(static_cast<char*>(memory.data()), results, partials);
+        const Workspace memory(own);
+        BlockRunner run(blocks, inputs, outputs, scratch, static_cast<char*>(memory.data()), results, partials);
         const int64_t end = (task + 1) * blocks.parts / blocks.part_tasks;
         for (int64_t part = task * blocks.parts / blocks.part_tasks; part < end; ++part) run.run_part(phase, block, part);
       });

@@ -11,6 +11,10 @@ namespace {
 
 // Rows at least this long are cut into tiles of their own, so that what is constant along a row is a scalar.
 constexpr int64_t kLongRow = 256;
+// The same in blocks of rows, which are in the caches.
+constexpr int64_t kLongBlockRow = 512;
+// Of the caches, what blocks of rows write goes past them from this share on: they wait for the memory of results else.
+constexpr int64_t kBlockShare = 2;
 // A broadcast operand that repeats within this many elements is expanded once, not for every tile.
 constexpr int64_t kMaxPeriod = 1024;
 // Where runs of elements may begin anywhere, short rows with the same operands make rows of about this many elements.
@@ -119,7 +123,7 @@ void StageBuilder::find_sources() {
   for (Slot& slot : stage_.slots) {
     if (slot.access == Access::Gathered) merge_dims(&slot);
   }
-  large_ = bytes > last_level_bytes();
+  large_ = bytes > (by_blocks() ? last_level_bytes() / kBlockShare : last_level_bytes());
   stage_.turns = bytes > level2_bytes() && !large_;
 }
 
@@ -152,7 +156,7 @@ bool StageBuilder::is_dense(const Slot& slot) const {
 // Whether tiles end with a row, so that operands are read where they lie, or are the same for many rows.
 void StageBuilder::find_rows() {
   const bool anywhere = plan_.key.anywhere;
-  if (stage_.columns < kLongRow && (!anywhere || by_blocks())) return;
+  if (by_blocks() ? stage_.columns < kLongBlockRow : stage_.columns < kLongRow && !anywhere) return;
   // A view of a tensor may have no two elements of a row next to each other, or not in their order.
   const auto has_rows = [](const Slot& slot) {
     return slot.access == Access::Gathered && slot.place != Place::Coordinates && slot.strides.back() <= 1 && slot.half == 0;

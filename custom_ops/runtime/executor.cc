@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <optional>
+#include <type_traits>
 
 #include "plan/cost.h"
 #include "platform/cache_lines.h"
@@ -61,7 +63,7 @@ class TileRunner {
  public:
   TileRunner(const StageRun& run, char* buffers, char** pointers)
       : run_(run), stage_(run.stage), buffers_(buffers), pointers_(pointers) {
-    for (size_t s = 0; s < stage_.slots.size(); ++s) pointers_[s] = base(stage_.slots[s]);
+    find_pointers();
   }
 
   void run_tiles(int64_t first, int64_t last, bool backward) {
@@ -75,6 +77,25 @@ class TileRunner {
     // A few elements read no more of what operands repeat.
     const int64_t reach = stage_.by_rows ? runs.first % stage_.columns + runs.length : runs.length;
     run_prologue(runs.count == 1 ? reach : stage_.elements);
+    run_each(runs);
+  }
+
+  // The same again; what all elements read has not changed.
+  void run_elements_again(const ElementRuns& runs) {
+    if (!is_prepared_) {
+      find_pointers();
+      run_prologue(stage_.elements);
+      is_prepared_ = true;
+    }
+    run_each(runs);
+  }
+
+ private:
+  void find_pointers() {
+    for (size_t s = 0; s < stage_.slots.size(); ++s) pointers_[s] = base(stage_.slots[s]);
+  }
+
+  void run_each(const ElementRuns& runs) {
     const int64_t most = stage_.seamless ? runs.length : stage_.tile;
     for (int64_t i = 0; i < runs.count; ++i) {
       const int64_t last = runs.first + i * runs.step + runs.length;
@@ -92,7 +113,6 @@ class TileRunner {
     }
   }
 
- private:
   void run_forward(int64_t first, int64_t last) {
     if (stage_.seamless) {
       run_steps(first * stage_.tile, 0, 0, std::min(last * stage_.tile, stage_.elements), stage_.elements);
@@ -209,11 +229,14 @@ class TileRunner {
   char** pointers_;
   int64_t start_ = 0;
   size_t count_ = 0;
+  bool is_prepared_ = false;
 };
+
+size_t bytes_of_pointers(const Stage& stage) { return round_up(stage.slots.size() * sizeof(char*), kCacheLine); }
 
 // Calls `run` with memory for the slots' pointers and for the buffers.
 template <class Run> void with_memory(const Stage& stage, const Run& run) {
-  const size_t of_pointers = round_up(stage.slots.size() * sizeof(char*), kCacheLine);
+  const size_t of_pointers = bytes_of_pointers(stage);
   const size_t bytes = of_pointers + stage.buffer_bytes;
   std::optional<Workspace> workspace;
   char* memory;
@@ -246,6 +269,30 @@ void run_elements(const Program& program, const Stage& stage, const Tensors& ten
     TileRunner({program, stage, tensors}, buffers, pointers).run_elements(runs);
   });
 }
+
+class ElementRunner {
+ public:
+  ElementRunner(const Program& program, const Stage& stage, const Tensors& tensors, char* memory)
+      : tensors_(tensors),
+        runner_({program, stage, tensors_}, memory + bytes_of_pointers(stage), reinterpret_cast<char**>(memory)) {}
+
+  TileRunner& tiles() { return runner_; }
+
+ private:
+  const Tensors tensors_;
+  TileRunner runner_;
+};
+
+size_t runner_bytes(const Stage& stage) {
+  return round_up(sizeof(ElementRunner), kCacheLine) + bytes_of_pointers(stage) + round_up(stage.buffer_bytes, kCacheLine);
+}
+
+ElementRunner* make_runner(const Program& program, const Stage& stage, const Tensors& tensors, void* memory) {
+  static_assert(std::is_trivially_destructible_v<ElementRunner>);
+  return new (memory) ElementRunner(program, stage, tensors, static_cast<char*>(memory) + round_up(sizeof(ElementRunner), kCacheLine));
+}
+
+void run_elements(ElementRunner* runner, const ElementRuns& runs) { runner->tiles().run_elements_again(runs); }
 
 bool is_chain_of_tiles(const Program& program, const Stage& stage, bool tensors) {
   if (program.outputs.size() != 1 || stage.steps.size() != 1 || !stage.prologue.empty()) return false;

@@ -53,6 +53,13 @@ inline void* whole_tensor(const void* memory, int64_t element, size_t bytes) {
 // Runs one stage for some elements, on the calling thread.  The plan must have been made for runs that begin anywhere.
 void run_elements(const Program& program, const Stage& stage, const Tensors& tensors, const ElementRuns& runs);
 
+// The same again and again, of tensors that move but do not change where all elements read the same.  It lives in memory of
+// its own, of so many bytes, aligned to a cache line; nothing is to be done when that is given up.
+class ElementRunner;
+size_t runner_bytes(const Stage& stage);
+ElementRunner* make_runner(const Program& program, const Stage& stage, const Tensors& tensors, void* memory);
+void run_elements(ElementRunner* runner, const ElementRuns& runs);
+
 // Whether the stage is one chain of float32, from its first input to its only output, whose operands are scalars, or with
 // `tensors` tensors of its shape: then it can run on the results of tiles (TileTarget).
 bool is_chain_of_tiles(const Program& program, const Stage& stage, bool tensors);
