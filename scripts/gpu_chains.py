@@ -36,6 +36,15 @@ class Chain:
     inputs: tuple[Input, ...]
     build: Callable[..., Any]
 
+    @property
+    def ops(self) -> "type[ArrayOps]":
+        """The operations on arrays that it needs."""
+        return ArrayOps
+
+    def arrays(self, megabytes: float, dtype: str) -> list[np.ndarray]:
+        """Random inputs for tensors of so many 10^6 bytes, the same every time."""
+        return make_inputs(self, full_shape(megabytes, dtype), dtype)
+
 
 def _scale_relu_add(op: Any, x: Any) -> Any:
     return op.add(op.relu(op.mul(x, 0.7)), 0.3)

@@ -27,7 +27,7 @@ def missing(parts: Sequence[str]) -> list[str]:
     if reason:
         return [reason]
     checks: list[Callable[[], object]] = [find_compiler, _open_session]
-    if {"kernels", "convolutions"} & set(parts):
+    if {"kernels", "reductions", "convolutions"} & set(parts):
         checks.append(_open_gpu)
     found = []
     for check in checks:

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Times the chains of gpu_chains.py in another system: ``gpu_peers.py torch|jax|cupy``, run by gpu_suite.py.
+"""Times the chains of gpu_chains.py, and what reduces of gpu_reduction_chains.py, in another system.
+
+``gpu_peers.py torch|jax|cupy`` is run by gpu_suite.py.
 
 Reads jobs from standard input, one JSON object a line (chain, dtype, megabytes), and writes one line for each: the job
 with ``seconds``, or with ``error``.  A system is timed as it is meant to be called, compiled or fused once beforehand;
@@ -15,15 +17,16 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from gpu_chains import CHAINS, ArrayOps, Chain, full_shape, make_inputs
+from gpu_chains import CHAINS, Chain
+from gpu_reduction_chains import SUBJECTS, Reducing
 
 _ROUNDS = 5
 _CALLS_IN_A_GRAPH = 20
-Prepare = Callable[[Chain, Sequence[np.ndarray], str], tuple[Callable[[], Any], Callable[[], Any], int]]
+Prepare = Callable[[Chain | Reducing, Sequence[np.ndarray], str], tuple[Callable[[], Any], Callable[[], Any], int]]
 """Gives a call to time, what waits for it, and the number of chains that the call computes."""
 
 
-def prepare_torch(chain: Chain, arrays: Sequence[np.ndarray], dtype: str) -> tuple[Any, Any, int]:
+def prepare_torch(chain: Chain | Reducing, arrays: Sequence[np.ndarray], dtype: str) -> tuple[Any, Any, int]:
     """torch.compile, its kernel replayed from a CUDA graph.
 
     Dynamo keeps what it compiled by the code object of the lambda, which all jobs share, and after eight of them runs
@@ -40,9 +43,11 @@ def prepare_torch(chain: Chain, arrays: Sequence[np.ndarray], dtype: str) -> tup
         "clip": torch.clamp,
         "sigmoid": torch.sigmoid,
         "erf": torch.erf,
+        "amax": torch.amax,
+        "concat": torch.cat,
         "cast": lambda a: a.to(kind),
     }
-    ops = ArrayOps(torch, kind, special)
+    ops = chain.ops(torch, kind, special)
     inputs = [torch.from_numpy(array).cuda() for array in arrays]
     compiled = torch.compile(lambda *values: chain.build(ops, *values), dynamic=False, fullgraph=True)
     compiled(*inputs)
@@ -57,14 +62,14 @@ def prepare_torch(chain: Chain, arrays: Sequence[np.ndarray], dtype: str) -> tup
         return lambda: compiled(*inputs), torch.cuda.synchronize, 1
 
 
-def prepare_jax(chain: Chain, arrays: Sequence[np.ndarray], dtype: str) -> tuple[Any, Any, int]:
+def prepare_jax(chain: Chain | Reducing, arrays: Sequence[np.ndarray], dtype: str) -> tuple[Any, Any, int]:
     """jax.jit; the time of a call from Python is in it."""
     import jax
     import jax.numpy as jnp
 
     if jax.default_backend() == "cpu":  # it takes the CPU without a word where its plugin for CUDA is missing
         raise RuntimeError("JAX finds no GPU")
-    ops = ArrayOps(jnp, jnp.dtype(dtype), {"erf": jax.lax.erf, "sigmoid": jax.nn.sigmoid, "relu": jax.nn.relu})
+    ops = chain.ops(jnp, jnp.dtype(dtype), {"erf": jax.lax.erf, "sigmoid": jax.nn.sigmoid, "relu": jax.nn.relu})
     inputs = [jnp.asarray(array) for array in arrays]
     compiled = jax.jit(lambda *values: chain.build(ops, *values))
     last: list[Any] = [compiled(*inputs)]
@@ -75,12 +80,12 @@ def prepare_jax(chain: Chain, arrays: Sequence[np.ndarray], dtype: str) -> tuple
     return call, lambda: jax.block_until_ready(last[0]), 1
 
 
-def prepare_cupy(chain: Chain, arrays: Sequence[np.ndarray], dtype: str) -> tuple[Any, Any, int]:
+def prepare_cupy(chain: Chain | Reducing, arrays: Sequence[np.ndarray], dtype: str) -> tuple[Any, Any, int]:
     """cupy.fuse; the time of a call from Python is in it."""
     import cupy
     from cupyx.scipy.special import erf
 
-    ops = ArrayOps(cupy, np.dtype(dtype), {"erf": erf})
+    ops = chain.ops(cupy, np.dtype(dtype), {"erf": erf})
     inputs = [cupy.asarray(array) for array in arrays]
     # The kernel's name, which would be that of the function: a lambda's is none in CUDA.
     fused = cupy.fuse(kernel_name="chain")(lambda *values: chain.build(ops, *values))
@@ -90,11 +95,15 @@ def prepare_cupy(chain: Chain, arrays: Sequence[np.ndarray], dtype: str) -> tupl
 SYSTEMS: dict[str, Prepare] = {"torch": prepare_torch, "jax": prepare_jax, "cupy": prepare_cupy}
 
 
+def _subjects() -> dict[str, Chain | Reducing]:
+    return {**{chain.name: chain for chain in CHAINS}, **SUBJECTS}
+
+
 def measure(system: str, job: dict[str, Any]) -> dict[str, Any]:
     """The job with its time or its error."""
     try:
-        chain = next(chain for chain in CHAINS if chain.name == job["chain"])
-        arrays = make_inputs(chain, full_shape(job["megabytes"], job["dtype"]), job["dtype"])
+        chain = _subjects()[job["chain"]]
+        arrays = chain.arrays(job["megabytes"], job["dtype"])
         call, wait, chains = SYSTEMS[system](chain, arrays, job["dtype"])
         return {**job, "seconds": _seconds(call, wait) / chains}
     except Exception as error:  # one job that fails, in whatever way, leaves the others

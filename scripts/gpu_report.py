@@ -30,6 +30,7 @@ class Results:
     parity: list[Verdict] = field(default_factory=list)
     sanitizer: str = ""
     kernels: list[Measured] = field(default_factory=list)
+    reductions: list[Measured] = field(default_factory=list)
     convolutions: list[ConvTimes] = field(default_factory=list)
     models: list[ModelTimes] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -50,6 +51,7 @@ class Results:
             "parity": [vars(verdict) for verdict in self.parity],
             "sanitizer": self.sanitizer,
             "kernels": [job.to_json() for job in self.kernels],
+            "reductions": [job.to_json() for job in self.reductions],
             "convolutions": [job.to_json() for job in self.convolutions],
             "models": [model.to_json() for model in self.models],
             "errors": self.errors,
@@ -71,9 +73,9 @@ class Target:
 def targets(results: Results) -> list[Target]:
     """The targets for an H100 or H200."""
     found = [
-        _target("share of copy bandwidth, 64 MB and up, every chain", 0.92, _shares(results)),
-        _target("against torch.compile, every chain and size", 1.0, _ratios(results, "torch")),
-        _target("against XLA, every chain and size", 1.0, _ratios(results, "jax")),
+        _target("share of copy bandwidth, 64 MB and up, every chain", 0.92, _shares(results.kernels)),
+        _target("against torch.compile, every chain and size", 1.0, _ratios(results.kernels, "torch")),
+        _target("against XLA, every chain and size", 1.0, _ratios(results.kernels, "jax")),
         _target("against ORT unfused, 10-op chain, 64 MB", 5.0, _ten_ops(results)),
         _target("PP-OCR models, batch 1, against ORT CUDA", 1.5, _models([m for m in results.models if _is_ocr(m)])),
         _target("any zoo model against ORT CUDA", 0.98, _models(results.models)),
@@ -83,6 +85,10 @@ def targets(results: Results) -> list[Target]:
         _target("3x3 dense convolutions with tail", 1.0, _convolutions(results, DENSE)),
         _mean_target("convolutional models, batch 1, geometric mean", 1.3, _convolutional(results)),
         _target("convolutional models, batch 1", 1.0, _convolutional(results)),
+        _target("share of copy bandwidth, 64 MB and up, what reduces", 0.92, _shares(results.reductions)),
+        _target("against torch.compile, what reduces", 1.0, _ratios(results.reductions, "torch")),
+        _target("against XLA, what reduces", 1.0, _ratios(results.reductions, "jax")),
+        _target("against ORT, what reduces", 1.0, _ratios(results.reductions, "ort", "onnxfuse")),
     ]
     shares = [
         (m.elementwise["onnxfuse"] / m.elementwise["ort"], m.model) for m in results.models if m.elementwise.get("ort")
@@ -146,13 +152,13 @@ def _convolutional(results: Results) -> list[tuple[float, str]]:
     return _models([m for m in results.models if m.batch == 1 and m.model.startswith(CONVOLUTIONAL)])
 
 
-def _shares(results: Results) -> list[tuple[float, str]]:
-    large = [job for job in results.kernels if job.megabytes >= LARGE]
+def _shares(jobs: Sequence[Measured]) -> list[tuple[float, str]]:
+    large = [job for job in jobs if job.megabytes >= LARGE]
     return [(share, _name(job)) for job in large if (share := job.ratio("copy")) is not None]
 
 
-def _ratios(results: Results, system: str) -> list[tuple[float, str]]:
-    return [(ratio, _name(job)) for job in results.kernels if (ratio := job.ratio(system)) is not None]
+def _ratios(jobs: Sequence[Measured], system: str, to: str = "kernel") -> list[tuple[float, str]]:
+    return [(ratio, _name(job)) for job in jobs if (ratio := job.ratio(system, to)) is not None]
 
 
 def _ten_ops(results: Results) -> list[tuple[float, str]]:
@@ -228,8 +234,10 @@ def markdown(results: Results, plots: Sequence[str] = ()) -> str:
             "Times in µs; share: the bytes of inputs and outputs over those that a copy moves in that time; the other "
             "columns are times over that of our kernel, and ORT's over ours in ONNX Runtime. Our kernel, the copy and "
             "torch's are replayed from CUDA graphs; the times of jax and cupy have the calls from Python in them.",
-            _kernels(results),
+            _kernels(results.kernels),
         ]
+    if any(job.seconds for job in results.reductions):
+        parts += ["## Reductions", "As above.", _kernels(results.reductions)]
     if any(job.seconds for job in results.convolutions):
         parts += [
             "## Convolutions",
@@ -262,9 +270,9 @@ def _parity(results: Results) -> str:
     return table(("what", "compared", "failed", "for example"), rows)
 
 
-def _kernels(results: Results) -> str:
+def _kernels(jobs: Sequence[Measured]) -> str:
     rows = []
-    for job in results.kernels:
+    for job in jobs:
         if not job.seconds:
             continue
         ratios = [_ratio(job.ratio(system)) for system in PEERS]
@@ -332,7 +340,8 @@ def _layout(settings: str | None) -> str:
 
 
 def _problems(results: Results) -> list[str]:
-    found = [f"{_name(job)}, {system}: {error}" for job in results.kernels for system, error in job.errors.items()]
+    timed = [*results.kernels, *results.reductions]
+    found = [f"{_name(job)}, {system}: {error}" for job in timed for system, error in job.errors.items()]
     found += [f"{job.name}, {system}: {error}" for job in results.convolutions for system, error in job.errors.items()]
     for model in results.models:
         found += [f"{model.model}, batch {model.batch}, {what}: {error}" for what, error in model.errors.items()]

@@ -5,10 +5,12 @@
    --models on ONNX Runtime's CUDA provider, with and without CUDA graphs, and once under compute-sanitizer.
 2. Kernels: ten chains of 1 to 512 MB, float32 and float16, as a share of a copy's bandwidth, against ONNX Runtime
    unfused, and against torch.compile, JAX and CuPy where they are installed.
-3. Convolutions: layers of MobileNetV3, PP-OCR and ResNet-50 with their tails, batch 1 and 16, float32 and float16: the
+3. Reductions: ten chains and ten single operators that reduce, of 1 to 512 MB, float32 and float16, in the same way,
+   against ONNX Runtime, torch.compile and JAX.
+4. Convolutions: layers of MobileNetV3, PP-OCR and ResNet-50 with their tails, batch 1 and 16, float32 and float16: the
    faster one of a fused node and ONNX Runtime's convolution with a fused tail, against ONNX Runtime.  With --tune the
    best kernels are found first, which takes longer than the suite has; what is found is kept for models.
-4. Models: ONNX Runtime's CUDA provider in its best setting against ours, batch 1 and 16, with and without CUDA graphs,
+5. Models: ONNX Runtime's CUDA provider in its best setting against ours, batch 1 and 16, with and without CUDA graphs,
    and convolutional ones in float16 too.
 
 Writes results.json, results.md and plots.  Each part has its share of the time; what fails is written down and the rest
@@ -44,10 +46,12 @@ import gpu_convolutions
 import gpu_kernels
 import gpu_models
 import gpu_parity
+import gpu_reductions
 import numpy as np
 from gpu_chains import CHAINS
 from gpu_limits import OutOfTime, at_most, otherwise
 from gpu_machine import describe, missing, why_nothing_giant
+from gpu_reduction_chains import SUBJECTS
 from gpu_report import Results, targets, write
 from messages import one_line, say
 
@@ -55,8 +59,8 @@ from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.zoo.zoo import cache, make_inputs, read_manifest
 
-PARTS = ("parity", "kernels", "convolutions", "models")
-SHARES = {"parity": 0.3, "kernels": 0.25, "convolutions": 0.25, "models": 0.2}
+PARTS = ("parity", "kernels", "reductions", "convolutions", "models")
+SHARES = {"parity": 0.25, "kernels": 0.2, "reductions": 0.2, "convolutions": 0.2, "models": 0.15}
 """Of the whole time, for each part; what one leaves over the next one gets."""
 OWN_SHARE = 0.45
 """Of the time for kernels, for ours and ONNX Runtime; the rest is for the other systems."""
@@ -269,21 +273,44 @@ def _kernels(results: Results, models: Models, deadline: float, on_gpu: bool) ->
         return
     time_left = deadline - time.monotonic()
     gpu_kernels.measure_all(results.kernels, time.monotonic() + OWN_SHARE * time_left, say)
-    weights = dict(gpu_kernels.PEERS)
+    _measure_peers(results, "kernels", results.kernels, gpu_kernels.PEERS, deadline)
+
+
+def _measure_peers(
+    results: Results,
+    part: str,
+    jobs: Sequence[gpu_kernels.Measured],
+    peers: Mapping[str, int],
+    deadline: float,
+) -> None:
+    """Have the other systems measure the jobs too, with these shares of the time; write down what went wrong."""
+    weights = dict(peers)
     while weights:
         system = next(iter(weights))
-        say(f"kernels: {system}")
+        say(f"{part}: {system}")
         limit = (deadline - time.monotonic()) * weights[system] / sum(weights.values())
-        answered = gpu_kernels.measure_peer(system, results.kernels, limit)
-        if answered < len(results.kernels):
-            results.notes.append(f"kernels: {system} has {answered} of {len(results.kernels)}: its time was over")
+        answered = gpu_kernels.measure_peer(system, jobs, limit)
+        if answered < len(jobs):
+            results.notes.append(f"{part}: {system} has {answered} of {len(jobs)}: its time was over")
         del weights[system]
-    ours = [job for job in results.kernels if {"kernel", "onnxfuse"} & job.errors.keys()]
+    ours = [job for job in jobs if {"kernel", "onnxfuse"} & job.errors.keys()]
     if ours:
-        results.errors.append(f"kernels: {len(ours)} of {len(results.kernels)} fail, or give wrong results")
-    late = sum("kernel" not in job.seconds and not job.errors for job in results.kernels)
+        results.errors.append(f"{part}: {len(ours)} of {len(jobs)} fail, or give wrong results")
+    late = sum("onnxfuse" not in job.seconds and not job.errors for job in jobs)
     if late:
-        results.errors.append(f"kernels: out of time for {late} of {len(results.kernels)}")
+        results.errors.append(f"{part}: out of time for {late} of {len(jobs)}")
+
+
+def _reductions(results: Results, models: Models, deadline: float, on_gpu: bool) -> None:
+    results.reductions = list(gpu_reductions.jobs())
+    if not on_gpu:
+        for subject in SUBJECTS.values():
+            say(f"reductions: {subject.name}")
+            gpu_reductions.try_on_cpu(subject)
+        return
+    time_left = deadline - time.monotonic()
+    gpu_reductions.measure_all(results.reductions, time.monotonic() + OWN_SHARE * time_left, say)
+    _measure_peers(results, "reductions", results.reductions, {"jax": 4, "torch": 5}, deadline)
 
 
 def _convolutions(results: Results, models: Models, deadline: float, on_gpu: bool, tune: bool = False) -> None:
@@ -313,6 +340,7 @@ def _models(results: Results, models: Models, deadline: float, on_gpu: bool) -> 
 _RUN: dict[str, Callable[..., None]] = {
     "parity": _parity,
     "kernels": _kernels,
+    "reductions": _reductions,
     "convolutions": _convolutions,
     "models": _models,
 }

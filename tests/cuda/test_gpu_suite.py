@@ -20,12 +20,14 @@ import gpu_limits
 import gpu_machine
 import gpu_models
 import gpu_parity
+import gpu_reductions
 import gpu_report
 import gpu_suite
 import numpy as np
 import onnx
 import pytest
 from gpu_chains import CHAINS, Chain
+from gpu_reduction_chains import SUBJECTS, Reducing
 
 import onnxfuse
 from onnxfuse.errors import OnnxfuseError
@@ -61,6 +63,8 @@ def _results() -> gpu_report.Results:
     results.kernels = list(gpu_kernels.jobs())
     for job in results.kernels:
         job.seconds = {"copy": 0.95e-4, "kernel": 1e-4, "torch": 1.1e-4, "jax": 0.9e-4, "ort": 9e-4, "onnxfuse": 1.5e-4}
+    results.reductions = list(gpu_reductions.jobs())[:1]
+    results.reductions[0].seconds = dict(results.kernels[0].seconds)
     results.kernels[0].errors["cupy"] = "No module named 'cupy'"
     seconds = {"ort": 2e-3, "onnxfuse": 1e-3, "ort, graph": 1.5e-3, "onnxfuse, graph": 1e-3}
     results.models = [
@@ -105,6 +109,10 @@ def test_targets_are_held_against_the_worst() -> None:
         (pytest.approx(2.1 / 2.2), False),
         (pytest.approx((1.5 * 0.9) ** 0.5), False),
         (pytest.approx(0.9), False),
+        (pytest.approx(0.95), True),
+        (pytest.approx(1.1), True),
+        (pytest.approx(0.9), False),
+        (pytest.approx(6), True),
         (pytest.approx(0.25), True),
         (1.0, False),
         (1.0, False),
@@ -139,8 +147,10 @@ def test_a_dry_run_measures_nothing_of_the_table(tmp_path: Path, monkeypatch: py
     onnx.save(gpu_chains.onnx_model(CHAINS[0], "float32"), tmp_path / "chain.onnx")
     models = [(tmp_path / "chain.onnx", {"x0": np.ones((1, 64, 256), np.float32)})]
     monkeypatch.setattr(gpu_suite, "find_models", lambda *_: models)
-    monkeypatch.setattr(gpu_suite, "SHARES", {"parity": 0.3, "kernels": 0.2, "convolutions": 0.2, "models": 0.3})
-    tried: list[Chain] = []
+    shares = {"parity": 0.3, "kernels": 0.1, "reductions": 0.1, "convolutions": 0.2, "models": 0.3}
+    monkeypatch.setattr(gpu_suite, "SHARES", shares)
+    tried: list[Chain | Reducing] = []
+    monkeypatch.setattr(gpu_reductions, "try_on_cpu", tried.append)
     monkeypatch.setattr(gpu_kernels, "try_on_cpu", tried.append)
     monkeypatch.setattr(gpu_models, "onnxfuse", _without_embedding())
     monkeypatch.setattr(gpu_parity, "onnxfuse", _without_embedding())
@@ -148,7 +158,7 @@ def test_a_dry_run_measures_nothing_of_the_table(tmp_path: Path, monkeypatch: py
     data = json.loads((tmp_path / "out" / "results.json").read_text())
     measured = {target["name"] for target in data["targets"] if target["measured"] is not None}
     assert measured == {"launches in fused parts of a model, share of the original's"}
-    assert "dry run" in data["machine"] and data["errors"] == [] and tried == list(CHAINS)
+    assert "dry run" in data["machine"] and data["errors"] == [] and tried == [*CHAINS, *SUBJECTS.values()]
     assert {verdict["kind"] for verdict in data["parity"]} == {"program", "model"}
     assert all(verdict["ok"] for verdict in data["parity"])
     assert [model["launches"] for model in data["models"]] == [{"ort": 3, "onnxfuse": 1}] * 2
@@ -311,7 +321,7 @@ def test_without_pytest_it_says_so() -> None:
 def test_a_part_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         gpu_suite.main(["--dry-run", "--only", "parity,speed"])
-    assert "no part 'speed'; the parts are parity, kernels, convolutions, models" in capsys.readouterr().err
+    assert "no part 'speed'; the parts are parity, kernels, reductions, convolutions, models" in capsys.readouterr().err
 
 
 def test_models_are_found_by_their_names(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_the_shortest_row_that_fits_has_the_fewest_threads() -> None:
         (256, 4, 4),
         (1024, 4, 4),
         (512, 0, 4),
-        (8, 4, 1),
+        (32, 4, 1),
         (32, 4, 4),
         (1024, 16, 1),
     ]
@@ -115,11 +115,11 @@ def test_the_shortest_row_that_fits_has_the_fewest_threads() -> None:
 def test_few_long_rows_are_shared() -> None:
     chain = chains("f32")["log softmax"]
     kernels = [one for one in render_nest(case_of(chain.program, [("m", "n")])).kernels if one.steps]
-    assert [one.steps for one in kernels] == [3, 3]
+    assert [(one.steps, one.vector) for one in kernels] == [(3, 1)]
     for rows, length, splits in (
         (1, 1 << 20, 128),
-        (4, 1 << 20, 64),
-        (4, 20000, 2),
+        (4, 1 << 20, 66),
+        (4, 20000, 9),
         (64, 1 << 20, 4),
         (200, 1 << 20, 1),
     ):

@@ -211,12 +211,16 @@ class _Choice:
         return 8 * len(self.case.program.reductions) * LANES * vector * threads
 
     def _keeping(self) -> Iterator[NestKernel]:
-        """Kernels that keep rows in registers, for short rows first."""
-        if self.passes == 1 or not (self.nest.kept or self._reads_again()):
-            return  # no pass needs what another one has read
+        """Kernels that keep rows in registers, for short rows first.
+
+        For rows of a length that is known there is the one that is meant for it: tensors that are not aligned, which
+        are rare, are for a kernel that loops.
+        """
         length = self.case.length
         vectors = sorted({self.vector, 1}, reverse=True)
         if self.case.along == "columns":
+            if not self.nest.kept and not self._reads_again():
+                return  # no pass needs what another one has read
             for threads, items in self._column_sizes(length):
                 for vector in vectors:
                     own = items if vector == self.vector else min(items * self.vector, _MOST_GROUPS)
@@ -224,7 +228,7 @@ class _Choice:
                         yield self._kernel("columns", threads, own, vector, LANES * threads)
             return
         for threads, elements in self._row_sizes(length):
-            for vector in vectors:
+            for vector in vectors if threads > 8 and length is None else vectors[:1]:
                 block = max(_BLOCK, threads) if threads <= 32 else threads
                 items = min(-(-elements // vector), _MOST_GROUPS)
                 yield self._kernel("rows", threads, items, vector, block)
@@ -261,13 +265,17 @@ class _Choice:
     def _sharing(self) -> Iterator[NestKernel]:
         """Rows so long that several blocks take each, where there are few."""
         case = self.case
-        keeping = max((kernel.capacity for kernel in self._keeping()), default=0)
-        if (case.length is not None and case.length <= max(keeping, _LEAST_SHARED)) or (case.rows or 0) > _MANY_ROWS:
+        least = max(self._most_kept(), _LEAST_SHARED)
+        if (case.length is not None and case.length <= least) or (case.rows or 0) > _MANY_ROWS:
             return
         threads = 8 if case.along == "columns" else 256
         block = threads * (LANES if case.along == "columns" else 1)
-        for vector in sorted({self.vector, 1}, reverse=True):
+        for vector in sorted({self.vector if self.vector > _WORD else 1, 1}, reverse=True):
             yield self._kernel(case.along, threads, 0, vector, block, steps=self.passes)
+
+    def _most_kept(self) -> int:
+        """The longest row that is kept."""
+        return max((kernel.capacity for kernel in self._keeping()), default=0)
 
     def _looping(self) -> Iterator[NestKernel]:
         """Rows that fit nowhere are read again in each pass, at worst from memory: Softmax in three reads.
@@ -276,19 +284,23 @@ class _Choice:
         has been read by the same multiprocessor just before; the level 2 cache has it where the rows that are in
         work fit there, which are 50 MB on an H100 and a row for each of 132 multiprocessors: 90,000 floats each.
         """
-        for vector in sorted({self.vector, 1}, reverse=True):
+        vectors = sorted({self.vector, 1}, reverse=True)
+        keeps_all = self.case.length is not None and self.case.length <= self._most_kept()
+        for vector in vectors[-1:] if keeps_all else vectors:
             if self.case.along == "columns":
                 threads = 8 if vector > 1 else 16
                 while threads > 1 and self._shared_bytes(vector, threads) > _SHARED_BYTES:
                     threads //= 2
                 yield self._kernel("columns", threads, 0, vector, LANES * threads)
             else:
-                yield self._kernel("rows", 512, 0, vector, 512)
+                short = keeps_all and (self.case.length or 0) <= _SHORT
+                threads, block = (32, _BLOCK) if short else (512, 512)
+                yield self._kernel("rows", threads, 0, vector, block)
 
     def _general(self) -> Iterator[NestKernel]:
         """For what nobody expected."""
         access = _general_access(self.case.program)
-        for index in (32, 64):
+        for index in (32, 64) if self.case.access == access else (64,):
             yield replace(self._kernel("rows", 32, 0, 1, _BLOCK), index=index, access=access)
 
     def _kernel(self, along: Along, threads: int, items: int, vector: int, block: int, steps: int = 0) -> NestKernel:
@@ -299,6 +311,10 @@ _BLOCK = 128
 _THREADS = (32, 64, 128, 256, 512, 1024)
 _LEAST_SHARED = 8192
 """The shortest rows that blocks share."""
+_WORD = 4
+"""Elements at a time of 32 bits, which fill the memory's sectors one by one too; smaller ones do not."""
+_SHORT = 1024
+"""Rows that a warp may loop over."""
 _MANY_ROWS = 512
 """So many rows fill every GPU."""
 

@@ -1,0 +1,151 @@
+"""How near the kernels of what reduces come to a copy, and how they compare with other systems.
+
+In ONNX Runtime the nodes as they are and fused are timed in sessions captured as CUDA graphs, and where one kernel is
+all there is, that alone, as in ``gpu_kernels.py``.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+from gpu_kernels import DTYPES, SIZES, TOLERANCE, Measured
+from gpu_reduction_chains import SUBJECTS, Reducing, feeds, onnx_model, output_shape
+from gpu_sessions import BoundSession
+from messages import one_line
+from onnx import numpy_helper
+
+import onnxfuse
+from onnxfuse.cuda.embed import reducing_nodes
+from onnxfuse.cuda.nest.fitting import NestFit
+from onnxfuse.cuda.nest.launch import LoadedNest
+from onnxfuse.cuda.options import CudaOptions
+from onnxfuse.cuda.pycuda_tools import Gpu, launch_seconds, open_gpu
+from onnxfuse.model.graph import Model
+from onnxfuse.shapes.inference import infer
+
+
+def jobs() -> Iterator[Measured]:
+    """What is to be measured, the most telling first; the bytes are those of inputs and the output, each once."""
+    for megabytes in SIZES:
+        for dtype in DTYPES:
+            for subject in SUBJECTS.values():
+                shapes = subject.shapes(megabytes, dtype)
+                elements = sum(map(math.prod, shapes)) + math.prod(output_shape(subject, shapes))
+                yield Measured(subject.name, dtype, megabytes, elements * np.dtype(dtype).itemsize)
+
+
+def fit_of(model: onnx.ModelProto, options: CudaOptions) -> NestFit | None:
+    """What an optimized subject launches, if that is one kernel alone."""
+    loaded = Model.from_proto(model)
+    infer(loaded)
+    nodes = list(reducing_nodes(loaded))
+    if len(nodes) != 1 or len(model.graph.node) != 1:
+        return None
+    return nodes[0].fit(options.nest_fitter(options.fitter(fast_math=False)))
+
+
+def try_on_cpu(subject: Reducing) -> None:
+    """The subject in both sessions on the CPU, small: what of the measuring needs no GPU.  Raises what goes wrong."""
+    ready = _Ready(subject, "float32")
+    values = feeds(subject, 0.1, "float32")
+    for model, library in ((ready.original, False), (ready.fused, True)):
+        BoundSession(model.SerializeToString(), values, library=library, on_gpu=False).run()
+
+
+@dataclass
+class _Ready:
+    """A subject of one type as ONNX nodes, and optimized for CUDA; ``expected`` is what ONNX Runtime gave first."""
+
+    subject: Reducing
+    dtype: str
+    original: onnx.ModelProto = field(init=False)
+    fused: onnx.ModelProto = field(init=False)
+    expected: np.ndarray | None = None
+    unchecked: set[str] = field(default_factory=lambda: {"kernel", "onnxfuse"})
+
+    def __post_init__(self) -> None:
+        self.original = onnx_model(self.subject, self.dtype)
+        self.fused = onnxfuse.optimize(self.original, "cuda", check=False).model
+
+    def check(self, system: str, result: np.ndarray) -> None:
+        """Raises ValueError if a result is not ONNX Runtime's."""
+        if self.expected is None or system not in self.unchecked:
+            return
+        allowed = TOLERANCE[self.dtype]
+        actual, wanted = (array.reshape(-1).astype(np.float64) for array in (result, self.expected))
+        wrong = int(np.count_nonzero(~np.isclose(actual, wanted, allowed, allowed, equal_nan=True)))
+        if wrong:
+            raise ValueError(f"wrong results: {wrong} of {actual.size} elements")
+        self.unchecked.discard(system)
+
+
+def measure_all(todo: Sequence[Measured], deadline: float, progress: Callable[[str], None]) -> None:
+    """Fill in what can be measured until the deadline (of ``time.monotonic``).
+
+    At the first size the results are held against ONNX Runtime's own.  What gives wrong ones is not timed.
+    """
+    ready: dict[tuple[str, str], _Ready] = {}
+    with open_gpu() as gpu:
+        for job in todo:
+            if time.monotonic() > deadline:
+                return
+            progress(f"reductions: {job.chain}, {job.dtype}, {job.megabytes} MB")
+            for system, run in (("ort", _session), ("onnxfuse", _session), ("kernel", _kernel)):
+                try:
+                    key = job.chain, job.dtype
+                    if key not in ready:
+                        ready[key] = _Ready(SUBJECTS[job.chain], job.dtype)
+                    run(gpu, ready[key], job, system)
+                except Exception as error:  # one that fails leaves the others
+                    job.errors[system] = one_line(error)
+
+
+def _session(_gpu: Gpu, ready: _Ready, job: Measured, system: str) -> None:
+    """ONNX Runtime with the nodes as they are, or fused."""
+    model = ready.original if system == "ort" else ready.fused
+    values = feeds(ready.subject, job.megabytes, job.dtype)
+    session = BoundSession(model.SerializeToString(), values, library=system == "onnxfuse", graph=True)
+    if system == "ort" and ready.unchecked:
+        session.run()
+        (ready.expected,) = session.results()
+    elif system in ready.unchecked:
+        session.run()
+        ready.check(system, session.results()[0])
+    job.seconds[system] = session.seconds()
+
+
+def _kernel(gpu: Gpu, ready: _Ready, job: Measured, system: str) -> None:
+    options = CudaOptions((gpu.architecture,))
+    fit = fit_of(ready.fused, options)
+    if fit is None:
+        return
+    code = options.compiler.compile([fit.source.text], (gpu.architecture,), options.fitter(fast_math=False).options)
+    loaded = LoadedNest(gpu, fit.program, fit.source, code[fit.source.sha256, gpu.architecture].cubin)
+    arrays = _operands(ready, job)
+    memory = [gpu.allocate(array.nbytes) for array in arrays]
+    for place, array in zip(memory, arrays, strict=True):
+        gpu.driver.memcpy_htod(place, np.require(array, requirements="C"))
+    size = np.dtype(job.dtype).itemsize * math.prod(output_shape(ready.subject, [array.shape for array in arrays]))
+    memory.append(gpu.allocate(size))
+    launch = loaded.prepare([array.shape for array in arrays], [int(place) for place in memory])
+    launch()
+    raw = np.empty(size, np.uint8)
+    gpu.driver.memcpy_dtoh(raw, memory[-1])
+    ready.check(system, raw.view(job.dtype))
+    job.seconds[system] = launch_seconds(gpu, launch)
+    half = job.bytes // 2
+    source, target = gpu.allocate(half), gpu.allocate(half)
+    job.seconds["copy"] = launch_seconds(
+        gpu, lambda stream: gpu.driver.memcpy_dtod_async(target, source, half, stream)
+    ) * (job.bytes / (2 * half))
+
+
+def _operands(ready: _Ready, job: Measured) -> list[np.ndarray]:
+    """The inputs of the fused node, in its order: the graph's and constants."""
+    given = feeds(ready.subject, job.megabytes, job.dtype)
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in ready.fused.graph.initializer}
+    (node,) = ready.fused.graph.node
+    return [given[name] if name in given else constants[name] for name in node.input]
