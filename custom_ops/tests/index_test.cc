@@ -106,6 +106,13 @@ void test_collapse() {
   CHECK((collapse(shape, {whole_view(shape)}).dims == std::vector<int64_t>{30 * k2To31}));
 }
 
+bool slice_view(const Shape& tensor, const std::vector<AxisSlice>& slices, View* view) {
+  Value input{};
+  input.slices = slices;
+  std::string error;
+  return input_view(input, tensor, view, &error);
+}
+
 void test_slices() {
   // Every third of the last 2^31 of each row, and the second half of the rows.
   const Shape tensor = shape_of({4, 3 * k2To31});
