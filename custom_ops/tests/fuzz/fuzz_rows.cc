@@ -10,14 +10,14 @@
 #include <string>
 #include <vector>
 
-#include "contract_decoder.h"
-#include "cuda_nest_launch.h"
-#include "cuda_nest_layout.h"
-#include "cuda_nest_parameters.h"
-#include "cuda_nest_recipe.h"
-#include "fuzz_random.h"
-#include "program.h"
-#include "program_shapes.h"
+#include "cuda/nest/cuda_nest_launch.h"
+#include "cuda/nest/cuda_nest_layout.h"
+#include "cuda/nest/cuda_nest_parameters.h"
+#include "cuda/nest/cuda_nest_recipe.h"
+#include "program/program.h"
+#include "program/program_shapes.h"
+#include "tests/cuda/contract_decoder.h"
+#include "tests/fuzz/fuzz_random.h"
 
 namespace {
 
