@@ -35,6 +35,7 @@ DRIVER_RUNS = 400
 
 OPERATOR_DRIVERS = {
     "fuzz_launch": 8000,
+    "fuzz_rows": 4000,
     "fuzz_conv": 10000,
     "fuzz_conv_cpu": 350,
     "fuzz_squeeze_excite": 4000,
@@ -46,10 +47,10 @@ OPERATOR_DRIVERS = {
     "fuzz_listed_operators": 40000,
     "fuzz_executable": 1500,
 }
-"""What fuzzes the CUDA operators, that of elementwise nodes and that of convolutions, convolutions, gates, attention,
-normalizations, convolutions, pooling and Concats with the channels last on the CPU, the reader of a model's functions,
-and the C functions for models without ONNX Runtime; and how many runs a second each is asked for, about what it
-does."""
+"""What fuzzes the CUDA operators, those of elementwise nodes, of reductions and of convolutions, convolutions, gates,
+attention, normalizations, convolutions, pooling and Concats with the channels last on the CPU, the reader of a model's
+functions, and the C functions for models without ONNX Runtime; and how many runs a second each is asked for, about what
+it does."""
 
 SEED_MODELS = 300
 ENVIRONMENTS: tuple[dict[str, str], ...] = (

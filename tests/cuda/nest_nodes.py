@@ -139,7 +139,7 @@ def rendered_object(cases: Sequence[tuple[Program, NestSource]]) -> Path:
     text = cpp_text([source for _, source in sources]) + '\n#include "tests/cuda/rendered_nest.h"\n' + wrappers
     path = scratch_folder() / f"{hashlib.sha256(text.encode()).hexdigest()}.cc"
     path.write_text(text, encoding="utf-8")
-    return compile_shared(path.with_suffix(".so"), *FLAGS, f"-I{HEADERS}", f"-I{NATIVE / 'tests'}", str(path))
+    return compile_shared(path.with_suffix(".so"), *FLAGS, f"-I{HEADERS}", f"-I{NATIVE}", str(path))
 
 
 def rendered_model(program: Program, shapes: Shapes, source: NestSource, code: Path) -> onnx.ModelProto:

@@ -202,11 +202,12 @@ def test_drivers_that_only_the_fuzzer_runs(driver: str, tmp_path: Path) -> None:
 
 _CUDA = (
     *(f"cuda_{name}" for name in ("context", "driver", "image", "kernels", "module", "recipe_text")),
-    *("program", "program_shapes", "shape"),
+    *("program", "program_shapes", "shape", "view_steps"),
 )
 FUZZED = {
     "fuzz_listed_operators": ("listed_operators", "operator_names"),
     "fuzz_launch": ("cuda_access", "cuda_launch", "cuda_parameters", "cuda_recipe", *_CUDA),
+    "fuzz_rows": ("cuda_nest_launch", "cuda_nest_layout", "cuda_nest_parameters", "cuda_nest_recipe", *_CUDA),
     "fuzz_conv": (
         "conv",
         "conv_node",
