@@ -176,6 +176,7 @@ def test_forks(tmp_path: Path) -> None:
         "fuzz_squeeze_excite",
         "fuzz_attention",
         "fuzz_normalization",
+        "fuzz_reduction",
         "fuzz_nhwc_conv",
         "fuzz_nhwc_pool",
         "fuzz_nhwc_concat",
@@ -189,7 +190,7 @@ def test_drivers_that_only_the_fuzzer_runs(driver: str, tmp_path: Path) -> None:
 
 _CUDA = (
     *(f"cuda_{name}" for name in ("context", "driver", "image", "kernels", "module", "recipe_text")),
-    *("program", "program_shapes", "shape"),
+    *("program", "program_shapes", "shape", "view_steps"),
 )
 FUZZED = {
     "fuzz_listed_operators": ("listed_operators", "operator_names"),
