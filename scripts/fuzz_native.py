@@ -41,6 +41,7 @@ OPERATOR_DRIVERS = {
     "fuzz_squeeze_excite": 4000,
     "fuzz_attention": 2700,
     "fuzz_normalization": 3500,
+    "fuzz_reduction": 3500,
     "fuzz_nhwc_conv": 1800,
     "fuzz_nhwc_pool": 15000,
     "fuzz_nhwc_concat": 15000,

@@ -91,23 +91,24 @@ class BlockPlanner {
 
   // Whether all that blocks compute is of the rows' shape, or that of their results.
   bool fits() {
+    bool any = false;
+    for (size_t id = 0; id < shapes_.size(); ++id) any = any || needs(id, Value::Kind::Reduction);
+    if (!any) return false;
     blocks_.geometry = nest_geometry(space_, program_.axes);
     const NestGeometry& geometry = blocks_.geometry;
     if (geometry.results() == 0 || geometry.reduced() <= 1 || geometry.outer.size() > 1 || geometry.segments.size() > 1) return false;
     Shape results = space_;
     for (const int axis : program_.axes) results.dims[static_cast<size_t>(space_.rank + axis)] = 1;
-    bool any = false;
     for (size_t id = 0; id < shapes_.size(); ++id) {
       const Value& value = program_.values[id];
       if (needs(id, Value::Kind::Reduction)) {
-        any = true;
         for (int i = 0; i < operand_count(value); ++i) {
           if (!is_same(shapes_[value.operands[i]], space_)) return false;
         }
       }
       if (is_computed(id) && !is_same(shapes_[id], is_result(id) ? results : space_)) return false;
     }
-    return any;
+    return true;
   }
 
   // Inputs that are reduced where they lie.
@@ -294,6 +295,13 @@ class BlockPlanner {
     return true;
   }
 
+  int64_t pass_count() const {
+    return std::count_if(blocks_.phases.begin(), blocks_.phases.end(), [](const BlockPhase& phase) {
+      return phase.elements.plan != nullptr || !phase.reductions.empty();
+    });
+  }
+
+  // What is fetched while the block before is computed, a little before each pass over elements and each reduction, or part.
   void find_fetched() {
     int64_t moments = 0;
     for (const BlockPhase& phase : blocks_.phases) {
@@ -305,8 +313,12 @@ class BlockPlanner {
       blocks_.fetched.push_back(places_[i]);
       bytes += places_[i].size * static_cast<size_t>(elements());
     }
-    if (bytes <= static_cast<size_t>(level2_bytes())) blocks_.fetched.clear();
-    blocks_.fetched_at_once = round_up(divide_up(kept_elements_, moments), int64_t{16});
+    // What is in the caches, and what does not stay there until it is read, is not.
+    const auto level2 = static_cast<size_t>(level2_bytes());
+    const size_t block = bytes / static_cast<size_t>(blocks_.blocks);
+    if (bytes <= level2 || block > level2 / 2) blocks_.fetched.clear();
+    if (is_split()) moments = std::max<int64_t>((blocks_.geometry.by_columns ? 1 : blocks_.parts) * pass_count(), 1);
+    blocks_.fetched_at_once = round_up(divide_up(kept_elements_, std::max<int64_t>(moments, 1)), int64_t{16});
   }
 
   double elements() const {

@@ -44,16 +44,19 @@ class BlockRunner {
   // While a block is computed, the memory of the `next` is fetched.
   void run_block(int64_t block, int64_t next) {
     const Region region = region_of(block);
+    fetch_from(next);
     if (blocks_.part > 0) {
       for (const BlockPhase& phase : blocks_.phases) {
         compute_results(phase, region);
         if (phase.elements.plan == nullptr && phase.reductions.empty()) continue;
-        for (int64_t part = 0; part < blocks_.parts; ++part) run_part(phase, block, part);
+        for (int64_t part = 0; part < blocks_.parts; ++part) {
+          fetch_some();
+          run_part(phase, block, part);
+        }
         join_parts(phase, block);
       }
       return;
     }
-    fetch_from(next);
     for (const BlockPhase& phase : blocks_.phases) {
       compute_results(phase, region);
       if (phase.elements.plan != nullptr) {

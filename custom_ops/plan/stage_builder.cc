@@ -14,7 +14,9 @@ constexpr int64_t kLongRow = 256;
 // The same in blocks of rows, which are in the caches.
 constexpr int64_t kLongBlockRow = 512;
 // Of the caches, what blocks of rows write goes past them from this share on: they wait for the memory of results else.
-constexpr int64_t kBlockShare = 2;
+constexpr int64_t kBlockShare = 5;
+// So many elements of a row that is read transposed: 16 rows of them make a tile, in the level 2 cache.
+constexpr int64_t kLongestTransposed = 4096;
 // A broadcast operand that repeats within this many elements is expanded once, not for every tile.
 constexpr int64_t kMaxPeriod = 1024;
 // Where runs of elements may begin anywhere, short rows with the same operands make rows of about this many elements.
@@ -107,10 +109,11 @@ void StageBuilder::find_sources() {
     element_count(views[i].shape, &count);
     if (value.swaps_halves) slot.half = shapes_[sources[i]].from_back(0) / 2;
     const bool in_memory = slot.place != Place::Coordinates;
-    slot.access = in_memory && slot.half == 0 && count == stage_.elements && is_dense(slot) ? Access::Whole
-                  : count == 1                                                               ? Access::Fixed
-                                                                                             : Access::Gathered;
-    if (!in_memory && count == 1) {  // it is 0
+    const bool whole = in_memory && slot.half == 0 && count == stage_.elements && is_dense(slot);
+    // Coordinates may themselves be an output, with as many elements as that has.
+    const bool fixed = count == 1 && (in_memory || stage_.elements == 1);
+    slot.access = whole ? Access::Whole : fixed ? Access::Fixed : Access::Gathered;
+    if (!in_memory && fixed) {  // it is 0
       slot.place = Place::Derived;
       slot.index = static_cast<uint32_t>(stage_.derived.size());
       stage_.derived.push_back(0);
@@ -153,9 +156,18 @@ bool StageBuilder::is_dense(const Slot& slot) const {
   return true;
 }
 
+// Whether what a column reads lies side by side, and a tile of several rows is not too large.
+bool StageBuilder::is_transposed(const Slot& slot) const {
+  const size_t rank = stage_.dims.size();
+  return slot.access == Access::Gathered && slot.place == Place::Input && slot.half == 0 && rank > 1 &&
+         slot.strides[rank - 2] == 1 && slot.strides[rank - 1] > 1 && stage_.columns <= kLongestTransposed;
+}
+
 // Whether tiles end with a row, so that operands are read where they lie, or are the same for many rows.
 void StageBuilder::find_rows() {
   const bool anywhere = plan_.key.anywhere;
+  transposed_ = std::any_of(stage_.slots.begin(), stage_.slots.end(), [&](const Slot& slot) { return is_transposed(slot); });
+  if (transposed_ && (!anywhere || by_blocks())) return;
   if (by_blocks() ? stage_.columns < kLongBlockRow : stage_.columns < kLongRow && !anywhere) return;
   // A view of a tensor may have no two elements of a row next to each other, or not in their order.
   const auto has_rows = [](const Slot& slot) {
@@ -282,7 +294,7 @@ uint16_t StageBuilder::operand(uint16_t id) {
     const std::vector<int64_t>& strides = stage_.slots[slot].strides;
     const std::vector<int64_t>& dims = stage_.slots[slot].dims;
     size_t outermost = 0;
-    while (strides[outermost] == 0) ++outermost;
+    while (outermost + 1 < dims.size() && strides[outermost] == 0) ++outermost;
     int64_t period = 1;
     for (size_t d = outermost; d < dims.size() && period <= kMaxPeriod; ++d) period *= dims[d];
     // Tiles that end with a row begin anywhere, and so do runs that are no multiple.

@@ -36,6 +36,7 @@ class StageBuilder {
   void find_sources();
   View view_of(uint16_t id) const;
   bool is_dense(const Slot& slot) const;
+  bool is_transposed(const Slot& slot) const;
   void find_rows();
   void merge_dims(Slot* slot) const;
   void read_by_column(uint16_t index);
@@ -89,6 +90,7 @@ class StageBuilder {
   std::vector<uint16_t> order_;    // instructions as scheduled
   std::vector<Step> deferred_;     // stores to run after all other steps
   int64_t period_ = 1;             // a tile is a multiple of it
+  bool transposed_ = false;        // an operand's columns lie side by side: tiles have several rows
   bool repeated_ = false;          // a row is several of the tensor's, with operands that a buffer repeats
   bool large_ = false;             // does not fit in the caches
 };

@@ -14,6 +14,9 @@ namespace {
 constexpr int64_t kTileBytes = 24 * 1024;
 constexpr int64_t kMinTile = 64;
 constexpr int64_t kMaxTile = 4096;
+// Of a row that is read transposed.
+constexpr int64_t kShortTransposed = 1024;
+constexpr int64_t kLineElements = 16;
 // Whole blocks of vectors of every type (chains.inc), and few enough elements for even shares.
 constexpr int64_t kSeamlessTile = 512;
 
@@ -40,6 +43,12 @@ void StageBuilder::choose_tile() {
     stage_.tiles_per_row = divide_up(stage_.columns, tile);
     stage_.tiles = divide_up(stage_.elements, stage_.columns) * stage_.tiles_per_row;
   } else {
+    if (transposed_) {
+      // Whole cache lines of each column, and four where that is not too much.
+      const int64_t rows = stage_.columns <= kShortTransposed ? 4 * kLineElements : kLineElements;
+      period_ = std::max(period_, stage_.columns);
+      tile = std::max(tile, rows * stage_.columns);
+    }
     tile = std::max<int64_t>(tile / period_, 1) * period_;
     stage_.tiles = (stage_.elements - 1) / tile + 1;
   }

@@ -40,6 +40,38 @@ void pick_elements(const Rows& rows, size_t size, int64_t apart, const char* fro
   }
 }
 
+// Where the elements of the rows' counterparts, one of each row, lie side by side: each is read whole.  Elements of a row are
+// `apart` bytes from each other.
+template <class Element> void transpose_elements(const Rows& rows, int64_t apart, const char* from, char* out) {
+  constexpr int64_t kBlock = 16;
+  const auto columns = static_cast<int64_t>(rows.bytes / sizeof(Element));
+  constexpr auto size = static_cast<int64_t>(sizeof(Element));
+  for (int64_t first = 0; first < columns; first += kBlock) {
+    const int64_t end = std::min(first + kBlock, columns);
+    for (int64_t row = 0; row < rows.count; ++row) {
+      for (int64_t i = first; i < end; ++i) {
+        std::memcpy(out + (row * columns + i) * size, from + i * apart + row * size, sizeof(Element));
+      }
+    }
+  }
+}
+
+void transpose_elements(const Rows& rows, size_t size, int64_t apart, const char* from, char* out) {
+  switch (size) {
+    case 1:
+      return transpose_elements<uint8_t>(rows, apart, from, out);
+    case 2:
+      return transpose_elements<uint16_t>(rows, apart, from, out);
+    case 4: {
+      const size_t columns = rows.bytes / sizeof(float);
+      return kernels().transpose_rows(reinterpret_cast<float*>(out), columns, reinterpret_cast<const float*>(from),
+                                      static_cast<size_t>(apart) / sizeof(float), columns, static_cast<size_t>(rows.count));
+    }
+    default:
+      return transpose_elements<uint64_t>(rows, apart, from, out);
+  }
+}
+
 void copy_rows(const Rows& rows, const char* from, char* out) {
   for (int64_t row = 0; row < rows.count; ++row) {
     std::memcpy(out, from, rows.bytes);
@@ -142,6 +174,8 @@ void gather(const Slot& slot, const char* data, int64_t start, size_t count, cha
       kernels().repeat_elements({slot.size, from, rows.step, out, rows.bytes, rows.count});
     } else if (inner == 1) {
       copy_rows(rows, from, out);
+    } else if (rows.count > 1 && rows.step == size) {
+      transpose_elements(rows, slot.size, inner * size, from, out);
     } else {
       pick_elements(rows, slot.size, inner * size, from, out);
     }

@@ -4,7 +4,7 @@ The node runs in a process of its own, where operator new counts who calls it. A
 allocates in the first part that it runs; on a busy machine that can be long after the first run.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
@@ -14,7 +14,7 @@ from onnxfuse.cuda.conv.spec import Convolution
 from tests.cuda import stand_in
 from tests.cuda.conv_nodes import arrays_of, conv_model
 from tests.cuda.convolutions import Fused, convolution, head, tail
-from tests.custom_ops import test_nhwc_concat
+from tests.custom_ops import test_nhwc_concat, test_reductions
 from tests.custom_ops.fused import library, new_session, run, run_code, session_options
 from tests.custom_ops.nhwc_nodes import PAIRS, Nhwc, pair
 from tests.custom_ops.test_attention import Attention
@@ -59,6 +59,11 @@ def normalization() -> Case:
     return node.model(), node.arrays()
 
 
+def reduction(name: str, shape: Sequence[int], axes: str) -> Case:
+    arrays = [test_reductions.normal(shape)]
+    return test_reductions.node_model(test_reductions.PROGRAMS[name].format(axes=axes), [shape]), arrays
+
+
 def pool() -> Case:
     node = SHAPES["threads"]
     return node.model(), [last(node.x())]
@@ -91,6 +96,12 @@ CASES: dict[str, Callable[[], Case]] = {
     "gate": gate,
     "attention": attention,
     "normalization": normalization,
+    "reduction": lambda: reduction("softmax", (300, 64), "-1"),
+    "reduction of long rows": lambda: reduction("softmax", (30, 9000), "-1"),
+    "reduction of a row that threads share": lambda: reduction("moments", (1, 300000), "-1"),
+    "reduction of columns": lambda: reduction("deviation", (50, 3000), "-2"),
+    "reduction phase by phase": lambda: reduction("softmax", (3, 4, 5, 6, 7), "-5,-3,-1"),
+    "reduction alone": lambda: reduction("mean of silu", (300, 640), "-1"),
 }
 RUNS = 20
 ROUNDS = 50  # of RUNS runs: in one of them at least, each thread has had its first part

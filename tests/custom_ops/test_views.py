@@ -210,3 +210,87 @@ def test_slices_that_are_none(slices: str, problem: str) -> None:
     program = f"onnxfuse 1\ninput f32 slice {slices}\nneg f32 0\noutput 1\n"
     with pytest.raises(Exception, match=problem):
         run_fused(program, [np.zeros((3, 4), np.float32)])
+
+
+# Steps of a view, the shape of its tensor, and that of a tensor beside it.
+STEPS = {
+    "transposed": ("permute:1.0", [70, 90], [90, 70]),
+    "transposed long rows": ("permute:1.0", [3000, 40], [40, 3000]),
+    "transposed longer rows": ("permute:1.0", [9000, 20], [20, 9000]),
+    "transposed images": ("permute:0.2.1", [3, 50, 33], [3, 33, 50]),
+    "transposed beside a vector": ("permute:0.2.1", [3, 300, 33], [300]),
+    "channels last": ("permute:0.2.3.1", [2, 5, 7, 9], [2, 7, 9, 5]),
+    "heads": ("split:-1:4:-1,permute:0.2.1.3", [2, 30, 64], [2, 4, 30, 16]),
+    "all axes turned": ("permute:3.2.1.0", [5, 6, 7, 8], [8, 7, 6, 5]),
+    "split": ("split:-2:-1:3", [4, 12, 5], [4, 4, 3, 5]),
+    "merged": ("merge:-2", [4, 12, 5], [4, 60]),
+    "merged and split": ("merge:-3,split:-2:6:-1", [4, 12, 5], [6, 8, 5]),
+    "squeezed": ("squeeze:-2", [40, 1, 6], [40, 6]),
+    "unsqueezed": ("unsqueeze:-1", [40], [40, 300]),
+    "a part of a transposed tensor": ("permute:1.0,slice:-1:3:60:2", [70, 40], [40, 1]),
+    "one element of an axis merged": ("slice:-2:1:2:1,merge:-2", [6, 5, 7], [6, 7]),
+    "repeated": ("permute:1.0,unsqueeze:-2", [30, 20], [20, 25, 30]),
+    "nothing": ("permute:1.0", [0, 4], [4, 0]),
+}
+
+
+@pytest.mark.parametrize("dtype", ONNX_TYPES)
+@pytest.mark.parametrize("case", STEPS.values(), ids=STEPS.keys())
+def test_steps_of_every_type(case: tuple[str, list[int], list[int]], dtype: str) -> None:
+    steps, shape, other = case
+    arrays = [sample(dtype, int(np.prod(sizes)), seed).reshape(sizes) for seed, sizes in enumerate((shape, other))]
+    operation = "xor bool 0 1" if dtype == "bool" else f"min {dtype} 0 1"
+    program = f"onnxfuse 2\ninput {dtype} view {steps}\ninput {dtype} broadcast\n{operation}\noutput 2\noutput 0\n"
+    for actual, expected in zip(run_fused(program, arrays), reference.run(Program.parse(program), arrays), strict=True):
+        assert actual.shape == expected.shape
+        np.testing.assert_array_equal(actual.astype(np.float64), expected.astype(np.float64))
+
+
+@pytest.mark.parametrize("case", STEPS.values(), ids=STEPS.keys())
+def test_chains_of_steps(case: tuple[str, list[int], list[int]]) -> None:
+    steps, shape, other = case
+    arrays = [sample("f32", int(np.prod(sizes)), 3, special=False).reshape(sizes) for sizes in (shape, other)]
+    program = f"""onnxfuse 2
+input f32 view {steps}
+input f32 broadcast
+hard_swish f32 0
+add f32 2 1
+output 3
+output 2
+"""
+    for actual, expected in zip(run_fused(program, arrays), reference.run(Program.parse(program), arrays), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_an_output_in_another_shape() -> None:
+    program = "onnxfuse 2\ninput f32 broadcast\nneg f32 0\noutput 1 view merge:-2,split:-1:5:-1,unsqueeze:-3\noutput 1\n"
+    (x,) = arrays = [sample("f32", 60).reshape(6, 10)]
+    viewed, plain = run_fused(program, arrays)
+    assert viewed.shape == (1, 5, 12)
+    assert_same_bits(viewed.reshape(6, 10), -x)
+    assert_same_bits(plain, -x)
+
+
+@pytest.mark.parametrize("dtype", [name for name in ONNX_TYPES if name != "bool"])
+@pytest.mark.parametrize("axis", [-1, -2, -3])
+def test_coordinates_of_every_type(axis: int, dtype: str) -> None:
+    for shape in ([2, 3, 5], [3, 1, 40], [1, 100, 7], [2, 2, 3000], [0, 3, 4]):
+        arrays = [sample(dtype, int(np.prod(shape)), special=False).reshape(shape)]
+        program = f"onnxfuse 2\ninput {dtype} broadcast\nindex {dtype} 0 {axis}\nmin {dtype} 0 1\noutput 2\noutput 1\n"
+        expected = reference.run(Program.parse(program), arrays)
+        for actual, wanted in zip(run_fused(program, arrays), expected, strict=True):
+            np.testing.assert_array_equal(actual.astype(np.float64), wanted.astype(np.float64))
+
+
+def test_shapes_of_views_while_sizes_are_not_known() -> None:
+    """ONNX Runtime is told what is certain."""
+    program = """onnxfuse 2
+input f32 view split:-1:4:-1,permute:0.2.1.3
+neg f32 0
+output 1 view merge:-4
+output 1
+"""
+    session = new_session(fused_model(program, [["n", "length", 64]]), session_options())
+    merged, plain = (value.shape for value in session.get_outputs())
+    assert plain == ["n", 4, "length", 16]
+    assert merged[1:] == ["length", 16]

@@ -1,5 +1,7 @@
 // Fuzzing of the Program parser, the planner and the executor.
 //
+// Programs that reduce are planned and run too, on the same bytes.
+//
 // The input is the text of a program, a zero byte, and then bytes that choose the shapes.  LLVMFuzzerTestOneInput and
 // LLVMFuzzerCustomMutator are the entries for libFuzzer; the program's own main() makes and mutates programs without a
 // fuzzing engine:
@@ -19,9 +21,12 @@
 #include <utility>
 #include <vector>
 
+#include "nest/nest_plan.h"
+#include "nest/simplify_nest.h"
+#include "ort/ort_call.h"
 #include "plan/plan.h"
-#include "platform/error.h"
 #include "program/program.h"
+#include "program/program_shapes.h"
 #include "runtime/executor.h"
 #include "tests/fuzz/fuzz_host.h"
 
@@ -123,6 +128,40 @@ void execute(const Program& program, const uint8_t* bytes, size_t left) {
   }
 }
 
+void execute_nest(const Program& program, const uint8_t* bytes, size_t left) {
+  PlanKey key;
+  for (size_t i = 0; i < program.input_count; ++i) key.shapes.push_back(next_shape(&bytes, &left));
+  NestPlan plan;
+  std::string error;
+  if (!make_nest_plan(with_reciprocals(program), key, &plan, &error)) {
+    if (error.empty()) std::abort();
+    return;
+  }
+  // Between outputs that are small there may be values that are not.
+  std::vector<Shape> shapes;
+  if (!resolve_shapes(program, key.shapes, &shapes, &error)) std::abort();
+  std::vector<std::unique_ptr<uint8_t[]>> memory;
+  std::vector<const void*> inputs;
+  std::vector<void*> outputs;
+  const auto is_small = [](const Shape& shape) {
+    int64_t count = 0;
+    return element_count(shape, &count) && count <= kMaxElements;
+  };
+  if (!std::all_of(shapes.begin(), shapes.end(), is_small) || !std::all_of(key.shapes.begin(), key.shapes.end(), is_small)) return;
+  const auto add = [&](const Shape& shape, DType type) {
+    int64_t count = 0;
+    element_count(shape, &count);
+    memory.push_back(tensor(count, type));
+    return memory.back().get();
+  };
+  for (size_t i = 0; i < program.input_count; ++i) inputs.push_back(add(key.shapes[i], program.values[i].type));
+  for (size_t o = 0; o < program.outputs.size(); ++o) outputs.push_back(add(plan.output_shapes[o], output_type(program, o)));
+  try {
+    run_nest(plan, inputs.data(), outputs.data(), fuzz::kHost);
+  } catch (const Error&) {  // an integer is divided by zero
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -130,12 +169,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t length = end == nullptr ? size : static_cast<size_t>(end - data);
   Program program;
   std::string error;
-  if (!parse_program({reinterpret_cast<const char*>(data), length}, &program, &error, Reads::Views)) {
+  if (!parse_program({reinterpret_cast<const char*>(data), length}, &program, &error, Reads::Reductions)) {
     if (error.empty()) std::abort();
     return 0;
   }
   const size_t rest = length == size ? 0 : size - length - 1;
-  execute(program, data + size - rest, rest);
+  reduces(program) ? execute_nest(program, data + size - rest, rest) : execute(program, data + size - rest, rest);
   return 0;
 }
 
@@ -145,7 +184,9 @@ namespace {
 std::string generate(std::mt19937& random) {
   const auto below = [&](size_t n) { return random() % n; };
   static const char* const kTypes[] = {"f32", "f32", "f32", "f16", "bf16", "f64", "i8", "i16", "i32", "i64", "u8", "u32", "u64", "bool"};
-  std::string text = below(2) == 0 ? "onnxfuse 1\n" : "onnxfuse 1\ncontract\n";
+  const bool is_newer = below(2) == 0;
+  std::string text = is_newer ? "onnxfuse 2\n" : "onnxfuse 1\n";
+  if (below(2) == 0) text += "contract\n";
   std::vector<std::string> types;
   const size_t inputs = 1 + below(4);
   const auto number = [&](int least, size_t count) { return std::to_string(least + static_cast<int>(below(count))); };
@@ -153,7 +194,13 @@ std::string generate(std::mt19937& random) {
     types.push_back(kTypes[below(14)]);
     text += "input " + types.back();
     const size_t kind = below(8);
-    if (kind == 0) {
+    if (is_newer && below(3) == 0) {
+      static const char* const kSteps[] = {"permute:1.0", "permute:0.2.1", "split:-1:-1:3", "split:-2:1:-1",
+                                           "merge:-2", "squeeze:-1", "unsqueeze:-2", "slice:-1:1:9:2"};
+      text += " view " + std::string(kSteps[below(8)]);
+      for (size_t more = below(3); more > 0; --more) text += "," + std::string(kSteps[below(8)]);
+      text += "\n";
+    } else if (kind == 0) {
       text += " axis " + number(-2, 5) + "\n";
     } else if (kind == 1) {
       text += " halves\n";
@@ -167,7 +214,23 @@ std::string generate(std::mt19937& random) {
       text += " broadcast\n";
     }
   }
+  static const char* const kAxes[] = {"-1", "-2", "-2,-1", "-3,-1"};
+  const std::string axes = kAxes[below(4)];
+  const bool reduces = is_newer && below(2) == 0;
   for (size_t tries = 0; tries < 40; ++tries) {
+    if (is_newer && below(6) == 0) {
+      const size_t id = below(types.size());
+      const bool counts = !reduces || below(3) == 0;
+      const std::string type = counts ? kTypes[below(14)] : types[id];
+      std::string line = counts ? "index" : kReductions[below(kReductionCount)].name;
+      line += " " + type + " " + std::to_string(id) + " " + (counts ? number(-3, 3) : axes);
+      Program program;
+      std::string error;
+      if (!parse_program(text + line + "\noutput 0\n", &program, &error, Reads::Reductions)) continue;
+      text += line + "\n";
+      types.push_back(type);
+      continue;
+    }
     const OpInfo& op = kOps[below(kOpCount)];
     const size_t first = below(types.size());
     const std::string type = op.rule == Rule::Cast ? kTypes[below(14)] : types[first];
@@ -180,12 +243,13 @@ std::string generate(std::mt19937& random) {
     }
     Program program;
     std::string error;
-    if (!parse_program(text + line + "\noutput 0\n", &program, &error, Reads::Views)) continue;
+    if (!parse_program(text + line + "\noutput 0\n", &program, &error, Reads::Reductions)) continue;
     text += line + "\n";
     types.push_back(op.rule == Rule::Compare ? "bool" : type);
   }
   const size_t outputs = 1 + below(4);
-  text += "output " + std::to_string(types.size() - 1) + "\n";
+  const bool is_viewed = is_newer && below(3) == 0;
+  text += "output " + std::to_string(types.size() - 1) + (is_viewed ? " view merge:-2,unsqueeze:-1\n" : "\n");
   for (size_t i = 1; i < outputs; ++i) text += "output " + std::to_string(below(types.size())) + "\n";
   return text;
 }
