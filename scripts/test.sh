@@ -17,6 +17,7 @@ check_sources() {
 cd "$root"
 case "${1:-}" in
 --quick)
+    unset ONNXFUSE_ORT_OLDEST # which takes an environment of its own
     set_up cpu,dev,nvrtc "$constraints"
     "$venv/bin/ruff" check .
     ;;
