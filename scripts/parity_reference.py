@@ -4,7 +4,9 @@ import pickle
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from onnx.reference import ReferenceEvaluator
@@ -15,12 +17,26 @@ from onnxfuse.files.model_io import read_proto
 from onnxfuse.run.inputs import InputSet
 from onnxfuse.run.sessions import Session, SessionError, Value
 
+if TYPE_CHECKING:
+    from roundings import Judge
+
+ROUNDINGS = "roundings: "
+"""Begins what is said of a difference that is none but for these."""
+
 LARGEST = 64 << 20
 """Files of more bytes than this are not tried."""
 
 
-def against_reference(original: Path, optimized: Path, inputs: InputSet, seconds: float, tolerance: float = 1.0) -> str:
-    """``equal`` within ``tolerance`` times the default error; ``DIFFERS: …``; or why there is nothing to compare.
+def against_reference(
+    original: Path,
+    optimized: Path,
+    inputs: InputSet,
+    seconds: float,
+    tolerance: float = 1.0,
+    judge: "Judge | None" = None,
+) -> str:
+    """``equal`` within ``tolerance`` times the default error; ``roundings: …`` if that is what a difference is, as
+    ``judge`` says; ``DIFFERS: …``; or why there is nothing to compare.
 
     The optimized model in ReferenceEvaluator is held against the original in ONNX Runtime, and if that
     differs, against the original in ReferenceEvaluator: the two have their own roundings, and bugs.
@@ -32,22 +48,32 @@ def against_reference(original: Path, optimized: Path, inputs: InputSet, seconds
         return ours
     numbers = Numbers(coarsest_type(read_proto(original)))
     names = [output.name for output in read_proto(original).graph.output]
-    reason = ""
+
+    @cache
+    def unoptimized() -> dict[str, Value]:
+        values = _onnxruntime(original, inputs, optimized=False)
+        return {} if isinstance(values, str) else dict(zip(names, values, strict=True))
+
+    reason, excuses = "", [""]
     for expected in (_onnxruntime(original, inputs), _evaluate(original, inputs, seconds)):
         if isinstance(expected, str):
             return f"no reference: {expected}"
-        found = [
-            compare_values(name, left, right, numbers) for name, left, right in zip(names, expected, ours, strict=True)
+        differing = [
+            (name, left, right)
+            for name, left, right in zip(names, expected, ours, strict=True)
+            if not compare_values(name, left, right, numbers).within(tolerance)
         ]
-        reason = next((f"output {item.name}: {item.reason}" for item in found if not item.within(tolerance)), "")
-        if not reason:
+        if not differing:
             return "equal"
-    return f"DIFFERS: {reason}"
+        reason = f"output {differing[0][0]}: {compare_values(*differing[0], numbers).reason}"
+        if judge is not None and not all(excuses):
+            excuses = [judge.excuse(name, left, right, numbers, unoptimized) for name, left, right in differing]
+    return f"{ROUNDINGS}{reason}; {excuses[0]}" if all(excuses) else f"DIFFERS: {reason}"
 
 
-def _onnxruntime(path: Path, inputs: InputSet) -> list[Value] | str:
+def _onnxruntime(path: Path, inputs: InputSet, optimized: bool = True) -> list[Value] | str:
     try:
-        return Session(path).run(inputs.feeds)
+        return Session(path, optimized=optimized).run(inputs.feeds)
     except SessionError as error:
         return str(error)
 

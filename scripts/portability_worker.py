@@ -12,10 +12,11 @@ from typing import TypedDict
 
 
 class Job(TypedDict):
-    """A model to run; ``feeds`` and ``outputs`` are files of pickled values."""
+    """A model to run, with or without ONNX Runtime's optimizations; ``feeds`` and ``outputs`` are pickled values."""
 
     model: str
     library: bool
+    optimized: bool
     feeds: str
     outputs: str
 
@@ -30,7 +31,7 @@ def main() -> int:
         job: Job = json.loads(line)
         reason = ""
         try:
-            session = Session(Path(job["model"]), library=job["library"])
+            session = Session(Path(job["model"]), library=job["library"], optimized=job["optimized"])
             values = session.run(pickle.loads(Path(job["feeds"]).read_bytes()))
             Path(job["outputs"]).write_bytes(pickle.dumps(values))
         except (SessionError, OnnxfuseError) as error:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up .venv and runs every check: ruff, mypy, pytest (parts of it under the oldest ONNX Runtime too), with the versions
 # of tests/constraints.txt.  The first argument may be
-#   --quick   for a smoke test of a minute or two, which says at the end what it leaves out; or
+#   --quick   for a smoke test of some three minutes from nothing on two cores, which says at the end what it leaves out; or
 #   --newest  for the newest versions that there are, in .venv-newest, made anew each time: what ruff, mypy and the documents
 #             have against them is a warning then.
 # Other arguments go to pytest.  --exhaustive runs all cases, where a part of them stands for all.
@@ -17,6 +17,7 @@ check_sources() {
 cd "$root"
 case "${1:-}" in
 --quick)
+    unset ONNXFUSE_ORT_OLDEST # which takes an environment of its own
     set_up cpu,dev,nvrtc "$constraints"
     "$venv/bin/ruff" check .
     ;;

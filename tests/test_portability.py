@@ -12,8 +12,10 @@ import onnx
 import portability
 import pytest
 from onnx.reference import ReferenceEvaluator
+from roundings import Judge
 
 import onnxfuse
+from onnxfuse.check.comparison import Numbers
 from onnxfuse.cuda import compiler as compilers
 from onnxfuse.run.inputs import InputSet
 from onnxfuse.zoo.zoo import StoredModel, input_sets
@@ -92,6 +94,27 @@ def test_models_run_in_the_reference_evaluator(name: str, case: Callable[[str], 
     np.testing.assert_allclose(actual, expected, 1e-5, 1e-6)
 
 
+SENSITIVE = """<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) <float large = {16777216.0}> {
+    a = Add (x, large) b = Sub (a, large) y = Mul (b, b) }"""
+
+
+def test_what_is_but_rounding_is_told_from_what_is_wrong(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(SENSITIVE)
+    x = np.array([0.6, 1.4, 2.6, 3.4], np.float32)
+    onnx.save(model, tmp_path / "original.onnx")
+    inputs = InputSet("", {"x": x})
+    expected, numbers = np.square(x + np.float32(1 << 24) - np.float32(1 << 24)), Numbers(np.dtype(np.float32))
+    judge = Judge(tmp_path / "original.onnx", inputs)
+    nearer = judge.excuse("y", expected, np.square(x), numbers, dict)
+    assert nearer.endswith("the optimized model is nearer")
+    assert not judge.excuse("y", expected, 3 * expected, numbers, dict)
+    noise = {"y": 2 * expected}
+    assert "optimizations change it as much" in judge.excuse("y", expected, 3 * expected, numbers, lambda: noise)
+    text = f"{portability.ROUNDINGS}without the library: output y: {nearer}"
+    assert portability.is_rounded(text) and not portability.is_wrong(text) and not portability.is_nothing(text)
+    assert "| here | 0 | 1 | 0 | 0 |" in portability.page([portability.Row("m", 2, {"here": text})], "cpu")
+
+
 def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     model = many_functions.regions(2)
     original, feeds = saved(model, tmp_path)
@@ -111,4 +134,4 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
         assert "ended with status 0" in portability.answer(place, original, tmp_path, feeds, 1.0)
     rows = [portability.Row("m", 2, {"here": wrong, "there": portability.EQUAL})]
     text = portability.page(rows, "cpu")
-    assert "| here | 0 | 0 | 1 |" in text and "| there | 1 | 0 | 0 |" in text and "x2" in text
+    assert "| here | 0 | 0 | 0 | 1 |" in text and "| there | 1 | 0 | 0 | 0 |" in text and "x2" in text

@@ -129,5 +129,5 @@ def count(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_no_run_allocates_but_the_first(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_PRELOAD", str(stand_in.built("count_allocations")))
-    done = run_code(f"from tests.custom_ops.test_allocations import count; count({name!r})")
+    done = run_code(f"from tests.custom_ops.test_allocations import count; count({name!r})", timeout=600)
     assert done.stdout.split() == ["True", "0"], done.stdout + done.stderr

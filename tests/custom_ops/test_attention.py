@@ -441,7 +441,7 @@ def test_one_session_takes_any_shapes_and_threads() -> None:
 
 def test_a_thread_without_memory_is_an_error_and_not_the_end_of_the_process() -> None:
     """The memory is for K and V of one head, which each thread has a copy of."""
-    code = """import resource
+    code = """import mmap, resource
 import numpy as np
 from tests.custom_ops.fused import new_session, run, session_options
 from tests.custom_ops.test_attention import Attention
@@ -451,11 +451,18 @@ run(session, few.laid_out(few.inputs()))
 used = 4096 * int(open("/proc/self/statm").read().split()[0])
 resource.setrlimit(resource.RLIMIT_AS, (used + (8 << 20), used + (8 << 20)))
 try:
+    mmap.mmap(-1, 64 << 20)
+    raise SystemExit("no limit")
+except OSError:
+    pass
+try:
     run(session, arrays)
 except Exception as error:
     print(error)
 """
     done = run_code(code)
+    if "no limit" in done.stderr:
+        pytest.skip("limits of memory do not hold here, as under QEMU")
     assert done.returncode == 0, done.stderr
     assert "out of memory" in done.stdout
 
