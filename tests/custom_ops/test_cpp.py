@@ -119,6 +119,7 @@ def test_indices_beyond_31_bits(tmp_path: Path) -> None:
         "plan",
         "program",
         "program_shapes",
+        "view_steps",
         "executor",
         "gather",
         "caches",

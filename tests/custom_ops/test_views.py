@@ -263,7 +263,8 @@ output 2
 
 
 def test_an_output_in_another_shape() -> None:
-    program = "onnxfuse 2\ninput f32 broadcast\nneg f32 0\noutput 1 view merge:-2,split:-1:5:-1,unsqueeze:-3\noutput 1\n"
+    steps = "merge:-2,split:-1:5:-1,unsqueeze:-3"
+    program = f"onnxfuse 2\ninput f32 broadcast\nneg f32 0\noutput 1 view {steps}\noutput 1\n"
     (x,) = arrays = [sample("f32", 60).reshape(6, 10)]
     viewed, plain = run_fused(program, arrays)
     assert viewed.shape == (1, 5, 12)

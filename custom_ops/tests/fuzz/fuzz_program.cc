@@ -23,8 +23,8 @@
 
 #include "nest/nest_plan.h"
 #include "nest/simplify_nest.h"
-#include "ort/ort_call.h"
 #include "plan/plan.h"
+#include "platform/error.h"
 #include "program/program.h"
 #include "program/program_shapes.h"
 #include "runtime/executor.h"

@@ -12,7 +12,7 @@
 
 #include "nest/nest_plan.h"
 #include "nest/simplify_nest.h"
-#include "ort/ort_call.h"
+#include "platform/error.h"
 #include "program/program_shapes.h"
 #include "tests/fuzz/fuzz_conv_nodes.h"
 #include "tests/fuzz/fuzz_tensors.h"
