@@ -29,7 +29,9 @@ from onnxfuse.shapes.inference import infer
 
 NAME = "fuse-reductions"
 OF_FUSED_NORMALIZATION = "FusedNormalization computes it, faster"
+FASTER_SOFTMAX = "ONNX Runtime's kernel for Softmax is faster"
 ALONE = "no neighbour to fuse with"
+_SOFTMAX = ("Softmax", "LogSoftmax")
 _OF_ONE_NODE = ("LayerNormalization", "RMSNormalization")
 OTHER_SPACE = "its dimensions are not known to be those of the nodes around it"
 
@@ -154,6 +156,8 @@ class _Planner:
             return ALONE
         if layout and layout.leaves_to_ort(counted):
             return BLOCKED
+        if self._context.on.fast_softmax and any(standard_op(node) in _SOFTMAX for node in counted):
+            return FASTER_SOFTMAX
         first = next(place for place, node in enumerate(counted) if reduces(node))
         of_normalization = all(id(node) in normalizations for node in counted[first:])
         if of_normalization and NORMALIZATION_KIND in self._context.on.kinds and _is_of_float_rows(fusion.program):

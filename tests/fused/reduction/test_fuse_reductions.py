@@ -92,7 +92,7 @@ def test_a_value_that_others_wait_for_does_not_wait_for_them() -> None:
     )
     random = np.random.default_rng(0)
     proto = model(text, w=random.random(48, np.float32), k=random.random((48, 48), np.float32))
-    result, _ = fused(proto)
+    result, _ = fused(proto, everything=True)
     assert operators(result) == ["FusedReduction", "MatMul", "FusedReduction"]
     fusing.assert_same_everywhere(result, proto, {"x": random.standard_normal((5, 48)).astype(np.float32)})
 
@@ -121,7 +121,7 @@ def test_what_is_the_same_for_many_rows_is_not_computed_for_each() -> None:
         "g (float[b, 12, s, t] x, float[b, 1, s, t] m) => (float[b, 12, s, t] y, float[b, 1, s, t] z) {"
         " n = Mul(m, scale) a = Add(x, n) y = Softmax(a) z = Neg(n) }"
     )
-    result, _ = fused(model(text, scale=np.float32(-10000)))
+    result, _ = fused(model(text, scale=np.float32(-10000)), everything=True)
     assert sorted(operators(result)) == ["FusedReduction", "Mul", "Neg"]
 
 
@@ -131,6 +131,13 @@ def test_a_lone_reduction_is_left_to_onnx_runtime() -> None:
     assert operators(result) == ["Softmax"]
     assert [refusal.reason for refusal in context.report.refusals] == ["no neighbour to fuse with"]
     assert operators(fused(proto, everything=True)[0]) == ["FusedReduction"]
+
+
+def test_on_the_cpu_a_softmax_is_left_to_onnx_runtime() -> None:
+    proto = CHAINS["masked_softmax"].model
+    result, context = fused(proto)
+    assert operators(result) == operators(proto)
+    assert [refusal.reason for refusal in context.report.refusals] == ["ONNX Runtime's kernel for Softmax is faster"]
 
 
 @pytest.mark.parametrize(
@@ -154,17 +161,17 @@ def test_a_view_at_the_end_is_left_out_where_what_it_views_is_written() -> None:
         "g (float[b, 8, 16] x) => (float[b, 8, 16] y, float[b, 128] z) {"
         " n = Softmax(x) y = Neg(n) z = Reshape(y, flat) }"
     )
-    result, _ = fused(model(text, flat=np.array([0, -1])))
+    result, _ = fused(model(text, flat=np.array([0, -1])), everything=True)
     assert operators(result) == ["FusedReduction", "Reshape"]
     joined = "g (float[b, 8, 16] x) => (float[b, 128] z) { n = Softmax(x) y = Neg(n) z = Reshape(y, flat) }"
-    result, _ = fused(model(joined, flat=np.array([0, -1])))
+    result, _ = fused(model(joined, flat=np.array([0, -1])), everything=True)
     assert operators(result) == ["FusedReduction"]
 
 
 @pytest.mark.parametrize("opset", [9, 11, 13, 17, 18])
 def test_softmax_before_opset_13_is_along_all_later_axes(opset: int) -> None:
     proto = model("g (float[2, 3, 4] x) => (float[2, 3, 4] y) { a = Abs(x) y = Softmax<axis = 1>(a) }", opset)
-    result, _ = fused(proto)
+    result, _ = fused(proto, everything=True)
     assert program_of(result).axes == ((-2, -1) if opset < 13 else (-2,))
     feeds = {"x": np.random.default_rng(0).standard_normal((2, 3, 4), np.float32)}
     (expected,) = fusing.run(proto, feeds, library=False)
