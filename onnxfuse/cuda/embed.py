@@ -126,7 +126,9 @@ def _fitted(model: Model, fitter: Fitter, options: CudaOptions) -> list[tuple[gs
     """The fused nodes of a model, and what is to be compiled for each."""
     found: list[tuple[gs.Node, AnyFit]] = [(fused.node, fused.fit(fitter)) for fused in fused_nodes(model)]
     nest_fitter = options.nest_fitter(fitter)
-    found += [(fused.node, fused.fit(nest_fitter)) for fused in reducing_nodes(model)]
+    reducing = list(reducing_nodes(model))
+    nest_fitter.prepare([(one.program, [tensor.shape for tensor in one.node.inputs]) for one in reducing])
+    found += [(one.node, one.fit(nest_fitter)) for one in reducing]
     conv_fitter = options.conv_fitter(fitter)
     found += [(fused.node, conv_fitter.fit(fused.case)) for fused in fused_convolutions(model)]
     return found

@@ -10,8 +10,8 @@ from onnxfuse.cuda.nest.arguments import grid_of, pack, parameter_bytes, workspa
 from onnxfuse.cuda.nest.kernel import NestAccess, NestKernel
 from onnxfuse.cuda.nest.layout import accepts, lay_out
 from onnxfuse.cuda.nest.recipe import NestRecipe
-from onnxfuse.cuda.nest.renderer import MAX_KERNELS, case_of, render_nest
-from onnxfuse.cuda.recipe import RecipeError
+from onnxfuse.cuda.nest.renderer import case_of, render_nest
+from onnxfuse.cuda.recipe import MAX_KERNELS, RecipeError
 from onnxfuse.program import Program, ProgramBuilder, ProgramError
 from tests.cuda.nest_programs import chains
 

@@ -21,8 +21,6 @@ from onnxfuse.program import Program, ProgramError
 from onnxfuse.program.nests import Nest, leaves, nest
 from onnxfuse.program.ops import OPS
 
-MAX_KERNELS = 16
-"""Kernels in a source."""
 _SHARED_BYTES = 48 << 10
 """Of a block."""
 _KEPT_BYTES = 64
@@ -208,7 +206,8 @@ class _Choice:
 
     def _shared_bytes(self, vector: int, threads: int) -> int:
         """Shared memory of a block of a kernel along columns."""
-        return 8 * len(self.case.program.reductions) * LANES * vector * threads
+        sizes = (DTYPES[DTYPES[one.dtype].compute].itemsize for one in self.case.program.reductions)
+        return sum(sizes) * LANES * vector * threads
 
     def _keeping(self) -> Iterator[NestKernel]:
         """Kernels that keep rows in registers, for short rows first.
