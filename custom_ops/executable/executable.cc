@@ -6,9 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "operators/fused_conv.h"
-#include "operators/fused_elementwise.h"
-#include "operators/fused_on_cpu.h"
+#include "operators/families.h"
 #include "operators/operator_names.h"
 #include "ort/custom_op.h"
 #include "ort/node.h"
@@ -225,10 +223,8 @@ const OrtCustomOp* find_operator(std::string_view name) {
   static Once<std::vector<NamedOp>> operators;
   const std::vector<NamedOp>& known = operators.get([] {
     std::vector<NamedOp> made;
-    for (const auto& some : {fused_elementwise(), fused_conv(), fused_on_cpu()}) {
-      for (const OpFamily& family : some) {
-        if (!family.on_gpu) made.push_back(family.make(family.name));
-      }
+    for (const OpFamily& family : all_families()) {
+      if (!family.on_gpu) made.push_back(family.make(family.name));
     }
     return made;
   });

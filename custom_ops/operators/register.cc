@@ -9,10 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "operators/fused_conv.h"
-#include "operators/fused_elementwise.h"
-#include "operators/fused_on_cpu.h"
-#include "operators/fused_reduction.h"
+#include "operators/families.h"
 #include "operators/listed_operators.h"
 #include "operators/operator_names.h"
 #include "ort/custom_op.h"
@@ -54,10 +51,8 @@ const std::vector<OpFamily>& find_families(const OrtApi* api) {
   if (found != known.end()) return found->second;
   std::vector<OpFamily> families;
   const bool cuda = has_cuda(api);
-  for (const auto& some : {fused_elementwise(), fused_reduction(), fused_conv(), fused_on_cpu()}) {
-    for (const OpFamily& family : some) {
-      if (cuda || !family.on_gpu) families.push_back(family);
-    }
+  for (const OpFamily& family : all_families()) {
+    if (cuda || !family.on_gpu) families.push_back(family);
   }
   return known[api] = std::move(families);
 }

@@ -99,8 +99,6 @@ def _input(dtype: str, layout: Layout, order: Sequence[Atom]) -> tuple[Input, in
     rank = len(layout)
     for step in steps:
         rank += {"split": 1, "unsqueeze": 1, "squeeze": -1}.get(step.name, 0)
-    if len(layout) == 1 and steps and all(step.name == "unsqueeze" for step in steps):
-        return Input(dtype, axis=-rank), rank
     return Input(dtype, view=steps), rank
 
 
