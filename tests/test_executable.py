@@ -48,13 +48,14 @@ def chain(kind: int = FLOAT, shape: tuple[int | str, ...] = ("n", 64)) -> onnx.M
 
 
 def two_nodes() -> onnx.ModelProto:
-    """A sum over rows between elementwise nodes, which is a normalization; and an output in the middle."""
+    """A normalization of rows and a mean of columns among elementwise nodes; and an output in the middle."""
     nodes = [
         helper.make_node("Mul", ["x", "x"], ["square"]),
         helper.make_node("LayerNormalization", ["square", "scale"], ["normal"], axis=-1),
         helper.make_node("Sigmoid", ["normal"], ["gate"]),
-        helper.make_node("Mul", ["gate", "x"], ["gated"]),
-        helper.make_node("Add", ["gated", "square"], ["y"]),
+        helper.make_node("ReduceMean", ["gate"], ["mean"], axes=[0]),
+        helper.make_node("Sub", ["gate", "mean"], ["centred"]),
+        helper.make_node("Add", ["centred", "square"], ["y"]),
     ]
     scale = np.linspace(0.5, 2, 64, dtype=np.float32)
     model = model_of(nodes, {"x": (FLOAT, ["n", 64])}, {"y": FLOAT, "square": FLOAT}, {"scale": scale})
