@@ -22,6 +22,9 @@ enum class Link : uint8_t {
   MulAddSS,  // MulS, then AddS with the second operand
   // A product with the first operand and a sum with the second, rounded once where KernelTable::fused_multiply_add.
   FmaSS, FmaSV, FmaVS, FmaVV,
+  // With one scalar for each row of elements, the first of them at `operand`; the rows are whole vectors, and `operand2` has
+  // 2^32 over how many, rounded up, as 64 bits.
+  AddRow, SubRow, RSubRow, MulRow,
   DivPartsS,  // DivS, with the ReciprocalParts of the operand; f32 only, where KernelTable::fused_multiply_add
   Neg, Abs, Reciprocal, Relu, HardSwish, HardSigmoidSS,
   HardGateSS,  // the value times its HardSigmoidSS
@@ -43,6 +46,7 @@ constexpr int link_reads(Link link) {
       return 0;
     case Link::ClipSS: case Link::MulAddSS: case Link::DivPartsS: case Link::HardSigmoidSS: case Link::HardGateSS:
     case Link::FmaSS: case Link::FmaSV: case Link::FmaVS: case Link::FmaVV:
+    case Link::AddRow: case Link::SubRow: case Link::RSubRow: case Link::MulRow:
       return 2;
     default:
       return 1;
@@ -54,6 +58,10 @@ struct ChainLink {
   void* operand;
   const void* operand2;
 };
+
+constexpr bool is_row_link(Link link) {
+  return link == Link::AddRow || link == Link::SubRow || link == Link::RSubRow || link == Link::MulRow;
+}
 
 constexpr size_t kMaxChainLinks = 64;
 

@@ -15,8 +15,8 @@
 namespace onnxfuse {
 namespace {
 
-// About so many elements of rows make a block, where the tensors are in the level 2 cache and where they are not; fewer where
-// they take more than so many bytes.
+// About so many elements of rows make a block, where the tensors are in the level 2 cache and where they are not; fewer
+// where they take more than so many bytes.
 constexpr int64_t kBlockElements = 4096;
 constexpr int64_t kLargeBlockElements = 2048;
 constexpr int64_t kBlockBytes = 192 << 10;
@@ -92,20 +92,22 @@ class BlockPlanner {
   // Whether all that blocks compute is of the rows' shape, or that of their results.
   bool fits() {
     bool any = false;
-    for (size_t id = 0; id < shapes_.size(); ++id) any = any || needs(id, Value::Kind::Reduction);
+    for (size_t id = 0; id < shapes_.size(); ++id) {
+      const Value& value = program_.values[id];
+      if (!needs(id, Value::Kind::Reduction)) continue;
+      any = true;
+      for (int i = 0; i < operand_count(value); ++i) {
+        if (!is_same(shapes_[value.operands[i]], space_)) return false;
+      }
+    }
     if (!any) return false;
     blocks_.geometry = nest_geometry(space_, program_.axes);
     const NestGeometry& geometry = blocks_.geometry;
-    if (geometry.results() == 0 || geometry.reduced() <= 1 || geometry.outer.size() > 1 || geometry.segments.size() > 1) return false;
+    if (geometry.outer.size() > 1 || geometry.segments.size() > 1) return false;
+    if (geometry.results() == 0 || geometry.reduced() <= 1) return false;
     Shape results = space_;
     for (const int axis : program_.axes) results.dims[static_cast<size_t>(space_.rank + axis)] = 1;
     for (size_t id = 0; id < shapes_.size(); ++id) {
-      const Value& value = program_.values[id];
-      if (needs(id, Value::Kind::Reduction)) {
-        for (int i = 0; i < operand_count(value); ++i) {
-          if (!is_same(shapes_[value.operands[i]], space_)) return false;
-        }
-      }
       if (is_computed(id) && !is_same(shapes_[id], is_result(id) ? results : space_)) return false;
     }
     return true;
@@ -224,7 +226,8 @@ class BlockPlanner {
     const int64_t most = std::min(kColumnBytes / touched / segments, kMostColumns);
     int64_t columns = std::min(geometry.columns, std::max(most / 16 * 16, kLeastColumns));
     // An even share of columns for each block.
-    columns = std::min(geometry.columns, round_up(divide_up(geometry.columns, divide_up(geometry.columns, columns)), int64_t{16}));
+    const int64_t strips = divide_up(geometry.columns, columns);
+    columns = std::min(geometry.columns, round_up(divide_up(geometry.columns, strips), int64_t{16}));
     const bool few = geometry.results() < kLeastColumns * 4 && segments >= 1024;
     const bool too_long = segments > kMostKept / touched / columns;
     if (!again_ && (few || too_long)) return false;
@@ -270,7 +273,8 @@ class BlockPlanner {
     for (size_t id = 0; id < program_.values.size(); ++id) {
       if (places_[id].size != 0 || !(needs(id, Value::Kind::Reduction) || (is_computed(id) && is_result(id)))) continue;
       const size_t size = compute_size(program_.values[id].type);
-      places_[id] = {BlockPlace::Kind::Result, place(static_cast<size_t>(results_of_block()), size, &blocks_.result_bytes), 0, size};
+      const size_t at = place(static_cast<size_t>(results_of_block()), size, &blocks_.result_bytes);
+      places_[id] = {BlockPlace::Kind::Result, at, 0, size};
     }
     double work = 0;
     for (int phase = 0; phase < phases_.count; ++phase) {
@@ -338,7 +342,8 @@ class BlockPlanner {
       one.b = places_[value.operands[value.map == Mapped::Product ? 1 : 0]];
       one.out = places_[id];
       made->reductions.push_back(one);
-      const auto parts = static_cast<size_t>(std::max(blocks_.parts, blocks_.geometry.by_columns ? 0 : blocks_.geometry.segment_count));
+      const int64_t segments = blocks_.geometry.by_columns ? 0 : blocks_.geometry.segment_count;
+      const auto parts = static_cast<size_t>(std::max(blocks_.parts, segments));
       place(parts * static_cast<size_t>(results_of_block()), one.out.size, &partials);
     }
     blocks_.partial_bytes = std::max(blocks_.partial_bytes, partials);
@@ -369,8 +374,8 @@ class BlockPlanner {
     for (const PartResult& result : results) {
       shapes.push_back(shapes_[result.value]);
       const size_t size = storage_size(program_.values[result.value].type);
-      pass->outputs.push_back(result.output < 0 ? places_[result.value]
-                                                : BlockPlace{BlockPlace::Kind::Output, static_cast<size_t>(result.output), 0, size});
+      const BlockPlace output{BlockPlace::Kind::Output, static_cast<size_t>(result.output), 0, size};
+      pass->outputs.push_back(result.output < 0 ? places_[result.value] : output);
     }
     for (const uint16_t id : pass->part.sources) {
       const bool input = program_.values[id].kind == Value::Kind::Input;
@@ -408,7 +413,8 @@ class BlockPlanner {
     std::vector<bool> computes(program_.values.size());
     const auto can = [&](size_t id) {
       if (!is_computed(id) || is_result(id) != of_results) return false;
-      return phases_.phase[id] == phase || (!of_results && (again_ || (cheap_[id] && !(kept_[id] != kNever && lasts_[id]))));
+      const bool is_there = kept_[id] != kNever && lasts_[id];
+      return phases_.phase[id] == phase || (!of_results && (again_ || (cheap_[id] && !is_there)));
     };
     for (const PartResult& result : results) computes[result.value] = can(result.value);
     for (size_t id = program_.values.size(); id-- > 0;) {
@@ -451,7 +457,8 @@ std::vector<bool> values_before(const NestShapes& shapes, const Phases& phases) 
   return before;
 }
 
-bool plan_blocks(const NestShapes& shapes, const Phases& phases, const std::vector<BlockPlace>& before, NestBlocks* blocks) {
+bool plan_blocks(const NestShapes& shapes, const Phases& phases, const std::vector<BlockPlace>& before,
+                 NestBlocks* blocks) {
   Shape space;
   return find_space(shapes, phases, &space) && BlockPlanner(shapes, phases, before, blocks).make(space);
 }

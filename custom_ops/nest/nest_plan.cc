@@ -138,7 +138,8 @@ class WholePlanner {
     std::vector<PartResult> results;
     for (size_t id = 0; id < program_.values.size(); ++id) {
       computes[id] = is_instruction(id) && phases_.phase[id] == phase;
-      if (computes[id] && places_[id].is_known && places_[id].place.place == Place::Scratch) results.push_back({static_cast<uint16_t>(id), -1});
+      const bool is_kept = places_[id].is_known && places_[id].place.place == Place::Scratch;
+      if (computes[id] && is_kept) results.push_back({static_cast<uint16_t>(id), -1});
     }
     for (size_t id = 0; id < program_.values.size(); ++id) {
       const Value& value = program_.values[id];
@@ -159,7 +160,8 @@ class WholePlanner {
       const Value& value = program_.values[id];
       if (!phases_.is_needed[id] || value.kind != Value::Kind::Reduction || phases_.phase[id] != phase) continue;
       WholeReduction one;
-      one.reduction = make_reduction(shapes_[value.operands[0]], program_.axes, value.reduce, compute_type(value.type), value.map);
+      one.reduction = make_reduction(shapes_[value.operands[0]], program_.axes, value.reduce, compute_type(value.type),
+                                     value.map);
       one.a = places_[value.operands[0]].place;
       one.b = places_[value.operands[value.map == Mapped::Product ? 1 : 0]].place;
       one.out = places_[id].place;
@@ -173,7 +175,8 @@ class WholePlanner {
   // What is reduced and no instruction computes is copied, unless it lies in memory as it is.
   void add_operand(uint16_t id, std::vector<PartResult>* results) {
     const Value::Kind kind = program_.values[id].kind;
-    const bool copied = kind != Value::Kind::Instruction && kind != Value::Kind::Reduction && places_[id].place.place == Place::Scratch;
+    const bool copied = kind != Value::Kind::Instruction && kind != Value::Kind::Reduction &&
+                        places_[id].place.place == Place::Scratch;
     const auto same = [id](const PartResult& result) { return result.value == id && result.output < 0; };
     if (copied && std::none_of(results->begin(), results->end(), same)) results->push_back({id, -1});
   }
@@ -220,7 +223,9 @@ bool make_nest_plan(const Program& program, const PlanKey& key, NestPlan* plan, 
     element_count(shape, &count);
     return static_cast<size_t>(count) * storage_size(type);
   };
-  for (size_t i = 0; i < program.input_count; ++i) plan->input_bytes.push_back(bytes_of(key.shapes[i], program.values[i].type));
+  for (size_t i = 0; i < program.input_count; ++i) {
+    plan->input_bytes.push_back(bytes_of(key.shapes[i], program.values[i].type));
+  }
   for (size_t o = 0; o < program.outputs.size(); ++o) {
     plan->output_bytes.push_back(bytes_of(plan->output_shapes[o], output_type(program, o)));
   }

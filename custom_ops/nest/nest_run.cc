@@ -113,7 +113,8 @@ class BlockRunner {
     const int64_t row = block / strips;
     const int64_t columns = std::min(blocks_.block_columns, geometry_.columns - column);
     const int64_t first = place_of(geometry_.outer, row) + column;
-    return whole({first, columns, geometry_.segments[0].stride, geometry_.segment_count, row * geometry_.columns + column, columns});
+    const int64_t stride = geometry_.segments[0].stride;
+    return whole({first, columns, stride, geometry_.segment_count, row * geometry_.columns + column, columns});
   }
 
  private:
@@ -173,7 +174,8 @@ class BlockRunner {
   char* address(const BlockPlace& place, const Region& region) const {
     switch (place.kind) {
       case BlockPlace::Kind::Input:
-        return static_cast<char*>(const_cast<void*>(inputs_[place.at])) + place.offset + static_cast<size_t>(region.first) * place.size;
+        return static_cast<char*>(const_cast<void*>(inputs_[place.at])) + place.offset +
+               static_cast<size_t>(region.first) * place.size;
       case BlockPlace::Kind::Output:
         return static_cast<char*>(outputs_[place.at]) + static_cast<size_t>(region.first_result) * place.size;
       case BlockPlace::Kind::Scratch:
@@ -232,16 +234,18 @@ class BlockRunner {
     const char* const a = address(one.a, region);
     const char* const b = address(one.b, region);
     const bool kept = is_buffer(one.a);
+    const auto results = static_cast<size_t>(region.results);
     const int64_t elements = region.length * region.count;
     if (geometry_.by_columns) {
       const int64_t rows = elements / region.results;
       const int64_t pitch = kept ? region.results : geometry_.segments[0].stride;
-      one.kernels.columns({a, b, static_cast<size_t>(rows), static_cast<size_t>(pitch), static_cast<size_t>(region.results), out, true});
+      one.kernels.columns({a, b, static_cast<size_t>(rows), static_cast<size_t>(pitch), results, out, true});
     } else if (region.count > 1 && !kept) {
-      one.kernels.rows({a, b, static_cast<size_t>(region.count), static_cast<size_t>(region.step), static_cast<size_t>(region.length), out});
+      const auto pitch = static_cast<size_t>(region.step);
+      one.kernels.rows({a, b, static_cast<size_t>(region.count), pitch, static_cast<size_t>(region.length), out});
     } else {
       const auto n = static_cast<size_t>(elements / region.results);
-      one.kernels.rows({a, b, static_cast<size_t>(region.results), n, n, out});
+      one.kernels.rows({a, b, results, n, n, out});
     }
   }
 
@@ -285,7 +289,8 @@ class BlockRunner {
 
 }  // namespace
 
-void run_blocks(const NestBlocks& blocks, const void* const* inputs, void* const* outputs, char* scratch, const Host& host) {
+void run_blocks(const NestBlocks& blocks, const void* const* inputs, void* const* outputs, char* scratch,
+                const Host& host) {
   const size_t own = blocks.runner_bytes + blocks.kept_bytes;
   if (!blocks.shared) {
     run_parts(host, blocks.tasks, [&](int64_t task) {

@@ -171,7 +171,8 @@ TensorReduction make_reduction(const Shape& shape, const std::vector<int>& axes,
     const bool few = geometry.results() < kManyColumns && inner.size >= 2 * kLeastPart;
     made.part = few ? std::max(kLeastPart, round_up(kColumnPart / geometry.columns, kReducedRows)) : inner.size;
     made.parts = divide_up(inner.size, made.part);
-    const int64_t strips = divide_up(geometry.columns, std::max(kLeastColumns, std::min(geometry.columns / kMostTasks, kMostColumns)));
+    const int64_t share = std::clamp(geometry.columns / kMostTasks, kLeastColumns, kMostColumns);
+    const int64_t strips = divide_up(geometry.columns, share);
     made.unit_columns = round_up(divide_up(geometry.columns, strips), int64_t{16});
     made.units = divide_up(geometry.columns, made.unit_columns) * made.parts * geometry.rows;
   } else if (geometry.segments.empty() && geometry.run <= kPartElements) {
@@ -188,7 +189,8 @@ TensorReduction make_reduction(const Shape& shape, const std::vector<int>& axes,
   if (made.parts != 1) {
     made.scratch_bytes = static_cast<size_t>(made.parts * geometry.results()) * compute_size(type);
   }
-  const double work = static_cast<double>(geometry.results()) * static_cast<double>(geometry.reduced()) * kElementNanoseconds;
+  const double elements = static_cast<double>(geometry.results()) * static_cast<double>(geometry.reduced());
+  const double work = elements * kElementNanoseconds;
   made.tasks = parts_of(work, std::min(kMostTasks, made.units));
   return made;
 }

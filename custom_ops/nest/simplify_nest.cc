@@ -78,7 +78,8 @@ bool sums_exponentials(const Program& program, const Value& sum) {
   if (!is_made_by(program, power, Op::Sub)) return false;
   const Value& distance = program.values[power];
   const Value& most = program.values[distance.operands[1]];
-  return most.kind == Value::Kind::Reduction && most.reduce == Reduce::ReduceMax && most.operands[0] == distance.operands[0];
+  return most.kind == Value::Kind::Reduction && most.reduce == Reduce::ReduceMax &&
+         most.operands[0] == distance.operands[0];
 }
 
 // Whether a value is zero, or far from numbers whose reciprocals are denormal or too large, or none.
@@ -153,9 +154,8 @@ Program without_maps(const Program& program, const std::vector<Shape>& shapes) {
     }
     // A product or an absolute value that nothing else reads is computed while it is reduced.
     const Value& made = program.values[operand];
-    if (made.kind != Value::Kind::Instruction || !is_float(made.type) || readers[operand].all != readers[operand].reductions) {
-      continue;
-    }
+    const bool only_reduced = readers[operand].all == readers[operand].reductions;
+    if (made.kind != Value::Kind::Instruction || !is_float(made.type) || !only_reduced) continue;
     const bool sums = value.reduce == Reduce::ReduceSum || value.reduce == Reduce::ReduceMean;
     if (made.op == Op::Abs && value.reduce != Reduce::ReduceProd) {
       value.map = Mapped::Absolute;

@@ -64,7 +64,7 @@ SymbolicShape step_shape(SymbolicShape shape, const ViewStep& step) {
   if (step.kind == ViewStep::Kind::Permute) {
     if (step.rank != rank) return {};
     const std::vector<Dim> from = shape.dims;
-    for (int d = 0; d < rank; ++d) shape.dims[static_cast<size_t>(d)] = from[static_cast<size_t>(step.order[static_cast<size_t>(d)])];
+    for (size_t d = 0; d < from.size(); ++d) shape.dims[d] = from[static_cast<size_t>(step.order[d])];
     return shape;
   }
   const bool adds = step.kind == ViewStep::Kind::Unsqueeze;

@@ -29,6 +29,7 @@ enum class Access : uint8_t {
   Whole,     // at `start`: the data has the stage's elements in the stage's order
   Fixed,     // at the beginning: one scalar, a constant, or a tile buffer
   Row,       // at the offset of the stage's row, plus the column if the data has one for each column
+  Scalars,   // at the stage's row, of which each has one element
   Gathered,  // nowhere: a Gather or Coordinates step puts it into a buffer
 };
 
@@ -83,7 +84,7 @@ struct Stage {
   size_t buffer_bytes = 0;
   std::vector<int64_t> dims;  // collapsed
   std::vector<Slot> slots;
-  std::vector<uint16_t> moving;  // slots whose data is at another place for each tile: Whole and Row
+  std::vector<uint16_t> moving;  // slots whose data is at another place for each tile: Whole, Row and Scalars
   std::vector<Step> prologue;  // run once for a run of tiles: what is the same in each
   std::vector<Step> steps;
   std::vector<PlannedLink> links;

@@ -11,8 +11,10 @@ namespace {
 
 // Rows at least this long are cut into tiles of their own, so that what is constant along a row is a scalar.
 constexpr int64_t kLongRow = 256;
-// The same in blocks of rows, which are in the caches.
+// The same in blocks of rows, which are in the caches; and of whole vectors, where chains take one element for each row and
+// nothing is repeated.
 constexpr int64_t kLongBlockRow = 512;
+constexpr int64_t kLongVectorRow = 1025;
 // Of the caches, what blocks of rows write goes past them from this share on: they wait for the memory of results else.
 constexpr int64_t kBlockShare = 5;
 // So many elements of a row that is read transposed: 16 rows of them make a tile, in the level 2 cache.
@@ -44,6 +46,7 @@ StageBuilder::StageBuilder(const Program& program, const std::vector<Shape>& sha
       plan_(*plan),
       position_(program.values.size(), -1),
       slot_of_(program.values.size(), -1),
+      scalars_slot_(program.values.size(), -1),
       source_slot_(program.values.size(), -1),
       uses_(program.values.size(), 0),
       kept_(program.values.size(), false),
@@ -166,12 +169,20 @@ bool StageBuilder::is_transposed(const Slot& slot) const {
 // Whether tiles end with a row, so that operands are read where they lie, or are the same for many rows.
 void StageBuilder::find_rows() {
   const bool anywhere = plan_.key.anywhere;
-  transposed_ = std::any_of(stage_.slots.begin(), stage_.slots.end(), [&](const Slot& slot) { return is_transposed(slot); });
+  transposed_ = std::any_of(stage_.slots.begin(), stage_.slots.end(),
+                            [&](const Slot& slot) { return is_transposed(slot); });
   if (transposed_ && (!anywhere || by_blocks())) return;
-  if (by_blocks() ? stage_.columns < kLongBlockRow : stage_.columns < kLongRow && !anywhere) return;
+  const auto lanes = static_cast<int64_t>(kernels().floats);
+  const bool repeats_columns = std::any_of(stage_.slots.begin(), stage_.slots.end(), [](const Slot& slot) {
+    return slot.access == Access::Gathered && slot.strides.back() != 0;
+  });
+  const bool has_links = stage_.columns % lanes == 0 && !repeats_columns;
+  const int64_t long_row = !by_blocks() ? kLongRow : has_links ? kLongVectorRow : kLongBlockRow;
+  if (stage_.columns < long_row && (!anywhere || by_blocks())) return;
   // A view of a tensor may have no two elements of a row next to each other, or not in their order.
   const auto has_rows = [](const Slot& slot) {
-    return slot.access == Access::Gathered && slot.place != Place::Coordinates && slot.strides.back() <= 1 && slot.half == 0;
+    return slot.access == Access::Gathered && slot.place != Place::Coordinates && slot.strides.back() <= 1 &&
+           slot.half == 0;
   };
   const auto repeats = [&](const Slot& slot) {
     return !has_rows(slot) ||

@@ -52,6 +52,8 @@ class StageBuilder {
   void keep_in_registers(const std::vector<int>& local, std::vector<PlannedLink>* links) const;
   PlannedLink link_for(uint16_t id, int accumulated);
   PlannedLink division_by(uint16_t divisor);
+  bool has_row_link(Op op, uint16_t id) const;
+  uint16_t row_scalars(uint16_t id);
   template <class T> uint16_t derived(const T& value);
   uint16_t operand(uint16_t id);
   Destination destination(uint16_t id, bool can_stream, bool read_later);
@@ -83,6 +85,7 @@ class StageBuilder {
   Stage stage_;
   std::vector<int> position_;      // of a value among the stage's instructions, -1: not one
   std::vector<int> slot_of_;       // slot that holds a value in its compute type, -1: none yet
+  std::vector<int> scalars_slot_;  // slot of a source of one element for each row as that, -1: none yet
   std::vector<int> source_slot_;   // slot of a source as it is stored, -1: not a source
   std::vector<int> uses_;          // operands still to be read from a value
   std::vector<bool> kept_;         // values that other stages read

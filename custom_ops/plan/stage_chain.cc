@@ -205,6 +205,29 @@ PlannedLink StageBuilder::division_by(uint16_t divisor) {
   return {Link::DivPartsS, division.slot, derived(*parts)};
 }
 
+// Whether an operator has a link that takes a source of one element for each row, of blocks of rows that are whole vectors.
+bool StageBuilder::has_row_link(Op op, uint16_t id) const {
+  if (!by_blocks() || stage_.by_rows || in_stage(id) || (op != Op::Add && op != Op::Sub && op != Op::Mul)) return false;
+  const Slot& slot = stage_.slots[source_slot_[id]];
+  if (slot.place != Place::Input || slot.access != Access::Gathered || slot.half != 0) return false;
+  const DType type = program_.values[id].type;
+  const auto lanes = static_cast<int64_t>(kernels().floats * sizeof(float) / compute_size(type));
+  if (compute_type(type) != type || stage_.columns % lanes != 0 || plan_.key.multiple % stage_.columns != 0) return false;
+  // Its dimensions, merged, are those of the rows, in their order, and the columns.
+  return slot.dims.size() == 2 && slot.strides[0] == 1 && slot.strides[1] == 0 && slot.dims[1] == stage_.columns;
+}
+
+uint16_t StageBuilder::row_scalars(uint16_t id) {
+  if (scalars_slot_[id] < 0) {
+    Slot slot = stage_.slots[source_slot_[id]];
+    slot.access = Access::Scalars;
+    period_ = std::max(period_, stage_.columns);
+    scalars_slot_[id] = static_cast<int>(stage_.slots.size());
+    stage_.slots.push_back(std::move(slot));
+  }
+  return static_cast<uint16_t>(scalars_slot_[id]);
+}
+
 // The link that applies instruction `id` to its operand number `accumulated`.
 PlannedLink StageBuilder::link_for(uint16_t id, int accumulated) {
   const Value& value = program_.values[id];
@@ -214,6 +237,16 @@ PlannedLink StageBuilder::link_for(uint16_t id, int accumulated) {
   if (info(value.op).arity == 1) return {unary_link(value.op), 0, 0};
   const uint16_t other = value.operands[1 - accumulated];
   const bool scalar = is_scalar(other);
+  if (!scalar && has_row_link(value.op, other)) {
+    const auto lanes = static_cast<int64_t>(kernels().floats * sizeof(float) / compute_size(value.op_type));
+    const int64_t vectors = stage_.columns / lanes;
+    const uint64_t in_row = static_cast<uint64_t>(((int64_t{1} << 32) + vectors - 1) / vectors);
+    const Link link = value.op == Op::Add   ? Link::AddRow
+                      : value.op == Op::Mul ? Link::MulRow
+                      : accumulated == 0    ? Link::SubRow
+                                            : Link::RSubRow;
+    return {link, row_scalars(other), derived(in_row)};
+  }
   if (value.op == Op::Div && accumulated == 0 && scalar) return division_by(other);
   const BinaryLinks links = binary_links(value.op);
   const Link plain = scalar ? links.scalar : links.tensor;
@@ -232,7 +265,9 @@ void StageBuilder::emit_chain(size_t at, size_t length) {
     const int arity = info(value.op).arity;
     for (int k = 0; k < arity; ++k) --uses_[value.operands[k]];
     if (i == 0) {
-      const int accumulated = is_scalar(value.operands[0]) ? 1 : 0;
+      const bool second = is_scalar(value.operands[0]) ||
+                          (has_row_link(value.op, value.operands[0]) && !has_row_link(value.op, value.operands[1]));
+      const int accumulated = second && arity == 2 ? 1 : 0;
       step.in[0] = operand(value.operands[accumulated]);
       links.push_back(link_for(id, accumulated));
     } else {

@@ -66,7 +66,8 @@ void StageBuilder::choose_tile() {
 void StageBuilder::list_moving_slots() {
   for (size_t s = 0; s < stage_.slots.size(); ++s) {
     const Access access = stage_.slots[s].access;
-    if (access == Access::Whole || access == Access::Row) stage_.moving.push_back(static_cast<uint16_t>(s));
+    const bool moves = access == Access::Whole || access == Access::Row || access == Access::Scalars;
+    if (moves) stage_.moving.push_back(static_cast<uint16_t>(s));
   }
 }
 

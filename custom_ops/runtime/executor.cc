@@ -166,6 +166,8 @@ class TileRunner {
       const Slot& slot = stage_.slots[s];
       if (slot.access == Access::Whole) {
         pointers_[s] = base(slot) + start_ * slot.size;
+      } else if (slot.access == Access::Scalars) {
+        pointers_[s] = base(slot) + start_ / stage_.columns * slot.size;
       } else {
         pointers_[s] = base(slot) + (row_offset(slot, row) + (slot.by_column ? column : 0)) * slot.size;
       }
@@ -289,7 +291,8 @@ size_t runner_bytes(const Stage& stage) {
 
 ElementRunner* make_runner(const Program& program, const Stage& stage, const Tensors& tensors, void* memory) {
   static_assert(std::is_trivially_destructible_v<ElementRunner>);
-  return new (memory) ElementRunner(program, stage, tensors, static_cast<char*>(memory) + round_up(sizeof(ElementRunner), kCacheLine));
+  char* const own = static_cast<char*>(memory) + round_up(sizeof(ElementRunner), kCacheLine);
+  return new (memory) ElementRunner(program, stage, tensors, own);
 }
 
 void run_elements(ElementRunner* runner, const ElementRuns& runs) { runner->tiles().run_elements_again(runs); }

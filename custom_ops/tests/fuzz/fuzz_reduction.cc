@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,6 +34,10 @@ int64_t count_of(const Shape& shape) {
 }
 
 using Doubles = std::vector<double>;
+
+// A NaN wins.
+double larger(double a, double b) { return std::isnan(a) || a > b ? a : b; }
+double smaller(double a, double b) { return std::isnan(a) || a < b ? a : b; }
 
 // What a Program means, in double.
 class Reference {
@@ -75,7 +80,10 @@ class Reference {
     }
     int64_t index[kMaxRank] = {};
     int64_t rest = i;
-    for (int d = shape.rank; d-- > 0; rest /= shape.dims[static_cast<size_t>(d)]) index[d] = rest % shape.dims[static_cast<size_t>(d)];
+    for (int d = shape.rank; d-- > 0;) {
+      index[d] = rest % shape.dims[static_cast<size_t>(d)];
+      rest /= shape.dims[static_cast<size_t>(d)];
+    }
     if (value.kind == Value::Kind::Index) return static_cast<double>(index[shape.rank + value.axis]);
     if (value.kind == Value::Kind::Input) {
       if (value.along_axis) return inputs_[id][static_cast<size_t>(i)];
@@ -93,11 +101,11 @@ class Reference {
       case Op::Sub: return a - operand(1);
       case Op::Mul: return a * operand(1);
       case Op::Div: return a / operand(1);
-      case Op::Max: return std::max(a, operand(1));
-      case Op::Min: return std::min(a, operand(1));
+      case Op::Max: return larger(a, operand(1));
+      case Op::Min: return smaller(a, operand(1));
       case Op::Abs: return std::abs(a);
       case Op::Neg: return -a;
-      case Op::Relu: return std::max(a, 0.0);
+      case Op::Relu: return a < 0 ? 0.0 : a;
       case Op::Sqrt: return std::sqrt(a);
       case Op::Exp: return std::exp(a);
       default: expect(false, "an operator that is not made here"); return 0;
@@ -113,7 +121,7 @@ class Reference {
     std::fill(result->begin(), result->end(), most ? -INFINITY : least ? INFINITY : product ? 1.0 : 0.0);
     for (size_t i = 0; i < elements.size(); ++i) {
       double& to = (*result)[place_in(shape, from, static_cast<int64_t>(i))];
-      to = most ? std::max(to, elements[i]) : least ? std::min(to, elements[i]) : product ? to * elements[i] : to + elements[i];
+      to = most ? larger(to, elements[i]) : least ? smaller(to, elements[i]) : product ? to * elements[i] : to + elements[i];
     }
     if (value.reduce != Reduce::ReduceMean) return;
     double size = 1;
@@ -154,8 +162,8 @@ std::string known(const std::string& axes) {
   const std::string input = "input f32 broadcast\n";
   switch (below(4)) {
     case 0:
-      return "onnxfuse 2\n" + input + input + "add f32 0 1\nreduce_max f32 2 " + axes + "\nsub f32 2 3\nexp f32 4\nreduce_sum f32 5 " +
-             axes + "\ndiv f32 5 6\noutput 7\noutput 6\n";
+      return "onnxfuse 2\n" + input + input + "add f32 0 1\nreduce_max f32 2 " + axes +
+             "\nsub f32 2 3\nexp f32 4\nreduce_sum f32 5 " + axes + "\ndiv f32 5 6\noutput 7\noutput 6\n";
     case 1:
       return "onnxfuse 2\n" + input + input + "const f32 3c23d70a\nreduce_mean f32 0 " + axes +
              "\nsub f32 0 3\nmul f32 4 4\nreduce_mean f32 5 " + axes +
@@ -177,7 +185,9 @@ std::string random_program() {
   static const char* const kReductions[] = {"reduce_sum", "reduce_mean", "reduce_max", "reduce_min"};
   std::string text = below(4) == 0 ? "onnxfuse 2\ncontract\n" : "onnxfuse 2\n";
   size_t values = 1 + below(3);
-  for (size_t i = 0; i < values; ++i) text += below(3) == 0 ? "input f32 view " + random_view() + "\n" : "input f32 broadcast\n";
+  for (size_t i = 0; i < values; ++i) {
+    text += below(3) == 0 ? "input f32 view " + random_view() + "\n" : "input f32 broadcast\n";
+  }
   if (below(2) == 0) {
     text += "const f32 3f000000\n";
     ++values;
@@ -212,7 +222,8 @@ std::vector<Shape> random_shapes(const Program& program) {
   if (below(4) == 0) space.dims[static_cast<size_t>(space.rank - 1)] = one_of({64, 300, 700, 4500, 9000});
   if (below(6) == 0) space.dims[0] = one_of({100, 1000, 2100});
   if (below(30) == 0) space = {2, {1, 40000}};
-  if (below(60) == 0) space.dims[below(static_cast<size_t>(space.rank))] = one_of({0, 0, INT32_MAX, int64_t{1} << 40, INT64_MAX});
+  const size_t any = below(static_cast<size_t>(space.rank));
+  if (below(60) == 0) space.dims[any] = one_of({0, 0, INT32_MAX, int64_t{1} << 40, INT64_MAX});
   std::vector<Shape> shapes;
   for (size_t i = 0; i < program.input_count; ++i) {
     Shape shape = space;
@@ -280,7 +291,9 @@ void check_program() {
   expect(resolve_shapes(program, shapes, &values, &error), "a plan for shapes that do not fit");
   const auto is_large = [](const Shape& shape) { return count_of(shape) < 0; };
   if (std::any_of(shapes.begin(), shapes.end(), is_large) || std::any_of(values.begin(), values.end(), is_large)) return;
-  const auto is_float = [](const Value& value) { return value.type == DType::f32 && !value.swaps_halves && !value.along_axis; };
+  const auto is_float = [](const Value& value) {
+    return value.type == DType::f32 && !value.swaps_halves && !value.along_axis;
+  };
   if (spoilt || !std::all_of(program.values.begin(), program.values.end(), is_float)) return;
   check_results(program, plan, values);
 }
