@@ -59,10 +59,6 @@ struct ChainLink {
   const void* operand2;
 };
 
-constexpr bool is_row_link(Link link) {
-  return link == Link::AddRow || link == Link::SubRow || link == Link::RSubRow || link == Link::MulRow;
-}
-
 constexpr size_t kMaxChainLinks = 64;
 
 // How a chain stores its result.
