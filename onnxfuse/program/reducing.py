@@ -14,6 +14,7 @@ import onnx_graphsurgeon as gs
 from onnxfuse.model.constants import integers_of
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.model.graph_ir import STANDARD_DOMAINS
+from onnxfuse.model.known_operators import is_of_ort
 from onnxfuse.program.builder import ProgramBuilder
 from onnxfuse.program.lowering import NodeLowering, Operands, UnsupportedError
 from onnxfuse.program.ops import REDUCTIONS
@@ -96,6 +97,8 @@ def reading(node: gs.Node, opset: int) -> Reading:
     """How a node that ``reduces`` does it.  Raises UnsupportedError, with the reason, if it has no equivalent."""
     if opset < OLDEST_OPSET:
         raise UnsupportedError(f"it is of opset {opset}; reductions are fused from opset {OLDEST_OPSET} on")
+    if is_of_ort(node.op, opset):
+        raise UnsupportedError(f"only ONNX Runtime has {node.op} in opset {opset}")
     shape = node.inputs[0].shape
     if shape is None:
         raise UnsupportedError(f"the rank of {node.inputs[0].name!r} is not known")
@@ -190,8 +193,8 @@ def _of_channels(node: gs.Node, opset: int, rank: int) -> Reading:
 
 def _of_groups(node: gs.Node, opset: int, rank: int) -> Reading:
     groups = node.attrs.get("num_groups", 0)
-    if opset < 21 or not isinstance(groups, int) or groups < 1 or rank < 3:
-        raise UnsupportedError("GroupNormalization with scales of groups, or of what is no image")
+    if not isinstance(groups, int) or groups < 1 or rank < 3:
+        raise UnsupportedError("GroupNormalization without groups, or of what is no image")
     return Reading(tuple(range(2, rank)), (Result.ELEMENTS,), groups, (1, 2))
 
 
