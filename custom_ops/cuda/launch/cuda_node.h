@@ -94,6 +94,23 @@ class HostCopies {
   std::vector<Result> results_;
 };
 
+// Runs a Program's kernel of the CPU on copies of a run's tensors.  `output` gives the memory of output `o`, on the device.
+template <class Kernel, class Output>
+void compute_on_copies(const NodeDevice& device, CUstream stream, const Host& host, Kernel* kernel, const NodeInputs& inputs,
+                       const Output& output) {
+  const Program& program = kernel->program();
+  HostCopies copies(device, stream, host);
+  std::vector<const void*> data;
+  for (size_t i = 0; i < inputs.data.size(); ++i) {
+    data.push_back(copies.of_input(address(inputs.data[i]), bytes_of(inputs.key.shapes[i], program.values[i].type)));
+  }
+  std::vector<void*> outputs(program.outputs.size());
+  kernel->compute(host, inputs.key, data.data(), outputs.data(), [&](size_t o, const Shape& shape, DType type) -> void* {
+    return copies.for_output(address(output(o, shape, type)), bytes_of(shape, type));
+  });
+  copies.finish();
+}
+
 }  // namespace onnxfuse::cuda
 
 #endif  // ONNXFUSE_CUDA_NODE_H_

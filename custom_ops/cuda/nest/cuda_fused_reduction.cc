@@ -87,19 +87,8 @@ PlanInUse<cuda::NestPlan> CudaFusedReduction::find_plan(const PlanKey& key) {
 void CudaFusedReduction::compute_on_host(OrtKernelContext* context, NestKernel* kernel, const NodeInputs& inputs,
                                          CUstream stream, const std::string& warning) {
   warn_once(warning);
-  const Program& program = kernel->program();
-  const SessionHost host = session_host(context);
-  cuda::HostCopies copies(device_, stream, host);
-  std::vector<const void*> data;
-  for (size_t i = 0; i < inputs.data.size(); ++i) {
-    const size_t bytes = bytes_of(inputs.key.shapes[i], program.values[i].type);
-    data.push_back(copies.of_input(cuda::address(inputs.data[i]), bytes));
-  }
-  std::vector<void*> outputs(program.outputs.size());
-  kernel->compute(host, inputs.key, data.data(), outputs.data(), [&](size_t o, const Shape& shape, DType type) -> void* {
-    return copies.for_output(cuda::address(output(context, o, shape, type)), bytes_of(shape, type));
-  });
-  copies.finish();
+  cuda::compute_on_copies(device_, stream, session_host(context), kernel, inputs,
+                          [&](size_t o, const Shape& shape, DType type) { return output(context, o, shape, type); });
 }
 
 }  // namespace onnxfuse

@@ -1,5 +1,6 @@
 """The pass that computes reductions, Softmax and normalizations with what is around them in one node."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import onnx_graphsurgeon as gs
@@ -28,12 +29,12 @@ from onnxfuse.rewrite.editor import GraphEditor
 from onnxfuse.shapes.inference import infer
 
 NAME = "fuse-reductions"
-OF_FUSED_NORMALIZATION = "FusedNormalization computes it, faster"
-FASTER_SOFTMAX = "ONNX Runtime's kernel for Softmax is faster"
 ALONE = "no neighbour to fuse with"
+KEPT_SOFTMAX = "ONNX Runtime's kernels for Softmax are faster at some sizes"
+OF_FUSED_NORMALIZATION = "FusedNormalization computes it, faster"
+OTHER_SPACE = "its dimensions are not known to be those of the nodes around it"
 _SOFTMAX = ("Softmax", "LogSoftmax")
 _OF_ONE_NODE = ("LayerNormalization", "RMSNormalization")
-OTHER_SPACE = "its dimensions are not known to be those of the nodes around it"
 
 
 class FuseReductions:
@@ -76,14 +77,16 @@ class _Planner:
         normalizations = {id(node) for node in nodes if reasons.get(id(node)) == NORMALIZATION}
         normalizations.update(id(node) for node in nodes if standard_op(node) in _OF_ONE_NODE)
         fusions = []
+        judged: set[int] = set()
         for seed in nodes:
-            if not reduces(seed) or id(seed) not in free:
+            if not reduces(seed) or id(seed) not in free - judged:
                 continue
-            region = grow(own, seed, free, self._fits)
-            fusion = self._fusion(own, region)
+            fusion = self._fusion(own, grow(own, seed, free, self._fits))
             reason = OTHER_SPACE if fusion is None else self._why_not(fusion, layout, normalizations)
             if fusion is None or reason is not None:
                 self._context.refused(NAME, seed, reason or OTHER_SPACE)
+                # Its other reductions would find the same region.
+                judged.update(id(node) for node in ([seed] if fusion is None else fusion.nodes))
                 continue
             free -= {id(node) for node in fusion.nodes}
             fusions.append(fusion)
@@ -101,13 +104,21 @@ class _Planner:
             elif is_elementwise(node):
                 free.add(id(node))
             elif reduces(node):
-                if (reason := check(node, self._opset)) is None:
+                if (reason := self._why_apart(node)) is None:
                     free.add(id(node))
                 else:
                     self._context.refused(NAME, node, reason)
         return free
 
+    def _why_apart(self, node: gs.Node) -> str | None:
+        """Why a node that reduces stays out of every region; None if it need not."""
+        reason = check(node, self._opset)
+        kept = self._context.on.keeps_softmax and not self._context.everything and standard_op(node) in _SOFTMAX
+        return KEPT_SOFTMAX if reason is None and kept else reason
+
     def _fits(self, region: Sequence[gs.Node]) -> bool:
+        if self._operands(region) > MAX_OPERANDS:
+            return False
         try:
             Space(region, self._opset, self._sizes).check_rows()
         except (LayoutError, UnsupportedError):
@@ -119,13 +130,12 @@ class _Planner:
         region = list(region)
         while region:
             inside = {id(node) for node in region}
-            outputs = [t for node in region for t in node.outputs if t.name and self._is_read_outside(graph, t, inside)]
+            outputs = [t for node in region for t in node.outputs if t.name and self._is_read_outside(t, inside)]
             try:
                 space = Space(region, self._opset, self._sizes)
                 outside = self._better_outside(graph, space, region, inside)
                 if outside is None:
-                    fusion = fuse(region, space, outputs, self._opsets, self._context.fast_math)
-                    return fusion if len(fusion.inputs) + len(outputs) <= MAX_OPERANDS else None
+                    return fuse(region, space, outputs, self._opsets, self._context.fast_math)
             except (LayoutError, UnsupportedError, ProgramError):
                 return None
             region = _connected(graph, [node for node in region if node is not outside])
@@ -136,10 +146,10 @@ class _Planner:
     ) -> gs.Node | None:
         """A node that has a result which the others' rows do not make, or is a view of one that is written anyway."""
         for node in reversed(region):
-            read = [tensor for tensor in node.outputs if tensor.name and self._is_read_outside(graph, tensor, inside)]
+            read = [tensor for tensor in node.outputs if tensor.name and self._is_read_outside(tensor, inside)]
             if any(not space.has_rows(tensor) for tensor in read):
                 return node
-            if standard_op(node) in VIEWS and read and self._is_elsewhere(graph, node.inputs[0], inside):
+            if standard_op(node) in VIEWS and read and self._is_elsewhere(node.inputs[0], inside):
                 return node
             if not read and not any(id(reader) in inside for reader in graph.consumers(node)):
                 return node
@@ -156,22 +166,32 @@ class _Planner:
             return ALONE
         if layout and layout.leaves_to_ort(counted):
             return BLOCKED
-        if self._context.on.fast_softmax and any(standard_op(node) in _SOFTMAX for node in counted):
-            return FASTER_SOFTMAX
         first = next(place for place, node in enumerate(counted) if reduces(node))
         of_normalization = all(id(node) in normalizations for node in counted[first:])
         if of_normalization and NORMALIZATION_KIND in self._context.on.kinds and _is_of_float_rows(fusion.program):
             return OF_FUSED_NORMALIZATION
         return None
 
-    def _is_elsewhere(self, graph: Graph, tensor: gs.Tensor, inside: set[int]) -> bool:
+    def _operands(self, region: Sequence[gs.Node]) -> int:
+        """How many inputs and outputs a region has, constants of one element apart."""
+        inside = {id(node) for node in region}
+        made = {id(tensor) for node in region for tensor in node.outputs}
+        read = {id(tensor) for node in region for tensor in node.inputs if tensor.name and not _is_number(tensor)}
+        outputs = [t for node in region for t in node.outputs if t.name and self._is_read_outside(t, inside)]
+        return len(read - made) + len(outputs)
+
+    def _is_elsewhere(self, tensor: gs.Tensor, inside: set[int]) -> bool:
         """Whether a tensor is in memory whatever becomes of the region's views of it."""
         is_made = any(id(node) in inside for node in tensor.inputs)
-        return not is_made or self._is_read_outside(graph, tensor, inside)
+        return not is_made or self._is_read_outside(tensor, inside)
 
-    def _is_read_outside(self, graph: Graph, tensor: gs.Tensor, inside: set[int]) -> bool:
+    def _is_read_outside(self, tensor: gs.Tensor, inside: set[int]) -> bool:
         """Whether anything but the nodes of a region (their ids) reads ``tensor``: other nodes, or a graph's output."""
         return self._editor.is_graph_output(tensor) or any(id(node) not in inside for node in tensor.outputs)
+
+
+def _is_number(tensor: gs.Tensor) -> bool:
+    return isinstance(tensor, gs.Constant) and math.prod(tensor.shape) == 1
 
 
 def _is_of_float_rows(program: Program) -> bool:

@@ -98,7 +98,8 @@ def broadcast(layouts: Sequence[Layout], sizes: Sequence[Size] | None = None) ->
     for place in range(-rank, 0):
         met = [dim for layout in layouts if -place <= len(layout) and (dim := resolved(layout[place]))]
         for other in met[1:]:
-            if sizes is not None and _may_differ(met[0], other):
+            # One of a known size may be split further, which an operand of a single element could not be.
+            if sizes is not None and not isinstance(sizes[place], int) and _may_differ(met[0], other):
                 joins = True
                 _join(met[0], other, Atom(sizes[place]))
             else:

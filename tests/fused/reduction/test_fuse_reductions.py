@@ -7,8 +7,14 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import onnxfuse
+from onnxfuse.fused.elementwise.cuda_regions import MAX_OPERANDS
 from onnxfuse.fused.kinds import DOMAIN, kind_of
-from onnxfuse.fused.reduction.fuse_reductions import FuseReductions
+from onnxfuse.fused.reduction.fuse_reductions import (
+    ALONE,
+    KEPT_SOFTMAX,
+    OF_FUSED_NORMALIZATION,
+    FuseReductions,
+)
 from onnxfuse.passes import PassContext
 from onnxfuse.program import Program, reference
 from tests.fused.reduction.models import CHAINS, Chain, model
@@ -126,10 +132,10 @@ def test_what_is_the_same_for_many_rows_is_not_computed_for_each() -> None:
 
 
 def test_a_lone_reduction_is_left_to_onnx_runtime() -> None:
-    proto = model("g (float[b, s] x) => (float[b, s] y) { y = Softmax(x) }")
+    proto = model("g (float[b, s] x) => (float[b, 1] y) { y = ReduceMax(x, axes) }", axes=np.array([-1]))
     result, context = fused(proto)
-    assert operators(result) == ["Softmax"]
-    assert [refusal.reason for refusal in context.report.refusals] == ["no neighbour to fuse with"]
+    assert operators(result) == ["ReduceMax"]
+    assert [refusal.reason for refusal in context.report.refusals] == [ALONE]
     assert operators(fused(proto, everything=True)[0]) == ["FusedReduction"]
 
 
@@ -137,7 +143,7 @@ def test_on_the_cpu_a_softmax_is_left_to_onnx_runtime() -> None:
     proto = CHAINS["masked_softmax"].model
     result, context = fused(proto)
     assert operators(result) == operators(proto)
-    assert [refusal.reason for refusal in context.report.refusals] == ["ONNX Runtime's kernel for Softmax is faster"]
+    assert [refusal.reason for refusal in context.report.refusals] == [KEPT_SOFTMAX]
 
 
 @pytest.mark.parametrize(
@@ -177,3 +183,21 @@ def test_softmax_before_opset_13_is_along_all_later_axes(opset: int) -> None:
     (expected,) = fusing.run(proto, feeds, library=False)
     for library in (False, True):  # onnx's reference evaluator has the newer meaning for all
         np.testing.assert_allclose(fusing.run(result, feeds, library)[0], expected, rtol=1e-5, strict=True)
+
+
+def test_a_region_has_no_more_operands_than_a_kernel_takes() -> None:
+    """What is beyond them stays outside, and the rest is fused."""
+    names = [f"x{place}" for place in range(40)]
+    steps = " ".join(f"s{place + 1} = Add(s{place}, {name})" for place, name in enumerate(names))
+    inputs = ", ".join(f"float[b, 16] {name}" for name in ("s0", *names))
+    text = f"g ({inputs}) => (float[b, 16] y) {{ {steps} m = ReduceMax(s40, axes) y = Sub(s40, m) }}"
+    result, context = fused(model(text, axes=np.array([-1])))
+    (node,) = [node for node in result.graph.node if node.domain == DOMAIN]
+    assert 10 < len(node.input) + len(node.output) <= MAX_OPERANDS
+    assert len(context.report.fused[0].ops) + len(result.graph.node) - 1 == 42
+
+
+def test_a_region_that_is_left_alone_is_judged_once() -> None:
+    proto = CHAINS["written_out_layer_norm"].model
+    _, context = fused(proto)
+    assert [refusal.reason for refusal in context.report.refusals] == [OF_FUSED_NORMALIZATION]
