@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,7 @@ from fuzz_check import PIPELINES
 from fuzz_graphs import Tally
 from fuzz_shrink import Feeds
 from messages import say
-from nnsmith_generator import Request
+from other_process import OtherProcess
 
 from onnxfuse.zoo.zoo import Environment, cache, environment_python
 
@@ -42,49 +39,24 @@ class Generator:
     """NNSmith, in a process that is there until it is closed."""
 
     def __init__(self, python: str, folder: Path) -> None:
-        self._command = [python, str(_PROGRAM)]
         self._folder = folder
         # It keeps what it has found out of torch's exporter beside its environment, and looks into sets of types.
         own = {"XDG_CACHE_HOME": str(cache().parent / "nnsmith"), "PYTHONHASHSEED": "0"}
-        self._environment = {**os.environ, **own}
-        self._process: subprocess.Popen[str] | None = None
+        self._process = OtherProcess([python, str(_PROGRAM)], {**os.environ, **own})
 
     def __enter__(self) -> Generator:
         return self
 
     def __exit__(self, *_unused: object) -> None:
-        self._close()
+        self._process.close()
 
     def make(self, seed: int) -> tuple[onnx.ModelProto, Feeds] | str:
         """The model of a seed and its inputs, or why there is none."""
         model, inputs = self._folder / "model.onnx", self._folder / "inputs.npz"
-        if reason := self._ask({"seed": seed, "model": str(model), "inputs": str(inputs)}):
+        if reason := self._process.ask({"seed": seed, "model": str(model), "inputs": str(inputs)}):
             return reason
         with np.load(inputs) as values:
             return onnx.load(model), dict(values)
-
-    def _ask(self, request: Request) -> str:
-        if self._process is None:
-            self._process = subprocess.Popen(
-                self._command,
-                env=self._environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-            )
-        assert self._process.stdin is not None and self._process.stdout is not None
-        with suppress(BrokenPipeError):
-            print(json.dumps(request), file=self._process.stdin, flush=True)
-        line = self._process.stdout.readline()
-        return str(json.loads(line)) if line else f"the process ended with status {self._close()}"
-
-    def _close(self) -> int:
-        if self._process is None:
-            return 0
-        self._process.communicate()
-        status, self._process = self._process.returncode, None
-        return status
 
 
 def run_seeds(seeds: range, begin: Callable[[int], None], request: dict[str, Any]) -> dict[str, Any]:

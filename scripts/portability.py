@@ -7,14 +7,12 @@ compute of the optimized model; where it does not run the original, there is not
 """
 
 import argparse
-import json
 import os
 import pickle
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
@@ -28,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import onnx
 from markdown_table import table
 from messages import one_line, say
+from other_process import OtherProcess
 from parity_reference import ROUNDINGS, against_reference
-from portability_worker import Job
 from roundings import Judge
 
 import onnxfuse
@@ -62,14 +60,13 @@ class Elsewhere:
     """The ONNX Runtime of another Python, in a process that is there until it is closed."""
 
     def __init__(self, python: str) -> None:
-        self._command = [python, str(WORKER), str(PACKAGES)]
-        self._process: subprocess.Popen[str] | None = None
+        self._process = OtherProcess([python, str(WORKER), str(PACKAGES)])
 
     def __enter__(self) -> "Elsewhere":
         return self
 
     def __exit__(self, *_unused: object) -> None:
-        self._close()
+        self._process.close()
 
     def run(
         self, model: Path, feeds: dict[str, Value], library: bool = False, optimized: bool = True
@@ -79,30 +76,10 @@ class Elsewhere:
             given, outputs = Path(folder) / "feeds", Path(folder) / "outputs"
             given.write_bytes(pickle.dumps(feeds))
             files = {"model": str(model), "feeds": str(given), "outputs": str(outputs)}
-            if reason := self._do(Job(library=library, optimized=optimized, **files)):  # type: ignore[typeddict-item]
+            if reason := self._process.ask({"library": library, "optimized": optimized, **files}):
                 return reason
             values: list[Value] = pickle.loads(outputs.read_bytes())
             return values
-
-    def _do(self, job: Job) -> str:
-        """Why a job could not be done; empty if it was."""
-        if self._process is None:
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-            )
-        assert self._process.stdin is not None and self._process.stdout is not None
-        with suppress(BrokenPipeError):
-            print(json.dumps(job), file=self._process.stdin, flush=True)
-        line = self._process.stdout.readline()
-        return str(json.loads(line)) if line else f"the process ended with status {self._close()}"
-
-    def _close(self) -> int:
-        """End the process; its exit status."""
-        if self._process is None:
-            return 0
-        self._process.communicate()
-        status, self._process = self._process.returncode, None
-        return status
 
 
 @dataclass
