@@ -45,9 +45,13 @@ typedef float FloatVector __attribute__((vector_size(kVectorBytes)));
 typedef int32_t IntVector __attribute__((vector_size(kVectorBytes)));
 typedef uint32_t BitsVector __attribute__((vector_size(kVectorBytes)));
 
-// The functions of `F` below are written once for float and for FloatVector.
-template <typename F>
-using if_float = std::enable_if_t<std::is_same_v<F, float> || std::is_same_v<F, FloatVector>, int>;
+// Several vectors (vector_pack.h).
+template <class V, int N> struct Pack;
+
+// The functions of `F` below are written once for float, FloatVector and packs of it.
+template <typename F> constexpr bool is_float_or_vector = std::is_same_v<F, float> || std::is_same_v<F, FloatVector>;
+template <int N> constexpr bool is_float_or_vector<Pack<FloatVector, N>> = true;
+template <typename F> using if_float = std::enable_if_t<is_float_or_vector<F>, int>;
 
 ONNXFUSE_INLINE uint32_t to_bits(float x) {
   uint32_t u;
@@ -370,17 +374,11 @@ ONNXFUSE_INLINE Power<FloatVector> exp_power(FloatVector x, Rest... rest) {
   const FloatVector p = madd(r * r, madd(r, 0x1.555556p-3f, 0.5f), r);
   return {madd(t, p, t), n * 0.0625f};
 }
-#else
-template <typename... Rest>
-ONNXFUSE_INLINE Power<FloatVector> exp_power(FloatVector x, Rest... rest) {
-  const FloatVector n = over_ln2(x);
-  return {1.0f + expm1_residue((exp_residue(x, n) + ... + rest)), n};
-}
 #endif
 
-template <typename... Rest>
-ONNXFUSE_INLINE Power<float> exp_power(float x, Rest... rest) {
-  const float n = over_ln2(x);
+template <typename F, typename... Rest>
+ONNXFUSE_INLINE Power<F> exp_power(F x, Rest... rest) {
+  const F n = over_ln2(x);
   return {1.0f + expm1_residue((exp_residue(x, n) + ... + rest)), n};
 }
 

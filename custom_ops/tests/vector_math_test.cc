@@ -39,7 +39,7 @@ struct Function {
 #define VECTORS(NAME)                                                                 \
   ARRAY(NAME)                                                                         \
   void NAME##_vectors(const float* x, float* out, size_t n) {                         \
-    math::map_vectors(x, out, n, [](math::FloatVector v) { return math::NAME(v); });  \
+    math::map_vectors(x, out, n, [](auto v) { return math::NAME(v); });               \
   }
 VECTORS(exp)
 VECTORS(expm1)
@@ -194,6 +194,17 @@ void check(const Function& f) {
     }
   }
   report(f.name, worst, text(where));
+  // Alone, in a vector, or in a pack of them: an element has the same bits.
+  for (size_t i = 0; i < x.size(); i += 101) {
+    float alone = x[i];
+    f.array(&alone, &alone, 1);
+    const bool same = to_bits(alone) == to_bits(y[i]) || (std::isnan(alone) && std::isnan(y[i]));
+    if (f.name[std::strlen(f.name) - 1] != '*' || same) continue;
+    ++failures;
+    std::printf("%-10s %s is %s alone, and %s among others  FAIL\n", f.name, text(x[i]).c_str(), text(alone).c_str(),
+                text(y[i]).c_str());
+    break;
+  }
 }
 
 void check_pow() {

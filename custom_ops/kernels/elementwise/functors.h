@@ -345,7 +345,7 @@ struct Round {
   struct name {                                                                                    \
     template <class T> static T apply(T a) { return math::function(a); }                          \
     static void array(const float* a, float* out, size_t n) {                                     \
-      math::map_vectors(a, out, n, [](math::FloatVector x) { return math::function(x); });        \
+      math::map_vectors(a, out, n, [](auto x) { return math::function(x); });                     \
     }                                                                                              \
   };
 ONNXFUSE_MATH_VECTOR(Exp, exp)
