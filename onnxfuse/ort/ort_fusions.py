@@ -165,6 +165,8 @@ class OrtFusions:
         for node in nodes if provider.quantized else ():
             if standard_op(node) == "Sigmoid" and any(standard_op(one) == "Log" for one in node.outputs[0].outputs):
                 self.reasons[id(node)] = LOGARITHM
+            if standard_op(node) == "DynamicQuantizeLinear":  # with a product of integers, or in vectors of its own
+                self.reasons[id(node)] = ONE_KERNEL
             if standard_op(node) == "MatMulInteger" and len(node.inputs[0].outputs) == 1:
                 self._leave_dequantization(node, editor)
         for node in nodes:

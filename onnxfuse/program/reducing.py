@@ -186,6 +186,24 @@ def _lp_axis(node: gs.Node, opset: int, rank: int) -> Reading:
     return Reading((_axis(node, -1, rank),), (Result.ELEMENTS,))
 
 
+def _of_greatest(node: gs.Node, opset: int, rank: int) -> Reading:
+    """ArgMax and ArgMin."""
+    result = Result.KEPT if node.attrs.get("keepdims", 1) else Result.DROPPED
+    return Reading((_axis(node, 0, rank),), (result,))
+
+
+def _of_mean_variance(node: gs.Node, opset: int, rank: int) -> Reading:
+    axes = node.attrs.get("axes")
+    if axes is None:  # onnx's inference of shapes does not take the default inside a function
+        raise UnsupportedError("MeanVarianceNormalization without axes")
+    return Reading(tuple(sorted({axis + rank if axis < 0 else axis for axis in axes})), (Result.ELEMENTS,))
+
+
+def _whole(node: gs.Node, opset: int, rank: int) -> Reading:
+    """DynamicQuantizeLinear: one scale and one zero point for all elements."""
+    return Reading(tuple(range(rank)), (Result.ELEMENTS, Result.DROPPED, Result.DROPPED))
+
+
 def _of_channels(node: gs.Node, opset: int, rank: int) -> Reading:
     """InstanceNormalization: along all axes but the batch and the channels."""
     return Reading(tuple(range(2, rank)), (Result.ELEMENTS,), vectors=(1, 2))
@@ -290,7 +308,15 @@ def _scaled(n: ReducingLowering, value: int, scale: int, bias: int) -> int:
 
 
 def _normalized(n: ReducingLowering, x: int, epsilon: float) -> tuple[int, int, int]:
-    """(x - mean) / sqrt(variance + epsilon), the mean and the factor.
+    """(x - mean) / sqrt(variance + epsilon), the mean and the factor."""
+    distance, variance, mean = _distances(n, x)
+    deviation = n.do("sqrt", n.do("add", variance, n.number(n.attr("epsilon", epsilon))))
+    factor = n.do("reciprocal", deviation)
+    return n.do("mul", distance, factor), mean, factor
+
+
+def _distances(n: ReducingLowering, x: int) -> tuple[int, int, int]:
+    """x - mean, the variance and the mean.
 
     The mean is rounded, and with rows that hardly vary that is most of the distances from it: so what is left of their
     own mean is taken from them, and from the variance (T. F. Chan et al., Algorithms for computing the sample variance,
@@ -301,9 +327,7 @@ def _normalized(n: ReducingLowering, x: int, epsilon: float) -> tuple[int, int, 
     rest = n.reduce("reduce_mean", distance)
     squares = n.reduce("reduce_mean", n.do("mul", distance, distance))
     variance = n.do("max", n.do("sub", squares, n.do("mul", rest, rest)), n.number(0))
-    deviation = n.do("sqrt", n.do("add", variance, n.number(n.attr("epsilon", epsilon))))
-    factor = n.do("reciprocal", deviation)
-    return n.do("mul", n.do("sub", distance, rest), factor), n.do("add", mean, rest), factor
+    return n.do("sub", distance, rest), variance, n.do("add", mean, rest)
 
 
 @_lowers(_lp_axis, "LpNormalization")
@@ -320,6 +344,75 @@ def _lp_normalization(n: ReducingLowering) -> int:
             raise UnsupportedError(f"LpNormalization with p={p}")
     is_zero = n.do("equal", norm, n.number(0))
     return n.narrowed(n.do("where", is_zero, n.number(0), n.do("div", x, norm)))
+
+
+@_lowers(_of_greatest, "ArgMax", "ArgMin")
+def _index_of_greatest(n: ReducingLowering) -> int:
+    """The first index of the greatest or least element, or the last one; 0 where a NaN leaves none."""
+    op = "reduce_max" if n.node.op == "ArgMax" else "reduce_min"
+    return n.builder.cast(_place(n, op, bool(n.attr("select_last_index", 0))), "i64")
+
+
+@_lowers(_along_one, "Hardmax")
+def _hardmax(n: ReducingLowering) -> int:
+    _require_float(n)
+    is_it = n.emit("equal", _index(n), _place(n, "reduce_max", last=False), dtype="i32")
+    return n.builder.cast(is_it, n.dtype())
+
+
+def _place(n: ReducingLowering, op: str, last: bool) -> int:
+    """The index along the axis where the first input is what ``op`` makes of it."""
+    x = n.widened(0)
+    if n.work not in REDUCTIONS[op].types:
+        raise UnsupportedError(f"{n.node.op} of {DTYPES[n.dtype()].numpy.name} has no kernel")
+    found = n.do("equal", x, n.reduce(op, x))
+    none = n.const(-1 if last else np.iinfo(np.int32).max, "i32")
+    places = n.emit("where", found, _index(n), none, dtype="i32")
+    place = n.reduce("reduce_max" if last else "reduce_min", places)
+    return n.emit("where", n.emit("equal", place, none, dtype="i32"), n.const(0, "i32"), place, dtype="i32")
+
+
+def _index(n: ReducingLowering) -> int:
+    if len(n.axes) != 1:
+        raise UnsupportedError(f"{n.node.op} along several axes")
+    return n.builder.index("i32", n.widened(0), n.axes[0])
+
+
+@_lowers(_of_mean_variance, "MeanVarianceNormalization")
+def _mean_variance_normalization(n: ReducingLowering) -> int:
+    """(x - mean) / (deviation + 1e-9), as the operator's function."""
+    _require_float(n)
+    distance, variance, _ = _distances(n, n.widened(0))
+    return n.narrowed(n.do("div", distance, n.do("add", n.do("sqrt", variance), n.number(1e-9))))
+
+
+@_lowers(_whole, "DynamicQuantizeLinear")
+def _dynamic_quantize_linear(n: ReducingLowering) -> tuple[int, ...]:
+    """To uint8, so that the range of the elements and 0 are in it."""
+    x = n.arg(0)
+    least = n.do("min", n.reduce("reduce_min", x), n.number(0))
+    greatest = n.do("max", n.reduce("reduce_max", x), n.number(0))
+    range_of_all = n.do("sub", greatest, least)
+    is_zero = n.do("equal", range_of_all, n.number(0))
+    scale = n.do("where", is_zero, n.number(1), n.do("div", range_of_all, n.number(255)))
+    zero = n.do("max", n.do("min", n.do("sub", n.number(0), n.do("div", least, scale)), n.number(255)), n.number(0))
+    zero = n.do("round", zero)
+    rounded = n.do("add", n.do("round", n.do("div", x, scale)), zero)
+    quantized = n.do("max", n.do("min", rounded, n.number(255)), n.number(0))
+    return n.builder.cast(quantized, "u8"), scale, n.builder.cast(zero, "u8")
+
+
+@_lowers(_pooled, "GlobalLpPool")
+def _global_lp_pool(n: ReducingLowering) -> int:
+    _require_float(n)
+    x = n.widened(0)
+    match n.attr("p", 2):
+        case 1:
+            return n.narrowed(n.reduce("reduce_sum", n.do("abs", x)))
+        case 2:
+            return n.narrowed(n.do("sqrt", n.reduce("reduce_sum", n.do("mul", x, x))))
+        case p:
+            raise UnsupportedError(f"GlobalLpPool with p={p}")
 
 
 @_lowers(_pooled, "GlobalAveragePool", "GlobalMaxPool")

@@ -146,5 +146,42 @@ CHAINS: dict[str, Chain] = {
         ),
         {"x": (3, 9, 16)},
     ),
+    "argmax_of_squares": Chain(
+        model("g (float[b, s, 48] x) => (int64[b, s] y) { a = Mul(x, x) y = ArgMax<axis = -1, keepdims = 0>(a) }"),
+        {"x": (2, 3, 48)},
+    ),
+    "last_argmin_of_equal_ones": Chain(
+        model(
+            "g (float[b, s, 48] x) => (int64[b, 1, 48] y) {"
+            " a = Round(x) y = ArgMin<axis = 1, select_last_index = 1>(a) }"
+        ),
+        {"x": (2, 30, 48)},
+    ),
+    "hardmax": Chain(
+        model("g (float[b, s, 48] x) => (float[b, s, 48] y) { a = Round(x) h = Hardmax<axis = -1>(a) y = Mul(h, x) }"),
+        {"x": (2, 3, 48)},
+    ),
+    "mean_variance_normalization": Chain(
+        model(
+            "g (float[b, 3, h, w] x) => (float[b, 3, h, w] y) {"
+            " a = MeanVarianceNormalization<axes = [0, 2, 3]>(x) y = Relu(a) }"
+        ),
+        {"x": (2, 3, 5, 7)},
+    ),
+    "global_lp_pool": Chain(
+        model(
+            "g (float[b, 3, h, w] x) => (float[b, 3, 1, 1] y) { a = Sub(x, scale) y = GlobalLpPool<p = 1>(a) }",
+            scale=_SCALE,
+        ),
+        {"x": (2, 3, 5, 7)},
+    ),
+    "dynamic_quantize": Chain(
+        model(
+            "g (float[b, 48] x) => (uint8[b, 48] y, float s, uint8 z) {"
+            " a = Sub(x, scale) y, s, z = DynamicQuantizeLinear(a) }",
+            scale=_SCALE,
+        ),
+        {"x": (3, 48)},
+    ),
 }
 """Each becomes one node."""

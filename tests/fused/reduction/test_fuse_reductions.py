@@ -20,8 +20,8 @@ from onnxfuse.program import Program, reference
 from tests.fused.reduction.models import CHAINS, Chain, model
 from tests.support import fusing
 
-UNKNOWN_TO_REFERENCE = {"Gelu", "GroupNormalization"}
-"""Operators for which onnx's reference evaluator wants the types of a function's values."""
+UNKNOWN_TO_REFERENCE = {"Gelu", "GlobalLpPool", "GroupNormalization"}
+"""Operators that onnx's reference evaluator has not, or for which it wants the types of a function's values."""
 
 
 def fused(proto: onnx.ModelProto, everything: bool = False) -> tuple[onnx.ModelProto, PassContext]:
@@ -129,6 +129,31 @@ def test_what_is_the_same_for_many_rows_is_not_computed_for_each() -> None:
     )
     result, _ = fused(model(text, scale=np.float32(-10000)), everything=True)
     assert sorted(operators(result)) == ["FusedReduction", "Mul", "Neg"]
+
+
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize("operator", ["ArgMax", "ArgMin"])
+def test_an_index_is_one_even_among_what_is_no_number(operator: str, last: int) -> None:
+    proto = model(
+        f"g (float[b, s] x) => (int64[b, 1] y) {{ a = Mul(x, x) y = {operator}<axis=-1, select_last_index={last}>(a) }}"
+    )
+    x = np.array([[np.nan, 1, 2], [3, np.nan, 1], [np.nan] * 3, [np.inf, -np.inf, 0]], np.float32)
+    result, _ = fused(proto, everything=True)
+    assert operators(result) == ["FusedReduction"]
+    (found,) = fusing.run(result, {"x": x}, library=True)
+    assert found.min() >= 0
+    assert found.max() < 3
+    (expected,) = fusing.run(proto, {"x": x[3:]}, library=False)
+    np.testing.assert_array_equal(found[3:], expected)
+
+
+def test_quantization_to_what_the_elements_need_is_fused_where_onnx_runtime_has_no_kernel() -> None:
+    text = "g (float[b, 48] x) => (uint8[b, 48] y, float s, uint8 z) { a = Relu(x) y, s, z = DynamicQuantizeLinear(a) }"
+    counts = []
+    for target in ("cpu", "cuda"):
+        report = onnxfuse.optimize(model(text), target, embed=target == "cpu", check=False).report
+        counts.append(len(report.fused))
+    assert counts == [0, 1]
 
 
 def test_a_lone_reduction_is_left_to_onnx_runtime() -> None:
