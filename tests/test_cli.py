@@ -177,6 +177,13 @@ def test_inspect_says_what_is_fused_and_why_the_rest_is_not(
     assert status == 2 and "no fused node 'none'" in assert_one_line(err)
 
 
+def test_inspect_says_how_what_reduces_is_computed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = "c = Mul(x, x) y = ReduceSum<keepdims = 1>(c)"
+    model = model_file(tmp_path / "sum.onnx", "(float[2, 8] x) => (float[1, 1] y)", body)
+    status, out, _ = run(capsys, "inspect", model)
+    assert status == 0 and "1 pass over rows along axes -2, -1" in out and "64 B, 4 B" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -14,6 +14,7 @@ from onnxfuse.report.report import (
     LeftAlone,
     Report,
     add_row,
+    group,
     group_by_reason,
     simple_table,
 )
@@ -288,19 +289,34 @@ def _left_alone_nodes(items: list[LeftAlone]) -> "Table":
 
 def _left_alone_reasons(items: list[LeftAlone]) -> "Table":
     table = simple_table("not fused because", "nodes", "operators", "for example")
-    for reason, group in group_by_reason(items):
-        operators = ", ".join(dict.fromkeys(item.op for item in group))
-        add_row(table, reason, str(len(group)), operators, _listed([item.node for item in group]))
+    for reason, items_of_one in group_by_reason(items):
+        operators = ", ".join(dict.fromkeys(item.op for item in items_of_one))
+        add_row(table, reason, str(len(items_of_one)), operators, _listed([item.node for item in items_of_one]))
     return table
 
 
 def _regions(title: str, regions: list[FusedRegion]) -> "RenderableType":
+    from rich.console import Group
+
     table = simple_table(title, "nodes", "operators", "inputs", "outputs", "shape")
     for region in regions:
         operators = ", ".join(op if count == 1 else f"{count} {op}" for op, count in Counter(region.ops).most_common())
         sizes = str(len(region.ops)), operators, str(len(region.inputs)), str(len(region.outputs))
         add_row(table, region.name, *sizes, region.describe_shape())
-    return table
+    nests = group((region for region in regions if region.nest), lambda region: (region.nest, _traffic(region)))
+    if not nests:
+        return table
+    reducing = simple_table("reduces in", "nodes", "each reads and writes", "for example")
+    for (nest, traffic), items in nests:
+        add_row(reducing, nest, str(len(items)), traffic, _listed([region.name for region in items]))
+    return Group(table, reducing)
+
+
+def _traffic(region: FusedRegion) -> str:
+    """What goes through memory, where it was counted."""
+    if region.after is None:
+        return "?"
+    return f"{region.after.reads.text({})}, {region.after.writes.text({})}"
 
 
 def _listed(names: list[str]) -> str:

@@ -90,6 +90,19 @@ class Nest:
         return DTYPES[spec.dtype].itemsize if isinstance(spec, Input) else 0
 
 
+def describe(program: Program) -> str:
+    """How a Program that reduces is computed, in a line; empty for one that does not."""
+    if not program.reductions:
+        return ""
+    made = nest(program)
+    passes = sum(not one.is_empty for one in made.passes)
+    last = program.axes == tuple(range(-len(program.axes), 0))
+    axes = ", ".join(map(str, program.axes))
+    along = f"axes {axes}" if len(program.axes) > 1 else "the last axis" if last else f"axis {axes}"
+    kept = f"; {made.kept_bytes} bytes of an element kept between them" if made.kept_bytes else ""
+    return f"{passes} {'pass' if passes == 1 else 'passes'} over {'rows' if last else 'columns'} along {along}{kept}"
+
+
 def leaves(program: Program) -> tuple[int, ...]:
     """The inputs, then the indices: what a kernel finds by where an element lies."""
     inputs = [value for value, spec in enumerate(program.values) if isinstance(spec, Input)]

@@ -56,6 +56,14 @@ class FusedRegion:
     after: "Traffic | None" = None
     prologue: str = ""
 
+    @property
+    def nest(self) -> str:
+        """How its Program, if it reduces, is computed, in a line; else empty."""
+        from onnxfuse.program.nests import describe
+        from onnxfuse.program.program import Program
+
+        return describe(Program.parse(self.program)) if "\nreduce_" in self.program else ""
+
     def describe_shape(self, names: Mapping[str, str] | None = None) -> str:
         """``[1, 64, h, w]``; ``?`` if the rank is unknown.  ``names`` has shorter names for some dimensions."""
         if self.shape is None:
@@ -69,7 +77,7 @@ class FusedRegion:
             name: None if value is None else value.to_json()
             for name, value in (("bytes_saved", self.bytes_saved), ("before", self.before), ("after", self.after))
         }
-        return {**vars(self), "shape": self._json_shape(), **counts}
+        return {**vars(self), "shape": self._json_shape(), **counts, "nest": self.nest}
 
     def _json_shape(self) -> list[int | str | None] | None:
         """NumPy's integers are none for JSON."""

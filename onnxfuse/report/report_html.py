@@ -167,7 +167,8 @@ def _regions(report: Report) -> str:
     for region in report.fused[:_MOST_ROWS]:
         title = plural(len(region.ops), "node")
         programs = "".join(f"<pre>{_lines(each)}</pre>" for each in (region.prologue, region.program) if each)
-        program = f"<details><summary>{title}</summary>{programs}</details>"
+        nest = f"<p>{_text(region.nest)}</p>" if region.nest else ""
+        program = f"<details><summary>{title}</summary>{nest}{programs}</details>"
         rows.append(
             (
                 f"<code>{_text(region.name)}</code>",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from onnxfuse.program import Input, Program, ProgramBuilder, ProgramError
-from onnxfuse.program.nests import leaves, needed, nest
+from onnxfuse.program.nests import describe, leaves, needed, nest
 from onnxfuse.program.strides import dense, output_shape, read_by
 from onnxfuse.program.view_steps import parse_steps, viewed
 from tests.cuda.nest_programs import chains, integers, random_nest
@@ -33,6 +33,16 @@ def test_softmax_takes_three_passes_and_keeps_what_is_less() -> None:
     again = nest(found.program, keeps=False)
     assert again.kept == () and again.read_bytes == 24
     assert [one.reads for one in again.passes] == [(0, 1)] * 3
+
+
+def test_a_nest_in_a_line() -> None:
+    assert (
+        describe(_softmax("f32")) == "3 passes over rows along the last axis; 4 bytes of an element kept between them"
+    )
+    b = ProgramBuilder()
+    assert describe(b.build([b.reduce("reduce_sum", b.input("f32"), [-3])])) == "1 pass over columns along axis -3"
+    b = ProgramBuilder()
+    assert describe(b.build([b.emit("exp", "f32", b.input("f32"))])) == ""
 
 
 @pytest.mark.parametrize(("dtype", "kept_bytes"), [("f32", 4), ("f16", 2)])
