@@ -3,8 +3,8 @@
 
 Each operator of float32 is computed by ONNX Runtime and, forced to be fused, by the onnxfuse library, on rows of
 several lengths and kinds: as they come, around a mean that is large beside what they differ by, of denormal numbers,
-and with infinities and NaN among them.  An error is the largest distance from the result in float64 (NumPy), in units of
-float32's precision, 2^-23, times the largest finite result of the row; that of a sum near zero is many.
+and with infinities and NaN among them.  An error is the largest distance from the result in float64 (NumPy), in units
+of float32's precision, 2^-23, times the largest finite result of the row; that of a sum near zero is many.
 """
 
 import argparse
