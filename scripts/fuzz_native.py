@@ -40,6 +40,7 @@ OPERATOR_DRIVERS = {
     "fuzz_conv_cpu": 350,
     "fuzz_squeeze_excite": 4000,
     "fuzz_attention": 2700,
+    "fuzz_cuda_attention": 20000,
     "fuzz_normalization": 3500,
     "fuzz_reduction": 3500,
     "fuzz_nhwc_conv": 1800,
@@ -48,10 +49,10 @@ OPERATOR_DRIVERS = {
     "fuzz_listed_operators": 40000,
     "fuzz_executable": 1500,
 }
-"""What fuzzes the CUDA operators, those of elementwise nodes, of reductions and of convolutions, convolutions, gates,
-attention, normalizations, convolutions, pooling and Concats with the channels last on the CPU, the reader of a model's
-functions, and the C functions for models without ONNX Runtime; and how many runs a second each is asked for, about what
-it does."""
+"""What fuzzes the CUDA operators, those of elementwise nodes, of reductions, of convolutions and of attention,
+convolutions, gates, attention, normalizations, convolutions, pooling and Concats with the channels last on the CPU, the
+reader of a model's functions, and the C functions for models without ONNX Runtime; and how many runs a second each is
+asked for, about what it does."""
 
 SEED_MODELS = 300
 ENVIRONMENTS: tuple[dict[str, str], ...] = (

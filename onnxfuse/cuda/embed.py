@@ -13,6 +13,9 @@ from pathlib import Path
 import onnx_graphsurgeon as gs
 
 from onnxfuse.cuda.arch import architecture, number
+from onnxfuse.cuda.attention.case import fused_attentions
+from onnxfuse.cuda.attention.fitting import AttentionFit
+from onnxfuse.cuda.attention.kernel import AttentionKernel
 from onnxfuse.cuda.compiled import Compiled
 from onnxfuse.cuda.conv.fitting import ConvFit
 from onnxfuse.cuda.conv.kernel import ConvKernel
@@ -28,7 +31,8 @@ from onnxfuse.model.graph import Model
 from onnxfuse.model.replacing import Replacement, writing
 from onnxfuse.program import Program
 
-AnyFit = Fit | ConvFit | NestFit
+AnyFit = Fit | ConvFit | NestFit | AttentionFit
+AnyKernel = Kernel | ConvKernel | NestKernel | AttentionKernel
 RECIPE = "cuda_recipe"
 PTX = "cuda_ptx"
 CODE = "cuda_"
@@ -131,6 +135,8 @@ def _fitted(model: Model, fitter: Fitter, options: CudaOptions) -> list[tuple[gs
     found += [(one.node, one.fit(nest_fitter)) for one in reducing]
     conv_fitter = options.conv_fitter(fitter)
     found += [(fused.node, conv_fitter.fit(fused.case)) for fused in fused_convolutions(model)]
+    attention_fitter = options.attention_fitter(fitter)
+    found += [(fused.node, attention_fitter.fit(fused.case)) for fused in fused_attentions(model)]
     return found
 
 
@@ -172,6 +178,7 @@ def _describe(
 ) -> KernelReport:
     main = fit.source.kernels[0]
     function = main.functions[0] if isinstance(main, NestKernel) else main.name
+    access = main.reads if isinstance(main, AttentionKernel) else str(main.access)
     uses = {}
     for name in architectures if code else ():
         found = code[fit.source.sha256, name].resources.get(function)
@@ -180,7 +187,7 @@ def _describe(
             uses[name] = KernelUse(found.registers, found.spills, share)
     return KernelReport(
         source=fit.source.sha256,
-        access=str(main.access),
+        access=access,
         vector=main.vector,
         block=main.block,
         choice=fit.choice.value,
@@ -193,18 +200,31 @@ def _describe(
     )
 
 
-def _family(kernel: Kernel | ConvKernel | NestKernel) -> str:
+def _family(kernel: AnyKernel) -> str:
     """How a kernel works, in a word."""
-    if isinstance(kernel, Kernel):
-        return "elementwise"
-    return kernel.family if isinstance(kernel, ConvKernel) else kernel.along
+    match kernel:
+        case Kernel():
+            return "elementwise"
+        case NestKernel():
+            return kernel.along
+        case AttentionKernel():
+            return f"attention {kernel.family}"
+        case ConvKernel():
+            return kernel.family
 
 
-def _tile(kernel: Kernel | ConvKernel | NestKernel) -> str:
-    """What a block computes, or of rows how many threads share one, and how many groups each of them keeps."""
-    if isinstance(kernel, Kernel):
-        return ""
-    sizes = kernel.tile if isinstance(kernel, ConvKernel) else (kernel.threads, kernel.items)
+def _tile(kernel: AnyKernel) -> str:
+    """What a block computes; of rows how many threads share one, and how many groups each of them keeps; of attention
+    how many rows of Q a block has, how many keys it takes at a time, and of what size."""
+    match kernel:
+        case Kernel():
+            return ""
+        case NestKernel():
+            sizes: tuple[int, ...] = (kernel.threads, kernel.items)
+        case AttentionKernel():
+            sizes = (kernel.rows, kernel.keys, kernel.size)
+        case ConvKernel():
+            sizes = kernel.tile
     return "x".join(map(str, sizes))
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from onnxfuse.cuda.arch import default_architectures
+from onnxfuse.cuda.attention.fitting import AttentionFitter
 from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.conv.fitting import ConvFitter
 from onnxfuse.cuda.conv.tunings import Tunings, own_tunings
@@ -52,3 +53,7 @@ class CudaOptions:
     def conv_fitter(self, fitter: Fitter) -> ConvFitter:
         """What renders the kernels of convolutions, in the way of ``fitter``."""
         return ConvFitter(fitter.compiler, fitter.options, self.architectures, fitter.fast_math, self.tunings)
+
+    def attention_fitter(self, fitter: Fitter) -> AttentionFitter:
+        """What renders the kernels of attention, in the way of ``fitter``."""
+        return AttentionFitter(fitter.compiler, fitter.options, self.architectures)

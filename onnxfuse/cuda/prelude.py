@@ -8,12 +8,19 @@ FILES = ("types.cuh", "half.cuh", "memory.cuh", "indexing.cuh", "operators.cuh",
 
 CONV_FILES = (
     *("shared.cuh", "conv.cuh", "conv_any.cuh", "conv_depthwise.cuh", "conv_direct.cuh"),
-    *("conv_async.cuh", "conv_tiles.cuh", "conv_simt.cuh", "conv_tensor.cuh", "conv_gemm.cuh"),
+    *("async_copy.cuh", "warp_matrix.cuh"),
+    *("conv_tiles.cuh", "conv_simt.cuh", "conv_tensor.cuh", "conv_gemm.cuh"),
 )
 """What a convolution's source has after that."""
 
 NEST_FILES = ("shared.cuh", "nest.cuh")
 """What the source of a Program that reduces has."""
+
+ATTENTION_FILES = (
+    *("shared.cuh", "async_copy.cuh", "warp_matrix.cuh"),
+    *("attention.cuh", "attention_rows.cuh", "attention_simt.cuh", "attention_tensor.cuh", "attention_tiles.cuh"),
+)
+"""What the source of an attention has."""
 
 
 def _folder() -> Path:
@@ -40,6 +47,12 @@ def conv_prelude() -> str:
 def nest_prelude() -> str:
     """The text that stands before the kernels of a Program that reduces."""
     return prelude() + "\n" + _read(NEST_FILES)
+
+
+@cache
+def attention_prelude() -> str:
+    """The text that stands before the kernels of an attention."""
+    return prelude() + "\n" + _read(ATTENTION_FILES)
 
 
 def _read(names: tuple[str, ...]) -> str:

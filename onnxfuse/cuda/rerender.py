@@ -2,6 +2,9 @@
 
 from collections.abc import Iterator
 
+from onnxfuse.cuda.attention.kernel import AttentionSource
+from onnxfuse.cuda.attention.recipe import AttentionRecipe
+from onnxfuse.cuda.attention.renderer import source_with as source_with_attention
 from onnxfuse.cuda.conv.candidates import candidates
 from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.cuda.conv.fitting import tilings_of
@@ -45,6 +48,14 @@ def source_of_conv(case: ConvCase, recipe: ConvRecipe) -> ConvSource:
 def source_of_nest(program: Program, recipe: NestRecipe) -> NestSource:
     """The same of a Program that reduces, whose kernels the recipe describes."""
     source = source_with(program, recipe.kernels)
+    if source.sha256 != recipe.source:
+        raise _other_version(recipe.source)
+    return source
+
+
+def source_of_attention(recipe: AttentionRecipe) -> AttentionSource:
+    """The same of an attention."""
+    source = source_with_attention(recipe.kernels)
     if source.sha256 != recipe.source:
         raise _other_version(recipe.source)
     return source

@@ -66,7 +66,7 @@ CONV = Kind("FusedConv", 16, _BOTH, ("program", "prologue"), "a convolution with
 SQUEEZE_EXCITE = Kind(
     "FusedSqueezeExcite", 4, _CPU, ("program", "squeeze_program"), "the gate of a squeeze-and-excitation block"
 )
-ATTENTION = Kind("FusedAttention", 8, _CPU, (), "scaled dot-product attention")
+ATTENTION = Kind("FusedAttention", 8, _BOTH, (), "scaled dot-product attention")
 NORMALIZATION = Kind("FusedNormalization", 8, _CPU, ("program",), "a normalization of rows")
 NHWC_CONV = Kind(
     "FusedNhwcConv", 24, _CPU, ("program", "prologue"), "a convolution with Programs around it, the channels last"

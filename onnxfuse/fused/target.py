@@ -4,11 +4,38 @@ A pass never asks for a target's name.  To add a target, add a row here, what ma
 and its object in ``onnxfuse.targets``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from onnxfuse import cpu
 from onnxfuse.fused.kinds import KINDS, Kind
+
+
+@dataclass(frozen=True)
+class AttentionKernels:
+    """What the kernels of attention take on a target.
+
+    types: of Q, K, V, the mask and the result, by their short names (``onnxfuse.model.dtypes``).
+    largest_head: the most elements of a head; None for any number.
+    plain: whether one is worth it whose heads are neither split nor joined, without a mask, at many rows.
+    """
+
+    types: frozenset[str]
+    largest_head: int | None
+    plain: bool
+
+    def refusal(self, types: Iterable[str], sizes: Iterable[object]) -> str | None:
+        """Why there are no kernels for tensors of these types, with heads of these sizes as far as they are known; None
+        if there are."""
+        found = sorted(set(types))
+        if len(found) != 1 or found[0] not in self.types:
+            return (
+                f"its tensors are of {' and '.join(found)}, and there are kernels for {', '.join(sorted(self.types))}"
+            )
+        largest = max((size for size in sizes if isinstance(size, int)), default=0)
+        if self.largest_head is not None and largest > self.largest_head:
+            return f"its heads have {largest} elements, and there are kernels for up to {self.largest_head}"
+        return None
 
 
 @dataclass(frozen=True)
@@ -28,7 +55,8 @@ class Target:
     reads_views: fused nodes of elementwise operators read parts of tensors where they lie.
     reads_immediates: scalars of the programs of a convolution are in their text, and no inputs.
     keeps_softmax: Softmax is left to ONNX Runtime, for at some sizes what it computes in kernels of their own is faster
-    than one fused node: with a mask, 8x197x197 takes 0.8 of the time on an EPYC with AVX2, and 8x12x256x256 1.2 to 1.5.
+    than one fused node: with a mask it takes 0.8 of the time at 8x197x197 on an EPYC with AVX2, and 1.2 to 1.5 at 8x12x256x256.
+    attention: what the kernels of attention take.
     library_costs: what it costs to load the library shows beside a small model.
     """
 
@@ -44,6 +72,7 @@ class Target:
     reads_immediates: bool
     keeps_softmax: bool
     library_costs: bool
+    attention: AttentionKernels
 
 
 CPU = Target(
@@ -59,6 +88,7 @@ CPU = Target(
     reads_immediates=False,
     keeps_softmax=True,
     library_costs=True,
+    attention=AttentionKernels(frozenset(("f32",)), largest_head=None, plain=False),
 )
 CUDA = Target(
     "cuda",
@@ -73,5 +103,6 @@ CUDA = Target(
     reads_immediates=True,
     keeps_softmax=False,
     library_costs=False,
+    attention=AttentionKernels(frozenset(("f32", "f16", "bf16")), largest_head=256, plain=True),
 )
 TARGETS = {target.name: target for target in (CPU, CUDA)}

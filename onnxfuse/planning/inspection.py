@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from onnxfuse.cuda.attention.kernel import AttentionSource
     from onnxfuse.cuda.conv.case import ConvCase
     from onnxfuse.cuda.conv.kernel import ConvSource
     from onnxfuse.cuda.kernel import Source
@@ -73,10 +74,11 @@ class Inspection:
 
         Raises OnnxfuseError if there is no such node, it has no kernels, or they were rendered by another version.
         """
+        from onnxfuse.cuda.attention.recipe import HEADER, AttentionRecipe
         from onnxfuse.cuda.conv.recipe import ConvRecipe
         from onnxfuse.cuda.nest.recipe import NestRecipe
         from onnxfuse.cuda.recipe import Recipe
-        from onnxfuse.cuda.rerender import source_of, source_of_conv, source_of_nest
+        from onnxfuse.cuda.rerender import source_of, source_of_attention, source_of_conv, source_of_nest
         from onnxfuse.program import Program
 
         program = self.program(name)
@@ -84,8 +86,10 @@ class Inspection:
         node = next((node for node in names if node in self.recipes), None)
         if node is None:
             raise OnnxfuseError(f"fused node {name!r} has no CUDA kernels: optimize the model with --target cuda")
-        source: Source | ConvSource | NestSource
-        if node in self.cases:
+        source: Source | ConvSource | NestSource | AttentionSource
+        if self.recipes[node].startswith(HEADER):
+            source = source_of_attention(AttentionRecipe.parse(self.recipes[node]))
+        elif node in self.cases:
             source = source_of_conv(self.cases[node], ConvRecipe.parse(self.recipes[node]))
         elif (reducing := Program.parse(program)).reductions:
             source = source_of_nest(reducing, NestRecipe.parse(self.recipes[node]))

@@ -18,6 +18,7 @@ import numpy as np
 
 from onnxfuse.cuda.access import Layout, accepts, classify
 from onnxfuse.cuda.arguments import grid_size, pack
+from onnxfuse.cuda.attention.kernel import AttentionKernel, AttentionSource
 from onnxfuse.cuda.conv.kernel import ConvKernel, ConvSource
 from onnxfuse.cuda.kernel import Kernel, Source
 from onnxfuse.cuda.nest.kernel import NestKernel, NestSource
@@ -29,7 +30,7 @@ FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-w", "-ffp-contract=off", "-f
 _BARRIERS = re.compile(r"__sync|__shfl|__ballot|__any_|__all_|__shared__")
 
 
-AnySource = Source | ConvSource | NestSource
+AnySource = Source | ConvSource | NestSource | AttentionSource
 
 
 class ViolationError(Exception):
@@ -197,8 +198,8 @@ def compile_for_cpu(sources: Sequence[AnySource], architecture: int = 80, folder
     return library
 
 
-def _functions(kernel: Kernel | ConvKernel | NestKernel) -> list[str]:
-    if isinstance(kernel, NestKernel):
+def _functions(kernel: Kernel | ConvKernel | NestKernel | AttentionKernel) -> list[str]:
+    if isinstance(kernel, NestKernel | AttentionKernel):
         return list(kernel.functions)
     sums = isinstance(kernel, ConvKernel) and kernel.split > 1
     return [kernel.name, *([kernel.sum_name] if isinstance(kernel, ConvKernel) and sums else [])]

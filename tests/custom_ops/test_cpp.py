@@ -135,7 +135,7 @@ def test_indices_beyond_31_bits(tmp_path: Path) -> None:
 
 def test_plans_of_attention_over_any_number_of_rows(tmp_path: Path) -> None:
     """How the work is divided is found in a few steps, however many rows there are, and too much memory is refused."""
-    names = ("attention", "caches", "cost", "forks", "shape", "workspace")
+    names = ("attention", "attention_layout", "caches", "cost", "forks", "shape", "workspace")
     sources = [NATIVE / "tests/attention_plan_test.cc", *parts(*names)]
     run_program(compile_cpp(tmp_path / "test", sources, ["-O1"]))
 
@@ -210,6 +210,10 @@ FUZZED = {
     "fuzz_listed_operators": ("listed_operators", "operator_names"),
     "fuzz_launch": ("cuda_access", "cuda_launch", "cuda_parameters", "cuda_recipe", *_CUDA),
     "fuzz_rows": ("cuda_nest_launch", "cuda_nest_layout", "cuda_nest_parameters", "cuda_nest_recipe", *_CUDA),
+    "fuzz_cuda_attention": (
+        *("attention_layout", "cuda_attention_launch", "cuda_attention_parameters", "cuda_attention_recipe"),
+        *("conv", "conv_node", *_CUDA),
+    ),
     "fuzz_conv": (
         "conv",
         "conv_node",

@@ -28,7 +28,7 @@ LAYERS = (
         "cuda/driver",
     ),
     ("cuda/launch",),
-    ("cuda/conv", "cuda/nest"),
+    ("cuda/attention", "cuda/conv", "cuda/nest"),
     ("operators",),
     ("executable",),
 )

@@ -58,9 +58,8 @@ struct HeadsView {
   int64_t per_row = 0;
 };
 
-// How a node runs on inputs of certain shapes.
-struct AttentionPlan {
-  PlanKey key;  // of the node's inputs
+// Where a node finds what it reads and writes, with inputs of certain shapes.
+struct AttentionLayout {
   HeadsView q;
   HeadsView k;
   HeadsView v;
@@ -70,6 +69,14 @@ struct AttentionPlan {
   std::array<int64_t, 4> choices{};  // likewise
   Shape output;
   int64_t count = 0;  // of its elements
+};
+
+// False if the shapes do not fit the node; then `error` says why.
+bool make_attention_layout(const Attention& node, const PlanKey& key, AttentionLayout* layout, std::string* error);
+
+// How a node runs on the CPU.
+struct AttentionPlan : AttentionLayout {
+  PlanKey key;  // of the node's inputs
 
   int64_t heads = 0;   // of Q in a part of the work, which share a head of K and V
   int64_t splits = 0;  // parts of Q's rows, each with all of K and V

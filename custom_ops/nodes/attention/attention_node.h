@@ -1,27 +1,44 @@
-// A FusedAttention node on the CPU provider.
+// A FusedAttention node, whatever provider runs it.
 #ifndef ONNXFUSE_ATTENTION_NODE_H_
 #define ONNXFUSE_ATTENTION_NODE_H_
+
+#include <functional>
+#include <vector>
 
 #include "nodes/attention/attention.h"
 #include "ort/node.h"
 #include "ort/ort_abi.h"
 #include "plan/plan_cache.h"
+#include "program/dtype.h"
 
 namespace onnxfuse {
 
-// Functions throw Error or OrtFailure.
+// The node on the CPU provider.  Functions throw Error or OrtFailure.
 class AttentionNode : public Node {
  public:
   static constexpr char kOperator[] = "FusedAttention";
 
-  AttentionNode(const OrtApi* api, const OrtKernelInfo* info);
+  AttentionNode(const OrtApi* api, const OrtKernelInfo* info, Provider provider = Provider::Cpu);
 
   // Tells ORT the type and shape of such a node's output.
   static void infer(const OrtApi& api, OrtShapeInferContext* context);
 
   void compute(OrtKernelContext* context);
 
+ protected:
+  const Attention& node() const { return node_; }
+  bool is_choice(size_t input) const { return node_.chosen && input == node_.choice_input(); }
+
+  // The type of Q, K, V, the mask and the output, by the ONNX element types of the inputs.
+  DType type_of(const std::vector<int>& types) const;
+
+  // `data` are the inputs, in memory of the host; `output_memory` gives that of the output.
+  void compute_on_host(const Host& host, const PlanKey& key, DType type, const std::vector<const void*>& data,
+                       const std::function<void*(const Shape& shape)>& output_memory);
+
  private:
+  PlanInUse<AttentionPlan> find_plan(const PlanKey& key);
+
   Attention node_;
   PlanCache<AttentionPlan> plans_;
 };

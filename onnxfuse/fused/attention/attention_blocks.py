@@ -24,11 +24,12 @@ from onnxfuse.fused.attention.attention_parts import producer
 from onnxfuse.fused.attention.attention_windows import windows_of
 from onnxfuse.fused.attention.position_masks import span_of
 from onnxfuse.fused.contraction import Contraction
+from onnxfuse.fused.target import AttentionKernels
+from onnxfuse.model import dtypes
 from onnxfuse.model.constants import constant_value, dtype_of
 from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.program.lowering import UnsupportedError
 
-NOT_FLOAT32 = "it is not of float32"
 READ_ELSEWHERE = "a value inside it is read elsewhere too"
 LARGE_SCALE = "its scale is not finite in float32"
 ORT_IS_AS_FAST = "ONNX Runtime is as fast where heads are neither split nor joined, without a mask, but at few rows"
@@ -134,7 +135,8 @@ class AttentionBlock:
 
 
 class AttentionBlocks:
-    """The blocks of one graph of a model of this opset; ``is_output`` says whether a graph returns a tensor.
+    """The blocks of one graph of a model of this opset; ``is_output`` says whether a graph returns a tensor, and
+    ``kernels`` what the target has kernels for.
 
     With ``everything`` those are among them that ONNX Runtime computes as fast.
     """
@@ -144,10 +146,12 @@ class AttentionBlocks:
         nodes: Sequence[gs.Node],
         opset: int,
         is_output: Callable[[gs.Tensor], bool],
+        kernels: AttentionKernels,
         *,
         everything: bool = False,
     ) -> None:
-        self._everything = everything
+        self._kernels = kernels
+        self._everything = everything or kernels.plain
         self._graph = Contraction(nodes)
         self._is_output = is_output
         self._softmax_axis = 1 if opset < 13 else -1
@@ -210,9 +214,11 @@ class AttentionBlocks:
         guard: tuple[gs.Node, ...],
         product: gs.Node,
     ) -> AttentionBlock:
-        q = operands[0]
-        if any(dtype_of(tensor) != np.float32 for tensor in operands):
-            raise UnsupportedError(NOT_FLOAT32)
+        q, k, v = operands
+        types = [*operands, *([] if scores.mask is None else [scores.mask])]
+        sizes = q.shape[3], k.shape[2 if product is not softmax else 3], v.shape[3]
+        if refusal := self._kernels.refusal(map(_type_name, types), sizes):
+            raise UnsupportedError(refusal)
         for readers in self._readers:
             heads = _operands(*readers, *operands, transposed=product is not softmax)
             found = AttentionBlock(*heads, scores, softmax, guard, product, ())
@@ -318,6 +324,11 @@ def _scaled(tensor: gs.Tensor) -> Scores | None:
 
 def _have_four_dimensions(*tensors: gs.Tensor) -> bool:
     return all(tensor.shape is not None and len(tensor.shape) == 4 for tensor in tensors)
+
+
+def _type_name(tensor: gs.Tensor) -> str:
+    known = dtypes.from_numpy(dtype_of(tensor))
+    return "an unknown type" if known is None else known.name
 
 
 def _is_plain_operator(attention: gs.Node) -> bool:

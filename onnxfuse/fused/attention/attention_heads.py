@@ -8,6 +8,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.attention.attention_parts import part_of, producer
 from onnxfuse.fused.attention.head_shapes import TRANSPOSED, repeats_of
+from onnxfuse.model import dtypes
 from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.program.lowering import UnsupportedError
 
@@ -206,10 +207,12 @@ def _splits_heads(reshape: gs.Node, *counts: int) -> bool:
 
 
 def number_of(tensor: gs.Tensor) -> np.float32 | None:
-    """The value of a float32 constant of one element that does not add dimensions; None for other tensors."""
+    """The value of a constant of one element that does not add dimensions, of float32 or 16 bits; None for others."""
     if not isinstance(tensor, gs.Constant) or int(np.prod(tensor.shape)) != 1 or len(tensor.shape) > 4:
         return None
-    return np.float32(tensor.values.reshape(())) if tensor.dtype == np.float32 else None
+    known = dtypes.from_numpy(tensor.dtype)
+    is_float = known is not None and known.compute == "f32"
+    return np.float32(tensor.values.reshape(())) if is_float else None
 
 
 def _count(tensor: gs.Tensor, axis: int) -> int:

@@ -97,14 +97,14 @@ def _merge(model: Model, editor: GraphEditor, group: Sequence[_Projection], cont
     def add(op: str, *inputs: gs.Tensor) -> gs.Tensor:
         node = Node(op, model.unique_name(f"{name}_{op}"), {}, inputs)
         shape = [*source.shape[:2], sum(columns)]
-        node.outputs.append(gs.Variable(model.unique_name(f"{node.name}_output"), np.float32, shape))
+        node.outputs.append(gs.Variable(model.unique_name(f"{node.name}_output"), source.dtype, shape))
         new.append(node)
         return node.outputs[0]
 
     weights = np.concatenate([_values(each.weights) for each in group], axis=1)
     made = add("MatMul", source, model.constant(weights, f"{name}_weights"))
     if any(each.bias is not None for each in group):
-        biases = [np.zeros(each.columns, np.float32) if each.bias is None else _values(each.bias) for each in group]
+        biases = [np.zeros(each.columns, weights.dtype) if each.bias is None else _values(each.bias) for each in group]
         made = add("Add", made, model.constant(np.concatenate(biases), f"{name}_bias"))
     split = split_node(model, made, 2, columns, f"{name}_Split")
     editor.insert([*new, split], at=nodes[0])

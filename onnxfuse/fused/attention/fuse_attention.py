@@ -1,4 +1,4 @@
-"""The pass that computes attention in one node, on the CPU."""
+"""The pass that computes attention in one node."""
 
 from collections.abc import Callable, Mapping
 
@@ -37,12 +37,12 @@ _ROUNDS = 3
 class FuseAttention:
     """Replaces scaled dot-product attention by single nodes, and its projections of one tensor by one product.
 
-    For the target cpu.  ONNX Runtime computes it in ten nodes or more, each of which moves all of Q, K, V or the scores
+    ONNX Runtime computes it in ten nodes or more, each of which moves all of Q, K, V or the scores
     through memory.
     """
 
     name = NAME
-    description = "compute scaled dot-product attention in one node, on the CPU"
+    description = "compute scaled dot-product attention in one node"
 
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrite ``model`` in place and record every block."""
@@ -75,7 +75,11 @@ def _plan(model: Model, graph: gs.Graph, context: PassContext) -> list[Attention
     ids, names = {id(tensor) for tensor in returned}, {tensor.name for tensor in returned}
     nodes, opset = sorted_nodes(graph), model.opsets[""]
     blocks = AttentionBlocks(
-        nodes, opset, lambda tensor: id(tensor) in ids or tensor.name in names, everything=context.everything
+        nodes,
+        opset,
+        lambda tensor: id(tensor) in ids or tensor.name in names,
+        context.on.attention,
+        everything=context.everything,
     )
     found = []
     for node in graph.nodes:

@@ -1,4 +1,4 @@
-// The warp's matrix instructions that custom_ops/cuda/device/conv_tensor.cuh uses, by the fragment layouts of the PTX manual.
+// The warp's matrix instructions that custom_ops/cuda/device/warp_matrix.cuh uses, by the fragment layouts of the PTX manual.
 //
 // Each lane puts what it gives the instruction where all lanes see it, and all 32 must take part.
 

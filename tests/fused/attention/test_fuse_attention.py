@@ -354,7 +354,7 @@ LEFT = {
     ),
     "double": (
         of_text(DIRECT.format(keys=KEYS, after="y = MatMul(p, v)").replace("float", "double")),
-        "not of float32",
+        "there are kernels for f32",
     ),
 }
 

@@ -1,8 +1,8 @@
 // What compute capability 8.0 brought: copies from global to shared memory that need no registers and are not waited for
 // until their data is used (cp.async).
 
-#ifndef ONNXFUSE_CONV_ASYNC_CUH_
-#define ONNXFUSE_CONV_ASYNC_CUH_
+#ifndef ONNXFUSE_ASYNC_COPY_CUH_
+#define ONNXFUSE_ASYNC_COPY_CUH_
 
 namespace onnxfuse {
 
@@ -17,8 +17,8 @@ constexpr bool is_ampere = false;
 #endif
 
 // Copies Count elements of 4, 8 or 16 bytes together, or zeros if they are not `inside`.
-template <int Count, class T, class Index>
-ONNXFUSE_DEVICE void copy_async(u16* to, const T* base, Index first, bool inside) {
+template <int Count, class W, class T, class Index>
+ONNXFUSE_DEVICE void copy_async(W* to, const T* base, Index first, bool inside) {
   constexpr int bytes = Count * static_cast<int>(sizeof(T));
   static_assert(bytes == 4 || bytes == 8 || bytes == 16, "sizes that cp.async copies");
   if (inside) ONNXFUSE_CHECK(base, first, Count, bytes, false);
@@ -57,4 +57,4 @@ template <int Groups> ONNXFUSE_DEVICE void wait_for_copies() {
 
 }  // namespace onnxfuse
 
-#endif  // ONNXFUSE_CONV_ASYNC_CUH_
+#endif  // ONNXFUSE_ASYNC_COPY_CUH_

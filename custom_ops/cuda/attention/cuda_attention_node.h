@@ -1,0 +1,37 @@
+// A FusedAttention node on ONNX Runtime's CUDA provider.
+#ifndef ONNXFUSE_CUDA_ATTENTION_NODE_H_
+#define ONNXFUSE_CUDA_ATTENTION_NODE_H_
+
+#include <string>
+
+#include "cuda/attention/cuda_attention_launch.h"
+#include "cuda/attention/cuda_attention_recipe.h"
+#include "cuda/launch/cuda_node.h"
+#include "nodes/attention/attention_node.h"
+#include "plan/plan_cache.h"
+
+namespace onnxfuse {
+
+// Launches the kernels of the node's attributes on ORT's stream.  Where they cannot be used, the CPU's kernel runs on
+// copies of the tensors, and a warning says so once.  Functions throw Error or OrtFailure.
+class CudaAttentionNode : public AttentionNode {
+ public:
+  CudaAttentionNode(const OrtApi* api, const OrtKernelInfo* info);
+
+  void compute(OrtKernelContext* context);
+
+ private:
+  void read_kernels(const OrtKernelInfo* info);
+  void launch_or_compute(OrtKernelContext* context);
+  PlanInUse<cuda::AttentionCudaPlan> find_cuda_plan(const PlanKey& key);
+  void compute_copies(OrtKernelContext* context, const NodeInputs& inputs, cuda::CUstream stream,
+                      const std::string& warning);
+
+  cuda::NodeDevice device_;
+  cuda::AttentionRecipe recipe_;
+  PlanCache<cuda::AttentionCudaPlan> cuda_plans_;
+};
+
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_CUDA_ATTENTION_NODE_H_

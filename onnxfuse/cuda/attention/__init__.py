@@ -1,0 +1,1 @@
+"""Kernels of attention for CUDA."""
