@@ -55,7 +55,8 @@ class Target:
     reads_views: fused nodes of elementwise operators read parts of tensors where they lie.
     reads_immediates: scalars of the programs of a convolution are in their text, and no inputs.
     keeps_softmax: Softmax is left to ONNX Runtime, for at some sizes what it computes in kernels of their own is faster
-    than one fused node: with a mask it takes 0.8 of the time at 8x197x197 on an EPYC with AVX2, and 1.2 to 1.5 at 8x12x256x256.
+    than one fused node: with a mask it takes 0.8 of the time at 8x197x197 on an EPYC with AVX2, and 1.2 to 1.5 of it at
+    8x12x256x256.
     attention: what the kernels of attention take.
     library_costs: what it costs to load the library shows beside a small model.
     """
