@@ -54,8 +54,8 @@ class Peer:
         if not self.requirements:
             return sys.executable
         if self.name == "torch":  # where the recipes export the models
-            environment = next(m.environment for m in read_manifest().values() if m.environment is not None)
-            return recipe_python(environment, progress)
+            environments = (model.environment for model in read_manifest().values() if model.environment is not None)
+            return recipe_python(next(found for found in environments if found.name == "transformers"), progress)
         return environment_python(Environment(self.name, self.requirements), progress)
 
     def folder(self) -> Path:
@@ -130,7 +130,7 @@ PEERS: dict[str, Peer] = {
             OURS,
             "onnxfuse",
             "onnxruntime",
-            "onnxfuse optimize --shape … --static --tune, ORT as above",
+            "onnxfuse optimize --shape …, ORT as above",
             packages=("onnxfuse",),
         ),
         Peer(
