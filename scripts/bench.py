@@ -49,11 +49,11 @@ from bench_peers import (
     simplified,
 )
 from bench_subjects import SIZES, Subject, make_chain, make_model
-from bench_turns import Worker, WorkerError, take_turns
 from messages import say
 from peers.job import Job
 
-from onnxfuse.bench import machine, ratio_with_spread
+from onnxfuse.bench import machine
+from onnxfuse.bench_turns import Worker, WorkerError, ratio_with_spread, take_turns
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.run.sessions import SessionError
 from onnxfuse.zoo.zoo import FetchError, chosen_models, read_manifest
@@ -122,7 +122,7 @@ def run_subject(
         say("  timing")
         times, failed = take_turns(workers, arguments.seconds, TURN)
         results |= {name: {"reason": reason} for name, reason in failed.items()}
-        results |= {name: {**measured(times, name), "note": workers[name].note} for name in times}
+        results |= {name: {**measured(times, name), "note": str(workers[name].ready.get("note", ""))} for name in times}
     return results
 
 

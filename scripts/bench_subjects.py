@@ -114,7 +114,7 @@ def _prepare(
         options["static"] = True
         result = onnxfuse.optimize(path, "cpu", tune=True, inputs=inputs, output=optimized, **options)
     else:
-        result = onnxfuse.optimize(path, "cpu", output=optimized, **options)
+        result = onnxfuse.optimize(path, "cpu", bench=True, inputs=inputs, output=optimized, **options)
     if group == "chains":
         onnxfuse.optimize(path, "cpu", fast_math=True, output=fast, **options)
     library = any(opset.domain == "onnxfuse" for opset in result.model.opset_import)

@@ -16,9 +16,9 @@ import pytest
 from bench_chains import CHAINS
 from bench_peers import COPY, FAST, OURS, PEERS, RELU, Peer
 from bench_subjects import count_parameters, make_chain, make_model
-from bench_turns import MIN_BLOCKS, SLOW_BLOCKS, Worker, WorkerError, take_turns
 from peers.job import CannotRunError, build
 
+from onnxfuse.bench_turns import MIN_BLOCKS, SLOW_BLOCKS, Worker, WorkerError, take_turns
 from onnxfuse.zoo.zoo import FetchError, StoredModel, read_manifest
 
 FAKE = """
