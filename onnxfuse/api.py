@@ -31,6 +31,7 @@ from onnxfuse.wording import plural
 
 if TYPE_CHECKING:
     from onnxfuse.cpu_tuning import Tuned
+    from onnxfuse.speed import Speed
 
 
 @dataclass
@@ -53,6 +54,7 @@ def optimize(
     shapes: Mapping[str, Iterable[int] | int] | None = None,
     static: bool = False,
     check: bool = True,
+    bench: bool = False,
     inputs: str | Path | None = None,
     fast_math: bool = False,
     arch: str | Iterable[str] | None = None,
@@ -80,6 +82,12 @@ def optimize(
     size; inputs and dimensions that the shapes say nothing of stay dynamic.
     ``check`` runs the original and the optimized model on the same inputs and compares them: on those of ``inputs``,
     an ``.npz`` file or a directory, else on made-up ones.
+    ``bench`` times the original beside the result on the inputs of ``inputs``, else on made-up ones of the size of
+    benchmarks, each in a process of its own, for two seconds, or 18 runs where one takes a tenth of a second: the
+    report's ``speed``.  On the CPU, what makes the model slower beyond chance is taken back: other convolutions, fewer
+    kinds of nodes, at last all, by the fastest of these; where ``passes`` or ``conv`` are given, and for cuda, a
+    warning says that it is slower.  For cuda without a GPU nothing is timed.  It is off by default, for programs that
+    optimize many models; the command line has it on.
     ``fast_math`` lets results be rounded otherwise: in fused nodes a product and the sum that it is added to once, a
     product by the reciprocal where a constant divides, and one product and one sum for a chain of those with constants;
     for the target cuda it is the compiler's ``--use_fast_math`` too.
@@ -124,7 +132,7 @@ def optimize(
         prefer_nhwc=prefer_nhwc,
     )
     given = None if inputs is None else path_of("an input file", inputs)
-    if given is not None and not check and not (tune and asked.target == CPU.name):
+    if given is not None and not (check or bench) and not (tune and asked.target == CPU.name):
         raise OnnxfuseError("nothing is run on the inputs with --no-check (check=False)")
     if output is not None:
         output = path_of("the output", output)
@@ -138,35 +146,96 @@ def optimize(
     specs = input_specs(loaded.source)
     sizes = fit_shapes(specs, asked.shapes)
 
-    report = Report(model=str(loaded.path or ""), target=asked.target)
+    tuned = ""
     if tune and asked.target == CPU.name:
-        tuned = _tune_on_cpu(source, asked, sizes, given, progress)
-        asked, report.tuned = replace(asked, conv=tuned.policy), tuned.describe()
-    report.before = collect(inlined(loaded))
-    context = PassContext(target=asked.target, fast_math=fast_math, report=report, progress=progress)
+        found = _tune_on_cpu(source, asked, sizes, given, progress)
+        asked, tuned = replace(asked, conv=found.policy), found.describe()
+
+    def attempt(asked: Request, loaded: Model, finish: Callable[[Path, Path, PassContext], None]) -> Result:
+        """The model that a request makes, of a loaded one.  ``finish`` is called with the original's file, the
+        result's, and what the passes worked with, before the result takes its place."""
+        report = Report(model=str(loaded.path or ""), target=asked.target, tuned=tuned)
+        report.before = collect(inlined(loaded))
+        context = PassContext(target=asked.target, fast_math=fast_math, report=report, progress=progress)
+        loaded = _optimized(loaded, specs, asked, sizes, context, time_kernels=time_kernels)
+        with scratch() as folder:
+
+            def judge(candidate: Path) -> None:
+                """All that needs the original file, which ``output`` may replace."""
+                original = _file_of(source, folder) if check or bench else candidate
+                if check:
+                    _compare(original, candidate, sizes, given, context)
+                report.example = _example(source, candidate, specs, sizes, report)
+                finish(original, candidate, context)
+
+            path = folder / "optimized.onnx" if output is None else output
+            progress("writing the model")
+            written = save(loaded, path, overwrite=overwrite, check=judge)
+        report.seconds = time.perf_counter() - started
+        return Result(loaded.to_proto() if output is None else written, report)
+
+    if not bench:
+        return attempt(asked, loaded, lambda *_unused: None)
+
+    def write(request: Request, path: Path) -> None:
+        silent = PassContext(target=request.target, fast_math=fast_math, report=Report(target=request.target))
+        save(_optimized(load_source(source), specs, request, sizes, silent), path)
+
+    def judge(original: Path, candidate: Path, context: PassContext) -> None:
+        from onnxfuse.speed import judged
+
+        if instead := judged(original, candidate, asked, sizes, given, write, context):
+            raise _TakenBackError(*instead)
+
+    def keep(_original: Path, _candidate: Path, context: PassContext) -> None:
+        context.report.speed = back.speed
+
+    try:
+        return attempt(asked, loaded, judge)
+    except _TakenBackError as found:
+        back = found
+        return attempt(back.asked, load_source(source), keep)
+
+
+class _TakenBackError(Exception):
+    """Another request than that of the user is faster, as fast as ``speed`` says."""
+
+    def __init__(self, asked: Request, speed: "Speed") -> None:
+        super().__init__()
+        self.asked = asked
+        self.speed = speed
+
+
+def _optimized(
+    loaded: Model,
+    specs: list[InputSpec],
+    asked: Request,
+    sizes: Shapes,
+    context: PassContext,
+    *,
+    time_kernels: bool = False,
+) -> Model:
+    """What a request makes of a model, ready to be written."""
     on = target_of(asked, sizes)
     loaded = apply_passes(loaded, specs, asked, sizes, on, context)
     on.finish(loaded, context, time_kernels=time_kernels)
     finish_functions(loaded)
     if names := more_than_plain(loaded):
-        report.add_warning(
+        context.report.add_warning(
             f"sessions that register the library without naming the model (docs/languages.md) have no kernels for "
             f"{plural(len(names), 'operator')} of it, {names[0]} and so on, and run the original nodes"
         )
-    report.after = collect(loaded)
-    with scratch() as folder:
+    context.report.after = collect(loaded)
+    return loaded
 
-        def finish(candidate: Path) -> None:
-            """All that needs the original file, which ``output`` may replace."""
-            if check:
-                _compare(source, candidate, folder, sizes, given, context)
-            report.example = _example(source, candidate, specs, sizes, report)
 
-        path = folder / "optimized.onnx" if output is None else output
-        progress("writing the model")
-        written = save(loaded, path, overwrite=overwrite, check=finish)
-    report.seconds = time.perf_counter() - started
-    return Result(loaded.to_proto() if output is None else written, report)
+def _file_of(source: Path | onnx.ModelProto, folder: Path) -> Path:
+    """The file of a model, which one in memory gets in ``folder``."""
+    if isinstance(source, Path):
+        return source
+    path = folder / "original.onnx"
+    save(Model.from_proto(source), path)
+    return path
 
 
 def _tune_on_cpu(
@@ -240,9 +309,8 @@ def _example(
 
 
 def _compare(
-    source: Path | onnx.ModelProto,
+    original: Path,
     candidate: Path,
-    scratch: Path,
     shapes: Shapes,
     inputs: Path | None,
     context: PassContext,
@@ -254,11 +322,6 @@ def _compare(
     """
     from onnxfuse.check.parity import UnloadableError, compare, foreign_domains
 
-    original = scratch / "original.onnx"
-    if isinstance(source, onnx.ModelProto):
-        save(Model.from_proto(source), original)
-    else:
-        original = source
     report = context.report
     on = context.target
     if on == "cuda" and (reason := why_no_cuda()):

@@ -1,9 +1,9 @@
-"""Which of two models is faster: both in one process, in turns, and one ratio.
+"""Which of two models is faster: each in a process of its own, as its user runs it, in turns, and one ratio (speed.py).
 
-Other processes and the clock of the CPU disturb both models alike only if the calls alternate closely.  So
-the calls go in the order A B B A, each block gives both models the same neighbours, and the lower quartile of
-each model's times is compared: disturbances only ever add time.  Worker threads do not spin, for a session
-that waits would otherwise take the cores of the one that runs.
+Other processes and the clock of the CPU disturb both models alike only if they alternate closely.  So turns go in the
+order A B B A, each block gives both models the same neighbours, and the lower quartile of each model's times is
+compared: disturbances only ever add time.  Beside it, how much memory a model takes, and turns of any two calls in one
+process.
 """
 
 import contextlib
@@ -20,20 +20,19 @@ from pathlib import Path
 import numpy as np
 
 from onnxfuse import cpu
-from onnxfuse.check.made_up_inputs import BENCHMARK_SIZES, generate
-from onnxfuse.check.parity import PROVIDERS, Progress
+from onnxfuse.check.parity import Progress
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.files.model_io import read_proto
 from onnxfuse.run.given_shapes import Shapes, fit_shapes
 from onnxfuse.run.inputs import InputSet, input_specs
 from onnxfuse.run.runtime import load_onnxruntime
-from onnxfuse.run.sessions import Session, SessionError, has_fused_nodes
+from onnxfuse.run.sessions import has_fused_nodes
+from onnxfuse.speed import ORIGINAL, RESULT, Timed, benchmark_inputs, ratio_of, time_models
 from onnxfuse.wording import plural
 
 WARM_UP_SECONDS = 0.5
 MIN_BLOCKS = 8
 MAX_BLOCKS = 2000
-_RESAMPLES = 1000
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class PeakMemory:
 
 @dataclass
 class Timing:
-    """The times of one model in milliseconds."""
+    """The times of one model in milliseconds: of turns, each the lower quartile of its runs."""
 
     quartile: float
     median: float
@@ -93,52 +92,35 @@ def bench(
     memory: bool = False,
     progress: Progress = lambda message: None,
 ) -> BenchResult:
-    """Time both models for about ``seconds`` on the same made-up inputs.
+    """Time both models for about ``seconds`` on the same made-up inputs, each in a process of its own, in turns.
 
     ``threads`` is the number of intra-op threads of each session, 0 for ONNX Runtime's choice.  ``shapes``
     gives inputs with dynamic dimensions a shape.  ``memory`` also measures the peak memory of each model in a
     process of its own. Raises OnnxfuseError if a model cannot be run.
     """
-    shapes = shapes or {}
-    providers = PROVIDERS[target]
     model = read_proto(original)
     specs = input_specs(model)
-    shapes = fit_shapes(specs, shapes)
-    library = has_fused_nodes(read_proto(optimized))
-
-    def create(path: Path, with_library: bool) -> Session:
-        try:
-            return Session(path, providers=providers, library=with_library, threads=threads, spinning=False, tf32=True)
-        except SessionError as error:
-            raise OnnxfuseError(f"ONNX Runtime cannot load {path}: {error}") from error
-
+    shapes = fit_shapes(specs, shapes or {})
     progress("creating the sessions")
-    loads = _load_times(lambda: create(original, False), lambda: create(optimized, library))
-    first, second = create(original, False), create(optimized, library)
-    inputs = next(generate(specs, first.run, shapes, BENCHMARK_SIZES, model))[0]
-    try:
-        second.run(inputs.feeds)
-    except SessionError as error:
-        raise OnnxfuseError(f"{optimized} cannot be run on inputs that {original} takes: {error}") from error
-
+    inputs = benchmark_inputs(original, model, shapes, target)
     progress(f"timing both models in turns for {seconds:g} s")
-    blocks = time_in_turns(lambda: first.run(inputs.feeds), lambda: second.run(inputs.feeds), seconds)
-    ratio, low, high = ratio_with_spread(blocks)
+    models = {ORIGINAL: original, RESULT: optimized}
+    timed = time_models(models, inputs, threads=threads, target=target, seconds=seconds, loads=2)
+    ratio, low, high = ratio_of(timed[ORIGINAL], timed[RESULT])
     peaks: list[PeakMemory | None] = [None, None]
     if memory:
-        del first, second
         progress("measuring memory")
         peaks = [
-            peak_memory(original, inputs, False, threads, target),
-            peak_memory(optimized, inputs, library, threads, target),
+            peak_memory(path, inputs, has_fused_nodes(read_proto(path)), threads, target)
+            for path in (original, optimized)
         ]
     return BenchResult(
-        original=_timing(blocks[:, 0], loads[0], peaks[0]),
-        optimized=_timing(blocks[:, 1], loads[1], peaks[1]),
+        original=_timing(timed[ORIGINAL], peaks[0]),
+        optimized=_timing(timed[RESULT], peaks[1]),
         ratio=ratio,
         low=low,
         high=high,
-        blocks=len(blocks),
+        blocks=len(timed[ORIGINAL].times),
         machine=machine(threads),
         inputs=inputs.shapes(),
     )
@@ -167,31 +149,9 @@ def _timed(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def ratio_with_spread(blocks: np.ndarray) -> tuple[float, float, float]:
-    """The ratio of the lower quartiles (model 0 over model 1), and the bounds of its 95 % bootstrap
-    interval."""
-    generator = np.random.default_rng(0)
-    chosen = generator.integers(0, len(blocks), (_RESAMPLES, len(blocks)))
-    ratios = [_ratio(blocks[rows]) for rows in chosen]
-    low, high = np.percentile(ratios, [2.5, 97.5])
-    return _ratio(blocks), float(low), float(high)
-
-
-def _ratio(blocks: np.ndarray) -> float:
-    original, optimized = (np.percentile(blocks[:, index], 25) for index in (0, 1))
-    return float(original / optimized)
-
-
-def _timing(times: np.ndarray, load: float, peak: PeakMemory | None) -> Timing:
-    quartile, median = np.percentile(times, [25, 50]) * 1000
-    return Timing(float(quartile), float(median), float(times.min() * 1000), load * 1000, peak)
-
-
-def _load_times(original: Callable[[], object], optimized: Callable[[], object]) -> tuple[float, float]:
-    """The best of two times of creating each session, in turns; the files are in the page cache by then."""
-    original()
-    times = [_timed(make) for make in (original, optimized, optimized, original)]
-    return min(times[0], times[3]), min(times[1], times[2])
+def _timing(timed: Timed, peak: PeakMemory | None) -> Timing:
+    quartile, median = np.percentile(timed.times, [25, 50]) * 1000
+    return Timing(float(quartile), float(median), float(timed.times.min() * 1000), timed.load * 1000, peak)
 
 
 def machine(threads: int) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from onnxfuse.bench import ratio_with_spread
+from onnxfuse.bench_turns import ratio_with_spread
 from onnxfuse.check.made_up_inputs import BENCHMARK_SIZES, generate
 from onnxfuse.check.parity import Progress
 from onnxfuse.errors import OnnxfuseError

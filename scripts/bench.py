@@ -16,9 +16,10 @@ import json
 import os
 import platform
 import signal
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -47,15 +48,15 @@ from bench_peers import (
     settings,
     simplified,
 )
-from bench_subjects import REPRESENTATIVE, SIZES, Subject, make_chain, make_model
-from bench_turns import Worker, WorkerError, take_turns
+from bench_subjects import SIZES, Subject, make_chain, make_model
 from messages import say
 from peers.job import Job
 
-from onnxfuse.bench import machine, ratio_with_spread
+from onnxfuse.bench import machine
+from onnxfuse.bench_turns import Worker, WorkerError, ratio_with_spread, take_turns
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.run.sessions import SessionError
-from onnxfuse.zoo.zoo import FetchError, read_manifest, select
+from onnxfuse.zoo.zoo import FetchError, chosen_models, read_manifest
 
 BEGIN, END = "<!-- bench.py: begin -->", "<!-- bench.py: end -->"
 TURN = 0.05
@@ -75,9 +76,8 @@ def tasks(arguments: argparse.Namespace) -> list[Task]:
     """What the command line asks to time.  Raises FetchError for a pattern that no model matches."""
     found = []
     if arguments.only in (None, "models"):
-        manifest = read_manifest()
-        for model in select(manifest, arguments.models or REPRESENTATIVE):
-            found.append(Task(model.name, "models", partial(make_model, model)))
+        for model in chosen_models(read_manifest(), arguments.models, arguments.set):
+            found.append(Task(model.name, "models", partial(make_model, model, tuned=arguments.tuned)))
     if arguments.only in (None, "chains"):
         for chain in CHAINS:
             for size in SIZES:
@@ -122,7 +122,7 @@ def run_subject(
         say("  timing")
         times, failed = take_turns(workers, arguments.seconds, TURN)
         results |= {name: {"reason": reason} for name, reason in failed.items()}
-        results |= {name: {**measured(times, name), "note": workers[name].note} for name in times}
+        results |= {name: {**measured(times, name), "note": str(workers[name].ready.get("note", ""))} for name in times}
     return results
 
 
@@ -180,7 +180,8 @@ def run_task(task: Task, peers: list[Peer], pythons: dict[str, str], arguments: 
     for peer, result in results.items():
         if "reason" in result:
             say(f"  {PEERS[peer].title}: {result['reason']}")
-    return {"name": task.name, "group": task.group, "size": subject.size, "peers": results}
+    about = {"name": task.name, "group": task.group, "size": subject.size, "parameters": subject.parameters}
+    return {**about, "peers": results}
 
 
 def describe(peers: list[Peer], pythons: dict[str, str], missing: dict[str, str], threads: int) -> dict[str, Any]:
@@ -189,6 +190,7 @@ def describe(peers: list[Peer], pythons: dict[str, str], missing: dict[str, str]
         "machine": f"{machine(threads)}, {os.cpu_count()} CPUs",
         "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         "date": str(datetime.date.today()),
+        "commit": _commit(),
         "peers": {
             peer.name: {
                 "title": peer.title,
@@ -201,9 +203,25 @@ def describe(peers: list[Peer], pythons: dict[str, str], missing: dict[str, str]
     }
 
 
+def _commit() -> str:
+    """The commit of the checkout, with a plus if it was changed since; empty outside of one."""
+    folder = Path(__file__).resolve().parent
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    try:
+        return git("rev-parse", "--short", "HEAD") + (
+            "+" if git("status", "--porcelain", "--untracked-files=no") else ""
+        )
+    except OSError:  # there is no git
+        return ""
+
+
 def main() -> int:
     """Run the benchmark and return the exit status."""
-    arguments = _arguments()
+    arguments = parse_arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # workers are ended on the way out
     try:
         names = arguments.peers.split(",") if arguments.peers else list(PEERS)
@@ -240,6 +258,7 @@ def run(chosen: list[Task], peers: list[Peer], arguments: argparse.Namespace) ->
     pythons, missing = environments(peers)
     content = {"schema": 1, **describe(peers, pythons, missing, arguments.threads), "subjects": []}
     same = {"seconds": arguments.seconds, "trials": [arguments.chain_trials, arguments.model_trials]}
+    same["tuned"] = arguments.tuned
     content["arguments"] = {**same, "threads": arguments.threads}
     try:
         before = json.loads(partial.read_text(encoding="utf-8"))
@@ -262,11 +281,14 @@ def run(chosen: list[Task], peers: list[Peer], arguments: argparse.Namespace) ->
     return content
 
 
-def _arguments() -> argparse.Namespace:
+def parse_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line's, or those given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--only", choices=("models", "chains"), help="one of the two")
-    add("--models", metavar="GLOB", action="append", help="only these, as * and ? match (repeat)")
+    add("--models", metavar="GLOB", action="append", help="these of the zoo, as * and ? match (repeat)")
+    add("--set", default="full", metavar="NAME", help="unless models are named: those of a set (default: full)")
+    add("--tuned", action="store_true", help="optimize models with --static and --tune, not as by default")
     add("--peers", metavar="A,B,…", help=f"only these beside ort and onnxfuse: {', '.join(PEERS)}")
     add("--seconds", type=float, default=10.0, metavar="S", help="for timing a subject (default: 10)")
     add("--threads", type=int, default=2, metavar="N", help="of every peer (default: 2)")
@@ -276,7 +298,7 @@ def _arguments() -> argparse.Namespace:
     add("--prepare", action="store_true", help="set up and compile everything, time nothing")
     add("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
     add("--page", action="store_true", help="also write the table into docs/measured.md")
-    return parser.parse_args()
+    return parser.parse_args(given)
 
 
 if __name__ == "__main__":

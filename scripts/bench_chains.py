@@ -13,7 +13,8 @@ from onnx import helper, numpy_helper
 from peers.job import zeros
 
 import onnxfuse
-from onnxfuse.bench import ratio_with_spread, time_in_turns
+from onnxfuse.bench import time_in_turns
+from onnxfuse.bench_turns import ratio_with_spread
 
 LARGE = (1, 64, 512, 512)  # 67 MB of float32: beyond any cache
 SMALL = (1, 64, 161, 161)  # 6.6 MB

@@ -35,7 +35,8 @@ from markdown_table import table as markdown
 from messages import say
 
 import onnxfuse
-from onnxfuse.bench import PeakMemory, machine, peak_memory, ratio_with_spread, time_in_turns
+from onnxfuse.bench import PeakMemory, machine, peak_memory, time_in_turns
+from onnxfuse.bench_turns import ratio_with_spread
 from onnxfuse.run.inputs import InputSet
 from onnxfuse.run.sessions import Session, SessionError, has_fused_nodes
 from onnxfuse.zoo.zoo import StoredModel, fetch, make_inputs, read_manifest

@@ -38,15 +38,17 @@ def _peers(content: dict[str, Any], group: str) -> list[str]:
 
 def _table(content: dict[str, Any], group: str) -> str:
     records, names = _records(content, group), _peers(content, group)
-    head = ["model" if group == "models" else "chain", "onnxfuse", *(PEERS[name].title for name in names), "fastest"]
+    what = ["model", "parameters", "inputs"] if group == "models" else ["chain"]
+    head = [*what, "onnxfuse", *(PEERS[name].title for name in names), "fastest"]
     rows = []
     for record in records:
         ours = record["peers"].get(OURS, {})
         cells = [_time(ours["ms"]) if "ms" in ours else "-", *(_cell(record, name) for name in names)]
-        rows.append([record["name"], *cells, fastest(record)])
+        about = [_millions(record["parameters"]), record["size"]] if group == "models" else []
+        rows.append([record["name"], *about, *cells, fastest(record)])
     if len(records) > 1:
         means = [_mean(records, name) for name in names]
-        rows.append(["geometric mean", "", *means, ""])
+        rows.append(["geometric mean", *[""] * len(what), *means, ""])
     title = f"{GROUPS[group]}; above 1 onnxfuse is faster, and bold is where a peer is:"
     return f"{title}\n\n{table(map(_plain, head), (map(_plain, row) for row in rows))}"
 
@@ -57,13 +59,18 @@ def _time(milliseconds: float) -> str:
     return f"{milliseconds:.3g} ms" if milliseconds < 100 else f"{milliseconds:.0f} ms"
 
 
+def _millions(parameters: int) -> str:
+    """``109 M``."""
+    return f"{parameters / 1e6:.3g} M"
+
+
 def _cell(record: Record, name: str) -> str:
     result = record["peers"].get(name, {})
     if "ratio" not in result:
         return _time(result["ms"]) if "ms" in result else "-"
     value, low, high = result["ratio"]
     digits = 2 if value < 10 else 0
-    text = f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+    text = f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f}), {_time(result['ms'])}"
     return f"**{text}**" if high < 1 and PEERS[name].rival else text
 
 
@@ -108,7 +115,10 @@ def _settings(content: dict[str, Any]) -> str:
     lines = [f"- {p['title']} ({p['versions']}): {p['setting']}" for p in content["peers"].values() if p["versions"]]
     trials = content["arguments"]["trials"]
     lines.append(f"- TVM's tuner: {trials[0]} trials a kernel for chains, {trials[1]} for models (0: not tuned)")
-    place = f"Machine: {content['machine']}, {content['system']}, {content['date']}."
+    how = "with --static and --tune" if content["arguments"]["tuned"] else "as onnxfuse optimize leaves them by default"
+    lines.append(f"- models: optimized {how}; chains with --static and --tune")
+    commit = f", commit {content['commit']}" if content["commit"] else ""
+    place = f"Machine: {content['machine']}, {content['system']}, {content['date']}{commit}."
     return "\n".join(["Settings:", "", *map(_plain, lines), "", place])
 
 

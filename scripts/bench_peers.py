@@ -54,8 +54,8 @@ class Peer:
         if not self.requirements:
             return sys.executable
         if self.name == "torch":  # where the recipes export the models
-            environment = next(m.environment for m in read_manifest().values() if m.environment is not None)
-            return recipe_python(environment, progress)
+            environments = (model.environment for model in read_manifest().values() if model.environment is not None)
+            return recipe_python(next(found for found in environments if found.name == "transformers"), progress)
         return environment_python(Environment(self.name, self.requirements), progress)
 
     def folder(self) -> Path:
@@ -130,7 +130,7 @@ PEERS: dict[str, Peer] = {
             OURS,
             "onnxfuse",
             "onnxruntime",
-            "onnxfuse optimize --shape … --static --tune, ORT as above",
+            "onnxfuse optimize --shape …, ORT as above",
             packages=("onnxfuse",),
         ),
         Peer(
@@ -165,9 +165,22 @@ PEERS: dict[str, Peer] = {
 """In the order of the columns."""
 
 
+# What a run has freed stays with its process and is not taken from the operating system anew by the next one.
+# That is what the allocators do that PyTorch recommends; programs with an arena of their own do not notice.
+_MEMORY = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "MALLOC_TOP_PAD_": str(1 << 26),
+}
+
+
 def settings(threads: int, folder: Path) -> dict[str, str]:
     """The environment variables of a worker."""
     return {
+        **_MEMORY,
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONSAFEPATH": "",  # a worker's modules lie beside it
         "OMP_NUM_THREADS": str(threads),
         "TVM_NUM_THREADS": str(threads),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),

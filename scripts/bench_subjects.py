@@ -1,5 +1,6 @@
 """What scripts/bench.py times: models of the zoo, and chains of elementwise nodes at four sizes."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from bench_chains import Chain, chain_input, chain_model
+from onnx import TensorProto
 
 import onnxfuse
 from onnxfuse.check.comparison import compare_values
@@ -17,13 +19,6 @@ from onnxfuse.zoo.zoo import MANIFEST, StoredModel, fetch, make_inputs
 
 SIZES = {"16 KB": (1, 64, 8, 8), "512 KB": (1, 64, 32, 64), "6.6 MB": (1, 64, 161, 161), "67 MB": (1, 64, 512, 512)}
 """Shapes of a chain's float32 tensor: within the first level of cache, the second, the last, and beyond it."""
-
-REPRESENTATIVE = (
-    *("ch_PP-OCRv4_det", "ch_PP-OCRv4_rec", "ch_ppocr_mobile_v2.0_cls", "resnet", "mobilenet_v2", "mobilenet_v3"),
-    *("efficientnet", "convnext", "densenet", "vit", "swin", "bert", "gpt2", "llama", "whisper_encoder", "yolo"),
-    *("unet_diffusion", "transformers_pp_ocrv5_det", "transformers_pp_ocrv5_rec"),
-)
-"""The models that are timed unless others are named."""
 
 LENIENCE = 10.0
 """How many times the error that onnxfuse is allowed another program may have: the order of sums is its own, and so
@@ -49,6 +44,7 @@ class Subject:
     recipes: str = ""
     chain: str = ""
     tolerance: float = 1.0
+    parameters: int = 0
 
     def difference(self, outputs: list[np.ndarray]) -> str:
         """In one line how outputs, in the model's order, differ from ONNX Runtime's; empty if they do not."""
@@ -72,19 +68,34 @@ def make_chain(chain: Chain, size: str, folder: Path) -> Subject:
     return subject
 
 
-def make_model(model: StoredModel, folder: Path) -> Subject:
-    """A model of the zoo, at the first of its sizes.  Raises OnnxfuseError if it cannot be had."""
+def make_model(model: StoredModel, folder: Path, tuned: bool = False) -> Subject:
+    """A model of the zoo, at the first of its sizes, as ``onnxfuse optimize`` leaves it by default or, ``tuned``, with
+    ``--static`` and ``--tune``.  Raises OnnxfuseError if it cannot be had."""
     path = fetch(model.name, folder=folder)
     feeds = make_inputs(model, path)
-    subject = _prepare(model.name, "models", path, feeds, folder)
+    subject = _prepare(model.name, "models", path, feeds, folder, tuned)
     subject.tolerance = model.tolerance
+    subject.parameters = count_parameters(onnx.load(path, load_external_data=False))
     if model.environment is not None:
         subject.recipe, subject.recipes = model.recipe, str(MANIFEST.parent / "recipes")
-    subject.size = ", ".join("x".join(map(str, array.shape)) for array in feeds.values() if array.ndim)
+    subject.size = ", ".join(dict.fromkeys("x".join(map(str, array.shape)) for array in feeds.values() if array.ndim))
     return subject
 
 
-def _prepare(name: str, group: str, path: Path, feeds: dict[str, np.ndarray], folder: Path) -> Subject:
+_WEIGHTS = {
+    *(TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE),
+    *(TensorProto.INT8, TensorProto.UINT8),
+}
+
+
+def count_parameters(model: onnx.ModelProto) -> int:
+    """The elements of the weights, in float or 8 bits, of a model's main graph."""
+    return sum(math.prod(tensor.dims) for tensor in model.graph.initializer if tensor.data_type in _WEIGHTS)
+
+
+def _prepare(
+    name: str, group: str, path: Path, feeds: dict[str, np.ndarray], folder: Path, tuned: bool = True
+) -> Subject:
     session = Session(path)
     values: list[Value] = session.run(dict(feeds))
     arrays = (*feeds.values(), *values)
@@ -98,8 +109,12 @@ def _prepare(name: str, group: str, path: Path, feeds: dict[str, np.ndarray], fo
     _fold(static, folded)
     shapes = {name: array.shape for name, array in feeds.items()}
     optimized, fast = (folder / file for file in ("optimized.onnx", "fast.onnx"))
-    options: dict[str, Any] = {"shapes": shapes, "static": True, "check": False}
-    result = onnxfuse.optimize(path, "cpu", tune=True, inputs=inputs, output=optimized, **options)
+    options: dict[str, Any] = {"shapes": shapes, "check": False}
+    if tuned:
+        options["static"] = True
+        result = onnxfuse.optimize(path, "cpu", tune=True, inputs=inputs, output=optimized, **options)
+    else:
+        result = onnxfuse.optimize(path, "cpu", bench=True, inputs=inputs, output=optimized, **options)
     if group == "chains":
         onnxfuse.optimize(path, "cpu", fast_math=True, output=fast, **options)
     library = any(opset.domain == "onnxfuse" for opset in result.model.opset_import)

@@ -127,7 +127,8 @@ def command_line(model: onnx.ModelProto, feeds: Feeds) -> Verdict | None:
         if all("/" not in name for name in feeds):
             np.savez(inputs, **feeds)
             arguments = ["--inputs", inputs]
-        commands = [["optimize", source, target, *arguments], ["inspect", source], ["inspect", target, "--json"]]
+        commands = [["optimize", source, target, "--no-bench", *arguments]]
+        commands += [["inspect", source], ["inspect", target, "--json"]]
         commands.append(["check", source, target, *arguments, "--regions"])
         for command in commands:
             if target in command[1:2] and not Path(target).exists():

@@ -38,7 +38,7 @@ from rich.console import Console
 from onnxfuse.bench import machine
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.report.report import add_row, simple_table
-from onnxfuse.zoo.zoo import MANIFEST, FetchError, StoredModel, fetch, read_manifest, select
+from onnxfuse.zoo.zoo import MANIFEST, FetchError, StoredModel, chosen_models, fetch, read_manifest
 
 COLUMNS = (
     "model",
@@ -156,6 +156,7 @@ def main() -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", metavar="GLOB", action="append", help="only these, as * and ? match (repeat)")
+    parser.add_argument("--set", metavar="NAME", help="unless models are named: those of a set, such as full")
     parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument(
         "--jobs", type=_positive, default=1, metavar="N", help="models at a time (default: 1; times need 1)"
@@ -174,7 +175,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         manifest = read_manifest(arguments.manifest)
-        models = select(manifest, arguments.models or ["*"])
+        models = chosen_models(manifest, arguments.models, arguments.set)
         recipes = arguments.manifest.resolve().parent / "recipes"
         for model in models:  # one after the other: models share packages and environments
             if model.kept:

@@ -16,7 +16,8 @@ from parity_bisect import bisect
 from parity_reference import against_reference
 
 import onnxfuse
-from onnxfuse.bench import ratio_with_spread, time_in_turns
+from onnxfuse.bench import time_in_turns
+from onnxfuse.bench_turns import ratio_with_spread
 from onnxfuse.check.parity import PROVIDERS, ParityResult, compare
 from onnxfuse.check.region_parity import compare_regions
 from onnxfuse.errors import OnnxfuseError

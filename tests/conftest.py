@@ -1,5 +1,6 @@
 """Fixtures for all tests: real models of the manifest, and the modules under scripts/."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 from onnxfuse.zoo.zoo import FetchError, StoredModel, fetch, read_manifest
 from tests.support import sampling, versions
+
+os.environ["ONNXFUSE_NO_BENCH"] = "1"  # `optimize` times its result where a test asks for that alone
 
 # A test that is slow once, on a machine with other work, is not wrong, and does the same in every run: what is random
 # from run to run is scripts/fuzz.py.

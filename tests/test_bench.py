@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import onnxfuse
-from onnxfuse.bench import MIN_BLOCKS, bench, machine, ratio_with_spread, time_in_turns
+from onnxfuse.bench import MIN_BLOCKS, bench, machine, time_in_turns
+from onnxfuse.bench_turns import ratio_with_spread
 from onnxfuse.errors import OnnxfuseError
 from tests.support.parity_models import chain, model_file, save
 
@@ -70,7 +71,7 @@ def test_peak_memory_sees_what_a_model_allocates(tmp_path: Path) -> None:
 def test_models_that_do_not_run_are_refused(tmp_path: Path) -> None:
     good = model_file(tmp_path / "a.onnx", "(float[2] x) => (float[2] y)", "y = Abs(x)")
     other = model_file(tmp_path / "b.onnx", "(float[3] x) => (float[3] y)", "y = Abs(x)")
-    with pytest.raises(OnnxfuseError, match="cannot be run on inputs that"):
+    with pytest.raises(OnnxfuseError, match=r"ONNX Runtime cannot run .*b\.onnx"):
         bench(good, other, seconds=0.01)
     with pytest.raises(OnnxfuseError, match="no such file"):
         bench(good, tmp_path / "none.onnx")

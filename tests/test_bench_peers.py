@@ -11,13 +11,14 @@ import bench
 import bench_page
 import bench_peers
 import numpy as np
+import onnx
 import pytest
 from bench_chains import CHAINS
 from bench_peers import COPY, FAST, OURS, PEERS, RELU, Peer
-from bench_subjects import REPRESENTATIVE, make_chain, make_model
-from bench_turns import MIN_BLOCKS, SLOW_BLOCKS, Worker, WorkerError, take_turns
+from bench_subjects import count_parameters, make_chain, make_model
 from peers.job import CannotRunError, build
 
+from onnxfuse.bench_turns import MIN_BLOCKS, SLOW_BLOCKS, Worker, WorkerError, take_turns
 from onnxfuse.zoo.zoo import FetchError, StoredModel, read_manifest
 
 FAKE = """
@@ -225,8 +226,26 @@ def test_a_chain_and_a_model_come_with_static_shapes_and_what_ort_gives(
     np.testing.assert_allclose(chain.expected[next(iter(chain.expected))], np.maximum(x * 0.7, 0) + 0.3, rtol=1e-5)
 
 
-def test_the_representative_models_are_in_the_manifest() -> None:
-    assert set(REPRESENTATIVE) <= set(read_manifest())
+def test_models_that_are_timed_by_default_are_of_deployed_size_and_others_are_named() -> None:
+    def chosen(*given: str) -> list[str]:
+        return [task.name for task in bench.tasks(bench.parse_arguments(["--only", "models", *given]))]
+
+    full = {model.name for model in read_manifest().values() if model.set == "full"}
+    assert set(chosen()) == full and {"bert_base", "resnet50", "llama_160m_cached"} <= full
+    assert chosen("--models", "vit") == ["vit"]
+    with pytest.raises(FetchError, match=r"no set 'fill' of models; there are: full"):
+        chosen("--set", "fill")
+
+
+def test_weights_are_counted(manifest: dict[str, StoredModel], tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (float[2, 3] x) => (float[2, 4] y)
+        <float[3, 4] w, float[4] b, int64[2] shape = {2, 4}> { m = MatMul(x, w) a = Add(m, b) y = Reshape(a, shape) }"""
+    )
+    assert count_parameters(model) == 0  # without values they are inputs
+    for name, dims in (("w", (3, 4)), ("b", (4,))):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(dims, np.float32), name))
+    assert count_parameters(model) == 16
 
 
 # --- the table ---
@@ -236,7 +255,7 @@ def record(name: str, **peers: tuple[float, float, float] | str) -> dict[str, An
     results: dict[str, Any] = {OURS: {"ms": 2.0, "ratio": [1.0, 1.0, 1.0]}}
     for peer, ratio in peers.items():
         results[peer] = {"reason": ratio} if isinstance(ratio, str) else {"ms": 2 * ratio[0], "ratio": list(ratio)}
-    return {"name": name, "group": "models", "size": "1x3", "peers": results}
+    return {"name": name, "group": "models", "size": "1x3", "parameters": 1_500_000, "peers": results}
 
 
 def test_the_table_says_where_a_peer_is_ahead() -> None:
@@ -247,16 +266,27 @@ def test_the_table_says_where_a_peer_is_ahead() -> None:
         record("tie", ort=(1.1, 1.0, 1.2), openvino=(0.99, 0.9, 1.1), tvm="no such operator"),
     ]
     peer = {"title": "TVM", "setting": "tuned", "versions": "tvm 1", "missing": ""}
-    content = {"subjects": records, "peers": {"tvm": peer}, "machine": "M", "system": "S", "date": "D"}
-    content["arguments"] = {"trials": [16, 0]}
+    content = {
+        "subjects": records,
+        "peers": {"tvm": peer},
+        "machine": "M",
+        "system": "S",
+        "date": "D",
+        "commit": "c0ffee",
+    }
+    content["arguments"] = {"trials": [16, 0], "tuned": False}
     text = bench_page.markdown(content)
     rows = {line.split(" | ")[0].removeprefix("| "): line for line in text.splitlines() if line.startswith("| ")}
-    assert rows["model"] == "| model | onnxfuse | ORT | OpenVINO | TVM | fastest |"
-    assert rows["slow<er>"] == "| slow<er> | 2 ms | 1.50 (1.40 to 1.60) | 2.00 (1.90 to 2.10) | - | onnxfuse |"
-    assert "| **0.50 (0.40 to 0.60)** | 30 (29 to 31) | **OpenVINO, 2.00 times** |" in rows["ahead"]
+    assert rows["model"] == "| model | parameters | inputs | onnxfuse | ORT | OpenVINO | TVM | fastest |"
+    times = "1.50 (1.40 to 1.60), 3 ms | 2.00 (1.90 to 2.10), 4 ms"
+    assert rows["slow<er>"] == f"| slow<er> | 1.5 M | 1x3 | 2 ms | {times} | - | onnxfuse |"
+    assert text.endswith("Machine: M, S, D, commit c0ffee.") and "as onnxfuse optimize leaves them by default" in text
+    assert "| **0.50 (0.40 to 0.60), 1 ms** | 30 (29 to 31), 60 ms | **OpenVINO, 2.00 times** |" in rows["ahead"]
     assert rows["tie"].endswith("| OpenVINO or onnxfuse |")
-    assert rows["close"].endswith("| **0.95 (0.90 to 0.99)** | 0.94 (0.80 to 1.10) | - | **ORT, 1.05 times** |")
-    assert rows["geometric mean"] == "| geometric mean |  | 1.17 | 0.98 | 30.00 of 1 |  |"
+    assert rows["close"].endswith(
+        "| **0.95 (0.90 to 0.99), 1.9 ms** | 0.94 (0.80 to 1.10), 1.88 ms | - | **ORT, 1.05 times** |"
+    )
+    assert rows["geometric mean"] == "| geometric mean |  |  |  | 1.17 | 0.98 | 30.00 of 1 |  |"
     assert "- TVM, slow<er>, tie: no such operator" in text
     assert "slow&lt;er&gt;" in bench_page.svg(content)
 
@@ -267,7 +297,7 @@ def test_another_setting_of_onnxfuse_is_not_one_that_is_ahead() -> None:
     assert bench_page.fastest(record("x", **{FAST: fast}, tvm=(0.9, 0.8, 0.95))) == "onnxfuse --fast-math"
     assert bench_page.fastest(record("x", **{FAST: fast}, tvm=(0.5, 0.4, 0.6))) == "**TVM, 2.00 times**"
     assert bench_page.fastest(record("x", **{FAST: (0.99, 0.9, 1.1)})) == "onnxfuse --fast-math or onnxfuse"
-    assert bench_page._cell(record("x", **{FAST: fast}), FAST) == "0.80 (0.70 to 0.90)"
+    assert bench_page._cell(record("x", **{FAST: fast}), FAST) == "0.80 (0.70 to 0.90), 1.6 ms"
 
 
 def test_what_a_tool_says_names_no_folder(tmp_path: Path) -> None:

@@ -45,6 +45,10 @@ def manifest_with(entry: str = "", inputs: str = "", package: str = "", name: st
         (manifest_with("task = 5"), "task of m is of the wrong type"),
         (manifest_with("licence = 7"), "licence of m is of the wrong type"),
         (manifest_with("path = 3"), "path of m is of the wrong type"),
+        (manifest_with("set = 1"), "set of m is of the wrong type"),
+        (manifest_with('inputs."x{a}" = { shape = [1] }'), "neither a list nor a run of numbers"),
+        (manifest_with('inputs."x{2..1}" = { shape = [1] }'), "goes down"),
+        (manifest_with('inputs."x{0..5000}" = { shape = [1] }'), "stands for 4097 names"),
         (manifest_with("kept = 1"), "kept of m is of the wrong type"),
         (manifest_with("tolerance = true"), "tolerance of m is of the wrong type"),
         (manifest_with("sizes = 3"), "sizes of m is of the wrong type"),
@@ -78,3 +82,22 @@ def test_the_manifests_of_these_tests_are_some() -> None:
     model = zoo.parse_manifest(manifest_with(), Path("m.toml"))["m"]
     assert model.inputs == {"x": Input((1,), (0, 1.5), dtype="float32")}
     assert zoo.parse_manifest(manifest_with('inputs.x = { shape = ["n"], value = 1 }\nsizes = [{ n = 0 }]'), Path())
+
+
+def test_a_name_may_stand_for_several_inputs() -> None:
+    text = manifest_with('inputs."past.{0..1}.{key,value}" = { shape = [2] }')
+    assert list(zoo.parse_manifest(text, Path())["m"].inputs) == [
+        *("past.0.key", "past.0.value", "past.1.key", "past.1.value")
+    ]
+    assert list(zoo.parse_manifest(manifest_with('inputs."x:0" = { shape = [2] }'), Path())["m"].inputs) == ["x:0"]
+
+
+def test_the_set_of_deployed_size_is_made_when_needed_and_says_how_large_it_is() -> None:
+    full = zoo.of_set(zoo.read_manifest(), "full")
+    assert len(full) >= 40
+    recipes = {model.name for model in full if not model.kept}
+    assert {model.name for model in full} - recipes == {"mobilenet_v2"}  # small enough to keep
+    assert all(zoo.MANIFEST.parent.joinpath("recipes", f"{m.recipe.partition(':')[0]}.py").is_file() for m in full)
+    for name in ("", "other"):
+        with pytest.raises(zoo.FetchError, match=f"no set '{name}' of models; there are: full"):
+            zoo.of_set(zoo.read_manifest(), name)

@@ -375,7 +375,7 @@ def test_all_recipes_exist(manifest: dict[str, StoredModel]) -> None:
             module, _, function = model.recipe.partition(":")
             source = (ROOT / "models" / "recipes" / f"{module}.py").read_text()
             assert f"\ndef {function}(path: Path)" in source, model.recipe
-            assert module.startswith(("torch", "transformers")) == (model.environment is not None), model.recipe
+            assert module.startswith(("torch", "transformers", "full")) == (model.environment is not None), model.recipe
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from torch.nn import functional
 
 
 class _ResBlock(nn.Module):
-    def __init__(self, before: int, after: int, time: int) -> None:
+    def __init__(self, before: int, after: int, time: int, groups: int = 8) -> None:
         super().__init__()
-        self.norms = nn.ModuleList([nn.GroupNorm(8, before), nn.GroupNorm(8, after)])
+        self.norms = nn.ModuleList([nn.GroupNorm(groups, before), nn.GroupNorm(groups, after)])
         self.convs = nn.ModuleList([nn.Conv2d(before, after, 3, padding=1), nn.Conv2d(after, after, 3, padding=1)])
         self.time = nn.Linear(time, after)
         self.shortcut = nn.Identity() if before == after else nn.Conv2d(before, after, 1)

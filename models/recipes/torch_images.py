@@ -85,10 +85,10 @@ class _SqueezeExcite(nn.Module):
 
 class _InvertedResidual(nn.Module):
     def __init__(
-        self, before: int, after: int, expand: int, kernel: int, stride: int, act: type, gate: type | None
+        self, before: int, after: int, expand: float, kernel: int, stride: int, act: type, gate: type | None
     ) -> None:
         super().__init__()
-        middle = before * expand
+        middle = round(before * expand)
         layers = [_unit(before, middle, 1, act=act)] if expand > 1 else []
         layers.append(_unit(middle, middle, kernel, stride, middle, act))
         if gate is not None:

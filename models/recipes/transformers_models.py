@@ -3,12 +3,12 @@ TorchScript has them: the structure of the published ones, small widths.
 """
 
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
 from common_torch import export
-from torch import Tensor, nn
+from common_transformers import Cached, cached, write, write_script
+from torch import Tensor
 
 WORDS = 512
 _SMALL = {
@@ -36,50 +36,6 @@ _BATCH = {"pixel_values": {0: "batch"}}
 _ANY_IMAGE = {"pixel_values": {0: "batch", 2: "height", 3: "width"}}
 
 
-class _Single(nn.Module):
-    """A model with its inputs in order and one output, by its name."""
-
-    def __init__(self, model: nn.Module, inputs: list[str], output: str) -> None:
-        super().__init__()
-        self.model = model
-        self.inputs = inputs
-        self.output = output
-
-    def forward(self, first: Tensor, second: Tensor | None = None, third: Tensor | None = None) -> Any:
-        values = (first, second, third)
-        return getattr(self.model(**dict(zip(self.inputs, values, strict=False))), self.output)
-
-
-class _Cached(nn.Module):
-    """A decoder that gives logits and its cache, whose tensors are the inputs after ids and mask: keys and values of
-    each layer."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, ids: Tensor, mask: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
-        cache = transformers.DynamicCache()
-        for layer, (keys, values) in enumerate(zip(past[::2], past[1::2], strict=True)):
-            cache.update(keys, values, layer)
-        result = self.model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True)
-        present = [part for layer in cache.layers for part in (layer.keys, layer.values)]
-        return result.logits, *present
-
-
-def _cached(prefix: str, layers: int) -> list[str]:
-    return [f"{prefix}.{layer}.{part}" for layer in range(layers) for part in ("key", "value")]
-
-
-def _write(path: Path, model: nn.Module, inputs: dict[str, Tensor], output: str, dynamic: Any) -> None:
-    export(path, _Single(model, list(inputs), output), inputs, [output], dynamic, opset=20, dynamo=True)
-
-
-def _write_script(path: Path, model: nn.Module, inputs: dict[str, Tensor], output: str, dynamic: Any) -> None:
-    """The same by way of TorchScript, for models that torch.export gives fixed sizes."""
-    export(path, _Single(model, list(inputs), output), inputs, [output], dynamic, opset=17)
-
-
 def _image(height: int, width: int) -> dict[str, Tensor]:
     return {"pixel_values": torch.randn(2, 3, height, width)}
 
@@ -92,13 +48,13 @@ def _text(length: int = 12) -> dict[str, Tensor]:
 def bert(path: Path) -> None:
     """BertModel."""
     model = transformers.BertModel(transformers.BertConfig(**_SMALL))
-    _write(path, model, _text(), "last_hidden_state", dict.fromkeys(_text(), _TOKENS))
+    write(path, model, _text(), "last_hidden_state", dict.fromkeys(_text(), _TOKENS))
 
 
 def gpt2(path: Path) -> None:
     """GPT2LMHeadModel."""
     config = transformers.GPT2Config(n_embd=96, n_layer=3, n_head=4, vocab_size=WORDS, use_cache=False)
-    _write(path, transformers.GPT2LMHeadModel(config), _text(), "logits", dict.fromkeys(_text(), _TOKENS))
+    write(path, transformers.GPT2LMHeadModel(config), _text(), "logits", dict.fromkeys(_text(), _TOKENS))
 
 
 def gpt_neo(path: Path) -> None:
@@ -108,33 +64,33 @@ def gpt_neo(path: Path) -> None:
         **{"attention_types": [[["global", "local"], 2]], "window_size": 16, "max_position_embeddings": 128},
         use_cache=False,
     )
-    _write_script(path, transformers.GPTNeoForCausalLM(config), _text(), "logits", dict.fromkeys(_text(), _TOKENS))
+    write_script(path, transformers.GPTNeoForCausalLM(config), _text(), "logits", dict.fromkeys(_text(), _TOKENS))
 
 
 def flaubert(path: Path) -> None:
     """FlaubertModel, whose mask is expanded as the scores."""
     config = transformers.FlaubertConfig(emb_dim=96, n_layers=3, n_heads=4, vocab_size=WORDS, use_cache=False)
     model = transformers.FlaubertModel(config)
-    _write_script(path, model, _text(), "last_hidden_state", dict.fromkeys(_text(), _TOKENS))
+    write_script(path, model, _text(), "last_hidden_state", dict.fromkeys(_text(), _TOKENS))
 
 
 def llama(path: Path) -> None:
     """LlamaForCausalLM, with grouped heads."""
     config = transformers.LlamaConfig(**_SMALL, num_key_value_heads=2, use_cache=False)
-    _write(path, transformers.LlamaForCausalLM(config), _text(), "logits", dict.fromkeys(_text(), _TOKENS))
+    write(path, transformers.LlamaForCausalLM(config), _text(), "logits", dict.fromkeys(_text(), _TOKENS))
 
 
 def qwen3(path: Path) -> None:
     """Qwen3ForCausalLM, which normalizes queries and keys."""
     config = transformers.Qwen3Config(**_SMALL, num_key_value_heads=2, head_dim=24, use_cache=False)
-    _write(path, transformers.Qwen3ForCausalLM(config), _text(), "logits", dict.fromkeys(_text(), _TOKENS))
+    write(path, transformers.Qwen3ForCausalLM(config), _text(), "logits", dict.fromkeys(_text(), _TOKENS))
 
 
 def bart(path: Path) -> None:
     """BartModel, encoder and decoder."""
     inputs = {**_text(), "decoder_input_ids": torch.randint(3, WORDS, (2, 5))}
     dynamic = {**dict.fromkeys(_text(), _TOKENS), "decoder_input_ids": {0: "batch", 1: "decoded"}}
-    _write(path, transformers.BartModel(transformers.BartConfig(**_SPEECH)), inputs, "last_hidden_state", dynamic)
+    write(path, transformers.BartModel(transformers.BartConfig(**_SPEECH)), inputs, "last_hidden_state", dynamic)
 
 
 def whisper(path: Path) -> None:
@@ -142,20 +98,20 @@ def whisper(path: Path) -> None:
     config = transformers.WhisperConfig(**_SPEECH, num_mel_bins=40, max_source_positions=50)
     inputs = {"input_features": torch.randn(2, 40, 100), "decoder_input_ids": torch.randint(3, WORDS, (2, 5))}
     dynamic = {"input_features": {0: "batch"}, "decoder_input_ids": {0: "batch", 1: "decoded"}}
-    _write(path, transformers.WhisperModel(config), inputs, "last_hidden_state", dynamic)
+    write(path, transformers.WhisperModel(config), inputs, "last_hidden_state", dynamic)
 
 
 def mpnet(path: Path) -> None:
     """MPNetModel: biases of relative positions, which all layers share, beside the padding mask."""
     config = transformers.MPNetConfig(**_SMALL)
-    _write_script(path, transformers.MPNetModel(config), _text(), "last_hidden_state", dict.fromkeys(_text(), _TOKENS))
+    write_script(path, transformers.MPNetModel(config), _text(), "last_hidden_state", dict.fromkeys(_text(), _TOKENS))
 
 
 def wav2vec2(path: Path) -> None:
     """Wav2Vec2Model, features by convolutions; waves of any length."""
     config = transformers.Wav2Vec2Config(**_SMALL, conv_dim=(48,) * 7, num_conv_pos_embeddings=32)
     inputs = {"input_values": torch.randn(2, 8000)}
-    _write_script(
+    write_script(
         path, transformers.Wav2Vec2Model(config), inputs, "last_hidden_state", {"input_values": {0: "batch", 1: "time"}}
     )
 
@@ -166,19 +122,19 @@ def qwen3_cached(path: Path) -> None:
     heads, layers = config.num_key_value_heads, config.num_hidden_layers
     inputs = {"input_ids": torch.randint(3, WORDS, (2, 1)), "attention_mask": torch.ones(2, 10, dtype=torch.int64)}
     dynamic = {"input_ids": {0: "batch"}, "attention_mask": {0: "batch", 1: "all"}}
-    for name in _cached("past_key_values", layers):
+    for name in cached("past_key_values", layers):
         inputs[name] = torch.randn(2, heads, 9, config.head_dim)
         dynamic[name] = {0: "batch", 2: "past"}
-    outputs = ["logits", *_cached("present", layers)]
+    outputs = ["logits", *cached("present", layers)]
     dynamic |= {name: {0: "batch", 2: "all"} for name in outputs[1:]}
-    model = _Cached(transformers.Qwen3ForCausalLM(config))
+    model = Cached(transformers.Qwen3ForCausalLM(config))
     export(path, model, inputs, outputs, dynamic, opset=17)
 
 
 def vit(path: Path) -> None:
     """ViTModel for images of 96 by 96."""
     config = transformers.ViTConfig(**_IMAGES, image_size=96, patch_size=16)
-    _write(path, transformers.ViTModel(config), _image(96, 96), "last_hidden_state", _BATCH)
+    write(path, transformers.ViTModel(config), _image(96, 96), "last_hidden_state", _BATCH)
 
 
 def swin(path: Path) -> None:
@@ -186,7 +142,7 @@ def swin(path: Path) -> None:
     config = transformers.SwinConfig(
         image_size=112, embed_dim=48, depths=(2, 2), num_heads=(3, 6), window_size=7, num_labels=100
     )
-    _write_script(path, transformers.SwinForImageClassification(config), _image(112, 112), "logits", _BATCH)
+    write_script(path, transformers.SwinForImageClassification(config), _image(112, 112), "logits", _BATCH)
 
 
 def swin_v2(path: Path) -> None:
@@ -195,7 +151,7 @@ def swin_v2(path: Path) -> None:
         image_size=128, embed_dim=48, depths=(2, 2), num_heads=(3, 6), window_size=8, num_labels=100
     )
     model = transformers.Swinv2ForImageClassification(config)
-    _write(path, model, _image(128, 128), "logits", _BATCH)
+    write(path, model, _image(128, 128), "logits", _BATCH)
 
 
 def segformer(path: Path) -> None:
@@ -204,14 +160,14 @@ def segformer(path: Path) -> None:
         hidden_sizes=(16, 32, 80, 128), depths=(1, 1, 1, 1), decoder_hidden_size=64, num_labels=19
     )
     model = transformers.SegformerForSemanticSegmentation(config)
-    _write_script(path, model, _image(128, 128), "logits", _ANY_IMAGE)
+    write_script(path, model, _image(128, 128), "logits", _ANY_IMAGE)
 
 
 def pvt_v2(path: Path) -> None:
     """PvtV2ForImageClassification, half of the smallest one's widths."""
     config = transformers.PvtV2Config(hidden_sizes=(16, 32, 80, 128), depths=(1, 1, 1, 1), num_labels=100)
     model = transformers.PvtV2ForImageClassification(config)
-    _write_script(path, model, _image(96, 96), "logits", _BATCH)
+    write_script(path, model, _image(96, 96), "logits", _BATCH)
 
 
 def focalnet(path: Path) -> None:
@@ -220,13 +176,13 @@ def focalnet(path: Path) -> None:
         image_size=96, embed_dim=32, hidden_sizes=(64, 128, 256, 256), depths=(1, 1, 2, 1), num_labels=100
     )
     model = transformers.FocalNetForImageClassification(config)
-    _write_script(path, model, _image(96, 96), "logits", _BATCH)
+    write_script(path, model, _image(96, 96), "logits", _BATCH)
 
 
 def pp_ocrv5_det(path: Path) -> None:
     """PPOCRV5MobileDetForObjectDetection, as published but for its weights; images of any size."""
     model = transformers.PPOCRV5MobileDetForObjectDetection(transformers.PPOCRV5MobileDetConfig())
-    _write_script(path, model, _image(96, 128), "last_hidden_state", _ANY_IMAGE)
+    write_script(path, model, _image(96, 128), "last_hidden_state", _ANY_IMAGE)
 
 
 def pp_ocrv5_rec(path: Path) -> None:
@@ -234,4 +190,4 @@ def pp_ocrv5_rec(path: Path) -> None:
     backbone = transformers.PPLCNetV3Config(scale=0.95, block_configs=_LINES, out_indices=[5])
     config = transformers.PPOCRV5MobileRecConfig(backbone_config=backbone, head_out_channels=WORDS)
     model = transformers.PPOCRV5MobileRecForTextRecognition(config)
-    _write_script(path, model, _image(48, 160), "last_hidden_state", {"pixel_values": {0: "batch", 3: "width"}})
+    write_script(path, model, _image(48, 160), "last_hidden_state", {"pixel_values": {0: "batch", 3: "width"}})

@@ -244,6 +244,7 @@ def _optimize(arguments: argparse.Namespace) -> int:
                 shapes=parse_shapes(arguments.shape),
                 static=arguments.static,
                 check=not arguments.no_check,
+                bench=not (arguments.no_check or arguments.no_bench or os.environ.get("ONNXFUSE_NO_BENCH")),
                 inputs=arguments.inputs,
                 fast_math=arguments.fast_math,
                 arch=arguments.arch,

@@ -28,8 +28,10 @@ Fuse the elementwise regions of IN and write OUT.
 
 OUT is a standard ONNX model: it runs fused where the onnxfuse library is registered, and as before anywhere
 else. The original and the optimized model are run and compared before OUT is written; if they differ, OUT
-stays as it was. The last line says what was compared, and on which sizes. External data goes to OUT.data. Where
-OUT is a link, what it links to is written.
+stays as it was. Then they are timed, each in a process of its own, in turns, for some seconds: the first line
+says how many times as fast OUT is, with the 95 % interval. What makes it slower beyond chance is taken back; with
+--passes, --conv or --target cuda a warning says that it is slower. The last line says what was compared, and on
+which sizes. External data goes to OUT.data. Where OUT is a link, what it links to is written.
 """
 
 _OPTIMIZE_EPILOG = """\
@@ -62,9 +64,10 @@ examples:
 """
 
 _BENCH = """\
-Time both models in turns in one process, and print one ratio: above 1, OPTIMIZED is faster.
+Time both models in turns, and print one ratio: above 1, OPTIMIZED is faster.
 
-The ratio is of the lower quartiles of the times; the interval encloses it in 95 of 100 resamplings.
+Each runs in a process of its own, as its user runs it: ONNX Runtime's own settings, threads that spin, no other
+session at work. The ratio is of the lower quartiles of the times; the interval encloses it in 95 of 100 resamplings.
 """
 
 _INSPECT = """\
@@ -178,6 +181,12 @@ def _add_optimize(commands: "argparse._SubParsersAction[Parser]") -> None:
     )
     _add_inputs(parser)
     parser.add_argument("--no-check", action="store_true", help="do not run and compare the models before writing")
+    parser.add_argument(
+        "--no-bench",
+        action="store_true",
+        help="do not time OUT beside IN, nor take back what makes it slower (as if ONNXFUSE_NO_BENCH is set, or with "
+        "--no-check)",
+    )
     parser.add_argument("--report", type=_file, metavar="FILE", help="write a report, by suffix .html or .json")
     _add_plan(parser)
     parser.add_argument(

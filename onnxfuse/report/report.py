@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from onnxfuse.fused.choices import ConvChoice
     from onnxfuse.planning.statistics import Example, Statistics
     from onnxfuse.report.byte_counts import Bytes, Traffic
+    from onnxfuse.speed import Speed
 
 
 _MANY_ULP = 100_000
@@ -146,7 +147,8 @@ class Report:
     ``before`` and ``after`` are the model's static counts, ``example`` those for the shapes that it was checked with,
     if it has dynamic dimensions, and ``parity`` is the comparison.  ``checked_on`` names the provider that it ran on
     where that is not the target's; ``cuda`` is what was compiled; ``tuned`` says in a sentence what was measured on the
-    CPU, and ``layout`` what users have to know of the layout of convolutions on CUDA.
+    CPU to choose by, ``speed`` how fast the result is beside the original, ``not_timed`` why that is not known, and
+    ``layout`` what users have to know of the layout of convolutions on CUDA.
     """
 
     model: str = ""
@@ -163,6 +165,8 @@ class Report:
     parity: "ParityResult | None" = None
     checked_on: str = ""
     tuned: str = ""
+    speed: "Speed | None" = None
+    not_timed: str = ""
     layout: str = ""
     cuda: "CudaReport | None" = None
     seconds: float = 0.0
@@ -272,6 +276,12 @@ class Report:
         """One line: how many nodes became how many, and what was checked."""
         return f"{self.describe_fusion()} {self.describe_check()}"
 
+    def describe_speed(self) -> list[str]:
+        """How fast the result is beside the original, and what was taken back for it: what is known of that."""
+        if self.speed is None:
+            return []
+        return [line for line in (self.speed.describe(), self.speed.taken_back) if line]
+
     def describe_fusion(self) -> str:
         """One sentence: how many nodes became how many."""
         ops = sum(len(region.ops) for region in self.fused)
@@ -296,8 +306,10 @@ class Report:
         ``max_rel``, ``max_ulp``, ``excess`` (the largest error over the allowed one), ``mismatches``, ``unstable``,
         ``off_float64`` and ``original_off_float64`` (how far it and the original are off a result in float64, or null).
         ``checked_on``: empty, or the provider that the check ran on for want of the target's.  ``tuned``: empty, or
-        what was measured on the CPU to choose convolutions by.  ``layout``: empty, or what is to be known of the layout
-        of convolutions on CUDA.
+        what was measured on the CPU to choose convolutions by.  ``speed``: null if not timed, else ``ratio`` (above 1
+        the result is faster), ``low``, ``high``, ``milliseconds`` and ``sizes`` (each of original and result),
+        ``taken_back``; ``not_timed``: empty, or why not.  ``layout``: empty, or what is to be known of the layout of
+        convolutions on CUDA.
         """
         return {
             "schema": 1,
@@ -317,6 +329,8 @@ class Report:
             "parity": self.parity.to_json() if self.parity else None,
             "checked_on": self.checked_on,
             "tuned": self.tuned,
+            "speed": self.speed.to_json() if self.speed else None,
+            "not_timed": self.not_timed,
             "layout": self.layout,
         }
 
@@ -380,7 +394,7 @@ def _change(before: int | None, after: int | None) -> str:
 
 
 def render_optimization(report: Report) -> "RenderableType":
-    """The table, and behind it the sentences, that ``onnxfuse optimize`` ends with: last what was checked."""
+    """What ``onnxfuse optimize`` ends with: how fast the result is, the table, and sentences, last what was checked."""
     from rich.console import Group
     from rich.text import Text
 
@@ -388,13 +402,14 @@ def render_optimization(report: Report) -> "RenderableType":
     for row in report.rows():
         add_row(table, *row)
     add_row(table, "largest error", "", report.largest_error(), "")
-    sentences = [report.describe_fusion(), report.tuned, report.layout, report.describe_sizes()]
+    sentences = [report.describe_fusion(), report.tuned, report.not_timed, report.layout, report.describe_sizes()]
     if report.cuda is not None:
         sentences.append(report.cuda.describe())
     lines = [Text(printable(line)) for line in sentences]
     warnings = [Text(f"warning: {printable(warning)}", style="yellow") for warning in report.warnings]
     checked = Text(printable(report.describe_check()))
-    return Group(table, *(line for line in lines if line.plain), *warnings, checked)
+    speed = [Text(printable(line)) for line in report.describe_speed()]
+    return Group(*speed, table, *(line for line in lines if line.plain), *warnings, checked)
 
 
 def render_parity(result: "ParityResult") -> "RenderableType":
@@ -439,7 +454,10 @@ def render_bench(result: "BenchResult") -> "RenderableType":
             peaks = getattr(left.peak_memory, kind), getattr(right.peak_memory, kind)
             add_row(table, name, *map(format_bytes, peaks), f"{peaks[0] / peaks[1]:.2f}")
     shapes = ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in result.inputs.items())
-    notes = [f"{result.blocks} blocks of 4 runs on {shapes or 'no inputs'}", result.machine]
+    notes = [
+        f"{result.blocks} blocks of 4 turns on {shapes or 'no inputs'}; a process for each model, threads that spin",
+        result.machine,
+    ]
     return Group(table, *(Text(printable(note)) for note in notes))
 
 

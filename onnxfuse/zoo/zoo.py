@@ -32,6 +32,7 @@ import onnx
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.replacing import check_beside, place, put_in_place, scratch_beside, undisturbed, writing
 from onnxfuse.run.inputs import InputSet, input_specs
+from onnxfuse.zoo.braces import expanded
 
 Progress = Callable[[str], None]
 
@@ -90,7 +91,8 @@ class StoredModel:
     ``path`` is inside the package, ``sha256`` the .onnx file's; ``recipe`` is ``module:function`` under
     models/recipes.  ``sizes`` are the sizes of the dynamic dimensions to run with.  ``tolerance`` multiplies
     the allowed error.  ``scores`` is the output whose largest element along the last axis is the answer.
-    A model that is not ``kept`` is made where the caller says and belongs to the caller.
+    A model that is not ``kept`` is made where the caller says and belongs to the caller.  ``set`` names the models that
+    it is measured with.
     """
 
     name: str
@@ -107,6 +109,7 @@ class StoredModel:
     tolerance_reason: str = ""
     scores: str = ""
     kept: bool = True
+    set: str = ""
 
     @property
     def source(self) -> str:
@@ -133,7 +136,7 @@ _PACKAGE: _Types = {"version": str, "licence": str, "file": str, "sha256": str}
 _ENVIRONMENT: _Types = {"requirements": list}
 _MODEL: _Types = {
     **dict.fromkeys(("task", "licence", "package", "path", "sha256"), str),
-    **dict.fromkeys(("recipe", "environment", "tolerance_reason", "scores"), str),
+    **dict.fromkeys(("recipe", "environment", "tolerance_reason", "scores", "set"), str),
     "inputs": dict,
     "sizes": list,
     "tolerance": int | float,
@@ -234,7 +237,11 @@ def _model(
         raise ValueError(f"{name} needs either a package or a recipe")
     if package is not None:
         fields.setdefault("licence", package.licence)
-    inputs = {key: _input(key, **_checked(key, entry, _INPUT)) for key, entry in fields.pop("inputs").items()}
+    inputs = {
+        key: _input(key, **_checked(key, entry, _INPUT))
+        for keys, entry in fields.pop("inputs").items()
+        for key in expanded(keys)
+    }
     sizes = tuple(fields.pop("sizes", [{}]))
     if not sizes or not all(isinstance(entry, dict) and all(map(_is_size, entry.values())) for entry in sizes):
         raise ValueError(f"sizes of {name} are tables of whole numbers, at least one")
@@ -277,6 +284,27 @@ def select(models: dict[str, StoredModel], patterns: Iterable[str]) -> list[Stor
             raise FetchError(f"no model {pattern!r}; the models are: {', '.join(models)}")
         chosen |= matches
     return [model for name, model in models.items() if name in chosen]
+
+
+def of_set(models: dict[str, StoredModel], name: str) -> list[StoredModel]:
+    """The models of a set, in the order of the manifest.  Raises FetchError for a set without any."""
+    chosen = [model for model in models.values() if model.set == name]
+    if not name or not chosen:
+        known = sorted({model.set for model in models.values() if model.set})
+        raise FetchError(f"no set {name!r} of models; there are: {', '.join(known) or 'none'}")
+    return chosen
+
+
+def chosen_models(
+    models: dict[str, StoredModel], patterns: Iterable[str] | None, name: str | None
+) -> list[StoredModel]:
+    """The models that match ``patterns``, or else those of the set ``name``, or else all.
+
+    Raises FetchError as ``select`` and ``of_set`` do.
+    """
+    if patterns:
+        return select(models, patterns)
+    return list(models.values()) if name is None else of_set(models, name)
 
 
 # --- files ---

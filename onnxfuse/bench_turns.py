@@ -21,14 +21,10 @@ MIN_BLOCKS = 6
 SLOW = 8.0
 """A program of which a run takes that many turns, and that many times the fastest's, is timed in a few blocks only."""
 SLOW_BLOCKS = 3
+_RESAMPLES = 1000
 
-# What a run has freed stays with its process and is not taken from the operating system anew by the next one.
-# That is what the allocators do that PyTorch recommends; programs with an arena of their own do not notice.
-_MEMORY = {
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
-    "MALLOC_TOP_PAD_": str(1 << 26),
-}
+Ratio = tuple[float, float, float]
+"""A ratio, and the bounds of its 95 % interval."""
 
 
 class WorkerError(Exception):
@@ -36,17 +32,22 @@ class WorkerError(Exception):
 
 
 class Worker:
-    """A process that answers one line of JSON for each line that it gets (peers/worker.py says which)."""
+    """A process that answers one line of JSON for each line that it gets.
+
+    First, by itself, with what is known once it is ready; then with ``{"times": [seconds, …]}`` for ``{"seconds": …}``;
+    and, if its outputs are asked for, with ``{}`` for ``{"save": FILE}``, which writes them as an .npz file.  An answer
+    ``{"error": …}`` says why it cannot go on.
+    """
 
     def __init__(self, command: list[str], log: Path, settings: dict[str, str], timeout: float) -> None:
         """Start it and wait until it is ready: for ``timeout`` seconds at most, as for every answer.
 
-        Raises WorkerError if it does not become ready.  ``note`` is what it said of itself.
+        ``settings`` are environment variables.  Raises WorkerError if it does not become ready.  ``ready`` is what it
+        said of itself.
         """
         self._timeout = timeout
         self._buffer = b""
-        environment = {**os.environ, **_MEMORY, **settings, "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        environment.pop("PYTHONSAFEPATH", None)  # a worker's modules lie beside it
+        environment = {**os.environ, **settings}
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
                 command,
@@ -58,9 +59,9 @@ class Worker:
             )
         self._log = log
         try:
-            self.note = str(self._answer().get("note", ""))
+            self.ready = self._answer()
             self._signal(signal.SIGSTOP)
-        except WorkerError:
+        except BaseException:  # a signal too must leave nobody behind
             self.close()
             raise
 
@@ -125,18 +126,20 @@ class Worker:
             os.killpg(self._process.pid, number)
 
 
-def take_turns(workers: dict[str, Worker], seconds: float, turn: float) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+def take_turns(
+    workers: dict[str, Worker], seconds: float, turn: float, least: int = MIN_BLOCKS
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """The times of all workers, and the reasons of those that failed.
 
     A worker's times are seconds, of shape (blocks, 2 turns).  A block is one turn of about ``turn`` seconds of each
     worker in the order given, then one of each in the opposite order.  There are blocks for about ``seconds``, and
-    six at least; one that is much too slow takes part in the first three only.
+    ``least`` at least; one that is much too slow takes part in the first three only.
     """
     blocks: dict[str, list[tuple[float, float]]] = {name: [] for name in workers}
     failed: dict[str, str] = {}
     end = time.monotonic() + seconds
     count = 0
-    while count < MIN_BLOCKS or time.monotonic() < end:
+    while count < least or time.monotonic() < end:
         slow = _slow(blocks, turn)
         names = [name for name in workers if name not in failed and not (name in slow and count >= SLOW_BLOCKS)]
         turns: dict[str, list[float]] = {name: [] for name in names}
@@ -158,3 +161,18 @@ def _slow(blocks: dict[str, list[tuple[float, float]]], turn: float) -> set[str]
     best = {name: min(map(min, times)) for name, times in blocks.items() if times}
     limit = SLOW * max(turn, min(best.values(), default=0.0))
     return {name for name, value in best.items() if value > limit}
+
+
+def ratio_with_spread(blocks: np.ndarray) -> Ratio:
+    """The ratio of the lower quartiles of ``blocks``, of shape (blocks, 2 models, …): model 0 over model 1, and the
+    bounds of its 95 % bootstrap interval."""
+    generator = np.random.default_rng(0)
+    chosen = generator.integers(0, len(blocks), (_RESAMPLES, len(blocks)))
+    ratios = [_ratio(blocks[rows]) for rows in chosen]
+    low, high = np.percentile(ratios, [2.5, 97.5])
+    return _ratio(blocks), float(low), float(high)
+
+
+def _ratio(blocks: np.ndarray) -> float:
+    original, optimized = (np.percentile(blocks[:, index], 25) for index in (0, 1))
+    return float(original / optimized)

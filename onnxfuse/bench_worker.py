@@ -1,0 +1,93 @@
+"""The process in which one model is timed, as its user runs it: ``python -m onnxfuse.bench_worker REQUEST.json``.
+
+The request has ``model``, ``library``, ``threads``, ``target``, ``loads`` (how often the session is created: the best
+time counts) and ``inputs``, the file of a pickled dict of what the model takes, which the process that starts this one
+has written.  Answers one line of JSON for each line that it reads (bench_turns.py): first, by itself, ``{"load":
+seconds, "run": seconds}``, the second of a run after those that warm up; then ``{"times": [seconds, …]}`` for
+``{"seconds": …}``.  Ends at the end of its input.
+"""
+
+import ctypes
+import gc
+import json
+import os
+import pickle
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from onnxfuse.check.parity import PROVIDERS
+from onnxfuse.run.runtime import load_onnxruntime, silence_onnxruntime
+from onnxfuse.run.sessions import Session
+
+WARM_UP_SECONDS = 0.1
+LONG = 0.05
+"""A run of so many seconds counts even if it is the first of a turn, which finds cold caches: they are a small part."""
+_PR_SET_PDEATHSIG = 1
+
+
+def main(request: dict[str, Any]) -> None:
+    """Serve requests until there are none."""
+    if sys.platform == "linux":  # a worker that is stopped would not see that the one who stopped it is gone
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(2, 1)  # what libraries print is no answer
+
+    def answer(content: dict[str, Any]) -> None:
+        print(json.dumps(content), file=answers, flush=True)
+
+    try:
+        silence_onnxruntime()
+        load_onnxruntime()
+        loads = [_seconds(lambda: _session(request)) for _ in range(request["loads"] - 1)]
+        started = time.perf_counter()
+        session = _session(request)
+        loads.append(time.perf_counter() - started)
+        feeds = pickle.loads(Path(request["inputs"]).read_bytes())
+        run = _warm_up(lambda: session.run(feeds))
+    except Exception as error:  # whatever it is, it is why this model is not timed
+        answer({"error": " ".join(str(error).split()) or type(error).__name__})
+        return
+    gc.collect()
+    gc.disable()  # a collection in the middle of a run would be counted
+    answer({"load": min(loads), "run": run})
+    for line in sys.stdin:
+        answer({"times": time_runs(lambda: session.run(feeds), float(json.loads(line)["seconds"]))})
+
+
+def _session(request: dict[str, Any]) -> Session:
+    model, providers = Path(request["model"]), PROVIDERS[request["target"]]
+    return Session(model, providers=providers, library=request["library"], threads=request["threads"], tf32=True)
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def _warm_up(call: Callable[[], object]) -> float:
+    """Runs until there are no firsts any more; the seconds of the last."""
+    end = time.perf_counter() + WARM_UP_SECONDS
+    last = _seconds(call)
+    while time.perf_counter() < end:
+        last = _seconds(call)
+    return last
+
+
+def time_runs(call: Callable[[], object], seconds: float) -> list[float]:
+    """The seconds of each run, for about that long, at least one; a first one that is short does not count."""
+    first, end = _seconds(call), time.perf_counter() + seconds
+    if first > LONG:
+        return [first]
+    times: list[float] = []
+    while not times or time.perf_counter() < end:
+        times.append(_seconds(call))
+    return times
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))

@@ -1,0 +1,296 @@
+"""How fast models are, each in a process of its own, as its user runs it; and what ``optimize`` says and takes back.
+
+A session has ONNX Runtime's own settings, with threads that spin while they wait for work.  Only one at a time is
+alive for the processor: the processes take turns, A B … B A, and one that is not its turn is stopped, so that its
+threads take no core from another (bench_turns.py).
+"""
+
+import json
+import pickle
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from onnxfuse.bench_turns import MIN_BLOCKS, Ratio, Worker, WorkerError, ratio_with_spread, take_turns
+from onnxfuse.check.made_up_inputs import BENCHMARK_SIZES, generate
+from onnxfuse.check.parity import PROVIDERS
+from onnxfuse.errors import OnnxfuseError
+from onnxfuse.files.model_io import external_files, read_proto
+from onnxfuse.fused.choices import ConvPolicy
+from onnxfuse.model.replacing import scratch
+from onnxfuse.passes import PassContext, resolve
+from onnxfuse.run.given_shapes import Shapes
+from onnxfuse.run.inputs import InputSet, default_specs, input_specs, read_inputs
+from onnxfuse.run.runtime import why_no_cuda
+from onnxfuse.run.sessions import Session, SessionError, has_fused_nodes
+from onnxfuse.targets.request import Request
+
+TURN_SECONDS = 0.05
+SECONDS = 2.0
+"""Of timing the original beside the result, if a run takes less than SLOW_RUN."""
+SLOW_RUN = 0.1
+SLOW_BLOCKS = 4
+"""Of four runs, for models whose run takes longer: 18 runs with those that warm up."""
+LEAST_LOSS = 0.99
+"""A result is slower where its ratio is below this and the whole interval below 1."""
+_TIMEOUT = 3600.0
+ORIGINAL, RESULT = "original", "result"
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Seconds of a model: of a run in each block's two turns, of shape (blocks, 2), and of creating its session."""
+
+    times: np.ndarray
+    load: float
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How many times as fast as the original the result is: ``ratio``, and the bounds of its 95 % interval.
+
+    ``milliseconds`` are the lower quartiles of a run, ``sizes`` the bytes of the files with their external data, of the
+    original and of the result.  ``taken_back`` says what was not done because it made the model slower, if anything.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    milliseconds: tuple[float, float]
+    sizes: tuple[int, int]
+    taken_back: str = ""
+
+    @property
+    def slower(self) -> bool:
+        """Whether the result is slower beyond chance."""
+        return is_slower((self.ratio, self.low, self.high))
+
+    def describe(self) -> str:
+        """``1.34 times as fast (1.30 to 1.38), 21 → 20 MB``."""
+        return f"{_described((self.ratio, self.low, self.high))}, {_sizes(*self.sizes)}"
+
+    def to_json(self) -> dict[str, object]:
+        """The fields as JSON takes them."""
+        return asdict(self)
+
+
+def is_slower(ratio: Ratio) -> bool:
+    """Whether a ratio with its interval is that of a model which is slower than the original beyond chance."""
+    return ratio[0] < LEAST_LOSS and ratio[2] < 1
+
+
+def _described(ratio: Ratio) -> str:
+    value, low, high = ratio
+    return f"{value:.2f} times as fast ({low:.2f} to {high:.2f})"
+
+
+def _sizes(before: int, after: int) -> str:
+    """``21 → 20 MB``."""
+    largest = max(before, after)
+    unit, name = next(
+        ((10**power, name) for power, name in ((9, "GB"), (6, "MB")) if largest >= 10**power), (1000, "kB")
+    )
+    return f"{before / unit:.3g} → {after / unit:.3g} {name}"
+
+
+def ratio_of(original: Timed, other: Timed) -> Ratio:
+    """How many times as fast as the first model the second is, with the bounds."""
+    count = min(len(original.times), len(other.times))  # a slow one has the first blocks only
+    return ratio_with_spread(np.stack([original.times[:count], other.times[:count]], axis=1))
+
+
+def time_models(
+    models: Mapping[str, Path],
+    inputs: InputSet,
+    *,
+    threads: int = 0,
+    target: str = "cpu",
+    seconds: float | None = None,
+    loads: int = 1,
+) -> dict[str, Timed]:
+    """Time models, by names, on the same inputs for about ``seconds``.
+
+    Without ``seconds``: for SECONDS each pair, or a few runs each where a run takes long.  ``threads`` are the intra-op
+    threads of a session, 0 for ONNX Runtime's choice.  The library is registered for a model that has fused nodes.
+    Raises OnnxfuseError, naming the file, if one does not run.
+    """
+    workers: dict[str, Worker] = {}
+    with scratch() as folder, ExitStack() as stack:
+        feeds = folder / "inputs.pickle"
+        feeds.write_bytes(pickle.dumps(inputs.feeds, protocol=pickle.HIGHEST_PROTOCOL))
+        for number, (name, path) in enumerate(models.items()):
+            request = folder / f"{number}.json"
+            content: dict[str, Any] = {"model": str(path.resolve()), "inputs": str(feeds), "threads": threads}
+            content |= {"library": has_fused_nodes(read_proto(path)), "target": target, "loads": loads}
+            request.write_text(json.dumps(content), encoding="utf-8")
+            command = [sys.executable, "-P", "-m", "onnxfuse.bench_worker", str(request)]
+            try:
+                workers[name] = Worker(command, folder / f"{number}.log", {}, _TIMEOUT)
+            except WorkerError as error:
+                raise OnnxfuseError(f"ONNX Runtime cannot run {path}: {error}") from error
+            stack.callback(workers[name].close)
+        least = MIN_BLOCKS
+        if seconds is None:
+            slow = max(float(worker.ready["run"]) for worker in workers.values()) >= SLOW_RUN
+            seconds, least = (0.0, SLOW_BLOCKS) if slow else (SECONDS * len(models) / 2, MIN_BLOCKS)
+        times, failed = take_turns(workers, seconds, TURN_SECONDS, least)
+        for name, reason in failed.items():
+            raise OnnxfuseError(f"ONNX Runtime cannot run {models[name]}: {reason}")
+        return {name: Timed(times[name], float(workers[name].ready["load"])) for name in models}
+
+
+def measure(original: Path, result: Path, inputs: InputSet, target: str) -> Speed:
+    """The speed of a result beside its original.  Raises OnnxfuseError as ``time_models`` does."""
+    timed = time_models({ORIGINAL: original, RESULT: result}, inputs, target=target)
+    return _speed(timed[ORIGINAL], timed[RESULT], (original, result))
+
+
+def _speed(original: Timed, result: Timed, paths: tuple[Path, Path], taken_back: str = "") -> Speed:
+    first, second = (float(np.percentile(timed.times, 25) * 1000) for timed in (original, result))
+    sizes = (file_bytes(paths[0]), file_bytes(paths[1]))
+    return Speed(*ratio_of(original, result), (first, second), sizes, taken_back)
+
+
+def file_bytes(path: Path) -> int:
+    """The bytes of a model's file and of the files of its external data."""
+    return sum(file.stat().st_size for file in {path, *external_files(path)})
+
+
+# --- what is taken back ---
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One way to optimize a model; ``words`` say what becomes of it."""
+
+    words: str
+    request: Request
+
+
+_OF_CONVOLUTIONS = {"fuse-conv", "split-conv-bias", "channels-last", "conv-layout", "fuse-squeeze-excite"}
+
+
+def choices(asked: Request) -> list[Choice]:
+    """The ways to optimize a model that asks for less and less, as asked for first.
+
+    One alone where the user has said which passes run or which convolutions are fused, and for cuda.
+    """
+    found = [Choice("everything is done as planned", replace(asked, steps=_again(asked, lambda name: True)))]
+    if asked.passes is not None or (asked.conv is not ConvPolicy.AUTO and not asked.tune) or asked.target != "cpu":
+        return found
+
+    def without(unwanted: Callable[[str], bool], conv: ConvPolicy = ConvPolicy.NONE) -> Request:
+        return replace(asked, conv=conv, steps=_again(asked, lambda name: not unwanted(name)))
+
+    fusing = {name for name in (step.name for step in asked.steps) if name.startswith("fuse-")} | _OF_CONVOLUTIONS
+    found.append(Choice("every convolution that can be is fused", without(lambda name: False, ConvPolicy.ALL)))
+    found.append(Choice("convolutions are ONNX Runtime's", without(lambda name: False)))
+    elementwise = fusing - {"fuse-elementwise"}
+    found.append(Choice("elementwise nodes alone are fused", without(lambda name: name in elementwise)))
+    found.append(Choice("nothing is fused", without(lambda name: name in fusing)))
+    found.append(Choice("the nodes are the original's", replace(asked, steps=())))
+    return found
+
+
+def _again(asked: Request, wanted: Callable[[str], bool]) -> tuple[Any, ...]:
+    """The passes of a request that are wanted, made anew: one may keep something of the model that it has seen."""
+    return tuple(resolve([step.name for step in asked.steps if wanted(step.name)]))
+
+
+def judged(
+    original: Path,
+    result: Path,
+    asked: Request,
+    shapes: Shapes,
+    given: Path | None,
+    write: Callable[[Request, Path], None],
+    context: PassContext,
+) -> tuple[Request, Speed] | None:
+    """Time a result beside its original, say so in the report, and find another request where it is slower.
+
+    None where it is not, or where there is no other request: a warning says then that it is slower.  Both run on the
+    first set of ``given``, an .npz file or a directory, or else on made-up inputs of ``shapes``.  ``write`` writes the
+    model that a request makes.  A model that does not run here is not timed, and the report says why.
+    """
+    report = context.report
+    if asked.target == "cuda" and (reason := why_no_cuda()):
+        report.not_timed = f"Not timed: {reason}."
+        return None
+    context.progress("timing the original and the result in turns")
+    try:
+        inputs = _inputs(original, shapes, given, asked.target)
+        report.speed = measure(original, result, inputs, asked.target)
+        if not report.speed.slower:
+            return None
+        candidates = choices(asked)
+        if len(candidates) == 1:
+            report.add_warning(f"the result is slower than the original: {report.speed.describe()}")
+            return None
+        context.progress("the result is slower: timing what does less")
+        request, report.speed = choose(candidates, write, original, inputs, report.speed, asked.target)
+    except OnnxfuseError as error:
+        report.speed, report.not_timed = None, f"Not timed: {error}."
+        return None
+    return None if request is candidates[0].request else (request, report.speed)
+
+
+def _inputs(path: Path, shapes: Shapes, given: Path | None, target: str) -> InputSet:
+    model = read_proto(path)
+    if given is not None:
+        return read_inputs(given, input_specs(model), default_specs(model))[0]
+    return benchmark_inputs(path, model, shapes, target)
+
+
+def benchmark_inputs(path: Path, model: onnx.ModelProto, shapes: Shapes, target: str) -> InputSet:
+    """Made-up inputs of the size of benchmarks, which the model at ``path`` takes.
+
+    Raises OnnxfuseError if it cannot be run.
+    """
+    try:
+        session = Session(path, providers=PROVIDERS[target], library=has_fused_nodes(model))
+    except SessionError as error:
+        raise OnnxfuseError(f"ONNX Runtime cannot load {path}: {error}") from error
+    return next(generate(input_specs(model), session.run, shapes, BENCHMARK_SIZES, model))[0]
+
+
+def choose(
+    candidates: list[Choice],
+    write: Callable[[Request, Path], None],
+    original: Path,
+    inputs: InputSet,
+    first: Speed,
+    target: str,
+) -> tuple[Request, Speed]:
+    """The fastest way to optimize a model of which ``first``, measured, says that the first way makes it slower.
+
+    ``write`` writes the model that a request makes.  All that differ are timed beside the original, the first one too:
+    in another process it may not be slower.  Where all are slower, the last one is taken, which is the original.
+    """
+    with scratch() as folder:
+        paths = {ORIGINAL: original}
+        for number, candidate in enumerate(candidates[:-1]):
+            path = folder / f"{number}.onnx"
+            write(candidate.request, path)
+            if all(path.read_bytes() != other.read_bytes() for name, other in paths.items() if name != ORIGINAL):
+                paths[candidate.words] = path
+        timed = time_models(paths, inputs, target=target)
+        ratios = {name: ratio_of(timed[ORIGINAL], found) for name, found in timed.items() if name != ORIGINAL}
+        planned = f"as planned it ran {_described(ratios[candidates[0].words])}."
+        good = [choice for choice in candidates[:-1] if choice.words in ratios and not is_slower(ratios[choice.words])]
+        if not good:
+            last = candidates[-1]
+            said = f"Taken back: {last.words}; {planned}"
+            sizes = (first.sizes[0], first.sizes[0])
+            milliseconds = float(np.percentile(timed[ORIGINAL].times, 25) * 1000)
+            return last.request, Speed(1.0, 1.0, 1.0, (milliseconds, milliseconds), sizes, said)
+        best = max(good, key=lambda choice: ratios[choice.words][0])
+        said = ""
+        if best is not candidates[0]:
+            said = f"Taken back: {best.words}; {planned}"
+        return best.request, _speed(timed[ORIGINAL], timed[best.words], (original, paths[best.words]), said)
