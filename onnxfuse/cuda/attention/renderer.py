@@ -1,5 +1,6 @@
 """From an attention to CUDA C++: kernels for many rows of Q, for few, and one for everything."""
 
+import hashlib
 from collections.abc import Sequence
 
 from onnxfuse.cuda.attention.case import AttentionCase
@@ -19,10 +20,11 @@ def render_attention(case: AttentionCase, tilings: Sequence[Tilings]) -> Attenti
     """The source of an attention with tiles for heads of some sizes, the smallest first: for rows that are aligned to
     16 bytes, and those for few rows once more for others."""
     whole = VECTOR_BYTES // DTYPES[case.dtype].itemsize
+    digest = hashlib.sha256(f"{case.facts} {tilings}".encode()).hexdigest()[:12]
     kernels: list[AttentionKernel] = []
 
     def add(family: Family, sizes: tuple[int, int, int, int], block: int, vector: int, split: int) -> None:
-        name = f"attention_{len(kernels)}"
+        name = f"attention_{digest}_{len(kernels)}"
         kernels.append(AttentionKernel(name, family, *case.facts, *sizes, block, vector, split))
 
     for many, few in tilings:
