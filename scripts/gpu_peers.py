@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times the chains of gpu_chains.py, and what reduces of gpu_reduction_chains.py, in another system.
+"""Times the chains of gpu_chains.py, what reduces of gpu_reduction_chains.py, and attention, in another system.
 
 ``gpu_peers.py torch|jax|cupy`` is run by gpu_suite.py.
 
@@ -17,16 +17,19 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from gpu_attention import SUBJECTS as ATTENTION
+from gpu_attention import Attending
 from gpu_chains import CHAINS, Chain
 from gpu_reduction_chains import SUBJECTS, Reducing
 
 _ROUNDS = 5
 _CALLS_IN_A_GRAPH = 20
-Prepare = Callable[[Chain | Reducing, Sequence[np.ndarray], str], tuple[Callable[[], Any], Callable[[], Any], int]]
+Subject = Chain | Reducing | Attending
+Prepare = Callable[[Subject, Sequence[np.ndarray], str], tuple[Callable[[], Any], Callable[[], Any], int]]
 """Gives a call to time, what waits for it, and the number of chains that the call computes."""
 
 
-def prepare_torch(chain: Chain | Reducing, arrays: Sequence[np.ndarray], dtype: str) -> tuple[Any, Any, int]:
+def prepare_torch(chain: Subject, arrays: Sequence[np.ndarray], dtype: str) -> tuple[Any, Any, int]:
     """torch.compile, its kernel replayed from a CUDA graph.
 
     Dynamo keeps what it compiled by the code object of the lambda, which all jobs share, and after eight of them runs
@@ -62,7 +65,7 @@ def prepare_torch(chain: Chain | Reducing, arrays: Sequence[np.ndarray], dtype: 
         return lambda: compiled(*inputs), torch.cuda.synchronize, 1
 
 
-def prepare_jax(chain: Chain | Reducing, arrays: Sequence[np.ndarray], dtype: str) -> tuple[Any, Any, int]:
+def prepare_jax(chain: Subject, arrays: Sequence[np.ndarray], dtype: str) -> tuple[Any, Any, int]:
     """jax.jit; the time of a call from Python is in it."""
     import jax
     import jax.numpy as jnp
@@ -80,7 +83,7 @@ def prepare_jax(chain: Chain | Reducing, arrays: Sequence[np.ndarray], dtype: st
     return call, lambda: jax.block_until_ready(last[0]), 1
 
 
-def prepare_cupy(chain: Chain | Reducing, arrays: Sequence[np.ndarray], dtype: str) -> tuple[Any, Any, int]:
+def prepare_cupy(chain: Subject, arrays: Sequence[np.ndarray], dtype: str) -> tuple[Any, Any, int]:
     """cupy.fuse; the time of a call from Python is in it."""
     import cupy
     from cupyx.scipy.special import erf
@@ -95,8 +98,8 @@ def prepare_cupy(chain: Chain | Reducing, arrays: Sequence[np.ndarray], dtype: s
 SYSTEMS: dict[str, Prepare] = {"torch": prepare_torch, "jax": prepare_jax, "cupy": prepare_cupy}
 
 
-def _subjects() -> dict[str, Chain | Reducing]:
-    return {**{chain.name: chain for chain in CHAINS}, **SUBJECTS}
+def _subjects() -> dict[str, Subject]:
+    return {**{chain.name: chain for chain in CHAINS}, **SUBJECTS, **ATTENTION}
 
 
 def measure(system: str, job: dict[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ class Results:
     sanitizer: str = ""
     kernels: list[Measured] = field(default_factory=list)
     reductions: list[Measured] = field(default_factory=list)
+    attention: list[Measured] = field(default_factory=list)
     convolutions: list[ConvTimes] = field(default_factory=list)
     models: list[ModelTimes] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -52,6 +53,7 @@ class Results:
             "sanitizer": self.sanitizer,
             "kernels": [job.to_json() for job in self.kernels],
             "reductions": [job.to_json() for job in self.reductions],
+            "attention": [job.to_json() for job in self.attention],
             "convolutions": [job.to_json() for job in self.convolutions],
             "models": [model.to_json() for model in self.models],
             "errors": self.errors,
@@ -89,6 +91,8 @@ def targets(results: Results) -> list[Target]:
         _target("against torch.compile, what reduces", 1.0, _ratios(results.reductions, "torch")),
         _target("against XLA, what reduces", 1.0, _ratios(results.reductions, "jax")),
         _target("against ORT, what reduces", 1.0, _ratios(results.reductions, "ort", "onnxfuse")),
+        _target("attention against torch's", 0.9, _ratios(_with_mask(results, False), "torch", "onnxfuse")),
+        _target("attention with a mask against torch's", 1.2, _ratios(_with_mask(results, True), "torch", "onnxfuse")),
     ]
     shares = [
         (m.elementwise["onnxfuse"] / m.elementwise["ort"], m.model) for m in results.models if m.elementwise.get("ort")
@@ -159,6 +163,10 @@ def _shares(jobs: Sequence[Measured]) -> list[tuple[float, str]]:
 
 def _ratios(jobs: Sequence[Measured], system: str, to: str = "kernel") -> list[tuple[float, str]]:
     return [(ratio, _name(job)) for job in jobs if (ratio := job.ratio(system, to)) is not None]
+
+
+def _with_mask(results: Results, masked: bool) -> list[Measured]:
+    return [job for job in results.attention if ("mask" in job.chain) == masked]
 
 
 def _ten_ops(results: Results) -> list[tuple[float, str]]:
@@ -238,6 +246,13 @@ def markdown(results: Results, plots: Sequence[str] = ()) -> str:
         ]
     if any(job.seconds for job in results.reductions):
         parts += ["## Reductions", "As above.", _kernels(results.reductions)]
+    if any(job.seconds for job in results.attention):
+        parts += [
+            "## Attention",
+            "Times in µs of sessions with ONNX Runtime's nodes and with one fused node, and of torch's "
+            "scaled_dot_product_attention, all replayed from CUDA graphs; ratios are of the others' times over ours.",
+            _attention_table(results),
+        ]
     if any(job.seconds for job in results.convolutions):
         parts += [
             "## Convolutions",
@@ -291,6 +306,16 @@ def _kernels(jobs: Sequence[Measured]) -> str:
     return table(("chain", "type", "MB", "kernel", "share", *PEERS, "ORT / ours"), rows)
 
 
+def _attention_table(results: Results) -> str:
+    rows = []
+    for job in results.attention:
+        times = [job.seconds.get(name) for name in ("ort", "torch", "onnxfuse")]
+        microseconds = ["" if value is None else f"{1e6 * value:.1f}" for value in times]
+        ratios = [_ratio(job.ratio(name, "onnxfuse")) for name in ("ort", "torch")]
+        rows.append((job.chain, job.dtype, *microseconds, *ratios))
+    return table(("attention", "type", "ORT", "torch", "ours", "ORT / ours", "torch / ours"), rows)
+
+
 def _convolution_table(results: Results) -> str:
     rows = []
     for job in results.convolutions:
@@ -340,7 +365,7 @@ def _layout(settings: str | None) -> str:
 
 
 def _problems(results: Results) -> list[str]:
-    timed = [*results.kernels, *results.reductions]
+    timed = [*results.kernels, *results.reductions, *results.attention]
     found = [f"{_name(job)}, {system}: {error}" for job in timed for system, error in job.errors.items()]
     found += [f"{job.name}, {system}: {error}" for job in results.convolutions for system, error in job.errors.items()]
     for model in results.models:

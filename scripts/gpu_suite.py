@@ -7,10 +7,12 @@
    unfused, and against torch.compile, JAX and CuPy where they are installed.
 3. Reductions: ten chains and ten single operators that reduce, of 1 to 512 MB, float32 and float16, in the same way,
    against ONNX Runtime, torch.compile and JAX.
-4. Convolutions: layers of MobileNetV3, PP-OCR and ResNet-50 with their tails, batch 1 and 16, float32 and float16: the
+4. Attention: of 128 to 4096 tokens, with and without masks, and of one token after others, float32 and float16, against
+   ONNX Runtime's nodes and torch's scaled_dot_product_attention.
+5. Convolutions: layers of MobileNetV3, PP-OCR and ResNet-50 with their tails, batch 1 and 16, float32 and float16: the
    faster one of a fused node and ONNX Runtime's convolution with a fused tail, against ONNX Runtime.  With --tune the
    best kernels are found first, which takes longer than the suite has; what is found is kept for models.
-5. Models: ONNX Runtime's CUDA provider in its best setting against ours, batch 1 and 16, with and without CUDA graphs,
+6. Models: ONNX Runtime's CUDA provider in its best setting against ours, batch 1 and 16, with and without CUDA graphs,
    and convolutional ones in float16 too.
 
 Writes results.json, results.md and plots.  Each part has its share of the time; what fails is written down and the rest
@@ -41,6 +43,7 @@ if find_spec("pytest") is None:  # the tests have the cases of the parity
     print("gpu_suite.py: error: pytest is not installed: take 'pip install pytest'", file=sys.stderr)
     sys.exit(2)
 
+import gpu_attention
 import gpu_conv_parity
 import gpu_convolutions
 import gpu_kernels
@@ -59,8 +62,11 @@ from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.zoo.zoo import cache, make_inputs, read_manifest
 
-PARTS = ("parity", "kernels", "reductions", "convolutions", "models")
-SHARES = {"parity": 0.25, "kernels": 0.2, "reductions": 0.2, "convolutions": 0.2, "models": 0.15}
+PARTS = ("parity", "kernels", "reductions", "attention", "convolutions", "models")
+SHARES = {
+    **{"parity": 0.22, "kernels": 0.18, "reductions": 0.18},
+    **{"attention": 0.1, "convolutions": 0.18, "models": 0.14},
+}
 """Of the whole time, for each part; what one leaves over the next one gets."""
 OWN_SHARE = 0.45
 """Of the time for kernels, for ours and ONNX Runtime; the rest is for the other systems."""
@@ -313,6 +319,18 @@ def _reductions(results: Results, models: Models, deadline: float, on_gpu: bool)
     _measure_peers(results, "reductions", results.reductions, {"jax": 4, "torch": 5}, deadline)
 
 
+def _attention(results: Results, models: Models, deadline: float, on_gpu: bool) -> None:
+    results.attention = list(gpu_attention.jobs())
+    if not on_gpu:
+        for subject in gpu_attention.SUBJECTS.values():
+            say(f"attention: {subject.name}")
+            gpu_attention.try_on_cpu(subject)
+        return
+    time_left = deadline - time.monotonic()
+    gpu_attention.measure_all(results.attention, time.monotonic() + OWN_SHARE * time_left, say)
+    _measure_peers(results, "attention", results.attention, {"torch": 1}, deadline)
+
+
 def _convolutions(results: Results, models: Models, deadline: float, on_gpu: bool, tune: bool = False) -> None:
     todo = list(gpu_convolutions.jobs())
     results.convolutions = [job for _, job in todo]
@@ -341,6 +359,7 @@ _RUN: dict[str, Callable[..., None]] = {
     "parity": _parity,
     "kernels": _kernels,
     "reductions": _reductions,
+    "attention": _attention,
     "convolutions": _convolutions,
     "models": _models,
 }

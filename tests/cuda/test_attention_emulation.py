@@ -40,7 +40,7 @@ def check(node: Node, operands: Operands | None = None, place: int = 0, architec
     return {kernel.family for kernel in kernels}
 
 
-SIZES = [(16, 16), (24, 40), (64, 64), (80, 72), (128, 128), (256, 256), (40, 200)]
+SIZES = [(24, 40), (64, 64), (40, 200), (256, 128)]
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
@@ -52,10 +52,9 @@ def test_sizes_of_heads(dtype: str, size: int, value_size: int) -> None:
     assert check(node) == {"simt" if dtype == "f32" else "tensor", "any"}
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
-@pytest.mark.parametrize("size", [7, 33])
-def test_sizes_that_are_no_multiples(dtype: str, size: int) -> None:
-    check(Node(dtype, size=size, value_size=size + 2, mask=(2, 4, 5, 7), form="first"))
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_sizes_that_are_no_multiples(dtype: str) -> None:
+    check(Node(dtype, size=7, value_size=33, mask=(2, 4, 5, 7), form="first"))
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 65), (17, 1), (64, 64), (65, 63), (130, 129)])
@@ -140,10 +139,11 @@ def test_the_oldest_architecture(dtype: str) -> None:
     check(Node(dtype, queries=18, keys=40, size=48, value_size=48, mask=(2, 1, 18, 40)), architecture=75)
 
 
-@pytest.mark.parametrize(("dtype", "size"), [("f32", 16), ("f32", 64), ("f32", 128), ("f16", 64), ("f16", 128)])
-def test_every_tile(dtype: str, size: int) -> None:
+@pytest.mark.parametrize(("dtype", "size"), [("f32", 64), ("f16", 128)])
+def test_tiles_for_where_registers_run_out(dtype: str, size: int) -> None:
     node = Node(dtype, batch=1, heads=2, key_heads=2, queries=35, keys=70, size=size, value_size=size, mask=(35, 70))
-    for place in range(len(list(candidates(node.case)))):
+    count = len(list(candidates(node.case)))
+    for place in (1, count - 1):
         check(node, place=place)
 
 

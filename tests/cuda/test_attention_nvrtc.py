@@ -1,7 +1,5 @@
 """Kernels of attention compile for every architecture, and do not spill in the tiles that are chosen."""
 
-import struct
-
 import pytest
 
 from onnxfuse.cuda.arch import COMMON
@@ -19,13 +17,11 @@ from tests.cuda.test_nvrtc import nvrtc
 OPTIONS = (*compile_options(False), LOG_OPTION)
 CASES = [
     AttentionCase("f32", "m", False, 64, 64),
-    AttentionCase("f32", "-", False, 128, 128),
-    AttentionCase("f32", "mc", True, 256, 256),
     AttentionCase("f16", "m", False, 64, 64),
-    AttentionCase("f16", "-", False, 128, 128),
-    AttentionCase("bf16", "c", True, 80, 80),
+    AttentionCase("bf16", "-", False, 128, 128),
+    AttentionCase("f32", "mc", True, 256, 256),
 ]
-MOST_CODE = 300_000
+MOST_CODE = 250_000
 """Bytes of machine code of one node for one architecture."""
 
 
@@ -50,4 +46,3 @@ def test_the_compiler_lays_parameters_out_as_the_launcher() -> None:
     ptx = compiler.compile([fit.source.text], ("sm_90",), OPTIONS)[fit.source.sha256, "sm_90"].ptx.decode()
     for name in fit.source.functions():
         assert declared_parameters(ptx, name) == PLACES
-    assert struct.calcsize("<24q10i4I") == PLACES[-1][1]

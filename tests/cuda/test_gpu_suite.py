@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import gpu_attention
 import gpu_chains
 import gpu_convolutions
 import gpu_kernels
@@ -26,6 +27,7 @@ import gpu_suite
 import numpy as np
 import onnx
 import pytest
+from gpu_attention import Attending
 from gpu_chains import CHAINS, Chain
 from gpu_reduction_chains import SUBJECTS, Reducing
 
@@ -65,6 +67,9 @@ def _results() -> gpu_report.Results:
         job.seconds = {"copy": 0.95e-4, "kernel": 1e-4, "torch": 1.1e-4, "jax": 0.9e-4, "ort": 9e-4, "onnxfuse": 1.5e-4}
     results.reductions = list(gpu_reductions.jobs())[:1]
     results.reductions[0].seconds = dict(results.kernels[0].seconds)
+    results.attention = list(gpu_attention.jobs())[:5]
+    for job in results.attention:
+        job.seconds = {"ort": 3e-4, "torch": 1e-4, "onnxfuse": 1e-4}
     results.kernels[0].errors["cupy"] = "No module named 'cupy'"
     seconds = {"ort": 2e-3, "onnxfuse": 1e-3, "ort, graph": 1.5e-3, "onnxfuse, graph": 1e-3}
     results.models = [
@@ -113,6 +118,8 @@ def test_targets_are_held_against_the_worst() -> None:
         (pytest.approx(1.1), True),
         (pytest.approx(0.9), False),
         (pytest.approx(6), True),
+        (1.0, True),
+        (1.0, False),
         (pytest.approx(0.25), True),
         (1.0, False),
         (1.0, False),
@@ -137,7 +144,7 @@ def test_the_report_is_json_markdown_and_plots(tmp_path: Path) -> None:
     assert "**missed**" in text and "No module named 'cupy'" in text and "90 → 30" in text
     assert "no such kernel" in text and "| PP-OCR det | depthwise 5x5, 256 at 40x40, HardSwish |" in text
     lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert len({line.count("|") - line.count("\\|") for line in lines if "made-up" not in line}) <= 5
+    assert len({line.count("|") - line.count("\\|") for line in lines if "made-up" not in line}) <= 6
     for name in ("bandwidth.svg", "models.svg"):
         assert f"![{name}]({name})" in text
         ElementTree.parse(tmp_path / "new" / name)
@@ -147,18 +154,23 @@ def test_a_dry_run_measures_nothing_of_the_table(tmp_path: Path, monkeypatch: py
     onnx.save(gpu_chains.onnx_model(CHAINS[0], "float32"), tmp_path / "chain.onnx")
     models = [(tmp_path / "chain.onnx", {"x0": np.ones((1, 64, 256), np.float32)})]
     monkeypatch.setattr(gpu_suite, "find_models", lambda *_: models)
-    shares = {"parity": 0.3, "kernels": 0.1, "reductions": 0.1, "convolutions": 0.2, "models": 0.3}
+    shares = {"parity": 0.3, "kernels": 0.1, "reductions": 0.1, "attention": 0.1, "convolutions": 0.1, "models": 0.3}
     monkeypatch.setattr(gpu_suite, "SHARES", shares)
-    tried: list[Chain | Reducing] = []
+    tried: list[Chain | Reducing | Attending] = []
     monkeypatch.setattr(gpu_reductions, "try_on_cpu", tried.append)
     monkeypatch.setattr(gpu_kernels, "try_on_cpu", tried.append)
+    monkeypatch.setattr(gpu_attention, "try_on_cpu", tried.append)
     monkeypatch.setattr(gpu_models, "onnxfuse", _without_embedding())
     monkeypatch.setattr(gpu_parity, "onnxfuse", _without_embedding())
     assert gpu_suite.main(["--dry-run", "--out", str(tmp_path / "out")]) == 0
     data = json.loads((tmp_path / "out" / "results.json").read_text())
     measured = {target["name"] for target in data["targets"] if target["measured"] is not None}
     assert measured == {"launches in fused parts of a model, share of the original's"}
-    assert "dry run" in data["machine"] and data["errors"] == [] and tried == [*CHAINS, *SUBJECTS.values()]
+    assert (
+        "dry run" in data["machine"]
+        and data["errors"] == []
+        and tried == [*(*CHAINS, *SUBJECTS.values(), *gpu_attention.SUBJECTS.values())]
+    )
     assert {verdict["kind"] for verdict in data["parity"]} == {"program", "model"}
     assert all(verdict["ok"] for verdict in data["parity"])
     assert [model["launches"] for model in data["models"]] == [{"ort": 3, "onnxfuse": 1}] * 2
@@ -321,7 +333,8 @@ def test_without_pytest_it_says_so() -> None:
 def test_a_part_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         gpu_suite.main(["--dry-run", "--only", "parity,speed"])
-    assert "no part 'speed'; the parts are parity, kernels, reductions, convolutions, models" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no part 'speed'; the parts are parity, kernels, reductions, attention, convolutions, models" in said
 
 
 def test_models_are_found_by_their_names(tmp_path: Path) -> None:

@@ -125,8 +125,7 @@ void AttentionLaunch::operator()(const Driver& driver, CUdeviceptr workspace, CU
   };
   launch(kernel_->function, kernel_->name, candidate_->blocks * splits_.splits, kernel_->block);
   if (splits_.splits == 1) return;
-  launch(kernel_->function + 1, kernel_->sum_name(), quotient_up(plan_.layout.count, kAttentionSumBlock),
-         kAttentionSumBlock);
+  launch(kernel_->function + 1, kernel_->sum_name(), plan_.layout.count / plan_.layout.v.size, kAttentionSumBlock);
 }
 
 }  // namespace onnxfuse::cuda

@@ -28,7 +28,6 @@ AttentionParameters pack_attention_parameters(const Attention& node, const Atten
   all.choices = layout.choices;
   all.batch = static_cast<int32_t>(layout.result.batch);
   all.key_heads = static_cast<int32_t>(node.key_heads);
-  all.group = static_cast<int32_t>(node.heads / node.key_heads);
   all.queries = static_cast<int32_t>(layout.q.length);
   all.keys = static_cast<int32_t>(layout.k.length);
   all.size = static_cast<int32_t>(layout.q.size);
@@ -40,11 +39,12 @@ AttentionParameters pack_attention_parameters(const Attention& node, const Atten
   all.fill = bits_of(node.fill);
   all.fills = node.fills ? 1 : 0;
   all.nan_as_zero = node.nan_as_zero ? 1 : 0;
+  all.group = Divider32::of(node.heads / node.key_heads);
   return all;
 }
 
 std::vector<KernelSignature> signatures(const AttentionRecipe& recipe) {
-  static_assert(sizeof(AttentionParameters) == offsetof(AttentionParameters, q) + 4 * 32 + 2 * 32 + 14 * 4,
+  static_assert(sizeof(AttentionParameters) == offsetof(AttentionParameters, q) + 4 * 32 + 2 * 32 + 16 * 4,
                 "nothing lies between the parameters");
   std::vector<Parameter> parameters;
   for (size_t p = 0; p < 7; ++p) parameters.push_back({p * sizeof(CUdeviceptr), sizeof(CUdeviceptr)});

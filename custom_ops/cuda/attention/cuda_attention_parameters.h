@@ -11,6 +11,7 @@
 #include "cuda/attention/cuda_attention_recipe.h"
 #include "cuda/driver/cuda_driver.h"
 #include "cuda/driver/cuda_kernels.h"
+#include "cuda/launch/cuda_divider.h"
 #include "nodes/attention/attention.h"
 
 namespace onnxfuse::cuda {
@@ -24,9 +25,10 @@ struct AttentionParameters {
   CUdeviceptr workspace;
   PackedHeads q, k, v, out;
   std::array<int64_t, 4> mask, choices;
-  int32_t batch, key_heads, group, queries, keys, size, value_size, mask_batch, splits, chunk;
+  int32_t batch, key_heads, queries, keys, size, value_size, mask_batch, splits, chunk;
   uint32_t scale, fill;  // the bits of floats
   uint32_t fills, nan_as_zero;
+  Divider32 group;  // heads of Q for each of K and V
 };
 
 // For the tensors of a node, without the pointers and the splits.  The sizes have been found to fit.

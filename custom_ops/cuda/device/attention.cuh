@@ -41,7 +41,6 @@ struct AttentionShape {
   ScoreStrides choices;
   i32 batch;
   i32 key_heads;   // of K and V
-  i32 group;       // heads of Q for each of them
   i32 queries;
   i32 keys;
   i32 size;        // of a row of Q and K
@@ -53,8 +52,10 @@ struct AttentionShape {
   f32 fill;          // in the place of a score, where the choice is `fills`
   u32 fills;
   u32 nan_as_zero;   // a row of weights that are no numbers is one of zeros
+  Divider<u32> group;  // heads of Q for each of K and V
 
-  ONNXFUSE_DEVICE i32 rows() const { return queries * group; }  // that share keys
+  ONNXFUSE_DEVICE i32 heads_of_key() const { return static_cast<i32>(group.divisor); }
+  ONNXFUSE_DEVICE i32 rows() const { return queries * heads_of_key(); }  // that share keys
   ONNXFUSE_DEVICE i64 all_rows() const { return static_cast<i64>(batch) * key_heads * rows(); }
 };
 
@@ -97,6 +98,8 @@ struct AttentionPart {
   i32 split;
   i32 first;  // keys
   i32 last;
+  i64 mask;  // where those of the batch begin
+  i64 choices;
 
   template <int Rows, int Columns> static ONNXFUSE_DEVICE AttentionPart of_block(const AttentionShape& shape) {
     i32 rest = static_cast<i32>(blockIdx.x);
@@ -113,6 +116,8 @@ struct AttentionPart {
     part.batch = rest;
     part.first = part.split * shape.chunk;
     part.last = shape.keys - part.first > shape.chunk ? part.first + shape.chunk : shape.keys;
+    part.mask = part.batch % shape.mask_batch * shape.mask.batch;
+    part.choices = part.batch * shape.choices.batch;
     return part;
   }
 };
@@ -128,11 +133,11 @@ struct AttentionRow {
   AttentionRow() = default;
   ONNXFUSE_DEVICE AttentionRow(const AttentionShape& shape, const AttentionPart& part, i32 row) {
     inside = row < shape.rows();
-    query = inside ? row / shape.group : 0;
-    head = part.key_head * shape.group + (inside ? row % shape.group : 0);
-    const i32 b = part.batch;
-    mask = b % shape.mask_batch * shape.mask.batch + head * shape.mask.head + query * shape.mask.row;
-    choices = b * shape.choices.batch + head * shape.choices.head + query * shape.choices.row;
+    const u32 known = inside ? static_cast<u32>(row) : 0;
+    query = static_cast<i32>(shape.group.quotient(known));
+    head = part.key_head * shape.heads_of_key() + static_cast<i32>(shape.group.remainder(known));
+    mask = part.mask + head * shape.mask.head + query * shape.mask.row;
+    choices = part.choices + head * shape.choices.head + query * shape.choices.row;
   }
 
   ONNXFUSE_DEVICE i64 of_queries(const AttentionShape& shape, i32 batch) const {
@@ -199,7 +204,7 @@ template <class Kind> struct RowResults {
     factor = RowFactor::of<Kind>(shape, state);
     place = shape.out.of(part.batch, row.head) + row.query * shape.out.row;
     if (shape.splits == 1) return;
-    const i64 head = static_cast<i64>(part.batch) * shape.key_heads * shape.group + row.head;
+    const i64 head = static_cast<i64>(part.batch) * shape.key_heads * shape.heads_of_key() + row.head;
     const i64 number = part.split * shape.all_rows() + head * shape.queries + row.query;
     place = number * shape.value_size;
     if (!tells || part.column != 0) return;
@@ -224,31 +229,36 @@ template <class Kind> struct RowResults {
   }
 };
 
-// Joins what the splits have left, an element of the result a thread.
+// Joins what the splits have left of a row, whose number is that of the block.
 template <class Kind, class T, int Block>
 ONNXFUSE_DEVICE void join_splits(const AttentionOperands<T>& in, const AttentionShape& shape) {
-  const i64 element = static_cast<i64>(blockIdx.x) * Block + threadIdx.x;
-  const i64 rows = shape.all_rows();
-  if (element >= rows * shape.value_size) return;
-  const i64 number = element / shape.value_size;
-  const i32 column = static_cast<i32>(element - number * shape.value_size);
-  const i64 states = shape.splits * rows * shape.value_size + 3 * number;
+  const i64 rows = shape.all_rows(), own = static_cast<i64>(blockIdx.x);
+  const i64 states = shape.splits * rows * shape.value_size + 3 * own;
   RowState state;
+#pragma unroll 1
   for (i32 s = 0; s < shape.splits; ++s) {
     state.most = ::fmaxf(state.most, load(in.workspace, states + 3 * s * rows));
     state.left |= load(in.workspace, states + 3 * s * rows + 2) != 0.0f;
   }
-  f32 sum = 0.0f;
+#pragma unroll 1
   for (i32 s = 0; s < shape.splits; ++s) {
     const f32 factor = weight_of<T>(load(in.workspace, states + 3 * s * rows) - state.base());
     state.sum = ::fmaf(load(in.workspace, states + 3 * s * rows + 1), factor, state.sum);
-    sum = ::fmaf(load(in.workspace, (s * rows + number) * shape.value_size + column), factor, sum);
   }
-  const i32 query = static_cast<i32>(number % shape.queries);
-  const i64 of_head = number / shape.queries;
-  const i32 heads = shape.key_heads * shape.group;
-  const i64 at = shape.out.of(static_cast<i32>(of_head / heads), static_cast<i32>(of_head % heads)) + query * shape.out.row;
-  store(in.out, at + column, narrow<T>(RowFactor::of<Kind>(shape, state).times(sum)));
+  const RowFactor row_factor = RowFactor::of<Kind>(shape, state);
+  const i32 number = static_cast<i32>(blockIdx.x), of_head = number / shape.queries;
+  const i32 heads = shape.key_heads * shape.heads_of_key(), batch = of_head / heads;
+  const i64 out = shape.out.of(batch, of_head - batch * heads) + (number - of_head * shape.queries) * shape.out.row;
+#pragma unroll 1
+  for (i32 column = static_cast<i32>(threadIdx.x); column < shape.value_size; column += Block) {
+    f32 sum = 0.0f;
+#pragma unroll 4
+    for (i32 s = 0; s < shape.splits; ++s) {
+      const f32 factor = weight_of<T>(load(in.workspace, states + 3 * s * rows) - state.base());
+      sum = ::fmaf(load(in.workspace, (s * rows + own) * shape.value_size + column), factor, sum);
+    }
+    store(in.out, out + column, narrow<T>(row_factor.times(sum)));
+  }
 }
 
 }  // namespace onnxfuse

@@ -17,8 +17,10 @@ ONNXFUSE_DEVICE void attend_row(const AttentionOperands<T>& in, const AttentionS
   const i64 k = shape.k.of(part.batch, part.key_head), v = shape.v.of(part.batch, part.key_head);
   RowState state;
   f32 sums[groups] = {};
+#pragma unroll 1
   for (i32 key = part.first; key < part.last; ++key) {
     f32 product = 0.0f;
+#pragma unroll 2
     for (i32 d = lane; d < shape.size; d += 32) {
       product = ::fmaf(widen(load(in.q, q + d)), widen(load(in.k, k + key * shape.k.row + d)), product);
     }
@@ -36,6 +38,7 @@ ONNXFUSE_DEVICE void attend_row(const AttentionOperands<T>& in, const AttentionS
     }
   }
   const RowResults<Kind> put(in, shape, part, row, state, lane == 0);
+#pragma unroll
   for (int c = 0; c < groups; ++c) {
     const i32 column = part.column + c * 32 + lane;
     const f32 one[1] = {sums[c]};

@@ -34,6 +34,7 @@ template <class T, int BM, int BN, int D, int DV, int TM> struct SimtAttention {
   template <int V>
   ONNXFUSE_DEVICE void take_queries(Shared& shared, const AttentionOperands<T>& in, const AttentionShape& shape,
                                     const AttentionPart& part) {
+#pragma unroll 1
     for (int group = threadIdx.x; group < BM * D / V; group += threads) {
       const int r = group / (D / V), first = group % (D / V) * V;
       const AttentionRow row(shape, part, part.row + r);

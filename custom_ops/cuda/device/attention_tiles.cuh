@@ -13,7 +13,7 @@ template <class Engine, int V, int Rows, int Columns, int Pitch, class Array, cl
 ONNXFUSE_DEVICE void stage_rows(Array& to, const T* base, i64 first, i64 per_row, i32 count, i32 columns) {
   using Word = typename Engine::Word;
   constexpr int groups = Columns / V;
-#pragma unroll 4
+#pragma unroll 2
   for (int group = threadIdx.x; group < Rows * groups; group += Engine::threads) {
     const int row = group / groups, column = group % groups * V;
     const bool inside = row < count && column < columns;

@@ -16,8 +16,8 @@ namespace rendered {
 struct AttentionLaunch {
   uint64_t tensors[6], workspace;
   int64_t strides[4][4], masks[2][4];  // of Q, K, V, the output; of the mask and the choices
-  int32_t batch, key_heads, group, queries, keys, size, value_size, mask_batch, splits, chunk;
-  uint32_t words[4];
+  int32_t batch, key_heads, queries, keys, size, value_size, mask_batch, splits, chunk;
+  uint32_t words[4], group[3];
 };
 
 // `joins`: whether the kernel is that which joins the splits; `element`: bytes.
@@ -25,7 +25,7 @@ inline const char* run_attention(const char* function, bool joins, uint64_t elem
   AttentionLaunch all;
   if (launch->bytes != sizeof all) return "the parameters do not end where they should";
   std::memcpy(&all, launch->parameters, sizeof all);
-  const int64_t heads = int64_t{all.key_heads} * all.group;
+  const int64_t heads = int64_t{all.key_heads} * all.group[0];
   const int64_t counts[4][4] = {{heads, all.queries, all.size},
                                 {all.key_heads, all.keys, all.size},
                                 {all.key_heads, all.keys, all.value_size},

@@ -69,7 +69,7 @@ void check_reach(const Attention& node, const AttentionCudaPlan& plan) {
   };
   if (node.masked) mask(3, all.mask, all.mask_batch);
   if (node.chosen) mask(node.choice_input(), all.choices, all.batch);
-  expect(int64_t{all.key_heads} * all.group == node.heads, "heads that are not all");
+  expect(int64_t{all.key_heads} * all.group.divisor == node.heads, "heads that are not all");
 }
 
 void check_launch(const Attention& node, const AttentionRecipe& recipe, const AttentionCudaPlan& plan) {

@@ -3,11 +3,12 @@
 import struct
 from collections.abc import Mapping, Sequence
 
-from onnxfuse.cuda.attention.kernel import SUM_BLOCK, AttentionKernel
+from onnxfuse.cuda.arguments import pack_divider
+from onnxfuse.cuda.attention.kernel import AttentionKernel
 from onnxfuse.cuda.attention.layout import AttentionLayout, HeadStrides
 from onnxfuse.model.dtypes import DTYPES
 
-PARAMETER_BYTES = (*(8,) * 7, 248)
+PARAMETER_BYTES = (*(8,) * 7, 256)
 """Of each parameter: six tensors, the workspace, and the shape."""
 VECTOR_BYTES = 16
 LEAST_KEYS = 128
@@ -66,8 +67,8 @@ def workspace_bytes(layout: AttentionLayout, parts: int) -> int:
 
 
 def sum_blocks(layout: AttentionLayout) -> int:
-    """Blocks of the kernel that joins them."""
-    return -(-layout.batch * layout.heads * layout.q.length * layout.v.size // SUM_BLOCK)
+    """Blocks of the kernel that joins them: one for each row."""
+    return layout.batch * layout.heads * layout.q.length
 
 
 def pack(
@@ -84,11 +85,11 @@ def pack(
         numbers += _strides(view)
     numbers += [*layout.mask, *layout.choices]
     counts = (
-        *(layout.batch, layout.key_heads, layout.group, layout.q.length, layout.k.length),
+        *(layout.batch, layout.key_heads, layout.q.length, layout.k.length),
         *(layout.q.size, layout.v.size, layout.mask_batch, *parts),
     )
     words = [int(str(attributes.get(name, 0))) for name in ("scale_bits", "fill_bits", "fills", "nan_as_zero")]
-    shape = struct.pack("<24q10i4I", *numbers, *counts, *words)
+    shape = struct.pack("<24q9i4I", *numbers, *counts, *words) + pack_divider(layout.group, 32)
     return [struct.pack("<Q", address) for address in (*addresses, workspace)] + [shape]
 
 
