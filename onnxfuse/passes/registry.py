@@ -235,6 +235,7 @@ _BUILTIN_PASSES = {
     "conv-layout": "onnxfuse.passes.conv_layout:ConvLayoutPass",
     "fold-affine": "onnxfuse.passes.fold_affine:FoldAffine",
     "fuse-attention": "onnxfuse.fused.attention.fuse_attention:FuseAttention",
+    "merge-products": "onnxfuse.fused.products.merge_products:MergeProducts",
     "split-conv-bias": "onnxfuse.fused.conv.split_conv_bias:SplitConvBias",
     "split-product-bias": "onnxfuse.fused.products.biases:SplitProductBias",
     "fuse-conv": "onnxfuse.fused.conv.fuse_conv:FuseConv",
@@ -248,6 +249,7 @@ _BUILTIN_PASSES = {
 _BUILTIN = tuple(_BUILTIN_PASSES)
 _FUSING = (
     "fuse-attention",
+    "merge-products",
     "split-conv-bias",
     "split-product-bias",
     "fuse-conv",

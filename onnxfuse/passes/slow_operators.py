@@ -27,18 +27,19 @@ _RULES: dict[str, tuple[type[RewriteRule], ...]] = {
         *(LocalResponseNormalization, NormalizationByMoments, RmsNormalization),
         *(RotaryEmbedding, RotaryEmbeddingOfHeads, SoftmaxOverChannels),
     ),
-    "cuda": (MeanOfChannels, SlicesAsGather),
+    "cuda": (MeanOfChannels, RotaryEmbedding, RotaryEmbeddingOfHeads, SlicesAsGather),
 }
 _WANTED: dict[str, tuple[set[str], ...]] = {
     "cpu": ({"LRN"}, {"Reciprocal"}, {"Div", "Sqrt"}, {"Softmax"}, {"Concat", "Neg"}),
-    "cuda": ({"GlobalAveragePool"}, {"Concat", "Slice"}),
+    "cuda": ({"GlobalAveragePool"}, {"Concat", "Slice"}, {"Concat", "Neg"}),
 }
 """Operators of which a model has some together if there may be something for the rules: else nothing is inferred."""
 
 
 class SlowOperators:
-    """On the CPU LRN, Softmax, layer and RMS normalization and rotary embeddings in forms that this project or ONNX
-    Runtime fuses; on CUDA means of channels and slices that are put together again as kernels that are faster there.
+    """On the CPU LRN, Softmax, layer and RMS normalization in forms that this project or ONNX Runtime fuses; on CUDA
+    means of channels and slices that are put together again as kernels that are faster there; on both targets rotary
+    embeddings in a form that is fused.
 
     Results stay the same up to rounding.
     """
