@@ -44,7 +44,7 @@ class _Projection:
     @property
     def size(self) -> int:
         """Elements of a head."""
-        return self.product.columns // self.heads.count
+        return int(self.product.columns // self.heads.count if self.direct else self.heads.tensor.shape[3])
 
 
 def merge_projections(model: Model, blocks: Sequence[AttentionBlock], context: PassContext) -> list[Node]:
@@ -75,7 +75,7 @@ def _projection(heads: Heads, editor: GraphEditor) -> _Projection | None:
         return None
     direct = len(heads.tensor.shape) == 3
     product = _direct(heads.tensor, editor) if direct else _behind(heads.tensor, editor)
-    if product is None or product.columns % heads.count:
+    if product is None or (product.columns % heads.count if direct else not isinstance(heads.tensor.shape[3], int)):
         return None
     return _Projection(heads, product, direct)
 
@@ -117,37 +117,34 @@ def _merged(
     refused(other_size, OTHER_HEADS)
     direct = [one for one in rest if one.direct and one not in other_size]
     behind = [one for one in rest if not one.direct and one not in other_size]
-    plans = [_Plan(model, editor, behind, [])]
-    if behind and not plans[0].joins():
+    plans = (_Plan(model, editor, behind[:count], direct) for count in range(len(behind), 1, -1))
+    plan = next((plan for plan in plans if plan.joins()), None)
+    if plan is None:
         refused(behind, NOT_ALIKE)
-        plans = []
-    # The result of one product for all would have to be taken apart before what lies behind: fused nodes read a part
-    # of a tensor where it lies, but not with the halves of its heads swapped, as they rotate it.
-    plans.append(_Plan(model, editor, [], direct))
-    nodes = []
-    for plan in plans:
-        if len(plan.products) < 2:
-            continue
-        try:
-            take_weights(plan.products, budget)
-        except Refusal as reason:
-            refused([*behind, *direct], str(reason))
-            continue
-        context.rewrote(NAME, plan.replaced)
-        nodes += plan.carry_out()
-    return nodes
+        plan = _Plan(model, editor, [], direct)
+    if not plan.gains:
+        return []
+    try:
+        take_weights(plan.products, budget)
+    except Refusal as reason:
+        refused([*behind, *direct], str(reason))
+        return []
+    context.rewrote(NAME, plan.replaced)
+    return plan.carry_out()
 
 
 class _Plan:
     """One product in place of those of some projections, and what several of them go through behind it, computed once.
 
     The heads of those ``behind`` other nodes come first in the new product, and those of the ``direct`` ones last.
+    Where all are parts of the result of one product, that stays as it is, and ``products`` are empty.
     """
 
     def __init__(
         self, model: Model, editor: GraphEditor, behind: Sequence[_Projection], direct: Sequence[_Projection]
     ) -> None:
-        self.products = [one.product for one in (*behind, *direct)]
+        everything = [one.product for one in (*behind, *direct)]
+        self.products = everything if len({id(product.result) for product in everything}) > 1 else []
         self._model = model
         self._editor = editor
         self._behind = behind
@@ -158,9 +155,14 @@ class _Plan:
             self._whole = merged_result(model, self.products)
             start = 0
             for product in self.products:
-                self._spans[id(product.result)] = Span(start, start + product.columns)
+                self._spans[id(product.result)] = Span(self._whole, start, start + product.columns)
                 start += product.columns
-            self._joiner = Joiner(model, self._whole, self._spans)
+        self._joiner = Joiner(model, self._spans)
+
+    @property
+    def gains(self) -> bool:
+        """Whether there is anything to do."""
+        return len(self.products) > 1 or self._joined is not None
 
     def joins(self) -> bool:
         """Whether what lies between the products and the heads behind them can be computed of all of these at once."""
@@ -168,7 +170,7 @@ class _Plan:
             return False
         tensors = [one.heads.tensor for one in self._behind]
         found = self._joiner.join(tensors, -2, self._counts)
-        if not isinstance(found, Made):
+        if not isinstance(found, Made) or not self._joiner.nodes:
             return False
         self._joined = found
         inside = {id(node) for node in self.replaced}
@@ -188,9 +190,9 @@ class _Plan:
 
     def carry_out(self) -> list[Node]:
         """Puts the new nodes into the graph; returns those that take their results apart."""
-        model, first = self._model, self.products[0].nodes[0]
-        name, replaced = label(first), self.replaced
-        nodes = merged_product(model, self.products, self._whole)
+        model, replaced = self._model, self.replaced
+        first, name = replaced[0], label(replaced[0])
+        nodes = merged_product(model, self.products, self._whole) if self.products else []
         takers: list[tuple[Node, list[gs.Tensor]]] = []
         if self._joined is not None:
             dtype = self._behind[0].heads.tensor.dtype

@@ -25,26 +25,28 @@ from onnxfuse.program.lowering import is_elementwise
 _REDUCTIONS = {"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceSumSquare", "ReduceL2"}
 _SPLIT_AXES = 3, 4
 """Dimensions of a tensor before and behind a Reshape that splits its last one into heads."""
+_PACKED = 5
+"""Dimensions of one that has queries, keys and values."""
 
 
 @dataclass(frozen=True)
 class Span:
     """Columns of a tensor."""
 
+    tensor: gs.Tensor
     start: int
     end: int
 
 
 @dataclass
 class Joiner:
-    """Says of what one tensor several are parts, if each is made alike of its columns of ``whole``.
+    """Says of what one tensor several are parts, if each is made alike of a part of one tensor.
 
-    ``spans`` are the columns of ``whole`` by the ids of tensors that hold them.  ``nodes`` are those, by id, in whose
+    ``spans`` are columns of a tensor, by the ids of others that will be these.  ``nodes`` are those, by id, in whose
     place what was found is to be computed.
     """
 
     model: Model
-    whole: gs.Tensor
     spans: Mapping[int, Span]
     nodes: dict[int, Node] = field(default_factory=dict)
     _joined: dict[tuple[int, ...], Value | None] = field(default_factory=dict)
@@ -69,6 +71,8 @@ class Joiner:
             return self._columns([self.spans[id(tensor)] for tensor in tensors]) if axis == -1 else None
         if all(map(is_constant, tensors)):
             return self._constant(tensors, axis, sizes)
+        if (found := self._parts_of_one(tensors, axis)) is not None:
+            return found
         nodes = [producer_of(tensor) for tensor in tensors]
         if any(node is None for node in nodes) or [_size(tensor, axis) for tensor in tensors] != list(sizes):
             return None
@@ -118,7 +122,30 @@ class Joiner:
         """Columns of the whole that are one behind the other."""
         if any(one.end != other.start for one, other in pairwise(spans)):
             return None
-        return self._sliced(self.whole, -1, spans[0].start, spans[-1].end)
+        return self._sliced(spans[0].tensor, -1, spans[0].start, spans[-1].end)
+
+    def _parts_of_one(self, tensors: Sequence[gs.Tensor], axis: int) -> Value | None:
+        """What holds parts that are taken of one tensor, one behind the other."""
+        parts = [part for tensor in tensors if (part := part_of(tensor)) is not None]
+        if len(parts) < len(tensors) or any(part.tensor is not parts[0].tensor for part in parts):
+            return None
+        if any(one.first + one.size != other.first for one, other in pairwise(parts)):
+            return None
+        first, rank = parts[0], len(parts[0].tensor.shape)
+        if any((part.axis, part.squeezed) != (first.axis, first.squeezed) for part in parts):
+            return None
+        start, end = first.first, parts[-1].first + parts[-1].size
+        if not first.squeezed:
+            return self._sliced(first.tensor, axis, start, end) if first.axis == axis + rank else None
+        # (batch, length, parts, heads, size), of which each part is (batch, length, heads, size)
+        if rank != _PACKED or axis != -2 or first.axis != rank + axis - 1:
+            return None
+        batch, length, count, heads, size = first.tensor.shape
+        if not all(isinstance(number, int) for number in (count, heads, size)):
+            return None
+        target = self.model.constant(np.array([0, 0, count * heads, size], np.int64), "heads")
+        merged = Made("Reshape", (first.tensor, target), (batch, length, count * heads, size))
+        return self._sliced(merged, -2, start * heads, end * heads)
 
     def _heads(self, nodes: Sequence[Node], axis: int, sizes: Sequence[int]) -> Made | None:
         """(batch, length, heads · size) → (batch, length, heads, size): of the whole, and the heads of that."""
@@ -134,11 +161,12 @@ class Joiner:
             return None
         size = shapes[0][1][3]
         read = [node.inputs[0] for node in nodes]
-        joined, start = self.join(read, -1, [count * size for count in sizes]), 0
+        joined = self.join(read, -1, [count * size for count in sizes])
         if joined is None:
             return None
-        if id(read[0]) in self.spans:  # all of the whole is split, for others may read its heads too
-            joined, start = self.whole, self.spans[id(read[0])].start
+        # All columns are split into heads, and some of these taken: fused nodes read a part of a tensor, but not in
+        # another shape.
+        joined, start = _before_slice(joined)
         columns = joined.shape[-1]
         if columns % size or start % size:
             return None
@@ -190,6 +218,15 @@ class Joiner:
         if any(np.delete(one.shape, axis).tolist() != np.delete(spread[0].shape, axis).tolist() for one in spread):
             return None
         return self.model.constant(np.concatenate(spread, axis=axis), "joined")
+
+
+def _before_slice(value: Value) -> tuple[Value, int]:
+    """What columns are taken of, and the first of them; the value itself where it is none of ``Joiner._sliced``."""
+    if not isinstance(value, Made) or value.op != "Slice":
+        return value, 0
+    source, start, _, axis = value.operands
+    first, place = (int(np.asarray(constant_value(operand)).item()) for operand in (start, axis))
+    return (source, first) if place == len(value.shape) - 1 else (value, 0)
 
 
 def _size(tensor: gs.Tensor, axis: int) -> object:

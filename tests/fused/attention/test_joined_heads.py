@@ -67,11 +67,12 @@ def check(proto: onnx.ModelProto, batch: int = 2, length: int = 9) -> tuple[list
 
 
 @pytest.mark.parametrize("first", [False, True])
-@pytest.mark.parametrize("rotation", [ROTATED, SPLIT])
-@pytest.mark.parametrize("before", [PLAIN, BIASED, NORMALIZED])
+@pytest.mark.parametrize("rotation", [ROTATED, SPLIT], ids=["slices", "a split"])
+@pytest.mark.parametrize("before", [PLAIN, BIASED, NORMALIZED], ids=["plain", "biased", "normalized"])
 def test_queries_and_keys_are_rotated_together(before: str, rotation: str, first: bool) -> None:
     found, _ = check(decoder(before, rotation, first=first))
-    assert found.count("MatMul") == 2 and found.count("Concat") == 1 and "FusedAttention" in found
+    assert found.count("Transpose") == 2 * first  # of the cosines and the sines, which are inputs
+    assert found.count("MatMul") == found.count("Concat") == 1 and "FusedAttention" in found
     assert found.count("Pow") == (before is NORMALIZED)
 
 
@@ -106,10 +107,44 @@ def test_what_others_read_is_computed_apart(more: str, out: str) -> None:
 
 def test_shared_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     made = decoder(more="e = ReduceMax(wq)", out=", float[1, 1] e")
-    assert check(made)[0].count("MatMul") == 2
+    assert check(made)[0].count("MatMul") == 1
     monkeypatch.setattr(budget, "_LIMIT", 100)
     found, why = check(made)
     assert found.count("MatMul") == 3 and "the weights are shared" in why
+
+
+PACKED = """all = MatMul(x, wall) parts = Reshape(all, five)
+    q0 = Slice(parts, zero, one, axis) q2 = Squeeze(q0, axis) k0 = Slice(parts, one, two, axis) k2 = Squeeze(k0, axis)
+    v0 = Slice(parts, two, last, axis) v2 = Squeeze(v0, axis)"""
+COLUMNS = """all = MatMul(x, wall) q1, k1, v1 = Split <axis = 2> (all, columns)
+    q2 = Reshape(q1, split) k2 = Reshape(k1, split) v2 = Reshape(v1, split)"""
+HEADS_OF_ALL = """all = MatMul(x, wall) heads_of_all = Reshape(all, twelve)
+    q2, k2, v2 = Split <axis = 2> (heads_of_all, fours)"""
+
+
+@pytest.mark.parametrize("packed", [PACKED, COLUMNS, HEADS_OF_ALL], ids=["parts", "columns", "heads"])
+def test_parts_of_one_projection_are_rotated_together(packed: str) -> None:
+    """The values are read where they lie, and nothing takes the projection apart."""
+    text = [packed, *(ROTATED.format(p=part, x=f"{part}2") for part in "qk")]
+    text += [TURN.format(p="q", y="qe"), TURN.format(p="k", y="ke"), TURN.format(p="v", y="v2")]
+    attention = ATTENTION.replace("QUERIES", "qT").replace("KEYS", "kT")
+    proto = parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 17]> g (float[b, l, 32] x, float[b, l, 1, 8] c, float[b, l, 1, 8] s) =>'
+        f" (float[b, l, 32] y) {{ {' '.join(text)} {attention} }}"
+    )
+    vectors = {"zero": 0, "one": 1, "two": 2, "axis": 2, "half": 4, "size": 8, "last": 3}
+    constants = {name: np.array([value]) for name, value in vectors.items()}
+    constants |= {"twice": np.arange(4), "merged": np.array([0, 0, 32]), "five": np.array([0, 0, 3, 4, 8])}
+    constants |= {"columns": np.array([32, 32, 32]), "split": np.array([0, 0, 4, 8]), "twelve": np.array([0, 0, 12, 8])}
+    constants |= {"fours": np.array([4, 4, 4]), "wall": random(32, 96) / 4}
+    used = {name for node in proto.graph.node for name in node.input}
+    proto.graph.initializer.extend(
+        numpy_helper.from_array(value, name) for name, value in constants.items() if name in used
+    )
+    found, _ = check(proto)
+    assert found.count("MatMul") == found.count("Concat") == 1 and not {"Squeeze", "Transpose", "Split"} & {*found}
+    result, _ = apply(proto, *PASSES, "fuse-elementwise")
+    assert set(ops(result)) == {"MatMul", "Reshape", "FusedElementwise", "FusedAttention"}
 
 
 def test_factors_that_differ_are_put_together() -> None:
