@@ -10,6 +10,7 @@ from onnxfuse.passes.rules.normalization_by_moments import NormalizationByMoment
 from onnxfuse.passes.rules.rms_normalization import RmsNormalization
 from onnxfuse.passes.rules.rotary_embedding import RotaryEmbedding
 from onnxfuse.passes.rules.rotary_embedding_of_heads import RotaryEmbeddingOfHeads
+from onnxfuse.passes.rules.rotary_embedding_of_pairs import RotaryEmbeddingOfPairs
 from onnxfuse.passes.rules.slices_as_gather import SlicesAsGather
 from onnxfuse.passes.rules.softmax_over_channels import SoftmaxOverChannels
 from onnxfuse.rewrite.base import PassContext
@@ -25,9 +26,9 @@ NAME = "slow-operators"
 _RULES: dict[str, tuple[type[RewriteRule], ...]] = {
     "cpu": (
         *(LocalResponseNormalization, NormalizationByMoments, RmsNormalization),
-        *(RotaryEmbedding, RotaryEmbeddingOfHeads, SoftmaxOverChannels),
+        *(RotaryEmbeddingOfPairs, RotaryEmbedding, RotaryEmbeddingOfHeads, SoftmaxOverChannels),
     ),
-    "cuda": (MeanOfChannels, RotaryEmbedding, RotaryEmbeddingOfHeads, SlicesAsGather),
+    "cuda": (MeanOfChannels, RotaryEmbeddingOfPairs, RotaryEmbedding, RotaryEmbeddingOfHeads, SlicesAsGather),
 }
 _WANTED: dict[str, tuple[set[str], ...]] = {
     "cpu": ({"LRN"}, {"Reciprocal"}, {"Div", "Sqrt"}, {"Softmax"}, {"Concat", "Neg"}),

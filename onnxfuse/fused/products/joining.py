@@ -89,7 +89,7 @@ class Joiner:
         if op is None or any(standard_op(node) != op or len(node.inputs) != len(first.inputs) for node in nodes):
             return None
         if op == "Reshape":
-            return self._heads(nodes, axis, sizes)
+            return self._heads(nodes, axis, sizes) or self._reshaped(nodes, axis, sizes)
         if op in ("Slice", "Split"):
             return self._part(tensors, axis, sizes)
         if any(node.attrs != first.attrs or len(node.outputs) != 1 for node in nodes):
@@ -173,6 +173,31 @@ class Joiner:
         target = self.model.constant(np.array([0, 0, columns // size, size], np.int64), "heads")
         split = Made("Reshape", (joined, target), (*joined.shape[:2], columns // size, size))
         return self._sliced(split, -2, start // size, start // size + sum(sizes))
+
+    def _reshaped(self, nodes: Sequence[Node], axis: int, sizes: Sequence[int]) -> Made | None:
+        """Other dimensions behind the axis, as where rotary embeddings have pairs of elements."""
+        read, made = nodes[0].inputs[0].shape, nodes[0].outputs[0].shape
+        if read is None or made is None:
+            return None
+        place = len(made) + axis
+        behind = made[place + 1 :]
+        if not place < len(read) - 1 or not all(isinstance(size, int) for size in behind):
+            return None
+        for node, size in zip(nodes, sizes, strict=True):
+            before, after = node.inputs[0].shape, node.outputs[0].shape
+            if before is None or after is None or None in before[:place] or before[place] != size:
+                return None
+            if (
+                before[:place] != after[:place]
+                or after[place + 1 :] != behind
+                or before[place + 1 :] != read[place + 1 :]
+            ):
+                return None
+        joined = self.join([node.inputs[0] for node in nodes], place - len(read), sizes)
+        if joined is None:
+            return None
+        target = self.model.constant(np.array([0] * (place + 1) + list(behind), np.int64), "shape")
+        return Made("Reshape", (joined, target), (*made[:place], sum(sizes), *behind))
 
     def _part(self, tensors: Sequence[gs.Tensor], axis: int, sizes: Sequence[int]) -> Made | None:
         """A part along another axis."""

@@ -20,6 +20,9 @@ ROTATED = """{p}a = Slice({x}, zero, half, last) {p}b = Slice({x}, half, size, l
     {p}r = Concat <axis = -1> ({p}g, {p}a) {p}c = Mul({x}, c) {p}s = Mul({p}r, s) {p}e = Add({p}c, {p}s)"""
 SPLIT = """{p}a, {p}b = Split <axis = -1> ({x}, halves) {p}g = Neg({p}b)
     {p}r = Concat <axis = -1> ({p}g, {p}a) {p}c = Mul({x}, c) {p}s = Mul({p}r, s) {p}e = Add({p}c, {p}s)"""
+PAIRS = """{p}a = Slice({x}, zero, size, last, two) {p}b = Slice({x}, one, size, last, two) {p}g = Neg({p}b)
+    {p}i = Unsqueeze({p}g, back) {p}j = Unsqueeze({p}a, back) {p}k = Concat <axis = -1> ({p}i, {p}j)
+    {p}r = Reshape({p}k, whole) {p}c = Mul({x}, c) {p}s = Mul({p}r, s) {p}e = Add({p}c, {p}s)"""
 TURN = "{p}T = Transpose <perm = [0, 2, 1, 3]> ({y})"
 ATTENTION = """keys = Gather <axis = 1> (KEYS, twice) turned = Transpose <perm = [0, 1, 3, 2]> (keys)
     values = Gather <axis = 1> (vT, twice) scores = MatMul(QUERIES, turned) weights = Softmax <axis = -1> (scores)
@@ -43,7 +46,8 @@ def decoder(
         f'<ir_version: 9, opset_import: ["": 17]> g (float[b, l, 32] x, float[{angles}] c, float[{angles}] s) =>'
         f" (float[b, l, 32] y{out}) {{ {' '.join(text)} {more} }}"
     )
-    constants = {name: np.array([value]) for name, value in {"zero": 0, "half": 4, "size": 8, "last": 3}.items()}
+    vectors = {"zero": 0, "one": 1, "two": 2, "half": 4, "size": 8, "last": 3, "back": -1}
+    constants = {name: np.array([value]) for name, value in vectors.items()} | {"whole": np.array([0, 0, 0, 8])}
     constants |= {"halves": np.array([4, 4]), "twice": np.array([0, 0, 1, 1]), "merged": np.array([0, 0, 32])}
     constants |= {"square": np.float32(2), "tiny": np.float32(1e-5)}
     for seed, (part, heads) in enumerate(HEADS.items()):
@@ -74,6 +78,12 @@ def test_queries_and_keys_are_rotated_together(before: str, rotation: str, first
     assert found.count("Transpose") == 2 * first  # of the cosines and the sines, which are inputs
     assert found.count("MatMul") == found.count("Concat") == 1 and "FusedAttention" in found
     assert found.count("Pow") == (before is NORMALIZED)
+
+
+@pytest.mark.parametrize("before", [PLAIN, NORMALIZED], ids=["plain", "normalized"])
+def test_pairs_of_queries_and_keys_are_rotated_together(before: str) -> None:
+    found, _ = check(decoder(before, PAIRS))
+    assert found.count("MatMul") == found.count("Concat") == 1 and not {"Unsqueeze", "Neg"} & {*found}
 
 
 @pytest.mark.parametrize(("batch", "length"), [(1, 1), (3, 17)])
