@@ -11,6 +11,7 @@ from onnxfuse.passes.rules.rms_normalization import RmsNormalization
 from onnxfuse.passes.rules.rotary_embedding import RotaryEmbedding
 from onnxfuse.passes.rules.rotary_embedding_of_heads import RotaryEmbeddingOfHeads
 from onnxfuse.passes.rules.rotary_embedding_of_pairs import RotaryEmbeddingOfPairs
+from onnxfuse.passes.rules.rotary_embedding_operator import RotaryEmbeddingOperator
 from onnxfuse.passes.rules.slices_as_gather import SlicesAsGather
 from onnxfuse.passes.rules.softmax_over_channels import SoftmaxOverChannels
 from onnxfuse.rewrite.base import PassContext
@@ -23,16 +24,17 @@ if TYPE_CHECKING:
 
 NAME = "slow-operators"
 
+_ROTARY_EMBEDDINGS = (RotaryEmbeddingOperator, RotaryEmbeddingOfPairs, RotaryEmbedding, RotaryEmbeddingOfHeads)
 _RULES: dict[str, tuple[type[RewriteRule], ...]] = {
     "cpu": (
         *(LocalResponseNormalization, NormalizationByMoments, RmsNormalization),
-        *(RotaryEmbeddingOfPairs, RotaryEmbedding, RotaryEmbeddingOfHeads, SoftmaxOverChannels),
+        *(*_ROTARY_EMBEDDINGS, SoftmaxOverChannels),
     ),
-    "cuda": (MeanOfChannels, RotaryEmbeddingOfPairs, RotaryEmbedding, RotaryEmbeddingOfHeads, SlicesAsGather),
+    "cuda": (MeanOfChannels, *_ROTARY_EMBEDDINGS, SlicesAsGather),
 }
 _WANTED: dict[str, tuple[set[str], ...]] = {
-    "cpu": ({"LRN"}, {"Reciprocal"}, {"Div", "Sqrt"}, {"Softmax"}, {"Concat", "Neg"}),
-    "cuda": ({"GlobalAveragePool"}, {"Concat", "Slice"}, {"Concat", "Neg"}),
+    "cpu": ({"LRN"}, {"Reciprocal"}, {"Div", "Sqrt"}, {"Softmax"}, {"Concat", "Neg"}, {"RotaryEmbedding"}),
+    "cuda": ({"GlobalAveragePool"}, {"Concat", "Slice"}, {"Concat", "Neg"}, {"RotaryEmbedding"}),
 }
 """Operators of which a model has some together if there may be something for the rules: else nothing is inferred."""
 
