@@ -102,6 +102,8 @@ class Joiner:
             if any(integers_of(node, "axes", 1) != axes for node in nodes):
                 return None
             operands = [self.join([node.inputs[0] for node in nodes], axis, sizes), *first.inputs[1:]]
+        elif op == "Gather":
+            return self._gathered(nodes, axis, sizes)
         elif op == "Concat" and first.attrs["axis"] % rank == axis % rank:
             return None
         elif op == "Concat" or (is_elementwise(first) and op not in HAVE_AXIS and _keeps_type(nodes)):
@@ -117,6 +119,20 @@ class Joiner:
             if len(known) == len(operands)
             else None
         )
+
+    def _gathered(self, nodes: Sequence[Node], axis: int, sizes: Sequence[int]) -> Made | None:
+        """The same constant indices of another axis, as where halves change places."""
+        first = nodes[0]
+        values = [constant_value(node.inputs[1]) for node in nodes]
+        rank = len(first.outputs[0].shape)
+        if values[0] is None or values[0].ndim != 1 or first.attrs.get("axis", 0) % rank == axis % rank:
+            return None
+        if any(own is None or not np.array_equal(own, values[0]) for own in values):
+            return None
+        joined = self.join([node.inputs[0] for node in nodes], axis, sizes)
+        if joined is None:
+            return None
+        return Made("Gather", (joined, first.inputs[1]), _with(first.outputs[0], axis, sum(sizes)), first.attrs)
 
     def _columns(self, spans: Sequence[Span]) -> Value | None:
         """Columns of the whole that are one behind the other."""

@@ -60,9 +60,9 @@ def decoder(
     return proto
 
 
-def check(proto: onnx.ModelProto, batch: int = 2, length: int = 9) -> tuple[list[str], str]:
+def check(proto: onnx.ModelProto, batch: int = 2, length: int = 9, target: str = "cpu") -> tuple[list[str], str]:
     """The operators and the reasons, after it has been seen that results are the same."""
-    result, context = apply(proto, *PASSES)
+    result, context = apply(proto, *PASSES, target=target)
     angles = [tensor.type.tensor_type.shape.dim for tensor in proto.graph.input[1:]]
     sizes = [[dim.dim_value or {"b": batch, "l": length}[dim.dim_param] for dim in dims] for dims in angles]
     feeds = {"x": random(batch, length, 32), "c": random(*sizes[0], seed=1), "s": random(*sizes[1], seed=2)}
@@ -78,6 +78,15 @@ def test_queries_and_keys_are_rotated_together(before: str, rotation: str, first
     assert found.count("Transpose") == 2 * first  # of the cosines and the sines, which are inputs
     assert found.count("MatMul") == found.count("Concat") == 1 and "FusedAttention" in found
     assert found.count("Pow") == (before is NORMALIZED)
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("before", [PLAIN, BIASED, NORMALIZED], ids=["plain", "biased", "normalized"])
+def test_on_cuda(before: str, first: bool) -> None:
+    """There slices that are put together again may be a Gather by then."""
+    found, _ = check(decoder(before, first=first), target="cuda")
+    assert found.count("MatMul") == found.count("Concat") + found.count("Gather") == 1
+    assert found.count("Transpose") == 2 * first and "FusedAttention" in found
 
 
 @pytest.mark.parametrize("before", [PLAIN, NORMALIZED], ids=["plain", "normalized"])
