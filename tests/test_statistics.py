@@ -43,6 +43,23 @@ def test_what_launches_nothing() -> None:
     assert found.nodes == 6 and found.launches == 1
 
 
+def test_what_depends_on_constants_alone_is_computed_once() -> None:
+    found = counts(
+        "g (float[n, 4] x) => (float[n, 4] y, float[4] z) <float[4] k = {1, 2, 3, 4}> {"
+        " a = Exp(k) b = Neg(a) y = Mul(x, b) r = RandomNormalLike(k) z = Abs(r) }"
+    )
+    assert (found.launches, found.operators) == (3, {"Mul": 1, "RandomNormalLike": 1, "Abs": 1})
+
+
+def test_launches_by_operator() -> None:
+    text = "g (float[4] x, float[4] w) => (float[4] y) { a = Exp(x) b = Neg(a) c = local.twice(b) y = Exp(c) }"
+    found = counts(f'{text} <domain: "local", opset_import: ["": 17]> twice (a) => (d) {{ c = Relu(a) d = Relu(c) }}')
+    assert found.operators == {"Exp": 2, "Neg": 1, "twice": 2}
+    report = onnxfuse.optimize(chain(), check=False).report
+    assert report.after is not None and report.after.to_json()["operators"] == {"FusedElementwise": 1}
+    assert report.describe_launches() == "Launches: 1 FusedElementwise."
+
+
 def test_bodies_and_functions_count_once_where_they_stand() -> None:
     found = counts(
         "g (float[4] x, bool b) => (float[4] y) {"

@@ -144,7 +144,7 @@ View StageBuilder::view_of(uint16_t id) const {
     view.strides[0] = 1;
     return view;
   }
-  if (!is_view(value) || value.swaps_halves) return whole_view(shapes_[id]);
+  if (!is_view(value)) return whole_view(shapes_[id]);
   std::string problem;
   input_view(value, plan_.key.shapes[id], &view, &problem);  // resolve_shapes has done it before
   return view;

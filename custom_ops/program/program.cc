@@ -180,16 +180,17 @@ class Parser {
   const char* parse_input(const std::string_view* words, size_t count, Value* value) {
     value->kind = Value::Kind::Input;
     static constexpr char expected[] =
-        "expected 'input <dtype> broadcast|axis <k>|halves|slice <axis>:<start>:<end>:<step>,…|view <steps>'";
+        "expected 'input <dtype> broadcast|axis <k>|halves|slice <axis>:<start>:<end>:<step>,… [halves]|view <steps>'";
     if (count < 3 || !parse_dtype(words[1], &value->type)) return expected;
     if (program_.values.size() != program_.input_count) return "an input follows a const or an instruction";
     if (program_.input_count == kMaxInputs) return "more than 128 inputs";
     if (words[2] == "axis" && count == 4) {
       if (!parse_axis(words[3], &value->axis)) return "the axis is not a number from -64 to 63";
       value->along_axis = true;
-    } else if (words[2] == "slice" && count == 4) {
+    } else if (words[2] == "slice" && (count == 4 || (count == 5 && words[4] == "halves"))) {
       if (reads_ == Reads::WholeTensors) return "whole tensors are read here";
       if (!parse_slices(words[3], &value->slices)) return "these are not slices of an axis";
+      value->swaps_halves = count == 5;
     } else if (words[2] == "halves" && count == 3) {
       if (reads_ == Reads::WholeTensors) return "whole tensors are read here";
       value->swaps_halves = true;

@@ -26,7 +26,7 @@ struct Value {
   bool along_axis = false;      // Input: a vector along `axis` instead of NumPy broadcasting
   int axis = 0;                 // Input: counted from the front, or from the back if negative; Index: from the back
   std::vector<AxisSlice> slices;  // Input: of what the ones before leave, each a part; the tensor is broadcast
-  bool swaps_halves = false;    // Input: along its last dimension the second half comes first; the tensor is broadcast
+  bool swaps_halves = false;    // Input: along the last dimension of that the second half comes first
   std::vector<ViewStep> view;   // Input: what is read of the tensor, which is broadcast
   Op op{};                      // Instruction
   Reduce reduce{};              // Reduction

@@ -55,9 +55,6 @@ class ShapeResolver {
         return false;
       };
       if (inputs_[i].rank > kMaxRank) return fail(" has more than 16 dimensions");
-      if (value.swaps_halves && (inputs_[i].rank == 0 || inputs_[i].from_back(0) % 2 != 0)) {
-        return fail(" of shape " + to_string(inputs_[i]) + " has no halves in its last dimension");
-      }
       if (!is_view(value)) continue;
       int64_t count = 0;
       View view;
@@ -65,6 +62,14 @@ class ShapeResolver {
       std::string problem;
       if (!input_view(value, inputs_[i], &view, &problem)) {
         return fail(" of shape " + to_string(inputs_[i]) + ": " + problem);
+      }
+      const int rank = view.shape.rank;
+      if (value.swaps_halves && (rank == 0 || view.shape.from_back(0) % 2 != 0)) {
+        return fail(" of shape " + to_string(view.shape) + " has no halves in its last dimension");
+      }
+      element_count(view.shape, &count);
+      if (value.swaps_halves && count > 0 && view.strides[rank - 1] != 1) {
+        return fail(" has halves that are not side by side");
       }
       inputs_[i] = view.shape;
     }

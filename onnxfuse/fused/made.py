@@ -47,13 +47,17 @@ def _before_transpose(value: Value) -> tuple[Value, Sequence[int]]:
 def make_nodes(model: Model, value: Made, result: gs.Tensor, name: str) -> list[Node]:
     """The nodes, in topological order, whose last one makes ``result``, of which no other does.
 
-    All that they make has the type of ``result``; ``name`` is what their names begin with.
+    All that they make has the type of ``result``; ``name`` is what their names begin with.  What is an operand several
+    times is made once.
     """
     nodes: list[Node] = []
+    tensors: dict[int, gs.Tensor] = {}
 
     def make(made: Value) -> gs.Tensor:
         if not isinstance(made, Made):
             return made
+        if id(made) in tensors:
+            return tensors[id(made)]
         inputs = [make(operand) for operand in made.operands]
         node = Node(made.op, model.unique_name(f"{name}_{made.op}"), dict(made.attributes), inputs)
         if made is value:
@@ -62,6 +66,7 @@ def make_nodes(model: Model, value: Made, result: gs.Tensor, name: str) -> list[
             tensor = gs.Variable(model.unique_name(f"{node.name}_output"), result.dtype, list(made.shape))
         node.outputs.append(tensor)
         nodes.append(node)
+        tensors[id(made)] = tensor
         return tensor
 
     make(value)

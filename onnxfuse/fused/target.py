@@ -49,7 +49,7 @@ class Target:
     runs on others too, but was planned for this one.
     activations_in_conv: ONNX Runtime computes an activation inside the convolution before it.
     halves_in_float: whether ONNX Runtime computes products and convolutions of float16 in float32.
-    bias_apart: ONNX Runtime adds the bias of a convolution in a kernel of its own.
+    bias_apart: ONNX Runtime adds the bias of a convolution or a Gemm in a kernel of its own.
     nhwc_option: the provider has the option ``prefer_nhwc``.
     host_apart: nodes without a kernel there run on the host, between copies.
     reads_views: fused nodes of elementwise operators read parts of tensors where they lie.

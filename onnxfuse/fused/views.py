@@ -1,7 +1,7 @@
 """What a region reads through Slice, Split and Concat, as views of other tensors: a fused node needs no copies."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
 
@@ -15,7 +15,7 @@ from onnxfuse.program.program import MAX_RANK, MAX_SLICES, AxisSlice
 
 @dataclass(frozen=True)
 class ViewedInput:
-    """``tensor`` is what ``slices`` leave of ``source``, or all of it with the halves of its last dimension swapped."""
+    """``tensor`` is what ``slices`` leave of ``source``, perhaps with the halves of the last dimension swapped."""
 
     tensor: gs.Tensor
     source: gs.Tensor
@@ -34,11 +34,13 @@ def find_views(
     """
     inside = {id(node) for node in region}
     excluded = {id(tensor) for node in region for tensor in _not_viewed(node, opset)}
-    nodes, views = _swapped_halves(region, excluded, within, is_read_outside)
+    nodes, swapped = _swapped_halves(region, excluded, within, is_read_outside)
     inside.update(map(id, nodes))
-    excluded.update(id(view.source) for view in views)
+    halved = {id(view.source) for view in swapped}
     parts: dict[int, ViewedInput] = {}
-    waiting = [tensor for node in region for tensor in node.inputs]
+    read = {id(tensor): tensor for node in region for tensor in node.inputs}
+    read.update((id(view.source), view.source) for view in swapped)
+    waiting = list(read.values())
     room = {id(tensor): MAX_SLICES for tensor in waiting}  # slices that an input may still have before this tensor
     while waiting:
         tensor = waiting.pop()
@@ -49,13 +51,16 @@ def find_views(
         made = [tensor for tensor in node.outputs if tensor.name]
         if left < 0 or any(id(tensor) in excluded or is_read_outside(tensor, inside) for tensor in made):
             continue
+        if any(id(part.tensor) in halved and any(one.step > 1 for one in part.slices) for part in own):
+            continue  # elements of a half lie side by side
         inside.add(id(node))
         nodes.insert(0, node)  # nodes are found after those that read their results
         parts.update((id(part.tensor), part) for part in own)
         waiting.append(node.inputs[0])
         room[id(node.inputs[0])] = min(left, room.get(id(node.inputs[0]), MAX_SLICES))
-    read = {id(tensor) for node in region for tensor in node.inputs}
-    return nodes, views + [_through(part, parts) for part in parts.values() if id(part.tensor) in read]
+    direct = {id(tensor) for node in region for tensor in node.inputs}
+    views = [*swapped, *(part for part in parts.values() if id(part.tensor) in direct)]
+    return nodes, [_through(view, parts) for view in views]
 
 
 def _not_viewed(node: gs.Node, opset: int) -> list[gs.Tensor]:
@@ -116,7 +121,7 @@ def _through(part: ViewedInput, parts: dict[int, ViewedInput]) -> ViewedInput:
     """The same as a part of what no other is a part of."""
     while id(part.source) in parts:
         source = parts[id(part.source)]
-        part = ViewedInput(part.tensor, source.source, source.slices + part.slices)
+        part = replace(part, source=source.source, slices=source.slices + part.slices)
     return part
 
 

@@ -101,7 +101,7 @@ class _Provider:
     gemm_activations: what a Gemm computes at its end.
     quantized: it has kernels for products of integers with what is around them, and a Sigmoid that is 0 where the exact
     one is small; and its kernels of double that ``slow_kernels`` names are faster than the library's.
-    stacks_bias: the bias of a stack of products becomes part of it only behind Reshapes.
+    frees_bias: whether the bias of a product, an Add, is better computed with what follows it.
     """
 
     one_kernel: Sequence[_Pattern]
@@ -110,16 +110,29 @@ class _Provider:
     adds_in_normalization: bool
     gemm_activations: frozenset[str]
     quantized: bool
-    stacks_bias: bool
+    frees_bias: Callable[[gs.Node], bool]
 
 
 _PROVIDERS: Mapping[str, _Provider] = {
     # With AVX-512 a region is as fast as the kernel for BiasGelu or faster, with AVX2 it takes a fifth longer.
     CPU.name: _Provider(
-        (_quick_gelu,), lambda: not cpu.has_avx512(), False, False, GEMM_ACTIVATIONS, quantized=True, stacks_bias=True
+        one_kernel=(_quick_gelu,),
+        bias_gelu=lambda: not cpu.has_avx512(),
+        masks_attention=False,
+        adds_in_normalization=False,
+        gemm_activations=GEMM_ACTIVATIONS,
+        quantized=True,
+        frees_bias=lambda add: _is_bias_of_stack(add),
     ),
+    # CUDA's Gemm writes the bias into its result with a product of its own first (core/providers/cuda/math/gemm.cc).
     CUDA.name: _Provider(
-        (_quick_gelu, _fast_gelu), lambda: False, True, True, frozenset(), quantized=False, stacks_bias=False
+        one_kernel=(_quick_gelu, _fast_gelu),
+        bias_gelu=lambda: False,
+        masks_attention=True,
+        adds_in_normalization=True,
+        gemm_activations=frozenset(),
+        quantized=False,
+        frees_bias=lambda add: standard_op(add) == "Add",
     ),
 }
 
@@ -171,7 +184,7 @@ class OrtFusions:
                 self._leave_dequantization(node, editor)
         for node in nodes:
             if _is_inside_matmul(node, editor, provider.gemm_activations):
-                if provider.stacks_bias and _is_bias_of_stack(node):
+                if provider.frees_bias(node):
                     self._add_kernel([node])
                 else:
                     self.reasons[id(node)] = INSIDE_MATMUL

@@ -235,23 +235,29 @@ _BUILTIN_PASSES = {
     "conv-layout": "onnxfuse.passes.conv_layout:ConvLayoutPass",
     "fold-affine": "onnxfuse.passes.fold_affine:FoldAffine",
     "fuse-attention": "onnxfuse.fused.attention.fuse_attention:FuseAttention",
+    "merge-products": "onnxfuse.fused.products.merge_products:MergeProducts",
     "split-conv-bias": "onnxfuse.fused.conv.split_conv_bias:SplitConvBias",
+    "split-product-bias": "onnxfuse.fused.products.biases:SplitProductBias",
     "fuse-conv": "onnxfuse.fused.conv.fuse_conv:FuseConv",
     "channels-last": "onnxfuse.fused.nhwc.channels_last:ChannelsLast",
     "fuse-reductions": "onnxfuse.fused.reduction.fuse_reductions:FuseReductions",
     "fuse-normalization": "onnxfuse.fused.normalization.fuse_normalization:FuseNormalization",
     "fuse-elementwise": "onnxfuse.fused.elementwise.fuse_elementwise:FuseElementwise",
+    "join-product-bias": "onnxfuse.fused.products.biases:JoinProductBias",
 }
 """The passes of the package in the order in which they run, and where each is: imported when it is first asked for."""
 _BUILTIN = tuple(_BUILTIN_PASSES)
 _FUSING = (
     "fuse-attention",
+    "merge-products",
     "split-conv-bias",
+    "split-product-bias",
     "fuse-conv",
     "channels-last",
     "fuse-reductions",
     "fuse-normalization",
     "fuse-elementwise",
+    "join-product-bias",
 )
 """The passes before which others run by default."""
 

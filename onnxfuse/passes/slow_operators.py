@@ -10,6 +10,8 @@ from onnxfuse.passes.rules.normalization_by_moments import NormalizationByMoment
 from onnxfuse.passes.rules.rms_normalization import RmsNormalization
 from onnxfuse.passes.rules.rotary_embedding import RotaryEmbedding
 from onnxfuse.passes.rules.rotary_embedding_of_heads import RotaryEmbeddingOfHeads
+from onnxfuse.passes.rules.rotary_embedding_of_pairs import RotaryEmbeddingOfPairs
+from onnxfuse.passes.rules.rotary_embedding_operator import RotaryEmbeddingOperator
 from onnxfuse.passes.rules.slices_as_gather import SlicesAsGather
 from onnxfuse.passes.rules.softmax_over_channels import SoftmaxOverChannels
 from onnxfuse.rewrite.base import PassContext
@@ -22,23 +24,25 @@ if TYPE_CHECKING:
 
 NAME = "slow-operators"
 
+_ROTARY_EMBEDDINGS = (RotaryEmbeddingOperator, RotaryEmbeddingOfPairs, RotaryEmbedding, RotaryEmbeddingOfHeads)
 _RULES: dict[str, tuple[type[RewriteRule], ...]] = {
     "cpu": (
         *(LocalResponseNormalization, NormalizationByMoments, RmsNormalization),
-        *(RotaryEmbedding, RotaryEmbeddingOfHeads, SoftmaxOverChannels),
+        *(*_ROTARY_EMBEDDINGS, SoftmaxOverChannels),
     ),
-    "cuda": (MeanOfChannels, SlicesAsGather),
+    "cuda": (MeanOfChannels, *_ROTARY_EMBEDDINGS, SlicesAsGather),
 }
 _WANTED: dict[str, tuple[set[str], ...]] = {
-    "cpu": ({"LRN"}, {"Reciprocal"}, {"Div", "Sqrt"}, {"Softmax"}, {"Concat", "Neg"}),
-    "cuda": ({"GlobalAveragePool"}, {"Concat", "Slice"}),
+    "cpu": ({"LRN"}, {"Reciprocal"}, {"Div", "Sqrt"}, {"Softmax"}, {"Concat", "Neg"}, {"RotaryEmbedding"}),
+    "cuda": ({"GlobalAveragePool"}, {"Concat", "Slice"}, {"Concat", "Neg"}, {"RotaryEmbedding"}),
 }
 """Operators of which a model has some together if there may be something for the rules: else nothing is inferred."""
 
 
 class SlowOperators:
-    """On the CPU LRN, Softmax, layer and RMS normalization and rotary embeddings in forms that this project or ONNX
-    Runtime fuses; on CUDA means of channels and slices that are put together again as kernels that are faster there.
+    """On the CPU LRN, Softmax, layer and RMS normalization in forms that this project or ONNX Runtime fuses; on CUDA
+    means of channels and slices that are put together again as kernels that are faster there; on both targets rotary
+    embeddings in a form that is fused.
 
     Results stay the same up to rounding.
     """

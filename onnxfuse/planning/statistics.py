@@ -5,12 +5,15 @@ that the model carries are counted at each call, since ONNX Runtime inlines them
 one launch. ONNX Runtime's own fusions are not foreseen, so the counts are of the graph in the file.
 
 - launches: nodes that run a kernel over data.  Not counted: constants, operators that only rename memory
-  (Reshape, Squeeze, Unsqueeze, Flatten, Identity), control flow itself, and shape arithmetic (what is
-  computed from shapes and constants alone, on the host).
+  (Reshape, Squeeze, Unsqueeze, Flatten, Identity), control flow itself, shape arithmetic (what is
+  computed from shapes and constants alone, on the host), and what depends on constants alone, which ONNX Runtime
+  computes once, when it creates the session.
 - intermediate tensors: tensors that a launch writes, that a node reads and that are no output of the model.
+- operators: the launches by operator, fused nodes by kind.
 - bytes moved: for each launch the bytes of its distinct inputs and of its outputs, weights included.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -21,7 +24,7 @@ from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, kind_of
 from onnxfuse.model.graph import sorted_nodes
 from onnxfuse.model.graph_ir import operator_key
 from onnxfuse.model.inlining import FunctionKey, inlined_nodes
-from onnxfuse.ort.host import shape_arithmetic
+from onnxfuse.ort.host import constant_arithmetic, shape_arithmetic
 from onnxfuse.program.lowering import is_elementwise
 from onnxfuse.report.byte_counts import Bytes, touched
 
@@ -41,6 +44,7 @@ class Statistics:
 
     nodes: int = 0
     launches: int = 0
+    operators: Counter[str] = field(default_factory=Counter)
     intermediate_tensors: int = 0
     bytes_elementwise: Bytes = field(default_factory=Bytes)
     bytes_total: Bytes = field(default_factory=Bytes)
@@ -59,6 +63,7 @@ class Statistics:
         return {
             "nodes": self.nodes,
             "launches": self.launches,
+            "operators": dict(self.operators.most_common()),
             "intermediate_tensors": self.intermediate_tensors,
             "bytes_elementwise": self.bytes_elementwise.to_json(),
             "bytes_total": self.bytes_total.to_json(),
@@ -96,23 +101,26 @@ def collect(model: "Model") -> Statistics:
                 more = inlined_nodes(key, functions, inlined) - 1
                 statistics.nodes += more
                 statistics.launches += more
+                statistics.operators[key[1]] += more
     return statistics
 
 
 def _count_graph(statistics: Statistics, graph: gs.Graph) -> None:
     nodes = sorted_nodes(graph)
     elementwise = {id(node) for node in nodes if is_elementwise(node)}
-    on_host = shape_arithmetic(nodes, elementwise)
+    not_launched = shape_arithmetic(nodes, elementwise) | constant_arithmetic(nodes)
     outputs = {id(tensor) for tensor in graph.outputs}
     statistics.nodes += len(nodes)
     for node in nodes:
-        if id(node) in on_host or (node.op in _NO_LAUNCH and node.domain != DOMAIN):
+        if id(node) in not_launched or (node.op in _NO_LAUNCH and node.domain != DOMAIN):
             continue
+        kind = kind_of(node.op) if node.domain == DOMAIN else None
         statistics.launches += 1
+        statistics.operators[node.op if kind is None else kind.name] += 1
         statistics.intermediate_tensors += sum(
             1 for tensor in node.outputs if tensor.name and tensor.outputs and id(tensor) not in outputs
         )
-        fusible = id(node) in elementwise or (node.domain == DOMAIN and kind_of(node.op) is ELEMENTWISE)
+        fusible = id(node) in elementwise or kind is ELEMENTWISE
         for tensor in touched(node):
             statistics.bytes_total.add(tensor)
             if fusible:

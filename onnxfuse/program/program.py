@@ -15,7 +15,8 @@ define a value (inputs, constants, instructions) number the values from 0 in the
 shape, with as many dimensions as that has, or -k of them if k is negative.  ``input T slice a:b:e:s,…`` is a part of a
 tensor that follows NumPy's broadcasting: along axis a from b up to but not including e every s-th element, as ONNX's
 Slice has it, and of that what the next ones leave.  ``input T halves`` is a tensor, broadcast like those, whose last
-dimension is read with its second half first.  ``contract``, a line of its own behind the first, allows a product to be
+dimension is read with its second half first, and ``input T slice … halves`` a part of one, every element of that
+dimension.  ``contract``, a line of its own behind the first, allows a product to be
 added without being rounded before, which ``--fast-math`` asks for.  ``const`` gives the bit pattern of a
 scalar in hexadecimal.  In ``op T ids…`` T is the type that the operator's rule speaks of.  Values of type f16 and bf16
 are computed in float32 and rounded by ``cast`` and in outputs.
@@ -79,8 +80,8 @@ class AxisSlice(NamedTuple):
 class Input:
     """A tensor that the region reads: NumPy broadcasting, or a vector along ``axis`` of the region's shape.
 
-    Of the former ``slices`` may leave a part, each of what the ones before it leave; or along its last dimension, of an
-    even size, the second half comes first (``swaps_halves``); or it is what ``view`` makes of it.
+    Of the former ``slices`` may leave a part, each of what the ones before it leave; along its last dimension, of an
+    even size, the second half may come first (``swaps_halves``); or it is what ``view`` makes of it.
     """
 
     dtype: str
@@ -95,7 +96,8 @@ class Input:
         if self.axis is not None:
             return f"input {self.dtype} axis {self.axis}"
         if self.slices:
-            return f"input {self.dtype} slice " + ",".join(":".join(map(str, part)) for part in self.slices)
+            slices = ",".join(":".join(map(str, part)) for part in self.slices)
+            return f"input {self.dtype} slice {slices}{' halves' if self.swaps_halves else ''}"
         return f"input {self.dtype} {'halves' if self.swaps_halves else 'broadcast'}"
 
 
@@ -365,8 +367,8 @@ def _parse_value(words: list[str], is_newer: bool) -> Value:
             return Input(dtype, value)
         case ["input", dtype, "halves"]:
             return Input(dtype, swaps_halves=True)
-        case ["input", dtype, "slice", slices]:
-            return Input(dtype, slices=tuple(map(_parse_slice, slices.split(","))))
+        case ["input", dtype, "slice", slices, *halves] if halves in ([], ["halves"]):
+            return Input(dtype, slices=tuple(map(_parse_slice, slices.split(","))), swaps_halves=bool(halves))
         case ["const", dtype, bits]:
             const = Const(dtype, int(bits, 16))
             if dtype not in DTYPES or str(const).split(" ")[2] != bits:
@@ -428,8 +430,8 @@ def _validate_value(program: Program, index: int, value: Value) -> None:
                 raise ValueError("the axis is out of range")
             if len(slices) > MAX_SLICES or (slices and axis is not None):
                 raise ValueError("too many slices")
-            if swaps_halves and (slices or axis is not None):
-                raise ValueError("halves of a part or of a vector")
+            if swaps_halves and axis is not None:
+                raise ValueError("halves of a vector")
             if not all(_is_valid_slice(part) for part in slices):
                 raise ValueError("a slice is out of range")
             if view and (slices or swaps_halves or axis is not None):

@@ -44,8 +44,9 @@ def run(program: Program, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
 def _viewed(array: np.ndarray, spec: Input) -> np.ndarray:
     if spec.view:
         return viewed(array, spec.view)
+    array = _sliced(array, spec.slices)
     if not spec.swaps_halves:
-        return _sliced(array, spec.slices)
+        return array
     if array.ndim == 0 or array.shape[-1] % 2:
         raise ValueError(f"shape {array.shape} has no halves in its last dimension")
     return np.roll(array, array.shape[-1] // 2, axis=-1)

@@ -272,6 +272,12 @@ class Report:
             sentences.append("≥: without those of tensors whose size is not known.")
         return " ".join(sentences)
 
+    def describe_launches(self) -> str:
+        """One sentence: what is launched afterwards, by operator; empty if that was not counted."""
+        if self.after is None or not self.after.operators:
+            return ""
+        return "Launches: " + ", ".join(f"{count} {op}" for op, count in self.after.operators.most_common()) + "."
+
     def summary(self) -> str:
         """One line: how many nodes became how many, and what was checked."""
         return f"{self.describe_fusion()} {self.describe_check()}"
@@ -292,24 +298,23 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """The whole report as JSON takes it.
 
-        ``schema`` is 1.  ``before`` and ``after``: ``nodes``, ``launches``, ``intermediate_tensors``,
-        ``bytes_elementwise`` and ``bytes_total`` (each with ``text``, ``terms`` of ``bytes`` times ``dims``,
-        and ``unknown_tensors``).  ``example``: null, or ``shapes`` (of inputs) and the counts ``before`` and ``after``
-        for them.  ``fused``: one object a fused node, with the fields of FusedRegion, and for the target cuda ``cuda``
-        with those of KernelReport.  ``cuda``: null, or ``compiler``, ``architectures``, ``embedded``, ``compiled``,
-        ``from_cache``, ``summary``.  ``rewrites``: ``rule``, ``nodes``.  ``refusals``: ``rule``, ``node``,
-        ``reason``.  ``left_alone``: ``node``, ``op``, ``reason``.  ``convolutions``: ``node``, ``op``, ``fused``,
-        ``reason``.  ``parity``: null if not checked, else
-        ``ok``, ``made_up`` (the inputs), ``sizes`` (those that were run of each dimension that the model leaves open),
-        ``sets`` (``inputs``, ``shapes``, ``sizes``, ``library``, ``outputs``), ``regions``, ``warnings``; an output
-        or region has ``name``, ``dtype``, ``shape``, ``ok``, ``reason``, ``largest``, ``max_abs``,
-        ``max_rel``, ``max_ulp``, ``excess`` (the largest error over the allowed one), ``mismatches``, ``unstable``,
-        ``off_float64`` and ``original_off_float64`` (how far it and the original are off a result in float64, or null).
-        ``checked_on``: empty, or the provider that the check ran on for want of the target's.  ``tuned``: empty, or
-        what was measured on the CPU to choose convolutions by.  ``speed``: null if not timed, else ``ratio`` (above 1
-        the result is faster), ``low``, ``high``, ``milliseconds`` and ``sizes`` (each of original and result),
-        ``taken_back``; ``not_timed``: empty, or why not.  ``layout``: empty, or what is to be known of the layout of
-        convolutions on CUDA.
+        ``schema`` is 1.  ``before`` and ``after``: ``nodes``, ``launches``, ``operators`` (the launches by operator),
+        ``intermediate_tensors``, ``bytes_elementwise`` and ``bytes_total`` (each with ``text``, ``terms`` of ``bytes``
+        times ``dims``, and ``unknown_tensors``).  ``example``: null, or ``shapes`` (of inputs) and the counts
+        ``before`` and ``after`` for them.  ``fused``: one object a fused node, with the fields of FusedRegion, and for
+        the target cuda ``cuda`` with those of KernelReport.  ``cuda``: null, or ``compiler``, ``architectures``,
+        ``embedded``, ``compiled``, ``from_cache``, ``summary``.  ``rewrites``: ``rule``, ``nodes``.  ``refusals``:
+        ``rule``, ``node``, ``reason``.  ``left_alone``: ``node``, ``op``, ``reason``.  ``convolutions``: ``node``,
+        ``op``, ``fused``, ``reason``.  ``parity``: null if not checked, else ``ok``, ``made_up`` (the inputs),
+        ``sizes`` (those that were run of each dimension that the model leaves open), ``sets`` (``inputs``, ``shapes``,
+        ``sizes``, ``library``, ``outputs``), ``regions``, ``warnings``; an output or region has ``name``, ``dtype``,
+        ``shape``, ``ok``, ``reason``, ``largest``, ``max_abs``, ``max_rel``, ``max_ulp``, ``excess`` (the largest error
+        over the allowed one), ``mismatches``, ``unstable``, ``off_float64`` and ``original_off_float64`` (how far it
+        and the original are off a result in float64, or null).  ``checked_on``: empty, or the provider that the check
+        ran on for want of the target's.  ``tuned``: empty, or what was measured on the CPU to choose convolutions by.
+        ``speed``: null if not timed, else ``ratio`` (above 1 the result is faster), ``low``, ``high``, ``milliseconds``
+        and ``sizes`` (each of original and result), ``taken_back``; ``not_timed``: empty, or why not.  ``layout``:
+        empty, or what is to be known of the layout of convolutions on CUDA.
         """
         return {
             "schema": 1,
@@ -402,7 +407,14 @@ def render_optimization(report: Report) -> "RenderableType":
     for row in report.rows():
         add_row(table, *row)
     add_row(table, "largest error", "", report.largest_error(), "")
-    sentences = [report.describe_fusion(), report.tuned, report.not_timed, report.layout, report.describe_sizes()]
+    sentences = [
+        report.describe_fusion(),
+        report.describe_launches(),
+        report.tuned,
+        report.not_timed,
+        report.layout,
+        report.describe_sizes(),
+    ]
     if report.cuda is not None:
         sentences.append(report.cuda.describe())
     lines = [Text(printable(line)) for line in sentences]

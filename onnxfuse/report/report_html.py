@@ -106,7 +106,8 @@ def _bars(report: Report) -> str:
         rows.append((_text(what), bars, _text(left), _text(right), _text(change)))
     note = (
         '<p class="soft">The upper bar is before, the lower after. Counted from the graph in the file: '
-        f"weights included, ONNX Runtime's own fusions not. {_text(report.describe_sizes())}</p>"
+        f"weights included, ONNX Runtime's own fusions not. {_text(report.describe_sizes())}"
+        f" {_text(report.describe_launches())}</p>"
     )
     table = _table(("", "", "before", "after", "change"), rows, "counts")
     return "<h2>Before and after</h2>\n" + table + note + _symbolic(report)

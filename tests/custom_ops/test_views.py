@@ -88,6 +88,43 @@ def test_chains_of_halves(shapes: tuple[list[int], list[int]]) -> None:
         assert_same_bits(actual, expected)
 
 
+# Shapes of a tensor of a part of which halves are swapped, that part, and the shape of a tensor beside it.
+HALVES_OF_PARTS = {
+    "heads": ([2, 5, 20, 16], "-2:3:11:1", [2, 5, 1, 16]),
+    "all heads but one": ([3, 200, 4, 32], "2:0:3:1", [3, 200, 3, 32]),
+    "columns": ([4, 30, 40], "-1:8:24:1", [16]),
+    "two columns": ([300, 7], "1:3:5:1", [300, 1]),
+    "every third row": ([90, 64], "0:2:90:3", [1, 64]),
+    "rows and columns": ([7, 9, 130], "-1:1:129:1,-2:2:8:2", [7, 3, 128]),
+    "a part of a part": ([6, 4000], "1:100:3900:1,1:50:1050:1", [6, 1000]),
+    "none": ([4, 8], "0:4:9:1", [1, 8]),
+    "one long row": ([3, 30000], "0:1:2:1", []),
+}
+
+
+@pytest.mark.parametrize("dtype", ("f32", "f64", "f16", "i8"))
+@pytest.mark.parametrize("case", HALVES_OF_PARTS.values(), ids=HALVES_OF_PARTS.keys())
+def test_halves_of_parts(case: tuple[list[int], str, list[int]], dtype: str) -> None:
+    """The part in both orders, as rotary embeddings read some of the heads."""
+    shape, part, other = case
+    arrays = [sample(dtype, int(np.prod(own)), seed).reshape(own) for seed, own in enumerate((shape, other))]
+    program = (
+        f"onnxfuse 1\ninput {dtype} slice {part} halves\ninput {dtype} slice {part}\ninput {dtype} broadcast\n"
+        f"min {dtype} 0 2\nmax {dtype} 1 3\noutput 4\noutput 0\n"
+    )
+    assert str(Program.parse(program)) == program
+    inputs = [arrays[0], *arrays]
+    for actual, expected in zip(run_fused(program, inputs), reference.run(Program.parse(program), inputs), strict=True):
+        assert actual.shape == expected.shape
+        np.testing.assert_array_equal(actual.astype(np.float64), expected.astype(np.float64))
+
+
+@pytest.mark.parametrize(("part", "problem"), [("1:0:8:2", "side by side"), ("1:0:5:1", "no halves in its last")])
+def test_parts_that_have_no_halves(part: str, problem: str) -> None:
+    with pytest.raises(Exception, match=problem):
+        run_fused(f"onnxfuse 1\ninput f32 slice {part} halves\nneg f32 0\noutput 1\n", [np.zeros((3, 8), np.float32)])
+
+
 def test_halves_in_the_memory_of_the_tensor() -> None:
     """ONNX Runtime may give the result the memory of an input, which is read in another order than it is written."""
     for size in (8, 3000, 20000):

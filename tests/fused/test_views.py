@@ -335,17 +335,24 @@ def test_halves_that_stay(text: str, kept: int) -> None:
     _assert_same(model, fused, x=_array(6, 8))
 
 
-def test_halves_of_a_part() -> None:
-    """The part is no view then: swapped halves are those of a whole tensor."""
+@pytest.mark.parametrize(
+    ("part", "operators"),
+    [
+        ("part = Slice(x, five, thirteen, last)", ["FusedElementwise"]),
+        ("some = Slice(x, one, five, zero) all, part = Split <axis = 1> (some, sizes)", ["FusedElementwise"]),
+        ("part = Slice(x, five, twenty, last, two)", ["Slice", "FusedElementwise"]),  # not side by side
+    ],
+)
+def test_halves_of_a_part(part: str, operators: list[str]) -> None:
     model = _model(
-        "g (float[6, 20] x) => (float[6, 8] y) { part = Slice(x, five, thirteen, last)"
+        f"g (float[6, 20] x) => (float[p, 8] y) {{ {part}"
         " first = Slice(part, zero, half, last) second = Slice(part, half, end, last)"
         " d = Concat <axis = 1> (second, first) a = Abs(d) b = Add(a, part) y = Neg(b) }",
-        thirteen=[13],
+        **{"thirteen": [13], "twenty": [20], "sizes": [12, 8]},
         **PLACES,
     )
     fused = _fuse(model)
-    assert [node.op_type for node in fused.graph.node] == ["Slice", "FusedElementwise"]
+    assert [node.op_type for node in fused.graph.node] == operators
     _assert_same(model, fused, x=_array(6, 20))
 
 

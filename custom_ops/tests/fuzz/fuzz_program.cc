@@ -209,7 +209,7 @@ std::string generate(std::mt19937& random) {
         const std::string end = below(2) == 0 ? "9223372036854775807" : number(-9, 30);
         text += (s == 0 ? " slice " : ",") + number(-4, 7) + ":" + number(-4, 9) + ":" + end + ":" + number(1, 3);
       }
-      text += "\n";
+      text += below(4) == 0 ? " halves\n" : "\n";
     } else {
       text += " broadcast\n";
     }

@@ -156,8 +156,8 @@ class AttentionBlocks:
         self._is_output = is_output
         self._softmax_axis = 1 if opset < 13 else -1
         self._readers = [
-            (HeadsReader(self._reader, parts, scales=True), HeadsReader(self._reader, parts, scales=False))
-            for parts in (True, False)
+            (HeadsReader(self._reader, parts, whole, True), HeadsReader(self._reader, parts, whole, False))
+            for parts, whole in ((True, True), (True, False), (False, False))
         ]
 
     def block(self, softmax: gs.Node) -> AttentionBlock | None:

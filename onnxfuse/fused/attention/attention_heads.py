@@ -48,14 +48,16 @@ class Heads:
 class HeadsReader:
     """Finds the nodes that make Q, K and V; ``reader`` is the node that alone reads a tensor, None if there is none.
 
-    With ``parts`` they may be parts of one tensor.  Then the nodes that make it have several readers, of which it is to
-    be found out whether they are of the same attention.  With ``scales`` what multiplies them is part of them: that of
-    Q and K is the scores', that of V is not.
+    With ``parts`` they may be parts of one tensor, and with ``whole`` the Reshape that splits all of it into heads is
+    among the nodes.  Then the nodes that make it have several readers, of which it is to be found out whether they are
+    of the same attention.  With ``scales`` what multiplies them is part of them: that of Q and K is the scores', that
+    of V is not.
     """
 
-    def __init__(self, reader: Callable[[gs.Tensor], gs.Node | None], parts: bool, scales: bool) -> None:
+    def __init__(self, reader: Callable[[gs.Tensor], gs.Node | None], parts: bool, whole: bool, scales: bool) -> None:
         self._reader = reader
         self._parts = parts
+        self._whole = whole
         self._scales = scales
 
     def heads(self, tensor: gs.Tensor) -> Heads:
@@ -71,7 +73,7 @@ class HeadsReader:
         if part is not None and part.squeezed and part.axis == 0:
             turn = producer(part.tensor)
             if standard_op(turn) == "Transpose" and turn.attrs.get("perm") == _PARTS_FIRST:
-                found = _of_parts(turn.inputs[0], part.first, count)
+                found = self._of_parts(turn.inputs[0], part.first, count)
                 if found is not None:
                     return found.before(turn, *part.nodes)
         return Heads(tensor, count, True, (), count)
@@ -129,13 +131,24 @@ class HeadsReader:
         if part is None or part.axis != 2:
             return None
         if part.squeezed:
-            found = _of_parts(part.tensor, part.first, count)
+            found = self._of_parts(part.tensor, part.first, count)
             return None if found is None else found.before(*part.nodes)
         total = part.tensor.shape[2]
         reshape = producer(part.tensor)
-        if standard_op(reshape) == "Reshape" and _splits_heads(reshape, total):
+        if self._whole and standard_op(reshape) == "Reshape" and _splits_heads(reshape, total):
             return Heads(reshape.inputs[0], count, False, (reshape, *part.nodes), total, part.first)
         return Heads(part.tensor, count, False, part.nodes, total, part.first)
+
+    def _of_parts(self, tensor: gs.Tensor, part: int, count: int) -> Heads | None:
+        """The heads of one part of (batch, length, parts, heads, size), or of what a Reshape splits into that."""
+        shape = tensor.shape
+        if shape is None or len(shape) != 5 or not isinstance(shape[2], int) or shape[3] != count:
+            return None
+        reshape = producer(tensor)
+        total, place = shape[2] * count, part * count
+        if self._whole and standard_op(reshape) == "Reshape" and _splits_heads(reshape, shape[2], count):
+            return Heads(reshape.inputs[0], count, False, (reshape,), total, place)
+        return Heads(tensor, count, False, (), total, place)
 
     def _merged(self, tensor: gs.Tensor, count: int) -> Heads:
         """(batch, length, heads · size), perhaps of (batch, length, all heads · size)."""
@@ -182,18 +195,6 @@ def target_of(reshape: gs.Node) -> list[int] | None:
 def keeps(target: Sequence[int], sizes: Shape) -> bool:
     """Whether the first two dimensions stay as they are, where the elements of the others do."""
     return all(size in (0, -1, kept) for size, kept in zip(target[:2], sizes[:2], strict=True))
-
-
-def _of_parts(tensor: gs.Tensor, part: int, count: int) -> Heads | None:
-    """The heads of one part of (batch, length, parts, heads, size), or of what a Reshape splits into that."""
-    shape = tensor.shape
-    if shape is None or len(shape) != 5 or not isinstance(shape[2], int) or shape[3] != count:
-        return None
-    reshape = producer(tensor)
-    total, place = shape[2] * count, part * count
-    if standard_op(reshape) == "Reshape" and _splits_heads(reshape, shape[2], count):
-        return Heads(reshape.inputs[0], count, False, (reshape,), total, place)
-    return Heads(tensor, count, False, (), total, place)
 
 
 def _splits_heads(reshape: gs.Node, *counts: int) -> bool:

@@ -1,7 +1,8 @@
 """Products of one tensor with several weights, which make Q, K and V of an attention, as one product.
 
 ONNX Runtime computes each in a node of its own, and reshapes around those to which it adds a bias.  A node of an
-attention reads its heads from wherever they lie, so that nothing has to take the result apart.
+attention reads its heads from wherever they lie, so that nothing has to take the result apart.  What queries and keys
+go through alike before they are read, as the rotation by their places, is computed of both at once.
 """
 
 from collections.abc import Sequence
@@ -12,109 +13,212 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.attention.attention_blocks import AttentionBlock
 from onnxfuse.fused.attention.attention_heads import Heads
-from onnxfuse.fused.attention.attention_parts import producer
-from onnxfuse.fused.made import split_node
-from onnxfuse.model.constants import constant_value, is_constant
+from onnxfuse.fused.made import Made, make_nodes, split_node
+from onnxfuse.fused.products.joining import Joiner, Span
+from onnxfuse.fused.products.products import Product, merged_product, merged_result, product_of, take_weights
 from onnxfuse.model.graph import Model
-from onnxfuse.model.graph_ir import Node, standard_op
+from onnxfuse.model.graph_ir import Node
+from onnxfuse.passes.rules.budget import CopyBudget
 from onnxfuse.rewrite.base import PassContext, label
 from onnxfuse.rewrite.editor import GraphEditor
+from onnxfuse.rewrite.rule import Refusal
+
+NAME = "merge-projections"
+READ_ELSEWHERE = "something besides the attention reads it"
+OTHER_HEADS = "its heads are of another size than those of other projections of the same tensor"
+NOT_ALIKE = "queries and keys go through different nodes behind the products"
+_MOST_STEPS = 100
+"""Tensors between a product and what an attention reads."""
+_SLICE_TAKES_BOUNDS = 10
+"""The opset from which on the bounds of a Slice are inputs."""
 
 
 @dataclass(frozen=True)
 class _Projection:
-    """``result`` = MatMul(``source``, ``weights``), perhaps + ``bias``, of heads of ``size`` elements."""
+    """The product of which the ``heads`` are, directly, or after nodes that other heads may go through too."""
 
-    result: gs.Tensor
-    source: gs.Tensor
-    weights: gs.Tensor
-    bias: gs.Tensor | None
-    size: int
-    nodes: tuple[gs.Node, ...]
+    heads: Heads
+    product: Product
+    direct: bool
 
     @property
-    def columns(self) -> int:
-        """Elements of a row of the result."""
-        return int(self.weights.shape[1])
+    def size(self) -> int:
+        """Elements of a head."""
+        return int(self.product.columns // self.heads.count if self.direct else self.heads.tensor.shape[3])
 
 
 def merge_projections(model: Model, blocks: Sequence[AttentionBlock], context: PassContext) -> list[Node]:
     """Merges what can be, and returns the Splits behind the new products, which make what Q, K and V were.
 
-    If there are any, the blocks are to be found anew.  Only weights that nothing else reads are merged, so that the
-    model does not grow.
+    If there are any, the blocks are to be found anew.  Weights that others read too are copied within a budget.
     """
     if not blocks:
         return []
-    editor = GraphEditor(model)
+    editor, budget = GraphEditor(model), CopyBudget()
     splits = []
     for block in blocks:
-        found: dict[tuple[int, int], list[_Projection]] = {}
+        found: dict[int, list[_Projection]] = {}
         for heads in (block.q, block.k, block.v):
             projection = _projection(heads, editor)
             if projection is not None:
-                found.setdefault((id(projection.source), projection.size), []).append(projection)
+                found.setdefault(id(projection.product.source), []).append(projection)
         for group in found.values():
             if len(group) > 1:
-                splits.append(_merge(model, editor, group, context))
+                splits += _merged(model, editor, group, budget, context)
     editor.finish()
     return splits
 
 
 def _projection(heads: Heads, editor: GraphEditor) -> _Projection | None:
-    """How a tensor is made of which the heads are all; None if it is not by a product that only they need."""
-
-    result = heads.tensor
-    if heads.first or heads.total != heads.count or not editor.is_inner(result):
+    """How a tensor is made of which the heads are all; None if it is not by one product."""
+    if heads.first or heads.total != heads.count or heads.tensor.shape is None:
         return None
-    product, bias, nodes = producer(result), None, [producer(result)]
-    if standard_op(product) == "Add":
-        constants = [tensor for tensor in product.inputs if is_constant(tensor)]
-        others = [tensor for tensor in product.inputs if not is_constant(tensor)]
-        if len(constants) != 1 or not editor.is_inner(others[0]):
-            return None
-        bias, product = constants[0], producer(others[0])
-        nodes.insert(0, product)
-    if standard_op(product) != "MatMul" or not is_constant(product.inputs[1]) or not editor.is_inner(product.inputs[1]):
+    direct = len(heads.tensor.shape) == 3
+    product = _direct(heads.tensor, editor) if direct else _behind(heads.tensor, editor)
+    if product is None or (product.columns % heads.count if direct else not isinstance(heads.tensor.shape[3], int)):
         return None
-    source, weights = product.inputs
-    shapes = source.shape, weights.shape, (0,) if bias is None else bias.shape
-    if any(shape is None for shape in shapes) or [len(shape) for shape in shapes] != [3, 2, 1]:
-        return None
-    found = _Projection(result, source, weights, bias, weights.shape[1] // heads.count, tuple(nodes))
-    fits = found.columns == found.size * heads.count and (bias is None or bias.shape[0] == found.columns)
-    return found if fits else None
+    return _Projection(heads, product, direct)
 
 
-def _merge(model: Model, editor: GraphEditor, group: Sequence[_Projection], context: PassContext) -> Node:
-    """One product, with a bias if one of these has one, and a Split, which is returned."""
-    nodes = [node for projection in group for node in projection.nodes]
-    context.rewrote("merge-projections", nodes)
-    source, columns = group[0].source, [projection.columns for projection in group]
-    name = label(group[0].nodes[0])
-    new: list[Node] = []
-
-    def add(op: str, *inputs: gs.Tensor) -> gs.Tensor:
-        node = Node(op, model.unique_name(f"{name}_{op}"), {}, inputs)
-        shape = [*source.shape[:2], sum(columns)]
-        node.outputs.append(gs.Variable(model.unique_name(f"{node.name}_output"), source.dtype, shape))
-        new.append(node)
-        return node.outputs[0]
-
-    weights = np.concatenate([_values(each.weights) for each in group], axis=1)
-    made = add("MatMul", source, model.constant(weights, f"{name}_weights"))
-    if any(each.bias is not None for each in group):
-        biases = [np.zeros(each.columns, weights.dtype) if each.bias is None else _values(each.bias) for each in group]
-        made = add("Add", made, model.constant(np.concatenate(biases), f"{name}_bias"))
-    split = split_node(model, made, 2, columns, f"{name}_Split")
-    editor.insert([*new, split], at=nodes[0])
-    editor.sort(nodes[0])
-    editor.remove(nodes)
-    split.outputs.extend([each.result for each in group])
-    return split
+def _direct(tensor: gs.Tensor, editor: GraphEditor) -> Product | None:
+    found = product_of(tensor, editor, with_bias=True)
+    return found if found is not None and len(found.source.shape) == 3 else None
 
 
-def _values(tensor: gs.Tensor) -> np.ndarray:
-    values = constant_value(tensor)
-    assert values is not None
-    return values
+def _behind(tensor: gs.Tensor, editor: GraphEditor) -> Product | None:
+    """The only product on the way to a tensor of four dimensions."""
+    products: dict[int, Product] = {}
+    waiting, seen = [tensor], {id(tensor)}
+    while waiting and len(seen) < _MOST_STEPS:
+        tensor = waiting.pop()
+        found = _direct(tensor, editor) if tensor.shape is not None and len(tensor.shape) == 3 else None
+        if found is not None:
+            products[id(tensor)] = found
+            continue
+        more = [operand for node in tensor.inputs for operand in node.inputs if operand.inputs]
+        waiting += [operand for operand in more if id(operand) not in seen]
+        seen.update(map(id, more))
+    return next(iter(products.values())) if len(products) == 1 and not waiting else None
+
+
+def _merged(
+    model: Model, editor: GraphEditor, group: Sequence[_Projection], budget: CopyBudget, context: PassContext
+) -> list[Node]:
+    """What takes the results of as many of a ``group`` as can be one product apart again."""
+
+    def refused(projections: Sequence[_Projection], reason: str) -> None:
+        for one in projections:
+            context.refused(NAME, one.product.nodes[-1], reason)
+
+    read_elsewhere = [one for one in group if one.direct and not editor.is_inner(one.product.result)]
+    refused(read_elsewhere, READ_ELSEWHERE)
+    rest = [one for one in group if one not in read_elsewhere]
+    other_size = [one for one in rest if one.size != rest[0].size]
+    refused(other_size, OTHER_HEADS)
+    direct = [one for one in rest if one.direct and one not in other_size]
+    behind = [one for one in rest if not one.direct and one not in other_size]
+    plans = (_Plan(model, editor, behind[:count], direct) for count in range(len(behind), 1, -1))
+    plan = next((plan for plan in plans if plan.joins()), None)
+    if plan is None:
+        refused(behind, NOT_ALIKE)
+        plan = _Plan(model, editor, [], direct)
+    if not plan.gains:
+        return []
+    try:
+        take_weights(plan.products, budget)
+    except Refusal as reason:
+        refused([*behind, *direct], str(reason))
+        return []
+    context.rewrote(NAME, plan.replaced)
+    return plan.carry_out()
+
+
+class _Plan:
+    """One product in place of those of some projections, and what several of them go through behind it, computed once.
+
+    The heads of those ``behind`` other nodes come first in the new product, and those of the ``direct`` ones last.
+    Where all are parts of the result of one product, that stays as it is, and ``products`` are empty.
+    """
+
+    def __init__(
+        self, model: Model, editor: GraphEditor, behind: Sequence[_Projection], direct: Sequence[_Projection]
+    ) -> None:
+        everything = [one.product for one in (*behind, *direct)]
+        self.products = everything if len({id(product.result) for product in everything}) > 1 else []
+        self._model = model
+        self._editor = editor
+        self._behind = behind
+        self._direct = direct
+        self._joined: Made | None = None
+        self._spans: dict[int, Span] = {}
+        if self.products:
+            self._whole = merged_result(model, self.products)
+            start = 0
+            for product in self.products:
+                self._spans[id(product.result)] = Span(self._whole, start, start + product.columns)
+                start += product.columns
+        self._joiner = Joiner(model, self._spans)
+
+    @property
+    def gains(self) -> bool:
+        """Whether there is anything to do."""
+        return len(self.products) > 1 or self._joined is not None
+
+    def joins(self) -> bool:
+        """Whether what lies between the products and the heads behind them can be computed of all of these at once."""
+        if len(self._behind) < 2 or self._model.opsets[""] < _SLICE_TAKES_BOUNDS:
+            return False
+        tensors = [one.heads.tensor for one in self._behind]
+        found = self._joiner.join(tensors, -2, self._counts)
+        if not isinstance(found, Made) or not self._joiner.nodes:
+            return False
+        self._joined = found
+        inside = {id(node) for node in self.replaced}
+        made = [tensor for node in self.replaced for tensor in node.outputs]
+        kept = {id(one.heads.tensor) for one in (*self._behind, *self._direct)}
+        return not any(
+            self._editor.is_graph_output(tensor) or any(id(reader) not in inside for reader in tensor.outputs)
+            for tensor in made
+            if id(tensor) not in kept
+        )
+
+    @property
+    def replaced(self) -> list[Node]:
+        """The nodes in whose place the new ones are."""
+        nodes = [node for product in self.products for node in product.nodes]
+        return nodes if self._joined is None else [*nodes, *self._joiner.nodes.values()]
+
+    def carry_out(self) -> list[Node]:
+        """Puts the new nodes into the graph; returns those that take their results apart."""
+        model, replaced = self._model, self.replaced
+        first, name = replaced[0], label(replaced[0])
+        nodes = merged_product(model, self.products, self._whole) if self.products else []
+        takers: list[tuple[Node, list[gs.Tensor]]] = []
+        if self._joined is not None:
+            dtype = self._behind[0].heads.tensor.dtype
+            heads = gs.Variable(model.unique_name(f"{name}_heads"), dtype, list(self._joined.shape))
+            nodes += make_nodes(model, self._joined, heads, name)
+            split = split_node(model, heads, 2, self._counts, f"{name}_Split")
+            takers.append((split, [one.heads.tensor for one in self._behind]))
+            takers += [(self._slice(one.product), [one.product.result]) for one in self._direct]
+        else:
+            columns = [product.columns for product in self.products]
+            split = split_node(model, self._whole, 2, columns, f"{name}_Split")
+            takers.append((split, [product.result for product in self.products]))
+        self._editor.insert([*nodes, *(node for node, _ in takers)], at=first)
+        self._editor.sort(first)
+        self._editor.remove(replaced)
+        for node, tensors in takers:
+            node.outputs.extend(tensors)
+        return [node for node, _ in takers]
+
+    def _slice(self, product: Product) -> Node:
+        """What takes the columns of a product, still without an output."""
+        span = self._spans[id(product.result)]
+        bounds = [self._model.constant(np.array([place], np.int64), "bound") for place in (span.start, span.end, 2)]
+        return Node("Slice", self._model.unique_name(f"{label(product.nodes[0])}_Slice"), {}, [self._whole, *bounds])
+
+    @property
+    def _counts(self) -> list[int]:
+        """How many heads those behind other nodes have."""
+        return [one.heads.count for one in self._behind]

@@ -43,11 +43,11 @@ class RotaryEmbedding(RewriteRule):
         first = match["first"]
         signs = np.repeat(np.array([-1, 1], dtype_of(first)), first.shape[-1])
         swapped = builder.like(match.node("rotated"), match["second"], first)
-        return builder.op("Mul", swapped, _signed(builder, match["factor"], signs))
+        return builder.op("Mul", swapped, signed(builder, match["factor"], signs))
 
 
-def _signed(builder: Builder, factor: Any, signs: np.ndarray) -> Any:
-    """The sines times the signs."""
+def signed(builder: Builder, factor: Any, signs: np.ndarray) -> Any:
+    """Sines times signs."""
     values = constant_value(factor)
     if values is not None:
         return builder.initializer(values * signs, "signed")

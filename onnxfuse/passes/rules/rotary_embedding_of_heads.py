@@ -33,16 +33,21 @@ class RotaryEmbeddingOfHeads(RewriteRule):
         x = op.Transpose(y, perm=SWAPPED, _name="turn")
         slices = [op.Slice(x, _extra_inputs=True, _name=name) for name in _SLICES]
         parts = op.Split(x, _outputs=2, _extra_inputs=True, _name="split")
-        swapped = op.any_of(op.Concat(*slices, _name="swapped"), op.Concat(*reversed(parts), _name="swapped"))
+        halves = op.Concat(*slices, _name="swapped"), op.Concat(*reversed(parts), _name="swapped")
+        swapped = op.any_of(*halves, op.Gather(x, op.constant("places"), _name="gathered"))
         return op.Add(op.Mul(x, cosines, _name="straight"), op.Mul(swapped, sines, _name="turned"))
 
     def check(self, match: Match) -> str | None:
         """Only of two parts of ``x`` along its last dimension, and of cosines that are the same for all heads."""
-        parts = [part_of(tensor) for tensor in match.node("swapped").inputs]
-        if any(part is None or part.axis != 3 for part in parts):
-            return NOT_APPLICABLE
-        if match.attribute("swapped", "axis") not in (-1, 3):
-            return NOT_APPLICABLE
+        if match.has_node("gathered"):
+            if match.attribute("gathered", "axis") not in (-1, 3):
+                return NOT_APPLICABLE
+        else:
+            parts = [part_of(tensor) for tensor in match.node("swapped").inputs]
+            if any(part is None or part.axis != 3 for part in parts):
+                return NOT_APPLICABLE
+            if match.attribute("swapped", "axis") not in (-1, 3):
+                return NOT_APPLICABLE
         if not all(map(_is_for_all_heads, (match["cosines"], match["sines"]))):
             return "its cosines are not known to be the same for all heads"
         (result,) = match.outputs
@@ -53,13 +58,15 @@ class RotaryEmbeddingOfHeads(RewriteRule):
     def rewrite(self, match: Match, builder: Builder) -> Any:
         """The same nodes on what was transposed, and the Transpose behind them."""
         y = match["y"]
-        if match.has_node("split"):
+        if match.has_node("gathered"):
+            swapped = builder.like(match.node("gathered"), y, match["places"])
+        elif match.has_node("split"):
             split = match.node("split")
-            halves = reversed(builder.like(split, y, *split.inputs[1:]))
+            swapped = builder.like(match.node("swapped"), *reversed(builder.like(split, y, *split.inputs[1:])))
         else:
             halves = (builder.like(part, y, *part.inputs[1:]) for part in map(match.node, _SLICES))
+            swapped = builder.like(match.node("swapped"), *halves)
         straight = builder.like(match.node("straight"), y, _turned(builder, match["cosines"]))
-        swapped = builder.like(match.node("swapped"), *halves)
         turned = builder.like(match.node("turned"), swapped, _turned(builder, match["sines"]))
         return builder.like(match.node("turn"), builder.like(match.root, straight, turned))
 

@@ -182,11 +182,6 @@ WITHOUT = {
         3,
     ),
     "parts that are": (with_sizes(packed(GATHERED, after=ELSEWHERE.format("t")), *FEEDS["x"].shape[:2]), "Gather", 3),
-    "a Reshape that is": (
-        with_sizes(packed(GATHERED, after=ELSEWHERE.format("r")), *FEEDS["x"].shape[:2]),
-        "Gather",
-        3,
-    ),
     "a Slice that is": (with_sizes(packed(SLICED, after=ELSEWHERE.format("b")), *FEEDS["x"].shape[:2]), "Slice", 3),
     "a part of a Split that is": (packed(FORMS["Split of heads"], after=ELSEWHERE.format("v1")), "Split", 1),
     "another order of dimensions": (

@@ -5,6 +5,7 @@ import onnx
 import pytest
 
 import onnxfuse
+from onnxfuse.passes.rules import budget
 from tests.fused.attention.test_fuse_attention import FEEDS, blocks, check, fused, of_text, projected
 from tests.fused.conv.test_cpu_convolutions import array
 from tests.support import fusing
@@ -79,8 +80,6 @@ def test_values_of_another_size() -> None:
 @pytest.mark.parametrize(
     ("projections", "more", "returned", "products"),
     [
-        ("q = MatMul(x, w1) k = MatMul(x, w1) v = MatMul(x, w2)", "", "", 3),  # w1 would be there twice
-        (PLAIN + " e = ReduceMax(w1)", "", ", float[1, 1] e", 2),
         (PLAIN + " e = ReduceMax(k)", "", ", float[1, 1, 1] e", 2),
         (PLAIN, "", ", float[n, l, 24] k", 2),
         ("q = MatMul(x, w1) k = MatMul(x, z) v = MatMul(x, w3)", ", float[24, 24] z", "", 2),
@@ -95,6 +94,21 @@ def test_projections_that_others_need_are_kept(projections: str, more: str, retu
     feeds = {**FEEDS, "z": array(24) if "[24] z" in more else array(24, 24)}
     names = {value.name for value in made.graph.input}
     assert check(made, {name: feeds[name] for name in names}).count("MatMul") == products
+
+
+@pytest.mark.parametrize(
+    ("projections", "returned"),
+    [("q = MatMul(x, w1) k = MatMul(x, w1) v = MatMul(x, w1)", ""), (PLAIN + " e = ReduceMax(w1)", ", float[1, 1] e")],
+)
+def test_shared_weights_are_copied_within_a_budget(
+    projections: str, returned: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = attention(projections, returned=returned)
+    assert check(made, FEEDS).count("MatMul") == 1
+    monkeypatch.setattr(budget, "_LIMIT", 24 * 24 * 4 - 1)
+    assert check(made, FEEDS).count("MatMul") == 3
+    reasons = {refusal.reason for refusal in fused(made)[1].report.refusals}
+    assert reasons == {"the weights are shared, and another copy of 2304 bytes is too much"}
 
 
 def test_in_a_body() -> None:

@@ -1,0 +1,1 @@
+"""Matrix products with constant weights: what they have in common, and where their biases are added."""
