@@ -54,7 +54,7 @@ def test_every_link_and_path_in_the_documents_exists() -> None:
             page = document.parent / link if link else document
             assert page.exists(), f"{document.name} links to {link}"
             assert not anchor or anchor in anchors(page), f"{document.name} links to {link}#{anchor}"
-        for path in re.findall(r"`((?:scripts|docs|models|custom_ops|onnxfuse|tests)/[\w./-]*)`", text):
+        for path in re.findall(r"`((?:scripts|tools|docs|models|custom_ops|onnxfuse|tests)/[\w./-]*)`", text):
             assert (ROOT / path).exists(), f"{document.name} names {path}"
 
 

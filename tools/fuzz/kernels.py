@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-import fuzz_kernel_images
-import fuzz_kernel_others
-import fuzz_kernel_rows
 import numpy as np
 import onnx
-from fuzz_kernel_graph import OLDEST_OPSET, Kernels, elementwise
 
 from onnxfuse.run.sessions import Value
+from tools.fuzz import kernel_images as fuzz_kernel_images
+from tools.fuzz import kernel_others as fuzz_kernel_others
+from tools.fuzz import kernel_rows as fuzz_kernel_rows
+from tools.fuzz.kernel_graph import OLDEST_OPSET, Kernels, elementwise
 
 _SINCE = {"attention": 23, "optional": 18, "function": 17}
 """The opsets of what is not in the oldest."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from fuzz_kernel_graph import CHANNELS, FUNCTION_DOMAIN, SIZES, Given, Kernels
 from onnx import helper
+
+from tools.fuzz.kernel_graph import CHANNELS, FUNCTION_DOMAIN, SIZES, Given, Kernels
 
 # --- products and recurrence ---
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from fuzz_kernel_graph import CHANNELS, Given, Kernels, elementwise
-from fuzz_kernel_rows import normalization
+
+from tools.fuzz.kernel_graph import CHANNELS, Given, Kernels, elementwise
+from tools.fuzz.kernel_rows import normalization
 
 # --- images ---
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from fuzz_kernel_graph import WIDTHS, Given, Kernels, Known
+
+from tools.fuzz.kernel_graph import WIDTHS, Given, Kernels, Known
 
 # --- attention ---
 
