@@ -29,6 +29,7 @@ from typing import Any
 # This process and those that it starts take onnxfuse as it is installed, whatever folder they are started in.
 os.environ["PYTHONSAFEPATH"] = "1"
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
 
 import bench_page
 import numpy as np
@@ -49,7 +50,6 @@ from bench_peers import (
     simplified,
 )
 from bench_subjects import SIZES, Subject, make_chain, make_model
-from messages import say
 from peers.job import Job
 
 from onnxfuse.bench import machine
@@ -57,6 +57,7 @@ from onnxfuse.bench_turns import Worker, WorkerError, ratio_with_spread, take_tu
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.run.sessions import SessionError
 from onnxfuse.zoo.zoo import FetchError, chosen_models, read_manifest
+from tools.messages import say
 
 BEGIN, END = "<!-- bench.py: begin -->", "<!-- bench.py: end -->"
 TURN = 0.05

@@ -27,12 +27,11 @@ from pathlib import Path
 # This process and those that it starts take onnxfuse as it is installed, whatever folder they are started in.
 os.environ["PYTHONSAFEPATH"] = "1"
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
 
 import numpy as np
 import onnx
 from bench_chains import CHAINS, LARGE, SMALL, long_chain, measure
-from markdown_table import table as markdown
-from messages import say
 
 import onnxfuse
 from onnxfuse.bench import PeakMemory, machine, peak_memory, time_in_turns
@@ -40,6 +39,8 @@ from onnxfuse.bench_turns import ratio_with_spread
 from onnxfuse.run.inputs import InputSet
 from onnxfuse.run.sessions import Session, SessionError, has_fused_nodes
 from onnxfuse.zoo.zoo import StoredModel, fetch, make_inputs, read_manifest
+from tools.markdown_table import table as markdown
+from tools.messages import say
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "measured.md"

@@ -5,9 +5,9 @@ from html import escape
 from typing import Any
 
 from bench_peers import OURS, PEERS
-from markdown_table import table
 
 from onnxfuse.wording import printable
+from tools.markdown_table import table
 
 GROUPS = {
     "models": "Models: time of each peer over the time of onnxfuse, with the bounds of the 95 % interval",

@@ -23,12 +23,10 @@ from typing import Any
 
 os.environ["PYTHONSAFEPATH"] = "1"
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
 
-import fuzz_check
 import numpy as np
 import onnx
-from executable_check import differs_alone
 
 from onnxfuse.check.comparison import compare_values
 from onnxfuse.check.numerics import output_numbers
@@ -39,6 +37,8 @@ from onnxfuse.passes import PassContext
 from onnxfuse.report.report import Report
 from onnxfuse.run.inputs import input_specs, read_inputs
 from onnxfuse.run.sessions import Session, SessionError, Value
+from tools.executable_check import differs_alone
+from tools.fuzz import check as fuzz_check
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "conformance.md"

@@ -30,12 +30,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for the cases and helpers of the tests
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, and the cases and helpers of the tests
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from fuzz_pool import Job, run_shards
-from markdown_table import table
-from messages import say
 
 import onnxfuse
 from onnxfuse.cuda.arch import COMMON, architecture
@@ -49,6 +45,9 @@ from onnxfuse.cuda.renderer import compile_options
 from onnxfuse.errors import OnnxfuseError
 from tests.cuda.convolutions import Fused, check, convolution, fused_of, random_windowed
 from tests.cuda.emulator import HEADERS, Emulation, ViolationError
+from tools.fuzz.pool import Job, run_shards
+from tools.markdown_table import table
+from tools.messages import say
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "benchmarks" / "conv_instances.md"

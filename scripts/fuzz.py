@@ -20,16 +20,15 @@ from pathlib import Path
 from typing import Any
 
 os.environ["PYTHONSAFEPATH"] = "1"  # this process and those that it starts take onnxfuse as it is installed
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-import fuzz_bytes
-import fuzz_graphs
-import fuzz_native
-import fuzz_nnsmith
-from fuzz_pool import Job, run_shards
-from messages import say
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
 
 from onnxfuse.zoo.zoo import cache
+from tools.fuzz import bytes as fuzz_bytes
+from tools.fuzz import graphs as fuzz_graphs
+from tools.fuzz import native as fuzz_native
+from tools.fuzz import nnsmith_models as fuzz_nnsmith
+from tools.fuzz.pool import Job, run_shards
+from tools.messages import say
 
 ROOT = Path(__file__).resolve().parent.parent
 GRAPH_SHARD, FILE_SHARD = 250, 50
@@ -37,7 +36,9 @@ GRAPH_SHARD, FILE_SHARD = 250, 50
 
 def graphs(arguments: argparse.Namespace) -> int:
     """Random models: those of the seeds from --seed on that an earlier run with the same --out has not done."""
-    result = _numbers(arguments, "graphs", GRAPH_SHARD, Job("fuzz_graphs", "run_seeds", _request(arguments, "graphs")))
+    result = _numbers(
+        arguments, "graphs", GRAPH_SHARD, Job(fuzz_graphs.__name__, "run_seeds", _request(arguments, "graphs"))
+    )
     return _say_models(result)
 
 
@@ -48,7 +49,7 @@ def nnsmith(arguments: argparse.Namespace) -> int:
     """
     python = arguments.python or fuzz_nnsmith.environment()
     request = {**_request(arguments, "nnsmith"), "python": python}
-    result = _numbers(arguments, "nnsmith", GRAPH_SHARD, Job("fuzz_nnsmith", "run_seeds", request))
+    result = _numbers(arguments, "nnsmith", GRAPH_SHARD, Job(fuzz_nnsmith.__name__, "run_seeds", request))
     made, not_made = (result["counts"][name] for name in (fuzz_nnsmith.MADE, fuzz_nnsmith.NOT_MADE))
     print(f"{made} models of {made + not_made} seeds; each counts twice, once for each way")
     return _say_models(result)
@@ -72,7 +73,7 @@ def files(arguments: argparse.Namespace) -> int:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # or forked processes would wait for threads that they lack
     stored = [path for path in arguments.models.glob("*.onnx") if path.stat().st_size <= fuzz_bytes.MAX_FILE]
     request = {**_request(arguments, "bytes"), "models": [str(path) for path in sorted(stored)]}
-    result = _numbers(arguments, "bytes", FILE_SHARD, Job("fuzz_bytes", "run_cases", request))
+    result = _numbers(arguments, "bytes", FILE_SHARD, Job(fuzz_bytes.__name__, "run_cases", request))
     for what, count in sorted(result["counts"].items()):
         print(f"{what}: {count}")
     print(f"most memory: {result['most_mb']} MB")

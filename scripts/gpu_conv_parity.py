@@ -14,7 +14,6 @@ import numpy as np
 import onnx
 from gpu_parity import Verdict
 from gpu_sessions import new_session
-from messages import one_line
 from onnx import helper
 
 from onnxfuse.cuda.arch import COMMON, devices, number
@@ -25,6 +24,7 @@ from onnxfuse.fused.conv.conv_node import node_attributes
 from onnxfuse.fused.kinds import CONV, DOMAIN
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, reference
+from tools.messages import one_line
 
 # For the cases and helpers of the tests.  The installed package is imported by now: the checkout's, which has no native
 # library, would take its place.

@@ -22,7 +22,6 @@ import numpy as np
 import onnx
 from gpu_chains import CHAINS, Chain, bytes_moved, feeds, full_shape, onnx_model
 from gpu_sessions import BoundSession
-from messages import one_line
 
 import onnxfuse
 from onnxfuse.cuda.arch import COMMON
@@ -37,6 +36,7 @@ from onnxfuse.passes import PassContext, resolve
 from onnxfuse.program import Program
 from onnxfuse.program.reference import run as reference
 from onnxfuse.shapes.inference import infer
+from tools.messages import one_line
 
 SIZES = (64, 512, 16, 1)
 """10^6 bytes of the first input, the most telling first, for time may run out."""

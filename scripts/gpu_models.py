@@ -17,9 +17,9 @@ import numpy as np
 from gpu_half import half_model, half_values
 from gpu_limits import OutOfTime, at_most
 from gpu_sessions import BoundSession, best_of_settings
-from messages import one_line
 
 import onnxfuse
+from tools.messages import one_line
 
 CONVOLUTIONAL = ("ch_", "mobilenet_v3", "efficientnet", "opennsfw", "resnet", "yolo")
 """Begins the names of the models that stand for convolutional networks; opennsfw is a ResNet-50."""

@@ -20,7 +20,6 @@ import numpy as np
 import onnx
 from gpu_half import half_model, half_values
 from gpu_sessions import BoundSession, new_session
-from messages import one_line
 from onnx import helper
 
 import onnxfuse
@@ -39,6 +38,7 @@ from onnxfuse.program.ops import OPS
 from onnxfuse.program.reference import run as reference
 from onnxfuse.run.inputs import InputSet
 from onnxfuse.shapes.inference import infer
+from tools.messages import one_line
 
 # For the Programs and helpers of the tests.  The installed package is imported by now: the checkout's, which has no
 # native library, would take its place.

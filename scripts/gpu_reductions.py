@@ -14,7 +14,6 @@ import onnx
 from gpu_kernels import DTYPES, SIZES, TOLERANCE, Measured
 from gpu_reduction_chains import SUBJECTS, Reducing, feeds, onnx_model, output_shape
 from gpu_sessions import BoundSession
-from messages import one_line
 from onnx import numpy_helper
 
 import onnxfuse
@@ -25,6 +24,7 @@ from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.cuda.pycuda_tools import Gpu, launch_seconds, open_gpu
 from onnxfuse.model.graph import Model
 from onnxfuse.shapes.inference import infer
+from tools.messages import one_line
 
 
 def jobs() -> Iterator[Measured]:

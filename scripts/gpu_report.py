@@ -13,7 +13,8 @@ from gpu_convolutions import DENSE, DEPTHWISE, POINTWISE, ConvTimes
 from gpu_kernels import PEERS, Measured
 from gpu_models import CONVOLUTIONAL, ModelTimes
 from gpu_parity import Verdict
-from markdown_table import table
+
+from tools.markdown_table import table
 
 LARGE = 64
 """10^6 bytes from which a chain has to come near a copy."""

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
-from messages import one_line
 
 from onnxfuse.cuda.pycuda_tools import open_gpu
 from onnxfuse.run.runtime import CUDA_PROVIDER, load_cuda_libraries, register, with_kernels
+from tools.messages import one_line
 
 SETTINGS: tuple[Mapping[str, str], ...] = ({}, {"prefer_nhwc": "1"}, {"prefer_nhwc": "1", "fuse_conv_bias": "1"})
 """What ONNX Runtime's documentation recommends to try; the fastest one counts, for ONNX Runtime and for ours."""

@@ -38,6 +38,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
 
 if find_spec("pytest") is None:  # the tests have the cases of the parity
     print("gpu_suite.py: error: pytest is not installed: take 'pip install pytest'", file=sys.stderr)
@@ -56,11 +57,11 @@ from gpu_limits import OutOfTime, at_most, otherwise
 from gpu_machine import describe, missing, why_nothing_giant
 from gpu_reduction_chains import SUBJECTS
 from gpu_report import Results, targets, write
-from messages import one_line, say
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.zoo.zoo import cache, make_inputs, read_manifest
+from tools.messages import one_line, say
 
 PARTS = ("parity", "kernels", "reductions", "attention", "convolutions", "models")
 SHARES = {

@@ -12,8 +12,8 @@ import onnx_graphsurgeon as gs
 from onnx import defs
 
 from onnxfuse.model.dtypes import DTYPES
+from onnxfuse.program.figures import MAX_RANK
 from onnxfuse.program.lowering import check, is_elementwise
-from onnxfuse.program.program import MAX_RANK
 
 OPSET = 25
 """The opset whose operators and types the table lists; a newer onnx must not change it."""

@@ -29,16 +29,17 @@ from typing import Any
 # This process and those that it starts take onnxfuse as it is installed, whatever folder they are started in.
 os.environ["PYTHONSAFEPATH"] = "1"
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
 
-import parity_page
-import parity_worker
-from messages import say
 from rich.console import Console
 
 from onnxfuse.bench import machine
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.report.report import add_row, simple_table
 from onnxfuse.zoo.zoo import MANIFEST, FetchError, StoredModel, chosen_models, fetch, read_manifest
+from tools.messages import say
+from tools.parity import page as parity_page
+from tools.parity import worker as parity_worker
 
 COLUMNS = (
     "model",

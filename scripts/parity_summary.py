@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
 
-from markdown_table import table
 from parity import COLUMNS, cells
-from parity_page import geometric_mean
+
+from tools.markdown_table import table
+from tools.parity.page import geometric_mean
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 SLOWER = 0.98

@@ -22,13 +22,9 @@ from pathlib import Path
 os.environ["PYTHONSAFEPATH"] = "1"
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
 
 import onnx
-from markdown_table import table
-from messages import one_line, say
-from other_process import OtherProcess
-from parity_reference import ROUNDINGS, against_reference
-from roundings import Judge
 
 import onnxfuse
 from onnxfuse.check.comparison import compare_values
@@ -40,6 +36,11 @@ from onnxfuse.run.inputs import InputSet
 from onnxfuse.run.runtime import custom_ops_library
 from onnxfuse.run.sessions import Value
 from onnxfuse.zoo.zoo import Environment, FetchError, environment_python, fetch, input_sets, read_manifest, select
+from tools.markdown_table import table
+from tools.messages import one_line, say
+from tools.other_process import OtherProcess
+from tools.parity.reference import ROUNDINGS, against_reference
+from tools.parity.roundings import Judge
 
 WORKER = Path(__file__).resolve().parent / "portability_worker.py"
 PACKAGES = Path(custom_ops_library()).parents[2]

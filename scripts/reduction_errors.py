@@ -20,17 +20,18 @@ from typing import Any
 os.environ["PYTHONSAFEPATH"] = "1"
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
 
 import numpy as np
 import onnx
 import onnxruntime as ort
-from markdown_table import table
 from onnx import helper, numpy_helper
 
 import onnxfuse
 from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.fused.reduction.fuse_reductions import FuseReductions
 from onnxfuse.passes import PassContext
+from tools.markdown_table import table
 
 PAGE = Path(__file__).resolve().parent.parent / "benchmarks" / "reduction_errors.md"
 OPSET = 23

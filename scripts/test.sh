@@ -10,7 +10,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 export ONNXFUSE_ORT_OLDEST="$root/.venv-oldest/bin/python"
 
 check_sources() {
-    "$venv/bin/ruff" check . && "$venv/bin/ruff" format --check . && "$venv/bin/mypy" && "$venv/bin/mypy" scripts &&
+    "$venv/bin/ruff" check . && "$venv/bin/ruff" format --check . && "$venv/bin/mypy" && "$venv/bin/mypy" scripts tools &&
         "$venv/bin/python" scripts/operator_table.py --check
 }
 

@@ -11,9 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Generic, Protocol, TypeVar
 
-from markdown_table import table
-from messages import say
-
 import onnxfuse
 from onnxfuse.cuda.arch import COMMON, architecture
 from onnxfuse.cuda.compiled import Compiled
@@ -23,6 +20,8 @@ from onnxfuse.cuda.fitting import LOG_OPTION
 from onnxfuse.cuda.kernel import Source
 from onnxfuse.cuda.renderer import compile_options
 from onnxfuse.zoo.zoo import fetch, read_manifest
+from tools.markdown_table import table
+from tools.messages import say
 
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = (*compile_options(False), LOG_OPTION)

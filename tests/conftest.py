@@ -1,4 +1,4 @@
-"""Fixtures for all tests: real models of the manifest, and the modules under scripts/."""
+"""Fixtures for all tests: real models of the manifest, and the modules under scripts/ and tools/."""
 
 import os
 import sys
@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
 
 from onnxfuse.zoo.zoo import FetchError, StoredModel, fetch, read_manifest
 from tests.support import sampling, versions

@@ -38,13 +38,29 @@ def test_results_go_between_the_markers_of_the_page(tmp_path: Path) -> None:
     assert bench_cpu.BEGIN in bench_cpu.PAGE.read_text(encoding="utf-8")
 
 
+DOCUMENTS = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
+
+
+def anchors(page: Path) -> set[str]:
+    """Those of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_every_link_and_path_in_the_documents_exists() -> None:
-    for document in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for document in DOCUMENTS:
         text = document.read_text(encoding="utf-8")
-        for link in re.findall(r"\]\(([^)#:]+)\)", text):
-            assert (document.parent / link).exists(), f"{document.name} links to {link}"
-        for path in re.findall(r"`((?:scripts|docs|models|custom_ops|onnxfuse|tests)/[\w./-]*)`", text):
+        for link, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", text):
+            page = document.parent / link if link else document
+            assert page.exists(), f"{document.name} links to {link}"
+            assert not anchor or anchor in anchors(page), f"{document.name} links to {link}#{anchor}"
+        for path in re.findall(r"`((?:scripts|tools|docs|models|custom_ops|onnxfuse|tests)/[\w./-]*)`", text):
             assert (ROOT / path).exists(), f"{document.name} names {path}"
+
+
+def test_pages_on_the_native_library_are_short() -> None:
+    for page in (ROOT / "docs" / "native.md", *(ROOT / "docs" / "native").glob("*.md")):
+        assert len(page.read_text(encoding="utf-8").splitlines()) <= 120, page.name
 
 
 def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,19 +14,9 @@ from random import Random
 from typing import Any
 
 import fuzz
-import fuzz_bytes
-import fuzz_check
-import fuzz_graphs
-import fuzz_kernels
-import fuzz_nnsmith
-import fuzz_sessions
-import fuzz_shrink
-import fuzz_slack
 import numpy as np
 import onnx
 import pytest
-from fuzz_models import random_model
-from fuzz_pool import Job, run_shards
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -34,6 +24,16 @@ from onnxfuse.cli import cli
 from onnxfuse.program import Program, ProgramError, lowering
 from onnxfuse.run.sessions import Session
 from tests.test_float64_reference import HALVES, NORMALIZED, SIGNATURE, SQUARES, parsed
+from tools.fuzz import bytes as fuzz_bytes
+from tools.fuzz import check as fuzz_check
+from tools.fuzz import graphs as fuzz_graphs
+from tools.fuzz import kernels as fuzz_kernels
+from tools.fuzz import nnsmith_models as fuzz_nnsmith
+from tools.fuzz import sessions as fuzz_sessions
+from tools.fuzz import shrink as fuzz_shrink
+from tools.fuzz import slack as fuzz_slack
+from tools.fuzz.models import random_model
+from tools.fuzz.pool import Job, run_shards
 
 ROOT = Path(__file__).resolve().parent.parent
 

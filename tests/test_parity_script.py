@@ -7,12 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import parity
-import parity_bisect
-import parity_page
-import parity_worker
 import pytest
 from onnx import parser
-from parity_reference import against_reference
 
 import onnxfuse
 from onnxfuse.check.parity import compare
@@ -21,6 +17,10 @@ from onnxfuse.fused.kinds import KINDS
 from onnxfuse.run.inputs import InputSet
 from onnxfuse.zoo.zoo import StoredModel
 from tests.support.fusing import fuse_everything, fused_nodes
+from tools.parity import bisection as parity_bisect
+from tools.parity import page as parity_page
+from tools.parity import worker as parity_worker
+from tools.parity.reference import against_reference
 
 ROOT = Path(__file__).resolve().parent.parent
 

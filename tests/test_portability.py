@@ -12,7 +12,6 @@ import onnx
 import portability
 import pytest
 from onnx.reference import ReferenceEvaluator
-from roundings import Judge
 
 import onnxfuse
 from onnxfuse.check.comparison import Numbers
@@ -21,6 +20,7 @@ from onnxfuse.run.inputs import InputSet
 from onnxfuse.zoo.zoo import StoredModel, input_sets
 from tests.cuda.compilers import MadeUpCompiler
 from tests.support import many_functions
+from tools.parity.roundings import Judge
 
 REAL = ("ch_ppocr_mobile_v2.0_cls", "ch_PP-OCRv4_det", "light_shufflenet")
 

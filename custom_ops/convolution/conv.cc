@@ -164,6 +164,14 @@ bool conv_keeps_size(const ConvAttributes& attributes, size_t d) {
   return dilated(attributes, d) - 1 + attributes.output_padding[d] == padding(attributes, d);
 }
 
+int64_t conv_elements(const ConvGeometry::Sizes& sizes) {
+  if (*std::min_element(sizes.begin(), sizes.end()) == 0) return 0;
+  int64_t count = 0;
+  const bool overflow =
+      __builtin_mul_overflow(sizes[0], sizes[1], &count) || __builtin_mul_overflow(count, sizes[2], &count);
+  return overflow ? 0 : count;
+}
+
 bool resolve_conv(const ConvAttributes& attributes, const Shape& input, const Shape& weights, ConvGeometry* geometry,
                   std::string* error) {
   if (weights != attributes.weights) {

@@ -9,17 +9,10 @@
 #include <vector>
 
 #include "program/attribute_source.h"
+#include "program/figures.h"
 #include "program/shape.h"
 
 namespace onnxfuse {
-
-constexpr size_t kMaxSpatialRank = 3;
-
-// The most that an element of kernel_shape, strides, dilations, pads and output_padding may be.
-constexpr int64_t kMaxConvAttribute = INT16_MAX;
-
-// The most elements of the weights.
-constexpr int64_t kMaxConvWeights = (int64_t{1} << 31) - (int64_t{1} << 24) - 1;
 
 enum class AutoPad : uint8_t { NotSet, SameUpper, SameLower, Valid };
 
@@ -81,6 +74,9 @@ struct ConvGeometry {
   // Whether each channel is computed from its own.
   bool by_channel() const { return !transposed && group == in_channels && group == out_channels; }
 };
+
+// None if a size is 0, however large the others are; or if they are so many that another dimension of the tensor is 0.
+int64_t conv_elements(const ConvGeometry::Sizes& sizes);
 
 // False if the shapes of input and weights do not fit the attributes; then `error` says why.
 bool resolve_conv(const ConvAttributes& attributes, const Shape& input, const Shape& weights, ConvGeometry* geometry,

@@ -1,7 +1,6 @@
 #include "executable/executable.h"
 
 #include <algorithm>
-#include <cstring>
 #include <new>
 #include <string_view>
 #include <utility>
@@ -9,73 +8,20 @@
 #include "operators/families.h"
 #include "operators/operator_names.h"
 #include "ort/custom_op.h"
-#include "ort/node.h"
-#include "ort/ort_call.h"
 #include "platform/cache_lines.h"
 #include "platform/error.h"
 #include "platform/forks.h"
 #include "program/dtype.h"
+#include "runtime/node.h"
 #include "runtime/workspace.h"
 
 namespace onnxfuse {
 namespace {
 
-// --- ONNX Runtime's C API, as far as nodes on the CPU call it ---
-
 constexpr size_t kMostThreads = 1024;
 
-// One node of one run: what OrtKernelContext is here.
-struct NodeRun {
-  const Executable* executable;
-  const NodeInfo* info;
-  Tensor* tensors;
-};
-
-struct Status {
-  std::string message;
-};
-
-// What there is if there is no memory for another.
-OrtStatus* no_memory() {
-  static char status;
-  return reinterpret_cast<OrtStatus*>(&status);
-}
-
-OrtStatus* make_status(OrtErrorCode, const char* message) {
-  try {
-    return reinterpret_cast<OrtStatus*>(new Status{message});
-  } catch (const std::bad_alloc&) {
-    return no_memory();
-  }
-}
-
-void release_status(OrtStatus* status) {
-  if (status != no_memory()) delete reinterpret_cast<Status*>(status);
-}
-
-const NodeInfo& node(const OrtKernelInfo* info) { return *reinterpret_cast<const NodeInfo*>(info); }
-const NodeRun& node_run(const OrtKernelContext* context) { return *reinterpret_cast<const NodeRun*>(context); }
-Tensor& tensor(const OrtValue* value) { return *const_cast<Tensor*>(reinterpret_cast<const Tensor*>(value)); }
-const Tensor& tensor(const OrtTensorTypeAndShapeInfo* info) { return *reinterpret_cast<const Tensor*>(info); }
-
-OrtStatus* no_attribute() { return make_status(ORT_FAIL, "there is no such attribute"); }
-
-const Attribute* find_attribute(const OrtKernelInfo* info, const char* name, bool is_text, bool is_list) {
-  for (const Attribute& attribute : node(info).attributes) {
-    if (attribute.name == name && attribute.is_text == is_text && attribute.is_list == is_list) return &attribute;
-  }
-  return nullptr;
-}
-
-// The first call tells the size, which counts the final 0.
-OrtStatus* copy_text(const std::string& text, char* out, size_t* size) {
-  if (out != nullptr) std::memcpy(out, text.c_str(), std::min(*size, text.size() + 1));
-  *size = text.size() + 1;
-  return nullptr;
-}
-
 // Memory that a run needs is kept by the thread from run to run; its block is described before it.
-void* allocate(OrtAllocator*, size_t bytes) {
+void* allocate(void*, size_t bytes) {
   static_assert(sizeof(Workspace) <= kCacheLine);
   if (bytes > SIZE_MAX - kCacheLine) return nullptr;
   try {
@@ -88,10 +34,14 @@ void* allocate(OrtAllocator*, size_t bytes) {
   }
 }
 
-void release(OrtAllocator*, void* memory) {
+void release(void*, void* memory) {
   if (memory == nullptr) return;
   auto* const described = reinterpret_cast<Workspace*>(static_cast<char*>(memory) - kCacheLine);
   const Workspace given_back(std::move(*described));
+}
+
+void run_in_parallel(void* threads, void (*function)(void*, size_t), size_t total, void* data) {
+  static_cast<ThreadPool*>(threads)->run(function, total, data);
 }
 
 size_t bytes_of(const Shape& shape, int onnx_type) {
@@ -101,11 +51,7 @@ size_t bytes_of(const Shape& shape, int onnx_type) {
 }
 
 // Memory for an output, unless the caller has bound some.
-void place(Tensor* output, BlockPool* memory, const int64_t* dims, size_t rank) {
-  Shape shape;
-  if (rank > kMaxRank) throw Error("an output has more than 16 dimensions");
-  shape.rank = static_cast<int>(rank);
-  std::copy_n(dims, rank, shape.dims.begin());
+void place(Tensor* output, BlockPool* memory, const Shape& shape) {
   if (output->bound) {
     if (shape == output->shape) return;
     throw Error("'" + output->value->name + "' has the shape " + to_string(shape) + ", and the array for it " +
@@ -122,104 +68,57 @@ void place(Tensor* output, BlockPool* memory, const int64_t* dims, size_t rank) 
   output->data = output->block.memory.get();
 }
 
-OrtStatus* get_output(OrtKernelContext* context, size_t index, const int64_t* dims, size_t rank, OrtValue** out);
-
-const OrtApi& own_api() {
-  static Once<OrtApi> api;
-  return api.get([] {
-    static OrtAllocator allocator{kOrtApiVersion, allocate, release};
-    OrtApi own{};
-    own.CreateStatus = make_status;
-    own.ReleaseStatus = release_status;
-    own.GetTensorMutableData = [](OrtValue* value, void** out) -> OrtStatus* {
-      *out = tensor(value).data;
-      return nullptr;
-    };
-    own.GetTensorTypeAndShape = [](const OrtValue* value, OrtTensorTypeAndShapeInfo** out) -> OrtStatus* {
-      *out = reinterpret_cast<OrtTensorTypeAndShapeInfo*>(&tensor(value));
-      return nullptr;
-    };
-    own.ReleaseTensorTypeAndShapeInfo = [](OrtTensorTypeAndShapeInfo*) {};
-    own.GetTensorElementType = [](const OrtTensorTypeAndShapeInfo* info, int* out) -> OrtStatus* {
-      *out = tensor(info).value->type;
-      return nullptr;
-    };
-    own.GetDimensionsCount = [](const OrtTensorTypeAndShapeInfo* info, size_t* out) -> OrtStatus* {
-      *out = static_cast<size_t>(tensor(info).shape.rank);
-      return nullptr;
-    };
-    own.GetDimensions = [](const OrtTensorTypeAndShapeInfo* info, int64_t* dims, size_t count) -> OrtStatus* {
-      std::copy_n(tensor(info).shape.dims.begin(), count, dims);
-      return nullptr;
-    };
-    own.KernelInfoGetAttribute_int64 = [](const OrtKernelInfo* info, const char* name, int64_t* out) -> OrtStatus* {
-      const Attribute* const found = find_attribute(info, name, false, false);
-      if (found == nullptr) return no_attribute();
-      *out = found->numbers[0];
-      return nullptr;
-    };
-    own.KernelInfoGetAttribute_string = [](const OrtKernelInfo* info, const char* name, char* out, size_t* size) {
-      const Attribute* const found = find_attribute(info, name, true, false);
-      return found == nullptr ? no_attribute() : copy_text(found->text, out, size);
-    };
-    own.KernelInfoGetAttributeArray_int64 = [](const OrtKernelInfo* info, const char* name, int64_t* out,
-                                               size_t* count) -> OrtStatus* {
-      const Attribute* const found = find_attribute(info, name, false, true);
-      if (found == nullptr) return no_attribute();
-      if (out != nullptr) std::copy_n(found->numbers.begin(), std::min(*count, found->numbers.size()), out);
-      *count = found->numbers.size();
-      return nullptr;
-    };
-    own.KernelInfo_GetInputCount = [](const OrtKernelInfo* info, size_t* out) -> OrtStatus* {
-      *out = node(info).inputs.size();
-      return nullptr;
-    };
-    own.KernelInfo_GetOutputCount = [](const OrtKernelInfo* info, size_t* out) -> OrtStatus* {
-      *out = node(info).outputs.size();
-      return nullptr;
-    };
-    own.KernelInfo_GetNodeName = [](const OrtKernelInfo* info, char* out, size_t* size) {
-      return copy_text(node(info).name, out, size);
-    };
-    own.KernelInfo_GetLogger = [](const OrtKernelInfo*, const OrtLogger**) {
-      return make_status(ORT_FAIL, "there is no logger");
-    };
-    own.KernelInfoGetAllocator = [](const OrtKernelInfo*, OrtMemType, OrtAllocator** out) -> OrtStatus* {
-      *out = &allocator;
-      return nullptr;
-    };
-    own.ReleaseAllocator = [](OrtAllocator*) {};
-    own.KernelContext_GetInput = [](const OrtKernelContext* context, size_t index,
-                                    const OrtValue** out) -> OrtStatus* {
-      const NodeRun& run = node_run(context);
-      const int64_t value = run.info->inputs[index];
-      *out = value < 0 ? nullptr : reinterpret_cast<const OrtValue*>(&run.tensors[value]);
-      if (value < 0 || run.tensors[value].data != nullptr) return nullptr;
-      return make_status(ORT_FAIL, ("there is no '" + run.tensors[value].value->name + "' yet").c_str());
-    };
-    own.KernelContext_GetOutput = get_output;
-    own.KernelContext_ParallelFor = [](const OrtKernelContext* context, void (*function)(void*, size_t), size_t total,
-                                       size_t, void* data) -> OrtStatus* {
-      node_run(context).executable->threads().run(function, total, data);
-      return nullptr;
-    };
-    return own;
-  });
+// Runs `body`; messages of what it throws begin with the place.
+template <class Body>
+void in_place(const std::string& where, const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    throw Error(where + error.what(), error.code());
+  } catch (const std::exception& error) {  // of memory
+    throw Error(where + error.what(), ErrorCode::Fail);
+  }
 }
 
-OrtStatus* get_output(OrtKernelContext* context, size_t index, const int64_t* dims, size_t rank, OrtValue** out) {
-  const NodeRun& run = node_run(context);
-  Tensor* const output = &run.tensors[run.info->outputs[index]];
-  return guarded(&own_api(), ORT_FAIL, "", [&] {
-    place(output, &run.executable->memory(), dims, rank);
-    *out = reinterpret_cast<OrtValue*>(output);
-  });
-}
+// One node of one run.
+class NodeRun final : public NodeContext {
+ public:
+  NodeRun(const Executable& executable, const NodeInfo& info, Tensor* tensors)
+      : executable_(executable),
+        info_(info),
+        tensors_(tensors),
+        host_{&executable.threads(), run_in_parallel, allocate, release} {}
 
-// --- what a model's nodes are made of ---
+  void read_inputs(NodeInputs* inputs) const override {
+    for (size_t i = 0; i < inputs->types.size(); ++i) {
+      const int64_t value = info_.inputs[i];
+      if (value < 0) throw Error("input " + std::to_string(i) + " is missing");
+      const Tensor& tensor = tensors_[value];
+      if (tensor.data == nullptr) throw Error("there is no '" + tensor.value->name + "' yet");
+      inputs->types[i] = tensor.value->type;
+      inputs->key.shapes[i] = tensor.shape;
+      inputs->data[i] = tensor.data;
+    }
+  }
 
-// The operator for the CPU of the family that this name is of; null if the library has none.
-const OrtCustomOp* find_operator(std::string_view name) {
+  void* output(size_t o, const Shape& shape, int* type) override {
+    Tensor& tensor = tensors_[info_.outputs[o]];
+    place(&tensor, &executable_.memory(), shape);
+    *type = tensor.value->type;
+    return tensor.data;
+  }
+
+  const Host& host() const override { return host_; }
+
+ private:
+  const Executable& executable_;
+  const NodeInfo& info_;
+  Tensor* const tensors_;
+  const Host host_;
+};
+
+// The operator of the family that this name is of; null if the library has none.
+const NamedOp* find_operator(std::string_view name) {
   static Once<std::vector<NamedOp>> operators;
   const std::vector<NamedOp>& known = operators.get([] {
     std::vector<NamedOp> made;
@@ -248,7 +147,7 @@ size_t checked_threads(size_t threads) {
 
 NodeInfo describe(const onnxfuse_node& node, size_t value_count) {
   NodeInfo info;
-  info.name = node.name;
+  info.own_name = node.name;
   info.inputs = checked(node.inputs, node.input_count, -1, value_count);
   info.outputs = checked(node.outputs, node.output_count, 0, value_count);
   for (size_t i = 0; i < node.attribute_count; ++i) {
@@ -257,18 +156,38 @@ NodeInfo describe(const onnxfuse_node& node, size_t value_count) {
     Attribute attribute{own.name, own.text != nullptr, own.text == nullptr && own.count >= 0, {}, {}};
     if (attribute.is_text) attribute.text.assign(own.text, own.size);
     else attribute.numbers.assign(own.numbers, own.numbers + (own.count < 0 ? 1 : own.count));
-    info.attributes.push_back(std::move(attribute));
+    info.own_attributes.push_back(std::move(attribute));
   }
   return info;
 }
 
 }  // namespace
 
-std::string status_message(OrtStatus* status) {
-  if (status == no_memory()) return "there is no memory";
-  std::string message = std::move(reinterpret_cast<Status*>(status)->message);
-  release_status(status);
-  return message;
+const Attribute* NodeInfo::find(const char* wanted, bool is_text, bool is_list) const {
+  for (const Attribute& attribute : own_attributes) {
+    if (attribute.name == wanted && attribute.is_text == is_text && attribute.is_list == is_list) return &attribute;
+  }
+  return nullptr;
+}
+
+AttributeSource NodeInfo::attributes() const {
+  AttributeSource source;
+  source.text = [this](const char* wanted, std::string* text) {
+    const Attribute* const found = find(wanted, true, false);
+    if (found != nullptr) *text = found->text;
+    return found != nullptr;
+  };
+  source.number = [this](const char* wanted, int64_t* number) {
+    const Attribute* const found = find(wanted, false, false);
+    if (found != nullptr) *number = found->numbers[0];
+    return found != nullptr;
+  };
+  source.numbers = [this](const char* wanted, std::vector<int64_t>* numbers) {
+    const Attribute* const found = find(wanted, false, true);
+    if (found != nullptr) *numbers = found->numbers;
+    return found != nullptr;
+  };
+  return source;
 }
 
 Executable::Executable(const onnxfuse_node* nodes, size_t node_count, const onnxfuse_value* values, size_t value_count,
@@ -280,14 +199,14 @@ Executable::Executable(const onnxfuse_node* nodes, size_t node_count, const onnx
     if (!is_known) throw Error("'" + std::string(values[i].name) + "' is of a type that fused nodes do not take");
     values_.push_back({values[i].name, values[i].type});
   }
-  steps_.reserve(node_count);  // kernels may refer to what describes their nodes
+  steps_.reserve(node_count);
   for (size_t i = 0; i < node_count; ++i) {
-    const OrtCustomOp* const op = find_operator(nodes[i].op);
+    const NamedOp* const op = find_operator(nodes[i].op);
     if (op == nullptr) throw Error("the library has no operator " + std::string(nodes[i].op) + " for the CPU");
-    Step& step = steps_.emplace_back(Step{describe(nodes[i], value_count), op, {nullptr, op->KernelDestroy}, {}});
-    void* kernel = nullptr;
-    check(op->CreateKernelV2(op, &own_api(), reinterpret_cast<const OrtKernelInfo*>(&step.info), &kernel));
-    step.kernel.reset(kernel);
+    NodeInfo info = describe(nodes[i], value_count);
+    std::unique_ptr<AnyNode> node;
+    in_place(place(op->name, info.name()), [&] { node = op->make_node(info); });
+    steps_.push_back(Step{std::move(info), std::move(node), {}});
   }
   check_order();
   find_last_reads(values);
@@ -404,8 +323,8 @@ Block Binding::take(size_t value) {
 void Binding::run() {
   const Turn turn(this);
   for (const Executable::Step& step : executable_->steps()) {
-    NodeRun run{executable_.get(), &step.info, tensors_.data()};
-    check(step.op->KernelComputeV2(step.kernel.get(), reinterpret_cast<OrtKernelContext*>(&run)));
+    NodeRun run(*executable_, step.info, tensors_.data());
+    in_place(step.node->place(), [&] { step.node->compute(run); });
     for (const size_t value : step.last_reads) {
       if (!tensors_[value].bound) drop(&tensors_[value]);
     }

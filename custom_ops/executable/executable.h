@@ -1,4 +1,4 @@
-// Fused nodes that run one after the other without ONNX Runtime: the library takes its place for them.
+// Fused nodes that run one after the other without ONNX Runtime.
 #ifndef ONNXFUSE_EXECUTABLE_H_
 #define ONNXFUSE_EXECUTABLE_H_
 
@@ -12,8 +12,9 @@
 #include "executable/block_pool.h"
 #include "executable/executable_api.h"
 #include "executable/thread_pool.h"
-#include "ort/ort_abi.h"
+#include "ort/custom_op.h"
 #include "program/shape.h"
+#include "runtime/node_context.h"
 
 namespace onnxfuse {
 
@@ -25,12 +26,20 @@ struct Attribute {
   std::vector<int64_t> numbers;
 };
 
-// What ONNX Runtime's OrtKernelInfo is here.
-struct NodeInfo {
-  std::string name;
-  std::vector<int64_t> inputs;
+// A node, and the values that it reads and computes.
+struct NodeInfo final : NodeDefinition {
+  std::string name() const override { return own_name; }
+  size_t input_count() const override { return inputs.size(); }
+  size_t output_count() const override { return outputs.size(); }
+  AttributeSource attributes() const override;
+
+  std::string own_name;
+  std::vector<int64_t> inputs;  // -1 for one that is left out
   std::vector<int64_t> outputs;
-  std::vector<Attribute> attributes;
+  std::vector<Attribute> own_attributes;
+
+ private:
+  const Attribute* find(const char* wanted, bool is_text, bool is_list) const;
 };
 
 // What a model's nodes are as they run: any number of Bindings may do so at once.
@@ -41,15 +50,13 @@ class Executable {
     int type;
   };
 
-  // The nodes in the order in which they run.  `threads` run them together, 1024 at most.  Throws Error, or OrtFailure with a
-  // status of status_message.
+  // The nodes in the order in which they run.  `threads` run them together, 1024 at most.  Throws Error.
   Executable(const onnxfuse_node* nodes, size_t node_count, const onnxfuse_value* values, size_t value_count,
              size_t threads);
 
   struct Step {
     NodeInfo info;
-    const OrtCustomOp* op;
-    std::unique_ptr<void, void (*)(void*)> kernel;
+    std::unique_ptr<AnyNode> node;
     std::vector<size_t> last_reads;  // values that no later step reads, and that are not wanted
   };
 
@@ -69,7 +76,7 @@ class Executable {
   mutable BlockPool memory_;
 };
 
-// What ONNX Runtime's OrtValue is here: a tensor in memory of the caller's or of the executable's.
+// A tensor in memory of the caller's or of the executable's.
 struct Tensor {
   const Executable::Value* value = nullptr;
   Shape shape;
@@ -94,7 +101,7 @@ class Binding {
   void bind(size_t value, void* data, const int64_t* dims, size_t rank);
   // Other memory for a value that has been bound, whose shape stays.
   void move(size_t value, void* data);
-  // Runs all nodes.  Throws Error, or OrtFailure with a status of status_message.
+  // Runs all nodes.  Throws Error.
   void run();
   // The shape of a value that a run has computed, or that is bound, and its elements.  Throws Error if there are none.
   Shape result(size_t value, const void** data);
@@ -111,9 +118,6 @@ class Binding {
   std::vector<Tensor> tensors_;
   std::atomic<bool> runs_{false};
 };
-
-// What a status that was made here says; it is released.
-std::string status_message(OrtStatus* status);
 
 }  // namespace onnxfuse
 

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "executable/executable.h"
-#include "ort/ort_call.h"
 
 using Shared = std::shared_ptr<const onnxfuse::Executable>;
 
@@ -44,8 +43,6 @@ template <class Body> bool succeeds(const Body& body) noexcept {
   try {
     body();
     return true;
-  } catch (const onnxfuse::OrtFailure& failure) {
-    remember(onnxfuse::status_message(failure.status()));
   } catch (const std::exception& exception) {
     remember(exception.what());
   }

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "program/dtype.h"
+#include "program/figures.h"
 
 namespace onnxfuse {
 
@@ -300,9 +301,6 @@ struct Bounds {
   float high;
 };
 
-// Weights of kNhwcBlock filters follow one another for each tap and channel.
-constexpr size_t kNhwcBlock = 16;
-constexpr size_t kFewNhwcPixels = 12;
 // How many pixels are computed at once for so many: there are no kernels for some small numbers.
 constexpr size_t whole_nhwc_pixels(size_t pixels) {
   return pixels <= 4 || pixels > kFewNhwcPixels ? pixels : pixels <= 6 ? 6 : pixels <= 8 ? 8 : kFewNhwcPixels;
@@ -333,7 +331,6 @@ struct NhwcSums {
   size_t first_filter;
   size_t all_filters;
 };
-constexpr size_t kLeastGroup = 4;
 
 // The same for pixels of a row, kPlanePixels of them or more, of what has its columns last: out[p * out_pitch + m] = addends[m] +
 // sum over k < products of input[offsets[k] + p * stride] * weights[m / kNhwcBlock * block_pitch + k * kNhwcBlock + m %

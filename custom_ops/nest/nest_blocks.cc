@@ -9,6 +9,7 @@
 #include "platform/cache_lines.h"
 #include "platform/caches.h"
 #include "platform/integers.h"
+#include "program/figures.h"
 #include "program/program_shapes.h"
 #include "runtime/executor.h"
 
@@ -32,13 +33,9 @@ constexpr int64_t kRowPart = 4096;
 // Columns of a block, at least where there are as many, and at most.
 constexpr int64_t kLeastColumns = 256;
 constexpr int64_t kMostColumns = 2048;
-constexpr int64_t kMostTasks = 64;
 
 // Instructions that take no longer are computed again for each phase.
 constexpr double kCheapNanoseconds = 0.1;
-
-constexpr double kElementNanoseconds = 0.04;
-constexpr double kBlockNanoseconds = 200;
 
 // The phase of what no phase keeps.
 constexpr int kNever = INT_MAX;
@@ -281,7 +278,7 @@ class BlockPlanner {
       BlockPhase made;
       if (!plan_pass(phase, true, &made.results, &work) || !plan_pass(phase, false, &made.elements, &work)) return false;
       plan_reductions(phase, &made);
-      work += kElementNanoseconds * static_cast<double>(made.reductions.size()) * elements();
+      work += kNestElementNanoseconds * static_cast<double>(made.reductions.size()) * elements();
       blocks_.phases.push_back(std::move(made));
     }
     // One reduction of a tensor as it lies in memory needs no blocks.
@@ -290,11 +287,11 @@ class BlockPlanner {
     for (const BlockPhase& phase : blocks_.phases) reductions += phase.reductions.size();
     if (reductions == 1 && std::none_of(blocks_.phases.begin(), blocks_.phases.end(), computes)) return false;
     find_fetched();
-    work += kBlockNanoseconds * static_cast<double>(blocks_.blocks);
+    work += kNestBlockNanoseconds * static_cast<double>(blocks_.blocks);
     if (blocks_.shared) {
-      blocks_.part_tasks = parts_of(work / static_cast<double>(blocks_.blocks), std::min(kMostTasks, blocks_.parts));
+      blocks_.part_tasks = parts_of(work / static_cast<double>(blocks_.blocks), blocks_.parts);
     } else {
-      blocks_.tasks = parts_of(work, std::min(kMostTasks, blocks_.blocks));
+      blocks_.tasks = parts_of(work, blocks_.blocks);
     }
     return true;
   }

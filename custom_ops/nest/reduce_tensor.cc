@@ -4,12 +4,12 @@
 
 #include "plan/cost.h"
 #include "platform/integers.h"
+#include "program/figures.h"
 #include "runtime/parts.h"
 
 namespace onnxfuse {
 namespace {
 
-constexpr int64_t kMostTasks = 64;
 // Of columns so many, in all, are enough to share; and that many elements of theirs make a part else.
 constexpr int64_t kManyColumns = 8192;
 constexpr int64_t kColumnPart = 16384;
@@ -19,8 +19,6 @@ constexpr int64_t kMostColumns = 4096;
 constexpr int64_t kLeastColumns = 256;
 // Elements of rows at once.
 constexpr int64_t kUnitElements = 4096;
-
-constexpr double kElementNanoseconds = 0.05;
 
 template <class T> void divide(void* results, int64_t count, double by) {
   auto* const values = static_cast<T*>(results);
@@ -171,7 +169,7 @@ TensorReduction make_reduction(const Shape& shape, const std::vector<int>& axes,
     const bool few = geometry.results() < kManyColumns && inner.size >= 2 * kLeastPart;
     made.part = few ? std::max(kLeastPart, round_up(kColumnPart / geometry.columns, kReducedRows)) : inner.size;
     made.parts = divide_up(inner.size, made.part);
-    const int64_t share = std::clamp(geometry.columns / kMostTasks, kLeastColumns, kMostColumns);
+    const int64_t share = std::clamp(geometry.columns / most_parts(), kLeastColumns, kMostColumns);
     const int64_t strips = divide_up(geometry.columns, share);
     made.unit_columns = round_up(divide_up(geometry.columns, strips), int64_t{16});
     made.units = divide_up(geometry.columns, made.unit_columns) * made.parts * geometry.rows;
@@ -190,8 +188,8 @@ TensorReduction make_reduction(const Shape& shape, const std::vector<int>& axes,
     made.scratch_bytes = static_cast<size_t>(made.parts * geometry.results()) * compute_size(type);
   }
   const double elements = static_cast<double>(geometry.results()) * static_cast<double>(geometry.reduced());
-  const double work = elements * kElementNanoseconds;
-  made.tasks = parts_of(work, std::min(kMostTasks, made.units));
+  const double work = elements * kReducedElementNanoseconds;
+  made.tasks = parts_of(work, made.units);
   return made;
 }
 

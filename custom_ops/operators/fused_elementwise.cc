@@ -15,11 +15,11 @@ class CpuFusedElementwise : public FusedNode {
  public:
   using FusedNode::FusedNode;
 
-  void compute(OrtKernelContext* context) {
+  void compute(NodeContext& context) {
     NodeInputs inputs;
     read_inputs(context, &inputs);
     kernel_for(inputs.types)
-        .compute(session_host(context), inputs.key, inputs.data.data(), inputs.outputs.data(),
+        .compute(context.host(), inputs.key, inputs.data.data(), inputs.outputs.data(),
                  [&](size_t o, const Shape& shape, DType type) { return output(context, o, shape, type); });
   }
 };

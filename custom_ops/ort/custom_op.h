@@ -3,12 +3,16 @@
 #define ONNXFUSE_CUSTOM_OP_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
-#include "ort/node.h"
 #include "ort/ort_abi.h"
 #include "ort/ort_call.h"
+#include "ort/session_node.h"
+#include "runtime/node.h"
 
 namespace onnxfuse {
 
@@ -25,8 +29,20 @@ const OrtApi24* newer_api(const OrtApi* api);
 // An entry of a session's configuration; false if there is none.  Throws OrtFailure.
 bool read_config_entry(const OrtApi* api, const OrtSessionOptions* options, const char* key, std::string* value);
 
+// A node on the CPU of which nothing is known but that.
+class AnyNode {
+ public:
+  virtual ~AnyNode() = default;
+  // With what messages about it begin.
+  virtual const std::string& place() const = 0;
+  // Throws Error, or what the context throws.
+  virtual void compute(NodeContext& context) = 0;
+};
+
 struct NamedOp : OrtCustomOp {
   const char* name;
+  // Makes such a node for who is no session; null where only a session can run it.  Throws Error.
+  std::unique_ptr<AnyNode> (*make_node)(const NodeDefinition& definition);
   int element_type;  // ONNX's number of that of all inputs and outputs; 0: any
   const OrtApi* api;  // of the ONNX Runtime that it is registered with
 };
@@ -42,18 +58,49 @@ struct OpFamily {
   bool on_gpu = false;
 };
 
+// Whether a node needs nothing that only sessions have.
+template <class Node>
+constexpr bool kRunsAnywhere = std::is_constructible_v<Node, const NodeDefinition&>;
+
+template <class Node>
+std::unique_ptr<AnyNode> make_any_node(const NodeDefinition& definition) {
+  struct Made final : AnyNode {
+    explicit Made(const NodeDefinition& own) : node(own) {}
+    const std::string& place() const override { return node.place(); }
+    void compute(NodeContext& context) override { node.compute(context); }
+    Node node;
+  };
+  return std::make_unique<Made>(definition);
+}
+
+// A node that a session has.  On a GPU ORT has no memory of the host for it.
+template <class Node>
+struct SessionKernel {
+  SessionKernel(const OrtApi* ort, const OrtKernelInfo* info)
+      : api(ort), newer(newer_api(ort)), allocator(ort, kRunsAnywhere<Node> ? info : nullptr), node(SessionNode(ort, info)) {}
+
+  const OrtApi* api;
+  const OrtApi24* newer;
+  SessionAllocator allocator;
+  Node node;
+};
+
 template <class Node>
 OrtStatus* create_kernel(const OrtCustomOp*, const OrtApi* api, const OrtKernelInfo* info, void** kernel) {
   std::string name;
   OrtStatus* status = guarded(api, ORT_FAIL, "", [&] { name = node_name(api, info); });
   if (status != nullptr) return status;
-  return guarded(api, ORT_INVALID_GRAPH, place(Node::kOperator, name), [&] { *kernel = new Node(api, info); });
+  return guarded(api, ORT_INVALID_GRAPH, place(Node::kOperator, name),
+                 [&] { *kernel = new SessionKernel<Node>(api, info); });
 }
 
 template <class Node>
 OrtStatus* compute(void* opaque, OrtKernelContext* context) {
-  auto* node = static_cast<Node*>(opaque);
-  return guarded(node->api(), ORT_INVALID_ARGUMENT, node->place(), [&] { node->compute(context); });
+  auto* const kernel = static_cast<SessionKernel<Node>*>(opaque);
+  return guarded(kernel->api, ORT_INVALID_ARGUMENT, kernel->node.place(), [&] {
+    SessionRun run(kernel->api, kernel->newer, context, kernel->allocator.get());
+    kernel->node.compute(run);
+  });
 }
 
 // Node::infer throws Error or OrtFailure.
@@ -76,7 +123,7 @@ NamedOp make_op(const char* name, const char* (*provider)(const OrtCustomOp*)) {
   op.GetInputTypeCount = [](const OrtCustomOp*) { return size_t{1}; };
   op.GetOutputType = op.GetInputType;
   op.GetOutputTypeCount = op.GetInputTypeCount;
-  op.KernelDestroy = [](void* kernel) { delete static_cast<Node*>(kernel); };
+  op.KernelDestroy = [](void* kernel) { delete static_cast<SessionKernel<Node>*>(kernel); };
   op.GetInputCharacteristic = [](const OrtCustomOp*, size_t) { return INPUT_OUTPUT_VARIADIC; };
   op.GetOutputCharacteristic = op.GetInputCharacteristic;
   op.GetInputMemoryType = [](const OrtCustomOp*, size_t) { return OrtMemTypeDefault; };
@@ -84,6 +131,7 @@ NamedOp make_op(const char* name, const char* (*provider)(const OrtCustomOp*)) {
   op.GetVariadicInputHomogeneity = [](const OrtCustomOp*) { return 0; };
   op.GetVariadicOutputMinArity = [](const OrtCustomOp*) { return 1; };
   op.GetVariadicOutputHomogeneity = [](const OrtCustomOp*) { return 0; };
+  if constexpr (kRunsAnywhere<Node>) op.make_node = make_any_node<Node>;
   op.CreateKernelV2 = create_kernel<Node>;
   op.KernelComputeV2 = compute<Node>;
   op.InferOutputShapeFn = infer_shapes<Node>;

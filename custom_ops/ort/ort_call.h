@@ -2,7 +2,6 @@
 #ifndef ONNXFUSE_ORT_CALL_H_
 #define ONNXFUSE_ORT_CALL_H_
 
-#include <exception>
 #include <string>
 
 #include "ort/ort_abi.h"
@@ -27,21 +26,17 @@ inline void check(OrtStatus* status) {
 static_assert(static_cast<int>(ErrorCode::None) == ORT_OK && static_cast<int>(ErrorCode::Fail) == ORT_FAIL &&
               static_cast<int>(ErrorCode::InvalidGraph) == ORT_INVALID_GRAPH);
 
+// A status that says what the exception that is handled says.
+OrtStatus* status_of_exception(const OrtApi* api, OrtErrorCode code, const std::string& where) noexcept;
+
 // Runs `body` and turns every exception into a status: none may cross the C ABI.
 template <class Body>
 OrtStatus* guarded(const OrtApi* api, OrtErrorCode code, const std::string& where, const Body& body) noexcept {
   try {
     body();
     return nullptr;
-  } catch (const OrtFailure& failure) {
-    return failure.status();
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::None) code = static_cast<OrtErrorCode>(error.code());
-    return api->CreateStatus(code, (where + error.what()).c_str());
-  } catch (const std::exception& error) {  // of memory: nothing is wrong with what was given
-    return api->CreateStatus(ORT_FAIL, (where + error.what()).c_str());
   } catch (...) {
-    return api->CreateStatus(ORT_FAIL, "onnxfuse: unknown error");
+    return status_of_exception(api, code, where);
   }
 }
 

@@ -2,18 +2,12 @@
 
 #include <cstdlib>
 
-#include "ort/custom_op.h"
 #include "ort/ort_call.h"
+#include "program/figures.h"
 
 namespace onnxfuse {
-namespace {
-
-// Of ONNX Runtime's threads; those of thread_pool.h begin much sooner.
-constexpr double kLeadNanoseconds = 1.3e3;
-
-}  // namespace
-
 SessionAllocator::SessionAllocator(const OrtApi* api, const OrtKernelInfo* info) : api_(api) {
+  if (info == nullptr) return;
   if (OrtStatus* status = api->KernelInfoGetAllocator(info, OrtMemTypeDefault, &allocator_)) api->ReleaseStatus(status);
 }
 
@@ -24,7 +18,7 @@ SessionAllocator::~SessionAllocator() {
 SessionHost::SessionHost(const OrtApi* api, const OrtKernelContext* kernel_context, OrtAllocator* allocator)
     : api_(api), kernel_context_(kernel_context), allocator_(allocator) {
   context = this;
-  lead_nanoseconds = is_runtime(api) ? kLeadNanoseconds : 0.0;
+  lead_nanoseconds = kLeadNanoseconds;
   run_in_parallel = [](void* self, void (*function)(void*, size_t), size_t total, void* data) {
     const auto& host = *static_cast<const SessionHost*>(self);
     check(host.api_->KernelContext_ParallelFor(host.kernel_context_, function, total, 0, data));

@@ -10,12 +10,13 @@ namespace onnxfuse {
 // What a session's provider allocates tensors with, as long as this lives.
 class SessionAllocator {
  public:
+  // None if `info` is null.
   SessionAllocator(const OrtApi* api, const OrtKernelInfo* info);
   ~SessionAllocator();
   SessionAllocator(const SessionAllocator&) = delete;
   SessionAllocator& operator=(const SessionAllocator&) = delete;
 
-  OrtAllocator* get() const { return allocator_; }  // null if ORT gives none
+  OrtAllocator* get() const { return allocator_; }  // null if there is none
 
  private:
   const OrtApi* api_;

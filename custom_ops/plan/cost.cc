@@ -12,8 +12,8 @@ namespace {
 
 constexpr int64_t kMostThreads = 16;
 
-// A part that is one of several for a thread takes at least so long: to begin one takes a hundredth of that.
-constexpr double kPartNanoseconds = 6e3;
+// Parts of a node's work at most, unless there are more processors.
+constexpr int64_t kParts = 64;
 
 int64_t processors() {
   static Once<int64_t> count;
@@ -37,7 +37,10 @@ double chained_cost_of(Op op, DType type) {
   return alone > 0.1 ? alone : simple;
 }
 
+int64_t most_parts() { return std::max(kParts, processors()); }
+
 int64_t parts_of(double nanoseconds, int64_t most) {
+  most = std::min(most, most_parts());
   const auto parts_for = [&](double each) {
     return static_cast<int64_t>(std::min(nanoseconds / each, static_cast<double>(most)));
   };

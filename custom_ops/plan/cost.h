@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "program/dtype.h"
+#include "program/figures.h"
 
 namespace onnxfuse {
 
@@ -15,15 +16,8 @@ double cost_of(Op op, DType type);
 // The same for an instruction inside a chain, where values stay in registers.
 double chained_cost_of(Op op, DType type);
 
-// The same for a byte that a tile reads from or writes to a tensor.
-constexpr double kByteNanoseconds = 0.012;
-
-// What a step costs besides its elements.
-constexpr double kStepNanoseconds = 10.0;
-
-// Work that is worth handing to another thread.  That is less than it takes to wake one: the nodes around are computed by
-// all threads, and find their data in the caches and the threads awake if this one is too.
-constexpr double kChunkNanoseconds = 2e3;
+// Parts of a node's work at most.
+int64_t most_parts();
 
 // In how many parts, at most `most`, to hand work of so many nanoseconds to threads: one for each processor, if there are
 // as many chunks of kChunkNanoseconds, and an equal number of more where they are long enough to be worth the even shares

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "program/dtype.h"
+#include "program/figures.h"
 #include "program/view_steps.h"
 
 namespace onnxfuse {
@@ -55,12 +56,6 @@ inline int operand_count(const Value& value) {
 inline bool reduces(const Program& program) { return !program.axes.empty(); }
 
 inline DType output_type(const Program& program, size_t o) { return program.values[program.outputs[o]].type; }
-
-constexpr size_t kMaxText = size_t{1} << 20;
-constexpr size_t kMaxInputs = 128;
-constexpr size_t kMaxOutputs = 64;
-constexpr size_t kMaxValues = 4096;
-constexpr size_t kMaxSlices = 32;  // of an input
 
 // Whether inputs may be parts of tensors, or tensors in another order, and outputs tensors of another shape; and whether
 // values may be reduced beside that.

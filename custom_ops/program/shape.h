@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-namespace onnxfuse {
+#include "program/figures.h"
 
-constexpr int kMaxRank = 16;
+namespace onnxfuse {
 
 struct Shape {
   int rank = 0;

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "program/figures.h"
 #include "program/shape.h"
 
 namespace onnxfuse {
@@ -35,8 +36,6 @@ struct ViewStep {
 
   AxisSlice slice() const { return {axis, numbers[0], numbers[1], numbers[2]}; }
 };
-
-constexpr size_t kMaxViewSteps = 32;  // of a tensor
 
 // Reads steps, separated by commas, as onnxfuse/program/view_steps.py writes them.  False for what is none.
 bool parse_view_steps(std::string_view text, std::vector<ViewStep>* steps);

@@ -20,7 +20,6 @@
 namespace onnxfuse {
 namespace {
 
-constexpr int64_t kMaxChunks = 64;
 // Where tiles run from the last to the first, about so many elements together run from the first to the last.
 constexpr int64_t kElementsForward = 32 << 10;
 // What a thread works in is on its stack, unless it is more than this: a stack of 1 MB must do, and others use it too.
@@ -348,7 +347,7 @@ size_t links_of_tiles(const Program& program, const Stage& stage, const void* co
 void run_plan(const Program& program, const Plan& plan, const Tensors& tensors, const Host& host) {
   for (const Stage& stage : plan.stages) {
     const double work = static_cast<double>(stage.tiles) * stage.tile_cost;
-    const int64_t chunks = parts_of(work, std::min(kMaxChunks, stage.tiles));
+    const int64_t chunks = parts_of(work, stage.tiles);
     // The first chunk is longer, for it runs while other threads are yet to begin.  The rest is spread evenly: hosts give a
     // thread neighbouring chunks.
     const double longest = static_cast<double>(stage.tiles) / static_cast<double>(2 * chunks);

@@ -18,6 +18,7 @@ from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.graph import Model
 from onnxfuse.run.inputs import InputSpec
 from onnxfuse.shapes.inference import infer
+from onnxfuse.shapes.windows import extent
 
 _LARGEST = 1 << 20
 """Constants beyond are no sizes: they stand for infinity, or hide what a mask hides."""
@@ -299,8 +300,8 @@ def _may_compare(node: NodeProto) -> bool:
     settings = attributes(node)
     if node.op_type in _WEIGHTED and "kernel_shape" not in settings:
         return True
-    extent = max(settings.get("kernel_shape", ()), default=_USUAL) * max(settings.get("dilations", ()), default=1)
-    return extent > _USUAL or any(map(_WINDOW.search, settings))
+    widest = max(settings.get("kernel_shape", ()), default=_USUAL) * max(settings.get("dilations", ()), default=1)
+    return widest > _USUAL or any(map(_WINDOW.search, settings))
 
 
 class _Tracer:
@@ -421,8 +422,8 @@ class _Tracer:
         settings, weights = attributes(node), self._sizes.shape(node.input[1]) if len(node.input) > 1 else None
         kernel = settings.get("kernel_shape", (weights or ())[2:] if node.op_type in _WEIGHTED else ())
         for axis, (size, step) in enumerate(zip(kernel, settings.get("dilations", [1] * len(kernel)), strict=False)):
-            if isinstance(size, int) and (extent := step * (size - 1) + 1) > _USUAL:
-                yield Limit(self._sizes.dims(node.input[0], [axis + 2]), extent)
+            if isinstance(size, int) and (window := extent(size, step)) > _USUAL:
+                yield Limit(self._sizes.dims(node.input[0], [axis + 2]), window)
 
     def _table_limits(self, node: NodeProto) -> Iterator[Limit]:
         place, tables = _TABLES[key_of(node)]

@@ -34,15 +34,13 @@ from onnxfuse.check.rounding_noise import (
 )
 from onnxfuse.errors import OnnxfuseError, ParityError
 from onnxfuse.files.model_io import read_proto
+from onnxfuse.fused.target import TARGETS
 from onnxfuse.model.graph_export import onnx_graphs
 from onnxfuse.run.given_shapes import Shapes, fit_shapes
 from onnxfuse.run.inputs import InputSet, InputSpec, default_specs, input_specs, read_inputs
 from onnxfuse.run.sessions import Session, SessionError, Value, has_fused_nodes
 
-PROVIDERS = {
-    "cpu": ("CPUExecutionProvider",),
-    "cuda": ("CUDAExecutionProvider", "CPUExecutionProvider"),
-}
+PROVIDERS = {name: target.providers for name, target in TARGETS.items()}
 """The execution providers that a target runs on."""
 
 _ROUNDINGS = 3

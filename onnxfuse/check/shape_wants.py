@@ -8,6 +8,7 @@ import numpy as np
 
 from onnxfuse.check.tensor_facts import Dims
 from onnxfuse.check.wants import MOST_TRIED, Reader, Want, between, dim, exactly, whole
+from onnxfuse.shapes.windows import count, extent
 
 
 def reshaped(call: Reader) -> Want | None:
@@ -197,8 +198,8 @@ def _positions(call: Reader, sizes: list[int], kernel: list[int]) -> list[int]:
     steps, dilations = call.integers_of("strides", ones), call.integers_of("dilations", ones)
     counts = []
     for axis, size in enumerate(sizes):
-        padded = size + pads[axis] + pads[len(sizes) + axis]
-        counts.append(max(0, (padded - dilations[axis] * (kernel[axis] - 1) - 1) // steps[axis] + 1))
+        window, around = extent(kernel[axis], dilations[axis]), (pads[axis], pads[len(sizes) + axis])
+        counts.append(max(0, count(size, window, steps[axis], around)))
     return counts
 
 

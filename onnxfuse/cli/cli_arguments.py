@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.fused.target import TARGETS
 
 _EPILOG = """\
 exit status: 0 success, 1 the optimized model differs from the original, 2 bad input or usage, 130 interrupted,
@@ -353,7 +354,7 @@ def _add_pair(parser: Parser) -> None:
 def _add_target(parser: Parser) -> None:
     parser.add_argument(
         "--target",
-        choices=("auto", "cpu", "cuda"),
+        choices=("auto", *TARGETS),
         default="auto",
         help="hardware (auto: cuda where ONNX Runtime has its CUDA provider and there is a GPU, else cpu)",
     )

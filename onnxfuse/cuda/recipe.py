@@ -17,8 +17,9 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import ClassVar, Generic, Protocol, Self, TypeVar
 
-from onnxfuse.cuda.kernel import Access, Kernel, Source
+from onnxfuse.cuda.kernel import Access, Kernel
 from onnxfuse.program import ProgramError
 
 HEADER = "onnxfuse-cuda 2"
@@ -37,28 +38,103 @@ class RecipeError(ProgramError):
     """A launch recipe that does not validate; the message names the line of its text."""
 
 
+class AnyKernel(Protocol):
+    """What all kernels have."""
+
+    @property
+    def name(self) -> str:
+        """The function's."""
+
+    @property
+    def block(self) -> int:
+        """Threads of a block."""
+
+    @property
+    def index(self) -> int:
+        """Bits of an index."""
+
+
+K = TypeVar("K", bound=AnyKernel)
+K_co = TypeVar("K_co", bound=AnyKernel, covariant=True)
+
+
+class AnySource(Protocol[K_co]):
+    """What all rendered sources have."""
+
+    @property
+    def sha256(self) -> str:
+        """Of the text, in hexadecimal."""
+
+    @property
+    def kernels(self) -> tuple[K_co, ...]:
+        """In the order tried."""
+
+
 @dataclass(frozen=True)
-class Recipe:
+class LaunchRecipe(Generic[K]):
     """A validated recipe: the sha256 of the ``source`` in hexadecimal, and its ``kernels`` in the order tried."""
 
     source: str
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[K, ...]
+
+    header: ClassVar[str]
+    """The first line of the text form."""
 
     def __post_init__(self) -> None:
-        problems = [self._problem(kernel) for kernel in self.kernels]
-        check_recipe(self.source, problems, [kernel.name for kernel in self.kernels])
-        if not accepts_everything(self.kernels[-1]):
+        problems = [self._shape_problem(kernel) or self._problem(kernel) for kernel in self.kernels]
+        check_recipe(self.source, problems, [name for kernel in self.kernels for name in self._names(kernel)])
+        if not self._accepts_everything(self.kernels[-1]):
             raise RecipeError("the last kernel does not accept everything")
 
-    def _problem(self, kernel: Kernel) -> str | None:
-        if not is_identifier(kernel.name):
+    def _shape_problem(self, kernel: K) -> str | None:
+        if not all(map(is_identifier, self._names(kernel))):
             return f"{kernel.name!r} is not the name of a kernel"
-        if kernel.vector not in VECTORS:
-            return f"{kernel.vector} is not the length of a vector"
         if not WARP <= kernel.block <= MAX_BLOCK or kernel.block % WARP:
             return f"a block of {kernel.block} threads is not a multiple of {WARP} up to {MAX_BLOCK}"
-        if kernel.index not in INDEX_WIDTHS:
-            return f"indices of {kernel.index} bits"
+        return None if kernel.index in INDEX_WIDTHS else f"indices of {kernel.index} bits"
+
+    @staticmethod
+    def _names(kernel: K) -> tuple[str, ...]:
+        """Those of the functions of a kernel."""
+        return (kernel.name,)
+
+    def _problem(self, kernel: K) -> str | None:
+        """What else is wrong with a kernel."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _accepts_everything(kernel: K) -> bool:
+        """Whether a kernel takes every shape and every pointer."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _parse_kernel(number: int, line: str) -> K:
+        """Reads a line.  Raises RecipeError if it is not a kernel."""
+        raise NotImplementedError
+
+    @classmethod
+    def of(cls, source: AnySource[K]) -> Self:
+        """The recipe of a rendered source."""
+        return cls(source.sha256, source.kernels)
+
+    def __str__(self) -> str:
+        return recipe_text(self.header, self.source, self.kernels)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read the text form.  Raises RecipeError, which names the line, for anything that does not validate."""
+        source, lines = recipe_lines(text, cls.header)
+        return cls(source, tuple(cls._parse_kernel(number, line) for number, line in lines))
+
+
+class Recipe(LaunchRecipe[Kernel]):
+    """That of elementwise kernels."""
+
+    header = HEADER
+
+    def _problem(self, kernel: Kernel) -> str | None:
+        if kernel.vector not in VECTORS:
+            return f"{kernel.vector} is not the length of a vector"
         access, first = kernel.access, self.kernels[0].access
         if (len(access.inputs), len(access.outputs)) != (len(first.inputs), len(first.outputs)):
             return f"'{access}' is of other operands than '{first}'"
@@ -66,19 +142,19 @@ class Recipe:
             return f"access '{access}' cannot be by vectors"
         return None
 
-    @classmethod
-    def of(cls, source: Source) -> "Recipe":
-        """The recipe of a rendered source."""
-        return cls(source.sha256, source.kernels)
+    @staticmethod
+    def _accepts_everything(kernel: Kernel) -> bool:
+        return accepts_everything(kernel)
 
-    def __str__(self) -> str:
-        return recipe_text(HEADER, self.source, self.kernels)
-
-    @classmethod
-    def parse(cls, text: str) -> "Recipe":
-        """Read the text form.  Raises RecipeError, which names the line, for anything that does not validate."""
-        source, lines = recipe_lines(text, HEADER)
-        return cls(source, tuple(_parse_kernel(number, line) for number, line in lines))
+    @staticmethod
+    def _parse_kernel(number: int, line: str) -> Kernel:
+        match line.split(" "):
+            case ["kernel", name, "vector", vector, "block", block, "index", index, "access", access]:
+                sizes = (vector, block, index)
+                if all(map(_NUMBER.fullmatch, sizes)):
+                    with suppress(ValueError):
+                        return Kernel(name, int(vector), int(block), int(index), Access.parse(access))
+        raise not_a_kernel(number, line)
 
 
 def check_recipe(source: str, problems: Sequence[str | None], names: Sequence[str]) -> None:
@@ -127,11 +203,6 @@ def accepts_everything(kernel: Kernel) -> bool:
     return general and kernel.vector == 1 and kernel.index == 64
 
 
-def _parse_kernel(number: int, line: str) -> Kernel:
-    match line.split(" "):
-        case ["kernel", name, "vector", vector, "block", block, "index", index, "access", access]:
-            sizes = (vector, block, index)
-            if all(map(_NUMBER.fullmatch, sizes)):
-                with suppress(ValueError):
-                    return Kernel(name, int(vector), int(block), int(index), Access.parse(access))
-    raise RecipeError(f"line {number}: {line!r} is not a kernel")
+def not_a_kernel(number: int, line: str) -> RecipeError:
+    """What to raise for a line that is none."""
+    return RecipeError(f"line {number}: {line!r} is not a kernel")

@@ -18,7 +18,9 @@ from onnxfuse.model.constants import constant_value
 from onnxfuse.model.dtypes import DTYPES, from_numpy
 from onnxfuse.model.graph_export import make_attribute
 from onnxfuse.program import Program, ProgramBuilder
-from onnxfuse.program.lowering import cast_target, ignores_input, lower, tensor_dtype
+from onnxfuse.program.lower_conversions import cast_target
+from onnxfuse.program.lowering import ignores_input, lower
+from onnxfuse.program.node_lowering import tensor_dtype
 from onnxfuse.program.program import Input
 
 ATTRIBUTE_OPSET = 12

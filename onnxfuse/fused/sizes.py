@@ -17,6 +17,7 @@ from onnxfuse.model.graph import Model, sorted_nodes
 from onnxfuse.model.graph_ir import STANDARD_DOMAINS
 from onnxfuse.program.lowering import is_elementwise
 from onnxfuse.shapes.missed_sizes import broadcast
+from onnxfuse.shapes.windows import extent
 
 Size = int | str | tuple[Any, ...]
 """A number, a symbol of the model, or how the size is computed; equal ones are equal sizes."""
@@ -128,7 +129,7 @@ def _windows(node: gs.Node, sizes: Sequence[Size]) -> Iterable[Size | None]:
     how = str(node.attrs.get("auto_pad", "NOTSET"))
     found: list[Size | None] = []
     for axis, size in enumerate(sizes):
-        stride, room = strides[axis], -(dilations[axis] * (kernel[axis] - 1) + 1)
+        stride, room = strides[axis], -extent(kernel[axis], dilations[axis])
         begin, end = (pads[axis], pads[axis + rank]) if how == "NOTSET" else (0, 0)
         room += begin + end
         if how.startswith("SAME"):
@@ -155,7 +156,7 @@ def _widened(node: gs.Node, sizes: Sequence[Size]) -> Iterable[Size | None]:
         if not isinstance(shape[2 + axis], int):
             found.append(None)
             continue
-        offset = more[axis] + dilations[axis] * (shape[2 + axis] - 1) - pads[axis] - pads[axis + rank]
+        offset = more[axis] + extent(shape[2 + axis], dilations[axis]) - 1 - pads[axis] - pads[axis + rank]
         found.append(size if strides[axis] == 1 and offset == 0 else ("widened", size, strides[axis], offset))
     return found
 

@@ -43,6 +43,7 @@ class Target:
     """The facts of one target.
 
     name: in requests and reports.
+    providers: ONNX Runtime's execution providers, the one whose nodes are meant first.
     kinds: the kinds of fused nodes that have kernels there.
     blocked_images: ONNX Runtime has images in blocks of channels between its convolutions, and reorders them where a
     node beside these knows the plain layout alone.  What counts is the machine where the model is optimized; the file
@@ -62,6 +63,7 @@ class Target:
     """
 
     name: str
+    providers: tuple[str, ...]
     kinds: frozenset[Kind]
     blocked_images: Callable[[], bool]
     activations_in_conv: bool
@@ -78,6 +80,7 @@ class Target:
 
 CPU = Target(
     "cpu",
+    providers=("CPUExecutionProvider",),
     kinds=frozenset(kind for kind in KINDS if "cpu" in kind.targets),
     blocked_images=lambda: cpu.has_blocked_images(),
     activations_in_conv=True,
@@ -93,6 +96,7 @@ CPU = Target(
 )
 CUDA = Target(
     "cuda",
+    providers=("CUDAExecutionProvider", "CPUExecutionProvider"),
     kinds=frozenset(kind for kind in KINDS if "cuda" in kind.targets),
     blocked_images=lambda: False,
     activations_in_conv=False,

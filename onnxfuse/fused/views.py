@@ -9,8 +9,9 @@ from onnxfuse.model.constants import integers_of
 from onnxfuse.model.dtypes import from_numpy
 from onnxfuse.model.elementwise_operators import HAVE_AXIS
 from onnxfuse.model.graph_ir import standard_op
+from onnxfuse.program.figures import MAX_RANK, MAX_SLICES
 from onnxfuse.program.lowering import ignores_input, vector_axes
-from onnxfuse.program.program import MAX_RANK, MAX_SLICES, AxisSlice
+from onnxfuse.program.program import AxisSlice
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def _source_of_swapped(node: gs.Node | None) -> gs.Tensor | None:
         if len(half.slices) != 1 or half.slices[0].axis not in (-1, last):
             return None
         (part,) = half.slices
-        if range(size)[part.start : part.end : part.step] != places:
+        if part.places(size) != places:
             return None
     return source
 

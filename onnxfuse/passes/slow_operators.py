@@ -53,7 +53,7 @@ class SlowOperators:
     def run(self, model: Model, context: PassContext) -> None:
         """Runs the rules, if there is anything for them."""
         operators = {node.op for graph in model.graphs() for node in graph.nodes}
-        if not any(operators >= wanted for wanted in _WANTED[context.target]):
+        if not any(operators >= wanted for wanted in _WANTED.get(context.target, ())):
             return
         infer(model)
         RulePass([rule() for rule in _RULES[context.target]], NAME).run(model, context)

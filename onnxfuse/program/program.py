@@ -44,20 +44,13 @@ import numpy as np
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.dtypes import DTYPES
+from onnxfuse.program.figures import MAX_INPUTS, MAX_OUTPUTS, MAX_RANK, MAX_SLICES, MAX_TEXT, MAX_VALUES
 from onnxfuse.program.ops import NUMBERS, OPS, REDUCTIONS, Rule
 from onnxfuse.program.view_steps import ViewStep, check_steps, parse_steps
 
 HEADER = "onnxfuse 1"
 HEADER_2 = "onnxfuse 2"
 CONTRACT = "contract"
-MAX_TEXT = 1 << 20
-MAX_INPUTS = 128
-MAX_OUTPUTS = 64
-MAX_VALUES = 4096
-MAX_SLICES = 32
-"""Slices of one input."""
-MAX_RANK = 16
-"""Dimensions of a tensor that the library takes."""
 
 
 class ProgramError(OnnxfuseError):
@@ -74,6 +67,10 @@ class AxisSlice(NamedTuple):
     start: int
     end: int
     step: int
+
+    def places(self, size: int) -> range:
+        """Which elements of an axis of ``size`` are read."""
+        return range(size)[self.start : self.end : self.step]
 
 
 @dataclass(frozen=True)

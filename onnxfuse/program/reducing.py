@@ -16,7 +16,7 @@ from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.model.graph_ir import STANDARD_DOMAINS
 from onnxfuse.model.known_operators import is_of_ort
 from onnxfuse.program.builder import ProgramBuilder
-from onnxfuse.program.lowering import NodeLowering, Operands, UnsupportedError
+from onnxfuse.program.node_lowering import NodeLowering, Operands, UnsupportedError
 from onnxfuse.program.ops import REDUCTIONS
 
 OLDEST_OPSET = 9

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onnxfuse.program.program import Input, ProgramError
+from onnxfuse.program.program import AxisSlice, Input, ProgramError
 from onnxfuse.program.view_steps import ViewStep, split_size
 
 
@@ -73,10 +73,9 @@ def _apply(tensor: Strided, step: ViewStep) -> Strided:
         raise ValueError(f"there is no axis {numbers[0]} of {rank}")
     match step.name:
         case "slice":
-            start, _, stride = slice(*numbers[1:]).indices(sizes[at])
-            count = len(range(*slice(*numbers[1:]).indices(sizes[at])))
-            offset += start * steps[at] if count else 0
-            sizes[at], steps[at] = count, steps[at] * stride
+            places = AxisSlice(*numbers).places(sizes[at])
+            offset += places.start * steps[at] if places else 0
+            sizes[at], steps[at] = len(places), steps[at] * places.step
         case "split":
             outer, inner = split_size(sizes[at], numbers[1:])
             sizes[at : at + 1] = [outer, inner]

@@ -18,11 +18,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-MAX_STEPS = 32
-"""Of one tensor."""
+from onnxfuse.program.figures import MAX_RANK, MAX_VIEW_STEPS
+
 _NUMBERS = {"slice": 4, "split": 3, "merge": 1, "squeeze": 1, "unsqueeze": 1}
 _LIMIT = 1 << 63
-_MAX_AXIS = 16
 
 
 class ViewStep(NamedTuple):
@@ -39,13 +38,13 @@ class ViewStep(NamedTuple):
     def check(self) -> None:
         """Raises ValueError for a step that fits no tensor."""
         if self.name == "permute":
-            if sorted(self.numbers) != list(range(len(self.numbers))) or not 1 < len(self.numbers) <= _MAX_AXIS:
+            if sorted(self.numbers) != list(range(len(self.numbers))) or not 1 < len(self.numbers) <= MAX_RANK:
                 raise ValueError(f"'{self}' is no order of axes")
             return
         if len(self.numbers) != _NUMBERS[self.name]:
             raise ValueError(f"{self.name} takes {_NUMBERS[self.name]} numbers")
         axis, *rest = self.numbers
-        if not -_MAX_AXIS <= axis < (-1 if self.name == "merge" else 0):
+        if not -MAX_RANK <= axis < (-1 if self.name == "merge" else 0):
             raise ValueError(f"the axis of '{self}' is out of range")
         if not all(-_LIMIT <= number < _LIMIT for number in rest):
             raise ValueError(f"a number of '{self}' is out of range")
@@ -72,8 +71,8 @@ def _parse_step(text: str) -> ViewStep:
 
 def check_steps(steps: Sequence[ViewStep]) -> None:
     """Raises ValueError if they are too many, or one fits no tensor."""
-    if len(steps) > MAX_STEPS:
-        raise ValueError(f"{len(steps)} steps of a view; the limit is {MAX_STEPS}")
+    if len(steps) > MAX_VIEW_STEPS:
+        raise ValueError(f"{len(steps)} steps of a view; the limit is {MAX_VIEW_STEPS}")
     for step in steps:
         step.check()
 

@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.model.graph_ir import Graph, Node, subgraphs, walk
 from onnxfuse.model.graph_order import sorted_nodes
+from onnxfuse.model.returned import Returned
 
 if TYPE_CHECKING:
     from onnxfuse.model.graph import Model
@@ -28,8 +29,7 @@ class GraphEditor:
         self._replacement: dict[int, list[Node]] = {}
         self._removed: list[Node] = []  # keeps removed nodes alive, so that no new node gets the id of one
         self._touched: set[int] = set()
-        self._graph_outputs: set[int] = set()
-        self._boundary_names: set[str] = set()
+        self._returned = Returned(self.graphs)
         self._unsorted: set[int] = set()
         self._owner: dict[int, Node] = {}  # the node in an attribute of which a graph is, by the graph's id
         for index, graph in enumerate(self.graphs):
@@ -37,11 +37,6 @@ class GraphEditor:
                 self._graph_of[id(node)] = index
                 for body in subgraphs(node) if node.attrs else ():
                     self._owner[id(body)] = node
-            self._graph_outputs.update(id(tensor) for tensor in graph.outputs)
-            if index:
-                # A body's output that names a value of an outer graph is imported as another tensor of that
-                # name.
-                self._boundary_names.update(tensor.name for tensor in graph.outputs)
         self._namesakes = _namesakes(self.graphs) if len(self.graphs) > 1 else {}
 
     def graph_index(self, node: Node) -> int | None:
@@ -50,7 +45,7 @@ class GraphEditor:
 
     def is_graph_output(self, tensor: gs.Tensor) -> bool:
         """Whether a graph of the model returns ``tensor``."""
-        return id(tensor) in self._graph_outputs or tensor.name in self._boundary_names
+        return self._returned(tensor)
 
     def is_inner(self, tensor: gs.Tensor) -> bool:
         """Whether one node reads ``tensor``, once, and no graph returns it."""

@@ -7,6 +7,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.model.graph import Model
 from onnxfuse.model.graph_ir import standard_op
+from onnxfuse.shapes.windows import count, extent
 
 _POOLS = {"MaxPool", "AveragePool", "LpPool"}
 
@@ -121,9 +122,8 @@ def _pooled(node: gs.Node, sizes: Sequence[object]) -> list[int | None]:
         if not isinstance(size, int):
             found.append(None)
             continue
-        room = size + pads[axis] + pads[axis + rank] - dilations[axis] * (kernel[axis] - 1) - 1
-        count = -(-room // strides[axis]) + 1
-        found.append(count - 1 if (count - 1) * strides[axis] >= size + pads[axis] else count)
+        window, around = extent(kernel[axis], dilations[axis]), (pads[axis], pads[axis + rank])
+        found.append(count(size, window, strides[axis], around, rounds_up=True))
     return found
 
 

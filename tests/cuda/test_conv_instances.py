@@ -9,12 +9,12 @@ from typing import Any
 import conv_instances
 import pytest
 from conv_instances import Instance
-from fuzz_pool import Shard
 
 from onnxfuse.cuda.arch import COMMON
 from onnxfuse.cuda.conv.tiling import SHARED_BYTES, Tiling, shared_bytes
 from onnxfuse.errors import OnnxfuseError
 from tests.cuda.compilers import MadeUpCompiler
+from tools.fuzz.pool import Shard
 
 DEPTHWISE = Instance("f16", False, "depthwise", (Tiling("depthwise", (2, 4, 8), (2, 4), 4),), False, 3)
 TENSOR = Instance("bf16", False, "gemm", (Tiling("gemm", (32, 64, 16), (32, 32), 8, 16, True),), True, 4)

@@ -44,11 +44,10 @@ def instruction_sets() -> dict[str, list[str]]:
 
 
 def compile_cpp(target: Path, sources: list[Path], flags: list[str]) -> Path:
-    opcodes = target.parent / "program" / "opcodes.inc"
-    opcodes.parent.mkdir(exist_ok=True)
+    generated = target.parent / "program"
     generator: list[str | Path] = [sys.executable, NATIVE / "generate_opcodes.py"]
-    tables = [ROOT / "onnxfuse/program/ops.py", ROOT / "onnxfuse/fused/kinds.py"]
-    subprocess.run([*generator, *tables, opcodes], check=True)
+    tables = [ROOT / "onnxfuse" / path for path in ("program/ops.py", "fused/kinds.py", "program/figures.py")]
+    subprocess.run([*generator, *tables, generated / "opcodes.inc", generated / "figures.h"], check=True)
     command = [
         *(COMPILER or "").split(),
         "-std=gnu++17",

@@ -22,6 +22,7 @@ LAYERS = (
     ("runtime",),
     ("convolution", "nest"),
     ("ort",),
+    ("nodes",),
     (
         *("nodes/elementwise", "nodes/conv", "nodes/nhwc_conv", "nodes/nhwc_pool", "nodes/nhwc_concat"),
         *("nodes/squeeze_excite", "nodes/attention", "nodes/normalization", "nodes/reduction"),
@@ -34,7 +35,7 @@ LAYERS = (
 )
 """From the lowest; rooms of one layer know nothing of each other.  ``cuda/device`` is compiled by NVRTC."""
 
-GENERATED = "program/opcodes.inc"
+GENERATED = ("program/opcodes.inc", "program/figures.h")
 
 
 def sources(folder: Path = NATIVE) -> list[Path]:
@@ -62,7 +63,7 @@ def test_includes_name_the_room() -> None:
         f"{path.relative_to(NATIVE)} includes {name}"
         for path in sources()
         for name in includes(path)
-        if name != GENERATED and not (NATIVE / name).is_file()
+        if name not in GENERATED and not (NATIVE / name).is_file()
     ]
     assert not unknown
 

@@ -6,11 +6,11 @@ from random import Random
 
 import numpy as np
 import onnx
-from fuzz_networks import RandomNetwork, random_network
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support import fusing
+from tools.fuzz.networks import RandomNetwork, random_network
 
 from .models import apply
 

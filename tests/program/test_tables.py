@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
-from fuzz_operators import EMITTED
 
 from onnxfuse.fused import kinds
 from onnxfuse.fused.conv import conv_times
@@ -21,6 +20,7 @@ from onnxfuse.passes.result_size import largest_elements
 from onnxfuse.program import lowering, ops
 from onnxfuse.program.ops import COSTS, OPS, Op
 from tests.program.elementwise_cases import cases
+from tools.fuzz.operators import EMITTED
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "custom_ops"))
 

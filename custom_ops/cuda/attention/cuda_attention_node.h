@@ -8,6 +8,7 @@
 #include "cuda/attention/cuda_attention_recipe.h"
 #include "cuda/launch/cuda_node.h"
 #include "nodes/attention/attention_node.h"
+#include "ort/session_node.h"
 #include "plan/plan_cache.h"
 
 namespace onnxfuse {
@@ -16,17 +17,18 @@ namespace onnxfuse {
 // copies of the tensors, and a warning says so once.  Functions throw Error or OrtFailure.
 class CudaAttentionNode : public AttentionNode {
  public:
-  CudaAttentionNode(const OrtApi* api, const OrtKernelInfo* info);
+  explicit CudaAttentionNode(const SessionNode& definition);
 
-  void compute(OrtKernelContext* context);
+  void compute(SessionRun& run);
 
  private:
-  void read_kernels(const OrtKernelInfo* info);
-  void launch_or_compute(OrtKernelContext* context);
+  void read_kernels(const AttributeSource& attributes);
+  void launch_or_compute(SessionRun& run);
   PlanInUse<cuda::AttentionCudaPlan> find_cuda_plan(const PlanKey& key);
-  void compute_copies(OrtKernelContext* context, const NodeInputs& inputs, cuda::CUstream stream,
+  void compute_copies(SessionRun& run, const NodeInputs& inputs, cuda::CUstream stream,
                       const std::string& warning);
 
+  SessionWarning warning_;
   cuda::NodeDevice device_;
   cuda::AttentionRecipe recipe_;
   PlanCache<cuda::AttentionCudaPlan> cuda_plans_;

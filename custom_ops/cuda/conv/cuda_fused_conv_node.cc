@@ -14,35 +14,35 @@ namespace onnxfuse {
 using cuda::CUdeviceptr;
 using cuda::CUstream;
 
-CudaFusedConvNode::CudaFusedConvNode(const OrtApi* api, const OrtKernelInfo* info)
-    : FusedConvNode(api, info, Provider::Cuda) {
-  cuda::translated([&] { read_kernels(info); });
+CudaFusedConvNode::CudaFusedConvNode(const SessionNode& definition)
+    : FusedConvNode(definition), warning_(definition, place()) {
+  cuda::translated([&] { read_kernels(definition.attributes()); });
 }
 
-void CudaFusedConvNode::read_kernels(const OrtKernelInfo* info) {
+void CudaFusedConvNode::read_kernels(const AttributeSource& attributes) {
   std::string text;
-  if (!read_attribute(api(), info, "cuda_recipe", &text)) return;
+  if (!attributes.text("cuda_recipe", &text)) return;
   std::string error;
   const cuda::ConvOperandCounts counts{node().prologue_operands(), node().epilogue_operands(),
                                        node().epilogue.outputs.size()};
   if (!cuda::parse_conv_recipe(text, counts, &recipe_, &error)) {
     throw Error("the cuda_recipe attribute is not valid: " + error);
   }
-  const std::string refusal = device_.load(api(), info, cuda::signatures(recipe_, counts));
-  if (!refusal.empty()) warn_once(cuda::refused(refusal));
+  const std::string refusal = device_.load(attributes, cuda::signatures(recipe_, counts));
+  if (!refusal.empty()) warning_.warn_once(cuda::refused(refusal));
 }
 
-void CudaFusedConvNode::compute(OrtKernelContext* context) {
-  cuda::translated([&] { launch_or_compute(context); });
+void CudaFusedConvNode::compute(SessionRun& run) {
+  cuda::translated([&] { launch_or_compute(run); });
 }
 
-void CudaFusedConvNode::launch_or_compute(OrtKernelContext* context) {
+void CudaFusedConvNode::launch_or_compute(SessionRun& run) {
   NodeInputs inputs;
-  read_inputs(context, &inputs);
+  read_inputs(run, &inputs);
   const Kernels kernels = kernels_for(inputs);
-  const CUstream stream = cuda::stream_of(api(), context);
+  const CUstream stream = cuda::stream_of(run);
   const auto on_host = [&](const std::string& reason) {
-    compute_copies(context, kernels, inputs, stream, cuda::refused(reason));
+    compute_copies(run, kernels, inputs, stream, cuda::refused(reason));
   };
   if (device_.kernels() == nullptr) return on_host("it carries no CUDA kernels");
   if (!kernels.as_written) return on_host("ONNX Runtime has widened its float16 tensors");
@@ -52,15 +52,15 @@ void CudaFusedConvNode::launch_or_compute(OrtKernelContext* context) {
   addresses.reserve(inputs.data.size() + output_count());
   for (const void* data : inputs.data) addresses.push_back(cuda::address(data));
   for (size_t o = 0; o < output_count(); ++o) {
-    addresses.push_back(cuda::address(output(context, o, plan->output, output_type(node().epilogue, o))));
+    addresses.push_back(cuda::address(output(run, o, plan->output, output_type(node().epilogue, o))));
   }
   if (plan->count == 0) return;
   const cuda::Driver& driver = device_.driver();
   const cuda::ContextKernels& loaded = device_.kernels()->in(cuda::context_of(driver, stream, addresses.back()));
   if (loaded.functions.empty()) return on_host(loaded.refusal);
-  const cuda::Overlap overlap(api(), context, device_, stream, inputs.data.size(), plan->extents, &addresses);
+  const cuda::Overlap overlap(run, device_, stream, inputs.data.size(), plan->extents, &addresses);
   const cuda::ConvLaunch launch(recipe_, *plan, loaded, std::move(addresses));
-  const cuda::Workspace workspace(api(), context, launch.workspace_bytes());
+  const cuda::Workspace workspace(run, launch.workspace_bytes());
   launch(driver, workspace.address(), stream);
   overlap.copy_results();
 }
@@ -73,11 +73,11 @@ PlanInUse<cuda::ConvPlan> CudaFusedConvNode::find_plan(const PlanKey& key) {
   return plans_.add(std::move(plan));
 }
 
-void CudaFusedConvNode::compute_copies(OrtKernelContext* context, const Kernels& kernels, const NodeInputs& inputs,
+void CudaFusedConvNode::compute_copies(SessionRun& run, const Kernels& kernels, const NodeInputs& inputs,
                                        CUstream stream, const std::string& warning) {
-  warn_once(warning);
+  warning_.warn_once(warning);
   const std::vector<DType> types = input_types(kernels);
-  const SessionHost host = session_host(context);
+  const Host& host = run.host();
   cuda::HostCopies copies(device_, stream, host);
   std::vector<const void*> data;
   for (size_t i = 0; i < inputs.data.size(); ++i) {
@@ -86,7 +86,7 @@ void CudaFusedConvNode::compute_copies(OrtKernelContext* context, const Kernels&
   }
   std::vector<void*> outputs(output_count());
   const auto output_memory = [&](size_t o, const Shape& shape, DType type) -> void* {
-    return copies.for_output(cuda::address(output(context, o, shape, type)), bytes_of(shape, type));
+    return copies.for_output(cuda::address(output(run, o, shape, type)), bytes_of(shape, type));
   };
   compute_on_host(host, kernels, inputs.key, inputs.types, data.data(), outputs.data(), output_memory);
   copies.finish();

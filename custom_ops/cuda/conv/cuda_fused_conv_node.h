@@ -9,6 +9,7 @@
 #include "cuda/conv/cuda_conv_recipe.h"
 #include "cuda/launch/cuda_node.h"
 #include "nodes/conv/fused_conv_node.h"
+#include "ort/session_node.h"
 #include "plan/plan_cache.h"
 
 namespace onnxfuse {
@@ -17,17 +18,18 @@ namespace onnxfuse {
 // loops on copies of the tensors, and a warning says so once.  Functions throw Error or OrtFailure.
 class CudaFusedConvNode : public FusedConvNode {
  public:
-  CudaFusedConvNode(const OrtApi* api, const OrtKernelInfo* info);
+  explicit CudaFusedConvNode(const SessionNode& definition);
 
-  void compute(OrtKernelContext* context);
+  void compute(SessionRun& run);
 
  private:
-  void read_kernels(const OrtKernelInfo* info);
-  void launch_or_compute(OrtKernelContext* context);
+  void read_kernels(const AttributeSource& attributes);
+  void launch_or_compute(SessionRun& run);
   PlanInUse<cuda::ConvPlan> find_plan(const PlanKey& key);
-  void compute_copies(OrtKernelContext* context, const Kernels& kernels, const NodeInputs& inputs,
+  void compute_copies(SessionRun& run, const Kernels& kernels, const NodeInputs& inputs,
                       cuda::CUstream stream, const std::string& warning);
 
+  SessionWarning warning_;
   cuda::NodeDevice device_;
   cuda::ConvRecipe recipe_;
   PlanCache<cuda::ConvPlan> plans_;

@@ -10,35 +10,35 @@ namespace onnxfuse {
 using cuda::CUdeviceptr;
 using cuda::CUstream;
 
-CudaFusedElementwise::CudaFusedElementwise(const OrtApi* api, const OrtKernelInfo* info)
-    : FusedNode(api, info, Provider::Cuda) {
-  cuda::translated([&] { read_kernels(info); });
+CudaFusedElementwise::CudaFusedElementwise(const SessionNode& definition)
+    : FusedNode(definition), warning_(definition, place()) {
+  cuda::translated([&] { read_kernels(definition.attributes()); });
 }
 
-void CudaFusedElementwise::read_kernels(const OrtKernelInfo* info) {
+void CudaFusedElementwise::read_kernels(const AttributeSource& attributes) {
   std::string text;
-  if (!read_attribute(api(), info, "cuda_recipe", &text)) return;
+  if (!attributes.text("cuda_recipe", &text)) return;
   std::string error;
   const Program& program = as_written().program();
   if (has_views(program)) throw Error("the cuda_recipe attribute is for a program that reads whole tensors");
   if (!cuda::parse_recipe(text, program.input_count, program.outputs.size(), &recipe_, &error)) {
     throw Error("the cuda_recipe attribute is not valid: " + error);
   }
-  const std::string refusal = device_.load(api(), info, cuda::signatures(recipe_));
-  if (!refusal.empty()) warn_once(cuda::refused(refusal));
+  const std::string refusal = device_.load(attributes, cuda::signatures(recipe_));
+  if (!refusal.empty()) warning_.warn_once(cuda::refused(refusal));
 }
 
-void CudaFusedElementwise::compute(OrtKernelContext* context) {
-  cuda::translated([&] { launch_or_compute(context); });
+void CudaFusedElementwise::compute(SessionRun& run) {
+  cuda::translated([&] { launch_or_compute(run); });
 }
 
-void CudaFusedElementwise::launch_or_compute(OrtKernelContext* context) {
+void CudaFusedElementwise::launch_or_compute(SessionRun& run) {
   NodeInputs inputs;
-  read_inputs(context, &inputs);
+  read_inputs(run, &inputs);
   ProgramKernel& kernel = kernel_for(inputs.types);
-  const CUstream stream = cuda::stream_of(api(), context);
+  const CUstream stream = cuda::stream_of(run);
   const auto on_host = [&](const std::string& reason) {
-    compute_on_host(context, &kernel, inputs, stream, cuda::refused(reason));
+    compute_on_host(run, &kernel, inputs, stream, cuda::refused(reason));
   };
   if (device_.kernels() == nullptr) return on_host("it carries no CUDA kernels");
   if (&kernel != &as_written()) return on_host("ONNX Runtime has widened its float16 tensors");
@@ -46,20 +46,20 @@ void CudaFusedElementwise::launch_or_compute(OrtKernelContext* context) {
   const auto plan = find_plan(inputs.key);
   if (plan->writes_without_elements) {  // of which no kernel is to be launched
     const std::string reason = "an output has elements although an input has none";
-    return compute_on_host(context, &kernel, inputs, stream, cuda::on_the_cpu(reason));
+    return compute_on_host(run, &kernel, inputs, stream, cuda::on_the_cpu(reason));
   }
   std::vector<CUdeviceptr> operands;
   operands.reserve(inputs.data.size() + plan->output_shapes.size());
   for (const void* data : inputs.data) operands.push_back(cuda::address(data));
   for (size_t o = 0; o < plan->output_shapes.size(); ++o) {
     const DType type = output_type(as_written().program(), o);
-    operands.push_back(cuda::address(output(context, o, plan->output_shapes[o], type)));
+    operands.push_back(cuda::address(output(run, o, plan->output_shapes[o], type)));
   }
   if (plan->elements == 0) return;
   const cuda::Driver& driver = device_.driver();
   const cuda::ContextKernels& loaded = device_.kernels()->in(cuda::context_of(driver, stream, operands.back()));
   if (loaded.functions.empty()) return on_host(loaded.refusal);
-  const cuda::Overlap overlap(api(), context, device_, stream, inputs.data.size(), plan->extents, &operands);
+  const cuda::Overlap overlap(run, device_, stream, inputs.data.size(), plan->extents, &operands);
   cuda::launch(driver, recipe_, loaded, *plan, operands, stream);
   overlap.copy_results();
 }
@@ -72,11 +72,11 @@ PlanInUse<cuda::LaunchPlan> CudaFusedElementwise::find_plan(const PlanKey& key) 
   return plans_.add(std::move(plan));
 }
 
-void CudaFusedElementwise::compute_on_host(OrtKernelContext* context, ProgramKernel* kernel, const NodeInputs& inputs,
+void CudaFusedElementwise::compute_on_host(SessionRun& run, ProgramKernel* kernel, const NodeInputs& inputs,
                                            CUstream stream, const std::string& warning) {
-  warn_once(warning);
-  cuda::compute_on_copies(device_, stream, session_host(context), kernel, inputs,
-                          [&](size_t o, const Shape& shape, DType type) { return output(context, o, shape, type); });
+  warning_.warn_once(warning);
+  cuda::compute_on_copies(device_, stream, run.host(), kernel, inputs,
+                          [&](size_t o, const Shape& shape, DType type) { return output(run, o, shape, type); });
 }
 
 }  // namespace onnxfuse

@@ -9,6 +9,7 @@
 #include "cuda/launch/cuda_node.h"
 #include "cuda/launch/cuda_recipe.h"
 #include "nodes/elementwise/fused_node.h"
+#include "ort/session_node.h"
 #include "plan/plan_cache.h"
 
 namespace onnxfuse {
@@ -17,17 +18,18 @@ namespace onnxfuse {
 // copies of the tensors, and a warning says so once.  Functions throw Error or OrtFailure.
 class CudaFusedElementwise : public FusedNode {
  public:
-  CudaFusedElementwise(const OrtApi* api, const OrtKernelInfo* info);
+  explicit CudaFusedElementwise(const SessionNode& definition);
 
-  void compute(OrtKernelContext* context);
+  void compute(SessionRun& run);
 
  private:
-  void read_kernels(const OrtKernelInfo* info);
-  void launch_or_compute(OrtKernelContext* context);
+  void read_kernels(const AttributeSource& attributes);
+  void launch_or_compute(SessionRun& run);
   PlanInUse<cuda::LaunchPlan> find_plan(const PlanKey& key);
-  void compute_on_host(OrtKernelContext* context, ProgramKernel* kernel, const NodeInputs& inputs,
+  void compute_on_host(SessionRun& run, ProgramKernel* kernel, const NodeInputs& inputs,
                        cuda::CUstream stream, const std::string& warning);
 
+  SessionWarning warning_;
   cuda::NodeDevice device_;
   cuda::Recipe recipe_;
   PlanCache<cuda::LaunchPlan> plans_;

@@ -21,9 +21,9 @@ std::string refused(const std::string& reason) {
 
 CUdeviceptr address(const void* memory) { return reinterpret_cast<CUdeviceptr>(memory); }
 
-CUstream stream_of(const OrtApi* api, const OrtKernelContext* context) {
+CUstream stream_of(const SessionRun& run) {
   void* stream = nullptr;
-  onnxfuse::check(api->KernelContext_GetGPUComputeStream(context, &stream));
+  onnxfuse::check(run.api()->KernelContext_GetGPUComputeStream(run.context(), &stream));
   return static_cast<CUstream>(stream);
 }
 
@@ -33,10 +33,10 @@ NodeDevice::NodeDevice() {
   if (driver_ == nullptr) throw Error(error, ErrorCode::Fail);
 }
 
-std::string NodeDevice::load(const OrtApi* api, const OrtKernelInfo* info, std::vector<KernelSignature> kernels) {
+std::string NodeDevice::load(const AttributeSource& attributes, std::vector<KernelSignature> kernels) {
   kernels_ = std::make_unique<NodeKernels>(
       *driver_, std::move(kernels),
-      [&](const std::string& name, std::string* bytes) { return read_attribute(api, info, name.c_str(), bytes); });
+      [&](const std::string& name, std::string* bytes) { return attributes.text(name.c_str(), bytes); });
   CUcontext context = nullptr;
   driver_->check(driver_->cuCtxGetCurrent(&context), "cuCtxGetCurrent");
   if (context == nullptr) return "";

@@ -9,9 +9,10 @@
 
 #include "cuda/driver/cuda_driver.h"
 #include "cuda/driver/cuda_kernels.h"
-#include "ort/node.h"
+#include "ort/session_node.h"
 #include "platform/error.h"
 #include "runtime/host.h"
+#include "runtime/node.h"
 
 namespace onnxfuse::cuda {
 
@@ -38,7 +39,7 @@ std::string refused(const std::string& reason);
 CUdeviceptr address(const void* memory);
 
 // The stream of a run; the default stream if null.
-CUstream stream_of(const OrtApi* api, const OrtKernelContext* context);
+CUstream stream_of(const SessionRun& run);
 
 class NodeDevice {
  public:
@@ -48,7 +49,7 @@ class NodeDevice {
   // Reads the machine code of the node's attributes, and loads it if ORT has made its device's context current, which
   // it does when it creates a session: the first run may be captured as a CUDA graph, when nothing can be loaded.
   // Returns why the code does not fit the device, nothing if it does.  Throws InvalidNode or DriverError.
-  std::string load(const OrtApi* api, const OrtKernelInfo* info, std::vector<KernelSignature> kernels);
+  std::string load(const AttributeSource& attributes, std::vector<KernelSignature> kernels);
 
   const Driver& driver() const { return *driver_; }
 

@@ -12,7 +12,7 @@ constexpr size_t kAlignment = 256;  // of what CUDA allocates
 
 }  // namespace
 
-Overlap::Overlap(const OrtApi* api, const OrtKernelContext* context, const NodeDevice& device, CUstream stream,
+Overlap::Overlap(const SessionRun& run, const NodeDevice& device, CUstream stream,
                  size_t inputs, const std::vector<Extent>& extents, std::vector<CUdeviceptr>* addresses)
     : device_(device), stream_(stream) {
   std::vector<CUdeviceptr>& places = *addresses;
@@ -44,7 +44,7 @@ Overlap::Overlap(const OrtApi* api, const OrtKernelContext* context, const NodeD
     if (shared) move(i);
   }
   if (moved.empty()) return;
-  memory_.emplace(api, context, bytes);
+  memory_.emplace(run, bytes);
   CUdeviceptr place = memory_->address();
   for (const size_t tensor : moved) {
     const size_t own = extents[tensor].bytes;

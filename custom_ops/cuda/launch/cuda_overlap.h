@@ -9,7 +9,7 @@
 
 #include "cuda/driver/cuda_driver.h"
 #include "cuda/launch/cuda_workspace.h"
-#include "ort/ort_abi.h"
+#include "ort/session_node.h"
 
 namespace onnxfuse::cuda {
 
@@ -28,7 +28,7 @@ class Overlap {
   // Where an input overlaps an output, a copy of it takes its place among the addresses; where an output overlaps an earlier
   // one, other memory does.  The first `inputs` of them are of inputs, the others of outputs.  Throws OrtFailure or
   // DriverError.
-  Overlap(const OrtApi* api, const OrtKernelContext* context, const NodeDevice& device, CUstream stream, size_t inputs,
+  Overlap(const SessionRun& run, const NodeDevice& device, CUstream stream, size_t inputs,
           const std::vector<Extent>& extents, std::vector<CUdeviceptr>* addresses);
 
   // Copies results to where they are wanted, one output after the other: of what two share, the later has all.  To be called

@@ -4,15 +4,16 @@
 
 namespace onnxfuse::cuda {
 
-Workspace::Workspace(const OrtApi* api, const OrtKernelContext* context, size_t bytes) : api_(api) {
+Workspace::Workspace(const SessionRun& run, size_t bytes) : api_(run.api()) {
   if (bytes == 0) return;
+  const OrtKernelContext* const context = run.context();
   const OrtValue* input = nullptr;
   const OrtMemoryInfo* where = nullptr;
-  onnxfuse::check(api->KernelContext_GetInput(context, 0, &input));
-  onnxfuse::check(api->GetTensorMemoryInfo(input, &where));
-  onnxfuse::check(api->KernelContext_GetAllocator(context, where, &allocator_));
-  if (OrtStatus* status = api->KernelContext_GetScratchBuffer(context, where, bytes, &memory_)) {
-    api->ReleaseAllocator(allocator_);
+  onnxfuse::check(api_->KernelContext_GetInput(context, 0, &input));
+  onnxfuse::check(api_->GetTensorMemoryInfo(input, &where));
+  onnxfuse::check(api_->KernelContext_GetAllocator(context, where, &allocator_));
+  if (OrtStatus* status = api_->KernelContext_GetScratchBuffer(context, where, bytes, &memory_)) {
+    api_->ReleaseAllocator(allocator_);
     throw OrtFailure(status);
   }
 }

@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include "cuda/driver/cuda_driver.h"
-#include "ort/ort_abi.h"
+#include "ort/session_node.h"
 
 namespace onnxfuse::cuda {
 
@@ -15,7 +15,7 @@ namespace onnxfuse::cuda {
 class Workspace {
  public:
   // Nothing is allocated for 0 bytes.  Throws OrtFailure.
-  Workspace(const OrtApi* api, const OrtKernelContext* context, size_t bytes);
+  Workspace(const SessionRun& run, size_t bytes);
   ~Workspace();
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;

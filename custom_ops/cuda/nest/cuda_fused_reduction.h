@@ -10,7 +10,7 @@
 #include "cuda/nest/cuda_nest_recipe.h"
 #include "nest/nest_kernel.h"
 #include "nodes/reduction/reduction_node.h"
-#include "ort/node.h"
+#include "ort/session_node.h"
 #include "plan/plan_cache.h"
 #include "runtime/node_program.h"
 
@@ -22,20 +22,21 @@ class CudaFusedReduction : public Node {
  public:
   static constexpr const char* kOperator = ReductionNode::kOperator;
 
-  CudaFusedReduction(const OrtApi* api, const OrtKernelInfo* info);
+  explicit CudaFusedReduction(const SessionNode& definition);
 
   static void infer(const OrtApi& api, OrtShapeInferContext* context) { ReductionNode::infer(api, context); }
 
-  void compute(OrtKernelContext* context);
+  void compute(SessionRun& run);
 
  private:
-  void read_kernels(const OrtKernelInfo* info);
-  void launch_or_compute(OrtKernelContext* context);
+  void read_kernels(const AttributeSource& attributes);
+  void launch_or_compute(SessionRun& run);
   PlanInUse<cuda::NestPlan> find_plan(const PlanKey& key);
-  void compute_on_host(OrtKernelContext* context, NestKernel* kernel, const NodeInputs& inputs, cuda::CUstream stream,
+  void compute_on_host(SessionRun& run, NestKernel* kernel, const NodeInputs& inputs, cuda::CUstream stream,
                        const std::string& warning);
 
   NodeProgramOf<NestKernel> program_;
+  SessionWarning warning_;
   cuda::NodeDevice device_;
   cuda::NestRecipe recipe_;
   PlanCache<cuda::NestPlan> plans_;

@@ -66,9 +66,8 @@ void run(const Host& host, const Attention& node, const AttentionPlan& plan, DTy
 
 }  // namespace
 
-AttentionNode::AttentionNode(const OrtApi* api, const OrtKernelInfo* info, Provider provider)
-    : Node(kOperator, api, info, provider) {
-  node_ = read_node(attributes_of(api, info), input_count());
+AttentionNode::AttentionNode(const NodeDefinition& definition) : Node(kOperator, definition) {
+  node_ = read_node(definition.attributes(), input_count());
   if (output_count() != 1) throw Error("the node has " + std::to_string(output_count()) + " outputs, not 1");
 }
 
@@ -112,13 +111,13 @@ void AttentionNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
   inferred.set_output(0, type, result);
 }
 
-void AttentionNode::compute(OrtKernelContext* context) {
+void AttentionNode::compute(NodeContext& context) {
   NodeInputs inputs;
   read_inputs(context, &inputs);
   const DType type = type_of(inputs.types);
   const auto plan = find_plan(inputs.key);
   void* const memory = output(context, 0, plan->output, type);
-  const SessionHost host = session_host(context);
+  const Host& host = context.host();
   std::vector<RunMemory> copies;
   keep_apart(host, memory, bytes_of(plan->output, type), &inputs, &copies);
   run(host, node_, *plan, type, inputs.data, memory);

@@ -6,24 +6,24 @@
 #include <vector>
 
 #include "nodes/attention/attention.h"
-#include "ort/node.h"
 #include "ort/ort_abi.h"
 #include "plan/plan_cache.h"
 #include "program/dtype.h"
+#include "runtime/node.h"
 
 namespace onnxfuse {
 
-// The node on the CPU provider.  Functions throw Error or OrtFailure.
+// The node on the CPU provider.  Functions throw Error, or what the context throws.
 class AttentionNode : public Node {
  public:
   static constexpr char kOperator[] = "FusedAttention";
 
-  AttentionNode(const OrtApi* api, const OrtKernelInfo* info, Provider provider = Provider::Cpu);
+  explicit AttentionNode(const NodeDefinition& definition);
 
   // Tells ORT the type and shape of such a node's output.
   static void infer(const OrtApi& api, OrtShapeInferContext* context);
 
-  void compute(OrtKernelContext* context);
+  void compute(NodeContext& context);
 
  protected:
   const Attention& node() const { return node_; }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "kernels/kernels.h"
 #include "platform/cache_lines.h"
@@ -15,22 +14,6 @@
 namespace onnxfuse {
 namespace {
 
-// Results of small images that are computed before the epilogue reads them.
-constexpr int64_t kCollected = 4096;
-// A unit of work with fewer products is not worth the hand-over to a thread.
-constexpr double kUnitProducts = 200e3;
-// Filters are divided among units if there are less than half as many of these, and each has enough to do.
-constexpr int64_t kUnits = 16;
-// The least filters of a unit, where that is more than half of those that kernels read a strip once for.
-constexpr int64_t kUnitFilters = 8;
-constexpr double kSplitProducts = 400e3;
-// With fewer products in all the calling thread is done before others have begun.
-constexpr double kAlone = 300e3;
-// What a result costs besides its products, in products; and for single channels a product, and an element that is read
-// or written.
-constexpr int64_t kResultProducts = 8;
-constexpr double kSingleProduct = 2.5;
-constexpr double kSingleElement = 10.0;
 // Elements that strips may have in memory together.
 constexpr size_t kMostCopied = size_t{1} << 24;
 // Channels of a strip that a thread computes the prologue of at once.
@@ -39,15 +22,6 @@ constexpr int64_t kCopiedChannels = 64;
 constexpr size_t kWidened = 16384;
 // Fewer weights are not worth the hand-over to threads.
 constexpr size_t kSmall = 16384;
-
-// None if a size is 0, however large the others are; or if they are so many that another dimension of the tensor is 0.
-int64_t elements(const ConvGeometry::Sizes& sizes) {
-  if (*std::min_element(sizes.begin(), sizes.end()) == 0) return 0;
-  int64_t count = 0;
-  const bool overflow =
-      __builtin_mul_overflow(sizes[0], sizes[1], &count) || __builtin_mul_overflow(count, sizes[2], &count);
-  return overflow ? 0 : count;
-}
 
 struct Run {
   float* copy_of(int64_t image, int64_t group, int64_t strip) const {
@@ -68,7 +42,7 @@ ConvStrips::Source read_strip(const Run& run, int64_t image, int64_t group, cons
                               const ConvRange& channels, float* memory) {
   const ConvStrips& strips = *run.plan.strips;
   const ConvGeometry& g = run.plan.geometry;
-  const int64_t begin = (image * g.in_channels + group * g.channels()) * elements(g.in);
+  const int64_t begin = (image * g.in_channels + group * g.channels()) * conv_elements(g.in);
   if (run.plan.prologue == nullptr) return strips.prepare(run.x + begin, run.end, strip, memory);
   struct Prologue {
     const Run& run;
@@ -77,7 +51,7 @@ ConvStrips::Source read_strip(const Run& run, int64_t image, int64_t group, cons
   const auto read = [](void* data, const ConvRange& read_channels, int64_t first, int64_t count, float* to,
                        int64_t pitch) {
     const auto& [own, group_begin] = *static_cast<const Prologue*>(data);
-    const int64_t size = elements(own.plan.geometry.in);
+    const int64_t size = conv_elements(own.plan.geometry.in);
     const int64_t from = group_begin + read_channels.begin * size + first;
     void* out = whole_tensor(to, from, sizeof(float));
     ElementRuns runs{from, count, size, read_channels.size()};
@@ -111,8 +85,14 @@ class Worker {
   }
 
   void compute(int64_t unit) {
-    if (plan_.rows != nullptr) return compute_rows(unit);
-    plan_.lanes == nullptr ? compute_strip(unit) : compute_lanes(unit);
+    switch (plan_.way) {
+      case ConvWay::Rows:
+        return compute_rows(unit);
+      case ConvWay::Lanes:
+        return compute_lanes(unit);
+      case ConvWay::Strips:
+        return compute_strip(unit);
+    }
   }
 
  private:
@@ -133,7 +113,7 @@ class Worker {
     const ConvPositions part{{0, 1}, rows.strip(strip), {0, g.out[2]}};
     for (first_ = first; first_ < last; first_ += rows.channels_at_once()) {
       count_ = std::min(rows.channels_at_once(), last - first_);
-      rows.compute(run_.x + (image_ * g.group + first_) * elements(g.in), run_.weights + first_ * g.products(),
+      rows.compute(run_.x + (image_ * g.group + first_) * conv_elements(g.in), run_.weights + first_ * g.products(),
                    bias() == nullptr ? nullptr : bias() + first_, count_, strip, results_, target(first_));
       finish_summed(part, part.size());
     }
@@ -149,7 +129,7 @@ class Worker {
     image_ = unit / plan_.group_units;
     count_ = std::min(lanes.lanes(), g.group - first_);
     const int64_t taps = g.products();
-    lanes.compute(run_.x + (image_ * g.group + first_) * elements(g.in), run_.end, run_.weights + first_ * taps,
+    lanes.compute(run_.x + (image_ * g.group + first_) * conv_elements(g.in), run_.end, run_.weights + first_ * taps,
                   run_.weights + g.group * taps, count_, strip, input_, results_);
     const ConvRange rows = lanes.strip(strip);
     finish({{0, 1}, rows, {0, g.out[2]}}, rows.size() * g.out[2]);
@@ -370,7 +350,7 @@ RunMemory widen(DType type, const void* from, int64_t count, const Host& host) {
 
 // The weights in the order that the strips read; no memory if they are.
 RunMemory reorder(const ConvCpuPlan& plan, const float* weights, const Host& host) {
-  const int64_t blocks = plan.strips == nullptr ? 0 : plan.strips->weight_blocks() * plan.geometry.group;
+  const int64_t blocks = plan.way != ConvWay::Strips ? 0 : plan.strips->weight_blocks() * plan.geometry.group;
   if (blocks == 0) return {};
   const auto count = static_cast<size_t>(plan.geometry.out_channels * plan.geometry.products());
   RunMemory memory(host, count * sizeof(float));
@@ -383,110 +363,9 @@ RunMemory reorder(const ConvCpuPlan& plan, const float* weights, const Host& hos
 
 }  // namespace
 
-ConvCpuPlan::ConvCpuPlan(const PlanKey& node_key, const ConvGeometry& conv, DType conv_type, ConvEpilogue conv_epilogue)
-    : key(node_key),
-      geometry(conv),
-      type(conv_type),
-      epilogue(std::move(conv_epilogue)),
-      channel_size(elements(conv.out)) {
-  // Of other convolutions no code for single channels is touched.
-  if (conv.by_channel() && ConvRows::suits(conv, kernels().floats)) {
-    rows = std::make_unique<const ConvRows>(conv);
-    strip_count = rows->strips();
-  } else if (conv.by_channel() && ConvLanes::suits(conv, kernels().floats)) {
-    lanes = std::make_unique<const ConvLanes>(conv, kernels().floats);
-    strip_count = lanes->strips();
-  } else {
-    strips = std::make_unique<const ConvStrips>(conv, kernels().floats, kernels().filters);
-    strip_count = strips->count();
-  }
-  const DType result = epilogue.plan == nullptr ? type : output_type(epilogue.program, 0);
-  const int64_t results = geometry.batch * geometry.out_channels * channel_size;
-  fetches = storage_size(result) == sizeof(float) && results > level2_bytes() / static_cast<int64_t>(sizeof(float));
-  divide_work();
-  lay_out_memory();
-}
-
-void ConvCpuPlan::divide_work() {
-  auto per_result = static_cast<double>(geometry.products() + kResultProducts);
-  if (geometry.by_channel() && channel_size > 0) {
-    const double passed = 1.0 + static_cast<double>(elements(geometry.in)) / static_cast<double>(channel_size);
-    per_result = kSingleProduct * static_cast<double>(geometry.products()) + kSingleElement * passed;
-  }
-  const double all = static_cast<double>(geometry.batch * geometry.out_channels) * static_cast<double>(channel_size);
-  alone = all * per_result < kAlone;
-  const int64_t filters = geometry.filters();
-  const double products = static_cast<double>(divide_up(channel_size, strip_count) * filters) * per_result;
-  const int64_t worthwhile = std::clamp<int64_t>(static_cast<int64_t>(kUnitProducts / products), 1,
-                                                 divide_up(geometry.group, std::min(kUnits, geometry.group)));
-  groups_at_once = lanes != nullptr ? lanes->lanes() : worthwhile;
-  filters_at_once = filters;
-  const int64_t undivided = geometry.batch * strip_count * geometry.group;
-  if (strips != nullptr && undivided < kUnits / 2 && groups_at_once == 1) {
-    const int64_t unit_filters = std::max(kUnitFilters, kernels().filters / 2);
-    const auto worth = static_cast<int64_t>(std::min(products / kSplitProducts, static_cast<double>(kUnits)));
-    const int64_t parts = std::clamp<int64_t>(std::min(worth, kUnits / undivided), 1,
-                                              std::max<int64_t>(filters / unit_filters, 1));
-    const int64_t block = std::min<int64_t>(strips->filters_at_once(), 8);
-    filters_at_once = round_up(divide_up(filters, parts), block);
-  }
-  group_units = divide_up(geometry.group, groups_at_once);
-  filter_units = divide_up(filters, filters_at_once);
-  units = geometry.batch * group_units * strip_count * filter_units;
-}
-
-void ConvCpuPlan::lay_out_memory() {
-  // Adds memory for so many elements, each of so many bytes, and returns where it begins.
-  const auto add = [this](size_t count, size_t bytes) {
-    const size_t begin = memory.bytes;
-    memory.bytes += round_up(count * bytes, kCacheLine);
-    return begin;
-  };
-  size_t results = 0;
-  if (rows != nullptr) {
-    results = rows->result_elements();
-  } else if (lanes != nullptr) {
-    add(lanes->memory_elements(), sizeof(float));
-    results = lanes->result_elements();
-  } else {
-    collects = strips->is_one_run();
-    const int64_t unit = groups_at_once * filters_at_once;
-    capacity = std::max(strips->filters_at_once(), collects ? std::min(kCollected / channel_size, unit) : 0);
-    add(strips->input_elements(), sizeof(float));
-    const int64_t pitch = std::max(strips->results_pitch(), strips->part_size());
-    results = static_cast<size_t>((capacity + strips->filters_at_once()) * pitch) + 2 * kMaxFloats;
-  }
-  memory.results = add(results, sizeof(float));
-  if (type != DType::f32) memory.rounded = add(results, sizeof(uint16_t));
-  if (strips != nullptr) {
-    memory.scratch = add(strips->scratch_elements(), sizeof(float));
-    memory.planes = add(strips->plane_count(), sizeof(ConvStrips::Plane));
-    memory.parts = add(strips->part_count(), sizeof(ConvStrips::Part));
-  }
-  memory.operands = add(epilogue.program.input_count, sizeof(const void*));
-}
-
-std::shared_ptr<const ConvCpuPlan> make_conv_cpu_plan(const ConvNode& node, DType type, const Program* prologue,
-                                                      const Program& epilogue, const PlanKey& key,
-                                                      const ConvShapes& shapes) {
-  int64_t count = 0;
-  const Shape& result = shapes.geometry.output;
-  if (!element_count(result, &count) || count == 0) return nullptr;
-  std::vector<Shape> of_epilogue = epilogue_inputs(node, key.shapes, result);
-  auto plan = std::make_shared<ConvCpuPlan>(key, shapes.geometry, type, make_conv_epilogue(type, epilogue, of_epilogue, 1));
-  if (plan->epilogue.plan == nullptr) plan->epilogue_key.shapes = std::move(of_epilogue);
-  // Channels by themselves are read from X itself.
-  if (prologue != nullptr && type == DType::f32 && plan->strips != nullptr && plan->strips->is_product()) {
-    plan->prologue_plan = make_plan_of_parts(*prologue, prologue_inputs(node, key.shapes));
-    if (plan->prologue_plan != nullptr) plan->prologue = prologue;
-  }
-  if (prologue != nullptr && plan->prologue == nullptr) plan->prologue_key.shapes = prologue_inputs(node, key.shapes);
-  return plan;
-}
-
 void run_conv_cpu(const ConvCpuPlan& plan, const ConvTensors& tensors, const Host& host) {
   const ConvGeometry& g = plan.geometry;
-  const int64_t image = g.batch * g.in_channels * elements(g.in);
+  const int64_t image = g.batch * g.in_channels * conv_elements(g.in);
   const int64_t filters = g.out_channels * g.products();
   const RunMemory wide_x = widen(plan.type, tensors.x, image, host);
   const RunMemory wide_weights = widen(plan.type, tensors.weights, filters, host);

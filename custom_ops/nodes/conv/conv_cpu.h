@@ -2,6 +2,7 @@
 #ifndef ONNXFUSE_CONV_CPU_H_
 #define ONNXFUSE_CONV_CPU_H_
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -27,6 +28,9 @@ struct ConvThreadMemory {
   size_t bytes = 0;
 };
 
+// How a convolution is computed: single channels in rows or a channel a lane, or any in strips.
+enum class ConvWay : uint8_t { Rows, Lanes, Strips };
+
 // How a node runs on inputs of certain shapes.
 struct ConvCpuPlan {
   // Throws Error if a part of the convolution needs too much memory.
@@ -35,7 +39,8 @@ struct ConvCpuPlan {
   PlanKey key;  // of the node's inputs
   ConvGeometry geometry;
   DType type;  // of X, W and the result
-  // What suits the convolution: one of them.
+  ConvWay way = ConvWay::Strips;
+  // The one of that way; the others are null.
   std::unique_ptr<const ConvRows> rows;
   std::unique_ptr<const ConvLanes> lanes;
   std::unique_ptr<const ConvStrips> strips;

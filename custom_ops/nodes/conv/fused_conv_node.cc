@@ -3,7 +3,6 @@
 #include <string>
 #include <utility>
 
-#include "ort/ort_call.h"
 #include "ort/shape_inference.h"
 #include "ort/symbolic_shape.h"
 #include "platform/error.h"
@@ -18,12 +17,9 @@ ConvNode read_node(const AttributeSource& source, size_t inputs) {
   return node;
 }
 
-ConvNode read_node(const OrtApi* api, const OrtKernelInfo* info) {
-  size_t inputs = 0;
-  size_t outputs = 0;
-  check(api->KernelInfo_GetInputCount(info, &inputs));
-  check(api->KernelInfo_GetOutputCount(info, &outputs));
-  ConvNode node = read_node(attributes_of(api, info), inputs);
+ConvNode read_node(const NodeDefinition& definition) {
+  ConvNode node = read_node(definition.attributes(), definition.input_count());
+  const size_t outputs = definition.output_count();
   if (outputs == node.epilogue.outputs.size()) return node;
   throw Error("the node has " + std::to_string(outputs) + " outputs, but its program has " +
               std::to_string(node.epilogue.outputs.size()));
@@ -31,8 +27,8 @@ ConvNode read_node(const OrtApi* api, const OrtKernelInfo* info) {
 
 }  // namespace
 
-FusedConvNode::FusedConvNode(const OrtApi* api, const OrtKernelInfo* info, Provider provider)
-    : Node(kOperator, api, info, provider), node_(read_node(api, info)), epilogue_(node_.epilogue) {
+FusedConvNode::FusedConvNode(const NodeDefinition& definition)
+    : Node(kOperator, definition), node_(read_node(definition)), epilogue_(node_.epilogue) {
   if (node_.has_prologue) prologue_ = std::make_unique<NodeProgram>(node_.prologue);
 }
 
@@ -48,10 +44,10 @@ void FusedConvNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
   }
 }
 
-void FusedConvNode::compute(OrtKernelContext* context) {
+void FusedConvNode::compute(NodeContext& context) {
   NodeInputs inputs;
   read_inputs(context, &inputs);
-  compute_on_host(session_host(context), kernels_for(inputs), inputs.key, inputs.types, inputs.data.data(),
+  compute_on_host(context.host(), kernels_for(inputs), inputs.key, inputs.types, inputs.data.data(),
                   inputs.outputs.data(),
                   [&](size_t o, const Shape& shape, DType type) { return output(context, o, shape, type); });
 }
@@ -76,9 +72,7 @@ FusedConvNode::Kernels FusedConvNode::kernels_for(const NodeInputs& inputs) {
 std::vector<DType> FusedConvNode::input_types(const Kernels& kernels) {
   std::vector<DType> types{kernels.type, kernels.type};
   for (const ProgramKernel* kernel : {kernels.prologue, kernels.epilogue}) {
-    if (kernel == nullptr) continue;
-    const Program& program = kernel->program();
-    for (size_t i = 1; i < program.input_count; ++i) types.push_back(program.values[i].type);
+    if (kernel != nullptr) add_operand_types(kernel->program(), &types);
   }
   return types;
 }

@@ -7,24 +7,24 @@
 
 #include "convolution/conv_node.h"
 #include "nodes/conv/conv_cpu.h"
-#include "ort/node.h"
 #include "ort/ort_abi.h"
 #include "plan/plan_cache.h"
+#include "runtime/node.h"
 #include "runtime/node_program.h"
 
 namespace onnxfuse {
 
-// The node on the CPU provider.  Functions throw Error or OrtFailure.
+// The node on the CPU provider.  Functions throw Error, or what the context throws.
 class FusedConvNode : public Node {
  public:
   static constexpr char kOperator[] = "FusedConv";
 
-  FusedConvNode(const OrtApi* api, const OrtKernelInfo* info, Provider provider = Provider::Cpu);
+  explicit FusedConvNode(const NodeDefinition& definition);
 
   // Tells ORT the types and shapes of such a node's outputs.
   static void infer(const OrtApi& api, OrtShapeInferContext* context);
 
-  void compute(OrtKernelContext* context);
+  void compute(NodeContext& context);
 
  protected:
   const ConvNode& node() const { return node_; }

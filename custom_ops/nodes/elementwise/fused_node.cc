@@ -2,8 +2,8 @@
 
 namespace onnxfuse {
 
-FusedNode::FusedNode(const OrtApi* api, const OrtKernelInfo* info, Provider provider)
-    : Node(kOperator, api, info, provider), program_(read_program(api, info, "program")) {
+FusedNode::FusedNode(const NodeDefinition& definition)
+    : Node(kOperator, definition), program_(read_program(definition.attributes(), "program")) {
   check_counts(as_written().program());
 }
 

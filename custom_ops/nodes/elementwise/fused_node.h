@@ -4,19 +4,19 @@
 
 #include <vector>
 
-#include "ort/node.h"
 #include "ort/ort_abi.h"
 #include "ort/shape_inference.h"
+#include "runtime/node.h"
 #include "runtime/node_program.h"
 
 namespace onnxfuse {
 
-// Functions throw Error or OrtFailure.
+// Functions throw Error, or what the context throws.
 class FusedNode : public Node {
  public:
   static constexpr char kOperator[] = "FusedElementwise";
 
-  FusedNode(const OrtApi* api, const OrtKernelInfo* info, Provider provider = Provider::Cpu);
+  explicit FusedNode(const NodeDefinition& definition);
 
   // Tells ORT the types and shapes of such a node's outputs.
   static void infer(const OrtApi& api, OrtShapeInferContext* context) { infer_output_shapes(api, context); }

@@ -5,15 +5,11 @@
 
 #include "kernels/kernels.h"
 #include "plan/cost.h"
+#include "program/figures.h"
 #include "runtime/parts.h"
 
 namespace onnxfuse {
 namespace {
-
-// Shares of the work at most.
-constexpr int64_t kMostTasks = 64;
-// What a run costs besides its bytes.
-constexpr double kRunNanoseconds = 1.0;
 
 bool fail(std::string problem, std::string* error) {
   *error = std::move(problem);
@@ -64,7 +60,7 @@ bool make_nhwc_concat_plan(const PlanKey& key, NhwcConcatPlan* plan, std::string
   plan->rows = count / length;
   const auto runs = static_cast<double>(plan->rows) * static_cast<double>(key.shapes.size());
   const double bytes = 2.0 * sizeof(float) * static_cast<double>(count);
-  plan->tasks = parts_of(bytes * kByteNanoseconds + runs * kRunNanoseconds, std::min(kMostTasks, plan->rows));
+  plan->tasks = parts_of(bytes * kByteNanoseconds + runs * kConcatRunNanoseconds, plan->rows);
   return true;
 }
 

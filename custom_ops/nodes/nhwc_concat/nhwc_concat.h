@@ -12,6 +12,8 @@
 
 namespace onnxfuse {
 
+struct NhwcConcat {};  // has no attributes
+
 // How a node runs on inputs of certain shapes.
 struct NhwcConcatPlan {
   PlanKey key;  // of the node's inputs

@@ -1,19 +1,21 @@
 #include "nodes/nhwc_concat/nhwc_concat_node.h"
 
-#include <string>
-
 #include "ort/symbolic_shape.h"
-#include "platform/error.h"
 
 namespace onnxfuse {
 
-NhwcConcatNode::NhwcConcatNode(const OrtApi* api, const OrtKernelInfo* info) : Node(kOperator, api, info) {
-  if (input_count() == 0) throw Error("the node has no inputs");
-  if (output_count() != 1) throw Error("the node has " + std::to_string(output_count()) + " outputs, not 1");
+bool NhwcConcatKind::read(const AttributeSource&, size_t inputs, NhwcConcat*, std::string* error) {
+  if (inputs == 0) *error = "the node has no inputs";
+  return inputs > 0;
 }
 
-void NhwcConcatNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
-  const InferenceNode inferred(api, context);
+std::vector<DType> NhwcConcatKind::input_types(const NhwcConcat&, size_t count) {
+  return std::vector<DType>(count, DType::f32);
+}
+
+std::vector<DType> NhwcConcatKind::output_types(const NhwcConcat&) { return {DType::f32}; }
+
+void NhwcConcatKind::infer(const NhwcConcat&, const InferenceNode& inferred) {
   SymbolicShape result;
   Dim last;
   last.size = 0;
@@ -33,18 +35,14 @@ void NhwcConcatNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
   inferred.set_output(0, DType::f32, result);
 }
 
-void NhwcConcatNode::compute(OrtKernelContext* context) {
-  NodeInputs inputs;
-  read_inputs(context, &inputs);
-  for (size_t i = 0; i < inputs.types.size(); ++i) check_type(inputs.types, i, DType::f32);
-  const auto plan = plans_.find_or_make(inputs.key, [&](NhwcConcatPlan* made, std::string* error) {
-    return make_nhwc_concat_plan(inputs.key, made, error);
-  });
-  void* const memory = output(context, 0, plan->output, DType::f32);
-  const SessionHost host = session_host(context);
-  std::vector<RunMemory> copies;
-  keep_apart(host, memory, bytes_of(plan->output, DType::f32), &inputs, &copies);
-  run_nhwc_concat(*plan, inputs.data, memory, host);
+bool NhwcConcatKind::plan(const NhwcConcat&, const PlanKey& key, NhwcConcatPlan* plan, std::string* error) {
+  return make_nhwc_concat_plan(key, plan, error);
 }
+
+void NhwcConcatKind::run(const NhwcConcat&, const NhwcConcatPlan& plan, const NodeInputs& inputs, const Host& host) {
+  run_nhwc_concat(plan, inputs.data, inputs.outputs[0], host);
+}
+
+template class PlannedNode<NhwcConcatKind>;
 
 }  // namespace onnxfuse

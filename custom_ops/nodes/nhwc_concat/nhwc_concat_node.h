@@ -2,28 +2,29 @@
 #ifndef ONNXFUSE_NHWC_CONCAT_NODE_H_
 #define ONNXFUSE_NHWC_CONCAT_NODE_H_
 
+#include <string>
+#include <vector>
+
 #include "nodes/nhwc_concat/nhwc_concat.h"
-#include "ort/node.h"
-#include "ort/ort_abi.h"
-#include "plan/plan_cache.h"
+#include "nodes/planned_node.h"
 
 namespace onnxfuse {
 
-// Functions throw Error or OrtFailure.
-class NhwcConcatNode : public Node {
- public:
+struct NhwcConcatKind {
   static constexpr char kOperator[] = "FusedNhwcConcat";
+  using Description = NhwcConcat;
+  using Plan = NhwcConcatPlan;
 
-  NhwcConcatNode(const OrtApi* api, const OrtKernelInfo* info);
-
-  // Tells ORT the type and shape of such a node's output.
-  static void infer(const OrtApi& api, OrtShapeInferContext* context);
-
-  void compute(OrtKernelContext* context);
-
- private:
-  PlanCache<NhwcConcatPlan> plans_;
+  static bool read(const AttributeSource& attributes, size_t inputs, NhwcConcat* node, std::string* error);
+  static std::vector<DType> input_types(const NhwcConcat& node, size_t count);
+  static std::vector<DType> output_types(const NhwcConcat& node);
+  static bool plan(const NhwcConcat& node, const PlanKey& key, NhwcConcatPlan* plan, std::string* error);
+  static void run(const NhwcConcat& node, const NhwcConcatPlan& plan, const NodeInputs& inputs, const Host& host);
+  static void infer(const NhwcConcat& node, const InferenceNode& inferred);
 };
+
+using NhwcConcatNode = PlannedNode<NhwcConcatKind>;
+extern template class PlannedNode<NhwcConcatKind>;
 
 }  // namespace onnxfuse
 

@@ -1,35 +1,25 @@
 #include "nodes/nhwc_conv/nhwc_conv_node.h"
 
 #include <algorithm>
-#include <string>
-
 #include "ort/shape_inference.h"
 #include "ort/symbolic_shape.h"
-#include "platform/error.h"
 
 namespace onnxfuse {
-namespace {
 
-NhwcConv read_node(const AttributeSource& source, size_t inputs) {
-  NhwcConv node;
-  std::string error;
-  if (!read_nhwc_conv(source, inputs, &node, &error)) throw Error(error);
-  return node;
+std::vector<DType> NhwcConvKind::input_types(const NhwcConv& node, size_t) {
+  std::vector<DType> types(node.first_operand(), DType::f32);
+  add_operand_types(node.prologue, &types);
+  add_operand_types(node.epilogue, &types);
+  return types;
 }
 
-}  // namespace
-
-NhwcConvNode::NhwcConvNode(const OrtApi* api, const OrtKernelInfo* info) : Node(kOperator, api, info) {
-  node_ = read_node(attributes_of(api, info), input_count());
-  const size_t outputs = node_.epilogue.outputs.size();
-  if (output_count() == outputs) return;
-  throw Error("the node has " + std::to_string(output_count()) + " outputs, but its program has " +
-              std::to_string(outputs));
+std::vector<DType> NhwcConvKind::output_types(const NhwcConv& node) {
+  std::vector<DType> types;
+  for (size_t o = 0; o < node.epilogue.outputs.size(); ++o) types.push_back(output_type(node.epilogue, o));
+  return types;
 }
 
-void NhwcConvNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
-  const InferenceNode inferred(api, context);
-  const NhwcConv node = read_node(inferred.attributes(), inferred.input_count());
+void NhwcConvKind::infer(const NhwcConv& node, const InferenceNode& inferred) {
   SymbolicShape x;
   inferred.input(0, &x);
   const auto known = x.known && x.dims.size() == static_cast<size_t>(node.rank());
@@ -45,30 +35,10 @@ void NhwcConvNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
   }
 }
 
-void NhwcConvNode::compute(OrtKernelContext* context) {
-  NodeInputs inputs;
-  read_inputs(context, &inputs);
-  check_types(inputs.types);
-  const auto plan = plans_.find_or_make(inputs.key, [&](NhwcConvPlan* made, std::string* error) {
-    return make_nhwc_conv_plan(node_, inputs.key, made, error);
-  });
-  const SessionHost host = session_host(context);
-  std::vector<void*>& outputs = inputs.outputs;
-  const auto bytes = [&](size_t o) { return bytes_of(plan->output, output_type(node_.epilogue, o)); };
-  for (size_t o = 0; o < outputs.size(); ++o) {
-    outputs[o] = output(context, o, plan->output, output_type(node_.epilogue, o));
-  }
-  const OverlappingOutputs overlapping(host, outputs.data(), outputs.size(), bytes);
-  std::vector<RunMemory> copies;
-  for (size_t o = 0; o < outputs.size(); ++o) keep_apart(host, outputs[o], bytes(o), &inputs, &copies);
-  run_nhwc_conv(node_, *plan, inputs.data, outputs, host);
-  overlapping.copy();
+void NhwcConvKind::run(const NhwcConv& node, const NhwcConvPlan& plan, const NodeInputs& inputs, const Host& host) {
+  run_nhwc_conv(node, plan, inputs.data, inputs.outputs, host);
 }
 
-void NhwcConvNode::check_types(const std::vector<int>& types) const {
-  for (size_t i = 0; i < node_.first_operand(); ++i) check_type(types, i, DType::f32);
-  check_operands(types, node_.first_operand(), node_.prologue);
-  check_operands(types, node_.first_operand() + node_.conv.prologue_operands(), node_.epilogue);
-}
+template class PlannedNode<NhwcConvKind>;
 
 }  // namespace onnxfuse

@@ -2,31 +2,28 @@
 #ifndef ONNXFUSE_NHWC_CONV_NODE_H_
 #define ONNXFUSE_NHWC_CONV_NODE_H_
 
+#include <vector>
+
 #include "nodes/nhwc_conv/nhwc_conv_plan.h"
-#include "ort/node.h"
-#include "ort/ort_abi.h"
-#include "plan/plan_cache.h"
+#include "nodes/planned_node.h"
 
 namespace onnxfuse {
 
-// Functions throw Error or OrtFailure.
-class NhwcConvNode : public Node {
- public:
+struct NhwcConvKind {
   static constexpr char kOperator[] = "FusedNhwcConv";
+  using Description = NhwcConv;
+  using Plan = NhwcConvPlan;
 
-  NhwcConvNode(const OrtApi* api, const OrtKernelInfo* info);
-
-  // Tells ORT the types and shapes of such a node's outputs.
-  static void infer(const OrtApi& api, OrtShapeInferContext* context);
-
-  void compute(OrtKernelContext* context);
-
- private:
-  void check_types(const std::vector<int>& types) const;
-
-  NhwcConv node_;
-  PlanCache<NhwcConvPlan> plans_;
+  static constexpr auto read = read_nhwc_conv;
+  static std::vector<DType> input_types(const NhwcConv& node, size_t count);
+  static std::vector<DType> output_types(const NhwcConv& node);
+  static constexpr auto plan = make_nhwc_conv_plan;
+  static void run(const NhwcConv& node, const NhwcConvPlan& plan, const NodeInputs& inputs, const Host& host);
+  static void infer(const NhwcConv& node, const InferenceNode& inferred);
 };
+
+using NhwcConvNode = PlannedNode<NhwcConvKind>;
+extern template class PlannedNode<NhwcConvKind>;
 
 }  // namespace onnxfuse
 

@@ -7,6 +7,7 @@
 #ifndef ONNXFUSE_NHWC_CONV_PLAN_H_
 #define ONNXFUSE_NHWC_CONV_PLAN_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,6 +23,23 @@ namespace onnxfuse {
 // Single channels that are computed at once.
 constexpr int64_t kNhwcChannelsAtOnce = 32;
 static_assert(kNhwcChannelsAtOnce % kMaxFloats == 0, "whole vectors of these would be more of them");
+
+// What the sums of a pixel read.
+enum class Taps : uint8_t {
+  Own,     // the one pixel at the same place: a product
+  Each,    // pixels, or zeros outside of the image, each a segment
+  Joined,  // rows of pixels, each a segment: no tap meets padding
+  Padded,  // likewise, of a copy of X with the padding, which has few channels
+  Planes,  // of X with few channels that come first, copies of the rows that a row of results reads, with the padding: of
+           // each row of the kernel for each channel
+};
+
+// How results get through a Program to where they go.
+enum class Route : uint8_t {
+  Memory,    // it runs on results in memory
+  Straight,  // it does no more than to bound them, and the kernel does that
+  Tiles,     // it runs on the results of tiles, before these are in memory
+};
 
 // How a node runs on inputs of certain shapes.
 struct NhwcConvPlan {
@@ -39,14 +57,13 @@ struct NhwcConvPlan {
   ConvEpilogue prologue;
   std::shared_ptr<const Plan> whole_prologue;
   ConvEpilogue expanded;
+  Route epilogue_route = Route::Memory;
+  Route prologue_route = Route::Memory;  // of what single channels make for a product
+  Route expanded_route = Route::Memory;  // of what is made for single channels
 
-  bool product = false;  // each pixel of the result is made of the one at the same place
-
-  // What is read: X itself if its channels come last, else a copy; with the padding if there are few channels.  Without
-  // padding, or with it there, each row of the kernel is one segment.
+  // What is read: X itself if its channels come last, else a copy.
+  Taps taps = Taps::Each;
   bool copies = false;
-  bool padded = false;
-  bool joins_taps = false;
   int64_t rows = 0;     // of what is read
   int64_t columns = 0;
   int64_t pad_top = 0;   // that what is read does not have
@@ -56,10 +73,7 @@ struct NhwcConvPlan {
   int64_t length = 0;      // elements of a segment
   std::vector<int64_t> offsets;  // where segments begin, from the first
   int64_t zero_count = 0;  // that taps outside of the image read
-  // Or, of X with few channels that come first, copies of the rows that a row of results reads, with the padding: of each row of
-  // the kernel for each channel.  `offsets` are where products read them.
-  bool planes = false;
-  int64_t plane_columns = 0;  // of such a row
+  int64_t plane_columns = 0;  // of a row that is copied; `offsets` are where products read these
 
   // Units of work for threads: some pixels of an image, or of all images if results have the channels last, and some
   // filters; for single channels, some rows or a part of one.  Threads get neighbouring units: with `by_columns` those of
@@ -75,15 +89,6 @@ struct NhwcConvPlan {
   int64_t pixel_units = 1;   // of an image
   int64_t filter_units = 1;
   bool alone = false;        // so little to do that other threads are left alone
-  // Whether the sums within bounds are the results, and go straight to the output; and the same of what single channels make
-  // for a product, and of what is made for them.
-  bool straight = false;
-  bool prepares_straight = false;
-  bool expands_straight = false;
-  // Whether the epilogue, and the Programs before, run on the results of tiles, before these are in memory.
-  bool finishes_tiles = false;
-  bool prepares_tiles = false;
-  bool expands_tiles = false;
   int64_t wide_pixels = 0;  // of what is made for single channels, the most in a unit
 
   // Where a thread has what in its memory, in bytes.

@@ -59,7 +59,7 @@ class Worker {
   }
 
   void compute(int64_t unit) {
-    if (plan_.planes) return compute_planes(unit);
+    if (plan_.taps == Taps::Planes) return compute_planes(unit);
     if (run_.node.by_channel()) return compute_channels(unit);
     run_.node.has_depthwise ? compute_pair(unit) : compute_filters(unit);
   }
@@ -85,7 +85,7 @@ class Worker {
     }
     const bool joins = !run_.node.parts.empty();
     if (joins) join(pixels);
-    if (plan_.product && plan_.prologue.plan != nullptr) {
+    if (plan_.taps == Taps::Own && plan_.prologue.plan != nullptr) {
       const int64_t channels = g_.in_channels;
       const int64_t first = pixels.first * channels;
       run_prologue(joins ? whole_tensor(joined_, first, sizeof(float)) : run_.inputs[0], joins,
@@ -120,9 +120,9 @@ class Worker {
     const RowsAndColumns part = rows_and_columns(unit % plan_.pixel_units);
     const NhwcPixels pixels = pixels_of(image, part);
     const float* const x = read_by_rows(image, part.rows);
-    if (plan_.prepares_straight) {
+    if (plan_.prologue_route == Route::Straight) {
       channel_rows_.compute(x, image, part.rows, part.columns, {read_, nullptr, run_.single_bounds, 0, pixels.row_pixels});
-    } else if (plan_.prepares_tiles) {
+    } else if (plan_.prologue_route == Route::Tiles) {
       const TileTarget target = prologue_target(pixels.row_pixels);
       channel_rows_.compute(x, image, part.rows, part.columns, {nullptr, &target, {}, 0, pixels.row_pixels});
     } else {
@@ -162,7 +162,7 @@ class Worker {
     sums.addends = run_.wide_addends;
     sums.out_pitch = sums.filters = static_cast<size_t>(s.in_channels);
     sums.fetches = is_new(sums.weights);
-    if (plan_.expands_straight) {
+    if (plan_.expanded_route == Route::Straight) {
       sums.out = wide_;
       sums.bounds = run_.wide_bounds;
       kernels().nhwc_sums(sums);
@@ -170,7 +170,7 @@ class Worker {
     }
     sums.out = at<float>(plan_.wide_sums);
     take_operands(run_.node.expanded_operands(), run_.node.expanded);
-    if (plan_.expands_tiles) {
+    if (plan_.expanded_route == Route::Tiles) {
       const TileTarget made = target(plan_.expanded, wide_, 0, s.in_channels, 0, static_cast<int64_t>(sums.pixels));
       sums.target = &made;
       kernels().nhwc_sums(sums);
@@ -191,9 +191,9 @@ class Worker {
     const float* const x = read_by_rows(image, rows);  // before others take operands
     TileTarget target{};
     NhwcChannelRows::Place place{results_, nullptr, {}, 0, columns.size()};
-    if (plan_.straight) {
+    if (plan_.epilogue_route == Route::Straight) {
       place = {static_cast<float*>(run_.outputs[0]), nullptr, run_.bounds, pixels.first, g_.out[2]};
-    } else if (plan_.finishes_tiles) {
+    } else if (plan_.epilogue_route == Route::Tiles) {
       target = output_target(pixels, 0);
       place = {nullptr, &target, {}, 0, columns.size()};
     }
@@ -202,7 +202,7 @@ class Worker {
       channel_rows_.compute(x, image, rows, at_once, place);
       place.pixel += at_once.size();
     }
-    if (!plan_.straight && !plan_.finishes_tiles) finish(pixels, all_filters());
+    if (plan_.epilogue_route == Route::Memory) finish(pixels, all_filters());
   }
 
   // All filters for some rows.
@@ -221,12 +221,12 @@ class Worker {
     planes.weights = static_cast<const float*>(run_.inputs[1]);
     planes.block_pitch = static_cast<size_t>(g_.products() * block);
     planes.addends = run_.addends;
-    planes.out = plan_.straight ? static_cast<float*>(run_.outputs[0]) + pixels.first * g_.out_channels : results_;
+    planes.out = plan_.epilogue_route == Route::Straight ? static_cast<float*>(run_.outputs[0]) + pixels.first * g_.out_channels : results_;
     planes.out_pitch = planes.filters = static_cast<size_t>(g_.out_channels);
     TileTarget target{};
-    if (plan_.straight) {
+    if (plan_.epilogue_route == Route::Straight) {
       planes.bounds = run_.bounds;
-    } else if (plan_.finishes_tiles) {
+    } else if (plan_.epilogue_route == Route::Tiles) {
       target = output_target(pixels, 0);
       planes.target = &target;
     }
@@ -236,7 +236,7 @@ class Worker {
       planes.target_pixel += planes.pixels;
       if (planes.target == nullptr) planes.out += planes.pixels * planes.out_pitch;
     }
-    if (!plan_.straight && !plan_.finishes_tiles) finish(pixels, all_filters());
+    if (plan_.epilogue_route == Route::Memory) finish(pixels, all_filters());
   }
 
   struct RowsAndColumns {
@@ -291,13 +291,13 @@ class Worker {
   void sum(const NhwcPixels& pixels, const ConvRange& filters) {
     NhwcSums sums = sums_of(pixels.count(), filters);
     const bool whole = NhwcSegments::padded(pixels.count()) == pixels.count();  // nothing behind them is written
-    if (plan_.straight && whole) {
+    if (plan_.epilogue_route == Route::Straight && whole) {
       sums.out = static_cast<float*>(run_.outputs[0]) + pixels.first * g_.out_channels + filters.begin;
       sums.out_pitch = static_cast<size_t>(g_.out_channels);
       sums.bounds = run_.bounds;
       return kernels().nhwc_sums(sums);
     }
-    if (plan_.finishes_tiles && whole) {
+    if (plan_.epilogue_route == Route::Tiles && whole) {
       const TileTarget target = output_target(pixels, filters.begin);
       sums.target = &target;
       return kernels().nhwc_sums(sums);
@@ -500,7 +500,7 @@ void run_nhwc_conv(const NhwcConv& node, const NhwcConvPlan& plan, const std::ve
     results.emplace(host, g.batch * plan.out_pixels * g.out_channels, *plan.whole_epilogue);
     sums.push_back(results->elements());
   }
-  if (plan.straight) run.bounds = take_bounds(run, plan.epilogue, second);
+  if (plan.epilogue_route == Route::Straight) run.bounds = take_bounds(run, plan.epilogue, second);
   const Workspace addends = copy_addends(run, plan.epilogue, second, g.out_channels, run.bounds, &run.addends);
   run.single_addends = run.addends;
   run.single_weights = static_cast<const float*>(inputs[1]);
@@ -508,14 +508,14 @@ void run_nhwc_conv(const NhwcConv& node, const NhwcConvPlan& plan, const std::ve
   if (node.has_depthwise) {
     run.single_weights = static_cast<const float*>(inputs[2]);
     const size_t first = node.first_operand();
-    if (plan.prepares_straight) run.single_bounds = take_bounds(run, plan.prologue, first);
+    if (plan.prologue_route == Route::Straight) run.single_bounds = take_bounds(run, plan.prologue, first);
     single_addends.emplace(
         copy_addends(run, plan.prologue, first, g.in_channels, run.single_bounds, &run.single_addends));
   }
   std::optional<Workspace> wide_addends;
   if (node.has_expansion) {
     const size_t first = node.expanded_operands();
-    if (plan.expands_straight) run.wide_bounds = take_bounds(run, plan.expanded, first);
+    if (plan.expanded_route == Route::Straight) run.wide_bounds = take_bounds(run, plan.expanded, first);
     wide_addends.emplace(
         copy_addends(run, plan.expanded, first, g.in_channels, run.wide_bounds, &run.wide_addends));
   }

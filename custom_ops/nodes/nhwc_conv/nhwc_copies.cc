@@ -53,9 +53,9 @@ RunMemory copy_input(const NhwcConvPlan& plan, bool nhwc, const Host& host, cons
   const ConvGeometry& g = plan.geometry;
   RunMemory memory(host, static_cast<size_t>(g.batch * plan.rows * plan.columns * g.in_channels) * sizeof(float));
   auto* const to = static_cast<float*>(memory.data());
-  const int64_t units = g.batch * (plan.padded ? plan.rows : divide_up(plan.in_pixels, kCopiedPixels));
+  const int64_t units = g.batch * (plan.taps == Taps::Padded ? plan.rows : divide_up(plan.in_pixels, kCopiedPixels));
   const auto copy = [&](int64_t unit) {
-    plan.padded ? copy_row(plan, nhwc, *x, unit, to) : copy_pixels(plan, *x, unit, to);
+    plan.taps == Taps::Padded ? copy_row(plan, nhwc, *x, unit, to) : copy_pixels(plan, *x, unit, to);
   };
   run_parts(host, units, copy, plan.alone);
   *x = to;

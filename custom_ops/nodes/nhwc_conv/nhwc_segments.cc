@@ -31,7 +31,7 @@ const float* const* NhwcSegments::point(const float** to, const float* x, int64_
 // Those of pixels that follow one another, a pixel's `pitch` apart.
 void NhwcSegments::find_run(int64_t first, int64_t count, int64_t pitch, const float** segments) const {
   const int64_t channels = g_.in_channels;
-  if (plan_.product) {
+  if (plan_.taps == Taps::Own) {
     for (int64_t i = 0; i < count; ++i) segments[i] = x_ + (first + i) * channels;
     return;
   }

@@ -6,17 +6,13 @@
 #include "convolution/conv_axis.h"
 #include "kernels/kernels.h"
 #include "plan/cost.h"
+#include "program/figures.h"
 #include "runtime/parts.h"
 
 namespace onnxfuse {
 namespace {
 
 constexpr size_t kMostSpatial = 2;
-// Shares of the work at most.
-constexpr int64_t kMostTasks = 64;
-// What an element costs that is read, in each window that it is in, and one that is made.
-constexpr double kTapNanoseconds = 0.015;
-constexpr double kResultNanoseconds = 0.1;
 
 bool fail(std::string problem, std::string* error) {
   *error = std::move(problem);
@@ -178,8 +174,8 @@ bool make_nhwc_pool_plan(const NhwcPool& node, const PlanKey& key, NhwcPoolPlan*
   const ConvGeometry& g = plan->geometry;
   plan->pixels = g.batch * g.out[1] * g.out[2];
   const double taps = static_cast<double>(g.kernel[1]) * static_cast<double>(g.kernel[2]);
-  const double work = static_cast<double>(count) * (taps * kTapNanoseconds + kResultNanoseconds);
-  plan->tasks = parts_of(work, std::min(kMostTasks, plan->pixels));
+  const double work = static_cast<double>(count) * (taps * kPoolTapNanoseconds + kPoolResultNanoseconds);
+  plan->tasks = parts_of(work, plan->pixels);
   return true;
 }
 

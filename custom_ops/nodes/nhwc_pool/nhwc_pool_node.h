@@ -2,29 +2,28 @@
 #ifndef ONNXFUSE_NHWC_POOL_NODE_H_
 #define ONNXFUSE_NHWC_POOL_NODE_H_
 
+#include <vector>
+
 #include "nodes/nhwc_pool/nhwc_pool.h"
-#include "ort/node.h"
-#include "ort/ort_abi.h"
-#include "plan/plan_cache.h"
+#include "nodes/planned_node.h"
 
 namespace onnxfuse {
 
-// Functions throw Error or OrtFailure.
-class NhwcPoolNode : public Node {
- public:
+struct NhwcPoolKind {
   static constexpr char kOperator[] = "FusedNhwcPool";
+  using Description = NhwcPool;
+  using Plan = NhwcPoolPlan;
 
-  NhwcPoolNode(const OrtApi* api, const OrtKernelInfo* info);
-
-  // Tells ORT the type and shape of such a node's output.
-  static void infer(const OrtApi& api, OrtShapeInferContext* context);
-
-  void compute(OrtKernelContext* context);
-
- private:
-  NhwcPool node_;
-  PlanCache<NhwcPoolPlan> plans_;
+  static constexpr auto read = read_nhwc_pool;
+  static std::vector<DType> input_types(const NhwcPool& node, size_t count);
+  static std::vector<DType> output_types(const NhwcPool& node);
+  static constexpr auto plan = make_nhwc_pool_plan;
+  static void run(const NhwcPool& node, const NhwcPoolPlan& plan, const NodeInputs& inputs, const Host& host);
+  static void infer(const NhwcPool& node, const InferenceNode& inferred);
 };
+
+using NhwcPoolNode = PlannedNode<NhwcPoolKind>;
+extern template class PlannedNode<NhwcPoolKind>;
 
 }  // namespace onnxfuse
 

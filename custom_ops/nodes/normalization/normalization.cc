@@ -6,6 +6,7 @@
 #include "kernels/kernels.h"
 #include "plan/cost.h"
 #include "platform/integers.h"
+#include "program/figures.h"
 #include "runtime/parts.h"
 #include "runtime/workspace.h"
 
@@ -14,11 +15,6 @@ namespace {
 
 // Elements of rows that a thread works on at once.
 constexpr int64_t kElements = 4096;
-// Shares of the work at most.
-constexpr int64_t kMostTasks = 64;
-// What an element and a row cost.
-constexpr double kElementNanoseconds = 0.2;
-constexpr double kRowNanoseconds = 20;
 
 bool fail(std::string problem, std::string* error) {
   *error = std::move(problem);
@@ -127,12 +123,12 @@ bool make_normalization_plan(const Normalization& node, const PlanKey& key, Norm
   if (count == 0) return true;
   plan->rows = count / plan->size;
   plan->rows_at_once = std::clamp<int64_t>(kElements / plan->size, 1, plan->rows);
-  double work = static_cast<double>(count) * kElementNanoseconds + static_cast<double>(plan->rows) * kRowNanoseconds;
+  double work = static_cast<double>(count) * kNormalizedElementNanoseconds + static_cast<double>(plan->rows) * kNormalizedRowNanoseconds;
   if (plan->by_rows) {
     const Stage& stage = plan->program->stages[0];
     work += stage.tile_cost * static_cast<double>(stage.tiles);
   }
-  plan->tasks = parts_of(work, std::min(kMostTasks, plan->rows));
+  plan->tasks = parts_of(work, plan->rows);
   return true;
 }
 

@@ -2,31 +2,28 @@
 #ifndef ONNXFUSE_NORMALIZATION_NODE_H_
 #define ONNXFUSE_NORMALIZATION_NODE_H_
 
+#include <vector>
+
 #include "nodes/normalization/normalization.h"
-#include "ort/node.h"
-#include "ort/ort_abi.h"
-#include "plan/plan_cache.h"
+#include "nodes/planned_node.h"
 
 namespace onnxfuse {
 
-// Functions throw Error or OrtFailure.
-class NormalizationNode : public Node {
- public:
+struct NormalizationKind {
   static constexpr char kOperator[] = "FusedNormalization";
+  using Description = Normalization;
+  using Plan = NormalizationPlan;
 
-  NormalizationNode(const OrtApi* api, const OrtKernelInfo* info);
-
-  // Tells ORT the types and shapes of such a node's outputs.
-  static void infer(const OrtApi& api, OrtShapeInferContext* context);
-
-  void compute(OrtKernelContext* context);
-
- private:
-  void check_types(const std::vector<int>& types) const;
-
-  Normalization node_;
-  PlanCache<NormalizationPlan> plans_;
+  static constexpr auto read = read_normalization;
+  static std::vector<DType> input_types(const Normalization& node, size_t count);
+  static std::vector<DType> output_types(const Normalization& node);
+  static constexpr auto plan = make_normalization_plan;
+  static void run(const Normalization& node, const NormalizationPlan& plan, const NodeInputs& inputs, const Host& host);
+  static void infer(const Normalization& node, const InferenceNode& inferred);
 };
+
+using NormalizationNode = PlannedNode<NormalizationKind>;
+extern template class PlannedNode<NormalizationKind>;
 
 }  // namespace onnxfuse
 

@@ -4,8 +4,8 @@
 
 namespace onnxfuse {
 
-ReductionNode::ReductionNode(const OrtApi* api, const OrtKernelInfo* info)
-    : Node(kOperator, api, info), program_(read_program(api, info, "program", Reads::Reductions)) {
+ReductionNode::ReductionNode(const NodeDefinition& definition)
+    : Node(kOperator, definition), program_(read_program(definition.attributes(), "program", Reads::Reductions)) {
   check_counts(program_.program());
 }
 
@@ -13,11 +13,11 @@ void ReductionNode::infer(const OrtApi& api, OrtShapeInferContext* context) {
   infer_output_shapes(api, context, Reads::Reductions);
 }
 
-void ReductionNode::compute(OrtKernelContext* context) {
+void ReductionNode::compute(NodeContext& context) {
   NodeInputs inputs;
   read_inputs(context, &inputs);
   program_.kernel_for(inputs.types)
-      .compute(session_host(context), inputs.key, inputs.data.data(), inputs.outputs.data(),
+      .compute(context.host(), inputs.key, inputs.data.data(), inputs.outputs.data(),
                [&](size_t o, const Shape& shape, DType type) { return output(context, o, shape, type); });
 }
 

@@ -2,31 +2,28 @@
 #ifndef ONNXFUSE_SQUEEZE_EXCITE_NODE_H_
 #define ONNXFUSE_SQUEEZE_EXCITE_NODE_H_
 
+#include <vector>
+
 #include "nodes/squeeze_excite/squeeze_excite.h"
-#include "ort/node.h"
-#include "ort/ort_abi.h"
-#include "plan/plan_cache.h"
+#include "nodes/planned_node.h"
 
 namespace onnxfuse {
 
-// Functions throw Error or OrtFailure.
-class SqueezeExciteNode : public Node {
- public:
+struct SqueezeExciteKind {
   static constexpr char kOperator[] = "FusedSqueezeExcite";
+  using Description = SqueezeExcite;
+  using Plan = SqueezeExcitePlan;
 
-  SqueezeExciteNode(const OrtApi* api, const OrtKernelInfo* info);
-
-  // Tells ORT the type and shape of such a node's output.
-  static void infer(const OrtApi& api, OrtShapeInferContext* context);
-
-  void compute(OrtKernelContext* context);
-
- private:
-  void check_types(const std::vector<int>& types) const;
-
-  SqueezeExcite node_;
-  PlanCache<SqueezeExcitePlan> plans_;
+  static constexpr auto read = read_squeeze_excite;
+  static std::vector<DType> input_types(const SqueezeExcite& node, size_t count);
+  static std::vector<DType> output_types(const SqueezeExcite& node);
+  static constexpr auto plan = make_squeeze_excite_plan;
+  static void run(const SqueezeExcite& node, const SqueezeExcitePlan& plan, const NodeInputs& inputs, const Host& host);
+  static void infer(const SqueezeExcite& node, const InferenceNode& inferred);
 };
+
+using SqueezeExciteNode = PlannedNode<SqueezeExciteKind>;
+extern template class PlannedNode<SqueezeExciteKind>;
 
 }  // namespace onnxfuse
 

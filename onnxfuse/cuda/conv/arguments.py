@@ -52,10 +52,11 @@ from dataclasses import dataclass
 
 from onnxfuse.cuda.arguments import pack_divider
 from onnxfuse.cuda.conv.kernel import ConvAccess, ConvKernel
-from onnxfuse.cuda.conv.spec import MAX_SPATIAL_RANK, Convolution
+from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.cuda.kernel import MAX_COUNT_32
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Input, Program, ProgramError
+from onnxfuse.program.figures import MAX_SPATIAL_RANK
 
 BLOCKS_PER_MULTIPROCESSOR = 32
 """The most blocks where threads loop over what remains: a few waves of the device."""

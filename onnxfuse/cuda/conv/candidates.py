@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from onnxfuse.cuda.conv.kernel import Tile
-from onnxfuse.cuda.conv.spec import MAX_SPATIAL_RANK, Convolution
+from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.cuda.conv.tiling import SHARED_BYTES, Tiling, patch_bytes, shared_bytes
+from onnxfuse.program.figures import MAX_SPATIAL_RANK
 
 Size = int | None
 """A size that may not be known."""

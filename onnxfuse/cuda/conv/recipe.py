@@ -21,46 +21,31 @@ decimal without leading zeros, fields are separated by one space, every line end
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 
-from onnxfuse.cuda.conv.kernel import FAMILIES, ConvAccess, ConvKernel, ConvSource
-from onnxfuse.cuda.recipe import INDEX_WIDTHS, MAX_BLOCK, WARP, RecipeError, check_recipe, recipe_lines, recipe_text
+from onnxfuse.cuda.conv.kernel import FAMILIES, ConvAccess, ConvKernel
+from onnxfuse.cuda.recipe import LaunchRecipe, not_a_kernel
 
 HEADER = "onnxfuse-conv 1"
 MAX_TILE = 4096
 MAX_SPLIT = 64
 VECTORS = (1, 2, 4, 8)
 
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_FIELDS = ("kernel", "family", "tile", "block", "split", "vector", "index", "access")
 _NUMBER = re.compile(r"[1-9][0-9]{0,3}")
 
 
-@dataclass(frozen=True)
-class ConvRecipe:
-    """A validated recipe: the sha256 of the ``source`` in hexadecimal, and its ``kernels`` in the order tried."""
+class ConvRecipe(LaunchRecipe[ConvKernel]):
+    """That of convolutions."""
 
-    source: str
-    kernels: tuple[ConvKernel, ...]
-
-    def __post_init__(self) -> None:
-        problems = [self._problem(kernel) for kernel in self.kernels]
-        check_recipe(self.source, problems, [name for kernel in self.kernels for name in _names(kernel)])
-        if not accepts_everything(self.kernels[-1]):
-            raise RecipeError("the last kernel does not accept everything")
+    header = HEADER
 
     def _problem(self, kernel: ConvKernel) -> str | None:
-        if not all(map(_IDENTIFIER.fullmatch, _names(kernel))):
-            return f"{kernel.name!r} is not the name of a kernel"
         if not all(1 <= size <= MAX_TILE for size in kernel.tile):
             return f"a tile of {kernel.tile}"
-        if not WARP <= kernel.block <= MAX_BLOCK or kernel.block % WARP:
-            return f"a block of {kernel.block} threads is not a multiple of {WARP} up to {MAX_BLOCK}"
         if not 1 <= kernel.split <= MAX_SPLIT or (kernel.split > 1 and kernel.family != "gemm"):
             return f"a sum in {kernel.split} parts"
         if kernel.vector not in VECTORS or (kernel.vector > 1 and (kernel.index == 64 or kernel.family == "any")):
             return f"{kernel.vector} is not the length of a vector of this kernel"
-        if kernel.index not in INDEX_WIDTHS:
-            return f"indices of {kernel.index} bits"
         if kernel.family == "any" and kernel.tile != (1, 1, 1):
             return f"family any with a tile of {kernel.tile}"
         access, first = kernel.access, self.kernels[0].access
@@ -68,42 +53,30 @@ class ConvRecipe:
             return f"'{access}' is of other operands than '{first}'"
         return None
 
-    @classmethod
-    def of(cls, source: ConvSource) -> "ConvRecipe":
-        """The recipe of a rendered source."""
-        return cls(source.sha256, source.kernels)
+    @staticmethod
+    def _names(kernel: ConvKernel) -> tuple[str, ...]:
+        return (kernel.name,) if kernel.split == 1 else (kernel.name, kernel.sum_name)
 
-    def __str__(self) -> str:
-        return recipe_text(HEADER, self.source, self.kernels)
+    @staticmethod
+    def _accepts_everything(kernel: ConvKernel) -> bool:
+        return accepts_everything(kernel)
 
-    @classmethod
-    def parse(cls, text: str) -> "ConvRecipe":
-        """Read the text form.  Raises RecipeError, which names the line, for anything that does not validate."""
-        source, lines = recipe_lines(text, HEADER)
-        return cls(source, tuple(_parse_kernel(number, line) for number, line in lines))
+    @staticmethod
+    def _parse_kernel(number: int, line: str) -> ConvKernel:
+        words = line.split(" ")
+        if tuple(words[::2]) == _FIELDS and len(words) == 2 * len(_FIELDS):
+            name, family, tile, *sizes, access = words[1::2]
+            families = [known for known in FAMILIES if known == family]
+            edges = tile.split("x")
+            if families and len(edges) == 3 and all(map(_NUMBER.fullmatch, (*edges, *sizes))):
+                block, split, vector, index = map(int, sizes)
+                m, n, k = map(int, edges)
+                parsed = (m, n, k)
+                with suppress(ValueError):
+                    return ConvKernel(name, families[0], parsed, block, split, vector, index, ConvAccess.parse(access))
+        raise not_a_kernel(number, line)
 
 
 def accepts_everything(kernel: ConvKernel) -> bool:
     """Whether a kernel takes every shape and every pointer."""
     return kernel.family == "any" and kernel.index == 64 and set(kernel.access.letters) <= {"g"}
-
-
-def _names(kernel: ConvKernel) -> tuple[str, ...]:
-    return (kernel.name,) if kernel.split == 1 else (kernel.name, kernel.sum_name)
-
-
-_FIELDS = ("kernel", "family", "tile", "block", "split", "vector", "index", "access")
-
-
-def _parse_kernel(number: int, line: str) -> ConvKernel:
-    words = line.split(" ")
-    if tuple(words[::2]) == _FIELDS and len(words) == 2 * len(_FIELDS):
-        name, family, tile, *sizes, access = words[1::2]
-        families = [known for known in FAMILIES if known == family]
-        edges = tile.split("x")
-        if families and len(edges) == 3 and all(map(_NUMBER.fullmatch, (*edges, *sizes))):
-            block, split, vector, index = map(int, sizes)
-            m, n, k = map(int, edges)
-            with suppress(ValueError):
-                return ConvKernel(name, families[0], (m, n, k), block, split, vector, index, ConvAccess.parse(access))
-    raise RecipeError(f"line {number}: {line!r} is not a kernel")

@@ -10,14 +10,11 @@ from dataclasses import dataclass
 
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import ProgramError
+from onnxfuse.program.figures import MAX_CONV_ATTRIBUTE, MAX_CONV_WEIGHTS, MAX_SPATIAL_RANK
+from onnxfuse.shapes.windows import count, extent
 
-MAX_SPATIAL_RANK = 3
 DTYPES_OF_X = ("f32", "f16", "bf16")
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
-MAX_ATTRIBUTE = (1 << 15) - 1
-"""The largest kernel size, stride, dilation, pad and output padding; what is larger is left to other operators."""
-MAX_WEIGHTS = (1 << 31) - (1 << 24) - 1
-"""The most elements of W."""
 
 
 @dataclass(frozen=True)
@@ -63,17 +60,17 @@ class Convolution:
             or len(pads) != 2 * rank
         ):
             return f"attributes that are not of {rank} spatial dimensions"
-        if not all(1 <= value <= MAX_ATTRIBUTE for value in (*self.kernel, *self.strides, *self.dilations)):
-            return f"a kernel size, stride or dilation that is not between 1 and {MAX_ATTRIBUTE}"
-        if not all(0 <= value <= MAX_ATTRIBUTE for value in (*pads, *self.output_padding)):
-            return f"a padding that is not between 0 and {MAX_ATTRIBUTE}"
+        if not all(1 <= value <= MAX_CONV_ATTRIBUTE for value in (*self.kernel, *self.strides, *self.dilations)):
+            return f"a kernel size, stride or dilation that is not between 1 and {MAX_CONV_ATTRIBUTE}"
+        if not all(0 <= value <= MAX_CONV_ATTRIBUTE for value in (*pads, *self.output_padding)):
+            return f"a padding that is not between 0 and {MAX_CONV_ATTRIBUTE}"
         if any(self.output_padding) and not self.transposed:
             return "output_padding of a Conv"
         if min(self.in_channels, self.out_channels, self.group) < 1:
             return "no channels"
         if self.in_channels % self.group or self.out_channels % self.group:
             return f"{self.in_channels} and {self.out_channels} channels in {self.group} groups"
-        if math.prod(self.weight_shape) > MAX_WEIGHTS:
+        if math.prod(self.weight_shape) > MAX_CONV_WEIGHTS:
             return f"weights of shape {list(self.weight_shape)}"
         return None
 
@@ -152,14 +149,14 @@ class Convolution:
             if self.transposed:
                 sizes.append(stride * (size - 1) + self.output_padding[axis] + window - pad)
             else:
-                sizes.append((size + pad - window) // stride + 1)
+                sizes.append(count(size, window, stride, (pads[axis], pads[axis + self.rank])))
         # Nothing remains of a window that is larger than what it slides over.
         return (x_shape[0], self.out_channels, *(max(0, size) for size in sizes))
 
     @property
     def _windows(self) -> tuple[int, ...]:
         """What the dilated kernel spans in each dimension."""
-        return tuple((size - 1) * step + 1 for size, step in zip(self.kernel, self.dilations, strict=True))
+        return tuple(map(extent, self.kernel, self.dilations))
 
     @property
     def itemsize(self) -> int:

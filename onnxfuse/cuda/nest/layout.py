@@ -13,7 +13,8 @@ from onnxfuse.cuda.kernel import MAX_COUNT_32
 from onnxfuse.cuda.nest.kernel import NestAccess, NestKernel
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, ProgramError
-from onnxfuse.program.program import MAX_RANK, Const, Index, Input, Instruction, Reduction
+from onnxfuse.program.figures import MAX_RANK
+from onnxfuse.program.program import Const, Index, Input, Instruction, Reduction
 from onnxfuse.program.strides import Strided, dense, output_shape, read_by
 
 LIMIT_32 = 1 << 31

@@ -13,20 +13,9 @@ steps only where there are so few rows that blocks have to share them.  The last
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 
-from onnxfuse.cuda.nest.kernel import ALONG, LANES, NestAccess, NestKernel, NestSource
-from onnxfuse.cuda.recipe import (
-    INDEX_WIDTHS,
-    MAX_BLOCK,
-    VECTORS,
-    WARP,
-    RecipeError,
-    check_recipe,
-    is_identifier,
-    recipe_lines,
-    recipe_text,
-)
+from onnxfuse.cuda.nest.kernel import ALONG, LANES, NestAccess, NestKernel
+from onnxfuse.cuda.recipe import VECTORS, WARP, LaunchRecipe, not_a_kernel
 
 HEADER = "onnxfuse-cuda-rows 1"
 MAX_ITEMS = 64
@@ -35,28 +24,14 @@ MAX_STEPS = 16
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,3}")
 
 
-@dataclass(frozen=True)
-class NestRecipe:
-    """A validated recipe: the sha256 of the ``source`` in hexadecimal, and its ``kernels`` in the order tried."""
+class NestRecipe(LaunchRecipe[NestKernel]):
+    """That of kernels which reduce."""
 
-    source: str
-    kernels: tuple[NestKernel, ...]
-
-    def __post_init__(self) -> None:
-        problems = [self._problem(kernel) for kernel in self.kernels]
-        check_recipe(self.source, problems, [kernel.name for kernel in self.kernels])
-        if not accepts_everything(self.kernels[-1]):
-            raise RecipeError("the last kernel does not accept everything")
+    header = HEADER
 
     def _problem(self, kernel: NestKernel) -> str | None:
-        if not is_identifier(kernel.name):
-            return f"{kernel.name!r} is not the name of a kernel"
         if kernel.vector not in VECTORS:
             return f"{kernel.vector} is not the length of a vector"
-        if not WARP <= kernel.block <= MAX_BLOCK or kernel.block % WARP:
-            return f"a block of {kernel.block} threads is not a multiple of {WARP} up to {MAX_BLOCK}"
-        if kernel.index not in INDEX_WIDTHS:
-            return f"indices of {kernel.index} bits"
         if kernel.items > MAX_ITEMS or kernel.steps > MAX_STEPS:
             return f"more than {MAX_ITEMS} items or {MAX_STEPS} steps"
         if not _divides(kernel):
@@ -70,19 +45,23 @@ class NestRecipe:
             return f"access '{access}' cannot be by vectors"
         return None
 
-    @classmethod
-    def of(cls, source: NestSource) -> "NestRecipe":
-        """The recipe of a rendered source."""
-        return cls(source.sha256, source.kernels)
+    @staticmethod
+    def _accepts_everything(kernel: NestKernel) -> bool:
+        return accepts_everything(kernel)
 
-    def __str__(self) -> str:
-        return recipe_text(HEADER, self.source, self.kernels)
-
-    @classmethod
-    def parse(cls, text: str) -> "NestRecipe":
-        """Read the text form.  Raises RecipeError, which names the line, for anything that does not validate."""
-        source, lines = recipe_lines(text, HEADER)
-        return cls(source, tuple(_parse_kernel(number, line) for number, line in lines))
+    @staticmethod
+    def _parse_kernel(number: int, line: str) -> NestKernel:
+        words = line.split(" ")
+        labels = ("kernel", "along", "threads", "items", "vector", "block", "index", "steps", "access")
+        if tuple(words[::2]) == labels and len(words) == 2 * len(labels):
+            name, along, *sizes, access = words[1::2]
+            known = [one for one in ALONG if one == along]
+            if known and all(map(_NUMBER.fullmatch, sizes)):
+                with suppress(ValueError):
+                    threads, items, vector, block, index, steps = map(int, sizes)
+                    parsed = NestAccess.parse(access)
+                    return NestKernel(name, known[0], threads, items, vector, block, index, steps, parsed)
+        raise not_a_kernel(number, line)
 
 
 def accepts_everything(kernel: NestKernel) -> bool:
@@ -101,18 +80,3 @@ def _divides(kernel: NestKernel) -> bool:
 
 def _parts(access: NestAccess) -> tuple[str, str, str]:
     return access.inputs, access.indices, access.outputs
-
-
-def _parse_kernel(number: int, line: str) -> NestKernel:
-    words = line.split(" ")
-    labels = ("kernel", "along", "threads", "items", "vector", "block", "index", "steps", "access")
-    if tuple(words[::2]) == labels and len(words) == 2 * len(labels):
-        name, along, *sizes, access = words[1::2]
-        if along in ALONG and all(map(_NUMBER.fullmatch, sizes)):
-            with suppress(ValueError):
-                threads, items, vector, block, index, steps = map(int, sizes)
-                parsed = NestAccess.parse(access)
-                return NestKernel(
-                    name, "rows" if along == "rows" else "columns", threads, items, vector, block, index, steps, parsed
-                )
-    raise RecipeError(f"line {number}: {line!r} is not a kernel")

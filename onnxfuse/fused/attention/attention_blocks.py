@@ -28,7 +28,7 @@ from onnxfuse.fused.target import AttentionKernels
 from onnxfuse.model import dtypes
 from onnxfuse.model.constants import constant_value, dtype_of
 from onnxfuse.model.graph_ir import standard_op
-from onnxfuse.program.lowering import UnsupportedError
+from onnxfuse.program.node_lowering import UnsupportedError
 
 READ_ELSEWHERE = "a value inside it is read elsewhere too"
 LARGE_SCALE = "its scale is not finite in float32"

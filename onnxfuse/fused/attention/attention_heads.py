@@ -10,7 +10,7 @@ from onnxfuse.fused.attention.attention_parts import part_of, producer
 from onnxfuse.fused.attention.head_shapes import TRANSPOSED, repeats_of
 from onnxfuse.model import dtypes
 from onnxfuse.model.graph_ir import standard_op
-from onnxfuse.program.lowering import UnsupportedError
+from onnxfuse.program.node_lowering import UnsupportedError
 
 Shape = Sequence[int | str | None]
 

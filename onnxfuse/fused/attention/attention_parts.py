@@ -59,7 +59,7 @@ def _sliced(node: gs.Node) -> Part | None:
     total, size = _length(node.inputs[0], axes[0]), _length(node.outputs[0], axes[0])
     if total is None or size is None:
         return None
-    first = min(max(starts[0] + total if starts[0] < 0 else starts[0], 0), total)
+    first, _, _ = slice(starts[0], None).indices(total)
     return _part(node, axes[0], first, size)
 
 

@@ -19,7 +19,8 @@ from onnxfuse.fused.fusion import Fusion, emit_all
 from onnxfuse.fused.kinds import ATTENTION
 from onnxfuse.model.graph import Model, sorted_nodes
 from onnxfuse.model.graph_ir import standard_op
-from onnxfuse.program.lowering import UnsupportedError
+from onnxfuse.model.returned import Returned
+from onnxfuse.program.node_lowering import UnsupportedError
 from onnxfuse.rewrite.base import PassContext
 from onnxfuse.shapes.inference import infer
 
@@ -71,15 +72,9 @@ class FuseAttention:
 
 def _plan(model: Model, graph: gs.Graph, context: PassContext) -> list[AttentionBlock]:
     """The blocks of one graph, which is not changed."""
-    returned = [tensor for one in model.graphs() for tensor in one.outputs]
-    ids, names = {id(tensor) for tensor in returned}, {tensor.name for tensor in returned}
     nodes, opset = sorted_nodes(graph), model.opsets[""]
     blocks = AttentionBlocks(
-        nodes,
-        opset,
-        lambda tensor: id(tensor) in ids or tensor.name in names,
-        context.on.attention,
-        everything=context.everything,
+        nodes, opset, Returned(model.graphs()), context.on.attention, everything=context.everything
     )
     found = []
     for node in graph.nodes:

@@ -17,7 +17,8 @@ from onnxfuse.fused.fused_node import RegionProgram
 from onnxfuse.fused.regions import MAX_NODES
 from onnxfuse.fused.sizes import Size, Sizes
 from onnxfuse.program import ProgramBuilder
-from onnxfuse.program.lowering import ignores_input, lower, tensor_dtype
+from onnxfuse.program.lowering import ignores_input, lower
+from onnxfuse.program.node_lowering import tensor_dtype
 from onnxfuse.program.ops import OPS
 
 MOST_BEFORE = 8

@@ -21,7 +21,9 @@ from onnxfuse import cpu
 from onnxfuse.fused.likely_shapes import LikelyShapes
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.ort.ort_layout import block_size, hard_swish_pair
-from onnxfuse.program.lowering import UnsupportedError, instructions, is_elementwise
+from onnxfuse.program.figures import FEW_NHWC_PIXELS, LEAST_GROUP
+from onnxfuse.program.lowering import instructions, is_elementwise
+from onnxfuse.program.node_lowering import UnsupportedError
 from onnxfuse.program.ops import OPS
 
 
@@ -163,10 +165,8 @@ _FEW_BLOCKS = {1: 1.25, 2: 1.05}  # that do not fill the registers: times what a
 _WIDE = 3 << 17  # elements that a core's caches do not keep for the next node
 _ROWS = 1 << 17  # elements of as many rows as are made at once: what stays in a level 2 cache of 1 MiB
 _MADE_AGAIN = 1.3  # rows that are made, most of them once, for each that there is
-_LEAST_GROUP = 4  # filters of a group, of which the library has kernels with the channels last: kLeastGroup
 _SHORT_GROUP = (5.0, 8.0, 2.5)  # what a group costs in each layout, in products of each of its filters, or channels
 _NARROW = 1.55  # times what a product takes of vectors of whole groups, whose channels are put in order
-_FEW_PIXELS = 12  # that are computed in one piece with the channels last, by a call as cheap as in the plain layout
 _WEIGHT_PIXELS = 5  # that take as long as the weights' way through the caches
 _TAP = 0.3  # nanoseconds to find what a tap of a pixel reads
 _CHANGES = 1.5  # times what a reorder takes, for an element whose layout a convolution changes itself
@@ -344,7 +344,7 @@ class ConvTimes:
             product *= self._of_groups(weights[0] // group, channels, layout)
         call = ns.call[layout]
         if layout is Layout.NHWC:
-            if positions <= _FEW_PIXELS:
+            if positions <= FEW_NHWC_PIXELS:
                 call = ns.call[Layout.PLAIN]
             products *= max(_WEIGHT_PIXELS / positions, 1.0)
             if group == 1:
@@ -402,7 +402,7 @@ def _has_nhwc(node: gs.Node) -> bool:
     """Whether there is a kernel for channels last."""
     weights, group = node.inputs[1].shape, int(node.attrs.get("group", 1))
     single = group == weights[0] and weights[1] == 1
-    grouped = group < weights[0] and weights[0] // group >= _LEAST_GROUP
+    grouped = group < weights[0] and weights[0] // group >= LEAST_GROUP
     return node.op == "Conv" and len(weights) <= 4 and (group == 1 or single or grouped)
 
 

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.cuda.conv.spec import DTYPES_OF_X, MAX_SPATIAL_RANK, Convolution
+from onnxfuse.cuda.conv.spec import DTYPES_OF_X, Convolution
 from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.program import ProgramError
-from onnxfuse.program.lowering import UnsupportedError, tensor_dtype
+from onnxfuse.program.figures import MAX_SPATIAL_RANK
+from onnxfuse.program.node_lowering import UnsupportedError, tensor_dtype
+from onnxfuse.shapes.windows import extent
 
 OPERATORS = ("Conv", "ConvTranspose")
 
@@ -52,7 +54,7 @@ def _skips_far(node: gs.Node, kernel: Sequence[int]) -> bool:
     It does in ONNX's formula, but ONNX Runtime (1.20 to 1.32) crops the image by half of it.
     """
     steps, dilations = (_integers(node, name, [1] * len(kernel), 1) for name in ("strides", "dilations"))
-    reaches = [dilation * (size - 1) + 1 for size, dilation in zip(kernel, dilations, strict=True)]
+    reaches = map(extent, kernel, dilations)
     return any(reach < step - 2 for reach, step in zip(reaches, steps, strict=True))
 
 

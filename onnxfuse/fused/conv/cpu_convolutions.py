@@ -29,7 +29,8 @@ from onnxfuse.model.graph import Model, sorted_nodes
 from onnxfuse.ort.ort_fusions import find_gelus
 from onnxfuse.ort.ort_layout import PLAIN_ACTIVATIONS, ConvLayout
 from onnxfuse.ort.slow_kernels import FREE_OPS
-from onnxfuse.program.lowering import UnsupportedError, is_elementwise
+from onnxfuse.program.lowering import is_elementwise
+from onnxfuse.program.node_lowering import UnsupportedError
 from onnxfuse.rewrite.base import PassContext
 
 FASTER = ConvChoice(True, "the plain layout is cheaper here, for the nodes around it know no other")

@@ -31,11 +31,13 @@ from onnxfuse.fused.nhwc.nhwc_pairs import NhwcPair, find_pairs
 from onnxfuse.fused.nhwc.nhwc_pools import nhwc_pool
 from onnxfuse.fused.sizes import Sizes, is_gate
 from onnxfuse.model.graph import Model, Node, sorted_nodes
+from onnxfuse.model.returned import Returned
 from onnxfuse.ort.host import constant_arithmetic, shape_arithmetic
 from onnxfuse.ort.ort_fusions import OrtFusions
 from onnxfuse.ort.slow_kernels import FREE_OPS
 from onnxfuse.program import ProgramError
-from onnxfuse.program.lowering import UnsupportedError, check, is_elementwise
+from onnxfuse.program.lowering import check, is_elementwise
+from onnxfuse.program.node_lowering import UnsupportedError
 from onnxfuse.rewrite.base import PassContext, label
 from onnxfuse.shapes.inference import infer
 
@@ -115,10 +117,7 @@ class _Planner:
         self._sizes = Sizes(model)
         self._ort = OrtFusions(model, self._on)
         self._placement = CudaPlacement(model) if self._on.host_apart else None
-        outputs = [tensor for graph in model.graphs() for tensor in graph.outputs]
-        self._output_ids = {id(tensor) for tensor in outputs}
-        # A body that returns a value of an outer graph names it; the graph has another tensor object of that name.
-        self._output_names = {tensor.name for tensor in outputs}
+        self._is_output = Returned(model.graphs())
 
     def plan(self, graph: gs.Graph) -> _Plan:
         """The plan for one graph."""
@@ -188,9 +187,6 @@ class _Planner:
 
     def _is_read(self, tensor: gs.Tensor) -> bool:
         return bool(tensor.outputs) or self._is_output(tensor)
-
-    def _is_output(self, tensor: gs.Tensor) -> bool:
-        return id(tensor) in self._output_ids or tensor.name in self._output_names
 
     def _fusions(self, nodes: list[gs.Node], wanted: Mapping[int, Convolution], fusible: set[int]) -> list[ConvFusion]:
         """The fusions of the ``wanted`` convolutions that have elementwise neighbours.

@@ -17,6 +17,7 @@ from onnxfuse.fused.views import find_views
 from onnxfuse.fused.worth import TOO_LITTLE, is_worthwhile
 from onnxfuse.model.elementwise_operators import HAVE_AXIS
 from onnxfuse.model.graph import Model, sorted_nodes
+from onnxfuse.model.returned import Returned
 from onnxfuse.ort.ort_fusions import ONE_KERNEL
 from onnxfuse.ort.ort_layout import BLOCKED, ConvLayout
 from onnxfuse.ort.ort_quantization import UNTYPED, loses_type
@@ -98,10 +99,7 @@ class _Planner:
         self._ort = self._apart.ort if self._apart else None
         self._placement = self._apart.placement if self._apart else None
         self._cuda = None if self._on.reads_views else CudaRegions(fitter)
-        outputs = [tensor for graph in model.graphs() for tensor in graph.outputs]
-        self._output_ids = {id(tensor) for tensor in outputs}
-        # A body that returns a value of an outer graph names it; the graph has another tensor object of that name.
-        self._output_names = {tensor.name for tensor in outputs}
+        self._is_output = Returned(model.graphs())
 
     def plans(self) -> Iterator[Plan]:
         """A plan for every graph, the bodies of If, Loop and Scan among them."""
@@ -209,7 +207,7 @@ class _Planner:
 
     def _is_read_outside(self, tensor: gs.Tensor, inside: set[int]) -> bool:
         """Whether anything but the nodes of a region (their ids) reads ``tensor``: other nodes, or a graph's output."""
-        if id(tensor) in self._output_ids or tensor.name in self._output_names:
+        if self._is_output(tensor):
             return True
         return any(id(node) not in inside for node in tensor.outputs)
 

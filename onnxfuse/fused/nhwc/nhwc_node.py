@@ -33,12 +33,10 @@ from onnxfuse.fused.nhwc.nhwc_pairs import BEFORE, EXPANSION, NhwcPair, pair_fun
 from onnxfuse.fused.views import parts_of
 from onnxfuse.model.graph import Model, Node
 from onnxfuse.program import Program
+from onnxfuse.program.figures import NHWC_BLOCK
 
 _SLICES_OF_INPUTS = 10
 """The opset from which Slice has its axes from an input."""
-
-BLOCK = 16
-"""Filters whose weights follow one another for each tap and channel: kNhwcBlock of the library."""
 
 _LAYOUTS = {"nhwc_inputs", "nhwc_output"}
 """Attributes that a node has for itself and not for each of its convolutions."""
@@ -56,10 +54,10 @@ def pack_weights(values: np.ndarray, conv: Convolution) -> np.ndarray:
     if conv.depthwise:
         return np.ascontiguousarray(np.moveaxis(values[:, 0], 0, -1))
     filters, channels = values.shape[:2]
-    blocks = -(-filters // BLOCK)
-    whole = np.zeros((blocks * BLOCK, *values.shape[1:]), values.dtype)
+    blocks = -(-filters // NHWC_BLOCK)
+    whole = np.zeros((blocks * NHWC_BLOCK, *values.shape[1:]), values.dtype)
     whole[:filters] = values
-    parts = whole.reshape(blocks, BLOCK, channels, *conv.kernel)
+    parts = whole.reshape(blocks, NHWC_BLOCK, channels, *conv.kernel)
     return np.ascontiguousarray(parts.transpose(0, *range(3, parts.ndim), 2, 1))
 
 
@@ -308,7 +306,7 @@ def _integers(name: str, values: list[int]) -> onnx.NodeProto:
 
 
 def _is_padded(conv: Convolution) -> bool:
-    return not conv.depthwise and conv.out_channels % BLOCK > 0
+    return not conv.depthwise and conv.out_channels % NHWC_BLOCK > 0
 
 
 def _weight_attributes(conv: Convolution, opset: int) -> dict[str, onnx.TensorProto | list[int]]:
@@ -316,7 +314,7 @@ def _weight_attributes(conv: Convolution, opset: int) -> dict[str, onnx.TensorPr
     if not _is_padded(conv):
         return {}
     if opset < ATTRIBUTE_OPSET:
-        return {"weight_split": [conv.out_channels, -conv.out_channels % BLOCK]}
+        return {"weight_split": [conv.out_channels, -conv.out_channels % NHWC_BLOCK]}
     return {"weight_filters": numpy_helper.from_array(np.arange(conv.out_channels, dtype=np.int64))}
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse.model.graph_ir import standard_op
+from onnxfuse.program.figures import MAX_CONV_ATTRIBUTE
 
 _OPERATORS = ("MaxPool", "AveragePool")
-_LARGEST = (1 << 15) - 1  # of an attribute: kMaxConvAttribute of the library
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def _integers(node: gs.Node, name: str, default: list[int], least: int) -> list[
     values = node.attrs.get(name, default)
     if not isinstance(values, list) or len(values) != len(default):
         return None
-    return values if all(isinstance(value, int) and least <= value <= _LARGEST for value in values) else None
+    return values if all(isinstance(value, int) and least <= value <= MAX_CONV_ATTRIBUTE for value in values) else None
 
 
 def _pads(node: gs.Node, sizes: Sequence[object], kernel: list[int], strides: list[int]) -> list[int] | None:

@@ -14,7 +14,7 @@ from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.model.known_operators import is_of_ort
 from onnxfuse.ort.ort_fusions import find_normalizations
 from onnxfuse.passes.rules.deviation import is_mean_of_rows
-from onnxfuse.program.lowering import UnsupportedError
+from onnxfuse.program.node_lowering import UnsupportedError
 from onnxfuse.rewrite.editor import GraphEditor
 from onnxfuse.rewrite.matcher import Match, attribute
 

@@ -22,7 +22,8 @@ from onnxfuse.ort.ort_fusions import NORMALIZATION
 from onnxfuse.ort.ort_layout import BLOCKED, ConvLayout
 from onnxfuse.ort.slow_kernels import FREE_OPS
 from onnxfuse.program import Program, ProgramError
-from onnxfuse.program.lowering import UnsupportedError, is_elementwise
+from onnxfuse.program.lowering import is_elementwise
+from onnxfuse.program.node_lowering import UnsupportedError
 from onnxfuse.program.reducing import check, reduces
 from onnxfuse.rewrite.base import PassContext
 from onnxfuse.rewrite.editor import GraphEditor

@@ -17,7 +17,8 @@ from onnxfuse.fused.reduction.spaces import Space
 from onnxfuse.fused.reduction.steps import steps_into, steps_out_of
 from onnxfuse.model.graph_ir import VIEWS, standard_op
 from onnxfuse.program import Const, Input, Program, ProgramBuilder
-from onnxfuse.program.lowering import lower, tensor_dtype
+from onnxfuse.program.lowering import lower
+from onnxfuse.program.node_lowering import tensor_dtype
 from onnxfuse.program.reducing import lower as lower_reducing
 from onnxfuse.program.reducing import reduces
 

@@ -20,8 +20,8 @@ from onnxfuse.fused.reduction.layouts import (
 )
 from onnxfuse.fused.sizes import Sizes
 from onnxfuse.model.graph_ir import VIEWS, standard_op
+from onnxfuse.program.figures import MAX_RANK
 from onnxfuse.program.lowering import ignores_input, is_elementwise, vector_axes
-from onnxfuse.program.program import MAX_RANK
 from onnxfuse.program.reducing import Reading, Result, reading, reduces
 
 OTHER_AXES = "it reduces along other axes"

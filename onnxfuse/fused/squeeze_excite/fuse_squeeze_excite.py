@@ -11,6 +11,7 @@ from onnxfuse.fused.kinds import SQUEEZE_EXCITE
 from onnxfuse.fused.squeeze_excite.squeeze_blocks import SqueezeBlock, SqueezeBlocks, SqueezeFusion, fuse_squeeze_excite
 from onnxfuse.model.graph import Model, sorted_nodes
 from onnxfuse.model.graph_ir import standard_op
+from onnxfuse.model.returned import Returned
 from onnxfuse.ort.host import constant_arithmetic
 from onnxfuse.ort.ort_layout import ConvLayout
 from onnxfuse.passes.rules.fold_affine_before_mean import FoldAffineBeforeMean
@@ -18,7 +19,7 @@ from onnxfuse.passes.rules.gated_residual import GatedResidual
 from onnxfuse.passes.rules.hard_sigmoid import RecogniseHardSigmoid
 from onnxfuse.passes.rules.hard_swish import RecogniseHardSwish
 from onnxfuse.program import ProgramError
-from onnxfuse.program.lowering import UnsupportedError
+from onnxfuse.program.node_lowering import UnsupportedError
 from onnxfuse.rewrite.base import PassContext, label
 from onnxfuse.rewrite.rewriter import RulePass
 from onnxfuse.shapes.inference import infer
@@ -74,11 +75,10 @@ def _is_known(tensor: gs.Tensor) -> bool:
 
 def _plan(model: Model, graph: gs.Graph, context: PassContext) -> list[SqueezeFusion]:
     """The fusions of one graph, which is not changed."""
-    returned = [tensor for one in model.graphs() for tensor in one.outputs]
-    ids, names = {id(tensor) for tensor in returned}, {tensor.name for tensor in returned}
+    returned = Returned(model.graphs())
     nodes = sorted_nodes(graph)
     opset = model.opsets[""]
-    blocks = SqueezeBlocks(nodes, lambda tensor: id(tensor) in ids or tensor.name in names, opset)
+    blocks = SqueezeBlocks(nodes, returned, opset)
     layout = ConvLayout(nodes, graph.outputs)
     constant = constant_arithmetic(nodes)
     found = []
@@ -87,7 +87,7 @@ def _plan(model: Model, graph: gs.Graph, context: PassContext) -> list[SqueezeFu
             block = None if id(node) in constant else blocks.block(node)
             if block is None:
                 continue
-            if not context.everything and _stays_blocked(block, blocks, layout, ids):
+            if not context.everything and _stays_blocked(block, blocks, layout, returned):
                 raise UnsupportedError(BLOCKED_DATA)
             found.append(fuse_squeeze_excite(block, opset, context.fast_math))
         except (UnsupportedError, ProgramError) as reason:
@@ -95,12 +95,12 @@ def _plan(model: Model, graph: gs.Graph, context: PassContext) -> list[SqueezeFu
     return found
 
 
-def _stays_blocked(block: SqueezeBlock, blocks: SqueezeBlocks, layout: ConvLayout, outputs: set[int]) -> bool:
+def _stays_blocked(block: SqueezeBlock, blocks: SqueezeBlocks, layout: ConvLayout, returned: Returned) -> bool:
     """Whether the new node alone would make ONNX Runtime reorder what the block reads.
 
     ONNX Runtime has no product of a tensor and its gate in the blocked layout.
     """
-    if not layout.is_blocked(block.data) or id(block.data) in outputs:
+    if not layout.is_blocked(block.data) or returned(block.data):
         return False
     others = [node for node in blocks.readers(block.data) if node is not block.pool]
     return all(

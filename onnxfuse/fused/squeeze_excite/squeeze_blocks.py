@@ -18,7 +18,8 @@ from onnxfuse.fused.kinds import SQUEEZE_EXCITE
 from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.passes.rules.channel_mean import averaged
 from onnxfuse.program import Program
-from onnxfuse.program.lowering import UnsupportedError, check, is_elementwise, tensor_dtype
+from onnxfuse.program.lowering import check, is_elementwise
+from onnxfuse.program.node_lowering import UnsupportedError, tensor_dtype
 
 MOST_NODES = 32
 """Elementwise nodes after one convolution."""

@@ -19,6 +19,7 @@ from onnxfuse.rewrite.editor import GraphEditor
 from onnxfuse.rewrite.matcher import Match
 from onnxfuse.rewrite.pattern import Ops
 from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, Refusal, RewriteRule
+from onnxfuse.shapes.windows import extent
 
 if TYPE_CHECKING:
     from onnxfuse.model.graph import Model
@@ -225,6 +226,7 @@ def _conv_branch(term: gs.Tensor) -> _Branch | None:
         for size, step, begin in zip(kernel, dilations, begins, strict=True)
     )
     shrinkage = tuple(
-        (size - 1) * step - begin - end for size, step, begin, end in zip(kernel, dilations, begins, ends, strict=True)
+        extent(size, step) - 1 - begin - end
+        for size, step, begin, end in zip(kernel, dilations, begins, ends, strict=True)
     )
     return _Branch(term, conv, strides, taps, shrinkage)

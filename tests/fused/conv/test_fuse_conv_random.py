@@ -5,7 +5,6 @@ from random import Random
 import numpy as np
 import onnx
 import pytest
-from fuzz_networks import RandomNetwork, random_network
 
 import onnxfuse
 from onnxfuse.cuda.conv.choice import RuleChooser
@@ -18,6 +17,7 @@ from onnxfuse.fused.elementwise.fuse_elementwise import FuseElementwise
 from onnxfuse.passes import PassContext
 from onnxfuse.shapes.inference import infer
 from tests.support import fusing
+from tools.fuzz.networks import RandomNetwork, random_network
 
 
 def _with_open_sizes(network: RandomNetwork) -> onnx.ModelProto:

@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-import fuzz_check
 import numpy as np
 import onnx
 import pytest
-from fuzz_models import random_model
 from onnx import numpy_helper, parser
 
 import onnxfuse
@@ -24,6 +22,8 @@ from onnxfuse.program import Program, ProgramError
 from onnxfuse.run.sessions import Session
 from onnxfuse.shapes.inference import infer
 from tests.support import fusing
+from tools.fuzz import check as fuzz_check
+from tools.fuzz.models import random_model
 
 RANDOM = np.random.default_rng(0)
 

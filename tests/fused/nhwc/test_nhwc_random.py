@@ -6,11 +6,11 @@ from random import Random
 import numpy as np
 import onnx
 import pytest
-from fuzz_networks import BLOCKS, random_network
 
 import onnxfuse
 from tests.fused.nhwc.test_nhwc import _every_kernel_is_worth_it, operators  # noqa: F401  (a fixture for all tests)
 from tests.support import fusing
+from tools.fuzz.networks import BLOCKS, random_network
 
 MOSTLY_LAST = ("conv", "conv", "depthwise", "pool", "pool", "activation", "concat", "residual", "gate", "parts")
 """Of networks whose tensors mostly have the channels last."""

@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from fuzz_graph import FLOATS, Graph, Tensor
-from fuzz_operators import Emitter
 from onnx import TensorProto
 
 from onnxfuse.model.dtypes import DTYPES
+from tools.fuzz.graph import FLOATS, Graph, Tensor
+from tools.fuzz.operators import Emitter
 
 EMITTERS: list[Emitter] = []
 """All emitters of this file."""

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx
-from fuzz_graph import Graph, Tensor
 from onnx import helper
 
 from onnxfuse.model.dtypes import DTYPES
+from tools.fuzz.graph import Graph, Tensor
 
 MAX_DEPTH = 2
 FUNCTION_DOMAIN = "fuzz.functions"

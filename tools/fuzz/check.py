@@ -6,12 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import fuzz_slack
 import numpy as np
 import onnx
-from executable_check import differs_alone, same_bits
-from fuzz_graph import EXACT_OPS
-from fuzz_slack import HALF
 
 from onnxfuse.check.comparison import Numbers, compare_values
 from onnxfuse.check.float64_reference import Float64Model, describe_off, is_within, off
@@ -24,6 +20,10 @@ from onnxfuse.fused.functions import finish_functions
 from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.passes import PassContext, resolve
 from onnxfuse.run.sessions import Session, SessionError, Value
+from tools.executable_check import differs_alone, same_bits
+from tools.fuzz import slack as fuzz_slack
+from tools.fuzz.graph import EXACT_OPS
+from tools.fuzz.slack import HALF
 
 NHWC, CUDA_FORCED = "cuda, nhwc", "cuda, forced"
 EVERYTHING, FORCED = "everything", "forced"

@@ -18,7 +18,7 @@ from onnxfuse.run.inputs import InputSet
 from onnxfuse.run.sessions import Session, SessionError, Value
 
 if TYPE_CHECKING:
-    from roundings import Judge
+    from tools.parity.roundings import Judge
 
 ROUNDINGS = "roundings: "
 """Begins what is said of a difference that is none but for these."""

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # tools/, behind the packages of this Python
 
 import numpy as np
 import onnx
-from parity_bisect import bisect
-from parity_reference import against_reference
 
 import onnxfuse
 from onnxfuse.bench import time_in_turns
@@ -27,6 +25,8 @@ from onnxfuse.fused.kinds import Kind
 from onnxfuse.run.inputs import InputSet
 from onnxfuse.run.sessions import Session, SessionError, Value, has_fused_nodes
 from onnxfuse.zoo.zoo import StoredModel, fetch, input_sets, read_manifest
+from tools.parity.bisection import bisect
+from tools.parity.reference import against_reference
 
 KINDS = {
     "convolution": ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "NhwcFusedConv"),

@@ -21,13 +21,13 @@ from random import Random
 from typing import Any
 
 import onnx
-from fuzz_models import random_model
-from fuzz_mutate import mutated
 
 from onnxfuse import optimize
 from onnxfuse.cli import cli
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.run.sessions import Session
+from tools.fuzz.models import random_model
+from tools.fuzz.mutate import mutated
 
 MAX_FILE = 12 << 20
 ADDRESS_SPACE = 12 << 30

@@ -19,15 +19,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from fuzz_check import optimize
-from fuzz_models import random_model
-from messages import say
 from onnx import helper
 
 from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.model.graph_export import onnx_graphs
+from tools.fuzz.check import optimize
+from tools.fuzz.models import random_model
+from tools.messages import say
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SANITIZERS = "address,undefined"
 ROUND_SECONDS = 240.0
 DRIVER_RUNS = 400
@@ -200,7 +200,7 @@ def _sessions(folder: Path, out: Path, seconds: float, seed: int, result: Native
     libraries = [_compiler_file("libasan.so"), _compiler_file("libstdc++.so.6")]
     environment = {**os.environ, "LD_PRELOAD": ":".join(libraries), "ASAN_OPTIONS": "detect_leaks=0"}
     environment |= ENVIRONMENTS[seed % len(ENVIRONMENTS)]
-    script = Path(__file__).with_name("fuzz_sessions.py")
+    script = Path(__file__).with_name("sessions.py")
     command = [sys.executable, str(script), str(folder / "libonnxfuse_ops.so"), str(seed), str(seconds)]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment, check=False)
     counted = re.search(r"^(\d+) sessions", done.stdout, re.MULTILINE)

@@ -15,7 +15,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-from fuzz_check import (
+
+from onnxfuse.cli import cli
+from onnxfuse.model.graph_export import onnx_graphs
+from tools.fuzz.check import (
     EVERYTHING,
     EXPLAINED,
     FAILED,
@@ -28,13 +31,10 @@ from fuzz_check import (
     Verdict,
     check,
 )
-from fuzz_kernels import random_kernels
-from fuzz_models import random_model
-from fuzz_networks import random_network
-from fuzz_shrink import Feeds, shrink
-
-from onnxfuse.cli import cli
-from onnxfuse.model.graph_export import onnx_graphs
+from tools.fuzz.kernels import random_kernels
+from tools.fuzz.models import random_model
+from tools.fuzz.networks import random_network
+from tools.fuzz.shrink import Feeds, shrink
 
 NETWORK_EVERY = 6
 """One seed in so many is a convolutional network, for the rules that rewrite around convolutions."""

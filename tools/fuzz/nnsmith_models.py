@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-from fuzz_check import PIPELINES
-from fuzz_graphs import Tally
-from fuzz_shrink import Feeds
-from messages import say
-from other_process import OtherProcess
 
 from onnxfuse.zoo.zoo import Environment, cache, environment_python
+from tools.fuzz.check import PIPELINES
+from tools.fuzz.graphs import Tally
+from tools.fuzz.shrink import Feeds
+from tools.messages import say
+from tools.other_process import OtherProcess
 
 ALL_PASSES = "default"
 OTHERS = tuple(pipeline for pipeline in PIPELINES if pipeline != ALL_PASSES)

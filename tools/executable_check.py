@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-import fuzz_slack
 import numpy as np
 import onnx
 
@@ -10,6 +9,7 @@ from onnxfuse.errors import OnnxfuseError
 from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.run.executable import Executable
 from onnxfuse.run.sessions import Value
+from tools.fuzz import slack as fuzz_slack
 
 
 def differs_alone(

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from fuzz_graph import ALL, FLOATS, INTEGERS, NUMBERS, SIGNED, UNSIGNED, Graph, Tensor
 
 from onnxfuse.model.dtypes import DTYPES
+from tools.fuzz.graph import ALL, FLOATS, INTEGERS, NUMBERS, SIGNED, UNSIGNED, Graph, Tensor
 
 Emitter = Callable[[Graph], object]
 EMITTERS: list[Emitter] = []

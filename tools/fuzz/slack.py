@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-from fuzz_graph import EXACT_OPS
 from onnx import TensorProto, helper
 
 from onnxfuse.check.comparison import tolerance
 from onnxfuse.model.elementwise_operators import ELEMENTWISE, Slack, operators_that
 from onnxfuse.run.sessions import Session, Value
+from tools.fuzz.graph import EXACT_OPS
 
 HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 FLOAT = (TensorProto.FLOAT, TensorProto.DOUBLE, *HALF)

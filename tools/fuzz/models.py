@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-import fuzz_neighbours
-import fuzz_operators
 import numpy as np
 import onnx
-from fuzz_bodies import FUNCTION_DOMAIN, call, control_flow
-from fuzz_graph import ALL, FIRST_BFLOAT16, Graph, Style, Tensor
 from onnx import helper
 
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.model.graph_export import onnx_graphs
+from tools.fuzz import neighbours as fuzz_neighbours
+from tools.fuzz import operators as fuzz_operators
+from tools.fuzz.bodies import FUNCTION_DOMAIN, call, control_flow
+from tools.fuzz.graph import ALL, FIRST_BFLOAT16, Graph, Style, Tensor
 
 OLDEST_OPSET, NEWEST_OPSET = 7, 26
 """The oldest opset that onnxfuse reads, and the newest that ONNX Runtime 1.31 takes."""

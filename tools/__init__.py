@@ -1,0 +1,1 @@
+"""What the commands of scripts/ are made of."""

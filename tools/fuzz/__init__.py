@@ -1,0 +1,1 @@
+"""Random models, and what becomes of them: for scripts/fuzz.py."""
