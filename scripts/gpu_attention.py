@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 from gpu_kernels import TOLERANCE, Measured
 from gpu_sessions import BoundSession
-from messages import one_line
 from onnx import helper, numpy_helper
 
 import onnxfuse
+from tools.messages import one_line
 
 DTYPES = ("float16", "float32")
 OPSET = 21
