@@ -171,7 +171,11 @@ def test_a_model_in_memory_and_inputs_of_the_user_are_timed(activations: Path, t
 
 def test_a_model_that_does_not_run_is_not_timed_and_says_why(tmp_path: Path, quick: None) -> None:
     graph = helper.make_graph(
-        [helper.make_node("Mystery", ["x"], ["y"], domain="elsewhere")],
+        [
+            helper.make_node("Abs", ["x"], ["a"]),
+            helper.make_node("Exp", ["a"], ["b"]),
+            helper.make_node("Mystery", ["b"], ["y"], domain="elsewhere"),
+        ],
         "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
