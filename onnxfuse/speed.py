@@ -8,9 +8,10 @@ threads take no core from another (bench_turns.py).
 import json
 import pickle
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,9 @@ def judged(
     if asked.target == "cuda" and (reason := why_no_cuda()):
         report.not_timed = f"Not timed: {reason}."
         return None
+    if _is_same(original, result):
+        report.not_timed = "Not timed: the result is the original, nothing was changed."
+        return None
     context.progress("timing the original and the result in turns")
     try:
         inputs = _inputs(original, shapes, given, asked.target)
@@ -238,6 +242,17 @@ def judged(
         report.speed, report.not_timed = None, f"Not timed: {error}."
         return None
     return None if request is candidates[0].request else (request, report.speed)
+
+
+def _is_same(original: Path, result: Path) -> bool:
+    """Whether both have the same nodes and weights: what would be timed is chance."""
+    first, second = read_proto(original), read_proto(result)
+
+    def parts(model: onnx.ModelProto) -> Iterator[bytes]:
+        for part in (*model.graph.node, *model.graph.input, *model.graph.initializer, *model.functions):
+            yield part.SerializeToString(deterministic=True)
+
+    return all(a == b for a, b in zip_longest(parts(first), parts(second)))
 
 
 def _inputs(path: Path, shapes: Shapes, given: Path | None, target: str) -> InputSet:

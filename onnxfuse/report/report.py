@@ -283,10 +283,10 @@ class Report:
         return f"{self.describe_fusion()} {self.describe_check()}"
 
     def describe_speed(self) -> list[str]:
-        """How fast the result is beside the original, and what was taken back for it: what is known of that."""
-        if self.speed is None:
-            return []
-        return [line for line in (self.speed.describe(), self.speed.taken_back) if line]
+        """How fast the result is beside the original, and what was taken back for it, or why that is not known; nothing
+        where nobody asked."""
+        found = [self.not_timed] if self.speed is None else [self.speed.describe(), self.speed.taken_back]
+        return [line for line in found if line]
 
     def describe_fusion(self) -> str:
         """One sentence: how many nodes became how many."""
@@ -411,7 +411,6 @@ def render_optimization(report: Report) -> "RenderableType":
         report.describe_fusion(),
         report.describe_launches(),
         report.tuned,
-        report.not_timed,
         report.layout,
         report.describe_sizes(),
     ]

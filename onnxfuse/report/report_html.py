@@ -76,7 +76,7 @@ def _head(report: Report) -> str:
         f"<h1>{_text(PurePath(report.model).name or 'model')}, optimized</h1>",
         f'<p class="soft">{_text(report.model)}</p>' if report.model else "",
         f"<p>{_text(report.summary())}</p>",
-        *(f"<p>{_text(line)}</p>" for line in (*report.describe_speed(), report.tuned, report.not_timed) if line),
+        *(f"<p>{_text(line)}</p>" for line in (*report.describe_speed(), report.tuned) if line),
         f"<p>{_text(report.layout)}</p>" if report.layout else "",
         f'<p class="soft">onnxfuse {_text(__version__)}, target {_text(report.target)}, {report.seconds:.1f} s.</p>',
     ]
