@@ -18,7 +18,7 @@ NEST_FILES = ("shared.cuh", "nest.cuh")
 
 ATTENTION_FILES = (
     *("shared.cuh", "async_copy.cuh", "warp_matrix.cuh"),
-    *("attention.cuh", "attention_rows.cuh", "attention_simt.cuh", "attention_tensor.cuh", "attention_tiles.cuh"),
+    *("attention.cuh", "attention_simt.cuh", "attention_tensor.cuh", "attention_tiles.cuh"),
 )
 """What the source of an attention has."""
 

@@ -125,7 +125,10 @@ void AttentionNode::compute(NodeContext& context) {
 
 DType AttentionNode::type_of(const std::vector<int>& types) const {
   DType type{};
-  if (!is_known(types[0], &type)) throw Error("input 0 is not of float, float16 or bfloat16");
+  if (!is_known(types[0], &type)) {
+    throw Error("input 0 has the ONNX element type " + std::to_string(types[0]) +
+                ", not that of float, float16 or bfloat16");
+  }
   for (size_t i = 0; i < types.size(); ++i) check_type(types, i, is_choice(i) ? DType::boolean : type);
   return type;
 }
