@@ -380,8 +380,9 @@ def _index(n: ReducingLowering) -> int:
 
 @_lowers(_of_mean_variance, "MeanVarianceNormalization")
 def _mean_variance_normalization(n: ReducingLowering) -> int:
-    """(x - mean) / (deviation + 1e-9), as the operator's function."""
-    _require_float(n)
+    """(x - mean) / (deviation + 1e-9), as the operator's function, whose constants are of float32."""
+    if n.dtype() != "f32":
+        raise UnsupportedError(f"MeanVarianceNormalization of {DTYPES[n.dtype()].numpy.name}, whose types do not check")
     distance, variance, _ = _distances(n, n.widened(0))
     return n.narrowed(n.do("div", distance, n.do("add", n.do("sqrt", variance), n.number(1e-9))))
 
