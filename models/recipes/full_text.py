@@ -95,7 +95,7 @@ def gpt2_small(path: Path) -> None:
 def gpt2_small_script(path: Path) -> None:
     """The same by way of TorchScript, any batch and length."""
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(use_cache=False))
-    write_script(path, model, {"input_ids": _ids(64)}, "logits", {"input_ids": _TOKENS})
+    write_script(path, model, _text(64), "logits", dict.fromkeys(_text(), _TOKENS))
 
 
 def _decoding(path: Path, model: nn.Module, layers: int, heads: int, size: int) -> None:
