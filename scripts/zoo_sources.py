@@ -19,7 +19,7 @@ from onnxfuse.cuda.conv.kernel import ConvSource
 from onnxfuse.cuda.fitting import LOG_OPTION
 from onnxfuse.cuda.kernel import Source
 from onnxfuse.cuda.renderer import compile_options
-from onnxfuse.zoo.zoo import fetch, read_manifest
+from onnxfuse.zoo.zoo import StoredModel, fetch, read_manifest
 from tools.markdown_table import table
 from tools.messages import say
 
@@ -58,6 +58,12 @@ class Collected(Generic[Kind]):
     sources: dict[Kind, tuple[str, ...]]
 
 
+def small_models(manifest: Mapping[str, StoredModel]) -> tuple[str, ...]:
+    """The names of the zoo's models but for those of deployed size that are made when needed: what these have is what
+    the small ones of the same networks have."""
+    return tuple(name for name, model in manifest.items() if model.kept or not model.set)
+
+
 def collect(rendered_by: Callable[[Path], Counter[Kind]], what: str) -> Collected[Kind]:
     """Go through the manifest, fetching and making what the cache lacks.
 
@@ -66,7 +72,7 @@ def collect(rendered_by: Callable[[Path], Counter[Kind]], what: str) -> Collecte
     """
     manifest = read_manifest()
     found: Collected[Kind] = Collected({}, {})
-    for name in manifest:
+    for name in small_models(manifest):
         with TemporaryDirectory() as scratch:
             rendered = rendered_by(fetch(name, manifest, folder=Path(scratch), progress=say))
         found.nodes[name] = rendered.total()

@@ -172,7 +172,7 @@ def test_a_run_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     arguments = ["fuzz.py", "graphs", "--seed", "1", "--count", "2", "--out", str(tmp_path)]
     monkeypatch.setattr("sys.argv", arguments)
     # The processes that it starts take the installed package, as the tests do, and not the source tree.
-    monkeypatch.setattr("sys.path", [entry for entry in sys.path if Path(entry).resolve() != ROOT])
+    monkeypatch.setattr("sys.path", [*(entry for entry in sys.path if Path(entry).resolve() != ROOT), str(ROOT)])
     monkeypatch.delenv("PYTHONPATH", raising=False)
     assert fuzz.main() == 0
     log = tmp_path / "graphs" / "shards.jsonl"

@@ -57,12 +57,14 @@ def test_sizes_that_are_no_multiples(dtype: str) -> None:
     check(Node(dtype, size=7, value_size=33, mask=(2, 4, 5, 7), form="first"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 65), (17, 1), (64, 64), (65, 63), (130, 129)])
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_lengths(dtype: str, queries: int, keys: int) -> None:
     check(Node(dtype, heads=2, key_heads=1, queries=queries, keys=keys, mask=(1, 1, 1, keys), hidden=-1e4))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", ["packed", "merged", "split", "first"])
 @pytest.mark.parametrize("out_first", [False, True])
 @pytest.mark.parametrize("key_heads", [1, 2, 4])
@@ -75,6 +77,7 @@ def test_where_heads_lie(form: str, out_first: bool, key_heads: int) -> None:
 MASKS = [(), (7,), (1, 7), (5, 1), (5, 7), (4, 5, 7), (4, 1, 1), (2, 1, 1, 7), (1, 4, 5, 7), (2, 4, 5, 7), (2, 4, 1, 1)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 def test_masks(dtype: str, mask: tuple[int, ...]) -> None:
@@ -83,6 +86,7 @@ def test_masks(dtype: str, mask: tuple[int, ...]) -> None:
     check(Node(dtype, mask=(5, 7), choices=mask, fill=2.5, hidden=-1e4))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("hidden", [-np.inf, "lowest"])
 @pytest.mark.parametrize(("zeros", "nan_as_zero"), [(False, False), (True, False), (False, True), (True, True)])
@@ -102,6 +106,7 @@ def test_rows_of_which_nothing_is_left(dtype: str, hidden: float | str, zeros: b
     check(chosen, operands)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 @pytest.mark.parametrize("nan_as_zero", [False, True])
 @pytest.mark.parametrize("where", ["q", "k", "v", "mask"])

@@ -51,7 +51,7 @@ def test_attentions_have_names_of_their_own() -> None:
     fusing.assert_same_everywhere(many_functions.without_overloads(fused), model, many_functions.feeds(model))
 
 
-SCALED = "a = Mul(x, {0}) b = Sin(a) c = Add(b, {1}) d = Hardmax(c) e = Mul(d, {2}) f = Sin(e) y = Add(f, {3})"
+SCALED = "a = Mul(x, {0}) b = Sin(a) c = Add(b, {1}) d = CumSum(c, at) e = Mul(d, {2}) f = Sin(e) y = Add(f, {3})"
 
 
 @pytest.mark.parametrize(("opset", "count"), [(17, 1), (12, 1), (11, 2)])
@@ -59,6 +59,7 @@ def test_regions_that_differ_in_constants_share_a_function(opset: int, count: in
     """onnx's ReferenceEvaluator knows attributes that are the value of a Constant from opset 12."""
     names = ("k0", "k1", "k2", "k3")
     constants = ", ".join(f"float {name} = {{{number}.5}}" for number, name in enumerate(names))
+    constants += ", int64 at = {1}"
     model = of_text(f"g (float[n, 64] x) => (float[n, 64] y) <{constants}> {{ {SCALED.format(*names)} }}", opset)
     fused = optimized(model)
     assert len(fusing.fused_nodes(fused)) == 2 and len(fused.functions) == count
@@ -88,9 +89,9 @@ def test_large_constants_stay_in_the_function() -> None:
 
 
 def test_those_of_most_nodes_come_first() -> None:
-    steps = ["a = Abs(x) b = Sin(a) s0 = Hardmax(b)"]
-    steps += [f"c{i} = Sin(s{i}) d{i} = Abs(c{i}) s{i + 1} = Hardmax(d{i})" for i in range(3)]
-    fused = optimized(of_text(f"g (float[n, 64] x) => (float[n, 64] s3) {{ {' '.join(steps)} }}"))
+    steps = ["a = Abs(x) b = Sin(a) s0 = CumSum(b, at)"]
+    steps += [f"c{i} = Sin(s{i}) d{i} = Abs(c{i}) s{i + 1} = CumSum(d{i}, at)" for i in range(3)]
+    fused = optimized(of_text(f"g (float[n, 64] x) => (float[n, 64] s3) <int64 at = {{1}}> {{ {' '.join(steps)} }}"))
     assert [node.op_type for node in fusing.fused_nodes(fused)] == ["FusedElementwise_2", *["FusedElementwise"] * 3]
 
 

@@ -111,7 +111,7 @@ def run_case(data: bytes, original: bytes | None, folder: Path, counts: Counter[
     model, output, first = (folder / name for name in ("model.onnx", "output.onnx", "first.onnx"))
     model.write_bytes(data)
     output.write_bytes(SENTINEL)
-    commands = [["inspect", str(model)], ["optimize", "--no-bench", str(model), str(output)]]
+    commands = [["inspect", str(model)], ["optimize", str(model), str(output), "--no-bench"]]
     if original is not None:
         first.write_bytes(original)
         commands.append(["check", str(first), str(model)])

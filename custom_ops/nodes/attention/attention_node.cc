@@ -45,8 +45,9 @@ void widen_least(DType type, int64_t count, float* mask) {
 }
 
 void run(const Host& host, const Attention& node, const AttentionPlan& plan, DType type,
-         std::vector<const void*> data, void* output) {
-  if (type == DType::f32 || plan.count == 0) return run_attention(node, plan, data, output, host);
+         const std::vector<const void*>& inputs, void* output) {
+  if (type == DType::f32 || plan.count == 0) return run_attention(node, plan, inputs, output, host);
+  std::vector<const void*> data = inputs;
   std::vector<RunMemory> memory;
   const size_t tensors = node.masked ? 4 : 3;
   for (size_t i = 0; i < tensors; ++i) {
