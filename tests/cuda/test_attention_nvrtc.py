@@ -25,6 +25,7 @@ MOST_CODE = 250_000
 """Bytes of machine code of one node for one architecture."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_chosen_tiles_do_not_spill(case: AttentionCase) -> None:
     compiler = CompilerCache(nvrtc(), Cache())
