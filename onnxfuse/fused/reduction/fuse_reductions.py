@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 import onnx_graphsurgeon as gs
 
@@ -16,7 +17,7 @@ from onnxfuse.fused.reduction.region import ReductionFusion, fuse
 from onnxfuse.fused.reduction.spaces import Space
 from onnxfuse.fused.sizes import Sizes
 from onnxfuse.model.constants import is_constant
-from onnxfuse.model.graph import Model, sorted_nodes
+from onnxfuse.model.graph import Model, captured_tensors, sorted_nodes
 from onnxfuse.model.graph_ir import VIEWS, standard_op
 from onnxfuse.ort.ort_fusions import NORMALIZATION
 from onnxfuse.ort.ort_layout import BLOCKED, ConvLayout
@@ -33,6 +34,7 @@ NAME = "fuse-reductions"
 ALONE = "no neighbour to fuse with"
 KEPT_SOFTMAX = "ONNX Runtime's kernels for Softmax are faster at some sizes"
 OF_FUSED_NORMALIZATION = "FusedNormalization computes it, faster"
+WAITS = "a node that reads its results and is fused too makes what it reads"
 OTHER_SPACE = "its dimensions are not known to be those of the nodes around it"
 _SOFTMAX = ("Softmax", "LogSoftmax")
 _OF_ONE_NODE = ("LayerNormalization", "RMSNormalization")
@@ -84,6 +86,8 @@ class _Planner:
                 continue
             fusion = self._fusion(own, grow(own, seed, free, self._fits))
             reason = OTHER_SPACE if fusion is None else self._why_not(fusion, layout, normalizations)
+            if fusion is not None and reason is None and _wait_for_each_other(nodes, [*fusions, fusion]):
+                reason = WAITS
             if fusion is None or reason is not None:
                 self._context.refused(NAME, seed, reason or OTHER_SPACE)
                 # Its other reductions would find the same region.
@@ -189,6 +193,22 @@ class _Planner:
     def _is_read_outside(self, tensor: gs.Tensor, inside: set[int]) -> bool:
         """Whether anything but the nodes of a region (their ids) reads ``tensor``: other nodes, or a graph's output."""
         return self._editor.is_graph_output(tensor) or any(id(node) not in inside for node in tensor.outputs)
+
+
+def _wait_for_each_other(nodes: Sequence[gs.Node], fusions: Sequence[ReductionFusion]) -> bool:
+    """Whether the graph would have a cycle if each fusion were one node, though each region alone is convex."""
+    block = {id(node): id(node) for node in nodes}
+    block.update((id(node), id(fusion)) for fusion in fusions for node in fusion.nodes)
+    after: dict[int, set[int]] = {one: set() for one in block.values()}
+    for node in nodes:
+        for tensor in (*node.inputs, *captured_tensors(node)):
+            makers = {block[id(maker)] for maker in tensor.inputs if id(maker) in block}
+            after[block[id(node)]] |= makers - {block[id(node)]}
+    try:
+        TopologicalSorter(after).prepare()
+    except CycleError:
+        return True
+    return False
 
 
 def _is_number(tensor: gs.Tensor) -> bool:

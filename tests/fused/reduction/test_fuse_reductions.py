@@ -13,6 +13,7 @@ from onnxfuse.fused.reduction.fuse_reductions import (
     ALONE,
     KEPT_SOFTMAX,
     OF_FUSED_NORMALIZATION,
+    WAITS,
     FuseReductions,
 )
 from onnxfuse.passes import PassContext
@@ -101,6 +102,20 @@ def test_a_value_that_others_wait_for_does_not_wait_for_them() -> None:
     result, _ = fused(proto, everything=True)
     assert operators(result) == ["FusedReduction", "MatMul", "FusedReduction"]
     fusing.assert_same_everywhere(result, proto, {"x": random.standard_normal((5, 48)).astype(np.float32)})
+
+
+def test_two_nodes_do_not_wait_for_each_other() -> None:
+    """Rows need the sums of columns and columns those of rows: each region is convex, and both would be a cycle."""
+    text = (
+        "g (float[8, 16] x) => (float[8, 16] y, float[8, 16] z) { r = ReduceSum(x, last) c = ReduceSum(x, first)"
+        " a = Sub(x, r) y = Mul(a, c) b = Sub(x, c) z = Mul(b, r) }"
+    )
+    proto = model(text, last=np.array([-1]), first=np.array([0]))
+    result, context = fused(proto)
+    assert operators(result).count("FusedReduction") == 1
+    assert WAITS in [refusal.reason for refusal in context.report.refusals]
+    x = np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)
+    fusing.assert_same_everywhere(result, proto, {"x": x})
 
 
 def test_sizes_that_may_differ_are_not_taken_for_one() -> None:
