@@ -79,7 +79,7 @@ class _Planner:
         free = self._free(nodes, reasons)
         normalizations = {id(node) for node in nodes if reasons.get(id(node)) == NORMALIZATION}
         normalizations.update(id(node) for node in nodes if standard_op(node) in _OF_ONE_NODE)
-        fusions = []
+        fusions: list[ReductionFusion] = []
         judged: set[int] = set()
         for seed in nodes:
             if not reduces(seed) or id(seed) not in free - judged:
