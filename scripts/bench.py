@@ -31,11 +31,17 @@ os.environ["PYTHONSAFEPATH"] = "1"
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
 
-import bench_page
 import numpy as np
-from bench_chains import CHAINS
 from bench_cpu import PAGE, put_into_page
-from bench_peers import (
+
+from onnxfuse.bench import machine
+from onnxfuse.bench_turns import Worker, WorkerError, ratio_with_spread, take_turns
+from onnxfuse.errors import OnnxfuseError
+from onnxfuse.run.sessions import SessionError
+from onnxfuse.zoo.zoo import FetchError, chosen_models, read_manifest
+from tools.bench import page as bench_page
+from tools.bench.chains import CHAINS
+from tools.bench.known_peers import (
     ALONE,
     BASE,
     FAST,
@@ -49,14 +55,8 @@ from bench_peers import (
     settings,
     simplified,
 )
-from bench_subjects import SIZES, Subject, make_chain, make_model
-from peers.job import Job
-
-from onnxfuse.bench import machine
-from onnxfuse.bench_turns import Worker, WorkerError, ratio_with_spread, take_turns
-from onnxfuse.errors import OnnxfuseError
-from onnxfuse.run.sessions import SessionError
-from onnxfuse.zoo.zoo import FetchError, chosen_models, read_manifest
+from tools.bench.peers.job import Job
+from tools.bench.subjects import SIZES, Subject, make_chain, make_model
 from tools.messages import say
 
 BEGIN, END = "<!-- bench.py: begin -->", "<!-- bench.py: end -->"

@@ -3,9 +3,9 @@
 
 A figure is the ratio of two things timed in turns (A B B A) in this process, lower quartile over lower
 quartile, by the method of onnxfuse.bench; a turn is one run, and of a chain over 6.6 MB, which fits a cache, as
-many as bench_chains.TURN_BYTES says; peak memory is that of several processes of each model, in turns. A figure
-meets its target as it is printed. Exit status 0 if all targets are met, 1 if one is missed, 2 if a model cannot be
-had.
+many as TURN_BYTES of tools/bench/chains.py says; peak memory is that of several processes of each model, in turns.
+A figure meets its target as it is printed. Exit status 0 if all targets are met, 1 if one is missed, 2 if a model
+cannot be had.
 """
 
 import argparse
@@ -26,12 +26,10 @@ from pathlib import Path
 
 # This process and those that it starts take onnxfuse as it is installed, whatever folder they are started in.
 os.environ["PYTHONSAFEPATH"] = "1"
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
 
 import numpy as np
 import onnx
-from bench_chains import CHAINS, LARGE, SMALL, long_chain, measure
 
 import onnxfuse
 from onnxfuse.bench import PeakMemory, machine, peak_memory, time_in_turns
@@ -39,6 +37,7 @@ from onnxfuse.bench_turns import ratio_with_spread
 from onnxfuse.run.inputs import InputSet
 from onnxfuse.run.sessions import Session, SessionError, has_fused_nodes
 from onnxfuse.zoo.zoo import StoredModel, fetch, make_inputs, read_manifest
+from tools.bench.chains import CHAINS, LARGE, SMALL, long_chain, measure
 from tools.markdown_table import table as markdown
 from tools.messages import say
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write benchmarks/reductions.md: chains that reduce and single reductions on the CPU, beside ONNX Runtime.
 
-The subjects are those of gpu_reduction_chains.py, at several sizes of their first input. Each is optimized as by
+The subjects are those of tools/gpu/reduction_chains.py, at several sizes of their first input. Each is optimized as by
 default; the original and the result run in processes of their own, in turns, with all processors (onnxfuse.speed). A
 ratio is the time of the original over that of the result, with its 95 % interval.
 """
@@ -15,16 +15,15 @@ from datetime import date
 from pathlib import Path
 
 os.environ["PYTHONSAFEPATH"] = "1"
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
 
 import onnx
-from gpu_reduction_chains import CHAINS, OPERATORS, Reducing, onnx_model
 
 import onnxfuse
 from onnxfuse.bench import machine
 from onnxfuse.run.inputs import InputSet
 from onnxfuse.speed import ORIGINAL, RESULT, ratio_of, time_models
+from tools.gpu.reduction_chains import CHAINS, OPERATORS, Reducing, onnx_model
 from tools.markdown_table import table
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -31,7 +31,6 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, and the cases and helpers of the tests
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import onnxfuse
 from onnxfuse.cuda.arch import COMMON, architecture

@@ -37,30 +37,29 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
 
 if find_spec("pytest") is None:  # the tests have the cases of the parity
     print("gpu_suite.py: error: pytest is not installed: take 'pip install pytest'", file=sys.stderr)
     sys.exit(2)
 
-import gpu_attention
-import gpu_conv_parity
-import gpu_convolutions
-import gpu_kernels
-import gpu_models
-import gpu_parity
-import gpu_reductions
 import numpy as np
-from gpu_chains import CHAINS
-from gpu_limits import OutOfTime, at_most, otherwise
-from gpu_machine import describe, missing, why_nothing_giant
-from gpu_reduction_chains import SUBJECTS
-from gpu_report import Results, targets, write
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.zoo.zoo import cache, make_inputs, read_manifest
+from tools.gpu import attention as gpu_attention
+from tools.gpu import conv_parity as gpu_conv_parity
+from tools.gpu import convolutions as gpu_convolutions
+from tools.gpu import kernels as gpu_kernels
+from tools.gpu import models as gpu_models
+from tools.gpu import parity as gpu_parity
+from tools.gpu import reductions as gpu_reductions
+from tools.gpu.chains import CHAINS
+from tools.gpu.limits import OutOfTime, at_most, otherwise
+from tools.gpu.machine import describe, missing, why_nothing_giant
+from tools.gpu.reduction_chains import SUBJECTS
+from tools.gpu.report import Results, targets, write
 from tools.messages import one_line, say
 
 PARTS = ("parity", "kernels", "reductions", "attention", "convolutions", "models")

@@ -28,7 +28,6 @@ from typing import Any
 
 # This process and those that it starts take onnxfuse as it is installed, whatever folder they are started in.
 os.environ["PYTHONSAFEPATH"] = "1"
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
 
 from rich.console import Console

@@ -21,7 +21,6 @@ from pathlib import Path
 
 os.environ["PYTHONSAFEPATH"] = "1"
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
 
 import onnx
@@ -36,13 +35,14 @@ from onnxfuse.run.inputs import InputSet
 from onnxfuse.run.runtime import custom_ops_library
 from onnxfuse.run.sessions import Value
 from onnxfuse.zoo.zoo import Environment, FetchError, environment_python, fetch, input_sets, read_manifest, select
+from tools import portability_worker
 from tools.markdown_table import table
 from tools.messages import one_line, say
 from tools.other_process import OtherProcess
 from tools.parity.reference import ROUNDINGS, against_reference
 from tools.parity.roundings import Judge
 
-WORKER = Path(__file__).resolve().parent / "portability_worker.py"
+WORKER = Path(portability_worker.__file__)
 PACKAGES = Path(custom_ops_library()).parents[2]
 """The folder that has the installed package."""
 VERSIONS = ("1.20.1", "1.22.0", "1.24.4", "1.26.0")

@@ -19,7 +19,6 @@ from typing import Any
 
 os.environ["PYTHONSAFEPATH"] = "1"
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
 
 import numpy as np

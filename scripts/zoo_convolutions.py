@@ -17,11 +17,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
 
 import onnx
-from zoo_sources import ROOT, collect, page
 
 from onnxfuse.cuda.arch import COMMON
 from onnxfuse.cuda.compiler import CompilerCache, find_compiler
@@ -40,6 +38,7 @@ from onnxfuse.model.graph import Model
 from onnxfuse.passes import PassContext, resolve
 from onnxfuse.program import Program
 from onnxfuse.shapes.inference import infer
+from tools.zoo_sources import ROOT, collect, page
 
 CORPUS = ROOT / "tests" / "cuda" / "zoo_convolutions.txt"
 PAGE = ROOT / "benchmarks" / "cuda_convolutions.md"

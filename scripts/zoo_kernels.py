@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
 
 import onnx
-from zoo_sources import ROOT, collect, page
 
 import onnxfuse
 from onnxfuse.cuda.arch import COMMON
@@ -32,6 +30,7 @@ from onnxfuse.cuda.rerender import tuning_of
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.graph import Model
 from onnxfuse.program import Program
+from tools.zoo_sources import ROOT, collect, page
 
 CORPUS = ROOT / "tests" / "cuda" / "zoo_kernels.txt"
 PAGE = ROOT / "benchmarks" / "cuda_kernels.md"

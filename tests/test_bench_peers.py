@@ -8,18 +8,18 @@ from typing import Any
 from xml.etree import ElementTree
 
 import bench
-import bench_page
-import bench_peers
 import numpy as np
 import onnx
 import pytest
-from bench_chains import CHAINS
-from bench_peers import COPY, FAST, OURS, PEERS, RELU, Peer
-from bench_subjects import count_parameters, make_chain, make_model
-from peers.job import CannotRunError, build
 
 from onnxfuse.bench_turns import MIN_BLOCKS, SLOW_BLOCKS, Worker, WorkerError, take_turns
 from onnxfuse.zoo.zoo import FetchError, StoredModel, read_manifest
+from tools.bench import known_peers as bench_peers
+from tools.bench import page as bench_page
+from tools.bench.chains import CHAINS
+from tools.bench.known_peers import COPY, FAST, OURS, PEERS, RELU, Peer
+from tools.bench.peers.job import CannotRunError, build
+from tools.bench.subjects import count_parameters, make_chain, make_model
 
 FAKE = """
 import json, os, sys, time

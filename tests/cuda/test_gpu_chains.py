@@ -11,17 +11,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import gpu_chains
-import gpu_kernels
-import gpu_peers
-import gpu_report
-import gpu_sessions
 import gpu_suite
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from gpu_chains import CHAINS, ArrayOps, Chain
 
 import onnxfuse
 from onnxfuse.cuda.compiled import Compiled
@@ -29,6 +23,12 @@ from onnxfuse.cuda.pycuda_tools import Gpu
 from tests.cuda.compilers import MadeUpCompiler
 from tests.cuda.fake_pycuda import FakeGpu, install
 from tests.cuda.stand_in import AVAILABLE, REASON
+from tools.gpu import chains as gpu_chains
+from tools.gpu import kernels as gpu_kernels
+from tools.gpu import peers as gpu_peers
+from tools.gpu import report as gpu_report
+from tools.gpu import sessions as gpu_sessions
+from tools.gpu.chains import CHAINS, ArrayOps, Chain
 
 ERF = np.vectorize(math.erf, otypes=[np.float32])
 

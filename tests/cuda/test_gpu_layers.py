@@ -4,9 +4,6 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-import gpu_convolutions
-import gpu_half
-import gpu_models
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -14,6 +11,9 @@ import pytest
 
 import onnxfuse
 from tests.cuda.compilers import MadeUpCompiler
+from tools.gpu import convolutions as gpu_convolutions
+from tools.gpu import half as gpu_half
+from tools.gpu import models as gpu_models
 
 
 @pytest.mark.parametrize("dtype", gpu_convolutions.DTYPES)

@@ -5,10 +5,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import gpu_conv_parity
-import gpu_machine
-import gpu_parity
-import gpu_report
 import gpu_suite
 import numpy as np
 import onnx
@@ -19,6 +15,10 @@ from onnxfuse.cuda.renderer import render
 from onnxfuse.program import reference
 from tests.cuda.compilers import MadeUpCompiler
 from tests.cuda.emulator import Emulation
+from tools.gpu import conv_parity as gpu_conv_parity
+from tools.gpu import machine as gpu_machine
+from tools.gpu import parity as gpu_parity
+from tools.gpu import report as gpu_report
 
 
 def test_convolutions_of_the_parity_are_those_of_the_emulation() -> None:

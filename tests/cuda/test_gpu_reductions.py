@@ -4,14 +4,10 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
-import gpu_reduction_chains
-import gpu_reductions
-import gpu_report
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from gpu_reduction_chains import CHAINS, SUBJECTS, Reducing, ReducingOps
 
 import onnxfuse
 from onnxfuse.cuda.arch import COMMON
@@ -23,6 +19,10 @@ from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.cuda.pycuda_tools import Gpu
 from tests.cuda import nest_programs
 from tests.cuda.compilers import MadeUpCompiler
+from tools.gpu import reduction_chains as gpu_reduction_chains
+from tools.gpu import reductions as gpu_reductions
+from tools.gpu import report as gpu_report
+from tools.gpu.reduction_chains import CHAINS, SUBJECTS, Reducing, ReducingOps
 
 ERF = np.vectorize(math.erf, otypes=[np.float32])
 LEFT = {"GELU of a transpose, residual", "concat of two activations"}

@@ -13,28 +13,28 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import gpu_attention
-import gpu_chains
-import gpu_convolutions
-import gpu_kernels
-import gpu_limits
-import gpu_machine
-import gpu_models
-import gpu_parity
-import gpu_reductions
-import gpu_report
 import gpu_suite
 import numpy as np
 import onnx
 import pytest
-from gpu_attention import Attending
-from gpu_chains import CHAINS, Chain
-from gpu_reduction_chains import SUBJECTS, Reducing
 
 import onnxfuse
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.run import runtime
 from tests.cuda.test_gpu_chains import script
+from tools.gpu import attention as gpu_attention
+from tools.gpu import chains as gpu_chains
+from tools.gpu import convolutions as gpu_convolutions
+from tools.gpu import kernels as gpu_kernels
+from tools.gpu import limits as gpu_limits
+from tools.gpu import machine as gpu_machine
+from tools.gpu import models as gpu_models
+from tools.gpu import parity as gpu_parity
+from tools.gpu import reductions as gpu_reductions
+from tools.gpu import report as gpu_report
+from tools.gpu.attention import Attending
+from tools.gpu.chains import CHAINS, Chain
+from tools.gpu.reduction_chains import SUBJECTS, Reducing
 
 SUITE = Path(gpu_suite.__file__)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import zoo_convolutions
-import zoo_sources
 
 from onnxfuse.cuda.arch import COMMON, architecture
 from onnxfuse.cuda.conv.fitting import LEAST_OCCUPANCY
@@ -17,6 +16,7 @@ from onnxfuse.cuda.conv.kernel import FAMILIES
 from onnxfuse.zoo.zoo import StoredModel
 from tests.cuda.test_zoo_kernels import compiler
 from tests.support import versions
+from tools import zoo_sources
 
 CORPUS = zoo_convolutions.read()
 EVERY = 5

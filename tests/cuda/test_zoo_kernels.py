@@ -15,7 +15,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 import zoo_kernels
-import zoo_sources
 
 from onnxfuse.cuda.access import classify
 from onnxfuse.cuda.arch import COMMON
@@ -30,6 +29,7 @@ from tests.cuda.emulator import Emulation, check_program
 from tests.cuda.programs import FUNCTIONS
 from tests.custom_ops.fused import assert_same_bits, sample
 from tests.support import versions
+from tools import zoo_sources
 
 CORPUS = zoo_kernels.read()
 KERNELS = list(CORPUS.kernels)

@@ -7,12 +7,12 @@ from types import ModuleType
 import pytest
 import zoo_convolutions
 import zoo_kernels
-import zoo_sources
 
 from onnxfuse.cuda.arch import COMMON
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.zoo.zoo import StoredModel
 from tests.cuda.compilers import MadeUpCompiler
+from tools import zoo_sources
 
 MODELS = ("float16", "if_loop")
 """One with fused convolutions, and one without."""

@@ -10,11 +10,11 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
-from peers.job import zeros
 
 import onnxfuse
 from onnxfuse.bench import time_in_turns
 from onnxfuse.bench_turns import ratio_with_spread
+from tools.bench.peers.job import zeros
 
 LARGE = (1, 64, 512, 512)  # 67 MB of float32: beyond any cache
 SMALL = (1, 64, 161, 161)  # 6.6 MB

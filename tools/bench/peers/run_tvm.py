@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
-from peers.job import Job, Prepared
+from tools.bench.peers.job import Job, Prepared
 
 
 def prepare(job: Job) -> Prepared:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Times the chains of gpu_chains.py, what reduces of gpu_reduction_chains.py, and attention, in another system.
+"""Times the chains of chains.py, what reduces of reduction_chains.py, and attention, in another system.
 
-``gpu_peers.py torch|jax|cupy`` is run by gpu_suite.py.
+``peers.py torch|jax|cupy`` is run by scripts/gpu_suite.py.
 
 Reads jobs from standard input, one JSON object a line (chain, dtype, megabytes), and writes one line for each: the job
 with ``seconds``, or with ``error``.  A system is timed as it is meant to be called, compiled or fused once beforehand;
@@ -17,14 +17,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # tools/, behind the packages of this Python
 
 import numpy as np
-from gpu_attention import SUBJECTS as ATTENTION
-from gpu_attention import Attending
-from gpu_chains import CHAINS, Chain
-from gpu_reduction_chains import SUBJECTS, Reducing
+
+from tools.gpu.attention import SUBJECTS as ATTENTION
+from tools.gpu.attention import Attending
+from tools.gpu.chains import CHAINS, Chain
+from tools.gpu.reduction_chains import SUBJECTS, Reducing
 
 _ROUNDS = 5
 _CALLS_IN_A_GRAPH = 20

@@ -3,7 +3,7 @@
 import openvino as ov
 from openvino._pyopenvino import InferRequest
 
-from peers.job import Job, Prepared
+from tools.bench.peers.job import Job, Prepared
 
 
 def prepare(job: Job) -> Prepared:

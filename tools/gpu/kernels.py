@@ -20,8 +20,6 @@ from typing import IO, Any
 
 import numpy as np
 import onnx
-from gpu_chains import CHAINS, Chain, bytes_moved, feeds, full_shape, onnx_model
-from gpu_sessions import BoundSession
 
 import onnxfuse
 from onnxfuse.cuda.arch import COMMON
@@ -36,6 +34,8 @@ from onnxfuse.passes import PassContext, resolve
 from onnxfuse.program import Program
 from onnxfuse.program.reference import run as reference
 from onnxfuse.shapes.inference import infer
+from tools.gpu.chains import CHAINS, Chain, bytes_moved, feeds, full_shape, onnx_model
+from tools.gpu.sessions import BoundSession
 from tools.messages import one_line
 
 SIZES = (64, 512, 16, 1)
@@ -246,7 +246,7 @@ def _operands(chain: Chain, fused: onnx.ModelProto, full: tuple[int, int, int], 
 
 
 def measure_peer(system: str, todo: Sequence[Measured], limit: float) -> int:
-    """Have ``gpu_peers.py`` measure the jobs, in order, in a process of its own, for ``limit`` seconds at most.
+    """Have ``peers.py`` measure the jobs, in order, in a process of its own, for ``limit`` seconds at most.
 
     Gives how many of them it answered, with a time or an error.
     """
@@ -276,17 +276,16 @@ def measure_peer(system: str, todo: Sequence[Measured], limit: float) -> int:
 
 @contextmanager
 def _peer(system: str) -> Iterator[tuple[Any, IO[bytes]]]:
-    """``gpu_peers.py``, which is killed in the end, and what it writes to standard error."""
-    script = Path(__file__).with_name("gpu_peers.py")
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    environment.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.5")  # JAX takes all at once; sessions here have some
+    """``peers.py``, which is killed in the end, and what it writes to standard error."""
+    script = Path(__file__).with_name("peers.py")
+    environment = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5", **os.environ}  # JAX takes all at once; sessions have some
     with TemporaryFile() as said:
         child = subprocess.Popen(
-            [sys.executable, str(script), system],
+            [sys.executable, "-P", str(script), system],  # what lies beside it has names that packages may have
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=said,
-            env=environment,  # the script imports what lies beside it
+            env=environment,
         )
         try:
             yield child, said

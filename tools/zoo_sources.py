@@ -1,6 +1,6 @@
 """The CUDA sources that the models of the zoo render: collected, compiled, and the page of what they take.
 
-What is rendered zoo_kernels.py and zoo_convolutions.py say, each for its kind.
+What is rendered scripts/zoo_kernels.py and zoo_convolutions.py say, each for its kind.
 """
 
 from collections import Counter

@@ -4,9 +4,8 @@ import math
 from html import escape
 from typing import Any
 
-from bench_peers import OURS, PEERS
-
 from onnxfuse.wording import printable
+from tools.bench.known_peers import OURS, PEERS
 from tools.markdown_table import table
 
 GROUPS = {

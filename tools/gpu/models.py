@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpu_half import half_model, half_values
-from gpu_limits import OutOfTime, at_most
-from gpu_sessions import BoundSession, best_of_settings
 
 import onnxfuse
+from tools.gpu.half import half_model, half_values
+from tools.gpu.limits import OutOfTime, at_most
+from tools.gpu.sessions import BoundSession, best_of_settings
 from tools.messages import one_line
 
 CONVOLUTIONAL = ("ch_", "mobilenet_v3", "efficientnet", "opennsfw", "resnet", "yolo")

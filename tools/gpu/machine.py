@@ -1,4 +1,4 @@
-"""What the machine has that gpu_suite.py needs: looked for at once, before time on a GPU is spent."""
+"""What the machine has that scripts/gpu_suite.py needs: looked for at once, before time on a GPU is spent."""
 
 import ctypes
 import os
@@ -7,14 +7,13 @@ import subprocess
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from gpu_chains import CHAINS, onnx_model
-from gpu_report import DRY_RUN
-from gpu_sessions import new_session
-
 from onnxfuse.cuda.compiler import find_compiler
 from onnxfuse.cuda.pycuda_tools import open_gpu
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.run.runtime import load_onnxruntime, why_no_cuda
+from tools.gpu.chains import CHAINS, onnx_model
+from tools.gpu.report import DRY_RUN
+from tools.gpu.sessions import new_session
 
 GIANT_BYTES = 16_000_000_000
 """What two tensors of 2^31 bytes take on the device, where ONNX Runtime rounds up to powers of two, and on the host."""

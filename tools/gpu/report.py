@@ -1,4 +1,4 @@
-"""The results of gpu_suite.py as JSON, as Markdown with targets, and as plots (SVG)."""
+"""The results of scripts/gpu_suite.py as JSON, as Markdown with targets, and as plots (SVG)."""
 
 import json
 import math
@@ -8,12 +8,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from gpu_chains import TEN_OPS
-from gpu_convolutions import DENSE, DEPTHWISE, POINTWISE, ConvTimes
-from gpu_kernels import PEERS, Measured
-from gpu_models import CONVOLUTIONAL, ModelTimes
-from gpu_parity import Verdict
-
+from tools.gpu.chains import TEN_OPS
+from tools.gpu.convolutions import DENSE, DEPTHWISE, POINTWISE, ConvTimes
+from tools.gpu.kernels import PEERS, Measured
+from tools.gpu.models import CONVOLUTIONAL, ModelTimes
+from tools.gpu.parity import Verdict
 from tools.markdown_table import table
 
 LARGE = 64

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from peers.job import Job, Prepared, zeros
+from tools.bench.peers.job import Job, Prepared, zeros
 
 _ONE_THREAD = 1 << 18
 """Bytes below which two threads get into each other's way."""

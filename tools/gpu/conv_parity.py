@@ -12,8 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from gpu_parity import Verdict
-from gpu_sessions import new_session
 from onnx import helper
 
 from onnxfuse.cuda.arch import COMMON, devices, number
@@ -24,11 +22,13 @@ from onnxfuse.fused.conv.conv_node import node_attributes
 from onnxfuse.fused.kinds import CONV, DOMAIN
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, reference
+from tools.gpu.parity import Verdict
+from tools.gpu.sessions import new_session
 from tools.messages import one_line
 
 # For the cases and helpers of the tests.  The installed package is imported by now: the checkout's, which has no native
 # library, would take its place.
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.cuda.convolutions import Fused, convolve, integers
 from tests.cuda.test_conv_emulation import BOUNDARIES, CASES, MAKERS, boundary_cases

@@ -1,7 +1,7 @@
 """How near the kernels of what reduces come to a copy, and how they compare with other systems.
 
 In ONNX Runtime the nodes as they are and fused are timed in sessions captured as CUDA graphs, and where one kernel is
-all there is, that alone, as in ``gpu_kernels.py``.
+all there is, that alone, as in ``kernels.py``.
 """
 
 import math
@@ -11,9 +11,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
-from gpu_kernels import DTYPES, SIZES, TOLERANCE, Measured
-from gpu_reduction_chains import SUBJECTS, Reducing, feeds, onnx_model, output_shape
-from gpu_sessions import BoundSession
 from onnx import numpy_helper
 
 import onnxfuse
@@ -24,6 +21,9 @@ from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.cuda.pycuda_tools import Gpu, launch_seconds, open_gpu
 from onnxfuse.model.graph import Model
 from onnxfuse.shapes.inference import infer
+from tools.gpu.kernels import DTYPES, SIZES, TOLERANCE, Measured
+from tools.gpu.reduction_chains import SUBJECTS, Reducing, feeds, onnx_model, output_shape
+from tools.gpu.sessions import BoundSession
 from tools.messages import one_line
 
 

@@ -18,8 +18,6 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import onnx
-from gpu_half import half_model, half_values
-from gpu_sessions import BoundSession, new_session
 from onnx import helper
 
 import onnxfuse
@@ -38,11 +36,13 @@ from onnxfuse.program.ops import OPS
 from onnxfuse.program.reference import run as reference
 from onnxfuse.run.inputs import InputSet
 from onnxfuse.shapes.inference import infer
+from tools.gpu.half import half_model, half_values
+from tools.gpu.sessions import BoundSession, new_session
 from tools.messages import one_line
 
 # For the Programs and helpers of the tests.  The installed package is imported by now: the checkout's, which has no
 # native library, would take its place.
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.cuda import programs
 from tests.custom_ops.fused import run, sample

@@ -7,7 +7,7 @@ from pathlib import Path
 import iree.runtime as rt
 import numpy as np
 
-from peers.job import Job, Prepared, build
+from tools.bench.peers.job import Job, Prepared, build
 
 FLAGS = (
     "--iree-hal-target-device=local",

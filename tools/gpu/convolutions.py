@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from gpu_sessions import best_of_settings
 from onnx import helper, numpy_helper
 
 import onnxfuse
@@ -25,6 +24,7 @@ from onnxfuse.fused.conv.choosers import CudaChooser
 from onnxfuse.model.graph import Model
 from onnxfuse.passes import PassContext, resolve
 from onnxfuse.shapes.inference import infer
+from tools.gpu.sessions import best_of_settings
 from tools.messages import one_line
 
 DEPTHWISE, POINTWISE, DENSE = "depthwise", "pointwise", "dense"

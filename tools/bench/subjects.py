@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
-from bench_chains import Chain, chain_input, chain_model
 from onnx import TensorProto
 
 import onnxfuse
@@ -16,6 +15,7 @@ from onnxfuse.check.comparison import compare_values
 from onnxfuse.check.numerics import output_numbers
 from onnxfuse.run.sessions import Session, Value
 from onnxfuse.zoo.zoo import MANIFEST, StoredModel, fetch, make_inputs
+from tools.bench.chains import Chain, chain_input, chain_model
 
 SIZES = {"16 KB": (1, 64, 8, 8), "512 KB": (1, 64, 32, 64), "6.6 MB": (1, 64, 161, 161), "67 MB": (1, 64, 512, 512)}
 """Shapes of a chain's float32 tensor: within the first level of cache, the second, the last, and beyond it."""

@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import onnx
-from gpu_chains import ArrayOps, OnnxOps
 from onnx import helper, numpy_helper
+
+from tools.gpu.chains import ArrayOps, OnnxOps
 
 OPSET = 21
 EPSILON = 1e-5

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-from gpu_kernels import TOLERANCE, Measured
-from gpu_sessions import BoundSession
 from onnx import helper, numpy_helper
 
 import onnxfuse
+from tools.gpu.kernels import TOLERANCE, Measured
+from tools.gpu.sessions import BoundSession
 from tools.messages import one_line
 
 DTYPES = ("float16", "float32")

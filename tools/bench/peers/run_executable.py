@@ -1,7 +1,7 @@
 """onnxfuse without ONNX Runtime: an Executable with buffers bound in advance."""
 
 import onnxfuse
-from peers.job import Job, Prepared
+from tools.bench.peers.job import Job, Prepared
 
 
 def prepare(job: Job) -> Prepared:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from peers.job import CannotRunError, Job, Prepared
+from tools.bench.peers.job import CannotRunError, Job, Prepared
 
 _TRY_SECONDS = 1.0
 

@@ -2,7 +2,7 @@
 
 import onnxruntime as ort
 
-from peers.job import Job, Prepared
+from tools.bench.peers.job import Job, Prepared
 
 
 def prepare(job: Job) -> Prepared:

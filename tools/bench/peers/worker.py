@@ -16,11 +16,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.append(str(Path(__file__).resolve().parents[3]))  # tools/, behind the packages of this Python
 
 import numpy as np
 
-from peers.job import Job, Prepared
+from tools.bench.peers.job import Job, Prepared
 
 MAX_RUNS = 2000
 LONG = 0.25
@@ -39,7 +39,7 @@ def main(kind: str, job: Job) -> None:
         print(json.dumps(content), file=answers, flush=True)
 
     try:
-        prepared: Prepared = importlib.import_module(f"peers.run_{kind}").prepare(job)
+        prepared: Prepared = importlib.import_module(f"tools.bench.peers.run_{kind}").prepare(job)
         prepared.run()
     except Exception as error:  # whatever the peer raises is the reason why it is left out
         answer({"error": f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]})
