@@ -38,7 +38,7 @@ from onnxfuse.bench import machine
 from onnxfuse.bench_turns import Worker, WorkerError, ratio_with_spread, take_turns
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.run.sessions import SessionError
-from onnxfuse.zoo.zoo import FetchError, chosen_models, read_manifest
+from onnxfuse.zoo.manifest import FetchError, chosen_models, read_manifest
 from tools.bench import page as bench_page
 from tools.bench.chains import CHAINS
 from tools.bench.known_peers import (

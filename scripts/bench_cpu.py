@@ -36,7 +36,9 @@ from onnxfuse.bench import PeakMemory, machine, peak_memory, time_in_turns
 from onnxfuse.bench_turns import ratio_with_spread
 from onnxfuse.run.inputs import InputSet
 from onnxfuse.run.sessions import Session, SessionError, has_fused_nodes
-from onnxfuse.zoo.zoo import StoredModel, fetch, make_inputs, read_manifest
+from onnxfuse.zoo.fetching import fetch
+from onnxfuse.zoo.manifest import StoredModel, read_manifest
+from onnxfuse.zoo.model_inputs import make_inputs
 from tools.bench.chains import CHAINS, LARGE, SMALL, long_chain, measure
 from tools.markdown_table import table as markdown
 from tools.messages import say

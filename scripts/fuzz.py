@@ -22,7 +22,7 @@ from typing import Any
 os.environ["PYTHONSAFEPATH"] = "1"  # this process and those that it starts take onnxfuse as it is installed
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
 
-from onnxfuse.zoo.zoo import cache
+from onnxfuse.zoo.fetching import cache
 from tools.fuzz import bytes as fuzz_bytes
 from tools.fuzz import graphs as fuzz_graphs
 from tools.fuzz import native as fuzz_native

@@ -47,7 +47,9 @@ import numpy as np
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.dtypes import DTYPES
-from onnxfuse.zoo.zoo import cache, make_inputs, read_manifest
+from onnxfuse.zoo.fetching import cache
+from onnxfuse.zoo.manifest import read_manifest
+from onnxfuse.zoo.model_inputs import make_inputs
 from tools.gpu import attention as gpu_attention
 from tools.gpu import conv_parity as gpu_conv_parity
 from tools.gpu import convolutions as gpu_convolutions

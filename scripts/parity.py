@@ -35,7 +35,8 @@ from rich.console import Console
 from onnxfuse.bench import machine
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.report.report import add_row, simple_table
-from onnxfuse.zoo.zoo import MANIFEST, FetchError, StoredModel, chosen_models, fetch, read_manifest
+from onnxfuse.zoo.fetching import fetch
+from onnxfuse.zoo.manifest import MANIFEST, FetchError, StoredModel, chosen_models, read_manifest
 from tools.messages import say
 from tools.parity import page as parity_page
 from tools.parity import worker as parity_worker

@@ -34,7 +34,9 @@ from onnxfuse.model.graph_export import onnx_graphs
 from onnxfuse.run.inputs import InputSet
 from onnxfuse.run.runtime import custom_ops_library
 from onnxfuse.run.sessions import Value
-from onnxfuse.zoo.zoo import Environment, FetchError, environment_python, fetch, input_sets, read_manifest, select
+from onnxfuse.zoo.fetching import environment_python, fetch
+from onnxfuse.zoo.manifest import Environment, FetchError, read_manifest, select
+from onnxfuse.zoo.model_inputs import input_sets
 from tools import portability_worker
 from tools.markdown_table import table
 from tools.messages import one_line, say

@@ -11,7 +11,8 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
 
-from onnxfuse.zoo.zoo import FetchError, StoredModel, fetch, read_manifest
+from onnxfuse.zoo.fetching import fetch
+from onnxfuse.zoo.manifest import FetchError, StoredModel, read_manifest
 from tests.support import sampling, versions
 
 os.environ["ONNXFUSE_NO_BENCH"] = "1"  # `optimize` times its result where a test asks for that alone

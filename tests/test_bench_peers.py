@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from onnxfuse.bench_turns import MIN_BLOCKS, SLOW_BLOCKS, Worker, WorkerError, take_turns
-from onnxfuse.zoo.zoo import FetchError, StoredModel, read_manifest
+from onnxfuse.zoo.manifest import FetchError, StoredModel, read_manifest
 from tools.bench import known_peers as bench_peers
 from tools.bench import page as bench_page
 from tools.bench.chains import CHAINS

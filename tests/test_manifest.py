@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+import onnxfuse
 from onnxfuse.cli.cli import main
-from onnxfuse.zoo import zoo
-from onnxfuse.zoo.zoo import Input
+from onnxfuse.zoo import manifest
+from onnxfuse.zoo.manifest import Input
 
 
 def manifest_with(entry: str = "", inputs: str = "", package: str = "", name: str = "m") -> str:
@@ -79,25 +80,32 @@ def test_what_is_no_manifest_is_refused(
 
 
 def test_the_manifests_of_these_tests_are_some() -> None:
-    model = zoo.parse_manifest(manifest_with(), Path("m.toml"))["m"]
+    model = manifest.parse_manifest(manifest_with(), Path("m.toml"))["m"]
     assert model.inputs == {"x": Input((1,), (0, 1.5), dtype="float32")}
-    assert zoo.parse_manifest(manifest_with('inputs.x = { shape = ["n"], value = 1 }\nsizes = [{ n = 0 }]'), Path())
+    sized = manifest_with('inputs.x = { shape = ["n"], value = 1 }\nsizes = [{ n = 0 }]')
+    assert manifest.parse_manifest(sized, Path())
+
+
+def test_it_lies_beside_the_package_or_inside() -> None:
+    checkout = Path(__file__).parents[1]
+    assert manifest.manifest_of(checkout / "onnxfuse") == checkout / "models" / "manifest.toml"
+    assert Path(onnxfuse.__file__).parent / "models" / "manifest.toml" == manifest.MANIFEST
 
 
 def test_a_name_may_stand_for_several_inputs() -> None:
     text = manifest_with('inputs."past.{0..1}.{key,value}" = { shape = [2] }')
-    assert list(zoo.parse_manifest(text, Path())["m"].inputs) == [
+    assert list(manifest.parse_manifest(text, Path())["m"].inputs) == [
         *("past.0.key", "past.0.value", "past.1.key", "past.1.value")
     ]
-    assert list(zoo.parse_manifest(manifest_with('inputs."x:0" = { shape = [2] }'), Path())["m"].inputs) == ["x:0"]
+    assert list(manifest.parse_manifest(manifest_with('inputs."x:0" = { shape = [2] }'), Path())["m"].inputs) == ["x:0"]
 
 
 def test_the_set_of_deployed_size_is_made_when_needed_and_says_how_large_it_is() -> None:
-    full = zoo.of_set(zoo.read_manifest(), "full")
+    full = manifest.of_set(manifest.read_manifest(), "full")
     assert len(full) >= 40
     recipes = {model.name for model in full if not model.kept}
     assert {model.name for model in full} - recipes == {"mobilenet_v2"}  # small enough to keep
-    assert all(zoo.MANIFEST.parent.joinpath("recipes", f"{m.recipe.partition(':')[0]}.py").is_file() for m in full)
+    assert all(manifest.MANIFEST.parent.joinpath("recipes", f"{m.recipe.partition(':')[0]}.py").is_file() for m in full)
     for name in ("", "other"):
-        with pytest.raises(zoo.FetchError, match=f"no set '{name}' of models; there are: full"):
-            zoo.of_set(zoo.read_manifest(), name)
+        with pytest.raises(manifest.FetchError, match=f"no set '{name}' of models; there are: full"):
+            manifest.of_set(manifest.read_manifest(), name)

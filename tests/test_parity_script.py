@@ -15,7 +15,7 @@ from onnxfuse.check.parity import compare
 from onnxfuse.check.region_parity import compare_regions
 from onnxfuse.fused.kinds import KINDS
 from onnxfuse.run.inputs import InputSet
-from onnxfuse.zoo.zoo import StoredModel
+from onnxfuse.zoo.manifest import StoredModel
 from tests.support.fusing import fuse_everything, fused_nodes
 from tools.parity import bisection as parity_bisect
 from tools.parity import page as parity_page

@@ -17,7 +17,8 @@ import onnxfuse
 from onnxfuse.check.comparison import Numbers
 from onnxfuse.cuda import compiler as compilers
 from onnxfuse.run.inputs import InputSet
-from onnxfuse.zoo.zoo import StoredModel, input_sets
+from onnxfuse.zoo.manifest import StoredModel
+from onnxfuse.zoo.model_inputs import input_sets
 from tests.cuda.compilers import MadeUpCompiler
 from tests.support import many_functions
 from tools.parity.roundings import Judge

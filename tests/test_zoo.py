@@ -18,8 +18,10 @@ from onnxfuse.cli.cli import main
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.run.inputs import input_specs
 from onnxfuse.run.sessions import Session
-from onnxfuse.zoo import zoo
-from onnxfuse.zoo.zoo import FetchError, Input, Package, StoredModel, fetch, make_inputs, read_manifest
+from onnxfuse.zoo import fetching, model_inputs
+from onnxfuse.zoo.fetching import fetch
+from onnxfuse.zoo.manifest import Environment, FetchError, Input, Package, StoredModel, read_manifest
+from onnxfuse.zoo.model_inputs import make_inputs
 from tests.support import versions
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -69,7 +71,7 @@ def test_downloaded_models_take_their_inputs(
 
 def check_inputs(model: StoredModel, path: Path) -> None:
     """The manifest's inputs are those of the file, and of shapes that it takes."""
-    zoo.check(model, path)
+    model_inputs.check(model, path)
     specs = input_specs(onnx.load(path))
     for index in range(len(model.sizes)):
         shapes = model.shapes(index)
@@ -178,9 +180,9 @@ def test_members_of_source_archives(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(CONTENT)
     with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "m.onnx", "carrier-1.0/m.onnx")
-    assert zoo._read_member(tmp_path / "a.tar.gz", "carrier-1.0/m.onnx") == CONTENT
+    assert fetching._read_member(tmp_path / "a.tar.gz", "carrier-1.0/m.onnx") == CONTENT
     with pytest.raises(FetchError, match="has no"):
-        zoo._read_member(tmp_path / "a.tar.gz", "carrier-1.0/n.onnx")
+        fetching._read_member(tmp_path / "a.tar.gz", "carrier-1.0/n.onnx")
 
 
 def test_errors_are_one_line(index: Path, tmp_path: Path) -> None:
@@ -313,9 +315,9 @@ def test_what_failed_to_move_is_undone(recipes: Path, tmp_path: Path, monkeypatc
 
 
 def test_a_python_that_cannot_run_is_named(recipes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = zoo.Environment("e", ())
+    environment = Environment("e", ())
     for python, reason in ((tmp_path / "no-python", "No such file"), (recipes / "small.py", "Permission denied")):
-        monkeypatch.setenv(zoo.RECIPE_PYTHON, str(python))
+        monkeypatch.setenv(fetching.RECIPE_PYTHON, str(python))
         with pytest.raises(FetchError, match=f"cannot run {python}: {reason}"):
             fetch("m", recipe(environment=environment), recipes=recipes)
 
@@ -353,7 +355,7 @@ def test_recipes_that_fail_or_make_something_else_are_errors(recipes: Path, tmp_
 def test_inputs_for_every_size(recipes: Path) -> None:
     models = recipe()
     path = fetch("m", models, recipes=recipes)
-    sets = zoo.input_sets(models["m"], path)
+    sets = model_inputs.input_sets(models["m"], path)
     assert [(one.label, one.shapes()) for one in sets] == [("n=4", {"x": [4]}), ("n=7", {"x": [7]})]
 
 
@@ -364,7 +366,7 @@ def test_every_recipe_without_torch_makes_its_model(manifest: dict[str, StoredMo
         onnx.checker.check_model(str(path), full_check=True)
         check_inputs(manifest[name], path)
         session = Session(path)
-        for inputs in zoo.input_sets(manifest[name], path):
+        for inputs in model_inputs.input_sets(manifest[name], path):
             for value in session.run(inputs.feeds):
                 assert value.dtype.kind in "biu" or np.isfinite(value.astype(np.float64)).all(), name
 
@@ -431,10 +433,10 @@ def test_zoo_add_describes_a_model(tmp_path: Path, capsys: pytest.CaptureFixture
     common = ["--manifest", str(manifest), "--task", 'a "test"']
     assert zoo_command("add", "new", str(model), *common, "--package", "carrier", "--path", "carrier/m.onnx") == 0
     added = read_manifest(manifest)["new"]
-    assert added.task == 'a "test"' and added.licence == "MIT" and added.sha256 == zoo.file_sha256(model)
+    assert added.task == 'a "test"' and added.licence == "MIT" and added.sha256 == fetching.file_sha256(model)
     assert added.inputs["x"].shape == ("batch", 4) and added.inputs["ids"].dtype == "int64"
     assert len(added.sizes) >= 2 and all("batch" in sizes for sizes in added.sizes)
-    zoo.check(added, model)
+    model_inputs.check(added, model)
     capsys.readouterr()
     for arguments, message in (
         (("new", str(model), "--recipe", "a:b"), "already has a model"),
@@ -454,7 +456,7 @@ def test_zoo_add_takes_the_environment_of_a_recipe(tmp_path: Path, capsys: pytes
     onnx.save(onnx.parser.parse_model(text), model)
     common = ["--manifest", str(manifest), "--task", "t", "--licence", "MIT", "--environment", "torch"]
     assert zoo_command("add", "new", str(model), *common, "--recipe", "a:b") == 0
-    assert read_manifest(manifest)["new"].environment == zoo.Environment("torch", ("torch==2.13.0",))
+    assert read_manifest(manifest)["new"].environment == Environment("torch", ("torch==2.13.0",))
     capsys.readouterr()
     assert zoo_command("add", "other", str(model), *common, "--package", "p", "--path", "m") == 2
     assert "--environment is for a --recipe" in capsys.readouterr().err

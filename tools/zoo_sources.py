@@ -19,7 +19,8 @@ from onnxfuse.cuda.conv.kernel import ConvSource
 from onnxfuse.cuda.fitting import LOG_OPTION
 from onnxfuse.cuda.kernel import Source
 from onnxfuse.cuda.renderer import compile_options
-from onnxfuse.zoo.zoo import StoredModel, fetch, read_manifest
+from onnxfuse.zoo.fetching import fetch
+from onnxfuse.zoo.manifest import StoredModel, read_manifest
 from tools.markdown_table import table
 from tools.messages import say
 

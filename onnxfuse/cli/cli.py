@@ -371,7 +371,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
 
 def _zoo_list(arguments: argparse.Namespace) -> int:
-    from onnxfuse.zoo.zoo import MANIFEST, read_manifest, select
+    from onnxfuse.zoo.manifest import MANIFEST, read_manifest, select
     from onnxfuse.zoo.zoo_commands import list_json, render_list
 
     models = select(read_manifest(arguments.manifest or MANIFEST), arguments.models)
@@ -383,7 +383,7 @@ def _zoo_list(arguments: argparse.Namespace) -> int:
 
 
 def _zoo_fetch(arguments: argparse.Namespace) -> int:
-    from onnxfuse.zoo.zoo import MANIFEST, read_manifest
+    from onnxfuse.zoo.manifest import MANIFEST, read_manifest
     from onnxfuse.zoo.zoo_commands import fetch_models
 
     with _Progress() as progress:
@@ -394,7 +394,7 @@ def _zoo_fetch(arguments: argparse.Namespace) -> int:
 
 
 def _zoo_add(arguments: argparse.Namespace) -> int:
-    from onnxfuse.zoo.zoo import MANIFEST
+    from onnxfuse.zoo.manifest import MANIFEST
     from onnxfuse.zoo.zoo_commands import NewEntry, add
 
     names = ("name", "task", "licence", "package", "path", "recipe", "environment")

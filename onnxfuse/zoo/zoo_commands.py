@@ -15,14 +15,11 @@ from onnxfuse.report.report import add_row, simple_table
 from onnxfuse.run.inputs import InputSet, input_specs
 from onnxfuse.run.sessions import Session, SessionError
 from onnxfuse.wording import is_utf8
-from onnxfuse.zoo.zoo import (
+from onnxfuse.zoo.fetching import Progress, fetch, fetch_all, file_sha256
+from onnxfuse.zoo.manifest import (
     FetchError,
-    Progress,
     StoredModel,
     environment_names,
-    fetch,
-    fetch_all,
-    file_sha256,
     is_name,
     package_names,
     parse_manifest,

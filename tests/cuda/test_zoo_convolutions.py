@@ -13,7 +13,7 @@ import zoo_convolutions
 from onnxfuse.cuda.arch import COMMON, architecture
 from onnxfuse.cuda.conv.fitting import LEAST_OCCUPANCY
 from onnxfuse.cuda.conv.kernel import FAMILIES
-from onnxfuse.zoo.zoo import StoredModel
+from onnxfuse.zoo.manifest import StoredModel
 from tests.cuda.test_zoo_kernels import compiler
 from tests.support import versions
 from tools import zoo_sources

@@ -23,7 +23,7 @@ from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.kernel import Access
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, ProgramError, reference
-from onnxfuse.zoo.zoo import StoredModel
+from onnxfuse.zoo.manifest import StoredModel
 from tests.cuda.compilers import nvrtc
 from tests.cuda.emulator import Emulation, check_program
 from tests.cuda.programs import FUNCTIONS

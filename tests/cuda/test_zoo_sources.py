@@ -10,7 +10,7 @@ import zoo_kernels
 
 from onnxfuse.cuda.arch import COMMON
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.zoo.zoo import StoredModel
+from onnxfuse.zoo.manifest import StoredModel
 from tests.cuda.compilers import MadeUpCompiler
 from tools import zoo_sources
 

@@ -12,7 +12,8 @@ import onnx
 import onnxruntime
 from onnx import helper
 
-from onnxfuse.zoo.zoo import Environment, cache, environment_python, read_manifest, recipe_python
+from onnxfuse.zoo.fetching import cache, environment_python, recipe_python
+from onnxfuse.zoo.manifest import Environment, read_manifest
 
 HERE = Path(__file__).resolve().parent
 WORKER = HERE / "peers" / "worker.py"

@@ -14,7 +14,9 @@ import onnxfuse
 from onnxfuse.check.comparison import compare_values
 from onnxfuse.check.numerics import output_numbers
 from onnxfuse.run.sessions import Session, Value
-from onnxfuse.zoo.zoo import MANIFEST, StoredModel, fetch, make_inputs
+from onnxfuse.zoo.fetching import fetch
+from onnxfuse.zoo.manifest import MANIFEST, StoredModel
+from onnxfuse.zoo.model_inputs import make_inputs
 from tools.bench.chains import Chain, chain_input, chain_model
 
 SIZES = {"16 KB": (1, 64, 8, 8), "512 KB": (1, 64, 32, 64), "6.6 MB": (1, 64, 161, 161), "67 MB": (1, 64, 512, 512)}

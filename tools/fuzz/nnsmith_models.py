@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from onnxfuse.zoo.zoo import Environment, cache, environment_python
+from onnxfuse.zoo.fetching import cache, environment_python
+from onnxfuse.zoo.manifest import Environment
 from tools.fuzz.check import PIPELINES
 from tools.fuzz.graphs import Tally
 from tools.fuzz.shrink import Feeds

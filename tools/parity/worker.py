@@ -24,7 +24,9 @@ from onnxfuse.fused import kinds
 from onnxfuse.fused.kinds import Kind
 from onnxfuse.run.inputs import InputSet
 from onnxfuse.run.sessions import Session, SessionError, Value, has_fused_nodes
-from onnxfuse.zoo.zoo import StoredModel, fetch, input_sets, read_manifest
+from onnxfuse.zoo.fetching import fetch
+from onnxfuse.zoo.manifest import StoredModel, read_manifest
+from onnxfuse.zoo.model_inputs import input_sets
 from tools.parity.bisection import bisect
 from tools.parity.reference import against_reference
 
