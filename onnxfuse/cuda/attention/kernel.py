@@ -51,6 +51,11 @@ class AttentionKernel:
         )
 
     @property
+    def index(self) -> int:
+        """Bits of the place of an element, the same in all of them."""
+        return 64
+
+    @property
     def sum_name(self) -> str:
         """The kernel that joins what the splits of this one have left."""
         return f"{self.name}_sum"

@@ -16,44 +16,33 @@ that family and accepts everything.
 """
 
 import re
-from dataclasses import dataclass
 
-from onnxfuse.cuda.attention.kernel import FAMILIES, READS, TYPES, AttentionKernel, AttentionSource
-from onnxfuse.cuda.recipe import (
-    MAX_BLOCK,
-    WARP,
-    RecipeError,
-    check_recipe,
-    is_identifier,
-    recipe_lines,
-    recipe_text,
-)
+from onnxfuse.cuda.attention.kernel import FAMILIES, READS, TYPES, AttentionKernel
+from onnxfuse.cuda.recipe import LaunchRecipe, not_a_kernel
 
 HEADER = "onnxfuse-cuda-attention 1"
 MAX_TILE = 1024
 MAX_SPLIT = 64
 VECTORS = (1, 2, 4, 8)
 
+_FIELDS = (
+    *("kernel", "family", "type", "reads", "zeros", "rows"),
+    *("keys", "size", "columns", "block", "vector", "split"),
+)
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,3}")
 
 
-@dataclass(frozen=True)
-class AttentionRecipe:
-    """A validated recipe: the sha256 of the ``source`` in hexadecimal, and its ``kernels`` in the order tried."""
+class AttentionRecipe(LaunchRecipe[AttentionKernel]):
+    """That of attention."""
 
-    source: str
-    kernels: tuple[AttentionKernel, ...]
+    header = HEADER
 
-    def __post_init__(self) -> None:
-        problems = [self._problem(kernel) for kernel in self.kernels]
-        check_recipe(self.source, problems, [name for kernel in self.kernels for name in kernel.functions])
-        if self.kernels[-1].family != "any":
-            raise RecipeError("the last kernel does not accept everything")
+    @staticmethod
+    def _names(kernel: AttentionKernel) -> tuple[str, ...]:
+        return kernel.functions
 
     def _problem(self, kernel: AttentionKernel) -> str | None:
         first = self.kernels[0]
-        if not all(map(is_identifier, kernel.functions)):
-            return f"{kernel.name!r} is not the name of a kernel"
         if kernel.family not in FAMILIES or kernel.dtype not in TYPES or kernel.reads not in READS:
             return f"a kernel of family {kernel.family}, type {kernel.dtype}, that reads {kernel.reads}"
         if (kernel.dtype, kernel.reads, kernel.zeros) != (first.dtype, first.reads, first.zeros):
@@ -61,43 +50,25 @@ class AttentionRecipe:
         sizes = (kernel.rows, kernel.keys, kernel.columns)
         if not all(1 <= size <= MAX_TILE for size in sizes) or not 0 <= kernel.size <= MAX_TILE:
             return f"a tile of {sizes} for heads of {kernel.size}"
-        if not WARP <= kernel.block <= MAX_BLOCK or kernel.block % WARP:
-            return f"a block of {kernel.block} threads is not a multiple of {WARP} up to {MAX_BLOCK}"
         if kernel.vector not in VECTORS or not 1 <= kernel.split <= MAX_SPLIT:
             return f"a vector of {kernel.vector}, {kernel.split} splits"
         if (kernel.family == "any") != (kernel.size == 0) or (kernel.family == "any" and kernel.vector > 1):
             return f"family {kernel.family} with a size of {kernel.size} and a vector of {kernel.vector}"
         return None
 
-    @classmethod
-    def of(cls, source: AttentionSource) -> "AttentionRecipe":
-        """The recipe of a rendered source."""
-        return cls(source.sha256, source.kernels)
+    @staticmethod
+    def _accepts_everything(kernel: AttentionKernel) -> bool:
+        return kernel.family == "any"
 
-    def __str__(self) -> str:
-        return recipe_text(HEADER, self.source, self.kernels)
-
-    @classmethod
-    def parse(cls, text: str) -> "AttentionRecipe":
-        """Read the text form.  Raises RecipeError, which names the line, for anything that does not validate."""
-        source, lines = recipe_lines(text, HEADER)
-        return cls(source, tuple(_parse_kernel(number, line) for number, line in lines))
-
-
-_FIELDS = (
-    *("kernel", "family", "type", "reads", "zeros", "rows"),
-    *("keys", "size", "columns", "block", "vector", "split"),
-)
-
-
-def _parse_kernel(number: int, line: str) -> AttentionKernel:
-    words = line.split(" ")
-    if tuple(words[::2]) == _FIELDS and len(words) == 2 * len(_FIELDS):
-        name, family, dtype, reads, zeros, *sizes = words[1::2]
-        families = [known for known in FAMILIES if known == family]
-        if families and zeros in ("0", "1") and all(map(_NUMBER.fullmatch, sizes)):
-            rows, keys, size, columns, block, vector, split = map(int, sizes)
-            return AttentionKernel(
-                name, families[0], dtype, reads, zeros == "1", rows, keys, size, columns, block, vector, split
-            )
-    raise RecipeError(f"line {number}: {line!r} is not a kernel")
+    @staticmethod
+    def _parse_kernel(number: int, line: str) -> AttentionKernel:
+        words = line.split(" ")
+        if tuple(words[::2]) == _FIELDS and len(words) == 2 * len(_FIELDS):
+            name, family, dtype, reads, zeros, *sizes = words[1::2]
+            families = [known for known in FAMILIES if known == family]
+            if families and zeros in ("0", "1") and all(map(_NUMBER.fullmatch, sizes)):
+                rows, keys, size, columns, block, vector, split = map(int, sizes)
+                return AttentionKernel(
+                    name, families[0], dtype, reads, zeros == "1", rows, keys, size, columns, block, vector, split
+                )
+        raise not_a_kernel(number, line)
