@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from onnxfuse.shapes import windows
+
 Arrays = Sequence[np.ndarray | None]
 Settings = dict[str, Any]
 
@@ -29,13 +31,13 @@ def _taps(
     """For each place in a window what all windows have there, and the place."""
     spatial = padded.shape[2:]
     counts = [
-        (size - dilation * (width - 1) - 1) // stride + 1
+        windows.count(size, windows.extent(width, dilation), stride)
         for size, width, stride, dilation in zip(spatial, kernel, strides, dilations, strict=True)
     ]
     for place in product(*map(range, kernel)):
         starts = [at * dilation for at, dilation in zip(place, dilations, strict=True)]
         cut = [
-            slice(start, start + stride * (count - 1) + 1, stride)
+            slice(start, start + windows.covered(count, 1, stride), stride)
             for start, stride, count in zip(starts, strides, counts, strict=True)
         ]
         yield place, padded[(slice(None), slice(None), *cut)]
@@ -77,7 +79,7 @@ def _conv_transpose(arrays: Arrays, settings: Settings) -> np.ndarray:
         raise UnsupportedError
     group, more = settings.get("group", 1), settings.get("output_padding", [0] * rank)
     whole = [
-        stride * (size - 1) + dilation * (width - 1) + 1 + extra
+        windows.covered(size, windows.extent(width, dilation), stride) + extra
         for size, width, stride, dilation, extra in zip(x.shape[2:], w.shape[2:], strides, dilations, more, strict=True)
     ]
     weights = w.reshape(group, w.shape[0] // group, *w.shape[1:]).swapaxes(1, 2)
@@ -87,7 +89,7 @@ def _conv_transpose(arrays: Arrays, settings: Settings) -> np.ndarray:
     for place in product(*map(range, w.shape[2:])):
         term = (np.moveaxis(weights, (0, 1, 2), (-3, -2, -1))[place] @ data).reshape(x.shape[0], channels, *x.shape[2:])
         cut = [
-            slice(at * dilation, at * dilation + stride * (size - 1) + 1, stride)
+            slice(at * dilation, at * dilation + windows.covered(size, 1, stride), stride)
             for at, dilation, stride, size in zip(place, dilations, strides, x.shape[2:], strict=True)
         ]
         y[(slice(None), slice(None), *cut)] += term

@@ -8,7 +8,7 @@ import numpy as np
 
 from onnxfuse.check.tensor_facts import Dims
 from onnxfuse.check.wants import MOST_TRIED, Reader, Want, between, dim, exactly, whole
-from onnxfuse.shapes.windows import count, extent
+from onnxfuse.shapes.windows import count, covered, extent
 
 
 def reshaped(call: Reader) -> Want | None:
@@ -145,7 +145,7 @@ def unpooled(call: Reader) -> Want | None:
         return None
     kernel = call.integers_of("kernel_shape", [])
     strides = call.integers_of("strides", [1] * len(kernel))
-    sizes = [(size - 1) * step + width for size, step, width in zip(data[2:], strides, kernel, strict=False)]
+    sizes = [covered(size, width, step) for size, step, width in zip(data[2:], strides, kernel, strict=False)]
     return exactly([*data[:2], *sizes])
 
 

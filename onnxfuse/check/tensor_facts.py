@@ -11,6 +11,7 @@ import onnx
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.model.constants import NUMBER_ATTRIBUTES
 from onnxfuse.model.graph import Model
 from onnxfuse.model.graph_export import onnx_graphs
 from onnxfuse.model.graph_ir import STANDARD_DOMAINS, numpy_dtype
@@ -363,8 +364,7 @@ def constant_value(node: NodeProto) -> np.ndarray | None:
     (name, value), *_ = (*attributes(node).items(), ("", None))
     if isinstance(value, TensorProto):
         return tensor_value(value)
-    kinds = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
-    return np.array(value, kinds[name]) if name in kinds else None
+    return np.array(value, NUMBER_ATTRIBUTES[name]) if name in NUMBER_ATTRIBUTES else None
 
 
 def _skeleton(model: ModelProto) -> ModelProto:

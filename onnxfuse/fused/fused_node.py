@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 from onnxfuse.fused.fusion import Fusion
 from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE
 from onnxfuse.fused.views import ViewedInput
-from onnxfuse.model.constants import constant_value
+from onnxfuse.model.constants import constant_value, is_scalar
 from onnxfuse.model.dtypes import DTYPES, from_numpy
 from onnxfuse.model.graph_export import make_attribute
 from onnxfuse.program import Program, ProgramBuilder
@@ -138,22 +138,17 @@ def fuse(
 
 def is_immediate(tensor: gs.Tensor, node: gs.Node, opset: int) -> bool:
     """Whether a constant of one element can be written into the Program: not if its rank shows in the result's."""
-    if not _is_single(tensor):
+    if not is_scalar(tensor):
         return False
     if opset < 9 and tensor.dtype not in (np.float16, np.float32, np.float64):
         return False  # the function's body could not have it, for Constant knew no other types
     if len(tensor.shape) == 0:
         return True
     return any(
-        other.shape is not None and len(other.shape) >= len(tensor.shape) and not _is_single(other)
+        other.shape is not None and len(other.shape) >= len(tensor.shape) and not is_scalar(other)
         for index, other in enumerate(node.inputs)
         if other is not tensor and other.name and not ignores_input(node, index)
     )
-
-
-def _is_single(tensor: gs.Tensor) -> bool:
-    """Whether the tensor is a constant of one element."""
-    return isinstance(tensor, gs.Constant) and math.prod(tensor.shape) == 1
 
 
 def local_function(

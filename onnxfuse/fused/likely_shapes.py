@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxfuse.model.constants import constant_value
 from onnxfuse.model.graph import sorted_nodes
 from onnxfuse.model.graph_ir import VIEWS
 from onnxfuse.program.lowering import is_elementwise
@@ -108,8 +109,8 @@ def _computed(node: gs.Node, shapes: Sequence[Shape]) -> Iterable[float]:
             *(size * stride if wider else -(-size // stride) for size, stride in zip(first[2:], strides, strict=False)),
         ]
     if node.op in ("Resize", "Upsample"):
-        for tensor in node.inputs[1:]:
-            if isinstance(tensor, gs.Constant) and tensor.dtype == np.float32 and tensor.values.size == len(first):
-                return [size * scale for size, scale in zip(first, tensor.values.tolist(), strict=True)]
+        for values in map(constant_value, node.inputs[1:]):
+            if values is not None and values.dtype == np.float32 and values.size == len(first):
+                return [size * scale for size, scale in zip(first, values.tolist(), strict=True)]
         return []
     return first

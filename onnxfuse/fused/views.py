@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.model.constants import integers_of
+from onnxfuse.model.constants import integers_of, slices_of
 from onnxfuse.model.dtypes import from_numpy
 from onnxfuse.model.elementwise_operators import HAVE_AXIS
 from onnxfuse.model.graph_ir import standard_op
+from onnxfuse.model.slices import AxisSlice
 from onnxfuse.program.figures import MAX_RANK, MAX_SLICES
 from onnxfuse.program.lowering import ignores_input, vector_axes
-from onnxfuse.program.program import AxisSlice
 
 
 @dataclass(frozen=True)
@@ -138,18 +138,11 @@ def parts_of(node: gs.Node) -> list[ViewedInput]:
 
 
 def _slice(node: gs.Node, rank: int) -> list[ViewedInput]:
-    starts, ends = integers_of(node, "starts", 1), integers_of(node, "ends", 2)
-    if starts is None or ends is None:
+    slices = slices_of(node) or ()
+    if not 0 < len(slices) <= MAX_SLICES or not all(-rank <= part.axis < rank for part in slices):
         return []
-    axes = integers_of(node, "axes", 3, list(range(len(starts))))
-    steps = integers_of(node, "steps", 4, [1] * len(starts))
-    if axes is None or steps is None or not 0 < len(starts) == len(ends) == len(axes) == len(steps) <= MAX_SLICES:
+    if len({part.axis % rank for part in slices}) < len(slices):
         return []
-    if not all(-rank <= axis < rank for axis in axes) or any(step < 1 for step in steps):
-        return []
-    if len({axis % rank for axis in axes}) < len(axes):
-        return []
-    slices = tuple(map(AxisSlice, axes, starts, ends, steps))
     return [ViewedInput(node.outputs[0], node.inputs[0], slices)]
 
 

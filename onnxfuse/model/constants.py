@@ -9,13 +9,18 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
+from onnxfuse.model.slices import AxisSlice
+
 if TYPE_CHECKING:
     from onnxfuse.model.graph_ir import Node
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_SCALAR_ATTRIBUTES = {"value_float": np.float32, "value_int": np.int64}
-_LIST_ATTRIBUTES = {"value_floats": np.float32, "value_ints": np.int64}
+NUMBER_ATTRIBUTES = {
+    **{"value_float": np.float32, "value_floats": np.float32},
+    **{"value_int": np.int64, "value_ints": np.int64},
+}
+"""The attributes of a Constant node that hold numbers and no tensor, and of what type these are."""
 _STRING_ATTRIBUTES = ("value_string", "value_strings")
 
 
@@ -36,11 +41,7 @@ def constant_node_value(node: Node) -> Array | None:
     ((name, value),) = node.attrs.items()
     if name == "value":
         return _dense_values(value)
-    if name in _SCALAR_ATTRIBUTES:
-        return np.array(value, dtype=_SCALAR_ATTRIBUTES[name])
-    if name in _LIST_ATTRIBUTES:
-        return np.array(value, dtype=_LIST_ATTRIBUTES[name]).reshape(-1)
-    return None
+    return np.array(value, dtype=NUMBER_ATTRIBUTES[name]) if name in NUMBER_ATTRIBUTES else None
 
 
 def is_constant(tensor: gs.Tensor | None) -> bool:
@@ -68,6 +69,11 @@ def constant_value(tensor: gs.Tensor | None) -> Array | None:
 def is_dense(tensor: gs.Constant) -> bool:
     """Whether an initializer is an ordinary, not a sparse, tensor.  Does not load it."""
     return not isinstance(getattr(tensor, "_values", None), gs.ir.tensor.SparseValues)
+
+
+def is_scalar(tensor: gs.Tensor) -> bool:
+    """Whether the tensor is an initializer of one element.  Does not load it."""
+    return isinstance(tensor, gs.Constant) and math.prod(tensor.shape) == 1
 
 
 def shape_of(tensor: gs.Tensor) -> tuple[int, ...] | None:
@@ -114,3 +120,18 @@ def integers_of(node: Node, name: str, place: int, default: list[int] | None = N
         return default
     values = constant_value(node.inputs[place])
     return None if values is None or values.ndim != 1 else [int(value) for value in values]
+
+
+def slices_of(node: Node) -> tuple[AxisSlice, ...] | None:
+    """What a Slice of any opset takes; None where that is not known in advance, or read backwards.
+
+    An axis is as the node has it, and may be outside of the tensor.
+    """
+    starts, ends = integers_of(node, "starts", 1), integers_of(node, "ends", 2)
+    if starts is None or ends is None:
+        return None
+    axes = integers_of(node, "axes", 3, list(range(len(starts))))
+    steps = integers_of(node, "steps", 4, [1] * len(starts))
+    if axes is None or steps is None or not len(starts) == len(ends) == len(axes) == len(steps):
+        return None
+    return tuple(map(AxisSlice, axes, starts, ends, steps)) if min(steps, default=1) > 0 else None

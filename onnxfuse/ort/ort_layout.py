@@ -9,7 +9,7 @@ every version since 1.20 but for HardSwish (1.31 alone computes it inside a conv
 alone; elsewhere a convolution takes in its affine step and one of PLAIN_ACTIVATIONS, and no residual.
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from types import MappingProxyType
 
 import numpy as np
@@ -62,7 +62,7 @@ class ConvLayout:
     def __init__(
         self,
         nodes: Iterable[gs.Node],
-        outputs: Sequence[gs.Tensor],
+        is_output: Callable[[gs.Tensor], bool],
         on: Target = CPU,
         gelus: Mapping[int, bool] = MappingProxyType({}),
     ) -> None:
@@ -77,7 +77,7 @@ class ConvLayout:
         self._blocked: set[int] = set()
         self._open_convs: dict[int, Set[str]] = {}  # outputs of convolutions, and the activations those can take in
         self._linear: set[int] = set()  # outputs of convolutions that can still take in an affine step or a residual
-        self._outputs = {id(tensor) for tensor in outputs}
+        self._is_output = is_output
         self._constants: set[int] = set()  # results that ORT folds when it loads the model
         self._block = block_size()
         for node in nodes:
@@ -95,7 +95,7 @@ class ConvLayout:
             reorders += any(self._stays_blocked(consumer) for consumer in outside)
             # What reads the tensor in plain layout makes ORT reorder it with or without the fused node.
             reorders -= any(not self._stays_blocked(consumer) for consumer in outside) or (
-                id(node.outputs[0]) in self._outputs
+                self._is_output(node.outputs[0])
             )
         nodes = sum(self._gelus.get(id(node), True) for node in region)
         return BLOCKED_NODE_COST * nodes <= FUSED_NODE_COST + REORDER_COST * reorders
@@ -222,7 +222,7 @@ class ConvLayout:
         return id(consumer) in self.blocked_nodes
 
     def _read_once(self, tensor: gs.Tensor) -> bool:
-        return len(tensor.outputs) == 1 and id(tensor) not in self._outputs
+        return len(tensor.outputs) == 1 and not self._is_output(tensor)
 
 
 def hard_swish_pair(mul: gs.Node) -> gs.Node | None:

@@ -24,6 +24,7 @@ from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, kind_of
 from onnxfuse.model.graph import sorted_nodes
 from onnxfuse.model.graph_ir import operator_key
 from onnxfuse.model.inlining import FunctionKey, inlined_nodes
+from onnxfuse.model.returned import Returned
 from onnxfuse.ort.host import constant_arithmetic, shape_arithmetic
 from onnxfuse.program.lowering import is_elementwise
 from onnxfuse.report.byte_counts import Bytes, touched
@@ -93,8 +94,9 @@ def collect(model: "Model") -> Statistics:
     statistics = Statistics()
     functions = {key: function for key, function in model.functions.items() if key[0] != DOMAIN}
     inlined: dict[FunctionKey, int] = {}
+    is_output = Returned(model.graphs())
     for graph in model.graphs():
-        _count_graph(statistics, graph)
+        _count_graph(statistics, graph, is_output)
         for node in graph.nodes if functions else ():
             key = (*operator_key(node), getattr(node, "overload", ""))
             if key in functions:  # the call itself is counted already
@@ -105,11 +107,10 @@ def collect(model: "Model") -> Statistics:
     return statistics
 
 
-def _count_graph(statistics: Statistics, graph: gs.Graph) -> None:
+def _count_graph(statistics: Statistics, graph: gs.Graph, is_output: Returned) -> None:
     nodes = sorted_nodes(graph)
     elementwise = {id(node) for node in nodes if is_elementwise(node)}
     not_launched = shape_arithmetic(nodes, elementwise) | constant_arithmetic(nodes)
-    outputs = {id(tensor) for tensor in graph.outputs}
     statistics.nodes += len(nodes)
     for node in nodes:
         if id(node) in not_launched or (node.op in _NO_LAUNCH and node.domain != DOMAIN):
@@ -118,7 +119,7 @@ def _count_graph(statistics: Statistics, graph: gs.Graph) -> None:
         statistics.launches += 1
         statistics.operators[node.op if kind is None else kind.name] += 1
         statistics.intermediate_tensors += sum(
-            1 for tensor in node.outputs if tensor.name and tensor.outputs and id(tensor) not in outputs
+            1 for tensor in node.outputs if tensor.name and tensor.outputs and not is_output(tensor)
         )
         fusible = id(node) in elementwise or kind is ELEMENTWISE
         for tensor in touched(node):

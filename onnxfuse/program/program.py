@@ -38,12 +38,12 @@ that lie in memory in another shape or order (``onnxfuse.program.view_steps``); 
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.dtypes import DTYPES
+from onnxfuse.model.slices import AxisSlice
 from onnxfuse.program.figures import MAX_INPUTS, MAX_OUTPUTS, MAX_RANK, MAX_SLICES, MAX_TEXT, MAX_VALUES
 from onnxfuse.program.ops import NUMBERS, OPS, REDUCTIONS, Rule
 from onnxfuse.program.view_steps import ViewStep, check_steps, parse_steps
@@ -55,22 +55,6 @@ CONTRACT = "contract"
 
 class ProgramError(OnnxfuseError):
     """A Program that does not validate; the message names the line of its text."""
-
-
-class AxisSlice(NamedTuple):
-    """What is read along an axis of a tensor, as ONNX's Slice reads it; ``step`` is at least 1.
-
-    ``axis``, ``start`` and ``end`` count from the back if they are negative; the latter are moved into the axis.
-    """
-
-    axis: int
-    start: int
-    end: int
-    step: int
-
-    def places(self, size: int) -> range:
-        """Which elements of an axis of ``size`` are read."""
-        return range(size)[self.start : self.end : self.step]
 
 
 @dataclass(frozen=True)

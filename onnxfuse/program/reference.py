@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from onnxfuse.model.dtypes import DTYPES
+from onnxfuse.model.slices import AxisSlice
 from onnxfuse.program.ops import OPS, REDUCTIONS
-from onnxfuse.program.program import AxisSlice, Const, Index, Input, Instruction, Program, Reduction
+from onnxfuse.program.program import Const, Index, Input, Instruction, Program, Reduction
 from onnxfuse.program.view_steps import viewed
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onnxfuse.program.program import AxisSlice, Input, ProgramError
+from onnxfuse.model.slices import AxisSlice
+from onnxfuse.program.program import Input, ProgramError
 from onnxfuse.program.view_steps import ViewStep, split_size
 
 

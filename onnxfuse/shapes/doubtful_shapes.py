@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxfuse.model.constants import constant_value
 from onnxfuse.model.graph import Model
 from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.shapes.windows import count, extent
@@ -130,14 +131,14 @@ def _pooled(node: gs.Node, sizes: Sequence[object]) -> list[int | None]:
 def _resized(node: gs.Node, sizes: Sequence[object]) -> list[int | None]:
     """Sizes times scales, as float32, rounded down (``ComputeOutputShape`` in ``upsamplebase.h`` of ONNX Runtime)."""
     place = 1 if len(node.inputs) == 2 else 2
-    scales = node.inputs[place] if len(node.inputs) > place else None
-    if not isinstance(scales, gs.Constant) or len(scales.shape) != 1 or len(node.inputs) > place + 1:
+    scales = constant_value(node.inputs[place]) if len(node.inputs) == place + 1 else None
+    if scales is None or scales.ndim != 1:
         return []
     axes = node.attrs.get("axes", list(range(len(sizes))))
     if scales.shape[0] != len(axes) or not all(-len(sizes) <= axis < len(sizes) for axis in axes):
         return []
     found: list[int | None] = [None] * len(sizes)
-    for axis, scale in zip(axes, np.asarray(scales.values, np.float32), strict=True):
+    for axis, scale in zip(axes, scales.astype(np.float32), strict=True):
         size = sizes[axis]
         if isinstance(size, int) and np.isfinite(product := scale * np.float32(size)):
             found[axis] = int(product)

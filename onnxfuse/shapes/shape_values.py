@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from onnxfuse.model.constants import constant_value, shape_of
+from onnxfuse.model.constants import constant_value, shape_of, slices_of
 from onnxfuse.model.graph_ir import Node, standard_op
 
 Size = str | tuple[int, int]
@@ -148,17 +148,10 @@ class ShapeValues:
         return None if operands is None else [_largest_of(elements) for elements in operands]
 
     def _slice(self, node: Node) -> list[Element] | None:
-        elements = self._row(node.inputs[0])
-        if len(node.inputs) == 1:  # before opset 10
-            starts, ends = node.attrs.get("starts"), node.attrs.get("ends")
-            steps: list[int] | None = [1]
-        else:
-            starts, ends = _vector(node.inputs[1]), _vector(node.inputs[2])
-            has_steps = len(node.inputs) > 4 and node.inputs[4].name
-            steps = _vector(node.inputs[4]) if has_steps else [1]
-        if elements is None or not starts or not ends or not steps or len(starts) > 1 or steps[0] < 1:
+        elements, slices = self._row(node.inputs[0]), slices_of(node) or ()
+        if elements is None or len(slices) != 1:
             return None
-        return elements[starts[0] : ends[0] : steps[0]]
+        return [elements[place] for place in slices[0].places(len(elements))]
 
 
 def _is_row(tensor: gs.Tensor) -> bool:

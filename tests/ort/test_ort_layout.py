@@ -12,6 +12,7 @@ from onnx import numpy_helper, parser
 import onnxfuse
 from onnxfuse import cpu
 from onnxfuse.fused.target import CPU
+from onnxfuse.model.returned import Returned
 from onnxfuse.ort.ort_fusions import OrtFusions, find_gelus
 from onnxfuse.ort.ort_layout import ConvLayout, block_size
 from onnxfuse.shapes.inference import infer
@@ -56,7 +57,7 @@ def _optimized_by_ort(model: onnx.ModelProto, path: Path, library: bool = False)
 def _layout(model: onnx.ModelProto) -> tuple[onnxfuse.Model, ConvLayout]:
     loaded = onnxfuse.Model.from_proto(model)
     infer(loaded)
-    return loaded, ConvLayout(loaded.graph.nodes, loaded.graph.outputs, gelus=find_gelus(loaded))
+    return loaded, ConvLayout(loaded.graph.nodes, Returned([loaded.graph]), gelus=find_gelus(loaded))
 
 
 INSIDE = {

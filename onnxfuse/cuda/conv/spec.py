@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import ProgramError
 from onnxfuse.program.figures import MAX_CONV_ATTRIBUTE, MAX_CONV_WEIGHTS, MAX_SPATIAL_RANK
-from onnxfuse.shapes.windows import count, extent
+from onnxfuse.shapes.windows import count, covered, extent, same_padding, sides
 
 DTYPES_OF_X = ("f32", "f16", "bf16")
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
@@ -125,12 +125,12 @@ class Convolution:
             if self.auto_pad == "VALID":
                 total = 0
             elif self.transposed:
-                total = max(0, (size - 1) * stride + extra + window - size * stride)
+                total = covered(size, window, stride) + extra - size * stride
             else:
-                total = max(0, (-(-size // stride) - 1) * stride + window - size)
-            half = total // 2
-            begins.append(half if self.auto_pad == "SAME_UPPER" else total - half)
-            ends.append(total - begins[-1])
+                total = same_padding(size, window, stride)
+            begin, end = sides(max(0, total), self.auto_pad)
+            begins.append(begin)
+            ends.append(end)
         return (*begins, *ends)
 
     def output_shape(self, x_shape: Sequence[int]) -> tuple[int, ...]:
@@ -147,7 +147,7 @@ class Convolution:
             pad = pads[axis] + pads[axis + self.rank]
             window, stride = self._windows[axis], self.strides[axis]
             if self.transposed:
-                sizes.append(stride * (size - 1) + self.output_padding[axis] + window - pad)
+                sizes.append(covered(size, window, stride) + self.output_padding[axis] - pad)
             else:
                 sizes.append(count(size, window, stride, (pads[axis], pads[axis + self.rank])))
         # Nothing remains of a window that is larger than what it slides over.

@@ -5,6 +5,7 @@ from math import prod
 
 from onnxfuse.cuda.conv.kernel import Family, Tile
 from onnxfuse.cuda.conv.spec import Convolution
+from onnxfuse.shapes.windows import covered, extent
 
 SHARED_BYTES = 48 << 10
 """The shared memory that a block has on every architecture without asking for more."""
@@ -46,14 +47,12 @@ def patch_bytes(conv: Convolution, tiling: Tiling) -> int:
     """The shared memory that one plane of X takes: ConvPatch of custom_ops/cuda/device/conv_depthwise.cuh."""
     _, rows, columns = tiling.tile
     _, stride_h, stride_w = _last((1, 1, 1), conv.strides)
-    _, span_h, span_w = _last(
-        (1, 1, 1), tuple((k - 1) * d + 1 for k, d in zip(conv.kernel, conv.dilations, strict=True))
-    )
+    _, span_h, span_w = _last((1, 1, 1), tuple(map(extent, conv.kernel, conv.dilations)))
     vector = tiling.vector
     pads = conv.static_pads
     shift = -pads[conv.rank - 1] % vector if pads is not None else 0
     reach = -(-(shift + (vector - 1) * stride_w + span_w) // vector) * vector
-    return 4 * ((rows - 1) * stride_h + span_h) * ((columns - vector) * stride_w + reach)
+    return 4 * covered(rows, span_h, stride_h) * ((columns - vector) * stride_w + reach)
 
 
 def shared_bytes(conv: Convolution, tiling: Tiling) -> int:

@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 from onnxfuse.fused.attention.attention_parts import part_of, producer
 from onnxfuse.fused.attention.head_shapes import TRANSPOSED, repeats_of
 from onnxfuse.model import dtypes
+from onnxfuse.model.constants import constant_value, is_constant, is_scalar
 from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.program.node_lowering import UnsupportedError
 
@@ -82,7 +83,7 @@ class HeadsReader:
         """K or V, of which each head may serve several of Q."""
         gather = self._inner(tensor, "Gather")
         repeats = None if gather is None else repeats_of(gather)
-        if gather is None or repeats is None or not isinstance(gather.inputs[1], gs.Constant):
+        if gather is None or repeats is None or not is_constant(gather.inputs[1]):
             return self.heads(tensor)
         return replace(self.heads(gather.inputs[0]), repeats=repeats).before(gather)
 
@@ -180,10 +181,10 @@ def factor_of(node: gs.Node) -> tuple[gs.Tensor, np.float32] | None:
 
 def target_of(reshape: gs.Node) -> list[int] | None:
     """The constant shape, in which 0 stands for a size of the data, and -1 for one that is no number."""
-    constant = reshape.inputs[1] if len(reshape.inputs) == 2 else None
-    if not isinstance(constant, gs.Constant):
+    constant = constant_value(reshape.inputs[1]) if len(reshape.inputs) == 2 else None
+    if constant is None:
         return None
-    target: list[int] = np.asarray(constant.values).tolist()
+    target: list[int] = constant.tolist()
     if reshape.attrs.get("allowzero", 0) and 0 in target:
         return None
     made = reshape.outputs[0].shape
@@ -209,11 +210,10 @@ def _splits_heads(reshape: gs.Node, *counts: int) -> bool:
 
 def number_of(tensor: gs.Tensor) -> np.float32 | None:
     """The value of a constant of one element that does not add dimensions, of float32 or 16 bits; None for others."""
-    if not isinstance(tensor, gs.Constant) or int(np.prod(tensor.shape)) != 1 or len(tensor.shape) > 4:
-        return None
     known = dtypes.from_numpy(tensor.dtype)
-    is_float = known is not None and known.compute == "f32"
-    return np.float32(tensor.values.reshape(())) if is_float else None
+    if not is_scalar(tensor) or len(tensor.shape) > 4 or known is None or known.compute != "f32":
+        return None
+    return np.float32(np.asarray(constant_value(tensor)).reshape(()))
 
 
 def _count(tensor: gs.Tensor, axis: int) -> int:

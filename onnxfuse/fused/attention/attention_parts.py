@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.model.constants import constant_value, integers_of
+from onnxfuse.model.constants import constant_value, integers_of, slices_of
 from onnxfuse.model.graph_ir import standard_op
 
 
@@ -52,15 +52,14 @@ def _range_of(tensor: gs.Tensor) -> Part | None:
 
 
 def _sliced(node: gs.Node) -> Part | None:
-    starts, steps = integers_of(node, "starts", 1), integers_of(node, "steps", 4, [1])
-    axes = integers_of(node, "axes", 3, [0])
-    if starts is None or axes is None or steps != [1] or len(starts) != 1 or len(axes) != 1:
+    slices = slices_of(node) or ()
+    if len(slices) != 1 or slices[0].step != 1:
         return None
-    total, size = _length(node.inputs[0], axes[0]), _length(node.outputs[0], axes[0])
-    if total is None or size is None:
+    total = _length(node.inputs[0], slices[0].axis)
+    if total is None:
         return None
-    first, _, _ = slice(starts[0], None).indices(total)
-    return _part(node, axes[0], first, size)
+    places = slices[0].places(total)
+    return _part(node, slices[0].axis, places.start, len(places))
 
 
 def _split(node: gs.Node, tensor: gs.Tensor) -> Part | None:

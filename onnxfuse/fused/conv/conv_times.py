@@ -25,6 +25,7 @@ from onnxfuse.program.figures import FEW_NHWC_PIXELS, LEAST_GROUP
 from onnxfuse.program.lowering import instructions, is_elementwise
 from onnxfuse.program.node_lowering import UnsupportedError
 from onnxfuse.program.ops import OPS
+from onnxfuse.shapes.windows import count, covered, extent
 
 
 class Layout(IntEnum):
@@ -393,9 +394,9 @@ def is_better_by_rows(shape: Sequence[int] | None, single: gs.Node) -> bool:
         return False
     channels, _, width = shape[1:]
     stride, dilation = ((single.attrs.get(name) or [1])[0] for name in ("strides", "dilations"))
-    reach = (single.inputs[1].shape[2] - 1) * dilation + 1
-    rows = max((_ROWS // (channels * width) - reach) // stride + 1, 1)
-    return (rows - 1) * stride + reach <= _MADE_AGAIN * rows * stride
+    reach = extent(single.inputs[1].shape[2], dilation)
+    rows = max(count(_ROWS // (channels * width), reach, stride), 1)
+    return covered(rows, reach, stride) <= _MADE_AGAIN * rows * stride
 
 
 def _has_nhwc(node: gs.Node) -> bool:
@@ -451,7 +452,7 @@ def _reader(tensor: gs.Tensor) -> gs.Node | None:
 def _rows_inside(read: int, written: int, kernel: int) -> float:
     """The share of a kernel's rows that meet the image, in the mean."""
     stride = max(read // written, 1)
-    pad = max((written - 1) * stride + kernel - read, 0) // 2
+    pad = max(covered(written, kernel, stride) - read, 0) // 2
     starts = range(-pad, written * stride - pad, stride)
     return sum(max(min(start + kernel, read) - max(start, 0), 0) for start in starts) / (written * kernel)
 

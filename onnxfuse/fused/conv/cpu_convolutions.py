@@ -9,7 +9,7 @@ estimated, and the cheapest assignment is a minimum cut.  Which of the library's
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -26,6 +26,7 @@ from onnxfuse.fused.nhwc.nhwc_layout import joins_channels, permutes, takes_part
 from onnxfuse.fused.nhwc.pools import find_pool
 from onnxfuse.fused.sizes import is_gate
 from onnxfuse.model.graph import Model, sorted_nodes
+from onnxfuse.model.returned import Returned
 from onnxfuse.ort.ort_fusions import find_gelus
 from onnxfuse.ort.ort_layout import PLAIN_ACTIVATIONS, ConvLayout
 from onnxfuse.ort.slow_kernels import FREE_OPS
@@ -99,7 +100,7 @@ class CpuChooser:
             return
         self._own = {}
         if self._policy is not ConvPolicy.NONE:
-            gelus = find_gelus(model)
+            gelus, is_output = find_gelus(model), Returned(model.graphs())
             for graph in model.fusible_graphs():
                 known = {id(node): node for node in graph.nodes if _is_known(node)}
                 if self._policy is ConvPolicy.AUTO:
@@ -109,7 +110,7 @@ class CpuChooser:
                     known = {}
                 if known and self._policy is ConvPolicy.AUTO:
                     given = self._given if graph is model.graph else {}
-                    own, small = _GraphChoice(graph, set(known), given, gelus, model.opsets.get("", 0)).own()
+                    own, small = _GraphChoice(graph, set(known), given, gelus, is_output, model.opsets.get("", 0)).own()
                     self._small |= {key: node for key, node in known.items() if key in small}
                     known = {key: node for key, node in known.items() if key in own}
                 self._own |= known
@@ -218,15 +219,16 @@ class _GraphChoice:
         known: set[int],
         given: Mapping[str, tuple[int, ...]],
         gelus: Mapping[int, bool],
+        is_output: Callable[[gs.Tensor], bool],
         opset: int,
     ) -> None:
         self._nodes = sorted_nodes(graph)
-        self._outputs = {id(tensor) for tensor in graph.outputs}
+        self._is_output = is_output
         self._known = known
         self._gelus = gelus
         self._opset = opset
         self._tails: dict[int, float] = {}
-        self._layout = ConvLayout(self._nodes, graph.outputs, gelus=gelus)
+        self._layout = ConvLayout(self._nodes, is_output, gelus=gelus)
         self._shapes = LikelyShapes(graph, given)
         self._conv = ConvTimes(self._shapes)
         self._ns = self._conv.ns
@@ -351,7 +353,7 @@ class _GraphChoice:
         if len(shape) != 4 or len(variables) != 1 or not isinstance(shape[1], int) or shape[1] % 4:
             return False
         return node.op == "BatchNormalization" or all(
-            tensor.values.size in (1, shape[1]) for tensor in node.inputs if isinstance(tensor, gs.Constant)
+            math.prod(tensor.shape) in (1, shape[1]) for tensor in node.inputs if isinstance(tensor, gs.Constant)
         )
 
     def _add_reorders(self, cut: MinimumCut, node: gs.Node, unit: dict[int, int]) -> None:
@@ -364,7 +366,7 @@ class _GraphChoice:
             made, plain, blocked = unit[id(node)], ("plain", id(tensor)), ("blocked", id(tensor))
             cut.separate(plain, made, cost + self._of_lost_tail(node, tensor, elements))
             cut.separate(made, blocked, cost)
-            if id(tensor) in self._outputs:
+            if self._is_output(tensor):
                 cut.add(plain, 0.0, math.inf)
             for reader in self._readers(tensor):
                 if unit.get(id(reader)) in (None, made):
@@ -396,7 +398,7 @@ class _GraphChoice:
             if shape[1] == 1 or math.prod(shape[2:]) == 1:
                 continue  # the elements are in one order
             last = ("tensor", key)
-            if key not in made or key in self._outputs:
+            if key not in made or self._is_output(tensor):
                 cut.add(last, math.inf, 0.0)
             for node in ([made[key]] if key in made else []) + list(self._readers(tensor)):
                 if id(node) not in unit:  # of another graph

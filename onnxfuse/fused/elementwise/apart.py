@@ -6,6 +6,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.elementwise.cuda_placement import CudaPlacement
 from onnxfuse.model.graph import Model
+from onnxfuse.model.returned import Returned
 from onnxfuse.ort.host import constant_arithmetic, shape_arithmetic
 from onnxfuse.ort.ort_fusions import OrtFusions
 from onnxfuse.ort.ort_layout import INSIDE_CONV, ConvLayout
@@ -30,10 +31,11 @@ class Apart:
         self.ort = None if context.everything else OrtFusions(model, context.on)
         self.placement = CudaPlacement(model) if context.on.host_apart and not context.everything else None
         self._on = context.on
+        self._is_output = Returned(model.graphs())
 
-    def layout(self, nodes: Sequence[gs.Node], outputs: Sequence[gs.Tensor]) -> ConvLayout | None:
+    def layout(self, nodes: Sequence[gs.Node]) -> ConvLayout | None:
         """What ONNX Runtime has in blocks of channels in a graph; None where that does not matter."""
-        return ConvLayout(nodes, outputs, self._on, self.ort.gelus) if self.ort else None
+        return ConvLayout(nodes, self._is_output, self._on, self.ort.gelus) if self.ort else None
 
     def reasons(
         self, nodes: Sequence[gs.Node], elementwise: Sequence[gs.Node], layout: ConvLayout | None

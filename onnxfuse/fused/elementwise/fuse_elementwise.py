@@ -122,7 +122,7 @@ class _Planner:
         elementwise = [node for node in nodes if is_elementwise(node)]
         if not elementwise or self._opset is None or self._apart is None:
             return plan
-        layout = self._apart.layout(nodes, graph.outputs)
+        layout = self._apart.layout(nodes)
         reasons = self._apart.reasons(nodes, elementwise, layout)
         for node in elementwise:
             if not self._is_read_outside(node.outputs[0], set()):

@@ -22,6 +22,7 @@ from onnxfuse.fused.minimum_cut import MinimumCut
 from onnxfuse.fused.nhwc.pools import Pool, find_pool
 from onnxfuse.fused.sizes import Size, Sizes, is_gate
 from onnxfuse.fused.views import parts_of
+from onnxfuse.model.constants import is_scalar
 from onnxfuse.model.graph import captured_tensors
 from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.program import Program
@@ -173,7 +174,7 @@ class _Choice:
             return False
         first = node.outputs[0]
         self._note(first)
-        for key, other in {id(tensor): tensor for tensor in node.inputs if not _is_scalar(tensor)}.items():
+        for key, other in {id(tensor): tensor for tensor in node.inputs if not is_scalar(tensor)}.items():
             self._note(other)
             change = self._transpose(other) if joins else math.inf
             self._cut.separate(id(first), key, change)
@@ -189,7 +190,7 @@ class _Choice:
         space = self._sizes.of(node.outputs[0])
         if not is_elementwise(node) or _has_vectors(node) or space is None or not 3 <= len(space) <= 4:
             return False
-        whole = [tensor for tensor in node.inputs if not _is_scalar(tensor)]
+        whole = [tensor for tensor in node.inputs if not is_scalar(tensor)]
         return bool(whole) and all(tensor.name and self._sizes.of(tensor) == space for tensor in whole)
 
     def _add(self, fusion: ConvFusion) -> None:
@@ -261,11 +262,6 @@ def _has_vectors(node: gs.Node) -> bool:
     if node.op in ("QuantizeLinear", "DequantizeLinear"):
         return node.inputs[1].shape is None or len(node.inputs[1].shape) > 0
     return bool(node.op == "BatchNormalization")
-
-
-def _is_scalar(tensor: gs.Tensor) -> bool:
-    """Whether a tensor is a constant of one element."""
-    return isinstance(tensor, gs.Constant) and math.prod(tensor.shape) == 1
 
 
 def _is_same_in_both(size: tuple[Size, ...] | None, space: tuple[Size, ...] | None) -> bool:

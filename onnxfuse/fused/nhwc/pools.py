@@ -8,6 +8,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.program.figures import MAX_CONV_ATTRIBUTE
+from onnxfuse.shapes.windows import same_padding, sides
 
 _OPERATORS = ("MaxPool", "AveragePool")
 
@@ -90,11 +91,12 @@ def _pads(node: gs.Node, sizes: Sequence[object], kernel: list[int], strides: li
         if stride == 1:
             total = window - 1
         elif isinstance(size, (int, np.integer)):
-            total = (-(-int(size) // stride) - 1) * stride + window - int(size)
+            total = same_padding(int(size), window, stride)
         else:
             return None
         if total < 0 or how not in ("SAME_UPPER", "SAME_LOWER"):
             return None
-        begins.append(total // 2 if how == "SAME_UPPER" else total - total // 2)
-        ends.append(total - begins[-1])
+        begin, end = sides(total, how)
+        begins.append(begin)
+        ends.append(end)
     return begins + ends

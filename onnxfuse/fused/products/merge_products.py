@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import onnx_graphsurgeon as gs
-
 from onnxfuse.fused.elementwise.apart import Apart
 from onnxfuse.fused.made import split_node
 from onnxfuse.fused.products.products import Product, merged_product, merged_result, product_of, take_weights
@@ -53,7 +51,7 @@ class MergeProducts:
         editor, budget, apart = GraphEditor(model), CopyBudget(), Apart(model, context)
         for graph in model.fusible_graphs():
             nodes = sorted_nodes(graph)
-            regions = _regions(nodes, apart, graph.outputs)
+            regions = _regions(nodes, apart)
             for group in _groups(nodes, editor):
                 _merge(model, editor, [one for one in group if _reads_parts(one, regions, context)], budget, context)
         editor.finish()
@@ -75,12 +73,12 @@ def _groups(nodes: Sequence[Node], editor: GraphEditor) -> list[list[Product]]:
     return [group for group in found.values() if len(group) >= _FEWEST]
 
 
-def _regions(nodes: Sequence[Node], apart: Apart, outputs: Sequence[gs.Tensor]) -> dict[int, list[Node]]:
+def _regions(nodes: Sequence[Node], apart: Apart) -> dict[int, list[Node]]:
     """By the id of an elementwise node that will be fused with others the region of these: one that reduces nothing
     reads, and nothing that reduces is read by.
     """
     elementwise = [node for node in nodes if is_elementwise(node)]
-    reasons = apart.reasons(nodes, elementwise, apart.layout(nodes, outputs))
+    reasons = apart.reasons(nodes, elementwise, apart.layout(nodes))
     fusible = {id(node) for node in elementwise if id(node) not in reasons}
     found: dict[int, list[Node]] = {}
     for region in find_regions(nodes, lambda node: id(node) in fusible, lambda producer, consumer, tensor: True):

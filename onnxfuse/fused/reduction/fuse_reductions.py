@@ -1,6 +1,5 @@
 """The pass that computes reductions, Softmax and normalizations with what is around them in one node."""
 
-import math
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
@@ -16,7 +15,7 @@ from onnxfuse.fused.reduction.layouts import LayoutError
 from onnxfuse.fused.reduction.region import ReductionFusion, fuse
 from onnxfuse.fused.reduction.spaces import Space
 from onnxfuse.fused.sizes import Sizes
-from onnxfuse.model.constants import is_constant
+from onnxfuse.model.constants import is_constant, is_scalar
 from onnxfuse.model.graph import Model, captured_tensors, sorted_nodes
 from onnxfuse.model.graph_ir import VIEWS, standard_op
 from onnxfuse.ort.ort_fusions import NORMALIZATION
@@ -73,7 +72,7 @@ class _Planner:
         """The fusions of one graph."""
         nodes = sorted_nodes(graph)
         own = Graph(nodes)
-        layout = self._apart.layout(nodes, graph.outputs)
+        layout = self._apart.layout(nodes)
         elementwise = [node for node in nodes if is_elementwise(node)]
         reasons = self._apart.reasons(nodes, elementwise, layout)
         free = self._free(nodes, reasons)
@@ -181,7 +180,7 @@ class _Planner:
         """How many inputs and outputs a region has, constants of one element apart."""
         inside = {id(node) for node in region}
         made = {id(tensor) for node in region for tensor in node.outputs}
-        read = {id(tensor) for node in region for tensor in node.inputs if tensor.name and not _is_number(tensor)}
+        read = {id(tensor) for node in region for tensor in node.inputs if tensor.name and not is_scalar(tensor)}
         outputs = [t for node in region for t in node.outputs if t.name and self._is_read_outside(t, inside)]
         return len(read - made) + len(outputs)
 
@@ -209,10 +208,6 @@ def _wait_for_each_other(nodes: Sequence[gs.Node], fusions: Sequence[ReductionFu
     except CycleError:
         return True
     return False
-
-
-def _is_number(tensor: gs.Tensor) -> bool:
-    return isinstance(tensor, gs.Constant) and math.prod(tensor.shape) == 1
 
 
 def _is_of_float_rows(program: Program) -> bool:

@@ -79,7 +79,7 @@ def _plan(model: Model, graph: gs.Graph, context: PassContext) -> list[SqueezeFu
     nodes = sorted_nodes(graph)
     opset = model.opsets[""]
     blocks = SqueezeBlocks(nodes, returned, opset)
-    layout = ConvLayout(nodes, graph.outputs)
+    layout = ConvLayout(nodes, returned)
     constant = constant_arithmetic(nodes)
     found = []
     for node in nodes:

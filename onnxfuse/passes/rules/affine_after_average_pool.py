@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnxfuse.model.graph import sorted_nodes
 from onnxfuse.model.graph_ir import Node
+from onnxfuse.model.returned import Returned
 from onnxfuse.ort.ort_layout import ConvLayout
 from onnxfuse.passes.rules.affine import Axis, data_input, is_affine_node, read_step
 from onnxfuse.passes.rules.linear import auto_pad, pads
@@ -30,7 +31,8 @@ class AffineAfterAveragePool(RewriteRule):
 
     def begin(self, model: Model, context: PassContext) -> None:
         """Finds out what ONNX Runtime keeps in the blocked layout."""
-        self._layouts = [ConvLayout(sorted_nodes(graph), graph.outputs) for graph in model.graphs()]
+        is_output = Returned(model.graphs())
+        self._layouts = [ConvLayout(sorted_nodes(graph), is_output) for graph in model.graphs()]
 
     def pattern(self, op: Ops, x: Any) -> Any:
         """The pool; the steps before it are read in ``check``."""

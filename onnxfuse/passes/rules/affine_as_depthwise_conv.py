@@ -8,6 +8,7 @@ import numpy as np
 
 from onnxfuse.fused.conv.cpu_convolutions import cpu_chooser
 from onnxfuse.model.graph import sorted_nodes
+from onnxfuse.model.returned import Returned
 from onnxfuse.ort.ort_layout import CHANNEL_ALIGNMENT, ConvLayout
 from onnxfuse.passes.rules.affine import Affine, Axis, constant_step, read_step, then_along
 from onnxfuse.passes.rules.fold_affine_after import chain_after
@@ -33,7 +34,8 @@ class AffineAsDepthwiseConv(RewriteRule):
 
     def begin(self, model: Model, context: PassContext) -> None:
         """Finds out what ONNX Runtime keeps in the blocked layout."""
-        self._layouts = [ConvLayout(sorted_nodes(graph), graph.outputs) for graph in model.graphs()]
+        is_output = Returned(model.graphs())
+        self._layouts = [ConvLayout(sorted_nodes(graph), is_output) for graph in model.graphs()]
         self._is_own = cpu_chooser(context).is_own
 
     def pattern(self, op: Ops, x: Any) -> Any:

@@ -17,6 +17,7 @@ from onnxfuse.passes.rules.upsampling import repeats
 from onnxfuse.rewrite.matcher import Match
 from onnxfuse.rewrite.pattern import Ops
 from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, Refusal, RewriteRule
+from onnxfuse.shapes.windows import sides
 
 _MOST_PRODUCTS = 0.7
 """Of those before, that a rewrite may leave: with more, what it saves is not worth another operator."""
@@ -145,8 +146,8 @@ def _padding(conv: Node, kernel: Sequence[int]) -> tuple[list[int], list[int]]:
     """The zeros before and behind each axis, for a stride of one.  Raises Refusal if there are more than can be met."""
     mode, reach = auto_pad(conv), [taps - 1 for taps in kernel]
     if mode.startswith("SAME"):
-        fewer, more = [size // 2 for size in reach], [size - size // 2 for size in reach]
-        return (fewer, more) if mode == "SAME_UPPER" else (more, fewer)
+        begins, ends = zip(*(sides(size, mode) for size in reach), strict=True)
+        return list(begins), list(ends)
     pads = list(conv.attrs.get("pads", ())) if mode == "NOTSET" else []
     pads = pads or [0] * 2 * len(reach)
     if len(pads) != 2 * len(reach) or not all(0 <= pad <= most for pad, most in zip(pads, reach * 2, strict=True)):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.model.constants import constant_value, dtype_of, integers_of
+from onnxfuse.model.constants import constant_value, dtype_of, integers_of, slices_of
 from onnxfuse.model.graph_ir import Node
 from onnxfuse.passes.rules.rotary_embedding import signed
 from onnxfuse.rewrite.matcher import Match
@@ -94,8 +94,8 @@ def _is_stacked(unsqueeze: Node, rank: int) -> bool:
 
 def _takes_every_second(node: Node, start: int, rank: int) -> bool:
     """Whether a Slice takes every second element of the last dimension from ``start`` on."""
-    starts, ends = integers_of(node, "starts", 1), integers_of(node, "ends", 2)
-    axes, steps = integers_of(node, "axes", 3, [0]), integers_of(node, "steps", 4, [1])
-    if starts != [start] or steps != [2] or axes is None or axes not in ([-1], [rank - 1]):
+    slices = slices_of(node) or ()
+    if len(slices) != 1 or slices[0].axis not in (-1, rank - 1):
         return False
-    return ends is not None and len(ends) == 1 and ends[0] >= node.inputs[0].shape[-1]
+    size = node.inputs[0].shape[-1]
+    return slices[0].places(size) == range(start, size, 2)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxfuse.model.constants import constant_value
+from onnxfuse.model.constants import slices_of
 from onnxfuse.model.graph_ir import Node, standard_op
 from onnxfuse.rewrite.matcher import Match
 from onnxfuse.rewrite.pattern import Ops
@@ -79,17 +79,7 @@ def _swaps_halves(indices: np.ndarray, size: int) -> bool:
 
 def _indices(node: Node, axis: int, rank: int, size: int) -> np.ndarray | None:
     """The indices along ``axis``, of ``size``, that a Slice along it alone takes; None for any other Slice."""
-    starts, ends, axes, steps = (
-        constant_value(node.inputs[place]) if place < len(node.inputs) and node.inputs[place].name else None
-        for place in range(1, 5)
-    )
-    given = [tensor for tensor in node.inputs[1:] if tensor.name]
-    known = [values for values in (starts, ends, axes, steps) if values is not None]
-    if starts is None or ends is None or len(known) != len(given) or any(values.size != 1 for values in known):
+    slices = slices_of(node) or ()
+    if len(slices) != 1 or slices[0].axis % rank != axis:
         return None
-    if (0 if axes is None else int(axes.item()) % rank) != axis:
-        return None
-    step = 1 if steps is None else int(steps.item())
-    if step < 1:
-        return None
-    return np.arange(size, dtype=np.int64)[int(starts.item()) : int(ends.item()) : step]
+    return np.array(slices[0].places(size), np.int64)

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse.model.graph import sorted_nodes
+from onnxfuse.model.returned import Returned
 from onnxfuse.ort.ort_layout import ConvLayout
 from onnxfuse.passes.rules.opset_forms import squeeze
 from onnxfuse.program.lowering import is_elementwise
@@ -38,7 +39,8 @@ class TransposeOfBlocked(RewriteRule):
 
     def begin(self, model: Model, context: PassContext) -> None:
         """Finds out what ONNX Runtime keeps in the blocked layout."""
-        self._layouts = [ConvLayout(sorted_nodes(graph), graph.outputs) for graph in model.graphs()]
+        is_output = Returned(model.graphs())
+        self._layouts = [ConvLayout(sorted_nodes(graph), is_output) for graph in model.graphs()]
 
     def pattern(self, op: Ops, x: Any) -> Any:
         """(N, C, H, W) → (N, C, L) → (N, L, C)."""
