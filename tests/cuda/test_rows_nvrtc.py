@@ -37,6 +37,7 @@ WIDE = ("layer norm, residual, gelu", "group norm, silu", "softmax over channels
 """Those that take the most registers."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("dtype", "name"), [*(("f32", name) for name in chains("f32")), *itertools.product(("f16", "f64"), WIDE)]
 )
@@ -62,6 +63,7 @@ def test_layer_norm_of_a_known_length() -> None:
     assert len(words) == 2 * 3 + 2 * 3 + 2 * 3 and all(".v4." in word or ".v2.b64" in word for word in words)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "f64"])
 @pytest.mark.parametrize("architecture", COMMON)
 def test_rows_compile(architecture: str, dtype: str, compile_quickly: Callable[[str, str], bytes]) -> None:
