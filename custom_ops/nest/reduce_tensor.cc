@@ -195,7 +195,7 @@ TensorReduction make_reduction(const Shape& shape, const std::vector<int>& axes,
 
 void finish_reduction(Reduce reduce, DType type, int64_t elements, void* results, int64_t count) {
   if (reduce != Reduce::ReduceMean) return;
-  const auto by = static_cast<double>(elements);
+  const auto by = static_cast<double>(std::max<int64_t>(elements, 1));
   type == DType::f64 ? divide<double>(results, count, by) : divide<float>(results, count, by);
 }
 

@@ -186,8 +186,8 @@ COSTS: dict[str, Cost] = {op.cost.name: op.cost for op in _ROWS}
 class Reduction:
     """One reduction along axes; the dimensions of these stay as 1.
 
-    ``numpy`` is an expression over ``a`` (a NumPy array, of float64 where the result is rounded to ``T``) and the tuple
-    ``axes``.  ``combine`` is the operator of the table above that joins two partial results.  ``identity`` is what it
+    ``numpy`` is an expression over ``a`` (a NumPy array, of float64 where the result is rounded to ``T``), the tuple
+    ``axes``, and the ``count`` of elements that each result is of.  ``combine`` is the operator of the table above that joins two partial results.  ``identity`` is what it
     gives of no elements, by name: that of the elements' type.  ``onnx`` is the ONNX operator that it is.
     """
 
@@ -203,9 +203,10 @@ _SUMMED = (*FLOATS, "i32", "i64")
 _COMPARED = (*FLOATS, "i8", "u8", "i32", "i64")
 
 _REDUCTIONS = (
-    # Sums of floats are taken in parts, in an order that depends on the shape alone; those of integers wrap around.
+    # Sums of floats are taken in parts, in an order that depends on the shape alone; those of integers wrap around.  The mean
+    # of no elements is 0, as in ONNX Runtime.
     Reduction("reduce_sum", _SUMMED, "np.sum(a, axes, keepdims=True)", "add", "zero", "ReduceSum"),
-    Reduction("reduce_mean", FLOATS, "np.mean(a, axes, keepdims=True)", "add", "zero", "ReduceMean"),
+    Reduction("reduce_mean", FLOATS, "np.sum(a, axes, keepdims=True) / max(count, 1)", "add", "zero", "ReduceMean"),
     Reduction("reduce_prod", _SUMMED, "np.prod(a, axes, keepdims=True)", "mul", "one", "ReduceProd"),
     # A NaN among the elements gives NaN.
     Reduction("reduce_max", _COMPARED, "np.max(a, axes, None, True, lowest)", "max", "lowest", "ReduceMax"),

@@ -83,6 +83,7 @@ def _reduce(reduction: Reduction, array: np.ndarray) -> np.ndarray:
         "np": np,
         "a": array.astype(np.float64) if is_float else array,
         "axes": reduction.axes,
+        "count": math.prod(array.shape[axis] for axis in reduction.axes),
         "lowest": -np.inf if limits is None else limits.min,
         "highest": np.inf if limits is None else limits.max,
     }

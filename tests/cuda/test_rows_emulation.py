@@ -128,7 +128,8 @@ def _run_text(text: str, *shapes: tuple[int, ...]) -> None:
 
 
 def test_rows_of_no_elements() -> None:
-    _run_text("onnxfuse 2\ninput f32 broadcast\nreduce_sum f32 0 -1\nreduce_max f32 0 -1\noutput 1\noutput 2\n", (3, 0))
+    text = "onnxfuse 2\ninput f32 broadcast\nreduce_sum f32 0 -1\nreduce_max f32 0 -1\nreduce_mean f32 0 -1\n"
+    _run_text(f"{text}output 1\noutput 2\noutput 3\n", (3, 0))
 
 
 def test_rows_of_one_element() -> None:

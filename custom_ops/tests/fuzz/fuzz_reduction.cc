@@ -126,7 +126,7 @@ class Reference {
     if (value.reduce != Reduce::ReduceMean) return;
     double size = 1;
     for (const int axis : program_.axes) size *= static_cast<double>(from.from_back(-1 - axis));
-    for (double& mean : *result) mean /= size;
+    for (double& mean : *result) mean /= std::max(size, 1.0);
   }
 
   const Program& program_;

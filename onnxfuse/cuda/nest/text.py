@@ -205,7 +205,7 @@ class KernelText:
         """The result of a reduction, of what the threads have joined."""
         own = self._type(value)
         joined = f"a{value}[j]" if self.is_columns else f"x{value}"
-        text = f"{joined} / static_cast<{own}>(length)" if spec.op == "reduce_mean" else joined
+        text = f"{joined} / static_cast<{own}>(length > 0 ? length : 1)" if spec.op == "reduce_mean" else joined
         if self.is_columns:
             yield f"{own} v{value}[{self.kernel.vector}];"
             yield from self._each(f"v{value}[j] = {text};")

@@ -18,6 +18,7 @@ from onnxfuse.fused.reduction.fuse_reductions import (
 )
 from onnxfuse.passes import PassContext
 from onnxfuse.program import Program, reference
+from onnxfuse.program.ops import REDUCTIONS
 from tests.fused.reduction.models import CHAINS, Chain, model
 from tests.support import fusing
 
@@ -223,6 +224,18 @@ def test_softmax_before_opset_13_is_along_all_later_axes(opset: int) -> None:
     (expected,) = fusing.run(proto, feeds, library=False)
     for library in (False, True):  # onnx's reference evaluator has the newer meaning for all
         np.testing.assert_allclose(fusing.run(result, feeds, library)[0], expected, rtol=1e-5, strict=True)
+
+
+@pytest.mark.parametrize("name", [*(one.onnx for one in REDUCTIONS.values()), "ReduceL2", "ReduceLogSumExp"])
+@pytest.mark.parametrize(("shape", "axes"), [((3, 0), [1]), ((0, 2), [0]), ((2, 0, 3), [1, 2]), ((4, 0), [0, 1])])
+def test_nothing_is_reduced_to_what_onnx_runtime_has(name: str, shape: tuple[int, ...], axes: list[int]) -> None:
+    sizes, left = (", ".join(f"{letter}{axis}" for axis in range(len(shape))) for letter in "dr")
+    text = f"g (float[{sizes}] x) => (float[{left}] y)"
+    proto = model(f"{text} {{ a = Abs(x) r = {name}(a, axes) y = Add(r, r) }}", axes=np.array(axes))
+    result, _ = fused(proto, everything=True)
+    assert "FusedReduction" in operators(result)
+    feeds = {"x": np.zeros(shape, np.float32)}
+    np.testing.assert_array_equal(fusing.run(result, feeds, True)[0], fusing.run(proto, feeds, False)[0], strict=True)
 
 
 def test_a_region_has_no_more_operands_than_a_kernel_takes() -> None:
