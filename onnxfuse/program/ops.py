@@ -187,8 +187,9 @@ class Reduction:
     """One reduction along axes; the dimensions of these stay as 1.
 
     ``numpy`` is an expression over ``a`` (a NumPy array, of float64 where the result is rounded to ``T``), the tuple
-    ``axes``, and the ``count`` of elements that each result is of.  ``combine`` is the operator of the table above that joins two partial results.  ``identity`` is what it
-    gives of no elements, by name: that of the elements' type.  ``onnx`` is the ONNX operator that it is.
+    ``axes``, and the ``count`` of elements that each result is of.  ``combine`` is the operator of the table above that
+    joins two partial results.  ``identity`` is what it gives of no elements, by name: that of the elements' type.
+    ``onnx`` is the ONNX operator that it is.
     """
 
     name: str
@@ -203,8 +204,8 @@ _SUMMED = (*FLOATS, "i32", "i64")
 _COMPARED = (*FLOATS, "i8", "u8", "i32", "i64")
 
 _REDUCTIONS = (
-    # Sums of floats are taken in parts, in an order that depends on the shape alone; those of integers wrap around.  The mean
-    # of no elements is 0, as in ONNX Runtime.
+    # Sums of floats are taken in parts, in an order that depends on the shape alone; those of integers wrap around.
+    # The mean of no elements is 0, as in ONNX Runtime.
     Reduction("reduce_sum", _SUMMED, "np.sum(a, axes, keepdims=True)", "add", "zero", "ReduceSum"),
     Reduction("reduce_mean", FLOATS, "np.sum(a, axes, keepdims=True) / max(count, 1)", "add", "zero", "ReduceMean"),
     Reduction("reduce_prod", _SUMMED, "np.prod(a, axes, keepdims=True)", "mul", "one", "ReduceProd"),

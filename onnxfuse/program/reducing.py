@@ -4,12 +4,14 @@
 Both raise UnsupportedError, with the reason, for a node that Programs cannot express.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 import onnx_graphsurgeon as gs
+from onnx import TensorProto
 
 from onnxfuse.model.constants import integers_of
 from onnxfuse.model.dtypes import DTYPES
@@ -17,7 +19,7 @@ from onnxfuse.model.graph_ir import STANDARD_DOMAINS
 from onnxfuse.model.known_operators import is_of_ort
 from onnxfuse.program.builder import ProgramBuilder
 from onnxfuse.program.node_lowering import NodeLowering, Operands, UnsupportedError
-from onnxfuse.program.ops import REDUCTIONS
+from onnxfuse.program.ops import FLOATS, REDUCTIONS
 
 OLDEST_OPSET = 9
 """From which a function's body may have any of these operators with the constants that they need."""
@@ -292,6 +294,8 @@ def _rms_normalization(n: ReducingLowering) -> int:
 @_lowers(_of_groups, "GroupNormalization")
 def _channel_normalization(n: ReducingLowering) -> int:
     _require_float(n)
+    if n.work == "f64" and n.attr("stash_type", TensorProto.FLOAT) != TensorProto.DOUBLE:
+        raise UnsupportedError("GroupNormalization of float64 that is computed in float32")
     rank = len(n.node.inputs[0].shape)
     normalized, _, _ = _normalized(n, n.widened(0), 1e-5)
     return n.narrowed(_scaled(n, normalized, n.widened(1, 1 - rank), n.widened(2, 1 - rank)))
@@ -348,28 +352,39 @@ def _lp_normalization(n: ReducingLowering) -> int:
 
 @_lowers(_of_greatest, "ArgMax", "ArgMin")
 def _index_of_greatest(n: ReducingLowering) -> int:
-    """The first index of the greatest or least element, or the last one; 0 where a NaN leaves none."""
+    """The first index of the greatest or least element, or the last one."""
     op = "reduce_max" if n.node.op == "ArgMax" else "reduce_min"
-    return n.builder.cast(_place(n, op, bool(n.attr("select_last_index", 0))), "i64")
+    place, none = _place(n, op, bool(n.attr("select_last_index", 0)))
+    is_none = n.emit("equal", place, none, dtype="i32")
+    return n.builder.cast(n.emit("where", is_none, n.const(0, "i32"), place, dtype="i32"), "i64")
 
 
 @_lowers(_along_one, "Hardmax")
 def _hardmax(n: ReducingLowering) -> int:
     _require_float(n)
-    is_it = n.emit("equal", _index(n), _place(n, "reduce_max", last=False), dtype="i32")
+    place, _ = _place(n, "reduce_max", last=False)  # where a NaN leaves none, all are 0
+    is_it = n.emit("equal", _index(n), place, dtype="i32")
     return n.builder.cast(is_it, n.dtype())
 
 
-def _place(n: ReducingLowering, op: str, last: bool) -> int:
-    """The index along the axis where the first input is what ``op`` makes of it."""
+def _place(n: ReducingLowering, op: str, last: bool) -> tuple[int, int]:
+    """The index along the axis where the first input is what ``op`` makes of it, and what stands for no index.
+
+    ONNX Runtime compares each element with the best before it.  So a NaN is never found, and as the first element it
+    keeps all others from being.
+    """
     x = n.widened(0)
     if n.work not in REDUCTIONS[op].types:
         raise UnsupportedError(f"{n.node.op} of {DTYPES[n.dtype()].numpy.name} has no kernel")
-    found = n.do("equal", x, n.reduce(op, x))
+    compared = x
+    if n.work in FLOATS:
+        worst = n.number(-math.inf if op == "reduce_max" else math.inf)
+        is_first = n.emit("equal", _index(n), n.const(0, "i32"), dtype="i32")
+        compared = n.do("where", n.do("equal", x, x), x, n.do("where", is_first, x, worst))
+    found = n.do("equal", x, n.reduce(op, compared))
     none = n.const(-1 if last else np.iinfo(np.int32).max, "i32")
     places = n.emit("where", found, _index(n), none, dtype="i32")
-    place = n.reduce("reduce_max" if last else "reduce_min", places)
-    return n.emit("where", n.emit("equal", place, none, dtype="i32"), n.const(0, "i32"), place, dtype="i32")
+    return n.reduce("reduce_max" if last else "reduce_min", places), none
 
 
 def _index(n: ReducingLowering) -> int:

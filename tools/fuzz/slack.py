@@ -51,6 +51,9 @@ CANCELLING = operators_that(lambda row: Slack.CANCELS in row.slack) | {
     *("Attention", "Einsum", "GRU", "GroupNormalization", "InstanceNormalization", "LSTM", "LayerNormalization"),
     *("LpPool", "MeanVarianceNormalization", "RMSNormalization", "RNN", "Resize"),
 }
+OF_GREATEST = {"ReduceMax", "ReduceMin", "GlobalMaxPool", "Hardmax"}
+"""Which ONNX Runtime finds in vectors: whether a NaN hides it depends on where that is."""
+
 ZERO_SIGNS = operators_that(lambda row: Slack.ZERO_SIGN in row.slack)
 
 VARIANTS, RUNS = (1, 10), (32, 6)
@@ -268,6 +271,13 @@ class _Loosener:
             result = self.new(
                 "Add", result, self.new("Mul", bound, self.some(result, kind, size, self.gate(result, kind)))
             )
+        elif op == "MeanVarianceNormalization":  # NaN where rounding leaves a variance of nothing below 0
+            own = self.new("And", self.new("IsNaN", result), self.new("Not", self.new("IsNaN", node.input[0])))
+            chosen = self.new("Greater", self.random(result, kind, 1.0), self.number(0, kind))
+            result = self.new("Where", self.new("And", own, chosen), self.number(0, kind), result)
+            result = self.noise(result, kind, *FUNCTION_NOISE[kind])
+        elif op in OF_GREATEST and self.opset >= 13:
+            result = self.hidden(node, result, kind)
         elif op not in EXACT_OPS or (coarse and op in CANCELLING):
             relative, absolute = FUNCTION_NOISE[kind]
             result = self.noise(result, kind, relative, max(absolute, coarse if op in CANCELLING else 0.0))
@@ -284,6 +294,22 @@ class _Loosener:
             factor = self.new("Add", other, self.new("Mul", zero, self.random(result, kind, 1.0)))
             result = self.new("Mul", result, factor)
         return result
+
+    def hidden(self, node: onnx.NodeProto, result: str, kind: int) -> str:
+        """What is made of the greatest or least element, or by chance any, where a NaN is among the elements."""
+        flags = self.new("Cast", self.new("IsNaN", self.new("Cast", node.input[0], to=kind)), to=kind)
+        attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        if node.op_type == "Hardmax":
+            axes = [attributes.get("axis", -1)]
+            given = [self.vector(axes)] if self.opset >= 18 else []
+            among = self.new("ReduceMax", flags, *given, **({} if given else {"axes": axes}))
+            other = self.new("Cast", self.new("Greater", self.random(result, kind, 1.0), self.number(0, kind)), to=kind)
+        else:
+            op = "GlobalMaxPool" if node.op_type == "GlobalMaxPool" else "ReduceMax"
+            among = self.new(op, flags, *node.input[1:], **attributes)
+            other = self.number(np.nan, kind)
+        chosen = self.new("Greater", self.random(result, kind, 1.0), self.number(0, kind))
+        return self.new("Where", self.new("And", self.new("Cast", among, to=TensorProto.BOOL), chosen), other, result)
 
     def magnitudes(self, node: onnx.NodeProto) -> str:
         """The node applied to the magnitudes of its inputs: what the rounding of its sum is relative to."""

@@ -147,20 +147,20 @@ def test_what_is_the_same_for_many_rows_is_not_computed_for_each() -> None:
     assert sorted(operators(result)) == ["FusedReduction", "Mul", "Neg"]
 
 
-@pytest.mark.parametrize("last", [0, 1])
 @pytest.mark.parametrize("operator", ["ArgMax", "ArgMin"])
-def test_an_index_is_one_even_among_what_is_no_number(operator: str, last: int) -> None:
-    proto = model(
-        f"g (float[b, s] x) => (int64[b, 1] y) {{ a = Mul(x, x) y = {operator}<axis=-1, select_last_index={last}>(a) }}"
-    )
-    x = np.array([[np.nan, 1, 2], [3, np.nan, 1], [np.nan] * 3, [np.inf, -np.inf, 0]], np.float32)
+@pytest.mark.parametrize(("last", "axis"), [(0, 1), (1, 1), (0, 0), (1, 0)])
+def test_the_greatest_among_what_is_no_number_is_that_of_onnx_runtime(operator: str, last: int, axis: int) -> None:
+    """It compares each element with the best before it: only a NaN in the first place is in the way of others."""
+    attributes = f"axis={axis}, keepdims=0, select_last_index={last}"
+    proto = model(f"g (float[b, s] x) => (int64[r] y) {{ a = Neg(x) y = {operator}<{attributes}>(a) }}")
     result, _ = fused(proto, everything=True)
     assert operators(result) == ["FusedReduction"]
-    (found,) = fusing.run(result, {"x": x}, library=True)
-    assert found.min() >= 0
-    assert found.max() < 3
-    (expected,) = fusing.run(proto, {"x": x[3:]}, library=False)
-    np.testing.assert_array_equal(found[3:], expected)
+    random = np.random.default_rng(0)
+    numbers = np.array([-np.inf, np.inf, np.nan, -1, 0, 1, 2], np.float32)
+    for size in (1, 2, 3, 7, 40):
+        feeds = {"x": random.choice(numbers, (size, 30) if axis == 0 else (30, size))}
+        (expected,) = fusing.run(proto, feeds, library=False)
+        np.testing.assert_array_equal(fusing.run(result, feeds, library=True)[0], expected)
 
 
 def test_quantization_to_what_the_elements_need_is_fused_where_onnx_runtime_has_no_kernel() -> None:
@@ -194,6 +194,12 @@ def test_on_the_cpu_a_softmax_is_left_to_onnx_runtime() -> None:
         ("g (int32[b, s] x) => (int32[b, t] y) { y = ReduceMean<axes = [1]>(x) }", 13, "ReduceMean of int32 has no"),
         ("g (float[b, s] x) => (float[b, s] y) { y = LpNormalization<p = 3>(x) }", 21, "p=3"),
         ("g (float[b, s] x) => (float[b, s] y) { y = ReduceSum<noop_with_empty_axes = 1>(x) }", 21, "along no axis"),
+        (
+            "g (double[2, 4, 6] x, double[4] s) => (double[2, 4, 6] y)"
+            " { y = GroupNormalization<num_groups = 2>(x, s, s) }",
+            21,
+            "computed in float32",
+        ),
     ],
 )
 def test_what_cannot_be_lowered_says_why(text: str, opset: int, reason: str) -> None:
