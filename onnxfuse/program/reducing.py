@@ -275,10 +275,15 @@ def _softmax(n: ReducingLowering) -> int:
 
 @_lowers(_from_axis, "LayerNormalization")
 def _layer_normalization(n: ReducingLowering) -> tuple[int, ...]:
+    """Mean and factor have the type of ``stash_type``, in which ONNX Runtime computes no float64."""
     _require_float(n)
+    stash = {TensorProto.FLOAT: "f32", TensorProto.DOUBLE: "f64"}.get(n.attr("stash_type", TensorProto.FLOAT))
+    if stash not in ("f32", n.work):
+        raise UnsupportedError("LayerNormalization that is computed in a wider or another type")
     normalized, mean, factor = _normalized(n, n.widened(0), 1e-5)
     bias = n.widened(2) if n.has(2) else n.number(0)
-    return n.narrowed(_scaled(n, normalized, n.widened(1), bias)), mean, factor
+    result = n.narrowed(_scaled(n, normalized, n.widened(1), bias))
+    return result, n.builder.cast(mean, stash), n.builder.cast(factor, stash)
 
 
 @_lowers(_from_axis, "RMSNormalization")

@@ -147,6 +147,21 @@ def test_what_is_the_same_for_many_rows_is_not_computed_for_each() -> None:
     assert sorted(operators(result)) == ["FusedReduction", "Mul", "Neg"]
 
 
+@pytest.mark.parametrize("kind", ["float16", "float", "double"])
+def test_statistics_have_the_type_that_onnx_says(kind: str) -> None:
+    proto = model(
+        f"g ({kind}[b, 8] x, {kind}[8] s) => ({kind}[b, 8] y, float[b, 1] m, float[b, 1] d)"
+        " { y, m, d = LayerNormalization(x, s) }"
+    )
+    result, _ = fused(proto, everything=True)
+    assert operators(result) == ["FusedReduction"]
+    random = np.random.default_rng(0)
+    dtype = {"float16": np.float16, "float": np.float32, "double": np.float64}[kind]
+    feeds = {name: random.standard_normal(shape).astype(dtype) for name, shape in (("x", (3, 8)), ("s", (8,)))}
+    for made, wanted in zip(fusing.run(result, feeds, True), fusing.run(proto, feeds, False), strict=True):
+        np.testing.assert_allclose(made, wanted, rtol=2e-3 if kind == "float16" else 1e-6, atol=1e-6, strict=True)
+
+
 @pytest.mark.parametrize("operator", ["ArgMax", "ArgMin"])
 @pytest.mark.parametrize(("last", "axis"), [(0, 1), (1, 1), (0, 0), (1, 0)])
 def test_the_greatest_among_what_is_no_number_is_that_of_onnx_runtime(operator: str, last: int, axis: int) -> None:
