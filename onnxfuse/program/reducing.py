@@ -277,7 +277,7 @@ def _softmax(n: ReducingLowering) -> int:
 def _layer_normalization(n: ReducingLowering) -> tuple[int, ...]:
     """Mean and factor have the type of ``stash_type``, in which ONNX Runtime computes no float64."""
     _require_float(n)
-    stash = {TensorProto.FLOAT: "f32", TensorProto.DOUBLE: "f64"}.get(n.attr("stash_type", TensorProto.FLOAT))
+    stash = {TensorProto.FLOAT: "f32", TensorProto.DOUBLE: "f64"}.get(n.attr("stash_type", TensorProto.FLOAT), "")
     if stash not in ("f32", n.work):
         raise UnsupportedError("LayerNormalization that is computed in a wider or another type")
     normalized, mean, factor = _normalized(n, n.widened(0), 1e-5)
