@@ -277,8 +277,9 @@ def _softmax(n: ReducingLowering) -> int:
 def _layer_normalization(n: ReducingLowering) -> tuple[int, ...]:
     """Mean and factor have the type of ``stash_type``, in which ONNX Runtime computes no float64."""
     _require_float(n)
-    stash = {TensorProto.FLOAT: "f32", TensorProto.DOUBLE: "f64"}.get(n.attr("stash_type", TensorProto.FLOAT), "")
-    if stash not in ("f32", n.work):
+    kind = n.attr("stash_type", TensorProto.FLOAT)
+    stash = "f64" if kind == TensorProto.DOUBLE else "f32"
+    if kind not in (TensorProto.FLOAT, TensorProto.DOUBLE) or stash not in ("f32", n.work):
         raise UnsupportedError("LayerNormalization that is computed in a wider or another type")
     normalized, mean, factor = _normalized(n, n.widened(0), 1e-5)
     bias = n.widened(2) if n.has(2) else n.number(0)
