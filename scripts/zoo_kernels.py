@@ -22,10 +22,10 @@ import onnx
 import onnxfuse
 from onnxfuse.cuda.arch import COMMON
 from onnxfuse.cuda.compiler import CompilerCache, find_compiler
+from onnxfuse.cuda.elementwise.renderer import HEURISTIC, Tuning, render
 from onnxfuse.cuda.embed import RECIPE, fused_nodes, text_attribute
 from onnxfuse.cuda.kernel import Access, Source
 from onnxfuse.cuda.recipe import Recipe
-from onnxfuse.cuda.renderer import HEURISTIC, Tuning, render
 from onnxfuse.cuda.rerender import tuning_of
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.graph import Model

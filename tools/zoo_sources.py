@@ -16,9 +16,9 @@ from onnxfuse.cuda.arch import COMMON, architecture
 from onnxfuse.cuda.compiled import Compiled
 from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.conv.kernel import ConvSource
-from onnxfuse.cuda.fitting import LOG_OPTION
+from onnxfuse.cuda.elementwise.fitting import LOG_OPTION
+from onnxfuse.cuda.elementwise.renderer import compile_options
 from onnxfuse.cuda.kernel import Source
-from onnxfuse.cuda.renderer import compile_options
 from onnxfuse.zoo.fetching import fetch
 from onnxfuse.zoo.manifest import StoredModel, read_manifest
 from tools.markdown_table import table

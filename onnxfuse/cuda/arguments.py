@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Iterator, Sequence
 
-from onnxfuse.cuda.access import Layout
+from onnxfuse.cuda.elementwise.access import Layout
 from onnxfuse.cuda.kernel import Kernel
 
 MAX_RANK = 16
@@ -21,7 +21,9 @@ def grid_size(kernel: Kernel, count: int) -> int:
 def pack(kernel: Kernel, layout: Layout, addresses: Sequence[int]) -> list[bytes]:
     """The kernel's parameters in order, each as its bytes; ``addresses`` are those of inputs, then outputs."""
     index = "I" if kernel.index == 32 else "Q"
-    arguments = [struct.pack("<Q", address) for address in addresses]
+    arguments = [
+        struct.pack("<Q", operand.first(address)) for operand, address in zip(layout.operands, addresses, strict=True)
+    ]
     arguments.append(struct.pack(f"<{index}", layout.count))
     strided = []
     for letter, operand in zip(kernel.access.letters, layout.operands, strict=True):
@@ -34,7 +36,11 @@ def pack(kernel: Kernel, layout: Layout, addresses: Sequence[int]) -> list[bytes
     if strided:
         rank = struct.pack("<I" if kernel.index == 32 else "<I4x", len(layout.dims))
         arguments.append(rank + b"".join(pack_divider(size, kernel.index) for size in _padded(layout.dims, 1)))
-        arguments.extend(struct.pack(f"<{MAX_RANK}{index}", *_padded(operand.steps, 0)) for operand in strided)
+        mask = (1 << kernel.index) - 1  # a step backwards is what wraps around
+        arguments.extend(
+            struct.pack(f"<{MAX_RANK}{index}", *_padded([step & mask for step in operand.steps], 0))
+            for operand in strided
+        )
     return arguments
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import onnx
 
 from onnxfuse.cuda.arch import number
+from onnxfuse.cuda.elementwise.fitting import Fitter
 from onnxfuse.cuda.embed import PTX, RECIPE, architecture_of, embed, is_cuda, is_elementwise, is_reducing
-from onnxfuse.cuda.fitting import Fitter
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.cuda.tuned import TunedKernels
 from onnxfuse.errors import OnnxfuseError

@@ -20,7 +20,7 @@ from onnxfuse.cuda.compiled import Compiled
 from onnxfuse.cuda.conv.fitting import ConvFit
 from onnxfuse.cuda.conv.kernel import ConvKernel
 from onnxfuse.cuda.conv.node import fused_convolutions
-from onnxfuse.cuda.fitting import Fit, Fitter
+from onnxfuse.cuda.elementwise.fitting import Fit, Fitter
 from onnxfuse.cuda.kernel import Kernel
 from onnxfuse.cuda.nest.fitting import NestFit, NestFitter
 from onnxfuse.cuda.nest.kernel import NestKernel
@@ -41,8 +41,9 @@ _CODE = re.compile(r"cuda_sm_[1-9][0-9]{1,2}")
 
 
 def is_elementwise(program: Program) -> bool:
-    """Whether there are elementwise kernels for a Program: all of its tensors are whole and in their own order."""
-    return not (program.reductions or program.indices or program.reads_views or any(program.output_views))
+    """Whether there are elementwise kernels for a Program: outputs are written in the order of what is computed."""
+    steps = [step.name for steps in program.output_views for step in steps]
+    return not (program.reductions or program.indices) and not {"slice", "permute"} & set(steps)
 
 
 def is_reducing(program: Program) -> bool:

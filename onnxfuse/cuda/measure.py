@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from onnxfuse.cuda.conv.node import fused_convolutions
 from onnxfuse.cuda.conv.tuning import ConvBench
+from onnxfuse.cuda.elementwise.fitting import Fit, Fitter
 from onnxfuse.cuda.embed import fused_nodes
-from onnxfuse.cuda.fitting import Fit, Fitter
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.cuda.pycuda_tools import open_gpu
 from onnxfuse.cuda.report import CudaReport, KernelTimes

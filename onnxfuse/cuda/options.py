@@ -8,7 +8,7 @@ from onnxfuse.cuda.attention.fitting import AttentionFitter
 from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.conv.fitting import ConvFitter
 from onnxfuse.cuda.conv.tunings import Tunings, own_tunings
-from onnxfuse.cuda.fitting import Fitter
+from onnxfuse.cuda.elementwise.fitting import Fitter
 from onnxfuse.cuda.nest.fitting import NestFitter
 from onnxfuse.cuda.tuned import TunedKernels
 from onnxfuse.errors import OnnxfuseError

@@ -11,12 +11,12 @@ from onnxfuse.cuda.conv.fitting import tilings_of
 from onnxfuse.cuda.conv.kernel import ConvSource
 from onnxfuse.cuda.conv.recipe import ConvRecipe
 from onnxfuse.cuda.conv.renderer import render_conv
+from onnxfuse.cuda.elementwise.renderer import HEURISTIC, Tuning, render
 from onnxfuse.cuda.kernel import Source
 from onnxfuse.cuda.nest.kernel import NestSource
 from onnxfuse.cuda.nest.recipe import NestRecipe
 from onnxfuse.cuda.nest.renderer import source_with
 from onnxfuse.cuda.recipe import Recipe
-from onnxfuse.cuda.renderer import HEURISTIC, Tuning, render
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.program import Program
 

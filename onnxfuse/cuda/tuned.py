@@ -7,10 +7,10 @@ from enum import Enum
 from hashlib import sha256
 
 from onnxfuse.cuda.cache import Cache
+from onnxfuse.cuda.elementwise.renderer import Tuning
 from onnxfuse.cuda.kernel import Access
 from onnxfuse.cuda.prelude import prelude
 from onnxfuse.cuda.recipe import MAX_BLOCK, VECTORS, WARP
-from onnxfuse.cuda.renderer import Tuning
 from onnxfuse.program import Program
 
 

@@ -11,16 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.cuda.access import Dim, classify
 from onnxfuse.cuda.compiled import CompileError
 from onnxfuse.cuda.compiler import CompilerCache
-from onnxfuse.cuda.fitting import Fit
+from onnxfuse.cuda.elementwise.access import classify
+from onnxfuse.cuda.elementwise.fitting import Fit
+from onnxfuse.cuda.elementwise.launch import LoadedSource
+from onnxfuse.cuda.elementwise.renderer import Tuning, render
 from onnxfuse.cuda.kernel import Source
-from onnxfuse.cuda.launch import LoadedSource
 from onnxfuse.cuda.pycuda_tools import Gpu, copy_bandwidth, launch_seconds, occupancy, resources
 from onnxfuse.cuda.recipe import VECTORS
-from onnxfuse.cuda.renderer import Tuning, render
 from onnxfuse.cuda.report import KernelTimes
+from onnxfuse.cuda.strided import Dim
 from onnxfuse.cuda.tuned import TunedKernels
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program

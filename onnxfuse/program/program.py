@@ -187,7 +187,7 @@ class Program:
 
     @property
     def reads_views(self) -> bool:
-        """Whether an input is no whole tensor in its own order, which elementwise kernels for CUDA do not read."""
+        """Whether an input is no whole tensor in its own order."""
         return any(spec.slices or spec.swaps_halves or spec.view for spec in self.inputs)
 
     @property

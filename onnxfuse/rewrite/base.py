@@ -10,7 +10,7 @@ from onnxfuse.fused.target import TARGETS, Target
 from onnxfuse.report.report import Report
 
 if TYPE_CHECKING:
-    from onnxfuse.cuda.fitting import Fitter
+    from onnxfuse.cuda.elementwise.fitting import Fitter
     from onnxfuse.fused.choices import ConvChooser
     from onnxfuse.model.graph import Model
     from onnxfuse.model.graph_ir import Node

@@ -16,10 +16,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from onnxfuse.cuda.access import Layout, accepts, classify
 from onnxfuse.cuda.arguments import grid_size, pack
 from onnxfuse.cuda.attention.kernel import AttentionKernel, AttentionSource
 from onnxfuse.cuda.conv.kernel import ConvKernel, ConvSource
+from onnxfuse.cuda.elementwise.access import Layout, accepts, classify
 from onnxfuse.cuda.kernel import Kernel, Source
 from onnxfuse.cuda.nest.kernel import NestKernel, NestSource
 from onnxfuse.model.dtypes import DTYPES

@@ -3,8 +3,8 @@
 import random
 from collections.abc import Iterator
 
+from onnxfuse.cuda.elementwise.renderer import Tuning
 from onnxfuse.cuda.kernel import Access
-from onnxfuse.cuda.renderer import Tuning
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, ProgramBuilder
 from onnxfuse.program.ops import OPS, Op, Rule

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from onnxfuse.cuda.access import Dim, Layout, choose, classify, expected_access
+from onnxfuse.cuda.elementwise.access import Layout, choose, classify, expected_access
+from onnxfuse.cuda.elementwise.renderer import render
 from onnxfuse.cuda.kernel import Access
-from onnxfuse.cuda.renderer import render
+from onnxfuse.cuda.strided import Dim
 from onnxfuse.program import Program, ProgramError
 
 ADD = "onnxfuse 1\ninput f32 broadcast\ninput f32 broadcast\nadd f32 0 1\noutput 2\n"

@@ -8,8 +8,8 @@ from onnxfuse.cuda.attention.fitting import AttentionFitter
 from onnxfuse.cuda.attention.renderer import source_with
 from onnxfuse.cuda.cache import Cache
 from onnxfuse.cuda.compiler import CompilerCache
-from onnxfuse.cuda.fitting import LOG_OPTION
-from onnxfuse.cuda.renderer import compile_options
+from onnxfuse.cuda.elementwise.fitting import LOG_OPTION
+from onnxfuse.cuda.elementwise.renderer import compile_options
 from tests.cuda.attention_launches import PLACES
 from tests.cuda.test_end_to_end import declared_parameters
 from tests.cuda.test_nvrtc import nvrtc

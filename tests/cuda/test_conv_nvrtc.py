@@ -10,7 +10,7 @@ from onnxfuse.cuda.arch import COMMON
 from onnxfuse.cuda.compiled import Compiled
 from onnxfuse.cuda.conv.candidates import candidates
 from onnxfuse.cuda.conv.kernel import ConvSource
-from onnxfuse.cuda.renderer import compile_options
+from onnxfuse.cuda.elementwise.renderer import compile_options
 from tests.cuda.compilers import nvrtc
 from tests.cuda.convolutions import Fused, Shape, convolution, head, tail
 

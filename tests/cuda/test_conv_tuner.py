@@ -27,8 +27,8 @@ from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.cuda.conv.tiling import Tiling
 from onnxfuse.cuda.conv.tuning import ConvTuner, made_up, sizes_of
 from onnxfuse.cuda.conv.tunings import OURS, THEIRS, read_tunings
+from onnxfuse.cuda.elementwise.renderer import compile_options
 from onnxfuse.cuda.pycuda_tools import open_gpu
-from onnxfuse.cuda.renderer import compile_options
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.program import Program, reference
 from onnxfuse.targets.cuda import measuring

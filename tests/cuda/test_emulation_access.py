@@ -7,9 +7,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from onnxfuse.cuda.access import choose, classify
+from onnxfuse.cuda.elementwise.access import choose, classify
+from onnxfuse.cuda.elementwise.renderer import render
 from onnxfuse.cuda.kernel import INPUT_LETTERS, Access, Source
-from onnxfuse.cuda.renderer import render
 from onnxfuse.program import Program, reference
 from tests.cuda.emulator import Emulation, check_program, operand_names
 from tests.cuda.programs import SMALL

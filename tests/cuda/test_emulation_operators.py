@@ -5,9 +5,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from onnxfuse.cuda.access import classify
+from onnxfuse.cuda.elementwise.access import classify
+from onnxfuse.cuda.elementwise.renderer import render
 from onnxfuse.cuda.kernel import Source
-from onnxfuse.cuda.renderer import render
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, ProgramBuilder, reference
 from onnxfuse.program.ops import OPS, Op

@@ -7,9 +7,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxfuse.cuda.access import classify, expected_access
+from onnxfuse.cuda.elementwise.access import classify, expected_access
+from onnxfuse.cuda.elementwise.renderer import render
 from onnxfuse.cuda.kernel import Source
-from onnxfuse.cuda.renderer import render
 from onnxfuse.program import Program, reference
 from tests.cuda.emulator import Emulation, check_program
 from tests.cuda.programs import SMALL, random_program

@@ -16,11 +16,11 @@ import onnx
 import pytest
 from onnx import helper
 
-from onnxfuse.cuda.access import choose, classify
 from onnxfuse.cuda.arguments import grid_size, pack
+from onnxfuse.cuda.elementwise.access import choose, classify
+from onnxfuse.cuda.elementwise.renderer import compile_options, render
 from onnxfuse.cuda.kernel import Access, Kernel, Source
 from onnxfuse.cuda.recipe import Recipe
-from onnxfuse.cuda.renderer import compile_options, render
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, reference
 from tests.cuda import contract

@@ -7,9 +7,9 @@ import pytest
 from onnxfuse.cuda.cache import Cache
 from onnxfuse.cuda.compiled import Compiled
 from onnxfuse.cuda.compiler import CompilerCache
-from onnxfuse.cuda.fitting import Fitter
+from onnxfuse.cuda.elementwise.fitting import Fitter
+from onnxfuse.cuda.elementwise.renderer import Tuning
 from onnxfuse.cuda.kernel import Access
-from onnxfuse.cuda.renderer import Tuning
 from onnxfuse.cuda.resources import Resources
 from onnxfuse.cuda.tuned import Choice, TunedKernels
 from onnxfuse.program import Program

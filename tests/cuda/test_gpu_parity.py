@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxfuse.cuda.access import choose, classify
-from onnxfuse.cuda.renderer import render
+from onnxfuse.cuda.elementwise.access import choose, classify
+from onnxfuse.cuda.elementwise.renderer import render
 from onnxfuse.program import reference
 from tests.cuda.compilers import MadeUpCompiler
 from tests.cuda.emulator import Emulation

@@ -10,8 +10,8 @@ import pytest
 
 from onnxfuse.cuda.arch import COMMON
 from onnxfuse.cuda.compiled import Compiled
+from onnxfuse.cuda.elementwise.renderer import Tuning, compile_options, render
 from onnxfuse.cuda.kernel import Access, Source
-from onnxfuse.cuda.renderer import Tuning, compile_options, render
 from onnxfuse.model.dtypes import DTYPES
 from tests.cuda.compilers import nvrtc
 from tests.cuda.programs import SMALL, cast_program, chains, linear, operator_programs

@@ -5,11 +5,11 @@ import re
 import numpy as np
 import pytest
 
-from onnxfuse.cuda.access import choose, classify
 from onnxfuse.cuda.arguments import MAX_BYTES, grid_size, pack, parameter_bytes
+from onnxfuse.cuda.elementwise.access import choose, classify
+from onnxfuse.cuda.elementwise.renderer import Tuning, render
 from onnxfuse.cuda.kernel import Access, Kernel
 from onnxfuse.cuda.prelude import FILES, prelude
-from onnxfuse.cuda.renderer import Tuning, render
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Const, Program, ProgramBuilder, ProgramError, reference
 from tests.cuda.emulator import Emulation, check_program

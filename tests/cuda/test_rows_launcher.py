@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from onnxfuse.cuda.elementwise.renderer import compile_options
 from onnxfuse.cuda.nest.kernel import NestSource
 from onnxfuse.cuda.nest.renderer import case_of, render_nest
 from onnxfuse.cuda.nvrtc import Nvrtc
-from onnxfuse.cuda.renderer import compile_options
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.program import Program, reference
 from tests.cuda.nest_nodes import (

@@ -10,10 +10,10 @@ import pytest
 from onnxfuse.cuda.arch import COMMON
 from onnxfuse.cuda.cache import Cache
 from onnxfuse.cuda.compiler import CompilerCache
-from onnxfuse.cuda.fitting import LOG_OPTION
+from onnxfuse.cuda.elementwise.fitting import LOG_OPTION
+from onnxfuse.cuda.elementwise.renderer import compile_options
 from onnxfuse.cuda.nest.fitting import NestFit, NestFitter
 from onnxfuse.cuda.nest.renderer import case_of, render_nest
-from onnxfuse.cuda.renderer import compile_options
 from tests.cuda.nest_programs import chains, integers, random_nest
 from tests.cuda.test_nvrtc import compile_quickly, entry, nvrtc
 

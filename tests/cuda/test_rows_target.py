@@ -14,10 +14,10 @@ import onnxfuse
 from onnxfuse.cuda.cache import Cache
 from onnxfuse.cuda.compiled import Compiled
 from onnxfuse.cuda.compiler import CompilerCache
-from onnxfuse.cuda.fitting import LOG_OPTION
+from onnxfuse.cuda.elementwise.fitting import LOG_OPTION
+from onnxfuse.cuda.elementwise.renderer import compile_options
 from onnxfuse.cuda.nest.fitting import NestFitter
 from onnxfuse.cuda.nest.recipe import NestRecipe
-from onnxfuse.cuda.renderer import compile_options
 from onnxfuse.cuda.resources import Resources
 from onnxfuse.cuda.tuned import Choice
 from onnxfuse.planning.inspection import inspect

@@ -15,11 +15,11 @@ from onnxfuse.cuda import compiler as compilers
 from onnxfuse.cuda.cache import Cache
 from onnxfuse.cuda.compiled import Compiled
 from onnxfuse.cuda.compiler import CompilerCache
-from onnxfuse.cuda.fitting import Fitter
+from onnxfuse.cuda.elementwise.fitting import Fitter
+from onnxfuse.cuda.elementwise.launch import LoadedSource
+from onnxfuse.cuda.elementwise.renderer import Tuning, render
 from onnxfuse.cuda.kernel import Access
-from onnxfuse.cuda.launch import LoadedSource
 from onnxfuse.cuda.pycuda_tools import copy_bandwidth, occupancy, open_gpu, resources, seconds
-from onnxfuse.cuda.renderer import Tuning, render
 from onnxfuse.cuda.resources import Resources
 from onnxfuse.cuda.tuned import TunedKernels
 from onnxfuse.cuda.tuner import Bench, Case, sizes_for

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import zoo_kernels
 
-from onnxfuse.cuda.access import classify
 from onnxfuse.cuda.arch import COMMON
 from onnxfuse.cuda.cache import Cache
 from onnxfuse.cuda.compiler import CompilerCache
+from onnxfuse.cuda.elementwise.access import classify
 from onnxfuse.cuda.kernel import Access
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, ProgramError, reference

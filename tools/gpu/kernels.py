@@ -23,9 +23,9 @@ import onnx
 
 import onnxfuse
 from onnxfuse.cuda.arch import COMMON
+from onnxfuse.cuda.elementwise.fitting import Fit, Fitter
+from onnxfuse.cuda.elementwise.launch import LoadedSource
 from onnxfuse.cuda.embed import fused_nodes
-from onnxfuse.cuda.fitting import Fit, Fitter
-from onnxfuse.cuda.launch import LoadedSource
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.cuda.pycuda_tools import Gpu, launch_seconds, open_gpu
 from onnxfuse.cuda.tuned import TunedKernels

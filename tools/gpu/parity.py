@@ -24,8 +24,8 @@ import onnxfuse
 from onnxfuse.check.parity import compare
 from onnxfuse.cuda.arch import COMMON, devices
 from onnxfuse.cuda.complete import provider_options
+from onnxfuse.cuda.elementwise.fitting import Fitter
 from onnxfuse.cuda.embed import embed, fused_nodes
-from onnxfuse.cuda.fitting import Fitter
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.cuda.tuned import TunedKernels
 from onnxfuse.fused.kinds import DOMAIN

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.cuda.access import Dim
 from onnxfuse.cuda.attention.kernel import TYPES
+from onnxfuse.cuda.strided import Dim
 from onnxfuse.fused.kinds import ATTENTION, DOMAIN, kind_of
 from onnxfuse.model import dtypes
 from onnxfuse.model.graph import Model

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from onnxfuse.cuda.access import Dim
 from onnxfuse.cuda.conv.arguments import ConvLayout, layout_access, resolve
 from onnxfuse.cuda.conv.kernel import ConvAccess
 from onnxfuse.cuda.conv.spec import Convolution
+from onnxfuse.cuda.strided import Dim
 from onnxfuse.program import Program
 
 Shape = tuple[Dim, ...]

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.cuda.access import Dim
 from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.cuda.conv.spec import Convolution
+from onnxfuse.cuda.strided import Dim
 from onnxfuse.fused.kinds import CONV, DOMAIN, TF32_KEY, kind_of
 from onnxfuse.model import dtypes
 from onnxfuse.model.graph import Model

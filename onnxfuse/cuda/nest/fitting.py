@@ -7,12 +7,12 @@ thread, which halves the longest row that is read once.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onnxfuse.cuda.access import Dim
 from onnxfuse.cuda.arch import architecture
 from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.nest.kernel import NestKernel, NestSource
 from onnxfuse.cuda.nest.recipe import NestRecipe
 from onnxfuse.cuda.nest.renderer import NestCase, NestTuning, case_of, nest_of, render_nest
+from onnxfuse.cuda.strided import Dim
 from onnxfuse.cuda.tuned import Choice
 from onnxfuse.program import Program, ProgramError
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from onnxfuse.cuda.kernel import MAX_COUNT_32
 from onnxfuse.cuda.nest.kernel import NestAccess, NestKernel
+from onnxfuse.cuda.strided import broadcast, collapse, read_inputs, steps_in
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, ProgramError
 from onnxfuse.program.figures import MAX_RANK
 from onnxfuse.program.program import Const, Index, Input, Instruction, Reduction
-from onnxfuse.program.strides import Strided, dense, output_shape, read_by
+from onnxfuse.program.strides import Strided, dense, output_shape
 
 LIMIT_32 = 1 << 31
 WIDEST = 16
@@ -73,9 +74,9 @@ def lay_out(program: Program, shapes: Sequence[Sequence[int]]) -> NestLayout:
     Raises ProgramError for shapes that do not fit, views that do not step evenly through memory, and rows that are
     none although an output has elements.
     """
-    inputs = _inputs(program, shapes)
+    inputs = read_inputs(program.inputs, shapes)
     sizes = _value_shapes(program, inputs)
-    space = _broadcast([size for size in sizes if size is not None])
+    space = broadcast([size for size in sizes if size is not None])
     if len(space) > MAX_RANK:
         raise ProgramError(f"{len(space)} dimensions; the limit is {MAX_RANK}")
     rank = len(space)
@@ -92,12 +93,12 @@ def lay_out(program: Program, shapes: Sequence[Sequence[int]]) -> NestLayout:
     length = math.prod(size for size, reduced in zip(space, is_reduced, strict=True) if reduced)
     if rows == 0 and any(math.prod(sizes[output]) for output in program.outputs):
         raise ProgramError(f"the space {list(space)} has no rows and an output has elements")
-    steps = [_steps_in(tensor, rank) for tensor in strided]
+    steps = [steps_in(tensor, rank) for tensor in strided]
     parts = []
     for wanted in (False, True):
         own = [dim for dim in range(rank) if is_reduced[dim] is wanted]
         is_none = (length if wanted else rows) == 0
-        parts.append(_collapse([] if is_none else [(space[dim], [step[dim] for step in steps]) for dim in own]))
+        parts.append(collapse([] if is_none else [(space[dim], [step[dim] for step in steps]) for dim in own]))
     (kept, kept_steps), (reduced, reduced_steps) = parts
     operands = tuple(
         NestOperand(
@@ -168,29 +169,6 @@ def _takes_vectors(kernel: NestKernel, letter: str, operand: NestOperand, layout
     return own[0] == 1 and aligned and all(step % vector == 0 for step in (*own[1:], *other))
 
 
-def _inputs(program: Program, shapes: Sequence[Sequence[int]]) -> list[Strided]:
-    """What the inputs read, vectors along an axis in the region's rank."""
-    specs = program.inputs
-    if len(shapes) != len(specs):
-        raise ProgramError(f"{len(shapes)} shapes for {len(specs)} inputs")
-    found = [None if spec.axis is not None else read_by(spec, shape) for spec, shape in zip(specs, shapes, strict=True)]
-    region = _broadcast([one.sizes for one in found if one is not None])
-    return [
-        _along_axis(spec, shape, region) if one is None else one
-        for spec, shape, one in zip(specs, shapes, found, strict=True)
-    ]
-
-
-def _along_axis(spec: Input, shape: Sequence[int], region: tuple[int, ...]) -> Strided:
-    axis = spec.axis or 0
-    rank = len(region) if axis >= 0 else -axis
-    at = axis if axis >= 0 else 0
-    if len(shape) != 1 or at >= rank:
-        raise ProgramError(f"an input of shape {list(shape)} does not lie along axis {axis} of {list(region)}")
-    sizes = tuple(shape[0] if dim == at else 1 for dim in range(rank))
-    return Strided(0, sizes, tuple(int(dim == at) for dim in range(rank)))
-
-
 def _value_shapes(program: Program, inputs: Sequence[Strided]) -> list[tuple[int, ...]]:
     given = iter(inputs)
     shapes: list[tuple[int, ...]] = []
@@ -201,7 +179,7 @@ def _value_shapes(program: Program, inputs: Sequence[Strided]) -> list[tuple[int
             case Const():
                 shapes.append(())
             case Instruction(operands=operands):
-                shapes.append(_broadcast([shapes[operand] for operand in operands]))
+                shapes.append(broadcast([shapes[operand] for operand in operands]))
             case Reduction(operand=operand, axes=axes):
                 shape = list(shapes[operand])
                 if len(shape) < -axes[0]:
@@ -213,7 +191,7 @@ def _value_shapes(program: Program, inputs: Sequence[Strided]) -> list[tuple[int
                 if len(shapes[operand]) < -axis:
                     raise ProgramError(f"line {program.line_of(value)}: shape {list(shapes[operand])} has no {axis}")
                 shapes.append(shapes[operand])
-    space = _broadcast(shapes)
+    space = broadcast(shapes)
     for value, spec in enumerate(program.values):
         if isinstance(spec, Reduction):
             own = shapes[spec.operand]
@@ -234,38 +212,6 @@ def _indices(program: Program, shapes: Sequence[tuple[int, ...]]) -> list[Stride
             at = len(shape) + spec.axis
             found.append(Strided(0, shape, tuple(int(dim == at) for dim in range(len(shape)))))
     return found
-
-
-def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    rank = max(map(len, shapes), default=0)
-    result = [1] * rank
-    for shape in shapes:
-        for index, size in enumerate(shape, rank - len(shape)):
-            if size != 1 and result[index] not in (1, size):
-                raise ProgramError(f"shapes {', '.join(str(list(shape)) for shape in shapes)} do not broadcast")
-            result[index] = size if size != 1 else result[index]
-    return tuple(result)
-
-
-def _steps_in(tensor: Strided, rank: int) -> list[int]:
-    """Its steps along the dimensions of the space."""
-    own = [0 if size == 1 else step for size, step in zip(tensor.sizes, tensor.steps, strict=True)]
-    return [0] * (rank - len(own)) + own
-
-
-def _collapse(dims: Sequence[tuple[int, Sequence[int]]]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-    """Drops dimensions of 1 and merges neighbours that all operands step through alike; innermost first."""
-    sizes: list[int] = []
-    steps: list[tuple[int, ...]] = []
-    for size, own in reversed(dims):
-        if size == 1:
-            continue
-        if sizes and all(step == last * sizes[-1] for step, last in zip(own, steps[-1], strict=True)):
-            sizes[-1] *= size
-        else:
-            sizes.append(size)
-            steps.append(tuple(own))
-    return tuple(sizes), steps
 
 
 def access_of(program: Program, layout: NestLayout, row_values: frozenset[int]) -> NestAccess:

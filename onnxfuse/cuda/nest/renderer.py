@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from onnxfuse.cuda.access import Dim
 from onnxfuse.cuda.arguments import MAX_BYTES
 from onnxfuse.cuda.element import header
 from onnxfuse.cuda.nest.arguments import parameter_bytes
@@ -16,6 +15,7 @@ from onnxfuse.cuda.nest.kernel import LANES, Along, NestAccess, NestKernel, Nest
 from onnxfuse.cuda.nest.layout import NestLayout, access_of, lay_out
 from onnxfuse.cuda.nest.text import KernelText
 from onnxfuse.cuda.prelude import nest_prelude
+from onnxfuse.cuda.strided import STAND_INS, Dim
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, ProgramError
 from onnxfuse.program.nests import Nest, leaves, nest
@@ -65,7 +65,7 @@ def case_of(program: Program, shapes: Sequence[Sequence[Dim] | None]) -> NestCas
     known = [tuple(shape) for shape in shapes if shape is not None]
     if len(known) < len(shapes):
         return _general_case(program)
-    found = [layout for size in _SIZES if (layout := _try_layout(program, known, size)) is not None]
+    found = [layout for size in STAND_INS if (layout := _try_layout(program, known, size)) is not None]
     if not found:
         return _general_case(program)
     layout, *others = found
@@ -83,10 +83,6 @@ def case_of(program: Program, shapes: Sequence[Sequence[Dim] | None]) -> NestCas
         layout.length if same_length else None,
         layout.rows if is_known else None,
     )
-
-
-_SIZES = (3, 2, 4, 5, 8, 32, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024)
-"""Stand for sizes that are not known."""
 
 
 def _try_layout(program: Program, shapes: Sequence[Sequence[Dim]], size: int) -> NestLayout | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from onnxfuse.cuda.fitting import Fit, Fitter
+from onnxfuse.cuda.elementwise.fitting import Fit, Fitter
 from onnxfuse.fused.fused_node import ElementwiseFusion
 from onnxfuse.fused.one_space import SpacesError, has_one_space
 from onnxfuse.program import ProgramError

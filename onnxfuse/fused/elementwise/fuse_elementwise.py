@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.cuda.fitting import Fitter
+from onnxfuse.cuda.elementwise.fitting import Fitter
 from onnxfuse.fused.elementwise.apart import Apart
 from onnxfuse.fused.elementwise.cuda_regions import CudaRegions
 from onnxfuse.fused.fused_node import ElementwiseFusion, fuse

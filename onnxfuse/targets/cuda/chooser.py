@@ -4,7 +4,7 @@ from contextlib import suppress
 
 from onnxfuse.cuda.conv.choice import CaseChooser, RuleChooser
 from onnxfuse.cuda.conv.tunings import add_to_file, own_file, own_tunings, write_tunings
-from onnxfuse.cuda.fitting import Fitter
+from onnxfuse.cuda.elementwise.fitting import Fitter
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.targets.cuda.measuring import MeasuringChooser, Say

@@ -63,21 +63,24 @@ struct Memory {
 
 inline thread_local std::vector<Memory> memories;
 
-inline std::string elements(const Memory& memory, uint64_t first, uint64_t count, uint64_t itemsize) {
+inline std::string elements(const Memory& memory, int64_t first, uint64_t count, uint64_t itemsize) {
   const std::string range = count == 1 ? "element " + std::to_string(first)
                                        : "elements " + std::to_string(first) + " to " + std::to_string(first + count - 1);
   return std::string(memory.operand.name) + ": " + range + " of " + std::to_string(memory.operand.bytes / itemsize);
 }
 
-template <class T> void check(const T* base, uint64_t first, uint64_t count, uint64_t alignment, bool is_store) {
+// `base` is within an operand, and `first` counts from there.
+template <class T> void check(const T* base, int64_t first, int64_t count, uint64_t alignment, bool is_store) {
   const auto address = reinterpret_cast<uint64_t>(base);
   for (Memory& memory : memories) {
     const Operand& operand = memory.operand;
-    if (operand.address != address || (operand.is_output != 0) != is_store) continue;
-    if (first + count > operand.bytes / sizeof(T)) {
+    const uint64_t before = address - operand.address;
+    if ((before != 0 && before >= operand.bytes) || (operand.is_output != 0) != is_store) continue;
+    first += static_cast<int64_t>(before / sizeof(T));
+    if (first < 0 || first + count > static_cast<int64_t>(operand.bytes / sizeof(T))) {
       throw Violation{elements(memory, first, count, sizeof(T)) + (is_store ? " written" : " read")};
     }
-    if ((address + first * sizeof(T)) % alignment != 0) {
+    if ((operand.address + first * sizeof(T)) % alignment != 0) {
       throw Violation{elements(memory, first, count, sizeof(T)) + " accessed with alignment " + std::to_string(alignment)};
     }
     if (!is_store) return;

@@ -10,10 +10,11 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnxfuse
-from onnxfuse.cuda.access import Dim, classify, expected_access
-from onnxfuse.cuda.fitting import Fit
-from onnxfuse.cuda.renderer import HEURISTIC, render
+from onnxfuse.cuda.elementwise.access import classify, expected_access
+from onnxfuse.cuda.elementwise.fitting import Fit
+from onnxfuse.cuda.elementwise.renderer import HEURISTIC, render
 from onnxfuse.cuda.resources import Resources
+from onnxfuse.cuda.strided import Dim
 from onnxfuse.cuda.tuned import Choice
 from onnxfuse.fused.elementwise.fuse_elementwise import FuseElementwise
 from onnxfuse.fused.kinds import ELEMENTWISE, kind_of

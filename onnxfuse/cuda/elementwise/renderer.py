@@ -233,10 +233,11 @@ class _KernelText:
                 case "c":
                     yield f"item.{name} = load({name}, {name}_extent.remainder({name}_inner.quotient(i)));"
                 case "g" if vector == 1:
-                    yield f"item.{name} = load_pack<1>({name}, {name}_at);"
+                    yield f"item.{name} = load_pack<1>({name}, {self._place(index)});"
                 case "g":
-                    yield f"item.{name} = {name}_strides.step[0] != 0 ? load_pack<{vector}>({name}, {name}_at)"
-                    yield f"    : splat<{dtype}, {vector}>(load({name}, {name}_at));"
+                    place = self._place(index)
+                    yield f"item.{name} = {name}_strides.step[0] != 0 ? load_pack<{vector}>({name}, {place})"
+                    yield f"    : splat<{dtype}, {vector}>(load({name}, {place}));"
 
     def _walk(self) -> Iterator[str]:
         """Where element i lies in each operand that is addressed by strides."""
@@ -257,6 +258,11 @@ class _KernelText:
             yield f"  item.{name}_at += coordinate * {name}_strides.step[d];"
             yield f"  item.{name}_is_first &= coordinate == 0 || {name}_strides.step[d] != 0;"
         yield "}"
+
+    def _place(self, index: int) -> str:
+        """The index of an input's element, which may be negative where halves change places."""
+        at = f"in{index}_at"
+        return f"static_cast<i{self.kernel.index}>({at})" if self.program.inputs[index].swaps_halves else at
 
     def _call(self, element: str, result: str) -> str:
         """A call of the Program's function: ``element`` takes one from a Pack, ``result`` is its place in a result."""

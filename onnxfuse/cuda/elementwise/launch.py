@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from onnxfuse.cuda.access import Layout, choose, classify
 from onnxfuse.cuda.arguments import grid_size, pack
+from onnxfuse.cuda.elementwise.access import Layout, choose, classify
 from onnxfuse.cuda.kernel import Kernel, Source
 from onnxfuse.cuda.pycuda_tools import Gpu
 from onnxfuse.program import Program

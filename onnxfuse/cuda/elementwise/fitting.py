@@ -9,13 +9,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from onnxfuse.cuda.access import Dim, expected_access
 from onnxfuse.cuda.arch import Architecture, architecture
 from onnxfuse.cuda.compiler import CompilerCache
+from onnxfuse.cuda.elementwise.access import expected_access
+from onnxfuse.cuda.elementwise.renderer import HEURISTIC, Tuning, compile_options, render
 from onnxfuse.cuda.kernel import Access, Source
 from onnxfuse.cuda.recipe import Recipe
-from onnxfuse.cuda.renderer import HEURISTIC, Tuning, compile_options, render
 from onnxfuse.cuda.resources import Resources
+from onnxfuse.cuda.strided import Dim
 from onnxfuse.cuda.tuned import Choice, TunedKernels
 from onnxfuse.program import Program, ProgramError
 

@@ -1,0 +1,258 @@
+"""How the operands of a Program step through its iteration space.
+
+The space is the broadcast of what all inputs read of their tensors.  Given shapes, ``classify`` collapses its
+dimensions and finds for each operand the tightest letter (see ``onnxfuse.cuda.kernel``) and the numbers that go with
+it; ``choose`` then picks a kernel, as the native library does at run time.  ``expected_access`` foretells the letters
+from shapes with unknown dimensions.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from onnxfuse.cuda.kernel import MAX_COUNT_32, Access, Kernel
+from onnxfuse.cuda.strided import STAND_INS, Dim, broadcast, collapse, read_inputs, steps_in
+from onnxfuse.model.dtypes import DTYPES
+from onnxfuse.program import Input, Instruction, Program, ProgramError
+from onnxfuse.program.figures import MAX_RANK
+from onnxfuse.program.strides import Strided, dense
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An input or output in an iteration space of n elements.
+
+    ``letter`` is the tightest one that describes it.  Unless that is ``g`` or ``w``, element i of the space is element
+    (i div ``inner``) mod ``extent`` of the operand, whose first is element ``offset`` of the tensor.  ``steps`` are its
+    strides in elements, 0 where it is broadcast, in the order of the layout's ``dims``; of halves that change places
+    one is negative.
+    """
+
+    dtype: str
+    letter: str
+    inner: int
+    extent: int
+    steps: tuple[int, ...]
+    offset: int = 0
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return DTYPES[self.dtype].itemsize
+
+    def first(self, address: int) -> int:
+        """The address of its first element, of a tensor at this address."""
+        return address + self.offset * self.itemsize
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A collapsed iteration space: ``count`` elements, ``dims`` from the innermost outwards, inputs, then outputs."""
+
+    count: int
+    dims: tuple[int, ...]
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The inputs, then the outputs."""
+        return self.inputs + self.outputs
+
+    @property
+    def access(self) -> Access:
+        """The tightest letters."""
+        return Access("".join(o.letter for o in self.inputs), "".join(o.letter for o in self.outputs))
+
+
+def classify(program: Program, shapes: Sequence[Sequence[int]]) -> Layout:
+    """The layout of ``program`` for inputs of these shapes.
+
+    Raises ProgramError for shapes that do not broadcast or do not lie along their axis, for views that do not fit
+    them, and for a space without elements one of whose outputs has some: no thread would write it.
+    """
+    inputs = read_inputs([replace(spec, swaps_halves=False) for spec in program.inputs], shapes)
+    outputs = _output_sizes(program, inputs)
+    space = broadcast([tensor.sizes for tensor in inputs])
+    count = math.prod(space)
+    dtypes = [spec.dtype for spec in program.inputs] + [program.dtype(output) for output in program.outputs]
+    if count == 0 and any(math.prod(sizes) > 0 for sizes in outputs):
+        raise ProgramError(f"the inputs' broadcast {list(space)} is empty and an output is not")
+    tensors = [*inputs, *map(dense, outputs)]
+    if any(spec.swaps_halves for spec in program.inputs):
+        for spec, tensor in zip(program.inputs, inputs, strict=True):
+            _check_halves(spec, tensor)
+        swapped = [spec.swaps_halves for spec in program.inputs] + [False] * len(outputs)
+        tensors = [_in_halves(tensor, swaps) for tensor, swaps in zip(tensors, swapped, strict=True)]
+        space = (*space[:-1], 2, space[-1] // 2)
+    rank = sum(size != 1 for size in space)
+    if rank > MAX_RANK:
+        raise ProgramError(f"{rank} dimensions; the limit is {MAX_RANK}")
+    steps = [steps_in(tensor, len(space)) for tensor in tensors]
+    dims, columns = collapse([(size, [own[dim] for own in steps]) for dim, size in enumerate(space)])
+    operands = tuple(
+        _operand(dtype, dims, tensor.offset, tuple(column[index] for column in columns), index >= len(inputs))
+        for index, (dtype, tensor) in enumerate(zip(dtypes, tensors, strict=True))
+    )
+    return Layout(count, dims, operands[: len(inputs)], operands[len(inputs) :])
+
+
+def expected_access(program: Program, shapes: Sequence[Sequence[Dim] | None]) -> Access:
+    """The letters if dimensions that are not known to be 1 are more than 1 and broadcast with nothing but 1.
+
+    A kernel of these letters also serves a size of 1 at run time where that only merges dimensions.  Inputs of unknown
+    rank (None) are taken to have the shape of the space.
+    """
+    if program.reads_views:
+        return _expected_of_views(program, shapes)
+    specs = program.inputs
+    known = [shape for shape, spec in zip(shapes, specs, strict=True) if shape is not None and spec.axis is None]
+    region = broadcast([_sizes(shape) for shape in known])
+    sizes = []
+    for shape, spec in zip(shapes, specs, strict=True):
+        if spec.axis is None:
+            sizes.append((2,) * max(len(region), 1) if shape is None else _sizes(shape))
+        else:
+            inside = -len(region) <= spec.axis < len(region)
+            sizes.append((min(_sizes(shape or (None,))[0], region[spec.axis] if inside else 1),))
+    return classify(program, sizes).access
+
+
+def _sizes(shape: Sequence[Dim]) -> tuple[int, ...]:
+    """Any size but 1 as 2: only whether a dimension is broadcast matters to a letter."""
+    return tuple(1 if dim == 1 else 2 for dim in shape)
+
+
+def _expected_of_views(program: Program, shapes: Sequence[Sequence[Dim] | None]) -> Access:
+    """The letters for the first size of those that are not known that fits; else those that every shape has."""
+    if all(shape is not None for shape in shapes):
+        for size in STAND_INS:
+            try:
+                layout = classify(
+                    program, [[dim if isinstance(dim, int) else size for dim in shape or ()] for shape in shapes]
+                )
+            except ProgramError:
+                continue
+            if layout.count:
+                return layout.access
+    return Access("g" * len(program.inputs), "l" * len(program.outputs))
+
+
+def accepts(kernel: Kernel, layout: Layout, addresses: Sequence[int]) -> bool:
+    """Whether ``kernel`` computes ``layout`` with operands (inputs, then outputs) at these addresses."""
+    if kernel.index == 32 and not _fits_32_bits(kernel, layout):
+        return False
+    return all(
+        _letter_accepts(letter, operand)
+        and _vector_accepts(letter, operand, layout, kernel.vector, operand.first(address))
+        for letter, operand, address in zip(kernel.access.letters, layout.operands, addresses, strict=True)
+    )
+
+
+def choose(kernels: Sequence[Kernel], layout: Layout, addresses: Sequence[int]) -> Kernel:
+    """The first kernel that accepts; the last one of a source always does."""
+    return next(kernel for kernel in kernels if accepts(kernel, layout, addresses))
+
+
+def _fits_32_bits(kernel: Kernel, layout: Layout) -> bool:
+    """Whether no index is beyond 31 bits, those of the last block's threads without an element included."""
+    return layout.count <= MAX_COUNT_32 and all(
+        sum((dim - 1) * abs(step) for dim, step in zip(layout.dims, operand.steps, strict=True)) < _LIMIT_32
+        for letter, operand in zip(kernel.access.letters, layout.operands, strict=True)
+        if letter in "gw"
+    )
+
+
+_LIMIT_32 = 1 << 31
+
+
+def _letter_accepts(letter: str, operand: Operand) -> bool:
+    own = operand.letter
+    match letter:
+        case "i":
+            return own in "isl"
+        case "o":
+            return own in "osl"
+        case "c":
+            return own in "ciosl"
+        case "g":
+            return True
+        case "w":
+            return own in "lw"
+        case _:
+            return own == letter
+
+
+def _vector_accepts(letter: str, operand: Operand, layout: Layout, vector: int, address: int) -> bool:
+    if vector == 1:
+        return True
+    aligned = address % min(16, vector * operand.itemsize) == 0
+    match letter:
+        case "l":
+            return aligned
+        case "i":
+            return aligned and operand.extent % vector == 0
+        case "o" | "c":
+            return operand.inner % vector == 0
+        case "g":
+            if not layout.dims or layout.dims[0] % vector:
+                return False
+            step, *others = operand.steps
+            return step == 0 or (step == 1 and aligned and all(other % vector == 0 for other in others))
+        case "w":
+            return False
+        case _:
+            return True
+
+
+def _check_halves(spec: Input, tensor: Strided) -> None:
+    """Raises ProgramError for an input of halves that has none, or whose halves are not runs of neighbours."""
+    if not spec.swaps_halves:
+        return
+    if not tensor.sizes or tensor.sizes[-1] % 2:
+        raise ProgramError(f"shape {list(tensor.sizes)} has no halves in its last dimension")
+    if 0 not in tensor.sizes and tensor.steps[-1] != 1:
+        raise ProgramError(f"'{spec}' has halves that are not side by side")
+
+
+def _in_halves(tensor: Strided, swapped: bool) -> Strided:
+    """The same with its last dimension as two, of which the outer steps backwards where halves are ``swapped``."""
+    if not tensor.sizes or tensor.sizes[-1] == 1:
+        return replace(tensor, sizes=(*tensor.sizes, 1), steps=(*tensor.steps, 0)) if tensor.sizes else tensor
+    half, step = tensor.sizes[-1] // 2, tensor.steps[-1]
+    return Strided(
+        tensor.offset + (half * step if swapped else 0),
+        (*tensor.sizes[:-1], 2, half),
+        (*tensor.steps[:-1], -half * step if swapped else half * step, step),
+    )
+
+
+def _output_sizes(program: Program, inputs: Sequence[Strided]) -> list[tuple[int, ...]]:
+    """The sizes of what is computed."""
+    given = iter(inputs)
+    values: list[tuple[int, ...]] = []
+    for value in program.values:
+        match value:
+            case Input():
+                values.append(next(given).sizes)
+            case Instruction():
+                values.append(broadcast([values[operand] for operand in value.operands]))
+            case _:
+                values.append(())
+    return [values[output] for output in program.outputs]
+
+
+def _operand(dtype: str, dims: tuple[int, ...], offset: int, steps: tuple[int, ...], is_output: bool) -> Operand:
+    wide = [index for index, step in enumerate(steps) if step != 0]
+    if is_output and len(wide) < len(dims):
+        return Operand(dtype, "w", 0, 0, steps)
+    if not wide:
+        return Operand(dtype, "l" if is_output else "s", math.prod(dims), 1, steps, offset)
+    first, end = wide[0], wide[-1] + 1
+    extent = 1
+    for size, step in zip(dims[first:end], steps[first:end], strict=True):
+        if step != extent:
+            return Operand(dtype, "g", 0, 0, steps, offset)
+        extent *= size
+    letter = "l" if len(wide) == len(dims) else "i" if first == 0 else "o" if end == len(dims) else "c"
+    return Operand(dtype, letter, math.prod(dims[:first]), extent, steps, offset)
