@@ -77,6 +77,18 @@ CASES = {
         ("lc:wl",),
         (([3, 5, 8], [5, 1]), ([3, 5, 8], [8]), ([3, 5, 8], []), ([1, 5, 8], [5, 8])),
     ),
+    "views": Case(
+        "onnxfuse 2\ninput f32 view slice:-1:8:24:1,split:-1:-1:8,permute:1.0.2\ninput f32 slice 0:1:3:1\n"
+        "input f32 halves\nmul f32 0 1\nadd f32 3 2\noutput 4 view merge:-3\noutput 3\n",
+        ("glg:ll", "gig:ll"),
+        (([3, 24], [5, 3, 8], [8]), ([3, 29], [4, 3, 8], [2, 3, 8]), ([1, 24], [3, 5, 8], [1, 8])),
+    ),
+    "halves of float16": Case(
+        "onnxfuse 2\ninput f16 broadcast\ninput f16 slice -1:16:48:1 halves\ninput f16 slice -1:16:48:1\n"
+        "input f16 slice -1:0:32:1\nmul f16 1 3\nmul f16 2 0\nadd f16 4 5\noutput 6\n",
+        ("gggg:l", "iggg:l"),
+        (([5, 32], [5, 64], [5, 64], [5, 64]), ([32], [3, 48], [3, 48], [3, 48]), ([5, 1], [48], [48], [5, 36])),
+    ),
     "no inputs": Case("onnxfuse 1\nconst f32 40490fdb\noutput 0\n", (":l",), ((),)),
 }
 RANDOM_SHAPES = ([6, 40], [40], [6, 1], [])
@@ -147,7 +159,8 @@ def check_launch(call: Call, case: Case, shapes: Shapes) -> None:
     """The launch is the one that ``onnxfuse.cuda`` foretells."""
     layout = classify(case.program, shapes)
     parameters = bytes.fromhex(call["parameters"])
-    addresses = [int.from_bytes(parameters[8 * k : 8 * k + 8], "little") for k in range(len(layout.operands))]
+    first = [int.from_bytes(parameters[8 * k : 8 * k + 8], "little") for k in range(len(layout.operands))]
+    addresses = [at - operand.first(0) for at, operand in zip(first, layout.operands, strict=True)]
     kernel = choose(case.source.kernels, layout, addresses)
     assert call["kernel"] == kernel.name
     assert (call["grid"], call["block"]) == (grid_size(kernel, layout.count), kernel.block)

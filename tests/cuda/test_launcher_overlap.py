@@ -103,6 +103,27 @@ def test_an_input_of_the_same_elements_is_not_copied(tmp_path: Path) -> None:
     assert [call["bytes"] for call in stand_in.calls("cuMemcpyDtoDAsync")] == [arrays[1].nbytes]
 
 
+def test_a_part_of_a_tensor_in_the_memory_of_an_output(tmp_path: Path) -> None:
+    """Its elements lie elsewhere than those of the output, but for a part that begins where the tensor does."""
+    kernels = [Kernel("v4", "ll:l", vector=4), Kernel("any", "gg:w", index=64)]
+    arrays = [sample("f32", 64, 1, special=False).reshape(4, 16), sample("f32", 32, 2, special=False).reshape(2, 16)]
+    for start, copies in ((1, 1), (0, 0)):
+        model = node_model(kernels, [[4, 16], [2, 16]])
+        program = f"onnxfuse 1\ninput f32 slice 0:{start}:{start + 2}:1\ninput f32 broadcast\nadd f32 0 1\noutput 2\n"
+        model.graph.node[0].attribute[0].s = program.encode()
+        stand_in = StandIn(tmp_path / str(start))
+        session = stand_in.session(model)
+        results = run(session, arrays)
+        np.testing.assert_array_equal(results[0], arrays[0][start : start + 2] + arrays[1])
+        stand_in.calls()
+        memory, expected = bound(session, arrays, {0: 0}, [0], results)
+        np.testing.assert_array_equal(memory, expected)
+        calls = [call.get("kernel", call["call"]) for call in stand_in.calls()]
+        assert (calls.count("v4"), calls.count("cuMemcpyDtoDAsync")) == (1, copies)
+        memory, expected = bound(session, arrays, {0: 1024}, [1024 + 64], results)
+        np.testing.assert_array_equal(memory, expected)
+
+
 def test_no_memory_for_a_copy(tmp_path: Path) -> None:
     stand_in = StandIn(tmp_path)
     model, arrays = case("elementwise")

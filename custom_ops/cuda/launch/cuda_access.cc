@@ -29,6 +29,68 @@ void classify_input(const std::vector<int64_t>& dims, Operand* operand) {
                                           : 'c';
 }
 
+// What a Program reads of its inputs' tensors, but for the order of halves, and its outputs as they are computed.
+bool make_views(const Program& program, const std::vector<Shape>& inputs, const std::vector<Shape>& sources,
+                std::vector<View>* views, std::string* error) {
+  for (size_t s = 0; s < sources.size(); ++s) {
+    views->push_back(whole_view(sources[s]));
+    if (s >= program.input_count || !is_view(program.values[s])) continue;
+    if (!input_view(program.values[s], inputs[s], &views->back(), error)) return false;
+  }
+  return true;
+}
+
+// A space, and what is read in it, without the dimensions of one element.
+void drop_ones(Shape* space, std::vector<View>* views) {
+  const Shape before = *space;
+  const std::vector<View> read = *views;
+  *space = Shape{};
+  for (size_t v = 0; v < read.size(); ++v) {
+    (*views)[v] = View{};
+    (*views)[v].offset = read[v].offset;
+  }
+  for (int d = 0; d < before.rank; ++d) {
+    const auto whole = static_cast<size_t>(d);
+    if (before.dims[whole] == 1) continue;
+    const auto at = static_cast<size_t>(space->rank++);
+    space->dims[at] = before.dims[whole];
+    for (size_t v = 0; v < read.size(); ++v) {
+      const int own = d - (before.rank - read[v].shape.rank);
+      View& view = (*views)[v];
+      view.shape.rank = space->rank;
+      view.shape.dims[at] = own < 0 ? 1 : read[v].shape.dims[static_cast<size_t>(own)];
+      view.strides[at] = own < 0 ? 0 : read[v].strides[static_cast<size_t>(own)];
+    }
+  }
+}
+
+// Makes two dimensions of the last, of which the outer has two elements, and a step backwards where halves change places.
+bool split_in_halves(const Program& program, Shape* space, std::vector<View>* views, std::string* error) {
+  drop_ones(space, views);
+  const auto last = static_cast<size_t>(space->rank - 1);
+  const int64_t half = space->dims[last] / 2;
+  if (half > 1 && space->rank == kMaxRank) {
+    *error = "a space of halves has more than 16 dimensions";
+    return false;
+  }
+  const auto split = [&](Shape* shape) {
+    const bool repeats = shape->dims[last] == 1;
+    shape->dims[last] = repeats ? 1 : 2;
+    if (half > 1) shape->dims[static_cast<size_t>(shape->rank++)] = repeats ? 1 : half;
+  };
+  split(space);
+  for (size_t v = 0; v < views->size(); ++v) {
+    View& view = (*views)[v];
+    const int64_t step = view.strides[last];
+    const bool swaps = v < program.input_count && program.values[v].swaps_halves;
+    view.strides[last] = swaps ? -step * half : step * half;
+    if (half > 1) view.strides[last + 1] = step;
+    if (swaps) view.offset += step * half;
+    split(&view.shape);
+  }
+  return true;
+}
+
 }  // namespace
 
 bool make_iteration_space(const Program& program, const std::vector<Shape>& inputs, IterationSpace* space,
@@ -58,11 +120,15 @@ bool make_iteration_space(const Program& program, const std::vector<Shape>& inpu
       return false;
     }
     sources.push_back(shape);
-    space->output_shapes.push_back(shape);
   }
+  if (!resolve_outputs(program, shapes, &space->output_shapes, error)) return false;
   if (space->elements == 0) return true;  // and the product of the other dimensions may overflow
   std::vector<View> views;
-  for (const Shape& source : sources) views.push_back(whole_view(source));
+  if (!make_views(program, inputs, sources, &views, error)) return false;
+  const auto is_swapped = [](const Value& value) { return value.swaps_halves; };
+  const auto end = program.values.begin() + static_cast<long>(program.input_count);
+  const bool swaps = std::any_of(program.values.begin(), end, is_swapped);
+  if (swaps && !split_in_halves(program, &whole, &views, error)) return false;
   Collapsed collapsed = collapse(whole, views);
   space->dims = std::move(collapsed.dims);
   space->operands.resize(sources.size());
@@ -70,6 +136,7 @@ bool make_iteration_space(const Program& program, const std::vector<Shape>& inpu
     Operand& operand = space->operands[s];
     const bool is_input = s < program.input_count;
     operand.strides = std::move(collapsed.strides[s]);
+    operand.offset = views[s].offset;
     operand.element_size = storage_size(program.values[is_input ? s : program.outputs[s - program.input_count]].type);
     classify_input(space->dims, &operand);
     if (!is_input) operand.access = operand.access == 'l' || space->elements == 1 ? 'l' : 'w';
@@ -92,11 +159,12 @@ bool accepts(char letter, uint32_t vector, const Operand& operand, const Iterati
     case 'c':
       return access != 'g' && operand.inner % vector == 0;
     case 'g':
-      // Tensors are dense, so along the innermost dimension an operand steps by one element or not at all.
       if (vector == 1) return true;
       if (space.dims.empty() || space.dims.back() % vector != 0) return false;
       indexing->contiguous = operand.strides.back() != 0;
-      return true;
+      return !indexing->contiguous ||
+             (operand.strides.back() == 1 && std::all_of(operand.strides.begin(), operand.strides.end() - 1,
+                                                         [&](int64_t stride) { return stride % vector == 0; }));
     case 'w':
       return access == 'l' || access == 'w';
     default:

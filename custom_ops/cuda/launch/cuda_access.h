@@ -1,6 +1,7 @@
 // The iteration space of a fused node on a GPU, and how each tensor is indexed by the number i of an element of it.
 //
-// The space is the broadcast of all inputs.  An access letter says which element of a tensor belongs to i:
+// The space is the broadcast of what all inputs read of their tensors.  An access letter says which element of that, counted
+// from the first, belongs to i:
 //   l  linear    i
 //   s  scalar    0
 //   i  inner     i mod extent
@@ -25,7 +26,8 @@ struct Operand {
   char access = 'g';             // the first that fits, of s l i o c g for inputs and l w for outputs
   int64_t inner = 1;             // but for g and w, i is element (i div inner) mod extent of the operand
   int64_t extent = 1;
-  std::vector<int64_t> strides;  // in elements, for each dimension of the space
+  std::vector<int64_t> strides;  // in elements, for each dimension of the space; negative where halves change places
+  int64_t offset = 0;            // of the first element in the tensor, in elements
   size_t element_size = 1;       // bytes
 };
 
@@ -33,7 +35,7 @@ struct IterationSpace {
   int64_t elements = 1;
   std::vector<int64_t> dims;      // collapsed, from outer to inner; none for a single element
   std::vector<Operand> operands;  // inputs, then outputs; none if there are no elements
-  std::vector<Shape> output_shapes;
+  std::vector<Shape> output_shapes;  // of the tensors
 };
 
 // False if the inputs' shapes do not fit the program, or an output has elements that the space has not; then `error`

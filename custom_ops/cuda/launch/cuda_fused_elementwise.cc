@@ -1,5 +1,8 @@
 #include "cuda/launch/cuda_fused_elementwise.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "cuda/driver/cuda_context.h"
 #include "cuda/launch/cuda_overlap.h"
 #include "cuda/launch/cuda_parameters.h"
@@ -9,6 +12,19 @@ namespace onnxfuse {
 
 using cuda::CUdeviceptr;
 using cuda::CUstream;
+
+namespace {
+
+// Whether the elements of every output lie in the order in which they are computed.
+bool writes_in_order(const Program& program) {
+  const auto moves = [](const ViewStep& step) {
+    return step.kind == ViewStep::Kind::Slice || step.kind == ViewStep::Kind::Permute;
+  };
+  return std::none_of(program.output_views.begin(), program.output_views.end(),
+                      [&](const auto& steps) { return std::any_of(steps.begin(), steps.end(), moves); });
+}
+
+}  // namespace
 
 CudaFusedElementwise::CudaFusedElementwise(const SessionNode& definition)
     : FusedNode(definition), warning_(definition, place()) {
@@ -20,7 +36,7 @@ void CudaFusedElementwise::read_kernels(const AttributeSource& attributes) {
   if (!attributes.text("cuda_recipe", &text)) return;
   std::string error;
   const Program& program = as_written().program();
-  if (has_views(program)) throw Error("the cuda_recipe attribute is for a program that reads whole tensors");
+  if (!writes_in_order(program)) throw Error("the cuda_recipe attribute is for a program that writes in its own order");
   if (!cuda::parse_recipe(text, program.input_count, program.outputs.size(), &recipe_, &error)) {
     throw Error("the cuda_recipe attribute is not valid: " + error);
   }
@@ -60,7 +76,7 @@ void CudaFusedElementwise::launch_or_compute(SessionRun& run) {
   const cuda::ContextKernels& loaded = device_.kernels()->in(cuda::context_of(driver, stream, operands.back()));
   if (loaded.functions.empty()) return on_host(loaded.refusal);
   const cuda::Overlap overlap(run, device_, stream, inputs.data.size(), plan->extents, &operands);
-  cuda::launch(driver, recipe_, loaded, *plan, operands, stream);
+  cuda::launch(driver, recipe_, loaded, *plan, std::move(operands), stream);
   overlap.copy_results();
 }
 

@@ -1,6 +1,7 @@
 #include "cuda/launch/cuda_launch.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "cuda/launch/cuda_access.h"
@@ -19,10 +20,13 @@ bool fits_32_bits(const RecipeKernel& kernel, const IterationSpace& space) {
   for (size_t k = 0; k < kernel.access.size(); ++k) {
     if (kernel.access[k] != 'g' && kernel.access[k] != 'w') continue;
     const std::vector<int64_t>& strides = space.operands[k].strides;
+    int64_t reach = 0;
     for (size_t d = 0; d < strides.size(); ++d) {
-      int64_t reach = 0;
-      if (__builtin_mul_overflow(strides[d], space.dims[d], &reach) || reach >= kLimit) return false;
+      int64_t own = 0;
+      if (__builtin_mul_overflow(std::abs(strides[d]), space.dims[d] - 1, &own)) return false;
+      if (__builtin_add_overflow(reach, own, &reach)) return false;
     }
+    if (reach >= kLimit) return false;
   }
   return true;
 }
@@ -50,7 +54,7 @@ std::vector<Extent> extents_of(const IterationSpace& space, const std::vector<Sh
     const Operand& operand = space.operands[k];
     int64_t count = 0;
     element_count(k < inputs.size() ? inputs[k] : space.output_shapes[k - inputs.size()], &count);
-    const bool whole = operand.access == 'l' || space.elements == 1;
+    const bool whole = (operand.access == 'l' || space.elements == 1) && operand.offset == 0;
     extents.push_back({static_cast<size_t>(count) * operand.element_size, whole ? operand.element_size : 0});
   }
   return extents;
@@ -78,6 +82,9 @@ std::shared_ptr<const LaunchPlan> make_launch_plan(const Program& program, const
         });
   } else {
     plan->extents = extents_of(space, key.shapes);
+    for (const Operand& operand : space.operands) {
+      plan->offsets.push_back(static_cast<CUdeviceptr>(operand.offset) * operand.element_size);
+    }
     for (size_t k = 0; k < recipe.kernels.size(); ++k) {
       LaunchCandidate candidate;
       candidate.kernel = k;
@@ -104,7 +111,8 @@ const LaunchCandidate& choose(const LaunchPlan& plan, const std::vector<CUdevice
 }
 
 void launch(const Driver& driver, const Recipe& recipe, const ContextKernels& kernels, const LaunchPlan& plan,
-            const std::vector<CUdeviceptr>& operands, CUstream stream) {
+            std::vector<CUdeviceptr> operands, CUstream stream) {
+  for (size_t k = 0; k < operands.size(); ++k) operands[k] += plan.offsets[k];
   const LaunchCandidate& candidate = choose(plan, operands);
   const RecipeKernel& kernel = recipe.kernels[candidate.kernel];
   alignas(16) unsigned char parameters[kMaxParameterBytes];

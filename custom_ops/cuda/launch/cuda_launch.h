@@ -30,6 +30,7 @@ struct LaunchPlan {
   int64_t elements = 0;                      // of the iteration space; if 0 nothing is launched
   bool writes_without_elements = false;      // an output has elements though the space has none
   std::vector<Extent> extents;               // of the operands, if there are elements
+  std::vector<CUdeviceptr> offsets;          // likewise: bytes from a tensor's begin to what is read of it
   std::vector<LaunchCandidate> candidates;   // in the recipe's order; the last needs no alignment
 };
 
@@ -37,13 +38,13 @@ struct LaunchPlan {
 std::shared_ptr<const LaunchPlan> make_launch_plan(const Program& program, const Recipe& recipe, const PlanKey& key,
                                                    std::string* error);
 
-// The first candidate whose demands on alignment the operands meet.
+// The first candidate whose demands on alignment the operands meet, of which these are the first elements' addresses.
 const LaunchCandidate& choose(const LaunchPlan& plan, const std::vector<CUdeviceptr>& operands);
 
-// Launches on `stream`.  Allocates nothing and waits for nothing, so that a CUDA graph can capture it.  Throws
-// DriverError.
+// Launches on `stream`; `operands` are the tensors.  Waits for nothing and takes no memory of the device, so that a CUDA
+// graph can capture it.  Throws DriverError.
 void launch(const Driver& driver, const Recipe& recipe, const ContextKernels& kernels, const LaunchPlan& plan,
-            const std::vector<CUdeviceptr>& operands, CUstream stream);
+            std::vector<CUdeviceptr> operands, CUstream stream);
 
 }  // namespace onnxfuse::cuda
 

@@ -1,13 +1,13 @@
 // The parameters of a kernel launch, as one block of memory laid out as the members of a C struct:
 //
-//   a device pointer for each operand: inputs, then outputs
+//   a device pointer for each operand, to its first element: inputs, then outputs
 //   count                      the elements of the space: u32 or u64, the kernel's index type
 //   for each operand, by its letter: i Divider(extent) · o Divider(inner) · c Divider(inner), Divider(extent)
 //   if there is a g or w: Space, then for each such operand Strides
 //
 //   struct Divider { u32 divisor, multiplier, shift; } or { u64 divisor; }
 //   struct Space { u32 rank; Divider dims[16]; }   dims[0] is the innermost dimension; those beyond the rank are 1
-//   struct Strides { index step[16]; }             in the order of Space.dims
+//   struct Strides { index step[16]; }             in the order of Space.dims; what steps backwards wraps around
 #ifndef ONNXFUSE_CUDA_PARAMETERS_H_
 #define ONNXFUSE_CUDA_PARAMETERS_H_
 

@@ -65,24 +65,24 @@ class Decoder {
   // Whether the parameters were read to their end.
   bool complete() const { return complete_; }
 
-  // The element of operand k that belongs to element i of the space.
-  uint64_t index(size_t k, uint64_t i) const {
+  // The element of operand k, counted from its first, that belongs to element i of the space.
+  int64_t index(size_t k, uint64_t i) const {
     const Operand& operand = operands_[k];
     switch (access_[k]) {
       case 's':
         return 0;
       case 'l':
-        return i;
+        return static_cast<int64_t>(i);
       case 'i':
-        return operand.extent.modulo(i);
+        return static_cast<int64_t>(operand.extent.modulo(i));
       case 'o':
-        return operand.inner.divide(i);
+        return static_cast<int64_t>(operand.inner.divide(i));
       case 'c':
-        return operand.extent.modulo(operand.inner.divide(i));
+        return static_cast<int64_t>(operand.extent.modulo(operand.inner.divide(i)));
       default: {
-        uint64_t index = 0;
+        int64_t index = 0;
         for (size_t d = 0; d < dims_.size(); ++d) {
-          index += dims_[d].modulo(i) * operand.steps[d];
+          index += static_cast<int64_t>(dims_[d].modulo(i)) * operand.steps[d];
           i = dims_[d].divide(i);
         }
         return index;
@@ -111,7 +111,7 @@ class Decoder {
     uint64_t address = 0;
     Divider inner;
     Divider extent;
-    std::vector<uint64_t> steps;
+    std::vector<int64_t> steps;
   };
 
   void read_strides(Reader* reader, bool wide) {
@@ -123,7 +123,10 @@ class Decoder {
     }
     for (size_t k = 0; k < access_.size(); ++k) {
       if (access_[k] != 'g' && access_[k] != 'w') continue;
-      for (size_t d = 0; d < 16; ++d) operands_[k].steps.push_back(reader->take(wide ? 8 : 4));
+      for (size_t d = 0; d < 16; ++d) {
+        const uint64_t step = reader->take(wide ? 8 : 4);
+        operands_[k].steps.push_back(wide ? static_cast<int64_t>(step) : static_cast<int32_t>(step));
+      }
     }
   }
 

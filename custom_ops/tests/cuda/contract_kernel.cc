@@ -10,13 +10,13 @@ namespace {
 
 // A vector is one aligned access, or one element for all of it.
 bool vector_fits(const contract::Decoder& decoder, size_t k, uint64_t first, unsigned vector) {
-  const uint64_t begin = decoder.index(k, first);
+  const int64_t begin = decoder.index(k, first);
   const bool contiguous = decoder.contiguous(k);
   for (unsigned v = 1; v < vector; ++v) {
-    if (decoder.index(k, first + v) != (contiguous ? begin + v : begin)) return false;
+    if (decoder.index(k, first + v) != (contiguous ? begin + static_cast<int64_t>(v) : begin)) return false;
   }
   const size_t alignment = vector * sizeof(float) < 16 ? vector * sizeof(float) : 16;
-  return vector == 1 || !contiguous || (decoder.address(k) + begin * sizeof(float)) % alignment == 0;
+  return vector == 1 || !contiguous || (decoder.address(k) + static_cast<uint64_t>(begin) * sizeof(float)) % alignment == 0;
 }
 
 }  // namespace

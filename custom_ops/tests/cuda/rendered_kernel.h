@@ -22,9 +22,15 @@ inline const char* run(const char* kernel, const std::string& access, size_t inp
   for (; places[1] != 0; places += 2) arguments.push_back(const_cast<unsigned char*>(launch->parameters + places[0]));
   std::vector<emulation::Operand> operands;
   for (size_t k = 0; k < access.size(); ++k) {
-    uint64_t elements = 0;
-    for (uint64_t i = 0; i < decoder.count(); ++i) elements = std::max(elements, decoder.index(k, i) + 1);
-    operands.push_back({k < inputs ? "an input" : "an output", decoder.address(k), elements * sizes[k], k >= inputs});
+    int64_t begin = 0;
+    int64_t end = 0;
+    for (uint64_t i = 0; i < decoder.count(); ++i) {
+      begin = std::min(begin, decoder.index(k, i));
+      end = std::max(end, decoder.index(k, i) + 1);
+    }
+    const uint64_t address = decoder.address(k) + static_cast<uint64_t>(begin) * sizes[k];
+    const uint64_t bytes = static_cast<uint64_t>(end - begin) * sizes[k];
+    operands.push_back({k < inputs ? "an input" : "an output", address, bytes, k >= inputs});
   }
   return onnxfuse_emulate(kernel, arguments.data(), launch->grid, launch->block, operands.data(), operands.size());
 }

@@ -2,10 +2,12 @@
 //
 //   fuzz_launch [runs] [seed]
 // Every run makes a program, shapes and a recipe, some of them spoilt.  Each launch that comes out of them is decoded
-// as a kernel would, and its indices are compared with NumPy's rules of broadcasting, at the ends and in between.
+// as a kernel would, and its indices are compared with NumPy's rules of slices, transposes and broadcasting, at the ends
+// and in between.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -50,29 +52,109 @@ std::string random_recipe(size_t inputs, size_t outputs) {
          std::string(outputs, 'w') + "\n";
 }
 
-std::string random_program(size_t inputs, size_t outputs) {
+// How an input lies in its tensor, of which the Program reads another shape.
+struct Lie {
+  std::string text;
+  Shape tensor;
+  std::vector<int> order;  // the tensor's axes in the order read, if they are permuted
+  int64_t start = 0;       // along the last axis that is read, the first element of what is left
+  int64_t step = 1;        // and how far the next one is
+  bool swaps = false;      // whether the halves of that axis change places
+
+  // The element of the tensor that has place `at`, from the first axis on, of what is read, which has this shape.
+  int64_t element(std::vector<int64_t> at, const Shape& read) const {
+    if (text.find(" axis") == 0) return std::accumulate(at.begin(), at.end(), int64_t{0});
+    if (!at.empty()) {
+      const int64_t size = read.from_back(0);
+      at.back() = start + step * (swaps ? (at.back() + size / 2) % size : at.back());
+    }
+    std::vector<int64_t> own = at;
+    for (size_t d = 0; d < order.size(); ++d) own[static_cast<size_t>(order[d])] = at[d];
+    int64_t index = 0;
+    for (size_t d = 0; d < own.size(); ++d) index = index * tensor.dims[d] + own[d];
+    return index;
+  }
+};
+
+// A way in which a tensor may have what an input of this text reads, of this shape.
+Lie random_lie(const std::string& text, const Shape& read) {
+  Lie lie;
+  lie.text = text;
+  lie.tensor = read;
+  const int rank = read.rank;
+  int64_t elements = 0;
+  const bool is_whole = text != " broadcast" || rank == 0 || below(2) == 0;
+  if (is_whole || !element_count(read, &elements) || elements > int64_t{1} << 40) return lie;
+  const int64_t size = read.from_back(0);
+  lie.swaps = size % 2 == 0 && below(4) == 0;
+  std::vector<std::string> steps;
+  if (below(2) == 0 && size > 0 && size < 1 << 20) {
+    static constexpr int64_t kStarts[] = {0, 1, 4, 16};
+    lie.start = kStarts[below(4)];
+    lie.step = lie.swaps || below(2) == 0 ? 1 : 2;
+    const int64_t end = lie.start + (size - 1) * lie.step + 1;
+    lie.tensor.dims[static_cast<size_t>(rank - 1)] = end + static_cast<int64_t>(below(5));
+    steps.push_back("-1:" + std::to_string(lie.start) + ":" + std::to_string(end) + ":" + std::to_string(lie.step));
+  }
+  if (lie.swaps) {
+    lie.text = steps.empty() ? " halves" : " slice " + steps[0] + " halves";
+    return lie;
+  }
+  for (std::string& step : steps) step = "slice:" + step;
+  if (rank > 1 && below(2) == 0) {
+    for (int d = 0; d < rank; ++d) lie.order.push_back(d);
+    std::shuffle(lie.order.begin(), lie.order.end(), g_random);
+    const Shape before = lie.tensor;
+    std::string order = "permute:";
+    for (size_t d = 0; d < lie.order.size(); ++d) {
+      lie.tensor.dims[static_cast<size_t>(lie.order[d])] = before.dims[d];
+      order += (d == 0 ? "" : ".") + std::to_string(lie.order[d]);
+    }
+    steps.insert(steps.begin(), order);
+  }
+  if (steps.empty()) return lie;
+  lie.text = " view " + steps[0] + (steps.size() > 1 ? "," + steps[1] : "");
+  return lie;
+}
+
+// A Program's tensors, inputs before outputs, as NumPy's rules of broadcasting have them.
+struct Operands {
+  Shape space;
+  std::vector<Shape> reads;  // what is read of each, or computed
+  std::vector<Lie> lies;
+  size_t inputs = 0;
+  size_t element_size = 1;
+};
+
+// What an input's line says behind its type.
+std::vector<std::string> random_inputs(size_t inputs) {
+  std::vector<std::string> found;
+  while (found.size() < inputs) {
+    found.push_back(below(5) == 0 ? " axis " + std::to_string(static_cast<int>(below(5)) - 3) : " broadcast");
+  }
+  return found;
+}
+
+std::string random_program(const std::vector<std::string>& inputs, size_t outputs) {
   static const struct {
     const char* name;
     size_t size;
   } kTypes[] = {{"f32", 4}, {"f16", 2}, {"u8", 1}, {"f64", 8}};
   const auto& [name, size] = kTypes[below(4)];
   const std::string type = name;
-  std::string text = "onnxfuse 1\n";
-  for (size_t i = 0; i < inputs; ++i) {
-    text += "input " + type;
-    text += below(5) == 0 ? " axis " + std::to_string(static_cast<int>(below(5)) - 3) + "\n" : " broadcast\n";
-  }
+  std::string text = "onnxfuse 2\n";
+  for (const std::string& input : inputs) text += "input " + type + input + "\n";
   text += "const " + type + " " + std::string(2 * size, '0') + "\n";
-  size_t values = inputs + 1;
-  for (; values < inputs + 6; ++values) {
+  size_t values = inputs.size() + 1;
+  for (; values < inputs.size() + 6; ++values) {
     text += "add " + type + " " + std::to_string(below(values)) + " " + std::to_string(below(values)) + "\n";
   }
   for (size_t o = 0; o < outputs; ++o) text += "output " + std::to_string(below(values)) + "\n";
   return text;
 }
 
-// Shapes that mostly broadcast with each other; sometimes of more elements than fit 32 bits, or 64.
-std::vector<Shape> random_shapes(const Program& program) {
+// Shapes of what is read that mostly broadcast with each other; sometimes of more elements than fit 32 bits, or 64.
+std::vector<Shape> random_shapes(const std::vector<std::string>& inputs) {
   static constexpr int64_t kSizes[] = {1, 2, 3, 4, 8, 16, 20, 48, 0};
   static constexpr int64_t kLarge[] = {1 << 12, 1 << 16, INT32_MAX, int64_t{3} << 30, int64_t{1} << 40};
   Shape space;
@@ -83,10 +165,11 @@ std::vector<Shape> random_shapes(const Program& program) {
     size = large && below(2) == 0 ? kLarge[below(5)] : kSizes[below(below(6) == 0 ? 9 : 8)];
   }
   std::vector<Shape> shapes;
-  for (size_t i = 0; i < program.input_count; ++i) {
+  for (const std::string& input : inputs) {
     Shape shape;
-    if (program.values[i].along_axis && below(8) != 0) {
-      const int axis = program.values[i].axis < 0 ? program.values[i].axis + space.rank : program.values[i].axis;
+    if (input.find(" axis ") == 0 && below(8) != 0) {
+      const int given = std::stoi(input.substr(6));
+      const int axis = given < 0 ? given + space.rank : given;
       shape.rank = 1;
       shape.dims[0] = axis >= 0 && axis < space.rank ? space.dims[static_cast<size_t>(axis)] : 1;
     } else {
@@ -101,49 +184,47 @@ std::vector<Shape> random_shapes(const Program& program) {
   return shapes;
 }
 
-// The element of a tensor of shape `own` that broadcasting puts at element i of `space`.
-uint64_t broadcast_index(const Shape& space, const Shape& own, uint64_t i, bool* first) {
-  uint64_t index = 0;
-  uint64_t step = 1;
+// The place in what has shape `own`, from its first axis on, that broadcasting puts at element i of `space`.
+std::vector<int64_t> broadcast_place(const Shape& space, const Shape& own, uint64_t i, bool* first) {
+  std::vector<int64_t> place(static_cast<size_t>(own.rank));
   for (int d = 0; d < space.rank; ++d) {
     const auto size = static_cast<uint64_t>(space.from_back(d));
-    const auto own_size = static_cast<uint64_t>(own.from_back(d));
     const uint64_t coordinate = i % size;
     i /= size;
-    if (own_size == 1) {
+    if (own.from_back(d) == 1) {
       *first = *first && coordinate == 0;
     } else {
-      index += coordinate * step;
+      place[static_cast<size_t>(own.rank - 1 - d)] = static_cast<int64_t>(coordinate);
     }
-    step *= own_size;
   }
-  return index;
+  return place;
 }
 
-void check_element(const contract::Decoder& decoder, const Shape& space, const std::vector<Shape>& operands,
-                   size_t inputs, uint64_t i) {
-  for (size_t k = 0; k < operands.size(); ++k) {
+void check_element(const contract::Decoder& decoder, const LaunchPlan& plan, const Operands& operands, uint64_t i) {
+  for (size_t k = 0; k < operands.reads.size(); ++k) {
     bool first = true;
-    const uint64_t index = broadcast_index(space, operands[k], i, &first);
-    expect(decoder.index(k, i) == index, "another element than broadcasting says");
-    if (k >= inputs) expect(decoder.writes(k, i) == first, "an output is not written once");
+    const std::vector<int64_t> place = broadcast_place(operands.space, operands.reads[k], i, &first);
+    const auto offset = static_cast<int64_t>(plan.offsets[k] / operands.element_size);
+    expect(offset + decoder.index(k, i) == operands.lies[k].element(place, operands.reads[k]),
+           "another element than broadcasting says");
+    if (k >= operands.inputs) expect(decoder.writes(k, i) == first, "an output is not written once");
   }
 }
 
 void check_vector(const contract::Decoder& decoder, const LaunchCandidate& candidate, size_t k, uint64_t i,
                   uint64_t vector) {
-  const uint64_t begin = decoder.index(k, i);
+  const int64_t begin = decoder.index(k, i);
   const bool contiguous = decoder.contiguous(k);
   for (uint64_t v = 1; v < vector; ++v) {
-    expect(decoder.index(k, i + v) == (contiguous ? begin + v : begin), "a vector is not of one piece");
+    expect(decoder.index(k, i + v) == (contiguous ? begin + static_cast<int64_t>(v) : begin), "a vector is not of one piece");
   }
   if (!contiguous) return;
-  expect(begin % vector == 0, "a vector is not aligned to itself");
+  expect(begin % static_cast<int64_t>(vector) == 0, "a vector is not aligned to itself");
   expect(candidate.misaligned[k] != 0, "the alignment of a vector is not asked for");
 }
 
 void check_candidate(const RecipeKernel& kernel, const LaunchPlan& plan, const LaunchCandidate& candidate,
-                     const Shape& space, const std::vector<Shape>& operands, size_t inputs) {
+                     const Operands& operands) {
   expect(candidate.parameters.size() == cuda::parameter_layout(kernel).block.size(), "parameters of another size");
   const auto& block = candidate.parameters;
   const contract::Decoder decoder(kernel.access, kernel.index == 64, block.data(), block.size());
@@ -156,14 +237,16 @@ void check_candidate(const RecipeKernel& kernel, const LaunchPlan& plan, const L
     const uint64_t i = probe < 4 ? std::min<uint64_t>(static_cast<uint64_t>(probe), count - 1)
                        : probe < 8 ? count - 1 - std::min<uint64_t>(static_cast<uint64_t>(probe - 4), count - 1)
                                    : g_random() % count;
-    check_element(decoder, space, operands, inputs, i);
+    check_element(decoder, plan, operands, i);
     const uint64_t begin = i / kernel.vector * kernel.vector;
     if (kernel.vector == 1 || begin + kernel.vector > count) continue;
-    for (size_t k = 0; k < operands.size(); ++k) check_vector(decoder, candidate, k, begin, kernel.vector);
+    for (size_t k = 0; k < operands.reads.size(); ++k) check_vector(decoder, candidate, k, begin, kernel.vector);
   }
 }
 
-void check_plan(const Program& program, const Recipe& recipe, const std::vector<Shape>& shapes) {
+void check_plan(const Program& program, const Recipe& recipe, const std::vector<Lie>& lies) {
+  std::vector<Shape> shapes;
+  for (const Lie& lie : lies) shapes.push_back(lie.tensor);
   std::string error;
   const auto plan = cuda::make_launch_plan(program, recipe, {shapes}, &error);
   if (plan == nullptr) {
@@ -174,14 +257,21 @@ void check_plan(const Program& program, const Recipe& recipe, const std::vector<
   }
   std::vector<Shape> values;
   expect(resolve_shapes(program, shapes, &values, &error), "a plan for shapes that do not fit");
-  Shape space;
-  std::vector<Shape> operands(values.begin(), values.begin() + static_cast<long>(program.input_count));
-  for (const Shape& shape : operands) {
+  Operands operands;
+  operands.inputs = program.input_count;
+  operands.element_size = storage_size(program.values[0].type);
+  operands.reads.assign(values.begin(), values.begin() + static_cast<long>(program.input_count));
+  operands.lies = lies;
+  Shape& space = operands.space;
+  for (const Shape& shape : operands.reads) {
     expect(broadcast(Shape(space), shape, &space), "a plan for inputs without a common shape");
   }
   for (size_t o = 0; o < program.outputs.size(); ++o) {
-    operands.push_back(values[program.outputs[o]]);
-    expect(plan->output_shapes[o] == operands.back(), "an output of another shape");
+    const Shape& shape = values[program.outputs[o]];
+    expect(plan->output_shapes[o] == shape, "an output of another shape");
+    operands.reads.push_back(shape);
+    operands.lies.push_back(Lie{});
+    operands.lies.back().tensor = shape;
   }
   int64_t count = 0;
   expect(element_count(space, &count) && count == plan->elements, "another number of elements");
@@ -189,7 +279,7 @@ void check_plan(const Program& program, const Recipe& recipe, const std::vector<
   expect(!plan->candidates.empty(), "no kernel takes everything");
   for (uintptr_t bits : plan->candidates.back().misaligned) expect(bits == 0, "the last kernel asks for alignment");
   for (const LaunchCandidate& candidate : plan->candidates) {
-    check_candidate(recipe.kernels[candidate.kernel], *plan, candidate, space, operands, program.input_count);
+    check_candidate(recipe.kernels[candidate.kernel], *plan, candidate, operands);
   }
 }
 
@@ -205,9 +295,14 @@ void check_recipe() {
     expect(spoilt && !error.empty(), "a good recipe is refused");
     return;
   }
+  std::vector<std::string> lines = random_inputs(inputs);
+  const std::vector<Shape> shapes = random_shapes(lines);
+  std::vector<Lie> lies;
+  for (size_t i = 0; i < inputs; ++i) lies.push_back(random_lie(lines[i], shapes[i]));
+  for (size_t i = 0; i < inputs; ++i) lines[i] = lies[i].text;
   Program program;
-  expect(parse_program(random_program(inputs, outputs), &program, &error), error.c_str());
-  check_plan(program, recipe, random_shapes(program));
+  expect(parse_program(random_program(lines, outputs), &program, &error, Reads::Views), error.c_str());
+  check_plan(program, recipe, lies);
 }
 
 // Images in memory of exactly their size, so that AddressSanitizer sees one byte too many.

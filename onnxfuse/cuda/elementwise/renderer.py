@@ -49,10 +49,10 @@ def compile_options(fast_math: bool) -> tuple[str, ...]:
 def render(program: Program, accesses: Sequence[Access], tuning: Tuning = HEURISTIC) -> Source:
     """The source of ``program``, for nodes that are expected to access their operands in these ways.
 
-    For each access its vector kernel, where an operand repeats one of smaller vectors too, and the same for single
-    elements, which serves unaligned pointers and sizes that are no multiple of a vector; then kernels that address by
-    strides, the last of which takes any shapes.  Raises ProgramError if the operands are too many for a kernel's
-    parameters or the accesses do not fit the Program.
+    For each access its vector kernel, where an operand repeats or is a view one of smaller vectors too, and the same
+    for single elements, which serves unaligned pointers and sizes that are no multiple of a vector; then kernels that
+    address by strides, the last of which takes any shapes.  Raises ProgramError if the operands are too many for a
+    kernel's parameters or the accesses do not fit the Program.
     """
     for access in accesses:
         if (len(access.inputs), len(access.outputs)) != (len(program.inputs), len(program.outputs)):
@@ -82,7 +82,7 @@ def _kernels(program: Program, accesses: Sequence[Access], tuning: Tuning, name:
     for access in accesses:
         vector = 1 if "w" in access.outputs else tuning.vector or _vector(program, access)
         wanted[access, vector, 32] = None
-        if vector > _NARROW and set(access.inputs) & set("ioc"):
+        if vector > _NARROW and set(access.inputs) & set("iocg" if program.reads_views else "ioc"):
             wanted[access, _NARROW, 32] = None
         wanted[access, 1, 32] = None
     for access in accesses:
@@ -95,7 +95,8 @@ def _kernels(program: Program, accesses: Sequence[Access], tuning: Tuning, name:
 
 _BLOCK = 256
 _NARROW = 4
-"""Elements a group where the size that an operand repeats by is no multiple of more: images of 14x14, in float16."""
+"""Elements a group where the size that an operand repeats by, or the rows of a view, are no multiple of more: images of
+14x14, in float16."""
 
 
 def _vector(program: Program, access: Access) -> int:
