@@ -1,6 +1,6 @@
 """Whether a region has one iteration space on the GPU.
 
-A CUDA kernel runs over the broadcast of all inputs of a fused node, and every output has to broadcast to that.  A chain
+A CUDA kernel runs over the broadcast of all that a fused node reads, and every output has to broadcast to that.  A chain
 does by itself; a region whose branches share no more than a scalar need not, and the CPU's kernels, which run one stage
 after the other, do not care.
 """
@@ -12,6 +12,7 @@ import onnx_graphsurgeon as gs
 from onnxfuse.fused.fused_node import ElementwiseFusion
 from onnxfuse.fused.regions import find_regions
 from onnxfuse.program import ProgramError
+from onnxfuse.program.lowering import is_elementwise
 
 
 class SpacesError(ProgramError):
@@ -32,24 +33,25 @@ def _have_one_shape(producer: gs.Node, consumer: gs.Node, tensor: gs.Tensor) -> 
 
 
 def has_one_space(fusion: ElementwiseFusion) -> bool:
-    """Whether the inputs of a region are certain to broadcast to one shape, for every size of its dimensions.
+    """Whether what a region reads is certain to broadcast to one shape, for every size of its dimensions.
 
-    It is certain if one of its nodes depends on all inputs, for then the model itself broadcasts them; or if, axis by
+    It is certain if one of its nodes depends on all of that, for then the model itself broadcasts them; or if, axis by
     axis, the shapes have one size (or name of a size) besides 1.  A vector along an axis has the size of the tensor
     that the same node reads.
     """
-    wanted = {id(tensor) for tensor in fusion.inputs}
+    wanted = {id(tensor) for tensor in fusion.reads}
+    nodes = [node for node in fusion.nodes if is_elementwise(node)]
     read: dict[int, set[int]] = {}
-    for node in fusion.nodes:
+    for node in nodes:
         own = {id(tensor) for tensor in node.inputs if id(tensor) in wanted}
         for tensor in node.inputs:
             own |= read.get(id(tensor), set())
         read[id(node.outputs[0])] = own
         if own == wanted:
             return True
-    broadcast = zip(fusion.inputs, fusion.program.inputs, strict=True)
+    broadcast = zip(fusion.reads, fusion.program.inputs, strict=True)
     shapes = [tensor.shape for tensor, spec in broadcast if spec.axis is None]
-    shapes += [node.outputs[0].shape for node in fusion.nodes]
+    shapes += [node.outputs[0].shape for node in nodes]
     if any(shape is None for shape in shapes):
         return False
     rank = max(map(len, shapes), default=0)

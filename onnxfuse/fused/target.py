@@ -54,6 +54,7 @@ class Target:
     nhwc_option: the provider has the option ``prefer_nhwc``.
     host_apart: nodes without a kernel there run on the host, between copies.
     reads_views: fused nodes of elementwise operators read parts of tensors where they lie.
+    one_space: a fused node of elementwise operators is one kernel over one iteration space.
     reads_immediates: scalars of the programs of a convolution are in their text, and no inputs.
     keeps_softmax: Softmax is left to ONNX Runtime, for at some sizes what it computes in kernels of their own is faster
     than one fused node: with a mask it takes 0.8 of the time at 8x197x197 on an EPYC with AVX2, and 1.2 to 1.5 of it at
@@ -72,6 +73,7 @@ class Target:
     nhwc_option: bool
     host_apart: bool
     reads_views: bool
+    one_space: bool
     reads_immediates: bool
     keeps_softmax: bool
     library_costs: bool
@@ -89,6 +91,7 @@ CPU = Target(
     nhwc_option=False,
     host_apart=False,
     reads_views=True,
+    one_space=False,
     reads_immediates=False,
     keeps_softmax=True,
     library_costs=True,
@@ -104,7 +107,8 @@ CUDA = Target(
     bias_apart=True,
     nhwc_option=True,
     host_apart=True,
-    reads_views=False,
+    reads_views=True,
+    one_space=True,
     reads_immediates=True,
     keeps_softmax=False,
     library_costs=False,

@@ -8,6 +8,7 @@ from onnxfuse.cuda.kernel import Access
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, ProgramBuilder
 from onnxfuse.program.ops import OPS, Op, Rule
+from onnxfuse.program.program import AxisSlice, Input
 
 OUTPUTS = 16
 """Operators in one Program: with 4 inputs, as many operands as a kernel takes."""
@@ -101,6 +102,12 @@ def chains(dtype: str) -> dict[str, tuple[Program, list[Access]]]:
     column, row, cube = b.input(dtype), b.input(dtype), b.input(dtype)
     table = b.emit("mul", dtype, column, row)
     add("outer product", b, [b.emit("max", dtype, table, cube)], "oig:l")
+
+    b = ProgramBuilder()
+    part = (AxisSlice(-1, 0, 64, 1),)
+    x, halves = b.view(Input(dtype, slices=part)), b.view(Input(dtype, slices=part, swaps_halves=True))
+    turned = b.emit("mul", dtype, halves, b.input(dtype))
+    add("rotary", b, [b.emit("add", dtype, b.emit("mul", dtype, x, b.input(dtype)), turned)], "gggg:l", "gggi:l")
 
     b = ProgramBuilder()
     x, y = b.input(dtype), b.input(dtype)

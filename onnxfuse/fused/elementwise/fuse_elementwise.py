@@ -98,7 +98,7 @@ class _Planner:
         self._apart = Apart(model, context) if self._opset is not None else None
         self._ort = self._apart.ort if self._apart else None
         self._placement = self._apart.placement if self._apart else None
-        self._cuda = None if self._on.reads_views else CudaRegions(fitter)
+        self._cuda = CudaRegions(fitter) if self._on.one_space else None
         self._is_output = Returned(model.graphs())
 
     def plans(self) -> Iterator[Plan]:
@@ -169,8 +169,7 @@ class _Planner:
         """The same, in parts if the region exceeds a limit, or if its halves make better kernels."""
         assert self._opset is not None
         inside = {id(node) for node in region}
-        # Kernels for CUDA read whole tensors.
-        viewed = ([], []) if self._cuda else find_views(region, self._opset, within, self._is_read_outside)
+        viewed = find_views(region, self._opset, within, self._is_read_outside) if self._on.reads_views else ([], [])
         try:
             whole = fuse(
                 region,

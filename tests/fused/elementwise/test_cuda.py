@@ -255,6 +255,37 @@ def test_a_region_that_splitting_does_not_help_stays_whole() -> None:
     assert [len(region) for region in _plan(_chain(8), Costly(1))[0]] == [8]
 
 
+def test_slices_and_splits_are_read_where_they_lie() -> None:
+    model = _model(
+        "g (float[n, 16] x) => (float[n, 8] y) { a, b = Split <axis = 1> (x, parts)"
+        " s = Sigmoid(a) m = Mul(s, b) h = Slice(x, four, twelve, one) y = Sub(m, h) }",
+        parts=np.array([8, 8]),
+        four=np.array([4]),
+        twelve=np.array([12]),
+        one=np.array([1]),
+    )
+    regions, _, fused = _plan(model)
+    assert [sorted(region) for region in regions] == [["Mul", "Sigmoid", "Slice", "Split", "Sub"]]
+    x = RANDOM.normal(size=(3, 16)).astype(np.float32)
+    (actual,) = fusing.run(fused, {"x": x}, library=True)
+    np.testing.assert_allclose(actual, x[:, 8:] / (1 + np.exp(-x[:, :8])) - x[:, 4:12], 1e-5)
+
+
+def test_parts_that_need_not_broadcast_have_no_space_in_common() -> None:
+    """A node that depends on all tensors need not depend on all that is read of them."""
+    regions, _, _ = _plan(
+        _model(
+            "g (float[16] x, float[1] c) => (float[4] y, float[9] z) { e = Exp(c)"
+            " p = Slice(x, zero, four) q = Slice(x, zero, nine)"
+            " r = Mul(p, e) s = Mul(q, e) y = Sqrt(r) z = Neg(s) }",
+            zero=np.array([0]),
+            four=np.array([4]),
+            nine=np.array([9]),
+        )
+    )
+    assert sorted(sorted(region) for region in regions) == [["Mul", "Neg", "Slice"], ["Mul", "Slice", "Sqrt"]]
+
+
 def test_conv_layout_is_for_the_cpu() -> None:
     text = (
         "g (float[1, 8, 16, 16] x) => (float[1, 8, 16, 16] y) { c = Conv <kernel_shape = [1, 1]> (x, w)"
