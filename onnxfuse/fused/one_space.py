@@ -1,8 +1,8 @@
 """Whether a region has one iteration space on the GPU.
 
-A CUDA kernel runs over the broadcast of all that a fused node reads, and every output has to broadcast to that.  A chain
-does by itself; a region whose branches share no more than a scalar need not, and the CPU's kernels, which run one stage
-after the other, do not care.
+A CUDA kernel runs over the broadcast of all that a fused node reads, and every output has to broadcast to that.  A
+chain does by itself; a region whose branches share no more than a scalar need not, and the CPU's kernels, which run one
+stage after the other, do not care.
 """
 
 from collections.abc import Sequence
