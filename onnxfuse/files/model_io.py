@@ -5,6 +5,7 @@ its own beside the output, checked there, and renamed into place; until then, an
 path stays as it was.  An output path that is a link stays one: what it links to is replaced.
 """
 
+import mmap
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 import onnx
-from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto
 
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.files.wire import write_model
 from onnxfuse.model import contrib_operators, ort_operators, tensor_data
 from onnxfuse.model.attributes import check_attributes
 from onnxfuse.model.graph import Model, sorted_nodes
@@ -64,10 +66,24 @@ def read_proto(path: str | Path) -> ModelProto:
 
 def external_files(path: Path) -> set[Path]:
     """The files, links resolved, that hold data of the model in a file; none if ``load`` would refuse it for them."""
+    if not _names_files(path):
+        return set()
     try:
         return {part.path for _, part in _external_slices(read_proto(path), path.parent)}
     except OnnxfuseError:
         return set()
+
+
+def _names_files(path: Path) -> bool:
+    """Whether there may be external data in a model: each has an entry of the name "location".
+
+    The model is not parsed for it, which of a large one takes twice its memory.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return data.find(b"location") >= 0
+    except (OSError, ValueError):  # of what is no file, or has no bytes
+        return True
 
 
 def parse(data: bytes) -> ModelProto:
@@ -307,12 +323,8 @@ def _write(
                 _make_external(tensor, data_name, offset, len(data))
             file.flush()
             os.fsync(file.fileno())
-    try:
-        serialized = export.proto.SerializeToString()
-    except (EncodeError, ValueError) as error:
-        raise OnnxfuseError("the model is too large for one file, even with its data outside it") from error
     with (directory / model_name).open("xb") as file:
-        file.write(serialized)
+        write_model(export.proto, file)
         file.flush()
         os.fsync(file.fileno())
 
