@@ -10,11 +10,11 @@ from onnxfuse.fused.elementwise.cuda_regions import MAX_OPERANDS
 from onnxfuse.fused.fusion import emit_all
 from onnxfuse.fused.kinds import NORMALIZATION as NORMALIZATION_KIND
 from onnxfuse.fused.kinds import REDUCTION
-from onnxfuse.fused.reduction.growth import Graph, grow
-from onnxfuse.fused.reduction.layouts import LayoutError
 from onnxfuse.fused.reduction.region import ReductionFusion, fuse
-from onnxfuse.fused.reduction.spaces import Space
 from onnxfuse.fused.sizes import Sizes
+from onnxfuse.fused.space.growth import Graph, grow
+from onnxfuse.fused.space.layouts import LayoutError
+from onnxfuse.fused.space.spaces import Space
 from onnxfuse.model.constants import is_constant, is_scalar
 from onnxfuse.model.graph import Model, captured_tensors, sorted_nodes
 from onnxfuse.model.graph_ir import VIEWS, standard_op

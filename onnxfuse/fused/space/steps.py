@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from onnxfuse.fused.reduction.layouts import Atom, Layout, LayoutError
+from onnxfuse.fused.space.layouts import Atom, Layout, LayoutError
 from onnxfuse.program.view_steps import ViewStep
 
 

@@ -1,4 +1,4 @@
-"""The space of a region that reduces: how the dimensions of its tensors lie in it."""
+"""The space of a region: how the dimensions of its tensors lie in it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.fused.reduction.layouts import (
+from onnxfuse.fused.sizes import Sizes
+from onnxfuse.fused.space.layouts import (
     Atom,
     Dim,
     Layout,
@@ -18,7 +19,6 @@ from onnxfuse.fused.reduction.layouts import (
     settled,
     unify,
 )
-from onnxfuse.fused.sizes import Sizes
 from onnxfuse.model.graph_ir import VIEWS, standard_op
 from onnxfuse.program.figures import MAX_RANK
 from onnxfuse.program.lowering import ignores_input, is_elementwise, vector_axes

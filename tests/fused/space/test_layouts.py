@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from onnxfuse.fused.reduction.layouts import Atom, LayoutError, broadcast, layout_of, reshaped, settled, unify
-from onnxfuse.fused.reduction.steps import steps_into, steps_out_of
+from onnxfuse.fused.space.layouts import Atom, LayoutError, broadcast, layout_of, reshaped, settled, unify
+from onnxfuse.fused.space.steps import steps_into, steps_out_of
 from onnxfuse.program.view_steps import viewed
 
 

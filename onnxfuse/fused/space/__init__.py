@@ -1,0 +1,1 @@
+"""Regions whose tensors have a common space: elementwise nodes, reductions, and views between them."""
