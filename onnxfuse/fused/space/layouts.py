@@ -48,7 +48,9 @@ def resolved(dim: Sequence[Atom]) -> Dim:
 
 
 def layout_of(sizes: Sequence[Size]) -> Layout:
-    """A tensor of which nothing is known but its sizes."""
+    """A tensor of which nothing is known but its sizes.  Raises LayoutError for one without elements."""
+    if 0 in sizes:
+        raise LayoutError("a tensor without elements")
     return tuple(() if size == 1 else (Atom(size),) for size in sizes)
 
 
@@ -84,6 +86,28 @@ def _split(whole: Atom, first: Atom) -> Atom:
     rest = Atom(whole.size // first.size)
     whole.become((first, rest))
     return rest
+
+
+def divided(dim: Dim, sizes: Sequence[int]) -> list[Dim]:
+    """A dimension as several of these sizes, the slowest first.  Raises LayoutError where they do not make it."""
+    parts: list[Dim] = [() if size == 1 else (Atom(size),) for size in sizes]
+    unify(tuple(atom for part in parts for atom in part), dim)
+    return [resolved(part) for part in parts]
+
+
+def expanded(layout: Layout, sizes: Sequence[Size]) -> Layout:
+    """A tensor repeated along dimensions of one element until it has these sizes.  Raises LayoutError."""
+    dims: list[Dim] = []
+    for place, size in zip(range(-len(sizes), 0), sizes, strict=True):
+        dim = resolved(layout[place]) if -place <= len(layout) else ()
+        if dim:
+            unify(dim, layout_of((size,))[0])
+        elif not isinstance(size, int):  # of an operand that it meets a single element may be what it is repeated for
+            raise LayoutError("a tensor repeated for a size that is not known")
+        else:
+            (dim,) = layout_of((size,))
+        dims.append(dim)
+    return settled(tuple(dims))
 
 
 def broadcast(layouts: Sequence[Layout], sizes: Sequence[Size] | None = None) -> tuple[Layout, bool]:
@@ -125,6 +149,8 @@ def _join(first: Dim, second: Dim, atom: Atom) -> None:
 
 def reshaped(layout: Layout, sizes: Sequence[Size]) -> Layout:
     """The same elements in dimensions of these sizes, of which one need not be known.  Raises LayoutError."""
+    if 0 in sizes:
+        raise LayoutError("a tensor without elements")
     atoms = [atom for dim in layout for atom in resolved(dim)]
     dims: list[Dim] = [()] * len(sizes)
     first = 0

@@ -9,25 +9,32 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.fused_node import is_immediate
-from onnxfuse.fused.space.layouts import Atom, Layout
+from onnxfuse.fused.space.layouts import LayoutError
 from onnxfuse.fused.space.spaces import Space
 from onnxfuse.fused.space.steps import steps_into, steps_out_of
-from onnxfuse.model.graph_ir import VIEWS, standard_op
+from onnxfuse.fused.space.view_nodes import is_view
 from onnxfuse.program import Const, Input, Program, ProgramBuilder
+from onnxfuse.program.figures import MAX_RANK
 from onnxfuse.program.lowering import lower
 from onnxfuse.program.node_lowering import tensor_dtype
 from onnxfuse.program.reducing import lower as lower_reducing
 from onnxfuse.program.reducing import reduces
 
+_ADDED = {"split": 1, "unsqueeze": 1, "merge": -1, "squeeze": -1}
+"""Dimensions, by the step of a view."""
 _MOST_LOOKED_AT = 1 << 14
 """Elements of a constant."""
 
 
 class SpaceLowering:
-    """Lowers the nodes of a region, in topological order, into one Program; ``inputs`` are what it reads, in order."""
+    """Lowers the nodes of a region, in topological order, into one Program; ``inputs`` are what it reads, in order.
+
+    ``reads`` are the same as they are read, where that is a part of one.
+    """
 
     def __init__(self, space: Space, opset: int, fast_math: bool, outputs: Sequence[gs.Tensor]) -> None:
         self.inputs: list[gs.Tensor] = []
+        self.reads: list[gs.Tensor] = []
         self._space = space
         self._opset = opset
         self._outputs = outputs
@@ -35,12 +42,13 @@ class SpaceLowering:
         self._axes = sorted(self._order.index(atom) - len(self._order) for atom in space.reduced)
         self._builder = ProgramBuilder(fast_math)
         self._values: dict[int, int] = {}
+        self._views: dict[int, gs.Node] = {}
         self._ranks: list[int] = []  # of the inputs, as they are read
 
     def add(self, node: gs.Node) -> None:
         """Append a node."""
-        if standard_op(node) in VIEWS:
-            self._values[id(node.outputs[0])] = self._value(node, 0)
+        if is_view(node):
+            self._views.update((id(tensor), node) for tensor in node.outputs)
             return
 
         def operand(index: int, axis: int | None = None) -> int:
@@ -54,7 +62,9 @@ class SpaceLowering:
 
     def build(self) -> Program:
         """The Program.  Raises ProgramError if it exceeds a limit, LayoutError if a result is in another order."""
-        program = self._builder.build([self._values[id(tensor)] for tensor in self._outputs])
+        if not all(map(self._space.is_whole, self._outputs)):
+            raise LayoutError("a result that repeats what is computed")
+        program = self._builder.build([self._value_of(tensor) for tensor in self._outputs])
         ranks = _ranks(program, self._ranks)
         views = [
             steps_out_of(self._order, ranks[value], self._space.layout(tensor))
@@ -64,15 +74,28 @@ class SpaceLowering:
 
     def _value(self, node: gs.Node, index: int) -> int:
         tensor = node.inputs[index]
-        if id(tensor) in self._values:
-            return self._values[id(tensor)]
-        dtype = tensor_dtype(tensor)
         if is_immediate(tensor, node, self._opset) or (reduces(node) and index > 0 and _is_uniform(tensor)):
-            return self._builder.const(dtype, tensor.values.reshape(-1)[0])
-        self.inputs.append(tensor)
-        spec, rank = _input(dtype, self._space.layout(tensor), self._order)
+            return self._builder.const(tensor_dtype(tensor), tensor.values.reshape(-1)[0])
+        return self._value_of(tensor)
+
+    def _value_of(self, tensor: gs.Tensor) -> int:
+        """The value of a tensor: that of what it is a view of, if the space has that."""
+        while id(tensor) in self._views and not self._space.is_part(tensor):
+            tensor = self._views[id(tensor)].inputs[0]
+        return self._values[id(tensor)] if id(tensor) in self._values else self._input(tensor)
+
+    def _input(self, tensor: gs.Tensor) -> int:
+        """Read a tensor from outside, perhaps as a part of another."""
+        source, rank, before = self._space.source(tensor)
+        steps = (*before, *steps_into(self._space.layout(tensor), self._order))
+        for step in steps:
+            rank += _ADDED.get(step.name, 0)
+            if rank > MAX_RANK:
+                raise LayoutError(f"more than {MAX_RANK} axes")
+        self.inputs.append(source)
+        self.reads.append(tensor)
         self._ranks.append(rank)
-        self._values[id(tensor)] = self._builder.view(spec)
+        self._values[id(tensor)] = self._builder.view(Input(tensor_dtype(tensor), view=steps))
         return self._values[id(tensor)]
 
 
@@ -82,15 +105,6 @@ def _is_uniform(tensor: gs.Tensor) -> bool:
         return False
     values = np.asarray(tensor.values)
     return bool(np.all(values == values.reshape(-1)[0]))
-
-
-def _input(dtype: str, layout: Layout, order: Sequence[Atom]) -> tuple[Input, int]:
-    """How a tensor of this layout is read, and how many dimensions it has then."""
-    steps = steps_into(layout, order)
-    rank = len(layout)
-    for step in steps:
-        rank += {"split": 1, "unsqueeze": 1, "squeeze": -1}.get(step.name, 0)
-    return Input(dtype, view=steps), rank
 
 
 def _ranks(program: Program, of_inputs: Sequence[int]) -> list[int]:

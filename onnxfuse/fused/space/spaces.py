@@ -6,23 +6,28 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.fused.sizes import Sizes
+from onnxfuse.fused.sizes import Size, Sizes
 from onnxfuse.fused.space.layouts import (
     Atom,
     Dim,
     Layout,
     LayoutError,
     broadcast,
+    divided,
+    expanded,
     layout_of,
     reshaped,
     resolved,
     settled,
     unify,
 )
-from onnxfuse.model.graph_ir import VIEWS, standard_op
+from onnxfuse.fused.space.steps import steps_between
+from onnxfuse.fused.space.view_nodes import Part, is_part, is_view, order_of, taken_parts
+from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.program.figures import MAX_RANK
 from onnxfuse.program.lowering import ignores_input, is_elementwise, vector_axes
 from onnxfuse.program.reducing import Reading, Result, reading, reduces
+from onnxfuse.program.view_steps import ViewStep
 
 OTHER_AXES = "it reduces along other axes"
 
@@ -37,6 +42,11 @@ class Space:
         self._opset = opset
         self._sizes = sizes
         self._layouts: dict[int, Layout] = {}
+        self._elements: dict[int, Dim] = {}  # by tensor: the axes along which its value is not repeated
+        self._views: dict[int, gs.Node] = {}  # by tensor: the view that makes it of one from outside
+        self._parts: dict[int, tuple[gs.Tensor, Part]] = {}  # and of what it is a part
+        self._met: set[int] = set()  # tensors that others than views read or make
+        self._outside: set[int] = set()  # tensors that the nodes do not make
         self._joins: dict[int, frozenset[int]] = {}  # by tensor: the nodes before it that join sizes which may differ
         self._reduced: list[tuple[gs.Node, Dim, Layout]] = []
         for node in nodes:
@@ -51,20 +61,43 @@ class Space:
         """The layout of a tensor that a node reads or makes."""
         return settled(self._layouts[id(tensor)])
 
+    def is_part(self, tensor: gs.Tensor) -> bool:
+        """Whether a tensor that the nodes make is read as a part of one from outside."""
+        return id(tensor) in self._parts
+
+    def source(self, tensor: gs.Tensor) -> tuple[gs.Tensor, int, tuple[ViewStep, ...]]:
+        """The tensor from outside that one is a view of, or itself; how many dimensions it has, and the steps between.
+
+        Raises LayoutError where there are none.
+        """
+        if id(tensor) in self._parts:
+            whole, part = self._parts[id(tensor)]
+            source, rank, steps = self.source(whole)
+            return source, rank, (*steps, *part.steps(len(self.layout(whole))))
+        if id(tensor) in self._views:
+            whole = self._views[id(tensor)].inputs[0]
+            source, rank, steps = self.source(whole)
+            return source, rank, (*steps, *steps_between(self.layout(whole), self.layout(tensor)))
+        return tensor, len(self.layout(tensor)), ()
+
+    def is_whole(self, tensor: gs.Tensor) -> bool:
+        """Whether the value of a tensor has all of its axes: it is repeated along others where it is read."""
+        return set(resolved(self._elements[id(tensor)])) == {atom for dim in self.layout(tensor) for atom in dim}
+
     def has_rows(self, tensor: gs.Tensor) -> bool:
         """Whether a tensor has all of the axes that are not reduced, whatever the sizes are at run time."""
-        own = {atom for dim in self.layout(tensor) for atom in dim}
+        own = set(resolved(self._elements[id(tensor)]))
         return self.axes - set(self.reduced) <= own and self._is_behind_joins(tensor)
 
     @property
     def axes(self) -> set[Atom]:
-        """All axes."""
-        return {atom for layout in self._layouts.values() for dim in settled(layout) for atom in dim}
+        """All axes of what is computed with."""
+        return {atom for tensor in self._met for dim in settled(self._layouts[tensor]) for atom in dim}
 
     def check_rows(self) -> None:
         """Raises LayoutError unless what is reduced has all axes: else it would be computed several times."""
-        for node, _, layout in self._reduced:
-            has_all = {atom for dim in settled(layout) for atom in dim} == self.axes
+        for node, _, _ in self._reduced:
+            has_all = set(resolved(self._elements[id(node.inputs[0])])) == self.axes
             if not has_all or not self._is_behind_joins(node.inputs[0]):
                 raise LayoutError(f"{node.op} of fewer elements than the region has")
 
@@ -91,49 +124,104 @@ class Space:
         return tuple(order)
 
     def _lay_out(self, node: gs.Node) -> None:
-        if standard_op(node) in VIEWS:
+        elements: Dim | None = None
+        if is_part(node):
+            self._take_parts(node)
+            return
+        if is_view(node):
             made: Sequence[Layout] = (self._view(node),)
+            elements = self._elements[id(node.inputs[0])]
+            if standard_op(node) != "Expand" and self._is_from_outside(node.inputs[0]):
+                self._views[id(node.outputs[0])] = node
         elif reduces(node):
             made = self._reduce(node)
         elif is_elementwise(node):
             made = (self._elementwise(node),)
+            elements = tuple(atom for tensor in self._operands(node) for atom in self._elements[id(tensor)])
         else:
             raise LayoutError(f"{node.op} is neither elementwise nor a reduction")
         before = frozenset[int]().union(*(self._joins.get(id(tensor), frozenset()) for tensor in node.inputs))
         for tensor, layout in zip(node.outputs, made, strict=False):
             self._joins[id(tensor)] = self._joins.get(id(tensor), frozenset()) | before
-            if not tensor.name:
-                continue
-            if tensor.shape is not None and len(tensor.shape) != len(layout):
-                raise LayoutError("a rank that is not the declared one")
-            self._layouts[id(tensor)] = layout
+            if tensor.name:
+                self._note(tensor, layout, elements)
+        if not is_view(node):
+            self._met.update(id(tensor) for tensor in (*node.inputs, *node.outputs) if id(tensor) in self._layouts)
+
+    def _note(self, tensor: gs.Tensor, layout: Layout, elements: Dim | None = None) -> None:
+        if tensor.shape is not None and len(tensor.shape) != len(layout):
+            raise LayoutError("a rank that is not the declared one")
+        self._layouts[id(tensor)] = layout
+        self._elements[id(tensor)] = tuple(atom for dim in layout for atom in dim) if elements is None else elements
 
     def _read(self, tensor: gs.Tensor) -> Layout:
         if id(tensor) not in self._layouts:
-            sizes = self._sizes.of(tensor)
-            if sizes is None:
-                raise LayoutError(f"the rank of {tensor.name!r} is not known")
-            self._layouts[id(tensor)] = layout_of(sizes)
+            self._note(tensor, layout_of(self._sizes_of(tensor)))
+            self._outside.add(id(tensor))
         return self._layouts[id(tensor)]
 
-    def _view(self, node: gs.Node) -> Layout:
-        sizes = self._sizes.of(node.outputs[0])
+    def _sizes_of(self, tensor: gs.Tensor) -> tuple[Size, ...]:
+        sizes = self._sizes.of(tensor)
         if sizes is None:
-            raise LayoutError(f"the rank of {node.outputs[0].name!r} is not known")
-        return reshaped(self._read(node.inputs[0]), sizes)
+            raise LayoutError(f"the rank of {tensor.name!r} is not known")
+        return sizes
+
+    def _is_from_outside(self, tensor: gs.Tensor) -> bool:
+        """Whether a tensor is read from memory, perhaps as a view."""
+        return id(tensor) in self._outside or id(tensor) in self._views or id(tensor) in self._parts
+
+    def _view(self, node: gs.Node) -> Layout:
+        layout = settled(self._read(node.inputs[0]))
+        match standard_op(node):
+            case "Transpose":
+                order = order_of(node, len(layout))
+                if order is None:
+                    raise LayoutError("a Transpose of another rank")
+                return tuple(layout[axis] for axis in order)
+            case "DepthToSpace":
+                return _depth_to_space(layout, int(node.attrs["blocksize"]), str(node.attrs.get("mode", "DCR")))
+            case "SpaceToDepth":
+                return _space_to_depth(layout, int(node.attrs["blocksize"]))
+            case "Expand":
+                return expanded(layout, self._sizes_of(node.outputs[0]))
+            case _:
+                return reshaped(layout, self._sizes_of(node.outputs[0]))
+
+    def _take_parts(self, node: gs.Node) -> None:
+        whole = node.inputs[0]
+        layout = self._read(whole)
+        if not self._is_from_outside(whole):
+            raise LayoutError("a part of what is computed")
+        parts = taken_parts(node)
+        if {id(part.tensor) for part in parts} != {id(tensor) for tensor in node.outputs if tensor.name}:
+            raise LayoutError("a part that is not known in advance")
+        for part in parts:
+            sizes = list(self._sizes_of(part.tensor))
+            if part.dropped is not None:
+                sizes.insert(part.dropped % len(layout), 1)
+            fresh = layout_of(sizes)
+            taken = {one.axis % len(layout) for one in part.slices}
+            dims = [fresh[axis] if axis in taken else dim for axis, dim in enumerate(layout)]
+            if part.dropped is not None:
+                del dims[part.dropped % len(layout)]
+            self._parts[id(part.tensor)] = (whole, part)
+            self._note(part.tensor, tuple(dims))
 
     def _elementwise(self, node: gs.Node) -> Layout:
         vectors = vector_axes(node, self._opset)
         whole = [
             self._read(tensor)
             for index, tensor in enumerate(node.inputs)
-            if tensor.name and index not in vectors and not ignores_input(node, index)
+            if index not in vectors and _is_operand(node, index)
         ]
         result, joins = broadcast(whole, self._sizes.of(node.outputs[0]))
         if joins:
             self._joins[id(node.outputs[0])] = frozenset((id(node),))
         self._lay_vectors(node, vectors, whole[0])
         return result
+
+    def _operands(self, node: gs.Node) -> list[gs.Tensor]:
+        return [tensor for index, tensor in enumerate(node.inputs) if _is_operand(node, index)]
 
     def _lay_vectors(self, node: gs.Node, axes: Mapping[int, int], along: Layout) -> None:
         for index, axis in axes.items():
@@ -166,11 +254,7 @@ class Space:
         found = resolved(channels)
         if len(found) == 1 and isinstance(found[0].size, int) and groups in (1, found[0].size):
             return found if groups == 1 else ()
-        size = 1
-        for atom in found:
-            if not isinstance(atom.size, int):
-                raise LayoutError("a number of channels that is not known")
-            size *= atom.size
+        size = _count(channels)
         if size % groups:
             raise LayoutError(f"{size} channels in {groups} groups")
         member = Atom(size // groups)
@@ -185,6 +269,46 @@ class Space:
             if set(atoms) != set(sets[0][1]):
                 raise LayoutError(OTHER_AXES)
         return sets[0][1] if sets else ()
+
+
+def _is_operand(node: gs.Node, index: int) -> bool:
+    return bool(node.inputs[index].name) and not ignores_input(node, index)
+
+
+def _depth_to_space(x: Layout, block: int, mode: str) -> Layout:
+    if len(x) != 4:
+        raise LayoutError("a DepthToSpace of another rank")
+    channels = _count(x[1])
+    if channels % block**2:
+        raise LayoutError(f"{channels} channels in blocks of {block}")
+    own = channels // block**2
+    if mode == "DCR":
+        rows, columns, kept = divided(x[1], (block, block, own))
+    else:
+        kept, rows, columns = divided(x[1], (own, block, block))
+    return settled((x[0], kept, (*x[2], *rows), (*x[3], *columns)))
+
+
+def _space_to_depth(x: Layout, block: int) -> Layout:
+    if len(x) != 4:
+        raise LayoutError("a SpaceToDepth of another rank")
+    sizes = [_count(dim) for dim in x[2:]]
+    if any(size % block for size in sizes):
+        raise LayoutError(f"an image of {sizes[0]} by {sizes[1]} in blocks of {block}")
+    (high, rows), (wide, columns) = (
+        divided(dim, (size // block, block)) for dim, size in zip(x[2:], sizes, strict=True)
+    )
+    return settled((x[0], (*rows, *columns, *x[1]), high, wide))
+
+
+def _count(dim: Dim) -> int:
+    """The number of elements of a dimension.  Raises LayoutError where it is not known."""
+    size = 1
+    for atom in resolved(dim):
+        if not isinstance(atom.size, int):
+            raise LayoutError("a size that is not known")
+        size *= atom.size
+    return size
 
 
 def _result(x: Layout, axes: set[int], how: Reading, result: Result) -> Layout:

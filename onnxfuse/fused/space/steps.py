@@ -18,6 +18,43 @@ def steps_into(layout: Layout, space: Sequence[Atom]) -> tuple[ViewStep, ...]:
     return (*steps, *_arranged(places, space))
 
 
+def steps_between(before: Layout, after: Layout) -> tuple[ViewStep, ...]:
+    """The steps from a tensor to another of the same atoms.  Raises LayoutError."""
+    if before == after:
+        return ()
+    whole = {dim for dim in before if dim in after}
+    steps: list[ViewStep] = []
+    units: list[tuple[Atom, ...]] = []
+    behind = 0
+    for dim in reversed(before):
+        parts = [dim] if dim in whole or len(dim) < 2 else [(atom,) for atom in dim]
+        steps += [_split(-behind - 1, dim[first], dim[first + 1 :]) for first in range(len(parts) - 1)]
+        units[:0] = parts
+        behind += len(parts)
+    for place in range(len(units))[::-1]:
+        if not units[place]:
+            steps.append(ViewStep("squeeze", (place - len(units),)))
+            del units[place]
+    wanted = [unit for dim in after for unit in ([dim] if dim in whole else [(atom,) for atom in dim]) if unit]
+    if set(wanted) != set(units) or len(wanted) != len(units):
+        raise LayoutError("a view of other elements")
+    if wanted != units:
+        steps.append(ViewStep("permute", tuple(map(units.index, wanted))))
+    return (*steps, *_merged([len(dim) if dim and dim not in whole else len(dim[:1]) for dim in after]))
+
+
+def _merged(parts: Sequence[int]) -> list[ViewStep]:
+    """The steps that make dimensions of so many each, of one element for none."""
+    steps: list[ViewStep] = []
+    count = sum(parts)
+    for number in parts:
+        for _ in range(number - 1):
+            steps.append(ViewStep("merge", (-count,)))
+            count -= 1
+        count -= number > 0
+    return steps + [ViewStep("unsqueeze", (axis - len(parts),)) for axis in range(len(parts))[::-1] if not parts[axis]]
+
+
 def _split(axis: int, first: Atom, rest: Sequence[Atom]) -> ViewStep:
     if isinstance(first.size, int):
         return ViewStep("split", (axis, first.size, -1))
@@ -56,14 +93,7 @@ def steps_out_of(space: Sequence[Atom], rank: int, layout: Layout) -> tuple[View
     steps, atoms = _squeezed(places)
     if atoms != own:
         raise LayoutError("a result in another order")
-    count = len(atoms)
-    for dim in layout:
-        for _ in range(len(dim) - 1):
-            steps.append(ViewStep("merge", (-count,)))
-            count -= 1
-        count -= len(dim) > 0
-    steps += [ViewStep("unsqueeze", (axis - len(layout),)) for axis in range(len(layout))[::-1] if not layout[axis]]
-    return tuple(steps)
+    return (*steps, *_merged(list(map(len, layout))))
 
 
 def _squeezed(places: Sequence[Atom | None]) -> tuple[list[ViewStep], list[Atom]]:

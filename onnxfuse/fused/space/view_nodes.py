@@ -1,0 +1,88 @@
+"""Nodes that give the elements of their first input, or a part of them, in another shape or order."""
+
+import math
+from dataclasses import dataclass
+
+import onnx_graphsurgeon as gs
+
+from onnxfuse.fused.views import parts_of
+from onnxfuse.model.constants import constant_value, is_constant
+from onnxfuse.model.graph_ir import VIEWS, standard_op
+from onnxfuse.program.program import AxisSlice
+from onnxfuse.program.view_steps import ViewStep
+
+_PARTS = {"Gather", "Slice", "Split"}
+_BLOCKS = {"DepthToSpace", "SpaceToDepth"}
+_MOST_PLACES = 1 << 12
+"""That a Gather takes."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """``tensor`` is what ``slices`` leave of a node's first input, without the axis ``dropped`` if there is one."""
+
+    tensor: gs.Tensor
+    slices: tuple[AxisSlice, ...]
+    dropped: int | None = None
+
+    def steps(self, rank: int) -> tuple[ViewStep, ...]:
+        """The same as steps of a view of a tensor of so many dimensions."""
+        steps = [ViewStep("slice", (one.axis % rank - rank, *one[1:])) for one in self.slices]
+        if self.dropped is not None:
+            steps.append(ViewStep("squeeze", (self.dropped % rank - rank,)))
+        return tuple(steps)
+
+
+def is_free(node: gs.Node) -> bool:
+    """Whether ONNX Runtime moves nothing for a view: it has the same elements in the same order."""
+    return standard_op(node) in VIEWS
+
+
+def is_view(node: gs.Node) -> bool:
+    """Whether a node is a view that a space can have, as far as the node alone says it."""
+    operator = standard_op(node)
+    if operator == "Transpose" or operator in _BLOCKS:
+        return True
+    if operator in VIEWS or operator == "Expand":
+        return all(map(is_constant, node.inputs[1:]))
+    return operator in _PARTS and bool(taken_parts(node))
+
+
+def taken_parts(node: gs.Node) -> list[Part]:
+    """What a Slice, a Split, or a Gather of places at even distances takes; nothing where that is not known."""
+    if standard_op(node) == "Gather":
+        return _gathered(node)
+    return [Part(part.tensor, part.slices) for part in parts_of(node)]
+
+
+def is_part(node: gs.Node) -> bool:
+    """Whether a view leaves elements out."""
+    return standard_op(node) in _PARTS
+
+
+def order_of(node: gs.Node, rank: int) -> list[int] | None:
+    """The axes of a Transpose's input in the order of its result's; None if they are not those of so many."""
+    order = node.attrs.get("perm")
+    order = list(range(rank))[::-1] if order is None else list(order)
+    return order if sorted(order) == list(range(rank)) else None
+
+
+def _gathered(node: gs.Node) -> list[Part]:
+    data, places = node.inputs[:2]
+    axis = node.attrs.get("axis", 0)
+    if data.shape is None or isinstance(data, gs.Constant) or not -len(data.shape) <= axis < len(data.shape):
+        return []
+    size = data.shape[axis]
+    if not isinstance(size, int) or places.shape is None or not is_constant(places):
+        return []
+    if not all(isinstance(dim, int) for dim in places.shape) or math.prod(places.shape) > _MOST_PLACES:
+        return []
+    values = constant_value(places)
+    if values is None or values.ndim > 1 or values.size == 0 or not ((-size <= values) & (values < size)).all():
+        return []
+    taken = [int(value) % size for value in values.reshape(-1)]
+    step = taken[1] - taken[0] if len(taken) > 1 else 1
+    if step < 1 or taken != list(range(taken[0], taken[-1] + 1, step)):
+        return []
+    part = AxisSlice(axis, taken[0], taken[-1] + 1, step)
+    return [Part(node.outputs[0], (part,), None if values.ndim else axis)]
