@@ -55,6 +55,7 @@ class Target:
     host_apart: nodes without a kernel there run on the host, between copies.
     reads_views: fused nodes of elementwise operators read parts of tensors where they lie.
     one_space: a fused node of elementwise operators is one kernel over one iteration space.
+    transposes_well: ONNX Runtime transposes some tensors faster than a fused node reads them in another order.
     reads_immediates: scalars of the programs of a convolution are in their text, and no inputs.
     keeps_softmax: Softmax is left to ONNX Runtime, for at some sizes what it computes in kernels of their own is faster
     than one fused node: with a mask it takes 0.8 of the time at 8x197x197 on an EPYC with AVX2, and 1.2 to 1.5 of it at
@@ -74,6 +75,7 @@ class Target:
     host_apart: bool
     reads_views: bool
     one_space: bool
+    transposes_well: bool
     reads_immediates: bool
     keeps_softmax: bool
     library_costs: bool
@@ -92,6 +94,7 @@ CPU = Target(
     host_apart=False,
     reads_views=True,
     one_space=False,
+    transposes_well=True,
     reads_immediates=False,
     keeps_softmax=True,
     library_costs=True,
@@ -109,6 +112,7 @@ CUDA = Target(
     host_apart=True,
     reads_views=True,
     one_space=True,
+    transposes_well=False,
     reads_immediates=True,
     keeps_softmax=False,
     library_costs=False,

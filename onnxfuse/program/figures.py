@@ -61,6 +61,19 @@ NHWC_BLOCK = _limit(
 FEW_NHWC_PIXELS = _limit("FEW_NHWC_PIXELS", 12, "pixels", "that are computed in one piece with the channels last")
 LEAST_GROUP = _limit("LEAST_GROUP", 4, "filters", "of a group, of which there are kernels with the channels last")
 
+# --- views ---
+
+LONGEST_TRANSPOSED_ROW = _limit(
+    "LONGEST_TRANSPOSED_ROW",
+    1024,
+    "elements",
+    "of a row that a Program reads transposed rather than ONNX Runtime transposes the tensor first",
+    "int64_t",
+)
+SHORTEST_TRANSPOSED_ROW = _limit(
+    "SHORTEST_TRANSPOSED_ROW", 8, "elements", "the same, of both dimensions where just two change places", "int64_t"
+)
+
 # --- what work costs on the CPU ---
 
 _cost("BYTE_NANOSECONDS", 0.012, "a byte that a tile reads from or writes to a tensor, operands in the level 1 cache")

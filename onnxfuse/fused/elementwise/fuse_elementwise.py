@@ -8,22 +8,30 @@ import onnx_graphsurgeon as gs
 from onnxfuse.cuda.elementwise.fitting import Fitter
 from onnxfuse.fused.elementwise.apart import Apart
 from onnxfuse.fused.elementwise.cuda_regions import CudaRegions
+from onnxfuse.fused.elementwise.space_region import fuse_in_space
+from onnxfuse.fused.elementwise.through_views import ThroughViews
 from onnxfuse.fused.fused_node import ElementwiseFusion, fuse
 from onnxfuse.fused.fusion import emit_all
 from onnxfuse.fused.kinds import DOMAIN
+from onnxfuse.fused.likely_shapes import LikelyShapes
 from onnxfuse.fused.one_space import SpacesError, by_space
 from onnxfuse.fused.regions import find_regions, halve
+from onnxfuse.fused.sizes import Sizes
+from onnxfuse.fused.space.layouts import LayoutError
+from onnxfuse.fused.space.view_nodes import is_view
 from onnxfuse.fused.views import find_views
 from onnxfuse.fused.worth import TOO_LITTLE, is_worthwhile
 from onnxfuse.model.elementwise_operators import HAVE_AXIS
 from onnxfuse.model.graph import Model, sorted_nodes
 from onnxfuse.model.returned import Returned
+from onnxfuse.ort.host import constant_arithmetic, shape_arithmetic
 from onnxfuse.ort.ort_fusions import ONE_KERNEL
 from onnxfuse.ort.ort_layout import BLOCKED, ConvLayout
 from onnxfuse.ort.ort_quantization import UNTYPED, loses_type
 from onnxfuse.ort.slow_kernels import FREE_OPS, is_slow
 from onnxfuse.program import ProgramError
 from onnxfuse.program.lowering import is_elementwise, vector_axes
+from onnxfuse.program.node_lowering import UnsupportedError
 from onnxfuse.rewrite.base import PassContext, label
 from onnxfuse.shapes.inference import infer
 
@@ -91,6 +99,7 @@ class _Planner:
 
     def __init__(self, model: Model, context: PassContext, fitter: Fitter | None) -> None:
         self._model = model
+        self._context = context
         self._on = context.on
         self._everything = context.everything
         self._fast_math = context.fast_math
@@ -99,6 +108,7 @@ class _Planner:
         self._ort = self._apart.ort if self._apart else None
         self._placement = self._apart.placement if self._apart else None
         self._cuda = CudaRegions(fitter) if self._on.one_space else None
+        self._sizes = Sizes(model)
         self._is_output = Returned(model.graphs())
 
     def plans(self) -> Iterator[Plan]:
@@ -136,12 +146,53 @@ class _Planner:
             return (id(consumer), id(tensor)) not in vectors
 
         within = {id(node) for node in nodes}
-        for region in find_regions(nodes, lambda node: id(node) in fusible, joins):
+        regions = find_regions(nodes, lambda node: id(node) in fusible, joins)
+        plan.fusions += self._through_views(graph, nodes, regions, layout)
+        taken = {id(node) for fusion in plan.fusions for node in fusion.nodes}
+        for region in regions:
+            if id(region[0]) in taken:
+                continue
             fusions, left = self._fuse_if_worth(region, layout, within)
             plan.fusions += fusions
             reasons.update(left)
         plan.left_alone = [(node, reasons[id(node)]) for node in elementwise if id(node) in reasons]
         return plan
+
+    def _through_views(
+        self, graph: gs.Graph, nodes: list[gs.Node], regions: list[list[gs.Node]], layout: ConvLayout | None
+    ) -> list[ElementwiseFusion]:
+        """The fusions of regions that take views around them."""
+        assert self._opset is not None
+        if not self._on.reads_views or not any(map(is_view, nodes)):
+            return []
+        within = {id(node) for node in nodes}
+        open_ones = []
+        for region in regions:
+            before, views = find_views(region, self._opset, within, self._is_read_outside)
+            swaps = any(view.swaps_halves for view in views)
+            if not swaps and self._why_not(region, layout) in (None, ALONE):
+                open_ones.append([*before, *region])
+        growing = ThroughViews(
+            nodes,
+            self._opset,
+            self._sizes,
+            LikelyShapes(graph),
+            self._on,
+            self._is_read_outside,
+            lambda node, reason: self._context.refused(FuseElementwise.name, node, reason),
+        )
+        fusions = []
+        for region, space in growing.grow(open_ones, shape_arithmetic(nodes, within) | constant_arithmetic(nodes)):
+            inside = {id(node) for node in region}
+            made = [tensor for node in region for tensor in node.outputs if tensor.name]
+            outputs = [tensor for tensor in made if self._is_read_outside(tensor, inside)]
+            try:
+                fusion = fuse_in_space(region, space, outputs, self._model.opsets, self._fast_math)
+            except (LayoutError, ProgramError, UnsupportedError):
+                continue
+            if not loses_type(fusion.inputs, fusion.outputs):
+                fusions.append(fusion)
+        return fusions
 
     def _why_not(self, region: list[gs.Node], layout: ConvLayout | None) -> str | None:
         """Why a region is not worth fusing; None if it is."""

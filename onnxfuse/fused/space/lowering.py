@@ -42,14 +42,12 @@ class SpaceLowering:
         self._axes = sorted(self._order.index(atom) - len(self._order) for atom in space.reduced)
         self._builder = ProgramBuilder(fast_math)
         self._values: dict[int, int] = {}
-        self._views: dict[int, gs.Node] = {}
         self._ranks: list[int] = []  # of the inputs, as they are read
 
     def add(self, node: gs.Node) -> None:
         """Append a node."""
         if is_view(node):
-            self._views.update((id(tensor), node) for tensor in node.outputs)
-            return
+            return  # the space has it
 
         def operand(index: int, axis: int | None = None) -> int:
             return self._value(node, index)
@@ -79,9 +77,8 @@ class SpaceLowering:
         return self._value_of(tensor)
 
     def _value_of(self, tensor: gs.Tensor) -> int:
-        """The value of a tensor: that of what it is a view of, if the space has that."""
-        while id(tensor) in self._views and not self._space.is_part(tensor):
-            tensor = self._views[id(tensor)].inputs[0]
+        """The value of a tensor: that of what it is a view of, or its own."""
+        tensor = self._space.base(tensor)
         return self._values[id(tensor)] if id(tensor) in self._values else self._input(tensor)
 
     def _input(self, tensor: gs.Tensor) -> int:

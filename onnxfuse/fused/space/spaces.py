@@ -43,10 +43,11 @@ class Space:
         self._sizes = sizes
         self._layouts: dict[int, Layout] = {}
         self._elements: dict[int, Dim] = {}  # by tensor: the axes along which its value is not repeated
-        self._views: dict[int, gs.Node] = {}  # by tensor: the view that makes it of one from outside
+        self._viewed: dict[int, gs.Node] = {}  # by tensor: the view of all its elements that makes it
         self._parts: dict[int, tuple[gs.Tensor, Part]] = {}  # and of what it is a part
         self._met: set[int] = set()  # tensors that others than views read or make
-        self._outside: set[int] = set()  # tensors that the nodes do not make
+        self._operands: list[gs.Tensor] = []  # those that they read
+        self._outside: set[int] = set()  # tensors that the nodes do not make, and views of these
         self._joins: dict[int, frozenset[int]] = {}  # by tensor: the nodes before it that join sizes which may differ
         self._reduced: list[tuple[gs.Node, Dim, Layout]] = []
         for node in nodes:
@@ -61,9 +62,17 @@ class Space:
         """The layout of a tensor that a node reads or makes."""
         return settled(self._layouts[id(tensor)])
 
-    def is_part(self, tensor: gs.Tensor) -> bool:
-        """Whether a tensor that the nodes make is read as a part of one from outside."""
-        return id(tensor) in self._parts
+    @property
+    def inputs(self) -> list[gs.Tensor]:
+        """What is read from outside, and the parts that are read of it."""
+        found = {id(tensor): tensor for tensor in map(self.base, self._operands)}
+        return [tensor for tensor in found.values() if self.is_from_outside(tensor)]
+
+    def base(self, tensor: gs.Tensor) -> gs.Tensor:
+        """What has the value of a tensor: what it is a view of, or itself."""
+        while id(tensor) in self._viewed:
+            tensor = self._viewed[id(tensor)].inputs[0]
+        return tensor
 
     def source(self, tensor: gs.Tensor) -> tuple[gs.Tensor, int, tuple[ViewStep, ...]]:
         """The tensor from outside that one is a view of, or itself; how many dimensions it has, and the steps between.
@@ -74,8 +83,8 @@ class Space:
             whole, part = self._parts[id(tensor)]
             source, rank, steps = self.source(whole)
             return source, rank, (*steps, *part.steps(len(self.layout(whole))))
-        if id(tensor) in self._views:
-            whole = self._views[id(tensor)].inputs[0]
+        if id(tensor) in self._viewed:
+            whole = self._viewed[id(tensor)].inputs[0]
             source, rank, steps = self.source(whole)
             return source, rank, (*steps, *steps_between(self.layout(whole), self.layout(tensor)))
         return tensor, len(self.layout(tensor)), ()
@@ -131,13 +140,14 @@ class Space:
         if is_view(node):
             made: Sequence[Layout] = (self._view(node),)
             elements = self._elements[id(node.inputs[0])]
-            if standard_op(node) != "Expand" and self._is_from_outside(node.inputs[0]):
-                self._views[id(node.outputs[0])] = node
+            self._viewed[id(node.outputs[0])] = node
+            if standard_op(node) != "Expand" and self.is_from_outside(node.inputs[0]):
+                self._outside.add(id(node.outputs[0]))
         elif reduces(node):
             made = self._reduce(node)
         elif is_elementwise(node):
             made = (self._elementwise(node),)
-            elements = tuple(atom for tensor in self._operands(node) for atom in self._elements[id(tensor)])
+            elements = tuple(atom for tensor in _operands(node) for atom in self._elements[id(tensor)])
         else:
             raise LayoutError(f"{node.op} is neither elementwise nor a reduction")
         before = frozenset[int]().union(*(self._joins.get(id(tensor), frozenset()) for tensor in node.inputs))
@@ -146,6 +156,7 @@ class Space:
             if tensor.name:
                 self._note(tensor, layout, elements)
         if not is_view(node):
+            self._operands += [tensor for tensor in node.inputs if id(tensor) in self._layouts]
             self._met.update(id(tensor) for tensor in (*node.inputs, *node.outputs) if id(tensor) in self._layouts)
 
     def _note(self, tensor: gs.Tensor, layout: Layout, elements: Dim | None = None) -> None:
@@ -166,9 +177,9 @@ class Space:
             raise LayoutError(f"the rank of {tensor.name!r} is not known")
         return sizes
 
-    def _is_from_outside(self, tensor: gs.Tensor) -> bool:
-        """Whether a tensor is read from memory, perhaps as a view."""
-        return id(tensor) in self._outside or id(tensor) in self._views or id(tensor) in self._parts
+    def is_from_outside(self, tensor: gs.Tensor) -> bool:
+        """Whether a tensor is not made by the nodes, or is a view of one that is not."""
+        return id(tensor) in self._outside
 
     def _view(self, node: gs.Node) -> Layout:
         layout = settled(self._read(node.inputs[0]))
@@ -190,7 +201,7 @@ class Space:
     def _take_parts(self, node: gs.Node) -> None:
         whole = node.inputs[0]
         layout = self._read(whole)
-        if not self._is_from_outside(whole):
+        if not self.is_from_outside(whole):
             raise LayoutError("a part of what is computed")
         parts = taken_parts(node)
         if {id(part.tensor) for part in parts} != {id(tensor) for tensor in node.outputs if tensor.name}:
@@ -205,6 +216,7 @@ class Space:
             if part.dropped is not None:
                 del dims[part.dropped % len(layout)]
             self._parts[id(part.tensor)] = (whole, part)
+            self._outside.add(id(part.tensor))
             self._note(part.tensor, tuple(dims))
 
     def _elementwise(self, node: gs.Node) -> Layout:
@@ -219,9 +231,6 @@ class Space:
             self._joins[id(node.outputs[0])] = frozenset((id(node),))
         self._lay_vectors(node, vectors, whole[0])
         return result
-
-    def _operands(self, node: gs.Node) -> list[gs.Tensor]:
-        return [tensor for index, tensor in enumerate(node.inputs) if _is_operand(node, index)]
 
     def _lay_vectors(self, node: gs.Node, axes: Mapping[int, int], along: Layout) -> None:
         for index, axis in axes.items():
@@ -269,6 +278,10 @@ class Space:
             if set(atoms) != set(sets[0][1]):
                 raise LayoutError(OTHER_AXES)
         return sets[0][1] if sets else ()
+
+
+def _operands(node: gs.Node) -> list[gs.Tensor]:
+    return [tensor for index, tensor in enumerate(node.inputs) if _is_operand(node, index)]
 
 
 def _is_operand(node: gs.Node, index: int) -> bool:

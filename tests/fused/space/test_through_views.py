@@ -1,0 +1,209 @@
+"""Regions of elementwise nodes that read and write through views."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+from onnx.reference import ReferenceEvaluator
+
+import onnxfuse
+from onnxfuse.fused.elementwise.fuse_elementwise import FuseElementwise
+from onnxfuse.passes import PassContext
+from onnxfuse.shapes.inference import infer
+from tests.support import fusing
+
+
+def fuse(text: str, **constants: object) -> tuple[onnx.ModelProto, onnx.ModelProto, onnxfuse.Report]:
+    """A model in ONNX's text syntax with initializers, of int64 for lists, the same fused, and the report."""
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 21]>\n{text}')
+    for name, value in constants.items():
+        array = value if isinstance(value, np.ndarray) else np.array(value, np.int64)
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    loaded = onnxfuse.Model.from_proto(model)
+    infer(loaded)
+    context = PassContext()
+    FuseElementwise().run(loaded, context)
+    fused = loaded.to_proto()
+    onnx.checker.check_model(fused, full_check=True)
+    return model, fused, context.report
+
+
+def operators(model: onnx.ModelProto) -> list[str]:
+    """The operators of its nodes."""
+    return [node.op_type.partition("_")[0] for node in model.graph.node]
+
+
+def programs(model: onnx.ModelProto) -> str:
+    """The Programs of its nodes."""
+    return "".join(attribute.s.decode() for node in model.graph.node for attribute in node.attribute if attribute.s)
+
+
+def assert_same(model: onnx.ModelProto, fused: onnx.ModelProto, *shapes: tuple[int, ...]) -> None:
+    """With the library and without, and in the reference: the bits of the unfused model."""
+    random = np.random.default_rng(0)
+    feeds = {
+        value.name: random.normal(size=shape).astype(np.float32)
+        for value, shape in zip(model.graph.input, shapes, strict=True)
+    }
+    expected = fusing.run(model, feeds, library=False)
+    results = [fusing.run(fused, feeds, library) for library in (False, True)]
+    for found in (*results, ReferenceEvaluator(fused).run(None, feeds)):
+        for actual, wanted in zip(found, expected, strict=True):
+            assert fusing.same_bits(actual, wanted)
+
+
+ONE_NODE = {
+    "transpose before": (
+        "g (float[n, 12, 16] x, float[n, 16, 12] r) => (float[n, 16, 12] y) {"
+        " t = Transpose <perm = [0, 2, 1]> (x) a = Relu(t) y = Add(a, r) }",
+        [(2, 12, 16), (2, 16, 12)],
+    ),
+    "transpose behind": (
+        "g (float[2, 12, 16] x) => (float[16, 2, 12] y) { a = Relu(x) y = Transpose <perm = [2, 0, 1]> (a) }",
+        [(2, 12, 16)],
+    ),
+    "reshape between": (
+        "g (float[n, 12, 16] x, float[n, 12, 4, 4] r) => (float[n, 12, 4, 4] y) {"
+        " a = Relu(x) b = Reshape(a, images) y = Mul(b, r) }",
+        [(2, 12, 16), (2, 12, 4, 4)],
+    ),
+    "channel shuffle": (
+        "g (float[2, 8, 5, 9] x) => (float[2, 8, 5, 9] y) { a = Relu(x) b = Reshape(a, groups)"
+        " c = Transpose <perm = [0, 2, 1, 3, 4]> (b) d = Reshape(c, joined) y = Neg(d) }",
+        [(2, 8, 5, 9)],
+    ),
+    "pixel shuffle": (
+        "g (float[n, 12, h, w] x) => (float[n, 3, p, q] y) {"
+        " a = Relu(x) b = DepthToSpace <blocksize = 2> (a) y = Neg(b) }",
+        [(2, 12, 4, 5)],
+    ),
+    "pixel shuffle, channels first": (
+        'g (float[n, 12, h, w] x) => (float[n, 3, p, q] y) { b = DepthToSpace <blocksize = 2, mode = "CRD"> (x)'
+        " y = Neg(b) }",
+        [(2, 12, 4, 5)],
+    ),
+    "space to depth": (
+        "g (float[n, 3, 8, 10] x) => (float[n, 12, 4, 5] y) { b = SpaceToDepth <blocksize = 2> (x) y = Neg(b) }",
+        [(2, 3, 8, 10)],
+    ),
+    "parts of a transposed tensor": (
+        "g (float[2, 5, 3, 8] x) => (float[2, 3, 5, 4] y) { t = Transpose <perm = [0, 2, 1, 3]> (x)"
+        " a, b = Split <axis = 3, num_outputs = 2> (t) c = Neg(a) y = Mul(b, c) }",
+        [(2, 5, 3, 8)],
+    ),
+    "every other element of a transposed tensor": (
+        "g (float[6, 5] x) => (float[5, 3] y) { t = Transpose(x) a = Slice(t, zero, end, one, two) y = Neg(a) }",
+        [(6, 5)],
+    ),
+    "even places": (
+        "g (float[n, 8, 5] x) => (float[n, 3, 5] y) { a = Gather <axis = 1> (x, places) y = Neg(a) }",
+        [(2, 8, 5)],
+    ),
+    "repeated": (
+        "g (float[2, 1, 8] x, float[2, 3, 8] b) => (float[2, 3, 8] y) {"
+        " a = Relu(x) e = Expand(a, shape) y = Mul(e, b) }",
+        [(2, 1, 8), (2, 3, 8)],
+    ),
+    "a view of two branches": (
+        "g (float[2, 6] x) => (float[6, 2] y, float[6, 2] z) { a = Relu(x) t = Transpose(a) y = Neg(t) z = Abs(t) }",
+        [(2, 6)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ONE_NODE)
+def test_becomes_one_node(name: str) -> None:
+    text, shapes = ONE_NODE[name]
+    model, fused, _ = fuse(
+        text,
+        images=[0, 12, 4, 4],
+        groups=[0, 2, 4, 5, 9],
+        joined=[0, 8, 5, 9],
+        shape=[2, 3, 8],
+        places=[-7, 4, 7],
+        zero=[0],
+        end=[6],
+        one=[1],
+        two=[2],
+    )
+    assert operators(fused) == ["FusedElementwise"]
+    assert_same(model, fused, *shapes)
+
+
+def test_parts_of_one_tensor_are_read_where_they_lie() -> None:
+    model, fused, _ = fuse(
+        "g (float[n, 5, 24] x) => (float[n, 5, 8] y) { s = Reshape(x, shape) q = Gather <axis = 2> (s, first)"
+        " k = Gather <axis = 2> (s, last) c = Neg(q) y = Mul(k, c) }",
+        shape=[0, 5, 3, 8],
+        first=np.array(0, np.int64),
+        last=np.array(-1, np.int64),
+    )
+    assert operators(fused) == ["Reshape", "FusedElementwise"]
+    assert "view slice:-2:2:3:1,squeeze:-2" in programs(fused)
+    assert_same(model, fused, (2, 5, 24))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "reason"),
+    [
+        (  # two results in different orders
+            "g (float[8, 9] x) => (float[9, 8] y, float[8, 9] z) { a = Relu(x) b = Abs(a) t = Transpose(b) y = Neg(t)"
+            " z = Neg(b) }",
+            ["FusedElementwise", "FusedElementwise"],  # the Transpose and what is behind it
+            "",
+        ),
+        (  # transposed by the product
+            "g (float[2, 6] x, float[2, 5] w) => (float[6, 5] y) { a = Relu(x) b = Abs(a) t = Transpose(b)"
+            " y = MatMul(t, w) }",
+            ["Transpose", "FusedElementwise", "MatMul"],
+            "matrix product",
+        ),
+        (  # in memory for another
+            "g (float[2, 6] x, float[2, 5] w) => (float[6, 2] y, float[6] z) { t = Transpose(x) a = Relu(t) y = Abs(a)"
+            " z = ReduceSum <keepdims = 0> (t, one) }",
+            ["Transpose", "ReduceSum", "FusedElementwise"],
+            "read by others too",
+        ),
+        (  # nothing to compute
+            "g (float[2, 6] x) => (float[6, 2] y) { y = Transpose(x) }",
+            ["Transpose"],
+            "",
+        ),
+        (  # a part of what is computed
+            "g (float[2, 6] x) => (float[2, 3] y) { a = Relu(x) b = Abs(a) y = Slice(b, zero, three, one) }",
+            ["FusedElementwise", "Slice"],
+            "a part of what is computed",
+        ),
+        (  # repeated results
+            "g (float[2, 1] x) => (float[2, 6] y) { a = Relu(x) b = Abs(a) y = Expand(b, shape) }",
+            ["FusedElementwise", "Expand"],
+            "repeats",
+        ),
+        (  # long rows
+            "g (float[2000, 30] x) => (float[30, 2000] y) { t = Transpose(x) a = Relu(t) y = Abs(a) }",
+            ["Transpose", "FusedElementwise"],
+            "faster",
+        ),
+        (  # an image of few channels
+            "g (float[1, 3, 40, 50] x) => (float[1, 40, 50, 3] y) { t = Transpose <perm = [0, 2, 3, 1]> (x)"
+            " a = Relu(t) y = Abs(a) }",
+            ["Transpose", "FusedElementwise"],
+            "faster",
+        ),
+    ],
+)
+def test_what_is_left_to_onnx_runtime(text: str, expected: list[str], reason: str) -> None:
+    _, fused, report = fuse(text, one=[1], zero=[0], three=[3], shape=[2, 6])
+    assert sorted(operators(fused)) == sorted(expected)
+    assert reason in " ".join(refusal.reason for refusal in report.refusals)
+
+
+def test_two_regions_that_views_join_do_not_wait_for_each_other() -> None:
+    """The sum reads what a running sum of the first gives: they are apart, though a Transpose is between."""
+    model, fused, _ = fuse(
+        "g (float[4, 6] x) => (float[6, 4] y) { a = Abs(x) b = Neg(a) s = CumSum(b, axis) t = Transpose(b)"
+        " u = Transpose(s) c = Add(t, u) y = Neg(c) }",
+        axis=np.array(1, np.int32),
+    )
+    assert operators(fused).count("CumSum") == 1
+    assert_same(model, fused, (4, 6))
