@@ -4,6 +4,7 @@
 
 #include "plan/cost.h"
 #include "platform/caches.h"
+#include "program/figures.h"
 #include "program/program_shapes.h"
 
 namespace onnxfuse {
@@ -17,8 +18,6 @@ constexpr int64_t kLongBlockRow = 512;
 constexpr int64_t kLongVectorRow = 1025;
 // Of the caches, what blocks of rows write goes past them from this share on: they wait for the memory of results else.
 constexpr int64_t kBlockShare = 5;
-// So many elements of a row that is read transposed: 16 rows of them make a tile, in the level 2 cache.
-constexpr int64_t kLongestTransposed = 4096;
 // A broadcast operand that repeats within this many elements is expanded once, not for every tile.
 constexpr int64_t kMaxPeriod = 1024;
 // Where runs of elements may begin anywhere, short rows with the same operands make rows of about this many elements.
@@ -159,11 +158,11 @@ bool StageBuilder::is_dense(const Slot& slot) const {
   return true;
 }
 
-// Whether what a column reads lies side by side, and a tile of several rows is not too large.
+// Whether what a column reads lies side by side, and a tile of 16 rows is not larger than the level 2 cache.
 bool StageBuilder::is_transposed(const Slot& slot) const {
   const size_t rank = stage_.dims.size();
   return slot.access == Access::Gathered && slot.place == Place::Input && slot.half == 0 && rank > 1 &&
-         slot.strides[rank - 2] == 1 && slot.strides[rank - 1] > 1 && stage_.columns <= kLongestTransposed;
+         slot.strides[rank - 2] == 1 && slot.strides[rank - 1] > 1 && stage_.columns <= kLongestTransposedRow;
 }
 
 // Whether tiles end with a row, so that operands are read where they lie, or are the same for many rows.

@@ -194,12 +194,62 @@ def decomposed_activation(graph: Graph) -> None:
 
 @_neighbour
 def transpose(graph: Graph) -> None:
-    """Not elementwise: it ends regions, and a path through it must not close a cycle."""
+    """A path through it must not close a cycle."""
     x = graph.pick(None, lambda tensor: len(tensor.shape) > 1)
     if x is not None and graph.takes("Transpose", [x.dtype]):
         order = list(range(len(x.shape)))
         graph.choose.shuffle(order)
         graph.add("Transpose", [x], x.dtype, tuple(x.shape[axis] for axis in order), perm=order)
+
+
+@_neighbour
+def grouped(graph: Graph) -> None:
+    """An axis taken apart, the axes in another order, two of them joined: shuffles of channels, windows, heads."""
+    x = graph.pick(None, lambda tensor: 0 < len(tensor.shape) < 5 and tensor.size > 1)
+    if x is None or not graph.takes("Reshape", [x.dtype, "i64"]) or not graph.takes("Transpose", [x.dtype]):
+        return
+    axis = graph.any_of([axis for axis, size in enumerate(x.shape) if size > 1])
+    size = x.shape[axis]
+    inner = graph.any_of([part for part in range(1, size + 1) if size % part == 0])
+    shape = (*x.shape[:axis], size // inner, inner, *x.shape[axis + 1 :])
+    x = graph.add("Reshape", [x, graph.constant("i64", shape)], x.dtype, shape)
+    if graph.chance(3) and graph.takes("Neg", [x.dtype]):
+        x = graph.add("Neg", [x], x.dtype, shape)
+    order = list(range(len(shape)))
+    graph.choose.shuffle(order)
+    shape = tuple(shape[axis] for axis in order)
+    x = graph.add("Transpose", [x], x.dtype, shape, perm=order)
+    if graph.chance(2):
+        axis = graph.choose.randrange(len(shape) - 1)
+        joined = (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
+        graph.add("Reshape", [x, graph.constant("i64", joined)], x.dtype, joined)
+
+
+@_neighbour
+def taken(graph: Graph) -> None:
+    """A Gather of one place of an axis, or of some at even distances."""
+    x = graph.pick(None, lambda tensor: len(tensor.shape) > 0 and tensor.size > 0)
+    if x is None or not graph.takes("Gather", [x.dtype, "i64"], axis=0):
+        return
+    axis = graph.choose.randrange(len(x.shape))
+    first, step = graph.choose.randrange(x.shape[axis]), graph.any_of((1, 1, 2, 3))
+    places = list(range(first, x.shape[axis], step))[: graph.choose.randint(1, 4)]
+    if graph.chance(2):
+        shape = (*x.shape[:axis], *x.shape[axis + 1 :])
+        graph.add("Gather", [x, graph.constant("i64", places[0] - x.shape[axis])], x.dtype, shape, axis=axis)
+    else:
+        shape = (*x.shape[:axis], len(places), *x.shape[axis + 1 :])
+        graph.add("Gather", [x, graph.constant("i64", places)], x.dtype, shape, axis=axis)
+
+
+@_neighbour
+def repeated(graph: Graph) -> None:
+    """Dimensions more, and those of one element repeated."""
+    x = graph.pick(None, lambda tensor: len(tensor.shape) < 4 and 0 < tensor.size < 500)
+    if x is None or not graph.takes("Expand", [x.dtype, "i64"]):
+        return
+    shape = [graph.any_of((1, 2, 3)) if size == 1 else size for size in (1, *x.shape)]
+    graph.add("Expand", [x, graph.constant("i64", shape)], x.dtype, tuple(shape))
 
 
 @_neighbour

@@ -9,7 +9,7 @@ from onnxfuse.cuda.elementwise.fitting import Fitter
 from onnxfuse.fused.elementwise.apart import Apart
 from onnxfuse.fused.elementwise.cuda_regions import CudaRegions
 from onnxfuse.fused.elementwise.space_region import fuse_in_space
-from onnxfuse.fused.elementwise.through_views import ThroughViews
+from onnxfuse.fused.elementwise.through_views import NAME, ThroughViews
 from onnxfuse.fused.fused_node import ElementwiseFusion, fuse
 from onnxfuse.fused.fusion import emit_all
 from onnxfuse.fused.kinds import DOMAIN
@@ -53,7 +53,7 @@ class Plan:
 class FuseElementwise:
     """Replaces convex regions of elementwise nodes by fused nodes."""
 
-    name = "fuse-elementwise"
+    name = NAME
     description = "compute each region of elementwise nodes in one fused node"
 
     def run(self, model: Model, context: PassContext) -> None:
@@ -177,9 +177,8 @@ class _Planner:
             self._opset,
             self._sizes,
             LikelyShapes(graph),
-            self._on,
+            self._context,
             self._is_read_outside,
-            lambda node, reason: self._context.refused(FuseElementwise.name, node, reason),
         )
         fusions = []
         for region, space in growing.grow(open_ones, shape_arithmetic(nodes, within) | constant_arithmetic(nodes)):

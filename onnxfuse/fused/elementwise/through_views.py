@@ -15,16 +15,14 @@ from onnxfuse.fused.space.growth import Graph
 from onnxfuse.fused.space.layouts import LayoutError
 from onnxfuse.fused.space.permuted import why_not_permuted
 from onnxfuse.fused.space.spaces import Space
-from onnxfuse.fused.space.view_nodes import is_free, is_part, is_view, order_of
-from onnxfuse.fused.target import Target
-from onnxfuse.model.graph_ir import standard_op
+from onnxfuse.fused.space.view_nodes import is_free, is_part, is_view, left_to_ort
 from onnxfuse.program.figures import MAX_INPUTS, MAX_OUTPUTS
 from onnxfuse.program.node_lowering import UnsupportedError
+from onnxfuse.rewrite.base import PassContext
 
-INSIDE_PRODUCT = "ONNX Runtime transposes inside the matrix product"
 IN_MEMORY = "its result is read by others too, and in memory anyway"
 NO_GAIN = "no pass over memory less"
-_PRODUCTS = {"Gemm", "MatMul"}
+NAME = "fuse-elementwise"
 
 Viewing = tuple[list[gs.Node], Space]
 """A region in topological order, and the space that its tensors have."""
@@ -33,8 +31,8 @@ Viewing = tuple[list[gs.Node], Space]
 class ThroughViews:
     """Grows the regions of one graph's ``nodes``, in topological order.
 
-    ``is_read_outside`` says whether anything but some nodes (their ids) reads a tensor, ``refused`` takes why a view is
-    left alone.
+    ``is_read_outside`` says whether anything but some nodes (their ids) reads a tensor.  The ``context`` is told why
+    views are left alone.
     """
 
     def __init__(
@@ -43,17 +41,17 @@ class ThroughViews:
         opset: int,
         sizes: Sizes,
         likely: LikelyShapes,
-        on: Target,
+        context: PassContext,
         is_read_outside: Callable[[gs.Tensor, set[int]], bool],
-        refused: Callable[[gs.Node, str], None],
     ) -> None:
         self._graph = Graph(nodes)
         self._opset = opset
         self._sizes = sizes
         self._likely = likely
-        self._on = on
+        self._on = context.on
+        self._everything = context.everything
         self._is_read_outside = is_read_outside
-        self._refused = refused
+        self._context = context
 
     def grow(
         self, regions: Sequence[Sequence[gs.Node]], excluded: Collection[int]
@@ -113,10 +111,10 @@ class ThroughViews:
             return False
         if any(tensor.name and tensor.shape is None for tensor in (node.inputs[0], *node.outputs)):
             return False
-        readers = self._graph.readers(node.outputs[0])
-        if not _swaps_last(node) or not readers or not all(standard_op(reader) in _PRODUCTS for reader in readers):
+        reason = left_to_ort(node, self._graph.readers(node.outputs[0]), self._on.transposes_well)
+        if reason is None or self._everything:
             return True
-        self._refused(node, INSIDE_PRODUCT)
+        self._context.refused(NAME, node, reason)
         return False
 
     def _extended(
@@ -139,13 +137,15 @@ class ThroughViews:
         for first, last, others in options:
             views = [blocks.of(node) for node in chain[first:last]]
             members = list({id(block): block for block in (*others, *views)}.values())
+            if len(members) == 1:
+                continue  # it has them already
             reason = self._why_not(blocks, members)
             if reason is None:
                 return members, [*chain[:first], *chain[last:]]
             reasons.append((chain[first], reason))
         for node in chain:
-            if reasons and not is_free(node):
-                self._refused(node, reasons[0][1])
+            if reasons and not is_free(node) and id(blocks.of(node)) not in grown:
+                self._context.refused(NAME, node, reasons[0][1])
         return None
 
     def _why_not(self, blocks: Blocks, members: Sequence[Block]) -> str | None:
@@ -168,6 +168,8 @@ class ThroughViews:
             return f"more than {MAX_INPUTS} inputs"
         if any(self._is_copied(node, space, inside) for node in joint.nodes):
             return IN_MEMORY
+        if self._everything:
+            return None
         if self._traffic(joint.nodes) >= sum(self._traffic(member.nodes) for member in members):
             return NO_GAIN
         if not self._on.transposes_well:
@@ -224,11 +226,3 @@ class ThroughViews:
             if not ends:
                 return kept
             kept = [node for node in kept if node not in ends]
-
-
-def _swaps_last(node: gs.Node) -> bool:
-    """Whether a Transpose has the last two axes in each other's place."""
-    if standard_op(node) != "Transpose" or len(node.inputs[0].shape) < 2:
-        return False
-    *others, last, other = range(len(node.inputs[0].shape))
-    return order_of(node, len(others) + 2) == [*others, other, last]

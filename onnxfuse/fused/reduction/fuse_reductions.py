@@ -14,10 +14,12 @@ from onnxfuse.fused.reduction.region import ReductionFusion, fuse
 from onnxfuse.fused.sizes import Sizes
 from onnxfuse.fused.space.growth import Graph, grow
 from onnxfuse.fused.space.layouts import LayoutError
+from onnxfuse.fused.space.permuted import is_turned, why_not_permuted
 from onnxfuse.fused.space.spaces import Space
-from onnxfuse.model.constants import is_constant, is_scalar
+from onnxfuse.fused.space.view_nodes import is_free, is_view, left_to_ort
+from onnxfuse.model.constants import is_scalar
 from onnxfuse.model.graph import Model, captured_tensors, sorted_nodes
-from onnxfuse.model.graph_ir import VIEWS, standard_op
+from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.ort.ort_fusions import NORMALIZATION
 from onnxfuse.ort.ort_layout import BLOCKED, ConvLayout
 from onnxfuse.ort.slow_kernels import FREE_OPS
@@ -100,8 +102,10 @@ class _Planner:
         """The ids of the nodes that may be part of a region; ``reasons`` says why others are not."""
         free: set[int] = set()
         for node in nodes:
-            if standard_op(node) in VIEWS:
-                if all(map(is_constant, node.inputs[1:])):
+            if is_view(node):
+                readers = [reader for tensor in node.outputs for reader in tensor.outputs]
+                reason = left_to_ort(node, readers, self._context.on.transposes_well)
+                if reason is None or self._context.everything:
                     free.add(id(node))
             elif reasons.get(id(node)) not in (None, NORMALIZATION):
                 continue
@@ -124,10 +128,25 @@ class _Planner:
         if self._operands(region) > MAX_OPERANDS:
             return False
         try:
-            Space(region, self._opset, self._sizes).check_rows()
+            space = Space(region, self._opset, self._sizes)
+            space.check_rows()
+            return not any(is_view(node) and not is_free(node) for node in region) or self._is_read_well(region, space)
         except (LayoutError, UnsupportedError):
             return False
-        return True
+
+    def _is_read_well(self, region: Sequence[gs.Node], space: Space) -> bool:
+        """Whether the views of a region are worth it.  Raises LayoutError for results in different orders."""
+        inside = {id(node) for node in region}
+        order = space.ordered(t for node in region for t in node.outputs if t.name and self._is_read_outside(t, inside))
+        for node in region:
+            moves = is_view(node) and not is_free(node) and space.is_from_outside(node.inputs[0])
+            if moves and any(t.name and self._is_read_outside(t, inside) for t in node.outputs):
+                return False  # in memory anyway
+        if self._context.everything:
+            return True
+        # Without kernels that transpose, neighbours are better neighbours in memory where ONNX Runtime is no yardstick.
+        is_bad = why_not_permuted if self._context.on.transposes_well else is_turned
+        return not any(is_bad(space.layout(tensor), order) for tensor in space.inputs)
 
     def _fusion(self, graph: Graph, region: Sequence[gs.Node]) -> ReductionFusion | None:
         """The fusion of a region, without nodes at its ends that it is better without; None if there is none."""
@@ -153,7 +172,7 @@ class _Planner:
             read = [tensor for tensor in node.outputs if tensor.name and self._is_read_outside(tensor, inside)]
             if any(not space.has_rows(tensor) for tensor in read):
                 return node
-            if standard_op(node) in VIEWS and read and self._is_elsewhere(node.inputs[0], inside):
+            if is_free(node) and read and self._is_elsewhere(node.inputs[0], inside):
                 return node
             if not read and not any(id(reader) in inside for reader in graph.consumers(node)):
                 return node
@@ -165,7 +184,7 @@ class _Planner:
         """
         if self._context.everything:
             return None
-        counted = [node for node in fusion.nodes if node.op not in FREE_OPS and standard_op(node) not in VIEWS]
+        counted = [node for node in fusion.nodes if node.op not in FREE_OPS and not is_free(node)]
         if len(counted) < 2:
             return ALONE
         if layout and layout.leaves_to_ort(counted):

@@ -1,6 +1,7 @@
 """Nodes that give the elements of their first input, or a part of them, in another shape or order."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
@@ -11,6 +12,9 @@ from onnxfuse.model.graph_ir import VIEWS, standard_op
 from onnxfuse.program.program import AxisSlice
 from onnxfuse.program.view_steps import ViewStep
 
+INSIDE_PRODUCT = "ONNX Runtime transposes inside the matrix product"
+OWN_KERNEL = "ONNX Runtime's kernel for it is as fast"
+_PRODUCTS = {"Gemm", "MatMul"}
 _PARTS = {"Gather", "Slice", "Split"}
 _BLOCKS = {"DepthToSpace", "SpaceToDepth"}
 _MOST_PLACES = 1 << 12
@@ -48,6 +52,18 @@ def is_view(node: gs.Node) -> bool:
     return operator in _PARTS and bool(taken_parts(node))
 
 
+def left_to_ort(node: gs.Node, readers: Sequence[gs.Node], transposes_well: bool) -> str | None:
+    """Why no region takes a view that some nodes read; None if one may.
+
+    ``transposes_well`` says whether ONNX Runtime does so where the model will run.
+    """
+    if standard_op(node) == "SpaceToDepth" and transposes_well:
+        return OWN_KERNEL
+    if _swaps_last(node) and readers and all(standard_op(reader) in _PRODUCTS for reader in readers):
+        return INSIDE_PRODUCT
+    return None
+
+
 def taken_parts(node: gs.Node) -> list[Part]:
     """What a Slice, a Split, or a Gather of places at even distances takes; nothing where that is not known."""
     if standard_op(node) == "Gather":
@@ -65,6 +81,15 @@ def order_of(node: gs.Node, rank: int) -> list[int] | None:
     order = node.attrs.get("perm")
     order = list(range(rank))[::-1] if order is None else list(order)
     return order if sorted(order) == list(range(rank)) else None
+
+
+def _swaps_last(node: gs.Node) -> bool:
+    """Whether a Transpose has the last two axes in each other's place."""
+    shape = node.inputs[0].shape
+    if standard_op(node) != "Transpose" or shape is None or len(shape) < 2:
+        return False
+    *others, last, other = range(len(shape))
+    return order_of(node, len(shape)) == [*others, other, last]
 
 
 def _gathered(node: gs.Node) -> list[Part]:

@@ -54,18 +54,18 @@ def assert_same(model: onnx.ModelProto, fused: onnx.ModelProto, *shapes: tuple[i
 
 ONE_NODE = {
     "transpose before": (
-        "g (float[n, 12, 16] x, float[n, 16, 12] r) => (float[n, 16, 12] y) {"
+        "g (float[n, 24, 16] x, float[n, 16, 24] r) => (float[n, 16, 24] y) {"
         " t = Transpose <perm = [0, 2, 1]> (x) a = Relu(t) y = Add(a, r) }",
-        [(2, 12, 16), (2, 16, 12)],
+        [(2, 24, 16), (2, 16, 24)],
     ),
     "transpose behind": (
-        "g (float[2, 12, 16] x) => (float[16, 2, 12] y) { a = Relu(x) y = Transpose <perm = [2, 0, 1]> (a) }",
-        [(2, 12, 16)],
+        "g (float[2, 24, 16] x) => (float[16, 2, 24] y) { a = Relu(x) y = Transpose <perm = [2, 0, 1]> (a) }",
+        [(2, 24, 16)],
     ),
     "reshape between": (
-        "g (float[n, 12, 16] x, float[n, 12, 4, 4] r) => (float[n, 12, 4, 4] y) {"
+        "g (float[n, 24, 16] x, float[n, 24, 4, 4] r) => (float[n, 24, 4, 4] y) {"
         " a = Relu(x) b = Reshape(a, images) y = Mul(b, r) }",
-        [(2, 12, 16), (2, 12, 4, 4)],
+        [(2, 24, 16), (2, 24, 4, 4)],
     ),
     "channel shuffle": (
         "g (float[2, 8, 5, 9] x) => (float[2, 8, 5, 9] y) { a = Relu(x) b = Reshape(a, groups)"
@@ -82,8 +82,9 @@ ONE_NODE = {
         " y = Neg(b) }",
         [(2, 12, 4, 5)],
     ),
-    "space to depth": (
-        "g (float[n, 3, 8, 10] x) => (float[n, 12, 4, 5] y) { b = SpaceToDepth <blocksize = 2> (x) y = Neg(b) }",
+    "space to depth, written out": (
+        "g (float[n, 3, 8, 10] x) => (float[n, 12, 4, 5] y) { a = Neg(x) b = Reshape(a, blocks)"
+        " c = Transpose <perm = [0, 3, 5, 1, 2, 4]> (b) d = Reshape(c, rows) y = Abs(d) }",
         [(2, 3, 8, 10)],
     ),
     "parts of a transposed tensor": (
@@ -92,8 +93,8 @@ ONE_NODE = {
         [(2, 5, 3, 8)],
     ),
     "every other element of a transposed tensor": (
-        "g (float[6, 5] x) => (float[5, 3] y) { t = Transpose(x) a = Slice(t, zero, end, one, two) y = Neg(a) }",
-        [(6, 5)],
+        "g (float[36, 50] x) => (float[50, 18] y) { t = Transpose(x) a = Slice(t, zero, end, one, two) y = Neg(a) }",
+        [(36, 50)],
     ),
     "even places": (
         "g (float[n, 8, 5] x) => (float[n, 3, 5] y) { a = Gather <axis = 1> (x, places) y = Neg(a) }",
@@ -105,8 +106,8 @@ ONE_NODE = {
         [(2, 1, 8), (2, 3, 8)],
     ),
     "a view of two branches": (
-        "g (float[2, 6] x) => (float[6, 2] y, float[6, 2] z) { a = Relu(x) t = Transpose(a) y = Neg(t) z = Abs(t) }",
-        [(2, 6)],
+        "g (float[16, 18] x) => (float[18, 16] y, float[18, 16] z) { a = Relu(x) t = Transpose(a) y = Neg(t) z = Abs(t) }",
+        [(16, 18)],
     ),
 }
 
@@ -116,13 +117,15 @@ def test_becomes_one_node(name: str) -> None:
     text, shapes = ONE_NODE[name]
     model, fused, _ = fuse(
         text,
-        images=[0, 12, 4, 4],
+        images=[0, 24, 4, 4],
         groups=[0, 2, 4, 5, 9],
         joined=[0, 8, 5, 9],
+        blocks=[0, 3, 4, 2, 5, 2],
+        rows=[0, 12, 4, 5],
         shape=[2, 3, 8],
         places=[-7, 4, 7],
         zero=[0],
-        end=[6],
+        end=[36],
         one=[1],
         two=[2],
     )
@@ -147,8 +150,8 @@ def test_parts_of_one_tensor_are_read_where_they_lie() -> None:
     ("text", "expected", "reason"),
     [
         (  # two results in different orders
-            "g (float[8, 9] x) => (float[9, 8] y, float[8, 9] z) { a = Relu(x) b = Abs(a) t = Transpose(b) y = Neg(t)"
-            " z = Neg(b) }",
+            "g (float[16, 18] x) => (float[18, 16] y, float[16, 18] z) { a = Relu(x) b = Abs(a)"
+            " t = Transpose(b) y = Neg(t) z = Neg(b) }",
             ["FusedElementwise", "FusedElementwise"],  # the Transpose and what is behind it
             "",
         ),
@@ -163,6 +166,12 @@ def test_parts_of_one_tensor_are_read_where_they_lie() -> None:
             " z = ReduceSum <keepdims = 0> (t, one) }",
             ["Transpose", "ReduceSum", "FusedElementwise"],
             "read by others too",
+        ),
+        (  # with a fast kernel
+            "g (float[1, 3, 8, 10] x) => (float[1, 12, 4, 5] y) { a = SpaceToDepth <blocksize = 2> (x) b = Relu(a)"
+            " y = Abs(b) }",
+            ["SpaceToDepth", "FusedElementwise"],
+            "as fast",
         ),
         (  # nothing to compute
             "g (float[2, 6] x) => (float[6, 2] y) { y = Transpose(x) }",
@@ -180,7 +189,7 @@ def test_parts_of_one_tensor_are_read_where_they_lie() -> None:
             "repeats",
         ),
         (  # long rows
-            "g (float[2000, 30] x) => (float[30, 2000] y) { t = Transpose(x) a = Relu(t) y = Abs(a) }",
+            "g (float[5000, 30] x) => (float[30, 5000] y) { t = Transpose(x) a = Relu(t) y = Abs(a) }",
             ["Transpose", "FusedElementwise"],
             "faster",
         ),
