@@ -163,7 +163,7 @@ class _Planner:
     ) -> list[ElementwiseFusion]:
         """The fusions of regions that take views around them."""
         assert self._opset is not None
-        if not self._on.reads_views or not any(map(is_view, nodes)):
+        if self._on.one_space or not any(map(is_view, nodes)):
             return []
         within = {id(node) for node in nodes}
         open_ones = []

@@ -106,7 +106,8 @@ ONE_NODE = {
         [(2, 1, 8), (2, 3, 8)],
     ),
     "a view of two branches": (
-        "g (float[16, 18] x) => (float[18, 16] y, float[18, 16] z) { a = Relu(x) t = Transpose(a) y = Neg(t) z = Abs(t) }",
+        "g (float[16, 18] x) => (float[18, 16] y, float[18, 16] z) {"
+        " a = Relu(x) t = Transpose(a) y = Neg(t) z = Abs(t) }",
         [(16, 18)],
     ),
 }
