@@ -9,7 +9,7 @@ import onnx_graphsurgeon as gs
 from onnxfuse.fused.views import parts_of
 from onnxfuse.model.constants import constant_value, is_constant
 from onnxfuse.model.graph_ir import VIEWS, standard_op
-from onnxfuse.program.program import AxisSlice
+from onnxfuse.model.slices import AxisSlice
 from onnxfuse.program.view_steps import ViewStep
 
 INSIDE_PRODUCT = "ONNX Runtime transposes inside the matrix product"
