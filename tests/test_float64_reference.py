@@ -13,6 +13,7 @@ from onnx import numpy_helper
 from onnxfuse.check import float64_reference, parity
 from onnxfuse.check.float64_reference import Float64Model
 from onnxfuse.check.parity import compare
+from onnxfuse.run.inputs import InputSet
 from onnxfuse.run.sessions import Session
 from tests.support.parity_models import save
 
@@ -189,6 +190,30 @@ def test_instability_does_not_excuse_what_is_much_further_off(tmp_path: Path) ->
     original, optimized = files(tmp_path, f"{start} y = Sin(e)", f"{start} n = Mul(e, near) y = Sin(n)")
     result = compare(original, optimized)
     assert not result.ok and "the original is nearer" in result.failure()
+
+
+@pytest.mark.parametrize(
+    ("body", "passes"), [("d = Add(a, c) s = Add(d, b)", True), ("d = Add(a, a) s = Add(c, d)", False)]
+)
+def test_a_gate_that_is_open_by_chance(tmp_path: Path, body: str, passes: bool) -> None:
+    """The sum is exact in the order of the original; on the same numbers in other places it is not."""
+    signature = "(float[1, 3] x) => (float[1, 128] y) <float steep = {1000000000.0}>"
+    paths = [
+        save(
+            parsed(
+                signature,
+                f"a, b, c = Split<axis = 1, num_outputs = 3>(x) {sum_} t = Mul(s, steep) g = Sigmoid(t) y = Mul(g, w)",
+                w=np.full((1, 128), 1 if number == 0 or passes else 8, np.float32),
+            ),
+            tmp_path / f"{number}.onnx",
+        )
+        for number, sum_ in enumerate(("d = Add(a, b) s = Add(d, c)", body))
+    ]
+    inputs = [InputSet("given", {"x": np.array([[1, -1, 2.0**-25]], np.float32)})]
+    result = compare(*paths, inputs=inputs)
+    assert result.ok == passes
+    if passes:
+        assert "with its inputs in another order ONNX Runtime's own is off by 0.5" in result.warnings[0]
 
 
 def test_without_a_result_in_float64_noise_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

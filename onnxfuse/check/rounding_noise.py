@@ -59,6 +59,18 @@ def inputs_rounded_otherwise(feeds: Mapping[str, Any], seed: int) -> dict[str, A
     }
 
 
+def inputs_shuffled(feeds: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Inputs by name, with the numbers of each of a float type in other places; none if that changes nothing."""
+    random = np.random.default_rng(seed)
+    floats = {name for name, value in feeds.items() if isinstance(value, np.ndarray) and value.dtype in _FLOATS}
+    if not any(feeds[name].size > 1 for name in floats):
+        return {}
+    return {
+        name: random.permutation(value.reshape(-1)).reshape(value.shape) if name in floats else value
+        for name, value in feeds.items()
+    }
+
+
 def with_quantized_rounded_otherwise(model: onnx.ModelProto, seed: int) -> bytes | None:
     """The model, serialized, with each number of float32 that it quantizes perhaps one number up or down.
 
