@@ -50,6 +50,12 @@ def normal(*shape: int) -> np.ndarray:
         ("y = AveragePool<kernel_shape = [3, 2], strides = [2, 1], pads = [1, 1, 0, 1]>(x)", None),
         ("y = AveragePool<kernel_shape = [3, 2], pads = [1, 1, 0, 1], count_include_pad = 1>(x)", None),
         ("y = AveragePool<kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1>(x)", None),
+        ("y = AveragePool<kernel_shape = [3, 3], strides = [2, 2], pads = [1, 0, 0, 1], ceil_mode = 1>(x)", None),
+        ("y = AveragePool<kernel_shape=[3, 4], pads=[1, 2, 0, 1], ceil_mode=1, count_include_pad=1>(x)", None),
+        (
+            "y = AveragePool<kernel_shape = [900, 900], strides = [900, 900], ceil_mode = 1, count_include_pad = 1>(x)",
+            None,
+        ),
         ("y = GlobalAveragePool(x)", None),
         ("y = Erf(x)", None),
         ("y = LRN<size = 3>(x)", None),

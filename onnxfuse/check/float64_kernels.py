@@ -101,6 +101,8 @@ def _conv_transpose(arrays: Arrays, settings: Settings) -> np.ndarray:
 def _average_pool(arrays: Arrays, settings: Settings) -> np.ndarray:
     x = arrays[0]
     assert x is not None
+    if settings.get("ceil_mode", 0):
+        return _clipped_averages(x, settings)
     strides, dilations, pads = _strides(settings, x.ndim - 2)
     kernel = settings["kernel_shape"]
     total = sum(part for _, part in _taps(_padded(x, pads), kernel, strides, dilations))
@@ -108,6 +110,35 @@ def _average_pool(arrays: Arrays, settings: Settings) -> np.ndarray:
         return np.asarray(total) / math.prod(kernel)
     counts = sum(part for _, part in _taps(_padded(np.ones_like(x[:1, :1]), pads), kernel, strides, dilations))
     return np.asarray(total / counts)
+
+
+def _clipped_averages(x: np.ndarray, settings: Settings) -> np.ndarray:
+    """AveragePool whose windows may reach beyond the padding; what they do there does not count as padding does.
+
+    Window by window: a window may be much larger than the image.
+    """
+    rank = x.ndim - 2
+    kernel = settings["kernel_shape"]
+    strides, dilations, pads = _strides({**settings, "ceil_mode": 0}, rank)
+    if any(dilation != 1 for dilation in dilations):
+        raise UnsupportedError
+    parts: list[list[slice]] = []  # for each axis what each of its windows has of the image
+    counts: list[list[int]] = []  # and how much of it counts with padding
+    for axis, (size, width, stride) in enumerate(zip(x.shape[2:], kernel, strides, strict=True)):
+        before, behind = pads[axis], pads[rank + axis]
+        number = windows.count(size, width, stride, (before, behind), rounds_up=True)
+        starts = [at * stride - before for at in range(number)]
+        ends = [min(start + width, size + behind) for start in starts]
+        parts.append([slice(max(start, 0), min(end, size)) for start, end in zip(starts, ends, strict=True)])
+        counts.append([end - start for start, end in zip(starts, ends, strict=True)])
+    y = np.empty((*x.shape[:2], *map(len, parts)))
+    for place in np.ndindex(*y.shape[2:]):
+        window = x[(slice(None), slice(None), *(own[at] for own, at in zip(parts, place, strict=True)))]
+        counted = math.prod(window.shape[2:])
+        if settings.get("count_include_pad", 0):
+            counted = math.prod(own[at] for own, at in zip(counts, place, strict=True))
+        y[(slice(None), slice(None), *place)] = window.sum(axis=tuple(range(2, x.ndim))) / counted
+    return y
 
 
 def _global_average_pool(arrays: Arrays, _settings: Settings) -> np.ndarray:
