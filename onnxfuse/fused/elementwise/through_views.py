@@ -23,6 +23,8 @@ from onnxfuse.rewrite.base import PassContext
 IN_MEMORY = "its result is read by others too, and in memory anyway"
 NO_GAIN = "no pass over memory less"
 NAME = "fuse-elementwise"
+_INTEGER_CONSTANTS = 9
+"""The opset from which a function may have constants of integers, as views take them."""
 
 Viewing = tuple[list[gs.Node], Space]
 """A region in topological order, and the space that its tensors have."""
@@ -110,6 +112,8 @@ class ThroughViews:
         if id(node) in excluded or not is_view(node) or isinstance(node.inputs[0], gs.Constant):
             return False
         if any(tensor.name and tensor.shape is None for tensor in (node.inputs[0], *node.outputs)):
+            return False
+        if self._opset < _INTEGER_CONSTANTS and len(node.inputs) > 1:
             return False
         reason = left_to_ort(node, self._graph.readers(node.outputs[0]), self._on.transposes_well)
         if reason is None or self._everything:

@@ -217,3 +217,16 @@ def test_two_regions_that_views_join_do_not_wait_for_each_other() -> None:
     )
     assert operators(fused).count("CumSum") == 1
     assert_same(model, fused, (4, 6))
+
+
+@pytest.mark.parametrize(("opset", "is_fused"), [(8, False), (9, True)])
+def test_a_body_before_opset_9_has_no_constants_of_integers(opset: int, is_fused: bool) -> None:
+    text = "g (float[3, 4, 5] x) => (float[3, 1, 5] y) { p = Gather <axis = 1> (x, one) y = Relu(p) }"
+    model = parser.parse_model(f'<ir_version: 4, opset_import: ["" : {opset}]>\n{text}')
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1]), "one"))
+    loaded = onnxfuse.Model.from_proto(model)
+    infer(loaded)
+    FuseElementwise().run(loaded, PassContext(everything=True))
+    fused = loaded.to_proto()
+    assert (operators(fused) == ["FusedElementwise"]) == is_fused
+    fusing.run(fused, {"x": np.zeros((3, 4, 5), np.float32)}, library=False)
