@@ -24,7 +24,7 @@ from onnxfuse.check.parity import Progress
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.files.model_io import read_proto
 from onnxfuse.run.given_shapes import Shapes, fit_shapes
-from onnxfuse.run.inputs import InputSet, input_specs
+from onnxfuse.run.inputs import InputSet, default_specs, input_specs, read_inputs
 from onnxfuse.run.runtime import load_onnxruntime
 from onnxfuse.run.sessions import has_fused_nodes
 from onnxfuse.speed import ORIGINAL, RESULT, Timed, benchmark_inputs, ratio_of, time_models
@@ -87,31 +87,36 @@ def bench(
     *,
     threads: int = 0,
     shapes: Shapes | None = None,
+    inputs: Path | None = None,
     target: str = "cpu",
     seconds: float = 10.0,
     memory: bool = False,
     progress: Progress = lambda message: None,
 ) -> BenchResult:
-    """Time both models for about ``seconds`` on the same made-up inputs, each in a process of its own, in turns.
+    """Time both models for about ``seconds`` on the same inputs, each in a process of its own, in turns.
 
-    ``threads`` is the number of intra-op threads of each session, 0 for ONNX Runtime's choice.  ``shapes``
-    gives inputs with dynamic dimensions a shape.  ``memory`` also measures the peak memory of each model in a
-    process of its own. Raises OnnxfuseError if a model cannot be run.
+    ``threads`` is the number of intra-op threads of each session, 0 for ONNX Runtime's choice.  ``inputs`` is an
+    ``.npz`` file or a directory, of which the first set is taken (``read_inputs``); without it inputs are made up, and
+    ``shapes`` gives those with dynamic dimensions a shape.  ``memory`` also measures the peak memory of each model in a
+    process of its own.  Raises OnnxfuseError if a model cannot be run, or has other inputs.
     """
     model = read_proto(original)
     specs = input_specs(model)
     shapes = fit_shapes(specs, shapes or {})
     progress("creating the sessions")
-    inputs = benchmark_inputs(original, model, shapes, target)
+    if inputs is None:
+        values = benchmark_inputs(original, model, shapes, target)
+    else:
+        values = read_inputs(inputs, specs, default_specs(model))[0]
     progress(f"timing both models in turns for {seconds:g} s")
     models = {ORIGINAL: original, RESULT: optimized}
-    timed = time_models(models, inputs, threads=threads, target=target, seconds=seconds, loads=2)
+    timed = time_models(models, values, threads=threads, target=target, seconds=seconds, loads=2)
     ratio, low, high = ratio_of(timed[ORIGINAL], timed[RESULT])
     peaks: list[PeakMemory | None] = [None, None]
     if memory:
         progress("measuring memory")
         peaks = [
-            peak_memory(path, inputs, has_fused_nodes(read_proto(path)), threads, target)
+            peak_memory(path, values, has_fused_nodes(read_proto(path)), threads, target)
             for path in (original, optimized)
         ]
     return BenchResult(
@@ -122,7 +127,7 @@ def bench(
         high=high,
         blocks=len(timed[ORIGINAL].times),
         machine=machine(threads),
-        inputs=inputs.shapes(),
+        inputs=values.shapes(),
     )
 
 

@@ -1,5 +1,10 @@
 """Text for people."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+_SHORT = 3
+
 
 def plural(number: int, noun: str) -> str:
     """``1 node``, ``2 nodes``."""
@@ -9,6 +14,13 @@ def plural(number: int, noun: str) -> str:
 def printable(text: str) -> str:
     """``text`` with characters that a terminal would act on replaced by their escapes."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """``, did you mean 'optimize'?`` for what looks like one of the known words, else nothing; nor for short words, of
+    which many look alike."""
+    near = get_close_matches(given, list(known), 1) if len(given) > _SHORT else []
+    return f", did you mean {near[0]!r}?" if near else ""
 
 
 def is_utf8(text: str) -> bool:

@@ -133,10 +133,10 @@ def test_report_as_html(model: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_check_equal_and_different(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "check", model, model, "--shape", "x=1x4x9")
-    assert status == 0 and "equal" in out
+    assert status == 0 and "identical" in out and "The models agree." in out
     wrong = save(chain(CHAIN.replace("half = {0.5}", "half = {0.6}")), tmp_path / "wrong.onnx")
     status, out, err = run(capsys, "check", model, wrong)
-    assert status == 1 and "DIFFERS" in out
+    assert status == 1 and "DIFFERS" in out and "The models differ." in out
     assert "output 'y' differs" in assert_one_line(err)
 
 

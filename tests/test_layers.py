@@ -24,7 +24,7 @@ LAYERS = (
     ("check",),
     ("bench", "bench_memory", "bench_turns", "bench_worker", "cpu_tuning", "speed", "zoo"),
     ("api",),
-    ("unfusing",),
+    ("doctor", "unfusing"),
     ("cli",),
     ("__main__",),
 )

@@ -6,21 +6,20 @@ import gc
 import math
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from onnxfuse.cli.cli_arguments import make_parser
+from onnxfuse.cli.output import Progress, fail, flush, open_missing_streams, print_content, print_json, write
 from onnxfuse.errors import OnnxfuseError, ParityError
 from onnxfuse.wording import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    pass
 
 EXIT_OK = 0
 EXIT_PARITY = 1
@@ -29,20 +28,17 @@ _SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.S
 _LATER_SECONDS = 0.02
 _AGAIN_SECONDS = 1.0
 
-_PIPED_WIDTH = 200  # a table that goes to a file or another program is not folded to the width of a terminal
-_LEAST_WIDTH = 40  # of a terminal; in none, as COLUMNS=0 has it, rich writes nothing
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status; never raises, whatever happens."""
     received: list[int] = []
     try:
         with _ending_on_signals(received):
-            _open_missing_streams()
+            open_missing_streams()
             return _guarded(argv, received)
     except (_Ended, KeyboardInterrupt) as ended:
         number = signal.Signals(ended.signal if isinstance(ended, _Ended) else signal.SIGINT)
-        _fail("".join([*getattr(ended, "__notes__", []), _SIGNALS[number]]))
+        fail("".join([*getattr(ended, "__notes__", []), _SIGNALS[number]]))
         return 128 + number
 
 
@@ -53,7 +49,7 @@ def _guarded(argv: Sequence[str] | None, received: list[int]) -> int:
 
         silence_onnxruntime()
         status = _COMMANDS[arguments.command](arguments)
-        _flush()
+        flush()
         return status
     except SystemExit as error:  # argparse has printed what there is to say
         return _exited(error)
@@ -65,15 +61,15 @@ def _guarded(argv: Sequence[str] | None, received: list[int]) -> int:
             import traceback
 
             traceback.print_exception(error)
-        _fail(message)
+        fail(message)
         return status
 
 
 def _exited(error: SystemExit) -> int:
     try:
-        _flush()
+        flush()
     except OSError as full:
-        _fail(_described(full)[0])
+        fail(_described(full)[0])
         return EXIT_ERROR
     return error.code if isinstance(error.code, int) else EXIT_ERROR
 
@@ -152,61 +148,6 @@ def _is_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-# --- streams ---
-
-
-def _open_missing_streams() -> None:
-    """Make a stream that was closed /dev/null: else the next file that is opened would get its number, and be written
-    to by whoever writes to the stream."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115 - for as long as the process lives
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # names in a model may not exist in the terminal's encoding
-
-
-def _fail(message: str) -> None:
-    """One line on standard error; a message may hold names from a hostile model."""
-    _say(f"onnxfuse: error: {' '.join(message.split())}")
-
-
-def _say(message: str) -> None:
-    """A line on standard error.  Where nobody can be told the work goes on all the same."""
-    try:
-        print(printable(message), file=sys.stderr, flush=True)
-    except OSError:
-        _mute(sys.stderr)
-
-
-@contextmanager
-def _writing_to_stdout() -> Iterator[None]:
-    """A full disk is an error, a reader that has left is none; neither is for Python to find when it ends."""
-    try:
-        yield
-    except BrokenPipeError:
-        _mute(sys.stdout)
-    except OSError:
-        _mute(sys.stdout)
-        raise
-
-
-def _flush() -> None:
-    """Write what is buffered now, so that what goes wrong is an error of ours."""
-    with _writing_to_stdout():
-        sys.stdout.flush()
-
-
-def _mute(stream: TextIO) -> None:
-    """The stream goes nowhere from now on."""
-    try:
-        devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(devnull, stream.fileno())
-        os.close(devnull)
-    except (OSError, ValueError):  # it is no file
-        pass
-
-
 # --- commands ---
 
 
@@ -236,7 +177,7 @@ def _optimize(arguments: argparse.Namespace) -> int:
         if arguments.report is not None:
             report = ReportFile(arguments.report, arguments.input, arguments.output)
             stack.enter_context(report)
-        with _Progress() as progress:
+        with Progress() as progress:
             result = optimize(
                 arguments.input,
                 arguments.target,
@@ -263,8 +204,8 @@ def _optimize(arguments: argparse.Namespace) -> int:
         try:
             if report is not None:
                 report.write_report(result.report)
-            _print(render_optimization(result.report))
-            _flush()
+            print_content(render_optimization(result.report))
+            flush()
         except (OSError, OnnxfuseError) as error:
             raise OnnxfuseError(f"{arguments.output} was written, but then: {_described(error)[0]}") from error
     return EXIT_OK
@@ -296,7 +237,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from onnxfuse.run.given_shapes import parse_shapes
     from onnxfuse.targets.request import runnable_target
 
-    with _Progress() as progress:
+    with Progress() as progress:
         result = compare(
             arguments.original,
             arguments.optimized,
@@ -307,9 +248,9 @@ def _check(arguments: argparse.Namespace) -> int:
             progress=progress,
         )
     if arguments.json:
-        _print_json(result.to_json())
+        print_json(result.to_json())
     else:
-        _print(render_parity(result))
+        print_content(render_parity(result))
     if not result.ok:
         raise ParityError(result.failure())
     return EXIT_OK
@@ -321,21 +262,22 @@ def _bench(arguments: argparse.Namespace) -> int:
     from onnxfuse.run.given_shapes import parse_shapes
     from onnxfuse.targets.request import runnable_target
 
-    with _Progress() as progress:
+    with Progress() as progress:
         result = bench(
             arguments.original,
             arguments.optimized,
             threads=arguments.threads,
             shapes=parse_shapes(arguments.shape),
+            inputs=arguments.inputs,
             target=runnable_target(arguments.target),
             seconds=arguments.seconds,
             memory=arguments.full,
             progress=progress,
         )
     if arguments.json:
-        _print_json(result.to_json())
+        print_json(result.to_json())
     else:
-        _print(render_bench(result))
+        print_content(render_bench(result))
     return EXIT_OK
 
 
@@ -344,7 +286,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
     from onnxfuse.planning.inspection import inspect, render_inspection
     from onnxfuse.run.given_shapes import parse_shapes
 
-    with _Progress() as progress:
+    with Progress() as progress:
         found = inspect(
             arguments.model,
             arguments.target,
@@ -360,13 +302,13 @@ def _inspect(arguments: argparse.Namespace) -> int:
             prefer_nhwc=arguments.prefer_nhwc,
         )
     if arguments.cuda is not None:
-        _write(found.cuda_source(arguments.cuda))
+        write(found.cuda_source(arguments.cuda))
     elif arguments.program is not None:
-        _write(found.program(arguments.program))
+        write(found.program(arguments.program))
     elif arguments.json:
-        _print_json(found.to_json())
+        print_json(found.to_json())
     else:
-        _print(render_inspection(found, every_node=arguments.all))
+        print_content(render_inspection(found, every_node=arguments.all))
     return EXIT_OK
 
 
@@ -376,9 +318,9 @@ def _zoo_list(arguments: argparse.Namespace) -> int:
 
     models = select(read_manifest(arguments.manifest or MANIFEST), arguments.models)
     if arguments.json:
-        _print_json(list_json(models))
+        print_json(list_json(models))
     else:
-        _print(render_list(models))
+        print_content(render_list(models))
     return EXIT_OK
 
 
@@ -386,10 +328,10 @@ def _zoo_fetch(arguments: argparse.Namespace) -> int:
     from onnxfuse.zoo.manifest import MANIFEST, read_manifest
     from onnxfuse.zoo.zoo_commands import fetch_models
 
-    with _Progress() as progress:
+    with Progress() as progress:
         manifest = read_manifest(arguments.manifest or MANIFEST)
         paths = fetch_models(manifest, arguments.models, arguments.out, progress)
-    _write("\n".join(map(str, paths)))
+    write("\n".join(map(str, paths)))
     return EXIT_OK
 
 
@@ -399,9 +341,9 @@ def _zoo_add(arguments: argparse.Namespace) -> int:
 
     names = ("name", "task", "licence", "package", "path", "recipe", "environment")
     entry = NewEntry(**{name: getattr(arguments, name) for name in names})
-    with _Progress() as progress:
+    with Progress() as progress:
         text = add(entry, arguments.model, arguments.manifest or MANIFEST, progress)
-    _write(text)
+    write(text)
     return EXIT_OK
 
 
@@ -416,10 +358,22 @@ def _unfuse(arguments: argparse.Namespace) -> int:
         plain = unfuse(arguments.input, output=arguments.output, overwrite=arguments.overwrite)
         nodes = sum(len(graph.node) for graph in onnx_graphs(plain.graph))
         try:
-            _write(f"{plural(nodes, 'node')}, none of them fused")
-            _flush()
+            write(f"{plural(nodes, 'node')}, none of them fused")
+            flush()
         except OSError as error:
             raise OnnxfuseError(f"{arguments.output} was written, but then: {_described(error)[0]}") from error
+    return EXIT_OK
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from onnxfuse.doctor import examine
+
+    found = list(examine())
+    if arguments.json:
+        print_json(dict(found))
+    else:
+        width = max(len(subject) for subject, _ in found)
+        write("\n".join(f"{subject:{width}}  {printable(text)}" for subject, text in found))
     return EXIT_OK
 
 
@@ -429,61 +383,8 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "bench": _bench,
     "inspect": _inspect,
     "unfuse": _unfuse,
+    "doctor": _doctor,
     "zoo list": _zoo_list,
     "zoo fetch": _zoo_fetch,
     "zoo add": _zoo_add,
 }
-
-
-# --- output ---
-
-
-class _Progress:
-    """Says on standard error what is being done: one line that changes on a terminal, a line a step
-    elsewhere."""
-
-    def __enter__(self) -> Callable[[str], None]:
-        from rich.text import Text
-
-        console = _terminal(stderr=True)
-        if not (sys.stderr.isatty() and console.is_terminal):  # with FORCE_COLOR anything is one for rich
-            self._status = None
-            return _say
-        status = self._status = console.status("", spinner="dots")
-        status.start()
-        return lambda message: status.update(Text(printable(message)))
-
-    def __exit__(self, *_unused: object) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-
-def _terminal(stderr: bool = False) -> "Console":
-    from rich.console import Console
-
-    console = Console(stderr=stderr, highlight=False)
-    console.width = max(console.width, _LEAST_WIDTH)
-    return console
-
-
-def _print(content: "RenderableType") -> None:
-    from rich.console import Console
-
-    if sys.stdout.isatty():
-        _terminal().print(content)
-        return
-    console = Console(width=_PIPED_WIDTH, highlight=False)
-    with console.capture() as capture:
-        console.print(content)
-    _write("\n".join(line.rstrip() for line in capture.get().splitlines()))
-
-
-def _print_json(content: object) -> None:
-    import json
-
-    _write(json.dumps(content, indent=2))
-
-
-def _write(text: str) -> None:
-    with _writing_to_stdout():
-        print(text, end="" if text.endswith("\n") else "\n")

@@ -2,11 +2,13 @@
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.fused.target import TARGETS
+from onnxfuse.wording import did_you_mean
 
 _EPILOG = """\
 exit status: 0 success, 1 the optimized model differs from the original, 2 bad input or usage, 130 interrupted,
@@ -89,6 +91,11 @@ examples:
   onnxfuse unfuse det.fused.onnx det.plain.onnx
 """
 
+_DOCTOR = """\
+Print versions, processor, providers, library, compilers and caches, try a small fused model, and say what is missing
+for what: a text to paste into a report of a problem.
+"""
+
 _ZOO = """\
 The zoo describes models to try: what they do, where they come from, their licence, and realistic inputs.
 """
@@ -121,11 +128,28 @@ _SHAPE_HELP = (
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser for which wrong usage is an error like any other."""
+    """A parser for which wrong usage is an error like any other, and which knows what was meant."""
 
     def error(self, message: str) -> NoReturn:
         """Raises OnnxfuseError."""
         raise OnnxfuseError(f"{message} (see '{self.prog} --help')")
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """What argparse makes of the arguments; each command's parser says itself what it does not know."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            options = [option for option in unknown if option.startswith("-")]
+            near = did_you_mean(options[0].partition("=")[0], self._option_string_actions) if options else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
+        return found, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            choices = [str(choice) for choice in action.choices]
+            near = did_you_mean(str(value), choices)
+            raise argparse.ArgumentError(action, f"no {value!r}{near or ';'} there are {', '.join(choices)}")
 
 
 class _Version(argparse.Action):
@@ -154,6 +178,7 @@ def make_parser() -> Parser:
     _add_bench(commands)
     _add_inspect(commands)
     _add_unfuse(commands)
+    _add_doctor(commands)
     _add_zoo(commands)
     return top
 
@@ -282,7 +307,9 @@ def _add_bench(commands: "argparse._SubParsersAction[Parser]") -> None:
     parser = _command(commands, "bench", "time an optimized model against its original", _BENCH)
     _add_pair(parser)
     _add_target(parser)
-    _add_shape(parser)
+    values = parser.add_mutually_exclusive_group()
+    _add_shape(values)
+    _add_inputs(values, "what to time on, in place of made-up inputs, the first set of:")
     parser.add_argument("--threads", type=_count, default=0, metavar="N", help="threads (default: ONNX Runtime's)")
     parser.add_argument("--seconds", type=_seconds, default=10.0, metavar="S", help="how long to time (default: 10)")
     parser.add_argument("--full", action="store_true", help="also measure peak memory, each model in its own process")
@@ -315,6 +342,12 @@ def _add_unfuse(commands: "argparse._SubParsersAction[Parser]") -> None:
     parser.add_argument("output", metavar="OUT", type=_file, help="where to write the model without them")
     parser.add_argument("--overwrite", action="store_true", help="let OUT be IN")
     parser.set_defaults(command="unfuse")
+
+
+def _add_doctor(commands: "argparse._SubParsersAction[Parser]") -> None:
+    parser = _command(commands, "doctor", "say what there is on this machine, and what is missing", _DOCTOR)
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    parser.set_defaults(command="doctor")
 
 
 def _add_zoo(commands: "argparse._SubParsersAction[Parser]") -> None:
@@ -364,13 +397,14 @@ def _add_shape(parser: "Parser | argparse._MutuallyExclusiveGroup", use: str = "
     parser.add_argument("--shape", action="append", default=[], metavar="NAME=SHAPE", help=_SHAPE_HELP + use)
 
 
-def _add_inputs(parser: "Parser | argparse._MutuallyExclusiveGroup") -> None:
+def _add_inputs(
+    parser: "Parser | argparse._MutuallyExclusiveGroup", use: str = "what to compare on, in place of made-up inputs:"
+) -> None:
     parser.add_argument(
         "--inputs",
         type=Path,
         metavar="FILE|DIR",
-        help="what to compare on, in place of made-up inputs: an .npz file with an array for each input, or a "
-        "directory of such files or of test_data_set_*",
+        help=f"{use} an .npz file with an array for each input, or a directory of such files or of test_data_set_*",
     )
 
 

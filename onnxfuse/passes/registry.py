@@ -16,6 +16,7 @@ from onnxfuse.errors import OnnxfuseError
 from onnxfuse.rewrite.base import Pass, PassContext
 from onnxfuse.rewrite.rewriter import RulePass
 from onnxfuse.rewrite.rule import RewriteRule
+from onnxfuse.wording import did_you_mean
 
 if TYPE_CHECKING:
     from onnxfuse.model.graph import Model
@@ -103,7 +104,8 @@ class Registry:
 
     def _known(self, name: str) -> _Entry:
         if name not in self._entries:
-            raise OnnxfuseError(f"unknown pass {name!r}; the passes are {', '.join(self.names())}")
+            near = did_you_mean(name, self.names()) or ";"
+            raise OnnxfuseError(f"unknown pass {name!r}{near} the passes are {', '.join(self.names())}")
         return self._entries[name]
 
     def _load_entry_points(self) -> None:

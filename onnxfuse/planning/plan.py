@@ -1,5 +1,6 @@
 """From a model to its plan: the passes of a request, run in memory.  ``optimize`` and ``inspect`` both begin so."""
 
+from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.graph import Model
 from onnxfuse.model.graph_ir import Node
 from onnxfuse.passes import Pass, PassContext
@@ -26,6 +27,8 @@ def apply_passes(
     """
     target.prepare(context)
     if request.static:
+        if not shapes and not all(spec.is_static for spec in specs):
+            raise OnnxfuseError("a static model needs the shapes of its inputs: give them with --shape, or shapes=")
         from onnxfuse.planning.static_shapes import make_static
 
         context.progress("computing what follows from the shapes")

@@ -433,18 +433,24 @@ def render_parity(result: "ParityResult") -> "RenderableType":
     for compared in result.sets:
         run = "library" if compared.library else "plain"
         for output in compared.outputs:
-            verdict = "equal" if not output.reason else ("unstable" if output.unstable else "DIFFERS")
-            add_row(table, output.name, compared.label, run, *error_columns(output), verdict)
+            add_row(table, output.name, compared.label, run, *error_columns(output), _verdict(output))
     parts: list[RenderableType] = [table]
     if result.regions:
         regions = simple_table("fused node", "largest error", "in ulp", "largest value", "result")
         for region in result.regions:
             found = region.comparison
-            verdict = region.note or ("equal" if region.ok else f"DIFFERS: {found.reason}")
+            verdict = region.note or (_verdict(found) if region.ok else f"DIFFERS: {found.reason}")
             add_row(regions, region.node, *error_columns(found), verdict)
         parts.append(regions)
     parts += [Text(f"warning: {printable(warning)}", style="yellow") for warning in result.warnings]
-    return Group(*parts, Text(printable(describe_parity(result))))
+    verdict = "The models agree." if result.ok else "The models differ."
+    return Group(*parts, Text(f"{verdict} {printable(describe_parity(result))}"))
+
+
+def _verdict(output: "Comparison") -> str:
+    if output.reason:
+        return "unstable" if output.unstable else "DIFFERS"
+    return "within tolerance" if output.max_abs > 0 else "identical"
 
 
 def render_bench(result: "BenchResult") -> "RenderableType":

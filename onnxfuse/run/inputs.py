@@ -39,6 +39,11 @@ class InputSpec:
         """The NumPy type of the elements."""
         return helper.tensor_dtype_to_np_dtype(self.elem_type)
 
+    @property
+    def is_static(self) -> bool:
+        """Whether all of its dimensions are numbers."""
+        return self.shape is not None and all(isinstance(dim, int) for dim in self.shape)
+
     def describe(self) -> str:
         """For a message: ``images: float32[batch, 3, ?, ?]``."""
         if self.kind not in OF_TENSORS:

@@ -71,8 +71,6 @@ def request(
     elif tune and policy is not ConvPolicy.AUTO:
         raise OnnxfuseError(f"on the CPU the choice of convolutions is tuned, and {conv!r} was asked for")
     sizes = checked_shapes({} if shapes is None else shapes)
-    if static and not sizes:
-        raise OnnxfuseError("a static model needs the shapes of its inputs: give them with --shape, or shapes=")
     names = None if passes is None else tuple(names_of("passes", passes))
     return Request(target, names, tuple(resolve(names)), sizes, static, fast_math, tune, policy, cuda, tf32)
 

@@ -214,7 +214,7 @@ def test_sources_are_kept(compiler: MadeUpCompiler, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--target", "cuda", "--conv", "some"], "invalid choice: 'some'"),
+        (["--target", "cuda", "--conv", "some"], "no 'some'; there are auto, all, none"),
         (["--target", "cuda", "--tuning", "none.json"], "none.json cannot be read"),
         (["--target", "cuda", "--tuning", "IN"], "is no tuning file"),
         (["--tf32"], "for the target cuda"),
