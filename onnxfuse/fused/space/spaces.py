@@ -128,6 +128,8 @@ class Space:
             if place < hard and known != sorted(known, key=order.index):
                 raise LayoutError("results in different orders")
             _merge(order, sequence)
+        if not self.axes <= set(order):
+            raise LayoutError("elements of which only the type counts")
         if len(order) > MAX_RANK:
             raise LayoutError(f"more than {MAX_RANK} axes")
         return tuple(order)

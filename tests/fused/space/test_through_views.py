@@ -230,3 +230,13 @@ def test_a_body_before_opset_9_has_no_constants_of_integers(opset: int, is_fused
     fused = loaded.to_proto()
     assert (operators(fused) == ["FusedElementwise"]) == is_fused
     fusing.run(fused, {"x": np.zeros((3, 4, 5), np.float32)}, library=False)
+
+
+def test_what_is_read_for_its_type_alone_is_no_view() -> None:
+    text = (
+        "g (float[2, 3] x, float16[2, 2, 5] t) => (float16[2, 3] y) { v = Transpose(t) n = Neg(x) y = CastLike(n, v) }"
+    )
+    model, fused, _ = fuse(text)
+    assert sorted(operators(fused)) == ["FusedElementwise", "Transpose"]
+    feeds = {"x": np.ones((2, 3), np.float32), "t": np.ones((2, 2, 5), np.float16)}
+    np.testing.assert_array_equal(*(fusing.run(one, feeds, library=one is fused)[0] for one in (model, fused)))
