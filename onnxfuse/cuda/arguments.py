@@ -1,9 +1,10 @@
 """The arguments of a kernel launch, as the native library makes them: for the tests, the emulation and the tuner."""
 
+import math
 import struct
 from collections.abc import Iterator, Sequence
 
-from onnxfuse.cuda.elementwise.access import Layout
+from onnxfuse.cuda.elementwise.access import Layout, Operand, row_dim
 from onnxfuse.cuda.kernel import Kernel
 
 MAX_RANK = 16
@@ -13,35 +14,60 @@ MAX_BYTES = 4096
 """The most that the parameters of a kernel may take, on every architecture."""
 
 
-def grid_size(kernel: Kernel, count: int) -> int:
-    """Blocks to launch for ``count`` elements: one group a thread, none for no elements."""
-    return -(-count // (kernel.block * kernel.vector))
+def grid_size(kernel: Kernel, layout: Layout) -> int:
+    """Blocks to launch: one group a thread, or one tile a block; none for no elements."""
+    if not kernel.tile:
+        return -(-layout.count // (kernel.block * kernel.vector))
+    columns, rows = _tile_counts(kernel, layout)
+    return columns * rows * (layout.count // math.prod(_tiled_dims(kernel, layout)))
+
+
+def _tiled_dims(kernel: Kernel, layout: Layout) -> tuple[int, int]:
+    """The columns and the rows of the space, which tiles have."""
+    return layout.dims[0], layout.dims[row_dim(kernel, layout)]
+
+
+def _tile_counts(kernel: Kernel, layout: Layout) -> tuple[int, int]:
+    """The tiles along columns, and along rows."""
+    columns, rows = _tiled_dims(kernel, layout)
+    return -(-columns // kernel.tile), -(-rows // kernel.tile)
 
 
 def pack(kernel: Kernel, layout: Layout, addresses: Sequence[int]) -> list[bytes]:
     """The kernel's parameters in order, each as its bytes; ``addresses`` are those of inputs, then outputs."""
-    index = "I" if kernel.index == 32 else "Q"
     arguments = [
         struct.pack("<Q", operand.first(address)) for operand, address in zip(layout.operands, addresses, strict=True)
     ]
-    arguments.append(struct.pack(f"<{index}", layout.count))
+    arguments.append(struct.pack("<I" if kernel.index == 32 else "<Q", layout.count))
+    letters = kernel.access.letters
+    if kernel.tile:
+        arguments += [pack_divider(count, 32) for count in _tile_counts(kernel, layout)]
+        rows = row_dim(kernel, layout)
+        order = [0, rows, *(dim for dim in range(1, len(layout.dims)) if dim != rows)]
+        strided = [operand for letter, operand in zip(letters, layout.operands, strict=True) if letter != "s"]
+        return arguments + _strides(kernel, layout, strided, order)
     strided = []
-    for letter, operand in zip(kernel.access.letters, layout.operands, strict=True):
+    for letter, operand in zip(letters, layout.operands, strict=True):
         if letter in "oc":
             arguments.append(pack_divider(operand.inner, kernel.index))
         if letter in "ic":
             arguments.append(pack_divider(operand.extent, kernel.index))
         if letter in "gw":
             strided.append(operand)
-    if strided:
-        rank = struct.pack("<I" if kernel.index == 32 else "<I4x", len(layout.dims))
-        arguments.append(rank + b"".join(pack_divider(size, kernel.index) for size in _padded(layout.dims, 1)))
-        mask = (1 << kernel.index) - 1  # a step backwards is what wraps around
-        arguments.extend(
-            struct.pack(f"<{MAX_RANK}{index}", *_padded([step & mask for step in operand.steps], 0))
-            for operand in strided
-        )
-    return arguments
+    return arguments + (_strides(kernel, layout, strided, range(len(layout.dims))) if strided else [])
+
+
+def _strides(kernel: Kernel, layout: Layout, strided: Sequence[Operand], order: Sequence[int]) -> list[bytes]:
+    """The Space, its dimensions in this ``order``, and the Strides of some operands."""
+    index = "I" if kernel.index == 32 else "Q"
+    rank = struct.pack("<I" if kernel.index == 32 else "<I4x", len(order))
+    sizes = _padded([layout.dims[dim] for dim in order], 1)
+    mask = (1 << kernel.index) - 1  # a step backwards is what wraps around
+    steps = [_padded([operand.steps[dim] & mask for dim in order], 0) for operand in strided]
+    return [
+        rank + b"".join(pack_divider(size, kernel.index) for size in sizes),
+        *(struct.pack(f"<{MAX_RANK}{index}", *own) for own in steps),
+    ]
 
 
 def parameter_bytes(kernel: Kernel) -> int:
@@ -58,11 +84,15 @@ def _sizes(kernel: Kernel) -> Iterator[tuple[int, int]]:
     letters = kernel.access.letters
     yield from ((8, 8) for _ in letters)
     yield word, word
-    for letter in letters:
-        yield from ((divider, word) for _ in range({"i": 1, "o": 1, "c": 2}.get(letter, 0)))
+    if kernel.tile:
+        yield from ((divider, word) for _ in range(2))
+    else:
+        for letter in letters:
+            yield from ((divider, word) for _ in range({"i": 1, "o": 1, "c": 2}.get(letter, 0)))
     if kernel.access.strided:
         yield word + MAX_RANK * divider, word
-        yield from ((MAX_RANK * word, word) for letter in letters if letter in "gw")
+        without = "s" if kernel.tile else "lsioc"
+        yield from ((MAX_RANK * word, word) for letter in letters if letter not in without)
 
 
 def pack_divider(divisor: int, index: int) -> bytes:

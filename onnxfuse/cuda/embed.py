@@ -205,7 +205,7 @@ def _family(kernel: AnyKernel) -> str:
     """How a kernel works, in a word."""
     match kernel:
         case Kernel():
-            return "elementwise"
+            return "transpose" if kernel.access.transposes else "elementwise"
         case NestKernel():
             return kernel.along
         case AttentionKernel():
@@ -215,13 +215,13 @@ def _family(kernel: AnyKernel) -> str:
 
 
 def _tile(kernel: AnyKernel) -> str:
-    """What a block computes; of rows how many threads share one, and how many groups each of them keeps; of attention
-    how many rows of Q a block has, how many keys it takes at a time, and of what size."""
+    """What a block computes, if it is not one group a thread; of rows how many threads share one, and how many groups
+    each of them keeps; of attention how many rows of Q a block has, how many keys it takes at a time, of what size."""
     match kernel:
         case Kernel():
-            return ""
+            sizes: tuple[int, ...] = (kernel.tile, kernel.tile) if kernel.tile else ()
         case NestKernel():
-            sizes: tuple[int, ...] = (kernel.threads, kernel.items)
+            sizes = (kernel.threads, kernel.items)
         case AttentionKernel():
             sizes = (kernel.rows, kernel.keys, kernel.size)
         case ConvKernel():

@@ -8,6 +8,10 @@ INPUT_LETTERS = "lsiocg"
 """How a kernel reads an input, for element i of the iteration space: ``l`` element i; ``s`` the only element; ``i``
 element i mod extent; ``o`` element i div inner; ``c`` element (i div inner) mod extent; ``g`` by strides."""
 
+TRANSPOSED = "t"
+"""The same of a kernel that turns tiles in shared memory: by strides, of which that of another dimension than the
+innermost is 1.  It reads all other inputs by ``g`` or ``s``."""
+
 OUTPUT_LETTERS = "lw"
 """How a kernel writes an output: ``l`` every element at i; ``w`` by strides, an output smaller than the space."""
 
@@ -26,7 +30,12 @@ class Access:
     def parse(cls, text: str) -> "Access":
         """Read what ``str`` writes.  Raises ValueError for any other text."""
         inputs, colon, outputs = text.partition(":")
-        if not colon or not outputs or set(inputs) - set(INPUT_LETTERS) or set(outputs) - set(OUTPUT_LETTERS):
+        if (
+            not colon
+            or not outputs
+            or set(inputs) - set(INPUT_LETTERS + TRANSPOSED)
+            or set(outputs) - set(OUTPUT_LETTERS)
+        ):
             raise ValueError(f"{text!r} is not an access pattern")
         return cls(inputs, outputs)
 
@@ -38,14 +47,20 @@ class Access:
     @property
     def strided(self) -> bool:
         """Whether an operand is addressed by strides, so that the kernel takes the Space."""
-        return "g" in self.inputs or "w" in self.outputs
+        return "g" in self.inputs or "w" in self.outputs or self.transposes
+
+    @property
+    def transposes(self) -> bool:
+        """Whether an input is read in tiles that are turned."""
+        return TRANSPOSED in self.inputs
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel of a source: a thread computes a group of ``vector`` elements, a block has ``block`` threads.
+    """A kernel of a source: a thread computes groups of ``vector`` elements, a block has ``block`` threads.
 
-    ``index`` is the width in bits of indices: 32 serves up to MAX_COUNT_32 elements.
+    ``index`` is the width in bits of indices: 32 serves up to MAX_COUNT_32 elements.  A thread computes one group, or a
+    block one tile of ``tile`` by ``tile`` elements, if that is not 0.
     """
 
     name: str
@@ -53,9 +68,11 @@ class Kernel:
     block: int
     index: int
     access: Access
+    tile: int = 0
 
     def __str__(self) -> str:
-        return f"kernel {self.name} vector {self.vector} block {self.block} index {self.index} access {self.access}"
+        text = f"kernel {self.name} vector {self.vector} block {self.block} index {self.index} access {self.access}"
+        return f"{text} tile {self.tile}" if self.tile else text
 
 
 MAX_COUNT_32 = (1 << 31) - (1 << 24) - 1

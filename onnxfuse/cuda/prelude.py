@@ -6,12 +6,15 @@ from pathlib import Path
 FILES = ("types.cuh", "half.cuh", "memory.cuh", "indexing.cuh", "operators.cuh", "functions.cuh")
 """The parts of the prelude, in the order in which they build on each other."""
 
+TRANSPOSE_FILES = ("shared.cuh", "transpose/transposed.cuh")
+"""What a source has after that one of whose kernels transposes."""
+
 CONV_FILES = (
     *("shared.cuh", "conv.cuh", "conv_any.cuh", "conv_depthwise.cuh", "conv_direct.cuh"),
     *("async_copy.cuh", "warp_matrix.cuh"),
     *("conv_tiles.cuh", "conv_simt.cuh", "conv_tensor.cuh", "conv_gemm.cuh"),
 )
-"""What a convolution's source has after that."""
+"""What a convolution's source has."""
 
 NEST_FILES = ("shared.cuh", "nest.cuh")
 """What the source of a Program that reduces has."""
@@ -35,6 +38,12 @@ def _folder() -> Path:
 def prelude() -> str:
     """The text of the prelude.  It has include guards, so several sources may be compiled as one."""
     return _read(FILES)
+
+
+@cache
+def transpose_prelude() -> str:
+    """The text that stands before kernels of which one transposes."""
+    return prelude() + "\n" + _read(TRANSPOSE_FILES)
 
 
 @cache

@@ -5,12 +5,14 @@ The text form is the attribute ``cuda_recipe`` of a fused node; the native libra
     onnxfuse-cuda 2
     source 2f1c…          sha256 of the CUDA source text, 64 hexadecimal digits
     kernel onnxfuse_0 vector 4 block 256 index 32 access ls:l
-    kernel onnxfuse_1 vector 1 block 256 index 64 access gg:w
+    kernel onnxfuse_1 vector 4 block 256 index 32 access gt:l tile 32
+    kernel onnxfuse_2 vector 1 block 256 index 64 access gg:w
 
 Kernels are tried in order; the first that accepts the shapes and the alignment of the pointers is launched.  The access
 letters, one for each input and after the colon one for each output, are those of ``onnxfuse.cuda.kernel``.  The last
-kernel accepts everything.  A thread computes ``vector`` adjacent elements, a thread block has ``block`` threads, and
-``index`` is the width of the indices in bits.
+kernel accepts everything.  A thread computes ``vector`` adjacent elements at once, a thread block has ``block``
+threads, and ``index`` is the width of the indices in bits.  Only a kernel that transposes, of letter ``t``, computes a
+``tile`` of so many elements each way in a block.
 """
 
 import re
@@ -28,6 +30,7 @@ MAX_BLOCK = 1024
 WARP = 32
 VECTORS = (1, 2, 4, 8, 16)
 INDEX_WIDTHS = (32, 64)
+TILES = (32, 64)
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -140,6 +143,10 @@ class Recipe(LaunchRecipe[Kernel]):
             return f"'{access}' is of other operands than '{first}'"
         if kernel.vector > 1 and "w" in access.outputs:
             return f"access '{access}' cannot be by vectors"
+        if access.transposes != (kernel.tile != 0) or (kernel.tile and kernel.tile not in TILES):
+            return f"access '{access}' is not by tiles of {kernel.tile}"
+        if kernel.tile and (set(access.inputs) - set("tgs") or set(access.outputs) != {"l"} or kernel.index != 32):
+            return f"access '{access}' cannot be by tiles"
         return None
 
     @staticmethod
@@ -149,11 +156,12 @@ class Recipe(LaunchRecipe[Kernel]):
     @staticmethod
     def _parse_kernel(number: int, line: str) -> Kernel:
         match line.split(" "):
-            case ["kernel", name, "vector", vector, "block", block, "index", index, "access", access]:
-                sizes = (vector, block, index)
-                if all(map(_NUMBER.fullmatch, sizes)):
+            case ["kernel", name, "vector", vector, "block", block, "index", index, "access", access, *rest]:
+                tile = rest[1:] if len(rest) == 2 and rest[0] == "tile" else []
+                if len(rest) == 2 * len(tile) and all(map(_NUMBER.fullmatch, (vector, block, index, *tile))):
                     with suppress(ValueError):
-                        return Kernel(name, int(vector), int(block), int(index), Access.parse(access))
+                        letters, sizes = Access.parse(access), map(int, tile)
+                        return Kernel(name, int(vector), int(block), int(index), letters, *sizes)
         raise not_a_kernel(number, line)
 
 

@@ -105,7 +105,7 @@ class Emulation:
         self.launch(
             kernel.name,
             pack(kernel, layout, addresses),
-            grid_size(kernel, layout.count),
+            grid_size(kernel, layout),
             kernel.block,
             list(zip(names, addresses, sizes, strict=True)),
         )

@@ -163,7 +163,7 @@ def check_launch(call: Call, case: Case, shapes: Shapes) -> None:
     addresses = [at - operand.first(0) for at, operand in zip(first, layout.operands, strict=True)]
     kernel = choose(case.source.kernels, layout, addresses)
     assert call["kernel"] == kernel.name
-    assert (call["grid"], call["block"]) == (grid_size(kernel, layout.count), kernel.block)
+    assert (call["grid"], call["block"]) == (grid_size(kernel, layout), kernel.block)
     places = as_contract(kernel).parameters
     assert [parameters[offset : offset + size] for offset, size in places] == pack(kernel, layout, addresses)
     assert len(parameters) == sum(places[-1])

@@ -138,7 +138,8 @@ def test_parameters_are_counted_as_they_are_packed() -> None:
 
 def test_the_grid_has_a_thread_a_group() -> None:
     kernel = Kernel("k", 4, 256, 32, Access("l", "l"))
-    assert [grid_size(kernel, count) for count in (1, 1024, 1025, 1 << 30)] == [1, 1, 2, 1 << 20]
+    sizes = (0, 1, 1024, 1025, 1 << 30)
+    assert [grid_size(kernel, classify(many_inputs(1), ([size],))) for size in sizes] == [0, 1, 1, 2, 1 << 20]
 
 
 def test_constants_are_exact() -> None:

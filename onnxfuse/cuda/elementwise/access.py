@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from onnxfuse.cuda.kernel import MAX_COUNT_32, Access, Kernel
+from onnxfuse.cuda.kernel import MAX_COUNT_32, TRANSPOSED, Access, Kernel
 from onnxfuse.cuda.strided import STAND_INS, Dim, broadcast, collapse, read_inputs, steps_in
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Input, Instruction, Program, ProgramError
@@ -134,17 +134,79 @@ def _expected_of_views(program: Program, shapes: Sequence[Sequence[Dim] | None])
             except ProgramError:
                 continue
             if layout.count:
-                return layout.access
+                known = all(isinstance(dim, int) for shape in shapes for dim in shape or ())
+                return _transposed(program, layout, known) or layout.access
     return Access("g" * len(program.inputs), "l" * len(program.outputs))
+
+
+def _transposed(program: Program, layout: Layout, known: bool) -> Access | None:
+    """The letters of a kernel that transposes, if inputs have their neighbours along another dimension than outputs.
+
+    That is the one along which most bytes are read so.  None if there is none, if it or the innermost has too few
+    elements for tiles to be mostly full, as far as sizes are ``known``, or where the tiles do not fit in shared memory.
+    """
+    bytes_along: dict[int, int] = {}
+    for operand in layout.inputs:
+        if operand.steps and operand.steps[0] not in (0, 1) and 1 in operand.steps:
+            rows = operand.steps.index(1)
+            bytes_along[rows] = bytes_along.get(rows, 0) + operand.itemsize
+    if not bytes_along or set(layout.access.outputs) != {"l"}:
+        return None
+    rows = max(bytes_along, key=lambda dim: bytes_along[dim])
+    letters = "".join(
+        TRANSPOSED
+        if operand.steps[rows] == 1 and operand.steps[0] not in (0, 1)
+        else "s"
+        if operand.letter == "s"
+        else "g"
+        for operand in layout.inputs
+    )
+    access = Access(letters, layout.access.outputs)
+    tile = tile_of(program, access)
+    if not tile or (known and min(layout.dims[0], layout.dims[rows]) * 2 < tile):
+        return None
+    return access
+
+
+def tile_of(program: Program, access: Access) -> int:
+    """How many elements the tiles of a kernel that transposes have each way; 0 if they do not fit in shared memory.
+
+    64, so that rows of elements of 2 bytes or less are long enough for whole sectors of memory, else 32.
+    """
+    sizes = [
+        DTYPES[spec.dtype].itemsize
+        for spec, letter in zip(program.inputs, access.inputs, strict=True)
+        if letter == TRANSPOSED
+    ]
+    least = min(*sizes, *(DTYPES[program.dtype(output)].itemsize for output in program.outputs))
+    for tile in (64, 32) if least <= 2 else (32,):
+        if sum(sizes) * tile * (tile + _MOST_PADDING) <= _SHARED:
+            return tile
+    return 0
+
+
+_MOST_PADDING = 4
+_SHARED = 48 << 10
+"""Bytes of shared memory that every block may have."""
+
+
+def row_dim(kernel: Kernel, layout: Layout) -> int:
+    """The dimension along which a kernel that transposes reads neighbours: that of its first transposed input's.
+
+    0, as of the innermost, if there is none.
+    """
+    operand = layout.inputs[kernel.access.inputs.index(TRANSPOSED)]
+    return operand.steps.index(1) if 1 in operand.steps else 0
 
 
 def accepts(kernel: Kernel, layout: Layout, addresses: Sequence[int]) -> bool:
     """Whether ``kernel`` computes ``layout`` with operands (inputs, then outputs) at these addresses."""
     if kernel.index == 32 and not _fits_32_bits(kernel, layout):
         return False
+    if kernel.tile:
+        return _accepts_tiles(kernel, layout, addresses)
     return all(
-        _letter_accepts(letter, operand)
-        and _vector_accepts(letter, operand, layout, kernel.vector, operand.first(address))
+        _letter_accepts(letter, operand) and _vector_accepts(letter, operand, layout, kernel.vector, address)
         for letter, operand, address in zip(kernel.access.letters, layout.operands, addresses, strict=True)
     )
 
@@ -159,11 +221,38 @@ def _fits_32_bits(kernel: Kernel, layout: Layout) -> bool:
     return layout.count <= MAX_COUNT_32 and all(
         sum((dim - 1) * abs(step) for dim, step in zip(layout.dims, operand.steps, strict=True)) < _LIMIT_32
         for letter, operand in zip(kernel.access.letters, layout.operands, strict=True)
-        if letter in "gw"
+        if letter in "gwt" or kernel.tile
     )
 
 
 _LIMIT_32 = 1 << 31
+
+
+def _accepts_tiles(kernel: Kernel, layout: Layout, addresses: Sequence[int]) -> bool:
+    """The same of a kernel that transposes: whether tiles are mostly full, and groups whole."""
+    rows = row_dim(kernel, layout)
+    if not rows or min(layout.dims[0], layout.dims[rows]) * 2 < kernel.tile:
+        return False
+    for letter, operand, address in zip(kernel.access.letters, layout.operands, addresses, strict=True):
+        along = rows if letter == TRANSPOSED else 0
+        if letter in "ls" and operand.letter != letter:
+            return False
+        if letter == TRANSPOSED and (operand.steps[rows] != 1 or operand.steps[0] in (0, 1)):
+            return False
+        if kernel.vector > 1 and letter != "s" and not _has_groups(operand, layout, along, kernel.vector, address):
+            return False
+    return True
+
+
+def _has_groups(operand: Operand, layout: Layout, along: int, vector: int, address: int) -> bool:
+    """Whether groups of a dimension are neighbours in an operand and aligned, or one element of it."""
+    if len(layout.dims) <= along or layout.dims[along] % vector:
+        return False
+    if operand.steps[along] == 0:
+        return True
+    others = (step for dim, step in enumerate(operand.steps) if dim != along)
+    aligned = operand.first(address) % min(16, vector * operand.itemsize) == 0
+    return operand.steps[along] == 1 and aligned and all(step % vector == 0 for step in others)
 
 
 def _letter_accepts(letter: str, operand: Operand) -> bool:
@@ -186,7 +275,7 @@ def _letter_accepts(letter: str, operand: Operand) -> bool:
 def _vector_accepts(letter: str, operand: Operand, layout: Layout, vector: int, address: int) -> bool:
     if vector == 1:
         return True
-    aligned = address % min(16, vector * operand.itemsize) == 0
+    aligned = operand.first(address) % min(16, vector * operand.itemsize) == 0
     match letter:
         case "l":
             return aligned
@@ -195,10 +284,7 @@ def _vector_accepts(letter: str, operand: Operand, layout: Layout, vector: int, 
         case "o" | "c":
             return operand.inner % vector == 0
         case "g":
-            if not layout.dims or layout.dims[0] % vector:
-                return False
-            step, *others = operand.steps
-            return step == 0 or (step == 1 and aligned and all(other % vector == 0 for other in others))
+            return _has_groups(operand, layout, 0, vector, address)
         case "w":
             return False
         case _:

@@ -145,7 +145,7 @@ class Fitter:
 
 def occupancy(on: Architecture, main: Resources, source: Source) -> float:
     """The share of a multiprocessor's threads that the first kernel of ``source`` fills."""
-    return on.occupancy(main.registers, source.kernels[0].block)
+    return on.occupancy(main.registers, source.kernels[0].block, main.shared)
 
 
 def _smaller(source: Source) -> Iterator[Tuning]:

@@ -41,7 +41,7 @@ class Launch:
         self.layout = layout
         self._function = function
         self._arguments = pack(kernel, layout, addresses)
-        self._grid = (grid_size(kernel, layout.count), 1)
+        self._grid = (grid_size(kernel, layout), 1)
         # Each argument is passed as its bytes.  They need no padding between them: pointers come first, and the sizes
         # of all others are multiples of what they are aligned to.
         function.prepare([f"{len(argument)}s" for argument in self._arguments])
