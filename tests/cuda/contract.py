@@ -25,10 +25,12 @@ class Kernel:
     vector: int = 1
     block: int = 128
     index: int = 32
+    tile: int = 0
 
     @property
     def line(self) -> str:
-        return f"kernel {self.name} vector {self.vector} block {self.block} index {self.index} access {self.access}\n"
+        text = f"kernel {self.name} vector {self.vector} block {self.block} index {self.index} access {self.access}"
+        return f"{text} tile {self.tile}\n" if self.tile else f"{text}\n"
 
     @property
     def parameters(self) -> list[tuple[int, int]]:
@@ -37,9 +39,9 @@ class Kernel:
         divider = 12 if self.index == 32 else 8
         letters = self.access.replace(":", "")
         kinds = [(8, 8)] * len(letters) + [(width, width)]
-        for letter in letters:
+        for letter in "c" if self.tile else letters:
             kinds += [(divider, min(divider, width))] * {"i": 1, "o": 1, "c": 2}.get(letter, 0)
-        general = sum(letter in "gw" for letter in letters)
+        general = sum(letter != "s" if self.tile else letter in "gw" for letter in letters)
         if general:
             kinds += [(4 + 16 * 12, 4) if self.index == 32 else (8 + 16 * 8, 8)] + [(16 * width, width)] * general
         places, offset = [], 0

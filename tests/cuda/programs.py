@@ -9,6 +9,7 @@ from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, ProgramBuilder
 from onnxfuse.program.ops import OPS, Op, Rule
 from onnxfuse.program.program import AxisSlice, Input
+from onnxfuse.program.view_steps import ViewStep
 
 OUTPUTS = 16
 """Operators in one Program: with 4 inputs, as many operands as a kernel takes."""
@@ -108,6 +109,12 @@ def chains(dtype: str) -> dict[str, tuple[Program, list[Access]]]:
     x, halves = b.view(Input(dtype, slices=part)), b.view(Input(dtype, slices=part, swaps_halves=True))
     turned = b.emit("mul", dtype, halves, b.input(dtype))
     add("rotary", b, [b.emit("add", dtype, b.emit("mul", dtype, x, b.input(dtype)), turned)], "gggg:l", "gggi:l")
+
+    b = ProgramBuilder()
+    turned = (ViewStep("permute", (0, 2, 1)),)
+    x, y, bias = b.view(Input(dtype, view=turned)), b.view(Input(dtype, view=turned)), b.input(dtype)
+    scaled = b.emit("mul", dtype, b.emit("add", dtype, x, bias), y)
+    add("transposed", b, [b.emit("relu", dtype, scaled), scaled], "ttg:ll")
 
     b = ProgramBuilder()
     x, y = b.input(dtype), b.input(dtype)

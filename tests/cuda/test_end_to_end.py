@@ -89,6 +89,17 @@ CASES = {
         ("gggg:l", "iggg:l"),
         (([5, 32], [5, 64], [5, 64], [5, 64]), ([32], [3, 48], [3, 48], [3, 48]), ([5, 1], [48], [48], [5, 36])),
     ),
+    "transposed": Case(
+        "onnxfuse 2\ninput f32 view permute:0.2.1\ninput f32 broadcast\ninput f32 halves\nmul f32 0 1\nadd f32 3 2\n"
+        "output 4 view merge:-3\noutput 3\n",
+        ("tgg:ll",),
+        (
+            ([2, 32, 64], [64, 32], [32]),
+            ([1, 34, 67], [67, 1], [34]),
+            ([3, 6, 5], [1, 6], [6]),
+            ([1, 160, 8], [], [160]),
+        ),
+    ),
     "no inputs": Case("onnxfuse 1\nconst f32 40490fdb\noutput 0\n", (":l",), ((),)),
 }
 RANDOM_SHAPES = ([6, 40], [40], [6, 1], [])
@@ -108,7 +119,7 @@ def all_cases() -> dict[str, Case]:
 
 def as_contract(kernel: Kernel) -> contract.Kernel:
     """The kernel as the tests of the launcher know it, for the places of its parameters."""
-    return contract.Kernel(kernel.name, str(kernel.access), index=kernel.index)
+    return contract.Kernel(kernel.name, str(kernel.access), index=kernel.index, tile=kernel.tile)
 
 
 def stand_in_kernel(kernel: Kernel, program: Program) -> str:

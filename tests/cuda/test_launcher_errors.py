@@ -57,6 +57,16 @@ BAD_RECIPES = {
     "input written sparsely": GOOD.replace("ll:l", "lw:l"),
     "scalar output": GOOD.replace("ll:l", "ll:s"),
     "sparse output in vectors": GOOD.replace("ll:l", "ll:w"),
+    "transposed without a tile": GOOD.replace("ll:l", "tg:l"),
+    "a tile without what is transposed": GOOD.replace("ll:l", "ll:l tile 32"),
+    "tile of 16": GOOD.replace("ll:l", "tg:l tile 16"),
+    "tile of no size": GOOD.replace("ll:l", "tg:l tile"),
+    "two sizes of a tile": GOOD.replace("ll:l", "tg:l tile 32 32"),
+    "another word for a tile": GOOD.replace("ll:l", "tg:l tiles 32"),
+    "transposed beside linear": GOOD.replace("ll:l", "tl:l tile 32"),
+    "transposed and sparse": GOOD.replace("ll:l", "tg:w tile 32").replace("vector 4", "vector 1"),
+    "transposed with indices of 64 bits": GOOD.replace("index 32 access ll:l", "index 64 access tg:l tile 32"),
+    "transposed output": GOOD.replace("ll:l", "gg:t tile 32"),
     "zero byte": GOOD.replace("kernel k", "kernel k\0"),
     "too many kernels": GOOD.replace("kernel any", KERNELS[0].line * 15 + "kernel any"),
     "too long": GOOD + "kernel " * 10000,
@@ -105,7 +115,7 @@ def test_mutated_recipes_never_crash(tmp_path: Path) -> None:
                 case 1:
                     del text[at]
                 case 2:
-                    text.insert(at, choose.choice("0123456789 \nsliocgw:"))
+                    text.insert(at, choose.choice("0123456789 \nsliocgtw:"))
         try:
             session = stand_in.session(with_recipe("".join(text)), severity=4)
         except Exception as error:

@@ -8,6 +8,7 @@ from onnxfuse.program import ProgramError
 
 HASH = "0123456789abcdef" * 4
 FAST = "kernel fast vector 4 block 256 index 32 access ls:l"
+TURNS = "kernel turns vector 4 block 256 index 32 access ts:l tile 32"
 LAST = "kernel last vector 1 block 128 index 64 access gg:w"
 
 
@@ -23,6 +24,9 @@ def test_what_is_written_can_be_read() -> None:
     assert accepts_everything(recipe.kernels[1])
     assert str(recipe) == _text(FAST, LAST)
     assert Recipe.parse(str(recipe)) == recipe
+    recipe = Recipe.parse(_text(TURNS, LAST))
+    assert recipe.kernels[0] == Kernel("turns", 4, 256, 32, Access("ts", "l"), 32)
+    assert str(recipe) == _text(TURNS, LAST)
 
 
 def test_a_program_without_inputs_has_a_recipe() -> None:
@@ -58,6 +62,17 @@ def test_a_program_without_inputs_has_a_recipe() -> None:
         (_text(FAST.replace("ls:l", "lss:l"), LAST), "other operands"),
         (_text(FAST.replace("ls:l", "ls:"), LAST), "line 3"),
         (_text(FAST.replace("ls:l", "lsl"), LAST), "line 3"),
+        (_text(FAST + " tile 32", LAST), "not by tiles of 32"),
+        (_text(TURNS.replace(" tile 32", ""), LAST), "not by tiles of 0"),
+        (_text(TURNS.replace("tile 32", "tile 16"), LAST), "not by tiles of 16"),
+        (_text(TURNS.replace("tile 32", "tile 0"), LAST), "line 3"),
+        (_text(TURNS.replace("tile 32", "tile"), LAST), "line 3"),
+        (_text(TURNS.replace("tile 32", "tiles 32"), LAST), "line 3"),
+        (_text(TURNS + " 32", LAST), "line 3"),
+        (_text(TURNS.replace("ts:l", "tl:l"), LAST), "cannot be by tiles"),
+        (_text(TURNS.replace("ts:l", "ts:w").replace("vector 4", "vector 1"), LAST), "cannot be by tiles"),
+        (_text(TURNS.replace("index 32", "index 64"), LAST), "cannot be by tiles"),
+        (_text(TURNS.replace("ts:l", "gs:t"), LAST), "line 3"),
         (_text(FAST + " ", LAST), "line 3"),
         (_text(FAST.replace(" ", "  "), LAST), "line 3"),
         (_text("", LAST), "line 3"),

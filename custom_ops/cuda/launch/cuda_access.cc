@@ -144,6 +144,18 @@ bool make_iteration_space(const Program& program, const std::vector<Shape>& inpu
   return true;
 }
 
+bool has_groups(uint32_t vector, const Operand& operand, const IterationSpace& space, size_t along, bool* contiguous) {
+  *contiguous = false;
+  if (vector == 1) return true;
+  if (space.dims.empty() || space.dims[along] % vector != 0) return false;
+  if (operand.strides[along] == 0) return true;
+  *contiguous = true;
+  for (size_t d = 0; d < space.dims.size(); ++d) {
+    if (d == along ? operand.strides[d] != 1 : operand.strides[d] % vector != 0) return false;
+  }
+  return true;
+}
+
 bool accepts(char letter, uint32_t vector, const Operand& operand, const IterationSpace& space, Indexing* indexing) {
   const char access = operand.access;
   *indexing = {operand.inner, operand.extent, letter == 'l' || letter == 'i'};
@@ -159,12 +171,7 @@ bool accepts(char letter, uint32_t vector, const Operand& operand, const Iterati
     case 'c':
       return access != 'g' && operand.inner % vector == 0;
     case 'g':
-      if (vector == 1) return true;
-      if (space.dims.empty() || space.dims.back() % vector != 0) return false;
-      indexing->contiguous = operand.strides.back() != 0;
-      return !indexing->contiguous ||
-             (operand.strides.back() == 1 && std::all_of(operand.strides.begin(), operand.strides.end() - 1,
-                                                         [&](int64_t stride) { return stride % vector == 0; }));
+      return has_groups(vector, operand, space, space.dims.size() - 1, &indexing->contiguous);
     case 'w':
       return access == 'l' || access == 'w';
     default:

@@ -8,6 +8,7 @@
 //   o  outer     i div inner
 //   c  channel   (i div inner) mod extent
 //   g  general   strides over the dimensions of the space
+//   t  transposed  as g, in a kernel that turns tiles of those inputs, and has g, s and l for others (cuda_tiles.h)
 //   w  (outputs) as g, written by the elements that have coordinate 0 wherever the output does not step
 #ifndef ONNXFUSE_CUDA_ACCESS_H_
 #define ONNXFUSE_CUDA_ACCESS_H_
@@ -49,6 +50,10 @@ struct Indexing {
   int64_t extent = 1;
   bool contiguous = false;  // a vector is consecutive elements of the operand, else one element of it for all
 };
+
+// Whether groups of `vector` elements along a dimension of the space, one of `dims`, are such of the operand, or one element
+// of it: then `contiguous` is false.
+bool has_groups(uint32_t vector, const Operand& operand, const IterationSpace& space, size_t along, bool* contiguous);
 
 // Whether a kernel that has `letter` for an operand, and handles `vector` elements at once, can take it; the alignment
 // of what is contiguous is left to the launch.

@@ -7,6 +7,7 @@
 #include "cuda/launch/cuda_access.h"
 #include "cuda/launch/cuda_parameters.h"
 #include "cuda/launch/cuda_recipe_text.h"
+#include "cuda/launch/cuda_tiles.h"
 
 namespace onnxfuse::cuda {
 namespace {
@@ -18,7 +19,7 @@ bool fits_32_bits(const RecipeKernel& kernel, const IterationSpace& space) {
   constexpr int64_t kLimit = int64_t{1} << 31;
   if (space.elements >= kLimit - (int64_t{1} << 24)) return false;
   for (size_t k = 0; k < kernel.access.size(); ++k) {
-    if (kernel.access[k] != 'g' && kernel.access[k] != 'w') continue;
+    if (kernel.tile == 0 && kernel.access[k] != 'g' && kernel.access[k] != 'w') continue;
     const std::vector<int64_t>& strides = space.operands[k].strides;
     int64_t reach = 0;
     for (size_t d = 0; d < strides.size(); ++d) {
@@ -34,17 +35,20 @@ bool fits_32_bits(const RecipeKernel& kernel, const IterationSpace& space) {
 bool make_candidate(const RecipeKernel& kernel, const IterationSpace& space, LaunchCandidate* candidate) {
   if (kernel.index == 32 && !fits_32_bits(kernel, space)) return false;
   std::vector<Indexing> indexing(space.operands.size());
+  Tiles tiles;
+  if (kernel.tile != 0 && !tile_space(kernel, space, &tiles, &indexing)) return false;
   candidate->misaligned.assign(space.operands.size(), 0);
   for (size_t k = 0; k < space.operands.size(); ++k) {
     const Operand& operand = space.operands[k];
-    if (!accepts(kernel.access[k], kernel.vector, operand, space, &indexing[k])) return false;
+    if (kernel.tile == 0 && !accepts(kernel.access[k], kernel.vector, operand, space, &indexing[k])) return false;
     if (kernel.vector > 1 && indexing[k].contiguous) {
       candidate->misaligned[k] = std::min(kernel.vector * operand.element_size, kWidestAccess) - 1;
     }
   }
-  candidate->parameters = pack_parameters(kernel, space, indexing).block;
+  candidate->parameters = pack_parameters(kernel, space, indexing, tiles).block;
   const int64_t per_block = int64_t{kernel.block} * kernel.vector;
-  candidate->blocks = space.elements / per_block + (space.elements % per_block != 0 ? 1 : 0);
+  const int64_t of_groups = space.elements / per_block + (space.elements % per_block != 0 ? 1 : 0);
+  candidate->blocks = kernel.tile != 0 ? tiles.blocks : of_groups;
   return candidate->blocks <= kMaxBlocks;
 }
 

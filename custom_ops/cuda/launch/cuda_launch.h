@@ -21,7 +21,7 @@ struct LaunchCandidate {
   size_t kernel = 0;                        // in the recipe
   std::vector<uintptr_t> misaligned;        // for each operand: the bits of its address that must be 0
   std::vector<unsigned char> parameters;    // the pointers are filled in by the launch
-  int64_t blocks = 1;                       // enough for each thread to handle one vector
+  int64_t blocks = 1;                       // enough for each thread to handle one vector, or one for each tile
 };
 
 struct LaunchPlan {

@@ -13,22 +13,27 @@ constexpr size_t kSpaceRank = 16;
 template <class Index, class Divider>
 class Packer {
  public:
-  Packer(const RecipeKernel& kernel, const IterationSpace& space, const std::vector<Indexing>& indexing)
-      : kernel_(kernel), space_(space), indexing_(indexing) {}
+  Packer(const RecipeKernel& kernel, const IterationSpace& space, const std::vector<Indexing>& indexing, const Tiles& tiles)
+      : kernel_(kernel), space_(space), indexing_(indexing), tiles_(tiles), order_(tiles.order) {
+    if (kernel.tile != 0) return;
+    for (size_t d = space.dims.size(); d-- > 0;) order_.push_back(d);
+  }
 
   Parameters pack() {
     const std::string& access = kernel_.access;
     for (size_t k = 0; k < access.size(); ++k) add(uint64_t{0});
     add(static_cast<Index>(space_.elements));
+    if (kernel_.tile != 0) {
+      add(Divider::of(tiles_.columns));
+      add(Divider::of(tiles_.rows));
+      add_strides("lgt");
+      return std::move(result_);
+    }
     for (size_t k = 0; k < access.size(); ++k) {
       if (access[k] == 'o' || access[k] == 'c') add(Divider::of(indexing_[k].inner));
       if (access[k] == 'i' || access[k] == 'c') add(Divider::of(indexing_[k].extent));
     }
-    if (access.find_first_of("gw") == std::string::npos) return std::move(result_);
-    add(space());
-    for (size_t k = 0; k < access.size(); ++k) {
-      if (access[k] == 'g' || access[k] == 'w') add(strides(space_.operands[k]));
-    }
+    if (access.find_first_of("gw") != std::string::npos) add_strides("gw");
     return std::move(result_);
   }
 
@@ -42,23 +47,27 @@ class Packer {
     Index step[kSpaceRank];
   };
 
+  // The space, and the strides of the operands of these letters.
+  void add_strides(const std::string& letters) {
+    add(space());
+    for (size_t k = 0; k < kernel_.access.size(); ++k) {
+      if (letters.find(kernel_.access[k]) != std::string::npos) add(strides(space_.operands[k]));
+    }
+  }
+
   Space space() const {
     Space space;
     std::memset(&space, 0, sizeof(space));  // padding too
-    space.rank = static_cast<uint32_t>(space_.dims.size());
-    for (size_t d = 0; d < kSpaceRank; ++d) space.dims[d] = Divider::of(d < space.rank ? from_back(space_.dims, d) : 1);
+    space.rank = static_cast<uint32_t>(order_.size());
+    for (size_t d = 0; d < kSpaceRank; ++d) space.dims[d] = Divider::of(d < space.rank ? space_.dims[order_[d]] : 1);
     return space;
   }
 
-  static Strides strides(const Operand& operand) {
+  Strides strides(const Operand& operand) const {
     Strides strides{};
-    for (size_t d = 0; d < operand.strides.size(); ++d) {
-      strides.step[d] = static_cast<Index>(from_back(operand.strides, d));
-    }
+    for (size_t d = 0; d < order_.size(); ++d) strides.step[d] = static_cast<Index>(operand.strides[order_[d]]);
     return strides;
   }
-
-  static int64_t from_back(const std::vector<int64_t>& values, size_t d) { return values[values.size() - 1 - d]; }
 
   template <class T>
   void add(const T& value) {
@@ -71,15 +80,17 @@ class Packer {
   const RecipeKernel& kernel_;
   const IterationSpace& space_;
   const std::vector<Indexing>& indexing_;
+  const Tiles& tiles_;
+  std::vector<size_t> order_;  // the space's dimensions as the kernel has them
   Parameters result_;
 };
 
 }  // namespace
 
-Parameters pack_parameters(const RecipeKernel& kernel, const IterationSpace& space,
-                           const std::vector<Indexing>& indexing) {
-  if (kernel.index == 32) return Packer<uint32_t, Divider32>(kernel, space, indexing).pack();
-  return Packer<uint64_t, Divider64>(kernel, space, indexing).pack();
+Parameters pack_parameters(const RecipeKernel& kernel, const IterationSpace& space, const std::vector<Indexing>& indexing,
+                           const Tiles& tiles) {
+  if (kernel.index == 32) return Packer<uint32_t, Divider32>(kernel, space, indexing, tiles).pack();
+  return Packer<uint64_t, Divider64>(kernel, space, indexing, tiles).pack();
 }
 
 Parameters parameter_layout(const RecipeKernel& kernel) {

@@ -2,6 +2,8 @@
 //
 //   a device pointer for each operand, to its first element: inputs, then outputs
 //   count                      the elements of the space: u32 or u64, the kernel's index type
+//   if an operand is transposed: Divider(tiles along columns), Divider(tiles along rows), Space, whose dims are first columns
+//   and rows, then Strides for each operand but of letter s; else
 //   for each operand, by its letter: i Divider(extent) · o Divider(inner) · c Divider(inner), Divider(extent)
 //   if there is a g or w: Space, then for each such operand Strides
 //
@@ -17,6 +19,7 @@
 #include "cuda/driver/cuda_kernels.h"
 #include "cuda/launch/cuda_access.h"
 #include "cuda/launch/cuda_recipe.h"
+#include "cuda/launch/cuda_tiles.h"
 
 namespace onnxfuse::cuda {
 
@@ -25,9 +28,10 @@ struct Parameters {
   std::vector<Parameter> each;  // in order
 };
 
-// `indexing` is what accepts() gave for each operand.  The pointers, which come first, are left 0.
-Parameters pack_parameters(const RecipeKernel& kernel, const IterationSpace& space,
-                           const std::vector<Indexing>& indexing);
+// `indexing` is what accepts() gave for each operand, or with `tiles` what tile_space() did.  The pointers, which come first,
+// are left 0.
+Parameters pack_parameters(const RecipeKernel& kernel, const IterationSpace& space, const std::vector<Indexing>& indexing,
+                           const Tiles& tiles = {});
 
 // The parameters' places and sizes, which do not depend on shapes; the values mean nothing.
 Parameters parameter_layout(const RecipeKernel& kernel);

@@ -8,15 +8,15 @@ namespace onnxfuse::cuda {
 namespace {
 
 constexpr char kKernelLine[] =
-    "expected 'kernel <name> vector <V> block <B> index <I> access <letters>:<letters>'";
+    "expected 'kernel <name> vector <V> block <B> index <I> access <letters>:<letters> [tile <T>]'";
 
 class Parser {
  public:
   Parser(size_t inputs, size_t outputs, Recipe* recipe) : inputs_(inputs), outputs_(outputs), recipe_(*recipe) {}
 
   const char* add_kernel(std::string_view line) {
-    std::string_view words[10];
-    const size_t count = split(line, words, 10);
+    std::string_view words[12];
+    const size_t count = split(line, words, 12);
     RecipeKernel kernel;
     const char* problem = parse_kernel(words, count, &kernel);
     if (problem == nullptr) recipe_.kernels.push_back(std::move(kernel));
@@ -31,7 +31,8 @@ class Parser {
 
  private:
   const char* parse_kernel(const std::string_view* words, size_t count, RecipeKernel* kernel) const {
-    const bool complete = count == 10 && words[0] == "kernel" && words[2] == "vector" && words[4] == "block" &&
+    const bool tiled = count == 12 && words[10] == "tile";
+    const bool complete = (count == 10 || tiled) && words[0] == "kernel" && words[2] == "vector" && words[4] == "block" &&
                           words[6] == "index" && words[8] == "access";
     if (!complete) return kKernelLine;
     if (!is_identifier(words[1], kMaxKernelName)) return "the kernel's name is not an identifier";
@@ -41,6 +42,8 @@ class Parser {
     if (!parse_block(words[5], &kernel->block)) return "the block is not a multiple of 32 up to 1024";
     if (words[7] != "32" && words[7] != "64") return "the index is not 32 or 64";
     kernel->index = words[7] == "32" ? 32 : 64;
+    if (tiled && words[11] != "32" && words[11] != "64") return "the tile is not 32 or 64";
+    if (tiled) kernel->tile = words[11] == "32" ? 32 : 64;
     return parse_access(words[9], kernel);
   }
 
@@ -49,10 +52,14 @@ class Parser {
     if (colon != inputs_ || word.size() != inputs_ + 1 + outputs_) return "there is not one access letter a tensor";
     const std::string_view inputs = word.substr(0, colon);
     const std::string_view outputs = word.substr(colon + 1);
-    if (!consists_of(inputs, "sliocg")) return "an input's access letter is not one of s l i o c g";
+    if (!consists_of(inputs, "sliocgt")) return "an input's access letter is not one of s l i o c g t";
     if (!consists_of(outputs, "lw")) return "an output's access letter is not one of l w";
     kernel->access = std::string(inputs) + std::string(outputs);
     if (kernel->vector > 1 && !consists_of(outputs, "l")) return "access w with a vector";
+    const bool transposes = inputs.find('t') != std::string_view::npos;
+    if (transposes != (kernel->tile != 0)) return "access t without a tile, or a tile without access t";
+    const bool beside = consists_of(inputs, "sgt") && consists_of(outputs, "l") && kernel->index == 32;
+    if (transposes && !beside) return "access t beside others than s g t of inputs, l of outputs and indices of 32 bits";
     if (parameter_layout(*kernel).block.size() > kMaxParameterBytes) return "the parameters are more than 4096 bytes";
     return nullptr;
   }

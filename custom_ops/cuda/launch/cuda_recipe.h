@@ -2,10 +2,10 @@
 //
 //   onnxfuse-cuda 2
 //   source <64 hex digits>
-//   kernel <name> vector <V> block <B> index <32|64> access <letters of inputs>:<letters of outputs>
+//   kernel <name> vector <V> block <B> index <32|64> access <letters of inputs>:<letters of outputs> [tile <32|64>]
 //   …
 //
-// The kernels are tried in order.  An access letter says how an operand is indexed by i, the number of an element of
+// A kernel has tiles if, and only if, it transposes an input.  The kernels are tried in order.  An access letter says how an operand is indexed by i, the number of an element of
 // the iteration space (cuda_access.h).
 #ifndef ONNXFUSE_CUDA_RECIPE_H_
 #define ONNXFUSE_CUDA_RECIPE_H_
@@ -24,6 +24,7 @@ struct RecipeKernel {
   uint32_t block = 32;  // threads
   uint32_t index = 64;  // bits of the kernel's indices
   std::string access;   // a letter for each input, then for each output
+  uint32_t tile = 0;    // of a kernel that transposes: elements of a tile each way
 };
 
 struct Recipe {

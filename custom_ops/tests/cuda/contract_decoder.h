@@ -51,11 +51,16 @@ class Decoder {
     operands_.resize(access.size());
     for (Operand& operand : operands_) operand.address = reader.take(8);
     count_ = reader.take(wide ? 8 : 4);
-    for (size_t k = 0; k < access.size(); ++k) {
+    transposes_ = access.find('t') != std::string::npos;
+    if (transposes_) {
+      columns_ = Divider(&reader, wide);
+      rows_ = Divider(&reader, wide);
+    }
+    for (size_t k = 0; k < access.size() && !transposes_; ++k) {
       if (access[k] == 'o' || access[k] == 'c') operands_[k].inner = Divider(&reader, wide);
       if (access[k] == 'i' || access[k] == 'c') operands_[k].extent = Divider(&reader, wide);
     }
-    if (access.find_first_of("gw") != std::string::npos) read_strides(&reader, wide);
+    if (access.find_first_of("gwt") != std::string::npos) read_strides(&reader, wide);
     complete_ = reader.next == parameters + bytes;
   }
 
@@ -65,10 +70,26 @@ class Decoder {
   // Whether the parameters were read to their end.
   bool complete() const { return complete_; }
 
+  // Whether the kernel turns tiles; how many there are along columns, and along rows.  The space is counted by columns, then
+  // by rows, then.
+  bool transposes() const { return transposes_; }
+  uint64_t column_tiles() const { return columns_.divisor; }
+  uint64_t row_tiles() const { return rows_.divisor; }
+  uint64_t dim(size_t d) const { return dims_[d].divisor; }
+
+  // How far neighbours of a column are apart in operand k, which a kernel that turns tiles does not ask of a transposed one.
+  int64_t row_step(size_t k) const { return operands_[k].steps[1]; }
+
+  // Elements of the space from one of a vector of operand k to the next, and whether one may begin at element i.
+  uint64_t step(size_t k) const { return access_[k] == 't' ? dims_[0].divisor : 1; }
+  bool begins(size_t k, uint64_t i, uint64_t vector) const {
+    return (access_[k] == 't' ? dims_[1].modulo(dims_[0].divide(i)) : i) % vector == 0;
+  }
+
   // The element of operand k, counted from its first, that belongs to element i of the space.
   int64_t index(size_t k, uint64_t i) const {
     const Operand& operand = operands_[k];
-    switch (access_[k]) {
+    switch (transposes_ && access_[k] == 'l' ? 'g' : access_[k]) {
       case 's':
         return 0;
       case 'l':
@@ -103,7 +124,7 @@ class Decoder {
   // Whether a vector of operand k is consecutive elements, not one for all.
   bool contiguous(size_t k) const {
     const bool steps = access_[k] == 'g' && !dims_.empty() && operands_[k].steps[0] != 0;
-    return access_[k] == 'l' || access_[k] == 'i' || steps;
+    return access_[k] == 'l' || access_[k] == 'i' || access_[k] == 't' || steps;
   }
 
  private:
@@ -122,7 +143,7 @@ class Decoder {
       if (d < rank) dims_.push_back(dim);
     }
     for (size_t k = 0; k < access_.size(); ++k) {
-      if (access_[k] != 'g' && access_[k] != 'w') continue;
+      if (transposes_ ? access_[k] == 's' : access_[k] != 'g' && access_[k] != 'w') continue;
       for (size_t d = 0; d < 16; ++d) {
         const uint64_t step = reader->take(wide ? 8 : 4);
         operands_[k].steps.push_back(wide ? static_cast<int64_t>(step) : static_cast<int32_t>(step));
@@ -134,6 +155,9 @@ class Decoder {
   uint64_t count_ = 0;
   std::vector<Operand> operands_;
   std::vector<Divider> dims_;  // from inner to outer
+  bool transposes_ = false;
+  Divider columns_;
+  Divider rows_;
   bool complete_ = false;
 };
 

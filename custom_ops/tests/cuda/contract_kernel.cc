@@ -13,7 +13,7 @@ bool vector_fits(const contract::Decoder& decoder, size_t k, uint64_t first, uns
   const int64_t begin = decoder.index(k, first);
   const bool contiguous = decoder.contiguous(k);
   for (unsigned v = 1; v < vector; ++v) {
-    if (decoder.index(k, first + v) != (contiguous ? begin + static_cast<int64_t>(v) : begin)) return false;
+    if (decoder.index(k, first + v * decoder.step(k)) != (contiguous ? begin + static_cast<int64_t>(v) : begin)) return false;
   }
   const size_t alignment = vector * sizeof(float) < 16 ? vector * sizeof(float) : 16;
   return vector == 1 || !contiguous || (decoder.address(k) + static_cast<uint64_t>(begin) * sizeof(float)) % alignment == 0;
@@ -29,16 +29,15 @@ extern "C" const char* contract_run(const char* access, int index, unsigned vect
   const contract::Decoder decoder(access, index == 64, launch->parameters, launch->bytes);
   if (!decoder.complete()) return "there are more parameters than are read";
   const uint64_t threads = uint64_t{launch->grid} * launch->block;
-  if (threads * vector < decoder.count()) return "there are vectors without a thread";
+  if (!decoder.transposes() && threads * vector < decoder.count()) return "there are vectors without a thread";
   const auto element = [&](size_t k, uint64_t i) -> float& {
     return reinterpret_cast<float*>(decoder.address(k))[decoder.index(k, i)];
   };
   std::vector<float> results(outputs);
   for (uint64_t i = 0; i < decoder.count(); ++i) {
-    if (i % vector == 0 && i + vector <= decoder.count()) {
-      for (size_t k = 0; k < operands; ++k) {
-        if (!vector_fits(decoder, k, i, vector)) return "a vector is not of one piece, or not aligned";
-      }
+    for (size_t k = 0; k < operands; ++k) {
+      const bool whole = decoder.begins(k, i, vector) && i + (vector - 1) * decoder.step(k) < decoder.count();
+      if (whole && !vector_fits(decoder, k, i, vector)) return "a vector is not of one piece, or not aligned";
     }
     // A thread has read its elements before it writes any.
     for (size_t o = 0; o < outputs; ++o) {

@@ -32,7 +32,7 @@ using cuda::LaunchPlan;
 using cuda::Recipe;
 using cuda::RecipeKernel;
 
-void spoil(std::string* text) { fuzz::spoil(text, "0123456789 \n:sliocgw"); }
+void spoil(std::string* text) { fuzz::spoil(text, "0123456789 \n:sliocgtw"); }
 
 std::string random_letters(const char* of, size_t count) {
   std::string letters;
@@ -44,6 +44,13 @@ std::string random_recipe(size_t inputs, size_t outputs) {
   std::string text = "onnxfuse-cuda 2\nsource " + std::string(64, 'a') + "\n";
   for (size_t kernels = below(6); kernels > 0; --kernels) {
     const size_t vector = size_t{1} << below(5);
+    if (inputs > 0 && below(3) == 0) {
+      std::string letters = random_letters("gts", inputs);
+      letters[below(inputs)] = 't';
+      text += "kernel k vector " + std::to_string(vector) + " block 256 index 32 access " + letters + ":" +
+              std::string(outputs, 'l') + " tile " + (below(2) == 0 ? "32" : "64") + "\n";
+      continue;
+    }
     text += "kernel k vector " + std::to_string(vector) + " block " + std::to_string(32 * (1 + below(32))) + " index " +
             (below(2) == 0 ? "32" : "64") + " access " + random_letters("sliocg", inputs) + ":" +
             random_letters(vector == 1 ? "lw" : "l", outputs) + "\n";
@@ -201,9 +208,12 @@ std::vector<int64_t> broadcast_place(const Shape& space, const Shape& own, uint6
 }
 
 void check_element(const contract::Decoder& decoder, const LaunchPlan& plan, const Operands& operands, uint64_t i) {
+  // What turns tiles counts the space in another order, which its dense outputs tell.
+  const uint64_t number = decoder.transposes() ? static_cast<uint64_t>(decoder.index(operands.inputs, i)) : i;
+  expect(number < decoder.count(), "an element that there is not");
   for (size_t k = 0; k < operands.reads.size(); ++k) {
     bool first = true;
-    const std::vector<int64_t> place = broadcast_place(operands.space, operands.reads[k], i, &first);
+    const std::vector<int64_t> place = broadcast_place(operands.space, operands.reads[k], number, &first);
     const auto offset = static_cast<int64_t>(plan.offsets[k] / operands.element_size);
     expect(offset + decoder.index(k, i) == operands.lies[k].element(place, operands.reads[k]),
            "another element than broadcasting says");
@@ -216,7 +226,8 @@ void check_vector(const contract::Decoder& decoder, const LaunchCandidate& candi
   const int64_t begin = decoder.index(k, i);
   const bool contiguous = decoder.contiguous(k);
   for (uint64_t v = 1; v < vector; ++v) {
-    expect(decoder.index(k, i + v) == (contiguous ? begin + static_cast<int64_t>(v) : begin), "a vector is not of one piece");
+    const int64_t next = decoder.index(k, i + v * decoder.step(k));
+    expect(next == (contiguous ? begin + static_cast<int64_t>(v) : begin), "a vector is not of one piece");
   }
   if (!contiguous) return;
   expect(begin % static_cast<int64_t>(vector) == 0, "a vector is not aligned to itself");
@@ -231,16 +242,30 @@ void check_candidate(const RecipeKernel& kernel, const LaunchPlan& plan, const L
   const auto count = static_cast<uint64_t>(plan.elements);
   expect(decoder.complete() && decoder.count() == count, "the parameters are not as they should be");
   const auto per_block = static_cast<int64_t>(kernel.block * kernel.vector);
-  expect(candidate.blocks == (plan.elements - 1) / per_block + 1, "not a thread for each vector");
+  if (kernel.tile == 0) {
+    expect(candidate.blocks == (plan.elements - 1) / per_block + 1, "not a thread for each vector");
+  } else {
+    const uint64_t tiles = decoder.column_tiles() * decoder.row_tiles();
+    expect(static_cast<uint64_t>(candidate.blocks) == count / decoder.dim(0) / decoder.dim(1) * tiles, "not a block a tile");
+    expect(decoder.column_tiles() == (decoder.dim(0) - 1) / kernel.tile + 1, "not as many tiles as there are columns for");
+    for (size_t k = 0; k < kernel.access.size(); ++k) {
+      expect(kernel.access[k] != 't' || decoder.row_step(k) == 1, "a transposed operand that is not one");
+    }
+    expect(decoder.row_tiles() == (decoder.dim(1) - 1) / kernel.tile + 1, "not as many tiles as there are rows for");
+  }
   expect(candidate.blocks <= INT32_MAX, "more blocks than a launch may have");
   for (int probe = 0; probe < 24; ++probe) {
     const uint64_t i = probe < 4 ? std::min<uint64_t>(static_cast<uint64_t>(probe), count - 1)
                        : probe < 8 ? count - 1 - std::min<uint64_t>(static_cast<uint64_t>(probe - 4), count - 1)
                                    : g_random() % count;
     check_element(decoder, plan, operands, i);
-    const uint64_t begin = i / kernel.vector * kernel.vector;
-    if (kernel.vector == 1 || begin + kernel.vector > count) continue;
-    for (size_t k = 0; k < operands.reads.size(); ++k) check_vector(decoder, candidate, k, begin, kernel.vector);
+    if (kernel.vector == 1) continue;
+    for (size_t k = 0; k < operands.reads.size(); ++k) {
+      uint64_t begin = i;
+      while (!decoder.begins(k, begin, kernel.vector)) begin -= decoder.step(k);
+      const uint64_t last = begin + (kernel.vector - 1) * decoder.step(k);
+      if (last < count) check_vector(decoder, candidate, k, begin, kernel.vector);
+    }
   }
 }
 

@@ -20,7 +20,7 @@ template <class T, int V> struct Few {
 // - Elements of a column follow one another, and columns are Size + 1 elements apart.  So 8 groups of a row begin in banks
 //   that differ by multiples of 4, whose elements of four rows lie in the banks between.
 // - Columns that a warp puts at once are so far apart that each begins in the next bank: 2 columns in types of 2 bytes; in
-//   those of 1 byte 4 columns, and beside each another one, which begins 16 banks further.
+//   those of 1 byte 4 columns, and beside each another one, which begins 16 banks further, or 17: then two lanes meet.
 // - Of single elements a warp gets 32 of a row, from columns that begin in different banks.
 // - In groups of two elements of 8 bytes, the first ones of a column lie together, and the second ones, in an order that
 //   the column changes: an exclusive or.
@@ -47,25 +47,28 @@ template <class T, int Size, int V> struct TransposedTile {
   // column 0 is base[first], and those of the next column are `step` elements behind.  Called by all threads of a block.
   template <int Block, class Index>
   ONNXFUSE_DEVICE void load(const T* base, Index first, Index step, Index rows, Index columns) {
-    constexpr int count = (Size * groups + Block - 1) / Block;  // groups of a thread
-    Pack<T, V> packs[count];
+    constexpr int all = Size * groups;
+    constexpr int count = (all + Block - 1) / Block;  // groups of a thread
+    constexpr int waiting = count < 8 ? count : 8;    // which it reads before it puts the first of them
+#pragma unroll 1
+    for (int begin = static_cast<int>(threadIdx.x); begin < all; begin += waiting * Block) {
+      Pack<T, V> packs[waiting];
 #pragma unroll
-    for (int k = 0; k < count; ++k) {
-      const int n = k * Block + static_cast<int>(threadIdx.x);
-      const Index row = n % groups * V;
-      const Index column = column_of(n / groups);
-      if (n < Size * groups && row < rows && column < columns) {
-        packs[k] = load_pack<V>(base, first + row + column * step);
+      for (int k = 0; k < waiting; ++k) {
+        const int n = begin + k * Block;
+        const Index row = n % groups * V;
+        const Index column = column_of(n / groups);
+        if (n < all && row < rows && column < columns) packs[k] = load_pack<V>(base, first + row + column * step);
       }
-    }
 #pragma unroll
-    for (int k = 0; k < count; ++k) {
-      const int n = k * Block + static_cast<int>(threadIdx.x);
-      const int row = n % groups * V;
-      const int column = column_of(n / groups);
-      if (n >= Size * groups || static_cast<Index>(row) >= rows || static_cast<Index>(column) >= columns) continue;
+      for (int k = 0; k < waiting; ++k) {
+        const int n = begin + k * Block;
+        const int row = n % groups * V;
+        const int column = column_of(n / groups);
+        if (n >= all || static_cast<Index>(row) >= rows || static_cast<Index>(column) >= columns) continue;
 #pragma unroll
-      for (int j = 0; j < V; ++j) elements.put(place(row + j, column), packs[k].get(j));
+        for (int j = 0; j < V; ++j) elements.put(place(row + j, column), packs[k].get(j));
+      }
     }
   }
 
