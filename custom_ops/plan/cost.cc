@@ -32,9 +32,9 @@ constexpr double kCosts[][kDTypeCount] = {
 double cost_of(Op op, DType type) { return kCosts[static_cast<int>(info(op).cost)][static_cast<int>(type)]; }
 
 double chained_cost_of(Op op, DType type) {
-  const double simple = 0.003 * static_cast<double>(compute_size(type));
+  const double simple = kChainedByteNanoseconds * static_cast<double>(compute_size(type));
   const double alone = cost_of(op, type);
-  return alone > 0.1 ? alone : simple;
+  return alone > kFunctionNanoseconds ? alone : simple;
 }
 
 int64_t most_parts() { return std::max(kParts, processors()); }

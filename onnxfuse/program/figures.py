@@ -4,8 +4,11 @@ One row a figure, with its unit: ``custom_ops/generate_opcodes.py`` writes ``pro
 ``MAX_RANK`` is ``kMaxRank``.  Only the standard library is imported, for the build reads this file by itself.
 
 Costs are nanoseconds of one thread on an AMD EPYC at 3.7 GHz with AVX-512; other machines differ by much the same
-factor for all.  What a convolution takes in each layout, by processor, is in ``onnxfuse/fused/conv/conv_times.py``,
-and what an operator takes in ``onnxfuse/program/ops.py``.
+factor for all.  Those of convolutions and attention are products, each with its addition, of float32 in vectors: which
+share of the time they are hardly depends on the machine.  They were found on such EPYCs, with one thread and with two,
+by timing the layers and the whole of vision models and transformers.  What a convolution takes in each layout, by
+processor, is in ``onnxfuse/fused/conv/conv_figures.py``, and what an operator takes in ``onnxfuse/program/ops.py``.
+What belongs to a loop, as how much of it is unrolled or fits into a cache with it, stands beside the loop.
 """
 
 from typing import NamedTuple
@@ -29,8 +32,8 @@ def _limit(name: str, value: int, unit: str, means: str, cpp: str = "size_t") ->
     return value
 
 
-def _cost(name: str, value: float, means: str) -> float:
-    FIGURES.append(Figure(name, "double", value, "ns", means))
+def _cost(name: str, value: float, means: str, unit: str = "ns") -> float:
+    FIGURES.append(Figure(name, "double", value, unit, means))
     return value
 
 
@@ -103,3 +106,65 @@ _cost("NORMALIZED_ROW_NANOSECONDS", 20.0, "such a row")
 _cost("REDUCED_ELEMENT_NANOSECONDS", 0.05, "an element of a tensor that is reduced as it lies in memory")
 _cost("NEST_ELEMENT_NANOSECONDS", 0.04, "an element of a block that is reduced")
 _cost("NEST_BLOCK_NANOSECONDS", 200.0, "such a block, however small")
+_cost("FUNCTION_NANOSECONDS", 0.1, "an element of an instruction that is a function: that long, with or without others")
+_cost("CHAINED_BYTE_NANOSECONDS", 0.003, "a byte of an element of any other, beside others in registers")
+
+# --- what work costs on the CPU, in products: whichever node has them ---
+
+_cost("ALONE_PRODUCTS", 300e3, "fewer in all are done by the calling thread before others begin", "products")
+_cost("HANDOVER_PRODUCTS", 200e3, "a part of a convolution with fewer is not worth the hand-over", "products")
+_cost("RESULT_PRODUCTS", 8.0, "a result of a convolution, besides its own", "products")
+
+# --- convolutions in the plain layout ---
+
+_cost("SPLIT_PRODUCTS", 400e3, "a part of its filters with fewer is not worth a unit of its own", "products")
+_cost("PLAIN_SINGLE_PRODUCTS", 2.5, "a product of single channels", "products")
+_cost("PLAIN_ELEMENT_PRODUCTS", 10.0, "an element that is read or written for single channels", "products")
+_limit("PLAIN_UNITS", 16, "units", "to divide filters for, if there are less than half as many", "int64_t")
+_limit("PLAIN_UNIT_FILTERS", 8, "filters", "of a unit at least, or half of those of a strip", "int64_t")
+_limit("LIGHT_STRIPS", 16, "strips", "at least, where the weights stay in the level 2 cache", "int64_t")
+_limit("LEAST_STRIPS", 4, "strips", "at least, for equal shares of the work, of SHARED_FILTERS and more", "int64_t")
+_limit("SHARED_FILTERS", 32, "filters", "of fewer there are more strips", "int64_t")
+
+# --- convolutions with the channels last ---
+
+_cost("NEAR_WEIGHT_PRODUCTS", 3.0, "a weight or an element of X on its way from the level 2 cache", "products")
+_cost("FAR_WEIGHT_PRODUCTS", 12.0, "a weight from farther away", "products")
+_cost("NHWC_UNIT_PRODUCTS", 30e3, "a unit, however small", "products")
+_cost("NHWC_RUN_PRODUCTS", 3000.0, "a run of results after which the epilogue stops", "products")
+_cost("NHWC_SINGLE_PRODUCTS", 1.5, "a product of single channels", "products")
+_cost("NHWC_ELEMENT_PRODUCTS", 5.0, "an element that is read for single channels", "products")
+_cost("NHWC_READ_ROWS", 0.3, "a row that single channels read", "rows of results")
+_cost("NHWC_UNIT_ROWS", 0.2, "a unit of rows, however small", "rows of results")
+_cost("ONE_BLOCK", 1.25, "a pixel of one block of filters, which does not fill the registers", "blocks of filters")
+_cost("TWO_BLOCKS", 2.1, "a pixel of two blocks of filters", "blocks of filters")
+_cost("SPILT_UNIT", 1.03, "a unit whose results do not stay in the caches next to the processor", "such units")
+_limit("NHWC_UNIT_RESULTS", 12288, "results", "of a unit, that stay there until its epilogue reads them", "int64_t")
+_limit(
+    "NHWC_ROW_RESULTS", 65536, "results", "of single channels or whole rows, that the level 2 cache keeps", "int64_t"
+)
+_limit("NHWC_TILE_PIXELS", 8, "pixels", "of a tile of most sizes: units are whole ones", "int64_t")
+_limit("NHWC_MANY_PIXELS", 192, "pixels", "of a unit, whatever its results take", "int64_t")
+_limit("NHWC_FILTER_PARTS", 8, "parts", "of the filters at most", "int64_t")
+_limit("PAIR_SHARE", 8, "parts of the level 2 cache", "of which results of a pair may take one", "int64_t")
+WIDE_SHARE = _limit(
+    "WIDE_SHARE", 2, "parts of the level 2 cache", "of which what is made for single channels takes one", "int64_t"
+)
+_limit("NHWC_READ_ELEMENTS", 6144, "elements", "of a kernel's rows that single channels read at once", "int64_t")
+_limit("NHWC_LEAST_COLUMNS", 16, "columns", "of single channels that are computed at once", "int64_t")
+_limit("WIDE_IMAGE", 2, "columns a row", "of an image whose threads rather take columns each than rows", "int64_t")
+
+# --- attention on the CPU ---
+
+_cost("TASK_PRODUCTS", 1 << 17, "a task that is worth the hand-over", "products")
+_cost("EXP_PRODUCTS", 16, "an exponential function", "products")
+_cost("COPIED_KEY_PRODUCTS", 16, "an element of K or V that is copied", "products")
+_cost("SPLIT_TASK_PRODUCTS", 16e3, "a task besides its products, where tasks have copies of their own", "products")
+_limit("SPLIT_TASK_ROWS", 16, "rows of Q", "of such a task at least", "int64_t")
+_limit("UNCOPIED_ROWS", 8, "rows of Q", "that meet a key, for which a copy takes longer than the products", "int64_t")
+_limit("UNCOPIED_PARTS", 8, "parts", "that are worth more copies of a key", "int64_t")
+
+# --- squeeze-and-excitation on the CPU ---
+
+_limit("GATE_ELEMENTS", 1 << 15, "elements", "of X to add up, that are worth the hand-over", "int64_t")
+_limit("GATE_PRODUCTS", 1 << 15, "products", "that are worth the hand-over", "int64_t")

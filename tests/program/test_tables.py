@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from onnxfuse.fused import kinds
-from onnxfuse.fused.conv import conv_times
+from onnxfuse.fused.conv import conv_figures
 from onnxfuse.model.elementwise_operators import BROADCASTING, ELEMENTWISE, Slack
 from onnxfuse.model.graph_ir import Node
 from onnxfuse.model.known_operators import OPERATORS
@@ -46,7 +46,7 @@ def test_versions_and_attributes_of_every_elementwise_operator_are_known() -> No
 
 def test_what_onnx_runtime_computes_inside_a_convolution_has_a_time() -> None:
     inside = ort_layout.CONV_ACTIVATIONS | ort_layout.SUM_ACTIVATIONS | ort_layout.DEPTHWISE_ACTIVATIONS
-    assert inside <= set(conv_times.INSIDE) <= set(ELEMENTWISE)
+    assert inside <= set(conv_figures.INSIDE) <= set(ELEMENTWISE)
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)

@@ -9,20 +9,13 @@
 #include "plan/cost.h"
 #include "platform/denormals.h"
 #include "platform/integers.h"
+#include "program/figures.h"
 #include "runtime/parts.h"
 #include "runtime/workspace.h"
 
 namespace onnxfuse {
 namespace {
 
-// Multiplications that are worth the hand-over to a thread; an exponential function takes as long as so many.
-constexpr double kTaskWork = 1 << 17;
-constexpr double kExpWork = 16;
-// What a copy of an element of K or V takes, and a task besides, in multiplications; and the fewest rows of Q that are worth a
-// task with copies of its own.
-constexpr double kCopyWork = 16;
-constexpr double kTaskCost = 16e3;
-constexpr int64_t kSplitRows = 16;
 // Scores at once, which stay in the second level of cache, and rows of them.
 constexpr int64_t kScores = int64_t{1} << 15;
 constexpr int64_t kRows = 64;
@@ -32,9 +25,6 @@ constexpr int64_t kPanel = 96;
 constexpr int64_t kOffset = sizeof(ptrdiff_t) / sizeof(float);
 // Rows that a product computes at once.
 constexpr int64_t kProductRows = 8;
-// So few rows meet a key that to copy it takes longer than the products; and parts of the work that are worth more copies.
-constexpr int64_t kFewRows = 8;
-constexpr int64_t kFewParts = 8;
 
 bool fail(std::string problem, std::string* error) {
   *error = std::move(problem);
@@ -242,10 +232,10 @@ void compute_task(const Run& run, int64_t task) {
 
 // How many of the heads that share keys are a part of the work, where all rows of these are few; else 0.
 int64_t heads_in_place(const Attention& node, int64_t batch, int64_t length) {
-  if (length > kFewRows) return 0;
+  if (length > kUncopiedRows) return 0;
   const int64_t shared = node.heads / node.key_heads;
-  int64_t heads = std::min(shared, kFewRows / std::max<int64_t>(length, 1));
-  while (shared % heads != 0 || (heads > 1 && batch * node.heads / heads < kFewParts)) --heads;
+  int64_t heads = std::min(shared, kUncopiedRows / std::max<int64_t>(length, 1));
+  while (shared % heads != 0 || (heads > 1 && batch * node.heads / heads < kUncopiedParts)) --heads;
   return heads;
 }
 
@@ -256,22 +246,24 @@ void divide_copied(const Attention& node, int64_t batch, AttentionPlan* plan) {
   const int64_t shared = node.heads / node.key_heads;
   const int64_t groups = batch * node.key_heads;
   const auto keys = static_cast<double>(k.length);
-  const double rows = static_cast<double>(shared * q.length) * keys * (static_cast<double>(k.size + v.size) + kExpWork);
-  const double copies = keys * static_cast<double>(k.size + (plan->copies_values ? v.size : 0)) * kCopyWork;
-  const int64_t most = shared * std::max<int64_t>(q.length / kSplitRows, 1);
+  const double row = keys * (static_cast<double>(k.size + v.size) + kExpProducts);
+  const double rows = static_cast<double>(shared * q.length) * row;
+  const double copies = keys * static_cast<double>(k.size + (plan->copies_values ? v.size : 0)) * kCopiedKeyProducts;
+  const int64_t most = shared * std::max<int64_t>(q.length / kSplitTaskRows, 1);
   double least = -1.0;
   for (int64_t parts = 1; parts <= most; ++parts) {
     if (parts < shared ? shared % parts != 0 : parts % shared != 0) continue;
     const double task = rows / static_cast<double>(parts) + copies;
-    if (parts > 1 && task < kTaskWork) break;
+    if (parts > 1 && task < kTaskProducts) break;
     const auto tasks = static_cast<double>(groups * parts);
-    const double balanced = (task + kTaskCost) * tasks;  // which grows with the parts: none that follows costs less
+    // It grows with the parts: none that follows costs less.
+    const double balanced = (task + kSplitTaskProducts) * tasks;
     if (least >= 0.0 && balanced >= least) break;
     const double cost = balanced * imbalance(groups * parts);
     if (least >= 0.0 && cost >= least) continue;
     least = cost;
     plan->splits = divide_up(parts, shared);
-    plan->tasks = static_cast<int64_t>(std::min(tasks, std::max(tasks * task / kTaskWork, 1.0)));
+    plan->tasks = static_cast<int64_t>(std::min(tasks, std::max(tasks * task / kTaskProducts, 1.0)));
   }
 }
 
@@ -301,9 +293,9 @@ bool make_attention_plan(const Attention& node, const PlanKey& key, AttentionPla
     divide_copied(node, batch, plan);
   } else {
     const auto parts = static_cast<double>(std::max<int64_t>(batch * node.heads / plan->heads, 1));
-    const double work = static_cast<double>(count) * (static_cast<double>(k.size + v.size) + kExpWork);
+    const double work = static_cast<double>(count) * (static_cast<double>(k.size + v.size) + kExpProducts);
     plan->splits = 1;
-    plan->tasks = std::max<int64_t>(static_cast<int64_t>(std::min(work / kTaskWork, parts)), 1);
+    plan->tasks = std::max<int64_t>(static_cast<int64_t>(std::min(work / kTaskProducts, parts)), 1);
   }
   plan->panel = std::max(std::min(kPanel, plan->padded_keys), floats);
   bool fits = true;

@@ -8,26 +8,13 @@
 #include "platform/cache_lines.h"
 #include "platform/caches.h"
 #include "platform/integers.h"
+#include "program/figures.h"
 
 namespace onnxfuse {
 namespace {
 
 // Results of small images that are computed before the epilogue reads them.
 constexpr int64_t kCollected = 4096;
-// A unit of work with fewer products is not worth the hand-over to a thread.
-constexpr double kUnitProducts = 200e3;
-// Filters are divided among units if there are less than half as many of these, and each has enough to do.
-constexpr int64_t kUnits = 16;
-// The least filters of a unit, where that is more than half of those that kernels read a strip once for.
-constexpr int64_t kUnitFilters = 8;
-constexpr double kSplitProducts = 400e3;
-// With fewer products in all the calling thread is done before others have begun.
-constexpr double kAlone = 300e3;
-// What a result costs besides its products, in products; and for single channels a product, and an element that is read
-// or written.
-constexpr int64_t kResultProducts = 8;
-constexpr double kSingleProduct = 2.5;
-constexpr double kSingleElement = 10.0;
 
 // The ways to compute a convolution, the first of which that suits it is taken.  Of the others no code is touched.
 struct Implementation {
@@ -78,21 +65,21 @@ void ConvCpuPlan::divide_work() {
   auto per_result = static_cast<double>(geometry.products() + kResultProducts);
   if (geometry.by_channel() && channel_size > 0) {
     const double passed = 1.0 + static_cast<double>(conv_elements(geometry.in)) / static_cast<double>(channel_size);
-    per_result = kSingleProduct * static_cast<double>(geometry.products()) + kSingleElement * passed;
+    per_result = kPlainSingleProducts * static_cast<double>(geometry.products()) + kPlainElementProducts * passed;
   }
   const double all = static_cast<double>(geometry.batch * geometry.out_channels) * static_cast<double>(channel_size);
-  alone = all * per_result < kAlone;
+  alone = all * per_result < kAloneProducts;
   const int64_t filters = geometry.filters();
   const double products = static_cast<double>(divide_up(channel_size, strip_count) * filters) * per_result;
-  const int64_t worthwhile = std::clamp<int64_t>(static_cast<int64_t>(kUnitProducts / products), 1,
-                                                 divide_up(geometry.group, std::min(kUnits, geometry.group)));
+  const int64_t worthwhile = std::clamp<int64_t>(static_cast<int64_t>(kHandoverProducts / products), 1,
+                                                 divide_up(geometry.group, std::min(kPlainUnits, geometry.group)));
   groups_at_once = way == ConvWay::Lanes ? lanes->lanes() : worthwhile;
   filters_at_once = filters;
   const int64_t undivided = geometry.batch * strip_count * geometry.group;
-  if (way == ConvWay::Strips && undivided < kUnits / 2 && groups_at_once == 1) {
-    const int64_t unit_filters = std::max(kUnitFilters, kernels().filters / 2);
-    const auto worth = static_cast<int64_t>(std::min(products / kSplitProducts, static_cast<double>(kUnits)));
-    const int64_t parts = std::clamp<int64_t>(std::min(worth, kUnits / undivided), 1,
+  if (way == ConvWay::Strips && undivided < kPlainUnits / 2 && groups_at_once == 1) {
+    const int64_t unit_filters = std::max(kPlainUnitFilters, kernels().filters / 2);
+    const auto worth = static_cast<int64_t>(std::min(products / kSplitProducts, static_cast<double>(kPlainUnits)));
+    const int64_t parts = std::clamp<int64_t>(std::min(worth, kPlainUnits / undivided), 1,
                                               std::max<int64_t>(filters / unit_filters, 1));
     const int64_t block = std::min<int64_t>(strips->filters_at_once(), 8);
     filters_at_once = round_up(divide_up(filters, parts), block);

@@ -9,6 +9,7 @@
 #include "platform/caches.h"
 #include "platform/error.h"
 #include "platform/integers.h"
+#include "program/figures.h"
 
 namespace onnxfuse {
 namespace {
@@ -19,14 +20,8 @@ constexpr int64_t kLongestStrip = 2048;
 constexpr int64_t kWholeColumns = 192;
 // Fewer are not worth the weights' way through the caches.
 constexpr int64_t kShortestStrip = 512;
-// Strips to have at least, so that threads have equal shares of the work.
-constexpr int64_t kMinStrips = 4;
-constexpr int64_t kSharedFilters = 32;
 // The same where the weights stay in the level 2 cache.
-constexpr int64_t kLightStrips = 16;
 constexpr int64_t kShortestLight = 384;
-// A strip with fewer products is not worth the hand-over to a thread.
-constexpr double kMinProducts = 200e3;
 // From this length on rows are not computed as one.
 constexpr int64_t kLongRow = 64;
 // Sums of few places that are computed between two runs of the epilogue.
@@ -96,12 +91,13 @@ ConvStrips::ConvStrips(const ConvGeometry& geometry, size_t floats, int64_t filt
 void ConvStrips::choose_lengths(const ConvGeometry& geometry, int64_t floats) {
   const int64_t positions = positions_of_place(depth_) * positions_of_place(rows_) * positions_of_place(columns_);
   const double per_place = static_cast<double>(filters_) * static_cast<double>(channels_) * static_cast<double>(taps_);
-  const auto worth = static_cast<int64_t>(std::min(kMinProducts / per_place, static_cast<double>(kLongestStrip)));
+  const auto worth = static_cast<int64_t>(std::min(kHandoverProducts / per_place, static_cast<double>(kLongestStrip)));
   const int64_t all = depth_.places * rows_.places * columns_.places;
   const bool one_group = geometry.group == 1;
   // Rather a strip for each thread than a copy that they share, if the weights may be read for each.
   const bool light = one_group && !pointwise_ && filters_ * channels_ * taps_ <= level2_floats() / 2;
-  const int64_t at_least = light ? kLightStrips : std::clamp<int64_t>(kMinStrips * kSharedFilters / filters_, 1, kMinStrips);
+  const int64_t even = std::clamp<int64_t>(kLeastStrips * kSharedFilters / filters_, 1, kLeastStrips);
+  const int64_t at_least = light ? kLightStrips : even;
   const int64_t share = divide_up(all, one_group ? at_least : 1);
   int64_t room = level2_floats() / 2;
   int64_t most = std::min(kLongestStrip, std::max({light ? kShortestLight : kShortestStrip, worth, share}));

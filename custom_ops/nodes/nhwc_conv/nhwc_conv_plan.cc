@@ -8,6 +8,7 @@
 #include "nodes/nhwc_conv/nhwc_conv_units.h"
 #include "platform/cache_lines.h"
 #include "platform/integers.h"
+#include "program/figures.h"
 
 namespace onnxfuse {
 namespace {
@@ -61,7 +62,7 @@ bool reads_planes(const NhwcConv& node, const ConvGeometry& g) {
   const bool strides = stride == 1 || stride == 2 || stride == 4;
   if (!strides || g.out[2] < static_cast<int64_t>(kPlanePixels)) return false;
   if (g.products() > static_cast<int64_t>(kMostPlaneProducts)) return false;
-  return plane_columns(g) <= kRowResults / (g.in_channels * g.kernel[1]);
+  return plane_columns(g) <= kNhwcRowResults / (g.in_channels * g.kernel[1]);
 }
 
 void find_offsets_in_planes(NhwcConvPlan* plan) {
@@ -150,7 +151,7 @@ Routes find_routes(const NhwcConv& node, const NhwcConvPlan& plan) {
 // Where tiles are small, or few, what each costs is more than its results cost on their way through memory.
 void spare_small_tiles(const NhwcConv& node, const NhwcConvPlan& plan, Routes* routes) {
   // Tiles of single channels are as wide as rows let them be.
-  const bool narrow = (node.by_channel() || node.has_depthwise) && plan.tile_columns < kTilePixels;
+  const bool narrow = (node.by_channel() || node.has_depthwise) && plan.tile_columns < kNhwcTilePixels;
   const bool few = plan.pixels_at_once <= static_cast<int64_t>(kFewNhwcPixels);
   if (narrow) routes->prologue.tiles = false;
   if (few || (narrow && node.by_channel())) routes->epilogue.tiles = false;

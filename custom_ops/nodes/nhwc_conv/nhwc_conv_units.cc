@@ -6,57 +6,31 @@
 #include "plan/cost.h"
 #include "platform/caches.h"
 #include "platform/integers.h"
+#include "program/figures.h"
 
 namespace onnxfuse {
 namespace {
-
-// The part of the level 2 cache where results of a pair may stay.
-constexpr int64_t kPairShare = 8;
-constexpr int64_t kManyPixels = 192;
-constexpr int64_t kMostParts = 8;
-// Results of a unit that stay in the caches next to the processor until the epilogue has read them.
-constexpr int64_t kUnitResults = 12288;
-// The part of that cache for what is made for single channels.
-constexpr int64_t kWideShare = 2;
-// What single channels that are computed at once read of a kernel's rows.
-constexpr int64_t kReadElements = 6144;
-constexpr int64_t kLeastColumns = 16;
-constexpr double kReadRow = 0.3;
-constexpr double kUnitRows = 0.2;
-// What a weight costs on its way from the level 2 cache, and from farther away, in products of it; and a unit.
-constexpr double kNearWeight = 3.0;
-constexpr double kFarWeight = 12.0;
-constexpr double kUnitProducts = 30e3;
-// The same for a run of results that does not follow the one before, so that the epilogue stops between them.
-constexpr double kRunProducts = 3000.0;
-// What a product of single channels costs, and an element that is read for them, in products of all.
-constexpr double kSingleProduct = 1.5;
-constexpr double kReadElement = 5.0;
-// What a result costs besides, in products.
-constexpr double kResultProducts = 8.0;
-// With fewer products in all the calling thread is done before others have begun.
-constexpr double kAlone = 300e3;
-// Columns for each row of an image of which threads rather take columns each than rows: so kernels reach less far into what
-// another thread has written.
-constexpr int64_t kWide = 2;
 
 void divide_channels(const NhwcConv& node, NhwcConvPlan* plan) {
   const ConvGeometry& g = plan->geometry;
   plan->images = g.batch;
   plan->pixels = plan->out_pixels;
-  const int64_t fitting = kReadElements / (g.kernel[1] * std::min(kNhwcChannelsAtOnce, g.in_channels)) / g.strides[2];
-  int64_t parts = divide_up(g.out[2], std::max(fitting, kLeastColumns));
-  if (plan->by_columns && g.out[2] >= 2 * kLeastColumns) parts = round_up(parts, int64_t{2});  // alike for two threads
+  const int64_t channels = std::min(kNhwcChannelsAtOnce, g.in_channels);
+  const int64_t fitting = kNhwcReadElements / (g.kernel[1] * channels) / g.strides[2];
+  int64_t parts = divide_up(g.out[2], std::max(fitting, kNhwcLeastColumns));
+  // Alike for two threads.
+  if (plan->by_columns && g.out[2] >= 2 * kNhwcLeastColumns) parts = round_up(parts, int64_t{2});
   plan->tile_columns = divide_up(g.out[2], parts);
   // With the channels first the epilogue runs on each row of each channel by itself, unless rows are whole.
   plan->columns_at_once = node.nhwc_output ? plan->tile_columns : g.out[2];
   const int64_t column_units = divide_up(g.out[2], plan->columns_at_once);
-  const int64_t room = std::clamp<int64_t>(kRowResults / (plan->columns_at_once * g.out_channels), 1, g.out[1]);
+  const int64_t room = std::clamp<int64_t>(kNhwcRowResults / (plan->columns_at_once * g.out_channels), 1, g.out[1]);
   double least = 0.0;
   for (int64_t rows = 1; rows <= room; ++rows) {
     // In rows of results: what is read, that of the rows beside them too, and the time of a unit however small.
     const auto extent = static_cast<double>((rows - 1) * g.strides[1] + g.kernel[1]);
-    const double unit = static_cast<double>(rows) + kReadRow * extent / static_cast<double>(g.strides[1]) + kUnitRows;
+    const double read = kNhwcReadRows * extent / static_cast<double>(g.strides[1]);
+    const double unit = static_cast<double>(rows) + read + kNhwcUnitRows;
     const int64_t units = divide_up(g.out[1], rows);
     const double cost = unit * static_cast<double>(units) * imbalance(units * column_units * g.batch);
     if (rows > 1 && cost >= least) continue;
@@ -71,21 +45,22 @@ void divide_channels(const NhwcConv& node, NhwcConvPlan* plan) {
 // What weights stay in the level 2 cache for the next unit, beside what else goes through it.
 double weight_cost(const ConvGeometry& g) {
   const int64_t bytes = g.out_channels * g.products() * static_cast<int64_t>(sizeof(float));
-  return bytes > level2_bytes() / 4 ? kFarWeight : kNearWeight;
+  return bytes > level2_bytes() / 4 ? kFarWeightProducts : kNearWeightProducts;
 }
 
 // What a part of so many rows costs of single channels, and of the product behind them if there is one, in products.
 double cost_of_rows(const NhwcConv& node, const NhwcConvPlan& plan, int64_t rows, int64_t columns) {
   const ConvGeometry& g = plan.single;
   const int64_t filters = node.by_channel() ? 0 : plan.geometry.out_channels;
-  const auto pixels = static_cast<double>(round_up(rows * columns, kTilePixels));
-  const auto single = static_cast<double>(rows * round_up(columns, kTilePixels) * g.kernel[1] * g.kernel[2]);
+  const auto pixels = static_cast<double>(round_up(rows * columns, kNhwcTilePixels));
+  const auto single = static_cast<double>(rows * round_up(columns, kNhwcTilePixels) * g.kernel[1] * g.kernel[2]);
   const auto read =
       static_cast<double>(((rows - 1) * g.strides[1] + g.kernel[1]) * ((columns - 1) * g.strides[2] + g.kernel[2]));
   const int64_t runs = node.nhwc_output ? 0 : filters * (columns == g.out[2] ? 1 : rows);
   const double of_filters = (pixels + weight_cost(plan.geometry)) * static_cast<double>(filters);
-  return (of_filters + kSingleProduct * single + kReadElement * read) * static_cast<double>(g.in_channels) +
-         kRunProducts * static_cast<double>(runs) + kUnitProducts;
+  const double of_channels = kNhwcSingleProducts * single + kNhwcElementProducts * read;
+  return (of_filters + of_channels) * static_cast<double>(g.in_channels) + kNhwcRunProducts * static_cast<double>(runs) +
+         kNhwcUnitProducts;
 }
 
 // Rows that so many of single channels read, if none is outside of the image.
@@ -119,10 +94,11 @@ void divide_expanded(const NhwcConv& node, NhwcConvPlan* plan) {
 void divide_pair(const NhwcConv& node, NhwcConvPlan* plan) {
   const ConvGeometry& g = plan->single;
   const int64_t widest = std::max(g.in_channels, plan->geometry.out_channels);
-  const int64_t floats = std::max(level2_bytes() / (kPairShare * static_cast<int64_t>(sizeof(float))), 2 * kUnitResults);
-  const int64_t most = std::max(floats / widest, 2 * kTilePixels);
+  const int64_t share = level2_bytes() / (kPairShare * static_cast<int64_t>(sizeof(float)));
+  const int64_t floats = std::max(share, 2 * kNhwcUnitResults);
+  const int64_t most = std::max(floats / widest, 2 * kNhwcTilePixels);
   double least = -1.0;
-  for (int64_t width = kTilePixels; width < g.out[2] + kTilePixels && width <= most; width += kTilePixels) {
+  for (int64_t width = kNhwcTilePixels; width < g.out[2] + kNhwcTilePixels && width <= most; width += kNhwcTilePixels) {
     const int64_t columns = std::min(width, g.out[2]);
     for (int64_t rows = 1; rows <= g.out[1] && rows * columns <= most; ++rows) {
       const int64_t units = divide_up(g.out[1], rows) * divide_up(g.out[2], columns) * g.batch;
@@ -152,7 +128,7 @@ void divide_rows(const NhwcConv& node, NhwcConvPlan* plan, bool* straight) {
 // What a pixel costs with so many filters, in filters: few vectors of them do not use the registers so well.
 double cost_of_filters(int64_t filters) {
   const int64_t blocks = divide_up(filters, static_cast<int64_t>(kNhwcBlock));
-  const double vectors = blocks == 1 ? 1.25 : blocks == 2 ? 2.1 : static_cast<double>(blocks);
+  const double vectors = blocks == 1 ? kOneBlock : blocks == 2 ? kTwoBlocks : static_cast<double>(blocks);
   return vectors * static_cast<double>(kNhwcBlock);
 }
 
@@ -169,23 +145,25 @@ void divide_filters(const NhwcConv& node, NhwcConvPlan* plan, bool* straight) {
   plan->images = node.nhwc_output ? 1 : g.batch;
   plan->pixels = node.nhwc_output ? g.batch * plan->out_pixels : plan->out_pixels;
   const double per_weight = weight_cost(g);
-  const int64_t most = std::max(kUnitResults / g.out_channels, kManyPixels);
+  const int64_t most = std::max(kNhwcUnitResults / g.out_channels, kNhwcManyPixels);
   // All rows of a column at least.
-  plan->by_columns = plan->by_columns && plan->images * g.batch == 1 && !*straight && g.out[1] <= most / kTilePixels;
-  const int64_t step = plan->by_columns ? g.out[1] : kTilePixels;
+  plan->by_columns =
+      plan->by_columns && plan->images * g.batch == 1 && !*straight && g.out[1] <= most / kNhwcTilePixels;
+  const int64_t step = plan->by_columns ? g.out[1] : kNhwcTilePixels;
   constexpr auto block = static_cast<int64_t>(kNhwcBlock);
   double least = -1.0;
-  for (int64_t parts = 1; parts <= std::min(divide_up(g.out_channels, block), kMostParts); ++parts) {
+  for (int64_t parts = 1; parts <= std::min(divide_up(g.out_channels, block), kNhwcFilterParts); ++parts) {
     const int64_t filters = parts == 1 ? g.out_channels : round_up(divide_up(g.out_channels, parts), block);
     const int64_t filter_units = divide_up(g.out_channels, filters);
     for (int64_t pixels = step; pixels < plan->pixels + step && pixels <= most; pixels += step) {
       const int64_t at_once = std::min(pixels, plan->pixels);
       const int64_t units = divide_up(plan->pixels, at_once) * plan->images * filter_units;
-      const double sums = static_cast<double>(round_up(at_once, kTilePixels)) * cost_of_filters(filters);
-      const double read = per_weight * static_cast<double>(filters) + kNearWeight * static_cast<double>(at_once);
-      const double spilt = at_once * filters > kUnitResults ? 1.03 : 1.0;
+      const double sums = static_cast<double>(round_up(at_once, kNhwcTilePixels)) * cost_of_filters(filters);
+      const double read = per_weight * static_cast<double>(filters) + kNearWeightProducts * static_cast<double>(at_once);
+      const double spilt = at_once * filters > kNhwcUnitResults ? kSpiltUnit : 1.0;
       const auto runs = static_cast<double>(runs_of_unit(node, at_once, plan->pixels, filters, g.out_channels));
-      const double unit = (sums * spilt + read) * static_cast<double>(g.products()) + kRunProducts * runs + kUnitProducts;
+      const double unit =
+          (sums * spilt + read) * static_cast<double>(g.products()) + kNhwcRunProducts * runs + kNhwcUnitProducts;
       const double cost = unit * static_cast<double>(units) * imbalance(units);
       if (least >= 0.0 && cost >= least) continue;
       least = cost;
@@ -214,10 +192,10 @@ void divide_planes(NhwcConvPlan* plan) {
   const auto row = static_cast<double>(g.out[2] * g.out_channels) * (static_cast<double>(g.products()) + kResultProducts);
   double least = -1.0;
   for (int64_t rows = 1; rows <= g.out[1]; ++rows) {
-    if (rows > 1 && rows > kRowResults / (g.out[2] * g.out_channels)) break;
+    if (rows > 1 && rows > kNhwcRowResults / (g.out[2] * g.out_channels)) break;
     const int64_t units = divide_up(g.out[1], rows) * g.batch;
     const double cost =
-        (row * static_cast<double>(rows) + kUnitProducts) * static_cast<double>(units) * imbalance(units);
+        (row * static_cast<double>(rows) + kNhwcUnitProducts) * static_cast<double>(units) * imbalance(units);
     if (least >= 0.0 && cost >= least) continue;
     least = cost;
     plan->rows_at_once = rows;
@@ -231,7 +209,7 @@ double products_of_pixel(const NhwcConv& node, const NhwcShapes& shapes) {
   const auto single = [](const ConvGeometry& g) {
     const double passed = static_cast<double>(g.in[1] * g.in[2]) / static_cast<double>(g.out[1] * g.out[2]) + 1.0;
     return static_cast<double>(g.in_channels) *
-           (kSingleProduct * static_cast<double>(g.products()) + kReadElement * passed);
+           (kNhwcSingleProducts * static_cast<double>(g.products()) + kNhwcElementProducts * passed);
   };
   const ConvGeometry& g = shapes.geometry;
   const ConvGeometry& before = shapes.expansion;
@@ -247,7 +225,7 @@ double products_of_pixel(const NhwcConv& node, const NhwcShapes& shapes) {
 void divide_work(const NhwcConv& node, const NhwcShapes& shapes, NhwcConvPlan* plan, bool* straight) {
   const ConvGeometry& g = plan->geometry;
   // Results with the channels first are written in whole rows, and of a single row columns are what follows one another.
-  plan->by_columns = node.nhwc_output && g.out[1] > 1 && g.out[2] / kWide >= g.out[1];
+  plan->by_columns = node.nhwc_output && g.out[1] > 1 && g.out[2] / kWideImage >= g.out[1];
   if (plan->taps == Taps::Planes) {
     divide_planes(plan);
   } else if (node.has_depthwise || node.has_expansion) {
@@ -257,7 +235,7 @@ void divide_work(const NhwcConv& node, const NhwcShapes& shapes, NhwcConvPlan* p
   } else {
     divide_filters(node, plan, straight);
   }
-  plan->alone = products_of_pixel(node, shapes) * static_cast<double>(g.batch * plan->out_pixels) < kAlone;
+  plan->alone = products_of_pixel(node, shapes) * static_cast<double>(g.batch * plan->out_pixels) < kAloneProducts;
 }
 
 }  // namespace onnxfuse

@@ -8,15 +8,13 @@
 #include "platform/cache_lines.h"
 #include "platform/denormals.h"
 #include "platform/integers.h"
+#include "program/figures.h"
 #include "runtime/parts.h"
 #include "runtime/workspace.h"
 
 namespace onnxfuse {
 namespace {
 
-// What is worth the hand-over to a thread: elements of X to add up, and products.
-constexpr int64_t kUnitElements = int64_t{1} << 15;
-constexpr int64_t kUnitProducts = int64_t{1} << 15;
 // Channels that come last are added up so many at once, and so many pixels in one part.
 constexpr int64_t kLastChannels = 64;
 constexpr int64_t kPartRows = 256;
@@ -183,9 +181,9 @@ void run_squeeze_excite(const SqueezeExcite& node, const SqueezeExcitePlan& plan
 
   const int64_t channels = plan.batch * plan.channels;
   Means sums{static_cast<const float*>(inputs[0]), means, channels, plan.size,
-             std::clamp<int64_t>(kUnitElements / plan.size, 1, channels), plan.channels};
+             std::clamp<int64_t>(kGateElements / plan.size, 1, channels), plan.channels};
   if (node.nhwc) {
-    sums.at_once = channels * plan.size <= kUnitElements ? plan.channels : std::min(kLastChannels, plan.channels);
+    sums.at_once = channels * plan.size <= kGateElements ? plan.channels : std::min(kLastChannels, plan.channels);
     const int64_t units = plan.batch * divide_up(plan.channels, sums.at_once);
     run_parts(host, units, [&](int64_t unit) { compute_last_means(sums, unit); });
   } else {
@@ -194,7 +192,7 @@ void run_squeeze_excite(const SqueezeExcite& node, const SqueezeExcitePlan& plan
 
   const auto multiply = [&](size_t weights, const float* input, int64_t rows, int64_t depth) {
     const int64_t all = plan.batch * rows;
-    const int64_t most = std::max<int64_t>(kUnitProducts / depth, 1);
+    const int64_t most = std::max<int64_t>(kGateProducts / depth, 1);
     const int64_t at_once = round_up(divide_up(all, divide_up(all, most)), kRows);  // even shares
     const Products run{static_cast<const float*>(inputs[weights]), input, products, plan.batch, rows, depth, at_once};
     run_parts(host, divide_up(all, at_once), [&](int64_t unit) { compute_products(run, unit); });

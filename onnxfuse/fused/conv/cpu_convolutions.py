@@ -17,8 +17,9 @@ import onnx_graphsurgeon as gs
 from onnxfuse import cpu
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.fused.choices import ASKED_FOR, SWITCHED_OFF, ConvChoice, ConvPolicy
+from onnxfuse.fused.conv.conv_figures import NODE_CALL, Layout
 from onnxfuse.fused.conv.conv_node import ConvFusion, ConvRegion
-from onnxfuse.fused.conv.conv_times import NODE_CALL, ConvTimes, Layout, activation_inside, is_short
+from onnxfuse.fused.conv.conv_times import ConvTimes, activation_inside, is_short
 from onnxfuse.fused.conv.convolutions import describe, is_convolution
 from onnxfuse.fused.likely_shapes import LikelyShapes
 from onnxfuse.fused.minimum_cut import MinimumCut

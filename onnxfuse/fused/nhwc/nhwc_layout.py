@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
+from onnxfuse.fused.conv.conv_figures import NODE_CALL, Layout
 from onnxfuse.fused.conv.conv_node import ConvFusion, operands
-from onnxfuse.fused.conv.conv_times import NODE_CALL, ConvTimes, Layout
+from onnxfuse.fused.conv.conv_times import ConvTimes
 from onnxfuse.fused.minimum_cut import MinimumCut
 from onnxfuse.fused.nhwc.pools import Pool, find_pool
 from onnxfuse.fused.sizes import Size, Sizes, is_gate

@@ -10,8 +10,8 @@ from onnx import numpy_helper, parser
 import onnxfuse
 from onnxfuse import cpu
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.fused.conv import conv_times
-from onnxfuse.fused.conv.conv_times import Layout
+from onnxfuse.fused.conv import conv_figures, conv_times
+from onnxfuse.fused.conv.conv_figures import Layout
 from onnxfuse.fused.elementwise.fuse_elementwise import UNUSED
 from onnxfuse.fused.likely_shapes import LikelyShapes
 from onnxfuse.ort import ort_layout
@@ -176,16 +176,16 @@ def test_a_tensor_a_little_larger_than_the_caches_costs_little_more(
 
 def pretend(monkeypatch: pytest.MonkeyPatch, least_gain: float = 0.09, **costs: Any) -> None:
     """Lets nothing take time but what ``costs`` say, the products of the plain, the blocked and the last layout."""
-    nothing = conv_times.Cost(0, 0)
+    nothing = conv_figures.Cost(0, 0)
     kinds = dict.fromkeys(("pointwise", "depthwise", "others", "pool"), (0, 0, 0)) | costs
     reorder = kinds.pop("reorder", 0.0)
-    times = conv_times.Times(
-        **{kind: tuple(conv_times.Cost(product, 0) for product in products) for kind, products in kinds.items()},
+    times = conv_figures.Times(
+        **{kind: tuple(conv_figures.Cost(product, 0) for product in products) for kind, products in kinds.items()},
         **{"strided": nothing, "rows": (1, 1.0), "far": (0,) * 3, "call": (0,) * 3, "reorder": reorder, "weight": 0.0},
         **{"node": 0.0, "affine": 0.0, "silu": 0.0, "gelu": (0.0, 0.0), "tail": (0.0, 0.0), "pool_row": 0.0},
         least_gain=least_gain,
     )
-    monkeypatch.setattr(conv_times, "_times", lambda: times)
+    monkeypatch.setattr(conv_times, "times", lambda: times)
 
 
 def test_between_blocked_channels_and_channels_last_there_are_two_changes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ from onnx import helper
 import onnxfuse
 from onnxfuse.cli import cli
 from onnxfuse.fused.conv import conv_times
-from onnxfuse.fused.conv.conv_times import NODE_CALL, ConvTimes, Layout
+from onnxfuse.fused.conv.conv_figures import NODE_CALL, Layout
+from onnxfuse.fused.conv.conv_times import ConvTimes
 from onnxfuse.ort import ort_layout
 from tests.fused.conv.test_cpu_convolutions import array, model
 from tests.support import fusing

@@ -31,8 +31,8 @@ SAME = f"{NEEDED}, pads = [1, 1, 1, 1]"
 @pytest.fixture(autouse=True)
 def _every_tensor_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """And caches are large."""
-    monkeypatch.setattr(conv_times, "_WIDE", 1)
-    monkeypatch.setattr(conv_times, "_ROWS", 1 << 40)
+    monkeypatch.setattr(conv_times, "WIDE", 1)
+    monkeypatch.setattr(conv_times, "ROWS", 1 << 40)
 
 
 def expansions(made: onnx.ModelProto) -> list[str]:
@@ -139,7 +139,7 @@ def test_operands_of_another_type() -> None:
 
 @pytest.mark.parametrize("dilation", [1, 2, 4, 20])
 def test_rows_are_not_made_many_times(dilation: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conv_times, "_ROWS", 1 << 15)
+    monkeypatch.setattr(conv_times, "ROWS", 1 << 15)
     pads = [dilation] * 4
     depthwise = f"{NEEDED}, dilations = [{dilation}, {dilation}], pads = {pads}"
     text = "i = Conv (a, e, eb) j = Relu(i) d = DW (j, ev, eb) f = Relu(d) c = Conv (f, ep)"
@@ -160,7 +160,7 @@ def test_a_signal_is_one_row() -> None:
 
 
 def test_small_tensors_stay_between_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conv_times, "_WIDE", 1 << 20)
+    monkeypatch.setattr(conv_times, "WIDE", 1 << 20)
     text = WHOLE.format(first="Relu(i)", second="Relu(d)").replace("DW", f"Conv <{SAME.format(groups=96)}>")
     result = optimized(network(f"a = C3 (x, w) {text} y = C3 (c, w)", STATIC_HEAD, **WIDER))
     assert not expansions(result) and len(pairs(result)) == 1

@@ -12,7 +12,8 @@ import onnxfuse
 from onnxfuse import cpu
 from onnxfuse.cli import cli
 from onnxfuse.fused.conv import conv_times
-from onnxfuse.fused.conv.conv_times import NODE_CALL, ConvTimes, Layout
+from onnxfuse.fused.conv.conv_figures import NODE_CALL, Layout
+from onnxfuse.fused.conv.conv_times import ConvTimes
 from onnxfuse.fused.likely_shapes import LikelyShapes
 from onnxfuse.fused.nhwc.pools import Pool, find_pool
 from tests.fused.conv.test_cpu_convolutions import array
