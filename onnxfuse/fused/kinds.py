@@ -34,6 +34,7 @@ class Kind:
     targets: where it has kernels.
     programs: its attributes that are Programs, the one of its results first.
     computes: what it does, for readers of generated code and documents.
+    work: what the time of its nodes counts as, beside that of ONNX Runtime's own.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Kind:
     targets: frozenset[str]
     programs: tuple[str, ...]
     computes: str
+    work: str
 
     def operator(self, number: int) -> str:
         """The name of the operator with this number, from 1 on."""
@@ -60,19 +62,29 @@ _MOST_DIGITS = 6
 _CPU = frozenset(("cpu",))
 _BOTH = frozenset(("cpu", "cuda"))
 
-ELEMENTWISE = Kind("FusedElementwise", 32, _BOTH, ("program",), "a Program")
-REDUCTION = Kind("FusedReduction", 8, _BOTH, ("program",), "a Program that reduces")
-CONV = Kind("FusedConv", 16, _BOTH, ("program", "prologue"), "a convolution with Programs around it")
+ELEMENTWISE = Kind("FusedElementwise", 32, _BOTH, ("program",), "a Program", "fused region")
+REDUCTION = Kind("FusedReduction", 8, _BOTH, ("program",), "a Program that reduces", "normalization, reduction")
+CONV = Kind("FusedConv", 16, _BOTH, ("program", "prologue"), "a convolution with Programs around it", "convolution")
 SQUEEZE_EXCITE = Kind(
-    "FusedSqueezeExcite", 4, _CPU, ("program", "squeeze_program"), "the gate of a squeeze-and-excitation block"
+    "FusedSqueezeExcite",
+    4,
+    _CPU,
+    ("program", "squeeze_program"),
+    "the gate of a squeeze-and-excitation block",
+    "convolution",
 )
-ATTENTION = Kind("FusedAttention", 8, _BOTH, (), "scaled dot-product attention")
-NORMALIZATION = Kind("FusedNormalization", 8, _CPU, ("program",), "a normalization of rows")
+ATTENTION = Kind("FusedAttention", 8, _BOTH, (), "scaled dot-product attention", "attention")
+NORMALIZATION = Kind("FusedNormalization", 8, _CPU, ("program",), "a normalization of rows", "normalization, reduction")
 NHWC_CONV = Kind(
-    "FusedNhwcConv", 24, _CPU, ("program", "prologue"), "a convolution with Programs around it, the channels last"
+    "FusedNhwcConv",
+    24,
+    _CPU,
+    ("program", "prologue"),
+    "a convolution with Programs around it, the channels last",
+    "convolution",
 )
-NHWC_POOL = Kind("FusedNhwcPool", 8, _CPU, (), "MaxPool or AveragePool, the channels last")
-NHWC_CONCAT = Kind("FusedNhwcConcat", 8, _CPU, (), "joined channels, which come last")
+NHWC_POOL = Kind("FusedNhwcPool", 8, _CPU, (), "MaxPool or AveragePool, the channels last", "pooling, resizing")
+NHWC_CONCAT = Kind("FusedNhwcConcat", 8, _CPU, (), "joined channels, which come last", "layout")
 
 KINDS = (ELEMENTWISE, REDUCTION, CONV, SQUEEZE_EXCITE, ATTENTION, NORMALIZATION, NHWC_CONV, NHWC_POOL, NHWC_CONCAT)
 

@@ -1,7 +1,8 @@
 """What passes and planners ask about where a model will run: facts of ONNX Runtime there, and of the kernels there.
 
 A pass never asks for a target's name.  To add a target, add a row here, what makes its kernels under its own folder,
-and its object in ``onnxfuse.targets``.
+and its object in ``onnxfuse.targets``; where its provider is not one of ONNX Runtime's that others have, a row of what
+that computes itself in ``onnxfuse.ort.ort_fusions``, and who chooses convolutions in ``onnxfuse.fused.conv.choosers``.
 """
 
 from collections.abc import Callable, Iterable
@@ -80,6 +81,11 @@ class Target:
     keeps_softmax: bool
     library_costs: bool
     attention: AttentionKernels
+
+    @property
+    def provider(self) -> str:
+        """ONNX Runtime's provider that runs what is left to it there: tables of its kernels are by that."""
+        return self.providers[0]
 
 
 CPU = Target(

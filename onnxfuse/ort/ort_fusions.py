@@ -115,7 +115,7 @@ class _Provider:
 
 _PROVIDERS: Mapping[str, _Provider] = {
     # With AVX-512 a region is as fast as the kernel for BiasGelu or faster, with AVX2 it takes a fifth longer.
-    CPU.name: _Provider(
+    CPU.provider: _Provider(
         one_kernel=(_quick_gelu,),
         bias_gelu=lambda: not cpu.has_avx512(),
         masks_attention=False,
@@ -125,7 +125,7 @@ _PROVIDERS: Mapping[str, _Provider] = {
         frees_bias=lambda add: _is_bias_of_stack(add),
     ),
     # CUDA's Gemm writes the bias into its result with a product of its own first (core/providers/cuda/math/gemm.cc).
-    CUDA.name: _Provider(
+    CUDA.provider: _Provider(
         one_kernel=(_quick_gelu, _fast_gelu),
         bias_gelu=lambda: False,
         masks_attention=True,
@@ -146,7 +146,7 @@ class OrtFusions:
     """
 
     def __init__(self, model: Model, on: Target) -> None:
-        provider = _PROVIDERS[on.name]
+        provider = _PROVIDERS[on.provider]
         self.quantized = provider.quantized
         self.reasons: dict[int, str] = {}
         self.slowed: set[int] = set()

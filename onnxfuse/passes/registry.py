@@ -249,18 +249,7 @@ _BUILTIN_PASSES = {
 }
 """The passes of the package in the order in which they run, and where each is: imported when it is first asked for."""
 _BUILTIN = tuple(_BUILTIN_PASSES)
-_FUSING = (
-    "fuse-attention",
-    "merge-products",
-    "split-conv-bias",
-    "split-product-bias",
-    "fuse-conv",
-    "channels-last",
-    "fuse-reductions",
-    "fuse-normalization",
-    "fuse-elementwise",
-    "join-product-bias",
-)
+_FUSING = _BUILTIN[_BUILTIN.index("fuse-attention") :]
 """The passes before which others run by default."""
 
 

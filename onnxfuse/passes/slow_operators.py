@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
+from onnxfuse.fused.target import CPU, CUDA
 from onnxfuse.passes.rules.local_response_normalization import LocalResponseNormalization
 from onnxfuse.passes.rules.mean_of_channels import MeanOfChannels
 from onnxfuse.passes.rules.normalization_by_moments import NormalizationByMoments
@@ -24,19 +26,39 @@ if TYPE_CHECKING:
 
 NAME = "slow-operators"
 
-_ROTARY_EMBEDDINGS = (RotaryEmbeddingOperator, RotaryEmbeddingOfPairs, RotaryEmbedding, RotaryEmbeddingOfHeads)
-_RULES: dict[str, tuple[type[RewriteRule], ...]] = {
-    "cpu": (
-        *(LocalResponseNormalization, NormalizationByMoments, RmsNormalization),
-        *(*_ROTARY_EMBEDDINGS, SoftmaxOverChannels),
+
+class _Row(NamedTuple):
+    """A rule, and the operators of which a model has some together if there may be something for it."""
+
+    rule: type[RewriteRule]
+    wanted: tuple[frozenset[str], ...]
+
+
+def _row(rule: type[RewriteRule], *wanted: str) -> _Row:
+    return _Row(rule, tuple(frozenset(operators.split()) for operators in wanted))
+
+
+_ROTARY_EMBEDDINGS = (
+    _row(RotaryEmbeddingOperator, "RotaryEmbedding"),
+    _row(RotaryEmbeddingOfPairs, "Concat Neg"),
+    _row(RotaryEmbedding, "Concat Neg"),
+    _row(RotaryEmbeddingOfHeads, "Concat Neg", "RotaryEmbedding"),
+)
+_RULES: Mapping[str, tuple[_Row, ...]] = {
+    CPU.provider: (
+        _row(LocalResponseNormalization, "LRN"),
+        _row(NormalizationByMoments, "Reciprocal", "Div Sqrt"),
+        _row(RmsNormalization, "Reciprocal"),
+        *_ROTARY_EMBEDDINGS,
+        _row(SoftmaxOverChannels, "Softmax"),
     ),
-    "cuda": (MeanOfChannels, *_ROTARY_EMBEDDINGS, SlicesAsGather),
+    CUDA.provider: (
+        _row(MeanOfChannels, "GlobalAveragePool"),
+        *_ROTARY_EMBEDDINGS,
+        _row(SlicesAsGather, "Concat Slice"),
+    ),
 }
-_WANTED: dict[str, tuple[set[str], ...]] = {
-    "cpu": ({"LRN"}, {"Reciprocal"}, {"Div", "Sqrt"}, {"Softmax"}, {"Concat", "Neg"}, {"RotaryEmbedding"}),
-    "cuda": ({"GlobalAveragePool"}, {"Concat", "Slice"}, {"Concat", "Neg"}, {"RotaryEmbedding"}),
-}
-"""Operators of which a model has some together if there may be something for the rules: else nothing is inferred."""
+"""By the provider whose kernels are slow, in the order in which they run."""
 
 
 class SlowOperators:
@@ -53,7 +75,8 @@ class SlowOperators:
     def run(self, model: Model, context: PassContext) -> None:
         """Runs the rules, if there is anything for them."""
         operators = {node.op for graph in model.graphs() for node in graph.nodes}
-        if not any(operators >= wanted for wanted in _WANTED.get(context.target, ())):
-            return
+        rows = _RULES.get(context.on.provider, ())
+        if not any(operators >= wanted for row in rows for wanted in row.wanted):
+            return  # nothing is inferred for nothing
         infer(model)
-        RulePass([rule() for rule in _RULES[context.target]], NAME).run(model, context)
+        RulePass([row.rule() for row in rows], NAME).run(model, context)

@@ -21,7 +21,6 @@ from onnxfuse.check.region_parity import compare_regions
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.files.model_io import read_proto
 from onnxfuse.fused import kinds
-from onnxfuse.fused.kinds import Kind
 from onnxfuse.run.inputs import InputSet
 from onnxfuse.run.sessions import Session, SessionError, Value, has_fused_nodes
 from onnxfuse.zoo.fetching import fetch
@@ -51,24 +50,11 @@ KINDS = {
 
 _OF_OPERATOR = {op: kind for kind, ops in KINDS.items() for op in ops}
 
-OF_FUSED: dict[Kind, str] = {
-    kinds.ELEMENTWISE: "fused region",
-    kinds.CONV: "convolution",
-    kinds.NHWC_CONV: "convolution",
-    kinds.SQUEEZE_EXCITE: "convolution",
-    kinds.ATTENTION: "attention",
-    kinds.NORMALIZATION: "normalization, reduction",
-    kinds.REDUCTION: "normalization, reduction",
-    kinds.NHWC_POOL: "pooling, resizing",
-    kinds.NHWC_CONCAT: "layout",
-}
-"""The same for each kind of fused node."""
-
 
 def work_of(operator: str) -> str:
     """What the time of an operator counts as, as ONNX Runtime's profile names it; fused ones have any number."""
     fused = kinds.kind_of(operator)
-    return _OF_OPERATOR.get(operator, "elementwise") if fused is None else OF_FUSED[fused]
+    return _OF_OPERATOR.get(operator, "elementwise") if fused is None else fused.work
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,8 @@ class CudaChooser:
 
 
 _DEFAULT: Mapping[str, Callable[[ConvPolicy], ConvChooser]] = {
-    CPU.name: CpuChooser,
-    CUDA.name: lambda policy: CudaChooser(RuleChooser(policy)),
+    CPU.provider: CpuChooser,
+    CUDA.provider: lambda policy: CudaChooser(RuleChooser(policy)),
 }
 
 
@@ -64,7 +64,7 @@ def chooser_of(context: PassContext) -> ConvChooser:
     """The context's chooser, which is made where there is none."""
     if context.convolutions is None:
         policy = ConvPolicy.ALL if context.everything else ConvPolicy.AUTO
-        context.convolutions = _DEFAULT[context.on.name](policy)
+        context.convolutions = _DEFAULT[context.on.provider](policy)
     return context.convolutions
 
 
