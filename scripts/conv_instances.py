@@ -37,11 +37,12 @@ from onnxfuse.cuda.arch import COMMON, architecture
 from onnxfuse.cuda.conv.candidates import candidates
 from onnxfuse.cuda.conv.kernel import ConvKernel, ConvSource
 from onnxfuse.cuda.conv.spec import Convolution
-from onnxfuse.cuda.conv.tiling import SHARED_BYTES, Tiling, shared_bytes
+from onnxfuse.cuda.conv.tiling import Tiling, shared_bytes
 from onnxfuse.cuda.elementwise.fitting import LOG_OPTION
 from onnxfuse.cuda.elementwise.renderer import compile_options
 from onnxfuse.cuda.nvrtc import Nvrtc
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.program.figures import SHARED_BYTES
 from tests.cuda.convolutions import Fused, check, convolution, fused_of, random_windowed
 from tests.cuda.emulator import HEADERS, Emulation, ViolationError
 from tools.fuzz.pool import Job, run_shards

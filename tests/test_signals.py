@@ -14,8 +14,8 @@ import pytest
 from onnxfuse.files import model_io
 from onnxfuse.model import replacing
 from onnxfuse.report.report_file import ReportFile
-from tests.support.parity_models import chain, save
 from tests.cli.command_line import assert_one_line
+from tests.support.parity_models import chain, save
 from tests.test_output_safety import external_model, snapshot
 
 

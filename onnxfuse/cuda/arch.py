@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.program.figures import WARP
 
-WARP = 32
 REGISTERS = 65536
 """32-bit registers of one multiprocessor, on every architecture here."""
 REGISTER_UNIT = 256

@@ -6,12 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from onnxfuse.cuda.elementwise.access import Layout, Operand, row_dim
 from onnxfuse.cuda.kernel import Kernel
-
-MAX_RANK = 16
-"""The dimensions that ``Space`` and ``Strides`` of custom_ops/cuda/device/indexing.cuh hold."""
-
-MAX_BYTES = 4096
-"""The most that the parameters of a kernel may take, on every architecture."""
+from onnxfuse.program.figures import MAX_RANK
 
 
 def grid_size(kernel: Kernel, layout: Layout) -> int:

@@ -75,10 +75,6 @@ class Kernel:
         return f"{text} tile {self.tile}" if self.tile else text
 
 
-MAX_COUNT_32 = (1 << 31) - (1 << 24) - 1
-"""The most elements of an iteration space for 32-bit indices; the rest is room for the last block's threads."""
-
-
 @dataclass(frozen=True)
 class SourceText:
     """CUDA C++ text that compiles by itself; ``body`` is the part after the prelude, which is what there is to read."""

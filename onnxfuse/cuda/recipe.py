@@ -23,17 +23,15 @@ from typing import ClassVar, Generic, Protocol, Self, TypeVar
 
 from onnxfuse.cuda.kernel import Access, Kernel
 from onnxfuse.program import ProgramError
+from onnxfuse.program.figures import MAX_BLOCK, MAX_KERNEL_NAME, MAX_KERNELS, WARP
 
 HEADER = "onnxfuse-cuda 2"
-MAX_KERNELS = 16
-MAX_BLOCK = 1024
-WARP = 32
 VECTORS = (1, 2, 4, 8, 16)
 INDEX_WIDTHS = (32, 64)
 TILES = (32, 64)
 
 _HASH = re.compile(r"[0-9a-f]{64}")
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NUMBER = re.compile(r"[1-9][0-9]{0,3}")
 
 
@@ -202,7 +200,7 @@ def recipe_lines(text: str, header: str) -> tuple[str, list[tuple[int, str]]]:
 
 def is_identifier(name: str) -> bool:
     """Whether a kernel may be called so."""
-    return _IDENTIFIER.fullmatch(name) is not None
+    return len(name) <= MAX_KERNEL_NAME and _IDENTIFIER.fullmatch(name) is not None
 
 
 def accepts_everything(kernel: Kernel) -> bool:

@@ -10,8 +10,9 @@ from onnxfuse.cuda.cache import Cache
 from onnxfuse.cuda.elementwise.renderer import Tuning
 from onnxfuse.cuda.kernel import Access
 from onnxfuse.cuda.prelude import prelude
-from onnxfuse.cuda.recipe import MAX_BLOCK, VECTORS, WARP
+from onnxfuse.cuda.recipe import VECTORS
 from onnxfuse.program import Program
+from onnxfuse.program.figures import MAX_BLOCK, WARP
 
 
 class Choice(Enum):

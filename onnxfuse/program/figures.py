@@ -85,6 +85,52 @@ LEAST_TRANSPOSED = _limit(
     "int64_t",
 )
 
+# --- kernels for GPUs: what Python renders, the library launches ---
+
+MAX_RECIPE_TEXT = _limit("MAX_RECIPE_TEXT", 1 << 16, "bytes", "of the text of a launch recipe")
+MAX_KERNELS = _limit("MAX_KERNELS", 16, "kernels", "of a source, one after the other tried")
+MAX_KERNEL_NAME = _limit("MAX_KERNEL_NAME", 128, "characters", "of the name of a kernel")
+MAX_PARAMETER_BYTES = _limit("MAX_PARAMETER_BYTES", 4096, "bytes", "that a launch of any kernel may pass")
+MAX_BLOCK = _limit("MAX_BLOCK", 1024, "threads", "of a block", "uint32_t")
+MAX_BLOCKS = _limit("MAX_BLOCKS", (1 << 31) - 1, "blocks", "of a launch", "int64_t")
+WARP = _limit("WARP", 32, "threads", "of a warp", "uint32_t")
+SHARED_BYTES = _limit("SHARED_BYTES", 48 << 10, "bytes", "of shared memory that a block of any GPU may have unasked")
+WIDEST_ACCESS = _limit("WIDEST_ACCESS", 16, "bytes", "of the widest load and store")
+LIMIT_32 = _limit("LIMIT_32", 1 << 31, "elements", "from the first one, beyond indices of 32 bits", "int64_t")
+MAX_COUNT_32 = _limit(
+    "MAX_COUNT_32",
+    (1 << 31) - (1 << 24) - 1,
+    "elements",
+    "of an iteration space for indices of 32 bits; the rest is room for the threads of the last block",
+    "int64_t",
+)
+WAVES = _limit("WAVES", 2, "blocks of a multiprocessor", "at most, where blocks share rows or keys", "int64_t")
+MAX_CONV_TILE = _limit("MAX_CONV_TILE", 4096, "elements", "of an edge of a convolution's tile", "uint32_t")
+MAX_CONV_SPLIT = _limit("MAX_CONV_SPLIT", 64, "parts", "of a convolution's sums", "uint32_t")
+CONV_SUM_BLOCK = _limit("CONV_SUM_BLOCK", 256, "threads", "of a block of the kernel that adds such parts", "uint32_t")
+CONV_BLOCKS = _limit(
+    "CONV_BLOCKS",
+    32,
+    "blocks of a multiprocessor",
+    "at most, where threads of a convolution loop over what remains: a few waves of the device",
+    "int64_t",
+)
+MAX_NEST_ITEMS = _limit("MAX_NEST_ITEMS", 64, "elements", "of a row that a thread keeps", "uint32_t")
+MAX_NEST_STEPS = _limit("MAX_NEST_STEPS", 16, "kernels", "in which blocks share rows", "uint32_t")
+MAX_NEST_SPLITS = _limit("MAX_NEST_SPLITS", 128, "blocks", "that share a row", "int64_t")
+LEAST_NEST_GROUPS = _limit("LEAST_NEST_GROUPS", 8, "groups", "of a thread, where blocks share rows", "int64_t")
+NEST_PART_BYTES = _limit("NEST_PART_BYTES", 8, "bytes", "of one partial result in the workspace")
+NEST_LANES = _limit(
+    "NEST_LANES", 32, "groups of columns", "that a block along columns takes, one for each lane of a warp", "uint32_t"
+)
+MAX_ATTENTION_TILE = _limit("MAX_ATTENTION_TILE", 1024, "elements", "of an edge of an attention's tile", "uint32_t")
+MAX_ATTENTION_SPLIT = _limit("MAX_ATTENTION_SPLIT", 64, "blocks", "that share the keys of a row", "uint32_t")
+ATTENTION_SUM_BLOCK = _limit(
+    "ATTENTION_SUM_BLOCK", 128, "threads", "of a block of the kernel that joins what these have left", "uint32_t"
+)
+LEAST_ATTENTION_KEYS = _limit("LEAST_ATTENTION_KEYS", 128, "keys", "of each of these", "int64_t")
+ATTENTION_STATE = _limit("ATTENTION_STATE", 3, "numbers of a row", "that each leaves besides its results", "int64_t")
+
 # --- what work costs on the CPU ---
 
 _cost("BYTE_NANOSECONDS", 0.012, "a byte that a tile reads from or writes to a tensor, operands in the level 1 cache")

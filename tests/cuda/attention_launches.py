@@ -11,10 +11,11 @@ import onnx
 from onnx import helper
 
 from onnxfuse.cuda.attention.arguments import PARAMETER_BYTES, choose, pack, splits, sum_blocks, tiles, workspace_bytes
-from onnxfuse.cuda.attention.kernel import SUM_BLOCK, AttentionKernel, AttentionSource
+from onnxfuse.cuda.attention.kernel import AttentionKernel, AttentionSource
 from onnxfuse.cuda.attention.layout import lay_out
 from onnxfuse.cuda.attention.recipe import AttentionRecipe
 from onnxfuse.model.dtypes import DTYPES, from_numpy
+from onnxfuse.program.figures import ATTENTION_SUM_BLOCK
 from tests.cuda.attention_nodes import Node
 from tests.cuda.contract import SOURCE
 from tests.cuda.emulator import FLAGS, HEADERS, cpp_text
@@ -64,7 +65,7 @@ def check_launches(
     parts = splits(kernel, layout, multiprocessors)
     expected = [(kernel.name, tiles(kernel, layout) * parts[0], kernel.block)]
     if parts[0] > 1:
-        expected.append((kernel.sum_name, sum_blocks(layout), SUM_BLOCK))
+        expected.append((kernel.sum_name, sum_blocks(layout), ATTENTION_SUM_BLOCK))
     assert [(call["kernel"], call["grid"], call["block"]) for call in calls] == expected
     assert scratch == ([workspace_bytes(layout, parts[0])] if parts[0] > 1 else [])
     arguments = pack(attributes, layout, addresses, parts, workspace)

@@ -9,10 +9,11 @@ import numpy as np
 from onnxfuse.cuda.attention.arguments import pack, splits, sum_blocks, tiles, workspace_bytes
 from onnxfuse.cuda.attention.case import AttentionCase
 from onnxfuse.cuda.attention.fitting import candidates
-from onnxfuse.cuda.attention.kernel import SUM_BLOCK, AttentionKernel, AttentionSource
+from onnxfuse.cuda.attention.kernel import AttentionKernel, AttentionSource
 from onnxfuse.cuda.attention.layout import lay_out
 from onnxfuse.cuda.attention.renderer import render_attention
 from onnxfuse.model.dtypes import DTYPES
+from onnxfuse.program.figures import ATTENTION_SUM_BLOCK
 from tests.cuda.emulator import Emulation, aligned
 
 MULTIPROCESSORS = 8
@@ -203,5 +204,5 @@ def run_kernel(
     else:
         emulation.launch(kernel.name, arguments, blocks, kernel.block, [*operands, ("out_parts", place, size)])
         own = [("parts", place, size), *results]
-        emulation.launch(kernel.sum_name, arguments, sum_blocks(layout), SUM_BLOCK, own)
+        emulation.launch(kernel.sum_name, arguments, sum_blocks(layout), ATTENTION_SUM_BLOCK, own)
     return out.reshape(layout.shape)

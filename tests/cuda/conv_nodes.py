@@ -11,19 +11,12 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from onnxfuse.cuda.conv.arguments import (
-    SUM_BLOCK,
-    choose,
-    grid_size,
-    pack,
-    splits,
-    sum_grid_size,
-    workspace_bytes,
-)
+from onnxfuse.cuda.conv.arguments import choose, grid_size, pack, splits, sum_grid_size, workspace_bytes
 from onnxfuse.cuda.conv.kernel import ConvAccess, ConvKernel, ConvSource, Family
 from onnxfuse.cuda.conv.recipe import ConvRecipe
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.program import Program, reference
+from onnxfuse.program.figures import CONV_SUM_BLOCK
 from tests.cuda.contract import SOURCE
 from tests.cuda.convolutions import MULTIPROCESSORS, Fused, convolve, integers
 from tests.cuda.emulator import FLAGS, HEADERS, cpp_text
@@ -147,7 +140,7 @@ def check_launches(
     parts = splits(kernel, layout, MULTIPROCESSORS)
     wanted = [(kernel.name, grid_size(kernel, layout, MULTIPROCESSORS), kernel.block)]
     if parts > 1:
-        wanted.append((kernel.sum_name, sum_grid_size(kernel, layout, MULTIPROCESSORS), SUM_BLOCK))
+        wanted.append((kernel.sum_name, sum_grid_size(kernel, layout, MULTIPROCESSORS), CONV_SUM_BLOCK))
     assert [(call["kernel"], call["grid"], call["block"]) for call in calls] == wanted
     assert scratch == ([workspace_bytes(layout, parts)] if parts > 1 else [])
     assert (workspace != 0) == (parts > 1)

@@ -12,7 +12,6 @@ import onnxruntime as ort
 from onnx import helper
 
 from onnxfuse.cuda.conv.arguments import (
-    SUM_BLOCK,
     ConvLayout,
     accepts,
     grid_size,
@@ -29,6 +28,7 @@ from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.cuda.conv.tiling import Tiling
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, ProgramBuilder, reference
+from onnxfuse.program.figures import CONV_SUM_BLOCK
 from onnxfuse.program.ops import OPS
 from tests.cuda.emulator import Emulation, aligned
 from tests.cuda.programs import BASIC
@@ -172,7 +172,7 @@ def _run(
     if parts > 1:
         blocks = sum_grid_size(kernel, layout, MULTIPROCESSORS)
         operands = [*read, *_named("workspace", [workspace]), *_named("out", outputs)]
-        emulation.launch(kernel.sum_name, arguments, blocks, SUM_BLOCK, operands)
+        emulation.launch(kernel.sum_name, arguments, blocks, CONV_SUM_BLOCK, operands)
 
 
 def _named(name: str, memories: Sequence[np.ndarray]) -> list[tuple[str, int, int]]:

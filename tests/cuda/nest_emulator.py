@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from onnxfuse.cuda.nest.arguments import PART_BYTES, Grid, grid_of, pack, workspace_bytes
+from onnxfuse.cuda.nest.arguments import Grid, grid_of, pack, workspace_bytes
 from onnxfuse.cuda.nest.kernel import NestKernel, NestSource
 from onnxfuse.cuda.nest.layout import NestLayout, accepts, lay_out
 from onnxfuse.program import Program, reference
+from onnxfuse.program.figures import NEST_PART_BYTES
 from tests.cuda.emulator import Emulation, aligned, operand_names
 
 MULTIPROCESSORS = 8
@@ -48,7 +49,7 @@ def _parts(program: Program, layout: NestLayout, grid: Grid, place: int) -> list
     """The workspace, a part for each reduction, to read and to write."""
     if grid.splits == 1:
         return []
-    size = PART_BYTES * grid.splits * layout.rows
+    size = NEST_PART_BYTES * grid.splits * layout.rows
     return [
         (f"{prefix}workspace{number}", place + number * size, size)
         for number in range(len(program.reductions))

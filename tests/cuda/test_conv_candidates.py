@@ -9,7 +9,8 @@ from onnxfuse.cuda.conv.kernel import ConvAccess
 from onnxfuse.cuda.conv.recipe import ConvRecipe
 from onnxfuse.cuda.conv.renderer import render_conv
 from onnxfuse.cuda.conv.spec import Convolution
-from onnxfuse.cuda.conv.tiling import SHARED_BYTES, Tiling, shared_bytes
+from onnxfuse.cuda.conv.tiling import Tiling, shared_bytes
+from onnxfuse.program.figures import SHARED_BYTES
 from tests.cuda.convolutions import convolution, raw
 
 SAME = (1, 1, 1, 1)

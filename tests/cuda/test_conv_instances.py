@@ -11,8 +11,9 @@ import pytest
 from conv_instances import Instance
 
 from onnxfuse.cuda.arch import COMMON
-from onnxfuse.cuda.conv.tiling import SHARED_BYTES, Tiling, shared_bytes
+from onnxfuse.cuda.conv.tiling import Tiling, shared_bytes
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.program.figures import SHARED_BYTES
 from tests.cuda.compilers import MadeUpCompiler
 from tools.fuzz.pool import Shard
 

@@ -5,13 +5,14 @@ import re
 import numpy as np
 import pytest
 
-from onnxfuse.cuda.arguments import MAX_BYTES, grid_size, pack, parameter_bytes
+from onnxfuse.cuda.arguments import grid_size, pack, parameter_bytes
 from onnxfuse.cuda.elementwise.access import choose, classify
 from onnxfuse.cuda.elementwise.renderer import Tuning, render
 from onnxfuse.cuda.kernel import Access, Kernel
 from onnxfuse.cuda.prelude import FILES, prelude
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Const, Program, ProgramBuilder, ProgramError, reference
+from onnxfuse.program.figures import MAX_PARAMETER_BYTES
 from tests.cuda.emulator import Emulation, check_program
 from tests.cuda.programs import SMALL
 from tests.custom_ops.fused import assert_same_bits
@@ -133,7 +134,7 @@ def test_parameters_are_counted_as_they_are_packed() -> None:
     for kernel in render(program, [Access("lciog", "l")]).kernels:
         packed = pack(kernel, layout, range(6))
         # All lengths are multiples of 4; with 32-bit indices nothing but pointers, which come first, needs more.
-        assert parameter_bytes(kernel) == sum(map(len, packed)) <= MAX_BYTES
+        assert parameter_bytes(kernel) == sum(map(len, packed)) <= MAX_PARAMETER_BYTES
 
 
 def test_the_grid_has_a_thread_a_group() -> None:

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from onnxfuse.cuda.arguments import MAX_BYTES
 from onnxfuse.cuda.nest.arguments import grid_of, pack, parameter_bytes, workspace_bytes
 from onnxfuse.cuda.nest.kernel import NestAccess, NestKernel
 from onnxfuse.cuda.nest.layout import accepts, lay_out
 from onnxfuse.cuda.nest.recipe import NestRecipe
 from onnxfuse.cuda.nest.renderer import case_of, render_nest
-from onnxfuse.cuda.recipe import MAX_KERNELS, RecipeError
+from onnxfuse.cuda.recipe import RecipeError
 from onnxfuse.program import Program, ProgramBuilder, ProgramError
+from onnxfuse.program.figures import MAX_KERNELS, MAX_PARAMETER_BYTES
 from tests.cuda.nest_programs import chains
 
 SOURCE = "0123456789abcdef" * 4
@@ -74,7 +74,7 @@ def test_rendered_recipes_are_valid(dtype: str, name: str) -> None:
         recipe = NestRecipe.of(source)
         assert NestRecipe.parse(str(recipe)) == recipe and len(recipe.kernels) <= MAX_KERNELS
         for kernel in source.kernels:
-            assert parameter_bytes(kernel) <= MAX_BYTES
+            assert parameter_bytes(kernel) <= MAX_PARAMETER_BYTES
 
 
 def test_parameters_have_the_size_that_is_foretold() -> None:

@@ -1,13 +1,12 @@
 #include "cuda/attention/cuda_attention_launch.h"
 
+#include "program/figures.h"
+
 #include <algorithm>
 
 namespace onnxfuse::cuda {
 namespace {
 
-constexpr int64_t kLeastKeys = 128;  // that each of the blocks has which share keys
-constexpr int64_t kWaves = 2;        // blocks for each multiprocessor, if as many share keys
-constexpr int64_t kState = 3;        // numbers of a row that a split leaves besides its results
 
 int64_t quotient_up(int64_t number, int64_t divisor) { return number / divisor + (number % divisor != 0 ? 1 : 0); }
 
@@ -80,7 +79,8 @@ std::shared_ptr<const AttentionCudaPlan> make_attention_cuda_plan(const Attentio
 }
 
 AttentionSplits attention_splits(const AttentionKernel& kernel, int64_t blocks, int64_t keys, int64_t multiprocessors) {
-  const int64_t wanted = std::min({kWaves * multiprocessors / blocks, keys / kLeastKeys, int64_t{kernel.split}});
+  const int64_t wanted =
+      std::min({kWaves * multiprocessors / blocks, keys / kLeastAttentionKeys, int64_t{kernel.split}});
   if (wanted < 2) return {1, keys};
   const int64_t chunk = quotient_up(quotient_up(keys, wanted), kernel.keys) * kernel.keys;
   return {quotient_up(keys, chunk), chunk};
@@ -114,7 +114,7 @@ AttentionLaunch::AttentionLaunch(const Attention& node, const AttentionRecipe& r
 size_t AttentionLaunch::workspace_bytes() const {
   if (splits_.splits == 1) return 0;
   const int64_t rows = plan_.layout.count / plan_.layout.v.size;
-  return sizeof(float) * static_cast<size_t>(splits_.splits * (plan_.layout.count + kState * rows));
+  return sizeof(float) * static_cast<size_t>(splits_.splits * (plan_.layout.count + kAttentionState * rows));
 }
 
 void AttentionLaunch::operator()(const Driver& driver, CUdeviceptr workspace, CUstream stream) const {

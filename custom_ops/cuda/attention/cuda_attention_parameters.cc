@@ -1,5 +1,7 @@
 #include "cuda/attention/cuda_attention_parameters.h"
 
+#include "program/figures.h"
+
 #include <cstring>
 
 namespace onnxfuse::cuda {

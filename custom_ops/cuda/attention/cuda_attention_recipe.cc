@@ -4,13 +4,12 @@
 #include <utility>
 
 #include "cuda/launch/cuda_recipe_text.h"
+#include "program/figures.h"
 #include "program/words.h"
 
 namespace onnxfuse::cuda {
 namespace {
 
-constexpr uint32_t kMaxTile = 1024;
-constexpr uint32_t kMaxSplit = 64;
 constexpr char kKernelLine[] =
     "expected 'kernel <name> family <family> type <type> reads <letters> zeros <Z> rows <R> keys <K> size <D> "
     "columns <C> block <B> vector <V> split <S>'";
@@ -24,7 +23,9 @@ bool parse_type(std::string_view word, DType* type) {
   return false;
 }
 
-bool parse_edge(std::string_view word, uint32_t* size) { return parse_number(word, kMaxTile, size) && *size != 0; }
+bool parse_edge(std::string_view word, uint32_t* size) {
+  return parse_number(word, kMaxAttentionTile, size) && *size != 0;
+}
 
 class Parser {
  public:
@@ -63,13 +64,16 @@ class Parser {
     if (words[7] != (reads.empty() ? "-" : reads)) return "it does not read what the node does";
     if (words[9] != (node_.masked_as_zero ? "1" : "0")) return "its zeros are not the node's";
     const bool edges = parse_edge(words[11], &kernel->rows) && parse_edge(words[13], &kernel->keys) &&
-                       parse_number(words[15], kMaxTile, &kernel->size) && parse_edge(words[17], &kernel->columns);
+                       parse_number(words[15], kMaxAttentionTile, &kernel->size) &&
+                       parse_edge(words[17], &kernel->columns);
     if (!edges) return "the sizes are not numbers up to 1024";
     if (any != (kernel->size == 0)) return "a size of 0 is that of the family any";
     if (!parse_block(words[19], &kernel->block)) return "the block is not a multiple of 32 up to 1024";
     const bool power = parse_number(words[21], 8, &kernel->vector) && (kernel->vector & (kernel->vector - 1)) == 0;
     if (!power || kernel->vector == 0 || (any && kernel->vector > 1)) return "the vector is not 1, 2, 4 or 8, or 1 of any";
-    if (!parse_number(words[23], kMaxSplit, &kernel->split) || kernel->split == 0) return "the split is not from 1 to 64";
+    if (!parse_number(words[23], kMaxAttentionSplit, &kernel->split) || kernel->split == 0) {
+      return "the split is not from 1 to 64";
+    }
     kernel->name = words[1];
     const bool named = is_identifier(kernel->split > 1 ? kernel->sum_name() : kernel->name, kMaxKernelName);
     return named ? nullptr : "the kernel's name is not an identifier";

@@ -22,8 +22,6 @@
 
 namespace onnxfuse::cuda {
 
-// Threads of a block of a kernel that joins the parts.
-constexpr uint32_t kAttentionSumBlock = 128;
 
 struct AttentionKernel {
   std::string name;

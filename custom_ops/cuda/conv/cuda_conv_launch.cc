@@ -7,12 +7,11 @@
 #include "cuda/conv/cuda_conv_layout.h"
 #include "cuda/conv/cuda_conv_parameters.h"
 #include "cuda/launch/cuda_recipe_text.h"
+#include "program/figures.h"
 
 namespace onnxfuse::cuda {
 namespace {
 
-// For each multiprocessor, where threads loop over what remains: a few waves of the device.
-constexpr int64_t kBlocksPerMultiprocessor = 32;
 
 template <class Word>
 void write(unsigned char* parameters, size_t offset, int64_t number) {
@@ -94,7 +93,7 @@ void ConvLaunch::operator()(const Driver& driver, CUdeviceptr workspace, CUstrea
   std::memcpy(parameters, candidate_.parameters.data(), places.bytes);
   std::memcpy(parameters, addresses_.data(), addresses_.size() * sizeof(CUdeviceptr));
   std::memcpy(parameters + places.workspace, &workspace, sizeof(workspace));
-  const int64_t most = kBlocksPerMultiprocessor * kernels_.multiprocessors;
+  const int64_t most = kConvBlocks * kernels_.multiprocessors;
   int64_t blocks = candidate_.blocks * splits_;
   if (kernel_.family == ConvFamily::Any) blocks = std::min(blocks, most);
   if (kernel_.index == 32) {
@@ -105,10 +104,10 @@ void ConvLaunch::operator()(const Driver& driver, CUdeviceptr workspace, CUstrea
   launch_kernel(driver, kernels_, {kernel_.function, kernel_.name, blocks, kernel_.block, parameters, places.bytes},
                 stream);
   if (splits_ == 1) return;
-  const int64_t per_block = int64_t{kSumBlock} * kernel_.vector;
+  const int64_t per_block = int64_t{kConvSumBlock} * kernel_.vector;
   const int64_t sum_blocks = plan_.count / per_block + (plan_.count % per_block != 0 ? 1 : 0);
   launch_kernel(driver, kernels_,
-                {kernel_.sum_function, kernel_.sum_name(), std::min(sum_blocks, most), kSumBlock, parameters,
+                {kernel_.sum_function, kernel_.sum_name(), std::min(sum_blocks, most), kConvSumBlock, parameters,
                  places.bytes},
                 stream);
 }

@@ -3,14 +3,11 @@
 #include <algorithm>
 
 #include "cuda/driver/cuda_kernels.h"
+#include "program/figures.h"
 
 namespace onnxfuse::cuda {
 namespace {
 
-constexpr int64_t kLimit32 = int64_t{1} << 31;
-constexpr int64_t kMaxCount32 = kLimit32 - (int64_t{1} << 24) - 1;
-constexpr size_t kWidestAccess = 16;  // bytes of the widest load
-constexpr size_t kWeightAlignment = 16;
 
 int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
@@ -81,7 +78,7 @@ void find_alignment(const ConvKernel& kernel, const ConvLayout& layout, std::vec
   const size_t operands = layout.operands.size();
   misaligned->assign(2 + operands + layout.output_sizes.size(), 0);
   const bool reads_weights_in_pieces = kernel.family == ConvFamily::Gemm || kernel.family == ConvFamily::Direct;
-  if (reads_weights_in_pieces) (*misaligned)[1] = kWeightAlignment - 1;
+  if (reads_weights_in_pieces) (*misaligned)[1] = kWidestAccess - 1;
   if (kernel.vector == 1) return;
   const auto bits = [&](size_t element_size) { return std::min(kernel.vector * element_size, kWidestAccess) - 1; };
   (*misaligned)[0] = bits(layout.element_size);

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "cuda/launch/cuda_divider.h"
+#include "program/figures.h"
 
 namespace onnxfuse::cuda {
 namespace {
@@ -80,7 +81,7 @@ std::vector<KernelSignature> signatures(const ConvRecipe& recipe, const ConvOper
   for (const ConvKernel& kernel : recipe.kernels) {
     const std::vector<Parameter> parameters = conv_parameters(kernel, counts).each;
     functions.push_back({kernel.name, kernel.block, parameters});
-    if (kernel.split > 1) functions.push_back({kernel.sum_name(), kSumBlock, parameters});
+    if (kernel.split > 1) functions.push_back({kernel.sum_name(), kConvSumBlock, parameters});
   }
   return functions;
 }

@@ -19,8 +19,6 @@
 
 namespace onnxfuse::cuda {
 
-// Threads of a block of NAME_sum.
-constexpr uint32_t kSumBlock = 256;
 
 // Where the parameters of a kernel lie, which does not depend on shapes.
 struct ConvParameters {

@@ -5,13 +5,12 @@
 
 #include "cuda/conv/cuda_conv_parameters.h"
 #include "cuda/launch/cuda_recipe_text.h"
+#include "program/figures.h"
 #include "program/words.h"
 
 namespace onnxfuse::cuda {
 namespace {
 
-constexpr uint32_t kMaxTile = 4096;
-constexpr uint32_t kMaxSplit = 64;
 constexpr char kKernelLine[] =
     "expected 'kernel <name> family <family> tile <A>x<B>x<C> block <B> split <S> vector <V> index <I> "
     "access <letters>;<letters>'";
@@ -38,7 +37,7 @@ bool parse_tile(std::string_view word, std::array<uint32_t, 3>* tile) {
     const bool last = edge + 1 == tile->size();
     if ((end == std::string_view::npos) != last) return false;
     uint32_t& size = (*tile)[edge];
-    if (!parse_number(word.substr(0, end), kMaxTile, &size) || size == 0) return false;
+    if (!parse_number(word.substr(0, end), kMaxConvTile, &size) || size == 0) return false;
     if (!last) word.remove_prefix(end + 1);
   }
   return true;
@@ -74,7 +73,9 @@ class Parser {
     if (!parse_family(words[3], &kernel->family)) return "the family is not depthwise, gemm, direct or any";
     if (!parse_tile(words[5], &kernel->tile)) return "the tile is not three numbers from 1 to 4096";
     if (!parse_block(words[7], &kernel->block)) return "the block is not a multiple of 32 up to 1024";
-    if (!parse_number(words[9], kMaxSplit, &kernel->split) || kernel->split == 0) return "the split is not from 1 to 64";
+    if (!parse_number(words[9], kMaxConvSplit, &kernel->split) || kernel->split == 0) {
+      return "the split is not from 1 to 64";
+    }
     const bool power = parse_number(words[11], 8, &kernel->vector) && (kernel->vector & (kernel->vector - 1)) == 0;
     if (!power || kernel->vector == 0) return "the vector is not 1, 2, 4 or 8";
     if (words[13] != "32" && words[13] != "64") return "the index is not 32 or 64";

@@ -13,6 +13,7 @@
 
 #include "cuda/driver/cuda_driver.h"
 #include "cuda/driver/cuda_module.h"
+#include "program/figures.h"
 
 namespace onnxfuse::cuda {
 
@@ -35,8 +36,6 @@ struct KernelSignature {
   std::vector<Parameter> parameters;
 };
 
-// Of a launch.
-constexpr int64_t kMaxBlocks = (int64_t{1} << 31) - 1;
 
 // The kernels in one context, or why there are none.
 struct ContextKernels {

@@ -8,16 +8,14 @@
 #include "cuda/launch/cuda_parameters.h"
 #include "cuda/launch/cuda_recipe_text.h"
 #include "cuda/launch/cuda_tiles.h"
+#include "program/figures.h"
 
 namespace onnxfuse::cuda {
 namespace {
 
-constexpr size_t kWidestAccess = 16;  // bytes of the widest load
-
 // 32-bit indices must not overflow, nor must those of the threads of the last block that have no element.
 bool fits_32_bits(const RecipeKernel& kernel, const IterationSpace& space) {
-  constexpr int64_t kLimit = int64_t{1} << 31;
-  if (space.elements >= kLimit - (int64_t{1} << 24)) return false;
+  if (space.elements > kMaxCount32) return false;
   for (size_t k = 0; k < kernel.access.size(); ++k) {
     if (kernel.tile == 0 && kernel.access[k] != 'g' && kernel.access[k] != 'w') continue;
     const std::vector<int64_t>& strides = space.operands[k].strides;
@@ -27,7 +25,7 @@ bool fits_32_bits(const RecipeKernel& kernel, const IterationSpace& space) {
       if (__builtin_mul_overflow(std::abs(strides[d]), space.dims[d] - 1, &own)) return false;
       if (__builtin_add_overflow(reach, own, &reach)) return false;
     }
-    if (reach >= kLimit) return false;
+    if (reach >= kLimit32) return false;
   }
   return true;
 }

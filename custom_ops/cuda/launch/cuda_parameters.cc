@@ -4,11 +4,11 @@
 #include <cstring>
 
 #include "cuda/launch/cuda_divider.h"
+#include "program/figures.h"
 
 namespace onnxfuse::cuda {
 namespace {
 
-constexpr size_t kSpaceRank = 16;
 
 template <class Index, class Divider>
 class Packer {
@@ -40,11 +40,11 @@ class Packer {
  private:
   struct Space {
     uint32_t rank;
-    Divider dims[kSpaceRank];
+    Divider dims[kMaxRank];
   };
 
   struct Strides {
-    Index step[kSpaceRank];
+    Index step[kMaxRank];
   };
 
   // The space, and the strides of the operands of these letters.
@@ -59,7 +59,7 @@ class Packer {
     Space space;
     std::memset(&space, 0, sizeof(space));  // padding too
     space.rank = static_cast<uint32_t>(order_.size());
-    for (size_t d = 0; d < kSpaceRank; ++d) space.dims[d] = Divider::of(d < space.rank ? space_.dims[order_[d]] : 1);
+    for (size_t d = 0; d < kMaxRank; ++d) space.dims[d] = Divider::of(d < space.rank ? space_.dims[order_[d]] : 1);
     return space;
   }
 

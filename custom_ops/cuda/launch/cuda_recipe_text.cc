@@ -23,7 +23,7 @@ bool consists_of(std::string_view word, const char* letters) {
 }
 
 bool parse_block(std::string_view word, uint32_t* block) {
-  return parse_number(word, kMaxBlock, block) && *block != 0 && *block % 32 == 0;
+  return parse_number(word, kMaxBlock, block) && *block != 0 && *block % kWarp == 0;
 }
 
 bool read_recipe(std::string_view text, const std::string& header, std::string* source,
@@ -48,7 +48,7 @@ bool read_recipe(std::string_view text, const std::string& header, std::string* 
       const bool good = split(content, words, 2) == 2 && words[0] == "source" && is_digest(words[1]);
       if (!good) return fail("expected 'source <64 hex digits>'");
       *source = words[1];
-    } else if (line - 2 > kMaxRecipeKernels) {
+    } else if (line - 2 > kMaxKernels) {
       return fail("more than 16 kernels");
     } else if (const char* problem = add_kernel(content)) {
       return fail(problem);

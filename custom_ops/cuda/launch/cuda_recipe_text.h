@@ -8,15 +8,10 @@
 #include <string>
 #include <string_view>
 
+#include "program/figures.h"
+
 namespace onnxfuse::cuda {
 
-constexpr size_t kMaxRecipeText = size_t{1} << 16;
-constexpr size_t kMaxRecipeKernels = 16;
-constexpr size_t kMaxKernelName = 128;
-constexpr uint32_t kMaxBlock = 1024;
-
-// Bytes that a launch of any kernel may pass.
-constexpr size_t kMaxParameterBytes = 4096;
 
 // A C identifier of at most so many characters.
 bool is_identifier(std::string_view word, size_t limit);

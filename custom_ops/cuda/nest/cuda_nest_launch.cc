@@ -6,14 +6,11 @@
 #include "cuda/launch/cuda_recipe_text.h"
 #include "cuda/nest/cuda_nest_layout.h"
 #include "cuda/nest/cuda_nest_parameters.h"
+#include "program/figures.h"
 
 namespace onnxfuse::cuda {
 namespace {
 
-constexpr int64_t kMaxSplits = 128;
-constexpr int64_t kLeastGroups = 8;        // of a thread, where blocks share rows
-constexpr int64_t kWaves = 2;              // blocks for each multiprocessor, if as many share a row
-constexpr size_t kPartBytes = 8;           // of one partial result in the workspace
 
 int64_t quotient_up(int64_t number, int64_t divisor) { return number / divisor + (number % divisor != 0 ? 1 : 0); }
 
@@ -71,7 +68,8 @@ std::shared_ptr<const NestPlan> make_nest_plan(const Program& program, const Nes
 NestSplits nest_splits(const NestKernel& kernel, int64_t tiles, int64_t length, int64_t multiprocessors) {
   if (kernel.steps == 0) return {1, length};
   const int64_t group = kernel.group();
-  const int64_t wanted = std::min({kWaves * multiprocessors / tiles, length / (kLeastGroups * group), kMaxSplits});
+  const int64_t wanted =
+      std::min({kWaves * multiprocessors / tiles, length / (kLeastNestGroups * group), kMaxNestSplits});
   if (wanted < 2) return {1, length};
   const int64_t chunk = quotient_up(quotient_up(length, wanted), group) * group;
   return {quotient_up(length, chunk), chunk};
@@ -97,7 +95,7 @@ void NestLaunch::choose(const NestRecipe& recipe) {
 
 size_t NestLaunch::workspace_bytes() const {
   if (splits_.splits == 1) return 0;
-  return kPartBytes * plan_.reductions * static_cast<size_t>(splits_.splits * plan_.rows);
+  return kNestPartBytes * plan_.reductions * static_cast<size_t>(splits_.splits * plan_.rows);
 }
 
 void NestLaunch::operator()(const Driver& driver, CUdeviceptr workspace, CUstream stream) const {

@@ -2,14 +2,12 @@
 
 #include <algorithm>
 
+#include "program/figures.h"
 #include "program/program_shapes.h"
 
 namespace onnxfuse::cuda {
 namespace {
 
-constexpr int64_t kLimit32 = int64_t{1} << 31;
-constexpr int64_t kMaxElements32 = kLimit32 - (int64_t{1} << 24) - 1;
-constexpr int64_t kWidestAccess = 16;  // bytes of the widest load
 
 // The coordinates along its axis of a value of this shape, as a tensor.
 View coordinates(const Value& index, const Shape& shape) {
@@ -66,7 +64,7 @@ bool step_of(const NestOperand& operand, const NestLayout& layout, int64_t* step
 bool fits_32_bits(const NestLayout& layout) {
   int64_t elements = 0;
   if (__builtin_mul_overflow(layout.rows, std::max<int64_t>(layout.length, 1), &elements)) return false;
-  if (elements > kMaxElements32) return false;
+  if (elements > kMaxCount32) return false;
   for (const NestOperand& operand : layout.operands) {
     int64_t reach = operand.offset;
     for (size_t d = 0; d < layout.dims.size(); ++d) {
@@ -94,7 +92,7 @@ bool takes_vectors(const NestKernel& kernel, char letter, const NestOperand& ope
   for (size_t d = 0; d < layout.dims.size(); ++d) {
     if (d != first && operand.steps[d] % vector != 0) return false;
   }
-  const int64_t alignment = std::min(vector * static_cast<int64_t>(operand.element_size), kWidestAccess);
+  const auto alignment = static_cast<int64_t>(std::min(static_cast<size_t>(vector) * operand.element_size, kWidestAccess));
   *misaligned = static_cast<uintptr_t>(alignment - 1);
   return operand.offset * static_cast<int64_t>(operand.element_size) % alignment == 0;
 }

@@ -4,23 +4,23 @@
 #include <cstring>
 
 #include "cuda/launch/cuda_divider.h"
+#include "program/figures.h"
 
 namespace onnxfuse::cuda {
 namespace {
 
-constexpr size_t kSpaceRank = 16;
 
 template <class Divider>
 struct Space {
   uint32_t row_rank;
   uint32_t rank;
-  Divider dims[kSpaceRank];
+  Divider dims[kMaxRank];
 };
 
 template <class Index>
 struct Steps {
   Index offset;
-  Index step[kSpaceRank];
+  Index step[kMaxRank];
 };
 
 template <class Index, class Divider>
@@ -56,7 +56,7 @@ std::vector<unsigned char> pack(const NestOperands& counts, const NestLayout& la
   std::memset(&space, 0, sizeof(space));
   space.row_rank = static_cast<uint32_t>(layout.row_rank);
   space.rank = static_cast<uint32_t>(layout.dims.size());
-  for (size_t d = 0; d < kSpaceRank; ++d) space.dims[d] = Divider::of(d < layout.dims.size() ? layout.dims[d] : 1);
+  for (size_t d = 0; d < kMaxRank; ++d) space.dims[d] = Divider::of(d < layout.dims.size() ? layout.dims[d] : 1);
   put(space);
   for (const NestOperand& operand : layout.operands) {
     Steps<Index> steps{};

@@ -2,6 +2,7 @@
 
 #include "cuda/launch/cuda_recipe_text.h"
 #include "cuda/nest/cuda_nest_parameters.h"
+#include "program/figures.h"
 #include "program/words.h"
 
 namespace onnxfuse::cuda {
@@ -9,9 +10,6 @@ namespace {
 
 constexpr char kKernelLine[] =
     "expected 'kernel <name> along <A> threads <T> items <N> vector <V> block <B> index <I> steps <S> access <letters>'";
-constexpr uint32_t kMaxItems = 64;
-constexpr uint32_t kMaxSteps = 16;
-constexpr uint32_t kWarp = 32;
 
 bool is_power_of_two(uint32_t number) { return number != 0 && (number & (number - 1)) == 0; }
 
@@ -55,13 +53,13 @@ class Parser {
     if (!parse_number(words[5], kMaxBlock, &kernel->threads) || !shares(*kernel)) {
       return "the threads do not share a block";
     }
-    if (!parse_number(words[7], kMaxItems, &kernel->items)) return "more than 64 items";
+    if (!parse_number(words[7], kMaxNestItems, &kernel->items)) return "more than 64 items";
     if (!parse_number(words[9], 16, &kernel->vector) || !is_power_of_two(kernel->vector)) {
       return "the vector is not 1, 2, 4, 8 or 16";
     }
     if (words[13] != "32" && words[13] != "64") return "the index is not 32 or 64";
     kernel->index = words[13] == "32" ? 32 : 64;
-    if (!parse_number(words[15], kMaxSteps, &kernel->steps)) return "more than 16 steps";
+    if (!parse_number(words[15], kMaxNestSteps, &kernel->steps)) return "more than 16 steps";
     if (kernel->steps != 0 && (kernel->items != 0 || (!kernel->by_columns && kernel->threads < kernel->block))) {
       return "a kernel in steps that keeps rows, or has several in a block";
     }

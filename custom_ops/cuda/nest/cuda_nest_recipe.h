@@ -19,10 +19,10 @@
 #include <string_view>
 #include <vector>
 
+#include "program/figures.h"
+
 namespace onnxfuse::cuda {
 
-// Groups of columns that a block takes along columns, one for each lane of a warp.
-constexpr uint32_t kNestLanes = 32;
 
 struct NestKernel {
   std::string name;

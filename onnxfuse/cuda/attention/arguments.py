@@ -7,14 +7,10 @@ from onnxfuse.cuda.arguments import pack_divider
 from onnxfuse.cuda.attention.kernel import AttentionKernel
 from onnxfuse.cuda.attention.layout import AttentionLayout, HeadStrides
 from onnxfuse.model.dtypes import DTYPES
+from onnxfuse.program.figures import ATTENTION_STATE, LEAST_ATTENTION_KEYS, WAVES
 
 PARAMETER_BYTES = (*(8,) * 7, 256)
 """Of each parameter: six tensors, the workspace, and the shape."""
-VECTOR_BYTES = 16
-LEAST_KEYS = 128
-"""That each of the blocks has which share keys."""
-STATE = 3
-"""Numbers of a row that a split leaves besides its results."""
 
 
 def accepts(kernel: AttentionKernel, layout: AttentionLayout, addresses: Sequence[int]) -> bool:
@@ -52,7 +48,7 @@ def tiles(kernel: AttentionKernel, layout: AttentionLayout) -> int:
 def splits(kernel: AttentionKernel, layout: AttentionLayout, multiprocessors: int) -> tuple[int, int]:
     """How many blocks share the keys of a row, and how many keys each of them has."""
     keys = layout.k.length
-    wanted = min(2 * multiprocessors // tiles(kernel, layout), keys // LEAST_KEYS, kernel.split)
+    wanted = min(WAVES * multiprocessors // tiles(kernel, layout), keys // LEAST_ATTENTION_KEYS, kernel.split)
     if wanted < 2:
         return 1, keys
     chunk = -(-keys // wanted)
@@ -63,7 +59,7 @@ def splits(kernel: AttentionKernel, layout: AttentionLayout, multiprocessors: in
 def workspace_bytes(layout: AttentionLayout, parts: int) -> int:
     """Bytes of what splits leave for each other."""
     rows = layout.batch * layout.heads * layout.q.length
-    return 4 * parts * rows * (layout.v.size + STATE) if parts > 1 else 0
+    return 4 * parts * rows * (layout.v.size + ATTENTION_STATE) if parts > 1 else 0
 
 
 def sum_blocks(layout: AttentionLayout) -> int:

@@ -16,9 +16,6 @@ READS = ("-", "m", "c", "mc")
 """What a kernel reads besides Q, K and V: ``m`` a mask that is added to the scores, ``c`` choices that put a number in
 their place."""
 
-SUM_BLOCK = 128
-"""Threads of a block of a kernel that joins what splits have left."""
-
 
 @dataclass(frozen=True)
 class AttentionKernel:

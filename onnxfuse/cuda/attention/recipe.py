@@ -19,10 +19,9 @@ import re
 
 from onnxfuse.cuda.attention.kernel import FAMILIES, READS, TYPES, AttentionKernel
 from onnxfuse.cuda.recipe import LaunchRecipe, not_a_kernel
+from onnxfuse.program.figures import MAX_ATTENTION_SPLIT, MAX_ATTENTION_TILE
 
 HEADER = "onnxfuse-cuda-attention 1"
-MAX_TILE = 1024
-MAX_SPLIT = 64
 VECTORS = (1, 2, 4, 8)
 
 _FIELDS = (
@@ -48,9 +47,9 @@ class AttentionRecipe(LaunchRecipe[AttentionKernel]):
         if (kernel.dtype, kernel.reads, kernel.zeros) != (first.dtype, first.reads, first.zeros):
             return "a kernel of another node than the first"
         sizes = (kernel.rows, kernel.keys, kernel.columns)
-        if not all(1 <= size <= MAX_TILE for size in sizes) or not 0 <= kernel.size <= MAX_TILE:
+        if not all(1 <= size <= MAX_ATTENTION_TILE for size in sizes) or not 0 <= kernel.size <= MAX_ATTENTION_TILE:
             return f"a tile of {sizes} for heads of {kernel.size}"
-        if kernel.vector not in VECTORS or not 1 <= kernel.split <= MAX_SPLIT:
+        if kernel.vector not in VECTORS or not 1 <= kernel.split <= MAX_ATTENTION_SPLIT:
             return f"a vector of {kernel.vector}, {kernel.split} splits"
         if (kernel.family == "any") != (kernel.size == 0) or (kernel.family == "any" and kernel.vector > 1):
             return f"family {kernel.family} with a size of {kernel.size} and a vector of {kernel.vector}"

@@ -4,22 +4,22 @@ import hashlib
 from collections.abc import Sequence
 
 from onnxfuse.cuda.attention.case import AttentionCase
-from onnxfuse.cuda.attention.kernel import SUM_BLOCK, AttentionKernel, AttentionSource, Family
-from onnxfuse.cuda.attention.tiling import MAX_SPLIT, MOST_COLUMNS, SHARERS, Tilings
+from onnxfuse.cuda.attention.kernel import AttentionKernel, AttentionSource, Family
+from onnxfuse.cuda.attention.tiling import MOST_COLUMNS, SHARERS, Tilings
 from onnxfuse.cuda.prelude import attention_prelude
 from onnxfuse.model.dtypes import DTYPES
+from onnxfuse.program.figures import ATTENTION_SUM_BLOCK, MAX_ATTENTION_SPLIT, WIDEST_ACCESS
 
 PARAMETERS = (
     *("const {t}* q", "const {t}* k", "const {t}* v", "const {t}* mask", "const boolean* choices", "{t}* out"),
     *("f32* workspace", "const __grid_constant__ AttentionShape shape"),
 )
-VECTOR_BYTES = 16
 
 
 def render_attention(case: AttentionCase, tilings: Sequence[Tilings]) -> AttentionSource:
     """The source of an attention with tiles for heads of some sizes, the smallest first: for rows that are aligned to
     16 bytes, and those for few rows once more for others."""
-    whole = VECTOR_BYTES // DTYPES[case.dtype].itemsize
+    whole = WIDEST_ACCESS // DTYPES[case.dtype].itemsize
     digest = hashlib.sha256(f"{case.facts} {tilings}".encode()).hexdigest()[:12]
     kernels: list[AttentionKernel] = []
 
@@ -28,7 +28,11 @@ def render_attention(case: AttentionCase, tilings: Sequence[Tilings]) -> Attenti
         kernels.append(AttentionKernel(name, family, *case.facts, *sizes, block, vector, split))
 
     for many, few in tilings:
-        for tiling, vector, split in ((many, whole, 1), (few, whole, MAX_SPLIT), (few, 1, MAX_SPLIT)):
+        for tiling, vector, split in (
+            (many, whole, 1),
+            (few, whole, MAX_ATTENTION_SPLIT),
+            (few, 1, MAX_ATTENTION_SPLIT),
+        ):
             sizes = tiling.rows, tiling.keys, tiling.size, tiling.columns
             add(tiling.family, sizes, tiling.block, vector, split)
     add("any", (4, 1, 0, MOST_COLUMNS), 128, 1, 1)
@@ -41,8 +45,8 @@ def source_with(kernels: Sequence[AttentionKernel]) -> AttentionSource:
     for kernel in kernels:
         texts.append(_definition(kernel, kernel.name, kernel.block, _call(kernel)))
         if kernel.split > 1:
-            call = f"join_splits<{_kind(kernel)}, {kernel.dtype}, {SUM_BLOCK}>(operands, shape);"
-            texts.append(_definition(kernel, kernel.sum_name, SUM_BLOCK, call))
+            call = f"join_splits<{_kind(kernel)}, {kernel.dtype}, {ATTENTION_SUM_BLOCK}>(operands, shape);"
+            texts.append(_definition(kernel, kernel.sum_name, ATTENTION_SUM_BLOCK, call))
     body = "\n".join(("namespace onnxfuse {\n", *texts, "}  // namespace onnxfuse\n"))
     return AttentionSource(attention_prelude(), body, tuple(kernels))
 

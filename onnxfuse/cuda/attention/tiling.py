@@ -4,20 +4,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from onnxfuse.program.figures import SHARED_BYTES
+
 LARGEST_HEAD = 256
 """The size of the largest head that there are tiles for."""
 MOST_COLUMNS = 128
 """Of a result that a block has: those of larger heads are shared by blocks."""
 SIZES = (64, 128, 256)
 """Those that there are kernels for where the size of heads is not known."""
-MAX_SPLIT = 64
-"""Blocks that share the keys of a row, at most."""
 FRAGMENT = 16
 """Sizes are multiples of this."""
 
 SHARERS = 16
 """Threads that share a row without tensor cores."""
-SHARED_BYTES = 48 << 10
 
 
 @dataclass(frozen=True)

@@ -53,17 +53,17 @@ from dataclasses import dataclass
 from onnxfuse.cuda.arguments import pack_divider
 from onnxfuse.cuda.conv.kernel import ConvAccess, ConvKernel
 from onnxfuse.cuda.conv.spec import Convolution
-from onnxfuse.cuda.kernel import MAX_COUNT_32
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Input, Program, ProgramError
-from onnxfuse.program.figures import MAX_SPATIAL_RANK
-
-BLOCKS_PER_MULTIPROCESSOR = 32
-"""The most blocks where threads loop over what remains: a few waves of the device."""
-MAX_BLOCKS = (1 << 31) - 1
-SUM_BLOCK = 256
-_LIMIT_32 = 1 << 31
-_WEIGHT_ALIGNMENT = 16
+from onnxfuse.program.figures import (
+    CONV_BLOCKS,
+    CONV_SUM_BLOCK,
+    LIMIT_32,
+    MAX_BLOCKS,
+    MAX_COUNT_32,
+    MAX_SPATIAL_RANK,
+    WIDEST_ACCESS,
+)
 
 Triple = tuple[int, int, int]
 Steps = tuple[int, int, int, int, int]
@@ -220,7 +220,7 @@ def accepts(kernel: ConvKernel, layout: ConvLayout, addresses: Sequence[int]) ->
     operands = layout.prologue + layout.epilogue
     if not all(map(letter_accepts, kernel.access.letters, operands, spaces)):
         return False
-    if kernel.family in ("gemm", "direct") and addresses[1] % _WEIGHT_ALIGNMENT:
+    if kernel.family in ("gemm", "direct") and addresses[1] % WIDEST_ACCESS:
         return False
     if kernel.vector > 1 and not _vectors_fit(kernel, layout, addresses):
         return False
@@ -238,11 +238,11 @@ def _fits_32_bits(kernel: ConvKernel, layout: ConvLayout) -> bool:
     spaces = [layout.x_space] * len(layout.prologue) + [layout.y_space] * len(layout.epilogue)
     for letter, operand, space in zip(kernel.access.letters, layout.prologue + layout.epilogue, spaces, strict=True):
         reach = sum((size - 1) * step for size, step in zip(space, operand.steps, strict=True))
-        if letter == "g" and reach >= _LIMIT_32:
+        if letter == "g" and reach >= LIMIT_32:
             return False
     conv = layout.conv
     return all(
-        (max(inside, outside) + pad + 1) * stride + dilation * size < _LIMIT_32
+        (max(inside, outside) + pad + 1) * stride + dilation * size < LIMIT_32
         for inside, outside, pad, stride, dilation, size in zip(
             layout.inside,
             layout.outside,
@@ -285,13 +285,13 @@ def splits(kernel: ConvKernel, layout: ConvLayout, multiprocessors: int) -> int:
 def grid_size(kernel: ConvKernel, layout: ConvLayout, multiprocessors: int) -> int:
     """Blocks of ``kernel`` for a result of at least one element."""
     if kernel.family == "any":
-        return min(-(-layout.count // kernel.block), BLOCKS_PER_MULTIPROCESSOR * multiprocessors)
+        return min(-(-layout.count // kernel.block), CONV_BLOCKS * multiprocessors)
     return _blocks(kernel, layout) * splits(kernel, layout, multiprocessors)
 
 
 def sum_grid_size(kernel: ConvKernel, layout: ConvLayout, multiprocessors: int) -> int:
-    """Blocks of ``SUM_BLOCK`` threads of the kernel ``NAME_sum``."""
-    return min(-(-layout.count // (SUM_BLOCK * kernel.vector)), BLOCKS_PER_MULTIPROCESSOR * multiprocessors)
+    """Blocks of ``CONV_SUM_BLOCK`` threads of the kernel ``NAME_sum``."""
+    return min(-(-layout.count // (CONV_SUM_BLOCK * kernel.vector)), CONV_BLOCKS * multiprocessors)
 
 
 def workspace_bytes(layout: ConvLayout, parts: int) -> int:

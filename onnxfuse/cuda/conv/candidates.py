@@ -10,8 +10,8 @@ from math import prod
 
 from onnxfuse.cuda.conv.kernel import Tile
 from onnxfuse.cuda.conv.spec import Convolution
-from onnxfuse.cuda.conv.tiling import SHARED_BYTES, Tiling, patch_bytes, shared_bytes
-from onnxfuse.program.figures import MAX_SPATIAL_RANK
+from onnxfuse.cuda.conv.tiling import Tiling, patch_bytes, shared_bytes
+from onnxfuse.program.figures import MAX_SPATIAL_RANK, SHARED_BYTES
 
 Size = int | None
 """A size that may not be known."""

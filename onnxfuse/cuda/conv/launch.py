@@ -3,18 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from onnxfuse.cuda.conv.arguments import (
-    SUM_BLOCK,
-    ConvLayout,
-    choose,
-    grid_size,
-    pack,
-    splits,
-    sum_grid_size,
-    workspace_bytes,
-)
+from onnxfuse.cuda.conv.arguments import ConvLayout, choose, grid_size, pack, splits, sum_grid_size, workspace_bytes
 from onnxfuse.cuda.conv.kernel import ConvKernel, ConvSource
 from onnxfuse.cuda.pycuda_tools import Gpu
+from onnxfuse.program.figures import CONV_SUM_BLOCK
 
 
 class LoadedConv:
@@ -56,7 +48,7 @@ class ConvLaunch:
         self._steps.append((functions[0], grid_size(kernel, layout, multiprocessors), kernel.block))
         if parts > 1:
             self._workspace = gpu.allocate(workspace_bytes(layout, parts))
-            self._steps.append((functions[1], sum_grid_size(kernel, layout, multiprocessors), SUM_BLOCK))
+            self._steps.append((functions[1], sum_grid_size(kernel, layout, multiprocessors), CONV_SUM_BLOCK))
         workspace = 0 if self._workspace is None else int(self._workspace)
         self._arguments = pack(kernel, layout, addresses, parts, workspace)
         for function, _, _ in self._steps:

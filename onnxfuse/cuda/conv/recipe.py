@@ -24,10 +24,9 @@ from contextlib import suppress
 
 from onnxfuse.cuda.conv.kernel import FAMILIES, ConvAccess, ConvKernel
 from onnxfuse.cuda.recipe import LaunchRecipe, not_a_kernel
+from onnxfuse.program.figures import MAX_CONV_SPLIT, MAX_CONV_TILE
 
 HEADER = "onnxfuse-conv 1"
-MAX_TILE = 4096
-MAX_SPLIT = 64
 VECTORS = (1, 2, 4, 8)
 
 _FIELDS = ("kernel", "family", "tile", "block", "split", "vector", "index", "access")
@@ -40,9 +39,9 @@ class ConvRecipe(LaunchRecipe[ConvKernel]):
     header = HEADER
 
     def _problem(self, kernel: ConvKernel) -> str | None:
-        if not all(1 <= size <= MAX_TILE for size in kernel.tile):
+        if not all(1 <= size <= MAX_CONV_TILE for size in kernel.tile):
             return f"a tile of {kernel.tile}"
-        if not 1 <= kernel.split <= MAX_SPLIT or (kernel.split > 1 and kernel.family != "gemm"):
+        if not 1 <= kernel.split <= MAX_CONV_SPLIT or (kernel.split > 1 and kernel.family != "gemm"):
             return f"a sum in {kernel.split} parts"
         if kernel.vector not in VECTORS or (kernel.vector > 1 and (kernel.index == 64 or kernel.family == "any")):
             return f"{kernel.vector} is not the length of a vector of this kernel"

@@ -7,8 +7,7 @@ conv.cuh), the Programs as functors, and the kernels, which bring these together
 import hashlib
 from collections.abc import Iterator, Sequence
 
-from onnxfuse.cuda.arguments import MAX_BYTES
-from onnxfuse.cuda.conv.arguments import SUM_BLOCK, padded, parameter_bytes
+from onnxfuse.cuda.conv.arguments import padded, parameter_bytes
 from onnxfuse.cuda.conv.functors import Head, Tail
 from onnxfuse.cuda.conv.kernel import ConvAccess, ConvKernel, ConvSource
 from onnxfuse.cuda.conv.spec import Convolution
@@ -16,6 +15,7 @@ from onnxfuse.cuda.conv.tiling import ANY, Tiling
 from onnxfuse.cuda.element import element_function, header
 from onnxfuse.cuda.prelude import conv_prelude
 from onnxfuse.program import Program, ProgramError
+from onnxfuse.program.figures import CONV_SUM_BLOCK, MAX_PARAMETER_BYTES
 
 
 def render_conv(
@@ -40,8 +40,8 @@ def render_conv(
     ]
     kernels.append((ANY, _kernel(f"{name}_any", ANY, 64, general)))
     size = max(parameter_bytes(kernel, len(epilogue.outputs)) for _, kernel in kernels)
-    if size > MAX_BYTES:
-        raise ProgramError(f"the operands take {size} bytes of kernel parameters; the limit is {MAX_BYTES}")
+    if size > MAX_PARAMETER_BYTES:
+        raise ProgramError(f"the operands take {size} bytes of kernel parameters; the limit is {MAX_PARAMETER_BYTES}")
     parts = [_spec(conv, name)]
     if prologue is not None:
         parts += [header(prologue), element_function(prologue, f"{name}_prologue")]
@@ -131,7 +131,7 @@ class _Texts:
     def sum_kernel(self, kernel: ConvKernel) -> str:
         """The kernel that adds the parts of a split sum."""
         call = f"sum_parts<{self.name}_Spec, {kernel.vector}>(workspace, shape, tail);"
-        return self._definition(kernel, kernel.sum_name, SUM_BLOCK, (call,))
+        return self._definition(kernel, kernel.sum_name, CONV_SUM_BLOCK, (call,))
 
     def _definition(self, kernel: ConvKernel, name: str, block: int, body: Sequence[str]) -> str:
         tail = self.tail(kernel.access, kernel.index)

@@ -7,9 +7,6 @@ from onnxfuse.cuda.conv.kernel import Family, Tile
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.shapes.windows import covered, extent
 
-SHARED_BYTES = 48 << 10
-"""The shared memory that a block has on every architecture without asking for more."""
-
 
 @dataclass(frozen=True)
 class Tiling:

@@ -36,10 +36,11 @@ from onnxfuse.cuda.cache import default_folder
 from onnxfuse.cuda.conv.candidates import candidates
 from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.cuda.conv.kernel import FAMILIES
-from onnxfuse.cuda.conv.recipe import MAX_SPLIT, MAX_TILE, VECTORS
+from onnxfuse.cuda.conv.recipe import VECTORS
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.cuda.conv.tiling import Tiling
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.program.figures import MAX_CONV_SPLIT, MAX_CONV_TILE
 
 FORMAT = "onnxfuse convolution tuning 1"
 OURS, THEIRS = "onnxfuse", "onnxruntime"
@@ -285,10 +286,10 @@ def _tiling(item: object) -> Tiling:
     family = _one_of(fields, "family", FAMILIES)
     tile, thread = _list(fields, "tile", 3), _list(fields, "thread", 2)
     sizes = [*tile, *thread]
-    if (len(tile), len(thread)) != (3, 2) or not all(_is_size(size) and 1 <= size <= MAX_TILE for size in sizes):
+    if (len(tile), len(thread)) != (3, 2) or not all(_is_size(size) and 1 <= size <= MAX_CONV_TILE for size in sizes):
         raise ValueError("a tile that is none")
     vector, split, cores = fields["vector"], fields["split"], fields["tensor_cores"]
-    if not _is_size(vector) or vector not in VECTORS or not _is_size(split) or not 1 <= split <= MAX_SPLIT:
+    if not _is_size(vector) or vector not in VECTORS or not _is_size(split) or not 1 <= split <= MAX_CONV_SPLIT:
         raise ValueError("a tiling with a vector or a split that is none")
     if not isinstance(cores, bool):
         raise ValueError("tensor_cores is true or false")

@@ -10,11 +10,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from onnxfuse.cuda.kernel import MAX_COUNT_32, TRANSPOSED, Access, Kernel
+from onnxfuse.cuda.kernel import TRANSPOSED, Access, Kernel
 from onnxfuse.cuda.strided import STAND_INS, Dim, broadcast, collapse, read_inputs, steps_in
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Input, Instruction, Program, ProgramError
-from onnxfuse.program.figures import MAX_RANK
+from onnxfuse.program.figures import MAX_COUNT_32, MAX_RANK
 from onnxfuse.program.strides import Strided, dense
 
 

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from onnxfuse.cuda.arguments import MAX_BYTES, parameter_bytes
+from onnxfuse.cuda.arguments import parameter_bytes
 from onnxfuse.cuda.element import element_function, header
 from onnxfuse.cuda.elementwise.access import tile_of
 from onnxfuse.cuda.elementwise.text import KernelText, TransposingText
@@ -17,10 +17,8 @@ from onnxfuse.cuda.kernel import Access, Kernel, Source
 from onnxfuse.cuda.prelude import prelude, transpose_prelude
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, ProgramError
+from onnxfuse.program.figures import MAX_KERNELS, MAX_PARAMETER_BYTES
 from onnxfuse.program.ops import OPS
-
-MAX_KERNELS = 16
-"""Kernels in a source."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +65,10 @@ def render(program: Program, accesses: Sequence[Access], tuning: Tuning = HEURIS
     kernels = tuple(_kernels(program, accesses, tuning, name))
     if len(kernels) > MAX_KERNELS:
         raise ProgramError(f"{len(kernels)} kernels for {len(accesses)} access patterns; the limit is {MAX_KERNELS}")
-    if (size := max(map(parameter_bytes, kernels))) > MAX_BYTES:
+    if (size := max(map(parameter_bytes, kernels))) > MAX_PARAMETER_BYTES:
         operands = len(program.inputs) + len(program.outputs)
-        raise ProgramError(f"{operands} operands take {size} bytes of kernel parameters; the limit is {MAX_BYTES}")
+        what = f"{operands} operands take {size} bytes of kernel parameters"
+        raise ProgramError(f"{what}; the limit is {MAX_PARAMETER_BYTES}")
     parts = [header(program), element_function(program, name)]
     texts = [TransposingText if kernel.tile else KernelText for kernel in kernels]
     parts += [text(program, kernel, name).text() for text, kernel in zip(texts, kernels, strict=True)]

@@ -4,18 +4,11 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from onnxfuse.cuda.arguments import MAX_RANK, pack_divider
+from onnxfuse.cuda.arguments import pack_divider
 from onnxfuse.cuda.nest.kernel import NestKernel
 from onnxfuse.cuda.nest.layout import NestLayout, NestOperand
 from onnxfuse.program import Program
-
-MAX_BLOCKS = (1 << 31) - 1
-MAX_SPLITS = 128
-"""Blocks that share a row, at most."""
-LEAST_GROUPS = 8
-"""Groups that a thread has at least where blocks share a row."""
-PART_BYTES = 8
-"""Of one partial result in the workspace."""
+from onnxfuse.program.figures import LEAST_NEST_GROUPS, MAX_BLOCKS, MAX_NEST_SPLITS, MAX_RANK, NEST_PART_BYTES, WAVES
 
 
 @dataclass(frozen=True)
@@ -39,7 +32,7 @@ def grid_of(kernel: NestKernel, layout: NestLayout, multiprocessors: int) -> Gri
     if not kernel.steps:
         return Grid(tiles, 1, layout.length)
     group = kernel.threads * (kernel.vector if kernel.along == "rows" else 1)
-    splits = min(2 * multiprocessors // tiles, layout.length // (LEAST_GROUPS * group), MAX_SPLITS)
+    splits = min(WAVES * multiprocessors // tiles, layout.length // (LEAST_NEST_GROUPS * group), MAX_NEST_SPLITS)
     if splits < 2:
         return Grid(tiles, 1, layout.length)
     chunk = -(-layout.length // splits)
@@ -49,7 +42,7 @@ def grid_of(kernel: NestKernel, layout: NestLayout, multiprocessors: int) -> Gri
 
 def workspace_bytes(program: Program, layout: NestLayout, grid: Grid) -> int:
     """Bytes of the partial results of all reductions."""
-    return PART_BYTES * len(program.reductions) * grid.splits * layout.rows if grid.splits > 1 else 0
+    return NEST_PART_BYTES * len(program.reductions) * grid.splits * layout.rows if grid.splits > 1 else 0
 
 
 def pack(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from onnxfuse.cuda.kernel import SourceText
+from onnxfuse.program.figures import NEST_LANES
 
 LETTERS = "slg"
 """How a kernel finds element r of a row in an operand: ``s`` the row's only one; ``l`` by a constant step for each r,
@@ -12,9 +13,6 @@ which is 1 in kernels along rows; ``g`` by strides over the reduced dimensions."
 
 Along = Literal["rows", "columns"]
 ALONG: tuple[Along, ...] = ("rows", "columns")
-
-LANES = 32
-"""Neighbouring groups of columns that a block of a kernel along columns takes, one for each lane of a warp."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ class NestKernel:
     @property
     def rows_of_block(self) -> int:
         """How many rows a block takes."""
-        return self.block // self.threads if self.along == "rows" else LANES * self.vector
+        return self.block // self.threads if self.along == "rows" else NEST_LANES * self.vector
 
 
 @dataclass(frozen=True)

@@ -9,18 +9,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onnxfuse.cuda.kernel import MAX_COUNT_32
 from onnxfuse.cuda.nest.kernel import NestAccess, NestKernel
 from onnxfuse.cuda.strided import broadcast, collapse, read_inputs, steps_in
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, ProgramError
-from onnxfuse.program.figures import MAX_RANK
+from onnxfuse.program.figures import LIMIT_32, MAX_COUNT_32, MAX_RANK, WIDEST_ACCESS
 from onnxfuse.program.program import Const, Index, Input, Instruction, Reduction
 from onnxfuse.program.strides import Strided, dense, output_shape
-
-LIMIT_32 = 1 << 31
-WIDEST = 16
-"""Bytes of the widest access."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +159,7 @@ def _takes_vectors(kernel: NestKernel, letter: str, operand: NestOperand, layout
         return True
     if own[0] == 0:
         return not operand.is_output  # one thread's neighbours would all write it
-    alignment = min(WIDEST, vector * operand.itemsize)
+    alignment = min(WIDEST_ACCESS, vector * operand.itemsize)
     aligned = address % alignment == 0 and operand.offset * operand.itemsize % alignment == 0
     return own[0] == 1 and aligned and all(step % vector == 0 for step in (*own[1:], *other))
 

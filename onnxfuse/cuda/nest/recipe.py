@@ -14,12 +14,11 @@ steps only where there are so few rows that blocks have to share them.  The last
 import re
 from contextlib import suppress
 
-from onnxfuse.cuda.nest.kernel import ALONG, LANES, NestAccess, NestKernel
-from onnxfuse.cuda.recipe import VECTORS, WARP, LaunchRecipe, not_a_kernel
+from onnxfuse.cuda.nest.kernel import ALONG, NestAccess, NestKernel
+from onnxfuse.cuda.recipe import VECTORS, LaunchRecipe, not_a_kernel
+from onnxfuse.program.figures import MAX_NEST_ITEMS, MAX_NEST_STEPS, NEST_LANES, WARP
 
 HEADER = "onnxfuse-cuda-rows 1"
-MAX_ITEMS = 64
-MAX_STEPS = 16
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,3}")
 
@@ -32,8 +31,8 @@ class NestRecipe(LaunchRecipe[NestKernel]):
     def _problem(self, kernel: NestKernel) -> str | None:
         if kernel.vector not in VECTORS:
             return f"{kernel.vector} is not the length of a vector"
-        if kernel.items > MAX_ITEMS or kernel.steps > MAX_STEPS:
-            return f"more than {MAX_ITEMS} items or {MAX_STEPS} steps"
+        if kernel.items > MAX_NEST_ITEMS or kernel.steps > MAX_NEST_STEPS:
+            return f"more than {MAX_NEST_ITEMS} items or {MAX_NEST_STEPS} steps"
         if not _divides(kernel):
             return f"{kernel.threads} threads do not share a block of {kernel.block} along {kernel.along}"
         if kernel.steps and (kernel.items or (kernel.along == "rows" and kernel.threads < kernel.block)):
@@ -73,7 +72,7 @@ def accepts_everything(kernel: NestKernel) -> bool:
 
 def _divides(kernel: NestKernel) -> bool:
     if kernel.along == "columns":
-        return kernel.threads * LANES == kernel.block
+        return kernel.threads * NEST_LANES == kernel.block
     whole = kernel.threads > 0 and kernel.threads & (kernel.threads - 1) == 0 and kernel.block % kernel.threads == 0
     return whole and (kernel.threads <= WARP or kernel.threads == kernel.block)
 

@@ -8,21 +8,19 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from onnxfuse.cuda.arguments import MAX_BYTES
 from onnxfuse.cuda.element import header
 from onnxfuse.cuda.nest.arguments import parameter_bytes
-from onnxfuse.cuda.nest.kernel import LANES, Along, NestAccess, NestKernel, NestSource
+from onnxfuse.cuda.nest.kernel import Along, NestAccess, NestKernel, NestSource
 from onnxfuse.cuda.nest.layout import NestLayout, access_of, lay_out
 from onnxfuse.cuda.nest.text import KernelText
 from onnxfuse.cuda.prelude import nest_prelude
 from onnxfuse.cuda.strided import STAND_INS, Dim
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, ProgramError
+from onnxfuse.program.figures import MAX_PARAMETER_BYTES, NEST_LANES, SHARED_BYTES
 from onnxfuse.program.nests import Nest, leaves, nest
 from onnxfuse.program.ops import OPS
 
-_SHARED_BYTES = 48 << 10
-"""Of a block."""
 _KEPT_BYTES = 64
 """That a thread keeps in registers: of 1024 threads with 64 registers each, which is all there are."""
 _MOST_ITEMS = 32
@@ -124,9 +122,10 @@ def render_nest(case: NestCase, tuning: NestTuning | None = None) -> NestSource:
     key = "\n".join((nest_prelude(), str(program), repr(replace(case, program=program)), repr(tuning)))
     name = f"reduced_{hashlib.sha256(key.encode()).hexdigest()[:12]}"
     kernels = tuple(_Choice(case, tuning, name).kernels())
-    if (size := max(map(parameter_bytes, kernels))) > MAX_BYTES:
+    if (size := max(map(parameter_bytes, kernels))) > MAX_PARAMETER_BYTES:
         operands = len(program.inputs) + len(program.outputs)
-        raise ProgramError(f"{operands} operands take {size} bytes of kernel parameters; the limit is {MAX_BYTES}")
+        what = f"{operands} operands take {size} bytes of kernel parameters"
+        raise ProgramError(f"{what}; the limit is {MAX_PARAMETER_BYTES}")
     return source_with(program, kernels)
 
 
@@ -190,7 +189,7 @@ class _Choice:
                 vector //= 2
         if self.case.along == "columns":
             vector = min(vector, _MOST_COLUMNS)
-            while vector > 1 and self._shared_bytes(vector, 8) > _SHARED_BYTES:
+            while vector > 1 and self._shared_bytes(vector, 8) > SHARED_BYTES:
                 vector //= 2
         return vector
 
@@ -203,7 +202,7 @@ class _Choice:
     def _shared_bytes(self, vector: int, threads: int) -> int:
         """Shared memory of a block of a kernel along columns."""
         sizes = (DTYPES[DTYPES[one.dtype].compute].itemsize for one in self.case.program.reductions)
-        return sum(sizes) * LANES * vector * threads
+        return sum(sizes) * NEST_LANES * vector * threads
 
     def _keeping(self) -> Iterator[NestKernel]:
         """Kernels that keep rows in registers, for short rows first.
@@ -219,8 +218,8 @@ class _Choice:
             for threads, items in self._column_sizes(length):
                 for vector in vectors:
                     own = items if vector == self.vector else min(items * self.vector, _MOST_GROUPS)
-                    if self._shared_bytes(vector, threads) <= _SHARED_BYTES:
-                        yield self._kernel("columns", threads, own, vector, LANES * threads)
+                    if self._shared_bytes(vector, threads) <= SHARED_BYTES:
+                        yield self._kernel("columns", threads, own, vector, NEST_LANES * threads)
             return
         for threads, elements in self._row_sizes(length):
             for vector in vectors if threads > 8 and length is None else vectors[:1]:
@@ -264,7 +263,7 @@ class _Choice:
         if (case.length is not None and case.length <= least) or (case.rows or 0) > _MANY_ROWS:
             return
         threads = 8 if case.along == "columns" else 256
-        block = threads * (LANES if case.along == "columns" else 1)
+        block = threads * (NEST_LANES if case.along == "columns" else 1)
         for vector in sorted({self.vector if self.vector > _WORD else 1, 1}, reverse=True):
             yield self._kernel(case.along, threads, 0, vector, block, steps=self.passes)
 
@@ -284,9 +283,9 @@ class _Choice:
         for vector in vectors[-1:] if keeps_all else vectors:
             if self.case.along == "columns":
                 threads = 8 if vector > 1 else 16
-                while threads > 1 and self._shared_bytes(vector, threads) > _SHARED_BYTES:
+                while threads > 1 and self._shared_bytes(vector, threads) > SHARED_BYTES:
                     threads //= 2
-                yield self._kernel("columns", threads, 0, vector, LANES * threads)
+                yield self._kernel("columns", threads, 0, vector, NEST_LANES * threads)
             else:
                 short = keeps_all and (self.case.length or 0) <= _SHORT
                 threads, block = (32, _BLOCK) if short else (512, 512)

@@ -8,16 +8,16 @@ row values are arrays.
 from collections.abc import Callable, Iterator, Sequence
 
 from onnxfuse.cuda.element import computed, computed_of, expression, literal, stored
-from onnxfuse.cuda.nest.kernel import LANES, NestKernel
+from onnxfuse.cuda.nest.kernel import NestKernel
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Const, Index, Input, Instruction, Program
+from onnxfuse.program.figures import NEST_LANES, WARP
 from onnxfuse.program.nests import Nest, Pass, leaves, needed
 from onnxfuse.program.ops import REDUCTIONS
 from onnxfuse.program.program import Reduction
 
 _GROUP_BYTES = 128
 """Bytes that a thread reads before it computes with them."""
-_WARP = 32
 _THREADS = 1024
 """Of a multiprocessor, at least: half of what most of them can have, with 64 registers each."""
 
@@ -109,13 +109,13 @@ class KernelText:
 
     def _shared(self, step: int | None) -> Iterator[str]:
         kernel = self.kernel
-        if kernel.threads <= (1 if self.is_columns else _WARP):
+        if kernel.threads <= (1 if self.is_columns else WARP):
             return
         passes = self.nest.passes if step is None else self.nest.passes[: step + 1]
         used = {value for one in passes for value in one.reduces}
         if step is not None and self.is_columns:
             used = set(passes[-1].reduces)
-        size = kernel.threads * LANES * kernel.vector if self.is_columns else kernel.threads // _WARP
+        size = kernel.threads * NEST_LANES * kernel.vector if self.is_columns else kernel.threads // WARP
         for value in sorted(used):
             yield f"__shared__ SharedArray<{self._type(value)}, {size}> parts{value};"
 
@@ -129,17 +129,17 @@ class KernelText:
             yield f"const {index} end = begin + chunk < length ? begin + chunk : length;"
             tile = "tile"
         if self.is_columns:
-            yield f"const {index} own = ({tile} * {LANES} + threadIdx.x % {LANES}) * {kernel.vector};"
+            yield f"const {index} own = ({tile} * {NEST_LANES} + threadIdx.x % {NEST_LANES}) * {kernel.vector};"
             yield "const bool is_active = own < rows;"
             yield f"const {index} row = is_active ? own : 0;"
-            yield f"const u32 lane = threadIdx.x / {LANES};"
-        elif kernel.threads > _WARP:
+            yield f"const u32 lane = threadIdx.x / {NEST_LANES};"
+        elif kernel.threads > WARP:
             yield f"const {index} row = {tile};"
             yield "const u32 lane = threadIdx.x;"
         else:
             yield f"const {index} own = {tile} * {kernel.rows_of_block} + threadIdx.x / {kernel.threads};"
             yield f"const u32 lane = threadIdx.x % {kernel.threads};"
-            if kernel.threads == _WARP:
+            if kernel.threads == WARP:
                 yield "if (own >= rows) return;"
                 yield f"const {index} row = own;"
             else:
@@ -148,7 +148,7 @@ class KernelText:
 
     @property
     def _has_inactive(self) -> bool:
-        return self.is_columns or self.kernel.threads < _WARP
+        return self.is_columns or self.kernel.threads < WARP
 
     def _bases(self) -> Iterator[str]:
         """Where the row begins in each operand."""
@@ -394,8 +394,8 @@ class KernelText:
     def _join_threads(self, one: Pass) -> Iterator[str]:
         threads = self.kernel.threads
         for value in one.reduces:
-            yield f"x{value} = join_lanes<{self._op(value)}, {min(threads, _WARP)}>(x{value});"
-        if threads > _WARP:
+            yield f"x{value} = join_lanes<{self._op(value)}, {min(threads, WARP)}>(x{value});"
+        if threads > WARP:
             yield from (f"give_warp(parts{value}, x{value});" for value in one.reduces)
             yield "__syncthreads();"
             yield from (f"x{value} = take_warps<{self._op(value)}>(parts{value});" for value in one.reduces)
