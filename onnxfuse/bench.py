@@ -22,7 +22,7 @@ import numpy as np
 from onnxfuse import cpu
 from onnxfuse.check.parity import Progress
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.files.model_io import read_proto
+from onnxfuse.files.model_io import read_outline
 from onnxfuse.run.given_shapes import Shapes, fit_shapes
 from onnxfuse.run.inputs import InputSet, default_specs, input_specs, read_inputs
 from onnxfuse.run.runtime import load_onnxruntime
@@ -100,7 +100,7 @@ def bench(
     ``shapes`` gives those with dynamic dimensions a shape.  ``memory`` also measures the peak memory of each model in a
     process of its own.  Raises OnnxfuseError if a model cannot be run, or has other inputs.
     """
-    model = read_proto(original)
+    model = read_outline(original)
     specs = input_specs(model)
     shapes = fit_shapes(specs, shapes or {})
     progress("creating the sessions")
@@ -116,7 +116,7 @@ def bench(
     if memory:
         progress("measuring memory")
         peaks = [
-            peak_memory(path, values, has_fused_nodes(read_proto(path)), threads, target)
+            peak_memory(path, values, has_fused_nodes(read_outline(path)), threads, target)
             for path in (original, optimized)
         ]
     return BenchResult(

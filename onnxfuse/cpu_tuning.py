@@ -16,7 +16,7 @@ from onnxfuse.bench_turns import ratio_with_spread
 from onnxfuse.check.made_up_inputs import BENCHMARK_SIZES, generate
 from onnxfuse.check.parity import Progress
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.files.model_io import read_proto
+from onnxfuse.files.model_io import read_outline
 from onnxfuse.fused.choices import ConvPolicy
 from onnxfuse.run.given_shapes import Shapes
 from onnxfuse.run.inputs import InputSet, default_specs, input_specs, read_inputs
@@ -87,11 +87,11 @@ def tune(
 
 
 def _session(path: Path) -> Session:
-    return Session(path, library=has_fused_nodes(read_proto(path)), spinning_between_runs=False)
+    return Session(path, library=has_fused_nodes(read_outline(path)), spinning_between_runs=False)
 
 
 def _inputs(path: Path, session: Session, shapes: Shapes, given: Path | None) -> InputSet:
-    model = read_proto(path)
+    model = read_outline(path)
     specs = input_specs(model)
     if given is not None:
         return read_inputs(given, specs, default_specs(model))[0]

@@ -22,7 +22,7 @@ from onnxfuse.bench_turns import MIN_BLOCKS, Ratio, Worker, WorkerError, ratio_w
 from onnxfuse.check.made_up_inputs import BENCHMARK_SIZES, generate
 from onnxfuse.check.parity import PROVIDERS
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.files.model_io import external_files, read_proto
+from onnxfuse.files.model_io import external_files, read_outline, read_proto
 from onnxfuse.fused.choices import ConvPolicy
 from onnxfuse.model.replacing import scratch
 from onnxfuse.passes import PassContext, resolve
@@ -128,7 +128,7 @@ def time_models(
         for number, (name, path) in enumerate(models.items()):
             request = folder / f"{number}.json"
             content: dict[str, Any] = {"model": str(path.resolve()), "inputs": str(feeds), "threads": threads}
-            content |= {"library": has_fused_nodes(read_proto(path)), "target": target, "loads": loads}
+            content |= {"library": has_fused_nodes(read_outline(path)), "target": target, "loads": loads}
             request.write_text(json.dumps(content), encoding="utf-8")
             command = [sys.executable, "-P", "-m", "onnxfuse.bench_worker", str(request)]
             try:
@@ -256,7 +256,7 @@ def _is_same(original: Path, result: Path) -> bool:
 
 
 def _inputs(path: Path, shapes: Shapes, given: Path | None, target: str) -> InputSet:
-    model = read_proto(path)
+    model = read_outline(path)
     if given is not None:
         return read_inputs(given, input_specs(model), default_specs(model))[0]
     return benchmark_inputs(path, model, shapes, target)

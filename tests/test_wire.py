@@ -5,11 +5,12 @@ import io
 import numpy as np
 import onnx
 import pytest
+from google.protobuf.message import DecodeError
 from onnx import ModelProto, helper, numpy_helper, parser
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.files import wire
-from onnxfuse.files.wire import write_model
+from onnxfuse.files.wire import outline, write_model
 from tests.support.model_files import small_model
 
 
@@ -43,3 +44,39 @@ def test_a_model_beyond_what_protobuf_reads_is_not_begun(monkeypatch: pytest.Mon
     assert not file.getvalue()
     monkeypatch.setattr(wire, "_LIMIT", model.ByteSize())
     write_model(model, file)
+
+
+def test_an_outline_has_all_but_the_data_of_large_initializers() -> None:
+    model = _rich_model()
+    model.graph.initializer.append(helper.make_tensor("packed", 1, [100], list(range(100))))  # in float_data
+    model.graph.initializer.append(helper.make_tensor("texts", 8, [100], [b"long enough"] * 100))
+    light = ModelProto.FromString(outline(model.SerializeToString(), 300))
+    assert [tensor.name for tensor in light.graph.initializer] == [tensor.name for tensor in model.graph.initializer]
+    for was, tensor in zip(model.graph.initializer, light.graph.initializer, strict=True):
+        assert (tensor.dims, tensor.data_type) == (was.dims, was.data_type)
+        assert (tensor == was) == (tensor.name not in ("long", "packed"))
+        assert tensor.ByteSize() < 300 or tensor.name == "texts"
+    del model.graph.initializer[:], light.graph.initializer[:]
+    assert light == model
+
+
+@pytest.mark.parametrize("model", [ModelProto(), ModelProto(ir_version=8), small_model()])
+def test_an_outline_of_what_has_no_large_initializer_is_all_of_it(model: ModelProto) -> None:
+    assert ModelProto.FromString(outline(model.SerializeToString(), 1 << 16)) == model
+
+
+def test_an_outline_of_damaged_bytes_is_an_error_or_what_protobuf_reads() -> None:
+    data, random = _rich_model().SerializeToString(), np.random.default_rng(0)
+    for _ in range(300):
+        damaged = bytearray(data[: random.integers(1, len(data) + 1)])
+        for place in random.integers(0, len(damaged), 3):
+            damaged[place] = random.integers(256)
+        try:
+            light = outline(bytes(damaged), 64)
+        except ValueError:
+            continue
+        try:
+            ModelProto.FromString(light)
+        except DecodeError:
+            with pytest.raises(DecodeError):
+                ModelProto.FromString(bytes(damaged))

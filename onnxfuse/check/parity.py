@@ -35,7 +35,7 @@ from onnxfuse.check.rounding_noise import (
     with_quantized_rounded_otherwise,
 )
 from onnxfuse.errors import OnnxfuseError, ParityError
-from onnxfuse.files.model_io import read_proto
+from onnxfuse.files.model_io import read_outline, read_proto
 from onnxfuse.fused.target import TARGETS
 from onnxfuse.model.graph_export import onnx_graphs
 from onnxfuse.run.given_shapes import Shapes, fit_shapes
@@ -160,7 +160,7 @@ def compare(
     be run; a difference in values is in the result.
     """
     shapes = shapes or {}
-    original_proto, optimized_proto = read_proto(original), read_proto(optimized)
+    original_proto, optimized_proto = read_outline(original), read_outline(optimized)
     if not original_proto.graph.output:
         raise OnnxfuseError(f"{original}: the model has no outputs, so there is nothing to compare")
     specs = input_specs(original_proto)
@@ -181,16 +181,16 @@ def compare(
         result.sets += _run_optimized(optimized, specs, expected, providers, library, numbers)
     if any(output.reason for output in result.outputs()):
         progress("running the original without ONNX Runtime's optimizations")
-        _mark_unstable(original, original_proto, expected, providers, result, numbers, progress)
+        _mark_unstable(original, read_proto(original), expected, providers, result, numbers, progress)
     if fused and (regions or not result.ok):
         progress("running each fused node alone")
-        result.regions = compare_regions(optimized, optimized_proto, expected[0][0], providers, progress)
+        result.regions = compare_regions(optimized, read_proto(optimized), expected[0][0], providers, progress)
     return result
 
 
 def foreign_domains(path: Path) -> set[str]:
     """The domains of operators, in any graph of the model, that are neither ONNX's nor the model's own functions."""
-    model = read_proto(path)
+    model = read_outline(path)
     own = {(function.domain, function.name) for function in model.functions}
     nodes = [node for graph in onnx_graphs(model.graph) for node in graph.node]
     nodes += [node for function in model.functions for node in function.node]

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto
 
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.files.wire import write_model
+from onnxfuse.files.wire import outline, write_model
 from onnxfuse.model import contrib_operators, ort_operators, tensor_data
 from onnxfuse.model.attributes import check_attributes
 from onnxfuse.model.graph import Model, sorted_nodes
@@ -32,6 +32,9 @@ from onnxfuse.wording import is_utf8
 _ALIGNMENT = 64
 _EXTERNAL_BYTES = 1024
 """Tensors smaller than this stay in the model file unless they were external before."""
+
+_OUTLINED = 1 << 16
+"""Bytes of a tensor whose elements an outline has, which are shapes, indices and the like."""
 
 _PROTOBUF_LIMIT = (1 << 31) - 1
 _PROTOBUF_MARGIN = 64 << 20
@@ -64,26 +67,31 @@ def read_proto(path: str | Path) -> ModelProto:
         return proto
 
 
+def read_outline(path: str | Path) -> ModelProto:
+    """``read_proto`` without the data of large initializers, which takes no memory of their size.
+
+    These have their names, types and dimensions, and no elements.
+    """
+    path = Path(path)
+    with _naming(path):
+        _check_regular(path)
+        try:
+            with path.open("rb") as file:
+                light = outline(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), _OUTLINED)
+        except (OSError, ValueError):  # empty, damaged, or no file that can be mapped: it is said of the whole
+            return read_proto(path)
+        proto = parse(light)
+        _check_graph(proto)
+        check_names(proto)
+        return proto
+
+
 def external_files(path: Path) -> set[Path]:
     """The files, links resolved, that hold data of the model in a file; none if ``load`` would refuse it for them."""
-    if not _names_files(path):
-        return set()
     try:
-        return {part.path for _, part in _external_slices(read_proto(path), path.parent)}
+        return {part.path for _, part in _external_slices(read_outline(path), path.parent)}
     except OnnxfuseError:
         return set()
-
-
-def _names_files(path: Path) -> bool:
-    """Whether there may be external data in a model: each has an entry of the name "location".
-
-    The model is not parsed for it, which of a large one takes twice its memory.
-    """
-    try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return data.find(b"location") >= 0
-    except (OSError, ValueError):  # of what is no file, or has no bytes
-        return True
 
 
 def parse(data: bytes) -> ModelProto:
@@ -178,12 +186,23 @@ def save(
 
 
 def _read(path: Path) -> bytes:
-    try:
+    with _readable():
+        _check_regular(path)
+        return path.read_bytes()
+
+
+def _check_regular(path: Path) -> None:
+    with _readable():
         if not stat.S_ISREG(path.stat().st_mode):
             raise OnnxfuseError("it is not a file" if not path.is_dir() else "it is a directory, not a model file")
         if path.stat().st_size > _PROTOBUF_LIMIT:
             raise OnnxfuseError("it is larger than 2 GiB, so it is no ONNX model; larger models use external data")
-        return path.read_bytes()
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
     except FileNotFoundError:
         raise OnnxfuseError("no such file") from None
     except (OSError, ValueError) as error:
