@@ -1,8 +1,10 @@
 """``onnxfuse.optimize``: from a model to an optimized model, checked."""
 
+import gc
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +12,7 @@ import onnx
 
 from onnxfuse.check.made_up_inputs import Sizes, resolve_shapes
 from onnxfuse.errors import OnnxfuseError, ParityError
-from onnxfuse.files.model_io import check_output, load, load_proto, parse, save
+from onnxfuse.files.model_io import check_output, load, load_proto, parse, read_proto, save, staged
 from onnxfuse.fused.choices import ConvPolicy
 from onnxfuse.fused.functions import finish_functions, more_than_plain
 from onnxfuse.fused.target import CPU
@@ -36,10 +38,18 @@ if TYPE_CHECKING:
 
 @dataclass
 class Result:
-    """What ``optimize`` returns: the optimized model, and the report of what was done to it."""
+    """What ``optimize`` returns: the report of what was done, and the optimized model."""
 
-    model: onnx.ModelProto
     report: Report
+    _written: onnx.ModelProto | Path = field(repr=False)
+
+    @cached_property
+    def model(self) -> onnx.ModelProto:
+        """The optimized model; what was written to a file is read from there when it is first asked for.
+
+        Raises OnnxfuseError if it is not there any more.
+        """
+        return read_proto(self._written) if isinstance(self._written, Path) else self._written
 
 
 def _silent(_message: str) -> None:
@@ -109,7 +119,7 @@ def optimize(
     directory, with its external data, if any, in ``<output>.data``; of a link the target is written.  ``overwrite``
     allows it to be the input itself.  ``progress`` is called with one line at the start of each step.
 
-    The returned ModelProto is what was written to ``output``; without that it refers to the external data of the input.
+    The model of the result is what was written to ``output``; without that it refers to the external data of the input.
     Raises OnnxfuseError if something
     about the request is wrong (bad model, unknown pass, inputs that cannot be made up, no outputs to check),
     ParityError if the optimized model does not compute what the original does; nothing is written then.
@@ -151,9 +161,10 @@ def optimize(
         found = _tune_on_cpu(source, asked, sizes, given, progress)
         asked, tuned = replace(asked, conv=found.policy), found.describe()
 
-    def attempt(asked: Request, loaded: Model, finish: Callable[[Path, Path, PassContext], None]) -> Result:
-        """The model that a request makes, of a loaded one.  ``finish`` is called with the original's file, the
-        result's, and what the passes worked with, before the result takes its place."""
+    def attempt(asked: Request, load: Callable[[], Model], finish: Callable[[Path, Path, PassContext], None]) -> Result:
+        """The model that a request makes, of one that is not held after it is written.  ``finish`` is called with the
+        original's file, the result's, and what the passes worked with, before the result takes its place."""
+        loaded = load()
         report = Report(model=str(loaded.path or ""), target=asked.target, tuned=tuned)
         report.before = collect(inlined(loaded))
         context = PassContext(target=asked.target, fast_math=fast_math, report=report, progress=progress)
@@ -170,12 +181,18 @@ def optimize(
 
             path = folder / "optimized.onnx" if output is None else output
             progress("writing the model")
-            written = save(loaded, path, overwrite=overwrite, check=judge)
+            made = loaded.to_proto() if output is None else output
+            with staged(loaded, path, overwrite=overwrite) as candidate:
+                del loaded
+                gc.collect()  # nodes and tensors refer to each other, and may be as large as the sessions to come
+                judge(candidate)
         report.seconds = time.perf_counter() - started
-        return Result(loaded.to_proto() if output is None else written, report)
+        return Result(report, made)
 
+    first = [loaded]
+    del loaded
     if not bench:
-        return attempt(asked, loaded, lambda *_unused: None)
+        return attempt(asked, first.pop, lambda *_unused: None)
 
     def write(request: Request, path: Path) -> None:
         silent = PassContext(target=request.target, fast_math=fast_math, report=Report(target=request.target))
@@ -191,10 +208,10 @@ def optimize(
         context.report.speed = back.speed
 
     try:
-        return attempt(asked, loaded, judge)
+        return attempt(asked, first.pop, judge)
     except _TakenBackError as found:
         back = found
-        return attempt(back.asked, load_source(source), keep)
+        return attempt(back.asked, partial(load_source, source), keep)
 
 
 class _TakenBackError(Exception):

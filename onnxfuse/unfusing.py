@@ -6,7 +6,7 @@ import onnx
 
 from onnxfuse.api import checked_source, load_source
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.files.model_io import check_output, load, save
+from onnxfuse.files.model_io import check_output, load, read_proto, save
 from onnxfuse.fused.kinds import DOMAIN, PREFERS_NHWC
 from onnxfuse.model.graph import Model, describe
 from onnxfuse.model.graph_import import import_opsets
@@ -37,7 +37,8 @@ def unfuse(
     _unfuse(loaded)
     if output is None:
         return loaded.to_proto()
-    return save(loaded, output, overwrite=overwrite, check=_read_again)
+    save(loaded, output, overwrite=overwrite, check=_read_again)
+    return read_proto(output)
 
 
 def _read_again(candidate: Path) -> None:

@@ -74,10 +74,10 @@ def test_new_data_is_external_even_if_all_of_the_old_is_gone(tmp_path):
                     node.inputs[index] = model.constant(np.array(tensor.values), "mine")
             if "value" in node.attrs:
                 node.attrs["value"] = np.array(node.attrs["value"].values)
-    written = model_io.save(model, tmp_path / "out.onnx")
+    model_io.save(model, tmp_path / "out.onnx")
+    written = onnx.load(tmp_path / "out.onnx", load_external_data=False)
     external = [tensor for tensor in written.graph.initializer if tensor_data.is_external(tensor)]
     assert {tensor.name for tensor in external} >= {"mine"}
-    assert written == onnx.load(tmp_path / "out.onnx", load_external_data=False)
 
 
 def test_a_model_too_large_for_one_file_is_split(small, tmp_path, monkeypatch):

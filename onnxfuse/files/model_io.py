@@ -148,41 +148,53 @@ def save(
     overwrite: bool = False,
     source: str | Path | None = None,
     check: Callable[[Path], None] | None = None,
-) -> ModelProto:
-    """Write ``model`` to ``path``, and its external data, if any, to ``<path>.data`` beside it; return what is written.
+) -> None:
+    """Write ``model`` to ``path``, as ``staged`` does.
 
-    A path that is a link stays one, and both files are those of its target.  A file that is replaced passes its
-    permissions on.  Tensors whose data was external stay external; so does new data of such a model, and the data of
-    a model too large for one file.  ``check`` is called with the path of the finished model before it is put in
-    place, and stops that by raising.  ``source`` is the file that the model comes from, by default the one
-    that it was loaded from.
+    ``check`` is called with the path of the finished model before it is put in place, and stops that by raising.
+    """
+    with staged(model, path, overwrite=overwrite, source=source) as written:
+        if check is not None:
+            check(written)
+
+
+@contextmanager
+def staged(
+    model: Model, path: str | Path, *, overwrite: bool = False, source: str | Path | None = None
+) -> Iterator[Path]:
+    """Write ``model``, and on the way out put it at ``path``, with its external data, if any, in ``<path>.data``.
+
+    Gives the path of the finished model in a directory of its own; the model is not held meanwhile.  An output path
+    that is a link stays one, and both files are those of its target.  A file that is replaced passes its permissions
+    on.  Tensors whose data was external stay external; so does new data of such a model, and the data of a model too
+    large for one file.  ``source`` is the file that the model comes from, by default the one that it was loaded from.
 
     Raises OnnxfuseError if ``path`` is the source and ``overwrite`` is not set, if the model would replace external
     data of the source, or its data the source or data that the source still needs, or if it cannot be written.
-    On any failure or interrupt the output path is as it was.  A model whose own external data was
-    overwritten is to be loaded anew before its values are read again.
+    On any failure or interrupt, and if the block raises, the output path is as it was.  A model whose own external data
+    was overwritten is to be loaded anew before its values are read again.
     """
     path = Path(path)
     source = model.path if source is None else Path(source)
     export = model.export()
     slices = _external_slices(export.proto, model.directory)
     inline = _tensors_to_move(export, model.had_external_data)
+    has_data = bool(slices or inline)
     target = _refuse(path, source, overwrite)
     files = _files_at_risk(target, source) | {part.path for _, part in slices}
     _refuse_files(path, target, source, files)
     data = _data_of(target)
-    if slices or inline:
+    if has_data:
         check_beside(path, target, [data])
         _refuse_data(path, target, source, files)
     with scratch_beside(target, path) as directory:
         with writing(path):
             _write(export, slices, inline, directory, target.name, data.name)
-        if check is not None:
-            check(directory / target.name)
-        places = {directory / data.name: data} if slices or inline else {}
+        del model, export, slices, inline
+        yield directory / target.name
+        places = {directory / data.name: data} if has_data else {}
         with writing(path), undisturbed():
             put_in_place({**places, directory / target.name: target})
-    return export.proto
 
 
 def _read(path: Path) -> bytes:
