@@ -7,12 +7,14 @@
    unfused, and against torch.compile, JAX and CuPy where they are installed.
 3. Reductions: ten chains and ten single operators that reduce, of 1 to 512 MB, float32 and float16, in the same way,
    against ONNX Runtime, torch.compile and JAX.
-4. Attention: of 128 to 4096 tokens, with and without masks, and of one token after others, float32 and float16, against
+4. Transposes: eight orders of a tensor's dimensions, of 64 and 512 MB, float32 and float16, as a share of a copy's
+   bandwidth, and against ONNX Runtime's Transpose with the operations behind it.
+5. Attention: of 128 to 4096 tokens, with and without masks, and of one token after others, float32 and float16, against
    ONNX Runtime's nodes and torch's scaled_dot_product_attention.
-5. Convolutions: layers of MobileNetV3, PP-OCR and ResNet-50 with their tails, batch 1 and 16, float32 and float16: the
+6. Convolutions: layers of MobileNetV3, PP-OCR and ResNet-50 with their tails, batch 1 and 16, float32 and float16: the
    faster one of a fused node and ONNX Runtime's convolution with a fused tail, against ONNX Runtime.  With --tune the
    best kernels are found first, which takes longer than the suite has; what is found is kept for models.
-6. Models: ONNX Runtime's CUDA provider in its best setting against ours, batch 1 and 16, with and without CUDA graphs,
+7. Models: ONNX Runtime's CUDA provider in its best setting against ours, batch 1 and 16, with and without CUDA graphs,
    and convolutional ones in float16 too.
 
 Writes results.json, results.md and plots.  Each part has its share of the time; what fails is written down and the rest
@@ -57,6 +59,7 @@ from tools.gpu import kernels as gpu_kernels
 from tools.gpu import models as gpu_models
 from tools.gpu import parity as gpu_parity
 from tools.gpu import reductions as gpu_reductions
+from tools.gpu import transposes as gpu_transposes
 from tools.gpu.chains import CHAINS
 from tools.gpu.limits import OutOfTime, at_most, otherwise
 from tools.gpu.machine import describe, missing, why_nothing_giant
@@ -64,10 +67,10 @@ from tools.gpu.reduction_chains import SUBJECTS
 from tools.gpu.report import Results, targets, write
 from tools.messages import one_line, say
 
-PARTS = ("parity", "kernels", "reductions", "attention", "convolutions", "models")
+PARTS = ("parity", "kernels", "reductions", "transposes", "attention", "convolutions", "models")
 SHARES = {
-    **{"parity": 0.22, "kernels": 0.18, "reductions": 0.18},
-    **{"attention": 0.1, "convolutions": 0.18, "models": 0.14},
+    **{"parity": 0.22, "kernels": 0.16, "reductions": 0.16, "transposes": 0.06},
+    **{"attention": 0.1, "convolutions": 0.16, "models": 0.14},
 }
 """Of the whole time, for each part; what one leaves over the next one gets."""
 OWN_SHARE = 0.45
@@ -321,6 +324,22 @@ def _reductions(results: Results, models: Models, deadline: float, on_gpu: bool)
     _measure_peers(results, "reductions", results.reductions, {"jax": 4, "torch": 5}, deadline)
 
 
+def _transposes(results: Results, models: Models, deadline: float, on_gpu: bool) -> None:
+    results.transposes = list(gpu_transposes.jobs())
+    if not on_gpu:
+        for subject in gpu_transposes.SUBJECTS.values():
+            say(f"transposes: {subject.name}")
+            gpu_transposes.try_on_cpu(subject)
+        return
+    gpu_transposes.measure_all(results.transposes, deadline, say)
+    failed = sum("kernel" in job.errors for job in results.transposes)
+    if failed:
+        results.errors.append(f"transposes: {failed} of {len(results.transposes)} fail, or give wrong results")
+    late = sum("kernel" not in job.seconds and not job.errors for job in results.transposes)
+    if late:
+        results.errors.append(f"transposes: out of time for {late} of {len(results.transposes)}")
+
+
 def _attention(results: Results, models: Models, deadline: float, on_gpu: bool) -> None:
     results.attention = list(gpu_attention.jobs())
     if not on_gpu:
@@ -361,6 +380,7 @@ _RUN: dict[str, Callable[..., None]] = {
     "parity": _parity,
     "kernels": _kernels,
     "reductions": _reductions,
+    "transposes": _transposes,
     "attention": _attention,
     "convolutions": _convolutions,
     "models": _models,

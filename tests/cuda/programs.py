@@ -105,21 +105,35 @@ def chains(dtype: str) -> dict[str, tuple[Program, list[Access]]]:
     add("outer product", b, [b.emit("max", dtype, table, cube)], "oig:l")
 
     b = ProgramBuilder()
-    part = (AxisSlice(-1, 0, 64, 1),)
-    x, halves = b.view(Input(dtype, slices=part)), b.view(Input(dtype, slices=part, swaps_halves=True))
-    turned = b.emit("mul", dtype, halves, b.input(dtype))
-    add("rotary", b, [b.emit("add", dtype, b.emit("mul", dtype, x, b.input(dtype)), turned)], "gggg:l", "gggi:l")
-
-    b = ProgramBuilder()
-    turned = (ViewStep("permute", (0, 2, 1)),)
-    x, y, bias = b.view(Input(dtype, view=turned)), b.view(Input(dtype, view=turned)), b.input(dtype)
-    scaled = b.emit("mul", dtype, b.emit("add", dtype, x, bias), y)
-    add("transposed", b, [b.emit("relu", dtype, scaled), scaled], "ttg:ll")
-
-    b = ProgramBuilder()
     x, y = b.input(dtype), b.input(dtype)
     small = b.emit("exp", dtype, y)
     add("smaller output", b, [b.emit("mul", dtype, x, small), small], "lc:lw")
+    return result
+
+
+def view_chains(dtype: str) -> dict[str, tuple[Program, list[Access], list[tuple[int, ...]]]]:
+    """The same of what is read through views, and shapes of the inputs."""
+    result: dict[str, tuple[Program, list[Access], list[tuple[int, ...]]]] = {}
+
+    b = ProgramBuilder()
+    part = (AxisSlice(-1, 0, 64, 1),)
+    x, halves = b.view(Input(dtype, slices=part)), b.view(Input(dtype, slices=part, swaps_halves=True))
+    turned = b.emit("mul", dtype, halves, b.input(dtype))
+    program = b.build([b.emit("add", dtype, b.emit("mul", dtype, x, b.input(dtype)), turned)])
+    accesses = [Access.parse("gggg:l"), Access.parse("gggi:l")]
+    result["rotary"] = program, accesses, [(2, 12, 33, 96), (2, 12, 33, 96), (33, 64), (33, 64)]
+
+    b = ProgramBuilder()
+    order = (ViewStep("permute", (0, 2, 1)),)
+    x, y, bias = b.view(Input(dtype, view=order)), b.view(Input(dtype, view=order)), b.input(dtype)
+    scaled = b.emit("mul", dtype, b.emit("add", dtype, x, bias), y)
+    program = b.build([b.emit("relu", dtype, scaled), scaled])
+    result["transposed"] = program, [Access.parse("ttg:ll")], [(3, 72, 130), (3, 72, 130), (72,)]
+
+    b = ProgramBuilder()
+    x, y = b.input(dtype), b.view(Input(dtype, view=order))
+    program = b.build([b.emit("sub", dtype, x, b.emit("neg", dtype, y))])
+    result["transposed, unaligned"] = program, [Access.parse("gt:l")], [(2, 67, 65), (2, 65, 67)]
     return result
 
 

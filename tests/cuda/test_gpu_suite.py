@@ -19,6 +19,7 @@ import onnx
 import pytest
 
 import onnxfuse
+from onnxfuse.cuda.elementwise.access import expected_access
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.run import runtime
 from tests.cuda.test_gpu_chains import script
@@ -32,6 +33,7 @@ from tools.gpu import models as gpu_models
 from tools.gpu import parity as gpu_parity
 from tools.gpu import reductions as gpu_reductions
 from tools.gpu import report as gpu_report
+from tools.gpu import transposes as gpu_transposes
 from tools.gpu.attention import Attending
 from tools.gpu.chains import CHAINS, Chain
 from tools.gpu.reduction_chains import SUBJECTS, Reducing
@@ -67,6 +69,10 @@ def _results() -> gpu_report.Results:
         job.seconds = {"copy": 0.95e-4, "kernel": 1e-4, "torch": 1.1e-4, "jax": 0.9e-4, "ort": 9e-4, "onnxfuse": 1.5e-4}
     results.reductions = list(gpu_reductions.jobs())[:1]
     results.reductions[0].seconds = dict(results.kernels[0].seconds)
+    results.transposes = list(gpu_transposes.jobs())[:2]
+    for job in results.transposes:
+        job.seconds = {"copy": 1e-4, "kernel": 1.25e-4, "ort": 5e-4}
+    results.transposes[1].seconds["kernel"] = 2e-4
     results.attention = list(gpu_attention.jobs())[:5]
     for job in results.attention:
         job.seconds = {"ort": 3e-4, "torch": 1e-4, "onnxfuse": 1e-4}
@@ -118,6 +124,8 @@ def test_targets_are_held_against_the_worst() -> None:
         (pytest.approx(1.1), True),
         (pytest.approx(0.9), False),
         (pytest.approx(6), True),
+        (pytest.approx(0.5), False),
+        (pytest.approx(2.5), True),
         (1.0, True),
         (1.0, False),
         (pytest.approx(0.25), True),
@@ -144,7 +152,7 @@ def test_the_report_is_json_markdown_and_plots(tmp_path: Path) -> None:
     assert "**missed**" in text and "No module named 'cupy'" in text and "90 → 30" in text
     assert "no such kernel" in text and "| PP-OCR det | depthwise 5x5, 256 at 40x40, HardSwish |" in text
     lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert len({line.count("|") - line.count("\\|") for line in lines if "made-up" not in line}) <= 6
+    assert len({line.count("|") - line.count("\\|") for line in lines if "made-up" not in line}) <= 7
     for name in ("bandwidth.svg", "models.svg"):
         assert f"![{name}]({name})" in text
         ElementTree.parse(tmp_path / "new" / name)
@@ -155,10 +163,12 @@ def test_a_dry_run_measures_nothing_of_the_table(tmp_path: Path, monkeypatch: py
     models = [(tmp_path / "chain.onnx", {"x0": np.ones((1, 64, 256), np.float32)})]
     monkeypatch.setattr(gpu_suite, "find_models", lambda *_: models)
     shares = {"parity": 0.3, "kernels": 0.1, "reductions": 0.1, "attention": 0.1, "convolutions": 0.1, "models": 0.3}
+    shares["transposes"] = 0.1
     monkeypatch.setattr(gpu_suite, "SHARES", shares)
-    tried: list[Chain | Reducing | Attending] = []
+    tried: list[Chain | Reducing | Attending | gpu_transposes.Subject] = []
     monkeypatch.setattr(gpu_reductions, "try_on_cpu", tried.append)
     monkeypatch.setattr(gpu_kernels, "try_on_cpu", tried.append)
+    monkeypatch.setattr(gpu_transposes, "try_on_cpu", tried.append)
     monkeypatch.setattr(gpu_attention, "try_on_cpu", tried.append)
     monkeypatch.setattr(gpu_models, "onnxfuse", _without_embedding())
     monkeypatch.setattr(gpu_parity, "onnxfuse", _without_embedding())
@@ -169,7 +179,7 @@ def test_a_dry_run_measures_nothing_of_the_table(tmp_path: Path, monkeypatch: py
     assert (
         "dry run" in data["machine"]
         and data["errors"] == []
-        and tried == [*(*CHAINS, *SUBJECTS.values(), *gpu_attention.SUBJECTS.values())]
+        and tried == [*CHAINS, *SUBJECTS.values(), *gpu_transposes.SUBJECTS.values(), *gpu_attention.SUBJECTS.values()]
     )
     assert {verdict["kind"] for verdict in data["parity"]} == {"program", "model"}
     assert all(verdict["ok"] for verdict in data["parity"])
@@ -199,6 +209,16 @@ def test_a_part_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pytest
     assert ran == ["models"]
     empty, failed = json.loads((tmp_path / "results.json").read_text())["errors"]
     assert failed == "parity: ValueError: of no use" and empty.startswith("models: there are none of the zoo's in ")
+
+
+@pytest.mark.parametrize("name", gpu_transposes.SUBJECTS)
+def test_transposes_can_be_measured(name: str) -> None:
+    """What is timed is what its name says, and where dimensions are long enough it turns tiles."""
+    subject = gpu_transposes.SUBJECTS[name]
+    gpu_transposes.try_on_cpu(subject)
+    job = gpu_kernels.Measured(name, "float16", 64, 0)
+    access = expected_access(gpu_transposes.program_of(subject, job.dtype), [subject.shape(64, job.dtype)])
+    assert access.transposes == name.startswith(("matrix", "channels last, 64", "channels first", "keys"))
 
 
 def test_without_a_gpu_it_says_so(
@@ -334,7 +354,10 @@ def test_a_part_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(SystemExit, match="2"):
         gpu_suite.main(["--dry-run", "--only", "parity,speed"])
     said = capsys.readouterr().err
-    assert "no part 'speed'; the parts are parity, kernels, reductions, attention, convolutions, models" in said
+    assert (
+        "no part 'speed'; the parts are parity, kernels, reductions, transposes, attention, convolutions, models"
+        in said
+    )
 
 
 def test_models_are_found_by_their_names(tmp_path: Path) -> None:

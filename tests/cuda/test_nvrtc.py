@@ -13,8 +13,9 @@ from onnxfuse.cuda.compiled import Compiled
 from onnxfuse.cuda.elementwise.renderer import Tuning, compile_options, render
 from onnxfuse.cuda.kernel import Access, Source
 from onnxfuse.model.dtypes import DTYPES
+from onnxfuse.program import Program
 from tests.cuda.compilers import nvrtc
-from tests.cuda.programs import SMALL, cast_program, chains, linear, operator_programs
+from tests.cuda.programs import SMALL, cast_program, chains, linear, operator_programs, view_chains
 from tests.cuda.test_emulation_random import PROGRAMS, random_source
 
 VERBOSE = "--ptxas-options=-v"
@@ -47,13 +48,17 @@ def test_operators_compile(architecture: str, dtype: str, compile_quickly: Calla
     assert all(kernel.name.encode() in cubin for source in sources for kernel in source.kernels)
 
 
+def all_chains(dtype: str) -> dict[str, tuple[Program, list[Access]]]:
+    return chains(dtype) | {name: own[:2] for name, own in view_chains(dtype).items()}
+
+
 @cache
 def chain(dtype: str, name: str, architecture: str) -> tuple[Source, Compiled]:
-    source = render(*chains(dtype)[name])
+    source = render(*all_chains(dtype)[name])
     return source, nvrtc().compile(source.text, architecture, (*compile_options(False), VERBOSE))
 
 
-@pytest.mark.parametrize("name", chains("f32"))
+@pytest.mark.parametrize("name", all_chains("f32"))
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 def test_chains_compile_without_spills(dtype: str, name: str) -> None:
     source, compiled = chain(dtype, name, "sm_90")
@@ -67,7 +72,7 @@ def test_chains_compile_without_spills(dtype: str, name: str) -> None:
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "f64"])
 @pytest.mark.parametrize("architecture", COMMON)
 def test_chains_compile(architecture: str, dtype: str, compile_quickly: Callable[[str, str], bytes]) -> None:
-    rendered = [render(*own).text for own in chains(dtype).values()]
+    rendered = [render(*own).text for own in all_chains(dtype).values()]
     compile_quickly("\n".join(rendered), architecture)
 
 
@@ -94,7 +99,7 @@ def test_what_runs_in_the_emulation_compiles(
 
 
 def test_fast_math_compiles() -> None:
-    rendered = [render(*own).text for own in chains("f32").values()]
+    rendered = [render(*own).text for own in all_chains("f32").values()]
     nvrtc().compile("\n".join(rendered), "sm_90", compile_options(True))
 
 

@@ -119,6 +119,9 @@ def program_cases(dtypes: Sequence[str], randoms: int) -> Iterator[Case]:
     for dtype in ("f32", "f16", "bf16", "f64"):
         for name, (program, _) in programs.chains(dtype).items():
             yield _case(f"{name} {dtype}", program, SHAPES[7], rng, (2 * FUNCTION_ULP,) * len(program.outputs), True)
+        for name, (program, _, shapes) in programs.view_chains(dtype).items():
+            inputs = [sample(dtype, math.prod(shape), seed).reshape(shape) for seed, shape in enumerate(shapes)]
+            yield Case(f"{name} {dtype}", program, tuple(inputs), (0,) * len(program.outputs))
     for seed in range(randoms):
         yield _case(f"random {seed}", programs.random_program(seed), rng.choice(SHAPES), rng)
 

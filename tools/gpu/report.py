@@ -31,6 +31,7 @@ class Results:
     sanitizer: str = ""
     kernels: list[Measured] = field(default_factory=list)
     reductions: list[Measured] = field(default_factory=list)
+    transposes: list[Measured] = field(default_factory=list)
     attention: list[Measured] = field(default_factory=list)
     convolutions: list[ConvTimes] = field(default_factory=list)
     models: list[ModelTimes] = field(default_factory=list)
@@ -53,6 +54,7 @@ class Results:
             "sanitizer": self.sanitizer,
             "kernels": [job.to_json() for job in self.kernels],
             "reductions": [job.to_json() for job in self.reductions],
+            "transposes": [job.to_json() for job in self.transposes],
             "attention": [job.to_json() for job in self.attention],
             "convolutions": [job.to_json() for job in self.convolutions],
             "models": [model.to_json() for model in self.models],
@@ -91,6 +93,8 @@ def targets(results: Results) -> list[Target]:
         _target("against torch.compile, what reduces", 1.0, _ratios(results.reductions, "torch")),
         _target("against XLA, what reduces", 1.0, _ratios(results.reductions, "jax")),
         _target("against ORT, what reduces", 1.0, _ratios(results.reductions, "ort", "onnxfuse")),
+        _target("share of copy bandwidth, 64 MB and up, transposes", 0.8, _shares(results.transposes)),
+        _target("against ORT, transposes", 1.0, _ratios(results.transposes, "ort")),
         _target("attention against torch's", 0.9, _ratios(_with_mask(results, False), "torch", "onnxfuse")),
         _target("attention with a mask against torch's", 1.2, _ratios(_with_mask(results, True), "torch", "onnxfuse")),
     ]
@@ -246,6 +250,13 @@ def markdown(results: Results, plots: Sequence[str] = ()) -> str:
         ]
     if any(job.seconds for job in results.reductions):
         parts += ["## Reductions", "As above.", _kernels(results.reductions)]
+    if any(job.seconds for job in results.transposes):
+        parts += [
+            "## Transposes",
+            "Times in µs of a kernel that reads a tensor in another order; share as above; the ratio is of the time of "
+            "ONNX Runtime's session, a Transpose with the operations behind it, over that kernel's.",
+            _transposes(results.transposes),
+        ]
     if any(job.seconds for job in results.attention):
         parts += [
             "## Attention",
@@ -304,6 +315,16 @@ def _kernels(jobs: Sequence[Measured]) -> str:
             )
         )
     return table(("chain", "type", "MB", "kernel", "share", *PEERS, "ORT / ours"), rows)
+
+
+def _transposes(jobs: Sequence[Measured]) -> str:
+    rows = []
+    for job in jobs:
+        kernel, share = job.seconds.get("kernel"), job.ratio("copy")
+        microseconds = "" if kernel is None else f"{1e6 * kernel:.1f}"
+        percent = "" if share is None else f"{100 * share:.0f} %"
+        rows.append((job.chain, job.dtype, f"{job.megabytes:g}", microseconds, percent, _ratio(job.ratio("ort"))))
+    return table(("transpose", "type", "MB", "kernel", "share", "ORT / ours"), rows)
 
 
 def _attention_table(results: Results) -> str:
