@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 import onnx
@@ -150,24 +150,45 @@ def measure_all(todo: Sequence[Measured], deadline: float, progress: Callable[[s
 
     Of each chain and type the results at the first size are held against NumPy's.  What gives wrong ones is not timed.
     """
-    ready: dict[tuple[str, str], _Ready] = {}
     if time.monotonic() > deadline:
         return
     progress("kernels: compiling")
     _compile_chains()
+
+    def ready(job: Measured) -> _Ready:
+        chain = chain_of(job)
+        return _Ready(chain, *prepare(chain, job.dtype))
+
+    systems = {"kernel": _kernel, "ort": _session, "onnxfuse": _session}
+    measure_each("kernels", todo, deadline, ready, systems, progress)
+
+
+Ready = TypeVar("Ready")
+
+
+def measure_each(
+    part: str,
+    todo: Sequence[Measured],
+    deadline: float,
+    prepared: Callable[[Measured], Ready],
+    systems: Mapping[str, Callable[[Gpu, Ready, Measured, str], None]],
+    progress: Callable[[str], None],
+) -> None:
+    """Have each of the ``systems`` measure each job until the deadline, with what is ``prepared`` once for its chain
+    and type."""
+    ready: dict[tuple[str, str], Ready] = {}
     with open_gpu() as gpu:
         for job in todo:
             if time.monotonic() > deadline:
                 return
-            progress(f"kernels: {job.chain}, {job.dtype}, {job.megabytes} MB")
-            for system, run in (("kernel", _kernel), ("ort", _session), ("onnxfuse", _session)):
+            progress(f"{part}: {job.chain}, {job.dtype}, {job.megabytes} MB")
+            for system, run in systems.items():
                 try:
                     key = job.chain, job.dtype
                     if key not in ready:
-                        chain = chain_of(job)
-                        ready[key] = _Ready(chain, *prepare(chain, job.dtype))
+                        ready[key] = prepared(job)
                     run(gpu, ready[key], job, system)
-                except Exception as error:  # one chain that fails leaves the others
+                except Exception as error:  # one that fails leaves the others
                     job.errors[system] = one_line(error)
 
 

@@ -5,7 +5,6 @@ all there is, that alone, as in ``kernels.py``.
 """
 
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -18,13 +17,12 @@ from onnxfuse.cuda.embed import reducing_nodes
 from onnxfuse.cuda.nest.fitting import NestFit
 from onnxfuse.cuda.nest.launch import LoadedNest
 from onnxfuse.cuda.options import CudaOptions
-from onnxfuse.cuda.pycuda_tools import Gpu, launch_seconds, open_gpu
+from onnxfuse.cuda.pycuda_tools import Gpu, launch_seconds
 from onnxfuse.model.graph import Model
 from onnxfuse.shapes.inference import infer
-from tools.gpu.kernels import DTYPES, SIZES, TOLERANCE, Measured
+from tools.gpu.kernels import DTYPES, SIZES, TOLERANCE, Measured, measure_each
 from tools.gpu.reduction_chains import SUBJECTS, Reducing, feeds, onnx_model, output_shape
 from tools.gpu.sessions import BoundSession
-from tools.messages import one_line
 
 
 def jobs() -> Iterator[Measured]:
@@ -87,20 +85,8 @@ def measure_all(todo: Sequence[Measured], deadline: float, progress: Callable[[s
 
     At the first size the results are held against ONNX Runtime's own.  What gives wrong ones is not timed.
     """
-    ready: dict[tuple[str, str], _Ready] = {}
-    with open_gpu() as gpu:
-        for job in todo:
-            if time.monotonic() > deadline:
-                return
-            progress(f"reductions: {job.chain}, {job.dtype}, {job.megabytes} MB")
-            for system, run in (("ort", _session), ("onnxfuse", _session), ("kernel", _kernel)):
-                try:
-                    key = job.chain, job.dtype
-                    if key not in ready:
-                        ready[key] = _Ready(SUBJECTS[job.chain], job.dtype)
-                    run(gpu, ready[key], job, system)
-                except Exception as error:  # one that fails leaves the others
-                    job.errors[system] = one_line(error)
+    systems = {"ort": _session, "onnxfuse": _session, "kernel": _kernel}
+    measure_each("reductions", todo, deadline, lambda job: _Ready(SUBJECTS[job.chain], job.dtype), systems, progress)
 
 
 def _session(_gpu: Gpu, ready: _Ready, job: Measured, system: str) -> None:

@@ -6,23 +6,19 @@ The tiles are tried in the order of argument on every architecture; where a kern
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from onnxfuse.cuda.arch import architecture
 from onnxfuse.cuda.attention.case import AttentionCase
 from onnxfuse.cuda.attention.kernel import AttentionSource
 from onnxfuse.cuda.attention.recipe import AttentionRecipe
 from onnxfuse.cuda.attention.renderer import render_attention
 from onnxfuse.cuda.attention.tiling import LARGEST_HEAD, SIZES, Tilings, tilings_of
+from onnxfuse.cuda.compiled import taken
 from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.tuned import Choice
 
 
 @dataclass(frozen=True)
 class AttentionFit:
-    """A rendered attention; ``choice`` says where its tiles come from.
-
-    ``spills`` are the most bytes that a thread of its kernels spills, ``occupancy`` is the least share of a
-    multiprocessor's threads that they fill, each with the architecture; nothing is known of what was not compiled.
-    """
+    """A rendered attention; ``choice`` says where its tiles come from, and the rest what its kernels have ``taken``."""
 
     case: AttentionCase
     tilings: tuple[Tilings, ...]
@@ -69,16 +65,8 @@ class AttentionFitter:
         if self._compiler is None:
             return AttentionFit(case, tilings, source, choice)
         compiled = self._compiler.compile([source.text], self._architectures, self._options)
-        spills, occupancy = (0, ""), (1.0, "")
-        for name in self._architectures:
-            resources = compiled[source.sha256, name].resources
-            for kernel in source.kernels:
-                if (own := resources.get(kernel.name)) is None:
-                    continue
-                spills = max(spills, (own.spills, name))
-                share = architecture(name).occupancy(own.registers, kernel.block, own.shared)
-                occupancy = min(occupancy, (share, name))
-        return AttentionFit(case, tilings, source, choice, spills if spills[0] else (0, ""), occupancy)
+        blocks = {kernel.name: kernel.block for kernel in source.kernels}
+        return AttentionFit(case, tilings, source, choice, *taken(compiled, blocks))
 
 
 def candidates(case: AttentionCase) -> Iterator[tuple[Tilings, ...]]:

@@ -7,7 +7,7 @@ fit on a multiprocessor, gives way to the next one; the chooser leaves a convolu
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from onnxfuse.cuda.arch import architecture
+from onnxfuse.cuda.compiled import taken
 from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.conv.candidates import candidates
 from onnxfuse.cuda.conv.case import ConvCase
@@ -32,10 +32,8 @@ warps for each of the four schedulers, 8 of 64.
 
 @dataclass(frozen=True)
 class ConvFit:
-    """A rendered fused convolution; ``choice`` says where its tilings come from.
-
-    ``spills`` are the most bytes that a thread of the kernels meant for the shapes spills, ``occupancy`` is the least
-    share of the threads that they fill, each with the architecture; nothing is known of what was not compiled.
+    """A rendered fused convolution; ``choice`` says where its tilings come from, and the rest what the kernels that are
+    meant for the shapes have ``taken``.
     """
 
     case: ConvCase
@@ -123,15 +121,8 @@ class ConvFitter:
         main = [kernel for kernel in source.kernels if kernel.family != "any"]
         if self._compiler is None or not main:
             return ConvFit(case, tilings, source, choice)
-        code = self._compiler.compile([source.text], self._architectures, self._options)
-        spills, shares = [(0, "")], [(1.0, "")]
-        for name in self._architectures:
-            resources = code[source.sha256, name].resources
-            for kernel in main:
-                if (found := resources.get(kernel.name)) is not None:
-                    spills.append((found.spills, name))
-                    shares.append((architecture(name).occupancy(found.registers, kernel.block, found.shared), name))
-        return ConvFit(case, tilings, source, choice, max(spills), min(shares))
+        compiled = self._compiler.compile([source.text], self._architectures, self._options)
+        return ConvFit(case, tilings, source, choice, *taken(compiled, {kernel.name: kernel.block for kernel in main}))
 
 
 def tilings_of(case: ConvCase) -> list[Tilings]:

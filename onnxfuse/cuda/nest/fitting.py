@@ -7,7 +7,7 @@ thread, which halves the longest row that is read once.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onnxfuse.cuda.arch import architecture
+from onnxfuse.cuda.compiled import taken
 from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.nest.kernel import NestKernel, NestSource
 from onnxfuse.cuda.nest.recipe import NestRecipe
@@ -22,11 +22,7 @@ TUNINGS = tuple(NestTuning(share) for share in range(4))
 
 @dataclass(frozen=True)
 class NestFit:
-    """A rendered Program that reduces.
-
-    ``spills`` are the most bytes that a thread of its kernels spills, ``occupancy`` is the least share of a
-    multiprocessor's threads that they fill, each with the architecture; nothing is known of what was not compiled.
-    """
+    """A rendered Program that reduces, and what its kernels have ``taken``."""
 
     case: NestCase
     source: NestSource
@@ -109,14 +105,5 @@ class NestFitter:
         if self._compiler is None:
             return NestFit(case, source, tuning, choice)
         compiled = self._compiler.compile([source.text], self._architectures, self._options)
-        spills, occupancy = (0, ""), (1.0, "")
-        for name in self._architectures:
-            resources = compiled[source.sha256, name].resources
-            for kernel in source.kernels:
-                for function in kernel.functions:
-                    if (own := resources.get(function)) is None:
-                        continue
-                    spills = max(spills, (own.spills, name))
-                    share = architecture(name).occupancy(own.registers, kernel.block, own.shared)
-                    occupancy = min(occupancy, (share, name))
-        return NestFit(case, source, tuning, choice, spills if spills[0] else (0, ""), occupancy)
+        blocks = {function: kernel.block for kernel in source.kernels for function in kernel.functions}
+        return NestFit(case, source, tuning, choice, *taken(compiled, blocks))

@@ -18,7 +18,7 @@ from onnxfuse.fused.elementwise.cuda_regions import MAX_OPERANDS
 from onnxfuse.fused.elementwise.fuse_elementwise import UNUSED
 from onnxfuse.fused.functions import INTEGERS_OPSET
 from onnxfuse.fused.fusion import emit, put_in_place
-from onnxfuse.fused.kinds import NHWC_CONV
+from onnxfuse.fused.kinds import CONV, NHWC_CONV
 from onnxfuse.fused.nhwc.nhwc_concats import NhwcConcats, nhwc_concat
 from onnxfuse.fused.nhwc.nhwc_layout import NhwcLayout, choose_layout
 from onnxfuse.fused.nhwc.nhwc_node import (
@@ -60,7 +60,7 @@ class FuseConv:
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrite ``model`` in place and record every convolution and the choice for it."""
         graphs = list(model.fusible_graphs())
-        if not any(map(is_convolution, _nodes(graphs))) or "" not in model.opsets:
+        if CONV not in context.on.kinds or "" not in model.opsets or not any(map(is_convolution, _nodes(graphs))):
             return
         if any(tensor.dtype is None for node in _nodes(graphs) for tensor in node.outputs):
             infer(model)  # earlier passes have added tensors

@@ -12,7 +12,7 @@ from onnxfuse.fused.elementwise.space_region import fuse_in_space
 from onnxfuse.fused.elementwise.through_views import NAME, ThroughViews
 from onnxfuse.fused.fused_node import ElementwiseFusion, fuse
 from onnxfuse.fused.fusion import emit_all
-from onnxfuse.fused.kinds import DOMAIN
+from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE
 from onnxfuse.fused.likely_shapes import LikelyShapes
 from onnxfuse.fused.one_space import SpacesError, by_space
 from onnxfuse.fused.regions import find_regions, halve
@@ -58,6 +58,8 @@ class FuseElementwise:
 
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrite ``model`` in place and record every fusion and every node left alone."""
+        if ELEMENTWISE not in context.on.kinds:
+            return
         if any(tensor.dtype is None for graph in model.graphs() for node in graph.nodes for tensor in node.outputs):
             infer(model)  # earlier passes have added tensors
         if context.fitter is not None:
