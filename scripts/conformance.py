@@ -32,7 +32,7 @@ from onnxfuse.check.comparison import compare_values
 from onnxfuse.check.numerics import output_numbers
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.fused.kinds import DOMAIN
-from onnxfuse.model.graph_export import onnx_graphs
+from onnxfuse.model.protos import onnx_graphs
 from onnxfuse.passes import PassContext
 from onnxfuse.report.report import Report
 from onnxfuse.run.inputs import input_specs, read_inputs

@@ -30,7 +30,7 @@ from onnxfuse.check.comparison import compare_values
 from onnxfuse.check.numerics import output_numbers
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.files.model_io import read_proto
-from onnxfuse.model.graph_export import onnx_graphs
+from onnxfuse.model.protos import onnx_graphs
 from onnxfuse.run.inputs import InputSet
 from onnxfuse.run.runtime import custom_ops_library
 from onnxfuse.run.sessions import Value

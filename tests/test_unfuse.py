@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper, parser
 import onnxfuse
 from onnxfuse.cli.cli import main
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.model.graph_export import onnx_graphs
+from onnxfuse.model.protos import onnx_graphs
 from onnxfuse.run.sessions import Session
 from tests.support import fusing, many_functions
 

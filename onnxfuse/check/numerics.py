@@ -9,7 +9,7 @@ import onnx
 from onnxfuse.check.comparison import Numbers, precision
 from onnxfuse.fused.kinds import TF32_KEY
 from onnxfuse.model.elementwise_operators import Values, operators_that
-from onnxfuse.model.graph_export import onnx_graphs
+from onnxfuse.model.protos import onnx_graphs
 
 _FLOATS: dict[int, np.dtype] = {
     onnx.TensorProto.DOUBLE: np.dtype(np.float64),

@@ -37,7 +37,7 @@ from onnxfuse.check.rounding_noise import (
 from onnxfuse.errors import OnnxfuseError, ParityError
 from onnxfuse.files.model_io import read_outline, read_proto
 from onnxfuse.fused.target import TARGETS
-from onnxfuse.model.graph_export import onnx_graphs
+from onnxfuse.model.protos import onnx_graphs
 from onnxfuse.run.given_shapes import Shapes, fit_shapes
 from onnxfuse.run.inputs import InputSet, InputSpec, default_specs, input_specs, read_inputs
 from onnxfuse.run.sessions import Session, SessionError, Value, has_fused_nodes

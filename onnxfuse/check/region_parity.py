@@ -18,7 +18,7 @@ from onnxfuse.check.numerics import coarsest_type, has_tf32, probabilities, with
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.fused.conv.convolutions import OPERATORS
 from onnxfuse.fused.kinds import DOMAIN
-from onnxfuse.model.graph_export import onnx_graphs
+from onnxfuse.model.protos import onnx_graphs
 from onnxfuse.run.inputs import InputSet
 from onnxfuse.run.runtime import CUDA_PROVIDER
 from onnxfuse.run.sessions import Session, SessionError, Value

@@ -15,8 +15,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from onnxfuse.model.graph_export import onnx_graphs
 from onnxfuse.model.graph_ir import numpy_dtype
+from onnxfuse.model.protos import onnx_graphs
 from onnxfuse.model.tensor_data import is_external
 
 _LINEAR = {"Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization"}

@@ -13,8 +13,8 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, TypeProto, 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.constants import NUMBER_ATTRIBUTES
 from onnxfuse.model.graph import Model
-from onnxfuse.model.graph_export import onnx_graphs
 from onnxfuse.model.graph_ir import STANDARD_DOMAINS, numpy_dtype
+from onnxfuse.model.protos import onnx_graphs
 from onnxfuse.model.tensor_data import is_external
 from onnxfuse.shapes.inference import infer
 

@@ -349,7 +349,7 @@ def _zoo_add(arguments: argparse.Namespace) -> int:
 
 @_uncollected()
 def _unfuse(arguments: argparse.Namespace) -> int:
-    from onnxfuse.model.graph_export import onnx_graphs
+    from onnxfuse.model.protos import onnx_graphs
     from onnxfuse.unfusing import unfuse
     from onnxfuse.wording import plural
 

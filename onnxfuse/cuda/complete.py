@@ -14,7 +14,7 @@ from onnxfuse.errors import OnnxfuseError
 from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, FAST_MATH_KEY, PREFERS_NHWC, REDUCTION, kind_of
 from onnxfuse.fused.target import CUDA
 from onnxfuse.model.graph import Model
-from onnxfuse.model.graph_export import onnx_graphs
+from onnxfuse.model.protos import onnx_graphs
 from onnxfuse.program import Program
 from onnxfuse.shapes.inference import infer
 

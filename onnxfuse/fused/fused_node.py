@@ -16,7 +16,7 @@ from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE
 from onnxfuse.fused.views import ViewedInput
 from onnxfuse.model.constants import constant_value, is_scalar
 from onnxfuse.model.dtypes import DTYPES, from_numpy
-from onnxfuse.model.graph_export import make_attribute
+from onnxfuse.model.protos import make_attribute
 from onnxfuse.program import Program, ProgramBuilder
 from onnxfuse.program.lower_conversions import cast_target
 from onnxfuse.program.lowering import ignores_input, lower

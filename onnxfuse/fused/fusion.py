@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 from onnxfuse.fused.functions import add_function
 from onnxfuse.fused.kinds import DOMAIN, FAST_MATH_KEY, NODES_KEY, OPSET_VERSION, Kind
 from onnxfuse.model.graph import Model, Node
-from onnxfuse.model.graph_export import value_info
+from onnxfuse.model.protos import value_info
 from onnxfuse.model.symbols import is_made_up
 from onnxfuse.ort.slow_kernels import FREE_OPS
 from onnxfuse.report.byte_counts import bytes_saved, traffic_of_kernel, traffic_of_nodes

@@ -3,8 +3,8 @@
 from onnx import ModelProto, NodeProto
 
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.model.graph_export import onnx_graphs
 from onnxfuse.model.graph_ir import STANDARD_DOMAINS
+from onnxfuse.model.protos import onnx_graphs
 
 _GROUPED = {
     **dict.fromkeys(("Conv", "ConvInteger", "ConvTranspose", "QLinearConv"), ("group",)),

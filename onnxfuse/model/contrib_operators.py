@@ -9,8 +9,8 @@ from typing import Any
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from onnxfuse.model.graph_export import onnx_graphs
 from onnxfuse.model.known_operators import CONTRIB_OPERATORS
+from onnxfuse.model.protos import onnx_graphs
 
 _DOMAIN = "com.microsoft"
 _LIKE_ITS_INPUT = (

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from onnx import FunctionProto, ModelProto, NodeProto
 
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.model.graph_export import onnx_graphs
 from onnxfuse.model.graph_import import import_functions
+from onnxfuse.model.protos import onnx_graphs
 
 FunctionKey = tuple[str, str, str]
 """Domain, name and overload."""

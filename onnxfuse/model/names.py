@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.model.graph_export import onnx_graphs
+from onnxfuse.model.protos import onnx_graphs
 
 
 def check_names(model: ModelProto) -> None:

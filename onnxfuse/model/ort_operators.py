@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from onnx import ModelProto, NodeProto, helper
 
-from onnxfuse.model.graph_export import onnx_graphs
 from onnxfuse.model.graph_ir import STANDARD_DOMAINS
 from onnxfuse.model.known_operators import is_of_ort
+from onnxfuse.model.protos import onnx_graphs
 
 _STAND_IN = "onnxfuse.stand_in"
 

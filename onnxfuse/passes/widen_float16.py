@@ -10,9 +10,9 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, help
 
 from onnxfuse.model.constants import domain_of, dtype_of
 from onnxfuse.model.elementwise_operators import operators_that
-from onnxfuse.model.graph_export import onnx_graphs
 from onnxfuse.model.graph_ir import LazyTensor
 from onnxfuse.model.inlining import nested_nodes
+from onnxfuse.model.protos import onnx_graphs
 from onnxfuse.model.tensor_data import byte_size, tensors
 from onnxfuse.rewrite.base import PassContext
 from onnxfuse.shapes.inference import infer

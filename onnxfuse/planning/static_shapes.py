@@ -6,7 +6,7 @@ from onnx import TensorShapeProto, ValueInfoProto
 
 from onnxfuse.files.model_io import load_proto
 from onnxfuse.model.graph import Model
-from onnxfuse.model.graph_export import onnx_graphs
+from onnxfuse.model.protos import onnx_graphs
 from onnxfuse.model.symbols import is_made_up
 from onnxfuse.passes.fold_constants import FoldConstants
 from onnxfuse.rewrite.base import PassContext

@@ -25,10 +25,11 @@ from onnx.shape_inference import InferenceError
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.contrib_operators import show_as_standard
 from onnxfuse.model.graph import Model
-from onnxfuse.model.graph_export import Export, forget_symbols, onnx_graphs
+from onnxfuse.model.graph_export import Export
 from onnxfuse.model.graph_import import set_type
 from onnxfuse.model.graph_ir import STANDARD_DOMAINS
 from onnxfuse.model.ort_operators import replace_by_casts
+from onnxfuse.model.protos import forget_symbols, onnx_graphs
 from onnxfuse.model.symbols import MADE_BY_ONNX, MADE_UP, is_made_up
 from onnxfuse.shapes.doubtful_shapes import forget_doubtful_shapes
 from onnxfuse.shapes.missed_sizes import MissedSizes

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(cpu.has_float16(), reason="ONNX Runtime has kern
 def half_model(text: str) -> onnx.ModelProto:
     """A model of the constants that it reads."""
     made = parser.parse_model(f"{HEAD} {text}")
-    nodes = [node for graph in onnxfuse.model.graph_export.onnx_graphs(made.graph) for node in graph.node]
+    nodes = [node for graph in onnxfuse.model.protos.onnx_graphs(made.graph) for node in graph.node]
     read = {name for node in nodes for name in node.input}
     made.graph.initializer.extend(
         numpy_helper.from_array(np.asarray(value), name) for name, value in CONSTANTS.items() if name in read

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 
 from onnxfuse.cli import cli
-from onnxfuse.model.graph_export import onnx_graphs
+from onnxfuse.model.protos import onnx_graphs
 from tools.fuzz.check import (
     EVERYTHING,
     EXPLAINED,

@@ -10,7 +10,7 @@ import onnx
 from onnx import helper
 
 from onnxfuse.model.dtypes import DTYPES
-from onnxfuse.model.graph_export import onnx_graphs
+from onnxfuse.model.protos import onnx_graphs
 from tools.fuzz import neighbours as fuzz_neighbours
 from tools.fuzz import operators as fuzz_operators
 from tools.fuzz.bodies import FUNCTION_DOMAIN, call, control_flow

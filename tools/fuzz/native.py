@@ -22,7 +22,7 @@ from random import Random
 from onnx import helper
 
 from onnxfuse.fused.kinds import DOMAIN
-from onnxfuse.model.graph_export import onnx_graphs
+from onnxfuse.model.protos import onnx_graphs
 from tools.fuzz.check import optimize
 from tools.fuzz.models import random_model
 from tools.messages import say

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from onnxfuse.model.graph_export import onnx_graphs
+from onnxfuse.model.protos import onnx_graphs
 from onnxfuse.run.sessions import Session, SessionError, Value
 
 Feeds = dict[str, Value]
