@@ -300,7 +300,7 @@ def parse_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     add("--timeout", type=float, default=1800.0, metavar="S", help="limit of preparing one in a peer (default: 1800)")
     add("--prepare", action="store_true", help="set up and compile everything, time nothing")
     add("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
-    add("--made", type=Path, metavar="DIR", help="keep what recipes make there, and take what is there as it is")
+    add("--made", type=Path, metavar="DIR", help="keep large models there, and take what is there as it is")
     add("--page", action="store_true", help="also write the table into docs/measured.md")
     return parser.parse_args(given)
 

@@ -79,6 +79,7 @@ def _run_model(model: StoredModel, arguments: argparse.Namespace) -> dict[str, A
             "reproducers": str(arguments.out.resolve() / "reproducers"),
             "scratch": folder,
             "result": str(result),
+            "made": arguments.made and str(arguments.made.resolve()),
         }
         command = [sys.executable, str(Path(parity_worker.__file__)), json.dumps(request)]
         try:
@@ -163,6 +164,9 @@ def main() -> int:
         "--jobs", type=_positive, default=1, metavar="N", help="models at a time (default: 1; times need 1)"
     )
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
+    parser.add_argument(
+        "--made", type=Path, metavar="DIR", help="keep large models there, and take what is there as it is"
+    )
     parser.add_argument("--regions", action="store_true", help="also run every fused node alone")
     parser.add_argument(
         "--seconds", type=float, default=2.0, metavar="S", help="time for timing a model, 0 for none (default: 2)"

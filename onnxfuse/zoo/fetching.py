@@ -35,19 +35,24 @@ def fetch(
     manifest: dict[str, StoredModel] | None = None,
     *,
     folder: Path | None = None,
+    made: Path | None = None,
     recipes: Path | None = None,
     progress: Progress = lambda message: None,
 ) -> Path:
     """The path of a model's file, which is downloaded or made if it is neither installed nor in the cache.
 
-    ``folder`` is where a model that is not kept is made; what is there stays until all of it is made.  ``recipes`` is
-    the folder of the recipes.  Raises FetchError if the model is unknown, cannot be had, or is not what the manifest
-    describes, and OnnxfuseError if it cannot be written to ``folder``.
+    ``folder`` is where a model that is not kept is made; what is there stays until all of it is made.  With ``made`` it
+    is made in that folder, or taken from there as it is if it has been.  ``recipes`` is the folder of the recipes.
+    Raises FetchError if the model is unknown, cannot be had, or is not what the manifest describes, and OnnxfuseError
+    if it cannot be written to ``folder``.
     """
     models = read_manifest() if manifest is None else manifest
     if name not in models:
         raise FetchError(f"no model {name!r}; the models are: {', '.join(models)}")
     model = models[name]
+    if model.package is None and not model.kept and made is not None:
+        path = made / f"{name}.onnx"
+        return path if path.is_file() else _made(model, recipes or MANIFEST.parent / "recipes", made, progress)
     if model.package is None:
         return _made(model, recipes or MANIFEST.parent / "recipes", folder, progress)
     if model.package.file is None:

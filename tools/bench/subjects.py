@@ -74,9 +74,7 @@ def make_model(model: StoredModel, folder: Path, tuned: bool = False, made: Path
     """A model of the zoo, at the first of its sizes, as ``onnxfuse optimize`` leaves it by default or, ``tuned``, with
     ``--static`` and ``--tune``.  ``made`` is the folder that keeps what recipes make.  Raises OnnxfuseError if it
     cannot be had."""
-    path = None if made is None else made / f"{model.name}.onnx"
-    if path is None or not path.is_file():
-        path = fetch(model.name, folder=made or folder)
+    path = fetch(model.name, folder=folder, made=made)
     feeds = make_inputs(model, path)
     subject = _prepare(model.name, "models", path, feeds, folder, tuned)
     subject.tolerance = model.tolerance

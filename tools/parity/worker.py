@@ -59,7 +59,11 @@ def work_of(operator: str) -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """What to do; ``scratch`` is a folder that may be filled, ``result`` the file to write."""
+    """What to do.
+
+    ``scratch`` is a folder that may be filled, ``result`` the file to write, ``made`` the folder, if any, that keeps
+    large models.
+    """
 
     name: str
     manifest: str
@@ -71,6 +75,7 @@ class Request:
     reproducers: str
     scratch: str
     result: str
+    made: str | None = None
 
 
 def empty_result(model: StoredModel, reason: str) -> dict[str, Any]:
@@ -105,7 +110,13 @@ def examine(model: StoredModel, manifest: dict[str, StoredModel], request: Reque
     optimized.parent.mkdir()
     try:
         recipes = Path(request.manifest).resolve().parent / "recipes"
-        original = fetch(model.name, manifest, folder=scratch, recipes=recipes)
+        original = fetch(
+            model.name,
+            manifest,
+            folder=scratch,
+            made=None if request.made is None else Path(request.made),
+            recipes=recipes,
+        )
         sets = input_sets(model, original)
         shapes = {name: tuple(shape) for name, shape in sets[0].shapes().items()}
         report = onnxfuse.optimize(original, request.target, shapes=shapes, check=False, output=optimized).report
