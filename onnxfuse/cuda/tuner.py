@@ -47,13 +47,16 @@ def sizes_for(
 ) -> tuple[tuple[int, ...], ...]:
     """Shapes with numbers for the dimensions that are not known, so that the largest has at most some ``elements``.
 
-    A dimension of one name gets one size, and so do those that lie on one axis; the last ones, which lie next to each
-    other in memory, get the largest.  An input of unknown rank gets the largest of the other shapes.  Raises
-    ProgramError if the shapes do not broadcast.
+    A dimension of one name gets one size, and so do those that lie on one axis, unless a tensor is read through a view;
+    the last ones, which lie next to each other in memory, get the largest.  An input of unknown rank gets the largest
+    of the other shapes.  Raises ProgramError if the shapes do not broadcast.
     """
     known = [tuple(shape) for shape in shapes if shape is not None]
     sizes: dict[Dim, int] = {}
-    groups = _groups(known)
+    parts: tuple[list[Sequence[Dim]], list[Sequence[Dim]]] = ([], [])
+    for spec, shape in zip(program.inputs, shapes, strict=True):
+        parts[bool(spec.slices or spec.view)].append(() if shape is None else shape)
+    groups = _groups(*parts)
     for names, fixed in groups:
         sizes.update(dict.fromkeys(names, fixed or 1))
     for names, fixed in groups:
@@ -68,7 +71,7 @@ def sizes_for(
     return found
 
 
-def _groups(shapes: Sequence[Sequence[Dim]]) -> list[tuple[set[Dim], int | None]]:
+def _groups(shapes: Sequence[Sequence[Dim]], viewed: Sequence[Sequence[Dim]]) -> list[tuple[set[Dim], int | None]]:
     """The unknown dimensions that get one size, from the last axis to the first, and that size if a shape tells it."""
     groups: list[tuple[set[Dim], int | None]] = []
     for axis in range(1, max(map(len, shapes), default=0) + 1):
@@ -80,6 +83,9 @@ def _groups(shapes: Sequence[Sequence[Dim]]) -> list[tuple[set[Dim], int | None]
             names, fixed = names | other[0], fixed or other[1]
         if names:
             groups.append((names, fixed))
+    for dim in (dim for shape in viewed for dim in reversed(shape) if dim is None or isinstance(dim, str)):
+        if not any(dim in names for names, _ in groups):
+            groups.append(({dim}, None))
     return groups
 
 

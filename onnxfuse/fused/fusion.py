@@ -1,18 +1,21 @@
 """What takes the place of nodes, of whatever kind, and the one place that puts it there."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
 import onnx_graphsurgeon as gs
 
+from onnxfuse.cuda.elementwise.access import expected_access
 from onnxfuse.fused.functions import add_function
-from onnxfuse.fused.kinds import DOMAIN, FAST_MATH_KEY, NODES_KEY, OPSET_VERSION, Kind
+from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, FAST_MATH_KEY, NODES_KEY, OPSET_VERSION, Kind
 from onnxfuse.model.graph import Model, Node
 from onnxfuse.model.protos import value_info
 from onnxfuse.model.symbols import is_made_up
 from onnxfuse.ort.slow_kernels import FREE_OPS
+from onnxfuse.program import Program, ProgramError
 from onnxfuse.report.byte_counts import bytes_saved, traffic_of_kernel, traffic_of_nodes
 from onnxfuse.report.report import FusedRegion
 from onnxfuse.rewrite.base import PassContext, label
@@ -52,7 +55,7 @@ def emit(model: Model, fusion: Fusion, context: PassContext, stem: str | None = 
     operator = add_function(model, fusion.function, fusion.kind)
     model.opsets[DOMAIN] = OPSET_VERSION
     name = model.unique_name(f"{label(fusion.nodes[-1]) if stem is None else stem}_fused")
-    context.report.add_fused(_described(name, fusion))
+    context.report.add_fused(_described(name, fusion, context.on.one_space))
     names = ",".join(node.name or node.op for node in fusion.nodes)
     for node in fusion.nodes:
         node.inputs.clear()
@@ -84,8 +87,8 @@ def emit_all(
     put_in_place(graph, replaced, [emit(model, fusion, context, stem(fusion)) for fusion in fusions])
 
 
-def _described(name: str, fusion: Fusion) -> FusedRegion:
-    """What the report says of a fused node."""
+def _described(name: str, fusion: Fusion, one_space: bool) -> FusedRegion:
+    """What the report says of a fused node, whose kernel, if it is elementwise, may have ``one_space``."""
     reads = fusion.inputs if fusion.reads is None else fusion.reads
     counted = [node for node in fusion.nodes if id(node) not in fusion.new]
     programs = [str(fusion.attributes.get(attribute, "")) for attribute in fusion.kind.programs]
@@ -102,7 +105,16 @@ def _described(name: str, fusion: Fusion) -> FusedRegion:
         bytes_saved=bytes_saved(counted, reads, fusion.outputs, FREE_OPS),
         before=traffic_of_nodes(counted, fusion.outputs, FREE_OPS),
         after=traffic_of_kernel(reads, fusion.outputs),
+        skeleton=_skeleton(program, fusion.inputs) if one_space and fusion.kind is ELEMENTWISE else "",
     )
+
+
+def _skeleton(program: str, inputs: Sequence[gs.Tensor]) -> str:
+    """How the kernel of an elementwise Program works, if that is not plainly."""
+    with suppress(ProgramError):  # of shapes that do not fit, for which nothing is known
+        if expected_access(Program.parse(program), [tensor.shape for tensor in inputs]).transposes:
+            return "transpose"
+    return ""
 
 
 def _output_type(tensor: gs.Tensor) -> onnx.ValueInfoProto:

@@ -307,13 +307,19 @@ def _regions(title: str, regions: list[FusedRegion]) -> "RenderableType":
         operators = ", ".join(op if count == 1 else f"{count} {op}" for op, count in Counter(region.ops).most_common())
         sizes = str(len(region.ops)), operators, str(len(region.inputs)), str(len(region.outputs))
         add_row(table, region.name, *sizes, region.describe_shape())
+    parts = [table]
     nests = group((region for region in regions if region.nest), lambda region: (region.nest, _traffic(region)))
-    if not nests:
-        return table
-    reducing = simple_table("reduces in", "nodes", "each reads and writes", "for example")
+    if nests:
+        parts.append(simple_table("reduces in", "nodes", "each reads and writes", "for example"))
     for (nest, traffic), items in nests:
-        add_row(reducing, nest, str(len(items)), traffic, _listed([region.name for region in items]))
-    return Group(table, reducing)
+        add_row(parts[-1], nest, str(len(items)), traffic, _listed([region.name for region in items]))
+    turning = [region for region in regions if region.skeleton]
+    skeletons = group(turning, lambda region: (region.skeleton, _traffic(region)))
+    if skeletons:
+        parts.append(simple_table("kernel", "nodes", "each reads and writes", "for example"))
+    for (skeleton, traffic), items in skeletons:
+        add_row(parts[-1], skeleton, str(len(items)), traffic, _listed([region.name for region in items]))
+    return Group(*parts)
 
 
 def _traffic(region: FusedRegion) -> str:

@@ -42,7 +42,7 @@ class FusedRegion:
     lies between its convolutions); ``shape`` is the shape of its first
     output as far as it is known (int, symbol, or None for unknown; None: unknown rank). ``bytes_saved`` is what it
     moves through memory less than its nodes did, if that was counted; ``before`` and ``after`` are the launches, reads,
-    writes and buffers behind that number.
+    writes and buffers behind that number.  ``skeleton`` is "transpose" if its kernel turns tiles of what it reads.
     """
 
     name: str
@@ -56,6 +56,7 @@ class FusedRegion:
     before: "Traffic | None" = None
     after: "Traffic | None" = None
     prologue: str = ""
+    skeleton: str = ""
 
     @property
     def nest(self) -> str:

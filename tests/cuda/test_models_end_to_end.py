@@ -35,7 +35,7 @@ class EmulatingCompiler:
 
     def compile(self, source: str, architecture: str, options: tuple[str, ...]) -> Compiled:
         kernels = [
-            Kernel(name, 1, 256, 64 if wide else 32, Access(inputs, outputs))
+            Kernel(name, 1, 256, 64 if wide else 32, Access(inputs, outputs), 32 if "t" in inputs else 0)
             for name, inputs, outputs, wide in _NAME.findall(source)
         ]
         prefix = kernels[0].name[:18]
@@ -53,7 +53,7 @@ class EmulatingCompiler:
 def _program(source: str) -> Program:
     """The Program in the comment at the head of a source's kernels."""
     lines = source.splitlines()
-    start = lines.index("// onnxfuse 1")
+    start = next(number for number, line in enumerate(lines) if line.startswith("// onnxfuse "))
     end = next(number for number in range(start, len(lines)) if not lines[number].startswith("// "))
     return Program.parse("".join(line.removeprefix("// ") + "\n" for line in lines[start:end]))
 
@@ -126,3 +126,35 @@ def test_the_kernels_are_those_for_the_shapes_that_were_foreseen(emulated: None,
     session.run(None, {"x": x, "column": np.ones((2, 1, 3, 1), np.float32)})
     names = [call["kernel"] for call in driver.launches()]
     assert names and all("_v1" not in name for name in names), names
+
+
+def test_a_model_reads_parts_where_they_lie(emulated: None, tmp_path: Path) -> None:
+    """A gated unit and a rotary embedding."""
+    original = parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 20]>'
+        "g (float[n, s, 96] x, float[s, 48] cosine, float[s, 48] sine)"
+        " => (float[n, s, 48] y, float[n, s, 48] z) {"
+        " a, b = Split <axis = 2> (x, parts) e = Sigmoid (a) f = Mul (a, e) y = Mul (f, b)"
+        " q = Slice (x, zero, middle, last) h = Slice (q, quarter, middle, last) i = Slice (q, zero, quarter, last)"
+        " j = Neg (h) k = Concat <axis = 2> (j, i) l = Mul (q, cosine) m = Mul (k, sine) z = Add (l, m)"
+        " }"
+    )
+    integers = {"parts": [48, 48], "zero": [0], "quarter": [24], "middle": [48], "last": [2]}
+    original.graph.initializer.extend(numpy_helper.from_array(np.array(v), name) for name, v in integers.items())
+    fused = onnxfuse.optimize(original, "cuda", arch="sm_90", check=False).model
+    assert len(fusing.fused_nodes(fused)) == len(fused.graph.node) == 2
+    driver = StandIn(tmp_path / "driver")
+    session = driver.session(fused)
+    random = np.random.default_rng(1)
+    names = set()
+    for n, s in ((2, 33), (1, 64), (3, 1)):
+        shapes = {"x": (n, s, 96), "cosine": (s, 48), "sine": (s, 48)}
+        feeds = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+        driver.launches()
+        results = session.run(None, feeds)
+        launches = driver.launches()
+        assert len(launches) == 2
+        names.update(call["kernel"].split("_", 2)[2] for call in launches)
+        for actual, wanted in zip(results, fusing.run(original, feeds, library=False), strict=True):
+            np.testing.assert_allclose(actual, wanted, 1e-5, 1e-6)
+    assert names and all(name.endswith("_v4") for name in names), names

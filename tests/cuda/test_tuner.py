@@ -220,6 +220,14 @@ def test_sizes_for_dimensions_that_are_not_known(shapes: list[object], expected:
     assert sizes_for(PROGRAM, shapes, 4096) == expected  # type: ignore[arg-type]
 
 
+def test_sizes_for_what_is_read_through_views() -> None:
+    """Of which the axes are others."""
+    program = Program.parse(
+        "onnxfuse 2\ninput f32 view split:-1:4:-1,permute:0.2.1.3\ninput f32 broadcast\nadd f32 0 1\noutput 2\n"
+    )
+    assert sizes_for(program, [("n", "length", 64), ("length", 16)], 1 << 20) == ((4, 4096, 64), (4096, 16))
+
+
 def test_shapes_that_do_not_broadcast_have_no_sizes() -> None:
     with pytest.raises(ProgramError):
         sizes_for(PROGRAM, [(3,), (4,)])

@@ -69,28 +69,30 @@ inline std::string elements(const Memory& memory, int64_t first, uint64_t count,
   return std::string(memory.operand.name) + ": " + range + " of " + std::to_string(memory.operand.bytes / itemsize);
 }
 
-// `base` is within an operand, and `first` counts from there.
+// `base` is within an operand, of which several may be parts of one tensor, and `first` counts from there.
 template <class T> void check(const T* base, int64_t first, int64_t count, uint64_t alignment, bool is_store) {
   const auto address = reinterpret_cast<uint64_t>(base);
+  std::string problem = std::string("a pointer that is no operand is ") + (is_store ? "written" : "read");
   for (Memory& memory : memories) {
     const Operand& operand = memory.operand;
     const uint64_t before = address - operand.address;
     if ((before != 0 && before >= operand.bytes) || (operand.is_output != 0) != is_store) continue;
-    first += static_cast<int64_t>(before / sizeof(T));
-    if (first < 0 || first + count > static_cast<int64_t>(operand.bytes / sizeof(T))) {
-      throw Violation{elements(memory, first, count, sizeof(T)) + (is_store ? " written" : " read")};
+    const int64_t begin = first + static_cast<int64_t>(before / sizeof(T));
+    if (begin < 0 || begin + count > static_cast<int64_t>(operand.bytes / sizeof(T))) {
+      problem = elements(memory, begin, count, sizeof(T)) + (is_store ? " written" : " read");
+      continue;
     }
-    if ((operand.address + first * sizeof(T)) % alignment != 0) {
-      throw Violation{elements(memory, first, count, sizeof(T)) + " accessed with alignment " + std::to_string(alignment)};
+    if ((operand.address + begin * sizeof(T)) % alignment != 0) {
+      throw Violation{elements(memory, begin, count, sizeof(T)) + " accessed with alignment " + std::to_string(alignment)};
     }
     if (!is_store) return;
-    for (uint64_t byte = first * sizeof(T); byte < (first + count) * sizeof(T); ++byte) {
+    for (uint64_t byte = begin * sizeof(T); byte < (begin + count) * sizeof(T); ++byte) {
       if (memory.written[byte]) throw Violation{elements(memory, byte / sizeof(T), 1, sizeof(T)) + " written twice"};
       memory.written[byte] = true;
     }
     return;
   }
-  throw Violation{std::string("a pointer that is no operand is ") + (is_store ? "written" : "read")};
+  throw Violation{problem};
 }
 
 inline void check_all_is_written() {
