@@ -4,7 +4,7 @@
 Each case is optimized as by default and with all fused that can be (PassContext.everything), for the CPU and for CUDA,
 as it is and with all inputs but the first as constants, which weights are in real models.  What comes out runs on the
 case's own inputs, with the onnxfuse library and without it, and is compared with ONNX Runtime's result of the case
-itself.  tests/test_conformance.py does the same and holds the document against it.
+itself.  tests/commands/test_conformance.py does the same and holds the document against it.
 """
 
 import argparse

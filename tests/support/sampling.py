@@ -22,11 +22,11 @@ SLOW = {
     "custom_ops/test_instruction_sets.py": "smaller instruction sets, and the oldest ONNX Runtime",
     "passes/test_random_networks.py": "random networks",
     "fused/*/*_random.py": "random models",
-    "test_bench_peers.py": "scripts/bench.py",
-    "test_conformance.py": "the cases of onnx's backend test",
-    "test_fuzz.py": "scripts/fuzz.py",
-    "test_parity*.py": "scripts/parity.py",
-    "test_portability.py": "other versions of ONNX Runtime",
+    "commands/test_bench_peers.py": "scripts/bench.py",
+    "commands/test_conformance.py": "the cases of onnx's backend test",
+    "commands/test_fuzz.py": "scripts/fuzz.py",
+    "*/test_parity*.py": "scripts/parity.py",
+    "commands/test_portability.py": "other versions of ONNX Runtime",
 }
 """What --quick leaves out: files, and what they are about."""
 QUICK_PARTS = 8

@@ -11,7 +11,7 @@ import pytest
 
 from onnxfuse.fused.kinds import KINDS
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_figures_are_held_against_their_targets_as_printed() -> None:

@@ -24,7 +24,7 @@ from onnxfuse.zoo.manifest import Environment, FetchError, Input, Package, Store
 from onnxfuse.zoo.model_inputs import make_inputs
 from tests.support import versions
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 LIGHT = "light_squeezenet"
 CONTENT = b"a model"
 

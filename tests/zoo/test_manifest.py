@@ -87,7 +87,7 @@ def test_the_manifests_of_these_tests_are_some() -> None:
 
 
 def test_it_lies_beside_the_package_or_inside() -> None:
-    checkout = Path(__file__).parents[1]
+    checkout = Path(__file__).parents[2]
     assert manifest.manifest_of(checkout / "onnxfuse") == checkout / "models" / "manifest.toml"
     assert Path(onnxfuse.__file__).parent / "models" / "manifest.toml" == manifest.MANIFEST
 

@@ -15,8 +15,8 @@ from onnxfuse.files import model_io
 from onnxfuse.model import replacing
 from onnxfuse.report.report_file import ReportFile
 from tests.cli.command_line import assert_one_line
+from tests.files.test_output_safety import external_model, snapshot
 from tests.support.parity_models import chain, save
-from tests.test_output_safety import external_model, snapshot
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_signal_during_an_import_ends_it_without_harm(
 
 def test_an_interrupt_while_the_command_line_is_imported_ends_the_script_in_silence() -> None:
     """What pip makes of the entry point imports a module and calls a function: the guard must be in there."""
-    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     module, _, function = project["project"]["scripts"]["onnxfuse"].partition(":")
     interrupting = (
         "class Interrupts:\n"

@@ -22,7 +22,7 @@ from tools.parity import page as parity_page
 from tools.parity import worker as parity_worker
 from tools.parity.reference import against_reference
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 MANIFEST = """
 [models.gated]

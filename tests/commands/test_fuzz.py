@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from onnxfuse.cli import cli
 from onnxfuse.program import Program, ProgramError, lowering
 from onnxfuse.run.sessions import Session
-from tests.test_float64_reference import HALVES, NORMALIZED, SIGNATURE, SQUARES, parsed
+from tests.check.test_float64_reference import HALVES, NORMALIZED, SIGNATURE, SQUARES, parsed
 from tools.fuzz import bytes as fuzz_bytes
 from tools.fuzz import check as fuzz_check
 from tools.fuzz import graphs as fuzz_graphs
@@ -35,7 +35,7 @@ from tools.fuzz import slack as fuzz_slack
 from tools.fuzz.models import random_model
 from tools.fuzz.pool import Job, run_shards
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Checker:
