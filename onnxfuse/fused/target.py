@@ -56,6 +56,7 @@ class Target:
     host_apart: nodes without a kernel there run on the host, between copies.
     reads_views: fused nodes of elementwise operators read parts of tensors where they lie.
     one_space: a fused node of elementwise operators is one kernel over one iteration space.
+    turns: fused nodes of elementwise operators read tensors well whose neighbours in memory are none in their results.
     transposes_well: ONNX Runtime transposes some tensors faster than a fused node reads them in another order.
     reads_immediates: scalars of the programs of a convolution are in their text, and no inputs.
     keeps_softmax: Softmax is left to ONNX Runtime, for at some sizes what it computes in kernels of their own is faster
@@ -76,6 +77,7 @@ class Target:
     host_apart: bool
     reads_views: bool
     one_space: bool
+    turns: bool
     transposes_well: bool
     reads_immediates: bool
     keeps_softmax: bool
@@ -100,6 +102,7 @@ CPU = Target(
     host_apart=False,
     reads_views=True,
     one_space=False,
+    turns=True,
     transposes_well=True,
     reads_immediates=False,
     keeps_softmax=True,
@@ -118,6 +121,7 @@ CUDA = Target(
     host_apart=True,
     reads_views=True,
     one_space=True,
+    turns=False,
     transposes_well=False,
     reads_immediates=True,
     keeps_softmax=False,

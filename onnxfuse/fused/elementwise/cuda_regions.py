@@ -17,11 +17,14 @@ class CudaRegions:
     def __init__(self, fitter: Fitter | None) -> None:
         self._fitter = fitter
 
-    def check(self, fusion: ElementwiseFusion) -> None:
-        """Raises ProgramError, with the reason, for a fusion that has to be split."""
+    def check(self, fusion: ElementwiseFusion, has_space: bool = False) -> None:
+        """Raises ProgramError, with the reason, for a fusion that has to be split.
+
+        ``has_space`` says that all that it reads and makes is known to broadcast to one shape.
+        """
         if len(fusion.inputs) + len(fusion.outputs) > MAX_OPERANDS:
             raise ProgramError(f"it has more than {MAX_OPERANDS} inputs and outputs")
-        if not has_one_space(fusion):
+        if not has_space and not has_one_space(fusion):
             raise SpacesError
         self._fit(fusion)
 

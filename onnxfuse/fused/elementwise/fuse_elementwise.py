@@ -165,7 +165,7 @@ class _Planner:
     ) -> list[ElementwiseFusion]:
         """The fusions of regions that take views around them."""
         assert self._opset is not None
-        if self._on.one_space or not any(map(is_view, nodes)):
+        if not self._on.reads_views or not any(map(is_view, nodes)):
             return []
         within = {id(node) for node in nodes}
         open_ones = []
@@ -189,9 +189,11 @@ class _Planner:
             outputs = [tensor for tensor in made if self._is_read_outside(tensor, inside)]
             try:
                 fusion = fuse_in_space(region, space, outputs, self._model.opsets, self._fast_math)
+                if self._cuda:
+                    self._cuda.check(fusion, has_space=True)
             except (LayoutError, ProgramError, UnsupportedError):
                 continue
-            if not loses_type(fusion.inputs, fusion.outputs):
+            if not loses_type(fusion.inputs, fusion.outputs) and (not self._cuda or self._cuda.is_good(fusion)):
                 fusions.append(fusion)
         return fusions
 

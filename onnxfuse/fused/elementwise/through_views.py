@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxfuse.fused.elementwise.cuda_regions import MAX_OPERANDS
 from onnxfuse.fused.likely_shapes import LikelyShapes
 from onnxfuse.fused.regions import MAX_NODES
 from onnxfuse.fused.sizes import Sizes
 from onnxfuse.fused.space.blocks import Block, Blocks
 from onnxfuse.fused.space.growth import Graph
 from onnxfuse.fused.space.layouts import LayoutError
-from onnxfuse.fused.space.permuted import why_not_permuted
+from onnxfuse.fused.space.permuted import is_turned, why_not_permuted
 from onnxfuse.fused.space.spaces import Space
 from onnxfuse.fused.space.view_nodes import is_free, is_part, is_view, left_to_ort
 from onnxfuse.program.figures import MAX_INPUTS, MAX_OUTPUTS
@@ -21,6 +22,7 @@ from onnxfuse.program.node_lowering import UnsupportedError
 from onnxfuse.rewrite.base import PassContext
 
 IN_MEMORY = "its result is read by others too, and in memory anyway"
+TURNED = "there is no kernel that transposes as it reads"
 NO_GAIN = "no pass over memory less"
 NAME = "fuse-elementwise"
 _INTEGER_CONSTANTS = 9
@@ -159,6 +161,8 @@ class ThroughViews:
             return "a node outside of it would wait for it, and it for that node"
         inside = {id(node) for node in joint.nodes}
         outputs = self._outputs(joint.nodes, inside)
+        if not outputs:
+            return "nothing reads its results"
         if len(joint.nodes) > MAX_NODES or len(outputs) > MAX_OUTPUTS:
             return f"more than {MAX_NODES} nodes"
         try:
@@ -168,17 +172,20 @@ class ThroughViews:
             return str(error)
         if not all(map(space.is_whole, outputs)):
             return "a result that repeats what is computed"
-        if len(space.inputs) > MAX_INPUTS:
-            return f"more than {MAX_INPUTS} inputs"
+        if self._on.one_space and not all(map(space.has_rows, outputs)):
+            return "results of different shapes"
+        if len(space.inputs) > MAX_INPUTS or (self._on.one_space and len(space.inputs) + len(outputs) > MAX_OPERANDS):
+            return "more inputs and outputs than a kernel takes"
         if any(self._is_copied(node, space, inside) for node in joint.nodes):
             return IN_MEMORY
         if self._everything:
             return None
         if self._traffic(joint.nodes) >= sum(self._traffic(member.nodes) for member in members):
             return NO_GAIN
-        if not self._on.transposes_well:
-            return None
-        return next(filter(None, (why_not_permuted(space.layout(tensor), order) for tensor in space.inputs)), None)
+        layouts = map(space.layout, space.inputs)
+        if self._on.turns:
+            return next(filter(None, (why_not_permuted(layout, order) for layout in layouts)), None)
+        return TURNED if any(is_turned(layout, order) for layout in layouts) else None
 
     def _is_copied(self, node: gs.Node, space: Space, inside: set[int]) -> bool:
         """Whether a view of what is in memory moves elements, for others too."""

@@ -201,10 +201,10 @@ def test_nodes_without_a_cuda_kernel_stay_where_their_neighbours_are_on_the_host
 
 def test_types_without_a_cuda_kernel_are_known() -> None:
     regions, _, _ = _plan(
-        _model("g (int8[n] x) => (int8[n] y) { a = Transpose(x) b = Max(a, a) c = Abs(b) y = Transpose(c) }")
+        _model("g (int8[n, m] x) => (int8[n, m] y) { a = Transpose(x) b = Max(a, a) c = Abs(b) y = Transpose(c) }")
     )
     assert regions == [["Max", "Abs"]]
-    regions, _, _ = _plan(_model("g (int16[n] x) => (bool[n] y) { a = Transpose(x) y = Equal(a, a) }"))
+    regions, _, _ = _plan(_model("g (int16[n, m] x) => (bool[m, n] y) { a = Transpose(x) y = Equal(a, a) }"))
     assert regions == [["Equal"]]
 
 

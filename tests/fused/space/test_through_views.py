@@ -13,7 +13,9 @@ from onnxfuse.shapes.inference import infer
 from tests.support import fusing
 
 
-def fuse(text: str, **constants: object) -> tuple[onnx.ModelProto, onnx.ModelProto, onnxfuse.Report]:
+def fuse(
+    text: str, target: str = "cpu", **constants: object
+) -> tuple[onnx.ModelProto, onnx.ModelProto, onnxfuse.Report]:
     """A model in ONNX's text syntax with initializers, of int64 for lists, the same fused, and the report."""
     model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 21]>\n{text}')
     for name, value in constants.items():
@@ -21,7 +23,7 @@ def fuse(text: str, **constants: object) -> tuple[onnx.ModelProto, onnx.ModelPro
         model.graph.initializer.append(numpy_helper.from_array(array, name))
     loaded = onnxfuse.Model.from_proto(model)
     infer(loaded)
-    context = PassContext()
+    context = PassContext(target=target)
     FuseElementwise().run(loaded, context)
     fused = loaded.to_proto()
     onnx.checker.check_model(fused, full_check=True)
@@ -206,6 +208,41 @@ def test_what_is_left_to_onnx_runtime(text: str, expected: list[str], reason: st
     _, fused, report = fuse(text, one=[1], zero=[0], three=[3], shape=[2, 6])
     assert sorted(operators(fused)) == sorted(expected)
     assert reason in " ".join(refusal.reason for refusal in report.refusals)
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes", "expected"),
+    [
+        (  # heads
+            "g (float[n, 9, 2, 8] x) => (float[n, 2, 9, 8] y) { a = Relu(x) b = Abs(a)"
+            " y = Transpose <perm = [0, 2, 1, 3]> (b) }",
+            [(2, 9, 2, 8)],
+            ["FusedElementwise"],
+        ),
+        (*ONE_NODE["reshape between"], ["FusedElementwise"]),
+        (*ONE_NODE["repeated"], ["FusedElementwise"]),
+        (  # neighbours in memory would be none in the result
+            "g (float[16, 18] x) => (float[18, 16] y) { a = Relu(x) b = Abs(a) y = Transpose(b) }",
+            [(16, 18)],
+            ["FusedElementwise", "Transpose"],
+        ),
+        (  # not one space
+            "g (float[8, 3] x) => (float[6, 3] y, float[2, 3] z) { a, b = Split <axis = 0> (x, halves) c = Abs(a)"
+            " y = Neg(c) d = Abs(b) z = Neg(d) }",
+            [(8, 3)],
+            ["FusedElementwise", "FusedElementwise", "Split"],
+        ),
+    ],
+)
+def test_kernels_for_cuda(text: str, shapes: list[tuple[int, ...]], expected: list[str]) -> None:
+    model, fused, _ = fuse(text, "cuda", images=[0, 24, 4, 4], shape=[2, 3, 8], halves=[6, 2])
+    assert sorted(operators(fused)) == expected
+    assert_same(model, fused, *shapes)
+
+
+def test_what_nothing_reads_is_no_region() -> None:
+    _, fused, _ = fuse("g (float[16, 18] x) => (float[16, 18] y) { a = Relu(x) t = Transpose(a) y = Abs(x) }")
+    assert "Transpose" in operators(fused)
 
 
 def test_two_regions_that_views_join_do_not_wait_for_each_other() -> None:
