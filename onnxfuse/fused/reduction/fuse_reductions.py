@@ -14,7 +14,7 @@ from onnxfuse.fused.reduction.region import ReductionFusion, fuse
 from onnxfuse.fused.sizes import Sizes
 from onnxfuse.fused.space.growth import Graph, grow
 from onnxfuse.fused.space.layouts import LayoutError
-from onnxfuse.fused.space.permuted import is_turned, why_not_permuted
+from onnxfuse.fused.space.permuted import is_turned
 from onnxfuse.fused.space.spaces import Space
 from onnxfuse.fused.space.view_nodes import is_free, is_view, left_to_ort
 from onnxfuse.model.constants import is_scalar
@@ -125,10 +125,10 @@ class _Planner:
         return KEPT_SOFTMAX if reason is None and kept else reason
 
     def _fits(self, region: Sequence[gs.Node]) -> bool:
-        if self._operands(region) > MAX_OPERANDS:
-            return False
         try:
             space = Space(region, self._opset, self._sizes)
+            if self._operands(region, space) > MAX_OPERANDS:
+                return False
             space.check_rows()
             return not any(is_view(node) and not is_free(node) for node in region) or self._is_read_well(region, space)
         except (LayoutError, UnsupportedError):
@@ -144,9 +144,9 @@ class _Planner:
                 return False  # in memory anyway
         if self._context.everything:
             return True
-        # Without kernels that transpose, neighbours are better neighbours in memory where ONNX Runtime is no yardstick.
-        is_bad = why_not_permuted if self._context.on.transposes_well else is_turned
-        return not any(is_bad(space.layout(tensor), order) for tensor in space.inputs)
+        if self._context.on.gathers_rows:
+            return not any(is_turned(space.layout(tensor), order) for tensor in space.inputs)
+        return all(space.is_block(tensor, order) for tensor in space.inputs)
 
     def _fusion(self, graph: Graph, region: Sequence[gs.Node]) -> ReductionFusion | None:
         """The fusion of a region, without nodes at its ends that it is better without; None if there is none."""
@@ -195,13 +195,11 @@ class _Planner:
             return OF_FUSED_NORMALIZATION
         return None
 
-    def _operands(self, region: Sequence[gs.Node]) -> int:
-        """How many inputs and outputs a region has, constants of one element apart."""
+    def _operands(self, region: Sequence[gs.Node], space: Space) -> int:
+        """How many inputs and outputs a region has, each part of a tensor one, constants of one element none."""
         inside = {id(node) for node in region}
-        made = {id(tensor) for node in region for tensor in node.outputs}
-        read = {id(tensor) for node in region for tensor in node.inputs if tensor.name and not is_scalar(tensor)}
         outputs = [t for node in region for t in node.outputs if t.name and self._is_read_outside(t, inside)]
-        return len(read - made) + len(outputs)
+        return sum(not is_scalar(tensor) for tensor in space.inputs) + len(outputs)
 
     def _is_elsewhere(self, tensor: gs.Tensor, inside: set[int]) -> bool:
         """Whether a tensor is in memory whatever becomes of the region's views of it."""

@@ -48,9 +48,7 @@ def resolved(dim: Sequence[Atom]) -> Dim:
 
 
 def layout_of(sizes: Sequence[Size]) -> Layout:
-    """A tensor of which nothing is known but its sizes.  Raises LayoutError for one without elements."""
-    if 0 in sizes:
-        raise LayoutError("a tensor without elements")
+    """A tensor of which nothing is known but its sizes."""
     return tuple(() if size == 1 else (Atom(size),) for size in sizes)
 
 
@@ -81,7 +79,7 @@ def unify(first: Dim, second: Dim) -> None:
 def _split(whole: Atom, first: Atom) -> Atom:
     """Make ``first`` the slower part of an atom; returns the rest."""
     assert isinstance(whole.size, int) and isinstance(first.size, int)
-    if whole.size % first.size:
+    if first.size == 0 or whole.size % first.size:
         raise LayoutError(f"sizes {whole.size} and {first.size}")
     rest = Atom(whole.size // first.size)
     whole.become((first, rest))
@@ -149,9 +147,9 @@ def _join(first: Dim, second: Dim, atom: Atom) -> None:
 
 def reshaped(layout: Layout, sizes: Sequence[Size]) -> Layout:
     """The same elements in dimensions of these sizes, of which one need not be known.  Raises LayoutError."""
-    if 0 in sizes:
-        raise LayoutError("a tensor without elements")
     atoms = [atom for dim in layout for atom in resolved(dim)]
+    if 0 in sizes or any(atom.size == 0 for atom in atoms):
+        raise LayoutError("a view of a tensor without elements")
     dims: list[Dim] = [()] * len(sizes)
     first = 0
     while first < len(sizes) and (dim := _taken(atoms, sizes[first], first_ones=True)) is not None:

@@ -11,6 +11,11 @@ LONG = "ONNX Runtime transposes rows of so many elements faster"
 FEW = "ONNX Runtime transposes rows of so few elements faster"
 
 
+def is_permuted(layout: Layout, order: Sequence[Atom]) -> bool:
+    """Whether elements of a tensor of this layout do not follow one another as in memory in this order."""
+    return len(_runs(layout, order)[0]) > 1
+
+
 def is_turned(layout: Layout, order: Sequence[Atom]) -> bool:
     """Whether elements of a tensor of this layout that lie side by side do not follow one another in this order."""
     runs, by_place = _runs(layout, order)

@@ -21,6 +21,7 @@ from onnxfuse.fused.space.layouts import (
     settled,
     unify,
 )
+from onnxfuse.fused.space.permuted import is_permuted
 from onnxfuse.fused.space.steps import steps_between
 from onnxfuse.fused.space.view_nodes import Part, is_part, is_view, order_of, taken_parts
 from onnxfuse.model.graph_ir import standard_op
@@ -88,6 +89,18 @@ class Space:
             source, rank, steps = self.source(whole)
             return source, rank, (*steps, *steps_between(self.layout(whole), self.layout(tensor)))
         return tensor, len(self.layout(tensor)), ()
+
+    def is_block(self, tensor: gs.Tensor, order: Sequence[Atom]) -> bool:
+        """Whether a tensor or a part of one, from outside, is read in one piece, as it lies in memory."""
+        if is_permuted(self.layout(tensor), order):
+            return False
+        while id(tensor) in self._parts:
+            whole, part = self._parts[id(tensor)]
+            outermost = next((axis for axis, dim in enumerate(self.layout(whole)) if dim), 0)
+            if any(one.axis % len(self.layout(whole)) > outermost or one.step > 1 for one in part.slices):
+                return False
+            tensor = self.base(whole)
+        return True
 
     def is_whole(self, tensor: gs.Tensor) -> bool:
         """Whether the value of a tensor has all of its axes: it is repeated along others where it is read."""

@@ -26,10 +26,10 @@ UNKNOWN_TO_REFERENCE = {"Gelu", "GlobalLpPool", "GroupNormalization"}
 """Operators that onnx's reference evaluator has not, or for which it wants the types of a function's values."""
 
 
-def fused(proto: onnx.ModelProto, everything: bool = False) -> tuple[onnx.ModelProto, PassContext]:
+def fused(proto: onnx.ModelProto, everything: bool = False, target: str = "cpu") -> tuple[onnx.ModelProto, PassContext]:
     """The model after the pass alone."""
     loaded = onnxfuse.Model.from_proto(proto)
-    context = PassContext(everything=everything)
+    context = PassContext(target=target, everything=everything)
     FuseReductions().run(loaded, context)
     result = loaded.to_proto()
     onnx.checker.check_model(result, full_check=True)
@@ -269,6 +269,47 @@ def test_a_region_has_no_more_operands_than_a_kernel_takes() -> None:
     (node,) = [node for node in result.graph.node if node.domain == DOMAIN]
     assert 10 < len(node.input) + len(node.output) <= MAX_OPERANDS
     assert len(context.report.fused[0].ops) + len(result.graph.node) - 1 == 42
+
+
+def test_each_part_of_a_tensor_is_an_operand() -> None:
+    names = [f"x{place}" for place in range(40)]
+    steps = " ".join(f"s{place + 1} = Add(s{place}, {name})" for place, name in enumerate(names))
+    text = f"g (float[b, 16] s0, float[40, 16] x) => (float[b, 16] y) {{ {', '.join(names)} = Split(x, ones) {steps}"
+    for target in ("cpu", "cuda"):
+        proto = model(f"{text} m = ReduceMax(s40, axes) y = Sub(s40, m) }}", axes=np.array([-1]), ones=np.ones(40, int))
+        result, _ = fused(proto, target=target)
+        (node,) = [node for node in result.graph.node if node.domain == DOMAIN]
+        assert len(node.input) + len(node.output) <= MAX_OPERANDS
+
+
+@pytest.mark.parametrize(
+    ("view", "cpu", "cuda"),
+    [
+        ("t = Slice(x, one, end, zero)", True, True),  # one block of memory
+        ("t = Slice(x, one, end, last)", False, True),  # parts of rows
+        ("t = Gather <axis = 1> (x, place)", False, True),
+        ("t = Transpose <perm = [1, 0, 2]> (x)", False, True),  # rows in another order
+        ("t = Transpose <perm = [0, 2, 1]> (x)", False, False),  # what lies side by side is in other rows
+    ],
+)
+def test_views_before_what_reduces(view: str, cpu: bool, cuda: bool) -> None:
+    proto = model(
+        f"g (float[4, 6, 8] x) => (float[a, b, c] y) {{ {view} q = Mul(t, t) m = ReduceMax(q, last) y = Sub(t, m) }}"
+        if "Gather" not in view
+        else f"g (float[4, 6, 8] x) => (float[a, b] y) {{ {view} q = Mul(t, t) m = ReduceMax(q, last) y = Sub(t, m) }}",
+        one=np.array([1]),
+        end=np.array([4]),
+        zero=np.array([0]),
+        last=np.array([-1]),
+        place=np.array(2),
+    )
+    feeds = {"x": np.random.default_rng(0).normal(size=(4, 6, 8)).astype(np.float32)}
+    (expected,) = fusing.run(proto, feeds, library=False)
+    for target, taken in (("cpu", cpu), ("cuda", cuda)):
+        result, _ = fused(proto, target=target)
+        assert operators(result) == ["FusedReduction"] if taken else len(result.graph.node) == 2
+        for library in (False, True):
+            np.testing.assert_array_equal(fusing.run(result, feeds, library)[0], expected)
 
 
 def test_a_region_that_is_left_alone_is_judged_once() -> None:

@@ -25,7 +25,7 @@ def test_broadcasting_makes_dimensions_one() -> None:
     assert settled(first)[2] == settled(second)[1] == result[2]
 
 
-@pytest.mark.parametrize(("first", "second"), [("n", "m"), ("n", 5), (6, 5)])
+@pytest.mark.parametrize(("first", "second"), [("n", "m"), ("n", 5), (6, 5), (0, 5)])
 def test_sizes_that_are_not_known_to_be_the_same(first: object, second: object) -> None:
     with pytest.raises(LayoutError):
         broadcast([layout_of((first,)), layout_of((second,))])  # type: ignore[arg-type]
@@ -44,7 +44,10 @@ def test_reshaping_groups_axes_anew(before: tuple, after: tuple, expected: list)
     assert sizes(reshaped(layout_of(before), after)) == expected
 
 
-@pytest.mark.parametrize(("before", "after"), [(("n", 12), (("unknown", 0), ("unknown", 1))), ((6, 4), (8, 3))])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(("n", 12), (("unknown", 0), ("unknown", 1))), ((6, 4), (8, 3)), ((0, 4), (4, 0)), ((4, 0), (2, 0))],
+)
 def test_reshaping_that_is_no_grouping(before: tuple, after: tuple) -> None:
     with pytest.raises(LayoutError):
         reshaped(layout_of(before), after)
