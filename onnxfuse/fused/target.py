@@ -56,7 +56,6 @@ class Target:
     host_apart: nodes without a kernel there run on the host, between copies.
     reads_views: fused nodes of elementwise operators read parts of tensors where they lie.
     one_space: a fused node of elementwise operators is one kernel over one iteration space.
-    turns: fused nodes of elementwise operators read tensors well whose neighbours in memory are none in their results.
     gathers_rows: kernels that reduce read tensors well whose elements do not follow one another.  On an EPYC with
     AVX-512 sums of squares and normalizations of parts of rows took 1.1 to 1.3 times as long as behind ONNX Runtime's
     Slice, of transposed tensors 1 to 5 times as long as behind its Transpose.
@@ -80,7 +79,6 @@ class Target:
     host_apart: bool
     reads_views: bool
     one_space: bool
-    turns: bool
     gathers_rows: bool
     transposes_well: bool
     reads_immediates: bool
@@ -106,7 +104,6 @@ CPU = Target(
     host_apart=False,
     reads_views=True,
     one_space=False,
-    turns=True,
     gathers_rows=False,
     transposes_well=True,
     reads_immediates=False,
@@ -126,7 +123,6 @@ CUDA = Target(
     host_apart=True,
     reads_views=True,
     one_space=True,
-    turns=False,
     gathers_rows=True,
     transposes_well=False,
     reads_immediates=True,

@@ -14,7 +14,7 @@ from onnxfuse.fused.sizes import Sizes
 from onnxfuse.fused.space.blocks import Block, Blocks
 from onnxfuse.fused.space.growth import Graph
 from onnxfuse.fused.space.layouts import LayoutError
-from onnxfuse.fused.space.permuted import is_turned, why_not_permuted
+from onnxfuse.fused.space.permuted import why_not_permuted
 from onnxfuse.fused.space.spaces import Space
 from onnxfuse.fused.space.view_nodes import is_free, is_part, is_view, left_to_ort
 from onnxfuse.program.figures import MAX_INPUTS, MAX_OUTPUTS
@@ -22,7 +22,6 @@ from onnxfuse.program.node_lowering import UnsupportedError
 from onnxfuse.rewrite.base import PassContext
 
 IN_MEMORY = "its result is read by others too, and in memory anyway"
-TURNED = "there is no kernel that transposes as it reads"
 NO_GAIN = "no pass over memory less"
 NAME = "fuse-elementwise"
 _INTEGER_CONSTANTS = 9
@@ -183,9 +182,9 @@ class ThroughViews:
         if self._traffic(joint.nodes) >= sum(self._traffic(member.nodes) for member in members):
             return NO_GAIN
         layouts = map(space.layout, space.inputs)
-        if self._on.turns:
+        if self._on.transposes_well:
             return next(filter(None, (why_not_permuted(layout, order) for layout in layouts)), None)
-        return TURNED if any(is_turned(layout, order) for layout in layouts) else None
+        return None
 
     def _is_copied(self, node: gs.Node, space: Space, inside: set[int]) -> bool:
         """Whether a view of what is in memory moves elements, for others too."""
