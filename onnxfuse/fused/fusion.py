@@ -12,6 +12,7 @@ from onnxfuse.cuda.elementwise.access import expected_access
 from onnxfuse.fused.functions import add_function
 from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, FAST_MATH_KEY, NODES_KEY, OPSET_VERSION, Kind
 from onnxfuse.model.graph import Model, Node
+from onnxfuse.model.graph_ir import VIEWS
 from onnxfuse.model.protos import value_info
 from onnxfuse.model.symbols import is_made_up
 from onnxfuse.ort.slow_kernels import FREE_OPS
@@ -19,6 +20,9 @@ from onnxfuse.program import Program, ProgramError
 from onnxfuse.report.byte_counts import bytes_saved, traffic_of_kernel, traffic_of_nodes
 from onnxfuse.report.report import FusedRegion
 from onnxfuse.rewrite.base import PassContext, label
+
+_FREE = FREE_OPS | VIEWS
+"""Operators for which ONNX Runtime moves nothing."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +106,8 @@ def _described(name: str, fusion: Fusion, one_space: bool) -> FusedRegion:
         inputs=[tensor.name for tensor in fusion.inputs],
         outputs=[tensor.name for tensor in fusion.outputs],
         shape=fusion.outputs[0].shape,
-        bytes_saved=bytes_saved(counted, reads, fusion.outputs, FREE_OPS),
-        before=traffic_of_nodes(counted, fusion.outputs, FREE_OPS),
+        bytes_saved=bytes_saved(counted, reads, fusion.outputs, _FREE),
+        before=traffic_of_nodes(counted, fusion.outputs, _FREE),
         after=traffic_of_kernel(reads, fusion.outputs),
         skeleton=_skeleton(program, fusion.inputs) if one_space and fusion.kind is ELEMENTWISE else "",
     )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.fused_node import ElementwiseFusion
+from onnxfuse.model.graph_ir import VIEWS
 from onnxfuse.ort.slow_kernels import FREE_OPS
 from onnxfuse.report.byte_counts import bytes_saved
 
@@ -33,7 +34,7 @@ def is_worthwhile(fusions: Sequence[ElementwiseFusion], nodes: int, is_slow: Cal
 
 def _likely_bytes(fusion: ElementwiseFusion, is_slow: Callable[[gs.Node], bool]) -> int:
     """The bytes that a fusion saves if the first symbolic dimension is a batch of one and others are 64."""
-    saved = bytes_saved(fusion.nodes, fusion.reads, fusion.outputs, FREE_OPS)
+    saved = bytes_saved(fusion.nodes, fusion.reads, fusion.outputs, FREE_OPS | VIEWS)
     for node in filter(is_slow, fusion.nodes):
         saved.add(node.outputs[0], _SLOW_KERNEL)
     return sum(count * 64 ** max(len(symbols) - 1, 0) for symbols, count in saved.terms.items())

@@ -116,7 +116,7 @@ class ThroughViews:
             return False
         if self._opset < _INTEGER_CONSTANTS and len(node.inputs) > 1:
             return False
-        reason = left_to_ort(node, self._graph.readers(node.outputs[0]), self._on.transposes_well)
+        reason = left_to_ort(node, self._graph.readers(node.outputs[0]), self._context)
         if reason is None or self._everything:
             return True
         self._context.refused(NAME, node, reason)

@@ -104,7 +104,7 @@ class _Planner:
         for node in nodes:
             if is_view(node):
                 readers = [reader for tensor in node.outputs for reader in tensor.outputs]
-                reason = left_to_ort(node, readers, self._context.on.transposes_well)
+                reason = left_to_ort(node, readers, self._context)
                 if reason is None or self._context.everything:
                     free.add(id(node))
             elif reasons.get(id(node)) not in (None, NORMALIZATION):

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
+from onnxfuse.fused.nhwc.nhwc_layout import to_first, to_last
 from onnxfuse.fused.views import parts_of
 from onnxfuse.model.constants import constant_value, is_constant
 from onnxfuse.model.graph_ir import VIEWS, standard_op
 from onnxfuse.model.slices import AxisSlice
 from onnxfuse.program.view_steps import ViewStep
+from onnxfuse.rewrite.base import PassContext
 
 INSIDE_PRODUCT = "ONNX Runtime transposes inside the matrix product"
+BETWEEN_LAYOUTS = "ONNX Runtime has the channels last of what is around it"
 OWN_KERNEL = "ONNX Runtime's kernel for it is as fast"
 _PRODUCTS = {"Gemm", "MatMul"}
 _PARTS = {"Gather", "Slice", "Split"}
@@ -52,13 +55,12 @@ def is_view(node: gs.Node) -> bool:
     return operator in _PARTS and bool(taken_parts(node))
 
 
-def left_to_ort(node: gs.Node, readers: Sequence[gs.Node], transposes_well: bool) -> str | None:
-    """Why no region takes a view that some nodes read; None if one may.
-
-    ``transposes_well`` says whether ONNX Runtime does so where the model will run.
-    """
-    if standard_op(node) == "SpaceToDepth" and transposes_well:
+def left_to_ort(node: gs.Node, readers: Sequence[gs.Node], context: PassContext) -> str | None:
+    """Why no region takes a view that some nodes read; None if one may."""
+    if standard_op(node) == "SpaceToDepth" and context.on.transposes_well:
         return OWN_KERNEL
+    if context.on.nhwc_option and context.prefer_nhwc and _moves_channels(node):
+        return BETWEEN_LAYOUTS
     if _swaps_last(node) and readers and all(standard_op(reader) in _PRODUCTS for reader in readers):
         return INSIDE_PRODUCT
     return None
@@ -90,6 +92,14 @@ def _swaps_last(node: gs.Node) -> bool:
         return False
     *others, last, other = range(len(shape))
     return order_of(node, len(shape)) == [*others, other, last]
+
+
+def _moves_channels(node: gs.Node) -> bool:
+    """Whether a Transpose makes the channels the last axis, or the one behind the first."""
+    shape = node.inputs[0].shape
+    if standard_op(node) != "Transpose" or shape is None or len(shape) < 3:
+        return False
+    return order_of(node, len(shape)) in (list(to_last(len(shape))), list(to_first(len(shape))))
 
 
 def _gathered(node: gs.Node) -> list[Part]:
