@@ -27,7 +27,7 @@ from onnxfuse.cuda.kernel import Access
 from onnxfuse.cuda.strided import broadcast
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Input, Program, ProgramError, reference
-from onnxfuse.program.strides import read_by
+from onnxfuse.program.strides import output_shape, read_by
 from onnxfuse.program.view_steps import ViewStep
 from onnxfuse.zoo.manifest import StoredModel
 from tests.cuda.compilers import nvrtc
@@ -150,7 +150,7 @@ def shapes_for_views(program: Program) -> Iterator[list[tuple[int, ...]]]:
                     if halves and math.prod(read) > 0 and math.prod(shape) <= 1 << 14:
                         found.append((shape, read))
             yield from sorted(found, key=lambda one: -math.prod(one[1]))
-            if found:
+            if found and not any(program.output_views):
                 return
 
     def chosen(specs: Sequence[Input], space: tuple[int, ...]) -> Iterator[list[tuple[int, ...]]]:
@@ -171,6 +171,9 @@ def shapes_for_views(program: Program) -> Iterator[list[tuple[int, ...]]]:
         found = dict(zip(order, shapes, strict=True))
         own = [found[index] for index in range(len(order))]
         with suppress(ProgramError):
+            read = [read_by(spec, shape).sizes for spec, shape in zip(program.inputs, own, strict=True) if spec.view]
+            for steps in program.output_views:
+                output_shape(broadcast(read), steps)
             if classify(program, own).count <= 1 << 16:
                 yield own
 
