@@ -33,13 +33,16 @@ class EmulatingCompiler:
 
     version = "emulation 1"
 
+    def __init__(self) -> None:
+        self._folder = scratch_folder()  # made once, before several threads ask for it
+
     def compile(self, source: str, architecture: str, options: tuple[str, ...]) -> Compiled:
         kernels = [
             Kernel(name, 1, 256, 64 if wide else 32, Access(inputs, outputs), 32 if "t" in inputs else 0)
             for name, inputs, outputs, wide in _NAME.findall(source)
         ]
         prefix = kernels[0].name[:18]
-        file = scratch_folder() / f"{prefix}.cc"
+        file = self._folder / f"{prefix}.cc"
         shared = file.with_suffix(".so")
         if not shared.exists():
             text = cpp_text([Source("", source, tuple(kernels))]) + '\n#include "tests/cuda/rendered_kernel.h"\n'
