@@ -54,7 +54,6 @@ class Target:
     bias_apart: ONNX Runtime adds the bias of a convolution or a Gemm in a kernel of its own.
     nhwc_option: the provider has the option ``prefer_nhwc``.
     host_apart: nodes without a kernel there run on the host, between copies.
-    reads_views: fused nodes of elementwise operators read parts of tensors where they lie.
     one_space: a fused node of elementwise operators is one kernel over one iteration space.
     gathers_rows: kernels that reduce read tensors well whose elements do not follow one another.  On an EPYC with
     AVX-512 sums of squares and normalizations of parts of rows took 1.1 to 1.3 times as long as behind ONNX Runtime's
@@ -77,7 +76,6 @@ class Target:
     bias_apart: bool
     nhwc_option: bool
     host_apart: bool
-    reads_views: bool
     one_space: bool
     gathers_rows: bool
     transposes_well: bool
@@ -102,7 +100,6 @@ CPU = Target(
     bias_apart=False,
     nhwc_option=False,
     host_apart=False,
-    reads_views=True,
     one_space=False,
     gathers_rows=False,
     transposes_well=True,
@@ -121,7 +118,6 @@ CUDA = Target(
     bias_apart=True,
     nhwc_option=True,
     host_apart=True,
-    reads_views=True,
     one_space=True,
     gathers_rows=True,
     transposes_well=False,

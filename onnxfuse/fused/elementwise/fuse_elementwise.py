@@ -165,7 +165,7 @@ class _Planner:
     ) -> list[ElementwiseFusion]:
         """The fusions of regions that take views around them."""
         assert self._opset is not None
-        if not self._on.reads_views or not any(map(is_view, nodes)):
+        if not any(map(is_view, nodes)):
             return []
         within = {id(node) for node in nodes}
         open_ones = []
@@ -223,7 +223,7 @@ class _Planner:
         """The same, in parts if the region exceeds a limit, or if its halves make better kernels."""
         assert self._opset is not None
         inside = {id(node) for node in region}
-        viewed = find_views(region, self._opset, within, self._is_read_outside) if self._on.reads_views else ([], [])
+        viewed = find_views(region, self._opset, within, self._is_read_outside)
         try:
             whole = fuse(
                 region,

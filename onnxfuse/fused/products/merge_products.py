@@ -43,7 +43,7 @@ class MergeProducts:
 
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrite ``model`` in place."""
-        if not context.on.reads_views or model.opsets.get("", 0) < _OPSET:
+        if model.opsets.get("", 0) < _OPSET:
             return
         if sum(standard_op(node) == "MatMul" for graph in model.graphs() for node in graph.nodes) < _FEWEST:
             return

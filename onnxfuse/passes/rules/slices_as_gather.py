@@ -26,15 +26,14 @@ class SlicesAsGather(RewriteRule):
     ONNX Runtime makes a Split of slices that cover an axis whose size it knows, and its CUDA kernel for unequal parts
     copies the addresses and sizes of the parts from the host at each run: measured on an H100, those of a Swin
     Transformer take a sixth of its time in a CUDA graph.  Halves of the last dimension that change places, as in rotary
-    embeddings, stay where fused nodes read them so.
+    embeddings, stay: fused nodes read them so.
     """
 
     name = "slices-as-gather"
 
     def begin(self, model: Model, context: PassContext) -> None:
-        """Slice has its bounds as inputs from opset 10 on; fused nodes may read a tensor with its halves swapped."""
+        """Slice has its bounds as inputs from opset 10 on."""
         self._opset = model.opsets.get("", 1)
-        self._reads_halves = context.on.reads_views
 
     def pattern(self, op: Ops, first: Any) -> Any:
         """The Concat; its inputs are read in ``check``."""
@@ -62,7 +61,7 @@ class SlicesAsGather(RewriteRule):
         indices = np.concatenate(taken)
         if not 0 < len(indices) <= _MOST_INDICES:
             return NOT_APPLICABLE
-        if self._reads_halves and axis == rank - 1 and _swaps_halves(indices, size):
+        if axis == rank - 1 and _swaps_halves(indices, size):
             return NOT_APPLICABLE
         match.plan = data, indices, axis
         return None
