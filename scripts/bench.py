@@ -175,9 +175,17 @@ def measured(times: dict[str, np.ndarray], name: str) -> dict[str, Any]:
 
 
 def run_task(task: Task, peers: list[Peer], pythons: dict[str, str], arguments: argparse.Namespace) -> dict[str, Any]:
-    """The record of one task: what it is, and the result of each peer that is there."""
+    """The record of one task: what it is, and the result of each peer that is there.
+
+    Of one that ONNX Runtime does not run, as some of 16 bits, it says why.
+    """
     with tempfile.TemporaryDirectory(prefix="onnxfuse-bench-") as name:
-        subject = task.make(Path(name))
+        try:
+            subject = task.make(Path(name))
+        except SessionError as error:
+            say(f"  {PEERS[BASE].title}: {error}")
+            reason = {"reason": str(error)}
+            return {"name": task.name, "group": task.group, "size": "", "parameters": 0, "peers": {BASE: reason}}
         fitting = [p for p in peers if p.name in pythons and (subject.chain or not (p.limit or p.own))]
         results = run_subject(subject, fitting, pythons, Path(name), arguments)
     for peer, result in results.items():

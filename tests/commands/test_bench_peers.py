@@ -13,13 +13,14 @@ import onnx
 import pytest
 
 from onnxfuse.bench_turns import MIN_BLOCKS, SLOW_BLOCKS, Worker, WorkerError, take_turns
+from onnxfuse.run.sessions import SessionError
 from onnxfuse.zoo.manifest import FetchError, StoredModel, read_manifest
 from tools.bench import known_peers as bench_peers
 from tools.bench import page as bench_page
 from tools.bench.chains import CHAINS
-from tools.bench.known_peers import COPY, FAST, OURS, PEERS, RELU, Peer
+from tools.bench.known_peers import BASE, COPY, FAST, OURS, PEERS, RELU, Peer
 from tools.bench.peers.job import CannotRunError, build
-from tools.bench.subjects import count_parameters, make_chain, make_model
+from tools.bench.subjects import Subject, count_parameters, make_chain, make_model
 
 FAKE = """
 import json, os, sys, time
@@ -161,6 +162,18 @@ def assert_self_contained(image: str, content: dict[str, Any]) -> None:
 
 
 @pytest.mark.usefixtures("small")
+def test_what_onnx_runtime_does_not_run_is_left_out_and_the_others_go_on() -> None:
+    def make(folder: Path) -> Subject:
+        raise SessionError("no implementation for bfloat16")
+
+    record = bench.run_task(bench.Task("big", "models", make), [], {}, bench.parse_arguments([]))
+    assert record["peers"] == {BASE: {"reason": "no implementation for bfloat16"}}
+    about = {"title": "ORT", "setting": "", "versions": "", "missing": ""}
+    place = {"machine": "m", "system": "s", "date": "d", "commit": "c", "arguments": {"trials": [0, 0], "tuned": False}}
+    content = {**place, "peers": dict.fromkeys((BASE, OURS), about), "subjects": [record]}
+    assert "- ORT, big: no implementation for bfloat16" in bench_page.markdown(content)
+
+
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, asked = bench.run_task, []
 
