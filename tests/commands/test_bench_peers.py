@@ -161,7 +161,6 @@ def assert_self_contained(image: str, content: dict[str, Any]) -> None:
     assert all(record["name"] in words for record in content["subjects"])
 
 
-@pytest.mark.usefixtures("small")
 def test_what_onnx_runtime_does_not_run_is_left_out_and_the_others_go_on() -> None:
     def make(folder: Path) -> Subject:
         raise SessionError("no implementation for bfloat16")
@@ -174,6 +173,7 @@ def test_what_onnx_runtime_does_not_run_is_left_out_and_the_others_go_on() -> No
     assert "- ORT, big: no implementation for bfloat16" in bench_page.markdown(content)
 
 
+@pytest.mark.usefixtures("small")
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, asked = bench.run_task, []
 

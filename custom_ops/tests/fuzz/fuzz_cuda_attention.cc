@@ -91,7 +91,7 @@ void check_launch(const Attention& node, const AttentionRecipe& recipe, const At
     expect(splits >= 1 && splits <= kernel.split, "too many parts");
     if (splits == 1) continue;
     expect((splits - 1) * chunk < keys && splits * chunk >= keys && chunk % kernel.keys == 0, "parts that are not all keys");
-    expect(candidate.blocks * splits <= cuda::kMaxBlocks, "more blocks than a launch may have");
+    expect(candidate.blocks * splits <= kMaxBlocks, "more blocks than a launch may have");
   }
 }
 
