@@ -3,7 +3,7 @@
 import gc
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,20 +36,34 @@ if TYPE_CHECKING:
     from onnxfuse.speed import Speed
 
 
-@dataclass
 class Result:
-    """What ``optimize`` returns: the report of what was done, and the optimized model."""
+    """What ``optimize`` returns: the optimized ``model``, and the ``report`` of what was done to it.
 
-    report: Report
-    _written: onnx.ModelProto | Path = field(repr=False)
+    A model that was written to a file is not held, but read from there when it is first asked for.
+    """
+
+    def __init__(self, model: onnx.ModelProto | Path, report: Report) -> None:
+        self.report = report
+        self._written = model
+        self._state = _state(model) if isinstance(model, Path) else None
 
     @cached_property
     def model(self) -> onnx.ModelProto:
-        """The optimized model; what was written to a file is read from there when it is first asked for.
+        """The optimized model.  Raises OnnxfuseError if the file that it was written to is not that any more."""
+        if not isinstance(self._written, Path):
+            return self._written
+        if _state(self._written) != self._state:
+            raise OnnxfuseError(f"{self._written} is not what was written there any more")
+        return read_proto(self._written)
 
-        Raises OnnxfuseError if it is not there any more.
-        """
-        return read_proto(self._written) if isinstance(self._written, Path) else self._written
+
+def _state(path: Path) -> tuple[int, int, int] | None:
+    """What changes with a file's content."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _silent(_message: str) -> None:
@@ -187,7 +201,7 @@ def optimize(
                 gc.collect()  # nodes and tensors refer to each other, and may be as large as the sessions to come
                 judge(candidate)
         report.seconds = time.perf_counter() - started
-        return Result(report, made)
+        return Result(made, report)
 
     first = [loaded]
     del loaded

@@ -1,5 +1,6 @@
 """The processor of this machine."""
 
+import os
 import platform
 from functools import cache
 from pathlib import Path
@@ -44,6 +45,11 @@ def has_float16() -> bool:
 def has_blocked_images() -> bool:
     """Whether ONNX Runtime has images in blocks of channels on such a processor: on x86-64 alone."""
     return platform.machine().lower() in ("x86_64", "amd64")
+
+
+def usable() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def describe() -> str:

@@ -33,7 +33,7 @@ def examine() -> Iterator[tuple[str, str]]:
     yield "onnxfuse", _version("onnxfuse") or "not installed as a package"
     yield "Python", f"{platform.python_version()} ({sys.executable})"
     yield "system", f"{platform.system()} {platform.release()}, {platform.machine()}"
-    yield "processor", f"{cpu.describe()}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores for this process"
+    yield "processor", f"{cpu.describe()}, {cpu.usable()} of {os.cpu_count()} cores for this process"
     for name in _PACKAGES:
         if found := _version(name):
             yield name, found

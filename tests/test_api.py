@@ -224,3 +224,14 @@ def test_sequences_as_inputs_have_no_shapes_to_count_for() -> None:
     model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]>\n{text}')
     for check in (True, False):
         assert onnxfuse.optimize(model, check=check).report.example.shapes == {}
+
+
+def test_a_result_does_not_give_what_was_written_over_it(tmp_path: Path) -> None:
+    path = tmp_path / "out.onnx"
+    first = onnxfuse.optimize(chain(), "cpu", output=path, check=False)
+    asked = onnxfuse.optimize(chain(), "cpu", output=path, check=False)
+    assert asked.model == onnx.load(path)
+    with pytest.raises(onnxfuse.OnnxfuseError, match="not what was written there any more"):
+        _ = first.model
+    path.unlink()
+    assert asked.model.graph.node, "it was read already"

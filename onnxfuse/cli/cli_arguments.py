@@ -56,7 +56,8 @@ elements within 1e-5 of the output's largest magnitude plus 1e-4 of their own (f
 proportion to their precision; the magnitude of a Sigmoid or Softmax counts as 1 at least). An output that
 ONNX Runtime's own optimizations, or other roundings of the weights, of the inputs or of what is quantized,
 change by a third as much or more is unstable, and passes with a warning. Where the original can be computed in
-float64, floats that differ may be five times as far from that as ONNX Runtime's own result, and no further.
+float64, floats that differ may be five times as far from that as ONNX Runtime's own result, on these inputs or on
+the same numbers in other places of them, and no further.
 Exit status 0 if all outputs pass, 1 if not.
 """
 

@@ -6,13 +6,13 @@ those of single nodes, and a node has to carry its own.
 """
 
 import json
-import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from hashlib import sha256
 from typing import Protocol
 
+from onnxfuse import cpu
 from onnxfuse.cuda.arch import devices
 from onnxfuse.cuda.cache import Cache
 from onnxfuse.cuda.compiled import Compiled
@@ -89,7 +89,7 @@ class CompilerCache:
             return made
 
         if missing:
-            with ThreadPoolExecutor(min(len(missing), _processors())) as pool:
+            with ThreadPoolExecutor(min(len(missing), cpu.usable())) as pool:
                 futures = [pool.submit(run, job) for job in missing]
                 try:
                     results.update({job: future.result() for job, future in zip(missing, futures, strict=True)})
@@ -103,10 +103,6 @@ class CompilerCache:
         if self._compiler is None:
             self._compiler = find_compiler()
         return self._compiler
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _key(source: str, architecture: str, options: tuple[str, ...], version: str) -> str:

@@ -7,6 +7,7 @@ from google.protobuf.message import EncodeError, Message
 from onnx import GraphProto, ModelProto, TensorProto
 
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.model.protos import copy_fields
 
 _LIMIT = (1 << 31) - 1
 _GRAPH = ModelProto.GRAPH_FIELD_NUMBER
@@ -40,15 +41,10 @@ def write_model(proto: ModelProto, file: BinaryIO) -> None:
 
 def _around(message: Message, number: int) -> tuple[bytes, bytes]:
     """The bytes of the fields before and behind one field: protobuf writes them in the order of their numbers."""
+    numbers = {field.name: field.number for field in message.DESCRIPTOR.fields}
     before, behind = type(message)(), type(message)()
-    for field, value in message.ListFields():
-        part = before if field.number < number else behind
-        if field.number == number:
-            continue
-        if hasattr(value, "MergeFrom"):
-            getattr(part, field.name).MergeFrom(value)
-        else:
-            setattr(part, field.name, value)
+    copy_fields(message, before, {name for name, own in numbers.items() if own >= number})
+    copy_fields(message, behind, {name for name, own in numbers.items() if own <= number})
     return before.SerializeToString(), behind.SerializeToString()
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
-from google.protobuf.message import Message
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 from onnx_graphsurgeon.ir.tensor import LazyValues
 from onnx_graphsurgeon.util.misc import convert_to_onnx_attr_type
@@ -25,7 +24,7 @@ from onnxfuse.model import tensor_data
 from onnxfuse.model.graph_import import attribute_value
 from onnxfuse.model.graph_ir import Graph, Initializer, LazySparseTensor, Node, operator_key, subgraphs, walk
 from onnxfuse.model.graph_order import outer_tensors, sorted_nodes
-from onnxfuse.model.protos import forget_symbols, make_attribute, value_info
+from onnxfuse.model.protos import copy_fields, forget_symbols, make_attribute, value_info
 
 INITIALIZER_IR_VERSION = 4
 """The first IR version in which an initializer need not be an input, and one that is can be overridden."""
@@ -74,7 +73,7 @@ class Export:
             for name in (binding.key, binding.value)
         }
         skipped = {"graph", "functions", "ir_version", "opset_import"} | ({"training_info"} if light else set())
-        _copy_fields(source, self.proto, skipped)
+        copy_fields(source, self.proto, skipped)
         known = {entry.key: entry for entry in self.proto.metadata_props}
         for key, value in metadata.items():
             entry = known[key] if key in known else self.proto.metadata_props.add(key=key)
@@ -132,7 +131,7 @@ class Export:
         nodes = sorted_nodes(graph)
         source = graph.source.proto if isinstance(graph, Graph) else GraphProto(name=graph.name)
         rebuilt = {"node", "initializer", "sparse_initializer", "input", "output", "value_info"}
-        _copy_fields(source, out, rebuilt | {"name", "doc_string", "quantization_annotation"})
+        copy_fields(source, out, rebuilt | {"name", "doc_string", "quantization_annotation"})
         _set_text(out, "name", graph.name, source)
         _set_text(out, "doc_string", graph.doc_string, source)
 
@@ -303,7 +302,7 @@ class Export:
         if len(kept) == len(node.attrs) and (originals or not source.attribute):
             out.CopyFrom(source)
         else:
-            _copy_fields(source, out, {"attribute"})
+            copy_fields(source, out, {"attribute"})
             for name, value in node.attrs.items():
                 attribute = out.attribute.add()
                 if name in kept:
@@ -391,16 +390,6 @@ def _same(value: Any, imported: Any) -> bool:
     if isinstance(value, float) and isinstance(imported, float):
         return struct.pack("d", value) == struct.pack("d", imported)
     return type(value) is type(imported) and value == imported
-
-
-def _copy_fields(source: Message, out: Message, skipped: set[str]) -> None:
-    for field, value in source.ListFields():
-        if field.name in skipped:
-            continue
-        if hasattr(value, "MergeFrom"):
-            getattr(out, field.name).MergeFrom(value)
-        else:
-            setattr(out, field.name, value)
 
 
 def _set_text(out: GraphProto, name: str, value: str | None, source: GraphProto) -> None:

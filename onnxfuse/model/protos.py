@@ -1,14 +1,26 @@
 """Parts of models as ONNX has them: all graphs, attributes, what is said of values."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
+from google.protobuf.message import Message
 from onnx import AttributeProto, GraphProto, ModelProto, ValueInfoProto
 
 from onnxfuse.model.symbols import MADE_BY_ONNX
+
+
+def copy_fields(source: Message, out: Message, skipped: Container[str]) -> None:
+    """Copy the fields of a message that are not ``skipped``, by name, into one of its type that lacks them."""
+    for field, value in source.ListFields():
+        if field.name in skipped:
+            continue
+        if hasattr(value, "MergeFrom"):
+            getattr(out, field.name).MergeFrom(value)
+        else:
+            setattr(out, field.name, value)
 
 
 def onnx_graphs(graph: GraphProto) -> Iterator[GraphProto]:

@@ -1,7 +1,6 @@
 """Optimized models that run without ONNX Runtime: those whose nodes are all onnxfuse's, on the CPU."""
 
 import ctypes
-import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
+from onnxfuse import cpu
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.files.model_io import load, load_proto, parse
 from onnxfuse.fused.kinds import DOMAIN
@@ -108,7 +108,7 @@ class Executable:
         ``threads`` run it together, the caller's among them: by default as many as the process may use processors.
         Raises OnnxfuseError if the model cannot be loaded, or has another node.
         """
-        threads = len(os.sched_getaffinity(0)) if threads is None else threads
+        threads = cpu.usable() if threads is None else threads
         if not isinstance(threads, int) or not 1 <= threads <= _MOST_THREADS:
             raise OnnxfuseError(f"{threads!r} threads: from 1 to {_MOST_THREADS} can run a model")
         if isinstance(model, str | Path):

@@ -222,6 +222,16 @@ def test_a_gate_that_is_open_by_chance(tmp_path: Path, body: str, passes: bool) 
         assert "with its inputs in another order ONNX Runtime's own is off by 0.5" in result.warnings[0]
 
 
+def test_inputs_in_another_order_that_onnx_runtime_refuses_tell_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parity, "inputs_shuffled", lambda feeds, _seed: {name: feeds[name][:0, 0] for name in feeds})
+    monkeypatch.setattr(Float64Model, "outputs", lambda *_unused: {"y": np.zeros((64, 256))})
+    original, optimized = files(tmp_path, "y = Sub(x, x)", "y = Add(x, x)")
+    result = compare(original, optimized)
+    assert not result.ok and "the original is nearer" in result.failure()
+
+
 def test_without_a_result_in_float64_noise_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def without(self: Float64Model, feeds: object) -> None:
         self.reason = "it takes too long"

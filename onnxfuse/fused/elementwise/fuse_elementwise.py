@@ -17,7 +17,7 @@ from onnxfuse.fused.one_space import SpacesError, by_space
 from onnxfuse.fused.regions import find_regions, halve
 from onnxfuse.fused.sizes import Sizes
 from onnxfuse.fused.space.layouts import LayoutError
-from onnxfuse.fused.space.region import fuse_elementwise
+from onnxfuse.fused.space.region import fuse_in_space
 from onnxfuse.fused.space.view_nodes import is_view
 from onnxfuse.fused.views import find_views
 from onnxfuse.fused.worth import TOO_LITTLE, is_worthwhile
@@ -188,7 +188,9 @@ class _Planner:
             made = [tensor for node in region for tensor in node.outputs if tensor.name]
             outputs = [tensor for tensor in made if self._is_read_outside(tensor, inside)]
             try:
-                fusion = fuse_elementwise(region, space, outputs, self._model.opsets, self._fast_math)
+                fusion = fuse_in_space(
+                    ELEMENTWISE, ElementwiseFusion, region, space, outputs, self._model.opsets, self._fast_math
+                )
                 if self._cuda:
                     self._cuda.check(fusion, has_space=True)
             except (LayoutError, ProgramError, UnsupportedError):

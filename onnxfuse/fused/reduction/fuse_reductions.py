@@ -14,7 +14,7 @@ from onnxfuse.fused.sizes import Sizes
 from onnxfuse.fused.space.growth import Graph, grow
 from onnxfuse.fused.space.layouts import LayoutError
 from onnxfuse.fused.space.permuted import is_turned
-from onnxfuse.fused.space.region import ReductionFusion, fuse_reducing
+from onnxfuse.fused.space.region import ReductionFusion, fuse_in_space
 from onnxfuse.fused.space.spaces import Space
 from onnxfuse.fused.space.view_nodes import is_free, is_view, left_to_ort
 from onnxfuse.model.constants import is_scalar
@@ -158,7 +158,9 @@ class _Planner:
                 space = Space(region, self._opset, self._sizes)
                 outside = self._better_outside(graph, space, region, inside)
                 if outside is None:
-                    return fuse_reducing(region, space, outputs, self._opsets, self._context.fast_math)
+                    return fuse_in_space(
+                        REDUCTION, ReductionFusion, region, space, outputs, self._opsets, self._context.fast_math
+                    )
             except (LayoutError, UnsupportedError, ProgramError):
                 return None
             region = _connected(graph, [node for node in region if node is not outside])
