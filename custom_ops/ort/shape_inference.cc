@@ -125,6 +125,37 @@ SymbolicShape reduced_shape(SymbolicShape shape, const std::vector<int>& axes) {
   return shape;
 }
 
+// That of a tensor, lengthened along an axis by a part.
+SymbolicShape joined_shape(SymbolicShape tensor, const SymbolicShape& part, int axis) {
+  const auto rank = static_cast<int>(tensor.dims.size());
+  if (!tensor.known || !part.known || tensor.dims.size() != part.dims.size() || rank < -axis) return {};
+  for (size_t d = 0; d < part.dims.size(); ++d) {
+    Dim& dim = tensor.dims[d];
+    if (static_cast<int>(d) == rank + axis) {
+      const bool known = dim.size >= 0 && part.dims[d].size >= 0;
+      if (!known || __builtin_add_overflow(dim.size, part.dims[d].size, &dim.size)) dim = Dim{};
+    } else if (dim.size < 0 && part.dims[d].size >= 0) {
+      dim = part.dims[d];
+    }
+  }
+  return tensor;
+}
+
+std::vector<SymbolicShape> tensor_shapes(const Program& program, const std::vector<SymbolicShape>& values) {
+  std::vector<SymbolicShape> tensors;
+  for (size_t o = 0; o < program.outputs.size(); ++o) {
+    SymbolicShape own = values[program.outputs[o]];
+    if (!program.output_views.empty()) own = view_shape(std::move(own), program.output_views[o]);
+    const int axis = program.appends.empty() ? 0 : program.appends[o];
+    if (axis == 0) {
+      tensors.push_back(std::move(own));
+    } else {
+      tensors.back() = joined_shape(std::move(tensors.back()), own, axis);
+    }
+  }
+  return tensors;
+}
+
 }  // namespace
 
 std::vector<SymbolicShape> infer_values(const Program& program, const std::vector<SymbolicShape>& inputs) {
@@ -187,11 +218,9 @@ void infer_output_shapes(const OrtApi& api, OrtShapeInferContext* context, Reads
   }
   if (widened) program = widen_half(program);
   const std::vector<SymbolicShape> shapes = infer_values(program, inputs);
-  for (size_t o = 0; o < program.outputs.size(); ++o) {
-    const uint16_t id = program.outputs[o];
-    const SymbolicShape shape =
-        program.output_views.empty() ? shapes[id] : view_shape(shapes[id], program.output_views[o]);
-    node.set_output(o, program.values[id].type, shape);
+  const std::vector<SymbolicShape> tensors = tensor_shapes(program, shapes);
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    node.set_output(t, output_type(program, first_output(program, t)), tensors[t]);
   }
 }
 

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "plan/stage_builder.h"
 #include "platform/cache_lines.h"
 #include "platform/integers.h"
-#include "program/program_shapes.h"
 
 namespace onnxfuse {
 namespace {
@@ -44,29 +44,41 @@ size_t bytes_of(const Shape& shape, size_t element_size) {
   return static_cast<size_t>(count) * element_size;
 }
 
+// Bytes from the first to the last element of an output in its tensor.
+size_t extent(const OutputPart& part, const Shape& shape, size_t size) {
+  int64_t count = 0;
+  element_count(shape, &count);
+  if (count == 0) return 0;
+  return static_cast<size_t>((count / part.run - 1) * part.step + part.run) * size;
+}
+
 }  // namespace
 
 std::shared_ptr<const Plan> make_plan(const Program& program, const PlanKey& key, std::string* error) {
   std::vector<Shape> shapes;
   std::vector<Shape> outputs;
   if (!resolve_shapes(program, key.shapes, &shapes, error)) return nullptr;
-  if (!resolve_outputs(program, shapes, &outputs, error)) return nullptr;
-  return make_plan(program, key, shapes, outputs, error);
+  std::vector<OutputPart> parts;
+  if (!resolve_outputs(program, shapes, &outputs, error, &parts)) return nullptr;
+  return make_plan(program, key, shapes, outputs, error, std::move(parts));
 }
 
 std::shared_ptr<const Plan> make_plan(const Program& program, const PlanKey& key, const std::vector<Shape>& shapes,
-                                      const std::vector<Shape>& outputs, std::string* error) {
+                                      const std::vector<Shape>& outputs, std::string* error,
+                                      std::vector<OutputPart> parts) {
   auto plan = std::make_shared<Plan>();
   plan->key = key;
   plan->inputs.resize(program.input_count);
   plan->outputs.resize(program.outputs.size());
   plan->output_shapes = outputs;
+  plan->parts = std::move(parts);
   for (size_t i = 0; i < plan->inputs.size(); ++i) {
     plan->inputs[i].bytes = bytes_of(key.shapes[i], storage_size(program.values[i].type));
   }
   for (size_t o = 0; o < plan->outputs.size(); ++o) {
     const uint16_t id = program.outputs[o];
-    plan->outputs[o].bytes = bytes_of(shapes[id], storage_size(program.values[id].type));
+    const size_t size = storage_size(program.values[id].type);
+    plan->outputs[o].bytes = plan->parts.empty() ? bytes_of(shapes[id], size) : extent(plan->parts[o], shapes[id], size);
   }
 
   // Shapes that differ only in leading ones share a stage.
@@ -103,6 +115,18 @@ std::shared_ptr<const Plan> make_plan(const Program& program, const PlanKey& key
     StageBuilder(program, shapes, scratch, shape, request, plan.get()).build();
   }
   return plan;
+}
+
+void find_outputs(const Program& program, const Plan& plan, void* const* tensors, void** outputs) {
+  for (size_t o = 0; o < program.outputs.size(); ++o) {
+    if (plan.parts.empty()) {
+      outputs[o] = tensors[o];
+      continue;
+    }
+    const OutputPart& part = plan.parts[o];
+    const int64_t before = part.offset * static_cast<int64_t>(storage_size(output_type(program, o)));
+    outputs[o] = static_cast<char*>(tensors[part.tensor]) + before;
+  }
 }
 
 }  // namespace onnxfuse

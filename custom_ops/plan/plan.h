@@ -9,6 +9,7 @@
 
 #include "kernels/kernels.h"
 #include "program/program.h"
+#include "program/program_shapes.h"
 #include "program/shape.h"
 
 namespace onnxfuse {
@@ -30,6 +31,8 @@ enum class Access : uint8_t {
   Fixed,     // at the beginning: one scalar, a constant, or a tile buffer
   Row,       // at the offset of the stage's row, plus the column if the data has one for each column
   Scalars,   // at the stage's row, of which each has one element
+  Runs,      // at `start` of a part of a tensor, of whose runs of elements a tile has one, or a part of one
+  Scattered, // nowhere: a Scatter step puts what is in a buffer into such runs
   Gathered,  // nowhere: a Gather or Coordinates step puts it into a buffer
 };
 
@@ -43,10 +46,12 @@ struct Slot {
   int64_t half = 0;               // Gathered: elements of each half of a row, if these are to be swapped
   std::vector<int64_t> strides;   // Row, Gathered: in elements, for each dimension
   std::vector<int64_t> dims;      // Gathered: the stage's, of which those are one that the slot steps through alike
+  int64_t run = 0;                // Runs, Scattered: elements that lie side by side
+  int64_t step = 0;               // Runs, Scattered: elements from one run to the next
 };
 
 struct Step {
-  enum class Kind : uint8_t { Kernel, Chain, Gather, Coordinates, Copy, StreamCopy };
+  enum class Kind : uint8_t { Kernel, Chain, Gather, Coordinates, Copy, StreamCopy, Scatter };
 
   Kind kind = Kind::Kernel;
   bool single = false;   // one element: the operand is a scalar for the tile
@@ -101,7 +106,8 @@ struct InputUse {
 };
 
 struct OutputUse {
-  size_t bytes = 0;
+  size_t bytes = 0;        // from its first to its last
+  bool whole = true;       // written only tile by tile at the place of the tile
   int stage = -1;          // -1: nothing to compute (no elements)
   int first_write = -1;    // moment of the first step or link that writes it
 };
@@ -124,7 +130,8 @@ struct PlanKey {
 
 struct Plan {
   PlanKey key;
-  std::vector<Shape> output_shapes;
+  std::vector<Shape> output_shapes;  // of the tensors
+  std::vector<OutputPart> parts;     // the place of each output, where tensors are written in parts; or none at all
   std::vector<Stage> stages;  // in the order to run
   std::vector<InputUse> inputs;
   std::vector<OutputUse> outputs;
@@ -136,7 +143,11 @@ std::shared_ptr<const Plan> make_plan(const Program& program, const PlanKey& key
 
 // The same where the shapes of all values and of the outputs' tensors are known (resolve_shapes, resolve_outputs).
 std::shared_ptr<const Plan> make_plan(const Program& program, const PlanKey& key, const std::vector<Shape>& shapes,
-                                      const std::vector<Shape>& outputs, std::string* error);
+                                      const std::vector<Shape>& outputs, std::string* error,
+                                      std::vector<OutputPart> parts = {});
+
+// Sets `outputs`, of as many as the Program has, to where each begins in its tensor.
+void find_outputs(const Program& program, const Plan& plan, void* const* tensors, void** outputs);
 
 }  // namespace onnxfuse
 

@@ -85,6 +85,12 @@ void StageBuilder::find_sources() {
 
   std::vector<View> views;
   for (const uint16_t id : sources) views.push_back(view_of(id));
+  for (const uint16_t output : request_.outputs) {
+    View view;
+    if (!is_in_runs(output) || plan_.parts[output].run < kLongRow || !view_of_runs(output, &view)) continue;
+    has_runs_ = true;
+    views.push_back(view);
+  }
   const Collapsed collapsed = collapse(shape_, views);
   stage_.dims = collapsed.dims;
   stage_.columns = stage_.dims.empty() ? 1 : stage_.dims.back();
@@ -130,6 +136,31 @@ void StageBuilder::find_sources() {
   }
   large_ = bytes > (by_blocks() ? last_level_bytes() / kBlockShare : last_level_bytes());
   stage_.turns = bytes > level2_bytes() && !large_;
+}
+
+// Whether an output is a part of a tensor, whose elements do not all lie side by side.
+bool StageBuilder::is_in_runs(size_t output) const {
+  if (plan_.parts.empty()) return false;
+  const OutputPart& part = plan_.parts[output];
+  return part.run < stage_.elements && part.run != part.step;
+}
+
+// Such a part as the stage's dimensions have it.  False if a run ends within one of them.
+bool StageBuilder::view_of_runs(size_t output, View* view) const {
+  const OutputPart& part = plan_.parts[output];
+  *view = whole_view(shape_);
+  int64_t inside = 1;  // elements of the dimensions that a run has
+  for (int d = shape_.rank; d-- > 0;) {
+    const auto at = static_cast<size_t>(d);
+    int64_t& stride = view->strides[at];
+    if (inside >= part.run) {
+      if (inside != part.run) return false;
+      stride = stride / part.run * part.step;
+    } else {
+      inside *= shape_.dims[at];
+    }
+  }
+  return inside == part.run;
 }
 
 // What the stage reads of a source.
@@ -188,7 +219,7 @@ void StageBuilder::find_rows() {
            std::all_of(slot.strides.begin(), slot.strides.end() - 1, [](int64_t stride) { return stride == 0; });
   };
   std::vector<Slot>& slots = stage_.slots;
-  stage_.by_rows = std::any_of(slots.begin(), slots.end(), has_rows);
+  stage_.by_rows = has_runs_ || std::any_of(slots.begin(), slots.end(), has_rows);
   if (!stage_.by_rows) return;
   repeated_ = anywhere && !by_blocks() && 2 * stage_.columns <= kRepeatedRow && std::all_of(slots.begin(), slots.end(), repeats);
   if (repeated_) {
@@ -282,8 +313,18 @@ uint16_t StageBuilder::output_slot(size_t output) {
   slot.access = Access::Whole;
   slot.index = static_cast<uint32_t>(output);
   slot.size = static_cast<uint8_t>(storage_size(program_.values[program_.outputs[output]].type));
+  if (is_in_runs(output)) {
+    slot.access = is_direct(output) ? Access::Runs : Access::Scattered;
+    slot.run = plan_.parts[output].run;
+    slot.step = plan_.parts[output].step;
+  }
   stage_.slots.push_back(std::move(slot));
   return static_cast<uint16_t>(stage_.slots.size() - 1);
+}
+
+// Whether a tile's elements lie side by side in an output.
+bool StageBuilder::is_direct(size_t output) const {
+  return !is_in_runs(output) || (stage_.by_rows && plan_.parts[output].run % stage_.columns == 0);
 }
 
 bool StageBuilder::is_scalar(uint16_t id) const {
@@ -365,10 +406,11 @@ StageBuilder::Destination StageBuilder::destination(uint16_t id, bool can_stream
     // What stays in the caches is written there, and copied from there.
     const auto& outputs = outputs_of_[id];
     const auto stays = std::find_if(outputs.begin(), outputs.end(), [&](uint16_t o) { return is_buffer(o); });
-    const size_t output = stays != outputs.end() ? *stays : outputs[0];
+    const auto direct = std::find_if(outputs.begin(), outputs.end(), [&](uint16_t o) { return is_direct(o); });
+    const size_t output = stays != outputs.end() ? *stays : direct != outputs.end() ? *direct : outputs[0];
     const bool stream = streams(output);
     // Data that went past the caches is slow to read back.
-    if (!is_deferred(output) && (!stream || (can_stream && !read_later && outputs_of_[id].size() == 1))) {
+    if (is_direct(output) && !is_deferred(output) && (!stream || (can_stream && !read_later && outputs_of_[id].size() == 1))) {
       result.slot = output_slot(output);
       result.stream = stream;
     }
@@ -414,21 +456,24 @@ void StageBuilder::emit_stores(uint16_t id, int written) {
     step.kernel = kernels().stores[static_cast<int>(type)];
     if (step.kernel == nullptr) step.kind = streams(output) ? Step::Kind::StreamCopy : Step::Kind::Copy;
     step.in[0] = static_cast<uint16_t>(written);
-    if (!is_deferred(output)) {
+    const bool scatters = !is_direct(output);
+    if (scatters && step.kernel == nullptr) step.kind = Step::Kind::Scatter;
+    if (!is_deferred(output) && (!scatters || step.kernel == nullptr)) {
       step.out = output_slot(output);
       stage_.steps.push_back(step);
       continue;
     }
-    // Converted or copied to a buffer now, and stored at the end: an input still needs the output's memory.
+    // Converted or copied to a buffer now, and stored at the end: an input still needs the output's memory, or the store has
+    // to convert what another step scatters.
     if (step.kernel != nullptr || direct.place == Place::Input || direct.place == Place::Output) {
       step.kind = step.kernel != nullptr ? Step::Kind::Kernel : Step::Kind::Copy;
       step.out = new_buffer(storage_size(type));
       stage_.steps.push_back(step);
       step.in[0] = step.out;
     }
-    step.kind = Step::Kind::Copy;
+    step.kind = scatters ? Step::Kind::Scatter : Step::Kind::Copy;
     step.out = output_slot(output);
-    deferred_.push_back(step);
+    (is_deferred(output) ? deferred_ : stage_.steps).push_back(step);
   }
 }
 

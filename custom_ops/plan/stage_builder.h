@@ -59,6 +59,9 @@ class StageBuilder {
   Destination destination(uint16_t id, bool can_stream, bool read_later);
   uint16_t new_buffer(size_t size);
   uint16_t output_slot(size_t output);
+  bool is_in_runs(size_t output) const;
+  bool view_of_runs(size_t output, View* view) const;
+  bool is_direct(size_t output) const;
   bool is_scalar(uint16_t id) const;
   bool is_chainable(uint16_t id) const;
   bool can_extend(uint16_t last, uint16_t next) const;
@@ -94,6 +97,7 @@ class StageBuilder {
   std::vector<Step> deferred_;     // stores to run after all other steps
   int64_t period_ = 1;             // a tile is a multiple of it
   bool transposed_ = false;        // an operand's columns lie side by side: tiles have several rows
+  bool has_runs_ = false;          // an output's elements lie in runs, of which rows are parts
   bool repeated_ = false;          // a row is several of the tensor's, with operands that a buffer repeats
   bool large_ = false;             // does not fit in the caches
 };

@@ -25,7 +25,7 @@ constexpr int64_t kSeamlessTile = 512;
 void StageBuilder::choose_tile() {
   auto bytes = static_cast<int64_t>(stage_.buffer_bytes);  // that one element of a tile touches
   for (const Slot& slot : stage_.slots) {
-    if (slot.access == Access::Whole) bytes += slot.size;
+    if (slot.access == Access::Whole || slot.access == Access::Runs) bytes += slot.size;
   }
   const double element_cost = stage_.tile_cost + kByteNanoseconds * static_cast<double>(bytes);
   int64_t tile = std::clamp(kTileBytes / std::max<int64_t>(bytes, 1), kMinTile, kMaxTile);
@@ -66,7 +66,7 @@ void StageBuilder::choose_tile() {
 void StageBuilder::list_moving_slots() {
   for (size_t s = 0; s < stage_.slots.size(); ++s) {
     const Access access = stage_.slots[s].access;
-    const bool moves = access == Access::Whole || access == Access::Row || access == Access::Scalars;
+    const bool moves = access == Access::Whole || access == Access::Row || access == Access::Scalars || access == Access::Runs;
     if (moves) stage_.moving.push_back(static_cast<uint16_t>(s));
   }
 }
@@ -150,6 +150,7 @@ void StageBuilder::record_uses() {
     if (slot.place != Place::Output) return;
     OutputUse& use = plan_.outputs[slot.index];
     if (use.stage != number) use.first_write = moment;
+    use.whole = use.whole && slot.access == Access::Whole;
     use.stage = number;
   };
   // A kernel reads an element before it writes the same one; so does a chain, but link after link.

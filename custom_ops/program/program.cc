@@ -119,6 +119,8 @@ class Parser {
     if (std::all_of(views.begin(), views.end(), [](const auto& steps) { return steps.empty(); })) {
       program_.output_views.clear();
     }
+    const auto& appends = program_.appends;
+    if (std::all_of(appends.begin(), appends.end(), [](int axis) { return axis == 0; })) program_.appends.clear();
     return true;
   }
 
@@ -138,7 +140,8 @@ class Parser {
     const size_t count = split(line, words, 5);
     if (count > 5) return "too many words";
     if (words[0] == "contract") return parse_contract(count);
-    if (words[0] == "output") return parse_output(words, count);
+    if (words[0] == "output") return parse_output(words, count, 0);
+    if (words[0] == "append" && is_newer_) return parse_append(words, count);
     if (!program_.outputs.empty()) return "outputs come last";
     if (program_.values.size() == kMaxValues) return "more than 4096 values";
     Value value{};
@@ -158,14 +161,30 @@ class Parser {
     return nullptr;
   }
 
-  const char* parse_output(const std::string_view* words, size_t count) {
+  const char* parse_append(std::string_view* words, size_t count) {
+    int axis = 0;
+    if (program_.outputs.empty()) return "nothing is there to append to";
+    if (reads_ != Reads::Views) return "an output is a whole tensor here";
+    if (count < 3 || !take_integer(&words[2], 0, &axis) || !words[2].empty() || axis < -kMaxRank || axis >= 0) {
+      return "expected 'append <id> <axis from -16 to -1> [view <steps>]'";
+    }
+    if (program_.appends.back() != 0 && program_.appends.back() != axis) return "the parts of an output have one axis";
+    std::swap(words[2], words[1]);
+    if (const char* const problem = parse_output(words + 1, count - 1, axis)) return problem;
+    const size_t last = program_.outputs.size() - 1;
+    const bool fits = output_type(program_, last) == output_type(program_, last - 1);
+    return fits ? nullptr : "the parts of an output have one type";
+  }
+
+  const char* parse_output(const std::string_view* words, size_t count, int axis) {
     uint32_t id = 0;
     const bool has_view = is_newer_ && count == 4 && words[2] == "view";
-    if (count != 2 && !has_view) return is_newer_ ? "expected 'output <id> [view <steps>]'" : "expected 'output <id>'";
+    if (count != 2 && !has_view) return is_newer_ ? "expected '… <id> [view <steps>]'" : "expected 'output <id>'";
     if (program_.outputs.size() == kMaxOutputs) return "more than 64 outputs";
     if (!parse_id(words[1], &id)) return "the output is not the id of an earlier value";
     program_.outputs.push_back(static_cast<uint16_t>(id));
     program_.output_views.emplace_back();
+    program_.appends.push_back(axis);
     if (!has_view) return nullptr;
     if (reads_ == Reads::WholeTensors) return "whole tensors are written here";
     std::vector<ViewStep>& steps = program_.output_views.back();
@@ -282,6 +301,13 @@ bool is_view(const Value& input) { return !input.slices.empty() || input.swaps_h
 bool has_views(const Program& program) {
   const auto end = program.values.begin() + static_cast<long>(program.input_count);
   return !program.output_views.empty() || std::any_of(program.values.begin(), end, is_view);
+}
+
+size_t first_output(const Program& program, size_t t) {
+  if (program.appends.empty()) return t;
+  size_t o = 0;
+  for (size_t begun = 0; program.appends[o] != 0 || begun++ != t;) ++o;
+  return o;
 }
 
 Program widen_half(const Program& program) {

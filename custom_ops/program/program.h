@@ -2,6 +2,7 @@
 #ifndef ONNXFUSE_PROGRAM_H_
 #define ONNXFUSE_PROGRAM_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -42,6 +43,9 @@ struct Program {
   std::vector<Value> values;  // by id; the inputs come first
   std::vector<uint16_t> outputs;
   std::vector<std::vector<ViewStep>> output_views;  // for each output the steps that lead to its tensor; or none at all
+  // For each output 0 if it begins a tensor, and the axis, which is negative, if it lies behind the output before in one
+  // tensor; or none at all, where each has its own.
+  std::vector<int> appends;
   std::vector<int> axes;  // of all reductions: negative, in rising order
   size_t input_count = 0;
   bool contracts = false;  // whether a product may be added without being rounded before
@@ -56,6 +60,14 @@ inline int operand_count(const Value& value) {
 inline bool reduces(const Program& program) { return !program.axes.empty(); }
 
 inline DType output_type(const Program& program, size_t o) { return program.values[program.outputs[o]].type; }
+
+// How many tensors the outputs are.
+inline size_t tensor_count(const Program& program) {
+  if (program.appends.empty()) return program.outputs.size();
+  return static_cast<size_t>(std::count(program.appends.begin(), program.appends.end(), 0));
+}
+// The output that begins tensor `t`.
+size_t first_output(const Program& program, size_t t);
 
 // Whether inputs may be parts of tensors, or tensors in another order, and outputs tensors of another shape; and whether
 // values may be reduced beside that.

@@ -131,6 +131,46 @@ class ShapeResolver {
   Shape region_;
 };
 
+// Lengthens a tensor along an axis by a part.  False if that does not fit it.
+bool append(const Shape& part, int axis, Shape* tensor) {
+  if (part.rank != tensor->rank || part.rank < -axis) return false;
+  Shape joined = *tensor;
+  for (int d = 0; d < part.rank; ++d) {
+    const auto at = static_cast<size_t>(d);
+    if (d != part.rank + axis && part.dims[at] != tensor->dims[at]) return false;
+  }
+  int64_t& size = joined.dims[static_cast<size_t>(part.rank + axis)];
+  int64_t count = 0;
+  if (__builtin_add_overflow(size, part.dims[static_cast<size_t>(part.rank + axis)], &size)) return false;
+  if (!element_count(joined, &count)) return false;
+  *tensor = joined;
+  return true;
+}
+
+// Of a program that appends: `own` are the shapes of its outputs.
+std::vector<OutputPart> find_parts(const Program& program, const std::vector<Shape>& own,
+                                   const std::vector<Shape>& tensors) {
+  std::vector<OutputPart> parts;
+  size_t tensor = 0;
+  for (size_t o = 0; o < own.size(); ++o) {
+    const bool begins = program.appends[o] == 0;
+    if (begins && o > 0) ++tensor;
+    // The first part lies along the axis of the next one, and is the whole tensor if there is none.
+    const bool is_whole = begins && (o + 1 == own.size() || program.appends[o + 1] == 0);
+    const int axis = is_whole ? -own[o].rank : begins ? program.appends[o + 1] : program.appends[o];
+    OutputPart part;
+    part.tensor = tensor;
+    part.run = part.step = 1;
+    for (int d = 0; d < -axis; ++d) {
+      part.run *= own[o].from_back(d);
+      part.step *= tensors[tensor].from_back(d);
+    }
+    if (!begins) part.offset = parts.back().offset + parts.back().run;
+    parts.push_back(part);
+  }
+  return parts;
+}
+
 }  // namespace
 
 bool input_view(const Value& input, const Shape& tensor, View* view, std::string* error) {
@@ -153,17 +193,30 @@ bool resolve_shapes(const Program& program, const std::vector<Shape>& inputs, st
   return ShapeResolver(program, inputs).resolve(shapes, error);
 }
 
-bool resolve_outputs(const Program& program, const std::vector<Shape>& shapes, std::vector<Shape>* outputs,
-                     std::string* error) {
-  outputs->clear();
+bool resolve_outputs(const Program& program, const std::vector<Shape>& shapes, std::vector<Shape>* tensors,
+                     std::string* error, std::vector<OutputPart>* parts) {
+  tensors->clear();
+  std::vector<Shape> own;
+  const auto fail = [&](size_t o, const std::string& problem) {
+    *error = "output " + std::to_string(o) + ": " + problem;
+    return false;
+  };
   for (size_t o = 0; o < program.outputs.size(); ++o) {
     View view = whole_view(shapes[program.outputs[o]]);
-    if (!program.output_views.empty() && !apply_view_steps(program.output_views[o], &view, error)) {
-      *error = "output " + std::to_string(o) + ": " + *error;
-      return false;
+    std::string problem;
+    if (!program.output_views.empty() && !apply_view_steps(program.output_views[o], &view, &problem)) {
+      return fail(o, problem);
     }
-    outputs->push_back(view.shape);
+    own.push_back(view.shape);
+    const int axis = program.appends.empty() ? 0 : program.appends[o];
+    if (axis == 0) {
+      tensors->push_back(view.shape);
+    } else if (!append(view.shape, axis, &tensors->back())) {
+      return fail(o, "shape " + to_string(view.shape) + " does not lie along axis " + std::to_string(axis) +
+                         " behind shape " + to_string(tensors->back()));
+    }
   }
+  if (parts != nullptr && !program.appends.empty()) *parts = find_parts(program, own, *tensors);
   return true;
 }
 

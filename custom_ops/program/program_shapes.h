@@ -2,6 +2,7 @@
 #ifndef ONNXFUSE_PROGRAM_SHAPES_H_
 #define ONNXFUSE_PROGRAM_SHAPES_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -20,10 +21,20 @@ bool input_view(const Value& input, const Shape& tensor, View* view, std::string
 bool resolve_shapes(const Program& program, const std::vector<Shape>& inputs, std::vector<Shape>* shapes,
                     std::string* error);
 
-// Sets `outputs` to the shapes of the outputs' tensors.  False if a value has another shape than such as its output's steps
-// are for; then `error` says why.
-bool resolve_outputs(const Program& program, const std::vector<Shape>& shapes, std::vector<Shape>* outputs,
-                     std::string* error);
+// Where the elements of an output, in their order, lie in its tensor: `run` of them side by side, the first of each run
+// `step` elements behind that of the one before, and the first of all at element `offset`.
+struct OutputPart {
+  size_t tensor = 0;
+  int64_t offset = 0;
+  int64_t run = 0;
+  int64_t step = 0;
+};
+
+// Sets `tensors` to the shapes of the outputs' tensors, and `parts`, where tensors are written in parts and it is not null,
+// to the place of each output.  False if a value has another shape than such as its output's steps are for, or the parts of
+// a tensor do not fit; then `error` says why.
+bool resolve_outputs(const Program& program, const std::vector<Shape>& shapes, std::vector<Shape>* tensors,
+                     std::string* error, std::vector<OutputPart>* parts = nullptr);
 
 }  // namespace onnxfuse
 

@@ -165,6 +165,8 @@ class TileRunner {
       const Slot& slot = stage_.slots[s];
       if (slot.access == Access::Whole) {
         pointers_[s] = base(slot) + start_ * slot.size;
+      } else if (slot.access == Access::Runs) {
+        pointers_[s] = base(slot) + (start_ / slot.run * slot.step + start_ % slot.run) * slot.size;
       } else if (slot.access == Access::Scalars) {
         pointers_[s] = base(slot) + start_ / stage_.columns * slot.size;
       } else {
@@ -208,6 +210,9 @@ class TileRunner {
         break;
       case Step::Kind::Copy:
         if (out != pointers_[step.in[0]]) std::memcpy(out, pointers_[step.in[0]], count_ * stage_.slots[step.out].size);
+        break;
+      case Step::Kind::Scatter:
+        scatter(stage_.slots[step.out], pointers_[step.in[0]], start_, count_, out);
         break;
       case Step::Kind::StreamCopy:
         kernels().stream(out, pointers_[step.in[0]], count_ * stage_.slots[step.out].size);

@@ -13,7 +13,7 @@ namespace onnxfuse {
 
 struct Tensors {
   const void* const* inputs;
-  void* const* outputs;
+  void* const* outputs;  // where each begins, be it a tensor or a part of one (find_outputs)
   char* scratch;  // Plan::scratch_bytes, aligned to a cache line
 };
 

@@ -183,6 +183,18 @@ void gather(const Slot& slot, const char* data, int64_t start, size_t count, cha
   });
 }
 
+void scatter(const Slot& slot, const char* from, int64_t start, size_t count, char* data) {
+  const size_t size = slot.size;
+  int64_t row = start / slot.run;
+  int64_t column = start % slot.run;
+  for (size_t left = count; left > 0; ++row, column = 0) {
+    const size_t run = std::min(left, static_cast<size_t>(slot.run - column));
+    copy_few(from, run * size, data + static_cast<size_t>(row * slot.step + column) * size);
+    from += run * size;
+    left -= run;
+  }
+}
+
 void coordinates(const Slot& slot, DType type, int64_t start, size_t count, char* out) {
   switch (type) {
     case DType::f32:

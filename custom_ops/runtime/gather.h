@@ -12,7 +12,11 @@ namespace onnxfuse {
 // Copies `count` elements of the stage, from number `start` on, as `slot` reads them from `data`, to `out`.
 void gather(const Slot& slot, const char* data, int64_t start, size_t count, char* out);
 
-// The same of a tensor whose elements are their own offsets, as numbers of this type.
+// Copies `count` elements of the stage, from number `start` on, to where `slot` has them in a part of a tensor that begins at
+// `data`.
+void scatter(const Slot& slot, const char* from, int64_t start, size_t count, char* data);
+
+// As `gather`, of a tensor whose elements are their own offsets, as numbers of this type.
 void coordinates(const Slot& slot, DType type, int64_t start, size_t count, char* out);
 
 }  // namespace onnxfuse

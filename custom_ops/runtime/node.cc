@@ -59,10 +59,10 @@ void Node::read_inputs(const NodeContext& context, NodeInputs* inputs) const {
 }
 
 void Node::check_counts(const Program& program) const {
-  if (input_count_ == program.input_count && output_count_ == program.outputs.size()) return;
+  if (input_count_ == program.input_count && output_count_ == tensor_count(program)) return;
   throw Error("the node has " + std::to_string(input_count_) + " inputs and " + std::to_string(output_count_) +
               " outputs, but its program has " + std::to_string(program.input_count) + " and " +
-              std::to_string(program.outputs.size()));
+              std::to_string(tensor_count(program)));
 }
 
 void Node::check_type(const std::vector<int>& types, size_t i, DType type) {

@@ -14,15 +14,20 @@ ProgramKernel::ProgramKernel(Program program) : program_(std::move(program)) {}
 void ProgramKernel::compute(const Host& host, const PlanKey& key, const void** inputs, void** outputs,
                             const OutputMemory& output_memory) {
   PlanInUse<Plan> plan = find_plan(key);
-  for (size_t o = 0; o < program_.outputs.size(); ++o) {
-    outputs[o] = output_memory(o, plan->output_shapes[o], output_type(program_, o));
-  }
-  const OverlappingOutputs overlapping(host, outputs, program_.outputs.size(),
-                                       [&](size_t o) { return plan->outputs[o].bytes; });
-  plan = resolve_aliasing(std::move(plan), inputs, outputs);
-  const auto copies = copy_shared_inputs(host, *plan, inputs, outputs);
+  const size_t tensors = plan->output_shapes.size();
+  const auto type = [&](size_t t) { return output_type(program_, first_output(program_, t)); };
+  for (size_t t = 0; t < tensors; ++t) outputs[t] = output_memory(t, plan->output_shapes[t], type(t));
+  const OverlappingOutputs overlapping(host, outputs, tensors, [&](size_t t) {
+    int64_t count = 0;
+    element_count(plan->output_shapes[t], &count);
+    return static_cast<size_t>(count) * storage_size(type(t));
+  });
+  void* parts[kMaxOutputs];
+  find_outputs(program_, *plan, outputs, parts);
+  plan = resolve_aliasing(std::move(plan), inputs, parts);
+  const auto copies = copy_shared_inputs(host, *plan, inputs, parts);
   const RunMemory scratch(host, plan->scratch_bytes);
-  run_plan(program_, *plan, {inputs, outputs, static_cast<char*>(scratch.data())}, host);
+  run_plan(program_, *plan, {inputs, parts, static_cast<char*>(scratch.data())}, host);
   overlapping.copy();
 }
 
@@ -52,7 +57,7 @@ std::shared_ptr<const Plan> ProgramKernel::plan_for(const PlanKey& key) const {
 bool ProgramKernel::shares_in_place(const Plan& plan, size_t i, const void* input, size_t o, const void* output) const {
   const InputUse& read = plan.inputs[i];
   const OutputUse& written = plan.outputs[o];
-  return input == output && read.stages == 1 && read.whole && read.stage == written.stage &&
+  return input == output && read.stages == 1 && read.whole && written.whole && read.stage == written.stage &&
          storage_size(program_.values[i].type) == storage_size(output_type(program_, o));
 }
 

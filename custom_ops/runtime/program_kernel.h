@@ -14,7 +14,7 @@
 
 namespace onnxfuse {
 
-// Where output `o`, of the given shape and type, is to be written.
+// Where tensor `o`, of the given shape and type, is to be written.
 using OutputMemory = std::function<void*(size_t o, const Shape& shape, DType type)>;
 
 class ProgramKernel {
@@ -24,7 +24,7 @@ class ProgramKernel {
   const Program& program() const { return program_; }
 
   // Throws Error or OrtFailure.  The inputs and the outputs are memory of the host and may overlap: an input is then
-  // another one afterwards.  There is room for as many `outputs` as the Program has.
+  // another one afterwards.  There is room for as many `outputs` as the Program makes tensors.
   void compute(const Host& host, const PlanKey& key, const void** inputs, void** outputs,
                const OutputMemory& output_memory);
 

@@ -35,6 +35,15 @@ as 1, so that the result meets the elements again by broadcasting.  All reductio
 what they read has the same sizes along them, which all other values broadcast to.  ``index T id axis`` has the shape of
 a value, and as its elements their coordinates along the axis.  ``input T view …`` and ``output id view …`` are tensors
 that lie in memory in another shape or order (``onnxfuse.program.view_steps``); outputs in another shape alone.
+
+An output may be written in parts, one behind the other along an axis of its tensor, as ONNX's Concat joins them::
+
+    output 2 view merge:-4
+    append 0 -3
+
+``append id axis [view …]`` behind an ``output`` or an ``append``: what its steps make of the value is the next part
+of that tensor, along the axis, which counts from the back and is the same for all parts.  The parts have one type, and
+equal sizes along the other axes.
 """
 
 from dataclasses import dataclass
@@ -46,6 +55,17 @@ from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.model.slices import AxisSlice
 from onnxfuse.program.figures import MAX_INPUTS, MAX_OUTPUTS, MAX_RANK, MAX_SLICES, MAX_TEXT, MAX_VALUES
 from onnxfuse.program.ops import NUMBERS, OPS, REDUCTIONS, Rule
+from onnxfuse.program.outputs import (
+    APPEND,
+    OUTPUT,
+    check_output_view,
+    check_part,
+    output_line,
+    parse_axes,
+    parse_id,
+    parse_output,
+    tensors_of,
+)
 from onnxfuse.program.view_steps import ViewStep, check_steps, parse_steps
 
 HEADER = "onnxfuse 1"
@@ -167,8 +187,10 @@ Value = Input | Const | Computed
 class Program:
     """A validated Program: ``values`` in order of their ids, ``outputs`` as ids.
 
-    ``output_views`` has for each output the steps that lead to its tensor; it is empty where there are none at all.  If
-    it ``contracts``, the native library may round a product and the sum that it is added to once, as CUDA's compiler
+    ``output_views`` has for each output the steps that lead to its tensor; it is empty where there are none at all.
+    ``appends`` has for each output 0 if it begins a tensor, and the axis, which is negative, if it is part of the same
+    tensor as the output before and lies behind that along the axis; it is empty where each has its own tensor.  If it
+    ``contracts``, the native library may round a product and the sum that it is added to once, as CUDA's compiler
     does with fast math; the NumPy reference rounds both.
     """
 
@@ -176,6 +198,7 @@ class Program:
     outputs: tuple[int, ...]
     contracts: bool = False
     output_views: tuple[tuple[ViewStep, ...], ...] = ()
+    appends: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         _validate(self)
@@ -210,6 +233,11 @@ class Program:
         return self.output_views[output] if self.output_views else ()
 
     @property
+    def tensors(self) -> tuple[tuple[int, ...], ...]:
+        """For each tensor that the fused node makes the places of its parts among the outputs, in their order."""
+        return tensors_of(self.appends or (0,) * len(self.outputs))
+
+    @property
     def instructions(self) -> tuple[Instruction, ...]:
         """The instructions, in the order they run."""
         return tuple(value for value in self.values if isinstance(value, Instruction))
@@ -223,8 +251,7 @@ class Program:
         return "\n".join((*self._head, *map(str, self.values), *outputs)) + "\n"
 
     def _output_line(self, place: int, output: int) -> str:
-        steps = self.steps_of(place)
-        return f"output {output}" + (" view " + ",".join(map(str, steps)) if steps else "")
+        return output_line(output, self.appends[place] if self.appends else 0, self.steps_of(place))
 
     @property
     def _head(self) -> tuple[str, ...]:
@@ -238,6 +265,7 @@ class Program:
             any(isinstance(value, Reduction | Index) for value in self.values)
             or any(spec.view for spec in self.inputs)
             or any(self.output_views)
+            or any(self.appends)
         )
 
     def line_of(self, value: int) -> int:
@@ -258,22 +286,30 @@ class Program:
         values: list[Value] = []
         outputs: list[int] = []
         views: list[tuple[ViewStep, ...]] = []
+        appends: list[int] = []
         contracts = lines[1:2] == [CONTRACT]
         before = 1 + contracts
         for number, line in enumerate(lines[before:], before + 1):
             words = line.split(" ")
             try:
-                if words[0] == "output":
-                    output, steps = _parse_output(words, is_newer)
+                if words[0] == OUTPUT or (is_newer and words[0] == APPEND):
+                    output, axis, steps = parse_output(words, is_newer)
                     outputs.append(output)
                     views.append(steps)
+                    appends.append(axis)
                 elif outputs:
                     raise ValueError("outputs come last")
                 else:
                     values.append(_parse_value(words, is_newer))
             except ValueError as error:
                 raise ProgramError(f"line {number}: {line!r}: {error}") from None
-        return cls(tuple(values), tuple(outputs), contracts, tuple(views) if any(views) else ())
+        return cls(
+            tuple(values),
+            tuple(outputs),
+            contracts,
+            tuple(views) if any(views) else (),
+            tuple(appends) if any(appends) else (),
+        )
 
 
 def value_dtype(value: Value) -> str:
@@ -298,39 +334,16 @@ def supports(op: str, dtype: str) -> bool:
     return DTYPES[dtype].compute in OPS[op].types
 
 
-def _id(word: str) -> int:
-    if not word.isascii() or not word.isdigit() or (len(word) > 1 and word[0] == "0"):
-        raise ValueError(f"{word!r} is not a value id")
-    return int(word)
-
-
-def _parse_output(words: list[str], is_newer: bool) -> tuple[int, tuple[ViewStep, ...]]:
-    match words[1:]:
-        case [word]:
-            return _id(word), ()
-        case [word, "view", steps] if is_newer:
-            return _id(word), parse_steps(steps)
-        case _:
-            raise ValueError("not an output")
-
-
-def _parse_axes(text: str) -> tuple[int, ...]:
-    axes = tuple(map(int, text.split(",")))
-    if ",".join(map(str, axes)) != text:
-        raise ValueError(f"{text!r} are no axes")
-    return axes
-
-
 def _parse_newer(words: list[str]) -> Value | None:
     """What version 1 does not have; None if it is not of that."""
     match words:
         case ["input", dtype, "view", steps]:
             return Input(dtype, view=parse_steps(steps))
         case [op, dtype, operand, axes] if op in REDUCTIONS:
-            return Reduction(op, dtype, _id(operand), _parse_axes(axes))
+            return Reduction(op, dtype, parse_id(operand), parse_axes(axes))
         case ["index", dtype, operand, axis]:
-            (number,) = _parse_axes(axis)
-            return Index(dtype, _id(operand), number)
+            (number,) = parse_axes(axis)
+            return Index(dtype, parse_id(operand), number)
         case _:
             return None
 
@@ -356,7 +369,7 @@ def _parse_value(words: list[str], is_newer: bool) -> Value:
                 raise ValueError(f"{bits!r} is not a constant of type {dtype}")
             return const
         case [op, dtype, *operands] if op in OPS:
-            return Instruction(op, dtype, tuple(map(_id, operands)))
+            return Instruction(op, dtype, tuple(map(parse_id, operands)))
         case _:
             raise ValueError("not an input, a const, an instruction or an output")
 
@@ -390,14 +403,19 @@ def _validate(program: Program) -> None:
             raise ProgramError(f"output {output} is not a value")
     if program.output_views and len(program.output_views) != len(program.outputs):
         raise ProgramError("the Program has not one view for each output")
-    for place in range(len(program.outputs)):
-        try:
-            check_steps(program.steps_of(place))
-            if any(step.name in ("slice", "permute") for step in program.steps_of(place)):
-                raise ValueError("an output has all elements of what is computed, in their order")
-        except ValueError as error:
-            line = program.line_of(len(program.values) + place)
-            raise ProgramError(f"line {line}: output {program.outputs[place]}: {error}") from None
+    if program.appends and (len(program.appends) != len(program.outputs) or program.appends[0] != 0):
+        raise ProgramError("the Program has not one place for each output")
+    for parts in program.tensors:
+        for place in parts:
+            output = program.outputs[place]
+            try:
+                check_output_view(program.steps_of(place))
+                if place != parts[0]:
+                    whole = program.dtype(program.outputs[parts[0]])
+                    check_part(program.appends[place], program.appends[parts[1]], program.dtype(output), whole)
+            except ValueError as error:
+                line = program.line_of(len(program.values) + place)
+                raise ProgramError(f"line {line}: output {output}: {error}") from None
 
 
 def _validate_value(program: Program, index: int, value: Value) -> None:

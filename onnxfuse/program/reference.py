@@ -13,10 +13,10 @@ from onnxfuse.program.view_steps import viewed
 
 
 def run(program: Program, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Evaluate ``program`` on arrays of the types of its inputs; returns an array for each output.
+    """Evaluate ``program`` on arrays of the types of its inputs; returns an array for each tensor that it makes.
 
     f16 and bf16 values are kept in float32 and rounded by casts and in the outputs.  Floats are reduced in float64.
-    Raises ValueError for shapes that do not broadcast, and where a view does not fit.
+    Raises ValueError for shapes that do not broadcast, and where a view or a part of an output does not fit.
     """
     inputs = [_viewed(array, spec) for array, spec in zip(inputs, program.inputs, strict=True)]
     rank = max((array.ndim for array, spec in zip(inputs, program.inputs, strict=True) if spec.axis is None), default=0)
@@ -39,7 +39,17 @@ def run(program: Program, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
                 case Index(dtype, operand, axis):
                     values.append(_coordinates(values[operand], axis, dtype))
         results = [values[output].astype(DTYPES[program.dtype(output)].numpy) for output in program.outputs]
-        return [viewed(result, program.steps_of(place)) for place, result in enumerate(results)]
+        parts = [viewed(result, program.steps_of(place)) for place, result in enumerate(results)]
+    return [_joined([parts[place] for place in places], program, places) for places in program.tensors]
+
+
+def _joined(parts: list[np.ndarray], program: Program, places: Sequence[int]) -> np.ndarray:
+    if len(parts) == 1:
+        return parts[0]
+    axis = program.appends[places[1]]
+    if parts[0].ndim < -axis:
+        raise ValueError(f"shape {parts[0].shape} has no axis {axis}")
+    return np.concatenate(parts, axis)
 
 
 def _viewed(array: np.ndarray, spec: Input) -> np.ndarray:

@@ -112,6 +112,46 @@ BAD_NEWER = {
     **{f"an output with {name}": NEWER.replace("merge:-2", steps) for name, steps in STEPS.items()},
 }
 
+PARTS = """onnxfuse 2
+input f32 broadcast
+cast f64 0
+neg f32 0
+output 0
+append 2 -2 view unsqueeze:-1
+append 2 -2
+"""
+BAD_PARTS = {
+    "parts in version 1": PARTS.replace("onnxfuse 2", "onnxfuse 1").replace(" view unsqueeze:-1", ""),
+    "a part of nothing": PARTS.replace("output 0\n", ""),
+    "a part along no axis": PARTS.replace("2 -2 view", "2 view"),
+    "a part along nothing": PARTS.replace("append 2 -2\n", "append 2\n"),
+    "a part along an axis from the front": PARTS.replace("-2", "1"),
+    "a part along an axis too far": PARTS.replace("-2", "-17"),
+    "a part along two axes": PARTS.replace("append 2 -2\n", "append 2 -2,-1\n"),
+    "a part along an axis of more digits": PARTS.replace("append 2 -2\n", "append 2 -02\n"),
+    "parts along different axes": PARTS.replace("append 2 -2\n", "append 2 -1\n"),
+    "parts of different types": PARTS.replace("append 2 -2\n", "append 1 -2\n"),
+    "a part that is a later value": PARTS.replace("append 2 -2\n", "append 3 -2\n"),
+    "a part of what is computed": PARTS.replace("unsqueeze:-1", "slice:-1:0:1:1"),
+    "a part of a view of nothing": PARTS.replace(" unsqueeze:-1", ""),
+    "too many parts": PARTS + "append 2 -2\n" * 62,
+    "words behind a part": PARTS.replace("append 2 -2\n", "append 2 -2 view unsqueeze:-1 0\n"),
+}
+
+
+@pytest.mark.parametrize("program", BAD_PARTS.values(), ids=BAD_PARTS.keys())
+def test_parts_refused(program: str) -> None:
+    Program.parse(PARTS)
+    with pytest.raises(ProgramError):
+        Program.parse(program)
+    with pytest.raises(Exception, match=r"the program attribute is not valid: line \d+: "):
+        session_of(program)
+
+
+def test_parts_of_what_is_reduced() -> None:
+    with pytest.raises(Exception, match="line 6: an output is a whole tensor here"):
+        session_of(PARTS, "FusedReduction")
+
 
 def session_of(program: str, operator: str = "FusedElementwise") -> ort.InferenceSession:
     node = fused_node(program, ["x0"], ["y0"])

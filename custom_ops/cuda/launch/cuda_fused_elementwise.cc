@@ -37,6 +37,7 @@ void CudaFusedElementwise::read_kernels(const AttributeSource& attributes) {
   std::string error;
   const Program& program = as_written().program();
   if (!writes_in_order(program)) throw Error("the cuda_recipe attribute is for a program that writes in its own order");
+  if (!program.appends.empty()) throw Error("the cuda_recipe attribute is for a program whose outputs are whole tensors");
   if (!cuda::parse_recipe(text, program.input_count, program.outputs.size(), &recipe_, &error)) {
     throw Error("the cuda_recipe attribute is not valid: " + error);
   }

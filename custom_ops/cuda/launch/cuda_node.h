@@ -105,7 +105,7 @@ void compute_on_copies(const NodeDevice& device, CUstream stream, const Host& ho
   for (size_t i = 0; i < inputs.data.size(); ++i) {
     data.push_back(copies.of_input(address(inputs.data[i]), bytes_of(inputs.key.shapes[i], program.values[i].type)));
   }
-  std::vector<void*> outputs(program.outputs.size());
+  std::vector<void*> outputs(tensor_count(program));
   kernel->compute(host, inputs.key, data.data(), outputs.data(), [&](size_t o, const Shape& shape, DType type) -> void* {
     return copies.for_output(address(output(o, shape, type)), bytes_of(shape, type));
   });

@@ -17,6 +17,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -91,8 +92,8 @@ void execute(const Program& program, const uint8_t* bytes, size_t left) {
     return memory.back().get();
   };
   for (size_t i = 0; i < program.input_count; ++i) inputs.push_back(add(key.shapes[i], program.values[i].type));
-  for (size_t o = 0; o < program.outputs.size(); ++o) {
-    outputs.push_back(add(plan->output_shapes[o], program.values[program.outputs[o]].type));
+  for (size_t t = 0; t < plan->output_shapes.size(); ++t) {
+    outputs.push_back(add(plan->output_shapes[t], output_type(program, first_output(program, t))));
   }
   for (const void* input : inputs) {
     if (input == nullptr) return;
@@ -105,7 +106,9 @@ void execute(const Program& program, const uint8_t* bytes, size_t left) {
   if (elements > 64 * kMaxElements || plan->scratch_bytes > (1u << 24)) return;
   std::unique_ptr<char, decltype(&std::free)> scratch(
       static_cast<char*>(std::aligned_alloc(64, plan->scratch_bytes + 64)), &std::free);
-  const Tensors tensors{inputs.data(), outputs.data(), scratch.get()};
+  std::vector<void*> parts(program.outputs.size());
+  find_outputs(program, *plan, outputs.data(), parts.data());
+  const Tensors tensors{inputs.data(), parts.data(), scratch.get()};
   try {
     run_plan(program, *plan, tensors, fuzz::kHost);
   } catch (const Error&) {  // an integer is divided by zero
@@ -115,7 +118,7 @@ void execute(const Program& program, const uint8_t* bytes, size_t left) {
   const auto bytes_of = [&](size_t o) {
     int64_t count = 0;
     element_count(plan->output_shapes[o], &count);
-    return static_cast<size_t>(count) * storage_size(program.values[program.outputs[o]].type);
+    return static_cast<size_t>(count) * storage_size(output_type(program, first_output(program, o)));
   };
   std::vector<std::string> first;
   for (size_t o = 0; o < outputs.size(); ++o) {
@@ -169,7 +172,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t length = end == nullptr ? size : static_cast<size_t>(end - data);
   Program program;
   std::string error;
-  if (!parse_program({reinterpret_cast<const char*>(data), length}, &program, &error, Reads::Reductions)) {
+  const std::string_view text(reinterpret_cast<const char*>(data), length);
+  if (!parse_program(text, &program, &error, Reads::Reductions) && !parse_program(text, &program, &error, Reads::Views)) {
     if (error.empty()) std::abort();
     return 0;
   }
@@ -249,8 +253,24 @@ std::string generate(std::mt19937& random) {
   }
   const size_t outputs = 1 + below(4);
   const bool is_viewed = is_newer && below(3) == 0;
+  const bool appends = is_newer && !reduces && below(2) == 0;
+  std::string axis;
   text += "output " + std::to_string(types.size() - 1) + (is_viewed ? " view merge:-2,unsqueeze:-1\n" : "\n");
-  for (size_t i = 1; i < outputs; ++i) text += "output " + std::to_string(below(types.size())) + "\n";
+  for (size_t i = 1, id = types.size() - 1; i < outputs; ++i) {
+    if (appends && below(4) != 0) {
+      // Mostly the same value again, for others seldom fit it.
+      for (size_t k = below(3) * 8; k > 0; --k) {
+        const size_t other = below(types.size());
+        if (types[other] == types[id]) id = other;
+      }
+      if (axis.empty()) axis = number(-4, 4);
+      text += "append " + std::to_string(id) + " " + axis + (is_viewed ? " view merge:-2,unsqueeze:-1\n" : "\n");
+      continue;
+    }
+    id = below(types.size());
+    axis.clear();
+    text += "output " + std::to_string(id) + "\n";
+  }
   return text;
 }
 
