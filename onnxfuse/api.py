@@ -329,12 +329,13 @@ def _example(
         ran = {name: list(shape) for name, shape in resolve_shapes(specs, shapes, Sizes()).items()}
     sizes = {spec.name: ran[spec.name] for spec in specs if spec.name in ran}
     symbols = symbol_sizes(specs, {name: tuple(shape) for name, shape in sizes.items()})
-    found = Example(sizes, report.before.at(symbols), report.after.at(symbols))
+    found = Example(sizes, report.before.at(symbols), report.after.at(symbols), symbols)
     if not (found.before.is_symbolic() or found.after.is_symbolic()):
         return found
     try:
         models = (inlined(load_source(model, sizes or None), sizes or None) for model in (source, candidate))
-        return Example(sizes, *counts_for(models, sizes))
+        before, after = counts_for(models, sizes)
+        return Example(sizes, before, after, symbols)
     except OnnxfuseError:  # ONNX Runtime takes more shapes than onnx's inference; counts are not worth an error
         return None
 

@@ -18,7 +18,7 @@ from onnxfuse.model.symbols import is_made_up
 from onnxfuse.ort.slow_kernels import FREE_OPS
 from onnxfuse.program import Program, ProgramError
 from onnxfuse.report.byte_counts import bytes_saved, traffic_of_kernel, traffic_of_nodes
-from onnxfuse.report.report import FusedRegion
+from onnxfuse.report.fused_region import FusedRegion
 from onnxfuse.rewrite.base import PassContext, label
 
 _FREE = FREE_OPS | VIEWS
@@ -110,6 +110,8 @@ def _described(name: str, fusion: Fusion, one_space: bool) -> FusedRegion:
         before=traffic_of_nodes(counted, fusion.outputs, _FREE),
         after=traffic_of_kernel(reads, fusion.outputs),
         skeleton=_skeleton(program, fusion.inputs) if one_space and fusion.kind is ELEMENTWISE else "",
+        kind=fusion.kind.name,
+        nodes=[node.name for node in fusion.nodes],
     )
 
 

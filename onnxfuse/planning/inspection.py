@@ -8,16 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.fused.kinds import DOMAIN, kind_of
-from onnxfuse.report.report import (
-    FusedRegion,
-    LeftAlone,
-    Report,
-    add_row,
-    group,
-    group_by_reason,
-    simple_table,
-)
+from onnxfuse.fused.kinds import DOMAIN, NODES_KEY, kind_of
+from onnxfuse.report.byte_counts import traffic_of_kernel
+from onnxfuse.report.fused_region import FusedRegion, group_regions, listed_ops
+from onnxfuse.report.report import LeftAlone, Report, add_row, group_by_reason, simple_table
 from onnxfuse.run.given_shapes import fit_shapes
 from onnxfuse.run.inputs import input_specs, value_spec
 from onnxfuse.wording import plural, printable
@@ -218,6 +212,9 @@ def _fused(model: "Model") -> Iterator[FusedRegion]:
                 inputs=[tensor.name for tensor in node.inputs],
                 outputs=[tensor.name for tensor in node.outputs],
                 shape=node.outputs[0].shape if node.outputs else None,
+                kind="" if kind is None else kind.name,
+                nodes=str(node.metadata.get(NODES_KEY, "")).split(","),
+                after=traffic_of_kernel(node.inputs, node.outputs),
             )
 
 
@@ -300,25 +297,24 @@ def _left_alone_reasons(items: list[LeftAlone]) -> "Table":
 
 
 def _regions(title: str, regions: list[FusedRegion]) -> "RenderableType":
+    """Those of equal shape in a row, first what moves the most."""
     from rich.console import Group
 
-    table = simple_table(title, "nodes", "operators", "inputs", "outputs", "shape")
-    for region in regions:
-        operators = ", ".join(op if count == 1 else f"{count} {op}" for op, count in Counter(region.ops).most_common())
-        sizes = str(len(region.ops)), operators, str(len(region.inputs)), str(len(region.outputs))
-        add_row(table, region.name, *sizes, region.describe_shape())
+    table = simple_table(title, "nodes", "operators", "shape", "each reads and writes", "for example")
+    groups = sorted(group_regions(regions), key=lambda group: -group.after)
+    for group_of in groups:
+        region = group_of.first
+        names = [each.name for each in group_of.regions]
+        cells = str(len(region.ops)), listed_ops(region.ops), region.describe_shape(), _traffic(region)
+        add_row(table, group_of.title, *cells, names[0] + (", …" if len(names) > 1 else ""))
     parts = [table]
-    nests = group((region for region in regions if region.nest), lambda region: (region.nest, _traffic(region)))
-    if nests:
-        parts.append(simple_table("reduces in", "nodes", "each reads and writes", "for example"))
-    for (nest, traffic), items in nests:
-        add_row(parts[-1], nest, str(len(items)), traffic, _listed([region.name for region in items]))
-    turning = [region for region in regions if region.skeleton]
-    skeletons = group(turning, lambda region: (region.skeleton, _traffic(region)))
-    if skeletons:
-        parts.append(simple_table("kernel", "nodes", "each reads and writes", "for example"))
-    for (skeleton, traffic), items in skeletons:
-        add_row(parts[-1], skeleton, str(len(items)), traffic, _listed([region.name for region in items]))
+    for what, column in (("nest", "reduces in"), ("skeleton", "kernel")):
+        found = [each for each in groups if getattr(each.first, what)]
+        if found:
+            parts.append(simple_table(column, "nodes", "each reads and writes", "for example"))
+        for each in found:
+            names = [region.name for region in each.regions]
+            add_row(parts[-1], getattr(each.first, what), str(len(names)), _traffic(each.first), _listed(names))
     return Group(*parts)
 
 

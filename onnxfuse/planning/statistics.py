@@ -73,11 +73,13 @@ class Statistics:
 
 @dataclass
 class Example:
-    """The counts before and after for inputs of these ``shapes``, so that sizes are numbers."""
+    """The counts before and after for inputs of these ``shapes``, so that sizes are numbers; ``symbols`` are
+    the sizes of the model's dynamic dimensions by their names."""
 
     shapes: dict[str, list[int]]
     before: Statistics
     after: Statistics
+    symbols: dict[str, int] = field(default_factory=dict)
 
     def describe(self) -> str:
         """The shapes as ``--shape`` takes them; of many inputs the first few."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from onnxfuse.model.symbols import is_made_up
+from onnxfuse.report.fused_region import FusedRegion, RegionGroup, dimension, group_regions
 from onnxfuse.wording import plural, printable
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from onnxfuse.cuda.report import CudaReport
     from onnxfuse.fused.choices import ConvChoice
     from onnxfuse.planning.statistics import Example, Statistics
-    from onnxfuse.report.byte_counts import Bytes, Traffic
     from onnxfuse.speed import Speed
 
 
@@ -31,61 +30,6 @@ _PEAKS = (
     ("with pages of files", "resident"),
 )
 """The rows of ``bench --full``, and the fields of PeakMemory that they show."""
-
-
-@dataclass
-class FusedRegion:
-    """One fused node.
-
-    ``ops`` are the ONNX operators that it stands for, in order; ``program`` the text that the kernel runs, with a
-    convolution what follows that, and ``prologue`` what precedes it, if anything (in a squeeze-and-excitation gate what
-    lies between its convolutions); ``shape`` is the shape of its first
-    output as far as it is known (int, symbol, or None for unknown; None: unknown rank). ``bytes_saved`` is what it
-    moves through memory less than its nodes did, if that was counted; ``before`` and ``after`` are the launches, reads,
-    writes and buffers behind that number.  ``skeleton`` is "transpose" if its kernel turns tiles of what it reads.
-    """
-
-    name: str
-    overload: str
-    ops: list[str]
-    program: str
-    inputs: list[str]
-    outputs: list[str]
-    shape: list[int | str | None] | None = None
-    bytes_saved: "Bytes | None" = None
-    before: "Traffic | None" = None
-    after: "Traffic | None" = None
-    prologue: str = ""
-    skeleton: str = ""
-
-    @property
-    def nest(self) -> str:
-        """How its Program, if it reduces, is computed, in a line; else empty."""
-        from onnxfuse.program.nests import describe
-        from onnxfuse.program.program import Program
-
-        return describe(Program.parse(self.program)) if "\nreduce_" in self.program else ""
-
-    def describe_shape(self, names: Mapping[str, str] | None = None) -> str:
-        """``[1, 64, h, w]``; ``?`` if the rank is unknown.  ``names`` has shorter names for some dimensions."""
-        if self.shape is None:
-            return "?"
-        dims = [dimension(dim) for dim in self.shape]
-        return f"[{', '.join((names or {}).get(dim, dim) for dim in dims)}]"
-
-    def to_json(self) -> dict[str, object]:
-        """The fields as JSON takes them."""
-        counts = {
-            name: None if value is None else value.to_json()
-            for name, value in (("bytes_saved", self.bytes_saved), ("before", self.before), ("after", self.after))
-        }
-        return {**vars(self), "shape": self._json_shape(), **counts, "nest": self.nest}
-
-    def _json_shape(self) -> list[int | str | None] | None:
-        """NumPy's integers are none for JSON."""
-        if self.shape is None:
-            return None
-        return [dim if dim is None or isinstance(dim, str) else int(dim) for dim in self.shape]
 
 
 @dataclass(frozen=True)
@@ -204,6 +148,11 @@ class Report:
         if message not in self.warnings:
             self.warnings.append(message)
 
+    def groups(self) -> list[RegionGroup]:
+        """The fused nodes, those of equal shape together, first what moves the most less than its nodes did, for the
+        shapes of ``example`` if it has any."""
+        return group_regions(self.fused, {} if self.example is None else self.example.symbols)
+
     def rewrites_by_rule(self) -> list[tuple[str, list[Rewrite]]]:
         """The rewrites by rule, the most frequent first."""
         return group(self.rewrites, lambda item: item.rule)
@@ -289,6 +238,15 @@ class Report:
         found = [self.not_timed] if self.speed is None else [self.speed.describe(), self.speed.taken_back]
         return [line for line in found if line]
 
+    def describe_gain(self) -> str:
+        """The first line: how fast the result is and how large, or where nothing was timed what it launches and moves
+        less."""
+        if self.speed is not None:
+            return self.speed.describe()
+        changes = [f"{what} {left} → {right} ({change})" for what, left, right, change in self.rows() if change]
+        wanted = [line for line in changes if line.startswith(("kernel launches", "bytes moved, all"))]
+        return ", ".join(wanted) or self.describe_fusion()
+
     def describe_fusion(self) -> str:
         """One sentence: how many nodes became how many."""
         ops = sum(len(region.ops) for region in self.fused)
@@ -343,11 +301,6 @@ class Report:
     def _kernel(self, name: str) -> dict[str, object]:
         kernel = None if self.cuda is None else self.cuda.kernels.get(name)
         return {} if kernel is None else {"cuda": kernel.to_json()}
-
-
-def dimension(dim: int | str | None) -> str:
-    """A dimension for people: ``?`` if it is unknown, or has a name that shape inference made up."""
-    return "?" if dim in (None, "") or is_made_up(dim) else str(dim)
 
 
 def describe_parity(parity: "ParityResult", checked_on: str = "") -> str:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,9 +13,12 @@ import onnxfuse
 from onnxfuse.check.comparison import Comparison
 from onnxfuse.check.parity import ParityResult, RegionResult, SetResult
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.report.report import FusedRegion, Report, group_by_reason, render_optimization, render_parity
+from onnxfuse.report.byte_counts import Bytes, Traffic
+from onnxfuse.report.fused_region import FusedRegion
+from onnxfuse.report.report import Report, group_by_reason, render_optimization, render_parity
 from onnxfuse.report.report_file import ReportFile
 from onnxfuse.report.report_html import render
+from onnxfuse.speed import Speed
 from tests.support.parity_models import chain, model_file
 
 HOSTILE = "<script>alert(1)</script>\"'&\x1b[31m\x00[bold]"
@@ -123,6 +127,36 @@ def test_left_alone_is_grouped_by_reason() -> None:
         ("common", 2),
         ("rare", 1),
     ]
+
+
+def region(name: str, kind: str, shape: list[int], saves: int) -> FusedRegion:
+    """A region of one node that reads 10 bytes more than it saves."""
+    reads = [Traffic(1, Bytes(Counter({(): size})), Bytes(Counter({(): 5})), 0) for size in (saves + 10, 10)]
+    return FusedRegion(name, name, ["Mul"], "p", ["x"], ["y"], list(shape), None, *reads, kind=kind)
+
+
+def test_regions_of_equal_shape_are_one_row_and_the_largest_is_first() -> None:
+    report = Report()
+    for number in range(12):
+        report.add_fused(region(f"layer{number}", "FusedAttention", [1, 64], 100))
+    report.add_fused(region("head", "FusedAttention", [1, 32], 5000))
+    report.add_fused(region("other", "FusedReduction", [1, 64], 100))
+    assert [(group.title, group.before - group.after) for group in report.groups()] == [
+        ("FusedAttention", 5000),
+        ("12 \N{MULTIPLICATION SIGN} FusedAttention", 1200),
+        ("FusedReduction", 100),
+    ]
+    page = Page(render(report))
+    assert page.attributes.count(("class", "region")) == 3
+    assert "14 fused nodes of 3 shapes" in page.text and "saves 1.2 kB" in page.text and "layer11" in page.text
+
+
+def test_the_first_line_is_the_gain() -> None:
+    report = onnxfuse.optimize(chain()).report
+    text = render(report)
+    assert "kernel launches 4 → 1 (-75 %)" in text.partition("</p>")[0]
+    report.speed = Speed(1.34, 1.3, 1.38, (2.0, 1.5), (21_000_000, 20_000_000))
+    assert "1.34 times as fast (1.30 to 1.38), 21 → 20 MB</p>" in render(report).partition('\n<p class="soft')[0]
 
 
 def test_refusals_are_grouped() -> None:
