@@ -21,6 +21,7 @@ from onnxfuse.model.replacing import scratch
 from onnxfuse.passes import PassContext
 from onnxfuse.passes.inline_functions import inlined
 from onnxfuse.planning.example_counts import counts_for
+from onnxfuse.planning.outlines import outline
 from onnxfuse.planning.plan import apply_passes
 from onnxfuse.planning.statistics import Example, collect
 from onnxfuse.report.report import Report
@@ -180,7 +181,9 @@ def optimize(
         original's file, the result's, and what the passes worked with, before the result takes its place."""
         loaded = load()
         report = Report(model=str(loaded.path or ""), target=asked.target, tuned=tuned)
-        report.before = collect(inlined(loaded))
+        plain = inlined(loaded)
+        report.before, report.graph_before = collect(plain), outline(plain)
+        del plain
         context = PassContext(target=asked.target, fast_math=fast_math, report=report, progress=progress)
         loaded = _optimized(loaded, specs, asked, sizes, context, time_kernels=time_kernels)
         with scratch() as folder:
@@ -256,7 +259,7 @@ def _optimized(
             f"sessions that register the library without naming the model (docs/languages.md) have no kernels for "
             f"{plural(len(names), 'operator')} of it, {names[0]} and so on, and run the original nodes"
         )
-    context.report.after = collect(loaded)
+    context.report.after, context.report.graph_after = collect(loaded), outline(loaded)
     return loaded
 
 

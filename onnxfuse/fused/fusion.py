@@ -111,7 +111,7 @@ def _described(name: str, fusion: Fusion, one_space: bool) -> FusedRegion:
         after=traffic_of_kernel(reads, fusion.outputs),
         skeleton=_skeleton(program, fusion.inputs) if one_space and fusion.kind is ELEMENTWISE else "",
         kind=fusion.kind.name,
-        nodes=[node.name for node in fusion.nodes],
+        nodes=[label(node) for node in fusion.nodes],
     )
 
 

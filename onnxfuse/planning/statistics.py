@@ -14,7 +14,7 @@ one launch. ONNX Runtime's own fusions are not foreseen, so the counts are of th
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -109,13 +109,23 @@ def collect(model: "Model") -> Statistics:
     return statistics
 
 
+def arithmetic(nodes: Sequence[gs.Node]) -> set[int]:
+    """The ids of the nodes, among ``nodes`` in topological order, that compute with shapes or constants alone."""
+    elementwise = {id(node) for node in nodes if is_elementwise(node)}
+    return shape_arithmetic(nodes, elementwise) | constant_arithmetic(nodes)
+
+
+def is_launched(node: gs.Node) -> bool:
+    """Whether a node runs a kernel over data, if it is no arithmetic."""
+    return node.op not in _NO_LAUNCH or node.domain == DOMAIN
+
+
 def _count_graph(statistics: Statistics, graph: gs.Graph, is_output: Returned) -> None:
     nodes = sorted_nodes(graph)
-    elementwise = {id(node) for node in nodes if is_elementwise(node)}
-    not_launched = shape_arithmetic(nodes, elementwise) | constant_arithmetic(nodes)
+    not_launched = arithmetic(nodes)
     statistics.nodes += len(nodes)
     for node in nodes:
-        if id(node) in not_launched or (node.op in _NO_LAUNCH and node.domain != DOMAIN):
+        if id(node) in not_launched or not is_launched(node):
             continue
         kind = kind_of(node.op) if node.domain == DOMAIN else None
         statistics.launches += 1
@@ -123,7 +133,7 @@ def _count_graph(statistics: Statistics, graph: gs.Graph, is_output: Returned) -
         statistics.intermediate_tensors += sum(
             1 for tensor in node.outputs if tensor.name and tensor.outputs and not is_output(tensor)
         )
-        fusible = id(node) in elementwise or kind is ELEMENTWISE
+        fusible = is_elementwise(node) or kind is ELEMENTWISE
         for tensor in touched(node):
             statistics.bytes_total.add(tensor)
             if fusible:

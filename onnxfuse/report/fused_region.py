@@ -1,7 +1,7 @@
 """A fused node as reports have it, and those of equal shape together."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnxfuse.model.symbols import is_made_up
@@ -17,6 +17,14 @@ def dimension(dim: int | str | None) -> str:
     return "?" if dim in (None, "") or is_made_up(dim) else str(dim)
 
 
+def describe_shape(shape: Sequence[int | str | None] | None, names: Mapping[str, str] | None = None) -> str:
+    """``[1, 64, h, w]``; ``?`` if the rank is unknown.  ``names`` has shorter names for some dimensions."""
+    if shape is None:
+        return "?"
+    dims = [dimension(dim) for dim in shape]
+    return f"[{', '.join((names or {}).get(dim, dim) for dim in dims)}]"
+
+
 @dataclass
 class FusedRegion:
     """One fused node.
@@ -27,7 +35,8 @@ class FusedRegion:
     output as far as it is known (int, symbol, or None for unknown; None: unknown rank). ``bytes_saved`` is what it
     moves through memory less than its nodes did, if that was counted; ``before`` and ``after`` are the launches, reads,
     writes and buffers behind that number.  ``skeleton`` is "transpose" if its kernel turns tiles of what it reads.
-    ``kind`` is the name of its kind, ``nodes`` those of the nodes that it stands for.
+    ``kind`` is the name of its kind, ``nodes`` those of the nodes that it stands for, or of their
+    first outputs where they have none.
     """
 
     name: str
@@ -55,10 +64,7 @@ class FusedRegion:
 
     def describe_shape(self, names: Mapping[str, str] | None = None) -> str:
         """``[1, 64, h, w]``; ``?`` if the rank is unknown.  ``names`` has shorter names for some dimensions."""
-        if self.shape is None:
-            return "?"
-        dims = [dimension(dim) for dim in self.shape]
-        return f"[{', '.join((names or {}).get(dim, dim) for dim in dims)}]"
+        return describe_shape(self.shape, names)
 
     def to_json(self) -> dict[str, object]:
         """The fields as JSON takes them."""

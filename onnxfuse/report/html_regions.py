@@ -7,6 +7,7 @@ from onnxfuse.report.report import Report
 from onnxfuse.wording import plural
 
 _MOST_GROUPS = 200
+_OPEN_GROUPS = 12
 
 
 def regions(report: Report) -> str:
@@ -29,14 +30,19 @@ def regions(report: Report) -> str:
     )
     ending = f'<p class="soft">And {more} more: the JSON report has all.</p>' if more > 0 else ""
     title = f"<h2>Fused regions</h2>\n<p>{plural(len(report.fused), 'fused node')} of {len(groups)} shapes.</p>"
-    return f"{title}\n{note}\n" + "\n".join(rows) + ending
+    shown, hidden = rows[:_OPEN_GROUPS], rows[_OPEN_GROUPS:]
+    if hidden:
+        folded = f"<details><summary>{len(hidden)} more shapes, which save less</summary>"
+        ending = f"{folded}\n" + "\n".join(hidden) + f"{ending}</details>"
+    return f"{title}\n{note}\n" + "\n".join(shown) + ending
 
 
 def _group(group: RegionGroup, names: dict[str, str], longest: int, left: int) -> str:
     """A row that opens on a click; ``left`` is how many nodes the page may still name."""
     region = group.first
     saved = group.before - group.after
-    gain = "" if region.before is None else f"{'saves' if saved >= 0 else 'costs'} {format_bytes(abs(saved))}"
+    change = "saves" if saved > 0 else "costs"
+    gain = f"{change} {format_bytes(abs(saved))}" if region.before is not None and saved else ""
     bars = "".join(
         f'<div class="pair">{_bar("reads", group.reads[side], longest)}{_bar("writes", group.writes[side], longest)}'
         f"<span>{format_bytes(group.reads[side] + group.writes[side])}</span></div>"

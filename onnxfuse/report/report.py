@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from onnxfuse.cuda.report import CudaReport
     from onnxfuse.fused.choices import ConvChoice
     from onnxfuse.planning.statistics import Example, Statistics
+    from onnxfuse.report.outline import Outline
     from onnxfuse.speed import Speed
 
 
@@ -90,7 +91,8 @@ class Report:
     """Collects what passes do.
 
     ``before`` and ``after`` are the model's static counts, ``example`` those for the shapes that it was checked with,
-    if it has dynamic dimensions, and ``parity`` is the comparison.  ``checked_on`` names the provider that it ran on
+    if it has dynamic dimensions, and ``parity`` is the comparison; ``graph_before`` and ``graph_after`` are what is
+    drawn.  ``checked_on`` names the provider that it ran on
     where that is not the target's; ``cuda`` is what was compiled; ``tuned`` says in a sentence what was measured on the
     CPU to choose by, ``speed`` how fast the result is beside the original, ``not_timed`` why that is not known, and
     ``layout`` what users have to know of the layout of convolutions on CUDA.
@@ -110,6 +112,8 @@ class Report:
     parity: "ParityResult | None" = None
     checked_on: str = ""
     tuned: str = ""
+    graph_before: "Outline" = ()
+    graph_after: "Outline" = ()
     speed: "Speed | None" = None
     not_timed: str = ""
     layout: str = ""

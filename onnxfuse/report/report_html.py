@@ -3,11 +3,16 @@
 from pathlib import PurePath
 
 from onnxfuse import __version__
-from onnxfuse.report.fused_region import weight
+from onnxfuse.report.byte_counts import format_bytes
+from onnxfuse.report.fused_region import TIMES, weight
 from onnxfuse.report.html_parts import MOST_ROWS, POLICY, STYLE, folded, rest, table, text
+from onnxfuse.report.html_picture import picture
 from onnxfuse.report.html_regions import regions
+from onnxfuse.report.remaining import Remaining, remaining
 from onnxfuse.report.report import Report, error_columns, group_by_reason
 from onnxfuse.wording import plural
+
+_MOST_LEFT = 20
 
 
 def render(report: Report) -> str:
@@ -15,8 +20,10 @@ def render(report: Report) -> str:
     sections = [
         _head(report),
         _bars(report),
-        _parity(report),
+        picture(report),
         regions(report),
+        _remaining(report),
+        _parity(report),
         _kernels(report),
         _convolutions(report),
         _rewrites(report),
@@ -115,6 +122,28 @@ def _parity(report: Report) -> str:
             rows.append((text(output.name), text(inputs), run, *error_columns(output), verdict))
     columns = ("output", "inputs", "run", "largest error", "in ulp", "largest value", "result")
     return f"<h2>Parity</h2>\n{table(columns, rows)}"
+
+
+def _remaining(report: Report) -> str:
+    """The largest of what stays ONNX Runtime's, and why."""
+    groups = remaining(report)
+    if not groups:
+        return ""
+    rows = [_left_to_it(one) for one in groups[:_MOST_LEFT]]
+    more = len(groups) - _MOST_LEFT
+    ending = f'<p class="soft">And {more} more shapes, which move less.</p>' if more > 0 else ""
+    title = "<h2>What ONNX Runtime still computes</h2>\n<p>By shape, first what moves the most.</p>"
+    return f"{title}\n" + "\n".join(rows) + ending
+
+
+def _left_to_it(group: Remaining) -> str:
+    count = len(group.nodes)
+    what = f"{count} {TIMES} {group.op}" if count > 1 else group.op
+    example = f"<code>{text(group.nodes[0])}</code>" + (", …" if count > 1 else "")
+    return (
+        f'<div class="region"><b>{text(what)}</b> <span class="soft">{text(group.shape)}</span> moves '
+        f'{format_bytes(group.size)}: {text(group.reason)} <span class="soft">{example}</span></div>'
+    )
 
 
 def _kernels(report: Report) -> str:

@@ -1,0 +1,64 @@
+"""What a model's graph launches, and which kernel reads what of which, as the report draws it."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from onnxfuse.fused.kinds import DOMAIN, kind_of
+from onnxfuse.model.graph import captured_tensors, sorted_nodes, subgraphs
+from onnxfuse.model.graph_ir import operator_key
+from onnxfuse.planning.statistics import arithmetic, is_launched
+from onnxfuse.report.byte_counts import Bytes, touched
+from onnxfuse.report.fused_region import describe_shape
+from onnxfuse.report.outline import Step
+from onnxfuse.rewrite.base import label
+
+if TYPE_CHECKING:
+    from onnxfuse.model.graph import Model
+
+_FEW_BYTES = 64
+
+
+def outline(model: "Model") -> list[Step]:
+    """The steps of the main graph of a model whose types and shapes have been inferred.
+
+    If, Loop and Scan are a step each.  What only renames memory is none: who reads it reads what it renames.  Nor is
+    what writes a few numbers; whole ones are sizes and positions mostly, and those who read them are not joined to what
+    they come from.
+    """
+    nodes = sorted_nodes(model.graph)
+    left_out = arithmetic(nodes)
+    steps: list[Step] = []
+    makers: dict[int, tuple[int, ...]] = {}  # by the id of a tensor: the positions of the steps behind it
+    for node in nodes:
+        if id(node) in left_out:
+            continue
+        has_body = next(subgraphs(node), None) is not None
+        read = [*node.inputs, *(captured_tensors(node) if has_body else ())]
+        sources = tuple(dict.fromkeys(position for tensor in read for position in makers.get(id(tensor), ())))
+        if not has_body and node.domain != DOMAIN and all(map(_is_small, node.outputs)):
+            is_whole = all(tensor.dtype is not None and np.dtype(tensor.dtype).kind in "iub" for tensor in node.outputs)
+            sources = () if is_whole else sources
+        elif is_launched(node) or has_body:
+            steps.append(_step(node, sources))
+            sources = (len(steps) - 1,)
+        makers.update((id(tensor), sources) for tensor in node.outputs)
+    return steps
+
+
+def _is_small(tensor: gs.Tensor) -> bool:
+    size = Bytes()
+    size.add(tensor)
+    known = size.constant()
+    return known is not None and known <= _FEW_BYTES
+
+
+def _step(node: gs.Node, sources: tuple[int, ...]) -> Step:
+    kind = kind_of(node.op) if node.domain == DOMAIN else None
+    size = Bytes()
+    for tensor in touched(node):
+        size.add(tensor)
+    shape = describe_shape(node.outputs[0].shape) if node.outputs else ""
+    op = operator_key(node)[1] if kind is None else kind.name
+    return Step(label(node), op, "" if kind is None else kind.name, shape, sources, size)
