@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from onnxfuse.passes import register_pass as register_pass
     from onnxfuse.report.report import Report as Report
     from onnxfuse.run.executable import Executable as Executable
+    from onnxfuse.run.library import custom_ops_library as custom_ops_library
+    from onnxfuse.run.library import export_library as export_library
     from onnxfuse.run.runtime import InferenceSession as InferenceSession
-    from onnxfuse.run.runtime import custom_ops_library as custom_ops_library
     from onnxfuse.run.runtime import register as register
     from onnxfuse.unfusing import unfuse as unfuse
 
-    __version__: str
+__version__ = "0.1.0"
 
 _HOMES = {
     "optimize": ".api",
@@ -41,7 +42,8 @@ _HOMES = {
     "register_pass": ".passes",
     "Report": ".report.report",
     "InferenceSession": ".run.runtime",
-    "custom_ops_library": ".run.runtime",
+    "custom_ops_library": ".run.library",
+    "export_library": ".run.library",
     "register": ".run.runtime",
     "unfuse": ".unfusing",
 }
@@ -58,6 +60,7 @@ __all__ = [
     "RewriteRule",
     "__version__",
     "custom_ops_library",
+    "export_library",
     "optimize",
     "register",
     "register_pass",
@@ -65,22 +68,10 @@ __all__ = [
 ]
 
 
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("onnxfuse")
-    except PackageNotFoundError:  # used from a source tree that was never installed
-        return "unknown"
-
-
 def __getattr__(name: str) -> object:
-    if name == "__version__":
-        value: object = _version()
-    elif name in _HOMES:
-        value = getattr(import_module(_HOMES[name], __name__), name)
-    else:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(_HOMES[name], __name__), name)
     globals()[name] = value
     return value
 

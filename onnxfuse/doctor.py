@@ -16,7 +16,8 @@ from onnxfuse.cuda.arch import devices
 from onnxfuse.cuda.cache import default_folder
 from onnxfuse.cuda.compiler import find_compiler
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.run.runtime import custom_ops_library, load_onnxruntime, why_no_cuda
+from onnxfuse.run.library import custom_ops_library
+from onnxfuse.run.runtime import load_onnxruntime, why_no_cuda
 from onnxfuse.run.sessions import Session, SessionError
 from onnxfuse.zoo.fetching import cache
 

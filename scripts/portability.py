@@ -32,7 +32,7 @@ from onnxfuse.errors import OnnxfuseError
 from onnxfuse.files.model_io import read_proto
 from onnxfuse.model.protos import onnx_graphs
 from onnxfuse.run.inputs import InputSet
-from onnxfuse.run.runtime import custom_ops_library
+from onnxfuse.run.library import custom_ops_library
 from onnxfuse.run.sessions import Value
 from onnxfuse.zoo.fetching import environment_python, fetch
 from onnxfuse.zoo.manifest import Environment, FetchError, read_manifest, select

@@ -365,6 +365,13 @@ def _unfuse(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _export_library(arguments: argparse.Namespace) -> int:
+    from onnxfuse.run.library import export_library
+
+    write("\n".join(map(str, export_library(arguments.folder))))
+    return EXIT_OK
+
+
 def _doctor(arguments: argparse.Namespace) -> int:
     from onnxfuse.doctor import examine
 
@@ -383,6 +390,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "bench": _bench,
     "inspect": _inspect,
     "unfuse": _unfuse,
+    "export-library": _export_library,
     "doctor": _doctor,
     "zoo list": _zoo_list,
     "zoo fetch": _zoo_fetch,

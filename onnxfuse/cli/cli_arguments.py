@@ -92,6 +92,16 @@ examples:
   onnxfuse unfuse det.fused.onnx det.plain.onnx
 """
 
+_EXPORT_LIBRARY = """\
+Copy the native library into DIR, for programs without Python, with onnxfuse.h, which registers it from C and C++,
+and the licence. Prints the paths of the copies.
+"""
+
+_EXPORT_LIBRARY_EPILOG = """\
+examples:
+  onnxfuse export-library app/lib
+"""
+
 _DOCTOR = """\
 Print versions, processor, providers, library, compilers and caches, try a small fused model, and say what is missing
 for what: a text to paste into a report of a problem.
@@ -179,6 +189,7 @@ def make_parser() -> Parser:
     _add_bench(commands)
     _add_inspect(commands)
     _add_unfuse(commands)
+    _add_export_library(commands)
     _add_doctor(commands)
     _add_zoo(commands)
     return top
@@ -343,6 +354,18 @@ def _add_unfuse(commands: "argparse._SubParsersAction[Parser]") -> None:
     parser.add_argument("output", metavar="OUT", type=_file, help="where to write the model without them")
     parser.add_argument("--overwrite", action="store_true", help="let OUT be IN")
     parser.set_defaults(command="unfuse")
+
+
+def _add_export_library(commands: "argparse._SubParsersAction[Parser]") -> None:
+    parser = _command(
+        commands,
+        "export-library",
+        "copy the native library for other programs",
+        _EXPORT_LIBRARY,
+        _EXPORT_LIBRARY_EPILOG,
+    )
+    parser.add_argument("folder", metavar="DIR", type=Path, help="where to copy it; made if there is none")
+    parser.set_defaults(command="export-library")
 
 
 def _add_doctor(commands: "argparse._SubParsersAction[Parser]") -> None:

@@ -18,7 +18,7 @@ from onnxfuse.files.model_io import load, load_proto, parse
 from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.model.dtypes import DType, from_numpy
 from onnxfuse.model.graph import Graph, Model, Node, describe, sorted_nodes
-from onnxfuse.run.runtime import custom_ops_library
+from onnxfuse.run.library import custom_ops_library
 
 _MOST_DIMENSIONS = 16
 _MOST_THREADS = 1024

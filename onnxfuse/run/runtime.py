@@ -5,13 +5,13 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
-from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.run.library import custom_ops_library
 from onnxfuse.run.model_operators import OF_FLOATS, PLAIN, names_of, operators
 
 if TYPE_CHECKING:
@@ -31,30 +31,6 @@ _registered: "WeakKeyDictionary[onnxruntime.SessionOptions, str]" = WeakKeyDicti
 An entry in the options themselves would have to be read, and ONNX Runtime throws where there is none: that is slow, and
 loads half a megabyte of its tables for exceptions.
 """
-
-_LIBRARY = Path("lib") / "libonnxfuse_ops.so"
-
-
-@cache
-def custom_ops_library() -> str:
-    """The absolute path of the native library, for ``RegisterCustomOpsLibrary`` in any language.
-
-    Raises OnnxfuseError if the package was not built.
-    """
-    # An editable install reads the .py files from the checkout but keeps what CMake built in site-packages; the
-    # package's search path has both.
-    spec = importlib.util.find_spec("onnxfuse")
-    folders = [] if spec is None else spec.submodule_search_locations or []
-    for folder in folders:
-        path = Path(folder) / _LIBRARY
-        if path.is_file():
-            return str(path.resolve())
-    if any((Path(folder).parent / "pyproject.toml").is_file() for folder in folders):
-        raise OnnxfuseError(
-            f"{_LIBRARY.name} is not in {folders[0]}, a checkout: run 'pip install .' there, and Python elsewhere"
-            " or with PYTHONSAFEPATH=1, so that the installed package is imported"
-        )
-    raise OnnxfuseError(f"{_LIBRARY.name} is not in the installed package, {', '.join(folders)}: install it again")
 
 
 def load_onnxruntime() -> Any:

@@ -53,7 +53,7 @@ def library() -> str:
     chosen = os.environ.get("ONNXFUSE_TEST_LIBRARY")
     if chosen:
         return chosen
-    from onnxfuse.run.runtime import custom_ops_library
+    from onnxfuse.run.library import custom_ops_library
 
     return custom_ops_library()
 

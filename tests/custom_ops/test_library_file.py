@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse.run.runtime import custom_ops_library
+from onnxfuse.run.library import custom_ops_library
 
 _LOAD = 1
 _WRITABLE = 2

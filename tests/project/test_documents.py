@@ -38,7 +38,12 @@ def test_results_go_between_the_markers_of_the_page(tmp_path: Path) -> None:
     assert bench_cpu.BEGIN in bench_cpu.PAGE.read_text(encoding="utf-8")
 
 
-DOCUMENTS = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
+DOCUMENTS = (
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "examples" / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+)
 
 
 def anchors(page: Path) -> set[str]:

@@ -12,8 +12,9 @@ from onnx import helper, numpy_helper
 
 import onnxfuse
 from onnxfuse.fused.kinds import ELEMENTWISE, KINDS
+from onnxfuse.run.library import custom_ops_library
 from onnxfuse.run.model_operators import names_of, operators
-from onnxfuse.run.runtime import OPERATORS, custom_ops_library
+from onnxfuse.run.runtime import OPERATORS
 from tests.support import many_functions
 
 CPU = ["CPUExecutionProvider"]

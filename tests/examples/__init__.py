@@ -1,0 +1,1 @@
+"""Programs in examples/, and what they include."""

@@ -1,0 +1,149 @@
+"""The programs in examples/: each runs where its language is at hand, and gives what ONNX Runtime gives."""
+
+import os
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import onnxfuse
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+STAND_IN = Path(__file__).parent
+HEADERS = os.environ.get("ONNXRUNTIME_INCLUDE", "")
+NODE_MODULES = os.environ.get("ONNXFUSE_NODE_MODULES", "")
+MODEL = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[1, n] x) => (float[1, n] y) { a = Exp(x) b = Sqrt(a) y = Sub(b, x) }"""
+WANTED = [f"{np.sqrt(np.exp(1)) - 1:.5g}"] * 4
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the examples' commands are for Linux")
+
+
+@pytest.fixture(scope="module")
+def fused(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The path of a fused model in a folder with the exported library."""
+    folder = tmp_path_factory.mktemp("examples")
+    onnx.save(onnx.parser.parse_model(MODEL), folder / "model.onnx")
+    result = onnxfuse.optimize(folder / "model.onnx", output=folder / "fused.onnx", check=False)
+    assert [node.op_type for node in result.model.graph.node] == ["FusedElementwise"]
+    onnxfuse.export_library(folder)
+    return folder / "fused.onnx"
+
+
+def output(*command: str | Path) -> list[str]:
+    """The numbers that a program prints, to five digits."""
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return [f"{float(line):.5g}" for line in done.stdout.split()]
+
+
+def build(compiler: str | None, source: Path, fused: Path, *flags: str) -> Path:
+    """Compile an example into the folder of the library, without warnings, with the installed ONNX Runtime."""
+    if not compiler:
+        pytest.skip("there is no compiler")
+    libraries = sorted((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
+    if not libraries:
+        pytest.skip("this ONNX Runtime has no library to link to")
+    program = fused.with_name(f"main-{source.suffix[1:]}")
+    runtime = fused.with_name("libonnxruntime.so.1")  # the name that programs ask for, which its Python package lacks
+    if not runtime.exists():
+        runtime.symlink_to(libraries[0])
+    command = [compiler, "-Wall", "-Wextra", "-Werror", *flags, f"-I{fused.parent}", str(source), str(runtime)]
+    command += [f"-Wl,-rpath,{fused.parent}", "-o", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return program
+
+
+@pytest.fixture(scope="module")
+def c_program(fused: Path) -> Path:
+    flags = ("-std=c99", "-D_GNU_SOURCE", f"-I{HEADERS or STAND_IN}")
+    return build(shutil.which("cc") or shutil.which("gcc"), EXAMPLES / "c/main.c", fused, *flags)
+
+
+def test_c(c_program: Path, fused: Path) -> None:
+    assert output(c_program, fused, "1", "8") == WANTED
+
+
+def test_c_without_the_library(c_program: Path, fused: Path, tmp_path: Path) -> None:
+    program = shutil.copy(c_program, tmp_path / "main")
+    done = subprocess.run([program, fused, "1", "8"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "neither beside the program nor where ONNXFUSE_LIBRARY says" in done.stderr
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "bin").mkdir()
+    program = shutil.move(program, tmp_path / "bin")
+    (tmp_path / "lib/libonnxfuse_ops.so").symlink_to(fused.with_name("libonnxfuse_ops.so"))
+    assert output(program, fused, "1", "8") == WANTED
+
+
+def test_cpp(fused: Path) -> None:
+    if not (HEADERS and (Path(HEADERS) / "onnxruntime_cxx_api.h").is_file()):
+        pytest.skip("ONNXRUNTIME_INCLUDE names no folder with onnxruntime_cxx_api.h")
+    flags = ("-std=c++17", f"-I{HEADERS}")
+    program = build(shutil.which("c++") or shutil.which("g++"), EXAMPLES / "cpp/main.cc", fused, *flags)
+    assert output(program, fused, "1", "8") == WANTED
+
+
+def test_python_without_onnxfuse(fused: Path, tmp_path: Path) -> None:
+    (tmp_path / "onnxfuse.py").write_text("raise ImportError('not installed')")
+    (tmp_path / "main.py").write_bytes((EXAMPLES / "python/main.py").read_bytes())
+    command = [sys.executable, "-P", tmp_path / "main.py", fused.with_name("libonnxfuse_ops.so"), fused, "1", "8"]
+    assert output(*command) == WANTED
+
+
+def test_nodejs(fused: Path, tmp_path: Path) -> None:
+    node = shutil.which("node")
+    if not node or not (Path(NODE_MODULES) / "onnxruntime-node").is_dir() or not NODE_MODULES:
+        pytest.skip("ONNXFUSE_NODE_MODULES names no folder with onnxruntime-node")
+    (tmp_path / "node_modules").symlink_to(NODE_MODULES)
+    shutil.copy(EXAMPLES / "nodejs/main.js", tmp_path)
+    assert output(node, tmp_path / "main.js", fused, "1", "8") == WANTED
+
+
+@pytest.fixture
+def address(fused: Path) -> Iterator[str]:
+    """That of the running service."""
+    command = [sys.executable, EXAMPLES / "http/server.py", fused, "0", "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        words = process.stdout.readline().split()
+        try:
+            yield f"http://{words[2]}"
+        finally:
+            process.kill()
+
+
+def test_http(address: str) -> None:
+    with urllib.request.urlopen(f"{address}/healthz") as answer:
+        assert answer.status == 200
+    body = BytesIO()
+    np.savez(body, x=np.ones((1, 8), np.float32))
+    for _ in range(3):
+        with urllib.request.urlopen(f"{address}/run", data=body.getvalue()) as answer:
+            y = np.load(BytesIO(answer.read()))["y"]
+        np.testing.assert_allclose(y, np.full((1, 8), np.sqrt(np.e) - 1), rtol=1e-6)
+    wrong = BytesIO()
+    np.savez(wrong, x=np.ones((1, 8), np.float64))
+    for data in (wrong.getvalue(), b"no archive"):
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            urllib.request.urlopen(f"{address}/run", data=data)
+
+
+def test_exported_files_replace_earlier_ones(tmp_path: Path) -> None:
+    (tmp_path / "onnxfuse.h").write_text("earlier")
+    library, header, licence = onnxfuse.export_library(tmp_path)
+    assert library.read_bytes() == Path(onnxfuse.custom_ops_library()).read_bytes()
+    assert header.read_bytes() == (ROOT / "onnxfuse/include/onnxfuse.h").read_bytes()
+    assert licence.read_bytes() == (ROOT / "LICENSE").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(p.name for p in (library, header, licence))
