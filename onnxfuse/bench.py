@@ -23,11 +23,14 @@ from onnxfuse import cpu
 from onnxfuse.check.parity import Progress
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.files.model_io import read_outline
+from onnxfuse.profiling import profile
+from onnxfuse.report.profile import Profile
+from onnxfuse.report.report_file import TraceFile
 from onnxfuse.run.given_shapes import Shapes, fit_shapes
-from onnxfuse.run.inputs import InputSet, default_specs, input_specs, read_inputs
+from onnxfuse.run.inputs import InputSet, input_specs
 from onnxfuse.run.runtime import load_onnxruntime
 from onnxfuse.run.sessions import has_fused_nodes
-from onnxfuse.speed import ORIGINAL, RESULT, Timed, benchmark_inputs, ratio_of, time_models
+from onnxfuse.speed import ORIGINAL, RESULT, Timed, ratio_of, time_models, timing_inputs
 from onnxfuse.wording import plural
 
 WARM_UP_SECONDS = 0.5
@@ -75,6 +78,7 @@ class BenchResult:
     blocks: int
     machine: str
     inputs: dict[str, list[int]] = field(default_factory=dict)
+    profile: Profile | None = None
 
     def to_json(self) -> dict[str, object]:
         """The fields as JSON takes them."""
@@ -91,6 +95,7 @@ def bench(
     target: str = "cpu",
     seconds: float = 10.0,
     memory: bool = False,
+    trace: Path | None = None,
     progress: Progress = lambda message: None,
 ) -> BenchResult:
     """Time both models for about ``seconds`` on the same inputs, each in a process of its own, in turns.
@@ -98,16 +103,14 @@ def bench(
     ``threads`` is the number of intra-op threads of each session, 0 for ONNX Runtime's choice.  ``inputs`` is an
     ``.npz`` file or a directory, of which the first set is taken (``read_inputs``); without it inputs are made up, and
     ``shapes`` gives those with dynamic dimensions a shape.  ``memory`` also measures the peak memory of each model in a
-    process of its own.  Raises OnnxfuseError if a model cannot be run, or has other inputs.
+    process of its own; ``trace`` is where to write a trace of a run of each, and asks for the times of their nodes.
+    Raises OnnxfuseError if a model cannot be run, or has other inputs.
     """
     model = read_outline(original)
     specs = input_specs(model)
     shapes = fit_shapes(specs, shapes or {})
     progress("creating the sessions")
-    if inputs is None:
-        values = benchmark_inputs(original, model, shapes, target)
-    else:
-        values = read_inputs(inputs, specs, default_specs(model))[0]
+    values = timing_inputs(original, shapes, inputs, target)
     progress(f"timing both models in turns for {seconds:g} s")
     models = {ORIGINAL: original, RESULT: optimized}
     timed = time_models(models, values, threads=threads, target=target, seconds=seconds, loads=2)
@@ -119,6 +122,12 @@ def bench(
             peak_memory(path, values, has_fused_nodes(read_outline(path)), threads, target)
             for path in (original, optimized)
         ]
+    found = None
+    if trace is not None:
+        progress("profiling both models")
+        with TraceFile(trace, original, optimized) as file:
+            found, content = profile(original, optimized, values, target, threads)
+            file.write(content)
     return BenchResult(
         original=_timing(timed[ORIGINAL], peaks[0]),
         optimized=_timing(timed[RESULT], peaks[1]),
@@ -128,6 +137,7 @@ def bench(
         blocks=len(timed[ORIGINAL].times),
         machine=machine(threads),
         inputs=values.shapes(),
+        profile=found,
     )
 
 

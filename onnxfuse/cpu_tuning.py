@@ -19,7 +19,7 @@ from onnxfuse.errors import OnnxfuseError
 from onnxfuse.files.model_io import read_outline
 from onnxfuse.fused.choices import ConvPolicy
 from onnxfuse.run.given_shapes import Shapes
-from onnxfuse.run.inputs import InputSet, default_specs, input_specs, read_inputs
+from onnxfuse.run.inputs import Given, InputSet, default_specs, input_specs, read_inputs
 from onnxfuse.run.sessions import Session, SessionError, has_fused_nodes
 
 SECONDS = 2.0
@@ -54,7 +54,7 @@ def tune(
     make: Callable[[ConvPolicy, Path], None],
     folder: Path,
     shapes: Shapes,
-    inputs: Path | None,
+    inputs: Given | None,
     progress: Progress,
 ) -> Tuned:
     """The fastest of the models that ``make`` writes to a file for each policy.
@@ -90,7 +90,7 @@ def _session(path: Path) -> Session:
     return Session(path, library=has_fused_nodes(read_outline(path)), spinning_between_runs=False)
 
 
-def _inputs(path: Path, session: Session, shapes: Shapes, given: Path | None) -> InputSet:
+def _inputs(path: Path, session: Session, shapes: Shapes, given: Given | None) -> InputSet:
     model = read_outline(path)
     specs = input_specs(model)
     if given is not None:

@@ -27,7 +27,7 @@ from onnxfuse.fused.choices import ConvPolicy
 from onnxfuse.model.replacing import scratch
 from onnxfuse.passes import PassContext, resolve
 from onnxfuse.run.given_shapes import Shapes
-from onnxfuse.run.inputs import InputSet, default_specs, input_specs, read_inputs
+from onnxfuse.run.inputs import Given, InputSet, default_specs, input_specs, read_inputs
 from onnxfuse.run.runtime import why_no_cuda
 from onnxfuse.run.sessions import Session, SessionError, has_fused_nodes
 from onnxfuse.targets.request import Request
@@ -209,14 +209,14 @@ def judged(
     result: Path,
     asked: Request,
     shapes: Shapes,
-    given: Path | None,
+    given: Given | None,
     write: Callable[[Request, Path], None],
     context: PassContext,
 ) -> tuple[Request, Speed] | None:
     """Time a result beside its original, say so in the report, and find another request where it is slower.
 
     None where it is not, or where there is no other request: a warning says then that it is slower.  Both run on the
-    first set of ``given``, an .npz file or a directory, or else on made-up inputs of ``shapes``.  ``write`` writes the
+    first set of ``given``, as ``read_inputs`` takes it, or else on made-up inputs of ``shapes``.  ``write`` writes the
     model that a request makes.  A model that does not run here is not timed, and the report says why.
     """
     report = context.report
@@ -228,7 +228,7 @@ def judged(
         return None
     context.progress("timing the original and the result in turns")
     try:
-        inputs = _inputs(original, shapes, given, asked.target)
+        inputs = timing_inputs(original, shapes, given, asked.target)
         report.speed = measure(original, result, inputs, asked.target)
         if not report.speed.slower:
             return None
@@ -255,7 +255,8 @@ def _is_same(original: Path, result: Path) -> bool:
     return all(a == b for a, b in zip_longest(parts(first), parts(second)))
 
 
-def _inputs(path: Path, shapes: Shapes, given: Path | None, target: str) -> InputSet:
+def timing_inputs(path: Path, shapes: Shapes, given: Given | None, target: str) -> InputSet:
+    """What a model is timed on: the first set of ``given``, as ``read_inputs`` takes it, or else made-up inputs."""
     model = read_outline(path)
     if given is not None:
         return read_inputs(given, input_specs(model), default_specs(model))[0]

@@ -152,7 +152,7 @@ def test_wrong_requests(tmp_path: Path) -> None:
         ({"keep_source": 5}, "the directory for the source is given by its path, not as int"),
         ({"keep_source": "a\0b"}, r"'a\\x00b' is no path of the directory for the source"),
         ({"inputs": 5}, "an input file is given by its path, not as int"),
-        ({"inputs": {"x": [1.0]}}, "an input file is given by its path, not as dict"),
+        ({"inputs": {"x": [1.0]}}, "inputs has no array for 'x', but list"),
         ({"inputs": "a\0b"}, "no path of an input file"),
         ({"inputs": "in.npz", "check": False}, "nothing is run on the inputs"),
         ({"inputs": "in.npz", "check": False, "tune": True, "target": "cpu"}, "no such file or directory: in.npz"),

@@ -39,7 +39,7 @@ from onnxfuse.files.model_io import read_outline, read_proto
 from onnxfuse.fused.target import TARGETS
 from onnxfuse.model.protos import onnx_graphs
 from onnxfuse.run.given_shapes import Shapes, fit_shapes
-from onnxfuse.run.inputs import InputSet, InputSpec, default_specs, input_specs, read_inputs
+from onnxfuse.run.inputs import Given, InputSet, InputSpec, default_specs, input_specs, read_inputs
 from onnxfuse.run.sessions import Session, SessionError, Value, has_fused_nodes
 
 PROVIDERS = {name: target.providers for name, target in TARGETS.items()}
@@ -145,7 +145,7 @@ def compare(
     original: Path,
     optimized: Path,
     *,
-    inputs: Path | list[InputSet] | None = None,
+    inputs: Given | list[InputSet] | None = None,
     shapes: Shapes | None = None,
     target: str = "cpu",
     regions: bool = False,
@@ -153,7 +153,7 @@ def compare(
 ) -> ParityResult:
     """Run both models on the same inputs and compare their outputs.
 
-    ``inputs`` is an ``.npz`` file or a directory (``read_inputs``), or the values themselves; without
+    ``inputs`` is what ``read_inputs`` takes, or the sets themselves; without
     it, inputs are made up, with the ``shapes`` for dynamic dimensions.  ``regions`` also runs every fused node
     alone; it is done in any case when an output differs, to name the node.  Raises OnnxfuseError if the
     original has no outputs or cannot be run, ParityError if the optimized model has other inputs or outputs or cannot
@@ -224,7 +224,7 @@ Expected = list[tuple[InputSet, list[Value]]]
 def _run_original(
     path: Path,
     model: onnx.ModelProto,
-    inputs: Path | list[InputSet] | None,
+    inputs: Given | list[InputSet] | None,
     shapes: Shapes,
     providers: tuple[str, ...],
     tell: Progress,

@@ -177,7 +177,7 @@ def _optimize(arguments: argparse.Namespace) -> int:
         if arguments.report is not None:
             report = ReportFile(arguments.report, arguments.input, arguments.output)
             stack.enter_context(report)
-        with Progress() as progress:
+        with Progress(arguments.verbosity) as progress:
             result = optimize(
                 arguments.input,
                 arguments.target,
@@ -197,6 +197,7 @@ def _optimize(arguments: argparse.Namespace) -> int:
                 tf32=arguments.tf32,
                 prefer_nhwc=arguments.prefer_nhwc,
                 time_kernels=report is not None,
+                profile=arguments.profile,
                 output=arguments.output,
                 overwrite=arguments.overwrite,
                 progress=progress,
@@ -237,7 +238,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from onnxfuse.run.given_shapes import parse_shapes
     from onnxfuse.targets.request import runnable_target
 
-    with Progress() as progress:
+    with Progress(arguments.verbosity) as progress:
         result = compare(
             arguments.original,
             arguments.optimized,
@@ -262,7 +263,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     from onnxfuse.run.given_shapes import parse_shapes
     from onnxfuse.targets.request import runnable_target
 
-    with Progress() as progress:
+    with Progress(arguments.verbosity) as progress:
         result = bench(
             arguments.original,
             arguments.optimized,
@@ -272,6 +273,7 @@ def _bench(arguments: argparse.Namespace) -> int:
             target=runnable_target(arguments.target),
             seconds=arguments.seconds,
             memory=arguments.full,
+            trace=arguments.profile,
             progress=progress,
         )
     if arguments.json:
@@ -286,7 +288,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
     from onnxfuse.planning.inspection import inspect, render_inspection
     from onnxfuse.run.given_shapes import parse_shapes
 
-    with Progress() as progress:
+    with Progress(arguments.verbosity) as progress:
         found = inspect(
             arguments.model,
             arguments.target,
@@ -328,7 +330,7 @@ def _zoo_fetch(arguments: argparse.Namespace) -> int:
     from onnxfuse.zoo.manifest import MANIFEST, read_manifest
     from onnxfuse.zoo.zoo_commands import fetch_models
 
-    with Progress() as progress:
+    with Progress(arguments.verbosity) as progress:
         manifest = read_manifest(arguments.manifest or MANIFEST)
         paths = fetch_models(manifest, arguments.models, arguments.out, progress)
     write("\n".join(map(str, paths)))
@@ -341,7 +343,7 @@ def _zoo_add(arguments: argparse.Namespace) -> int:
 
     names = ("name", "task", "licence", "package", "path", "recipe", "environment")
     entry = NewEntry(**{name: getattr(arguments, name) for name in names})
-    with Progress() as progress:
+    with Progress(arguments.verbosity) as progress:
         text = add(entry, arguments.model, arguments.manifest or MANIFEST, progress)
     write(text)
     return EXIT_OK

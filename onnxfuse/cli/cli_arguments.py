@@ -226,6 +226,7 @@ def _add_optimize(commands: "argparse._SubParsersAction[Parser]") -> None:
         "--no-check)",
     )
     parser.add_argument("--report", type=_file, metavar="FILE", help="write a report, by suffix .html or .json")
+    _add_profile(parser, ", and have the report say how long each takes")
     _add_plan(parser)
     parser.add_argument(
         "--tune",
@@ -236,6 +237,7 @@ def _add_optimize(commands: "argparse._SubParsersAction[Parser]") -> None:
     )
     parser.add_argument("--overwrite", action="store_true", help="let OUT be IN")
     _add_cuda(parser)
+    _add_verbosity(parser)
     parser.set_defaults(command="optimize")
 
 
@@ -312,6 +314,7 @@ def _add_check(commands: "argparse._SubParsersAction[Parser]") -> None:
     _add_inputs(values)
     parser.add_argument("--regions", action="store_true", help="also run every fused node alone")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    _add_verbosity(parser)
     parser.set_defaults(command="check")
 
 
@@ -324,8 +327,10 @@ def _add_bench(commands: "argparse._SubParsersAction[Parser]") -> None:
     _add_inputs(values, "what to time on, in place of made-up inputs, the first set of:")
     parser.add_argument("--threads", type=_count, default=0, metavar="N", help="threads (default: ONNX Runtime's)")
     parser.add_argument("--seconds", type=_seconds, default=10.0, metavar="S", help="how long to time (default: 10)")
+    _add_profile(parser, ", and say how long each operator takes")
     parser.add_argument("--full", action="store_true", help="also measure peak memory, each model in its own process")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    _add_verbosity(parser)
     parser.set_defaults(command="bench")
 
 
@@ -345,6 +350,7 @@ def _add_inspect(commands: "argparse._SubParsersAction[Parser]") -> None:
     group = parser.add_argument_group("what 'optimize' would be given, for the target cuda")
     group.add_argument("--arch", metavar="sm_80,sm_90,…", help="the architectures to compile for")
     _add_tuning(group)
+    _add_verbosity(parser)
     parser.set_defaults(command="inspect")
 
 
@@ -384,6 +390,7 @@ def _add_zoo(commands: "argparse._SubParsersAction[Parser]") -> None:
     fetching = _command(actions, "fetch", "download or make models, and print their paths", _ZOO_FETCH)
     fetching.add_argument("models", metavar="GLOB", nargs="+", help="names, as * and ? match them")
     fetching.add_argument("--out", type=_file, metavar="FILE", help="put the one model there instead")
+    _add_verbosity(fetching)
     fetching.set_defaults(command="zoo fetch")
     adding = _command(actions, "add", "describe a model in the manifest", _ZOO_ADD)
     adding.add_argument("name", metavar="NAME")
@@ -398,6 +405,7 @@ def _add_zoo(commands: "argparse._SubParsersAction[Parser]") -> None:
     adding.add_argument(
         "--environment", default="", metavar="E", help="an environment of the manifest that the recipe needs: torch"
     )
+    _add_verbosity(adding)
     adding.set_defaults(command="zoo add")
     for action in (listing, fetching, adding):
         action.add_argument("--manifest", type=Path, metavar="FILE", help="another manifest than the project's")
@@ -414,6 +422,33 @@ def _add_target(parser: Parser) -> None:
         choices=("auto", *TARGETS),
         default="auto",
         help="hardware (auto: cuda where ONNX Runtime has its CUDA provider and there is a GPU, else cpu)",
+    )
+
+
+def _add_verbosity(parser: Parser) -> None:
+    """``verbosity``: 1 for ``-v``, -1 for ``-q``."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
+        "-v",
+        "--verbose",
+        dest="verbosity",
+        action="store_const",
+        const=1,
+        default=0,
+        help="say of each step how long it took (default: on a terminal, of those over two seconds)",
+    )
+    group.add_argument(
+        "-q", "--quiet", dest="verbosity", action="store_const", const=-1, help="do not say what is being done"
+    )
+
+
+def _add_profile(parser: Parser, use: str) -> None:
+    parser.add_argument(
+        "--profile",
+        type=_file,
+        metavar="FILE",
+        help="write a trace (.json, for Chrome or Perfetto) of the nodes of both models by ONNX Runtime's profiler"
+        + use,
     )
 
 

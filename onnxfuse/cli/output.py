@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
@@ -11,8 +12,10 @@ from onnxfuse.wording import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.status import Status
 
 _PIPED_WIDTH = 200  # a table that goes to a file or another program is not folded to the width of a terminal
+_LONG_SECONDS = 2.0
 _LEAST_WIDTH = 40  # of a terminal; in none, as COLUMNS=0 has it, rich writes nothing
 
 
@@ -69,21 +72,50 @@ def _mute(stream: TextIO) -> None:
 
 
 class Progress:
-    """Says on standard error what is being done: one line that changes on a terminal, a line a step
-    elsewhere."""
+    """Says on standard error what is being done: on a terminal one line that changes, and a line for each step that
+    took more than two seconds; elsewhere nothing.
+
+    ``verbosity`` above 0 makes it a line for each step with its seconds, wherever it goes, below 0 nothing at all.
+    """
+
+    def __init__(self, verbosity: int = 0) -> None:
+        self._status: Status | None = None
+        self._console: Console | None = None
+        self._verbosity = verbosity
+        self._step = ""
+        self._since = 0.0
 
     def __enter__(self) -> Callable[[str], None]:
-        from rich.text import Text
+        if self._verbosity >= 0 and sys.stderr.isatty():
+            console = _terminal(stderr=True)
+            if console.is_terminal:
+                self._console = console
+                self._status = console.status("", spinner="dots")
+                self._status.start()
+        return self._begin
 
-        console = _terminal(stderr=True)
-        if not (sys.stderr.isatty() and console.is_terminal):  # with FORCE_COLOR anything is one for rich
-            self._status = None
-            return say
-        status = self._status = console.status("", spinner="dots")
-        status.start()
-        return lambda message: status.update(Text(printable(message)))
+    def _begin(self, step: str) -> None:
+        self._end()
+        self._step, self._since = step, time.monotonic()
+        if self._status is not None:
+            from rich.text import Text
 
-    def __exit__(self, *_unused: object) -> None:
+            self._status.update(Text(printable(step)))
+
+    def _end(self) -> None:
+        """Say how long the step took, if it is one to tell of."""
+        took = time.monotonic() - self._since
+        if not self._step or not (self._verbosity > 0 or (self._console is not None and took > _LONG_SECONDS)):
+            return
+        line = f"{printable(self._step)}: {took:.1f} s"
+        if self._console is None:
+            say(line)
+        else:
+            self._console.print(line, markup=False, style="dim")
+
+    def __exit__(self, kind: type[BaseException] | None, *_unused: object) -> None:
+        if kind is None:
+            self._end()
         if self._status is not None:
             self._status.stop()
 

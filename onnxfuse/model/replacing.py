@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Self
 
 from onnxfuse.errors import OnnxfuseError
 
@@ -168,7 +169,7 @@ class Replacement:
             _keep_mode(self._new, self._place)
             self._new.replace(self._place)
 
-    def __enter__(self) -> "Replacement":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from onnxfuse.fused.choices import ConvChoice
     from onnxfuse.planning.statistics import Example, Statistics
     from onnxfuse.report.outline import Outline
+    from onnxfuse.report.profile import Profile
     from onnxfuse.speed import Speed
 
 
 _MANY_ULP = 100_000
+_MOST_OPERATORS = 12
 _MOST_SIZES = 8
 """That a sentence names."""
 
@@ -92,9 +94,9 @@ class Report:
 
     ``before`` and ``after`` are the model's static counts, ``example`` those for the shapes that it was checked with,
     if it has dynamic dimensions, and ``parity`` is the comparison; ``graph_before`` and ``graph_after`` are what is
-    drawn.  ``checked_on`` names the provider that it ran on
-    where that is not the target's; ``cuda`` is what was compiled; ``tuned`` says in a sentence what was measured on the
-    CPU to choose by, ``speed`` how fast the result is beside the original, ``not_timed`` why that is not known, and
+    drawn.  ``checked_on`` names the provider that it ran on where that is not the target's; ``cuda`` is what was
+    compiled; ``tuned`` says in a sentence what was measured on the CPU to choose by, ``speed`` how fast the result is
+    beside the original, ``not_timed`` why that is not known, ``profile`` how long the nodes of both take, and
     ``layout`` what users have to know of the layout of convolutions on CUDA.
     """
 
@@ -115,6 +117,7 @@ class Report:
     graph_before: "Outline" = ()
     graph_after: "Outline" = ()
     speed: "Speed | None" = None
+    profile: "Profile | None" = None
     not_timed: str = ""
     layout: str = ""
     cuda: "CudaReport | None" = None
@@ -276,8 +279,10 @@ class Report:
         and the original are off a result in float64, or null).  ``checked_on``: empty, or the provider that the check
         ran on for want of the target's.  ``tuned``: empty, or what was measured on the CPU to choose convolutions by.
         ``speed``: null if not timed, else ``ratio`` (above 1 the result is faster), ``low``, ``high``, ``milliseconds``
-        and ``sizes`` (each of original and result), ``taken_back``; ``not_timed``: empty, or why not.  ``layout``:
-        empty, or what is to be known of the layout of convolutions on CUDA.
+        and ``sizes`` (each of original and result), ``taken_back``; ``not_timed``: empty, or why not.
+        ``profile``: null, or ``original`` and ``result`` (each the nodes as ONNX Runtime ran them: ``name``, ``op``,
+        ``microseconds`` of a run, ``stands_for``) and ``runs``.  ``layout``: empty, or what is to be known of the
+        layout of convolutions on CUDA.
         """
         return {
             "schema": 1,
@@ -299,6 +304,7 @@ class Report:
             "tuned": self.tuned,
             "speed": self.speed.to_json() if self.speed else None,
             "not_timed": self.not_timed,
+            "profile": self.profile.to_json() if self.profile else None,
             "layout": self.layout,
         }
 
@@ -433,7 +439,18 @@ def render_bench(result: "BenchResult") -> "RenderableType":
         f"{result.blocks} blocks of 4 turns on {shapes or 'no inputs'}; a process for each model, threads that spin",
         result.machine,
     ]
-    return Group(table, *(Text(printable(note)) for note in notes))
+    parts: list[RenderableType] = [table]
+    if result.profile is not None:
+        parts.append(_times(result.profile))
+    return Group(*parts, *(Text(printable(note)) for note in notes))
+
+
+def _times(profile: "Profile") -> "Table":
+    """The operators that take the most time, before and after."""
+    table = simple_table("in ms, by ONNX Runtime's profiler", "original", "optimized", numbers=True)
+    for op, before, after in profile.by_operator()[:_MOST_OPERATORS]:
+        add_row(table, op, f"{before / 1000:.3f}", f"{after / 1000:.3f}")
+    return table
 
 
 def simple_table(*columns: str, numbers: bool = False) -> "Table":

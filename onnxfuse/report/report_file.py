@@ -1,7 +1,8 @@
-"""Writing the report to a file, as HTML or JSON by its suffix."""
+"""Writing the report to a file, as HTML or JSON by its suffix, and a trace."""
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from onnxfuse.errors import OnnxfuseError
@@ -19,10 +20,7 @@ class ReportFile(Replacement):
         """Raises OnnxfuseError if no report can be written to ``path``, or it is a file of one of the ``models``."""
         if path.suffix.lower() not in SUFFIXES:
             raise OnnxfuseError(f"the report {path} must end in .html or .json")
-        if place(path) in {Path(os.path.realpath(model)) for model in models}:
-            raise OnnxfuseError(f"the report cannot be written over the model {path}")
-        if path.exists() and any(place(path) in external_files(model) for model in models):
-            raise OnnxfuseError(f"the report cannot be written over {path}, which holds data of a model")
+        _check_place("the report", path, models)
         super().__init__(path)
         self._json = path.suffix.lower() == ".json"
 
@@ -35,3 +33,22 @@ class ReportFile(Replacement):
 
             text = render(report)
         self.write(text.encode("utf-8", errors="backslashreplace"))
+
+
+class TraceFile(Replacement):
+    """The file of a trace, which is opened before there is one to write."""
+
+    def __init__(self, path: Path, *models: Path) -> None:
+        """Raises OnnxfuseError if no trace can be written to ``path``, or it is a file of one of the ``models``."""
+        if path.suffix.lower() != ".json":
+            raise OnnxfuseError(f"the trace {path} must end in .json")
+        _check_place("the trace", path, models)
+        super().__init__(path)
+
+
+def _check_place(what: str, path: Path, models: Iterable[Path]) -> None:
+    """Raises OnnxfuseError if ``path`` is a file of one of the ``models``."""
+    if place(path) in {Path(os.path.realpath(model)) for model in models}:
+        raise OnnxfuseError(f"{what} cannot be written over the model {path}")
+    if path.exists() and any(place(path) in external_files(model) for model in models):
+        raise OnnxfuseError(f"{what} cannot be written over {path}, which holds data of a model")

@@ -1,5 +1,6 @@
 """The report as one HTML page that needs nothing from outside: no script, no font, no image."""
 
+from html import escape
 from pathlib import PurePath
 
 from onnxfuse import __version__
@@ -8,6 +9,7 @@ from onnxfuse.report.fused_region import TIMES, weight
 from onnxfuse.report.html_parts import MOST_ROWS, POLICY, STYLE, folded, rest, table, text
 from onnxfuse.report.html_picture import picture
 from onnxfuse.report.html_regions import regions
+from onnxfuse.report.html_times import times
 from onnxfuse.report.remaining import Remaining, remaining
 from onnxfuse.report.report import Report, error_columns, group_by_reason
 from onnxfuse.wording import plural
@@ -20,6 +22,7 @@ def render(report: Report) -> str:
     sections = [
         _head(report),
         _bars(report),
+        times(report.profile),
         picture(report),
         regions(report),
         _remaining(report),
@@ -37,6 +40,12 @@ def render(report: Report) -> str:
         + "\n".join(section for section in sections if section)
         + "\n</body>\n</html>\n"
     )
+
+
+def framed(report: Report) -> str:
+    """The page in a frame, to be part of another page."""
+    page = escape(render(report), quote=True)
+    return f'<iframe srcdoc="{page}" sandbox style="width:100%;height:40rem;border:0"></iframe>'
 
 
 def _head(report: Report) -> str:

@@ -1,7 +1,7 @@
 """The inputs of a model: their signatures, and values for them read from files."""
 
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +11,9 @@ from onnx import helper, numpy_helper
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.run.sessions import Value
+
+Given = Path | Mapping[str, Value]
+"""What ``read_inputs`` takes: the path of a file or directory, or values by the names of inputs."""
 
 OF_TENSORS = ("tensor", "sequence", "optional")
 """The kinds of inputs that are made up, and read from files."""
@@ -117,14 +120,21 @@ def with_article(kind: str) -> str:
 # --- inputs from files ---
 
 
-def read_inputs(path: Path, specs: list[InputSpec], defaults: Iterable[InputSpec] = ()) -> list[InputSet]:
-    """Input sets from an ``.npz`` file (arrays named as the inputs), or from a directory; an ``.npz`` file may have
-    values for the inputs with ``defaults`` too.
+def read_inputs(given: Given, specs: list[InputSpec], defaults: Iterable[InputSpec] = ()) -> list[InputSet]:
+    """Input sets from an ``.npz`` file (arrays named as the inputs), from a directory, or of arrays by the names of the
+    inputs; an ``.npz`` file and a dict may have values for the inputs with ``defaults`` too.
 
     A directory holds ``.npz`` files, ``test_data_set_*`` directories as the ONNX backend tests have them
     (``input_0.pb``, ``input_1.pb``, … in the order of the graph's inputs), or the ``input_*.pb`` files
     themselves.  Raises OnnxfuseError for anything else, and for values that do not fit the model.
     """
+    if isinstance(given, Mapping):
+        tensors = {spec.name for spec in (*specs, *defaults) if spec.kind == "tensor"}
+        for name, value in given.items():
+            if name in tensors and not isinstance(value, np.ndarray):
+                raise OnnxfuseError(f"inputs has no array for {name!r}, but {type(value).__name__}")
+        return [InputSet("the arrays given", _fitting(given, "inputs", specs, tuple(defaults)))]
+    path = given
     if path.is_dir():
         sets = [path] if any(path.glob("input_*.pb")) else sorted(path.glob("test_data_set_*"))
         files = [*sets, *sorted(path.glob("*.npz"))]
@@ -147,15 +157,22 @@ def _read_set(path: Path, specs: list[InputSpec], defaults: tuple[InputSpec, ...
         raise
     except Exception as error:  # NumPy, zipfile and protobuf each raise their own kinds for a damaged file
         raise OnnxfuseError(f"cannot read inputs from {path}: {' '.join(str(error).split())}") from error
+    return _fitting(feeds, str(path), specs, defaults)
+
+
+def _fitting(
+    feeds: Mapping[str, Value], source: str, specs: list[InputSpec], defaults: tuple[InputSpec, ...]
+) -> dict[str, Value]:
+    """The values for the inputs, which ``source`` gives.  Raises OnnxfuseError if some do not fit or are missing."""
     given = [*specs, *(spec for spec in defaults if spec.name in feeds)]
     names = {spec.name for spec in given}
     missing = [spec.name for spec in specs if spec.name not in feeds]
     extra = [name for name in feeds if name not in names]
     if missing:
-        raise OnnxfuseError(f"{path} has no value for input {missing[0]!r}")
+        raise OnnxfuseError(f"{source} has no value for input {missing[0]!r}")
     if extra:
-        raise OnnxfuseError(f"{path} has a value for {extra[0]!r}, which is no input of the model")
-    return {spec.name: _checked(feeds[spec.name], spec, path) for spec in given}
+        raise OnnxfuseError(f"{source} has a value for {extra[0]!r}, which is no input of the model")
+    return {spec.name: _checked(feeds[spec.name], spec, source) for spec in given}
 
 
 def _read_npz(path: Path) -> dict[str, Value]:
@@ -196,7 +213,7 @@ def _check_regular(path: Path) -> None:
         raise OnnxfuseError(f"{path} is not a regular file")
 
 
-def _checked(value: Value, spec: InputSpec, path: Path) -> Value:
+def _checked(value: Value, spec: InputSpec, source: str) -> Value:
     if spec.kind != "tensor" or not isinstance(value, np.ndarray):
         return value
     structured = value.dtype.names is not None
@@ -206,11 +223,11 @@ def _checked(value: Value, spec: InputSpec, path: Path) -> Value:
     if value.dtype.newbyteorder("=") == spec.dtype:
         value = value.astype(spec.dtype, copy=False)
     if value.dtype != spec.dtype and (structured or spec.elem_type != onnx.TensorProto.STRING):
-        raise OnnxfuseError(f"{path}: {spec.describe()} cannot take an array of {value.dtype}")
+        raise OnnxfuseError(f"{source}: {spec.describe()} cannot take an array of {value.dtype}")
     fits = spec.shape is None or (
         len(spec.shape) == value.ndim
         and all(not isinstance(dim, int) or dim == size for dim, size in zip(spec.shape, value.shape, strict=True))
     )
     if not fits:
-        raise OnnxfuseError(f"{path}: {spec.describe()} cannot take an array of shape {list(value.shape)}")
+        raise OnnxfuseError(f"{source}: {spec.describe()} cannot take an array of shape {list(value.shape)}")
     return value

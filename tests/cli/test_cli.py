@@ -36,7 +36,7 @@ def test_optimize_checks_writes_and_ends_with_the_table(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out.onnx"
-    status, text, err = run(capsys, "optimize", model, out, "--report", tmp_path / "r.json", "--target", "cpu")
+    status, text, err = run(capsys, "optimize", model, out, "--report", tmp_path / "r.json", "--target", "cpu", "-v")
     assert status == 0, err
     onnx.checker.check_model(out, full_check=True)
     assert any(node.domain == "onnxfuse" for node in onnx.load(out).graph.node)
@@ -228,7 +228,9 @@ def test_inputs_without_a_check_are_for_tuning(model: Path, tmp_path: Path, caps
 def test_passes_can_be_chosen(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = passes.default_registry().names()
     assert names[-1] == "join-product-bias"
-    status, _, err = run(capsys, "optimize", model, tmp_path / "o.onnx", "--no-check", "--passes", ", ".join(names))
+    status, _, err = run(
+        capsys, "optimize", model, tmp_path / "o.onnx", "-v", "--no-check", "--passes", ", ".join(names)
+    )
     assert status == 0 and "pass fuse-elementwise" in err
     status, *_ = run(capsys, "optimize", model, tmp_path / "p.onnx", "--no-check", "--passes", names[0])
     assert status == 0

@@ -6,6 +6,7 @@ import pty
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import onnx
@@ -89,20 +90,19 @@ def test_onnxruntime_adds_nothing_to_the_one_line(model: Path, tmp_path: Path) -
     broken = chain()
     broken.graph.initializer[1].dims[:] = [(1 << 63) - 1]
     done = process("check", model, save(broken, tmp_path / "broken.onnx"))
-    progress = [line for line in done.stderr.splitlines() if not line.startswith("running the ")]
-    assert done.returncode == 1 and progress == [assert_one_line(done.stderr)]
+    assert done.returncode == 1 and done.stderr.splitlines() == [assert_one_line(done.stderr)]
 
 
 def test_colours_that_are_forced_make_no_terminal_of_a_file(model: Path) -> None:
     done = process("inspect", model.parent / "none.onnx", env={**os.environ, "FORCE_COLOR": "1"})
     assert done.returncode == 2 and "\x1b" not in done.stderr
-    assert done.stderr.splitlines()[1:] == [assert_one_line(done.stderr)]  # the first is of progress
+    assert done.stderr.splitlines() == [assert_one_line(done.stderr)]
 
 
-def on_a_terminal(*arguments: object, **environment: str) -> str:
-    """What a process shows on a terminal, without what moves the cursor."""
+def on_a_terminal(*arguments: object, command: Sequence[str] = ("-m", "onnxfuse"), **environment: str) -> str:
+    """What a process shows on a terminal, without what moves the cursor, unless that is asked for as ``raw``."""
     ours, its = pty.openpty()
-    command = [sys.executable, "-m", "onnxfuse", *map(str, arguments)]
+    command = [sys.executable, *command, *map(str, arguments)]
     running = subprocess.Popen(command, stdout=its, stderr=its, env=os.environ | environment)
     os.close(its)
     shown = b""
@@ -113,7 +113,24 @@ def on_a_terminal(*arguments: object, **environment: str) -> str:
         pass
     os.close(ours)
     assert running.wait(60) == 0, shown
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    return shown.decode() if "raw" in environment else re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+
+
+def test_steps_are_told_where_they_are_wanted(model: Path, tmp_path: Path) -> None:
+    """Piped, nothing is said unless it is asked for; on a terminal what took long is; NO_COLOR is heeded."""
+    for option, told in (("-v", True), ("--verbose", True), ("-q", False), ("--quiet", False), (None, False)):
+        done = process("inspect", model, *(() if option is None else (option,)))
+        lines = done.stderr.splitlines()
+        assert done.returncode == 0 and bool(lines) == told
+        assert not told or all(re.fullmatch(r"\S.*: \d+\.\d s", line) for line in lines)
+    code = (
+        "import sys, time\nfrom onnxfuse.cli import output\noutput._LONG_SECONDS = 0.05\n"
+        "with output.Progress(int(sys.argv[1])) as progress:\n"
+        "    progress('quick')\n    progress('slow')\n    time.sleep(0.1)\n    progress('last')\n"
+    )
+    shown = on_a_terminal("0", command=["-c", code], NO_COLOR="1", TERM="xterm", raw="1")
+    assert "slow: 0.1 s" in shown and "quick: " not in shown and not re.search(r"\x1b\[[0-9;]*3[0-9]m", shown)
+    assert on_a_terminal("-1", command=["-c", code], TERM="xterm") == ""
 
 
 @pytest.mark.parametrize("columns", ["0", "1", "100"])

@@ -22,7 +22,7 @@ LAYERS = (
     ("targets",),
     ("planning",),
     ("check",),
-    ("bench", "bench_memory", "bench_turns", "bench_worker", "cpu_tuning", "speed", "zoo"),
+    ("bench", "bench_memory", "bench_turns", "bench_worker", "cpu_tuning", "profiling", "speed", "zoo"),
     ("api",),
     ("doctor", "unfusing"),
     ("cli",),

@@ -402,7 +402,7 @@ def test_zoo_fetch_prints_paths_and_nothing_else(
     index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "here.onnx"
-    assert zoo_command("fetch", "if_loop", "--out", str(target)) == 0
+    assert zoo_command("fetch", "if_loop", "--out", str(target), "-v") == 0
     printed = capsys.readouterr()
     assert printed.out == f"{target}\n" and target.stat().st_size > 0
     assert "making if_loop" in printed.err

@@ -1,0 +1,54 @@
+"""Where the time goes, before and after, on the page of a report."""
+
+from onnxfuse.report.html_parts import table, text
+from onnxfuse.report.profile import NodeTime, Profile
+
+_MOST_OPERATORS = 15
+_MOST_NODES = 20
+_MOST_NAMES = 40
+
+
+def times(profile: Profile | None) -> str:
+    """The section; empty without a profile."""
+    if profile is None:
+        return ""
+    operators = profile.by_operator()
+    longest = max((max(row[1:]) for row in operators), default=0.0) or 1.0
+    rows = [
+        (
+            text(op),
+            "".join(
+                f'<div class="bar {style}" style="width:{100 * value / longest:.1f}%"></div>'
+                for style, value in (("before", before), ("after", after))
+            ),
+            _milliseconds(before),
+            _milliseconds(after),
+        )
+        for op, before, after in operators[:_MOST_OPERATORS]
+    ]
+    sums = [sum(one.microseconds for one in side) for side in (profile.original, profile.result)]
+    rows.append(("all", "", _milliseconds(sums[0]), _milliseconds(sums[1])))
+    nodes = [(_name(one), text(one.op), _milliseconds(one.microseconds)) for one in profile.result[:_MOST_NODES]]
+    before = [(_name(one), text(one.op), _milliseconds(one.microseconds)) for one in profile.original[:_MOST_NODES]]
+    columns = ("node", "operator", "ms")
+    return (
+        "<h2>Where the time goes</h2>\n"
+        '<p class="soft">Milliseconds of a run by ONNX Runtime\'s profiler, which takes time itself, after its own '
+        f"fusions; means of {profile.runs[0]} runs before and {profile.runs[1]} after.</p>\n"
+        + table(("", "", "before", "after"), rows, "counts")
+        + f"<details><summary>The longest nodes after</summary>{table(columns, nodes)}</details>"
+        + f"<details><summary>The longest nodes before</summary>{table(columns, before)}</details>"
+    )
+
+
+def _milliseconds(microseconds: float) -> str:
+    return f"{microseconds / 1000:.3f}"
+
+
+def _name(node: NodeTime) -> str:
+    name = f"<code>{text(node.name or '(no name)')}</code>"
+    if not node.stands_for:
+        return name
+    shown = ", ".join(f"<code>{text(each)}</code>" for each in node.stands_for[:_MOST_NAMES])
+    more = ", …" if len(node.stands_for) > _MOST_NAMES else ""
+    return f'{name}<br><span class="soft">for {shown}{more}</span>'
