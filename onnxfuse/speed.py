@@ -10,7 +10,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,6 @@ class Speed:
 
     ``milliseconds`` are the lower quartiles of a run, ``sizes`` the bytes of the files with their external data, of the
     original and of the result.  ``taken_back`` says what was not done because it made the model slower, if anything.
-    ``shapes`` are those of the inputs.
     """
 
     ratio: float
@@ -67,7 +66,6 @@ class Speed:
     milliseconds: tuple[float, float]
     sizes: tuple[int, int]
     taken_back: str = ""
-    shapes: dict[str, list[int]] = field(default_factory=dict)
 
     @property
     def slower(self) -> bool:
@@ -176,6 +174,7 @@ class Choice:
     request: Request
 
 
+_PRODUCTS = "fuse-matmul"
 _OF_CONVOLUTIONS = {"fuse-conv", "split-conv-bias", "channels-last", "conv-layout", "fuse-squeeze-excite"}
 
 
@@ -192,6 +191,7 @@ def choices(asked: Request) -> list[Choice]:
         return replace(asked, conv=conv, steps=_again(asked, lambda name: not unwanted(name)))
 
     fusing = {name for name in (step.name for step in asked.steps) if name.startswith("fuse-")} | _OF_CONVOLUTIONS
+    found.append(Choice("products of matrices are ONNX Runtime's", without(lambda name: name == _PRODUCTS, asked.conv)))
     found.append(Choice("every convolution that can be is fused", without(lambda name: False, ConvPolicy.ALL)))
     found.append(Choice("convolutions are ONNX Runtime's", without(lambda name: False)))
     elementwise = fusing - {"fuse-elementwise"}
@@ -231,7 +231,7 @@ def judged(
     context.progress("timing the original and the result in turns")
     try:
         inputs = timing_inputs(original, shapes, given, asked.target)
-        report.speed = replace(measure(original, result, inputs, asked.target), shapes=inputs.shapes())
+        report.speed = measure(original, result, inputs, asked.target)
         if not report.speed.slower:
             return None
         candidates = choices(asked)
@@ -239,8 +239,7 @@ def judged(
             report.add_warning(f"the result is slower than the original: {report.speed.describe()}")
             return None
         context.progress("the result is slower: timing what does less")
-        request, speed = choose(candidates, write, original, inputs, report.speed, asked.target)
-        report.speed = replace(speed, shapes=inputs.shapes())
+        request, report.speed = choose(candidates, write, original, inputs, report.speed, asked.target)
     except OnnxfuseError as error:
         report.speed, report.not_timed = None, f"Not timed: {error}."
         return None

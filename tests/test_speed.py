@@ -87,7 +87,7 @@ def test_a_slower_choice_gives_way_to_one_that_is_not(tmp_path: Path, monkeypatc
     from onnxfuse.targets.request import request
 
     candidates = speed.choices(request("cpu"))
-    assert len({choice.words for choice in candidates}) == len(candidates) == 6
+    assert len({choice.words for choice in candidates}) == len(candidates) == 7
     assert candidates[-1].request.steps == ()
     seconds = {speed.ORIGINAL: 1.0, **{choice.words: 1.1 for choice in candidates}}
     seconds["elementwise nodes alone are fused"] = 0.8
@@ -106,7 +106,7 @@ def test_a_slower_choice_gives_way_to_one_that_is_not(tmp_path: Path, monkeypatc
     monkeypatch.setattr(speed, "time_models", timed)
     first = Speed(0.9, 0.89, 0.91, (1.0, 1.1), (10, 10))
     taken, found = speed.choose(candidates, write, path, InputSet("x", {}), first, "cpu")
-    assert taken is candidates[3].request and len(written) == 5
+    assert taken is candidates[4].request and len(written) == 6
     assert found.ratio == pytest.approx(1.25, rel=0.01)
     assert found.taken_back.startswith("Taken back: elementwise nodes alone are fused; as planned it ran 0.91 times")
     seconds[candidates[0].words] = 0.7  # in another process the plan is not slower

@@ -7,10 +7,10 @@
 namespace onnxfuse {
 namespace {
 
-// Takes the addition of a vector of channels, along `axis`, out of a Program that begins with it, and returns the vector's
-// input, or 0 if the Program begins otherwise.  Without it the epilogue of most convolutions treats all channels alike, and
+// Takes the addition of a vector of channels, along `axis` of `rank`, out of a Program that begins with it, and returns the
+// vector's input, or 0 if the Program begins otherwise.  Without it the epilogue of most convolutions treats all channels alike, and
 // needs not stop between them.
-size_t take_bias(Program* program, int axis) {
+size_t take_bias(Program* program, int axis, int rank) {
   const auto reads_result = [](const Value& value) {
     const auto* const end = value.operands + info(value.op).arity;
     return value.kind == Value::Kind::Instruction && std::find(value.operands, end, 0) != end;
@@ -21,7 +21,8 @@ size_t take_bias(Program* program, int axis) {
   if (std::count(program->outputs.begin(), program->outputs.end(), 0) > 0) return 0;
   const uint16_t other = first->operands[0] == 0 ? first->operands[1] : first->operands[0];
   const Value& bias = values[other];
-  if (other == 0 || bias.kind != Value::Kind::Input || !bias.along_axis || bias.axis != axis) return 0;
+  if (other == 0 || bias.kind != Value::Kind::Input || !bias.along_axis) return 0;
+  if (bias.axis != axis && bias.axis != axis - rank) return 0;
   const auto sum = static_cast<uint16_t>(first - values.begin());
   for (Value& value : values) {
     if (value.kind != Value::Kind::Instruction) continue;
@@ -38,7 +39,7 @@ ConvEpilogue make_conv_epilogue(DType type, const Program& program, std::vector<
   epilogue.source = &program;
   epilogue.program = program;
   if (type == DType::f32) {
-    const size_t bias = take_bias(&epilogue.program, axis);
+    const size_t bias = take_bias(&epilogue.program, axis, shapes[0].rank);
     if (bias != 0 && shapes[bias].dims[0] == shapes[0].dims[static_cast<size_t>(axis)]) {
       epilogue.bias = bias;
     } else {

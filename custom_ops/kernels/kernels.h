@@ -301,9 +301,9 @@ struct Bounds {
   float high;
 };
 
-// How many pixels are computed at once for so many: there are no kernels for some small numbers.
+// How many pixels are computed for so many: there is no kernel for seven.
 constexpr size_t whole_nhwc_pixels(size_t pixels) {
-  return pixels <= 4 || pixels > kFewNhwcPixels ? pixels : pixels <= 6 ? 6 : pixels <= 8 ? 8 : kFewNhwcPixels;
+  return pixels == 7 ? 8 : pixels;
 }
 
 // Sums over all channels for pixels, each with its filters in a row: out[p * out_pitch + m] = addends[m] + sum over s and i

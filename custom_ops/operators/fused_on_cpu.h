@@ -1,5 +1,5 @@
-// The custom operators for the CPU provider alone: FusedSqueezeExcite, FusedNormalization, FusedNhwcConv, FusedNhwcPool and
-// FusedNhwcConcat.
+// The custom operators for the CPU provider alone: FusedSqueezeExcite, FusedNormalization, FusedMatMul, FusedNhwcConv,
+// FusedNhwcPool and FusedNhwcConcat.
 #ifndef ONNXFUSE_FUSED_ON_CPU_H_
 #define ONNXFUSE_FUSED_ON_CPU_H_
 

@@ -75,6 +75,7 @@ SQUEEZE_EXCITE = Kind(
 )
 ATTENTION = Kind("FusedAttention", 8, _BOTH, (), "scaled dot-product attention", "attention")
 NORMALIZATION = Kind("FusedNormalization", 8, _CPU, ("program",), "a normalization of rows", "normalization, reduction")
+MATMUL = Kind("FusedMatMul", 8, _CPU, ("program",), "a product with a Program behind it", "matrix product")
 NHWC_CONV = Kind(
     "FusedNhwcConv",
     24,
@@ -86,7 +87,18 @@ NHWC_CONV = Kind(
 NHWC_POOL = Kind("FusedNhwcPool", 8, _CPU, (), "MaxPool or AveragePool, the channels last", "pooling, resizing")
 NHWC_CONCAT = Kind("FusedNhwcConcat", 8, _CPU, (), "joined channels, which come last", "layout")
 
-KINDS = (ELEMENTWISE, REDUCTION, CONV, SQUEEZE_EXCITE, ATTENTION, NORMALIZATION, NHWC_CONV, NHWC_POOL, NHWC_CONCAT)
+KINDS = (
+    ELEMENTWISE,
+    REDUCTION,
+    CONV,
+    SQUEEZE_EXCITE,
+    ATTENTION,
+    NORMALIZATION,
+    MATMUL,
+    NHWC_CONV,
+    NHWC_POOL,
+    NHWC_CONCAT,
+)
 
 
 def kind_of(operator: str) -> Kind | None:

@@ -58,8 +58,8 @@ class Target:
     gathers_rows: kernels that reduce read tensors well whose elements do not follow one another.  On an EPYC with
     AVX-512 sums of squares and normalizations of parts of rows took 1.1 to 1.3 times as long as behind ONNX Runtime's
     Slice, of transposed tensors 1 to 5 times as long as behind its Transpose.
-    writes_parts: a fused node of elementwise operators writes what it makes as parts of a larger tensor.
     transposes_well: ONNX Runtime transposes some tensors faster than a fused node reads them in another order.
+    fast_products: the library multiplies matrices as fast as ONNX Runtime or faster, where the kind for it is there.
     reads_immediates: scalars of the programs of a convolution are in their text, and no inputs.
     keeps_softmax: Softmax is left to ONNX Runtime, for at some sizes what it computes in kernels of their own is faster
     than one fused node: with a mask it takes 0.8 of the time at 8x197x197 on an EPYC with AVX2, and 1.2 to 1.5 of it at
@@ -79,8 +79,8 @@ class Target:
     host_apart: bool
     one_space: bool
     gathers_rows: bool
-    writes_parts: bool
     transposes_well: bool
+    fast_products: Callable[[], bool]
     reads_immediates: bool
     keeps_softmax: bool
     library_costs: bool
@@ -104,8 +104,8 @@ CPU = Target(
     host_apart=False,
     one_space=False,
     gathers_rows=False,
-    writes_parts=True,
     transposes_well=True,
+    fast_products=cpu.has_avx2,
     reads_immediates=False,
     keeps_softmax=True,
     library_costs=True,
@@ -123,8 +123,8 @@ CUDA = Target(
     host_apart=True,
     one_space=True,
     gathers_rows=True,
-    writes_parts=False,
     transposes_well=False,
+    fast_products=lambda: False,
     reads_immediates=True,
     keeps_softmax=False,
     library_costs=False,

@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.fused.fused_node import ElementwiseFusion
+from onnxfuse.fused.fusion import Fusion
+from onnxfuse.fused.kinds import DOMAIN
+from onnxfuse.model.graph import Model
 from onnxfuse.model.graph_ir import VIEWS
 from onnxfuse.ort.slow_kernels import FREE_OPS
 from onnxfuse.report.byte_counts import bytes_saved
@@ -21,7 +23,12 @@ _FEW_BYTES = 1 << 18
 _SLOW_KERNEL = 8  # a slow kernel of ORT's takes as long as so many passes over memory
 
 
-def is_worthwhile(fusions: Sequence[ElementwiseFusion], nodes: int, is_slow: Callable[[gs.Node], bool]) -> bool:
+def loads_library(model: Model) -> bool:
+    """Whether a session of the model as it is loads the library."""
+    return any(node.domain == DOMAIN for graph in model.graphs() for node in graph.nodes)
+
+
+def is_worthwhile(fusions: Sequence[Fusion], nodes: int, is_slow: Callable[[gs.Node], bool]) -> bool:
     """Whether the ``fusions`` of a model of so many ``nodes`` save many kernels, or a large share, or many bytes.
 
     ``is_slow`` tells of a node whether ONNX Runtime would compute it in a slow kernel.
@@ -32,9 +39,10 @@ def is_worthwhile(fusions: Sequence[ElementwiseFusion], nodes: int, is_slow: Cal
     return sum(_likely_bytes(fusion, is_slow) for fusion in fusions) >= _FEW_BYTES
 
 
-def _likely_bytes(fusion: ElementwiseFusion, is_slow: Callable[[gs.Node], bool]) -> int:
+def _likely_bytes(fusion: Fusion, is_slow: Callable[[gs.Node], bool]) -> int:
     """The bytes that a fusion saves if the first symbolic dimension is a batch of one and others are 64."""
-    saved = bytes_saved(fusion.nodes, fusion.reads, fusion.outputs, FREE_OPS | VIEWS)
+    reads = fusion.inputs if fusion.reads is None else fusion.reads
+    saved = bytes_saved(fusion.nodes, reads, fusion.outputs, FREE_OPS | VIEWS)
     for node in filter(is_slow, fusion.nodes):
         saved.add(node.outputs[0], _SLOW_KERNEL)
     return sum(count * 64 ** max(len(symbols) - 1, 0) for symbols, count in saved.terms.items())

@@ -10,7 +10,7 @@ from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.rewrite.base import Pass, PassContext
@@ -244,6 +244,7 @@ _BUILTIN_PASSES = {
     "channels-last": "onnxfuse.fused.nhwc.channels_last:ChannelsLast",
     "fuse-reductions": "onnxfuse.fused.reduction.fuse_reductions:FuseReductions",
     "fuse-normalization": "onnxfuse.fused.normalization.fuse_normalization:FuseNormalization",
+    "fuse-matmul": "onnxfuse.fused.matmul.fuse_matmul:FuseMatMul",
     "fuse-elementwise": "onnxfuse.fused.elementwise.fuse_elementwise:FuseElementwise",
     "join-product-bias": "onnxfuse.fused.products.biases:JoinProductBias",
 }
@@ -274,31 +275,6 @@ def default_registry(
 
 REGISTRY = default_registry()
 """The registry that ``optimize`` and the command line use."""
-
-
-Item = TypeVar("Item")
-
-
-@overload
-def register_pass(
-    item: None = None,
-    *,
-    name: str | None = None,
-    description: str = "",
-    before: Sequence[str] = (),
-    after: Sequence[str] = (),
-) -> Callable[[Item], Item]: ...
-
-
-@overload
-def register_pass(
-    item: Item,
-    *,
-    name: str | None = None,
-    description: str = "",
-    before: Sequence[str] = (),
-    after: Sequence[str] = (),
-) -> Item: ...
 
 
 def register_pass(

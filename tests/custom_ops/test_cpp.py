@@ -189,6 +189,7 @@ def test_forks(tmp_path: Path) -> None:
         "fuzz_squeeze_excite",
         "fuzz_attention",
         "fuzz_normalization",
+        "fuzz_matmul",
         "fuzz_reduction",
         "fuzz_nhwc_conv",
         "fuzz_nhwc_pool",

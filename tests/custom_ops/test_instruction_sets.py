@@ -28,6 +28,7 @@ SUITE = [
         "squeeze_excite",
         "attention",
         "normalization",
+        "matmul",
         "nhwc_conv",
         "nhwc_parts",
         "nhwc_pool",

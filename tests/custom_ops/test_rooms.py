@@ -28,7 +28,7 @@ LAYERS = (
         *("nodes/squeeze_excite", "nodes/attention", "nodes/normalization", "nodes/reduction"),
         "cuda/driver",
     ),
-    ("cuda/launch",),
+    ("nodes/matmul", "cuda/launch"),
     ("cuda/attention", "cuda/conv", "cuda/nest"),
     ("operators",),
     ("executable",),

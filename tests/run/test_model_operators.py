@@ -180,7 +180,7 @@ def mixed() -> onnx.ModelProto:
     nodes = [
         helper.make_node("Exp", ["x"], ["a"]),
         helper.make_node("Sub", ["a", "x"], ["b"]),
-        helper.make_node("MatMul", ["b", "w"], ["c"]),
+        helper.make_node("Einsum", ["b", "w"], ["c"], equation="nij,jk->nik"),
         helper.make_node("Abs", ["c"], ["d"]),
         helper.make_node("Cast", ["d"], ["z"], to=onnx.TensorProto.INT64),
         helper.make_node("Identity", ["b"], ["y"]),

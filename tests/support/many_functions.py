@@ -20,14 +20,14 @@ _SCORES = (
 
 
 def regions(count: int) -> onnx.ModelProto:
-    """So many regions, no two of the same operators, with a product, which is not fused, between them."""
+    """So many regions, no two of the same operators, with a product that is not fused between them."""
     steps = []
     for index in range(count):
         name = f"x{index}"
         for place, bit in enumerate(f"{index:07b}"):
             steps.append(f"{name}_{place} = {('Abs', 'Sin')[int(bit)]}({name})")
             name = f"{name}_{place}"
-        steps.append(f"x{index + 1} = MatMul({name}, w)")
+        steps.append(f'x{index + 1} = Einsum<equation = "ij,jk->ik">({name}, w)')
     text = f"g (float[n, 16] x0) => (float[n, 16] x{count}) {{ {' '.join(steps)} }}"
     return named(text, w=np.eye(16, dtype=np.float32))
 

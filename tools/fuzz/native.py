@@ -42,6 +42,7 @@ OPERATOR_DRIVERS = {
     "fuzz_attention": 2700,
     "fuzz_cuda_attention": 20000,
     "fuzz_normalization": 3500,
+    "fuzz_matmul": 3500,
     "fuzz_reduction": 3500,
     "fuzz_nhwc_conv": 1800,
     "fuzz_nhwc_pool": 15000,
@@ -50,9 +51,9 @@ OPERATOR_DRIVERS = {
     "fuzz_executable": 1500,
 }
 """What fuzzes the CUDA operators, those of elementwise nodes, of reductions, of convolutions and of attention,
-convolutions, gates, attention, normalizations, convolutions, pooling and Concats with the channels last on the CPU, the
-reader of a model's functions, and the C functions for models without ONNX Runtime; and how many runs a second each is
-asked for, about what it does."""
+convolutions, gates, attention, normalizations, products, and what has the channels last, convolutions, pooling and
+Concats, on the CPU, the reader of a model's functions, and the C functions for models without ONNX Runtime; and how
+many runs a second each is asked for, about what it does."""
 
 SEED_MODELS = 300
 ENVIRONMENTS: tuple[dict[str, str], ...] = (

@@ -203,7 +203,11 @@ void lay_out_memory(const NhwcConv& node, NhwcConvPlan* plan) {
 
 bool make_nhwc_conv_plan(const NhwcConv& node, const PlanKey& key, NhwcConvPlan* plan, std::string* error) {
   NhwcShapes shapes;
-  if (!resolve_nhwc_conv(node, key.shapes, &shapes, error)) return false;
+  return resolve_nhwc_conv(node, key.shapes, &shapes, error) && plan_nhwc_conv(node, shapes, key, plan, error);
+}
+
+bool plan_nhwc_conv(const NhwcConv& node, const NhwcShapes& shapes, const PlanKey& key, NhwcConvPlan* plan,
+                    std::string* error) {
   plan->key = key;
   plan->geometry = shapes.geometry;
   plan->output = shapes.epilogue[0];
@@ -219,7 +223,7 @@ bool make_nhwc_conv_plan(const NhwcConv& node, const PlanKey& key, NhwcConvPlan*
   if (plan->copies && !element_count({4, {g.batch, plan->rows, plan->columns, g.in_channels}}, &count)) {
     return fail("input 0 of shape " + to_string(key.shapes[0]) + " has too many elements with its padding", error);
   }
-  const int axis = node.nhwc_output ? node.rank() - 1 : 1;
+  const int axis = node.nhwc_output ? plan->output.rank - 1 : 1;
   plan->epilogue = make_conv_epilogue(DType::f32, node.epilogue, shapes.epilogue, axis);
   if (plan->epilogue.plan == nullptr) {
     plan->whole_epilogue = make_plan(node.epilogue, {shapes.epilogue}, error);

@@ -109,6 +109,10 @@ struct NhwcConvPlan {
 // False if the shapes do not fit the node; then `error` says why.
 bool make_nhwc_conv_plan(const NhwcConv& node, const PlanKey& key, NhwcConvPlan* plan, std::string* error);
 
+// The same where the shapes have been resolved, and fit.
+bool plan_nhwc_conv(const NhwcConv& node, const NhwcShapes& shapes, const PlanKey& key, NhwcConvPlan* plan,
+                    std::string* error);
+
 // Throws Error if there is no memory.
 void run_nhwc_conv(const NhwcConv& node, const NhwcConvPlan& plan, const std::vector<const void*>& inputs,
                    const std::vector<void*>& outputs, const Host& host);

@@ -158,7 +158,7 @@ void divide_filters(const NhwcConv& node, NhwcConvPlan* plan, bool* straight) {
     for (int64_t pixels = step; pixels < plan->pixels + step && pixels <= most; pixels += step) {
       const int64_t at_once = std::min(pixels, plan->pixels);
       const int64_t units = divide_up(plan->pixels, at_once) * plan->images * filter_units;
-      const double sums = static_cast<double>(round_up(at_once, kNhwcTilePixels)) * cost_of_filters(filters);
+      const double sums = static_cast<double>(round_up(at_once, kNhwcLeastTile)) * cost_of_filters(filters);
       const double read = per_weight * static_cast<double>(filters) + kNearWeightProducts * static_cast<double>(at_once);
       const double spilt = at_once * filters > kNhwcUnitResults ? kSpiltUnit : 1.0;
       const auto runs = static_cast<double>(runs_of_unit(node, at_once, plan->pixels, filters, g.out_channels));

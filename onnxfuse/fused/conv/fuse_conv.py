@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 import onnx_graphsurgeon as gs
 
 from onnxfuse.cuda.conv.spec import Convolution
+from onnxfuse.fused.anchor_regions import AnchorRegions
 from onnxfuse.fused.choices import ConvChoice
 from onnxfuse.fused.conv.choosers import chooser_of
 from onnxfuse.fused.conv.conv_node import ConvFusion, ConvRegion, fuse_conv
-from onnxfuse.fused.conv.conv_regions import ConvRegions
 from onnxfuse.fused.conv.conv_times import ConvTimes, LastIsFree, is_better_by_rows
 from onnxfuse.fused.conv.convolutions import describe, is_convolution
 from onnxfuse.fused.conv.cpu_convolutions import CHANNELS_LAST, FASTER, cpu_chooser
@@ -195,7 +195,7 @@ class _Planner:
         All tails go before what stands beside them, which may be the tail of another one, and that before the heads:
         what stands between two convolutions is computed once if it is the tail of the first.
         """
-        regions = ConvRegions(nodes, fusible, self._is_output, self._sizes, self._opset)
+        regions = AnchorRegions(nodes, fusible, self._is_output, self._sizes, self._opset)
         convs = [node for node in reversed(nodes) if id(node) in wanted]
         alone = [ConvRegion(node, wanted[id(node)], node.inputs[0]) for node in convs]
         found = [self._with_tail(region, regions) for region in alone]
@@ -216,7 +216,7 @@ class _Planner:
             return True
         return any(node.op not in FREE_OPS for node in (*region.before, *region.after))
 
-    def _with_shifted(self, found: list[ConvRegion], regions: ConvRegions) -> list[ConvRegion]:
+    def _with_shifted(self, found: list[ConvRegion], regions: AnchorRegions) -> list[ConvRegion]:
         """The regions, those of a gated block with what the gate multiplies computed where it does."""
         by_conv = {id(region.conv): region for region in found}
         tails = {id(node): id(region.conv) for region in found for node in region.after}
@@ -228,31 +228,31 @@ class _Planner:
                 by_conv |= {id(one.conv): one for one in both}
         return [by_conv[id(region.conv)] for region in found]
 
-    def _with_tail(self, region: ConvRegion, regions: ConvRegions) -> ConvRegion:
+    def _with_tail(self, region: ConvRegion, regions: AnchorRegions) -> ConvRegion:
         def accepts(nodes: list[gs.Node]) -> bool:
             return self._is_within_limits(replace(region, after=tuple(nodes)), regions)
 
         return replace(region, after=tuple(regions.tail(region.conv, accepts)))
 
-    def _with_sides(self, region: ConvRegion, regions: ConvRegions) -> ConvRegion:
+    def _with_sides(self, region: ConvRegion, regions: AnchorRegions) -> ConvRegion:
         def accepts(nodes: list[gs.Node]) -> bool:
             return self._is_within_limits(replace(region, after=tuple(nodes)), regions)
 
         return replace(region, after=tuple(regions.beside(region.conv, region.after, accepts)))
 
-    def _with_head(self, region: ConvRegion, regions: ConvRegions) -> ConvRegion:
+    def _with_head(self, region: ConvRegion, regions: AnchorRegions) -> ConvRegion:
         def accepts(nodes: list[gs.Node], data: gs.Tensor) -> bool:
             return self._is_within_limits(replace(region, before=tuple(nodes), data=data), regions)
 
         before, data = regions.head(region.conv, region.convolution.dtype, accepts)
         return replace(region, before=tuple(before), data=data)
 
-    def _fuse(self, region: ConvRegion, regions: ConvRegions) -> ConvFusion:
+    def _fuse(self, region: ConvRegion, regions: AnchorRegions) -> ConvFusion:
         return fuse_conv(
             region, self._opset, regions.read_outside(region), self._fast_math, immediates=self._on.reads_immediates
         )
 
-    def _is_within_limits(self, region: ConvRegion, regions: ConvRegions) -> bool:
+    def _is_within_limits(self, region: ConvRegion, regions: AnchorRegions) -> bool:
         """Whether a region has one node's worth of operands and instructions."""
         try:
             fusion = self._fuse(region, regions)

@@ -8,11 +8,10 @@ import onnx_graphsurgeon as gs
 from onnxfuse.cuda.elementwise.fitting import Fitter
 from onnxfuse.fused.elementwise.apart import Apart
 from onnxfuse.fused.elementwise.cuda_regions import CudaRegions
-from onnxfuse.fused.elementwise.into_concat import IntoConcat
 from onnxfuse.fused.elementwise.through_views import NAME, ThroughViews
 from onnxfuse.fused.fused_node import ElementwiseFusion, fuse
 from onnxfuse.fused.fusion import emit_all
-from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE
+from onnxfuse.fused.kinds import ELEMENTWISE
 from onnxfuse.fused.likely_shapes import LikelyShapes
 from onnxfuse.fused.one_space import SpacesError, by_space
 from onnxfuse.fused.regions import find_regions, halve
@@ -21,10 +20,9 @@ from onnxfuse.fused.space.layouts import LayoutError
 from onnxfuse.fused.space.region import fuse_in_space
 from onnxfuse.fused.space.view_nodes import is_view
 from onnxfuse.fused.views import find_views
-from onnxfuse.fused.worth import TOO_LITTLE, is_worthwhile
+from onnxfuse.fused.worth import TOO_LITTLE, is_worthwhile, loads_library
 from onnxfuse.model.elementwise_operators import HAVE_AXIS
 from onnxfuse.model.graph import Model, sorted_nodes
-from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.model.returned import Returned
 from onnxfuse.ort.host import constant_arithmetic, shape_arithmetic
 from onnxfuse.ort.ort_fusions import ONE_KERNEL
@@ -71,17 +69,12 @@ class FuseElementwise:
             context.fitter.prepare([(own.program, [tensor.shape for tensor in own.inputs]) for own in fusions])
         planner = _Planner(model, context, context.fitter)
         plans = list(planner.plans())
-        if context.on.library_costs and not context.everything and not _has_fused_convolutions(model):
+        if context.on.library_costs and not context.everything and not loads_library(model):
             _drop_if_too_little(plans, planner.gains_alone)
         for plan in plans:
             emit_all(model, plan.graph, plan.fusions, context)
             for node, reason in plan.left_alone:
                 context.report.add_left_alone(label(node), node.op, reason)
-
-
-def _has_fused_convolutions(model: Model) -> bool:
-    """Whether a session loads the library whatever becomes of elementwise nodes."""
-    return any(node.domain == DOMAIN for graph in model.graphs() for node in graph.nodes)
 
 
 def _drop_if_too_little(plans: list[Plan], gains_alone: Callable[[gs.Node], bool]) -> None:
@@ -159,38 +152,8 @@ class _Planner:
             fusions, left = self._fuse_if_worth(region, layout, within)
             plan.fusions += fusions
             reasons.update(left)
-        if self._on.writes_parts:
-            self._into_concats(plan, nodes, regions, layout)
-            taken = {id(node) for fusion in plan.fusions for node in fusion.nodes}
-            reasons = {own: reason for own, reason in reasons.items() if own not in taken}
         plan.left_alone = [(node, reasons[id(node)]) for node in elementwise if id(node) in reasons]
         return plan
-
-    def _into_concats(
-        self, plan: Plan, nodes: list[gs.Node], regions: list[list[gs.Node]], layout: ConvLayout | None
-    ) -> None:
-        """Let the fusions of a plan, and nodes that are fused with nothing else, take the Concats behind them."""
-        assert self._opset is not None
-        if not any(standard_op(node) == "Concat" for node in nodes):
-            return
-        within = {id(node) for node in nodes}
-        lone = []
-        for region in regions:
-            counts = any(node.op not in FREE_OPS for node in region)
-            if counts and self._why_not(region, layout) == ALONE:
-                lone += self._fuse(region, layout, within)[0]
-        taken = {id(node) for fusion in plan.fusions for node in fusion.nodes}
-        lone = [fusion for fusion in lone if not any(id(node) in taken for node in fusion.nodes)]
-        joining = IntoConcat(
-            nodes,
-            plan.fusions,
-            lone,
-            self._model.opsets,
-            LikelyShapes(plan.graph),
-            self._context,
-            self._is_read_outside,
-        )
-        plan.fusions = joining.join(shape_arithmetic(nodes, within) | constant_arithmetic(nodes))
 
     def _through_views(
         self, graph: gs.Graph, nodes: list[gs.Node], regions: list[list[gs.Node]], layout: ConvLayout | None

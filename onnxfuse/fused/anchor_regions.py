@@ -1,13 +1,15 @@
-"""What a fused convolution takes in: the elementwise nodes after it, those beside them, and cheap ones before it.
+"""What an anchor, a convolution or a matrix product, takes in: the elementwise nodes after it, those beside them, and
+cheap ones before it.
 
-The tail is the largest convex region of elementwise nodes that follow the convolution and are certain to have the shape
-of its result.  A node beside it gives an operand to the tail and to nothing else.  What stands before a convolution is
+The tail is the largest convex region of elementwise nodes that follow the anchor and are certain to have the shape of
+its result.  A node beside it gives an operand to the tail and to nothing else.  What stands before an anchor is
 computed again wherever its input is read again, so only cheap operations are taken in there, and only if nothing else
 reads their results.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import onnx_graphsurgeon as gs
 
@@ -22,11 +24,19 @@ from onnxfuse.program.node_lowering import tensor_dtype
 from onnxfuse.program.ops import OPS
 
 MOST_BEFORE = 8
-"""Instructions before a convolution."""
+"""Instructions before an anchor."""
 
 
-class ConvRegions:
-    """Forms regions around convolutions of one graph, one after the other; no node is in two of them.
+class Region(Protocol):
+    """An anchor's node with those around it."""
+
+    @property
+    def nodes(self) -> tuple[gs.Node, ...]:
+        """All nodes, in topological order."""
+
+
+class AnchorRegions:
+    """Forms regions around anchors of one graph, one after the other; no node is in two of them.
 
     ``fusible`` are the ids of the elementwise nodes that may be in one, ``is_output`` says whether a graph returns a
     tensor.
@@ -48,30 +58,32 @@ class ConvRegions:
         self._opset = opset
         self._broadcast: dict[int, tuple[list[gs.Tensor], list[gs.Tensor]]] = {}
 
-    def tail(self, conv: gs.Node, accepts: Callable[[list[gs.Node]], bool]) -> list[gs.Node]:
-        """The nodes after ``conv``, in topological order; they are taken from now on.
+    def tail(self, anchor: gs.Node, accepts: Callable[[list[gs.Node]], bool]) -> list[gs.Node]:
+        """The nodes after ``anchor``, in topological order; they are taken from now on.
 
         As many as there are, or half of them, a quarter and so on until ``accepts`` has no objection.
         """
-        space = self._sizes.of(conv.outputs[0])
+        space = self._sizes.of(anchor.outputs[0])
         most = MAX_NODES if space is not None else 0
         while True:
-            region, outside = self._graph.grow(conv, lambda node: self._fits(node, space), most)
+            region, outside = self._graph.grow(anchor, lambda node: self._fits(node, space), most)
             if len(region) == 1 or accepts(region[1:]):
                 self._graph.contract(region, outside)
                 return region[1:]
             most = (len(region) - 1) // 2
 
-    def beside(self, conv: gs.Node, tail: Sequence[gs.Node], accepts: Callable[[list[gs.Node]], bool]) -> list[gs.Node]:
-        """The ``tail`` of ``conv`` with the nodes beside it, in topological order; they are taken from now on.
+    def beside(
+        self, anchor: gs.Node, tail: Sequence[gs.Node], accepts: Callable[[list[gs.Node]], bool]
+    ) -> list[gs.Node]:
+        """The ``tail`` of ``anchor`` with the nodes beside it, in topological order; they are taken from now on.
 
         Just the tail if ``accepts`` objects to all of them.
         """
-        found = self._closure(tail, self._sizes.of(conv.outputs[0]) or ())
+        found = self._closure(tail, self._sizes.of(anchor.outputs[0]) or ())
         whole = [*sorted(found, key=self._graph.position), *tail]
         if not found or not accepts(whole):
             return list(tail)
-        self._graph.take(conv, found)
+        self._graph.take(anchor, found)
         return whole
 
     def head(
@@ -125,7 +137,7 @@ class ConvRegions:
         )
         return (rest, whole) if fits else None
 
-    def read_outside(self, region: ConvRegion) -> Callable[[gs.Tensor], bool]:
+    def read_outside(self, region: Region) -> Callable[[gs.Tensor], bool]:
         """Says whether a tensor that the region computes is read by anything but the region."""
         inside = {id(node) for node in region.nodes}
 
@@ -135,7 +147,7 @@ class ConvRegions:
         return is_read
 
     def _fits(self, node: gs.Node, space: tuple[Size, ...] | None) -> bool:
-        """Whether a node after a convolution is certain to have the shape of its result."""
+        """Whether a node after an anchor is certain to have the shape of its result."""
         if space is None or id(node) not in self._fusible:
             return False
         if any(ignores_input(node, index) and tensor.inputs for index, tensor in enumerate(node.inputs)):

@@ -1,0 +1,188 @@
+"""Turning a product with a constant matrix, and the elementwise nodes after it, into one fused node.
+
+The node's inputs are A, the weights as the kernels read them, and what the Program reads besides the product.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+from onnx import helper, numpy_helper
+
+from onnxfuse.fused.fused_node import (
+    ATTRIBUTE_OPSET,
+    RegionProgram,
+    constant_from_attribute,
+    local_function,
+    set_overload,
+)
+from onnxfuse.fused.fusion import Fusion
+from onnxfuse.fused.kinds import MATMUL
+from onnxfuse.model.constants import Array, constant_value, dtype_of, is_constant
+from onnxfuse.model.graph_ir import standard_op
+from onnxfuse.program.figures import NHWC_BLOCK
+from onnxfuse.program.node_lowering import UnsupportedError
+
+NOT_CONSTANT = "what it multiplies with is no constant matrix"
+NOT_FLOAT32 = "it is not of float32"
+UNKNOWN_RANK = "what it multiplies is of fewer than two dimensions, or of an unknown rank"
+SCALED = "it scales the product or what is added, or transposes what it multiplies"
+PADDED = f"the weights' columns are not a multiple of {NHWC_BLOCK}, which functions take opset {ATTRIBUTE_OPSET} for"
+
+
+@dataclass(frozen=True)
+class Product:
+    """A MatMul, or a Gemm that scales nothing: ``transposed`` is whether the weights are [N, K] and not [K, N].
+
+    ``added`` is what a Gemm adds to the product, None where it adds nothing.
+    """
+
+    node: gs.Node
+    weights: gs.Tensor
+    transposed: bool
+    added: gs.Tensor | None
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """K and N."""
+        first, second = self.weights.shape
+        return (second, first) if self.transposed else (first, second)
+
+
+def is_product(node: gs.Node) -> bool:
+    """Whether a node is of an operator that multiplies matrices."""
+    return standard_op(node) in ("MatMul", "Gemm")
+
+
+def product_of(node: gs.Node, opset: int) -> Product:
+    """What a node multiplies.  Raises UnsupportedError where there is no kernel for it."""
+    data, weights, *more = node.inputs
+    added = more[0] if more and more[0].name else None
+    if not is_constant(weights) or is_constant(data) or weights.shape is None or len(weights.shape) != 2:
+        raise UnsupportedError(NOT_CONSTANT)
+    if any(dtype_of(tensor) != np.float32 for tensor in (data, weights, *more[:1], node.outputs[0]) if tensor.name):
+        raise UnsupportedError(NOT_FLOAT32)
+    if data.shape is None or len(data.shape) < 2:
+        raise UnsupportedError(UNKNOWN_RANK)
+    scaled = node.attrs.get("alpha", 1.0) != 1 or (added is not None and node.attrs.get("beta", 1.0) != 1)
+    if scaled or node.attrs.get("transA", 0):
+        raise UnsupportedError(SCALED)
+    product = Product(node, weights, bool(node.attrs.get("transB", 0)), added)
+    if min(product.sizes) < 1 or (product.sizes[1] % NHWC_BLOCK and opset < ATTRIBUTE_OPSET):
+        raise UnsupportedError(PADDED)
+    return product
+
+
+@dataclass(frozen=True)
+class MatMulRegion:
+    """A product and the elementwise nodes after it, in topological order."""
+
+    product: Product
+    after: tuple[gs.Node, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[gs.Node, ...]:
+        """All nodes, in topological order."""
+        return (self.product.node, *self.after)
+
+
+def pack_weights(product: Product) -> Array:
+    """The weights as the kernels read them: [N / 16, K, 16], with zeros for columns that there are not."""
+    values = constant_value(product.weights)
+    assert values is not None
+    matrix = values.T if product.transposed else values
+    inner, columns = matrix.shape
+    blocks = -(-columns // NHWC_BLOCK)
+    packed = np.zeros((blocks, inner, NHWC_BLOCK), matrix.dtype)
+    whole = columns // NHWC_BLOCK
+    packed[:whole] = matrix[:, : whole * NHWC_BLOCK].reshape(inner, whole, NHWC_BLOCK).transpose(1, 0, 2)
+    if blocks > whole:
+        packed[whole, :, : columns % NHWC_BLOCK] = matrix[:, whole * NHWC_BLOCK :]
+    return packed
+
+
+def fuse_matmul(
+    region: MatMulRegion,
+    packed: gs.Tensor,
+    opset: int,
+    is_used_outside: Callable[[gs.Tensor], bool],
+    fast_math: bool = False,
+) -> Fusion:
+    """The fused node of a region, which reads the weights as ``packed``; the graph is not changed.
+
+    ``is_used_outside`` says whether a tensor that the region computes is read by anything but the region.  Raises
+    ProgramError if its Program exceeds a limit.
+    """
+    product = region.product
+    result, columns = product.node.outputs[0], product.sizes[1]
+    program = RegionProgram(opset, fast_math)
+    value = program.input(result)
+    after = list(region.after)
+    if product.added is not None:
+        axis = -1 if _is_vector(product.added, columns) else None
+        value = program.builder.emit("add", "f32", value, program.input(product.added, axis))
+    elif (bias := _bias(region, is_used_outside)) is not None:
+        value = program.builder.emit("add", "f32", value, program.input(bias, -1))
+        program.define(after.pop(0).outputs[0], value)
+    program.define(result, value)
+    for node in after:
+        program.lower(node)
+    outputs = [node.outputs[0] for node in region.nodes if is_used_outside(node.outputs[0])]
+    built = program.build(outputs)
+    attributes: dict[str, str | int | onnx.TensorProto] = {"program": str(built), "columns": columns}
+    if columns % NHWC_BLOCK:
+        attributes["weight_columns"] = numpy_helper.from_array(np.array([columns], np.int64))
+    read = [product.node.inputs[0], product.weights, *program.inputs[1:]]
+    function, constants = local_function(region.nodes, read, outputs, attributes, opset)
+    _unpack_weights(function, product)
+    identity = function.overload
+    set_overload(function, identity, *(node.op for node in region.nodes))
+    inputs = (read[0], packed, *read[2:])
+    return Fusion(MATMUL, region.nodes, inputs, outputs, {**attributes, **constants}, function)
+
+
+def _bias(region: MatMulRegion, is_used_outside: Callable[[gs.Tensor], bool]) -> gs.Tensor | None:
+    """The vector that the first node after a product adds to each row, where nothing else reads the product."""
+    result = region.product.node.outputs[0]
+    if not region.after or is_used_outside(result) or len(result.outputs) != 1:
+        return None
+    first = region.after[0]
+    others = [tensor for tensor in first.inputs if tensor is not result]
+    is_bias = standard_op(first) == "Add" and len(others) == 1 and _is_vector(others[0], region.product.sizes[1])
+    return others[0] if is_bias and is_constant(others[0]) else None
+
+
+def _is_vector(tensor: gs.Tensor, columns: int) -> bool:
+    return tensor.shape is not None and list(tensor.shape) == [columns]
+
+
+def _unpack_weights(function: onnx.FunctionProto, product: Product) -> None:
+    """Put the weights, input 1, in the order that the product has them in.
+
+    But for columns that there are not, sizes are read off the tensor: so functions do not differ in them.
+    """
+    packed = function.input[1]
+    for node in function.node:
+        node.input[:] = ["weights" if name == packed else name for name in node.input]
+    steps = [("by_row", helper.make_node("Transpose", [packed], [""], perm=[1, 0, 2]))]
+    steps.append(("all_columns", helper.make_node("Reshape", ["", "rows"], [""])))
+    before = [_integers("rows", [0, -1])]
+    if product.sizes[1] % NHWC_BLOCK:
+        before += [_integers("first", [0]), constant_from_attribute("end", "weight_columns"), _integers("axis", [1])]
+        steps.append(("columns", helper.make_node("Slice", ["", "first", "end", "axis"], [""])))
+    if product.transposed:
+        steps.append(("turned", helper.make_node("Transpose", [""], [""], perm=[1, 0])))
+    made = packed
+    for name, node in steps:
+        node.input[0], node.output[0] = made, name
+        made = name
+    steps[-1][1].output[0] = "weights"
+    body = [*before, *(node for _, node in steps), *function.node]
+    del function.node[:]
+    function.node.extend(body)
+
+
+def _integers(name: str, values: list[int]) -> onnx.NodeProto:
+    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.array(values, np.int64)))
