@@ -213,8 +213,8 @@ def optimize(
                 original = _file_of(source, folder) if runs else candidate
                 if check:
                     _compare(original, candidate, sizes, given, context)
-                report.example = _example(source, candidate, specs, sizes, report)
                 finish(original, candidate, context)
+                report.example = _example(source, candidate, specs, sizes, report)
                 if trace is not None:
                     _profile(original, candidate, sizes, given, context, trace)
 
@@ -356,11 +356,14 @@ def load_source(source: Path | onnx.ModelProto, shapes: Mapping[str, Sequence[in
 def _example(
     source: Path | onnx.ModelProto, candidate: Path, specs: list[InputSpec], shapes: Shapes, report: Report
 ) -> Example | None:
-    """The counts of both models for the shapes they were checked with; None where the counts are numbers without."""
+    """The counts of both models for the shapes they were timed with, or else checked; None where they are numbers
+    without."""
     specs = [spec for spec in specs if spec.kind == "tensor"]  # a sequence has no one shape
     if report.before is None or report.after is None or not report.before.is_symbolic():
         return None
-    if report.parity is not None and report.parity.sets:
+    if report.speed is not None and report.speed.shapes:
+        ran = report.speed.shapes
+    elif report.parity is not None and report.parity.sets:
         ran = report.parity.sets[0].shapes
     else:
         ran = {name: list(shape) for name, shape in resolve_shapes(specs, shapes, Sizes()).items()}

@@ -26,7 +26,7 @@ from onnxfuse.files.model_io import read_outline
 from onnxfuse.profiling import profile
 from onnxfuse.report.profile import Profile
 from onnxfuse.report.report_file import TraceFile
-from onnxfuse.run.given_shapes import Shapes, fit_shapes
+from onnxfuse.run.given_shapes import Shapes, fit_shapes, guessed_inputs
 from onnxfuse.run.inputs import InputSet, input_specs
 from onnxfuse.run.runtime import load_onnxruntime
 from onnxfuse.run.sessions import has_fused_nodes
@@ -67,7 +67,8 @@ class Timing:
 class BenchResult:
     """``ratio`` is the original's time over the optimized model's: above 1 the optimized model is faster.
 
-    ``low`` and ``high`` enclose it in 95 of 100 resamplings of the blocks (bootstrap).
+    ``low`` and ``high`` enclose it in 95 of 100 resamplings of the blocks (bootstrap).  ``guessed`` names the inputs
+    whose sizes are guesses.
     """
 
     original: Timing
@@ -79,6 +80,7 @@ class BenchResult:
     machine: str
     inputs: dict[str, list[int]] = field(default_factory=dict)
     profile: Profile | None = None
+    guessed: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, object]:
         """The fields as JSON takes them."""
@@ -138,6 +140,7 @@ def bench(
         machine=machine(threads),
         inputs=values.shapes(),
         profile=found,
+        guessed=[] if inputs is not None else guessed_inputs(specs, shapes),
     )
 
 

@@ -10,7 +10,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ class Speed:
 
     ``milliseconds`` are the lower quartiles of a run, ``sizes`` the bytes of the files with their external data, of the
     original and of the result.  ``taken_back`` says what was not done because it made the model slower, if anything.
+    ``shapes`` are those of the inputs.
     """
 
     ratio: float
@@ -66,6 +67,7 @@ class Speed:
     milliseconds: tuple[float, float]
     sizes: tuple[int, int]
     taken_back: str = ""
+    shapes: dict[str, list[int]] = field(default_factory=dict)
 
     @property
     def slower(self) -> bool:
@@ -231,7 +233,7 @@ def judged(
     context.progress("timing the original and the result in turns")
     try:
         inputs = timing_inputs(original, shapes, given, asked.target)
-        report.speed = measure(original, result, inputs, asked.target)
+        report.speed = replace(measure(original, result, inputs, asked.target), shapes=inputs.shapes())
         if not report.speed.slower:
             return None
         candidates = choices(asked)
@@ -239,7 +241,8 @@ def judged(
             report.add_warning(f"the result is slower than the original: {report.speed.describe()}")
             return None
         context.progress("the result is slower: timing what does less")
-        request, report.speed = choose(candidates, write, original, inputs, report.speed, asked.target)
+        request, speed = choose(candidates, write, original, inputs, report.speed, asked.target)
+        report.speed = replace(speed, shapes=inputs.shapes())
     except OnnxfuseError as error:
         report.speed, report.not_timed = None, f"Not timed: {error}."
         return None

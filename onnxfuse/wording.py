@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 _SHORT = 3
+_MOST_NAMES = 4
 
 
 def plural(number: int, noun: str) -> str:
@@ -30,3 +31,11 @@ def is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def describe_guess(names: list[str]) -> str:
+    """One sentence for the inputs whose sizes are made up; empty for none."""
+    if not names:
+        return ""
+    shown = ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
+    return f"Sizes of {shown} are guesses: give those that matter with --shape (shapes=)."

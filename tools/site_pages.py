@@ -93,6 +93,23 @@ def without_links_out(markdown: str, page: Path) -> str:
 # --- what MkDocs calls ---
 
 
+def on_config(config: Any) -> Any:
+    """Put the pages that the site's map does not name at its end."""
+    named = set(_named(config.nav))
+    docs = Path(config.docs_dir)
+    pages = sorted(str(path.relative_to(docs)) for path in docs.rglob("*.md"))
+    next(iter(config.nav[-1].values())).extend(page for page in pages if page not in named)
+    return config
+
+
+def _named(nav: Any) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    else:
+        for item in nav.values() if isinstance(nav, dict) else nav:
+            yield from _named(item)
+
+
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages that are made from the code."""
     from mkdocs.structure.files import File

@@ -38,7 +38,7 @@ from onnxfuse.errors import OnnxfuseError, ParityError
 from onnxfuse.files.model_io import read_outline, read_proto
 from onnxfuse.fused.target import TARGETS
 from onnxfuse.model.protos import onnx_graphs
-from onnxfuse.run.given_shapes import Shapes, fit_shapes
+from onnxfuse.run.given_shapes import Shapes, fit_shapes, guessed_inputs
 from onnxfuse.run.inputs import Given, InputSet, InputSpec, default_specs, input_specs, read_inputs
 from onnxfuse.run.sessions import Session, SessionError, Value, has_fused_nodes
 
@@ -59,6 +59,14 @@ _SECONDS = 60.0
 
 _SHUFFLES = 8
 """How often the numbers of the inputs change places: a gate that is open by chance makes a large error by chance."""
+
+_MADE_UP_ADVICE = (
+    "numbers that rounding alone changes tell little of such outputs: compare on real data with --inputs (inputs=), "
+    "and compare what is made of them, labels or boxes, not the numbers"
+)
+_GIVEN_ADVICE = (
+    "numbers that rounding alone changes tell little of such outputs: compare what is made of them, labels or boxes"
+)
 
 Progress = Callable[[str], None]
 
@@ -89,12 +97,13 @@ class SetResult:
 @dataclass
 class ParityResult:
     """Everything that was compared.  Each set of inputs stands twice if the model was also run without the
-    library.  ``made_up`` says that the inputs were."""
+    library.  ``made_up`` says that the inputs were, ``guessed`` names those whose sizes are guesses."""
 
     sets: list[SetResult] = field(default_factory=list)
     regions: list[RegionResult] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     made_up: bool = False
+    guessed: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -134,6 +143,7 @@ class ParityResult:
         return {
             "ok": self.ok,
             "made_up": self.made_up,
+            "guessed": list(self.guessed),
             "sizes": self.sizes(),
             "sets": [result.to_json() for result in self.sets],
             "regions": [region.to_json() for region in self.regions],
@@ -172,7 +182,7 @@ def compare(
         numbers = {name: replace(known, coarsest=with_tf32(known.coarsest)) for name, known in numbers.items()}
 
     progress("running the original")
-    result = ParityResult(made_up=inputs is None)
+    result = ParityResult(made_up=inputs is None, guessed=guessed_inputs(specs, shapes) if inputs is None else [])
     expected = _run_original(original, original_proto, inputs, shapes, providers, result.warnings.append)
     result.warnings += _untold(original_proto, expected)
     fused = has_fused_nodes(optimized_proto)
@@ -338,6 +348,8 @@ def _mark_unstable(
         compared.differing.clear()
     unstable = {output.name for output in result.outputs() if output.unstable}
     result.warnings += [f"output {name!r} is unstable: {why}" for name, why in warnings.items() if name in unstable]
+    if unstable:
+        result.warnings.append(_MADE_UP_ADVICE if result.made_up else _GIVEN_ADVICE)
 
 
 @dataclass

@@ -8,6 +8,9 @@ from onnxfuse.passes.registry import resolve as resolve
 from onnxfuse.rewrite.base import Pass as Pass
 from onnxfuse.rewrite.base import PassContext as PassContext
 from onnxfuse.rewrite.matcher import Match as Match
+from onnxfuse.rewrite.pattern import Ops as Ops
+from onnxfuse.rewrite.pattern import Value as Value
+from onnxfuse.rewrite.pattern import Variable as Variable
 from onnxfuse.rewrite.rewriter import RulePass as RulePass
 from onnxfuse.rewrite.rule import NOT_APPLICABLE as NOT_APPLICABLE
 from onnxfuse.rewrite.rule import Builder as Builder

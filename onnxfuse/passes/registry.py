@@ -10,7 +10,7 @@ from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.rewrite.base import Pass, PassContext
@@ -275,6 +275,31 @@ def default_registry(
 
 REGISTRY = default_registry()
 """The registry that ``optimize`` and the command line use."""
+
+
+Item = TypeVar("Item")
+
+
+@overload
+def register_pass(
+    item: None = None,
+    *,
+    name: str | None = None,
+    description: str = "",
+    before: Sequence[str] = (),
+    after: Sequence[str] = (),
+) -> Callable[[Item], Item]: ...
+
+
+@overload
+def register_pass(
+    item: Item,
+    *,
+    name: str | None = None,
+    description: str = "",
+    before: Sequence[str] = (),
+    after: Sequence[str] = (),
+) -> Item: ...
 
 
 def register_pass(

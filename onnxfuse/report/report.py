@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from onnxfuse.report.fused_region import FusedRegion, RegionGroup, dimension, group_regions
-from onnxfuse.wording import plural, printable
+from onnxfuse.wording import describe_guess, plural, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from onnxfuse.speed import Speed
 
 
-_MANY_ULP = 100_000
+_MANY_ULP = 100
+"""From here on they are those of a number near zero, and say nothing beside the largest error."""
 _MOST_OPERATORS = 12
 _MOST_SIZES = 8
 """That a sentence names."""
@@ -224,7 +225,9 @@ class Report:
         """Which shapes the bytes are for, if the model has dynamic dimensions, and what a ``≥`` before them means."""
         sentences = []
         if self.example and self.example.shapes:
-            sentences.append(f"Bytes are counted for {self.example.describe()}.")
+            timed = self.speed is not None and self.speed.shapes == self.example.shapes
+            what = "Bytes are counted, and the models timed," if timed else "Bytes are counted"
+            sentences.append(f"{what} for {self.example.describe()}.")
         if any(counts.bytes_total.constant() is None for counts in self.counts() or ()):
             sentences.append("≥: without those of tensors whose size is not known.")
         return " ".join(sentences)
@@ -272,17 +275,18 @@ class Report:
         ``embedded``, ``compiled``, ``from_cache``, ``summary``.  ``rewrites``: ``rule``, ``nodes``.  ``refusals``:
         ``rule``, ``node``, ``reason``.  ``left_alone``: ``node``, ``op``, ``reason``.  ``convolutions``: ``node``,
         ``op``, ``fused``, ``reason``.  ``parity``: null if not checked, else ``ok``, ``made_up`` (the inputs),
-        ``sizes`` (those that were run of each dimension that the model leaves open), ``sets`` (``inputs``, ``shapes``,
-        ``sizes``, ``library``, ``outputs``), ``regions``, ``warnings``; an output or region has ``name``, ``dtype``,
-        ``shape``, ``ok``, ``reason``, ``largest``, ``max_abs``, ``max_rel``, ``max_ulp``, ``excess`` (the largest error
-        over the allowed one), ``mismatches``, ``unstable``, ``off_float64`` and ``original_off_float64`` (how far it
-        and the original are off a result in float64, or null).  ``checked_on``: empty, or the provider that the check
-        ran on for want of the target's.  ``tuned``: empty, or what was measured on the CPU to choose convolutions by.
-        ``speed``: null if not timed, else ``ratio`` (above 1 the result is faster), ``low``, ``high``, ``milliseconds``
-        and ``sizes`` (each of original and result), ``taken_back``; ``not_timed``: empty, or why not.
-        ``profile``: null, or ``original`` and ``result`` (each the nodes as ONNX Runtime ran them: ``name``, ``op``,
-        ``microseconds`` of a run, ``stands_for``) and ``runs``.  ``layout``: empty, or what is to be known of the
-        layout of convolutions on CUDA.
+        ``guessed`` (those whose sizes are guesses), ``sizes`` (those that were run of each dimension that the model
+        leaves open), ``sets`` (``inputs``, ``shapes``, ``sizes``, ``library``, ``outputs``), ``regions``,
+        ``warnings``; an output or region has ``name``, ``dtype``, ``shape``, ``ok``, ``reason``, ``largest``,
+        ``max_abs``, ``max_rel``, ``max_ulp``, ``excess`` (the largest error over the allowed one),
+        ``mismatches``, ``unstable``, ``off_float64`` and ``original_off_float64`` (how far it and the original
+        are off a result in float64, or null). ``checked_on``: empty, or the provider that the check ran on for
+        want of the target's. ``tuned``: empty, or what was measured on the CPU to choose convolutions by.
+        ``speed``: null if not timed, else ``ratio`` (above 1 the result is faster), ``low``, ``high``,
+        ``milliseconds`` and ``sizes`` (each of original and result), ``taken_back``; ``not_timed``: empty, or
+        why not. ``profile``: null, or ``original`` and ``result`` (each the nodes as ONNX Runtime ran them:
+        ``name``, ``op``, ``microseconds`` of a run, ``stands_for``) and ``runs``. ``layout``: empty, or what is
+        to be known of the layout of convolutions on CUDA.
         """
         return {
             "schema": 1,
@@ -328,6 +332,12 @@ def describe_parity(parity: "ParityResult", checked_on: str = "") -> str:
     worst = parity.worst()
     if worst is None or (worst.max_abs == 0 and worst.mismatches == 0):
         return f"{how}: every output is identical."
+    if worst.unstable:
+        many = "" if len(unstable) == 1 else f", one of {len(unstable)} such outputs"
+        return (
+            f"{how}: not the same, off by {describe_error(worst)} (output {worst.name}{many}), but unstable: rounding "
+            "alone makes it as much."
+        )
     how += f": within {describe_error(worst)} (output {worst.name})"
     return f"{how}, {len(unstable)} unstable." if unstable else f"{how}."
 
@@ -382,9 +392,17 @@ def render_optimization(report: Report) -> "RenderableType":
         sentences.append(report.cuda.describe())
     lines = [Text(printable(line)) for line in sentences]
     warnings = [Text(f"warning: {printable(warning)}", style="yellow") for warning in report.warnings]
+    guess = [] if report.parity is None else [Text(printable(describe_guess(report.parity.guessed)), style="dim")]
     checked = Text(printable(report.describe_check()))
     speed = [Text(printable(line)) for line in report.describe_speed()]
-    return Group(*speed, table, *(line for line in lines if line.plain), *warnings, checked)
+    return Group(
+        *speed,
+        table,
+        *(line for line in lines if line.plain),
+        *warnings,
+        *(line for line in guess if line.plain),
+        checked,
+    )
 
 
 def render_parity(result: "ParityResult") -> "RenderableType":
@@ -407,7 +425,11 @@ def render_parity(result: "ParityResult") -> "RenderableType":
             add_row(regions, region.node, *error_columns(found), verdict)
         parts.append(regions)
     parts += [Text(f"warning: {printable(warning)}", style="yellow") for warning in result.warnings]
-    verdict = "The models agree." if result.ok else "The models differ."
+    if guess := describe_guess(result.guessed):
+        parts.append(Text(printable(guess), style="dim"))
+    unstable = any(output.unstable for output in result.outputs())
+    agree = "The models agree as far as rounding lets them." if unstable else "The models agree."
+    verdict = agree if result.ok else "The models differ."
     return Group(*parts, Text(f"{verdict} {printable(describe_parity(result))}"))
 
 
@@ -436,6 +458,7 @@ def render_bench(result: "BenchResult") -> "RenderableType":
             add_row(table, name, *map(format_bytes, peaks), f"{peaks[0] / peaks[1]:.2f}")
     shapes = ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in result.inputs.items())
     notes = [
+        *filter(None, [describe_guess(result.guessed)]),
         f"{result.blocks} blocks of 4 turns on {shapes or 'no inputs'}; a process for each model, threads that spin",
         result.machine,
     ]

@@ -44,7 +44,11 @@ class RulePass:
         """
         for rule in self.rules:
             rule.everything = context.everything
-            rule.begin(model, context)
+            try:
+                rule.begin(model, context)
+            except Exception as error:
+                error.add_note(f"in rewrite rule {rule.name}")
+                raise
         editor = GraphEditor(model)
         try:
             self._run(editor, context)
@@ -79,7 +83,11 @@ class RulePass:
             return None
         for item in self._by_root.get((domain_of(node), node.op), ()):
             rule = item.rule
-            match = item.matcher.match(editor, node) if rule.may_end_at(node) else None
+            try:
+                match = item.matcher.match(editor, node) if rule.may_end_at(node) else None
+            except Exception as error:
+                _name(error, rule, node)
+                raise
             if match is None:
                 continue
             try:
@@ -88,7 +96,7 @@ class RulePass:
             except Refusal as error:
                 refusal, again = str(error), None
             except Exception as error:
-                error.add_note(f"in rewrite rule {rule.name} at node {label(node)!r}")
+                _name(error, rule, node)
                 raise
             for noted, reason in match.notes:
                 context.refused(rule.name, noted, reason)
@@ -135,6 +143,11 @@ class RulePass:
                 node.name = match.model.unique_name(node.name)
         again.extend(reader for output in match.outputs for reader in output.outputs)
         return unique_nodes([*builder.nodes, *again])
+
+
+def _name(error: Exception, rule: RewriteRule, node: Node) -> None:
+    """Make an error say whose it is."""
+    error.add_note(f"in rewrite rule {rule.name} at node {label(node)!r}")
 
 
 def _checked(match: Match, rule: RewriteRule) -> str | None:

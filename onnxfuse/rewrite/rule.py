@@ -166,4 +166,7 @@ class CompiledRule:
                 list(root_ops(output))
         except TypeError as error:
             raise OnnxfuseError(f"rewrite rule {rule.name}: {error}") from error
+        except Exception as error:
+            error.add_note(f"in the pattern of rewrite rule {rule.name}")
+            raise
         self.matcher = Matcher(outputs)

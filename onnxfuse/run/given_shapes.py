@@ -64,6 +64,16 @@ def _checked_size(given: int) -> int:
     return size
 
 
+def guessed_inputs(specs: list[InputSpec], shapes: Shapes) -> list[str]:
+    """The inputs of which some size is made up, for neither the model nor ``shapes``, as fitted, gives it."""
+    return [
+        spec.name
+        for spec in specs
+        if spec.name not in shapes
+        and (spec.shape is None or any(not isinstance(dim, int) and dim not in shapes for dim in spec.shape))
+    ]
+
+
 def fit_shapes(specs: list[InputSpec], shapes: Shapes) -> Shapes:
     """The shapes that the user gives, and those of other inputs of which they fix every dimension.
 

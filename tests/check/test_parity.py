@@ -20,6 +20,7 @@ from onnxfuse.check.rounding_noise import (
     with_quantized_rounded_otherwise,
 )
 from onnxfuse.errors import OnnxfuseError, ParityError
+from onnxfuse.report.report import describe_parity
 from onnxfuse.run.sessions import Session, one_line
 from tests.support.parity_models import CHAIN, chain, model_file, save
 
@@ -205,7 +206,9 @@ def test_an_output_is_unstable_where_onnx_runtime_itself_differs_as_much(
     monkeypatch.setattr(parity, "Session", Noisy)
     result = compare(original, optimized)
     assert result.ok and all(output.unstable for output in result.outputs())
-    assert "output 'y' is unstable" in result.warnings[0]
+    assert "output 'y' is unstable" in result.warnings[0] and "--inputs" in result.warnings[-1]
+    said = describe_parity(result)
+    assert "not the same, off by" in said and "but unstable" in said and "within" not in said
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,26 @@ def test_check_with_inputs_regions_and_json(model: Path, tmp_path: Path, capsys:
     assert [item["library"] for item in found["sets"]] == [True, False]
 
 
+def test_guesses_are_the_same_and_said(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """optimize and bench time on the same sizes; whoever guesses says so, and what to give."""
+    out, guess = tmp_path / "o.onnx", "Sizes of x are guesses: give those that matter with --shape"
+    monkeypatch.delenv("ONNXFUSE_NO_BENCH")
+    _, said, _ = run(capsys, "optimize", model, out, "--target", "cpu")
+    assert guess in said
+    _, checked, _ = run(capsys, "check", model, out)
+    assert guess in checked
+    short = ("--seconds", "0.1", "--json")
+    _, timed, _ = run(capsys, "bench", model, out, *short)
+    found = json.loads(timed)
+    assert found["guessed"] == ["x"]
+    shape = "x".join(map(str, found["inputs"]["x"]))
+    assert f"Bytes are counted, and the models timed, for x={shape}." in said
+    _, checked, _ = run(capsys, "check", model, out, "--shape", f"x={shape}")
+    assert "guesses" not in checked
+
+
 def test_bench_prints_one_ratio(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "bench", model, model, "--threads", 1, "--seconds", "0.05")
     assert status == 0 and "original / optimized" in out and "ONNX Runtime" in out

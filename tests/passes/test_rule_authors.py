@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 
@@ -93,3 +98,65 @@ def test_an_error_in_a_rule_tells_the_rule_and_the_node():
     with pytest.raises(KeyError, match="no variable 'z'; there is x") as caught:
         apply(RELU, made)
     assert caught.value.__notes__ == ["in rewrite rule made at node 'Relu_y'"]
+
+
+def test_a_rule_that_raises_anywhere_is_named():
+    """In its pattern, before a model, and where it may end."""
+
+    def fail(self, *_unused):
+        raise KeyError("here")
+
+    good = {"pattern": relu, "rewrite": lambda self, match, builder: match["x"]}
+    for method in ("pattern", "begin", "may_end_at", "check"):
+        with pytest.raises(KeyError, match="here") as caught:
+            apply(RELU, rule(**{**good, method: lambda self, *rest: fail(self)}))
+        assert any("rewrite rule made" in note for note in caught.value.__notes__), method
+
+
+USER = '''
+"""What a user writes, after docs/passes.md."""
+
+import onnxfuse
+from onnxfuse.passes import NOT_APPLICABLE, Builder, Match, Ops, PassContext, Variable, register_pass
+
+
+@register_pass
+class Silu(onnxfuse.RewriteRule):
+    name = "silu"
+
+    def pattern(self, op: Ops, x: Variable) -> object:
+        return op.Div(x, op.Add(1.0, op.Exp(op.Neg(x))), _name="end")
+
+    def check(self, match: Match) -> str | None:
+        return NOT_APPLICABLE if match.attribute("end", "none") or match.get("x") is None else None
+
+    def rewrite(self, match: Match, builder: Builder) -> object:
+        return builder.op("Mul", match["x"], builder.op("Sigmoid", match["x"]))
+
+
+@register_pass(after=["silu"])
+def count_nodes(model: onnxfuse.Model, context: PassContext) -> None:
+    context.progress(f"{sum(len(graph.nodes) for graph in model.graphs())} nodes")
+
+
+class Count:
+    name = "count"
+    description = "counts"
+
+    def run(self, model: onnxfuse.Model, context: PassContext) -> None:
+        context.refused("count", model.graph.nodes[0], model.unique_name("none"))
+
+
+result = onnxfuse.optimize("model.onnx", passes=["silu"], shapes={"x": (1, 3)}, bench=True)
+print(result.report.summary(), result.model.ir_version)
+'''
+
+
+@pytest.mark.skipif(find_spec("mypy") is None, reason="mypy is not installed")
+def test_a_rule_of_a_user_is_typed(tmp_path):
+    """What the documents name passes mypy's strict mode."""
+    path = tmp_path / "user.py"
+    path.write_text(USER)
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", os.devnull, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout

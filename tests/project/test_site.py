@@ -23,14 +23,15 @@ RUN = ("tutorial.md", "howto.md", "concepts.md", "faq.md", "index.md")
 
 
 def nav() -> list[str]:
-    """The pages that the site lists."""
+    """The pages that the map of the site names."""
     return re.findall(r"([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
 
 
-def test_the_site_lists_every_page_once() -> None:
+def test_the_map_of_the_site_names_pages_that_are_there() -> None:
+    """Each once; ``on_config`` puts the others behind."""
     made = {"reference/commands.md", "reference/python.md"}
-    pages = [str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")]
-    assert sorted(nav()) == sorted([*pages, *made])
+    assert len(set(nav())) == len(nav()) > 15 and made <= set(nav())
+    assert all((DOCS / page).exists() for page in set(nav()) - made)
 
 
 def test_the_reference_has_every_command_and_name() -> None:
@@ -109,5 +110,5 @@ def test_the_site_is_built_with_every_link_in_place(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    for page in nav():
+    for page in [*nav(), *(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))]:
         assert (tmp_path / "site" / page).with_suffix(".html").stat().st_size > 1000

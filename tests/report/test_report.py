@@ -226,5 +226,7 @@ def test_the_largest_error_in_words() -> None:
     report.parity = ParityResult([SetResult("x", {}, [Comparison("z"), near], True)])
     assert report.largest_error() == "1e-07"
     assert report.describe_check() == "Checked on 1 set of inputs: within 1e-07, 2 ulp, of values up to 0.9 (output y)."
+    near.max_ulp = 4000  # of a number near zero
+    assert report.describe_check() == "Checked on 1 set of inputs: within 1e-07 of values up to 0.9 (output y)."
     report.parity = ParityResult([SetResult("x", {}, [Comparison("z")], True)])
     assert report.largest_error() == "none" and "every output is identical" in report.describe_check()
