@@ -44,6 +44,15 @@ def test_an_image_of_a_sequence(shape, more):
     assert onnx.helper.get_node_attr_value(after.graph.node[1], "perm") == [0, 3, 1, 2]
 
 
+def test_zeros_that_copy_nothing():
+    """As PyTorch's exporter writes it: without a zero in the shape it says nothing."""
+    image = node("Reshape", "f s", "i", allowzero=1)
+    after, _ = rewrite([SWAP, image, CONV], [2, 4, 3, 5], batch=2, counts=(2,))
+    assert ops(after) == ["Reshape", "Transpose", "Conv"]
+    after, refused = rewrite([SWAP, image, CONV], [0, 4, 3, 5], counts=(0,))
+    assert ops(after) == ["Transpose", "Reshape", "Conv"] and "images and channels" in refused
+
+
 @pytest.mark.parametrize(
     ("nodes", "shape", "more", "reason"),
     [

@@ -44,6 +44,14 @@ def test_sizes_that_are_known():
     assert ops(after) == ["Conv", "Transpose", "Reshape"]
 
 
+def test_zeros_that_copy_nothing():
+    flat = node("Reshape", "t s", "f", allowzero=1)
+    after, _ = rewrite([flat, LAST], s=[2, 8, 15], batch=2, sizes=((2, 3, 5),), opset=14)
+    assert ops(after) == ["Conv", "Transpose", "Reshape"]
+    after, _ = rewrite([flat, LAST], s=[0, 8, 15], sizes=((0, 3, 5),), opset=14)
+    assert ops(after) == ["Conv", "Reshape", "Transpose"]
+
+
 @pytest.mark.parametrize("opset", (12, 13))
 @pytest.mark.parametrize("axis", (2, -2))
 def test_a_dimension_of_one_that_goes(opset, axis):

@@ -36,8 +36,8 @@ class TransposeBeforeConv(RewriteRule):
         convolved = any(standard_op(node) == "Conv" and node.inputs[0] is result for node in result.outputs)
         if not convolved or x.shape is None or len(x.shape) != 3 or shape is None or shape.size != 4:
             return NOT_APPLICABLE
-        zeros_copy = not match.attribute("reshape", "allowzero")
-        match.plan = _channels_last(x.shape, shape.tolist()) if zeros_copy else None
+        known = 0 not in shape or not match.attribute("reshape", "allowzero")
+        match.plan = _channels_last(x.shape, shape.tolist()) if known else None
         return "it is not known to leave images and channels as they are" if match.plan is None else None
 
     def rewrite(self, match: Match, builder: Builder) -> Any:

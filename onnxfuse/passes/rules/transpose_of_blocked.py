@@ -8,6 +8,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse.model.graph import sorted_nodes
+from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.model.returned import Returned
 from onnxfuse.ort.ort_layout import ConvLayout
 from onnxfuse.passes.rules.opset_forms import squeeze
@@ -60,8 +61,8 @@ class TransposeOfBlocked(RewriteRule):
             match.plan = dropped[0] - 1 if dropped in ([2], [3]) else None
         else:
             shape = match.constant("shape")
-            zeros_copy = not match.attribute("reshape", "allowzero")
-            match.plan = _channels_last(x.shape, shape.tolist()) if shape is not None and zeros_copy else None
+            known = shape is not None and (0 not in shape or not match.attribute("reshape", "allowzero"))
+            match.plan = _channels_last(x.shape, shape.tolist()) if shape is not None and known else None
         return "it is not known to leave images and channels as they are" if match.plan is None else None
 
     def rewrite(self, match: Match, builder: Builder) -> Any:
@@ -79,7 +80,7 @@ def _made_of_blocked(tensor: gs.Tensor, layout: ConvLayout) -> bool:
     pending, seen = [tensor], {id(tensor)}
     while pending:
         made = pending.pop()
-        if layout.is_blocked(made):
+        if layout.is_blocked(made) or any(standard_op(node) == "Conv" for node in made.inputs):
             return True
         read = [operand for node in made.inputs if is_elementwise(node) for operand in node.inputs]
         pending += [operand for operand in read if id(operand) not in seen and len(seen) < _MOST_TENSORS]
