@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from onnxfuse.passes.rules import AFFINE_RULES
 from onnxfuse.passes.rules.affine_after_average_pool import AffineAfterAveragePool
 from onnxfuse.passes.rules.affine_as_depthwise_conv import AffineAsDepthwiseConv
+from onnxfuse.passes.rules.conv_of_interpolated import ConvOfInterpolated
 from onnxfuse.passes.rules.conv_of_upsampled import ConvOfUpsampled
 from onnxfuse.passes.rules.gated_residual import GatedResidual
 from onnxfuse.passes.rules.hard_sigmoid import RecogniseHardSigmoid
@@ -30,7 +31,7 @@ NAME = "conv-layout"
 _STEPS = (
     (RecogniseHardSigmoid, RecogniseHardSwish),
     (*AFFINE_RULES, GatedResidual, MergePointwiseConvs),
-    (AffineAfterAveragePool, TransposeOfBlocked, TransposeBeforeConv, ConvOfUpsampled),
+    (AffineAfterAveragePool, TransposeOfBlocked, TransposeBeforeConv, ConvOfUpsampled, ConvOfInterpolated),
     (AffineAsDepthwiseConv, NormalizationBeforeConv),
 )
 

@@ -12,6 +12,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.model.constants import Array
 from onnxfuse.model.graph_ir import Node, standard_op
+from onnxfuse.passes.rules.joined_channels import producer_beside, split_weights
 from onnxfuse.passes.rules.linear import auto_pad
 from onnxfuse.passes.rules.upsampling import repeats
 from onnxfuse.rewrite.matcher import Match
@@ -63,11 +64,11 @@ class ConvOfUpsampled(RewriteRule):
         x, conv, weights = match["x"], match.node("conv"), match.constant("w")
         if weights is None or weights.ndim not in (3, 4) or weights.size == 0:
             return NOT_APPLICABLE
-        concat = _producer(x, match)
+        concat = producer_beside(x, match)
         if concat is not None and standard_op(concat) != "Concat":
             concat = None
         tensors = [x] if concat is None else list(concat.inputs)
-        scales = [_scales(_producer(tensor, match), weights.ndim, match.model.opsets) for tensor in tensors]
+        scales = [_scales(producer_beside(tensor, match), weights.ndim, match.model.opsets) for tensor in tensors]
         if not any(scales):
             return NOT_APPLICABLE
         if weights.dtype != np.float32 or not np.all(np.isfinite(weights)):
@@ -77,7 +78,7 @@ class ConvOfUpsampled(RewriteRule):
         if any(step != 1 for name in ("strides", "dilations") for step in conv.attrs.get(name, ())):
             return "Conv has strides or dilations"
         padding = _padding(conv, weights.shape[2:])
-        shares = [weights] if concat is None else _split(weights, concat)
+        shares = [weights] if concat is None else split_weights(weights, concat)
         parts = []
         for tensor, own, times in zip(tensors, shares, scales, strict=True):
             if times and (self.everything or _is_worth(own, times, alone=concat is None)):
@@ -127,13 +128,6 @@ class ConvOfUpsampled(RewriteRule):
         return total
 
 
-def _producer(tensor: gs.Tensor, match: Match) -> Node | None:
-    """The node of the same graph that makes a tensor."""
-    node = tensor.inputs[0] if tensor.inputs else None
-    graph = match.editor.graph_index
-    return node if node is not None and graph(node) == graph(match.root) else None
-
-
 def _scales(node: Node | None, rank: int, opsets: dict[str, int]) -> tuple[int, ...]:
     """How often a node repeats elements along each spatial axis; nothing if it does not, or along another axis too."""
     times = None if node is None else repeats(node, opsets)
@@ -153,16 +147,6 @@ def _padding(conv: Node, kernel: Sequence[int]) -> tuple[list[int], list[int]]:
     if len(pads) != 2 * len(reach) or not all(0 <= pad <= most for pad, most in zip(pads, reach * 2, strict=True)):
         raise Refusal("Conv pads by more than its kernel reaches")
     return pads[: len(reach)], pads[len(reach) :]
-
-
-def _split(weights: Array, concat: Node) -> list[Array]:
-    """The weights for each input of a Concat of channels.  Raises Refusal if it is not known which are whose."""
-    rank, axis = weights.ndim, concat.attrs.get("axis", 1)
-    shapes = [tensor.shape for tensor in concat.inputs]
-    known = [shape[1] for shape in shapes if shape and len(shape) == rank and isinstance(shape[1], int)]
-    if axis % rank != 1 or len(known) < len(shapes) or sum(known) != weights.shape[1]:
-        raise Refusal("the channels of what is concatenated are not known")
-    return np.split(weights, np.cumsum(known)[:-1], axis=1)
 
 
 def _is_worth(weights: Array, scales: Sequence[int], *, alone: bool) -> bool:

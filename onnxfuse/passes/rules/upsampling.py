@@ -25,6 +25,10 @@ For half_pixel the coordinate (i + 1/2) / s - 1/2 lies within 1/2 of that elemen
 """
 
 
+_WITHIN = {"half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"}
+"""Modes in which nothing outside of the input is read."""
+
+
 def repeats(node: Node, opsets: dict[str, int]) -> list[int] | None:
     """How often a node repeats each element along each axis; None if it does anything else, or may do.
 
@@ -53,6 +57,22 @@ def repeats(node: Node, opsets: dict[str, int]) -> list[int] | None:
             return None
         times[place] = int(scale)
     return times
+
+
+def stretches(node: Node, opsets: dict[str, int]) -> list[float] | None:
+    """By how much a Resize interpolates linearly along each axis, every result being a mean of elements whose weights
+    add up to 1; None if it does anything else, or may do, or by how much is not known.
+    """
+    if standard_op(node) != "Resize" or opsets.get("", 1) < 11 or not node.inputs[0].shape:
+        return None
+    mode = _text(node, "coordinate_transformation_mode", opsets)
+    if _text(node, "mode", opsets) != "linear" or mode not in _WITHIN or attribute(node, "antialias", opsets):
+        return None
+    shape = list(node.inputs[0].shape)
+    scales = _scales(node, shape, opsets)
+    if scales is None or attribute(node, "axes", opsets) is not None or len(scales) != len(shape):
+        return None
+    return scales if all(np.isfinite(scale) and scale > 0 for scale in scales) else None
 
 
 def _scales(node: Node, shape: Sequence[Any], opsets: dict[str, int]) -> list[float] | None:
