@@ -13,7 +13,9 @@ from onnxfuse.cli.cli_arguments import Parser, make_parser
 
 ROOT = Path(__file__).resolve().parents[1]
 _WIDTH = "100"
-_LINK = re.compile(r"\[([^\]]*)\]\(([^)#:]+)(#[^)]*)?\)")
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#:]+)(#[^)]*)?\)")
+_OUTSIDE = "outside"
+"""The folder of the site for pictures that lie outside the documents."""
 _FENCE = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)
 
 
@@ -76,18 +78,32 @@ def _folded(name: str, signature: inspect.Signature) -> str:
 
 
 def without_links_out(markdown: str, page: Path) -> str:
-    """A page of the documents with links to files outside them as text with the path, for the site has no others."""
+    """A page of the documents with links to files outside them as text with the path, for the site has no others; its
+    pictures are taken to the folder ``outside``."""
 
     def replaced(match: re.Match[str]) -> str:
-        text, link, _anchor = match.groups()
+        picture, text, link, _anchor = match.groups()
         target = (page.parent / link).resolve()
         if target.is_relative_to(ROOT / "docs") or not target.is_relative_to(ROOT):
             return match[0]
         path = str(target.relative_to(ROOT))
+        if picture:
+            return f"![{text}]({os.path.relpath(ROOT / 'docs' / _OUTSIDE / path, page.parent)})"
         return f"`{path}`" if text.strip("`/") == path else f"{text} (`{path}`)"
 
     parts = _FENCE.split(markdown)
     return "".join(part if part.startswith("```") else _LINK.sub(replaced, part) for part in parts)
+
+
+def pictures() -> list[str]:
+    """The pictures that the documents show and that lie outside them."""
+    found = set()
+    for page in (ROOT / "docs").rglob("*.md"):
+        for match in _LINK.finditer(page.read_text(encoding="utf-8")):
+            target = (page.parent / match[3]).resolve()
+            if match[1] and target.is_relative_to(ROOT) and not target.is_relative_to(ROOT / "docs"):
+                found.add(str(target.relative_to(ROOT)))
+    return sorted(found)
 
 
 # --- what MkDocs calls ---
@@ -116,6 +132,8 @@ def on_files(files: Any, config: Any) -> Any:
 
     for name, text in (("commands", commands_page()), ("python", python_page())):
         files.append(File.generated(config, f"reference/{name}.md", content=text))
+    for path in pictures():
+        files.append(File.generated(config, f"{_OUTSIDE}/{path}", abs_src_path=str(ROOT / path)))
     return files
 
 

@@ -159,6 +159,7 @@ def assert_self_contained(image: str, content: dict[str, Any]) -> None:
     assert "http" not in image.replace('xmlns="http://www.w3.org/2000/svg"', "")
     words = [element.text for element in root.iter() if element.tag.endswith("}text")]
     assert all(record["name"] in words for record in content["subjects"])
+    assert int(root.attrib["width"]) <= 830  # as wide as a page of text
 
 
 def test_what_onnx_runtime_does_not_run_is_left_out_and_the_others_go_on() -> None:

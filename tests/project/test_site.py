@@ -14,7 +14,7 @@ import pytest
 
 import onnxfuse
 from onnxfuse.cli import cli
-from tools.site_pages import commands_page, python_page, without_links_out
+from tools.site_pages import commands_page, pictures, python_page, without_links_out
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -47,6 +47,8 @@ def test_links_out_of_the_documents_are_paths_on_the_site() -> None:
     page = DOCS / "native" / "cuda.md"
     text = "[a](../../README.md) [b](../cuda.md#x) [`tests/`](../../tests)\n```\n[c](../../README.md)\n```\n"
     made = without_links_out(text, page)
+    assert without_links_out("![p](../../benchmarks/peers.svg)", page) == "![p](../outside/benchmarks/peers.svg)"
+    assert "benchmarks/peers.svg" in pictures()
     assert made == "a (`README.md`) [b](../cuda.md#x) `tests`\n```\n[c](../../README.md)\n```\n"
 
 

@@ -2,6 +2,7 @@
 
 import math
 from html import escape
+from textwrap import wrap
 from typing import Any
 
 from onnxfuse.wording import printable
@@ -128,7 +129,10 @@ def _plain(text: str) -> str:
 
 # --- the plot ---
 
-NAME, CELL, GAP, ROW, TOP, VALUE = 330, 132, 16, 17, 62, 36
+NAME, CELL, GAP, ROW, TOP, VALUE = 312, 140, 16, 17, 62, 36
+COLUMNS, _TITLE = 3, 20
+"""Peers beside each other, and the characters of a line of their titles: the plot is then as wide as a page of text,
+and its names can be read there."""
 COLOURS = {
     **{"page": "#ffffff", "ink": "#1c1e21", "soft": "#62676f", "line": "#dfe2e7"},
     **{"slower": "#a9b1bd", "ahead": "#d1495b", "limit": "#72b7b2"},
@@ -142,22 +146,29 @@ for _name, _colour in COLOURS.items():
 
 
 def svg(content: dict[str, Any]) -> str:
-    """One column a peer, one row a model or chain; a bar from 1, which is onnxfuse, to the peer's time over it.
+    """One column a peer, COLUMNS of them beside each other and the rest below, one row a model or chain; a bar from 1,
+    which is onnxfuse, to the peer's time over it.
 
     The axis is logarithmic and the same in every column.
     """
-    shown = [(group, _records(content, group), _peers(content, group)) for group in GROUPS]
-    shown = [(group, records, names) for group, records, names in shown if records and names]
-    columns = max((len(names) for _, _, names in shown), default=1)
+    groups = [(_records(content, group), _peers(content, group)) for group in GROUPS]
+    shown = [
+        (records, names[first : first + COLUMNS])
+        for records, names in groups
+        if records
+        for first in range(0, len(names), COLUMNS)
+    ]
+    columns = max((len(names) for _, names in shown), default=1)
     width = NAME + columns * (CELL + GAP) + GAP
-    axis = _Axis([bound for _, records, names in shown for r in records for n in names for bound in _bounds(r, n)])
+    axis = _Axis([bound for records, names in shown for r in records for n in names for bound in _bounds(r, n)])
     parts, y = [], 24
     parts.append(f'<text class="b" x="{GAP}" y="{y}">Time over the time of onnxfuse (logarithmic axis)</text>')
     note = "grey: slower than onnxfuse, red: faster, green: a limit or another setting, line: 95 % interval"
     place = f"{_text(content['machine'])}, {_text(content['date'])}"
-    parts.append(f'<text class="soft" x="{GAP}" y="{y + 17}">{place}; {note}</text>')
-    y += 34
-    for _, records, names in shown:
+    parts.append(f'<text class="soft" x="{GAP}" y="{y + 17}">{place}</text>')
+    parts.append(f'<text class="soft" x="{GAP}" y="{y + 33}">{note}</text>')
+    y += 50
+    for records, names in shown:
         parts.append(_panel(records, names, axis, y))
         y += TOP + len(records) * ROW + 12
     return (
@@ -190,7 +201,8 @@ def _panel(records: list[Record], names: list[str], axis: _Axis, top: int) -> st
     bottom = top + TOP - 14 + len(records) * ROW
     for column, name in enumerate(names):
         left = NAME + column * (CELL + GAP)
-        parts.append(f'<text class="b" x="{left}" y="{top + 16}">{_text(PEERS[name].title)}</text>')
+        for number, line in enumerate(reversed(wrap(PEERS[name].title, _TITLE, break_on_hyphens=False))):
+            parts.append(f'<text class="b" x="{left}" y="{top + 16 - 14 * number}">{_text(line)}</text>')
         for power in range(axis.low, axis.high + 1):
             x = left + axis.x(2.0**power)
             kind = "one" if power == 0 else "line"

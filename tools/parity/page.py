@@ -33,12 +33,14 @@ h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin: 2.4rem 0 .4rem; } p.s
 .scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: 13px; }
 th, td { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th { color: var(--soft); font-weight: 500; } .bad { color: var(--bad); } .good { color: var(--good); }
-svg { display: block; width: 100%; height: auto; max-width: 1100px; } svg text { font: 12px system-ui, sans-serif;
+svg { display: block; width: 100%; height: auto; min-width: 640px; max-width: 1000px; }
+svg text { font: 12px system-ui, sans-serif;
   fill: var(--ink); } svg text.soft { fill: var(--soft); } svg line { stroke: var(--line); }
 .key { display: inline-block; width: .8rem; height: .8rem; margin: 0 .35rem 0 1rem; border-radius: .15rem; }
 """
 
-WIDTH, LEFT, RIGHT, ROW = 1100, 220, 90, 18
+WIDTH, LEFT, RIGHT, ROW = 800, 220, 80, 18
+"""Of plots: as wide as a page of text, so that their names keep their size there."""
 
 
 def geometric_mean(values: Iterable[float]) -> float:
@@ -50,7 +52,7 @@ def geometric_mean(values: Iterable[float]) -> float:
 def render(content: dict[str, Any]) -> str:
     """The page for the content of results.json.  Every name and text is escaped."""
     models = content["models"]
-    parts = [_head(content), _table(models), _times(models), _regions(models), _shares(models)]
+    parts = [_head(content), _times(models), _shares(models), _regions(models), _table(models)]
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -90,7 +92,10 @@ def _head(content: dict[str, Any]) -> str:
 def _table(models: list[dict[str, Any]]) -> str:
     columns: tuple[str, ...] = (
         "model",
-        "task",
+        "ratio",
+        "ms before",
+        "ms after",
+        "result",
         "outputs",
         "max abs",
         "max rel",
@@ -100,19 +105,20 @@ def _table(models: list[dict[str, Any]]) -> str:
         "nodes",
         "launches",
     )
-    columns += ("ms before", "ms after", "ratio", "reference", "result")
+    columns += ("task", "reference")
     rows = []
     for item in models:
         error, timing = item["error"], item["time"]
         times = ("-",) * 3
         if timing:
-            times = (f"{timing['before_ms']:.3f}", f"{timing['after_ms']:.3f}", f"{timing['ratio']:.3f}")
+            times = (f"{timing['ratio']:.3f}", f"{timing['before_ms']:.3f}", f"{timing['after_ms']:.3f}")
         top = "-" if item["top1"] is None else f"{100 * item['top1']:.1f} %"
         verdict = '<span class="good">pass</span>' if item["ok"] else '<span class="bad">FAIL</span>'
-        cells = [item["name"], item["task"], item["outputs"], f"{error['max_abs']:.2g}", f"{error['max_rel']:.2g}"]
-        cells += [error["max_ulp"], top, item["fused"], "{} → {}".format(*item["nodes"])]
-        cells += ["{} → {}".format(*item["launches"]), *times, re.split(r"[:(]", item["reference"])[0].strip()]
-        rows.append("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in cells) + f"<td>{verdict}</td></tr>")
+        first = [item["name"], *times]
+        cells = [item["outputs"], f"{error['max_abs']:.2g}", f"{error['max_rel']:.2g}", error["max_ulp"], top]
+        cells += [item["fused"], "{} → {}".format(*item["nodes"]), "{} → {}".format(*item["launches"]), item["task"]]
+        cells.append(re.split(r"[:(]", item["reference"])[0].strip())
+        rows.append(f"<tr>{_cells(first)}<td>{verdict}</td>{_cells(cells)}</tr>")
     head = "".join(f"<th>{column}</th>" for column in columns)
     note = (
         '<p class="soft">Errors are the largest over every output, size and way to run (with the library and without '
@@ -124,6 +130,10 @@ def _table(models: list[dict[str, Any]]) -> str:
         + "\n".join(rows)
         + "</tbody></table></div>"
     )
+
+
+def _cells(values: Iterable[object]) -> str:
+    return "".join(f"<td>{_text(value)}</td>" for value in values)
 
 
 # --- plots ---
@@ -152,7 +162,8 @@ class _LogAxis:
 
 
 def _svg(height: float, body: str, label: str) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{_text(label)}">{body}</svg>'
+    drawn = f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{_text(label)}">{body}</svg>'
+    return f'<div class="scroll">{drawn}</div>'
 
 
 def _name(text: str, y: float) -> str:
