@@ -18,6 +18,9 @@ constexpr int64_t kLongBlockRow = 512;
 constexpr int64_t kLongVectorRow = 1025;
 // Of the caches, what blocks of rows write goes past them from this share on: they wait for the memory of results else.
 constexpr int64_t kBlockShare = 5;
+// Runs of at least so many elements of an output are cut into tiles of their own; of shorter ones a tile takes longer than to
+// put them into their places out of a buffer.
+constexpr int64_t kLongRun = 4096;
 // A broadcast operand that repeats within this many elements is expanded once, not for every tile.
 constexpr int64_t kMaxPeriod = 1024;
 // Where runs of elements may begin anywhere, short rows with the same operands make rows of about this many elements.
@@ -88,7 +91,7 @@ void StageBuilder::find_sources() {
   for (const uint16_t output : request_.outputs) {
     View view;
     if (!is_in_runs(output) || plan_.parts[output].run < kLongRow || !view_of_runs(output, &view)) continue;
-    has_runs_ = true;
+    has_runs_ = has_runs_ || plan_.parts[output].run >= kLongRun;
     views.push_back(view);
   }
   const Collapsed collapsed = collapse(shape_, views);

@@ -97,7 +97,7 @@ class StageBuilder {
   std::vector<Step> deferred_;     // stores to run after all other steps
   int64_t period_ = 1;             // a tile is a multiple of it
   bool transposed_ = false;        // an operand's columns lie side by side: tiles have several rows
-  bool has_runs_ = false;          // an output's elements lie in runs, of which rows are parts
+  bool has_runs_ = false;          // an output's elements lie in long runs, of which rows are parts
   bool repeated_ = false;          // a row is several of the tensor's, with operands that a buffer repeats
   bool large_ = false;             // does not fit in the caches
 };

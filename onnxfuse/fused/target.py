@@ -58,6 +58,7 @@ class Target:
     gathers_rows: kernels that reduce read tensors well whose elements do not follow one another.  On an EPYC with
     AVX-512 sums of squares and normalizations of parts of rows took 1.1 to 1.3 times as long as behind ONNX Runtime's
     Slice, of transposed tensors 1 to 5 times as long as behind its Transpose.
+    writes_parts: a fused node of elementwise operators writes what it makes as parts of a larger tensor.
     transposes_well: ONNX Runtime transposes some tensors faster than a fused node reads them in another order.
     fast_products: the library multiplies matrices as fast as ONNX Runtime or faster, where the kind for it is there.
     reads_immediates: scalars of the programs of a convolution are in their text, and no inputs.
@@ -79,6 +80,7 @@ class Target:
     host_apart: bool
     one_space: bool
     gathers_rows: bool
+    writes_parts: bool
     transposes_well: bool
     fast_products: Callable[[], bool]
     reads_immediates: bool
@@ -104,6 +106,7 @@ CPU = Target(
     host_apart=False,
     one_space=False,
     gathers_rows=False,
+    writes_parts=True,
     transposes_well=True,
     fast_products=cpu.has_avx2,
     reads_immediates=False,
@@ -123,6 +126,7 @@ CUDA = Target(
     host_apart=True,
     one_space=True,
     gathers_rows=True,
+    writes_parts=False,
     transposes_well=False,
     fast_products=lambda: False,
     reads_immediates=True,

@@ -8,6 +8,7 @@ import onnx_graphsurgeon as gs
 from onnxfuse.cuda.elementwise.fitting import Fitter
 from onnxfuse.fused.elementwise.apart import Apart
 from onnxfuse.fused.elementwise.cuda_regions import CudaRegions
+from onnxfuse.fused.elementwise.into_concat import IntoConcat
 from onnxfuse.fused.elementwise.through_views import NAME, ThroughViews
 from onnxfuse.fused.fused_node import ElementwiseFusion, fuse
 from onnxfuse.fused.fusion import emit_all
@@ -23,6 +24,7 @@ from onnxfuse.fused.views import find_views
 from onnxfuse.fused.worth import TOO_LITTLE, is_worthwhile, loads_library
 from onnxfuse.model.elementwise_operators import HAVE_AXIS
 from onnxfuse.model.graph import Model, sorted_nodes
+from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.model.returned import Returned
 from onnxfuse.ort.host import constant_arithmetic, shape_arithmetic
 from onnxfuse.ort.ort_fusions import ONE_KERNEL
@@ -127,7 +129,8 @@ class _Planner:
         plan = Plan(graph)
         nodes = sorted_nodes(graph)
         elementwise = [node for node in nodes if is_elementwise(node)]
-        if not elementwise or self._opset is None or self._apart is None:
+        joins = self._on.writes_parts and self._everything and any(standard_op(node) == "Concat" for node in nodes)
+        if not (elementwise or joins) or self._opset is None or self._apart is None:
             return plan
         layout = self._apart.layout(nodes)
         reasons = self._apart.reasons(nodes, elementwise, layout)
@@ -139,11 +142,11 @@ class _Planner:
         fusible = {id(node) for node in elementwise if id(node) not in reasons}
         vectors = _vector_tensors(elementwise, fusible, self._opset)
 
-        def joins(producer: gs.Node, consumer: gs.Node, tensor: gs.Tensor) -> bool:
+        def is_joined(producer: gs.Node, consumer: gs.Node, tensor: gs.Tensor) -> bool:
             return (id(consumer), id(tensor)) not in vectors
 
         within = {id(node) for node in nodes}
-        regions = find_regions(nodes, lambda node: id(node) in fusible, joins)
+        regions = find_regions(nodes, lambda node: id(node) in fusible, is_joined)
         plan.fusions += self._through_views(graph, nodes, regions, layout)
         taken = {id(node) for fusion in plan.fusions for node in fusion.nodes}
         for region in regions:
@@ -152,8 +155,38 @@ class _Planner:
             fusions, left = self._fuse_if_worth(region, layout, within)
             plan.fusions += fusions
             reasons.update(left)
+        if self._on.writes_parts:
+            self._into_concats(plan, nodes, regions, layout)
+            taken = {id(node) for fusion in plan.fusions for node in fusion.nodes}
+            reasons = {own: reason for own, reason in reasons.items() if own not in taken}
         plan.left_alone = [(node, reasons[id(node)]) for node in elementwise if id(node) in reasons]
         return plan
+
+    def _into_concats(
+        self, plan: Plan, nodes: list[gs.Node], regions: list[list[gs.Node]], layout: ConvLayout | None
+    ) -> None:
+        """Let the fusions of a plan, and nodes that are fused with nothing else, take the Concats behind them."""
+        assert self._opset is not None
+        if not any(standard_op(node) == "Concat" for node in nodes):
+            return
+        within = {id(node) for node in nodes}
+        lone = []
+        for region in regions:
+            counts = any(node.op not in FREE_OPS for node in region)
+            if counts and self._why_not(region, layout) == ALONE:
+                lone += self._fuse(region, layout, within)[0]
+        taken = {id(node) for fusion in plan.fusions for node in fusion.nodes}
+        lone = [fusion for fusion in lone if not any(id(node) in taken for node in fusion.nodes)]
+        joining = IntoConcat(
+            nodes,
+            plan.fusions,
+            lone,
+            self._model.opsets,
+            LikelyShapes(plan.graph),
+            self._context,
+            self._is_read_outside,
+        )
+        plan.fusions = joining.join(shape_arithmetic(nodes, within) | constant_arithmetic(nodes))
 
     def _through_views(
         self, graph: gs.Graph, nodes: list[gs.Node], regions: list[list[gs.Node]], layout: ConvLayout | None

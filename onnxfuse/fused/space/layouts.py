@@ -108,6 +108,14 @@ def expanded(layout: Layout, sizes: Sequence[Size]) -> Layout:
     return settled(tuple(dims))
 
 
+def tiled(layout: Layout, counts: Sequence[int]) -> Layout:
+    """A tensor as often along each dimension.  Raises LayoutError for numbers that are not those of its dimensions."""
+    if len(counts) != len(layout) or min(counts, default=1) < 1:
+        raise LayoutError("a tensor repeated otherwise than along its dimensions")
+    pairs = zip(counts, settled(layout), strict=True)
+    return tuple(dim if count == 1 else (Atom(count), *dim) for count, dim in pairs)
+
+
 def broadcast(layouts: Sequence[Layout], sizes: Sequence[Size] | None = None) -> tuple[Layout, bool]:
     """The result of an elementwise node with these operands, and whether operands may be broadcast to it at run time.
 

@@ -19,11 +19,13 @@ from onnxfuse.fused.space.layouts import (
     reshaped,
     resolved,
     settled,
+    tiled,
     unify,
 )
 from onnxfuse.fused.space.permuted import is_permuted
 from onnxfuse.fused.space.steps import steps_between
-from onnxfuse.fused.space.view_nodes import Part, is_part, is_view, order_of, taken_parts
+from onnxfuse.fused.space.view_nodes import Part, is_part, is_view, order_of, repeats, taken_parts
+from onnxfuse.model.constants import constant_value
 from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.program.figures import MAX_RANK
 from onnxfuse.program.lowering import ignores_input, is_elementwise, vector_axes
@@ -156,7 +158,7 @@ class Space:
             made: Sequence[Layout] = (self._view(node),)
             elements = self._elements[id(node.inputs[0])]
             self._viewed[id(node.outputs[0])] = node
-            if standard_op(node) != "Expand" and self.is_from_outside(node.inputs[0]):
+            if not repeats(node) and self.is_from_outside(node.inputs[0]):
                 self._outside.add(id(node.outputs[0]))
         elif reduces(node):
             made = self._reduce(node)
@@ -210,6 +212,8 @@ class Space:
                 return _space_to_depth(layout, int(node.attrs["blocksize"]))
             case "Expand":
                 return expanded(layout, self._sizes_of(node.outputs[0]))
+            case "Tile":
+                return tiled(layout, _numbers(node.inputs[1]))
             case _:
                 return reshaped(layout, self._sizes_of(node.outputs[0]))
 
@@ -327,6 +331,14 @@ def _space_to_depth(x: Layout, block: int) -> Layout:
         divided(dim, (size // block, block)) for dim, size in zip(x[2:], sizes, strict=True)
     )
     return settled((x[0], (*rows, *columns, *x[1]), high, wide))
+
+
+def _numbers(tensor: gs.Tensor) -> list[int]:
+    """The numbers of a constant vector.  Raises LayoutError where it is none."""
+    values = constant_value(tensor)
+    if values is None or values.ndim != 1:
+        raise LayoutError("numbers that are not known")
+    return [int(value) for value in values]
 
 
 def _count(dim: Dim) -> int:

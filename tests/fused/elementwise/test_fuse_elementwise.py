@@ -87,8 +87,8 @@ def test_fused_nodes_name_what_they_stand_for() -> None:
 
 def test_equal_regions_share_one_function() -> None:
     model = _model(
-        "g (float[4] x) => (float[4] y, float[8] z) {"
-        " a = Abs(x) y = Neg(a) b = Concat <axis = 0> (y, y) c = Abs(b) z = Neg(c) }"
+        "g (float[4] x) => (float[4] y, float[8] z) { a = Abs(x) y = Neg(a) b = MatMul(y, w) c = Abs(b) z = Neg(c) }",
+        w=np.ones((4, 8), np.float32),
     )
     fused, _ = _fuse(model)
     assert len(fusing.fused_nodes(fused)) == 2

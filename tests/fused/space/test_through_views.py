@@ -107,6 +107,11 @@ ONE_NODE = {
         " a = Relu(x) e = Expand(a, shape) y = Mul(e, b) }",
         [(2, 1, 8), (2, 3, 8)],
     ),
+    "repeated as a whole": (
+        "g (float[n, 1, 4, 8] x, float[n, 3, 8, 8] b) => (float[n, 3, 8, 8] y) {"
+        " a = Relu(x) e = Tile(a, counts) y = Mul(e, b) }",
+        [(2, 1, 4, 8), (2, 3, 8, 8)],
+    ),
     "a view of two branches": (
         "g (float[16, 18] x) => (float[18, 16] y, float[18, 16] z) {"
         " a = Relu(x) t = Transpose(a) y = Neg(t) z = Abs(t) }",
@@ -126,6 +131,7 @@ def test_becomes_one_node(name: str) -> None:
         blocks=[0, 3, 4, 2, 5, 2],
         rows=[0, 12, 4, 5],
         shape=[2, 3, 8],
+        counts=[1, 3, 2, 1],
         places=[-7, 4, 7],
         zero=[0],
         end=[36],
@@ -176,6 +182,11 @@ def test_parts_of_one_tensor_are_read_where_they_lie() -> None:
             ["SpaceToDepth", "FusedElementwise"],
             "as fast",
         ),
+        (  # along several dimensions
+            "g (float[2, 3] x, float[4, 6] b) => (float[4, 6] y) { e = Tile(x, counts) a = Relu(e) y = Mul(a, b) }",
+            ["Tile", "FusedElementwise"],
+            "as fast",
+        ),
         (  # nothing to compute
             "g (float[2, 6] x) => (float[6, 2] y) { y = Transpose(x) }",
             ["Transpose"],
@@ -205,7 +216,7 @@ def test_parts_of_one_tensor_are_read_where_they_lie() -> None:
     ],
 )
 def test_what_is_left_to_onnx_runtime(text: str, expected: list[str], reason: str) -> None:
-    _, fused, report = fuse(text, one=[1], zero=[0], three=[3], shape=[2, 6])
+    _, fused, report = fuse(text, one=[1], zero=[0], three=[3], shape=[2, 6], counts=[2, 2])
     assert sorted(operators(fused)) == sorted(expected)
     assert reason in " ".join(refusal.reason for refusal in report.refusals)
 

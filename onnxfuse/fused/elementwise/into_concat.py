@@ -1,0 +1,173 @@
+"""Concats of what fused nodes make: these write it as parts of the result, and copy what comes from elsewhere."""
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from onnxfuse.fused.elementwise.joined_programs import JoinedPrograms, JoinError
+from onnxfuse.fused.elementwise.through_views import NAME
+from onnxfuse.fused.fused_node import ElementwiseFusion, local_function
+from onnxfuse.fused.kinds import ELEMENTWISE
+from onnxfuse.fused.likely_shapes import LikelyShapes
+from onnxfuse.fused.space.blocks import Block, Blocks
+from onnxfuse.model.dtypes import from_numpy
+from onnxfuse.model.graph_ir import standard_op
+from onnxfuse.ort.ort_quantization import loses_type
+from onnxfuse.program import ProgramError
+from onnxfuse.program.figures import MAX_INPUTS, MAX_OUTPUTS, MAX_RANK, MOST_FOREIGN_PARTS
+from onnxfuse.rewrite.base import PassContext
+
+FOREIGN = "most of what it joins is made by nodes that are not fused"
+_MOST_PARTS = 16
+"""Of a tensor that a region reads in parts: for each it has all its instructions once more."""
+WAITS = "a node outside of it would wait for it, and it for that node"
+
+
+class IntoConcat:
+    """Joins the ``fusions`` of one graph's ``nodes``, in topological order, that make what a Concat reads.
+
+    ``lone`` are fusions of single nodes, which are worth it beside a Concat only.  ``is_read_outside`` says whether
+    anything but some nodes (their ids) reads a tensor.  The ``context`` is told why Concats are left alone.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[gs.Node],
+        fusions: Sequence[ElementwiseFusion],
+        lone: Sequence[ElementwiseFusion],
+        opsets: Mapping[str, int],
+        likely: LikelyShapes,
+        context: PassContext,
+        is_read_outside: Callable[[gs.Tensor, set[int]], bool],
+    ) -> None:
+        self._nodes = nodes
+        self._opsets = opsets
+        self._likely = likely
+        self._context = context
+        self._is_read_outside = is_read_outside
+        self.fusions = {id(fusion): fusion for fusion in fusions}
+        self._makers: dict[int, ElementwiseFusion] = {}
+        self._blocks = Blocks(nodes, [fusion.nodes for fusion in fusions])
+        self._owners = {id(node): fusion for fusion in (*lone, *fusions) for node in fusion.nodes}
+        for fusion in (*lone, *fusions):
+            self._note(fusion)
+
+    def join(self, excluded: Collection[int]) -> list[ElementwiseFusion]:
+        """The fusions, and those that have taken a Concat in the place of what they are made of.
+
+        Nodes by their ids in ``excluded`` are left alone.
+        """
+        taken = {id(node) for fusion in self.fusions.values() for node in fusion.nodes}
+        for node in self._nodes:
+            if id(node) in excluded or id(node) in taken or not self._is_open(node):
+                continue
+            members = {id(own): own for tensor in node.inputs if (own := self._makers.get(id(tensor))) is not None}
+            reader = self._reader(node)
+            if reader is not None and self._take(node, members, reader) is None:
+                continue
+            if not members and not self._context.everything:
+                continue
+            if (reason := self._take(node, members)) is not None:
+                self._context.refused(NAME, node, reason)
+        return list(self.fusions.values())
+
+    def _is_open(self, node: gs.Node) -> bool:
+        """Whether a node is a Concat that a fused node may compute, whose axis and rank are known."""
+        if standard_op(node) != "Concat" or not self._is_read_outside(node.outputs[0], set()):
+            return False
+        shape = node.outputs[0].shape
+        if shape is None or not 0 < len(shape) <= MAX_RANK or from_numpy(node.outputs[0].dtype) is None:
+            return False
+        axis = node.attrs.get("axis")
+        return isinstance(axis, int) and -len(shape) <= axis < len(shape)
+
+    def _reader(self, node: gs.Node) -> ElementwiseFusion | None:
+        """The fusion that alone reads what a Concat makes, and may read its inputs in the place of that."""
+        owners = [self._owners.get(id(reader)) for reader in node.outputs[0].outputs]
+        if not owners or owners[0] is None or not 1 < len(node.inputs) <= _MOST_PARTS:
+            return None
+        if any(tensor.shape is None for tensor in node.inputs):
+            return None
+        inside = {id(own) for own in owners[0].nodes}
+        return None if self._is_read_outside(node.outputs[0], inside) else owners[0]
+
+    def _take(
+        self, node: gs.Node, makers: Mapping[int, ElementwiseFusion], reader: ElementwiseFusion | None = None
+    ) -> str | None:
+        """Make one fusion of those that make what a Concat joins, of that, and perhaps of what reads it.
+
+        Why not, where that is not done.
+        """
+        own = [self._bytes(tensor) for tensor in node.inputs if id(tensor) in self._makers]
+        is_mostly_foreign = self._bytes(node.outputs[0]) > (1 + MOST_FOREIGN_PARTS) * sum(own)
+        if reader is None and is_mostly_foreign and not self._context.everything:
+            return FOREIGN
+        members = {**makers, id(reader): reader} if reader is not None else makers
+        together = [own for member in members.values() for own in member.nodes]
+        blocks = list({id(block): block for block in map(self._blocks.of, (*together, node))}.values())
+        joint = self._blocks.joined(blocks)
+        if joint is None:
+            return WAITS
+        try:
+            fusion = self._joined(node, makers, reader, joint)
+        except (JoinError, ProgramError) as error:
+            return str(error)
+        if loses_type(fusion.inputs, fusion.outputs):
+            return "the type of what it reads is lost"
+        self._blocks.join(blocks)
+        for member in members:
+            self.fusions.pop(member, None)
+        self.fusions[id(fusion)] = fusion
+        self._owners.update((id(own), fusion) for own in fusion.nodes)
+        self._note(fusion)
+        return None
+
+    def _joined(
+        self,
+        node: gs.Node,
+        makers: Mapping[int, ElementwiseFusion],
+        reader: ElementwiseFusion | None,
+        joint: Block,
+    ) -> ElementwiseFusion:
+        """The fusion of the nodes of a block: those of some fusions, and a Concat."""
+        place = {id(own): number for number, own in enumerate(joint.nodes)}
+        inside = set(place)
+        joined = JoinedPrograms(self._context.fast_math)
+        outputs: list[gs.Tensor] = []
+        rank = len(node.outputs[0].shape)
+        axis = node.attrs["axis"] % rank - rank
+        for member in sorted(makers.values(), key=lambda one: place[id(one.nodes[0])]):
+            joined.add(member)
+            outputs += [tensor for tensor in member.outputs if self._is_read_outside(tensor, inside)]
+        if reader is not None:
+            joined.add_by_parts(reader, node.outputs[0], node.inputs, axis)
+            outputs += reader.outputs
+        for tensor in outputs:
+            joined.write(tensor)
+        if reader is None:
+            joined.write_parts(node.inputs, axis)
+            outputs.append(node.outputs[0])
+        if len(joined.inputs) > MAX_INPUTS or len(joined) > MAX_OUTPUTS:
+            raise JoinError("more inputs and outputs than a Program has")
+        program = joined.build()
+        function, constants = local_function(joint.nodes, joined.inputs, outputs, ["program"], self._opsets[""])
+        return ElementwiseFusion(
+            kind=ELEMENTWISE,
+            nodes=tuple(joint.nodes),
+            inputs=tuple(joined.inputs),
+            outputs=tuple(outputs),
+            attributes={"program": str(program), **constants},
+            function=function,
+            reads=tuple(joined.reads),
+            program=program,
+        )
+
+    def _note(self, fusion: ElementwiseFusion) -> None:
+        for tensor in fusion.outputs:
+            self._makers[id(tensor)] = fusion
+
+    def _bytes(self, tensor: gs.Tensor) -> int:
+        shape = self._likely.of(tensor)
+        return 0 if shape is None or tensor.dtype is None else math.prod(shape) * np.dtype(tensor.dtype).itemsize

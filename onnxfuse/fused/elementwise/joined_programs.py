@@ -1,0 +1,180 @@
+"""One Program of those of several fused nodes."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import onnx_graphsurgeon as gs
+
+from onnxfuse.errors import OnnxfuseError
+from onnxfuse.fused.fused_node import ElementwiseFusion
+from onnxfuse.model.slices import AxisSlice
+from onnxfuse.program import Const, Input, Program, ProgramBuilder
+from onnxfuse.program.figures import MAX_SLICES
+from onnxfuse.program.node_lowering import tensor_dtype
+from onnxfuse.program.program import Index, Instruction, Reduction
+from onnxfuse.program.view_steps import ViewStep
+
+Written = tuple[int, tuple[ViewStep, ...]]
+"""A value, and the steps that lead from it to what is written."""
+
+
+class JoinError(OnnxfuseError):
+    """Programs that cannot be one, or not write what they shall."""
+
+
+def _of_part(
+    spec: Input, read: gs.Tensor, rank: int, axis: int, whole: object, places: tuple[int, int] | None
+) -> Input:
+    """How an input is read of which elements from one place to another along an axis meet a part of a tensor.
+
+    ``rank`` is that of the Program, ``whole`` how many elements the tensor has along the axis.  Raises JoinError where
+    that is not known.
+    """
+    if read.shape is None or spec.view or spec.swaps_halves:
+        raise JoinError("a view of what meets a part")
+    if spec.axis is not None:
+        along = spec.axis if spec.axis < 0 else spec.axis - rank
+        if along != axis or read.shape[0] == 1:
+            return replace(spec, axis=along)
+        size = read.shape[0]
+    elif len(read.shape) < -axis or read.shape[axis] == 1:
+        return spec
+    else:
+        size = read.shape[axis]
+    if places is None or not isinstance(size, int) or size != whole:
+        raise JoinError("sizes that are not known")
+    if spec.axis is not None:
+        behind = [ViewStep("unsqueeze", (-1,))] * (-axis - 1)
+        return Input(spec.dtype, view=(ViewStep("slice", (-1, *places, 1)), *behind))
+    if len(spec.slices) == MAX_SLICES:
+        raise JoinError("too many slices")
+    return replace(spec, slices=(*spec.slices, AxisSlice(axis, *places, 1)))
+
+
+class JoinedPrograms:
+    """Joins the Programs of fusions, given in an order in which they can run; ``inputs`` are what it reads, in order.
+
+    ``reads`` are the same as they are read, where that is a view of one.
+    """
+
+    def __init__(self, fast_math: bool) -> None:
+        self.inputs: list[gs.Tensor] = []
+        self.reads: list[gs.Tensor] = []
+        self._builder = ProgramBuilder(fast_math)
+        self._read: dict[tuple[int, Input], int] = {}
+        self._made: dict[int, tuple[list[Written], int]] = {}  # by tensor: its parts, and their axis
+        self._outputs: list[Written] = []
+        self._appends: list[int] = []
+
+    def __len__(self) -> int:
+        """How many outputs and parts of outputs it writes."""
+        return len(self._outputs)
+
+    def add(self, fusion: ElementwiseFusion) -> None:
+        """Append the values of a fusion's Program.  Raises JoinError where they would mean something else."""
+        program = fusion.program
+        tensors = iter(zip(fusion.inputs, fusion.reads, strict=True))
+        values: list[int] = []
+        for value in program.values:
+            match value:
+                case Input():
+                    source, read = next(tensors)
+                    values.append(self._input(source, read, value))
+                case Const(dtype):
+                    values.append(self._builder.const(dtype, value.value))
+                case Instruction(op, dtype, operands):
+                    values.append(self._builder.emit(op, dtype, *(values[operand] for operand in operands)))
+                case Reduction(op, _, operand, axes):
+                    values.append(self._builder.reduce(op, values[operand], axes))
+                case Index(dtype, operand, axis):
+                    values.append(self._builder.index(dtype, values[operand], axis))
+        for tensor, places in zip(fusion.outputs, program.tensors, strict=True):
+            parts = [(values[program.outputs[place]], program.steps_of(place)) for place in places]
+            self._made[id(tensor)] = parts, program.appends[places[1]] if len(places) > 1 else 0
+
+    def add_by_parts(self, fusion: ElementwiseFusion, whole: gs.Tensor, parts: Sequence[gs.Tensor], axis: int) -> None:
+        """Append the values of a fusion's Program once for each part, along a negative ``axis``, of a tensor that it
+        reads, ``whole``; what it makes is in parts along the same axis.  Raises JoinError where it is not.
+        """
+        program = fusion.program
+        shapes = [read.shape for read, spec in zip(fusion.reads, program.inputs, strict=True) if spec.axis is None]
+        if program.appends or any(program.output_views) or any(shape is None for shape in shapes):
+            raise JoinError("results in other shapes")
+        rank = max(map(len, shapes))
+        sizes = [part.shape[axis] for part in parts]
+        end: int | None = 0
+        made: list[list[int]] = []
+        for part, size in zip(parts, sizes, strict=True):
+            start, end = end, end + size if end is not None and isinstance(size, int) else None
+            places = None if start is None or end is None else (start, end)
+            values: list[int] = []
+            depends: set[int] = set()
+            tensors = iter(zip(fusion.inputs, fusion.reads, strict=True))
+            for number, value in enumerate(program.values):
+                if isinstance(value, Input):
+                    source, read = next(tensors)
+                    if source is not whole:
+                        spec = _of_part(value, read, rank, axis, whole.shape[axis], places)
+                        values.append(self._input(source, read, spec))
+                        continue
+                    if value != Input(value.dtype):
+                        raise JoinError("a view of what is joined")
+                    depends.add(number)
+                    values.append(self._input(part, part, value))
+                elif isinstance(value, Const):
+                    values.append(self._builder.const(value.dtype, value.value))
+                elif isinstance(value, Instruction):
+                    if depends & set(value.operands):
+                        depends.add(number)
+                    operands = (values[operand] for operand in value.operands)
+                    values.append(self._builder.emit(value.op, value.dtype, *operands))
+                else:
+                    raise JoinError("coordinates of what is joined")
+            if not depends.issuperset(program.outputs):
+                raise JoinError("a result that has nothing of what is joined")
+            made.append([values[output] for output in program.outputs])
+        for tensor, own in zip(fusion.outputs, zip(*made, strict=True), strict=True):
+            self._made[id(tensor)] = [(value, ()) for value in own], axis
+
+    def _input(self, source: gs.Tensor, read: gs.Tensor, spec: Input) -> int:
+        if spec.axis is not None and spec.axis >= 0:
+            raise JoinError("a vector along an axis that is counted from the front")
+        if id(source) in self._made:
+            [(value, steps), *others], _ = self._made[id(source)]
+            if others or steps or spec != Input(spec.dtype):
+                raise JoinError("a view of what is computed")
+            return value
+        if (id(source), spec) not in self._read:
+            self._read[id(source), spec] = self._builder.view(spec)
+            self.inputs.append(source)
+            self.reads.append(read)
+        return self._read[id(source), spec]
+
+    def write(self, tensor: gs.Tensor) -> None:
+        """Write a tensor that one of the Programs makes."""
+        parts, axis = self._made[id(tensor)]
+        self._outputs += parts
+        self._appends += [0] + [axis] * (len(parts) - 1)
+
+    def write_parts(self, tensors: Sequence[gs.Tensor], axis: int) -> None:
+        """Write tensors, of which some may come from outside, as parts of one along a negative axis.
+
+        Raises JoinError for one that is made of parts along another axis.
+        """
+        written: list[Written] = []
+        for tensor in tensors:
+            if id(tensor) not in self._made:
+                written.append((self._input(tensor, tensor, Input(tensor_dtype(tensor))), ()))
+                continue
+            parts, own = self._made[id(tensor)]
+            if own not in (0, axis):
+                raise JoinError("parts of parts along another axis")
+            written += parts
+        self._outputs += written
+        self._appends += [0] + [axis] * (len(written) - 1)
+
+    def build(self) -> Program:
+        """The Program.  Raises ProgramError if it exceeds a limit."""
+        values, steps = zip(*self._outputs, strict=True)
+        program = self._builder.build(list(values), steps)
+        return replace(program, appends=tuple(self._appends)) if any(self._appends) else program
