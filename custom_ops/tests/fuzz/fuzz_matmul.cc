@@ -93,7 +93,8 @@ std::vector<Shape> random_shapes(const MatMul& node) {
   const int64_t inner = below(30) == 0 ? one_of({600, 1030}) : 1 + static_cast<int64_t>(below(40));
   if (a.rank > 0) a.dims[static_cast<size_t>(a.rank - 1)] = size_of(inner);
   Shape result = a;
-  if (a.rank > 0) result.dims[static_cast<size_t>(a.rank - 1)] = node.columns;
+  result.rank = std::max(a.rank, 1);
+  result.dims[static_cast<size_t>(result.rank - 1)] = node.columns;
   std::vector<Shape> shapes{result};
   fuzz::add_operands(node.conv.epilogue, result, &shapes);
   shapes[0] = a;
