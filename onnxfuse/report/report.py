@@ -369,7 +369,8 @@ def _change(before: int | None, after: int | None) -> str:
     if not before or after is None:
         return ""
     percent = 100 * (after - before) / before
-    return f"{percent:+.{1 if -100 < percent < -99 else 0}f} %" if after != before else "0 %"
+    digits = next((digits for digits in (0, 1, 2) if after == 0 or round(percent, digits) > -100), 3)
+    return f"{percent:+.{digits}f} %" if after != before else "0 %"
 
 
 def render_optimization(report: Report) -> "RenderableType":

@@ -62,6 +62,15 @@ def test_every_box_has_a_place_of_its_own_below_what_it_reads() -> None:
     assert min(places.x) >= 0 and max(places.x) <= places.width
 
 
+def test_a_drawing_is_no_wider_than_its_widest_layer() -> None:
+    """A chain with many edges over many layers stays together."""
+    count = 120
+    edges = [(box, box + 1) for box in range(count - 1)] + [(box, box + 15) for box in range(0, count - 15, 3)]
+    places = layered([60.0] * count, edges)
+    assert places.layers == count and places.width < 60 + 8 * 25
+    assert all(x < 150 for x in places.x)
+
+
 def deep_model(folder: Path) -> Path:
     """Ten equal layers that fuse in part."""
     names = ["x", *(f"a{index}" for index in range(9)), "y"]

@@ -15,7 +15,7 @@ from onnxfuse.check.parity import ParityResult, RegionResult, SetResult
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.report.byte_counts import Bytes, Traffic
 from onnxfuse.report.fused_region import FusedRegion
-from onnxfuse.report.report import Report, group_by_reason, render_optimization, render_parity
+from onnxfuse.report.report import Report, _change, group_by_reason, render_optimization, render_parity
 from onnxfuse.report.report_file import ReportFile
 from onnxfuse.report.report_html import render
 from onnxfuse.speed import Speed
@@ -157,6 +157,16 @@ def test_the_first_line_is_the_gain() -> None:
     assert "kernel launches 4 → 1 (-75 %)" in text.partition("</p>")[0]
     report.speed = Speed(1.34, 1.3, 1.38, (2.0, 1.5), (21_000_000, 20_000_000))
     assert "1.34 times as fast (1.30 to 1.38), 21 → 20 MB</p>" in render(report).partition('\n<p class="soft')[0]
+
+
+def test_a_change_that_leaves_something_is_not_all_of_it() -> None:
+    assert [_change(10_000, after) for after in (0, 1, 30, 2000, 10_000)] == [
+        "-100 %",
+        "-99.99 %",
+        "-99.7 %",
+        "-80 %",
+        "0 %",
+    ]
 
 
 def test_refusals_are_grouped() -> None:
