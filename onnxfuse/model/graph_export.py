@@ -7,7 +7,7 @@ large tensors out: what the checker and shape inference need of a model of any s
 import math
 import struct
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,16 @@ from onnx_graphsurgeon.util.misc import convert_to_onnx_attr_type
 from onnxfuse.fused.kinds import DOMAIN, OPSET_VERSION
 from onnxfuse.model import tensor_data
 from onnxfuse.model.graph_import import attribute_value
-from onnxfuse.model.graph_ir import Graph, Initializer, LazySparseTensor, Node, operator_key, subgraphs, walk
+from onnxfuse.model.graph_ir import (
+    ComputedValues,
+    Graph,
+    Initializer,
+    LazySparseTensor,
+    Node,
+    operator_key,
+    subgraphs,
+    walk,
+)
 from onnxfuse.model.graph_order import outer_tensors, sorted_nodes
 from onnxfuse.model.protos import copy_fields, forget_symbols, make_attribute, value_info
 
@@ -248,7 +257,10 @@ class Export:
 
     def _write_values_of(self, constant: gs.Constant, out: TensorProto) -> None:
         values = constant._values
-        if isinstance(values, LazySparseTensor):
+        if isinstance(values, ComputedValues) and self._light and math.prod(values.shape) > _LIGHT_ELEMENTS:
+            self._strip(constant.name, values.shape, values.dtype, out)
+            return
+        if isinstance(values, (LazySparseTensor, ComputedValues)):
             values = values.load()
         if isinstance(values, LazyValues):
             self._copy_tensor(values.tensor, out, constant.name)
@@ -257,12 +269,16 @@ class Export:
 
     def _write_array(self, values: np.ndarray, name: str, out: TensorProto) -> None:
         if self._light and values.size > _LIGHT_ELEMENTS:
-            data_type = onnx.helper.np_dtype_to_tensor_dtype(values.dtype)
-            out.MergeFrom(TensorProto(name=name, dims=values.shape, data_type=data_type))
-            self.stripped.append(out)
+            self._strip(name, values.shape, values.dtype, out)
         else:
             out.CopyFrom(onnx.numpy_helper.from_array(np.asarray(values), name))
             self.fresh.append(out)
+
+    def _strip(self, name: str, shape: Sequence[int], dtype: np.dtype, out: TensorProto) -> None:
+        """Write a tensor without its data."""
+        data_type = onnx.helper.np_dtype_to_tensor_dtype(dtype)
+        out.MergeFrom(TensorProto(name=name, dims=shape, data_type=data_type))
+        self.stripped.append(out)
 
     def _copy_tensor(self, tensor: TensorProto, out: TensorProto, name: str) -> None:
         if self._light and tensor_data.element_count(tensor) > _LIGHT_ELEMENTS:

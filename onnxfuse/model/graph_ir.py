@@ -6,7 +6,7 @@ so that what no pass changes is written back as it was.
 """
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,24 @@ class LazySparseTensor(LazyTensor):
         except IndexError as error:
             raise ValueError(f"bad sparse indices: {error}") from error
         return dense
+
+
+class ComputedValues(LazyValues):
+    """Values that ``compute`` makes of others, of this shape and type, each time they are asked for: of large ones no
+    more than those of a tensor are in memory at once while a model is written.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, compute: Callable[[], np.ndarray]) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.nbytes = int(np.prod(shape)) * dtype.itemsize
+        self.compute = compute
+
+    def load(self) -> np.ndarray:
+        """The values, read-only."""
+        values = self.compute()
+        values.flags.writeable = False
+        return values
 
 
 def decode_text(raw: bytes) -> str | bytes:

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.anchor_regions import AnchorRegions
@@ -16,13 +18,14 @@ from onnxfuse.fused.matmul.matmul_node import (
     fuse_matmul,
     is_product,
     pack_weights,
+    packed_shape,
     product_of,
 )
 from onnxfuse.fused.sizes import Sizes
 from onnxfuse.fused.worth import TOO_LITTLE, is_worthwhile, loads_library
 from onnxfuse.model.constants import constant_value, is_constant
 from onnxfuse.model.graph import Model, sorted_nodes
-from onnxfuse.model.graph_ir import standard_op
+from onnxfuse.model.graph_ir import ComputedValues, standard_op
 from onnxfuse.model.returned import Returned
 from onnxfuse.ort.host import constant_arithmetic, shape_arithmetic
 from onnxfuse.ort.ort_fusions import INSIDE_MATMUL, OrtFusions
@@ -141,9 +144,8 @@ class _Planner:
     def _weights(self, product: Product) -> gs.Tensor:
         key = id(product.weights), product.transposed
         if key not in self._packed:
-            packed = pack_weights(product)
-            packed.flags.writeable = False
-            self._packed[key] = gs.Constant(self._model.unique_name(f"{product.weights.name}_packed"), packed)
+            values = ComputedValues(packed_shape(product), np.dtype(np.float32), partial(pack_weights, product))
+            self._packed[key] = gs.Constant(self._model.unique_name(f"{product.weights.name}_packed"), values)
         return self._packed[key]
 
     def _fusible(self, nodes: list[gs.Node], constant: set[int]) -> set[int]:

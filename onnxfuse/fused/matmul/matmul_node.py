@@ -88,17 +88,22 @@ class MatMulRegion:
         return (self.product.node, *self.after)
 
 
+def packed_shape(product: Product) -> tuple[int, int, int]:
+    """The shape of the weights as the kernels read them: [N / 16, K, 16]."""
+    inner, columns = product.sizes
+    return -(-columns // NHWC_BLOCK), inner, NHWC_BLOCK
+
+
 def pack_weights(product: Product) -> Array:
-    """The weights as the kernels read them: [N / 16, K, 16], with zeros for columns that there are not."""
+    """The weights as the kernels read them, with zeros for columns that there are not."""
     values = constant_value(product.weights)
     assert values is not None
     matrix = values.T if product.transposed else values
     inner, columns = matrix.shape
-    blocks = -(-columns // NHWC_BLOCK)
-    packed = np.zeros((blocks, inner, NHWC_BLOCK), matrix.dtype)
+    packed = np.zeros(packed_shape(product), matrix.dtype)
     whole = columns // NHWC_BLOCK
     packed[:whole] = matrix[:, : whole * NHWC_BLOCK].reshape(inner, whole, NHWC_BLOCK).transpose(1, 0, 2)
-    if blocks > whole:
+    if columns % NHWC_BLOCK:
         packed[whole, :, : columns % NHWC_BLOCK] = matrix[:, whole * NHWC_BLOCK :]
     return packed
 
