@@ -4,7 +4,7 @@ import math
 import struct
 from collections.abc import Iterator, Sequence
 
-from onnxfuse.cuda.elementwise.access import Layout, Operand, row_dim
+from onnxfuse.cuda.elementwise.access import Layout, Operand, row_dim, runs
 from onnxfuse.cuda.kernel import Kernel
 from onnxfuse.program.figures import MAX_RANK
 
@@ -47,6 +47,9 @@ def pack(kernel: Kernel, layout: Layout, addresses: Sequence[int]) -> list[bytes
             arguments.append(pack_divider(operand.inner, kernel.index))
         if letter in "ic":
             arguments.append(pack_divider(operand.extent, kernel.index))
+        if letter == "p":
+            run, gap = runs(operand, layout)
+            arguments += [pack_divider(run, kernel.index), struct.pack("<I" if kernel.index == 32 else "<Q", gap)]
         if letter in "gw":
             strided.append(operand)
     return arguments + (_strides(kernel, layout, strided, range(len(layout.dims))) if strided else [])
@@ -73,6 +76,28 @@ def parameter_bytes(kernel: Kernel) -> int:
     return size
 
 
+def joint_bytes(members: Sequence[Kernel]) -> int:
+    """The size of the parameters of a kernel that computes what these do, each a part."""
+    size = 4 * len(members)
+    for kernel in members:
+        size = -(-size // 8) * 8 + parameter_bytes(kernel)
+    return size
+
+
+def pack_joint(
+    members: Sequence[Kernel], layouts: Sequence[Layout], addresses: Sequence[Sequence[int]]
+) -> tuple[list[bytes], int]:
+    """The parameters of a kernel of these members, and its blocks; ``addresses`` are those of each part's operands."""
+    ends: list[bytes] = []
+    arguments: list[bytes] = []
+    blocks = 0
+    for kernel, layout, own in zip(members, layouts, addresses, strict=True):
+        blocks += grid_size(kernel, layout) if layout.count else 0
+        ends.append(struct.pack("<I", blocks))
+        arguments += pack(kernel, layout, own)
+    return ends + arguments, blocks
+
+
 def _sizes(kernel: Kernel) -> Iterator[tuple[int, int]]:
     word = kernel.index // 8
     divider = 12 if kernel.index == 32 else 8
@@ -83,10 +108,12 @@ def _sizes(kernel: Kernel) -> Iterator[tuple[int, int]]:
         yield from ((divider, word) for _ in range(2))
     else:
         for letter in letters:
-            yield from ((divider, word) for _ in range({"i": 1, "o": 1, "c": 2}.get(letter, 0)))
+            yield from ((divider, word) for _ in range({"i": 1, "o": 1, "c": 2, "p": 1}.get(letter, 0)))
+            if letter == "p":
+                yield word, word
     if kernel.access.strided:
         yield word + MAX_RANK * divider, word
-        without = "s" if kernel.tile else "lsioc"
+        without = "s" if kernel.tile else "lsiocp"
         yield from ((MAX_RANK * word, word) for letter in letters if letter not in without)
 
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Const, Input, Instruction, Program
@@ -19,9 +19,9 @@ def computed(dtype: str) -> str:
     return DTYPES[dtype].compute
 
 
-def live(program: Program) -> set[int]:
-    """The ids of the values that an output needs."""
-    live = set(program.outputs)
+def live(program: Program, outputs: Iterable[int] | None = None) -> set[int]:
+    """The ids of the values that some outputs, by their places, need; by default all."""
+    live = set(program.outputs) if outputs is None else {program.outputs[output] for output in outputs}
     for index in reversed(range(len(program.values))):
         value = program.values[index]
         if index in live and isinstance(value, Instruction):

@@ -180,6 +180,11 @@ def _describe(
     main = fit.source.kernels[0]
     function = main.functions[0] if isinstance(main, NestKernel) else main.name
     access = main.reads if isinstance(main, AttentionKernel) else str(main.access)
+    parts: tuple[Kernel, ...] = ()
+    if isinstance(fit, Fit) and fit.source.joint:
+        function = fit.source.main
+        parts = tuple(fit.source.kernels[member] for member in fit.source.joint[0].members)
+        access = " ".join(str(part.access) for part in parts)
     uses = {}
     for name in architectures if code else ():
         found = code[fit.source.sha256, name].resources.get(function)
@@ -192,11 +197,11 @@ def _describe(
         vector=main.vector,
         block=main.block,
         choice=fit.choice.value,
-        kernels=len(fit.source.kernels),
+        kernels=len(fit.source.kernels) + (len(fit.source.joint) if isinstance(fit, Fit) else 0),
         code_bytes=sum(len(value) for name, value in attributes.items() if name != RECIPE),
         uses=uses,
-        family=_family(main),
-        tile=_tile(main),
+        family="parts" if parts else _family(main),
+        tile=str(len(parts)) if parts else _tile(main),
         moves=fit.traffic(main) if isinstance(fit, NestFit) and isinstance(main, NestKernel) else 1.0,
     )
 

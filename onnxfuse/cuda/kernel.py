@@ -12,8 +12,9 @@ TRANSPOSED = "t"
 """The same of a kernel that turns tiles in shared memory: by strides, of which that of another dimension than the
 innermost is 1.  It reads all other inputs by ``g`` or ``s``."""
 
-OUTPUT_LETTERS = "lw"
-"""How a kernel writes an output: ``l`` every element at i; ``w`` by strides, an output smaller than the space."""
+OUTPUT_LETTERS = "lwp"
+"""How a kernel writes an output: ``l`` every element at i; ``w`` by strides, an output smaller than the space; ``p``
+every element, runs of them at equal distances: the part of a tensor that is written in parts."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,36 @@ class Kernel:
 
 
 @dataclass(frozen=True)
+class PartKernels:
+    """One part of a Program, which a range of blocks computes.
+
+    ``outputs`` are the places of what it computes among the Program's outputs, its kernels those from ``first`` up to
+    but not including ``end`` of the source, for the inputs that these outputs need and for these outputs.
+    """
+
+    outputs: tuple[int, ...]
+    first: int
+    end: int
+
+    def __str__(self) -> str:
+        return "part " + ",".join(map(str, self.outputs))
+
+
+@dataclass(frozen=True)
+class JointKernel:
+    """A kernel that computes all parts of a Program, each as one of the part's own kernels does.
+
+    ``members`` are the places of these among the kernels of the source, in the order of the parts.
+    """
+
+    name: str
+    members: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return " ".join(("joint", self.name, *map(str, self.members)))
+
+
+@dataclass(frozen=True)
 class SourceText:
     """CUDA C++ text that compiles by itself; ``body`` is the part after the prelude, which is what there is to read."""
 
@@ -95,6 +126,17 @@ class SourceText:
 
 @dataclass(frozen=True)
 class Source(SourceText):
-    """A source and its kernels, in the order in which a launch tries them."""
+    """A source and its kernels, in the order in which a launch tries them.
+
+    Of a Program whose outputs are computed in several ``parts`` each has kernels of its own, and the ``joint`` ones
+    compute all: a launch takes the first of them whose members all accept, and else one kernel after the other.
+    """
 
     kernels: tuple[Kernel, ...]
+    parts: tuple[PartKernels, ...] = ()
+    joint: tuple[JointKernel, ...] = ()
+
+    @property
+    def main(self) -> str:
+        """The name of the kernel that is meant for the expected shapes."""
+        return self.joint[0].name if self.joint else self.kernels[0].name

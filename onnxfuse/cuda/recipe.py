@@ -151,6 +151,11 @@ class Recipe(LaunchRecipe[Kernel]):
     def _accepts_everything(kernel: Kernel) -> bool:
         return accepts_everything(kernel)
 
+    @classmethod
+    def parse_kernel(cls, number: int, line: str) -> Kernel:
+        """Read a kernel's line, of this number.  Raises RecipeError if it is none."""
+        return cls._parse_kernel(number, line)
+
     @staticmethod
     def _parse_kernel(number: int, line: str) -> Kernel:
         match line.split(" "):
@@ -181,7 +186,7 @@ def recipe_text(header: str, source: str, kernels: Iterable[object]) -> str:
     return "\n".join([header, f"source {source}", *map(str, kernels)]) + "\n"
 
 
-def recipe_lines(text: str, header: str) -> tuple[str, list[tuple[int, str]]]:
+def recipe_lines(text: str, header: str, most: int = MAX_KERNELS) -> tuple[str, list[tuple[int, str]]]:
     """The hash of the source in a recipe's text, and the lines of its kernels with their numbers.
 
     Raises RecipeError, which names the line, if it is not a recipe with this header.
@@ -193,8 +198,8 @@ def recipe_lines(text: str, header: str) -> tuple[str, list[tuple[int, str]]]:
         raise RecipeError(f"line 1: such a recipe begins with {header!r}")
     if len(lines) < 2 or not lines[1].startswith("source "):
         raise RecipeError("line 2: the hash of the source is missing")
-    if len(lines) > 2 + MAX_KERNELS:
-        raise RecipeError(f"{len(lines) - 2} kernels; there are 1 to {MAX_KERNELS}")
+    if len(lines) > 2 + most:
+        raise RecipeError(f"{len(lines) - 2} kernels; there are 1 to {most}")
     return lines[1].removeprefix("source "), list(enumerate(lines[2:], 3))
 
 

@@ -41,11 +41,12 @@ class KernelTimes:
 class KernelReport:
     """The kernels of one fused node.
 
-    ``family`` is "elementwise" or, if each block turns a ``tile`` of operands, "transpose"; of a Program that reduces
-    "rows" or "columns", of which ``tile`` says how many threads share one and how many groups each keeps, or of a
-    convolution how its main kernel works, which computes a ``tile`` in each block; of attention the same after the word
-    "attention", with the rows and keys of a tile and the size of heads.  ``moves`` has the bytes that the main kernel
-    reads and writes, over those of its inputs and outputs: 1 where nothing is read twice.
+    ``family`` is "elementwise" or, if each block turns a ``tile`` of operands, "transpose", or "parts" if ranges of
+    blocks compute so many (``tile``) parts of it, each by letters of its own, of which sizes are the first's; of a
+    Program that reduces "rows" or "columns", of which ``tile`` says how many threads share one and how many groups each
+    keeps, or of a convolution how its main kernel works, which computes a ``tile`` in each block; of attention the same
+    after the word "attention", with the rows and keys of a tile and the size of heads.  ``moves`` has the bytes that
+    the main kernel reads and writes, over those of its inputs and outputs: 1 where nothing is read twice.
     ``source`` is the sha256 of the CUDA source, ``access`` the letters of its main kernel, which takes groups of
     ``vector`` elements, in blocks of ``block`` threads; ``choice`` says who chose these.
     ``uses`` is by architecture, ``code_bytes`` the size of all that the node carries.

@@ -11,11 +11,13 @@ from onnxfuse.cuda.conv.fitting import tilings_of
 from onnxfuse.cuda.conv.kernel import ConvSource
 from onnxfuse.cuda.conv.recipe import ConvRecipe
 from onnxfuse.cuda.conv.renderer import render_conv
-from onnxfuse.cuda.elementwise.renderer import HEURISTIC, Tuning, render
+from onnxfuse.cuda.elementwise.parts import part_of
+from onnxfuse.cuda.elementwise.renderer import HEURISTIC, Tuning, render, render_parts
 from onnxfuse.cuda.kernel import Source
 from onnxfuse.cuda.nest.kernel import NestSource
 from onnxfuse.cuda.nest.recipe import NestRecipe
 from onnxfuse.cuda.nest.renderer import source_with
+from onnxfuse.cuda.parts_recipe import PartsRecipe
 from onnxfuse.cuda.recipe import Recipe
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.program import Program
@@ -24,6 +26,21 @@ from onnxfuse.program import Program
 def source_of(program: Program, recipe: Recipe) -> Source:
     """The source with the recipe's hash.  Raises OnnxfuseError if this version of onnxfuse renders another one."""
     return render(program, [recipe.kernels[0].access], tuning_of(program, recipe))
+
+
+def source_of_parts(program: Program, recipe: PartsRecipe) -> Source:
+    """The same of a Program in several parts."""
+    parts = [part_of(program, part.outputs) for part in recipe.parts]
+    mains = [recipe.kernels[part.first] for part in recipe.parts]
+    places = [
+        [member - part.first for member, part in zip(one.members, recipe.parts, strict=True)] for one in recipe.joint
+    ]
+    for tuning in (HEURISTIC, *(Tuning(vector) for vector in (8, 4, 2, 1))):
+        accesses, tunings = [main.access for main in mains], [tuning] * len(parts)
+        source = render_parts(program, parts, accesses, tunings, lambda own: places)
+        if source.sha256 == recipe.source:
+            return source
+    raise _other_version(recipe.source)
 
 
 def tuning_of(program: Program, recipe: Recipe) -> Tuning:

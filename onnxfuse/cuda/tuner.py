@@ -16,8 +16,9 @@ from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.elementwise.access import classify
 from onnxfuse.cuda.elementwise.fitting import Fit
 from onnxfuse.cuda.elementwise.launch import LoadedSource
+from onnxfuse.cuda.elementwise.parts import Part, part_of, parts_of, tensor_shapes
 from onnxfuse.cuda.elementwise.renderer import Tuning, render
-from onnxfuse.cuda.kernel import Source
+from onnxfuse.cuda.kernel import Access, Source
 from onnxfuse.cuda.pycuda_tools import Gpu, copy_bandwidth, launch_seconds, occupancy, resources
 from onnxfuse.cuda.recipe import VECTORS
 from onnxfuse.cuda.report import KernelTimes
@@ -67,7 +68,8 @@ def sizes_for(
     largest_shape = max(filled, key=math.prod, default=(elements,))
     given = iter(filled)
     found = tuple(largest_shape if shape is None else next(given) for shape in shapes)
-    classify(program, found)
+    if not parts_of(program, found):
+        classify(program, found)
     return found
 
 
@@ -108,7 +110,7 @@ class Bench:
         memory = _Memory(self._gpu, case)
         loaded = LoadedSource(self._gpu, case.fit.program, case.fit.source, code)
         launch = loaded.prepare(case.shapes, memory.addresses)
-        function = loaded.function(launch.kernel)
+        function = loaded.function(launch.name)
         elapsed = launch_seconds(self._gpu, launch)
         half = max(memory.bytes // 2, 1)
         if half not in self._copy:
@@ -121,11 +123,17 @@ class Bench:
             registers=takes.registers,
             local_bytes=takes.stack,
             shared_bytes=takes.shared,
-            occupancy=occupancy(self._gpu, function, launch.kernel.block),
+            occupancy=occupancy(self._gpu, function, launch.block),
         )
 
     def tune(self, case: Case, keep: TunedKernels) -> Tuning:
-        """The fastest sizes for a case, which are kept for its Program, access and architecture."""
+        """The fastest sizes for a case, which are kept for its Program, access and architecture.
+
+        Of a Program in several parts the heuristic's stay.
+        """
+        access = case.fit.access
+        if access is None:
+            return case.fit.tuning
         main = case.fit.source.kernels[0]
         best = Tuning(main.vector, main.block)
         memory = _Memory(self._gpu, case)
@@ -135,16 +143,16 @@ class Bench:
         first = [Tuning(vector, main.block) for vector in vectors]
         for step in range(2):
             tunings = first if step == 0 else [Tuning(best.vector, block) for block in BLOCKS]
-            for tuning, source in self._rendered(case, tunings):
+            for tuning, source in self._rendered(case, access, tunings):
                 found = self._run(case.fit.program, source, case.shapes, memory)
                 if found.seconds < limit and found.results == wanted.results:
                     best, limit = tuning, _NOISE * found.seconds
-        keep.keep(self._gpu.architecture, case.fit.program, case.fit.access, self._options, best)
+        keep.keep(self._gpu.architecture, case.fit.program, access, self._options, best)
         return best
 
-    def _rendered(self, case: Case, tunings: Iterable[Tuning]) -> list[tuple[Tuning, Source]]:
+    def _rendered(self, case: Case, access: Access, tunings: Iterable[Tuning]) -> list[tuple[Tuning, Source]]:
         """The variants that compile; all are compiled at once."""
-        sources = [(tuning, render(case.fit.program, [case.fit.access], tuning)) for tuning in tunings]
+        sources = [(tuning, render(case.fit.program, [access], tuning)) for tuning in tunings]
         try:
             self._compile([source for _, source in sources])
         except CompileError:  # too large a variant
@@ -183,8 +191,6 @@ class _Memory:
     def __init__(self, gpu: Gpu, case: Case) -> None:
         self._gpu = gpu
         program = case.fit.program
-        layout = classify(program, case.shapes)
-        self.elements = layout.count
         self._allocations: list[Any] = []
         self._outputs: list[tuple[Any, int]] = []
         random = np.random.default_rng(0)
@@ -192,10 +198,17 @@ class _Memory:
             values = _values(random, spec.dtype, math.prod(shape))
             self._allocations.append(gpu.allocate(values.nbytes))
             gpu.driver.memcpy_htod(self._allocations[-1], values)
-        for operand in layout.outputs:
-            count = math.prod(size for size, step in zip(layout.dims, operand.steps, strict=True) if step)
-            self._allocations.append(gpu.allocate(count * operand.itemsize))
-            self._outputs.append((self._allocations[-1], count * operand.itemsize))
+        parts = [part_of(program, part.outputs) for part in case.fit.source.parts] or [
+            Part(tuple(range(len(program.inputs))), tuple(range(len(program.outputs))), program)
+        ]
+        made = tensor_shapes(program, parts, case.shapes)
+        self.elements = max(
+            classify(part.program, [case.shapes[place] for place in part.inputs]).count for part in parts
+        )
+        for shape, places in zip(made, program.tensors, strict=True):
+            size = math.prod(shape) * DTYPES[program.dtype(program.outputs[places[0]])].itemsize
+            self._allocations.append(gpu.allocate(size))
+            self._outputs.append((self._allocations[-1], size))
         self.addresses = [int(allocation) for allocation in self._allocations]
         read = sum(
             math.prod(shape) * DTYPES[spec.dtype].itemsize

@@ -71,8 +71,15 @@ class Inspection:
         from onnxfuse.cuda.attention.recipe import HEADER, AttentionRecipe
         from onnxfuse.cuda.conv.recipe import ConvRecipe
         from onnxfuse.cuda.nest.recipe import NestRecipe
+        from onnxfuse.cuda.parts_recipe import PartsRecipe
         from onnxfuse.cuda.recipe import Recipe
-        from onnxfuse.cuda.rerender import source_of, source_of_attention, source_of_conv, source_of_nest
+        from onnxfuse.cuda.rerender import (
+            source_of,
+            source_of_attention,
+            source_of_conv,
+            source_of_nest,
+            source_of_parts,
+        )
         from onnxfuse.program import Program
 
         program = self.program(name)
@@ -87,6 +94,8 @@ class Inspection:
             source = source_of_conv(self.cases[node], ConvRecipe.parse(self.recipes[node]))
         elif (reducing := Program.parse(program)).reductions:
             source = source_of_nest(reducing, NestRecipe.parse(self.recipes[node]))
+        elif self.recipes[node].startswith(PartsRecipe.header):
+            source = source_of_parts(Program.parse(program), PartsRecipe.parse(self.recipes[node]))
         else:
             source = source_of(Program.parse(program), Recipe.parse(self.recipes[node]))
         return f"// sha256 of the source, with the prelude of onnxfuse: {source.sha256}\n{source.body}"

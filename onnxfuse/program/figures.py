@@ -118,6 +118,15 @@ MOST_FOREIGN_PARTS = _limit(
 
 MAX_RECIPE_TEXT = _limit("MAX_RECIPE_TEXT", 1 << 16, "bytes", "of the text of a launch recipe")
 MAX_KERNELS = _limit("MAX_KERNELS", 16, "kernels", "of a source, one after the other tried")
+MAX_PARTS = _limit("MAX_PARTS", 16, "parts", "of a kernel, to each of which a range of its blocks belongs")
+SMALL_MAP = _limit(
+    "SMALL_MAP",
+    132 * 2048,
+    "threads",
+    "that a GPU of 132 multiprocessors holds: maps of fewer, each of which would leave it in part idle, share a launch",
+    "int64_t",
+)
+MAX_PART_LINES = _limit("MAX_PART_LINES", 128, "lines", "of the kernels of a recipe whose Program has parts")
 MAX_KERNEL_NAME = _limit("MAX_KERNEL_NAME", 128, "characters", "of the name of a kernel")
 MAX_PARAMETER_BYTES = _limit("MAX_PARAMETER_BYTES", 4096, "bytes", "that a launch of any kernel may pass")
 MAX_BLOCK = _limit("MAX_BLOCK", 1024, "threads", "of a block", "uint32_t")

@@ -211,6 +211,7 @@ def cpp_text(sources: Sequence[AnySource]) -> str:
     fibers = any(_BARRIERS.search(source.text) for source in sources)
     kernels = [kernel for source in sources for kernel in source.kernels]
     names = [name for kernel in kernels for name in _functions(kernel)]
+    names += [joint.name for source in sources if isinstance(source, Source) for joint in source.joint]
     registrations = "".join(f"ONNXFUSE_EMULATED_KERNEL({name});\n" for name in names)
     return "\n".join(
         (f"#define ONNXFUSE_EMULATION_FIBERS {int(fibers)}", '#include "emulation.h"', *parts, registrations)

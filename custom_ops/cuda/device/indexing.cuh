@@ -54,15 +54,16 @@ template <class Index> struct Strides {
 // tensors are larger than the caches and by 5 % where a launch takes 2 us; several groups a thread, all loaded before
 // the first is computed, are slower too: so many warps have loads enough in flight.
 template <int V, int Block, class Index, class Load, class Finish>
-ONNXFUSE_DEVICE void for_own_group(Index count, const Load& load, const Finish& finish) {
-  const Index group = static_cast<Index>(blockIdx.x) * Block + threadIdx.x;
+ONNXFUSE_DEVICE void for_own_group(Index count, u32 block, const Load& load, const Finish& finish) {
+  const Index group = static_cast<Index>(block) * Block + threadIdx.x;
   if (group < count / V) finish(group * V, load(group * V));
 }
 
 // The up to V - 1 elements after the last group, for the first threads of the last block.
-template <int V, class Index, class Element> ONNXFUSE_DEVICE void for_each_left(Index count, const Element& element) {
+template <int V, class Index, class Element>
+ONNXFUSE_DEVICE void for_each_left(Index count, bool is_last, const Element& element) {
   const Index i = count / V * V + threadIdx.x;
-  if (blockIdx.x == gridDim.x - 1 && i < count) element(i);
+  if (is_last && i < count) element(i);
 }
 
 }  // namespace onnxfuse

@@ -22,10 +22,11 @@ from onnxfuse.program.strides import Strided, dense
 class Operand:
     """An input or output in an iteration space of n elements.
 
-    ``letter`` is the tightest one that describes it.  Unless that is ``g`` or ``w``, element i of the space is element
-    (i div ``inner``) mod ``extent`` of the operand, whose first is element ``offset`` of the tensor.  ``steps`` are its
-    strides in elements, 0 where it is broadcast, in the order of the layout's ``dims``; of halves that change places
-    one is negative.
+    ``letter`` is the tightest one that describes it.  Of ``p`` the elements follow one another in runs of ``inner``,
+    the first of each ``extent`` behind that of the one before.  Unless that is ``g``, ``w`` or ``p``, element i of the
+    space is element (i div ``inner``) mod ``extent`` of the operand, whose first is element ``offset`` of the tensor.
+    ``steps`` are its strides in elements, 0 where it is broadcast, in the order of the layout's ``dims``; of halves
+    that change places one is negative.
     """
 
     dtype: str
@@ -185,6 +186,16 @@ def tile_of(program: Program, access: Access) -> int:
     return 0
 
 
+def tile_bytes(program: Program, kernel: Kernel) -> int:
+    """The bytes of shared memory that the tiles of a kernel take at most; 0 if it does not transpose."""
+    sizes = (
+        DTYPES[spec.dtype].itemsize
+        for spec, letter in zip(program.inputs, kernel.access.inputs, strict=True)
+        if letter == TRANSPOSED
+    )
+    return sum(sizes) * kernel.tile * (kernel.tile + _MOST_PADDING)
+
+
 _MOST_PADDING = 4
 _SHARED = 48 << 10
 """Bytes of shared memory that every block may have."""
@@ -219,10 +230,25 @@ def choose(kernels: Sequence[Kernel], layout: Layout, addresses: Sequence[int]) 
 def _fits_32_bits(kernel: Kernel, layout: Layout) -> bool:
     """Whether no index is beyond 31 bits, those of the last block's threads without an element included."""
     return layout.count <= MAX_COUNT_32 and all(
-        sum((dim - 1) * abs(step) for dim, step in zip(layout.dims, operand.steps, strict=True)) < _LIMIT_32
+        _reach(letter, operand, layout) < _LIMIT_32
         for letter, operand in zip(kernel.access.letters, layout.operands, strict=True)
-        if letter in "gwt" or kernel.tile
+        if letter in "gwtp" or kernel.tile
     )
+
+
+def _reach(letter: str, operand: Operand, layout: Layout) -> int:
+    """How far behind its first element an operand has others."""
+    if letter == "p":
+        run, gap = runs(operand, layout)
+        return layout.count + layout.count // run * gap
+    return sum((dim - 1) * abs(step) for dim, step in zip(layout.dims, operand.steps, strict=True))
+
+
+def runs(operand: Operand, layout: Layout) -> tuple[int, int]:
+    """Of an output that is written in runs the elements of a run, and those between two runs."""
+    if operand.letter != "p":
+        return max(layout.count, 1), 0
+    return operand.inner, operand.extent - operand.inner
 
 
 _LIMIT_32 = 1 << 31
@@ -268,6 +294,8 @@ def _letter_accepts(letter: str, operand: Operand) -> bool:
             return True
         case "w":
             return own in "lw"
+        case "p":
+            return own in "lp"
         case _:
             return own == letter
 
@@ -281,6 +309,9 @@ def _vector_accepts(letter: str, operand: Operand, layout: Layout, vector: int, 
             return aligned
         case "i":
             return aligned and operand.extent % vector == 0
+        case "p":
+            run, gap = runs(operand, layout)
+            return aligned and run % vector == 0 and gap % vector == 0
         case "o" | "c":
             return operand.inner % vector == 0
         case "g":
@@ -311,6 +342,11 @@ def _in_halves(tensor: Strided, swapped: bool) -> Strided:
         (*tensor.sizes[:-1], 2, half),
         (*tensor.steps[:-1], -half * step if swapped else half * step, step),
     )
+
+
+def output_sizes(program: Program, shapes: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    """The sizes of what is computed of inputs of these shapes.  Raises ProgramError for shapes that do not fit."""
+    return _output_sizes(program, read_inputs([replace(spec, swaps_halves=False) for spec in program.inputs], shapes))
 
 
 def _output_sizes(program: Program, inputs: Sequence[Strided]) -> list[tuple[int, ...]]:

@@ -7,13 +7,22 @@ even so is for the planner to split.
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnxfuse.cuda.arch import Architecture, architecture
 from onnxfuse.cuda.compiler import CompilerCache
 from onnxfuse.cuda.elementwise.access import expected_access
-from onnxfuse.cuda.elementwise.renderer import HEURISTIC, Tuning, compile_options, render
-from onnxfuse.cuda.kernel import Access, Source
+from onnxfuse.cuda.elementwise.parts import Part, expected_accesses, first_members, parts_of
+from onnxfuse.cuda.elementwise.renderer import (
+    HEURISTIC,
+    Tuning,
+    compile_options,
+    joint_members,
+    render,
+    render_parts,
+)
+from onnxfuse.cuda.kernel import Access, Kernel, Source
+from onnxfuse.cuda.parts_recipe import PartsRecipe
 from onnxfuse.cuda.recipe import Recipe
 from onnxfuse.cuda.resources import Resources
 from onnxfuse.cuda.strided import Dim
@@ -30,13 +39,14 @@ LOG_OPTION = "--ptxas-options=-v"
 class Fit:
     """A rendered Program.
 
-    ``choice`` says where the sizes come from.  ``main`` is what the compiler says of the kernel that is meant for the
-    expected shapes, the first of the source, and ``occupancy`` follows from it, both for the architecture with the most
-    threads to feed; None where nothing was compiled.
+    ``access`` is None if it is computed in several parts, of which each has its own.  ``choice`` says where the sizes
+    come from.  ``main`` is what the compiler says of the kernel that is meant for the expected shapes, and
+    ``occupancy`` follows from it, both for the architecture with the most threads to feed; None where nothing was
+    compiled.
     """
 
     program: Program
-    access: Access
+    access: Access | None
     source: Source
     tuning: Tuning
     choice: Choice
@@ -46,7 +56,7 @@ class Fit:
     @property
     def recipe(self) -> str:
         """How its kernels are launched."""
-        return str(Recipe.of(self.source))
+        return str(PartsRecipe.of(self.source) if self.source.parts else Recipe.of(self.source))
 
     @property
     def is_good(self) -> bool:
@@ -97,6 +107,8 @@ class Fitter:
 
         Raises ProgramError if there can be none, CompileError if it does not compile.
         """
+        if parts := parts_of(program, shapes):
+            return self._fit_parts(program, parts, shapes)
         access = expected_access(program, shapes)
         key = str(program), str(access)
         if key not in self._fits:
@@ -113,6 +125,9 @@ class Fitter:
         texts: dict[str, None] = {}
         for program, shapes in cases:
             with suppress(ProgramError):  # of which there is no source
+                if parts := parts_of(program, shapes):
+                    texts[self._render_parts(program, parts, shapes, HEURISTIC).text] = None
+                    continue
                 access = expected_access(program, shapes)
                 tuning = self._tuned.find(program, access, self._options) or HEURISTIC
                 texts[render(program, [access], tuning).text] = None
@@ -130,17 +145,46 @@ class Fitter:
                 break
         return best
 
+    def _fit_parts(self, program: Program, parts: Sequence[Part], shapes: Sequence[Sequence[Dim] | None]) -> Fit:
+        """The same of a Program in several parts."""
+        source = self._render_parts(program, parts, shapes, HEURISTIC)
+        key = str(program), source.sha256
+        if key not in self._fits:
+            best = self._compiled(Fit(program, None, source, HEURISTIC, Choice.HEURISTIC))
+            for smaller in _smaller(source) if not best.is_good else ():
+                fewer = self._render_parts(program, parts, shapes, smaller)
+                found = self._compiled(Fit(program, None, fewer, smaller, Choice.REGISTERS))
+                best = max(best, found, key=lambda fit: fit.rank)
+                if best.is_good:
+                    break
+            self._fits[key] = best
+        return self._fits[key]
+
+    def _render_parts(
+        self, program: Program, parts: Sequence[Part], shapes: Sequence[Sequence[Dim] | None], tuning: Tuning
+    ) -> Source:
+        accesses = expected_accesses(program, parts, shapes)
+
+        def members(own: Sequence[Sequence[Kernel]]) -> list[tuple[int, ...]]:
+            return joint_members(first_members(program, parts, own, shapes), own)
+
+        return render_parts(program, parts, accesses, [tuning] * len(parts), members)
+
     def _measured(self, program: Program, access: Access, tuning: Tuning, choice: Choice) -> Fit:
-        source = render(program, [access], tuning)
+        return self._compiled(Fit(program, access, render(program, [access], tuning), tuning, choice))
+
+    def _compiled(self, fit: Fit) -> Fit:
+        """The same with what the compiler says of its main kernel."""
+        source = fit.source
         if self._compiler is None:
-            return Fit(program, access, source, tuning, choice)
+            return fit
         name = self._strictest.name
         main = self._compiler.compile([source.text], (name,), self._options)[source.sha256, name].resources.get(
-            source.kernels[0].name
+            source.main
         )
         if main is None:
-            return Fit(program, access, source, tuning, choice)
-        return Fit(program, access, source, tuning, choice, main, occupancy(self._strictest, main, source))
+            return fit
+        return replace(fit, main=main, occupancy=occupancy(self._strictest, main, source))
 
 
 def occupancy(on: Architecture, main: Resources, source: Source) -> float:

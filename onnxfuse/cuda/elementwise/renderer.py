@@ -6,18 +6,19 @@ The device code that every source shares is in custom_ops/cuda/device; ``for_own
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from onnxfuse.cuda.arguments import parameter_bytes
+from onnxfuse.cuda.arguments import joint_bytes, parameter_bytes
 from onnxfuse.cuda.element import element_function, header
-from onnxfuse.cuda.elementwise.access import tile_of
-from onnxfuse.cuda.elementwise.text import KernelText, TransposingText
-from onnxfuse.cuda.kernel import Access, Kernel, Source
+from onnxfuse.cuda.elementwise.access import tile_bytes, tile_of
+from onnxfuse.cuda.elementwise.parts import Part
+from onnxfuse.cuda.elementwise.text import KernelText, TransposingText, joint_kernel
+from onnxfuse.cuda.kernel import Access, JointKernel, Kernel, PartKernels, Source
 from onnxfuse.cuda.prelude import prelude, transpose_prelude
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, ProgramError
-from onnxfuse.program.figures import MAX_KERNELS, MAX_PARAMETER_BYTES
+from onnxfuse.program.figures import MAX_KERNELS, MAX_PARAMETER_BYTES, SHARED_BYTES
 from onnxfuse.program.ops import OPS
 
 
@@ -76,6 +77,84 @@ def render(program: Program, accesses: Sequence[Access], tuning: Tuning = HEURIS
     return Source(before, body, kernels)
 
 
+def render_parts(
+    program: Program,
+    parts: Sequence[Part],
+    accesses: Sequence[Access],
+    tunings: Sequence[Tuning],
+    members: Callable[[Sequence[Sequence[Kernel]]], Sequence[Sequence[int]]],
+) -> Source:
+    """The source of a ``program`` of several parts, with an access and sizes for each.
+
+    A part has its vector kernel, that of smaller vectors as above, that for single elements, and one that takes any
+    shapes, to be launched alone where no joint kernel takes what a run has.  ``members`` says of which of these kernels
+    the joint ones are made: for each a place among every part's own.  Raises ProgramError as ``render`` does, and if
+    the parts are too many for one kernel's parameters or shared memory.
+    """
+    before = transpose_prelude() if any(access.transposes for access in accesses) else prelude()
+    cases = list(zip(parts, accesses, tunings, strict=True))
+    own = [tuple(_kernels_of_part(part.program, access, tuning)) for part, access, tuning in cases]
+    chosen = [tuple(places) for places in members(own)]
+    described = [f"{part.outputs} {access} {tuning}" for part, access, tuning in cases]
+    key = hashlib.sha256("\n".join((before, str(program), *described, str(chosen))).encode()).hexdigest()
+    name = f"fused_{key[:12]}"
+    own = [
+        tuple(replace(kernel, name=f"{name}_p{number}{kernel.name}") for kernel in kernels)
+        for number, kernels in enumerate(own)
+    ]
+    ranges: list[PartKernels] = []
+    kernels: list[Kernel] = []
+    for part, own_kernels in zip(parts, own, strict=True):
+        ranges.append(PartKernels(part.outputs, len(kernels), len(kernels) + len(own_kernels)))
+        kernels += own_kernels
+    joint = tuple(
+        JointKernel(
+            f"{name}_joint{number}", tuple(one.first + place for one, place in zip(ranges, places, strict=True))
+        )
+        for number, places in enumerate(chosen)
+    )
+    texts = [header(program)]
+    writers: dict[int, KernelText] = {}
+    for number, (part, found) in enumerate(zip(parts, ranges, strict=True)):
+        function = f"{name}_p{number}"
+        texts.append(element_function(part.program, function))
+        for place in range(found.first, found.end):
+            kernel = kernels[place]
+            writers[place] = (TransposingText if kernel.tile else KernelText)(part.program, kernel, function)
+            texts.append(writers[place].text())
+    texts += [writers[place].part() for place in sorted({place for one in joint for place in one.members})]
+    for one in joint:
+        of_joint = [kernels[place] for place in one.members]
+        if (size := joint_bytes(of_joint)) > MAX_PARAMETER_BYTES:
+            raise ProgramError(
+                f"{len(parts)} parts take {size} bytes of kernel parameters; the limit is {MAX_PARAMETER_BYTES}"
+            )
+        shared = sum(tile_bytes(part.program, kernel) for part, kernel in zip(parts, of_joint, strict=True))
+        if shared > SHARED_BYTES:
+            raise ProgramError(
+                f"the tiles of its parts take {shared} bytes of shared memory; the limit is {SHARED_BYTES}"
+            )
+        texts.append(joint_kernel(one, [writers[place] for place in one.members]))
+    body = "\n".join((*texts[:1], "namespace onnxfuse {\n", *texts[1:], "}  // namespace onnxfuse\n"))
+    return Source(before, body, tuple(kernels), tuple(ranges), joint)
+
+
+def _kernels_of_part(program: Program, access: Access, tuning: Tuning) -> Iterator[Kernel]:
+    """As ``_kernels``, but for the one that addresses by strides of 32 bits; the names lack their beginnings."""
+    for kernel in _kernels(program, [access], tuning, ""):
+        if kernel.index == 64 or kernel.access == access:
+            yield kernel
+
+
+def joint_members(first: Sequence[int], own: Sequence[Sequence[Kernel]]) -> list[tuple[int, ...]]:
+    """What joint kernels are made of: the ``first`` of each part, then, where that is another, what needs no alignment.
+
+    The last kernel of each part, which takes any shapes, is in none: it takes more registers.
+    """
+    singles = tuple(len(kernels) - 2 for kernels in own)
+    return list(dict.fromkeys([tuple(first), singles]))
+
+
 # ------------------------------------------------------------------------------------------------ choice of kernels
 
 
@@ -91,12 +170,13 @@ def _kernels(program: Program, accesses: Sequence[Access], tuning: Tuning, name:
         vector = 1 if "w" in access.outputs else tuning.vector or _vector(program, access)
         wanted[access, vector, 32] = None
         repeats = "iocg" if program.reads_views and not access.transposes else "ioc"
-        if vector > _NARROW and set(access.inputs) & set(repeats):
+        if vector > _NARROW and (set(access.inputs) & set(repeats) or "p" in access.outputs):
             wanted[access, _NARROW, 32] = None
         wanted[access, 1, 32] = None
     for access in accesses:
         wanted[Access(strided_inputs, access.outputs), 1, 32] = None
-    wanted[Access(strided_inputs, "w" * len(program.outputs)), 1, 64] = None
+    general = "p" if accesses[0].outputs == "p" else "w" * len(program.outputs)
+    wanted[Access(strided_inputs, general), 1, 64] = None
     for access, vector, index in wanted:
         suffix = f"{access.inputs}_{access.outputs}_v{vector}" + ("" if index == 32 else f"_i{index}")
         yield Kernel(f"{name}_{suffix}", vector, tuning.block or _BLOCK, index, access, tiles.get(access, 0))

@@ -1,10 +1,40 @@
 """The text of one kernel: how it reads its operands, calls the Program's function, and writes what that gives."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from onnxfuse.cuda.element import computed_of, live, stored
-from onnxfuse.cuda.kernel import TRANSPOSED, Kernel
+from onnxfuse.cuda.kernel import TRANSPOSED, JointKernel, Kernel
 from onnxfuse.program import Program
+
+
+def joint_kernel(joint: JointKernel, members: Sequence["KernelText"]) -> str:
+    """The text of a kernel whose blocks are divided among parts, which the device functions of ``members`` compute."""
+    ends = [f"end{part}" for part in range(len(members))]
+    parameters = [f"u32 {end}" for end in ends]
+    body = []
+    for part, (member, end) in enumerate(zip(members, ends, strict=True)):
+        own = member.parameters()
+        parameters += [f"{kind} part{part}_{name}" for kind, name in own]
+        begin = ends[part - 1] if part else "0"
+        arguments = [*(f"part{part}_{name}" for _, name in own), f"blockIdx.x - {begin}", f"{end} - {begin}"]
+        body += [
+            f"  if (blockIdx.x < {end}) {{",
+            f"    {member.kernel.name}_part({', '.join(arguments)});",
+            "    return;",
+            "  }",
+        ]
+    lines = [
+        f'extern "C" __global__ void __launch_bounds__({members[0].kernel.block})',
+        f"{joint.name}(",
+        ",\n".join(f"    {parameter}" for parameter in parameters) + ") {",
+    ]
+    return "\n".join([*lines, *body, "}\n"])
+
+
+def _by_reference(parameter: str) -> str:
+    """A parameter of a kernel as one of a device function."""
+    kind, _, name = parameter.rpartition(" ")
+    return f"{kind.replace('__grid_constant__ ', '')}& {name}" if "__grid_constant__" in kind else parameter
 
 
 class KernelText:
@@ -14,6 +44,7 @@ class KernelText:
         self.program = program
         self.kernel = kernel
         self.function = function
+        self.block, self.is_last = "blockIdx.x", "blockIdx.x == gridDim.x - 1"
         self.index = f"u{kernel.index}"
         needed = live(program)
         self.inputs = [
@@ -38,6 +69,18 @@ class KernelText:
         lines += [f"  {line}" if line[:1] != "#" else line for line in self._body()]
         return "\n".join([*lines, "}\n"])
 
+    def part(self) -> str:
+        """The kernel as a device function, which also takes which block of how many it is: one part of a kernel."""
+        self.block, self.is_last = "block", "block == blocks - 1"
+        parameters = [*map(_by_reference, self._parameters()), "u32 block", "u32 blocks"]
+        lines = [f"ONNXFUSE_DEVICE void {self.kernel.name}_part({', '.join(parameters)}) {{"]
+        lines += [f"  {line}" if line[:1] != "#" else line for line in self._body()]
+        return "\n".join([*lines, "}\n"])
+
+    def parameters(self) -> list[tuple[str, str]]:
+        """The type and the name of each parameter."""
+        return [(kind, name) for kind, _, name in (text.rpartition(" ") for text in self._parameters())]
+
     def _parameters(self) -> Iterator[str]:
         """As ``onnxfuse.cuda.arguments.pack`` gives them."""
         access = self.kernel.access
@@ -47,6 +90,10 @@ class KernelText:
                 yield f"Divider<{self.index}> in{index}_inner"
             if letter in "ic":
                 yield f"Divider<{self.index}> in{index}_extent"
+        for index, letter in enumerate(access.outputs):
+            if letter == "p":
+                yield f"Divider<{self.index}> out{index}_run"
+                yield f"{self.index} out{index}_gap"
         if access.strided:
             yield from self._strides("g", "w")
 
@@ -81,7 +128,7 @@ class KernelText:
         yield from (line if line[:1] == "#" else f"  {line}" for line in self._compute())
         yield from (f"  {line}" for line in self._write())
         yield "};"
-        yield f"for_own_group<{vector}, {kernel.block}>(count, read, write);"
+        yield f"for_own_group<{vector}, {kernel.block}>(count, {self.block}, read, write);"
         if vector > 1 and set(kernel.access.letters) <= set("ls"):
             yield from self._rest()
 
@@ -178,12 +225,14 @@ class KernelText:
             pack = f"narrow_pack<{dtype}>(y{index})"
             if letter == "l":
                 yield f"store_pack(out{index}, i, {pack});"
+            elif letter == "p":
+                yield f"store_pack(out{index}, i + out{index}_run.quotient(i) * out{index}_gap, {pack});"
             else:
                 yield f"if (item.out{index}_is_first) store_pack(out{index}, item.out{index}_at, {pack});"
 
     def _rest(self) -> Iterator[str]:
         """The elements after the last group, one a thread."""
-        yield f"for_each_left<{self.kernel.vector}>(count, [&]({self.index} i) {{"
+        yield f"for_each_left<{self.kernel.vector}>(count, {self.is_last}, [&]({self.index} i) {{"
         for index, dtype, _ in self.outputs:
             yield f"  {computed_of(dtype)} y{index};"
         arguments = [
@@ -219,9 +268,9 @@ class TransposingText(KernelText):
         for number, dtype in self.transposed:
             yield f"__shared__ TransposedTile<{dtype}, {tile}, {kernel.vector}> in{number}_tile;"
         yield from self._scalars()
-        yield f"const {index} row_tile = column_tiles.quotient(blockIdx.x);"
+        yield f"const {index} row_tile = column_tiles.quotient({self.block});"
         yield f"{index} rest = row_tiles.quotient(row_tile);"
-        yield f"const {index} first_column = (blockIdx.x - row_tile * column_tiles.divisor) * {tile};"
+        yield f"const {index} first_column = ({self.block} - row_tile * column_tiles.divisor) * {tile};"
         yield f"const {index} first_row = (row_tile - rest * row_tiles.divisor) * {tile};"
         for name in self.strided:
             yield f"{index} {name}_first = first_column * {name}_strides.step[0] + first_row * {name}_strides.step[1];"
