@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "cuda/launch/cuda_fused_elementwise.h"
+#include "cuda/elementwise/cuda_fused_elementwise.h"
 #include "nodes/elementwise/fused_node.h"
 #include "ort/custom_op.h"
 

@@ -29,7 +29,7 @@ LAYERS = (
         "cuda/driver",
     ),
     ("nodes/matmul", "cuda/launch"),
-    ("cuda/attention", "cuda/conv", "cuda/nest"),
+    ("cuda/attention", "cuda/conv", "cuda/elementwise", "cuda/nest"),
     ("operators",),
     ("executable",),
 )

@@ -144,6 +144,20 @@ bool make_iteration_space(const Program& program, const std::vector<Shape>& inpu
   return true;
 }
 
+bool place_output(const OutputPart& place, IterationSpace* space, std::string* error) {
+  Operand& output = space->operands.back();
+  if (output.access != 'l') {
+    *error = "a part of an output is smaller than what it is computed from";
+    return false;
+  }
+  output.offset = place.offset;
+  if (place.run == space->elements) return true;
+  output.access = 'p';
+  output.inner = place.run;
+  output.extent = place.step;
+  return true;
+}
+
 bool has_groups(uint32_t vector, const Operand& operand, const IterationSpace& space, size_t along, bool* contiguous) {
   *contiguous = false;
   if (vector == 1) return true;
@@ -174,6 +188,11 @@ bool accepts(char letter, uint32_t vector, const Operand& operand, const Iterati
       return has_groups(vector, operand, space, space.dims.size() - 1, &indexing->contiguous);
     case 'w':
       return access == 'l' || access == 'w';
+    case 'p':
+      if (access != 'l' && access != 'p') return false;
+      *indexing = {operand.inner, operand.extent - operand.inner, true};
+      if (access == 'l') *indexing = {space.elements, 0, true};
+      return indexing->inner % vector == 0 && indexing->extent % vector == 0;
     default:
       return false;
   }

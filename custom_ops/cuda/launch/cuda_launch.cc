@@ -17,6 +17,11 @@ namespace {
 bool fits_32_bits(const RecipeKernel& kernel, const IterationSpace& space) {
   if (space.elements > kMaxCount32) return false;
   for (size_t k = 0; k < kernel.access.size(); ++k) {
+    if (kernel.access[k] == 'p' && space.operands[k].access == 'p') {
+      int64_t reach = 0;
+      if (__builtin_mul_overflow(space.elements / space.operands[k].inner + 1, space.operands[k].extent, &reach)) return false;
+      if (reach >= kLimit32) return false;
+    }
     if (kernel.tile == 0 && kernel.access[k] != 'g' && kernel.access[k] != 'w') continue;
     const std::vector<int64_t>& strides = space.operands[k].strides;
     int64_t reach = 0;
@@ -70,9 +75,10 @@ bool needs_alignment(const LaunchCandidate& candidate) {
 }  // namespace
 
 std::shared_ptr<const LaunchPlan> make_launch_plan(const Program& program, const Recipe& recipe, const PlanKey& key,
-                                                   std::string* error) {
+                                                   std::string* error, const OutputPart* place) {
   IterationSpace space;
   if (!make_iteration_space(program, key.shapes, &space, error)) return nullptr;
+  if (place != nullptr && space.elements != 0 && !place_output(*place, &space, error)) return nullptr;
   auto plan = std::make_shared<LaunchPlan>();
   plan->key = key;
   plan->elements = space.elements;
@@ -112,9 +118,8 @@ const LaunchCandidate& choose(const LaunchPlan& plan, const std::vector<CUdevice
   return plan.candidates.back();
 }
 
-void launch(const Driver& driver, const Recipe& recipe, const ContextKernels& kernels, const LaunchPlan& plan,
-            std::vector<CUdeviceptr> operands, CUstream stream) {
-  for (size_t k = 0; k < operands.size(); ++k) operands[k] += plan.offsets[k];
+void launch_part(const Driver& driver, const Recipe& recipe, size_t first, const ContextKernels& kernels,
+                 const LaunchPlan& plan, const std::vector<CUdeviceptr>& operands, CUstream stream) {
   const LaunchCandidate& candidate = choose(plan, operands);
   const RecipeKernel& kernel = recipe.kernels[candidate.kernel];
   alignas(16) unsigned char parameters[kMaxParameterBytes];
@@ -122,7 +127,7 @@ void launch(const Driver& driver, const Recipe& recipe, const ContextKernels& ke
   std::memcpy(parameters, operands.data(), operands.size() * sizeof(CUdeviceptr));
   const size_t bytes = candidate.parameters.size();
   launch_kernel(driver, kernels,
-                {candidate.kernel, kernel.name, candidate.blocks, kernel.block, parameters, bytes}, stream);
+                {first + candidate.kernel, kernel.name, candidate.blocks, kernel.block, parameters, bytes}, stream);
 }
 
 }  // namespace onnxfuse::cuda

@@ -13,6 +13,7 @@
 #include "cuda/launch/cuda_recipe.h"
 #include "plan/plan.h"
 #include "program/program.h"
+#include "program/program_shapes.h"
 
 namespace onnxfuse::cuda {
 
@@ -34,17 +35,19 @@ struct LaunchPlan {
   std::vector<LaunchCandidate> candidates;   // in the recipe's order; the last needs no alignment
 };
 
-// Null if the shapes do not fit; then `error` says why.
+// `place` is where the only output lies in its tensor, if that has other parts.  Null if the shapes do not fit; then `error`
+// says why.
 std::shared_ptr<const LaunchPlan> make_launch_plan(const Program& program, const Recipe& recipe, const PlanKey& key,
-                                                   std::string* error);
+                                                   std::string* error, const OutputPart* place = nullptr);
 
 // The first candidate whose demands on alignment the operands meet, of which these are the first elements' addresses.
 const LaunchCandidate& choose(const LaunchPlan& plan, const std::vector<CUdeviceptr>& operands);
 
-// Launches on `stream`; `operands` are the tensors.  Waits for nothing and takes no memory of the device, so that a CUDA
-// graph can capture it.  Throws DriverError.
-void launch(const Driver& driver, const Recipe& recipe, const ContextKernels& kernels, const LaunchPlan& plan,
-            std::vector<CUdeviceptr> operands, CUstream stream);
+// Launches on `stream` one of the recipe's kernels, of which the first is number `first` of the functions; `operands` are
+// the addresses of their first elements.  Waits for nothing and takes no memory of the device, so that a CUDA graph can
+// capture it.  Throws DriverError.
+void launch_part(const Driver& driver, const Recipe& recipe, size_t first, const ContextKernels& kernels,
+                 const LaunchPlan& plan, const std::vector<CUdeviceptr>& operands, CUstream stream);
 
 }  // namespace onnxfuse::cuda
 

@@ -32,6 +32,10 @@ class Packer {
     for (size_t k = 0; k < access.size(); ++k) {
       if (access[k] == 'o' || access[k] == 'c') add(Divider::of(indexing_[k].inner));
       if (access[k] == 'i' || access[k] == 'c') add(Divider::of(indexing_[k].extent));
+      if (access[k] == 'p') {
+        add(Divider::of(indexing_[k].inner));
+        add(static_cast<Index>(indexing_[k].extent));
+      }
     }
     if (access.find_first_of("gw") != std::string::npos) add_strides("gw");
     return std::move(result_);

@@ -4,7 +4,8 @@
 //   count                      the elements of the space: u32 or u64, the kernel's index type
 //   if an operand is transposed: Divider(tiles along columns), Divider(tiles along rows), Space, whose dims are first columns
 //   and rows, then Strides for each operand but of letter s; else
-//   for each operand, by its letter: i Divider(extent) · o Divider(inner) · c Divider(inner), Divider(extent)
+//   for each operand, by its letter: i Divider(extent) · o Divider(inner) · c Divider(inner), Divider(extent) · p Divider(run),
+//   then the elements between two runs
 //   if there is a g or w: Space, then for each such operand Strides
 //
 //   struct Divider { u32 divisor, multiplier, shift; } or { u64 divisor; }

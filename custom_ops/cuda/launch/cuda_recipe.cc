@@ -15,10 +15,8 @@ class Parser {
   Parser(size_t inputs, size_t outputs, Recipe* recipe) : inputs_(inputs), outputs_(outputs), recipe_(*recipe) {}
 
   const char* add_kernel(std::string_view line) {
-    std::string_view words[12];
-    const size_t count = split(line, words, 12);
     RecipeKernel kernel;
-    const char* problem = parse_kernel(words, count, &kernel);
+    const char* problem = parse_recipe_kernel(line, inputs_, outputs_, &kernel);
     if (problem == nullptr) recipe_.kernels.push_back(std::move(kernel));
     return problem;
   }
@@ -30,6 +28,16 @@ class Parser {
   }
 
  private:
+  const size_t inputs_;
+  const size_t outputs_;
+  Recipe& recipe_;
+};
+
+// Reads the words of a kernel's line.
+class KernelParser {
+ public:
+  KernelParser(size_t inputs, size_t outputs) : inputs_(inputs), outputs_(outputs) {}
+
   const char* parse_kernel(const std::string_view* words, size_t count, RecipeKernel* kernel) const {
     const bool tiled = count == 12 && words[10] == "tile";
     const bool complete = (count == 10 || tiled) && words[0] == "kernel" && words[2] == "vector" && words[4] == "block" &&
@@ -47,15 +55,16 @@ class Parser {
     return parse_access(words[9], kernel);
   }
 
+ private:
   const char* parse_access(std::string_view word, RecipeKernel* kernel) const {
     const size_t colon = word.find(':');
     if (colon != inputs_ || word.size() != inputs_ + 1 + outputs_) return "there is not one access letter a tensor";
     const std::string_view inputs = word.substr(0, colon);
     const std::string_view outputs = word.substr(colon + 1);
     if (!consists_of(inputs, "sliocgt")) return "an input's access letter is not one of s l i o c g t";
-    if (!consists_of(outputs, "lw")) return "an output's access letter is not one of l w";
+    if (!consists_of(outputs, "lwp")) return "an output's access letter is not one of l w p";
     kernel->access = std::string(inputs) + std::string(outputs);
-    if (kernel->vector > 1 && !consists_of(outputs, "l")) return "access w with a vector";
+    if (kernel->vector > 1 && !consists_of(outputs, "lp")) return "access w with a vector";
     const bool transposes = inputs.find('t') != std::string_view::npos;
     if (transposes != (kernel->tile != 0)) return "access t without a tile, or a tile without access t";
     const bool beside = consists_of(inputs, "sgt") && consists_of(outputs, "l") && kernel->index == 32;
@@ -66,10 +75,15 @@ class Parser {
 
   const size_t inputs_;
   const size_t outputs_;
-  Recipe& recipe_;
 };
 
 }  // namespace
+
+const char* parse_recipe_kernel(std::string_view line, size_t inputs, size_t outputs, RecipeKernel* kernel) {
+  std::string_view words[12];
+  const size_t count = split(line, words, 12);
+  return KernelParser(inputs, outputs).parse_kernel(words, count, kernel);
+}
 
 bool parse_recipe(std::string_view text, size_t inputs, size_t outputs, Recipe* recipe, std::string* error) {
   *recipe = Recipe{};

@@ -36,6 +36,9 @@ struct Recipe {
 // `error` to one line that names the line of the text; nothing in `text` is trusted.
 bool parse_recipe(std::string_view text, size_t inputs, size_t outputs, Recipe* recipe, std::string* error);
 
+// Reads the line of a kernel of so many inputs and outputs; null, or what is wrong with it.
+const char* parse_recipe_kernel(std::string_view line, size_t inputs, size_t outputs, RecipeKernel* kernel);
+
 }  // namespace onnxfuse::cuda
 
 #endif  // ONNXFUSE_CUDA_RECIPE_H_

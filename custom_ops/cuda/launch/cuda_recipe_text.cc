@@ -28,7 +28,7 @@ bool parse_block(std::string_view word, uint32_t* block) {
 
 bool read_recipe(std::string_view text, const std::string& header, std::string* source,
                  const std::function<const char*(std::string_view line)>& add_kernel,
-                 const std::function<const char*()>& finish, std::string* error) {
+                 const std::function<const char*()>& finish, std::string* error, size_t most) {
   size_t line = 0;
   const auto fail = [&](const std::string& problem) {
     *error = "line " + std::to_string(line) + ": " + problem;
@@ -48,8 +48,8 @@ bool read_recipe(std::string_view text, const std::string& header, std::string* 
       const bool good = split(content, words, 2) == 2 && words[0] == "source" && is_digest(words[1]);
       if (!good) return fail("expected 'source <64 hex digits>'");
       *source = words[1];
-    } else if (line - 2 > kMaxKernels) {
-      return fail("more than 16 kernels");
+    } else if (line - 2 > most) {
+      return fail(most == kMaxKernels ? "more than 16 kernels" : "more than " + std::to_string(most) + " lines of kernels");
     } else if (const char* problem = add_kernel(content)) {
       return fail(problem);
     }

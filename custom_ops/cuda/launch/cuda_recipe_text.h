@@ -22,11 +22,11 @@ bool consists_of(std::string_view word, const char* letters);
 bool parse_block(std::string_view word, uint32_t* block);
 
 // Reads a recipe that begins with the line `header`.  `add_kernel` gets each kernel's line, and `finish` is called after
-// the last; what they return is what is wrong, or null.  On failure returns false and sets `error` to one line that
+// the last; they are called for at most `most` lines, and what they return is what is wrong, or null.  On failure returns false and sets `error` to one line that
 // names the line of the text.
 bool read_recipe(std::string_view text, const std::string& header, std::string* source,
                  const std::function<const char*(std::string_view line)>& add_kernel,
-                 const std::function<const char*()>& finish, std::string* error);
+                 const std::function<const char*()>& finish, std::string* error, size_t most = kMaxKernels);
 
 }  // namespace onnxfuse::cuda
 

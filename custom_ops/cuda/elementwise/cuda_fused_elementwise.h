@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
-#include "cuda/launch/cuda_launch.h"
+#include "cuda/elementwise/cuda_node_launch.h"
+#include "cuda/elementwise/cuda_node_recipe.h"
 #include "cuda/launch/cuda_node.h"
-#include "cuda/launch/cuda_recipe.h"
 #include "nodes/elementwise/fused_node.h"
 #include "ort/session_node.h"
 #include "plan/plan_cache.h"
@@ -25,14 +25,14 @@ class CudaFusedElementwise : public FusedNode {
  private:
   void read_kernels(const AttributeSource& attributes);
   void launch_or_compute(SessionRun& run);
-  PlanInUse<cuda::LaunchPlan> find_plan(const PlanKey& key);
+  PlanInUse<cuda::NodePlan> find_plan(const PlanKey& key);
   void compute_on_host(SessionRun& run, ProgramKernel* kernel, const NodeInputs& inputs,
                        cuda::CUstream stream, const std::string& warning);
 
   SessionWarning warning_;
   cuda::NodeDevice device_;
-  cuda::Recipe recipe_;
-  PlanCache<cuda::LaunchPlan> plans_;
+  cuda::NodeRecipe recipe_;
+  PlanCache<cuda::NodePlan> plans_;
 };
 
 }  // namespace onnxfuse

@@ -1,11 +1,10 @@
-#include "cuda/launch/cuda_fused_elementwise.h"
+#include "cuda/elementwise/cuda_fused_elementwise.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "cuda/driver/cuda_context.h"
 #include "cuda/launch/cuda_overlap.h"
-#include "cuda/launch/cuda_parameters.h"
 #include "platform/error.h"
 
 namespace onnxfuse {
@@ -37,8 +36,7 @@ void CudaFusedElementwise::read_kernels(const AttributeSource& attributes) {
   std::string error;
   const Program& program = as_written().program();
   if (!writes_in_order(program)) throw Error("the cuda_recipe attribute is for a program that writes in its own order");
-  if (!program.appends.empty()) throw Error("the cuda_recipe attribute is for a program whose outputs are whole tensors");
-  if (!cuda::parse_recipe(text, program.input_count, program.outputs.size(), &recipe_, &error)) {
+  if (!cuda::parse_node_recipe(text, program, &recipe_, &error)) {
     throw Error("the cuda_recipe attribute is not valid: " + error);
   }
   const std::string refusal = device_.load(attributes, cuda::signatures(recipe_));
@@ -69,22 +67,23 @@ void CudaFusedElementwise::launch_or_compute(SessionRun& run) {
   operands.reserve(inputs.data.size() + plan->output_shapes.size());
   for (const void* data : inputs.data) operands.push_back(cuda::address(data));
   for (size_t o = 0; o < plan->output_shapes.size(); ++o) {
-    const DType type = output_type(as_written().program(), o);
+    const Program& program = as_written().program();
+    const DType type = output_type(program, first_output(program, o));
     operands.push_back(cuda::address(output(run, o, plan->output_shapes[o], type)));
   }
-  if (plan->elements == 0) return;
+  if (!plan->has_elements) return;
   const cuda::Driver& driver = device_.driver();
   const cuda::ContextKernels& loaded = device_.kernels()->in(cuda::context_of(driver, stream, operands.back()));
   if (loaded.functions.empty()) return on_host(loaded.refusal);
   const cuda::Overlap overlap(run, device_, stream, inputs.data.size(), plan->extents, &operands);
-  cuda::launch(driver, recipe_, loaded, *plan, std::move(operands), stream);
+  cuda::launch(driver, recipe_, loaded, *plan, operands, stream);
   overlap.copy_results();
 }
 
-PlanInUse<cuda::LaunchPlan> CudaFusedElementwise::find_plan(const PlanKey& key) {
+PlanInUse<cuda::NodePlan> CudaFusedElementwise::find_plan(const PlanKey& key) {
   if (auto plan = plans_.find(key)) return plan;
   std::string error;
-  auto plan = cuda::make_launch_plan(as_written().program(), recipe_, key, &error);
+  auto plan = cuda::make_node_plan(as_written().program(), recipe_, key, &error);
   if (plan == nullptr) throw Error(error);
   return plans_.add(std::move(plan));
 }
