@@ -70,18 +70,30 @@ def _strides(kernel: Kernel, layout: Layout, strided: Sequence[Operand], order: 
 
 def parameter_bytes(kernel: Kernel) -> int:
     """The size of the kernel's parameters, each aligned as C++ does."""
-    size = 0
+    return sum(parameter_places(kernel)[-1])
+
+
+def parameter_places(kernel: Kernel) -> list[tuple[int, int]]:
+    """The offset and the size of each of the kernel's parameters."""
+    places: list[tuple[int, int]] = []
     for length, alignment in _sizes(kernel):
-        size = -(-size // alignment) * alignment + length
-    return size
+        end = sum(places[-1]) if places else 0
+        places.append((-(-end // alignment) * alignment, length))
+    return places
 
 
 def joint_bytes(members: Sequence[Kernel]) -> int:
     """The size of the parameters of a kernel that computes what these do, each a part."""
-    size = 4 * len(members)
+    return sum(joint_places(members)[-1])
+
+
+def joint_places(members: Sequence[Kernel]) -> list[tuple[int, int]]:
+    """The offset and the size of each of its parameters: the ends of the ranges of blocks, then those of each part."""
+    places = [(4 * part, 4) for part in range(len(members))]
     for kernel in members:
-        size = -(-size // 8) * 8 + parameter_bytes(kernel)
-    return size
+        begin = -(-sum(places[-1]) // 8) * 8
+        places += [(begin + offset, size) for offset, size in parameter_places(kernel)]
+    return places
 
 
 def pack_joint(
