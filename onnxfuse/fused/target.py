@@ -61,6 +61,7 @@ class Target:
     writes_parts: a fused node of elementwise operators writes what it makes as parts of a larger tensor.
     transposes_well: ONNX Runtime transposes some tensors faster than a fused node reads them in another order.
     fast_products: the library multiplies matrices as fast as ONNX Runtime or faster, where the kind for it is there.
+    shares_launches: independent maps, each of which leaves the device in part idle, are fused into one node.
     reads_immediates: scalars of the programs of a convolution are in their text, and no inputs.
     keeps_softmax: Softmax is left to ONNX Runtime, for at some sizes what it computes in kernels of their own is faster
     than one fused node: with a mask it takes 0.8 of the time at 8x197x197 on an EPYC with AVX2, and 1.2 to 1.5 of it at
@@ -82,6 +83,7 @@ class Target:
     gathers_rows: bool
     writes_parts: bool
     transposes_well: bool
+    shares_launches: bool
     fast_products: Callable[[], bool]
     reads_immediates: bool
     keeps_softmax: bool
@@ -108,6 +110,7 @@ CPU = Target(
     gathers_rows=False,
     writes_parts=True,
     transposes_well=True,
+    shares_launches=False,
     fast_products=cpu.has_avx2,
     reads_immediates=False,
     keeps_softmax=True,
@@ -126,8 +129,9 @@ CUDA = Target(
     host_apart=True,
     one_space=True,
     gathers_rows=True,
-    writes_parts=False,
+    writes_parts=True,
     transposes_well=False,
+    shares_launches=True,
     fast_products=lambda: False,
     reads_immediates=True,
     keeps_softmax=False,

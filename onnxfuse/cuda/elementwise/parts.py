@@ -87,6 +87,11 @@ _CHEAP = 64
 function such as Erf, which are less than a read of what another launch would have written."""
 
 
+def part_count(program: Program) -> int:
+    """How many parts a Program is divided into at most: by what its outputs are computed from."""
+    return len(_groups(program))
+
+
 def _groups(program: Program) -> list[list[int]]:
     """The outputs of each part, by their places: those that are parts of a tensor alone, the others by their values."""
     alone = {place for places in program.tensors if len(places) > 1 for place in places}
@@ -106,10 +111,15 @@ def _has_one_space(program: Program, shapes: Sequence[Sequence[Dim] | None]) -> 
     """Whether all outputs have the elements of one space, for all that is known of the shapes of the inputs."""
     if any(shape is None for shape in shapes):
         return True
-    names = sorted({str(dim) for shape in shapes for dim in shape or () if not isinstance(dim, int)})
+    # Each dimension without a name has one of its own here.
+    named = [
+        [f"?{place} {axis}" if dim is None else dim for axis, dim in enumerate(shape or ())]
+        for place, shape in enumerate(shapes)
+    ]
+    names = sorted({dim for shape in named for dim in shape if isinstance(dim, str)})
     for size in STAND_INS:
         sizes = {name: size * (number + 1) for number, name in enumerate(names)}
-        numbers = [[dim if isinstance(dim, int) else sizes[str(dim)] for dim in shape or ()] for shape in shapes]
+        numbers = [[sizes[dim] if isinstance(dim, str) else dim for dim in shape] for shape in named]
         with suppress(ProgramError):
             layout = classify(program, numbers)
             return all(operand.letter == "l" for operand in layout.outputs)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from onnxfuse.cuda.elementwise.fitting import Fit, Fitter
+from onnxfuse.cuda.tuned import TunedKernels
 from onnxfuse.fused.fused_node import ElementwiseFusion
 from onnxfuse.fused.one_space import SpacesError, has_one_space
 from onnxfuse.program import ProgramError
@@ -16,6 +17,7 @@ class CudaRegions:
 
     def __init__(self, fitter: Fitter | None) -> None:
         self._fitter = fitter
+        self._renderer = Fitter(None, ("sm_90",), fast_math=False, tuned=TunedKernels(()))
 
     def check(self, fusion: ElementwiseFusion, has_space: bool = False) -> None:
         """Raises ProgramError, with the reason, for a fusion that has to be split.
@@ -27,6 +29,12 @@ class CudaRegions:
         if not has_space and not has_one_space(fusion):
             raise SpacesError
         self._fit(fusion)
+
+    def check_parts(self, fusion: ElementwiseFusion) -> None:
+        """Raises ProgramError, with the reason, for a fusion whose parts one launch does not compute well."""
+        fit = self._fitter.fit if self._fitter is not None else self._renderer.fit
+        if not fit(fusion.program, [tensor.shape for tensor in fusion.inputs]).is_good:
+            raise ProgramError("one kernel for all of its parts has too few registers")
 
     def is_good(self, fusion: ElementwiseFusion) -> bool:
         """Whether its kernel has registers enough."""

@@ -8,6 +8,7 @@ import onnx_graphsurgeon as gs
 from onnxfuse.cuda.elementwise.fitting import Fitter
 from onnxfuse.fused.elementwise.apart import Apart
 from onnxfuse.fused.elementwise.cuda_regions import CudaRegions
+from onnxfuse.fused.elementwise.horizontal import Horizontal
 from onnxfuse.fused.elementwise.into_concat import IntoConcat
 from onnxfuse.fused.elementwise.through_views import NAME, ThroughViews
 from onnxfuse.fused.fused_node import ElementwiseFusion, fuse
@@ -157,8 +158,10 @@ class _Planner:
             reasons.update(left)
         if self._on.writes_parts:
             self._into_concats(plan, nodes, regions, layout)
-            taken = {id(node) for fusion in plan.fusions for node in fusion.nodes}
-            reasons = {own: reason for own, reason in reasons.items() if own not in taken}
+        if self._on.shares_launches and not self._everything:
+            self._share_launches(plan, nodes, regions, layout)
+        taken = {id(node) for fusion in plan.fusions for node in fusion.nodes}
+        reasons = {own: reason for own, reason in reasons.items() if own not in taken}
         plan.left_alone = [(node, reasons[id(node)]) for node in elementwise if id(node) in reasons]
         return plan
 
@@ -169,6 +172,39 @@ class _Planner:
         assert self._opset is not None
         if not any(standard_op(node) == "Concat" for node in nodes):
             return
+        joining = IntoConcat(
+            nodes,
+            plan.fusions,
+            self._lone(plan, nodes, regions, layout),
+            self._model.opsets,
+            LikelyShapes(plan.graph),
+            self._context,
+            self._is_read_outside,
+            *([self._cuda.check_parts] if self._cuda else []),
+        )
+        within = {id(node) for node in nodes}
+        plan.fusions = joining.join(shape_arithmetic(nodes, within) | constant_arithmetic(nodes))
+
+    def _share_launches(
+        self, plan: Plan, nodes: list[gs.Node], regions: list[list[gs.Node]], layout: ConvLayout | None
+    ) -> None:
+        """Let small fusions of a plan, and nodes that are fused with nothing else, become parts of one."""
+        assert self._cuda is not None
+        plan.fusions = Horizontal(
+            nodes,
+            plan.fusions,
+            self._lone(plan, nodes, regions, layout),
+            self._model.opsets,
+            LikelyShapes(plan.graph),
+            self._fast_math,
+            self._is_read_outside,
+            self._cuda.check_parts,
+        ).join()
+
+    def _lone(
+        self, plan: Plan, nodes: list[gs.Node], regions: list[list[gs.Node]], layout: ConvLayout | None
+    ) -> list[ElementwiseFusion]:
+        """The fusions of nodes that are fused with nothing else."""
         within = {id(node) for node in nodes}
         lone = []
         for region in regions:
@@ -176,17 +212,7 @@ class _Planner:
             if counts and self._why_not(region, layout) == ALONE:
                 lone += self._fuse(region, layout, within)[0]
         taken = {id(node) for fusion in plan.fusions for node in fusion.nodes}
-        lone = [fusion for fusion in lone if not any(id(node) in taken for node in fusion.nodes)]
-        joining = IntoConcat(
-            nodes,
-            plan.fusions,
-            lone,
-            self._model.opsets,
-            LikelyShapes(plan.graph),
-            self._context,
-            self._is_read_outside,
-        )
-        plan.fusions = joining.join(shape_arithmetic(nodes, within) | constant_arithmetic(nodes))
+        return [fusion for fusion in lone if not any(id(node) in taken for node in fusion.nodes)]
 
     def _through_views(
         self, graph: gs.Graph, nodes: list[gs.Node], regions: list[list[gs.Node]], layout: ConvLayout | None

@@ -29,7 +29,8 @@ class IntoConcat:
     """Joins the ``fusions`` of one graph's ``nodes``, in topological order, that make what a Concat reads.
 
     ``lone`` are fusions of single nodes, which are worth it beside a Concat only.  ``is_read_outside`` says whether
-    anything but some nodes (their ids) reads a tensor.  The ``context`` is told why Concats are left alone.
+    anything but some nodes (their ids) reads a tensor.  ``check`` raises ProgramError for a fusion that has no good
+    kernel.  The ``context`` is told why Concats are left alone.
     """
 
     def __init__(
@@ -41,12 +42,14 @@ class IntoConcat:
         likely: LikelyShapes,
         context: PassContext,
         is_read_outside: Callable[[gs.Tensor, set[int]], bool],
+        check: Callable[[ElementwiseFusion], None] = lambda fusion: None,
     ) -> None:
         self._nodes = nodes
         self._opsets = opsets
         self._likely = likely
         self._context = context
         self._is_read_outside = is_read_outside
+        self._check = check
         self.fusions = {id(fusion): fusion for fusion in fusions}
         self._makers: dict[int, ElementwiseFusion] = {}
         self._blocks = Blocks(nodes, [fusion.nodes for fusion in fusions])
@@ -112,6 +115,7 @@ class IntoConcat:
             return WAITS
         try:
             fusion = self._joined(node, makers, reader, joint)
+            self._check(fusion)
         except (JoinError, ProgramError) as error:
             return str(error)
         if loses_type(fusion.inputs, fusion.outputs):

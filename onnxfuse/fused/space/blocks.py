@@ -44,6 +44,15 @@ class Blocks:
         """The block that a node of the graph is in."""
         return self._of[id(node)]
 
+    def levels(self) -> dict[int, int]:
+        """For each block, by its id, the length of the longest path of blocks that ends there."""
+        made: dict[int, int] = {}  # by tensor
+        found: dict[int, int] = {}
+        for block in self._order:
+            found[id(block)] = level = 1 + max((made.get(tensor, 0) for tensor in block.reads), default=0)
+            made.update(dict.fromkeys(block.makes, level))
+        return found
+
     def joined(self, blocks: Sequence[Block]) -> Block | None:
         """Some blocks as one, which the graph does not have yet; None if that would wait for its own results."""
         found = self._around(blocks)

@@ -1,0 +1,135 @@
+"""Horizontal fusion: independent maps, each too small to fill a GPU, become the parts of one fused node.
+
+Which may be joined is a question of levels: the level of a node is the length of the longest path to it, with each
+region as one node.  Nodes of one level never wait for each other; those of levels that are close are joined if the
+graph stays without a cycle, and their inputs are there at about the same time, so that nothing lives much longer.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from onnxfuse.cuda.elementwise.parts import part_count
+from onnxfuse.fused.elementwise.joined_programs import JoinedPrograms, JoinError
+from onnxfuse.fused.fused_node import ElementwiseFusion, local_function
+from onnxfuse.fused.kinds import ELEMENTWISE
+from onnxfuse.fused.likely_shapes import LikelyShapes
+from onnxfuse.fused.space.blocks import Block, Blocks
+from onnxfuse.ort.ort_quantization import loses_type
+from onnxfuse.program import ProgramError
+from onnxfuse.program.figures import MAX_INPUTS, MAX_OUTPUTS, MAX_PARTS, SMALL_MAP, WIDEST_ACCESS
+
+_MOST_LEVELS = 3
+"""Levels between two maps that are joined."""
+
+
+@dataclass
+class _Group:
+    """Fusions that are to become one."""
+
+    level: int
+    members: list[ElementwiseFusion]
+    fusion: ElementwiseFusion
+    parts: int
+
+
+class Horizontal:
+    """Joins the small ones of the ``fusions`` of one graph's ``nodes``, which are in topological order.
+
+    ``lone`` are fusions of single nodes, which are worth it beside others only.  ``is_read_outside`` says whether
+    anything but some nodes (their ids) reads a tensor; ``check`` raises ProgramError for a fusion without a good
+    kernel.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[gs.Node],
+        fusions: Sequence[ElementwiseFusion],
+        lone: Sequence[ElementwiseFusion],
+        opsets: Mapping[str, int],
+        likely: LikelyShapes,
+        fast_math: bool,
+        is_read_outside: Callable[[gs.Tensor, set[int]], bool],
+        check: Callable[[ElementwiseFusion], None],
+    ) -> None:
+        self._fusions = fusions
+        self._opset = opsets[""]
+        self._likely = likely
+        self._fast_math = fast_math
+        self._check = check
+        self._is_read_outside = is_read_outside
+        self._blocks = Blocks(nodes, [fusion.nodes for fusion in (*fusions, *lone)])
+        levels = self._blocks.levels()
+        small = [fusion for fusion in (*fusions, *lone) if self._is_small(fusion)]
+        self._levels = {id(fusion): levels[id(self._blocks.of(fusion.nodes[0]))] for fusion in small}
+        self._small = sorted(small, key=lambda fusion: self._levels[id(fusion)])
+
+    def join(self) -> list[ElementwiseFusion]:
+        """The fusions, those that were joined as one."""
+        groups: list[_Group] = []
+        for fusion in self._small:
+            level, parts = self._levels[id(fusion)], part_count(fusion.program)
+            near = [group for group in groups if level - group.level <= _MOST_LEVELS]
+            if not any(self._add(group, fusion, parts) for group in near):
+                groups.append(_Group(level, [fusion], fusion, parts))
+        joined = [group for group in groups if len(group.members) > 1]
+        taken = {id(member) for group in joined for member in group.members}
+        return [fusion for fusion in self._fusions if id(fusion) not in taken] + [group.fusion for group in joined]
+
+    def _is_small(self, fusion: ElementwiseFusion) -> bool:
+        """Whether a map leaves a GPU in part idle, as far as the sizes are known."""
+        if any(tensor.shape is None for tensor in (*fusion.inputs, *fusion.outputs)):
+            return False
+        return all(self._bytes(tensor) < SMALL_MAP * WIDEST_ACCESS for tensor in fusion.outputs)
+
+    def _bytes(self, tensor: gs.Tensor) -> int:
+        return math.prod(self._likely.of(tensor) or ()) * np.dtype(tensor.dtype).itemsize
+
+    def _add(self, group: _Group, fusion: ElementwiseFusion, parts: int) -> bool:
+        """Join a fusion to a group, if that can be and its kernel has registers enough; whether it was."""
+        if group.parts + parts > MAX_PARTS:
+            return False
+        blocks = [self._blocks.of(own.nodes[0]) for own in (*group.members, fusion)]
+        distinct = list({id(block): block for block in blocks}.values())
+        joint = self._blocks.joined(distinct)
+        if joint is None:
+            return False
+        members = [*group.members, fusion]
+        try:
+            made = self._joined(members, joint)
+            if part_count(made.program) != group.parts + parts or loses_type(made.inputs, made.outputs):
+                return False
+            self._check(made)
+        except (JoinError, ProgramError):
+            return False
+        self._blocks.join(distinct)
+        group.members, group.fusion, group.parts = members, made, group.parts + parts
+        return True
+
+    def _joined(self, members: Sequence[ElementwiseFusion], joint: Block) -> ElementwiseFusion:
+        """The fusion of several, whose nodes are those of a block."""
+        inside = {id(node) for node in joint.nodes}
+        program = JoinedPrograms(self._fast_math)
+        outputs: list[gs.Tensor] = []
+        for member in members:
+            program.add(member)
+            outputs += [tensor for tensor in member.outputs if self._is_read_outside(tensor, inside)]
+        for tensor in outputs:
+            program.write(tensor)
+        if len(program.inputs) > MAX_INPUTS or len(program) > MAX_OUTPUTS:
+            raise JoinError("more inputs and outputs than a Program has")
+        built = program.build()
+        function, constants = local_function(joint.nodes, program.inputs, outputs, ["program"], self._opset)
+        return ElementwiseFusion(
+            kind=ELEMENTWISE,
+            nodes=tuple(joint.nodes),
+            inputs=tuple(program.inputs),
+            outputs=tuple(outputs),
+            attributes={"program": str(built), **constants},
+            function=function,
+            reads=tuple(program.reads),
+            program=built,
+        )
