@@ -46,8 +46,11 @@ def shared_object() -> Path:
 
 
 def session_of(case: Case, recipe: str, stand_in: StandIn) -> object:
-    ranks = [len(shape) for shape in case.shapes[0]]
-    model = fused_model(case.text, [[f"d{i}_{d}" for d in range(rank)] for i, rank in enumerate(ranks)])
+    ranks = [{len(shapes[place]) for shapes in case.shapes} for place in range(len(case.program.inputs))]
+    known = all(len(own) == 1 for own in ranks)
+    model = fused_model(
+        case.text, [[f"d{i}_{d}" for d in range(min(own))] if known else None for i, own in enumerate(ranks)]
+    )
     for name, value in {"cuda_recipe": recipe.encode(), "cuda_sm_90": cubin(shared_object(), 90)}.items():
         model.graph.node[0].attribute.append(helper.make_attribute(name, value))
     return stand_in.session(model)

@@ -87,6 +87,11 @@ _CHEAP = 64
 function such as Erf, which are less than a read of what another launch would have written."""
 
 
+def is_appended(program: Program, output: int) -> bool:
+    """Whether an output, by its place, is one of several parts of a tensor."""
+    return any(len(tensor) > 1 and output in tensor for tensor in program.tensors)
+
+
 def part_count(program: Program) -> int:
     """How many parts a Program is divided into at most: by what its outputs are computed from."""
     return len(_groups(program))
@@ -238,8 +243,7 @@ def expected_accesses(program: Program, parts: Sequence[Part], shapes: Sequence[
     found = []
     for number, part in enumerate(parts):
         access = expected_access(part.program, part_shapes(part, shapes))
-        appended = any(len(tensor) > 1 and part.outputs[0] in tensor for tensor in program.tensors)
-        if appended and not (known and placed and placed[number].outputs[0].letter == "l"):
+        if is_appended(program, part.outputs[0]) and not (known and placed and placed[number].outputs[0].letter == "l"):
             access = Access(access.inputs.replace("t", "g"), "p")
         found.append(access)
     return found

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from onnxfuse.cuda.arguments import joint_bytes, parameter_bytes
 from onnxfuse.cuda.element import element_function, header
 from onnxfuse.cuda.elementwise.access import tile_bytes, tile_of
-from onnxfuse.cuda.elementwise.parts import Part
+from onnxfuse.cuda.elementwise.parts import Part, is_appended
 from onnxfuse.cuda.elementwise.text import KernelText, TransposingText, joint_kernel
 from onnxfuse.cuda.kernel import Access, JointKernel, Kernel, PartKernels, Source
 from onnxfuse.cuda.prelude import prelude, transpose_prelude
@@ -93,7 +93,7 @@ def render_parts(
     """
     before = transpose_prelude() if any(access.transposes for access in accesses) else prelude()
     cases = list(zip(parts, accesses, tunings, strict=True))
-    own = [tuple(_kernels_of_part(part.program, access, tuning)) for part, access, tuning in cases]
+    own = [tuple(_kernels_of_part(program, part, access, tuning)) for part, access, tuning in cases]
     chosen = [tuple(places) for places in members(own)]
     described = [f"{part.outputs} {access} {tuning}" for part, access, tuning in cases]
     key = hashlib.sha256("\n".join((before, str(program), *described, str(chosen))).encode()).hexdigest()
@@ -139,9 +139,10 @@ def render_parts(
     return Source(before, body, tuple(kernels), tuple(ranges), joint)
 
 
-def _kernels_of_part(program: Program, access: Access, tuning: Tuning) -> Iterator[Kernel]:
+def _kernels_of_part(program: Program, part: Part, access: Access, tuning: Tuning) -> Iterator[Kernel]:
     """As ``_kernels``, but for the one that addresses by strides of 32 bits; the names lack their beginnings."""
-    for kernel in _kernels(program, [access], tuning, ""):
+    writes = "p" if is_appended(program, part.outputs[0]) else "w"
+    for kernel in _kernels(part.program, [access], tuning, "", writes):
         if kernel.index == 64 or kernel.access == access:
             yield kernel
 
@@ -158,7 +159,10 @@ def joint_members(first: Sequence[int], own: Sequence[Sequence[Kernel]]) -> list
 # ------------------------------------------------------------------------------------------------ choice of kernels
 
 
-def _kernels(program: Program, accesses: Sequence[Access], tuning: Tuning, name: str) -> Iterator[Kernel]:
+def _kernels(
+    program: Program, accesses: Sequence[Access], tuning: Tuning, name: str, writes: str = "w"
+) -> Iterator[Kernel]:
+    """The kernels of a source, of which the last writes outputs by the letter ``writes``."""
     strided_inputs = "g" * len(program.inputs)
     wanted: dict[tuple[Access, int, int], None] = {}  # in order, each once
     tiles: dict[Access, int] = {}
@@ -175,8 +179,7 @@ def _kernels(program: Program, accesses: Sequence[Access], tuning: Tuning, name:
         wanted[access, 1, 32] = None
     for access in accesses:
         wanted[Access(strided_inputs, access.outputs), 1, 32] = None
-    general = "p" if accesses[0].outputs == "p" else "w" * len(program.outputs)
-    wanted[Access(strided_inputs, general), 1, 64] = None
+    wanted[Access(strided_inputs, writes * len(program.outputs)), 1, 64] = None
     for access, vector, index in wanted:
         suffix = f"{access.inputs}_{access.outputs}_v{vector}" + ("" if index == 32 else f"_i{index}")
         yield Kernel(f"{name}_{suffix}", vector, tuning.block or _BLOCK, index, access, tiles.get(access, 0))

@@ -1,0 +1,121 @@
+"""Independent small maps that share a launch on CUDA."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from onnxfuse.fused.elementwise.fuse_elementwise import FuseElementwise
+from onnxfuse.model.graph import Model
+from onnxfuse.program import Program, reference
+from onnxfuse.rewrite.base import PassContext
+
+
+def model_of(nodes: Sequence[onnx.NodeProto], inputs: dict[str, list[int | str]], outputs: Sequence[str]) -> Model:
+    graph = helper.make_graph(
+        list(nodes),
+        "maps",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    return Model.from_proto(onnx.shape_inference.infer_shapes(proto))
+
+
+def chain(number: int, source: str) -> list[onnx.NodeProto]:
+    return [
+        helper.make_node("Abs", [source], [f"abs{number}"]),
+        helper.make_node("Sqrt", [f"abs{number}"], [f"y{number}"]),
+    ]
+
+
+def fused(model: Model, target: str = "cuda") -> list[Program]:
+    context = PassContext(target=target)
+    FuseElementwise().run(model, context)
+    return [
+        Program.parse(node.attrs["program"]) for node in model.graph.nodes if node.op.startswith("FusedElementwise")
+    ]
+
+
+def test_maps_of_different_shapes_are_one_node() -> None:
+    nodes = [node for number in range(3) for node in chain(number, f"x{number}")]
+    model = model_of(nodes, {"x0": [2, 8], "x1": [5], "x2": [3, 4, 4]}, ["y0", "y1", "y2"])
+    (program,) = fused(model)
+    arrays = [np.arange(n, dtype=np.float32).reshape(s) for n, s in ((16, (2, 8)), (5, (5,)), (48, (3, 4, 4)))]
+    results = reference.run(program, arrays)
+    (node,) = model.graph.nodes
+    by_name = dict(zip((tensor.name for tensor in node.outputs), results, strict=True))
+    inputs = [tensor.name for tensor in node.inputs]
+    for name, array in zip(inputs, arrays, strict=True):
+        np.testing.assert_array_equal(by_name["y" + name[1:]], np.sqrt(array))
+
+
+@pytest.mark.parametrize("size", [1 << 22, 1 << 10])
+def test_large_maps_have_launches_of_their_own(size: int) -> None:
+    nodes = [node for number in range(2) for node in chain(number, f"x{number}")]
+    assert len(fused(model_of(nodes, {"x0": [size, 2], "x1": [5]}, ["y0", "y1"]))) == (2 if size > 1 << 20 else 1)
+
+
+def test_the_cpu_has_no_launches_to_share() -> None:
+    nodes = [node for number in range(2) for node in chain(number, f"x{number}")]
+    model = model_of(nodes, {"x0": [7, 2], "x1": [5]}, ["y0", "y1"])
+    assert len(fused(model, "cpu")) != 1
+
+
+def test_what_waits_for_another_is_not_joined() -> None:
+    """Between the maps is a product, which reads the one and makes what the other reads."""
+    nodes = [
+        *chain(0, "x0"),
+        helper.make_node("MatMul", ["y0", "w"], ["p"]),
+        *chain(1, "p"),
+    ]
+    model = model_of(nodes, {"x0": [4, 4], "w": [4, 4]}, ["y1"])
+    assert len(fused(model)) == 2
+
+
+def test_crossed_waits_make_no_cycle() -> None:
+    """Two pairs might be joined, each of which alone is without a cycle."""
+    nodes = [
+        *chain(0, "x0"),
+        *chain(1, "x1"),
+        helper.make_node("MatMul", ["y0", "w"], ["p"]),
+        helper.make_node("MatMul", ["y1", "w"], ["q"]),
+        *chain(2, "p"),
+        *chain(3, "q"),
+    ]
+    model = model_of(nodes, {"x0": [4, 4], "x1": [3, 4], "w": [4, 4]}, ["y2", "y3"])
+    assert len(fused(model)) == 2
+    assert sum(node.op == "MatMul" for node in model.graph.nodes) == 2
+    onnx.checker.check_model(model.to_proto())
+
+
+def test_what_is_far_apart_is_not_joined() -> None:
+    nodes = [*chain(0, "x0")]
+    last = "x1"
+    for step in range(6):
+        nodes.append(helper.make_node("MatMul", [last, "w"], [f"p{step}"]))
+        last = f"p{step}"
+    nodes += chain(1, last)
+    assert len(fused(model_of(nodes, {"x0": [4, 4], "x1": [3, 4], "w": [4, 4]}, ["y0", "y1"]))) == 2
+
+
+def test_a_single_node_joins_others_only() -> None:
+    nodes = [*chain(0, "x0"), helper.make_node("Neg", ["x1"], ["y1"])]
+    assert len(fused(model_of(nodes, {"x0": [4, 4], "x1": [3, 5]}, ["y0", "y1"]))) == 1
+    assert not fused(model_of([nodes[-1]], {"x1": [3, 5]}, ["y1"]))
+
+
+def test_at_most_sixteen_parts() -> None:
+    nodes = [node for number in range(20) for node in chain(number, f"x{number}")]
+    inputs = {f"x{number}": [number + 2] for number in range(20)}
+    programs = fused(model_of(nodes, inputs, [f"y{number}" for number in range(20)]))
+    assert sorted(len(program.outputs) for program in programs) == [4, 16]
+
+
+def test_a_concat_of_two_activations_is_one_node() -> None:
+    nodes = [*chain(0, "x0"), *chain(1, "x1"), helper.make_node("Concat", ["y0", "y1"], ["y"], axis=1)]
+    model = model_of(nodes, {"x0": ["n", 3, 8], "x1": ["n", 5, 8]}, ["y"])
+    (program,) = fused(model)
+    assert program.appends == (0, -2)
