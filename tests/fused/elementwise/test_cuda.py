@@ -1,6 +1,7 @@
 """What is fused for CUDA: one iteration space, nothing from the host, what ONNX Runtime leaves, enough registers."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -12,12 +13,14 @@ from onnx import numpy_helper, parser
 import onnxfuse
 from onnxfuse.cuda.elementwise.access import classify, expected_access
 from onnxfuse.cuda.elementwise.fitting import Fit
+from onnxfuse.cuda.elementwise.parts import classify_parts, parts_of
 from onnxfuse.cuda.elementwise.renderer import HEURISTIC, render
 from onnxfuse.cuda.resources import Resources
 from onnxfuse.cuda.strided import Dim
 from onnxfuse.cuda.tuned import Choice
 from onnxfuse.fused.elementwise.fuse_elementwise import FuseElementwise
 from onnxfuse.fused.kinds import ELEMENTWISE, kind_of
+from onnxfuse.fused.target import CUDA, TARGETS
 from onnxfuse.passes import PassContext
 from onnxfuse.program import Program, ProgramError
 from onnxfuse.run.sessions import Session
@@ -36,11 +39,16 @@ def _model(text: str, **constants: np.ndarray) -> onnx.ModelProto:
 
 
 def _plan(model: onnx.ModelProto, fitter: object = None) -> tuple[list[list[str]], dict[str, str], onnx.ModelProto]:
-    """The operators of each fused region, why the others are left alone, and the model."""
+    """The operators of each fused region, why the others are left alone, and the model.
+
+    Regions have launches of their own here; what shares one is in test_horizontal.py.
+    """
     loaded = onnxfuse.Model.from_proto(model)
     infer(loaded)
     context = PassContext(target="cuda", fitter=fitter)  # type: ignore[arg-type]
-    FuseElementwise().run(loaded, context)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(TARGETS, "cuda", replace(CUDA, shares_launches=False))
+        FuseElementwise().run(loaded, context)
     fused = loaded.to_proto()
     onnx.checker.check_model(fused, full_check=True)
     left = {item.node: item.reason for item in context.report.left_alone}
@@ -322,7 +330,11 @@ def _check_spaces(model: onnx.ModelProto, feeds: dict[str, Any]) -> int:
     for node in nodes:
         (program,) = (attribute.s.decode() for attribute in node.attribute if attribute.name == "program")
         try:
-            classify(Program.parse(program), [known[name] for name in node.input])
+            parsed, shapes = Program.parse(program), [known[name] for name in node.input]
+            if parts := parts_of(parsed, shapes):
+                classify_parts(parsed, parts, shapes)
+            else:
+                classify(parsed, shapes)
         except ProgramError as error:
             assert "is empty and an output is not" in str(error)  # known to the library, which then uses the CPU
     return len(nodes)
