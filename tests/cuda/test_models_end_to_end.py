@@ -4,6 +4,7 @@ The compiler is the host's, whose "machine code" the stand-in driver launches in
 """
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from onnxfuse.cuda.compiled import Compiled
 from onnxfuse.cuda.complete import complete, read
 from onnxfuse.cuda.kernel import Access, Kernel, Source
 from onnxfuse.cuda.resources import Resources
+from onnxfuse.fused.target import CUDA, TARGETS
 from onnxfuse.program import Program
 from tests.cuda.emulator import FLAGS, HEADERS, cpp_text
 from tests.cuda.stand_in import AVAILABLE, NATIVE, REASON, StandIn, compile_shared, cubin, ptx, scratch_folder
@@ -131,8 +133,11 @@ def test_the_kernels_are_those_for_the_shapes_that_were_foreseen(emulated: None,
     assert names and all("_v1" not in name for name in names), names
 
 
-def test_a_model_reads_parts_and_transposes_where_they_lie(emulated: None, tmp_path: Path) -> None:
-    """A gated unit, a rotary embedding, and channels that come last."""
+def test_a_model_reads_parts_and_transposes_where_they_lie(
+    emulated: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gated unit, a rotary embedding, and channels that come last; each has a launch of its own here."""
+    monkeypatch.setitem(TARGETS, "cuda", replace(CUDA, shares_launches=False))
     original = parser.parse_model(
         '<ir_version: 9, opset_import: ["" : 20]>'
         "g (float[n, s, 96] x, float[s, 48] cosine, float[s, 48] sine, float[n, 40, s] image)"
