@@ -25,6 +25,7 @@ from onnxfuse.cuda.compiler import CompilerCache, find_compiler
 from onnxfuse.cuda.elementwise.renderer import HEURISTIC, Tuning, render
 from onnxfuse.cuda.embed import RECIPE, fused_nodes, text_attribute
 from onnxfuse.cuda.kernel import Access, Source
+from onnxfuse.cuda.parts_recipe import PartsRecipe
 from onnxfuse.cuda.recipe import Recipe
 from onnxfuse.cuda.rerender import tuning_of
 from onnxfuse.errors import OnnxfuseError
@@ -75,11 +76,17 @@ class Corpus:
 
 
 def rendered_by(model: Path | onnx.ModelProto) -> Counter[Rendered]:
-    """What `onnxfuse optimize --target cuda` renders for a model, and for how many of its nodes each."""
+    """What `onnxfuse optimize --target cuda` renders for a model, and for how many of its nodes each.
+
+    Nodes of several parts are left out: each of these is a kernel like others.
+    """
     optimized = onnxfuse.optimize(model, "cuda", arch=COMMON, embed=False, check=False).model
     found: Counter[Rendered] = Counter()
     for fused in fused_nodes(Model.from_proto(optimized)):
-        recipe = Recipe.parse(text_attribute(fused.node, RECIPE))
+        text = text_attribute(fused.node, RECIPE)
+        if text.startswith(PartsRecipe.header):
+            continue
+        recipe = Recipe.parse(text)
         found[Rendered(fused.program, recipe.kernels[0].access, tuning_of(fused.program, recipe))] += 1
     return found
 
