@@ -11,14 +11,15 @@ optimized="$root/build/$name.fused.onnx"
 
 # Says every ten seconds how far the compiler is, until the shell that started it ends.
 tell_progress() {
-    while sleep 10 && kill -0 $$ 2>/dev/null; do
+    while sleep 10 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
         echo "   $SECONDS s, $(find "$root/build" -name '*.o' 2>/dev/null | wc -l) files compiled"
     done
 }
 
 version="$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' "$root/onnxfuse/__init__.py")"
-wheel="${ONNXFUSE_WHEEL:-$(ls "$root/dist/onnxfuse-$version"-py3-none-*linux*_"$(uname -m)".whl 2>/dev/null | head -n 1)}"
-if [ -n "$wheel" ]; then
+wheels=("$root/dist/onnxfuse-$version"-py3-none-*linux*_"$(uname -m)".whl) # the pattern itself where there is none
+wheel="${ONNXFUSE_WHEEL:-${wheels[0]}}"
+if [ -n "${ONNXFUSE_WHEEL:-}" ] || [ -f "$wheel" ]; then
     echo "1. Setting up .venv with $(basename "$wheel")"
     make_venv "$venv"
     rm -f "$venv/onnxfuse-installed"
