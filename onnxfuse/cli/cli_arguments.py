@@ -44,7 +44,7 @@ examples:
   onnxfuse optimize llm.onnx llm.64.onnx --shape input_ids=1x64 --static    # for these shapes alone
   onnxfuse optimize model.onnx fused.onnx --passes fold-constants,fuse-elementwise --no-check
   onnxfuse optimize model.onnx cuda.onnx --target cuda                      # for the GPU here, or the common ones
-  onnxfuse optimize model.onnx cuda.onnx --target cuda --arch sm_80,sm_90   # needs no GPU, but onnxfuse[nvrtc]
+  onnxfuse optimize model.onnx cuda.onnx --target cuda --arch sm_80,sm_90   # needs no GPU, but NVRTC
 """
 
 _CHECK = """\

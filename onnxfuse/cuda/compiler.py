@@ -20,7 +20,8 @@ from onnxfuse.cuda.resources import Resources
 from onnxfuse.errors import OnnxfuseError
 
 NO_COMPILER = (
-    "no CUDA compiler: take 'pip install onnxfuse[nvrtc]', or onnxfuse[cuda] where there are a GPU and nvcc ({reason})"
+    "no CUDA compiler: take 'pip install cuda-bindings nvidia-cuda-nvrtc', or pycuda where there are a GPU and nvcc"
+    " ({reason})"
 )
 
 

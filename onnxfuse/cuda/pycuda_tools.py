@@ -43,7 +43,7 @@ def open_gpu(index: int = 0) -> Iterator[Gpu]:
     try:
         import pycuda.driver as driver
     except ImportError as error:
-        raise OnnxfuseError(f"PyCUDA cannot be used: {error}; take 'pip install onnxfuse[cuda]'") from error
+        raise OnnxfuseError(f"PyCUDA cannot be used: {error}; take 'pip install pycuda'") from error
     try:
         driver.init()
         if driver.Device.count() <= index:

@@ -34,14 +34,14 @@ loads half a megabyte of its tables for exceptions.
 
 
 def load_onnxruntime() -> Any:
-    """The ``onnxruntime`` module.  Raises OnnxfuseError, naming the extra to install, where none works."""
+    """The ``onnxruntime`` module.  Raises OnnxfuseError, naming the package to install, where none works."""
     try:
         import onnxruntime
     except ModuleNotFoundError as error:
         if error.name != "onnxruntime":
             raise OnnxfuseError(f"ONNX Runtime cannot be imported: {error}") from error
         raise OnnxfuseError(
-            "ONNX Runtime is not installed: take 'pip install onnxfuse[cpu]', or onnxfuse[cuda] for a CUDA GPU"
+            "ONNX Runtime is not installed: take 'pip install onnxruntime', or onnxruntime-gpu[cuda,cudnn] for a GPU"
         ) from error
     except ImportError as error:
         raise OnnxfuseError(f"ONNX Runtime cannot be imported: {error}") from error
@@ -75,7 +75,7 @@ def why_no_cuda() -> str:
     if not devices():
         return "there is no CUDA GPU here"
     if CUDA_PROVIDER not in load_onnxruntime().get_available_providers():
-        return "ONNX Runtime has no CUDA provider here: take 'pip install onnxfuse[cuda]'"
+        return "ONNX Runtime has no CUDA provider here: take 'pip install onnxruntime-gpu[cuda,cudnn]'"
     return ""
 
 
