@@ -11,11 +11,15 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from onnxfuse.cuda.arch import COMMON
 from onnxfuse.cuda.arguments import grid_size, joint_places, pack, pack_joint, parameter_places
 from onnxfuse.cuda.elementwise.access import choose
+from onnxfuse.cuda.elementwise.fitting import Fitter
 from onnxfuse.cuda.elementwise.parts import choose_joint, classify_parts
 from onnxfuse.cuda.elementwise.renderer import compile_options
 from onnxfuse.cuda.parts_recipe import PartsRecipe
+from onnxfuse.cuda.tuned import TunedKernels
+from onnxfuse.program import Program
 from tests.cuda.compilers import nvrtc
 from tests.cuda.stand_in import AVAILABLE, NATIVE, REASON, Call, StandIn, compile_shared, cubin, scratch_folder
 from tests.cuda.test_end_to_end import declared_parameters
@@ -159,7 +163,27 @@ def test_the_compiler_lays_parameters_out_as_the_launcher() -> None:
         compiled = compiler.compile(source.text, "sm_90", compile_options(False))
         for kernel, places in places_of(name).items():
             assert declared_parameters(compiled.ptx.decode(), kernel) == places, kernel
-        assert all(one.spills == 0 for one in compiled.resources.values())
+
+
+@cache
+def compiled_ahead() -> str:
+    """One source of the cases that differ most, and of the same with elements of two bytes."""
+    fitter = Fitter(None, ("sm_90",), False, TunedKernels(()))
+    sources = []
+    for name in ("maps of different shapes", "two activations", "along the first axis", "transposed"):
+        case = CASES[name]
+        for text in (case.text, case.text.replace("f32", "f16")):
+            sources.append(fitter.fit(Program.parse(text), case.expected or case.shapes[0]).source)
+    assert all(source.joint for source in sources)
+    return "\n".join({source.sha256: source.text for source in sources}.values())
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("architecture", COMMON)
+def test_no_kernel_of_parts_spills(architecture: str) -> None:
+    compiled = nvrtc().compile(compiled_ahead(), architecture, (*compile_options(False), "--ptxas-options=-v"))
+    assert sum("joint" in name for name in compiled.resources) >= 8
+    assert {name: one for name, one in compiled.resources.items() if (one.spills, one.stack) != (0, 0)} == {}
 
 
 def test_shapes_that_do_not_fit(tmp_path: Path) -> None:
