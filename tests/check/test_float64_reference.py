@@ -175,7 +175,8 @@ def test_an_ill_conditioned_output_passes_where_it_is_no_further_off_than_the_or
     worst = result.worst()
     assert worst is not None and worst.unstable and worst.off is not None and worst.original_off is not None
     assert worst.off < 5 * worst.original_off
-    (warning,) = result.warnings
+    warning, advice = result.warnings
+    assert "--inputs" in advice
     assert re.search(r"against float64 it is off by [\d.e-]+ and ONNX Runtime's original by [\d.e-]+, of", warning)
     assert re.search(r": (the original|the optimized model|none) is nearer$", warning)
 
