@@ -161,11 +161,13 @@ std::vector<OutputPart> find_parts(const Program& program, const std::vector<Sha
     OutputPart part;
     part.tensor = tensor;
     part.run = part.step = 1;
-    for (int d = 0; d < -axis; ++d) {
+    int64_t count = 0;
+    const bool has_elements = element_count(tensors[tensor], &count) && count != 0;  // else products need not fit 64 bits
+    for (int d = 0; has_elements && d < -axis; ++d) {
       part.run *= own[o].from_back(d);
       part.step *= tensors[tensor].from_back(d);
     }
-    if (!begins) part.offset = parts.back().offset + parts.back().run;
+    if (!begins && has_elements) part.offset = parts.back().offset + parts.back().run;
     parts.push_back(part);
   }
   return parts;

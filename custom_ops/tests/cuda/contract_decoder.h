@@ -59,6 +59,10 @@ class Decoder {
     for (size_t k = 0; k < access.size() && !transposes_; ++k) {
       if (access[k] == 'o' || access[k] == 'c') operands_[k].inner = Divider(&reader, wide);
       if (access[k] == 'i' || access[k] == 'c') operands_[k].extent = Divider(&reader, wide);
+      if (access[k] == 'p') {
+        operands_[k].inner = Divider(&reader, wide);
+        operands_[k].gap = reader.take(wide ? 8 : 4);
+      }
     }
     if (access.find_first_of("gwt") != std::string::npos) read_strides(&reader, wide);
     complete_ = reader.next == parameters + bytes;
@@ -100,6 +104,8 @@ class Decoder {
         return static_cast<int64_t>(operand.inner.divide(i));
       case 'c':
         return static_cast<int64_t>(operand.extent.modulo(operand.inner.divide(i)));
+      case 'p':
+        return static_cast<int64_t>(i + operand.inner.divide(i) * operand.gap);
       default: {
         int64_t index = 0;
         for (size_t d = 0; d < dims_.size(); ++d) {
@@ -124,7 +130,7 @@ class Decoder {
   // Whether a vector of operand k is consecutive elements, not one for all.
   bool contiguous(size_t k) const {
     const bool steps = access_[k] == 'g' && !dims_.empty() && operands_[k].steps[0] != 0;
-    return access_[k] == 'l' || access_[k] == 'i' || access_[k] == 't' || steps;
+    return std::strchr("lipt", access_[k]) != nullptr || steps;
   }
 
  private:
@@ -132,6 +138,7 @@ class Decoder {
     uint64_t address = 0;
     Divider inner;
     Divider extent;
+    uint64_t gap = 0;  // elements of the tensor between two runs
     std::vector<int64_t> steps;
   };
 

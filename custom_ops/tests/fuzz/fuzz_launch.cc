@@ -2,8 +2,8 @@
 //
 //   fuzz_launch [runs] [seed]
 // Every run makes a program, shapes and a recipe, some of them spoilt.  Each launch that comes out of them is decoded
-// as a kernel would, and its indices are compared with NumPy's rules of slices, transposes and broadcasting, at the ends
-// and in between.
+// as a kernel would, and its indices are compared with NumPy's rules of slices, transposes, broadcasting and joining, at the
+// ends and in between.  Nodes of several parts are launched on a driver that takes down what it is given.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "cuda/driver/cuda_image.h"
+#include "cuda/elementwise/cuda_node_launch.h"
+#include "cuda/elementwise/cuda_node_recipe.h"
 #include "cuda/launch/cuda_access.h"
 #include "cuda/launch/cuda_launch.h"
 #include "cuda/launch/cuda_parameters.h"
@@ -19,6 +21,8 @@
 #include "program/program.h"
 #include "program/program_shapes.h"
 #include "tests/cuda/contract_decoder.h"
+#include "tests/fuzz/fuzz_parts.h"
+#include "tests/fuzz/fuzz_parts_launches.h"
 #include "tests/fuzz/fuzz_random.h"
 
 namespace {
@@ -31,35 +35,30 @@ using cuda::LaunchCandidate;
 using cuda::LaunchPlan;
 using cuda::Recipe;
 using cuda::RecipeKernel;
+using fuzz::random_word;
 
-void spoil(std::string* text) { fuzz::spoil(text, "0123456789 \n:sliocgtw"); }
-
-std::string random_letters(const char* of, size_t count) {
-  std::string letters;
-  while (letters.size() < count) letters += of[below(std::char_traits<char>::length(of))];
-  return letters;
-}
+void spoil(std::string* text) { fuzz::spoil(text, "0123456789, \n:sliocgtwpjn"); }
 
 std::string random_recipe(size_t inputs, size_t outputs) {
   std::string text = "onnxfuse-cuda 2\nsource " + std::string(64, 'a') + "\n";
   for (size_t kernels = below(6); kernels > 0; --kernels) {
     const size_t vector = size_t{1} << below(5);
     if (inputs > 0 && below(3) == 0) {
-      std::string letters = random_letters("gts", inputs);
+      std::string letters = random_word("gts", inputs);
       letters[below(inputs)] = 't';
       text += "kernel k vector " + std::to_string(vector) + " block 256 index 32 access " + letters + ":" +
               std::string(outputs, 'l') + " tile " + (below(2) == 0 ? "32" : "64") + "\n";
       continue;
     }
     text += "kernel k vector " + std::to_string(vector) + " block " + std::to_string(32 * (1 + below(32))) + " index " +
-            (below(2) == 0 ? "32" : "64") + " access " + random_letters("sliocg", inputs) + ":" +
-            random_letters(vector == 1 ? "lw" : "l", outputs) + "\n";
+            (below(2) == 0 ? "32" : "64") + " access " + random_word("sliocg", inputs) + ":" +
+            random_word(vector == 1 ? "lw" : "l", outputs) + "\n";
   }
   return text + "kernel any vector 1 block 32 index 64 access " + std::string(inputs, 'g') + ":" +
          std::string(outputs, 'w') + "\n";
 }
 
-// How an input lies in its tensor, of which the Program reads another shape.
+// How an operand lies in its tensor, of which the Program reads or writes another shape.
 struct Lie {
   std::string text;
   Shape tensor;
@@ -67,6 +66,8 @@ struct Lie {
   int64_t start = 0;       // along the last axis that is read, the first element of what is left
   int64_t step = 1;        // and how far the next one is
   bool swaps = false;      // whether the halves of that axis change places
+  int joined = 0;          // the axis, counted from the back, along which the tensor has several parts; 0 if it has one
+  int64_t before = 0;      // elements along that axis that are before this part
 
   // The element of the tensor that has place `at`, from the first axis on, of what is read, which has this shape.
   int64_t element(std::vector<int64_t> at, const Shape& read) const {
@@ -75,6 +76,7 @@ struct Lie {
       const int64_t size = read.from_back(0);
       at.back() = start + step * (swaps ? (at.back() + size / 2) % size : at.back());
     }
+    if (joined != 0) at[at.size() - static_cast<size_t>(joined)] += before;
     std::vector<int64_t> own = at;
     for (size_t d = 0; d < order.size(); ++d) own[static_cast<size_t>(order[d])] = at[d];
     int64_t index = 0;
@@ -269,15 +271,31 @@ void check_candidate(const RecipeKernel& kernel, const LaunchPlan& plan, const L
   }
 }
 
+void check_candidates(const Recipe& recipe, const LaunchPlan& plan, const Operands& operands) {
+  int64_t count = 0;
+  expect(element_count(operands.space, &count) && count == plan.elements, "another number of elements");
+  if (count == 0) return;
+  expect(!plan.candidates.empty(), "no kernel takes everything");
+  for (uintptr_t bits : plan.candidates.back().misaligned) expect(bits == 0, "the last kernel asks for alignment");
+  for (const LaunchCandidate& candidate : plan.candidates) {
+    check_candidate(recipe.kernels[candidate.kernel], plan, candidate, operands);
+  }
+}
+
+bool is_refused_for_size(const std::string& error) {
+  expect(!error.empty(), "refused without a reason");
+  const bool too_many = error.find(" elements are too many for one launch") != std::string::npos;
+  expect(!too_many || std::stoll(error) > int64_t{32} * INT32_MAX, "refused although the last kernel takes it");
+  return too_many;
+}
+
 void check_plan(const Program& program, const Recipe& recipe, const std::vector<Lie>& lies) {
   std::vector<Shape> shapes;
   for (const Lie& lie : lies) shapes.push_back(lie.tensor);
   std::string error;
   const auto plan = cuda::make_launch_plan(program, recipe, {shapes}, &error);
   if (plan == nullptr) {
-    expect(!error.empty(), "refused without a reason");
-    const bool too_many = error.find(" elements are too many for one launch") != std::string::npos;
-    expect(!too_many || std::stoll(error) > int64_t{32} * INT32_MAX, "refused although the last kernel takes it");
+    is_refused_for_size(error);
     return;
   }
   std::vector<Shape> values;
@@ -298,14 +316,7 @@ void check_plan(const Program& program, const Recipe& recipe, const std::vector<
     operands.lies.push_back(Lie{});
     operands.lies.back().tensor = shape;
   }
-  int64_t count = 0;
-  expect(element_count(space, &count) && count == plan->elements, "another number of elements");
-  if (count == 0) return;
-  expect(!plan->candidates.empty(), "no kernel takes everything");
-  for (uintptr_t bits : plan->candidates.back().misaligned) expect(bits == 0, "the last kernel asks for alignment");
-  for (const LaunchCandidate& candidate : plan->candidates) {
-    check_candidate(recipe.kernels[candidate.kernel], *plan, candidate, operands);
-  }
+  check_candidates(recipe, *plan, operands);
 }
 
 void check_recipe() {
@@ -353,11 +364,69 @@ void check_image() {
   cuda::is_whole_ptx({exact.get(), image.size()}, &error);
 }
 
-void check_both() {
+void check_parts() {
+  static const cuda::Driver driver = fuzz::listening_driver();
+  const fuzz::RandomParts node = fuzz::random_parts();
+  std::string text = node.recipe;
+  const bool spoilt = below(3) == 0;
+  if (spoilt) spoil(&text);
+  Program program;
+  std::string error;
+  expect(parse_program(node.program, &program, &error, Reads::Views), error.c_str());
+  cuda::NodeRecipe recipe;
+  if (!cuda::parse_node_recipe(text, program, &recipe, &error)) {
+    const bool too_long = error.find("4096 bytes") != std::string::npos;
+    expect((spoilt || too_long) && !error.empty(), "a good recipe of parts is refused");
+    return;
+  }
+  const auto plan = cuda::make_node_plan(program, recipe, {node.inputs}, &error);
+  if (plan == nullptr) {
+    int64_t count = 0;
+    const auto fits = [&](const Shape& shape) { return element_count(shape, &count); };
+    const bool countable = std::all_of(node.tensors.begin(), node.tensors.end(), fits) &&
+                           std::all_of(node.inputs.begin(), node.inputs.end(), fits);
+    expect(is_refused_for_size(error) || !countable, "shapes that fit are refused");
+    return;
+  }
+  expect(plan->output_shapes == node.tensors, "tensors of other shapes");
+  std::vector<uint64_t> bases;
+  for (size_t t = 0; t < node.inputs.size() + node.tensors.size(); ++t) {
+    bases.push_back((uint64_t{1} << 32) * (t + 1) + (below(8) == 0 ? 4 * below(4) : 0));
+  }
+  std::vector<std::vector<uint64_t>> addresses;
+  for (size_t p = 0; p < recipe.parts.size(); ++p) {
+    expect(recipe.parts[p].part.outputs.size() == 1 || spoilt, "a part of more outputs");
+    if (recipe.parts[p].part.outputs.size() != 1) return;
+    const fuzz::RandomPart& part = node.parts[recipe.parts[p].part.outputs[0]];
+    Operands operands;
+    operands.inputs = 2;
+    operands.element_size = 4;
+    operands.space = part.shape;
+    operands.reads = {node.inputs[part.first_input], node.inputs[part.first_input + 1], part.shape};
+    operands.lies.resize(3);
+    for (size_t k = 0; k < 2; ++k) operands.lies[k].tensor = operands.reads[k];
+    operands.lies[2].tensor = node.tensors[part.tensor];
+    operands.lies[2].joined = part.axis;
+    operands.lies[2].before = part.before;
+    check_candidates(recipe.parts[p].recipe, *plan->parts[p], operands);
+    addresses.push_back({bases[part.first_input], bases[part.first_input + 1], bases[node.inputs.size() + part.tensor]});
+  }
+  cuda::ContextKernels kernels;
+  for (size_t k = 0; k < cuda::signatures(recipe).size(); ++k) {
+    kernels.functions.push_back(reinterpret_cast<cuda::CUfunction>(k + 1));
+  }
+  fuzz::g_launched.clear();
+  if (!plan->has_elements || spoilt) return;  // blocks of 64 threads are only expected of what is not spoilt
+  cuda::launch(driver, recipe, kernels, *plan, bases, nullptr);
+  fuzz::check_launches(recipe, *plan, addresses);
+}
+
+void check_all() {
   check_recipe();
+  check_parts();
   check_image();
 }
 
 }  // namespace
 
-int main(int argc, char** argv) { return fuzz::run(argc, argv, check_both); }
+int main(int argc, char** argv) { return fuzz::run(argc, argv, check_all); }

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import onnxfuse
 from onnxfuse.fused.elementwise.fuse_elementwise import FuseElementwise
 from onnxfuse.model.graph import Model
 from onnxfuse.program import Program, reference
@@ -119,3 +120,30 @@ def test_a_concat_of_two_activations_is_one_node() -> None:
     model = model_of(nodes, {"x0": ["n", 3, 8], "x1": ["n", 5, 8]}, ["y"])
     (program,) = fused(model)
     assert program.appends == (0, -2)
+
+
+def keys_that_grow(past: int | str) -> Model:
+    """A new key goes through a rotary embedding, heads first, and is appended to those of before."""
+    nodes = [
+        helper.make_node("Split", ["new"], ["low", "high"], axis=-1),
+        helper.make_node("Neg", ["high"], ["minus"]),
+        helper.make_node("Concat", ["minus", "low"], ["turned"], axis=-1),
+        helper.make_node("Mul", ["new", "cos"], ["one"]),
+        helper.make_node("Mul", ["turned", "sin"], ["other"]),
+        helper.make_node("Add", ["one", "other"], ["embedded"]),
+        helper.make_node("Concat", ["past", "embedded"], ["present"], axis=-2),
+    ]
+    angles: list[int | str] = [1, 1, 1, 64]
+    return model_of(
+        nodes, {"past": [1, 12, past, 64], "new": [1, 12, 1, 64], "cos": angles, "sin": angles}, ["present"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("past", "launches"),
+    [("n", ["FusedElementwise", "Concat"]), (64, ["FusedElementwise", "Concat"]), (4, ["FusedElementwise"])],
+)
+def test_keys_that_grow_by_a_token(past: int | str, launches: list[str]) -> None:
+    """The embedding is one launch; ONNX Runtime copies the keys of before, unless they are few."""
+    found = onnxfuse.optimize(keys_that_grow(past).to_proto(), target="cuda", embed=False)
+    assert [node.op_type for node in found.model.graph.node] == launches
