@@ -9,12 +9,14 @@
    against ONNX Runtime, torch.compile and JAX.
 4. Transposes: eight orders of a tensor's dimensions, of 64 and 512 MB, float32 and float16, as a share of a copy's
    bandwidth, and against ONNX Runtime's Transpose with the operations behind it.
-5. Attention: of 128 to 4096 tokens, with and without masks, and of one token after others, float32 and float16, against
+5. Parts: Concats of two activations, of 1 to 512 MB, and 16 small maps, as one launch each, float32 and float16, as
+   a share of a copy's bandwidth, and against ONNX Runtime's nodes.
+6. Attention: of 128 to 4096 tokens, with and without masks, and of one token after others, float32 and float16, against
    ONNX Runtime's nodes and torch's scaled_dot_product_attention.
-6. Convolutions: layers of MobileNetV3, PP-OCR and ResNet-50 with their tails, batch 1 and 16, float32 and float16: the
+7. Convolutions: layers of MobileNetV3, PP-OCR and ResNet-50 with their tails, batch 1 and 16, float32 and float16: the
    faster one of a fused node and ONNX Runtime's convolution with a fused tail, against ONNX Runtime.  With --tune the
    best kernels are found first, which takes longer than the suite has; what is found is kept for models.
-7. Models: ONNX Runtime's CUDA provider in its best setting against ours, batch 1 and 16, with and without CUDA graphs,
+8. Models: ONNX Runtime's CUDA provider in its best setting against ours, batch 1 and 16, with and without CUDA graphs,
    and convolutional ones in float16 too.
 
 Writes results.json, results.md and plots.  Each part has its share of the time; what fails is written down and the rest
@@ -58,6 +60,7 @@ from tools.gpu import convolutions as gpu_convolutions
 from tools.gpu import kernels as gpu_kernels
 from tools.gpu import models as gpu_models
 from tools.gpu import parity as gpu_parity
+from tools.gpu import parts as gpu_parts
 from tools.gpu import reductions as gpu_reductions
 from tools.gpu import transposes as gpu_transposes
 from tools.gpu.chains import CHAINS
@@ -67,9 +70,9 @@ from tools.gpu.reduction_chains import SUBJECTS
 from tools.gpu.report import Results, targets, write
 from tools.messages import one_line, say
 
-PARTS = ("parity", "kernels", "reductions", "transposes", "attention", "convolutions", "models")
+PARTS = ("parity", "kernels", "reductions", "transposes", "parts", "attention", "convolutions", "models")
 SHARES = {
-    **{"parity": 0.22, "kernels": 0.16, "reductions": 0.16, "transposes": 0.06},
+    **{"parity": 0.22, "kernels": 0.15, "reductions": 0.15, "transposes": 0.05, "parts": 0.03},
     **{"attention": 0.1, "convolutions": 0.16, "models": 0.14},
 }
 """Of the whole time, for each part; what one leaves over the next one gets."""
@@ -332,12 +335,28 @@ def _transposes(results: Results, models: Models, deadline: float, on_gpu: bool)
             gpu_transposes.try_on_cpu(subject)
         return
     gpu_transposes.measure_all(results.transposes, deadline, say)
-    failed = sum("kernel" in job.errors for job in results.transposes)
+    _note_missing(results, "transposes", results.transposes)
+
+
+def _parts(results: Results, models: Models, deadline: float, on_gpu: bool) -> None:
+    results.parts = list(gpu_parts.jobs())
+    if not on_gpu:
+        for subject in gpu_parts.SUBJECTS.values():
+            say(f"parts: {subject.name}")
+            gpu_parts.try_on_cpu(subject)
+        return
+    gpu_parts.measure_all(results.parts, deadline, say)
+    _note_missing(results, "parts", results.parts)
+
+
+def _note_missing(results: Results, part: str, jobs: Sequence[gpu_kernels.Measured]) -> None:
+    """Write down how many kernels gave no time."""
+    failed = sum("kernel" in job.errors for job in jobs)
     if failed:
-        results.errors.append(f"transposes: {failed} of {len(results.transposes)} fail, or give wrong results")
-    late = sum("kernel" not in job.seconds and not job.errors for job in results.transposes)
+        results.errors.append(f"{part}: {failed} of {len(jobs)} fail, or give wrong results")
+    late = sum("kernel" not in job.seconds and not job.errors for job in jobs)
     if late:
-        results.errors.append(f"transposes: out of time for {late} of {len(results.transposes)}")
+        results.errors.append(f"{part}: out of time for {late} of {len(jobs)}")
 
 
 def _attention(results: Results, models: Models, deadline: float, on_gpu: bool) -> None:
@@ -381,6 +400,7 @@ _RUN: dict[str, Callable[..., None]] = {
     "kernels": _kernels,
     "reductions": _reductions,
     "transposes": _transposes,
+    "parts": _parts,
     "attention": _attention,
     "convolutions": _convolutions,
     "models": _models,

@@ -19,8 +19,11 @@ import onnx
 import pytest
 
 import onnxfuse
+from onnxfuse.cuda.arch import COMMON
 from onnxfuse.cuda.elementwise.access import expected_access
+from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.program import reference
 from onnxfuse.run import runtime
 from tests.cuda.test_gpu_chains import script
 from tools.gpu import attention as gpu_attention
@@ -31,12 +34,14 @@ from tools.gpu import limits as gpu_limits
 from tools.gpu import machine as gpu_machine
 from tools.gpu import models as gpu_models
 from tools.gpu import parity as gpu_parity
+from tools.gpu import parts as gpu_parts
+from tools.gpu import reduction_chains as gpu_reduction_chains
 from tools.gpu import reductions as gpu_reductions
 from tools.gpu import report as gpu_report
 from tools.gpu import transposes as gpu_transposes
 from tools.gpu.attention import Attending
 from tools.gpu.chains import CHAINS, Chain
-from tools.gpu.reduction_chains import SUBJECTS, Reducing
+from tools.gpu.reduction_chains import Reducing
 
 SUITE = Path(gpu_suite.__file__)
 
@@ -73,6 +78,9 @@ def _results() -> gpu_report.Results:
     for job in results.transposes:
         job.seconds = {"copy": 1e-4, "kernel": 1.25e-4, "ort": 5e-4}
     results.transposes[1].seconds["kernel"] = 2e-4
+    results.parts = list(gpu_parts.jobs())[:2]
+    for job in results.parts:
+        job.seconds = {"copy": 0.9e-4, "kernel": 1e-4, "ort": 3e-4}
     results.attention = list(gpu_attention.jobs())[:5]
     for job in results.attention:
         job.seconds = {"ort": 3e-4, "torch": 1e-4, "onnxfuse": 1e-4}
@@ -126,6 +134,8 @@ def test_targets_are_held_against_the_worst() -> None:
         (pytest.approx(6), True),
         (pytest.approx(0.5), False),
         (pytest.approx(2.5), True),
+        (pytest.approx(0.9), True),
+        (pytest.approx(3), True),
         (1.0, True),
         (1.0, False),
         (pytest.approx(0.25), True),
@@ -163,23 +173,25 @@ def test_a_dry_run_measures_nothing_of_the_table(tmp_path: Path, monkeypatch: py
     models = [(tmp_path / "chain.onnx", {"x0": np.ones((1, 64, 256), np.float32)})]
     monkeypatch.setattr(gpu_suite, "find_models", lambda *_: models)
     shares = {"parity": 0.3, "kernels": 0.1, "reductions": 0.1, "attention": 0.1, "convolutions": 0.1, "models": 0.3}
-    shares["transposes"] = 0.1
+    shares["transposes"] = shares["parts"] = 0.1
     monkeypatch.setattr(gpu_suite, "SHARES", shares)
-    tried: list[Chain | Reducing | Attending | gpu_transposes.Subject] = []
+    tried: list[Chain | Reducing | Attending | gpu_transposes.Subject | gpu_parts.Subject] = []
     monkeypatch.setattr(gpu_reductions, "try_on_cpu", tried.append)
     monkeypatch.setattr(gpu_kernels, "try_on_cpu", tried.append)
     monkeypatch.setattr(gpu_transposes, "try_on_cpu", tried.append)
+    monkeypatch.setattr(gpu_parts, "try_on_cpu", tried.append)
     monkeypatch.setattr(gpu_attention, "try_on_cpu", tried.append)
     monkeypatch.setattr(gpu_models, "onnxfuse", _without_embedding())
     monkeypatch.setattr(gpu_parity, "onnxfuse", _without_embedding())
     assert gpu_suite.main(["--dry-run", "--out", str(tmp_path / "out")]) == 0
     data = json.loads((tmp_path / "out" / "results.json").read_text())
+    subjects = [one.SUBJECTS for one in (gpu_reduction_chains, gpu_transposes, gpu_parts, gpu_attention)]
     measured = {target["name"] for target in data["targets"] if target["measured"] is not None}
     assert measured == {"launches in fused parts of a model, share of the original's"}
     assert (
         "dry run" in data["machine"]
         and data["errors"] == []
-        and tried == [*CHAINS, *SUBJECTS.values(), *gpu_transposes.SUBJECTS.values(), *gpu_attention.SUBJECTS.values()]
+        and tried == [own for all_own in (CHAINS, *map(dict.values, subjects)) for own in all_own]
     )
     assert {verdict["kind"] for verdict in data["parity"]} == {"program", "model"}
     assert all(verdict["ok"] for verdict in data["parity"])
@@ -219,6 +231,21 @@ def test_transposes_can_be_measured(name: str) -> None:
     job = gpu_kernels.Measured(name, "float16", 64, 0)
     access = expected_access(gpu_transposes.program_of(subject, job.dtype), [subject.shape(64, job.dtype)])
     assert access.transposes == name.startswith(("matrix", "channels last, 64", "channels first", "keys"))
+
+
+@pytest.mark.parametrize("name", gpu_parts.SUBJECTS)
+def test_parts_can_be_measured(name: str) -> None:
+    """All parts are one launch; the Concat of several activations is written in runs, or lies in one piece."""
+    subject = gpu_parts.SUBJECTS[name]
+    gpu_parts.try_on_cpu(subject)
+    arrays = gpu_parts.arrays_of(subject, gpu_kernels.Measured(name, "float16", 1, 0))
+    results = reference.run(gpu_parts.program_of(subject, "float16"), arrays)
+    for result, wanted in zip(results, gpu_parts.expected(subject, arrays), strict=True):
+        np.testing.assert_array_equal(result, wanted)
+    job = next(job for job in gpu_parts.jobs() if job.chain == name)
+    source = gpu_parts.fit_of(subject, job, CudaOptions(COMMON[-1:], embed=False)).source
+    member = source.kernels[source.joint[0].members[0]]
+    assert member.access.outputs == ("p" if name.endswith("channels") else "l") and member.vector == 4
 
 
 def test_without_a_gpu_it_says_so(
@@ -355,7 +382,7 @@ def test_a_part_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> N
         gpu_suite.main(["--dry-run", "--only", "parity,speed"])
     said = capsys.readouterr().err
     assert (
-        "no part 'speed'; the parts are parity, kernels, reductions, transposes, attention, convolutions, models"
+        "no part 'speed'; the parts are parity, kernels, reductions, transposes, parts, attention, convolutions, models"
         in said
     )
 

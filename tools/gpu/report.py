@@ -32,6 +32,7 @@ class Results:
     kernels: list[Measured] = field(default_factory=list)
     reductions: list[Measured] = field(default_factory=list)
     transposes: list[Measured] = field(default_factory=list)
+    parts: list[Measured] = field(default_factory=list)
     attention: list[Measured] = field(default_factory=list)
     convolutions: list[ConvTimes] = field(default_factory=list)
     models: list[ModelTimes] = field(default_factory=list)
@@ -55,6 +56,7 @@ class Results:
             "kernels": [job.to_json() for job in self.kernels],
             "reductions": [job.to_json() for job in self.reductions],
             "transposes": [job.to_json() for job in self.transposes],
+            "parts": [job.to_json() for job in self.parts],
             "attention": [job.to_json() for job in self.attention],
             "convolutions": [job.to_json() for job in self.convolutions],
             "models": [model.to_json() for model in self.models],
@@ -95,6 +97,8 @@ def targets(results: Results) -> list[Target]:
         _target("against ORT, what reduces", 1.0, _ratios(results.reductions, "ort", "onnxfuse")),
         _target("share of copy bandwidth, 64 MB and up, transposes", 0.8, _shares(results.transposes)),
         _target("against ORT, transposes", 1.0, _ratios(results.transposes, "ort")),
+        _target("share of copy bandwidth, 64 MB and up, parts of one launch", 0.85, _shares(results.parts)),
+        _target("against ORT, parts of one launch", 1.0, _ratios(results.parts, "ort")),
         _target("attention against torch's", 0.9, _ratios(_with_mask(results, False), "torch", "onnxfuse")),
         _target("attention with a mask against torch's", 1.2, _ratios(_with_mask(results, True), "torch", "onnxfuse")),
     ]
@@ -257,6 +261,13 @@ def markdown(results: Results, plots: Sequence[str] = ()) -> str:
             "ONNX Runtime's session, a Transpose with the operations behind it, over that kernel's.",
             _transposes(results.transposes),
         ]
+    if any(job.seconds for job in results.parts):
+        parts += [
+            "## Parts",
+            "Times in µs of one launch that computes several parts; share as above; the ratio is of the time of ONNX "
+            "Runtime's session over that kernel's.",
+            _transposes(results.parts, "parts"),
+        ]
     if any(job.seconds for job in results.attention):
         parts += [
             "## Attention",
@@ -317,14 +328,14 @@ def _kernels(jobs: Sequence[Measured]) -> str:
     return table(("chain", "type", "MB", "kernel", "share", *PEERS, "ORT / ours"), rows)
 
 
-def _transposes(jobs: Sequence[Measured]) -> str:
+def _transposes(jobs: Sequence[Measured], kind: str = "transpose") -> str:
     rows = []
     for job in jobs:
         kernel, share = job.seconds.get("kernel"), job.ratio("copy")
         microseconds = "" if kernel is None else f"{1e6 * kernel:.1f}"
         percent = "" if share is None else f"{100 * share:.0f} %"
         rows.append((job.chain, job.dtype, f"{job.megabytes:g}", microseconds, percent, _ratio(job.ratio("ort"))))
-    return table(("transpose", "type", "MB", "kernel", "share", "ORT / ours"), rows)
+    return table((kind, "type", "MB", "kernel", "share", "ORT / ours"), rows)
 
 
 def _attention_table(results: Results) -> str:
