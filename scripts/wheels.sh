@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Builds wheels into dist/, one for each platform and any Python from 3.11 on, and tests them.
+# Builds a wheel for Linux on x86-64 and any Python from 3.11 on into dist/, and tests it.
 #
-#   scripts/wheels.sh build [PLATFORM...]  builds for linux-x86_64, linux-aarch64, windows-x86_64 or macos-arm64 (the first)
+#   scripts/wheels.sh build                builds it
 #   scripts/wheels.sh test [PYTHON...]     installs the wheel for this machine in fresh environments of each Python that
 #                                          there is, with the oldest and the newest ONNX Runtime and no compiler, and optimizes
 #                                          and runs a model there
 #
-# Needs Python 3.11 or later and, for linux-x86_64, g++.  The linker and the compiler of all other platforms is Zig's, from
-# PyPI.  Kernels for x86-64 are compiled by g++: Clang's took twice the time in convolutions of PP-OCR.  The same commit gives the
+# Needs Python 3.11 or later and g++.  The linker is Zig's, from PyPI, for the symbols of an older C library; Clang's kernels
+# took twice the time of g++'s in convolutions of PP-OCR.  The same commit gives the
 # same bytes: times in the wheel are the commit's, unless SOURCE_DATE_EPOCH is set.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
@@ -22,13 +22,6 @@ make_tools() {
     make_venv "$tools"
     pip_install "$tools" "" "${tool_packages[@]}"
     export ZIG_GLOBAL_CACHE_DIR="$here/zig-cache" ZIG_LOCAL_CACHE_DIR="$here/zig-cache"
-}
-
-# `write_compiler FILE TARGET`: Zig's for a target.
-write_compiler() {
-    mkdir -p "$(dirname "$1")"
-    printf '#!/bin/sh\nexec "%s" -I -m ziglang c++ -target %s "$@"\n' "$tools/bin/python" "$2" >"$1"
-    chmod +x "$1"
 }
 
 # `write_gnu_compiler FILE TARGET`: g++, but with Zig's linker, which has the symbols of an older C library, and with the C++
@@ -52,26 +45,19 @@ END
 }
 
 build() {
-    local platform="$1" folder="$here/$1" system processor tag wheel
-    case "$platform" in
-    linux-x86_64) write_gnu_compiler "$folder/c++" "x86_64-linux-gnu.$glibc" && system=Linux processor=x86_64 ;;
-    linux-aarch64) write_compiler "$folder/c++" "aarch64-linux-gnu.$glibc" && system=Linux processor=aarch64 ;;
-    windows-x86_64) write_compiler "$folder/c++" x86_64-windows-gnu && system=Windows processor=AMD64 tag=win_amd64 ;;
-    macos-arm64) write_compiler "$folder/c++" aarch64-macos.11.0 && system=Darwin processor=arm64 tag=macosx_11_0_arm64 ;;
-    *) die "no platform $platform" ;;
-    esac
-    echo "Compiling for $platform: minutes"
+    local processor=x86_64 folder="$here/linux-x86_64" tag wheel
+    [ "$(uname -sm)" = "Linux $processor" ] || die "wheels are built on Linux on $processor alone"
+    write_gnu_compiler "$folder/c++" "$processor-linux-gnu.$glibc"
+    echo "Compiling for linux-$processor: minutes"
     rm -rf "$folder/wheel"
     CXX="$folder/c++" CXXFLAGS="-ffile-prefix-map=$root=." LDFLAGS=-s \
-        CMAKE_ARGS="-DCMAKE_SYSTEM_NAME=$system -DCMAKE_SYSTEM_PROCESSOR=$processor" \
+        CMAKE_ARGS="-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=$processor" \
         "$tools/bin/python" -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$folder/wheel" \
         --config-settings build-dir="$folder/native" --config-settings install.strip=false "$root"
     wheel="$(echo "$folder"/wheel/*.whl)"
-    if [ "$system" = Linux ]; then
-        [ "$wheel" = "${wheel%-*}-linux_$processor.whl" ] || mv "$wheel" "${wheel%-*}-linux_$processor.whl"
-        wheel="${wheel%-*}-linux_$processor.whl"
-        tag="$(glibc_tag "$wheel" "$processor")"
-    fi
+    [ "$wheel" = "${wheel%-*}-linux_$processor.whl" ] || mv "$wheel" "${wheel%-*}-linux_$processor.whl"
+    wheel="${wheel%-*}-linux_$processor.whl"
+    tag="$(glibc_tag "$wheel" "$processor")"
     "$tools/bin/python" -m wheel tags --remove --platform-tag "$tag" "$wheel" >/dev/null
     mkdir -p "$root/dist"
     mv "$folder"/wheel/*.whl "$root/dist/"
@@ -122,7 +108,7 @@ export SOURCE_DATE_EPOCH
 case "$command" in
 build)
     make_tools
-    for platform in "${@:-linux-x86_64}"; do build "$platform"; done
+    build
     ;;
 test) test_wheels "$@" ;;
 *) die "build or test is wanted" ;;
