@@ -208,7 +208,10 @@ _CUDA = (
 )
 FUZZED = {
     "fuzz_listed_operators": ("listed_operators", "operator_names"),
-    "fuzz_launch": ("cuda_access", "cuda_launch", "cuda_parameters", "cuda_recipe", "cuda_tiles", *_CUDA),
+    "fuzz_launch": (
+        *("cuda_access", "cuda_launch", "cuda_parameters", "cuda_recipe", "cuda_tiles"),
+        *("cuda_node_launch", "cuda_node_recipe", "cuda_parts", *_CUDA),
+    ),
     "fuzz_rows": ("cuda_nest_launch", "cuda_nest_layout", "cuda_nest_parameters", "cuda_nest_recipe", *_CUDA),
     "fuzz_cuda_attention": (
         *("attention_layout", "cuda_attention_launch", "cuda_attention_parameters", "cuda_attention_recipe"),

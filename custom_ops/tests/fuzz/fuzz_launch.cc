@@ -22,7 +22,6 @@
 #include "program/program_shapes.h"
 #include "tests/cuda/contract_decoder.h"
 #include "tests/fuzz/fuzz_parts.h"
-#include "tests/fuzz/fuzz_parts_launches.h"
 #include "tests/fuzz/fuzz_random.h"
 
 namespace {
