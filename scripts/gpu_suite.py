@@ -40,6 +40,8 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
+from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
 
@@ -329,24 +331,25 @@ def _reductions(results: Results, models: Models, deadline: float, on_gpu: bool)
 
 def _transposes(results: Results, models: Models, deadline: float, on_gpu: bool) -> None:
     results.transposes = list(gpu_transposes.jobs())
-    if not on_gpu:
-        for subject in gpu_transposes.SUBJECTS.values():
-            say(f"transposes: {subject.name}")
-            gpu_transposes.try_on_cpu(subject)
-        return
-    gpu_transposes.measure_all(results.transposes, deadline, say)
-    _note_missing(results, "transposes", results.transposes)
+    _measure_alone(results, "transposes", results.transposes, gpu_transposes, deadline, on_gpu)
 
 
 def _parts(results: Results, models: Models, deadline: float, on_gpu: bool) -> None:
     results.parts = list(gpu_parts.jobs())
+    _measure_alone(results, "parts", results.parts, gpu_parts, deadline, on_gpu)
+
+
+def _measure_alone(
+    results: Results, part: str, jobs: Sequence[Any], suite: ModuleType, deadline: float, on_gpu: bool
+) -> None:
+    """Measure a part that no other program is timed beside; without a GPU try each of its subjects."""
     if not on_gpu:
-        for subject in gpu_parts.SUBJECTS.values():
-            say(f"parts: {subject.name}")
-            gpu_parts.try_on_cpu(subject)
+        for subject in suite.SUBJECTS.values():
+            say(f"{part}: {subject.name}")
+            suite.try_on_cpu(subject)
         return
-    gpu_parts.measure_all(results.parts, deadline, say)
-    _note_missing(results, "parts", results.parts)
+    suite.measure_all(jobs, deadline, say)
+    _note_missing(results, part, jobs)
 
 
 def _note_missing(results: Results, part: str, jobs: Sequence[gpu_kernels.Measured]) -> None:

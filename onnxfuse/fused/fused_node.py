@@ -216,6 +216,11 @@ def constant_from_attribute(output: str, attribute: str) -> onnx.NodeProto:
     return node
 
 
+def constant_integers(output: str, values: Sequence[int]) -> onnx.NodeProto:
+    """A node of a function's body: a Constant of one dimension."""
+    return helper.make_node("Constant", [], [output], value=numpy_helper.from_array(np.array(values, np.int64)))
+
+
 def set_overload(function: onnx.FunctionProto, identity: str, *operators: str) -> None:
     """Tell a function without a name from others by some of its ``operators`` and by all that it is."""
     function.overload = ""

@@ -138,8 +138,8 @@ int64_t runs_of_unit(const NhwcConv& node, int64_t pixels, int64_t all_pixels, i
   return pixels == all_pixels ? 0 : filters;
 }
 
-// By what is computed, with tiles that begin early, and what weights and input cost on their way from the level 2
-// cache, or from farther away, in products.
+// By what is computed, with few pixels in the last tile where few are left, and what weights and input cost on their way from
+// the level 2 cache, or from farther away, in products.
 void divide_filters(const NhwcConv& node, NhwcConvPlan* plan, bool* straight) {
   const ConvGeometry& g = plan->geometry;
   plan->images = node.nhwc_output ? 1 : g.batch;

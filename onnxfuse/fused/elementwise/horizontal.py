@@ -14,13 +14,12 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.cuda.elementwise.parts import part_count
 from onnxfuse.fused.elementwise.joined_programs import JoinedPrograms, JoinError
-from onnxfuse.fused.fused_node import ElementwiseFusion, local_function
-from onnxfuse.fused.kinds import ELEMENTWISE
+from onnxfuse.fused.fused_node import ElementwiseFusion
 from onnxfuse.fused.likely_shapes import LikelyShapes
 from onnxfuse.fused.space.blocks import Block, Blocks
 from onnxfuse.ort.ort_quantization import loses_type
 from onnxfuse.program import ProgramError
-from onnxfuse.program.figures import MAX_INPUTS, MAX_OUTPUTS, MAX_PARTS, SMALL_MAP, WIDEST_ACCESS
+from onnxfuse.program.figures import MAX_PARTS, SMALL_MAP, WIDEST_ACCESS
 
 _MOST_LEVELS = 3
 """Levels between two maps that are joined."""
@@ -119,17 +118,4 @@ class Horizontal:
             outputs += [tensor for tensor in member.outputs if self._is_read_outside(tensor, inside)]
         for tensor in outputs:
             program.write(tensor)
-        if len(program.inputs) > MAX_INPUTS or len(program) > MAX_OUTPUTS:
-            raise JoinError("more inputs and outputs than a Program has")
-        built = program.build()
-        function, constants = local_function(joint.nodes, program.inputs, outputs, ["program"], self._opset)
-        return ElementwiseFusion(
-            kind=ELEMENTWISE,
-            nodes=tuple(joint.nodes),
-            inputs=tuple(program.inputs),
-            outputs=tuple(outputs),
-            attributes={"program": str(built), **constants},
-            function=function,
-            reads=tuple(program.reads),
-            program=built,
-        )
+        return program.fusion(joint.nodes, outputs, self._opset)

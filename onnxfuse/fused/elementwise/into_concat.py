@@ -8,15 +8,14 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.elementwise.joined_programs import JoinedPrograms, JoinError
 from onnxfuse.fused.elementwise.through_views import NAME
-from onnxfuse.fused.fused_node import ElementwiseFusion, local_function
-from onnxfuse.fused.kinds import ELEMENTWISE
+from onnxfuse.fused.fused_node import ElementwiseFusion
 from onnxfuse.fused.likely_shapes import LikelyShapes
 from onnxfuse.fused.space.blocks import Block, Blocks
 from onnxfuse.model.dtypes import from_numpy
 from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.ort.ort_quantization import loses_type
 from onnxfuse.program import ProgramError
-from onnxfuse.program.figures import MAX_INPUTS, MAX_OUTPUTS, MAX_RANK, MOST_FOREIGN_PARTS
+from onnxfuse.program.figures import MAX_RANK, MOST_FOREIGN_PARTS
 from onnxfuse.rewrite.base import PassContext
 
 FOREIGN = "most of what it joins is made by nodes that are not fused"
@@ -153,20 +152,7 @@ class IntoConcat:
         if reader is None:
             joined.write_parts(node.inputs, axis)
             outputs.append(node.outputs[0])
-        if len(joined.inputs) > MAX_INPUTS or len(joined) > MAX_OUTPUTS:
-            raise JoinError("more inputs and outputs than a Program has")
-        program = joined.build()
-        function, constants = local_function(joint.nodes, joined.inputs, outputs, ["program"], self._opsets[""])
-        return ElementwiseFusion(
-            kind=ELEMENTWISE,
-            nodes=tuple(joint.nodes),
-            inputs=tuple(joined.inputs),
-            outputs=tuple(outputs),
-            attributes={"program": str(program), **constants},
-            function=function,
-            reads=tuple(joined.reads),
-            program=program,
-        )
+        return joined.fusion(joint.nodes, outputs, self._opsets[""])
 
     def _note(self, fusion: ElementwiseFusion) -> None:
         for tensor in fusion.outputs:

@@ -6,10 +6,11 @@ from dataclasses import replace
 import onnx_graphsurgeon as gs
 
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.fused.fused_node import ElementwiseFusion
+from onnxfuse.fused.fused_node import ElementwiseFusion, local_function
+from onnxfuse.fused.kinds import ELEMENTWISE
 from onnxfuse.model.slices import AxisSlice
 from onnxfuse.program import Const, Input, Program, ProgramBuilder
-from onnxfuse.program.figures import MAX_SLICES
+from onnxfuse.program.figures import MAX_INPUTS, MAX_OUTPUTS, MAX_SLICES
 from onnxfuse.program.node_lowering import tensor_dtype
 from onnxfuse.program.program import Index, Instruction, Reduction
 from onnxfuse.program.view_steps import ViewStep
@@ -65,10 +66,6 @@ class JoinedPrograms:
         self._made: dict[int, tuple[list[Written], int]] = {}  # by tensor: its parts, and their axis
         self._outputs: list[Written] = []
         self._appends: list[int] = []
-
-    def __len__(self) -> int:
-        """How many outputs and parts of outputs it writes."""
-        return len(self._outputs)
 
     def add(self, fusion: ElementwiseFusion) -> None:
         """Append the values of a fusion's Program.  Raises JoinError where they would mean something else."""
@@ -173,8 +170,27 @@ class JoinedPrograms:
         self._outputs += written
         self._appends += [0] + [axis] * (len(written) - 1)
 
-    def build(self) -> Program:
-        """The Program.  Raises ProgramError if it exceeds a limit."""
+    def fusion(self, nodes: Sequence[gs.Node], outputs: Sequence[gs.Tensor], opset: int) -> ElementwiseFusion:
+        """The fused node in the place of ``nodes``, with what was written as its ``outputs``.
+
+        Raises JoinError or ProgramError if it exceeds a limit.
+        """
+        if len(self.inputs) > MAX_INPUTS or len(self._outputs) > MAX_OUTPUTS:
+            raise JoinError("more inputs and outputs than a Program has")
+        program = self._build()
+        function, constants = local_function(nodes, self.inputs, outputs, ["program"], opset)
+        return ElementwiseFusion(
+            kind=ELEMENTWISE,
+            nodes=tuple(nodes),
+            inputs=tuple(self.inputs),
+            outputs=tuple(outputs),
+            attributes={"program": str(program), **constants},
+            function=function,
+            reads=tuple(self.reads),
+            program=program,
+        )
+
+    def _build(self) -> Program:
         values, steps = zip(*self._outputs, strict=True)
         program = self._builder.build(list(values), steps)
         return replace(program, appends=tuple(self._appends)) if any(self._appends) else program

@@ -14,18 +14,18 @@ from onnxfuse.fused.fusion import Fusion, emit_all
 from onnxfuse.fused.kinds import MATMUL
 from onnxfuse.fused.matmul.matmul_node import (
     MatMulRegion,
-    Product,
+    MatrixProduct,
+    adds_bias,
     fuse_matmul,
     is_product,
+    matrix_product,
     pack_weights,
     packed_shape,
-    product_of,
 )
 from onnxfuse.fused.sizes import Sizes
 from onnxfuse.fused.worth import TOO_LITTLE, is_worthwhile, loads_library
-from onnxfuse.model.constants import constant_value, is_constant
 from onnxfuse.model.graph import Model, sorted_nodes
-from onnxfuse.model.graph_ir import ComputedValues, standard_op
+from onnxfuse.model.graph_ir import ComputedValues
 from onnxfuse.model.returned import Returned
 from onnxfuse.ort.host import constant_arithmetic, shape_arithmetic
 from onnxfuse.ort.ort_fusions import INSIDE_MATMUL, OrtFusions
@@ -103,45 +103,52 @@ class _Planner:
             return []
         regions = AnchorRegions(nodes, self._fusible(nodes, constant), self._is_output, self._sizes, self._opset)
         found = [self._with_tail(MatMulRegion(product), regions) for product in reversed(products)]
-        found = [self._with_sides(region, regions) for region in found if self._is_worth(region)]
+        found = self._within_budget([region for region in found if self._is_worth(region)])
+        found = [self._with_sides(region, regions) for region in found]
         return [self._fuse(region, regions, self._weights(region.product)) for region in reversed(found)]
 
-    def _products(self, nodes: list[gs.Node], constant: set[int]) -> Iterator[Product]:
-        """The products that are taken."""
+    def _products(self, nodes: list[gs.Node], constant: set[int]) -> Iterator[MatrixProduct]:
+        """The products that there are kernels for."""
         for node in filter(is_product, nodes):
             try:
                 if id(node) in constant:
                     raise UnsupportedError(CONSTANT)
                 if not node.outputs[0].outputs and not self._is_output(node.outputs[0]):
                     raise UnsupportedError(UNUSED)
-                product = product_of(node, self._opset)
-                self._take_weights(product)
-            except (UnsupportedError, Refusal) as reason:
+                yield matrix_product(node, self._opset)
+            except UnsupportedError as reason:
                 self._context.refused(NAME, node, str(reason))
-                continue
-            yield product
 
     def _is_worth(self, region: MatMulRegion) -> bool:
         """Whether the product is large, or something is computed with it that ONNX Runtime would not."""
         if self._context.everything or math.prod(region.product.sizes) >= LEAST_PRODUCT_WEIGHTS:
             self.has_large = True
             return True
-        first = region.after[0] if region.after else None
-        is_bias = first is not None and standard_op(first) == "Add" and any(map(is_constant, first.inputs))
-        if any(id(node) not in self._inside for node in region.after[int(is_bias) :]):
+        computed = region.after[int(adds_bias(region)) :]  # ONNX Runtime makes a product and its bias a Gemm
+        if any(id(node) not in self._inside for node in computed):
             return True
         self._context.refused(NAME, region.product.node, FEW_WEIGHTS)
         return False
 
-    def _take_weights(self, product: Product) -> None:
-        """Account for weights that others read too.  Raises Refusal if they are too large."""
-        key = id(product.weights), product.transposed
-        if key not in self._packed and any(not is_product(reader) for reader in product.weights.outputs):
-            values = constant_value(product.weights)
-            assert values is not None
-            self._budget.take(values.nbytes)
+    def _within_budget(self, regions: list[MatMulRegion]) -> list[MatMulRegion]:
+        """The regions, without those of weights of which the model would have too many copies."""
+        by_weights: dict[int, list[MatMulRegion]] = {}
+        for region in regions:
+            by_weights.setdefault(id(region.product.weights), []).append(region)
+        refused: set[int] = set()
+        for key, group in by_weights.items():
+            inside = {id(region.product.node) for region in group}
+            copies = len({region.product.transposed for region in group})
+            stays = any(id(reader) not in inside for reader in group[0].product.weights.outputs)
+            try:
+                self._budget.take((copies + int(stays) - 1) * group[0].product.nbytes)
+            except Refusal as reason:
+                refused.add(key)
+                for region in group:
+                    self._context.refused(NAME, region.product.node, str(reason))
+        return [region for region in regions if id(region.product.weights) not in refused]
 
-    def _weights(self, product: Product) -> gs.Tensor:
+    def _weights(self, product: MatrixProduct) -> gs.Tensor:
         key = id(product.weights), product.transposed
         if key not in self._packed:
             values = ComputedValues(packed_shape(product), np.dtype(np.float32), partial(pack_weights, product))
@@ -157,16 +164,16 @@ class _Planner:
         return {id(node) for node in elementwise if id(node) not in out and check(node, self._opset) is None}
 
     def _with_tail(self, region: MatMulRegion, regions: AnchorRegions) -> MatMulRegion:
-        node = region.product.node
-        tail = regions.tail(node, lambda after: self._is_within_limits(region.product, after, regions))
-        return MatMulRegion(region.product, tuple(tail))
+        product = region.product
+        accepts = partial(self._is_within_limits, product, regions)
+        return MatMulRegion(product, tuple(regions.tail(product.node, accepts)))
 
     def _with_sides(self, region: MatMulRegion, regions: AnchorRegions) -> MatMulRegion:
-        node = region.product.node
-        accepts = lambda after: self._is_within_limits(region.product, after, regions)  # noqa: E731
-        return MatMulRegion(region.product, tuple(regions.beside(node, region.after, accepts)))
+        product = region.product
+        accepts = partial(self._is_within_limits, product, regions)
+        return MatMulRegion(product, tuple(regions.beside(product.node, region.after, accepts)))
 
-    def _is_within_limits(self, product: Product, after: list[gs.Node], regions: AnchorRegions) -> bool:
+    def _is_within_limits(self, product: MatrixProduct, regions: AnchorRegions, after: list[gs.Node]) -> bool:
         """Whether a region has one node's worth of operands and instructions."""
         try:
             fusion = self._fuse(MatMulRegion(product, tuple(after)), regions, product.weights)

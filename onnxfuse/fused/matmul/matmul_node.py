@@ -3,6 +3,7 @@
 The node's inputs are A, the weights as the kernels read them, and what the Program reads besides the product.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from onnxfuse.fused.fused_node import (
     ATTRIBUTE_OPSET,
     RegionProgram,
     constant_from_attribute,
+    constant_integers,
     local_function,
     set_overload,
 )
@@ -33,7 +35,7 @@ PADDED = f"the weights' columns are not a multiple of {NHWC_BLOCK}, which functi
 
 
 @dataclass(frozen=True)
-class Product:
+class MatrixProduct:
     """A MatMul, or a Gemm that scales nothing: ``transposed`` is whether the weights are [N, K] and not [K, N].
 
     ``added`` is what a Gemm adds to the product, None where it adds nothing.
@@ -50,13 +52,18 @@ class Product:
         first, second = self.weights.shape
         return (second, first) if self.transposed else (first, second)
 
+    @property
+    def nbytes(self) -> int:
+        """Of the weights."""
+        return math.prod(self.sizes) * np.dtype(np.float32).itemsize
+
 
 def is_product(node: gs.Node) -> bool:
     """Whether a node is of an operator that multiplies matrices."""
     return standard_op(node) in ("MatMul", "Gemm")
 
 
-def product_of(node: gs.Node, opset: int) -> Product:
+def matrix_product(node: gs.Node, opset: int) -> MatrixProduct:
     """What a node multiplies.  Raises UnsupportedError where there is no kernel for it."""
     data, weights, *more = node.inputs
     added = more[0] if more and more[0].name else None
@@ -69,7 +76,7 @@ def product_of(node: gs.Node, opset: int) -> Product:
     scaled = node.attrs.get("alpha", 1.0) != 1 or (added is not None and node.attrs.get("beta", 1.0) != 1)
     if scaled or node.attrs.get("transA", 0):
         raise UnsupportedError(SCALED)
-    product = Product(node, weights, bool(node.attrs.get("transB", 0)), added)
+    product = MatrixProduct(node, weights, bool(node.attrs.get("transB", 0)), added)
     if min(product.sizes) < 1 or (product.sizes[1] % NHWC_BLOCK and opset < ATTRIBUTE_OPSET):
         raise UnsupportedError(PADDED)
     return product
@@ -79,7 +86,7 @@ def product_of(node: gs.Node, opset: int) -> Product:
 class MatMulRegion:
     """A product and the elementwise nodes after it, in topological order."""
 
-    product: Product
+    product: MatrixProduct
     after: tuple[gs.Node, ...] = ()
 
     @property
@@ -88,13 +95,13 @@ class MatMulRegion:
         return (self.product.node, *self.after)
 
 
-def packed_shape(product: Product) -> tuple[int, int, int]:
+def packed_shape(product: MatrixProduct) -> tuple[int, int, int]:
     """The shape of the weights as the kernels read them: [N / 16, K, 16]."""
     inner, columns = product.sizes
     return -(-columns // NHWC_BLOCK), inner, NHWC_BLOCK
 
 
-def pack_weights(product: Product) -> Array:
+def pack_weights(product: MatrixProduct) -> Array:
     """The weights as the kernels read them, with zeros for columns that there are not."""
     values = constant_value(product.weights)
     assert values is not None
@@ -128,7 +135,8 @@ def fuse_matmul(
     if product.added is not None:
         axis = -1 if _is_vector(product.added, columns) else None
         value = program.builder.emit("add", "f32", value, program.input(product.added, axis))
-    elif (bias := _bias(region, is_used_outside)) is not None:
+    elif adds_bias(region) and not is_used_outside(result):
+        bias = next(tensor for tensor in after[0].inputs if tensor is not result)
         value = program.builder.emit("add", "f32", value, program.input(bias, -1))
         program.define(after.pop(0).outputs[0], value)
     program.define(result, value)
@@ -148,22 +156,20 @@ def fuse_matmul(
     return Fusion(MATMUL, region.nodes, inputs, outputs, {**attributes, **constants}, function)
 
 
-def _bias(region: MatMulRegion, is_used_outside: Callable[[gs.Tensor], bool]) -> gs.Tensor | None:
-    """The vector that the first node after a product adds to each row, where nothing else reads the product."""
+def adds_bias(region: MatMulRegion) -> bool:
+    """Whether the first node after a product, which alone reads it, adds a constant vector to each row."""
     result = region.product.node.outputs[0]
-    if not region.after or is_used_outside(result) or len(result.outputs) != 1:
-        return None
-    first = region.after[0]
-    others = [tensor for tensor in first.inputs if tensor is not result]
-    is_bias = standard_op(first) == "Add" and len(others) == 1 and _is_vector(others[0], region.product.sizes[1])
-    return others[0] if is_bias and is_constant(others[0]) else None
+    if not region.after or len(result.outputs) != 1 or standard_op(region.after[0]) != "Add":
+        return False
+    others = [tensor for tensor in region.after[0].inputs if tensor is not result]
+    return len(others) == 1 and is_constant(others[0]) and _is_vector(others[0], region.product.sizes[1])
 
 
 def _is_vector(tensor: gs.Tensor, columns: int) -> bool:
     return tensor.shape is not None and list(tensor.shape) == [columns]
 
 
-def _unpack_weights(function: onnx.FunctionProto, product: Product) -> None:
+def _unpack_weights(function: onnx.FunctionProto, product: MatrixProduct) -> None:
     """Put the weights, input 1, in the order that the product has them in.
 
     But for columns that there are not, sizes are read off the tensor: so functions do not differ in them.
@@ -173,9 +179,13 @@ def _unpack_weights(function: onnx.FunctionProto, product: Product) -> None:
         node.input[:] = ["weights" if name == packed else name for name in node.input]
     steps = [("by_row", helper.make_node("Transpose", [packed], [""], perm=[1, 0, 2]))]
     steps.append(("all_columns", helper.make_node("Reshape", ["", "rows"], [""])))
-    before = [_integers("rows", [0, -1])]
+    before = [constant_integers("rows", [0, -1])]
     if product.sizes[1] % NHWC_BLOCK:
-        before += [_integers("first", [0]), constant_from_attribute("end", "weight_columns"), _integers("axis", [1])]
+        before += [
+            constant_integers("first", [0]),
+            constant_from_attribute("end", "weight_columns"),
+            constant_integers("axis", [1]),
+        ]
         steps.append(("columns", helper.make_node("Slice", ["", "first", "end", "axis"], [""])))
     if product.transposed:
         steps.append(("turned", helper.make_node("Transpose", [""], [""], perm=[1, 0])))
@@ -187,7 +197,3 @@ def _unpack_weights(function: onnx.FunctionProto, product: Product) -> None:
     body = [*before, *(node for _, node in steps), *function.node]
     del function.node[:]
     function.node.extend(body)
-
-
-def _integers(name: str, values: list[int]) -> onnx.NodeProto:
-    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.array(values, np.int64)))

@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.fused.conv.conv_node import ConvFusion
 from onnxfuse.fused.functions import add_function
-from onnxfuse.fused.fused_node import ATTRIBUTE_OPSET, constant_from_attribute, set_overload
+from onnxfuse.fused.fused_node import ATTRIBUTE_OPSET, constant_from_attribute, constant_integers, set_overload
 from onnxfuse.fused.fusion import Fusion
 from onnxfuse.fused.kinds import DOMAIN, NHWC_CONV, SQUEEZE_EXCITE
 from onnxfuse.fused.nhwc.nhwc_layout import (
@@ -278,7 +278,7 @@ def _of_single_channels(conv: Convolution, opset: int) -> list[onnx.NodeProto]:
     turn = helper.make_node("Transpose", [""], ["by_filter"], perm=[conv.rank, *range(conv.rank)])
     if opset < 13:
         return [turn, helper.make_node("Unsqueeze", ["by_filter"], [""], axes=[1])]
-    axes = _integers("channel_axis", [1])
+    axes = constant_integers("channel_axis", [1])
     return [turn, axes, helper.make_node("Unsqueeze", ["by_filter", "channel_axis"], [""])]
 
 
@@ -286,7 +286,7 @@ def _of_all_channels(conv: Convolution, opset: int) -> list[onnx.NodeProto]:
     rank = conv.rank
     nodes = [
         helper.make_node("Transpose", [""], ["by_channel"], perm=[rank + 1, *range(1, rank + 1), 0, rank + 2]),
-        _integers("all_filters", [0] * (rank + 1) + [-1]),  # zeros keep a size
+        constant_integers("all_filters", [0] * (rank + 1) + [-1]),  # zeros keep a size
         helper.make_node("Reshape", ["by_channel", "all_filters"], ["filters_last"]),
         helper.make_node("Transpose", ["filters_last"], ["filters"], perm=[rank + 1, *range(rank + 1)]),
     ]
@@ -299,10 +299,6 @@ def _of_all_channels(conv: Convolution, opset: int) -> list[onnx.NodeProto]:
         nodes.append(constant_from_attribute("places", "weight_filters"))
         nodes.append(helper.make_node("Gather", ["filters", "places"], [""], axis=0))
     return nodes
-
-
-def _integers(name: str, values: list[int]) -> onnx.NodeProto:
-    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.array(values, np.int64)))
 
 
 def _is_padded(conv: Convolution) -> bool:

@@ -20,7 +20,7 @@ CONSTANTS = {
     **{"w": array(40, 48), "odd": array(40, 50), "turned": array(48, 40), "odd_turned": array(50, 40)},
     **{"bias": array(48), "odd_bias": array(50), "row": array(1, 48), "one": np.float32(0.5), "half": array(1) + 2},
     **{"scale": array(48) + 1, "stack": array(2, 40, 48), "double": array(40, 48, dtype=np.float64)},
-    **{"column": array(12, 1), "index": np.array([1, 0])},
+    **{"square": array(40, 40), "column": array(12, 1), "index": np.array([1, 0])},
 }
 FEEDS = {"x": array(2, 12, 40), "z": array(2, 12, 48), "m": array(12, 40)}
 STACK = "g (float[n, l, 40] x, float[n, l, 48] z) => (float[n, l, 48] y{returned}) {{ {body} }}"
@@ -166,6 +166,24 @@ def test_weights_that_others_read(monkeypatch: pytest.MonkeyPatch) -> None:
     result, context = fused(made)
     assert not fusing.fused_nodes(result)
     assert any("the weights are shared" in refusal.reason for refusal in context.report.refusals)
+
+
+@pytest.mark.parametrize(
+    ("body", "fused_products"),
+    (
+        ("t = Transpose(m) g = Gemm <transA = 1> (t, w) p = MatMul(m, w) y = Add(p, g)", 0),
+        ("p = MatMul(m, square) q = Gemm <transB = 1> (p, square) y = Relu(q)", 0),
+        ("p = MatMul(m, square) q = MatMul(p, square) y = Relu(q)", 2),
+    ),
+    ids=("a product that stays", "in both orders", "in one order"),
+)
+def test_each_copy_of_weights_counts(body: str, fused_products: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for one that takes the place of what nothing reads any more."""
+    made = of_text(body, head=MATRIX)
+    monkeypatch.setattr(budget, "_LIMIT", 1000)
+    result, _ = fused(made)
+    assert len(fusing.fused_nodes(result)) == fused_products
+    fusing.assert_same_everywhere(result, made, {"m": FEEDS["m"]})
 
 
 def test_few_weights_without_anything_behind_them_are_left() -> None:
