@@ -8,7 +8,7 @@ import onnx_graphsurgeon as gs
 from onnxfuse.fused.attention.attention_blocks import masked_scores
 from onnxfuse.fused.attention.attention_parts import producer
 from onnxfuse.fused.attention.attention_windows import count_windows
-from onnxfuse.model.constants import dtype_of
+from onnxfuse.model.constants import constant_value, dtype_of
 from onnxfuse.model.graph import Model, sorted_nodes
 from onnxfuse.model.graph_ir import Node, standard_op
 from onnxfuse.rewrite.base import PassContext, label
@@ -43,10 +43,7 @@ def sum_masks(model: Model, context: PassContext) -> None:
                 context.rewrote("sum-masks", [adds.inner, adds.outer])
                 key = id(adds.first), id(adds.second)
                 if key not in sums:
-                    made = _sum(model, adds)
-                    editor.insert([made], at=adds.outer)
-                    editor.sort(adds.outer)
-                    sums[key] = made.outputs[0]
+                    sums[key] = _sum(model, editor, adds)
                 adds.outer.inputs[0] = adds.scores
                 adds.outer.inputs[1] = sums[key]
                 editor.remove([adds.inner])
@@ -88,7 +85,14 @@ def _is_inner(add: Node, editor: GraphEditor) -> bool:
     return standard_op(add) == "Add" and editor.is_inner(add.outputs[0])
 
 
-def _sum(model: Model, adds: _Adds) -> Node:
+def _sum(model: Model, editor: GraphEditor, adds: _Adds) -> gs.Tensor:
     name, shape = label(adds.outer), broadcast([adds.first.shape, adds.second.shape])
+    first, second = constant_value(adds.first), constant_value(adds.second)
+    if first is not None and second is not None and first.shape == second.shape:
+        return model.constant(first + second, f"{name}_masks")
     made = gs.Variable(model.unique_name(f"{name}_masks"), np.float32, shape)
-    return Node("Add", model.unique_name(f"{name}_mask"), {}, [adds.first, adds.second], [made])
+    editor.insert(
+        [Node("Add", model.unique_name(f"{name}_mask"), {}, [adds.first, adds.second], [made])], at=adds.outer
+    )
+    editor.sort(adds.outer)
+    return made

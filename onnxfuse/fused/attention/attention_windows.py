@@ -12,8 +12,8 @@ import onnx_graphsurgeon as gs
 from onnxfuse.fused.attention.attention_heads import target_of
 from onnxfuse.fused.attention.attention_parts import producer
 from onnxfuse.fused.made import Made, Value, make_nodes
-from onnxfuse.model.constants import dtype_of
-from onnxfuse.model.graph import Model
+from onnxfuse.model.constants import constant_value, dtype_of
+from onnxfuse.model.graph import Model, sorted_nodes
 from onnxfuse.model.graph_ir import Node, standard_op
 from onnxfuse.rewrite.base import PassContext, label
 from onnxfuse.rewrite.editor import GraphEditor
@@ -77,35 +77,51 @@ def count_windows(split: gs.Node, join: gs.Node) -> int | None:
 def regularize_windows(model: Model, context: PassContext) -> None:
     """Rewrites masks of windows, and biases before them, as one mask of four dimensions that is added to the scores.
 
-    Of float32, before a Softmax, in models whose types have been inferred.  Results stay the same up to rounding.
+    Of float32, before a Softmax, in models whose types have been inferred.  Attentions that add the same share a mask.
+    Results stay the same up to rounding.
     """
     editor = GraphEditor(model)
     try:
         for graph in model.fusible_graphs():
-            for node in list(graph.nodes):
+            masks: dict[tuple[object, ...], gs.Tensor] = {}
+            for node in sorted_nodes(graph):
                 windows = windows_of(producer(node.inputs[0])) if standard_op(node) == "Softmax" else None
                 if windows is not None and all(editor.is_inner(made.outputs[0]) for made in windows.nodes):
-                    _regularize(model, context, editor, windows)
+                    _regularize(model, context, editor, windows, masks)
     finally:
         editor.finish()
 
 
-def _regularize(model: Model, context: PassContext, editor: GraphEditor, windows: Windows) -> None:
+def _regularize(
+    model: Model,
+    context: PassContext,
+    editor: GraphEditor,
+    windows: Windows,
+    masks: dict[tuple[object, ...], gs.Tensor],
+) -> None:
+    """Rewrite those of one attention; ``masks`` are those that were made, by what of."""
     mask: Value = windows.mask
     if not windows.is_regular:
         sizes = list(windows.mask.shape)[1:]
-        target = model.constant(np.array(sizes, np.int64), f"{windows.mask.name}_windows")
-        mask = Made("Reshape", (mask, target), tuple(sizes))
+        if (values := constant_value(windows.mask)) is not None:
+            mask = model.constant(values.reshape(sizes), f"{windows.mask.name}_windows")
+        else:
+            target = model.constant(np.array(sizes, np.int64), f"{windows.mask.name}_windows")
+            mask = Made("Reshape", (mask, target), tuple(sizes))
     bias = _bias(windows, editor)
     if bias is not None:
         mask = Made("Add", (mask, bias.added), tuple(broadcast([mask.shape, bias.added.shape])))
         windows.split.inputs[0] = bias.scores
-    if not isinstance(mask, Made):
+    if mask is windows.mask:
         return
     context.rewrote("regularize-windows", [*([] if bias is None else [bias.add]), *windows.nodes])
-    name = label(windows.add)
-    made = gs.Variable(model.unique_name(f"{name}_mask"), np.float32, list(mask.shape))
-    editor.insert(make_nodes(model, mask, made, name), at=windows.add)
+    key = id(windows.mask), None if bias is None else id(bias.added), *mask.shape
+    if not isinstance(mask, Made):
+        masks[key] = mask
+    if (made := masks.get(key)) is None:
+        name = label(windows.add)
+        made = masks[key] = gs.Variable(model.unique_name(f"{name}_mask"), np.float32, list(mask.shape))
+        editor.insert(make_nodes(model, mask, made, name), at=windows.add)
     editor.sort(windows.add)
     windows.add.inputs[1 if windows.add.inputs[1] is windows.mask else 0] = made
     if bias is not None:

@@ -21,6 +21,7 @@ from onnxfuse.fused.conv.conv_figures import NODE_CALL, Layout
 from onnxfuse.fused.conv.conv_node import ConvFusion, ConvRegion
 from onnxfuse.fused.conv.conv_times import ConvTimes, activation_inside, is_short
 from onnxfuse.fused.conv.convolutions import describe, is_convolution
+from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.fused.likely_shapes import LikelyShapes
 from onnxfuse.fused.minimum_cut import MinimumCut
 from onnxfuse.fused.nhwc.nhwc_layout import joins_channels, permutes, takes_parts, tells_sizes
@@ -44,6 +45,7 @@ MEASURED_SLOWER = ConvChoice(False, "the model was measured to be faster without
 OPEN_WEIGHTS = ConvChoice(False, "its weights are no constant of the model")
 BLOCKED_LAYOUT = ConvChoice(False, "ONNX Runtime's blocked layout is cheaper here")
 OPTIMIZED = ConvChoice(False, "the model has convolutions that ONNX Runtime has fused, whose blocked layout it shares")
+WEIGHED_BEFORE = ConvChoice(False, "the model has fused nodes, with which its convolutions were weighed before")
 SMALL_IMAGE = ConvChoice(False, "its image is so small that ONNX Runtime's is as fast")
 ALONE = ConvChoice(False, "nothing beside it would be fused but what ONNX Runtime computes with it, as fast")
 NO_OTHER = ConvChoice(True, "ONNX Runtime's is as fast, and its code would be needed for this alone")
@@ -88,7 +90,7 @@ class CpuChooser:
         self._own: dict[int, gs.Node] | None = None
         self._small: dict[int, gs.Node] = {}
         self._no_other: dict[int, gs.Node] = {}
-        self._optimized: dict[int, gs.Node] = {}
+        self._left: dict[int, tuple[gs.Node, ConvChoice]] = {}  # where not all of a graph is seen
 
     @property
     def policy(self) -> ConvPolicy:
@@ -102,12 +104,16 @@ class CpuChooser:
         self._own = {}
         if self._policy is not ConvPolicy.NONE:
             gelus, is_output = find_gelus(model), Returned(model.graphs())
+            # Of what became fused nodes there is neither a time nor a likely shape: it would be another choice.
+            is_weighed = any(function.domain == DOMAIN for function in model.source.functions)
             for graph in model.fusible_graphs():
                 known = {id(node): node for node in graph.nodes if _is_known(node)}
                 if self._policy is ConvPolicy.AUTO:
                     known = {key: node for key, node in known.items() if len(node.inputs[1].shape) < 5}
-                if self._policy is ConvPolicy.AUTO and any(map(_is_fused_by_ort, graph.nodes)):
-                    self._optimized |= known
+                by_ort = any(map(_is_fused_by_ort, graph.nodes))
+                if self._policy is ConvPolicy.AUTO and (by_ort or is_weighed):
+                    why = OPTIMIZED if by_ort else WEIGHED_BEFORE
+                    self._left |= {key: (node, why) for key, node in known.items()}
                     known = {}
                 if known and self._policy is ConvPolicy.AUTO:
                     given = self._given if graph is model.graph else {}
@@ -153,8 +159,8 @@ class CpuChooser:
             return ONLY_FLOAT
         if not isinstance(node.inputs[1], gs.Constant):
             return OPEN_WEIGHTS
-        if id(node) in self._optimized:
-            return OPTIMIZED
+        if id(node) in self._left:
+            return self._left[id(node)][1]
         if id(node) in self._small:
             return SMALL_IMAGE
         return BLOCKED_LAYOUT if conv.rank < 3 else THREE_DIMENSIONS

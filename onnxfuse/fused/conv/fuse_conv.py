@@ -23,6 +23,7 @@ from onnxfuse.fused.nhwc.nhwc_concats import NhwcConcats, nhwc_concat
 from onnxfuse.fused.nhwc.nhwc_layout import NhwcLayout, choose_layout
 from onnxfuse.fused.nhwc.nhwc_node import (
     apply_layout,
+    drop_identities,
     nhwc_fusion,
     nhwc_pair,
     squeeze_excite_reads_last,
@@ -84,6 +85,7 @@ class FuseConv:
             for node in plan.graph.nodes:
                 if is_gate(node) and id(node.inputs[0]) in plan.layout.tensors:
                     squeeze_excite_reads_last(model, node)
+        drop_identities(model, [node for plan in plans for node in plan.layout.nodes])
 
 
 @dataclass(frozen=True)

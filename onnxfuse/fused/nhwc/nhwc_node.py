@@ -4,7 +4,7 @@ A function is that of the plain layout with a Transpose for every tensor that ha
 put the weights, which lie as the kernels read them, in ONNX's order.  ONNX Runtime computes those once.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,6 +34,7 @@ from onnxfuse.fused.views import parts_of
 from onnxfuse.model.graph import Model, Node
 from onnxfuse.program import Program
 from onnxfuse.program.figures import NHWC_BLOCK
+from onnxfuse.rewrite.editor import GraphEditor
 
 _SLICES_OF_INPUTS = 10
 """The opset from which Slice has its axes from an input."""
@@ -191,6 +192,16 @@ def apply_layout(model: Model, graph: gs.Graph, layout: NhwcLayout) -> dict[str,
         if tensor.shape is not None:
             tensor.shape = permuted(tensor.shape)
     return names
+
+
+def drop_identities(model: Model, nodes: Iterable[Node]) -> None:
+    """Take away the Transposes among ``nodes`` that a layout has made do nothing, but for one that makes an output."""
+    editor = GraphEditor(model)
+    for node in nodes:
+        if node.op == "Identity" and not editor.is_graph_output(node.outputs[0]):
+            editor.replace_uses(node.outputs[0], node.inputs[0])
+            editor.remove([node])
+    editor.finish()
 
 
 def _take_parts_of_last(model: Model, node: Node) -> None:

@@ -12,6 +12,7 @@ from onnxfuse import cpu
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.fused.conv import conv_figures, conv_times
 from onnxfuse.fused.conv.conv_figures import Layout
+from onnxfuse.fused.conv.cpu_convolutions import WEIGHED_BEFORE
 from onnxfuse.fused.elementwise.fuse_elementwise import UNUSED
 from onnxfuse.fused.likely_shapes import LikelyShapes
 from onnxfuse.ort import ort_layout
@@ -131,6 +132,24 @@ def test_beside_convolutions_that_onnx_runtime_has_fused_all_are_its_own() -> No
     ((fused, reason),) = reasons(onnxfuse.optimize(made, "cpu"))
     assert not fused and "ONNX Runtime has fused" in reason
     assert reasons(onnxfuse.optimize(made, "cpu", conv="all"))[0][0]
+
+
+def test_what_was_left_beside_fused_nodes_is_left_again() -> None:
+    """Of these neither what they take nor the sizes of what they make are known any more."""
+    made = model(
+        """g (float[1, 96, h, w] a, float[1, 96, h, w] b, float[1, 64, 4, 4] t) =>
+        (float[1, 12, i, j] y, float[1, 16, k, l] z) {
+        x = Mul(a, b) c = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, w) p = GlobalAveragePool(c)
+        s = Sigmoid(p) y = Mul(c, s) u = Abs(t) z = ConvTranspose <kernel_shape = [2, 2], strides = [2, 2]> (u, v) }""",
+        w=array(12, 96, 3, 3),
+        v=array(64, 16, 2, 2),
+    )
+    once = onnxfuse.optimize(made, "cpu", check=False)
+    assert [fused for fused, _ in reasons(once)] == [True, False]
+    twice = onnxfuse.optimize(once.model, "cpu", check=False)
+    assert reasons(twice) == [(False, WEIGHED_BEFORE.reason)]
+    assert twice.model.SerializeToString(deterministic=True) == once.model.SerializeToString(deterministic=True)
+    assert "ConvTranspose" not in operators(onnxfuse.optimize(once.model, "cpu", conv="all", check=False))
 
 
 def test_what_stays_blocked_is_onnx_runtimes() -> None:

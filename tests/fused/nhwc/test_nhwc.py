@@ -97,7 +97,7 @@ def channels_last(made: onnx.ModelProto | onnx.GraphProto) -> set[str]:
             for name in (*node.input, *node.output):
                 (last if name.endswith("_nhwc") else plain).add(name)
             continue
-        if node.op_type.startswith("FusedMatMul"):
+        if node.op_type.startswith(("FusedMatMul", "MatMul")):
             continue  # of rows, wherever they come from
         if node.op_type.startswith(("FusedNhwcPool", "FusedNhwcConcat")):
             last.update((*node.input, *node.output))
