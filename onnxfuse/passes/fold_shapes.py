@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.model.constants import is_constant
+from onnxfuse.model.constants import constant_value, is_constant
 from onnxfuse.model.elementwise_operators import BROADCASTING
 from onnxfuse.model.graph_ir import Node, standard_op
 from onnxfuse.model.graph_order import sorted_nodes
 from onnxfuse.passes.fold_constants import FoldConstants
 from onnxfuse.passes.rules.gather_in_order import GatherInOrder
 from onnxfuse.passes.rules.product_of_rows import ProductOfRows
+from onnxfuse.passes.rules.transpose_of_units import TransposeOfUnits
 from onnxfuse.passes.rules.unit_dimensions import SqueezeAfterReshape, UnitDimensionsBeforeReshape
 from onnxfuse.rewrite.base import PassContext, label
 from onnxfuse.rewrite.editor import GraphEditor
 from onnxfuse.rewrite.rewriter import RulePass
 from onnxfuse.shapes.inference import infer
-from onnxfuse.shapes.shape_values import Element, ShapeValues, size_of
+from onnxfuse.shapes.shape_values import Element, ShapeValues, constant_target, size_of
 
 if TYPE_CHECKING:
     from onnxfuse.model.graph import Model
@@ -30,19 +31,21 @@ if TYPE_CHECKING:
 NAME = "fold-shapes"
 
 _MAX_ROUNDS = 8
+_RULES = (ProductOfRows, GatherInOrder, UnitDimensionsBeforeReshape, SqueezeAfterReshape)
 
 
 class FoldShapes:
     """Constant shapes in place of computed ones for Reshape: 0 stands for a size that its data has at that place, and
     -1 for the one that then is left.  For Expand 1 stands for a size of its data.  And constant bounds for Slice and
-    sizes for Split, where they are numbers.  A Reshape to the shape that its data has goes, and an Expand to the shape
-    of a tensor with which all that read it broadcast it anyway.  What is taken of a shape to compute with becomes
-    constant where that is a number, and then what is computed of it, by FoldConstants.  Where it is a size of an input
-    of the graph, it is taken of that input's shape, and nobody reads the other tensor for it, which may be inside of
-    what is fused: scores of an attention, say, whose size a mask is made of.
+    sizes for Split, where they are numbers.  A Reshape to the shape that its data has goes, a Pad by nothing, and an
+    Expand to the shape of a tensor with which all that read it broadcast it anyway.  What is taken of a shape to
+    compute with becomes constant where that is a number, and then what is computed of it, by FoldConstants.  Where it
+    is a size of an input of the graph, it is taken of that input's shape, and nobody reads the other tensor for it,
+    which may be inside of what is fused: scores of an attention, say, whose size a mask is made of.
 
-    Rows are multiplied by a matrix where they are, all elements that are gathered in their order stay so, and
-    dimensions of 1 that are inserted before a Reshape to a constant shape, or taken away after it, are left out.
+    Rows are multiplied by a matrix where they are, all elements that are gathered in their order stay so, dimensions of
+    1 that are inserted before a Reshape to a constant shape, or taken away after it, are left out, and a Transpose that
+    moves no others is a Reshape.
 
     What computed them goes where nothing else reads it.  Exact for all shapes that the model takes, sizes of zero among
     them.  Nodes in the bodies of If, Loop and Scan stay as they are.
@@ -55,13 +58,14 @@ class FoldShapes:
 
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrites again and again, for a shape that is known then may make the next one known."""
-        rules = RulePass([ProductOfRows(), GatherInOrder(), UnitDimensionsBeforeReshape(), SqueezeAfterReshape()], NAME)
+        rules, renaming = RulePass([rule() for rule in _RULES], NAME), RulePass([TransposeOfUnits()], NAME)
         rounds = 0
         while rounds < _MAX_ROUNDS and any(_reads_a_shape(node) for node in model.graph.nodes):
             with _distinct_shapes(model):
                 found = _fold(model, context)
                 rewrites = len(context.report.rewrites)
                 rules.run(model, context)
+                renaming.run(model, context)  # what of them a rule of the others takes in, it has by now
             if not found and len(context.report.rewrites) == rewrites:
                 break
             rounds += 1
@@ -98,7 +102,7 @@ def _distinct_sizes(model: Model) -> dict[str, list[int | str]]:
 
 
 def _reads_a_shape(node: Node) -> bool:
-    return standard_op(node) in ("Reshape", "Shape", "GatherND") or bool(_computed_inputs(node))
+    return standard_op(node) in ("Reshape", "Shape", "GatherND", "Pad", "Transpose") or bool(_computed_inputs(node))
 
 
 def _shape_before(node: Node) -> Node | None:
@@ -193,8 +197,11 @@ def _computed_inputs(node: Node) -> list[int]:
 
 
 def _is_needless(node: Node) -> bool:
-    """Whether a node is a Reshape to the shape that its data has, or an Expand to that of a tensor which is another
-    operand of every node that reads it."""
+    """Whether a node is a Reshape to the shape that its data has, a Pad by nothing, or an Expand to the shape of a
+    tensor which is another operand of every node that reads it."""
+    if standard_op(node) == "Pad":
+        sizes = constant_value(node.inputs[1]) if len(node.inputs) > 1 else np.asarray(node.attrs.get("pads", [1]))
+        return sizes is not None and not sizes.any()
     if standard_op(node) == "Expand":
         sizes = node.inputs[1].inputs[0] if node.inputs[1].inputs else None
         return (
@@ -300,22 +307,3 @@ def _constant_expansion(data: gs.Tensor, elements: Sequence[Element]) -> list[in
         target.append(1 if kept else element)
     numbers = [size for size in target if isinstance(size, int)]
     return numbers if len(numbers) == len(target) else None
-
-
-def constant_target(data: gs.Tensor, elements: Sequence[Element], has_zeros: bool = True) -> list[int] | None:
-    """The input of Reshape that means the same as ``elements`` for every shape of ``data``; None if there is none.
-
-    ``has_zeros`` says whether sizes may be zero.
-    """
-    rank = 0 if data.shape is None else len(data.shape)
-    target: list[int | None] = []
-    for place, element in enumerate(elements):
-        if isinstance(element, int):
-            target.append(element)
-        else:
-            copied = element is not None and place < rank and size_of(data, place) == element
-            target.append(0 if copied else None)
-    # A size that is left follows from the others, unless one of them may be zero.
-    if target.count(None) == 1 and all(size is None or size > 0 or (size == 0 and not has_zeros) for size in target):
-        target = [-1 if size is None else size for size in target]
-    return None if None in target else [size for size in target if size is not None]

@@ -40,6 +40,25 @@ def size_of(tensor: gs.Tensor, axis: int) -> Element:
     return str(size) if size else (id(tensor), axis)
 
 
+def constant_target(data: gs.Tensor, elements: Sequence[Element], has_zeros: bool = True) -> list[int] | None:
+    """The input of Reshape that means the same as ``elements`` for every shape of ``data``; None if there is none.
+
+    ``has_zeros`` says whether sizes may be zero.
+    """
+    rank = 0 if data.shape is None else len(data.shape)
+    target: list[int | None] = []
+    for place, element in enumerate(elements):
+        if isinstance(element, int):
+            target.append(element)
+        else:
+            copied = element is not None and place < rank and size_of(data, place) == element
+            target.append(0 if copied else None)
+    # A size that is left follows from the others, unless one of them may be zero.
+    if target.count(None) == 1 and all(size is None or size > 0 or (size == 0 and not has_zeros) for size in target):
+        target = [-1 if size is None else size for size in target]
+    return None if None in target else [size for size in target if size is not None]
+
+
 class ShapeValues:
     """Follows shapes through ``nodes``, those of one graph in topological order, whose types have been inferred."""
 

@@ -1,0 +1,43 @@
+"""Transpose(x) → Reshape(x) where only dimensions of 1 change places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from onnxfuse.rewrite.matcher import Match
+from onnxfuse.rewrite.pattern import Ops
+from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, RewriteRule
+from onnxfuse.shapes.shape_values import constant_target, size_of
+
+
+class TransposeOfUnits(RewriteRule):
+    """Renames memory instead of copying it: of one token, heads are in the same place before and behind its position.
+
+    Not applicable where the shape of the result does not follow from that of the data.
+    """
+
+    name = "transpose-of-units"
+
+    def pattern(self, op: Ops, x: Any) -> Any:
+        """The Transpose."""
+        return op.Transpose(x, _name="transpose")
+
+    def check(self, match: Match) -> str | None:
+        """``match.plan`` holds the shape that the Reshape is given."""
+        x = match["x"]
+        if x.shape is None or 0 in x.shape:  # which in the shape of a Reshape stands for another size
+            return NOT_APPLICABLE
+        perm = match.attribute("transpose", "perm")
+        order = list(range(len(x.shape)))[::-1] if perm is None else list(perm)
+        moved = [axis for axis in order if x.shape[axis] != 1]
+        if moved != sorted(moved):
+            return NOT_APPLICABLE
+        match.plan = constant_target(x, [size_of(x, axis) for axis in order])
+        return NOT_APPLICABLE if match.plan is None else None
+
+    def rewrite(self, match: Match, builder: Builder) -> Any:
+        """The Reshape."""
+        shape = builder.initializer(np.array(match.plan, np.int64), "in_order")
+        return builder.op("Reshape", match["x"], shape)
