@@ -43,8 +43,8 @@ from onnxfuse.cuda.elementwise.renderer import compile_options
 from onnxfuse.cuda.nvrtc import Nvrtc
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.program.figures import SHARED_BYTES
-from tests.cuda.convolutions import Fused, check, convolution, fused_of, random_windowed
-from tests.cuda.emulator import HEADERS, Emulation, ViolationError
+from tests.cuda.conv.convolutions import Fused, check, convolution, fused_of, random_windowed
+from tests.cuda.emulation.emulator import HEADERS, Emulation, ViolationError
 from tools.fuzz.pool import Job, run_shards
 from tools.markdown_table import table
 from tools.messages import say

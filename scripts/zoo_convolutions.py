@@ -2,7 +2,7 @@
 """Collect the CUDA kernels of the zoo's fused convolutions, so that tests can compile them without its models.
 
 Plans the convolutions of every model of models/manifest.toml as `onnxfuse optimize --target cuda` does for the common
-architectures, fetching and making what the cache lacks, and writes tests/cuda/zoo_convolutions.txt: each distinct
+architectures, fetching and making what the cache lacks, and writes tests/cuda/conv/zoo_convolutions.txt: each distinct
 source with the models that have it.  Then compiles all of them for every common architecture, and writes
 benchmarks/cuda_convolutions.md: what the kernels take.  Needs a CUDA compiler and no GPU.
 """
@@ -40,7 +40,7 @@ from onnxfuse.program import Program
 from onnxfuse.shapes.inference import infer
 from tools.zoo_sources import ROOT, collect, page
 
-CORPUS = ROOT / "tests" / "cuda" / "zoo_convolutions.txt"
+CORPUS = ROOT / "tests" / "cuda" / "conv" / "zoo_convolutions.txt"
 PAGE = ROOT / "benchmarks" / "cuda_convolutions.md"
 _HEAD = """\
 # The distinct CUDA sources of the zoo's fused convolutions, written by scripts/zoo_convolutions.py, each as JSON.

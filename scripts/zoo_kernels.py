@@ -2,9 +2,10 @@
 """Collect the CUDA kernels of the whole zoo, so that tests can compile and run them without its models.
 
 Optimizes every model of models/manifest.toml for the target cuda and the common architectures, fetching and making
-what the cache lacks, and writes tests/cuda/zoo_kernels.txt: each distinct Program with its access pattern and the
-models that have it.  Then compiles all of them for every common architecture, and writes benchmarks/cuda_kernels.md:
-what the kernels take.  Needs a CUDA compiler and no GPU; some minutes once the models are in the cache.
+what the cache lacks, and writes tests/cuda/elementwise/zoo_kernels.txt: each distinct Program with its access pattern
+and the models that have it.  Then compiles all of them for every common architecture, and writes
+benchmarks/cuda_kernels.md: what the kernels take.  Needs a CUDA compiler and no GPU; some minutes once the models are
+in the cache.
 """
 
 import argparse
@@ -33,7 +34,7 @@ from onnxfuse.model.graph import Model
 from onnxfuse.program import Program
 from tools.zoo_sources import ROOT, collect, page
 
-CORPUS = ROOT / "tests" / "cuda" / "zoo_kernels.txt"
+CORPUS = ROOT / "tests" / "cuda" / "elementwise" / "zoo_kernels.txt"
 PAGE = ROOT / "benchmarks" / "cuda_kernels.md"
 _HEAD = """\
 # The distinct CUDA kernels of the zoo, written by scripts/zoo_kernels.py from all of its models.

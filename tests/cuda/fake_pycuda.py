@@ -15,7 +15,7 @@ import pytest
 
 from onnxfuse.cuda.conv.kernel import ConvAccess, ConvKernel, ConvSource
 from onnxfuse.cuda.kernel import Access, Kernel, Source
-from tests.cuda.emulator import Emulation
+from tests.cuda.emulation.emulator import Emulation
 
 _NAME = re.compile(r"\n(fused_[0-9a-f]+_([a-z]*)_([a-z]+)_v\d+(?:_i64)?)\(")
 _CONV_NAME = re.compile(r"\n(conv_[0-9a-f]+_[a-z0-9_]+)\(\n((?: +.*\n)*? +.*)\) \{\n")

@@ -14,8 +14,8 @@ from onnx import helper
 
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.program import Program, ProgramBuilder, reference
-from tests.cuda.conv_nodes import arrays_of, attributes
-from tests.cuda.convolutions import Fused, convolution, convolve, head, integers, raw, tail
+from tests.cuda.conv.convolutions import Fused, convolution, convolve, head, integers, raw, tail
+from tests.cuda.conv.nodes import arrays_of, attributes
 from tests.custom_ops.fused import (
     NODE_NAME,
     NUMPY_TYPES,

@@ -12,8 +12,8 @@ import pytest
 
 from onnxfuse.cuda.conv.spec import Convolution
 from tests.cuda import stand_in
-from tests.cuda.conv_nodes import arrays_of, conv_model
-from tests.cuda.convolutions import Fused, convolution, head, tail
+from tests.cuda.conv.convolutions import Fused, convolution, head, tail
+from tests.cuda.conv.nodes import arrays_of, conv_model
 from tests.custom_ops import test_nhwc_concat, test_reductions
 from tests.custom_ops.fused import library, new_session, run, run_code, session_options
 from tests.custom_ops.nhwc_nodes import PAIRS, Nhwc, pair

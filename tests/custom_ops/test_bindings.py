@@ -12,8 +12,8 @@ import onnx
 import pytest
 
 from onnxfuse.program import Program
-from tests.cuda.conv_nodes import arrays_of, conv_model
-from tests.cuda.convolutions import Fused, convolution, raw, tail
+from tests.cuda.conv.convolutions import Fused, convolution, raw, tail
+from tests.cuda.conv.nodes import arrays_of, conv_model
 from tests.custom_ops import test_nhwc_concat
 from tests.custom_ops.fused import fused_model, new_session, run, sample, session_options
 from tests.custom_ops.nhwc_nodes import with_tail

@@ -11,8 +11,8 @@ import pytest
 
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.program import ProgramBuilder
-from tests.cuda.conv_nodes import NODE, arrays_of, conv_model, expected, node_case
-from tests.cuda.convolutions import TAILS, Fused, convolution, head, random_fused, raw, tail
+from tests.cuda.conv.convolutions import TAILS, Fused, convolution, head, random_fused, raw, tail
+from tests.cuda.conv.nodes import NODE, arrays_of, conv_model, expected, node_case
 from tests.custom_ops.fused import assert_same_bits, new_session, run, session_options
 
 Sizes = Sequence[int]

@@ -9,8 +9,8 @@ import pytest
 
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.program import ProgramBuilder
-from tests.cuda.conv_nodes import node_case
-from tests.cuda.convolutions import Fused, convolution, integers, random_fused
+from tests.cuda.conv.convolutions import Fused, convolution, integers, random_fused
+from tests.cuda.conv.nodes import node_case
 from tests.custom_ops.fused import (
     ON_AARCH64,
     assert_same_bits,

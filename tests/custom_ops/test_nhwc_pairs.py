@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.cuda.convolutions import TAILS, Fused, convolution
+from tests.cuda.conv.convolutions import TAILS, Fused, convolution
 from tests.custom_ops.nhwc_nodes import CHAINS, PAIRS, Nhwc, Sizes, chain, check, depthwise, of_several_stages, pair
 
 

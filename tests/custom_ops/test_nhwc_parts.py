@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.cuda.convolutions import HEADS, TAILS, Fused, convolution, head, tail
+from tests.cuda.conv.convolutions import HEADS, TAILS, Fused, convolution, head, tail
 from tests.custom_ops.fused import NODE_NAME, new_session, run, session_options
 from tests.custom_ops.nhwc_nodes import Nhwc, check
 

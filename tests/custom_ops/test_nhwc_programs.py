@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from onnxfuse.program import Program, ProgramBuilder
-from tests.cuda.convolutions import TAILS, Fused, convolution, head, raw, tail
+from tests.cuda.conv.convolutions import TAILS, Fused, convolution, head, raw, tail
 from tests.custom_ops.nhwc_nodes import (
     CHAINS,
     EPILOGUES,

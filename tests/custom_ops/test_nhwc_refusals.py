@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.cuda.convolutions import convolution, raw
+from tests.cuda.conv.convolutions import convolution, raw
 from tests.custom_ops.fused import (
     NODE_NAME,
     assert_refused,

@@ -9,7 +9,7 @@ from onnxfuse.program import Input, Program, ProgramBuilder, ProgramError
 from onnxfuse.program.nests import describe, leaves, needed, nest
 from onnxfuse.program.strides import dense, output_shape, read_by
 from onnxfuse.program.view_steps import parse_steps, viewed
-from tests.cuda.nest_programs import chains, integers, random_nest
+from tests.cuda.nest.programs import chains, integers, random_nest
 
 
 def _softmax(dtype: str) -> Program:

@@ -30,8 +30,8 @@ from tools.messages import one_line
 # library, would take its place.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.cuda.convolutions import Fused, convolve, integers
-from tests.cuda.test_conv_emulation import BOUNDARIES, CASES, MAKERS, boundary_cases
+from tests.cuda.conv.convolutions import Fused, convolve, integers
+from tests.cuda.conv.test_emulation import BOUNDARIES, CASES, MAKERS, boundary_cases
 from tests.custom_ops.fused import run, sample
 from tests.support.fusing import same_bits
 

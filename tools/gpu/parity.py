@@ -44,7 +44,7 @@ from tools.messages import one_line
 # native library, would take its place.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.cuda import programs
+from tests.cuda.elementwise import programs
 from tests.custom_ops.fused import run, sample
 from tests.support.fusing import ulp_distance
 
