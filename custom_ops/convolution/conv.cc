@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "figures/convolution.h"
+
 namespace onnxfuse {
 namespace {
 

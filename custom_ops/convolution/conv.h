@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "figures/convolution.h"
 #include "program/attribute_source.h"
-#include "program/figures.h"
 #include "program/shape.h"
 
 namespace onnxfuse {

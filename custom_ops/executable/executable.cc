@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "figures/programs.h"
 #include "operators/families.h"
 #include "operators/operator_names.h"
 #include "ort/custom_op.h"

@@ -4,12 +4,12 @@
 #include <climits>
 #include <utility>
 
+#include "figures/nest.h"
 #include "nest/nest_plan.h"
 #include "plan/cost.h"
 #include "platform/cache_lines.h"
 #include "platform/caches.h"
 #include "platform/integers.h"
-#include "program/figures.h"
 #include "program/program_shapes.h"
 #include "runtime/executor.h"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "figures/programs.h"
 #include "nest/simplify_nest.h"
 #include "platform/cache_lines.h"
 #include "platform/integers.h"

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "figures/nest.h"
 #include "plan/cost.h"
 #include "platform/integers.h"
-#include "program/figures.h"
 #include "runtime/parts.h"
 
 namespace onnxfuse {

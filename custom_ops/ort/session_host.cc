@@ -2,8 +2,8 @@
 
 #include <cstdlib>
 
+#include "figures/plan.h"
 #include "ort/ort_call.h"
-#include "program/figures.h"
 
 namespace onnxfuse {
 SessionAllocator::SessionAllocator(const OrtApi* api, const OrtKernelInfo* info) : api_(api) {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "figures/programs.h"
 #include "ort/ort_call.h"
 #include "platform/error.h"
 

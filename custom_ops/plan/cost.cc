@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "figures/plan.h"
 #include "platform/forks.h"
 #include "platform/integers.h"
 

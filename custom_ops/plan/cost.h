@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "program/dtype.h"
-#include "program/figures.h"
 
 namespace onnxfuse {
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "figures/plan.h"
 #include "plan/cost.h"
 #include "platform/caches.h"
-#include "program/figures.h"
 #include "program/program_shapes.h"
 
 namespace onnxfuse {

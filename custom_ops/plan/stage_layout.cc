@@ -2,6 +2,7 @@
 // read and written when.
 #include <algorithm>
 
+#include "figures/plan.h"
 #include "plan/cost.h"
 #include "plan/stage_builder.h"
 #include "platform/cache_lines.h"

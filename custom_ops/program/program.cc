@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "figures/programs.h"
 #include "program/words.h"
 #include "simd/half.h"
 

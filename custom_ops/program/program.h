@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "program/dtype.h"
-#include "program/figures.h"
 #include "program/view_steps.h"
 
 namespace onnxfuse {

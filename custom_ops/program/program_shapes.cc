@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "figures/programs.h"
+
 namespace onnxfuse {
 namespace {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "program/figures.h"
+#include "figures/programs.h"
 
 namespace onnxfuse {
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "figures/programs.h"
 #include "program/words.h"
 
 namespace onnxfuse {

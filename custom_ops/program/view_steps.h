@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "program/figures.h"
+#include "figures/programs.h"
 #include "program/shape.h"
 
 namespace onnxfuse {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "figures/programs.h"
+
 namespace onnxfuse {
 namespace {
 

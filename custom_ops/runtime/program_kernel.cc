@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "figures/programs.h"
 #include "platform/error.h"
 #include "runtime/executor.h"
 

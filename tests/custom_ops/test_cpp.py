@@ -44,10 +44,10 @@ def instruction_sets() -> dict[str, list[str]]:
 
 
 def compile_cpp(target: Path, sources: list[Path], flags: list[str]) -> Path:
-    generated = target.parent / "program"
+    generated = target.parent
     generator: list[str | Path] = [sys.executable, NATIVE / "generate_opcodes.py"]
     tables = [ROOT / "onnxfuse" / path for path in ("program/ops.py", "fused/kinds.py", "program/figures.py")]
-    subprocess.run([*generator, *tables, generated / "opcodes.inc", generated / "figures.h"], check=True)
+    subprocess.run([*generator, *tables, generated / "program" / "opcodes.inc", generated / "figures"], check=True)
     command = [
         *(COMPILER or "").split(),
         "-std=gnu++17",

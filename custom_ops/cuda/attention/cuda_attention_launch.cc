@@ -1,8 +1,10 @@
 #include "cuda/attention/cuda_attention_launch.h"
 
-#include "program/figures.h"
 
 #include <algorithm>
+
+#include "figures/cuda.h"
+#include "figures/cuda_attention.h"
 
 namespace onnxfuse::cuda {
 namespace {

@@ -1,8 +1,8 @@
 #include "cuda/attention/cuda_attention_parameters.h"
 
-#include "program/figures.h"
-
 #include <cstring>
+
+#include "figures/cuda_attention.h"
 
 namespace onnxfuse::cuda {
 namespace {

@@ -4,7 +4,8 @@
 #include <utility>
 
 #include "cuda/launch/cuda_recipe_text.h"
-#include "program/figures.h"
+#include "figures/cuda.h"
+#include "figures/cuda_attention.h"
 #include "program/words.h"
 
 namespace onnxfuse::cuda {

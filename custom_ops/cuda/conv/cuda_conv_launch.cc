@@ -7,7 +7,8 @@
 #include "cuda/conv/cuda_conv_layout.h"
 #include "cuda/conv/cuda_conv_parameters.h"
 #include "cuda/launch/cuda_recipe_text.h"
-#include "program/figures.h"
+#include "figures/cuda.h"
+#include "figures/cuda_conv.h"
 
 namespace onnxfuse::cuda {
 namespace {

@@ -3,7 +3,8 @@
 #include <algorithm>
 
 #include "cuda/driver/cuda_kernels.h"
-#include "program/figures.h"
+#include "figures/convolution.h"
+#include "figures/cuda.h"
 
 namespace onnxfuse::cuda {
 namespace {

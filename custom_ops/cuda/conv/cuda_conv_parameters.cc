@@ -4,7 +4,8 @@
 #include <array>
 
 #include "cuda/launch/cuda_divider.h"
-#include "program/figures.h"
+#include "figures/convolution.h"
+#include "figures/cuda_conv.h"
 
 namespace onnxfuse::cuda {
 namespace {

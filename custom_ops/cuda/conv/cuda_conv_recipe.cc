@@ -5,7 +5,8 @@
 
 #include "cuda/conv/cuda_conv_parameters.h"
 #include "cuda/launch/cuda_recipe_text.h"
-#include "program/figures.h"
+#include "figures/cuda.h"
+#include "figures/cuda_conv.h"
 #include "program/words.h"
 
 namespace onnxfuse::cuda {

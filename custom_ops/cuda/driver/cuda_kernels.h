@@ -13,7 +13,6 @@
 
 #include "cuda/driver/cuda_driver.h"
 #include "cuda/driver/cuda_module.h"
-#include "program/figures.h"
 
 namespace onnxfuse::cuda {
 

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "cuda/launch/cuda_parameters.h"
-#include "program/figures.h"
+#include "figures/cuda.h"
 #include "program/program_shapes.h"
 
 namespace onnxfuse::cuda {

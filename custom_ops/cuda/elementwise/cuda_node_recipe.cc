@@ -5,8 +5,10 @@
 
 #include "cuda/launch/cuda_parameters.h"
 #include "cuda/launch/cuda_recipe_text.h"
+#include "figures/cuda.h"
+#include "figures/cuda_elementwise.h"
+#include "figures/programs.h"
 #include "platform/integers.h"
-#include "program/figures.h"
 #include "program/words.h"
 
 namespace onnxfuse::cuda {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "figures/programs.h"
 #include "program/program_shapes.h"
 
 namespace onnxfuse::cuda {

@@ -8,7 +8,7 @@
 #include "cuda/launch/cuda_parameters.h"
 #include "cuda/launch/cuda_recipe_text.h"
 #include "cuda/launch/cuda_tiles.h"
-#include "program/figures.h"
+#include "figures/cuda.h"
 
 namespace onnxfuse::cuda {
 namespace {

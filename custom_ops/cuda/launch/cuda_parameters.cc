@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "cuda/launch/cuda_divider.h"
-#include "program/figures.h"
+#include "figures/programs.h"
 
 namespace onnxfuse::cuda {
 namespace {

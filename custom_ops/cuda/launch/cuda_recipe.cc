@@ -2,6 +2,7 @@
 
 #include "cuda/launch/cuda_parameters.h"
 #include "cuda/launch/cuda_recipe_text.h"
+#include "figures/cuda.h"
 #include "program/words.h"
 
 namespace onnxfuse::cuda {

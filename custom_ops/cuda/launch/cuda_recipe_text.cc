@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "figures/cuda.h"
 #include "program/words.h"
 
 namespace onnxfuse::cuda {

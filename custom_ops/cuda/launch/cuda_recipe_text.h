@@ -8,7 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include "program/figures.h"
+#include "figures/cuda.h"
+
 
 namespace onnxfuse::cuda {
 

@@ -6,7 +6,8 @@
 #include "cuda/launch/cuda_recipe_text.h"
 #include "cuda/nest/cuda_nest_layout.h"
 #include "cuda/nest/cuda_nest_parameters.h"
-#include "program/figures.h"
+#include "figures/cuda.h"
+#include "figures/cuda_nest.h"
 
 namespace onnxfuse::cuda {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "program/figures.h"
+#include "figures/cuda.h"
 #include "program/program_shapes.h"
 
 namespace onnxfuse::cuda {

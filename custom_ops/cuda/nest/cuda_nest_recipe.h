@@ -19,7 +19,8 @@
 #include <string_view>
 #include <vector>
 
-#include "program/figures.h"
+#include "figures/cuda_nest.h"
+
 
 namespace onnxfuse::cuda {
 

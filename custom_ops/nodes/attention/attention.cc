@@ -5,11 +5,11 @@
 #include <cstring>
 #include <utility>
 
+#include "figures/attention.h"
 #include "kernels/kernels.h"
 #include "plan/cost.h"
 #include "platform/denormals.h"
 #include "platform/integers.h"
-#include "program/figures.h"
 #include "runtime/parts.h"
 #include "runtime/workspace.h"
 

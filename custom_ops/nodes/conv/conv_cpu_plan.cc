@@ -4,11 +4,12 @@
 #include <iterator>
 #include <utility>
 
+#include "figures/conv.h"
+#include "figures/convolution.h"
 #include "kernels/kernels.h"
 #include "platform/cache_lines.h"
 #include "platform/caches.h"
 #include "platform/integers.h"
-#include "program/figures.h"
 
 namespace onnxfuse {
 namespace {

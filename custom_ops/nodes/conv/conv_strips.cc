@@ -6,10 +6,11 @@
 #include <string>
 #include <utility>
 
+#include "figures/conv.h"
+#include "figures/convolution.h"
 #include "platform/caches.h"
 #include "platform/error.h"
 #include "platform/integers.h"
-#include "program/figures.h"
 
 namespace onnxfuse {
 namespace {

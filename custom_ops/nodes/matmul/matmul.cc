@@ -3,8 +3,9 @@
 #include <utility>
 
 #include "convolution/conv_node.h"
+#include "figures/convolution.h"
+#include "figures/nhwc_kernels.h"
 #include "platform/integers.h"
-#include "program/figures.h"
 
 namespace onnxfuse {
 namespace {

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "figures/nhwc_concat.h"
+#include "figures/plan.h"
 #include "kernels/kernels.h"
 #include "plan/cost.h"
-#include "program/figures.h"
 #include "runtime/parts.h"
 
 namespace onnxfuse {

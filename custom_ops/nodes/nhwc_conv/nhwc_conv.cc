@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "figures/nhwc_kernels.h"
 #include "kernels/kernels.h"
 #include "platform/integers.h"
 

@@ -4,11 +4,12 @@
 #include <utility>
 
 #include "convolution/conv_axis.h"
+#include "figures/convolution.h"
+#include "figures/nhwc_conv.h"
 #include "kernels/kernels.h"
 #include "nodes/nhwc_conv/nhwc_conv_units.h"
 #include "platform/cache_lines.h"
 #include "platform/integers.h"
-#include "program/figures.h"
 
 namespace onnxfuse {
 namespace {

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "figures/convolution.h"
+#include "figures/nhwc_conv.h"
+#include "figures/nhwc_kernels.h"
 #include "kernels/kernels.h"
 #include "plan/cost.h"
 #include "platform/caches.h"
 #include "platform/integers.h"
-#include "program/figures.h"
 
 namespace onnxfuse {
 namespace {

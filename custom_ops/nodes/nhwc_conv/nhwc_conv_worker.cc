@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "figures/nhwc_kernels.h"
 #include "nodes/nhwc_conv/nhwc_copies.h"
 #include "platform/integers.h"
 #include "runtime/parts.h"

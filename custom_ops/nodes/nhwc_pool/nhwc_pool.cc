@@ -4,9 +4,10 @@
 #include <utility>
 
 #include "convolution/conv_axis.h"
+#include "figures/convolution.h"
+#include "figures/nhwc_pool.h"
 #include "kernels/kernels.h"
 #include "plan/cost.h"
-#include "program/figures.h"
 #include "runtime/parts.h"
 
 namespace onnxfuse {

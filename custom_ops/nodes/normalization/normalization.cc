@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "figures/normalization.h"
 #include "kernels/kernels.h"
 #include "plan/cost.h"
 #include "platform/integers.h"
-#include "program/figures.h"
 #include "runtime/parts.h"
 #include "runtime/workspace.h"
 

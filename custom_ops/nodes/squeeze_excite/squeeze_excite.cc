@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "convolution/conv_node.h"
+#include "figures/squeeze_excite.h"
 #include "kernels/kernels.h"
 #include "platform/cache_lines.h"
 #include "platform/denormals.h"
 #include "platform/integers.h"
-#include "program/figures.h"
 #include "runtime/parts.h"
 #include "runtime/workspace.h"
 

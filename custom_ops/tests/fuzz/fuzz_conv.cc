@@ -13,6 +13,7 @@
 #include "cuda/conv/cuda_conv_launch.h"
 #include "cuda/conv/cuda_conv_layout.h"
 #include "cuda/conv/cuda_conv_parameters.h"
+#include "figures/convolution.h"
 #include "tests/cuda/contract_decoder.h"
 #include "tests/fuzz/fuzz_conv_nodes.h"
 

@@ -10,6 +10,7 @@
 
 #include "cuda/attention/cuda_attention_launch.h"
 #include "cuda/attention/cuda_attention_recipe.h"
+#include "figures/cuda.h"
 #include "tests/fuzz/fuzz_attention_nodes.h"
 
 namespace {

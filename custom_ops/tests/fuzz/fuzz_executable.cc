@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "executable/executable_api.h"
+#include "figures/programs.h"
 #include "platform/integers.h"
 #include "program/dtype.h"
 #include "program/shape.h"

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "figures/nhwc_kernels.h"
 #include "nodes/matmul/matmul.h"
 #include "platform/integers.h"
 #include "program/program_shapes.h"

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "figures/nhwc_kernels.h"
 #include "kernels/kernels.h"
 #include "nodes/nhwc_conv/nhwc_conv_plan.h"
 #include "tests/fuzz/fuzz_conv_nodes.h"

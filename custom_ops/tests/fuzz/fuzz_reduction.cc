@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "figures/programs.h"
 #include "nest/nest_plan.h"
 #include "nest/simplify_nest.h"
 #include "platform/error.h"
