@@ -17,7 +17,6 @@ from onnxfuse.model.graph_order import sorted_nodes
 from onnxfuse.passes.fold_constants import FoldConstants
 from onnxfuse.passes.rules.gather_in_order import GatherInOrder
 from onnxfuse.passes.rules.product_of_rows import ProductOfRows
-from onnxfuse.passes.rules.transpose_of_units import TransposeOfUnits
 from onnxfuse.passes.rules.unit_dimensions import SqueezeAfterReshape, UnitDimensionsBeforeReshape
 from onnxfuse.rewrite.base import PassContext, label
 from onnxfuse.rewrite.editor import GraphEditor
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 NAME = "fold-shapes"
 
 _MAX_ROUNDS = 8
-_RULES = (ProductOfRows, GatherInOrder, UnitDimensionsBeforeReshape, SqueezeAfterReshape)
 
 
 class FoldShapes:
@@ -43,9 +41,8 @@ class FoldShapes:
     is a size of an input of the graph, it is taken of that input's shape, and nobody reads the other tensor for it,
     which may be inside of what is fused: scores of an attention, say, whose size a mask is made of.
 
-    Rows are multiplied by a matrix where they are, all elements that are gathered in their order stay so, dimensions of
-    1 that are inserted before a Reshape to a constant shape, or taken away after it, are left out, and a Transpose that
-    moves no others is a Reshape.
+    Rows are multiplied by a matrix where they are, all elements that are gathered in their order stay so, and
+    dimensions of 1 that are inserted before a Reshape to a constant shape, or taken away after it, are left out.
 
     What computed them goes where nothing else reads it.  Exact for all shapes that the model takes, sizes of zero among
     them.  Nodes in the bodies of If, Loop and Scan stay as they are.
@@ -58,14 +55,13 @@ class FoldShapes:
 
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrites again and again, for a shape that is known then may make the next one known."""
-        rules, renaming = RulePass([rule() for rule in _RULES], NAME), RulePass([TransposeOfUnits()], NAME)
+        rules = RulePass([ProductOfRows(), GatherInOrder(), UnitDimensionsBeforeReshape(), SqueezeAfterReshape()], NAME)
         rounds = 0
         while rounds < _MAX_ROUNDS and any(_reads_a_shape(node) for node in model.graph.nodes):
             with _distinct_shapes(model):
                 found = _fold(model, context)
                 rewrites = len(context.report.rewrites)
                 rules.run(model, context)
-                renaming.run(model, context)  # what of them a rule of the others takes in, it has by now
             if not found and len(context.report.rewrites) == rewrites:
                 break
             rounds += 1
@@ -102,7 +98,7 @@ def _distinct_sizes(model: Model) -> dict[str, list[int | str]]:
 
 
 def _reads_a_shape(node: Node) -> bool:
-    return standard_op(node) in ("Reshape", "Shape", "GatherND", "Pad", "Transpose") or bool(_computed_inputs(node))
+    return standard_op(node) in ("Reshape", "Shape", "GatherND", "Pad") or bool(_computed_inputs(node))
 
 
 def _shape_before(node: Node) -> Node | None:

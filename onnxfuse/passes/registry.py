@@ -238,6 +238,7 @@ _BUILTIN_PASSES = {
     "fold-affine": "onnxfuse.passes.fold_affine:FoldAffine",
     "fuse-attention": "onnxfuse.fused.attention.fuse_attention:FuseAttention",
     "merge-products": "onnxfuse.fused.products.merge_products:MergeProducts",
+    "gather-rows": "onnxfuse.passes.gather_rows:GatherRows",
     "split-conv-bias": "onnxfuse.fused.conv.split_conv_bias:SplitConvBias",
     "split-product-bias": "onnxfuse.fused.products.biases:SplitProductBias",
     "fuse-conv": "onnxfuse.fused.conv.fuse_conv:FuseConv",
