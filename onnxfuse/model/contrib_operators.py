@@ -14,7 +14,7 @@ from onnxfuse.model.protos import onnx_graphs
 
 _DOMAIN = "com.microsoft"
 _LIKE_ITS_INPUT = (
-    *("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "RotaryEmbedding"),
+    *("BiasGelu", "BiasSoftmax", "FastGelu", "Gelu", "QuickGelu", "RotaryEmbedding"),
     *("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
 )
 _SUM_OF_SKIP = 3

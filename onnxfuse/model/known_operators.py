@@ -373,6 +373,7 @@ types), Mod 28 (of floats without fmod), Range 27 (stash_type), SpaceToDepth 28 
 
 CONTRIB_OPERATORS: Mapping[str, frozenset[str]] = {
     "BiasGelu": frozenset(),
+    "BiasSoftmax": frozenset(("axis", "is_inner_broadcast")),
     "FastGelu": frozenset(),
     "GatherBlockQuantized": frozenset(("bits", "block_size", "gather_axis", "quantize_axis")),
     "Gelu": frozenset(),

@@ -6,14 +6,22 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from onnxfuse.fused.target import CPU, CUDA
+from onnxfuse.passes.rules.bias_softmax import BiasSoftmax
 from onnxfuse.passes.rules.local_response_normalization import LocalResponseNormalization
 from onnxfuse.passes.rules.mean_of_channels import MeanOfChannels
 from onnxfuse.passes.rules.normalization_by_moments import NormalizationByMoments
+from onnxfuse.passes.rules.ort_activations import OrtActivations
 from onnxfuse.passes.rules.rms_normalization import RmsNormalization
 from onnxfuse.passes.rules.rotary_embedding import RotaryEmbedding
 from onnxfuse.passes.rules.rotary_embedding_of_heads import RotaryEmbeddingOfHeads
 from onnxfuse.passes.rules.rotary_embedding_of_pairs import RotaryEmbeddingOfPairs
 from onnxfuse.passes.rules.rotary_embedding_operator import RotaryEmbeddingOperator
+from onnxfuse.passes.rules.skip_normalization import (
+    SkipNormalization,
+    SkipNormalizationWithSum,
+    SkipRmsNormalization,
+    SkipRmsNormalizationWithSum,
+)
 from onnxfuse.passes.rules.slices_as_gather import SlicesAsGather
 from onnxfuse.passes.rules.softmax_over_channels import SoftmaxOverChannels
 from onnxfuse.rewrite.base import PassContext
@@ -44,17 +52,27 @@ _ROTARY_EMBEDDINGS = (
     _row(RotaryEmbedding, "Concat Neg"),
     _row(RotaryEmbeddingOfHeads, "Concat Neg", "RotaryEmbedding"),
 )
+_ORT_OPERATORS = (
+    _row(OrtActivations, "BiasGelu", "FastGelu", "Gelu", "QuickGelu"),
+    _row(BiasSoftmax, "BiasSoftmax"),
+    _row(SkipNormalization, "SkipLayerNormalization"),
+    _row(SkipNormalizationWithSum, "SkipLayerNormalization"),
+    _row(SkipRmsNormalization, "SkipSimplifiedLayerNormalization"),
+    _row(SkipRmsNormalizationWithSum, "SkipSimplifiedLayerNormalization"),
+)
 _RULES: Mapping[str, tuple[_Row, ...]] = {
     CPU.provider: (
         _row(LocalResponseNormalization, "LRN"),
         _row(NormalizationByMoments, "Reciprocal", "Div Sqrt"),
         _row(RmsNormalization, "Reciprocal"),
         *_ROTARY_EMBEDDINGS,
+        *_ORT_OPERATORS,
         _row(SoftmaxOverChannels, "Softmax"),
     ),
     CUDA.provider: (
         _row(MeanOfChannels, "GlobalAveragePool"),
         *_ROTARY_EMBEDDINGS,
+        *_ORT_OPERATORS,
         _row(SlicesAsGather, "Concat Slice"),
     ),
 }
@@ -64,7 +82,7 @@ _RULES: Mapping[str, tuple[_Row, ...]] = {
 class SlowOperators:
     """On the CPU LRN, Softmax, layer and RMS normalization in forms that this project or ONNX Runtime fuses; on CUDA
     means of channels and slices that are put together again as kernels that are faster there; on both targets rotary
-    embeddings in a form that is fused.
+    embeddings, and activations and normalizations of ONNX Runtime's own, in a form that is fused.
 
     Results stay the same up to rounding.
     """
