@@ -52,6 +52,7 @@ class Target:
     activations_in_conv: ONNX Runtime computes an activation inside the convolution before it.
     halves_in_float: whether ONNX Runtime computes products and convolutions of float16 in float32.
     bias_apart: ONNX Runtime adds the bias of a convolution or a Gemm in a kernel of its own.
+    turns_products: matrix products read their factors by columns as fast as by rows.
     nhwc_option: the provider has the option ``prefer_nhwc``.
     host_apart: nodes without a kernel there run on the host, between copies.
     one_space: a fused node of elementwise operators is one kernel over one iteration space.
@@ -77,6 +78,7 @@ class Target:
     activations_in_conv: bool
     halves_in_float: Callable[[], bool]
     bias_apart: bool
+    turns_products: bool
     nhwc_option: bool
     host_apart: bool
     one_space: bool
@@ -104,6 +106,7 @@ CPU = Target(
     activations_in_conv=True,
     halves_in_float=lambda: not cpu.has_float16(),
     bias_apart=False,
+    turns_products=False,
     nhwc_option=False,
     host_apart=False,
     one_space=False,
@@ -125,6 +128,7 @@ CUDA = Target(
     activations_in_conv=False,
     halves_in_float=lambda: False,
     bias_apart=True,
+    turns_products=True,
     nhwc_option=True,
     host_apart=True,
     one_space=True,

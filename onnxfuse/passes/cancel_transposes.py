@@ -58,6 +58,16 @@ class CancelTransposes:
             editor.finish()
 
 
+def cancel_behind(model: Model, editor: GraphEditor, behind: Node) -> bool:
+    """Computes the elementwise nodes that a Transpose reads without the Transposes before them, and it; whether that
+    could be done.
+    """
+    region = _region(behind, editor)
+    if region is not None:
+        _cancel(model, editor, region)
+    return region is not None
+
+
 @dataclass
 class _Region:
     """Elementwise ``nodes`` in topological order, which only they read and ``behind``, Transposes by ``perm``."""
@@ -73,7 +83,7 @@ class _Mixed(Exception):  # noqa: N818 - not an error
 
 def _region(behind: Node, editor: GraphEditor) -> _Region | None:
     """The region that a Transpose reads; None if there is none."""
-    perm = _perm(behind)
+    perm = perm_of(behind)
     if perm is None or not behind.inputs[0].inputs:
         return None
     graph = editor.graph_index(behind)
@@ -102,7 +112,7 @@ def _region(behind: Node, editor: GraphEditor) -> _Region | None:
             if editor.is_graph_output(node.outputs[0]):
                 raise _Mixed
             for reader in node.outputs[0].outputs:
-                if _perm(reader) == perm and editor.graph_index(reader) == graph:
+                if perm_of(reader) == perm and editor.graph_index(reader) == graph:
                     exits[id(reader)] = reader
                 else:
                     take(reader)
@@ -116,7 +126,7 @@ def _region(behind: Node, editor: GraphEditor) -> _Region | None:
 
 def _is_undone(node: Node, perm: list[int]) -> bool:
     """Whether a Transpose by ``perm`` undoes a node."""
-    before = _perm(node)
+    before = perm_of(node)
     return before is not None and len(before) == len(perm) and [before[axis] for axis in perm] == sorted(perm)
 
 
@@ -150,7 +160,7 @@ def _is_single(tensor: gs.Tensor) -> bool:
     return all(size == 1 for size in tensor.shape)
 
 
-def _perm(node: Node) -> list[int] | None:
+def perm_of(node: Node) -> list[int] | None:
     """The order in which a Transpose puts dimensions; None for another node, or where it is not known."""
     if standard_op(node) != "Transpose":
         return None

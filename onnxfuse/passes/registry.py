@@ -241,6 +241,7 @@ _BUILTIN_PASSES = {
     "gather-rows": "onnxfuse.passes.gather_rows:GatherRows",
     "split-conv-bias": "onnxfuse.fused.conv.split_conv_bias:SplitConvBias",
     "split-product-bias": "onnxfuse.fused.products.biases:SplitProductBias",
+    "turn-products": "onnxfuse.fused.products.turned:TurnProducts",
     "fuse-conv": "onnxfuse.fused.conv.fuse_conv:FuseConv",
     "channels-last": "onnxfuse.fused.nhwc.channels_last:ChannelsLast",
     "fuse-reductions": "onnxfuse.fused.reduction.fuse_reductions:FuseReductions",
