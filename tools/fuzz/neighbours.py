@@ -254,22 +254,33 @@ def repeated(graph: Graph) -> None:
 
 @_neighbour
 def concat(graph: Graph) -> None:
-    """Two tensors that differ along one axis at most."""
+    """Two tensors that differ along one axis at most, or views of these that have a dimension more."""
     x = graph.pick(None, lambda tensor: len(tensor.shape) > 0)
     if x is None or not graph.takes("Concat", [x.dtype] * 2, axis=0):
         return
-    axis = graph.choose.randrange(len(x.shape))
+    axis, own = graph.choose.randrange(len(x.shape)), x.shape
 
     def fits(other: Tensor) -> bool:
-        return len(other.shape) == len(x.shape) and all(
-            size == mine for dim, (size, mine) in enumerate(zip(other.shape, x.shape, strict=True)) if dim != axis
+        return len(other.shape) == len(own) and all(
+            size == mine for dim, (size, mine) in enumerate(zip(other.shape, own, strict=True)) if dim != axis
         )
 
     other = graph.pick(x.dtype, fits)
-    if other is not None and x.size + other.size <= 4096:
-        shape = list(x.shape)
-        shape[axis] += other.shape[axis]
-        graph.add("Concat", [x, other], x.dtype, tuple(shape), axis=axis)
+    if other is None or x.size + other.size > 4096:
+        return
+    longer = min(x.size, other.size) > 0 and len(x.shape) < 4 and graph.chance(3)
+    if longer and graph.takes("Reshape", [x.dtype, "i64"]):
+        alike = x.shape == other.shape
+
+        def with_one(one: Tensor) -> Tensor:
+            shape = (*one.shape[:axis], 1, *one.shape[axis:])
+            return graph.add("Reshape", [one, graph.constant("i64", list(shape))], one.dtype, shape)
+
+        x, other = with_one(x), with_one(other)
+        axis += not alike or graph.chance(2)
+    shape = list(x.shape)
+    shape[axis] += other.shape[axis]
+    graph.add("Concat", [x, other], x.dtype, tuple(shape), axis=axis)
 
 
 @_neighbour

@@ -11,8 +11,10 @@ from onnxfuse.fused.elementwise.through_views import NAME
 from onnxfuse.fused.fused_node import ElementwiseFusion
 from onnxfuse.fused.likely_shapes import LikelyShapes
 from onnxfuse.fused.space.blocks import Block, Blocks
+from onnxfuse.fused.space.layouts import LayoutError
+from onnxfuse.fused.space.view_nodes import is_free, is_view
 from onnxfuse.model.dtypes import from_numpy
-from onnxfuse.model.graph_ir import standard_op
+from onnxfuse.model.graph_ir import producer_of, standard_op
 from onnxfuse.ort.ort_quantization import loses_type
 from onnxfuse.program import ProgramError
 from onnxfuse.program.figures import MAX_RANK, MOST_FOREIGN_PARTS
@@ -65,13 +67,13 @@ class IntoConcat:
         for node in self._nodes:
             if id(node) in excluded or id(node) in taken or not self._is_open(node):
                 continue
-            members = {id(own): own for tensor in node.inputs if (own := self._makers.get(id(tensor))) is not None}
             reader = self._reader(node)
-            if reader is not None and self._take(node, members, reader) is None:
+            if reader is not None and self._take(node, {}, reader) is None:
                 continue
-            if not members and not self._context.everything:
+            views = self._views(node)
+            if not self._members(node, views) and not self._context.everything:
                 continue
-            if (reason := self._take(node, members)) is not None:
+            if (reason := self._take(node, views)) is not None:
                 self._context.refused(NAME, node, reason)
         return list(self.fusions.values())
 
@@ -95,27 +97,53 @@ class IntoConcat:
         inside = {id(own) for own in owners[0].nodes}
         return None if self._is_read_outside(node.outputs[0], inside) else owners[0]
 
-    def _take(
-        self, node: gs.Node, makers: Mapping[int, ElementwiseFusion], reader: ElementwiseFusion | None = None
-    ) -> str | None:
+    def _views(self, node: gs.Node) -> dict[int, gs.Node]:
+        """The views that give what a fusion makes another shape before a Concat, by what they make, in order."""
+        taken = {id(own) for fusion in self.fusions.values() for own in fusion.nodes}
+        views: dict[int, gs.Node] = {}
+        for tensor in node.inputs:
+            chain: list[gs.Node] = []
+            readers, source = {id(node)}, tensor
+            while id(source) not in self._makers and not self._is_read_outside(source, readers):
+                view = producer_of(source)
+                if view is None or id(view) in taken or not is_free(view) or not is_view(view):
+                    break
+                chain.append(view)
+                readers, source = {id(view)}, view.inputs[0]
+            if id(source) in self._makers:
+                views.update((id(view.outputs[0]), view) for view in reversed(chain))
+        return views
+
+    def _members(self, node: gs.Node, views: Mapping[int, gs.Node]) -> dict[int, ElementwiseFusion]:
+        """The fusions that make what a Concat joins, perhaps through views, by their ids."""
+        found: dict[int, ElementwiseFusion] = {}
+        for source in node.inputs:
+            while id(source) in views:
+                source = views[id(source)].inputs[0]
+            if (own := self._makers.get(id(source))) is not None:
+                found[id(own)] = own
+        return found
+
+    def _take(self, node: gs.Node, views: Mapping[int, gs.Node], reader: ElementwiseFusion | None = None) -> str | None:
         """Make one fusion of those that make what a Concat joins, of that, and perhaps of what reads it.
 
         Why not, where that is not done.
         """
-        own = [self._bytes(tensor) for tensor in node.inputs if id(tensor) in self._makers]
+        makers = self._members(node, views)
+        own = [self._bytes(tensor) for tensor in node.inputs if id(tensor) in self._makers or id(tensor) in views]
         is_mostly_foreign = self._bytes(node.outputs[0]) > (1 + MOST_FOREIGN_PARTS) * sum(own)
         if reader is None and is_mostly_foreign and not self._context.everything:
             return FOREIGN
         members = {**makers, id(reader): reader} if reader is not None else makers
-        together = [own for member in members.values() for own in member.nodes]
-        blocks = list({id(block): block for block in map(self._blocks.of, (*together, node))}.values())
+        together = [*(own for member in members.values() for own in member.nodes), *views.values(), node]
+        blocks = list({id(block): block for block in map(self._blocks.of, together)}.values())
         joint = self._blocks.joined(blocks)
         if joint is None:
             return WAITS
         try:
-            fusion = self._joined(node, makers, reader, joint)
+            fusion = self._joined(node, views, reader, joint)
             self._check(fusion)
-        except (JoinError, ProgramError) as error:
+        except (JoinError, LayoutError, ProgramError) as error:
             return str(error)
         if loses_type(fusion.inputs, fusion.outputs):
             return "the type of what it reads is lost"
@@ -130,11 +158,12 @@ class IntoConcat:
     def _joined(
         self,
         node: gs.Node,
-        makers: Mapping[int, ElementwiseFusion],
+        views: Mapping[int, gs.Node],
         reader: ElementwiseFusion | None,
         joint: Block,
     ) -> ElementwiseFusion:
-        """The fusion of the nodes of a block: those of some fusions, and a Concat."""
+        """The fusion of the nodes of a block: those of some fusions, views of what they make, and a Concat."""
+        makers = self._members(node, views)
         place = {id(own): number for number, own in enumerate(joint.nodes)}
         inside = set(place)
         joined = JoinedPrograms(self._context.fast_math)
@@ -149,6 +178,8 @@ class IntoConcat:
             outputs += reader.outputs
         for tensor in outputs:
             joined.write(tensor)
+        for view in views.values():
+            joined.add_view(view)
         if reader is None:
             joined.write_parts(node.inputs, axis)
             outputs.append(node.outputs[0])

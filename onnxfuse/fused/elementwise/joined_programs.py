@@ -8,6 +8,8 @@ import onnx_graphsurgeon as gs
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.fused.fused_node import ElementwiseFusion, local_function
 from onnxfuse.fused.kinds import ELEMENTWISE
+from onnxfuse.fused.space.layouts import layout_of, reshaped, settled
+from onnxfuse.fused.space.steps import steps_between
 from onnxfuse.model.slices import AxisSlice
 from onnxfuse.program import Const, Input, Program, ProgramBuilder
 from onnxfuse.program.figures import MAX_INPUTS, MAX_OUTPUTS, MAX_SLICES
@@ -132,6 +134,18 @@ class JoinedPrograms:
             made.append([values[output] for output in program.outputs])
         for tensor, own in zip(fusion.outputs, zip(*made, strict=True), strict=True):
             self._made[id(tensor)] = [(value, ()) for value in own], axis
+
+    def add_view(self, node: gs.Node) -> None:
+        """Give what is made another shape.  Raises JoinError or LayoutError where that is not known to be one."""
+        source, tensor = node.inputs[0], node.outputs[0]
+        parts, _ = self._made[id(source)]
+        if len(parts) > 1 or source.shape is None or tensor.shape is None:
+            raise JoinError("a view of what is made in parts, or of an unknown shape")
+        layout = layout_of(source.shape)
+        ((value, steps),) = parts
+        made = reshaped(layout, tensor.shape)
+        steps = (*steps, *steps_between(settled(layout), made))
+        self._made[id(tensor)] = [(value, steps)], 0
 
     def _input(self, source: gs.Tensor, read: gs.Tensor, spec: Input) -> int:
         if spec.axis is not None and spec.axis >= 0:

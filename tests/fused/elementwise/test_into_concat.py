@@ -48,6 +48,12 @@ ONE_NODE: dict[str, tuple[str, Shapes]] = {
         " t = Transpose <perm = [0, 2, 1]> (x) a = Relu(t) b = Add(a, y) z = Concat <axis = 2> (b, y) }",
         [(3, 24, 16), (3, 16, 24)],
     ),
+    "in another shape": (
+        "g (float[n, 6, 4] x, float[n, 3, 8] y) => (float[n, 3, 3, 8] z) {"
+        " a = Abs(x) b = Floor(a) r = Reshape(b, apart) q = Unsqueeze(r, one) c = Neg(y) d = Relu(c)"
+        " s = Unsqueeze(d, one) z = Concat <axis = 1> (q, s, q) }",
+        [(2, 6, 4), (2, 3, 8)],
+    ),
     "a region behind, with what meets the parts": (
         "g (float[2, 3, 8] x, float[2, 5, 8] y, float[8, 1] s, float[2, 1, 8] t)"
         " => (float[2, 8, 8] z, float[2, 8, 8] w) {"
@@ -70,7 +76,7 @@ ONE_NODE: dict[str, tuple[str, Shapes]] = {
 @pytest.mark.parametrize("case", ONE_NODE.values(), ids=ONE_NODE.keys())
 def test_one_node(case: tuple[str, Shapes]) -> None:
     text, shapes = case
-    model, fused, _ = fuse(text, sizes=[2, 2, 16])
+    model, fused, _ = fuse(text, sizes=[2, 2, 16], apart=[0, 3, 8], one=[1])
     assert operators(fused) == ["FusedElementwise"]
     assert "append" in programs(fused)
     assert_same(model, fused, *shapes)
@@ -120,6 +126,11 @@ LEFT_ALONE = {
         " c = Concat <axis = 1> (x, y) v = MatMul(c, w) a = Abs(c) z = Floor(a) }",
         "",
     ),
+    "another shape that is read elsewhere too": (
+        "g (float[4, 6] x, float[4, 1, 6] y) => (float[4, 2, 6] z, float[4, 1, 6] v) {"
+        " a = Abs(x) b = Neg(a) v = Unsqueeze(b, one) z = Concat <axis = 1> (v, y) }",
+        "",
+    ),
     "what meets parts of unknown sizes": (
         "g (float[4, n] x, float[4, m] y, float[k] s) => (float[4, k] z) {"
         " c = Concat <axis = 1> (x, y) a = Mul(c, s) z = Floor(a) }",
@@ -136,7 +147,7 @@ LEFT_ALONE = {
 @pytest.mark.parametrize("case", LEFT_ALONE.values(), ids=LEFT_ALONE.keys())
 def test_left_alone(case: tuple[str, str]) -> None:
     text, reason = case
-    _, fused, report = fuse(text)
+    _, fused, report = fuse(text, one=[1])
     assert "Concat" in operators(fused)
     assert reason in str(report.to_json())
 
