@@ -4,6 +4,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from onnxfuse.fused.kinds import KINDS
 from onnxfuse.report.fused_region import FusedRegion, RegionGroup, dimension, group_regions
 from onnxfuse.wording import describe_guess, plural, printable
 
@@ -258,11 +259,14 @@ class Report:
         return ", ".join(wanted) or self.describe_fusion()
 
     def describe_fusion(self) -> str:
-        """One sentence: how many nodes became how many."""
+        """How many nodes became how many, and how many had been fused before."""
         ops = sum(len(region.ops) for region in self.fused)
-        if not self.fused:
-            return f"Nothing fused, {plural(len(self.rewrites), 'rewrite')}."
-        return f"{plural(ops, 'node')} fused into {len(self.fused)}, {plural(len(self.rewrites), 'rewrite')}."
+        done = f"{plural(ops, 'node')} fused into {len(self.fused)}" if self.fused else "Nothing fused"
+        said = f"{done}, {plural(len(self.rewrites), 'rewrite')}."
+        before = sum(self.before.operators[kind.name] for kind in KINDS) if self.before is not None else 0
+        if before:
+            said += f" Found fused and left so: {plural(before, 'node')}; `onnxfuse unfuse` gives back plain ones."
+        return said
 
     def to_json(self) -> dict[str, Any]:
         """The whole report as JSON takes it.
