@@ -9,6 +9,7 @@ from onnxfuse.fused.attention.attention_masks import sum_masks
 from onnxfuse.fused.attention.attention_projections import merge_projections
 from onnxfuse.fused.attention.attention_windows import regularize_windows
 from onnxfuse.fused.attention.batch_first import put_batch_first
+from onnxfuse.fused.attention.choices_first import choose_first
 from onnxfuse.fused.attention.head_scales import scale_queries
 from onnxfuse.fused.attention.head_shapes import simplify_heads
 from onnxfuse.fused.attention.merged_heads import separate_heads
@@ -59,6 +60,7 @@ class FuseAttention:
                 break
             infer(model)
         put_batch_first(model, context)
+        choose_first(model, context)
         sum_masks(model, context)
         regularize_windows(model, context)
         scale_queries(model, context)

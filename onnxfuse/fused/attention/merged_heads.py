@@ -122,7 +122,14 @@ class _Reader:
 
     def _computed(self, node: Node, op: str) -> Made | None:
         if op in ("MatMul", "Add"):
+            known = len(self.nodes)
             first, second = map(self.separated, node.inputs)
+            if op == "Add" and first is not None and second is None:
+                del self.nodes[known:]
+                first, second = self.separated(node.inputs[0]), self._apart(node.inputs[1], first)
+            elif op == "Add" and second is not None and first is None:
+                del self.nodes[known:]
+                first, second = self._apart(node.inputs[0], second), self.separated(node.inputs[1])
             if first is None or second is None or tuple(first.shape[:2]) != tuple(second.shape[:2]):
                 return None
             if op == "MatMul":
@@ -138,6 +145,17 @@ class _Reader:
             before = self.separated(node.inputs[0])
             return None if before is None else Made(op, (before,), tuple(before.shape), {"axis": -1})
         return None
+
+    def _apart(self, tensor: gs.Tensor, other: Value) -> Made | None:
+        """What (b · h, l, s) is beside ``other``, of (b, h, l, s), where sizes are numbers; whatever made it."""
+        sizes, (batch, heads) = declared(tensor), other.shape[:2]
+        if not isinstance(batch, int) or not isinstance(heads, int):
+            return None
+        if len(sizes) != 3 or sizes[0] != batch * heads or not all(isinstance(size, int) for size in sizes):
+            return None
+        shape = (batch, heads, *sizes[1:])
+        target = self._model.constant(np.array(shape, np.int64), f"{tensor.name}_shape")
+        return Made("Reshape", (tensor, target), shape)
 
     def _turned(self, node: Node) -> Made | None:
         """A transpose of rows and columns, or of rows and what batch and heads are merged in."""

@@ -1,6 +1,7 @@
 """The pass that replaces regions of elementwise nodes by fused nodes, and the plan behind it."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
@@ -20,7 +21,8 @@ from onnxfuse.fused.regions import find_regions, halve
 from onnxfuse.fused.sizes import Sizes
 from onnxfuse.fused.space.layouts import LayoutError
 from onnxfuse.fused.space.region import fuse_in_space
-from onnxfuse.fused.space.view_nodes import is_view
+from onnxfuse.fused.space.spaces import Space
+from onnxfuse.fused.space.view_nodes import is_view, left_to_ort, order_of
 from onnxfuse.fused.views import find_views
 from onnxfuse.fused.worth import TOO_LITTLE, is_worthwhile, loads_library
 from onnxfuse.model.elementwise_operators import HAVE_AXIS
@@ -131,7 +133,8 @@ class _Planner:
         nodes = sorted_nodes(graph)
         elementwise = [node for node in nodes if is_elementwise(node)]
         joins = self._on.writes_parts and self._everything and any(standard_op(node) == "Concat" for node in nodes)
-        if not (elementwise or joins) or self._opset is None or self._apart is None:
+        shares = self._on.shares_launches and any(map(_keeps_rows, nodes))
+        if not (elementwise or joins or shares) or self._opset is None or self._apart is None:
             return plan
         layout = self._apart.layout(nodes)
         reasons = self._apart.reasons(nodes, elementwise, layout)
@@ -193,7 +196,7 @@ class _Planner:
         plan.fusions = Horizontal(
             nodes,
             plan.fusions,
-            self._lone(plan, nodes, regions, layout),
+            [*self._lone(plan, nodes, regions, layout), *self._copies(plan, nodes)],
             self._model.opsets,
             LikelyShapes(plan.graph),
             self._fast_math,
@@ -213,6 +216,23 @@ class _Planner:
                 lone += self._fuse(region, layout, within)[0]
         taken = {id(node) for fusion in plan.fusions for node in fusion.nodes}
         return [fusion for fusion in lone if not any(id(node) in taken for node in fusion.nodes)]
+
+    def _copies(self, plan: Plan, nodes: list[gs.Node]) -> Iterator[ElementwiseFusion]:
+        """The fusions of Transposes that nothing is fused with and that leave rows in one piece, as of heads."""
+        assert self._opset is not None
+        taken = {id(node) for fusion in plan.fusions for node in fusion.nodes}
+        within = {id(node) for node in nodes}
+        apart = taken | shape_arithmetic(nodes, within) | constant_arithmetic(nodes)
+        for node in nodes:
+            if id(node) in apart or not _keeps_rows(node):
+                continue
+            if left_to_ort(node, node.outputs[0].outputs, self._context) is not None:
+                continue
+            with suppress(LayoutError, ProgramError, UnsupportedError):
+                space = Space([node], self._opset, self._sizes)
+                yield fuse_in_space(
+                    ELEMENTWISE, ElementwiseFusion, [node], space, node.outputs, self._model.opsets, self._fast_math
+                )
 
     def _through_views(
         self, graph: gs.Graph, nodes: list[gs.Node], regions: list[list[gs.Node]], layout: ConvLayout | None
@@ -319,6 +339,13 @@ class _Planner:
         if self._is_output(tensor):
             return True
         return any(id(node) not in inside for node in tensor.outputs)
+
+
+def _keeps_rows(node: gs.Node) -> bool:
+    """Whether a node is a Transpose that leaves the last axis where it is."""
+    shape = node.inputs[0].shape if standard_op(node) == "Transpose" else None
+    order = None if shape is None else order_of(node, len(shape))
+    return order is not None and order[-1:] == [len(order) - 1]
 
 
 def _vector_tensors(elementwise: list[gs.Node], fusible: set[int], opset: int) -> set[tuple[int, int]]:

@@ -14,7 +14,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.model.constants import dtype_of, is_constant
 from onnxfuse.model.graph import sorted_nodes
-from onnxfuse.model.graph_ir import Node, producer_of, standard_op
+from onnxfuse.model.graph_ir import VIEWS, Node, producer_of, standard_op
 from onnxfuse.passes.cancel_transposes import cancel_behind, perm_of
 from onnxfuse.program.lowering import is_elementwise
 from onnxfuse.rewrite.base import PassContext, label
@@ -233,19 +233,27 @@ def _turn_activation(model: Model, editor: GraphEditor, product: Node) -> None:
 
 
 def _perm_before(x: gs.Tensor) -> list[int] | None:
-    """The order in which a Transpose before the elementwise nodes that make a tensor puts dimensions; None without."""
+    """The order in which a Transpose of what a convolution makes puts dimensions before the elementwise nodes that make
+    a tensor; None without one.  Other nodes read what is transposed where it lies.
+    """
     node = producer_of(x)
-    if node is None or not is_elementwise(node):
-        return None
     for _ in range(_DEPTH):
-        made = [one for tensor in node.inputs if (one := producer_of(tensor)) is not None]
-        transposes = [perm for one in made if (perm := perm_of(one)) is not None]
-        if transposes:
-            return transposes[0]
-        node = next((one for one in made if is_elementwise(one)), None)
-        if node is None:
+        if node is None or not is_elementwise(node):
             return None
+        made = [one for tensor in node.inputs if (one := producer_of(tensor)) is not None]
+        found = next((perm for one in made if (perm := perm_of(one)) is not None and _is_of_conv(one)), None)
+        if found is not None:
+            return found
+        node = next((one for one in made if is_elementwise(one)), None)
     return None
+
+
+def _is_of_conv(transpose: Node) -> bool:
+    """Whether a convolution makes what is transposed, perhaps in another shape."""
+    made = producer_of(transpose.inputs[0])
+    while made is not None and standard_op(made) in VIEWS:
+        made = producer_of(made.inputs[0])
+    return made is not None and standard_op(made) == "Conv"
 
 
 _DEPTH = 16

@@ -79,3 +79,29 @@ def test_other_types_are_left_alone() -> None:
             tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
     result, _ = fused(made)
     assert [node.op_type for node in result.graph.node] == [node.op_type for node in made.graph.node]
+
+
+CHOSEN = ", float[1, 4, l, l] z, bool[n, 1, 1, l] hides"
+CHOSEN_FEEDS = {**FEEDS, "z": array(1, 4, 9, 9) * 3, "hides": array(2, 1, 1, 9) > 0.3}
+FILLS = {"fill": np.float32(-3.4e38)}
+
+
+@pytest.mark.parametrize("chosen", ("Where(hides, fill, u)", "Where(hides, u, fill)"))
+@pytest.mark.parametrize("biased", ("r = Div(s, c) u = Add(r, z)", "u = Add(z, s)"))
+def test_a_choice_behind_a_bias(biased: str, chosen: str) -> None:
+    """As in DeBERTa: the bias is chosen by the same condition, in a node of its own."""
+    made = projected(f"{biased} t = {chosen}", more=CHOSEN, **FILLS)
+    assert check(made, CHOSEN_FEEDS) == ["MatMul", "Where", "FusedAttention"]
+
+
+@pytest.mark.parametrize("fill", (-np.inf, 0.0))
+def test_a_choice_behind_a_bias_that_hides_everything(fill: float) -> None:
+    made = projected("u = Add(s, z) t = Where(hides, fill, u)", more=CHOSEN, fill=np.float32(fill))
+    check(made, {**CHOSEN_FEEDS, "hides": np.ones((2, 1, 1, 9), bool)})
+
+
+def test_a_bias_that_is_read_elsewhere_is_chosen_behind_it() -> None:
+    made = projected("u = Add(s, z) t0 = Where(hides, fill, u) f = ReduceMean <keepdims = 1> (u) t = Add(t0, f)",
+                     more=CHOSEN, **FILLS)  # fmt: skip
+    result, _ = fused(made)
+    fusing.assert_same_everywhere(result, made, CHOSEN_FEEDS)

@@ -143,3 +143,18 @@ def test_einsums_as_tf2onnx_exports_them(sizes: tuple[int, int]) -> None:
     assert "FusedAttention" in check(made, {"x": array(*sizes, 24) * 10})
     result = onnxfuse.optimize(made)
     assert [node.op_type for node in result.model.graph.node] == ["MatMul", "FusedAttention"]
+
+
+def test_a_bias_of_merged_heads() -> None:
+    """(b · h, l, l) that something else than products of heads makes, as the position biases of DeBERTa."""
+    text = """g (float[2, 9, 24] x, float[8, 9, 9] z) => (float[2, 9, 24] y) {
+        q = MatMul(x, w1) q3 = Reshape(q, split) q4 = Transpose <perm = [0, 2, 1, 3]> (q3) q5 = Reshape(q4, all)
+        k = MatMul(x, w2) k3 = Reshape(k, split) k4 = Transpose <perm = [0, 2, 1, 3]> (k3) k5 = Reshape(k4, all)
+        v = MatMul(x, w3) v3 = Reshape(v, split) v4 = Transpose <perm = [0, 2, 1, 3]> (v3) v5 = Reshape(v4, all)
+        k6 = Transpose <perm = [0, 2, 1]> (k5) s = MatMul(q5, k6) b = Softmax <axis = 0> (z) a = Add(b, s)
+        p = Softmax <axis = -1> (a) o = MatMul(p, v5) o4 = Reshape(o, apart)
+        o5 = Transpose <perm = [0, 2, 1, 3]> (o4) y = Reshape(o5, joined) }"""
+    shapes = {"split": [0, 0, 4, 6], "all": [8, 9, 6], "apart": [2, 4, 9, 6], "joined": [0, 0, 24]}
+    weights = {name: CONSTANTS[name] for name in ("w1", "w2", "w3")}
+    made = model(text, 17, **{name: np.array(shape) for name, shape in shapes.items()}, **weights)
+    assert check(made, {"x": array(2, 9, 24) * 10, "z": array(8, 9, 9) * 5})[-1] == "FusedAttention"

@@ -53,6 +53,33 @@ def test_maps_of_different_shapes_are_one_node() -> None:
         np.testing.assert_array_equal(by_name["y" + name[1:]], np.sqrt(array))
 
 
+def transposes(*perms: list[int]) -> Model:
+    nodes = [
+        helper.make_node("Transpose", [f"x{number}"], [f"y{number}"], perm=perm) for number, perm in enumerate(perms)
+    ]
+    inputs: dict[str, list[int | str]] = {f"x{number}": [1, 5, 4, 6] for number in range(len(perms))}
+    return model_of(nodes, inputs, [f"y{number}" for number in range(len(perms))])
+
+
+def test_heads_that_are_put_first_are_one_node() -> None:
+    """Transposes alone, of whole rows: queries and keys that two products read."""
+    model = transposes([0, 2, 1, 3], [2, 0, 1, 3])
+    (program,) = fused(model)
+    arrays = [np.arange(120, dtype=np.float32).reshape(1, 5, 4, 6) + 1000 * number for number in range(2)]
+    (node,) = model.graph.nodes
+    order = [int(tensor.name[1:]) for tensor in node.inputs]
+    results = reference.run(program, [arrays[number] for number in order])
+    by_name = dict(zip((tensor.name for tensor in node.outputs), results, strict=True))
+    np.testing.assert_array_equal(by_name["y0"], arrays[0].transpose(0, 2, 1, 3))
+    np.testing.assert_array_equal(by_name["y1"], arrays[1].transpose(2, 0, 1, 3))
+
+
+@pytest.mark.parametrize("perms", [[[0, 2, 1, 3]], [[0, 2, 3, 1], [0, 3, 1, 2]]])
+def test_transposes_that_stay(perms: list[list[int]]) -> None:
+    """One alone, and those that take rows apart, for which there are tiles."""
+    assert not fused(transposes(*perms))
+
+
 @pytest.mark.parametrize("size", [1 << 22, 1 << 10])
 def test_large_maps_have_launches_of_their_own(size: int) -> None:
     nodes = [node for number in range(2) for node in chain(number, f"x{number}")]

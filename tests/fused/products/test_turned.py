@@ -96,13 +96,17 @@ def test_several_products_read_one_transposed_source():
     assert after.count("Gemm") == 2 and "Transpose" not in after
 
 
-def test_elementwise_nodes_are_computed_before_the_transpose():
+@pytest.mark.parametrize("convolved", (True, False))
+def test_elementwise_nodes_are_computed_before_the_transpose(convolved):
+    """Where a convolution takes them; what is transposed otherwise they read where it lies."""
+    first = node("Conv", "x k", "c") if convolved else node("Softmax", "x", "c", axis=1)
     nodes = [
-        *SOURCE, node("Add", "t c", "a"), node("Sigmoid", "a", "g"), node("Mul", "a g", "f"),
-        node("MatMul", "f w", "y"),
+        first, node("Transpose", "c", "t", perm=[0, 2, 1]), node("Add", "t v", "a"), node("Sigmoid", "a", "g"),
+        node("Mul", "a g", "f"), node("MatMul", "f w", "y"),
     ]  # fmt: skip
-    after = rewrite(nodes, {"x": (1, 8, 6)}, w=W, c=random(8))
-    assert after == ["Add", "Sigmoid", "Mul", *TURNED]
+    constants = {"k": random(8, 8, 1)} if convolved else {}
+    after = rewrite(nodes, {"x": (1, 8, 6)}, w=W, v=random(8), **constants)
+    assert after[1:] == (["Add", "Sigmoid", "Mul", *TURNED] if convolved else [one.op_type for one in nodes[1:]])
 
 
 SOURCES_THAT_STAY = {
