@@ -5,7 +5,7 @@ and its object in ``onnxfuse.targets``; where its provider is not one of ONNX Ru
 that computes itself in ``onnxfuse.ort.ort_fusions``, and who chooses convolutions in ``onnxfuse.fused.conv.choosers``.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from onnxfuse import cpu
@@ -62,6 +62,10 @@ class Target:
     writes_parts: a fused node of elementwise operators writes what it makes as parts of a larger tensor.
     transposes_well: ONNX Runtime transposes some tensors faster than a fused node reads them in another order.
     fast_products: the library multiplies matrices as fast as ONNX Runtime or faster, where the kind for it is there.
+    product_rows: by the type of what is multiplied, the most rows whose product with a constant matrix is computed by
+    kernels that reduce, with what is around it: so few take the time in which the matrix is read.  An H100 reads 3.8
+    floats, or 7.5 of 16 bits, from memory for each multiprocessor and cycle, with each of which a thread of 128 does an
+    instruction or two a row.
     shares_launches: independent maps, each of which leaves the device in part idle, are fused into one node.
     reads_immediates: scalars of the programs of a convolution are in their text, and no inputs.
     keeps_softmax: Softmax is left to ONNX Runtime, for at some sizes what it computes in kernels of their own is faster
@@ -87,6 +91,7 @@ class Target:
     transposes_well: bool
     shares_launches: bool
     fast_products: Callable[[], bool]
+    product_rows: Mapping[str, int]
     reads_immediates: bool
     keeps_softmax: bool
     library_costs: bool
@@ -115,6 +120,7 @@ CPU = Target(
     transposes_well=True,
     shares_launches=False,
     fast_products=cpu.has_avx2,
+    product_rows={},
     reads_immediates=False,
     keeps_softmax=True,
     library_costs=True,
@@ -137,6 +143,7 @@ CUDA = Target(
     transposes_well=False,
     shares_launches=True,
     fast_products=lambda: False,
+    product_rows={"f32": 8, "f16": 4, "bf16": 4},
     reads_immediates=True,
     keeps_softmax=False,
     library_costs=False,

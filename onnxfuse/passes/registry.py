@@ -237,6 +237,7 @@ _BUILTIN_PASSES = {
     "conv-layout": "onnxfuse.passes.conv_layout:ConvLayoutPass",
     "fold-affine": "onnxfuse.passes.fold_affine:FoldAffine",
     "fuse-attention": "onnxfuse.fused.attention.fuse_attention:FuseAttention",
+    "fuse-row-products": "onnxfuse.fused.matmul.row_products:FuseRowProducts",
     "merge-products": "onnxfuse.fused.products.merge_products:MergeProducts",
     "gather-rows": "onnxfuse.passes.gather_rows:GatherRows",
     "split-conv-bias": "onnxfuse.fused.conv.split_conv_bias:SplitConvBias",

@@ -153,6 +153,13 @@ CONV_BLOCKS = CUDA_CONV.limit(
 CUDA_NEST = Table("cuda_nest")
 MAX_NEST_ITEMS = CUDA_NEST.limit("MAX_NEST_ITEMS", 64, "elements", "of a row that a thread keeps", "uint32_t")
 MAX_NEST_STEPS = CUDA_NEST.limit("MAX_NEST_STEPS", 16, "kernels", "in which blocks share rows", "uint32_t")
+MAX_NEST_TILE = CUDA_NEST.limit(
+    "MAX_NEST_TILE",
+    8,
+    "rows",
+    "of a thread, which reads once what they share, as those that meet one matrix",
+    "uint32_t",
+)
 MAX_NEST_SPLITS = CUDA_NEST.limit("MAX_NEST_SPLITS", 128, "blocks", "that share a row", "int64_t")
 LEAST_NEST_GROUPS = CUDA_NEST.limit("LEAST_NEST_GROUPS", 8, "groups", "of a thread, where blocks share rows", "int64_t")
 NEST_PART_BYTES = CUDA_NEST.limit("NEST_PART_BYTES", 8, "bytes", "of one partial result in the workspace")

@@ -48,7 +48,7 @@ std::shared_ptr<const NestPlan> make_nest_plan(const Program& program, const Nes
       NestCandidate candidate;
       if (!accepts(kernel, layout, &candidate.misaligned)) continue;
       candidate.kernel = k;
-      candidate.tiles = quotient_up(layout.rows, kernel.rows_of_block());
+      candidate.tiles = quotient_up(layout.rows / kernel.tile, kernel.rows_of_block());
       if (candidate.tiles > kMaxBlocks) continue;
       candidate.parameters = pack_nest_parameters(kernel, counts, layout);
       candidate.splits_at = nest_parameters(kernel, counts).splits;

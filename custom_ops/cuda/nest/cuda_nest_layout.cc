@@ -175,10 +175,13 @@ bool make_nest_layout(const Program& program, const std::vector<Shape>& inputs, 
 bool accepts(const NestKernel& kernel, const NestLayout& layout, std::vector<uintptr_t>* misaligned) {
   if (kernel.index == 32 && !fits_32_bits(layout)) return false;
   if (kernel.items != 0 && layout.length > kernel.capacity()) return false;
+  if (kernel.tile > 1 && (layout.dims.size() == layout.row_rank || layout.dims.back() != kernel.tile)) return false;
   misaligned->clear();
   for (size_t k = 0; k < layout.operands.size(); ++k) {
     const NestOperand& operand = layout.operands[k];
-    const char letter = kernel.access[k];
+    const bool shared = kernel.access[k] < 'a';
+    const char letter = shared ? static_cast<char>(kernel.access[k] - 'A' + 'a') : kernel.access[k];
+    if (shared && operand.steps.back() != 0) return false;
     int64_t step = 0;
     const bool even = step_of(operand, layout, &step);
     if (letter != 'g' && !even) return false;

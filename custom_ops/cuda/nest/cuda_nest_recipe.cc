@@ -10,7 +10,8 @@ namespace onnxfuse::cuda {
 namespace {
 
 constexpr char kKernelLine[] =
-    "expected 'kernel <name> along <A> threads <T> items <N> vector <V> block <B> index <I> steps <S> access <letters>'";
+    "expected 'kernel <name> along <A> threads <T> items <N> vector <V> block <B> index <I> steps <S> access <letters> "
+    "[tile <R>]'";
 
 bool is_power_of_two(uint32_t number) { return number != 0 && (number & (number - 1)) == 0; }
 
@@ -19,8 +20,8 @@ class Parser {
   Parser(const NestOperands& counts, NestRecipe* recipe) : counts_(counts), recipe_(*recipe) {}
 
   const char* add_kernel(std::string_view line) {
-    std::string_view words[18];
-    const size_t count = split(line, words, 18);
+    std::string_view words[20];
+    const size_t count = split(line, words, 20);
     NestKernel kernel;
     const char* problem = parse_kernel(words, count, &kernel);
     if (problem != nullptr) return problem;
@@ -43,7 +44,8 @@ class Parser {
   const char* parse_kernel(const std::string_view* words, size_t count, NestKernel* kernel) const {
     static constexpr std::string_view kLabels[] = {"kernel", "along", "threads", "items", "vector",
                                                    "block",  "index", "steps",   "access"};
-    bool complete = count == 18;
+    const bool tiled = count == 20 && words[18] == "tile";
+    bool complete = count == 18 || tiled;
     for (size_t w = 0; complete && w < 9; ++w) complete = words[2 * w] == kLabels[w];
     if (!complete) return kKernelLine;
     if (!is_identifier(words[1], kMaxKernelName)) return "the kernel's name is not an identifier";
@@ -64,6 +66,10 @@ class Parser {
     if (kernel->steps != 0 && (kernel->items != 0 || (!kernel->by_columns && kernel->threads < kernel->block))) {
       return "a kernel in steps that keeps rows, or has several in a block";
     }
+    if (tiled && (!parse_number(words[19], kMaxNestTile, &kernel->tile) || kernel->tile < 2)) {
+      return "the tile is not from 2 to 8";
+    }
+    if (tiled && (kernel->by_columns || kernel->steps != 0)) return "a tile along columns, or in steps";
     return parse_access(words[17], kernel);
   }
 
@@ -78,11 +84,14 @@ class Parser {
     const size_t second = first + 1 + counts_.indices;
     const bool complete = word.size() == second + 1 + counts_.outputs && word[first] == ':' && word[second] == ':';
     if (!complete) return "there is not one access letter for each tensor and index";
-    for (const std::string_view part : {word.substr(0, first), word.substr(first + 1, counts_.indices),
-                                        word.substr(second + 1)}) {
-      if (!consists_of(part, "slg")) return "an access letter is not one of s l g";
+    const char* const of_inputs = kernel->tile > 1 ? "slgSLG" : "slg";
+    const std::string_view outputs = word.substr(second + 1);
+    for (const std::string_view part : {word.substr(0, first), word.substr(first + 1, counts_.indices)}) {
+      if (!consists_of(part, of_inputs)) return "an access letter is not one of s l g";
       kernel->access += part;
     }
+    if (!consists_of(outputs, "slg")) return "an access letter is not one of s l g";
+    kernel->access += outputs;
     if (kernel->vector > 1 && word.substr(second).find('g') != std::string_view::npos) return "access g with a vector";
     if (nest_parameters(*kernel, counts_).bytes > kMaxParameterBytes) return "the parameters are more than 4096 bytes";
     return nullptr;

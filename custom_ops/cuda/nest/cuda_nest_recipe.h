@@ -3,13 +3,15 @@
 //   onnxfuse-cuda-rows 1
 //   source <64 hex digits>
 //   kernel <name> along <rows|columns> threads <T> items <N> vector <V> block <B> index <32|64> steps <S>
-//       access <letters of inputs>:<of indices>:<of outputs>                                    (in one line)
+//       access <letters of inputs>:<of indices>:<of outputs> [tile <R>]                         (in one line)
 //   …
 //
 // The kernels are tried in order.  An access letter says how an operand is indexed by r, the number of an element of a row:
 //   s  one element a row
 //   l  a step that is the same for all r, and 1 along rows
 //   g  strides over the row's dimensions
+// A kernel of a tile of R rows, one for each place along the outermost of the dimensions that count rows, has large letters
+// for inputs and indices that are the same for all of these.
 #ifndef ONNXFUSE_CUDA_NEST_RECIPE_H_
 #define ONNXFUSE_CUDA_NEST_RECIPE_H_
 
@@ -34,11 +36,13 @@ struct NestKernel {
   uint32_t block = 32;    // threads
   uint32_t index = 64;    // bits of the kernel's indices
   uint32_t steps = 0;     // functions that are launched one after the other, with rows shared among blocks; 0: one alone
+  uint32_t tile = 1;      // rows of a thread
   std::string access;     // a letter for each input, index and output
   size_t function = 0;    // its first one's number among all functions
 
   // The longest row that it takes; 0 for any.
   int64_t capacity() const { return int64_t{threads} * items * (by_columns ? 1 : vector); }
+  // Of each row of a tile.
   int64_t rows_of_block() const { return by_columns ? int64_t{kNestLanes} * vector : block / threads; }
   // Elements of a row that the threads of a block take at once.
   int64_t group() const { return int64_t{threads} * (by_columns ? 1 : vector); }

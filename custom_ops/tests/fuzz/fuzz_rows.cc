@@ -41,8 +41,9 @@ std::string random_letters(const char* of, size_t count) {
 std::string random_recipe(const cuda::NestOperands& counts) {
   std::string text = "onnxfuse-cuda-rows 1\nsource " + std::string(64, 'a') + "\n";
   const auto line = [&](const std::string& sizes, const std::string& inputs, const std::string& indices,
-                        const std::string& outputs) {
-    text += "kernel k" + std::to_string(text.size()) + " " + sizes + " access " + inputs + ":" + indices + ":" + outputs + "\n";
+                        const std::string& outputs, size_t tile = 1) {
+    text += "kernel k" + std::to_string(text.size()) + " " + sizes + " access " + inputs + ":" + indices + ":" + outputs +
+            (tile > 1 ? " tile " + std::to_string(tile) : "") + "\n";
   };
   for (size_t kernels = below(6); kernels > 0; --kernels) {
     const size_t vector = size_t{1} << below(5);
@@ -50,12 +51,14 @@ std::string random_recipe(const cuda::NestOperands& counts) {
     const size_t threads = columns ? 1 + below(32) : size_t{1} << below(11);
     const size_t block = columns ? 32 * threads : std::max<size_t>(threads, 32);
     const bool in_steps = below(3) == 0 && (columns || threads == block);
+    const size_t tile = !columns && !in_steps && below(2) == 0 ? 2 + below(3) : 1;
+    const char* const letters = tile > 1 ? "slgSLG" : "slg";
     line("along " + std::string(columns ? "columns" : "rows") + " threads " + std::to_string(threads) + " items " +
              std::to_string(in_steps ? 0 : below(5)) + " vector " + std::to_string(vector) + " block " +
              std::to_string(block) + " index " + (below(2) == 0 ? "32" : "64") + " steps " +
              std::to_string(in_steps ? 1 + below(4) : 0),
-         random_letters("slg", counts.inputs), random_letters("slg", counts.indices),
-         random_letters(vector == 1 ? "slg" : "sl", counts.outputs));
+         random_letters(letters, counts.inputs), random_letters(letters, counts.indices),
+         random_letters(vector == 1 ? "slg" : "sl", counts.outputs), tile);
   }
   line("along rows threads 32 items 0 vector 1 block 128 index 64 steps 0", std::string(counts.inputs, 'g'),
        std::string(counts.indices, 'g'), std::string(counts.outputs, 'g'));
@@ -223,8 +226,9 @@ void check_candidate(const cuda::NestKernel& kernel, const cuda::NestOperands& c
   expect(decoded.complete && decoded.rows == rows && decoded.length == length, "the parameters are not as they should be");
   expect(candidate.parameters.size() == cuda::nest_parameters(kernel, counts).bytes, "parameters of another size");
   expect(candidate.tiles >= 1 && candidate.tiles <= INT32_MAX, "more blocks than a launch may have");
-  expect((candidate.tiles - 1) * kernel.rows_of_block() < plan.rows, "a block without a row");
-  expect(candidate.tiles * kernel.rows_of_block() >= plan.rows, "a row without a block");
+  expect(plan.rows % kernel.tile == 0, "a tile without a row");
+  expect((candidate.tiles - 1) * kernel.rows_of_block() < plan.rows / kernel.tile, "a block without a row");
+  expect(candidate.tiles * kernel.rows_of_block() >= plan.rows / kernel.tile, "a row without a block");
   if (kernel.items != 0) expect(plan.length <= kernel.capacity(), "a row that does not fit");
   for (const int64_t multiprocessors : {1, 8, 132}) {
     const cuda::NestSplits splits = cuda::nest_splits(kernel, candidate.tiles, plan.length, multiprocessors);
@@ -244,7 +248,9 @@ void check_candidate(const cuda::NestKernel& kernel, const cuda::NestOperands& c
       const size_t own = is_index ? 0 : tensor++;
       const uint64_t begin = decoded.place(k, row, r);
       expect(begin == wanted.place(wanted.views[k], row, r), "another element than the view says");
-      const char letter = kernel.access[k];
+      const bool is_shared = kernel.access[k] < 'a';
+      const char letter = is_shared ? static_cast<char>(kernel.access[k] - 'A' + 'a') : kernel.access[k];
+      if (is_shared) expect(begin == decoded.place(k, row % (rows / kernel.tile), r), "not the same for all tiles");
       if (letter == 's') expect(begin == decoded.place(k, row, 0), "not one element a row");
       if (letter == 'l' && !kernel.by_columns) expect(begin == decoded.place(k, row, 0) + r, "not one step for each element");
       if (letter == 'l' && kernel.by_columns) {
@@ -295,7 +301,7 @@ void check_recipe() {
   const cuda::NestOperands counts = cuda::nest_operands(program);
   std::string text = random_recipe(counts);
   const bool spoilt = below(3) == 0;
-  if (spoilt) fuzz::spoil(&text, "0123456789 \n:slgrowscolumns");
+  if (spoilt) fuzz::spoil(&text, "0123456789 \n:slgSLGrowscolumnstile");
   NestRecipe recipe;
   if (!cuda::parse_nest_recipe(text, counts, &recipe, &error)) {
     expect(spoilt && !error.empty(), "a good recipe is refused");

@@ -28,7 +28,7 @@ class Grid:
 
 def grid_of(kernel: NestKernel, layout: NestLayout, multiprocessors: int) -> Grid:
     """How the rows are shared out; of a kernel in steps ``splits`` is 1 where that is not worth it."""
-    tiles = -(-layout.rows // kernel.rows_of_block)
+    tiles = -(-(layout.rows // kernel.tile) // kernel.rows_of_block)
     if not kernel.steps:
         return Grid(tiles, 1, layout.length)
     group = kernel.threads * (kernel.vector if kernel.along == "rows" else 1)

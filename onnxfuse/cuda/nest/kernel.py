@@ -10,6 +10,8 @@ from onnxfuse.program.figures import NEST_LANES
 LETTERS = "slg"
 """How a kernel finds element r of a row in an operand: ``s`` the row's only one; ``l`` by a constant step for each r,
 which is 1 in kernels along rows; ``g`` by strides over the reduced dimensions."""
+SHARED = LETTERS.upper()
+"""The same of an input or an index that is the same for all tiles of a kernel that has several."""
 
 Along = Literal["rows", "columns"]
 ALONG: tuple[Along, ...] = ("rows", "columns")
@@ -30,7 +32,7 @@ class NestAccess:
     def parse(cls, text: str) -> "NestAccess":
         """Read what ``str`` writes.  Raises ValueError for any other text."""
         parts = text.split(":")
-        if len(parts) != 3 or not parts[2] or any(set(part) - set(LETTERS) for part in parts):
+        if len(parts) != 3 or not parts[2] or any(map(_is_wrong, parts, (True, True, False))):
             raise ValueError(f"{text!r} is not an access pattern of rows")
         return cls(*parts)
 
@@ -38,6 +40,10 @@ class NestAccess:
     def letters(self) -> str:
         """The letters of all operands: inputs, indices, outputs."""
         return self.inputs + self.indices + self.outputs
+
+
+def _is_wrong(letters: str, may_be_shared: bool) -> bool:
+    return bool(set(letters) - set(LETTERS + (SHARED if may_be_shared else "")))
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,9 @@ class NestKernel:
     along columns these are ``vector`` rows that lie side by side, a block takes 32 such groups, and ``threads`` of its
     threads share each.  A thread keeps what it needs of ``items`` groups; with 0 it reads the row again in each pass.
     A kernel with ``steps`` is as many functions, one for each pass, of which several blocks share a row and hand on the
-    results of reductions in a workspace; else it is one.  ``index`` is the width of indices in bits.
+    results of reductions in a workspace; else it is one.  ``index`` is the width of indices in bits.  With a ``tile``
+    of more than 1 a thread has as many rows, one for each place along the outermost of the dimensions that stay, and
+    reads once what these share.
     """
 
     name: str
@@ -60,12 +68,14 @@ class NestKernel:
     index: int
     steps: int
     access: NestAccess
+    tile: int = 1
 
     def __str__(self) -> str:
-        return (
+        text = (
             f"kernel {self.name} along {self.along} threads {self.threads} items {self.items} vector {self.vector} "
             f"block {self.block} index {self.index} steps {self.steps} access {self.access}"
         )
+        return f"{text} tile {self.tile}" if self.tile > 1 else text
 
     @property
     def functions(self) -> tuple[str, ...]:
@@ -79,7 +89,7 @@ class NestKernel:
 
     @property
     def rows_of_block(self) -> int:
-        """How many rows a block takes."""
+        """How many rows a block takes, of each tile."""
         return self.block // self.threads if self.along == "rows" else NEST_LANES * self.vector
 
 

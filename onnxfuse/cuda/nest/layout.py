@@ -121,9 +121,14 @@ def accepts(kernel: NestKernel, layout: NestLayout, addresses: Sequence[int]) ->
         return False
     if kernel.items and layout.length > kernel.capacity:
         return False
+    if kernel.tile > 1 and (not layout.kept or layout.kept[-1] != kernel.tile):
+        return False
     memory = iter(addresses)
     for letter, operand in zip(kernel.access.letters, layout.operands, strict=True):
         step = operand.step(layout.reduced)
+        if letter.isupper() and operand.kept[-1]:
+            return False
+        letter = letter.lower()
         if (letter == "s" and step != 0) or (letter == "l" and step is None):
             return False
         if kernel.along == "rows" and letter == "l" and step != 1 and layout.length > 1:

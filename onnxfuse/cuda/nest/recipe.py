@@ -5,18 +5,20 @@ The text form is the attribute ``cuda_recipe``; the native library reads it as h
     onnxfuse-cuda-rows 1
     source 2f1c…          sha256 of the CUDA source text, 64 hexadecimal digits
     kernel reduced_0 along rows threads 32 items 4 vector 4 block 128 index 32 steps 0 access ll::l
-    kernel reduced_1 along rows threads 32 items 0 vector 1 block 128 index 64 steps 0 access gg::g
+    kernel reduced_1 along rows threads 64 items 3 vector 4 block 64 index 32 steps 0 access lL::s tile 4
+    kernel reduced_2 along rows threads 32 items 0 vector 1 block 128 index 64 steps 0 access gg::g
 
 Kernels are tried in order; the first that accepts the shapes and the alignment of the pointers is launched, one in
-steps only where there are so few rows that blocks have to share them.  The last accepts everything.
+steps only where there are so few rows that blocks have to share them.  The last accepts everything.  Only a kernel
+along rows, and not in steps, has a ``tile``, which is 1 where it is not said, and large letters.
 """
 
 import re
 from contextlib import suppress
 
-from onnxfuse.cuda.nest.kernel import ALONG, NestAccess, NestKernel
+from onnxfuse.cuda.nest.kernel import ALONG, SHARED, NestAccess, NestKernel
 from onnxfuse.cuda.recipe import VECTORS, LaunchRecipe, not_a_kernel
-from onnxfuse.program.figures import MAX_NEST_ITEMS, MAX_NEST_STEPS, NEST_LANES, WARP
+from onnxfuse.program.figures import MAX_NEST_ITEMS, MAX_NEST_STEPS, MAX_NEST_TILE, NEST_LANES, WARP
 
 HEADER = "onnxfuse-cuda-rows 1"
 
@@ -40,6 +42,10 @@ class NestRecipe(LaunchRecipe[NestKernel]):
         access, first = kernel.access, self.kernels[0].access
         if [*map(len, _parts(access))] != [*map(len, _parts(first))]:
             return f"'{access}' is of other operands than '{first}'"
+        if not 1 <= kernel.tile <= MAX_NEST_TILE or (kernel.tile > 1 and (kernel.along == "columns" or kernel.steps)):
+            return f"a tile of {kernel.tile} rows"
+        if kernel.tile == 1 and set(access.letters) & set(SHARED):
+            return f"access '{access}' without a tile"
         if kernel.vector > 1 and "g" in access.outputs:
             return f"access '{access}' cannot be by vectors"
         return None
@@ -52,14 +58,16 @@ class NestRecipe(LaunchRecipe[NestKernel]):
     def _parse_kernel(number: int, line: str) -> NestKernel:
         words = line.split(" ")
         labels = ("kernel", "along", "threads", "items", "vector", "block", "index", "steps", "access")
-        if tuple(words[::2]) == labels and len(words) == 2 * len(labels):
-            name, along, *sizes, access = words[1::2]
+        if len(words) == 2 * len(labels):
+            words += ["tile", "1"]
+        if tuple(words[::2]) == (*labels, "tile") and len(words) == 2 * len(labels) + 2:
+            name, along, *sizes, access, tile = words[1::2]
             known = [one for one in ALONG if one == along]
-            if known and all(map(_NUMBER.fullmatch, sizes)):
+            if known and all(map(_NUMBER.fullmatch, (*sizes, tile))):
                 with suppress(ValueError):
                     threads, items, vector, block, index, steps = map(int, sizes)
                     parsed = NestAccess.parse(access)
-                    return NestKernel(name, known[0], threads, items, vector, block, index, steps, parsed)
+                    return NestKernel(name, known[0], threads, items, vector, block, index, steps, parsed, int(tile))
         raise not_a_kernel(number, line)
 
 

@@ -17,7 +17,7 @@ from onnxfuse.cuda.prelude import nest_prelude
 from onnxfuse.cuda.strided import STAND_INS, Dim
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, ProgramError
-from onnxfuse.program.figures import MAX_PARAMETER_BYTES, NEST_LANES, SHARED_BYTES
+from onnxfuse.program.figures import MAX_NEST_TILE, MAX_PARAMETER_BYTES, NEST_LANES, SHARED_BYTES
 from onnxfuse.program.nests import Nest, leaves, nest
 from onnxfuse.program.ops import OPS
 
@@ -36,7 +36,9 @@ _MAX_INSTRUCTIONS = 1 << 12
 class NestCase:
     """What is known of a node when its kernels are rendered.
 
-    ``length`` is that of its rows, ``rows`` how many there are, where all sizes are known.
+    ``length`` is that of its rows, ``rows`` how many there are, where all sizes are known.  With ``tiled``, an access
+    with large letters for what is the same along the outermost dimension that stays, of ``tile`` places, and of which
+    there are most bytes, kernels may read that once for all.
     """
 
     program: Program
@@ -44,6 +46,8 @@ class NestCase:
     along: Along
     length: int | None
     rows: int | None
+    tile: int = 1
+    tiled: NestAccess | None = None
 
 
 @dataclass(frozen=True)
@@ -74,13 +78,36 @@ def case_of(program: Program, shapes: Sequence[Sequence[Dim] | None]) -> NestCas
         return _general_case(program)
     is_known = all(isinstance(dim, int) for shape in known for dim in shape)
     same_length = is_known or (bool(others) and all(other.length == layout.length for other in others))
-    return NestCase(
+    access = access_of(program, layout, row_values)
+    case = NestCase(
         program,
-        access_of(program, layout, row_values),
+        access,
         _along(program, layout),
         layout.length if same_length else None,
         layout.rows if is_known else None,
     )
+    return replace(case, tile=layout.kept[-1], tiled=_tiled(access, layout)) if _has_tiles(case, layout) else case
+
+
+def _has_tiles(case: NestCase, layout: NestLayout) -> bool:
+    """Whether a few rows each meet most of what is read, along which all sizes are known."""
+    if case.rows is None or case.along != "rows" or not layout.kept or "g" in case.access.outputs:
+        return False
+    if not 1 < layout.kept[-1] <= MAX_NEST_TILE:
+        return False
+    largest = max(layout.operands, key=lambda operand: operand.count)
+    written = layout.operands[-len(case.program.outputs) :]
+    return largest.kept[-1] == 0 and not largest.is_output and all(operand.kept[-1] for operand in written)
+
+
+def _tiled(access: NestAccess, layout: NestLayout) -> NestAccess:
+    """The same letters, large where an operand is the same for all tiles."""
+    letters = [
+        letter if operand.kept[-1] else letter.upper()
+        for letter, operand in zip(access.letters, layout.operands, strict=True)
+    ]
+    inputs, indices = len(access.inputs), len(access.inputs) + len(access.indices)
+    return NestAccess("".join(letters[:inputs]), "".join(letters[inputs:indices]), "".join(letters[indices:]))
 
 
 def _try_layout(program: Program, shapes: Sequence[Sequence[Dim]], size: int) -> NestLayout | None:
@@ -138,7 +165,7 @@ def source_with(program: Program, kernels: tuple[NestKernel, ...]) -> NestSource
 
 def nest_of(program: Program, kernel: NestKernel) -> Nest:
     """The passes of a kernel."""
-    letters = kernel.access.inputs + kernel.access.indices
+    letters = (kernel.access.inputs + kernel.access.indices).lower()
     rows = [leaf for leaf, letter in zip(leaves(program), letters, strict=True) if letter == "s"]
     return nest(program, rows, keeps=kernel.items > 0)
 
@@ -154,16 +181,24 @@ class _Choice:
         self.nest = nest(program, rows)
         self.passes = len(self.nest.passes)
         self.vector = min(self._vector(), tuning.vector)
-        bytes_kept = max(self.nest.kept_bytes, 1)
+        bytes_kept = max(self.nest.kept_bytes * case.tile, 1)
         self.most = max(1, min(_MOST_ITEMS, _KEPT_BYTES // bytes_kept, self._instructions()) >> tuning.share)
         self.vector = min(self.vector, _power_below(self.most))
 
     def kernels(self) -> Iterator[NestKernel]:
         found: dict[NestKernel, None] = {}
-        for kernel in (*self._keeping(), *self._sharing(), *self._looping(), *self._general()):
+        for kernel in (*self._tiled(), *self._keeping(), *self._sharing(), *self._looping(), *self._general()):
             found[kernel] = None
         for number, kernel in enumerate(found):
             yield replace(kernel, name=f"{self.name}_{number}")
+
+    def _tiled(self) -> Iterator[NestKernel]:
+        """Kernels of which each thread has a row of every tile."""
+        if self.case.tiled is None:
+            return
+        for kernel in (*self._keeping(), *self._looping()):
+            if kernel.along == "rows":
+                yield replace(kernel, tile=self.case.tile, access=self.case.tiled)
 
     def _vector(self) -> int:
         """Neighbours at a time, so that the operands of the most traffic are accessed 16 bytes at once."""

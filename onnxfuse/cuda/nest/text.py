@@ -2,49 +2,30 @@
 
 Along rows and along columns a kernel is the same but for where its threads are: along rows the ``vector`` neighbours of
 a group are elements of one row, whose row values are scalars; along columns they are elements of as many rows, whose
-row values are arrays.
+row values are arrays.  Where a thread has the rows of several tiles, there is a copy of each value that is not the same
+for all of them, with the tile's number behind its name.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 
 from onnxfuse.cuda.element import computed, computed_of, expression, literal, stored
-from onnxfuse.cuda.nest.kernel import NestKernel
+from onnxfuse.cuda.nest.values import KernelValues
 from onnxfuse.model.dtypes import DTYPES
-from onnxfuse.program import Const, Index, Input, Instruction, Program
+from onnxfuse.program import Index, Input, Instruction
 from onnxfuse.program.figures import NEST_LANES, WARP
-from onnxfuse.program.nests import Nest, Pass, leaves, needed
-from onnxfuse.program.ops import REDUCTIONS
+from onnxfuse.program.nests import Pass
 from onnxfuse.program.program import Reduction
 
 _GROUP_BYTES = 128
 """Bytes that a thread reads before it computes with them."""
 _THREADS = 1024
 """Of a multiprocessor, at least: half of what most of them can have, with 64 registers each."""
+_THREADS_OF_TILES = 512
+"""The same where a thread has sums for several tiles, with twice as many registers."""
 
 
-class KernelText:
+class KernelText(KernelValues):
     """Writes the functions of a kernel."""
-
-    def __init__(self, program: Program, kernel: NestKernel, nest: Nest) -> None:
-        self.program, self.kernel, self.nest = program, kernel, nest
-        self.index = f"u{kernel.index}"
-        self.is_columns = kernel.along == "columns"
-        live = needed(program)
-        inputs = len(program.inputs)
-        self.leaves = [
-            (value, f"in{number}" if number < inputs else f"index{number - inputs}", letter)
-            for number, (value, letter) in enumerate(
-                zip(leaves(program), kernel.access.inputs + kernel.access.indices, strict=True)
-            )
-        ]
-        self.live_leaves = [leaf for leaf in self.leaves if leaf[0] in live]
-        self.names = {value: name for value, name, _ in self.leaves}
-        self.letters = {value: letter for value, _, letter in self.leaves}
-        self.consts = [value for value in sorted(live) if isinstance(program.values[value], Const)]
-        self.reductions = [
-            value for value, spec in enumerate(program.values) if isinstance(spec, Reduction)
-        ]  # all of them, for their places in the workspace
-        self.live_reductions = [value for value in self.reductions if value in live]
 
     def functions(self) -> Iterator[str]:
         """The text of each."""
@@ -55,7 +36,7 @@ class KernelText:
             yield self._function(self.kernel.name, None)
 
     def _function(self, name: str, step: int | None) -> str:
-        blocks = max(1, _THREADS // self.kernel.block)
+        blocks = max(1, (_THREADS if self.kernel.tile == 1 else _THREADS_OF_TILES) // self.kernel.block)
         lines = [
             f'extern "C" __global__ void __launch_bounds__({self.kernel.block}, {blocks})',
             f"{name}(",
@@ -117,10 +98,12 @@ class KernelText:
             used = set(passes[-1].reduces)
         size = kernel.threads * NEST_LANES * kernel.vector if self.is_columns else kernel.threads // WARP
         for value in sorted(used):
-            yield f"__shared__ SharedArray<{self._type(value)}, {size}> parts{value};"
+            for tile in self._copies(value):
+                yield f"__shared__ SharedArray<{self._type(value)}, {size}> parts{value}{tile};"
 
     def _place(self, is_split: bool) -> Iterator[str]:
         kernel, index = self.kernel, self.index
+        rows = f"rows / {kernel.tile}" if kernel.tile > 1 else "rows"
         tile = f"static_cast<{index}>(blockIdx.x)"
         if is_split:
             yield f"const {index} part = blockIdx.x % static_cast<u32>(splits);"
@@ -140,11 +123,11 @@ class KernelText:
             yield f"const {index} own = {tile} * {kernel.rows_of_block} + threadIdx.x / {kernel.threads};"
             yield f"const u32 lane = threadIdx.x % {kernel.threads};"
             if kernel.threads == WARP:
-                yield "if (own >= rows) return;"
+                yield f"if (own >= {rows}) return;"
                 yield f"const {index} row = own;"
             else:
-                yield "const bool is_active = own < rows;  // all lanes of a warp exchange values"
-                yield f"const {index} row = is_active ? own : rows - 1;"
+                yield f"const bool is_active = own < {rows};  // all lanes of a warp exchange values"
+                yield f"const {index} row = is_active ? own : {rows} - 1;"
 
     @property
     def _has_inactive(self) -> bool:
@@ -164,6 +147,9 @@ class KernelText:
         yield from (f"  {name}_at += coordinate * {name}_steps.step[d];" for name in (*names, *outputs))
         yield from (f"  {name}_on &= coordinate == 0 || {name}_steps.step[d] != 0;" for name in outputs)
         yield "}"
+        for name in [name for value, name, _ in self.live_leaves if value in self.own] + outputs:
+            for number, tile in enumerate(self.tiles if self.kernel.tile > 1 else []):
+                yield f"const {self.index} {name}_at{tile} = {name}_at + {number} * {name}_steps.step[space.rank - 1];"
         if self.is_columns:
             # The step from one of a group to the next: 1, or 0 where all of a group have one element.
             yield "const bool has_columns = space.rank > space.row_rank;"
@@ -175,24 +161,26 @@ class KernelText:
     def _row_values(self, one: Pass) -> Iterator[str]:
         for value in one.rows:
             spec = self.program.values[value]
-            match spec:
-                case Input() | Index():
-                    yield from self._row_leaf(value, spec)
-                case Reduction():
-                    yield from self._result(value, spec)
-                case Instruction():
-                    if self.is_columns:
-                        own = expression(spec, self._name)
-                        yield f"{computed(spec.result)} v{value}[{self.kernel.vector}];"
-                        yield from self._each(f"v{value}[j] = {own};")
-                    else:
-                        yield f"const {computed(spec.result)} v{value} = {expression(spec)};"
+            for tile in self._copies(value):
+                match spec:
+                    case Input() | Index():
+                        yield from self._row_leaf(value, spec, tile)
+                    case Reduction():
+                        yield from self._result(value, spec, tile)
+                    case Instruction():
+                        own = expression(spec, self._names(tile))
+                        if self.is_columns:
+                            yield f"{computed(spec.result)} v{value}[{self.kernel.vector}];"
+                            yield from self._each(f"v{value}[j] = {own};")
+                        else:
+                            yield f"const {computed(spec.result)} v{value}{tile} = {own};"
 
-    def _row_leaf(self, value: int, spec: Input | Index) -> Iterator[str]:
+    def _row_leaf(self, value: int, spec: Input | Index, tile: str) -> Iterator[str]:
         name, vector, own = self.names[value], self.kernel.vector, computed(spec.dtype)
         if not self.is_columns:
-            text = f"widen(load({name}, {name}_at))" if isinstance(spec, Input) else f"static_cast<{own}>({name}_at)"
-            yield f"const {own} v{value} = {text};"
+            place = f"{name}_at{tile}"
+            text = f"widen(load({name}, {place}))" if isinstance(spec, Input) else f"static_cast<{own}>({place})"
+            yield f"const {own} v{value}{tile} = {text};"
             return
         yield f"{own} v{value}[{vector}];"
         if isinstance(spec, Index):
@@ -201,16 +189,16 @@ class KernelText:
             yield f"const auto {name}_row = {self._load(value, f'{name}_at')};"
             yield from self._each(f"v{value}[j] = widen({name}_row.get(j));")
 
-    def _result(self, value: int, spec: Reduction) -> Iterator[str]:
+    def _result(self, value: int, spec: Reduction, tile: str) -> Iterator[str]:
         """The result of a reduction, of what the threads have joined."""
         own = self._type(value)
-        joined = f"a{value}[j]" if self.is_columns else f"x{value}"
+        joined = f"a{value}[j]" if self.is_columns else f"x{value}{tile}"
         text = f"{joined} / static_cast<{own}>(length > 0 ? length : 1)" if spec.op == "reduce_mean" else joined
         if self.is_columns:
             yield f"{own} v{value}[{self.kernel.vector}];"
             yield from self._each(f"v{value}[j] = {text};")
         else:
-            yield f"const {own} v{value} = {text};"
+            yield f"const {own} v{value}{tile} = {text};"
 
     def _row_outputs(self, one: Pass, is_split: bool) -> Iterator[str]:
         for place in one.row_writes:
@@ -218,7 +206,9 @@ class KernelText:
             dtype = stored(self.program.dtype(value))
             condition = f"lane == 0 && out{place}_on" + (" && part == 0" if is_split else "")
             if not self.is_columns:
-                yield f"if ({condition}) store(out{place}, out{place}_at, narrow<{dtype}>({self._name(value)}));"
+                for tile in self.tiles:
+                    result = f"narrow<{dtype}>({self._name(value, tile)})"
+                    yield f"if ({condition}) store(out{place}, out{place}_at{tile}, {result});"
                 continue
             yield f"{computed_of(dtype)} row_y{place}[{self.kernel.vector}];"
             yield from self._each(f"row_y{place}[j] = {self._name(value)};")
@@ -229,8 +219,9 @@ class KernelText:
     def _pass(self, one: Pass) -> Iterator[str]:
         kernel, index = self.kernel, self.index
         for value in one.reduces:
-            yield f"{self._type(value)} a{value}[{kernel.vector}];"
-            yield f"clear<{self._op(value)}>(a{value});"
+            for tile in self._copies(value):
+                yield f"{self._type(value)} a{value}{tile}[{self._sums}];"
+                yield f"clear<{self._op(value)}>(a{value}{tile});"
         if one.is_empty:
             return
         vector = 1 if self.is_columns else kernel.vector
@@ -241,7 +232,8 @@ class KernelText:
         first = f"lane * {vector}" if vector > 1 else "lane"
         yield f"#pragma unroll {self._unrolled(one)}"
         yield f"for ({index} r = {begin}{first}; r < {end}; r += {kernel.threads * vector}) {{"
-        yield from (f"  {line}" for line in self._read(one, lambda value: f"const auto {self.names[value]}_pack"))
+        target = lambda value, tile: f"const auto {self.names[value]}_pack{tile}"  # noqa: E731
+        yield from (f"  {line}" for line in self._read(self._inputs(one), target))
         yield from (f"  {line}" if line[:1] != "#" else line for line in self._compute(one, "", ""))
         yield "}"
 
@@ -251,50 +243,70 @@ class KernelText:
         return max(1, min(4, _GROUP_BYTES // size))
 
     def _read_bytes(self, one: Pass) -> int:
-        """Bytes that a group reads."""
-        return sum(DTYPES[self._spec(value).dtype].itemsize for value in self._inputs(one)) * self.kernel.vector
+        """Bytes that a group reads before it computes."""
+        early = [value for value in self._inputs(one) if not self._is_late(value)]
+        return sum(DTYPES[self._spec(value).dtype].itemsize for value in early) * self.kernel.vector
 
     def _kept_pass(self, one: Pass, vector: int) -> Iterator[str]:
         kernel, index, items = self.kernel, self.index, self.kernel.items
         kept = set(self.nest.kept)
         for value in self._inputs(one):
             if value in kept:
-                yield f"{self._pack(value)} {self.names[value]}_pack[{items}];"
+                yield from (f"{self._pack(value)} {name}[{items}];" for name in self._pack_names(value))
         for value in one.computes:
             if value in kept:
-                yield f"{self._type(value)} k{value}[{items}][{kernel.vector}];"
+                for tile in self._copies(value):
+                    yield f"{self._type(value)} k{value}{tile}[{items}][{kernel.vector}];"
         most = max(1, _GROUP_BYTES // max(1, self._read_bytes(one)))
         group = next(size for size in range(min(most, items), 0, -1) if items % size == 0)
         scale = f" * {vector}" if vector > 1 else ""
         place = f"const {index} r = (({index})(first + g) * {kernel.threads} + lane){scale};"
         yield "#pragma unroll"
         yield f"for (int first = 0; first < {items}; first += {group}) {{"
-        loose = [value for value in self._inputs(one) if value not in kept]
-        yield from (f"  {self._pack(value)} {self.names[value]}_pack[{group}];" for value in loose)
-        if self._inputs(one):
+        loose = [value for value in self._inputs(one) if value not in kept and not self._is_late(value)]
+        for value in loose:
+            yield from (f"  {self._pack(value)} {name}[{group}];" for name in self._pack_names(value))
+        late = [value for value in self._inputs(one) if value not in kept and self._is_late(value)]
+        early = [value for value in self._inputs(one) if value not in late]
+        if early:
             yield "#pragma unroll"
             yield f"  for (int g = 0; g < {group}; ++g) {{"
             yield f"    {place}"
             yield "    if (r < length) {"
-            target = lambda value: f"{self.names[value]}_pack[{'first + g' if value in kept else 'g'}]"  # noqa: E731
-            yield from (f"      {line}" if line[:1] != "#" else line for line in self._read(one, target))
+
+            def target(value: int, tile: str) -> str:
+                return f"{self.names[value]}_pack{tile}[{'first + g' if value in kept else 'g'}]"
+
+            yield from (f"      {line}" if line[:1] != "#" else line for line in self._read(early, target))
             yield "    }"
             yield "  }"
         yield "#pragma unroll"
         yield f"  for (int g = 0; g < {group}; ++g) {{"
         yield f"    {place}"
         yield "    if (r < length) {"
+        at_once = self._read(late, lambda value, tile: f"const auto {self.names[value]}_pack{tile}")
+        yield from (f"      {line}" if line[:1] != "#" else line for line in at_once)
         yield from (f"      {line}" if line[:1] != "#" else line for line in self._compute(one, "[first + g]", "[g]"))
         yield "    }"
         yield "  }"
         yield "}"
 
-    def _read(self, one: Pass, target: Callable[[int], str]) -> Iterator[str]:
-        """The inputs of the group that begins at element r."""
-        values = self._inputs(one)
+    def _pack_names(self, value: int) -> list[str]:
+        return [f"{self.names[value]}_pack{tile}" for tile in self._copies(value)]
+
+    def _is_late(self, value: int) -> bool:
+        """Whether an input is read when it is computed with: tiles have others, of few rows, which are near.
+
+        What they share comes from memory, and takes the registers to wait for more of it.
+        """
+        return value in self.own
+
+    def _read(self, values: Sequence[int], target: Callable[[int, str], str]) -> Iterator[str]:
+        """Inputs of the group that begins at element r."""
         yield from self._walk([self.names[value] for value in values if self.letters[value] == "g"])
         for value in values:
-            yield f"{target(value)} = {self._load(value, self._address(value))};"
+            for tile in self._copies(value):
+                yield f"{target(value, tile)} = {self._load(value, self._address(value, tile))};"
 
     def _walk(self, names: Sequence[str], outputs: Sequence[str] = ()) -> Iterator[str]:
         """Where element r of a row lies in what is addressed by strides."""
@@ -311,14 +323,13 @@ class KernelText:
         yield from (f"  {name}_first &= coordinate == 0 || {name}_steps.step[d] != 0;" for name in outputs)
         yield "}"
 
-    def _address(self, value: int) -> str:
-        name = self.names[value]
-        return self._address_of(name, self.letters[value])
+    def _address(self, value: int, tile: str) -> str:
+        return self._address_of(self.names[value], self.letters[value], tile)
 
-    def _address_of(self, name: str, letter: str) -> str:
+    def _address_of(self, name: str, letter: str, tile: str = "") -> str:
         if letter == "g":
-            return f"{name}_at + {name}_r"
-        return f"{name}_at + r * {name}_steps.step[0]" if self.is_columns else f"{name}_at + r"
+            return f"{name}_at{tile} + {name}_r"
+        return f"{name}_at + r * {name}_steps.step[0]" if self.is_columns else f"{name}_at{tile} + r"
 
     def _load(self, value: int, address: str) -> str:
         name, vector = self.names[value], self.kernel.vector
@@ -340,40 +351,59 @@ class KernelText:
             (place, stored(self.program.dtype(self.program.outputs[place])), self.kernel.access.outputs[place])
             for place in one.writes
         ]
-        yield from (f"{computed_of(dtype)} y{place}[{vector}];" for place, dtype, _ in outputs)
+        for place, dtype, _ in outputs:
+            yield from (f"{computed_of(dtype)} y{place}{tile}[{vector}];" for tile in self.tiles)
         walked = [self.names[value] for value in indices if self.letters[value] == "g"]
         yield from self._walk(walked, [f"out{place}" for place, _, letter in outputs if letter == "g"])
         yield "#pragma unroll"
         yield f"for (int j = 0; j < {vector}; ++j) {{"
         for value in (*self._inputs(one), *(value for value in one.uses if self._is_input(value))):
-            pack = f"{self.names[value]}_pack{kept if value in held else loose}"
-            yield f"  const {self._type(value)} v{value} = widen({pack}.get(j));"
+            for tile in self._copies(value):
+                index = kept if value in held else "" if self._is_late(value) else loose
+                pack = f"{self.names[value]}_pack{tile}{index}"
+                yield f"  const {self._type(value)} v{value}{tile} = widen({pack}.get(j));"
         for value in one.uses:
             if not self._is_input(value):
-                yield f"  const {self._type(value)} v{value} = k{value}{kept}[j];"
+                for tile in self._copies(value):
+                    yield f"  const {self._type(value)} v{value}{tile} = k{value}{tile}{kept}[j];"
         for value in indices:
-            yield f"  const {self._type(value)} v{value} = static_cast<{self._type(value)}>({self._coordinate(value)});"
+            own = self._type(value)
+            for tile in self._copies(value):
+                yield f"  const {own} v{value}{tile} = static_cast<{own}>({self._coordinate(value, tile)});"
+        products = {value: product for value in one.reduces if (product := self._product(value)) is not None}
         for value in one.computes:
             spec = self.program.values[value]
-            yield f"  const {self._type(value)} v{value} = {expression(spec, self._name)};"  # type: ignore[arg-type]
-            if value in held:
-                yield f"  k{value}{kept}[j] = v{value};"
+            for tile in self._copies(value) if value not in products.values() else ():
+                own = expression(spec, self._names(tile))  # type: ignore[arg-type]
+                yield f"  const {self._type(value)} v{value}{tile} = {own};"
+                if value in held:
+                    yield f"  k{value}{tile}{kept}[j] = v{value}{tile};"
         for value in one.reduces:
-            operand = self._name(self.program.values[value].operand)  # type: ignore[union-attr]
-            yield f"  a{value}[j] = {self._op(value)}::join(a{value}[j], {operand});"
-        yield from (f"  y{place}[j] = {self._name(self.program.outputs[place])};" for place, _, _ in outputs)
+            for tile in self._copies(value):
+                total = f"a{value}{tile}[{'j' if self._sums == vector else f'j % {self._sums}'}]"
+                if value in products:
+                    factors = self.program.values[products[value]].operands  # type: ignore[union-attr]
+                    first, second = (self._name(factor, tile) for factor in factors)
+                    yield f"  {total} = ::fmaf({first}, {second}, {total});"
+                else:
+                    operand = self._name(self.program.values[value].operand, tile)  # type: ignore[union-attr]
+                    yield f"  {total} = {self._op(value)}::join({total}, {operand});"
+        for place, _, _ in outputs:
+            result = self.program.outputs[place]
+            yield from (f"  y{place}{tile}[j] = {self._name(result, tile)};" for tile in self.tiles)
         yield "}"
         for place, dtype, letter in outputs:
             name = f"out{place}"
             condition = f"{name}_on" + (f" && {name}_first" if letter == "g" else "")
-            pack = f"narrow_pack<{dtype}>(y{place})"
-            yield f"if ({condition}) store_pack({name}, {self._address_of(name, letter)}, {pack});"
+            for tile in self.tiles:
+                pack = f"narrow_pack<{dtype}>(y{place}{tile})"
+                yield f"if ({condition}) store_pack({name}, {self._address_of(name, letter, tile)}, {pack});"
 
-    def _coordinate(self, value: int) -> str:
+    def _coordinate(self, value: int, tile: str) -> str:
         name, letter = self.names[value], self.letters[value]
         if self.is_columns:
             return f"{self._address_of(name, letter)} + j * {name}_across"
-        return f"{self._address_of(name, letter)} + j" + (f" * {name}_steps.step[0]" if letter == "g" else "")
+        return f"{self._address_of(name, letter, tile)} + j" + (f" * {name}_steps.step[0]" if letter == "g" else "")
 
     # -------------------------------------------------------------------------------------------- what threads join
 
@@ -387,18 +417,23 @@ class KernelText:
                 for value in one.reduces:
                     yield f"take_columns<{self._op(value)}, {threads}>(parts{value}, a{value});"
             return
-        for value in one.reduces:
-            yield f"{self._type(value)} x{value} = join_all<{self._op(value)}>(a{value});"
+        for value, name in self._reduced(one):
+            yield f"{self._type(value)} x{name} = join_all<{self._op(value)}>(a{name});"
         yield from self._join_threads(one)
+
+    def _reduced(self, one: Pass) -> list[tuple[int, str]]:
+        """The reductions of a pass, with what stands behind the letters of their names."""
+        return [(value, f"{value}{tile}") for value in one.reduces for tile in self._copies(value)]
 
     def _join_threads(self, one: Pass) -> Iterator[str]:
         threads = self.kernel.threads
-        for value in one.reduces:
-            yield f"x{value} = join_lanes<{self._op(value)}, {min(threads, WARP)}>(x{value});"
+        for value, name in self._reduced(one):
+            yield f"x{name} = join_lanes<{self._op(value)}, {min(threads, WARP)}>(x{name});"
         if threads > WARP:
-            yield from (f"give_warp(parts{value}, x{value});" for value in one.reduces)
+            yield from (f"give_warp(parts{name}, x{name});" for _, name in self._reduced(one))
             yield "__syncthreads();"
-            yield from (f"x{value} = take_warps<{self._op(value)}>(parts{value});" for value in one.reduces)
+            for value, name in self._reduced(one):
+                yield f"x{name} = take_warps<{self._op(value)}>(parts{name});"
 
     def _hand_on(self, one: Pass) -> Iterator[str]:
         """What the block has of a row goes to the workspace."""
@@ -425,37 +460,3 @@ class KernelText:
             yield "}"
         if not self.is_columns:
             yield from self._join_threads(one)
-
-    # -------------------------------------------------------------------------------------------- names
-
-    def _name(self, value: int) -> str:
-        is_array = self.is_columns and value in self.nest.row_values and value not in self.consts
-        return f"v{value}[j]" if is_array else f"v{value}"
-
-    def _each(self, statement: str) -> Iterator[str]:
-        if self.kernel.vector > 1:
-            yield "#pragma unroll"
-        yield f"for (int j = 0; j < {self.kernel.vector}; ++j) {statement}"
-
-    def _type(self, value: int) -> str:
-        return computed(self.program.dtype(value))
-
-    def _spec(self, value: int) -> Input:
-        spec = self.program.values[value]
-        assert isinstance(spec, Input)
-        return spec
-
-    def _is_input(self, value: int) -> bool:
-        return isinstance(self.program.values[value], Input)
-
-    def _inputs(self, one: Pass) -> list[int]:
-        """The inputs that a pass reads."""
-        return [value for value in one.reads if self._is_input(value)]
-
-    def _pack(self, value: int) -> str:
-        return f"Pack<{stored(self._spec(value).dtype)}, {self.kernel.vector}>"
-
-    def _op(self, value: int) -> str:
-        spec = self.program.values[value]
-        assert isinstance(spec, Reduction)
-        return REDUCTIONS[spec.op].combine.capitalize()

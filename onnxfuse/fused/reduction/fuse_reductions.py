@@ -1,7 +1,6 @@
 """The pass that computes reductions, Softmax and normalizations with what is around them in one node."""
 
 from collections.abc import Mapping, Sequence
-from graphlib import CycleError, TopologicalSorter
 
 import onnx_graphsurgeon as gs
 
@@ -11,14 +10,14 @@ from onnxfuse.fused.fusion import emit_all
 from onnxfuse.fused.kinds import NORMALIZATION as NORMALIZATION_KIND
 from onnxfuse.fused.kinds import REDUCTION
 from onnxfuse.fused.sizes import Sizes
+from onnxfuse.fused.space.ends import Ends, wait_for_each_other
 from onnxfuse.fused.space.growth import Graph, grow
 from onnxfuse.fused.space.layouts import LayoutError
 from onnxfuse.fused.space.permuted import is_turned
 from onnxfuse.fused.space.region import ReductionFusion, fuse_in_space
 from onnxfuse.fused.space.spaces import Space
 from onnxfuse.fused.space.view_nodes import is_free, is_view, left_to_ort
-from onnxfuse.model.constants import is_scalar
-from onnxfuse.model.graph import Model, captured_tensors, sorted_nodes
+from onnxfuse.model.graph import Model, sorted_nodes
 from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.ort.ort_fusions import NORMALIZATION
 from onnxfuse.ort.ort_layout import BLOCKED, ConvLayout
@@ -74,6 +73,7 @@ class _Planner:
         """The fusions of one graph."""
         nodes = sorted_nodes(graph)
         own = Graph(nodes)
+        self._ends = Ends(own, self._editor)
         layout = self._apart.layout(nodes)
         elementwise = [node for node in nodes if is_elementwise(node)]
         reasons = self._apart.reasons(nodes, elementwise, layout)
@@ -85,9 +85,13 @@ class _Planner:
         for seed in nodes:
             if not reduces(seed) or id(seed) not in free - judged:
                 continue
-            fusion = self._fusion(own, grow(own, seed, free, self._fits))
+            fusion = self._fusion(grow(own, seed, free, self._fits))
             reason = OTHER_SPACE if fusion is None else self._why_not(fusion, layout, normalizations)
-            if fusion is not None and reason is None and _wait_for_each_other(nodes, [*fusions, fusion]):
+            if (
+                fusion is not None
+                and reason is None
+                and wait_for_each_other(nodes, [one.nodes for one in (*fusions, fusion)])
+            ):
                 reason = WAITS
             if fusion is None or reason is not None:
                 self._context.refused(NAME, seed, reason or OTHER_SPACE)
@@ -127,7 +131,7 @@ class _Planner:
     def _fits(self, region: Sequence[gs.Node]) -> bool:
         try:
             space = Space(region, self._opset, self._sizes)
-            if self._operands(region, space) > MAX_OPERANDS:
+            if self._ends.operands(region, space) > MAX_OPERANDS:
                 return False
             space.check_rows()
             return not any(is_view(node) and not is_free(node) for node in region) or self._is_read_well(region, space)
@@ -137,10 +141,10 @@ class _Planner:
     def _is_read_well(self, region: Sequence[gs.Node], space: Space) -> bool:
         """Whether the views of a region are worth it.  Raises LayoutError for results in different orders."""
         inside = {id(node) for node in region}
-        order = space.ordered(t for node in region for t in node.outputs if t.name and self._is_read_outside(t, inside))
+        order = space.ordered(self._ends.outputs(region))
         for node in region:
             moves = is_view(node) and not is_free(node) and space.is_from_outside(node.inputs[0])
-            if moves and any(t.name and self._is_read_outside(t, inside) for t in node.outputs):
+            if moves and any(t.name and self._ends.is_read(t, inside) for t in node.outputs):
                 return False  # in memory anyway
         if self._context.everything:
             return True
@@ -148,37 +152,24 @@ class _Planner:
             return not any(is_turned(space.layout(tensor), order) for tensor in space.inputs)
         return all(space.is_block(tensor, order) for tensor in space.inputs)
 
-    def _fusion(self, graph: Graph, region: Sequence[gs.Node]) -> ReductionFusion | None:
+    def _fusion(self, region: Sequence[gs.Node]) -> ReductionFusion | None:
         """The fusion of a region, without nodes at its ends that it is better without; None if there is none."""
         region = list(region)
         while region:
-            inside = {id(node) for node in region}
-            outputs = [t for node in region for t in node.outputs if t.name and self._is_read_outside(t, inside)]
             try:
                 space = Space(region, self._opset, self._sizes)
-                outside = self._better_outside(graph, space, region, inside)
+                outside = self._ends.better_outside(space, region)
                 if outside is None:
+                    outputs = self._ends.outputs(region)
                     return fuse_in_space(
                         REDUCTION, ReductionFusion, region, space, outputs, self._opsets, self._context.fast_math
                     )
             except (LayoutError, UnsupportedError, ProgramError):
                 return None
-            region = _connected(graph, [node for node in region if node is not outside])
+            region = [node for node in region if node is not outside]
+            seed = next((node for node in region if reduces(node)), None)
+            region = [] if seed is None else self._ends.connected(region, seed)
         return None  # what reduces is not in it any more
-
-    def _better_outside(
-        self, graph: Graph, space: Space, region: Sequence[gs.Node], inside: set[int]
-    ) -> gs.Node | None:
-        """A node that has a result which the others' rows do not make, or is a view of one that is written anyway."""
-        for node in reversed(region):
-            read = [tensor for tensor in node.outputs if tensor.name and self._is_read_outside(tensor, inside)]
-            if any(not space.has_rows(tensor) for tensor in read):
-                return node
-            if is_free(node) and read and self._is_elsewhere(node.inputs[0], inside):
-                return node
-            if not read and not any(id(reader) in inside for reader in graph.consumers(node)):
-                return node
-        return None
 
     def _why_not(self, fusion: ReductionFusion, layout: ConvLayout | None, normalizations: set[int]) -> str | None:
         """Why a region is not worth fusing; None if it is.  ``normalizations`` are the ids of nodes that are one, or
@@ -197,55 +188,7 @@ class _Planner:
             return OF_FUSED_NORMALIZATION
         return None
 
-    def _operands(self, region: Sequence[gs.Node], space: Space) -> int:
-        """How many inputs and outputs a region has, each part of a tensor one, constants of one element none."""
-        inside = {id(node) for node in region}
-        outputs = [t for node in region for t in node.outputs if t.name and self._is_read_outside(t, inside)]
-        return sum(not is_scalar(tensor) for tensor in space.inputs) + len(outputs)
-
-    def _is_elsewhere(self, tensor: gs.Tensor, inside: set[int]) -> bool:
-        """Whether a tensor is in memory whatever becomes of the region's views of it."""
-        is_made = any(id(node) in inside for node in tensor.inputs)
-        return not is_made or self._is_read_outside(tensor, inside)
-
-    def _is_read_outside(self, tensor: gs.Tensor, inside: set[int]) -> bool:
-        """Whether anything but the nodes of a region (their ids) reads ``tensor``: other nodes, or a graph's output."""
-        return self._editor.is_graph_output(tensor) or any(id(node) not in inside for node in tensor.outputs)
-
-
-def _wait_for_each_other(nodes: Sequence[gs.Node], fusions: Sequence[ReductionFusion]) -> bool:
-    """Whether the graph would have a cycle if each fusion were one node, though each region alone is convex."""
-    block = {id(node): id(node) for node in nodes}
-    block.update((id(node), id(fusion)) for fusion in fusions for node in fusion.nodes)
-    after: dict[int, set[int]] = {one: set() for one in block.values()}
-    for node in nodes:
-        for tensor in (*node.inputs, *captured_tensors(node)):
-            makers = {block[id(maker)] for maker in tensor.inputs if id(maker) in block}
-            after[block[id(node)]] |= makers - {block[id(node)]}
-    try:
-        TopologicalSorter(after).prepare()
-    except CycleError:
-        return True
-    return False
-
 
 def _is_of_float_rows(program: Program) -> bool:
     """Whether it reduces rows of float32 along the last axis."""
     return program.axes == (-1,) and all(one.dtype == "f32" for one in program.reductions)
-
-
-def _connected(graph: Graph, region: Sequence[gs.Node]) -> list[gs.Node]:
-    """The part of a region that is connected with its first reduction."""
-    seed = next((node for node in region if reduces(node)), None)
-    if seed is None:
-        return []
-    inside = {id(node): node for node in region}
-    found: dict[int, gs.Node] = {}
-    waiting = [seed]
-    while waiting:
-        node = waiting.pop()
-        if id(node) in found:
-            continue
-        found[id(node)] = node
-        waiting += [other for other in (*graph.producers(node), *graph.consumers(node)) if id(other) in inside]
-    return graph.sorted(found.values())

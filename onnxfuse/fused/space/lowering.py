@@ -16,6 +16,7 @@ from onnxfuse.fused.space.view_nodes import is_view
 from onnxfuse.program import Const, Input, Program, ProgramBuilder
 from onnxfuse.program.figures import MAX_RANK
 from onnxfuse.program.lowering import lower
+from onnxfuse.program.multiplying import lower_product
 from onnxfuse.program.node_lowering import tensor_dtype
 from onnxfuse.program.reducing import lower as lower_reducing
 from onnxfuse.program.reducing import reduces
@@ -54,6 +55,8 @@ class SpaceLowering:
 
         if reduces(node):
             made = lower_reducing(node, self._opset, self._builder, operand, self._axes)
+        elif (product := self._space.products.get(id(node))) is not None:
+            made = (lower_product(product, self._opset, self._builder, operand, self._axes),)
         else:
             made = (lower(node, self._opset, self._builder, operand),)
         self._values.update((id(tensor), value) for tensor, value in zip(node.outputs, made, strict=False))

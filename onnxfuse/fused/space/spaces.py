@@ -29,6 +29,7 @@ from onnxfuse.model.constants import constant_value
 from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.program.figures import MAX_RANK
 from onnxfuse.program.lowering import ignores_input, is_elementwise, vector_axes
+from onnxfuse.program.multiplying import Product
 from onnxfuse.program.reducing import Reading, Result, reading, reduces
 from onnxfuse.program.view_steps import ViewStep
 
@@ -38,10 +39,14 @@ OTHER_AXES = "it reduces along other axes"
 class Space:
     """The layouts of all tensors that some nodes, in topological order, read and make, and the order of the axes.
 
-    Raises LayoutError if the nodes have no common space, UnsupportedError for a node that cannot be lowered.
+    ``products``, by the ids of their nodes, are those of the nodes that multiply with a matrix.  Raises LayoutError if
+    the nodes have no common space, UnsupportedError for a node that cannot be lowered.
     """
 
-    def __init__(self, nodes: Sequence[gs.Node], opset: int, sizes: Sizes) -> None:
+    def __init__(
+        self, nodes: Sequence[gs.Node], opset: int, sizes: Sizes, products: Mapping[int, Product] | None = None
+    ) -> None:
+        self.products = products or {}
         self._opset = opset
         self._sizes = sizes
         self._layouts: dict[int, Layout] = {}
@@ -113,16 +118,26 @@ class Space:
         own = set(resolved(self._elements[id(tensor)]))
         return self.axes - set(self.reduced) <= own and self._is_behind_joins(tensor)
 
+    def is_repeated(self, tensor: gs.Tensor) -> bool:
+        """Whether the elements of a row of what is reduced are the same for several rows in this tensor."""
+        own = set(resolved(self._elements[id(tensor)]))
+        return bool(own & set(self.reduced)) and own != self.axes
+
     @property
     def axes(self) -> set[Atom]:
         """All axes of what is computed with."""
         return {atom for tensor in self._met for dim in settled(self._layouts[tensor]) for atom in dim}
 
     def check_rows(self) -> None:
-        """Raises LayoutError unless what is reduced has all axes: else it would be computed several times."""
+        """Raises LayoutError unless what is reduced has all axes: else it would be computed several times, which it may
+        be where products are, of which each result reads what all others read.
+        """
         for node, _, _ in self._reduced:
-            has_all = set(resolved(self._elements[id(node.inputs[0])])) == self.axes
-            if not has_all or not self._is_behind_joins(node.inputs[0]):
+            if self.products and id(node) not in self.products:
+                continue
+            read = node.inputs[:2] if id(node) in self.products else node.inputs[:1]
+            has_all = {atom for tensor in read for atom in resolved(self._elements[id(tensor)])} == self.axes
+            if not has_all or not all(map(self._is_behind_joins, read)):
                 raise LayoutError(f"{node.op} of fewer elements than the region has")
 
     def _is_behind_joins(self, tensor: gs.Tensor) -> bool:
@@ -136,7 +151,8 @@ class Space:
         """
         sequences = [[atom for dim in self.layout(tensor) for atom in dim] for tensor in outputs]
         hard = len(sequences)
-        sequences += [[atom for dim in settled(layout) for atom in dim] for _, _, layout in self._reduced]
+        reduced = sorted(self._reduced, key=lambda one: id(one[0]) not in self.products)
+        sequences += [[atom for dim in settled(layout) for atom in dim] for _, _, layout in reduced]
         order: list[Atom] = []
         for place, sequence in enumerate(sequences):
             known = [atom for atom in sequence if atom in order]
@@ -162,6 +178,8 @@ class Space:
                 self._outside.add(id(node.outputs[0]))
         elif reduces(node):
             made = self._reduce(node)
+        elif id(node) in self.products:
+            made = (self._multiply(self.products[id(node)]),)
         elif is_elementwise(node):
             made = (self._elementwise(node),)
             elements = tuple(atom for tensor in _operands(node) for atom in self._elements[id(tensor)])
@@ -275,6 +293,21 @@ class Space:
                 raise LayoutError("a scale of more dimensions than what is normalized")
             broadcast([x, *operands])
         return [_result(x, axes, how, result) for result in how.results]
+
+    def _multiply(self, product: Product) -> Layout:
+        """The result [.., N] of A [.., K], of which the elements are [.., N, K]."""
+        *rows, inner = self._read(product.node.inputs[0])
+        first, second = self._read(product.matrix)
+        columns, own = (first, second) if product.transposed else (second, first)
+        unify(inner, own)
+        result = (*rows, columns)
+        self._reduced.append((product.node, inner, (*result, inner)))
+        if product.added is not None:
+            added = self._read(product.added)
+            if len(added) > len(result):
+                raise LayoutError("a sum of more dimensions than the product")
+            result, _ = broadcast([result, added])
+        return settled(result)
 
     def _members_of_groups(self, channels: Dim, groups: int) -> Dim:
         """The part of the channels that is reduced."""

@@ -27,6 +27,7 @@ from tests.cuda.nest.nodes import (
     rendered_object,
     stub_model,
 )
+from tests.cuda.nest.product_programs import product
 from tests.cuda.nest.programs import arrays, chains, integers, random_nest
 from tests.cuda.stand_in import AVAILABLE, REASON, StandIn
 from tests.custom_ops.fused import run
@@ -50,6 +51,8 @@ def all_cases() -> dict[str, tuple[Program, list[list[tuple[int, ...]]]]]:
     found["half precision"] = half.program, [half.shapes(24)]
     found["integers"] = integers("i32").program, [integers("i32").shapes(size) for size in (1, 50)]
     found["views"] = Program.parse(VIEWS), [[(2, 8, 4), (4, 17)], [(1, 8, 4), (1, 18)]]
+    rows, shapes = product("f32", 4, 64, 40, "residual")
+    found["rows that share a matrix"] = rows, [shapes, [(2, 64), (40, 64), (2, 40)]]
     found["no elements"] = Program.parse(SUM), [[(3, 0)], [(0, 3)]]
     for seed in range(RANDOM):
         program, shapes = random_nest(seed)
@@ -60,6 +63,8 @@ def all_cases() -> dict[str, tuple[Program, list[list[tuple[int, ...]]]]]:
 @cache
 def source_of(name: str) -> NestSource:
     program, runs = all_cases()[name]
+    if name == "rows that share a matrix":
+        return render_nest(case_of(program, runs[0]))
     shapes = [[size if size == 1 else f"d{i}_{d}" for d, size in enumerate(own)] for i, own in enumerate(runs[0])]
     return render_nest(case_of(program, shapes))
 
@@ -92,6 +97,7 @@ def test_the_results_are_the_reference(name: str, tmp_path: Path) -> None:
             continue
         kernel = check_launches(calls, stand_in.scratch(), program, shapes, source.kernels)
         assert (kernel.steps > 0) == (name in ("long rows", "long columns"))
+        assert kernel.tile == (4 if name == "rows that share a matrix" and shapes[0] == (4, 64) else 1)
 
 
 def test_a_graph_captures_it(tmp_path: Path) -> None:
@@ -159,6 +165,10 @@ ANY = nest_kernel("any", "g::gs", index=64)
         ("access l::ls", "access l:ls", "line 3: there is not one access letter for each tensor and index"),
         ("access l::ls", "access l:l:ls", "line 3: there is not one access letter for each tensor and index"),
         ("access l::ls", "access l::lx", "line 3: an access letter is not one of s l g"),
+        ("access l::ls", "access L::ls", "line 3: an access letter is not one of s l g"),
+        ("access l::ls", "access L::Ls tile 2", "line 3: an access letter is not one of s l g"),
+        ("access l::ls", "access L::ls tile 9", "line 3: the tile is not from 2 to 8"),
+        ("access l::ls", "access L::ls tile 1", "line 3: the tile is not from 2 to 8"),
         ("access l::ls", "access l::gs", "line 3: access g with a vector"),
         ("index 64", "index 32", "line 4: the last kernel does not take tensors of every shape"),
         ("access g::gs", "access l::gs", "line 4: the last kernel does not take tensors of every shape"),

@@ -15,6 +15,7 @@ from onnxfuse.cuda.elementwise.renderer import compile_options
 from onnxfuse.cuda.nest.fitting import NestFit, NestFitter
 from onnxfuse.cuda.nest.renderer import case_of, render_nest
 from tests.cuda.elementwise.test_nvrtc import compile_quickly, entry, nvrtc
+from tests.cuda.nest.product_programs import product
 from tests.cuda.nest.programs import chains, integers, random_nest
 
 __all__ = ["compile_quickly"]
@@ -81,3 +82,21 @@ def test_what_runs_in_the_emulation_compiles(
     sources = [render_nest(case_of(*random_nest(seed))) for seed in range(24)]
     sources += [render_nest(case_of(integers(dtype).program, [("n", "m")])) for dtype in ("i8", "u8", "i32", "i64")]
     compile_quickly("\n".join(source.text for source in sources), architecture)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("architecture", COMMON)
+def test_products_of_few_rows_wait_for_enough_without_spills(architecture: str) -> None:
+    """Enough of the matrix, for a quarter of a multiprocessor's threads or more."""
+    fitter = NestFitter(CompilerCache(nvrtc(), Cache()), (*compile_options(False), LOG_OPTION), (architecture,))
+    for dtype, rows, inner, tail in (
+        ("f32", 1, 768, "gate"),
+        ("f32", 8, 2048, "residual"),
+        ("f16", 1, 4096, "gate"),
+        ("bf16", 4, 11008, "bias"),
+        ("f16", 1, 4096, "quantized"),
+    ):
+        fit = fitter.fit(*product(dtype, rows, inner, 4096, tail, normalized=tail == "gate"))
+        main = fit.source.kernels[0]
+        assert fit.is_good and fit.tuning.share == 0 and fit.occupancy[0] >= 0.25
+        assert (main.vector, main.tile) == (4 if dtype == "f32" else 8, rows) and main.items

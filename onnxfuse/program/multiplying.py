@@ -1,0 +1,72 @@
+"""From products with a matrix to instructions: elements that are multiplied, and summed along an axis.
+
+A product of few rows is one Program that reduces: of the space [.., N, K] every element is one of A times one of the
+matrix, and a row of the space, along K, is one element of the result.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_graphsurgeon as gs
+
+from onnxfuse.model.graph_ir import standard_op
+from onnxfuse.program.builder import ProgramBuilder
+from onnxfuse.program.node_lowering import NodeLowering, Operands, UnsupportedError, tensor_dtype
+from onnxfuse.program.reducing import OLDEST_OPSET
+
+TYPES = ("f32", "f16", "bf16")
+"""Of what is multiplied; sums are of float32."""
+SCALED = "it scales the product or what is added, or transposes what it multiplies"
+_ADDED = 2
+
+
+@dataclass(frozen=True)
+class Product:
+    """A MatMul or a Gemm that scales nothing, of any A and a matrix.
+
+    ``transposed`` is whether the matrix is [N, K] and not [K, N]; ``added`` is what a Gemm adds, None where it adds
+    nothing.
+    """
+
+    node: gs.Node
+    transposed: bool
+    added: gs.Tensor | None
+
+    @property
+    def matrix(self) -> gs.Tensor:
+        """What A is multiplied with."""
+        return self.node.inputs[1]
+
+
+def multiplies(node: gs.Node) -> bool:
+    """Whether the node is of an operator that multiplies with a matrix."""
+    return standard_op(node) in ("MatMul", "Gemm")
+
+
+def product_of(node: gs.Node, opset: int) -> Product:
+    """What a node that ``multiplies`` does.  Raises UnsupportedError, with the reason, if it has no equivalent."""
+    if opset < OLDEST_OPSET:
+        raise UnsupportedError(f"it is of opset {opset}; products are fused from opset {OLDEST_OPSET} on")
+    data, matrix, *more = node.inputs
+    added = more[0] if more and more[0].name else None
+    if data.shape is None or len(data.shape) < 2 or matrix.shape is None or len(matrix.shape) != 2:
+        raise UnsupportedError("what it multiplies is of fewer than two dimensions, or of an unknown rank")
+    types = {tensor_dtype(tensor) for tensor in (data, matrix, *([added] if added is not None else []))}
+    if len(types) > 1 or not types <= set(TYPES):
+        raise UnsupportedError(f"it is of {' and '.join(sorted(types))}, and there are kernels for {', '.join(TYPES)}")
+    scaled = node.attrs.get("alpha", 1.0) != 1 or (added is not None and node.attrs.get("beta", 1.0) != 1)
+    if scaled or node.attrs.get("transA", 0):
+        raise UnsupportedError(SCALED)
+    return Product(node, bool(node.attrs.get("transB", 0)), added)
+
+
+def lower_product(
+    product: Product, opset: int, builder: ProgramBuilder, operands: Operands, axes: Sequence[int]
+) -> int:
+    """Append the instructions of a product, which sums along ``axes`` of the Program; returns its result's value."""
+    n = NodeLowering(product.node, opset, builder, operands)
+    factors = [builder.cast(n.arg(index), "f32") for index in range(_ADDED)]
+    total = builder.reduce("reduce_sum", n.emit("mul", *factors, dtype="f32"), axes)
+    if product.added is not None:
+        total = n.emit("add", total, builder.cast(n.arg(_ADDED), "f32"), dtype="f32")
+    return builder.cast(total, n.dtype())
