@@ -24,7 +24,7 @@ from onnxfuse.passes.rules.skip_normalization import (
 )
 from onnxfuse.passes.rules.slices_as_gather import SlicesAsGather
 from onnxfuse.passes.rules.softmax_over_channels import SoftmaxOverChannels
-from onnxfuse.passes.rules.stack_of_parts import StackOfParts
+from onnxfuse.passes.rules.stack_of_parts import HalvesOfStack, StackOfParts
 from onnxfuse.rewrite.base import PassContext
 from onnxfuse.rewrite.rewriter import RulePass
 from onnxfuse.rewrite.rule import RewriteRule
@@ -76,6 +76,7 @@ _RULES: Mapping[str, tuple[_Row, ...]] = {
         *_ROTARY_EMBEDDINGS,
         *_ORT_OPERATORS,
         _row(StackOfParts, "Concat Reshape Transpose"),
+        _row(HalvesOfStack, "Concat Reshape Split"),
         _row(SlicesAsGather, "Concat Slice"),
     ),
 }

@@ -37,6 +37,24 @@ def test_parts_are_joined_along_an_axis_of_their_own(perm: list[int], parts: int
         assert_close(proto, result, feeds, 0)
 
 
+@pytest.mark.parametrize("opset", [11, 18])
+def test_halves_are_taken_before_axes_become_one(opset: int) -> None:
+    nodes = [
+        node("Concat", "a b", "j", axis=1),
+        node("Reshape", "j apart", "r"),
+        node("Transpose", "r", "t", perm=[0, 2, 1, 3, 4]),
+        node("Reshape", "t whole", "s"),
+        node("Split", "s", "y z", axis=1, **({"num_outputs": 2} if opset >= 18 else {})),
+    ]
+    constants = {"apart": np.array([0, 2, 6, 4, 4]), "whole": np.array([0, 12, 4, 4])}
+    shapes = dict.fromkeys("ab", ("n", 6, 4, 4))
+    proto = model(nodes, shapes, outputs=("y", "z"), constants=constants, opset=opset)
+    feeds = {name: random(2, 6, 4, 4, seed=seed) for seed, name in enumerate("ab")}
+    result, _ = apply(proto, "slow-operators", target="cuda")
+    assert ops(result) == ["Unsqueeze", "Unsqueeze", "Concat", "Split", "Reshape", "Reshape"]
+    assert_close(proto, result, feeds, 0)
+
+
 @pytest.mark.parametrize(
     ("apart", "perm", "shape"),
     [

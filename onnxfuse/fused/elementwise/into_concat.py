@@ -2,17 +2,20 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.elementwise.joined_programs import JoinedPrograms, JoinError
 from onnxfuse.fused.elementwise.through_views import NAME
+from onnxfuse.fused.functions import INTEGERS_OPSET
 from onnxfuse.fused.fused_node import ElementwiseFusion
 from onnxfuse.fused.likely_shapes import LikelyShapes
 from onnxfuse.fused.space.blocks import Block, Blocks
 from onnxfuse.fused.space.layouts import LayoutError
 from onnxfuse.fused.space.view_nodes import is_free, is_view
+from onnxfuse.fused.views import parts_of
 from onnxfuse.model.dtypes import from_numpy
 from onnxfuse.model.graph_ir import producer_of, standard_op
 from onnxfuse.ort.ort_quantization import loses_type
@@ -24,6 +27,16 @@ FOREIGN = "most of what it joins is made by nodes that are not fused"
 _MOST_PARTS = 16
 """Of a tensor that a region reads in parts: for each it has all its instructions once more."""
 WAITS = "a node outside of it would wait for it, and it for that node"
+
+
+@dataclass(frozen=True)
+class _Split:
+    """A ``node`` that takes apart a tensor of ``size`` elements along a negative ``axis``, between these ``bounds``."""
+
+    node: gs.Node
+    axis: int
+    size: int
+    bounds: tuple[tuple[int, int], ...]
 
 
 class IntoConcat:
@@ -53,6 +66,8 @@ class IntoConcat:
         self._check = check
         self.fusions = {id(fusion): fusion for fusion in fusions}
         self._makers: dict[int, ElementwiseFusion] = {}
+        self._fusions_by_id: dict[int, ElementwiseFusion] = {}
+        self._place = {id(node): place for place, node in enumerate(nodes)}
         self._blocks = Blocks(nodes, [fusion.nodes for fusion in fusions])
         self._owners = {id(node): fusion for fusion in (*lone, *fusions) for node in fusion.nodes}
         for fusion in (*lone, *fusions):
@@ -68,12 +83,20 @@ class IntoConcat:
             if id(node) in excluded or id(node) in taken or not self._is_open(node):
                 continue
             reader = self._reader(node)
-            if reader is not None and self._take(node, {}, reader) is None:
+            if reader is not None and self._take(node, self._members(node, {}), {}, reader) is None:
                 continue
             views = self._views(node)
-            if not self._members(node, views) and not self._context.everything:
+            found = self._members(node, views)
+            makers = self._without_waiting(node, found, views)
+            if not makers and not self._context.everything:
+                if found:
+                    self._context.refused(NAME, node, WAITS)
                 continue
-            if (reason := self._take(node, views)) is not None:
+            views = {made: view for made, view in views.items() if self._maker(view.outputs[0], views) in makers}
+            split = self._split(node)
+            if split is not None and self._take(node, makers, views, split=split) is None:
+                continue
+            if (reason := self._take(node, makers, views)) is not None:
                 self._context.refused(NAME, node, reason)
         return list(self.fusions.values())
 
@@ -108,40 +131,84 @@ class IntoConcat:
                 view = producer_of(source)
                 if view is None or id(view) in taken or not is_free(view) or not is_view(view):
                     break
+                if len(view.inputs) > 1 and self._opsets[""] < INTEGERS_OPSET:
+                    break
                 chain.append(view)
                 readers, source = {id(view)}, view.inputs[0]
             if id(source) in self._makers:
                 views.update((id(view.outputs[0]), view) for view in reversed(chain))
         return views
 
+    def _maker(self, tensor: gs.Tensor, views: Mapping[int, gs.Node]) -> int | None:
+        """The id of the fusion that makes a tensor, perhaps through views; None where there is none."""
+        while id(tensor) in views:
+            tensor = views[id(tensor)].inputs[0]
+        found = self._makers.get(id(tensor))
+        return None if found is None else id(found)
+
     def _members(self, node: gs.Node, views: Mapping[int, gs.Node]) -> dict[int, ElementwiseFusion]:
         """The fusions that make what a Concat joins, perhaps through views, by their ids."""
+        found = (self._maker(tensor, views) for tensor in node.inputs)
+        return {key: self._fusions_by_id[key] for key in found if key is not None}
+
+    def _without_waiting(
+        self, node: gs.Node, members: Mapping[int, ElementwiseFusion], views: Mapping[int, gs.Node]
+    ) -> dict[int, ElementwiseFusion]:
+        """Those of some fusions that can be one with a Concat: others make what a node between reads.
+
+        The latest come first: what they join of the others' is copied then.
+        """
         found: dict[int, ElementwiseFusion] = {}
-        for source in node.inputs:
-            while id(source) in views:
-                source = views[id(source)].inputs[0]
-            if (own := self._makers.get(id(source))) is not None:
-                found[id(own)] = own
+        of_view = [(view, self._maker(view.outputs[0], views)) for view in views.values()]
+        for key, member in sorted(members.items(), key=lambda item: -self._place[id(item[1].nodes[-1])]):
+            together = [*(own for one in (*found.values(), member) for own in one.nodes), node]
+            together += [view for view, maker in of_view if maker == key or maker in found]
+            blocks = list({id(block): block for block in map(self._blocks.of, together)}.values())
+            if self._blocks.joined(blocks) is not None:
+                found[key] = member
         return found
 
-    def _take(self, node: gs.Node, views: Mapping[int, gs.Node], reader: ElementwiseFusion | None = None) -> str | None:
-        """Make one fusion of those that make what a Concat joins, of that, and perhaps of what reads it.
+    def _split(self, node: gs.Node) -> _Split | None:
+        """What alone reads a Concat and takes it apart along another axis, each of whose results is read."""
+        made = node.outputs[0]
+        split = made.outputs[0] if len(made.outputs) == 1 else None
+        if split is None or standard_op(split) != "Split" or self._is_read_outside(made, {id(split)}):
+            return None
+        pieces = parts_of(split)
+        if len(pieces) < len(split.outputs) or not all(self._is_read_outside(one.tensor, set()) for one in pieces):
+            return None
+        rank = len(made.shape)
+        places = [piece.slices[0] for piece in pieces]
+        along = places[0].axis % rank - rank
+        if along == node.attrs["axis"] % rank - rank:
+            return None
+        return _Split(split, along, made.shape[along], tuple((one.start, one.end) for one in places))
+
+    def _take(
+        self,
+        node: gs.Node,
+        makers: Mapping[int, ElementwiseFusion],
+        views: Mapping[int, gs.Node],
+        reader: ElementwiseFusion | None = None,
+        split: _Split | None = None,
+    ) -> str | None:
+        """Make one fusion of those that make what a Concat joins, of that, and perhaps of what reads or splits it.
 
         Why not, where that is not done.
         """
-        makers = self._members(node, views)
-        own = [self._bytes(tensor) for tensor in node.inputs if id(tensor) in self._makers or id(tensor) in views]
+        own = [self._bytes(tensor) for tensor in node.inputs if self._maker(tensor, views) in makers]
         is_mostly_foreign = self._bytes(node.outputs[0]) > (1 + MOST_FOREIGN_PARTS) * sum(own)
         if reader is None and is_mostly_foreign and not self._context.everything:
             return FOREIGN
         members = {**makers, id(reader): reader} if reader is not None else makers
         together = [*(own for member in members.values() for own in member.nodes), *views.values(), node]
+        together += [split.node] if split is not None else []
         blocks = list({id(block): block for block in map(self._blocks.of, together)}.values())
         joint = self._blocks.joined(blocks)
         if joint is None:
             return WAITS
         try:
-            fusion = self._joined(node, views, reader, joint)
+            fusion = self._joined(node, makers, views, reader, split, joint)
             self._check(fusion)
         except (JoinError, LayoutError, ProgramError) as error:
             return str(error)
@@ -158,12 +225,13 @@ class IntoConcat:
     def _joined(
         self,
         node: gs.Node,
+        makers: Mapping[int, ElementwiseFusion],
         views: Mapping[int, gs.Node],
         reader: ElementwiseFusion | None,
+        split: _Split | None,
         joint: Block,
     ) -> ElementwiseFusion:
         """The fusion of the nodes of a block: those of some fusions, views of what they make, and a Concat."""
-        makers = self._members(node, views)
         place = {id(own): number for number, own in enumerate(joint.nodes)}
         inside = set(place)
         joined = JoinedPrograms(self._context.fast_math)
@@ -171,7 +239,7 @@ class IntoConcat:
         rank = len(node.outputs[0].shape)
         axis = node.attrs["axis"] % rank - rank
         for member in sorted(makers.values(), key=lambda one: place[id(one.nodes[0])]):
-            joined.add(member)
+            (joined.add if split is None else joined.add_for_pieces)(member)
             outputs += [tensor for tensor in member.outputs if self._is_read_outside(tensor, inside)]
         if reader is not None:
             joined.add_by_parts(reader, node.outputs[0], node.inputs, axis)
@@ -180,7 +248,12 @@ class IntoConcat:
             joined.write(tensor)
         for view in views.values():
             joined.add_view(view)
-        if reader is None:
+        if split is not None:
+            if outputs:
+                raise JoinError("what is split is read as a whole too")
+            joined.write_pieces(node.inputs, axis, split.axis, split.size, split.bounds)
+            outputs += split.node.outputs
+        elif reader is None:
             joined.write_parts(node.inputs, axis)
             outputs.append(node.outputs[0])
         return joined.fusion(joint.nodes, outputs, self._opsets[""])
@@ -188,6 +261,7 @@ class IntoConcat:
     def _note(self, fusion: ElementwiseFusion) -> None:
         for tensor in fusion.outputs:
             self._makers[id(tensor)] = fusion
+        self._fusions_by_id[id(fusion)] = fusion
 
     def _bytes(self, tensor: gs.Tensor) -> int:
         shape = self._likely.of(tensor)

@@ -13,6 +13,7 @@ from onnxfuse.fused.space.steps import steps_between
 from onnxfuse.model.slices import AxisSlice
 from onnxfuse.program import Const, Input, Program, ProgramBuilder
 from onnxfuse.program.figures import MAX_INPUTS, MAX_OUTPUTS, MAX_SLICES
+from onnxfuse.program.nests import needed
 from onnxfuse.program.node_lowering import tensor_dtype
 from onnxfuse.program.program import Index, Instruction, Reduction
 from onnxfuse.program.view_steps import ViewStep
@@ -54,6 +55,22 @@ def _of_part(
     return replace(spec, slices=(*spec.slices, AxisSlice(axis, *places, 1)))
 
 
+def _before(axis: int, steps: Sequence[ViewStep]) -> int:
+    """The axis, counted from the back, of what steps that add and leave out dimensions of one element begin with.
+
+    Raises JoinError for other steps.
+    """
+    for step in reversed(steps):
+        at = step.numbers[0]
+        if step.name == "unsqueeze" and at != axis:
+            axis += axis < at
+        elif step.name == "squeeze":
+            axis -= axis <= at
+        else:
+            raise JoinError("a piece of another shape")
+    return axis
+
+
 class JoinedPrograms:
     """Joins the Programs of fusions, given in an order in which they can run; ``inputs`` are what it reads, in order.
 
@@ -66,6 +83,7 @@ class JoinedPrograms:
         self._builder = ProgramBuilder(fast_math)
         self._read: dict[tuple[int, Input], int] = {}
         self._made: dict[int, tuple[list[Written], int]] = {}  # by tensor: its parts, and their axis
+        self._makers: dict[int, tuple[ElementwiseFusion, int]] = {}  # by a number below 0: what is to be in pieces
         self._outputs: list[Written] = []
         self._appends: list[int] = []
 
@@ -90,6 +108,15 @@ class JoinedPrograms:
         for tensor, places in zip(fusion.outputs, program.tensors, strict=True):
             parts = [(values[program.outputs[place]], program.steps_of(place)) for place in places]
             self._made[id(tensor)] = parts, program.appends[places[1]] if len(places) > 1 else 0
+
+    def add_for_pieces(self, fusion: ElementwiseFusion) -> None:
+        """Have what a fusion makes written by pieces alone: its Program is appended for each of them."""
+        for tensor, places in zip(fusion.outputs, fusion.program.tensors, strict=True):
+            parts: list[Written] = []
+            for place in places:
+                parts.append((-1 - len(self._makers), fusion.program.steps_of(place)))
+                self._makers[parts[-1][0]] = fusion, place
+            self._made[id(tensor)] = parts, fusion.program.appends[places[1]] if len(places) > 1 else 0
 
     def add_by_parts(self, fusion: ElementwiseFusion, whole: gs.Tensor, parts: Sequence[gs.Tensor], axis: int) -> None:
         """Append the values of a fusion's Program once for each part, along a negative ``axis``, of a tensor that it
@@ -183,6 +210,54 @@ class JoinedPrograms:
             written += parts
         self._outputs += written
         self._appends += [0] + [axis] * (len(written) - 1)
+
+    def write_pieces(
+        self, tensors: Sequence[gs.Tensor], axis: int, along: int, whole: int, bounds: Sequence[tuple[int, int]]
+    ) -> None:
+        """Write pieces of what :meth:`write_parts` writes, a tensor for each of the ``bounds`` of places along another
+        negative axis, of ``whole`` elements.  Raises JoinError where they cannot be computed by themselves.
+        """
+        for places in bounds:
+            made: list[Written] = []
+            for tensor in tensors:
+                if id(tensor) not in self._made:
+                    spec = Input(tensor_dtype(tensor), slices=(AxisSlice(along, *places, 1),))
+                    made.append((self._input(tensor, tensor, spec), ()))
+                    continue
+                parts, own = self._made[id(tensor)]
+                if own not in (0, axis):
+                    raise JoinError("parts of parts along another axis")
+                made += [(self._piece(value, _before(along, steps), whole, places), steps) for value, steps in parts]
+            self._outputs += made
+            self._appends += [0] + [axis] * (len(made) - 1)
+
+    def _piece(self, made: int, axis: int, whole: int, places: tuple[int, int]) -> int:
+        """The value of the elements from one place to another along an axis of what one of the Programs makes."""
+        fusion, place = self._makers[made]
+        program = fusion.program
+        shapes = [read.shape for read, spec in zip(fusion.reads, program.inputs, strict=True) if spec.axis is None]
+        if any(shape is None for shape in shapes):
+            raise JoinError("a piece of an unknown shape")
+        rank = max(map(len, shapes))
+        live = needed(program)
+        tensors = iter(zip(fusion.inputs, fusion.reads, strict=True))
+        values: list[int] = []
+        for number, value in enumerate(program.values):
+            if isinstance(value, Input):
+                source, read = next(tensors)
+                if id(source) in self._made:
+                    raise JoinError("a piece of what another one makes")
+            if number not in live:
+                values.append(-1)
+            elif isinstance(value, Input):
+                values.append(self._input(source, read, _of_part(value, read, rank, axis, whole, places)))
+            elif isinstance(value, Const):
+                values.append(self._builder.const(value.dtype, value.value))
+            elif isinstance(value, Instruction):
+                values.append(self._builder.emit(value.op, value.dtype, *(values[one] for one in value.operands)))
+            else:
+                raise JoinError("coordinates of a piece")
+        return values[program.outputs[place]]
 
     def fusion(self, nodes: Sequence[gs.Node], outputs: Sequence[gs.Tensor], opset: int) -> ElementwiseFusion:
         """The fused node in the place of ``nodes``, with what was written as its ``outputs``.

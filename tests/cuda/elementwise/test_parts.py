@@ -52,6 +52,13 @@ CASES = {
         (([3, 8], [8], [5, 7, 2]), ([2, 9], [9], [4]), ([1, 8], [1], [640])),
         2,
     ),
+    "pieces of a Concat": Case(
+        "onnxfuse 2\ninput f32 slice -2:0:2:1\ninput f32 slice -2:0:2:1\ninput f32 slice -2:2:6:1\n"
+        "input f32 slice -2:2:6:1\nabs f32 0\nneg f32 1\nabs f32 2\nneg f32 3\noutput 4 view unsqueeze:-2\n"
+        "append 5 -2 view unsqueeze:-2\noutput 6 view unsqueeze:-2\nappend 7 -2 view unsqueeze:-2\n",
+        (([2, 6, 4],) * 4, ([1, 6, 7],) * 4),
+        4,
+    ),
     "a shared input": Case(
         "onnxfuse 1\ninput f32 broadcast\ninput f32 broadcast\ninput f32 axis -1\nabs f32 0\nneg f32 0\nmul f32 4 1\n"
         "add f32 5 2\noutput 3\noutput 6\n",

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from onnx import parser
 
 from tests.fused.space.test_through_views import assert_same, fuse, operators, programs
 from tests.support import fusing
@@ -65,6 +66,12 @@ ONE_NODE: dict[str, tuple[str, Shapes]] = {
         " c = Concat <axis = -1> (x, y, x) a = Mul(c, s) z = Abs(a) }",
         [(2, 3), (2, 5), (3, 2, 1)],
     ),
+    "a Split along another axis": (
+        "g (float[n, 6, 4] x, float[n, 6, 4] y, float[6, 1] s) => (float[n, 2, 2, 4] z, float[n, 4, 2, 4] w) {"
+        " a = Abs(x) b = Mul(a, s) p = Unsqueeze(b, two) d = Neg(y) e = Relu(d) q = Unsqueeze(e, two)"
+        " c = Concat <axis = 2> (p, q) z, w = Split <axis = 1> (c, halves) }",
+        [(2, 6, 4), (2, 6, 4), (6, 1)],
+    ),
     "a single node behind, and one behind that": (
         "g (float[1, 1, 6] x, float[1, 9, 6] y, float[1, 10, 6] p) => (float[1, 20, 6] z) {"
         " c = Concat <axis = 1> (x, y) a = Add(c, p) z = Concat <axis = 1> (a, p) }",
@@ -76,7 +83,7 @@ ONE_NODE: dict[str, tuple[str, Shapes]] = {
 @pytest.mark.parametrize("case", ONE_NODE.values(), ids=ONE_NODE.keys())
 def test_one_node(case: tuple[str, Shapes]) -> None:
     text, shapes = case
-    model, fused, _ = fuse(text, sizes=[2, 2, 16], apart=[0, 3, 8], one=[1])
+    model, fused, _ = fuse(text, sizes=[2, 2, 16], apart=[0, 3, 8], one=[1], two=[2], halves=[2, 4])
     assert operators(fused) == ["FusedElementwise"]
     assert "append" in programs(fused)
     assert_same(model, fused, *shapes)
@@ -189,3 +196,39 @@ def test_types(dtype: str) -> None:
     for library in (True, False):
         (found,) = fusing.run(fused, feeds, library)
         assert fusing.same_bits(found, fusing.run(model, feeds, library=False)[0])
+
+
+@pytest.mark.parametrize("read", ["c", "b"])
+def test_what_is_split_and_read_as_a_whole_is_written_as_a_whole(read: str) -> None:
+    model, fused, _ = fuse(
+        "g (float[4, 6] x, float[4, 6] y, float[k, 3] m) => (float[i, 12] z, float[j, 12] w, float[4, 3] v) {"
+        " a = Abs(x) b = Neg(a) c = Concat <axis = 1> (b, y) z, w = Split <axis = 0> (c, halves)"
+        f" v = MatMul({read}, m) }}",
+        halves=[1, 3],
+    )
+    assert sorted(operators(fused)) == ["FusedElementwise", "MatMul", "Split"]
+    assert_same(model, fused, (4, 6), (4, 6), (12 if read == "c" else 6, 3))
+
+
+def test_what_a_node_between_reads_is_copied() -> None:
+    """It is made before the node, and the other part behind it."""
+    model, fused, _ = fuse(
+        "g (float[4, 4] x, float[4, 4] w) => (float[4, 8] z) {"
+        " a = Abs(x) b = Neg(a) m = MatMul(b, w) c = Abs(m) d = Floor(c) z = Concat <axis = 1> (b, d) }"
+    )
+    assert operators(fused) == ["FusedElementwise", "MatMul", "FusedElementwise"]
+    assert "append" in programs(fused)
+    assert_same(model, fused, (4, 4), (4, 4))
+
+
+def test_a_reshape_before_functions_may_have_integers() -> None:
+    """Its shape would be a constant of the function, which of opset 7 may be of floats alone."""
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 7]> g (float[4, 6] x, float[4, 1, 6] y) =>'
+        " (float[4, 2, 6] z) <int64[3] apart = {4, 1, 6}>"
+        " { a = Abs(x) b = Neg(a) r = Reshape(b, apart) z = Concat <axis = 1> (r, y) }"
+    )
+    fused = fusing.fuse_everything(model)
+    random = np.random.default_rng(0)
+    feeds = {"x": random.normal(size=(4, 6)).astype(np.float32), "y": random.normal(size=(4, 1, 6)).astype(np.float32)}
+    fusing.assert_same_everywhere(fused, model, feeds)
