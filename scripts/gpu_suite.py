@@ -13,10 +13,12 @@
    a share of a copy's bandwidth, and against ONNX Runtime's nodes.
 6. Attention: of 128 to 4096 tokens, with and without masks, and of one token after others, float32 and float16, against
    ONNX Runtime's nodes and torch's scaled_dot_product_attention.
-7. Convolutions: layers of MobileNetV3, PP-OCR and ResNet-50 with their tails, batch 1 and 16, float32 and float16: the
+7. Products of one and of four rows, as steps of decoding have them, float32 and float16, as a share of a copy's
+   bandwidth, and against ONNX Runtime's nodes.
+8. Convolutions: layers of MobileNetV3, PP-OCR and ResNet-50 with their tails, batch 1 and 16, float32 and float16: the
    faster one of a fused node and ONNX Runtime's convolution with a fused tail, against ONNX Runtime.  With --tune the
    best kernels are found first, which takes longer than the suite has; what is found is kept for models.
-8. Models: ONNX Runtime's CUDA provider in its best setting against ours, batch 1 and 16, with and without CUDA graphs,
+9. Models: ONNX Runtime's CUDA provider in its best setting against ours, batch 1 and 16, with and without CUDA graphs,
    and convolutional ones in float16 too.
 
 Writes results.json, results.md and plots.  Each part has its share of the time; what fails is written down and the rest
@@ -63,6 +65,7 @@ from tools.gpu import kernels as gpu_kernels
 from tools.gpu import models as gpu_models
 from tools.gpu import parity as gpu_parity
 from tools.gpu import parts as gpu_parts
+from tools.gpu import products as gpu_products
 from tools.gpu import reductions as gpu_reductions
 from tools.gpu import transposes as gpu_transposes
 from tools.gpu.chains import CHAINS
@@ -72,10 +75,10 @@ from tools.gpu.reduction_chains import SUBJECTS
 from tools.gpu.report import Results, targets, write
 from tools.messages import one_line, say
 
-PARTS = ("parity", "kernels", "reductions", "transposes", "parts", "attention", "convolutions", "models")
+PARTS = ("parity", "kernels", "reductions", "transposes", "parts", "attention", "products", "convolutions", "models")
 SHARES = {
     **{"parity": 0.22, "kernels": 0.15, "reductions": 0.15, "transposes": 0.05, "parts": 0.03},
-    **{"attention": 0.1, "convolutions": 0.16, "models": 0.14},
+    **{"attention": 0.1, "products": 0.04, "convolutions": 0.14, "models": 0.12},
 }
 """Of the whole time, for each part; what one leaves over the next one gets."""
 OWN_SHARE = 0.45
@@ -374,6 +377,11 @@ def _attention(results: Results, models: Models, deadline: float, on_gpu: bool) 
     _measure_peers(results, "attention", results.attention, {"torch": 1}, deadline)
 
 
+def _products(results: Results, models: Models, deadline: float, on_gpu: bool) -> None:
+    results.products = list(gpu_products.jobs())
+    _measure_alone(results, "products", results.products, gpu_products, deadline, on_gpu)
+
+
 def _convolutions(results: Results, models: Models, deadline: float, on_gpu: bool, tune: bool = False) -> None:
     todo = list(gpu_convolutions.jobs())
     results.convolutions = [job for _, job in todo]
@@ -405,6 +413,7 @@ _RUN: dict[str, Callable[..., None]] = {
     "transposes": _transposes,
     "parts": _parts,
     "attention": _attention,
+    "products": _products,
     "convolutions": _convolutions,
     "models": _models,
 }

@@ -7,6 +7,7 @@ all there is, that alone, as in ``kernels.py``.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import onnx
@@ -47,26 +48,27 @@ def fit_of(model: onnx.ModelProto, options: CudaOptions) -> NestFit | None:
 
 def try_on_cpu(subject: Reducing) -> None:
     """The subject in both sessions on the CPU, small: what of the measuring needs no GPU.  Raises what goes wrong."""
-    ready = _Ready(subject, "float32")
+    ready = _ready(subject, "float32")
     values = feeds(subject, 0.1, "float32")
     for model, library in ((ready.original, False), (ready.fused, True)):
         BoundSession(model.SerializeToString(), values, library=library, on_gpu=False).run()
 
 
 @dataclass
-class _Ready:
-    """A subject of one type as ONNX nodes, and optimized for CUDA; ``expected`` is what ONNX Runtime gave first."""
+class Ready:
+    """A subject of one type as ONNX nodes, and optimized for CUDA; ``expected`` is what ONNX Runtime gave first.
 
-    subject: Reducing
+    ``feeds`` gives the inputs for a size in 10^6 bytes, ``output_shape`` the result's shape for those of the fused
+    node's inputs.
+    """
+
     dtype: str
-    original: onnx.ModelProto = field(init=False)
-    fused: onnx.ModelProto = field(init=False)
+    original: onnx.ModelProto
+    fused: onnx.ModelProto
+    feeds: Callable[[float], dict[str, np.ndarray]]
+    output_shape: Callable[[Sequence[tuple[int, ...]]], tuple[int, ...]]
     expected: np.ndarray | None = None
     unchecked: set[str] = field(default_factory=lambda: {"kernel", "onnxfuse"})
-
-    def __post_init__(self) -> None:
-        self.original = onnx_model(self.subject, self.dtype)
-        self.fused = onnxfuse.optimize(self.original, "cuda", check=False).model
 
     def check(self, system: str, result: np.ndarray) -> None:
         """Raises ValueError if a result is not ONNX Runtime's."""
@@ -85,14 +87,20 @@ def measure_all(todo: Sequence[Measured], deadline: float, progress: Callable[[s
 
     At the first size the results are held against ONNX Runtime's own.  What gives wrong ones is not timed.
     """
-    systems = {"ort": _session, "onnxfuse": _session, "kernel": _kernel}
-    measure_each("reductions", todo, deadline, lambda job: _Ready(SUBJECTS[job.chain], job.dtype), systems, progress)
+    systems = {"ort": time_session, "onnxfuse": time_session, "kernel": time_kernel}
+    measure_each("reductions", todo, deadline, lambda job: _ready(SUBJECTS[job.chain], job.dtype), systems, progress)
 
 
-def _session(_gpu: Gpu, ready: _Ready, job: Measured, system: str) -> None:
+def _ready(subject: Reducing, dtype: str) -> Ready:
+    original = onnx_model(subject, dtype)
+    fused = onnxfuse.optimize(original, "cuda", check=False).model
+    return Ready(dtype, original, fused, partial(feeds, subject, dtype=dtype), partial(output_shape, subject))
+
+
+def time_session(_gpu: Gpu, ready: Ready, job: Measured, system: str) -> None:
     """ONNX Runtime with the nodes as they are, or fused."""
     model = ready.original if system == "ort" else ready.fused
-    values = feeds(ready.subject, job.megabytes, job.dtype)
+    values = ready.feeds(job.megabytes)
     session = BoundSession(model.SerializeToString(), values, library=system == "onnxfuse", graph=True)
     if system == "ort" and ready.unchecked:
         session.run()
@@ -103,7 +111,8 @@ def _session(_gpu: Gpu, ready: _Ready, job: Measured, system: str) -> None:
     job.seconds[system] = session.seconds()
 
 
-def _kernel(gpu: Gpu, ready: _Ready, job: Measured, system: str) -> None:
+def time_kernel(gpu: Gpu, ready: Ready, job: Measured, system: str) -> None:
+    """The kernel of the fused node, if it is all there is, and a copy of as many bytes."""
     options = CudaOptions((gpu.architecture,))
     fit = fit_of(ready.fused, options)
     if fit is None:
@@ -114,7 +123,7 @@ def _kernel(gpu: Gpu, ready: _Ready, job: Measured, system: str) -> None:
     memory = [gpu.allocate(array.nbytes) for array in arrays]
     for place, array in zip(memory, arrays, strict=True):
         gpu.driver.memcpy_htod(place, np.require(array, requirements="C"))
-    size = np.dtype(job.dtype).itemsize * math.prod(output_shape(ready.subject, [array.shape for array in arrays]))
+    size = np.dtype(job.dtype).itemsize * math.prod(ready.output_shape([array.shape for array in arrays]))
     memory.append(gpu.allocate(size))
     launch = loaded.prepare([array.shape for array in arrays], [int(place) for place in memory])
     launch()
@@ -129,9 +138,9 @@ def _kernel(gpu: Gpu, ready: _Ready, job: Measured, system: str) -> None:
     ) * (job.bytes / (2 * half))
 
 
-def _operands(ready: _Ready, job: Measured) -> list[np.ndarray]:
+def _operands(ready: Ready, job: Measured) -> list[np.ndarray]:
     """The inputs of the fused node, in its order: the graph's and constants."""
-    given = feeds(ready.subject, job.megabytes, job.dtype)
+    given = ready.feeds(job.megabytes)
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in ready.fused.graph.initializer}
     (node,) = ready.fused.graph.node
     return [given[name] if name in given else constants[name] for name in node.input]

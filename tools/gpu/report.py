@@ -34,6 +34,7 @@ class Results:
     transposes: list[Measured] = field(default_factory=list)
     parts: list[Measured] = field(default_factory=list)
     attention: list[Measured] = field(default_factory=list)
+    products: list[Measured] = field(default_factory=list)
     convolutions: list[ConvTimes] = field(default_factory=list)
     models: list[ModelTimes] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -58,6 +59,7 @@ class Results:
             "transposes": [job.to_json() for job in self.transposes],
             "parts": [job.to_json() for job in self.parts],
             "attention": [job.to_json() for job in self.attention],
+            "products": [job.to_json() for job in self.products],
             "convolutions": [job.to_json() for job in self.convolutions],
             "models": [model.to_json() for model in self.models],
             "errors": self.errors,
@@ -99,6 +101,8 @@ def targets(results: Results) -> list[Target]:
         _target("against ORT, transposes", 1.0, _ratios(results.transposes, "ort")),
         _target("share of copy bandwidth, 64 MB and up, parts of one launch", 0.85, _shares(results.parts)),
         _target("against ORT, parts of one launch", 1.0, _ratios(results.parts, "ort")),
+        _target("share of copy bandwidth, 64 MB and up, products of few rows", 0.9, _shares(results.products)),
+        _target("against ORT, products of few rows", 1.0, _ratios(results.products, "ort")),
         _target("attention against torch's", 0.9, _ratios(_with_mask(results, False), "torch", "onnxfuse")),
         _target("attention with a mask against torch's", 1.2, _ratios(_with_mask(results, True), "torch", "onnxfuse")),
     ]
@@ -274,6 +278,12 @@ def markdown(results: Results, plots: Sequence[str] = ()) -> str:
             "Times in µs of sessions with ONNX Runtime's nodes and with one fused node, and of torch's "
             "scaled_dot_product_attention, all replayed from CUDA graphs; ratios are of the others' times over ours.",
             _attention_table(results),
+        ]
+    if any(job.seconds for job in results.products):
+        parts += [
+            "## Products of few rows",
+            "Times in µs of one launch that reads each byte of the matrices once; share and ratio as above.",
+            _transposes(results.products, "products"),
         ]
     if any(job.seconds for job in results.convolutions):
         parts += [

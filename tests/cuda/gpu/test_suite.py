@@ -35,12 +35,14 @@ from tools.gpu import machine as gpu_machine
 from tools.gpu import models as gpu_models
 from tools.gpu import parity as gpu_parity
 from tools.gpu import parts as gpu_parts
+from tools.gpu import products as gpu_products
 from tools.gpu import reduction_chains as gpu_reduction_chains
 from tools.gpu import reductions as gpu_reductions
 from tools.gpu import report as gpu_report
 from tools.gpu import transposes as gpu_transposes
 from tools.gpu.attention import Attending
 from tools.gpu.chains import CHAINS, Chain
+from tools.gpu.products import Multiplying
 from tools.gpu.reduction_chains import Reducing
 
 SUITE = Path(gpu_suite.__file__)
@@ -84,6 +86,9 @@ def _results() -> gpu_report.Results:
     results.attention = list(gpu_attention.jobs())[:5]
     for job in results.attention:
         job.seconds = {"ort": 3e-4, "torch": 1e-4, "onnxfuse": 1e-4}
+    results.products = list(gpu_products.jobs())[:4]
+    for job in results.products:
+        job.seconds = {"copy": 0.95e-4, "kernel": 1e-4, "ort": 2e-4}
     results.kernels[0].errors["cupy"] = "No module named 'cupy'"
     seconds = {"ort": 2e-3, "onnxfuse": 1e-3, "ort, graph": 1.5e-3, "onnxfuse, graph": 1e-3}
     results.models = [
@@ -136,6 +141,8 @@ def test_targets_are_held_against_the_worst() -> None:
         (pytest.approx(2.5), True),
         (pytest.approx(0.9), True),
         (pytest.approx(3), True),
+        (pytest.approx(0.95), True),
+        (pytest.approx(2), True),
         (1.0, True),
         (1.0, False),
         (pytest.approx(0.25), True),
@@ -173,19 +180,21 @@ def test_a_dry_run_measures_nothing_of_the_table(tmp_path: Path, monkeypatch: py
     models = [(tmp_path / "chain.onnx", {"x0": np.ones((1, 64, 256), np.float32)})]
     monkeypatch.setattr(gpu_suite, "find_models", lambda *_: models)
     shares = {"parity": 0.3, "kernels": 0.1, "reductions": 0.1, "attention": 0.1, "convolutions": 0.1, "models": 0.3}
-    shares["transposes"] = shares["parts"] = 0.1
+    shares["transposes"] = shares["parts"] = shares["products"] = 0.1
     monkeypatch.setattr(gpu_suite, "SHARES", shares)
-    tried: list[Chain | Reducing | Attending | gpu_transposes.Subject | gpu_parts.Subject] = []
+    tried: list[Chain | Reducing | Attending | Multiplying | gpu_transposes.Subject | gpu_parts.Subject] = []
     monkeypatch.setattr(gpu_reductions, "try_on_cpu", tried.append)
     monkeypatch.setattr(gpu_kernels, "try_on_cpu", tried.append)
     monkeypatch.setattr(gpu_transposes, "try_on_cpu", tried.append)
     monkeypatch.setattr(gpu_parts, "try_on_cpu", tried.append)
     monkeypatch.setattr(gpu_attention, "try_on_cpu", tried.append)
+    monkeypatch.setattr(gpu_products, "try_on_cpu", tried.append)
     monkeypatch.setattr(gpu_models, "onnxfuse", _without_embedding())
     monkeypatch.setattr(gpu_parity, "onnxfuse", _without_embedding())
     assert gpu_suite.main(["--dry-run", "--out", str(tmp_path / "out")]) == 0
     data = json.loads((tmp_path / "out" / "results.json").read_text())
-    subjects = [one.SUBJECTS for one in (gpu_reduction_chains, gpu_transposes, gpu_parts, gpu_attention)]
+    suites = gpu_reduction_chains, gpu_transposes, gpu_parts, gpu_attention, gpu_products
+    subjects = [one.SUBJECTS for one in suites]
     measured = {target["name"] for target in data["targets"] if target["measured"] is not None}
     assert measured == {"launches in fused parts of a model, share of the original's"}
     assert (
@@ -377,13 +386,18 @@ def test_without_pytest_it_says_so() -> None:
     assert done.stderr == "gpu_suite.py: error: pytest is not installed: take 'pip install pytest'\n"
 
 
+@pytest.mark.parametrize("name", ["768 to 2048, gated", "4096 to 4096, a sum, 4 rows"])
+def test_products_of_few_rows_are_one_node(name: str) -> None:
+    gpu_products.try_on_cpu(gpu_products.SUBJECTS[name])
+
+
 def test_a_part_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         gpu_suite.main(["--dry-run", "--only", "parity,speed"])
     said = capsys.readouterr().err
     assert (
-        "no part 'speed'; the parts are parity, kernels, reductions, transposes, parts, attention, convolutions, models"
-        in said
+        "no part 'speed'; the parts are parity, kernels, reductions, transposes, parts, attention, products, "
+        "convolutions, models" in said
     )
 
 
