@@ -42,7 +42,7 @@ bool resolve_whole_program(const Program& program, const char* name, const std::
     if (values[output] == space) continue;
     return fail(where + "an output has shape " + to_string(values[output]) + ", not " + to_string(space), error);
   }
-  operands->assign(values.begin() + 1, values.begin() + static_cast<long>(inputs.size()));
+  operands->assign(values.begin() + 1, values.begin() + static_cast<ptrdiff_t>(inputs.size()));
   return true;
 }
 
@@ -81,13 +81,13 @@ bool resolve_conv_node(const ConvNode& node, const std::vector<Shape>& inputs, C
 std::vector<Shape> prologue_inputs(const ConvNode& node, const std::vector<Shape>& inputs) {
   std::vector<Shape> shapes{inputs[0]};
   const auto first = inputs.begin() + 2;
-  shapes.insert(shapes.end(), first, first + static_cast<long>(node.prologue_operands()));
+  shapes.insert(shapes.end(), first, first + static_cast<ptrdiff_t>(node.prologue_operands()));
   return shapes;
 }
 
 std::vector<Shape> epilogue_inputs(const ConvNode& node, const std::vector<Shape>& inputs, const Shape& result) {
   std::vector<Shape> shapes{result};
-  shapes.insert(shapes.end(), inputs.end() - static_cast<long>(node.epilogue_operands()), inputs.end());
+  shapes.insert(shapes.end(), inputs.end() - static_cast<ptrdiff_t>(node.epilogue_operands()), inputs.end());
   return shapes;
 }
 

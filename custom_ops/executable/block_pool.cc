@@ -2,17 +2,17 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <mutex>
 #include <utility>
 
 #include "platform/cache_lines.h"
 #include "platform/error.h"
 #include "platform/forks.h"
+#include "platform/system.h"
 
 namespace onnxfuse {
 
-void FreeMemory::operator()(void* memory) const { std::free(memory); }
+void FreeMemory::operator()(void* memory) const { release(memory); }
 
 Block BlockPool::take(size_t bytes) {
   const auto smaller = [](const Block& a, const Block& b) { return a.bytes < b.bytes; };
@@ -35,7 +35,7 @@ Block BlockPool::take(size_t bytes) {
   largest = {};
   if (bytes > SIZE_MAX - kCacheLine) throw Error("there is no memory for a tensor");
   const size_t whole = (bytes / kCacheLine + 1) * kCacheLine;
-  Block block{std::unique_ptr<void, FreeMemory>(std::aligned_alloc(kCacheLine, whole)), whole};
+  Block block{std::unique_ptr<void, FreeMemory>(allocate(whole)), whole};
   if (block.memory == nullptr) throw Error("there is no memory for a tensor");
   return block;
 }

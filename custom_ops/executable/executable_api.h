@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "platform/exports.h"
+
 extern "C" {
 
 // An attribute of a node: `size` bytes of text, a list of `count` numbers, or with a `count` of -1 one number.
@@ -42,8 +44,6 @@ struct onnxfuse_value {
 struct onnxfuse_executable;
 struct onnxfuse_binding;
 struct onnxfuse_memory;
-
-#define ONNXFUSE_EXPORT __attribute__((visibility("default")))
 
 // Why the thread's last call failed.
 ONNXFUSE_EXPORT const char* onnxfuse_last_error();

@@ -1,9 +1,5 @@
 #include "operators/listed_operators.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <map>
 
@@ -109,21 +105,11 @@ void append(const OperatorRange& range, std::vector<OperatorRange>* operators) {
 
 }  // namespace
 
-ModelBytes::ModelBytes(const char* path) : file_(open(path, O_RDONLY | O_CLOEXEC)) {
-  struct stat status;
-  if (file_ < 0) throw Error("the file cannot be opened");
-  if (fstat(file_, &status) == 0 && S_ISREG(status.st_mode)) size_ = static_cast<uint64_t>(status.st_size);
-}
-
-ModelBytes::~ModelBytes() {
-  if (file_ >= 0) close(file_);
-}
-
 std::string_view ModelBytes::read(uint64_t at, size_t size, std::string* buffer) const {
   size = static_cast<size_t>(std::min<uint64_t>(size, size_ - at));
-  if (file_ < 0) return {data_ + at, size};
+  if (!file_) return {data_ + at, size};
   buffer->resize(size);
-  if (pread(file_, buffer->data(), size, static_cast<off_t>(at)) != static_cast<ssize_t>(size)) fail();
+  if (!file_->read(at, size, buffer->data())) fail();
   return *buffer;
 }
 

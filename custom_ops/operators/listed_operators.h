@@ -5,9 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "platform/system.h"
 
 namespace onnxfuse {
 
@@ -16,10 +19,7 @@ class ModelBytes {
  public:
   ModelBytes(const void* data, size_t size) : data_(static_cast<const char*>(data)), size_(size) {}
   // Throws Error if the file cannot be opened.
-  explicit ModelBytes(const char* path);
-  ~ModelBytes();
-  ModelBytes(const ModelBytes&) = delete;
-  ModelBytes& operator=(const ModelBytes&) = delete;
+  explicit ModelBytes(const char* path) : file_(path), size_(file_->size()) {}
 
   uint64_t size() const { return size_; }
   // Those from `at` on, up to `size` of them or to the end; in `*buffer` if they come from a file, and valid as long as
@@ -27,7 +27,7 @@ class ModelBytes {
   std::string_view read(uint64_t at, size_t size, std::string* buffer) const;
 
  private:
-  int file_ = -1;
+  std::optional<File> file_;
   const char* data_ = nullptr;
   uint64_t size_ = 0;
 };

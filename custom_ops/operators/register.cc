@@ -16,7 +16,9 @@
 #include "ort/ort_abi.h"
 #include "ort/ort_call.h"
 #include "platform/error.h"
+#include "platform/exports.h"
 #include "platform/forks.h"
+#include "platform/system.h"
 
 namespace onnxfuse {
 namespace {
@@ -130,8 +132,8 @@ OrtCustomOpDomain* shared_domain(const OrtApi* api, const std::vector<const OrtC
 }  // namespace
 }  // namespace onnxfuse
 
-extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(OrtSessionOptions* options,
-                                                                               const OrtApiBase* base) {
+extern "C" ONNXFUSE_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
+  onnxfuse::stay_loaded();
   const OrtApi* api = base->GetApi(onnxfuse::kOrtApiVersion);
   if (api == nullptr) {
     // Only the first slots, which every version has, can be used to say so.
@@ -151,9 +153,8 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(O
 // The operators that a model has, a file at `path` or `size` bytes at `data` where that is null: what write_operators writes
 // of them goes to `names`, with a 0 behind, which is to be the value of a session's entry kOperatorsKey; without types if
 // it is too long for one with them.  Returns its length, or -1 if this is no model or it takes more than `capacity` bytes.
-extern "C" __attribute__((visibility("default"))) int64_t onnxfuse_operators(const char* path, const void* data,
-                                                                             size_t size, char* names,
-                                                                             size_t capacity) {
+extern "C" ONNXFUSE_EXPORT int64_t onnxfuse_operators(const char* path, const void* data, size_t size, char* names,
+                                                      size_t capacity) {
   try {
     const auto found = path != nullptr ? onnxfuse::list_operators(onnxfuse::ModelBytes(path), onnxfuse::kDomain)
                                        : onnxfuse::list_operators({data, size}, onnxfuse::kDomain);

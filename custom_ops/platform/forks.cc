@@ -1,9 +1,9 @@
 #include "platform/forks.h"
 
-#include <pthread.h>
-
 #include <cstddef>
 #include <cstdint>
+
+#include "platform/system.h"
 
 namespace onnxfuse {
 namespace {
@@ -22,10 +22,13 @@ void unlock_all() {
 }
 
 // From when the library is loaded.
-[[maybe_unused]] const int g_registered = pthread_atfork(lock_all, unlock_all, [] {
-  g_forks.fetch_add(1, std::memory_order_relaxed);
-  unlock_all();
-});
+[[maybe_unused]] const bool g_registered = [] {
+  at_fork(lock_all, unlock_all, [] {
+    g_forks.fetch_add(1, std::memory_order_relaxed);
+    unlock_all();
+  });
+  return true;
+}();
 
 }  // namespace
 

@@ -1,2 +1,4 @@
 // The library's version, which onnxfuse/run/library.py compares with that of the Python package.
-extern "C" __attribute__((visibility("default"))) const char* onnxfuse_version() { return ONNXFUSE_VERSION; }
+#include "platform/exports.h"
+
+extern "C" ONNXFUSE_EXPORT const char* onnxfuse_version() { return ONNXFUSE_VERSION; }

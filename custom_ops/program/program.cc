@@ -300,7 +300,7 @@ bool parse_program(std::string_view text, Program* program, std::string* error, 
 bool is_view(const Value& input) { return !input.slices.empty() || input.swaps_halves || !input.view.empty(); }
 
 bool has_views(const Program& program) {
-  const auto end = program.values.begin() + static_cast<long>(program.input_count);
+  const auto end = program.values.begin() + static_cast<ptrdiff_t>(program.input_count);
   return !program.output_views.empty() || std::any_of(program.values.begin(), end, is_view);
 }
 

@@ -1,7 +1,5 @@
 #include "runtime/executor.h"
 
-#include <alloca.h>
-
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -247,7 +245,7 @@ template <class Run> void with_memory(const Stage& stage, const Run& run) {
   std::optional<Workspace> workspace;
   char* memory;
   if (bytes <= kMaxStackBytes) {
-    memory = aligned(static_cast<char*>(alloca(bytes + kCacheLine)));
+    memory = aligned(static_cast<char*>(__builtin_alloca(bytes + kCacheLine)));
   } else {
     memory = static_cast<char*>(workspace.emplace(bytes).data());
   }

@@ -1,7 +1,6 @@
 #include "runtime/workspace.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "platform/error.h"
 #include "platform/forks.h"
 #include "platform/integers.h"
+#include "platform/system.h"
 
 namespace onnxfuse {
 namespace {
@@ -71,7 +71,7 @@ Pool& pool() {
 }
 
 void hand_on(const Block& block) {
-  if (!pool().put(block)) std::free(block.memory);
+  if (!pool().put(block)) release(block.memory);
 }
 
 // Whether this thread has given up its own blocks, for it ends, but may still run destructors of others.  It has none itself.
@@ -126,9 +126,9 @@ Workspace::Workspace(size_t bytes) {
   if (bytes == 0) return;
   block_ = take(bytes);
   if (block_.bytes >= bytes) return;
-  std::free(block_.memory);
+  release(block_.memory);
   block_.bytes = round_up(bytes, kCacheLine);
-  block_.memory = std::aligned_alloc(kCacheLine, block_.bytes);
+  block_.memory = allocate(block_.bytes);
   if (block_.memory == nullptr) {
     throw Error("out of memory for " + std::to_string(bytes) + " bytes of a thread's own", ErrorCode::Fail);
   }
@@ -137,7 +137,7 @@ Workspace::Workspace(size_t bytes) {
 Workspace::~Workspace() {
   if (block_.memory == nullptr) return;
   if (!kKeeps || block_.bytes > kMostKept) {
-    std::free(block_.memory);
+    release(block_.memory);
   } else if (!own.put(block_)) {
     hand_on(block_);
   }

@@ -1,8 +1,8 @@
 #include "cuda/driver/cuda_driver.h"
 
-#include <dlfcn.h>
-
 #include <cstdlib>
+
+#include "platform/system.h"
 
 namespace onnxfuse::cuda {
 namespace {
@@ -14,15 +14,16 @@ struct Opened {
 
 bool load(Driver* driver, std::string* error) {
   const char* const chosen = std::getenv("ONNXFUSE_LIBCUDA");
-  const std::string path = chosen != nullptr ? chosen : "libcuda.so.1";
-  void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed: modules outlive every session
-  if (handle == nullptr) {
-    *error = std::string("the CUDA driver cannot be opened: ") + dlerror();
+  const std::string path = chosen != nullptr ? chosen : kCudaDriver;
+  std::string reason;
+  void* const library = open_library(path.c_str(), &reason);  // never closed: modules outlive every session
+  if (library == nullptr) {
+    *error = "the CUDA driver cannot be opened: " + reason;
     return false;
   }
   const char* missing = nullptr;
 #define ONNXFUSE_CUDA_FIND(name, version, parameters) \
-  driver->name = reinterpret_cast<decltype(driver->name)>(dlsym(handle, #name #version));
+  driver->name = reinterpret_cast<decltype(driver->name)>(find_export(library, #name #version));
 #define ONNXFUSE_CUDA_NEED(name, version, parameters) \
   ONNXFUSE_CUDA_FIND(name, version, parameters)       \
   if (driver->name == nullptr) missing = #name #version;

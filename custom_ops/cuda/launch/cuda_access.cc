@@ -19,7 +19,7 @@ void classify_input(const std::vector<int64_t>& dims, Operand* operand) {
   }
   size_t begin = end;
   while (begin > 0 && operand->strides[begin - 1] == operand->extent) operand->extent *= dims[--begin];
-  const bool one_run = std::all_of(operand->strides.begin(), operand->strides.begin() + static_cast<long>(begin),
+  const bool one_run = std::all_of(operand->strides.begin(), operand->strides.begin() + static_cast<ptrdiff_t>(begin),
                                    [](int64_t stride) { return stride == 0; });
   const bool to_front = begin == 0;
   const bool to_back = end == dims.size();
@@ -100,7 +100,7 @@ bool make_iteration_space(const Program& program, const std::vector<Shape>& inpu
   if (!resolve_shapes(program, inputs, &shapes, error)) return false;
   *space = IterationSpace{};
   Shape whole;
-  std::vector<Shape> sources(shapes.begin(), shapes.begin() + static_cast<long>(program.input_count));
+  std::vector<Shape> sources(shapes.begin(), shapes.begin() + static_cast<ptrdiff_t>(program.input_count));
   for (size_t i = 0; i < sources.size(); ++i) {
     const Shape before = whole;
     if (broadcast(before, sources[i], &whole)) continue;
@@ -127,7 +127,7 @@ bool make_iteration_space(const Program& program, const std::vector<Shape>& inpu
   std::vector<View> views;
   if (!make_views(program, inputs, sources, &views, error)) return false;
   const auto is_swapped = [](const Value& value) { return value.swaps_halves; };
-  const auto end = program.values.begin() + static_cast<long>(program.input_count);
+  const auto end = program.values.begin() + static_cast<ptrdiff_t>(program.input_count);
   const bool swaps = std::any_of(program.values.begin(), end, is_swapped);
   if (swaps && !split_in_halves(program, &whole, &views, error)) return false;
   Collapsed collapsed = collapse(whole, views);

@@ -120,10 +120,10 @@ bool read_layouts(const AttributeSource& source, NhwcConv* node, std::string* er
   }
   node->nhwc.assign(last.begin(), last.end());
   node->nhwc_output = output == 1;
-  const auto second = node->nhwc.begin() + static_cast<long>(node->first_operand() + node->conv.prologue_operands());
+  const auto second = node->nhwc.begin() + static_cast<ptrdiff_t>(node->first_operand() + node->conv.prologue_operands());
   const auto names = [](auto first, auto last) { return std::find(first, last, true) != last; };
   const size_t weights_end = node->parts.empty() ? node->first_operand() : kWeights + 1;
-  const auto before = node->nhwc.begin() + static_cast<long>(weights_end);
+  const auto before = node->nhwc.begin() + static_cast<ptrdiff_t>(weights_end);
   const bool weights = names(node->nhwc.begin() + kWeights, before);
   if (!has_parts_last(*node)) return fail("the attribute nhwc_inputs does not name all parts of X", error);
   const bool wrong = weights || (!node->nhwc[0] && names(node->nhwc.begin(), second)) ||

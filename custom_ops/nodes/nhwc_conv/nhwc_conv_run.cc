@@ -81,7 +81,7 @@ void run_nhwc_conv(const NhwcConv& node, const NhwcConvPlan& plan, const std::ve
   if (plan.whole_prologue != nullptr) {
     prepared.emplace(host, g.batch * plan.in_pixels * g.in_channels, *plan.whole_prologue);
     void* out = prepared->elements();
-    prepared->run(node.prologue, inputs[0], {inputs.begin() + 2, inputs.begin() + static_cast<long>(second)}, &out);
+    prepared->run(node.prologue, inputs[0], {inputs.begin() + 2, inputs.begin() + static_cast<ptrdiff_t>(second)}, &out);
     run.x = static_cast<const float*>(out);
   }
   std::optional<Whole> results;
@@ -116,7 +116,7 @@ void run_nhwc_conv(const NhwcConv& node, const NhwcConvPlan& plan, const std::ve
   };
   run_parts(host, units, compute, plan.alone);
   if (plan.whole_epilogue == nullptr) return;
-  results->run(node.epilogue, sums[0], {inputs.begin() + static_cast<long>(second), inputs.end()}, outputs.data());
+  results->run(node.epilogue, sums[0], {inputs.begin() + static_cast<ptrdiff_t>(second), inputs.end()}, outputs.data());
 }
 
 }  // namespace onnxfuse

@@ -286,7 +286,7 @@ void NhwcConvWorker::take_epilogue_operands() {
 }
 
 void NhwcConvWorker::take_operands(size_t first, const Program& program) {
-  std::copy_n(run_.inputs.begin() + static_cast<long>(first), program.input_count - 1, operands_ + 1);
+  std::copy_n(run_.inputs.begin() + static_cast<ptrdiff_t>(first), program.input_count - 1, operands_ + 1);
 }
 
 void NhwcConvWorker::move_on(ElementRuns* runs) const {

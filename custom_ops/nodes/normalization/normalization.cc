@@ -32,7 +32,7 @@ bool read_program(const std::string& text, Program* program, std::string* error)
 bool plan_program(const Normalization& node, NormalizationPlan* plan, std::string* error) {
   const auto& shapes = plan->key.shapes;
   PlanKey key;
-  key.shapes.assign(shapes.begin(), shapes.begin() + static_cast<long>(node.program.input_count));
+  key.shapes.assign(shapes.begin(), shapes.begin() + static_cast<ptrdiff_t>(node.program.input_count));
   plan->program = make_plan(node.program, key, error);
   if (plan->program == nullptr) return false;
   plan->output = plan->program->output_shapes[0];

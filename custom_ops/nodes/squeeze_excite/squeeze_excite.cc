@@ -45,8 +45,8 @@ bool check_weights(const Shape& weights, int rank, int64_t channels, size_t inpu
 bool plan_part(const Program& program, const char* name, const Shape& result, const PlanKey& key, size_t first,
                std::shared_ptr<const Plan>* plan, std::string* error) {
   std::vector<Shape> shapes{result};
-  const auto begin = key.shapes.begin() + static_cast<long>(first);
-  shapes.insert(shapes.end(), begin, begin + static_cast<long>(program.input_count) - 1);
+  const auto begin = key.shapes.begin() + static_cast<ptrdiff_t>(first);
+  shapes.insert(shapes.end(), begin, begin + static_cast<ptrdiff_t>(program.input_count) - 1);
   std::vector<Shape> operands;
   if (!resolve_whole_program(program, name, shapes, &operands, error)) return false;
   *plan = make_plan(program, {std::move(shapes)}, error);
@@ -199,7 +199,7 @@ void run_squeeze_excite(const SqueezeExcite& node, const SqueezeExcitePlan& plan
   };
   const auto finish = [&](const Program& program, const Plan& part, size_t first, void* out) {
     operands[0] = products;
-    std::copy_n(inputs.begin() + static_cast<long>(first), program.input_count - 1, operands + 1);
+    std::copy_n(inputs.begin() + static_cast<ptrdiff_t>(first), program.input_count - 1, operands + 1);
     run_plan(program, part, {operands, &out, base + plan.scratch}, host);
   };
   multiply(1, means, plan.squeezed, plan.channels);

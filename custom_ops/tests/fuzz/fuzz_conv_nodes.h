@@ -70,11 +70,11 @@ inline void make_depthwise(int64_t channels, Attributes* attributes) {
 inline void spoil_attributes(Attributes* made) {
   made->spoilt = true;
   switch (below(4)) {
-    case 0: spoil_text(&std::next(made->texts.begin(), static_cast<long>(below(made->texts.size())))->second); break;
+    case 0: spoil_text(&std::next(made->texts.begin(), static_cast<ptrdiff_t>(below(made->texts.size())))->second); break;
     case 1: made->numbers["group"] = one_of({-1, 0, 4, INT32_MAX, INT64_MAX, INT64_MIN}); break;
-    case 2: made->lists.erase(std::next(made->lists.begin(), static_cast<long>(below(made->lists.size())))); break;
+    case 2: made->lists.erase(std::next(made->lists.begin(), static_cast<ptrdiff_t>(below(made->lists.size())))); break;
     default: {
-      auto& numbers = std::next(made->lists.begin(), static_cast<long>(below(made->lists.size())))->second;
+      auto& numbers = std::next(made->lists.begin(), static_cast<ptrdiff_t>(below(made->lists.size())))->second;
       numbers[below(numbers.size())] = one_of({-1, 0, 1, 32768, INT32_MAX, int64_t{1} << 40, INT64_MAX, INT64_MIN});
     }
   }

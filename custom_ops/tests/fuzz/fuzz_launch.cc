@@ -302,7 +302,7 @@ void check_plan(const Program& program, const Recipe& recipe, const std::vector<
   Operands operands;
   operands.inputs = program.input_count;
   operands.element_size = storage_size(program.values[0].type);
-  operands.reads.assign(values.begin(), values.begin() + static_cast<long>(program.input_count));
+  operands.reads.assign(values.begin(), values.begin() + static_cast<ptrdiff_t>(program.input_count));
   operands.lies = lies;
   Shape& space = operands.space;
   for (const Shape& shape : operands.reads) {
@@ -350,7 +350,7 @@ void check_image() {
     image[18] = static_cast<char>(190);
     image[19] = 0;
     for (const size_t at : {32u, 40u}) {
-      if (below(4) != 0) std::fill_n(image.begin() + static_cast<long>(at), 8, '\0');
+      if (below(4) != 0) std::fill_n(image.begin() + static_cast<ptrdiff_t>(at), 8, '\0');
       image[at] = static_cast<char>(below(256));
     }
     image[54] = 56, image[55] = 0, image[58] = 64, image[59] = 0;

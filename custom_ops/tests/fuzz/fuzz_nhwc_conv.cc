@@ -138,7 +138,7 @@ void add_layouts(size_t inputs, Attributes* attributes) {
 std::string rectified(const std::string& text) {
   const size_t at = text.find("output ");
   const size_t end = text.find('\n', at);
-  const auto values = std::count(text.begin(), text.begin() + static_cast<long>(at), '\n') - 1;
+  const auto values = std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n') - 1;
   return text.substr(0, at) + "relu f32 " + text.substr(at + 7, end - at - 7) + "\noutput " + std::to_string(values) +
          text.substr(end);
 }
@@ -237,7 +237,7 @@ std::vector<Shape> plain_shapes(const NhwcConv& node) {
   if (!node.has_expansion) return shapes;
   std::vector<Shape> expanded{node.expansion.weights};
   fuzz::add_operands(node.expanded, shapes[0], &expanded);
-  shapes.insert(shapes.begin() + static_cast<long>(node.expansion_weights()), expanded.begin(), expanded.end());
+  shapes.insert(shapes.begin() + static_cast<ptrdiff_t>(node.expansion_weights()), expanded.begin(), expanded.end());
   if (shapes[0].rank > 1) shapes[0].dims[1] = node.expansion.in_channels;
   return shapes;
 }
@@ -250,7 +250,7 @@ std::vector<Shape> random_shapes(const NhwcConv& node) {
   for (size_t i = 0; i < node.parts.size(); ++i) {
     Shape part = whole;
     if (part.rank > 0) part.dims[static_cast<size_t>(part.rank - 1)] = node.parts[i];
-    if (i > 0) shapes.insert(shapes.begin() + static_cast<long>(NhwcConv::part_input(i)), part);
+    if (i > 0) shapes.insert(shapes.begin() + static_cast<ptrdiff_t>(NhwcConv::part_input(i)), part);
     shapes[NhwcConv::part_input(i)] = part;
   }
   if (node.has_depthwise) shapes[2] = packed_weights(node.depthwise);

@@ -94,9 +94,9 @@ fuzz::Attributes random_node(size_t rank) {
     case 0: fuzz::spoil_text(&made.texts["operator"]); break;
     case 1: made.numbers[kFlags[below(2)]] = one_of({-1, 2, INT32_MAX, INT64_MIN}); break;
     case 2: made.numbers.erase(kFlags[below(2)]); break;
-    case 3: made.lists.erase(std::next(made.lists.begin(), static_cast<long>(below(made.lists.size())))); break;
+    case 3: made.lists.erase(std::next(made.lists.begin(), static_cast<ptrdiff_t>(below(made.lists.size())))); break;
     default: {
-      auto& numbers = std::next(made.lists.begin(), static_cast<long>(below(made.lists.size())))->second;
+      auto& numbers = std::next(made.lists.begin(), static_cast<ptrdiff_t>(below(made.lists.size())))->second;
       numbers[below(numbers.size())] = one_of({-1, 0, 1, 32768, INT32_MAX, int64_t{1} << 40, INT64_MAX, INT64_MIN});
     }
   }

@@ -36,13 +36,13 @@ int64_t count_of(const Shape& shape) {
 std::vector<double> sums_of_inputs(const Normalization& node, const NormalizationPlan& plan,
                                    const std::vector<const void*>& inputs) {
   const auto& shapes = plan.key.shapes;
-  std::vector<Shape> read(shapes.begin(), shapes.begin() + static_cast<long>(node.scale()));
+  std::vector<Shape> read(shapes.begin(), shapes.begin() + static_cast<ptrdiff_t>(node.scale()));
   if (node.has_program) {
     std::vector<Shape> values;
     std::string error;
     expect(resolve_shapes(node.program, read, &values, &error), "a plan for shapes that do not fit");
     // Vectors along an axis have the shapes in which they broadcast.
-    read.assign(values.begin(), values.begin() + static_cast<long>(read.size()));
+    read.assign(values.begin(), values.begin() + static_cast<ptrdiff_t>(read.size()));
   }
   std::vector<double> sums(static_cast<size_t>(plan.rows * plan.size));
   for (size_t r = 0; r < read.size(); ++r) {
