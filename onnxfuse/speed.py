@@ -30,6 +30,7 @@ from onnxfuse.run.given_shapes import Shapes
 from onnxfuse.run.inputs import Given, InputSet, default_specs, input_specs, read_inputs
 from onnxfuse.run.runtime import why_no_cuda
 from onnxfuse.run.sessions import Session, SessionError, has_fused_nodes
+from onnxfuse.system import STOPS_PROCESSES
 from onnxfuse.targets.request import Request
 
 TURN_SECONDS = 0.05
@@ -123,6 +124,8 @@ def time_models(
     threads of a session, 0 for ONNX Runtime's choice.  The library is registered for a model that has fused nodes.
     Raises OnnxfuseError, naming the file, if one does not run.
     """
+    if not STOPS_PROCESSES:
+        raise OnnxfuseError("models are timed in turns, by processes that are stopped between them: not on this system")
     workers: dict[str, Worker] = {}
     with scratch() as folder, ExitStack() as stack:
         feeds = folder / "inputs.pickle"

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Runs the library as it is for AArch64 under QEMU, on a Linux of another processor.
 #
+#   scripts/aarch64.sh tools                fetches the emulator and the cross compiler alone, for scripts/wheels.sh
+#   scripts/aarch64.sh wheel FILE RUNTIME   installs that wheel and that ONNX Runtime there, in a fresh folder, and runs a model
 #   scripts/aarch64.sh setup                fetches what is needed and builds everything into build/aarch64
 #   scripts/aarch64.sh fuzz [RUNS [SEEDS]]  runs each native fuzz driver RUNS times (300) with each of so many seeds (1)
 #   scripts/aarch64.sh pytest [ARG...]      runs pytest there (tests/custom_ops if there are no arguments)
@@ -99,14 +101,20 @@ EOF
     printf '%s\n' "home = $arm/usr/bin" "include-system-site-packages = false" "version = 3.11" >"$guest/pyvenv.cfg"
 }
 
+# `install_arm PACKAGES CONSTRAINTS REQUIREMENT...`: from wheels, into a folder.
+install_arm() {
+    local platforms=() platform
+    for platform in 28 27 17; do platforms+=(--platform "manylinux_2_${platform}_aarch64"); done
+    pip_install "$venv" "$2" --target "$1" "${platforms[@]}" --platform manylinux2014_aarch64 \
+        --only-binary=:all: --python-version 3.11 --implementation cp "${@:3}"
+}
+
 install_packages() {
-    local packages="$guest/lib/python3.11/site-packages" platforms=() platform wanted
+    local packages="$guest/lib/python3.11/site-packages" wanted
     wanted="$(cat "$root/$constraints") ${requirements[*]}"
     if [ "$wanted" != "$(cat "$guest/installed.txt" 2>/dev/null)" ]; then
         rm -rf "$packages"
-        for platform in 28 27 17; do platforms+=(--platform "manylinux_2_${platform}_aarch64"); done
-        pip_install "$venv" "" --target "$packages" "${platforms[@]}" --platform manylinux2014_aarch64 \
-            --only-binary=:all: --python-version 3.11 --implementation cp --constraint "$constraints" "${requirements[@]}"
+        install_arm "$packages" "" --constraint "$constraints" "${requirements[@]}"
         echo "$wanted" >"$guest/installed.txt"
     fi
     rm -rf "$packages"/onnxfuse "$packages"/onnxfuse-*.dist-info
@@ -115,12 +123,25 @@ install_packages() {
         --config-settings build-dir=build/aarch64/native .
 }
 
-set_up_aarch64() {
-    rm -f "$guest/sources.txt"
+make_tools() {
     unpack_packages
     describe_processor
     write_programs
     make_venv "$venv"
+}
+
+try_wheel() {
+    local packages="$here/wheel/site-packages"
+    make_tools
+    rm -rf "$here/wheel"
+    install_arm "$packages" "" "$1" "$2"
+    cd "$here/wheel"
+    PATH="$guest/bin" PYTHONPATH="$packages" "$guest/bin/python" -S "$root/tools/wheel_check.py"
+}
+
+set_up_aarch64() {
+    rm -f "$guest/sources.txt"
+    make_tools
     install_packages
     sources_checksum >"$guest/sources.txt"
 }
@@ -149,10 +170,12 @@ run_python() {
 command="${1:-}"
 [ "$#" -gt 0 ] && shift
 case "$command" in
+tools) make_tools ;;
+wheel) try_wheel "$(realpath "$1")" "$2" ;;
 setup) set_up_aarch64 ;;
 fuzz) run_fuzzers "$@" ;;
 pytest) [ "$#" -gt 0 ] || set -- tests/custom_ops && run_python -m pytest "$@" ;;
 python) run_python "$@" ;;
 current) check_current ;;
-*) die "setup, fuzz, pytest, python or current is wanted" ;;
+*) die "tools, wheel, setup, fuzz, pytest, python or current is wanted" ;;
 esac

@@ -30,7 +30,13 @@ int main(int argc, char** argv) {
   check(api->CreateEnv(ORT_LOGGING_LEVEL_WARNING, "example", &env));
   check(api->CreateSessionOptions(&options));
   check(onnxfuse_register(api, options, argv[1]));
-  check(api->CreateSession(env, argv[1], options, &session));
+#ifdef _WIN32
+  wchar_t path[ONNXFUSE_LONGEST_PATH];
+  MultiByteToWideChar(CP_ACP, 0, argv[1], -1, path, ONNXFUSE_LONGEST_PATH);
+#else
+  const char* path = argv[1];
+#endif
+  check(api->CreateSession(env, path, options, &session));
 
   int64_t sizes[8];
   size_t rank = (size_t)argc - 2, count = 1, i;

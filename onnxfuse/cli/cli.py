@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from onnxfuse.cli.cli_arguments import make_parser
 from onnxfuse.cli.output import Progress, fail, flush, open_missing_streams, print_content, print_json, write
 from onnxfuse.errors import OnnxfuseError, ParityError
+from onnxfuse.system import STOPS_PROCESSES, signals
 from onnxfuse.wording import printable
 
 if TYPE_CHECKING:
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 EXIT_OK = 0
 EXIT_PARITY = 1
 EXIT_ERROR = 2
-_SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "terminated"}
+_SIGNALS = dict.fromkeys(signals("SIGTERM", "SIGHUP"), "terminated") | {signal.SIGINT: "interrupted"}
+_ALARM = signals("SIGALRM")
+"""None on Windows: an import is not waited for there."""
 _LATER_SECONDS = 0.02
 _AGAIN_SECONDS = 1.0
 
@@ -110,11 +113,11 @@ def _ending_on_signals(received: list[int]) -> Iterator[None]:
 
     def end(number: int, frame: FrameType | None) -> None:
         nonlocal ending
-        if number != signal.SIGALRM:
+        if number not in _ALARM:
             received.append(number)
         if not received or time.monotonic() < ending + _AGAIN_SECONDS:
             return
-        if _is_importing(frame):
+        if _ALARM and _is_importing(frame):
             signal.setitimer(signal.ITIMER_REAL, _LATER_SECONDS)
         else:
             ending = time.monotonic()
@@ -122,13 +125,13 @@ def _ending_on_signals(received: list[int]) -> Iterator[None]:
 
     previous = {}
     if _is_main_thread():
-        for number in (*_SIGNALS, signal.SIGALRM):
+        for number in (*_SIGNALS, *_ALARM):
             if signal.getsignal(number) not in (None, signal.SIG_IGN):  # as nohup asks for
                 previous[number] = signal.signal(number, end)
     try:
         yield
     finally:
-        if received:
+        if received and _ALARM:
             signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in previous.items():
             signal.signal(number, handler)
@@ -185,7 +188,8 @@ def _optimize(arguments: argparse.Namespace) -> int:
                 shapes=parse_shapes(arguments.shape),
                 static=arguments.static,
                 check=not arguments.no_check,
-                bench=not (arguments.no_check or arguments.no_bench or os.environ.get("ONNXFUSE_NO_BENCH")),
+                bench=STOPS_PROCESSES
+                and not (arguments.no_check or arguments.no_bench or os.environ.get("ONNXFUSE_NO_BENCH")),
                 inputs=arguments.inputs,
                 fast_math=arguments.fast_math,
                 arch=arguments.arch,

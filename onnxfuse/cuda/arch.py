@@ -11,6 +11,7 @@ from functools import cache
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.program.figures import WARP
+from onnxfuse.system import CUDA_DRIVER
 
 REGISTERS = 65536
 """32-bit registers of one multiprocessor, on every architecture here."""
@@ -118,7 +119,7 @@ _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
 def devices() -> tuple[str, ...]:
     """The architectures of the GPUs that the CUDA driver shows, each once; empty without a driver or a GPU."""
     try:
-        driver = ctypes.CDLL("libcuda.so.1")
+        driver = ctypes.CDLL(CUDA_DRIVER)
     except OSError:
         return ()
     count = ctypes.c_int()

@@ -1,6 +1,6 @@
 """A cache on disk of what takes long to make: machine code, and the choices of the tuner.
 
-It lies in ``$XDG_CACHE_HOME/onnxfuse/cuda``, or ``~/.cache/onnxfuse/cuda``.  An entry is one file, which is written
+It lies in ``onnxfuse/cuda`` among the user's caches (``system.caches``).  An entry is one file, which is written
 whole under another name and renamed, so any number of processes may share the cache; one that was damaged does not have
 the checksum that it begins with and counts as absent.  A cache that cannot be read or written is no error: everything
 is made anew.
@@ -12,6 +12,8 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
+from onnxfuse.system import caches
+
 LIMIT = 512 << 20
 """Bytes that the cache may take; beyond, the entries that were used longest ago are removed."""
 
@@ -21,12 +23,10 @@ _CHECKSUM = 32
 
 def default_folder() -> Path:
     """Where the cache lies unless told otherwise."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if not base.is_absolute():  # unset, or to be ignored by the rules of XDG
-        try:
-            base = Path.home() / ".cache"
-        except RuntimeError:  # this user has no home, as in some containers
-            base = Path(os.devnull)  # in which nothing can be written, and that is no error
+    try:
+        base = caches()
+    except RuntimeError:  # this user has no home, as in some containers
+        base = Path(os.devnull)  # in which nothing can be written, and that is no error
     return base / "onnxfuse" / "cuda"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from onnxfuse.cuda.resources import Resources
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.system import CUDA_DRIVER
 
 _WARM_UP = 3
 _ROUNDS = 7
@@ -120,7 +121,7 @@ def launch_seconds(gpu: Gpu, launch: Callable[[Any], None]) -> float:
 def _driver() -> Any:
     """The CUDA driver's library, or None; PyCUDA has no graphs."""
     try:
-        return ctypes.CDLL("libcuda.so.1")
+        return ctypes.CDLL(CUDA_DRIVER)
     except OSError:
         return None
 

@@ -13,8 +13,9 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.system import signals
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
+_ENDING = signals("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM")
 """The signals of which the command line makes exceptions."""
 
 

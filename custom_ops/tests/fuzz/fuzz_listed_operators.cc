@@ -1,9 +1,9 @@
 // Mutated models into the reader of their operators: from memory and from a file it reads within them, and the same, and
 // what it writes can be read.
-#include <unistd.h>
-
-#include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <iterator>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -66,18 +66,22 @@ std::string operators_of(const Bytes&... bytes) {
   }
 }
 
+// The name of a file, which is removed in the end.
+struct TemporaryFile {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("onnxfuse_fuzz_" + std::to_string(std::random_device{}()))).string();
+  ~TemporaryFile() { std::filesystem::remove(path); }
+};
+
 void check_model() {
-  static std::FILE* const file = std::tmpfile();
-  expect(file != nullptr, "there is no room for a file");
+  static const TemporaryFile file;
   const std::string model = random_model();
   // In memory of its own size, so that AddressSanitizer sees what is read behind it.
   const std::string exact(model.begin(), model.end());
   const std::string operators = operators_of(exact.data(), exact.size());
   onnxfuse::parse_operators(model);
-  const std::string path = "/proc/self/fd/" + std::to_string(fileno(file));
-  expect(ftruncate(fileno(file), 0) == 0, "the file cannot be emptied");
-  expect(pwrite(fileno(file), model.data(), model.size(), 0) == static_cast<ssize_t>(model.size()), "a short write");
-  expect(operators_of(path.c_str()) == operators, "a file gives other operators than its bytes");
+  std::ofstream(file.path, std::ios::binary) << model;
+  expect(operators_of(file.path.c_str()) == operators, "a file gives other operators than its bytes");
 }
 
 }  // namespace
