@@ -15,7 +15,7 @@ import onnxfuse
 ROOT = Path(__file__).parents[1]
 
 # name: nodes, sizes of the input and sizes of the weights
-MODELS = {
+MODELS: dict[str, tuple[str, tuple[int, ...], list[tuple[int, ...]]]] = {
     "chain": ("a = Sigmoid(x) b = Mul(a, x) y = Add(b, w0)", (3, 8), [(8,)]),
     "normalization": ("a = Add(x, w0) y = LayerNormalization<axis = -1>(a, w1)", (4, 64), [(4, 64), (64,)]),
     "softmax": ("a = Mul(x, w0) b = Add(a, w1) y = Softmax<axis = -1>(b)", (2, 4, 33), [(33,), (4, 1)]),

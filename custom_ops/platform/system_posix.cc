@@ -1,3 +1,5 @@
+#ifndef _WIN32
+
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -82,3 +84,5 @@ void stay_loaded() {
 }
 
 }  // namespace onnxfuse
+
+#endif

@@ -1,3 +1,5 @@
+#ifdef _WIN32
+
 #define NOMINMAX
 #include <windows.h>
 
@@ -90,3 +92,5 @@ void stay_loaded() {
 }
 
 }  // namespace onnxfuse
+
+#endif
