@@ -60,13 +60,6 @@ describe_processor() {
     done >"$arm/proc/cpuinfo"
 }
 
-# One that is there stays: a cache of compilations goes by the compiler's time.
-write_program() {
-    cat >"$1.new"
-    chmod +x "$1.new"
-    cmp --silent "$1.new" "$1" && rm "$1.new" || mv "$1.new" "$1"
-}
-
 # The compiler as CMake wants it, and one whose programs start the emulator, for tests that compile and run them.  Addresses
 # are not random, where that is allowed: ThreadSanitizer would start the program anew to have it so, without the emulator.
 write_programs() {

@@ -48,6 +48,13 @@ find_python() {
     die "Python 3.11 or later is needed (set PYTHON to where it is)"
 }
 
+# `write_program FILE`, from standard input.  One that is there stays: a cache of compilations goes by the compiler's time.
+write_program() {
+    cat >"$1.new"
+    chmod +x "$1.new"
+    cmp --silent "$1.new" "$1" && rm "$1.new" || mv "$1.new" "$1"
+}
+
 sources_checksum() {
     (
         cd "$root"

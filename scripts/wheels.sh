@@ -17,7 +17,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
 here="$root/build/wheels"
 tools="$here/tools"
-tool_packages=(ziglang==0.17.1 auditwheel lief wheel)
+tool_packages=(ziglang==0.17.1 auditwheel lief wheel 'scikit-build-core>=0.10' cmake ninja)
 oldest_runtime=1.20.1
 glibc=2.28
 
@@ -29,8 +29,7 @@ make_tools() {
 
 # `write_zig_compiler FILE TARGET`
 write_zig_compiler() {
-    printf '#!/bin/sh\nexec "%s" -I -m ziglang c++ -target "%s" "$@"\n' "$tools/bin/python" "$2" >"$1"
-    chmod +x "$1"
+    printf '#!/bin/sh\nexec "%s" -I -m ziglang c++ -target "%s" "$@"\n' "$tools/bin/python" "$2" | write_program "$1"
 }
 
 # `write_gnu_compiler FILE TARGET G++`: g++, but with Zig's linker, which has the symbols of an older C library, and with the C++
@@ -40,7 +39,7 @@ write_gnu_compiler() {
     folder="$(dirname "$1")"
     echo '__attribute__((visibility("hidden"))) char __libc_single_threaded = 0;' >"$folder/threads.c"
     "$gnu" -x c -O2 -fPIC -c "$folder/threads.c" -o "$folder/threads.o"
-    cat >"$1" <<END
+    write_program "$1" <<END
 #!/bin/bash
 for argument; do
     case "\$argument" in -c | -E | -S | --version | -print-*) exec "$gnu" "\$@" ;; esac
@@ -48,7 +47,6 @@ done
 exec "$tools/bin/python" -I -m ziglang cc -target $2 "\$@" -Wl,--allow-shlib-undefined "$folder/threads.o" \\
     "$("$gnu" -print-file-name=libstdc++.a)" "$("$gnu" -print-file-name=libgcc_s.so.1)"
 END
-    chmod +x "$1"
 }
 
 # Sets what CMake is told of a platform, and writes its compiler.
@@ -89,19 +87,25 @@ build() {
     rm -rf "$folder/wheel"
     CXX="$folder/c++" CXXFLAGS="-ffile-prefix-map=$root=." LDFLAGS=-s \
         CMAKE_ARGS="-DCMAKE_SYSTEM_NAME=$system -DCMAKE_SYSTEM_PROCESSOR=$processor $options" \
-        "$tools/bin/python" -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$folder/wheel" \
+        "$tools/bin/python" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir "$folder/wheel" \
         --config-settings build-dir="$folder/native" --config-settings install.strip=false "$root"
     wheel="$(echo "$folder"/wheel/*.whl)"
     if [ "$system" = Linux ]; then
-        [ "$wheel" = "${wheel%-*}-linux_$processor.whl" ] || mv "$wheel" "${wheel%-*}-linux_$processor.whl"
-        wheel="${wheel%-*}-linux_$processor.whl"
+        retag "linux_$processor"
         tag="$(glibc_tag "$wheel" "$processor")"
     fi
-    "$tools/bin/python" -m wheel tags --remove --platform-tag "$tag" "$wheel" >/dev/null
-    "$tools/bin/python" "$root/tools/wheel_inspect.py" "$folder"/wheel/*.whl
+    retag "$tag"
+    "$tools/bin/python" "$root/tools/wheel_inspect.py" "$wheel"
     mkdir -p "$root/dist"
-    mv "$folder"/wheel/*.whl "$root/dist/"
+    mv "$wheel" "$root/dist/"
     (cd "$root/dist" && ls -s --block-size=1K ./*"$tag".whl)
+}
+
+# Gives the wheel another platform, in its name and inside.
+retag() {
+    local renamed="${wheel%-*}-$1.whl"
+    [ "$wheel" = "$renamed" ] || "$tools/bin/python" -m wheel tags --remove --platform-tag "$1" "$wheel" >/dev/null
+    wheel="$renamed"
 }
 
 # The platform of a wheel for Linux and a processor as auditwheel finds it, which must need no later C library than $glibc.
