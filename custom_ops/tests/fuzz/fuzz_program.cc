@@ -25,7 +25,10 @@
 #include "nest/nest_plan.h"
 #include "nest/simplify_nest.h"
 #include "plan/plan.h"
+#include "platform/cache_lines.h"
 #include "platform/error.h"
+#include "platform/integers.h"
+#include "platform/system.h"
 #include "program/program.h"
 #include "program/program_shapes.h"
 #include "runtime/executor.h"
@@ -104,8 +107,8 @@ void execute(const Program& program, const uint8_t* bytes, size_t left) {
   int64_t elements = 0;
   for (const Stage& stage : plan->stages) elements += stage.elements;
   if (elements > 64 * kMaxElements || plan->scratch_bytes > (1u << 24)) return;
-  std::unique_ptr<char, decltype(&std::free)> scratch(
-      static_cast<char*>(std::aligned_alloc(64, plan->scratch_bytes + 64)), &std::free);
+  const size_t bytes = round_up<size_t>(plan->scratch_bytes, kCacheLine) + kCacheLine;
+  const std::unique_ptr<char, decltype(&release)> scratch(static_cast<char*>(allocate(bytes)), &release);
   std::vector<void*> parts(program.outputs.size());
   find_outputs(program, *plan, outputs.data(), parts.data());
   const Tensors tensors{inputs.data(), parts.data(), scratch.get()};
