@@ -107,8 +107,8 @@ void execute(const Program& program, const uint8_t* bytes, size_t left) {
   int64_t elements = 0;
   for (const Stage& stage : plan->stages) elements += stage.elements;
   if (elements > 64 * kMaxElements || plan->scratch_bytes > (1u << 24)) return;
-  const size_t bytes = round_up<size_t>(plan->scratch_bytes, kCacheLine) + kCacheLine;
-  const std::unique_ptr<char, decltype(&release)> scratch(static_cast<char*>(allocate(bytes)), &release);
+  const size_t room = round_up<size_t>(plan->scratch_bytes, kCacheLine) + kCacheLine;
+  const std::unique_ptr<char, decltype(&release)> scratch(static_cast<char*>(allocate(room)), &release);
   std::vector<void*> parts(program.outputs.size());
   find_outputs(program, *plan, outputs.data(), parts.data());
   const Tensors tensors{inputs.data(), parts.data(), scratch.get()};
