@@ -129,9 +129,9 @@ test_in() {
     echo "$("$python" --version), $runtime: right, $((($(date +%s%N) - started) / 1000000)) ms from pip install to the end"
 }
 
-# The newest wheel in dist/ whose platform ends in that.
+# `find_wheel PATTERN`: the newest wheel in dist/ whose platform ends in that.
 find_wheel() {
-    wheel="$(ls -t "$root"/dist/*"$1".whl 2>/dev/null | head -n 1)"
+    wheel="$(ls -t "$root"/dist/*$1.whl 2>/dev/null | head -n 1 || true)"
     [ -n "$wheel" ] || die "there is no such wheel in dist/: run scripts/wheels.sh build"
 }
 
