@@ -2,7 +2,8 @@
 
 Which may be joined is a question of levels: the level of a node is the length of the longest path to it, with each
 region as one node.  Nodes of one level never wait for each other; those of levels that are close are joined if the
-graph stays without a cycle, and their inputs are there at about the same time, so that nothing lives much longer.
+graph stays without a cycle, and their inputs are there at about the same time, so that nothing lives much longer.  What
+reads inputs of the model alone, which live anyway, may wait for any other.
 """
 
 import math
@@ -25,11 +26,15 @@ _MOST_LEVELS = 3
 """Levels between two maps that are joined."""
 
 
+def _are_near(first: int | None, second: int | None) -> bool:
+    return first is None or second is None or second - first <= _MOST_LEVELS
+
+
 @dataclass
 class _Group:
-    """Fusions that are to become one."""
+    """Fusions that are to become one; ``level`` is that of the first which waits for a node, None if none does."""
 
-    level: int
+    level: int | None
     members: list[ElementwiseFusion]
     fusion: ElementwiseFusion
     parts: int
@@ -70,13 +75,20 @@ class Horizontal:
         """The fusions, those that were joined as one."""
         groups: list[_Group] = []
         for fusion in self._small:
-            level, parts = self._levels[id(fusion)], part_count(fusion.program)
-            near = [group for group in groups if level - group.level <= _MOST_LEVELS]
-            if not any(self._add(group, fusion, parts) for group in near):
+            level, parts = self._level(fusion), part_count(fusion.program)
+            near = [group for group in groups if _are_near(group.level, level)]
+            joined = next((group for group in near if self._add(group, fusion, parts)), None)
+            if joined is None:
                 groups.append(_Group(level, [fusion], fusion, parts))
-        joined = [group for group in groups if len(group.members) > 1]
-        taken = {id(member) for group in joined for member in group.members}
-        return [fusion for fusion in self._fusions if id(fusion) not in taken] + [group.fusion for group in joined]
+            elif joined.level is None:
+                joined.level = level
+        shared = [group for group in groups if len(group.members) > 1]
+        taken = {id(member) for group in shared for member in group.members}
+        return [fusion for fusion in self._fusions if id(fusion) not in taken] + [group.fusion for group in shared]
+
+    def _level(self, fusion: ElementwiseFusion) -> int | None:
+        """The level of a fusion; None for one that reads inputs of the model and constants alone."""
+        return self._levels[id(fusion)] if any(tensor.inputs for tensor in fusion.inputs) else None
 
     def _is_small(self, fusion: ElementwiseFusion) -> bool:
         """Whether a map leaves a GPU in part idle, as far as the sizes are known."""

@@ -83,9 +83,16 @@ class ThroughViews:
         if not any(map(is_view, nodes)):
             return None
         try:
-            return nodes, Space(nodes, self._opset, self._sizes)
+            return nodes, self._space(nodes, self._outputs(nodes, {id(node) for node in nodes}))
         except (LayoutError, UnsupportedError):  # of one that has not grown
             return None
+
+    def _space(self, nodes: Sequence[gs.Node], outputs: Sequence[gs.Tensor]) -> Space:
+        """The space of a region; of one kernel, results of one shape that do not meet are computed side by side."""
+        space = Space(nodes, self._opset, self._sizes)
+        if self._on.one_space and not all(map(space.has_rows, outputs)):
+            space.align(outputs)
+        return space
 
     def _chains(self, excluded: Collection[int]) -> list[list[gs.Node]]:
         """Views that follow one another, where nothing else reads what is between them."""
@@ -165,7 +172,7 @@ class ThroughViews:
         if len(joint.nodes) > MAX_NODES or len(outputs) > MAX_OUTPUTS:
             return f"more than {MAX_NODES} nodes"
         try:
-            space = Space(joint.nodes, self._opset, self._sizes)
+            space = self._space(joint.nodes, outputs)
             order = space.ordered(outputs)
         except (LayoutError, UnsupportedError) as error:
             return str(error)

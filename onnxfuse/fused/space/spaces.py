@@ -25,7 +25,7 @@ from onnxfuse.fused.space.layouts import (
 from onnxfuse.fused.space.permuted import is_permuted
 from onnxfuse.fused.space.steps import steps_between
 from onnxfuse.fused.space.view_nodes import Part, is_part, is_view, order_of, repeats, taken_parts
-from onnxfuse.model.constants import constant_value
+from onnxfuse.model.constants import constant_value, shape_of
 from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.program.figures import MAX_RANK
 from onnxfuse.program.lowering import ignores_input, is_elementwise, vector_axes
@@ -61,6 +61,24 @@ class Space:
         for node in nodes:
             self._lay_out(node)
         self.reduced = self._common_axes()
+        self._check_axes()
+
+    def align(self, tensors: Sequence[gs.Tensor]) -> None:
+        """Let tensors that never meet have the same axes, where their shapes are the same numbers.
+
+        Raises LayoutError where that would have one of them in two orders.
+        """
+        first: dict[tuple[int, ...], Layout] = {}
+        for tensor in tensors:
+            shape = shape_of(tensor)
+            if shape is None:
+                continue
+            layout = self._layouts[id(tensor)]
+            for one, other in zip(first.setdefault(shape, layout), layout, strict=True):
+                unify(one, other)
+        self._check_axes()
+
+    def _check_axes(self) -> None:
         for layout in self._layouts.values():
             atoms = [atom for dim in settled(layout) for atom in dim]
             if len(set(atoms)) < len(atoms):

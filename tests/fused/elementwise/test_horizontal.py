@@ -119,14 +119,49 @@ def test_crossed_waits_make_no_cycle() -> None:
     onnx.checker.check_model(model.to_proto())
 
 
-def test_what_is_far_apart_is_not_joined() -> None:
-    nodes = [*chain(0, "x0")]
+@pytest.mark.parametrize("waits", (True, False))
+def test_what_is_far_apart_is_joined_only_where_it_reads_inputs_of_the_model(waits: bool) -> None:
+    """Those live anyway: a mask of an attention may wait for what makes the queries."""
+    nodes = [helper.make_node("MatMul", ["x0", "w"], ["first"]), *chain(0, "first" if waits else "x0")]
     last = "x1"
     for step in range(6):
         nodes.append(helper.make_node("MatMul", [last, "w"], [f"p{step}"]))
         last = f"p{step}"
     nodes += chain(1, last)
-    assert len(fused(model_of(nodes, {"x0": [4, 4], "x1": [3, 4], "w": [4, 4]}, ["y0", "y1"]))) == 2
+    outputs = ["y0", "y1", *([] if waits else ["first"])]
+    made = fused(model_of(nodes, {"x0": [4, 4], "x1": [3, 4], "w": [4, 4]}, outputs))
+    assert len(made) == (2 if waits else 1)
+
+
+def test_results_of_one_shape_that_do_not_meet_share_a_view() -> None:
+    """Two masks of one tensor, which a node between dimensions of 1 casts: all of it is one node."""
+    nodes = [
+        helper.make_node("Cast", ["x"], ["b"], to=TensorProto.BOOL),
+        helper.make_node("Reshape", ["b", "shape"], ["r"]),
+        *(helper.make_node("And", ["r", f"own{number}"], [f"and{number}"]) for number in range(2)),
+        *(helper.make_node("Where", [f"and{number}", "one", "two"], [f"y{number}"]) for number in range(2)),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.INT64, [1, 64])]
+    inputs += [helper.make_tensor_value_info(f"own{number}", TensorProto.BOOL, [1, 1, 64, 1]) for number in range(2)]
+    graph = helper.make_graph(
+        nodes, "masks", inputs,
+        [helper.make_tensor_value_info(f"y{number}", TensorProto.FLOAT, [1, 1, 64, 64]) for number in range(2)],
+        [
+            helper.make_tensor("shape", TensorProto.INT64, [4], [1, 1, 1, 64]),
+            helper.make_tensor("one", TensorProto.FLOAT, [], [1.0]),
+            helper.make_tensor("two", TensorProto.FLOAT, [], [2.0]),
+        ],
+    )  # fmt: skip
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    model = Model.from_proto(onnx.shape_inference.infer_shapes(proto))
+    (program,) = fused(model)
+    (node,) = model.graph.nodes
+    feeds = {"x": np.arange(64)[None] % 3}
+    feeds |= {f"own{number}": np.arange(64).reshape(1, 1, 64, 1) % (number + 2) == 0 for number in range(2)}
+    results = reference.run(program, [feeds[tensor.name] for tensor in node.inputs if tensor.name in feeds])
+    for tensor, result in zip(node.outputs, results, strict=True):
+        chosen = feeds[f"own{tensor.name[1:]}"] & (feeds["x"] != 0)
+        np.testing.assert_array_equal(result, np.where(chosen, np.float32(1), np.float32(2)))
 
 
 def test_a_single_node_joins_others_only() -> None:
