@@ -82,6 +82,11 @@ CASES = {
         (([2, 3, 8], [5, 2, 8], [10]), ([1, 1, 4], [2, 1, 4], [16])),
         4,
     ),
+    "heads that are put first": Case(
+        "onnxfuse 2\ninput f32 view permute:1.0.2\ninput f16 view permute:1.0.2\noutput 0\noutput 1\n",
+        (([5, 4, 6], [7, 2, 16]), ([128, 12, 8], [1, 3, 5])),
+        2,
+    ),
     "transposed": Case(
         "onnxfuse 2\ninput f32 view permute:1.0\ninput f32 broadcast\ninput f32 broadcast\nadd f32 0 1\nabs f32 2\n"
         "output 3\noutput 4\n",
