@@ -5,12 +5,12 @@ its own beside the output, checked there, and renamed into place; until then, an
 path stays as it was.  An output path that is a link stays one: what it links to is replaced.
 """
 
-import mmap
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO
 
 import onnx
@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto
 
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.files.wire import outline, write_model
+from onnxfuse.files.wire import divide, outline, write_model
 from onnxfuse.model import contrib_operators, ort_operators, tensor_data
 from onnxfuse.model.attributes import check_attributes
 from onnxfuse.model.graph import Model, sorted_nodes
@@ -36,6 +36,9 @@ _EXTERNAL_BYTES = 1024
 _OUTLINED = 1 << 16
 """Bytes of a tensor whose elements an outline has, which are shapes, indices and the like."""
 
+_SMALL = 1 << 20
+"""Bytes of a model file that is read as a whole."""
+
 _PROTOBUF_LIMIT = (1 << 31) - 1
 _PROTOBUF_MARGIN = 64 << 20
 """Room left for everything in a model file that is not tensor data."""
@@ -51,7 +54,8 @@ def load(path: str | Path, *, shapes: inference.Shapes | None = None) -> Model:
     """
     path = Path(path)
     with _naming(path):
-        return load_proto(parse(_read(path)), path=path, shapes=shapes)
+        proto, stored = _read_model(path)
+        return load_proto(proto, path=path, shapes=shapes, stored=stored)
 
 
 def read_proto(path: str | Path) -> ModelProto:
@@ -76,8 +80,7 @@ def read_outline(path: str | Path) -> ModelProto:
     with _naming(path):
         _check_regular(path)
         try:
-            with path.open("rb") as file:
-                light = outline(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), _OUTLINED)
+            light = outline(tensor_data.OpenFile(path).mapped(), _OUTLINED)
         except (OSError, ValueError):  # empty, damaged, or no file that can be mapped: it is said of the whole
             return read_proto(path)
         proto = parse(light)
@@ -106,10 +109,17 @@ def parse(data: bytes) -> ModelProto:
     return proto
 
 
-def load_proto(proto: ModelProto, *, path: str | Path | None = None, shapes: inference.Shapes | None = None) -> Model:
+def load_proto(
+    proto: ModelProto,
+    *,
+    path: str | Path | None = None,
+    shapes: inference.Shapes | None = None,
+    stored: Mapping[str, tensor_data.Stored] = MappingProxyType({}),
+) -> Model:
     """``load`` for a model already in memory, which is kept and must not be changed from now on.
 
-    ``path`` is the file that it comes from; external data is relative to its directory.
+    ``path`` is the file that it comes from; external data is relative to its directory.  ``stored`` has the data of
+    initializers, by their names, that are without.
     """
     _check_versions(proto)
     check_names(proto)
@@ -117,7 +127,7 @@ def load_proto(proto: ModelProto, *, path: str | Path | None = None, shapes: inf
     path = None if path is None else Path(path)
     tensor_data.check_all(proto, None if path is None else path.parent)
     try:
-        model = Model.from_proto(proto, path)
+        model = Model.from_proto(proto, path, stored)
         for graph in model.graphs():
             sorted_nodes(graph)
         light = model.export(light=True)
@@ -176,7 +186,7 @@ def staged(
     """
     path = Path(path)
     source = model.path if source is None else Path(source)
-    export = model.export()
+    export = model.export(whole=False)
     slices = _external_slices(export.proto, model.directory)
     inline = _tensors_to_move(export, model.had_external_data)
     has_data = bool(slices or inline)
@@ -195,6 +205,28 @@ def staged(
         places = {directory / data.name: data} if has_data else {}
         with writing(path), undisturbed():
             put_in_place({**places, directory / target.name: target})
+
+
+def _read_model(path: Path) -> tuple[ModelProto, dict[str, tensor_data.Stored]]:
+    """The model in a file, and the data of its large initializers, which stays there until it is asked for."""
+    _check_regular(path)
+    with _readable():
+        file = tensor_data.OpenFile(path)
+    if file.size < _SMALL:
+        return parse(_read(path)), {}
+    try:
+        light, places = divide(file.mapped(), _OUTLINED)
+        proto = parse(light)
+    except (OSError, ValueError, OnnxfuseError):  # damaged, or no file that can be mapped: it is said of the whole
+        return parse(_read(path)), {}
+    stored: dict[str, tensor_data.Stored] = {}
+    for tensor in proto.graph.initializer:
+        if (place := places.get(tensor.name)) is None:
+            continue
+        if place.length != (expected := tensor_data.byte_size(tensor)):
+            raise OnnxfuseError(f"tensor {tensor.name!r}: it holds {place.length} bytes where {expected} are needed")
+        stored[tensor.name] = tensor_data.InlineSlice(file, place.offset, place.length)
+    return proto, stored
 
 
 def _read(path: Path) -> bytes:
@@ -349,19 +381,23 @@ def _write(
                     part.copy_to(file)
                 _make_external(tensor, data_name, written[key], part.length)
             for tensor in inline:
-                offset, data = _align(file), tensor.raw_data
-                file.write(data)
-                _make_external(tensor, data_name, offset, len(data))
+                offset = _align(file)
+                if tensor.HasField("raw_data"):
+                    file.write(tensor.raw_data)
+                else:
+                    file.writelines(export.stored.pop(tensor.name).chunks())
+                _make_external(tensor, data_name, offset, file.tell() - offset)
             file.flush()
             os.fsync(file.fileno())
     with (directory / model_name).open("xb") as file:
-        write_model(export.proto, file)
+        write_model(export.proto, file, export.stored)
         file.flush()
         os.fsync(file.fileno())
 
 
 def _tensors_to_move(export: Export, has_external: bool) -> list[TensorProto]:
     """The tensors with raw data inside the model that are to be written outside it."""
+    main = list(export.proto.graph.initializer)  # which are the same objects below
     inside = [
         (tensor, tensor_data.byte_size(tensor) or 0)
         for tensor in tensor_data.tensors(export.proto)
@@ -373,7 +409,8 @@ def _tensors_to_move(export: Export, has_external: bool) -> list[TensorProto]:
         candidates = [tensor for tensor in export.fresh if (tensor_data.byte_size(tensor) or 0) >= _EXTERNAL_BYTES]
     else:
         candidates = []
-    return [tensor for tensor in candidates if tensor.HasField("raw_data")]
+    stored = {id(tensor) for tensor in main if tensor.name in export.stored}
+    return [tensor for tensor in candidates if tensor.HasField("raw_data") or id(tensor) in stored]
 
 
 def _align(file: BinaryIO) -> int:

@@ -16,7 +16,7 @@ def plain_nodes(model: Model) -> onnx.ModelProto:
     Raises OnnxfuseError if a fused node has no function, or one that does not fit the model.
     """
     functions = _functions(model)
-    proto = inline(model, functions) if functions else model.to_proto()
+    proto, stored = inline(model, functions)
     opsets = [entry for entry in proto.opset_import if entry.domain != DOMAIN]
     metadata = [entry for entry in proto.metadata_props if entry.key != PREFERS_NHWC]
     for field, kept in ((proto.opset_import, opsets), (proto.metadata_props, metadata)):

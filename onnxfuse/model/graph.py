@@ -1,8 +1,9 @@
 """A model as passes see it: an onnx_graphsurgeon graph, and all else of the ModelProto that it came from."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -44,17 +45,19 @@ class Model:
     caller may override it.  Names of new tensors and nodes come from ``unique_name``.
     """
 
-    def __init__(self, source: ModelProto, path: Path | None):
+    def __init__(
+        self, source: ModelProto, path: Path | None, stored: Mapping[str, tensor_data.Stored] = MappingProxyType({})
+    ):
         """See ``from_proto``."""
         self.path = path
-        self.replace(source)
+        self.replace(source, stored)
 
     @property
     def source(self) -> ModelProto:
-        """What it was made of; passes do not change it."""
+        """What it was made of, without the data that is not in memory; passes do not change it."""
         return self._source
 
-    def replace(self, source: ModelProto) -> None:
+    def replace(self, source: ModelProto, stored: Mapping[str, tensor_data.Stored] = MappingProxyType({})) -> None:
         """Hold another ModelProto, of which ``from_proto`` says the same, in place of all that the model has."""
         self.opsets = import_opsets(source)
         self.functions = import_functions(source)
@@ -64,16 +67,22 @@ class Model:
         self._names: set[str] = {""}
         self._counters: dict[str, int] = {}
         self._made_constants: dict[tuple[np.dtype, tuple[int, ...], bytes], gs.Constant] = {}
-        self.graph: gs.Graph = import_graph(source, self.directory, self.opsets, self._names)
+        self.graph: gs.Graph = import_graph(source, self.directory, self.opsets, self._names, stored)
 
     @classmethod
-    def from_proto(cls, proto: ModelProto, path: str | Path | None = None) -> "Model":
+    def from_proto(
+        cls,
+        proto: ModelProto,
+        path: str | Path | None = None,
+        stored: Mapping[str, tensor_data.Stored] = MappingProxyType({}),
+    ) -> "Model":
         """The model of a ModelProto, which is kept and must not be changed from now on.
 
-        ``path`` is the file that it comes from, needed if it has external data.  Raises OnnxfuseError if two
-        functions share a name.  Nothing else is checked: see ``onnxfuse.files.model_io``.
+        ``path`` is the file that it comes from, needed if it has external data.  ``stored`` has the data of tensors
+        of its graph, by their names, that have none themselves, as in an export (``Export.stored``).  Raises
+        OnnxfuseError if two functions share a name.  Nothing else is checked: see ``onnxfuse.files.model_io``.
         """
-        return cls(proto, None if path is None else Path(path).absolute())
+        return cls(proto, None if path is None else Path(path).absolute(), stored)
 
     @property
     def had_external_data(self) -> bool:
@@ -93,8 +102,12 @@ class Model:
         """
         return self.export().proto
 
-    def export(self, *, light: bool = False) -> Export:
-        """``to_proto`` with more to tell; ``light`` leaves out the data of tensors above 1024 elements."""
+    def export(self, *, light: bool = False, whole: bool = True) -> Export:
+        """``to_proto`` with more to tell.
+
+        ``light`` leaves out the data of tensors above 1024 elements; without ``whole`` that of initializers which is
+        not in memory stays where it is.
+        """
         return Export(
             self.graph,
             self._source,
@@ -103,6 +116,7 @@ class Model:
             self.directory,
             metadata=self.metadata,
             light=light,
+            whole=whole,
         )
 
     def graphs(self) -> Iterator[gs.Graph]:

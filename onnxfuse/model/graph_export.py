@@ -16,7 +16,6 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
-from onnx_graphsurgeon.ir.tensor import LazyValues
 from onnx_graphsurgeon.util.misc import convert_to_onnx_attr_type
 
 from onnxfuse.fused.kinds import DOMAIN, OPSET_VERSION
@@ -27,6 +26,7 @@ from onnxfuse.model.graph_ir import (
     Graph,
     Initializer,
     LazySparseTensor,
+    LazyTensor,
     Node,
     operator_key,
     subgraphs,
@@ -42,6 +42,8 @@ FUSED_IR_VERSION = 10
 
 _LIGHT_ELEMENTS = 1024
 """Tensors of more elements lose their data in a light export; shape inference reads no larger ones."""
+_STORED_BYTES = 1 << 16
+"""Computed tensors of fewer bytes are in every export."""
 _LARGE = 1024
 """Elements from which a new constant is outside of the body that reads it."""
 
@@ -51,7 +53,8 @@ class Export:
 
     ``proto`` is the result.  ``fresh`` are the tensors in it that were made from arrays, not imported.
     ``graphs`` are the graphs in the order in which ``onnx_graphs(proto.graph)`` gives their messages.
-    ``stripped`` are the tensors that a light export left without data.
+    ``stripped`` are the tensors that a light export left without data.  ``stored`` has, by their names, the data of the
+    initializers of the main graph that an export which is not ``whole`` left without it.
     """
 
     def __init__(
@@ -64,13 +67,16 @@ class Export:
         *,
         metadata: Mapping[str, str],
         light: bool = False,
+        whole: bool = True,
     ):
         """Export ``graph`` with all else of ``source``, but with these opsets and functions, and more ``metadata``."""
         self.proto = ModelProto()
         self.fresh: list[TensorProto] = []
         self.graphs: list[gs.Graph] = []
         self.stripped: list[TensorProto] = []
+        self.stored: dict[str, tensor_data.Stored] = {}
         self._light = light
+        self._whole = whole
         self._directory = directory
         self._visible: set[int] = set()
         self._used = {id(tensor) for part in walk(graph) for tensor in _direct_uses(part)}
@@ -184,6 +190,7 @@ class Export:
     ) -> list[gs.Constant]:
         """Write the graph's initializers; return the Constants that are now its own."""
         constants: list[gs.Constant] = []
+        is_main = graph is self._graph
         seen = set(self._visible)
         inputs = {id(tensor) for tensor in graph.inputs}
         for entry in graph.source.initializers if isinstance(graph, Graph) else ():
@@ -191,17 +198,17 @@ class Export:
             if isinstance(tensor, gs.Constant):
                 needed = not entry.used or id(tensor) in self._used or tensor.name in kept
                 if needed and id(tensor) not in self._visible:
-                    self._write_initializer(entry, out)
+                    self._write_initializer(entry, out, is_main=is_main)
                     constants.append(tensor)
                     seen.add(id(tensor))
             elif id(tensor) in inputs:
-                self._write_initializer(entry, out)
+                self._write_initializer(entry, out, is_main=is_main)
         own = (tensor for node in nodes for tensor in node.inputs)
         for tensor in (*own, *graph.outputs, *self._outside_of_subgraphs(nodes)):
             if isinstance(tensor, gs.Constant) and tensor.name and id(tensor) not in seen:
                 seen.add(id(tensor))
                 constants.append(tensor)
-                self._write_values_of(tensor, out.initializer.add())
+                self._write_values_of(tensor, out.initializer.add(), is_main=is_main)
         return constants
 
     def _outside_of_subgraphs(self, nodes: Iterable[gs.Node]) -> list[gs.Tensor]:
@@ -231,17 +238,17 @@ class Export:
                 named[tensor.name].add(id(tensor))
         return named
 
-    def _write_initializer(self, entry: Initializer, out: GraphProto) -> None:
+    def _write_initializer(self, entry: Initializer, out: GraphProto, *, is_main: bool) -> None:
         tensor = entry.tensor
         if isinstance(tensor, gs.Constant) and not entry.values.holds(tensor._values):
             written = out.initializer.add()
-            self._write_values_of(tensor, written)
+            self._write_values_of(tensor, written, is_main=is_main)
             written.doc_string = entry.values.tensor.doc_string
             written.metadata_props.extend(entry.values.tensor.metadata_props)
         elif isinstance(entry.values, LazySparseTensor):
             self._write_sparse(entry.values, tensor.name, out)
         else:
-            self._copy_tensor(entry.values.tensor, out.initializer.add(), tensor.name)
+            self._copy_values(entry.values, out.initializer.add(), tensor.name, is_main=is_main)
 
     def _write_sparse(self, values: LazySparseTensor, name: str, out: GraphProto) -> None:
         source = values.sparse
@@ -255,15 +262,22 @@ class Export:
         if sparse.values.name != name:
             sparse.values.name = name
 
-    def _write_values_of(self, constant: gs.Constant, out: TensorProto) -> None:
+    def _write_values_of(self, constant: gs.Constant, out: TensorProto, *, is_main: bool = False) -> None:
         values = constant._values
-        if isinstance(values, ComputedValues) and self._light and math.prod(values.shape) > _LIGHT_ELEMENTS:
-            self._strip(constant.name, values.shape, values.dtype, out)
-            return
+        if isinstance(values, ComputedValues):
+            if self._light and math.prod(values.shape) > _LIGHT_ELEMENTS:
+                self._strip(constant.name, values.shape, values.dtype, out)
+                return
+            if is_main and not (self._light or self._whole) and values.nbytes >= _STORED_BYTES:
+                data_type = onnx.helper.np_dtype_to_tensor_dtype(values.dtype)
+                out.MergeFrom(TensorProto(name=constant.name, dims=values.shape, data_type=data_type))
+                self.stored[constant.name] = values
+                self.fresh.append(out)
+                return
         if isinstance(values, (LazySparseTensor, ComputedValues)):
             values = values.load()
-        if isinstance(values, LazyValues):
-            self._copy_tensor(values.tensor, out, constant.name)
+        if isinstance(values, LazyTensor):
+            self._copy_values(values, out, constant.name, is_main=is_main)
         else:
             self._write_array(values, constant.name, out)
 
@@ -280,12 +294,18 @@ class Export:
         out.MergeFrom(TensorProto(name=name, dims=shape, data_type=data_type))
         self.stripped.append(out)
 
-    def _copy_tensor(self, tensor: TensorProto, out: TensorProto, name: str) -> None:
+    def _copy_values(self, values: LazyTensor, out: TensorProto, name: str, *, is_main: bool = False) -> None:
+        tensor = values.tensor
         if self._light and tensor_data.element_count(tensor) > _LIGHT_ELEMENTS:
-            out.MergeFrom(self._header(tensor))
+            out.MergeFrom(_header(tensor) if values.stored is None else tensor)
             self.stripped.append(out)
         else:
             out.CopyFrom(tensor)
+            if values.stored is not None:
+                if is_main and not (self._light or self._whole):
+                    self.stored[name] = values.stored
+                else:
+                    out.raw_data = tensor_data.read_all(values.stored)
             if self._light:
                 self._lighten(out)
         if out.name != name:
@@ -294,18 +314,12 @@ class Export:
     def _lighten(self, tensor: TensorProto) -> None:
         """Take a large tensor's data out, and a small one's into the message."""
         if tensor_data.element_count(tensor) > _LIGHT_ELEMENTS:
-            tensor.CopyFrom(self._header(tensor))
+            tensor.CopyFrom(_header(tensor))
             self.stripped.append(tensor)
         elif tensor_data.is_external(tensor):
             tensor.raw_data = tensor_data.locate(tensor, self._directory).read()
             tensor.ClearField("external_data")
             tensor.ClearField("data_location")
-
-    @staticmethod
-    def _header(tensor: TensorProto) -> TensorProto:
-        if not tensor_data.is_external(tensor):
-            tensor_data.check_inline(tensor)
-        return TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
 
     def _write_node(self, node: gs.Node, out: NodeProto) -> None:
         source = node.source if isinstance(node, Node) and node.source is not None else NodeProto()
@@ -383,7 +397,7 @@ class Export:
                 if isinstance(item, np.ndarray):
                     self._write_array(item, "", tensor)
                 elif index < len(imported) and imported[index].holds(item._values):
-                    self._copy_tensor(imported[index].tensor, tensor, item.name)
+                    self._copy_values(imported[index], tensor, item.name)
                 else:
                     self._write_values_of(item, tensor)
         elif isinstance(value, AttributeProto):
@@ -397,6 +411,13 @@ class Export:
             out.CopyFrom(make_attribute(name, value, original))
         if original is not None and original.doc_string:
             out.doc_string = original.doc_string
+
+
+def _header(tensor: TensorProto) -> TensorProto:
+    """A tensor without its data, which is checked if it is there."""
+    if not tensor_data.is_external(tensor):
+        tensor_data.check_inline(tensor)
+    return TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
 
 
 def _same(value: Any, imported: Any) -> bool:

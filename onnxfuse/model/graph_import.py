@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import onnx
@@ -9,6 +10,7 @@ import onnx_graphsurgeon as gs
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, TypeProto
 
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.model import tensor_data
 from onnxfuse.model.graph_ir import (
     STANDARD_DOMAINS,
     Graph,
@@ -23,12 +25,19 @@ from onnxfuse.model.graph_ir import (
 from onnxfuse.model.known_operators import unknown
 
 
-def import_graph(proto: ModelProto, directory: Path | None, opsets: Mapping[str, int], names: set[str]) -> Graph:
+def import_graph(
+    proto: ModelProto,
+    directory: Path | None,
+    opsets: Mapping[str, int],
+    names: set[str],
+    stored: Mapping[str, tensor_data.Stored],
+) -> Graph:
     """The model's main graph.  Adds the name of every tensor and node anywhere in the model to ``names``.
 
+    ``stored`` has the data of those of its initializers that have none.
     Nodes of which onnxfuse does not know all that they are (``known_operators``) say so, and why.
     """
-    return _Importer(proto, directory, opsets, names).graph(proto.graph, None)
+    return _Importer(proto, directory, opsets, names).graph(proto.graph, None, stored)
 
 
 def set_type(variable: gs.Variable, type_proto: TypeProto) -> None:
@@ -137,7 +146,9 @@ class _Importer:
             "ir_version": model.ir_version,
         }
 
-    def graph(self, proto: GraphProto, outer: _Scope | None) -> Graph:
+    def graph(
+        self, proto: GraphProto, outer: _Scope | None, stored: Mapping[str, tensor_data.Stored] = MappingProxyType({})
+    ) -> Graph:
         scope = _Scope(proto, outer)
         source = GraphSource(proto, tensors=scope.tensors)
         inputs = []
@@ -149,7 +160,8 @@ class _Importer:
             set_type(tensor, info.type)
             inputs.append(tensor)
         for initializer in proto.initializer:
-            self._initializer(initializer, LazyTensor(initializer, self.directory), source)
+            values = LazyTensor(initializer, self.directory, stored.get(initializer.name))
+            self._initializer(initializer, values, source)
         for sparse in proto.sparse_initializer:
             self._initializer(sparse, LazySparseTensor(sparse, self.directory), source)
         nodes = [self._node(node, scope) for node in proto.node]

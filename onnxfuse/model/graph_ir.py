@@ -50,10 +50,11 @@ class LazyTensor(LazyValues):
     export tells a constant that was read from one that was changed.
     """
 
-    def __init__(self, tensor: TensorProto, directory: Path | None):
-        """``directory`` is the one that external data is relative to."""
+    def __init__(self, tensor: TensorProto, directory: Path | None, stored: tensor_data.Stored | None = None):
+        """``directory`` is the one that external data is relative to; ``stored`` has the data that ``tensor`` lacks."""
         self.tensor = tensor
         self.directory = directory
+        self.stored = stored
         self.shape = tuple(tensor.dims)
         self.dtype = numpy_dtype(tensor.data_type)
         self.nbytes = tensor_data.byte_size(tensor) or 0
@@ -75,7 +76,10 @@ class LazyTensor(LazyValues):
 
     def _decode(self) -> np.ndarray:
         tensor = self.tensor
-        if tensor_data.is_external(tensor):
+        if self.stored is not None:
+            raw = tensor_data.read_all(self.stored)
+            tensor = TensorProto(dims=tensor.dims, data_type=tensor.data_type, raw_data=raw)
+        elif tensor_data.is_external(tensor):
             raw = tensor_data.locate(tensor, self.directory).read()
             tensor = TensorProto(dims=tensor.dims, data_type=tensor.data_type, raw_data=raw)
         elif tensor.data_type == TensorProto.STRING:
@@ -126,6 +130,15 @@ class ComputedValues(LazyValues):
         values = self.compute()
         values.flags.writeable = False
         return values
+
+    @property
+    def length(self) -> int:
+        """See ``tensor_data.Stored``."""
+        return self.nbytes
+
+    def chunks(self) -> Iterator[memoryview]:
+        """See ``tensor_data.Stored``."""
+        yield np.ascontiguousarray(self.load()).reshape(-1).view(np.uint8).data
 
 
 def decode_text(raw: bytes) -> str | bytes:

@@ -5,11 +5,13 @@ EXTERNAL names a file relative to the model's directory, an offset and a length.
 model file, so it is treated as hostile.
 """
 
+import mmap
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import onnx
 from google.protobuf.message import Message
@@ -117,6 +119,17 @@ def tensors(
                 yield from (sparse.values, sparse.indices)
 
 
+class Stored(Protocol):
+    """The bytes of a tensor that are not in memory: as ``TensorProto.raw_data`` has them."""
+
+    @property
+    def length(self) -> int:
+        """How many they are."""
+
+    def chunks(self) -> Iterator[bytes | memoryview]:
+        """All of them, in pieces.  Raises OnnxfuseError where they cannot be had."""
+
+
 @dataclass(frozen=True)
 class ExternalSlice:
     """The bytes of one tensor in a file."""
@@ -143,11 +156,72 @@ class ExternalSlice:
 
     def read(self) -> bytes:
         """All the bytes."""
-        return b"".join(self.chunks())
+        return read_all(self)
 
     def copy_to(self, file: BinaryIO) -> None:
         """Append the bytes to ``file``, never holding more than a few MiB of them."""
         file.writelines(self.chunks())
+
+
+class OpenFile:
+    """A file that stays open, so that what is read of it is of the same file when another takes its place."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError."""
+        self.path = path
+        self.file = path.open("rb", buffering=0)
+        self._state = self._look()
+
+    @property
+    def size(self) -> int:
+        """Bytes that it had when it was opened."""
+        return self._state[0]
+
+    def mapped(self) -> memoryview:
+        """All of it.  Raises OSError or ValueError for what cannot be mapped, such as an empty file."""
+        return memoryview(mmap.mmap(self.file.fileno(), 0, access=mmap.ACCESS_READ))
+
+    def _look(self) -> tuple[int, int]:
+        state = os.fstat(self.file.fileno())
+        return state.st_size, state.st_mtime_ns
+
+    def chunks(self, offset: int, length: int) -> Iterator[bytes]:
+        """The bytes from ``offset`` on in pieces of a few MiB.  Raises OnnxfuseError if the file was written to."""
+        try:
+            while length:
+                if self._look() != self._state:
+                    raise OnnxfuseError(f"{self.path} was changed while it was read")
+                self.file.seek(offset)
+                chunk = self.file.read(min(_CHUNK, length))
+                if not chunk:
+                    raise OnnxfuseError(f"{self.path} is too short")
+                offset += len(chunk)
+                length -= len(chunk)
+                yield chunk
+        except OSError as error:
+            raise OnnxfuseError(f"cannot read {self.path}: {error.strerror}") from error
+
+    def __del__(self) -> None:
+        if hasattr(self, "file"):
+            self.file.close()
+
+
+@dataclass(frozen=True)
+class InlineSlice:
+    """The bytes of one tensor in the model file itself."""
+
+    file: OpenFile
+    offset: int
+    length: int
+
+    def chunks(self) -> Iterator[bytes]:
+        """See ``Stored``."""
+        return self.file.chunks(self.offset, self.length)
+
+
+def read_all(stored: Stored) -> bytes:
+    """All the bytes."""
+    return b"".join(stored.chunks())
 
 
 def locate(tensor: TensorProto, directory: Path | None) -> ExternalSlice:

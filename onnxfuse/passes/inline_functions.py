@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from onnx import FunctionProto, ModelProto, TensorProto, inliner
 
 from onnxfuse.fused.kinds import DOMAIN
+from onnxfuse.model import tensor_data
 from onnxfuse.model.graph_import import import_opsets
 from onnxfuse.model.graph_ir import operator_key
 from onnxfuse.model.inlining import FunctionKey, called_key, called_keys, inlined_nodes, nested_nodes
@@ -44,7 +45,7 @@ class InlineFunctions:
         functions = _inlinable(model)
         if calls := _calls(model, functions):
             context.rewrote(NAME, calls)
-            model.replace(inline(model, functions))
+            model.replace(*inline(model, functions))
             infer(model)
 
 
@@ -53,7 +54,8 @@ def inlined(model: Model, shapes: Shapes | None = None) -> Model:
     functions = _inlinable(model)
     if not _calls(model, functions):
         return model
-    result = type(model).from_proto(inline(model, functions), model.path)
+    proto, stored = inline(model, functions)
+    result = type(model).from_proto(proto, model.path, stored)
     infer(result, shapes)
     return result
 
@@ -94,12 +96,16 @@ def _calls(model: Model, functions: Mapping[FunctionKey, FunctionProto]) -> list
     return calls if sum(inlined_nodes(_key(node), functions, known) for node in calls) <= _MOST_NODES else []
 
 
-def inline(model: Model, functions: Mapping[FunctionKey, FunctionProto]) -> ModelProto:
-    """The model with all calls of these functions inlined, and without functions that nothing calls any more.
+def inline(
+    model: Model, functions: Mapping[FunctionKey, FunctionProto]
+) -> tuple[ModelProto, dict[str, tensor_data.Stored]]:
+    """The model with all calls of these functions inlined, and without functions that nothing calls any more; and the
+    data that it lacks, as ``Model.from_proto`` takes it.
 
-    They fit the opsets of the model, and none calls itself.
+    The functions fit the opsets of the model, and none calls itself.
     """
-    proto = model.to_proto()
+    export = model.export(whole=False)
+    proto = export.proto
     # The inliner takes a model as bytes, of which there may be 2 GiB: of weights it only has to know the names.
     names = [tensor.name for tensor in proto.graph.initializer]
     names += [tensor.values.name for tensor in proto.graph.sparse_initializer]
@@ -124,7 +130,7 @@ def inline(model: Model, functions: Mapping[FunctionKey, FunctionProto]) -> Mode
     others = _reached(model.functions.keys() - functions.keys(), model.functions)
     del proto.functions[:]
     proto.functions.extend(function for key, function in model.functions.items() if key in others)
-    return proto
+    return proto, export.stored
 
 
 def _add_defaults(model: ModelProto, functions: Mapping[FunctionKey, FunctionProto]) -> None:

@@ -155,7 +155,7 @@ def inspect(
     model = load(path)
     specs = input_specs(model.source)
     sizes = fit_shapes(specs, asked.shapes)
-    proto = model.to_proto()
+    proto = model.export(whole=False).proto
     nodes = [node for graph in model.graphs() for node in graph.nodes]
     found = Inspection(
         path=str(path),

@@ -28,7 +28,8 @@ def make_static(model: Model, specs: Sequence[InputSpec], shapes: Shapes, contex
     """
     static = with_shapes(model, shapes, symbol_sizes(list(specs), {name: tuple(shapes[name]) for name in shapes}))
     fold_shapes(static, context)
-    proto = static.to_proto()
+    export = static.export(whole=False)
+    proto = export.proto
     known = {tensor.name: tensor.shape for tensor in static.graph.outputs}
     declared = {tensor.name: tensor.shape for tensor in model.graph.outputs}
     for output in proto.graph.output:
@@ -38,7 +39,7 @@ def make_static(model: Model, specs: Sequence[InputSpec], shapes: Shapes, contex
                 shape = [None] * len(rank)
             if shape is not None:
                 _set_shape(output, shape)
-    return load_proto(proto, path=model.path)
+    return load_proto(proto, path=model.path, stored=export.stored)
 
 
 def with_shapes(model: Model, shapes: Shapes, symbols: Mapping[str, int] | None = None) -> Model:
@@ -46,7 +47,8 @@ def with_shapes(model: Model, shapes: Shapes, symbols: Mapping[str, int] | None 
 
     Raises OnnxfuseError for shapes that the model cannot have.
     """
-    proto = model.to_proto()
+    export = model.export(whole=False)
+    proto = export.proto
     for value in proto.graph.input:
         if not value.type.HasField("tensor_type"):
             continue
@@ -61,7 +63,7 @@ def with_shapes(model: Model, shapes: Shapes, symbols: Mapping[str, int] | None 
         for output in graph.output:
             if output.type.HasField("tensor_type"):
                 output.type.tensor_type.ClearField("shape")
-    return load_proto(proto, path=model.path)
+    return load_proto(proto, path=model.path, stored=export.stored)
 
 
 def fold_shapes(model: Model, context: PassContext) -> None:
