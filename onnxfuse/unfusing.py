@@ -29,7 +29,7 @@ def unfuse(
     if output is not None:
         check_output(output, source if isinstance(source, Path) else None, overwrite=overwrite)
     loaded = load_source(source)
-    loaded.replace(plain_nodes(loaded))
+    loaded.replace(*plain_nodes(loaded))
     if output is None:
         return loaded.to_proto()
     save(loaded, output, overwrite=overwrite, check=_read_again)

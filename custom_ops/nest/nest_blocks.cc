@@ -203,10 +203,11 @@ class BlockPlanner {
     const NestGeometry& geometry = blocks_.geometry;
     const int64_t size = geometry.reduced();
     if (is_split()) {
-      blocks_.shared = geometry.rows < kFewRows && size >= kSharedRow;
-      if (!again_ && (blocks_.shared || kept > kMostKept / size)) return false;
+      const bool few = geometry.rows < kFewRows && size >= kSharedRow;
+      if (!again_ && (few || kept > kMostKept / size)) return false;
       blocks_.blocks = geometry.rows;
       blocks_.parts = divide_up(size, blocks_.part);
+      blocks_.shared = few && leaves_threads_idle();
     } else {
       const bool in_cache = elements() * static_cast<double>(touched) <= static_cast<double>(level2_bytes());
       const int64_t most = std::min(in_cache ? kBlockElements : kLargeBlockElements, kBlockBytes / touched) / size;
@@ -231,13 +232,17 @@ class BlockPlanner {
     if (again_) {
       blocks_.part = std::max(round_up(kPartElements / columns, kReducedRows), int64_t{16});
       blocks_.parts = divide_up(segments, blocks_.part);
-      blocks_.shared = few;
     }
     blocks_.block_columns = columns;
     blocks_.blocks = geometry.rows * divide_up(geometry.columns, columns);
+    blocks_.shared = again_ && few && leaves_threads_idle();
     kept_elements_ = (again_ ? blocks_.part : segments) * columns;
     return true;
   }
+
+  // Whether whole blocks are too few for all threads.  That parts of a block are computed by several threads, one block
+  // after the other, costs what it takes to wake them each time; what they come to is the same.
+  bool leaves_threads_idle() const { return parts_of_thread(blocks_.blocks) < 2; }
 
   size_t place(size_t elements, size_t size, size_t* bytes) {
     const size_t at = *bytes;

@@ -263,7 +263,8 @@ def _inlined(model: ModelProto) -> ModelProto:
 
     loaded = Model.from_proto(model)
     with suppress(OnnxfuseError):  # a fused node without its function, of which there is no result then
-        loaded = Model.from_proto(plain_nodes(loaded))
+        proto, stored = plain_nodes(loaded)
+        loaded = Model.from_proto(proto, stored=stored)
     return inlined(loaded).source
 
 

@@ -7,11 +7,12 @@ from onnxfuse.fused.kinds import DOMAIN, PREFERS_NHWC
 from onnxfuse.model.graph import Model, describe
 from onnxfuse.model.graph_import import import_opsets
 from onnxfuse.model.inlining import FunctionKey, called_key, nested_nodes
+from onnxfuse.model.tensor_data import Stored
 from onnxfuse.passes.inline_functions import inline
 
 
-def plain_nodes(model: Model) -> onnx.ModelProto:
-    """The model without fused nodes; what else was rewritten stays as it is.
+def plain_nodes(model: Model) -> tuple[onnx.ModelProto, dict[str, Stored]]:
+    """The model without fused nodes, as ``Model.from_proto`` takes it; what else was rewritten stays as it is.
 
     Raises OnnxfuseError if a fused node has no function, or one that does not fit the model.
     """
@@ -22,7 +23,7 @@ def plain_nodes(model: Model) -> onnx.ModelProto:
     for field, kept in ((proto.opset_import, opsets), (proto.metadata_props, metadata)):
         del field[:]
         field.extend(kept)
-    return proto
+    return proto, stored
 
 
 def _functions(model: Model) -> dict[FunctionKey, onnx.FunctionProto]:
