@@ -64,7 +64,7 @@ describe_processor() {
 # are not random, where that is allowed: ThreadSanitizer would start the program anew to have it so, without the emulator.
 write_programs() {
     local setarch=""
-    setarch --addr-no-randomize true 2>/dev/null && setarch="setarch --addr-no-randomize"
+    setarch --addr-no-randomize true 2>/dev/null && setarch="$(command -v setarch) --addr-no-randomize"
     mkdir -p "$guest/bin"
     write_program "$here/g++" <<EOF
 #!/bin/sh
@@ -97,7 +97,7 @@ EOF
 # `install_arm PACKAGES CONSTRAINTS REQUIREMENT...`: from wheels, into a folder.
 install_arm() {
     local platforms=() platform
-    for platform in 28 27 17; do platforms+=(--platform "manylinux_2_${platform}_aarch64"); done
+    for platform in 28 27 24 17; do platforms+=(--platform "manylinux_2_${platform}_aarch64"); done
     pip_install "$venv" "$2" --target "$1" "${platforms[@]}" --platform manylinux2014_aarch64 \
         --only-binary=:all: --python-version 3.11 --implementation cp "${@:3}"
 }
