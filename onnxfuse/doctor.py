@@ -13,8 +13,8 @@ from onnx import parser
 from onnxfuse import cpu
 from onnxfuse.api import optimize
 from onnxfuse.cuda.arch import devices
-from onnxfuse.cuda.cache import default_folder
-from onnxfuse.cuda.compiler import find_compiler
+from onnxfuse.cuda.compile.cache import default_folder
+from onnxfuse.cuda.compile.compiler import find_compiler
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.run.library import custom_ops_library
 from onnxfuse.run.runtime import load_onnxruntime, why_no_cuda

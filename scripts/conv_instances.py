@@ -34,13 +34,13 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, and the 
 
 import onnxfuse
 from onnxfuse.cuda.arch import COMMON, architecture
+from onnxfuse.cuda.compile.nvrtc import Nvrtc
 from onnxfuse.cuda.conv.candidates import candidates
 from onnxfuse.cuda.conv.kernel import ConvKernel, ConvSource
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.cuda.conv.tiling import Tiling, shared_bytes
 from onnxfuse.cuda.elementwise.fitting import LOG_OPTION
 from onnxfuse.cuda.elementwise.renderer import compile_options
-from onnxfuse.cuda.nvrtc import Nvrtc
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.program.figures import SHARED_BYTES
 from tests.cuda.conv.convolutions import Fused, check, convolution, fused_of, random_windowed

@@ -22,7 +22,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind t
 import onnx
 
 from onnxfuse.cuda.arch import COMMON
-from onnxfuse.cuda.compiler import CompilerCache, find_compiler
+from onnxfuse.cuda.compile.compiler import CompilerCache, find_compiler
 from onnxfuse.cuda.conv.choice import RuleChooser
 from onnxfuse.cuda.conv.kernel import ConvAccess, ConvSource
 from onnxfuse.cuda.conv.node import fused_convolutions

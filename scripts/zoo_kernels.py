@@ -22,7 +22,7 @@ import onnx
 
 import onnxfuse
 from onnxfuse.cuda.arch import COMMON
-from onnxfuse.cuda.compiler import CompilerCache, find_compiler
+from onnxfuse.cuda.compile.compiler import CompilerCache, find_compiler
 from onnxfuse.cuda.elementwise.renderer import HEURISTIC, Tuning, render
 from onnxfuse.cuda.embed import RECIPE, fused_nodes, text_attribute
 from onnxfuse.cuda.kernel import Access, Source

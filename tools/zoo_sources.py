@@ -13,8 +13,8 @@ from typing import Generic, Protocol, TypeVar
 
 import onnxfuse
 from onnxfuse.cuda.arch import COMMON, architecture
-from onnxfuse.cuda.compiled import Compiled
-from onnxfuse.cuda.compiler import CompilerCache
+from onnxfuse.cuda.compile.compiled import Compiled
+from onnxfuse.cuda.compile.compiler import CompilerCache
 from onnxfuse.cuda.conv.kernel import ConvSource
 from onnxfuse.cuda.elementwise.fitting import LOG_OPTION
 from onnxfuse.cuda.elementwise.renderer import compile_options

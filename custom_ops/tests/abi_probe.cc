@@ -1,5 +1,5 @@
 // A custom-op library that calls every function of ort_abi.h and looks at what it does, so that a slot declared at the
-// wrong place cannot go unnoticed.  tests/custom_ops/test_cpp.py builds it, runs a model with its op in the running
+// wrong place cannot go unnoticed.  tests/custom_ops/library/test_cpp.py builds it, runs a model with its op in the running
 // ONNX Runtime, and compares onnxfuse_probe_passed() with the slots that the header declares.
 //
 // The model: Probe(a: f32[n,3], b: f32[3], program = "the text", count = 7, sizes = [3, 1, 2]) -> c, named "the_probe".

@@ -16,7 +16,7 @@ from onnxfuse.cuda.arch import architecture, number
 from onnxfuse.cuda.attention.case import fused_attentions
 from onnxfuse.cuda.attention.fitting import AttentionFit
 from onnxfuse.cuda.attention.kernel import AttentionKernel
-from onnxfuse.cuda.compiled import Compiled
+from onnxfuse.cuda.compile.compiled import Compiled
 from onnxfuse.cuda.conv.fitting import ConvFit
 from onnxfuse.cuda.conv.kernel import ConvKernel
 from onnxfuse.cuda.conv.node import fused_convolutions

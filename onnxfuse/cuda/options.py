@@ -5,7 +5,7 @@ from pathlib import Path
 
 from onnxfuse.cuda.arch import default_architectures
 from onnxfuse.cuda.attention.fitting import AttentionFitter
-from onnxfuse.cuda.compiler import CompilerCache
+from onnxfuse.cuda.compile.compiler import CompilerCache
 from onnxfuse.cuda.conv.fitting import ConvFitter
 from onnxfuse.cuda.conv.tunings import Tunings, own_tunings
 from onnxfuse.cuda.elementwise.fitting import Fitter

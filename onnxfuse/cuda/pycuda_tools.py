@@ -8,7 +8,7 @@ from functools import cache
 from statistics import median
 from typing import Any
 
-from onnxfuse.cuda.resources import Resources
+from onnxfuse.cuda.compile.resources import Resources
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.system import CUDA_DRIVER
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from enum import Enum
 from hashlib import sha256
 
-from onnxfuse.cuda.cache import Cache
+from onnxfuse.cuda.compile.cache import Cache
 from onnxfuse.cuda.elementwise.renderer import Tuning
 from onnxfuse.cuda.kernel import Access
 from onnxfuse.cuda.prelude import prelude

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.cuda.compiled import CompileError
-from onnxfuse.cuda.compiler import CompilerCache
+from onnxfuse.cuda.compile.compiled import CompileError
+from onnxfuse.cuda.compile.compiler import CompilerCache
 from onnxfuse.cuda.elementwise.access import classify
 from onnxfuse.cuda.elementwise.fitting import Fit
 from onnxfuse.cuda.elementwise.launch import LoadedSource

@@ -15,9 +15,9 @@ from onnxfuse.model.elementwise_operators import BROADCASTING
 from onnxfuse.model.graph_ir import Node, standard_op
 from onnxfuse.model.graph_order import sorted_nodes
 from onnxfuse.passes.fold_constants import FoldConstants
-from onnxfuse.passes.rules.gather_in_order import GatherInOrder
-from onnxfuse.passes.rules.product_of_rows import ProductOfRows
-from onnxfuse.passes.rules.unit_dimensions import SqueezeAfterReshape, UnitDimensionsBeforeReshape
+from onnxfuse.passes.rules.fold_shapes.gather_in_order import GatherInOrder
+from onnxfuse.passes.rules.fold_shapes.product_of_rows import ProductOfRows
+from onnxfuse.passes.rules.fold_shapes.unit_dimensions import SqueezeAfterReshape, UnitDimensionsBeforeReshape
 from onnxfuse.rewrite.base import PassContext, label
 from onnxfuse.rewrite.editor import GraphEditor
 from onnxfuse.rewrite.rewriter import RulePass

@@ -19,7 +19,7 @@ import onnx_graphsurgeon as gs
 from onnxfuse.model.constants import Array, constant_value, dtype_of, shape_of, slices_of
 from onnxfuse.model.graph import sorted_nodes
 from onnxfuse.model.graph_ir import VIEWS, Node, producer_of, standard_op
-from onnxfuse.passes.rules.transpose_of_units import TransposeOfUnits
+from onnxfuse.passes.rules.fold_shapes.transpose_of_units import TransposeOfUnits
 from onnxfuse.program.lowering import is_elementwise
 from onnxfuse.program.reducing import reduces
 from onnxfuse.rewrite.base import PassContext, label

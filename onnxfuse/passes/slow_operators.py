@@ -6,25 +6,25 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from onnxfuse.fused.target import CPU, CUDA
-from onnxfuse.passes.rules.bias_softmax import BiasSoftmax
-from onnxfuse.passes.rules.local_response_normalization import LocalResponseNormalization
-from onnxfuse.passes.rules.mean_of_channels import MeanOfChannels
-from onnxfuse.passes.rules.normalization_by_moments import NormalizationByMoments
-from onnxfuse.passes.rules.ort_activations import OrtActivations
-from onnxfuse.passes.rules.rms_normalization import RmsNormalization
-from onnxfuse.passes.rules.rotary_embedding import RotaryEmbedding
-from onnxfuse.passes.rules.rotary_embedding_of_heads import RotaryEmbeddingOfHeads
-from onnxfuse.passes.rules.rotary_embedding_of_pairs import RotaryEmbeddingOfPairs
-from onnxfuse.passes.rules.rotary_embedding_operator import RotaryEmbeddingOperator
-from onnxfuse.passes.rules.skip_normalization import (
+from onnxfuse.passes.rules.slow_operators.bias_softmax import BiasSoftmax
+from onnxfuse.passes.rules.slow_operators.local_response_normalization import LocalResponseNormalization
+from onnxfuse.passes.rules.slow_operators.mean_of_channels import MeanOfChannels
+from onnxfuse.passes.rules.slow_operators.normalization_by_moments import NormalizationByMoments
+from onnxfuse.passes.rules.slow_operators.ort_activations import OrtActivations
+from onnxfuse.passes.rules.slow_operators.rms_normalization import RmsNormalization
+from onnxfuse.passes.rules.slow_operators.rotary_embedding import RotaryEmbedding
+from onnxfuse.passes.rules.slow_operators.rotary_embedding_of_heads import RotaryEmbeddingOfHeads
+from onnxfuse.passes.rules.slow_operators.rotary_embedding_of_pairs import RotaryEmbeddingOfPairs
+from onnxfuse.passes.rules.slow_operators.rotary_embedding_operator import RotaryEmbeddingOperator
+from onnxfuse.passes.rules.slow_operators.skip_normalization import (
     SkipNormalization,
     SkipNormalizationWithSum,
     SkipRmsNormalization,
     SkipRmsNormalizationWithSum,
 )
-from onnxfuse.passes.rules.slices_as_gather import SlicesAsGather
-from onnxfuse.passes.rules.softmax_over_channels import SoftmaxOverChannels
-from onnxfuse.passes.rules.stack_of_parts import HalvesOfStack, StackOfParts
+from onnxfuse.passes.rules.slow_operators.slices_as_gather import SlicesAsGather
+from onnxfuse.passes.rules.slow_operators.softmax_over_channels import SoftmaxOverChannels
+from onnxfuse.passes.rules.slow_operators.stack_of_parts import HalvesOfStack, StackOfParts
 from onnxfuse.rewrite.base import PassContext
 from onnxfuse.rewrite.rewriter import RulePass
 from onnxfuse.rewrite.rule import RewriteRule

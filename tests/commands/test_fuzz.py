@@ -27,11 +27,11 @@ from tests.check.test_float64_reference import HALVES, NORMALIZED, SIGNATURE, SQ
 from tools.fuzz import bytes as fuzz_bytes
 from tools.fuzz import check as fuzz_check
 from tools.fuzz import graphs as fuzz_graphs
-from tools.fuzz import kernels as fuzz_kernels
 from tools.fuzz import nnsmith_models as fuzz_nnsmith
 from tools.fuzz import sessions as fuzz_sessions
 from tools.fuzz import shrink as fuzz_shrink
 from tools.fuzz import slack as fuzz_slack
+from tools.fuzz.kernels import models as fuzz_kernels
 from tools.fuzz.models import random_model
 from tools.fuzz.pool import Job, run_shards
 

@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 import onnxfuse
 from onnxfuse.check.comparison import Numbers
-from onnxfuse.cuda import compiler as compilers
+from onnxfuse.cuda.compile import compiler as compilers
 from onnxfuse.run.inputs import InputSet
 from onnxfuse.zoo.manifest import StoredModel
 from onnxfuse.zoo.model_inputs import input_sets

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse.cuda import compiler as compilers
-from onnxfuse.cuda.compiled import Compiled, CompileError
-from onnxfuse.cuda.nvrtc import Nvrtc
-from onnxfuse.cuda.resources import Resources
+from onnxfuse.cuda.compile import compiler as compilers
+from onnxfuse.cuda.compile.compiled import Compiled, CompileError
+from onnxfuse.cuda.compile.nvrtc import Nvrtc
+from onnxfuse.cuda.compile.resources import Resources
 from onnxfuse.errors import OnnxfuseError
 
 _KERNEL = re.compile(r"__launch_bounds__\(\d+(?:, \d+)?\)\n(\w+)\(")

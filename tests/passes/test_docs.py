@@ -10,8 +10,7 @@ import pytest
 
 from onnxfuse.passes import REGISTRY, PassContext, resolve
 from onnxfuse.passes.registry import _BUILTIN
-
-from .models import apply, assert_close, model, node, ops, random, reasons
+from tests.passes.models import apply, assert_close, model, node, ops, random, reasons
 
 DOCS = Path(__file__).parents[2] / "docs" / "passes.md"
 

@@ -15,8 +15,7 @@ from onnx import helper, numpy_helper, parser
 from onnxfuse.model.graph import Model
 from onnxfuse.passes import PassContext, resolve
 from onnxfuse.run.sessions import Session
-
-from .models import apply, model, node, ops, random, reasons, run
+from tests.passes.models import apply, model, node, ops, random, reasons, run
 
 X = {"x": [2, 3]}
 FOLD = "fold-constants"

@@ -11,8 +11,7 @@ import onnxfuse
 from onnxfuse.model.graph import Model
 from onnxfuse.passes import PassContext
 from onnxfuse.passes.inline_functions import InlineFunctions
-
-from .models import apply, ops, random, run
+from tests.passes.models import apply, ops, random, run
 
 HEAD = '<ir_version: 10, opset_import: ["": 20, "my": 1]>'
 FUNCTIONS = """

@@ -8,8 +8,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from onnxfuse.passes.merge_duplicates import MergeDuplicates
-
-from .models import apply, model, node, ops, random, run
+from tests.passes.models import apply, model, node, ops, random, run
 
 SHAPE = {"x": ["n", 6]}
 

@@ -10,8 +10,7 @@ from onnxfuse.errors import OnnxfuseError
 from onnxfuse.passes import NOT_APPLICABLE, Refusal, RewriteRule, RulePass
 from onnxfuse.rewrite.matcher import may_occur
 from onnxfuse.rewrite.pattern import Ops, Variable
-
-from .models import apply, assert_close, model, node, ops, random, reasons, run
+from tests.passes.models import apply, assert_close, model, node, ops, random, reasons, run
 
 
 def rule(pattern, rewrite=None, check=None, **fields) -> RulePass:

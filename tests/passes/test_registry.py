@@ -13,8 +13,7 @@ import pytest
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.passes import REGISTRY, Pass, PassContext, RewriteRule, default_registry, register_pass, resolve
-
-from .models import apply, model, node, ops
+from tests.passes.models import apply, model, node, ops
 
 BUILTIN = [
     "inline-functions",

@@ -12,8 +12,7 @@ import pytest
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.passes import RewriteRule, RulePass
-
-from .models import apply, assert_close, model, node, ops, random, reasons
+from tests.passes.models import apply, assert_close, model, node, ops, random, reasons
 
 X = {"x": [2, 3]}
 RELU = model([node("Relu", "x", "y")], X)

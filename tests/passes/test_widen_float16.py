@@ -11,9 +11,8 @@ import onnxfuse
 from onnxfuse import cpu
 from onnxfuse.passes import widen_float16
 from onnxfuse.passes.widen_float16 import WidenFloat16
+from tests.passes.models import apply, ops, random
 from tests.support import fusing
-
-from .models import apply, ops, random
 
 HEAD = '<ir_version: 10, opset_import: ["": 23, "com.microsoft": 1, "acme": 1]>'
 PRODUCT = "g (float16[n, 8] x) => (float16[n, 8] y) { a = MatMul(x, w) b = Tanh(a) y = Add(b, x) }"

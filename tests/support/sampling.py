@@ -17,10 +17,10 @@ import pytest
 TESTS = Path(__file__).parent.parent
 SLOW = {
     "cuda/*": "what CUDA kernels compile to and compute",
-    "custom_ops/test_allocations.py": "the library's allocations",
-    "custom_ops/test_cpp.py": "the C++ tests",
-    "custom_ops/test_instruction_sets.py": "smaller instruction sets, and the oldest ONNX Runtime",
-    "passes/test_random_networks.py": "random networks",
+    "custom_ops/library/test_allocations.py": "the library's allocations",
+    "custom_ops/library/test_cpp.py": "the C++ tests",
+    "custom_ops/library/test_instruction_sets.py": "smaller instruction sets, and the oldest ONNX Runtime",
+    "passes/conv_layout/test_random_networks.py": "random networks",
     "fused/*/*_random.py": "random models",
     "commands/test_bench_peers.py": "scripts/bench.py",
     "commands/test_conformance.py": "the cases of onnx's backend test",

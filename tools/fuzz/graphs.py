@@ -31,7 +31,7 @@ from tools.fuzz.check import (
     Verdict,
     check,
 )
-from tools.fuzz.kernels import random_kernels
+from tools.fuzz.kernels.models import random_kernels
 from tools.fuzz.models import random_model
 from tools.fuzz.networks import random_network
 from tools.fuzz.shrink import Feeds, shrink

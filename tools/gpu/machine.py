@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from onnxfuse.cuda.compiler import find_compiler
+from onnxfuse.cuda.compile.compiler import find_compiler
 from onnxfuse.cuda.pycuda_tools import open_gpu
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.run.runtime import load_onnxruntime, why_no_cuda

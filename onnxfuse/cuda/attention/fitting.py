@@ -11,8 +11,8 @@ from onnxfuse.cuda.attention.kernel import AttentionSource
 from onnxfuse.cuda.attention.recipe import AttentionRecipe
 from onnxfuse.cuda.attention.renderer import render_attention
 from onnxfuse.cuda.attention.tiling import LARGEST_HEAD, SIZES, Tilings, tilings_of
-from onnxfuse.cuda.compiled import taken
-from onnxfuse.cuda.compiler import CompilerCache
+from onnxfuse.cuda.compile.compiled import taken
+from onnxfuse.cuda.compile.compiler import CompilerCache
 from onnxfuse.cuda.tuned import Choice
 
 

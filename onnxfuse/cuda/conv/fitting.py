@@ -7,8 +7,8 @@ fit on a multiprocessor, gives way to the next one; the chooser leaves a convolu
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from onnxfuse.cuda.compiled import taken
-from onnxfuse.cuda.compiler import CompilerCache
+from onnxfuse.cuda.compile.compiled import taken
+from onnxfuse.cuda.compile.compiler import CompilerCache
 from onnxfuse.cuda.conv.candidates import candidates
 from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.cuda.conv.kernel import ConvSource

@@ -13,8 +13,8 @@ from typing import Protocol
 
 import numpy as np
 
-from onnxfuse.cuda.compiled import CompileError
-from onnxfuse.cuda.compiler import CompilerCache
+from onnxfuse.cuda.compile.compiled import CompileError
+from onnxfuse.cuda.compile.compiler import CompilerCache
 from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.cuda.conv.fitting import ConvFit, Tilings, render_case, tilings_of
 from onnxfuse.cuda.conv.kernel import ConvSource

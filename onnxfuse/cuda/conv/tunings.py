@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxfuse.cuda.arch import parse_architectures
-from onnxfuse.cuda.cache import default_folder
+from onnxfuse.cuda.compile.cache import default_folder
 from onnxfuse.cuda.conv.candidates import candidates
 from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.cuda.conv.kernel import FAMILIES

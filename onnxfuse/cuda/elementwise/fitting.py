@@ -10,7 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from onnxfuse.cuda.arch import Architecture, architecture
-from onnxfuse.cuda.compiler import CompilerCache
+from onnxfuse.cuda.compile.compiler import CompilerCache
+from onnxfuse.cuda.compile.resources import Resources
 from onnxfuse.cuda.elementwise.access import expected_access
 from onnxfuse.cuda.elementwise.parts import Part, expected_accesses, first_members, parts_of
 from onnxfuse.cuda.elementwise.renderer import (
@@ -24,7 +25,6 @@ from onnxfuse.cuda.elementwise.renderer import (
 from onnxfuse.cuda.kernel import Access, Kernel, Source
 from onnxfuse.cuda.parts_recipe import PartsRecipe
 from onnxfuse.cuda.recipe import Recipe
-from onnxfuse.cuda.resources import Resources
 from onnxfuse.cuda.strided import Dim
 from onnxfuse.cuda.tuned import Choice, TunedKernels
 from onnxfuse.program import Program, ProgramError

@@ -7,8 +7,8 @@ thread, which halves the longest row that is read once.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onnxfuse.cuda.compiled import taken
-from onnxfuse.cuda.compiler import CompilerCache
+from onnxfuse.cuda.compile.compiled import taken
+from onnxfuse.cuda.compile.compiler import CompilerCache
 from onnxfuse.cuda.nest.kernel import NestKernel, NestSource
 from onnxfuse.cuda.nest.recipe import NestRecipe
 from onnxfuse.cuda.nest.renderer import NestCase, NestTuning, case_of, nest_of, render_nest

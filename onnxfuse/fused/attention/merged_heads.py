@@ -14,7 +14,7 @@ from onnxfuse.fused.made import Made, Value, make_nodes, transposed
 from onnxfuse.model.constants import constant_value
 from onnxfuse.model.graph import Model
 from onnxfuse.model.graph_ir import Node, standard_op
-from onnxfuse.passes.rules.unit_dimensions import without_units
+from onnxfuse.passes.rules.fold_shapes.unit_dimensions import without_units
 from onnxfuse.rewrite.base import PassContext, label
 from onnxfuse.rewrite.editor import GraphEditor
 from onnxfuse.shapes.missed_sizes import broadcast

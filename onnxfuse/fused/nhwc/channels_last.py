@@ -25,7 +25,7 @@ from onnxfuse.model.constants import constant_value, is_constant
 from onnxfuse.model.graph import captured_tensors, sorted_nodes
 from onnxfuse.model.graph_ir import Node, standard_op
 from onnxfuse.passes.cancel_transposes import in_order, is_for_any_order
-from onnxfuse.passes.rules.affine import Axis, read_step
+from onnxfuse.passes.rules.fold_affine.affine import Axis, read_step
 from onnxfuse.rewrite.base import PassContext, label
 from onnxfuse.rewrite.editor import GraphEditor
 from onnxfuse.rewrite.rule import Refusal

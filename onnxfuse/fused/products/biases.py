@@ -16,7 +16,7 @@ from onnxfuse.model.constants import constant_value, dtype_of
 from onnxfuse.model.graph import sorted_nodes
 from onnxfuse.model.graph_ir import Node
 from onnxfuse.passes.rules.budget import CopyBudget
-from onnxfuse.passes.rules.product_of_rows import vector_bias
+from onnxfuse.passes.rules.fold_shapes.product_of_rows import vector_bias
 from onnxfuse.program.lowering import check, is_elementwise
 from onnxfuse.program.reducing import check as check_reducing
 from onnxfuse.program.reducing import reduces

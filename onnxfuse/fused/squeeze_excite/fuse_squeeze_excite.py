@@ -14,10 +14,10 @@ from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.model.returned import Returned
 from onnxfuse.ort.host import constant_arithmetic
 from onnxfuse.ort.ort_layout import ConvLayout
-from onnxfuse.passes.rules.fold_affine_before_mean import FoldAffineBeforeMean
-from onnxfuse.passes.rules.gated_residual import GatedResidual
-from onnxfuse.passes.rules.hard_sigmoid import RecogniseHardSigmoid
-from onnxfuse.passes.rules.hard_swish import RecogniseHardSwish
+from onnxfuse.passes.rules.conv_layout.gated_residual import GatedResidual
+from onnxfuse.passes.rules.conv_layout.hard_sigmoid import RecogniseHardSigmoid
+from onnxfuse.passes.rules.conv_layout.hard_swish import RecogniseHardSwish
+from onnxfuse.passes.rules.fold_affine.fold_affine_before_mean import FoldAffineBeforeMean
 from onnxfuse.program import ProgramError
 from onnxfuse.program.node_lowering import UnsupportedError
 from onnxfuse.rewrite.base import PassContext, label

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from onnxfuse.cuda.compiler import CompilerCache
+from onnxfuse.cuda.compile.compiler import CompilerCache
 from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.cuda.conv.choice import CHANNELS_LAST, RuleChooser
 from onnxfuse.cuda.conv.fitting import ConvFitter, tilings_of

@@ -6,8 +6,8 @@ from onnxfuse.cuda.arch import COMMON
 from onnxfuse.cuda.attention.case import AttentionCase
 from onnxfuse.cuda.attention.fitting import AttentionFitter
 from onnxfuse.cuda.attention.renderer import source_with
-from onnxfuse.cuda.cache import Cache
-from onnxfuse.cuda.compiler import CompilerCache
+from onnxfuse.cuda.compile.cache import Cache
+from onnxfuse.cuda.compile.compiler import CompilerCache
 from onnxfuse.cuda.elementwise.fitting import LOG_OPTION
 from onnxfuse.cuda.elementwise.renderer import compile_options
 from tests.cuda.attention.launches import PLACES

@@ -23,7 +23,7 @@ from tests.support import fusing
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for module in ("onnxfuse.cuda.arch", "onnxfuse.cuda.compiler"):
+    for module in ("onnxfuse.cuda.arch", "onnxfuse.cuda.compile.compiler"):
         monkeypatch.setattr(f"{module}.devices", tuple)
     yield
 

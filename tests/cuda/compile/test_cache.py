@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse.cuda.cache import Cache, default_folder
+from onnxfuse.cuda.compile.cache import Cache, default_folder
 from onnxfuse.cuda.conv.tunings import Tunings, add_to_file, own_file, own_tunings
 from onnxfuse.errors import OnnxfuseError
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from onnxfuse.cuda import compiler as compilers
-from onnxfuse.cuda import pycuda_compiler
-from onnxfuse.cuda.cache import Cache
-from onnxfuse.cuda.compiled import Compiled, CompileError
-from onnxfuse.cuda.compiler import CompilerCache, find_compiler
-from onnxfuse.cuda.nvrtc import Nvrtc
-from onnxfuse.cuda.pycuda_compiler import PycudaCompiler
-from onnxfuse.cuda.resources import Resources, read_log
+from onnxfuse.cuda.compile import compiler as compilers
+from onnxfuse.cuda.compile import pycuda_compiler
+from onnxfuse.cuda.compile.cache import Cache
+from onnxfuse.cuda.compile.compiled import Compiled, CompileError
+from onnxfuse.cuda.compile.compiler import CompilerCache, find_compiler
+from onnxfuse.cuda.compile.nvrtc import Nvrtc
+from onnxfuse.cuda.compile.pycuda_compiler import PycudaCompiler
+from onnxfuse.cuda.compile.resources import Resources, read_log
 from onnxfuse.errors import OnnxfuseError
 from tests.cuda.compilers import nvrtc as found_nvrtc
 

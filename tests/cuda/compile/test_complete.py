@@ -13,7 +13,7 @@ from onnx import numpy_helper, parser
 
 import onnxfuse
 from onnxfuse.cuda import arch
-from onnxfuse.cuda import compiler as compilers
+from onnxfuse.cuda.compile import compiler as compilers
 from onnxfuse.cuda.complete import complete, read
 from onnxfuse.cuda.recipe import Recipe
 from onnxfuse.errors import OnnxfuseError

@@ -8,16 +8,16 @@ import onnx.parser
 import pytest
 
 import onnxfuse
-from onnxfuse.cuda import compiler as compilers
-from onnxfuse.cuda.cache import Cache
-from onnxfuse.cuda.compiled import Compiled
-from onnxfuse.cuda.compiler import CompilerCache
+from onnxfuse.cuda.compile import compiler as compilers
+from onnxfuse.cuda.compile.cache import Cache
+from onnxfuse.cuda.compile.compiled import Compiled
+from onnxfuse.cuda.compile.compiler import CompilerCache
+from onnxfuse.cuda.compile.resources import Resources
 from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.cuda.conv.choice import RuleChooser
 from onnxfuse.cuda.conv.fitting import ConvFitter, Tilings, tilings_of
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.cuda.conv.tunings import OURS, TuningEntry, Tunings, key_of
-from onnxfuse.cuda.resources import Resources
 from onnxfuse.cuda.tuned import Choice
 from onnxfuse.fused.choices import ConvPolicy
 from onnxfuse.program import Program

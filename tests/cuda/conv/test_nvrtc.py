@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onnxfuse.cuda.arch import COMMON
-from onnxfuse.cuda.compiled import Compiled
+from onnxfuse.cuda.compile.compiled import Compiled
 from onnxfuse.cuda.conv.candidates import candidates
 from onnxfuse.cuda.conv.kernel import ConvSource
 from onnxfuse.cuda.elementwise.renderer import compile_options

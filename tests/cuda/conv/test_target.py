@@ -38,7 +38,7 @@ g (float[n, 8, h, w] x) => (float[n, 8, a, b] y, float[n, 8, a, b] z) {
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("onnxfuse.cuda.arch", "onnxfuse.cuda.compiler"):
+    for module in ("onnxfuse.cuda.arch", "onnxfuse.cuda.compile.compiler"):
         monkeypatch.setattr(f"{module}.devices", tuple)
 
 

@@ -15,10 +15,10 @@ from onnx import numpy_helper, parser
 import onnxfuse
 from onnxfuse import api
 from onnxfuse.cuda import arch
-from onnxfuse.cuda import compiler as compilers
-from onnxfuse.cuda.cache import Cache
-from onnxfuse.cuda.compiled import Compiled
-from onnxfuse.cuda.compiler import CompilerCache
+from onnxfuse.cuda.compile import compiler as compilers
+from onnxfuse.cuda.compile.cache import Cache
+from onnxfuse.cuda.compile.compiled import Compiled
+from onnxfuse.cuda.compile.compiler import CompilerCache
 from onnxfuse.cuda.conv import choice, fitting, tuning
 from onnxfuse.cuda.conv import tunings as files
 from onnxfuse.cuda.conv.case import ConvCase
@@ -205,7 +205,7 @@ def test_optimize_measures_convolutions_and_the_file_serves_elsewhere(
     gpu: FakeGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compilers, "find_compiler", _TextCompiler)
-    for module in ("onnxfuse.cuda.arch", "onnxfuse.cuda.compiler"):
+    for module in ("onnxfuse.cuda.arch", "onnxfuse.cuda.compile.compiler"):
         monkeypatch.setattr(f"{module}.devices", lambda: ("sm_90",))
     monkeypatch.setattr(api, "why_no_cuda", lambda: "there is no provider in this test")
     monkeypatch.setattr(measuring.MeasuringChooser.__init__, "__defaults__", (lambda: _Baseline(3e-5), False))

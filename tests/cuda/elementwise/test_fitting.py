@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse.cuda.cache import Cache
-from onnxfuse.cuda.compiled import Compiled
-from onnxfuse.cuda.compiler import CompilerCache
+from onnxfuse.cuda.compile.cache import Cache
+from onnxfuse.cuda.compile.compiled import Compiled
+from onnxfuse.cuda.compile.compiler import CompilerCache
+from onnxfuse.cuda.compile.resources import Resources
 from onnxfuse.cuda.elementwise.fitting import Fitter
 from onnxfuse.cuda.elementwise.renderer import Tuning
 from onnxfuse.cuda.kernel import Access
-from onnxfuse.cuda.resources import Resources
 from onnxfuse.cuda.tuned import Choice, TunedKernels
 from onnxfuse.program import Program
 from tests.cuda.compilers import MadeUpCompiler

@@ -13,11 +13,11 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnxfuse
-from onnxfuse.cuda import compiler as compilers
-from onnxfuse.cuda.compiled import Compiled
+from onnxfuse.cuda.compile import compiler as compilers
+from onnxfuse.cuda.compile.compiled import Compiled
+from onnxfuse.cuda.compile.resources import Resources
 from onnxfuse.cuda.complete import complete, read
 from onnxfuse.cuda.kernel import Access, Kernel, Source
-from onnxfuse.cuda.resources import Resources
 from onnxfuse.fused.target import CUDA, TARGETS
 from onnxfuse.program import Program
 from tests.cuda.elementwise.test_end_to_end import stand_in_kernel

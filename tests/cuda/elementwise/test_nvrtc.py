@@ -9,7 +9,7 @@ from multiprocessing import get_context
 import pytest
 
 from onnxfuse.cuda.arch import COMMON
-from onnxfuse.cuda.compiled import Compiled
+from onnxfuse.cuda.compile.compiled import Compiled
 from onnxfuse.cuda.elementwise.renderer import Tuning, compile_options, render
 from onnxfuse.cuda.kernel import Access, Source
 from onnxfuse.model.dtypes import DTYPES

@@ -15,8 +15,8 @@ from onnx.reference import ReferenceEvaluator
 import onnxfuse
 from onnxfuse import api
 from onnxfuse.cuda import arch
-from onnxfuse.cuda import compiler as compilers
-from onnxfuse.cuda.compiler import CompilerCache
+from onnxfuse.cuda.compile import compiler as compilers
+from onnxfuse.cuda.compile.compiler import CompilerCache
 from onnxfuse.cuda.recipe import Recipe
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.fused.kinds import DOMAIN, FAST_MATH_KEY
@@ -36,7 +36,7 @@ TWO_CHAINS = (
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("onnxfuse.cuda.arch", "onnxfuse.cuda.compiler"):
+    for module in ("onnxfuse.cuda.arch", "onnxfuse.cuda.compile.compiler"):
         monkeypatch.setattr(f"{module}.devices", tuple)
 
 

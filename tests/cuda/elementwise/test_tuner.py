@@ -11,16 +11,16 @@ from onnx import parser
 import onnxfuse
 from onnxfuse import api
 from onnxfuse.cuda import arch, tuner
-from onnxfuse.cuda import compiler as compilers
-from onnxfuse.cuda.cache import Cache
-from onnxfuse.cuda.compiled import Compiled
-from onnxfuse.cuda.compiler import CompilerCache
+from onnxfuse.cuda.compile import compiler as compilers
+from onnxfuse.cuda.compile.cache import Cache
+from onnxfuse.cuda.compile.compiled import Compiled
+from onnxfuse.cuda.compile.compiler import CompilerCache
+from onnxfuse.cuda.compile.resources import Resources
 from onnxfuse.cuda.elementwise.fitting import Fitter
 from onnxfuse.cuda.elementwise.launch import LoadedSource
 from onnxfuse.cuda.elementwise.renderer import Tuning, render
 from onnxfuse.cuda.kernel import Access
 from onnxfuse.cuda.pycuda_tools import copy_bandwidth, occupancy, open_gpu, resources, seconds
-from onnxfuse.cuda.resources import Resources
 from onnxfuse.cuda.tuned import TunedKernels
 from onnxfuse.cuda.tuner import Bench, Case, sizes_for
 from onnxfuse.errors import OnnxfuseError
@@ -143,7 +143,7 @@ def test_optimize_tunes_and_times(gpu: FakeGpu, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(tuner.sizes_for, "__defaults__", (64,))
     monkeypatch.setattr(compilers, "find_compiler", _TextCompiler)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for module in ("onnxfuse.cuda.arch", "onnxfuse.cuda.compiler"):
+    for module in ("onnxfuse.cuda.arch", "onnxfuse.cuda.compile.compiler"):
         monkeypatch.setattr(f"{module}.devices", lambda: ("sm_90",))
     monkeypatch.setattr(api, "why_no_cuda", lambda: "there is no provider in this test")
     gpu.cost = lambda name: 1e-5 if "_v1" in name else 2e-5

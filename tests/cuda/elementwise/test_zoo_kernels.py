@@ -20,8 +20,8 @@ import pytest
 import zoo_kernels
 
 from onnxfuse.cuda.arch import COMMON
-from onnxfuse.cuda.cache import Cache
-from onnxfuse.cuda.compiler import CompilerCache
+from onnxfuse.cuda.compile.cache import Cache
+from onnxfuse.cuda.compile.compiler import CompilerCache
 from onnxfuse.cuda.elementwise.access import classify
 from onnxfuse.cuda.kernel import Access
 from onnxfuse.cuda.strided import broadcast

@@ -18,7 +18,7 @@ import onnxruntime as ort
 import pytest
 
 import onnxfuse
-from onnxfuse.cuda.compiled import Compiled
+from onnxfuse.cuda.compile.compiled import Compiled
 from onnxfuse.cuda.pycuda_tools import Gpu
 from tests.cuda.compilers import MadeUpCompiler
 from tests.cuda.fake_pycuda import FakeGpu, install
@@ -102,7 +102,7 @@ def _emulated(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     """A GPU that computes in the emulation what it is given as machine code."""
     gpu = FakeGpu()
     install(monkeypatch, gpu)
-    monkeypatch.setattr("onnxfuse.cuda.compiler.find_compiler", _TextCompiler)
+    monkeypatch.setattr("onnxfuse.cuda.compile.compiler.find_compiler", _TextCompiler)
     return gpu
 
 

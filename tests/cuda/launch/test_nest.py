@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from onnxfuse.cuda.compile.nvrtc import Nvrtc
 from onnxfuse.cuda.elementwise.renderer import compile_options
 from onnxfuse.cuda.nest.kernel import NestSource
 from onnxfuse.cuda.nest.renderer import case_of, render_nest
-from onnxfuse.cuda.nvrtc import Nvrtc
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.program import Program, reference
 from tests.cuda.elementwise.test_end_to_end import declared_parameters

@@ -8,8 +8,8 @@ from functools import cache
 import pytest
 
 from onnxfuse.cuda.arch import COMMON
-from onnxfuse.cuda.cache import Cache
-from onnxfuse.cuda.compiler import CompilerCache
+from onnxfuse.cuda.compile.cache import Cache
+from onnxfuse.cuda.compile.compiler import CompilerCache
 from onnxfuse.cuda.elementwise.fitting import LOG_OPTION
 from onnxfuse.cuda.elementwise.renderer import compile_options
 from onnxfuse.cuda.nest.fitting import NestFit, NestFitter

@@ -11,14 +11,14 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnxfuse
-from onnxfuse.cuda.cache import Cache
-from onnxfuse.cuda.compiled import Compiled
-from onnxfuse.cuda.compiler import CompilerCache
+from onnxfuse.cuda.compile.cache import Cache
+from onnxfuse.cuda.compile.compiled import Compiled
+from onnxfuse.cuda.compile.compiler import CompilerCache
+from onnxfuse.cuda.compile.resources import Resources
 from onnxfuse.cuda.elementwise.fitting import LOG_OPTION
 from onnxfuse.cuda.elementwise.renderer import compile_options
 from onnxfuse.cuda.nest.fitting import NestFitter
 from onnxfuse.cuda.nest.recipe import NestRecipe
-from onnxfuse.cuda.resources import Resources
 from onnxfuse.cuda.tuned import Choice
 from onnxfuse.planning.inspection import inspect
 from tests.cuda.command_line import bytes_attributes
@@ -34,7 +34,7 @@ MASKED = (
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for module in ("onnxfuse.cuda.arch", "onnxfuse.cuda.compiler"):
+    for module in ("onnxfuse.cuda.arch", "onnxfuse.cuda.compile.compiler"):
         monkeypatch.setattr(f"{module}.devices", tuple)
     yield
 

@@ -11,11 +11,11 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnxfuse
+from onnxfuse.cuda.compile.resources import Resources
 from onnxfuse.cuda.elementwise.access import classify, expected_access
 from onnxfuse.cuda.elementwise.fitting import Fit
 from onnxfuse.cuda.elementwise.parts import classify_parts, parts_of
 from onnxfuse.cuda.elementwise.renderer import HEURISTIC, render
-from onnxfuse.cuda.resources import Resources
 from onnxfuse.cuda.strided import Dim
 from onnxfuse.cuda.tuned import Choice
 from onnxfuse.fused.elementwise.fuse_elementwise import FuseElementwise

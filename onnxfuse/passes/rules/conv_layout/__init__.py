@@ -1,0 +1,1 @@
+"""What lies between convolutions: the rules of the pass conv-layout."""

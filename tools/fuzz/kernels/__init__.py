@@ -1,0 +1,1 @@
+"""Random models of operators that have kernels: for scripts/fuzz.py."""
