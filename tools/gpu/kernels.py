@@ -27,7 +27,7 @@ from onnxfuse.cuda.elementwise.fitting import Fit, Fitter
 from onnxfuse.cuda.elementwise.launch import LoadedSource
 from onnxfuse.cuda.embed import fused_nodes
 from onnxfuse.cuda.options import CudaOptions
-from onnxfuse.cuda.pycuda_tools import Gpu, launch_seconds, open_gpu
+from onnxfuse.cuda.pycuda_tools import Gpu, copy_bandwidth, launch_seconds, open_gpu
 from onnxfuse.cuda.tuned import TunedKernels
 from onnxfuse.model.graph import Model
 from onnxfuse.passes import PassContext, resolve
@@ -216,11 +216,7 @@ def _kernel(gpu: Gpu, ready: _Ready, job: Measured, system: str) -> None:
             results[name] = raw.view(job.dtype).reshape(full)
         _check(ready, job, system, results)
     job.seconds[system] = launch_seconds(gpu, launch)
-    half = job.bytes // 2
-    source, target = gpu.allocate(half), gpu.allocate(half)
-    job.seconds["copy"] = launch_seconds(
-        gpu, lambda stream: gpu.driver.memcpy_dtod_async(target, source, half, stream)
-    ) * (job.bytes / (2 * half))
+    job.seconds["copy"] = job.bytes / copy_bandwidth(gpu, job.bytes // 2)
 
 
 def _session(_gpu: Gpu, ready: _Ready, job: Measured, system: str) -> None:

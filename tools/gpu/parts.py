@@ -17,7 +17,7 @@ from onnxfuse.cuda.arch import COMMON
 from onnxfuse.cuda.elementwise.fitting import Fit
 from onnxfuse.cuda.elementwise.launch import LoadedSource
 from onnxfuse.cuda.options import CudaOptions
-from onnxfuse.cuda.pycuda_tools import Gpu, launch_seconds, open_gpu
+from onnxfuse.cuda.pycuda_tools import Gpu, copy_bandwidth, launch_seconds, open_gpu
 from onnxfuse.model.dtypes import from_numpy
 from onnxfuse.program import Program
 from tools.gpu.kernels import DTYPES, Measured
@@ -170,9 +170,7 @@ def _kernel(gpu: Gpu, subject: Subject, job: Measured, arrays: Sequence[np.ndarr
         if wrong:
             raise ValueError(f"wrong results: {wrong} of {right.size} elements")
     job.seconds["kernel"] = launch_seconds(gpu, launch)
-    size = job.bytes // 2
-    source, target = gpu.allocate(size), gpu.allocate(size)
-    job.seconds["copy"] = launch_seconds(gpu, lambda stream: gpu.driver.memcpy_dtod_async(target, source, size, stream))
+    job.seconds["copy"] = job.bytes / copy_bandwidth(gpu, job.bytes // 2)
 
 
 def _session(_gpu: Gpu, subject: Subject, job: Measured, arrays: Sequence[np.ndarray]) -> None:

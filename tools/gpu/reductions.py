@@ -18,7 +18,7 @@ from onnxfuse.cuda.embed import reducing_nodes
 from onnxfuse.cuda.nest.fitting import NestFit
 from onnxfuse.cuda.nest.launch import LoadedNest
 from onnxfuse.cuda.options import CudaOptions
-from onnxfuse.cuda.pycuda_tools import Gpu, launch_seconds
+from onnxfuse.cuda.pycuda_tools import Gpu, copy_bandwidth, launch_seconds
 from onnxfuse.model.graph import Model
 from onnxfuse.shapes.inference import infer
 from tools.gpu.kernels import DTYPES, SIZES, TOLERANCE, Measured, measure_each
@@ -131,11 +131,7 @@ def time_kernel(gpu: Gpu, ready: Ready, job: Measured, system: str) -> None:
     gpu.driver.memcpy_dtoh(raw, memory[-1])
     ready.check(system, raw.view(job.dtype))
     job.seconds[system] = launch_seconds(gpu, launch)
-    half = job.bytes // 2
-    source, target = gpu.allocate(half), gpu.allocate(half)
-    job.seconds["copy"] = launch_seconds(
-        gpu, lambda stream: gpu.driver.memcpy_dtod_async(target, source, half, stream)
-    ) * (job.bytes / (2 * half))
+    job.seconds["copy"] = job.bytes / copy_bandwidth(gpu, job.bytes // 2)
 
 
 def _operands(ready: Ready, job: Measured) -> list[np.ndarray]:

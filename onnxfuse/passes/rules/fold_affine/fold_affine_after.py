@@ -55,12 +55,7 @@ class FoldAffineAfter(RewriteRule):
         """The linear op with the new weights and bias."""
         linear, weight, bias = match.plan
         result = builder.like(linear.node, *linear.node.inputs)
-        hint = linear.weight_tensor.name
-        node = result.inputs[0]
-        if weight is not None:
-            builder.set_input(node, 1, builder.initializer(weight, f"{hint}_folded"))
-        if bias is not None:
-            builder.set_input(node, 2, builder.initializer(bias, f"{hint}_bias_folded"))
+        linear.set_constants(builder, result.inputs[0], weight, bias)
         return result
 
 

@@ -96,20 +96,15 @@ class FoldAffineBeforeLinear(RewriteRule):
         """Gives the readers new constants; what they read becomes the one before the steps."""
         source, folded = match.plan
         for linear, weight, bias in folded:
-            hint = linear.weight_tensor.name
-            if weight is not None:
-                builder.set_input(linear.node, 1, builder.initializer(weight, f"{hint}_folded"))
+            linear.set_constants(builder, linear.node, weight, None if isinstance(linear, MatMul) else bias)
             if bias is None:
                 continue
-            bias_tensor = builder.initializer(bias, f"{hint}_bias_folded")
             if isinstance(linear, MatMul):
                 add, _ = _following_add(match, linear)
                 place = 1 if add.inputs[0] is linear.node.outputs[0] else 0
-                builder.set_input(add, place, bias_tensor)
-            else:
-                builder.set_input(linear.node, 2, bias_tensor)
-                if isinstance(linear, Gemm):
-                    linear.node.attrs["beta"] = 1.0
+                builder.set_input(add, place, builder.initializer(bias, f"{linear.weight_tensor.name}_bias_folded"))
+            elif isinstance(linear, Gemm):
+                linear.node.attrs["beta"] = 1.0
         return source
 
     @staticmethod

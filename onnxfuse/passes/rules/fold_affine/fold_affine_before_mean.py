@@ -70,9 +70,5 @@ class FoldAffineBeforeMean(RewriteRule):
         """Gives the convolutions new constants, and the mean what is before the steps."""
         source, folded = match.plan
         for linear, weight, bias in folded:
-            hint = linear.weight_tensor.name
-            if weight is not None:
-                builder.set_input(linear.node, 1, builder.initializer(weight, f"{hint}_folded"))
-            if bias is not None:
-                builder.set_input(linear.node, 2, builder.initializer(bias, f"{hint}_bias_folded"))
+            linear.set_constants(builder, linear.node, weight, bias)
         return builder.like(match.root, source, *list(match.root.inputs)[1:])

@@ -17,7 +17,7 @@ import onnx_graphsurgeon as gs
 from onnxfuse.model.constants import Array, constant_value, domain_of, dtype_of, is_constant, shape_of
 from onnxfuse.model.graph_ir import Node
 from onnxfuse.passes.rules.fold_affine.affine import FOLDABLE_DTYPES, Affine, Axis
-from onnxfuse.rewrite.rule import Refusal
+from onnxfuse.rewrite.rule import Builder, Refusal
 
 _LARGEST_OFFSET = 128.0
 """Of the data.  (x - m) w keeps all digits where x is near m, and x w - m w only those of m w: with larger ones, as of
@@ -125,6 +125,13 @@ class Linear(ABC):
         with _refusing():
             bias = self._bias() * self._bias_scale + self._offset
         return self._round(np.broadcast_to(bias, (self.output_axis.size,)), "bias")
+
+    def set_constants(self, builder: Builder, node: Node, weight: Array | None, bias: Array | None) -> None:
+        """Give ``node``, which is the op or one made like it, a new weight and a new bias; None leaves what it has."""
+        hint = self.weight_tensor.name
+        for place, value, name in ((1, weight, f"{hint}_folded"), (2, bias, f"{hint}_bias_folded")):
+            if value is not None:
+                builder.set_input(node, place, builder.initializer(value, name))
 
     def copied_bytes(self) -> int:
         """By how much new weights make the model larger: nothing, unless others read the old ones too."""
