@@ -40,4 +40,4 @@ def test_on_aarch64(name: str) -> None:
 def test_a_command_that_does_not_exist() -> None:
     result = _run("nonsense")
     assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr == "error: setup, fuzz, pytest, python or current is wanted\n"
+    assert result.stderr == "error: tools, wheel, setup, fuzz, pytest, python or current is wanted\n"
