@@ -37,6 +37,7 @@ from onnxfuse.shapes.inference import infer
 NAME = "fuse-row-products"
 NOT_CONSTANT = "what it multiplies with is no constant matrix"
 UNKNOWN_ROWS = "how many rows it multiplies is not known in advance, and for many ONNX Runtime's kernel is faster"
+NO_ROWS = "it multiplies no rows"
 MANY_ROWS = "the time is not only that in which the matrix is read, and ONNX Runtime's kernel is made for that"
 DEQUANTIZED = "its matrix is dequantized for others too, or in a way that is not known"
 CONSTANT = "ONNX Runtime computes it once, for it depends on no input"
@@ -109,7 +110,10 @@ class _Planner:
                 if not all(isinstance(size, int) for size in rows):
                     raise UnsupportedError(UNKNOWN_ROWS)
                 dtype = tensor_dtype(node.inputs[0])
-                if not 0 < math.prod(rows) <= (most := self._context.on.product_rows.get(dtype, 0)):
+                most = self._context.on.product_rows.get(dtype, 0)
+                if math.prod(rows) == 0:
+                    raise UnsupportedError(NO_ROWS)
+                if math.prod(rows) > most:
                     raise UnsupportedError(f"of {math.prod(rows)} rows, more than {most} of {dtype}: {MANY_ROWS}")
                 found[id(node)] = product
             except UnsupportedError as reason:

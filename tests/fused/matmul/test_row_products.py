@@ -64,6 +64,11 @@ def test_a_block_of_a_transformer_is_a_launch_a_product() -> None:
     assert gate.after.reads.terms[()] == 4 * (96 + 96 + 2 * 96 * 200)  # each byte of the weights once
 
 
+def test_a_product_of_no_rows_is_left_alone() -> None:
+    proto = model("g (float[0,64] x) => (float[0,24] y) { a = MatMul(x, w) y = Relu(a) }", w=_matrix(64, 24))
+    assert list(_reasons(_optimized(proto)).values()) == ["it multiplies no rows"]
+
+
 @pytest.mark.parametrize("rows", [2, 8])
 def test_several_rows_share_a_matrix(rows: int) -> None:
     """Normalizations before them stay apart: they would be computed again for each column of every row."""
