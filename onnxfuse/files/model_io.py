@@ -10,7 +10,6 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import BinaryIO
 
 import onnx
@@ -114,7 +113,7 @@ def load_proto(
     *,
     path: str | Path | None = None,
     shapes: inference.Shapes | None = None,
-    stored: Mapping[str, tensor_data.Stored] = MappingProxyType({}),
+    stored: Mapping[str, tensor_data.Stored] = tensor_data.NOTHING_STORED,
 ) -> Model:
     """``load`` for a model already in memory, which is kept and must not be changed from now on.
 
@@ -225,7 +224,7 @@ def _read_model(path: Path) -> tuple[ModelProto, dict[str, tensor_data.Stored]]:
             continue
         if place.length != (expected := tensor_data.byte_size(tensor)):
             raise OnnxfuseError(f"tensor {tensor.name!r}: it holds {place.length} bytes where {expected} are needed")
-        stored[tensor.name] = tensor_data.InlineSlice(file, place.offset, place.length)
+        stored[tensor.name] = tensor_data.FileSlice(tensor.name, path, place.offset, place.length, file)
     return proto, stored
 
 
@@ -301,7 +300,7 @@ def _check_structure(light: Export) -> None:
         tensor_type.ClearField("shape")
 
 
-Slices = list[tuple[TensorProto, tensor_data.ExternalSlice]]
+Slices = list[tuple[TensorProto, tensor_data.FileSlice]]
 
 
 def _external_slices(proto: ModelProto, directory: Path | None) -> Slices:
@@ -378,7 +377,7 @@ def _write(
                 key = (part.path, part.offset, part.length)
                 if key not in written:
                     written[key] = _align(file)
-                    part.copy_to(file)
+                    file.writelines(part.chunks())
                 _make_external(tensor, data_name, written[key], part.length)
             for tensor in inline:
                 offset = _align(file)

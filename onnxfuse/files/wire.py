@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import BinaryIO
 
 from google.protobuf.message import EncodeError, Message
@@ -11,7 +10,7 @@ from onnx import GraphProto, ModelProto, TensorProto
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.protos import copy_fields
-from onnxfuse.model.tensor_data import Stored
+from onnxfuse.model.tensor_data import NOTHING_STORED, Stored
 
 _LIMIT = (1 << 31) - 1
 _GRAPH = ModelProto.GRAPH_FIELD_NUMBER
@@ -22,7 +21,7 @@ _LENGTH_DELIMITED = 2
 _TOO_LARGE = "the model is too large for one file, even with its data outside it"
 
 
-def write_model(proto: ModelProto, file: BinaryIO, stored: Mapping[str, Stored] = MappingProxyType({})) -> None:
+def write_model(proto: ModelProto, file: BinaryIO, stored: Mapping[str, Stored] = NOTHING_STORED) -> None:
     """Write what ``proto.SerializeToString()`` gives, of which no more than an initializer is in memory at once.
 
     ``stored`` has the data of initializers, by their names, that have none in ``proto``.  Raises OnnxfuseError for a

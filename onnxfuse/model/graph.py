@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -46,7 +45,10 @@ class Model:
     """
 
     def __init__(
-        self, source: ModelProto, path: Path | None, stored: Mapping[str, tensor_data.Stored] = MappingProxyType({})
+        self,
+        source: ModelProto,
+        path: Path | None,
+        stored: Mapping[str, tensor_data.Stored] = tensor_data.NOTHING_STORED,
     ):
         """See ``from_proto``."""
         self.path = path
@@ -57,7 +59,9 @@ class Model:
         """What it was made of, without the data that is not in memory; passes do not change it."""
         return self._source
 
-    def replace(self, source: ModelProto, stored: Mapping[str, tensor_data.Stored] = MappingProxyType({})) -> None:
+    def replace(
+        self, source: ModelProto, stored: Mapping[str, tensor_data.Stored] = tensor_data.NOTHING_STORED
+    ) -> None:
         """Hold another ModelProto, of which ``from_proto`` says the same, in place of all that the model has."""
         self.opsets = import_opsets(source)
         self.functions = import_functions(source)
@@ -74,7 +78,7 @@ class Model:
         cls,
         proto: ModelProto,
         path: str | Path | None = None,
-        stored: Mapping[str, tensor_data.Stored] = MappingProxyType({}),
+        stored: Mapping[str, tensor_data.Stored] = tensor_data.NOTHING_STORED,
     ) -> "Model":
         """The model of a ModelProto, which is kept and must not be changed from now on.
 

@@ -317,7 +317,7 @@ class Export:
             tensor.CopyFrom(_header(tensor))
             self.stripped.append(tensor)
         elif tensor_data.is_external(tensor):
-            tensor.raw_data = tensor_data.locate(tensor, self._directory).read()
+            tensor.raw_data = tensor_data.read_all(tensor_data.locate(tensor, self._directory))
             tensor.ClearField("external_data")
             tensor.ClearField("data_location")
 

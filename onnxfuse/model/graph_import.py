@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import onnx
@@ -147,7 +146,10 @@ class _Importer:
         }
 
     def graph(
-        self, proto: GraphProto, outer: _Scope | None, stored: Mapping[str, tensor_data.Stored] = MappingProxyType({})
+        self,
+        proto: GraphProto,
+        outer: _Scope | None,
+        stored: Mapping[str, tensor_data.Stored] = tensor_data.NOTHING_STORED,
     ) -> Graph:
         scope = _Scope(proto, outer)
         source = GraphSource(proto, tensors=scope.tensors)

@@ -80,7 +80,7 @@ class LazyTensor(LazyValues):
             raw = tensor_data.read_all(self.stored)
             tensor = TensorProto(dims=tensor.dims, data_type=tensor.data_type, raw_data=raw)
         elif tensor_data.is_external(tensor):
-            raw = tensor_data.locate(tensor, self.directory).read()
+            raw = tensor_data.read_all(tensor_data.locate(tensor, self.directory))
             tensor = TensorProto(dims=tensor.dims, data_type=tensor.data_type, raw_data=raw)
         elif tensor.data_type == TensorProto.STRING:
             texts = np.empty(len(tensor.string_data), dtype=object)

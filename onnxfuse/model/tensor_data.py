@@ -7,11 +7,12 @@ model file, so it is treated as hostile.
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from types import MappingProxyType
+from typing import Protocol
 
 import onnx
 from google.protobuf.message import Message
@@ -130,37 +131,8 @@ class Stored(Protocol):
         """All of them, in pieces.  Raises OnnxfuseError where they cannot be had."""
 
 
-@dataclass(frozen=True)
-class ExternalSlice:
-    """The bytes of one tensor in a file."""
-
-    tensor: str
-    path: Path
-    offset: int
-    length: int
-
-    def chunks(self) -> Iterator[bytes]:
-        """The bytes in pieces of a few MiB.  Raises OnnxfuseError where the file is short or unreadable."""
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self.offset)
-                left = self.length
-                while left:
-                    chunk = file.read(min(_CHUNK, left))
-                    if not chunk:
-                        raise OnnxfuseError(f"tensor {self.tensor!r}: external data file {self.path} is too short")
-                    left -= len(chunk)
-                    yield chunk
-        except OSError as error:
-            raise OnnxfuseError(f"tensor {self.tensor!r}: cannot read {self.path}: {error.strerror}") from error
-
-    def read(self) -> bytes:
-        """All the bytes."""
-        return read_all(self)
-
-    def copy_to(self, file: BinaryIO) -> None:
-        """Append the bytes to ``file``, never holding more than a few MiB of them."""
-        file.writelines(self.chunks())
+NOTHING_STORED: Mapping[str, Stored] = MappingProxyType({})
+"""By names of initializers: all have their data themselves."""
 
 
 class OpenFile:
@@ -186,20 +158,20 @@ class OpenFile:
         return state.st_size, state.st_mtime_ns
 
     def chunks(self, offset: int, length: int) -> Iterator[bytes]:
-        """The bytes from ``offset`` on in pieces of a few MiB.  Raises OnnxfuseError if the file was written to."""
-        try:
-            while length:
-                if self._look() != self._state:
-                    raise OnnxfuseError(f"{self.path} was changed while it was read")
-                self.file.seek(offset)
-                chunk = self.file.read(min(_CHUNK, length))
-                if not chunk:
-                    raise OnnxfuseError(f"{self.path} is too short")
-                offset += len(chunk)
-                length -= len(chunk)
-                yield chunk
-        except OSError as error:
-            raise OnnxfuseError(f"cannot read {self.path}: {error.strerror}") from error
+        """The bytes from ``offset`` on in pieces of a few MiB.
+
+        Raises OSError, or OnnxfuseError if the file is shorter or was written to since it was opened.
+        """
+        while length:
+            if self._look() != self._state:
+                raise OnnxfuseError(f"{self.path} was changed while it was read")
+            self.file.seek(offset)
+            chunk = self.file.read(min(_CHUNK, length))
+            if not chunk:
+                raise OnnxfuseError(f"{self.path} is too short")
+            offset += len(chunk)
+            length -= len(chunk)
+            yield chunk
 
     def __del__(self) -> None:
         if hasattr(self, "file"):
@@ -207,16 +179,23 @@ class OpenFile:
 
 
 @dataclass(frozen=True)
-class InlineSlice:
-    """The bytes of one tensor in the model file itself."""
+class FileSlice:
+    """The bytes of one tensor in a file: one that stays open, or else whichever has the path when they are read."""
 
-    file: OpenFile
+    tensor: str
+    path: Path
     offset: int
     length: int
+    file: OpenFile | None = None
 
     def chunks(self) -> Iterator[bytes]:
-        """See ``Stored``."""
-        return self.file.chunks(self.offset, self.length)
+        """The bytes in pieces of a few MiB.  Raises OnnxfuseError where the file is short, changed or unreadable."""
+        try:
+            yield from (self.file or OpenFile(self.path)).chunks(self.offset, self.length)
+        except OSError as error:
+            raise OnnxfuseError(f"tensor {self.tensor!r}: cannot read {self.path}: {error.strerror}") from error
+        except OnnxfuseError as error:
+            raise OnnxfuseError(f"tensor {self.tensor!r}: {error}") from error
 
 
 def read_all(stored: Stored) -> bytes:
@@ -224,7 +203,7 @@ def read_all(stored: Stored) -> bytes:
     return b"".join(stored.chunks())
 
 
-def locate(tensor: TensorProto, directory: Path | None) -> ExternalSlice:
+def locate(tensor: TensorProto, directory: Path | None) -> FileSlice:
     """Where an external tensor's bytes lie.
 
     ``directory`` is the model file's.  Raises OnnxfuseError, naming the tensor and the file, when the
@@ -261,7 +240,7 @@ def locate(tensor: TensorProto, directory: Path | None) -> ExternalSlice:
         raise OnnxfuseError(f"{where}: offset {offset} and length {length} do not fit the tensor's {expected} bytes")
     if offset + length > available:
         raise OnnxfuseError(f"{where} is too short: {available} bytes where {offset + length} are needed")
-    return ExternalSlice(tensor.name, path, offset, length)
+    return FileSlice(tensor.name, path, offset, length)
 
 
 def check_all(proto: ModelProto, directory: Path | None) -> None:

@@ -11,6 +11,8 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.model.graph_ir import standard_op, subgraphs
 
+CONSTANT_ARITHMETIC = "ONNX Runtime computes it once, for it depends on no input"
+"""Why what depends on constants alone is left to ONNX Runtime."""
 SOURCES = {"Shape", "Size"}
 CARRIERS = {
     *("Cast", "CastLike", "Concat", "Flatten", "Gather", "GatherElements", "Identity", "ReduceMax", "ReduceMin"),

@@ -120,7 +120,8 @@ def _chain(last: Node, editor: GraphEditor) -> _Chain | None:
             order.append(node)
 
     visit(last.outputs[0])
-    if len(roots) != 1:
+    moving = sum(standard_op(node) not in VIEWS for node in order)
+    if len(roots) != 1 or moving < _FEWEST:  # one alone that moves nothing is no Transpose any more
         return None
     (root,) = roots.values()
     tensors = [root, *(node.outputs[0] for node in order)]

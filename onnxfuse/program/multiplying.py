@@ -16,6 +16,7 @@ from onnxfuse.program.reducing import OLDEST_OPSET
 
 TYPES = ("f32", "f16", "bf16")
 """Of what is multiplied; sums are of float32."""
+NOT_CONSTANT = "what it multiplies with is no constant matrix"
 SCALED = "it scales the product or what is added, or transposes what it multiplies"
 _ADDED = 2
 
@@ -34,8 +35,14 @@ class Product:
 
     @property
     def matrix(self) -> gs.Tensor:
-        """What A is multiplied with."""
+        """What A is multiplied with, as long as the node is in a graph."""
         return self.node.inputs[1]
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """K and N, where they are known."""
+        first, second = self.matrix.shape
+        return (second, first) if self.transposed else (first, second)
 
 
 def multiplies(node: gs.Node) -> bool:

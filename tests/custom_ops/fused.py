@@ -8,7 +8,6 @@ import os
 import platform
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.custom_ops import aarch64
+from tests.support.threads import run_in_threads
 
 ONNX_TYPES = {
     "f16": TensorProto.FLOAT16,
@@ -168,11 +168,7 @@ def check_in_threads(
             if not np.allclose(run(session, cases[place])[0], wanted[place], rtol=tolerance, atol=tolerance):
                 failures.append(f"{first} {i}")
 
-    workers = [threading.Thread(target=work, args=(first,)) for first in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    run_in_threads(work, range(4))
     assert not failures
 
 

@@ -33,7 +33,7 @@ from onnxfuse.fused.nhwc.nhwc_pools import nhwc_pool
 from onnxfuse.fused.sizes import Sizes, is_gate
 from onnxfuse.model.graph import Model, Node, sorted_nodes
 from onnxfuse.model.returned import Returned
-from onnxfuse.ort.host import constant_arithmetic, shape_arithmetic
+from onnxfuse.ort.host import CONSTANT_ARITHMETIC, constant_arithmetic, shape_arithmetic
 from onnxfuse.ort.ort_fusions import OrtFusions
 from onnxfuse.ort.slow_kernels import FREE_OPS
 from onnxfuse.program import ProgramError
@@ -43,7 +43,6 @@ from onnxfuse.rewrite.base import PassContext, label
 from onnxfuse.shapes.inference import infer
 
 NO_NEIGHBOUR = "no bias and no elementwise node before or after it that a kernel could take in"
-CONSTANT = "ONNX Runtime computes it once, for it depends on no input"
 _MOST_ROUNDS = 4
 
 Verdicts = dict[int, ConvChoice]
@@ -134,7 +133,7 @@ class _Planner:
                 verdicts[id(node)] = ConvChoice(False, str(reason))
                 continue
             if id(node) in constant:
-                choice = ConvChoice(False, CONSTANT)
+                choice = ConvChoice(False, CONSTANT_ARITHMETIC)
             elif not self._is_read(node.outputs[0]):
                 choice = ConvChoice(False, UNUSED)
             else:

@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 from onnxfuse.fused.elementwise.cuda_placement import CudaPlacement
 from onnxfuse.model.graph import Model
 from onnxfuse.model.returned import Returned
-from onnxfuse.ort.host import constant_arithmetic, shape_arithmetic
+from onnxfuse.ort.host import CONSTANT_ARITHMETIC, constant_arithmetic, shape_arithmetic
 from onnxfuse.ort.ort_fusions import OrtFusions
 from onnxfuse.ort.ort_layout import INSIDE_CONV, ConvLayout
 from onnxfuse.ort.ort_quantization import QUANTIZED, quantized_nodes
@@ -15,7 +15,6 @@ from onnxfuse.ort.slow_kernels import FASTER, is_faster
 from onnxfuse.program.lowering import check
 from onnxfuse.rewrite.base import PassContext
 
-CONSTANT_ARITHMETIC = "ONNX Runtime computes it once, for it depends on no input"
 SHAPE_ARITHMETIC = "computes with shapes, which ONNX Runtime keeps on the host"
 
 

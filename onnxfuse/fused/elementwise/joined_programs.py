@@ -1,7 +1,8 @@
 """One Program of those of several fused nodes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 
 import onnx_graphsurgeon as gs
 
@@ -55,6 +56,20 @@ def _of_part(
     return replace(spec, slices=(*spec.slices, AxisSlice(axis, *places, 1)))
 
 
+def _dependent(fusion: ElementwiseFusion, source: gs.Tensor) -> set[int]:
+    """The values of a fusion's Program that are made of what it reads of ``source``."""
+    tensors = iter(fusion.inputs)
+    found: set[int] = set()
+    for number, value in enumerate(fusion.program.values):
+        if isinstance(value, Input):
+            is_made = next(tensors) is source
+        else:
+            is_made = isinstance(value, Instruction) and not found.isdisjoint(value.operands)
+        if is_made:
+            found.add(number)
+    return found
+
+
 def _before(axis: int, steps: Sequence[ViewStep]) -> int:
     """The axis, counted from the back, of what steps that add and leave out dimensions of one element begin with.
 
@@ -90,21 +105,7 @@ class JoinedPrograms:
     def add(self, fusion: ElementwiseFusion) -> None:
         """Append the values of a fusion's Program.  Raises JoinError where they would mean something else."""
         program = fusion.program
-        tensors = iter(zip(fusion.inputs, fusion.reads, strict=True))
-        values: list[int] = []
-        for value in program.values:
-            match value:
-                case Input():
-                    source, read = next(tensors)
-                    values.append(self._input(source, read, value))
-                case Const(dtype):
-                    values.append(self._builder.const(dtype, value.value))
-                case Instruction(op, dtype, operands):
-                    values.append(self._builder.emit(op, dtype, *(values[operand] for operand in operands)))
-                case Reduction(op, _, operand, axes):
-                    values.append(self._builder.reduce(op, values[operand], axes))
-                case Index(dtype, operand, axis):
-                    values.append(self._builder.index(dtype, values[operand], axis))
+        values = self._append(fusion, self._input)
         for tensor, places in zip(fusion.outputs, program.tensors, strict=True):
             parts = [(values[program.outputs[place]], program.steps_of(place)) for place in places]
             self._made[id(tensor)] = parts, program.appends[places[1]] if len(places) > 1 else 0
@@ -127,40 +128,37 @@ class JoinedPrograms:
         if program.appends or any(program.output_views) or any(shape is None for shape in shapes):
             raise JoinError("results in other shapes")
         rank = max(map(len, shapes))
-        sizes = [part.shape[axis] for part in parts]
+        if not _dependent(fusion, whole).issuperset(program.outputs):
+            raise JoinError("a result that has nothing of what is joined")
         end: int | None = 0
         made: list[list[int]] = []
-        for part, size in zip(parts, sizes, strict=True):
+        for part in parts:
+            size = part.shape[axis]
             start, end = end, end + size if end is not None and isinstance(size, int) else None
             places = None if start is None or end is None else (start, end)
-            values: list[int] = []
-            depends: set[int] = set()
-            tensors = iter(zip(fusion.inputs, fusion.reads, strict=True))
-            for number, value in enumerate(program.values):
-                if isinstance(value, Input):
-                    source, read = next(tensors)
-                    if source is not whole:
-                        spec = _of_part(value, read, rank, axis, whole.shape[axis], places)
-                        values.append(self._input(source, read, spec))
-                        continue
-                    if value != Input(value.dtype):
-                        raise JoinError("a view of what is joined")
-                    depends.add(number)
-                    values.append(self._input(part, part, value))
-                elif isinstance(value, Const):
-                    values.append(self._builder.const(value.dtype, value.value))
-                elif isinstance(value, Instruction):
-                    if depends & set(value.operands):
-                        depends.add(number)
-                    operands = (values[operand] for operand in value.operands)
-                    values.append(self._builder.emit(value.op, value.dtype, *operands))
-                else:
-                    raise JoinError("coordinates of what is joined")
-            if not depends.issuperset(program.outputs):
-                raise JoinError("a result that has nothing of what is joined")
+            take = partial(self._input_beside, whole, part, rank, axis, places)
+            values = self._append(fusion, take, "coordinates of what is joined")
             made.append([values[output] for output in program.outputs])
         for tensor, own in zip(fusion.outputs, zip(*made, strict=True), strict=True):
             self._made[id(tensor)] = [(value, ()) for value in own], axis
+
+    def _input_beside(
+        self,
+        whole: gs.Tensor,
+        part: gs.Tensor,
+        rank: int,
+        axis: int,
+        places: tuple[int, int] | None,
+        source: gs.Tensor,
+        read: gs.Tensor,
+        spec: Input,
+    ) -> int:
+        """An input as it is read with a ``part`` in the place of a tensor that is ``whole``."""
+        if source is not whole:
+            return self._input(source, read, _of_part(spec, read, rank, axis, whole.shape[axis], places))
+        if spec != Input(spec.dtype):
+            raise JoinError("a view of what is joined")
+        return self._input(part, part, spec)
 
     def add_view(self, node: gs.Node) -> None:
         """Give what is made another shape.  Raises JoinError or LayoutError where that is not known to be one."""
@@ -173,6 +171,41 @@ class JoinedPrograms:
         made = reshaped(layout, tensor.shape)
         steps = (*steps, *steps_between(settled(layout), made))
         self._made[id(tensor)] = [(value, steps)], 0
+
+    def _append(
+        self,
+        fusion: ElementwiseFusion,
+        take: Callable[[gs.Tensor, gs.Tensor, Input], int],
+        refused: str = "",
+        live: Collection[int] | None = None,
+    ) -> list[int]:
+        """Append the values of a fusion's Program, or those that are ``live``; each, as a value of this one, else -1.
+
+        ``take`` gives the value of an input.  Raises JoinError, saying what is ``refused``, where coordinates and
+        reductions would mean something else.
+        """
+        tensors = iter(zip(fusion.inputs, fusion.reads, strict=True))
+        values: list[int] = []
+        for number, value in enumerate(fusion.program.values):
+            read = next(tensors) if isinstance(value, Input) else None
+            if live is not None and number not in live:
+                values.append(-1)
+                continue
+            match value:
+                case Input():
+                    assert read is not None
+                    values.append(take(*read, value))
+                case Const(dtype):
+                    values.append(self._builder.const(dtype, value.value))
+                case Instruction(op, dtype, operands):
+                    values.append(self._builder.emit(op, dtype, *(values[operand] for operand in operands)))
+                case Reduction() | Index() if refused:
+                    raise JoinError(refused)
+                case Reduction(op, _, operand, axes):
+                    values.append(self._builder.reduce(op, values[operand], axes))
+                case Index(dtype, operand, axis):
+                    values.append(self._builder.index(dtype, values[operand], axis))
+        return values
 
     def _input(self, source: gs.Tensor, read: gs.Tensor, spec: Input) -> int:
         if spec.axis is not None and spec.axis >= 0:
@@ -239,24 +272,13 @@ class JoinedPrograms:
         if any(shape is None for shape in shapes):
             raise JoinError("a piece of an unknown shape")
         rank = max(map(len, shapes))
-        live = needed(program)
-        tensors = iter(zip(fusion.inputs, fusion.reads, strict=True))
-        values: list[int] = []
-        for number, value in enumerate(program.values):
-            if isinstance(value, Input):
-                source, read = next(tensors)
-                if id(source) in self._made:
-                    raise JoinError("a piece of what another one makes")
-            if number not in live:
-                values.append(-1)
-            elif isinstance(value, Input):
-                values.append(self._input(source, read, _of_part(value, read, rank, axis, whole, places)))
-            elif isinstance(value, Const):
-                values.append(self._builder.const(value.dtype, value.value))
-            elif isinstance(value, Instruction):
-                values.append(self._builder.emit(value.op, value.dtype, *(values[one] for one in value.operands)))
-            else:
-                raise JoinError("coordinates of a piece")
+        if any(id(source) in self._made for source in fusion.inputs):
+            raise JoinError("a piece of what another one makes")
+
+        def read_piece(source: gs.Tensor, read: gs.Tensor, spec: Input) -> int:
+            return self._input(source, read, _of_part(spec, read, rank, axis, whole, places))
+
+        values = self._append(fusion, read_piece, "coordinates of a piece", needed(program))
         return values[program.outputs[place]]
 
     def fusion(self, nodes: Sequence[gs.Node], outputs: Sequence[gs.Tensor], opset: int) -> ElementwiseFusion:

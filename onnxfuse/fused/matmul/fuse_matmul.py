@@ -14,32 +14,31 @@ from onnxfuse.fused.fusion import Fusion, emit_all
 from onnxfuse.fused.kinds import MATMUL
 from onnxfuse.fused.matmul.matmul_node import (
     MatMulRegion,
-    MatrixProduct,
     adds_bias,
+    constant_product,
     fuse_matmul,
-    is_product,
-    matrix_product,
     pack_weights,
     packed_shape,
+    weights_bytes,
 )
 from onnxfuse.fused.sizes import Sizes
 from onnxfuse.fused.worth import TOO_LITTLE, is_worthwhile, loads_library
 from onnxfuse.model.graph import Model, sorted_nodes
 from onnxfuse.model.graph_ir import ComputedValues
 from onnxfuse.model.returned import Returned
-from onnxfuse.ort.host import constant_arithmetic, shape_arithmetic
+from onnxfuse.ort.host import CONSTANT_ARITHMETIC, constant_arithmetic, shape_arithmetic
 from onnxfuse.ort.ort_fusions import INSIDE_MATMUL, OrtFusions
 from onnxfuse.passes.rules.budget import CopyBudget
 from onnxfuse.program import ProgramError
 from onnxfuse.program.figures import LEAST_PRODUCT_WEIGHTS
 from onnxfuse.program.lowering import check, is_elementwise
+from onnxfuse.program.multiplying import Product, multiplies
 from onnxfuse.program.node_lowering import UnsupportedError
 from onnxfuse.rewrite.base import PassContext
 from onnxfuse.rewrite.rule import Refusal
 from onnxfuse.shapes.inference import infer
 
 NAME = "fuse-matmul"
-CONSTANT = "ONNX Runtime computes it once, for it depends on no input"
 UNUSED = "nothing reads its result"
 FEW_WEIGHTS = "its weights are so few that ONNX Runtime's own kernel is as fast"
 
@@ -60,7 +59,7 @@ class FuseMatMul:
             return
         if not context.everything and not context.on.fast_products():
             return
-        if not any(is_product(node) for graph in model.graphs() for node in graph.nodes):
+        if not any(multiplies(node) for graph in model.graphs() for node in graph.nodes):
             return
         infer(model)
         planner = _Planner(model, context)
@@ -107,15 +106,15 @@ class _Planner:
         found = [self._with_sides(region, regions) for region in found]
         return [self._fuse(region, regions, self._weights(region.product)) for region in reversed(found)]
 
-    def _products(self, nodes: list[gs.Node], constant: set[int]) -> Iterator[MatrixProduct]:
+    def _products(self, nodes: list[gs.Node], constant: set[int]) -> Iterator[Product]:
         """The products that there are kernels for."""
-        for node in filter(is_product, nodes):
+        for node in filter(multiplies, nodes):
             try:
                 if id(node) in constant:
-                    raise UnsupportedError(CONSTANT)
+                    raise UnsupportedError(CONSTANT_ARITHMETIC)
                 if not node.outputs[0].outputs and not self._is_output(node.outputs[0]):
                     raise UnsupportedError(UNUSED)
-                yield matrix_product(node, self._opset)
+                yield constant_product(node, self._opset)
             except UnsupportedError as reason:
                 self._context.refused(NAME, node, str(reason))
 
@@ -134,25 +133,26 @@ class _Planner:
         """The regions, without those of weights of which the model would have too many copies."""
         by_weights: dict[int, list[MatMulRegion]] = {}
         for region in regions:
-            by_weights.setdefault(id(region.product.weights), []).append(region)
+            by_weights.setdefault(id(region.product.matrix), []).append(region)
         refused: set[int] = set()
         for key, group in by_weights.items():
             inside = {id(region.product.node) for region in group}
             copies = len({region.product.transposed for region in group})
-            stays = any(id(reader) not in inside for reader in group[0].product.weights.outputs)
+            stays = any(id(reader) not in inside for reader in group[0].product.matrix.outputs)
             try:
-                self._budget.take((copies + int(stays) - 1) * group[0].product.nbytes)
+                self._budget.take((copies + int(stays) - 1) * weights_bytes(group[0].product))
             except Refusal as reason:
                 refused.add(key)
                 for region in group:
                     self._context.refused(NAME, region.product.node, str(reason))
-        return [region for region in regions if id(region.product.weights) not in refused]
+        return [region for region in regions if id(region.product.matrix) not in refused]
 
-    def _weights(self, product: MatrixProduct) -> gs.Tensor:
-        key = id(product.weights), product.transposed
+    def _weights(self, product: Product) -> gs.Tensor:
+        key = id(product.matrix), product.transposed
         if key not in self._packed:
-            values = ComputedValues(packed_shape(product), np.dtype(np.float32), partial(pack_weights, product))
-            self._packed[key] = gs.Constant(self._model.unique_name(f"{product.weights.name}_packed"), values)
+            pack = partial(pack_weights, product.matrix, product.transposed)
+            values = ComputedValues(packed_shape(*product.sizes), np.dtype(np.float32), pack)
+            self._packed[key] = gs.Constant(self._model.unique_name(f"{product.matrix.name}_packed"), values)
         return self._packed[key]
 
     def _fusible(self, nodes: list[gs.Node], constant: set[int]) -> set[int]:
@@ -173,10 +173,10 @@ class _Planner:
         accepts = partial(self._is_within_limits, product, regions)
         return MatMulRegion(product, tuple(regions.beside(product.node, region.after, accepts)))
 
-    def _is_within_limits(self, product: MatrixProduct, regions: AnchorRegions, after: list[gs.Node]) -> bool:
+    def _is_within_limits(self, product: Product, regions: AnchorRegions, after: list[gs.Node]) -> bool:
         """Whether a region has one node's worth of operands and instructions."""
         try:
-            fusion = self._fuse(MatMulRegion(product, tuple(after)), regions, product.weights)
+            fusion = self._fuse(MatMulRegion(product, tuple(after)), regions, product.matrix)
         except ProgramError:
             return False
         return len(fusion.inputs) + len(fusion.outputs) <= MAX_OPERANDS

@@ -25,58 +25,26 @@ from onnxfuse.fused.kinds import MATMUL
 from onnxfuse.model.constants import Array, constant_value, dtype_of, is_constant
 from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.program.figures import NHWC_BLOCK
+from onnxfuse.program.multiplying import NOT_CONSTANT, Product, product_of
 from onnxfuse.program.node_lowering import UnsupportedError
 
-NOT_CONSTANT = "what it multiplies with is no constant matrix"
 NOT_FLOAT32 = "it is not of float32"
-UNKNOWN_RANK = "what it multiplies is of fewer than two dimensions, or of an unknown rank"
-SCALED = "it scales the product or what is added, or transposes what it multiplies"
 PADDED = f"the weights' columns are not a multiple of {NHWC_BLOCK}, which functions take opset {ATTRIBUTE_OPSET} for"
 
 
-@dataclass(frozen=True)
-class MatrixProduct:
-    """A MatMul, or a Gemm that scales nothing: ``transposed`` is whether the weights are [N, K] and not [K, N].
-
-    ``added`` is what a Gemm adds to the product, None where it adds nothing.
-    """
-
-    node: gs.Node
-    weights: gs.Tensor
-    transposed: bool
-    added: gs.Tensor | None
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """K and N."""
-        first, second = self.weights.shape
-        return (second, first) if self.transposed else (first, second)
-
-    @property
-    def nbytes(self) -> int:
-        """Of the weights."""
-        return math.prod(self.sizes) * np.dtype(np.float32).itemsize
+def weights_bytes(product: Product) -> int:
+    """Of the matrix of a product of float32."""
+    return math.prod(product.sizes) * np.dtype(np.float32).itemsize
 
 
-def is_product(node: gs.Node) -> bool:
-    """Whether a node is of an operator that multiplies matrices."""
-    return standard_op(node) in ("MatMul", "Gemm")
-
-
-def matrix_product(node: gs.Node, opset: int) -> MatrixProduct:
-    """What a node multiplies.  Raises UnsupportedError where there is no kernel for it."""
+def constant_product(node: gs.Node, opset: int) -> Product:
+    """What a node that ``multiplies`` does.  Raises UnsupportedError where the library has no kernel for it."""
     data, weights, *more = node.inputs
-    added = more[0] if more and more[0].name else None
     if not is_constant(weights) or is_constant(data) or weights.shape is None or len(weights.shape) != 2:
         raise UnsupportedError(NOT_CONSTANT)
     if any(dtype_of(tensor) != np.float32 for tensor in (data, weights, *more[:1], node.outputs[0]) if tensor.name):
         raise UnsupportedError(NOT_FLOAT32)
-    if data.shape is None or len(data.shape) < 2:
-        raise UnsupportedError(UNKNOWN_RANK)
-    scaled = node.attrs.get("alpha", 1.0) != 1 or (added is not None and node.attrs.get("beta", 1.0) != 1)
-    if scaled or node.attrs.get("transA", 0):
-        raise UnsupportedError(SCALED)
-    product = MatrixProduct(node, weights, bool(node.attrs.get("transB", 0)), added)
+    product = product_of(node, opset)
     if min(product.sizes) < 1 or (product.sizes[1] % NHWC_BLOCK and opset < ATTRIBUTE_OPSET):
         raise UnsupportedError(PADDED)
     return product
@@ -86,7 +54,7 @@ def matrix_product(node: gs.Node, opset: int) -> MatrixProduct:
 class MatMulRegion:
     """A product and the elementwise nodes after it, in topological order."""
 
-    product: MatrixProduct
+    product: Product
     after: tuple[gs.Node, ...] = ()
 
     @property
@@ -95,19 +63,20 @@ class MatMulRegion:
         return (self.product.node, *self.after)
 
 
-def packed_shape(product: MatrixProduct) -> tuple[int, int, int]:
-    """The shape of the weights as the kernels read them: [N / 16, K, 16]."""
-    inner, columns = product.sizes
+def packed_shape(inner: int, columns: int) -> tuple[int, int, int]:
+    """The shape of weights [K, N] as the kernels read them: [N / 16, K, 16]."""
     return -(-columns // NHWC_BLOCK), inner, NHWC_BLOCK
 
 
-def pack_weights(product: MatrixProduct) -> Array:
-    """The weights as the kernels read them, with zeros for columns that there are not."""
-    values = constant_value(product.weights)
+def pack_weights(weights: gs.Tensor, transposed: bool) -> Array:
+    """Weights [K, N], or if they are transposed [N, K], as the kernels read them, with zeros for columns that there are
+    not.
+    """
+    values = constant_value(weights)
     assert values is not None
-    matrix = values.T if product.transposed else values
+    matrix = values.T if transposed else values
     inner, columns = matrix.shape
-    packed = np.zeros(packed_shape(product), matrix.dtype)
+    packed = np.zeros(packed_shape(inner, columns), matrix.dtype)
     whole = columns // NHWC_BLOCK
     packed[:whole] = matrix[:, : whole * NHWC_BLOCK].reshape(inner, whole, NHWC_BLOCK).transpose(1, 0, 2)
     if columns % NHWC_BLOCK:
@@ -147,7 +116,7 @@ def fuse_matmul(
     attributes: dict[str, str | int | onnx.TensorProto] = {"program": str(built), "columns": columns}
     if columns % NHWC_BLOCK:
         attributes["weight_columns"] = numpy_helper.from_array(np.array([columns], np.int64))
-    read = [product.node.inputs[0], product.weights, *program.inputs[1:]]
+    read = [product.node.inputs[0], product.matrix, *program.inputs[1:]]
     function, constants = local_function(region.nodes, read, outputs, attributes, opset)
     _unpack_weights(function, product)
     identity = function.overload
@@ -169,7 +138,7 @@ def _is_vector(tensor: gs.Tensor, columns: int) -> bool:
     return tensor.shape is not None and list(tensor.shape) == [columns]
 
 
-def _unpack_weights(function: onnx.FunctionProto, product: MatrixProduct) -> None:
+def _unpack_weights(function: onnx.FunctionProto, product: Product) -> None:
     """Put the weights, input 1, in the order that the product has them in.
 
     But for columns that there are not, sizes are read off the tensor: so functions do not differ in them.

@@ -22,11 +22,12 @@ from onnxfuse.fused.space.view_nodes import is_view, left_to_ort
 from onnxfuse.model.constants import constant_value, dtype_of, is_constant
 from onnxfuse.model.graph import Model, sorted_nodes
 from onnxfuse.model.graph_ir import ComputedValues, Node, producer_of, standard_op
+from onnxfuse.ort.host import CONSTANT_ARITHMETIC
 from onnxfuse.ort.ort_fusions import INSIDE_MATMUL, NORMALIZATION, ONE_KERNEL
 from onnxfuse.passes.rules.budget import CopyBudget
 from onnxfuse.program import lowering
 from onnxfuse.program.lowering import is_elementwise
-from onnxfuse.program.multiplying import Product, multiplies, product_of
+from onnxfuse.program.multiplying import NOT_CONSTANT, Product, multiplies, product_of
 from onnxfuse.program.node_lowering import UnsupportedError, tensor_dtype
 from onnxfuse.program.reducing import check, reduces
 from onnxfuse.rewrite.base import PassContext, label
@@ -35,12 +36,10 @@ from onnxfuse.rewrite.rule import Refusal
 from onnxfuse.shapes.inference import infer
 
 NAME = "fuse-row-products"
-NOT_CONSTANT = "what it multiplies with is no constant matrix"
 UNKNOWN_ROWS = "how many rows it multiplies is not known in advance, and for many ONNX Runtime's kernel is faster"
 NO_ROWS = "it multiplies no rows"
 MANY_ROWS = "the time is not only that in which the matrix is read, and ONNX Runtime's kernel is made for that"
 DEQUANTIZED = "its matrix is dequantized for others too, or in a way that is not known"
-CONSTANT = "ONNX Runtime computes it once, for it depends on no input"
 
 
 class FuseRowProducts:
@@ -105,7 +104,7 @@ class _Planner:
                 if not is_constant(_stored(product.matrix)):
                     raise UnsupportedError(NOT_CONSTANT)
                 if is_constant(node.inputs[0]):
-                    raise UnsupportedError(CONSTANT)
+                    raise UnsupportedError(CONSTANT_ARITHMETIC)
                 rows = node.inputs[0].shape[:-1]
                 if not all(isinstance(size, int) for size in rows):
                     raise UnsupportedError(UNKNOWN_ROWS)

@@ -32,6 +32,10 @@ NAME = "turn-products"
 _TYPES = (np.float32, np.float64, np.float16)
 _OPSET = 11
 """From which the bias of a Gemm is optional."""
+_ACTIVATIONS = ("Gelu", "Relu", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "Elu", "LeakyRelu", "Selu", "Mish")
+"""Elementwise operators of one tensor that follow convolutions."""
+_DEPTH = 16
+"""Elementwise nodes that are looked through for a Transpose, one after the other."""
 
 
 class TurnedResult(RewriteRule):
@@ -132,9 +136,9 @@ class ReshapeBehindActivation(RewriteRule):
         return is_elementwise(node)
 
     def pattern(self, op: Ops, x: Any) -> Any:
-        """Any node; what it reads is looked at in ``check``."""
-        return op.any_of(*(getattr(op, name)(op.Reshape(x, op.constant("shape"), _name="reshape"), _name="f")
-                           for name in _ACTIVATIONS))  # fmt: skip
+        """Any of them; what it reads is looked at in ``check``."""
+        reshaped = op.Reshape(x, op.constant("shape"), _name="reshape")
+        return op.any_of(*(getattr(op, name)(reshaped, _name="f") for name in _ACTIVATIONS))
 
     def check(self, match: Match) -> str | None:
         """Only what a convolution makes, and nothing else reads."""
@@ -145,9 +149,6 @@ class ReshapeBehindActivation(RewriteRule):
     def rewrite(self, match: Match, builder: Builder) -> Any:
         """The activation where the convolution is."""
         return builder.like(match.node("reshape"), builder.like(match.node("f"), match["x"]), match["shape"])
-
-
-_ACTIVATIONS = ("Gelu", "Relu", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "Elu", "LeakyRelu", "Selu", "Mish")
 
 
 class TurnProducts:
@@ -254,6 +255,3 @@ def _is_of_conv(transpose: Node) -> bool:
     while made is not None and standard_op(made) in VIEWS:
         made = producer_of(made.inputs[0])
     return made is not None and standard_op(made) == "Conv"
-
-
-_DEPTH = 16

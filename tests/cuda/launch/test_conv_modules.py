@@ -1,7 +1,6 @@
 """Convolutions on several devices, in several sessions and threads, and what a run asks of the driver."""
 
 import gc
-import threading
 from pathlib import Path
 
 import onnx
@@ -23,6 +22,7 @@ from tests.cuda.conv.nodes import (
 )
 from tests.cuda.stand_in import AVAILABLE, REASON, StandIn
 from tests.custom_ops.fused import assert_same_bits, run
+from tests.support.threads import run_in_threads
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason=REASON)
 
@@ -97,21 +97,12 @@ def test_threads_share_a_session(tmp_path: Path) -> None:
     assert source.kernels[0].split > 1
     session = stand_in.session(model, device=None)
     stand_in.use_stream(0)
-    failures: list[BaseException] = []
 
     def work(first: int) -> None:
-        try:
-            for seed in range(first, first + 6):
-                check(session, seed)
-        except BaseException as error:
-            failures.append(error)
+        for seed in range(first, first + 6):
+            check(session, seed)
 
-    threads = [threading.Thread(target=work, args=(10 * number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    run_in_threads(work, range(0, 40, 10))
     assert len(stand_in.calls("cuModuleLoadDataEx")) == 1
     assert len(stand_in.scratch()) == 4 * 6
     arrays = arrays_of(FUSED)

@@ -1,7 +1,6 @@
 """Which machine code is loaded, how often, into which context, and what a run asks of the driver."""
 
 import gc
-import threading
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from tests.cuda.contract import Kernel, node_model, shared_object
 from tests.cuda.stand_in import AVAILABLE, NO_BINARY, REASON, StandIn, cubin, ptx
 from tests.custom_ops.fused import run
+from tests.support.threads import run_in_threads
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason=REASON)
 
@@ -187,22 +187,13 @@ def test_threads_share_a_session(tmp_path: Path) -> None:
     stand_in = StandIn(tmp_path)
     session = stand_in.session(model(), device=None)
     stand_in.use_stream(0)
-    failures: list[BaseException] = []
 
     def work(seed: int) -> None:
-        try:
-            for step in range(40):
-                size = 1 + (seed * 7 + step) % 12
-                np.testing.assert_array_equal(run(session, [A[:size], B[:size]])[0], A[:size] + B[:size])
-        except BaseException as error:
-            failures.append(error)
+        for step in range(40):
+            size = 1 + (seed * 7 + step) % 12
+            np.testing.assert_array_equal(run(session, [A[:size], B[:size]])[0], A[:size] + B[:size])
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    run_in_threads(work, range(6))
     calls = [call["call"] for call in stand_in.calls()]
     assert calls.count("cuModuleLoadDataEx") == 1
     assert calls.count("cuLaunchKernel") == 6 * 40
@@ -214,27 +205,18 @@ def test_threads_run_sessions_on_several_devices(tmp_path: Path) -> None:
     code = code_for(80, 90)
     sessions = [stand_in.session(model(**code), device=device) for device in (0, 1)]
     stand_in.launches()
-    failures: list[BaseException] = []
 
     def work(seed: int) -> None:
-        try:
-            for step in range(30):
-                device, size = (seed + step) % 2, 1 + (seed * 7 + step) % 12
-                stand_in.set_current((None, 0, 1)[step % 3])
-                stand_in.use_stream_of_thread(device)
-                session = sessions[device]
-                if step % 10 == 9:
-                    session = stand_in.session(model(**code), device=device)
-                np.testing.assert_array_equal(run(session, [A[:size], B[:size]])[0], A[:size] + B[:size])
-        except BaseException as error:
-            failures.append(error)
+        for step in range(30):
+            device, size = (seed + step) % 2, 1 + (seed * 7 + step) % 12
+            stand_in.set_current((None, 0, 1)[step % 3])
+            stand_in.use_stream_of_thread(device)
+            session = sessions[device]
+            if step % 10 == 9:
+                session = stand_in.session(model(**code), device=device)
+            np.testing.assert_array_equal(run(session, [A[:size], B[:size]])[0], A[:size] + B[:size])
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    run_in_threads(work, range(6))
     calls = stand_in.calls("cuLaunchKernel", "cuModuleLoadDataEx")
     launches = [call for call in calls if call["call"] == "cuLaunchKernel"]
     assert Counter(call["device"] for call in launches) == {0: 90, 1: 90}

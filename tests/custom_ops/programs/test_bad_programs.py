@@ -18,6 +18,7 @@ from tests.custom_ops.fused import (
     run_code,
     session_options,
 )
+from tests.support.edits import edited
 
 GOOD = "onnxfuse 1\ninput f32 broadcast\nconst f32 3f800000\nadd f32 0 1\noutput 2\n"
 BAD = {
@@ -184,17 +185,7 @@ def test_what_python_refuses_is_refused() -> None:
     choose = random.Random(1)
     refused = 0
     for _ in range(400):
-        text = list(NEWER)
-        for _ in range(choose.randint(1, 3)):
-            at = choose.randrange(len(text))
-            match choose.randrange(3):
-                case 0:
-                    text[at] = choose.choice("0123456789 \n-:.,a")
-                case 1:
-                    del text[at]
-                case 2:
-                    text.insert(at, choose.choice("0123456789 \n-:.,a"))
-        program = "".join(text)
+        program = edited(NEWER, choose, "0123456789 \n-:.,a", "0123456789 \n-:.,a")
         try:
             Program.parse(program)
         except ProgramError:
@@ -264,18 +255,9 @@ def test_mutated_programs_never_crash() -> None:
     """Whatever one edit does to a program, the session is refused or runs."""
     choose = random.Random(0)
     for _ in range(300):
-        text = list(GOOD)
-        for _ in range(choose.randint(1, 3)):
-            at = choose.randrange(len(text))
-            match choose.randrange(3):
-                case 0:
-                    text[at] = chr(choose.randrange(1, 127))
-                case 1:
-                    del text[at]
-                case 2:
-                    text.insert(at, choose.choice("0123456789 \nabcdef-"))
+        text = edited(GOOD, choose, "0123456789 \nabcdef-")
         try:
-            run(session_of("".join(text)), [np.ones(3, np.float32)])
+            run(session_of(text), [np.ones(3, np.float32)])
         except Exception as error:
             assert "onnxfuse" in str(error) or "FusedElementwise" in str(error) or "Got" in str(error)
 

@@ -1,7 +1,6 @@
 """Broadcasting, stages of different shapes, sharing of memory, and shape inference."""
 
 import itertools
-import threading
 
 import numpy as np
 import onnxruntime as ort
@@ -24,6 +23,7 @@ from tests.custom_ops.fused import (
     sample,
     session_options,
 )
+from tests.support.threads import run_in_threads
 
 SHAPES = {
     "same": ([2, 3, 5, 7], [2, 3, 5, 7]),
@@ -199,11 +199,7 @@ def test_one_session_on_several_threads() -> None:
             if not np.allclose(actual, np.tanh(scaled) + arrays[0], rtol=1e-5, atol=1e-6):
                 failures.append(str(shape))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_in_threads(work, range(4))
     assert not failures
 
 

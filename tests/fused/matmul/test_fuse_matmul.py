@@ -11,8 +11,10 @@ from onnxfuse.fused.matmul import fuse_matmul, matmul_node
 from onnxfuse.fused.matmul.fuse_matmul import FuseMatMul
 from onnxfuse.fused.worth import TOO_LITTLE
 from onnxfuse.model.graph import Model
+from onnxfuse.ort import host
 from onnxfuse.passes import PassContext
 from onnxfuse.passes.rules import budget
+from onnxfuse.program import multiplying
 from tests.fused.conv.test_cpu_convolutions import array, model
 from tests.support import fusing
 
@@ -125,10 +127,10 @@ def test_in_a_body() -> None:
 @pytest.mark.parametrize(
     ("body", "reason"),
     (
-        ("y = MatMul(x, stack)", matmul_node.NOT_CONSTANT),
-        ("t = Transpose <perm = [0, 2, 1]> (z) y = MatMul(z, t)", matmul_node.NOT_CONSTANT),
+        ("y = MatMul(x, stack)", multiplying.NOT_CONSTANT),
+        ("t = Transpose <perm = [0, 2, 1]> (z) y = MatMul(z, t)", multiplying.NOT_CONSTANT),
         ("d = Cast <to = 11> (x) p = MatMul(d, double) y = Cast <to = 1> (p)", matmul_node.NOT_FLOAT32),
-        ("a = Neg(w) t = Transpose(a) p = MatMul(t, w) r = ReduceSum(p) y = Add(z, r)", fuse_matmul.CONSTANT),
+        ("a = Neg(w) t = Transpose(a) p = MatMul(t, w) r = ReduceSum(p) y = Add(z, r)", host.CONSTANT_ARITHMETIC),
     ),
 )
 def test_what_is_left_alone(body: str, reason: str) -> None:
@@ -148,7 +150,7 @@ def test_what_is_left_alone(body: str, reason: str) -> None:
 def test_what_is_scaled_is_left_alone(body: str) -> None:
     result, context = fused(of_text(body, head=MATRIX))
     assert not fusing.fused_nodes(result)
-    assert {refusal.reason for refusal in context.report.refusals} == {matmul_node.SCALED}
+    assert {refusal.reason for refusal in context.report.refusals} == {multiplying.SCALED}
 
 
 def test_columns_to_be_filled_up_need_attributes_in_functions() -> None:
