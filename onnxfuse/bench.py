@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from onnxfuse import cpu
+from onnxfuse.bench_processes import Timed, time_models
 from onnxfuse.check.parity import Progress
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.files.model_io import read_outline
@@ -30,7 +31,7 @@ from onnxfuse.run.given_shapes import Shapes, fit_shapes, guessed_inputs
 from onnxfuse.run.inputs import InputSet, input_specs
 from onnxfuse.run.runtime import load_onnxruntime
 from onnxfuse.run.sessions import has_fused_nodes
-from onnxfuse.speed import ORIGINAL, RESULT, Timed, ratio_of, time_models, timing_inputs
+from onnxfuse.speed import ORIGINAL, RESULT, ratio_of, timing_inputs
 from onnxfuse.wording import plural
 
 WARM_UP_SECONDS = 0.5

@@ -35,19 +35,22 @@ class WorkerError(Exception):
 class Worker:
     """A process that answers one line of JSON for each line that it gets.
 
-    First, by itself, with what is known once it is ready; then with ``{"times": [seconds, …]}`` for ``{"seconds": …}``;
-    and, if its outputs are asked for, with ``{}`` for ``{"save": FILE}``, which writes them as an .npz file.  An answer
-    ``{"error": …}`` says why it cannot go on.
+    First, by itself, with what is known once it is ready; then to requests of its own kind; with ``{"times": [seconds,
+    …]}`` for ``{"seconds": …}``; and, if its outputs are asked for, with ``{}`` for ``{"save": FILE}``, which writes
+    them as an .npz file.  An answer ``{"error": …}`` says why it cannot go on.
     """
 
-    def __init__(self, command: list[str], log: Path, settings: dict[str, str], timeout: float) -> None:
-        """Start it and wait until it is ready: for ``timeout`` seconds at most, as for every answer.
+    def __init__(
+        self, command: list[str], log: Path, settings: dict[str, str], timeout: float, *, wait: bool = True
+    ) -> None:
+        """Start it and, with ``wait``, wait until it is ready: for ``timeout`` seconds at most, as for every answer.
 
-        ``settings`` are environment variables.  Raises WorkerError if it does not become ready.  ``ready`` is what it
-        said of itself.
+        ``settings`` are environment variables.  Raises WorkerError if it does not become ready.
         """
         self._timeout = timeout
         self._buffer = b""
+        self.ready: dict[str, Any] = {}
+        """What it said of itself when it was ready."""
         environment = {**os.environ, **settings}
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
@@ -59,6 +62,13 @@ class Worker:
                 start_new_session=True,  # its children are stopped with it
             )
         self._log = log
+        if wait:
+            self.until_ready()
+
+    def until_ready(self) -> None:
+        """Wait until it has said that it is ready, if it has not yet, and stop it.  Raises WorkerError as above."""
+        if self.ready:
+            return
         try:
             self.ready = self._answer()
             self._signal(signal.SIGSTOP)
@@ -68,12 +78,12 @@ class Worker:
 
     def time(self, seconds: float) -> float:
         """The lower quartile of the seconds that runs take, in a turn of about ``seconds``."""
-        times = self._ask({"seconds": seconds})["times"]
+        times = self.ask({"seconds": seconds})["times"]
         return float(np.percentile(times, 25))
 
     def outputs(self, file: Path) -> list[np.ndarray]:
         """What the last run computed; ``file`` is where it passes through."""
-        self._ask({"save": str(file)})
+        self.ask({"save": str(file)})
         with np.load(file) as arrays:
             return [arrays[f"output_{index}"] for index in range(len(arrays.files))]
 
@@ -85,7 +95,8 @@ class Worker:
             if stream is not None:
                 stream.close()
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Its answer to a request, for which it runs.  Raises WorkerError for an answer that is an error."""
         assert self._process.stdin is not None
         self._signal(signal.SIGCONT)
         try:

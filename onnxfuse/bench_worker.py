@@ -1,10 +1,15 @@
 """The process in which one model is timed, as its user runs it: ``python -m onnxfuse.bench_worker REQUEST.json``.
 
-The request has ``model``, ``library``, ``threads``, ``target``, ``loads`` (how often the session is created: the best
-time counts) and ``inputs``, the file of a pickled dict of what the model takes, which the process that starts this one
-has written.  Answers one line of JSON for each line that it reads (bench_turns.py): first, by itself, ``{"load":
-seconds, "run": seconds}``, the second of a run after those that warm up; then ``{"times": [seconds, …]}`` for
-``{"seconds": …}``.  Ends at the end of its input.
+The request has ``model``, ``library``, ``threads``, ``target`` and ``loads``, how often the session is created: the
+best time counts.  Answers one line of JSON for each line that it reads (bench_turns.py):
+
+- by itself, when the session is there, ``{"load": seconds}``;
+- to ``{"make": FILE, "shapes": FILE}``, after it has made up inputs of the shapes in one pickle file and written them,
+  a dict, to the other, ``{}``;
+- to ``{"inputs": FILE}``, of such a dict, ``{"run": seconds}``, of a run on these inputs after those that warm up;
+- to ``{"seconds": …}``, ``{"times": [seconds, …]}``.
+
+An answer ``{"error": …}`` is the last.  Ends at the end of its input.
 """
 
 import ctypes
@@ -16,10 +21,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from onnxfuse.check.made_up_inputs import BENCHMARK_SIZES, generate
 from onnxfuse.check.parity import PROVIDERS
+from onnxfuse.files.model_io import read_outline
+from onnxfuse.run.inputs import input_specs
 from onnxfuse.run.runtime import load_onnxruntime, silence_onnxruntime
 from onnxfuse.run.sessions import Session
 
@@ -46,16 +55,31 @@ def main(request: dict[str, Any]) -> None:
         started = time.perf_counter()
         session = _session(request)
         loads.append(time.perf_counter() - started)
-        feeds = pickle.loads(Path(request["inputs"]).read_bytes())
-        run = _warm_up(lambda: session.run(feeds))
+        answer({"load": min(loads)})
+        run = partial(session.run, {})
+        for line in sys.stdin:
+            asked = json.loads(line)
+            if "make" in asked:
+                _make_up(request, session, asked)
+                answer({})
+            elif "inputs" in asked:
+                run = partial(session.run, pickle.loads(Path(asked["inputs"]).read_bytes()))
+                last = _warm_up(run)
+                gc.collect()
+                gc.disable()  # a collection in the middle of a run would be counted
+                answer({"run": last})
+            else:
+                answer({"times": time_runs(run, float(asked["seconds"]))})
     except Exception as error:  # whatever it is, it is why this model is not timed
         answer({"error": " ".join(str(error).split()) or type(error).__name__})
-        return
-    gc.collect()
-    gc.disable()  # a collection in the middle of a run would be counted
-    answer({"load": min(loads), "run": run})
-    for line in sys.stdin:
-        answer({"times": time_runs(lambda: session.run(feeds), float(json.loads(line)["seconds"]))})
+
+
+def _make_up(request: dict[str, Any], session: Session, asked: dict[str, str]) -> None:
+    """Inputs of the sizes of benchmarks, which the model takes."""
+    model = read_outline(request["model"])
+    shapes = pickle.loads(Path(asked["shapes"]).read_bytes())
+    inputs, _ = next(generate(input_specs(model), session.run, shapes, BENCHMARK_SIZES, model))
+    Path(asked["make"]).write_bytes(pickle.dumps(inputs.feeds, protocol=pickle.HIGHEST_PROTOCOL))
 
 
 def _session(request: dict[str, Any]) -> Session:

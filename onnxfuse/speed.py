@@ -1,15 +1,6 @@
-"""How fast models are, each in a process of its own, as its user runs it; and what ``optimize`` says and takes back.
+"""What ``optimize`` says of how fast its result is, and what it takes back for being slower."""
 
-A session has ONNX Runtime's own settings, with threads that spin while they wait for work.  Only one at a time is
-alive for the processor: the processes take turns, A B … B A, and one that is not its turn is stopped, so that its
-threads take no core from another (bench_turns.py).
-"""
-
-import json
-import pickle
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -18,7 +9,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from onnxfuse.bench_turns import MIN_BLOCKS, Ratio, Worker, WorkerError, ratio_with_spread, take_turns
+from onnxfuse.bench_processes import Timed, time_models
+from onnxfuse.bench_turns import Ratio, ratio_with_spread
 from onnxfuse.check.made_up_inputs import BENCHMARK_SIZES, generate
 from onnxfuse.check.parity import PROVIDERS
 from onnxfuse.errors import OnnxfuseError
@@ -30,27 +22,11 @@ from onnxfuse.run.given_shapes import Shapes
 from onnxfuse.run.inputs import Given, InputSet, default_specs, input_specs, read_inputs
 from onnxfuse.run.runtime import why_no_cuda
 from onnxfuse.run.sessions import Session, SessionError, has_fused_nodes
-from onnxfuse.system import STOPS_PROCESSES
 from onnxfuse.targets.request import Request
 
-TURN_SECONDS = 0.05
-SECONDS = 2.0
-"""Of timing the original beside the result, if a run takes less than SLOW_RUN."""
-SLOW_RUN = 0.1
-SLOW_BLOCKS = 4
-"""Of four runs, for models whose run takes longer: 18 runs with those that warm up."""
 LEAST_LOSS = 0.99
 """A result is slower where its ratio is below this and the whole interval below 1."""
-_TIMEOUT = 3600.0
 ORIGINAL, RESULT = "original", "result"
-
-
-@dataclass(frozen=True)
-class Timed:
-    """Seconds of a model: of a run in each block's two turns, of shape (blocks, 2), and of creating its session."""
-
-    times: np.ndarray
-    load: float
 
 
 @dataclass(frozen=True)
@@ -109,58 +85,10 @@ def ratio_of(original: Timed, other: Timed) -> Ratio:
     return ratio_with_spread(np.stack([original.times[:count], other.times[:count]], axis=1))
 
 
-def time_models(
-    models: Mapping[str, Path],
-    inputs: InputSet,
-    *,
-    threads: int = 0,
-    target: str = "cpu",
-    seconds: float | None = None,
-    loads: int = 1,
-) -> dict[str, Timed]:
-    """Time models, by names, on the same inputs for about ``seconds``.
-
-    Without ``seconds``: for SECONDS each pair, or a few runs each where a run takes long.  ``threads`` are the intra-op
-    threads of a session, 0 for ONNX Runtime's choice.  The library is registered for a model that has fused nodes.
-    Raises OnnxfuseError, naming the file, if one does not run.
-    """
-    if not STOPS_PROCESSES:
-        raise OnnxfuseError("models are timed in turns, by processes that are stopped between them: not on this system")
-    workers: dict[str, Worker] = {}
-    with scratch() as folder, ExitStack() as stack:
-        feeds = folder / "inputs.pickle"
-        feeds.write_bytes(pickle.dumps(inputs.feeds, protocol=pickle.HIGHEST_PROTOCOL))
-        for number, (name, path) in enumerate(models.items()):
-            request = folder / f"{number}.json"
-            content: dict[str, Any] = {"model": str(path.resolve()), "inputs": str(feeds), "threads": threads}
-            content |= {"library": has_fused_nodes(read_outline(path)), "target": target, "loads": loads}
-            request.write_text(json.dumps(content), encoding="utf-8")
-            command = [sys.executable, "-P", "-m", "onnxfuse.bench_worker", str(request)]
-            try:
-                workers[name] = Worker(command, folder / f"{number}.log", {}, _TIMEOUT)
-            except WorkerError as error:
-                raise OnnxfuseError(f"ONNX Runtime cannot run {path}: {error}") from error
-            stack.callback(workers[name].close)
-        least = MIN_BLOCKS
-        if seconds is None:
-            slow = max(float(worker.ready["run"]) for worker in workers.values()) >= SLOW_RUN
-            seconds, least = (0.0, SLOW_BLOCKS) if slow else (SECONDS * len(models) / 2, MIN_BLOCKS)
-        times, failed = take_turns(workers, seconds, TURN_SECONDS, least)
-        for name, reason in failed.items():
-            raise OnnxfuseError(f"ONNX Runtime cannot run {models[name]}: {reason}")
-        return {name: Timed(times[name], float(workers[name].ready["load"])) for name in models}
-
-
-def measure(original: Path, result: Path, inputs: InputSet, target: str) -> Speed:
-    """The speed of a result beside its original.  Raises OnnxfuseError as ``time_models`` does."""
-    timed = time_models({ORIGINAL: original, RESULT: result}, inputs, target=target)
-    return _speed(timed[ORIGINAL], timed[RESULT], (original, result))
-
-
 def _speed(original: Timed, result: Timed, paths: tuple[Path, Path], taken_back: str = "") -> Speed:
     first, second = (float(np.percentile(timed.times, 25) * 1000) for timed in (original, result))
     sizes = (file_bytes(paths[0]), file_bytes(paths[1]))
-    return Speed(*ratio_of(original, result), (first, second), sizes, taken_back)
+    return Speed(*ratio_of(original, result), (first, second), sizes, taken_back, original.inputs.shapes())
 
 
 def file_bytes(path: Path) -> int:
@@ -235,17 +163,20 @@ def judged(
         return None
     context.progress("timing the original and the result in turns")
     try:
-        inputs = timing_inputs(original, shapes, given, asked.target)
-        report.speed = replace(measure(original, result, inputs, asked.target), shapes=inputs.shapes())
+        inputs = None if given is None else timing_inputs(original, shapes, given, asked.target)
+        models = {ORIGINAL: original, RESULT: result}
+        timed = time_models(models, inputs, shapes=shapes, target=asked.target)
+        report.speed = _speed(timed[ORIGINAL], timed[RESULT], (original, result))
         if not report.speed.slower:
             return None
+        inputs = timed[ORIGINAL].inputs
         candidates = choices(asked)
         if len(candidates) == 1:
             report.add_warning(f"the result is slower than the original: {report.speed.describe()}")
             return None
         context.progress("the result is slower: timing what does less")
         request, speed = choose(candidates, write, original, inputs, report.speed, asked.target)
-        report.speed = replace(speed, shapes=inputs.shapes())
+        report.speed = speed
     except OnnxfuseError as error:
         report.speed, report.not_timed = None, f"Not timed: {error}."
         return None
@@ -254,13 +185,15 @@ def judged(
 
 def _is_same(original: Path, result: Path) -> bool:
     """Whether both have the same nodes and weights: what would be timed is chance."""
-    first, second = read_proto(original), read_proto(result)
 
     def parts(model: onnx.ModelProto) -> Iterator[bytes]:
         for part in (*model.graph.node, *model.graph.input, *model.graph.initializer, *model.functions):
             yield part.SerializeToString(deterministic=True)
 
-    return all(a == b for a, b in zip_longest(parts(first), parts(second)))
+    def same(read: Callable[[Path], onnx.ModelProto]) -> bool:
+        return all(a == b for a, b in zip_longest(parts(read(original)), parts(read(result))))
+
+    return same(read_outline) and same(read_proto)  # weights are read where all else is the same
 
 
 def timing_inputs(path: Path, shapes: Shapes, given: Given | None, target: str) -> InputSet:
@@ -312,7 +245,7 @@ def choose(
             said = f"Taken back: {last.words}; {planned}"
             sizes = (first.sizes[0], first.sizes[0])
             milliseconds = float(np.percentile(timed[ORIGINAL].times, 25) * 1000)
-            return last.request, Speed(1.0, 1.0, 1.0, (milliseconds, milliseconds), sizes, said)
+            return last.request, Speed(1.0, 1.0, 1.0, (milliseconds, milliseconds), sizes, said, inputs.shapes())
         best = max(good, key=lambda choice: ratios[choice.words][0])
         said = ""
         if best is not candidates[0]:

@@ -11,8 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxfuse
-from onnxfuse import speed
+from onnxfuse import bench_processes, speed
 from onnxfuse.bench import bench
+from onnxfuse.bench_processes import Timed, time_models
 from onnxfuse.bench_turns import ratio_with_spread
 from onnxfuse.cli.cli import main
 from onnxfuse.errors import OnnxfuseError
@@ -20,7 +21,7 @@ from onnxfuse.model.graph import Model
 from onnxfuse.passes import PassContext, registry
 from onnxfuse.run.inputs import InputSet
 from onnxfuse.run.sessions import has_fused_nodes
-from onnxfuse.speed import Speed, file_bytes, time_models
+from onnxfuse.speed import Speed, file_bytes
 from tests.support.parity_models import chain, model_file, save
 
 FIRST_LINE = re.compile(r"\d+\.\d\d times as fast \(\d+\.\d\d to \d+\.\d\d\), [\d.]+ → [\d.]+ [kMG]B")
@@ -28,8 +29,8 @@ FIRST_LINE = re.compile(r"\d+\.\d\d times as fast \(\d+\.\d\d to \d+\.\d\d\), [\
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed, "SECONDS", 0.1)
-    monkeypatch.setattr(speed, "TURN_SECONDS", 0.01)
+    monkeypatch.setattr(bench_processes, "SECONDS", 0.1)
+    monkeypatch.setattr(bench_processes, "TURN_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -99,9 +100,9 @@ def test_a_slower_choice_gives_way_to_one_that_is_not(tmp_path: Path, monkeypatc
         written.append(asked)
         target.write_bytes(path.read_bytes() + onnx.ModelProto(producer_name=str(len(written))).SerializeToString())
 
-    def timed(models: dict[str, Path], *_unused: object, **_more: object) -> dict[str, speed.Timed]:
+    def timed(models: dict[str, Path], *_unused: object, **_more: object) -> dict[str, Timed]:
         noise = 1 + 0.001 * np.arange(12).reshape(6, 2)
-        return {name: speed.Timed(seconds[name] * noise, 0.0) for name in models}
+        return {name: Timed(seconds[name] * noise, 0.0, InputSet("x", {})) for name in models}
 
     monkeypatch.setattr(speed, "time_models", timed)
     first = Speed(0.9, 0.89, 0.91, (1.0, 1.1), (10, 10))

@@ -22,7 +22,10 @@ LAYERS = (
     ("targets",),
     ("planning",),
     ("check",),
-    ("bench", "bench_memory", "bench_turns", "bench_worker", "cpu_tuning", "profiling", "speed", "zoo"),
+    (
+        *("bench", "bench_memory", "bench_processes", "bench_turns", "bench_worker"),
+        *("cpu_tuning", "profiling", "speed", "zoo"),
+    ),
     ("api",),
     ("doctor", "unfusing"),
     ("cli",),
