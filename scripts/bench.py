@@ -89,6 +89,18 @@ def tasks(arguments: argparse.Namespace) -> list[Task]:
     return found
 
 
+def chosen_peers(names: str | None) -> list[Peer]:
+    """Those named, with commas between, and ONNX Runtime and onnxfuse; all without names.
+
+    Raises OnnxfuseError for one that there is not.
+    """
+    wanted = names.split(",") if names else list(PEERS)
+    unknown = [name for name in wanted if name not in PEERS]
+    if unknown:
+        raise OnnxfuseError(f"no peer {unknown[0]!r}; the peers are: {', '.join(PEERS)}")
+    return [peer for name, peer in PEERS.items() if name in {*wanted, BASE, OURS}]
+
+
 def environments(peers: list[Peer]) -> tuple[dict[str, str], dict[str, str]]:
     """The Python of each peer, and the reasons of those that have none."""
     pythons, missing = {}, {}
@@ -98,6 +110,13 @@ def environments(peers: list[Peer]) -> tuple[dict[str, str], dict[str, str]]:
         except FetchError as error:
             missing[peer.name] = str(error)
     return pythons, missing
+
+
+def takes_part(peer: Peer, subject: Subject) -> bool:
+    """Whether a peer is one for a subject: limits and other settings of onnxfuse are for chains."""
+    if peer.name == ALONE:
+        return bool(subject.chain or subject.reducing)
+    return bool(subject.chain) or not (peer.limit or peer.own)
 
 
 def run_subject(
@@ -142,7 +161,7 @@ def _start(peer: Peer, python: str, subject: Subject, folder: Path, arguments: a
         extra["file"] = str(one_relu(subject.static, folder / "relu.onnx"))
     elif peer.name == "tvm":
         extra["file"] = str(subject.folded)
-    elif peer.name == "torch" and not (subject.recipe or subject.chain):
+    elif peer.name == "torch" and not (subject.recipe or subject.chain or subject.reducing):
         raise WorkerError("no torch module: the model comes as ONNX")
     job = Job(
         name=subject.name,
@@ -155,6 +174,7 @@ def _start(peer: Peer, python: str, subject: Subject, folder: Path, arguments: a
         recipe=subject.recipe,
         recipes=subject.recipes,
         chain=subject.chain,
+        reducing=subject.reducing,
         trials=arguments.chain_trials if subject.chain else arguments.model_trials,
         settings=extra,
     )
@@ -186,7 +206,7 @@ def run_task(task: Task, peers: list[Peer], pythons: dict[str, str], arguments: 
             say(f"  {PEERS[BASE].title}: {error}")
             reason = {"reason": str(error)}
             return {"name": task.name, "group": task.group, "size": "", "parameters": 0, "peers": {BASE: reason}}
-        fitting = [p for p in peers if p.name in pythons and (subject.chain or not (p.limit or p.own))]
+        fitting = [peer for peer in peers if peer.name in pythons and takes_part(peer, subject)]
         results = run_subject(subject, fitting, pythons, Path(name), arguments)
     for peer, result in results.items():
         if "reason" in result:
@@ -235,12 +255,7 @@ def main() -> int:
     arguments = parse_arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # workers are ended on the way out
     try:
-        names = arguments.peers.split(",") if arguments.peers else list(PEERS)
-        unknown = [name for name in names if name not in PEERS]
-        if unknown:
-            raise OnnxfuseError(f"no peer {unknown[0]!r}; the peers are: {', '.join(PEERS)}")
-        peers = [peer for name, peer in PEERS.items() if name in {*names, BASE, OURS}]
-        content = run(tasks(arguments), peers, arguments)
+        content = run(tasks(arguments), chosen_peers(arguments.peers), arguments)
     except (OnnxfuseError, SessionError) as error:
         print(f"bench: error: {error}", file=sys.stderr)
         return 2

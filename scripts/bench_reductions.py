@@ -2,8 +2,12 @@
 """Write benchmarks/reductions.md: chains that reduce and single reductions on the CPU, beside ONNX Runtime.
 
 The subjects are those of tools/gpu/reduction_chains.py, at several sizes of their first input. Each is optimized as by
-default; the original and the result run in processes of their own, in turns, with all processors (onnxfuse.speed). A
-ratio is the time of the original over that of the result, with its 95 % interval.
+default; the original and the result run in processes of their own, in turns, with all processors
+(onnxfuse.bench_processes). A ratio is the time of the original over that of the result, with its 95 % interval.
+
+With --peers the ten chains are run by other programs too, each in a process and an environment of its own as
+scripts/bench.py has them, and the table is benchmarks/reductions_peers.md. What was timed before an interruption is
+taken over by the next run.
 """
 
 import argparse
@@ -11,23 +15,33 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 os.environ["PYTHONSAFEPATH"] = "1"
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
 
+import bench
 import onnx
 
 import onnxfuse
 from onnxfuse.bench import machine
+from onnxfuse.bench_processes import time_models
 from onnxfuse.run.inputs import InputSet
-from onnxfuse.speed import ORIGINAL, RESULT, ratio_of, time_models
+from onnxfuse.speed import ORIGINAL, RESULT, ratio_of
+from tools.bench.page import markdown
+from tools.bench.subjects import make_reducing
 from tools.gpu.reduction_chains import CHAINS, OPERATORS, Reducing, onnx_model
 from tools.markdown_table import table
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "benchmarks" / "reductions.md"
+PEERS_PAGE = PAGE.with_name("reductions_peers.md")
+PARTIAL = ROOT / "build" / "reductions_peers"
+"""Where a run beside peers keeps what it has timed."""
 MEGABYTES = (0.1, 2, 64)
 LEFT = "left to ONNX Runtime"
 
@@ -50,11 +64,38 @@ def measure(subject: Reducing, megabytes: float, folder: Path) -> tuple[str, str
     return nodes, f"{ratio:.2f} ({low:.2f} to {high:.2f})"
 
 
-def main() -> int:
+def beside_peers(arguments: argparse.Namespace) -> int:
+    """Time the chains in every program that is asked for; print and write their page."""
+    given = ["--peers", arguments.peers, "--seconds", str(arguments.seconds), "--out", str(PARTIAL)]
+    asked = bench.parse_arguments([*given, *(["--prepare"] if arguments.prepare else [])])
+    tasks = [
+        bench.Task(f"{one.name}, {megabytes:g} MB", "reductions", partial(make_reducing, one, megabytes))
+        for one in CHAINS
+        for megabytes in MEGABYTES
+    ]
+    content = bench.run(tasks, bench.chosen_peers(arguments.peers), asked)
+    if arguments.prepare:
+        return 0
+    text = markdown(content)
+    print(text)
+    if not arguments.no_page:
+        about = "# Chains that reduce, beside other programs\n\nMade by `scripts/bench_reductions.py --peers "
+        PEERS_PAGE.write_text(f"{about}{arguments.peers}`.\n\n{text}\n", "utf-8")
+        (PARTIAL / "peers.partial.json").unlink()
+    return 0
+
+
+def main(given: Sequence[str] | None = None) -> int:
     """Measure, print, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--no-page", action="store_true", help="print, and leave the page as it is")
-    arguments = parser.parse_args()
+    add = parser.add_argument
+    add("--no-page", action="store_true", help="print, and leave the page as it is")
+    add("--peers", metavar="A,B,…", help="the chains beside these, by the names of scripts/bench.py")
+    add("--seconds", type=float, default=2.0, metavar="S", help="for timing a chain beside peers (default: 2)")
+    add("--prepare", action="store_true", help="compile in the peers, time nothing")
+    arguments = parser.parse_args(given)
+    if arguments.peers:
+        return beside_peers(arguments)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for subject in (*CHAINS, *OPERATORS):

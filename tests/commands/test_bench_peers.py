@@ -8,6 +8,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import bench
+import bench_reductions
 import numpy as np
 import onnx
 import pytest
@@ -18,7 +19,7 @@ from onnxfuse.zoo.manifest import FetchError, StoredModel, read_manifest
 from tools.bench import known_peers as bench_peers
 from tools.bench import page as bench_page
 from tools.bench.chains import CHAINS
-from tools.bench.known_peers import BASE, COPY, FAST, OURS, PEERS, RELU, Peer
+from tools.bench.known_peers import ALONE, BASE, COPY, FAST, OURS, PEERS, RELU, Peer
 from tools.bench.peers.job import CannotRunError, build
 from tools.bench.subjects import Subject, count_parameters, make_chain, make_model
 
@@ -193,6 +194,23 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: py
     content = json.loads((tmp_path / "peers.json").read_text())
     assert [record["name"] for record in content["subjects"]] == [first, second]
     assert set(content["subjects"][0]["peers"]) == {"ort", OURS, COPY}
+
+
+@pytest.mark.usefixtures("small")
+def test_chains_that_reduce_beside_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One chain, of which nothing is constant and one that has constants: ONNX Runtime, onnxfuse, and it alone."""
+    page = tmp_path / "page.md"
+    monkeypatch.setattr(bench_reductions, "CHAINS", bench_reductions.CHAINS[:3:2])
+    monkeypatch.setattr(bench_reductions, "MEGABYTES", (0.1,))
+    monkeypatch.setattr(bench_reductions, "PEERS_PAGE", page)
+    monkeypatch.setattr(bench_reductions, "PARTIAL", tmp_path)
+    monkeypatch.setitem(bench.PEERS, ALONE, PEERS[ALONE])
+    assert bench_reductions.main(["--peers", f"{ALONE},copy,wrong", "--seconds", "0"]) == 0
+    text = page.read_text()
+    assert "| chain | onnxfuse | ORT | onnxfuse.Executable | fastest |" in text
+    rows = [line for line in text.splitlines() if line.startswith(("| L2 normalize, 0.1 MB", "| GELU of LayerNorm"))]
+    assert len(rows) == 2 and not any(" - " in row for row in rows)
+    assert "Wrong / one, L2 normalize, 0.1 MB" in text
 
 
 @pytest.mark.usefixtures("small")

@@ -12,6 +12,7 @@ from tools.markdown_table import table
 GROUPS = {
     "models": "Models: time of each peer over the time of onnxfuse, with the bounds of the 95 % interval",
     "chains": "Chains of elementwise nodes over one float32 tensor: time over the time of onnxfuse",
+    "reductions": "Chains that reduce, of float32: time over the time of onnxfuse",
 }
 
 Record = dict[str, Any]

@@ -1,4 +1,5 @@
-"""What scripts/bench.py times: models of the zoo, and chains of elementwise nodes at four sizes."""
+"""What scripts/bench.py and scripts/bench_reductions.py time beside peers: models of the zoo, chains of elementwise
+nodes at four sizes, and chains that reduce."""
 
 import math
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from onnxfuse.zoo.fetching import fetch
 from onnxfuse.zoo.manifest import MANIFEST, StoredModel
 from onnxfuse.zoo.model_inputs import make_inputs
 from tools.bench.chains import Chain, chain_input, chain_model
+from tools.gpu import reduction_chains
+from tools.gpu.reduction_chains import Reducing
 
 SIZES = {"16 KB": (1, 64, 8, 8), "512 KB": (1, 64, 32, 64), "6.6 MB": (1, 64, 161, 161), "67 MB": (1, 64, 512, 512)}
 """Shapes of a chain's float32 tensor: within the first level of cache, the second, the last, and beyond it."""
@@ -45,6 +48,7 @@ class Subject:
     recipe: str = ""
     recipes: str = ""
     chain: str = ""
+    reducing: str = ""
     tolerance: float = 1.0
     parameters: int = 0
 
@@ -67,6 +71,16 @@ def make_chain(chain: Chain, size: str, folder: Path) -> Subject:
     onnx.save(chain_model(chain, shape), path)
     subject = _prepare(f"{chain.name}, {size}", "chains", path, {"x": chain_input(shape)}, folder)
     subject.size, subject.chain = size, chain.name
+    return subject
+
+
+def make_reducing(reducing: Reducing, megabytes: float, folder: Path) -> Subject:
+    """A chain that reduces, with a first input of so many 10^6 bytes, as ``onnxfuse optimize`` plans it by default."""
+    path = folder / "model.onnx"
+    onnx.save(reduction_chains.onnx_model(reducing, "float32"), path)
+    feeds = reduction_chains.feeds(reducing, megabytes, "float32")
+    subject = _prepare(f"{reducing.name}, {megabytes:g} MB", "reductions", path, feeds, folder, tuned=False)
+    subject.size, subject.reducing = f"{megabytes:g} MB", reducing.name
     return subject
 
 
@@ -117,7 +131,9 @@ def _prepare(
         options["static"] = True
         result = onnxfuse.optimize(path, "cpu", tune=True, inputs=inputs, output=optimized, **options)
     else:
-        result = onnxfuse.optimize(path, "cpu", bench=True, inputs=inputs, output=optimized, **options)
+        if group == "models":  # what is slower is taken back; a chain stays as it is planned
+            options |= {"bench": True, "inputs": inputs}
+        result = onnxfuse.optimize(path, "cpu", output=optimized, **options)
     if group == "chains":
         onnxfuse.optimize(path, "cpu", fast_math=True, output=fast, **options)
     library = any(opset.domain == "onnxfuse" for opset in result.model.opset_import)

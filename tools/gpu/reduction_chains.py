@@ -18,6 +18,8 @@ from tools.gpu.chains import ArrayOps, OnnxOps
 
 OPSET = 21
 EPSILON = 1e-5
+CONSTANTS_OF = 0.001
+"""The megabytes for which a model's constants are drawn, whatever the size of its inputs."""
 Axes = tuple[int, ...]
 
 
@@ -235,7 +237,7 @@ def onnx_model(subject: Reducing, dtype: str) -> onnx.ModelProto:
     op = ReducingNodes(dtype)
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     inputs, names = [], []
-    for index, (shape, array) in enumerate(zip(subject.inputs, subject.arrays(0.001, dtype), strict=True)):
+    for index, (shape, array) in enumerate(zip(subject.inputs, subject.arrays(CONSTANTS_OF, dtype), strict=True)):
         names.append(f"x{index}")
         if 0 in shape:
             inputs.append(helper.make_tensor_value_info(f"x{index}", kind, [size or "n" for size in shape]))

@@ -16,8 +16,9 @@ class Job:
 
     ``model`` is the file as its user has it; in ``static`` every shape is a number.  ``inputs`` is an .npz file,
     ``outputs`` tells the type and shape of each output.  ``recipe`` (``module:function`` under ``recipes``) or
-    ``chain`` says what the model was made from, where a peer starts from there.  ``cache`` is a folder of the
-    peer's own that outlives the process.  ``trials`` is how many candidates a tuner may try for each kernel.
+    ``chain`` or ``reducing`` (a subject of tools/gpu/reduction_chains.py) says what the model was made from, where a
+    peer starts from there.  ``cache`` is a folder of the peer's own that outlives the process.  ``trials`` is how many
+    candidates a tuner may try for each kernel.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Job:
     recipe: str = ""
     recipes: str = ""
     chain: str = ""
+    reducing: str = ""
     trials: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
 

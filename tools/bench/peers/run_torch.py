@@ -1,4 +1,4 @@
-"""torch.compile (Inductor): the module that a model was exported from, or a chain written in torch.
+"""torch.compile (Inductor): the module that a model was exported from, or a chain or reduction written in torch.
 
 Weights are frozen, so that Inductor packs them; of the documented settings the fastest is taken: as it is, with
 max-autotune, and for images with channels last.
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from tools.bench.peers.job import CannotRunError, Job, Prepared
+from tools.gpu.reduction_chains import CONSTANTS_OF, SUBJECTS
 
 _TRY_SECONDS = 1.0
 
@@ -63,7 +64,10 @@ def prepare(job: Job) -> Prepared:
     torch._inductor.config.freezing = True
     inputs = [torch.from_numpy(array) for array in job.feeds().values()]
     torch.set_num_threads(1)  # as in the export: other sums give other statistics
-    function = CHAINS[job.chain] if job.chain else _module(job)
+    if job.reducing:
+        function: Function = _reducing(job.reducing)
+    else:
+        function = CHAINS[job.chain] if job.chain else _module(job)
     torch.set_num_threads(job.threads)
     variants: dict[str, tuple[Function, list[torch.Tensor], dict[str, bool]]] = {"frozen": (function, inputs, {})}
     if isinstance(function, torch.nn.Module):
@@ -90,6 +94,22 @@ def prepare(job: Job) -> Prepared:
         return [value.contiguous().numpy() for value in values]
 
     return Prepared(once, outputs, name)
+
+
+def _reducing(name: str) -> Function:
+    """A subject of tools/gpu/reduction_chains.py on those inputs whose size is open; what else it reads is constant, as
+    in its ONNX model."""
+    subject = SUBJECTS[name]
+    special = {"relu": torch.relu, "sigmoid": torch.sigmoid, "erf": torch.erf, "amax": torch.amax, "concat": torch.cat}
+    op = subject.ops(torch, torch.float32, special)
+    constants = [torch.from_numpy(array) for array in subject.arrays(CONSTANTS_OF, "float32")]
+
+    def run(*inputs: torch.Tensor) -> Any:
+        given = iter(inputs)
+        pairs = zip(subject.inputs, constants, strict=True)
+        return subject.build(op, *(next(given) if 0 in shape else constant for shape, constant in pairs))
+
+    return run
 
 
 def _module(job: Job) -> torch.nn.Module:
