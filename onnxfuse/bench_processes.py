@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from onnxfuse.bench_turns import MIN_BLOCKS, Worker, WorkerError, take_turns
+from onnxfuse.core_distance import CoreDistance
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.files.model_io import read_outline
 from onnxfuse.model.replacing import scratch
@@ -37,11 +38,12 @@ _TIMEOUT = 3600.0
 @dataclass(frozen=True)
 class Timed:
     """Seconds of a model on ``inputs``: of a run in each block's two turns, of shape (blocks, 2), and of creating its
-    session."""
+    session; and how far two cores were from each other, in nanoseconds (core_distance.py), None if not known."""
 
     times: np.ndarray
     load: float
     inputs: InputSet
+    distance: float | None = None
 
 
 def time_models(
@@ -99,10 +101,11 @@ def time_models(
         if seconds is None:
             slow = longest >= SLOW_RUN
             seconds, least = (0.0, SLOW_BLOCKS) if slow else (SECONDS * len(models) / 2, MIN_BLOCKS)
-        times, failed = take_turns(workers, seconds, TURN_SECONDS, least)
-        for name, reason in failed.items():
+        found = take_turns(workers, seconds, TURN_SECONDS, least, stack.enter_context(CoreDistance()))
+        for name, reason in found.failed.items():
             raise OnnxfuseError(f"ONNX Runtime cannot run {models[name]}: {reason}")
-        return {name: Timed(times[name], float(workers[name].ready["load"]), inputs) for name in models}
+        loaded = {name: float(worker.ready["load"]) for name, worker in workers.items()}
+        return {name: Timed(found.times[name], loaded[name], inputs, found.distance) for name in models}
 
 
 def _until_ready(worker: Worker, path: Path) -> None:

@@ -13,16 +13,23 @@ import select
 import signal
 import subprocess
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from onnxfuse.core_distance import CoreDistance
 
 MIN_BLOCKS = 6
 SLOW = 8.0
 """A program of which a run takes that many turns, and that many times the fastest's, is timed in a few blocks only."""
 SLOW_BLOCKS = 3
 _RESAMPLES = 1000
+
+PROCESS_SPREAD = 0.01
+"""The standard deviation of the logarithm of a model's time between processes that run the same file, whatever the
+number of turns: the memory that they get differs.  Of five models, six processes each: 0.003 to 0.013."""
 
 Ratio = tuple[float, float, float]
 """A ratio, and the bounds of its 95 % interval."""
@@ -138,39 +145,82 @@ class Worker:
             os.killpg(self._process.pid, number)
 
 
-def take_turns(
-    workers: dict[str, Worker], seconds: float, turn: float, least: int = MIN_BLOCKS
-) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """The times of all workers, and the reasons of those that failed.
+@dataclass(frozen=True)
+class Turns:
+    """What ``take_turns`` has found.
 
-    A worker's times are seconds, of shape (blocks, 2 turns).  A block is one turn of about ``turn`` seconds of each
-    worker in the order given, then one of each in the opposite order.  There are blocks for about ``seconds``, and
-    ``least`` at least; one that is much too slow takes part in the first three only.
+    ``times`` are seconds, of shape (blocks, 2 turns) for each worker, ``failed`` the reasons of those that failed.
+    ``distance`` is how far two cores were from each other meanwhile, in nanoseconds there and back, None where that is
+    not known.
     """
-    blocks: dict[str, list[tuple[float, float]]] = {name: [] for name in workers}
+
+    times: dict[str, np.ndarray]
+    failed: dict[str, str]
+    distance: float | None = None
+
+
+def take_turns(
+    workers: dict[str, Worker],
+    seconds: float,
+    turn: float,
+    least: int = MIN_BLOCKS,
+    cores: CoreDistance | None = None,
+    patience: float = 0.0,
+) -> Turns:
+    """The times of all workers.
+
+    A block is one turn of about ``turn`` seconds of each worker in the order given, then one of each in the opposite
+    order.  There are blocks for about ``seconds``, and ``least`` at least; one that is much too slow takes part in the
+    first three only.
+
+    With ``cores`` only blocks of one distance count, which makes as much of a difference to one program as to another
+    only by chance: those in which the cores were near, as near as ``cores`` has ever seen them, or if these are fewer
+    than the others, those in which they were not.  While there are not ``seconds`` of the former, more blocks are
+    taken, for ``patience`` seconds at most.
+    """
+    blocks: list[dict[str, tuple[float, float]]] = []
     failed: dict[str, str] = {}
+    distances: list[float] = []
+    near_seconds = 0.0
     end = time.monotonic() + seconds
-    count = 0
-    while count < least or time.monotonic() < end:
+    while len(failed) < len(workers) and (
+        len(blocks) < least or time.monotonic() < end or (near_seconds < seconds and time.monotonic() < end + patience)
+    ):
+        began = time.monotonic()
+        distance = None if cores is None else cores.nanoseconds()
         slow = _slow(blocks, turn)
-        names = [name for name in workers if name not in failed and not (name in slow and count >= SLOW_BLOCKS)]
+        names = [name for name in workers if name not in failed and not (name in slow and len(blocks) >= SLOW_BLOCKS)]
         turns: dict[str, list[float]] = {name: [] for name in names}
         for name in (*names, *reversed(names)):
             try:
                 turns[name].append(workers[name].time(turn))
             except WorkerError as error:
                 failed.setdefault(name, str(error))
-        for name, times in turns.items():
-            if len(times) == 2:
-                blocks[name].append((times[0], times[1]))
-        count += 1
-        if len(failed) == len(workers):
-            break
-    return {name: np.array(times) for name, times in blocks.items() if name not in failed}, failed
+        blocks.append({name: (times[0], times[1]) for name, times in turns.items() if len(times) == 2})
+        distances.append(math.nan if distance is None else distance)
+        if cores is None or cores.is_near(distance):
+            near_seconds += time.monotonic() - began
+    chosen = _of_one_distance(distances, cores)
+    times = {}
+    for name in workers:
+        taken = [block[name] for block, wanted in zip(blocks, chosen, strict=True) if wanted and name in block]
+        if name not in failed:
+            times[name] = np.array(taken or [block[name] for block in blocks if name in block])
+    known = [distance for distance, wanted in zip(distances, chosen, strict=True) if wanted and distance > 0]
+    return Turns(times, failed, float(np.median(known)) if known else None)
 
 
-def _slow(blocks: dict[str, list[tuple[float, float]]], turn: float) -> set[str]:
-    best = {name: min(map(min, times)) for name, times in blocks.items() if times}
+def _of_one_distance(distances: list[float], cores: CoreDistance | None) -> list[bool]:
+    """Which blocks count."""
+    near = [cores is None or cores.is_near(distance) for distance in distances]
+    return near if 2 * sum(near) >= len(near) or sum(near) >= MIN_BLOCKS else [not one for one in near]
+
+
+def _slow(blocks: list[dict[str, tuple[float, float]]], turn: float) -> set[str]:
+    best: dict[str, float] = {}
+    for block in blocks:
+        for name, times in block.items():
+            best[name] = min(best.get(name, math.inf), *times)
     limit = SLOW * max(turn, min(best.values(), default=0.0))
     return {name for name, value in best.items() if value > limit}
 
@@ -189,6 +239,17 @@ def ratio_with_spread(blocks: np.ndarray) -> Ratio:
     low, high = np.percentile(_ratios(times[rows]), [2.5, 97.5])
     spread = max(high / ratio, ratio / low) ** _widening(len(times))
     return ratio, float(ratio / spread), float(ratio * spread)
+
+
+def ratio_of_processes(first: np.ndarray, second: np.ndarray) -> Ratio:
+    """The ratio of the times of two processes, each of shape (blocks, turns), with an interval for other processes too.
+
+    A slow one has the first blocks only, and then only these count.
+    """
+    count = min(len(first), len(second))
+    ratio, _, high = ratio_with_spread(np.stack([first[:count], second[:count]], axis=1))
+    spread = math.exp(math.hypot(math.log(high / ratio), 1.96 * math.sqrt(2) * PROCESS_SPREAD))
+    return ratio, ratio / spread, ratio * spread
 
 
 def _ratios(samples: np.ndarray) -> np.ndarray:

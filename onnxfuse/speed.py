@@ -10,9 +10,10 @@ import numpy as np
 import onnx
 
 from onnxfuse.bench_processes import Timed, time_models
-from onnxfuse.bench_turns import Ratio, ratio_with_spread
+from onnxfuse.bench_turns import Ratio, ratio_of_processes, ratio_with_spread
 from onnxfuse.check.made_up_inputs import BENCHMARK_SIZES, generate
 from onnxfuse.check.parity import PROVIDERS
+from onnxfuse.core_distance import FAR
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.files.model_io import external_files, read_outline, read_proto
 from onnxfuse.fused.choices import ConvPolicy
@@ -35,7 +36,7 @@ class Speed:
 
     ``milliseconds`` are the lower quartiles of a run, ``sizes`` the bytes of the files with their external data, of the
     original and of the result.  ``taken_back`` says what was not done because it made the model slower, if anything.
-    ``shapes`` are those of the inputs.
+    ``shapes`` are those of the inputs, ``distance`` is how far two cores were from each other (core_distance.py).
     """
 
     ratio: float
@@ -45,6 +46,7 @@ class Speed:
     sizes: tuple[int, int]
     taken_back: str = ""
     shapes: dict[str, list[int]] = field(default_factory=dict)
+    distance: float | None = None
 
     @property
     def slower(self) -> bool:
@@ -55,6 +57,20 @@ class Speed:
         """``1.34 times as fast (1.30 to 1.38), 21 → 20 MB``."""
         return f"{_described((self.ratio, self.low, self.high))}, {_sizes(*self.sizes)}"
 
+    def lines(self) -> list[str]:
+        """All there is to say, the empty string for what there is not."""
+        return [self.describe(), self.taken_back, self.describe_cores()]
+
+    def describe_cores(self) -> str:
+        """What to know of the processor, if anything."""
+        if self.distance is None or self.distance < FAR:
+            return ""
+        return (
+            f"Two cores of this processor were {self.distance:.0f} ns from each other meanwhile, as without a cache "
+            "that they share. Where they are near, as the host of a virtual machine may have them at another time, all "
+            "is faster, and the ratio is another."
+        )
+
     def to_json(self) -> dict[str, object]:
         """The fields as JSON takes them."""
         return asdict(self)
@@ -63,6 +79,13 @@ class Speed:
 def is_slower(ratio: Ratio) -> bool:
     """Whether a ratio with its interval is that of a model which is slower than the original beyond chance."""
     return ratio[0] < LEAST_LOSS and ratio[2] < 1
+
+
+def _slower_here(original: Timed, other: Timed) -> bool:
+    """Whether the second model is slower in these two processes, beyond chance: others, which are asked next, may
+    differ from them."""
+    count = min(len(original.times), len(other.times))
+    return is_slower(ratio_with_spread(np.stack([original.times[:count], other.times[:count]], axis=1)))
 
 
 def _described(ratio: Ratio) -> str:
@@ -81,14 +104,15 @@ def _sizes(before: int, after: int) -> str:
 
 def ratio_of(original: Timed, other: Timed) -> Ratio:
     """How many times as fast as the first model the second is, with the bounds."""
-    count = min(len(original.times), len(other.times))  # a slow one has the first blocks only
-    return ratio_with_spread(np.stack([original.times[:count], other.times[:count]], axis=1))
+    return ratio_of_processes(original.times, other.times)
 
 
 def _speed(original: Timed, result: Timed, paths: tuple[Path, Path], taken_back: str = "") -> Speed:
     first, second = (float(np.percentile(timed.times, 25) * 1000) for timed in (original, result))
     sizes = (file_bytes(paths[0]), file_bytes(paths[1]))
-    return Speed(*ratio_of(original, result), (first, second), sizes, taken_back, original.inputs.shapes())
+    return Speed(
+        *ratio_of(original, result), (first, second), sizes, taken_back, original.inputs.shapes(), original.distance
+    )
 
 
 def file_bytes(path: Path) -> int:
@@ -167,12 +191,13 @@ def judged(
         models = {ORIGINAL: original, RESULT: result}
         timed = time_models(models, inputs, shapes=shapes, target=asked.target)
         report.speed = _speed(timed[ORIGINAL], timed[RESULT], (original, result))
-        if not report.speed.slower:
+        if not _slower_here(timed[ORIGINAL], timed[RESULT]):
             return None
         inputs = timed[ORIGINAL].inputs
         candidates = choices(asked)
         if len(candidates) == 1:
-            report.add_warning(f"the result is slower than the original: {report.speed.describe()}")
+            if report.speed.slower:
+                report.add_warning(f"the result is slower than the original: {report.speed.describe()}")
             return None
         context.progress("the result is slower: timing what does less")
         request, speed = choose(candidates, write, original, inputs, report.speed, asked.target)
@@ -239,13 +264,16 @@ def choose(
         timed = time_models(paths, inputs, target=target)
         ratios = {name: ratio_of(timed[ORIGINAL], found) for name, found in timed.items() if name != ORIGINAL}
         planned = f"as planned it ran {_described(ratios[candidates[0].words])}."
-        good = [choice for choice in candidates[:-1] if choice.words in ratios and not is_slower(ratios[choice.words])]
+        tried = [choice for choice in candidates[:-1] if choice.words in timed]
+        good = [choice for choice in tried if not _slower_here(timed[ORIGINAL], timed[choice.words])]
         if not good:
             last = candidates[-1]
             said = f"Taken back: {last.words}; {planned}"
             sizes = (first.sizes[0], first.sizes[0])
             milliseconds = float(np.percentile(timed[ORIGINAL].times, 25) * 1000)
-            return last.request, Speed(1.0, 1.0, 1.0, (milliseconds, milliseconds), sizes, said, inputs.shapes())
+            return last.request, Speed(
+                1.0, 1.0, 1.0, (milliseconds, milliseconds), sizes, said, inputs.shapes(), timed[ORIGINAL].distance
+            )
         best = max(good, key=lambda choice: ratios[choice.words][0])
         said = ""
         if best is not candidates[0]:

@@ -35,7 +35,8 @@ import numpy as np
 from bench_cpu import PAGE, put_into_page
 
 from onnxfuse.bench import machine
-from onnxfuse.bench_turns import Worker, WorkerError, ratio_with_spread, take_turns
+from onnxfuse.bench_turns import Worker, WorkerError, ratio_of_processes, take_turns
+from onnxfuse.core_distance import CoreDistance
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.run.sessions import SessionError
 from onnxfuse.zoo.manifest import FetchError, chosen_models, read_manifest
@@ -120,9 +121,15 @@ def takes_part(peer: Peer, subject: Subject) -> bool:
 
 
 def run_subject(
-    subject: Subject, peers: list[Peer], pythons: dict[str, str], folder: Path, arguments: argparse.Namespace
-) -> dict[str, dict[str, Any]]:
-    """The result of each peer on one subject: its times, or the reason why there are none."""
+    subject: Subject,
+    peers: list[Peer],
+    pythons: dict[str, str],
+    folder: Path,
+    arguments: argparse.Namespace,
+    cores: CoreDistance,
+) -> tuple[dict[str, dict[str, Any]], float | None]:
+    """The result of each peer on one subject, its times or the reason why there are none, and how far two cores were
+    from each other meanwhile."""
     results: dict[str, dict[str, Any]] = {}
     with ExitStack() as stack:
         workers: dict[str, Worker] = {}
@@ -140,12 +147,13 @@ def run_subject(
             except (WorkerError, RuntimeError) as error:
                 results[peer.name] = {"reason": str(error)}
         if arguments.prepare or not workers:
-            return results
+            return results, None
         say("  timing")
-        times, failed = take_turns(workers, arguments.seconds, TURN)
-        results |= {name: {"reason": reason} for name, reason in failed.items()}
+        found = take_turns(workers, arguments.seconds, TURN, cores=cores, patience=arguments.patience)
+        times = found.times
+        results |= {name: {"reason": reason} for name, reason in found.failed.items()}
         results |= {name: {**measured(times, name), "note": str(workers[name].ready.get("note", ""))} for name in times}
-    return results
+    return results, found.distance
 
 
 def _start(peer: Peer, python: str, subject: Subject, folder: Path, arguments: argparse.Namespace) -> Worker:
@@ -189,12 +197,13 @@ def measured(times: dict[str, np.ndarray], name: str) -> dict[str, Any]:
     low, middle, high = (float(value) for value in np.percentile(times[name], [25, 50, 75]) * 1000)
     result: dict[str, Any] = {"ms": low, "median_ms": middle, "upper_ms": high, "blocks": len(times[name])}
     if OURS in times:
-        count = min(len(times[name]), len(times[OURS]))  # a slow peer has the first blocks only
-        result["ratio"] = ratio_with_spread(np.stack([times[name][:count], times[OURS][:count]], axis=1))
+        result["ratio"] = (1.0, 1.0, 1.0) if name == OURS else ratio_of_processes(times[name], times[OURS])
     return result
 
 
-def run_task(task: Task, peers: list[Peer], pythons: dict[str, str], arguments: argparse.Namespace) -> dict[str, Any]:
+def run_task(
+    task: Task, peers: list[Peer], pythons: dict[str, str], arguments: argparse.Namespace, cores: CoreDistance
+) -> dict[str, Any]:
     """The record of one task: what it is, and the result of each peer that is there.
 
     Of one that ONNX Runtime does not run, as some of 16 bits, it says why.
@@ -207,12 +216,12 @@ def run_task(task: Task, peers: list[Peer], pythons: dict[str, str], arguments: 
             reason = {"reason": str(error)}
             return {"name": task.name, "group": task.group, "size": "", "parameters": 0, "peers": {BASE: reason}}
         fitting = [peer for peer in peers if peer.name in pythons and takes_part(peer, subject)]
-        results = run_subject(subject, fitting, pythons, Path(name), arguments)
+        results, distance = run_subject(subject, fitting, pythons, Path(name), arguments, cores)
     for peer, result in results.items():
         if "reason" in result:
             say(f"  {PEERS[peer].title}: {result['reason']}")
     about = {"name": task.name, "group": task.group, "size": subject.size, "parameters": subject.parameters}
-    return {**about, "peers": results}
+    return {**about, "peers": results, "distance": distance}
 
 
 def describe(peers: list[Peer], pythons: dict[str, str], missing: dict[str, str], threads: int) -> dict[str, Any]:
@@ -296,13 +305,14 @@ def run(chosen: list[Task], peers: list[Peer], arguments: argparse.Namespace) ->
     left = [task for task in chosen if task.name not in done]
     if done:
         say(f"taken over from {partial}: {len(chosen) - len(left)} of {len(chosen)}")
-    for number, task in enumerate(left, start=1):
-        say(f"[{number}/{len(left)}] {task.name}")
-        record = run_task(task, peers, pythons, arguments)
-        if not arguments.prepare:
-            done[task.name] = record
-            content["subjects"] = list(done.values())
-            partial.write_text(json.dumps(content), encoding="utf-8")
+    with CoreDistance() as cores:
+        for number, task in enumerate(left, start=1):
+            say(f"[{number}/{len(left)}] {task.name}")
+            record = run_task(task, peers, pythons, arguments, cores)
+            if not arguments.prepare:
+                done[task.name] = record
+                content["subjects"] = list(done.values())
+                partial.write_text(json.dumps(content), encoding="utf-8")
     content["subjects"] = [done[task.name] for task in chosen if task.name in done]
     return content
 
@@ -317,6 +327,7 @@ def parse_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     add("--tuned", action="store_true", help="optimize models with --static and --tune, not as by default")
     add("--peers", metavar="A,B,…", help=f"only these beside ort and onnxfuse: {', '.join(PEERS)}")
     add("--seconds", type=float, default=10.0, metavar="S", help="for timing a subject (default: 10)")
+    add("--patience", type=float, default=0.0, metavar="S", help="more, until cores are near each other (default: 0)")
     add("--threads", type=int, default=2, metavar="N", help="of every peer (default: 2)")
     add("--chain-trials", type=int, default=16, metavar="N", help="of TVM's tuner, a kernel of a chain (default: 16)")
     add("--model-trials", type=int, default=0, metavar="N", help="of TVM's tuner, a kernel of a model (default: 0)")

@@ -1,14 +1,17 @@
 """The benchmark: the order of its calls, its ratio, and its memory measurement."""
 
+import os
 import sys
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 
 import onnxfuse
 from onnxfuse.bench import MIN_BLOCKS, bench, machine, time_in_turns
-from onnxfuse.bench_turns import ratio_with_spread
+from onnxfuse.bench_turns import Worker, ratio_of_processes, ratio_with_spread, take_turns
+from onnxfuse.core_distance import CoreDistance
 from onnxfuse.errors import OnnxfuseError
 from tests.support.parity_models import chain, model_file, save
 
@@ -36,6 +39,54 @@ def test_equal_work_has_an_interval_around_one() -> None:
     blocks = 1 + np.random.default_rng(2).exponential(0.05, (100, 2, 2))
     _, low, high = ratio_with_spread(blocks)
     assert low < 1 < high and high - low < 0.1
+
+
+def test_an_interval_knows_of_other_processes() -> None:
+    """However many turns two processes have, others of the same files differ by a hundredth each."""
+    first = 1 + np.random.default_rng(2).exponential(0.001, (1000, 2))
+    ratio, low, high = ratio_of_processes(first, first[:500] / 2)
+    assert ratio == pytest.approx(2, rel=0.01)
+    assert high / ratio == pytest.approx(ratio / low) == pytest.approx(1.028, abs=0.002)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="says on which core a process runs")
+def test_how_far_cores_are_from_each_other() -> None:
+    cores = os.sched_getaffinity(0)
+    with CoreDistance() as distance:
+        found = [distance.nanoseconds() for _ in range(10)]  # the other core may have other work for a while
+    assert os.sched_getaffinity(0) == cores
+    known = [value for value in found if value is not None]
+    assert len(cores) < 2 or (known and distance.least == min(known) > 1)
+    assert distance.is_near(None) and (not known or (distance.is_near(min(known)) and not distance.is_near(1e9)))
+
+
+def test_only_blocks_of_one_distance_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cores(CoreDistance):
+        def __init__(self, found: list[float | None]) -> None:
+            super().__init__()
+            self._found = iter(found)
+
+        def nanoseconds(self) -> float | None:
+            value = next(self._found)
+            self.least = min(value or 1e9, self.least or 1e9)
+            return value
+
+    class Told:
+        def __init__(self) -> None:
+            self.count = 0
+
+        def time(self, _seconds: float) -> float:
+            self.count += 1
+            return (self.count + 1) // 2  # that of the block
+
+    def blocks(*found: float | None) -> tuple[list[int], float | None]:
+        turns = take_turns({"a": cast(Worker, Told())}, 0, 0, len(found), Cores(list(found)))
+        return turns.times["a"][:, 0].tolist(), turns.distance
+
+    assert blocks(600, 210, 220, 640, 200, None) == ([2, 3, 5, 6], 210)
+    assert blocks(600, 210, 650, 640, 620, 660) == ([1, 3, 4, 5, 6], 640)
+    assert blocks(600, 610, 650, 640, 620, 660) == ([1, 2, 3, 4, 5, 6], 630)
+    assert blocks(None, None) == ([1, 2], None)
 
 
 def test_bench_of_a_fused_model(tmp_path: Path) -> None:

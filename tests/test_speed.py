@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -221,6 +222,8 @@ def test_sizes_count_external_data(tmp_path: Path) -> None:
 def test_what_a_speed_says() -> None:
     found = Speed(1.342, 1.3, 1.379, (10.0, 7.5), (21_000_000, 20_400_000))
     assert found.describe() == "1.34 times as fast (1.30 to 1.38), 21 → 20.4 MB" and not found.slower
+    assert found.describe_cores() == replace(found, distance=215.0).describe_cores() == ""
+    assert "645 ns from each other" in replace(found, distance=645.0).describe_cores()
     assert Speed(0.97, 0.95, 0.99, (1, 1), (900, 4000)).slower
     assert Speed(0.97, 0.95, 0.99, (1, 1), (900, 4000)).describe().endswith("0.9 → 4 kB")
     assert not Speed(0.97, 0.9, 1.01, (1, 1), (1, 1)).slower  # chance

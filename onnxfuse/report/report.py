@@ -246,7 +246,7 @@ class Report:
     def describe_speed(self) -> list[str]:
         """How fast the result is beside the original, and what was taken back for it, or why that is not known; nothing
         where nobody asked."""
-        found = [self.not_timed] if self.speed is None else [self.speed.describe(), self.speed.taken_back]
+        found = [self.not_timed] if self.speed is None else self.speed.lines()
         return [line for line in found if line]
 
     def describe_gain(self) -> str:
@@ -287,10 +287,10 @@ class Report:
         are off a result in float64, or null). ``checked_on``: empty, or the provider that the check ran on for
         want of the target's. ``tuned``: empty, or what was measured on the CPU to choose convolutions by.
         ``speed``: null if not timed, else ``ratio`` (above 1 the result is faster), ``low``, ``high``,
-        ``milliseconds`` and ``sizes`` (each of original and result), ``taken_back``; ``not_timed``: empty, or
-        why not. ``profile``: null, or ``original`` and ``result`` (each the nodes as ONNX Runtime ran them:
-        ``name``, ``op``, ``microseconds`` of a run, ``stands_for``) and ``runs``. ``layout``: empty, or what is
-        to be known of the layout of convolutions on CUDA.
+        ``milliseconds`` and ``sizes`` (each of original and result), ``taken_back``, ``distance`` (nanoseconds from
+        one core to another and back, or null); ``not_timed``: empty, or why not. ``profile``: null, or ``original``
+        and ``result`` (each the nodes as ONNX Runtime ran them: ``name``, ``op``, ``microseconds`` of a run,
+        ``stands_for``) and ``runs``. ``layout``: empty, or what is to be known of the layout of convolutions on CUDA.
         """
         return {
             "schema": 1,

@@ -14,6 +14,7 @@ import onnx
 import pytest
 
 from onnxfuse.bench_turns import MIN_BLOCKS, SLOW_BLOCKS, Worker, WorkerError, take_turns
+from onnxfuse.core_distance import CoreDistance
 from onnxfuse.run.sessions import SessionError
 from onnxfuse.zoo.manifest import FetchError, StoredModel, read_manifest
 from tools.bench import known_peers as bench_peers
@@ -60,8 +61,9 @@ def state(worker: Worker) -> str:
 
 def test_turns_go_there_and_back_and_idle_workers_are_stopped(fake: Any, tmp_path: Path) -> None:
     workers = {name: fake(name, seconds) for name, seconds in (("A", 0.001), ("B", 0.002), ("C", 0.004))}
-    times, failed = take_turns(workers, 0, 0.001)
-    assert failed == {}
+    found = take_turns(workers, 0, 0.001)
+    times = found.times
+    assert found.failed == {} and found.distance is None
     assert (tmp_path / "turns").read_text() == "ABCCBA" * MIN_BLOCKS
     assert [times[name].shape for name in "ABC"] == [(MIN_BLOCKS, 2)] * 3
     assert [float(times[name].max()) for name in "ABC"] == [0.001, 0.002, 0.004]  # the disturbed run does not count
@@ -72,14 +74,14 @@ def test_turns_go_there_and_back_and_idle_workers_are_stopped(fake: Any, tmp_pat
 
 
 def test_one_that_dies_is_left_out_and_the_others_go_on(fake: Any) -> None:
-    times, failed = take_turns({"A": fake("A", 0.001), "B": fake("B", 0.002, lives=4)}, 0, 0.001)
-    assert list(times) == ["A"]
-    assert len(times["A"]) == MIN_BLOCKS
-    assert failed == {"B": "ended early (status 1): out of memory"}
+    found = take_turns({"A": fake("A", 0.001), "B": fake("B", 0.002, lives=4)}, 0, 0.001)
+    assert list(found.times) == ["A"]
+    assert len(found.times["A"]) == MIN_BLOCKS
+    assert found.failed == {"B": "ended early (status 1): out of memory"}
 
 
 def test_a_slow_one_is_timed_in_a_few_blocks(fake: Any) -> None:
-    times, _ = take_turns({"A": fake("A", 0.001), "B": fake("B", 0.5)}, 0, 0.001)
+    times = take_turns({"A": fake("A", 0.001), "B": fake("B", 0.5)}, 0, 0.001).times
     assert (len(times["A"]), len(times["B"])) == (MIN_BLOCKS, SLOW_BLOCKS)
 
 
@@ -167,7 +169,7 @@ def test_what_onnx_runtime_does_not_run_is_left_out_and_the_others_go_on() -> No
     def make(folder: Path) -> Subject:
         raise SessionError("no implementation for bfloat16")
 
-    record = bench.run_task(bench.Task("big", "models", make), [], {}, bench.parse_arguments([]))
+    record = bench.run_task(bench.Task("big", "models", make), [], {}, bench.parse_arguments([]), CoreDistance())
     assert record["peers"] == {BASE: {"reason": "no implementation for bfloat16"}}
     about = {"title": "ORT", "setting": "", "versions": "", "missing": ""}
     place = {"machine": "m", "system": "s", "date": "d", "commit": "c", "arguments": {"trials": [0, 0], "tuned": False}}

@@ -24,7 +24,7 @@ LAYERS = (
     ("check",),
     (
         *("bench", "bench_memory", "bench_processes", "bench_turns", "bench_worker"),
-        *("cpu_tuning", "profiling", "speed", "zoo"),
+        *("core_distance", "cpu_tuning", "profiling", "speed", "zoo"),
     ),
     ("api",),
     ("doctor", "unfusing"),

@@ -5,6 +5,7 @@ from html import escape
 from textwrap import wrap
 from typing import Any
 
+from onnxfuse.core_distance import FAR
 from onnxfuse.wording import printable
 from tools.bench.known_peers import OURS, PEERS
 from tools.markdown_table import table
@@ -120,7 +121,18 @@ def _settings(content: dict[str, Any]) -> str:
     lines.append(f"- models: optimized {how}; chains with --static and --tune")
     commit = f", commit {content['commit']}" if content["commit"] else ""
     place = f"Machine: {content['machine']}, {content['system']}, {content['date']}{commit}."
+    if words := _distances(content["subjects"]):
+        lines.append(words)
     return "\n".join(["Settings:", "", *map(_plain, lines), "", place])
+
+
+def _distances(records: list[Record]) -> str:
+    """How far two cores were from each other, which no program but the machine's host decides."""
+    near = sorted(r["distance"] for r in records if r.get("distance") and r["distance"] < FAR)
+    far = [r["name"] for r in records if r.get("distance") and r["distance"] >= FAR]
+    first = f"two cores were {near[0]:.0f} to {near[-1]:.0f} ns from each other" if near else ""
+    rest = f"two cores were far from each other, which makes other ratios, for {', '.join(far)}" if far else ""
+    return "- " + "; ".join(filter(None, (first, rest))) if near or far else ""
 
 
 def _plain(text: str) -> str:
