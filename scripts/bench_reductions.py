@@ -42,6 +42,7 @@ PAGE = ROOT / "benchmarks" / "reductions.md"
 PEERS_PAGE = PAGE.with_name("reductions_peers.md")
 PARTIAL = ROOT / "build" / "reductions_peers"
 """Where a run beside peers keeps what it has timed."""
+SETTINGS = "The ten chains are planned as by default, TVM runs its default schedules, and torch.compile is as it is."
 MEGABYTES = (0.1, 2, 64)
 LEFT = "left to ONNX Runtime"
 
@@ -80,7 +81,7 @@ def beside_peers(arguments: argparse.Namespace) -> int:
     print(text)
     if not arguments.no_page:
         about = "# Chains that reduce, beside other programs\n\nMade by `scripts/bench_reductions.py --peers "
-        PEERS_PAGE.write_text(f"{about}{arguments.peers}`.\n\n{text}\n", "utf-8")
+        PEERS_PAGE.write_text(f"{about}{arguments.peers}`. {SETTINGS}\n\n{text}\n", "utf-8")
         (PARTIAL / "peers.partial.json").unlink()
     return 0
 
