@@ -1,40 +1,47 @@
 """The processor of this machine."""
 
+import ctypes
 import os
 import platform
 from functools import cache
-from pathlib import Path
+
+from onnxfuse.errors import OnnxfuseError
+from onnxfuse.run.library import custom_ops_library
+
+
+def read(library: str) -> dict[str, str]:
+    """What the native library at a path says of the processor: "vendor", "family", "features" and "name"; nothing on
+    others than x86-64."""
+    function = ctypes.CDLL(library).onnxfuse_processor
+    function.restype = ctypes.c_char_p
+    lines = function().decode(errors="replace").splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 @cache
 def _info() -> dict[str, str]:
-    """What Linux says of the first processor; empty elsewhere."""
-    try:
-        first, _, _ = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").partition("\n\n")
-    except OSError:
-        return {}
-    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
+    """The same of the package's library.  Raises OnnxfuseError if there is none."""
+    return read(custom_ops_library())
 
 
 def has_avx512() -> bool:
-    """Whether there are the registers of AVX-512; False where that cannot be told."""
-    return "avx512f" in _info().get("flags", "").split()
+    """Whether there are the instructions of AVX-512 (F, BW, DQ and VL)."""
+    return "avx512" in _info().get("features", "").split()
 
 
 def has_avx2() -> bool:
-    """Whether there are the instructions of AVX2 and FMA; False where that cannot be told."""
-    return {"avx2", "fma"} <= set(_info().get("flags", "").split())
+    """Whether there are the instructions of AVX2, FMA and F16C."""
+    return "avx2" in _info().get("features", "").split()
 
 
 def halves_avx512() -> bool:
     """Whether vectors of AVX-512 are computed in two steps, as on AMD's Zen 4 (family 25, of which Zen 3 has none)."""
-    info = _info()
-    return has_avx512() and info.get("vendor_id") == "AuthenticAMD" and info.get("cpu family") == "25"
+    return has_avx512() and _info().get("vendor") == "AuthenticAMD" and _info().get("family") == "25"
 
 
 def is_intel() -> bool:
-    """Whether the processor is one of Intel's; False where that cannot be told."""
-    return _info().get("vendor_id") == "GenuineIntel"
+    """Whether the processor is one of Intel's."""
+    return _info().get("vendor") == "GenuineIntel"
 
 
 def has_float16() -> bool:
@@ -53,8 +60,11 @@ def usable() -> int:
 
 
 def describe() -> str:
-    """The processor's name, and its vector instructions where they are known."""
-    name = _info().get("model name") or platform.processor() or platform.machine()
-    if has_avx512():
-        return f"{name} (AVX-512)"
-    return f"{name} (AVX2)" if has_avx2() else name
+    """The processor's name and vector instructions; without a library to ask, what the system calls it."""
+    system = platform.processor() or platform.machine()
+    try:
+        name = _info().get("name") or system
+        sets = "AVX-512" if has_avx512() else "AVX2" if has_avx2() else ""
+    except OnnxfuseError:
+        return system
+    return f"{name} ({sets})" if sets else name

@@ -62,7 +62,8 @@ def rounds_once() -> bool:
     """Whether the kernels that run here have an instruction that multiplies and adds."""
     from onnxfuse import cpu
 
-    return ON_AARCH64 or (cpu.has_avx2() and os.environ.get("ONNXFUSE_ISA") != "baseline")
+    features = cpu.read(library()).get("features", "").split()
+    return ON_AARCH64 or ("avx2" in features and os.environ.get("ONNXFUSE_ISA") != "baseline")
 
 
 def run_code(code: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:

@@ -10,7 +10,7 @@ import onnxfuse
 ROOT = Path(onnxfuse.__file__).parent
 
 LAYERS = (
-    ("errors", "cpu", "system", "wording", "fused.kinds", "fused.choices", "fused.target"),
+    ("errors", "cpu", "system", "wording", "run.library", "fused.kinds", "fused.choices", "fused.target"),
     ("model",),
     ("shapes", "program"),
     ("files",),

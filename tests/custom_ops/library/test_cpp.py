@@ -15,6 +15,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from onnxfuse import cpu
 from tests.custom_ops.fused import library
 from tests.custom_ops.library.test_rooms import LIBRARY, includes
 
@@ -33,13 +34,9 @@ def instruction_sets() -> dict[str, list[str]]:
     """The instruction sets that this machine can run, with their compiler flags."""
     if platform.machine() != "x86_64":
         return {"neon" if platform.machine() == "aarch64" else "baseline": []}
-    text = Path("/proc/cpuinfo").read_text(encoding="utf-8") if sys.platform == "linux" else ""
-    flags = set(text.partition("flags")[2].partition("\n")[0].split())
+    features = cpu.read(library())["features"].split()
     result: dict[str, list[str]] = {"baseline": []}
-    if {"avx2", "fma", "f16c"} <= flags:
-        result["avx2"] = AVX2
-    if {"avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags:
-        result["avx512"] = AVX512
+    result |= {name: flags for name, flags in (("avx2", AVX2), ("avx512", AVX512)) if name in features}
     return result
 
 

@@ -424,7 +424,7 @@ def test_processors_differ_in_what_shuffles_cost(
     vendor: str, family: str, halves: bool, dear: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A depthwise convolution of stride 2 takes its columns apart with shuffles in the plain layout."""
-    monkeypatch.setattr(cpu, "_info", lambda: {"vendor_id": vendor, "cpu family": family, "flags": "avx512f"})
+    monkeypatch.setattr(cpu, "_info", lambda: {"vendor": vendor, "family": family, "features": "avx2 avx512"})
     assert cpu.halves_avx512() is halves
     made = model(
         """g (float[1, 16, 80, 80] x) => (float[1, 16, 40, 40] y) {

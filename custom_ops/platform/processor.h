@@ -1,0 +1,17 @@
+// What the processor has.
+#ifndef ONNXFUSE_PROCESSOR_H_
+#define ONNXFUSE_PROCESSOR_H_
+
+namespace onnxfuse {
+
+// Vector instructions that the processor has and of which the system saves the registers for a thread.
+struct Features {
+  bool avx2 = false;    // with FMA and F16C
+  bool avx512 = false;  // F, BW, DQ and VL, and all of avx2
+};
+
+Features find_features();
+
+}  // namespace onnxfuse
+
+#endif  // ONNXFUSE_PROCESSOR_H_
