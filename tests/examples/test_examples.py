@@ -22,6 +22,7 @@ EXAMPLES = ROOT / "examples"
 STAND_IN = Path(__file__).parent
 HEADERS = os.environ.get("ONNXRUNTIME_INCLUDE", "")
 NODE_MODULES = os.environ.get("ONNXFUSE_NODE_MODULES", "")
+JAR = os.environ.get("ONNXRUNTIME_JAR", "")
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[1, n] x) => (float[1, n] y) { a = Exp(x) b = Sqrt(a) y = Sub(b, x) }"""
 WANTED = [f"{np.sqrt(np.exp(1)) - 1:.5g}"] * 4
@@ -109,6 +110,31 @@ def test_nodejs(fused: Path, tmp_path: Path) -> None:
     (tmp_path / "node_modules").symlink_to(NODE_MODULES)
     shutil.copy(EXAMPLES / "nodejs/main.js", tmp_path)
     assert output(node, tmp_path / "main.js", fused, "1", "8") == WANTED
+
+
+def test_java(fused: Path) -> None:
+    java = shutil.which("java")
+    if not java or not JAR:
+        pytest.skip("ONNXRUNTIME_JAR names no onnxruntime.jar")
+    library = fused.with_name("libonnxfuse_ops.so")
+    assert output(java, "-cp", JAR, EXAMPLES / "java/Main.java", library, fused, "1", "8") == WANTED
+
+
+@pytest.mark.parametrize(
+    ("folder", "fetch", "run"),
+    [
+        ("rust", ("cargo", "fetch", "--offline"), ("cargo", "run", "--offline", "--quiet", "--")),
+        ("csharp", ("dotnet", "restore"), ("dotnet", "run", "--no-restore", "--")),
+    ],
+)
+def test_projects_with_packages(folder: str, fetch: tuple[str, ...], run: tuple[str, ...], fused: Path) -> None:
+    project = shutil.copytree(EXAMPLES / folder, fused.with_name(folder))
+    if not shutil.which(fetch[0]) or subprocess.run(fetch, cwd=project, capture_output=True, check=False).returncode:
+        pytest.skip("the language is not here, or the packages that the example takes")
+    arguments = (fused.with_name("libonnxfuse_ops.so"), fused, "1", "8")
+    done = subprocess.run((*run, *arguments), cwd=project, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [f"{float(line):.5g}" for line in done.stdout.split()] == WANTED
 
 
 @pytest.fixture

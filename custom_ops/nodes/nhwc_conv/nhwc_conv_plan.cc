@@ -112,7 +112,7 @@ void decide_what_is_read(const NhwcConv& node, NhwcConvPlan* plan) {
   for (int64_t h = 0; h < g.kernel[1]; ++h) {
     for (int64_t w = 0; w < (joined ? 1 : g.kernel[2]); ++w) {
       const uint64_t pixels = number(h * g.dilations[1]) * number(plan->columns) + number(w * g.dilations[2]);
-      plan->offsets.push_back(static_cast<int64_t>(pixels * number(g.in_channels)));
+      plan->offsets.push_back(static_cast<ptrdiff_t>(pixels * number(g.in_channels)));
     }
   }
 }

@@ -71,7 +71,7 @@ struct NhwcConvPlan {
   int64_t reach = 0;       // columns from the first tap to the last
   int64_t segments = 1;    // of what a pixel's sums read
   int64_t length = 0;      // elements of a segment
-  std::vector<int64_t> offsets;  // where segments begin, from the first
+  std::vector<ptrdiff_t> offsets;  // where segments begin, from the first
   int64_t zero_count = 0;  // that taps outside of the image read
   int64_t plane_columns = 0;  // of a row that is copied; `offsets` are where products read these
 

@@ -64,7 +64,7 @@ void NhwcSegments::find_row(const float* image, int64_t row, const ConvRange& co
   const float* const from = image + (y * plan_.columns + x) * g_.in_channels;
   const float** to = segments + (whole_begin - columns.begin);
   const int64_t step = g_.strides[2] * g_.in_channels;
-  for (const int64_t offset : plan_.offsets) {
+  for (const ptrdiff_t offset : plan_.offsets) {
     for (int64_t i = 0; i < whole_end - whole_begin; ++i) to[i] = from + offset + i * step;
     to += pitch;
   }
