@@ -25,6 +25,14 @@ template <> struct Divider<u64> {
   ONNXFUSE_DEVICE u64 remainder(u64 x) const { return x % divisor; }
 };
 
+// The coordinate of element `rest` along a dimension; `rest` becomes its number in the dimensions outside.
+template <class Index> ONNXFUSE_DEVICE Index take_coordinate(const Divider<Index>& dim, Index& rest) {
+  const Index outer = dim.quotient(rest);
+  const Index coordinate = rest - outer * dim.divisor;
+  rest = outer;
+  return coordinate;
+}
+
 constexpr int max_rank = 16;
 
 // The collapsed dimensions of the iteration space, the innermost first.
@@ -32,13 +40,7 @@ template <class Index> struct Space {
   u32 rank;
   Divider<Index> dims[max_rank];
 
-  // The coordinate of element `rest` along dimension `dim`; `rest` becomes its number in the dimensions outside.
-  ONNXFUSE_DEVICE Index take(u32 dim, Index& rest) const {
-    const Index outer = dims[dim].quotient(rest);
-    const Index coordinate = rest - outer * dims[dim].divisor;
-    rest = outer;
-    return coordinate;
-  }
+  ONNXFUSE_DEVICE Index take(u32 dim, Index& rest) const { return take_coordinate(dims[dim], rest); }
 };
 
 // How many elements an operand advances for a step along each dimension of the Space; 0 where it is broadcast.

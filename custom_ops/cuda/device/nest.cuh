@@ -14,13 +14,7 @@ template <class Index> struct NestSpace {
   u32 rank;
   Divider<Index> dims[max_rank];
 
-  // The coordinate of `rest` along dimension `dim`; `rest` becomes its number in the dimensions outside.
-  ONNXFUSE_DEVICE Index take(u32 dim, Index& rest) const {
-    const Index outer = dims[dim].quotient(rest);
-    const Index coordinate = rest - outer * dims[dim].divisor;
-    rest = outer;
-    return coordinate;
-  }
+  ONNXFUSE_DEVICE Index take(u32 dim, Index& rest) const { return take_coordinate(dims[dim], rest); }
 };
 
 // Where an operand's first element is, and how many it advances for a step along each dimension of the space.

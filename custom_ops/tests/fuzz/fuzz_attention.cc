@@ -19,17 +19,11 @@ namespace {
 
 using namespace onnxfuse;
 using fuzz::below;
+using fuzz::count_of;
 using fuzz::expect;
 using fuzz::one_of;
 
-constexpr int64_t kMostElements = 100'000;
 constexpr double kMostProducts = 1e6;
-
-// The elements of a tensor that is small enough to have memory, or -1.
-int64_t count_of(const Shape& shape) {
-  int64_t count = 0;
-  return element_count(shape, &count) && count <= kMostElements ? count : -1;
-}
 
 const float* row_of(const float* data, const HeadsView& view, int64_t batch, int64_t head, int64_t row) {
   return data + view.begin + batch % view.batch * view.per_batch + head * view.per_head + row * view.per_row;

@@ -20,19 +20,13 @@ namespace {
 
 using namespace onnxfuse;
 using fuzz::below;
+using fuzz::count_of;
 using fuzz::expect;
 using fuzz::one_of;
 using fuzz::place_in;
 
-constexpr int64_t kMostElements = 100'000;
 constexpr double kMostProducts = 3e6;
 constexpr auto kBlock = static_cast<int64_t>(kNhwcBlock);
-
-// The elements of a tensor that is small enough to have memory, or -1.
-int64_t count_of(const Shape& shape) {
-  int64_t count = 0;
-  return element_count(shape, &count) && count <= kMostElements ? count : -1;
-}
 
 // The Programs add all that they read.
 double wanted_result(const MatMul& node, const NhwcConvPlan& plan, const std::vector<const float*>& inputs,

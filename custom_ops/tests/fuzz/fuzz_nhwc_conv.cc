@@ -23,17 +23,11 @@ namespace {
 using namespace onnxfuse;
 using fuzz::Attributes;
 using fuzz::below;
+using fuzz::count_of;
 using fuzz::expect;
 using fuzz::one_of;
 
-constexpr int64_t kMostElements = 100'000;
 constexpr int64_t kMostProducts = 2'000'000;
-
-// The elements of a tensor that is small enough to have memory, or -1.
-int64_t count_of(const Shape& shape) {
-  int64_t count = 0;
-  return element_count(shape, &count) && count <= kMostElements ? count : -1;
-}
 
 int64_t any_channels() { return below(3) == 0 ? one_of({8, 15, 16, 17, 64}) : 1 + static_cast<int64_t>(below(80)); }
 

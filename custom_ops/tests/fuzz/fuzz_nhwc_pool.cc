@@ -17,15 +17,9 @@ namespace {
 
 using namespace onnxfuse;
 using fuzz::below;
+using fuzz::count_of;
 using fuzz::expect;
 using fuzz::one_of;
-
-constexpr int64_t kMostElements = 100'000;
-
-bool is_small(const Shape& shape) {
-  int64_t count = 0;
-  return element_count(shape, &count) && count <= kMostElements;
-}
 
 // One element of the result: all taps are looked at, wherever they are.
 float plain_result(const NhwcPool& node, const NhwcPoolPlan& plan, const float* x, int64_t pixel, int64_t channel) {
@@ -130,7 +124,7 @@ void check_node() {
     expect(!error.empty(), "refused for no reason");
     return;
   }
-  if (is_small(plan.key.shapes[0]) && is_small(plan.output)) check_results(node, plan);
+  if (count_of(plan.key.shapes[0]) >= 0 && count_of(plan.output) >= 0) check_results(node, plan);
 }
 
 }  // namespace

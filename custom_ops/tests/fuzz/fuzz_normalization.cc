@@ -20,17 +20,10 @@ namespace {
 
 using namespace onnxfuse;
 using fuzz::below;
+using fuzz::count_of;
 using fuzz::expect;
 using fuzz::one_of;
 using fuzz::place_in;
-
-constexpr int64_t kMostElements = 100'000;
-
-// The elements of a tensor that is small enough to have memory, or -1.
-int64_t count_of(const Shape& shape) {
-  int64_t count = 0;
-  return element_count(shape, &count) && count <= kMostElements ? count : -1;
-}
 
 // What is normalized: the Programs add all that they read.  Sums of so few small integers are exact.
 std::vector<double> sums_of_inputs(const Normalization& node, const NormalizationPlan& plan,

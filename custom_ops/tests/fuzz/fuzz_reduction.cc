@@ -23,16 +23,12 @@ namespace {
 
 using namespace onnxfuse;
 using fuzz::below;
+using fuzz::count_of;
 using fuzz::expect;
 using fuzz::one_of;
 using fuzz::place_in;
 
-constexpr int64_t kMostElements = 60'000;
-
-int64_t count_of(const Shape& shape) {
-  int64_t count = 0;
-  return element_count(shape, &count) && count <= kMostElements ? count : -1;
-}
+constexpr int64_t kMost = 60'000;
 
 using Doubles = std::vector<double>;
 
@@ -290,7 +286,7 @@ void check_program() {
   }
   std::vector<Shape> values;
   expect(resolve_shapes(program, shapes, &values, &error), "a plan for shapes that do not fit");
-  const auto is_large = [](const Shape& shape) { return count_of(shape) < 0; };
+  const auto is_large = [](const Shape& shape) { return count_of(shape, kMost) < 0; };
   if (std::any_of(shapes.begin(), shapes.end(), is_large) || std::any_of(values.begin(), values.end(), is_large)) return;
   const auto is_float = [](const Value& value) {
     return value.type == DType::f32 && !value.swaps_halves && !value.along_axis;

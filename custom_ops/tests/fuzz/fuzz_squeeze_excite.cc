@@ -18,16 +18,11 @@ namespace {
 
 using namespace onnxfuse;
 using fuzz::below;
+using fuzz::count_of;
 using fuzz::expect;
 using fuzz::one_of;
 
-constexpr int64_t kMostElements = 300'000;
-
-// The elements of a tensor that is small enough to have memory, or -1.
-int64_t count_of(const Shape& shape) {
-  int64_t count = 0;
-  return element_count(shape, &count) && count <= kMostElements ? count : -1;
-}
+constexpr int64_t kMost = 300'000;
 
 std::vector<double> products(const std::vector<double>& input, const float* weights, int64_t batch, int64_t rows,
                              int64_t depth) {
@@ -47,7 +42,7 @@ void check_results(const SqueezeExcite& node, const SqueezeExcitePlan& plan) {
   std::vector<std::unique_ptr<float[]>> memory;
   std::vector<const void*> inputs;
   for (size_t i = 0; i < plan.key.shapes.size(); ++i) {
-    const auto count = static_cast<size_t>(count_of(plan.key.shapes[i]));
+    const auto count = static_cast<size_t>(count_of(plan.key.shapes[i], kMost));
     memory.push_back(std::make_unique<float[]>(count));
     const bool is_operand = i > 1 && i != node.excite_weights();
     for (size_t k = 0; k < count; ++k) memory.back()[k] = is_operand ? 1.0f : static_cast<float>(below(9)) - 3.0f;
@@ -133,7 +128,7 @@ void check_node() {
     return;
   }
   const std::vector<Shape>& shapes = plan.key.shapes;
-  if (attributes.spoilt || std::any_of(shapes.begin(), shapes.end(), [](const Shape& s) { return count_of(s) < 0; })) {
+  if (attributes.spoilt || std::any_of(shapes.begin(), shapes.end(), [](const Shape& s) { return count_of(s, kMost) < 0; })) {
     return;
   }
   if (plan.batch * plan.squeezed * (plan.channels + plan.excited) > 1'000'000) return;

@@ -16,6 +16,14 @@ namespace fuzz {
 
 using namespace onnxfuse;
 
+constexpr int64_t kMostElements = 100'000;
+
+// The elements of a tensor that is small enough to have memory, or -1.
+inline int64_t count_of(const Shape& shape, int64_t most = kMostElements) {
+  int64_t count = 0;
+  return element_count(shape, &count) && count <= most ? count : -1;
+}
+
 inline std::unique_ptr<float[]> memory_of(int64_t count) {
   return std::make_unique<float[]>(static_cast<size_t>(count));
 }

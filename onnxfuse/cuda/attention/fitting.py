@@ -3,7 +3,7 @@
 The tiles are tried in the order of argument on every architecture; where a kernel spills registers, the next ones are.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from onnxfuse.cuda.attention.case import AttentionCase
@@ -11,13 +11,12 @@ from onnxfuse.cuda.attention.kernel import AttentionSource
 from onnxfuse.cuda.attention.recipe import AttentionRecipe
 from onnxfuse.cuda.attention.renderer import render_attention
 from onnxfuse.cuda.attention.tiling import LARGEST_HEAD, SIZES, Tilings, tilings_of
-from onnxfuse.cuda.compile.compiled import taken
-from onnxfuse.cuda.compile.compiler import CompilerCache
+from onnxfuse.cuda.fitting import CaseFitter, FewestSpills
 from onnxfuse.cuda.tuned import Choice
 
 
 @dataclass(frozen=True)
-class AttentionFit:
+class AttentionFit(FewestSpills):
     """A rendered attention; ``choice`` says where its tiles come from, and the rest what its kernels have ``taken``."""
 
     case: AttentionCase
@@ -33,40 +32,20 @@ class AttentionFit:
         return str(AttentionRecipe.of(self.source))
 
 
-class AttentionFitter:
-    """Finds for each case the source to compile; what was found is kept."""
-
-    def __init__(self, compiler: CompilerCache | None, options: tuple[str, ...], architectures: Sequence[str]) -> None:
-        """Without a ``compiler`` the first tiles are taken.  ``options`` are the compiler's, and let it log."""
-        self._compiler = compiler
-        self._options = options
-        self._architectures = tuple(architectures)
-        self._fits: dict[AttentionCase, AttentionFit] = {}
+class AttentionFitter(CaseFitter[AttentionCase, AttentionFit]):
+    """Finds for each attention the source to compile."""
 
     def fit(self, case: AttentionCase) -> AttentionFit:
         """The source for a case.  Raises CompileError if it does not compile."""
-        if case not in self._fits:
-            self._fits[case] = self._best(case)
-        return self._fits[case]
+        return self._fit(case)
 
-    def _best(self, case: AttentionCase) -> AttentionFit:
-        best: AttentionFit | None = None
+    def _candidates(self, case: AttentionCase) -> Iterator[AttentionFit]:
+        choice = Choice.HEURISTIC
         for tilings in candidates(case):
-            found = self._compiled(case, tilings, Choice.REGISTERS if best else Choice.HEURISTIC)
-            if best is None or found.spills[0] < best.spills[0]:
-                best = found
-            if not best.spills[0]:
-                break
-        assert best is not None, "there are tiles for every case"
-        return best
-
-    def _compiled(self, case: AttentionCase, tilings: tuple[Tilings, ...], choice: Choice) -> AttentionFit:
-        source = render_attention(case, tilings)
-        if self._compiler is None:
-            return AttentionFit(case, tilings, source, choice)
-        compiled = self._compiler.compile([source.text], self._architectures, self._options)
-        blocks = {kernel.name: kernel.block for kernel in source.kernels}
-        return AttentionFit(case, tilings, source, choice, *taken(compiled, blocks))
+            source = render_attention(case, tilings)
+            blocks = {kernel.name: kernel.block for kernel in source.kernels}
+            yield AttentionFit(case, tilings, source, choice, *self._taken(source.text, blocks))
+            choice = Choice.REGISTERS
 
 
 def candidates(case: AttentionCase) -> Iterator[tuple[Tilings, ...]]:

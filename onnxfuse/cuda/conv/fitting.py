@@ -7,7 +7,6 @@ fit on a multiprocessor, gives way to the next one; the chooser leaves a convolu
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from onnxfuse.cuda.compile.compiled import taken
 from onnxfuse.cuda.compile.compiler import CompilerCache
 from onnxfuse.cuda.conv.candidates import candidates
 from onnxfuse.cuda.conv.case import ConvCase
@@ -16,6 +15,7 @@ from onnxfuse.cuda.conv.recipe import ConvRecipe
 from onnxfuse.cuda.conv.renderer import render_conv
 from onnxfuse.cuda.conv.tiling import Tiling
 from onnxfuse.cuda.conv.tunings import Tunings, known_dims
+from onnxfuse.cuda.fitting import CaseFitter
 from onnxfuse.cuda.tuned import Choice
 
 Tilings = tuple[Tiling, ...]
@@ -60,13 +60,18 @@ class ConvFit:
         return ""
 
     @property
-    def rank(self) -> tuple[int, float]:
+    def is_good(self) -> bool:
+        """Whether nothing speaks against the kernels."""
+        return not self.problem
+
+    @property
+    def rank(self) -> tuple[float, ...]:
         """Larger is better: fewer spills first, then occupancy."""
         return -self.spills[0], self.occupancy[0]
 
 
-class ConvFitter:
-    """Finds for each case the kernels to compile; what was found by argument is kept."""
+class ConvFitter(CaseFitter[ConvCase, ConvFit]):
+    """Finds for each case the kernels to compile; what was tuned is not kept here."""
 
     def __init__(
         self,
@@ -76,13 +81,10 @@ class ConvFitter:
         fast_math: bool,
         tunings: Tunings,
     ) -> None:
-        """Without a ``compiler`` the first candidate is taken.  ``options`` are the compiler's, and let it log."""
-        self._compiler = compiler
-        self._options = options
-        self._architectures = tuple(architectures)
+        """As CaseFitter; kernels in ``tunings`` go before the candidates."""
+        super().__init__(compiler, options, architectures)
         self._fast_math = fast_math
         self._tunings = tunings
-        self._fits: dict[ConvCase, ConvFit] = {}
 
     def fit(self, case: ConvCase) -> ConvFit:
         """The kernels tuned for the first of the architectures that was, else the first good candidate.
@@ -93,36 +95,19 @@ class ConvFitter:
             entry = self._tunings.find(case, name, self._fast_math)
             if entry is not None and entry.tilings:
                 return ConvFit(case, entry.tilings, render_case(case, entry.tilings), Choice.TUNED)
-        if case not in self._fits:
-            self._fits[case] = self._best(case)
-        return self._fits[case]
+        return self._fit(case)
 
     def prepare(self, cases: Sequence[ConvCase]) -> None:
         """Compile the first candidates of several cases at once, which takes all processors."""
-        if self._compiler is not None:
-            texts = dict.fromkeys(render_case(case, tilings_of(case)[0]).text for case in cases if tilings_of(case))
-            self._compiler.compile(list(texts), self._architectures, self._options)
-
-    def _best(self, case: ConvCase) -> ConvFit:
-        fits = self._candidates(case)
-        best = next(fits)
-        while best.problem and (found := next(fits, None)) is not None:
-            best = max(best, found, key=lambda fit: fit.rank)
-        return best
+        self._compile_ahead(render_case(case, tilings_of(case)[0]).text for case in cases if tilings_of(case))
 
     def _candidates(self, case: ConvCase) -> Iterator[ConvFit]:
         choice = Choice.HEURISTIC
         for tilings in tilings_of(case) or [()]:
-            yield self._compiled(case, tilings, choice)
+            source = render_case(case, tilings)
+            main = {kernel.name: kernel.block for kernel in source.kernels if kernel.family != "any"}
+            yield ConvFit(case, tilings, source, choice, *self._taken(source.text, main))
             choice = Choice.REGISTERS
-
-    def _compiled(self, case: ConvCase, tilings: Tilings, choice: Choice) -> ConvFit:
-        source = render_case(case, tilings)
-        main = [kernel for kernel in source.kernels if kernel.family != "any"]
-        if self._compiler is None or not main:
-            return ConvFit(case, tilings, source, choice)
-        compiled = self._compiler.compile([source.text], self._architectures, self._options)
-        return ConvFit(case, tilings, source, choice, *taken(compiled, {kernel.name: kernel.block for kernel in main}))
 
 
 def tilings_of(case: ConvCase) -> list[Tilings]:

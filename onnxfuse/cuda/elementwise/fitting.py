@@ -22,6 +22,7 @@ from onnxfuse.cuda.elementwise.renderer import (
     render,
     render_parts,
 )
+from onnxfuse.cuda.fitting import best_of
 from onnxfuse.cuda.kernel import Access, Kernel, Source
 from onnxfuse.cuda.parts_recipe import PartsRecipe
 from onnxfuse.cuda.recipe import Recipe
@@ -64,7 +65,7 @@ class Fit:
         return self.main is None or (self.main.spills == 0 and (self.occupancy or 0.0) >= LEAST_OCCUPANCY)
 
     @property
-    def rank(self) -> tuple[bool, float]:
+    def rank(self) -> tuple[float, ...]:
         """Larger is better: no spills first, then occupancy."""
         return self.main is None or self.main.spills == 0, 1.0 if self.occupancy is None else self.occupancy
 
@@ -137,27 +138,28 @@ class Fitter:
         tuning = self._tuned.find(program, access, self._options)
         if tuning is not None:
             return self._measured(program, access, tuning, Choice.TUNED)
-        best = self._measured(program, access, HEURISTIC, Choice.HEURISTIC)
-        for smaller in _smaller(best.source) if not best.is_good else ():
-            found = self._measured(program, access, smaller, Choice.REGISTERS)
-            best = max(best, found, key=lambda fit: fit.rank)
-            if best.is_good:
-                break
-        return best
+
+        def candidates() -> Iterator[Fit]:
+            first = self._measured(program, access, HEURISTIC, Choice.HEURISTIC)
+            yield first
+            for smaller in _smaller(first.source):
+                yield self._measured(program, access, smaller, Choice.REGISTERS)
+
+        return best_of(candidates())
 
     def _fit_parts(self, program: Program, parts: Sequence[Part], shapes: Sequence[Sequence[Dim] | None]) -> Fit:
         """The same of a Program in several parts."""
         source = self._render_parts(program, parts, shapes, HEURISTIC)
         key = str(program), source.sha256
-        if key not in self._fits:
-            best = self._compiled(Fit(program, None, source, HEURISTIC, Choice.HEURISTIC))
-            for smaller in _smaller(source) if not best.is_good else ():
+
+        def candidates() -> Iterator[Fit]:
+            yield self._compiled(Fit(program, None, source, HEURISTIC, Choice.HEURISTIC))
+            for smaller in _smaller(source):
                 fewer = self._render_parts(program, parts, shapes, smaller)
-                found = self._compiled(Fit(program, None, fewer, smaller, Choice.REGISTERS))
-                best = max(best, found, key=lambda fit: fit.rank)
-                if best.is_good:
-                    break
-            self._fits[key] = best
+                yield self._compiled(Fit(program, None, fewer, smaller, Choice.REGISTERS))
+
+        if key not in self._fits:
+            self._fits[key] = best_of(candidates())
         return self._fits[key]
 
     def _render_parts(
