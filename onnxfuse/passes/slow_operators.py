@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from onnxfuse.fused.target import CPU, CUDA
 from onnxfuse.passes.rules.slow_operators.bias_softmax import BiasSoftmax
+from onnxfuse.passes.rules.slow_operators.concat_of_concats import ConcatOfConcats
 from onnxfuse.passes.rules.slow_operators.local_response_normalization import LocalResponseNormalization
 from onnxfuse.passes.rules.slow_operators.mean_of_channels import MeanOfChannels
 from onnxfuse.passes.rules.slow_operators.normalization_by_moments import NormalizationByMoments
 from onnxfuse.passes.rules.slow_operators.ort_activations import OrtActivations
+from onnxfuse.passes.rules.slow_operators.relative_shift import RelativeShift
 from onnxfuse.passes.rules.slow_operators.rms_normalization import RmsNormalization
 from onnxfuse.passes.rules.slow_operators.rotary_embedding import RotaryEmbedding
 from onnxfuse.passes.rules.slow_operators.rotary_embedding_of_heads import RotaryEmbeddingOfHeads
@@ -69,6 +71,7 @@ _RULES: Mapping[str, tuple[_Row, ...]] = {
         *_ROTARY_EMBEDDINGS,
         *_ORT_OPERATORS,
         _row(StackOfParts, "Concat Reshape Transpose"),
+        _row(RelativeShift, "Pad Reshape Slice"),
         _row(SoftmaxOverChannels, "Softmax"),
     ),
     CUDA.provider: (
@@ -76,8 +79,10 @@ _RULES: Mapping[str, tuple[_Row, ...]] = {
         *_ROTARY_EMBEDDINGS,
         *_ORT_OPERATORS,
         _row(StackOfParts, "Concat Reshape Transpose"),
+        _row(RelativeShift, "Pad Reshape Slice"),
         _row(HalvesOfStack, "Concat Reshape Split"),
         _row(SlicesAsGather, "Concat Slice"),
+        _row(ConcatOfConcats, "Concat"),
     ),
 }
 """By the provider whose kernels are slow, in the order in which they run."""
