@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 NAME = "fold-constants"
 
 _FREE_BYTES = 1 << 12  # a result of this size is folded however small the constants it comes from
-_FREE_BYTES_IN_ALL = 1 << 18
+_FREE_BYTES_IN_ALL = 1 << 24
 _MAX_WORK = 1 << 36  # multiplications in one node: some seconds
 _MAX_ROUNDS = 32
 
@@ -63,7 +63,7 @@ class FoldConstants:
     to the same type, Concat of one tensor, Dropout, what gives a tensor back the shape that others have taken, and, as
     ONNX Runtime does, sums with 0 and products with 1.  A node that makes an output of a graph stays.  A result that
     would make the model larger by more than 4 KiB, or take seconds to compute, stays a node, and so do random and
-    quantization ops and ops that are not standard.  All runs of one object make models larger by 256 KiB at most.
+    quantization ops and ops that are not standard.  All runs of one object make models larger by 16 MiB at most.
     What is read as a scalar becomes one (scalar_inputs.py).
     """
 

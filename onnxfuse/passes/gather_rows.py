@@ -19,6 +19,8 @@ import onnx_graphsurgeon as gs
 from onnxfuse.model.constants import Array, constant_value, dtype_of, shape_of, slices_of
 from onnxfuse.model.graph import sorted_nodes
 from onnxfuse.model.graph_ir import VIEWS, Node, producer_of, standard_op
+from onnxfuse.passes.fold_constants import FoldConstants
+from onnxfuse.passes.fold_shapes import FoldShapes
 from onnxfuse.passes.rules.fold_shapes.transpose_of_units import TransposeOfUnits
 from onnxfuse.program.lowering import is_elementwise
 from onnxfuse.program.reducing import reduces
@@ -70,6 +72,18 @@ class GatherRows:
                         _replace(editor, chain, made)
         finally:
             editor.finish()
+        if any(_is_needless(node) for graph in model.graphs() for node in graph.nodes):
+            FoldShapes().run(model, context)
+            FoldConstants().run(model, context)
+
+
+def _is_needless(node: Node) -> bool:
+    """Whether a node is a view that may be left out: of what another view makes, or to the shape that there is."""
+    if standard_op(node) not in VIEWS:
+        return False
+    before = producer_of(node.inputs[0])
+    shapes = node.inputs[0].shape, node.outputs[0].shape
+    return (before is not None and standard_op(before) in VIEWS) or (None not in shapes and shapes[0] == shapes[1])
 
 
 @dataclass
@@ -165,15 +179,17 @@ def _made(model: Model, chain: _Chain) -> list[Node] | None:
         return None
     if _is_read_where_it_lies(chain):
         return None
-    matrix = gs.Variable(model.unique_name(f"{chain.result.name}_rows"), chain.root.dtype, [size // row, row])
+    data, nodes = chain.root, []
+    if len(shape) != 2:
+        data = gs.Variable(model.unique_name(f"{chain.result.name}_rows"), chain.root.dtype, [size // row, row])
+        nodes.append(_reshape(model, chain, chain.root, data, [-1, row]))
     taken = gs.Variable(model.unique_name(f"{chain.result.name}_taken"), chain.root.dtype, [len(first), row])
     indices = model.constant((first // row).astype(np.int64), "rows")
     name = model.unique_name(f"{label(chain.nodes[-1])}_gathered")
-    return [
-        _reshape(model, chain, chain.root, matrix, [-1, row]),
-        Node("Gather", name, {"axis": 0}, [matrix, indices], [taken]),
-        _reshape(model, chain, taken, None, made),
-    ]
+    if len(made) == 2 and made[-1] == row:
+        return [*nodes, Node("Gather", name, {"axis": 0}, [data, indices])]
+    nodes.append(Node("Gather", name, {"axis": 0}, [data, indices], [taken]))
+    return [*nodes, _reshape(model, chain, taken, None, made)]
 
 
 def _all(shape: tuple[int, ...]) -> Array:

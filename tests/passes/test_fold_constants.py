@@ -285,6 +285,17 @@ def test_the_parts_of_a_constant_are_put_together_anew():
     assert sum(item.ByteSize() for item in after.graph.initializer) < weight.nbytes + 1000
 
 
+def test_many_small_constants_are_folded_at_once():
+    """Whatever others were folded before: a second run finds none that the first one has left."""
+    sizes = {f"s{i}": np.array([1000]) for i in range(100)}
+    nodes = []
+    for i in range(100):
+        nodes.append(node("ConstantOfShape", f"s{i}", f"c{i}", value=numpy_helper.from_array(np.float32([i + 1]))))
+        nodes.append(node("Add", f"{'x' if i == 0 else f'y{i - 1}'} c{i}", "y" if i == 99 else f"y{i}"))
+    _, after, context = fold(nodes, {"x": [1000]}, constants=sizes)
+    assert set(ops(after)) == {"Add"} and "larger" not in reasons(context)
+
+
 @pytest.mark.parametrize(("attrs", "expected"), [({}, [2, 3]), ({"start": 1}, [3]), ({"end": -1}, [2])])
 def test_shape_of_a_known_shape(attrs, expected):
     nodes = [node("Relu", "x", "r"), node("Shape", "r", "s", **attrs), node("Cast", "s", "f", to=1)]

@@ -92,6 +92,22 @@ def test_merged_patches_are_gathered_once():
     assert moved(nodes, (2, 6, 4, 16), constants) == ["Reshape", "Gather", "Reshape"]
 
 
+def test_rows_of_a_matrix_are_gathered_without_a_reshape():
+    """Which a second run would take away again, and which the file has not then."""
+    nodes = [node("Gather", "x i", "a", axis=0), node("Gather", "a i", "t", axis=0)]
+    assert moved(nodes, (4, 16), {"i": np.array([2, 0, 3, 1])}) == ["Gather"]
+
+
+def test_views_that_undo_others_go():
+    """A window as large as the image: nothing moves, and the second run has no views to take away."""
+    nodes = [
+        node("Reshape", "x image", "i"), node("Reshape", "i windows", "w"),
+        node("Transpose", "w", "m", perm=[0, 1, 3, 2, 4, 5]), node("Reshape", "m tokens", "t"),
+    ]  # fmt: skip
+    constants = {"image": np.array([0, 4, 4, 16]), "windows": np.array([-1, 1, 4, 1, 4, 16])}
+    assert moved(nodes, (1, 16, 16), constants | {"tokens": np.array([-1, 16, 16])}) == []
+
+
 def test_rows_that_others_read_before_the_last_step_stay():
     nodes = [node("Transpose", "x", "a", perm=[1, 0, 2]), node("Gather", "a i", "t", axis=0)]
     proto = model([*nodes, node("Softmax", "t", "y"), node("Neg", "a", "z")], {"x": (2, 3, 16)}, ("y", "z"),
