@@ -256,7 +256,7 @@ std::string generate(std::mt19937& random) {
   }
   const size_t outputs = 1 + below(4);
   const bool is_viewed = is_newer && below(3) == 0;
-  const bool appends = is_newer && !reduces && below(2) == 0;
+  const bool appends = is_newer && below(reduces ? 16 : 2) == 0;  // of what reduces it is refused
   std::string axis;
   text += "output " + std::to_string(types.size() - 1) + (is_viewed ? " view merge:-2,unsqueeze:-1\n" : "\n");
   for (size_t i = 1, id = types.size() - 1; i < outputs; ++i) {

@@ -142,7 +142,7 @@ std::string random_axes() {
 }
 
 std::string random_view() {
-  switch (below(8)) {
+  switch (below(9)) {
     case 0: return "permute:0.2.1";
     case 1: return "permute:1.0";
     case 2: return "slice:-1:" + number(one_of({0, 1, -4})) + ":" + number(one_of({3, 40, -1})) + ":" + number(one_of({1, 2}));
@@ -150,6 +150,7 @@ std::string random_view() {
     case 4: return "split:-2:2:-1";
     case 5: return "merge:" + number(one_of({-2, -3}));
     case 6: return "unsqueeze:" + number(one_of({-1, -2, -3}));
+    case 7: return "merge:-2,slice:-1:" + number(one_of({2, 3})) + ":15:1,split:-1:-1:3,slice:-1:0:2:1";
     default: return "slice:-2:0:9:1,merge:-2,split:-1:-1:2";
   }
 }

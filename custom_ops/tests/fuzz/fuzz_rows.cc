@@ -30,7 +30,9 @@ using cuda::NestPlan;
 using cuda::NestRecipe;
 
 constexpr const char* kViews[] = {"permute:0.2.1", "slice:-1:1:9:2", "split:-1:2:-1", "merge:-2", "unsqueeze:-2",
-                                  "squeeze:-1",    "slice:-2:-3:-1:1", "split:-2:-1:4,merge:-2"};
+                                  "squeeze:-1",    "slice:-2:-3:-1:1", "split:-2:-1:4,merge:-2",
+                                  // rows of relative positions, each of which begins one place before the one above
+                                  "merge:-2,slice:-1:3:15:1,split:-1:4:3,slice:-1:0:2:1"};
 
 std::string random_letters(const char* of, size_t count) {
   std::string letters;
@@ -293,6 +295,11 @@ void check_recipe() {
   std::string error;
   const size_t inputs = 1 + below(4);
   std::string source = random_program(inputs, 1 + below(3));
+  if (below(16) == 0) {
+    source += "append " + std::to_string(inputs) + " -1\n";
+    expect(!parse_program(source, &program, &error, Reads::Reductions), "what is reduced is written in parts");
+    return;
+  }
   if (below(8) == 0) fuzz::spoil(&source, "0123456789 \n:-,.reduce_sumindexviewfplitmerg");
   if (!parse_program(source, &program, &error, Reads::Reductions)) {
     expect(!error.empty(), "a program is refused without a reason");

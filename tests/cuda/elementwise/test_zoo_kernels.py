@@ -41,7 +41,7 @@ CORPUS = zoo_kernels.read()
 KERNELS = list(CORPUS.kernels)
 LEAST_OCCUPANCY = 50
 QUICK = (
-    *("light_densenet121", "light_resnet50", "light_shufflenet", "light_vgg19"),  # in the package onnx
+    *("light_resnet50", "light_shufflenet", "light_vgg19"),  # in the package onnx
     *("float16", "bfloat16", "qdq_transformer", "if_loop", "black_scholes", "tabular"),  # made with no more than that
 )
 SIZES = ((4803,), (100, 48), (8, 12, 48), (2, 4, 12, 48))
