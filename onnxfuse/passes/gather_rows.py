@@ -39,7 +39,8 @@ _FEWEST = 2
 """Kernels in whose place there is one."""
 _SHORTEST_ROW = 64
 """Bytes: two sectors of a GPU's memory, a line of a processor's cache."""
-_MOST_ELEMENTS = 1 << 24
+_MOST_PLACES = 1 << 25
+"""Elements of all tensors of a chain, for each of which a number of 8 bytes is held."""
 _MOST_ROWS = 1 << 20
 
 
@@ -123,17 +124,18 @@ def _chain(last: Node, editor: GraphEditor) -> _Chain | None:
     seen: set[int] = set()
     roots: dict[int, gs.Tensor] = {}
 
-    def visit(tensor: gs.Tensor) -> None:
-        node = producer_of(tensor)
+    pending: list[gs.Tensor | Node] = [last.outputs[0]]
+    while pending:  # by a list, for a chain may be longer than Python's stack
+        step = pending.pop()
+        if isinstance(step, gs.Node):
+            order.append(step)
+            continue
+        node = producer_of(step)
         if node is None or not _moves(node) or editor.graph_index(node) != graph:
-            roots[id(tensor)] = tensor
+            roots[id(step)] = step
         elif id(node) not in seen:
             seen.add(id(node))
-            for operand in _data(node):
-                visit(operand)
-            order.append(node)
-
-    visit(last.outputs[0])
+            pending += [node, *reversed(_data(node))]
     moving = sum(standard_op(node) not in VIEWS for node in order)
     if len(roots) != 1 or moving < _FEWEST:  # one alone that moves nothing is no Transpose any more
         return None
@@ -163,7 +165,7 @@ def _made(model: Model, chain: _Chain) -> list[Node] | None:
     shape, made = shape_of(chain.root), shape_of(chain.result)
     assert shape is not None and made is not None
     size, count = math.prod(shape), math.prod(made)
-    if chain.kernels < 1 or not shape or max(size, count) > _MOST_ELEMENTS:
+    if chain.kernels < 1 or not shape or _elements(chain) > _MOST_PLACES:
         return None
     places = _places(chain, size)
     if places is None:
@@ -190,6 +192,12 @@ def _made(model: Model, chain: _Chain) -> list[Node] | None:
         return [*nodes, Node("Gather", name, {"axis": 0}, [data, indices])]
     nodes.append(Node("Gather", name, {"axis": 0}, [data, indices], [taken]))
     return [*nodes, _reshape(model, chain, taken, None, made)]
+
+
+def _elements(chain: _Chain) -> int:
+    """Of all tensors of a chain, also of those between, which may be larger than both ends."""
+    shapes = [shape_of(chain.root), *(shape_of(node.outputs[0]) for node in chain.nodes)]
+    return sum(math.prod(shape) for shape in shapes if shape is not None)
 
 
 def _all(shape: tuple[int, ...]) -> Array:

@@ -161,6 +161,20 @@ def test_what_returns_to_its_place_is_a_reshape():
     assert_close(proto, result, {"x": random(1, 4, 6, 3)}, 0)
 
 
+def test_a_chain_that_is_longer_than_pythons_stack():
+    nodes = [node("Transpose", f"a{step}" if step else "x", f"a{step + 1}", perm=[1, 0, 2]) for step in range(1201)]
+    assert moved([*nodes, node("Transpose", "a1201", "t", perm=[1, 0, 2])], (2, 3, 16)) == []
+
+
+def test_what_is_large_only_between_stays():
+    """Places of 2⁴⁰ rows are not held, although one of them is left in the end."""
+    nodes = [node("Concat", f"a{step} a{step}" if step else "x x", f"a{step + 1}", axis=0) for step in range(40)]
+    constants = {"zero": np.array([0]), "one": np.array([1])}
+    result, _ = apply(model([*nodes, node("Slice", "a40 zero one", "t"), node("Softmax", "t", "y")], {"x": (1, 16)},
+                            constants=constants), PASS)  # fmt: skip
+    assert ops(result).count("Concat") == 40
+
+
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 def test_attention_of_one_head_is_found_before(target):
     """Its Transposes move nothing but dimensions of 1, and are what it is known by."""
