@@ -29,7 +29,7 @@ th, td { text-align: left; vertical-align: top; padding: .35rem .7rem .35rem 0; 
   border-bottom: 1px solid var(--line); min-width: 4rem; }
 th { color: var(--soft); font-weight: 500; }
 .counts td:nth-child(2) { width: 40%; } .counts th:nth-child(n+3), .counts td:nth-child(n+3) { text-align: right;
-  font-variant-numeric: tabular-nums; } .counts td { vertical-align: middle; }
+  font-variant-numeric: tabular-nums; white-space: nowrap; } .counts td { vertical-align: middle; }
 code, pre { font: 13px/1.4 ui-monospace, monospace; } pre { overflow-x: auto; margin: .4rem 0; }
 .bar { height: .7rem; border-radius: .2rem; margin: .15rem 0; min-width: 2px; }
 .before { background: var(--before); } .after { background: var(--after); }
@@ -55,13 +55,21 @@ svg path { fill: none; stroke: var(--before); } .plain rect { fill: var(--page);
 .k6 rect { fill: var(--k6); } .kind.k6 { background: var(--k6); }
 .k7 rect { fill: var(--k7); } .kind.k7 { background: var(--k7); }
 @media (max-width: 40rem) { body { margin: 1rem auto; } .counts td:nth-child(2),
-  .counts th:nth-child(2) { display: none; } th, td { padding-right: .4rem; } }
+  .counts th:nth-child(2), .bars { display: none; } th, td { padding-right: .4rem; } }
 """
 
 
 def text(value: object) -> str:
     """Escaped for HTML, with control characters and lone surrogates made visible."""
     return escape(printable(str(value)), quote=True)
+
+
+def pair_of_bars(before: float, after: float, longest: float) -> str:
+    """Two bars, one above the other, of lengths that are parts of ``longest``; of nothing there is none."""
+    return "".join(
+        f'<div class="bar{f" {style}" if value else ""}" style="width:{100 * value / longest:.1f}%"></div>'
+        for style, value in (("before", before), ("after", after))
+    )
 
 
 def table(columns: Iterable[str], rows: Iterable[Iterable[str]], style: str = "") -> str:

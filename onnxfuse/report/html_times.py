@@ -1,7 +1,7 @@
 """Where the time goes, before and after, on the page of a report."""
 
-from onnxfuse.report.html_parts import table, text
-from onnxfuse.report.profile import NodeTime, Profile
+from onnxfuse.report.html_parts import pair_of_bars, table, text
+from onnxfuse.report.profile import NodeTime, Profile, milliseconds
 
 _MOST_OPERATORS = 15
 _MOST_NODES = 20
@@ -17,19 +17,16 @@ def times(profile: Profile | None) -> str:
     rows = [
         (
             text(op),
-            "".join(
-                f'<div class="bar {style}" style="width:{100 * value / longest:.1f}%"></div>'
-                for style, value in (("before", before), ("after", after))
-            ),
-            _milliseconds(before),
-            _milliseconds(after),
+            pair_of_bars(before, after, longest),
+            milliseconds(before),
+            milliseconds(after),
         )
         for op, before, after in operators[:_MOST_OPERATORS]
     ]
     sums = [sum(one.microseconds for one in side) for side in (profile.original, profile.result)]
-    rows.append(("all", "", _milliseconds(sums[0]), _milliseconds(sums[1])))
-    nodes = [(_name(one), text(one.op), _milliseconds(one.microseconds)) for one in profile.result[:_MOST_NODES]]
-    before = [(_name(one), text(one.op), _milliseconds(one.microseconds)) for one in profile.original[:_MOST_NODES]]
+    rows.append(("all", "", milliseconds(sums[0]), milliseconds(sums[1])))
+    nodes = [(_name(one), text(one.op), milliseconds(one.microseconds)) for one in profile.result[:_MOST_NODES]]
+    before = [(_name(one), text(one.op), milliseconds(one.microseconds)) for one in profile.original[:_MOST_NODES]]
     columns = ("node", "operator", "ms")
     return (
         "<h2>Where the time goes</h2>\n"
@@ -39,10 +36,6 @@ def times(profile: Profile | None) -> str:
         + f"<details><summary>The longest nodes after</summary>{table(columns, nodes)}</details>"
         + f"<details><summary>The longest nodes before</summary>{table(columns, before)}</details>"
     )
-
-
-def _milliseconds(microseconds: float) -> str:
-    return f"{microseconds / 1000:.3f}"
 
 
 def _name(node: NodeTime) -> str:

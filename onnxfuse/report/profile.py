@@ -41,3 +41,8 @@ def _sums(times: Iterable[NodeTime]) -> dict[str, float]:
     for time in times:
         found[time.op] = found.get(time.op, 0.0) + time.microseconds
     return found
+
+
+def milliseconds(microseconds: float) -> str:
+    """Of an operator that a model has; else a dash."""
+    return f"{microseconds / 1000:.3f}" if microseconds else "-"

@@ -475,9 +475,11 @@ def render_bench(result: "BenchResult") -> "RenderableType":
 
 def _times(profile: "Profile") -> "Table":
     """The operators that take the most time, before and after."""
+    from onnxfuse.report.profile import milliseconds
+
     table = simple_table("in ms, by ONNX Runtime's profiler", "original", "optimized", numbers=True)
     for op, before, after in profile.by_operator()[:_MOST_OPERATORS]:
-        add_row(table, op, f"{before / 1000:.3f}", f"{after / 1000:.3f}")
+        add_row(table, op, milliseconds(before), milliseconds(after))
     return table
 
 

@@ -6,7 +6,7 @@ from pathlib import PurePath
 from onnxfuse import __version__
 from onnxfuse.report.byte_counts import format_bytes
 from onnxfuse.report.fused_region import TIMES, weight
-from onnxfuse.report.html_parts import MOST_ROWS, POLICY, STYLE, folded, rest, table, text
+from onnxfuse.report.html_parts import MOST_ROWS, POLICY, STYLE, folded, pair_of_bars, rest, table, text
 from onnxfuse.report.html_picture import picture
 from onnxfuse.report.html_regions import regions
 from onnxfuse.report.html_times import times
@@ -77,15 +77,11 @@ def _bars(report: Report) -> str:
     rows = []
     for (what, left, right, change), (one, other) in zip(report.rows(), lengths, strict=True):
         longest = max(one, other) or 1
-        bars = (
-            f'<div class="bar before" style="width:{100 * one / longest:.1f}%"></div>'
-            f'<div class="bar after" style="width:{100 * other / longest:.1f}%"></div>'
-        )
-        rows.append((text(what), bars, text(left), text(right), text(change)))
+        rows.append((text(what), pair_of_bars(one, other, longest), text(left), text(right), text(change)))
     note = (
-        '<p class="soft">The upper bar is before, the lower after. Counted from the graph in the file: '
-        f"weights included, ONNX Runtime's own fusions not. {text(report.describe_sizes())}"
-        f" {text(report.describe_launches())}</p>"
+        '<p class="soft"><span class="bars">The upper bar is before, the lower after. </span>'
+        "Counted from the graph in the file: weights included, ONNX Runtime's own fusions not. "
+        f"{text(report.describe_sizes())} {text(report.describe_launches())}</p>"
     )
     drawn = table(("", "", "before", "after", "change"), rows, "counts")
     return "<h2>Before and after</h2>\n" + drawn + note + _symbolic(report)

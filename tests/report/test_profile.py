@@ -59,6 +59,9 @@ def test_a_trace_goes_to_a_file_of_its_own(tmp_path: Path) -> None:
 def test_operators_are_summed_and_the_longest_is_first() -> None:
     found = Profile((NodeTime("a", "Add", 3.0), NodeTime("b", "Add", 4.0)), (NodeTime("c", "Mul", 9.0),), (3, 3))
     assert found.by_operator() == [("Mul", 0.0, 9.0), ("Add", 7.0, 0.0)]
+    text = render(Report(profile=found))
+    assert text.count('class="bar before"') == text.count('class="bar after"') == 1  # of nothing there is no bar
+    assert text.count("<td>-</td>") == 2
 
 
 def test_a_notebook_shows_the_report_in_a_frame() -> None:
