@@ -310,6 +310,7 @@ def _regions(title: str, regions: list[FusedRegion]) -> "RenderableType":
     from rich.console import Group
 
     table = simple_table(title, "nodes", "operators", "shape", "each reads and writes", "for example")
+    table.columns[0].no_wrap = True  # names of kinds, which no line need break
     groups = sorted(group_regions(regions), key=lambda group: -group.after)
     for group_of in groups:
         region = group_of.first
