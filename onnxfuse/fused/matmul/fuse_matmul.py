@@ -21,6 +21,7 @@ from onnxfuse.fused.matmul.matmul_node import (
     packed_shape,
     weights_bytes,
 )
+from onnxfuse.fused.matmul.tied import SharedWeights, can_unpack, turn_shared_weights, unpack
 from onnxfuse.fused.sizes import Sizes
 from onnxfuse.fused.worth import TOO_LITTLE, is_worthwhile, loads_library
 from onnxfuse.model.graph import Model, sorted_nodes
@@ -61,6 +62,7 @@ class FuseMatMul:
             return
         if not any(multiplies(node) for graph in model.graphs() for node in graph.nodes):
             return
+        turn_shared_weights(model)
         infer(model)
         planner = _Planner(model, context)
         plans = [(graph, planner.plan(graph)) for graph in model.fusible_graphs()]
@@ -72,6 +74,7 @@ class FuseMatMul:
             return
         for graph, found in plans:
             emit_all(model, graph, found, context)
+        planner.unpack_shared()
 
 
 def _count(model: Model) -> int:
@@ -92,6 +95,7 @@ class _Planner:
         self._budget = CopyBudget()
         self.has_large = False  # a product that pays for the library by itself
         self._packed: dict[tuple[int, bool], gs.Tensor] = {}
+        self._shared: list[tuple[gs.Graph, SharedWeights]] = []
 
     def plan(self, graph: gs.Graph) -> list[Fusion]:
         """The fusions of one graph."""
@@ -102,7 +106,7 @@ class _Planner:
             return []
         regions = AnchorRegions(nodes, self._fusible(nodes, constant), self._is_output, self._sizes, self._opset)
         found = [self._with_tail(MatMulRegion(product), regions) for product in reversed(products)]
-        found = self._within_budget([region for region in found if self._is_worth(region)])
+        found = self._within_budget(graph, [region for region in found if self._is_worth(region)])
         found = [self._with_sides(region, regions) for region in found]
         return [self._fuse(region, regions, self._weights(region.product)) for region in reversed(found)]
 
@@ -129,8 +133,11 @@ class _Planner:
         self._context.refused(NAME, region.product.node, FEW_WEIGHTS)
         return False
 
-    def _within_budget(self, regions: list[MatMulRegion]) -> list[MatMulRegion]:
-        """The regions, without those of weights of which the model would have too many copies."""
+    def _within_budget(self, graph: gs.Graph, regions: list[MatMulRegion]) -> list[MatMulRegion]:
+        """The regions, without those of weights of which the model would have too many copies.
+
+        What other nodes read of large ones is made of the packed weights, where that can be done.
+        """
         by_weights: dict[int, list[MatMulRegion]] = {}
         for region in regions:
             by_weights.setdefault(id(region.product.matrix), []).append(region)
@@ -138,14 +145,25 @@ class _Planner:
         for key, group in by_weights.items():
             inside = {id(region.product.node) for region in group}
             copies = len({region.product.transposed for region in group})
-            stays = any(id(reader) not in inside for reader in group[0].product.matrix.outputs)
+            product = group[0].product
+            size = weights_bytes(product)
+            others = [reader for reader in product.matrix.outputs if id(reader) not in inside]
+            can_share = others and copies == 1 and can_unpack(self._model, product, others, self._is_output)
+            if can_share and size > self._budget.left:
+                self._shared.append((graph, SharedWeights.of(product)))
+                continue
             try:
-                self._budget.take((copies + int(stays) - 1) * weights_bytes(group[0].product))
+                self._budget.take((copies + int(bool(others)) - 1) * size)
             except Refusal as reason:
                 refused.add(key)
                 for region in group:
                     self._context.refused(NAME, region.product.node, str(reason))
         return [region for region in regions if id(region.product.matrix) not in refused]
+
+    def unpack_shared(self) -> None:
+        """Let what still reads weights that are packed read what is made of these; the fused nodes are in place."""
+        for graph, weights in self._shared:
+            unpack(self._model, graph, weights, self._packed[id(weights.matrix), weights.transposed])
 
     def _weights(self, product: Product) -> gs.Tensor:
         key = id(product.matrix), product.transposed

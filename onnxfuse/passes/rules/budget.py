@@ -11,6 +11,11 @@ class CopyBudget:
     def __init__(self) -> None:
         self._left = _LIMIT
 
+    @property
+    def left(self) -> int:
+        """The bytes that may still be taken."""
+        return self._left
+
     def take(self, size: int) -> None:
         """Accounts for ``size`` bytes.  Raises Refusal if that is too much."""
         if size > self._left:

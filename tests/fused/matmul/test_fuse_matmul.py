@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 import onnxfuse
-from onnxfuse.fused.matmul import fuse_matmul, matmul_node
+from onnxfuse.fused.matmul import fuse_matmul, matmul_node, tied
 from onnxfuse.fused.matmul.fuse_matmul import FuseMatMul
 from onnxfuse.fused.worth import TOO_LITTLE
 from onnxfuse.model.graph import Model
@@ -161,13 +161,49 @@ def test_columns_to_be_filled_up_need_attributes_in_functions() -> None:
 
 
 def test_weights_that_others_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an embedding that is the last product's weights: a small copy is made, a large one is not."""
+    """A small copy is made, a large one is not."""
     made = of_text("i = Gather(w, index) r = ReduceSum(i) p = MatMul(x, w) y = Add(p, r)")
     assert check(made)[-1] == "FusedMatMul"
     monkeypatch.setattr(budget, "_LIMIT", 1000)
     result, context = fused(made)
     assert not fusing.fused_nodes(result)
     assert any("the weights are shared" in refusal.reason for refusal in context.report.refusals)
+
+
+@pytest.mark.parametrize(
+    "body",
+    (
+        "e = Gather(turned, index) r = ReduceSum(e) t = Transpose(turned) p = MatMul(m, t) y = Add(p, r)",
+        "e = Gather(odd_turned, index) r = ReduceSum(e) t = Transpose <perm = [1, 0]> (odd_turned) p = MatMul(m, t) "
+        "y = Add(p, r)",
+        "e = Gather(turned, index) r = ReduceSum(e) p = Gemm <transB = 1> (m, turned) q = Add(p, r) y = Relu(q)",
+    ),
+    ids=("through a Transpose", "with columns to be filled up", "of a Gemm"),
+)
+def test_an_embedding_that_is_the_last_layer_is_read_from_its_packed_weights(
+    body: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "_LIMIT", 1000)
+    monkeypatch.setattr(tied, "LEAST_PRODUCT_WEIGHTS", 1000)
+    made = of_text(body, head=MATRIX)
+    operators = check(made)
+    assert operators[:2] == ["Transpose", "Reshape"] and "FusedMatMul" in operators
+    result, _ = fused(made)
+    large = [value.dims for value in result.graph.initializer if np.prod(value.dims) >= 1000]
+    assert len(large) == 1 and len(large[0]) == 3  # once, packed
+
+
+def test_weights_that_a_graph_returns_or_a_body_may_read_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "_LIMIT", 1000)
+    monkeypatch.setattr(tied, "LEAST_PRODUCT_WEIGHTS", 1000)
+    text = "e = Gather(turned, index) t = Transpose(turned) p = MatMul(x, t) r = ReduceSum(e) y = Add(p, r)"
+    result, _ = fused(of_text(text, returned=", float[40, 48] t"))
+    assert not fusing.fused_nodes(result)
+    body = "c = Cast <to = 9> (one) u = If (c) <then_branch = g () => (float[48, 40] a) { a = Identity(turned) }, "
+    body += "else_branch = g () => (float[48, 40] b) { b = Abs(turned) }> s = ReduceSum(u) z2 = Add(y1, s) "
+    made = of_text(text.replace("y = Add", "y1 = Add") + " " + body + "y = Relu(z2)")
+    result, _ = fused(made)
+    assert not any(value.name.endswith("_turned") for value in result.graph.initializer)
 
 
 @pytest.mark.parametrize(
