@@ -31,7 +31,11 @@ def initialize(module: nn.Module) -> nn.Module:
 
 
 def calibrate(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> nn.Module:
-    """Give the batch normalizations the statistics of their own inputs, as training would."""
+    """Give the batch normalizations the statistics of their own inputs, as training would.
+
+    They are those of ``inputs``, or of ``calibrated_on``, a tuple of inputs, where a part of the module has that.
+    """
+    inputs = next((part.calibrated_on for part in module.modules() if hasattr(part, "calibrated_on")), inputs)
     norms = [part for part in module.modules() if isinstance(part, nn.BatchNorm2d | nn.BatchNorm1d)]
     for norm in norms:
         norm.momentum = 1.0

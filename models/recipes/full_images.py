@@ -25,8 +25,20 @@ def _image(size: int = 224) -> dict[str, Tensor]:
     return {"pixel_values": torch.randn(1, 3, size, size)}
 
 
+def _calibrated(model: nn.Module) -> nn.Module:
+    """The model with statistics of several images, of which each channel has a brightness of its own.
+
+    By those of one image of noise a layer's channels hardly vary deep in the network, and normalizing divides by that:
+    another brightness would then be a thousand times as large at the end, and rounding too.
+    """
+    brightness = torch.randn(4, 3, 1, 1, generator=torch.Generator().manual_seed(0))
+    contrast = torch.linspace(0.5, 1.5, 4).reshape(-1, 1, 1, 1)
+    model.calibrated_on = (_image()["pixel_values"] * contrast + brightness,)
+    return model
+
+
 def _classifier(path: Path, model: nn.Module) -> None:
-    write(path, model, _image(), "logits", {})
+    write(path, _calibrated(model), _image(), "logits", {})
 
 
 # --- convolutions ---
@@ -40,7 +52,7 @@ def resnet50(path: Path) -> None:
 def resnet50_script(path: Path) -> None:
     """ResNet-50 by way of TorchScript, images of any size."""
     model = transformers.ResNetForImageClassification(transformers.ResNetConfig(num_labels=1000))
-    write_script(path, model, _image(), "logits", _ANY_IMAGE)
+    write_script(path, _calibrated(model), _image(), "logits", _ANY_IMAGE)
 
 
 def regnet_y_1_6gf(path: Path) -> None:
@@ -52,11 +64,17 @@ def regnet_y_1_6gf(path: Path) -> None:
 
 
 def efficientnet_b0(path: Path) -> None:
-    """EfficientNet-B0: SiLU, squeeze and excite."""
+    """EfficientNet-B0: SiLU, squeeze and excite.
+
+    The configuration's own pooling, a window of ``hidden_dim`` by ``hidden_dim`` that is cut off at the image, becomes
+    the mean over the image that it computes: OpenVINO refuses a window that is larger than what it slides over.
+    """
     config = transformers.EfficientNetConfig(
         width_coefficient=1.0, depth_coefficient=1.0, image_size=224, hidden_dim=1280, num_labels=1000
     )
-    _classifier(path, transformers.EfficientNetForImageClassification(config))
+    model = transformers.EfficientNetForImageClassification(config)
+    model.efficientnet.pooler = nn.AdaptiveAvgPool2d(1)
+    _classifier(path, model)
 
 
 def convnext_tiny(path: Path) -> None:
