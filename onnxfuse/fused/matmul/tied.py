@@ -17,14 +17,15 @@ from onnxfuse.model.graph import Model
 from onnxfuse.model.graph_ir import ComputedValues, Node, standard_op
 from onnxfuse.model.returned import Returned
 from onnxfuse.program.figures import LEAST_PRODUCT_WEIGHTS, NHWC_BLOCK
-from onnxfuse.program.multiplying import Product
+from onnxfuse.program.multiplying import Product, multiplies
 
 
 def turn_shared_weights(model: Model) -> None:
     """Where products read a constant matrix through a Transpose, and other nodes as it is, let the products have it as
     it is and the others through the Transpose.
 
-    Only of large matrices, and of models without graphs in attributes, which may read what is around them.
+    Only of large matrices that no other product reads as they are, and of models without graphs in attributes, which
+    may read what is around them.
     """
     graph, *bodies = model.graphs()
     if bodies:
@@ -36,6 +37,8 @@ def turn_shared_weights(model: Model) -> None:
         weights, turned = node.inputs[0], node.outputs[0]
         others = [reader for reader in weights.outputs if reader is not node]
         products = list(turned.outputs)
+        if any(map(multiplies, others)):
+            continue
         if others and not is_output(weights) and products and all(_multiplies_with(one, turned) for one in products):
             _exchange(model, graph, node, others)
 

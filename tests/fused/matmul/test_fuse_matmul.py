@@ -199,6 +199,9 @@ def test_weights_that_a_graph_returns_or_a_body_may_read_stay(monkeypatch: pytes
     text = "e = Gather(turned, index) t = Transpose(turned) p = MatMul(x, t) r = ReduceSum(e) y = Add(p, r)"
     result, _ = fused(of_text(text, returned=", float[40, 48] t"))
     assert not fusing.fused_nodes(result)
+    both = "s = MatMul(z, turned) t = Transpose(turned) p = MatMul(x, t) r = ReduceSum(s) y = Add(p, r)"
+    result, _ = fused(of_text(both))  # of the two products that which has the matrix as it is, or none
+    assert not any(value.name.endswith("_turned") for value in result.graph.initializer)
     body = "c = Cast <to = 9> (one) u = If (c) <then_branch = g () => (float[48, 40] a) { a = Identity(turned) }, "
     body += "else_branch = g () => (float[48, 40] b) { b = Abs(turned) }> s = ReduceSum(u) z2 = Add(y1, s) "
     made = of_text(text.replace("y = Add", "y1 = Add") + " " + body + "y = Relu(z2)")
