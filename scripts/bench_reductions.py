@@ -3,7 +3,9 @@
 
 The subjects are those of tools/gpu/reduction_chains.py, at several sizes of their first input. Each is optimized as by
 default; the original and the result run in processes of their own, in turns, with all processors
-(onnxfuse.bench_processes). A ratio is the time of the original over that of the result, with its 95 % interval.
+(onnxfuse.bench_processes). A ratio is the time of the original over that of the result, with its 95 % interval. Over a
+copy: the time of the result at 64 MB over that in which as many threads as there are processors copy as many bytes as
+its inputs and outputs have together, half of them to the other half.
 
 With --peers the ten chains are run by other programs too, each in a process and an environment of its own as
 scripts/bench.py has them, and the table is benchmarks/reductions_peers.md. What was timed before an interruption is
@@ -11,10 +13,13 @@ taken over by the next run.
 """
 
 import argparse
+import math
 import os
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Sequence
 from datetime import date
 from functools import partial
@@ -25,16 +30,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
 
 import bench
+import numpy as np
 import onnx
 
 import onnxfuse
+from onnxfuse import cpu
 from onnxfuse.bench import machine
 from onnxfuse.bench_processes import time_models
 from onnxfuse.run.inputs import InputSet
 from onnxfuse.speed import ORIGINAL, RESULT, ratio_of
 from tools.bench.page import markdown
 from tools.bench.subjects import make_reducing
-from tools.gpu.reduction_chains import CHAINS, OPERATORS, Reducing, onnx_model
+from tools.gpu.reduction_chains import CHAINS, OPERATORS, Reducing, onnx_model, output_shape
 from tools.markdown_table import table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,15 +52,42 @@ PARTIAL = ROOT / "build" / "reductions_peers"
 SETTINGS = "The ten chains are planned as by default, TVM runs its default schedules, and torch.compile is as it is."
 MEGABYTES = (0.1, 2, 64)
 LEFT = "left to ONNX Runtime"
+COPIES = 15
 
 
-def measure(subject: Reducing, megabytes: float, folder: Path) -> tuple[str, str]:
-    """The nodes of the original and of the result, and the ratio of their times."""
+def copy_seconds(size: int) -> float:
+    """The time in which all processors copy half of so many bytes to the other half."""
+    count = cpu.usable()
+    pairs = [(np.ones(size // 2 // count, np.uint8), np.ones(size // 2 // count, np.uint8)) for _ in range(count)]
+    start = threading.Barrier(count + 1)
+
+    def copy(pair: tuple[np.ndarray, np.ndarray]) -> None:
+        for _ in range(COPIES):
+            start.wait()
+            np.copyto(*pair)
+            start.wait()
+
+    threads = [threading.Thread(target=copy, args=(pair,)) for pair in pairs]
+    for thread in threads:
+        thread.start()
+    found = []
+    for _ in range(COPIES):
+        begin = time.perf_counter()
+        start.wait()
+        start.wait()
+        found.append(time.perf_counter() - begin)
+    for thread in threads:
+        thread.join()
+    return float(np.quantile(found, 0.25))
+
+
+def measure(subject: Reducing, megabytes: float, folder: Path) -> tuple[str, str, str]:
+    """The nodes of the original and of the result, the ratio of their times, and the result's over that of a copy."""
     model = onnx_model(subject, "float32")
     result = onnxfuse.optimize(model, "cpu", check=False).model
     nodes = f"{len(model.graph.node)} → {len(result.graph.node)}"
     if not any(node.domain == "onnxfuse" for node in result.graph.node):
-        return nodes, LEFT
+        return nodes, LEFT, ""
     paths = {ORIGINAL: folder / "original.onnx", RESULT: folder / "result.onnx"}
     for name, proto in ((ORIGINAL, model), (RESULT, result)):
         onnx.save(proto, paths[name])
@@ -62,7 +96,10 @@ def measure(subject: Reducing, megabytes: float, folder: Path) -> tuple[str, str
     feeds = {f"x{index}": array for index, array in enumerate(arrays) if f"x{index}" in names}
     timed = time_models(paths, InputSet("random", feeds))
     ratio, low, high = ratio_of(timed[ORIGINAL], timed[RESULT])
-    return nodes, f"{ratio:.2f} ({low:.2f} to {high:.2f})"
+    written = 4 * math.prod(output_shape(subject, [array.shape for array in arrays]))
+    moved = sum(array.nbytes for array in arrays) + written
+    over = float(np.quantile(timed[RESULT].times, 0.25)) / copy_seconds(moved)
+    return nodes, f"{ratio:.2f} ({low:.2f} to {high:.2f})", f"{over:.2f}"
 
 
 def beside_peers(arguments: argparse.Namespace) -> int:
@@ -101,11 +138,11 @@ def main(given: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         for subject in (*CHAINS, *OPERATORS):
             found = [measure(subject, megabytes, Path(folder)) for megabytes in MEGABYTES]
-            rows.append((subject.name, found[0][0], *(ratio for _, ratio in found)))
+            rows.append((subject.name, found[0][0], *(ratio for _, ratio, _ in found), found[-1][2]))
             print(*rows[-1], sep=" | ", flush=True)
     if not arguments.no_page:
         commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-        columns = ("what", "nodes", *(f"{megabytes:g} MB" for megabytes in MEGABYTES))
+        columns = ("what", "nodes", *(f"{megabytes:g} MB" for megabytes in MEGABYTES), "over a copy")
         about = (__doc__ or "").split("\n\n", 1)[1]
         text = (
             f"# Reductions on the CPU\n\nMade by `scripts/bench_reductions.py`.\n\n{about}\n"

@@ -1,6 +1,6 @@
 // The kernels of one instruction set, which its files define: double_kernels.inc, array_kernels.inc, conv_kernels.inc,
-// channel_kernels.inc, attention_kernels.inc, normalization_kernels.inc, reduction_kernels.inc, nhwc_kernels.inc,
-// nhwc_pool_kernels.inc.
+// channel_kernels.inc, attention_kernels.inc, normalization_kernels.inc, reduction_kernels.inc, row_chain_kernels.inc,
+// nhwc_kernels.inc, nhwc_pool_kernels.inc.
 // kernels.inc puts them into the table; KernelTable says what they do.
 #ifndef ONNXFUSE_ISA_KERNELS_H_
 #define ONNXFUSE_ISA_KERNELS_H_
@@ -62,6 +62,7 @@ void scale_rows(const ScaledRows& block);
 void normalize_rows(const NormalizedRows& block);
 
 ReduceKernels find_reduction(Op combine, DType type, Mapped map);
+void chain_rows(const ChainedRows& block);
 
 void nhwc_sums(const NhwcSums& block);
 void nhwc_planes(const NhwcPlanes& block);

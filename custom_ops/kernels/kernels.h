@@ -264,6 +264,28 @@ struct ReducedRows {
   void* out;
 };
 
+// By how many bytes the operands of a link are further on for the next row.
+struct OperandSteps {
+  ptrdiff_t operand;
+  ptrdiff_t operand2;
+};
+
+// Rows of n > 0 floats, each through a chain; and what that makes of it reduced, unless `results` is null: results[r] is what
+// the row comes to.
+struct ChainedRows {
+  const float* in;
+  ptrdiff_t in_step;  // bytes from one row to the next
+  float* out;         // where the chain's results go, row behind row; null where they are only reduced
+  const ChainLink* links;
+  const OperandSteps* steps;
+  size_t count;  // of links
+  size_t rows;
+  size_t n;
+  Op combine;
+  Mapped map;  // for a product each result is multiplied with itself
+  float* results;
+};
+
 // Columns to reduce: out[i], for i < n, is what a[r * pitch + i] come to over r < rows, and what was in out[i] unless it
 // `begins`.  Several calls, each but the last of a multiple of kReducedRows rows, give the same as one.
 struct ReducedColumns {
@@ -433,6 +455,7 @@ struct KernelTable {
   void (*normalize_rows)(const NormalizedRows& block);
   // By the operator that joins two elements, for a compute type; null where there is none.
   ReduceKernels (*find_reduction)(Op combine, DType type, Mapped map);
+  void (*chain_rows)(const ChainedRows& block);
   void (*nhwc_sums)(const NhwcSums& block);
   void (*nhwc_planes)(const NhwcPlanes& block);
   void (*nhwc_channels)(const NhwcChannels& block);

@@ -6,6 +6,7 @@
 
 #include "figures/nest.h"
 #include "nest/nest_plan.h"
+#include "nest/row_passes.h"
 #include "plan/cost.h"
 #include "platform/cache_lines.h"
 #include "platform/caches.h"
@@ -16,11 +17,15 @@
 namespace onnxfuse {
 namespace {
 
-// About so many elements of rows make a block, where the tensors are in the level 2 cache and where they are not; fewer
+// Of the last level of the caches, what is sure to be there from one node to the next.
+constexpr int64_t kCacheShare = 4;
+// About so many elements of rows make a block, where the tensors are in the caches and where they are not; fewer
 // where they take more than so many bytes.
-constexpr int64_t kBlockElements = 4096;
+constexpr int64_t kBlockElements = 8192;
 constexpr int64_t kLargeBlockElements = 2048;
-constexpr int64_t kBlockBytes = 192 << 10;
+constexpr int64_t kBlockBytes = 128 << 10;
+// Blocks are a multiple of so many, where they are more than one: as many for each of a few threads.
+constexpr int64_t kEvenBlocks = 4;
 constexpr int64_t kColumnBytes = 512 << 10;
 // What follows depends on shapes alone, or else results would differ from one machine to the next.
 // What a row keeps at most: longer ones are read again.
@@ -46,6 +51,8 @@ bool is_same(const Shape& a, const Shape& b) { return without_leading_ones(a) ==
 bool is_result(const Program& program, const Shape& shape) {
   return std::all_of(program.axes.begin(), program.axes.end(), [&](int axis) { return shape.from_back(-1 - axis) == 1; });
 }
+
+bool is_in_caches(double bytes) { return bytes <= static_cast<double>(last_level_bytes() / kCacheShare); }
 
 // The broadcast of all values that are needed; false if there is none.
 bool find_space(const NestShapes& shapes, const Phases& phases, Shape* space) {
@@ -209,9 +216,10 @@ class BlockPlanner {
       blocks_.parts = divide_up(size, blocks_.part);
       blocks_.shared = few && leaves_threads_idle();
     } else {
-      const bool in_cache = elements() * static_cast<double>(touched) <= static_cast<double>(level2_bytes());
-      const int64_t most = std::min(in_cache ? kBlockElements : kLargeBlockElements, kBlockBytes / touched) / size;
+      const int64_t most = std::min(is_in_caches(elements() * static_cast<double>(touched)) ? kBlockElements : kLargeBlockElements, kBlockBytes / touched) / size;
       blocks_.block_rows = geometry.segments.empty() ? std::clamp<int64_t>(most, 1, geometry.rows) : 1;
+      const int64_t blocks = divide_up(geometry.rows, blocks_.block_rows);
+      if (blocks > 1) blocks_.block_rows = divide_up(geometry.rows, round_up(blocks, kEvenBlocks));
       blocks_.blocks = divide_up(geometry.rows, blocks_.block_rows);
     }
     kept_elements_ = blocks_.block_rows * size;
@@ -286,6 +294,7 @@ class BlockPlanner {
       work += kNestElementNanoseconds * static_cast<double>(made.reductions.size()) * elements();
       blocks_.phases.push_back(std::move(made));
     }
+    join_row_passes({program_, inputs_, shapes_}, &blocks_);
     // One reduction of a tensor as it lies in memory needs no blocks.
     const auto computes = [](const BlockPhase& phase) { return phase.elements.plan != nullptr; };
     size_t reductions = 0;
@@ -320,9 +329,8 @@ class BlockPlanner {
       bytes += places_[i].size * static_cast<size_t>(elements());
     }
     // What is in the caches, and what does not stay there until it is read, is not.
-    const auto level2 = static_cast<size_t>(level2_bytes());
     const size_t block = bytes / static_cast<size_t>(blocks_.blocks);
-    if (bytes <= level2 || block > level2 / 2) blocks_.fetched.clear();
+    if (is_in_caches(static_cast<double>(bytes)) || block > static_cast<size_t>(level2_bytes()) / 2) blocks_.fetched.clear();
     if (is_split()) moments = std::max<int64_t>((blocks_.geometry.by_columns ? 1 : blocks_.parts) * pass_count(), 1);
     blocks_.fetched_at_once = round_up(divide_up(kept_elements_, std::max<int64_t>(moments, 1)), int64_t{16});
   }
@@ -337,6 +345,8 @@ class BlockPlanner {
       const Value& value = program_.values[id];
       if (!needs(id, Value::Kind::Reduction) || phases_.phase[id] != phase) continue;
       BlockReduction one;
+      one.value = static_cast<uint16_t>(id);
+      one.map = value.map;
       one.reduce = value.reduce;
       one.type = compute_type(value.type);
       one.kernels = kernels().find_reduction(info(value.reduce).combine, one.type, value.map);

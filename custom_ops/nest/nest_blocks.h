@@ -25,6 +25,7 @@ struct BlockPlace {
     Output,   // which output
     Scratch,  // a whole tensor, at a byte of the memory of the run
     Kept,     // the elements of the block, at a byte of its own memory
+    InPlace,  // the elements of the block, where those of an output will be
     Part,     // those of a part of it, likewise
     Result,   // the results of its rows, likewise
   };
@@ -41,12 +42,19 @@ struct BlockPass {
   std::shared_ptr<const Plan> plan;  // of one stage; null where there is none
   std::vector<BlockPlace> inputs;
   std::vector<BlockPlace> outputs;
+  // Whether it is one chain over rows (row_chain.h), whose results the phase's first reduction takes from registers; and whether
+  // these are read later, and so stored as well.
+  bool is_row_chain = false;
+  bool reduces = false;
+  bool stores = true;
   // Of the memory that a thread runs blocks in, the bytes where its runner is, and the pointers to its tensors.
   size_t runner = 0;
   size_t pointers = 0;
 };
 
 struct BlockReduction {
+  uint16_t value = 0;  // of the Program, that it is
+  Mapped map = Mapped::Plain;
   Reduce reduce{};
   DType type{};
   ReduceKernels kernels{};

@@ -6,6 +6,7 @@
 #include "platform/integers.h"
 #include "runtime/executor.h"
 #include "runtime/parts.h"
+#include "runtime/row_chain.h"
 #include "runtime/workspace.h"
 
 namespace onnxfuse {
@@ -61,11 +62,15 @@ class BlockRunner {
       compute_results(phase, region);
       if (phase.elements.plan != nullptr) {
         fetch_some();
-        compute(phase.elements, region);
+        compute_elements(phase, region, phase.elements.reduces ? address(phase.reductions[0].out, region) : nullptr);
       }
       for (const BlockReduction& one : phase.reductions) {
         fetch_some();
-        reduce(one, region);
+        if (phase.elements.reduces && &one == phase.reductions.data()) {
+          finish(one, region);
+        } else {
+          reduce(one, region);
+        }
       }
     }
   }
@@ -80,11 +85,14 @@ class BlockRunner {
     const Region whole = region_of(block);
     const Region region = part_of(whole, part);
     block_first_ = whole.first;
-    if (phase.elements.plan != nullptr) compute(phase.elements, region);
     char* partials = partials_;
+    const auto at = [&](const BlockReduction& one) {
+      return partials + static_cast<size_t>(part) * static_cast<size_t>(region.results) * one.out.size;
+    };
+    const bool reduces = phase.elements.reduces;
+    if (phase.elements.plan != nullptr) compute_elements(phase, region, reduces ? at(phase.reductions[0]) : nullptr);
     for (const BlockReduction& one : phase.reductions) {
-      const size_t bytes = static_cast<size_t>(region.results) * one.out.size;
-      reduce_to(one, region, partials + static_cast<size_t>(part) * bytes);
+      if (!reduces || &one != phase.reductions.data()) reduce_to(one, region, at(one));
       partials += partials_of(one);
     }
   }
@@ -119,7 +127,7 @@ class BlockRunner {
 
  private:
   void prepare(const BlockPass& pass) {
-    if (pass.plan == nullptr) return;
+    if (pass.plan == nullptr || pass.is_row_chain) return;
     auto** const pointers = reinterpret_cast<const void**>(memory_ + pass.pointers);
     std::fill_n(pointers, pass.inputs.size() + pass.outputs.size(), memory_);
     auto** const written = const_cast<void**>(pointers + pass.inputs.size());
@@ -176,6 +184,8 @@ class BlockRunner {
       case BlockPlace::Kind::Input:
         return static_cast<char*>(const_cast<void*>(inputs_[place.at])) + place.offset +
                static_cast<size_t>(region.first) * place.size;
+      case BlockPlace::Kind::InPlace:
+        return static_cast<char*>(outputs_[place.at]) + static_cast<size_t>(region.first) * place.size;
       case BlockPlace::Kind::Output:
         return static_cast<char*>(outputs_[place.at]) + static_cast<size_t>(region.first_result) * place.size;
       case BlockPlace::Kind::Scratch:
@@ -190,12 +200,37 @@ class BlockRunner {
     }
   }
 
+  // What rows of elements come to goes to `results`, where the pass reduces them.
+  void compute_elements(const BlockPhase& phase, const Region& region, char* results) {
+    const BlockPass& pass = phase.elements;
+    if (!pass.is_row_chain) return compute(pass, region);
+    place_tensors(pass, region);
+    const auto** const pointers = reinterpret_cast<const void**>(memory_ + pass.pointers);
+    const Tensors tensors{pointers, const_cast<void**>(pointers + pass.inputs.size()), nullptr};
+    RowReduction rows{region.first, region.results, region.length / region.results, Op::Add, Mapped::Plain, pass.stores, nullptr};
+    if (pass.reduces) {
+      rows.combine = info(phase.reductions[0].reduce).combine;
+      rows.map = phase.reductions[0].map;
+      rows.results = reinterpret_cast<float*>(results);
+    }
+    run_row_chain(pass.part.program, pass.plan->stages[0], tensors, rows);
+  }
+
   void compute(const BlockPass& pass, const Region& region) {
+    ElementRuns runs{region.first, region.length, region.step, region.count};
+    runs.moved_count = place_tensors(pass, region);
+    runs.moved = reinterpret_cast<MovedTensor*>(memory_ + pass.pointers +
+                                                (pass.inputs.size() + pass.outputs.size()) * sizeof(void*));
+    run_elements(reinterpret_cast<ElementRunner*>(memory_ + pass.runner), runs);
+  }
+
+  // Sets the pointers to the tensors of a pass; returns how many of these move on from run to run.
+  size_t place_tensors(const BlockPass& pass, const Region& region) {
     const auto** const pointers = reinterpret_cast<const void**>(memory_ + pass.pointers);
     const size_t reads = pass.inputs.size();
     const size_t count = reads + pass.outputs.size();
-    ElementRuns runs{region.first, region.length, region.step, region.count};
-    runs.moved = reinterpret_cast<MovedTensor*>(pointers + count);
+    auto* const moved = reinterpret_cast<MovedTensor*>(pointers + count);
+    size_t moved_count = 0;
     for (size_t i = 0; i < count; ++i) {
       const BlockPlace& place = i < reads ? pass.inputs[i] : pass.outputs[i - reads];
       switch (place.kind) {
@@ -203,6 +238,7 @@ class BlockRunner {
           pointers[i] = inputs_[place.at];
           break;
         case BlockPlace::Kind::Output:
+        case BlockPlace::Kind::InPlace:
           pointers[i] = outputs_[place.at];
           break;
         case BlockPlace::Kind::Scratch:
@@ -211,14 +247,14 @@ class BlockRunner {
         case BlockPlace::Kind::Kept:
         case BlockPlace::Kind::Part:
           pointers[i] = whole_tensor(address(place, region), region.first, place.size);
-          runs.moved[runs.moved_count++] = {pointers + i, (region.length - region.step) * static_cast<int64_t>(place.size)};
+          moved[moved_count++] = {pointers + i, (region.length - region.step) * static_cast<int64_t>(place.size)};
           break;
         case BlockPlace::Kind::Result:
           pointers[i] = whole_tensor(results_ + place.at, region.first_result, place.size);
           break;
       }
     }
-    run_elements(reinterpret_cast<ElementRunner*>(memory_ + pass.runner), runs);
+    return moved_count;
   }
 
   void reduce(const BlockReduction& one, const Region& region) {

@@ -121,10 +121,11 @@ struct PlanKey {
   // from `buffers` on, which stay in the caches.
   int64_t multiple = 0;
   size_t buffers = SIZE_MAX;
+  bool rows = false;  // likewise: operands are read where they lie however short rows are (row_chain.h)
 
   bool operator==(const PlanKey& other) const {
     return aliased == other.aliased && deferred == other.deferred && anywhere == other.anywhere &&
-           multiple == other.multiple && buffers == other.buffers && shapes == other.shapes;
+           multiple == other.multiple && buffers == other.buffers && rows == other.rows && shapes == other.shapes;
   }
 };
 

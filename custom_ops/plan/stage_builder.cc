@@ -210,7 +210,7 @@ void StageBuilder::find_rows() {
     return slot.access == Access::Gathered && slot.strides.back() != 0;
   });
   const bool has_links = stage_.columns % lanes == 0 && !repeats_columns;
-  const int64_t long_row = !by_blocks() ? kLongRow : has_links ? kLongVectorRow : kLongBlockRow;
+  const int64_t long_row = plan_.key.rows ? 1 : !by_blocks() ? kLongRow : has_links ? kLongVectorRow : kLongBlockRow;
   if (stage_.columns < long_row && (!anywhere || by_blocks())) return;
   // A view of a tensor may have no two elements of a row next to each other, or not in their order.
   const auto has_rows = [](const Slot& slot) {

@@ -49,12 +49,6 @@ bool has_zero(const void* values, size_t size, size_t count) {
   }
 }
 
-// What a slot holds before any run; null if its data is elsewhere.
-const uint64_t* constant_of(const Program& program, const Stage& stage, const Slot& slot) {
-  if (slot.place == Place::Const) return &program.values[slot.index].bits;
-  return slot.place == Place::Derived ? &stage.derived[slot.index] : nullptr;
-}
-
 // One thread's view of a stage: where each slot's data for the current tile is.
 class TileRunner {
  public:
@@ -168,21 +162,11 @@ class TileRunner {
       } else if (slot.access == Access::Scalars) {
         pointers_[s] = base(slot) + start_ / stage_.columns * slot.size;
       } else {
-        pointers_[s] = base(slot) + (row_offset(slot, row) + (slot.by_column ? column : 0)) * slot.size;
+        pointers_[s] = base(slot) + (row_offset(stage_, slot, row) + (slot.by_column ? column : 0)) * slot.size;
       }
     }
     for (const Step& step : stage_.steps) run_step(step);
     return count;
-  }
-
-  // A slot of Access::Row has at least two dimensions, the columns among them.
-  int64_t row_offset(const Slot& slot, int64_t row) const {
-    int64_t offset = 0;
-    for (size_t d = stage_.dims.size() - 2; d > 0; --d) {
-      offset += row % stage_.dims[d] * slot.strides[d];
-      row /= stage_.dims[d];
-    }
-    return offset + row * slot.strides[0];
   }
 
   void run_step(const Step& step) {

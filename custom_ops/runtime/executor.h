@@ -44,6 +44,22 @@ struct ElementRuns {
   size_t moved_count = 0;
 };
 
+// What a slot holds before any run; null if its data is elsewhere.
+inline const uint64_t* constant_of(const Program& program, const Stage& stage, const Slot& slot) {
+  if (slot.place == Place::Const) return &program.values[slot.index].bits;
+  return slot.place == Place::Derived ? &stage.derived[slot.index] : nullptr;
+}
+
+// In elements, that of a row of the stage; a slot of Access::Row has at least two dimensions, the columns among them.
+inline int64_t row_offset(const Stage& stage, const Slot& slot, int64_t row) {
+  int64_t offset = 0;
+  for (size_t d = stage.dims.size() - 2; d > 0; --d) {
+    offset += row % stage.dims[d] * slot.strides[d];
+    row /= stage.dims[d];
+  }
+  return offset + row * slot.strides[0];
+}
+
 // Where element 0 of a tensor would be of which only some are in memory, and `element` at `memory`: Programs look for
 // elements where they are in the whole tensor.
 inline void* whole_tensor(const void* memory, int64_t element, size_t bytes) {

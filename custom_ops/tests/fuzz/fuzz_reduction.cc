@@ -217,7 +217,7 @@ std::vector<Shape> random_shapes(const Program& program) {
   space.rank = 1 + static_cast<int>(below(4));
   for (int d = 0; d < space.rank; ++d) space.dims[static_cast<size_t>(d)] = one_of({1, 2, 3, 4, 7, 12, 17});
   // Long rows, many rows, wide columns; what threads share.
-  if (below(4) == 0) space.dims[static_cast<size_t>(space.rank - 1)] = one_of({64, 300, 700, 4500, 9000});
+  if (below(4) == 0) space.dims[static_cast<size_t>(space.rank - 1)] = one_of({33, 48, 64, 250, 300, 700, 4500, 9000});
   if (below(6) == 0) space.dims[0] = one_of({100, 1000, 2100});
   if (below(30) == 0) space = {2, {1, 40000}};
   const size_t any = below(static_cast<size_t>(space.rank));

@@ -245,6 +245,48 @@ def test_softmax_with_a_mask(shape: str) -> None:
     check(MASKED_SOFTMAX.format(axes=axes), [normal(sizes), mask], 1e-5)
 
 
+# What a chain makes of rows, as it is or mapped, is reduced; and read again if the phase behind it needs it.
+OF_A_CHAIN = """onnxfuse 2
+input f32 broadcast
+input f32 broadcast
+const f32 3f000000
+mul f32 0 2
+add f32 3 1
+{mapped}
+{name} f32 5 -1
+{last}output 6
+"""
+READ_AGAIN = "max f32 4 6\noutput 7\n"
+
+
+@pytest.mark.parametrize("mapped", ["abs f32 4", "mul f32 4 4", "neg f32 4"])
+@pytest.mark.parametrize("name", [name for name, reduction in REDUCTIONS.items() if "f32" in reduction.types])
+def test_what_a_chain_makes_is_reduced(name: str, mapped: str) -> None:
+    """Of rows that end anywhere in a block of vectors or in one; an operand is of one row, of several or of all."""
+    once, again = (OF_A_CHAIN.format(name=name, mapped=mapped, last=last) for last in ("", READ_AGAIN))
+    for size in (128, 129, 207, 333, 1000, 4100):
+        for sizes in ((2, 1, 1, size), (2, 3, 5, 1), (1, 3, 5, size), (2, 3, 5, size)):
+            x, other = normal((2, 3, 5, size)), normal(sizes, 1)
+            if name == "reduce_prod":
+                x, other = 2 + x / 64, other / 64
+            check(once, [x, other], 1e-4, (1,))
+            check(again, [x, other], 1e-4, (1,))
+
+
+@pytest.mark.parametrize("program", [SOFTMAX, LOG_SOFTMAX, MASKED_SOFTMAX])
+@pytest.mark.parametrize("size", [128, 200, 5000])
+def test_rows_with_numbers_that_are_none(program: str, size: int) -> None:
+    x = normal((9, size))
+    for row, values in enumerate([(np.nan,), (np.inf,), (-np.inf,), (np.inf, -np.inf), (np.nan, np.inf)]):
+        x[row, [7 * row + 3 + 40 * place for place in range(len(values))]] = values
+    x[5] = -np.inf
+    x[6] = np.inf
+    x[7] *= np.float32(1e-39)
+    x[8, -1] = np.nan
+    with np.errstate(all="ignore"):
+        check(program.format(axes="-1"), [x, np.zeros((1, size), np.float32)][: program.count("input")], 1e-5, (1,))
+
+
 def cases_of_types() -> list[tuple[str, str]]:
     return [
         (name, dtype)

@@ -1,0 +1,166 @@
+#include "nest/row_passes.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/executor.h"
+#include "runtime/row_chain.h"
+
+namespace onnxfuse {
+namespace {
+
+// Rows of fewer elements are computed many at a time.
+constexpr int64_t kShortestChain = 128;
+
+class RowPasses {
+ public:
+  RowPasses(const NestShapes& shapes, NestBlocks* blocks)
+      : program_(shapes.program), shapes_(shapes.values), blocks_(*blocks) {}
+
+  void join() {
+    if (blocks_.geometry.run >= kShortestChain) {
+      for (BlockPhase& phase : blocks_.phases) chain_rows(&phase);
+      for (BlockPhase& phase : blocks_.phases) find_stores(&phase);
+    }
+    for (size_t at = 0; at < blocks_.phases.size(); ++at) keep_in_output(at);
+  }
+
+ private:
+  bool reads(const BlockReduction& one, uint16_t id) const {
+    const Value& value = program_.values[one.value];
+    return std::count(value.operands, value.operands + operand_count(value), id) > 0;
+  }
+
+  static bool reads(const BlockPass& pass, uint16_t id) {
+    return std::find(pass.part.sources.begin(), pass.part.sources.end(), id) != pass.part.sources.end();
+  }
+
+  // What the last step of a pass of one step makes.
+  static const PartResult& made_by(const BlockPass& pass) {
+    const Stage& stage = pass.plan->stages[0];
+    return pass.part.results[stage.slots[stage.steps[0].out].index];
+  }
+
+  // The plan of a pass with another key, of one step; null if there is none.
+  std::shared_ptr<const Plan> plan_again(const BlockPass& pass, const PlanKey& key) const {
+    std::vector<Shape> shapes;
+    for (const PartResult& result : pass.part.results) shapes.push_back(shapes_[result.value]);
+    std::string error;
+    auto plan = make_plan(pass.part.program, key, pass.part.shapes, shapes, &error);
+    if (plan == nullptr || plan->stages.size() != 1 || plan->scratch_bytes != 0) return nullptr;
+    return plan->stages[0].steps.size() == 1 ? plan : nullptr;
+  }
+
+  // What a phase computes last is reduced in registers, where that is one chain; and what else is one, if operands are read
+  // where they lie, needs no copies of these.
+  void chain_rows(BlockPhase* phase) {
+    BlockPass& pass = phase->elements;
+    if (pass.plan == nullptr) return;
+    PlanKey key = pass.plan->key;
+    key.rows = true;
+    auto plan = plan_again(pass, key);
+    if (plan == nullptr || !is_row_chain(pass.part.program, plan->stages[0], blocks_.geometry.run)) return;
+    std::swap(pass.plan, plan);
+    pass.is_row_chain = true;
+    const uint16_t made = made_by(pass).value;
+    std::vector<BlockReduction>& reductions = phase->reductions;
+    const auto first = std::find_if(reductions.begin(), reductions.end(), [&](const BlockReduction& one) {
+      return one.type == DType::f32 && program_.values[one.value].operands[0] == made;
+    });
+    pass.reduces = first != reductions.end();
+    if (pass.reduces) {
+      std::rotate(reductions.begin(), first, first + 1);
+      return;
+    }
+    const Stage& before = plan->stages[0];
+    const bool simple = before.steps.size() == 1 && before.prologue.empty() && !before.by_rows;
+    pass.is_row_chain = !simple && pass.plan->stages[0].steps[0].stores != Stores::Streamed;
+    if (!pass.is_row_chain) std::swap(pass.plan, plan);
+  }
+
+  // Whether others read what is reduced in registers.
+  void find_stores(BlockPhase* phase) {
+    BlockPass& pass = phase->elements;
+    if (!pass.reduces) return;
+    const PartResult& made = made_by(pass);
+    pass.stores = made.output >= 0;
+    for (const BlockPhase& other : blocks_.phases) {
+      pass.stores |= reads(other.elements, made.value);
+      for (const BlockReduction& one : other.reductions) {
+        pass.stores |= one.value != phase->reductions[0].value && reads(one, made.value);
+      }
+    }
+  }
+
+  // What is kept until a chain makes an output of it is kept where that will be: a block touches less memory, and the memory of
+  // results comes into the caches while what takes longer is computed.
+  void keep_in_output(size_t at) {
+    BlockPass& pass = blocks_.phases[at].elements;
+    if (pass.plan == nullptr || pass.reduces) return;
+    const Stage& stage = pass.plan->stages[0];
+    if (stage.steps.size() != 1 || stage.steps[0].kind != Step::Kind::Chain) return;
+    if (stage.steps[0].stores == Stores::Streamed) return;  // past the caches that it would be kept in
+    const Slot& out = stage.slots[stage.steps[0].out];
+    if (out.place != Place::Output || out.access != Access::Whole || made_by(pass).output < 0) return;
+    const BlockPlace place{BlockPlace::Kind::InPlace, static_cast<size_t>(made_by(pass).output), 0, out.size};
+    for (size_t i = 0; i < pass.inputs.size(); ++i) {
+      const BlockPlace old = pass.inputs[i];
+      if (old.kind != BlockPlace::Kind::Kept || old.size != place.size || !reads_in_place(stage, i)) continue;
+      if (is_read_from(at, pass.part.sources[i])) continue;
+      PlanKey key = pass.plan->key;
+      key.aliased = 1;
+      auto plan = plan_again(pass, key);
+      if (plan == nullptr || (!pass.is_row_chain && runner_bytes(plan->stages[0]) > runner_bytes(stage))) continue;
+      pass.plan = std::move(plan);
+      return move_place(old, place);
+    }
+  }
+
+  // Whether a stage reads all of an input, in the order of its elements.
+  static bool reads_in_place(const Stage& stage, size_t input) {
+    return std::all_of(stage.slots.begin(), stage.slots.end(), [&](const Slot& slot) {
+      return slot.place != Place::Input || slot.index != input || slot.access == Access::Whole;
+    });
+  }
+
+  // Whether a phase from `first` on reduces a value in memory, or a later one reads it.
+  bool is_read_from(size_t first, uint16_t id) const {
+    for (size_t at = first; at < blocks_.phases.size(); ++at) {
+      const BlockPhase& phase = blocks_.phases[at];
+      if (at > first && reads(phase.elements, id)) return true;
+      for (const BlockReduction& one : phase.reductions) {
+        if (reads(one, id)) return true;
+      }
+    }
+    return false;
+  }
+
+  void move_place(const BlockPlace& old, const BlockPlace& place) {
+    const auto move = [&](BlockPlace* one) {
+      if (one->kind == old.kind && one->at == old.at) *one = place;
+    };
+    for (BlockPhase& phase : blocks_.phases) {
+      for (BlockPlace& one : phase.elements.inputs) move(&one);
+      for (BlockPlace& one : phase.elements.outputs) move(&one);
+      for (BlockReduction& one : phase.reductions) {
+        move(&one.a);
+        move(&one.b);
+      }
+    }
+  }
+
+  const Program& program_;
+  const std::vector<Shape>& shapes_;
+  NestBlocks& blocks_;
+};
+
+}  // namespace
+
+void join_row_passes(const NestShapes& shapes, NestBlocks* blocks) {
+  const NestGeometry& geometry = blocks->geometry;
+  if (!geometry.by_columns && geometry.segments.empty()) RowPasses(shapes, blocks).join();
+}
+
+}  // namespace onnxfuse
