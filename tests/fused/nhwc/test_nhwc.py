@@ -116,6 +116,15 @@ def pairs(made: onnx.ModelProto) -> list[onnx.NodeProto]:
     return [node for node in made.graph.node if any(item.name == "depthwise_operator" for item in node.attribute)]
 
 
+GATE = (
+    "{q} = GlobalAveragePool({x}) {q}1 = Conv ({q}, g1) {q}2 = {op} ({q}1) {q}3 = Conv ({q}2, g2) {q}4 = Sigmoid({q}3) "
+)
+
+
+def gate(name: str, of: str, operator: str = "Relu") -> str:
+    return GATE.format(q=name, x=of, op=operator)
+
+
 CHAIN = """a = C3 (x, w, b) r = Relu(a) c = C3 (r, w2, b) s = Add(c, r) t = HardSwish(s) u = Conv (t, p)
     k = Tanh(u) y = Conv <kernel_shape = [3, 3], strides = [2, 1]> (k, w, b)"""
 
@@ -224,53 +233,6 @@ def test_filters_that_fill_no_vectors(channels: tuple[int, int, int]) -> None:
     head = f"(float[n, {read}, h, w] x) => (float[n, 7, hh, ww] y)"
     result = check(network(text, head, **known), {"x": array(2, read, 9, 7)})
     assert operators(result) == ["FusedNhwcConv"] * 3 and len(pairs(result)) == 1
-
-
-SAME_IN_BOTH = [
-    (),
-    (1,),
-    (32, 1, 1),
-    (1, 32, 1, 1),
-    (2, 32, 1, 1),
-    (7,),
-    (9, 1),
-    (9, 7),
-    (1, 1, 9, 7),
-    (2, 1, 9, 7),
-    (2, 1, 1, 1),
-]
-OTHERS = [(2, 32, 9, 7), (1, 32, 9, 7), (32, 9, 7), (32, 1, 7), (2, 32, 9, 1)]
-
-
-@pytest.mark.parametrize("shape", [*SAME_IN_BOTH, *OTHERS], ids=str)
-def test_operands(shape: tuple[int, ...]) -> None:
-    """What has channels and positions is in one order alone: the convolution beside it reads or writes that."""
-    operand = array(*shape) if shape else np.array(0.75, np.float32)
-    tail = "a = C3 (x, w, b) r = Relu(a) s = Add(r, o) t = Tanh(s) y = C3 (t, w)"
-    assert channels_last(check(network(tail, STATIC_HEAD, o=operand))) == ({"t"} if shape in SAME_IN_BOTH else set())
-    head = "a = C3 (x, w) t = Tanh(a) m = Mul(t, o) c = Conv (m, p) s = Add(c, t) y = C3 (s, w)"
-    assert bool(channels_last(check(network(head, STATIC_HEAD, o=operand)))) == (shape in SAME_IN_BOTH)
-    pair = "a = C3 (x, w) d = D3 (a, v, b) m = Mul(d, o) c = Conv (m, p, b) q = Sub(c, o) y = C3 (q, w)"
-    assert len(pairs(check(network(pair, STATIC_HEAD, o=operand)))) == (shape in SAME_IN_BOTH)
-
-
-def test_equal_sizes_say_nothing_of_the_layout() -> None:
-    head = "(float[16, 16, 16, 16] x, float[16, 16, 16] u) => (float[16, 16, 16, 16] y)"
-    text = """a = C3 (x, k) b1 = Add(a, o1) r = PRelu(b1, o2) c = C3 (r, k) d = Mul(c, o3) e = Tanh(d) f = C3 (e, k)
-        i = Add(f, o4) j = C3 (i, k) l = Add(j, u) y = C3 (l, k)"""
-    shapes = {"k": (16, 16, 3, 3), "o1": (16, 16), "o2": (16, 1, 1), "o3": (16,), "o4": (16, 16, 16, 16)}
-    made = network(text, head, **{name: array(*shape) for name, shape in shapes.items()})
-    result = check(made, {"x": array(16, 16, 16, 16), "u": array(16, 16, 16)})
-    assert channels_last(result) == {"r", "e"}
-
-
-def test_operands_of_the_models_inputs() -> None:
-    """The sizes are open; what has those of the whole is plain, for the model says so."""
-    for kind, last in (("n, 32, 1, 1", {"t", "s"}), ("n, 1, h, w", {"t", "s"}), ("n, 32, h, w", {"t"})):
-        head = f"(float[n, 32, h, w] x, float[{kind}] o) => (float[n, 32, hh, ww] y)"
-        made = network("a = C3 (x, w) t = Tanh(a) c = C3 (t, w2) s = Mul(c, o) y = C3 (s, w)", head)
-        shape = [{"n": 2, "h": 9, "w": 7}.get(dim) or int(dim) for dim in kind.split(", ")]
-        assert channels_last(check(made, {**FEEDS, "o": array(*shape)})) == last
 
 
 READERS = {
@@ -419,93 +381,6 @@ def test_weights_are_operands_of_their_own_convolution() -> None:
         "(float[32, 32, 1, 1] x) => (float[32, 32, 1, 1] y)",
     )
     assert not channels_last(check(made, {"x": array(32, 32, 1, 1)}))
-
-
-PAIRS = {
-    "nothing between": "d = D3 (a, v, b) c = Conv (d, p)",
-    "a step of each channel": "d = D3 (a, v, b) r = HardSwish(d) c = Conv (r, p, b)",
-    "normalized": "d = D3 (a, v) e = BatchNormalization(d, f, b, b, f) r = Relu(e) c = Conv (r, p)",
-    "strides, dilations and padding": """
-        d = Conv <group = 32, strides = [2, 1], dilations = [1, 2], pads = [3, 0, 1, 4]> (a, v, b)
-        r = Tanh(d) c = Conv (r, p)""",
-    "automatic padding": """d = Conv <group = 32, strides = [2, 2], auto_pad = "SAME_UPPER"> (a, v, b)
-        c = Conv <auto_pad = "SAME_LOWER"> (d, p)""",
-    "a residual after it": "d = D3 (a, v, b) r = Relu(d) q = Conv (r, p) c = Add(q, a)",
-    "a type between": "d = D3 (a, v, b) r = Cast <to = 7> (d) q = Cast <to = 1> (r) c = Conv (q, p)",
-}
-NO_PAIRS = {
-    "the first one's result is a residual": "d = D3 (a, v, b) r = Relu(d) q = Conv (r, p) o = Relu(q) c = Add(o, r)",
-    "so is what it is made of": "d = D3 (a, v, b) r = Relu(d) q = Conv (r, p) c = Add(q, d)",
-    "it is read twice": "d = D3 (a, v, b) r = Relu(d) q = Conv (r, p) s = C3 (r, w2) c = Add(q, s)",
-    "a residual before the product": "d = D3 (a, v, b) e = Relu(d) r = Add(e, a) c = Conv (r, p)",
-    "the product has strides": "d = D3 (a, v, b) c = Conv <strides = [2, 2]> (d, p)",
-    "the product has padding": "d = D3 (a, v, b) c = Conv <pads = [0, 0, 1, 1]> (d, p)",
-    "more than a product": "d = D3 (a, v, b) c = C3 (d, w)",
-    "nothing is computed between": "d = D3 (a, v) c = Conv (d, p)",
-}
-
-
-@pytest.mark.parametrize("kind", [*PAIRS, *NO_PAIRS])
-def test_pairs_of_a_depthwise_convolution_and_a_product(kind: str) -> None:
-    made = network(f"a = C3 (x, w) {({**PAIRS, **NO_PAIRS})[kind]} y = C3 (c, w)", f=np.abs(WEIGHTS["b"]) + 1)
-    result = check(made)
-    assert len(pairs(result)) == (kind in PAIRS) and "FusedConv" not in operators(result)
-
-
-def test_a_depthwise_convolution_that_the_model_returns_is_no_part_of_a_pair() -> None:
-    head = "(float[n, 32, h, w] x) => (float[n, 32, hh, ww] y, float[n, 32, hh, ww] r)"
-    assert not pairs(check(network("a = C3 (x, w) d = D3 (a, v, b) r = Relu(d) c = Conv (r, p) y = C3 (c, w)", head)))
-
-
-def test_pairs_follow_each_other() -> None:
-    text = """a = C3 (x, w) d = D3 (a, v, b) r = Relu(d) c = Conv (r, p, b) e = D3 (c, v, b) f = Relu(e) i = Conv (f, p)
-        s = Add(i, c) y = C3 (s, w)"""
-    assert len(pairs(check(network(text)))) == 2
-
-
-GATE = (
-    "{q} = GlobalAveragePool({x}) {q}1 = Conv ({q}, g1) {q}2 = {op} ({q}1) {q}3 = Conv ({q}2, g2) {q}4 = Sigmoid({q}3) "
-)
-
-
-def gate(name: str, of: str, operator: str = "Relu") -> str:
-    return GATE.format(q=name, x=of, op=operator)
-
-
-def test_a_gate_reads_the_channels_last() -> None:
-    result = check(network(f"a = C3 (x, w) r = Relu(a) {gate('q', 'r')} m = Mul(r, q4) y = Conv (m, p)"))
-    assert operators(result) == ["FusedNhwcConv", "FusedSqueezeExcite", "FusedNhwcConv"]
-    assert channels_last(result) == {"r"}
-    assert not [
-        key for key in result.functions if key.overload.startswith("GlobalAveragePool")
-    ]  # the plain one's is gone
-
-
-def test_a_gate_with_several_readers() -> None:
-    head = "(float[n, 32, h, w] x) => (float[n, 32, hh, ww] y, float[n, 32, 1, 1] q4)"
-    text = f"""a = C3 (x, w) r = Relu(a) {gate("q", "r")} m = Mul(r, q4) c = Conv (m, p) d = C3 (r, w2) e = Mul(d, q4)
-        f = C3 (e, w) y = Add(c, f)"""
-    assert "r" in channels_last(check(network(text, head)))
-
-
-def test_gates_of_both_layouts() -> None:
-    text = f"""a = C3 (x, w) r = Relu(a) {gate("q", "r")} m = Mul(r, q4) c = Conv (m, p)
-        k = LpPool <kernel_shape = [3, 3]> (c) {gate("s", "k")} n = Mul(k, s4) y = Conv (n, p)"""
-    result = check(network(text))
-    assert operators(result).count("FusedSqueezeExcite") == 2
-    assert len({(node.op_type, node.overload) for node in result.graph.node if "Squeeze" in node.op_type}) == 2
-
-
-def test_gates_of_many_kinds() -> None:
-    kinds = ("Relu", "Tanh", "Sigmoid", "Softplus", "Elu", "HardSwish")
-    text = "a = C3 (x, w) t0 = Relu(a) "
-    for number, kind in enumerate(kinds):
-        text += gate(f"q{number}_", f"t{number}", kind)
-        text += f"m{number} = Mul(t{number}, q{number}_4) t{number + 1} = Conv (m{number}, p) "
-    made = network(text + f"y = Neg(t{len(kinds)})")
-    result = optimized(made)
-    (wanted,) = fusing.run(made, FEEDS, library=False)
-    fusing.assert_close(fusing.run(result, FEEDS, library=True)[0], wanted)
 
 
 def test_many_functions() -> None:
