@@ -28,7 +28,7 @@ from tests.cuda.conv.nodes import (
     stub_object,
 )
 from tests.cuda.conv.test_emulation import any_case
-from tests.cuda.stand_in import AVAILABLE, LAUNCH_FAILED, REASON, StandIn, cubin, ptx
+from tests.cuda.stand_in import AVAILABLE, LAUNCH_FAILED, REASON, StandIn, cubin
 from tests.custom_ops.fused import assert_same_bits, run
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason=REASON)
@@ -331,40 +331,3 @@ def test_the_cpu_computes_any_convolution(seed: int, tmp_path: Path) -> None:
     stand_in = StandIn(tmp_path)
     check_on_the_cpu(stand_in.session(conv_model(fused), severity=4), fused, seed)
     assert not stand_in.launches()
-
-
-@pytest.mark.parametrize(
-    ("kind", "reason"),
-    [
-        ("no recipe", "it carries no CUDA kernels"),
-        ("no code", "it has no machine code for compute capability 9.0, and no PTX"),
-        ("newer PTX", "(ptxas fatal: the target is newer than the device)"),
-    ],
-)
-def test_without_kernels_the_cpu_computes(
-    kind: str, reason: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On copies of the tensors, made on the stream of the run; one warning a node says so.  Or the run fails."""
-    code = stub_object(KERNELS, 1)
-    models = {
-        "no recipe": conv_model(FUSED),
-        "no code": stub_model(FUSED, KERNELS, cuda_sm_90=None, cuda_sm_80=cubin(code, 80)),
-        "newer PTX": stub_model(FUSED, KERNELS, cuda_sm_90=None, cuda_ptx=ptx(code, 100)),
-    }
-    stand_in = StandIn(tmp_path)
-    session = stand_in.session(models[kind])
-    stand_in.use_stream(0)
-    stand_in.calls()
-    for seed in range(3):
-        check_on_the_cpu(session, FUSED, seed)
-    calls = [call["call"] for call in stand_in.calls()]
-    assert calls.count("cuMemcpyDtoHAsync") == 3 * 5
-    assert calls.count("cuMemcpyHtoDAsync") == 3
-    assert "cuLaunchKernel" not in calls
-    err = capfd.readouterr().err
-    assert err.count(NODE + "runs on the CPU, with its tensors copied there and back: ") == 1
-    assert reason in err
-    monkeypatch.setenv("ONNXFUSE_REQUIRE_GPU", "1")
-    with pytest.raises(Exception, match="cannot run on the GPU: ") as caught:
-        check_on_the_cpu(stand_in.session(models[kind]), FUSED, 0)
-    assert NODE in str(caught.value) and reason in str(caught.value)

@@ -13,8 +13,8 @@ import pytest
 from onnx import helper
 
 from tests.cuda.contract import SOURCE, Kernel, node_model, recipe, shared_object
-from tests.cuda.stand_in import AVAILABLE, INVALID_IMAGE, LAUNCH_FAILED, REASON, StandIn, cubin, ptx
-from tests.custom_ops.fused import NODE_NAME, fused_model, library, run
+from tests.cuda.stand_in import AVAILABLE, INVALID_IMAGE, LAUNCH_FAILED, REASON, StandIn, cubin
+from tests.custom_ops.fused import NODE_NAME, library, run
 from tests.support.edits import edited
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason=REASON)
@@ -203,50 +203,6 @@ def test_a_graph_cannot_be_captured_before_modules_are_loaded(tmp_path: Path) ->
         run(session, [A, B])
     stand_in.capture(False)
     check(session)
-
-
-def fallback_model(kind: str) -> onnx.ModelProto:
-    match kind:
-        case "no recipe":
-            program = "onnxfuse 1\ninput f32 broadcast\ninput f32 broadcast\nadd f32 0 1\noutput 2\n"
-            return fused_model(program, [["n"], ["n"]])
-        case "no code":
-            return model(cuda_sm_80=cubin(shared_object(KERNELS), 80))
-        case _:
-            return model(cuda_ptx=ptx(shared_object(KERNELS), 100))
-
-
-@pytest.mark.parametrize(
-    ("kind", "reason"),
-    [
-        ("no recipe", "it carries no CUDA kernels"),
-        ("no code", "it has no machine code for compute capability 9.0, and no PTX"),
-        ("newer PTX", "(ptxas fatal: the target is newer than the device)"),
-    ],
-)
-def test_without_kernels_the_cpu_computes(
-    kind: str, reason: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On copies of the tensors, made on the stream of the run; one warning a node says so.  Or the run fails."""
-    stand_in = StandIn(tmp_path)
-    session = stand_in.session(fallback_model(kind))
-    stand_in.use_stream(0)
-    stand_in.calls()
-    for _ in range(3):
-        check(session)
-    calls = [call["call"] for call in stand_in.calls()]
-    assert calls.count("cuMemcpyDtoHAsync") == 3 * 2
-    assert calls.count("cuMemcpyHtoDAsync") == 3
-    moves = [call for call in calls if call.startswith(("cuMemcpy", "cuStreamSync"))]
-    assert moves[1::2] == ["cuStreamSynchronize"] * 9
-    assert "cuLaunchKernel" not in calls
-    err = capfd.readouterr().err
-    assert err.count(NODE + "runs on the CPU, with its tensors copied there and back: ") == 1
-    assert reason in err
-    monkeypatch.setenv("ONNXFUSE_REQUIRE_GPU", "1")
-    with pytest.raises(Exception, match="cannot run on the GPU: ") as caught:
-        check(stand_in.session(fallback_model(kind)))
-    assert NODE in str(caught.value) and reason in str(caught.value)
 
 
 def test_float16_tensors_that_onnxruntime_widened(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
