@@ -14,6 +14,9 @@ SYSTEM = {
     ".dylib": re.compile(r"/usr/lib/libSystem\.B\.dylib"),
 }
 """Of each kind of library, by the end of its name: those that every system has, and that it may need."""
+MACHO_OWN = re.compile(r"_Z(n[wa]|d[la])\w*|_mh_dylib_header|__dso_handle")
+"""What Zig's linker exports of every library for macOS, whatever it is told: where the library lies, and C++'s
+functions that allocate, as weak definitions, of which a process takes the same for all its libraries."""
 
 
 def exported() -> set[str]:
@@ -44,9 +47,10 @@ def main(wheel: Path) -> None:
         needed = [
             library.name for library in binary.libraries if library.command != lief.MachO.LoadCommand.TYPE.ID_DYLIB
         ]
-    functions = {
-        function.name.removeprefix("_" if suffix == ".dylib" else "") for function in binary.exported_functions
-    }
+    functions = {function.name for function in binary.exported_functions}
+    if suffix == ".dylib":
+        plain = (name.removeprefix("_") for name in functions)
+        functions = {name for name in plain if not MACHO_OWN.fullmatch(name)}
     problems = [f"needs {library}" for library in foreign(suffix, needed)]
     problems += [f"does not export {function}" for function in sorted(exported() - functions)]
     problems += [f"exports {function}" for function in sorted(functions - exported())]

@@ -11,6 +11,12 @@ namespace ONNXFUSE_ISA {
 
 template <class T> constexpr bool is_signed = static_cast<T>(-1) < static_cast<T>(1);
 
+template <int Size> struct unsigned_of;
+template <> struct unsigned_of<1> { using type = uint8_t; };
+template <> struct unsigned_of<2> { using type = uint16_t; };
+template <> struct unsigned_of<4> { using type = uint32_t; };
+template <> struct unsigned_of<8> { using type = uint64_t; };
+
 template <int Size> struct signed_of;
 template <> struct signed_of<4> { using type = int32_t; };
 template <> struct signed_of<8> { using type = int64_t; };

@@ -33,12 +33,6 @@ namespace ONNXFUSE_ISA {
 
 template <class T> constexpr bool is_float = std::is_floating_point<T>::value;
 
-template <int Size> struct unsigned_of;
-template <> struct unsigned_of<1> { using type = uint8_t; };
-template <> struct unsigned_of<2> { using type = uint16_t; };
-template <> struct unsigned_of<4> { using type = uint32_t; };
-template <> struct unsigned_of<8> { using type = uint64_t; };
-
 // Unsigned arithmetic that wraps around without promotion to int, whose overflow is undefined.
 template <class T> using Wide = typename unsigned_of<(sizeof(T) < 4 ? 4 : sizeof(T))>::type;
 

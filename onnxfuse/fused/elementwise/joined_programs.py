@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.fused.fused_node import ElementwiseFusion, local_function
 from onnxfuse.fused.kinds import ELEMENTWISE
+from onnxfuse.fused.sizes import Size
 from onnxfuse.fused.space.layouts import layout_of, reshaped, settled
 from onnxfuse.fused.space.steps import steps_between
 from onnxfuse.model.slices import AxisSlice
@@ -68,6 +69,11 @@ def _dependent(fusion: ElementwiseFusion, source: gs.Tensor) -> set[int]:
         if is_made:
             found.add(number)
     return found
+
+
+def _sizes(tensor: gs.Tensor) -> tuple[Size, ...]:
+    """The sizes of a tensor of a known rank; each that is not known is a size of its own."""
+    return tuple((tensor.name, axis) if size is None else size for axis, size in enumerate(tensor.shape))
 
 
 def _before(axis: int, steps: Sequence[ViewStep]) -> int:
@@ -166,9 +172,9 @@ class JoinedPrograms:
         parts, _ = self._made[id(source)]
         if len(parts) > 1 or source.shape is None or tensor.shape is None:
             raise JoinError("a view of what is made in parts, or of an unknown shape")
-        layout = layout_of(source.shape)
+        layout = layout_of(_sizes(source))
         ((value, steps),) = parts
-        made = reshaped(layout, tensor.shape)
+        made = reshaped(layout, _sizes(tensor))
         steps = (*steps, *steps_between(settled(layout), made))
         self._made[id(tensor)] = [(value, steps)], 0
 

@@ -247,12 +247,12 @@ def test_parts_can_be_measured(name: str) -> None:
     """All parts are one launch; the Concat of several activations is written in runs, or lies in one piece."""
     subject = gpu_parts.SUBJECTS[name]
     gpu_parts.try_on_cpu(subject)
-    arrays = gpu_parts.arrays_of(subject, gpu_kernels.Measured(name, "float16", 1, 0))
-    results = reference.run(gpu_parts.program_of(subject, "float16"), arrays)
-    for result, wanted in zip(results, gpu_parts.expected(subject, arrays), strict=True):
+    case = gpu_parts.case_of(gpu_kernels.Measured(name, "float16", 1, 0))
+    results = reference.run(case.program, case.arrays)
+    for result, wanted in zip(results, case.wanted, strict=True):
         np.testing.assert_array_equal(result, wanted)
     job = next(job for job in gpu_parts.jobs() if job.chain == name)
-    source = gpu_parts.fit_of(subject, job, CudaOptions(COMMON[-1:], embed=False)).source
+    source = gpu_parts.case_of(job).fit(CudaOptions(COMMON[-1:], embed=False)).source
     member = source.kernels[source.joint[0].members[0]]
     assert member.access.outputs == ("p" if name.endswith("channels") else "l") and member.vector == 4
 

@@ -232,3 +232,17 @@ def test_a_reshape_before_functions_may_have_integers() -> None:
     random = np.random.default_rng(0)
     feeds = {"x": random.normal(size=(4, 6)).astype(np.float32), "y": random.normal(size=(4, 1, 6)).astype(np.float32)}
     fusing.assert_same_everywhere(fused, model, feeds)
+
+
+def test_sizes_that_are_not_known_are_not_the_same() -> None:
+    """Nobody infers the shape of a PRelu of integers, so that the dimensions before and behind the Reshape are unknown."""
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (int64[h, w] x, int64[1, 6] s, int64[1, 1, 6] y) =>'
+        " (int64[a, b, c] z) <int64[3] apart = {1, 1, 6}>"
+        " { p = PRelu(x, s) q = Abs(p) r = Reshape(q, apart) z = Concat <axis = 1> (y, r) }"
+    )
+    fused = fusing.fuse_everything(model)
+    random = np.random.default_rng(0)
+    shapes = {"x": (1, 6), "s": (1, 6), "y": (1, 1, 6)}
+    feeds = {name: random.integers(-9, 9, shape) for name, shape in shapes.items()}
+    fusing.assert_same_everywhere(fused, model, feeds)
