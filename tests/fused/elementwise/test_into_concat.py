@@ -235,7 +235,7 @@ def test_a_reshape_before_functions_may_have_integers() -> None:
 
 
 def test_sizes_that_are_not_known_are_not_the_same() -> None:
-    """Nobody infers the shape of a PRelu of integers, so that the dimensions before and behind the Reshape are unknown."""
+    """Nobody infers the shape of a PRelu of integers: dimensions before and behind the Reshape are unknown."""
     model = parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> g (int64[h, w] x, int64[1, 6] s, int64[1, 1, 6] y) =>'
         " (int64[a, b, c] z) <int64[3] apart = {1, 1, 6}>"
