@@ -60,6 +60,9 @@ class Target:
     AVX-512 sums of squares and normalizations of parts of rows took 1.1 to 1.3 times as long as behind ONNX Runtime's
     Slice, of transposed tensors 1 to 5 times as long as behind its Transpose.
     writes_parts: a fused node of elementwise operators writes what it makes as parts of a larger tensor.
+    copies_parts: and copies what is joined with that as fast as ONNX Runtime does, however much it is.  ONNX Runtime's
+    CUDA kernel divides for each element, and where sizes differ gets them, and the axis, in four copies from the host
+    (core/providers/cuda/tensor/concat.cc).
     transposes_well: ONNX Runtime transposes some tensors faster than a fused node reads them in another order.
     fast_products: the library multiplies matrices as fast as ONNX Runtime or faster, where the kind for it is there.
     product_rows: by the type of what is multiplied, the most rows whose product with a constant matrix is computed by
@@ -88,6 +91,7 @@ class Target:
     one_space: bool
     gathers_rows: bool
     writes_parts: bool
+    copies_parts: bool
     transposes_well: bool
     shares_launches: bool
     fast_products: Callable[[], bool]
@@ -117,6 +121,7 @@ CPU = Target(
     one_space=False,
     gathers_rows=False,
     writes_parts=True,
+    copies_parts=False,
     transposes_well=True,
     shares_launches=False,
     fast_products=cpu.has_avx2,
@@ -140,6 +145,7 @@ CUDA = Target(
     one_space=True,
     gathers_rows=True,
     writes_parts=True,
+    copies_parts=True,
     transposes_well=False,
     shares_launches=True,
     fast_products=lambda: False,

@@ -53,6 +53,10 @@ CPU_ONLY = {
 """The other operators of the standard that have a kernel for the CPU and none for CUDA."""
 
 
+READ_ON_HOST = {"Range": (0, 1, 2), "ConstantOfShape": (0,), "Expand": (1,), "Tile": (1,), "Pad": (1, 2, 3)}
+"""The inputs that a CUDA kernel reads on the host, by operators that make data of them: these stay on the GPU."""
+
+
 def has_kernel(node: gs.Node) -> bool:
     """Whether the CUDA provider runs ``node``.  Operators of other domains are taken to be written for it, and unknown
     ones of the standard to have kernels where their known versions have them.

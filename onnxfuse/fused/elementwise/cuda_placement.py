@@ -2,7 +2,8 @@
 
 A fused node runs on the GPU.  It must not take in what ONNX Runtime would have computed on the host, or tensors would
 be copied that the original model did not copy.  The rules are those of ONNX Runtime: a node without a CUDA kernel is on
-the CPU, and so is one that reads nothing but results that are on the CPU, small constants and inputs of the graph
+the CPU, and so is one that reads nothing but results that are on the CPU, small constants and inputs of the graph,
+unless its CUDA kernel reads such a result on the host, as that of Range does
 (onnxruntime/core/framework/fallback_cpu_capability.cc); shapes, and the counter and condition of a Loop, are on the
 host from the start.
 """
@@ -14,7 +15,7 @@ import onnx_graphsurgeon as gs
 from onnxfuse.model import dtypes
 from onnxfuse.model.graph import Model, captured_tensors, sorted_nodes
 from onnxfuse.model.graph_ir import standard_op
-from onnxfuse.ort.cuda_kernels import has_kernel
+from onnxfuse.ort.cuda_kernels import READ_ON_HOST, has_kernel
 from onnxfuse.ort.host import shape_arithmetic
 from onnxfuse.program.lowering import is_elementwise
 
@@ -75,6 +76,9 @@ class CudaPlacement:
     def _prefers_cpu(self, node: gs.Node) -> bool:
         inputs = [tensor for tensor in node.inputs if tensor.name]
         if not any(id(tensor) in self._host_tensors for tensor in inputs):
+            return False
+        meant_for_host = READ_ON_HOST.get(standard_op(node) or "", ())
+        if any(id(node.inputs[place]) in self._host_tensors for place in meant_for_host if place < len(node.inputs)):
             return False
         return all(self._is_on_host(tensor) and not _is_half(tensor) for tensor in inputs)
 

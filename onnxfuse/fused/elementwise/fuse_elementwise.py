@@ -10,7 +10,8 @@ from onnxfuse.cuda.elementwise.fitting import Fitter
 from onnxfuse.fused.elementwise.apart import Apart
 from onnxfuse.fused.elementwise.cuda_regions import CudaRegions
 from onnxfuse.fused.elementwise.horizontal import Horizontal
-from onnxfuse.fused.elementwise.into_concat import IntoConcat
+from onnxfuse.fused.elementwise.into_concat import IntoConcat, copying
+from onnxfuse.fused.elementwise.joined_programs import JoinError
 from onnxfuse.fused.elementwise.through_views import NAME, ThroughViews
 from onnxfuse.fused.fused_node import ElementwiseFusion, fuse
 from onnxfuse.fused.fusion import emit_all
@@ -218,13 +219,25 @@ class _Planner:
         return [fusion for fusion in lone if not any(id(node) in taken for node in fusion.nodes)]
 
     def _copies(self, plan: Plan, nodes: list[gs.Node]) -> Iterator[ElementwiseFusion]:
-        """The fusions of Transposes that nothing is fused with and that leave rows in one piece, as of heads."""
+        """The fusions of Transposes that nothing is fused with and that leave rows in one piece, as of heads, and of
+        Concats where a kernel copies what they join as fast as ONNX Runtime's, as a cache and what is appended to it.
+        """
         assert self._opset is not None
         taken = {id(node) for fusion in plan.fusions for node in fusion.nodes}
         within = {id(node) for node in nodes}
         apart = taken | shape_arithmetic(nodes, within) | constant_arithmetic(nodes)
         for node in nodes:
-            if id(node) in apart or not _keeps_rows(node):
+            if id(node) in apart:
+                continue
+            if (
+                standard_op(node) == "Concat"
+                and self._on.copies_parts
+                and self._is_read_outside(node.outputs[0], set())
+            ):
+                with suppress(JoinError, ProgramError):
+                    if (copy := copying(node, self._opset, self._fast_math)) is not None:
+                        yield copy
+            if not _keeps_rows(node):
                 continue
             if left_to_ort(node, node.outputs[0].outputs, self._context) is not None:
                 continue

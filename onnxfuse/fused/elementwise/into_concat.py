@@ -29,6 +29,28 @@ _MOST_PARTS = 16
 WAITS = "a node outside of it would wait for it, and it for that node"
 
 
+def _is_known(node: gs.Node) -> bool:
+    """Whether a node is a Concat whose axis, rank and type are known."""
+    shape = node.outputs[0].shape if standard_op(node) == "Concat" else None
+    if shape is None or not 0 < len(shape) <= MAX_RANK or from_numpy(node.outputs[0].dtype) is None:
+        return False
+    axis = node.attrs.get("axis")
+    return isinstance(axis, int) and -len(shape) <= axis < len(shape)
+
+
+def copying(node: gs.Node, opset: int, fast_math: bool) -> ElementwiseFusion | None:
+    """The fusion of a Concat alone, which copies all that it joins; None for another node or one that is not known.
+
+    Raises JoinError or ProgramError where that exceeds a limit.
+    """
+    if not _is_known(node):
+        return None
+    rank = len(node.outputs[0].shape)
+    joined = JoinedPrograms(fast_math)
+    joined.write_parts(node.inputs, node.attrs["axis"] % rank - rank)
+    return joined.fusion([node], node.outputs, opset)
+
+
 @dataclass(frozen=True)
 class _Split:
     """A ``node`` that takes apart a tensor of ``size`` elements along a negative ``axis``, between these ``bounds``."""
@@ -101,14 +123,8 @@ class IntoConcat:
         return list(self.fusions.values())
 
     def _is_open(self, node: gs.Node) -> bool:
-        """Whether a node is a Concat that a fused node may compute, whose axis and rank are known."""
-        if standard_op(node) != "Concat" or not self._is_read_outside(node.outputs[0], set()):
-            return False
-        shape = node.outputs[0].shape
-        if shape is None or not 0 < len(shape) <= MAX_RANK or from_numpy(node.outputs[0].dtype) is None:
-            return False
-        axis = node.attrs.get("axis")
-        return isinstance(axis, int) and -len(shape) <= axis < len(shape)
+        """Whether a node is a Concat that a fused node may compute, whose result is read."""
+        return _is_known(node) and self._is_read_outside(node.outputs[0], set())
 
     def _reader(self, node: gs.Node) -> ElementwiseFusion | None:
         """The fusion that alone reads what a Concat makes, and may read its inputs in the place of that."""
@@ -198,7 +214,8 @@ class IntoConcat:
         """
         own = [self._bytes(tensor) for tensor in node.inputs if self._maker(tensor, views) in makers]
         is_mostly_foreign = self._bytes(node.outputs[0]) > (1 + MOST_FOREIGN_PARTS) * sum(own)
-        if reader is None and is_mostly_foreign and not self._context.everything:
+        may_copy = self._context.on.copies_parts or self._context.everything
+        if reader is None and is_mostly_foreign and not may_copy:
             return FOREIGN
         members = {**makers, id(reader): reader} if reader is not None else makers
         together = [*(own for member in members.values() for own in member.nodes), *views.values(), node]

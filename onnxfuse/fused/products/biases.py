@@ -90,18 +90,22 @@ class GemmBias(RewriteRule):
 class BiasOfProduct(RewriteRule):
     """MatMul(x, w) + bias → Gemm(x, w, bias), between Reshapes where x has more dimensions than two.
 
-    So does ONNX Runtime where it knows the shape.  Left as they are: results of which more than one size is not known,
-    which would have to be computed first.
+    So does ONNX Runtime where it knows the shape.  Where more than one size of the result is not known, they are taken
+    of the shape of x, on the host.
     """
 
     name = JOIN
+
+    def begin(self, model: Model, context: PassContext) -> None:
+        """Notes the opset."""
+        self._opset = model.opsets.get("", 0)
 
     def pattern(self, op: Ops, x: Any) -> Any:
         """A product of constant weights, and a constant."""
         return op.Add(op.MatMul(x, op.constant("w")), op.constant("bias"))
 
     def check(self, match: Match) -> str | None:
-        """``match.plan`` holds the shape of the result, with -1 for a size that is not known; None for a matrix."""
+        """``match.plan`` holds the shape of the result, with -1 for sizes that are not known; None for a matrix."""
         x, w, bias, result = match["x"], match["w"], match["bias"], match.outputs[0]
         if (
             w.shape is None
@@ -113,7 +117,7 @@ class BiasOfProduct(RewriteRule):
         if x.shape is None or len(x.shape) < 2 or result.shape is None or len(result.shape) != len(x.shape):
             return NOT_APPLICABLE
         shape = [size if isinstance(size, int) else -1 for size in result.shape]
-        if 0 in shape or (len(shape) > 2 and shape.count(-1) > 1):
+        if 0 in shape or (shape.count(-1) > 1 and len(shape) > 2 and self._opset < _SHAPE_TAKES_BOUNDS):
             return NOT_APPLICABLE
         match.plan = shape if len(shape) > 2 else None
         return None
@@ -124,7 +128,13 @@ class BiasOfProduct(RewriteRule):
         if shape is None:
             return builder.op("Gemm", x, w, bias)
         rows = builder.op("Reshape", x, builder.initializer(np.array([-1, w.shape[0]]), "rows"))
-        return builder.op("Reshape", builder.op("Gemm", rows, w, bias), builder.initializer(np.array(shape), "shape"))
+        product = builder.op("Gemm", rows, w, bias)
+        if shape.count(-1) < 2:
+            return builder.op("Reshape", product, builder.initializer(np.array(shape), "shape"))
+        # Of its own x: that sizes of one name are equal is what a model declares, and ONNX Runtime does not ask for it.
+        columns = builder.initializer(np.array([w.shape[1]]), "columns")
+        sizes = builder.op("Concat", builder.op("Shape", x, end=-1), columns, axis=0)
+        return builder.op("Reshape", product, sizes, allowzero=1)
 
 
 class SplitProductBias:
@@ -155,3 +165,5 @@ class JoinProductBias:
 
 _OPSET = 7
 """From which operands broadcast."""
+_SHAPE_TAKES_BOUNDS = 15
+"""From which Shape gives a part of a shape."""

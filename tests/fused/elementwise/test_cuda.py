@@ -170,6 +170,19 @@ def test_what_is_computed_on_the_host_stays_there() -> None:
     assert set(left.values()) == {"ONNX Runtime computes it on the host, where its inputs are"}
 
 
+def test_what_a_range_makes_is_on_the_gpu_as_its_kernel_reads_its_bounds_on_the_host() -> None:
+    regions, left, _ = _plan(
+        _model(
+            "g (float[n] x) => (bool[n, n] y) { s = Shape(x) n = Squeeze(s) r = Range(zero, n, one) q = Unsqueeze(r, axis)"
+            " l = LessOrEqual(r, q) g = Greater(r, zero) y = And(l, g) }",
+            zero=np.array(0, np.int64),
+            one=np.array(1, np.int64),
+            axis=np.array([1], np.int64),
+        )
+    )
+    assert (regions, left) == ([["LessOrEqual", "Greater", "And"]], {})
+
+
 def test_counter_and_condition_of_a_loop_stay_on_the_host() -> None:
     regions, left, _ = _plan(
         _model(
