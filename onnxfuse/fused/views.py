@@ -84,7 +84,7 @@ def _swapped_halves(
     views: list[ViewedInput] = []
     for tensor in inputs.values():
         node = tensor.inputs[0] if tensor.inputs else None
-        source = _source_of_swapped(node)
+        source = source_of_swapped(node)
         if node is None or source is None or id(tensor) in excluded or is_read_outside(tensor, set(map(id, region))):
             continue
         makers = {id(half.inputs[0]): half.inputs[0] for half in node.inputs}
@@ -96,7 +96,7 @@ def _swapped_halves(
     return nodes, views
 
 
-def _source_of_swapped(node: gs.Node | None) -> gs.Tensor | None:
+def source_of_swapped(node: gs.Node | None) -> gs.Tensor | None:
     """The tensor whose halves along the last dimension a Concat puts together the other way round."""
     if node is None or standard_op(node) != "Concat" or not all(half.inputs for half in node.inputs):
         return None

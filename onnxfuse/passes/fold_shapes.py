@@ -15,6 +15,7 @@ from onnxfuse.model.elementwise_operators import BROADCASTING
 from onnxfuse.model.graph_ir import Node, standard_op
 from onnxfuse.model.graph_order import sorted_nodes
 from onnxfuse.passes.fold_constants import FoldConstants
+from onnxfuse.passes.rules.conv_layout.upsampling import repeats, stretches
 from onnxfuse.passes.rules.fold_shapes.gather_in_order import GatherInOrder
 from onnxfuse.passes.rules.fold_shapes.product_of_rows import ProductOfRows
 from onnxfuse.passes.rules.fold_shapes.unit_dimensions import SqueezeAfterReshape, UnitDimensionsBeforeReshape
@@ -30,16 +31,17 @@ if TYPE_CHECKING:
 NAME = "fold-shapes"
 
 _MAX_ROUNDS = 8
+_SHAPED = {"Reshape", "Shape", "GatherND", "Pad", "Resize", "Upsample"}
 
 
 class FoldShapes:
     """Constant shapes in place of computed ones for Reshape: 0 stands for a size that its data has at that place, and
     -1 for the one that then is left.  For Expand 1 stands for a size of its data.  And constant bounds for Slice and
-    sizes for Split, where they are numbers.  A Reshape to the shape that its data has goes, a Pad by nothing, and an
-    Expand to the shape of a tensor with which all that read it broadcast it anyway.  What is taken of a shape to
-    compute with becomes constant where that is a number, and then what is computed of it, by FoldConstants.  Where it
-    is a size of an input of the graph, it is taken of that input's shape, and nobody reads the other tensor for it,
-    which may be inside of what is fused: scores of an attention, say, whose size a mask is made of.
+    sizes for Split, where they are numbers.  A Reshape to the shape that its data has goes, a Pad by nothing, a Resize
+    to the same size, and an Expand to the shape of a tensor with which all that read it broadcast it anyway.  What is
+    taken of a shape to compute with becomes constant where that is a number, and then what is computed of it, by
+    FoldConstants.  Where it is a size of an input of the graph, it is taken of that input's shape, and nobody reads the
+    other tensor for it, which may be inside of what is fused: scores of an attention, whose size a mask is made of.
 
     Rows are multiplied by a matrix where they are, all elements that are gathered in their order stay so, and
     dimensions of 1 that are inserted before a Reshape to a constant shape, or taken away after it, are left out.
@@ -98,7 +100,7 @@ def _distinct_sizes(model: Model) -> dict[str, list[int | str]]:
 
 
 def _reads_a_shape(node: Node) -> bool:
-    return standard_op(node) in ("Reshape", "Shape", "GatherND", "Pad") or bool(_computed_inputs(node))
+    return standard_op(node) in _SHAPED or bool(_computed_inputs(node))
 
 
 def _shape_before(node: Node) -> Node | None:
@@ -192,9 +194,12 @@ def _computed_inputs(node: Node) -> list[int]:
     return [index for index, tensor in enumerate(node.inputs) if index > 0 and tensor.name and not is_constant(tensor)]
 
 
-def _is_needless(node: Node) -> bool:
-    """Whether a node is a Reshape to the shape that its data has, a Pad by nothing, or an Expand to the shape of a
-    tensor which is another operand of every node that reads it."""
+def _is_needless(node: Node, opsets: dict[str, int]) -> bool:
+    """Whether a node is a Reshape to the shape that its data has, a Pad by nothing, a Resize to the same size, or an
+    Expand to the shape of a tensor which is another operand of every node that reads it."""
+    if standard_op(node) in ("Resize", "Upsample"):
+        times = repeats(node, opsets) or stretches(node, opsets)
+        return times is not None and all(time == 1 for time in times)
     if standard_op(node) == "Pad":
         sizes = constant_value(node.inputs[1]) if len(node.inputs) > 1 else np.asarray(node.attrs.get("pads", [1]))
         return sizes is not None and not sizes.any()
@@ -231,7 +236,7 @@ def _fold(model: Model, context: PassContext) -> bool:
         for node in list(model.graph.nodes):
             if editor.graph_index(node) is None:
                 continue
-            if _is_needless(node) and not editor.is_graph_output(node.outputs[0]):
+            if _is_needless(node, model.opsets) and not editor.is_graph_output(node.outputs[0]):
                 found = True
                 context.rewrote(NAME, [node])
                 editor.replace_uses(node.outputs[0], node.inputs[0])

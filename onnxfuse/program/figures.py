@@ -97,6 +97,14 @@ MOST_FOREIGN_PARTS = PLANNERS.limit(
     "that a Concat behind it joins with that and the fused node copies: ONNX Runtime joins more of them itself",
 )
 
+TURNED_BYTES = PLANNERS.limit(
+    "TURNED_BYTES",
+    1 << 21,
+    "bytes",
+    "of a tensor that a kernel which reduces reads on a GPU though neighbours in memory are in other rows: a Transpose "
+    "takes about as long as a launch, and caches hold what is read in pieces",
+)
+
 SMALL_MAP = PLANNERS.limit(
     "SMALL_MAP",
     132 * 2048,

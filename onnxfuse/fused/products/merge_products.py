@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from onnxfuse.fused.elementwise.apart import Apart
 from onnxfuse.fused.made import split_node
 from onnxfuse.fused.products.products import Product, merged_product, merged_result, product_of, take_weights
+from onnxfuse.fused.products.row_parts import RowPart, fit, row_part, taking
 from onnxfuse.fused.regions import find_regions
 from onnxfuse.model.elementwise_operators import HAVE_AXIS
 from onnxfuse.model.graph import sorted_nodes
@@ -34,8 +35,9 @@ class MergeProducts:
     """Multiplies a tensor by several constant matrices at once, where fused nodes read the parts of the result.
 
     One product of all columns takes a kernel in place of several, reads the tensor once, and fills the processor more.
-    Its parts are views, which cost nothing where all that reads them are regions of elementwise nodes.  Where anything
-    else does, products stay apart, and so do those of weights that others share, beyond a budget.
+    Its parts are views, which cost nothing where all that reads them are regions of elementwise nodes; on GPUs parts of
+    a single row, as of queries and keys in a step of decoding, in other shapes too.  Where anything else does, products
+    stay apart, and so do those of weights that others share, beyond a budget.
     """
 
     name = NAME
@@ -53,7 +55,11 @@ class MergeProducts:
             nodes = sorted_nodes(graph)
             regions = _regions(nodes, apart)
             for group in _groups(nodes, editor):
-                _merge(model, editor, [one for one in group if _reads_parts(one, regions, context)], budget, context)
+                parts = _row_parts(group, editor, regions, context)
+                together = [one.product for one in parts] or [
+                    one for one in group if _reads_parts(one, regions, context)
+                ]
+                _merge(model, editor, together, budget, context, parts)
         editor.finish()
 
 
@@ -110,10 +116,28 @@ def _reads_parts(product: Product, regions: dict[int, list[Node]], context: Pass
     return False
 
 
+def _row_parts(
+    group: Sequence[Product], editor: GraphEditor, regions: dict[int, list[Node]], context: PassContext
+) -> list[RowPart]:
+    """The products of a group that are to be parts of one row, in another shape than that which they make."""
+    if not context.on.one_space:
+        return []
+    parts = [part for one in group if (part := row_part(one, editor, regions)) is not None]
+    return parts if len(parts) >= _FEWEST and any(part.views for part in parts) and fit(parts) else []
+
+
 def _merge(
-    model: Model, editor: GraphEditor, group: Sequence[Product], budget: CopyBudget, context: PassContext
+    model: Model,
+    editor: GraphEditor,
+    group: Sequence[Product],
+    budget: CopyBudget,
+    context: PassContext,
+    parts: Sequence[RowPart] = (),
 ) -> None:
-    """One product, and a Split of its result, in place of a group of two or more."""
+    """One product, and a Split of its result, in place of a group of two or more.
+
+    Of products whose results are ``parts`` of a row, a Slice for each in the place of the Split.
+    """
     if len(group) < _FEWEST:
         return
     nodes = [node for product in group for node in product.nodes]
@@ -125,9 +149,16 @@ def _merge(
         return
     context.rewrote(NAME, nodes)
     whole = merged_result(model, group)
-    columns = [product.columns for product in group]
-    split = split_node(model, whole, len(whole.shape) - 1, columns, f"{label(nodes[0])}_Split")
-    editor.insert([*merged_product(model, group, whole), split], at=nodes[0])
+    name = label(nodes[0])
+    if parts:
+        reshapes, takers = taking(model, parts, whole, name)
+        made = [[part.tensor] for part in parts]
+    else:
+        columns = [product.columns for product in group]
+        reshapes, takers = [], [split_node(model, whole, len(whole.shape) - 1, columns, f"{name}_Split")]
+        made = [[product.result for product in group]]
+    editor.insert([*merged_product(model, group, whole), *reshapes, *takers], at=nodes[0])
     editor.sort(nodes[0])
-    editor.remove(nodes)
-    split.outputs.extend([product.result for product in group])
+    editor.remove([*nodes, *(view for part in parts for view in part.views)])
+    for taker, results in zip(takers, made, strict=True):
+        taker.outputs.extend(results)

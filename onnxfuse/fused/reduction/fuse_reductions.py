@@ -1,5 +1,6 @@
 """The pass that computes reductions, Softmax and normalizations with what is around them in one node."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import onnx_graphsurgeon as gs
@@ -17,12 +18,14 @@ from onnxfuse.fused.space.permuted import is_turned
 from onnxfuse.fused.space.region import ReductionFusion, fuse_in_space
 from onnxfuse.fused.space.spaces import Space
 from onnxfuse.fused.space.view_nodes import is_free, is_view, left_to_ort
+from onnxfuse.model.constants import dtype_of
 from onnxfuse.model.graph import Model, sorted_nodes
 from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.ort.ort_fusions import NORMALIZATION
 from onnxfuse.ort.ort_layout import BLOCKED, ConvLayout
 from onnxfuse.ort.slow_kernels import FREE_OPS
 from onnxfuse.program import Program, ProgramError
+from onnxfuse.program.figures import TURNED_BYTES
 from onnxfuse.program.lowering import is_elementwise
 from onnxfuse.program.node_lowering import UnsupportedError
 from onnxfuse.program.reducing import check, reduces
@@ -149,7 +152,8 @@ class _Planner:
         if self._context.everything:
             return True
         if self._context.on.gathers_rows:
-            return not any(is_turned(space.layout(tensor), order) for tensor in space.inputs)
+            turned = [tensor for tensor in space.inputs if is_turned(space.layout(tensor), order)]
+            return all(map(_is_read_from_caches, turned))
         return all(space.is_block(tensor, order) for tensor in space.inputs)
 
     def _fusion(self, region: Sequence[gs.Node]) -> ReductionFusion | None:
@@ -187,6 +191,14 @@ class _Planner:
         if of_normalization and NORMALIZATION_KIND in self._context.on.kinds and _is_of_float_rows(fusion.program):
             return OF_FUSED_NORMALIZATION
         return None
+
+
+def _is_read_from_caches(tensor: gs.Tensor) -> bool:
+    """Whether a tensor is known to have so few bytes that the order in which it is read hardly matters."""
+    shape, dtype = tensor.shape, dtype_of(tensor)
+    if shape is None or dtype is None or not all(isinstance(size, int) for size in shape):
+        return False
+    return math.prod(shape) * dtype.itemsize <= TURNED_BYTES
 
 
 def _is_of_float_rows(program: Program) -> bool:

@@ -173,8 +173,8 @@ def test_what_is_computed_on_the_host_stays_there() -> None:
 def test_what_a_range_makes_is_on_the_gpu_as_its_kernel_reads_its_bounds_on_the_host() -> None:
     regions, left, _ = _plan(
         _model(
-            "g (float[n] x) => (bool[n, n] y) { s = Shape(x) n = Squeeze(s) r = Range(zero, n, one) q = Unsqueeze(r, axis)"
-            " l = LessOrEqual(r, q) g = Greater(r, zero) y = And(l, g) }",
+            "g (float[n] x) => (bool[n, n] y) { s = Shape(x) n = Squeeze(s) r = Range(zero, n, one)"
+            " q = Unsqueeze(r, axis) l = LessOrEqual(r, q) g = Greater(r, zero) y = And(l, g) }",
             zero=np.array(0, np.int64),
             one=np.array(1, np.int64),
             axis=np.array([1], np.int64),

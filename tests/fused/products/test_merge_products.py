@@ -108,3 +108,48 @@ def test_in_a_body():
     assert [one.op_type for one in body.node].count("MatMul") == 1
     for on in (False, True):
         assert_close(proto, result, {"x": random(2, 3, 8), "on": np.array(on)}, 16)
+
+
+ROTARY = {"cos": random(1, 1, 1, 4, seed=3), "sin": random(1, 1, 1, 4, seed=4), "wq": random(8, 16, seed=5)}
+ROTARY |= {"wk": random(8, 8, seed=6), "q_heads": np.array([1, 1, 4, 4]), "k_heads": np.array([1, 1, 2, 4])}
+OF_SIX = {"wk": random(8, 6, seed=6), "k_heads": np.array([1, 1, 1, 6]), "cos": random(1), "sin": random(1)}
+
+
+def rotary(heads, result):
+    """The embedding of heads by their halves, as exporters write it."""
+    nodes = [node("Split", heads, f"{heads}_low {heads}_high", axis=-1)]
+    nodes += [node("Neg", f"{heads}_high", f"{heads}_minus")]
+    nodes += [node("Concat", f"{heads}_minus {heads}_low", f"{heads}_turned", axis=-1)]
+    nodes += [node("Mul", f"{heads} cos", f"{heads}_one"), node("Mul", f"{heads}_turned sin", f"{heads}_other")]
+    return [*nodes, node("Add", f"{heads}_one {heads}_other", result)]
+
+
+def decoding(constants=ROTARY, shape=(1, 1, 8), outputs=("y", "z")):
+    nodes = [node("MatMul", "x wq", "a"), node("Reshape", "a q_heads", "q")]
+    nodes += [node("Transpose", "q", "qt", perm=[0, 2, 1, 3]), *rotary("qt", "y")]
+    nodes += [node("MatMul", "x wk", "b"), node("Reshape", "b k_heads", "k"), *rotary("k", "z")]
+    return model(nodes, {"x": shape}, outputs, constants)
+
+
+def test_queries_and_keys_of_one_row():
+    """Heads are parts of one row in any shape; one fused node reads them where they lie."""
+    proto = decoding()
+    assert ops(apply(proto, PASS)[0]).count("MatMul") == 2  # on the CPU
+    fused, _ = apply(proto, "slow-operators", PASS, "gather-rows", "fuse-elementwise", target="cuda")
+    assert [op for op in ops(fused) if op != "Reshape"] == ["MatMul", "FusedElementwise"]
+    fusing.assert_same_everywhere(fused, proto, {"x": random(1, 1, 8)})
+
+
+@pytest.mark.parametrize(
+    ("changes", "shape", "outputs"),
+    [
+        ({"q_heads": np.array([2, 1, 4, 4]), "k_heads": np.array([2, 1, 2, 4])}, (2, 1, 8), ("y", "z")),
+        (OF_SIX, (1, 1, 8), ("y", "z")),
+        ({}, (1, 1, 8), ("y", "z", "a")),
+        ({}, (1, 1, 8), ("y", "z", "qt_low")),
+    ],
+)
+def test_rows_that_stay_apart(changes, shape, outputs):
+    """Several rows, heads that do not begin where those of others do, and what is read elsewhere."""
+    result, _ = apply(decoding(ROTARY | changes, shape, outputs), "slow-operators", PASS, target="cuda")
+    assert ops(result).count("MatMul") == 2

@@ -289,7 +289,7 @@ def test_each_part_of_a_tensor_is_an_operand() -> None:
         ("t = Slice(x, one, end, last)", False, True),  # parts of rows
         ("t = Gather <axis = 1> (x, place)", False, True),
         ("t = Transpose <perm = [1, 0, 2]> (x)", False, True),  # rows in another order
-        ("t = Transpose <perm = [0, 2, 1]> (x)", False, False),  # what lies side by side is in other rows
+        ("t = Transpose <perm = [0, 2, 1]> (x)", False, True),  # what lies side by side is in other rows
     ],
 )
 def test_views_before_what_reduces(view: str, cpu: bool, cuda: bool) -> None:
@@ -310,6 +310,19 @@ def test_views_before_what_reduces(view: str, cpu: bool, cuda: bool) -> None:
         assert operators(result) == ["FusedReduction"] if taken else len(result.graph.node) == 2
         for library in (False, True):
             np.testing.assert_array_equal(fusing.run(result, feeds, library)[0], expected)
+
+
+@pytest.mark.parametrize(("shape", "taken"), [("1, 64, 512", True), ("1, 640, 2048", False), ("n, 64, 512", False)])
+def test_what_lies_side_by_side_is_in_other_rows(shape: str, taken: bool) -> None:
+    """Before a normalization alone; of many elements, or of who knows how many, ONNX Runtime transposes."""
+    proto = model(
+        f"g (float[{shape}] x) => (float[a, b, c] y)"
+        " { t = Transpose <perm = [0, 2, 1]> (x) y = LayerNormalization (t, s) }",
+        s=np.ones(int(shape.split(", ")[1]), np.float32),
+    )
+    assert operators(fused(proto, target="cuda")[0]) == (
+        ["FusedReduction"] if taken else ["Transpose", "LayerNormalization"]
+    )
 
 
 def test_a_region_that_is_left_alone_is_judged_once() -> None:
