@@ -161,6 +161,16 @@ def test_inputs_through_views() -> None:
     _run_text(text, (2, 4, 6), (6, 9))
 
 
+@pytest.mark.parametrize("shape", [(1, 32, 70), (2, 5, 64), (3, 64, 4)])
+def test_rows_whose_neighbours_in_memory_are_in_other_rows(shape: tuple[int, int, int]) -> None:
+    """As channels that a convolution has first, before a normalization."""
+    text = (
+        "onnxfuse 2\ninput f32 view permute:0.2.1\ninput f32 broadcast\nreduce_mean f32 0 -1\nsub f32 0 2\n"
+        "mul f32 3 3\nreduce_mean f32 4 -1\nsqrt f32 5\ndiv f32 3 6\nmul f32 7 1\noutput 8\n"
+    )
+    _run_text(text, shape, (shape[1],))
+
+
 def test_nan_wins() -> None:
     text = "onnxfuse 2\ninput f32 broadcast\nreduce_max f32 0 -1\nreduce_min f32 0 -1\noutput 1\noutput 2\n"
     program = Program.parse(text)
