@@ -34,7 +34,7 @@ from rich.console import Console
 
 from onnxfuse.bench import machine
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.report.report import add_row, simple_table
+from onnxfuse.report.tables import add_row, simple_table
 from onnxfuse.zoo.fetching import fetch
 from onnxfuse.zoo.manifest import MANIFEST, FetchError, StoredModel, chosen_models, read_manifest
 from tools.messages import say

@@ -170,8 +170,8 @@ def _uncollected() -> Iterator[None]:
 @_uncollected()
 def _optimize(arguments: argparse.Namespace) -> int:
     from onnxfuse.api import optimize
-    from onnxfuse.report.report import render_optimization
     from onnxfuse.report.report_file import ReportFile
+    from onnxfuse.report.tables import render_optimization
     from onnxfuse.run.given_shapes import parse_shapes
 
     before = _file_at(arguments.output)
@@ -238,7 +238,7 @@ def _telling_what_is_written(path: Path, before: tuple[int, int] | None) -> Iter
 
 def _check(arguments: argparse.Namespace) -> int:
     from onnxfuse.check.parity import compare
-    from onnxfuse.report.report import render_parity
+    from onnxfuse.report.tables import render_parity
     from onnxfuse.run.given_shapes import parse_shapes
     from onnxfuse.targets.request import runnable_target
 
@@ -263,7 +263,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _bench(arguments: argparse.Namespace) -> int:
     from onnxfuse.bench import bench
-    from onnxfuse.report.report import render_bench
+    from onnxfuse.report.tables import render_bench
     from onnxfuse.run.given_shapes import parse_shapes
     from onnxfuse.targets.request import runnable_target
 

@@ -11,7 +11,8 @@ from onnxfuse.errors import OnnxfuseError
 from onnxfuse.fused.kinds import DOMAIN, NODES_KEY, kind_of
 from onnxfuse.report.byte_counts import traffic_of_kernel
 from onnxfuse.report.fused_region import FusedRegion, group_regions, listed_ops
-from onnxfuse.report.report import LeftAlone, Report, add_row, group_by_reason, simple_table
+from onnxfuse.report.report import LeftAlone, Report, group_by_reason
+from onnxfuse.report.tables import add_row, simple_table
 from onnxfuse.run.given_shapes import fit_shapes
 from onnxfuse.run.inputs import input_specs, value_spec
 from onnxfuse.wording import plural, printable

@@ -11,7 +11,7 @@ from onnxfuse.check.made_up_inputs import generate
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.files.model_io import read_proto
 from onnxfuse.model.replacing import Replacement
-from onnxfuse.report.report import add_row, simple_table
+from onnxfuse.report.tables import add_row, simple_table
 from onnxfuse.run.inputs import InputSet, input_specs
 from onnxfuse.run.sessions import Session, SessionError
 from onnxfuse.wording import is_utf8

@@ -101,9 +101,9 @@ def test_a_signal_once_the_output_is_in_place_says_so(before: str, model: Path, 
     if before == "another":
         out.write_bytes(b"old")
     code = (
-        "from onnxfuse.report import report\n"
+        "from onnxfuse.report import tables\n"
         "def stuck(*args, **options):\n    os.kill(os.getpid(), signal.SIGTERM)\n    time.sleep(9)\n"
-        "report.render_optimization = stuck"
+        "tables.render_optimization = stuck"
     )
     done = signalled(code, "optimize", model, out, "--no-check")
     assert done.returncode == 143

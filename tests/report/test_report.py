@@ -15,9 +15,10 @@ from onnxfuse.check.parity import ParityResult, RegionResult, SetResult
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.report.byte_counts import Bytes, Traffic
 from onnxfuse.report.fused_region import FusedRegion
-from onnxfuse.report.report import Report, _change, group_by_reason, render_optimization, render_parity
+from onnxfuse.report.report import Report, _change, group_by_reason
 from onnxfuse.report.report_file import ReportFile
 from onnxfuse.report.report_html import render
+from onnxfuse.report.tables import render_optimization, render_parity
 from onnxfuse.speed import Speed
 from tests.support.parity_models import chain, model_file
 
