@@ -10,6 +10,9 @@ from onnxfuse.check.tensor_facts import Dims
 from onnxfuse.check.wants import MOST_TRIED, Reader, Want, between, dim, exactly, whole
 from onnxfuse.shapes.windows import count, covered, extent
 
+_LARGEST_TRIED = 1 << 12
+"""Elements along one dimension of a block: a length of columns may be any number, and no window is larger."""
+
 
 def reshaped(call: Reader) -> Want | None:
     """The declared shape as far as there is one; else the data's own, with dimensions merged, or added as 1."""
@@ -183,10 +186,11 @@ def _columns(call: Reader) -> tuple[list[int], list[int]] | None:
 
 
 def _factors(number: int, count: int) -> Iterator[list[int]]:
+    """Sizes whose product is the number, all but the last up to the largest that is tried."""
     if count == 1:
         yield [number]
         return
-    for first in range(1, number + 1):
+    for first in range(1, min(number, _LARGEST_TRIED) + 1):
         if number % first == 0:
             yield from ([first, *rest] for rest in _factors(number // first, count - 1))
 

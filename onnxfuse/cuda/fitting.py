@@ -35,6 +35,11 @@ class FewestSpills:
         return (-self.spills[0],)
 
 
+def fewer(least: tuple[int, str], spills: tuple[int, str]) -> tuple[int, str]:
+    """The fewest spills of several sources, the first of which has not been seen where ``least`` has none."""
+    return spills if not least[0] or spills[0] < least[0] else least
+
+
 FitT = TypeVar("FitT", bound=Fit)
 CaseT = TypeVar("CaseT")
 
@@ -66,10 +71,19 @@ class CaseFitter(Generic[CaseT, FitT]):
         """The sources of a case, the best by argument first, with what the compiler says of each."""
         raise NotImplementedError
 
-    def _taken(self, text: str, blocks: Mapping[str, int]) -> Taken:
-        """What the functions of a source take whose ``blocks`` have so many threads."""
+    def _taken(self, text: str, blocks: Mapping[str, int], least: tuple[int, str] = (0, "")) -> Taken:
+        """What the functions of a source take whose ``blocks`` have so many threads.
+
+        ``least`` are the fewest spills before, and where: a source that spills no less there is compiled for no other
+        architecture, and what it takes there is the answer.
+        """
         if self._compiler is None or not blocks:
             return Taken()
+        spilled, architecture = least
+        if spilled:
+            there = taken(self._compiler.compile([text], (architecture,), self._options), blocks)
+            if there.spills[0] >= spilled:
+                return there
         return taken(self._compiler.compile([text], self._architectures, self._options), blocks)
 
     def _compile_ahead(self, texts: Iterator[str]) -> None:

@@ -53,12 +53,15 @@ def make_nodes(model: Model, value: Made, result: gs.Tensor, name: str) -> list[
     nodes: list[Node] = []
     tensors: dict[int, gs.Tensor] = {}
 
-    def make(made: Value) -> gs.Tensor:
-        if not isinstance(made, Made):
-            return made
-        if id(made) in tensors:
-            return tensors[id(made)]
-        inputs = [make(operand) for operand in made.operands]
+    waiting = [value]  # each an operand of the one before: no recursion, since a chain may be long
+    while waiting:
+        made = waiting[-1]
+        operand = next((one for one in made.operands if isinstance(one, Made) and id(one) not in tensors), None)
+        if isinstance(operand, Made):
+            waiting.append(operand)
+            continue
+        waiting.pop()
+        inputs = [tensors[id(one)] if isinstance(one, Made) else one for one in made.operands]
         node = Node(made.op, model.unique_name(f"{name}_{made.op}"), dict(made.attributes), inputs)
         if made is value:
             tensor = result
@@ -67,9 +70,6 @@ def make_nodes(model: Model, value: Made, result: gs.Tensor, name: str) -> list[
         node.outputs.append(tensor)
         nodes.append(node)
         tensors[id(made)] = tensor
-        return tensor
-
-    make(value)
     return nodes
 
 

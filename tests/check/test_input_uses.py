@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 import onnxfuse
+from onnxfuse.check import shape_wants
 from onnxfuse.check.made_up_inputs import generate
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.run.inputs import InputSet, input_specs
@@ -232,6 +233,12 @@ def test_wrong_nodes_are_onnx_runtimes_to_refuse() -> None:
 
         with pytest.raises(OnnxfuseError, match="could not run the original"):
             next(generate(input_specs(model), refuse, {}, model=model))
+
+
+def test_a_length_of_columns_may_be_any_number() -> None:
+    """Of which the factors are looked for, up to sizes that a block may have."""
+    numbers = shape_wants._factors(1_000_000_007 * 12, 2)
+    assert [first for first, _ in numbers] == [1, 2, 3, 4, 6, 12]
 
 
 # --- onnx's own cases ---

@@ -11,7 +11,7 @@ from onnxfuse.cuda.attention.kernel import AttentionSource
 from onnxfuse.cuda.attention.recipe import AttentionRecipe
 from onnxfuse.cuda.attention.renderer import render_attention
 from onnxfuse.cuda.attention.tiling import LARGEST_HEAD, SIZES, Tilings, tilings_of
-from onnxfuse.cuda.fitting import CaseFitter, FewestSpills
+from onnxfuse.cuda.fitting import CaseFitter, FewestSpills, fewer
 from onnxfuse.cuda.tuned import Choice
 
 
@@ -41,10 +41,13 @@ class AttentionFitter(CaseFitter[AttentionCase, AttentionFit]):
 
     def _candidates(self, case: AttentionCase) -> Iterator[AttentionFit]:
         choice = Choice.HEURISTIC
+        least = (0, "")
         for tilings in candidates(case):
             source = render_attention(case, tilings)
             blocks = {kernel.name: kernel.block for kernel in source.kernels}
-            yield AttentionFit(case, tilings, source, choice, *self._taken(source.text, blocks))
+            found = self._taken(source.text, blocks, least)
+            yield AttentionFit(case, tilings, source, choice, *found)
+            least = fewer(least, found.spills)
             choice = Choice.REGISTERS
 
 

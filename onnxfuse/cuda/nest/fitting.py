@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from onnxfuse.cuda.fitting import CaseFitter, FewestSpills
+from onnxfuse.cuda.fitting import CaseFitter, FewestSpills, fewer
 from onnxfuse.cuda.nest.kernel import NestKernel, NestSource
 from onnxfuse.cuda.nest.recipe import NestRecipe
 from onnxfuse.cuda.nest.renderer import NestCase, NestTuning, case_of, nest_of, render_nest
@@ -72,8 +72,11 @@ class NestFitter(CaseFitter[NestCase, NestFit]):
         self._compile_ahead(texts())
 
     def _candidates(self, case: NestCase) -> Iterator[NestFit]:
+        least = (0, "")
         for tuning in TUNINGS:
             source = render_nest(case, tuning)
             choice = Choice.REGISTERS if tuning.share else Choice.HEURISTIC
             blocks = {function: kernel.block for kernel in source.kernels for function in kernel.functions}
-            yield NestFit(case, source, tuning, choice, *self._taken(source.text, blocks))
+            found = self._taken(source.text, blocks, least)
+            yield NestFit(case, source, tuning, choice, *found)
+            least = fewer(least, found.spills)

@@ -4,6 +4,9 @@ It computes with (rows, batch, columns) inside, so that what makes Q, K and V is
 result after it.  An attention in one node wants (batch, rows, columns).
 """
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import numpy as np
 import onnx_graphsurgeon as gs
 
@@ -18,6 +21,8 @@ from onnxfuse.model.graph_ir import Node, standard_op
 from onnxfuse.rewrite.base import PassContext, label
 from onnxfuse.rewrite.editor import GraphEditor
 
+_Maker: TypeAlias = Callable[[Value], Made]
+"""From an operand with its first two dimensions in the other order to the result that has them so."""
 _PARTS_BEFORE_ROWS = [3, 1, 2, 0, 4]
 """(parts, rows, batch, 1, columns) from (1, rows, batch, parts, columns)."""
 
@@ -72,14 +77,24 @@ def _cancel(model: Model, context: PassContext, editor: GraphEditor, swap: Node)
 def _swapped(model: Model, editor: GraphEditor, tensor: gs.Tensor) -> Value | None:
     """A tensor of (batch, rows, columns) that is this one with its first two dimensions in the other order, by as many
     nodes as make this; None if there is none."""
-    node = producer(tensor)
-    if is_swap(node):
-        return node.inputs[0]
-    if not editor.is_inner(tensor) or len(declared(tensor)) != 3:
-        return None
+    makers: list[_Maker] = []
+    while not is_swap(node := producer(tensor)):
+        if not editor.is_inner(tensor) or len(declared(tensor)) != 3:
+            return None
+        before = _rows_before(model, editor, node) if standard_op(node) == "Reshape" else _before(node)
+        if before is None:
+            return None
+        tensor, maker = before
+        makers.append(maker)
+    value: Value = node.inputs[0]
+    for maker in reversed(makers):
+        value = maker(value)
+    return value
+
+
+def _before(node: Node) -> tuple[gs.Tensor, _Maker] | None:
+    """The operand of a node whose dimensions its result has, and what the node makes of that one swapped."""
     op = standard_op(node)
-    if op == "Reshape":
-        return _swapped_rows(model, editor, node)
     place = 0
     if op == "MatMul":
         if not is_constant(node.inputs[1]) or len(node.inputs[1].shape) != 2:
@@ -93,11 +108,13 @@ def _swapped(model: Model, editor: GraphEditor, tensor: gs.Tensor) -> Value | No
         place = 0 if factor[0] is node.inputs[0] else 1
     else:
         return None
-    before = _swapped(model, editor, node.inputs[place])
-    if before is None:
-        return None
-    operands = [before if index == place else operand for index, operand in enumerate(node.inputs)]
-    return Made(node.op, tuple(operands), (*before.shape[:2], tensor.shape[2]))
+    columns = node.outputs[0].shape[2]
+
+    def swapped(before: Value) -> Made:
+        operands = [before if index == place else operand for index, operand in enumerate(node.inputs)]
+        return Made(node.op, tuple(operands), (*before.shape[:2], columns))
+
+    return node.inputs[place], swapped
 
 
 def _is_row(tensor: gs.Tensor) -> bool:
@@ -105,8 +122,8 @@ def _is_row(tensor: gs.Tensor) -> bool:
     return is_constant(tensor) and len(tensor.shape) < 2
 
 
-def _swapped_rows(model: Model, editor: GraphEditor, reshape: Node) -> Value | None:
-    """(l, b, s) → (l · b, s) → Gemm → (l · b, t) → (l, b, t), for (b, l, t) of (b, l, s)."""
+def _rows_before(model: Model, editor: GraphEditor, reshape: Node) -> tuple[gs.Tensor, _Maker] | None:
+    """(l, b, s) → (l · b, s) → Gemm → (l · b, t) → (l, b, t): the first, and (b, l, t) of (b, l, s)."""
     gemm = producer(reshape.inputs[0])
     flat = producer(gemm.inputs[0]) if standard_op(gemm) == "Gemm" else None
     if flat is None or standard_op(flat) != "Reshape" or gemm.attrs.get("transA", 0):
@@ -123,15 +140,17 @@ def _swapped_rows(model: Model, editor: GraphEditor, reshape: Node) -> Value | N
     weights, bias = gemm.inputs[1], gemm.inputs[2] if len(gemm.inputs) > 2 and gemm.inputs[2].name else None
     if not is_constant(weights) or not (bias is None or _is_row(bias)) or made[2] != _outputs(gemm):
         return None
-    before = _swapped(model, editor, flat.inputs[0])
-    if before is None:
-        return None
-    if gemm.attrs.get("transB", 0):
-        values = constant_value(weights)
-        assert values is not None
-        weights = model.constant(np.ascontiguousarray(values.T), f"{weights.name}_transposed")
-    product = Made("MatMul", (before, weights), (*before.shape[:2], made[2]))
-    return product if bias is None else Made("Add", (product, bias), product.shape)
+
+    def swapped(before: Value) -> Made:
+        matrix = weights
+        if gemm.attrs.get("transB", 0):
+            values = constant_value(weights)
+            assert values is not None
+            matrix = model.constant(np.ascontiguousarray(values.T), f"{weights.name}_transposed")
+        product = Made("MatMul", (before, matrix), (*before.shape[:2], made[2]))
+        return product if bias is None else Made("Add", (product, bias), product.shape)
+
+    return flat.inputs[0], swapped
 
 
 def _outputs(gemm: Node) -> int:

@@ -23,6 +23,7 @@ from onnxfuse.rewrite.base import PassContext
 
 IN_MEMORY = "its result is read by others too, and in memory anyway"
 NO_GAIN = "no pass over memory less"
+_TOO_MANY_NODES = f"more than {MAX_NODES} nodes"
 NAME = "fuse-elementwise"
 _INTEGER_CONSTANTS = 9
 """The opset from which a function may have constants of integers, as views take them."""
@@ -147,6 +148,9 @@ class ThroughViews:
             options += [(0, last + 1, above) for last, node in reversed([*enumerate(chain)]) if not is_free(node)]
         reasons: list[tuple[gs.Node, str]] = []
         for first, last, others in options:
+            if last - first > MAX_NODES:  # of a long chain nearly all options are that
+                reasons.append((chain[first], _TOO_MANY_NODES))
+                continue
             views = [blocks.of(node) for node in chain[first:last]]
             members = list({id(block): block for block in (*others, *views)}.values())
             if len(members) == 1:
@@ -162,6 +166,8 @@ class ThroughViews:
 
     def _why_not(self, blocks: Blocks, members: Sequence[Block]) -> str | None:
         """Why some blocks do not become one region; None if they may."""
+        if sum(len(block.nodes) for block in members) > MAX_NODES:
+            return _TOO_MANY_NODES
         joint = blocks.joined(members)
         if joint is None:
             return "a node outside of it would wait for it, and it for that node"
@@ -169,8 +175,8 @@ class ThroughViews:
         outputs = self._outputs(joint.nodes, inside)
         if not outputs:
             return "nothing reads its results"
-        if len(joint.nodes) > MAX_NODES or len(outputs) > MAX_OUTPUTS:
-            return f"more than {MAX_NODES} nodes"
+        if len(outputs) > MAX_OUTPUTS:
+            return _TOO_MANY_NODES
         try:
             space = self._space(joint.nodes, outputs)
             order = space.ordered(outputs)

@@ -178,7 +178,7 @@ class RowRegions:
                 continue
             inside.add(id(node))
             found.append(node)
-            waiting += [made for made in self._graph.producers(node) if id(made) in free - inside]
+            waiting += [made for made in self._graph.producers(node) if id(made) in free and id(made) not in inside]
         return found
 
     def _is_cheap(self, region: Region) -> bool:

@@ -86,7 +86,7 @@ class _Planner:
         fusions: list[ReductionFusion] = []
         judged: set[int] = set()
         for seed in nodes:
-            if not reduces(seed) or id(seed) not in free - judged:
+            if not reduces(seed) or id(seed) not in free or id(seed) in judged:
                 continue
             fusion = self._fusion(grow(own, seed, free, self._fits))
             reason = OTHER_SPACE if fusion is None else self._why_not(fusion, layout, normalizations)

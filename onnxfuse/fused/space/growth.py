@@ -66,7 +66,8 @@ def grow(graph: Graph, seed: gs.Node, free: set[int], fits: Callable[[Sequence[g
     while len(region) < MAX_NODES:
         inside = {id(node) for node in region}
         neighbours = [node for own in region for node in (*graph.producers(own), *graph.consumers(own))]
-        candidates = {id(node): node for node in neighbours if id(node) in free - inside - refused}
+        taken = inside | refused
+        candidates = {id(node): node for node in neighbours if id(node) in free and id(node) not in taken}
         added = False
         # Those before come first: a reduction further on may want them too, and reads what this region makes.
         for node in graph.sorted(candidates.values()):

@@ -105,15 +105,17 @@ class Space:
 
         Raises LayoutError where there are none.
         """
-        if id(tensor) in self._parts:
-            whole, part = self._parts[id(tensor)]
-            source, rank, steps = self.source(whole)
-            return source, rank, (*steps, *part.steps(len(self.layout(whole))))
-        if id(tensor) in self._viewed:
-            whole = self._viewed[id(tensor)].inputs[0]
-            source, rank, steps = self.source(whole)
-            return source, rank, (*steps, *steps_between(self.layout(whole), self.layout(tensor)))
-        return tensor, len(self.layout(tensor)), ()
+        steps: tuple[ViewStep, ...] = ()
+        while True:
+            if id(tensor) in self._parts:
+                whole, part = self._parts[id(tensor)]
+                steps = (*part.steps(len(self.layout(whole))), *steps)
+            elif id(tensor) in self._viewed:
+                whole = self._viewed[id(tensor)].inputs[0]
+                steps = (*steps_between(self.layout(whole), self.layout(tensor)), *steps)
+            else:
+                return tensor, len(self.layout(tensor)), steps
+            tensor = whole
 
     def is_block(self, tensor: gs.Tensor, order: Sequence[Atom]) -> bool:
         """Whether a tensor or a part of one, from outside, is read in one piece, as it lies in memory."""
@@ -150,11 +152,12 @@ class Space:
         """Raises LayoutError unless what is reduced has all axes: else it would be computed several times, which it may
         be where products are, of which each result reads what all others read.
         """
+        axes = self.axes
         for node, _, _ in self._reduced:
             if self.products and id(node) not in self.products:
                 continue
             read = node.inputs[:2] if id(node) in self.products else node.inputs[:1]
-            has_all = {atom for tensor in read for atom in resolved(self._elements[id(tensor)])} == self.axes
+            has_all = {atom for tensor in read for atom in resolved(self._elements[id(tensor)])} == axes
             if not has_all or not all(map(self._is_behind_joins, read)):
                 raise LayoutError(f"{node.op} of fewer elements than the region has")
 

@@ -17,7 +17,7 @@ from onnxfuse.cuda.compile.compiler import CompilerCache
 from onnxfuse.cuda.compile.resources import Resources
 from onnxfuse.cuda.elementwise.fitting import LOG_OPTION
 from onnxfuse.cuda.elementwise.renderer import compile_options
-from onnxfuse.cuda.nest.fitting import NestFitter
+from onnxfuse.cuda.nest.fitting import TUNINGS, NestFitter
 from onnxfuse.cuda.nest.recipe import NestRecipe
 from onnxfuse.cuda.tuned import Choice
 from onnxfuse.planning.inspection import inspect
@@ -109,6 +109,25 @@ class _ByItems(MadeUpCompiler):
             vector = int(body.split("j < ")[1].split(";")[0]) if "j < " in body else 1
             resources[name] = Resources(40, spill_stores=4 * max(0, items * vector - self.most))
         return Compiled(compiled.cubin, compiled.ptx, resources)
+
+
+class _Spilling(MadeUpCompiler):
+    """Every kernel spills as much, and more on the later architecture."""
+
+    def compile(self, source: str, architecture: str, options: tuple[str, ...]) -> Compiled:
+        compiled = super().compile(source, architecture, options)
+        spilled = Resources(64, spill_stores=8 if architecture == "sm_90" else 4)
+        return Compiled(compiled.cubin, compiled.ptx, dict.fromkeys(compiled.resources, spilled))
+
+
+def test_what_spills_no_less_is_compiled_for_one_architecture(tmp_path: Path) -> None:
+    options = (*compile_options(False), LOG_OPTION)
+    compiler = _Spilling()
+    fitter = NestFitter(CompilerCache(compiler, Cache(tmp_path)), options, ("sm_75", "sm_80", "sm_90"))
+    fit = fitter.fit(chains("f32")["l2 normalize"].program, [("n", "m")])
+    assert (fit.tuning.share, fit.spills) == (0, (8, "sm_90"))
+    others = [architecture for source, architecture in compiler.calls if source != fit.source.text]
+    assert len(compiler.calls) - len(others) == 3 and others == ["sm_90"] * (len(TUNINGS) - 1)
 
 
 @pytest.mark.parametrize(("most", "share"), [(16, 0), (8, 1), (5, 2), (1, 3)])

@@ -6,6 +6,10 @@ import numpy as np
 import onnx
 import pytest
 
+import onnxfuse
+from onnxfuse.fused.attention.batch_first import put_batch_first
+from onnxfuse.passes import PassContext
+from onnxfuse.shapes.inference import infer
 from tests.fused.attention.test_fuse_attention import check, fused
 from tests.fused.conv.test_cpu_convolutions import array, model
 from tests.support import fusing
@@ -156,3 +160,15 @@ def test_sizes_that_are_declared_to_be_one_and_are_not() -> None:
     result, _ = fused(made)
     assert "Squeeze" in {node.op_type for node in result.graph.node}
     fusing.assert_same_everywhere(result, made, feeds(2, 9))
+
+
+def test_a_long_chain_between_two_transposes() -> None:
+    """Longer than Python's recursion goes."""
+    length = 1200
+    chain = " ".join(f"a{place + 1} = Add(a{place}, bias)" for place in range(length))
+    text = f"""g (float[n, l, 24] x) => (float[n, l, 24] y) {{ a0 = Transpose <perm = [1, 0, 2]> (x) {chain}
+        y = Transpose <perm = [1, 0, 2]> (a{length}) }}"""
+    loaded = onnxfuse.Model.from_proto(model(text, 17, bias=CONSTANTS["bias"]))
+    infer(loaded)
+    put_batch_first(loaded, PassContext())
+    assert [node.op for node in loaded.graph.nodes] == ["Add"] * length

@@ -1,5 +1,7 @@
 """Regions of elementwise nodes that read and write through views."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx
 import pytest
@@ -8,6 +10,7 @@ from onnx.reference import ReferenceEvaluator
 
 import onnxfuse
 from onnxfuse.fused.elementwise.fuse_elementwise import FuseElementwise
+from onnxfuse.fused.space.blocks import Block, Blocks
 from onnxfuse.passes import PassContext
 from onnxfuse.shapes.inference import infer
 from tests.support import fusing
@@ -288,3 +291,22 @@ def test_what_is_read_for_its_type_alone_is_no_view() -> None:
     assert sorted(operators(fused)) == ["FusedElementwise", "Transpose"]
     feeds = {"x": np.ones((2, 3), np.float32), "t": np.ones((2, 2, 5), np.float16)}
     np.testing.assert_array_equal(*(fusing.run(one, feeds, library=one is fused)[0] for one in (model, fused)))
+
+
+def test_of_a_long_chain_of_views_few_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes of regions that are tried, of chains one twice as long as the other."""
+    counts = []
+    joined = Blocks.joined
+
+    def counted(self: Blocks, blocks: Sequence[Block]) -> Block | None:
+        nonlocal nodes
+        nodes += sum(len(block.nodes) for block in blocks)
+        return joined(self, blocks)
+
+    monkeypatch.setattr(Blocks, "joined", counted)
+    for length in (600, 1200):
+        nodes = 0
+        chain = " ".join(f"s{place + 1} = Slice(s{place}, zero, end, zero)" for place in range(length))
+        fuse(f"g (float[4, 9] x) => (float[a, b] y) {{ s0 = Relu(x) {chain} y = Neg(s{length}) }}", zero=[0], end=[4])
+        counts.append(nodes)
+    assert 0 < counts[1] <= 1.1 * counts[0]
