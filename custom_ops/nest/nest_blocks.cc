@@ -216,7 +216,8 @@ class BlockPlanner {
       blocks_.parts = divide_up(size, blocks_.part);
       blocks_.shared = few && leaves_threads_idle();
     } else {
-      const int64_t most = std::min(is_in_caches(elements() * static_cast<double>(touched)) ? kBlockElements : kLargeBlockElements, kBlockBytes / touched) / size;
+      const bool cached = is_in_caches(elements() * static_cast<double>(touched));
+      const int64_t most = std::min(cached ? kBlockElements : kLargeBlockElements, kBlockBytes / touched) / size;
       blocks_.block_rows = geometry.segments.empty() ? std::clamp<int64_t>(most, 1, geometry.rows) : 1;
       const int64_t blocks = divide_up(geometry.rows, blocks_.block_rows);
       if (blocks > 1) blocks_.block_rows = divide_up(geometry.rows, round_up(blocks, kEvenBlocks));

@@ -1,7 +1,6 @@
 """Several sessions and threads at once, outputs in the memory of inputs, changing shapes, and no leak."""
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from tests.custom_ops.fused import (
     sample,
     session_options,
 )
+from tests.support.threads import run_in_threads
 
 # Two shapes of values (so scratch memory between stages), a value kept for a second output, a broadcast operand.
 PROGRAM = (
@@ -64,23 +64,6 @@ def expected(arrays: list[np.ndarray]) -> list[np.ndarray]:
     return [-a, -c]
 
 
-def in_threads(count: int, work: Callable[[int], None]) -> list[BaseException]:
-    failures: list[BaseException] = []
-
-    def guarded(index: int) -> None:
-        try:
-            work(index)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(index,)) for index in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return failures
-
-
 def test_sessions_and_threads_at_once() -> None:
     """Three sessions, two of them with threads of their own, each run by three threads with changing shapes."""
     model = chain_of_nodes()
@@ -92,7 +75,7 @@ def test_sessions_and_threads_at_once() -> None:
             for actual, wanted in zip(run(sessions[index % 3], arrays), expected(arrays), strict=True):
                 assert_same_bits(actual, wanted)
 
-    assert in_threads(9, work) == []
+    run_in_threads(work, range(9))
 
 
 def test_sessions_come_and_go_while_others_run() -> None:
@@ -106,7 +89,7 @@ def test_sessions_come_and_go_while_others_run() -> None:
             for actual, wanted in zip(run(session, arrays), expected(arrays), strict=True):
                 assert_same_bits(actual, wanted)
 
-    assert in_threads(4, work) == []
+    run_in_threads(work, range(4))
 
 
 def resident_bytes() -> int:

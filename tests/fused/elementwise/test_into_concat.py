@@ -221,28 +221,30 @@ def test_what_a_node_between_reads_is_copied() -> None:
     assert_same(model, fused, (4, 4), (4, 4))
 
 
+def check_everywhere(text: str, feeds: dict[str, np.ndarray]) -> None:
+    """What all is fused of a model gives what the model does, with the library and without it."""
+    model = parser.parse_model(text)
+    fusing.assert_same_everywhere(fusing.fuse_everything(model), model, feeds)
+
+
 def test_a_reshape_before_functions_may_have_integers() -> None:
     """Its shape would be a constant of the function, which of opset 7 may be of floats alone."""
-    model = parser.parse_model(
+    random = np.random.default_rng(0)
+    check_everywhere(
         '<ir_version: 8, opset_import: ["" : 7]> g (float[4, 6] x, float[4, 1, 6] y) =>'
         " (float[4, 2, 6] z) <int64[3] apart = {4, 1, 6}>"
-        " { a = Abs(x) b = Neg(a) r = Reshape(b, apart) z = Concat <axis = 1> (r, y) }"
+        " { a = Abs(x) b = Neg(a) r = Reshape(b, apart) z = Concat <axis = 1> (r, y) }",
+        {name: random.normal(size=shape).astype(np.float32) for name, shape in (("x", (4, 6)), ("y", (4, 1, 6)))},
     )
-    fused = fusing.fuse_everything(model)
-    random = np.random.default_rng(0)
-    feeds = {"x": random.normal(size=(4, 6)).astype(np.float32), "y": random.normal(size=(4, 1, 6)).astype(np.float32)}
-    fusing.assert_same_everywhere(fused, model, feeds)
 
 
 def test_sizes_that_are_not_known_are_not_the_same() -> None:
     """Nobody infers the shape of a PRelu of integers: dimensions before and behind the Reshape are unknown."""
-    model = parser.parse_model(
-        '<ir_version: 8, opset_import: ["" : 17]> g (int64[h, w] x, int64[1, 6] s, int64[1, 1, 6] y) =>'
-        " (int64[a, b, c] z) <int64[3] apart = {1, 1, 6}>"
-        " { p = PRelu(x, s) q = Abs(p) r = Reshape(q, apart) z = Concat <axis = 1> (y, r) }"
-    )
-    fused = fusing.fuse_everything(model)
     random = np.random.default_rng(0)
     shapes = {"x": (1, 6), "s": (1, 6), "y": (1, 1, 6)}
-    feeds = {name: random.integers(-9, 9, shape) for name, shape in shapes.items()}
-    fusing.assert_same_everywhere(fused, model, feeds)
+    check_everywhere(
+        '<ir_version: 8, opset_import: ["" : 17]> g (int64[h, w] x, int64[1, 6] s, int64[1, 1, 6] y) =>'
+        " (int64[a, b, c] z) <int64[3] apart = {1, 1, 6}>"
+        " { p = PRelu(x, s) q = Abs(p) r = Reshape(q, apart) z = Concat <axis = 1> (y, r) }",
+        {name: random.integers(-9, 9, shape) for name, shape in shapes.items()},
+    )
