@@ -211,31 +211,6 @@ def test_sources_are_kept(compiler: MadeUpCompiler, tmp_path: Path) -> None:
     assert kept == {recipe.splitlines()[1].removeprefix("source ") for recipe in recipes}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--target", "cuda", "--conv", "some"], "no 'some'; there are auto, all, none"),
-        (["--target", "cuda", "--tuning", "none.json"], "none.json cannot be read"),
-        (["--target", "cuda", "--tuning", "IN"], "is no tuning file"),
-        (["--tf32"], "for the target cuda"),
-        (["--target", "cpu", "--tuning", "IN"], "for the target cuda"),
-        (["--target", "cuda", "--tune"], "tuning needs a GPU"),
-    ],
-)
-def test_errors_are_one_line(
-    arguments: list[str],
-    message: str,
-    compiler: MadeUpCompiler,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    onnx.save(_model(), tmp_path / "IN")
-    places = [str(tmp_path / word) if word in ("IN", "none.json") else word for word in arguments]
-    status, _, err = run_cli(capsys, "optimize", tmp_path / "IN", tmp_path / "OUT", *places)
-    assert status == 2 and err.startswith("onnxfuse: error: ") and message in err
-    assert not (tmp_path / "OUT").exists()
-
-
 def test_real_machine_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nvrtc()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

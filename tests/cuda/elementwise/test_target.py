@@ -215,6 +215,11 @@ def test_auto_is_the_cpu_here(compiler: MadeUpCompiler) -> None:
         (["optimize", "IN", "OUT", "--target", "cuda", "--arch", "sm_90,90"], "unknown architecture '90'"),
         (["optimize", "IN", "OUT", "--arch", "sm_90"], "for the target cuda"),
         (["optimize", "IN", "OUT", "--target", "cpu", "--keep-source", "src"], "for the target cuda"),
+        (["optimize", "IN", "OUT", "--target", "cuda", "--conv", "some"], "no 'some'; there are auto, all, none"),
+        (["optimize", "IN", "OUT", "--target", "cuda", "--tuning", "none"], "none cannot be read"),
+        (["optimize", "IN", "OUT", "--target", "cuda", "--tuning", "IN"], "is no tuning file"),
+        (["optimize", "IN", "OUT", "--target", "cpu", "--tuning", "IN"], "for the target cuda"),
+        (["optimize", "IN", "OUT", "--tf32"], "for the target cuda"),
         (["check", "IN", "IN", "--target", "cuda"], "there is no CUDA GPU here"),
         (["bench", "IN", "IN", "--target", "cuda"], "there is no CUDA GPU here"),
     ],
@@ -227,7 +232,7 @@ def test_errors_are_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     onnx.save(_model(), tmp_path / "IN")
-    places = [str(tmp_path / word) if word in ("IN", "OUT", "src") else word for word in arguments]
+    places = [str(tmp_path / word) if word in ("IN", "OUT", "src", "none") else word for word in arguments]
     status, _, err = run_cli(capsys, *places)
     assert status == 2 and err.startswith("onnxfuse: error: ") and message in err
     assert not (tmp_path / "OUT").exists()
