@@ -223,7 +223,8 @@ def optimize(
             made = loaded.to_proto() if output is None else output
             with staged(loaded, path, overwrite=overwrite) as candidate:
                 del loaded
-                gc.collect()  # nodes and tensors refer to each other, and may be as large as the sessions to come
+                if runs:  # nodes and tensors refer to each other, and may be as large as the sessions to come
+                    gc.collect()
                 judge(candidate)
         report.seconds = time.perf_counter() - started
         return Result(made, report)

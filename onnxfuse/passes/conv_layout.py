@@ -58,8 +58,10 @@ class ConvLayoutPass:
         from onnxfuse.fused.conv.cpu_convolutions import cpu_chooser
 
         infer(model)
+        before = len(context.report.rewrites)
         for rules in _STEPS:
             if rules is _STEPS[-1]:
-                infer(model)
+                if len(context.report.rewrites) > before:
+                    infer(model)
                 cpu_chooser(context).begin(model)
             RulePass([rule() for rule in rules], NAME).run(model, context)

@@ -67,14 +67,15 @@ def with_shapes(model: Model, shapes: Shapes, symbols: Mapping[str, int] | None 
 
 
 def fold_shapes(model: Model, context: PassContext) -> None:
-    """Fold constants again and again, for a shape that is known then may make the next one known."""
+    """Fold constants of a model whose shapes are inferred, again and again: one that is known then may make the next
+    one known."""
     fold = FoldConstants()
     for _ in range(_ROUNDS):
         before = sum(len(graph.nodes) for graph in model.graphs())
         fold.run(model, context)
-        infer(model)
         if sum(len(graph.nodes) for graph in model.graphs()) == before:
             break
+        infer(model)
 
 
 def _set_shape(value: ValueInfoProto, shape: Sequence[int | str | None]) -> None:

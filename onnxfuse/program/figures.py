@@ -62,6 +62,12 @@ MAX_RANK = PROGRAMS.limit("MAX_RANK", 16, "dimensions", "of a tensor that the li
 # --- regions: what is worth a node ---
 
 PLANNERS = Table()
+MAX_OPERANDS = PLANNERS.limit(
+    "MAX_OPERANDS",
+    24,
+    "tensors",
+    "that a fused node for CUDA reads and makes: each takes registers for its address, and parameters of the kernel",
+)
 
 # On an AMD EPYC (Zen 5, AVX-512), one thread, a Transpose and an Add took ONNX Runtime 1.0 to 1.4 times as long as a
 # Program with rows of 200 to 4096 elements and 16 to 3000 columns, 0.5 with rows of 5000, 0.6 to 0.9 with 3 to 8

@@ -73,7 +73,8 @@ def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monke
         g (float[1, 8, n, n] x) => (float[1, 8, n, n] y) { a = Exp(x) b = Sqrt(a) y = Neg(b) }"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    pages = [(ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/languages.md")]
+    blocks = re.findall(r"```python\n(.*?)```", "".join(pages), re.DOTALL)
     assert len(blocks) == 3
     namespace: dict[str, Any] = {}
     for block in blocks:

@@ -1,11 +1,10 @@
 """Which convolutions of a model are fused: one interface for all targets, and what stands in where nobody chose one."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.cuda.conv.case import ConvCase
-from onnxfuse.cuda.conv.choice import CaseChooser, RuleChooser
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.fused.choices import ConvChoice, ConvChooser, ConvPolicy
 from onnxfuse.fused.conv.conv_node import ConvFusion, operands
@@ -14,6 +13,10 @@ from onnxfuse.fused.target import CPU, CUDA
 from onnxfuse.model.graph import Model
 from onnxfuse.rewrite.base import PassContext
 
+if TYPE_CHECKING:
+    from onnxfuse.cuda.conv.case import ConvCase
+    from onnxfuse.cuda.conv.choice import CaseChooser
+
 
 class CudaChooser:
     """Chooses for CUDA, where each convolution with its neighbours is a case of its own for ``chooser``.
@@ -21,9 +24,8 @@ class CudaChooser:
     ``tf32``: those of float32 may round their factors.
     """
 
-    def __init__(self, chooser: CaseChooser | None = None, *, tf32: bool = False) -> None:
-        """By the rule if no ``chooser`` is given."""
-        self._chooser: CaseChooser = chooser or RuleChooser()
+    def __init__(self, chooser: "CaseChooser", *, tf32: bool = False) -> None:
+        self._chooser = chooser
         self._tf32 = tf32
 
     def begin(self, model: Model) -> None:
@@ -41,7 +43,9 @@ class CudaChooser:
         """The choice for a convolution with all that its kernel would take in."""
         return self._chooser.choose(self._case(fusion))
 
-    def _case(self, fusion: ConvFusion) -> ConvCase:
+    def _case(self, fusion: ConvFusion) -> "ConvCase":
+        from onnxfuse.cuda.conv.case import ConvCase
+
         before, after = operands(fusion.inputs, fusion.prologue)
         return ConvCase(
             fusion.region.convolution,
@@ -54,9 +58,15 @@ class CudaChooser:
         )
 
 
+def _by_rule(policy: ConvPolicy) -> ConvChooser:
+    from onnxfuse.cuda.conv.choice import RuleChooser
+
+    return CudaChooser(RuleChooser(policy))
+
+
 _DEFAULT: Mapping[str, Callable[[ConvPolicy], ConvChooser]] = {
     CPU.provider: CpuChooser,
-    CUDA.provider: lambda policy: CudaChooser(RuleChooser(policy)),
+    CUDA.provider: _by_rule,
 }
 
 

@@ -14,7 +14,6 @@ from onnxfuse.fused.conv.conv_times import ConvTimes, LastIsFree, is_better_by_r
 from onnxfuse.fused.conv.convolutions import describe, is_convolution
 from onnxfuse.fused.conv.cpu_convolutions import CHANNELS_LAST, FASTER, cpu_chooser
 from onnxfuse.fused.elementwise.cuda_placement import CudaPlacement
-from onnxfuse.fused.elementwise.cuda_regions import MAX_OPERANDS
 from onnxfuse.fused.elementwise.fuse_elementwise import UNUSED
 from onnxfuse.fused.functions import INTEGERS_OPSET
 from onnxfuse.fused.fusion import emit, put_in_place
@@ -37,6 +36,7 @@ from onnxfuse.ort.host import CONSTANT_ARITHMETIC, constant_arithmetic, shape_ar
 from onnxfuse.ort.ort_fusions import OrtFusions
 from onnxfuse.ort.slow_kernels import FREE_OPS
 from onnxfuse.program import ProgramError
+from onnxfuse.program.figures import MAX_OPERANDS
 from onnxfuse.program.lowering import check, is_elementwise
 from onnxfuse.program.node_lowering import UnsupportedError
 from onnxfuse.rewrite.base import PassContext, label

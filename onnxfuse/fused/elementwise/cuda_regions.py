@@ -7,9 +7,7 @@ from onnxfuse.cuda.tuned import TunedKernels
 from onnxfuse.fused.fused_node import ElementwiseFusion
 from onnxfuse.fused.one_space import SpacesError, has_one_space
 from onnxfuse.program import ProgramError
-
-MAX_OPERANDS = 24
-"""Inputs and outputs of a fused node: each takes registers for its address, and parameters of the kernel."""
+from onnxfuse.program.figures import MAX_OPERANDS
 
 
 class CudaRegions:

@@ -3,12 +3,11 @@
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.cuda.elementwise.fitting import Fitter
 from onnxfuse.fused.elementwise.apart import Apart
-from onnxfuse.fused.elementwise.cuda_regions import CudaRegions
 from onnxfuse.fused.elementwise.horizontal import Horizontal
 from onnxfuse.fused.elementwise.into_concat import IntoConcat, copying
 from onnxfuse.fused.elementwise.joined_programs import JoinError
@@ -40,6 +39,10 @@ from onnxfuse.program.lowering import is_elementwise, vector_axes
 from onnxfuse.program.node_lowering import UnsupportedError
 from onnxfuse.rewrite.base import PassContext, label
 from onnxfuse.shapes.inference import infer
+
+if TYPE_CHECKING:
+    from onnxfuse.cuda.elementwise.fitting import Fitter
+    from onnxfuse.fused.elementwise.cuda_regions import CudaRegions
 
 UNUSED = "nothing reads its result"
 UNKNOWN_IN_BODY = "its rank, which ONNX Runtime needs in the body of Scan, is not known"
@@ -97,10 +100,17 @@ def _drop_if_too_little(plans: list[Plan], gains_alone: Callable[[gs.Node], bool
         plan.fusions.clear()
 
 
+def _cuda_regions(fitter: "Fitter | None") -> "CudaRegions":
+    """Imported for this target alone, for it reads what renders kernels."""
+    from onnxfuse.fused.elementwise.cuda_regions import CudaRegions
+
+    return CudaRegions(fitter)
+
+
 class _Planner:
     """Plans the graphs of one model, without changing it."""
 
-    def __init__(self, model: Model, context: PassContext, fitter: Fitter | None) -> None:
+    def __init__(self, model: Model, context: PassContext, fitter: "Fitter | None") -> None:
         self._model = model
         self._context = context
         self._on = context.on
@@ -110,7 +120,7 @@ class _Planner:
         self._apart = Apart(model, context) if self._opset is not None else None
         self._ort = self._apart.ort if self._apart else None
         self._placement = self._apart.placement if self._apart else None
-        self._cuda = CudaRegions(fitter) if self._on.one_space else None
+        self._cuda = _cuda_regions(fitter) if self._on.one_space else None
         self._sizes = Sizes(model)
         self._is_output = Returned(model.graphs())
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.fused.elementwise.cuda_regions import MAX_OPERANDS
 from onnxfuse.fused.likely_shapes import LikelyShapes
 from onnxfuse.fused.regions import MAX_NODES
 from onnxfuse.fused.sizes import Sizes
@@ -17,7 +16,7 @@ from onnxfuse.fused.space.layouts import LayoutError
 from onnxfuse.fused.space.permuted import why_not_permuted
 from onnxfuse.fused.space.spaces import Space
 from onnxfuse.fused.space.view_nodes import is_free, is_part, is_view, left_to_ort
-from onnxfuse.program.figures import MAX_INPUTS, MAX_OUTPUTS
+from onnxfuse.program.figures import MAX_INPUTS, MAX_OPERANDS, MAX_OUTPUTS
 from onnxfuse.program.node_lowering import UnsupportedError
 from onnxfuse.rewrite.base import PassContext
 

@@ -8,7 +8,6 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.anchor_regions import AnchorRegions
-from onnxfuse.fused.elementwise.cuda_regions import MAX_OPERANDS
 from onnxfuse.fused.functions import INTEGERS_OPSET
 from onnxfuse.fused.fusion import Fusion, emit_all
 from onnxfuse.fused.kinds import MATMUL
@@ -31,7 +30,7 @@ from onnxfuse.ort.host import CONSTANT_ARITHMETIC, constant_arithmetic, shape_ar
 from onnxfuse.ort.ort_fusions import INSIDE_MATMUL, OrtFusions
 from onnxfuse.passes.rules.budget import CopyBudget
 from onnxfuse.program import ProgramError
-from onnxfuse.program.figures import LEAST_PRODUCT_WEIGHTS
+from onnxfuse.program.figures import LEAST_PRODUCT_WEIGHTS, MAX_OPERANDS
 from onnxfuse.program.lowering import check, is_elementwise
 from onnxfuse.program.multiplying import Product, multiplies
 from onnxfuse.program.node_lowering import UnsupportedError

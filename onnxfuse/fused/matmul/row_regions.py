@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.fused.elementwise.cuda_regions import MAX_OPERANDS
 from onnxfuse.fused.fused_node import RegionProgram
 from onnxfuse.fused.sizes import Sizes
 from onnxfuse.fused.space.ends import Ends, wait_for_each_other
@@ -22,6 +21,7 @@ from onnxfuse.fused.space.view_nodes import is_free, is_view
 from onnxfuse.model.graph_ir import Node
 from onnxfuse.ort.slow_kernels import FREE_OPS
 from onnxfuse.program import ProgramError
+from onnxfuse.program.figures import MAX_OPERANDS
 from onnxfuse.program.lowering import is_elementwise
 from onnxfuse.program.multiplying import Product
 from onnxfuse.program.node_lowering import UnsupportedError

@@ -15,9 +15,9 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.conv.conv_node import ConvFusion
-from onnxfuse.fused.elementwise.cuda_regions import MAX_OPERANDS
 from onnxfuse.fused.nhwc.nhwc_layout import NhwcLayout
 from onnxfuse.program import Program
+from onnxfuse.program.figures import MAX_OPERANDS
 from onnxfuse.program.program import Instruction
 
 BEFORE = "depthwise_"

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.fused.elementwise.cuda_regions import MAX_OPERANDS
 from onnxfuse.fused.fused_node import RegionProgram, local_function
 from onnxfuse.fused.fusion import Fusion, emit_all
 from onnxfuse.fused.kinds import NORMALIZATION
@@ -17,6 +16,7 @@ from onnxfuse.model.graph import Model, sorted_nodes
 from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.ort.ort_fusions import OrtFusions
 from onnxfuse.program import Program, ProgramError
+from onnxfuse.program.figures import MAX_OPERANDS
 from onnxfuse.program.lowering import check
 from onnxfuse.rewrite.base import PassContext
 from onnxfuse.rewrite.editor import GraphEditor

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.elementwise.apart import Apart
-from onnxfuse.fused.elementwise.cuda_regions import MAX_OPERANDS
 from onnxfuse.fused.fusion import emit_all
 from onnxfuse.fused.kinds import NORMALIZATION as NORMALIZATION_KIND
 from onnxfuse.fused.kinds import REDUCTION
@@ -25,7 +24,7 @@ from onnxfuse.ort.ort_fusions import NORMALIZATION
 from onnxfuse.ort.ort_layout import BLOCKED, ConvLayout
 from onnxfuse.ort.slow_kernels import FREE_OPS
 from onnxfuse.program import Program, ProgramError
-from onnxfuse.program.figures import TURNED_BYTES
+from onnxfuse.program.figures import MAX_OPERANDS, TURNED_BYTES
 from onnxfuse.program.lowering import is_elementwise
 from onnxfuse.program.node_lowering import UnsupportedError
 from onnxfuse.program.reducing import check, reduces

@@ -40,7 +40,7 @@ def fuse(
     """The model with fused convolutions, and with ``rest`` other regions fused too."""
     loaded = onnxfuse.Model.from_proto(made)
     infer(loaded)
-    context = PassContext(target="cuda", convolutions=CudaChooser(chooser), prefer_nhwc=prefer_nhwc)
+    context = PassContext(target="cuda", convolutions=CudaChooser(chooser or RuleChooser()), prefer_nhwc=prefer_nhwc)
     FuseConv().run(loaded, context)
     if rest:
         FuseElementwise().run(loaded, context)

@@ -7,7 +7,6 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import onnxfuse
-from onnxfuse.fused.elementwise.cuda_regions import MAX_OPERANDS
 from onnxfuse.fused.kinds import DOMAIN, kind_of
 from onnxfuse.fused.reduction.fuse_reductions import (
     ALONE,
@@ -18,6 +17,7 @@ from onnxfuse.fused.reduction.fuse_reductions import (
 )
 from onnxfuse.passes import PassContext
 from onnxfuse.program import Program, reference
+from onnxfuse.program.figures import MAX_OPERANDS
 from onnxfuse.program.ops import REDUCTIONS
 from tests.fused.reduction.models import CHAINS, Chain, model
 from tests.support import fusing
