@@ -5,7 +5,7 @@ The profiler takes time itself, some microseconds a node: how much faster a mode
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,12 @@ import onnx
 from onnxfuse.check.parity import PROVIDERS
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.files.model_io import read_outline
-from onnxfuse.fused.kinds import KINDS, NODES_KEY
+from onnxfuse.fused.kinds import DOMAIN, NODES_KEY, reported_name
+from onnxfuse.model.protos import onnx_graphs
 from onnxfuse.model.replacing import scratch
 from onnxfuse.report.profile import NodeTime, Profile
 from onnxfuse.run.inputs import InputSet
-from onnxfuse.run.sessions import Session, SessionError, has_fused_nodes
+from onnxfuse.run.sessions import Session, SessionError
 
 _WARM_UPS = 2
 _LEAST_RUNS, _MOST_RUNS = 3, 50
@@ -42,7 +43,10 @@ def profile(
     times, runs, trace = [], [], list[Event]()
     for number, path in enumerate((original, result), 1):
         model = read_outline(path)
-        profiled = _run(path, has_fused_nodes(model), inputs, target, threads)
+        fused = {node.name for graph in onnx_graphs(model.graph) for node in graph.node if node.domain == DOMAIN}
+        profiled = _run(path, bool(fused), inputs, target, threads)
+        for event in (event for run in profiled for event in run):
+            event["op"] = _operator(event, fused)
         stands_for = _originals(model)
         times.append(_times(profiled, stands_for))
         runs.append(len(profiled))
@@ -99,15 +103,16 @@ def _resolved(names: Iterable[str], found: dict[str, tuple[str, ...]]) -> list[s
 def _times(runs: list[list[Event]], stands_for: dict[str, tuple[str, ...]]) -> list[NodeTime]:
     sums: dict[tuple[str, str], float] = {}
     for event in (event for run in runs for event in run):
-        key = (event["name"].removesuffix(_SUFFIX), _operator(event))
+        key = (event["name"].removesuffix(_SUFFIX), event["op"])
         sums[key] = sums.get(key, 0.0) + event["dur"]
     found = [NodeTime(name, op, total / len(runs), stands_for.get(name, ())) for (name, op), total in sums.items()]
     return sorted(found, key=lambda one: (-one.microseconds, one.name))
 
 
-def _operator(event: Event) -> str:
+def _operator(event: Event, fused: Container[str]) -> str:
+    """What the operator of an event is called; ``fused`` are the names of fused nodes, for a profile has no domains."""
     op = str(event.get("args", {}).get("op_name", ""))
-    return next((kind.name for kind in KINDS if kind.number(op)), op)
+    return reported_name(op, event["name"].removesuffix(_SUFFIX) in fused)
 
 
 def _traced(run: list[Event], number: int, stands_for: dict[str, tuple[str, ...]]) -> list[Event]:
@@ -117,7 +122,7 @@ def _traced(run: list[Event], number: int, stands_for: dict[str, tuple[str, ...]
     found: list[Event] = [title]
     for event in run:
         name = event["name"].removesuffix(_SUFFIX)
-        args = {"op": _operator(event), "shapes": event.get("args", {}).get("output_type_shape", [])}
+        args = {"op": event["op"], "shapes": event.get("args", {}).get("output_type_shape", [])}
         if name in stands_for:
             args["stands_for"] = list(stands_for[name])
         at = {"ts": event["ts"] - start, "dur": event["dur"], "pid": number, "tid": 0}

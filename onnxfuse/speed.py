@@ -28,6 +28,8 @@ from onnxfuse.targets.request import Request
 LEAST_LOSS = 0.99
 """A result is slower where its ratio is below this and the whole interval below 1."""
 ORIGINAL, RESULT = "original", "result"
+_LEAST_KILOBYTES = 10_000
+"""Bytes of a file; smaller ones are told to the byte."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,8 @@ def _described(ratio: Ratio) -> str:
 def _sizes(before: int, after: int) -> str:
     """``21 → 20 MB``."""
     largest = max(before, after)
+    if largest < _LEAST_KILOBYTES:
+        return f"{before} → {after} bytes"
     unit, name = next(
         ((10**power, name) for power, name in ((9, "GB"), (6, "MB")) if largest >= 10**power), (1000, "kB")
     )

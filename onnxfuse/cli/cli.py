@@ -11,16 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from onnxfuse.cli.cli_arguments import make_parser
 from onnxfuse.cli.output import Progress, fail, flush, open_missing_streams, print_content, print_json, write
 from onnxfuse.errors import OnnxfuseError, ParityError
 from onnxfuse.system import STOPS_PROCESSES, signals
 from onnxfuse.wording import printable
-
-if TYPE_CHECKING:
-    pass
 
 EXIT_OK = 0
 EXIT_PARITY = 1
@@ -209,7 +205,7 @@ def _optimize(arguments: argparse.Namespace) -> int:
         try:
             if report is not None:
                 report.write_report(result.report)
-            print_content(render_optimization(result.report))
+            print_content(render_optimization(result.report, arguments.verbosity < 0))
             flush()
         except (OSError, OnnxfuseError) as error:
             raise OnnxfuseError(f"{arguments.output} was written, but then: {_described(error)[0]}") from error
@@ -255,7 +251,7 @@ def _check(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(result.to_json())
     else:
-        print_content(render_parity(result))
+        print_content(render_parity(result, arguments.verbosity < 0))
     if not result.ok:
         raise ParityError(result.failure())
     return EXIT_OK
@@ -283,7 +279,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(result.to_json())
     else:
-        print_content(render_bench(result))
+        print_content(render_bench(result, arguments.verbosity < 0))
     return EXIT_OK
 
 
@@ -314,7 +310,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
     elif arguments.json:
         print_json(found.to_json())
     else:
-        print_content(render_inspection(found, every_node=arguments.all))
+        print_content(render_inspection(found, every_node=arguments.all, brief=arguments.verbosity < 0))
     return EXIT_OK
 
 

@@ -390,7 +390,7 @@ def _add_zoo(commands: "argparse._SubParsersAction[Parser]") -> None:
     fetching = _command(actions, "fetch", "download or make models, and print their paths", _ZOO_FETCH)
     fetching.add_argument("models", metavar="GLOB", nargs="+", help="names, as * and ? match them")
     fetching.add_argument("--out", type=_file, metavar="FILE", help="put the one model there instead")
-    _add_verbosity(fetching)
+    _add_verbosity(fetching, "")
     fetching.set_defaults(command="zoo fetch")
     adding = _command(actions, "add", "describe a model in the manifest", _ZOO_ADD)
     adding.add_argument("name", metavar="NAME")
@@ -405,7 +405,7 @@ def _add_zoo(commands: "argparse._SubParsersAction[Parser]") -> None:
     adding.add_argument(
         "--environment", default="", metavar="E", help="an environment of the manifest that the recipe needs: torch"
     )
-    _add_verbosity(adding)
+    _add_verbosity(adding, "")
     adding.set_defaults(command="zoo add")
     for action in (listing, fetching, adding):
         action.add_argument("--manifest", type=Path, metavar="FILE", help="another manifest than the project's")
@@ -425,8 +425,8 @@ def _add_target(parser: Parser) -> None:
     )
 
 
-def _add_verbosity(parser: Parser) -> None:
-    """``verbosity``: 1 for ``-v``, -1 for ``-q``."""
+def _add_verbosity(parser: Parser, brief: str = ", and print one line, and warnings, in place of tables") -> None:
+    """``verbosity``: 1 for ``-v``, -1 for ``-q``, which does more where there are tables: ``brief``."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
         "-v",
@@ -438,7 +438,12 @@ def _add_verbosity(parser: Parser) -> None:
         help="say of each step how long it took (default: on a terminal, of those over two seconds)",
     )
     group.add_argument(
-        "-q", "--quiet", dest="verbosity", action="store_const", const=-1, help="do not say what is being done"
+        "-q",
+        "--quiet",
+        dest="verbosity",
+        action="store_const",
+        const=-1,
+        help=f"do not say what is being done{brief}",
     )
 
 

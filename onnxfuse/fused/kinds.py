@@ -104,3 +104,12 @@ KINDS = (
 def kind_of(operator: str) -> Kind | None:
     """The kind of an operator of the domain by its name; None for a name that none has."""
     return next((kind for kind in KINDS if kind.number(operator)), None)
+
+
+def reported_name(operator: str, ours: bool) -> str:
+    """How reports call an operator, which is ``ours`` in the domain of the fused nodes: these by their kind, and what
+    ONNX Runtime calls as a kind is called here, such as its own FusedMatMul, as ONNX Runtime's."""
+    kind = kind_of(operator)
+    if kind is None:
+        return operator
+    return kind.name if ours else f"{operator} of ONNX Runtime"

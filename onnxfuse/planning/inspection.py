@@ -228,11 +228,15 @@ def _fused(model: "Model") -> Iterator[FusedRegion]:
             )
 
 
-def render_inspection(found: Inspection, every_node: bool = False) -> "RenderableType":
-    """The tables that ``onnxfuse inspect`` prints; ``every_node`` lists all nodes that are not fused."""
+def render_inspection(found: Inspection, every_node: bool = False, brief: bool = False) -> "RenderableType":
+    """The tables that ``onnxfuse inspect`` prints; ``every_node`` lists all nodes that are not fused; ``brief``, as for
+    ``-q``, is one line."""
     from rich.console import Group
     from rich.text import Text
 
+    if brief:
+        done = f", {len(found.fused)} of them fused" if found.fused else ""
+        return Text(printable(f"{found.path}: {plural(found.nodes, 'node')}{done}; {_planned(found.plan)}"))
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in found.opsets.items())
     summary = [
         f"{found.path}: IR {found.ir_version}, opsets {opsets}, by {found.producer or 'unknown'}",
@@ -257,6 +261,12 @@ def render_inspection(found: Inspection, every_node: bool = False) -> "Renderabl
     if not (found.fused or plan.fused or plan.left_alone):
         parts.append(Text("no elementwise nodes"))
     return Group(*parts)
+
+
+def _planned(plan: Report) -> str:
+    nodes = sum(len(region.ops) for region in plan.fused)
+    fused = f"{plural(nodes, 'node')} into {len(plan.fused)}" if plan.fused else "nothing"
+    return f"optimize would fuse {fused}, with {plural(len(plan.rewrites), 'rewrite')}"
 
 
 def _rewrites(plan: Report) -> "Table":

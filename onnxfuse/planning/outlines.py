@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.fused.kinds import DOMAIN, kind_of
+from onnxfuse.fused.kinds import DOMAIN, kind_of, reported_name
 from onnxfuse.model.graph import captured_tensors, sorted_nodes, subgraphs
 from onnxfuse.model.graph_ir import operator_key
 from onnxfuse.planning.statistics import arithmetic, is_launched
@@ -60,5 +60,5 @@ def _step(node: gs.Node, sources: tuple[int, ...]) -> Step:
     for tensor in touched(node):
         size.add(tensor)
     shape = describe_shape(node.outputs[0].shape) if node.outputs else ""
-    op = operator_key(node)[1] if kind is None else kind.name
+    op = reported_name(operator_key(node)[1], kind is not None)
     return Step(label(node), op, "" if kind is None else kind.name, shape, sources, size)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, kind_of
+from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, kind_of, reported_name
 from onnxfuse.model.graph import sorted_nodes
 from onnxfuse.model.graph_ir import operator_key
 from onnxfuse.model.inlining import FunctionKey, inlined_nodes
@@ -129,7 +129,7 @@ def _count_graph(statistics: Statistics, graph: gs.Graph, is_output: Returned) -
             continue
         kind = kind_of(node.op) if node.domain == DOMAIN else None
         statistics.launches += 1
-        statistics.operators[node.op if kind is None else kind.name] += 1
+        statistics.operators[reported_name(node.op, node.domain == DOMAIN)] += 1
         statistics.intermediate_tensors += sum(
             1 for tensor in node.outputs if tensor.name and tensor.outputs and not is_output(tensor)
         )

@@ -24,11 +24,15 @@ _PEAKS = (
 """The rows of ``bench --full``, and the fields of PeakMemory that they show."""
 
 
-def render_optimization(report: Report) -> "RenderableType":
-    """What ``onnxfuse optimize`` ends with: how fast the result is, the table, and sentences, last what was checked."""
+def render_optimization(report: Report, brief: bool = False) -> "RenderableType":
+    """What ``onnxfuse optimize`` ends with: how fast the result is, the table, and sentences, last what was checked;
+    ``brief``, as for ``-q``, the gain and warnings alone."""
     from rich.console import Group
     from rich.text import Text
 
+    warnings = [Text(f"warning: {printable(warning)}", style="yellow") for warning in report.warnings]
+    if brief:
+        return Group(Text(printable(report.describe_gain())), *warnings)
     table = simple_table("", "before", "after", "change", numbers=True)
     for row in report.rows():
         add_row(table, *row)
@@ -43,7 +47,6 @@ def render_optimization(report: Report) -> "RenderableType":
     if report.cuda is not None:
         sentences.append(report.cuda.describe())
     lines = [Text(printable(line)) for line in sentences]
-    warnings = [Text(f"warning: {printable(warning)}", style="yellow") for warning in report.warnings]
     guess = [] if report.parity is None else [Text(printable(describe_guess(report.parity.guessed)), style="dim")]
     checked = Text(printable(report.describe_check()))
     speed = [Text(printable(line)) for line in report.describe_speed()]
@@ -57,12 +60,18 @@ def render_optimization(report: Report) -> "RenderableType":
     )
 
 
-def render_parity(result: "ParityResult") -> "RenderableType":
+def render_parity(result: "ParityResult", brief: bool = False) -> "RenderableType":
     """The tables that ``onnxfuse check`` prints: one row for each output and input set, one for each
-    region."""
+    region; ``brief``, as for ``-q``, the verdict and warnings alone."""
     from rich.console import Group
     from rich.text import Text
 
+    warnings = [Text(f"warning: {printable(warning)}", style="yellow") for warning in result.warnings]
+    unstable = any(output.unstable for output in result.outputs())
+    agree = "The models agree as far as rounding lets them." if unstable else "The models agree."
+    verdict = Text(f"{agree if result.ok else 'The models differ.'} {printable(describe_parity(result))}")
+    if brief:
+        return Group(*warnings, verdict)
     table = simple_table("output", "inputs", "run", "largest error", "in ulp", "largest value", "result")
     for compared in result.sets:
         run = "library" if compared.library else "plain"
@@ -73,16 +82,13 @@ def render_parity(result: "ParityResult") -> "RenderableType":
         regions = simple_table("fused node", "largest error", "in ulp", "largest value", "result")
         for region in result.regions:
             found = region.comparison
-            verdict = region.note or (_verdict(found) if region.ok else f"DIFFERS: {found.reason}")
-            add_row(regions, region.node, *error_columns(found), verdict)
+            outcome = region.note or (_verdict(found) if region.ok else f"DIFFERS: {found.reason}")
+            add_row(regions, region.node, *error_columns(found), outcome)
         parts.append(regions)
-    parts += [Text(f"warning: {printable(warning)}", style="yellow") for warning in result.warnings]
+    parts += warnings
     if guess := describe_guess(result.guessed):
         parts.append(Text(printable(guess), style="dim"))
-    unstable = any(output.unstable for output in result.outputs())
-    agree = "The models agree as far as rounding lets them." if unstable else "The models agree."
-    verdict = agree if result.ok else "The models differ."
-    return Group(*parts, Text(f"{verdict} {printable(describe_parity(result))}"))
+    return Group(*parts, verdict)
 
 
 def _verdict(output: "Comparison") -> str:
@@ -91,13 +97,15 @@ def _verdict(output: "Comparison") -> str:
     return "within tolerance" if output.max_abs > 0 else "identical"
 
 
-def render_bench(result: "BenchResult") -> "RenderableType":
-    """The table that ``onnxfuse bench`` prints."""
+def render_bench(result: "BenchResult", brief: bool = False) -> "RenderableType":
+    """The table that ``onnxfuse bench`` prints; ``brief``, as for ``-q``, the ratio alone."""
     from rich.console import Group
     from rich.text import Text
 
     from onnxfuse.report.byte_counts import format_bytes
 
+    if brief:
+        return Text(f"{result.ratio:.3f} times as fast ({result.low:.3f} to {result.high:.3f})")
     left, right = result.original, result.optimized
     table = simple_table("", "original", "optimized", "original / optimized", numbers=True)
     ratio = f"{result.ratio:.3f}  ({result.low:.3f} to {result.high:.3f})"

@@ -1,6 +1,7 @@
 """The command line: what each command prints and writes."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -76,6 +77,19 @@ def test_optimize_ends_with_what_was_checked(tmp_path: Path, capsys: pytest.Capt
     assert out.splitlines()[-1].startswith(sizes)
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert sizes in page and "uniform values (batch 2, seq 32)" in page
+
+
+def test_quiet_commands_say_one_line(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "o.onnx"
+    for arguments, line in (
+        (["optimize", model, out, "--no-bench"], r"kernel launches 4 → 1 \(-75 %\).*"),
+        (["inspect", model], r".*: 4 nodes; optimize would fuse 4 nodes into 1, with 0 rewrites"),
+        (["inspect", out], r".*: 1 node, 1 of them fused; optimize would fuse nothing, with 0 rewrites"),
+        (["check", model, out], r"The models agree\. Checked on .*"),
+        (["bench", model, out, "--seconds", "0.1"], r"[\d.]+ times as fast \([\d.]+ to [\d.]+\)"),
+    ):
+        status, shown, err = run(capsys, *arguments, "-q")
+        assert (status, err) == (0, "") and re.fullmatch(f"{line}\n", shown), shown
 
 
 def test_shapes_make_the_counts_numbers(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from onnx import numpy_helper, parser
 import onnxfuse
 from onnxfuse.files.model_io import load_proto
 from onnxfuse.planning.example_counts import counts_for
+from onnxfuse.planning.outlines import outline
 from onnxfuse.planning.statistics import Statistics, collect
 from onnxfuse.report.byte_counts import Bytes, bytes_saved, format_bytes, short_names, traffic_of_nodes
 from tests.support.parity_models import chain
@@ -49,6 +50,16 @@ def test_what_depends_on_constants_alone_is_computed_once() -> None:
         " a = Exp(k) b = Neg(a) y = Mul(x, b) r = RandomNormalLike(k) z = Abs(r) }"
     )
     assert (found.launches, found.operators) == (3, {"Mul": 1, "RandomNormalLike": 1, "Abs": 1})
+
+
+def test_operators_of_onnx_runtime_are_told_from_fused_nodes_of_the_same_name() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+        g (float[64, 64] x) => (float[64, 64] y) { y = com.microsoft.FusedMatMul(x, x) }"""
+    model = parser.parse_model(text)
+    report = onnxfuse.optimize(model, check=False).report
+    assert report.describe_launches() == "Launches: 1 FusedMatMul of ONNX Runtime."
+    assert "Found fused" not in report.describe_fusion()
+    assert [step.op for step in outline(load_proto(model))] == ["FusedMatMul of ONNX Runtime"]
 
 
 def test_launches_by_operator() -> None:

@@ -4,14 +4,17 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import onnxfuse
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.profiling import profile
 from onnxfuse.report.profile import NodeTime, Profile
 from onnxfuse.report.report import Report
 from onnxfuse.report.report_file import TraceFile
 from onnxfuse.report.report_html import render
+from onnxfuse.run.inputs import InputSet
 from tests.report.test_report import HOSTILE, Page
 from tests.support.parity_models import chain
 
@@ -34,6 +37,21 @@ def test_a_profile_a_page_and_a_trace(tmp_path: Path) -> None:
         "the arrays given"
     }
     assert json.loads(json.dumps(result.report.to_json()))["profile"]["runs"] == list(found.runs)
+
+
+def test_fusions_of_onnx_runtime_are_named_as_its(tmp_path: Path) -> None:
+    """It makes a FusedMatMul of a Transpose and a MatMul, as fused nodes are called too."""
+    path = tmp_path / "m.onnx"
+    onnx.save(
+        onnx.parser.parse_model(
+            """<ir_version: 8, opset_import: ["": 17]>
+            g (float[4, 5] x) => (float[5, 5] y) { t = Transpose<perm = [1, 0]>(x) y = MatMul(t, x) }"""
+        ),
+        path,
+    )
+    found, trace = profile(path, path, InputSet("ones", {"x": np.ones((4, 5), np.float32)}))
+    assert [time.op for time in found.result] == ["FusedMatMul of ONNX Runtime"]
+    assert b'"op": "FusedMatMul of ONNX Runtime"' in trace
 
 
 def test_arrays_that_do_not_fit() -> None:
