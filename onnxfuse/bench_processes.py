@@ -2,7 +2,8 @@
 
 A session has ONNX Runtime's own settings, with threads that spin while they wait for work.  Sessions are created side
 by side, which takes less time; from then on only one process at a time is alive for the processor: they take turns,
-A B … B A, and one that is not its turn is stopped, so that its threads take no core from another (bench_turns.py).
+A B … B A, and one that is not its turn is stopped, or idle on Windows, so that its threads take no core from another
+(bench_turns.py).
 """
 
 import json
@@ -24,7 +25,6 @@ from onnxfuse.model.replacing import scratch
 from onnxfuse.run.given_shapes import Shapes
 from onnxfuse.run.inputs import InputSet
 from onnxfuse.run.sessions import has_fused_nodes
-from onnxfuse.system import STOPS_PROCESSES
 
 TURN_SECONDS = 0.05
 SECONDS = 2.0
@@ -64,8 +64,6 @@ def time_models(
     ``loads`` sessions counts for the time of creating one; with more than one, processes create theirs one after the
     other.  Raises OnnxfuseError, naming the file, if a model does not run, or if no inputs can be made up.
     """
-    if not STOPS_PROCESSES:
-        raise OnnxfuseError("models are timed in turns, by processes that are stopped between them: not on this system")
     workers: dict[str, Worker] = {}
     with scratch() as folder, ExitStack() as stack:
         for number, (name, path) in enumerate(models.items()):

@@ -2,16 +2,18 @@
 
 Other processes and the clock of the CPU disturb all of them alike only if the turns alternate closely.  A process
 is stopped (SIGSTOP) while it is not its turn, so that threads that spin while they wait, which is the fastest
-setting of some, take no core from the one that is timed.
+setting of some, take no core from the one that is timed.  Where a process cannot be stopped, on Windows, a turn
+ends only when such threads have given up.
 """
 
 import contextlib
 import json
 import math
 import os
-import select
+import queue
 import signal
 import subprocess
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from onnxfuse.core_distance import CoreDistance
+from onnxfuse.system import STOPS_PROCESSES
 
 MIN_BLOCKS = 6
 SLOW = 8.0
@@ -43,7 +46,8 @@ class Worker:
     """A process that answers one line of JSON for each line that it gets.
 
     First, by itself, with what is known once it is ready; then to requests of its own kind; with ``{"times": [seconds,
-    …]}`` for ``{"seconds": …}``; and, if its outputs are asked for, with ``{}`` for ``{"save": FILE}``, which writes
+    …]}`` for ``{"seconds": …}``, with ``"idle": true`` only when none of its threads spins any more; and, if its
+    outputs are asked for, with ``{}`` for ``{"save": FILE}``, which writes
     them as an .npz file.  An answer ``{"error": …}`` says why it cannot go on.
     """
 
@@ -55,7 +59,7 @@ class Worker:
         ``settings`` are environment variables.  Raises WorkerError if it does not become ready.
         """
         self._timeout = timeout
-        self._buffer = b""
+        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.ready: dict[str, Any] = {}
         """What it said of itself when it was ready."""
         environment = {**os.environ, **settings}
@@ -69,6 +73,8 @@ class Worker:
                 start_new_session=True,  # its children are stopped with it
             )
         self._log = log
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
         if wait:
             self.until_ready()
 
@@ -78,14 +84,14 @@ class Worker:
             return
         try:
             self.ready = self._answer()
-            self._signal(signal.SIGSTOP)
+            self._stop()
         except BaseException:  # a signal too must leave nobody behind
             self.close()
             raise
 
     def time(self, seconds: float) -> float:
         """The lower quartile of the seconds that runs take, in a turn of about ``seconds``."""
-        times = self.ask({"seconds": seconds})["times"]
+        times = self.ask({"seconds": seconds, "idle": not STOPS_PROCESSES})["times"]
         return float(np.percentile(times, 25))
 
     def outputs(self, file: Path) -> list[np.ndarray]:
@@ -96,8 +102,12 @@ class Worker:
 
     def close(self) -> None:
         """End the process, and what it has started."""
-        self._signal(signal.SIGKILL)
+        if STOPS_PROCESSES:
+            self._signal(signal.SIGKILL)
+        else:
+            self._process.kill()
         self._process.wait()
+        self._reader.join()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
@@ -105,7 +115,8 @@ class Worker:
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Its answer to a request, for which it runs.  Raises WorkerError for an answer that is an error."""
         assert self._process.stdin is not None
-        self._signal(signal.SIGCONT)
+        if STOPS_PROCESSES:
+            self._signal(signal.SIGCONT)
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
@@ -113,20 +124,22 @@ class Worker:
         except BrokenPipeError:
             raise WorkerError(self._death()) from None
         finally:
-            self._signal(signal.SIGSTOP)
+            self._stop()
+
+    def _read(self) -> None:
+        """Lines as they come, then an empty one; in a thread, for Windows waits for no pipe with a limit."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(b"")
 
     def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        end = time.monotonic() + self._timeout
-        while b"\n" not in self._buffer:
-            ready, _, _ = select.select([self._process.stdout], [], [], max(end - time.monotonic(), 0))
-            if not ready:
-                raise WorkerError(f"no answer after {self._timeout:g} s")
-            piece = os.read(self._process.stdout.fileno(), 1 << 16)
-            if not piece:
-                raise WorkerError(self._death())
-            self._buffer += piece
-        line, _, self._buffer = self._buffer.partition(b"\n")
+        try:
+            line = self._lines.get(timeout=self._timeout)
+        except queue.Empty:
+            raise WorkerError(f"no answer after {self._timeout:g} s") from None
+        if not line:
+            raise WorkerError(self._death())
         content: dict[str, Any] = json.loads(line)
         if "error" in content:
             raise WorkerError(str(content["error"]))
@@ -137,8 +150,12 @@ class Worker:
         self._process.wait()
         lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
         code = self._process.returncode
-        how = signal.Signals(-code).name if code < 0 else f"status {code}"
+        how = signal.Signals(-code).name if code < 0 and STOPS_PROCESSES else f"status {code}"
         return f"ended early ({how}): {lines[-1][:200]}" if lines else f"ended early ({how})"
+
+    def _stop(self) -> None:
+        if STOPS_PROCESSES:
+            self._signal(signal.SIGSTOP)
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):  # it has ended

@@ -50,7 +50,7 @@ class CoreDistance:
         """The least that was ever measured."""
 
     def __enter__(self) -> "CoreDistance":
-        if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2:
+        if not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2:
             return self
         self._cores = os.sched_getaffinity(0)
         self._here, there = sorted(self._cores)[:2]

@@ -8,6 +8,8 @@
 #                                           optimizes and runs a model there
 #   scripts/wheels.sh test linux-aarch64    does so under QEMU, with Python 3.11
 #   scripts/wheels.sh test windows-x86_64   runs native fuzz drivers, and models in ONNX Runtime, under Wine, without Python
+#   scripts/wheels.sh speed MODEL...        prints the processor time of optimized models by the wheel's library for this machine
+#                                           over that by the library that is compiled in .venv
 #
 # Needs Python 3.11 or later and g++; for AArch64 what scripts/aarch64.sh says.  The linker is Zig's, from PyPI, for the symbols of an
 # older C library; Clang's kernels took twice the time of g++'s in convolutions of PP-OCR.  Windows and macOS have Zig's
@@ -188,6 +190,13 @@ test_wheels() {
     esac
 }
 
+compare_speed() {
+    local wheel
+    find_wheel "linux*$(uname -m)"
+    set_up cpu
+    "$venv/bin/python" -P "$root/tools/wheel_speed.py" "$wheel" "$@"
+}
+
 command="${1:-}"
 [ "$#" -gt 0 ] && shift
 : "${SOURCE_DATE_EPOCH:=$(git -C "$root" log -1 --format=%ct 2>/dev/null || date +%s)}"
@@ -197,5 +206,6 @@ build)
     build "${1:-linux-x86_64}"
     ;;
 test) test_wheels "$@" ;;
-*) die "build or test is wanted" ;;
+speed) compare_speed "$@" ;;
+*) die "build, test or speed is wanted" ;;
 esac

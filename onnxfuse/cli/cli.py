@@ -15,7 +15,7 @@ from types import FrameType
 from onnxfuse.cli.cli_arguments import make_parser
 from onnxfuse.cli.output import Progress, fail, flush, open_missing_streams, print_content, print_json, write
 from onnxfuse.errors import OnnxfuseError, ParityError
-from onnxfuse.system import STOPS_PROCESSES, signals
+from onnxfuse.system import signals
 from onnxfuse.wording import printable
 
 EXIT_OK = 0
@@ -184,8 +184,7 @@ def _optimize(arguments: argparse.Namespace) -> int:
                 shapes=parse_shapes(arguments.shape),
                 static=arguments.static,
                 check=not arguments.no_check,
-                bench=STOPS_PROCESSES
-                and not (arguments.no_check or arguments.no_bench or os.environ.get("ONNXFUSE_NO_BENCH")),
+                bench=not (arguments.no_check or arguments.no_bench or os.environ.get("ONNXFUSE_NO_BENCH")),
                 inputs=arguments.inputs,
                 fast_math=arguments.fast_math,
                 arch=arguments.arch,

@@ -1,5 +1,6 @@
 """What a model's graph launches, and which kernel reads what of which, as the report draws it."""
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -7,7 +8,8 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.kinds import DOMAIN, kind_of, reported_name
 from onnxfuse.model.graph import captured_tensors, sorted_nodes, subgraphs
-from onnxfuse.model.graph_ir import operator_key
+from onnxfuse.model.graph_ir import operator_key, standard_op
+from onnxfuse.ort.host import RANDOM
 from onnxfuse.planning.statistics import arithmetic, is_launched
 from onnxfuse.report.byte_counts import Bytes, touched
 from onnxfuse.report.fused_region import describe_shape
@@ -25,10 +27,10 @@ def outline(model: "Model") -> list[Step]:
 
     If, Loop and Scan are a step each.  What only renames memory is none: who reads it reads what it renames.  Nor is
     what writes a few numbers; whole ones are sizes and positions mostly, and those who read them are not joined to what
-    they come from.
+    they come from.  Nor is what no input of the model gets to but by its sizes, such as masks of positions.
     """
     nodes = sorted_nodes(model.graph)
-    left_out = arithmetic(nodes)
+    left_out = _without_inputs(model.graph.inputs, nodes)
     steps: list[Step] = []
     makers: dict[int, tuple[int, ...]] = {}  # by the id of a tensor: the positions of the steps behind it
     for node in nodes:
@@ -45,6 +47,20 @@ def outline(model: "Model") -> list[Step]:
             sources = (len(steps) - 1,)
         makers.update((id(tensor), sources) for tensor in node.outputs)
     return steps
+
+
+def _without_inputs(inputs: Iterable[gs.Tensor], nodes: Sequence[gs.Node]) -> set[int]:
+    """The ids of the nodes, in topological order, that compute with nothing but constants and sizes."""
+    left_out = arithmetic(nodes)
+    reached = {id(tensor) for tensor in inputs}
+    for node in nodes:
+        is_source = standard_op(node) in ("", *RANDOM) or next(subgraphs(node), None) is not None
+        if is_source or any(id(tensor) in reached for tensor in node.inputs):
+            if id(node) not in left_out:
+                reached.update(map(id, node.outputs))
+        else:
+            left_out.add(id(node))
+    return left_out
 
 
 def _is_small(tensor: gs.Tensor) -> bool:

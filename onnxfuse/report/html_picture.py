@@ -26,9 +26,10 @@ def picture(report: Report) -> str:
     classes = {kind: f"k{min(number, _COLOURS - 1)}" for number, kind in enumerate(kinds)}
     legend = " ".join(f'<span class="kind {name}">{text(kind)}</span>' for kind, name in classes.items())
     note = (
-        '<p class="soft">Each box launches a kernel; what only renames memory, or makes shapes, constants and a few '
-        "numbers, is left out. Equal blocks that follow each other are drawn once, with how many there are. In the "
-        "graph before, the colour is that of the node that a box became part of; boxes without are ONNX Runtime's.</p>"
+        '<p class="soft">Each box launches a kernel; what only renames memory, makes a few numbers, or computes '
+        "without the inputs' values, such as shapes and masks of positions, is left out. Equal blocks that follow each "
+        "other are drawn once, with how many there are. In the graph before, the colour is that of the node that a box "
+        "became part of; boxes without are ONNX Runtime's.</p>"
         f"\n<p>{legend}</p>"
     )
     titles = [

@@ -7,9 +7,12 @@ from html import escape
 from itertools import pairwise
 from pathlib import Path
 
+import onnx
 import pytest
 
 import onnxfuse
+from onnxfuse.files.model_io import load_proto
+from onnxfuse.planning.outlines import outline
 from onnxfuse.report.layers import layered
 from onnxfuse.report.outline import Step, draw, kinds_of_nodes
 from onnxfuse.report.remaining import remaining
@@ -47,6 +50,16 @@ def test_layers_of_other_shapes_and_other_edges_are_not_one() -> None:
     in_pairs = [Step("0", "Add", "", "[8]", ())]
     in_pairs += [Step(str(i), "Add", "", "[8]", (i - 1, i - 2) if i % 2 == 0 else (i - 1,)) for i in range(1, 13)]
     assert [(last - first, count) for first, last, count in draw(in_pairs, {}).blocks] in ([(2, 6)], [(1, 13)])
+
+
+def test_what_is_computed_without_the_inputs_is_not_drawn() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[n, 64] x) => (float[n, 64] y, float[64, 64] z)
+        <int64 one = {1}, int64 zero = {0}, int64[1] first = {0}> {
+            s = Shape(x) c = Gather(s, one) r = Range(zero, c, one) f = Cast<to = 1>(r) m = Sin(f) y = Add(x, m)
+            z = RandomNormal<shape = [64, 64]>()
+        }"""
+    steps = outline(load_proto(onnx.parser.parse_model(text)))
+    assert [(step.op, step.inputs) for step in steps] == [("Add", ()), ("RandomNormal", ())]
 
 
 def test_every_box_has_a_place_of_its_own_below_what_it_reads() -> None:
