@@ -1,4 +1,4 @@
-"""onnxfuse: fuse the elementwise regions of ONNX models into single kernels that ONNX Runtime runs.
+"""onnxfuse: fuse nodes of ONNX models that belong together into single ones, with kernels that ONNX Runtime runs.
 
     import onnxfuse
 

@@ -110,7 +110,7 @@ def optimize(
     overwrite: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Result:
-    """Fuse the elementwise regions of a model.
+    """Fuse the nodes of a model that belong together.
 
     ``model`` is a path, a ModelProto, which is not changed, or the bytes of one.  ``target`` names the hardware to
     optimize for: ``"cpu"``, ``"cuda"``, or ``"auto"``, which is ``"cuda"`` where ONNX Runtime has its CUDA provider and

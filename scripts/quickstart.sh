@@ -37,6 +37,5 @@ model="$("$venv/bin/onnxfuse" zoo fetch "$name")"
 echo "3. Optimizing and checking it"
 mkdir -p "$root/build"
 "$venv/bin/onnxfuse" optimize "$model" "$optimized" --shape "$shape"
-echo "4. Timing the original and the optimized model in turns"
-"$venv/bin/onnxfuse" bench "$model" "$optimized" --shape "$shape" --threads 2
-echo "The optimized model is build/$name.fused.onnx"
+echo "4. Timing the original and the optimized model, build/$name.fused.onnx, in turns"
+"$venv/bin/onnxfuse" bench "$model" "$optimized" --shape "$shape" --threads 2 -q

@@ -26,12 +26,12 @@ case "${1:-}" in
     venv="$root/.venv-newest"
     rm -rf "$venv"
     set_up_oldest
-    set_up cpu,dev,nvrtc
+    set_up cpu,dev,docs,nvrtc
     check_sources || echo "warning: that is with versions other than those of $constraints" >&2
     ;;
 *)
     set_up_oldest &
-    set_up cpu,dev,nvrtc "$constraints"
+    set_up cpu,dev,docs,nvrtc "$constraints"
     wait $!
     check_sources
     ;;

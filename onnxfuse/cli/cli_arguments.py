@@ -27,14 +27,15 @@ examples:
 """
 
 _OPTIMIZE = """\
-Fuse the elementwise regions of IN and write OUT.
+Fuse the nodes of IN that belong together and write OUT.
 
-OUT is a standard ONNX model: it runs fused where the onnxfuse library is registered, and as before anywhere
-else. The original and the optimized model are run and compared before OUT is written; if they differ, OUT
-stays as it was. Then they are timed, each in a process of its own, in turns, for some seconds: the first line
-says how many times as fast OUT is, with the 95 % interval. What makes it slower beyond chance is taken back; with
---passes, --conv or --target cuda a warning says that it is slower. The last line says what was compared, and on
-which sizes. External data goes to OUT.data. Where OUT is a link, what it links to is written.
+OUT is a standard ONNX model: it runs fused where the onnxfuse library is registered, in Python by
+onnxfuse.InferenceSession or onnxfuse.register, and as before anywhere else. The original and the optimized model
+are run and compared before OUT is written; if they differ, OUT stays as it was. Then they are timed, each in a
+process of its own, in turns, for some seconds: the first line says how many times as fast OUT is, with the 95 %
+interval. What makes it slower beyond chance is taken back; with --passes, --conv or --target cuda a warning says
+that it is slower. The last line says what was compared, and on which sizes. External data goes to OUT.data. Where
+OUT is a link, what it links to is written.
 """
 
 _OPTIMIZE_EPILOG = """\
@@ -177,7 +178,7 @@ def make_parser() -> Parser:
     """The parser of the command line; ``command`` of what it gives is the command's name, such as ``zoo list``."""
     top = Parser(
         prog="onnxfuse",
-        description="Fuse the elementwise regions of ONNX models into single kernels that ONNX Runtime runs.",
+        description="Make ONNX models faster in ONNX Runtime: nodes that belong together become one, with one kernel.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

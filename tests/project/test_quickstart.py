@@ -62,6 +62,7 @@ def test_without_a_wheel_it_compiles(clone: Path) -> None:
     called = run(clone)
     assert called[0].endswith("install --quiet --disable-pip-version-check .[cpu]")
     assert [line.split()[1] for line in called if line.startswith("onnxfuse")] == ["zoo", "optimize", "bench"]
+    assert called[-1].endswith(" -q")  # the last line is the gain
 
 
 def test_a_wheel_in_dist_is_installed(clone: Path) -> None:

@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 import onnxfuse
 from onnxfuse.cli import cli
+from onnxfuse.cli.cli_arguments import make_parser
 from tools.site_pages import commands_page, pictures, python_page, without_links_out
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,6 +86,32 @@ def blocks(page: str) -> list[tuple[str, str]]:
     assert len(found) * 2 == text.count("```")
     assert {kind for _, kind, _ in found} <= {"sh", "python"}, page
     return [(kind, block) for reason, kind, block in found if not reason]
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """The commands in the blocks of every page: where they stand, and their words."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "examples/README.md", *DOCS.rglob("*.md")]
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        for block in re.findall(r"^```(?:sh)?\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+            for line in re.split(r"\n|&&", block):
+                yield page.name, line.partition(" #")[0].split()
+
+
+def test_commands_that_do_not_run_here_are_taken_by_their_programs() -> None:
+    """Those of onnxfuse by its parser, those of scripts by the options that these name."""
+    count = 0
+    for page, words in commands():
+        script = next((word for word in words[:2] if word.startswith("scripts/")), None)
+        if words[:1] == ["onnxfuse"]:
+            make_parser().parse_args([word.strip("'") for word in words[1:]])
+        elif script is not None:
+            text = (ROOT / script).read_text(encoding="utf-8")
+            assert all(word in text for word in words if word.startswith("--")), (page, words)
+        else:
+            continue
+        count += 1
+    assert count > 20
 
 
 def test_the_blocks_of_a_page_are_found() -> None:
