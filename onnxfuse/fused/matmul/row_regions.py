@@ -12,7 +12,8 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.fused_node import RegionProgram
 from onnxfuse.fused.sizes import Sizes
-from onnxfuse.fused.space.ends import Ends, wait_for_each_other
+from onnxfuse.fused.space.blocks import Blocks
+from onnxfuse.fused.space.ends import Ends
 from onnxfuse.fused.space.growth import Graph, grow
 from onnxfuse.fused.space.layouts import LayoutError
 from onnxfuse.fused.space.lowering import SpaceLowering
@@ -139,12 +140,13 @@ class RowRegions:
         """Regions of products, with as much around them as may be."""
         left = free | self.products.keys()
         regions: list[Region] = []
+        blocks = Blocks(self._nodes, most_passed=len(self._nodes))
         for seed in self._nodes:
             if id(seed) not in self.products or id(seed) not in left:
                 continue
             region = grow(self._graph, seed, left, self._is_behind)
             trimmed = self._trimmed(self._with_before(region, left), seed)
-            if trimmed and not wait_for_each_other(self._nodes, [*regions, trimmed]):
+            if trimmed and blocks.join_nodes(trimmed):
                 regions.append(trimmed)
                 left -= {id(node) for node in trimmed}
         return regions

@@ -10,7 +10,8 @@ from onnxfuse.fused.fusion import emit_all
 from onnxfuse.fused.kinds import NORMALIZATION as NORMALIZATION_KIND
 from onnxfuse.fused.kinds import REDUCTION
 from onnxfuse.fused.sizes import Sizes
-from onnxfuse.fused.space.ends import Ends, wait_for_each_other
+from onnxfuse.fused.space.blocks import Blocks
+from onnxfuse.fused.space.ends import Ends
 from onnxfuse.fused.space.growth import Graph, grow
 from onnxfuse.fused.space.layouts import LayoutError
 from onnxfuse.fused.space.permuted import is_turned
@@ -83,17 +84,14 @@ class _Planner:
         normalizations = {id(node) for node in nodes if reasons.get(id(node)) == NORMALIZATION}
         normalizations.update(id(node) for node in nodes if standard_op(node) in _OF_ONE_NODE)
         fusions: list[ReductionFusion] = []
+        blocks = Blocks(nodes, most_passed=len(nodes))
         judged: set[int] = set()
         for seed in nodes:
             if not reduces(seed) or id(seed) not in free or id(seed) in judged:
                 continue
             fusion = self._fusion(grow(own, seed, free, self._fits))
             reason = OTHER_SPACE if fusion is None else self._why_not(fusion, layout, normalizations)
-            if (
-                fusion is not None
-                and reason is None
-                and wait_for_each_other(nodes, [one.nodes for one in (*fusions, fusion)])
-            ):
+            if fusion is not None and reason is None and not blocks.join_nodes(fusion.nodes):
                 reason = WAITS
             if fusion is None or reason is not None:
                 self._context.refused(NAME, seed, reason or OTHER_SPACE)

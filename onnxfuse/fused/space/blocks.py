@@ -12,7 +12,7 @@ import onnx_graphsurgeon as gs
 from onnxfuse.model.graph import captured_tensors
 
 _MOST_PASSED = 1 << 12
-"""Blocks between two that are joined: what is that far apart is not worth the search."""
+"""Places between two blocks that are joined, each of a block: what is that far apart is not worth the search."""
 
 
 class Block:
@@ -26,10 +26,13 @@ class Block:
 
 class Blocks:
     """The ``nodes`` of a graph, in topological order, of which disjoint ``regions`` are blocks: none waits for another
-    that waits for it.
+    that waits for it.  Blocks that are more than ``most_passed`` places apart are not joined.
     """
 
-    def __init__(self, nodes: Sequence[gs.Node], regions: Iterable[Sequence[gs.Node]]) -> None:
+    def __init__(
+        self, nodes: Sequence[gs.Node], regions: Iterable[Sequence[gs.Node]] = (), most_passed: int = _MOST_PASSED
+    ) -> None:
+        self._most_passed = most_passed
         self._of: dict[int, Block] = {}
         for region in regions:
             self._put(Block(region))
@@ -37,8 +40,9 @@ class Blocks:
             if id(node) not in self._of:
                 self._put(Block([node]))
         blocks = list({id(self._of[id(node)]): self._of[id(node)] for node in nodes}.values())
-        self._order = _sorted(blocks)
-        self._place = {id(block): place for place, block in enumerate(self._order)}
+        order = _sorted(blocks)
+        self._place = {id(block): place for place, block in enumerate(order)}
+        self._order: list[Block | None] = list(order)  # None where there was one that is joined: the others stay
 
     def of(self, node: gs.Node) -> Block:
         """The block that a node of the graph is in."""
@@ -48,7 +52,7 @@ class Blocks:
         """For each block, by its id, the length of the longest path of blocks that ends there."""
         made: dict[int, int] = {}  # by tensor
         found: dict[int, int] = {}
-        for block in self._order:
+        for block in filter(None, self._order):
             found[id(block)] = level = 1 + max((made.get(tensor, 0) for tensor in block.reads), default=0)
             made.update(dict.fromkeys(block.makes, level))
         return found
@@ -64,26 +68,34 @@ class Blocks:
         assert found is not None
         first, block, part = found
         self._put(block)
-        self._order[first : first + len(part) + len(blocks) - 1] = part
-        self._place.update((id(other), place) for place, other in enumerate(self._order[first:], first))
+        self._order[first : first + len(part)] = part
+        self._place.update((id(other), place) for place, other in enumerate(part, first) if other is not None)
         return block
+
+    def join_nodes(self, nodes: Sequence[gs.Node]) -> bool:
+        """Make one of the blocks that some nodes are in; False, and nothing changes, if it would wait for itself."""
+        blocks = list({id(block): block for block in map(self.of, nodes)}.values())
+        if self.joined(blocks) is None:
+            return False
+        self.join(blocks)
+        return True
 
     def _put(self, block: Block) -> None:
         self._of.update((id(node), block) for node in block.nodes)
 
-    def _around(self, blocks: Sequence[Block]) -> tuple[int, Block, list[Block]] | None:
-        """Where the first of some blocks is, the joint one, and how those from there to the last are ordered then."""
+    def _around(self, blocks: Sequence[Block]) -> tuple[int, Block, list[Block | None]] | None:
+        """The place of the first of some blocks, the joint one, and what is at the places from there to the last then."""
         members = set(map(id, blocks))
         places = [self._place[id(block)] for block in blocks]
         first, last = min(places), max(places)
-        if last - first > _MOST_PASSED:
+        if last - first > self._most_passed:
             return None
         made: set[int] = set()  # by the members, and by what waits for them
         late_made: set[int] = set()
         nodes: list[gs.Node] = []
         early: list[Block] = []
         late: list[Block] = []
-        for block in self._order[first : last + 1]:
+        for block in filter(None, self._order[first : last + 1]):
             if id(block) in members:
                 if block.reads & late_made:
                     return None
@@ -96,7 +108,8 @@ class Blocks:
             else:
                 early.append(block)
         joint = Block(nodes)
-        return first, joint, [*early, joint, *late]
+        part = [*early, joint, *late]
+        return first, joint, [*part, *[None] * (last + 1 - first - len(part))]
 
 
 def _sorted(blocks: Sequence[Block]) -> list[Block]:

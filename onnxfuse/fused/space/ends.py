@@ -1,7 +1,6 @@
 """What a region that reduces makes for others, and which nodes at its ends it is better without."""
 
 from collections.abc import Collection, Sequence
-from graphlib import CycleError, TopologicalSorter
 
 import onnx_graphsurgeon as gs
 
@@ -9,7 +8,6 @@ from onnxfuse.fused.space.growth import Graph
 from onnxfuse.fused.space.spaces import Space
 from onnxfuse.fused.space.view_nodes import is_free, is_view
 from onnxfuse.model.constants import is_scalar
-from onnxfuse.model.graph import captured_tensors
 from onnxfuse.rewrite.editor import GraphEditor
 
 
@@ -70,19 +68,3 @@ class Ends:
         """Whether a tensor is in memory whatever becomes of the region's views of it."""
         is_made = any(id(node) in inside for node in tensor.inputs)
         return not is_made or self.is_read(tensor, inside)
-
-
-def wait_for_each_other(nodes: Sequence[gs.Node], regions: Sequence[Sequence[gs.Node]]) -> bool:
-    """Whether the graph would have a cycle if each region were one node, though each alone is convex."""
-    block = {id(node): id(node) for node in nodes}
-    block.update((id(node), id(region)) for region in regions for node in region)
-    after: dict[int, set[int]] = {one: set() for one in block.values()}
-    for node in nodes:
-        for tensor in (*node.inputs, *captured_tensors(node)):
-            makers = {block[id(maker)] for maker in tensor.inputs if id(maker) in block}
-            after[block[id(node)]] |= makers - {block[id(node)]}
-    try:
-        TopologicalSorter(after).prepare()
-    except CycleError:
-        return True
-    return False

@@ -1,5 +1,8 @@
 """The pass that fuses reductions with what is around them."""
 
+import sys
+from types import FrameType
+
 import numpy as np
 import onnx
 import pytest
@@ -117,6 +120,32 @@ def test_two_nodes_do_not_wait_for_each_other() -> None:
     assert WAITS in [refusal.reason for refusal in context.report.refusals]
     x = np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)
     fusing.assert_same_everywhere(result, proto, {"x": x})
+
+
+def test_planning_takes_time_in_proportion_to_the_number_of_regions() -> None:
+    """Calls of functions, of chains one twice as long as the other, in which rows and columns take turns."""
+    counts = []
+
+    def counted(_frame: FrameType, event: str, _argument: object) -> None:
+        counts[-1] += event == "call"
+
+    for length in (60, 120):
+        chain = " ".join(
+            f"m{place} = ReduceMean(x{place}, {('first', 'last')[place % 2]}) x{place + 1} = Sub(x{place}, m{place})"
+            for place in range(length)
+        )
+        text = f"g (float[8, 16] x0) => (float[8, 16] x{length}) {{ {chain} }}"
+        loaded = onnxfuse.Model.from_proto(model(text, last=np.array([-1]), first=np.array([0])))
+        context = PassContext()
+        counts.append(0)
+        before = sys.getprofile()
+        sys.setprofile(counted)
+        try:
+            FuseReductions().run(loaded, context)
+        finally:
+            sys.setprofile(before)
+        assert len(context.report.fused) == length
+    assert counts[1] <= 2.2 * counts[0]
 
 
 def test_sizes_that_may_differ_are_not_taken_for_one() -> None:
