@@ -100,6 +100,31 @@ bool read_weight_shape(const AttributeSource& source, ConvAttributes* attributes
   return true;
 }
 
+bool resolve_product(const ConvAttributes& attributes, const Shape& input, ConvGeometry* geometry, std::string* error) {
+  constexpr int most = static_cast<int>(kMaxSpatialRank) + 2;
+  if (input.rank < 2 || input.rank > most || input.from_back(0) != attributes.in_channels) {
+    return fail("input " + to_string(input) + " is not of 2 to 5 dimensions, the last of them " +
+                    std::to_string(attributes.in_channels), error);
+  }
+  ConvGeometry result;
+  result.channels_last = true;
+  result.transposed = attributes.transposed;
+  result.in_channels = attributes.in_channels;
+  result.out_channels = attributes.out_channels;
+  result.batch = input.from_back(most - 1);
+  for (size_t d = 0; d < kMaxSpatialRank; ++d) {
+    result.in[d] = result.out[d] = input.from_back(static_cast<int>(kMaxSpatialRank - d));
+  }
+  result.output = input;
+  result.output.dims[static_cast<size_t>(input.rank - 1)] = attributes.out_channels;
+  int64_t count = 0;
+  if (!element_count(result.output, &count)) {
+    return fail("the output shape " + to_string(result.output) + " has too many elements", error);
+  }
+  *geometry = result;
+  return true;
+}
+
 }  // namespace
 
 bool read_conv_numbers(const AttributeSource& source, const char* name, size_t count, int64_t low,
@@ -155,6 +180,33 @@ bool read_conv_attributes(const AttributeSource& source, ConvAttributes* attribu
   return true;
 }
 
+bool read_product_attributes(const AttributeSource& source, ConvAttributes* attributes, std::string* error) {
+  *attributes = ConvAttributes{};
+  std::vector<int64_t> sizes;
+  int64_t by_rows = 0;
+  if (!source.number("transB", &by_rows) || by_rows < 0 || by_rows > 1) {
+    return fail("it has no attribute transB that is 0 or 1", error);
+  }
+  if (!source.numbers("weight_shape", &sizes) || sizes.size() != 2) {
+    return fail("it has no attribute weight_shape of two integers", error);
+  }
+  Shape& weights = attributes->weights;
+  weights.rank = 2;
+  std::copy(sizes.begin(), sizes.end(), weights.dims.begin());
+  int64_t count = 0;
+  if (!element_count(weights, &count) || count == 0 || count > kMaxConvWeights) {
+    return fail("the attribute weight_shape has no elements, or more than 2130706431", error);
+  }
+  attributes->channels_last = true;
+  attributes->transposed = by_rows == 0;
+  attributes->in_channels = sizes[attributes->transposed ? 0 : 1];
+  attributes->out_channels = sizes[attributes->transposed ? 1 : 0];
+  attributes->kernel = attributes->strides = attributes->dilations = {1};
+  attributes->pads = {0, 0};
+  attributes->output_padding = {0};
+  return true;
+}
+
 bool conv_output_size(const ConvAttributes& attributes, size_t d, int64_t size, int64_t* output, int64_t* pad_begin) {
   return attributes.transposed ? transposed_size(attributes, d, size, output, pad_begin)
                                : forward_size(attributes, d, size, output, pad_begin);
@@ -179,6 +231,7 @@ bool resolve_conv(const ConvAttributes& attributes, const Shape& input, const Sh
   if (weights != attributes.weights) {
     return fail("the weights are of shape " + to_string(weights) + ", not " + to_string(attributes.weights), error);
   }
+  if (attributes.channels_last) return resolve_product(attributes, input, geometry, error);
   if (input.rank != weights.rank || input.dims[1] != attributes.in_channels) {
     return fail("input " + to_string(input) + " is not for weights " + to_string(weights) + " in " +
                     std::to_string(attributes.group) + " groups", error);

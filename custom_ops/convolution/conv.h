@@ -1,4 +1,5 @@
-// Convolutions as ONNX defines Conv and ConvTranspose: the attributes, and what follows from them for given shapes.
+// Convolutions as ONNX defines Conv and ConvTranspose, and matrix products as convolutions of single positions with the
+// channels last: the attributes, and what follows from them for given shapes.
 #ifndef ONNXFUSE_CONV_H_
 #define ONNXFUSE_CONV_H_
 
@@ -17,7 +18,8 @@ namespace onnxfuse {
 enum class AutoPad : uint8_t { NotSet, SameUpper, SameLower, Valid };
 
 struct ConvAttributes {
-  bool transposed = false;  // ConvTranspose
+  bool transposed = false;     // ConvTranspose, or a product with weights [K, N]
+  bool channels_last = false;  // a product: X is [.., C], the result [.., M], and the weights have two dimensions
   AutoPad auto_pad = AutoPad::NotSet;
   int64_t group = 1;
   int64_t in_channels = 0;  // of all groups
@@ -42,6 +44,9 @@ bool read_conv_windows(const AttributeSource& source, ConvAttributes* attributes
 // sets `error`.
 bool read_conv_attributes(const AttributeSource& source, ConvAttributes* attributes, std::string* error);
 
+// The same for a product, of whose weights the attribute transB says whether they are [N, K] and not [K, N].
+bool read_product_attributes(const AttributeSource& source, ConvAttributes* attributes, std::string* error);
+
 // The output's size in spatial dimension `d` for an input of `size` >= 0 there, and the padding at its begin.  False if
 // it has no element, which ONNX Runtime refuses too, or is too large.
 bool conv_output_size(const ConvAttributes& attributes, size_t d, int64_t size, int64_t* output, int64_t* pad_begin);
@@ -54,6 +59,7 @@ struct ConvGeometry {
   using Sizes = std::array<int64_t, kMaxSpatialRank>;
 
   bool transposed = false;
+  bool channels_last = false;  // the dimensions before the last are batch and in, of which the first ones may be missing
   int64_t batch = 0;
   int64_t group = 1;
   int64_t in_channels = 0;
@@ -64,7 +70,7 @@ struct ConvGeometry {
   Sizes strides{1, 1, 1};
   Sizes dilations{1, 1, 1};
   Sizes pads{0, 0, 0};  // at the begin
-  Shape output;         // of the tensor: [batch, out_channels, out…], in its own rank
+  Shape output;         // of the tensor: [batch, out_channels, out…] or [.., out_channels], in its own rank
 
   // Channels of a group, of the input and of the output, and weights of one of the latter.
   int64_t channels() const { return in_channels / group; }

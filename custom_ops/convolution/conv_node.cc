@@ -48,13 +48,16 @@ bool resolve_whole_program(const Program& program, const char* name, const std::
 
 bool read_conv_node(const AttributeSource& source, size_t inputs, ConvNode* node, std::string* error) {
   *node = ConvNode{};
-  if (!read_conv_attributes(source, &node->attributes, error)) return false;
+  std::string text;
+  const bool multiplies = source.text("operator", &text) && text == "MatMul";
+  const bool good = multiplies ? read_product_attributes(source, &node->attributes, error)
+                               : read_conv_attributes(source, &node->attributes, error);
+  if (!good) return false;
   if (!read_whole_program(source, "program", &node->epilogue, error)) return false;
   node->type = node->epilogue.values[0].type;
   if (node->type != DType::f32 && node->type != DType::f16 && node->type != DType::bf16) {
     return fail("the program is for a convolution of " + std::string(info(node->type).name), error);
   }
-  std::string text;
   node->has_prologue = source.text("prologue", &text);
   if (node->has_prologue) {
     if (!read_whole_program(source, "prologue", &node->prologue, error)) return false;

@@ -1,5 +1,5 @@
-// A fused convolution as its attributes describe it: a convolution, a Program for its result, and perhaps one for what
-// it reads.
+// A fused convolution as its attributes describe it: a convolution or a matrix product, a Program for its result, and
+// perhaps one for what it reads.
 //
 // Inputs: X, W, the prologue's operands after X, the epilogue's operands after the convolution's result.
 #ifndef ONNXFUSE_CONV_NODE_H_

@@ -226,6 +226,12 @@ void infer_output_shapes(const OrtApi& api, OrtShapeInferContext* context, Reads
 
 SymbolicShape infer_conv(const ConvAttributes& attributes, const SymbolicShape& input) {
   SymbolicShape result;
+  if (attributes.channels_last) {
+    result = input;
+    result.known = input.known && !input.dims.empty();
+    if (result.known) result.dims.back() = Dim{attributes.out_channels, ""};
+    return result;
+  }
   result.known = true;
   result.dims.resize(attributes.spatial_rank() + 2);
   result.dims[1].size = attributes.out_channels;

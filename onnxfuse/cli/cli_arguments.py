@@ -234,7 +234,7 @@ def _add_optimize(commands: "argparse._SubParsersAction[Parser]") -> None:
         action="store_true",
         help="choose by measurement; on the CPU: run the model with each choice of --conv on the inputs of the check, "
         "and take another than auto where it is faster; for cuda: time variants of each kernel on the GPU, and "
-        "convolutions against ONNX Runtime's, and keep the best",
+        "convolutions and products against ONNX Runtime's, and keep the best",
     )
     parser.add_argument("--overwrite", action="store_true", help="let OUT be IN")
     _add_cuda(parser)
@@ -278,8 +278,9 @@ def _add_plan(parser: Parser) -> None:
         "--conv",
         choices=("auto", "all", "none"),
         default="auto",
-        help="the convolutions to fuse with the elementwise nodes around them (default: auto, those that are faster: "
-        "on the CPU by an estimate of the whole graph's time, for cuda by measurement or by rule)",
+        help="the convolutions, for cuda also the products, to fuse with the elementwise nodes around them (default: "
+        "auto, those that are faster: on the CPU by an estimate of the whole graph's time, for cuda by measurement or "
+        "by rule)",
     )
 
 

@@ -13,6 +13,7 @@ CONV_FILES = (
     *("shared.cuh", "conv.cuh", "conv_any.cuh", "conv_depthwise.cuh", "conv_direct.cuh"),
     *("async_copy.cuh", "warp_matrix.cuh"),
     *("conv_tiles.cuh", "conv_simt.cuh", "conv_tensor.cuh", "conv_gemm.cuh"),
+    "product/multiply_rows.cuh",
 )
 """What a convolution's source has."""
 

@@ -69,6 +69,7 @@ class Target:
     kernels that reduce, with what is around it: so few take the time in which the matrix is read.  An H100 reads 3.8
     floats, or 7.5 of 16 bits, from memory for each multiprocessor and cycle, with each of which a thread of 128 does an
     instruction or two a row.
+    multiplies_as_convolution: kernels of convolutions compute matrix products too, with what is around them.
     shares_launches: independent maps, each of which leaves the device in part idle, are fused into one node.
     reads_immediates: scalars of the programs of a convolution are in their text, and no inputs.
     keeps_softmax: Softmax is left to ONNX Runtime, for at some sizes what it computes in kernels of their own is faster
@@ -96,6 +97,7 @@ class Target:
     shares_launches: bool
     fast_products: Callable[[], bool]
     product_rows: Mapping[str, int]
+    multiplies_as_convolution: bool
     reads_immediates: bool
     keeps_softmax: bool
     library_costs: bool
@@ -126,6 +128,7 @@ CPU = Target(
     shares_launches=False,
     fast_products=cpu.has_avx2,
     product_rows={},
+    multiplies_as_convolution=False,
     reads_immediates=False,
     keeps_softmax=True,
     library_costs=True,
@@ -150,6 +153,7 @@ CUDA = Target(
     shares_launches=True,
     fast_products=lambda: False,
     product_rows={"f32": 8, "f16": 4, "bf16": 4},
+    multiplies_as_convolution=True,
     reads_immediates=True,
     keeps_softmax=False,
     library_costs=False,

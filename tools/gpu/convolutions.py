@@ -1,4 +1,4 @@
-"""Convolutions with elementwise tails, on the shapes of real networks, against ONNX Runtime's CUDA provider.
+"""Convolutions and products with elementwise tails, on the shapes of real networks, against ONNX Runtime on CUDA.
 
 A model has the convolution several times, each on an input of its own, and runs from a CUDA graph, so that the device
 is timed.  Ours is the faster one of the candidates that ``onnxfuse optimize --tune`` chooses from: the fused node, and
@@ -27,8 +27,8 @@ from onnxfuse.shapes.inference import infer
 from tools.gpu.sessions import best_of_settings
 from tools.messages import one_line
 
-DEPTHWISE, POINTWISE, DENSE = "depthwise", "pointwise", "dense"
-BATCHES = (1, 16)
+DEPTHWISE, POINTWISE, DENSE, PRODUCT = "depthwise", "pointwise", "dense", "product"
+BATCHES = {DEPTHWISE: (1, 16), POINTWISE: (1, 16), DENSE: (1, 16), PRODUCT: (1, 8, 32)}
 DTYPES = ("float32", "float16")
 COPIES = 8
 _MOST_BYTES = 1 << 28
@@ -36,7 +36,10 @@ _MOST_BYTES = 1 << 28
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution of a network: channels in and out, rows and columns of its input, and what follows it."""
+    """A convolution of a network: channels in and out, rows and columns of its input, and what follows it.
+
+    A product's channels are the columns of its input and of its result, and the rest of ``size`` one row of tokens.
+    """
 
     network: str
     kind: str
@@ -74,6 +77,10 @@ def _dense(channels: int, size: int) -> Layer:
     return Layer("ResNet-50", DENSE, (channels, channels), (size, size), 3, 1, "Relu")
 
 
+def _product(channels: tuple[int, int], tail: str) -> Layer:
+    return Layer("BERT-base", PRODUCT, channels, (1, 128), 1, 1, tail)
+
+
 LAYERS = (
     _depthwise("MobileNetV3", 64, (112, 112), 3, 2),
     _depthwise("MobileNetV3", 120, (28, 28), 5),
@@ -93,6 +100,9 @@ LAYERS = (
     _dense(128, 28),
     _dense(256, 14),
     _dense(512, 7),
+    _product((768, 768), "residual"),
+    _product((768, 3072), "Gelu"),
+    _product((3072, 768), "residual"),
 )
 
 
@@ -134,9 +144,9 @@ class ConvTimes:
 
 def jobs() -> Iterator[tuple[Layer, ConvTimes]]:
     """What is to be measured, the most telling first."""
-    for batch in BATCHES:
+    for batch in sorted({batch for batches in BATCHES.values() for batch in batches}):
         for dtype in DTYPES:
-            for layer in LAYERS:
+            for layer in (layer for layer in LAYERS if batch in BATCHES[layer.kind]):
                 yield layer, ConvTimes(layer.name, layer.kind, layer.network, batch, dtype)
 
 
@@ -148,29 +158,38 @@ def layer_model(layer: Layer, batch: int, dtype: str) -> onnx.ModelProto:
     random = np.random.default_rng(0)
     shape = (outputs, inputs // group, layer.kernel, layer.kernel)
     weights = random.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
-    constants = {"w": weights, "b": random.standard_normal(outputs)}
+    multiplies = layer.kind == PRODUCT
+    constants = {"w": weights.reshape(shape[:2]).T if multiplies else weights, "b": random.standard_normal(outputs)}
     nodes, read, written = [], [], []
-    sizes = [batch, outputs, *layer.output_size]
+    sizes = [batch, layer.size[1], outputs] if multiplies else [batch, outputs, *layer.output_size]
+    own = [batch, layer.size[1], inputs] if multiplies else [batch, inputs, *layer.size]
     for copy in range(copies(layer, batch, dtype)):
-        read.append(helper.make_tensor_value_info(f"x{copy}", kind, [batch, inputs, *layer.size]))
-        nodes.append(
-            helper.make_node(
-                "Conv",
-                [f"x{copy}", "w", "b"],
-                [f"a{copy}"],
-                kernel_shape=[layer.kernel] * 2,
-                strides=[layer.stride] * 2,
-                pads=[layer.kernel // 2] * 4,
-                group=group,
-            )
-        )
+        read.append(helper.make_tensor_value_info(f"x{copy}", kind, own))
+        nodes += _product_nodes(copy) if multiplies else [_convolution(layer, group, copy)]
         if layer.tail == "residual":
             read.append(helper.make_tensor_value_info(f"r{copy}", kind, sizes))
         nodes += _tail(layer.tail, copy)
         written.append(helper.make_tensor_value_info(f"y{copy}", kind, sizes))
     tensors = [numpy_helper.from_array(array.astype(dtype), name) for name, array in constants.items()]
     graph = helper.make_graph(nodes, "layers", read, written, tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+def _convolution(layer: Layer, group: int, copy: int) -> onnx.NodeProto:
+    return helper.make_node(
+        "Conv",
+        [f"x{copy}", "w", "b"],
+        [f"a{copy}"],
+        kernel_shape=[layer.kernel] * 2,
+        strides=[layer.stride] * 2,
+        pads=[layer.kernel // 2] * 4,
+        group=group,
+    )
+
+
+def _product_nodes(copy: int) -> list[onnx.NodeProto]:
+    product = helper.make_node("MatMul", [f"x{copy}", "w"], [f"m{copy}"])
+    return [product, helper.make_node("Add", [f"m{copy}", "b"], [f"a{copy}"])]
 
 
 def _tail(tail: str, copy: int) -> list[onnx.NodeProto]:

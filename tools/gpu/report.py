@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.gpu.chains import TEN_OPS
-from tools.gpu.convolutions import DENSE, DEPTHWISE, POINTWISE, ConvTimes
+from tools.gpu.convolutions import DENSE, DEPTHWISE, POINTWISE, PRODUCT, ConvTimes
 from tools.gpu.kernels import PEERS, Measured
 from tools.gpu.models import CONVOLUTIONAL, ModelTimes
 from tools.gpu.parity import Verdict
@@ -91,6 +91,7 @@ def targets(results: Results) -> list[Target]:
         _target("pointwise convolutions with SiLU or residual", 1.2, _convolutions(results, POINTWISE)),
         _mean_target("3x3 dense convolutions with tail, geometric mean", 1.05, _convolutions(results, DENSE)),
         _target("3x3 dense convolutions with tail", 1.0, _convolutions(results, DENSE)),
+        _target("products of BERT-base with tail", 1.0, _convolutions(results, PRODUCT)),
         _mean_target("convolutional models, batch 1, geometric mean", 1.3, _convolutional(results)),
         _target("convolutional models, batch 1", 1.0, _convolutional(results)),
         _target("share of copy bandwidth, 64 MB and up, what reduces", 0.92, _shares(results.reductions)),

@@ -3,7 +3,7 @@
 // Everything has three spatial dimensions.  The space of the prologue's operands is X's [N, C, D, H, W], that of the
 // epilogue's the result's [N, M, D, H, W].  An operand has a step, in elements, for each dimension of its space, 0 where
 // it is broadcast.  The steps that an access letter stands for:
-//   l  (C·D·H·W, D·H·W, H·W, W, 1)    the whole space
+//   l  (C·D·H·W, D·H·W, H·W, W, 1)    the whole space; with the channels last (D·H·W·C, 1, H·W·C, W·C, C)
 //   s  (0, 0, 0, 0, 0)                one element
 //   c  (0, 1, 0, 0, 0)                one for each channel
 //   o  (C, 1, 0, 0, 0)                one for each channel of each image

@@ -3,12 +3,13 @@
 // Every convolution has three spatial dimensions, D, H, W; one of fewer has leading dimensions of size 1.  What is known
 // when the kernel is rendered is in a struct Spec:
 //
-//   using T;  transposed, in_channels, out_channels, group;  kernel_d, kernel_h, kernel_w, stride_…, dilation_…;
+//   using T;  channels_last, transposed, in_channels, out_channels, group;  kernel_d, kernel_h, kernel_w, stride_…, dilation_…;
 //   has_pads: whether pad_d, pad_h, pad_w (of the begins) are known too, rather than in the ConvShape.
 //
 // Two functors are rendered with a kernel.  head(values, image, channel, position) turns V neighbouring elements of X
 // into what is convolved; Head::exists says whether it does anything.  tail(sums, image, channel, position) finishes V
-// neighbouring results and writes them.  `position` counts the elements of a plane of X, and of the result.
+// neighbouring results and writes them.  `position` counts the elements of a plane of X, and of the result.  Neighbours are
+// positions of one channel, or if the channels are last channels of one position.
 //
 // Sums are of float, by fused multiply-add; the source is compiled without contraction, so that the tail is exact.
 

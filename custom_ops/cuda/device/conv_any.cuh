@@ -14,10 +14,12 @@ ONNXFUSE_DEVICE void convolve_any(const typename Spec::T* x, const typename Spec
   const Index count = shape.batch * Spec::out_channels * shape.positions.divisor;
   const Index step = static_cast<Index>(gridDim.x) * blockDim.x;
   for (Index i = static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
-    const Index plane = shape.positions.quotient(i);
-    const Index position = i - plane * shape.positions.divisor;
-    const Index image = plane / Spec::out_channels;
-    const u32 channel = static_cast<u32>(plane - image * Spec::out_channels);
+    const Index plane = Spec::channels_last ? i / Spec::out_channels : shape.positions.quotient(i);
+    const Index image = Spec::channels_last ? shape.positions.quotient(plane) : plane / Spec::out_channels;
+    const Index position = (Spec::channels_last ? plane - image * shape.positions.divisor
+                                                : i - plane * shape.positions.divisor);
+    const u32 channel = static_cast<u32>(Spec::channels_last ? i - plane * Spec::out_channels
+                                                             : plane - image * Spec::out_channels);
     const u32 group = channel / outs;
     const Position<Index> at = out_position(shape, position);
     const S first_d = window<Spec, Spec::stride_d>(static_cast<S>(at.d), pad_d<Spec>(shape));
@@ -27,7 +29,8 @@ ONNXFUSE_DEVICE void convolve_any(const typename Spec::T* x, const typename Spec
 #pragma unroll 1
     for (u32 c = 0; c < ins; ++c) {
       const Index channel_in = group * ins + c;
-      const Index base = (image * Spec::in_channels + channel_in) * plane_in;
+      const Index base = Spec::channels_last ? image * plane_in * Spec::in_channels + channel_in
+                                             : (image * Spec::in_channels + channel_in) * plane_in;
       u32 tap = 0;
 #pragma unroll 1
       for (S kd = 0; kd < Spec::kernel_d; ++kd) {
@@ -40,7 +43,7 @@ ONNXFUSE_DEVICE void convolve_any(const typename Spec::T* x, const typename Spec
             if (!meets<Spec, Spec::stride_h, Spec::dilation_h>(first_h, kh, static_cast<S>(shape.in[1]), h)) continue;
             if (!meets<Spec, Spec::stride_w, Spec::dilation_w>(first_w, kw, static_cast<S>(shape.in[2]), v)) continue;
             const Index from = (static_cast<Index>(d) * shape.in[1] + h) * shape.in[2] + v;
-            f32 value[1] = {widen(load(x, base + from))};
+            f32 value[1] = {widen(load(x, base + (Spec::channels_last ? from * Spec::in_channels : from)))};
             head(value, image, channel_in, from);
             sum = fmaf(widen(load(w, weight_index<Spec>(group, channel - group * outs, c, tap))), value[0], sum);
           }

@@ -78,6 +78,10 @@ std::shared_ptr<const ConvCpuPlan> make_conv_cpu_plan(const ConvNode& node, DTyp
                                                       const Program& epilogue, const PlanKey& key,
                                                       const ConvShapes& shapes);
 
+// What computes a product [.., K] · [K, N]: a convolution whose filters are the rows, of an image of K channels and N
+// positions.
+ConvGeometry image_of_product(const ConvGeometry& product);
+
 struct ConvTensors {
   const void* x;
   const void* weights;

@@ -121,6 +121,16 @@ void ConvCpuPlan::lay_out_memory() {
   memory.operands = add(epilogue.program.input_count, sizeof(const void*));
 }
 
+ConvGeometry image_of_product(const ConvGeometry& product) {
+  ConvGeometry image;
+  image.batch = 1;
+  image.in_channels = product.in_channels;
+  image.out_channels = product.batch * conv_elements(product.out);
+  image.in[kMaxSpatialRank - 1] = image.out[kMaxSpatialRank - 1] = product.out_channels;
+  image.output = product.output;
+  return image;
+}
+
 std::shared_ptr<const ConvCpuPlan> make_conv_cpu_plan(const ConvNode& node, DType type, const Program* prologue,
                                                       const Program& epilogue, const PlanKey& key,
                                                       const ConvShapes& shapes) {
@@ -128,6 +138,15 @@ std::shared_ptr<const ConvCpuPlan> make_conv_cpu_plan(const ConvNode& node, DTyp
   const Shape& result = shapes.geometry.output;
   if (!element_count(result, &count) || count == 0) return nullptr;
   std::vector<Shape> of_epilogue = epilogue_inputs(node, key.shapes, result);
+  if (shapes.geometry.channels_last) {
+    ConvEpilogue apart;
+    apart.source = &epilogue;
+    apart.program = epilogue;
+    auto plan = std::make_shared<ConvCpuPlan>(key, image_of_product(shapes.geometry), type, std::move(apart));
+    plan->epilogue_key.shapes = std::move(of_epilogue);
+    if (prologue != nullptr) plan->prologue_key.shapes = prologue_inputs(node, key.shapes);
+    return plan;
+  }
   auto plan = std::make_shared<ConvCpuPlan>(key, shapes.geometry, type, make_conv_epilogue(type, epilogue, of_epilogue, 1));
   if (plan->epilogue.plan == nullptr) plan->epilogue_key.shapes = std::move(of_epilogue);
   // Channels by themselves are read from X itself.

@@ -1,5 +1,7 @@
 #include "nodes/conv/fused_conv_node.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -15,6 +17,18 @@ ConvNode read_node(const AttributeSource& source, size_t inputs) {
   std::string error;
   if (!read_conv_node(source, inputs, &node, &error)) throw Error(error);
   return node;
+}
+
+template <class Word> void transpose(const void* from, void* to, int64_t rows, int64_t columns) {
+  const auto* const values = static_cast<const Word*>(from);
+  auto* const result = static_cast<Word*>(to);
+  constexpr int64_t kBlock = 16;  // rows whose elements of a column share a cache line
+  for (int64_t first = 0; first < rows; first += kBlock) {
+    const int64_t end = std::min(first + kBlock, rows);
+    for (int64_t column = 0; column < columns; ++column) {
+      for (int64_t row = first; row < end; ++row) result[column * rows + row] = values[row * columns + column];
+    }
+  }
 }
 
 ConvNode read_node(const NodeDefinition& definition) {
@@ -77,6 +91,15 @@ std::vector<DType> FusedConvNode::input_types(const Kernels& kernels) {
   return types;
 }
 
+void FusedConvNode::transpose_weights(size_t element_size, const void* weights, void* transposed) const {
+  const ConvAttributes& product = node_.attributes;
+  if (element_size == sizeof(float)) {
+    transpose<uint32_t>(weights, transposed, product.out_channels, product.in_channels);
+  } else {
+    transpose<uint16_t>(weights, transposed, product.out_channels, product.in_channels);
+  }
+}
+
 // None if there is nothing to compute.
 PlanInUse<ConvCpuPlan> FusedConvNode::find_cpu_plan(const Kernels& kernels, const PlanKey& key) {
   const Program& epilogue = kernels.epilogue->program();
@@ -117,6 +140,14 @@ void FusedConvNode::compute_on_host(const Host& host, const Kernels& kernels, co
                               [&](size_t, const Shape&, DType) { return prepared.data(); });
     tensors.x = prepared.data();
   }
+  const bool multiplies = node_.attributes.channels_last;
+  const bool transposes = multiplies && !node_.attributes.transposed;
+  const RunMemory transposed(host, transposes ? bytes_of(key.shapes[1], kernels.type) : 0);
+  if (transposes) {
+    transpose_weights(storage_size(kernels.type), weights, transposed.data());
+    tensors.weights = transposed.data();
+  }
+  if (multiplies) std::swap(tensors.x, tensors.weights);  // rows are filters
   if (writes_results) {
     run_conv_cpu(*plan, tensors, host);
     return overlapping.copy();

@@ -47,6 +47,8 @@ class FusedConvNode : public Node {
                        const void** data, void** outputs, const OutputMemory& output_memory);
 
  private:
+  // Puts the weights of a product, [N, K], in the order [K, N].
+  void transpose_weights(size_t element_size, const void* weights, void* transposed) const;
   // Null if the result has no elements.
   PlanInUse<ConvCpuPlan> find_cpu_plan(const Kernels& kernels, const PlanKey& key);
   // For such a result.

@@ -201,6 +201,7 @@ bool read_nhwc_conv(const AttributeSource& source, size_t inputs, NhwcConv* node
   }
   if (inputs < node->more_inputs()) return fail("the node has too few inputs", error);
   if (!read_conv_node(source, inputs - node->more_inputs(), &node->conv, error)) return false;
+  if (node->conv.attributes.channels_last) return fail("the attribute operator is not Conv or ConvTranspose", error);
   const ConvAttributes& conv = node->conv.attributes;
   if (conv.transposed) return fail("the attribute operator is not Conv", error);
   if (conv.spatial_rank() > kMostSpatial) return fail("the attribute kernel_shape has more than 2 elements", error);

@@ -2,7 +2,8 @@
 
 This is the contract between the kernels of custom_ops/cuda/device/conv*.cuh and the native library, which does the same
 in C++; here it serves the tests, the emulation and the tuner.  All sizes are of three spatial dimensions, D, H, W; a
-convolution of fewer has leading ones: kernel, stride, dilation, in, out 1, pad 0.
+convolution of fewer has leading ones: kernel, stride, dilation, in, out 1, pad 0.  With the channels last the sizes
+before them are N, D, H, W, of which the first ones may be missing, and both in and out are D, H, W.
 
 **Nothing is launched** if the result has no elements.  Otherwise the first kernel of the recipe that accepts is.
 
@@ -14,10 +15,11 @@ convolution of fewer has leading ones: kernel, stride, dilation, in, out 1, pad 
 2. Letters.  An operand has a step, in elements, for each dimension of its space ([N, M, D, H, W] of the result for the
    epilogue, [N, C, D, H, W] of X for the prologue): the product of its own sizes inside that dimension, 0 where it is
    broadcast (its own size is 1).  A letter accepts it if in every dimension whose size in the space is not 1 the step
-   is the letter's:  l (M·D·H·W, D·H·W, H·W, W, 1);  s (0, 0, 0, 0, 0);  c (0, 1, 0, 0, 0);  o (M, 1, 0, 0, 0);  g any.
-3. ``vector`` V > 1: the addresses of X, of the outputs and of operands with letter ``l`` are multiples of
-   min(16, V · their itemsize); and V divides, for ``depthwise`` and ``direct``, the last size of X and of the
-   result, for ``gemm`` the product of the result's spatial sizes.
+   is the letter's:  l (M·D·H·W, D·H·W, H·W, W, 1), with the channels last (D·H·W·M, 1, H·W·M, W·M, M);
+   s (0, 0, 0, 0, 0);  c (0, 1, 0, 0, 0);  o (M, 1, 0, 0, 0);  g any.
+3. ``vector`` V > 1: the addresses of X, of the outputs and of operands with letter ``l``, with the channels last also
+   ``c`` and ``o``, are multiples of min(16, V · their itemsize); and V divides, for ``depthwise`` and ``direct``, the
+   last size of X and of the result, for ``gemm`` the product of the result's spatial sizes, with the channels last M.
 4. ``gemm`` and ``direct``: the address of W is a multiple of 16.
 5. The grid (below) with ``split`` for splits has at most 2^31 - 1 blocks; ``any`` always does.
 
@@ -27,7 +29,8 @@ sizes and ``tile`` AxBxC:
 - ``any``: ceil(N·M·S / block), at most 32 for each multiprocessor of the device;
 - ``depthwise``: ceil(N·M / A) · out_d · ceil(out_h / B) · ceil(out_w / C);
 - ``direct``: N · ceil(M / A) · out_d · ceil(out_h / B) · ceil(out_w / C);
-- ``gemm``: group · ceil(M / group / A) · ceil(N·S / B) · splits.
+- ``gemm``: group · ceil(M / group / A) · ceil(N·S / B) · splits, with the channels last
+  ceil(N·S / A) · ceil(M / B) · splits.
 
 **splits** is 1 unless ``split`` is more than 1; then, with b the blocks of ``gemm`` for one split, it is
 2·multiprocessors div b, at least 1 and at most ``split``.  If it comes out as more than 1, the kernel writes partial
@@ -108,6 +111,11 @@ class ConvLayout:
         return (self.batch, self.conv.in_channels, *self.inside)
 
     @property
+    def vector_letters(self) -> str:
+        """The letters of operands that are read by vectors."""
+        return "lco" if self.conv.channels_last else "l"
+
+    @property
     def y_space(self) -> tuple[int, ...]:
         """[N, M, D, H, W] of the result."""
         return (self.batch, self.conv.out_channels, *self.outside)
@@ -126,15 +134,16 @@ def resolve(
     Raises ProgramError for shapes that do not fit, or that would enlarge X or the result.
     """
     y_shape = conv.output_shape(x_shape)
-    spatial = x_shape[2:]
+    last = conv.channels_last
+    batch, inside = _positions(x_shape, last)
     return ConvLayout(
         conv,
-        x_shape[0],
-        padded(spatial, 1),
-        padded(y_shape[2:], 1),
-        padded(conv.resolved_pads(spatial)[: conv.rank], 0),
-        _operands(prologue.inputs, x_shape, prologue_shapes) if prologue else (),
-        _operands(epilogue.inputs, y_shape, epilogue_shapes),
+        batch,
+        inside,
+        _positions(y_shape, last)[1],
+        (0, 0, 0) if last else padded(conv.resolved_pads(x_shape[2:])[: conv.rank], 0),
+        _operands(prologue.inputs, x_shape, prologue_shapes, last) if prologue else (),
+        _operands(epilogue.inputs, y_shape, epilogue_shapes, last),
         tuple(DTYPES[epilogue.dtype(output)].itemsize for output in epilogue.outputs),
     )
 
@@ -145,14 +154,25 @@ def padded(sizes: Sequence[int], filler: int) -> Triple:
     return first, second, third
 
 
-def _operands(specs: Sequence[Input], space: Sequence[int], shapes: Sequence[Sequence[int]]) -> tuple[ConvOperand, ...]:
-    """The operands after the first, of the given shapes, in a space of [N, C, spatial…]."""
+def _positions(shape: Sequence[int], channels_last: bool) -> tuple[int, Triple]:
+    """N, and the sizes along D, H, W, of a tensor of this shape."""
+    if not channels_last:
+        return shape[0], padded(shape[2:], 1)
+    batch, first, second, third = [*[1] * (MAX_SPATIAL_RANK + 2 - len(shape)), *shape[:-1]]
+    return batch, (first, second, third)
+
+
+def _operands(
+    specs: Sequence[Input], space: Sequence[int], shapes: Sequence[Sequence[int]], channels_last: bool
+) -> tuple[ConvOperand, ...]:
+    """The operands after the first, of the given shapes, in a space of [N, C, spatial…], or [.., C]."""
     if len(shapes) != len(specs) - 1:
         raise ProgramError(f"{len(shapes)} shapes for {len(specs) - 1} operands")
-    return tuple(_operand(spec, space, tuple(shape)) for spec, shape in zip(specs[1:], shapes, strict=True))
+    pairs = zip(specs[1:], shapes, strict=True)
+    return tuple(_operand(spec, space, tuple(shape), channels_last) for spec, shape in pairs)
 
 
-def _operand(spec: Input, space: Sequence[int], shape: tuple[int, ...]) -> ConvOperand:
+def _operand(spec: Input, space: Sequence[int], shape: tuple[int, ...], channels_last: bool) -> ConvOperand:
     full = shape
     if spec.axis is not None:
         axis = spec.axis + len(space) if spec.axis < 0 else spec.axis
@@ -167,6 +187,9 @@ def _operand(spec: Input, space: Sequence[int], shape: tuple[int, ...]) -> ConvO
         steps.append(0 if own == 1 else inner)
         inner *= own
     steps.reverse()
+    if channels_last:
+        image, first, second, third = [*[0] * (MAX_SPATIAL_RANK + 2 - len(steps)), *steps[:-1]]
+        return ConvOperand(DTYPES[spec.dtype].itemsize, (image, steps[-1], first, second, third))
     image, channel, *spatial = steps
     return ConvOperand(DTYPES[spec.dtype].itemsize, (image, channel, *padded(spatial, 0)))
 
@@ -174,10 +197,13 @@ def _operand(spec: Input, space: Sequence[int], shape: tuple[int, ...]) -> ConvO
 # ------------------------------------------------------------------------------------------------------- conditions
 
 
-def letter_steps(letter: str, space: Sequence[int]) -> Steps | None:
+def letter_steps(letter: str, space: Sequence[int], channels_last: bool = False) -> Steps | None:
     """The steps that a letter stands for in a space [N, C, D, H, W]; None for ``g``."""
     _, channels, depth, height, width = space
     match letter:
+        case "l" if channels_last:
+            row = width * channels
+            return (depth * height * row, 1, height * row, row, channels)
         case "l":
             plane = height * width
             return (channels * depth * plane, depth * plane, plane, width, 1)
@@ -191,22 +217,25 @@ def letter_steps(letter: str, space: Sequence[int]) -> Steps | None:
             return None
 
 
-def letter_accepts(letter: str, operand: ConvOperand, space: Sequence[int]) -> bool:
+def letter_accepts(letter: str, operand: ConvOperand, space: Sequence[int], channels_last: bool = False) -> bool:
     """Whether a kernel of this letter reads the operand."""
-    wanted = letter_steps(letter, space)
+    wanted = letter_steps(letter, space, channels_last)
     return wanted is None or all(
         size == 1 or own == step for own, step, size in zip(operand.steps, wanted, space, strict=True)
     )
 
 
-def tightest(operands: Sequence[ConvOperand], space: Sequence[int]) -> str:
+def tightest(operands: Sequence[ConvOperand], space: Sequence[int], channels_last: bool = False) -> str:
     """For each operand the first letter of s, c, o, l, g that accepts it."""
-    return "".join(next(letter for letter in "scolg" if letter_accepts(letter, own, space)) for own in operands)
+    return "".join(
+        next(letter for letter in "scolg" if letter_accepts(letter, own, space, channels_last)) for own in operands
+    )
 
 
 def layout_access(layout: ConvLayout) -> ConvAccess:
     """The letters of a layout's operands."""
-    return ConvAccess(tightest(layout.prologue, layout.x_space), tightest(layout.epilogue, layout.y_space))
+    last = layout.conv.channels_last
+    return ConvAccess(tightest(layout.prologue, layout.x_space, last), tightest(layout.epilogue, layout.y_space, last))
 
 
 def accepts(kernel: ConvKernel, layout: ConvLayout, addresses: Sequence[int]) -> bool:
@@ -218,7 +247,9 @@ def accepts(kernel: ConvKernel, layout: ConvLayout, addresses: Sequence[int]) ->
         return False
     spaces = [layout.x_space] * len(layout.prologue) + [layout.y_space] * len(layout.epilogue)
     operands = layout.prologue + layout.epilogue
-    if not all(map(letter_accepts, kernel.access.letters, operands, spaces)):
+    last = layout.conv.channels_last
+    matched = zip(kernel.access.letters, operands, spaces, strict=True)
+    if not all(letter_accepts(letter, operand, space, last) for letter, operand, space in matched):
         return False
     if kernel.family in ("gemm", "direct") and addresses[1] % WIDEST_ACCESS:
         return False
@@ -263,13 +294,14 @@ def _vectors_fit(kernel: ConvKernel, layout: ConvLayout, addresses: Sequence[int
     linear += [
         (address, operand.itemsize)
         for letter, operand, address in zip(kernel.access.letters, operands, addresses[2:behind], strict=True)
-        if letter == "l"
+        if letter in layout.vector_letters
     ]
     linear += list(zip(addresses[behind:], layout.outputs, strict=True))
     if any(address % min(16, vector * itemsize) for address, itemsize in linear):
         return False
-    runs = (layout.positions,) if kernel.family == "gemm" else (layout.inside[2], layout.outside[2])
-    return all(run % vector == 0 for run in runs)
+    if kernel.family == "gemm":
+        return (layout.conv.out_channels if layout.conv.channels_last else layout.positions) % vector == 0
+    return all(run % vector == 0 for run in (layout.inside[2], layout.outside[2]))
 
 
 # ------------------------------------------------------------------------------------------------------- grid
@@ -303,6 +335,8 @@ def _blocks(kernel: ConvKernel, layout: ConvLayout) -> int:
     """The blocks for one split of any family but ``any``."""
     first, second, third = kernel.tile
     conv, (depth, height, width) = layout.conv, layout.outside
+    if kernel.family == "gemm" and conv.channels_last:
+        return -(-layout.batch * layout.positions // first) * -(-conv.out_channels // second)
     if kernel.family == "gemm":
         rows = -(-(conv.out_channels // conv.group) // first)
         return conv.group * rows * -(-layout.batch * layout.positions // second)

@@ -22,6 +22,8 @@ WARPS = 8
 UNKNOWN = 56
 """What an unknown spatial size is taken to be: the middle of image classifiers."""
 UNKNOWN_BATCH = 1
+UNKNOWN_LENGTH = 128
+"""What the rows of a product, or the sizes between the first one and the channels, are taken to be: tokens."""
 MAX_TAPS = 49
 """The elements of the largest depthwise kernel whose weights fit into registers."""
 FEW_CHANNELS = 4
@@ -47,7 +49,9 @@ def candidates(conv: Convolution, x_shape: Sequence[Size], tf32: bool = False) -
     round X and W of type f32 to 11 significant bits; all others sum exact products.
     """
     tensor_cores = tf32 or conv.dtype != "f32"
-    if conv.depthwise:
+    if conv.channels_last:
+        found = [*_product(conv, x_shape, tensor_cores)]
+    elif conv.depthwise:
         found = [*_depthwise(conv, x_shape)]
     elif conv.depth <= SHORT_DEPTH or not tensor_cores:
         found = [*_direct(conv, x_shape), *_gemm(conv, x_shape, tensor_cores)]
@@ -192,7 +196,17 @@ def _gemm(conv: Convolution, x_shape: Sequence[Size], tensor_cores: bool) -> Ite
     _, outside = _spatial(conv, x_shape)
     positions = None if None in outside else prod(size or 0 for size in outside)
     columns = (x_shape[0] or UNKNOWN_BATCH) * prod(_guessed(outside))
-    rows = conv.out_channels // conv.group
+    return _tiles(conv, conv.out_channels // conv.group, columns, positions, tensor_cores)
+
+
+def _product(conv: Convolution, x_shape: Sequence[Size], tensor_cores: bool) -> Iterator[tuple[Tiling, ...]]:
+    rows = prod(UNKNOWN_LENGTH if size is None else max(size, 1) for size in x_shape[1:-1])
+    rows *= x_shape[0] or (UNKNOWN_BATCH if len(x_shape) > 2 else UNKNOWN_LENGTH)
+    return _tiles(conv, rows, conv.out_channels, conv.out_channels, tensor_cores)
+
+
+def _tiles(conv: Convolution, rows: int, columns: int, run: Size, tensor_cores: bool) -> Iterator[tuple[Tiling, ...]]:
+    """For a product of so many rows and columns in each group, of whose columns ``run`` elements lie in one piece."""
     most = 16 if conv.dtype == "f32" else 32  # products at a time: 64 bytes
 
     def blocks(tile: Tile) -> int:
@@ -205,9 +219,7 @@ def _gemm(conv: Convolution, x_shape: Sequence[Size], tensor_cores: bool) -> Ite
     for (height, width, deep), thread in sorted(_TENSOR_CORES if tensor_cores else _SIMT, key=cost):
         tile = height, width, min(deep, most)
         split = _parts(blocks(tile), -(-conv.depth // tile[2]))
-        yield tuple(
-            Tiling("gemm", tile, thread, vector, split, tensor_cores) for vector in _vectors(conv, (positions,))
-        )
+        yield tuple(Tiling("gemm", tile, thread, vector, split, tensor_cores) for vector in _vectors(conv, (run,)))
 
 
 def _fills(tile: Tile, rows: int) -> bool:

@@ -45,6 +45,8 @@ class ConvCase:
         """The shape of X with ``batch`` and ``size`` for the batch and the spatial sizes that are not known."""
         given = [dim if isinstance(dim, int) else None for dim in self.x_shape]
         first = batch if given[0] is None else given[0]
+        if self.conv.channels_last:
+            return (first, *(size if dim is None else dim for dim in given[1:-1]), self.conv.in_channels)
         return (first, self.conv.in_channels, *(size if dim is None else dim for dim in given[2:]))
 
     def operand_shapes(self, x_shape: Sequence[int]) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:

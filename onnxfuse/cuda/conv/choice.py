@@ -1,4 +1,4 @@
-"""Which convolutions get kernels of onnxfuse's own, and why.
+"""Which convolutions and matrix products get kernels of onnxfuse's own, and why.
 
 The other candidate is always ONNX Runtime's convolution, which is cuDNN's, with its elementwise neighbours fused among
 themselves.  Where a tuning file has times of both for an architecture that the model is made for, ours is taken if it
@@ -14,7 +14,7 @@ other cases are not very fast").  Second, pointwise convolutions of float32 with
 memory take longer than the sums: of 15 such layers on an H100 the fused kernel was faster at all, 1.1 to 2.2 times,
 than ONNX Runtime's convolution in TF32 with a fused tail (benchmarks/h100/pointwise.md).  How few depends on how many
 operations a GPU does while it moves a byte.  For all others cuDNN is hard to beat, and the saved passes are a small
-share of the time, so they are left to it until a GPU has said otherwise.
+share of the time, so they are left to it until a GPU has said otherwise.  So are all products, which are cuBLAS's.
 """
 
 from collections.abc import Sequence
@@ -29,6 +29,9 @@ from onnxfuse.fused.choices import ASKED_FOR, SWITCHED_OFF, ConvChoice, ConvPoli
 BY_RULE = ConvChoice(True, "depthwise: memory is what counts, and the fused kernel goes through it once")
 FEW_CHANNELS = ConvChoice(True, "pointwise with few channels: memory is what counts, and it goes through it once")
 NOT_BY_RULE = ConvChoice(False, "cuDNN is hard to beat at it, and no tuning file says otherwise")
+PRODUCT = ConvChoice(
+    False, "cuBLAS is hard to beat at a product: --tune measures it, and no tuning file says otherwise"
+)
 CHANNELS_LAST = ConvChoice(False, "with prefer_nhwc ONNX Runtime's has its channels last, which makes it faster")
 MEASURED = ConvChoice(True, "measured to be faster with some neighbours")
 NO_KERNEL = "there is no kernel for it but the one that takes anything, which is slow"
@@ -108,11 +111,11 @@ class RuleChooser:
             return SWITCHED_OFF
         if self._policy is ConvPolicy.ALL:
             return ASKED_FOR
-        if self._prefer_nhwc and not conv.depthwise:
+        if self._has_channels_first(conv):
             return CHANNELS_LAST
         if (choice := self._by_rule(conv)).fused:
             return choice
-        return MEASURED if self._tunings.mentions(conv) else NOT_BY_RULE
+        return MEASURED if self._tunings.mentions(conv) else choice
 
     def prepare(self, cases: Sequence[ConvCase]) -> None:
         """Compile the first tilings of those that nothing has measured."""
@@ -132,7 +135,7 @@ class RuleChooser:
             return ConvChoice(False, NO_KERNEL)
         if self._policy is ConvPolicy.ALL:
             return ASKED_FOR
-        if self._prefer_nhwc and not case.conv.depthwise:
+        if self._has_channels_first(case.conv):
             return CHANNELS_LAST
         entries = [self._tunings.find(case, name, self._fast_math) for name in self._architectures]
         found = [entry for entry in entries if entry is not None]
@@ -143,7 +146,13 @@ class RuleChooser:
             return NOT_BY_RULE  # not measured, and products of vectors, which are slower
         return choice
 
+    def _has_channels_first(self, conv: Convolution) -> bool:
+        """Whether its kernels have, where ONNX Runtime's will have the channels last."""
+        return self._prefer_nhwc and not conv.depthwise and not conv.channels_last
+
     def _by_rule(self, conv: Convolution) -> ConvChoice:
+        if conv.channels_last:
+            return PRODUCT
         if conv.depthwise and conv.rank == 2 and conv.dtype in _RULE_DTYPES:
             return BY_RULE
         return FEW_CHANNELS if _is_pointwise(conv) and _operations(conv) <= self._most else NOT_BY_RULE

@@ -15,7 +15,8 @@ from onnxfuse.program import Program
 class Functor(ABC):
     """A Program in a kernel: ``letters`` and ``prefix`` are those of its operands, ``index`` the width of indices.
 
-    ``function`` is the name of the Program's element function, ``dtype`` the type of what is convolved.
+    ``function`` is the name of the Program's element function, ``dtype`` the type of what is convolved.  The V elements
+    that it is called with are of neighbouring positions, or where the channels are last of neighbouring channels.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Functor(ABC):
     letters: str
     index: int
     dtype: str
+    channels_last: bool
 
     prefix = ""
 
@@ -86,30 +88,38 @@ class Functor(ABC):
         needed = live(self.program)
         used = [own for number, own in enumerate(self.operands, 1) if number in needed]
         yield f"const u{self.index} plane = image * {channels} + channel;"
-        yield f"const u{self.index} first = plane * {positions} + position;"
+        if self.channels_last:
+            yield f"const u{self.index} first = (image * {positions} + position) * {channels} + channel;"
+        else:
+            yield f"const u{self.index} first = plane * {positions} + position;"
         for name, dtype, letter in used:
-            match letter:
-                case "l":
-                    yield f"const Pack<{dtype}, V> {name}_at = load_pack<V>({name}, first);"
-                case "g":
-                    yield f"{dtype} {name}_at[V];"
-                case _:
-                    where = {"s": "0", "c": "channel", "o": "plane"}[letter]
-                    yield f"const {dtype} {name}_at = load({name}, {where});"
+            where = {"l": "first", "s": "0", "c": "channel", "o": "plane", "g": ""}[letter]
+            if letter == "g":
+                yield f"{dtype} {name}_at[V];"
+            elif letter in self._packs:
+                yield f"const Pack<{dtype}, V> {name}_at = load_pack<V>({name}, {where});"
+            else:
+                yield f"const {dtype} {name}_at = load({name}, {where});"
         general = [name for name, _, letter in used if letter == "g"]
         if general:
             yield "#pragma unroll"
             yield "for (int j = 0; j < V; ++j) {"
-            yield f"  const auto at = {place}(shape, position + j);"
+            steps = ("channel + j", "position") if self.channels_last else ("channel", "position + j")
+            yield f"  const auto at = {place}(shape, {steps[1]});"
             yield from (
-                f"  {name}_at[j] = load({name}, strided({name}_steps, image, channel, at));" for name in general
+                f"  {name}_at[j] = load({name}, strided({name}_steps, image, {steps[0]}, at));" for name in general
             )
             yield "}"
+
+    @property
+    def _packs(self) -> str:
+        """The letters of operands that are read by vectors."""
+        return "lco" if self.channels_last else "l"
 
     def _call(self, first: str) -> str:
         """The call of the element function for element j."""
         needed = live(self.program)
-        reads = {"l": ".get(j)", "g": "[j]"}
+        reads = {"g": "[j]", **dict.fromkeys(self._packs, ".get(j)")}
         arguments = [first] if 0 in needed else []
         arguments += [
             f"widen({name}_at{reads.get(letter, '')})"

@@ -1,4 +1,4 @@
-"""Fused convolutions of a model, read back from their nodes."""
+"""Fused convolutions of a model, and products among them, read back from their nodes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import onnx_graphsurgeon as gs
 
 from onnxfuse.cuda.conv.case import ConvCase
-from onnxfuse.cuda.conv.spec import Convolution
+from onnxfuse.cuda.conv.spec import Convolution, product
 from onnxfuse.cuda.strided import Dim
 from onnxfuse.fused.kinds import CONV, DOMAIN, TF32_KEY, kind_of
 from onnxfuse.model import dtypes
@@ -14,7 +14,9 @@ from onnxfuse.model.graph import Model
 from onnxfuse.program import Program, ProgramError
 
 OPERATORS = {"Conv": False, "ConvTranspose": True}
-"""The values of the attribute ``operator``, and whether they are transposed."""
+"""The values of the attribute ``operator`` of convolutions, and whether they are transposed."""
+PRODUCT = "MatMul"
+"""That of products."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def case_of(node: gs.Node) -> ConvCase:
         if len(operands) != before + len(epilogue.inputs) - 1:
             raise ProgramError(f"{len(node.inputs)} inputs do not fit its Programs")
         conv = _convolution(node, epilogue.inputs[0].dtype)
-        data = _shape(node.inputs[0]) or (None,) * (2 + conv.rank)
+        data = _shape(node.inputs[0]) or (None,) * (2 if conv.channels_last else 2 + conv.rank)
         tf32 = TF32_KEY in getattr(node, "metadata", {})
         return ConvCase(conv, data, epilogue, tuple(operands[before:]), prologue, tuple(operands[:before]), tf32)
     except ProgramError as error:
@@ -67,14 +69,19 @@ def text(node: gs.Node, name: str) -> str:
 
 
 def _convolution(node: gs.Node, dtype: str) -> Convolution:
-    operator = text(node, "operator")
-    if operator not in OPERATORS:
+    operator, weights = text(node, "operator"), _integers(node, "weight_shape")
+    if operator != PRODUCT and operator not in OPERATORS:
         raise ProgramError(f"operator {operator!r}")
-    weights, kernel = _integers(node, "weight_shape"), _integers(node, "kernel_shape")
-    group, transposed = node.attrs.get("group", 1), OPERATORS[operator]
     real = _shape(node.inputs[1])
     if real is not None and any(isinstance(dim, int) and dim != own for dim, own in zip(real, weights, strict=False)):
         raise ProgramError(f"its weights are not of shape {list(weights)}")
+    if operator == PRODUCT:
+        by_rows = node.attrs.get("transB")
+        if len(weights) != 2 or by_rows not in (0, 1):
+            raise ProgramError("its attributes do not fit each other")
+        return product(dtype, (weights[1], weights[0]) if by_rows else (weights[0], weights[1]), by_rows=bool(by_rows))
+    kernel = _integers(node, "kernel_shape")
+    group, transposed = node.attrs.get("group", 1), OPERATORS[operator]
     if len(weights) < 3 or kernel != weights[2:] or not isinstance(group, int):
         raise ProgramError("its attributes do not fit each other")
     if (known := dtypes.from_numpy(node.inputs[1].dtype)) is not None and known.name != dtype:

@@ -82,7 +82,12 @@ def _spec(conv: Convolution, name: str) -> str:
         ("pad", pads[: conv.rank] if pads is not None else (0,) * conv.rank, 0),
     ):
         numbers |= {f"{what}_{axis}": value for axis, value in zip("dhw", padded(values, filler), strict=True)}
-    flags = {"transposed": conv.transposed, "pointwise": conv.pointwise, "has_pads": pads is not None}
+    flags = {
+        "transposed": conv.transposed,
+        "pointwise": conv.pointwise,
+        "channels_last": conv.channels_last,
+        "has_pads": pads is not None,
+    }
     return "\n".join(
         (
             f"struct {name}_Spec {{",
@@ -107,7 +112,8 @@ class _Texts:
         """The epilogue's functor."""
         function, channels = f"{self.name}_epilogue", self.conv.out_channels
         name = f"{self.name}_Tail{index}"
-        return Tail(name, self.epilogue, function, access.epilogue, index, self.conv.dtype, channels)
+        last = self.conv.channels_last
+        return Tail(name, self.epilogue, function, access.epilogue, index, self.conv.dtype, last, channels)
 
     def head(self, access: ConvAccess, index: int) -> Head | None:
         """The prologue's functor."""
@@ -115,7 +121,8 @@ class _Texts:
             return None
         function, channels = f"{self.name}_prologue", self.conv.in_channels
         name = f"{self.name}_Head{index}"
-        return Head(name, self.prologue, function, access.prologue, index, self.conv.dtype, channels)
+        last = self.conv.channels_last
+        return Head(name, self.prologue, function, access.prologue, index, self.conv.dtype, last, channels)
 
     def functors(self, access: ConvAccess, index: int) -> str:
         """The definitions of the functors for these letters."""
@@ -175,9 +182,10 @@ class _Texts:
                 engine = "TensorEngine" if tiling.tensor_cores else "SimtEngine"
                 splits = str(tiling.split > 1).lower()
                 sizes = f"{first}, {second}, {third}, {rows}, {columns}, {vector}"
+                function = "multiply_rows" if self.conv.channels_last else "convolve_gemm"
                 return (
                     f"using Engine = {engine}<{self.conv.dtype}, {sizes}>;",
-                    f"convolve_gemm<{spec}, Engine, {first}, {second}, {vector}, {splits}>"
+                    f"{function}<{spec}, Engine, {first}, {second}, {vector}, {splits}>"
                     "(x, w, workspace, shape, head, tail);",
                 )
             case _:

@@ -25,6 +25,9 @@ class Convolution:
     result.  ``in_channels`` is C, ``out_channels`` M.  The tuples have an element for each of 1 to 3 spatial
     dimensions, ``pads`` two: all begins, then all ends; it is None unless ``auto_pad`` is NOTSET.  ``output_padding``
     is all 0 unless ``transposed``.
+
+    With ``channels_last`` it is a matrix product, a convolution of single positions: X is [.., C], of 2 to 5
+    dimensions, the result [.., M], and W [M, C], or [C, M] if ``transposed``; of the rest all is 1, and pads are 0.
     """
 
     transposed: bool
@@ -38,6 +41,7 @@ class Convolution:
     pads: tuple[int, ...] | None
     auto_pad: str
     output_padding: tuple[int, ...]
+    channels_last: bool = False
 
     def __post_init__(self) -> None:
         """Raises ProgramError for what is no convolution or has no kernel."""
@@ -68,6 +72,9 @@ class Convolution:
             return "output_padding of a Conv"
         if min(self.in_channels, self.out_channels, self.group) < 1:
             return "no channels"
+        unit = {1, *self.kernel, *self.strides, *self.dilations, self.group, 1 + max((*pads, *self.output_padding))}
+        if self.channels_last and (unit != {1} or rank != 1):
+            return "a product that is not of single positions"
         if self.in_channels % self.group or self.out_channels % self.group:
             return f"{self.in_channels} and {self.out_channels} channels in {self.group} groups"
         if math.prod(self.weight_shape) > MAX_CONV_WEIGHTS:
@@ -85,7 +92,7 @@ class Convolution:
         outer, inner = self.out_channels, self.in_channels
         if self.transposed:
             outer, inner = inner, outer
-        return outer, inner // self.group, *self.kernel
+        return (outer, inner) if self.channels_last else (outer, inner // self.group, *self.kernel)
 
     @property
     def depth(self) -> int:
@@ -102,6 +109,7 @@ class Convolution:
         """Whether it is a matrix product of W, as it lies, and each image of X: all kernel sizes and strides 1, nothing
         padded or transposed."""
         unit = set(self.kernel) == set(self.strides) == {1} and self.group == 1 and not self.transposed
+        unit = unit and not self.channels_last
         return unit and self.static_pads is not None and not any(self.static_pads)
 
     @property
@@ -134,7 +142,13 @@ class Convolution:
         return (*begins, *ends)
 
     def output_shape(self, x_shape: Sequence[int]) -> tuple[int, ...]:
-        """[N, M, out…] for an X of this shape.  Raises ProgramError for an X that does not fit."""
+        """[N, M, out…] for an X of this shape, with the channels last [.., M].  Raises ProgramError for an X that does
+        not fit."""
+        if self.channels_last:
+            fits = 2 <= len(x_shape) <= 2 + MAX_SPATIAL_RANK and min(x_shape) >= 0
+            if not fits or x_shape[-1] != self.in_channels:
+                raise ProgramError(f"X of shape {list(x_shape)} for a product with rows of {self.in_channels}")
+            return (*x_shape[:-1], self.out_channels)
         if len(x_shape) != 2 + self.rank or x_shape[1] != self.in_channels or min(x_shape) < 0:
             raise ProgramError(
                 f"X of shape {list(x_shape)} for a convolution of {self.in_channels} channels "
@@ -162,3 +176,12 @@ class Convolution:
     def itemsize(self) -> int:
         """Bytes of an element of X, W and the result."""
         return DTYPES[self.dtype].itemsize
+
+
+def product(dtype: str, sizes: tuple[int, int], *, by_rows: bool) -> Convolution:
+    """The product of any A [.., K] and a matrix of ``sizes`` K and N, which is [K, N], or [N, K] if ``by_rows``.
+
+    Raises ProgramError for what has no kernel.
+    """
+    one, none = (1,), (0,)
+    return Convolution(not by_rows, dtype, *sizes, 1, one, one, one, none * 2, "NOTSET", none, channels_last=True)

@@ -46,6 +46,8 @@ FORMAT = "onnxfuse convolution tuning 1"
 OURS, THEIRS = "onnxfuse", "onnxruntime"
 MATHS = ("exact", "fast", "exact, tf32", "fast, tf32")
 MAX_BYTES = 64 << 20
+_PRODUCT = "MatMul"
+"""What the descriptions of products begin with."""
 _MAX_TEXT = 1000
 _MAX_TIMES = 64
 _MAX_RANK = 5
@@ -121,6 +123,9 @@ def key_of(case: ConvCase, architecture: str, fast_math: bool) -> TuningKey:
 
 def describe(conv: Convolution) -> str:
     """A convolution in words, all of it."""
+    if conv.channels_last:
+        by = "[K, N]" if conv.transposed else "[N, K]"
+        return f"{_PRODUCT} {conv.dtype}, {conv.in_channels} to {conv.out_channels} columns, the matrix {by}"
     pads = conv.auto_pad if conv.pads is None else _by(conv.pads)
     text = (
         f"{'ConvTranspose' if conv.transposed else 'Conv'} {conv.dtype}, {conv.in_channels} to {conv.out_channels} "
@@ -267,7 +272,8 @@ def _entry(item: object) -> TuningEntry:
     )
     (architecture,) = parse_architectures([_text(fields, "architecture")])
     dims = _list(fields, "input", _MAX_RANK)
-    if len(dims) < 3 or not all(dim is None or _is_size(dim) for dim in dims):
+    least = 2 if _text(fields, "convolution").startswith(_PRODUCT) else 3
+    if len(dims) < least or not all(dim is None or _is_size(dim) for dim in dims):
         raise ValueError(f"input {str(dims)[:60]} is no shape")
     programs = _text(fields, "programs")
     if len(programs) != _HEX or set(programs) - set("0123456789abcdef"):

@@ -1,4 +1,4 @@
-"""Turning a convolution and its elementwise neighbours into one fused node.
+"""Turning a convolution, or a matrix product, and its elementwise neighbours into one fused node.
 
 The node's inputs are X, W, what the prologue reads besides X, and what the epilogue reads besides the convolution's
 result, the bias among it.
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import onnx
 import onnx_graphsurgeon as gs
 
+from onnxfuse.cuda.conv.node import PRODUCT
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.fused.conv.convolutions import bias
 from onnxfuse.fused.fused_node import Constants, RegionProgram, local_function
@@ -87,7 +88,8 @@ def fuse_conv(
     after = RegionProgram(opset, fast_math, immediates)
     value = after.input(result)
     if (vector := bias(conv)) is not None:
-        value = after.builder.emit("add", region.convolution.dtype, value, after.input(vector, 1))
+        axis = None if region.convolution.channels_last else 1
+        value = after.builder.emit("add", region.convolution.dtype, value, after.input(vector, axis))
     after.define(result, value)
     for node in region.after:
         after.lower(node)
@@ -96,13 +98,19 @@ def fuse_conv(
 
     inputs = [region.data, conv.inputs[1], *before.inputs[1:], *after.inputs[1:]]
     attributes = node_attributes(region.convolution, epilogue, prologue)
-    own = {name: value for name, value in attributes.items() if name not in (*_PROGRAMS, *_NOT_OF_CONV)}
+    apart = attributes if region.convolution.channels_last else (*_PROGRAMS, *_NOT_OF_CONV)
+    own = {name: value for name, value in attributes.items() if name not in apart}
     function, constants = local_function(region.nodes, inputs, outputs, attributes, opset, {id(conv): own})
     return ConvFusion(region, epilogue, prologue, function, constants, tuple(inputs), tuple(outputs))
 
 
 def node_attributes(conv: Convolution, epilogue: Program, prologue: Program | None) -> Attributes:
     """The attributes of a fused node, but for those with code."""
+    programs = {"program": epilogue} if prologue is None else {"program": epilogue, "prologue": prologue}
+    texts: Attributes = {name: str(program) for name, program in programs.items()}
+    if conv.channels_last:
+        shape = list(conv.weight_shape)
+        return {"operator": PRODUCT, "weight_shape": shape, "transB": int(not conv.transposed), **texts}
     found: Attributes = {
         "operator": "ConvTranspose" if conv.transposed else "Conv",
         "weight_shape": list(conv.weight_shape),
@@ -116,10 +124,7 @@ def node_attributes(conv: Convolution, epilogue: Program, prologue: Program | No
         found["pads"] = list(conv.pads)
     if conv.transposed:
         found["output_padding"] = list(conv.output_padding)
-    found["program"] = str(epilogue)
-    if prologue is not None:
-        found["prologue"] = str(prologue)
-    return found
+    return {**found, **texts}
 
 
 def operands(inputs: Sequence[gs.Tensor], prologue: Program | None) -> tuple[list[gs.Tensor], list[gs.Tensor]]:

@@ -1,13 +1,15 @@
-"""What a Conv or ConvTranspose node computes, as the kernels need to know it, or why they cannot compute it."""
+"""What a Conv, ConvTranspose, MatMul or Gemm computes, as kernels need to know it, or why they cannot compute it."""
 
 from collections.abc import Sequence
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.cuda.conv.spec import DTYPES_OF_X, Convolution
+from onnxfuse.cuda.conv.spec import DTYPES_OF_X, Convolution, product
+from onnxfuse.model.constants import is_constant
 from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.program import ProgramError
 from onnxfuse.program.figures import MAX_SPATIAL_RANK
+from onnxfuse.program.multiplying import product_of
 from onnxfuse.program.node_lowering import UnsupportedError, tensor_dtype
 from onnxfuse.shapes.windows import extent
 
@@ -20,7 +22,7 @@ def is_convolution(node: gs.Node) -> bool:
 
 
 def bias(node: gs.Node) -> gs.Tensor | None:
-    """The bias of a convolution, if it has one."""
+    """The bias of a convolution, or what a Gemm adds, if it has one."""
     return node.inputs[2] if len(node.inputs) > 2 and node.inputs[2].name else None
 
 
@@ -46,6 +48,22 @@ def describe(node: gs.Node) -> Convolution:
     if not len(data.shape) == len(output.shape) == len(sizes):
         raise UnsupportedError("its input and its weights are not of one rank")
     return _checked(node, dtype, sizes, rank)
+
+
+def describe_product(node: gs.Node, opset: int) -> Convolution:
+    """The product of a node that ``multiplies``.  Raises UnsupportedError, with a reason for the user, likewise."""
+    found = product_of(node, opset)
+    data, (inner, columns) = node.inputs[0], found.sizes
+    if not all(isinstance(size, int) and size > 0 for size in (inner, columns)):
+        raise UnsupportedError("the shape of what it multiplies with is not known")
+    if is_constant(data):
+        raise UnsupportedError("what it multiplies is constant")
+    if len(data.shape) > 2 + MAX_SPATIAL_RANK or _plain(data.shape[-1]) not in (inner, None):
+        raise UnsupportedError(f"there are kernels for 2 to {2 + MAX_SPATIAL_RANK} dimensions that fit the matrix")
+    try:
+        return product(tensor_dtype(data), (inner, columns), by_rows=found.transposed)
+    except ProgramError as error:
+        raise UnsupportedError(f"it has {str(error).removeprefix('no convolution: ')}") from error
 
 
 def _skips_far(node: gs.Node, kernel: Sequence[int]) -> bool:

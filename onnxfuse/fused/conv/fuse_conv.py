@@ -1,4 +1,4 @@
-"""The pass that replaces convolutions and their elementwise neighbours by fused nodes."""
+"""The pass that replaces convolutions, and matrix products, and their elementwise neighbours by fused nodes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from onnxfuse.fused.choices import ConvChoice
 from onnxfuse.fused.conv.choosers import chooser_of
 from onnxfuse.fused.conv.conv_node import ConvFusion, ConvRegion, fuse_conv
 from onnxfuse.fused.conv.conv_times import ConvTimes, LastIsFree, is_better_by_rows
-from onnxfuse.fused.conv.convolutions import describe, is_convolution
+from onnxfuse.fused.conv.convolutions import describe, describe_product, is_convolution
 from onnxfuse.fused.conv.cpu_convolutions import CHANNELS_LAST, FASTER, cpu_chooser
 from onnxfuse.fused.elementwise.cuda_placement import CudaPlacement
 from onnxfuse.fused.elementwise.fuse_elementwise import UNUSED
@@ -33,17 +33,21 @@ from onnxfuse.fused.sizes import Sizes, is_gate
 from onnxfuse.model.graph import Model, Node, sorted_nodes
 from onnxfuse.model.returned import Returned
 from onnxfuse.ort.host import CONSTANT_ARITHMETIC, constant_arithmetic, shape_arithmetic
-from onnxfuse.ort.ort_fusions import OrtFusions
+from onnxfuse.ort.ort_fusions import INSIDE_MATMUL, ONE_KERNEL, OrtFusions
 from onnxfuse.ort.slow_kernels import FREE_OPS
 from onnxfuse.program import ProgramError
 from onnxfuse.program.figures import MAX_OPERANDS
 from onnxfuse.program.lowering import check, is_elementwise
+from onnxfuse.program.multiplying import multiplies
 from onnxfuse.program.node_lowering import UnsupportedError
 from onnxfuse.rewrite.base import PassContext, label
 from onnxfuse.shapes.inference import infer
 
+NAME = "fuse-conv"
 NO_NEIGHBOUR = "no bias and no elementwise node before or after it that a kernel could take in"
 _MOST_ROUNDS = 4
+_BESIDE_PRODUCTS = (INSIDE_MATMUL, ONE_KERNEL)
+"""What ONNX Runtime does with neighbours of a product that its kernel may take in all the same."""
 
 Verdicts = dict[int, ConvChoice]
 
@@ -51,16 +55,19 @@ Verdicts = dict[int, ConvChoice]
 class FuseConv:
     """Replaces convolutions, with elementwise nodes around them, by fused nodes where that is the better choice.
 
-    Which ones the ConvChooser of the context decides.
+    Which ones the ConvChooser of the context decides.  Where kernels of convolutions multiply matrices, products are
+    convolutions too.
     """
 
-    name = "fuse-conv"
+    name = NAME
     description = "compute convolutions together with the elementwise nodes around them"
 
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrite ``model`` in place and record every convolution and the choice for it."""
         graphs = list(model.fusible_graphs())
-        if CONV not in context.on.kinds or "" not in model.opsets or not any(map(is_convolution, _nodes(graphs))):
+        if CONV not in context.on.kinds or "" not in model.opsets:
+            return
+        if not any(_is_anchor(node, context) for node in _nodes(graphs)):
             return
         if any(tensor.dtype is None for node in _nodes(graphs) for tensor in node.outputs):
             infer(model)  # earlier passes have added tensors
@@ -68,8 +75,12 @@ class FuseConv:
         planner = _Planner(model, context)
         plans = [planner.plan(graph) for graph in graphs]
         for plan in plans:
-            for node in filter(is_convolution, plan.graph.nodes):
-                context.report.add_convolution(label(node), node.op, plan.verdicts[id(node)])
+            for node in (node for node in plan.graph.nodes if id(node) in plan.verdicts):
+                verdict = plan.verdicts[id(node)]
+                if is_convolution(node) or verdict.fused:
+                    context.report.add_convolution(label(node), node.op, verdict)
+                else:
+                    context.refused(NAME, node, verdict.reason)
             # Nodes without a name are called by what they make, which the layout renames.
             labels = {id(fusion): label(fusion.region.nodes[-1]) for fusion in plan.fusions}
             alone = [node for node in plan.graph.nodes if id(node) in plan.layout.pools]
@@ -99,6 +110,11 @@ class _Plan:
     verdicts: Verdicts
 
 
+def _is_anchor(node: gs.Node, context: PassContext) -> bool:
+    """Whether a node is a convolution, or what counts as one on the target."""
+    return is_convolution(node) or (context.on.multiplies_as_convolution and multiplies(node))
+
+
 def _nodes(graphs: list[gs.Graph]) -> Iterator[gs.Node]:
     return (node for graph in graphs for node in graph.nodes)
 
@@ -107,6 +123,7 @@ class _Planner:
     """Plans the graphs of one model, without changing it."""
 
     def __init__(self, model: Model, context: PassContext) -> None:
+        self._context = context
         self._on = context.on
         self._main = model.graph
         self._opset = model.opsets[""]
@@ -126,9 +143,9 @@ class _Planner:
         verdicts: Verdicts = {}
         wanted: dict[int, Convolution] = {}
         constant = constant_arithmetic(nodes)
-        for node in filter(is_convolution, nodes):
+        for node in (node for node in nodes if _is_anchor(node, self._context)):
             try:
-                convolution = describe(node)
+                convolution = describe(node) if is_convolution(node) else describe_product(node, self._opset)
             except UnsupportedError as reason:
                 verdicts[id(node)] = ConvChoice(False, str(reason))
                 continue
@@ -141,9 +158,10 @@ class _Planner:
             verdicts[id(node)] = choice
             if choice.fused:
                 wanted[id(node)] = convolution
-        fusible = self._fusible(nodes, constant) if wanted else set()
+        inside = any(one.channels_last for one in wanted.values())
+        fusible = self._fusible(nodes, constant, _BESIDE_PRODUCTS if inside else ()) if wanted else set()
         fusions: list[ConvFusion] = []
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MOST_ROUNDS if wanted else 0):
             fusions = self._fusions(nodes, wanted, fusible) if wanted else []
             self._chooser.prepare(fusions)
             chosen = {id(fusion.region.conv): self._chooser.choose(fusion) for fusion in fusions}
@@ -172,11 +190,13 @@ class _Planner:
         pairs = find_pairs(fusions, layout, nodes, may_expand)
         return _Plan(graph, fusions, layout, concats, pairs, verdicts)
 
-    def _fusible(self, nodes: list[gs.Node], constant: set[int]) -> set[int]:
-        """The ids of the elementwise nodes that a convolution may take in."""
+    def _fusible(self, nodes: list[gs.Node], constant: set[int], free: Sequence[str]) -> set[int]:
+        """The ids of the elementwise nodes that a convolution may take in; of what ONNX Runtime does with a node the
+        reasons that are ``free`` do not count."""
         elementwise = [node for node in nodes if is_elementwise(node)]
         ids = {id(node) for node in elementwise}
-        out = shape_arithmetic(nodes, ids) | constant | self._ort.reasons.keys()
+        out = shape_arithmetic(nodes, ids) | constant
+        out |= {key for key, reason in self._ort.reasons.items() if reason not in free}
         return {
             id(node)
             for node in elementwise

@@ -136,6 +136,10 @@ def _elementwise(program: Program, inputs: Sequence[str], outputs: Sequence[str]
 
 def _convolution(case: ConvCase, inputs: Sequence[str], output: str) -> onnx.NodeProto:
     conv = case.conv
+    if conv.channels_last and conv.transposed:
+        return helper.make_node("MatMul", inputs, [output], name=output)
+    if conv.channels_last:
+        return helper.make_node("Gemm", inputs, [output], name=output, transB=1)  # as models have it, of two dimensions
     attributes: dict[str, Any] = {
         "kernel_shape": conv.kernel,
         "strides": conv.strides,

@@ -29,6 +29,10 @@ NODE = f"onnxfuse::FusedConv node '{NODE_NAME}': "
 
 def attributes(conv: Convolution, epilogue: Program, prologue: Program | None = None) -> dict[str, Any]:
     """The attributes of a node, but for those with code."""
+    if conv.channels_last:
+        own = {"operator": "MatMul", "weight_shape": conv.weight_shape, "transB": int(not conv.transposed)}
+        programs = {"program": str(epilogue)} | ({} if prologue is None else {"prologue": str(prologue)})
+        return {**own, **programs}
     found: dict[str, Any] = {
         "operator": "ConvTranspose" if conv.transposed else "Conv",
         "weight_shape": conv.weight_shape,

@@ -229,9 +229,10 @@ LIGHT = Path(onnx.__path__[0]) / "backend/test/data/light"
 
 
 def test_a_real_model_on_the_cpu_is_what_it_was() -> None:
-    """With convolutions in groups and depthwise ones; the check before returning compares with and without library."""
+    """With convolutions in groups, depthwise ones, and a Gemm; the check before returning compares with and without
+    library."""
     result = onnxfuse.optimize(LIGHT / "light_shufflenet.onnx", "cuda", arch="sm_90", embed=False, conv="all")
-    assert sum(item.fused for item in result.report.convolutions) == 49
+    assert sum(item.fused for item in result.report.convolutions) == 50
     assert result.report.describe_check().endswith("with and without the library: every output is identical.")
 
 

@@ -21,6 +21,7 @@ from tests.cuda.conv.nodes import (
     node_case,
     stub_model,
 )
+from tests.cuda.conv.products import product_case
 from tests.cuda.conv.test_emulation import any_case, depthwise_case
 from tests.cuda.stand_in import AVAILABLE, REASON, StandIn
 from tests.custom_ops.fused import run
@@ -33,7 +34,7 @@ def letters_for(rng: random.Random, fused: Fused) -> str:
     layout = fused.layout()
     halves = []
     for operands, space in ((layout.prologue, layout.x_space), (layout.epilogue, layout.y_space)):
-        tight = tightest(operands, space)
+        tight = tightest(operands, space, layout.conv.channels_last)
         halves.append("".join(rng.choice((letter, letter, letter, "g", rng.choice("lscog"))) for letter in tight))
     return ";".join(halves)
 
@@ -55,7 +56,7 @@ def random_kernel(rng: random.Random, number: int, fused: Fused) -> ConvKernel:
 
 
 def random_case(seed: int) -> Fused:
-    return node_case((any_case, depthwise_case)[seed % 2], seed)
+    return node_case((any_case, depthwise_case, product_case)[seed % 3], seed)
 
 
 def random_recipe(rng: random.Random, fused: Fused) -> list[ConvKernel]:
