@@ -136,7 +136,11 @@ void check_operand(char letter, const std::array<uint64_t, 5>* steps, const Shap
     std::vector<int64_t> place{g.batch, channels, sizes[0], sizes[1], sizes[2]};
     for (int64_t& at : place) at = probe == 0 ? at - 1 : static_cast<int64_t>(below(static_cast<size_t>(at)));
     const int64_t channel = place[0] * channels + place[1];
-    const int64_t linear = ((channel * sizes[0] + place[2]) * sizes[1] + place[3]) * sizes[2] + place[4];
+    int64_t linear = ((channel * sizes[0] + place[2]) * sizes[1] + place[3]) * sizes[2] + place[4];
+    if (g.channels_last) {
+      const int64_t row = ((place[0] * sizes[0] + place[2]) * sizes[1] + place[3]) * sizes[2] + place[4];
+      linear = row * channels + place[1];
+    }
     int64_t read = 0;
     switch (letter) {
       case 'l': read = linear; break;
@@ -147,8 +151,11 @@ void check_operand(char letter, const std::array<uint64_t, 5>* steps, const Shap
         break;
       default: break;
     }
-    // The operand's own rank is that of the tensors, which have the last of these spatial dimensions.
-    place.erase(place.begin() + 2, place.begin() + 2 + (5 - g.output.rank));
+    // The operand's own rank is that of the tensors, which have the last of these spatial dimensions; of a product's, the
+    // last of those before the channels.
+    if (g.channels_last) std::rotate(place.begin() + 1, place.begin() + 2, place.end());
+    const auto first = place.begin() + (g.channels_last ? 0 : 2);
+    place.erase(first, first + (5 - g.output.rank));
     expect(read == broadcast_index(own, place), "another element than broadcasting says");
     expect(!narrow || read < int64_t{1} << 31, "an index beyond 32 bits");
   }
@@ -165,6 +172,11 @@ void check_blocks(const ConvKernel& kernel, const ConvGeometry& g, int64_t count
   }
   const auto& tile = kernel.tile;
   const auto parts = [](int64_t whole, int64_t size) { return (whole + size - 1) / size; };
+  if (g.channels_last && kernel.family == ConvFamily::Gemm) {
+    const int64_t positions = g.batch * g.out[0] * g.out[1] * g.out[2];
+    expect(blocks == parts(positions, tile[0]) * parts(g.out_channels, tile[1]), "another number of blocks than tiles");
+    return;
+  }
   const int64_t rows = kernel.family == ConvFamily::Direct      ? g.batch * parts(g.out_channels, tile[0])
                        : kernel.family == ConvFamily::Depthwise ? parts(g.batch * g.out_channels, tile[0])
                                                                 : g.group * parts(g.out_channels / g.group, tile[0]);
@@ -202,7 +214,7 @@ void check_candidate(const ConvNode& node, const ConvRecipe& recipe, const ConvS
   }
   if (kernel.vector == 1) return;
   const bool gemm = kernel.family == ConvFamily::Gemm;
-  const int64_t run = gemm ? g.out[0] * g.out[1] * g.out[2] : g.out[2];
+  const int64_t run = !gemm ? g.out[2] : g.channels_last ? g.out_channels : g.out[0] * g.out[1] * g.out[2];
   expect(run % kernel.vector == 0 && (gemm || g.in[2] % kernel.vector == 0), "a vector is not of one row");
   expect(candidate.misaligned[0] == std::min<uintptr_t>(16, 4 * kernel.vector) - 1, "the alignment is not asked for");
 }
@@ -232,7 +244,7 @@ void check_plan(const ConvNode& node, const ConvRecipe& recipe) {
 }
 
 void check_node() {
-  const Attributes attributes = fuzz::random_attributes();
+  const Attributes attributes = below(4) == 0 ? fuzz::product_attributes() : fuzz::random_attributes();
   const size_t inputs = 2 + attributes.operands[0] + attributes.operands[1];
   ConvNode node;
   std::string error;

@@ -110,6 +110,17 @@ inline Attributes plain_attributes(size_t rank, bool transposed, int64_t group) 
   return made;
 }
 
+// A product with a matrix.
+inline Attributes product_attributes() {
+  Attributes made = plain_attributes(1, false, 1);
+  made.texts["operator"] = "MatMul";
+  made.texts.erase("auto_pad");
+  made.numbers = {{"transB", one_of({0, 1})}};
+  made.lists = {{"weight_shape", {one_of({1, 2, 5, 33}), one_of({1, 2, 8, 24})}}};
+  if (below(4) == 0) spoil_attributes(&made);
+  return made;
+}
+
 inline Attributes random_attributes() {
   const size_t rank = 1 + below(3);
   const bool transposed = below(3) == 0;
@@ -146,7 +157,12 @@ inline std::vector<Shape> random_shapes(const ConvNode& node) {
   const auto immense = [] { return one_of({1 << 12, 1 << 16, INT32_MAX, int64_t{3} << 30, int64_t{1} << 40}); };
   x.dims[0] = large && below(3) == 0 ? immense() : one_of({1, 1, 2, 3, 0});
   x.dims[1] = node.attributes.in_channels + (below(60) == 0 ? 1 : 0);
-  for (int d = 2; d < x.rank; ++d) {
+  if (node.attributes.channels_last) {
+    x.rank = 2 + static_cast<int>(below(4));
+    std::fill(x.dims.begin() + 1, x.dims.begin() + x.rank, 1);
+    x.dims[static_cast<size_t>(x.rank - 1)] = node.attributes.in_channels + (below(60) == 0 ? 1 : 0);
+  }
+  for (int d = node.attributes.channels_last ? 1 : 2; d < x.rank - int{node.attributes.channels_last}; ++d) {
     int64_t& size = x.dims[static_cast<size_t>(d)];
     size = large && below(2) == 0 ? immense() : one_of({4, 5, 7, 8, 9, 16, 24, below(8) == 0 ? 0 : 12, below(2) == 0 ? 75 : 1});
   }
