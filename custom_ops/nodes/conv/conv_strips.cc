@@ -94,12 +94,14 @@ void ConvStrips::choose_lengths(const ConvGeometry& geometry, int64_t floats) {
   const double per_place = static_cast<double>(filters_) * static_cast<double>(channels_) * static_cast<double>(taps_);
   const auto worth = static_cast<int64_t>(std::min(kHandoverProducts / per_place, static_cast<double>(kLongestStrip)));
   const int64_t all = depth_.places * rows_.places * columns_.places;
-  const bool one_group = geometry.group == 1;
+  // Two threads cannot share a few groups of an odd number equally: of three one may take all.  Others are not divided,
+  // for what a strip adds is up to a tenth.
+  const bool shared = geometry.group < kPlainUnits / 2 && geometry.group % 2 == 1;
   // Rather a strip for each thread than a copy that they share, if the weights may be read for each.
-  const bool light = one_group && !pointwise_ && filters_ * channels_ * taps_ <= level2_floats() / 2;
+  const bool light = shared && !pointwise_ && filters_ * channels_ * taps_ <= level2_floats() / 2;
   const int64_t even = std::clamp<int64_t>(kLeastStrips * kSharedFilters / filters_, 1, kLeastStrips);
   const int64_t at_least = light ? kLightStrips : even;
-  const int64_t share = divide_up(all, one_group ? at_least : 1);
+  const int64_t share = divide_up(all, shared ? divide_up(at_least, geometry.group) : 1);
   int64_t room = level2_floats() / 2;
   int64_t most = std::min(kLongestStrip, std::max({light ? kShortestLight : kShortestStrip, worth, share}));
   if (channels_ == 1) {

@@ -158,6 +158,7 @@ def test_none_are_taken_if_none_are_asked_for() -> None:
 CASES = {
     "1-D": ("[1, 4, 20]", "Conv <strides = [2], pads = [2, 1], dilations = [2]>", (6, 4, 3), "Relu Sqrt"),
     "3-D in groups": ("[2, 4, 5, 6, 7]", 'Conv <group = 2, auto_pad = "SAME_UPPER">', (6, 2, 3, 3, 3), "Sigmoid Neg"),
+    "three groups in strips": ("[1, 72, 28, 28]", "Conv <group = 3, pads = [1, 1, 1, 1]>", (72, 24, 3, 3), "Tanh Abs"),
     "same, strided": ("[1, 3, 7, 8]", 'Conv <strides = [2, 2], auto_pad = "SAME_LOWER">', (5, 3, 4, 4), "Tanh Abs"),
     "same, skipping": ("[1, 3, 8, 9]", 'Conv <strides = [3, 2], auto_pad = "SAME_UPPER">', (5, 3, 1, 1), "Tanh Abs"),
     "valid": ("[1, 3, 9, 9]", 'Conv <auto_pad = "VALID">', (5, 3, 3, 3), "Elu"),
