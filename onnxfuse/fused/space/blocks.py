@@ -84,7 +84,7 @@ class Blocks:
         self._of.update((id(node), block) for node in block.nodes)
 
     def _around(self, blocks: Sequence[Block]) -> tuple[int, Block, list[Block | None]] | None:
-        """The place of the first of some blocks, the joint one, and what is at the places from there to the last then."""
+        """The place of the first of some blocks, the joint one, and what is at the places from there to the last."""
         members = set(map(id, blocks))
         places = [self._place[id(block)] for block in blocks]
         first, last = min(places), max(places)
