@@ -34,6 +34,7 @@ from rich.console import Console
 
 from onnxfuse.bench import machine
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.report.report import describe_ulp
 from onnxfuse.report.tables import add_row, simple_table
 from onnxfuse.zoo.fetching import fetch
 from onnxfuse.zoo.manifest import MANIFEST, FetchError, StoredModel, chosen_models, read_manifest
@@ -128,7 +129,7 @@ def cells(item: dict[str, Any]) -> tuple[str, ...]:
         str(item["outputs"]),
         f"{error['max_abs']:.2g}",
         f"{error['max_rel']:.2g}",
-        str(error["max_ulp"]) if error["max_ulp"] < 100_000 else ">99999",
+        describe_ulp(error["max_ulp"]),
         "-" if top is None else f"{100 * top:.1f} %",
         str(item["fused"]),
         f"{item['nodes'][0]} → {item['nodes'][1]}",

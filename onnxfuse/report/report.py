@@ -347,9 +347,13 @@ def describe_error(found: "Comparison") -> str:
 
 
 def error_columns(found: "Comparison") -> tuple[str, str, str]:
-    """Largest error, that in ulp, and largest value; near zero, ulp are too many to mean anything."""
-    ulp = str(found.max_ulp) if found.max_ulp < _MANY_ULP else "-"
-    return f"{found.max_abs:.2g}", ulp, f"{found.largest:.2g}"
+    """Largest error, that in ulp, and largest value."""
+    return f"{found.max_abs:.2g}", describe_ulp(found.max_ulp), f"{found.largest:.2g}"
+
+
+def describe_ulp(count: int) -> str:
+    """For a table: a dash where they are too many to mean anything, as near zero."""
+    return str(count) if count < _MANY_ULP else "-"
 
 
 def _count_row(what: str, before: int, after: int) -> tuple[str, str, str, str]:

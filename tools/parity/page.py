@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
+from onnxfuse.report.report import describe_ulp
 from onnxfuse.wording import printable
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -115,7 +116,8 @@ def _table(models: list[dict[str, Any]]) -> str:
         top = "-" if item["top1"] is None else f"{100 * item['top1']:.1f} %"
         verdict = '<span class="good">pass</span>' if item["ok"] else '<span class="bad">FAIL</span>'
         first = [item["name"], *times]
-        cells = [item["outputs"], f"{error['max_abs']:.2g}", f"{error['max_rel']:.2g}", error["max_ulp"], top]
+        cells = [item["outputs"], f"{error['max_abs']:.2g}", f"{error['max_rel']:.2g}"]
+        cells += [describe_ulp(error["max_ulp"]), top]
         cells += [item["fused"], "{} → {}".format(*item["nodes"]), "{} → {}".format(*item["launches"]), item["task"]]
         cells.append(re.split(r"[:(]", item["reference"])[0].strip())
         rows.append(f"<tr>{_cells(first)}<td>{verdict}</td>{_cells(cells)}</tr>")
@@ -223,7 +225,7 @@ def _regions(models: list[dict[str, Any]]) -> str:
                 equal += 1
                 continue
             colour = "var(--after)" if region["ok"] else "var(--bad)"
-            title = f"{region['name']}: {error:.3g} of what is allowed, {region['max_ulp']} ulp"
+            title = f"{region['name']}: {error:.3g} of what is allowed"
             shifted = y + (place % 5 - 2) * 1.6  # equal errors lie beside each other
             parts.append(
                 f'<circle cx="{axis.x(error):.1f}" cy="{shifted:.1f}" r="3" fill="{colour}" fill-opacity=".55">'
