@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from google.protobuf import text_format
 
 import onnxfuse
 
@@ -164,6 +165,16 @@ def test_http(address: str) -> None:
     for data in (wrong.getvalue(), b"no archive"):
         with pytest.raises(urllib.error.HTTPError, match="400"):
             urllib.request.urlopen(f"{address}/run", data=data)
+
+
+def test_the_configuration_for_triton() -> None:
+    """Against the server's own schema."""
+    schema = pytest.importorskip("tritonclient.grpc.model_config_pb2")
+    path = EXAMPLES / "triton/fused/config.pbtxt"
+    config = text_format.Parse(path.read_text(encoding="utf-8"), schema.ModelConfig())
+    assert (config.name, config.backend) == (path.parent.name, "onnxruntime")
+    (library,) = config.model_operations.op_library_filename
+    assert Path(library).name == "libonnxfuse_ops.so"
 
 
 def test_exported_files_replace_earlier_ones(tmp_path: Path) -> None:
