@@ -13,7 +13,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
-from onnxfuse.model.constants import integers_of
+from onnxfuse.model.constants import dtype_of, integers_of
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.model.graph_ir import STANDARD_DOMAINS
 from onnxfuse.model.known_operators import is_of_ort
@@ -26,6 +26,9 @@ OLDEST_OPSET = 9
 _ONE_AXIS_OPSET = 13
 """From which Softmax and its kin are along one axis; before, along all from that one on."""
 _AXES_INPUT = 1
+_OVERFLOWING = ("reduce_sum", "reduce_prod")
+"""What integers may overflow in.  ONNX Runtime 1.20 wraps, as Programs do; 1.32 sums in double, saturates, and rounds
+int64 beyond 2^53."""
 
 
 class Result(Enum):
@@ -237,7 +240,20 @@ def _reduction(n: ReducingLowering) -> int:
     op = next(one for one in REDUCTIONS.values() if one.onnx == n.node.op)
     if n.work not in op.types:
         raise UnsupportedError(f"{n.node.op} of {DTYPES[n.dtype()].numpy.name} has no kernel")
+    if op.name in _OVERFLOWING and n.work not in FLOATS and not (op.name == "reduce_sum" and _is_of_bools(n.node)):
+        raise UnsupportedError(
+            f"{n.node.op} of {DTYPES[n.dtype()].numpy.name} that overflows is another number in other versions of "
+            "ONNX Runtime"
+        )
     return n.reduce(op.name, n.arg(0))
+
+
+def _is_of_bools(node: gs.Node) -> bool:
+    """Whether the elements of a node's first input are 0 and 1, of which there are never enough for an overflow."""
+    producer = next(iter(node.inputs[0].inputs), None)
+    if producer is None or producer.op != "Cast" or producer.domain not in STANDARD_DOMAINS:
+        return False
+    return bool(dtype_of(producer.inputs[0]) == np.bool_)
 
 
 @_lowers(_along_axes, "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp")

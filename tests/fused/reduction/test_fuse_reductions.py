@@ -236,6 +236,8 @@ def test_on_the_cpu_a_softmax_is_left_to_onnx_runtime() -> None:
     [
         ("g (float[b, s] x, int64[n] a) => (float[b, s] y) { y = ReduceSum(x, a) }", 21, "axes of ReduceSum are not"),
         ("g (int32[b, s] x) => (int32[b, t] y) { y = ReduceMean<axes = [1]>(x) }", 13, "ReduceMean of int32 has no"),
+        ("g (int32[b, s] x) => (int32[b, 1] y) { y = ReduceSum<axes = [1]>(x) }", 11, "that overflows"),
+        ("g (int64[b, s] x) => (int64[b, 1] y) { y = ReduceProd<axes = [1]>(x) }", 13, "that overflows"),
         ("g (float[b, s] x) => (float[b, s] y) { y = LpNormalization<p = 3>(x) }", 21, "p=3"),
         ("g (float[b, s] x) => (float[b, s] y) { y = ReduceSum<noop_with_empty_axes = 1>(x) }", 21, "along no axis"),
         (
@@ -251,6 +253,17 @@ def test_what_cannot_be_lowered_says_why(text: str, opset: int, reason: str) -> 
     result, context = fused(proto, everything=True)
     assert operators(result) == operators(proto)
     assert any(reason in refusal.reason for refusal in context.report.refusals)
+
+
+def test_what_is_true_is_counted() -> None:
+    proto = model(
+        "g (float[b, s] x) => (int64[b, 1] y) {"
+        " p = Greater(x, zero) i = Cast<to = 7>(p) n = ReduceSum<axes = [1]>(i) y = Add(n, n) }",
+        11,
+        zero=np.array(0, np.float32),
+    )
+    result, _ = fused(proto)
+    assert operators(result) == ["FusedReduction"]
 
 
 def test_a_view_at_the_end_is_left_out_where_what_it_views_is_written() -> None:
