@@ -20,7 +20,7 @@ from onnxfuse import cpu
 from onnxfuse.fused.target import CPU, CUDA, Target
 from onnxfuse.model.constants import domain_of
 from onnxfuse.model.graph import Model
-from onnxfuse.model.graph_ir import standard_op
+from onnxfuse.model.graph_ir import producer_of, standard_op
 from onnxfuse.model.symbols import is_made_up
 from onnxfuse.rewrite.editor import GraphEditor
 from onnxfuse.rewrite.matcher import Match, Matcher, may_occur
@@ -30,6 +30,7 @@ NORMALIZATION = "ONNX Runtime fuses it into a normalization"
 ONE_KERNEL = "ONNX Runtime already computes it in one kernel"
 ATTENTION = "ONNX Runtime fuses it into an attention"
 INSIDE_MATMUL = "ONNX Runtime computes it inside the matrix product"
+EXACT_SUM = "without it ONNX Runtime would multiply by the quantized weights, and quantize the other factor too"
 LOGARITHM = "a logarithm reads it, and ONNX Runtime's Sigmoid is 0 where the exact one is small"
 
 GEMM_ACTIVATIONS = frozenset(("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Elu", "Selu", "HardSigmoid", "Softplus"))
@@ -183,7 +184,9 @@ class OrtFusions:
             if standard_op(node) == "MatMulInteger" and len(node.inputs[0].outputs) == 1:
                 self._leave_dequantization(node, editor)
         for node in nodes:
-            if _is_inside_matmul(node, editor, provider.gemm_activations):
+            if _keeps_weights_exact(node, editor):
+                self.reasons[id(node)] = EXACT_SUM
+            elif _is_inside_matmul(node, editor, provider.gemm_activations):
                 if provider.frees_bias(node):
                     self._add_kernel([node])
                 else:
@@ -307,6 +310,32 @@ def _is_inside_matmul(node: gs.Node, editor: GraphEditor, activations: frozenset
                 return len(other.shape) == 1 and isinstance(producer.inputs[1], gs.Constant) and _becomes_gemm(producer)
             return len(other.shape) == 0 and (op == "Mul" or (op == "Div" and index == 0))
     return False
+
+
+def _keeps_weights_exact(node: gs.Node, editor: GraphEditor) -> bool:
+    """Whether an addition keeps ONNX Runtime from quantizing a factor of the product before it.
+
+    Its CPU provider makes a MatMul of dequantized constants a MatMulNBits that rounds the other factor to 8 bits, with
+    a vector as its bias; but a product of two dimensions and what is added to it in two become a Gemm, which it leaves
+    in floats.  Read off ORT 1.32.
+    """
+    if standard_op(node) != "Add":
+        return False
+    for index, tensor in enumerate(node.inputs):
+        product = producer_of(tensor)
+        if product is None or standard_op(product) != "MatMul" or _only_reader(product, "Add", editor) is None:
+            continue
+        dequantizing = producer_of(product.inputs[1])
+        if dequantizing is None or standard_op(dequantizing) != "DequantizeLinear":
+            continue
+        if _may_have_two(product.inputs[0].shape) and _may_have_two(node.inputs[1 - index].shape):
+            return True
+    return False
+
+
+def _may_have_two(shape: Sequence[int | str | None] | None) -> bool:
+    """Whether there may be two dimensions."""
+    return shape is None or len(shape) == 2
 
 
 def _only_reader(node: gs.Node, op: str, editor: GraphEditor) -> gs.Node | None:

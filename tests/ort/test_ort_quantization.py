@@ -137,3 +137,24 @@ def test_a_quantized_softmax_with_a_guard_stays_what_it_was(tmp_path: Path) -> N
     )
     result = onnxfuse.optimize(model, "cpu")
     assert _kernels(result.model, tmp_path / "optimized.onnx") == _kernels(model, tmp_path / "original.onnx")
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_a_sum_that_keeps_a_product_from_being_quantized_stays_with_it(target: str, tmp_path: Path) -> None:
+    """ONNX Runtime's Gemm is exact; alone, the product of the same factors would be one of 8 bits."""
+    rng = np.random.default_rng(0)
+    model = parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 20]>\n'
+        "g (float[9, 40] x) => (float[9, 40] y) {"
+        " a = Tanh(x) w = DequantizeLinear <axis = 1> (q, s) p = MatMul(a, w) t = Add(p, x) r = Tanh(t) y = Mul(t, r) }"
+    )
+    model.graph.initializer.extend(
+        [
+            numpy_helper.from_array(rng.integers(-99, 99, (40, 40)).astype(np.int8), "q"),
+            numpy_helper.from_array(rng.standard_normal(40).astype(np.float32), "s"),
+        ]
+    )
+    assert "MatMulNBits" not in _kernels(model, tmp_path / "original.onnx")
+    result = onnxfuse.optimize(model, target, **({"embed": False, "arch": "sm_90"} if target == "cuda" else {}))
+    assert "MatMulNBits" not in _kernels(result.model, tmp_path / "optimized.onnx")
+    assert ["Tanh", "Mul"] in [region.ops for region in result.report.fused]
