@@ -187,10 +187,12 @@ def _describe(
         access = " ".join(str(part.access) for part in parts)
     uses = {}
     for name in architectures if code else ():
-        found = code[fit.source.sha256, name].resources.get(function)
+        resources = code[fit.source.sha256, name].resources
+        found = resources.get(function)
         if found is not None:
             share = architecture(name).occupancy(found.registers, main.block, found.shared)
-            uses[name] = KernelUse(found.registers, found.spills, share)
+            others = max((other.spills for key, other in resources.items() if key != function), default=0)
+            uses[name] = KernelUse(found.registers, found.spills, share, others)
     return KernelReport(
         source=fit.source.sha256,
         access=access,

@@ -6,11 +6,21 @@ from dataclasses import asdict, dataclass, field
 
 @dataclass(frozen=True)
 class KernelUse:
-    """The main kernel of a node on one architecture; ``occupancy`` is the share of threads that run at once, 0 to 1."""
+    """The main kernel of a node on one architecture; ``occupancy`` is the share of threads that run at once, 0 to 1.
+
+    ``others_spill`` are the most bytes that a thread spills of the source's other kernels, which run for shapes or
+    addresses that the main one does not take.
+    """
 
     registers: int
     spill_bytes: int
     occupancy: float
+    others_spill: int = 0
+
+    def describe_spills(self) -> str:
+        """What spills, in a few words."""
+        main = f"{self.spill_bytes} B spilled"
+        return f"{main} ({self.others_spill} B by kernels of other shapes)" if self.others_spill else main
 
 
 @dataclass(frozen=True)
@@ -96,10 +106,11 @@ class CudaReport:
         text += "." if self.embedded else "; the model carries no machine code."
         uses = [use for kernel in self.kernels.values() for use in kernel.uses.values()]
         if uses:
-            spills = max(use.spill_bytes for use in uses)
+            spills, others = max(use.spill_bytes for use in uses), max(use.others_spill for use in uses)
+            elsewhere = f" but up to {others} bytes by kernels of other shapes" if others > spills else ""
             text += (
                 f" Up to {max(use.registers for use in uses)} registers, "
-                f"{f'spills up to {spills} bytes' if spills else 'no spills'}, "
+                f"{f'spills up to {spills} bytes' if spills else 'no spills'}{elsewhere}, "
                 f"occupancy {100 * min(use.occupancy for use in uses):.0f} % at least."
             )
         chosen: dict[str, int] = {}

@@ -163,7 +163,7 @@ def _kernels(report: Report) -> str:
             continue
         before, after = region.before, region.after
         uses = "<br>".join(
-            f"{text(name)}: {use.registers} registers, {use.spill_bytes} B spilled, {100 * use.occupancy:.0f} %"
+            f"{text(name)}: {use.registers} registers, {use.describe_spills()}, {100 * use.occupancy:.0f} %"
             for name, use in kernel.uses.items()
         )
         shape = f"{kernel.family} {kernel.tile}, " if kernel.tile else ""

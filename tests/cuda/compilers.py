@@ -25,12 +25,14 @@ def nvrtc() -> Nvrtc:
 
 
 class MadeUpCompiler:
-    """Machine code that names source and architecture, and the same resources for every kernel; counts its calls."""
+    """Machine code that names source and architecture, and the same resources for every kernel, but that all of a
+    source after the first spill ``others_spill`` bytes; counts its calls."""
 
     version = "made-up 1"
 
     def __init__(self, registers: int = 40) -> None:
         self.registers = registers
+        self.others_spill = 0
         self.calls: list[tuple[str, str]] = []
 
     def compile(self, source: str, architecture: str, options: tuple[str, ...]) -> Compiled:
@@ -39,7 +41,9 @@ class MadeUpCompiler:
             raise CompileError(self.version, architecture, "warning: odd\nfile.cu(1): error: no\n")
         cubin = f"\x7fELF {architecture} {' '.join(options)} {hash(source)}".encode()
         ptx = f".version 8.0\n.target {architecture}\n// {hash(source)}\n".encode()
-        return Compiled(cubin, ptx, {name: Resources(self.registers) for name in _KERNEL.findall(source)})
+        first, *others = _KERNEL.findall(source)
+        resources = {name: Resources(self.registers, self.others_spill) for name in others}
+        return Compiled(cubin, ptx, {first: Resources(self.registers), **resources})
 
 
 @pytest.fixture

@@ -108,6 +108,15 @@ def test_optimizing_for_the_cpu_first_gives_code_all_the_same(compiler: MadeUpCo
     onnx.checker.check_model(again, full_check=True)
 
 
+def test_the_report_has_what_kernels_for_other_shapes_spill(compiler: MadeUpCompiler) -> None:
+    compiler.others_spill = 24
+    report = onnxfuse.optimize(_model(), "cuda", arch="sm_90", check=False).report
+    assert report.cuda is not None
+    assert "no spills but up to 24 bytes by kernels of other shapes, occupancy" in report.cuda.describe()
+    uses = [use for kernel in report.cuda.kernels.values() for use in kernel.uses.values()]
+    assert "0 B spilled (24 B by kernels of other shapes)" in {use.describe_spills() for use in uses}
+
+
 def test_the_report_has_what_each_region_takes(compiler: MadeUpCompiler, tmp_path: Path) -> None:
     compiler.registers = 72
     report = onnxfuse.optimize(_model(), "cuda", arch="sm_75,sm_90").report
@@ -121,7 +130,7 @@ def test_the_report_has_what_each_region_takes(compiler: MadeUpCompiler, tmp_pat
     assert (region["before"]["launches"], region["after"]["launches"]) == (3, 1)
     assert (region["before"]["buffers"], region["after"]["buffers"]) == (2, 0)
     assert region["before"]["reads"]["text"] != region["after"]["reads"]["text"]
-    assert region["cuda"]["uses"]["sm_90"] == {"registers": 72, "spill_bytes": 0, "occupancy": 0.375}
+    assert region["cuda"]["uses"]["sm_90"] == {"registers": 72, "spill_bytes": 0, "occupancy": 0.375, "others_spill": 0}
     assert region["cuda"]["uses"]["sm_75"]["occupancy"] == 0.75
     assert region["cuda"]["access"] == "lcl:l" and region["cuda"]["times"] is None
     assert data["cuda"]["architectures"] == ["sm_75", "sm_90"] and data["checked_on"].startswith("on the CPU")
