@@ -14,11 +14,24 @@ _POOLS = {"MaxPool", "AveragePool", "LpPool"}
 
 
 def forget_doubtful_shapes(model: Model) -> None:
-    """Leave of the inferred shapes that come from such sizes the ranks alone."""
+    """Leave of the inferred shapes that come from such sizes the ranks alone, and of those that come from such ranks
+    nothing."""
     nodes = [node for graph in model.graphs() for node in graph.nodes]
-    waiting = [name for node in nodes if _is_wrong(node) for name in _made_names(node)]
+    sizes = _behind(nodes, [node for node in nodes if _is_wrong(node)])
+    ranks = _behind(nodes, [node for node in nodes if _has_another_rank(node)])
+    for node in nodes:
+        for tensor in node.outputs:
+            if tensor.name in ranks:
+                tensor.shape = None
+            elif tensor.name in sizes and tensor.shape is not None:
+                tensor.shape = [None] * len(tensor.shape)
+
+
+def _behind(nodes: Sequence[gs.Node], first: Sequence[gs.Node]) -> set[str]:
+    """The names of what some nodes make, and of what is made of that."""
+    waiting = [name for node in first for name in _made_names(node)]
     if not waiting:
-        return
+        return set()
     readers: dict[str, list[gs.Node]] = {}
     for node in nodes:
         for name in _read_names(node):
@@ -28,10 +41,7 @@ def forget_doubtful_shapes(model: Model) -> None:
         made = {name for node in readers.pop(waiting.pop(), []) for name in _made_names(node)}
         waiting += made - names
         names |= made
-    for node in nodes:
-        for tensor in node.outputs:
-            if tensor.name in names and tensor.shape is not None:
-                tensor.shape = [None] * len(tensor.shape)
+    return names
 
 
 def _bodies(node: gs.Node) -> list[gs.Graph]:
@@ -49,6 +59,12 @@ def _made_names(node: gs.Node) -> Iterator[str]:
     yield from (tensor.name for tensor in node.outputs if tensor.name)
     for body in _bodies(node):
         yield from (tensor.name for tensor in body.inputs)
+
+
+def _has_another_rank(node: gs.Node) -> bool:
+    """Whether ONNX Runtime drops the dimension that is split, which ONNX keeps where ``split`` is given."""
+    is_split = standard_op(node) == "SplitToSequence" and len(node.inputs) > 1 and bool(node.inputs[1].name)
+    return is_split and not node.attrs.get("keepdims", 1)
 
 
 def _is_wrong(node: gs.Node) -> bool:

@@ -317,6 +317,23 @@ def test_sizes_are_those_that_onnx_runtime_computes(node: onnx.NodeProto, size: 
         assert all(dim is None or dim == own for dim, own in zip(shape, result.shape, strict=True))
 
 
+@pytest.mark.parametrize(("parts", "shape"), [("", [2, 1]), ("parts", None)])
+def test_parts_of_a_sequence_may_have_another_rank(parts: str, shape: list[int] | None) -> None:
+    """ONNX Runtime drops the dimension of parts of a size that is given too, where ONNX keeps it."""
+    nodes = [
+        helper.make_node("SplitToSequence", ["x", parts][: 1 + bool(parts)], ["s"], keepdims=0),
+        helper.make_node("SequenceAt", ["s", "first"], ["a"]),
+        helper.make_node("Relu", ["a"], ["y"]),
+    ]
+    constants = [numpy_helper.from_array(np.array(value), name) for name, value in (("first", 0), ("parts", 1))]
+    model = model_of(nodes, [info("x", [1, 2, 1])], [info("y", None)], constants)
+    proto = model.to_proto()
+    infer(model)
+    assert types(model)["a"][1] == shape
+    (result,) = ort.InferenceSession(proto.SerializeToString()).run(None, {"x": np.zeros((1, 2, 1), np.float32)})
+    assert result.shape == (2, 1)
+
+
 def test_sizes_of_other_pools_are_known() -> None:
     pool = helper.make_node(
         "MaxPool", ["x"], ["a"], kernel_shape=[3, 3], strides=[2, 2], pads=[0, 0, 1, 1], ceil_mode=1

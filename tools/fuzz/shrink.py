@@ -96,6 +96,8 @@ def _cut_inputs(model: onnx.ModelProto, feeds: Feeds) -> Candidates:
     except SessionError:
         return
     for name, value in reversed(list(zip(names, values, strict=True))):
+        if not isinstance(value, np.ndarray):  # a sequence, or an optional value
+            continue
         changed = _copy(model)
         for node in changed.graph.node:
             for index, output in enumerate(node.output):

@@ -1,6 +1,6 @@
 """The pass that replaces regions of elementwise nodes by fused nodes, and the plan behind it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -204,10 +204,11 @@ class _Planner:
     ) -> None:
         """Let small fusions of a plan, and nodes that are fused with nothing else, become parts of one."""
         assert self._cuda is not None
+        lone = self._lone(plan, nodes, regions, layout)
         plan.fusions = Horizontal(
             nodes,
             plan.fusions,
-            [*self._lone(plan, nodes, regions, layout), *self._copies(plan, nodes)],
+            [*lone, *self._copies([*plan.fusions, *lone], nodes)],
             self._model.opsets,
             LikelyShapes(plan.graph),
             self._fast_math,
@@ -228,12 +229,14 @@ class _Planner:
         taken = {id(node) for fusion in plan.fusions for node in fusion.nodes}
         return [fusion for fusion in lone if not any(id(node) in taken for node in fusion.nodes)]
 
-    def _copies(self, plan: Plan, nodes: list[gs.Node]) -> Iterator[ElementwiseFusion]:
+    def _copies(self, fusions: Iterable[ElementwiseFusion], nodes: list[gs.Node]) -> Iterator[ElementwiseFusion]:
         """The fusions of Transposes that nothing is fused with and that leave rows in one piece, as of heads, and of
         Concats where a kernel copies what they join as fast as ONNX Runtime's, as a cache and what is appended to it.
+
+        ``fusions`` have their nodes already.
         """
         assert self._opset is not None
-        taken = {id(node) for fusion in plan.fusions for node in fusion.nodes}
+        taken = {id(node) for fusion in fusions for node in fusion.nodes}
         within = {id(node) for node in nodes}
         apart = taken | shape_arithmetic(nodes, within) | constant_arithmetic(nodes)
         for node in nodes:

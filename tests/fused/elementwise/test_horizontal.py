@@ -214,3 +214,14 @@ def test_a_concat_alone_is_left_to_onnx_runtime() -> None:
     model = model_of(nodes, {"past": [1, 12, "n", 64], "new": [1, 12, 1, 64]}, ["present"])
     found = onnxfuse.optimize(model.to_proto(), target="cuda", embed=False)
     assert [node.op_type for node in found.model.graph.node] == ["Concat"]
+
+
+def test_a_concat_within_a_region_is_copied_by_nobody_else() -> None:
+    """Halves that change places before a product are a region, which alone is not worth a node."""
+    nodes = [
+        helper.make_node("Split", ["x"], ["low", "high"], axis=-1),
+        helper.make_node("Concat", ["high", "low"], ["turned"], axis=-1),
+        helper.make_node("Mul", ["turned", "x"], ["y"]),
+    ]
+    found = onnxfuse.optimize(model_of(nodes, {"x": [1, 1, 2, 2]}, ["y"]).to_proto(), target="cuda", embed=False)
+    assert [node.op_type for node in found.model.graph.node] == ["Split", "Concat", "Mul"]
