@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.model.graph_ir import standard_op
+from onnxfuse.model.graph_ir import producer_of, standard_op
 
 QUANTIZED = "ONNX Runtime computes it in a quantized kernel"
 UNTYPED = "ONNX Runtime would move a QuantizeLinear up to it and not find its type, for it reads what may be a scalar"
@@ -79,8 +79,8 @@ def _is_guarded_softmax(node: gs.Node) -> bool:
     If one fused node read it in place of both, ORT would compute the Softmax in integers, which may be off by a level
     from what it was.
     """
-    quantized = node.inputs[0].inputs[0] if node.inputs[0].inputs else None
-    softmax = None if quantized is None else _producer_op(quantized.inputs[0])
+    quantized = producer_of(node.inputs[0])
+    softmax = _producer_op(quantized.inputs[0]) if quantized is not None and quantized.inputs else None
     return softmax == "Softmax" and sorted(op or "" for op in _reader_ops(node)) == ["IsNaN", "Where"]
 
 

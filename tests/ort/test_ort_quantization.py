@@ -158,3 +158,28 @@ def test_a_sum_that_keeps_a_product_from_being_quantized_stays_with_it(target: s
     result = onnxfuse.optimize(model, target, **({"embed": False, "arch": "sm_90"} if target == "cuda" else {}))
     assert "MatMulNBits" not in _kernels(result.model, tmp_path / "optimized.onnx")
     assert ["Tanh", "Mul"] in [region.ops for region in result.report.fused]
+
+
+def test_a_constant_of_a_body_is_dequantized(tmp_path: Path) -> None:
+    """What makes it is a node without inputs there."""
+    model = _model(
+        """g (bool c) => (float[2] y) {
+            y = If (c) <
+                then_branch = t () => (float[2] a) {
+                    q = Constant <value = uint8[2] {130, 120}> ()
+                    d = DequantizeLinear (q, s, z)
+                    a = Softmax (d)
+                },
+                else_branch = e () => (float[2] b) {
+                    q = Constant <value = float[2] {1, 2}> ()
+                    b = Identity (q)
+                }
+            >
+        }"""
+    )
+    model.graph.initializer.extend(
+        numpy_helper.from_array(value, name) for name, value in (("s", np.float32(0.05)), ("z", np.uint8(128)))
+    )
+    onnxfuse.optimize(model, passes=["fuse-elementwise"], output=tmp_path / "fused.onnx")
+    (y,) = onnxfuse.InferenceSession(tmp_path / "fused.onnx").run(None, {"c": np.array(True)})
+    np.testing.assert_allclose(y, np.array([1, np.exp(-0.5)]) / (1 + np.exp(-0.5)), rtol=1e-6)
