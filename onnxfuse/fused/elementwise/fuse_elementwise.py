@@ -268,12 +268,13 @@ class _Planner:
         if not any(map(is_view, nodes)):
             return []
         within = {id(node) for node in nodes}
-        open_ones = []
+        open_ones: list[list[gs.Node]] = []
+        others: list[list[gs.Node]] = []
         for region in regions:
             before, views = find_views(region, self._opset, within, self._is_read_outside)
-            swaps = any(view.swaps_halves for view in views)
-            if not swaps and self._why_not(region, layout) in (None, ALONE):
-                open_ones.append([*before, *region])
+            if self._why_not(region, layout) in (None, ALONE):
+                swaps = any(view.swaps_halves for view in views)
+                (others if swaps else open_ones).append([*before, *region])
         growing = ThroughViews(
             nodes,
             self._opset,
@@ -283,7 +284,8 @@ class _Planner:
             self._is_read_outside,
         )
         fusions = []
-        for region, space in growing.grow(open_ones, shape_arithmetic(nodes, within) | constant_arithmetic(nodes)):
+        excluded = shape_arithmetic(nodes, within) | constant_arithmetic(nodes)
+        for region, space in growing.grow(open_ones, others, excluded):
             inside = {id(node) for node in region}
             made = [tensor for node in region for tensor in node.outputs if tensor.name]
             outputs = [tensor for tensor in made if self._is_read_outside(tensor, inside)]

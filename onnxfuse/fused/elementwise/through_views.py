@@ -57,13 +57,14 @@ class ThroughViews:
         self._context = context
 
     def grow(
-        self, regions: Sequence[Sequence[gs.Node]], excluded: Collection[int]
+        self, regions: Sequence[Sequence[gs.Node]], others: Sequence[Sequence[gs.Node]], excluded: Collection[int]
     ) -> list[tuple[list[gs.Node], Space]]:
         """The regions that take views, with their spaces; each takes the place of all of ``regions`` that it is of.
 
+        ``others`` are regions that stay as they are and become nodes too, for which none of these may wait in a circle.
         Nodes by their ids in ``excluded`` are no views to take.
         """
-        blocks = Blocks(self._graph.nodes, regions)
+        blocks = Blocks(self._graph.nodes, [*regions, *others])
         grown = {id(blocks.of(region[0])): blocks.of(region[0]) for region in regions}
         joined = False
         for chain in self._chains(excluded):

@@ -293,6 +293,25 @@ def test_what_is_read_for_its_type_alone_is_no_view() -> None:
     np.testing.assert_array_equal(*(fusing.run(one, feeds, library=one is fused)[0] for one in (model, fused)))
 
 
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_a_region_does_not_wait_for_halves_that_wait_for_it(target: str) -> None:
+    """What is on both sides of the Reshape makes what changes places and reads the CumSum of what that is added to."""
+    model, fused, report = fuse(
+        "g (float[4, 6, 8] p, float[4, 6, 8] q) => (float[4, 6, 8] y, float[24, 8] z) {"
+        " a = Relu(p) b = CumSum(a, last) low, high = Split <axis = -1, num_outputs = 2> (b)"
+        " turned = Concat <axis = -1> (high, low) c = Mul(turned, b)"
+        " q1 = CumSum(q, last) q2 = CumSum(q1, last) q3 = CumSum(q2, last) q4 = CumSum(q3, last) d = Abs(q4)"
+        " e = Add(c, d) y = Neg(e)"
+        " f = CumSum(d, last) g = Reshape(f, rows) v = Reshape(a, rows) h = Add(v, g) z = Neg(h) }",
+        target,
+        rows=[24, 8],
+        last=2,
+    )
+    assert ["Split", "Concat", "Mul", "Abs", "Add", "Neg"] in [region.ops for region in report.fused]
+    if target == "cpu":
+        assert_same(model, fused, (4, 6, 8), (4, 6, 8))
+
+
 def test_of_a_long_chain_of_views_few_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes of regions that are tried, of chains one twice as long as the other."""
     counts = []
