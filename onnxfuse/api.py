@@ -139,10 +139,10 @@ def optimize(
     are faster by measurement or by rule, ``"all"``, ``"none"``.  ``tune`` times variants of each kernel on the GPU of
     this machine, and convolutions and products against ONNX Runtime's; for the CPU it runs the model with each of these
     choices on the inputs of the check, and takes the fastest.  ``tuning`` names files of measurements, of which later
-    ones win; with ``tune`` the last one gets what is measured. ``tf32`` lets fused convolutions and products of float32
-    round their factors to TF32, as ONNX Runtime does by default. ``prefer_nhwc`` writes the model for sessions whose
-    CUDA provider has that option, which ``onnxfuse.InferenceSession`` sets then: elementwise nodes between ONNX
-    Runtime's convolutions have their channels last, as these. ``time_kernels`` has the report say how long each kernel
+    ones win; with ``tune`` the last one gets what is measured.  ``tf32`` lets fused convolutions and products of
+    float32 round their factors to TF32, as ONNX Runtime does by default.  ``prefer_nhwc`` writes the model for sessions
+    whose CUDA provider has that option, which ``onnxfuse.InferenceSession`` sets then: elementwise nodes between ONNX
+    Runtime's convolutions have their channels last, as these.  ``time_kernels`` has the report say how long each kernel
     takes on the GPU of this machine.
     Without a GPU the check runs on the CPU.
 

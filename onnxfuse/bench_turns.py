@@ -47,8 +47,8 @@ class Worker:
 
     First, by itself, with what is known once it is ready; then to requests of its own kind; with ``{"times": [seconds,
     …]}`` for ``{"seconds": …}``, with ``"idle": true`` only when none of its threads spins any more; and, if its
-    outputs are asked for, with ``{}`` for ``{"save": FILE}``, which writes
-    them as an .npz file.  An answer ``{"error": …}`` says why it cannot go on.
+    outputs are asked for, with ``{}`` for ``{"save": FILE}``, which writes them as an .npz file.  An answer
+    ``{"error": …}`` says why it cannot go on.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ def quantized_nodes(nodes: Iterable[gs.Node], elementwise: set[int]) -> set[int]
                 if _is_guarded_softmax(node):
                     found.update(map(id, node.outputs[0].outputs))
         elif op == "QuantizeLinear":
-            producer = node.inputs[0].inputs[0] if node.inputs[0].inputs else None
+            producer = producer_of(node.inputs[0])
             if producer is None or id(producer) not in elementwise or "DequantizeLinear" in _reader_ops(node):
                 found.add(id(node))
         elif id(node) in elementwise:

@@ -15,7 +15,7 @@ from onnx import TensorProto
 
 from onnxfuse.model.constants import dtype_of, integers_of
 from onnxfuse.model.dtypes import DTYPES
-from onnxfuse.model.graph_ir import STANDARD_DOMAINS
+from onnxfuse.model.graph_ir import STANDARD_DOMAINS, producer_of, standard_op
 from onnxfuse.model.known_operators import is_of_ort
 from onnxfuse.program.builder import ProgramBuilder
 from onnxfuse.program.node_lowering import NodeLowering, Operands, UnsupportedError
@@ -240,7 +240,7 @@ def _reduction(n: ReducingLowering) -> int:
     op = next(one for one in REDUCTIONS.values() if one.onnx == n.node.op)
     if n.work not in op.types:
         raise UnsupportedError(f"{n.node.op} of {DTYPES[n.dtype()].numpy.name} has no kernel")
-    if op.name in _OVERFLOWING and n.work not in FLOATS and not (op.name == "reduce_sum" and _is_of_bools(n.node)):
+    if op.name in _OVERFLOWING and n.work not in FLOATS and not _is_of_bools(n.node):
         raise UnsupportedError(
             f"{n.node.op} of {DTYPES[n.dtype()].numpy.name} that overflows is another number in other versions of "
             "ONNX Runtime"
@@ -250,10 +250,8 @@ def _reduction(n: ReducingLowering) -> int:
 
 def _is_of_bools(node: gs.Node) -> bool:
     """Whether the elements of a node's first input are 0 and 1, of which there are never enough for an overflow."""
-    producer = next(iter(node.inputs[0].inputs), None)
-    if producer is None or producer.op != "Cast" or producer.domain not in STANDARD_DOMAINS:
-        return False
-    return bool(dtype_of(producer.inputs[0]) == np.bool_)
+    producer = producer_of(node.inputs[0])
+    return producer is not None and standard_op(producer) == "Cast" and dtype_of(producer.inputs[0]) == np.bool_
 
 
 @_lowers(_along_axes, "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp")

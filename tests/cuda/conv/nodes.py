@@ -20,8 +20,8 @@ from onnxfuse.program.figures import CONV_SUM_BLOCK
 from tests.cuda.contract import SOURCE
 from tests.cuda.conv.convolutions import MULTIPROCESSORS, Fused, convolve, integers
 from tests.cuda.emulation.emulator import FLAGS, HEADERS, cpp_text
-from tests.cuda.stand_in import NATIVE, Call, compile_shared, cubin, scratch_folder
-from tests.custom_ops.fused import NODE_NAME, make_model, sample
+from tests.cuda.stand_in import NATIVE, Call, StandIn, compile_shared, cubin, scratch_folder
+from tests.custom_ops.fused import NODE_NAME, assert_same_bits, make_model, run, sample
 
 Dims = Sequence[int | str] | None
 NODE = f"onnxfuse::FusedConv node '{NODE_NAME}': "
@@ -154,6 +154,23 @@ def check_launches(
         assert [block[offset : offset + size] for offset, size in places(kernel, len(layout.outputs))] == arguments
         assert len(block) == sum(map(len, arguments))
     return kernel
+
+
+def check_launcher(fused: Fused, source: ConvSource, code: Path, seed: int, folder: Path) -> None:
+    """The library launches the kernels of a source, and the last of them alone, as foretold, and has the reference's
+    results; ``code`` is machine code of the stand-in's, ``folder`` one to work in.
+    """
+    stand_in = StandIn(folder, [(9, 0, MULTIPROCESSORS)])
+    inputs = arrays_of(fused, seed)
+    wanted = expected(fused, inputs)
+    for kernels in (source.kernels, source.kernels[-1:]):
+        recipe = str(ConvRecipe(source.sha256, kernels))
+        session = stand_in.session(rendered_model(fused, source, code, cuda_recipe=recipe))
+        stand_in.use_stream(0)
+        stand_in.launches()
+        for result, own in zip(run(session, inputs), wanted, strict=True):
+            assert_same_bits(result, own)
+        check_launches(stand_in.launches(), stand_in.scratch(), fused, kernels)
 
 
 # --------------------------------------------------------------------------------------------- kernels that do nothing

@@ -11,12 +11,10 @@ import pytest
 
 from onnxfuse.cuda.conv.arguments import splits
 from onnxfuse.cuda.conv.kernel import ConvSource
-from onnxfuse.cuda.conv.recipe import ConvRecipe
 from tests.cuda.conv.convolutions import MULTIPROCESSORS, Fused
-from tests.cuda.conv.nodes import arrays_of, check_launches, expected, node_case, rendered_model, rendered_object
+from tests.cuda.conv.nodes import check_launcher, node_case, rendered_object
 from tests.cuda.conv.test_emulation import MAKERS
-from tests.cuda.stand_in import AVAILABLE, REASON, StandIn
-from tests.custom_ops.fused import assert_same_bits, run
+from tests.cuda.stand_in import AVAILABLE, REASON
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason=REASON)
 
@@ -35,19 +33,7 @@ def rendered(family: str) -> tuple[Path, dict[int, tuple[Fused, ConvSource]]]:
 @pytest.mark.parametrize("family", MAKERS)
 def test_the_results_are_the_reference(family: str, seed: int, tmp_path: Path) -> None:
     code, sources = rendered(family)
-    fused, source = sources[seed]
-    stand_in = StandIn(tmp_path, [(9, 0, MULTIPROCESSORS)])
-    inputs = arrays_of(fused, seed)
-    wanted = expected(fused, inputs)
-    for kernels in (source.kernels, source.kernels[-1:]):
-        recipe = str(ConvRecipe(source.sha256, kernels))
-        session = stand_in.session(rendered_model(fused, source, code, cuda_recipe=recipe))
-        stand_in.use_stream(0)
-        stand_in.launches()
-        results = run(session, inputs)
-        for result, own in zip(results, wanted, strict=True):
-            assert_same_bits(result, own)
-        check_launches(stand_in.launches(), stand_in.scratch(), fused, kernels)
+    check_launcher(*sources[seed], code, seed, tmp_path)
 
 
 def test_sums_in_parts_are_among_them() -> None:

@@ -12,7 +12,6 @@ from onnxfuse.cuda.arch import COMMON
 from onnxfuse.cuda.conv.arguments import splits
 from onnxfuse.cuda.conv.candidates import candidates
 from onnxfuse.cuda.conv.kernel import ConvSource
-from onnxfuse.cuda.conv.recipe import ConvRecipe
 from onnxfuse.cuda.conv.spec import product
 from onnxfuse.cuda.conv.tiling import Tiling
 from onnxfuse.cuda.elementwise.renderer import compile_options
@@ -21,18 +20,17 @@ from tests.cuda.compilers import nvrtc
 from tests.cuda.conv.convolutions import MULTIPROCESSORS, Fused, check
 from tests.cuda.conv.nodes import (
     arrays_of,
-    check_launches,
+    check_launcher,
     conv_model,
     expected,
     node_case,
-    rendered_model,
     rendered_object,
 )
 from tests.cuda.conv.products import head, product_case, tail
 from tests.cuda.conv.test_emulation import SCALAR, SCALAR_TENSOR, SIMT, TENSOR, TF32
 from tests.cuda.conv.test_nvrtc import VERBOSE
 from tests.cuda.emulation.emulator import Emulation
-from tests.cuda.stand_in import AVAILABLE, REASON, StandIn
+from tests.cuda.stand_in import AVAILABLE, REASON
 from tests.custom_ops.fused import assert_same_bits, new_session, run, session_options
 
 FAMILIES: dict[str, tuple[tuple[Tiling, ...], Tiling, tuple[str, ...]]] = {
@@ -151,18 +149,7 @@ def launched() -> tuple[Path, dict[int, tuple[Fused, ConvSource]]]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_library_launches_them(seed: int, tmp_path: Path) -> None:
     code, sources = launched()
-    fused, source = sources[seed]
-    stand_in = StandIn(tmp_path, [(9, 0, MULTIPROCESSORS)])
-    inputs = arrays_of(fused, seed)
-    wanted = expected(fused, inputs)
-    for kernels in (source.kernels, source.kernels[-1:]):
-        recipe = str(ConvRecipe(source.sha256, kernels))
-        session = stand_in.session(rendered_model(fused, source, code, cuda_recipe=recipe))
-        stand_in.use_stream(0)
-        stand_in.launches()
-        for result, own in zip(run(session, inputs), wanted, strict=True):
-            assert_same_bits(result, own)
-        check_launches(stand_in.launches(), stand_in.scratch(), fused, kernels)
+    check_launcher(*sources[seed], code, seed, tmp_path)
 
 
 @pytest.mark.parametrize("seed", range(24))

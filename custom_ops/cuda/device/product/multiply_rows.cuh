@@ -10,98 +10,94 @@
 
 namespace onnxfuse {
 
-// B x BK of a matrix whose rows of Depth elements follow one another, in vectors along them.  A thread has the same k of
-// every row.
-template <class T, u32 Depth, int B, int BK, int Block, int V> struct RowTile {
-  static constexpr int vector = Depth % V == 0 && BK % V == 0 ? V : 1;
-  static constexpr int columns = BK / vector;
+// Rows x Columns of a matrix, in vectors along the columns, as the threads of a block share them.  A thread has the same
+// columns of every row that is its own.
+template <class T, int Rows, int Columns, int Vector, int Block> struct ThreadTile {
+  static constexpr int vector = Vector;
+  static constexpr int columns = Columns / Vector;
   static constexpr int rows = Block / columns;  // of threads
-  static constexpr int count = (B + rows - 1) / rows;
+  static constexpr int count = (Rows + rows - 1) / rows;
   static_assert(Block % columns == 0, "threads share the columns evenly");
 
-  Pack<T, vector> items[count];
+  Pack<T, Vector> items[count];
 
   static ONNXFUSE_DEVICE int row(int item) { return static_cast<int>(threadIdx.x) / columns + item * rows; }
-  static ONNXFUSE_DEVICE int column() { return static_cast<int>(threadIdx.x) % columns * vector; }
+  static ONNXFUSE_DEVICE int column() { return static_cast<int>(threadIdx.x) % columns * Vector; }
+  static ONNXFUSE_DEVICE bool has(int item) { return Rows % rows == 0 || row(item) < Rows; }
 
-  // `first` is the tile's first row, of `all`.
-  template <class Index> ONNXFUSE_DEVICE void load(const T* from, Index all, Index first, u32 first_k) {
+  // What has(item) is zeros where is_inside(row, column) is false, and else lies at place(row, column).
+  template <class Inside, class At> ONNXFUSE_DEVICE void load(const T* from, const Inside& is_inside, const At& place) {
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-      items[i] = splat<T, vector>(from_bits<T>(0));
-      if (B % rows != 0 && row(i) >= B) continue;
-      if (first + row(i) < all && first_k + column() < Depth) {
-        items[i] = load_pack<vector>(from, (first + row(i)) * Depth + (first_k + column()));
-      }
+      items[i] = splat<T, Vector>(from_bits<T>(0));
+      if (has(i) && is_inside(row(i), column())) items[i] = load_pack<Vector>(from, place(row(i), column()));
     }
   }
 
-  // Copies straight to at(row, k) in shared memory.
-  template <class Index, class At>
-  static ONNXFUSE_DEVICE void copy(const T* from, Index all, Index first, u32 first_k, const At& at) {
+  // Copies it straight to to(row, column) in shared memory.
+  template <class Inside, class At, class To>
+  static ONNXFUSE_DEVICE void copy(const T* from, const Inside& is_inside, const At& place, const To& to) {
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-      if (B % rows != 0 && row(i) >= B) continue;
-      const bool inside = first + row(i) < all && first_k + column() < Depth;
-      copy_async<vector>(at(row(i), column()), from,
-                         inside ? (first + row(i)) * Depth + (first_k + column()) : Index{0}, inside);
+      if (!has(i)) continue;
+      const bool inside = is_inside(row(i), column());
+      copy_async<Vector>(to(row(i), column()), from, inside ? place(row(i), column()) : 0, inside);
     }
   }
 
-  // put(row, k, pack) for everything loaded.
+  // put(row, column, pack) for everything loaded.
   template <class Put> ONNXFUSE_DEVICE void store(const Put& put) const {
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-      if (B % rows == 0 || row(i) < B) put(row(i), column(), items[i]);
+      if (has(i)) put(row(i), column(), items[i]);
     }
   }
 };
 
-// BK x BN of weights [Depth, Outs], in vectors along Outs.  A thread has the same columns of every row.
-template <class T, u32 Depth, u32 Outs, int BN, int BK, int Block, int V> struct ColumnTile {
-  static constexpr int vector = Outs % V == 0 ? V : 1;
-  static constexpr int columns = BN / vector;
-  static constexpr int rows = Block / columns;  // of threads
-  static constexpr int count = (BK + rows - 1) / rows;
-  static_assert(Block % columns == 0, "threads share the columns evenly");
+// B x BK of a matrix whose rows of Depth elements follow one another, in vectors along them.
+template <class T, u32 Depth, int B, int BK, int Block, int V>
+struct RowTile : ThreadTile<T, B, BK, Depth % V == 0 && BK % V == 0 ? V : 1, Block> {
+  using Share = typename RowTile::ThreadTile;
 
-  Pack<T, vector> items[count];
+  // `first` is the tile's first row, of `all`.
+  template <class Index> ONNXFUSE_DEVICE void load(const T* from, Index all, Index first, u32 first_k) {
+    Share::load(from, inside_of(all, first, first_k), place_of(first, first_k));
+  }
 
-  static ONNXFUSE_DEVICE int row(int item) { return static_cast<int>(threadIdx.x) / columns + item * rows; }
-  static ONNXFUSE_DEVICE int column() { return static_cast<int>(threadIdx.x) % columns * vector; }
-  static ONNXFUSE_DEVICE bool is_inside(u32 first, u32 first_k, int item) {
-    return first_k + row(item) < Depth && first + column() < Outs;
+  template <class Index, class To>
+  static ONNXFUSE_DEVICE void copy(const T* from, Index all, Index first, u32 first_k, const To& to) {
+    Share::copy(from, inside_of(all, first, first_k), place_of(first, first_k), to);
   }
-  static ONNXFUSE_DEVICE u32 place(u32 first, u32 first_k, int item) {
-    return (first_k + row(item)) * Outs + first + column();
+
+ private:
+  template <class Index> static ONNXFUSE_DEVICE auto inside_of(Index all, Index first, u32 first_k) {
+    return [=](int row, int k) { return first + row < all && first_k + k < Depth; };
   }
+  template <class Index> static ONNXFUSE_DEVICE auto place_of(Index first, u32 first_k) {
+    return [=](int row, int k) -> Index { return (first + row) * Depth + (first_k + k); };
+  }
+};
+
+// BK x BN of weights [Depth, Outs], in vectors along Outs.
+template <class T, u32 Depth, u32 Outs, int BN, int BK, int Block, int V>
+struct ColumnTile : ThreadTile<T, BK, BN, Outs % V == 0 ? V : 1, Block> {
+  using Share = typename ColumnTile::ThreadTile;
 
   // `first` is the tile's first column.
   ONNXFUSE_DEVICE void load(const T* from, u32 first, u32 first_k) {
-#pragma unroll
-    for (int i = 0; i < count; ++i) {
-      items[i] = splat<T, vector>(from_bits<T>(0));
-      if (BK % rows != 0 && row(i) >= BK) continue;
-      if (is_inside(first, first_k, i)) items[i] = load_pack<vector>(from, place(first, first_k, i));
-    }
+    Share::load(from, inside_of(first, first_k), place_of(first, first_k));
   }
 
-  // Copies straight to at(k, column) in shared memory.
-  template <class At> static ONNXFUSE_DEVICE void copy(const T* from, u32 first, u32 first_k, const At& at) {
-#pragma unroll
-    for (int i = 0; i < count; ++i) {
-      if (BK % rows != 0 && row(i) >= BK) continue;
-      const bool inside = is_inside(first, first_k, i);
-      copy_async<vector>(at(row(i), column()), from, inside ? place(first, first_k, i) : 0, inside);
-    }
+  template <class To> static ONNXFUSE_DEVICE void copy(const T* from, u32 first, u32 first_k, const To& to) {
+    Share::copy(from, inside_of(first, first_k), place_of(first, first_k), to);
   }
 
-  // put(k, column, pack) for everything loaded.
-  template <class Put> ONNXFUSE_DEVICE void store(const Put& put) const {
-#pragma unroll
-    for (int i = 0; i < count; ++i) {
-      if (BK % rows == 0 || row(i) < BK) put(row(i), column(), items[i]);
-    }
+ private:
+  static ONNXFUSE_DEVICE auto inside_of(u32 first, u32 first_k) {
+    return [=](int k, int column) { return first_k + k < Depth && first + column < Outs; };
+  }
+  static ONNXFUSE_DEVICE auto place_of(u32 first, u32 first_k) {
+    return [=](int k, int column) { return (first_k + k) * Outs + first + column; };
   }
 };
 
