@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import onnx_graphsurgeon as gs
 
+from onnxfuse import cpu
 from onnxfuse.fused.conv.conv_figures import (
     CHANGES,
     FAR,
@@ -153,12 +154,16 @@ class ConvTimes:
         """Times what a product takes where groups have so many filters and channels.
 
         With the channels last vectors of whole groups, whose channels are one vector too, put these in order, and other
-        vectors of several groups read for each.
+        vectors of several groups read for each, but for one of two groups, with AVX-512, which shares what the vectors
+        beside it read: three are computed at once.
         """
         if layout is not Layout.NHWC:
             return 1 + SHORT_GROUP[layout] / filters
         vectors = math.lcm(filters, self._block) // self._block
         shared = math.lcm(filters, self._block) // filters - 1
+        if cpu.has_avx512() and shared == 1 and vectors > 1:
+            beside = (vectors - 3) * self._of_vectors(vectors // 2 * self._block - self._block)
+            return (3 + beside) / vectors * (1 + SHORT_GROUP[layout] / channels)
         mixed = NARROW if shared and vectors == 1 and filters == channels else (vectors + shared) / vectors
         whole = max(filters // self._block, 1) if vectors == 1 else 1
         return mixed * self._of_vectors(whole * self._block) * (1 + SHORT_GROUP[layout] / channels)
