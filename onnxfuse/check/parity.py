@@ -16,7 +16,8 @@ and fails if it is further, however unstable.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,9 @@ PROVIDERS = {name: target.providers for name, target in TARGETS.items()}
 
 _ROUNDINGS = 3
 """How often the weights are rounded otherwise: some roundings happen to cancel."""
+
+_REQUANTIZED = 12
+"""How often what is quantized is: few roundings change one level of one number, but that all that is made of it."""
 
 _NOISE = 3
 """How many times as large as what noise does a difference may be."""
@@ -308,14 +312,8 @@ def _mark_unstable(
     progress: Progress,
 ) -> None:
     warnings: dict[str, str] = {}
-    tried: list[tuple[_Original, list[list[Value]]]] = []
-    for original in _other_originals(path, proto, providers):
-        try:
-            session = original.make()
-            others = [session.run(original.feeds_of(inputs.feeds)) for inputs, _ in expected]
-        except SessionError:
-            continue  # some models do not run unoptimized
-        tried.append((original, others))
+    runs = [_Run(original, expected) for original in _other_originals(path, proto, providers)]
+    for original, others in _done(runs):
         noises = [
             [
                 compare_values(output.name, first, other, numbers[output.name])
@@ -337,7 +335,7 @@ def _mark_unstable(
             break
     progress("running the original in float64")
     first, more = (Float64Model(proto, path.absolute().parent, _SECONDS) for _ in range(2))
-    judge = _Judge(first, more, cache(partial(Session, path, providers=providers)), expected, tried, numbers)
+    judge = _Judge(first, more, cache(partial(Session, path, providers=providers)), expected, runs, numbers)
     for number, compared in enumerate(result.sets):
         for place, output in enumerate(compared.outputs):
             if output.name in compared.differing:
@@ -360,7 +358,7 @@ class _Judge:
     model_elsewhere: Float64Model
     original: Callable[[], Session]
     expected: Expected
-    tried: list[tuple["_Original", list[list[Value]]]]
+    runs: list["_Run"]
     numbers: Mapping[str, Numbers]
     _known: dict[int, dict[str, Value] | None] = field(default_factory=dict)
 
@@ -375,14 +373,14 @@ class _Judge:
         theirs = self._off(output.name, self.expected[index][1][place], index)
         if theirs is None:
             return ""
-        others = [
+        as_good = [run for run in self.runs if run.original.is_as_exact or (run.is_done and np.size(actual) < _FEW)]
+        others = (
             self._off(output.name, values[at][place], at)
-            for original, values in self.tried
-            if original.is_as_exact or np.size(actual) < _FEW
+            for original, values in _done(as_good)
             for at in (range(len(self.expected)) if original.by_chance else (index,))
-        ]
+        )
         output.off, output.original_off = ours.max_abs, theirs.max_abs
-        output.unstable = any(other is not None and is_within(ours, other) for other in (theirs, *others))
+        output.unstable = any(other is not None and is_within(ours, other) for other in chain((theirs,), others))
         said = describe_off(ours, theirs)
         if not output.unstable:
             elsewhere = next(filter(partial(is_within, ours), self._off_elsewhere(output.name, index, place)), None)
@@ -430,18 +428,53 @@ class _Original:
     is_as_exact: bool = False
 
 
+class _Run:
+    """What a way to compute the original gives, once that is asked for."""
+
+    def __init__(self, original: _Original, expected: Expected) -> None:
+        self.original = original
+        self.is_done = False
+        self._expected = expected
+
+    @cached_property
+    def values(self) -> list[list[Value]]:
+        """The outputs for each set of inputs; none where it does not run, as some models do not unoptimized."""
+        self.is_done = True
+        try:
+            session = self.original.make()
+            return [session.run(self.original.feeds_of(inputs.feeds)) for inputs, _ in self._expected]
+        except SessionError:
+            return []
+
+
+def _done(runs: Iterable[_Run]) -> Iterator[tuple[_Original, list[list[Value]]]]:
+    """Each way that runs, with what it gives; one after the other, as they are asked for."""
+    return ((run.original, run.values) for run in runs if run.values)
+
+
 def _other_originals(path: Path, proto: onnx.ModelProto, providers: tuple[str, ...]) -> Iterator[_Original]:
     unoptimized = partial(Session, path, providers=providers, optimized=False)
     yield _Original("ONNX Runtime's own optimizations change", unoptimized, is_as_exact=True)
     for seed in range(_ROUNDINGS):
-        model, folder = with_other_rounding(proto, seed), path.absolute().parent
-        session = partial(Session, model, providers=providers, folder=folder)
+        session = partial(_rerounded, with_other_rounding, path, proto, providers, seed)
         yield _Original("its weights rounded otherwise change", session)
     for seed in range(_ROUNDINGS):
         moved = partial(inputs_rounded_otherwise, seed=seed)
         yield _Original("its inputs rounded otherwise change", partial(Session, path, providers=providers), moved)
-    for seed in range(_ROUNDINGS):
-        quantized = with_quantized_rounded_otherwise(proto, seed)
-        if quantized is not None:
-            session = partial(Session, quantized, providers=providers, folder=path.absolute().parent)
-            yield _Original("what it quantizes, rounded otherwise, changes", session, by_chance=True, is_as_exact=True)
+    if with_quantized_rounded_otherwise(proto, 0) is None:
+        return
+    for seed in range(_REQUANTIZED):
+        session = partial(_rerounded, with_quantized_rounded_otherwise, path, proto, providers, seed)
+        yield _Original("what it quantizes, rounded otherwise, changes", session, by_chance=True, is_as_exact=True)
+
+
+def _rerounded(
+    change: Callable[[onnx.ModelProto, int], bytes | None],
+    path: Path,
+    proto: onnx.ModelProto,
+    providers: tuple[str, ...],
+    seed: int,
+) -> Session:
+    model = change(proto, seed)
+    assert model is not None
+    return Session(model, providers=providers, folder=path.absolute().parent)

@@ -72,7 +72,8 @@ def inputs_shuffled(feeds: Mapping[str, Any], seed: int) -> dict[str, Any]:
 
 
 def with_quantized_rounded_otherwise(model: onnx.ModelProto, seed: int) -> bytes | None:
-    """The model, serialized, with each number of float32 that it quantizes perhaps one number up or down.
+    """The model, serialized, with each number of float32 that it quantizes perhaps one number up or down, and from the
+    fourth ``seed`` on by two, four, eight for three seeds each: what two nodes make differs by that soon.
 
     Which ones follows from the numbers themselves, since shapes may be open.  A quantizer makes a whole level of that,
     or nothing.  None if the model quantizes no float32.
@@ -87,7 +88,7 @@ def with_quantized_rounded_otherwise(model: onnx.ModelProto, seed: int) -> bytes
         for place in reversed(range(len(graph.node))):
             node = graph.node[place]
             if node.input and node.input[0] not in types and _quantizes(node, types):
-                made = list(_rounding(node.input[0], float(1000 + 777 * seed), names))
+                made = list(_rounding(node.input[0], float(1000 + 777 * seed), 2.0 ** (seed // 3 - 23), names))
                 node.input[0] = made[-1].output[0]
                 for index, new in enumerate(made, place):
                     graph.node.insert(index, new)
@@ -105,8 +106,8 @@ def _quantizes(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
     return node.op_type in _DYNAMIC_QUANTIZERS
 
 
-def _rounding(name: str, frequency: float, names: Iterator[str]) -> Iterator[onnx.NodeProto]:
-    """x (1 ± 2⁻²³), by the sign of sin(frequency x)."""
+def _rounding(name: str, frequency: float, part: float, names: Iterator[str]) -> Iterator[onnx.NodeProto]:
+    """x (1 ± part), by the sign of sin(frequency x)."""
 
     def node(operator: str, *inputs: str, **attributes: Any) -> onnx.NodeProto:
         return helper.make_node(operator, list(inputs), [next(names)], **attributes)
@@ -115,12 +116,12 @@ def _rounding(name: str, frequency: float, names: Iterator[str]) -> Iterator[onn
         return node("Constant", value=numpy_helper.from_array(np.array(value, np.float32)))
 
     yield (often := number(frequency))
-    yield (step := number(2.0**-23))
+    yield (step := number(part))
     yield (product := node("Mul", name, often.output[0]))
     yield (wave := node("Sin", product.output[0]))
     yield (sign := node("Sign", wave.output[0]))
-    yield (part := node("Mul", name, step.output[0]))
-    yield (change := node("Mul", part.output[0], sign.output[0]))
+    yield (size := node("Mul", name, step.output[0]))
+    yield (change := node("Mul", size.output[0], sign.output[0]))
     yield node("Add", name, change.output[0])
 
 

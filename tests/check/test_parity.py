@@ -345,6 +345,24 @@ def test_an_output_is_unstable_where_what_it_quantizes_rounded_otherwise_changes
     assert not compare(original, made("c.onnx", wrong)).ok
 
 
+@pytest.mark.parametrize(("distance", "is_ok"), [(2**-22, True), (2**-16, False)])
+def test_what_is_quantized_may_be_off_by_a_few_units_in_the_last_place(
+    distance: float, is_ok: bool, tmp_path: Path
+) -> None:
+    """As what several roundings make may be, where the nearest level changes."""
+
+    def made(name: str, half: float) -> Path:
+        constants = f"<float half = {{{half:.9g}}}, float one = {{1}}, uint8 zero = {{0}}>"
+        body = """c = Cast <to = 1> (x) a = Mul(c, half)
+            q = QuantizeLinear(a, one, zero) y = DequantizeLinear(q, one, zero)"""
+        return model_file(tmp_path / name, f"(int32[300] x) => (float[300] y) {constants}", body)
+
+    original, other = made("a.onnx", 0.5 * (1 - distance)), made("b.onnx", 0.5 * (1 + distance))
+    result = compare(original, other, inputs={"x": np.arange(300, dtype=np.int32)})
+    assert result.ok == is_ok
+    assert not is_ok or "what it quantizes, rounded otherwise, changes it as much" in result.warnings[0]
+
+
 def test_an_output_is_unstable_where_other_roundings_of_its_inputs_change_it_as_much(tmp_path: Path) -> None:
     """A sine of a million times the input is one of its last digits; but no cosine."""
     values = {"million": 1e6, "part": 0.3, "rest": 1e6 / 0.3, "quarter": np.pi / 2}
