@@ -4,7 +4,7 @@ ONNX Runtime's quantizer, its transformer optimizer and its model builder write 
 reads their results could be fused.  Their definitions: ONNX Runtime, docs/ContribOperators.md.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
@@ -30,12 +30,12 @@ def add_import(model: ModelProto) -> None:
         model.opset_import.add(domain=_DOMAIN, version=1)
 
 
-def show_as_standard(model: ModelProto) -> None:
+def show_as_standard(graphs: Sequence[GraphProto]) -> None:
     """Put operators of ONNX that make the same types and shapes into the place of those of ONNX Runtime.
 
-    The model computes something else then.  Nodes with an attribute that is not known stay.
+    The graphs compute something else then.  Nodes with an attribute that is not known stay.
     """
-    for graph in onnx_graphs(model.graph):
+    for graph in graphs:
         places = [
             place for place, node in enumerate(graph.node) if node.domain == _DOMAIN and node.input and node.output
         ]

@@ -1,12 +1,12 @@
 """A model as passes see it: an onnx_graphsurgeon graph, and all else of the ModelProto that it came from."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx_graphsurgeon as gs
-from onnx import ModelProto
+from onnx import ModelProto, TypeProto
 
 from onnxfuse.model import tensor_data
 from onnxfuse.model.graph_export import Export
@@ -19,6 +19,7 @@ __all__ = [
     "LazyTensor",
     "Model",
     "Node",
+    "Types",
     "captured_tensors",
     "describe",
     "sorted_nodes",
@@ -26,6 +27,9 @@ __all__ = [
     "used_tensors",
     "walk",
 ]
+
+Types = dict[str, list[TypeProto]]
+"""What is told of a graph's tensors, by their names, of which what comes later replaces what it tells anew."""
 
 
 class Model:
@@ -36,6 +40,7 @@ class Model:
     functions: the model's local functions by (domain, name, overload); passes may add some.
     path: the file that it was loaded from; external data is relative to its directory.
     metadata: keys and values that passes add to the model's own.
+    inferred: what shape inference found last, by the bytes of what it was given.
     same_shapes: names of tensors -> the name of one that has the same shape, where a pass knows more than shape
     inference finds in what it wrote.
 
@@ -66,6 +71,7 @@ class Model:
         self.opsets = import_opsets(source)
         self.functions = import_functions(source)
         self.metadata: dict[str, str] = {}
+        self.inferred: dict[bytes, Sequence[Types]] = {}
         self.same_shapes: dict[str, str] = {}
         self._source = source
         self._names: set[str] = {""}
@@ -143,6 +149,13 @@ class Model:
             for graph in walk(body)
         }
         return (graph for graph in self.graphs() if id(graph) not in inlined)
+
+    def remember_inferred(self, given: bytes, found: Sequence[Types]) -> None:
+        """Keep what shape inference found in the graphs of a model, in place of what it found before the last time.
+
+        Passes that change nothing between them, and two ways of looking at sizes in turns, are inferred once.
+        """
+        self.inferred = dict([*list(self.inferred.items())[-1:], (given, found)])
 
     def unique_name(self, base: str) -> str:
         """``base``, or ``base`` with a number, such that no tensor or node of the model has that name.

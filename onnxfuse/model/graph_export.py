@@ -52,7 +52,8 @@ class Export:
     """One export of a model.
 
     ``proto`` is the result.  ``fresh`` are the tensors in it that were made from arrays, not imported.
-    ``graphs`` are the graphs in the order in which ``onnx_graphs(proto.graph)`` gives their messages.
+    ``graphs`` are the graphs in the order in which ``onnx_graphs(proto.graph)`` gives their messages, and ``messages``
+    these.
     ``stripped`` are the tensors that a light export left without data.  ``stored`` has, by their names, the data of the
     initializers of the main graph that an export which is not ``whole`` left without it.
     """
@@ -73,6 +74,7 @@ class Export:
         self.proto = ModelProto()
         self.fresh: list[TensorProto] = []
         self.graphs: list[gs.Graph] = []
+        self.messages: list[GraphProto] = []
         self.stripped: list[TensorProto] = []
         self.stored: dict[str, tensor_data.Stored] = {}
         self._light = light
@@ -103,7 +105,7 @@ class Export:
             if source.HasField("ir_version") and source.ir_version < INITIALIZER_IR_VERSION:
                 self._write_fixed_inputs(source.graph)
             if fused:
-                forget_symbols(self.proto, of_outputs=False)
+                forget_symbols(self.messages, of_outputs=False)
         for function in functions:
             written = self.proto.functions.add()
             written.CopyFrom(function)
@@ -143,6 +145,7 @@ class Export:
 
     def _write_graph(self, graph: gs.Graph, out: GraphProto) -> None:
         self.graphs.append(graph)
+        self.messages.append(out)
         nodes = sorted_nodes(graph)
         source = graph.source.proto if isinstance(graph, Graph) else GraphProto(name=graph.name)
         rebuilt = {"node", "initializer", "sparse_initializer", "input", "output", "value_info"}

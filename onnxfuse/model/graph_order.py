@@ -1,5 +1,7 @@
 """The order in which a graph's nodes must stand in a file, and what ties nodes with subgraphs into it."""
 
+from collections.abc import Sequence
+
 import onnx_graphsurgeon as gs
 
 from onnxfuse.errors import OnnxfuseError
@@ -12,6 +14,8 @@ def sorted_nodes(graph: gs.Graph) -> list[gs.Node]:
     Nodes that are in order already stay exactly as they are; else a node moves to just before its first user.
     Linear in the size of the graph.  Raises OnnxfuseError, naming a node, if there is a cycle.
     """
+    if _are_in_order(graph.nodes):
+        return list(graph.nodes)
     producers = {id(tensor): node for node in graph.nodes for tensor in node.outputs}
     order: list[gs.Node] = []
     done: set[int] = set()
@@ -38,6 +42,16 @@ def sorted_nodes(graph: gs.Graph) -> list[gs.Node]:
                 done.add(id(node))
                 order.append(node)
     return order
+
+
+def _are_in_order(nodes: Sequence[gs.Node]) -> bool:
+    """Whether every node is there once, after those whose results it uses."""
+    later = {id(tensor) for node in nodes for tensor in node.outputs}
+    for node in nodes:
+        if not later.isdisjoint(map(id, node.inputs)) or not later.isdisjoint(map(id, captured_tensors(node))):
+            return False
+        later.difference_update(map(id, node.outputs))
+    return len(set(map(id, nodes))) == len(nodes)
 
 
 def used_tensors(node: gs.Node) -> list[gs.Tensor]:

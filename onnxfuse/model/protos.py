@@ -1,13 +1,13 @@
 """Parts of models as ONNX has them: all graphs, attributes, what is said of values."""
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 from google.protobuf.message import Message
-from onnx import AttributeProto, GraphProto, ModelProto, ValueInfoProto
+from onnx import AttributeProto, GraphProto, ValueInfoProto
 
 from onnxfuse.model.symbols import MADE_BY_ONNX
 
@@ -55,16 +55,17 @@ def make_attribute(name: str, value: Any, original: AttributeProto | None = None
         return onnx.helper.make_attribute(name, value)
 
 
-def forget_symbols(proto: ModelProto, *, of_outputs: bool) -> set[str]:
+def forget_symbols(graphs: Sequence[GraphProto], *, of_outputs: bool) -> set[str]:
     """Clear the symbols that onnx made up of the sizes of results, and return those like them that inputs have.
 
-    Those of a graph's outputs are results too, unless they have to stay as they are declared.
+    ``graphs`` are all those of a model, the main one first.  Those of a graph's outputs are results too, unless they
+    have to stay as they are declared.
 
     Who writes what inference found into a file, and then merges it with another, has one symbol for several sizes.
     ONNX Runtime plans the memory of results by them.
     """
-    declared = {dim.dim_param for info in proto.graph.input for dim in info.type.tensor_type.shape.dim}
-    for graph in onnx_graphs(proto.graph):
+    declared = {dim.dim_param for info in graphs[0].input for dim in info.type.tensor_type.shape.dim}
+    for graph in graphs:
         for info in (*graph.value_info, *(graph.output if of_outputs else ())):
             for dim in info.type.tensor_type.shape.dim:
                 if dim.dim_param.startswith(MADE_BY_ONNX) and dim.dim_param not in declared:

@@ -5,7 +5,7 @@ light export of the model, so a model of any size takes little memory, and what 
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 import onnx
@@ -24,10 +24,10 @@ from onnx.shape_inference import InferenceError
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.contrib_operators import show_as_standard
-from onnxfuse.model.graph import Model
+from onnxfuse.model.graph import Model, Types
 from onnxfuse.model.graph_export import Export
 from onnxfuse.model.graph_import import set_type
-from onnxfuse.model.graph_ir import STANDARD_DOMAINS
+from onnxfuse.model.graph_ir import STANDARD_DOMAINS, numpy_dtype
 from onnxfuse.model.ort_operators import replace_by_casts
 from onnxfuse.model.protos import forget_symbols, onnx_graphs
 from onnxfuse.model.symbols import MADE_BY_ONNX, MADE_UP, is_made_up
@@ -58,30 +58,34 @@ def infer(model: Model, shapes: Shapes | None = None) -> None:
 
 def run(model: Model, light: Export, shapes: Shapes | None, *, check_types: bool) -> None:
     """``infer`` on a light export at hand; ``check_types`` makes a type error an OnnxfuseError."""
-    proto = light.proto
-    _make_dense(proto)
-    replace_by_casts(proto)
-    show_as_standard(proto)
+    proto, graphs = light.proto, light.messages
+    _make_dense(graphs)
+    replace_by_casts(proto, graphs)
+    show_as_standard(graphs)
     if shapes is not None:
-        _override(model, proto, shapes)
+        _override(model, graphs, shapes)
     if check_types:
-        _check_ranks(proto)
-    declared = _declared_symbols(proto)
-    for inferred in _infer(proto, check_types):
-        for graph, result in zip(light.graphs, onnx_graphs(inferred.graph), strict=True):
-            _fill(graph, result, declared)
+        _check_ranks(graphs)
+    declared = _declared_symbols(graphs)
+    key = proto.SerializeToString()
+    found = model.inferred.get(key)
+    if found is None:
+        found = _found(_infer(proto, graphs, key, check_types), len(graphs))
+        model.remember_inferred(key, found)
+    for graph, types in zip(light.graphs, found, strict=True):
+        _fill(graph, types, declared)
     missed = MissedSizes()
     for graph in light.graphs:
         missed.name(graph)
     forget_doubtful_shapes(model)
 
 
-def _make_dense(proto: ModelProto) -> None:
+def _make_dense(graphs: Sequence[GraphProto]) -> None:
     """Declare sparse initializers as what they are to every operator, ordinary tensors; onnx takes none otherwise.
 
     What is said of initializers elsewhere goes: ONNX Runtime does not look at it, and converters leave old types there.
     """
-    for graph in onnx_graphs(proto.graph):
+    for graph in graphs:
         constants = {tensor.name for tensor in graph.initializer}
         described = [info for info in graph.value_info if info.name not in constants]
         if len(described) < len(graph.value_info):
@@ -93,9 +97,9 @@ def _make_dense(proto: ModelProto) -> None:
         del graph.sparse_initializer[:]
 
 
-def _check_ranks(proto: ModelProto) -> None:
+def _check_ranks(graphs: Sequence[GraphProto]) -> None:
     """Raise OnnxfuseError for a rank that no tensor has: onnx would fill the memory with its dimensions."""
-    for graph in onnx_graphs(proto.graph):
+    for graph in graphs:
         types = _types(graph)
         for node in graph.node:
             place = _SHAPE_INPUTS.get(node.op_type) if node.domain in STANDARD_DOMAINS else None
@@ -107,9 +111,34 @@ def _check_ranks(proto: ModelProto) -> None:
                 raise OnnxfuseError(f"not a valid ONNX model: {node.op_type} to a shape of {sizes}")
 
 
-def _infer(proto: ModelProto, check_types: bool) -> Iterator[ModelProto]:
-    """The model with inferred types, the ones that tell more last."""
-    serialized = proto.SerializeToString()
+def _found(results: Iterable[ModelProto], count: int) -> list[Types]:
+    """What is known of the tensors of each of ``count`` graphs, of results of which later ones tell more."""
+    found: list[Types] = [{} for _ in range(count)]
+    for result in results:
+        for types, graph in zip(found, _graphs(result, count), strict=True):
+            for name, type_proto in _types(graph).items():
+                if _tells_all(type_proto):
+                    types[name] = [type_proto]
+                else:
+                    types.setdefault(name, []).append(type_proto)
+    return found
+
+
+def _graphs(model: ModelProto, count: int) -> Iterable[GraphProto]:
+    """The graphs of a model, of which there are ``count``."""
+    return [model.graph] if count == 1 else onnx_graphs(model.graph)
+
+
+def _tells_all(type_proto: TypeProto) -> bool:
+    """Whether nothing is left of what was known of a tensor before."""
+    tensor_type = type_proto.tensor_type
+    return tensor_type.HasField("shape") and numpy_dtype(tensor_type.elem_type) is not None
+
+
+def _infer(
+    proto: ModelProto, graphs: Sequence[GraphProto], serialized: bytes, check_types: bool
+) -> Iterator[ModelProto]:
+    """The model, whose graphs are given, with inferred types, the ones that tell more last."""
     inferred = proto
     try:
         # Strict mode raises on trouble of any kind; only some kinds are the model's fault.
@@ -120,23 +149,23 @@ def _infer(proto: ModelProto, check_types: bool) -> Iterator[ModelProto]:
         with suppress(*_ERRORS):
             inferred = onnx.shape_inference.infer_shapes(serialized)
     yield inferred
-    propagate = not _has_long_vector(inferred) and not _has_endless_slice(proto)
+    propagate = not _has_long_vector(_graphs(inferred, len(graphs))) and not _has_endless_slice(graphs)
     for _ in range(_ROUNDS):
         with suppress(*_ERRORS):
             inferred = onnx.shape_inference.infer_shapes(serialized, data_prop=propagate)
             yield inferred
-        if not _declare_reshape_ranks(proto, inferred):
+        if not _declare_reshape_ranks(graphs, _graphs(inferred, len(graphs))):
             return
         serialized = proto.SerializeToString()
 
 
-def _declare_reshape_ranks(proto: ModelProto, inferred: ModelProto) -> bool:
+def _declare_reshape_ranks(graphs: Iterable[GraphProto], inferred: Iterable[GraphProto]) -> bool:
     """Declare the rank of Reshape results that inference left unknown; whether there was any to declare.
 
     Before opset 14 onnx tells nothing of a Reshape to a computed shape, though that shape's length is its rank.
     """
     declared = False
-    for graph, result in zip(onnx_graphs(proto.graph), onnx_graphs(inferred.graph), strict=True):
+    for graph, result in zip(graphs, inferred, strict=True):
         reshapes = [node for node in graph.node if _is_reshape(node)]
         types = _types(result) if reshapes else {}
         for node in reshapes:
@@ -160,12 +189,12 @@ def _types(graph: GraphProto) -> dict[str, TypeProto]:
     return {info.name: info.type for info in (*graph.value_info, *graph.output, *graph.input)}
 
 
-def _has_endless_slice(proto: ModelProto) -> bool:
+def _has_endless_slice(graphs: Iterable[GraphProto]) -> bool:
     """Whether data propagation would not end: onnx adds the steps of a Slice up in 32 bits, whatever they are."""
-    for graph in onnx_graphs(proto.graph):
+    for graph in graphs:
         steps = {node.input[4] for node in graph.node if node.op_type == "Slice" and len(node.input) > 4}
         numbers = [_integers(tensor) for tensor in graph.initializer if tensor.name in steps]
-        for node in graph.node:
+        for node in graph.node if steps else ():
             if node.op_type == "Constant" and steps.intersection(node.output):
                 numbers += [[*_integers(attribute.t), *attribute.ints, attribute.i] for attribute in node.attribute]
         if any(abs(step) > _LONGEST_STEP for some in numbers for step in some):
@@ -182,9 +211,9 @@ def _integers(tensor: TensorProto) -> list[int]:
     return []
 
 
-def _has_long_vector(proto: ModelProto) -> bool:
+def _has_long_vector(graphs: Iterable[GraphProto]) -> bool:
     """Whether data propagation, which holds some 80 bytes for every element of a vector, costs too much."""
-    for graph in onnx_graphs(proto.graph):
+    for graph in graphs:
         if any(len(tensor.dims) == 1 and tensor.dims[0] > _LONG_VECTOR for tensor in graph.initializer):
             return True
         for info in (*graph.input, *graph.value_info, *graph.output):
@@ -210,15 +239,15 @@ def _inner(line: str) -> bool:
     return bool(inner) and onnx.defs.has(outer)
 
 
-def _override(model: Model, proto: ModelProto, shapes: Shapes) -> None:
-    inputs = {info.name: info for info in proto.graph.input}
+def _override(model: Model, graphs: Sequence[GraphProto], shapes: Shapes) -> None:
+    inputs = {info.name: info for info in graphs[0].input}
     for name, shape in shapes.items():
         if name not in inputs:
             known = ", ".join(tensor.name for tensor in model.graph.inputs) or "none"
             raise OnnxfuseError(f"the model has no input {name!r}; its inputs: {known}")
         _set_shape(inputs[name], shape)
     # Declared shapes may hold for the declared inputs only, but for those of constants, which some exporters declare.
-    for graph in onnx_graphs(proto.graph):
+    for graph in graphs:
         constants = {tensor.name for tensor in graph.initializer}
         for info in (*graph.value_info, *graph.output):
             if info.type.HasField("tensor_type") and info.name not in constants:
@@ -245,26 +274,26 @@ def _set_shape(info: ValueInfoProto, shape: Sequence[int | str]) -> None:
     tensor_type.shape.CopyFrom(given)
 
 
-def _declared_symbols(proto: ModelProto) -> set[str]:
+def _declared_symbols(graphs: Sequence[GraphProto]) -> set[str]:
     """Those of inputs that look as if onnx had made them up, which takes others then; those that look as if we had, and
     those that onnx did make up, are forgotten, and what they stand for is inferred anew."""
-    for graph in onnx_graphs(proto.graph):
+    for graph in graphs:
         for info in (*graph.input, *graph.value_info, *graph.output):
             for dim in info.type.tensor_type.shape.dim:
                 if is_made_up(dim.dim_param):
                     dim.ClearField("dim_param")
-    return forget_symbols(proto, of_outputs=True)
+    return forget_symbols(graphs, of_outputs=True)
 
 
-def _fill(graph: gs.Graph, result: GraphProto, declared: set[str]) -> None:
+def _fill(graph: gs.Graph, types: Types, declared: set[str]) -> None:
     def named(size: int | str | None) -> int | str | None:
         if isinstance(size, str) and size.startswith(MADE_BY_ONNX) and size not in declared:
             return MADE_UP + size.removeprefix(MADE_BY_ONNX)
         return size
 
-    types = _types(result)
     for tensor in (*graph.inputs, *(tensor for node in graph.nodes for tensor in node.outputs)):
-        if isinstance(tensor, gs.Variable) and (type_proto := types.get(tensor.name)) is not None:
-            set_type(tensor, type_proto)
-            if tensor.shape is not None:
+        if isinstance(tensor, gs.Variable) and (told := types.get(tensor.name)) is not None:
+            for type_proto in told:
+                set_type(tensor, type_proto)
+            if tensor.shape is not None and any(isinstance(size, str) for size in tensor.shape):
                 tensor.shape = [named(size) for size in tensor.shape]

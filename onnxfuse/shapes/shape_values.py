@@ -74,12 +74,12 @@ class ShapeValues:
         """The elements of a vector, or the one of a scalar; None if not even their number is known."""
         if id(tensor) in self._elements:
             return self._elements[id(tensor)]
+        if tensor.shape is not None and len(tensor.shape) > 1:
+            return None
         if (values := _vector(tensor)) is not None:
             return list(values)
         shape = shape_of(tensor)
-        if shape is None or len(shape) > 1 or math.prod(shape) > _LONGEST:
-            return None
-        return [None] * math.prod(shape)
+        return None if shape is None or math.prod(shape) > _LONGEST else [None] * math.prod(shape)
 
     def _row(self, tensor: gs.Tensor) -> list[Element] | None:
         """The elements of what is known to have no second dimension."""

@@ -175,6 +175,27 @@ def test_the_domain_of_onnx_may_be_spelled_out(imported):
     assert model.to_proto() == proto
 
 
+def test_what_did_not_change_is_inferred_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of([helper.make_node("Transpose", ["x"], ["y"], "turn", perm=[1, 0])], [info("x", [2, 3])], [])
+    calls = []
+    infer_shapes = onnx.shape_inference.infer_shapes
+    monkeypatch.setattr(
+        onnx.shape_inference, "infer_shapes", lambda *args, **kw: calls.append(args) or infer_shapes(*args, **kw)
+    )
+    infer(model)
+    once = len(calls)
+    infer(model, {"x": [2, 3]})
+    assert len(calls) == once  # which are the declared ones
+    (y,) = model.graph.nodes[0].outputs
+    y.shape = None
+    infer(model)
+    assert (y.shape, len(calls)) == ([3, 2], once)
+
+    model.graph.nodes[0].attrs["perm"] = [0, 1]
+    infer(model)
+    assert (y.shape, len(calls)) == ([2, 3], 2 * once)
+
+
 def test_nodes_out_of_order_get_their_own_types():
     then = helper.make_graph([helper.make_node("Abs", ["made"], ["t"])], "then", [], [onnx.ValueInfoProto(name="t")])
     other = helper.make_graph([helper.make_node("Neg", ["made"], ["e"])], "else", [], [onnx.ValueInfoProto(name="e")])
