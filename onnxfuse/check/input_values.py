@@ -1,5 +1,7 @@
 """Values for those inputs of a model of which its nodes tell what they are for."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 

@@ -1,5 +1,7 @@
 """Inputs to run a model on, made up so that they are realistic for its signature."""
 
+from __future__ import annotations
+
 import math
 import re
 import time
@@ -127,7 +129,7 @@ class _Way:
 
     purposes: Purposes | None
     fixed: Mapping[str, int]
-    sum: "_Sum | None" = None
+    sum: _Sum | None = None
 
 
 @dataclass(frozen=True)

@@ -136,10 +136,15 @@ class ShapeValues:
 
     def _arithmetic(self, node: Node) -> list[Element] | None:
         """A number made of two."""
-        operands = [self.of(tensor) for tensor in node.inputs]
-        if len(operands) != 2 or any(elements is None or len(elements) != 1 for elements in operands):
+        numbers: list[Element] = []
+        for tensor in node.inputs:
+            elements = self.of(tensor)
+            if elements is None or len(elements) != 1:
+                return None
+            numbers += elements
+        if len(numbers) != 2:
             return None
-        (first,), (second,) = (elements for elements in operands if elements is not None)
+        first, second = numbers
         if node.op == "Mul" and isinstance(second, int):
             first, second = second, first
         if node.op == "Mul" and isinstance(first, int) and first > 0 and second is not None:

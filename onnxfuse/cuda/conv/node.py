@@ -6,17 +6,12 @@ from dataclasses import dataclass
 import onnx_graphsurgeon as gs
 
 from onnxfuse.cuda.conv.case import ConvCase
-from onnxfuse.cuda.conv.spec import Convolution, product
+from onnxfuse.cuda.conv.spec import OPERATORS, PRODUCT, Convolution, product
 from onnxfuse.cuda.strided import Dim
 from onnxfuse.fused.kinds import CONV, DOMAIN, TF32_KEY, kind_of
 from onnxfuse.model import dtypes
 from onnxfuse.model.graph import Model
 from onnxfuse.program import Program, ProgramError
-
-OPERATORS = {"Conv": False, "ConvTranspose": True}
-"""The values of the attribute ``operator`` of convolutions, and whether they are transposed."""
-PRODUCT = "MatMul"
-"""That of products."""
 
 
 @dataclass(frozen=True)

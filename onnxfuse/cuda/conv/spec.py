@@ -14,6 +14,10 @@ from onnxfuse.program.figures import MAX_CONV_ATTRIBUTE, MAX_CONV_WEIGHTS, MAX_S
 from onnxfuse.shapes.windows import count, covered, extent, same_padding, sides
 
 DTYPES_OF_X = ("f32", "f16", "bf16")
+OPERATORS = {"Conv": False, "ConvTranspose": True}
+"""The values of a fused node's attribute ``operator`` for convolutions, and whether they are transposed."""
+PRODUCT = "MatMul"
+"""That for products."""
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 

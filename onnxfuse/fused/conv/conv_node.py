@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import onnx
 import onnx_graphsurgeon as gs
 
-from onnxfuse.cuda.conv.node import PRODUCT
-from onnxfuse.cuda.conv.spec import Convolution
+from onnxfuse.cuda.conv.spec import PRODUCT, Convolution
 from onnxfuse.fused.conv.convolutions import bias
 from onnxfuse.fused.fused_node import Constants, RegionProgram, local_function
 from onnxfuse.fused.fusion import Fusion
