@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """What other tools do with an optimized file, and what is to be run before: the table of docs/tools.md.
 
-scripts/other_tools.py           prints the table, of the tools that are installed
-scripts/other_tools.py --check   fails if a row of docs/tools.md is not what its tool does here
+Prints the table, of the tools that are installed.
 """
 
 import argparse
@@ -176,9 +175,10 @@ def rows() -> list[str]:
 def main() -> int:
     """The exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--check", action="store_true", help="exit status 1 if a row of the page is another one here")
+    check = parser.parse_args().check
     found = rows()
-    if not parser.parse_args().check:
+    if not check:
         print("\n".join(found))
         return 0
     known = re.findall(r"^\| .* \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
