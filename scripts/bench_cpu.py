@@ -262,6 +262,7 @@ def main() -> int:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--quick", action="store_true", help="a second a figure, and fewer models")
+    parser.add_argument("--seconds", type=float, metavar="S", help="for a figure (default: 8, or 1)")
     parser.add_argument("--only", choices=SECTIONS, help="one of the tables")
     parser.add_argument("--models", metavar="A,B,…", help="these models instead of all that packages carry")
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the result there")
@@ -288,7 +289,9 @@ def main() -> int:
 
 
 def _tables(arguments: argparse.Namespace, models: list[StoredModel]) -> Iterator[Table]:
-    seconds = 1.0 if arguments.quick else 8.0
+    seconds = arguments.seconds
+    if seconds is None:
+        seconds = 1.0 if arguments.quick else 8.0
     sections: dict[str, Callable[[], Table]] = {
         "chains": lambda: bench_chains(seconds / 2),
         "models": lambda: bench_models(models, seconds),

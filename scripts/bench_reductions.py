@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import date
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
@@ -81,7 +82,7 @@ def copy_seconds(size: int) -> float:
     return float(np.quantile(found, 0.25))
 
 
-def measure(subject: Reducing, megabytes: float, folder: Path) -> tuple[str, str, str]:
+def measure(subject: Reducing, megabytes: float, folder: Path, seconds: float | None = None) -> tuple[str, str, str]:
     """The nodes of the original and of the result, the ratio of their times, and the result's over that of a copy."""
     model = onnx_model(subject, "float32")
     result = onnxfuse.optimize(model, "cpu", check=False).model
@@ -94,7 +95,7 @@ def measure(subject: Reducing, megabytes: float, folder: Path) -> tuple[str, str
     arrays = subject.arrays(megabytes, "float32")
     names = {value.name for value in model.graph.input}
     feeds = {f"x{index}": array for index, array in enumerate(arrays) if f"x{index}" in names}
-    timed = time_models(paths, InputSet("random", feeds))
+    timed = time_models(paths, InputSet("random", feeds), seconds=seconds)
     ratio, low, high = ratio_of(timed[ORIGINAL], timed[RESULT])
     written = 4 * math.prod(output_shape(subject, [array.shape for array in arrays]))
     moved = sum(array.nbytes for array in arrays) + written
@@ -109,7 +110,8 @@ def beside_peers(arguments: argparse.Namespace) -> int:
     tasks = [
         bench.Task(f"{one.name}, {megabytes:g} MB", "reductions", partial(make_reducing, one, megabytes))
         for one in CHAINS
-        for megabytes in MEGABYTES
+        if fnmatchcase(one.name, arguments.only)
+        for megabytes in arguments.megabytes
     ]
     content = bench.run(tasks, bench.chosen_peers(arguments.peers), asked)
     if arguments.prepare:
@@ -123,21 +125,36 @@ def beside_peers(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    """Measure, print, and write the page."""
+def parse_arguments(given: Sequence[str] | None) -> argparse.Namespace:
+    """The command line's, or those given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--no-page", action="store_true", help="print, and leave the page as it is")
+    add("--only", default="*", metavar="GLOB", help="those whose name matches, without a page")
+    add("--quick", action="store_true", help=f"at {MEGABYTES[0]:g} MB alone, half a second each, without a page")
     add("--peers", metavar="A,B,…", help="the chains beside these, by the names of scripts/bench.py")
     add("--seconds", type=float, default=2.0, metavar="S", help="for timing a chain beside peers (default: 2)")
     add("--prepare", action="store_true", help="compile in the peers, time nothing")
     arguments = parser.parse_args(given)
+    if not any(fnmatchcase(subject.name, arguments.only) for subject in (*CHAINS, *OPERATORS)):
+        parser.error(f"nothing is called {arguments.only}")
+    arguments.no_page |= arguments.only != "*" or arguments.quick
+    arguments.megabytes = MEGABYTES[:1] if arguments.quick else MEGABYTES
+    return arguments
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Measure, print, and write the page."""
+    arguments = parse_arguments(given)
     if arguments.peers:
         return beside_peers(arguments)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for subject in (*CHAINS, *OPERATORS):
-            found = [measure(subject, megabytes, Path(folder)) for megabytes in MEGABYTES]
+            if not fnmatchcase(subject.name, arguments.only):
+                continue
+            seconds = 0.5 if arguments.quick else None
+            found = [measure(subject, megabytes, Path(folder), seconds) for megabytes in arguments.megabytes]
             rows.append((subject.name, found[0][0], *(ratio for _, ratio, _ in found), found[-1][2]))
             print(*rows[-1], sep=" | ", flush=True)
     if not arguments.no_page:

@@ -30,6 +30,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # for the processes, which import this module
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, and the cases and helpers of the tests
 
 import onnxfuse
@@ -89,6 +90,10 @@ class Instance:
     def source(self) -> ConvSource:
         """The kernels: those for the largest batch serve all."""
         return self.cases()[-1].render()
+
+
+SMALL = Instance("f16", False, "depthwise", (Tiling("depthwise", (2, 4, 8), (2, 4), 4),), False, 3)
+"""What --quick takes."""
 
 
 # ------------------------------------------------------------------------------------------------ which there are
@@ -350,6 +355,7 @@ def main() -> int:
     """Go through what is left to do."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true", help="every tiling that the grid is offered")
+    parser.add_argument("--quick", action="store_true", help="one small source, to try the command, without a page")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default: 1)")
     parser.add_argument("--state", type=Path, default=STATE, metavar="FILE", help=f"what was done (default: {STATE})")
     parser.add_argument("--page", action="store_true", help=f"write {PAGE.relative_to(ROOT)} at the end")
@@ -361,7 +367,7 @@ def main() -> int:
     except OnnxfuseError as error:
         print(f"conv_instances.py: error: {error}", file=sys.stderr)
         return 2
-    todo = instances(arguments.all)
+    todo = [SMALL] if arguments.quick else instances(arguments.all)
     keys = [key_of(instance, version) for instance in todo]
     known = read_state(arguments.state)
     numbers = [number for number, key in enumerate(keys) if key not in known or known[key]["failures"]]
@@ -388,7 +394,7 @@ def main() -> int:
         f"{kernels} kernels in {len(results)} sources for {len(COMMON)} architectures, "
         f"{emulated} launches, {failed} failed"
     )
-    if arguments.page:
+    if arguments.page and not arguments.quick:
         PAGE.write_text(page(results, arguments.all, version), encoding="utf-8")
     return 1 if failed else 0
 

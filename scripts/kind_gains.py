@@ -5,7 +5,7 @@ Each model is optimized as by default and, for every kind of fused node that its
 that has no such kind, so that others, or ONNX Runtime, compute what it would.  All run in processes of their own, in
 turns (onnxfuse.bench_processes).  A cell is the time without the kind over that with it, with its 95 % interval: where
 it is 1 in every model, nobody would miss the kind, and its code could go.  Before the models there are
-LayerNormalizations of a sum alone, which nodes of two kinds can compute.
+LayerNormalizations of a sum alone, which nodes of two kinds can compute; not where models are named.
 """
 
 import argparse
@@ -87,8 +87,8 @@ def kinds_of(path: Path) -> list[Kind]:
 
 
 def subjects(models: Sequence[str], made: Path | None) -> Iterator[tuple[str, Callable[[Path], Subject]]]:
-    """The names of what is measured, and what makes its file in a folder, with inputs.  Raises FetchError for a pattern
-    that no model matches."""
+    """The names of what is measured, and what makes its file in a folder, with inputs: the models, or if none is named
+    MODELS and what is normalized alone.  Raises FetchError for a pattern that no model matches."""
 
     def of_zoo(model: StoredModel, folder: Path) -> Subject:
         path = fetch(model.name, folder=folder, made=made)
@@ -99,8 +99,8 @@ def subjects(models: Sequence[str], made: Path | None) -> Iterator[tuple[str, Ca
         x, r = np.random.default_rng(0).standard_normal((2, *shape)).astype(np.float32)
         return folder / "model.onnx", {"x": x, "r": r}
 
-    found = select(read_manifest(), models)
-    for shape in ROWS:
+    found = select(read_manifest(), models or MODELS)
+    for shape in () if models else ROWS:
         yield f"sum and LayerNormalization, {shape[0]}x{shape[1]}", partial(of_rows, shape)
     for model in found:
         yield model.name, partial(of_zoo, model)
@@ -134,7 +134,7 @@ def main(given: Sequence[str] | None = None) -> int:
     """Measure, print, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("models", nargs="*", metavar="MODEL", default=MODELS, help="of models/manifest.toml (default: twelve)")
+    add("models", nargs="*", metavar="MODEL", help="these of models/manifest.toml, without a page (default: twelve)")
     add("--made", type=Path, metavar="DIR", help="keep what recipes make there, and take what is there")
     add("--seconds", type=float, default=3.0, metavar="S", help="for timing each of a model's variants (default: 3)")
     add("--no-page", action="store_true", help="print, and leave the page as it is")
@@ -152,7 +152,7 @@ def main(given: Sequence[str] | None = None) -> int:
     lines = [(name, *(cells.get(kind, "") for kind in columns)) for name, cells in rows.items()]
     text = table(("what", *columns), lines)
     print(text)
-    if not arguments.no_page:
+    if not (arguments.no_page or arguments.models):
         about = (__doc__ or "").split("\n\n", 1)[1]
         head = f"# What kinds of fused nodes are worth\n\nMade by `scripts/kind_gains.py`.\n\n{about}"
         where = f"{machine(0)}; {date.today()}; commit {commit.stdout.strip()}."

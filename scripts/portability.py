@@ -211,7 +211,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["*"], metavar="GLOB", help="models of the zoo (default: all)")
     parser.add_argument(
-        "--ort", nargs="+", default=VERSIONS, metavar="VERSION", help="versions besides the installed one"
+        "--ort", nargs="*", default=VERSIONS, metavar="VERSION", help="versions besides the installed one, or none"
     )
     parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu", help="what to fuse for (default: cpu)")
     parser.add_argument(

@@ -183,10 +183,13 @@ def measure(operator: str) -> Iterator[tuple[str, int, float, float]]:
 def main() -> int:
     """Exit status 1 if an error is more than LIMIT times ONNX Runtime's and a few roundings."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("operators", nargs="*", metavar="OPERATOR", help="print those of these, without a page")
     parser.add_argument("--no-page", action="store_true", help="print, and leave the page as it is")
     arguments = parser.parse_args()
+    if unknown := set(arguments.operators) - set(OPERATORS):
+        parser.error(f"{unknown.pop()} is none of {', '.join(OPERATORS)}")
     rows, worse = [], []
-    for operator in OPERATORS:
+    for operator in arguments.operators or OPERATORS:
         found = list(measure(operator))
         worse += [
             (operator, *one) for one in found if one[3] > max(LIMIT * one[2], ROUNDINGS.get(one[0], FEW_ROUNDINGS))
@@ -199,7 +202,7 @@ def main() -> int:
     print(text)
     for one in worse:
         print(f"{one[0]}, {one[1]}, rows of {one[2]}: {one[4]:.3g}, and ONNX Runtime's {one[3]:.3g}", file=sys.stderr)
-    if not arguments.no_page:
+    if not (arguments.no_page or arguments.operators):
         PAGE.write_text(_page(text), "utf-8")
     return 1 if worse else 0
 

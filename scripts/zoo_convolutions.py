@@ -139,12 +139,18 @@ def text(corpus: Corpus) -> str:
 
 def main() -> int:
     """Write both files."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="print the page of these, and write nothing")
+    models = parser.parse_args().models
     try:
         compiler = CompilerCache(find_compiler())  # at once: without one, other sources are rendered
-        found = collect(rendered_by, "fused convolutions")
-        CORPUS.write_text(text(found.sources), encoding="utf-8")
-        PAGE.write_text(page(_INTRODUCTION, "fused convolutions", found, compiler), encoding="utf-8")
+        found = collect(rendered_by, "fused convolutions", models)
+        written = page(_INTRODUCTION, "fused convolutions", found, compiler)
+        if models:
+            print(written)
+        else:
+            CORPUS.write_text(text(found.sources), encoding="utf-8")
+            PAGE.write_text(written, encoding="utf-8")
     except OnnxfuseError as error:
         print(f"zoo_convolutions.py: error: {error}", file=sys.stderr)
         return 2

@@ -4,7 +4,7 @@ What is rendered scripts/zoo_kernels.py and zoo_convolutions.py say, each for it
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +20,7 @@ from onnxfuse.cuda.elementwise.fitting import LOG_OPTION
 from onnxfuse.cuda.elementwise.renderer import compile_options
 from onnxfuse.cuda.kernel import Source
 from onnxfuse.zoo.fetching import fetch
-from onnxfuse.zoo.manifest import StoredModel, read_manifest
+from onnxfuse.zoo.manifest import StoredModel, read_manifest, select
 from tools.markdown_table import table
 from tools.messages import say
 
@@ -65,15 +65,17 @@ def small_models(manifest: Mapping[str, StoredModel]) -> tuple[str, ...]:
     return tuple(name for name, model in manifest.items() if model.kept or not model.set)
 
 
-def collect(rendered_by: Callable[[Path], Counter[Kind]], what: str) -> Collected[Kind]:
-    """Go through the manifest, fetching and making what the cache lacks.
+def collect(
+    rendered_by: Callable[[Path], Counter[Kind]], what: str, patterns: Sequence[str] = ()
+) -> Collected[Kind]:
+    """Go through the models of the manifest that match, or all small ones, fetching and making what the cache lacks.
 
     ``rendered_by`` gives what a model renders, and for how many of its nodes each; ``what`` those are.  Raises
     OnnxfuseError.
     """
     manifest = read_manifest()
     found: Collected[Kind] = Collected({}, {})
-    for name in small_models(manifest):
+    for name in [model.name for model in select(manifest, patterns)] if patterns else small_models(manifest):
         with TemporaryDirectory() as scratch:
             rendered = rendered_by(fetch(name, manifest, folder=Path(scratch), progress=say))
         found.nodes[name] = rendered.total()

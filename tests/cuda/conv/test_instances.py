@@ -17,7 +17,7 @@ from onnxfuse.program.figures import SHARED_BYTES
 from tests.cuda.compilers import MadeUpCompiler
 from tools.fuzz.pool import Shard
 
-DEPTHWISE = Instance("f16", False, "depthwise", (Tiling("depthwise", (2, 4, 8), (2, 4), 4),), False, 3)
+DEPTHWISE = conv_instances.SMALL
 TENSOR = Instance("bf16", False, "gemm", (Tiling("gemm", (32, 64, 16), (32, 32), 8, 16, True),), True, 4)
 
 
