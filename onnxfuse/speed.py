@@ -68,9 +68,8 @@ class Speed:
         if self.distance is None or self.distance < FAR:
             return ""
         return (
-            f"Two cores of this processor were {self.distance:.0f} ns from each other meanwhile, as without a cache "
-            "that they share. Where they are near, as the host of a virtual machine may have them at another time, all "
-            "is faster, and the ratio is another."
+            f"Two cores were {self.distance:.0f} ns from each other, as without a shared cache: "
+            "where they are near, the ratio is another."
         )
 
     def to_json(self) -> dict[str, object]:

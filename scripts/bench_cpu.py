@@ -47,7 +47,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "measured.md"
 BEGIN, END = "<!-- bench_cpu.py: begin -->", "<!-- bench_cpu.py: end -->"
 THREADS = 2
-MEMORY_RUNS = 9
+MEMORY_RUNS, QUICK_MEMORY_RUNS = 9, 2
 FASTER = ("ch_PP-OCRv4_det", "ch_PP-OCRv4_rec", "ch_ppocr_mobile_v2.0_cls")
 """The models that must gain; no other may lose."""
 SECTIONS = ("chains", "models", "optimize")
@@ -114,7 +114,7 @@ def bench_chains(seconds: float) -> Table:
     return table
 
 
-def bench_models(models: list[StoredModel], seconds: float) -> Table:
+def bench_models(models: list[StoredModel], seconds: float, memory_runs: int) -> Table:
     """The time of a run, of creating a session, and the peak memory, original against optimized."""
     table = Table(
         f"Models ({THREADS} threads), optimized for these inputs (`--shape`); the last columns are onnxfuse over ORT. "
@@ -129,13 +129,13 @@ def bench_models(models: list[StoredModel], seconds: float) -> Table:
     with tempfile.TemporaryDirectory() as folder:
         for model in models:
             say(f"model {model.name}")
-            table.rows.append(_bench_model(model, Path(folder) / "optimized.onnx", seconds))
+            table.rows.append(_bench_model(model, Path(folder) / "optimized.onnx", seconds, memory_runs))
         if models:
             table.rows.append(_noise(models[0], seconds))
     return table
 
 
-def _bench_model(model: StoredModel, optimized: Path, seconds: float) -> tuple[str | Figure, ...]:
+def _bench_model(model: StoredModel, optimized: Path, seconds: float, memory_runs: int) -> tuple[str | Figure, ...]:
     original = fetch(model.name)
     feeds = make_inputs(model, original)
     shapes = {name: array.shape for name, array in feeds.items()}
@@ -151,7 +151,7 @@ def _bench_model(model: StoredModel, optimized: Path, seconds: float) -> tuple[s
     sizes = ", ".join("x".join(map(str, shape)) for shape in shapes.values() if shape)
     theirs, ours = _quartiles(blocks)
     creating = Figure(ratio_with_spread(loads)[0], at_most=1.3)
-    memory = _memory_ratios(original, optimized, library, InputSet(model.name, feeds))
+    memory = _memory_ratios(original, optimized, library, InputSet(model.name, feeds), memory_runs)
     peaks = (Figure(memory["process"], at_most=1.0), Figure(memory["own"], at_most=1.0), Figure(memory["resident"]))
     return (model.name, sizes, theirs, ours, speed, creating, *peaks)
 
@@ -178,9 +178,9 @@ def _quartiles(blocks: np.ndarray) -> list[str]:
     return [f"{np.percentile(blocks[:, index], 25) * 1000:.2f} ms" for index in (0, 1)]
 
 
-def _memory_ratios(original: Path, optimized: Path, library: bool, inputs: InputSet) -> dict[str, float]:
-    """The ratios of the medians of some processes of each, in turns: how much memory is taken at the same time depends
-    on the order in which threads come to it.  A ratio for each field of PeakMemory.
+def _memory_ratios(original: Path, optimized: Path, library: bool, inputs: InputSet, runs: int) -> dict[str, float]:
+    """The ratios of the medians of ``runs`` processes of each, in turns: how much memory is taken at the same time
+    depends on the order in which threads come to it.  A ratio for each field of PeakMemory.
 
     Both models lie in one folder under names of one length: how long a path is moves what the heap has behind it, which
     made 0.6 % between two equal files.
@@ -188,7 +188,7 @@ def _memory_ratios(original: Path, optimized: Path, library: bool, inputs: Input
     original = Path(shutil.copy(original, optimized.with_name("unchanged.onnx")))
     pairs = [
         (peak_memory(optimized, inputs, library, THREADS, "cpu"), peak_memory(original, inputs, False, THREADS, "cpu"))
-        for _ in range(MEMORY_RUNS)
+        for _ in range(runs)
     ]
     known = [(ours, theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
     kinds = [field.name for field in fields(PeakMemory)]
@@ -261,7 +261,7 @@ def main() -> int:
     """Run the benchmark and return the exit status."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--quick", action="store_true", help="a second a figure, and fewer models")
+    parser.add_argument("--quick", action="store_true", help="a second a figure, and fewer models and processes")
     parser.add_argument("--seconds", type=float, metavar="S", help="for a figure (default: 8, or 1)")
     parser.add_argument("--only", choices=SECTIONS, help="one of the tables")
     parser.add_argument("--models", metavar="A,B,…", help="these models instead of all that packages carry")
@@ -292,9 +292,10 @@ def _tables(arguments: argparse.Namespace, models: list[StoredModel]) -> Iterato
     seconds = arguments.seconds
     if seconds is None:
         seconds = 1.0 if arguments.quick else 8.0
+    memory_runs = QUICK_MEMORY_RUNS if arguments.quick else MEMORY_RUNS
     sections: dict[str, Callable[[], Table]] = {
         "chains": lambda: bench_chains(seconds / 2),
-        "models": lambda: bench_models(models, seconds),
+        "models": lambda: bench_models(models, seconds, memory_runs),
         "optimize": lambda: bench_optimize(10_000 if arguments.quick else 50_000),
     }
     for name, section in sections.items():

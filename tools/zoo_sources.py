@@ -65,9 +65,7 @@ def small_models(manifest: Mapping[str, StoredModel]) -> tuple[str, ...]:
     return tuple(name for name, model in manifest.items() if model.kept or not model.set)
 
 
-def collect(
-    rendered_by: Callable[[Path], Counter[Kind]], what: str, patterns: Sequence[str] = ()
-) -> Collected[Kind]:
+def collect(rendered_by: Callable[[Path], Counter[Kind]], what: str, patterns: Sequence[str] = ()) -> Collected[Kind]:
     """Go through the models of the manifest that match, or all small ones, fetching and making what the cache lacks.
 
     ``rendered_by`` gives what a model renders, and for how many of its nodes each; ``what`` those are.  Raises

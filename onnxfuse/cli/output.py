@@ -129,15 +129,17 @@ def _terminal(stderr: bool = False) -> "Console":
 
 
 def print_content(content: "RenderableType") -> None:
-    """Tables and text, as wide as the terminal."""
-    from rich.console import Console
+    """Tables and text, as wide as the terminal; elsewhere a text is one line, however long."""
+    from rich.console import Console, Group
+    from rich.text import Text
 
     if sys.stdout.isatty():
         _terminal().print(content)
         return
     console = Console(width=_PIPED_WIDTH, highlight=False)
     with console.capture() as capture:
-        console.print(content)
+        for part in content.renderables if isinstance(content, Group) else [content]:
+            console.print(part, soft_wrap=isinstance(part, Text))
     write("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 

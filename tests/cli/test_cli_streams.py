@@ -11,7 +11,10 @@ from pathlib import Path
 
 import onnx
 import pytest
+from rich.console import Group
+from rich.text import Text
 
+from onnxfuse.cli.output import print_content
 from tests.cli.command_line import assert_one_line, process, run
 from tests.support.parity_models import chain, save
 
@@ -23,6 +26,13 @@ def test_names_in_a_model_cannot_drive_the_terminal(tmp_path: Path, capsys: pyte
     for arguments in (["inspect", path, "--all"], ["optimize", path, tmp_path / "o.onnx"]):
         status, out, err = run(capsys, *arguments)
         assert status == 0 and "\x1b" not in out + err and "\x07" not in out + err
+
+
+def test_a_sentence_is_one_line_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    sentence = " ".join(["word"] * 100)
+    print_content(Group(Text(sentence), Text("[b]end[/b]")))
+    print_content(Text(sentence))
+    assert capsys.readouterr().out.splitlines() == [sentence, "[b]end[/b]", sentence]
 
 
 def test_a_reader_that_leaves_is_no_error(model: Path) -> None:

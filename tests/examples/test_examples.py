@@ -17,6 +17,7 @@ import pytest
 from google.protobuf import text_format
 
 import onnxfuse
+from tests.project import commands
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -49,17 +50,22 @@ def output(*command: str | Path) -> list[str]:
     return [f"{float(line):.5g}" for line in done.stdout.split()]
 
 
+def shared_library() -> Path:
+    """That of the installed ONNX Runtime."""
+    libraries = sorted((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
+    if not libraries:
+        pytest.skip("this ONNX Runtime has no library to link to")
+    return libraries[0]
+
+
 def build(compiler: str | None, source: Path, fused: Path, *flags: str) -> Path:
     """Compile an example into the folder of the library, without warnings, with the installed ONNX Runtime."""
     if not compiler:
         pytest.skip("there is no compiler")
-    libraries = sorted((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
-    if not libraries:
-        pytest.skip("this ONNX Runtime has no library to link to")
     program = fused.with_name(f"main-{source.suffix[1:]}")
     runtime = fused.with_name("libonnxruntime.so.1")  # the name that programs ask for, which its Python package lacks
     if not runtime.exists():
-        runtime.symlink_to(libraries[0])
+        runtime.symlink_to(shared_library())
     command = [compiler, "-Wall", "-Wextra", "-Werror", *flags, f"-I{fused.parent}", str(source), str(runtime)]
     command += [f"-Wl,-rpath,{fused.parent}", "-o", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -73,8 +79,29 @@ def c_program(fused: Path) -> Path:
     return build(shutil.which("cc") or shutil.which("gcc"), EXAMPLES / "c/main.c", fused, *flags)
 
 
-def test_c(c_program: Path, fused: Path) -> None:
-    assert output(c_program, fused, "1", "8") == WANTED
+def documented(command: str, example: str, fused: Path, folder: Path) -> list[str]:
+    """The numbers that the program of an example prints, by its command in examples/README.md."""
+    shutil.copytree(EXAMPLES / example, folder, dirs_exist_ok=True)
+    shutil.copy(fused, folder)
+    onnxfuse.export_library(folder / "lib")
+    runtime = folder / "onnxruntime"
+    (runtime / "lib").mkdir(parents=True)
+    (runtime / "include").symlink_to(HEADERS or STAND_IN)
+    for name in ("libonnxruntime.so", "libonnxruntime.so.1"):  # which its Python package lacks
+        (runtime / "lib" / name).symlink_to(shared_library())
+    settings = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    settings |= {"ORT": str(runtime), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-ec", command], cwd=folder, env=settings, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return [f"{float(line):.5g}" for line in done.stdout.split()]
+
+
+def test_c(fused: Path, tmp_path: Path) -> None:
+    if not shutil.which("cc"):
+        pytest.skip("there is no compiler")
+    assert documented(commands.C, "c", fused, tmp_path) == WANTED
 
 
 def test_c_without_the_library(c_program: Path, fused: Path, tmp_path: Path) -> None:
@@ -89,19 +116,15 @@ def test_c_without_the_library(c_program: Path, fused: Path, tmp_path: Path) -> 
     assert output(program, fused, "1", "8") == WANTED
 
 
-def test_cpp(fused: Path) -> None:
+def test_cpp(fused: Path, tmp_path: Path) -> None:
     if not (HEADERS and (Path(HEADERS) / "onnxruntime_cxx_api.h").is_file()):
         pytest.skip("ONNXRUNTIME_INCLUDE names no folder with onnxruntime_cxx_api.h")
-    flags = ("-std=c++17", f"-I{HEADERS}")
-    program = build(shutil.which("c++") or shutil.which("g++"), EXAMPLES / "cpp/main.cc", fused, *flags)
-    assert output(program, fused, "1", "8") == WANTED
+    assert documented(commands.CPP, "cpp", fused, tmp_path) == WANTED
 
 
 def test_python_without_onnxfuse(fused: Path, tmp_path: Path) -> None:
-    (tmp_path / "onnxfuse.py").write_text("raise ImportError('not installed')")
-    (tmp_path / "main.py").write_bytes((EXAMPLES / "python/main.py").read_bytes())
-    command = [sys.executable, "-P", tmp_path / "main.py", fused.with_name("libonnxfuse_ops.so"), fused, "1", "8"]
-    assert output(*command) == WANTED
+    (tmp_path / "onnxfuse.py").write_text("raise ImportError('not installed')")  # the first that an import would find
+    assert documented(commands.PYTHON, "python", fused, tmp_path) == WANTED
 
 
 def test_nodejs(fused: Path, tmp_path: Path) -> None:
