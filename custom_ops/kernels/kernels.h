@@ -270,13 +270,20 @@ struct OperandSteps {
   ptrdiff_t operand2;
 };
 
+// Memory that is fetched into the caches while something else is computed: `step` bytes for 64 elements of that.
+struct FetchedRange {
+  const char* at;
+  const char* end;
+  size_t step;
+};
+
 // Rows of n > 0 floats, each through a chain; and what that makes of it reduced, unless `results` is null: results[r] is what
 // the row comes to.
 struct ChainedRows {
   const float* in;
   ptrdiff_t in_step;  // bytes from one row to the next
   float* out;         // where the chain's results go, row behind row; null where they are only reduced
-  const ChainLink* links;
+  ChainLink* links;   // whose operands move on with the rows
   const OperandSteps* steps;
   size_t count;  // of links
   size_t rows;
@@ -284,6 +291,9 @@ struct ChainedRows {
   Op combine;
   Mapped map;  // for a product each result is multiplied with itself
   float* results;
+  bool streams;  // the chain's results go past the caches, where rows begin at whole vectors
+  FetchedRange* fetched;
+  size_t fetched_count;
 };
 
 // Columns to reduce: out[i], for i < n, is what a[r * pitch + i] come to over r < rows, and what was in out[i] unless it

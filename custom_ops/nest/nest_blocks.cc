@@ -42,6 +42,9 @@ constexpr int64_t kMostColumns = 2048;
 // Instructions that take no longer are computed again for each phase.
 constexpr double kCheapNanoseconds = 0.1;
 
+// Chains over rows fetch from so many times the size of the level 2 cache on: less is there, or near.
+constexpr size_t kNearTimes = 4;
+
 // The phase of what no phase keeps.
 constexpr int kNever = INT_MAX;
 
@@ -331,7 +334,11 @@ class BlockPlanner {
     }
     // What is in the caches, and what does not stay there until it is read, is not.
     const size_t block = bytes / static_cast<size_t>(blocks_.blocks);
-    if (is_in_caches(static_cast<double>(bytes)) || block > static_cast<size_t>(level2_bytes()) / 2) blocks_.fetched.clear();
+    for (const BlockPhase& phase : blocks_.phases) blocks_.fetching_chains += phase.elements.is_row_chain ? 1 : 0;
+    if (blocks_.fetched.size() > kMostFetched) blocks_.fetching_chains = 0;
+    const auto level2 = static_cast<size_t>(level2_bytes());
+    const bool near = blocks_.fetching_chains > 0 ? bytes < kNearTimes * level2 : is_in_caches(static_cast<double>(bytes));
+    if (near || block > level2 / 2) blocks_.fetched.clear();
     if (is_split()) moments = std::max<int64_t>((blocks_.geometry.by_columns ? 1 : blocks_.parts) * pass_count(), 1);
     blocks_.fetched_at_once = round_up(divide_up(kept_elements_, std::max<int64_t>(moments, 1)), int64_t{16});
   }

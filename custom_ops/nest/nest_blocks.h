@@ -15,6 +15,7 @@
 #include "plan/plan.h"
 #include "program/program.h"
 #include "runtime/host.h"
+#include "runtime/row_chain.h"
 
 namespace onnxfuse {
 
@@ -45,6 +46,7 @@ struct BlockPass {
   // Whether it is one chain over rows (row_chain.h), whose results the phase's first reduction takes from registers; and whether
   // these are read later, and so stored as well.
   bool is_row_chain = false;
+  std::vector<RowOperand> row_operands;  // (row_operands)
   bool reduces = false;
   bool stores = true;
   // Of the memory that a thread runs blocks in, the bytes where its runner is, and the pointers to its tensors.
@@ -69,6 +71,9 @@ struct BlockPhase {
   std::vector<BlockReduction> reductions;
 };
 
+// Of so many inputs at most the memory is fetched while chains over rows are computed.
+constexpr size_t kMostFetched = 8;
+
 struct NestBlocks {
   NestGeometry geometry;
   std::vector<BlockPhase> phases;
@@ -89,6 +94,8 @@ struct NestBlocks {
   // Inputs whose memory is fetched a block ahead, and of how many elements together.
   std::vector<BlockPlace> fetched;
   int64_t fetched_at_once = 0;
+  // By how many chains over rows, a little with each of their vectors; 0: so many elements before each pass.
+  int64_t fetching_chains = 0;
 };
 
 // What is known of the shapes of a Program (resolve_shapes).

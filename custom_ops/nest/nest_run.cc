@@ -136,9 +136,19 @@ class BlockRunner {
 
   void fetch_from(int64_t block) {
     fetched_ = fetch_end_ = 0;
+    range_count_ = 0;
     if (block < 0 || blocks_.fetched.empty()) return;
     const Region region = region_of(block);
     if (region.count > 1) return;
+    if (blocks_.fetching_chains > 0) {
+      for (const BlockPlace& place : blocks_.fetched) {
+        const char* const begin = static_cast<const char*>(inputs_[place.at]) + place.offset +
+                                  static_cast<size_t>(region.first) * place.size;
+        const size_t step = 64 * place.size / static_cast<size_t>(blocks_.fetching_chains);
+        ranges_[range_count_++] = {begin, begin + static_cast<size_t>(region.length) * place.size, step};
+      }
+      return;
+    }
     fetch_first_ = region.first;
     fetch_end_ = region.length;
   }
@@ -205,15 +215,15 @@ class BlockRunner {
     const BlockPass& pass = phase.elements;
     if (!pass.is_row_chain) return compute(pass, region);
     place_tensors(pass, region);
-    const auto** const pointers = reinterpret_cast<const void**>(memory_ + pass.pointers);
-    const Tensors tensors{pointers, const_cast<void**>(pointers + pass.inputs.size()), nullptr};
-    RowReduction rows{region.first, region.results, region.length / region.results, Op::Add, Mapped::Plain, pass.stores, nullptr};
+    RowReduction rows{region.first, region.first_result, region.results, region.results == 1 ? region.length : geometry_.run,
+                      Op::Add, Mapped::Plain, pass.stores, nullptr, ranges_, range_count_};
     if (pass.reduces) {
       rows.combine = info(phase.reductions[0].reduce).combine;
       rows.map = phase.reductions[0].map;
       rows.results = reinterpret_cast<float*>(results);
     }
-    run_row_chain(pass.part.program, pass.plan->stages[0], tensors, rows);
+    const auto* const tensors = reinterpret_cast<const void* const*>(memory_ + pass.pointers);
+    run_row_chain(pass.part.program, pass.plan->stages[0], pass.row_operands, tensors, pass.inputs.size(), rows);
   }
 
   void compute(const BlockPass& pass, const Region& region) {
@@ -320,6 +330,9 @@ class BlockRunner {
   int64_t fetch_first_ = 0;
   int64_t fetch_end_ = 0;
   int64_t fetched_ = 0;
+  // Likewise, where chains over rows fetch it.
+  FetchedRange ranges_[kMostFetched];
+  size_t range_count_ = 0;
   int64_t block_first_ = 0;  // the first element of the block whose parts are computed
 };
 

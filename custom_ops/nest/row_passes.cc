@@ -64,6 +64,7 @@ class RowPasses {
     if (plan == nullptr || !is_row_chain(pass.part.program, plan->stages[0], blocks_.geometry.run)) return;
     std::swap(pass.plan, plan);
     pass.is_row_chain = true;
+    pass.row_operands = row_operands(pass.part.program, pass.plan->stages[0], pass.inputs.size(), blocks_.geometry.run);
     const uint16_t made = made_by(pass).value;
     std::vector<BlockReduction>& reductions = phase->reductions;
     const auto first = std::find_if(reductions.begin(), reductions.end(), [&](const BlockReduction& one) {
@@ -76,7 +77,7 @@ class RowPasses {
     }
     const Stage& before = plan->stages[0];
     const bool simple = before.steps.size() == 1 && before.prologue.empty() && !before.by_rows;
-    pass.is_row_chain = !simple && pass.plan->stages[0].steps[0].stores != Stores::Streamed;
+    pass.is_row_chain = !simple || !pass.row_operands.empty();
     if (!pass.is_row_chain) std::swap(pass.plan, plan);
   }
 
@@ -114,6 +115,9 @@ class RowPasses {
       auto plan = plan_again(pass, key);
       if (plan == nullptr || (!pass.is_row_chain && runner_bytes(plan->stages[0]) > runner_bytes(stage))) continue;
       pass.plan = std::move(plan);
+      if (pass.is_row_chain) {
+        pass.row_operands = row_operands(pass.part.program, pass.plan->stages[0], pass.inputs.size(), blocks_.geometry.run);
+      }
       return move_place(old, place);
     }
   }

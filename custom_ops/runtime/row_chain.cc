@@ -85,25 +85,95 @@ bool is_row_chain(const Program& program, const Stage& stage, int64_t n) {
   });
 }
 
-void run_row_chain(const Program& program, const Stage& stage, const Tensors& tensors, const RowReduction& reduction) {
+std::vector<RowOperand> row_operands(const Program& program, const Stage& stage, size_t inputs, int64_t n) {
+  std::vector<RowOperand> found;
+  bool fits = !stage.by_rows || stage.columns == n;
+  const auto add = [&](uint16_t index) {
+    const Slot& slot = stage.slots[index];
+    const auto size = static_cast<ptrdiff_t>(slot.size);
+    RowOperand one;
+    if (const uint64_t* constant = constant_of(program, stage, slot)) {
+      one.memory = reinterpret_cast<const char*>(constant);
+    } else {
+      one.tensor = static_cast<int>(slot.place == Place::Output ? inputs + slot.index : slot.index);
+      one.begin = slot.place == Place::Output ? 0 : static_cast<ptrdiff_t>(slot.offset);
+      if (slot.access == Access::Whole) {
+        one.by_element = size;
+        one.step = n * size;
+      } else if (slot.access == Access::Row) {
+        for (size_t d = stage.dims.size() - 2; d > 0; --d) fits &= slot.strides[d - 1] == slot.strides[d] * stage.dims[d];
+        one.step = slot.strides[stage.dims.size() - 2] * size;
+        one.by_element = slot.by_column ? size : 0;
+        one.by_row = one.step - n * one.by_element;
+      }
+    }
+    found.push_back(one);
+  };
+  const Step& step = stage.steps[0];
+  add(step.in[0]);
+  add(step.out);
+  for (uint32_t i = 0; i < step.count && fits; ++i) {
+    const PlannedLink& link = stage.links[step.first + i];
+    const int operands = link.link == Link::Keep ? 1 : link_reads(link.link);
+    if (operands > 0) add(link.slot);
+    if (operands > 1) add(link.slot2);
+    for (int missing = operands; missing < 2; ++missing) found.push_back({});
+  }
+  if (!fits) found.clear();
+  return found;
+}
+
+void run_row_chain(const Program& program, const Stage& stage, const std::vector<RowOperand>& operands,
+                   const void* const* tensors, size_t inputs, const RowReduction& reduction) {
   const Step& step = stage.steps[0];
   ChainLink links[kMaxChainLinks];
   OperandSteps steps[kMaxChainLinks];
+  ChainedRows block{};
+  block.links = links;
+  block.steps = steps;
+  block.count = step.count;
+  block.n = static_cast<size_t>(reduction.n);
+  block.combine = reduction.combine;
+  block.map = reduction.map;
+  block.streams = step.stores == Stores::Streamed;
+  block.fetched = reduction.fetched;
+  block.fetched_count = reduction.fetched_count;
+  if (!operands.empty()) {
+    const auto find = [&](const RowOperand& one) -> char* {
+      const char* const memory = one.tensor < 0 ? one.memory : static_cast<const char*>(tensors[one.tensor]);
+      return const_cast<char*>(memory) + (one.begin + reduction.first * one.by_element + reduction.row * one.by_row);
+    };
+    for (uint32_t i = 0; i < step.count; ++i) {
+      const RowOperand& one = operands[2 + 2 * i];
+      const RowOperand& other = operands[3 + 2 * i];
+      links[i] = {stage.links[step.first + i].link, find(one), find(other)};
+      steps[i] = {one.step, other.step};
+    }
+    block.in = reinterpret_cast<const float*>(find(operands[0]));
+    block.in_step = operands[0].step;
+    block.out = reduction.stores ? reinterpret_cast<float*>(find(operands[1])) : nullptr;
+    block.rows = static_cast<size_t>(reduction.rows);
+    block.results = reduction.results;
+    return kernels().chain_rows(block);
+  }
+  const Tensors both{tensors, const_cast<void* const*>(tensors + inputs), nullptr};
   for (int64_t done = 0; done < reduction.rows;) {
-    const RowFinder some(program, stage, tensors, reduction.first + done * reduction.n, reduction.rows - done, reduction.n);
+    const RowFinder some(program, stage, both, reduction.first + done * reduction.n, reduction.rows - done, reduction.n);
     for (uint32_t i = 0; i < step.count; ++i) {
       const PlannedLink& link = stage.links[step.first + i];
-      const int operands = link.link == Link::Keep ? 1 : link_reads(link.link);
-      const Found one = operands > 0 ? some.find(link.slot) : Found{nullptr, 0};
-      const Found other = operands > 1 ? some.find(link.slot2) : Found{nullptr, 0};
+      const int reads = link.link == Link::Keep ? 1 : link_reads(link.link);
+      const Found one = reads > 0 ? some.find(link.slot) : Found{nullptr, 0};
+      const Found other = reads > 1 ? some.find(link.slot2) : Found{nullptr, 0};
       links[i] = {link.link, one.at, other.at};
       steps[i] = {one.step, other.step};
     }
     const Found in = some.find(step.in[0]);
-    float* const out = reduction.stores ? reinterpret_cast<float*>(some.find(step.out).at) : nullptr;
-    kernels().chain_rows({reinterpret_cast<const float*>(in.at), in.step, out, links, steps, step.count,
-                          static_cast<size_t>(some.rows()), static_cast<size_t>(reduction.n), reduction.combine,
-                          reduction.map, reduction.results == nullptr ? nullptr : reduction.results + done});
+    block.in = reinterpret_cast<const float*>(in.at);
+    block.in_step = in.step;
+    block.out = reduction.stores ? reinterpret_cast<float*>(some.find(step.out).at) : nullptr;
+    block.rows = static_cast<size_t>(some.rows());
+    block.results = reduction.results == nullptr ? nullptr : reduction.results + done;
+    kernels().chain_rows(block);
     done += some.rows();
   }
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/kernels.h"
 #include "plan/plan.h"
@@ -16,18 +17,38 @@ namespace onnxfuse {
 // from one row to the next, at least for some rows.  Its output must be one of the Program's, in memory of its own.
 bool is_row_chain(const Program& program, const Stage& stage, int64_t n);
 
+// Where an operand is: at the first row of some, or a part of a row, that begins with element `first` of the stage, in the
+// memory of tensor `tensor`, counted through the inputs and then the outputs, or of `memory` where that is negative.
+struct RowOperand {
+  int tensor = -1;
+  const char* memory = nullptr;
+  ptrdiff_t begin = 0;       // bytes
+  ptrdiff_t by_element = 0;  // times `first`
+  ptrdiff_t by_row = 0;      // times the row
+  ptrdiff_t step = 0;        // from one row to the next
+};
+
+// The operands of a row chain that are found by the same steps in all rows: of its input, of its output, and two of each link.
+// Empty if some are not, as those that are broadcast between others.
+std::vector<RowOperand> row_operands(const Program& program, const Stage& stage, size_t inputs, int64_t n);
+
 // Which rows to run, and what they come to.
 struct RowReduction {
   int64_t first;  // element of the stage at which the first begins
+  int64_t row;    // and which row that is
   int64_t rows;
   int64_t n;  // elements of each, which are all of a row, or a part of one row
   Op combine;
   Mapped map;
-  bool stores;  // whether the chain's results are written as well
+  bool stores;     // whether the chain's results are written as well
   float* results;  // null if they are not reduced
+  FetchedRange* fetched;  // what is fetched meanwhile
+  size_t fetched_count;
 };
 
-void run_row_chain(const Program& program, const Stage& stage, const Tensors& tensors, const RowReduction& reduction);
+// `tensors` are pointers to the inputs and then to the outputs.  `operands` are those of row_operands.
+void run_row_chain(const Program& program, const Stage& stage, const std::vector<RowOperand>& operands,
+                   const void* const* tensors, size_t inputs, const RowReduction& reduction);
 
 }  // namespace onnxfuse
 

@@ -362,17 +362,20 @@ alignas(64) constexpr float kPowersOfTwo[16] = {
     0x1.4bfdaep+0f, 0x1.5ab07ep+0f, 0x1.6a09e6p+0f, 0x1.7a1148p+0f, 0x1.8ace54p+0f, 0x1.9c4918p+0f,
     0x1.ae89fap+0f, 0x1.c199bep+0f, 0x1.d5818ep+0f, 0x1.ea4afap+0f};
 
-// e^(x + rest) = 2^(n/16) e^r, |r| <= ln(2)/32 for -112 <= x <= 89: the polynomial is two terms shorter than without a
-// table.  The low bits of `shifted` are those of n, of which the instructions take what they need: j = n mod 16 for the
-// table, and n/16 rounded down.
+// Added to a number, it leaves the nearest multiple of 1/16 in the low bits.
+constexpr float kRoundToSixteenths = kRound / 16;
+
+// e^(x + rest) = 2^n e^r for a multiple n of 1/16, |r| <= ln(2)/32 for -112 <= x <= 89: the polynomial is two terms shorter
+// than without a table.  The low bits of `shifted` are those of 16 n, of which the instructions take what they need: four for
+// the table, and n rounded down.
 template <typename... Rest>
 ONNXFUSE_INLINE Power<FloatVector> exp_power(FloatVector x, Rest... rest) {
-  const FloatVector shifted = madd(x, 16 * kLog2E, kRound);
-  const FloatVector n = shifted - kRound;
-  const FloatVector r = (madd(n, -kLn2Low / 16, madd(n, -kLn2High / 16, x)) + ... + rest);
+  const FloatVector shifted = madd(x, kLog2E, kRoundToSixteenths);
+  const FloatVector n = shifted - kRoundToSixteenths;
+  const FloatVector r = (exp_residue(x, n) + ... + rest);
   const FloatVector t = _mm512_maskz_permutexvar_ps(0xffff, (__m512i)shifted, _mm512_load_ps(kPowersOfTwo));
   const FloatVector p = madd(r * r, madd(r, 0x1.555556p-3f, 0.5f), r);
-  return {madd(t, p, t), n * 0.0625f};
+  return {madd(t, p, t), n};
 }
 #endif
 

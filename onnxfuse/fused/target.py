@@ -72,9 +72,10 @@ class Target:
     multiplies_as_convolution: kernels of convolutions compute matrix products too, with what is around them.
     shares_launches: independent maps, each of which leaves the device in part idle, are fused into one node.
     reads_immediates: scalars of the programs of a convolution are in their text, and no inputs.
-    keeps_softmax: Softmax is left to ONNX Runtime, for at some sizes what it computes in kernels of their own is faster
-    than one fused node: with a mask it takes 0.8 of the time at 8x197x197 on an EPYC with AVX2, and 1.2 to 1.5 of it at
-    8x12x256x256.
+    softmax_rows: the types whose Softmax and LogSoftmax are computed with what is around them, and of how many elements
+    their rows are a multiple where that is a single node.  With a scale and a mask a Softmax of float32 is 1.1 to 2.5
+    times as fast as ONNX Runtime's nodes, with a scale alone 1.0 to 1.6 times in rows of whole vectors, and else 0.8 to
+    1.0 (12x49x49 to 64x32000, AVX-512, one thread).
     attention: what the kernels of attention take.
     library_costs: what it costs to load the library shows beside a small model.
     """
@@ -99,7 +100,7 @@ class Target:
     product_rows: Mapping[str, int]
     multiplies_as_convolution: bool
     reads_immediates: bool
-    keeps_softmax: bool
+    softmax_rows: Mapping[str, int]
     library_costs: bool
     attention: AttentionKernels
 
@@ -130,7 +131,7 @@ CPU = Target(
     product_rows={},
     multiplies_as_convolution=False,
     reads_immediates=False,
-    keeps_softmax=True,
+    softmax_rows={"f32": 16},
     library_costs=True,
     attention=AttentionKernels(frozenset(("f32",)), largest_head=None, plain=False),
 )
@@ -155,7 +156,7 @@ CUDA = Target(
     product_rows={"f32": 8, "f16": 4, "bf16": 4},
     multiplies_as_convolution=True,
     reads_immediates=True,
-    keeps_softmax=False,
+    softmax_rows={"f32": 1, "f64": 1, "f16": 1, "bf16": 1},
     library_costs=False,
     attention=AttentionKernels(frozenset(("f32", "f16", "bf16")), largest_head=256, plain=True),
 )

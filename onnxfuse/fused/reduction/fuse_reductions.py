@@ -18,6 +18,7 @@ from onnxfuse.fused.space.permuted import is_turned
 from onnxfuse.fused.space.region import ReductionFusion, fuse_in_space
 from onnxfuse.fused.space.spaces import Space
 from onnxfuse.fused.space.view_nodes import is_free, is_view, left_to_ort
+from onnxfuse.model import dtypes
 from onnxfuse.model.constants import dtype_of
 from onnxfuse.model.graph import Model, sorted_nodes
 from onnxfuse.model.graph_ir import standard_op
@@ -28,14 +29,15 @@ from onnxfuse.program import Program, ProgramError
 from onnxfuse.program.figures import MAX_OPERANDS, TURNED_BYTES
 from onnxfuse.program.lowering import is_elementwise
 from onnxfuse.program.node_lowering import UnsupportedError
-from onnxfuse.program.reducing import check, reduces
+from onnxfuse.program.reducing import check, reading, reduces
 from onnxfuse.rewrite.base import PassContext
 from onnxfuse.rewrite.editor import GraphEditor
 from onnxfuse.shapes.inference import infer
 
 NAME = "fuse-reductions"
 ALONE = "no neighbour to fuse with"
-KEPT_SOFTMAX = "ONNX Runtime's kernels for Softmax are faster at some sizes"
+KEPT_SOFTMAX = "a Softmax of its type is not measured to be as fast as ONNX Runtime's kernels"
+ODD_SOFTMAX = "with one neighbour it is no faster than ONNX Runtime's kernel, but for rows of whole vectors"
 OF_FUSED_NORMALIZATION = "FusedNormalization computes it, faster"
 WAITS = "a node that reads its results and is fused too makes what it reads"
 OTHER_SPACE = "its dimensions are not known to be those of the nodes around it"
@@ -125,8 +127,18 @@ class _Planner:
     def _why_apart(self, node: gs.Node) -> str | None:
         """Why a node that reduces stays out of every region; None if it need not."""
         reason = check(node, self._opset)
-        kept = self._context.on.keeps_softmax and not self._context.everything and standard_op(node) in _SOFTMAX
-        return KEPT_SOFTMAX if reason is None and kept else reason
+        if reason is not None or self._context.everything or standard_op(node) not in _SOFTMAX:
+            return reason
+        dtype = dtypes.from_numpy(dtype_of(node.inputs[0]))
+        return None if dtype is not None and dtype.name in self._context.on.softmax_rows else KEPT_SOFTMAX
+
+    def _is_faster_alone(self, node: gs.Node) -> bool:
+        """Whether a node is a Softmax that ONNX Runtime computes as fast as it would be with a single neighbour."""
+        if standard_op(node) not in _SOFTMAX:
+            return False
+        dtype = dtypes.from_numpy(dtype_of(node.inputs[0]))
+        of = 1 if dtype is None else self._context.on.softmax_rows[dtype.name]
+        return of > 1 and not _has_rows_of(node, self._opset, of)
 
     def _fits(self, region: Sequence[gs.Node]) -> bool:
         try:
@@ -183,6 +195,8 @@ class _Planner:
             return ALONE
         if layout and layout.leaves_to_ort(counted):
             return BLOCKED
+        if len(counted) == 2 and any(map(self._is_faster_alone, counted)):
+            return ODD_SOFTMAX
         first = next(place for place, node in enumerate(counted) if reduces(node))
         of_normalization = all(id(node) in normalizations for node in counted[first:])
         if of_normalization and NORMALIZATION_KIND in self._context.on.kinds and _is_of_float_rows(fusion.program):
@@ -196,6 +210,16 @@ def _is_read_from_caches(tensor: gs.Tensor) -> bool:
     if shape is None or dtype is None or not all(isinstance(size, int) for size in shape):
         return False
     return math.prod(shape) * dtype.itemsize <= TURNED_BYTES
+
+
+def _has_rows_of(node: gs.Node, opset: int, count: int) -> bool:
+    """Whether what a Softmax reduces is known to be a multiple of ``count`` elements, or not to lie side by side."""
+    shape = node.inputs[0].shape
+    axes = reading(node, opset).axes
+    if axes[-1] != len(shape) - 1:
+        return True
+    sizes = [shape[axis] for axis in axes]
+    return all(isinstance(size, int) for size in sizes) and math.prod(sizes) % count == 0
 
 
 def _is_of_float_rows(program: Program) -> bool:

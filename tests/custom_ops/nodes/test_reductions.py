@@ -336,12 +336,18 @@ def test_nothing_reduced_is_the_identity(name: str, dtype: str, shape: Sizes, ax
         check(program, [np.zeros(shape, NUMPY_TYPES[dtype])], 0, (1,))
 
 
-@pytest.mark.parametrize("size", range(1, 71))
+@pytest.mark.parametrize("size", [*range(1, 71), *range(128, 146), 191, 193, 255])
 def test_rows_that_end_anywhere_in_a_vector(size: int) -> None:
     rows = 1 + size * 7 % 50
     check(SOFTMAX.format(axes="-1"), [normal((rows, size))], 1e-5, (1,))
     check(L1_AND_LARGEST.format(axes="-1"), [normal((rows, size))], 1e-5, (1,))
     check(DEVIATION.format(axes="-2"), [normal((rows + 1, size))], 1e-5, (1,))
+
+
+@pytest.mark.parametrize("shape", [(4400, 752), (2200, 1501), (800, 4099)])
+def test_rows_of_more_than_the_caches_hold(shape: Sizes) -> None:
+    check(MASKED_SOFTMAX.format(axes="-1"), [normal(shape), normal(shape[1:], 1)], 1e-5)
+    check(LOG_SOFTMAX.format(axes="-1"), [normal(shape)], 1e-5)
 
 
 def test_one_row_of_millions() -> None:

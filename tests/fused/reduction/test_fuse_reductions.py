@@ -14,6 +14,7 @@ from onnxfuse.fused.kinds import DOMAIN, kind_of
 from onnxfuse.fused.reduction.fuse_reductions import (
     ALONE,
     KEPT_SOFTMAX,
+    ODD_SOFTMAX,
     OF_FUSED_NORMALIZATION,
     WAITS,
     FuseReductions,
@@ -224,11 +225,39 @@ def test_a_lone_reduction_is_left_to_onnx_runtime() -> None:
     assert operators(fused(proto, everything=True)[0]) == ["FusedReduction"]
 
 
-def test_on_the_cpu_a_softmax_is_left_to_onnx_runtime() -> None:
-    proto = CHAINS["masked_softmax"].model
+@pytest.mark.parametrize(
+    ("rows", "operator", "left"),
+    [
+        ("float[b, 64]", "Softmax", None),
+        ("float[b, 64]", "LogSoftmax", None),
+        ("float[b, 197]", "Softmax", ODD_SOFTMAX),
+        ("float[b, s]", "LogSoftmax", ODD_SOFTMAX),
+        ("double[b, 64]", "Softmax", KEPT_SOFTMAX),
+        ("float16[b, 64]", "LogSoftmax", KEPT_SOFTMAX),
+    ],
+)
+def test_a_softmax_with_one_neighbour_is_fused_where_its_rows_are_whole_vectors(
+    rows: str, operator: str, left: str | None
+) -> None:
+    proto = model(f"g ({rows} x, {rows} m) => ({rows} y) {{ a = Add(x, m) y = {operator}(a) }}")
     result, context = fused(proto)
-    assert operators(result) == operators(proto)
-    assert [refusal.reason for refusal in context.report.refusals] == [KEPT_SOFTMAX]
+    assert operators(result) == (["FusedReduction"] if left is None else operators(proto))
+    assert [refusal.reason for refusal in context.report.refusals] == ([] if left is None else [left])
+
+
+def test_a_softmax_of_a_scaled_and_masked_tensor_is_one_node_whatever_its_rows() -> None:
+    proto = model(
+        "g (float[b, s] x, float[s] m, float k) => (float[b, s] y) { a = Mul(x, k) c = Add(a, m) y = Softmax(c) }"
+    )
+    assert operators(fused(proto)[0]) == ["FusedReduction"]
+
+
+@pytest.mark.parametrize("operator", ["Softmax", "LogSoftmax"])
+def test_a_lone_softmax_is_left_to_onnx_runtime(operator: str) -> None:
+    proto = model(f"g (float[b, s] x) => (float[b, s] y) {{ y = {operator}(x) }}")
+    result, context = fused(proto)
+    assert operators(result) == [operator]
+    assert [refusal.reason for refusal in context.report.refusals] == [ALONE]
 
 
 @pytest.mark.parametrize(
