@@ -1,14 +1,56 @@
 #include "nest/nest_kernel.h"
 
+#include <cstdint>
 #include <cstring>
+#include <string>
 #include <vector>
+
+#include "platform/error.h"
+#include "runtime/node.h"
 
 namespace onnxfuse {
 
+namespace {
+
+void take_apart(const uint8_t* bytes, size_t count, uint8_t* elements) {
+  for (size_t i = 0; i < count; ++i) {
+    elements[2 * i] = bytes[i] & 15;
+    elements[2 * i + 1] = bytes[i] >> 4;
+  }
+}
+
+}  // namespace
+
+NestKernel::NestKernel(const Program& program)
+    : program_(with_reciprocals(program)), of_bytes_(without_nibbles(program_)) {
+  for (size_t i = 0; i < program_.input_count; ++i) {
+    if (has_nibbles(program_.values[i].view)) packed_.push_back(i);
+  }
+}
+
 void NestKernel::compute(const Host& host, const PlanKey& key, const void** inputs, void** outputs,
                          const OutputMemory& output_memory) {
+  if (packed_.empty()) return run(host, key, inputs, outputs, output_memory);
+  PlanKey whole = key;
+  std::vector<RunMemory> elements;
+  for (const size_t i : packed_) {
+    Shape& shape = whole.shapes[i];
+    const size_t bytes = bytes_of(shape, DType::u8);
+    int64_t* const last = shape.rank == 0 ? nullptr : &shape.dims[static_cast<size_t>(shape.rank - 1)];
+    if (last == nullptr || bytes > SIZE_MAX / 2 || __builtin_mul_overflow(*last, 2, last)) {
+      throw Error("input " + std::to_string(i) + " of shape " + to_string(key.shapes[i]) + " has no halves of bytes");
+    }
+    elements.emplace_back(host, 2 * bytes);
+    take_apart(static_cast<const uint8_t*>(inputs[i]), bytes, static_cast<uint8_t*>(elements.back().data()));
+    inputs[i] = elements.back().data();
+  }
+  run(host, whole, inputs, outputs, output_memory);
+}
+
+void NestKernel::run(const Host& host, const PlanKey& key, const void** inputs, void** outputs,
+                     const OutputMemory& output_memory) {
   const auto plan = plans_.find_or_make(
-      key, [&](NestPlan* made, std::string* error) { return make_nest_plan(program_, key, made, error); });
+      key, [&](NestPlan* made, std::string* error) { return make_nest_plan(of_bytes_, key, made, error); });
   const size_t count = program_.outputs.size();
   for (size_t o = 0; o < count; ++o) outputs[o] = output_memory(o, plan->output_shapes[o], output_type(program_, o));
   const OverlappingOutputs overlapping(host, outputs, count, [&](size_t o) { return plan->output_bytes[o]; });

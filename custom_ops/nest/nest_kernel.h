@@ -2,6 +2,8 @@
 #ifndef ONNXFUSE_NEST_KERNEL_H_
 #define ONNXFUSE_NEST_KERNEL_H_
 
+#include <vector>
+
 #include "nest/nest_plan.h"
 #include "nest/simplify_nest.h"
 #include "plan/plan_cache.h"
@@ -13,7 +15,7 @@ namespace onnxfuse {
 
 class NestKernel {
  public:
-  explicit NestKernel(const Program& program) : program_(with_reciprocals(program)) {}
+  explicit NestKernel(const Program& program);
 
   const Program& program() const { return program_; }
 
@@ -22,7 +24,11 @@ class NestKernel {
                const OutputMemory& output_memory);
 
  private:
+  void run(const Host& host, const PlanKey& key, const void** inputs, void** outputs, const OutputMemory& output_memory);
+
   Program program_;
+  Program of_bytes_;            // the same of inputs of which each element has a byte
+  std::vector<size_t> packed_;  // the inputs with two elements in a byte, which are taken apart for each run
   PlanCache<NestPlan> plans_;
 };
 

@@ -96,6 +96,11 @@ SymbolicShape step_shape(SymbolicShape shape, const ViewStep& step) {
     case ViewStep::Kind::Squeeze:
       shape.dims.erase(place);
       return shape;
+    case ViewStep::Kind::Nibbles: {
+      const bool known = place->size >= 0 && !__builtin_mul_overflow(place->size, 2, &place->size);
+      if (!known) *place = Dim{-1, ""};
+      return shape;
+    }
     default:
       shape.dims.insert(place, Dim{1, ""});
       return shape;

@@ -132,8 +132,9 @@ class Parser {
   }
 
   const char* parse_header(std::string_view line) {
-    is_newer_ = line == "onnxfuse 2";
-    return is_newer_ || line == "onnxfuse 1" ? nullptr : "the first line is not 'onnxfuse 1' or 'onnxfuse 2'";
+    has_nibbles_ = line == "onnxfuse 3";
+    is_newer_ = has_nibbles_ || line == "onnxfuse 2";
+    return is_newer_ || line == "onnxfuse 1" ? nullptr : "the first line is not 'onnxfuse 1', 'onnxfuse 2' or 'onnxfuse 3'";
   }
 
   const char* parse_line(std::string_view line) {
@@ -191,7 +192,8 @@ class Parser {
     std::vector<ViewStep>& steps = program_.output_views.back();
     if (!parse_view_steps(words[3], &steps)) return "these are not steps of a view";
     const auto moves = [](const ViewStep& step) {
-      return step.kind == ViewStep::Kind::Slice || step.kind == ViewStep::Kind::Permute;
+      return step.kind == ViewStep::Kind::Slice || step.kind == ViewStep::Kind::Permute ||
+             step.kind == ViewStep::Kind::Nibbles;
     };
     if (std::any_of(steps.begin(), steps.end(), moves)) return "an output has all that is computed, in its order";
     return nullptr;
@@ -217,6 +219,11 @@ class Parser {
     } else if (words[2] == "view" && count == 4 && is_newer_) {
       if (reads_ == Reads::WholeTensors) return "whole tensors are read here";
       if (!parse_view_steps(words[3], &value->view)) return "these are not steps of a view";
+      if (has_nibbles(value->view)) {
+        if (!has_nibbles_) return "elements of 4 bits are of version 3";
+        if (value->type != DType::u8) return "only bytes have halves";
+        if (reads_ != Reads::Reductions) return "no elements of 4 bits are read here";
+      }
     } else if (words[2] != "broadcast" || count != 3) {
       return expected;
     }
@@ -287,6 +294,7 @@ class Parser {
   Program& program_;
   const Reads reads_;
   bool is_newer_ = false;
+  bool has_nibbles_ = false;
   int line_ = 0;
 };
 
@@ -309,6 +317,15 @@ size_t first_output(const Program& program, size_t t) {
   size_t o = 0;
   for (size_t begun = 0; program.appends[o] != 0 || begun++ != t;) ++o;
   return o;
+}
+
+Program without_nibbles(const Program& program) {
+  Program whole = program;
+  for (size_t i = 0; i < whole.input_count; ++i) {
+    std::vector<ViewStep>& view = whole.values[i].view;
+    if (has_nibbles(view)) view.erase(view.begin());
+  }
+  return whole;
 }
 
 Program widen_half(const Program& program) {

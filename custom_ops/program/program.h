@@ -81,6 +81,9 @@ bool is_view(const Value& input);
 // Whether one is, or an output has another shape than what is computed.
 bool has_views(const Program& program);
 
+// The program for tensors of a byte for each element in place of those with two in a byte.
+Program without_nibbles(const Program& program);
+
 // The program for float tensors in place of all its float16 inputs and outputs.  ORT widens a node between others that
 // have no float16 kernels, rather than convert before and after each of them.
 Program widen_half(const Program& program);

@@ -16,7 +16,8 @@ struct StepName {
 
 constexpr StepName kNames[] = {{"slice", ViewStep::Kind::Slice, 3},     {"split", ViewStep::Kind::Split, 2},
                                {"merge", ViewStep::Kind::Merge, 0},     {"squeeze", ViewStep::Kind::Squeeze, 0},
-                               {"unsqueeze", ViewStep::Kind::Unsqueeze, 0}, {"permute", ViewStep::Kind::Permute, 0}};
+                               {"unsqueeze", ViewStep::Kind::Unsqueeze, 0}, {"permute", ViewStep::Kind::Permute, 0},
+                               {"nibbles", ViewStep::Kind::Nibbles, 0}};
 
 bool parse_order(std::string_view text, ViewStep* step) {
   bool seen[kMaxRank] = {};
@@ -44,6 +45,7 @@ bool parse_step(std::string_view text, ViewStep* step) {
   int axis = 0;
   if (!take_integer(&text, named->numbers > 0 ? ':' : '\0', &axis)) return false;
   if (axis < -kMaxRank || axis >= (step->kind == ViewStep::Kind::Merge ? -1 : 0)) return false;
+  if (step->kind == ViewStep::Kind::Nibbles && axis != -1) return false;
   step->axis = static_cast<int8_t>(axis);
   for (int i = 0; i < named->numbers; ++i) {
     if (!take_integer(&text, i + 1 < named->numbers ? ':' : '\0', &step->numbers[i])) return false;
@@ -125,6 +127,10 @@ const char* apply(const ViewStep& step, View* view) {
       stride = joined;
       return nullptr;
     }
+    case ViewStep::Kind::Nibbles:
+      if (__builtin_mul_overflow(size, 2, &size)) return "makes an axis of too many elements";
+      for (int d = 0; d < at; ++d) view->strides[static_cast<size_t>(d)] *= 2;
+      return nullptr;
     default:  // Squeeze
       if (size != 1) return "leaves out an axis of more or less than one element";
       remove_axis(view, at);
@@ -146,6 +152,7 @@ bool parse_view_steps(std::string_view text, std::vector<ViewStep>* steps) {
     const size_t comma = text.find(',');
     ViewStep step{};
     if (!parse_step(text.substr(0, comma), &step)) return false;
+    if (step.kind == ViewStep::Kind::Nibbles && !steps->empty()) return false;
     steps->push_back(step);
     if (comma == std::string_view::npos) return true;
     text.remove_prefix(comma + 1);

@@ -26,7 +26,7 @@ struct AxisSlice {
 int64_t sliced_size(const AxisSlice& slice, int64_t size, int64_t* first);
 
 struct ViewStep {
-  enum class Kind : uint8_t { Slice, Split, Merge, Permute, Squeeze, Unsqueeze };
+  enum class Kind : uint8_t { Slice, Split, Merge, Permute, Squeeze, Unsqueeze, Nibbles };
 
   Kind kind;
   int8_t axis = 0;  // counted from the back, and negative; not of Permute
@@ -36,6 +36,11 @@ struct ViewStep {
 
   AxisSlice slice() const { return {axis, numbers[0], numbers[1], numbers[2]}; }
 };
+
+// Whether what is read are halves of bytes: its first step says so then, and elements are these.
+inline bool has_nibbles(const std::vector<ViewStep>& steps) {
+  return !steps.empty() && steps[0].kind == ViewStep::Kind::Nibbles;
+}
 
 // Reads steps, separated by commas, as onnxfuse/program/view_steps.py writes them.  False for what is none.
 bool parse_view_steps(std::string_view text, std::vector<ViewStep>* steps);

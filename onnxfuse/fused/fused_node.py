@@ -16,6 +16,7 @@ from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE
 from onnxfuse.fused.views import ViewedInput
 from onnxfuse.model.constants import constant_value, is_scalar
 from onnxfuse.model.dtypes import DTYPES, from_numpy
+from onnxfuse.model.graph_ir import operator_key
 from onnxfuse.model.protos import make_attribute
 from onnxfuse.program import Program, ProgramBuilder
 from onnxfuse.program.lower_conversions import cast_target
@@ -202,7 +203,10 @@ def local_function(
         output=[names[id(output)] for output in outputs],
         attribute=[*attributes, *given],
         node=body,
-        opset_import=[helper.make_opsetid("", opset)],
+        opset_import=[
+            helper.make_opsetid("", opset),
+            *(helper.make_opsetid(domain, 1) for domain in sorted({operator_key(node)[0] for node in nodes} - {""})),
+        ],
     )
     types = " ".join(str(tensor.dtype) for tensor in (*inputs, *outputs))
     set_overload(function, types, *(node.op for node in nodes))
@@ -236,4 +240,5 @@ def _body_node(node: gs.Node, arguments: list[str], results: list[str], passed: 
     for name, value in passed.items():
         kind = make_attribute(name, value).type
         attributes.append(onnx.AttributeProto(name=name, type=kind, ref_attr_name=name))
-    return onnx.NodeProto(op_type=node.op, input=arguments, output=results, attribute=attributes)
+    domain = operator_key(node)[0]
+    return onnx.NodeProto(op_type=node.op, input=arguments, output=results, attribute=attributes, domain=domain)

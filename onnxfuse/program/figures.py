@@ -166,6 +166,9 @@ CONV_BLOCKS = CUDA_CONV.limit(
 
 CUDA_NEST = Table("cuda_nest")
 MAX_NEST_ITEMS = CUDA_NEST.limit("MAX_NEST_ITEMS", 64, "elements", "of a row that a thread keeps", "uint32_t")
+MAX_NEST_VECTOR = CUDA_NEST.limit(
+    "MAX_NEST_VECTOR", 32, "elements", "that a thread reads at once: 16 bytes of 4-bit ones", "uint32_t"
+)
 MAX_NEST_STEPS = CUDA_NEST.limit("MAX_NEST_STEPS", 16, "kernels", "in which blocks share rows", "uint32_t")
 MAX_NEST_TILE = CUDA_NEST.limit(
     "MAX_NEST_TILE",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import onnx_graphsurgeon as gs
 
 from onnxfuse.model.graph_ir import standard_op
+from onnxfuse.program.block_quantized import BIAS, BlockQuantized, block_quantized, multiplies_blocks
 from onnxfuse.program.builder import ProgramBuilder
 from onnxfuse.program.node_lowering import NodeLowering, Operands, UnsupportedError, tensor_dtype
 from onnxfuse.program.reducing import OLDEST_OPSET
@@ -23,7 +24,7 @@ _ADDED = 2
 
 @dataclass(frozen=True)
 class Product:
-    """A MatMul or a Gemm that scales nothing, of any A and a matrix.
+    """A MatMul or a Gemm that scales nothing, of any A and a matrix, which may be ``quantized`` in blocks.
 
     ``transposed`` is whether the matrix is [N, K] and not [K, N]; ``added`` is what a Gemm adds, None where it adds
     nothing.
@@ -32,6 +33,7 @@ class Product:
     node: gs.Node
     transposed: bool
     added: gs.Tensor | None
+    quantized: BlockQuantized | None = None
 
     @property
     def matrix(self) -> gs.Tensor:
@@ -41,6 +43,8 @@ class Product:
     @property
     def sizes(self) -> tuple[int, int]:
         """K and N, where they are known."""
+        if self.quantized is not None:
+            return self.quantized.blocks * self.quantized.block, self.quantized.columns
         first, second = self.matrix.shape
         return (second, first) if self.transposed else (first, second)
 
@@ -54,16 +58,20 @@ def product_of(node: gs.Node, opset: int) -> Product:
     """What a node that ``multiplies`` does.  Raises UnsupportedError, with the reason, if it has no equivalent."""
     if opset < OLDEST_OPSET:
         raise UnsupportedError(f"it is of opset {opset}; products are fused from opset {OLDEST_OPSET} on")
+    quantized = block_quantized(node) if multiplies_blocks(node) else None
     data, matrix, *more = node.inputs
-    added = more[0] if more and more[0].name else None
-    if data.shape is None or len(data.shape) < 2 or matrix.shape is None or len(matrix.shape) != 2:
+    added = next((tensor for tensor in more[BIAS - _ADDED if quantized else 0 :][:1] if tensor.name), None)
+    if data.shape is None or len(data.shape) < 2 or (not quantized and len(matrix.shape or ()) != 2):
         raise UnsupportedError("what it multiplies is of fewer than two dimensions, or of an unknown rank")
-    types = {tensor_dtype(tensor) for tensor in (data, matrix, *([added] if added is not None else []))}
+    floats = (data, *([] if quantized else [matrix]), *([] if added is None else [added]))
+    types = {tensor_dtype(tensor) for tensor in floats}
     if len(types) > 1 or not types <= set(TYPES):
         raise UnsupportedError(f"it is of {' and '.join(sorted(types))}, and there are kernels for {', '.join(TYPES)}")
     scaled = node.attrs.get("alpha", 1.0) != 1 or (added is not None and node.attrs.get("beta", 1.0) != 1)
     if scaled or node.attrs.get("transA", 0):
         raise UnsupportedError(SCALED)
+    if quantized is not None:
+        return Product(node, True, added, quantized)
     return Product(node, bool(node.attrs.get("transB", 0)), added)
 
 
@@ -72,8 +80,10 @@ def lower_product(
 ) -> int:
     """Append the instructions of a product, which sums along ``axes`` of the Program; returns its result's value."""
     n = NodeLowering(product.node, opset, builder, operands)
-    factors = [builder.cast(n.arg(index), "f32") for index in range(_ADDED)]
-    total = builder.reduce("reduce_sum", n.emit("mul", *factors, dtype="f32"), axes)
+    factor = builder.cast(n.arg(0), "f32")
+    matrix = builder.cast(n.arg(1), "f32") if product.quantized is None else product.quantized.lower(n)
+    total = builder.reduce("reduce_sum", n.emit("mul", factor, matrix, dtype="f32"), axes)
     if product.added is not None:
-        total = n.emit("add", total, builder.cast(n.arg(_ADDED), "f32"), dtype="f32")
+        place = _ADDED if product.quantized is None else BIAS
+        total = n.emit("add", total, builder.cast(n.arg(place), "f32"), dtype="f32")
     return builder.cast(total, n.dtype())

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from onnxfuse.program.figures import MAX_RANK
-from onnxfuse.program.view_steps import ViewStep, check_steps, parse_steps
+from onnxfuse.program.view_steps import NIBBLES, ViewStep, check_steps, parse_steps
 
 OUTPUT, APPEND = "output", "append"
 
@@ -57,7 +57,7 @@ def output_line(value: int, axis: int, steps: Sequence[ViewStep]) -> str:
 def check_output_view(steps: Sequence[ViewStep]) -> None:
     """Raises ValueError for steps that lead to no output."""
     check_steps(steps)
-    if any(step.name in ("slice", "permute") for step in steps):
+    if any(step.name in ("slice", "permute", NIBBLES) for step in steps):
         raise ValueError("an output has all elements of what is computed, in their order")
 
 

@@ -36,6 +36,10 @@ what they read has the same sizes along them, which all other values broadcast t
 a value, and as its elements their coordinates along the axis.  ``input T view …`` and ``output id view …`` are tensors
 that lie in memory in another shape or order (``onnxfuse.program.view_steps``); outputs in another shape alone.
 
+Version 3, ``onnxfuse 3``, has inputs of type u8 with two elements of 4 bits in each byte::
+
+    input u8 view nibbles:-1,unsqueeze:-2
+
 An output may be written in parts, one behind the other along an axis of its tensor, as ONNX's Concat joins them::
 
     output 2 view merge:-4
@@ -66,10 +70,11 @@ from onnxfuse.program.outputs import (
     parse_output,
     tensors_of,
 )
-from onnxfuse.program.view_steps import ViewStep, check_steps, parse_steps
+from onnxfuse.program.view_steps import ViewStep, check_steps, has_nibbles, parse_steps
 
 HEADER = "onnxfuse 1"
 HEADER_2 = "onnxfuse 2"
+HEADER_3 = "onnxfuse 3"
 CONTRACT = "contract"
 
 
@@ -90,6 +95,11 @@ class Input:
     slices: tuple[AxisSlice, ...] = ()
     swaps_halves: bool = False
     view: tuple[ViewStep, ...] = ()
+
+    @property
+    def bits(self) -> int:
+        """Of an element in memory."""
+        return 4 if has_nibbles(self.view) else 8 * DTYPES[self.dtype].itemsize
 
     def __str__(self) -> str:
         if self.view:
@@ -214,6 +224,11 @@ class Program:
         return any(spec.slices or spec.swaps_halves or spec.view for spec in self.inputs)
 
     @property
+    def reads_nibbles(self) -> bool:
+        """Whether an input has two elements in each byte."""
+        return any(has_nibbles(spec.view) for spec in self.inputs)
+
+    @property
     def reductions(self) -> tuple[Reduction, ...]:
         """The reductions, in the order they run."""
         return tuple(value for value in self.values if isinstance(value, Reduction))
@@ -256,7 +271,7 @@ class Program:
     @property
     def _head(self) -> tuple[str, ...]:
         """The lines before those of the values."""
-        header = HEADER_2 if self._needs_version_2 else HEADER
+        header = HEADER_3 if self.reads_nibbles else HEADER_2 if self._needs_version_2 else HEADER
         return (header, CONTRACT) if self.contracts else (header,)
 
     @property
@@ -280,9 +295,9 @@ class Program:
         lines = text.split("\n")
         if lines.pop() != "":
             raise ProgramError("the last line of the Program is not ended")
-        if not lines or lines[0] not in (HEADER, HEADER_2):
-            raise ProgramError(f"line 1: a Program begins with {HEADER!r} or {HEADER_2!r}")
-        is_newer = lines[0] == HEADER_2
+        if not lines or lines[0] not in (HEADER, HEADER_2, HEADER_3):
+            raise ProgramError(f"line 1: a Program begins with {HEADER!r}, {HEADER_2!r} or {HEADER_3!r}")
+        is_newer = lines[0] != HEADER
         values: list[Value] = []
         outputs: list[int] = []
         views: list[tuple[ViewStep, ...]] = []
@@ -301,6 +316,8 @@ class Program:
                     raise ValueError("outputs come last")
                 else:
                     values.append(_parse_value(words, is_newer))
+                    if lines[0] != HEADER_3 and isinstance(values[-1], Input) and has_nibbles(values[-1].view):
+                        raise ValueError("elements of 4 bits are of version 3")
             except ValueError as error:
                 raise ProgramError(f"line {number}: {line!r}: {error}") from None
         return cls(
@@ -436,6 +453,8 @@ def _validate_value(program: Program, index: int, value: Value) -> None:
             if view and (slices or swaps_halves or axis is not None):
                 raise ValueError("a view of a part or of a vector")
             check_steps(view)
+            if has_nibbles(view) and value.dtype != "u8":
+                raise ValueError("halves of what are no bytes")
         case Const(dtype, bits):
             if not 0 <= bits < 1 << (8 * DTYPES[dtype].itemsize) or (dtype == "bool" and bits > 1):
                 raise ValueError("the bits do not fit the type")

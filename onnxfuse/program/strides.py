@@ -10,7 +10,10 @@ from onnxfuse.program.view_steps import ViewStep, split_size
 
 @dataclass(frozen=True)
 class Strided:
-    """A tensor of these sizes, whose element (0, 0, …) is element ``offset`` of memory; ``steps`` are in elements."""
+    """A tensor of these sizes, whose element (0, 0, …) is element ``offset`` of memory; ``steps`` are in elements.
+
+    Of what is read of bytes by halves, elements are these.
+    """
 
     offset: int
     sizes: tuple[int, ...]
@@ -87,6 +90,9 @@ def _apply(tensor: Strided, step: ViewStep) -> Strided:
                 raise ValueError(f"'{step}' does not step evenly through memory")
             sizes[at : at + 2] = [outer * inner]
             steps[at : at + 2] = [near if inner > 1 else far]
+        case "nibbles":
+            steps = [2 * step for step in steps[:-1]] + [1]
+            sizes[at] *= 2
         case "squeeze":
             if sizes[at] != 1:
                 raise ValueError(f"'{step}' of an axis of {sizes[at]} elements")

@@ -7,10 +7,12 @@
 ``permute:p.q.…``  the axes, counted from the front, in this order
 ``squeeze:a``      axis a, of one element, is left out
 ``unsqueeze:a``    a new axis of one element, which is axis a of the result
+``nibbles:a``      axis a, the last, of bytes that are two elements of 4 bits each, the first of them in the low half
 =================  ============================================================================================
 
 Axes count from the back and are negative.  An input's steps lead from the tensor to what the Program reads, an output's
-from what the Program computes to the tensor.
+from what the Program computes to the tensor.  ``nibbles`` comes first, of an input of bytes; its elements are numbers
+from 0 to 15.
 """
 
 from collections.abc import Sequence
@@ -20,7 +22,8 @@ import numpy as np
 
 from onnxfuse.program.figures import MAX_RANK, MAX_VIEW_STEPS
 
-_NUMBERS = {"slice": 4, "split": 3, "merge": 1, "squeeze": 1, "unsqueeze": 1}
+_NUMBERS = {"slice": 4, "split": 3, "merge": 1, "squeeze": 1, "unsqueeze": 1, "nibbles": 1}
+NIBBLES = "nibbles"
 _LIMIT = 1 << 63
 
 
@@ -48,6 +51,8 @@ class ViewStep(NamedTuple):
             raise ValueError(f"the axis of '{self}' is out of range")
         if not all(-_LIMIT <= number < _LIMIT for number in rest):
             raise ValueError(f"a number of '{self}' is out of range")
+        if self.name == NIBBLES and axis != -1:
+            raise ValueError(f"'{self}' is not of the last axis")
         if self.name == "slice" and rest[2] < 1:
             raise ValueError(f"the step of '{self}' is not at least 1")
         if self.name == "split" and not (min(rest) == -1 < 0 < max(rest) or min(rest) > 0):
@@ -73,8 +78,15 @@ def check_steps(steps: Sequence[ViewStep]) -> None:
     """Raises ValueError if they are too many, or one fits no tensor."""
     if len(steps) > MAX_VIEW_STEPS:
         raise ValueError(f"{len(steps)} steps of a view; the limit is {MAX_VIEW_STEPS}")
-    for step in steps:
+    for place, step in enumerate(steps):
         step.check()
+        if step.name == NIBBLES and place > 0:
+            raise ValueError(f"'{step}' of what is no tensor of bytes")
+
+
+def has_nibbles(steps: Sequence[ViewStep]) -> bool:
+    """Whether what is read are halves of bytes."""
+    return bool(steps) and steps[0].name == NIBBLES
 
 
 def viewed(array: np.ndarray, steps: Sequence[ViewStep]) -> np.ndarray:
@@ -103,6 +115,8 @@ def _apply(array: np.ndarray, step: ViewStep) -> np.ndarray:
             return array.reshape((*shape[:at], shape[at] * shape[at + 1], *shape[at + 2 :]))
         case "squeeze":
             return array.squeeze(at)
+        case "nibbles":
+            return np.stack([array & 15, array >> 4], -1).reshape((*shape[:-1], 2 * shape[-1]))
         case _:
             return np.expand_dims(array, axis)
 

@@ -44,7 +44,7 @@ def test_a_program_that_contracts_says_so_in_its_second_line() -> None:
 @pytest.mark.parametrize(
     ("wrong", "right", "message"),
     [
-        ("onnxfuse 1", "onnxfuse 3", "line 1"),
+        ("onnxfuse 1", "onnxfuse 4", "line 1"),
         ("onnxfuse 1", "onnxfuse 1\ncontract\ncontract", "line 3"),
         ("const", "contract\nconst", "line 4"),
         ("output 5\n", "output 5", "not ended"),
@@ -196,3 +196,23 @@ def test_fast_math_multiplies_by_the_reciprocal() -> None:
     assert [str(instruction).split()[0] for instruction in program.instructions] == ["mul", "div"]
     (result, _) = reference.run(program, [np.float32([3.0]), np.int32([13])])
     np.testing.assert_allclose(result, [0.5], 1e-6)
+
+
+NIBBLES = "onnxfuse 3\ninput u8 view nibbles:-1,slice:-1:0:3:1\nreduce_max u8 0 -1\noutput 1\n"
+
+
+def test_halves_of_bytes_are_elements() -> None:
+    """The low half first; none is of what is no byte, or no tensor."""
+    program = Program.parse(NIBBLES)
+    assert str(program) == NIBBLES and program.inputs[0].bits == 4
+    (result,) = reference.run(program, [np.array([[0x21, 0x43], [0x9A, 0xF0]], np.uint8)])
+    np.testing.assert_array_equal(result, [[3], [10]])
+    for wrong, right in (
+        ("onnxfuse 3", "onnxfuse 2"),
+        ("input u8", "input i8"),
+        ("nibbles:-1,", "slice:-1:0:2:1,nibbles:-1,"),
+        ("nibbles:-1", "nibbles:-2"),
+        ("output 1", "output 1 view nibbles:-1"),
+    ):
+        with pytest.raises(ProgramError):
+            Program.parse(NIBBLES.replace(wrong, right))

@@ -8,6 +8,54 @@
 
 namespace onnxfuse {
 
+// An element of 4 bits.  Two lie in a byte, the first in its low half; indices count elements, and a pointer to one is to
+// the byte that it is in.
+struct nibble { u8 bits; };
+
+ONNXFUSE_DEVICE u8 widen(nibble x) { return x.bits; }
+
+// V of them, in words as they lie in memory; a single one is by itself.
+template <int V> struct Pack<nibble, V> {
+  static constexpr int bytes = V < 2 ? 1 : V / 2;
+  static constexpr int word_bytes = bytes < 4 ? bytes : 4;
+  static constexpr int elements = 2 * word_bytes;  // in a word
+  static constexpr int words = bytes / word_bytes;
+  struct alignas(bytes) Piece { Word<word_bytes> words[Pack::words]; };
+
+  Piece at;
+
+  ONNXFUSE_DEVICE nibble get(int index) const {
+    return nibble{static_cast<u8>(at.words[index / elements] >> (4 * (index % elements)) & 15)};
+  }
+};
+
+template <class Index> ONNXFUSE_DEVICE nibble load(const nibble* base, Index index) {
+  const u8 both = load(reinterpret_cast<const u8*>(base), index / 2);
+  return nibble{static_cast<u8>(both >> (4 * static_cast<u32>(index % 2)) & 15)};
+}
+
+// Elements first … first + V - 1, of which `first` is a multiple of V, and its byte is aligned to so many bytes.
+template <int V, class Index> ONNXFUSE_DEVICE Pack<nibble, V> load_pack(const nibble* base, Index first) {
+  using P = Pack<nibble, V>;
+  static_assert(P::bytes <= 16, "more than one access has");
+  P pack;
+  if constexpr (V == 1) {
+    pack.at.words[0] = load(base, first).bits;
+  } else {
+    ONNXFUSE_CHECK(reinterpret_cast<const u8*>(base), first / 2, P::bytes, P::bytes, false);
+    pack.at = *reinterpret_cast<const typename P::Piece*>(reinterpret_cast<const u8*>(base) + first / 2);
+  }
+  return pack;
+}
+
+template <int V> ONNXFUSE_DEVICE Pack<nibble, V> splat_nibble(nibble x) {
+  using P = Pack<nibble, V>;
+  P pack;
+#pragma unroll
+  for (int w = 0; w < P::words; ++w) pack.at.words[w] = static_cast<Word<P::word_bytes>>(0x11111111u * x.bits);
+  return pack;
+}
+
 // The dimensions of a row, the innermost first, and behind them those of the rows.
 template <class Index> struct NestSpace {
   u32 row_rank;

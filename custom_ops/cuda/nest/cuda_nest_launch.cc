@@ -41,7 +41,7 @@ std::shared_ptr<const NestPlan> make_nest_plan(const Program& program, const Nes
   } else {
     for (const NestOperand& operand : layout.operands) {
       // A row is read by other threads than write it, and in several passes: in place is never safe.
-      if (operand.element_size != 0) plan->extents.push_back({operand.bytes, 0});
+      if (operand.element_bits != 0) plan->extents.push_back({operand.bytes, 0});
     }
     for (size_t k = 0; k < recipe.kernels.size(); ++k) {
       const NestKernel& kernel = recipe.kernels[k];

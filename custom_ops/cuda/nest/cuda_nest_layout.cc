@@ -86,15 +86,15 @@ bool takes_vectors(const NestKernel& kernel, char letter, const NestOperand& ope
   const size_t end = kernel.by_columns ? layout.dims.size() : layout.row_rank;
   if (first == end || layout.dims[first] % vector != 0) return false;
   if (!kernel.by_columns && letter == 's') return true;
-  if (operand.element_size == 0) return true;
+  if (operand.element_bits == 0) return true;
   if (operand.steps[first] == 0) return !operand.is_output;  // one thread's neighbours would all write it
   if (operand.steps[first] != 1) return false;
   for (size_t d = 0; d < layout.dims.size(); ++d) {
     if (d != first && operand.steps[d] % vector != 0) return false;
   }
-  const auto alignment = static_cast<int64_t>(std::min(static_cast<size_t>(vector) * operand.element_size, kWidestAccess));
+  const auto alignment = static_cast<int64_t>(std::min(static_cast<size_t>(vector) * operand.element_bits / 8, kWidestAccess));
   *misaligned = static_cast<uintptr_t>(alignment - 1);
-  return operand.offset * static_cast<int64_t>(operand.element_size) % alignment == 0;
+  return operand.offset * static_cast<int64_t>(operand.element_bits) % (8 * alignment) == 0;
 }
 
 }  // namespace
@@ -166,8 +166,9 @@ bool make_nest_layout(const Program& program, const std::vector<Shape>& inputs, 
     const size_t o = k - counts.inputs - counts.indices;
     int64_t count = 0;
     element_count(operand.is_output ? layout->output_shapes[o] : inputs[k], &count);
-    operand.element_size = storage_size(program.values[operand.is_output ? program.outputs[o] : k].type);
-    operand.bytes = static_cast<size_t>(count) * operand.element_size;
+    const Value& value = program.values[operand.is_output ? program.outputs[o] : k];
+    operand.element_bits = !operand.is_output && has_nibbles(value.view) ? 4 : 8 * storage_size(value.type);
+    operand.bytes = static_cast<size_t>(count) * storage_size(value.type);
   }
   return true;
 }
@@ -184,12 +185,13 @@ bool accepts(const NestKernel& kernel, const NestLayout& layout, std::vector<uin
     if (shared && operand.steps.back() != 0) return false;
     int64_t step = 0;
     const bool even = step_of(operand, layout, &step);
-    if (letter != 'g' && !even) return false;
+    if (letter != 'g' && letter != 'b' && !even) return false;
+    if (letter == 'b' && layout.row_rank > 0 && operand.steps[0] != 0) return false;
     if (letter == 's' && step != 0) return false;
     if (letter == 'l' && !kernel.by_columns && step != 1 && layout.length > 1) return false;
     uintptr_t bits = 0;
     if (kernel.vector > 1 && !takes_vectors(kernel, letter, operand, layout, &bits)) return false;
-    if (operand.element_size != 0) misaligned->push_back(bits);
+    if (operand.element_bits != 0) misaligned->push_back(bits);
   }
   return true;
 }

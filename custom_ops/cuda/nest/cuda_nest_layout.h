@@ -18,7 +18,7 @@ namespace onnxfuse::cuda {
 struct NestOperand {
   int64_t offset = 0;            // of its first element
   std::vector<int64_t> steps;    // in elements, for each of the layout's dimensions; 0 where it is broadcast
-  size_t element_size = 0;       // bytes; 0 of an index, whose elements are numbers and in no memory
+  size_t element_bits = 0;       // 0 of an index, whose elements are numbers and in no memory
   size_t bytes = 0;              // of the tensor
   bool is_output = false;
 };

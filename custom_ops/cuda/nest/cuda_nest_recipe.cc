@@ -57,8 +57,8 @@ class Parser {
       return "the threads do not share a block";
     }
     if (!parse_number(words[7], kMaxNestItems, &kernel->items)) return "more than 64 items";
-    if (!parse_number(words[9], 16, &kernel->vector) || !is_power_of_two(kernel->vector)) {
-      return "the vector is not 1, 2, 4, 8 or 16";
+    if (!parse_number(words[9], kMaxNestVector, &kernel->vector) || !is_power_of_two(kernel->vector)) {
+      return "the vector is not 1, 2, 4, 8, 16 or 32";
     }
     if (words[13] != "32" && words[13] != "64") return "the index is not 32 or 64";
     kernel->index = words[13] == "32" ? 32 : 64;
@@ -84,10 +84,10 @@ class Parser {
     const size_t second = first + 1 + counts_.indices;
     const bool complete = word.size() == second + 1 + counts_.outputs && word[first] == ':' && word[second] == ':';
     if (!complete) return "there is not one access letter for each tensor and index";
-    const char* const of_inputs = kernel->tile > 1 ? "slgSLG" : "slg";
+    const char* const of_inputs = kernel->by_columns ? "slg" : kernel->tile > 1 ? "slbgSLBG" : "slbg";
     const std::string_view outputs = word.substr(second + 1);
     for (const std::string_view part : {word.substr(0, first), word.substr(first + 1, counts_.indices)}) {
-      if (!consists_of(part, of_inputs)) return "an access letter is not one of s l g";
+      if (!consists_of(part, of_inputs)) return "an access letter is not one of s l b g";
       kernel->access += part;
     }
     if (!consists_of(outputs, "slg")) return "an access letter is not one of s l g";

@@ -9,6 +9,7 @@
 // The kernels are tried in order.  An access letter says how an operand is indexed by r, the number of an element of a row:
 //   s  one element a row
 //   l  a step that is the same for all r, and 1 along rows
+//   b  strides over the row's dimensions, of which the innermost has one element; of kernels along rows, and not of outputs
 //   g  strides over the row's dimensions
 // A kernel of a tile of R rows, one for each place along the outermost of the dimensions that count rows, has large letters
 // for inputs and indices that are the same for all of these.

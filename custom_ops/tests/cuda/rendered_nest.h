@@ -20,7 +20,7 @@ struct Nest {
   bool wide;  // 64-bit indices
   uint64_t steps;
   uint64_t reductions;
-  std::vector<size_t> element_sizes;  // bytes: inputs, outputs
+  std::vector<size_t> element_bits;  // inputs, outputs
 };
 
 // `places`: the offset and size of each parameter, ended by a size of 0.
@@ -62,7 +62,7 @@ inline const char* run(const char* function, const Nest& nest, const size_t* pla
   std::vector<emulation::Operand> operands;
   for (size_t t = 0; t < addresses.size(); ++t) {
     const bool is_output = t >= nest.inputs;
-    const uint64_t bytes = reach[is_output ? t + nest.indices : t] * nest.element_sizes[t];
+    const uint64_t bytes = (reach[is_output ? t + nest.indices : t] * nest.element_bits[t] + 7) / 8;
     const uint64_t kind = !is_output ? 0 : splits > 1 || length == 0 ? 2 : 1;  // 2: of which it need not write all
     operands.push_back({is_output ? "an output" : "an input", addresses[t], bytes, kind});
   }

@@ -139,7 +139,7 @@ void execute_nest(const Program& program, const uint8_t* bytes, size_t left) {
   for (size_t i = 0; i < program.input_count; ++i) key.shapes.push_back(next_shape(&bytes, &left));
   NestPlan plan;
   std::string error;
-  if (!make_nest_plan(with_reciprocals(program), key, &plan, &error)) {
+  if (!make_nest_plan(with_reciprocals(without_nibbles(program)), key, &plan, &error)) {
     if (error.empty()) std::abort();
     return;
   }

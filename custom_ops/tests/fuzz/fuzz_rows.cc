@@ -48,13 +48,13 @@ std::string random_recipe(const cuda::NestOperands& counts) {
             (tile > 1 ? " tile " + std::to_string(tile) : "") + "\n";
   };
   for (size_t kernels = below(6); kernels > 0; --kernels) {
-    const size_t vector = size_t{1} << below(5);
+    const size_t vector = size_t{1} << below(6);
     const bool columns = below(2) == 0;
     const size_t threads = columns ? 1 + below(32) : size_t{1} << below(11);
     const size_t block = columns ? 32 * threads : std::max<size_t>(threads, 32);
     const bool in_steps = below(3) == 0 && (columns || threads == block);
     const size_t tile = !columns && !in_steps && below(2) == 0 ? 2 + below(3) : 1;
-    const char* const letters = tile > 1 ? "slgSLG" : "slg";
+    const char* const letters = columns ? "slg" : tile > 1 ? "slbgSLBG" : "slbg";
     line("along " + std::string(columns ? "columns" : "rows") + " threads " + std::to_string(threads) + " items " +
              std::to_string(in_steps ? 0 : below(5)) + " vector " + std::to_string(vector) + " block " +
              std::to_string(block) + " index " + (below(2) == 0 ? "32" : "64") + " steps " +
@@ -71,13 +71,18 @@ std::string random_program(size_t inputs, size_t outputs) {
   static constexpr struct {
     const char* name;
     size_t size;
-  } kTypes[] = {{"f32", 4}, {"f16", 2}, {"i32", 4}, {"f64", 8}};
-  const auto& [name, size] = kTypes[below(4)];
+  } kTypes[] = {{"f32", 4}, {"f16", 2}, {"i32", 4}, {"f64", 8}, {"u8", 1}};
+  const auto& [name, size] = kTypes[below(5)];
   const std::string type = name;
-  std::string text = "onnxfuse 2\n";
+  const std::string reduce = size == 1 ? "reduce_min " : "reduce_sum ";
+  std::string text = "onnxfuse 3\n";
   for (size_t i = 0; i < inputs; ++i) {
     const size_t kind = i == 0 ? below(5) : below(12);
     text += "input " + type;
+    if (size == 1 && below(2) == 0) {  // two elements in a byte
+      text += std::string(" view nibbles:-1") + (kind == 0 ? std::string(",") + kViews[below(std::size(kViews))] : "") + "\n";
+      continue;
+    }
     text += kind == 5   ? " axis -" + std::to_string(1 + below(3)) + "\n"
             : kind == 0 ? std::string(" view ") + kViews[below(std::size(kViews))] + "\n"
                         : std::string(" broadcast\n");
@@ -90,7 +95,7 @@ std::string random_program(size_t inputs, size_t outputs) {
   const auto one_of_them = [&] { return std::to_string(below(12) == 0 ? below(values) : whole[below(whole.size())]); };
   for (; values < inputs + 7; ++values) {
     switch (below(4)) {
-      case 0: text += "reduce_sum " + type + " " + one_of_them() + " " + axes + "\n"; break;
+      case 0: text += reduce + type + " " + one_of_them() + " " + axes + "\n"; break;
       case 1: text += "index " + type + " " + one_of_them() + " -" + std::to_string(1 + below(2)) + "\n"; break;
       default:
         text += "add " + type + " " + one_of_them() + " " + std::to_string(below(values)) + "\n";
@@ -129,6 +134,7 @@ std::vector<Shape> random_shapes(const Program& program) {
         shape.dims[static_cast<size_t>(d)] = i > 0 && below(4) == 0 ? 1 : below(60) == 0 ? size + 1 : size;
       }
     }
+    if (has_nibbles(program.values[i].view) && shape.rank > 0) shape.dims[static_cast<size_t>(shape.rank - 1)] /= 2;
     shapes.push_back(shape);
   }
   return shapes;
@@ -221,8 +227,9 @@ Expected expected_of(const Program& program, const std::vector<Shape>& shapes) {
   return found;
 }
 
-void check_candidate(const cuda::NestKernel& kernel, const cuda::NestOperands& counts, const NestPlan& plan,
+void check_candidate(const Program& program, const cuda::NestKernel& kernel, const NestPlan& plan,
                      const NestCandidate& candidate, const Expected& wanted) {
+  const cuda::NestOperands counts = cuda::nest_operands(program);
   const Decoded decoded(candidate.parameters, counts, kernel.index == 64);
   const auto rows = static_cast<uint64_t>(plan.rows), length = static_cast<uint64_t>(plan.length);
   expect(decoded.complete && decoded.rows == rows && decoded.length == length, "the parameters are not as they should be");
@@ -263,11 +270,13 @@ void check_candidate(const cuda::NestKernel& kernel, const cuda::NestOperands& c
         return kernel.by_columns ? decoded.place(k, row + v, r) : decoded.place(k, row, r + v);
       };
       const bool spreads = next(1) != begin;
+      if (letter == 'b') expect(!spreads, "not one element of what is innermost");
       for (uint64_t v = 1; v < kernel.vector; ++v) {
         expect(next(v) == (spreads ? begin + v : begin), "a vector is not of one piece");
       }
       if (!spreads) continue;
-      expect(candidate.misaligned[own] != 0, "the alignment of a vector is not asked for");
+      const bool is_byte = kernel.vector == 2 && k < counts.inputs && has_nibbles(program.values[k].view);
+      if (!is_byte) expect(candidate.misaligned[own] != 0, "the alignment of a vector is not asked for");
     }
     expect(tensor == candidate.misaligned.size(), "not one alignment for each tensor");
   }
@@ -284,9 +293,8 @@ void check_plan(const Program& program, const NestRecipe& recipe, const std::vec
   expect(!plan->candidates.empty(), "no kernel takes everything");
   for (const uintptr_t bits : plan->candidates.back().misaligned) expect(bits == 0, "the last kernel asks for alignment");
   const Expected wanted = expected_of(program, shapes);
-  const cuda::NestOperands counts = cuda::nest_operands(program);
   for (const NestCandidate& candidate : plan->candidates) {
-    check_candidate(recipe.kernels[candidate.kernel], counts, *plan, candidate, wanted);
+    check_candidate(program, recipe.kernels[candidate.kernel], *plan, candidate, wanted);
   }
 }
 
@@ -308,7 +316,7 @@ void check_recipe() {
   const cuda::NestOperands counts = cuda::nest_operands(program);
   std::string text = random_recipe(counts);
   const bool spoilt = below(3) == 0;
-  if (spoilt) fuzz::spoil(&text, "0123456789 \n:slgSLGrowscolumnstile");
+  if (spoilt) fuzz::spoil(&text, "0123456789 \n:slbgSLBGrowscolumnstile");
   NestRecipe recipe;
   if (!cuda::parse_nest_recipe(text, counts, &recipe, &error)) {
     expect(spoilt && !error.empty(), "a good recipe is refused");

@@ -7,9 +7,12 @@ from typing import Literal
 from onnxfuse.cuda.kernel import SourceText
 from onnxfuse.program.figures import NEST_LANES
 
-LETTERS = "slg"
+LETTERS = "slbg"
 """How a kernel finds element r of a row in an operand: ``s`` the row's only one; ``l`` by a constant step for each r,
-which is 1 in kernels along rows; ``g`` by strides over the reduced dimensions."""
+which is 1 in kernels along rows; ``b`` by strides over the reduced dimensions, of which the innermost has one element
+there, as the scale of a block, in kernels along rows; ``g`` by strides over them."""
+WRITTEN = "slg"
+"""Those of outputs."""
 SHARED = LETTERS.upper()
 """The same of an input or an index that is the same for all tiles of a kernel that has several."""
 
@@ -42,8 +45,8 @@ class NestAccess:
         return self.inputs + self.indices + self.outputs
 
 
-def _is_wrong(letters: str, may_be_shared: bool) -> bool:
-    return bool(set(letters) - set(LETTERS + (SHARED if may_be_shared else "")))
+def _is_wrong(letters: str, is_read: bool) -> bool:
+    return bool(set(letters) - set(LETTERS + SHARED if is_read else WRITTEN))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onnxfuse.cuda.nest.kernel import NestAccess, NestKernel
+from onnxfuse.cuda.nest.kernel import Along, NestAccess, NestKernel
 from onnxfuse.cuda.strided import broadcast, collapse, read_inputs, steps_in
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, ProgramError
@@ -23,10 +23,10 @@ class NestOperand:
     """An input, an index or an output: what element (0, 0, …) of the space is, and the steps along its dimensions.
 
     ``kept`` and ``reduced`` are in the order of the layout's dimensions; a step is 0 where the operand is broadcast.
-    ``itemsize`` is 0 of an index, whose elements are numbers and in no memory.
+    ``bits`` of an element are 0 of an index, whose elements are numbers and in no memory.
     """
 
-    itemsize: int
+    bits: int
     offset: int
     kept: tuple[int, ...]
     reduced: tuple[int, ...]
@@ -60,7 +60,9 @@ class NestLayout:
     def letter(self, operand: NestOperand) -> str:
         """The tightest letter of an operand."""
         step = operand.step(self.reduced)
-        return "g" if step is None else "l" if step else "s"
+        if step is None:
+            return "g" if operand.reduced[0] or operand.is_output else "b"
+        return "l" if step else "s"
 
 
 def lay_out(program: Program, shapes: Sequence[Sequence[int]]) -> NestLayout:
@@ -79,10 +81,14 @@ def lay_out(program: Program, shapes: Sequence[Sequence[int]]) -> NestLayout:
         raise ProgramError(f"shape {list(space)} has no axis {program.axes[0]}")
     is_reduced = [dim - rank in program.axes for dim in range(rank)]
     strided = [*inputs, *_indices(program, sizes), *(dense(sizes[output]) for output in program.outputs)]
-    items = [DTYPES[spec.dtype].itemsize for spec in program.inputs]
-    items += [0] * (len(strided) - len(items) - len(program.outputs))
-    items += [DTYPES[program.dtype(output)].itemsize for output in program.outputs]
-    counts = [math.prod(shape) for shape in shapes] + [0] * (len(strided) - len(shapes) - len(program.outputs))
+    bits = [spec.bits for spec in program.inputs]
+    bits += [0] * (len(strided) - len(bits) - len(program.outputs))
+    bits += [8 * DTYPES[program.dtype(output)].itemsize for output in program.outputs]
+    counts = [
+        math.prod(one) * (8 * DTYPES[spec.dtype].itemsize // spec.bits)
+        for spec, one in zip(program.inputs, shapes, strict=True)
+    ]
+    counts += [0] * (len(strided) - len(shapes) - len(program.outputs))
     counts += [math.prod(sizes[output]) for output in program.outputs]
     rows = math.prod(size for size, reduced in zip(space, is_reduced, strict=True) if not reduced)
     length = math.prod(size for size, reduced in zip(space, is_reduced, strict=True) if reduced)
@@ -97,7 +103,7 @@ def lay_out(program: Program, shapes: Sequence[Sequence[int]]) -> NestLayout:
     (kept, kept_steps), (reduced, reduced_steps) = parts
     operands = tuple(
         NestOperand(
-            items[index],
+            bits[index],
             tensor.offset,
             tuple(steps[index] for steps in kept_steps),
             tuple(steps[index] for steps in reduced_steps),
@@ -129,11 +135,13 @@ def accepts(kernel: NestKernel, layout: NestLayout, addresses: Sequence[int]) ->
         if letter.isupper() and operand.kept[-1]:
             return False
         letter = letter.lower()
+        if letter == "b" and operand.reduced and operand.reduced[0] != 0:
+            return False
         if (letter == "s" and step != 0) or (letter == "l" and step is None):
             return False
         if kernel.along == "rows" and letter == "l" and step != 1 and layout.length > 1:
             return False
-        address = next(memory) if operand.itemsize else 0
+        address = next(memory) if operand.bits else 0
         if kernel.vector > 1 and not _takes_vectors(kernel, letter, operand, layout, address):
             return False
     return True
@@ -160,12 +168,12 @@ def _takes_vectors(kernel: NestKernel, letter: str, operand: NestOperand, layout
         return False
     if kernel.along == "rows" and letter == "s":
         return True
-    if operand.itemsize == 0:
+    if operand.bits == 0:
         return True
     if own[0] == 0:
         return not operand.is_output  # one thread's neighbours would all write it
-    alignment = min(WIDEST_ACCESS, vector * operand.itemsize)
-    aligned = address % alignment == 0 and operand.offset * operand.itemsize % alignment == 0
+    alignment = min(WIDEST_ACCESS, vector * operand.bits // 8)
+    aligned = address % alignment == 0 and operand.offset * operand.bits % (8 * alignment) == 0
     return own[0] == 1 and aligned and all(step % vector == 0 for step in (*own[1:], *other))
 
 
@@ -214,9 +222,11 @@ def _indices(program: Program, shapes: Sequence[tuple[int, ...]]) -> list[Stride
     return found
 
 
-def access_of(program: Program, layout: NestLayout, row_values: frozenset[int]) -> NestAccess:
+def access_of(program: Program, layout: NestLayout, row_values: frozenset[int], along: Along) -> NestAccess:
     """The tightest letters, where outputs that are row values are known to be."""
     letters = [layout.letter(operand) for operand in layout.operands]
+    if along == "columns":
+        letters = ["g" if letter == "b" else letter for letter in letters]
     count, outputs = len(program.inputs), len(program.outputs)
     written = "".join(
         "s" if output in row_values else "g" if letter == "s" else letter

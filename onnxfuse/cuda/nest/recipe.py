@@ -18,7 +18,7 @@ from contextlib import suppress
 
 from onnxfuse.cuda.nest.kernel import ALONG, SHARED, NestAccess, NestKernel
 from onnxfuse.cuda.recipe import VECTORS, LaunchRecipe, not_a_kernel
-from onnxfuse.program.figures import MAX_NEST_ITEMS, MAX_NEST_STEPS, MAX_NEST_TILE, NEST_LANES, WARP
+from onnxfuse.program.figures import MAX_NEST_ITEMS, MAX_NEST_STEPS, MAX_NEST_TILE, MAX_NEST_VECTOR, NEST_LANES, WARP
 
 HEADER = "onnxfuse-cuda-rows 1"
 
@@ -31,7 +31,7 @@ class NestRecipe(LaunchRecipe[NestKernel]):
     header = HEADER
 
     def _problem(self, kernel: NestKernel) -> str | None:
-        if kernel.vector not in VECTORS:
+        if kernel.vector not in (*VECTORS, MAX_NEST_VECTOR):
             return f"{kernel.vector} is not the length of a vector"
         if kernel.items > MAX_NEST_ITEMS or kernel.steps > MAX_NEST_STEPS:
             return f"more than {MAX_NEST_ITEMS} items or {MAX_NEST_STEPS} steps"
@@ -44,6 +44,8 @@ class NestRecipe(LaunchRecipe[NestKernel]):
             return f"'{access}' is of other operands than '{first}'"
         if not 1 <= kernel.tile <= MAX_NEST_TILE or (kernel.tile > 1 and (kernel.along == "columns" or kernel.steps)):
             return f"a tile of {kernel.tile} rows"
+        if kernel.along == "columns" and "b" in access.letters:
+            return f"access '{access}' along columns"
         if kernel.tile == 1 and set(access.letters) & set(SHARED):
             return f"access '{access}' without a tile"
         if kernel.vector > 1 and "g" in access.outputs:

@@ -5,6 +5,7 @@ one that shares a row among blocks; one that reads a row again in each pass; and
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,7 +18,14 @@ from onnxfuse.cuda.prelude import nest_prelude
 from onnxfuse.cuda.strided import STAND_INS, Dim
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, ProgramError
-from onnxfuse.program.figures import MAX_NEST_TILE, MAX_PARAMETER_BYTES, NEST_LANES, SHARED_BYTES
+from onnxfuse.program.figures import (
+    MAX_NEST_TILE,
+    MAX_NEST_VECTOR,
+    MAX_PARAMETER_BYTES,
+    NEST_LANES,
+    SHARED_BYTES,
+    WIDEST_ACCESS,
+)
 from onnxfuse.program.nests import Nest, leaves, nest
 from onnxfuse.program.ops import OPS
 
@@ -29,6 +37,8 @@ _MOST_GROUPS = 16
 """The same in groups, whose addresses take registers too."""
 _MOST_COLUMNS = 4
 """Neighbours at a time along columns, each of which has sums of its own."""
+_GROUP_BYTES = 128
+"""That a thread has of the other operands, where it reads 16 bytes of the one that there is most of."""
 _MAX_INSTRUCTIONS = 1 << 12
 
 
@@ -36,9 +46,11 @@ _MAX_INSTRUCTIONS = 1 << 12
 class NestCase:
     """What is known of a node when its kernels are rendered.
 
-    ``length`` is that of its rows, ``rows`` how many there are, where all sizes are known.  With ``tiled``, an access
-    with large letters for what is the same along the outermost dimension that stays, of ``tile`` places, and of which
-    there are most bytes, kernels may read that once for all.
+    ``length`` is that of its rows, ``inner`` that of the innermost of their dimensions, ``rows`` how many there are,
+    where all sizes are known.  ``most`` are the bits of an element of the inputs that have more bytes than all else
+    together, where there are such, of sizes that are known.  With ``tiled``, an access with large letters for what is
+    the same along the outermost dimension that stays, of ``tile`` places, and of which there are most bytes, kernels
+    may read that once for all.
     """
 
     program: Program
@@ -46,6 +58,8 @@ class NestCase:
     along: Along
     length: int | None
     rows: int | None
+    inner: int | None = None
+    most: int | None = None
     tile: int = 1
     tiled: NestAccess | None = None
 
@@ -55,7 +69,7 @@ class NestTuning:
     """What may be varied: ``share`` halves what a thread keeps, so many times; ``vector`` is at most this."""
 
     share: int = 0
-    vector: int = 16
+    vector: int = MAX_NEST_VECTOR
 
 
 def case_of(program: Program, shapes: Sequence[Sequence[Dim] | None]) -> NestCase:
@@ -78,15 +92,31 @@ def case_of(program: Program, shapes: Sequence[Sequence[Dim] | None]) -> NestCas
         return _general_case(program)
     is_known = all(isinstance(dim, int) for shape in known for dim in shape)
     same_length = is_known or (bool(others) and all(other.length == layout.length for other in others))
-    access = access_of(program, layout, row_values)
+    along = _along(program, layout)
+    access = access_of(program, layout, row_values, along)
+    inners = {other.reduced[:1] for other in found}
     case = NestCase(
         program,
         access,
-        _along(program, layout),
+        along,
         layout.length if same_length else None,
         layout.rows if is_known else None,
+        layout.reduced[0] if same_length and layout.reduced and len(inners) == 1 else None,
+        _most(layout) if is_known else None,
     )
     return replace(case, tile=layout.kept[-1], tiled=_tiled(access, layout)) if _has_tiles(case, layout) else case
+
+
+def _most(layout: NestLayout) -> int | None:
+    """The bits of an element of the inputs that have most of all bytes, and lie along rows."""
+    sizes: Counter[int] = Counter()
+    for operand in layout.operands:
+        if not operand.is_output and operand.reduced[:1] == (1,):
+            sizes[operand.bits] += operand.count * operand.bits
+    if not sizes:
+        return None
+    ((bits, size),) = sizes.most_common(1)
+    return bits if 2 * size > sum(operand.count * operand.bits for operand in layout.operands) else None
 
 
 def _has_tiles(case: NestCase, layout: NestLayout) -> bool:
@@ -219,8 +249,11 @@ class _Choice:
             return 1
         widest = max(set(sizes), key=lambda size: (sizes.count(size) * size, size))
         vector = max(1, min(16 // widest, 32 // max(sizes)))
+        if self.case.along == "rows" and self.case.most is not None:
+            others = _GROUP_BYTES // (self.case.tile * max(sizes))
+            vector = max(vector, _power_below(min(8 * WIDEST_ACCESS // self.case.most, MAX_NEST_VECTOR, others)))
         if self.case.along == "rows" and self.case.length is not None:
-            while self.case.length % vector:
+            while (self.case.inner or self.case.length) % vector:
                 vector //= 2
         if self.case.along == "columns":
             vector = min(vector, _MOST_COLUMNS)

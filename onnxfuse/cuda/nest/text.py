@@ -9,13 +9,14 @@ for all of them, with the tile's number behind its name.
 from collections.abc import Callable, Iterator, Sequence
 
 from onnxfuse.cuda.element import computed, computed_of, expression, literal, stored
-from onnxfuse.cuda.nest.values import KernelValues
-from onnxfuse.model.dtypes import DTYPES
+from onnxfuse.cuda.nest.values import KernelValues, element
 from onnxfuse.program import Index, Input, Instruction
 from onnxfuse.program.figures import NEST_LANES, WARP
 from onnxfuse.program.nests import Pass
 from onnxfuse.program.program import Reduction
 
+_WALKED = "bg"
+"""The letters of what is addressed by strides over the dimensions of a row."""
 _GROUP_BYTES = 128
 """Bytes that a thread reads before it computes with them."""
 _THREADS = 1024
@@ -49,7 +50,7 @@ class KernelText(KernelValues):
     def _parameters(self) -> Iterator[str]:
         """As ``onnxfuse.cuda.nest.arguments.pack`` gives them."""
         for number, spec in enumerate(self.program.inputs):
-            yield f"const {stored(spec.dtype)}* __restrict__ in{number}"
+            yield f"const {element(spec)}* __restrict__ in{number}"
         for number, output in enumerate(self.program.outputs):
             yield f"{stored(self.program.dtype(output))}* __restrict__ out{number}"
         yield "u64* workspace"
@@ -245,7 +246,7 @@ class KernelText(KernelValues):
     def _read_bytes(self, one: Pass) -> int:
         """Bytes that a group reads before it computes."""
         early = [value for value in self._inputs(one) if not self._is_late(value)]
-        return sum(DTYPES[self._spec(value).dtype].itemsize for value in early) * self.kernel.vector
+        return sum(-(-self._spec(value).bits * self._width(value) // 8) for value in early)
 
     def _kept_pass(self, one: Pass, vector: int) -> Iterator[str]:
         kernel, index, items = self.kernel, self.index, self.kernel.items
@@ -303,7 +304,7 @@ class KernelText(KernelValues):
 
     def _read(self, values: Sequence[int], target: Callable[[int, str], str]) -> Iterator[str]:
         """Inputs of the group that begins at element r."""
-        yield from self._walk([self.names[value] for value in values if self.letters[value] == "g"])
+        yield from self._walk([self.names[value] for value in values if self.letters[value] in _WALKED])
         for value in values:
             for tile in self._copies(value):
                 yield f"{target(value, tile)} = {self._load(value, self._address(value, tile))};"
@@ -327,15 +328,16 @@ class KernelText(KernelValues):
         return self._address_of(self.names[value], self.letters[value], tile)
 
     def _address_of(self, name: str, letter: str, tile: str = "") -> str:
-        if letter == "g":
+        if letter in _WALKED:
             return f"{name}_at{tile} + {name}_r"
         return f"{name}_at + r * {name}_steps.step[0]" if self.is_columns else f"{name}_at{tile} + r"
 
     def _load(self, value: int, address: str) -> str:
-        name, vector = self.names[value], self.kernel.vector
+        name, vector, own = self.names[value], self._width(value), element(self._spec(value))
         if vector == 1:
             return f"load_pack<1>({name}, {address})"
-        spread = f"splat<{stored(self._spec(value).dtype)}, {vector}>(load({name}, {address}))"
+        splat = f"splat_nibble<{vector}>" if own == "nibble" else f"splat<{own}, {vector}>"
+        spread = f"{splat}(load({name}, {address}))"
         if self.is_columns:
             return f"{name}_across != 0 ? load_pack<{vector}>({name}, {address}) : {spread}"
         if self.letters[value] == "g":
@@ -353,7 +355,7 @@ class KernelText(KernelValues):
         ]
         for place, dtype, _ in outputs:
             yield from (f"{computed_of(dtype)} y{place}{tile}[{vector}];" for tile in self.tiles)
-        walked = [self.names[value] for value in indices if self.letters[value] == "g"]
+        walked = [self.names[value] for value in indices if self.letters[value] in _WALKED]
         yield from self._walk(walked, [f"out{place}" for place, _, letter in outputs if letter == "g"])
         yield "#pragma unroll"
         yield f"for (int j = 0; j < {vector}; ++j) {{"
@@ -361,7 +363,8 @@ class KernelText(KernelValues):
             for tile in self._copies(value):
                 index = kept if value in held else "" if self._is_late(value) else loose
                 pack = f"{self.names[value]}_pack{tile}{index}"
-                yield f"  const {self._type(value)} v{value}{tile} = widen({pack}.get(j));"
+                element_place = "j" if self._width(value) == vector else "0"
+                yield f"  const {self._type(value)} v{value}{tile} = widen({pack}.get({element_place}));"
         for value in one.uses:
             if not self._is_input(value):
                 for tile in self._copies(value):
@@ -403,7 +406,8 @@ class KernelText(KernelValues):
         name, letter = self.names[value], self.letters[value]
         if self.is_columns:
             return f"{self._address_of(name, letter)} + j * {name}_across"
-        return f"{self._address_of(name, letter, tile)} + j" + (f" * {name}_steps.step[0]" if letter == "g" else "")
+        steps = {"g": f" + j * {name}_steps.step[0]", "b": ""}
+        return self._address_of(name, letter, tile) + steps.get(letter, " + j")
 
     # -------------------------------------------------------------------------------------------- what threads join
 

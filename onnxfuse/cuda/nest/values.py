@@ -8,6 +8,15 @@ from onnxfuse.program import Const, Input, Instruction, Program
 from onnxfuse.program.nests import Nest, Pass, leaves, needed
 from onnxfuse.program.ops import REDUCTIONS
 from onnxfuse.program.program import Reduction
+from onnxfuse.program.view_steps import has_nibbles
+
+_MOST_SUMS = 8
+"""Of a thread: so many additions are under way at once."""
+
+
+def element(spec: Input) -> str:
+    """The C++ type of an element of an input in memory."""
+    return "nibble" if has_nibbles(spec.view) else stored(spec.dtype)
 
 
 class KernelValues:
@@ -81,7 +90,7 @@ class KernelValues:
     @property
     def _sums(self) -> int:
         """Partial sums of a thread, for each tile: fewer where there are several, of which each is a sum of its own."""
-        return 1 << (max(1, self.kernel.vector // self.kernel.tile).bit_length() - 1)
+        return min(_MOST_SUMS, 1 << (max(1, self.kernel.vector // self.kernel.tile).bit_length() - 1))
 
     def _each(self, statement: str) -> Iterator[str]:
         if self.kernel.vector > 1:
@@ -103,8 +112,12 @@ class KernelValues:
         """The inputs that a pass reads."""
         return [value for value in one.reads if self._is_input(value)]
 
+    def _width(self, value: int) -> int:
+        """Elements that a group reads of an input."""
+        return 1 if self.letters[value] == "b" else self.kernel.vector
+
     def _pack(self, value: int) -> str:
-        return f"Pack<{stored(self._spec(value).dtype)}, {self.kernel.vector}>"
+        return f"Pack<{element(self._spec(value))}, {self._width(value)}>"
 
     def _op(self, value: int) -> str:
         spec = self.program.values[value]

@@ -26,6 +26,7 @@ from onnxfuse.ort.host import CONSTANT_ARITHMETIC
 from onnxfuse.ort.ort_fusions import INSIDE_MATMUL, NORMALIZATION, ONE_KERNEL
 from onnxfuse.passes.rules.budget import CopyBudget
 from onnxfuse.program import lowering
+from onnxfuse.program.block_quantized import multiplies_blocks
 from onnxfuse.program.lowering import is_elementwise
 from onnxfuse.program.multiplying import NOT_CONSTANT, Product, multiplies, product_of
 from onnxfuse.program.node_lowering import UnsupportedError, tensor_dtype
@@ -52,7 +53,7 @@ class FuseRowProducts:
         """Rewrite ``model`` in place and record every product that is left alone."""
         if not context.on.product_rows or REDUCTION not in context.on.kinds or "" not in model.opsets:
             return
-        if not any(multiplies(node) for graph in model.graphs() for node in graph.nodes):
+        if not any(_may_be_fused(node) for graph in model.graphs() for node in graph.nodes):
             return
         infer(model)
         planner = _Planner(model, context)
@@ -98,10 +99,12 @@ class _Planner:
     def _products(self, nodes: Sequence[Node]) -> dict[int, Product]:
         """The products that there are kernels for, by the ids of their nodes."""
         found: dict[int, Product] = {}
-        for node in filter(multiplies, nodes):
+        for node in filter(_may_be_fused, nodes):
             try:
                 product = product_of(node, self._opset)
-                if not is_constant(_stored(product.matrix)):
+                matrix = product.quantized
+                stored = [_stored(product.matrix)] if matrix is None else matrix.tensors.values()
+                if not all(map(is_constant, stored)):
                     raise UnsupportedError(NOT_CONSTANT)
                 if is_constant(node.inputs[0]):
                     raise UnsupportedError(CONSTANT_ARITHMETIC)
@@ -196,6 +199,10 @@ class _Planner:
         made.outputs.append(result)
         node.inputs[place] = result
         return made
+
+
+def _may_be_fused(node: Node) -> bool:
+    return multiplies(node) or multiplies_blocks(node)
 
 
 def _dequantizing(matrix: gs.Tensor) -> Node | None:

@@ -75,6 +75,8 @@ class SpaceLowering:
 
     def _value(self, node: gs.Node, index: int) -> int:
         tensor = node.inputs[index]
+        if self._space.is_packed(tensor):
+            return self._value_of(tensor)
         if is_immediate(tensor, node, self._opset) or (reduces(node) and index > 0 and _is_uniform(tensor)):
             return self._builder.const(tensor_dtype(tensor), tensor.values.reshape(-1)[0])
         return self._value_of(tensor)

@@ -27,6 +27,7 @@ from onnxfuse.fused.space.steps import steps_between
 from onnxfuse.fused.space.view_nodes import Part, is_part, is_view, order_of, repeats, taken_parts
 from onnxfuse.model.constants import constant_value, shape_of
 from onnxfuse.model.graph_ir import standard_op
+from onnxfuse.program.block_quantized import BlockQuantized
 from onnxfuse.program.figures import MAX_RANK
 from onnxfuse.program.lowering import ignores_input, is_elementwise, vector_axes
 from onnxfuse.program.multiplying import Product
@@ -53,6 +54,7 @@ class Space:
         self._elements: dict[int, Dim] = {}  # by tensor: the axes along which its value is not repeated
         self._viewed: dict[int, gs.Node] = {}  # by tensor: the view of all its elements that makes it
         self._parts: dict[int, tuple[gs.Tensor, Part]] = {}  # and of what it is a part
+        self._packed: dict[int, tuple[ViewStep, ...]] = {}  # by tensor: what leads from it to what is laid out
         self._met: set[int] = set()  # tensors that others than views read or make
         self._operands: list[gs.Tensor] = []  # those that they read
         self._outside: set[int] = set()  # tensors that the nodes do not make, and views of these
@@ -113,9 +115,15 @@ class Space:
             elif id(tensor) in self._viewed:
                 whole = self._viewed[id(tensor)].inputs[0]
                 steps = (*steps_between(self.layout(whole), self.layout(tensor)), *steps)
+            elif id(tensor) in self._packed:
+                return tensor, len(tensor.shape), (*self._packed[id(tensor)], *steps)
             else:
                 return tensor, len(self.layout(tensor)), steps
             tensor = whole
+
+    def is_packed(self, tensor: gs.Tensor) -> bool:
+        """Whether the elements of a tensor are not those that it is read as."""
+        return id(tensor) in self._packed
 
     def is_block(self, tensor: gs.Tensor, order: Sequence[Atom]) -> bool:
         """Whether a tensor or a part of one, from outside, is read in one piece, as it lies in memory."""
@@ -318,8 +326,11 @@ class Space:
     def _multiply(self, product: Product) -> Layout:
         """The result [.., N] of A [.., K], of which the elements are [.., N, K]."""
         *rows, inner = self._read(product.node.inputs[0])
-        first, second = self._read(product.matrix)
-        columns, own = (first, second) if product.transposed else (second, first)
+        if product.quantized is not None:
+            columns, own = self._lay_blocks(product.quantized)
+        else:
+            first, second = self._read(product.matrix)
+            columns, own = (first, second) if product.transposed else (second, first)
         unify(inner, own)
         result = (*rows, columns)
         self._reduced.append((product.node, inner, (*result, inner)))
@@ -329,6 +340,26 @@ class Space:
                 raise LayoutError("a sum of more dimensions than the product")
             result, _ = broadcast([result, added])
         return settled(result)
+
+    def _lay_blocks(self, matrix: BlockQuantized) -> tuple[Dim, Dim]:
+        """The columns and the rows of a matrix of blocks, of which scales and zero points have one element."""
+        whole = layout_of(matrix.sizes(1))
+        for place, tensor in matrix.tensors.items():
+            steps = matrix.steps(place)
+            if id(tensor) not in self._layouts:
+                own = whole[: len(matrix.sizes(place))]
+                self._layouts[id(tensor)] = own
+                self._elements[id(tensor)] = tuple(atom for dim in own for atom in dim)
+                self._outside.add(id(tensor))
+                self._packed[id(tensor)] = steps
+                continue
+            before = self._layouts[id(tensor)]  # of another product, or as it is
+            if self._packed.get(id(tensor)) != steps or len(before) != len(matrix.sizes(place)):
+                raise LayoutError("a matrix that is read in two ways")
+            for one, other in zip(before, whole, strict=False):
+                unify(one, other)
+        columns, blocks, block = settled(whole)
+        return columns, (*blocks, *block)
 
     def _members_of_groups(self, channels: Dim, groups: int) -> Dim:
         """The part of the channels that is reduced."""

@@ -86,7 +86,7 @@ def check_nest(
     if layout.rows == 0:
         return []
     sizes = [array.dtype.itemsize for array in inputs]
-    sizes += [operand.itemsize for operand in layout.operands[len(layout.operands) - len(program.outputs) :]]
+    sizes += [operand.bits // 8 for operand in layout.operands[len(layout.operands) - len(program.outputs) :]]
     addresses = [shift * size for shift, size in zip(shifts or [0] * len(sizes), sizes, strict=True)]
     expected = reference.run(program, inputs)
     kernels = accepting(source, layout, addresses)

@@ -116,8 +116,9 @@ def _table(name: str, kernel: NestKernel) -> str:
 
 def _rendered(program: Program, source: NestSource) -> str:
     """C++ through which the stand-in driver launches the kernels of a source in the emulation."""
-    types = [spec.dtype for spec in program.inputs] + [program.dtype(output) for output in program.outputs]
-    sizes = ", ".join(str(DTYPES[dtype].itemsize) for dtype in types)
+    bits = [spec.bits for spec in program.inputs]
+    bits += [8 * DTYPES[program.dtype(output)].itemsize for output in program.outputs]
+    sizes = ", ".join(map(str, bits))
     counts = f"{len(program.inputs)}, {len(program.indices)}, {len(program.outputs)}"
     text = []
     for kernel in source.kernels:

@@ -51,6 +51,40 @@ def product(
     return b.build([b.cast(y, dtype)], [parse_steps("squeeze:-1")]), shapes
 
 
+def dequantized(
+    dtype: str, rows: int, blocks: int, block: int, columns: int, bits: int = 4, zeros: str = "", tail: str = ""
+) -> tuple[Program, Shapes]:
+    """A [rows, blocks * block] times a matrix [columns, blocks, block] of ``bits``, with a scale for each block.
+
+    ``zeros`` are of the type of the scales ("scale"), or as the matrix is ("packed").  ``tail`` is "gate" or "".
+    """
+    b = ProgramBuilder()
+    a = b.cast(b.view(Input(dtype, view=parse_steps(f"split:-1:{blocks}:-1,unsqueeze:-3"))), "f32")
+    shapes: Shapes = [(rows, blocks * block)]
+    nibbles = "nibbles:-1," if bits == 4 else ""
+
+    def multiplied() -> int:
+        shapes.append((columns, blocks, block * bits // 8))
+        w = b.cast(b.view(Input("u8", view=parse_steps("nibbles:-1") if bits == 4 else ())), "f32")
+        scale = b.cast(b.view(Input(dtype, view=parse_steps(f"split:-1:{columns}:-1,unsqueeze:-1"))), "f32")
+        shapes.append((columns * blocks,))
+        zero = b.const("f32", 1 << (bits - 1))
+        if zeros == "scale":
+            zero = b.cast(b.view(Input(dtype, view=parse_steps("unsqueeze:-1"))), "f32")
+            shapes.append((columns, blocks))
+        elif zeros == "packed":
+            steps = f"{nibbles}split:-1:{columns}:-1,slice:-1:0:{blocks}:1,unsqueeze:-1"
+            zero = b.cast(b.view(Input("u8", view=parse_steps(steps))), "f32")
+            shapes.append((columns * (-(-blocks // 2) if bits == 4 else blocks),))
+        w = b.emit("mul", "f32", b.emit("sub", "f32", w, zero), scale)
+        return b.reduce("reduce_sum", b.emit("mul", "f32", a, w), (-2, -1))
+
+    y = multiplied()
+    if tail == "gate":
+        y = b.emit("mul", "f32", b.emit("mul", "f32", y, b.emit("sigmoid", "f32", y)), multiplied())
+    return b.build([b.cast(y, dtype)], [parse_steps("squeeze:-1,squeeze:-1")]), shapes
+
+
 def known(shapes: Sequence[Sequence[int]]) -> list[tuple[int | str, ...]]:
     """The same as a node has them."""
     return [tuple(shape) for shape in shapes]

@@ -8,7 +8,7 @@ import numpy as np
 
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Input, Program, ProgramBuilder
-from onnxfuse.program.view_steps import parse_steps
+from onnxfuse.program.view_steps import has_nibbles, parse_steps
 
 Shapes = list[tuple[int, ...]]
 
@@ -164,7 +164,8 @@ def arrays(program: Program, shapes: Shapes, seed: int = 0) -> list[np.ndarray]:
     for spec, shape in zip(program.inputs, shapes, strict=True):
         numpy_type = DTYPES[spec.dtype].numpy
         if numpy_type.kind in "iu":
-            found.append(random_numbers.integers(0 if numpy_type.kind == "u" else -9, 10, shape).astype(numpy_type))
+            most = 256 if has_nibbles(spec.view) else 10
+            found.append(random_numbers.integers(0 if numpy_type.kind == "u" else -9, most, shape).astype(numpy_type))
         elif numpy_type.kind == "b":
             found.append(random_numbers.integers(0, 2, shape).astype(bool))
         else:

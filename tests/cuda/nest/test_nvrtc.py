@@ -15,7 +15,7 @@ from onnxfuse.cuda.elementwise.renderer import compile_options
 from onnxfuse.cuda.nest.fitting import NestFit, NestFitter
 from onnxfuse.cuda.nest.renderer import case_of, render_nest
 from tests.cuda.elementwise.test_nvrtc import compile_quickly, entry, nvrtc
-from tests.cuda.nest.product_programs import product
+from tests.cuda.nest.product_programs import dequantized, product
 from tests.cuda.nest.programs import chains, integers, random_nest
 
 __all__ = ["compile_quickly"]
@@ -99,4 +99,9 @@ def test_products_of_few_rows_wait_for_enough_without_spills(architecture: str) 
         fit = fitter.fit(*product(dtype, rows, inner, 4096, tail, normalized=tail == "gate"))
         main = fit.source.kernels[0]
         assert fit.is_good and fit.tuning.share == 0 and fit.occupancy[0] >= 0.25
-        assert (main.vector, main.tile) == (4 if dtype == "f32" else 8, rows) and main.items
+        vector = 16 if tail == "quantized" else 4 if dtype == "f32" else 8
+        assert (main.vector, main.tile) == (vector, rows) and main.items
+    for dtype, rows, tail, vector in (("f32", 1, "", 32), ("f16", 1, "gate", 32), ("f16", 4, "", 16)):
+        fit = fitter.fit(*dequantized(dtype, rows, 128, 32, 4096, zeros="packed", tail=tail))
+        assert fit.is_good and fit.tuning.share == 0 and fit.occupancy[0] >= 0.25
+        assert (fit.source.kernels[0].vector, fit.source.kernels[0].tile) == (vector, rows)

@@ -12,7 +12,7 @@ from onnxfuse.cuda.nest.renderer import case_of, render_nest
 from onnxfuse.program import Program
 from tests.cuda.emulation.emulator import Emulation
 from tests.cuda.nest.emulator import check_nest
-from tests.cuda.nest.product_programs import Shapes, product
+from tests.cuda.nest.product_programs import Shapes, dequantized, product
 from tests.cuda.nest.programs import arrays
 
 TOLERANCE = {"f32": 1e-5, "f16": 4e-3, "bf16": 3e-2}
@@ -41,6 +41,37 @@ def test_products_of_few_rows(dtype: str) -> None:
         tolerance = TOLERANCE[dtype] * scale
         tiles |= {one.tile for one in check_nest(emulation, source, program, inputs, tolerance, tolerance, every=2)}
     assert {1, 2, 3, 5, 7, 8} <= tiles
+
+
+BLOCKS = ((1, 16, 9), (3, 32, 20), (5, 16, 12), (2, 128, 7), (6, 64, 5), (3, 256, 4), (40, 32, 3))
+"""Blocks of a column, elements of a block, and columns."""
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_products_with_matrices_of_blocks(dtype: str) -> None:
+    """Of 4 bits and of 8, with zero points of either kind or without, of one row and of several."""
+    rows, zeros = itertools.cycle((1, 1, 2, 1, 4, 8)), itertools.cycle(("packed", "", "scale"))
+    cases = [
+        dequantized(dtype, next(rows), *size, 8 if number % 5 == 4 else 4, next(zeros), "gate" if number == 3 else "")
+        for number, size in enumerate(BLOCKS)
+    ]
+    sources = [render_nest(case_of(*case)) for case in cases]
+    emulation = Emulation(sources)
+    for seed, ((program, shapes), source) in enumerate(zip(cases, sources, strict=True)):
+        inputs = arrays(program, shapes, seed)
+        scale = 30 * float(np.sqrt(shapes[0][1]))
+        used = check_nest(emulation, source, program, inputs, TOLERANCE[dtype], TOLERANCE[dtype] * scale, every=2)
+        assert "b" in used[0].access.inputs.lower() or "s" in used[0].access.inputs.lower()
+
+
+def test_four_bits_are_read_sixteen_bytes_at_a_time() -> None:
+    program, shapes = dequantized("f16", 1, 128, 32, 64, zeros="packed")
+    source = render_nest(case_of(program, shapes))
+    main = source.kernels[0]
+    text = source.body[source.body.index(f"{main.name}(") :].split("__global__")[0]
+    assert (main.vector, str(main.access)) == (32, "llbb::s")
+    assert len(re.findall(r"load_pack<32>\(in1,", text)) == 1 and text.count("load_pack<1>(in2,") == 1
+    assert NestRecipe.parse(str(NestRecipe.of(source))).kernels == source.kernels
 
 
 @pytest.mark.parametrize("shifts", [(1, 0, 0), (0, 3, 0), (0, 0, 1)])

@@ -24,7 +24,7 @@ GOOD = "onnxfuse 1\ninput f32 broadcast\nconst f32 3f800000\nadd f32 0 1\noutput
 BAD = {
     "empty": "",
     "no header": "input f32 broadcast\noutput 0\n",
-    "another version": GOOD.replace("onnxfuse 1", "onnxfuse 3"),
+    "another version": GOOD.replace("onnxfuse 1", "onnxfuse 4"),
     "contraction twice": GOOD.replace("1\n", "1\ncontract\ncontract\n", 1),
     "contraction behind an input": GOOD.replace("const", "contract\nconst"),
     "contraction of something": GOOD.replace("1\n", "1\ncontract f32\n", 1),
@@ -106,6 +106,9 @@ BAD_NEWER = {
     "coordinates of truth": NEWER.replace("index f32", "index bool"),
     "coordinates along two axes": NEWER.replace("index f32 0 -1", "index f32 0 -2,-1"),
     "coordinates along no axis": NEWER.replace("index f32 0 -1", "index f32 0"),
+    "halves of bytes in version 2": NEWER.replace("unsqueeze:-2", "nibbles:-1"),
+    "halves of what are no bytes": NEWER.replace("onnxfuse 2", "onnxfuse 3").replace("unsqueeze:-2", "nibbles:-1"),
+    "an output of halves": NEWER.replace("onnxfuse 2", "onnxfuse 3").replace("view merge:-2", "view nibbles:-1"),
     "a part as an output": NEWER.replace("view merge:-2", "view slice:-1:0:1:1"),
     "an output in another order": NEWER.replace("view merge:-2", "view permute:1.0"),
     "an output of a view of nothing": NEWER.replace(" view merge:-2", " view"),
