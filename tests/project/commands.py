@@ -12,7 +12,7 @@ PAGES = (
     ROOT / "examples" / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 )
-LANGUAGES = {"sh", "python", "c", "toml", "text"}
+LANGUAGES = {"sh", "python", "c", "json", "toml", "text"}
 """Of the blocks in the pages."""
 _PROGRAMS = {
     *("onnxfuse", "pip", "python", "mkdocs", "cmake", "optimum-cli", "olive", "git", "export", "source"),
@@ -151,6 +151,9 @@ TABLE = {
     "python examples/http/server.py fused.onnx 8000": How(test=f"{_EXAMPLES}http"),
     "optimum-cli export onnx --model MODEL DIR && onnxfuse optimize DIR/model.onnx DIR/model.fused.onnx": How(
         needs="optimum and PyTorch from PyPI, and a network"
+    ),
+    "olive run --config workflow.json && onnxfuse optimize quantized/model.onnx quantized/model.fused.onnx": How(
+        needs="olive-ai and PyTorch from PyPI"
     ),
     "tritonserver --model-repository=triton": How(
         test=f"{_EXAMPLES}the_configuration_for_triton", needs="the server, which is not on PyPI"
