@@ -1,7 +1,5 @@
 """Inputs to run a model on, made up so that they are realistic for its signature."""
 
-from __future__ import annotations
-
 import math
 import re
 import time
@@ -13,7 +11,7 @@ from types import MappingProxyType
 import numpy as np
 import onnx
 
-from onnxfuse.check.comparison import precision
+from onnxfuse.check.drawn_values import drawn, is_image
 from onnxfuse.check.dynamic_sizes import DynamicSizes, size_name, sizes_of
 from onnxfuse.check.input_advice import advice
 from onnxfuse.check.input_values import Purposes
@@ -47,26 +45,20 @@ _SIZES = (
 BENCHMARK_SIZES = (Sizes(spatial=224, length=128), *_SIZES)
 """Larger sizes first: what a benchmark should try."""
 
-_INTEGER_BOUNDS = (
-    16,
-    2,
-    1,
-)  # integers that index something must stay below a bound that the signature does not tell
+_INTEGER_BOUNDS = (16, 2, 1)
+"""Integers that index something must stay below a bound that the signature does not tell."""
 _BATCH = re.compile(r"batch|^n$|^b$|^bs$", re.IGNORECASE)
 _SPATIAL = re.compile(r"height|width|^h$|^w$", re.IGNORECASE)
 _LENGTH = re.compile(r"seq|len|time|token|frame|sample", re.IGNORECASE)
 _STATE = re.compile(r"state|hidden|^[hc]_?[0n]$", re.IGNORECASE)
-_RATE = re.compile(r"^sr$|sample_?rate|sampling_?rate", re.IGNORECASE)
-_MASK = re.compile(r"mask", re.IGNORECASE)
 
 _MOST_BYTES = 1 << 31
-_MOST_DIMENSIONS = 64
 """In all made-up inputs together."""
+_MOST_DIMENSIONS = 64
+"""Of an array of NumPy's."""
 _MANY = 1 << 25
 """Elements in all inputs, or in all outputs, beyond which there is only the first kind of values, for all are held at
 once; and in an input beyond which its dynamic dimensions shrink."""
-_PART = 1 << 20
-"""Elements that are made at a time."""
 _MOST_SECONDS = 5.0
 """That a run with larger sizes may take."""
 _MOST_SIZES = 4
@@ -129,7 +121,7 @@ class _Way:
 
     purposes: Purposes | None
     fixed: Mapping[str, int]
-    sum: _Sum | None = None
+    sum: "_Sum | None" = None
 
 
 @dataclass(frozen=True)
@@ -230,7 +222,7 @@ class _Maker:
             return
         pair = replace(sizes, batch=2)
         shapes = self._resolved(way, sizes)
-        natural = "image" if any(_is_image(spec, shapes[spec.name]) for spec in self._specs) else "uniform"
+        natural = "image" if any(is_image(spec, shapes[spec.name]) for spec in self._specs) else "uniform"
         for kind, ways in ((natural, product((False, True), (pair, sizes))), ("spread", ((True, sizes),))):
             tried = (self._made(way, batch, kind, bound, branch) for branch, batch in ways)
             made = next(filter(None, tried), None)
@@ -399,7 +391,7 @@ def make_inputs(
     """
     _check_size(specs, shapes)
     generator = np.random.default_rng([2024, len(kind), bound])
-    plain = {spec.name: _values(spec, shapes[spec.name], kind, bound, generator) for spec in specs}
+    plain = {spec.name: drawn(spec, shapes[spec.name], kind, bound, generator) for spec in specs}
     known: dict[str, np.ndarray] = {}
     if purposes is not None:
         known = purposes.values(shapes, branch, lambda spec: np.asarray(plain[spec.name]), generator)
@@ -424,79 +416,3 @@ def _check_size(specs: list[InputSpec], shapes: Shapes) -> None:
         raise OnnxfuseError(
             f"the inputs, {spec.describe()} of shape {shape} among them, are larger than 2 GiB: {_GIVE_OTHERS}"
         )
-
-
-def _values(spec: InputSpec, shape: tuple[int, ...], kind: str, bound: int, generator: np.random.Generator) -> Value:
-    if spec.elem_type == onnx.TensorProto.STRING:
-        return np.full(shape, "text", dtype=object)
-    dtype = spec.dtype
-    if kind == "image" and _is_image(spec, shape):
-        return _page(shape, dtype, generator)
-    if dtype.kind == "b" and math.prod(shape) == 1 and kind != "spread":
-        return np.full(shape, kind == "normal")
-    if dtype.kind == "b":
-        return _filled(shape, dtype, lambda count: generator.random(count) < 0.5)
-    if dtype.kind in "iu":
-        return _integers(spec, shape, bound, generator)
-    if dtype.kind == "c":
-        return np.asarray(generator.standard_normal(shape) + 1j * generator.standard_normal(shape)).astype(dtype)
-    if kind == "normal":
-        return _filled(shape, dtype, lambda count: generator.standard_normal(count, dtype=np.float32))
-    return np.asarray(_floats(shape, kind, generator)).astype(dtype, copy=False)
-
-
-def _filled(shape: tuple[int, ...], dtype: np.dtype, draw: Callable[[int], np.ndarray]) -> np.ndarray:
-    """An array of the numbers that ``draw`` gives, which may be of a wider type: it is asked for a part at a time."""
-    values = np.empty(shape, dtype)
-    flat = values.reshape(-1)
-    for start in range(0, flat.size, _PART):
-        part = flat[start : start + _PART]
-        part[:] = draw(part.size)
-    return values
-
-
-def _floats(shape: tuple[int, ...], kind: str, generator: np.random.Generator) -> np.ndarray:
-    if kind in ("uniform", "image"):
-        return generator.random(shape, dtype=np.float32)
-    values = generator.standard_normal(shape, dtype=np.float32)
-    magnitude = 10.0 ** generator.uniform(-3.0, 1.5, shape).astype(np.float32)
-    return np.where(generator.random(shape) < 0.01, np.float32(0), np.sign(values) * magnitude)
-
-
-_CHANNELS = (1, 3, 4)
-
-
-def _is_image(spec: InputSpec, shape: tuple[int, ...]) -> bool:
-    if spec.kind != "tensor" or len(shape) != 4 or (shape[1] not in _CHANNELS and shape[3] not in _CHANNELS):
-        return False
-    return spec.elem_type == onnx.TensorProto.UINT8 or precision(spec.dtype) > 0
-
-
-def _page(shape: tuple[int, ...], dtype: np.dtype, generator: np.random.Generator) -> np.ndarray:
-    """Images of lines of dark strokes on white with a little noise, in about [-1, 1], or [0, 255] for bytes."""
-    batch, height, width = (shape[0], *shape[2:]) if shape[1] in _CHANNELS else shape[:3]
-    strokes = generator.random((batch, -(-height // 12), -(-width // 2))) < 0.5
-    ink = strokes.repeat(12, axis=1).repeat(2, axis=2)[:, :height, :width]
-    ink &= (np.arange(height) % 12 < 8)[:, None]
-    margin = width // 8
-    ink &= (np.arange(width) >= margin) & (np.arange(width) < width - margin)
-    page = np.where(ink, np.float32(-0.9), np.float32(0.9))
-    image = np.broadcast_to(np.expand_dims(page, 1 if shape[1] in _CHANNELS else 3), shape)
-    image = image + np.float32(0.03) * generator.standard_normal(shape, dtype=np.float32)
-    if dtype == np.uint8:
-        image = np.clip(127.5 + 127.5 * image, 0, 255)
-    return np.asarray(image).astype(dtype)
-
-
-def _integers(spec: InputSpec, shape: tuple[int, ...], bound: int, generator: np.random.Generator) -> np.ndarray:
-    if spec.dtype.itemsize == 1 and len(shape) >= 3:  # pixels or quantized activations rather than indices
-        low, high = (-128, 128) if spec.dtype.kind == "i" else (0, 256)
-        return _filled(shape, spec.dtype, lambda count: generator.integers(low, high, count))
-    if _RATE.search(spec.name) and spec.dtype.itemsize > 2:
-        return np.full(shape, 16000, spec.dtype)
-    if _MASK.search(spec.name):
-        mask = _filled(shape, spec.dtype, lambda count: generator.integers(0, 2, count))
-        if mask.size:
-            mask.reshape(-1)[0] = 1  # a row that attends to nothing is not what a model meets
-        return mask
-    return _filled(shape, spec.dtype, lambda count: generator.integers(0, bound, count))
