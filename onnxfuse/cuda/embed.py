@@ -26,7 +26,7 @@ from onnxfuse.cuda.nest.fitting import NestFit, NestFitter
 from onnxfuse.cuda.nest.kernel import NestKernel
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.cuda.report import CudaReport, KernelReport, KernelUse
-from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, REDUCTION, kind_of
+from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, REDUCTION
 from onnxfuse.model.graph import Model
 from onnxfuse.model.replacing import Replacement, writing
 from onnxfuse.program import Program
@@ -68,12 +68,10 @@ def fused_nodes(model: Model) -> Iterator[FusedNode]:
 
     Raises ProgramError for a Program that does not validate.
     """
-    for graph in model.graphs():
-        for node in graph.nodes:
-            if node.domain == DOMAIN and kind_of(node.op) is ELEMENTWISE:
-                program = Program.parse(text_attribute(node, "program"))
-                if is_elementwise(program):
-                    yield FusedNode(node, program)
+    for node in model.fused_nodes(ELEMENTWISE):
+        program = Program.parse(text_attribute(node, "program"))
+        if is_elementwise(program):
+            yield FusedNode(node, program)
 
 
 @dataclass(frozen=True)
@@ -90,12 +88,10 @@ class ReducingNode:
 
 def reducing_nodes(model: Model) -> Iterator[ReducingNode]:
     """The same of those that reduce."""
-    for graph in model.graphs():
-        for node in graph.nodes:
-            if node.domain == DOMAIN and kind_of(node.op) is REDUCTION:
-                program = Program.parse(text_attribute(node, "program"))
-                if is_reducing(program):
-                    yield ReducingNode(node, program)
+    for node in model.fused_nodes(REDUCTION):
+        program = Program.parse(text_attribute(node, "program"))
+        if is_reducing(program):
+            yield ReducingNode(node, program)
 
 
 def text_attribute(node: gs.Node, name: str) -> str:

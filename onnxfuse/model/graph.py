@@ -8,6 +8,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import ModelProto, TypeProto
 
+from onnxfuse.fused.kinds import DOMAIN, Kind, kind_of
 from onnxfuse.model import tensor_data
 from onnxfuse.model.graph_export import Export
 from onnxfuse.model.graph_import import import_functions, import_graph, import_opsets
@@ -132,6 +133,11 @@ class Model:
     def graphs(self) -> Iterator[gs.Graph]:
         """The main graph and every graph nested in it, outer before inner."""
         return walk(self.graph)
+
+    def fused_nodes(self, kind: Kind) -> Iterator[Node]:
+        """The fused nodes of a kind, of every graph."""
+        for graph in self.graphs():
+            yield from (node for node in graph.nodes if node.domain == DOMAIN and kind_of(node.op) is kind)
 
     def fusible_graphs(self) -> Iterator[gs.Graph]:
         """The graphs that fused nodes can be in: not those in attributes of functions, SequenceMap among them.

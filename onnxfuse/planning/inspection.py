@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.fused.kinds import DOMAIN, NODES_KEY, kind_of
+from onnxfuse.fused.kinds import CONV, DOMAIN, NODES_KEY, kind_of
 from onnxfuse.report.byte_counts import traffic_of_kernel
 from onnxfuse.report.fused_region import FusedRegion, group_regions, listed_ops
 from onnxfuse.report.report import LeftAlone, Report, group_by_reason
@@ -190,11 +190,11 @@ def _recipes(model: "Model") -> dict[str, str]:
 
 def _cases(model: "Model") -> "dict[str, ConvCase]":
     """What the fused convolutions compute, but for those that do not validate."""
-    from onnxfuse.cuda.conv.node import case_of, is_fused_convolution
+    from onnxfuse.cuda.conv.node import case_of
     from onnxfuse.program import ProgramError
 
     found = {}
-    for node in (node for graph in model.graphs() for node in graph.nodes if is_fused_convolution(node)):
+    for node in model.fused_nodes(CONV):
         with suppress(ProgramError):
             found[node.name or getattr(node, "overload", "")] = case_of(node)
     return found

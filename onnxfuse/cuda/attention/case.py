@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.cuda.attention.kernel import TYPES
 from onnxfuse.cuda.strided import Dim
-from onnxfuse.fused.kinds import ATTENTION, DOMAIN, kind_of
+from onnxfuse.fused.kinds import ATTENTION
 from onnxfuse.model import dtypes
 from onnxfuse.model.graph import Model
 from onnxfuse.program import ProgramError
@@ -44,10 +44,7 @@ def fused_attentions(model: Model) -> Iterator[AttentionOfModel]:
 
     Raises ProgramError for a node that does not validate.
     """
-    for graph in model.graphs():
-        for node in graph.nodes:
-            if node.domain == DOMAIN and kind_of(node.op) is ATTENTION:
-                yield AttentionOfModel(node, case_of(node))
+    return (AttentionOfModel(node, case_of(node)) for node in model.fused_nodes(ATTENTION))
 
 
 def case_of(node: gs.Node) -> AttentionCase:

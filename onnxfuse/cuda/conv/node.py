@@ -8,7 +8,7 @@ import onnx_graphsurgeon as gs
 from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.cuda.conv.spec import OPERATORS, PRODUCT, Convolution, product
 from onnxfuse.cuda.strided import Dim
-from onnxfuse.fused.kinds import CONV, DOMAIN, TF32_KEY, kind_of
+from onnxfuse.fused.kinds import CONV, TF32_KEY
 from onnxfuse.model import dtypes
 from onnxfuse.model.graph import Model
 from onnxfuse.program import Program, ProgramError
@@ -27,15 +27,7 @@ def fused_convolutions(model: Model) -> Iterator[FusedConv]:
 
     Raises ProgramError for a node that does not validate.
     """
-    for graph in model.graphs():
-        for node in graph.nodes:
-            if is_fused_convolution(node):
-                yield FusedConv(node, case_of(node))
-
-
-def is_fused_convolution(node: gs.Node) -> bool:
-    """Whether a node is a fused convolution."""
-    return node.domain == DOMAIN and kind_of(node.op) is CONV
+    return (FusedConv(node, case_of(node)) for node in model.fused_nodes(CONV))
 
 
 def case_of(node: gs.Node) -> ConvCase:

@@ -145,9 +145,7 @@ class SplitProductBias:
 
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrites ``model`` in place."""
-        if context.on.bias_apart and model.opsets.get("", 0) >= _OPSET:
-            infer(model)
-            RulePass([GemmBias()], SPLIT).run(model, context)
+        _apply(GemmBias(), SPLIT, model, context)
 
 
 class JoinProductBias:
@@ -158,9 +156,13 @@ class JoinProductBias:
 
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrites ``model`` in place."""
-        if context.on.bias_apart and model.opsets.get("", 0) >= _OPSET:
-            infer(model)
-            RulePass([BiasOfProduct()], JOIN).run(model, context)
+        _apply(BiasOfProduct(), JOIN, model, context)
+
+
+def _apply(rule: RewriteRule, name: str, model: Model, context: PassContext) -> None:
+    if context.on.bias_apart and model.opsets.get("", 0) >= _OPSET:
+        infer(model)
+        RulePass([rule], name).run(model, context)
 
 
 _OPSET = 7
