@@ -22,6 +22,7 @@ from onnxfuse.model import contrib_operators, ort_operators, tensor_data
 from onnxfuse.model.attributes import check_attributes
 from onnxfuse.model.graph import Model, sorted_nodes
 from onnxfuse.model.graph_export import Export
+from onnxfuse.model.graph_import import import_opsets
 from onnxfuse.model.inlining import check_inlining
 from onnxfuse.model.names import check_names
 from onnxfuse.model.replacing import check_beside, place, put_in_place, scratch_beside, undisturbed, writing
@@ -286,6 +287,11 @@ def _check_structure(light: Export) -> None:
     # It also wants a name of the graph; ONNX Runtime does not.
     name = light.proto.graph.name
     light.proto.graph.name = name or "graph"
+    # It takes no function of another opset whose operators changed; ONNX Runtime does, and it is left alone here.
+    functions = list(light.proto.functions)
+    opsets = import_opsets(light.proto)
+    del light.proto.functions[:]
+    light.proto.functions.extend(function for function in functions if _is_of(function, opsets))
     contrib_operators.add_import(light.proto)
     ort_operators.hide(light.proto)
     try:
@@ -293,6 +299,8 @@ def _check_structure(light: Export) -> None:
     except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
         raise OnnxfuseError(f"not a valid ONNX model: {_one_line(error)}") from error
     ort_operators.show(light.proto)
+    del light.proto.functions[:]
+    light.proto.functions.extend(functions)
     light.proto.graph.name = name
     for tensor, original in zip(light.stripped, dims, strict=True):
         tensor.dims[:] = original
@@ -437,3 +445,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
+
+
+def _is_of(function: onnx.FunctionProto, opsets: Mapping[str, int]) -> bool:
+    return all(opsets.get(domain, version) == version for domain, version in import_opsets(function).items())

@@ -170,3 +170,13 @@ def test_weights_keep_their_place(tmp_path):
     onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0)
     onnxfuse.optimize(tmp_path / "m.onnx", output=tmp_path / "o.onnx")
     np.testing.assert_array_equal(run(onnx.load(tmp_path / "o.onnx"), {"x": np.ones(2000, np.float32)})[0], expected[0])
+
+
+def test_a_function_of_another_opset_is_left_to_onnx_runtime():
+    """onnx's checker refuses one whose operators changed; ONNX Runtime takes it as of the model's opset."""
+    proto = parser.parse_model(
+        f"""{HEAD} g (float[2, 3] x) => (float[2, 3] y) {{ a = my.Old(x) b = Neg(a) c = Mul(b, x) y = Exp(c) }}
+        <domain: "my", opset_import: ["": 11]> Old (a) => (b) {{ b = Softmax(a) }}"""
+    )
+    after = onnxfuse.optimize(proto).model
+    assert ops(after) == ["Old", "FusedElementwise"] and proto.functions[0] in after.functions
