@@ -27,7 +27,7 @@ from onnxfuse.files.model_io import read_outline
 from onnxfuse.profiling import profile
 from onnxfuse.report.profile import Profile
 from onnxfuse.report.report_file import TraceFile
-from onnxfuse.run.given_shapes import Shapes, fit_shapes, guessed_inputs
+from onnxfuse.run.given_shapes import Shapes, fit_shapes_of, guessed_inputs
 from onnxfuse.run.inputs import InputSet, input_specs
 from onnxfuse.run.runtime import load_onnxruntime
 from onnxfuse.run.sessions import has_fused_nodes
@@ -105,13 +105,14 @@ def bench(
 
     ``threads`` is the number of intra-op threads of each session, 0 for ONNX Runtime's choice.  ``inputs`` is an
     ``.npz`` file or a directory, of which the first set is taken (``read_inputs``); without it inputs are made up, and
-    ``shapes`` gives those with dynamic dimensions a shape.  ``memory`` also measures the peak memory of each model in a
-    process of its own; ``trace`` is where to write a trace of a run of each, and asks for the times of their nodes.
+    ``shapes`` gives those with dynamic dimensions a shape, unless the optimized model does.  ``memory`` also measures
+    the peak memory of each model in a process of its own; ``trace`` is where to write a trace of a run of each, and
+    asks for the times of their nodes.
     Raises OnnxfuseError if a model cannot be run, or has other inputs.
     """
     model = read_outline(original)
     specs = input_specs(model)
-    shapes = fit_shapes(specs, shapes or {})
+    shapes = fit_shapes_of(specs, input_specs(read_outline(optimized)), shapes or {})
     progress("creating the sessions")
     values = timing_inputs(original, shapes, inputs, target)
     progress(f"timing both models in turns for {seconds:g} s")

@@ -39,7 +39,7 @@ from onnxfuse.errors import OnnxfuseError, ParityError
 from onnxfuse.files.model_io import read_outline, read_proto
 from onnxfuse.fused.target import TARGETS
 from onnxfuse.model.protos import onnx_graphs
-from onnxfuse.run.given_shapes import Shapes, fit_shapes, guessed_inputs
+from onnxfuse.run.given_shapes import Shapes, fit_shapes_of, guessed_inputs
 from onnxfuse.run.inputs import Given, InputSet, InputSpec, default_specs, input_specs, read_inputs
 from onnxfuse.run.sessions import Session, SessionError, Value, has_fused_nodes
 
@@ -168,8 +168,9 @@ def compare(
     """Run both models on the same inputs and compare their outputs.
 
     ``inputs`` is what ``read_inputs`` takes, or the sets themselves; without
-    it, inputs are made up, with the ``shapes`` for dynamic dimensions.  ``regions`` also runs every fused node
-    alone; it is done in any case when an output differs, to name the node.  Raises OnnxfuseError if the
+    it, inputs are made up, with the ``shapes`` for dynamic dimensions, and those that the optimized model fixes.
+    ``regions`` also runs every fused node alone; it is done in any case when an output differs, to name the node.
+    Raises OnnxfuseError if the
     original has no outputs or cannot be run, ParityError if the optimized model has other inputs or outputs or cannot
     be run; a difference in values is in the result.
     """
@@ -178,7 +179,7 @@ def compare(
     if not original_proto.graph.output:
         raise OnnxfuseError(f"{original}: the model has no outputs, so there is nothing to compare")
     specs = input_specs(original_proto)
-    shapes = fit_shapes(specs, shapes)
+    shapes = fit_shapes_of(specs, input_specs(optimized_proto), shapes)
     _check_signature(original_proto, optimized_proto)
     providers = PROVIDERS[target]
     numbers = output_numbers(original_proto)

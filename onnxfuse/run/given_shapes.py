@@ -100,10 +100,7 @@ def fit_shapes(specs: list[InputSpec], shapes: Shapes) -> Shapes:
         spec = by_name[name]
         if spec.shape is None:
             continue
-        fits = len(spec.shape) == len(shape) and all(
-            not isinstance(dim, int) or dim == size for dim, size in zip(spec.shape, shape, strict=True)
-        )
-        if not fits:
+        if not _takes(spec, shape):
             raise OnnxfuseError(f"shape {'x'.join(map(str, shape)) or 'scalar'} does not fit input {spec.describe()}")
         for dim, size in zip(spec.shape, shape, strict=True):
             if isinstance(dim, str) and symbols.setdefault(dim, size) != size:
@@ -116,6 +113,29 @@ def fit_shapes(specs: list[InputSpec], shapes: Shapes) -> Shapes:
             if len(whole) == len(sizes):
                 fitted[spec.name] = whole
     return fitted
+
+
+def fit_shapes_of(specs: list[InputSpec], optimized: Iterable[InputSpec], shapes: Shapes) -> Shapes:
+    """As ``fit_shapes``, with the shapes of other inputs that an optimized model alone fixes, as one made static does.
+
+    Raises OnnxfuseError as that does.
+    """
+    fixed: Shapes = {}
+    by_name = {spec.name: spec for spec in specs}
+    for spec in optimized:
+        sizes = tuple(dim for dim in spec.shape or () if isinstance(dim, int))
+        other = by_name.get(spec.name)
+        if spec.is_static and other is not None and not other.is_static and _takes(other, sizes):
+            fixed[spec.name] = sizes
+    return fit_shapes(specs, fixed | shapes)
+
+
+def _takes(spec: InputSpec, shape: tuple[int, ...]) -> bool:
+    """Whether a shape agrees with the dimensions that the model fixes."""
+    return spec.shape is None or (
+        len(spec.shape) == len(shape)
+        and all(not isinstance(dim, int) or dim == size for dim, size in zip(spec.shape, shape, strict=True))
+    )
 
 
 def symbol_sizes(specs: list[InputSpec], shapes: Shapes) -> dict[str, int]:

@@ -108,6 +108,8 @@ def test_static_makes_a_model_for_the_shapes_alone(
     static = onnx.load(tmp_path / "s.onnx").graph
     for value in (*static.input, *static.output):
         assert [dim.dim_value for dim in value.type.tensor_type.shape.dim] == [2, 4, 1000]
+    status, out, _ = run(capsys, "check", model, tmp_path / "s.onnx")
+    assert status == 0 and "The models agree." in out
     status, _, err = run(capsys, "check", model, tmp_path / "s.onnx", "--shape", "x=1x4x9")
     assert status == 1 and "Expected: 2" in assert_one_line(err)
 

@@ -325,10 +325,15 @@ def _any_slice(graph: Graph, x: Tensor) -> None:
 
 @_neighbour
 def rotation(graph: Graph) -> None:
-    """The halves of the last dimension swapped, often with a minus and a factor, as in rotary embeddings."""
+    """The halves of the last dimension swapped, often with a minus and a factor, as in rotary embeddings; of each head,
+    too, which a Reshape makes before and takes away after."""
     x = graph.pick(None, lambda tensor: len(tensor.shape) > 0 and tensor.shape[-1] % 2 == 0)
     if x is None or graph.opset < 10 or not graph.takes("Slice", [x.dtype] + ["i64"] * 3):
         return
+    whole = x.shape
+    heads = [heads for heads in (1, 2, 3, 4) if whole[-1] % (2 * heads) == 0]
+    if x.size and graph.chance(2):
+        x = _reshaped(graph, x, (*whole[:-1], count := graph.any_of(heads), whole[-1] // count))
     axis, size = len(x.shape) - 1, x.shape[-1]
     halves = []
     for start, end in ((size // 2, size), (0, size // 2)):
@@ -338,7 +343,16 @@ def rotation(graph: Graph) -> None:
         halves[0] = graph.add("Neg", halves[:1], x.dtype, halves[0].shape)
     swapped = graph.add("Concat", halves, x.dtype, x.shape, axis=-1 if graph.opset >= 11 else axis)
     if graph.chance(2) and graph.takes("Mul", [x.dtype] * 2):
-        graph.add("Mul", [swapped, x], x.dtype, x.shape)
+        swapped = graph.add("Mul", [swapped, x], x.dtype, x.shape)
+    if x.shape != whole and graph.chance(2):
+        swapped = _reshaped(graph, swapped, whole)
+    if swapped.size and x.dtype == "f32" and graph.chance(3) and graph.takes("MatMul", [x.dtype] * 2):
+        weights = graph.constant(x.dtype, graph.random.normal(0, 0.5, (swapped.shape[-1], 4)))
+        graph.add("MatMul", [swapped, weights], x.dtype, (*swapped.shape[:-1], 4))
+
+
+def _reshaped(graph: Graph, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return graph.add("Reshape", [x, graph.constant("i64", shape)], x.dtype, shape)
 
 
 @_neighbour
