@@ -25,7 +25,6 @@ _ROUNDS_OTHERS = 4
 """The accuracy_level with which ONNX Runtime's CPU provider rounds what is multiplied with the matrix to 8 bits too."""
 
 UNKNOWN_LAYOUT = "its matrix is quantized in a way that is not known"
-ROUNDED = "its accuracy_level lets ONNX Runtime round what it multiplies to 8 bits"
 
 
 def multiplies_blocks(node: gs.Node) -> bool:
@@ -42,6 +41,12 @@ class BlockQuantized:
     columns: int
     blocks: int
     block: int
+    level: int
+
+    @property
+    def rounds_others(self) -> bool:
+        """Whether ONNX Runtime may round what is multiplied with the matrix to 8 bits too."""
+        return self.level == _ROUNDS_OTHERS
 
     @property
     def tensors(self) -> dict[int, gs.Tensor]:
@@ -99,11 +104,9 @@ def block_quantized(node: gs.Node) -> BlockQuantized:
         raise UnsupportedError(UNKNOWN_LAYOUT)
     if bits not in _BITS or block < _LEAST_BLOCK or inner % block:
         raise UnsupportedError(UNKNOWN_LAYOUT)
-    if level == _ROUNDS_OTHERS:
-        raise UnsupportedError(ROUNDED)
     if node.inputs[0].shape is None or node.inputs[0].shape[-1] != inner:
         raise UnsupportedError("what it multiplies is of another number of columns, or of one that is not known")
-    found = BlockQuantized(node, bits, columns, inner // block, block)
+    found = BlockQuantized(node, bits, columns, inner // block, block, level)
     found.check()
     return found
 

@@ -4,9 +4,11 @@ A product of few rows is one Program that reduces: of the space [.., N, K] every
 matrix, and a row of the space, along K, is one element of the result.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse.model.graph_ir import standard_op
@@ -18,22 +20,31 @@ from onnxfuse.program.reducing import OLDEST_OPSET
 TYPES = ("f32", "f16", "bf16")
 """Of what is multiplied; sums are of float32."""
 NOT_CONSTANT = "what it multiplies with is no constant matrix"
-SCALED = "it scales the product or what is added, or transposes what it multiplies"
+SCALED = "it scales the product or what is added"
+TRANSPOSED = "it transposes what it multiplies"
+ROUNDED = "its accuracy_level lets ONNX Runtime round what it multiplies to 8 bits"
 _ADDED = 2
 
 
 @dataclass(frozen=True)
 class Product:
-    """A MatMul or a Gemm that scales nothing, of any A and a matrix, which may be ``quantized`` in blocks.
+    """A MatMul or a Gemm of any A and a matrix, which may be ``quantized`` in blocks.
 
     ``transposed`` is whether the matrix is [N, K] and not [K, N]; ``added`` is what a Gemm adds, None where it adds
-    nothing.
+    nothing.  The product is scaled by ``alpha``, and what is added by ``beta``.
     """
 
     node: gs.Node
     transposed: bool
     added: gs.Tensor | None
     quantized: BlockQuantized | None = None
+    alpha: float = 1.0
+    beta: float = 1.0
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether the product or what is added is multiplied by another number than 1."""
+        return self.alpha != 1 or (self.added is not None and self.beta != 1)
 
     @property
     def matrix(self) -> gs.Tensor:
@@ -59,6 +70,8 @@ def product_of(node: gs.Node, opset: int) -> Product:
     if opset < OLDEST_OPSET:
         raise UnsupportedError(f"it is of opset {opset}; products are fused from opset {OLDEST_OPSET} on")
     quantized = block_quantized(node) if multiplies_blocks(node) else None
+    if quantized is not None and quantized.rounds_others:
+        raise UnsupportedError(ROUNDED)
     data, matrix, *more = node.inputs
     added = next((tensor for tensor in more[BIAS - _ADDED if quantized else 0 :][:1] if tensor.name), None)
     if data.shape is None or len(data.shape) < 2 or (not quantized and len(matrix.shape or ()) != 2):
@@ -67,12 +80,14 @@ def product_of(node: gs.Node, opset: int) -> Product:
     types = {tensor_dtype(tensor) for tensor in floats}
     if len(types) > 1 or not types <= set(TYPES):
         raise UnsupportedError(f"it is of {' and '.join(sorted(types))}, and there are kernels for {', '.join(TYPES)}")
-    scaled = node.attrs.get("alpha", 1.0) != 1 or (added is not None and node.attrs.get("beta", 1.0) != 1)
-    if scaled or node.attrs.get("transA", 0):
-        raise UnsupportedError(SCALED)
+    if node.attrs.get("transA", 0):
+        raise UnsupportedError(TRANSPOSED)
     if quantized is not None:
         return Product(node, True, added, quantized)
-    return Product(node, bool(node.attrs.get("transB", 0)), added)
+    alpha, beta = (float(np.float32(node.attrs.get(name, 1.0))) for name in ("alpha", "beta"))
+    if not math.isfinite(alpha) or not math.isfinite(beta) or (added is not None and beta == 0):
+        raise UnsupportedError(SCALED)
+    return Product(node, bool(node.attrs.get("transB", 0)), added, None, alpha, beta)
 
 
 def lower_product(
@@ -83,7 +98,11 @@ def lower_product(
     factor = builder.cast(n.arg(0), "f32")
     matrix = builder.cast(n.arg(1), "f32") if product.quantized is None else product.quantized.lower(n)
     total = builder.reduce("reduce_sum", n.emit("mul", factor, matrix, dtype="f32"), axes)
+    if product.alpha != 1:
+        total = n.emit("mul", total, n.const(product.alpha, "f32"), dtype="f32")
     if product.added is not None:
-        place = _ADDED if product.quantized is None else BIAS
-        total = n.emit("add", total, builder.cast(n.arg(place), "f32"), dtype="f32")
+        added = builder.cast(n.arg(_ADDED if product.quantized is None else BIAS), "f32")
+        if product.beta != 1:
+            added = n.emit("mul", added, n.const(product.beta, "f32"), dtype="f32")
+        total = n.emit("add", total, added, dtype="f32")
     return builder.cast(total, n.dtype())

@@ -5,7 +5,7 @@ attention reads its heads from wherever they lie, so that nothing has to take th
 go through alike before they are read, as the rotation by their places, is computed of both at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,11 +57,11 @@ def merge_projections(model: Model, blocks: Sequence[AttentionBlock], context: P
     editor, budget = GraphEditor(model), CopyBudget()
     splits = []
     for block in blocks:
-        found: dict[int, list[_Projection]] = {}
+        found: dict[Hashable, list[_Projection]] = {}
         for heads in (block.q, block.k, block.v):
             projection = _projection(heads, editor)
             if projection is not None:
-                found.setdefault(id(projection.product.source), []).append(projection)
+                found.setdefault(projection.product.together, []).append(projection)
         for group in found.values():
             if len(group) > 1:
                 splits += _merged(model, editor, group, budget, context)

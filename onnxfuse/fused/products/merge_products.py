@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from onnxfuse.fused.elementwise.apart import Apart
 from onnxfuse.fused.made import split_node
-from onnxfuse.fused.products.products import Product, merged_product, merged_result, product_of, take_weights
+from onnxfuse.fused.products.products import (
+    Product,
+    is_product,
+    merged_product,
+    merged_result,
+    product_of,
+    take_weights,
+)
 from onnxfuse.fused.products.row_parts import RowPart, fit, row_part, taking
 from onnxfuse.fused.regions import find_regions
 from onnxfuse.model.elementwise_operators import HAVE_AXIS
@@ -47,7 +54,7 @@ class MergeProducts:
         """Rewrite ``model`` in place."""
         if model.opsets.get("", 0) < _OPSET:
             return
-        if sum(standard_op(node) == "MatMul" for graph in model.graphs() for node in graph.nodes) < _FEWEST:
+        if sum(is_product(node) for graph in model.graphs() for node in graph.nodes) < _FEWEST:
             return
         infer(model)
         editor, budget, apart = GraphEditor(model), CopyBudget(), Apart(model, context)
@@ -69,13 +76,13 @@ _FEWEST = 2
 def _groups(nodes: Sequence[Node], editor: GraphEditor) -> list[list[Product]]:
     """The products of one tensor each, of which nothing but nodes of their graph reads the results."""
     here = {id(node) for node in nodes}
-    found: dict[int, list[Product]] = {}
+    found: dict[Hashable, list[Product]] = {}
     for node in nodes:
-        if standard_op(node) != "MatMul" or editor.is_graph_output(node.outputs[0]):
+        if not is_product(node) or editor.is_graph_output(node.outputs[0]):
             continue
         product = product_of(node.outputs[0], editor, with_bias=False)
         if product is not None and all(id(reader) in here for reader in node.outputs[0].outputs):
-            found.setdefault(id(product.source), []).append(product)
+            found.setdefault(product.together, []).append(product)
     return [group for group in found.values() if len(group) >= _FEWEST]
 
 

@@ -110,3 +110,48 @@ def test_what_is_left_to_onnx_runtime(given: dict[str, Any], reason: str) -> Non
     result = _optimized(_model(**given))
     assert "MatMulNBits" in [node.op_type for node in result.model.graph.node]
     assert reason in _reasons(result)["product"]
+
+
+def _gated(target: str, blocks: tuple[int, int], zeros: bool = True) -> tuple[onnx.ModelProto, onnxfuse.Result]:
+    """A gated unit of two products, of blocks of these sizes, of one tensor; and the same optimized."""
+    rng = np.random.default_rng(0)
+    constants = {}
+    nodes = []
+    for name, columns, block in (("a", 48, blocks[0]), ("b", 48, blocks[1])):
+        count = 64 // block
+        constants[f"{name}w"] = rng.integers(0, 256, (columns, count, block // 2)).astype(np.uint8)
+        constants[f"{name}s"] = rng.uniform(0.01, 0.02, (columns, count)).astype(np.float32)
+        constants[f"{name}z"] = rng.integers(0, 256, (columns, -(-count // 2))).astype(np.uint8)
+        names = ["x", f"{name}w", f"{name}s", *([f"{name}z"] if zeros else [])]
+        facts = {"K": 64, "N": columns, "bits": 4, "block_size": block, "accuracy_level": 4}
+        nodes.append(helper.make_node("MatMulNBits", names, [name], domain="com.microsoft", **facts))
+    nodes += [helper.make_node("Sigmoid", ["a"], ["g"]), helper.make_node("Mul", ["a", "g"], ["h"])]
+    nodes.append(helper.make_node("Mul", ["h", "b"], ["y"]))
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 9, 64])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", 9, 48])],
+        [numpy_helper.from_array(value, name) for name, value in constants.items() if zeros or name[1] != "z"],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    more = {"arch": "sm_90", "embed": False} if target == "cuda" else {}
+    return proto, onnxfuse.optimize(proto, target, **more)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("zeros", [True, False])
+def test_products_of_one_tensor_are_one(target: str, zeros: bool) -> None:
+    """The gate and the values of a gated unit, whose columns are rounded each by itself."""
+    proto, result = _gated(target, (32, 32), zeros)
+    assert [node.op_type.split("_")[0] for node in result.model.graph.node] == ["MatMulNBits", "FusedElementwise"]
+    feeds = {"x": np.random.default_rng(1).standard_normal((2, 9, 64)).astype(np.float32)}
+    (expected,) = fusing.run(proto, feeds, library=False)
+    for library in (True, False):
+        np.testing.assert_allclose(fusing.run(result.model, feeds, library)[0], expected, 1e-5, 1e-5)
+
+
+def test_products_of_other_blocks_stay_apart() -> None:
+    _, result = _gated("cpu", (32, 16))
+    assert [node.op_type for node in result.model.graph.node].count("MatMulNBits") == 2

@@ -87,7 +87,7 @@ def test_several_rows_share_a_matrix(rows: int) -> None:
     [
         ("g (float[n,64] x) => (float[n,24] y) { a = MatMul(x, w) y = Relu(a) }", "not known in advance"),
         ("g (float[9,64] x) => (float[9,24] y) { a = MatMul(x, w) y = Relu(a) }", "of 9 rows, more than 8 of f32"),
-        ("g (float[1,64] x) => (float[1,24] y) { a = Gemm<alpha=0.5>(x, w) y = Relu(a) }", "it scales the product"),
+        ("g (float[64,1] x) => (float[1,24] y) { a = Gemm<transA=1>(x, w) y = Relu(a) }", "it transposes what it"),
         ("g (float[1,64] x, float[64,24] v) => (float[1,24] y) { a = MatMul(x, v) y = Relu(a) }", "no constant matrix"),
         ("g (float[1,64] x) => (float[1,24] y) { y = MatMul(x, w) }", "nothing is around it"),
         (
@@ -113,6 +113,17 @@ def test_weights_that_others_read_are_copied_within_a_budget(size: int, fused: b
     result = _optimized(model(text, w=np.full((size, size), 1e-3, np.float32)))
     assert ("FusedReduction" in _ops(result.model)) == fused
     assert any("weights are shared" in reason for reason in _reasons(result).values()) == (not fused)
+
+
+def test_gemms_that_scale() -> None:
+    text = "g (float[2,64] x) => (float[2,24] y) { a = Gemm<alpha=0.5, beta=-1.5>(x, w, b) y = Tanh(a) }"
+    proto = model(text, w=_matrix(64, 24), b=_matrix(24))
+    fused = _optimized(proto).model
+    assert _ops(fused) == ["FusedReduction"]
+    x = _RNG.standard_normal((2, 64)).astype(np.float32)
+    expected = fusing.run(proto, {"x": x}, library=False)[0]
+    for library in (True, False):
+        np.testing.assert_allclose(fusing.run(fused, {"x": x}, library)[0], expected, 1e-5, 1e-5)
 
 
 def test_halves_are_summed_in_float() -> None:
