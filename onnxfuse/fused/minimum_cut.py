@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
 
 class MinimumCut:
@@ -25,6 +25,14 @@ class MinimumCut:
     def separate(self, one: Hashable, other: Hashable, cost: float) -> None:
         """What it costs if ``one`` is on the side True and ``other`` is not."""
         self._connect(self._of(one), self._of(other), cost)
+
+    def reward(self, items: Iterable[Hashable], gain: float) -> None:
+        """What is saved if all ``items`` are on the side True."""
+        self.cost -= gain
+        all_of_them = object()
+        self.add(all_of_them, 0.0, gain)
+        for item in items:
+            self.separate(all_of_them, item, math.inf)
 
     def solve(self) -> set[Hashable]:
         """The items on the side True."""

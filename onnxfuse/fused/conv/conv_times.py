@@ -73,8 +73,7 @@ class ConvTimes:
         read, written = (self.shapes.of(tensor) for tensor in (node.inputs[0], node.outputs[0]))
         if read is None or written is None or 0 in (*read, *written):
             return 0.0
-        time = (self._single if _is_single(node) else self._many)(node, layout, read, written)
-        return max(time - self._handed_on(node, written), 0.0) if layout is Layout.NHWC else time
+        return (self._single if _is_single(node) else self._many)(node, layout, read, written)
 
     def of_pool(self, node: gs.Node, layout: Layout) -> float:
         """Nanoseconds of a MaxPool or AveragePool in one thread; 0 where its shapes are unknown or without elements.
@@ -100,24 +99,26 @@ class ConvTimes:
         """Nanoseconds of ONNX Runtime's Transpose of so many elements."""
         return TRANSPOSES * elements * self.ns.reorder + NODE_CALL
 
-    def _fills_vectors(self, node: gs.Node) -> bool:
-        """Whether the kernel for channels last uses whole vectors."""
-        return not _is_single(node) or int(node.attrs["group"]) >= self._block
-
-    def _handed_on(self, node: gs.Node, written: tuple[int, ...]) -> float:
-        """Nanoseconds to write and to read the result with the channels last, if it becomes part of what one node
-        computes (nhwc_pairs.py), and 0 if it does not."""
+    def handed_on(self, node: gs.Node) -> tuple[gs.Node, float] | None:
+        """The convolution that one node computes with this one if both have the channels last, and what this one reads
+        (nhwc_pairs.py), and the nanoseconds to write and to read what is between them, which that saves."""
+        written = self.shapes.of(node.outputs[0])
         reader = _reader(node.outputs[0])
-        if reader is None or _is_single(node) == _is_single(reader):
-            return 0.0
+        if reader is None or written is None or _is_single(node) == _is_single(reader):
+            return None
         if _is_single(node):
             becomes_part = _is_pointwise(reader)
         else:
             becomes_part = _is_pointwise(node) and not _is_behind_single(node) and is_better_by_rows(written, reader)
         if not becomes_part:
-            return 0.0
+            return None
         elements, last = math.prod(written), Layout.NHWC
-        return sum(self._passed(elements, cost[last].element, last) for cost in (self.ns.depthwise, self.ns.pointwise))
+        costs = (self.ns.depthwise, self.ns.pointwise)
+        return reader, sum(self._passed(elements, cost[last].element, last) for cost in costs)
+
+    def _fills_vectors(self, node: gs.Node) -> bool:
+        """Whether the kernel for channels last uses whole vectors."""
+        return not _is_single(node) or int(node.attrs["group"]) >= self._block
 
     def _passed(self, elements: int, element: float, layout: Layout) -> float:
         far = min(elements, FAR_FOR_EACH * max(elements - FAR, 0))

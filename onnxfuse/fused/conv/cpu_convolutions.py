@@ -286,6 +286,10 @@ class _GraphChoice:
             cut.add(item, math.inf if forced else 0.0, blocked)
             cut.separate(item, ("last", item), plain)
             cut.add(("last", item), last, 0.0)
+            handed = self._conv.handed_on(node) if is_convolution(node) and math.isfinite(last) else None
+            if handed is not None and id(handed[0]) in unit:
+                both = (("last", item), ("last", unit[id(handed[0])]))
+                cut.reward((*both, ("tensor", id(node.inputs[0]))), handed[1])
         for node in self._nodes:
             self._add_reorders(cut, node, unit)
         self._add_changes(cut, unit)

@@ -109,6 +109,7 @@ class _Choice:
     ) -> None:
         self._nodes = nodes
         self._fusions = fusions
+        self._own = {id(fusion.region.conv) for fusion in fusions}
         self._is_output = is_output
         self._sizes = sizes
         self._shapes = times.shapes
@@ -203,6 +204,8 @@ class _Choice:
                 self._note(tensor)
                 self._cut.add(id(tensor), math.inf, 0.0)
             return
+        if (handed := self._times.handed_on(conv)) is not None and id(handed[0]) in self._own:
+            self._cut.reward((id(conv), id(handed[0]), id(fusion.region.data)), handed[1])
         before, after = operands(fusion.inputs, fusion.prologue)
         self._add_space(id(conv), fusion.region.data, fusion.region.data, before, fusion.prologue)
         self._add_space(id(conv), conv.outputs[0], outputs[0], [*after, *outputs[1:]], fusion.epilogue)

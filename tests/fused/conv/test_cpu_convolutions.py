@@ -435,3 +435,21 @@ def test_processors_differ_in_what_shuffles_cost(
     times = conv_times.ConvTimes(LikelyShapes(graph, {}))
     plain, blocked = (times.of(graph.nodes[0], layout) for layout in (Layout.PLAIN, Layout.BLOCKED))
     assert (plain > 2.2 * blocked) is dear
+
+
+def test_what_never_is_in_memory_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A strided block of an EfficientNet: its wide tensor is made some rows at a time, and the caches hold these."""
+    monkeypatch.setattr(conv_times, "times", lambda: conv_figures._AVX512)
+    made = model(
+        """g (float[1, 3, 224, 224] x) => (float[1, 24, 56, 56] y) {
+            a = Conv <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> (x, u) b = HardSwish(a)
+            c = Conv (b, e) d = HardSwish(c)
+            f = Conv <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1], group = 96> (d, v) h = HardSwish(f)
+            p = GlobalAveragePool(h) q = Conv (p, g1) r = Relu(q) s = Conv (r, g2) t = Sigmoid(s) m = Mul(h, t)
+            y = Conv (m, w) }""",
+        **{"u": array(16, 3, 3, 3), "e": array(96, 16, 1, 1), "v": array(96, 1, 3, 3), "w": array(24, 96, 1, 1)},
+        **{"g1": array(4, 96, 1, 1), "g2": array(96, 4, 1, 1)},
+    )
+    result = onnxfuse.optimize(made, "cpu", check=False).model
+    names = [attribute.name for node in result.graph.node for attribute in node.attribute]
+    assert "expansion_operator" in names
