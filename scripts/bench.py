@@ -58,7 +58,7 @@ from tools.bench.known_peers import (
 )
 from tools.bench.peers.job import Job
 from tools.bench.subjects import SIZES, Subject, make_chain, make_model
-from tools.messages import say
+from tools.messages import Parser, say
 
 BEGIN, END = "<!-- bench.py: begin -->", "<!-- bench.py: end -->"
 TURN = 0.05
@@ -319,7 +319,7 @@ def run(chosen: list[Task], peers: list[Peer], arguments: argparse.Namespace) ->
 
 def parse_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line's, or those given."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     add = parser.add_argument
     add("--only", choices=("models", "chains"), help="one of the two")
     add("--models", metavar="GLOB", action="append", help="these of the zoo, as * and ? match (repeat)")

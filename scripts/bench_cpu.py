@@ -41,7 +41,7 @@ from onnxfuse.zoo.manifest import StoredModel, read_manifest
 from onnxfuse.zoo.model_inputs import make_inputs
 from tools.bench.chains import CHAINS, LARGE, SMALL, long_chain, measure
 from tools.markdown_table import table as markdown
-from tools.messages import say
+from tools.messages import Parser, say
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "measured.md"
@@ -259,8 +259,7 @@ def put_into_page(text: str, page: Path = PAGE, begin: str = BEGIN, end: str = E
 
 def main() -> int:
     """Run the benchmark and return the exit status."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser = Parser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a second a figure, and fewer models and processes")
     parser.add_argument("--seconds", type=float, metavar="S", help="for a figure (default: 8, or 1)")
     parser.add_argument("--only", choices=SECTIONS, help="one of the tables")

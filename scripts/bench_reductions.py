@@ -44,6 +44,7 @@ from tools.bench.page import markdown
 from tools.bench.subjects import make_reducing
 from tools.gpu.reduction_chains import CHAINS, OPERATORS, Reducing, onnx_model, output_shape
 from tools.markdown_table import table
+from tools.messages import Parser
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "benchmarks" / "reductions.md"
@@ -127,7 +128,7 @@ def beside_peers(arguments: argparse.Namespace) -> int:
 
 def parse_arguments(given: Sequence[str] | None) -> argparse.Namespace:
     """The command line's, or those given."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     add = parser.add_argument
     add("--no-page", action="store_true", help="print, and leave the page as it is")
     add("--only", default="*", metavar="GLOB", help="those whose name matches, without a page")

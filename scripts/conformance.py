@@ -7,7 +7,6 @@ case's own inputs, with the onnxfuse library and without it, and is compared wit
 itself.  tests/commands/test_conformance.py does the same and holds the document against it.
 """
 
-import argparse
 import functools
 import os
 import re
@@ -39,6 +38,7 @@ from onnxfuse.run.inputs import input_specs, read_inputs
 from onnxfuse.run.sessions import Session, SessionError, Value
 from tools.executable_check import differs_alone
 from tools.fuzz import check as fuzz_check
+from tools.messages import Parser
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "conformance.md"
@@ -412,7 +412,7 @@ def put_into_page(sentence: str, text: str) -> str:
 
 def main() -> int:
     """Examine every case and write the document; 1 if a result is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="CASE", help="only say what becomes of these")
     parser.add_argument("--way", action="append", choices=WAYS, help="optimize them in this way alone; may be repeated")
     arguments = parser.parse_args()

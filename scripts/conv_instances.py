@@ -14,7 +14,6 @@ What was done is kept in a file, and a second run goes on from there: only what 
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import random
@@ -48,7 +47,7 @@ from tests.cuda.conv.convolutions import Fused, check, convolution, fused_of, ra
 from tests.cuda.emulation.emulator import HEADERS, Emulation, ViolationError
 from tools.fuzz.pool import Job, run_shards
 from tools.markdown_table import table
-from tools.messages import say
+from tools.messages import Parser, say
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "benchmarks" / "conv_instances.md"
@@ -353,7 +352,7 @@ def page(results: Sequence[dict[str, Any]], everything: bool, version: str) -> s
 
 def main() -> int:
     """Go through what is left to do."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("--all", action="store_true", help="every tiling that the grid is offered")
     parser.add_argument("--quick", action="store_true", help="one small source, to try the command, without a page")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default: 1)")

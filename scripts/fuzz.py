@@ -28,7 +28,7 @@ from tools.fuzz import graphs as fuzz_graphs
 from tools.fuzz import native as fuzz_native
 from tools.fuzz import nnsmith_models as fuzz_nnsmith
 from tools.fuzz.pool import Job, run_shards
-from tools.messages import say
+from tools.messages import Parser, say
 
 ROOT = Path(__file__).resolve().parent.parent
 GRAPH_SHARD, FILE_SHARD = 250, 50
@@ -128,10 +128,8 @@ def _failed(result: dict[str, Any]) -> int:
     return 1 if result["failures"] else 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+def _parser() -> Parser:
+    parser = Parser(description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, command, count, summary in (
         ("graphs", graphs, 2000, "random models"),
@@ -139,7 +137,13 @@ def _parser() -> argparse.ArgumentParser:
         ("bytes", files, 500, "damaged model files"),
         ("native", native, 0, "the native library under sanitizers"),
     ):
-        one = commands.add_parser(name, help=summary, description=command.__doc__, allow_abbrev=False)
+        one = commands.add_parser(
+            name,
+            help=summary,
+            description=command.__doc__,
+            formatter_class=argparse.HelpFormatter,
+            allow_abbrev=False,
+        )
         if count:
             one.add_argument("--count", type=int, default=count, metavar="N", help=f"how many (default: {count})")
         one.add_argument("--seed", type=int, default=0, metavar="S", help="the first number (default: 0)")

@@ -73,7 +73,7 @@ from tools.gpu.limits import OutOfTime, at_most, otherwise
 from tools.gpu.machine import describe, missing, why_nothing_giant
 from tools.gpu.reduction_chains import SUBJECTS
 from tools.gpu.report import Results, targets, write
-from tools.messages import one_line, say
+from tools.messages import Parser, one_line, say
 
 PARTS = ("parity", "kernels", "reductions", "transposes", "parts", "attention", "products", "convolutions", "models")
 SHARES = {
@@ -140,8 +140,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if missed or results.errors else 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def _parser() -> Parser:
+    parser = Parser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("gpu-results"), metavar="DIR", help="where results go")
     parser.add_argument("--models", type=Path, metavar="DIR", help="models of the zoo (default: those in its cache)")
     parser.add_argument("--model", default="*", metavar="GLOB", help="which of them (default: all)")

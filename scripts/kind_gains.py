@@ -8,7 +8,6 @@ it is 1 in every model, nobody would miss the kind, and its code could go.  Befo
 LayerNormalizations of a sum alone, which nodes of two kinds can compute; not where models are named.
 """
 
-import argparse
 import os
 import subprocess
 import sys
@@ -41,7 +40,7 @@ from onnxfuse.zoo.fetching import fetch
 from onnxfuse.zoo.manifest import StoredModel, read_manifest, select
 from onnxfuse.zoo.model_inputs import make_inputs
 from tools.markdown_table import table
-from tools.messages import say
+from tools.messages import Parser, say
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "benchmarks" / "kinds.md"
@@ -132,7 +131,7 @@ def measure(make: Callable[[Path], Subject], seconds: float) -> dict[str, str]:
 
 def main(given: Sequence[str] | None = None) -> int:
     """Measure, print, and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     add = parser.add_argument
     add("models", nargs="*", metavar="MODEL", help="these of models/manifest.toml, without a page (default: twelve)")
     add("--made", type=Path, metavar="DIR", help="keep what recipes make there, and take what is there")

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Write docs/operators.md, the table of operators that are fused, by asking the code about each."""
 
-import argparse
 import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
 
 import onnx
 import onnx_graphsurgeon as gs
@@ -14,6 +15,7 @@ from onnx import defs
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program.figures import MAX_RANK
 from onnxfuse.program.lowering import check, is_elementwise
+from tools.messages import Parser
 
 OPSET = 25
 """The opset whose operators and types the table lists; a newer onnx must not change it."""
@@ -135,7 +137,7 @@ def document() -> str:
 
 def main() -> int:
     """Write the document, or with ``--check`` say whether it is up to date."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if it is out of date")
     arguments = parser.parse_args()
     if not arguments.check:

@@ -4,7 +4,6 @@
 Prints the table, of the tools that are installed.
 """
 
-import argparse
 import importlib
 import importlib.util
 import re
@@ -16,11 +15,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
+
 import numpy as np
 import onnx
 import onnxruntime
 
 import onnxfuse
+from tools.messages import Parser
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "tools.md"
 
@@ -174,7 +176,7 @@ def rows() -> list[str]:
 
 def main() -> int:
     """The exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="exit status 1 if a row of the page is another one here")
     check = parser.parse_args().check
     found = rows()

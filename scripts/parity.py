@@ -38,7 +38,7 @@ from onnxfuse.report.report import describe_ulp
 from onnxfuse.report.tables import add_row, simple_table
 from onnxfuse.zoo.fetching import fetch
 from onnxfuse.zoo.manifest import MANIFEST, FetchError, StoredModel, chosen_models, read_manifest
-from tools.messages import say
+from tools.messages import Parser, say
 from tools.parity import page as parity_page
 from tools.parity import worker as parity_worker
 
@@ -157,7 +157,7 @@ def environment(threads: int) -> dict[str, str]:
 
 def main() -> int:
     """Run the command line and return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("--models", metavar="GLOB", action="append", help="only these, as * and ? match (repeat)")
     parser.add_argument("--set", metavar="NAME", help="unless models are named: those of a set, such as full")
     parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")

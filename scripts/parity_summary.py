@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Put the results of a full run of scripts/parity.py under benchmarks/: the page, the numbers, and a summary."""
 
-import argparse
 import json
 import shutil
 import sys
@@ -14,6 +13,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind t
 from parity import COLUMNS, cells
 
 from tools.markdown_table import table
+from tools.messages import Parser
 from tools.parity.page import geometric_mean
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
@@ -56,7 +56,7 @@ def summary(content: dict[str, Any], note: str = "") -> str:
 
 def main() -> int:
     """Copy and summarise; the folder is the --out of scripts/parity.py."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     parser.add_argument("results", type=Path, metavar="DIR")
     parser.add_argument("--note", default="", help="a sentence about this run")
     arguments = parser.parse_args()

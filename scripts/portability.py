@@ -6,7 +6,6 @@ The environments are set up in the cache at first use.  What an ONNX Runtime com
 compute of the optimized model; where it does not run the original, there is nothing to ask for.
 """
 
-import argparse
 import os
 import pickle
 import sys
@@ -39,7 +38,7 @@ from onnxfuse.zoo.manifest import Environment, FetchError, read_manifest, select
 from onnxfuse.zoo.model_inputs import input_sets
 from tools import portability_worker
 from tools.markdown_table import table
-from tools.messages import one_line, say
+from tools.messages import Parser, one_line, say
 from tools.other_process import OtherProcess
 from tools.parity.reference import ROUNDINGS, against_reference
 from tools.parity.roundings import Judge
@@ -208,7 +207,7 @@ def _listed(title: str, rows: Iterable[Row], wanted: Callable[[str], bool]) -> l
 
 def main() -> int:
     """Check the models and write the page; 1 if one of them is wrong anywhere."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("--models", nargs="+", default=["*"], metavar="GLOB", help="models of the zoo (default: all)")
     parser.add_argument(
         "--ort", nargs="*", default=VERSIONS, metavar="VERSION", help="versions besides the installed one, or none"

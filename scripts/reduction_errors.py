@@ -7,7 +7,6 @@ and with infinities and NaN among them.  An error is the largest distance from t
 of float32's precision, 2^-23, times the largest finite result of the row; that of a sum near zero is many.
 """
 
-import argparse
 import math
 import os
 import sys
@@ -31,6 +30,7 @@ from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.fused.reduction.fuse_reductions import FuseReductions
 from onnxfuse.passes import PassContext
 from tools.markdown_table import table
+from tools.messages import Parser
 
 PAGE = Path(__file__).resolve().parent.parent / "benchmarks" / "reduction_errors.md"
 OPSET = 23
@@ -182,7 +182,7 @@ def measure(operator: str) -> Iterator[tuple[str, int, float, float]]:
 
 def main() -> int:
     """Exit status 1 if an error is more than LIMIT times ONNX Runtime's and a few roundings."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("operators", nargs="*", metavar="OPERATOR", help="print those of these, without a page")
     parser.add_argument("--no-page", action="store_true", help="print, and leave the page as it is")
     arguments = parser.parse_args()

@@ -7,7 +7,6 @@ source with the models that have it.  Then compiles all of them for every common
 benchmarks/cuda_convolutions.md: what the kernels take.  Needs a CUDA compiler and no GPU.
 """
 
-import argparse
 import json
 import sys
 from collections import Counter
@@ -38,6 +37,7 @@ from onnxfuse.model.graph import Model
 from onnxfuse.passes import PassContext, resolve
 from onnxfuse.program import Program
 from onnxfuse.shapes.inference import infer
+from tools.messages import Parser
 from tools.zoo_sources import ROOT, collect, page
 
 CORPUS = ROOT / "tests" / "cuda" / "conv" / "zoo_convolutions.txt"
@@ -139,7 +139,7 @@ def text(corpus: Corpus) -> str:
 
 def main() -> int:
     """Write both files."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("models", nargs="*", metavar="MODEL", help="print the page of these, and write nothing")
     models = parser.parse_args().models
     try:

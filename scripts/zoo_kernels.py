@@ -8,7 +8,6 @@ benchmarks/cuda_kernels.md: what the kernels take.  Needs a CUDA compiler and no
 in the cache.
 """
 
-import argparse
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,6 +31,7 @@ from onnxfuse.cuda.rerender import tuning_of
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.graph import Model
 from onnxfuse.program import Program
+from tools.messages import Parser
 from tools.zoo_sources import ROOT, collect, page
 
 CORPUS = ROOT / "tests" / "cuda" / "elementwise" / "zoo_kernels.txt"
@@ -128,7 +128,7 @@ def _parse_sizes(words: Sequence[str]) -> Tuning:
 
 def main() -> int:
     """Write both files."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("models", nargs="*", metavar="MODEL", help="print the page of these, and write nothing")
     models = parser.parse_args().models
     try:

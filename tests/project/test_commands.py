@@ -185,6 +185,14 @@ def test_it_runs(command: str, clone: Path) -> None:
     assert "Traceback" not in process.stderr
 
 
+def test_bad_usage_of_a_script_is_one_line(clone: Path) -> None:
+    scripts = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "scripts").glob("*.py"))]
+    assert all("ArgumentParser(" not in text and "Parser(description=__doc__" in text for text in scripts)
+    for arguments in (["scripts/fuzz.py", "graphs", "--cuont", "3"], ["scripts/zoo_kernels.py", "--nonsense"]):
+        done = subprocess.run([sys.executable, *arguments], cwd=clone, capture_output=True, text=True, check=False)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and "--help" in done.stderr, done.stderr
+
+
 def test_commands_of_onnxfuse_in_blocks_name_no_option_that_is_not() -> None:
     """Those of pages that are not run without a CUDA compiler too."""
     for page in PAGES:
