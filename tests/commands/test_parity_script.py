@@ -86,10 +86,10 @@ def test_it_compares_times_and_profiles(
     assert gated["fused"] == 1 and looped["fused"] == 1
     assert gated["top1"] > 0.9 and looped["top1"] is None
     assert gated["outputs"] == 4 and len(gated["regions"]) == 2  # two sizes, with and without the library
-    assert gated["launches"][1] < gated["launches"][0] and gated["nodes"] == [7, 5]
+    assert gated["launches"][1] < gated["launches"][0] and gated["nodes"] == [7, 1]
     assert looped["launches"][0] >= 9  # the nodes of the body, three times
     assert gated["time"]["low"] <= gated["time"]["ratio"] <= gated["time"]["high"]
-    assert gated["shares"][1]["fused region"] > 0 and "normalization, reduction" in gated["shares"][1]
+    assert gated["shares"][1]["normalization, reduction"] > 0 and looped["shares"][1]["fused region"] > 0
     assert gated["reference"] == "equal"
     page = (out / "index.html").read_text()
     assert page.count("<svg") == 3 and "<script" not in page and not re.search(r"(src|href)=", page)
