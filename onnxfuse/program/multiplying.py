@@ -65,8 +65,11 @@ def multiplies(node: gs.Node) -> bool:
     return standard_op(node) in ("MatMul", "Gemm")
 
 
-def product_of(node: gs.Node, opset: int) -> Product:
-    """What a node that ``multiplies`` does.  Raises UnsupportedError, with the reason, if it has no equivalent."""
+def product_of(node: gs.Node, opset: int, *, scaled: bool = False) -> Product:
+    """What a node that ``multiplies`` does, which may be ``scaled`` where the caller reads alpha and beta.
+
+    Raises UnsupportedError, with the reason, if it has no equivalent.
+    """
     if opset < OLDEST_OPSET:
         raise UnsupportedError(f"it is of opset {opset}; products are fused from opset {OLDEST_OPSET} on")
     quantized = block_quantized(node) if multiplies_blocks(node) else None
@@ -87,7 +90,10 @@ def product_of(node: gs.Node, opset: int) -> Product:
     alpha, beta = (float(np.float32(node.attrs.get(name, 1.0))) for name in ("alpha", "beta"))
     if not math.isfinite(alpha) or not math.isfinite(beta) or (added is not None and beta == 0):
         raise UnsupportedError(SCALED)
-    return Product(node, bool(node.attrs.get("transB", 0)), added, None, alpha, beta)
+    found = Product(node, bool(node.attrs.get("transB", 0)), added, None, alpha, beta)
+    if found.is_scaled and not scaled:
+        raise UnsupportedError(SCALED)
+    return found
 
 
 def lower_product(

@@ -25,7 +25,7 @@ from onnxfuse.fused.kinds import MATMUL
 from onnxfuse.model.constants import Array, constant_value, dtype_of, is_constant
 from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.program.figures import NHWC_BLOCK
-from onnxfuse.program.multiplying import NOT_CONSTANT, SCALED, Product, product_of
+from onnxfuse.program.multiplying import NOT_CONSTANT, Product, product_of
 from onnxfuse.program.node_lowering import UnsupportedError
 
 NOT_FLOAT32 = "it is not of float32"
@@ -45,8 +45,6 @@ def constant_product(node: gs.Node, opset: int) -> Product:
     if any(dtype_of(tensor) != np.float32 for tensor in (data, weights, *more[:1], node.outputs[0]) if tensor.name):
         raise UnsupportedError(NOT_FLOAT32)
     product = product_of(node, opset)
-    if product.is_scaled:
-        raise UnsupportedError(SCALED)
     if min(product.sizes) < 1 or (product.sizes[1] % NHWC_BLOCK and opset < ATTRIBUTE_OPSET):
         raise UnsupportedError(PADDED)
     return product

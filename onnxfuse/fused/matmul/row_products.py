@@ -101,7 +101,7 @@ class _Planner:
         found: dict[int, Product] = {}
         for node in filter(_may_be_fused, nodes):
             try:
-                product = product_of(node, self._opset)
+                product = product_of(node, self._opset, scaled=True)
                 matrix = product.quantized
                 stored = [_stored(product.matrix)] if matrix is None else matrix.tensors.values()
                 if not all(map(is_constant, stored)):
