@@ -20,7 +20,7 @@ from onnxfuse.model.protos import onnx_graphs
 from onnxfuse.model.tensor_data import is_external
 
 _LINEAR = {"Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization"}
-_DYNAMIC_QUANTIZERS = {"DynamicQuantizeLSTM", "DynamicQuantizeLinear", "DynamicQuantizeMatMul"}
+_QUANTIZERS = {"DynamicQuantizeLSTM", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "Round"}
 _COMPUTED_IN_INT8 = 4
 """The accuracy_level of MatMulNBits with which ONNX Runtime quantizes the other factor too."""
 _FLOATS = {np.dtype(name) for name in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16)}
@@ -82,6 +82,8 @@ def with_quantized_rounded_otherwise(model: onnx.ModelProto, seed: int) -> bytes
     copy.CopyFrom(model)
     graphs = list(onnx_graphs(copy.graph))
     types = {tensor.name: tensor.data_type for graph in graphs for tensor in graph.initializer}
+    constants = [node for graph in graphs for node in graph.node if node.op_type == "Constant"]
+    types |= {node.output[0]: _constant_type(node) for node in constants}
     names = (f"onnxfuse_rounded_{number}" for number in count())
     found = False
     for graph in graphs:
@@ -96,14 +98,21 @@ def with_quantized_rounded_otherwise(model: onnx.ModelProto, seed: int) -> bytes
     return copy.SerializeToString() if found else None
 
 
+def _constant_type(node: onnx.NodeProto) -> int:
+    (value,) = node.attribute or (onnx.AttributeProto(),)
+    if value.name == "value":
+        return value.t.data_type
+    return onnx.TensorProto.FLOAT if value.name in ("value_float", "value_floats") else onnx.TensorProto.UNDEFINED
+
+
 def _quantizes(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
-    """Whether a node quantizes float32."""
+    """Whether a node quantizes float32; Round does, as far as it takes that."""
     if node.op_type == "QuantizeLinear":
         return len(node.input) > 1 and types.get(node.input[1]) == onnx.TensorProto.FLOAT
     if node.op_type == "MatMulNBits" and len(node.input) > 2:
         level = (attribute.i for attribute in node.attribute if attribute.name == "accuracy_level")
         return next(level, 0) == _COMPUTED_IN_INT8 and types.get(node.input[2]) == onnx.TensorProto.FLOAT
-    return node.op_type in _DYNAMIC_QUANTIZERS
+    return node.op_type in _QUANTIZERS
 
 
 def _rounding(name: str, frequency: float, part: float, names: Iterator[str]) -> Iterator[onnx.NodeProto]:
