@@ -5,7 +5,7 @@ The subjects are those of tools/gpu/reduction_chains.py, at several sizes of the
 default; the original and the result run in processes of their own, in turns, with all processors
 (onnxfuse.bench_processes). A ratio is the time of the original over that of the result, with its 95 % interval. Over a
 copy: the time of the result at 64 MB over that in which as many threads as there are processors copy as many bytes as
-its inputs and outputs have together, half of them to the other half.
+its inputs and outputs have together, half of them to the other half, before and after.
 
 With --peers the ten chains are run by other programs too, each in a process and an environment of its own as
 scripts/bench.py has them, and the table is benchmarks/reductions_peers.md. What was timed before an interruption is
@@ -96,11 +96,13 @@ def measure(subject: Reducing, megabytes: float, folder: Path, seconds: float | 
     arrays = subject.arrays(megabytes, "float32")
     names = {value.name for value in model.graph.input}
     feeds = {f"x{index}": array for index, array in enumerate(arrays) if f"x{index}" in names}
-    timed = time_models(paths, InputSet("random", feeds), seconds=seconds)
-    ratio, low, high = ratio_of(timed[ORIGINAL], timed[RESULT])
     written = 4 * math.prod(output_shape(subject, [array.shape for array in arrays]))
     moved = sum(array.nbytes for array in arrays) + written
-    over = float(np.quantile(timed[RESULT].times, 0.25)) / copy_seconds(moved)
+    before = copy_seconds(moved)
+    timed = time_models(paths, InputSet("random", feeds), seconds=seconds)
+    copy = (before + copy_seconds(moved)) / 2
+    ratio, low, high = ratio_of(timed[ORIGINAL], timed[RESULT])
+    over = float(np.quantile(timed[RESULT].times, 0.25)) / copy
     return nodes, f"{ratio:.2f} ({low:.2f} to {high:.2f})", f"{over:.2f}"
 
 
