@@ -100,6 +100,8 @@ def block_quantized(node: gs.Node) -> BlockQuantized:
     inner, columns, block, bits, level, prepacked = (
         _number(node, name, default) for name, default in _DEFAULTS.items()
     )
+    if node.attrs.keys() - _DEFAULTS.keys() or not 0 <= level <= _ROUNDS_OTHERS:
+        raise UnsupportedError(UNKNOWN_LAYOUT)
     if len(node.inputs) <= _SCALES or min(inner, columns) < 1 or _given(node, _PERMUTED) or prepacked != 0:
         raise UnsupportedError(UNKNOWN_LAYOUT)
     if bits not in _BITS or block < _LEAST_BLOCK or inner % block:

@@ -100,6 +100,7 @@ def test_matrices_of_blocks_are_read_as_they_lie(given: dict[str, Any]) -> None:
     ("given", "reason"),
     [
         ({"accuracy_level": 4}, "round what it multiplies to 8 bits"),
+        ({"accuracy_level": 5}, "quantized in a way that is not known"),
         ({"order": True}, "quantized in a way that is not known"),
         ({"K": 80, "zeros": "packed"}, "quantized in a way that is not known"),
         ({"rows": 9}, "of 9 rows, more than 8 of f32"),
