@@ -62,7 +62,7 @@ ENVIRONMENTS: tuple[dict[str, str], ...] = (
     {"ONNXFUSE_ISA": "avx2", "ONNXFUSE_FUZZ_THREADS": "2"},
     {"ONNXFUSE_ISA": "baseline"},
 )
-"""What the rounds differ in: the defaults, stores past the caches, threads, instruction sets."""
+"""What runs differ in: the defaults, stores past the caches, threads, instruction sets."""
 
 KINDS = ("engine", "engine", "sessions", "engine", "engine", "operators")
 """The kinds of round, in turns: parser, planner and executor; ONNX Runtime; what the other operators read and plan."""
@@ -162,9 +162,14 @@ def seed_programs() -> list[str]:
     return list(found)
 
 
+def _environment(*names: object) -> dict[str, str]:
+    """The environment of a run, by its names: in turns, some would never meet some of the kinds of rounds."""
+    return {**os.environ, **Random(" ".join(map(str, names))).choice(ENVIRONMENTS)}
+
+
 def _engine(folder: Path, out: Path, seconds: float, seed: int, result: NativeResult) -> None:
     """One round of the parser, the planner and the executor."""
-    environment = {**os.environ, **ENVIRONMENTS[seed % len(ENVIRONMENTS)]}
+    environment = _environment("engine", seed)
     artifacts = out / "findings" / f"{seed}-"
     artifacts.parent.mkdir(exist_ok=True)
     if result.engine == "libFuzzer":
@@ -178,7 +183,6 @@ def _engine(folder: Path, out: Path, seconds: float, seed: int, result: NativeRe
         command += [f"-artifact_prefix={artifacts}"]
     else:
         command = [str(folder / "fuzz_program"), str(round(seconds * DRIVER_RUNS)), str(seed + 1)]
-        command.append(environment.get("ONNXFUSE_FUZZ_THREADS", "1"))
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment, check=False)
     text = done.stdout + done.stderr
     counted = re.search(r"number_of_executed_units:\s*(\d+)|^(\d+) runs$", text, re.MULTILINE)
@@ -199,8 +203,8 @@ def _sessions(folder: Path, out: Path, seconds: float, seed: int, result: Native
     """One round through ONNX Runtime, in a Python whose allocator AddressSanitizer watches."""
     # AddressSanitizer looks for the C++ library's functions when it starts; Python itself does not load that.
     libraries = [_compiler_file("libasan.so"), _compiler_file("libstdc++.so.6")]
-    environment = {**os.environ, "LD_PRELOAD": ":".join(libraries), "ASAN_OPTIONS": "detect_leaks=0"}
-    environment |= ENVIRONMENTS[seed % len(ENVIRONMENTS)]
+    environment = _environment("sessions", seed)
+    environment |= {"LD_PRELOAD": ":".join(libraries), "ASAN_OPTIONS": "detect_leaks=0"}
     script = Path(__file__).with_name("sessions.py")
     command = [sys.executable, str(script), str(folder / "libonnxfuse_ops.so"), str(seed), str(seconds)]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment, check=False)
@@ -215,7 +219,8 @@ def _operators(folder: Path, out: Path, seconds: float, seed: int, result: Nativ
     for driver, rate in OPERATOR_DRIVERS.items():
         runs = round(seconds / len(OPERATOR_DRIVERS) * rate)
         command = [str(folder / driver), str(runs), str(seed + 1)]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        environment = _environment(driver, seed)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment, check=False)
         counted = re.search(r"^(\d+) runs", done.stdout, re.MULTILINE)
         result.operators += int(counted[1]) if counted else 0
         if done.returncode != 0:

@@ -3,7 +3,7 @@
 //   fuzz_conv_cpu [runs] [seed]
 // Every run makes a node and shapes (fuzz_conv_nodes.h).  Where a plan is small enough it runs on memory of exactly the
 // size, so that AddressSanitizer sees one element too many, and its results are held against plain sums.  X and W are
-// small integers: all orders of the sums give the same.
+// small integers: all orders of the sums give the same.  A product is a convolution whose filters are the rows of A.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -33,8 +33,10 @@ int64_t count_of(const Shape& shape) {
 
 // Operands are ones, which the prologue adds to X, and the epilogue to the result.
 void check_results(const ConvCpuPlan& plan, const ConvNode& node, const std::vector<Shape>& inputs) {
-  const auto x = integers(count_of(inputs[0]));
-  const auto w = integers(count_of(inputs[1]));
+  const size_t image = node.attributes.channels_last ? 1 : 0;
+  const int64_t pixels = count_of(inputs[image]);
+  const auto x = integers(pixels);
+  const auto w = integers(count_of(inputs[1 - image]));
   const int64_t count = count_of(plan.geometry.output);
   std::vector<std::unique_ptr<float[]>> memory;
   std::vector<const void*> prologue{x.get()};
@@ -45,10 +47,10 @@ void check_results(const ConvCpuPlan& plan, const ConvNode& node, const std::vec
     std::fill_n(memory.back().get(), count_of(inputs[i]), 1.0f);
     (i < 2 + node.prologue_operands() ? prologue : epilogue).push_back(memory.back().get());
   }
-  const auto read = memory_of(count_of(inputs[0]));
+  const auto read = memory_of(pixels);
   const auto added_first = static_cast<float>(plan.prologue == nullptr ? 0 : node.prologue_operands());
   const auto add = [added_first](float value) { return value + added_first; };
-  std::transform(x.get(), x.get() + count_of(inputs[0]), read.get(), add);
+  std::transform(x.get(), x.get() + pixels, read.get(), add);
   const auto wanted = plain_sums(plan.geometry, read.get(), w.get());
   const bool has_epilogue = plan.epilogue.plan != nullptr;
   for (size_t o = 0; o < (has_epilogue ? node.epilogue.outputs.size() : 1); ++o) {
@@ -68,15 +70,16 @@ void check_results(const ConvCpuPlan& plan, const ConvNode& node, const std::vec
 }
 
 void check_node() {
-  fuzz::Attributes attributes = fuzz::random_attributes();
-  if (!attributes.spoilt && below(4) == 0) fuzz::make_depthwise(one_of({8, 16, 17, 33, 40}), &attributes);
+  const bool multiplies = below(8) == 0;
+  fuzz::Attributes attributes = multiplies ? fuzz::product_attributes() : fuzz::random_attributes();
+  if (!multiplies && !attributes.spoilt && below(4) == 0) fuzz::make_depthwise(one_of({8, 16, 17, 33, 40}), &attributes);
   ConvNode node;
   std::string error;
   if (!read_conv_node(attributes.source(), 2 + attributes.operands[0] + attributes.operands[1], &node, &error)) return;
   const std::vector<Shape> inputs = fuzz::random_shapes(node);
   ConvShapes shapes;
   if (!resolve_conv_node(node, inputs, &shapes, &error)) return;
-  const ConvGeometry& g = shapes.geometry;
+  const ConvGeometry g = shapes.geometry.channels_last ? image_of_product(shapes.geometry) : shapes.geometry;
   std::shared_ptr<const ConvCpuPlan> plan;
   try {
     const Program* const prologue = node.has_prologue ? &node.prologue : nullptr;

@@ -124,7 +124,7 @@ inline Attributes product_attributes() {
 inline Attributes random_attributes() {
   const size_t rank = 1 + below(3);
   const bool transposed = below(3) == 0;
-  Attributes made = plain_attributes(rank, transposed, one_of({1, 1, 2, 3}));
+  Attributes made = plain_attributes(rank, transposed, one_of({1, 1, 1, 2, 3, 5, 7}));
   if (below(4) == 0) spoil_attributes(&made);
   return made;
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "executable/executable_api.h"
+#include "figures/nhwc_kernels.h"
 #include "figures/programs.h"
 #include "platform/integers.h"
 #include "program/dtype.h"
@@ -31,7 +32,7 @@ constexpr int64_t kChannels = 3;
 constexpr int64_t kSize = 8;
 
 // What a value mostly is.
-enum class Kind { Tensor, Row, Weights, Number, Wide, Integers };
+enum class Kind { Tensor, Row, Weights, Matrix, Number, Wide, Integers };
 
 struct Value {
   std::string name;
@@ -66,7 +67,8 @@ size_t size_of(int32_t onnx) {
 class Model {
  public:
   Model() {
-    for (const Kind kind : {Kind::Tensor, Kind::Tensor, Kind::Row, Kind::Weights, Kind::Number, Kind::Integers}) add(kind);
+    for (const Kind kind : {Kind::Tensor, Kind::Tensor, Kind::Row, Kind::Weights, Kind::Matrix, Kind::Number, Kind::Integers})
+      add(kind);
     given = values.size();
     for (size_t count = below(3) == 0 ? 1 + below(5) : 1; count > 0; --count) add_node();
     for (Value& value : values) value.is_output = value.is_output || below(8) == 0;
@@ -118,12 +120,14 @@ class Model {
 
   void add_node() {
     Node node;
-    switch (below(6)) {
+    switch (below(8)) {
       case 0: make_concat(&node); break;
       case 1: make_normalization(&node); break;
       case 2: make_attention(&node); break;
       case 3: make_conv(&node); break;
-      case 4:
+      case 4: make_matmul(&node); break;
+      case 5: make_reduction(&node); break;
+      case 6:
         if (below(4) == 0) {
           make_division(&node);
           break;
@@ -182,6 +186,27 @@ class Model {
     node->inputs = {find(Kind::Tensor), find(Kind::Tensor), find(Kind::Row)};
     node->outputs = {add(Kind::Tensor)};
     if (keeps) node->outputs.push_back(add(Kind::Tensor));
+  }
+
+  // Softmax of a sum, and what is on the way to it.
+  void make_reduction(Node* node) {
+    node->op = "FusedReduction";
+    std::string& text = node->attributes.texts["program"] =
+        "onnxfuse 2\ninput f32 broadcast\ninput f32 broadcast\nadd f32 0 1\nreduce_max f32 2 -1\nsub f32 2 3\nexp f32 4\n"
+        "reduce_sum f32 5 -1\ndiv f32 5 6\n";
+    node->inputs = {find(Kind::Tensor), find(Kind::Tensor, true)};
+    for (size_t outputs = 1 + below(3); outputs > 0; --outputs) {
+      text += "output " + std::to_string(outputs == 1 ? 7 : one_of({2, 4, 5, 7})) + "\n";
+      node->outputs.push_back(add(Kind::Tensor));
+    }
+  }
+
+  void make_matmul(Node* node) {
+    node->op = "FusedMatMul";
+    node->attributes.texts["program"] = sum_program(1);
+    node->attributes.numbers["columns"] = kSize;
+    node->inputs = {find(Kind::Tensor), find(Kind::Matrix), find(Kind::Tensor, true)};
+    node->outputs = {add(Kind::Tensor)};
   }
 
   void make_attention(Node* node) {
@@ -287,6 +312,7 @@ class Calls {
     switch (model_.values[value].kind) {
       case Kind::Row: return {1, {kSize}};
       case Kind::Weights: return {3, {kChannels, kChannels, 3}};
+      case Kind::Matrix: return {3, {1, kSize, kNhwcBlock}};
       case Kind::Number: return {0, {}};
       case Kind::Wide: return {3, {batch_, kChannels, 2 * kSize}};
       default: return {3, {batch_, kChannels, kSize}};

@@ -139,7 +139,7 @@ std::string rectified(const std::string& text) {
 
 // Makes several groups of the channels.
 void make_groups(Attributes* made) {
-  const int64_t group = made->numbers["group"] = one_of({2, 3, 5, 9});
+  const int64_t group = made->numbers["group"] = one_of({2, 3, 5, 7, 9});
   made->lists["weight_shape"][0] = group * one_of({4, 5, 8, 12, 16, 24, 33});
   if (below(2) == 0) made->lists["weight_shape"][1] = made->lists["weight_shape"][0] / group;
 }

@@ -5,10 +5,10 @@
 // The input is the text of a program, a zero byte, and then bytes that choose the shapes.  LLVMFuzzerTestOneInput and
 // LLVMFuzzerCustomMutator are the entries for libFuzzer; the program's own main() makes and mutates programs without a
 // fuzzing engine:
-//   fuzz_program [runs] [seed] [threads]
-// Under libFuzzer the environment variable ONNXFUSE_FUZZ_THREADS gives the threads.
-// Every plan runs with its chunks in reverse order, and again cut into single tiles on several threads if asked for;
-// both must give the same bytes.  ONNXFUSE_CACHE_BYTES=1 makes every tensor a large one, whose stores bypass the caches.
+//   fuzz_program [runs] [seed]
+// The environment variable ONNXFUSE_FUZZ_THREADS gives the threads.
+// Every plan runs with its chunks in reverse order, and again on several threads if asked for, cut into single tiles where
+// nothing reduces; both must give the same bytes.  ONNXFUSE_CACHE_BYTES=1 makes every tensor a large one, whose stores bypass the caches.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -40,18 +40,34 @@ using namespace onnxfuse;
 
 constexpr int64_t kMaxElements = 4096;
 
-unsigned g_threads = 1;
+const size_t g_threads = fuzz::threads_asked_for();
 
 // The stages of a plan with their tiles dealt out to threads one by one.
 void run_on_threads(const Program& program, const Plan& plan, const Tensors& tensors) {
   for (const Stage& stage : plan.stages) {
     std::vector<std::thread> threads;
-    for (unsigned t = 0; t < g_threads; ++t) {
-      threads.emplace_back([&, t] {
-        for (int64_t tile = t; tile < stage.tiles; tile += g_threads) run_tiles(program, stage, tensors, tile, tile + 1);
+    const auto count = static_cast<int64_t>(g_threads);
+    for (int64_t t = 0; t < count; ++t) {
+      threads.emplace_back([&, t, count] {
+        for (int64_t tile = t; tile < stage.tiles; tile += count) run_tiles(program, stage, tensors, tile, tile + 1);
       });
     }
     for (std::thread& thread : threads) thread.join();
+  }
+}
+
+// That outputs which are there come out again, if several threads are asked for.
+template <class Bytes, class Run>
+void expect_same_again(const std::vector<void*>& outputs, const Bytes& bytes_of, const Run& run) {
+  if (g_threads == 1) return;
+  std::vector<std::string> first;
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    first.emplace_back(static_cast<const char*>(outputs[o]), bytes_of(o));
+    std::memset(outputs[o], 0x5a, bytes_of(o));
+  }
+  run();
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    if (std::memcmp(first[o].data(), outputs[o], bytes_of(o)) != 0) std::abort();
   }
 }
 
@@ -113,25 +129,16 @@ void execute(const Program& program, const uint8_t* bytes, size_t left) {
   find_outputs(program, *plan, outputs.data(), parts.data());
   const Tensors tensors{inputs.data(), parts.data(), scratch.get()};
   try {
-    run_plan(program, *plan, tensors, fuzz::kHost);
+    run_plan(program, *plan, tensors, fuzz::kBackwards);
   } catch (const Error&) {  // an integer is divided by zero
     return;
   }
-  if (g_threads == 1) return;
   const auto bytes_of = [&](size_t o) {
     int64_t count = 0;
     element_count(plan->output_shapes[o], &count);
     return static_cast<size_t>(count) * storage_size(output_type(program, first_output(program, o)));
   };
-  std::vector<std::string> first;
-  for (size_t o = 0; o < outputs.size(); ++o) {
-    first.emplace_back(static_cast<const char*>(outputs[o]), bytes_of(o));
-    std::memset(outputs[o], 0x5a, bytes_of(o));
-  }
-  run_on_threads(program, *plan, tensors);
-  for (size_t o = 0; o < outputs.size(); ++o) {
-    if (std::memcmp(first[o].data(), outputs[o], bytes_of(o)) != 0) std::abort();
-  }
+  expect_same_again(outputs, bytes_of, [&] { run_on_threads(program, *plan, tensors); });
 }
 
 void execute_nest(const Program& program, const uint8_t* bytes, size_t left) {
@@ -163,9 +170,12 @@ void execute_nest(const Program& program, const uint8_t* bytes, size_t left) {
   for (size_t i = 0; i < program.input_count; ++i) inputs.push_back(add(key.shapes[i], program.values[i].type));
   for (size_t o = 0; o < program.outputs.size(); ++o) outputs.push_back(add(plan.output_shapes[o], output_type(program, o)));
   try {
-    run_nest(plan, inputs.data(), outputs.data(), fuzz::kHost);
+    run_nest(plan, inputs.data(), outputs.data(), fuzz::kBackwards);
   } catch (const Error&) {  // an integer is divided by zero
+    return;
   }
+  expect_same_again(outputs, [&](size_t o) { return plan.output_bytes[o]; },
+                    [&] { run_nest(plan, inputs.data(), outputs.data(), fuzz::kHost); });
 }
 
 }  // namespace
@@ -330,11 +340,6 @@ void edit_lines(std::mt19937& random, std::string* text) {
 #ifdef ONNXFUSE_LIBFUZZER
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
 
-extern "C" int LLVMFuzzerInitialize(int*, char***) {
-  if (const char* threads = std::getenv("ONNXFUSE_FUZZ_THREADS")) g_threads = static_cast<unsigned>(std::atol(threads));
-  return 0;
-}
-
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
   std::mt19937 random(seed);
   const size_t kind = random() % 8;
@@ -358,7 +363,6 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
 int main(int argc, char** argv) {
   const long runs = argc > 1 ? std::atol(argv[1]) : 20000;
   std::mt19937 random(argc > 2 ? static_cast<unsigned>(std::atol(argv[2])) : 1u);
-  if (argc > 3) g_threads = static_cast<unsigned>(std::atol(argv[3]));
   for (long run = 0; run < runs; ++run) {
     std::string input = generate(random);
     if (run % 4 == 0) edit_bytes(random, &input);

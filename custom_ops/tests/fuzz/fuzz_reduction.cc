@@ -105,6 +105,8 @@ class Reference {
       case Op::Relu: return a < 0 ? 0.0 : a;
       case Op::Sqrt: return std::sqrt(a);
       case Op::Exp: return std::exp(a);
+      case Op::Sigmoid: return 1 / (1 + std::exp(-a));
+      case Op::Tanh: return std::tanh(a);
       default: expect(false, "an operator that is not made here"); return 0;
     }
   }
@@ -179,7 +181,7 @@ std::string random_program() {
   const std::string axes = random_axes();
   if (below(3) == 0) return known(axes);
   static const char* const kOps[] = {"add", "sub", "mul", "max", "min"};
-  static const char* const kUnary[] = {"abs", "neg", "relu"};
+  static const char* const kUnary[] = {"abs", "neg", "relu", "sigmoid", "tanh"};
   static const char* const kReductions[] = {"reduce_sum", "reduce_mean", "reduce_max", "reduce_min"};
   std::string text = below(4) == 0 ? "onnxfuse 2\ncontract\n" : "onnxfuse 2\n";
   size_t values = 1 + below(3);
@@ -198,7 +200,7 @@ std::string random_program() {
         text += std::string(kReductions[below(4)]) + " f32 " + any() + " " + axes + "\n";
         break;
       case 2:
-        text += std::string(kUnary[below(3)]) + " f32 " + any() + "\n";
+        text += std::string(kUnary[below(5)]) + " f32 " + any() + "\n";
         break;
       case 3:
         text += "index f32 " + any() + " " + number(one_of({-1, -2})) + "\n";

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -76,10 +77,15 @@ std::string random_program(size_t inputs, size_t outputs) {
   const std::string type = name;
   const std::string reduce = size == 1 ? "reduce_min " : "reduce_sum ";
   std::string text = "onnxfuse 3\n";
+  const bool reads_bytes = size > 1 && below(4) == 0;  // as of weights of 8 bits, or of 4
+  std::vector<size_t> bytes;
   for (size_t i = 0; i < inputs; ++i) {
     const size_t kind = i == 0 ? below(5) : below(12);
-    text += "input " + type;
-    if (size == 1 && below(2) == 0) {  // two elements in a byte
+    const bool is_bytes = reads_bytes && (i == 1 || below(3) == 0);
+    if (is_bytes) bytes.push_back(i);
+    const std::string own = !is_bytes ? type : below(3) == 0 ? "i8" : "u8";
+    text += "input " + own;
+    if (own == "u8" && below(2) == 0) {  // two elements in a byte
       text += std::string(" view nibbles:-1") + (kind == 0 ? std::string(",") + kViews[below(std::size(kViews))] : "") + "\n";
       continue;
     }
@@ -91,18 +97,26 @@ std::string random_program(size_t inputs, size_t outputs) {
   static constexpr const char* kAxes[] = {"-1", "-2", "-2,-1", "-3", "-3,-1", "-3,-2,-1"};
   const std::string axes = kAxes[below(below(2) == 0 ? 2 : std::size(kAxes))];
   size_t values = inputs + 1;
-  std::vector<size_t> whole{0};  // values of the first input's shape, but for a few
-  const auto one_of_them = [&] { return std::to_string(below(12) == 0 ? below(values) : whole[below(whole.size())]); };
-  for (; values < inputs + 7; ++values) {
+  std::vector<size_t> as_read(values);  // by value: itself, or what it is in the type that is computed in
+  std::iota(as_read.begin(), as_read.end(), 0);
+  for (const size_t i : bytes) {
+    text += "cast " + type + " " + std::to_string(i) + "\n";
+    as_read[i] = values++;
+    as_read.push_back(as_read[i]);
+  }
+  std::vector<size_t> whole{as_read[0]};  // values of the first input's shape, but for a few
+  const auto any = [&] { return as_read[below(values)]; };
+  const auto one_of_them = [&] { return std::to_string(below(12) == 0 ? any() : whole[below(whole.size())]); };
+  for (size_t steps = 6; steps > 0; --steps, as_read.push_back(values++)) {
     switch (below(4)) {
       case 0: text += reduce + type + " " + one_of_them() + " " + axes + "\n"; break;
       case 1: text += "index " + type + " " + one_of_them() + " -" + std::to_string(1 + below(2)) + "\n"; break;
       default:
-        text += "add " + type + " " + one_of_them() + " " + std::to_string(below(values)) + "\n";
+        text += "add " + type + " " + one_of_them() + " " + std::to_string(any()) + "\n";
         whole.push_back(values);
     }
   }
-  text += "reduce_max " + type + " 0 " + axes + "\n";
+  text += "reduce_max " + type + " " + std::to_string(as_read[0]) + " " + axes + "\n";
   ++values;
   for (size_t o = 0; o < outputs; ++o) {
     text += "output " + std::to_string(below(values)) + (below(6) == 0 ? " view merge:-2\n" : "\n");
