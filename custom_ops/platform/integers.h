@@ -11,7 +11,7 @@ namespace onnxfuse {
 // For n >= 0.
 template <class Integer>
 constexpr Integer divide_up(Integer n, Integer by) {
-  return (n + by - 1) / by;
+  return n / by + (n % by != 0 ? 1 : 0);
 }
 
 // The next multiple that is not less than n >= 0.

@@ -17,6 +17,16 @@ def grid_size(kernel: Kernel, layout: Layout) -> int:
     return columns * rows * (layout.count // math.prod(_tiled_dims(kernel, layout)))
 
 
+def split_row(length: int, group: int, wanted: int) -> tuple[int, int]:
+    """How many blocks share a row, ``wanted`` at the most and one for fewer than two, and the elements of each: of
+    whole groups, but for the last."""
+    if wanted < 2:
+        return 1, length
+    chunk = -(-length // wanted)
+    chunk = -(-chunk // group) * group
+    return -(-length // chunk), chunk
+
+
 def _tiled_dims(kernel: Kernel, layout: Layout) -> tuple[int, int]:
     """The columns and the rows of the space, which tiles have."""
     return layout.dims[0], layout.dims[row_dim(kernel, layout)]

@@ -8,7 +8,7 @@ from onnxfuse.wording import printable
 MOST_ROWS = 2000
 """Of a table: a browser shows a page of a few thousand rows; the JSON report holds all of them."""
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1e21; --soft: #62676f; --page: #ffffff; --line: #e2e4e8;
@@ -57,6 +57,18 @@ svg path { fill: none; stroke: var(--before); } .plain rect { fill: var(--page);
 @media (max-width: 40rem) { body { margin: 1rem auto; } .counts td:nth-child(2),
   .counts th:nth-child(2), .bars { display: none; } th, td { padding-right: .4rem; } }
 """
+
+
+def document(title: str, sections: Iterable[str], style: str) -> str:
+    """A page that needs nothing from outside, of the sections that are not empty; the title is escaped."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        f"<title>{text(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+        + "\n".join(section for section in sections if section)
+        + "\n</body>\n</html>\n"
+    )
 
 
 def text(value: object) -> str:

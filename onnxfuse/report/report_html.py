@@ -6,7 +6,7 @@ from pathlib import PurePath
 from onnxfuse import __version__
 from onnxfuse.report.byte_counts import format_bytes
 from onnxfuse.report.fused_region import TIMES, weight
-from onnxfuse.report.html_parts import MOST_ROWS, POLICY, STYLE, folded, pair_of_bars, rest, table, text
+from onnxfuse.report.html_parts import MOST_ROWS, STYLE, document, folded, pair_of_bars, rest, table, text
 from onnxfuse.report.html_picture import picture
 from onnxfuse.report.html_regions import regions
 from onnxfuse.report.html_times import times
@@ -32,14 +32,7 @@ def render(report: Report) -> str:
         _rewrites(report),
         _left(report),
     ]
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        f"<title>onnxfuse: {text(report.model)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        + "\n".join(section for section in sections if section)
-        + "\n</body>\n</html>\n"
-    )
+    return document(f"onnxfuse: {report.model}", sections, STYLE)
 
 
 def framed(report: Report) -> str:

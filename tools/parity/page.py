@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
+from onnxfuse.report.html_parts import document
 from onnxfuse.report.report import describe_ulp
 from onnxfuse.wording import printable
-
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 COLOURS = {
     "convolution": "#4c78a8",
@@ -54,14 +53,7 @@ def render(content: dict[str, Any]) -> str:
     """The page for the content of results.json.  Every name and text is escaped."""
     models = content["models"]
     parts = [_head(content), _times(models), _shares(models), _regions(models), _table(models)]
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        f"<title>onnxfuse: parity over the model zoo</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        + "\n".join(part for part in parts if part)
-        + "\n</body>\n</html>\n"
-    )
+    return document("onnxfuse: parity over the model zoo", parts, STYLE)
 
 
 def _text(value: object) -> str:

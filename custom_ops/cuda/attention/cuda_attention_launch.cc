@@ -1,16 +1,13 @@
 #include "cuda/attention/cuda_attention_launch.h"
 
-
 #include <algorithm>
 
 #include "figures/cuda.h"
 #include "figures/cuda_attention.h"
+#include "platform/integers.h"
 
 namespace onnxfuse::cuda {
 namespace {
-
-
-int64_t quotient_up(int64_t number, int64_t divisor) { return number / divisor + (number % divisor != 0 ? 1 : 0); }
 
 // The rows of Q that share keys, of all heads of Q for one of K and V.
 int64_t shared_rows(const Attention& node, const AttentionLayout& layout) {
@@ -30,7 +27,8 @@ bool accepts(const AttentionKernel& kernel, const AttentionLayout& layout) {
 
 // The blocks of a launch, or 0 if they are too many.
 int64_t blocks_of(const AttentionKernel& kernel, const Attention& node, const AttentionLayout& layout) {
-  const int64_t tiles = quotient_up(shared_rows(node, layout), kernel.rows) * quotient_up(layout.v.size, kernel.columns);
+  const int64_t tiles =
+      divide_up<int64_t>(shared_rows(node, layout), kernel.rows) * divide_up<int64_t>(layout.v.size, kernel.columns);
   const int64_t parts = node.key_heads * layout.result.batch;
   return tiles <= kMaxBlocks / parts ? tiles * parts : 0;
 }
@@ -80,12 +78,10 @@ std::shared_ptr<const AttentionCudaPlan> make_attention_cuda_plan(const Attentio
   return plan;
 }
 
-AttentionSplits attention_splits(const AttentionKernel& kernel, int64_t blocks, int64_t keys, int64_t multiprocessors) {
+Splits attention_splits(const AttentionKernel& kernel, int64_t blocks, int64_t keys, int64_t multiprocessors) {
   const int64_t wanted =
       std::min({kWaves * multiprocessors / blocks, keys / kLeastAttentionKeys, int64_t{kernel.split}});
-  if (wanted < 2) return {1, keys};
-  const int64_t chunk = quotient_up(quotient_up(keys, wanted), kernel.keys) * kernel.keys;
-  return {quotient_up(keys, chunk), chunk};
+  return split_row(keys, kernel.keys, wanted);
 }
 
 AttentionLaunch::AttentionLaunch(const Attention& node, const AttentionRecipe& recipe, const AttentionCudaPlan& plan,

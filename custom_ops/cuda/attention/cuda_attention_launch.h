@@ -12,6 +12,7 @@
 #include "cuda/driver/cuda_driver.h"
 #include "cuda/driver/cuda_kernels.h"
 #include "cuda/launch/cuda_overlap.h"
+#include "cuda/launch/cuda_splits.h"
 #include "nodes/attention/attention.h"
 #include "plan/plan.h"
 
@@ -36,13 +37,8 @@ struct AttentionCudaPlan {
 std::shared_ptr<const AttentionCudaPlan> make_attention_cuda_plan(const Attention& node, const AttentionRecipe& recipe,
                                                                   const PlanKey& key, std::string* error);
 
-// How blocks share the keys of a row: into `splits` parts of `chunk` keys.
-struct AttentionSplits {
-  int64_t splits = 1;
-  int64_t chunk = 0;
-};
-
-AttentionSplits attention_splits(const AttentionKernel& kernel, int64_t blocks, int64_t keys, int64_t multiprocessors);
+// How blocks share the keys of a row.
+Splits attention_splits(const AttentionKernel& kernel, int64_t blocks, int64_t keys, int64_t multiprocessors);
 
 // The launch of one run.
 class AttentionLaunch {
@@ -62,7 +58,7 @@ class AttentionLaunch {
   const ContextKernels& kernels_;
   const AttentionCandidate* candidate_ = nullptr;
   const AttentionKernel* kernel_ = nullptr;
-  AttentionSplits splits_;
+  Splits splits_;
   AttentionParameters parameters_;
 };
 

@@ -1,6 +1,5 @@
 #include "cuda/attention/cuda_attention_recipe.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "cuda/launch/cuda_recipe_text.h"
@@ -37,9 +36,9 @@ class Parser {
     const size_t count = split(line, words, 24);
     AttentionKernel kernel;
     if (const char* problem = parse_kernel(words, count, &kernel)) return problem;
-    if (!name_function(kernel.name, &kernel.function)) return "the kernel's name is taken";
+    if (!functions_.add(kernel.name, &kernel.function)) return "the kernel's name is taken";
     size_t sum = 0;
-    if (kernel.split > 1 && !name_function(kernel.sum_name(), &sum)) return "the sum's name is taken";
+    if (kernel.split > 1 && !functions_.add(kernel.sum_name(), &sum)) return "the sum's name is taken";
     recipe_.kernels.push_back(std::move(kernel));
     return nullptr;
   }
@@ -80,17 +79,9 @@ class Parser {
     return named ? nullptr : "the kernel's name is not an identifier";
   }
 
-  // False if an earlier function has the name.
-  bool name_function(const std::string& name, size_t* number) {
-    *number = functions_.size();
-    if (std::find(functions_.begin(), functions_.end(), name) != functions_.end()) return false;
-    functions_.push_back(name);
-    return true;
-  }
-
   const Attention& node_;
   AttentionRecipe& recipe_;
-  std::vector<std::string> functions_;
+  FunctionNames functions_;
 };
 
 }  // namespace

@@ -53,8 +53,8 @@ class Parser {
     const size_t count = split(line, words, 16);
     ConvKernel kernel;
     if (const char* problem = parse_kernel(words, count, &kernel)) return problem;
-    if (!name_function(kernel.name, &kernel.function)) return "the kernel's name is taken";
-    if (kernel.split > 1 && !name_function(kernel.sum_name(), &kernel.sum_function)) return "the sum's name is taken";
+    if (!functions_.add(kernel.name, &kernel.function)) return "the kernel's name is taken";
+    if (kernel.split > 1 && !functions_.add(kernel.sum_name(), &kernel.sum_function)) return "the sum's name is taken";
     recipe_.kernels.push_back(std::move(kernel));
     return nullptr;
   }
@@ -103,17 +103,9 @@ class Parser {
     return nullptr;
   }
 
-  // False if an earlier function has the name.
-  bool name_function(const std::string& name, size_t* number) {
-    *number = functions_.size();
-    if (std::find(functions_.begin(), functions_.end(), name) != functions_.end()) return false;
-    functions_.push_back(name);
-    return true;
-  }
-
   const ConvOperandCounts& counts_;
   ConvRecipe& recipe_;
-  std::vector<std::string> functions_;
+  FunctionNames functions_;
 };
 
 }  // namespace

@@ -27,6 +27,13 @@ bool parse_block(std::string_view word, uint32_t* block) {
   return parse_number(word, kMaxBlock, block) && *block != 0 && *block % kWarp == 0;
 }
 
+bool FunctionNames::add(const std::string& name, size_t* number) {
+  *number = names_.size();
+  if (std::find(names_.begin(), names_.end(), name) != names_.end()) return false;
+  names_.push_back(name);
+  return true;
+}
+
 bool read_recipe(std::string_view text, const std::string& header, std::string* source,
                  const std::function<const char*(std::string_view line)>& add_kernel,
                  const std::function<const char*()>& finish, std::string* error, size_t most) {

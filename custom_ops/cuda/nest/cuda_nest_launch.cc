@@ -8,12 +8,10 @@
 #include "cuda/nest/cuda_nest_parameters.h"
 #include "figures/cuda.h"
 #include "figures/cuda_nest.h"
+#include "platform/integers.h"
 
 namespace onnxfuse::cuda {
 namespace {
-
-
-int64_t quotient_up(int64_t number, int64_t divisor) { return number / divisor + (number % divisor != 0 ? 1 : 0); }
 
 bool any_address(const NestCandidate& candidate) {
   const auto& bits = candidate.misaligned;
@@ -48,7 +46,7 @@ std::shared_ptr<const NestPlan> make_nest_plan(const Program& program, const Nes
       NestCandidate candidate;
       if (!accepts(kernel, layout, &candidate.misaligned)) continue;
       candidate.kernel = k;
-      candidate.tiles = quotient_up(layout.rows / kernel.tile, kernel.rows_of_block());
+      candidate.tiles = divide_up<int64_t>(layout.rows / kernel.tile, kernel.rows_of_block());
       if (candidate.tiles > kMaxBlocks) continue;
       candidate.parameters = pack_nest_parameters(kernel, counts, layout);
       candidate.splits_at = nest_parameters(kernel, counts).splits;
@@ -66,14 +64,12 @@ std::shared_ptr<const NestPlan> make_nest_plan(const Program& program, const Nes
   return plan;
 }
 
-NestSplits nest_splits(const NestKernel& kernel, int64_t tiles, int64_t length, int64_t multiprocessors) {
+Splits nest_splits(const NestKernel& kernel, int64_t tiles, int64_t length, int64_t multiprocessors) {
   if (kernel.steps == 0) return {1, length};
   const int64_t group = kernel.group();
   const int64_t wanted =
       std::min({kWaves * multiprocessors / tiles, length / (kLeastNestGroups * group), kMaxNestSplits});
-  if (wanted < 2) return {1, length};
-  const int64_t chunk = quotient_up(quotient_up(length, wanted), group) * group;
-  return {quotient_up(length, chunk), chunk};
+  return split_row(length, group, wanted);
 }
 
 NestLaunch::NestLaunch(const NestRecipe& recipe, const NestPlan& plan, const ContextKernels& kernels,

@@ -10,6 +10,7 @@
 #include "cuda/driver/cuda_driver.h"
 #include "cuda/driver/cuda_kernels.h"
 #include "cuda/launch/cuda_overlap.h"
+#include "cuda/launch/cuda_splits.h"
 #include "cuda/nest/cuda_nest_recipe.h"
 #include "plan/plan.h"
 #include "program/program.h"
@@ -40,13 +41,8 @@ struct NestPlan {
 std::shared_ptr<const NestPlan> make_nest_plan(const Program& program, const NestRecipe& recipe, const PlanKey& key,
                                                std::string* error);
 
-// How the blocks of a kernel in steps share rows: into `splits` parts of `chunk` elements.
-struct NestSplits {
-  int64_t splits = 1;
-  int64_t chunk = 0;
-};
-
-NestSplits nest_splits(const NestKernel& kernel, int64_t tiles, int64_t length, int64_t multiprocessors);
+// How the blocks of a kernel in steps share rows.
+Splits nest_splits(const NestKernel& kernel, int64_t tiles, int64_t length, int64_t multiprocessors);
 
 // The launch of one run.
 class NestLaunch {
@@ -69,7 +65,7 @@ class NestLaunch {
   const std::vector<CUdeviceptr>& addresses_;
   const NestCandidate* candidate_ = nullptr;
   const NestKernel* kernel_ = nullptr;
-  NestSplits splits_;
+  Splits splits_;
 };
 
 }  // namespace onnxfuse::cuda

@@ -254,7 +254,7 @@ void check_candidate(const Program& program, const cuda::NestKernel& kernel, con
   expect(candidate.tiles * kernel.rows_of_block() >= plan.rows / kernel.tile, "a row without a block");
   if (kernel.items != 0) expect(plan.length <= kernel.capacity(), "a row that does not fit");
   for (const int64_t multiprocessors : {1, 8, 132}) {
-    const cuda::NestSplits splits = cuda::nest_splits(kernel, candidate.tiles, plan.length, multiprocessors);
+    const cuda::Splits splits = cuda::nest_splits(kernel, candidate.tiles, plan.length, multiprocessors);
     expect(splits.splits >= 1 && splits.splits <= 128, "too many parts");
     if (splits.splits == 1) continue;
     expect((splits.splits - 1) * splits.chunk < plan.length && splits.splits * splits.chunk >= plan.length, "parts that are no row");

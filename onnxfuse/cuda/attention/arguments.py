@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Mapping, Sequence
 
-from onnxfuse.cuda.arguments import pack_divider
+from onnxfuse.cuda.arguments import pack_divider, split_row
 from onnxfuse.cuda.attention.kernel import AttentionKernel
 from onnxfuse.cuda.attention.layout import AttentionLayout, HeadStrides
 from onnxfuse.model.dtypes import DTYPES
@@ -49,11 +49,7 @@ def splits(kernel: AttentionKernel, layout: AttentionLayout, multiprocessors: in
     """How many blocks share the keys of a row, and how many keys each of them has."""
     keys = layout.k.length
     wanted = min(WAVES * multiprocessors // tiles(kernel, layout), keys // LEAST_ATTENTION_KEYS, kernel.split)
-    if wanted < 2:
-        return 1, keys
-    chunk = -(-keys // wanted)
-    chunk = -(-chunk // kernel.keys) * kernel.keys
-    return -(-keys // chunk), chunk
+    return split_row(keys, kernel.keys, wanted)
 
 
 def workspace_bytes(layout: AttentionLayout, parts: int) -> int:

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from onnxfuse.cuda.arguments import pack_divider
+from onnxfuse.cuda.arguments import pack_divider, split_row
 from onnxfuse.cuda.nest.kernel import NestKernel
 from onnxfuse.cuda.nest.layout import NestLayout, NestOperand
 from onnxfuse.program import Program
@@ -32,12 +32,8 @@ def grid_of(kernel: NestKernel, layout: NestLayout, multiprocessors: int) -> Gri
     if not kernel.steps:
         return Grid(tiles, 1, layout.length)
     group = kernel.threads * (kernel.vector if kernel.along == "rows" else 1)
-    splits = min(WAVES * multiprocessors // tiles, layout.length // (LEAST_NEST_GROUPS * group), MAX_NEST_SPLITS)
-    if splits < 2:
-        return Grid(tiles, 1, layout.length)
-    chunk = -(-layout.length // splits)
-    chunk = -(-chunk // group) * group
-    return Grid(tiles, -(-layout.length // chunk), chunk)
+    wanted = min(WAVES * multiprocessors // tiles, layout.length // (LEAST_NEST_GROUPS * group), MAX_NEST_SPLITS)
+    return Grid(tiles, *split_row(layout.length, group, wanted))
 
 
 def workspace_bytes(program: Program, layout: NestLayout, grid: Grid) -> int:
