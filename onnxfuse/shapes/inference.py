@@ -224,8 +224,12 @@ def _has_long_vector(graphs: Iterable[GraphProto]) -> bool:
 
 
 def _type_error(message: str) -> str | None:
+    """The first error that is the model's.
+
+    That a type "is null", as readers of a tensor say whose type onnx did not find, is not.
+    """
     for line in message.splitlines():
-        if any(text in line for text in _TYPE_ERRORS) and "type but instead is null" not in line and not _inner(line):
+        if any(text in line for text in _TYPE_ERRORS) and " is null" not in line and not _inner(line):
             return line.removeprefix("[ShapeInferenceError] ").removeprefix("Inference error(s): ").strip()
     return None
 

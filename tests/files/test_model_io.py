@@ -124,6 +124,24 @@ def test_a_type_error_in_what_an_operator_expands_to_is_not_the_models(tmp_path,
     assert model_io.load(write(tmp_path / "m.onnx", proto)).to_proto().graph == proto.graph
 
 
+@pytest.mark.parametrize(
+    "readers",
+    [
+        "y = OptionalGetElement(b)",
+        "s = Optional(b) y = OptionalGetElement(s)",
+        "s = SequenceConstruct(b, x) y = SequenceAt(s, k)",
+        "s = SequenceEmpty<dtype = 10>() t = SequenceInsert(s, b) y = SequenceAt(t, k)",
+        "s = SequenceConstruct(x) t = SequenceInsert(s, b) y = ConcatFromSequence<axis = 0>(t)",
+        "y = If(c) <then_branch = t () => (u) { u = Identity(b) }, else_branch = e () => (v) { v = Neg(b) }>",
+    ],
+)
+def test_a_type_that_onnx_does_not_find_is_no_error_of_what_reads_it(tmp_path, readers):
+    text = f"""<ir_version: 10, opset_import: ["": 20]> g (float16[2, 3, 4, 5] x, bool c) => (float16[N, 3, 4, 5] y)
+        <int64 k = {{0}}> {{ b = MeanVarianceNormalization(x) {readers} }}"""
+    proto = onnx.parser.parse_model(text)
+    assert model_io.load(write(tmp_path / "m.onnx", proto)).to_proto().graph == proto.graph
+
+
 def test_cycles_and_type_errors_are_refused(tmp_path):
     path = tmp_path / "m.onnx"
     proto = small_model()
