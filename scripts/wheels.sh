@@ -14,6 +14,7 @@
 # Needs Python 3.11 or later and g++; for AArch64 what scripts/aarch64.sh says.  The linker is Zig's, from PyPI, for the symbols of an
 # older C library; Clang's kernels took twice the time of g++'s in convolutions of PP-OCR.  Windows and macOS have Zig's
 # Clang alone.  The same commit gives the same bytes: times in the wheel are the commit's, unless SOURCE_DATE_EPOCH is set.
+# With ONNXFUSE_URL, the address of the source, that is in the wheel's metadata.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
@@ -97,6 +98,7 @@ build() {
         tag="$(glibc_tag "$wheel" "$processor")"
     fi
     retag "$tag"
+    [ -z "${ONNXFUSE_URL:-}" ] || add_url "$ONNXFUSE_URL"
     "$tools/bin/python" "$root/tools/wheel_inspect.py" "$wheel"
     mkdir -p "$root/dist"
     mv "$wheel" "$root/dist/"
@@ -108,6 +110,15 @@ retag() {
     local renamed="${wheel%-*}-$1.whl"
     [ "$wheel" = "$renamed" ] || "$tools/bin/python" -m wheel tags --remove --platform-tag "$1" "$wheel" >/dev/null
     wheel="$renamed"
+}
+
+# Adds the address of the source to what the wheel says of itself.
+add_url() {
+    local unpacked="$folder/unpacked"
+    rm -rf "$unpacked"
+    "$tools/bin/python" -m wheel unpack --dest "$unpacked" "$wheel" >/dev/null
+    sed -i "0,/^\$/s|^\$|Project-URL: Source, $1\n|" "$unpacked"/*/*.dist-info/METADATA
+    "$tools/bin/python" -m wheel pack --dest-dir "$(dirname "$wheel")" "$unpacked"/* >/dev/null
 }
 
 # The platform of a wheel for Linux and a processor as auditwheel finds it, which must need no later C library than $glibc.
