@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "nest/named_rows.h"
 #include "platform/error.h"
 #include "runtime/node.h"
 
@@ -22,7 +23,10 @@ void take_apart(const uint8_t* bytes, size_t count, uint8_t* elements) {
 }  // namespace
 
 NestKernel::NestKernel(const Program& program)
-    : program_(with_reciprocals(program)), of_bytes_(without_nibbles(program_)) {
+    : program_(with_reciprocals(program)),
+      of_bytes_(without_nibbles(program_)),
+      whole_(without_named_rows(of_bytes_)),
+      names_rows_(names_rows(program_)) {
   for (size_t i = 0; i < program_.input_count; ++i) {
     if (has_nibbles(program_.values[i].view)) packed_.push_back(i);
   }
@@ -30,7 +34,7 @@ NestKernel::NestKernel(const Program& program)
 
 void NestKernel::compute(const Host& host, const PlanKey& key, const void** inputs, void** outputs,
                          const OutputMemory& output_memory) {
-  if (packed_.empty()) return run(host, key, inputs, outputs, output_memory);
+  if (packed_.empty() && !names_rows_) return run(host, key, inputs, outputs, output_memory);
   PlanKey whole = key;
   std::vector<RunMemory> elements;
   for (const size_t i : packed_) {
@@ -44,13 +48,15 @@ void NestKernel::compute(const Host& host, const PlanKey& key, const void** inpu
     take_apart(static_cast<const uint8_t*>(inputs[i]), bytes, static_cast<uint8_t*>(elements.back().data()));
     inputs[i] = elements.back().data();
   }
-  run(host, whole, inputs, outputs, output_memory);
+  if (!names_rows_) return run(host, whole, inputs, outputs, output_memory);
+  const NamedRows rows(host, of_bytes_, whole, inputs);
+  run(host, rows.key(), inputs, outputs, output_memory);
 }
 
 void NestKernel::run(const Host& host, const PlanKey& key, const void** inputs, void** outputs,
                      const OutputMemory& output_memory) {
   const auto plan = plans_.find_or_make(
-      key, [&](NestPlan* made, std::string* error) { return make_nest_plan(of_bytes_, key, made, error); });
+      key, [&](NestPlan* made, std::string* error) { return make_nest_plan(whole_, key, made, error); });
   const size_t count = program_.outputs.size();
   for (size_t o = 0; o < count; ++o) outputs[o] = output_memory(o, plan->output_shapes[o], output_type(program_, o));
   const OverlappingOutputs overlapping(host, outputs, count, [&](size_t o) { return plan->output_bytes[o]; });

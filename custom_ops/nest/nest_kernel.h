@@ -29,6 +29,8 @@ class NestKernel {
   Program program_;
   Program of_bytes_;            // the same of inputs of which each element has a byte
   std::vector<size_t> packed_;  // the inputs with two elements in a byte, which are taken apart for each run
+  Program whole_;               // and with tensors in place of rows that are named, which are gathered for each run
+  bool names_rows_;
   PlanCache<NestPlan> plans_;
 };
 

@@ -119,6 +119,10 @@ SymbolicShape read_shape(const Value& input, SymbolicShape shape) {
     if (!shape.known || axis < 0 || axis >= rank) return {};
     slice_dim(slice, &shape.dims[static_cast<size_t>(axis)]);
   }
+  if (is_named(input)) {
+    if (!shape.known || shape.dims.empty()) return {};
+    shape.dims.erase(shape.dims.begin());
+  }
   return view_shape(std::move(shape), input.view);
 }
 
@@ -169,6 +173,9 @@ std::vector<SymbolicShape> infer_values(const Program& program, const std::vecto
   std::vector<SymbolicShape> read;
   for (size_t i = 0; i < inputs.size(); ++i) {
     read.push_back(read_shape(program.values[i], inputs[i]));
+    if (is_named(program.values[i])) {
+      read[i] = broadcast_shapes(read[static_cast<size_t>(program.values[i].row)], read[i]);
+    }
     if (program.values[i].along_axis) continue;
     region_known = region_known && read[i].known;
     region_rank = std::max(region_rank, read[i].dims.size());

@@ -116,6 +116,7 @@ class Parser {
     }
     if (line_ == 0) return fail("the text is empty", error);
     if (program_.outputs.empty()) return fail("there is no output", error);
+    if (names_rows(program_) && !reduces(program_)) return fail("rows are named and nothing is reduced", error);
     const auto& views = program_.output_views;
     if (std::all_of(views.begin(), views.end(), [](const auto& steps) { return steps.empty(); })) {
       program_.output_views.clear();
@@ -132,15 +133,15 @@ class Parser {
   }
 
   const char* parse_header(std::string_view line) {
-    has_nibbles_ = line == "onnxfuse 3";
-    is_newer_ = has_nibbles_ || line == "onnxfuse 2";
+    is_newest_ = line == "onnxfuse 3";
+    is_newer_ = is_newest_ || line == "onnxfuse 2";
     return is_newer_ || line == "onnxfuse 1" ? nullptr : "the first line is not 'onnxfuse 1', 'onnxfuse 2' or 'onnxfuse 3'";
   }
 
   const char* parse_line(std::string_view line) {
-    std::string_view words[5];
-    const size_t count = split(line, words, 5);
-    if (count > 5) return "too many words";
+    std::string_view words[6];
+    const size_t count = split(line, words, 6);
+    if (count > (is_newest_ ? 6 : 5)) return "too many words";
     if (words[0] == "contract") return parse_contract(count);
     if (words[0] == "output") return parse_output(words, count, 0);
     if (words[0] == "append" && is_newer_) return parse_append(words, count);
@@ -216,11 +217,13 @@ class Parser {
     } else if (words[2] == "halves" && count == 3) {
       if (reads_ == Reads::WholeTensors) return "whole tensors are read here";
       value->swaps_halves = true;
+    } else if (words[2] == "row" && is_newest_) {
+      if (const char* const problem = parse_row(words, count, value)) return problem;
     } else if (words[2] == "view" && count == 4 && is_newer_) {
       if (reads_ == Reads::WholeTensors) return "whole tensors are read here";
       if (!parse_view_steps(words[3], &value->view)) return "these are not steps of a view";
       if (has_nibbles(value->view)) {
-        if (!has_nibbles_) return "elements of 4 bits are of version 3";
+        if (!is_newest_) return "elements of 4 bits are of version 3";
         if (value->type != DType::u8) return "only bytes have halves";
         if (reads_ != Reads::Reductions) return "no elements of 4 bits are read here";
       }
@@ -228,6 +231,20 @@ class Parser {
       return expected;
     }
     ++program_.input_count;
+    return nullptr;
+  }
+
+  const char* parse_row(const std::string_view* words, size_t count, Value* value) {
+    uint32_t id = 0;
+    if (reads_ != Reads::Reductions) return "no rows are named here";
+    if (count != 4 && (count != 6 || words[4] != "view")) return "expected 'input <dtype> row <id> [view <steps>]'";
+    if (!parse_id(words[3], &id)) return "the numbers of rows are not the id of an earlier input";
+    const Value& numbers = program_.values[id];
+    if (is_named(numbers) || numbers.along_axis || numbers.swaps_halves) return "these are no numbers of rows";
+    if (numbers.type != DType::i32 && numbers.type != DType::i64) return "numbers of rows are i32 or i64";
+    if (count == 6 && !parse_view_steps(words[5], &value->view)) return "these are not steps of a view";
+    if (has_nibbles(value->view)) return "rows of halves of bytes";
+    value->row = static_cast<int>(id);
     return nullptr;
   }
 
@@ -294,7 +311,7 @@ class Parser {
   Program& program_;
   const Reads reads_;
   bool is_newer_ = false;
-  bool has_nibbles_ = false;
+  bool is_newest_ = false;
   int line_ = 0;
 };
 
@@ -303,6 +320,11 @@ class Parser {
 bool parse_program(std::string_view text, Program* program, std::string* error, Reads reads) {
   *program = Program{};
   return Parser(program, reads).parse(text, error);
+}
+
+bool names_rows(const Program& program) {
+  const auto end = program.values.begin() + static_cast<ptrdiff_t>(program.input_count);
+  return std::any_of(program.values.begin(), end, is_named);
 }
 
 bool is_view(const Value& input) { return !input.slices.empty() || input.swaps_halves || !input.view.empty(); }

@@ -29,6 +29,7 @@ struct Value {
   std::vector<AxisSlice> slices;  // Input: of what the ones before leave, each a part; the tensor is broadcast
   bool swaps_halves = false;    // Input: along the last dimension of that the second half comes first
   std::vector<ViewStep> view;   // Input: what is read of the tensor, which is broadcast
+  int row = -1;                 // Input: the id of an earlier one, whose elements are the numbers of rows: of these `view` is
   Op op{};                      // Instruction
   Reduce reduce{};              // Reduction
   Mapped map = Mapped::Plain;   // Reduction: of its first operand, and for a product its second (no text has another)
@@ -75,6 +76,10 @@ enum class Reads { WholeTensors, Views, Reductions };
 // Reads and validates `text`.  On failure returns false and sets `error` to one line that names the line of the text;
 // nothing in `text` is trusted.
 bool parse_program(std::string_view text, Program* program, std::string* error, Reads reads = Reads::WholeTensors);
+
+// Whether an input is rows of a tensor, along its first axis, whose numbers another input has.
+inline bool is_named(const Value& value) { return value.row >= 0; }
+bool names_rows(const Program& program);
 
 // Whether an input is not a whole tensor in its own order.
 bool is_view(const Value& input);

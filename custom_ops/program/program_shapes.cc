@@ -57,7 +57,7 @@ class ShapeResolver {
         return false;
       };
       if (inputs_[i].rank > kMaxRank) return fail(" has more than 16 dimensions");
-      if (!is_view(value)) continue;
+      if (!is_view(value) && !is_named(value)) continue;
       int64_t count = 0;
       View view;
       if (!element_count(inputs_[i], &count)) return fail(" has too many elements");
@@ -74,8 +74,24 @@ class ShapeResolver {
         return fail(" has halves that are not side by side");
       }
       inputs_[i] = view.shape;
+      if (is_named(value) && !name_rows(value, &inputs_[i], &problem)) return fail(problem);
     }
     return true;
+  }
+
+  // Makes of the shape of one row that of all that are named.
+  bool name_rows(const Value& value, Shape* row, std::string* problem) const {
+    const Shape& numbers = inputs_[static_cast<size_t>(value.row)];
+    const auto varies = [&](int axis) { return numbers.from_back(-1 - axis) != 1; };
+    if (std::any_of(program_.axes.begin(), program_.axes.end(), varies)) {
+      *problem = ": numbers of rows, of shape " + to_string(numbers) + ", that differ along the axes that are reduced";
+      return false;
+    }
+    const Shape own = *row;
+    if (broadcast(numbers, own, row)) return true;
+    *problem = ": numbers of rows, of shape " + to_string(numbers) + ", and rows of shape " + to_string(own) +
+               " do not broadcast";
+    return false;
   }
 
   // The region's shape: its rank, and where the broadcast inputs agree on it, each dimension.
@@ -175,10 +191,22 @@ std::vector<OutputPart> find_parts(const Program& program, const std::vector<Sha
   return parts;
 }
 
+// Without the first dimension, which the tensor has.
+Shape row_of(const Shape& tensor) {
+  Shape row;
+  row.rank = tensor.rank - 1;
+  std::copy_n(tensor.dims.begin() + 1, row.rank, row.dims.begin());
+  return row;
+}
+
 }  // namespace
 
 bool input_view(const Value& input, const Shape& tensor, View* view, std::string* error) {
-  *view = whole_view(tensor);
+  if (is_named(input) && tensor.rank == 0) {
+    *error = "it has no rows";
+    return false;
+  }
+  *view = whole_view(is_named(input) ? row_of(tensor) : tensor);
   for (const AxisSlice& slice : input.slices) {
     const int axis = slice.axis < 0 ? slice.axis : slice.axis - tensor.rank;
     if (axis < -tensor.rank || axis >= 0) {

@@ -11,7 +11,8 @@
 
 namespace onnxfuse {
 
-// Sets `view` to what an input reads of a dense tensor, but for the order of halves.  False if the tensor is not such as
+// Sets `view` to what an input reads of a dense tensor, but for the order of halves, or of the first row of one whose rows
+// are named.  False if the tensor is not such as
 // it reads; then `error` says why.
 bool input_view(const Value& input, const Shape& tensor, View* view, std::string* error);
 

@@ -13,7 +13,8 @@ STAND_INS = (3, 2, 4, 5, 8, 32, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 
 
 
 def read_inputs(specs: Sequence[Input], shapes: Sequence[Sequence[int]]) -> list[Strided]:
-    """What inputs read of tensors of these shapes, vectors along an axis in the rank of the region.
+    """What inputs read of tensors of these shapes, vectors along an axis in the rank of the region, and of tensors of
+    which rows are named the first row.
 
     Raises ProgramError for shapes that do not fit, and for views that do not step evenly through memory.
     """

@@ -118,7 +118,7 @@ class ProgramBuilder:
         values: list[Value] = []
         for spec, handle in self._inputs:
             numbers[handle] = len(values)
-            values.append(spec)
+            values.append(spec if spec.row is None else replace(spec, row=numbers[spec.row]))
         for value, handle in self._rest:
             if handle not in needed:
                 continue

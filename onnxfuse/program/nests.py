@@ -110,12 +110,16 @@ def leaves(program: Program) -> tuple[int, ...]:
 
 
 def needed(program: Program) -> set[int]:
-    """The ids of the values that an output needs; of an index only itself, for its operand but gives it a shape."""
+    """The ids of the values that an output needs, the numbers of rows among them; of an index only itself, for its
+    operand but gives it a shape.
+    """
     found = set(program.outputs)
     for value in reversed(range(len(program.values))):
         spec = program.values[value]
         if value in found and isinstance(spec, Instruction | Reduction):
             found.update(spec.operands)
+        elif value in found and isinstance(spec, Input) and spec.row is not None:
+            found.add(spec.row)
     return found
 
 

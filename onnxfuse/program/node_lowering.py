@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 from onnxfuse.model import dtypes
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program.builder import ProgramBuilder
-from onnxfuse.program.program import supports
+from onnxfuse.program.operand_types import supports
 
 
 class UnsupportedError(Exception):

@@ -36,9 +36,17 @@ what they read has the same sizes along them, which all other values broadcast t
 a value, and as its elements their coordinates along the axis.  ``input T view …`` and ``output id view …`` are tensors
 that lie in memory in another shape or order (``onnxfuse.program.view_steps``); outputs in another shape alone.
 
-Version 3, ``onnxfuse 3``, has inputs of type u8 with two elements of 4 bits in each byte::
+Version 3, ``onnxfuse 3``, has inputs of type u8 with two elements of 4 bits in each byte, and of Programs that reduce
+rows that other inputs name, as of words in a table::
 
     input u8 view nibbles:-1,unsqueeze:-2
+    input i64 view unsqueeze:-1
+    input f32 row 1
+
+``input T row id [view …]`` is for each element of the input ``id``, one before it, the row of a tensor with that number
+along the first axis, from the end if it is negative.  The steps are those of a view of one row, which is broadcast
+with the numbers; these are of i32 or i64, and the same for all that is reduced together.  Where there is no such row
+the CPU's run fails, and on a GPU it is zeros, as ONNX Runtime's Gather has it.
 
 An output may be written in parts, one behind the other along an axis of its tensor, as ONNX's Concat joins them::
 
@@ -58,6 +66,7 @@ from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.model.slices import AxisSlice
 from onnxfuse.program.figures import MAX_INPUTS, MAX_OUTPUTS, MAX_RANK, MAX_SLICES, MAX_TEXT, MAX_VALUES
+from onnxfuse.program.operand_types import operand_dtypes, supports
 from onnxfuse.program.ops import NUMBERS, OPS, REDUCTIONS, Rule
 from onnxfuse.program.outputs import (
     APPEND,
@@ -75,6 +84,7 @@ from onnxfuse.program.view_steps import ViewStep, check_steps, has_nibbles, pars
 HEADER = "onnxfuse 1"
 HEADER_2 = "onnxfuse 2"
 HEADER_3 = "onnxfuse 3"
+_VERSIONS = {HEADER: 1, HEADER_2: 2, HEADER_3: 3}
 CONTRACT = "contract"
 
 
@@ -87,7 +97,8 @@ class Input:
     """A tensor that the region reads: NumPy broadcasting, or a vector along ``axis`` of the region's shape.
 
     Of the former ``slices`` may leave a part, each of what the ones before it leave; along its last dimension, of an
-    even size, the second half may come first (``swaps_halves``); or it is what ``view`` makes of it.
+    even size, the second half may come first (``swaps_halves``); or it is what ``view`` makes of it.  With ``row``, the
+    id of another input, it is those rows of the tensor whose numbers that one has, each seen through ``view``.
     """
 
     dtype: str
@@ -95,6 +106,7 @@ class Input:
     slices: tuple[AxisSlice, ...] = ()
     swaps_halves: bool = False
     view: tuple[ViewStep, ...] = ()
+    row: int | None = None
 
     @property
     def bits(self) -> int:
@@ -102,6 +114,9 @@ class Input:
         return 4 if has_nibbles(self.view) else 8 * DTYPES[self.dtype].itemsize
 
     def __str__(self) -> str:
+        if self.row is not None:
+            steps = " view " + ",".join(map(str, self.view)) if self.view else ""
+            return f"input {self.dtype} row {self.row}{steps}"
         if self.view:
             return f"input {self.dtype} view " + ",".join(map(str, self.view))
         if self.axis is not None:
@@ -229,6 +244,11 @@ class Program:
         return any(has_nibbles(spec.view) for spec in self.inputs)
 
     @property
+    def names_rows(self) -> bool:
+        """Whether an input is rows whose numbers another one has."""
+        return any(spec.row is not None for spec in self.inputs)
+
+    @property
     def reductions(self) -> tuple[Reduction, ...]:
         """The reductions, in the order they run."""
         return tuple(value for value in self.values if isinstance(value, Reduction))
@@ -262,16 +282,15 @@ class Program:
         return value_dtype(self.values[value])
 
     def __str__(self) -> str:
-        outputs = (self._output_line(place, output) for place, output in enumerate(self.outputs))
+        places = range(len(self.outputs))
+        outputs = map(output_line, self.outputs, self.appends or (0,) * len(places), map(self.steps_of, places))
         return "\n".join((*self._head, *map(str, self.values), *outputs)) + "\n"
-
-    def _output_line(self, place: int, output: int) -> str:
-        return output_line(output, self.appends[place] if self.appends else 0, self.steps_of(place))
 
     @property
     def _head(self) -> tuple[str, ...]:
         """The lines before those of the values."""
-        header = HEADER_3 if self.reads_nibbles else HEADER_2 if self._needs_version_2 else HEADER
+        is_newest = self.reads_nibbles or self.names_rows
+        header = HEADER_3 if is_newest else HEADER_2 if self._needs_version_2 else HEADER
         return (header, CONTRACT) if self.contracts else (header,)
 
     @property
@@ -295,9 +314,10 @@ class Program:
         lines = text.split("\n")
         if lines.pop() != "":
             raise ProgramError("the last line of the Program is not ended")
-        if not lines or lines[0] not in (HEADER, HEADER_2, HEADER_3):
+        if not lines or lines[0] not in _VERSIONS:
             raise ProgramError(f"line 1: a Program begins with {HEADER!r}, {HEADER_2!r} or {HEADER_3!r}")
-        is_newer = lines[0] != HEADER
+        version = _VERSIONS[lines[0]]
+        is_newer = version > 1
         values: list[Value] = []
         outputs: list[int] = []
         views: list[tuple[ViewStep, ...]] = []
@@ -315,8 +335,8 @@ class Program:
                 elif outputs:
                     raise ValueError("outputs come last")
                 else:
-                    values.append(_parse_value(words, is_newer))
-                    if lines[0] != HEADER_3 and isinstance(values[-1], Input) and has_nibbles(values[-1].view):
+                    values.append(_parse_value(words, version))
+                    if version < 3 and isinstance(values[-1], Input) and has_nibbles(values[-1].view):
                         raise ValueError("elements of 4 bits are of version 3")
             except ValueError as error:
                 raise ProgramError(f"line {number}: {line!r}: {error}") from None
@@ -334,26 +354,11 @@ def value_dtype(value: Value) -> str:
     return value.result if isinstance(value, Instruction) else value.dtype
 
 
-def operand_dtypes(op: str, dtype: str) -> tuple[str | None, ...]:
-    """The types of an instruction's operands; None is any type."""
-    row = OPS[op]
-    match row.rule:
-        case Rule.CAST:
-            return (None,)
-        case Rule.SELECT:
-            return ("bool", dtype, dtype)
-        case _:
-            return (dtype,) * row.arity
-
-
-def supports(op: str, dtype: str) -> bool:
-    """Whether the operator has a kernel for T = ``dtype``."""
-    return DTYPES[dtype].compute in OPS[op].types
-
-
-def _parse_newer(words: list[str]) -> Value | None:
+def _parse_newer(words: list[str], version: int) -> Value | None:
     """What version 1 does not have; None if it is not of that."""
     match words:
+        case ["input", dtype, "row", row, *view] if version > 2 and (not view or view[:-1] == ["view"]):
+            return Input(dtype, view=parse_steps(view[1]) if view else (), row=parse_id(row))
         case ["input", dtype, "view", steps]:
             return Input(dtype, view=parse_steps(steps))
         case [op, dtype, operand, axes] if op in REDUCTIONS:
@@ -365,8 +370,8 @@ def _parse_newer(words: list[str]) -> Value | None:
             return None
 
 
-def _parse_value(words: list[str], is_newer: bool) -> Value:
-    if is_newer and (newer := _parse_newer(words)) is not None:
+def _parse_value(words: list[str], version: int) -> Value:
+    if version > 1 and (newer := _parse_newer(words, version)) is not None:
         return newer
     match words:
         case ["input", dtype, "broadcast"]:
@@ -379,7 +384,7 @@ def _parse_value(words: list[str], is_newer: bool) -> Value:
         case ["input", dtype, "halves"]:
             return Input(dtype, swaps_halves=True)
         case ["input", dtype, "slice", slices, *halves] if halves in ([], ["halves"]):
-            return Input(dtype, slices=tuple(map(_parse_slice, slices.split(","))), swaps_halves=bool(halves))
+            return Input(dtype, slices=tuple(map(AxisSlice.parse, slices.split(","))), swaps_halves=bool(halves))
         case ["const", dtype, bits]:
             const = Const(dtype, int(bits, 16))
             if dtype not in DTYPES or str(const).split(" ")[2] != bits:
@@ -389,13 +394,6 @@ def _parse_value(words: list[str], is_newer: bool) -> Value:
             return Instruction(op, dtype, tuple(map(parse_id, operands)))
         case _:
             raise ValueError("not an input, a const, an instruction or an output")
-
-
-def _parse_slice(text: str) -> AxisSlice:
-    numbers = [int(word) for word in text.split(":")]
-    if len(numbers) != len(AxisSlice._fields) or ":".join(map(str, numbers)) != text:
-        raise ValueError(f"{text!r} is not a slice of an axis")
-    return AxisSlice(*numbers)
 
 
 def _validate(program: Program) -> None:
@@ -415,9 +413,8 @@ def _validate(program: Program) -> None:
             _validate_value(program, index, value)
         except ValueError as error:
             raise ProgramError(f"line {program.line_of(index)}: '{value}': {error}") from None
-    for output in program.outputs:
-        if not 0 <= output < len(program.values):
-            raise ProgramError(f"output {output} is not a value")
+    if (wrong := next((one for one in program.outputs if not 0 <= one < len(program.values)), None)) is not None:
+        raise ProgramError(f"output {wrong} is not a value")
     if program.output_views and len(program.output_views) != len(program.outputs):
         raise ProgramError("the Program has not one view for each output")
     if program.appends and (len(program.appends) != len(program.outputs) or program.appends[0] != 0):
@@ -444,17 +441,17 @@ def _validate_value(program: Program, index: int, value: Value) -> None:
                 raise ValueError("inputs come first")
             if axis is not None and not -64 <= axis < 64:
                 raise ValueError("the axis is out of range")
-            if len(slices) > MAX_SLICES or (slices and axis is not None):
-                raise ValueError("too many slices")
-            if swaps_halves and axis is not None:
-                raise ValueError("halves of a vector")
-            if not all(_is_valid_slice(part) for part in slices):
+            if len(slices) > MAX_SLICES or ((slices or swaps_halves) and axis is not None):
+                raise ValueError("too many slices, or halves of a vector")
+            if not all(part.is_valid() for part in slices):
                 raise ValueError("a slice is out of range")
             if view and (slices or swaps_halves or axis is not None):
                 raise ValueError("a view of a part or of a vector")
             check_steps(view)
-            if has_nibbles(view) and value.dtype != "u8":
-                raise ValueError("halves of what are no bytes")
+            if has_nibbles(view) and (value.dtype != "u8" or value.row is not None):
+                raise ValueError("halves of what are no bytes, or of rows")
+            if value.row is not None:
+                _validate_row(program, index, value.row)
         case Const(dtype, bits):
             if not 0 <= bits < 1 << (8 * DTYPES[dtype].itemsize) or (dtype == "bool" and bits > 1):
                 raise ValueError("the bits do not fit the type")
@@ -493,6 +490,11 @@ def _validate_value(program: Program, index: int, value: Value) -> None:
                 raise ValueError("the axis is not a negative number")
 
 
-def _is_valid_slice(part: AxisSlice) -> bool:
-    within = all(-(1 << 63) <= number < 1 << 63 for number in part)
-    return within and -64 <= part.axis < 64 and part.step >= 1
+def _validate_row(program: Program, index: int, row: int) -> None:
+    numbers = program.values[row] if 0 <= row < index else None
+    if not isinstance(numbers, Input) or numbers.row is not None or numbers.axis is not None or numbers.swaps_halves:
+        raise ValueError(f"{row} is no earlier input that can have the numbers of rows")
+    if numbers.dtype not in ("i32", "i64"):
+        raise ValueError(f"numbers of rows that are {numbers.dtype}")
+    if not program.axes:
+        raise ValueError("rows of a Program that does not reduce")

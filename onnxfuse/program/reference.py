@@ -18,7 +18,7 @@ def run(program: Program, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     f16 and bf16 values are kept in float32 and rounded by casts and in the outputs.  Floats are reduced in float64.
     Raises ValueError for shapes that do not broadcast, and where a view or a part of an output does not fit.
     """
-    inputs = [_viewed(array, spec) for array, spec in zip(inputs, program.inputs, strict=True)]
+    inputs = _read(program, inputs)
     rank = max((array.ndim for array, spec in zip(inputs, program.inputs, strict=True) if spec.axis is None), default=0)
     arrays = iter(inputs)
     values: list[np.ndarray] = []
@@ -41,6 +41,32 @@ def run(program: Program, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         results = [values[output].astype(DTYPES[program.dtype(output)].numpy) for output in program.outputs]
         parts = [viewed(result, program.steps_of(place)) for place, result in enumerate(results)]
     return [_joined([parts[place] for place in places], program, places) for places in program.tensors]
+
+
+def _read(program: Program, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """What the inputs are as they are read."""
+    found: list[np.ndarray] = []
+    for array, spec in zip(arrays, program.inputs, strict=True):
+        found.append(_viewed(array, spec) if spec.row is None else _rows(array, found[spec.row], spec, program.axes))
+    return found
+
+
+def _rows(table: np.ndarray, numbers: np.ndarray, spec: Input, axes: Sequence[int]) -> np.ndarray:
+    """The rows of a table that have these numbers, each seen through a view and broadcast with the numbers."""
+    if table.ndim == 0:
+        raise ValueError("rows of a tensor without dimensions")
+    if any(numbers.ndim >= -axis and numbers.shape[axis] != 1 for axis in axes):
+        raise ValueError("numbers of rows that differ along the axes that are reduced")
+    if any(not -len(table) <= number < len(table) for number in numbers.ravel()):
+        raise ValueError(f"the number of a row that is none of {len(table)}")
+    row_shape = viewed(np.empty(table.shape[1:], table.dtype), spec.view).shape
+    shape = np.broadcast_shapes(numbers.shape, row_shape)
+    whole = np.broadcast_to(numbers, shape)
+    found = np.empty(shape, table.dtype)
+    for number in np.unique(numbers):
+        row = np.broadcast_to(viewed(table[int(number)], spec.view), shape)
+        found[whole == number] = row[whole == number]
+    return found
 
 
 def _joined(parts: list[np.ndarray], program: Program, places: Sequence[int]) -> np.ndarray:

@@ -31,14 +31,16 @@ def dense(shape: Sequence[int]) -> Strided:
 
 
 def read_by(spec: Input, shape: Sequence[int]) -> Strided:
-    """What an input that is no vector along an axis reads of a tensor.
+    """What an input that is no vector along an axis reads of a tensor; where it is named rows, of the first of them.
 
     Raises ProgramError where its view does not fit the shape, or does not step evenly through memory.
     """
     if spec.swaps_halves:
         raise ProgramError("halves that change places do not step evenly through memory")
     steps = [ViewStep("slice", _from_back(part, len(shape))) for part in spec.slices] or list(spec.view)
-    tensor = dense(shape)
+    if spec.row is not None and not shape:
+        raise ProgramError(f"'{spec}' of a tensor without dimensions")
+    tensor = dense(shape if spec.row is None else shape[1:])
     for step in steps:
         try:
             tensor = _apply(tensor, step)

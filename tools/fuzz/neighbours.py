@@ -243,6 +243,32 @@ def taken(graph: Graph) -> None:
 
 
 @_neighbour
+def looked_up(graph: Graph) -> None:
+    """Rows of a tensor that constants or what is computed name, as words of a text, and what is reduced of each."""
+    table = graph.pick(None, lambda tensor: len(tensor.shape) > 1 and tensor.size > 0)
+    if table is None or not graph.takes("Gather", [table.dtype, "i64"], axis=0):
+        return
+    rows, (outer, inner) = table.shape[0], graph.any_of(((2, 3), (1, 5), (4, 1)))
+    numbers = graph.pick("i64", lambda tensor: 0 < len(tensor.shape) < 3 and 0 < tensor.size < 50)
+    if numbers is not None and graph.chance(2) and graph.takes("Clip", ["i64"] * 3):
+        ends = [graph.constant("i64", end) for end in (-rows, rows - 1)]
+        numbers = graph.add("Clip", [numbers, *ends], "i64", numbers.shape)
+    else:
+        named = [graph.choose.randrange(-rows, rows) for _ in range(outer * inner)]
+        numbers = graph.constant("i64", np.reshape(named, (outer, inner)))
+    shape = (*numbers.shape, *table.shape[1:])
+    if len(shape) > 5 or np.prod(shape) > 2000:
+        return
+    x = graph.add("Gather", [table, numbers], table.dtype, shape, axis=graph.any_of((0, -len(table.shape))))
+    if graph.takes("ReduceMax", [x.dtype], keepdims=1) and graph.takes("Sub", [x.dtype] * 2) and graph.opset < 18:
+        most = graph.add("ReduceMax", [x], x.dtype, (*shape[:-1], 1), axes=[-1], keepdims=1)
+        graph.add("Sub", [x, most], x.dtype, shape)
+    elif graph.takes("LayerNormalization", [x.dtype] * 2):
+        scale = graph.constant(x.dtype, np.linspace(0.5, 1.5, shape[-1]))
+        graph.add("LayerNormalization", [x, scale], x.dtype, shape)
+
+
+@_neighbour
 def repeated(graph: Graph) -> None:
     """Dimensions more, and those of one element repeated."""
     x = graph.pick(None, lambda tensor: len(tensor.shape) < 4 and 0 < tensor.size < 500)

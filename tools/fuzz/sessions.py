@@ -19,8 +19,8 @@ from onnx import helper
 
 from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE
 from onnxfuse.model.dtypes import DTYPES
+from onnxfuse.program.operand_types import supports
 from onnxfuse.program.ops import OPS
-from onnxfuse.program.program import supports
 
 SIZES = (0, 1, 1, 2, 3, 17, 300)
 EDITS = "0123456789 \n-"

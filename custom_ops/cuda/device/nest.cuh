@@ -71,6 +71,20 @@ template <class Index> struct NestSteps {
   Index step[max_rank];
 };
 
+// A tensor of which an operand has the rows that another one names: how many there are, and the step between them.
+template <class Index> struct NestTable {
+  Index rows;
+  Index step;
+
+  // Whether there is the row of this number, from the end if it is negative; then `at` is moved there.
+  ONNXFUSE_DEVICE bool find(i64 number, Index& at) const {
+    const i64 row = number < 0 ? number + static_cast<i64>(rows) : number;
+    const bool is_there = row >= 0 && row < static_cast<i64>(rows);
+    if (is_there) at += static_cast<Index>(row) * step;
+    return is_there;
+  }
+};
+
 // The most negative and the largest value of a type.
 template <class T> ONNXFUSE_DEVICE T lowest() {
   if constexpr (is_same<T, f32>) return __uint_as_float(0xff800000u);

@@ -72,7 +72,10 @@ bool fits_32_bits(const NestLayout& layout) {
       if (__builtin_mul_overflow(layout.dims[d] - 1, operand.steps[d], &own)) return false;
       if (__builtin_add_overflow(reach, own, &reach)) return false;
     }
-    if (reach >= kLimit32) return false;
+    int64_t last = 0;
+    if (__builtin_mul_overflow(std::max<int64_t>(operand.table - 1, 0), operand.table_step, &last)) return false;
+    if (__builtin_add_overflow(reach, last, &reach)) return false;
+    if (reach >= kLimit32 || operand.table >= kLimit32) return false;
   }
   return true;
 }
@@ -92,6 +95,7 @@ bool takes_vectors(const NestKernel& kernel, char letter, const NestOperand& ope
   for (size_t d = 0; d < layout.dims.size(); ++d) {
     if (d != first && operand.steps[d] % vector != 0) return false;
   }
+  if (operand.table_step % vector != 0) return false;
   const auto alignment = static_cast<int64_t>(std::min(static_cast<size_t>(vector) * operand.element_bits / 8, kWidestAccess));
   *misaligned = static_cast<uintptr_t>(alignment - 1);
   return operand.offset * static_cast<int64_t>(operand.element_bits) % (8 * alignment) == 0;
@@ -102,7 +106,8 @@ bool takes_vectors(const NestKernel& kernel, char letter, const NestOperand& ope
 NestOperands nest_operands(const Program& program) {
   const auto is_index = [](const Value& value) { return value.kind == Value::Kind::Index; };
   const auto indices = std::count_if(program.values.begin(), program.values.end(), is_index);
-  return {program.input_count, static_cast<size_t>(indices), program.outputs.size()};
+  const auto tables = std::count_if(program.values.begin(), program.values.end(), is_named);
+  return {program.input_count, static_cast<size_t>(indices), program.outputs.size(), static_cast<size_t>(tables)};
 }
 
 bool make_nest_layout(const Program& program, const std::vector<Shape>& inputs, NestLayout* layout, std::string* error) {
@@ -128,7 +133,7 @@ bool make_nest_layout(const Program& program, const std::vector<Shape>& inputs, 
   for (size_t i = 0; i < program.values.size(); ++i) {
     const Value& value = program.values[i];
     if (value.kind == Value::Kind::Input) {
-      View view = whole_view(shapes[i]);
+      View view = whole_view(shapes[i]);  // of a vector along an axis
       if (!value.along_axis && !input_view(value, inputs[i], &view, error)) return false;
       views.push_back(view);
     } else if (value.kind == Value::Kind::Index) {
@@ -169,6 +174,9 @@ bool make_nest_layout(const Program& program, const std::vector<Shape>& inputs, 
     const Value& value = program.values[operand.is_output ? program.outputs[o] : k];
     operand.element_bits = !operand.is_output && has_nibbles(value.view) ? 4 : 8 * storage_size(value.type);
     operand.bytes = static_cast<size_t>(count) * storage_size(value.type);
+    if (operand.is_output || !is_named(value)) continue;
+    operand.table = inputs[k].dims[0];
+    operand.table_step = operand.table == 0 ? 0 : count / operand.table;
   }
   return true;
 }

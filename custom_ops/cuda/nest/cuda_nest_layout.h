@@ -21,6 +21,8 @@ struct NestOperand {
   size_t element_bits = 0;       // 0 of an index, whose elements are numbers and in no memory
   size_t bytes = 0;              // of the tensor
   bool is_output = false;
+  int64_t table = -1;            // rows that another operand names, of which this one is the first; -1: none are
+  int64_t table_step = 0;        // elements from one of them to the next
 };
 
 struct NestLayout {

@@ -23,6 +23,12 @@ struct Steps {
   Index step[kMaxRank];
 };
 
+template <class Index>
+struct Table {
+  Index rows;
+  Index step;
+};
+
 template <class Index, class Divider>
 NestParameters places_of(const NestOperands& counts) {
   NestParameters places;
@@ -38,6 +44,7 @@ NestParameters places_of(const NestOperands& counts) {
   add(sizeof(Index));
   add(sizeof(Space<Divider>));
   for (size_t k = 0; k < counts.inputs + counts.indices + counts.outputs; ++k) add(sizeof(Steps<Index>));
+  for (size_t k = 0; k < counts.tables; ++k) add(sizeof(Table<Index>));
   return places;
 }
 
@@ -63,6 +70,10 @@ std::vector<unsigned char> pack(const NestOperands& counts, const NestLayout& la
     steps.offset = static_cast<Index>(operand.offset);
     for (size_t d = 0; d < operand.steps.size(); ++d) steps.step[d] = static_cast<Index>(operand.steps[d]);
     put(steps);
+  }
+  for (const NestOperand& operand : layout.operands) {
+    if (operand.table < 0) continue;
+    put(Table<Index>{static_cast<Index>(operand.table), static_cast<Index>(operand.table_step)});
   }
   return block;
 }

@@ -5,6 +5,7 @@
 //   NestSpace                     { u32 row_rank, rank; Divider dims[16]; }  a row's dimensions, the innermost first, then
 //                                 those that count rows; what is beyond the rank is 1
 //   NestSteps for each operand    { index offset, step[16]; }  inputs, indices, outputs; steps in the order of the dims
+//   NestTable                     { index rows, step; }  for each input of which rows are named
 #ifndef ONNXFUSE_CUDA_NEST_PARAMETERS_H_
 #define ONNXFUSE_CUDA_NEST_PARAMETERS_H_
 

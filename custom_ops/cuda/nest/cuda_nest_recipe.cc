@@ -70,6 +70,7 @@ class Parser {
       return "the tile is not from 2 to 8";
     }
     if (tiled && (kernel->by_columns || kernel->steps != 0)) return "a tile along columns, or in steps";
+    if (counts_.tables != 0 && (tiled || kernel->by_columns)) return "rows are named of a tile or along columns";
     return parse_access(words[17], kernel);
   }
 

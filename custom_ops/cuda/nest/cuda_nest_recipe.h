@@ -59,6 +59,7 @@ struct NestOperands {
   size_t inputs;
   size_t indices;
   size_t outputs;
+  size_t tables;  // inputs of which rows are named
 };
 
 // Reads and validates the recipe of a node with so many operands.  On failure returns false and sets `error` to one line

@@ -21,6 +21,7 @@ struct Nest {
   uint64_t steps;
   uint64_t reductions;
   std::vector<size_t> element_bits;  // inputs, outputs
+  std::vector<size_t> tables;        // inputs of which rows are named
 };
 
 // `places`: the offset and size of each parameter, ended by a size of 0.
@@ -47,6 +48,11 @@ inline const char* run(const char* function, const Nest& nest, const size_t* pla
       last += (sizes[d] - 1) * step;
     }
     reach.push_back(length == 0 && k < nest.inputs ? 0 : last + 1);
+  }
+  for (const size_t input : nest.tables) {
+    const uint64_t rows_of_table = reader.take(word);
+    const uint64_t step = reader.take(word);
+    reach[input] = rows_of_table == 0 ? 0 : reach[input] + (rows_of_table - 1) * step;
   }
   if (reader.next != launch->parameters + launch->bytes) return "the parameters do not end where they should";
   uint64_t product = 1;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "figures/programs.h"
+#include "nest/named_rows.h"
 #include "nest/nest_plan.h"
 #include "nest/simplify_nest.h"
 #include "platform/error.h"
@@ -177,8 +178,18 @@ std::string known(const std::string& axes) {
   }
 }
 
+// The words of a text, where they are, and a normalization: numbers that several rows have in common or each its own.
+std::string words(const std::string& axes) {
+  const std::string type = below(2) == 0 ? "i32" : "i64";
+  static const char* const kViews[] = {"broadcast", "view unsqueeze:-1", "slice -1:0:3:1", "view permute:1.0"};
+  static const char* const kRows[] = {"", "", " view split:-1:-1:2", " view permute:1.0", " view slice:-1:1:9:2"};
+  return "onnxfuse 3\ninput " + type + " " + kViews[below(4)] + "\ninput f32 row 0" + kRows[below(5)] +
+         "\ninput f32 broadcast\nadd f32 1 2\nreduce_mean f32 3 " + axes + "\nsub f32 3 4\noutput 5\noutput 3\n";
+}
+
 std::string random_program() {
   const std::string axes = random_axes();
+  if (below(6) == 0) return words(axes);
   if (below(3) == 0) return known(axes);
   static const char* const kOps[] = {"add", "sub", "mul", "max", "min"};
   static const char* const kUnary[] = {"abs", "neg", "relu", "sigmoid", "tanh"};
@@ -234,6 +245,16 @@ std::vector<Shape> random_shapes(const Program& program) {
     }
     shapes.push_back(shape);
   }
+  if (!names_rows(program) || below(20) == 0) return shapes;
+  for (const int axis : program.axes) {
+    if (shapes[0].rank >= -axis) shapes[0].dims[static_cast<size_t>(shapes[0].rank + axis)] = 1;
+  }
+  if (shapes[1].rank < kMaxRank) {
+    std::copy_backward(shapes[1].dims.begin(), shapes[1].dims.begin() + shapes[1].rank,
+                       shapes[1].dims.begin() + shapes[1].rank + 1);
+    ++shapes[1].rank;
+    shapes[1].dims[0] = one_of({1, 4, 5, 9, 0});
+  }
   return shapes;
 }
 
@@ -270,10 +291,65 @@ void check_results(const Program& program, const NestPlan& plan, const std::vect
   }
 }
 
+// Memory of exactly their sizes for the inputs, with numbers of rows that may not be there, and what is gathered of it.
+void check_named_rows(const Program& program, const std::vector<Shape>& shapes, const std::vector<Shape>& values) {
+  std::vector<std::unique_ptr<char[]>> memory;
+  std::vector<const void*> inputs;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    const size_t size = storage_size(program.values[i].type);
+    const auto count = static_cast<size_t>(count_of(shapes[i]));
+    memory.push_back(std::make_unique<char[]>(count * size));
+    for (size_t k = 0; k < count; ++k) {
+      const auto number = static_cast<int64_t>(below(9)) - 4;
+      const auto narrow = static_cast<int32_t>(number);
+      const auto real = static_cast<float>(k);
+      const DType type = program.values[i].type;
+      const void* const from = type == DType::i64 ? static_cast<const void*>(&number) : &narrow;
+      std::memcpy(memory.back().get() + k * size, type == DType::f32 ? &real : from, size);
+    }
+    inputs.push_back(memory.back().get());
+  }
+  const Shape& numbers = values[0];
+  const int64_t rows = shapes[1].dims[0];
+  bool is_there = true;
+  std::vector<int64_t> named;
+  View view;
+  std::string error;
+  expect(input_view(program.values[0], shapes[0], &view, &error), "numbers that do not fit");
+  for (int64_t i = 0; i < count_of(values[1]); ++i) {
+    const auto place = static_cast<int64_t>(place_in(numbers, values[1], i));
+    int64_t at = view.offset, rest = place;
+    for (int d = numbers.rank; d-- > 0; rest /= numbers.dims[static_cast<size_t>(d)]) {
+      at += rest % numbers.dims[static_cast<size_t>(d)] * view.strides[static_cast<size_t>(d)];
+    }
+    const bool wide = program.values[0].type == DType::i64;
+    const int64_t number = wide ? static_cast<const int64_t*>(inputs[0])[at] : static_cast<const int32_t*>(inputs[0])[at];
+    named.push_back(number < 0 ? number + rows : number);
+    is_there = is_there && named.back() >= 0 && named.back() < rows;
+  }
+  try {
+    const NamedRows gathered(fuzz::kHost, program, {shapes}, inputs.data());
+    expect(is_there, "a row that there is not");
+    expect(gathered.key().shapes[1] == values[1], "rows of another shape");
+    expect(input_view(program.values[1], shapes[1], &view, &error), "rows that do not fit");
+    const int64_t step = rows == 0 ? 0 : count_of(shapes[1]) / rows;
+    for (size_t i = 0; i < named.size(); ++i) {
+      const auto place = static_cast<int64_t>(place_in(view.shape, values[1], static_cast<int64_t>(i)));
+      int64_t at = named[i] * step + view.offset, rest = place;
+      for (int d = view.shape.rank; d-- > 0; rest /= view.shape.dims[static_cast<size_t>(d)]) {
+        at += rest % view.shape.dims[static_cast<size_t>(d)] * view.strides[static_cast<size_t>(d)];
+      }
+      expect(static_cast<const float*>(inputs[1])[i] == static_cast<float>(at), "an element of another row");
+    }
+  } catch (const Error&) {
+    expect(!is_there, "rows that are there are refused");
+  }
+}
+
 void check_program() {
   std::string text = random_program();
   const bool spoilt = below(5) == 0;
-  if (spoilt) fuzz::spoil(&text, "0123456789 \n-:,._reducsplitmg");
+  if (spoilt) fuzz::spoil(&text, "0123456789 \n-:,._reducsplitmgow");
   Program program;
   std::string error;
   if (!parse_program(text, &program, &error, Reads::Reductions)) {
@@ -281,6 +357,16 @@ void check_program() {
     return;
   }
   const std::vector<Shape> shapes = random_shapes(program);
+  if (names_rows(program)) {
+    std::vector<Shape> values;
+    const auto fits = [](const Shape& shape) { return count_of(shape, kMost) >= 0; };
+    if (!resolve_shapes(program, shapes, &values, &error)) {
+      expect(!error.empty(), "refused for no reason");
+    } else if (!spoilt && std::all_of(shapes.begin(), shapes.end(), fits) && std::all_of(values.begin(), values.end(), fits)) {
+      check_named_rows(program, shapes, values);
+    }
+    return;
+  }
   const Program made = with_reciprocals(program);
   NestPlan plan;
   if (!make_nest_plan(made, {shapes}, &plan, &error)) {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda/nest/cuda_nest_launch.h"
@@ -50,11 +51,11 @@ std::string random_recipe(const cuda::NestOperands& counts) {
   };
   for (size_t kernels = below(6); kernels > 0; --kernels) {
     const size_t vector = size_t{1} << below(6);
-    const bool columns = below(2) == 0;
+    const bool columns = counts.tables == 0 && below(2) == 0;
     const size_t threads = columns ? 1 + below(32) : size_t{1} << below(11);
     const size_t block = columns ? 32 * threads : std::max<size_t>(threads, 32);
     const bool in_steps = below(3) == 0 && (columns || threads == block);
-    const size_t tile = !columns && !in_steps && below(2) == 0 ? 2 + below(3) : 1;
+    const size_t tile = !columns && !in_steps && counts.tables == 0 && below(2) == 0 ? 2 + below(3) : 1;
     const char* const letters = columns ? "slg" : tile > 1 ? "slbgSLBG" : "slbg";
     line("along " + std::string(columns ? "columns" : "rows") + " threads " + std::to_string(threads) + " items " +
              std::to_string(in_steps ? 0 : below(5)) + " vector " + std::to_string(vector) + " block " +
@@ -76,6 +77,7 @@ std::string random_program(size_t inputs, size_t outputs) {
   const auto& [name, size] = kTypes[below(5)];
   const std::string type = name;
   const std::string reduce = size == 1 ? "reduce_min " : "reduce_sum ";
+  const bool named = below(4) == 0;
   std::string text = "onnxfuse 3\n";
   const bool reads_bytes = size > 1 && below(4) == 0;  // as of weights of 8 bits, or of 4
   std::vector<size_t> bytes;
@@ -93,12 +95,18 @@ std::string random_program(size_t inputs, size_t outputs) {
             : kind == 0 ? std::string(" view ") + kViews[below(std::size(kViews))] + "\n"
                         : std::string(" broadcast\n");
   }
+  if (named) {
+    text += std::string("input ") + (below(2) == 0 ? "i32" : "i64") + " broadcast\n";
+    text += "input " + type + " row " + std::to_string(inputs) + (below(3) == 0 ? " view permute:1.0\n" : "\n");
+    inputs += 2;
+  }
   text += "const " + type + " " + std::string(2 * size, '0') + "\n";
   static constexpr const char* kAxes[] = {"-1", "-2", "-2,-1", "-3", "-3,-1", "-3,-2,-1"};
   const std::string axes = kAxes[below(below(2) == 0 ? 2 : std::size(kAxes))];
   size_t values = inputs + 1;
   std::vector<size_t> as_read(values);  // by value: itself, or what it is in the type that is computed in
   std::iota(as_read.begin(), as_read.end(), 0);
+  if (named) as_read[inputs - 2] = inputs - 1;  // not the numbers
   for (const size_t i : bytes) {
     text += "cast " + type + " " + std::to_string(i) + "\n";
     as_read[i] = values++;
@@ -119,9 +127,20 @@ std::string random_program(size_t inputs, size_t outputs) {
   text += "reduce_max " + type + " " + std::to_string(as_read[0]) + " " + axes + "\n";
   ++values;
   for (size_t o = 0; o < outputs; ++o) {
-    text += "output " + std::to_string(below(values)) + (below(6) == 0 ? " view merge:-2\n" : "\n");
+    text += "output " + std::to_string(any()) + (below(6) == 0 ? " view merge:-2\n" : "\n");
   }
   return text;
+}
+
+// Makes of shapes that broadcast those of numbers, one for all that is reduced together, and of the rows that they name.
+void name_rows(const Program& program, Shape* numbers, Shape* rows) {
+  for (const int axis : program.axes) {
+    if (numbers->rank >= -axis && below(12) != 0) numbers->dims[static_cast<size_t>(numbers->rank + axis)] = 1;
+  }
+  std::copy_backward(rows->dims.begin(), rows->dims.begin() + rows->rank, rows->dims.begin() + rows->rank + 1);
+  ++rows->rank;
+  static constexpr int64_t kCounts[] = {0, 1, 7, 64, 250'000, INT32_MAX};
+  rows->dims[0] = kCounts[below(6)];
 }
 
 // Shapes that mostly broadcast with each other; sometimes of more elements than fit 32 bits, or 64.
@@ -148,7 +167,9 @@ std::vector<Shape> random_shapes(const Program& program) {
         shape.dims[static_cast<size_t>(d)] = i > 0 && below(4) == 0 ? 1 : below(60) == 0 ? size + 1 : size;
       }
     }
-    if (has_nibbles(program.values[i].view) && shape.rank > 0) shape.dims[static_cast<size_t>(shape.rank - 1)] /= 2;
+    const Value& value = program.values[i];
+    if (has_nibbles(value.view) && shape.rank > 0) shape.dims[static_cast<size_t>(shape.rank - 1)] /= 2;
+    if (is_named(value) && shape.rank < 16) name_rows(program, &shapes[static_cast<size_t>(value.row)], &shape);
     shapes.push_back(shape);
   }
   return shapes;
@@ -162,6 +183,10 @@ struct Decoded {
     uint64_t offset = 0, step[16] = {};
   };
   std::vector<Steps> operands;
+  struct Table {
+    uint64_t rows = 0, step = 0;
+  };
+  std::vector<Table> tables;
   bool complete = false;
 
   Decoded(const std::vector<unsigned char>& block, const cuda::NestOperands& counts, bool wide) {
@@ -179,6 +204,11 @@ struct Decoded {
     for (Steps& steps : operands) {
       steps.offset = reader.take(word);
       for (uint64_t& step : steps.step) step = reader.take(word);
+    }
+    tables.resize(counts.tables);
+    for (Table& table : tables) {
+      table.rows = reader.take(word);
+      table.step = reader.take(word);
     }
     complete = reader.next == block.data() + block.size() && row_rank <= rank && rank <= 16;
   }
@@ -198,6 +228,7 @@ struct Expected {
   Shape space;
   std::vector<bool> is_reduced;
   std::vector<View> views;  // inputs, indices, outputs
+  std::vector<std::pair<size_t, Decoded::Table>> tables;  // by input
 
   // The element of a view that belongs to element r of a row.
   uint64_t place(const View& view, uint64_t row, uint64_t r) const {
@@ -227,6 +258,11 @@ Expected expected_of(const Program& program, const std::vector<Shape>& shapes) {
     View view = whole_view(values[i]);
     if (value.kind == Value::Kind::Input) {
       expect(value.along_axis || input_view(value, shapes[i], &view, &error), "a plan for a view that does not fit");
+      if (is_named(value)) {
+        uint64_t step = shapes[i].dims[0] == 0 ? 0 : 1;
+        for (int d = 1; d < shapes[i].rank; ++d) step *= static_cast<uint64_t>(shapes[i].dims[static_cast<size_t>(d)]);
+        found.tables.push_back({i, {static_cast<uint64_t>(shapes[i].dims[0]), step}});
+      }
     } else if (value.kind == Value::Kind::Index) {
       view.strides = {};
       view.strides[static_cast<size_t>(view.shape.rank + value.axis)] = 1;
@@ -259,6 +295,14 @@ void check_candidate(const Program& program, const cuda::NestKernel& kernel, con
     if (splits.splits == 1) continue;
     expect((splits.splits - 1) * splits.chunk < plan.length && splits.splits * splits.chunk >= plan.length, "parts that are no row");
     expect(splits.chunk % kernel.group() == 0, "a part that cuts a group");
+  }
+  expect(decoded.tables.size() == wanted.tables.size(), "not every table");
+  for (size_t t = 0; t < wanted.tables.size(); ++t) {
+    const auto& [own, table] = wanted.tables[t];
+    expect(decoded.tables[t].rows == table.rows && decoded.tables[t].step == table.step, "a table of other rows");
+    const bool one_piece = candidate.misaligned[own] == 0 || table.step % kernel.vector == 0;
+    expect(one_piece, "rows that are not aligned");
+    expect(kernel.tile == 1 && !kernel.by_columns, "rows that several threads have in common");
   }
   if (length == 0) return;
   for (int probe = 0; probe < 24; ++probe) {
@@ -322,7 +366,7 @@ void check_recipe() {
     expect(!parse_program(source, &program, &error, Reads::Reductions), "what is reduced is written in parts");
     return;
   }
-  if (below(8) == 0) fuzz::spoil(&source, "0123456789 \n:-,.reduce_sumindexviewfplitmerg");
+  if (below(8) == 0) fuzz::spoil(&source, "0123456789 \n:-,.reduce_sumindexviewfplitmergow");
   if (!parse_program(source, &program, &error, Reads::Reductions)) {
     expect(!error.empty(), "a program is refused without a reason");
     return;

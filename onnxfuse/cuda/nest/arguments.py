@@ -53,7 +53,8 @@ def pack(
     ranks = struct.pack("<II", len(layout.reduced), len(dims))
     arguments.append(ranks + b"".join(pack_divider(size, kernel.index) for size in sizes))
     arguments += [struct.pack(f"<{1 + MAX_RANK}{index}", *_steps(operand)) for operand in layout.operands]
-    return arguments
+    tables = [(operand.table, operand.table_step) for operand in layout.operands if operand.table is not None]
+    return arguments + [struct.pack(f"<2{index}", *table) for table in tables]
 
 
 def _steps(operand: NestOperand) -> Iterator[int]:
@@ -63,10 +64,10 @@ def _steps(operand: NestOperand) -> Iterator[int]:
     yield from [0] * (MAX_RANK - len(steps))
 
 
-def parameter_bytes(kernel: NestKernel) -> int:
-    """The size of the kernel's parameters."""
+def parameter_bytes(kernel: NestKernel, tables: int = 0) -> int:
+    """The size of the kernel's parameters, where it is named rows of so many inputs."""
     width = kernel.index // 8
     access = kernel.access
     pointers = 8 * (len(access.inputs) + len(access.outputs) + 1)
     space = 8 + MAX_RANK * (12 if kernel.index == 32 else 8)
-    return pointers + 4 * width + space + len(access.letters) * (1 + MAX_RANK) * width
+    return pointers + 4 * width + space + (len(access.letters) * (1 + MAX_RANK) + 2 * tables) * width

@@ -23,7 +23,8 @@ class NestOperand:
     """An input, an index or an output: what element (0, 0, …) of the space is, and the steps along its dimensions.
 
     ``kept`` and ``reduced`` are in the order of the layout's dimensions; a step is 0 where the operand is broadcast.
-    ``bits`` of an element are 0 of an index, whose elements are numbers and in no memory.
+    ``bits`` of an element are 0 of an index, whose elements are numbers and in no memory.  Of a ``table`` of so many
+    rows, which another input names, the operand is the first; the others follow in steps of ``table_step``.
     """
 
     bits: int
@@ -32,6 +33,8 @@ class NestOperand:
     reduced: tuple[int, ...]
     count: int
     is_output: bool = False
+    table: int | None = None
+    table_step: int = 0
 
     def step(self, dims: Sequence[int]) -> int | None:
         """The step from one element of a row to the next, if it is the same for all."""
@@ -85,8 +88,8 @@ def lay_out(program: Program, shapes: Sequence[Sequence[int]]) -> NestLayout:
     bits += [0] * (len(strided) - len(bits) - len(program.outputs))
     bits += [8 * DTYPES[program.dtype(output)].itemsize for output in program.outputs]
     counts = [
-        math.prod(one) * (8 * DTYPES[spec.dtype].itemsize // spec.bits)
-        for spec, one in zip(program.inputs, shapes, strict=True)
+        math.prod(one if spec.row is None else size) * (8 * DTYPES[spec.dtype].itemsize // spec.bits)
+        for spec, one, size in zip(program.inputs, shapes, sizes, strict=False)
     ]
     counts += [0] * (len(strided) - len(shapes) - len(program.outputs))
     counts += [math.prod(sizes[output]) for output in program.outputs]
@@ -101,6 +104,11 @@ def lay_out(program: Program, shapes: Sequence[Sequence[int]]) -> NestLayout:
         is_none = (length if wanted else rows) == 0
         parts.append(collapse([] if is_none else [(space[dim], [step[dim] for step in steps]) for dim in own]))
     (kept, kept_steps), (reduced, reduced_steps) = parts
+    tables = [
+        (None, 0) if spec.row is None else (shape[0], math.prod(shape[1:]) if shape[0] else 0)
+        for spec, shape in zip(program.inputs, shapes, strict=True)
+    ]
+    tables += [(None, 0)] * (len(strided) - len(tables))
     operands = tuple(
         NestOperand(
             bits[index],
@@ -109,6 +117,7 @@ def lay_out(program: Program, shapes: Sequence[Sequence[int]]) -> NestLayout:
             tuple(steps[index] for steps in reduced_steps),
             counts[index],
             index >= len(strided) - len(program.outputs),
+            *tables[index],
         )
         for index, tensor in enumerate(strided)
     )
@@ -154,7 +163,9 @@ def _fits_32_bits(layout: NestLayout) -> bool:
     return all(
         operand.offset
         + sum((dim - 1) * step for dim, step in zip(dims, (*operand.kept, *operand.reduced), strict=True))
+        + max((operand.table or 0) - 1, 0) * operand.table_step
         < LIMIT_32
+        and (operand.table or 0) < LIMIT_32
         for operand in layout.operands
     )
 
@@ -174,7 +185,7 @@ def _takes_vectors(kernel: NestKernel, letter: str, operand: NestOperand, layout
         return not operand.is_output  # one thread's neighbours would all write it
     alignment = min(WIDEST_ACCESS, vector * operand.bits // 8)
     aligned = address % alignment == 0 and operand.offset * operand.bits % (8 * alignment) == 0
-    return own[0] == 1 and aligned and all(step % vector == 0 for step in (*own[1:], *other))
+    return own[0] == 1 and aligned and all(step % vector == 0 for step in (*own[1:], *other, operand.table_step))
 
 
 def _value_shapes(program: Program, inputs: Sequence[Strided]) -> list[tuple[int, ...]]:
@@ -182,6 +193,10 @@ def _value_shapes(program: Program, inputs: Sequence[Strided]) -> list[tuple[int
     shapes: list[tuple[int, ...]] = []
     for value, spec in enumerate(program.values):
         match spec:
+            case Input(row=int(numbers)):
+                if any(len(shapes[numbers]) >= -axis and shapes[numbers][axis] != 1 for axis in program.axes):
+                    raise ProgramError(f"line {program.line_of(value)}: numbers of rows that differ within a row")
+                shapes.append(broadcast([shapes[numbers], next(given).sizes]))
             case Input():
                 shapes.append(next(given).sizes)
             case Const():

@@ -123,6 +123,8 @@ def _has_tiles(case: NestCase, layout: NestLayout) -> bool:
     """Whether a few rows each meet most of what is read, along which all sizes are known."""
     if case.rows is None or case.along != "rows" or not layout.kept or "g" in case.access.outputs:
         return False
+    if case.program.names_rows:  # of which each tile would have its own
+        return False
     if not 1 < layout.kept[-1] <= MAX_NEST_TILE:
         return False
     largest = max(layout.operands, key=lambda operand: operand.count)
@@ -161,8 +163,8 @@ def _general_access(program: Program) -> NestAccess:
 
 
 def _along(program: Program, layout: NestLayout) -> Along:
-    """Along rows, unless the largest operand has its neighbours along columns."""
-    if not layout.kept:
+    """Along rows, unless the largest operand has its neighbours along columns, of which none is named."""
+    if not layout.kept or program.names_rows:
         return "rows"
     largest = max(layout.operands, key=lambda operand: operand.count)
     in_columns = largest.kept[0] == 1 and (not layout.reduced or largest.reduced[0] != 1)
@@ -179,7 +181,8 @@ def render_nest(case: NestCase, tuning: NestTuning | None = None) -> NestSource:
     key = "\n".join((nest_prelude(), str(program), repr(replace(case, program=program)), repr(tuning)))
     name = f"reduced_{hashlib.sha256(key.encode()).hexdigest()[:12]}"
     kernels = tuple(_Choice(case, tuning, name).kernels())
-    if (size := max(map(parameter_bytes, kernels))) > MAX_PARAMETER_BYTES:
+    tables = sum(spec.row is not None for spec in program.inputs)
+    if (size := max(parameter_bytes(kernel, tables) for kernel in kernels)) > MAX_PARAMETER_BYTES:
         operands = len(program.inputs) + len(program.outputs)
         what = f"{operands} operands take {size} bytes of kernel parameters"
         raise ProgramError(f"{what}; the limit is {MAX_PARAMETER_BYTES}")

@@ -58,6 +58,9 @@ class KernelText(KernelValues):
         yield f"const __grid_constant__ NestSpace<{self.index}> space"
         names = [name for _, name, _ in self.leaves] + [f"out{number}" for number in range(len(self.program.outputs))]
         yield from (f"const __grid_constant__ NestSteps<{self.index}> {name}_steps" for name in names)
+        yield from (
+            f"const __grid_constant__ NestTable<{self.index}> {self.names[value]}_table" for value in self.tables
+        )
 
     # -------------------------------------------------------------------------------------------- parts of a function
 
@@ -148,6 +151,10 @@ class KernelText(KernelValues):
         yield from (f"  {name}_at += coordinate * {name}_steps.step[d];" for name in (*names, *outputs))
         yield from (f"  {name}_on &= coordinate == 0 || {name}_steps.step[d] != 0;" for name in outputs)
         yield "}"
+        for value in self.tables:
+            if value in {leaf for leaf, _, _ in self.live_leaves}:
+                name, numbers = self.names[value], self.names[self._row_of(value)]
+                yield f"const bool {name}_named = {name}_table.find(load({numbers}, {numbers}_at), {name}_at);"
         for name in [name for value, name, _ in self.live_leaves if value in self.own] + outputs:
             for number, tile in enumerate(self.tiles if self.kernel.tile > 1 else []):
                 yield f"const {self.index} {name}_at{tile} = {name}_at + {number} * {name}_steps.step[space.rank - 1];"
@@ -181,6 +188,8 @@ class KernelText(KernelValues):
         if not self.is_columns:
             place = f"{name}_at{tile}"
             text = f"widen(load({name}, {place}))" if isinstance(spec, Input) else f"static_cast<{own}>({place})"
+            if value in self.tables:
+                text = f"{name}_named ? {text} : {own}(0)"
             yield f"const {own} v{value}{tile} = {text};"
             return
         yield f"{own} v{value}[{vector}];"
@@ -333,6 +342,10 @@ class KernelText(KernelValues):
         return f"{name}_at + r * {name}_steps.step[0]" if self.is_columns else f"{name}_at{tile} + r"
 
     def _load(self, value: int, address: str) -> str:
+        text = self._load_there(value, address)
+        return f"{self.names[value]}_named ? {text} : {self._pack(value)}{{}}" if value in self.tables else text
+
+    def _load_there(self, value: int, address: str) -> str:
         name, vector, own = self.names[value], self._width(value), element(self._spec(value))
         if vector == 1:
             return f"load_pack<1>({name}, {address})"

@@ -40,6 +40,7 @@ class KernelValues:
         self.live_leaves = [leaf for leaf in self.leaves if leaf[0] in live]
         self.names = {value: name for value, name, _ in self.leaves}
         self.letters = {value: letter.lower() for value, _, letter in self.leaves}
+        self.tables = [value for value, spec in enumerate(program.inputs) if spec.row is not None]
         self.consts = [value for value in sorted(live) if isinstance(program.values[value], Const)]
         self.reductions = [
             value for value, spec in enumerate(program.values) if isinstance(spec, Reduction)
@@ -104,6 +105,12 @@ class KernelValues:
         spec = self.program.values[value]
         assert isinstance(spec, Input)
         return spec
+
+    def _row_of(self, value: int) -> int:
+        """The input that has the numbers of the rows of another one."""
+        row = self._spec(value).row
+        assert row is not None
+        return row
 
     def _is_input(self, value: int) -> bool:
         return isinstance(self.program.values[value], Input)

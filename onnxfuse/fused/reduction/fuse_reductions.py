@@ -17,11 +17,12 @@ from onnxfuse.fused.space.layouts import LayoutError
 from onnxfuse.fused.space.permuted import is_turned
 from onnxfuse.fused.space.region import ReductionFusion, fuse_in_space
 from onnxfuse.fused.space.spaces import Space
-from onnxfuse.fused.space.view_nodes import is_free, is_view, left_to_ort
+from onnxfuse.fused.space.view_nodes import is_free, is_view, left_to_ort, names_rows
 from onnxfuse.model import dtypes
 from onnxfuse.model.constants import dtype_of
 from onnxfuse.model.graph import Model, sorted_nodes
 from onnxfuse.model.graph_ir import standard_op
+from onnxfuse.ort.host import constant_arithmetic
 from onnxfuse.ort.ort_fusions import NORMALIZATION
 from onnxfuse.ort.ort_layout import BLOCKED, ConvLayout
 from onnxfuse.ort.slow_kernels import FREE_OPS
@@ -107,8 +108,12 @@ class _Planner:
     def _free(self, nodes: Sequence[gs.Node], reasons: Mapping[int, str]) -> set[int]:
         """The ids of the nodes that may be part of a region; ``reasons`` says why others are not."""
         free: set[int] = set()
+        once = constant_arithmetic(nodes)
         for node in nodes:
-            if is_view(node):
+            if names_rows(node):
+                if (self._context.on.gathers_rows or self._context.everything) and id(node) not in once:
+                    free.add(id(node))
+            elif is_view(node):
                 readers = [reader for tensor in node.outputs for reader in tensor.outputs]
                 reason = left_to_ort(node, readers, self._context)
                 if reason is None or self._context.everything:

@@ -12,7 +12,7 @@ from onnxfuse.fused.fused_node import is_immediate
 from onnxfuse.fused.space.layouts import LayoutError
 from onnxfuse.fused.space.spaces import Space
 from onnxfuse.fused.space.steps import steps_into, steps_out_of
-from onnxfuse.fused.space.view_nodes import is_view
+from onnxfuse.fused.space.view_nodes import is_view, names_rows
 from onnxfuse.program import Const, Input, Program, ProgramBuilder
 from onnxfuse.program.figures import MAX_RANK
 from onnxfuse.program.lowering import lower
@@ -20,6 +20,7 @@ from onnxfuse.program.multiplying import lower_product
 from onnxfuse.program.node_lowering import tensor_dtype
 from onnxfuse.program.reducing import lower as lower_reducing
 from onnxfuse.program.reducing import reduces
+from onnxfuse.program.view_steps import ViewStep
 
 _ADDED = {"split": 1, "unsqueeze": 1, "merge": -1, "squeeze": -1}
 """Dimensions, by the step of a view."""
@@ -44,10 +45,11 @@ class SpaceLowering:
         self._builder = ProgramBuilder(fast_math)
         self._values: dict[int, int] = {}
         self._ranks: list[int] = []  # of the inputs, as they are read
+        self._places: dict[int, int] = {}  # of their values, among them
 
     def add(self, node: gs.Node) -> None:
         """Append a node."""
-        if is_view(node):
+        if is_view(node) or names_rows(node):
             return  # the space has it
 
         def operand(index: int, axis: int | None = None) -> int:
@@ -88,17 +90,37 @@ class SpaceLowering:
 
     def _input(self, tensor: gs.Tensor) -> int:
         """Read a tensor from outside, perhaps as a part of another."""
+        if (rows := self._space.rows(tensor)) is not None:
+            return self._named(tensor, *rows)
         source, rank, before = self._space.source(tensor)
         steps = (*before, *steps_into(self._space.layout(tensor), self._order))
-        for step in steps:
-            rank += _ADDED.get(step.name, 0)
-            if rank > MAX_RANK:
-                raise LayoutError(f"more than {MAX_RANK} axes")
+        return self._view(tensor, source, _rank_after(steps, rank), Input(tensor_dtype(tensor), view=steps))
+
+    def _named(self, tensor: gs.Tensor, table: gs.Tensor, numbers: gs.Tensor) -> int:
+        """Read the rows of a table that have some numbers."""
+        row = self._value_of(numbers)
+        own = self._space.layout(tensor)[len(self._space.layout(numbers)) :]
+        steps = steps_into(own, self._order)
+        rank = max(_rank_after(steps, len(own)), self._ranks[self._places[row]])
+        return self._view(tensor, table, rank, Input(tensor_dtype(tensor), view=steps, row=row))
+
+    def _view(self, tensor: gs.Tensor, source: gs.Tensor, rank: int, spec: Input) -> int:
+        value = self._builder.view(spec)
+        self._places[value] = len(self.inputs)
         self.inputs.append(source)
         self.reads.append(tensor)
         self._ranks.append(rank)
-        self._values[id(tensor)] = self._builder.view(Input(tensor_dtype(tensor), view=steps))
-        return self._values[id(tensor)]
+        self._values[id(tensor)] = value
+        return value
+
+
+def _rank_after(steps: Sequence[ViewStep], rank: int) -> int:
+    """How many dimensions a tensor of ``rank`` has after some steps.  Raises LayoutError for too many on the way."""
+    for step in steps:
+        rank += _ADDED.get(step.name, 0)
+        if rank > MAX_RANK:
+            raise LayoutError(f"more than {MAX_RANK} axes")
+    return rank
 
 
 def _is_uniform(tensor: gs.Tensor) -> bool:

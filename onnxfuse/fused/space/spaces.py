@@ -24,7 +24,7 @@ from onnxfuse.fused.space.layouts import (
 )
 from onnxfuse.fused.space.permuted import is_permuted
 from onnxfuse.fused.space.steps import steps_between
-from onnxfuse.fused.space.view_nodes import Part, is_part, is_view, order_of, repeats, taken_parts
+from onnxfuse.fused.space.view_nodes import Part, is_part, is_view, names_rows, order_of, repeats, taken_parts
 from onnxfuse.model.constants import constant_value, shape_of
 from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.program.block_quantized import BlockQuantized
@@ -55,6 +55,7 @@ class Space:
         self._viewed: dict[int, gs.Node] = {}  # by tensor: the view of all its elements that makes it
         self._parts: dict[int, tuple[gs.Tensor, Part]] = {}  # and of what it is a part
         self._packed: dict[int, tuple[ViewStep, ...]] = {}  # by tensor: what leads from it to what is laid out
+        self._rows: dict[int, tuple[gs.Tensor, gs.Tensor]] = {}  # by tensor: of what it is rows, and their numbers
         self._met: set[int] = set()  # tensors that others than views read or make
         self._operands: list[gs.Tensor] = []  # those that they read
         self._outside: set[int] = set()  # tensors that the nodes do not make, and views of these
@@ -64,6 +65,8 @@ class Space:
             self._lay_out(node)
         self.reduced = self._common_axes()
         self._check_axes()
+        if any(set(self.reduced) & set(resolved(dim)) for numbers in self._numbers() for dim in self.layout(numbers)):
+            raise LayoutError("numbers of rows that differ along the axes that are reduced")
 
     def align(self, tensors: Sequence[gs.Tensor]) -> None:
         """Let tensors that never meet have the same axes, where their shapes are the same numbers.
@@ -124,6 +127,13 @@ class Space:
     def is_packed(self, tensor: gs.Tensor) -> bool:
         """Whether the elements of a tensor are not those that it is read as."""
         return id(tensor) in self._packed
+
+    def rows(self, tensor: gs.Tensor) -> tuple[gs.Tensor, gs.Tensor] | None:
+        """The tensor whose rows one is, and that of their numbers, both from outside; None of any other tensor."""
+        return self._rows.get(id(tensor))
+
+    def _numbers(self) -> list[gs.Tensor]:
+        return [numbers for _, numbers in self._rows.values()]
 
     def is_block(self, tensor: gs.Tensor, order: Sequence[Atom]) -> bool:
         """Whether a tensor or a part of one, from outside, is read in one piece, as it lies in memory."""
@@ -196,6 +206,9 @@ class Space:
 
     def _lay_out(self, node: gs.Node) -> None:
         elements: Dim | None = None
+        if names_rows(node):
+            self._take_rows(node)
+            return
         if is_part(node):
             self._take_parts(node)
             return
@@ -267,7 +280,7 @@ class Space:
     def _take_parts(self, node: gs.Node) -> None:
         whole = node.inputs[0]
         layout = self._read(whole)
-        if not self.is_from_outside(whole):
+        if not self.is_from_outside(whole) or self.rows(self.base(whole)) is not None:
             raise LayoutError("a part of what is computed")
         parts = taken_parts(node)
         if {id(part.tensor) for part in parts} != {id(tensor) for tensor in node.outputs if tensor.name}:
@@ -284,6 +297,19 @@ class Space:
             self._parts[id(part.tensor)] = (whole, part)
             self._outside.add(id(part.tensor))
             self._note(part.tensor, tuple(dims))
+
+    def _take_rows(self, node: gs.Node) -> None:
+        table, numbers = node.inputs[:2]
+        row, own = self._read(table)[1:], self._read(numbers)
+        is_whole = id(table) not in self._parts and id(table) not in self._viewed
+        are_rows = any(self.rows(self.base(tensor)) is not None for tensor in (table, numbers))
+        if not is_whole or are_rows or not all(map(self.is_from_outside, (table, numbers))):
+            raise LayoutError("rows of what is computed")
+        (result,) = node.outputs
+        self._rows[id(result)] = table, numbers
+        self._outside.add(id(result))
+        self._operands.append(numbers)
+        self._note(result, (*own, *row))
 
     def _elementwise(self, node: gs.Node) -> Layout:
         vectors = vector_axes(node, self._opset)

@@ -4,11 +4,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.nhwc.nhwc_layout import to_first, to_last
 from onnxfuse.fused.views import parts_of
-from onnxfuse.model.constants import constant_value, is_constant
+from onnxfuse.model import dtypes
+from onnxfuse.model.constants import constant_value, dtype_of, is_constant
 from onnxfuse.model.graph_ir import VIEWS, standard_op
 from onnxfuse.model.slices import AxisSlice
 from onnxfuse.program.view_steps import ViewStep
@@ -20,6 +22,7 @@ OWN_KERNEL = "ONNX Runtime's kernel for it is as fast"
 _PRODUCTS = {"Gemm", "MatMul"}
 _PARTS = {"Gather", "Slice", "Split"}
 _BLOCKS = {"DepthToSpace", "SpaceToDepth"}
+_NUMBERS = (np.int32, np.int64)
 _MOST_PLACES = 1 << 12
 """That a Gather takes."""
 
@@ -90,6 +93,17 @@ def taken_parts(node: gs.Node) -> list[Part]:
 def is_part(node: gs.Node) -> bool:
     """Whether a view leaves elements out."""
     return standard_op(node) in _PARTS
+
+
+def names_rows(node: gs.Node) -> bool:
+    """Whether a node takes rows of a tensor, one for each element of another one that has their numbers."""
+    if standard_op(node) != "Gather" or is_view(node):
+        return False
+    table, numbers = node.inputs[:2]
+    if table.shape is None or len(table.shape) < 2 or numbers.shape is None:
+        return False
+    is_first = node.attrs.get("axis", 0) in (0, -len(table.shape))
+    return is_first and dtype_of(numbers) in _NUMBERS and dtypes.from_numpy(table.dtype) is not None
 
 
 def order_of(node: gs.Node, rank: int) -> list[int] | None:

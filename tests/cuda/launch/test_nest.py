@@ -186,6 +186,20 @@ def test_hostile_recipes_are_refused(old: str, new: str, problem: str, tmp_path:
     assert NODE in str(caught.value) and "the cuda_recipe attribute is not valid" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("along", "access", "tile"), [("columns threads 2", "gg::gs", ""), ("rows threads 32", "GG::gs", " tile 2")]
+)
+def test_recipes_in_which_rows_would_share_a_number_are_refused(
+    along: str, access: str, tile: str, tmp_path: Path
+) -> None:
+    program = SUM.replace("2\ninput", "3\ninput i64 broadcast\ninput").replace("broadcast\nreduce", "row 0\nreduce")
+    program = program.replace("f32 0 -1\nadd f32 0 1\noutput 2\noutput 1", "f32 1 -1\nadd f32 1 2\noutput 3\noutput 2")
+    text = recipe([nest_kernel("k", "gg::gs"), nest_kernel("any", "gg::gs", index=64)])
+    wrong = text.replace("rows threads 32", along, 1).replace("gg::gs", access + tile, 1)
+    with pytest.raises(Exception, match="line 3: rows are named of a tile or along columns"):
+        StandIn(tmp_path).session(reduction_model(program, [("n", 1), ("v", "m")], cuda_recipe=wrong))
+
+
 def test_kernels_of_other_parameters_are_refused(tmp_path: Path) -> None:
     kernels = [nest_kernel("k", "l::ls"), ANY]
     text = recipe([nest_kernel("k", "l::ls", index=64), ANY])

@@ -38,12 +38,12 @@ def reduction_model(program: Program | str, shapes: Shapes, **attributes: Any) -
     return make_model([node], inputs, outputs)
 
 
-def places(kernel: NestKernel) -> list[tuple[int, int]]:
-    """(offset, bytes) of each parameter."""
+def places(kernel: NestKernel, tables: int = 0) -> list[tuple[int, int]]:
+    """(offset, bytes) of each parameter, where it is named rows of so many inputs."""
     word, divider = (4, 12) if kernel.index == 32 else (8, 8)
     access = kernel.access
     sizes = [8] * (len(access.inputs) + len(access.outputs) + 1) + [word] * 4 + [8 + 16 * divider]
-    sizes += [17 * word] * len(access.letters)
+    sizes += [17 * word] * len(access.letters) + [2 * word] * tables
     return [(sum(sizes[:i]), size) for i, size in enumerate(sizes)]
 
 
@@ -68,7 +68,7 @@ def check_launches(
     arguments = pack(kernel, layout, grid, addresses, workspace)
     for call in calls:
         block = bytes.fromhex(call["parameters"])
-        assert [block[offset : offset + size] for offset, size in places(kernel)] == arguments
+        assert [block[offset : offset + size] for offset, size in places(kernel, len(_tables(program)))] == arguments
         assert len(block) == sum(map(len, arguments))
     return kernel
 
@@ -106,8 +106,13 @@ def stub_model(program: Program | str, shapes: Shapes, kernels: Sequence[NestKer
     return reduction_model(program, shapes, **{"cuda_recipe": recipe(kernels), **code, **more})
 
 
-def _table(name: str, kernel: NestKernel) -> str:
-    numbers = ", ".join(f"{offset}, {size}" for offset, size in [*places(kernel), (0, 0)])
+def _tables(program: Program) -> list[int]:
+    """The inputs of which rows are named."""
+    return [place for place, spec in enumerate(program.inputs) if spec.row is not None]
+
+
+def _table(name: str, kernel: NestKernel, tables: int = 0) -> str:
+    numbers = ", ".join(f"{offset}, {size}" for offset, size in [*places(kernel, tables), (0, 0)])
     return f"extern const size_t {name}_parameters[];\nconst size_t {name}_parameters[] = {{{numbers}}};\n"
 
 
@@ -120,11 +125,13 @@ def _rendered(program: Program, source: NestSource) -> str:
     bits += [8 * DTYPES[program.dtype(output)].itemsize for output in program.outputs]
     sizes = ", ".join(map(str, bits))
     counts = f"{len(program.inputs)}, {len(program.indices)}, {len(program.outputs)}"
+    tables = _tables(program)
     text = []
     for kernel in source.kernels:
         facts = f"{counts}, {int(kernel.index == 64)}, {kernel.steps}, {len(program.reductions)}, {{{sizes}}}"
+        facts += f", {{{', '.join(map(str, tables))}}}"
         text += [
-            f'extern "C" {{\n{_table(name, kernel)}'
+            f'extern "C" {{\n{_table(name, kernel, len(tables))}'
             f"const char* {name}_emulated(const EmulatedLaunch* launch) {{\n"
             f"  static const rendered::Nest nest{{{facts}}};\n"
             f'  return rendered::run("{name}", nest, {name}_parameters, launch);\n}}\n}}\n'

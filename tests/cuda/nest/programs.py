@@ -100,6 +100,16 @@ def chains(dtype: str) -> dict[str, Chain]:
     found["softmax over channels"] = Chain(b.build([_softmax(b, dtype, x, (-2,))]), lambda n: [(2, n, 36)])
 
     b = ProgramBuilder()
+    word = b.view(Input("i64", view=parse_steps("unsqueeze:-1")))
+    kind = b.view(Input("i32"))
+    words, kinds, places = b.view(Input(dtype, row=word)), b.view(Input(dtype, row=kind)), b.input(dtype)
+    total = b.cast(b.emit("add", dtype, b.emit("add", dtype, words, kinds), places), dtype)
+    found["words, kinds, places, layer norm"] = Chain(
+        b.build([_normalized(b, dtype, total, (-1,)), total]),
+        lambda n: [(2, 5), (5, 1), (13, n), (11, n), (5, n)],
+    )
+
+    b = ProgramBuilder()
     x = b.input(dtype)
     centred = b.emit("sub", dtype, x, b.reduce("reduce_mean", x, (-1,)))
     variance = b.reduce("reduce_mean", b.emit("mul", dtype, centred, centred), (-1,))

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from onnxfuse.cuda.nest.kernel import NestSource
+from onnxfuse.cuda.nest.layout import lay_out
 from onnxfuse.cuda.nest.renderer import case_of, render_nest
 from onnxfuse.program import Program
 from tests.cuda.emulation.emulator import Emulation
-from tests.cuda.nest.emulator import check_nest
+from tests.cuda.nest.emulator import accepting, check_nest, run_kernel
 from tests.cuda.nest.programs import Chain, arrays, chains, integers, random_nest
 
 TOLERANCE = {"f32": 3e-5, "f64": 1e-12, "f16": 4e-3, "bf16": 3e-2}
@@ -169,6 +170,27 @@ def test_rows_whose_neighbours_in_memory_are_in_other_rows(shape: tuple[int, int
         "mul f32 3 3\nreduce_mean f32 4 -1\nsqrt f32 5\ndiv f32 3 6\nmul f32 7 1\noutput 8\n"
     )
     _run_text(text, shape, (shape[1],))
+
+
+@pytest.mark.parametrize("length", [8, 33])
+def test_a_row_that_there_is_not_is_zeros(length: int) -> None:
+    """As ONNX Runtime's Gather has it on CUDA; nothing is read outside the table, of which the emulation makes sure."""
+    text = "onnxfuse 3\ninput i64 broadcast\ninput f32 row 0\nreduce_sum f32 1 -1\nadd f32 1 2\noutput 3\noutput 2\n"
+    program = Program.parse(text)
+    numbers = np.array([[0], [-1], [4], [-6], [5], [1 << 40], [-(1 << 63)], [(1 << 63) - 1]])
+    table = np.random.default_rng(0).standard_normal((5, length)).astype(np.float32)
+    is_there = (numbers >= -5) & (numbers < 5)
+    rows = np.where(is_there, table[np.where(is_there, numbers, 0)[:, 0]], 0)
+    source = render_nest(case_of(program, [("n", 1), ("v", "m")]))
+    emulation = Emulation([source])
+    layout = lay_out(program, [numbers.shape, table.shape])
+    kernels = accepting(source, layout, [0] * 4)
+    assert len(kernels) > 3 and {kernel.index for kernel in kernels} == {32, 64}
+    for kernel in kernels:
+        total, sums = run_kernel(emulation, kernel, program, layout, [numbers, table])
+        wanted = rows.sum(-1, keepdims=True)
+        np.testing.assert_allclose(sums, wanted, 1e-5, 1e-5)
+        np.testing.assert_allclose(total, rows + wanted, 1e-5, 1e-5)
 
 
 def test_nan_wins() -> None:

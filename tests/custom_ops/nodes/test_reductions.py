@@ -434,6 +434,42 @@ def test_one_session_takes_any_shapes() -> None:
         assert_close(result, reference.run(Program.parse(program), [normal(shape)])[0], 1e-5)
 
 
+WORDS = """onnxfuse 3
+input i64 view unsqueeze:-1
+input i32 broadcast
+input {dtype} row 0
+input {dtype} row 1 view {view}
+add {dtype} 2 3
+reduce_max {dtype} 4 -1
+sub {dtype} 4 5
+output 6
+output 2
+"""
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "i8", "f64"])
+@pytest.mark.parametrize(
+    ("view", "shape"), [("merge:-2", (5, 2, 4)), ("permute:1.0", (5, 8, 3)), ("squeeze:-1", (5, 8, 1))]
+)
+def test_rows_that_are_named(dtype: str, view: str, shape: Sizes) -> None:
+    """Of two tables, by numbers from both ends; what is read of a row of the second one lies in another order."""
+    words, kinds = np.array([[6, 0, -7], [3, 3, -1]]), np.array([[-5], [4], [0]], np.int32)
+    tables = [normal((7, 8)), normal(shape)]
+    numpy_type = DTYPES[dtype].numpy
+    arrays = [words, kinds, *((9 * table).astype(numpy_type) for table in tables)]
+    check(WORDS.format(dtype=dtype, view=view), arrays, 1e-3 if dtype == "f16" else 1e-6)
+
+
+_ROWS = "onnxfuse 3\ninput i64 broadcast\ninput f32 row 0\nreduce_sum f32 1 -1\noutput 2\n"
+
+
+@pytest.mark.parametrize(("number", "rows"), [(3, 3), (-4, 3), (1 << 40, 3), (-(1 << 63), 3), (0, 0), (-1, 0)])
+def test_a_row_that_there_is_not_is_an_error(number: int, rows: int) -> None:
+    session = new_session(node_model(_ROWS, [None, None]), session_options())
+    with pytest.raises(Exception, match=f"input 1 has {rows} rows, and row {number} is named"):
+        run(session, [np.array([[0], [number]][rows == 0 :]), np.zeros((rows, 4), np.float32)])
+
+
 @pytest.mark.parametrize(
     ("program", "shapes", "reason"),
     [
@@ -446,10 +482,14 @@ def test_one_session_takes_any_shapes() -> None:
         (SOFTMAX.format(axes="-1").replace("broadcast", "view permute:1.0,merge:-2"), [(3, 6)], "do not lie together"),
         (SOFTMAX.format(axes="-1").replace("broadcast", "view squeeze:-1"), [(3, 6)], "more or less than one element"),
         (SOFTMAX.format(axes="-1").replace("output 5", "output 5 view squeeze:-1"), [(3, 6)], "more or less than one"),
+        (_ROWS, [(3, 2), (5, 4)], "line 3: input 1: numbers of rows, of shape \\[3,2\\], that differ along the axes"),
+        (_ROWS, [(3, 1), (5, 2, 4)], "rows of shape \\[2,4\\] do not broadcast"),
+        (_ROWS, [(3, 1), ()], "line 3: input 1 of shape \\[\\]: it has no rows"),
     ],
 )
 def test_shapes_that_do_not_fit(program: str, shapes: Sequence[Sizes], reason: str) -> None:
     model = node_model(program, [None] * len(shapes))
+    types = [DTYPES[spec.dtype].numpy for spec in Program.parse(program).inputs]
     with pytest.raises(Exception, match=reason) as caught:
-        run(new_session(model, session_options()), [np.zeros(shape, np.float32) for shape in shapes])
+        run(new_session(model, session_options()), list(map(np.zeros, shapes, types)))
     assert NODE in str(caught.value)

@@ -143,6 +143,42 @@ BAD_PARTS = {
 }
 
 
+ROWS = """onnxfuse 3
+input i64 view unsqueeze:-1
+input f32 row 0 view split:-1:2:-1
+input f32 row 0
+reduce_sum f32 2 -1
+sub f32 2 3
+output 4
+"""
+BAD_ROWS = {
+    "rows in version 2": ROWS.replace("onnxfuse 3", "onnxfuse 2"),
+    "rows of no number": ROWS.replace("row 0\n", "row\n"),
+    "rows of a number in words": ROWS.replace("row 0\n", "row first\n"),
+    "rows that name themselves": ROWS.replace("row 0\n", "row 2\n"),
+    "rows of numbers behind them": ROWS.replace("row 0 view", "row 2 view"),
+    "rows of rows": ROWS.replace("row 0\n", "row 1\n").replace("f32 row 0 view", "i64 row 0 view"),
+    "rows of numbers that are none": ROWS.replace("i64", "f32"),
+    "rows of bytes": ROWS.replace("i64", "u8"),
+    "rows of a vector of numbers": ROWS.replace("view unsqueeze:-1", "axis -2"),
+    "rows of halves of numbers": ROWS.replace("view unsqueeze:-1", "halves"),
+    "rows seen through nothing": ROWS.replace("row 0\n", "row 0 view\n"),
+    "rows seen through no step": ROWS.replace("split:-1:2:-1", "turn:-1"),
+    "words behind rows": ROWS.replace("split:-1:2:-1", "split:-1:2:-1 0"),
+    "rows that are sliced": ROWS.replace("row 0\n", "row 0 slice -1:0:1:1\n"),
+    "nothing reduced of rows": ROWS.replace("reduce_sum f32 2 -1", "neg f32 2"),
+}
+
+
+@pytest.mark.parametrize("program", BAD_ROWS.values(), ids=BAD_ROWS.keys())
+def test_named_rows_refused(program: str) -> None:
+    assert str(Program.parse(ROWS)) == ROWS
+    with pytest.raises(ProgramError):
+        Program.parse(program)
+    with pytest.raises(Exception, match=r"the program attribute is not valid: line \d+: "):
+        session_of(program, "FusedReduction")
+
+
 @pytest.mark.parametrize("program", BAD_PARTS.values(), ids=BAD_PARTS.keys())
 def test_parts_refused(program: str) -> None:
     Program.parse(PARTS)
@@ -184,11 +220,11 @@ def test_nothing_is_reduced_in_an_elementwise_node() -> None:
 
 
 def test_what_python_refuses_is_refused() -> None:
-    """Whatever edits do to a program of version 2."""
+    """Whatever edits do to programs of versions 2 and 3."""
     choose = random.Random(1)
     refused = 0
-    for _ in range(400):
-        program = edited(NEWER, choose, "0123456789 \n-:.,a", "0123456789 \n-:.,a")
+    for number in range(400):
+        program = edited(ROWS if number % 3 == 0 else NEWER, choose, "0123456789 \n-:.,a", "0123456789 \n-:.,a")
         try:
             Program.parse(program)
         except ProgramError:

@@ -383,6 +383,48 @@ def test_views_before_what_reduces(view: str, cpu: bool, cuda: bool) -> None:
             np.testing.assert_array_equal(fusing.run(result, feeds, library)[0], expected)
 
 
+@pytest.mark.parametrize("numbers", ["int64[n, 5]", "int32[n, 5]"])
+def test_words_and_their_places_are_looked_up_in_one_launch(numbers: str) -> None:
+    """As BERT adds them up, and a sum that what follows reads too; the CPU, where a word that there is not is an
+    error, is left as it is."""
+    random = np.random.default_rng(0)
+    proto = model(
+        f"g ({numbers} words, {numbers} kinds) => (float[n, 5, 24] y, float[n, 5, 24] t) {{ w = Gather (table, words)"
+        " k = Gather <axis = -2> (few, kinds) s = Add (w, k) t = Add (s, places)"
+        " y = LayerNormalization (t, scale) }",
+        table=random.standard_normal((9, 24)).astype(np.float32),
+        few=random.standard_normal((2, 24)).astype(np.float32),
+        places=random.standard_normal((5, 24)).astype(np.float32),
+        scale=np.ones(24, np.float32),
+    )
+    words = random.integers(-9, 9, (3, 5)).astype(numbers[: numbers.index("[")])
+    feeds = {"words": words, "kinds": words % 2}
+    expected = fusing.run(proto, feeds, library=False)
+    for target, taken in (("cpu", False), ("cuda", True)):
+        result, _ = fused(proto, target=target)
+        assert operators(result) == ["FusedReduction"] if taken else "Gather" in operators(result)
+        for library in (False, True):
+            for one, wanted in zip(fusing.run(result, feeds, library), expected, strict=True):
+                np.testing.assert_allclose(one, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "t = Gather (x, words) y = ReduceSum (t, first)",  # words of a sentence are added up
+        "i = Cast <to = 7> (x) j = Gather (i, words) t = Gather (x, j) q = Mul (t, t) m = ReduceMax (q, last)"
+        " d = Sub (t, m) y = ReduceSum <keepdims = 0> (d, last)",  # by numbers that are rows themselves
+        "t = Gather <axis = 1> (x, words) q = Mul (t, t) m = ReduceMax (q, last) y = Sub (t, m)",  # other than rows
+    ],
+)
+def test_rows_that_are_gathered_otherwise_are_left_to_onnx_runtime(text: str) -> None:
+    proto = model(
+        f"g (float[v, 8] x, int64[5] words) => (float[a, b] y) {{ {text} }}", first=np.array([0]), last=np.array([-1])
+    )
+    result, _ = fused(proto, target="cuda", everything=True)
+    assert "Gather" in operators(result)
+
+
 @pytest.mark.parametrize(("shape", "taken"), [("1, 64, 512", True), ("1, 640, 2048", False), ("n, 64, 512", False)])
 def test_what_lies_side_by_side_is_in_other_rows(shape: str, taken: bool) -> None:
     """Before a normalization alone; of many elements, or of who knows how many, ONNX Runtime transposes."""
