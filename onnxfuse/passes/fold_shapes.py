@@ -38,7 +38,8 @@ class FoldShapes:
     """Constant shapes in place of computed ones for Reshape: 0 stands for a size that its data has at that place, and
     -1 for the one that then is left.  For Expand 1 stands for a size of its data.  And constant bounds for Slice and
     sizes for Split, where they are numbers.  A Reshape to the shape that its data has goes, a Pad by nothing, a Resize
-    to the same size, and an Expand to the shape of a tensor with which all that read it broadcast it anyway.  What is
+    to the same size, and an Expand to the shape of a tensor with which all that read it broadcast it anyway; of what
+    ConstantOfShape fills with a number in such a shape they read the number.  What is
     taken of a shape to compute with becomes constant where that is a number, and then what is computed of it, by
     FoldConstants.  Where it is a size of an input of the graph, it is taken of that input's shape, and nobody reads the
     other tensor for it, which may be inside of what is fused: scores of an attention, whose size a mask is made of.
@@ -204,20 +205,34 @@ def _is_needless(node: Node, opsets: dict[str, int]) -> bool:
         sizes = constant_value(node.inputs[1]) if len(node.inputs) > 1 else np.asarray(node.attrs.get("pads", [1]))
         return sizes is not None and not sizes.any()
     if standard_op(node) == "Expand":
-        sizes = node.inputs[1].inputs[0] if node.inputs[1].inputs else None
-        return (
-            sizes is not None
-            and standard_op(sizes) == "Shape"
-            and not sizes.attrs
-            and all(
-                standard_op(reader) in BROADCASTING and any(tensor is sizes.inputs[0] for tensor in reader.inputs)
-                for reader in node.outputs[0].outputs
-            )
-        )
+        return _meets_its_shape(node, node.inputs[1])
     if standard_op(node) != "Reshape":
         return False
     before, after = node.inputs[0].shape, node.outputs[0].shape
     return before is not None and after is not None and None not in before and list(before) == list(after)
+
+
+def _meets_its_shape(node: Node, sizes: gs.Tensor) -> bool:
+    """Whether the ``sizes`` of what a node makes are those of a tensor with which all that read it broadcast it."""
+    shape = sizes.inputs[0] if sizes.inputs else None
+    return (
+        shape is not None
+        and standard_op(shape) == "Shape"
+        and not shape.attrs
+        and all(
+            standard_op(reader) in BROADCASTING and any(tensor is shape.inputs[0] for tensor in reader.inputs)
+            for reader in node.outputs[0].outputs
+        )
+    )
+
+
+def _filling(model: Model, node: Node) -> gs.Constant | None:
+    """The number that readers of a ConstantOfShape broadcast as well as that; None for other nodes."""
+    if standard_op(node) != "ConstantOfShape" or not _meets_its_shape(node, node.inputs[0]):
+        return None
+    value = node.attrs.get("value")
+    number = np.zeros((), np.float32) if value is None else np.asarray(value.values).reshape(-1)
+    return model.constant(number.reshape(()), f"{node.outputs[0].name}_number") if number.size == 1 else None
 
 
 def _fold(model: Model, context: PassContext) -> bool:
@@ -240,6 +255,13 @@ def _fold(model: Model, context: PassContext) -> bool:
                 found = True
                 context.rewrote(NAME, [node])
                 editor.replace_uses(node.outputs[0], node.inputs[0])
+                editor.remove([node])
+                continue
+            filling = None if editor.is_graph_output(node.outputs[0]) else _filling(model, node)
+            if filling is not None:
+                found = True
+                context.rewrote(NAME, [node])
+                editor.replace_uses(node.outputs[0], filling)
                 editor.remove([node])
                 continue
             numbers = _numbers(node, values)

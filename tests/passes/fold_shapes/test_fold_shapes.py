@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from onnxfuse.model.graph import Model
 from onnxfuse.passes import PassContext
@@ -247,6 +247,20 @@ def test_what_is_broadcast_anyway_is_not_expanded():
     left = [*spread, node("Neg", "b", "y")]
     assert "Expand" in ops(rewrite(left, inputs)), "a reader that has not the tensor"
     assert "Expand" in ops(rewrite([*spread[:2], node("Add", "e x", "y")], inputs, outputs=("y", "e")))
+
+
+def test_a_number_that_fills_a_shape_meets_what_has_it_as_it_is():
+    """As PyTorch exports ``full_like``."""
+    nine = helper.make_tensor("nine", TensorProto.FLOAT, [1], [9])
+    filled = [SHAPE, node("ConstantOfShape", "s", "e", value=nine)]
+    assert ops(rewrite([*filled, node("Min", "x e", "y"), node("Sub", "e x", "z")], outputs=("y", "z"))) == [
+        "Min",
+        "Sub",
+    ]
+    zeros = [SHAPE, node("ConstantOfShape", "s", "e"), node("Max", "e x", "y")]
+    assert ops(rewrite(zeros)) == ["Max"]
+    assert "ConstantOfShape" in ops(rewrite([*filled, node("Neg", "e", "y")])), "a reader that has not the tensor"
+    assert "ConstantOfShape" in ops(rewrite([*filled, node("Min", "x e", "y")], outputs=("y", "e")))
 
 
 HALVES = [SHAPE, node("Gather", "s third", "size_x"), node("Div", "size_x two", "half")]
