@@ -202,8 +202,9 @@ Shape row_of(const Shape& tensor) {
 }  // namespace
 
 bool input_view(const Value& input, const Shape& tensor, View* view, std::string* error) {
-  if (is_named(input) && tensor.rank == 0) {
-    *error = "it has no rows";
+  int64_t count = 0;
+  if (is_named(input) && (tensor.rank == 0 || !element_count(row_of(tensor), &count))) {
+    *error = tensor.rank == 0 ? "it has no rows" : "its rows have too many elements";  // though there may be none
     return false;
   }
   *view = whole_view(is_named(input) ? row_of(tensor) : tensor);
