@@ -127,7 +127,7 @@ std::string random_program(size_t inputs, size_t outputs) {
   text += "reduce_max " + type + " " + std::to_string(as_read[0]) + " " + axes + "\n";
   ++values;
   for (size_t o = 0; o < outputs; ++o) {
-    text += "output " + std::to_string(any()) + (below(6) == 0 ? " view merge:-2\n" : "\n");
+    text += "output " + std::to_string(below(values)) + (below(6) == 0 ? " view merge:-2\n" : "\n");
   }
   return text;
 }
