@@ -227,7 +227,7 @@ def _compare_floats(result: Comparison, expected: np.ndarray, actual: np.ndarray
     outside = finite = 0
     squares = 0.0
     for left, right in _parts(expected, actual):
-        size, error, _ = _errors(left, right)
+        size, error = _errors(*_finite_ones(left, right))
         excess = np.where(error == 0, 0.0, error / (absolute + limits.relative * size))
         result.excess = max(result.excess, float(excess.max(initial=0.0)))
         squares += float(np.square(excess).sum())
@@ -247,32 +247,45 @@ def _parts(expected: np.ndarray, actual: np.ndarray) -> Iterator[tuple[np.ndarra
 
 def _measure(result: Comparison, expected: np.ndarray, actual: np.ndarray) -> int:
     """Take the mismatches and errors of a part into the result; how many NaN of it are in one array alone."""
-    left, right = expected.astype(np.float64), actual.astype(np.float64)
-    # Where not both are finite, both must be NaN or the same infinity.
-    agree = (np.isfinite(left) & np.isfinite(right)) | (np.isnan(left) & np.isnan(right)) | (left == right)
-    result.mismatches += int(np.count_nonzero(~agree))
-    size, error, ulp = _errors(expected, actual)
+    nans = _mismatches(result, expected, actual)
+    expected, actual = _finite_ones(expected, actual)
+    size, error = _errors(expected, actual)
     if size.size:
-        nonzero = size > 0
         result.largest = max(result.largest, float(size.max()))
         result.max_abs = max(result.max_abs, float(error.max()))
-        result.max_rel = max(result.max_rel, float((error[nonzero] / size[nonzero]).max(initial=0.0)))
-        result.max_ulp = max(result.max_ulp, int(ulp.max()))
-    return int(np.count_nonzero(np.isnan(left) != np.isnan(right)))
+        relative = np.divide(error, size, out=np.zeros_like(error), where=size > 0)
+        result.max_rel = max(result.max_rel, float(relative.max()))
+        result.max_ulp = max(result.max_ulp, int(ulp_distance(expected, actual).max()))
+    return nans
 
 
-def _errors(expected: np.ndarray, actual: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of the elements that are finite in both: the magnitude of the expected, the error, and the error in ulp."""
+def _mismatches(result: Comparison, expected: np.ndarray, actual: np.ndarray) -> int:
+    """Count where not both are finite and neither both are NaN nor the same infinity; how many NaN are in one alone."""
+    others = ~(np.isfinite(expected) & np.isfinite(actual))
+    if not others.any():
+        return 0
+    left, right = expected[others], actual[others]
+    left_nan, right_nan = np.isnan(left), np.isnan(right)
+    result.mismatches += int(np.count_nonzero(~((left_nan & right_nan) | (left == right))))
+    return int(np.count_nonzero(left_nan != right_nan))
+
+
+def _finite_ones(expected: np.ndarray, actual: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The elements that are finite in both."""
     finite = np.isfinite(expected) & np.isfinite(actual)
-    expected, actual = expected[finite], actual[finite]
+    return (expected, actual) if finite.all() else (expected[finite], actual[finite])
+
+
+def _errors(expected: np.ndarray, actual: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of finite elements the magnitude of the expected, and the error."""
     left, right = expected.astype(np.float64), actual.astype(np.float64)
-    return np.abs(left), np.abs(left - right), ulp_distance(expected, actual)
+    return np.abs(left), np.abs(left - right)
 
 
 def ulp_distance(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """How many representable numbers lie between two finite arrays of one floating type (uint64; -0 equals
-    0)."""
-    return _difference(_ordered(left), _ordered(right))
+    """How many representable numbers lie between two finite arrays of one floating type (integers; -0 equals 0)."""
+    first, second = _ordered(left), _ordered(right)
+    return np.abs(first - second) if left.dtype.itemsize < 8 else _difference(first, second)
 
 
 def _ordered(values: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ so that what no pass changes is written back as it was.
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +77,13 @@ class LazyTensor(LazyValues):
 
     def _decode(self) -> np.ndarray:
         tensor = self.tensor
-        if self.stored is not None:
-            raw = tensor_data.read_all(self.stored)
-            tensor = TensorProto(dims=tensor.dims, data_type=tensor.data_type, raw_data=raw)
-        elif tensor_data.is_external(tensor):
-            raw = tensor_data.read_all(tensor_data.locate(tensor, self.directory))
+        stored = self.stored
+        if stored is None and tensor_data.is_external(tensor):
+            stored = tensor_data.locate(tensor, self.directory)
+        if stored is not None:
+            raw = tensor_data.read_all(stored)
+            if self.dtype is not None and self.dtype.itemsize * prod(self.shape) == len(raw):  # as NumPy has them
+                return np.frombuffer(raw, self.dtype).reshape(self.shape)
             tensor = TensorProto(dims=tensor.dims, data_type=tensor.data_type, raw_data=raw)
         elif tensor.data_type == TensorProto.STRING:
             texts = np.empty(len(tensor.string_data), dtype=object)

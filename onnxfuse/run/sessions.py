@@ -50,6 +50,11 @@ _PACKED: dict[np.dtype, tuple[int, int]] = {
 """Types of which a byte holds several elements in ONNX Runtime and one in NumPy: ONNX's number, the bits of one."""
 
 
+_MOST_FOLDED = "optimization.constant_folding_max_output_size_in_bytes"
+_LEAST_OF_WEIGHTS = 1 << 18
+"""Bytes; a lean session computes smaller constants once."""
+
+
 class SessionError(Exception):
     """ONNX Runtime refused a model or a run; the message is its own, on one line."""
 
@@ -64,6 +69,7 @@ class Session:
         providers: tuple[str, ...] = ("CPUExecutionProvider",),
         library: bool = False,
         optimized: bool = True,
+        lean: bool = False,
         threads: int = 0,
         spinning: bool = True,
         spinning_between_runs: bool = True,
@@ -75,6 +81,9 @@ class Session:
 
         ``library`` registers the onnxfuse library, so that fused nodes run as kernels; without it they are
         inlined.  ``threads`` is the number of intra-op threads, 0 for ONNX Runtime's choice.
+        ``lean`` takes less memory: weights that nodes make of others are made in each run, by the same kernels, and not
+        before the first and then kept beside these (before ONNX Runtime 1.27 they are), and a run's tensors are not put
+        into a block that is kept beside what earlier runs have left.
         ``spinning=False`` keeps idle threads from taking the cores of another session in the same process;
         ``spinning_between_runs=False`` does so while this one is not running, and leaves its runs as they are.
         ``tf32`` lets the CUDA provider compute products of float32 in TF32, as it does by default: for times, but not
@@ -94,6 +103,9 @@ class Session:
             options.add_session_config_entry("session.force_spinning_stop", "1")
         if not optimized:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if lean:
+            options.add_session_config_entry(_MOST_FOLDED, str(_LEAST_OF_WEIGHTS))
+            options.enable_mem_pattern = False
         if profile is not None:
             options.enable_profiling = True
             options.profile_file_prefix = str(profile)
