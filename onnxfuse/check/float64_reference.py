@@ -107,7 +107,7 @@ class _Run:
         scope: Scope = ChainMap({name: _wide(value) for name, value in feeds.items()})
         graph = self._model.graph
         self._run(graph, scope, set(feeds))
-        return {output.name: scope[output.name] for output in graph.output}
+        return {output.name: _value(scope, output.name) for output in graph.output}
 
     def _run(self, graph: GraphProto, scope: "Scope", given: set[str]) -> None:
         self._add_constants(graph, scope, given)
@@ -134,9 +134,9 @@ class _Run:
             raise _UnknownError("it takes too much memory")
         for tensor in graph.initializer:
             if tensor.name not in given:
-                self._hold(scope, tensor.name, _wide(LazyTensor(tensor, self._folder).load()))
+                scope[tensor.name] = LazyTensor(tensor, self._folder)
         for item in graph.sparse_initializer:
-            self._hold(scope, item.values.name, _wide(LazySparseTensor(item, self._folder).load()))
+            scope[item.values.name] = LazySparseTensor(item, self._folder)
 
     def _results(self, node: NodeProto, scope: "Scope") -> list[Value]:
         is_standard = node.domain in STANDARD_DOMAINS
@@ -145,22 +145,22 @@ class _Run:
             return self._branch(node, scope)
         if is_standard and node.op_type.startswith("Random"):
             raise _UnknownError("it has random numbers")
-        first = scope[node.input[0]] if node.input and node.input[0] else None
+        first = _value(scope, node.input[0]) if node.input and node.input[0] else None
         to_float = (node.op_type == "Cast" and settings["to"].i in _FLOATS) or (
-            node.op_type == "CastLike" and scope[node.input[1]].dtype == np.float64
+            node.op_type == "CastLike" and _value(scope, node.input[1]).dtype == np.float64
         )
         if is_standard and to_float and isinstance(first, np.ndarray) and not first.dtype.hasobject:
             return [first.astype(np.float64)]
-        return self._computed(node, {name: scope[name] for name in _reads(node)})
+        return self._computed(node, {name: _value(scope, name) for name in _reads(node)})
 
     def _branch(self, node: NodeProto, scope: "Scope") -> list[Value]:
-        wanted = "then_branch" if np.asarray(scope[node.input[0]]).item() else "else_branch"
+        wanted = "then_branch" if np.asarray(_value(scope, node.input[0])).item() else "else_branch"
         body = next(item.g for item in node.attribute if item.name == wanted)
         inner, held = scope.new_child(), self._bytes
         self._run(body, inner, set())
         self._bytes = held
         pairs = zip(node.output, body.output, strict=False)
-        return [inner[output.name] for name, output in pairs if name]
+        return [_value(inner, output.name) for name, output in pairs if name]
 
     def _computed(self, node: NodeProto, feeds: dict[str, Value]) -> list[Value]:
         key = (node.domain, node.op_type)
@@ -219,6 +219,13 @@ class _Run:
 
 
 Scope = ChainMap[str, Value]
+"""Values by name, those of initializers as ``LazyTensor``: in float64 they would take twice as much memory."""
+
+
+def _value(scope: Scope, name: str) -> Value:
+    value = scope[name]
+    return _wide(value.load()) if isinstance(value, LazyTensor) else value
+
 
 FACTOR = 5
 """How many times as far as ONNX Runtime's own result another may be from that in float64."""
@@ -301,6 +308,8 @@ def _narrow(value: Value) -> Value:
 
 
 def _bytes(value: Value) -> int:
+    if isinstance(value, LazyTensor):
+        return 0
     return sum(map(_bytes, value)) if isinstance(value, list) else getattr(value, "nbytes", 0)
 
 

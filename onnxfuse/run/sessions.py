@@ -21,6 +21,7 @@ from onnxfuse.run.runtime import (
     register_for_one,
     with_kernels,
 )
+from onnxfuse.system import give_back_memory
 from onnxfuse.wording import is_utf8
 
 Value = Any
@@ -127,6 +128,8 @@ class Session:
             raise
         except Exception as error:  # ONNX Runtime's exceptions share no base class below Exception
             raise SessionError(one_line(error)) from error
+        if lean:
+            give_back_memory()  # the weights were copied, and many of the first copies lie between the second
         if CUDA_PROVIDER in providers and CUDA_PROVIDER not in self._session.get_providers():
             raise SessionError("ONNX Runtime could not load its CUDA provider, and would run on the CPU")
         self._outputs = {value.name: value.type for value in self._session.get_outputs()}
