@@ -1,4 +1,4 @@
-"""What a model's nodes tell about its numbers: how precise they are, and what size its outputs have by nature."""
+"""What a model's nodes tell about its numbers: their precision, what size its outputs have, which are constants."""
 
 from collections import ChainMap
 
@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 
 from onnxfuse.check.comparison import Numbers, precision
-from onnxfuse.fused.kinds import TF32_KEY
+from onnxfuse.fused.kinds import DOMAIN, TF32_KEY
 from onnxfuse.model.elementwise_operators import Values, operators_that
 from onnxfuse.model.protos import onnx_graphs
 
@@ -117,3 +117,20 @@ def with_tf32(coarsest: np.dtype | None) -> np.dtype:
     """The coarsest type that a model computes in if it also computes in TF32."""
     half = np.dtype(np.float16)
     return half if coarsest is None else max(half, coarsest, key=precision)
+
+
+def reads_computed_constants(model: onnx.ModelProto) -> bool:
+    """Whether a fused node has an input that follows from constants alone.
+
+    Its kernel takes it for a constant where ONNX Runtime computes it before the first run, and else not.
+    """
+    computed: set[str] = set()
+    known = {tensor.name for tensor in model.graph.initializer} - {value.name for value in model.graph.input}
+    for node in model.graph.node:
+        if node.op_type == "Constant":
+            known.update(node.output)
+        elif node.domain != DOMAIN and known.issuperset(filter(None, node.input)):
+            known.update(node.output)
+            computed.update(node.output)
+    graphs = onnx_graphs(model.graph)
+    return any(node.domain == DOMAIN and not computed.isdisjoint(node.input) for graph in graphs for node in graph.node)

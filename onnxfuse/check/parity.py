@@ -28,7 +28,7 @@ from onnxfuse.check.comparison import Comparison, Numbers, compare_values, preci
 from onnxfuse.check.dynamic_sizes import sizes_of
 from onnxfuse.check.float64_reference import Float64Model, describe_off, is_within, off
 from onnxfuse.check.made_up_inputs import generate
-from onnxfuse.check.numerics import has_tf32, output_numbers, with_tf32
+from onnxfuse.check.numerics import has_tf32, output_numbers, reads_computed_constants, with_tf32
 from onnxfuse.check.region_parity import RegionResult, compare_regions
 from onnxfuse.check.rounding_noise import (
     inputs_rounded_otherwise,
@@ -38,7 +38,6 @@ from onnxfuse.check.rounding_noise import (
 )
 from onnxfuse.errors import OnnxfuseError, ParityError
 from onnxfuse.files.model_io import read_outline, read_proto
-from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.fused.target import TARGETS
 from onnxfuse.model.protos import onnx_graphs
 from onnxfuse.run.given_shapes import Shapes, fit_shapes_of, guessed_inputs
@@ -320,23 +319,6 @@ def _run_lean(run: Callable[[bool], list[SetResult]]) -> list[SetResult]:
         if not any(output.reason for result in results for output in result.outputs):
             return results
     return run(False)
-
-
-def reads_computed_constants(model: onnx.ModelProto) -> bool:
-    """Whether a fused node has an input that follows from constants alone.
-
-    Its kernel takes it for a constant where ONNX Runtime computes it before the first run, and else not.
-    """
-    computed: set[str] = set()
-    known = {tensor.name for tensor in model.graph.initializer} - {value.name for value in model.graph.input}
-    for node in model.graph.node:
-        if node.op_type == "Constant":
-            known.update(node.output)
-        elif node.domain != DOMAIN and known.issuperset(filter(None, node.input)):
-            known.update(node.output)
-            computed.update(node.output)
-    graphs = onnx_graphs(model.graph)
-    return any(node.domain == DOMAIN and not computed.isdisjoint(node.input) for graph in graphs for node in graph.node)
 
 
 def _mark_unstable(
