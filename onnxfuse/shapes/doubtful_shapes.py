@@ -62,8 +62,15 @@ def _made_names(node: gs.Node) -> Iterator[str]:
 
 
 def _has_another_rank(node: gs.Node) -> bool:
-    """Whether ONNX Runtime drops the dimension that is split, which ONNX keeps where ``split`` is given."""
-    is_split = standard_op(node) == "SplitToSequence" and len(node.inputs) > 1 and bool(node.inputs[1].name)
+    """Whether inference says of a node's result a rank that it does not have.
+
+    ONNX Runtime drops the dimension that is split, which ONNX keeps where ``split`` is given.  Of the products of an
+    Attention whose keys or values have any rank inference knows the first dimension, and takes it for all.
+    """
+    operator = standard_op(node)
+    if operator == "Attention":
+        return any(tensor.shape is None for tensor in node.inputs[:3])
+    is_split = operator == "SplitToSequence" and len(node.inputs) > 1 and bool(node.inputs[1].name)
     return is_split and not node.attrs.get("keepdims", 1)
 
 

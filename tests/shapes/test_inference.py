@@ -355,6 +355,21 @@ def test_parts_of_a_sequence_may_have_another_rank(parts: str, shape: list[int] 
     assert result.shape == (2, 1)
 
 
+@pytest.mark.parametrize(("values", "rank"), [([1, 2, 4, 3], 4), (None, None)])
+def test_products_of_an_attention_of_values_of_any_rank_have_any_rank(
+    values: list[int] | None, rank: int | None
+) -> None:
+    nodes = [
+        helper.make_node("Attention", ["q", "k", "v"], ["o", "", "", "a"]),
+        helper.make_node("Relu", ["a"], ["y"]),
+    ]
+    inputs = [info("q", [1, 2, 3, 3]), info("k", [1, 2, 4, 3]), info("v", values)]
+    model = model_of(nodes, inputs, [info("y", None)], opset=23)
+    infer(model)
+    shape = types(model)["a"][1]
+    assert (None if shape is None else len(shape)) == rank
+
+
 def test_sizes_of_other_pools_are_known() -> None:
     pool = helper.make_node(
         "MaxPool", ["x"], ["a"], kernel_shape=[3, 3], strides=[2, 2], pads=[0, 0, 1, 1], ceil_mode=1
