@@ -139,7 +139,9 @@ TABLE = {
     ),
     _CONFIGURE: How(f"{_CONFIGURE} && cmake --build build/race --target help | grep fuzz_program"),
     "cmake --build build/race --target fuzz_program": How(test=_DRIVERS, needs="minutes of compiling"),
-    "ONNXFUSE_CACHE_BYTES=1 build/race/fuzz_program 1000000 2 2": How(test=_DRIVERS, needs="what is built before"),
+    "ONNXFUSE_CACHE_BYTES=1 ONNXFUSE_FUZZ_THREADS=2 build/race/fuzz_program 1000000 2": How(
+        test=_DRIVERS, needs="what is built before"
+    ),
     # examples
     C: How(test=f"{_EXAMPLES}c"),
     CPP: How(test=f"{_EXAMPLES}cpp", needs="ONNX Runtime's headers"),
