@@ -270,7 +270,8 @@ struct OperandSteps {
   ptrdiff_t operand2;
 };
 
-// Memory that is fetched into the caches while something else is computed: `step` bytes for 64 elements of that.
+// Memory that is fetched into the caches while something else is computed: `step` bytes for so many elements of that.
+constexpr size_t kFetchElements = 64;
 struct FetchedRange {
   const char* at;
   const char* end;

@@ -144,7 +144,7 @@ class BlockRunner {
       for (const BlockPlace& place : blocks_.fetched) {
         const char* const begin = static_cast<const char*>(inputs_[place.at]) + place.offset +
                                   static_cast<size_t>(region.first) * place.size;
-        const size_t step = 64 * place.size / static_cast<size_t>(blocks_.fetching_chains);
+        const size_t step = kFetchElements * place.size / static_cast<size_t>(blocks_.fetching_chains);
         ranges_[range_count_++] = {begin, begin + static_cast<size_t>(region.length) * place.size, step};
       }
       return;

@@ -138,42 +138,40 @@ void run_row_chain(const Program& program, const Stage& stage, const std::vector
   block.streams = step.stores == Stores::Streamed;
   block.fetched = reduction.fetched;
   block.fetched_count = reduction.fetched_count;
-  if (!operands.empty()) {
-    const auto find = [&](const RowOperand& one) -> char* {
-      const char* const memory = one.tensor < 0 ? one.memory : static_cast<const char*>(tensors[one.tensor]);
-      return const_cast<char*>(memory) + (one.begin + reduction.first * one.by_element + reduction.row * one.by_row);
-    };
+  // `find` says where the operands of row_operands are, by their places among these, for so many rows from row `done` on.
+  const auto run = [&](int64_t done, int64_t rows, const auto& find) {
     for (uint32_t i = 0; i < step.count; ++i) {
-      const RowOperand& one = operands[2 + 2 * i];
-      const RowOperand& other = operands[3 + 2 * i];
-      links[i] = {stage.links[step.first + i].link, find(one), find(other)};
+      const Found one = find(2 + 2 * i);
+      const Found other = find(3 + 2 * i);
+      links[i] = {stage.links[step.first + i].link, one.at, other.at};
       steps[i] = {one.step, other.step};
     }
-    block.in = reinterpret_cast<const float*>(find(operands[0]));
-    block.in_step = operands[0].step;
-    block.out = reduction.stores ? reinterpret_cast<float*>(find(operands[1])) : nullptr;
-    block.rows = static_cast<size_t>(reduction.rows);
-    block.results = reduction.results;
-    return kernels().chain_rows(block);
+    const Found in = find(0);
+    block.in = reinterpret_cast<const float*>(in.at);
+    block.in_step = in.step;
+    block.out = reduction.stores ? reinterpret_cast<float*>(find(1).at) : nullptr;
+    block.rows = static_cast<size_t>(rows);
+    block.results = reduction.results == nullptr ? nullptr : reduction.results + done;
+    kernels().chain_rows(block);
+  };
+  if (!operands.empty()) {
+    return run(0, reduction.rows, [&](size_t place) -> Found {
+      const RowOperand& one = operands[place];
+      const char* const memory = one.tensor < 0 ? one.memory : static_cast<const char*>(tensors[one.tensor]);
+      const ptrdiff_t offset = one.begin + reduction.first * one.by_element + reduction.row * one.by_row;
+      return {const_cast<char*>(memory) + offset, one.step};
+    });
   }
   const Tensors both{tensors, const_cast<void* const*>(tensors + inputs), nullptr};
   for (int64_t done = 0; done < reduction.rows;) {
     const RowFinder some(program, stage, both, reduction.first + done * reduction.n, reduction.rows - done, reduction.n);
-    for (uint32_t i = 0; i < step.count; ++i) {
-      const PlannedLink& link = stage.links[step.first + i];
-      const int reads = link.link == Link::Keep ? 1 : link_reads(link.link);
-      const Found one = reads > 0 ? some.find(link.slot) : Found{nullptr, 0};
-      const Found other = reads > 1 ? some.find(link.slot2) : Found{nullptr, 0};
-      links[i] = {link.link, one.at, other.at};
-      steps[i] = {one.step, other.step};
-    }
-    const Found in = some.find(step.in[0]);
-    block.in = reinterpret_cast<const float*>(in.at);
-    block.in_step = in.step;
-    block.out = reduction.stores ? reinterpret_cast<float*>(some.find(step.out).at) : nullptr;
-    block.rows = static_cast<size_t>(some.rows());
-    block.results = reduction.results == nullptr ? nullptr : reduction.results + done;
-    kernels().chain_rows(block);
+    run(done, some.rows(), [&](size_t place) -> Found {
+      if (place == 0) return some.find(step.in[0]);
+      if (place == 1) return some.find(step.out);
+      const PlannedLink& link = stage.links[step.first + place / 2 - 1];
+      const size_t reads = link.link == Link::Keep ? 1 : static_cast<size_t>(link_reads(link.link));
+      return place % 2 < reads ? some.find(place % 2 == 0 ? link.slot : link.slot2) : Found{nullptr, 0};
+    });
     done += some.rows();
   }
 }
