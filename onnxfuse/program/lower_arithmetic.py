@@ -92,7 +92,8 @@ def _clip_bound(n: NodeLowering, index: int, name: str) -> int | None:
     """One bound of Clip, an input since opset 11 and an attribute before.
 
     By default it is the lowest or highest finite number, as the standard says, so that infinities are clipped; that
-    of an integer type does nothing.  Before opset 11 it is that of float for any type.
+    of an integer type does nothing.  Before opset 12 it is that of float for any type, as ONNX Runtime has it, which
+    computes half precision in float there.
     """
     if n.opset >= 11 and n.has(index):
         shape = n.node.inputs[index].shape
@@ -103,9 +104,9 @@ def _clip_bound(n: NodeLowering, index: int, name: str) -> int | None:
         if len(shape or ()) > 0:
             raise UnsupportedError("Clip with a bound that is not a scalar")
         return n.arg(index)
-    if n.opset < 11:
-        limit = np.finfo(np.float32).min if name == "min" else np.finfo(np.float32).max  # whatever the type
-        return n.const(n.attr(name, float(limit)))
+    if n.opset < 12:
+        limit = np.finfo(np.float32).min if name == "min" else np.finfo(np.float32).max
+        return n.const(n.attr(name, float(limit)) if n.opset < 11 else float(limit))
     if not n.dtype().endswith(("f16", "f32", "f64")):
         return None
     limits = ml_dtypes.finfo(DTYPES[n.dtype()].numpy)  # type: ignore[no-untyped-call]

@@ -142,6 +142,15 @@ def test_clip_of_old_models_keeps_the_sign_of_what_it_clips(bounds: dict[str, fl
     assert assert_same(nodes, {"x": x}, opset=10) == 1
 
 
+@pytest.mark.parametrize("opset", [10, 11, 12, 13])
+@pytest.mark.parametrize("type_name", ["float16", "float32"])
+def test_clip_without_bounds_ends_where_that_of_its_opset_does(type_name: str, opset: int) -> None:
+    """At the largest number of its type; but at that of float32, before opset 12, whatever its type."""
+    x = np.array([np.inf, -np.inf, np.nan, 65504.0, 1.0], type_name)
+    nodes = [helper.make_node("Neg", ["x"], ["a"]), helper.make_node("Clip", ["a"], ["y"])]
+    assert assert_same(nodes, {"x": x}, opset=opset) == 1
+
+
 @pytest.mark.parametrize("rank", [0, None])
 def test_clip_of_what_may_be_a_scalar_by_a_bound_of_unknown_rank_is_left_alone(rank: int | None) -> None:
     """A bound of one dimension, which ONNX Runtime takes too, would give the result one."""
