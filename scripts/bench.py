@@ -221,7 +221,8 @@ def run_task(
         if "reason" in result:
             say(f"  {PEERS[peer].title}: {result['reason']}")
     about = {"name": task.name, "group": task.group, "size": subject.size, "parameters": subject.parameters}
-    return {**about, "peers": results, "distance": distance}
+    printed = None if subject.printed is None else subject.printed.to_json()
+    return {**about, "peers": results, "distance": distance, "printed": printed}
 
 
 def describe(peers: list[Peer], pythons: dict[str, str], missing: dict[str, str], threads: int) -> dict[str, Any]:

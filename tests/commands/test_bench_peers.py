@@ -246,6 +246,7 @@ def test_a_chain_and_a_model_come_with_static_shapes_and_what_ort_gives(
         (tmp_path / name).mkdir()
     chain = make_chain(CHAINS[0], "16 KB", tmp_path / "chain")
     model = make_model(manifest["opset18"], tmp_path / "model")
+    assert chain.printed is None and model.printed is not None
     for subject in (chain, model):
         graph = onnx.load(subject.static).graph
         for value in (*graph.input, *graph.output):
@@ -323,6 +324,25 @@ def test_the_table_says_where_a_peer_is_ahead() -> None:
     assert rows["geometric mean"] == "| geometric mean |  |  |  | 1.17 | 0.98 | 30.00 of 1 |  |"
     assert "- TVM, slow<er>, tie: no such operator" in text
     assert "slow&lt;er&gt;" in bench_page.svg(content)
+
+
+def test_the_table_has_what_optimize_printed_and_says_how_near_it_is() -> None:
+    def printed(ratio: float, distance: float, own: float = 215.0) -> dict[str, Any]:
+        said = {"ratio": ratio, "low": ratio - 0.02, "high": ratio + 0.02, "distance": distance}
+        return {**record(f"at {ratio}", ort=(1.2, 1.1, 1.25)), "printed": said, "distance": own}
+
+    untold = record("unchanged", ort=(1.0, 0.9, 1.1))
+    records = [printed(1.21, 220), printed(1.13, 220), printed(1.5, 220), printed(1.6, 640), untold]
+    place = {"machine": "m", "system": "s", "date": "d", "commit": "c", "arguments": {"trials": [0, 0], "tuned": False}}
+    text = bench_page.markdown({**place, "peers": {}, "subjects": records})
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert "| onnxfuse | ORT | printed by optimize | fastest |" in rows[0]
+    assert "| 1.21 (1.19 to 1.23) | onnxfuse |" in rows[2] and "| 1.60 (1.58 to 1.62), far |" in rows[5]
+    assert "| - | " in rows[6] and all(row.count("|") == rows[0].count("|") for row in rows)
+    assert "in the 3 of 4 models" in text and "6.2 % from each other in the middle, 25.0 at most" in text
+    assert "above 5: at 1.5 25.0 %, more than chance, at 1.13 6.2 %\n" in text
+    none = bench_page.markdown({**place, "peers": {}, "subjects": [untold]})
+    assert "printed" not in none
 
 
 def test_another_setting_of_onnxfuse_is_not_one_that_is_ahead() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from onnxfuse.core_distance import FAR
 from onnxfuse.wording import printable
-from tools.bench.known_peers import OURS, PEERS
+from tools.bench.known_peers import BASE, OURS, PEERS
 from tools.markdown_table import table
 
 GROUPS = {
@@ -18,6 +18,8 @@ GROUPS = {
 
 Record = dict[str, Any]
 
+MOST_APART = 5.0
+"""Per cent by which what ``optimize`` prints may differ from the table."""
 
 # --- the tables ---
 
@@ -41,16 +43,19 @@ def _peers(content: dict[str, Any], group: str) -> list[str]:
 def _table(content: dict[str, Any], group: str) -> str:
     records, names = _records(content, group), _peers(content, group)
     what = ["model", "parameters", "inputs"] if group == "models" else ["chain"]
-    head = [*what, "onnxfuse", *(PEERS[name].title for name in names), "fastest"]
+    printed = any(r.get("printed") for r in records)
+    said = ["printed by optimize"] if printed else []
+    head = [*what, "onnxfuse", *(PEERS[name].title for name in names), *said, "fastest"]
     rows = []
     for record in records:
         ours = record["peers"].get(OURS, {})
         cells = [_time(ours["ms"]) if "ms" in ours else "-", *(_cell(record, name) for name in names)]
         about = [_millions(record["parameters"]), record["size"]] if group == "models" else []
-        rows.append([record["name"], *about, *cells, fastest(record)])
+        said = [_printed(record)] if printed else []
+        rows.append([record["name"], *about, *cells, *said, fastest(record)])
     if len(records) > 1:
         means = [_mean(records, name) for name in names]
-        rows.append(["geometric mean", *[""] * len(what), *means, ""])
+        rows.append(["geometric mean", *[""] * len(what), *means, *[""] * printed, ""])
     title = f"{GROUPS[group]}; above 1 onnxfuse is faster, and bold is where a peer is:"
     return f"{title}\n\n{table(map(_plain, head), (map(_plain, row) for row in rows))}"
 
@@ -74,6 +79,15 @@ def _cell(record: Record, name: str) -> str:
     digits = 2 if value < 10 else 0
     text = f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f}), {_time(result['ms'])}"
     return f"**{text}**" if high < 1 and PEERS[name].rival else text
+
+
+def _printed(record: Record) -> str:
+    """The first line of ``optimize`` in short, with a word where two cores were far from each other meanwhile."""
+    said = record.get("printed")
+    if not said:
+        return "-"
+    far = ", far" if (said["distance"] or 0) >= FAR else ""
+    return f"{said['ratio']:.2f} ({said['low']:.2f} to {said['high']:.2f}){far}"
 
 
 def fastest(record: Record) -> str:
@@ -121,8 +135,7 @@ def _settings(content: dict[str, Any]) -> str:
     lines.append(f"- models: optimized {how}; chains with --static and --tune")
     commit = f", commit {content['commit']}" if content["commit"] else ""
     place = f"Machine: {content['machine']}, {content['system']}, {content['date']}{commit}."
-    if words := _distances(content["subjects"]):
-        lines.append(words)
+    lines += filter(None, (_distances(content["subjects"]), _agreement(content["subjects"])))
     return "\n".join(["Settings:", "", *map(_plain, lines), "", place])
 
 
@@ -133,6 +146,32 @@ def _distances(records: list[Record]) -> str:
     first = f"two cores were {near[0]:.0f} to {near[-1]:.0f} ns from each other" if near else ""
     rest = f"two cores were far from each other, which makes other ratios, for {', '.join(far)}" if far else ""
     return "- " + "; ".join(filter(None, (first, rest))) if near or far else ""
+
+
+def _agreement(records: list[Record]) -> str:
+    """How near what ``optimize`` printed is to ONNX Runtime's column, for models that both timed with cores as near."""
+    apart: list[tuple[float, str]] = []
+    for record in records:
+        said, other = record.get("printed"), record["peers"].get(BASE, {}).get("ratio")
+        distances = (record.get("distance"), said and said["distance"])
+        if not said or not other or len({bool(known and known >= FAR) for known in distances}) > 1:
+            continue
+        percent = 100 * math.expm1(abs(math.log(said["ratio"] / other[0])))
+        by_chance = said["low"] <= other[2] and other[1] <= said["high"]
+        apart.append((percent, f"{record['name']} {percent:.1f} %" + ("" if by_chance else ", more than chance")))
+    if not apart:
+        return ""
+    over = [words for percent, words in sorted(apart, reverse=True) if percent > MOST_APART]
+    count = sum(bool(record.get("printed")) for record in records)
+    return (
+        f"- what onnxfuse optimize printed when it made the model, and the column {PEERS[BASE].title}, in the "
+        f"{len(apart)} of {count} models for which two cores were as near both times: {_median(apart):.1f} % from each "
+        f"other in the middle, {max(apart)[0]:.1f} at most; above {MOST_APART:g}: {', '.join(over) or 'none'}"
+    )
+
+
+def _median(apart: list[tuple[float, str]]) -> float:
+    return sorted(percent for percent, _ in apart)[len(apart) // 2]
 
 
 def _plain(text: str) -> str:

@@ -15,6 +15,7 @@ import onnxfuse
 from onnxfuse.check.comparison import compare_values
 from onnxfuse.check.numerics import output_numbers
 from onnxfuse.run.sessions import Session, Value
+from onnxfuse.speed import Speed
 from onnxfuse.zoo.fetching import fetch
 from onnxfuse.zoo.manifest import MANIFEST, StoredModel
 from onnxfuse.zoo.model_inputs import make_inputs
@@ -51,6 +52,8 @@ class Subject:
     reducing: str = ""
     tolerance: float = 1.0
     parameters: int = 0
+    printed: Speed | None = None
+    """What ``optimize`` says of its result."""
 
     def difference(self, outputs: list[np.ndarray]) -> str:
         """In one line how outputs, in the model's order, differ from ONNX Runtime's; empty if they do not."""
@@ -137,7 +140,9 @@ def _prepare(
     if group == "chains":
         onnxfuse.optimize(path, "cpu", fast_math=True, output=fast, **options)
     library = any(opset.domain == "onnxfuse" for opset in result.model.opset_import)
-    return Subject(name, group, "", path, static, folded, optimized, fast, library, inputs, expected)
+    subject = Subject(name, group, "", path, static, folded, optimized, fast, library, inputs, expected)
+    subject.printed = result.report.speed
+    return subject
 
 
 def with_static_shapes(
