@@ -56,6 +56,18 @@ CPU_ONLY = {
 READ_ON_HOST = {"Range": (0, 1, 2), "ConstantOfShape": (0,), "Expand": (1,), "Tile": (1,), "Pad": (1, 2, 3)}
 """The inputs that a CUDA kernel reads on the host, by operators that make data of them: these stay on the GPU."""
 
+_SECOND_ON_HOST = (
+    *("CumSum", "OneHot", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
+    *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Reshape", "Split", "Squeeze", "TopK", "Trilu"),
+    *("Unsqueeze", "Upsample"),
+)
+HOST_INPUTS = {
+    **READ_ON_HOST,
+    **dict.fromkeys(_SECOND_ON_HOST, (1,)),
+    **{"Clip": (1, 2), "Dropout": (1, 2), "Resize": (1, 2, 3), "Slice": (1, 2, 3, 4), "GroupQueryAttention": (6,)},
+}
+"""The inputs that a CUDA kernel reads on the host, by operator (OrtMemTypeCPUInput in its registration)."""
+
 
 def has_kernel(node: gs.Node) -> bool:
     """Whether the CUDA provider runs ``node``.  Operators of other domains are taken to be written for it, and unknown

@@ -11,7 +11,7 @@ from onnxfuse.errors import OnnxfuseError
 from onnxfuse.fused.kinds import CONV, DOMAIN, NODES_KEY, kind_of
 from onnxfuse.report.byte_counts import traffic_of_kernel
 from onnxfuse.report.fused_region import FusedRegion, group_regions, listed_ops
-from onnxfuse.report.report import LeftAlone, Report, group_by_reason
+from onnxfuse.report.report import LeftAlone, NotCaptured, Report, group, group_by_reason
 from onnxfuse.report.tables import add_row, simple_table
 from onnxfuse.run.given_shapes import fit_shapes
 from onnxfuse.run.inputs import input_specs, value_spec
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _SHOWN_NAMES = 3
 _SHOWN_REFUSALS = 5
+_PLANNED = ("rewrites", "fused", "left_alone", "convolutions", "not_captured", "refusals")
+"""What of a report is known without running the model."""
 
 
 @dataclass
@@ -107,7 +109,7 @@ class Inspection:
         return {
             **{name: value for name, value in vars(self).items() if name != "cases"},
             "fused": [region.to_json() for region in self.fused],
-            "plan": {what: plan[what] for what in ("rewrites", "fused", "left_alone", "convolutions", "refusals")},
+            "plan": {what: plan[what] for what in _PLANNED},
         }
 
 
@@ -256,6 +258,10 @@ def render_inspection(found: Inspection, every_node: bool = False, brief: bool =
         parts.append(_convolutions(plan, every_node))
     if plan.left_alone:
         parts.append(_left_alone_nodes(plan.left_alone) if every_node else _left_alone_reasons(plan.left_alone))
+    if plan.not_captured:
+        parts.append(_not_captured(plan.not_captured, every_node))
+    elif capture := plan.describe_capture():
+        parts.append(Text(capture))
     if plan.refusals:
         parts.append(_refusals(plan, every_node))
     if not (found.fused or plan.fused or plan.left_alone):
@@ -298,6 +304,16 @@ def _convolutions(plan: Report, every_node: bool) -> "Table":
     for (kind, reason), items in plan.convolutions_by_choice():
         names = [item.node for item in items]
         add_row(table, kind, reason, str(len(items)), ", ".join(names) if every_node else _listed(names))
+    return table
+
+
+def _not_captured(items: list[NotCaptured], every_node: bool) -> "Table":
+    """What keeps a CUDA graph of the model from being captured, by reason."""
+    table = simple_table("no CUDA graph because", "nodes", "operators", "for example")
+    for reason, items_of_one in group(items, lambda item: item.reason):
+        names = [item.node for item in items_of_one]
+        operators = ", ".join(dict.fromkeys(item.op for item in items_of_one))
+        add_row(table, reason, str(len(names)), operators, ", ".join(names) if every_node else _listed(names))
     return table
 
 

@@ -36,6 +36,7 @@ def apply_passes(
     for step in request.steps:
         run_pass(step, model, context)
     add_unknown(model, context.report)
+    target.judge(model, context.report)
     return model
 
 

@@ -9,6 +9,8 @@ one launch. ONNX Runtime's own fusions are not foreseen, so the counts are of th
   computed from shapes and constants alone, on the host), and what depends on constants alone, which ONNX Runtime
   computes once, when it creates the session.
 - intermediate tensors: tensors that a launch writes, that a node reads and that are no output of the model.
+- bytes between launches: the sizes of these tensors, each counted once; and of those among them that products and
+  convolutions write that are no fused nodes, which no fusion around them can do without.
 - operators: the launches by operator, fused nodes by kind.
 - bytes moved: for each launch the bytes of its distinct inputs and of its outputs, weights included.
 """
@@ -28,6 +30,7 @@ from onnxfuse.model.returned import Returned
 from onnxfuse.ort.host import constant_arithmetic, shape_arithmetic
 from onnxfuse.program.lowering import is_elementwise
 from onnxfuse.report.byte_counts import Bytes, touched
+from onnxfuse.report.remaining import PRODUCTS
 
 if TYPE_CHECKING:
     from onnxfuse.model.graph import Model
@@ -49,11 +52,18 @@ class Statistics:
     intermediate_tensors: int = 0
     bytes_elementwise: Bytes = field(default_factory=Bytes)
     bytes_total: Bytes = field(default_factory=Bytes)
+    bytes_between: Bytes = field(default_factory=Bytes)
+    bytes_of_products: Bytes = field(default_factory=Bytes)
 
     def at(self, sizes: Mapping[str, int]) -> "Statistics":
         """The same with numbers for the dimensions that have a size in ``sizes``."""
-        elementwise, total = self.bytes_elementwise.at(sizes), self.bytes_total.at(sizes)
-        return replace(self, bytes_elementwise=elementwise, bytes_total=total)
+        return replace(
+            self,
+            bytes_elementwise=self.bytes_elementwise.at(sizes),
+            bytes_total=self.bytes_total.at(sizes),
+            bytes_between=self.bytes_between.at(sizes),
+            bytes_of_products=self.bytes_of_products.at(sizes),
+        )
 
     def is_symbolic(self) -> bool:
         """Whether any size depends on a dimension that is no number."""
@@ -68,6 +78,8 @@ class Statistics:
             "intermediate_tensors": self.intermediate_tensors,
             "bytes_elementwise": self.bytes_elementwise.to_json(),
             "bytes_total": self.bytes_total.to_json(),
+            "bytes_between": self.bytes_between.to_json(),
+            "bytes_of_products": self.bytes_of_products.to_json(),
         }
 
 
@@ -130,9 +142,12 @@ def _count_graph(statistics: Statistics, graph: gs.Graph, is_output: Returned) -
         kind = kind_of(node.op) if node.domain == DOMAIN else None
         statistics.launches += 1
         statistics.operators[reported_name(node.op, node.domain == DOMAIN)] += 1
-        statistics.intermediate_tensors += sum(
-            1 for tensor in node.outputs if tensor.name and tensor.outputs and not is_output(tensor)
-        )
+        between = [tensor for tensor in node.outputs if tensor.name and tensor.outputs and not is_output(tensor)]
+        statistics.intermediate_tensors += len(between)
+        for tensor in between:
+            statistics.bytes_between.add(tensor)
+            if kind is None and operator_key(node)[1] in PRODUCTS:
+                statistics.bytes_of_products.add(tensor)
         fusible = is_elementwise(node) or kind is ELEMENTWISE
         for tensor in touched(node):
             statistics.bytes_total.add(tensor)

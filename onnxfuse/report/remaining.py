@@ -6,7 +6,11 @@ from onnxfuse.report.fused_region import weight
 from onnxfuse.report.outline import Step
 from onnxfuse.report.report import Report
 
-_PRODUCTS = {"Conv", "ConvTranspose", "Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "QLinearConv", "ConvInteger"}
+PRODUCTS = {
+    *("Conv", "ConvTranspose", "Gemm", "MatMul", "MatMulInteger", "MatMulNBits", "QLinearMatMul", "QLinearConv"),
+    "ConvInteger",
+}
+"""The operators of products and convolutions."""
 _PRODUCT = "a product or convolution: ONNX Runtime's own kernel computes it"
 _OTHER = "no fused node computes this operator, or it has nothing around it to be fused with"
 
@@ -31,7 +35,7 @@ def remaining(report: Report) -> list[Remaining]:
     groups: dict[tuple[str, str, str], list[Step]] = {}
     for step in report.graph_after:
         if not step.kind:
-            reason = reasons.get(step.name, _PRODUCT if step.op in _PRODUCTS else _OTHER)
+            reason = reasons.get(step.name, _PRODUCT if step.op in PRODUCTS else _OTHER)
             groups.setdefault((step.op, step.shape, reason), []).append(step)
     found = [
         Remaining(*key, tuple(step.name for step in steps), sum(weight(step.size, sizes) for step in steps))

@@ -52,6 +52,15 @@ class LeftAlone:
 
 
 @dataclass(frozen=True)
+class NotCaptured:
+    """A node that keeps ONNX Runtime from capturing a CUDA graph of the model, and why."""
+
+    node: str
+    op: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class ConvolutionChoice:
     """A convolution: whether it became a fused node (else it is ONNX Runtime's), and why."""
 
@@ -84,7 +93,8 @@ class Report:
 
     ``before`` and ``after`` are the model's static counts, ``example`` those for the shapes that it was checked with,
     if it has dynamic dimensions, and ``parity`` is the comparison; ``graph_before`` and ``graph_after`` are what is
-    drawn.  ``checked_on`` names the provider that it ran on where that is not the target's; ``cuda`` is what was
+    drawn.  ``not_captured`` has the nodes that keep a CUDA graph of the result from being captured, None for other
+    targets.  ``checked_on`` names the provider that it ran on where that is not the target's; ``cuda`` is what was
     compiled; ``tuned`` says in a sentence what was measured on the CPU to choose by, ``speed`` how fast the result is
     beside the original, ``not_timed`` why that is not known, ``profile`` how long the nodes of both take, and
     ``layout`` what users have to know of the layout of convolutions on CUDA.
@@ -97,6 +107,7 @@ class Report:
     fused: list[FusedRegion] = field(default_factory=list)
     left_alone: list[LeftAlone] = field(default_factory=list)
     convolutions: list[ConvolutionChoice] = field(default_factory=list)
+    not_captured: list[NotCaptured] | None = None
     warnings: list[str] = field(default_factory=list)
     before: "Statistics | None" = None
     after: "Statistics | None" = None
@@ -183,6 +194,7 @@ class Report:
         for what, left, right in (
             ("bytes moved, elementwise", before.bytes_elementwise, after.bytes_elementwise),
             ("bytes moved, all", before.bytes_total, after.bytes_total),
+            ("bytes between launches", before.bytes_between, after.bytes_between),
         ):
             change = _change(left.constant(), right.constant())
             rows.append((what, left.at_least(), right.at_least(), change))
@@ -220,6 +232,16 @@ class Report:
         if any(counts.bytes_total.constant() is None for counts in self.counts() or ()):
             sentences.append("≥: without those of tensors whose size is not known.")
         return " ".join(sentences)
+
+    def describe_capture(self) -> str:
+        """One sentence: whether a CUDA graph of the result can be captured, and what keeps it; else empty."""
+        if self.not_captured is None:
+            return ""
+        if not self.not_captured:
+            return "A CUDA graph: nothing is known that would keep ONNX Runtime from capturing one."
+        reasons = group(self.not_captured, lambda item: item.reason)
+        listed = "; ".join(f"{reason} ({len(items)}, as {items[0].op} {items[0].node})" for reason, items in reasons)
+        return f"No CUDA graph can be captured: {listed}."
 
     def describe_launches(self) -> str:
         """One sentence: what is launched afterwards, by operator; empty if that was not counted."""
@@ -260,15 +282,17 @@ class Report:
         """The whole report as JSON takes it.
 
         ``schema`` is 1.  ``before`` and ``after``: ``nodes``, ``launches``, ``operators`` (the launches by operator),
-        ``intermediate_tensors``, ``bytes_elementwise`` and ``bytes_total`` (each with ``text``, ``terms`` of ``bytes``
-        times ``dims``, and ``unknown_tensors``).  ``example``: null, or ``shapes`` (of inputs) and the counts
+        ``intermediate_tensors``, ``bytes_elementwise``, ``bytes_total``, ``bytes_between`` (launches) and
+        ``bytes_of_products`` (those of them that products write which are not fused; each with ``text``, ``terms`` of
+        ``bytes`` times ``dims``, and ``unknown_tensors``).  ``example``: null, or ``shapes`` (of inputs) and the counts
         ``before`` and ``after`` for them.  ``fused``: one object a fused node, with the fields of FusedRegion, and for
         the target cuda ``cuda`` with those of KernelReport.  ``cuda``: null, or ``compiler``, ``architectures``,
         ``embedded``, ``compiled``, ``from_cache``, ``summary``.  ``rewrites``: ``rule``, ``nodes``.  ``refusals``:
         ``rule``, ``node``, ``reason``.  ``left_alone``: ``node``, ``op``, ``reason``.  ``convolutions``: ``node``,
-        ``op``, ``fused``, ``reason``.  ``parity``: null if not checked, else ``ok``, ``made_up`` (the inputs),
-        ``guessed`` (those whose sizes are guesses), ``sizes`` (those that were run of each dimension that the model
-        leaves open), ``sets`` (``inputs``, ``shapes``, ``sizes``, ``library``, ``outputs``), ``regions``,
+        ``op``, ``fused``, ``reason``.  ``not_captured``: null, or for the target cuda what keeps a CUDA graph from
+        being captured: ``node``, ``op``, ``reason``.  ``parity``: null if not checked, else ``ok``, ``made_up`` (the
+        inputs), ``guessed`` (those whose sizes are guesses), ``sizes`` (those that were run of each dimension that
+        the model leaves open), ``sets`` (``inputs``, ``shapes``, ``sizes``, ``library``, ``outputs``), ``regions``,
         ``warnings``; an output or region has ``name``, ``dtype``, ``shape``, ``ok``, ``reason``, ``largest``,
         ``max_abs``, ``max_rel``, ``max_ulp``, ``excess`` (the largest error over the allowed one),
         ``mismatches``, ``unstable``, ``off_float64`` and ``original_off_float64`` (how far it and the original
@@ -294,6 +318,7 @@ class Report:
             "refusals": [dict(vars(item)) for item in self.refusals],
             "left_alone": [dict(vars(item)) for item in self.left_alone],
             "convolutions": [dict(vars(item)) for item in self.convolutions],
+            "not_captured": None if self.not_captured is None else [dict(vars(item)) for item in self.not_captured],
             "warnings": list(self.warnings),
             "parity": self.parity.to_json() if self.parity else None,
             "checked_on": self.checked_on,

@@ -66,6 +66,7 @@ def _bars(report: Report) -> str:
         (before.intermediate_tensors, after.intermediate_tensors),
         (weight(before.bytes_elementwise), weight(after.bytes_elementwise)),
         (weight(before.bytes_total), weight(after.bytes_total)),
+        (weight(before.bytes_between), weight(after.bytes_between)),
     ]
     rows = []
     for (what, left, right, change), (one, other) in zip(report.rows(), lengths, strict=True):
@@ -74,7 +75,7 @@ def _bars(report: Report) -> str:
     note = (
         '<p class="soft"><span class="bars">The upper bar is before, the lower after. </span>'
         "Counted from the graph in the file: weights included, ONNX Runtime's own fusions not. "
-        f"{text(report.describe_sizes())} {text(report.describe_launches())}</p>"
+        f"{text(report.describe_sizes())} {text(report.describe_launches())} {text(report.describe_capture())}</p>"
     )
     drawn = table(("", "", "before", "after", "change"), rows, "counts")
     return "<h2>Before and after</h2>\n" + drawn + note + _symbolic(report)
@@ -91,6 +92,7 @@ def _symbolic(report: Report) -> str:
         for what, left, right in (
             ("bytes moved, elementwise", before.bytes_elementwise, after.bytes_elementwise),
             ("bytes moved, all", before.bytes_total, after.bytes_total),
+            ("bytes between launches", before.bytes_between, after.bytes_between),
         )
     ]
     legend = "".join(f"<br>{text(short)} is <code>{text(name)}</code>" for name, short in names.items())

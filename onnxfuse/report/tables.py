@@ -40,6 +40,7 @@ def render_optimization(report: Report, brief: bool = False) -> "RenderableType"
     sentences = [
         report.describe_fusion(),
         report.describe_launches(),
+        report.describe_capture(),
         report.tuned,
         report.layout,
         report.describe_sizes(),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from onnxfuse.passes import PassContext
+from onnxfuse.report.report import Report
 from onnxfuse.run.given_shapes import Shapes
 from onnxfuse.targets.request import Request
 
@@ -16,6 +17,9 @@ class RequestedTarget(Protocol):
 
     def prepare(self, context: PassContext) -> None:
         """Give the passes what chooses, and what compiles, as it was asked for."""
+
+    def judge(self, model: "Model", report: Report) -> None:
+        """Say in the report what holds of a model after the passes on this target alone."""
 
     def finish(self, model: "Model", context: PassContext, *, time_kernels: bool = False) -> None:
         """Add to the model what its fused nodes need to run, and say so in the report; ``time_kernels`` where that can

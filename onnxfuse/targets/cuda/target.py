@@ -11,6 +11,8 @@ from onnxfuse.errors import OnnxfuseError
 from onnxfuse.fused.conv.choosers import CudaChooser
 from onnxfuse.fused.kinds import PREFERS_NHWC
 from onnxfuse.passes import PassContext
+from onnxfuse.report.report import Report
+from onnxfuse.targets.cuda.capture import not_captured
 from onnxfuse.targets.cuda.chooser import chooser_for, keep_tunings
 from onnxfuse.targets.request import Request
 
@@ -32,6 +34,10 @@ class CudaTarget:
         context.fitter = self._fitter
         context.convolutions = CudaChooser(self._chooser, tf32=self._request.tf32)
         context.tf32, context.prefer_nhwc = self._request.tf32, self._options.prefer_nhwc
+
+    def judge(self, model: "Model", report: Report) -> None:
+        """What keeps a CUDA graph from being captured."""
+        report.not_captured = not_captured(model)
 
     def finish(self, model: "Model", context: PassContext, *, time_kernels: bool = False) -> None:
         """The machine code of all kernels, tuned if that was asked for, and what is to be said of the layout."""
