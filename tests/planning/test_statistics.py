@@ -177,3 +177,12 @@ def test_nodes_that_do_not_run_move_nothing() -> None:
     assert bytes_saved(nodes, [x], [y], {"Identity"}).terms == {("n",): 32}
     traffic = traffic_of_nodes(nodes, [y], {"Identity"})
     assert (traffic.launches, traffic.buffers, traffic.bytes.terms) == (2, 1, {("n",): 64})
+
+
+def test_bytes_between_launches_count_each_tensor_once_and_those_of_products_apart() -> None:
+    found = counts(
+        "g (float[4, 8] x, float[8, 8] w) => (float[4, 8] y, float[4, 8] z) <int64[1] k = {-1}> {"
+        " p = MatMul(x, w) r = Reshape(p, k) a = Exp(r) b = Neg(r) c = Add(a, b) y = Tanh(p) z = Abs(p) u = Abs(c) }"
+    )
+    assert found.bytes_between.terms == {(): 4 * 32 * 4}  # p, a, b and c
+    assert found.bytes_of_products.terms == {(): 32 * 4}

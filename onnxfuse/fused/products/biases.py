@@ -163,6 +163,7 @@ def _apply(rule: RewriteRule, name: str, model: Model, context: PassContext) -> 
     if context.on.bias_apart and model.opsets.get("", 0) >= _OPSET:
         infer(model)
         RulePass([rule], name).run(model, context)
+        infer(model)  # what is launched is counted by its size
 
 
 _OPSET = 7

@@ -37,7 +37,7 @@ class MergePointwiseConvs(RewriteRule):
             return NOT_APPLICABLE
         if first.shape[2:] != (1, 1) or second.shape[2:] != (1, 1) or first.shape[0] != second.shape[1]:
             return NOT_APPLICABLE
-        if not all(_plain(match.node(name)) for name in ("first", "second")):
+        if not all(takes_single_places(match.node(name)) for name in ("first", "second")):
             return NOT_APPLICABLE
         if not all(values is not None and values.dtype == np.float32 for values in constants.values()):
             return "the weights are not float32"
@@ -55,7 +55,7 @@ class MergePointwiseConvs(RewriteRule):
                 bias = (offset + wide.get("b", 0.0)).astype(np.float32)
         if not (np.all(np.isfinite(weights)) and (bias is None or np.all(np.isfinite(bias)))):
             return "the weights of one convolution in place of two would not be finite"
-        if _vanishes(product, left, right):
+        if product_vanishes(product, left, right):
             return "the weights of one convolution in place of two would be denormal"
         match.plan = (weights, bias)
         return None
@@ -70,14 +70,14 @@ class MergePointwiseConvs(RewriteRule):
         return builder.like(match.node("second"), *inputs)
 
 
-def _plain(node: Node) -> bool:
+def takes_single_places(node: Node) -> bool:
     """Whether a 1x1 convolution has neither groups nor strides nor padding."""
     # With a stride of one, auto_pad SAME pads a 1x1 kernel by nothing.
     one_step = all(stride == 1 for stride in node.attrs.get("strides", ()))
     return bool(node.attrs.get("group", 1) == 1 and one_step and not pads(node))
 
 
-def _vanishes(weights: Array, *factors: Array) -> bool:
+def product_vanishes(weights: Array, *factors: Array) -> bool:
     """Whether an output channel of the product has nothing but denormal numbers left, and the factors had others."""
     tiny = float(np.finfo(np.float32).smallest_normal)
     largest = np.abs(weights).max(axis=1, initial=0.0)
