@@ -299,8 +299,10 @@ def _constant(node: Node, computed: gs.Tensor, elements: Sequence[Element]) -> l
     if standard_op(node) == "Reshape":
         if node.attrs.get("allowzero", 0) and 0 in elements:
             return None  # where it stands for itself
-        # Where -1 is among the elements, ONNX Runtime takes no other size of zero; without it, it takes these too.
-        return constant_target(node.inputs[0], _without_rest(node, elements), has_zeros=-1 not in elements)
+        # Where -1 is among the elements, ONNX Runtime takes no other size of zero, unless this one stands for itself.
+        has_zeros = -1 not in elements or bool(node.attrs.get("allowzero", 0))
+        target = constant_target(node.inputs[0], _without_rest(node, elements), has_zeros)
+        return None if has_zeros and target is not None and {0, -1} <= {*target} else target
     if standard_op(node) == "Expand":
         return _constant_expansion(node.inputs[0], elements)
     if computed.shape is None or len(computed.shape) != 1:

@@ -26,8 +26,8 @@ def simplify_heads(model: Model, context: PassContext) -> None:
     (b, h · repeats, l, s) by Unsqueeze, Expand or Tile, and Reshape becomes a Gather.  Keys as PyTorch exports
     scaled_dot_product_attention: (b, h, l, s) → (b · h, l, s) → (b · h, s, l) → (b, h, s, l) becomes a Transpose, also
     where the first of these steps is the last of repeating heads.  And
-    the shape of a Reshape that splits heads, (b, l, h · s) → (b, l, h, s), becomes constant where it is computed from
-    another tensor whose sizes are declared to be the same.  Results stay the same.
+    the shape of a Reshape that splits heads, (b, l, h · s) → (b, l, h, s), or joins them, becomes constant where it is
+    computed from another tensor whose sizes are declared to be the same.  Results stay the same.
     """
     editor = GraphEditor(model)
     try:
@@ -36,7 +36,7 @@ def simplify_heads(model: Model, context: PassContext) -> None:
                 nodes = _repeating(node) or _transposing(node)
                 if nodes:
                     _replace(model, editor, nodes)
-                elif _splits_by_computed_shape(node):
+                elif _splits_or_joins_by_computed_shape(node):
                     nodes = (node,)
                     _fix(model, editor, node)
                 if nodes:
@@ -75,18 +75,18 @@ def _replace(model: Model, editor: GraphEditor, nodes: Sequence[Node]) -> None:
     editor.remove(editor.unneeded(nodes))
 
 
-def _splits_by_computed_shape(node: Node) -> bool:
-    """Whether a Reshape splits heads by a shape that is computed."""
+def _splits_or_joins_by_computed_shape(node: Node) -> bool:
+    """Whether a Reshape splits or joins heads by a shape that is computed."""
     if standard_op(node) != "Reshape" or is_constant(node.inputs[1]):
         return False
     before, after = declared(node.inputs[0]), declared(node.outputs[0])
-    if len(before) != 3 or len(after) != 4 or None in before or before[:2] != after[:2] or is_doubtful(before[:2]):
+    if {len(before), len(after)} != {3, 4} or None in before or before[:2] != after[:2] or is_doubtful(before[:2]):
         return False
-    return isinstance(before[2], int) and all(isinstance(size, int) for size in after[2:])
+    return all(isinstance(size, int) for size in (*before[2:], *after[2:]))
 
 
 def _fix(model: Model, editor: GraphEditor, reshape: Node) -> None:
-    """The sizes that a Reshape makes of the last dimension as constants."""
+    """The sizes that a Reshape makes of the last dimensions as constants."""
     computed, made = reshape.inputs[1], reshape.outputs[0]
     reshape.inputs[1] = model.constant(np.array([0, 0, *made.shape[2:]], np.int64), f"{made.name}_shape")
     reshape.attrs.pop("allowzero", None)

@@ -330,22 +330,24 @@ def test_heads_whose_number_is_left_to_be_found() -> None:
     check(projected(apart=np.array([0, 0, -1, 6])), FEEDS)
 
 
-def test_heads_that_are_split_by_the_length_of_a_mask() -> None:
+def test_heads_that_are_split_and_joined_by_the_length_of_a_mask() -> None:
     """As torch.export does where a model takes the length from another input, declared to be the same."""
     made = projected("t = Add(s, z)", more=", float[n, 1, 1, l] z")
-    del made.graph.initializer[[tensor.name for tensor in made.graph.initializer].index("apart")]
+    for name in ("apart", "joined"):
+        del made.graph.initializer[[tensor.name for tensor in made.graph.initializer].index(name)]
     helper = onnx.helper
     computed = [
         helper.make_node("Shape", ["x"], ["xs"], start=0, end=1),
         helper.make_node("Shape", ["z"], ["zs"], start=3),
         helper.make_node("Concat", ["xs", "zs", "rest", "size"], ["apart"], axis=0),
+        helper.make_node("Concat", ["xs", "zs", "rest"], ["joined"], axis=0),
     ]
     for place, node in enumerate(computed):
         made.graph.node.insert(place, node)
     for name, value in (("rest", -1), ("size", 6)):
         made.graph.initializer.append(onnx.numpy_helper.from_array(np.array([value]), name))
     for node in made.graph.node:
-        if node.op_type == "Reshape" and node.input[1] == "apart":
+        if node.op_type == "Reshape" and node.input[1] in ("apart", "joined"):
             node.attribute.append(helper.make_attribute("allowzero", 1))
     for batch, length in ((2, 9), (1, 1), (3, 40)):
         feeds = {"x": array(batch, length, 24), "z": array(batch, 1, 1, length)}

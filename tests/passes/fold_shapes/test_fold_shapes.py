@@ -35,7 +35,7 @@ RESHAPE = node("Reshape", "x v", "y")
 SIZES = ((2, 5), (1, 1), (0, 3), (3, 0))
 
 
-def rewrite(nodes, inputs=SEQUENCE, sizes=SIZES, **fields):
+def rewrite(nodes, inputs=SEQUENCE, sizes=SIZES, more=None, **fields):
     """Applies the pass, checks that results agree for several sizes, and returns the model."""
     used = {name for item in nodes for name in item.input}
     constants = {name: value for name, value in CONSTANTS.items() if name in used}
@@ -43,7 +43,7 @@ def rewrite(nodes, inputs=SEQUENCE, sizes=SIZES, **fields):
     after, _ = apply(proto, FoldShapes(), infer=False)
     for n, t in sizes:
         feeds = {
-            name: random(*({"n": n, "t": t}.get(dim, dim) for dim in shape), seed=seed)
+            name: random(*({"n": n, "t": t, **(more or {})}.get(dim, dim) for dim in shape), seed=seed)
             for seed, (name, shape) in enumerate(inputs.items())
         }
         for expected, actual in zip(run(proto, feeds), run(after, feeds), strict=True):
@@ -131,6 +131,13 @@ def test_sizes_that_zero_would_not_copy():
     after = rewrite([*viewed(17)[:-1], node("Reshape", "x v", "y", allowzero=1)])
     assert target(after) == [0, 0, 3, 4]
     assert not any(item.attribute for item in after.graph.node if item.op_type == "Reshape")
+
+
+@pytest.mark.parametrize(("own", "kept"), [(0, [0, 0, -1]), (1, None)])
+def test_what_is_left_beside_sizes_that_may_be_zero(own, kept):
+    """Where these stand for themselves, ONNX Runtime computes it of the others; where they are copied, it refuses."""
+    nodes = [*viewed(17)[:-2], node("Concat", "au bu rest", "v", axis=0), node("Reshape", "x v", "y", allowzero=own)]
+    assert target(rewrite(nodes, {"x": ["n", "t", "c", 4]}, sizes=((2, 5), (1, 1)), more={"c": 3})) == kept
 
 
 def test_what_is_left_follows_from_the_others():
