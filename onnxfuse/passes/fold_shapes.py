@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 NAME = "fold-shapes"
 
 _MAX_ROUNDS = 8
+_RECURRENT = {"GRU", "LSTM", "RNN"}
 _SHAPED = {"Reshape", "Shape", "GatherND", "Pad", "Resize", "Upsample"}
 
 
@@ -47,8 +48,9 @@ class FoldShapes:
     Rows are multiplied by a matrix where they are, all elements that are gathered in their order stay so, and
     dimensions of 1 that are inserted before a Reshape to a constant shape, or taken away after it, are left out.
 
-    What computed them goes where nothing else reads it.  Exact for all shapes that the model takes, sizes of zero among
-    them.  Nodes in the bodies of If, Loop and Scan stay as they are.
+    What computed them goes where nothing else reads it.  A Reshape that refuses an empty tensor stays where a recurrent
+    operator depends on it: ONNX Runtime's end the process where a batch is empty.  Exact for all shapes that the model
+    takes, sizes of zero among them.  Nodes in the bodies of If, Loop and Scan stay as they are.
     """
 
     name = NAME
@@ -98,6 +100,24 @@ def _distinct_sizes(model: Model) -> dict[str, list[int | str]]:
         for tensor in model.graph.inputs
         if tensor.shape is not None
     }
+
+
+def _before_recurrent_ones(nodes: Sequence[Node]) -> set[int]:
+    """The ids of recurrent nodes and of those that they depend on, of ``nodes`` in topological order."""
+    found: set[int] = set()
+    for node in reversed(nodes):
+        readers = (reader for tensor in node.outputs for reader in tensor.outputs)
+        if standard_op(node) in _RECURRENT or any(id(reader) in found for reader in readers):
+            found.add(id(node))
+    return found
+
+
+def _refuses_no_elements(node: Node, values: ShapeValues) -> bool:
+    """Whether ONNX Runtime refuses a Reshape of a tensor with a size of zero, as no size follows for -1 then."""
+    if standard_op(node) != "Reshape" or len(node.inputs) < 2 or node.attrs.get("allowzero", 0):
+        return False
+    elements = values.of(node.inputs[1]) or []
+    return -1 in elements and any(not isinstance(element, int) or element == 0 for element in elements)
 
 
 def _reads_a_shape(node: Node) -> bool:
@@ -240,6 +260,7 @@ def _fold(model: Model, context: PassContext) -> bool:
     editor = GraphEditor(model)
     nodes = sorted_nodes(model.graph)
     values, doubted = ShapeValues(nodes), _beside_empty_ones(nodes)
+    guards = _before_recurrent_ones(nodes)
     sizes: dict[Element, tuple[gs.Tensor, int]] = {}
     for tensor in model.graph.inputs:
         for axis in range(len(tensor.shape or ())):
@@ -251,7 +272,8 @@ def _fold(model: Model, context: PassContext) -> bool:
         for node in list(model.graph.nodes):
             if editor.graph_index(node) is None:
                 continue
-            if _is_needless(node, model.opsets) and not editor.is_graph_output(node.outputs[0]):
+            refuses = id(node) in guards and _refuses_no_elements(node, values)
+            if _is_needless(node, model.opsets) and not refuses and not editor.is_graph_output(node.outputs[0]):
                 found = True
                 context.rewrote(NAME, [node])
                 editor.replace_uses(node.outputs[0], node.inputs[0])
@@ -281,7 +303,7 @@ def _fold(model: Model, context: PassContext) -> bool:
             for index in _computed_inputs(node):
                 computed = node.inputs[index]
                 elements = values.of(computed)
-                target = None if elements is None else _constant(node, computed, elements)
+                target = None if elements is None else _constant(node, computed, elements, refuses)
                 if target is None or computed.dtype is None:
                     continue
                 found = True
@@ -294,14 +316,18 @@ def _fold(model: Model, context: PassContext) -> bool:
     return found
 
 
-def _constant(node: Node, computed: gs.Tensor, elements: Sequence[Element]) -> list[int] | None:
-    """What means the same to ``node`` as a computed input of these elements, for every shape of its data; or None."""
+def _constant(node: Node, computed: gs.Tensor, elements: Sequence[Element], refuses: bool) -> list[int] | None:
+    """What means the same to ``node`` as a computed input of these elements, for every shape of its data; or None.
+
+    ``refuses`` says whether it has to refuse a Reshape of an empty tensor as they do.
+    """
     if standard_op(node) == "Reshape":
         if node.attrs.get("allowzero", 0) and 0 in elements:
             return None  # where it stands for itself
         # Where -1 is among the elements, ONNX Runtime takes no other size of zero, unless this one stands for itself.
         has_zeros = -1 not in elements or bool(node.attrs.get("allowzero", 0))
-        target = constant_target(node.inputs[0], _without_rest(node, elements), has_zeros)
+        known = elements if refuses else _without_rest(node, elements)
+        target = constant_target(node.inputs[0], known, has_zeros)
         return None if has_zeros and target is not None and {0, -1} <= {*target} else target
     if standard_op(node) == "Expand":
         return _constant_expansion(node.inputs[0], elements)

@@ -167,6 +167,26 @@ def test_a_known_size_takes_the_place_of_minus_one():
     assert target(rewrite(nodes, sizes=((2, 5), (1, 1)))) == [0, 0, 12]
 
 
+def test_what_refuses_an_empty_batch_stays_before_a_recurrent_node():
+    """Which ONNX Runtime has end the process."""
+    weights = {"w": random(1, 16, 12, seed=1), "r": random(1, 16, 4, seed=2)}
+    shaped = [
+        SHAPE,
+        node("Slice", "s first end", "v0"),
+        node("Concat", "v0 rest", "v", axis=0),
+        node("Reshape", "x v", "z"),
+    ]
+    names = ("first", "end", "rest")
+    proto = model(
+        [*shaped, node("LSTM", "z w r", "y", hidden_size=4)],
+        SEQUENCE, constants={**{name: CONSTANTS[name] for name in names}, **weights},
+    )  # fmt: skip
+    after, _ = apply(proto, FoldShapes(), infer=False)
+    assert ops(after) == ["Reshape", "LSTM"] and target(after) == [0, 0, -1]
+    feeds = {"x": random(2, 5, 12)}
+    np.testing.assert_array_equal(run(after, feeds)[0], run(proto, feeds)[0])
+
+
 def test_a_size_in_place_of_minus_one_leaves_that_for_another():
     nodes = [
         node("Reshape", "x apart", "h"), node("Transpose", "h", "m", perm=[0, 2, 3, 1]),
