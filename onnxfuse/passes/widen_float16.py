@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+import onnx_graphsurgeon as gs
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
 from onnxfuse.model.constants import domain_of, dtype_of
@@ -15,6 +16,7 @@ from onnxfuse.model.inlining import nested_nodes
 from onnxfuse.model.protos import onnx_graphs
 from onnxfuse.model.tensor_data import byte_size, tensors
 from onnxfuse.rewrite.base import PassContext
+from onnxfuse.rewrite.rule import Refusal
 from onnxfuse.shapes.inference import infer
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from onnxfuse.model.graph_ir import Node
 
 NAME = "widen-float16"
+_Message = TypeVar("_Message", NodeProto, TensorProto)
 
 _HALF, _SINGLE = TensorProto.FLOAT16, TensorProto.FLOAT
 _COMPUTE = {
@@ -42,7 +45,7 @@ _ROUNDED = operators_that(lambda row: row.steps) | {"DynamicQuantizeLinear"}
 _DOMAINS = {"", "ai.onnx.ml", "com.microsoft"}
 """Those whose operators take float32 wherever they take float16."""
 _TYPE_ATTRIBUTES = {"dtype", "output_datatype", "output_dtype", "softmax_precision", "stash_type", "to"}
-_CAPTURED = "a body reads an input or output of the model in float16, or the model returns one that no node makes"
+_CAPTURED = "a body reads what stays in float16, as inputs and outputs do, or the model returns one that no node makes"
 _MOST_BYTES = 512 << 20
 """Of weights in float16: they take twice as much in the file that is written."""
 
@@ -55,10 +58,11 @@ class WidenFloat16:
     and after this pass once, at the end.  Convolutions, attention and normalizations are then fused as those of float32
     are.  Weights take twice as much in the file, which ONNX Runtime makes float32 when it creates a session.
 
-    A model stays as it is if it has no product or convolution of float16, or more than 512 MiB of such weights; if it
-    mostly moves float16, as with caches of keys and values that it is given; if a last digit decides what it makes, as
-    where integers are made of float16; if it returns the scores of an Attention; and with operators of other domains or
-    functions that see float16, or bodies that read such an input or output of the model.
+    Where a last digit decides a result, as that of a Cast to integers, all that it is computed from stays in float16:
+    buckets of positions, flags of a mask.  A model stays as it is if that is a product or a convolution, or in a body;
+    if it has no product or convolution of float16, or more than 512 MiB of such weights; if it mostly moves float16, as
+    with caches of keys and values that it is given; if it returns the scores of an Attention; and with operators of
+    other domains or functions that see float16, or bodies that read what would stay.
     """
 
     name = NAME
@@ -72,18 +76,51 @@ class WidenFloat16:
         computing = [node for node in nodes if node.op in _COMPUTE and _has_half(node)]
         if not computing:
             return
-        reason = _why_not(model, nodes)
-        widened = None if reason else _widened(model)
-        if widened is None:
-            context.refused(NAME, computing[0], reason or _CAPTURED)
+        try:
+            kept = _kept(model, nodes)
+            if reason := _why_not(model, nodes):
+                raise Refusal(reason)
+            widened = _widened(model, kept)
+        except Refusal as refusal:
+            context.refused(NAME, computing[0], str(refusal))
             return
-        context.rewrote(NAME, [node for node in nodes if _has_half(node)])
+        stay = {id(node) for node in kept}
+        context.rewrote(NAME, [node for node in nodes if _has_half(node) and id(node) not in stay])
         model.replace(widened)
         infer(model)
 
 
 def _has_half(node: Node) -> bool:
-    return any(tensor.name and dtype_of(tensor) == np.float16 for tensor in (*node.inputs, *node.outputs))
+    return any(_is_half(tensor) for tensor in (*node.inputs, *node.outputs))
+
+
+def _is_half(tensor: gs.Tensor) -> bool:
+    return bool(tensor.name) and dtype_of(tensor) == np.float16
+
+
+def _kept(model: Model, nodes: list[Node]) -> list[Node]:
+    """The nodes that stay in float16, for a last digit decides what is made of their results.
+
+    Raises Refusal where they cannot.
+    """
+    inside = {id(node) for node in model.graph.nodes}
+    deciding = [node for node in nodes if node.op in _ROUNDED or _makes_integers(node)]
+    pending = [(node, node) for node in deciding if dtype_of(node.inputs[0]) == np.float16]
+    found: dict[int, Node] = {}
+    while pending:
+        node, decides = pending.pop()
+        if id(node) in found:
+            continue
+        types = [dtype_of(tensor) for tensor in node.inputs if tensor.name]
+        if id(node) not in inside or node.op in _COMPUTE or None in types or _has_bodies(node):
+            raise Refusal(f"the result of a node of type {decides.op} may depend on the last digit of float16")
+        found[id(node)] = node
+        pending += [(maker, decides) for tensor in node.inputs if _is_half(tensor) for maker in tensor.inputs]
+    return list(found.values())
+
+
+def _has_bodies(node: Node) -> bool:
+    return any(isinstance(value, gs.Graph) for value in node.attrs.values())
 
 
 def _why_not(model: Model, nodes: list[Node]) -> str | None:
@@ -92,8 +129,6 @@ def _why_not(model: Model, nodes: list[Node]) -> str | None:
         foreign = domain_of(node) not in _DOMAINS or (domain_of(node), node.op, node.overload) in model.functions
         if (foreign and _sees_half(node)) or node.op == "BitCast":
             return f"it has a node of type {node.op} on float16"
-        if (node.op in _ROUNDED or _makes_integers(node)) and dtype_of(node.inputs[0]) == np.float16:
-            return f"the result of a node of type {node.op} may depend on the last digit of float16"
         if node.op == "Attention" and any(tensor.name for tensor in node.outputs[3:]) and _has_half(node):
             return "it returns the scores of an Attention, which are the lowest float16 where they are masked"
     if reason := _why_slower(model, nodes):
@@ -156,8 +191,11 @@ def _tensor_types(kind: TypeProto) -> Iterator[TypeProto.Tensor]:
             yield from _tensor_types(kind.map_type.value_type)
 
 
-def _widened(model: Model) -> ModelProto | None:
-    """The model in float32; None if its inputs and outputs cannot be told from what it computes."""
+def _widened(model: Model, kept: Sequence[Node]) -> ModelProto:
+    """The model in float32, but for the nodes that are ``kept``.
+
+    Raises Refusal if that cannot be told from its inputs and outputs and from what these nodes read and make.
+    """
     proto = model.to_proto()
     graph = proto.graph
     inputs = [info.name for info in graph.input if info.type.tensor_type.elem_type == _HALF]
@@ -166,20 +204,66 @@ def _widened(model: Model) -> ModelProto | None:
     made = {name for node in graph.node for name in node.output}
     bodies = (body for body in onnx_graphs(graph) if body is not graph)
     read_inside = {name for body in bodies for name in _names(body)}
-    if not made.issuperset(outputs) or not read_inside.isdisjoint((*inputs, *outputs)):
-        return None
+    narrow = _Narrow(graph, kept)
+    shared = dict.fromkeys((*inputs, *outputs, *narrow.results, *narrow.weights))
+    if not made.issuperset(outputs) or not read_inside.isdisjoint(shared):
+        raise Refusal(_CAPTURED)
+    narrow.take_out(graph)
     _widen(graph, model.directory)
-    others = [info for info in graph.value_info if info.name not in (*inputs, *outputs)]
+    others = [info for info in graph.value_info if info.name not in shared]
     del graph.value_info[:]
     graph.value_info.extend(others)
-    wide = {name: model.unique_name(f"{name}_float32") for name in (*inputs, *outputs)}
+    wide = {name: model.unique_name(f"{name}_float32") for name in shared}
     for node in graph.node:
         for names in (node.input, node.output):
             names[:] = [wide.get(name, name) for name in names]
-    for place, name in enumerate(inputs):
-        graph.node.insert(place, _cast(model, name, wide[name], _SINGLE))
-    graph.node.extend(_cast(model, wide[name], name, _HALF) for name in outputs)
+    for tensor in graph.initializer:
+        tensor.name = wide.get(tensor.name, tensor.name)
+    graph.node.extend(_cast(model, wide[name], name, _HALF) for name in outputs if name not in narrow.results)
+    narrow.put_back(graph)
+    read = {name for node in graph.node for name in node.input}
+    for name in (*narrow.results, *inputs):
+        if wide[name] in read:
+            place = next((place + 1 for place, node in enumerate(graph.node) if name in node.output), 0)
+            graph.node.insert(place, _cast(model, name, wide[name], _SINGLE))
+    for place in reversed(range(len(graph.initializer))):
+        if graph.initializer[place].name in {wide[name] for name in narrow.weights} - read:
+            del graph.initializer[place]
     return proto
+
+
+class _Narrow:
+    """The nodes of a graph that stay in float16, with their weights; ``results`` are what they make of that type."""
+
+    def __init__(self, graph: GraphProto, kept: Sequence[Node]) -> None:
+        halves = {tensor.name for node in kept for tensor in (*node.inputs, *node.outputs) if _is_half(tensor)}
+        made = {tensor.name for node in kept for tensor in node.outputs if tensor.name}
+        self._places = [
+            place
+            for place, node in enumerate(graph.node)
+            if not made.isdisjoint(node.output) or (node.op_type == "Constant" and node.output[0] in halves)
+        ]
+        self._nodes = [_copy(graph.node[place]) for place in self._places]
+        self._weights = [_copy(tensor) for tensor in graph.initializer if tensor.name in halves]
+        self.weights = [tensor.name for tensor in self._weights]
+        self.results = [name for node in self._nodes for name in node.output if name in halves]
+
+    def take_out(self, graph: GraphProto) -> None:
+        """Leave the nodes to others, but not their weights, which others may read too."""
+        for place in reversed(self._places):
+            del graph.node[place]
+
+    def put_back(self, graph: GraphProto) -> None:
+        """Have them where they were, before anything else is inserted."""
+        for place, node in zip(self._places, self._nodes, strict=True):
+            graph.node.insert(place, node)
+        graph.initializer.extend(self._weights)
+
+
+def _copy(message: _Message) -> _Message:
+    made = type(message)()
+    made.CopyFrom(message)
+    return made
 
 
 def _names(graph: GraphProto) -> Iterator[str]:

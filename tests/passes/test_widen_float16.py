@@ -21,6 +21,8 @@ CONSTANTS = {
     "k": random(4, 8, 3, 3, dtype=np.float16) / 8,
     "o": random(4, dtype=np.float16),
     "half": np.float16(0.5),
+    "one": np.float16(1),
+    "low": np.float16(-65504),
     "times": np.array([2, 1]),
     "start": np.array([0]),
     "end": np.array([8]),
@@ -89,6 +91,42 @@ def test_a_value_that_the_model_returns_twice():
     text = "g (float16[n, 8] x) => (float16[n, 8] y, float16[n, 8] y) { a = MatMul(x, w) y = Tanh(a) }"
     after = widened(half_model(text), x=random(2, 8, dtype=np.float16))
     assert ops(after) == ["Cast", "MatMul", "Tanh", "Cast"]
+
+
+DECIDED = {
+    "flags of a mask": (
+        """g (float16[n, 8] x, int64[n, 8] m) => (float16[n, 8] y) {
+        f = Cast<to = 10>(m) i = Sub(one, f) b = Cast<to = 9>(i) g = Where(b, low, i) a = MatMul(x, w)
+        y = Add(a, g) }""",
+        ["Cast", "Cast", "Sub", "Cast", "Cast", "Where", "MatMul", "Add", "Cast"],
+    ),
+    "buckets, of a weight that others read": (
+        """g (float16[n, 8] x) => (float16[n, 8] y, float16[n, 8] r) {
+        e = Abs(x) l = Log(e) r = Mul(l, half) i = Cast<to = 7>(r) c = Cast<to = 10>(i) a = MatMul(x, w)
+        d = Mul(a, half) s = Add(d, c) y = Add(s, r) }""",
+        ["Cast", "Abs", "Log", "Mul", "Cast", "Cast", "Cast", "MatMul", "Mul", "Add", "Add", "Cast"],
+    ),
+    "steps of an input": (
+        "g (float16[n, 8] x) => (float16[n, 8] y) { f = Floor(x) a = MatMul(f, w) y = Tanh(a) }",
+        ["Floor", "Cast", "MatMul", "Tanh", "Cast"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DECIDED)
+def test_what_the_last_digit_decides_is_computed_as_it_was(case):
+    text, operators = DECIDED[case]
+    feeds = {"x": random(3, 8, dtype=np.float16) * 3, "m": np.arange(24).reshape(3, 8) % 2}
+    proto = half_model(text)
+    after = widened(proto, **{name: feeds[name] for name in (info.name for info in proto.graph.input)})
+    assert ops(after) == operators
+
+
+def test_what_stays_in_float16_and_a_body_reads():
+    text = """g (float16[n, 8] x, bool c) => (float16[n, 8] y) { f = Floor(x) a = MatMul(x, w)
+        y = If (c) <then_branch = t () => (p) { p = Add(f, a) }, else_branch = e () => (q) { q = Sub(a, f) }> }"""
+    after, context = apply(half_model(text), WidenFloat16())
+    assert "MatMul" in ops(after) and "a body reads" in context.report.refusals[0].reason
 
 
 def test_bodies():
