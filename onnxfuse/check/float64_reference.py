@@ -7,7 +7,7 @@ against ONNX Runtime's own kernel in float32, on the same inputs, for it may und
 
 import time
 from collections import ChainMap, Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from onnxfuse.check.float64_kernels import KERNELS, UnsupportedError
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.graph import Model
 from onnxfuse.model.graph_ir import STANDARD_DOMAINS, LazySparseTensor, LazyTensor
-from onnxfuse.model.tensor_data import byte_size
+from onnxfuse.model.tensor_data import NOTHING_STORED, Stored, byte_size
 from onnxfuse.run.sessions import Session, SessionError, Value
 
 _FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE}
@@ -67,9 +67,12 @@ class _UnknownError(Exception):
 class Float64Model:
     """A model whose outputs can be computed in float64."""
 
-    def __init__(self, model: ModelProto, folder: Path, seconds: float) -> None:
-        """``folder`` is where its external data lies; all outputs together may take so many ``seconds``."""
-        self._model = _inlined(model)
+    def __init__(
+        self, model: ModelProto, folder: Path, seconds: float, stored: Mapping[str, Stored] = NOTHING_STORED
+    ) -> None:
+        """``folder`` is where its external data lies, ``stored`` has data that ``model`` lacks, as ``read_stored``
+        gives both; all outputs together may take so many ``seconds``."""
+        self._model, self._stored = _inlined(model, stored)
         self._folder = folder
         self._seconds = seconds
         self._without_kernel: set[tuple[str, str]] = set()
@@ -81,7 +84,7 @@ class Float64Model:
         if self.reason:
             return None
         started = time.monotonic()
-        run = _Run(self._model, self._folder, started + self._seconds, self._without_kernel)
+        run = _Run(self._model, self._stored, self._folder, started + self._seconds, self._without_kernel)
         try:
             with np.errstate(all="ignore"):
                 return run.outputs(feeds)
@@ -95,8 +98,16 @@ class Float64Model:
 class _Run:
     """One run; what nothing reads any more is let go of."""
 
-    def __init__(self, model: ModelProto, folder: Path, deadline: float, without_kernel: set[tuple[str, str]]) -> None:
+    def __init__(
+        self,
+        model: ModelProto,
+        stored: Mapping[str, Stored],
+        folder: Path,
+        deadline: float,
+        without_kernel: set[tuple[str, str]],
+    ) -> None:
         self._model = model
+        self._stored = stored
         self._folder = folder
         self._deadline = deadline
         self._without_kernel = without_kernel
@@ -106,11 +117,11 @@ class _Run:
         """The outputs by name."""
         scope: Scope = ChainMap({name: _wide(value) for name, value in feeds.items()})
         graph = self._model.graph
-        self._run(graph, scope, set(feeds))
+        self._run(graph, scope, set(feeds), self._stored)
         return {output.name: _value(scope, output.name) for output in graph.output}
 
-    def _run(self, graph: GraphProto, scope: "Scope", given: set[str]) -> None:
-        self._add_constants(graph, scope, given)
+    def _run(self, graph: GraphProto, scope: "Scope", given: set[str], stored: Mapping[str, Stored]) -> None:
+        self._add_constants(graph, scope, given, stored)
         left = Counter(name for node in graph.node for name in _reads(node))
         left.update(output.name for output in graph.output)
         for node in graph.node:
@@ -129,12 +140,12 @@ class _Run:
         if self._bytes > _MOST_BYTES:
             raise _UnknownError("it takes too much memory")
 
-    def _add_constants(self, graph: GraphProto, scope: "Scope", given: set[str]) -> None:
+    def _add_constants(self, graph: GraphProto, scope: "Scope", given: set[str], stored: Mapping[str, Stored]) -> None:
         if sum(byte_size(tensor) or 0 for tensor in graph.initializer) > _MOST_BYTES // 2:
             raise _UnknownError("it takes too much memory")
         for tensor in graph.initializer:
             if tensor.name not in given:
-                scope[tensor.name] = LazyTensor(tensor, self._folder)
+                scope[tensor.name] = LazyTensor(tensor, self._folder, stored.get(tensor.name))
         for item in graph.sparse_initializer:
             scope[item.values.name] = LazySparseTensor(item, self._folder)
 
@@ -157,7 +168,7 @@ class _Run:
         wanted = "then_branch" if np.asarray(_value(scope, node.input[0])).item() else "else_branch"
         body = next(item.g for item in node.attribute if item.name == wanted)
         inner, held = scope.new_child(), self._bytes
-        self._run(body, inner, set())
+        self._run(body, inner, set(), NOTHING_STORED)
         self._bytes = held
         pairs = zip(node.output, body.output, strict=False)
         return [_value(inner, output.name) for name, output in pairs if name]
@@ -261,18 +272,16 @@ def describe_off(ours: Comparison, theirs: Comparison) -> str:
     )
 
 
-def _inlined(model: ModelProto) -> ModelProto:
+def _inlined(model: ModelProto, stored: Mapping[str, Stored]) -> tuple[ModelProto, Mapping[str, Stored]]:
     """The model without its own functions, those of fused nodes among them: these say what the nodes compute."""
     if not model.functions:
-        return model
+        return model, stored
     from onnxfuse.fused.plain_nodes import plain_nodes
-    from onnxfuse.passes.inline_functions import inlined
+    from onnxfuse.passes.inline_functions import inlined_parts
 
-    loaded = Model.from_proto(model)
     with suppress(OnnxfuseError):  # a fused node without its function, of which there is no result then
-        proto, stored = plain_nodes(loaded)
-        loaded = Model.from_proto(proto, stored=stored)
-    return inlined(loaded).source
+        model, stored = plain_nodes(Model.from_proto(model, stored=stored))
+    return inlined_parts(Model.from_proto(model, stored=stored)) or (model, stored)
 
 
 def _reads(node: NodeProto) -> dict[str, None]:

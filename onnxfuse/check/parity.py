@@ -17,7 +17,7 @@ and fails if it is further, however unstable.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 
@@ -30,14 +30,9 @@ from onnxfuse.check.float64_reference import Float64Model, describe_off, is_with
 from onnxfuse.check.made_up_inputs import generate
 from onnxfuse.check.numerics import has_tf32, output_numbers, reads_computed_constants, with_tf32
 from onnxfuse.check.region_parity import RegionResult, compare_regions
-from onnxfuse.check.rounding_noise import (
-    inputs_rounded_otherwise,
-    inputs_shuffled,
-    with_other_rounding,
-    with_quantized_rounded_otherwise,
-)
+from onnxfuse.check.rounding_noise import Expected, OtherRun, done, inputs_shuffled, other_originals
 from onnxfuse.errors import OnnxfuseError, ParityError
-from onnxfuse.files.model_io import read_outline, read_proto
+from onnxfuse.files.model_io import read_outline, read_proto, read_stored
 from onnxfuse.fused.target import TARGETS
 from onnxfuse.model.protos import onnx_graphs
 from onnxfuse.run.given_shapes import Shapes, fit_shapes_of, guessed_inputs
@@ -48,17 +43,14 @@ from onnxfuse.system import give_back_memory
 PROVIDERS = {name: target.providers for name, target in TARGETS.items()}
 """The execution providers that a target runs on."""
 
-_ROUNDINGS = 3
-"""How often the weights are rounded otherwise: some roundings happen to cancel."""
-
-_REQUANTIZED = 12
-"""How often what is quantized is: few roundings change one level of one number, but that all that is made of it."""
-
 _NOISE = 3
 """How many times as large as what noise does a difference may be."""
 
 _FEW = 64
 """Elements of which ONNX Runtime's own result may be near the one in float64 by luck."""
+
+_LARGE = 1 << 26
+"""Bytes of a file from which on it takes some seconds, and several times its memory, to round a model otherwise."""
 
 _SECONDS = 60.0
 """What the computation in float64 may take."""
@@ -193,13 +185,22 @@ def compare(
     expected = _run_original(original, original_proto, inputs, shapes, providers, result.warnings.append)
     result.warnings += _untold(original_proto, expected)
     fused = has_fused_nodes(optimized_proto)
-    for library in (True, False) if fused else (False,):
-        progress("running the optimized model" + (" without the onnxfuse library" if fused and not library else ""))
-        run = partial(_run_optimized, optimized, specs, expected, providers, numbers, library)
-        result.sets += run(False) if library and reads_computed_constants(optimized_proto) else _run_lean(run)
-    if any(output.reason for output in result.outputs()):
-        progress("running the original without ONNX Runtime's optimizations")
-        _mark_unstable(original, read_proto(original), expected, providers, result, numbers, progress)
+    runs = {
+        library: partial(_run_optimized, optimized, specs, expected, providers, numbers, library)
+        for library in ((True, False) if fused else (False,))
+    }
+    judge = cache(partial(_Judge.of, original, expected, providers, numbers))
+    warnings = list(result.warnings)
+    for lean in (True, False):  # what does not pass is run as users do, which may be rounded otherwise
+        result.sets = []
+        for library, run in runs.items():
+            progress("running the optimized model" + (" without the onnxfuse library" if fused and not library else ""))
+            as_users_run_it = not lean or (library and reads_computed_constants(optimized_proto))
+            result.sets += run(False) if as_users_run_it else _run_lean(run)
+        differs = any(output.reason for output in result.outputs())
+        result.warnings = warnings + (_settled(result, judge(), progress) if differs else [])
+        if result.ok:
+            break
     if fused and (regions or not result.ok):
         progress("running each fused node alone")
         result.regions = compare_regions(optimized, read_proto(optimized), expected[0][0], providers, progress)
@@ -234,9 +235,6 @@ def _listed(names: Iterable[str]) -> str:
 
 class UnloadableError(OnnxfuseError):
     """ONNX Runtime does not take the original model, so nothing can be compared with it."""
-
-
-Expected = list[tuple[InputSet, list[Value]]]
 
 
 def _run_original(
@@ -309,30 +307,47 @@ def _run_optimized(
 
 
 def _run_lean(run: Callable[[bool], list[SetResult]]) -> list[SetResult]:
-    """The results of a lean session, or where they do not pass those of one as users have it.
+    """The results of a lean session, or where that does not run those of one as users have it.
 
     The bodies of functions turn weights back from the order in which kernels read them, and so does what else reads
     them.  ONNX Runtime makes several copies of them all where it does so before the first run.
     """
     with suppress(ParityError):
-        results = run(True)
-        if not any(output.reason for result in results for output in result.outputs):
-            return results
+        return run(True)
     return run(False)
 
 
-def _mark_unstable(
-    path: Path,
-    proto: onnx.ModelProto,
-    expected: Expected,
-    providers: tuple[str, ...],
-    result: ParityResult,
-    numbers: Mapping[str, Numbers],
-    progress: Progress,
-) -> None:
+def _settled(result: ParityResult, judge: "_Judge", progress: Progress) -> list[str]:
+    """Settle which outputs that differ pass, as unstable ones; the warnings that say so.
+
+    A large original is not rounded otherwise, which takes long, for what float64 decides without.
+    """
+    progress("running the original without ONNX Runtime's optimizations")
+    causes: dict[str, str] = {}
     warnings: dict[str, str] = {}
-    runs = [_Run(original, expected) for original in _other_originals(path, proto, providers)]
-    for original, others in _done(runs):
+    count = 1 if judge.is_large else len(judge.runs)
+    _mark_noise(result, judge, judge.runs[:count], causes)
+    is_told = result.ok or not judge.is_large
+    _mark_judged(result, judge, causes, warnings, progress)
+    if not is_told and not result.ok:
+        progress("running the original rounded otherwise")
+        left = [output for output in result.outputs() if not output.ok]
+        _mark_noise(result, judge, judge.runs[count:], causes)
+        _mark_judged(result, judge, causes, warnings, progress, left)
+    for compared in result.sets:
+        compared.differing.clear()
+    unstable = {output.name for output in result.outputs() if output.unstable}
+    told = [f"output {name!r} is unstable: {why}" for name, why in warnings.items() if name in unstable]
+    return [*told, _MADE_UP_ADVICE if result.made_up else _GIVEN_ADVICE] if unstable else []
+
+
+def _mark_noise(result: ParityResult, judge: "_Judge", runs: Iterable[OtherRun], causes: dict[str, str]) -> None:
+    """Mark as unstable what these runs of the original make as large a difference to, until nothing is left.
+
+    ``causes`` gets by what, by the names of outputs.
+    """
+    expected, numbers = judge.expected, judge.numbers
+    for original, others in done(runs):
         noises = [
             [
                 compare_values(output.name, first, other, numbers[output.name])
@@ -349,24 +364,29 @@ def _mark_unstable(
                 output.unstable = found is not None
                 if found is not None:
                     much = found.reason or f"{found.excess:.2f} of what is allowed"
-                    warnings[output.name] = f"{original.cause} it as much ({much})"
-        if all(output.ok for output in result.outputs()):
+                    causes[output.name] = f"{original.cause} it as much ({much})"
+        if result.ok:
             break
+
+
+def _mark_judged(
+    result: ParityResult,
+    judge: "_Judge",
+    causes: Mapping[str, str],
+    warnings: dict[str, str],
+    progress: Progress,
+    wanted: list[Comparison] | None = None,
+) -> None:
+    """Let float64 decide of the outputs that differ, or of those ``wanted`` alone; ``warnings`` get why they pass."""
     progress("running the original in float64")
-    first, more = (Float64Model(proto, path.absolute().parent, _SECONDS) for _ in range(2))
-    judge = _Judge(first, more, cache(partial(Session, path, providers=providers)), expected, runs, numbers)
+    give_back_memory()
     for number, compared in enumerate(result.sets):
         for place, output in enumerate(compared.outputs):
-            if output.name in compared.differing:
-                said = judge.judge(output, compared.differing[output.name], number % len(expected), place)
-                if said and output.ok:
-                    cause = warnings.get(output.name, "").partition("; against float64")[0]
-                    warnings[output.name] = f"{cause}; {said}" if cause else said
-        compared.differing.clear()
-    unstable = {output.name for output in result.outputs() if output.unstable}
-    result.warnings += [f"output {name!r} is unstable: {why}" for name, why in warnings.items() if name in unstable]
-    if unstable:
-        result.warnings.append(_MADE_UP_ADVICE if result.made_up else _GIVEN_ADVICE)
+            if output.name not in compared.differing or not (wanted is None or any(output is one for one in wanted)):
+                continue
+            said = judge.judge(output, compared.differing[output.name], number % len(judge.expected), place)
+            if output.ok:
+                warnings[output.name] = "; ".join(filter(None, (causes.get(output.name), said)))
 
 
 @dataclass
@@ -377,9 +397,19 @@ class _Judge:
     model_elsewhere: Float64Model
     original: Callable[[], Session]
     expected: Expected
-    runs: list["_Run"]
+    runs: list[OtherRun]
     numbers: Mapping[str, Numbers]
+    is_large: bool
     _known: dict[int, dict[str, Value] | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, path: Path, expected: Expected, providers: tuple[str, ...], numbers: Mapping[str, Numbers]) -> "_Judge":
+        """That of the model in a file, which was run on the inputs that are ``expected`` to give these outputs."""
+        proto, stored = read_stored(path)
+        first, more = (Float64Model(proto, path.absolute().parent, _SECONDS, stored) for _ in range(2))
+        runs = [OtherRun(original, expected) for original in other_originals(path, providers)]
+        session = cache(partial(Session, path, providers=providers))
+        return cls(first, more, session, expected, runs, numbers, path.stat().st_size > _LARGE)
 
     def judge(self, output: Comparison, actual: Value, index: int, place: int) -> str:
         """Settle whether an output passes, if there is such a result; what to say of it.
@@ -395,7 +425,7 @@ class _Judge:
         as_good = [run for run in self.runs if run.original.is_as_exact or (run.is_done and np.size(actual) < _FEW)]
         others = (
             self._off(output.name, values[at][place], at)
-            for original, values in _done(as_good)
+            for original, values in done(as_good)
             for at in (range(len(self.expected)) if original.by_chance else (index,))
         )
         output.off, output.original_off = ours.max_abs, theirs.max_abs
@@ -406,7 +436,7 @@ class _Judge:
             output.unstable = elsewhere is not None
             if elsewhere is not None:
                 said += f"; with its inputs in another order ONNX Runtime's own is off by {elsewhere.max_abs:.2g}"
-        if not output.unstable:
+        if not output.unstable and said not in output.reason:
             output.reason += f"; {said}"
         return said
 
@@ -430,70 +460,3 @@ class _Judge:
         if index not in self._known:
             self._known[index] = self.model.outputs(self.expected[index][0].feeds)
         return off(name, value, (self._known[index] or {}).get(name), self.numbers[name])
-
-
-@dataclass(frozen=True)
-class _Original:
-    """A way to compute the original that is as good: ``cause`` is what tells it from the first, with its verb.
-
-    ``by_chance`` says that the difference shows on few inputs, and is as large on others; ``is_as_exact`` that it is no
-    further from the exact result, though weights or inputs are others.
-    """
-
-    cause: str
-    make: Callable[[], Session]
-    feeds_of: Callable[[dict[str, Value]], dict[str, Value]] = lambda feeds: feeds
-    by_chance: bool = False
-    is_as_exact: bool = False
-
-
-class _Run:
-    """What a way to compute the original gives, once that is asked for."""
-
-    def __init__(self, original: _Original, expected: Expected) -> None:
-        self.original = original
-        self.is_done = False
-        self._expected = expected
-
-    @cached_property
-    def values(self) -> list[list[Value]]:
-        """The outputs for each set of inputs; none where it does not run, as some models do not unoptimized."""
-        self.is_done = True
-        try:
-            session = self.original.make()
-            return [session.run(self.original.feeds_of(inputs.feeds)) for inputs, _ in self._expected]
-        except SessionError:
-            return []
-
-
-def _done(runs: Iterable[_Run]) -> Iterator[tuple[_Original, list[list[Value]]]]:
-    """Each way that runs, with what it gives; one after the other, as they are asked for."""
-    return ((run.original, run.values) for run in runs if run.values)
-
-
-def _other_originals(path: Path, proto: onnx.ModelProto, providers: tuple[str, ...]) -> Iterator[_Original]:
-    unoptimized = partial(Session, path, providers=providers, optimized=False)
-    yield _Original("ONNX Runtime's own optimizations change", unoptimized, is_as_exact=True)
-    for seed in range(_ROUNDINGS):
-        session = partial(_rerounded, with_other_rounding, path, proto, providers, seed)
-        yield _Original("its weights rounded otherwise change", session)
-    for seed in range(_ROUNDINGS):
-        moved = partial(inputs_rounded_otherwise, seed=seed)
-        yield _Original("its inputs rounded otherwise change", partial(Session, path, providers=providers), moved)
-    if with_quantized_rounded_otherwise(proto, 0) is None:
-        return
-    for seed in range(_REQUANTIZED):
-        session = partial(_rerounded, with_quantized_rounded_otherwise, path, proto, providers, seed)
-        yield _Original("what it quantizes, rounded otherwise, changes", session, by_chance=True, is_as_exact=True)
-
-
-def _rerounded(
-    change: Callable[[onnx.ModelProto, int], bytes | None],
-    path: Path,
-    proto: onnx.ModelProto,
-    providers: tuple[str, ...],
-    seed: int,
-) -> Session:
-    model = change(proto, seed)
-    assert model is not None
-    return Session(model, providers=providers, folder=path.absolute().parent)

@@ -89,6 +89,17 @@ def read_outline(path: str | Path) -> ModelProto:
         return proto
 
 
+def read_stored(path: str | Path) -> tuple[ModelProto, dict[str, tensor_data.Stored]]:
+    """``read_proto`` without the data of large initializers, and that data, by their names, as ``Model.from_proto``
+    takes it: it stays in the file until it is asked for."""
+    path = Path(path)
+    with _naming(path):
+        proto, stored = _read_model(path)
+        _check_graph(proto)
+        check_names(proto)
+        return proto, stored
+
+
 def external_files(path: Path) -> set[Path]:
     """The files, links resolved, that hold data of the model in a file; none if ``load`` would refuse it for them."""
     try:

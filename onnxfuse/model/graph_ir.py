@@ -81,10 +81,9 @@ class LazyTensor(LazyValues):
         if stored is None and tensor_data.is_external(tensor):
             stored = tensor_data.locate(tensor, self.directory)
         if stored is not None:
-            raw = tensor_data.read_all(stored)
-            if self.dtype is not None and self.dtype.itemsize * prod(self.shape) == len(raw):  # as NumPy has them
-                return np.frombuffer(raw, self.dtype).reshape(self.shape)
-            tensor = TensorProto(dims=tensor.dims, data_type=tensor.data_type, raw_data=raw)
+            if self.dtype is not None and self.dtype.itemsize * prod(self.shape) == stored.length:  # as NumPy has them
+                return tensor_data.read_array(stored).view(self.dtype).reshape(self.shape)
+            tensor = TensorProto(dims=tensor.dims, data_type=tensor.data_type, raw_data=tensor_data.read_all(stored))
         elif tensor.data_type == TensorProto.STRING:
             texts = np.empty(len(tensor.string_data), dtype=object)
             texts[:] = [decode_text(text) for text in tensor.string_data]
@@ -118,19 +117,22 @@ class LazySparseTensor(LazyTensor):
 
 
 class ComputedValues(LazyValues):
-    """Values that ``compute`` makes of others, of this shape and type, each time they are asked for: of large ones no
-    more than those of a tensor are in memory at once while a model is written.
+    """Values that are made of others, of this shape and type, each time they are asked for: of large ones no more than
+    a part is in memory at once while a model is written.
+
+    ``parts`` gives them one after the other along the first axis, or as a whole.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, compute: Callable[[], np.ndarray]) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, parts: Callable[[], Iterator[np.ndarray]]) -> None:
         self.shape = shape
         self.dtype = dtype
         self.nbytes = int(np.prod(shape)) * dtype.itemsize
-        self.compute = compute
+        self._parts = parts
 
     def load(self) -> np.ndarray:
         """The values, read-only."""
-        values = self.compute()
+        parts = list(self._parts())
+        values = parts[0] if len(parts) == 1 else np.concatenate(parts)
         values.flags.writeable = False
         return values
 
@@ -141,7 +143,8 @@ class ComputedValues(LazyValues):
 
     def chunks(self) -> Iterator[memoryview]:
         """See ``tensor_data.Stored``."""
-        yield np.ascontiguousarray(self.load()).reshape(-1).view(np.uint8).data
+        for part in self._parts():
+            yield np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
 
 
 def decode_text(raw: bytes) -> str | bytes:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
+import numpy as np
 import onnx
 from google.protobuf.message import Message
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
@@ -201,6 +202,15 @@ class FileSlice:
 def read_all(stored: Stored) -> bytes:
     """All the bytes."""
     return b"".join(stored.chunks())
+
+
+def read_array(stored: Stored) -> np.ndarray:
+    """All the bytes, in memory once: those of joined pieces are there twice meanwhile."""
+    found, at = np.empty(stored.length, np.uint8), 0
+    for chunk in stored.chunks():
+        found[at : at + len(chunk)] = np.frombuffer(chunk, np.uint8)
+        at += len(chunk)
+    return found
 
 
 def locate(tensor: TensorProto, directory: Path | None) -> FileSlice:

@@ -51,13 +51,18 @@ class InlineFunctions:
 
 def inlined(model: Model, shapes: Shapes | None = None) -> Model:
     """The model as the pass would make it, inferred with these ``shapes`` of its inputs; itself if it would stay."""
-    functions = _inlinable(model)
-    if not _calls(model, functions):
+    if (parts := inlined_parts(model)) is None:
         return model
-    proto, stored = inline(model, functions)
+    proto, stored = parts
     result = type(model).from_proto(proto, model.path, stored)
     infer(result, shapes)
     return result
+
+
+def inlined_parts(model: Model) -> tuple[ModelProto, dict[str, tensor_data.Stored]] | None:
+    """The model as the pass would make it, as ``Model.from_proto`` takes it; None if it would stay."""
+    functions = _inlinable(model)
+    return inline(model, functions) if _calls(model, functions) else None
 
 
 def _key(node: Node) -> FunctionKey:

@@ -10,14 +10,14 @@ import pytest
 from onnx import helper, numpy_helper
 
 import onnxfuse
-from onnxfuse.check import parity
+from onnxfuse.check import parity, rounding_noise
 from onnxfuse.check.comparison import Numbers, compare_values, ulp_distance
 from onnxfuse.check.numerics import coarsest_type, probabilities
 from onnxfuse.check.parity import compare
 from onnxfuse.check.rounding_noise import (
     inputs_rounded_otherwise,
-    with_other_rounding,
-    with_quantized_rounded_otherwise,
+    round_quantized,
+    round_weights,
 )
 from onnxfuse.errors import OnnxfuseError, ParityError
 from onnxfuse.report.report import describe_parity
@@ -203,7 +203,7 @@ def test_an_output_is_unstable_where_onnx_runtime_itself_differs_as_much(
         def __init__(self, model: Path, *, optimized: bool = True, **options: object) -> None:
             super().__init__(model if optimized else tmp_path / "b.onnx", optimized=optimized, **options)
 
-    monkeypatch.setattr(parity, "Session", Noisy)
+    monkeypatch.setattr(rounding_noise, "Session", Noisy)
     result = compare(original, optimized)
     assert result.ok and all(output.unstable for output in result.outputs())
     assert "output 'y' is unstable" in result.warnings[0] and "--inputs" in result.warnings[-1]
@@ -247,14 +247,29 @@ def test_an_output_of_another_shape_is_never_unstable(tmp_path: Path, monkeypatc
         def __init__(self, model: Path, *, optimized: bool = True, **options: object) -> None:
             super().__init__(model if optimized else noisy, optimized=optimized, **options)
 
-    monkeypatch.setattr(parity, "Session", Noisy)
+    monkeypatch.setattr(rounding_noise, "Session", Noisy)
     assert compare(original, noisy).ok
     other = made("c.onnx", "a = Floor(x) b = Cast<to = 7>(a) y = Unsqueeze(b, first)", "1, 64")
     assert "shape [1, 64] instead of [64]" in compare(original, other).failure()
 
 
-def test_an_output_is_unstable_where_other_roundings_of_its_weights_change_it_as_much(tmp_path: Path) -> None:
-    """Two products that cancel leave rounding alone, which is another one with the first two merged; but no tenth."""
+@pytest.mark.parametrize(
+    ("large", "seconds", "why"),
+    [
+        (1 << 26, 60.0, "its weights rounded otherwise change it as much"),
+        (0, -1.0, "its weights rounded otherwise change it as much"),
+        (0, 60.0, "against float64 it is off by "),
+    ],
+)
+def test_an_output_is_unstable_where_other_roundings_of_its_weights_change_it_as_much(
+    large: int, seconds: float, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two products that cancel leave rounding alone, which is another one with the first two merged; but no tenth.
+
+    A large model is not rounded otherwise where the result in float64 tells.
+    """
+    monkeypatch.setattr(parity, "_LARGE", large)
+    monkeypatch.setattr(parity, "_SECONDS", seconds)
     random = np.random.default_rng(0)
     a, b = (random.standard_normal((64, 64)).astype(np.float32) for _ in range(2))
     merged, tenth = (a.astype(np.float64) @ b).astype(np.float32), np.full(1, 0.1, np.float32)
@@ -270,7 +285,7 @@ def test_an_output_is_unstable_where_other_roundings_of_its_weights_change_it_as
     original = made("a.onnx", "d = MatMul(x, a) e = MatMul(d, b) f = MatMul(x, ab) y = Sub(e, f)")
     result = compare(original, made("b.onnx", "e = MatMul(x, ab) f = MatMul(x, ab) y = Sub(e, f)"))
     assert result.ok and all(output.unstable for output in result.outputs())
-    assert "output 'y' is unstable: its weights rounded otherwise change it as much" in result.warnings[0]
+    assert f"output 'y' is unstable: {why}" in result.warnings[0]
     wrong = made("c.onnx", "d = MatMul(x, a) e = MatMul(d, b) f = MatMul(x, ab) g = Sub(e, f) y = Add(g, tenth)")
     assert not compare(original, wrong).ok
 
@@ -285,7 +300,9 @@ def test_weights_and_inputs_of_few_digits_are_rounded_otherwise_too(dtype: np.dt
         [helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [1, 16])],
         [numpy_helper.from_array(weights, "w")],
     )
-    (tensor,) = onnx.load_from_string(with_other_rounding(helper.make_model(graph), 0)).graph.initializer
+    model = helper.make_model(graph)
+    round_weights(model, 0)
+    (tensor,) = model.graph.initializer
     for moved in (numpy_helper.to_array(tensor), inputs_rounded_otherwise({"x": weights}, 0)["x"]):
         distance = ulp_distance(moved, weights)
         assert moved.dtype == dtype and set(np.unique(distance)) == {0, 1}
@@ -310,7 +327,7 @@ def test_products_that_quantize_their_other_factor(level: int) -> None:
     proto = helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     )
-    assert (with_quantized_rounded_otherwise(proto, 0) is not None) == (level == 4)
+    assert round_quantized(proto, 0) == (level == 4)
 
 
 @pytest.mark.parametrize("opset", [11, 17])

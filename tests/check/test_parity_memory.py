@@ -143,7 +143,8 @@ def test_what_differs_in_a_lean_session_alone_counts_as_in_another(
 
     monkeypatch.setattr(parity, "Session", Off)
     assert parity.compare(original, save(fused, tmp_path / "a.onnx")).ok
-    assert made == [(False, False), (True, True), (False, True), (False, False)]
+    assert made[:3] == [(False, False), (True, True), (False, True)]
+    assert made[-2:] == [(True, False), (False, False)]
 
 
 def test_a_constant_that_a_fused_node_reads_is_computed_as_users_have_it() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from onnxfuse.check.comparison import Numbers, compare_values
 from onnxfuse.check.float64_reference import Float64Model, describe_off, is_within, off
-from onnxfuse.files.model_io import read_proto
+from onnxfuse.files.model_io import read_stored
 from onnxfuse.run.inputs import InputSet
 from onnxfuse.run.sessions import Value
 
@@ -26,7 +26,8 @@ class Judge:
 
     @cached_property
     def _exact(self) -> Mapping[str, Value]:
-        model = Float64Model(read_proto(self._original), self._original.absolute().parent, SECONDS)
+        proto, stored = read_stored(self._original)
+        model = Float64Model(proto, self._original.absolute().parent, SECONDS, stored)
         return model.outputs(self._inputs.feeds) or {}
 
     def excuse(

@@ -16,7 +16,7 @@ from onnxfuse.fused.matmul.matmul_node import (
     adds_bias,
     constant_product,
     fuse_matmul,
-    pack_weights,
+    packed_parts,
     packed_shape,
     weights_bytes,
 )
@@ -167,7 +167,7 @@ class _Planner:
     def _weights(self, product: Product) -> gs.Tensor:
         key = id(product.matrix), product.transposed
         if key not in self._packed:
-            pack = partial(pack_weights, product.matrix, product.transposed)
+            pack = partial(packed_parts, product.matrix, product.transposed)
             values = ComputedValues(packed_shape(*product.sizes), np.dtype(np.float32), pack)
             self._packed[key] = gs.Constant(self._model.unique_name(f"{product.matrix.name}_packed"), values)
         return self._packed[key]

@@ -4,7 +4,7 @@ The node's inputs are A, the weights as the kernels read them, and what the Prog
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +30,9 @@ from onnxfuse.program.node_lowering import UnsupportedError
 
 NOT_FLOAT32 = "it is not of float32"
 PADDED = f"the weights' columns are not a multiple of {NHWC_BLOCK}, which functions take opset {ATTRIBUTE_OPSET} for"
+
+_PART = 4 << 20
+"""Bytes of weights that are packed at a time: the next ones are packed into the memory of those."""
 
 
 def weights_bytes(product: Product) -> int:
@@ -68,20 +71,24 @@ def packed_shape(inner: int, columns: int) -> tuple[int, int, int]:
     return -(-columns // NHWC_BLOCK), inner, NHWC_BLOCK
 
 
-def pack_weights(weights: gs.Tensor, transposed: bool) -> Array:
+def packed_parts(weights: gs.Tensor, transposed: bool) -> Iterator[Array]:
     """Weights [K, N], or if they are transposed [N, K], as the kernels read them, with zeros for columns that there are
-    not.
+    not: some blocks of columns at a time.
     """
     values = constant_value(weights)
     assert values is not None
     matrix = values.T if transposed else values
     inner, columns = matrix.shape
-    packed = np.zeros(packed_shape(inner, columns), matrix.dtype)
-    whole = columns // NHWC_BLOCK
-    packed[:whole] = matrix[:, : whole * NHWC_BLOCK].reshape(inner, whole, NHWC_BLOCK).transpose(1, 0, 2)
-    if columns % NHWC_BLOCK:
-        packed[whole, :, : columns % NHWC_BLOCK] = matrix[:, whole * NHWC_BLOCK :]
-    return packed
+    step = NHWC_BLOCK * max(1, _PART // (inner * NHWC_BLOCK * matrix.itemsize))
+    for start in range(0, columns, step):
+        part = matrix[:, start : start + step]
+        whole = part.shape[1] // NHWC_BLOCK
+        packed = np.empty(packed_shape(*part.shape), matrix.dtype)
+        packed[:whole] = part[:, : whole * NHWC_BLOCK].reshape(inner, whole, NHWC_BLOCK).transpose(1, 0, 2)
+        if rest := part.shape[1] % NHWC_BLOCK:
+            packed[whole, :, :rest] = part[:, whole * NHWC_BLOCK :]
+            packed[whole, :, rest:] = 0
+        yield packed
 
 
 def fuse_matmul(

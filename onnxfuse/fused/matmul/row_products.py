@@ -5,7 +5,7 @@ GPU's memory at its pace, is as fast; what is around it then costs no launch.  N
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -218,7 +218,7 @@ def _stored(matrix: gs.Tensor) -> gs.Tensor:
     return matrix if node is None else node.inputs[0]
 
 
-def _transposed(matrix: gs.Tensor) -> np.ndarray:
+def _transposed(matrix: gs.Tensor) -> Iterator[np.ndarray]:
     values = constant_value(matrix)
     assert values is not None
-    return np.ascontiguousarray(values.T)
+    yield values.T

@@ -6,7 +6,7 @@ session twice, as it does where ONNX Runtime packs them for its own kernels.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,10 +62,10 @@ def _exchange(model: Model, graph: gs.Graph, node: gs.Node, others: Iterable[gs.
     weights, turned = node.inputs[0], node.outputs[0]
     rows, columns = weights.shape
 
-    def turn() -> np.ndarray:
+    def turn() -> Iterator[np.ndarray]:
         values = constant_value(weights)
         assert values is not None
-        return np.ascontiguousarray(values.T)
+        yield values.T
 
     matrix = gs.Constant(
         model.unique_name(f"{weights.name}_turned"), ComputedValues((columns, rows), np.dtype(np.float32), turn)
