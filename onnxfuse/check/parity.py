@@ -302,6 +302,8 @@ def _run_optimized(
             sizes = sizes_of(specs, shapes)
             results.append(SetResult(inputs.label, shapes, outputs, library, sizes, differing))
     except SessionError as error:
+        if error.lacks_memory():
+            raise MemoryError(str(error)) from error
         raise ParityError(f"the optimized model does not run in ONNX Runtime{how}: {error}") from error
     return results
 

@@ -107,11 +107,15 @@ def _compare_region(
     try:
         expected = Session(region.SerializeToString(), providers=providers).run(feeds)
     except SessionError as error:
+        if error.lacks_memory():
+            raise MemoryError(str(error)) from error
         return RegionResult(label, Comparison(label, reason=f"its nodes do not run alone: {error}", mismatches=1))
     declare_outputs(region, expected)
     try:
         actual = Session(region.SerializeToString(), providers=providers, library=True).run(feeds)
     except SessionError as error:
+        if error.lacks_memory():
+            raise MemoryError(str(error)) from error
         return RegionResult(label, Comparison(label, reason=f"it does not run: {error}", mismatches=1))
     total = Comparison(label, ", ".join(dict.fromkeys(str(np.asarray(value).dtype) for value in expected)))
     unit = _probabilities(region)

@@ -56,8 +56,15 @@ _LEAST_OF_WEIGHTS = 1 << 18
 """Bytes; a lean session computes smaller constants once."""
 
 
+_NO_MEMORY = ("std::bad_alloc", "Cannot allocate memory", "Failed to allocate memory")
+
+
 class SessionError(Exception):
     """ONNX Runtime refused a model or a run; the message is its own, on one line."""
+
+    def lacks_memory(self) -> bool:
+        """Whether it had too little memory, which says nothing of the model."""
+        return any(words in str(self) for words in _NO_MEMORY)
 
 
 class Session:

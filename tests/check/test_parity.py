@@ -21,7 +21,7 @@ from onnxfuse.check.rounding_noise import (
 )
 from onnxfuse.errors import OnnxfuseError, ParityError
 from onnxfuse.report.report import describe_parity
-from onnxfuse.run.sessions import Session, one_line
+from onnxfuse.run.sessions import Session, SessionError, one_line
 from tests.support.parity_models import CHAIN, chain, model_file, save
 
 F32 = onnx.TensorProto.FLOAT
@@ -402,6 +402,27 @@ def test_an_output_is_unstable_where_other_roundings_of_its_inputs_change_it_as_
     assert result.ok and "its inputs rounded otherwise change it as much" in result.warnings[0]
     small = made("c.onnx", "y = Sin(x)")
     assert not compare(small, made("d.onnx", "a = Add(x, quarter) y = Sin(a)")).ok
+
+
+@pytest.mark.parametrize(
+    ("problem", "error"),
+    [("Exception during initialization: std::bad_alloc", MemoryError), ("the node x is not known", ParityError)],
+)
+def test_too_little_memory_says_nothing_of_the_result(
+    problem: str, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session of the result may be the first for which there is not enough."""
+    original, result = (model_file(tmp_path / name, "(float[2] x) => (float[2] y)", "y = Abs(x)") for name in "ab")
+    start = Session.__init__
+
+    def short(self: Session, model: Path, *more: object, **options: object) -> None:
+        if model == result:
+            raise SessionError(problem)
+        start(self, model, *more, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Session, "__init__", short)
+    with pytest.raises(error, match=problem):
+        compare(original, result)
 
 
 def test_other_signatures_are_refused(tmp_path: Path) -> None:
