@@ -276,13 +276,13 @@ def operator_key(node: gs.Node) -> tuple[str, str]:
     return ("" if node.domain in STANDARD_DOMAINS else str(node.domain)), str(node.op)
 
 
-def subgraphs(node: gs.Node) -> Iterator[gs.Graph]:
+def subgraphs(node: gs.Node) -> list[gs.Graph]:
     """The graphs in a node's attributes, in the order of the attributes; not those nested in them."""
-    for value in node.attrs.values():
-        if isinstance(value, gs.Graph):
-            yield value
-        elif isinstance(value, list):
-            yield from (item for item in value if isinstance(item, gs.Graph))
+    held = [value for value in node.attrs.values() if isinstance(value, (gs.Graph, list))]
+    if not held:  # as nearly always
+        return held
+    listed = [value if isinstance(value, list) else [value] for value in held]
+    return [item for values in listed for item in values if isinstance(item, gs.Graph)]
 
 
 def walk(graph: gs.Graph) -> Iterator[gs.Graph]:
@@ -291,5 +291,5 @@ def walk(graph: gs.Graph) -> Iterator[gs.Graph]:
     while pending:
         current = pending.pop()
         yield current
-        inner = [subgraph for node in current.nodes if node.attrs for subgraph in subgraphs(node)]
+        inner = [subgraph for node in current.nodes for subgraph in subgraphs(node)]
         pending.extend(reversed(inner))

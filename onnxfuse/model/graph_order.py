@@ -48,7 +48,9 @@ def _are_in_order(nodes: Sequence[gs.Node]) -> bool:
     """Whether every node is there once, after those whose results it uses."""
     later = {id(tensor) for node in nodes for tensor in node.outputs}
     for node in nodes:
-        if not later.isdisjoint(map(id, node.inputs)) or not later.isdisjoint(map(id, captured_tensors(node))):
+        if not later.isdisjoint(map(id, node.inputs)):
+            return False
+        if (captured := captured_tensors(node)) and not later.isdisjoint(map(id, captured)):
             return False
         later.difference_update(map(id, node.outputs))
     return len(set(map(id, nodes))) == len(nodes)
@@ -61,9 +63,10 @@ def used_tensors(node: gs.Node) -> list[gs.Tensor]:
 
 def captured_tensors(node: gs.Node) -> list[gs.Tensor]:
     """The tensors of the graphs around that a node's subgraphs, at any depth, use; each once."""
-    if not node.attrs:
+    inner = subgraphs(node)
+    if not inner:
         return []
-    used = {id(tensor): tensor for subgraph in subgraphs(node) for tensor in outer_tensors(subgraph)}
+    used = {id(tensor): tensor for subgraph in inner for tensor in outer_tensors(subgraph)}
     return list(used.values())
 
 

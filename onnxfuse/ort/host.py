@@ -44,7 +44,7 @@ def constant_arithmetic(nodes: Iterable[gs.Node]) -> set[int]:
     """The ids of the nodes, among ``nodes`` in topological order, that depend on constants alone."""
     found: set[int] = set()
     for node in nodes:
-        if standard_op(node) in ("", *RANDOM) or next(subgraphs(node), None) is not None:
+        if standard_op(node) in ("", *RANDOM) or subgraphs(node):
             continue
         inputs = [tensor for tensor in node.inputs if tensor.name and not isinstance(tensor, gs.Constant)]
         producers = [tensor.inputs[0] if tensor.inputs else None for tensor in inputs]

@@ -212,7 +212,7 @@ class ConvLayout:
         return node.op in ("Resize", "Upsample") and node.attrs.get("mode", "nearest") == "nearest"
 
     def _folds(self, node: gs.Node) -> bool:
-        deterministic = not node.op.startswith("Random") and not any(subgraphs(node))
+        deterministic = not node.op.startswith("Random") and not subgraphs(node)
         return deterministic and all(map(self._is_constant, node.inputs))
 
     def _is_constant(self, tensor: gs.Tensor) -> bool:

@@ -193,7 +193,7 @@ class _Folder:
             return False
         if "Sequence" in node.op or "Optional" in node.op or "String" in node.op:
             return False
-        if node.attrs and next(subgraphs(node), None) is not None:
+        if subgraphs(node):
             return False
         if not any(tensor.name for tensor in node.inputs) or self._returned(node):
             return False

@@ -36,7 +36,7 @@ def outline(model: "Model") -> list[Step]:
     for node in nodes:
         if id(node) in left_out:
             continue
-        has_body = next(subgraphs(node), None) is not None
+        has_body = bool(subgraphs(node))
         read = [*node.inputs, *(captured_tensors(node) if has_body else ())]
         sources = tuple(dict.fromkeys(position for tensor in read for position in makers.get(id(tensor), ())))
         if not has_body and node.domain != DOMAIN and all(map(_is_small, node.outputs)):
@@ -54,7 +54,7 @@ def _without_inputs(inputs: Iterable[gs.Tensor], nodes: Sequence[gs.Node]) -> se
     left_out = arithmetic(nodes)
     reached = {id(tensor) for tensor in inputs}
     for node in nodes:
-        is_source = standard_op(node) in ("", *RANDOM) or next(subgraphs(node), None) is not None
+        is_source = standard_op(node) in ("", *RANDOM) or bool(subgraphs(node))
         if is_source or any(id(tensor) in reached for tensor in node.inputs):
             if id(node) not in left_out:
                 reached.update(map(id, node.outputs))

@@ -35,7 +35,7 @@ class GraphEditor:
         for index, graph in enumerate(self.graphs):
             for node in graph.nodes:
                 self._graph_of[id(node)] = index
-                for body in subgraphs(node) if node.attrs else ():
+                for body in subgraphs(node):
                     self._owner[id(body)] = node
         self._namesakes = _namesakes(self.graphs) if len(self.graphs) > 1 else {}
 

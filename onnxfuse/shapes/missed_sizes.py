@@ -40,14 +40,13 @@ class MissedSizes:
 
     def name(self, graph: gs.Graph) -> None:
         """Names those of one graph, whose types have been inferred."""
-        results = (tensor for node in graph.nodes for tensor in node.outputs)
-        if not any(tensor.shape is not None and any(map(is_made_up, tensor.shape)) for tensor in results):
+        if not _misses_sizes(graph.nodes):
             return
         nodes = sorted_nodes(graph)
         for _ in range(_ROUNDS):  # what is computed of the sizes of a round gives others in the next
             known = len(self._known)
             self._name(nodes)
-            if len(self._known) == known:
+            if len(self._known) == known or not _misses_sizes(nodes):
                 break
 
     def _name(self, nodes: Sequence[Node]) -> None:
@@ -154,6 +153,12 @@ class MissedSizes:
         axis = node.attrs.get("axis", 0) % len(known[0])
         sizes = [{size for size in each if _is_known(size)} for each in zip(*known, strict=True)]
         return [None if place == axis or len(each) != 1 else next(iter(each)) for place, each in enumerate(sizes)]
+
+
+def _misses_sizes(nodes: Iterable[Node]) -> bool:
+    """Whether inference made a symbol up for a size of what some nodes make."""
+    results = (tensor for node in nodes for tensor in node.outputs)
+    return any(tensor.shape is not None and any(map(is_made_up, tensor.shape)) for tensor in results)
 
 
 def _broadcast(shapes: Iterable[Shape | None]) -> Shape | None:
