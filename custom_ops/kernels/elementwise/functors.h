@@ -466,5 +466,11 @@ template <DType From, DType To, class T, class R> struct CastTo {
 
 struct Cast {};  // the row is served by CastTo: its operand has a type of its own
 
+// Whether the sign of an integer's type does not count for an operator: of the same bits it makes the same.
+template <class F, class... Others> constexpr bool is_one_of = (std::is_same_v<F, Others> || ...);
+template <class F>
+constexpr bool ignores_sign =
+    is_one_of<F, Add, Sub, Mul, Equal, Where, BitwiseAnd, BitwiseOr, BitwiseXor, BitwiseNot>;
+
 }  // namespace ONNXFUSE_ISA
 }  // namespace onnxfuse
