@@ -21,7 +21,6 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind t
 import onnx
 
 from onnxfuse.cuda.arch import COMMON
-from onnxfuse.cuda.compile.compiler import CompilerCache, find_compiler
 from onnxfuse.cuda.conv.choice import RuleChooser
 from onnxfuse.cuda.conv.kernel import ConvAccess, ConvSource
 from onnxfuse.cuda.conv.node import fused_convolutions
@@ -30,15 +29,13 @@ from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.cuda.conv.tiling import Tiling
 from onnxfuse.cuda.conv.tunings import Tunings
 from onnxfuse.cuda.options import CudaOptions
-from onnxfuse.errors import OnnxfuseError
 from onnxfuse.files.model_io import load
 from onnxfuse.fused.conv.choosers import CudaChooser
 from onnxfuse.model.graph import Model
 from onnxfuse.passes import PassContext, resolve
 from onnxfuse.program import Program
 from onnxfuse.shapes.inference import infer
-from tools.messages import Parser
-from tools.zoo_sources import ROOT, collect, page
+from tools.zoo_sources import ROOT, write_files
 
 CORPUS = ROOT / "tests" / "cuda" / "conv" / "zoo_convolutions.txt"
 PAGE = ROOT / "benchmarks" / "cuda_convolutions.md"
@@ -139,22 +136,16 @@ def text(corpus: Corpus) -> str:
 
 def main() -> int:
     """Write both files."""
-    parser = Parser(description=__doc__)
-    parser.add_argument("models", nargs="*", metavar="MODEL", help="print the page of these, and write nothing")
-    models = parser.parse_args().models
-    try:
-        compiler = CompilerCache(find_compiler())  # at once: without one, other sources are rendered
-        found = collect(rendered_by, "fused convolutions", models)
-        written = page(_INTRODUCTION, "fused convolutions", found, compiler)
-        if models:
-            print(written)
-        else:
-            CORPUS.write_text(text(found.sources), encoding="utf-8")
-            PAGE.write_text(written, encoding="utf-8")
-    except OnnxfuseError as error:
-        print(f"zoo_convolutions.py: error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return write_files(
+        "zoo_convolutions.py",
+        __doc__,
+        rendered_by,
+        "fused convolutions",
+        _INTRODUCTION,
+        PAGE,
+        CORPUS,
+        lambda found: text(found.sources),
+    )
 
 
 if __name__ == "__main__":

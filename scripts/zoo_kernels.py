@@ -21,18 +21,15 @@ import onnx
 
 import onnxfuse
 from onnxfuse.cuda.arch import COMMON
-from onnxfuse.cuda.compile.compiler import CompilerCache, find_compiler
 from onnxfuse.cuda.elementwise.renderer import HEURISTIC, Tuning, render
 from onnxfuse.cuda.embed import RECIPE, fused_nodes, text_attribute
 from onnxfuse.cuda.kernel import Access, Source
 from onnxfuse.cuda.parts_recipe import PartsRecipe
 from onnxfuse.cuda.recipe import Recipe
 from onnxfuse.cuda.rerender import tuning_of
-from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.graph import Model
 from onnxfuse.program import Program
-from tools.messages import Parser
-from tools.zoo_sources import ROOT, collect, page
+from tools.zoo_sources import ROOT, write_files
 
 CORPUS = ROOT / "tests" / "cuda" / "elementwise" / "zoo_kernels.txt"
 PAGE = ROOT / "benchmarks" / "cuda_kernels.md"
@@ -128,22 +125,16 @@ def _parse_sizes(words: Sequence[str]) -> Tuning:
 
 def main() -> int:
     """Write both files."""
-    parser = Parser(description=__doc__)
-    parser.add_argument("models", nargs="*", metavar="MODEL", help="print the page of these, and write nothing")
-    models = parser.parse_args().models
-    try:
-        compiler = CompilerCache(find_compiler())  # at once: without one, other sources are rendered
-        found = collect(rendered_by, "fused nodes", models)
-        written = page(_INTRODUCTION, "fused nodes", found, compiler)
-        if models:
-            print(written)
-        else:
-            CORPUS.write_text(text(Corpus(tuple(found.nodes), found.sources)), encoding="utf-8")
-            PAGE.write_text(written, encoding="utf-8")
-    except OnnxfuseError as error:
-        print(f"zoo_kernels.py: error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return write_files(
+        "zoo_kernels.py",
+        __doc__,
+        rendered_by,
+        "fused nodes",
+        _INTRODUCTION,
+        PAGE,
+        CORPUS,
+        lambda found: text(Corpus(tuple(found.nodes), found.sources)),
+    )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from onnx import helper
 import onnxfuse
 from onnxfuse.errors import OnnxfuseError, ParityError
 from onnxfuse.targets import request
-from tests.support.parity_models import chain, save
+from tests.support.parity_models import Breaks, chain, save
 
 
 def test_importing_is_quick_and_every_name_is_there() -> None:
@@ -176,13 +176,6 @@ def test_values_of_a_wrong_type(
 
 
 def test_a_wrong_result_is_an_error_and_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Breaks:
-        name = "breaks"
-        description = "adds where the model multiplies"
-
-        def run(self, loaded: object, context: object) -> None:
-            next(node for node in loaded.graph.nodes if node.name == "gated").op = "Add"
-
     monkeypatch.setattr(request, "resolve", lambda names: [Breaks()])
     with pytest.raises(ParityError, match="output 'y' differs"):
         onnxfuse.optimize(chain(), output=tmp_path / "out.onnx")

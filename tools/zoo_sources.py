@@ -3,6 +3,7 @@
 What is rendered scripts/zoo_kernels.py and zoo_convolutions.py say, each for its kind.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,15 +15,16 @@ from typing import Generic, Protocol, TypeVar
 import onnxfuse
 from onnxfuse.cuda.arch import COMMON, architecture
 from onnxfuse.cuda.compile.compiled import Compiled
-from onnxfuse.cuda.compile.compiler import CompilerCache
+from onnxfuse.cuda.compile.compiler import CompilerCache, find_compiler
 from onnxfuse.cuda.conv.kernel import ConvSource
 from onnxfuse.cuda.elementwise.fitting import LOG_OPTION
 from onnxfuse.cuda.elementwise.renderer import compile_options
 from onnxfuse.cuda.kernel import Source
+from onnxfuse.errors import OnnxfuseError
 from onnxfuse.zoo.fetching import fetch
 from onnxfuse.zoo.manifest import StoredModel, read_manifest, select
 from tools.markdown_table import table
-from tools.messages import say
+from tools.messages import Parser, say
 
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = (*compile_options(False), LOG_OPTION)
@@ -129,3 +131,34 @@ What two models share counts for both here; models without {what} are left out:
 
 {table(("model", what, "distinct sources"), models)}
 """
+
+
+def write_files(
+    script: str,
+    description: str | None,
+    rendered_by: Callable[[Path], Counter[Kind]],
+    what: str,
+    introduction: str,
+    page_file: Path,
+    corpus_file: Path,
+    text: Callable[[Collected[Kind]], str],
+) -> int:
+    """What a script does: collects what the zoo renders, and writes its page and, as ``text`` has it, the corpus of the
+    tests; or prints the page of the models that its arguments name.  Returns the exit status.
+    """
+    parser = Parser(description=description)
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="print the page of these, and write nothing")
+    models = parser.parse_args().models
+    try:
+        compiler = CompilerCache(find_compiler())  # at once: without one, other sources are rendered
+        found = collect(rendered_by, what, models)
+        written = page(introduction, what, found, compiler)
+        if models:
+            print(written)
+        else:
+            corpus_file.write_text(text(found), encoding="utf-8")
+            page_file.write_text(written, encoding="utf-8")
+    except OnnxfuseError as error:
+        print(f"{script}: error: {error}", file=sys.stderr)
+        return 2
+    return 0

@@ -10,7 +10,7 @@ import pytest
 
 from onnxfuse.targets import request
 from tests.cli.command_line import assert_one_line, process, run
-from tests.support.parity_models import chain, save
+from tests.support.parity_models import Breaks, chain, save
 
 
 @pytest.mark.parametrize(
@@ -145,13 +145,6 @@ def test_a_pass_that_breaks_is_named(model: Path, tmp_path: Path, capsys: pytest
 def test_a_parity_failure_leaves_the_old_output(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Breaks:
-        name = "breaks"
-        description = "adds where the model multiplies"
-
-        def run(self, loaded: object, context: object) -> None:
-            next(node for node in loaded.graph.nodes if node.name == "gated").op = "Add"
-
     monkeypatch.setattr(request, "resolve", lambda names: [Breaks()])
     out = tmp_path / "out.onnx"
     out.write_bytes(b"the old one")

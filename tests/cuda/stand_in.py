@@ -20,10 +20,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime as ort
 
-from tests.custom_ops.fused import library
+from tests.custom_ops.fused import library, run
 
 ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "custom_ops"
@@ -158,6 +159,14 @@ class StandIn:
     def capture(self, on: bool) -> None:
         """Refuse from now on what CUDA refuses while a graph is captured."""
         self._driver.stand_in_capture(int(on))
+
+    def check_captured(self, session: ort.InferenceSession, inputs: Sequence[np.ndarray]) -> None:
+        """A run that is captured gives what others give: it does not wait, or allocate but scratch memory."""
+        self.use_stream(0)
+        before = run(session, inputs)
+        self.capture(True)
+        np.testing.assert_array_equal(run(session, inputs)[0], before[0])
+        self.scratch()
 
     def scratch(self) -> list[int]:
         """The bytes of scratch memory that runs have asked for since the last time; all of it was given back."""

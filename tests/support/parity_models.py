@@ -5,6 +5,8 @@ from pathlib import Path
 import onnx
 from onnx import parser
 
+from onnxfuse.model.graph import Model
+
 CHAIN = """
 <ir_version: 8, opset_import: ["": 17], producer_name: "test">
 chain (float[batch, 4, width] x) => (float[batch, 4, width] y)
@@ -20,6 +22,16 @@ chain (float[batch, 4, width] x) => (float[batch, 4, width] y)
 
 def chain(text: str = CHAIN) -> onnx.ModelProto:
     return parser.parse_model(text)
+
+
+class Breaks:
+    """A pass that makes another model of the chain."""
+
+    name = "breaks"
+    description = "adds where the model multiplies"
+
+    def run(self, loaded: Model, _context: object) -> None:
+        next(node for node in loaded.graph.nodes if node.name == "gated").op = "Add"
 
 
 def save(model: onnx.ModelProto, path: Path) -> Path:

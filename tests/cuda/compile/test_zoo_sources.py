@@ -35,7 +35,7 @@ def test_it_writes_the_corpus_and_the_page(
 ) -> None:
     for name in ("CORPUS", "PAGE"):
         monkeypatch.setattr(script, name, tmp_path / name)
-    monkeypatch.setattr(script, "find_compiler", lambda: compiler)
+    monkeypatch.setattr(zoo_sources, "find_compiler", lambda: compiler)
     assert script.main() == 0
     page = (tmp_path / "PAGE").read_text(encoding="utf-8")
     corpus = script.read(tmp_path / "CORPUS")
@@ -61,7 +61,7 @@ def test_without_a_compiler_it_says_so_and_writes_nothing(
         raise OnnxfuseError("no CUDA compiler")
 
     monkeypatch.setattr(script, "CORPUS", tmp_path / "corpus")
-    monkeypatch.setattr(script, "find_compiler", none)
+    monkeypatch.setattr(zoo_sources, "find_compiler", none)
     assert script.main() == 2
     assert capsys.readouterr().err == f"{script.__name__}.py: error: no CUDA compiler\n"
     assert list(tmp_path.iterdir()) == []
