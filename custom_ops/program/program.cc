@@ -329,11 +329,6 @@ bool names_rows(const Program& program) {
 
 bool is_view(const Value& input) { return !input.slices.empty() || input.swaps_halves || !input.view.empty(); }
 
-bool has_views(const Program& program) {
-  const auto end = program.values.begin() + static_cast<ptrdiff_t>(program.input_count);
-  return !program.output_views.empty() || std::any_of(program.values.begin(), end, is_view);
-}
-
 size_t first_output(const Program& program, size_t t) {
   if (program.appends.empty()) return t;
   size_t o = 0;

@@ -83,8 +83,6 @@ bool names_rows(const Program& program);
 
 // Whether an input is not a whole tensor in its own order.
 bool is_view(const Value& input);
-// Whether one is, or an output has another shape than what is computed.
-bool has_views(const Program& program);
 
 // The program for tensors of a byte for each element in place of those with two in a byte.
 Program without_nibbles(const Program& program);

@@ -92,11 +92,3 @@ def test_every_source_is_built() -> None:
     included = {name for path in LIBRARY for name in includes(path)}
     parts = [path.relative_to(NATIVE) for path in LIBRARY if path.suffix != ".h"]
     assert built == {part.with_suffix("").as_posix() for part in parts if part.as_posix() not in included}
-
-
-def test_rooms_are_small() -> None:
-    """A folder with more than some twenty files has to be divided."""
-    folders: dict[Path, int] = {}
-    for path in NATIVE.rglob("*.*"):
-        folders[path.parent] = folders.get(path.parent, 0) + path.is_file()
-    assert {folder.name for folder, count in folders.items() if count > 22} == set()
