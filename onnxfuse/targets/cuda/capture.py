@@ -52,7 +52,7 @@ def not_captured(model: Model) -> list[NotCaptured]:
 
 
 def _by_itself(node: gs.Node) -> Iterator[str]:
-    if next(subgraphs(node), None) is not None:
+    if subgraphs(node):
         yield CONTROL_FLOW
     elif standard_op(node) in _SIZED_BY_DATA:
         yield WAITS
@@ -60,7 +60,7 @@ def _by_itself(node: gs.Node) -> Iterator[str]:
 
 def _reads(node: gs.Node, *, on_host: bool) -> Iterator[tuple[gs.Tensor, bool]]:
     """What a node reads of values, and whether on the host.  The kernel of a Shape reads none, wherever it runs."""
-    if standard_op(node) in SOURCES or next(subgraphs(node), None) is not None:
+    if standard_op(node) in SOURCES or subgraphs(node):
         return
     by_host = HOST_INPUTS.get(operator_key(node)[1], ())
     for place, tensor in enumerate(node.inputs):
