@@ -10,7 +10,7 @@ one launch. ONNX Runtime's own fusions are not foreseen, so the counts are of th
   computes once, when it creates the session.
 - intermediate tensors: tensors that a launch writes, that a node reads and that are no output of the model.
 - bytes between launches: the sizes of these tensors, each counted once; and of those among them that products and
-  convolutions write that are no fused nodes, which no fusion around them can do without.
+  convolutions write that are no fused nodes, and that they write or read: these no fusion around them can do without.
 - operators: the launches by operator, fused nodes by kind.
 - bytes moved: for each launch the bytes of its distinct inputs and of its outputs, weights included.
 """
@@ -54,6 +54,7 @@ class Statistics:
     bytes_total: Bytes = field(default_factory=Bytes)
     bytes_between: Bytes = field(default_factory=Bytes)
     bytes_of_products: Bytes = field(default_factory=Bytes)
+    bytes_at_products: Bytes = field(default_factory=Bytes)
 
     def at(self, sizes: Mapping[str, int]) -> "Statistics":
         """The same with numbers for the dimensions that have a size in ``sizes``."""
@@ -63,6 +64,7 @@ class Statistics:
             bytes_total=self.bytes_total.at(sizes),
             bytes_between=self.bytes_between.at(sizes),
             bytes_of_products=self.bytes_of_products.at(sizes),
+            bytes_at_products=self.bytes_at_products.at(sizes),
         )
 
     def is_symbolic(self) -> bool:
@@ -80,6 +82,7 @@ class Statistics:
             "bytes_total": self.bytes_total.to_json(),
             "bytes_between": self.bytes_between.to_json(),
             "bytes_of_products": self.bytes_of_products.to_json(),
+            "bytes_at_products": self.bytes_at_products.to_json(),
         }
 
 
@@ -146,10 +149,25 @@ def _count_graph(statistics: Statistics, graph: gs.Graph, is_output: Returned) -
         statistics.intermediate_tensors += len(between)
         for tensor in between:
             statistics.bytes_between.add(tensor)
-            if kind is None and operator_key(node)[1] in PRODUCTS:
+            written = _is_product(node)
+            if written:
                 statistics.bytes_of_products.add(tensor)
+            if written or _is_multiplied(tensor):
+                statistics.bytes_at_products.add(tensor)
         fusible = is_elementwise(node) or kind is ELEMENTWISE
         for tensor in touched(node):
             statistics.bytes_total.add(tensor)
             if fusible:
                 statistics.bytes_elementwise.add(tensor)
+
+
+def _is_product(node: gs.Node) -> bool:
+    return node.domain != DOMAIN and operator_key(node)[1] in PRODUCTS
+
+
+def _is_multiplied(tensor: gs.Tensor) -> bool:
+    """Whether a product reads a tensor, or another view of its memory."""
+    if any(map(_is_product, tensor.outputs)):
+        return True
+    views = (view for node in tensor.outputs if not is_launched(node) for view in node.outputs)
+    return any(map(_is_multiplied, views))

@@ -282,12 +282,12 @@ class Report:
         """The whole report as JSON takes it.
 
         ``schema`` is 1.  ``before`` and ``after``: ``nodes``, ``launches``, ``operators`` (the launches by operator),
-        ``intermediate_tensors``, ``bytes_elementwise``, ``bytes_total``, ``bytes_between`` (launches) and
-        ``bytes_of_products`` (those of them that products write which are not fused; each with ``text``, ``terms`` of
-        ``bytes`` times ``dims``, and ``unknown_tensors``).  ``example``: null, or ``shapes`` (of inputs) and the counts
-        ``before`` and ``after`` for them.  ``fused``: one object a fused node, with the fields of FusedRegion, and for
-        the target cuda ``cuda`` with those of KernelReport.  ``cuda``: null, or ``compiler``, ``architectures``,
-        ``embedded``, ``compiled``, ``from_cache``, ``summary``.  ``rewrites``: ``rule``, ``nodes``.  ``refusals``:
+        ``intermediate_tensors``, ``bytes_elementwise``, ``bytes_total``, ``bytes_between`` (launches),
+        ``bytes_of_products`` (those of them that products write which are not fused), and ``bytes_at_products`` (and
+        that these read; each with ``text``, ``terms`` of ``bytes`` times ``dims``, and ``unknown_tensors``).
+        ``example``: null, or ``shapes`` (of inputs) and the counts ``before`` and ``after`` for them.  ``fused``: one
+        object a fused node, with the fields of FusedRegion, and for the target cuda ``cuda`` with those of
+        KernelReport.  ``cuda``: null, or ``compiler``, ``architectures``, ``embedded``, ``compiled``, ``from_cache``, ``summary``.  ``rewrites``: ``rule``, ``nodes``.  ``refusals``:
         ``rule``, ``node``, ``reason``.  ``left_alone``: ``node``, ``op``, ``reason``.  ``convolutions``: ``node``,
         ``op``, ``fused``, ``reason``.  ``not_captured``: null, or for the target cuda what keeps a CUDA graph from
         being captured: ``node``, ``op``, ``reason``.  ``parity``: null if not checked, else ``ok``, ``made_up`` (the

@@ -185,4 +185,8 @@ def test_bytes_between_launches_count_each_tensor_once_and_those_of_products_apa
         " p = MatMul(x, w) r = Reshape(p, k) a = Exp(r) b = Neg(r) c = Add(a, b) y = Tanh(p) z = Abs(p) u = Abs(c) }"
     )
     assert found.bytes_between.terms == {(): 4 * 32 * 4}  # p, a, b and c
-    assert found.bytes_of_products.terms == {(): 32 * 4}
+    assert found.bytes_of_products.terms == found.bytes_at_products.terms == {(): 32 * 4}
+    found = counts("g (float[4, 4] x) => (float[4, 4] y) { a = Exp(x) r = Identity(a) b = Neg(x) y = MatMul(r, b) }")
+    assert (
+        found.bytes_at_products.terms == found.bytes_between.terms == {(): 2 * 64} and not found.bytes_of_products.terms
+    )
