@@ -23,7 +23,6 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind t
 import onnxfuse
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.planning.statistics import Statistics
-from onnxfuse.report.byte_counts import format_bytes
 from onnxfuse.report.report import Report, group
 from onnxfuse.zoo.fetching import fetch
 from onnxfuse.zoo.manifest import StoredModel, read_manifest, select
@@ -90,14 +89,12 @@ def cells(subject: Subject, report: Report) -> list[str]:
 
 
 def _bytes(before: Statistics, after: Statistics) -> list[str]:
-    numbers = [
-        found.constant()
-        for found in (before.bytes_between, after.bytes_between, after.bytes_of_products, after.bytes_at_products)
-    ]
-    if None in numbers or not numbers[0]:
-        return [before.bytes_between.at_least(), after.bytes_between.at_least(), "", "", ""]
-    whole, *parts = (number or 0 for number in numbers)
-    return [format_bytes(whole), format_bytes(parts[0]), *(f"{part / whole:.2f}" for part in parts)]
+    whole, rest = before.bytes_between, after.bytes_between
+    cells = [whole.at_least(), rest.at_least()]
+    parts = [found.constant() for found in (rest, after.bytes_of_products, after.bytes_at_products)]
+    known = whole.terms[()]
+    bound = "" if whole.constant() is not None else "≤ "  # of some tensors before the size may not be known
+    return cells + ["" if part is None or not known else f"{bound}{part / known:.2f}" for part in parts]
 
 
 def _graph(report: Report) -> str:

@@ -287,22 +287,23 @@ class Report:
         that these read; each with ``text``, ``terms`` of ``bytes`` times ``dims``, and ``unknown_tensors``).
         ``example``: null, or ``shapes`` (of inputs) and the counts ``before`` and ``after`` for them.  ``fused``: one
         object a fused node, with the fields of FusedRegion, and for the target cuda ``cuda`` with those of
-        KernelReport.  ``cuda``: null, or ``compiler``, ``architectures``, ``embedded``, ``compiled``, ``from_cache``, ``summary``.  ``rewrites``: ``rule``, ``nodes``.  ``refusals``:
-        ``rule``, ``node``, ``reason``.  ``left_alone``: ``node``, ``op``, ``reason``.  ``convolutions``: ``node``,
-        ``op``, ``fused``, ``reason``.  ``not_captured``: null, or for the target cuda what keeps a CUDA graph from
-        being captured: ``node``, ``op``, ``reason``.  ``parity``: null if not checked, else ``ok``, ``made_up`` (the
-        inputs), ``guessed`` (those whose sizes are guesses), ``sizes`` (those that were run of each dimension that
-        the model leaves open), ``sets`` (``inputs``, ``shapes``, ``sizes``, ``library``, ``outputs``), ``regions``,
-        ``warnings``; an output or region has ``name``, ``dtype``, ``shape``, ``ok``, ``reason``, ``largest``,
-        ``max_abs``, ``max_rel``, ``max_ulp``, ``excess`` (the largest error over the allowed one),
-        ``mismatches``, ``unstable``, ``off_float64`` and ``original_off_float64`` (how far it and the original
-        are off a result in float64, or null). ``checked_on``: empty, or the provider that the check ran on for
-        want of the target's. ``tuned``: empty, or what was measured on the CPU to choose convolutions by.
-        ``speed``: null if not timed, else ``ratio`` (above 1 the result is faster), ``low``, ``high``,
-        ``milliseconds`` and ``sizes`` (each of original and result), ``taken_back``, ``distance`` (nanoseconds from
-        one core to another and back, or null); ``not_timed``: empty, or why not. ``profile``: null, or ``original``
-        and ``result`` (each the nodes as ONNX Runtime ran them: ``name``, ``op``, ``microseconds`` of a run,
-        ``stands_for``) and ``runs``. ``layout``: empty, or what is to be known of the layout of convolutions on CUDA.
+        KernelReport.  ``cuda``: null, or ``compiler``, ``architectures``, ``embedded``, ``compiled``, ``from_cache``,
+        ``summary``.  ``rewrites``: ``rule``, ``nodes``.  ``refusals``: ``rule``, ``node``, ``reason``.  ``left_alone``:
+        ``node``, ``op``, ``reason``.  ``convolutions``: ``node``, ``op``, ``fused``, ``reason``.  ``not_captured``:
+        null, or for the target cuda what keeps a CUDA graph from being captured: ``node``, ``op``, ``reason``.
+        ``parity``: null if not checked, else ``ok``, ``made_up`` (the inputs), ``guessed`` (those whose sizes are
+        guesses), ``sizes`` (those that were run of each dimension that the model leaves open), ``sets`` (``inputs``,
+        ``shapes``, ``sizes``, ``library``, ``outputs``), ``regions``, ``warnings``; an output or region has ``name``,
+        ``dtype``, ``shape``, ``ok``, ``reason``, ``largest``, ``max_abs``, ``max_rel``, ``max_ulp``, ``excess`` (the
+        largest error over the allowed one), ``mismatches``, ``unstable``, ``off_float64`` and ``original_off_float64``
+        (how far it and the original are off a result in float64, or null).  ``checked_on``: empty, or the provider that
+        the check ran on for want of the target's.  ``tuned``: empty, or what was measured on the CPU to choose
+        convolutions by.  ``speed``: null if not timed, else ``ratio`` (above 1 the result is faster), ``low``,
+        ``high``, ``milliseconds`` and ``sizes`` (each of original and result), ``taken_back``, ``distance``
+        (nanoseconds from one core to another and back, or null); ``not_timed``: empty, or why not.  ``profile``: null,
+        or ``original`` and ``result`` (each the nodes as ONNX Runtime ran them: ``name``, ``op``, ``microseconds`` of a
+        run, ``stands_for``) and ``runs``.  ``layout``: empty, or what is to be known of the layout of convolutions on
+        CUDA.
         """
         return {
             "schema": 1,

@@ -19,6 +19,8 @@ CHANNELS = (1, 2, 3, 4, 8, 16)
 WIDTHS = (1, 2, 4, 8, 12, 32)
 MAX_ELEMENTS = 1 << 14
 FUNCTION_DOMAIN = "fuzz.kernels"
+CONTRIB_DOMAIN = "com.microsoft"
+"""That of ONNX Runtime's own operators."""
 _FLOATS = (np.float32, np.float64, np.float16)
 _UNARY = (
     *("Relu", "Sigmoid", "Tanh", "Neg", "Abs", "Exp", "Erf", "Softplus", "HardSwish", "LeakyRelu", "Elu", "Identity"),
@@ -197,12 +199,14 @@ class Kernels:
         infos = [_info(name, value) for name, value in feeds.items()]
         results = [onnx.ValueInfoProto(name=name) for name in node.output if name]
         graph = helper.make_graph([node], "one", infos, results)
-        model = self._model(graph, [self.functions[node.op_type]] if node.domain else [])
+        model = self._model(graph, [self.functions[node.op_type]] if node.domain == FUNCTION_DOMAIN else [])
         return Session(model.SerializeToString(), threads=1, optimized=False).run(feeds)
 
     def _model(self, graph: onnx.GraphProto, functions: Sequence[onnx.FunctionProto]) -> onnx.ModelProto:
         opsets = [helper.make_opsetid("", self.opset)]
         opsets += [helper.make_opsetid(FUNCTION_DOMAIN, 1)] if functions else []
+        if any(node.domain == CONTRIB_DOMAIN for node in graph.node):
+            opsets.append(helper.make_opsetid(CONTRIB_DOMAIN, 1))
         return helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=10)
 
     def _known(self, name: str, value: Value) -> Known:

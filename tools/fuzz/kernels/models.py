@@ -1,9 +1,9 @@
 """Random models of operators that have kernels, in ONNX Runtime and perhaps here, with whatever attributes they take.
 
 Attention in all its forms, normalizations, Softmax and reductions over any axes, convolutions, pools, Resize, Einsum,
-recurrent networks, optional inputs and outputs, sequences, functions with attributes; of tensors down to a pixel, and
-now and then without elements.  No shape is worked out here: each node runs alone in ONNX Runtime as it is added, on the
-values that the model has there, and is left out if that refuses it.
+products of few rows with matrices of few bits, recurrent networks, optional inputs and outputs, sequences, functions
+with attributes; of tensors down to a pixel, and now and then without elements. No shape is worked out here: each node
+runs alone in ONNX Runtime as it is added, on the values that the model has there, and is left out if that refuses it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 
 from onnxfuse.run.sessions import Value
+from tools.fuzz.kernels import few_rows as fuzz_kernel_few_rows
 from tools.fuzz.kernels import images as fuzz_kernel_images
 from tools.fuzz.kernels import others as fuzz_kernel_others
 from tools.fuzz.kernels import rows as fuzz_kernel_rows
@@ -25,7 +26,7 @@ _SINCE = {"attention": 23, "optional": 18, "function": 17}
 
 EMITTERS: dict[str, Callable[[Kernels], object]] = {
     emitter.__name__: emitter
-    for part in (fuzz_kernel_rows, fuzz_kernel_images, fuzz_kernel_others)
+    for part in (fuzz_kernel_rows, fuzz_kernel_images, fuzz_kernel_few_rows, fuzz_kernel_others)
     for emitter in part.EMITTERS
 }
 """What adds an operator, or a pattern of several, by name."""
