@@ -13,8 +13,8 @@
    a share of a copy's bandwidth, and against ONNX Runtime's nodes.
 6. Attention: of 128 to 4096 tokens, with and without masks, and of one token after others, float32 and float16, against
    ONNX Runtime's nodes and torch's scaled_dot_product_attention.
-7. Products of one and of four rows, as steps of decoding have them, float32 and float16, as a share of a copy's
-   bandwidth, and against ONNX Runtime's nodes.
+7. Products of one and of four rows, as steps of decoding have them, float32 and float16, and with weights of 4 and
+   8 bits, as a share of a copy's bandwidth, and against ONNX Runtime's nodes.
 8. Convolutions: layers of MobileNetV3, PP-OCR and ResNet-50 with their tails, batch 1 and 16, float32 and float16: the
    faster one of a fused node and ONNX Runtime's convolution with a fused tail, against ONNX Runtime.  With --tune the
    best kernels are found first, which takes longer than the suite has; what is found is kept for models.
@@ -119,16 +119,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results.errors.append(f"models: {error}")
     if not models and "models" in parts:
         results.errors.append(f"models: there are none of the zoo's in {options.models or cache()}")
-    share = 0.0
+    share, all_shares = 0.0, sum(SHARES[part] for part in parts)
     run = dict(_RUN)
     if options.tune:
         run["convolutions"] = partial(_convolutions, tune=True)
     longest = options.seconds + GRACE_SECONDS
     with nullcontext() if options.tune else otherwise(longest, partial(_end, results, options)):
         for part in PARTS:
-            share += SHARES[part]
             if part not in parts:
                 continue
+            share += SHARES[part] / all_shares
             deadline = started + share * options.seconds
             _guard(results, part, partial(run[part], results, models, deadline, on_gpu))
             results.seconds = time.monotonic() - started
