@@ -113,7 +113,8 @@ def main(given: Sequence[str] | None = None) -> int:
     add("models", nargs="*", metavar="MODEL", help="these of models/manifest.toml, without a page (default: twenty)")
     add("--made", type=Path, metavar="DIR", help="keep what recipes make there, and take what is there")
     arguments = parser.parse_args(given)
-    lines = []
+    lines: list[list[str]] = []
+    print(table(COLUMNS, ()))
     try:
         for subject in subjects(arguments.models):
             say(f"{subject.model.name}, {subject.kind}{', every size given' * subject.static}")
@@ -121,16 +122,17 @@ def main(given: Sequence[str] | None = None) -> int:
                 path = fetch(subject.model.name, folder=Path(folder), made=arguments.made)
                 made = subject.make(path, Path(folder) / "made.onnx")
                 lines.append(cells(subject, counted(subject, made)))
+            print(table(lines[-1], ()).partition("\n")[0], flush=True)
     except OnnxfuseError as error:
         print(f"cuda_launches.py: {error}", file=sys.stderr)
         return 2
-    text = table(COLUMNS, lines)
-    print(text)
     if not arguments.models:
         about = (__doc__ or "").split("\n\n", 1)[1]
         commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
         head = f"# What is left to launch on CUDA\n\nMade by `scripts/cuda_launches.py`.\n\n{about}"
-        PAGE.write_text(f"{head}\n{date.today()}; commit {commit.stdout.strip()}.\n\n{text}\n", "utf-8")
+        PAGE.write_text(
+            f"{head}\n{date.today()}; commit {commit.stdout.strip()}.\n\n{table(COLUMNS, lines)}\n", "utf-8"
+        )
     return 0
 
 

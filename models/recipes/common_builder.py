@@ -98,11 +98,13 @@ class Builder:
         """The graph as it is now."""
         return helper.make_graph(self.nodes, name, self.inputs, self.outputs, self.weights)
 
-    def save(self, path: Path, opset: int = 18, ir_version: int = 8, **storage: object) -> None:
-        """Write the model, checked."""
+    def save(
+        self, path: Path, opset: int = 18, ir_version: int = 8, domains: tuple[str, ...] = (), **storage: object
+    ) -> None:
+        """Write the model, checked; ``domains`` are those of operators beside the standard's."""
         model = helper.make_model(
             self.graph(path.stem),
-            opset_imports=[helper.make_opsetid("", opset)],
+            opset_imports=[helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)],
             ir_version=ir_version,
             producer_name="onnxfuse-zoo",
         )

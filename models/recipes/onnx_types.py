@@ -84,6 +84,57 @@ def bfloat16(path: Path) -> None:
     b.save(path, 21, 10)
 
 
+def four_bits(path: Path) -> None:
+    """A step of decoding: two layers of a Llama with weights of 4 bits in blocks, and words of 8, for ONNX Runtime's
+    MatMulNBits; keys and values of the words before are inputs."""
+    width, heads, size, words, layers = 64, 2, 32, 96, 2
+    b = Builder()
+    x = b.op("Gather", b.weight("words", (words, width)), b.input("input_ids", [1, 1], TensorProto.INT64))
+    mask = b.input("mask", [1, 1, 1, "all"])
+
+    def product(x: str, name: str, inner: int, columns: int, bits: int = 4) -> str:
+        blocks, bytes_of = inner // 32, 32 * bits // 8
+        random = np.random.default_rng(len(b.nodes))
+        numbers = random.integers(0, 256, (columns, blocks, bytes_of))
+        scales = random.uniform(0.5, 1.0, (columns, blocks)) / (2 ** (bits - 1) * inner**0.5)
+        zeros = np.full((columns, -(-blocks * bits // 8)), 0x88 if bits == 4 else 0x80)
+        given = [
+            b.array(f"{name}.numbers", numbers, TensorProto.UINT8),
+            b.array(f"{name}.scales", scales),
+            b.array(f"{name}.zeros", zeros, TensorProto.UINT8),
+        ]
+        facts = {"K": inner, "N": columns, "bits": bits, "block_size": 32}
+        return b.op("MatMulNBits", x, *given, domain="com.microsoft", **facts)
+
+    def normalized(x: str, name: str) -> str:
+        mean = b.op("ReduceMean", b.op("Mul", x, x), b.ints(-1))
+        root = b.op("Sqrt", b.op("Add", mean, b.scalar(1e-5)))
+        return b.op("Mul", b.op("Div", x, root), b.weight(f"{name}.scale", (width,)))
+
+    def of_heads(x: str) -> str:
+        return b.op("Transpose", b.op("Reshape", x, b.ints(1, 1, heads, size)), perm=[0, 2, 1, 3])
+
+    for index in range(layers):
+        y = normalized(x, f"norm{index}")
+        query, key, value = (of_heads(product(y, f"{index}.{part}", width, width)) for part in ("q", "k", "v"))
+        cached = {}
+        for kind, new in (("key", key), ("value", value)):
+            past = b.input(f"past.{index}.{kind}", [1, heads, "past", size])
+            cached[kind] = b.op("Concat", past, new, axis=2)
+            b.output(cached[kind], f"present.{index}.{kind}", [1, heads, "all", size])
+        scores = b.op("MatMul", query, b.op("Transpose", cached["key"], perm=[0, 1, 3, 2]))
+        scores = b.op("Add", b.op("Mul", scores, b.scalar(size**-0.5)), mask)
+        mixed = b.op("MatMul", b.op("Softmax", scores, axis=-1), cached["value"])
+        joined = b.op("Reshape", b.op("Transpose", mixed, perm=[0, 2, 1, 3]), b.ints(1, 1, width))
+        x = b.op("Add", x, product(joined, f"{index}.out", width, width))
+        y = normalized(x, f"feed{index}")
+        gate = product(y, f"{index}.gate", width, 2 * width)
+        gated = b.op("Mul", b.op("Mul", gate, b.op("Sigmoid", gate)), product(y, f"{index}.up", width, 2 * width))
+        x = b.op("Add", x, product(gated, f"{index}.down", 2 * width, width))
+    b.output(product(normalized(x, "last"), "head", width, words, 8), "logits", [1, 1, words])
+    b.save(path, 18, domains=("com.microsoft",))
+
+
 def black_scholes(path: Path) -> None:
     """Prices of options in double: logarithms, exponentials, the normal distribution by Erf in float."""
     b = Builder(TensorProto.DOUBLE)
