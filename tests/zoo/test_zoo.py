@@ -348,7 +348,17 @@ def test_inputs_for_every_size(recipes: Path) -> None:
 
 def test_every_recipe_without_torch_makes_its_model(manifest: dict[str, StoredModel], index: Path) -> None:
     """A few of each kind; the others differ in opset and type alone."""
-    for name in ("opset9", "opset26", "float16", "bfloat16", "if_loop", "greedy_decoder", "qdq_int8", "camera"):
+    for name in (
+        "opset9",
+        "opset26",
+        "float16",
+        "bfloat16",
+        "four_bits",
+        "if_loop",
+        "greedy_decoder",
+        "qdq_int8",
+        "camera",
+    ):
         path = fetch(name, manifest)
         onnx.checker.check_model(str(path), full_check=True)
         check_inputs(manifest[name], path)
