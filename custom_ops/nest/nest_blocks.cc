@@ -38,6 +38,11 @@ constexpr int64_t kRowPart = 4096;
 // Columns of a block, at least where there are as many, and at most.
 constexpr int64_t kLeastColumns = 256;
 constexpr int64_t kMostColumns = 2048;
+// At most where nothing is kept of them, and the longest that are summed from first to last then, and not in parts; about so many
+// elements of a block are computed and reduced together.
+constexpr int64_t kMostPassing = 1024;
+constexpr int64_t kLongestColumn = 4096;
+constexpr int64_t kGroupElements = 4096;
 
 // Instructions that take no longer are computed again for each phase.
 constexpr double kCheapNanoseconds = 0.1;
@@ -48,23 +53,12 @@ constexpr size_t kNearTimes = 4;
 // The phase of what no phase keeps.
 constexpr int kNever = INT_MAX;
 
-bool is_same(const Shape& a, const Shape& b) { return without_leading_ones(a) == without_leading_ones(b); }
-
 // Whether a value has one element for each result.
 bool is_result(const Program& program, const Shape& shape) {
   return std::all_of(program.axes.begin(), program.axes.end(), [&](int axis) { return shape.from_back(-1 - axis) == 1; });
 }
 
 bool is_in_caches(double bytes) { return bytes <= static_cast<double>(last_level_bytes() / kCacheShare); }
-
-// The broadcast of all values that are needed; false if there is none.
-bool find_space(const NestShapes& shapes, const Phases& phases, Shape* space) {
-  *space = Shape{};
-  for (size_t id = 0; id < shapes.values.size(); ++id) {
-    if (phases.is_needed[id] && !broadcast(*space, shapes.values[id], space)) return false;
-  }
-  return true;
-}
 
 class BlockPlanner {
  public:
@@ -174,7 +168,7 @@ class BlockPlanner {
       const bool stored = stored_[reader] != kNever;
       const bool computed_again = read_later[reader] && cheap_[reader] && (is_split() || !stored);
       if (read_later[reader] && !computed_again) kept[reader] = phases_.phase[reader];
-      lasts_[reader] = !is_split() || (read_later[reader] && !computed_again);
+      lasts_[reader] = read_later[reader] && !computed_again;
       for (int i = 0; i < operand_count(value); ++i) {
         const uint16_t operand = value.operands[i];
         if (!is_computed(operand)) continue;
@@ -185,6 +179,11 @@ class BlockPlanner {
   }
 
   bool is_split() const { return blocks_.part > 0; }
+
+  // Whether what is kept of a value is of all elements of a block, not of a part or group of them that is computed at a time.
+  bool lasts(size_t id) const {
+    return lasts_[id] || !(is_split() || (blocks_.geometry.by_columns && !again_));
+  }
 
   // Finds what is kept, and how large blocks are.  False if that is too much, and values have to be computed again.
   bool lay_out() {
@@ -200,7 +199,7 @@ class BlockPlanner {
       if (input && is_same(shapes_[id], space_)) touched += static_cast<int64_t>(storage_size(program_.values[id].type));
       if (is_result(id) || places_[id].size != 0) kept_[id] = kNever;
       if (kept_[id] == kNever) continue;
-      if (lasts_[id] || !is_split()) kept += static_cast<int64_t>(compute_size(program_.values[id].type));
+      if (lasts(id)) kept += static_cast<int64_t>(compute_size(program_.values[id].type));
     }
     for (const uint16_t id : program_.outputs) {
       if (is_same(shapes_[id], space_)) touched += static_cast<int64_t>(storage_size(program_.values[id].type));
@@ -233,22 +232,36 @@ class BlockPlanner {
   bool lay_out_columns(int64_t touched) {
     const NestGeometry& geometry = blocks_.geometry;
     const int64_t segments = geometry.segment_count;
-    const int64_t most = std::min(kColumnBytes / touched / segments, kMostColumns);
+    // Of what only passes, two blocks for each thread: what a column comes to does not depend on how many are in a block.
+    const bool passes = reads_once() && !again_;
+    const int64_t most = passes ? std::min(geometry.results() / (2 * processors()), kMostPassing)
+                                : std::min(kColumnBytes / touched / segments, kMostColumns);
     int64_t columns = std::min(geometry.columns, std::max(most / 16 * 16, kLeastColumns));
     // An even share of columns for each block.
     const int64_t strips = divide_up(geometry.columns, columns);
     columns = std::min(geometry.columns, round_up(divide_up(geometry.columns, strips), int64_t{16}));
     const bool few = geometry.results() < kLeastColumns * 4 && segments >= 1024;
-    const bool too_long = segments > kMostKept / touched / columns;
+    const bool too_long = segments > (passes ? kLongestColumn : kMostKept / touched / columns);
     if (!again_ && (few || too_long)) return false;
     if (again_) {
       blocks_.part = std::max(round_up(kPartElements / columns, kReducedRows), int64_t{16});
       blocks_.parts = divide_up(segments, blocks_.part);
+    } else {
+      blocks_.group = std::max(kGroupElements / columns / kReducedRows, int64_t{1}) * kReducedRows;
     }
     blocks_.block_columns = columns;
     blocks_.blocks = geometry.rows * divide_up(geometry.columns, columns);
     blocks_.shared = again_ && few && leaves_threads_idle();
     kept_elements_ = (again_ ? blocks_.part : segments) * columns;
+    return true;
+  }
+
+  // Whether all that is computed of elements is of the first phase.
+  bool reads_once() const {
+    for (size_t id = 0; id < program_.values.size(); ++id) {
+      const bool of_elements = needs(id, Value::Kind::Reduction) || (is_computed(id) && !is_result(id));
+      if (of_elements && phases_.phase[id] > 0) return false;
+    }
     return true;
   }
 
@@ -270,10 +283,10 @@ class BlockPlanner {
     for (size_t id = 0; id < kept_.size(); ++id) {
       if (kept_[id] == kNever) continue;
       const size_t size = compute_size(program_.values[id].type);
-      const bool lasts = lasts_[id] || !is_split();
-      const int64_t part = blocks_.geometry.by_columns ? blocks_.part * blocks_.block_columns : blocks_.part;
-      places_[id] = {lasts ? BlockPlace::Kind::Kept : BlockPlace::Kind::Part,
-                     place(static_cast<size_t>(lasts ? kept_elements_ : part), size, &blocks_.kept_bytes), 0, size};
+      const int64_t rows = is_split() ? blocks_.part : blocks_.group;
+      const int64_t part = blocks_.geometry.by_columns ? rows * blocks_.block_columns : rows;
+      places_[id] = {lasts(id) ? BlockPlace::Kind::Kept : BlockPlace::Kind::Part,
+                     place(static_cast<size_t>(lasts(id) ? kept_elements_ : part), size, &blocks_.kept_bytes), 0, size};
     }
     for (size_t o = 0; o < program_.outputs.size(); ++o) {
       const uint16_t id = program_.outputs[o];
@@ -338,9 +351,14 @@ class BlockPlanner {
     if (blocks_.fetched.size() > kMostFetched) blocks_.fetching_chains = 0;
     const auto level2 = static_cast<size_t>(level2_bytes());
     const bool near = blocks_.fetching_chains > 0 ? bytes < kNearTimes * level2 : is_in_caches(static_cast<double>(bytes));
-    if (near || block > level2 / 2) blocks_.fetched.clear();
+    const bool passes = blocks_.group > 0 && reads_once();
+    if (near || (block > level2 / 2 && !passes)) blocks_.fetched.clear();
     if (is_split()) moments = std::max<int64_t>((blocks_.geometry.by_columns ? 1 : blocks_.parts) * pass_count(), 1);
     blocks_.fetched_at_once = round_up(divide_up(kept_elements_, std::max<int64_t>(moments, 1)), int64_t{16});
+    if (blocks_.group > 0) {
+      const int64_t segments = blocks_.geometry.segment_count;
+      blocks_.fetched_at_once = passes ? 0 : divide_up(segments, pass_count() * divide_up(segments, blocks_.group));
+    }
   }
 
   double elements() const {
@@ -421,9 +439,7 @@ class BlockPlanner {
   int64_t multiple() const {
     const NestGeometry& geometry = blocks_.geometry;
     if (geometry.by_columns) {
-      return blocks_.block_columns == geometry.columns && geometry.segments.size() == 1 && blocks_.part == 0
-                 ? geometry.columns * geometry.segment_count
-                 : 1;
+      return blocks_.block_columns == geometry.columns ? geometry.columns : 1;
     }
     return geometry.segments.empty() && blocks_.part == 0 ? geometry.run : 1;
   }
@@ -464,18 +480,6 @@ class BlockPlanner {
 };
 
 }  // namespace
-
-std::vector<bool> values_before(const NestShapes& shapes, const Phases& phases) {
-  const Program& program = shapes.program;
-  std::vector<bool> before(program.values.size());
-  Shape space;
-  if (!find_space(shapes, phases, &space)) return before;
-  for (size_t id = 0; id < before.size(); ++id) {
-    if (!phases.is_needed[id] || program.values[id].kind != Value::Kind::Instruction || phases.earliest[id] != 0) continue;
-    before[id] = !is_same(shapes.values[id], space);
-  }
-  return before;
-}
 
 bool plan_blocks(const NestShapes& shapes, const Phases& phases, const std::vector<BlockPlace>& before,
                  NestBlocks* blocks) {

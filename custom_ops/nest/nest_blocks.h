@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/kernels.h"
+#include "nest/nest_space.h"
 #include "nest/program_part.h"
 #include "nest/reduce_tensor.h"
 #include "plan/plan.h"
@@ -81,6 +82,8 @@ struct NestBlocks {
   int64_t block_columns = 1;
   int64_t blocks = 0;
   int64_t tasks = 1;
+  // Of columns, the segments of a block that are computed and reduced together; 0 where blocks have no groups of them.
+  int64_t group = 0;
   // Of a long row, the elements in a part, or the segments; 0 where blocks have no parts.
   int64_t part = 0;
   int64_t parts = 0;
@@ -91,26 +94,16 @@ struct NestBlocks {
   size_t result_bytes = 0;   // of a block
   size_t partial_bytes = 0;  // of a block: of the parts of all reductions of a phase, or of the segments of one
   size_t runner_bytes = 0;   // of a thread: what runs the passes
-  // Inputs whose memory is fetched a block ahead, and of how many elements together.
+  // Inputs whose memory is fetched a block ahead, and of how many elements, or segments of columns, together; 0: a group ahead.
   std::vector<BlockPlace> fetched;
   int64_t fetched_at_once = 0;
   // By how many chains over rows, a little with each of their vectors; 0: so many elements before each pass.
   int64_t fetching_chains = 0;
 };
 
-// What is known of the shapes of a Program (resolve_shapes).
-struct NestShapes {
-  const Program& program;
-  const std::vector<Shape>& inputs;
-  const std::vector<Shape>& values;
-};
-
 // Sets `blocks` to how the Program runs in blocks.  `before` are places of what is computed before, over whole tensors, by
 // value; those of others have no size.  False if it cannot: then it runs phase by phase over whole tensors.
 bool plan_blocks(const NestShapes& shapes, const Phases& phases, const std::vector<BlockPlace>& before, NestBlocks* blocks);
-
-// Values that are computed before any block: those without reductions before them that are of another shape than the rows.
-std::vector<bool> values_before(const NestShapes& shapes, const Phases& phases);
 
 void run_blocks(const NestBlocks& blocks, const void* const* inputs, void* const* outputs, char* scratch, const Host& host);
 

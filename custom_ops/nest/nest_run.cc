@@ -60,6 +60,10 @@ class BlockRunner {
     }
     for (const BlockPhase& phase : blocks_.phases) {
       compute_results(phase, region);
+      if (blocks_.group > 0) {
+        run_groups(phase, region);
+        continue;
+      }
       if (phase.elements.plan != nullptr) {
         fetch_some();
         compute_elements(phase, region, phase.elements.reduces ? address(phase.reductions[0].out, region) : nullptr);
@@ -71,6 +75,51 @@ class BlockRunner {
         } else {
           reduce(one, region);
         }
+      }
+    }
+  }
+
+  // Elements of columns, some rows at a time: what is made of these is reduced while it is in the level 1 cache.
+  void run_groups(const BlockPhase& phase, const Region& columns) {
+    if (phase.elements.plan == nullptr && phase.reductions.empty()) return;
+    const int64_t segments = geometry_.segment_count;
+    for (int64_t row = 0; row < segments; row += blocks_.group) {
+      const Region region = rows_of(columns, row, std::min(blocks_.group, segments - row));
+      before_ = row * columns.results;
+      fetch_rows(columns, row);
+      if (phase.elements.plan != nullptr) compute_elements(phase, region, nullptr);
+      for (const BlockReduction& one : phase.reductions) reduce_to(one, region, address(one.out, region), row == 0);
+    }
+    before_ = 0;
+    for (const BlockReduction& one : phase.reductions) finish(one, columns);
+  }
+
+  // While the rows from `row` on are computed: what comes behind them, or some rows of the next block.
+  void fetch_rows(const Region& columns, int64_t row) {
+    if (blocks_.fetched.empty()) return;
+    const int64_t segments = geometry_.segment_count;
+    if (blocks_.fetched_at_once > 0) {
+      const int64_t count = std::min(blocks_.fetched_at_once, segments - fetched_);
+      if (next_ < 0 || count <= 0) return;
+      fetch(rows_of(region_of(next_), fetched_, count));
+      fetched_ += count;
+      return;
+    }
+    const int64_t behind = row + blocks_.group;
+    if (behind < segments) {
+      fetch(rows_of(columns, behind, std::min(blocks_.group, segments - behind)));
+    } else if (next_ >= 0) {
+      fetch(rows_of(region_of(next_), 0, std::min(blocks_.group, segments)));
+    }
+  }
+
+  void fetch(const Region& region) const {
+    for (const BlockPlace& place : blocks_.fetched) {
+      const char* const from = static_cast<const char*>(inputs_[place.at]) + place.offset;
+      for (int64_t i = 0; i < region.count; ++i) {
+        const char* const run = from + static_cast<size_t>(region.first + i * region.step) * place.size;
+        const char* const end = run + static_cast<size_t>(region.length) * place.size;
+        for (const char* line = run; line < end; line += kCacheLine) __builtin_prefetch(line, 0, 2);
       }
     }
   }
@@ -137,6 +186,8 @@ class BlockRunner {
   void fetch_from(int64_t block) {
     fetched_ = fetch_end_ = 0;
     range_count_ = 0;
+    next_ = block;
+    if (blocks_.group > 0) return;
     if (block < 0 || blocks_.fetched.empty()) return;
     const Region region = region_of(block);
     if (region.count > 1) return;
@@ -179,9 +230,13 @@ class BlockRunner {
       region.length = std::min(blocks_.part, region.length - first);
       return region;
     }
-    const int64_t rows = std::min(blocks_.part, geometry_.segment_count - first);
+    return rows_of(region, first, std::min(blocks_.part, geometry_.segment_count - first));
+  }
+
+  // `count` rows of columns, from row `first` on.
+  Region rows_of(const Region& columns, int64_t first, int64_t count) const {
     const int64_t stride = geometry_.segments[0].stride;
-    return whole({region.first + first * stride, region.results, stride, rows, region.first_result, region.results});
+    return whole({columns.first + first * stride, columns.results, stride, count, columns.first_result, columns.results});
   }
 
   static bool is_buffer(const BlockPlace& place) {
@@ -202,7 +257,7 @@ class BlockRunner {
         return scratch_ + place.at;
       case BlockPlace::Kind::Kept:
         if (blocks_.part > 0) return kept_ + place.at + static_cast<size_t>(region.first - block_first_) * place.size;
-        return kept_ + place.at;
+        return kept_ + place.at + static_cast<size_t>(before_) * place.size;
       case BlockPlace::Kind::Part:
         return kept_ + place.at;
       default:
@@ -276,7 +331,7 @@ class BlockRunner {
   }
 
   // The results of a region; where its rows have gaps in memory, a result for each run.
-  void reduce_to(const BlockReduction& one, const Region& region, char* out) {
+  void reduce_to(const BlockReduction& one, const Region& region, char* out, bool begins = true) {
     const char* const a = address(one.a, region);
     const char* const b = address(one.b, region);
     const bool kept = is_buffer(one.a);
@@ -285,7 +340,7 @@ class BlockRunner {
     if (geometry_.by_columns) {
       const int64_t rows = elements / region.results;
       const int64_t pitch = kept ? region.results : geometry_.segments[0].stride;
-      one.kernels.columns({a, b, static_cast<size_t>(rows), static_cast<size_t>(pitch), results, out, true});
+      one.kernels.columns({a, b, static_cast<size_t>(rows), static_cast<size_t>(pitch), results, out, begins});
     } else if (region.count > 1 && !kept) {
       const auto pitch = static_cast<size_t>(region.step);
       one.kernels.rows({a, b, static_cast<size_t>(region.count), pitch, static_cast<size_t>(region.length), out});
@@ -326,6 +381,7 @@ class BlockRunner {
   char* const kept_;
   char* const results_;
   char* const partials_;
+  int64_t next_ = -1;  // the next block
   // Of the next block: the first element, how many there are, and how many have been fetched.
   int64_t fetch_first_ = 0;
   int64_t fetch_end_ = 0;
@@ -333,6 +389,7 @@ class BlockRunner {
   // Likewise, where chains over rows fetch it.
   FetchedRange ranges_[kMostFetched];
   size_t range_count_ = 0;
+  int64_t before_ = 0;  // elements of the block before the group that is computed
   int64_t block_first_ = 0;  // the first element of the block whose parts are computed
 };
 

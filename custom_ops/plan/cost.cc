@@ -16,11 +16,6 @@ constexpr int64_t kMostThreads = 16;
 // Parts of a node's work at most, unless there are more processors.
 constexpr int64_t kParts = 64;
 
-int64_t processors() {
-  static Once<int64_t> count;
-  return count.get([] { return std::max<int64_t>(std::thread::hardware_concurrency(), 1); });
-}
-
 // Nanoseconds by Cost and DType.
 constexpr double kCosts[][kDTypeCount] = {
 #define ONNXFUSE_COST(name, ...) {__VA_ARGS__},
@@ -36,6 +31,11 @@ double chained_cost_of(Op op, DType type) {
   const double simple = kChainedByteNanoseconds * static_cast<double>(compute_size(type));
   const double alone = cost_of(op, type);
   return alone > kFunctionNanoseconds ? alone : simple;
+}
+
+int64_t processors() {
+  static Once<int64_t> count;
+  return count.get([] { return std::max<int64_t>(std::thread::hardware_concurrency(), 1); });
 }
 
 int64_t most_parts() { return std::max(kParts, processors()); }

@@ -15,6 +15,9 @@ double cost_of(Op op, DType type);
 // The same for an instruction inside a chain, where values stay in registers.
 double chained_cost_of(Op op, DType type);
 
+// Of this machine.
+int64_t processors();
+
 // Parts of a node's work at most.
 int64_t most_parts();
 

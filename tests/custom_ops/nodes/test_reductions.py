@@ -163,6 +163,7 @@ SHAPES: dict[str, tuple[Sizes, str]] = {
     "rows of two axes": ((5, 9, 6, 11), "-2,-1"),
     "all axes": ((4, 5, 6), "-3,-2,-1"),
     "columns": ((50, 300), "-2"),
+    "columns of planes": ((3, 37, 1111), "-2"),
     "few columns": ((5000, 7), "-2"),
     "many columns": ((9, 7000), "-2"),
     "a middle axis": ((3, 40, 33), "-2"),
