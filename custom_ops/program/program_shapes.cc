@@ -152,10 +152,16 @@ class ShapeResolver {
 // Lengthens a tensor along an axis by a part.  False if that does not fit it.
 bool append(const Shape& part, int axis, Shape* tensor) {
   if (part.rank != tensor->rank || part.rank < -axis) return false;
+  // What is nothing along the axis adds nothing, whatever its other sizes are, as in ONNX Runtime's Concat: an empty cache.
+  if (part.from_back(-axis - 1) == 0) return true;
   Shape joined = *tensor;
+  if (tensor->from_back(-axis - 1) == 0) {
+    joined = part;
+    joined.dims[static_cast<size_t>(part.rank + axis)] = 0;
+  }
   for (int d = 0; d < part.rank; ++d) {
     const auto at = static_cast<size_t>(d);
-    if (d != part.rank + axis && part.dims[at] != tensor->dims[at]) return false;
+    if (d != part.rank + axis && part.dims[at] != joined.dims[at]) return false;
   }
   int64_t& size = joined.dims[static_cast<size_t>(part.rank + axis)];
   int64_t count = 0;
@@ -182,7 +188,7 @@ std::vector<OutputPart> find_parts(const Program& program, const std::vector<Sha
     int64_t count = 0;
     const bool has_elements = element_count(tensors[tensor], &count) && count != 0;  // else products need not fit 64 bits
     for (int d = 0; has_elements && d < -axis; ++d) {
-      part.run *= own[o].from_back(d);
+      part.run *= own[o].from_back(-axis - 1) == 0 ? 0 : own[o].from_back(d);  // of nothing other sizes may be any
       part.step *= tensors[tensor].from_back(d);
     }
     if (!begins && has_elements) part.offset = parts.back().offset + parts.back().run;

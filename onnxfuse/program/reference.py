@@ -75,7 +75,8 @@ def _joined(parts: list[np.ndarray], program: Program, places: Sequence[int]) ->
     axis = program.appends[places[1]]
     if parts[0].ndim < -axis:
         raise ValueError(f"shape {parts[0].shape} has no axis {axis}")
-    return np.concatenate(parts, axis)
+    # What is nothing along the axis adds nothing, whatever its other sizes are.
+    return np.concatenate([part for part in parts if part.shape[axis]] or parts[:1], axis)
 
 
 def _viewed(array: np.ndarray, spec: Input) -> np.ndarray:

@@ -106,6 +106,17 @@ def test_the_shape_of_parts_is_inferred() -> None:
         assert [size if isinstance(size, int) or size in ("n", "m") else None for size in result] == expected
 
 
+@pytest.mark.parametrize("shapes", [([1, 0], [3, 4]), ([3, 4], [1, 0]), ([1, 0], [2, 0]), ([0, 0], [3, 4])])
+def test_a_part_of_nothing_has_whatever_other_sizes(shapes: tuple[list[int], list[int]]) -> None:
+    """As ONNX Runtime's Concat takes them: a cache that is empty yet, of another batch."""
+    program = "onnxfuse 2\ninput f32 broadcast\ninput f32 broadcast\nneg f32 0\noutput 2\nappend 1 -1\n"
+    session = new_session(fused_model(program, [None, None]), session_options())
+    feeds = {f"x{i}": np.arange(np.prod(shape), dtype=np.float32).reshape(shape) for i, shape in enumerate(shapes)}
+    parts = [-feeds["x0"], feeds["x1"]]
+    expected = next((part for part in parts if part.shape[1]), parts[0])
+    np.testing.assert_array_equal(session.run(None, feeds)[0], expected)
+
+
 @pytest.mark.parametrize("shapes", [([2, 3], [3, 3]), ([2, 3], [3]), ([3], [3])])
 def test_parts_that_do_not_fit(shapes: tuple[list[int], list[int]]) -> None:
     program = "onnxfuse 2\ninput f32 broadcast\ninput f32 broadcast\nneg f32 0\noutput 2\nappend 1 "
