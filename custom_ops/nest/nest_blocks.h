@@ -70,6 +70,8 @@ struct BlockPhase {
   BlockPass results;
   BlockPass elements;
   std::vector<BlockReduction> reductions;
+  // Whether the parts of a block are computed by one chain over rows, and no more is done with their elements.
+  bool parts_are_rows = false;
 };
 
 // Of so many inputs at most the memory is fetched while chains over rows are computed.

@@ -50,10 +50,7 @@ class BlockRunner {
       for (const BlockPhase& phase : blocks_.phases) {
         compute_results(phase, region);
         if (phase.elements.plan == nullptr && phase.reductions.empty()) continue;
-        for (int64_t part = 0; part < blocks_.parts; ++part) {
-          fetch_some();
-          run_part(phase, block, part);
-        }
+        run_parts(phase, block, 0, blocks_.parts);
         join_parts(phase, block);
       }
       return;
@@ -66,7 +63,8 @@ class BlockRunner {
       }
       if (phase.elements.plan != nullptr) {
         fetch_some();
-        compute_elements(phase, region, phase.elements.reduces ? address(phase.reductions[0].out, region) : nullptr);
+        char* const out = phase.elements.reduces ? address(phase.reductions[0].out, region) : nullptr;
+        compute_elements(phase, region, region.results, out);
       }
       for (const BlockReduction& one : phase.reductions) {
         fetch_some();
@@ -87,7 +85,7 @@ class BlockRunner {
       const Region region = rows_of(columns, row, std::min(blocks_.group, segments - row));
       before_ = row * columns.results;
       fetch_rows(columns, row);
-      if (phase.elements.plan != nullptr) compute_elements(phase, region, nullptr);
+      if (phase.elements.plan != nullptr) compute_elements(phase, region, region.results, nullptr);
       for (const BlockReduction& one : phase.reductions) reduce_to(one, region, address(one.out, region), row == 0);
     }
     before_ = 0;
@@ -129,17 +127,30 @@ class BlockRunner {
     compute(phase.results, {region.first_result, region.results, 0, 1, region.first_result, region.results});
   }
 
-  // The elements of a part of a block, and what they come to.
-  void run_part(const BlockPhase& phase, int64_t block, int64_t part) {
+  // The elements of some parts of a block, and what each comes to.
+  void run_parts(const BlockPhase& phase, int64_t block, int64_t first, int64_t end) {
     const Region whole = region_of(block);
-    const Region region = part_of(whole, part);
     block_first_ = whole.first;
+    for (int64_t part = first; part < end;) {
+      // To a chain over rows, parts of the same length are rows that lie one after the other.
+      const int64_t alike = phase.parts_are_rows ? whole.length / blocks_.part - part : 1;
+      const int64_t count = std::clamp<int64_t>(alike, 1, end - part);
+      Region region = part_of(whole, part);
+      region.length *= count;
+      fetch_some();
+      run_part(phase, region, part, count);
+      part += count;
+    }
+  }
+
+  // `count` parts from `part` on, which `region` has together.
+  void run_part(const BlockPhase& phase, const Region& region, int64_t part, int64_t count) {
     char* partials = partials_;
     const auto at = [&](const BlockReduction& one) {
       return partials + static_cast<size_t>(part) * static_cast<size_t>(region.results) * one.out.size;
     };
     const bool reduces = phase.elements.reduces;
-    if (phase.elements.plan != nullptr) compute_elements(phase, region, reduces ? at(phase.reductions[0]) : nullptr);
+    if (phase.elements.plan != nullptr) compute_elements(phase, region, count, reduces ? at(phase.reductions[0]) : nullptr);
     for (const BlockReduction& one : phase.reductions) {
       if (!reduces || &one != phase.reductions.data()) reduce_to(one, region, at(one));
       partials += partials_of(one);
@@ -265,12 +276,12 @@ class BlockRunner {
     }
   }
 
-  // What rows of elements come to goes to `results`, where the pass reduces them.
-  void compute_elements(const BlockPhase& phase, const Region& region, char* results) {
+  // What `count` rows of elements, or parts of one, come to goes to `results`, where the pass reduces them.
+  void compute_elements(const BlockPhase& phase, const Region& region, int64_t count, char* results) {
     const BlockPass& pass = phase.elements;
     if (!pass.is_row_chain) return compute(pass, region);
     place_tensors(pass, region);
-    RowReduction rows{region.first, region.first_result, region.results, region.results == 1 ? region.length : geometry_.run,
+    RowReduction rows{region.first, region.first_result, count, region.length / count, blocks_.part > 0,
                       Op::Add, Mapped::Plain, pass.stores, nullptr, ranges_, range_count_};
     if (pass.reduces) {
       rows.combine = info(phase.reductions[0].reduce).combine;
@@ -424,7 +435,7 @@ void run_blocks(const NestBlocks& blocks, const void* const* inputs, void* const
         const Workspace memory(own);
         BlockRunner run(blocks, inputs, outputs, scratch, static_cast<char*>(memory.data()), results, partials);
         const int64_t end = (task + 1) * blocks.parts / blocks.part_tasks;
-        for (int64_t part = task * blocks.parts / blocks.part_tasks; part < end; ++part) run.run_part(phase, block, part);
+        run.run_parts(phase, block, task * blocks.parts / blocks.part_tasks, end);
       });
       lead.join_parts(phase, block);
     }

@@ -25,6 +25,7 @@ class RowPasses {
       for (BlockPhase& phase : blocks_.phases) find_stores(&phase);
     }
     for (size_t at = 0; at < blocks_.phases.size(); ++at) keep_in_output(at);
+    for (BlockPhase& phase : blocks_.phases) phase.parts_are_rows = computes_parts_alike(phase);
   }
 
  private:
@@ -93,6 +94,15 @@ class RowPasses {
         pass.stores |= one.value != phase->reductions[0].value && reads(one, made.value);
       }
     }
+  }
+
+  // Whether all that a phase does is one chain over the rows' elements, in memory that has all of a row.
+  static bool computes_parts_alike(const BlockPhase& phase) {
+    const BlockPass& pass = phase.elements;
+    if (!pass.is_row_chain || phase.reductions.size() > (pass.reduces ? 1U : 0U)) return false;
+    const auto is_part = [](const BlockPlace& place) { return place.kind == BlockPlace::Kind::Part; };
+    return std::none_of(pass.inputs.begin(), pass.inputs.end(), is_part) &&
+           std::none_of(pass.outputs.begin(), pass.outputs.end(), is_part);
   }
 
   // What is kept until a chain makes an output of it is kept where that will be: a block touches less memory, and the memory of

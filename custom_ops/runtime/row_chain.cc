@@ -159,7 +159,7 @@ void run_row_chain(const Program& program, const Stage& stage, const std::vector
       const RowOperand& one = operands[place];
       const char* const memory = one.tensor < 0 ? one.memory : static_cast<const char*>(tensors[one.tensor]);
       const ptrdiff_t offset = one.begin + reduction.first * one.by_element + reduction.row * one.by_row;
-      return {const_cast<char*>(memory) + offset, one.step};
+      return {const_cast<char*>(memory) + offset, reduction.parts ? one.by_element * reduction.n : one.step};
     });
   }
   const Tensors both{tensors, const_cast<void* const*>(tensors + inputs), nullptr};

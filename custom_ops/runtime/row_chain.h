@@ -37,7 +37,8 @@ struct RowReduction {
   int64_t first;  // element of the stage at which the first begins
   int64_t row;    // and which row that is
   int64_t rows;
-  int64_t n;  // elements of each, which are all of a row, or a part of one row
+  int64_t n;      // elements of each
+  bool parts;     // whether they are not rows, but parts of one
   Op combine;
   Mapped map;
   bool stores;     // whether the chain's results are written as well

@@ -263,9 +263,12 @@ READ_AGAIN = "max f32 4 6\noutput 7\n"
 @pytest.mark.parametrize("mapped", ["abs f32 4", "mul f32 4 4", "neg f32 4"])
 @pytest.mark.parametrize("name", [name for name, reduction in REDUCTIONS.items() if "f32" in reduction.types])
 def test_what_a_chain_makes_is_reduced(name: str, mapped: str) -> None:
-    """Of rows that end anywhere in a block of vectors or in one; an operand is of one row, of several or of all."""
+    """Of rows that end in a block of vectors, in one, or in the third of their parts.
+
+    An operand is of one row, of several or of all.
+    """
     once, again = (OF_A_CHAIN.format(name=name, mapped=mapped, last=last) for last in ("", READ_AGAIN))
-    for size in (128, 129, 207, 333, 1000, 4100):
+    for size in (128, 129, 207, 333, 1000, 8300):
         for sizes in ((2, 1, 1, size), (2, 3, 5, 1), (1, 3, 5, size), (2, 3, 5, size)):
             x, other = normal((2, 3, 5, size)), normal(sizes, 1)
             if name == "reduce_prod":
@@ -275,7 +278,7 @@ def test_what_a_chain_makes_is_reduced(name: str, mapped: str) -> None:
 
 
 @pytest.mark.parametrize("program", [SOFTMAX, LOG_SOFTMAX, MASKED_SOFTMAX])
-@pytest.mark.parametrize("size", [128, 200, 5000])
+@pytest.mark.parametrize("size", [128, 200, 5000, 70000])
 def test_rows_with_numbers_that_are_none(program: str, size: int) -> None:
     x = normal((9, size))
     for row, values in enumerate([(np.nan,), (np.inf,), (-np.inf,), (np.inf, -np.inf), (np.nan, np.inf)]):
