@@ -269,11 +269,14 @@ def first_members(
     shapes: Sequence[Sequence[Dim] | None],
 ) -> tuple[int, ...]:
     """The places among the parts' own ``kernels`` of the first that take aligned tensors of these shapes, if they are
-    known; else of the first of each."""
+    known; else of the first of each.  Raises ProgramError if none takes those of a part."""
     if None in shapes or not all(isinstance(dim, int) for shape in shapes for dim in shape or ()):
         return (0,) * len(parts)
     layouts = classify_parts(program, parts, [[int(dim or 0) for dim in shape or ()] for shape in shapes])
-    return tuple(
-        next(place for place, kernel in enumerate(own) if accepts(kernel, layout, [0] * len(layout.operands)))
-        for own, layout in zip(kernels, layouts, strict=True)
-    )
+    found = []
+    for own, layout in zip(kernels, layouts, strict=True):
+        places = (place for place, kernel in enumerate(own) if accepts(kernel, layout, [0] * len(layout.operands)))
+        if (first := next(places, None)) is None:
+            raise ProgramError("a part has a shape that none of its kernels takes")
+        found.append(first)
+    return tuple(found)
