@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Put the results of a full run of scripts/parity.py under benchmarks/: the page, the numbers, and a summary."""
+"""Put a summary of a full run of scripts/parity.py under benchmarks/: its page and its numbers are made by that."""
 
 import json
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -34,8 +33,8 @@ def summary(content: dict[str, Any], note: str = "") -> str:
     lines = [
         "# Results of full runs",
         "",
-        "`scripts/parity.py --regions` over the model zoo, put here by `scripts/parity_summary.py`. The page",
-        "[parity.html](parity.html) has plots, [parity.json](parity.json) every number.",
+        "`scripts/parity.py --regions --out DIR` over the model zoo, put here by `scripts/parity_summary.py DIR`.",
+        "The first writes a page with plots, `index.html`, and every number, `results.json`.",
         "",
         f"Machine: {content['machine']}; {content['system']}; {content['versions']}; {content['date']}.",
         "Other processes ran on the machine: ratios are of times taken in turns, times themselves are rough.",
@@ -55,7 +54,7 @@ def summary(content: dict[str, Any], note: str = "") -> str:
 
 
 def main() -> int:
-    """Copy and summarise; the folder is the --out of scripts/parity.py."""
+    """Summarise; the folder is the --out of scripts/parity.py."""
     parser = Parser(description=__doc__)
     parser.add_argument("results", type=Path, metavar="DIR")
     parser.add_argument("--note", default="", help="a sentence about this run")
@@ -63,8 +62,6 @@ def main() -> int:
     content = json.loads((arguments.results / "results.json").read_text(encoding="utf-8"))
     BENCHMARKS.mkdir(exist_ok=True)
     (BENCHMARKS / "README.md").write_text(summary(content, arguments.note), encoding="utf-8")
-    (BENCHMARKS / "parity.json").write_text(json.dumps(content, separators=(",", ":")) + "\n", encoding="utf-8")
-    shutil.copyfile(arguments.results / "index.html", BENCHMARKS / "parity.html")
     return 0
 
 

@@ -40,17 +40,23 @@ def shape_arithmetic(nodes: Iterable[gs.Node], is_elementwise: set[int]) -> set[
     return found
 
 
-def constant_arithmetic(nodes: Iterable[gs.Node]) -> set[int]:
-    """The ids of the nodes, among ``nodes`` in topological order, that depend on constants alone."""
+def constant_arithmetic(nodes: Iterable[gs.Node], *, with_shapes: bool = False) -> set[int]:
+    """The ids of the nodes, among ``nodes`` in topological order, that depend on constants alone, or also
+    ``with_shapes`` that are numbers."""
     found: set[int] = set()
     for node in nodes:
         if standard_op(node) in ("", *RANDOM) or subgraphs(node):
             continue
         inputs = [tensor for tensor in node.inputs if tensor.name and not isinstance(tensor, gs.Constant)]
         producers = [tensor.inputs[0] if tensor.inputs else None for tensor in inputs]
-        if all(producer is not None and id(producer) in found for producer in producers):
+        is_known = with_shapes and standard_op(node) in SOURCES and _is_static(node.inputs[0])
+        if is_known or all(producer is not None and id(producer) in found for producer in producers):
             found.add(id(node))
     return found
+
+
+def _is_static(tensor: gs.Tensor) -> bool:
+    return tensor.shape is not None and all(isinstance(dim, int) for dim in tensor.shape)
 
 
 def _is_small_fill(node: gs.Node) -> bool:

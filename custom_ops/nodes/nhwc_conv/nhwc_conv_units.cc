@@ -239,7 +239,7 @@ void divide_work(const NhwcConv& node, const NhwcShapes& shapes, NhwcConvPlan* p
     divide_filters(node, plan, straight);
   }
   double products = products_of_pixel(node, shapes) * static_cast<double>(g.batch * plan->out_pixels);
-  // A step of decoding waits for weights more than it computes, and two threads fetch them twice as fast.
+  // A product of few rows waits for its weights more than it computes, and two threads fetch them sooner than one.
   if (are_far(g)) products += kFarWeightProducts * static_cast<double>(g.out_channels * g.products());
   plan->alone = products < kAloneProducts;
 }

@@ -5,23 +5,22 @@ GPU's memory at its pace, is as fast; what is around it then costs no launch.  N
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.elementwise.apart import Apart
 from onnxfuse.fused.fusion import Fusion, emit_all
 from onnxfuse.fused.kinds import REDUCTION
 from onnxfuse.fused.matmul.row_regions import RowRegions
+from onnxfuse.fused.matmul.tied import transposed_constant
 from onnxfuse.fused.sizes import Sizes
 from onnxfuse.fused.space.region import ReductionFusion, fuse_in_space
 from onnxfuse.fused.space.view_nodes import is_view, left_to_ort
-from onnxfuse.model.constants import constant_value, dtype_of, is_constant
+from onnxfuse.model.constants import constant_value, is_constant
 from onnxfuse.model.graph import Model, sorted_nodes
-from onnxfuse.model.graph_ir import ComputedValues, Node, producer_of, standard_op
+from onnxfuse.model.graph_ir import Node, producer_of, standard_op
 from onnxfuse.ort.host import CONSTANT_ARITHMETIC
 from onnxfuse.ort.ort_fusions import INSIDE_MATMUL, NORMALIZATION, ONE_KERNEL
 from onnxfuse.passes.rules.budget import CopyBudget
@@ -159,12 +158,11 @@ class _Planner:
     def _turn(self, matrix: gs.Tensor, regions: Sequence[Sequence[Node]]) -> None:
         """Make the transposed constant of a matrix.  Raises Refusal if others read this too, and it is too large."""
         inside = {id(node) for region in regions for node in region}
-        values, dtype = constant_value(matrix), dtype_of(matrix)
-        assert values is not None and dtype is not None
         if any(id(reader) not in inside for reader in matrix.outputs):
+            values = constant_value(matrix)
+            assert values is not None
             self._budget.take(values.nbytes)
-        turned = ComputedValues(tuple(values.shape[::-1]), dtype, partial(_transposed, matrix))
-        self._turned[id(matrix)] = gs.Constant(self._model.unique_name(f"{matrix.name}_transposed"), turned)
+        self._turned[id(matrix)] = transposed_constant(self._model, matrix)
 
     def _fuse(self, region: Sequence[Node], regions: RowRegions) -> ReductionFusion:
         """The fused node of a region, whose matrices lie row by row: what is summed is of one piece then."""
@@ -216,9 +214,3 @@ def _stored(matrix: gs.Tensor) -> gs.Tensor:
     """What a matrix is kept as: itself, or what is dequantized to it."""
     node = _dequantizing(matrix)
     return matrix if node is None else node.inputs[0]
-
-
-def _transposed(matrix: gs.Tensor) -> Iterator[np.ndarray]:
-    values = constant_value(matrix)
-    assert values is not None
-    yield values.T

@@ -61,15 +61,7 @@ def _exchange(model: Model, graph: gs.Graph, node: gs.Node, others: Iterable[gs.
     """Makes a Transpose, whose result products read, one that ``others`` read, of a matrix that lies turned."""
     weights, turned = node.inputs[0], node.outputs[0]
     rows, columns = weights.shape
-
-    def turn() -> Iterator[np.ndarray]:
-        values = constant_value(weights)
-        assert values is not None
-        yield values.T
-
-    matrix = gs.Constant(
-        model.unique_name(f"{weights.name}_turned"), ComputedValues((columns, rows), np.dtype(np.float32), turn)
-    )
+    matrix = transposed_constant(model, weights)
     original = gs.Variable(model.unique_name(f"{weights.name}_rows"), np.dtype(np.float32), [rows, columns])
     for reader in list(turned.outputs):
         reader.inputs = [matrix if tensor is turned else tensor for tensor in reader.inputs]
@@ -77,6 +69,20 @@ def _exchange(model: Model, graph: gs.Graph, node: gs.Node, others: Iterable[gs.
         reader.inputs = [original if tensor is weights else tensor for tensor in reader.inputs]
     node.inputs, node.outputs = [matrix], [original]
     _put_first(graph, [node])
+
+
+def transposed_constant(model: Model, matrix: gs.Tensor) -> gs.Constant:
+    """A constant matrix [N, K] as one of [K, N], which is made when the model is written."""
+
+    def transpose() -> Iterator[np.ndarray]:
+        values = constant_value(matrix)
+        assert values is not None
+        yield values.T
+
+    dtype = dtype_of(matrix)
+    assert dtype is not None
+    rows, columns = matrix.shape
+    return gs.Constant(model.unique_name(f"{matrix.name}_turned"), ComputedValues((columns, rows), dtype, transpose))
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,15 @@ nodes run is as onnxfuse.fused.elementwise.cuda_placement says.  What depends on
 numbers, is computed when the session is created.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.elementwise.cuda_placement import CudaPlacement
-from onnxfuse.model.graph import Model, captured_tensors, sorted_nodes, subgraphs
+from onnxfuse.model.graph import Model, sorted_nodes, subgraphs
 from onnxfuse.model.graph_ir import operator_key, standard_op
 from onnxfuse.ort.cuda_kernels import HOST_INPUTS
-from onnxfuse.ort.host import RANDOM, SOURCES
+from onnxfuse.ort.host import SOURCES, constant_arithmetic
 from onnxfuse.report.report import NotCaptured
 from onnxfuse.rewrite.base import label
 
@@ -31,7 +31,7 @@ def not_captured(model: Model) -> list[NotCaptured]:
     """The nodes of the main graph that keep it from being captured, with reasons; empty where nothing is known to."""
     nodes = sorted_nodes(model.graph)
     placed = CudaPlacement(model).on_host
-    folded = _folded(nodes)
+    folded = constant_arithmetic(nodes, with_shapes=True)
     run = [node for node in nodes if id(node) not in folded]
     made_on_host = {id(tensor) for node in run if id(node) in placed for tensor in node.outputs}
     made = {id(tensor) for node in run for tensor in node.outputs}
@@ -66,22 +66,3 @@ def _reads(node: gs.Node, *, on_host: bool) -> Iterator[tuple[gs.Tensor, bool]]:
     for place, tensor in enumerate(node.inputs):
         if tensor.name and not isinstance(tensor, gs.Constant):
             yield tensor, on_host or place in by_host
-
-
-def _folded(nodes: Sequence[gs.Node]) -> set[int]:
-    """The ids of the nodes, in topological order, that ONNX Runtime computes when it creates the session."""
-    found: set[int] = set()
-    known: set[int] = set()
-    for node in nodes:
-        read = [tensor for tensor in [*node.inputs, *captured_tensors(node)] if not isinstance(tensor, gs.Constant)]
-        if standard_op(node) in ("", *RANDOM):
-            continue
-        is_shape = standard_op(node) in SOURCES and _is_static(node.inputs[0])
-        if is_shape or all(not tensor.name or id(tensor) in known for tensor in read):
-            found.add(id(node))
-            known.update(map(id, node.outputs))
-    return found
-
-
-def _is_static(tensor: gs.Tensor) -> bool:
-    return tensor.shape is not None and all(isinstance(dim, int) for dim in tensor.shape)

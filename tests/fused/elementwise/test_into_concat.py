@@ -248,3 +248,14 @@ def test_sizes_that_are_not_known_are_not_the_same() -> None:
         " { p = PRelu(x, s) q = Abs(p) r = Reshape(q, apart) z = Concat <axis = 1> (y, r) }",
         {name: random.integers(-9, 9, shape) for name, shape in shapes.items()},
     )
+
+
+def test_parts_of_nothing_on_cuda() -> None:
+    """No kernel of a part takes such shapes: planning ended with a RuntimeError."""
+    model, fused, _ = fuse(
+        "g (float[7, 0] x, float[1, 0] y, float[8, 1] s) => (float[8, 0] z, float[7, 0] v) {"
+        " a = Exp(x) v = Neg(a) b = Exp(y) c = Concat <axis = 0> (a, b) z = Sub(c, s) }",
+        target="cuda",
+    )
+    assert "FusedElementwise" in operators(fused)
+    assert_same(model, fused, (7, 0), (1, 0), (8, 1))
