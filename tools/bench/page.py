@@ -2,6 +2,7 @@
 
 import math
 from html import escape
+from statistics import median
 from textwrap import wrap
 from typing import Any
 
@@ -163,15 +164,12 @@ def _agreement(records: list[Record]) -> str:
         return ""
     over = [words for percent, words in sorted(apart, reverse=True) if percent > MOST_APART]
     count = sum(bool(record.get("printed")) for record in records)
+    middle = median(percent for percent, _ in apart)
     return (
         f"- what onnxfuse optimize printed when it made the model, and the column {PEERS[BASE].title}, in the "
-        f"{len(apart)} of {count} models for which two cores were as near both times: {_median(apart):.1f} % from each "
+        f"{len(apart)} of {count} models for which two cores were as near both times: {middle:.1f} % from each "
         f"other in the middle, {max(apart)[0]:.1f} at most; above {MOST_APART:g}: {', '.join(over) or 'none'}"
     )
-
-
-def _median(apart: list[tuple[float, str]]) -> float:
-    return sorted(percent for percent, _ in apart)[len(apart) // 2]
 
 
 def _plain(text: str) -> str:
