@@ -21,6 +21,7 @@ from onnxfuse.model.graph_ir import producer_of, standard_op
 from onnxfuse.ort.ort_quantization import loses_type
 from onnxfuse.program import ProgramError
 from onnxfuse.program.figures import MAX_RANK, MOST_FOREIGN_PARTS
+from onnxfuse.program.node_lowering import tensor_dtype
 from onnxfuse.rewrite.base import PassContext
 
 FOREIGN = "most of what it joins is made by nodes that are not fused"
@@ -47,7 +48,7 @@ def copying(node: gs.Node, opset: int, fast_math: bool) -> ElementwiseFusion | N
         return None
     rank = len(node.outputs[0].shape)
     joined = JoinedPrograms(fast_math)
-    joined.write_parts(node.inputs, node.attrs["axis"] % rank - rank)
+    joined.write_parts(tensor_dtype(node.outputs[0]), node.inputs, node.attrs["axis"] % rank - rank)
     return joined.fusion([node], node.outputs, opset)
 
 
@@ -253,6 +254,7 @@ class IntoConcat:
         inside = set(place)
         joined = JoinedPrograms(self._context.fast_math)
         outputs: list[gs.Tensor] = []
+        dtype = tensor_dtype(node.outputs[0])  # that of all parts, of which a custom operator may not say it
         rank = len(node.outputs[0].shape)
         axis = node.attrs["axis"] % rank - rank
         for member in sorted(makers.values(), key=lambda one: place[id(one.nodes[0])]):
@@ -268,10 +270,10 @@ class IntoConcat:
         if split is not None:
             if outputs:
                 raise JoinError("what is split is read as a whole too")
-            joined.write_pieces(node.inputs, axis, split.axis, split.size, split.bounds)
+            joined.write_pieces(dtype, node.inputs, axis, split.axis, split.size, split.bounds)
             outputs += split.node.outputs
         elif reader is None:
-            joined.write_parts(node.inputs, axis)
+            joined.write_parts(dtype, node.inputs, axis)
             outputs.append(node.outputs[0])
         return joined.fusion(joint.nodes, outputs, self._opsets[""])
 

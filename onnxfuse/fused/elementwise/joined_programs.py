@@ -16,7 +16,6 @@ from onnxfuse.model.slices import AxisSlice
 from onnxfuse.program import Const, Input, Program, ProgramBuilder
 from onnxfuse.program.figures import MAX_INPUTS, MAX_OUTPUTS, MAX_SLICES
 from onnxfuse.program.nests import needed
-from onnxfuse.program.node_lowering import tensor_dtype
 from onnxfuse.program.program import Index, Instruction, Reduction
 from onnxfuse.program.view_steps import ViewStep
 
@@ -233,15 +232,15 @@ class JoinedPrograms:
         self._outputs += parts
         self._appends += [0] + [axis] * (len(parts) - 1)
 
-    def write_parts(self, tensors: Sequence[gs.Tensor], axis: int) -> None:
-        """Write tensors, of which some may come from outside, as parts of one along a negative axis.
+    def write_parts(self, dtype: str, tensors: Sequence[gs.Tensor], axis: int) -> None:
+        """Write tensors, of which some may come from outside, as parts of one of type ``dtype`` along a negative axis.
 
         Raises JoinError for one that is made of parts along another axis.
         """
         written: list[Written] = []
         for tensor in tensors:
             if id(tensor) not in self._made:
-                written.append((self._input(tensor, tensor, Input(tensor_dtype(tensor))), ()))
+                written.append((self._input(tensor, tensor, Input(dtype)), ()))
                 continue
             parts, own = self._made[id(tensor)]
             if own not in (0, axis):
@@ -251,7 +250,13 @@ class JoinedPrograms:
         self._appends += [0] + [axis] * (len(written) - 1)
 
     def write_pieces(
-        self, tensors: Sequence[gs.Tensor], axis: int, along: int, whole: int, bounds: Sequence[tuple[int, int]]
+        self,
+        dtype: str,
+        tensors: Sequence[gs.Tensor],
+        axis: int,
+        along: int,
+        whole: int,
+        bounds: Sequence[tuple[int, int]],
     ) -> None:
         """Write pieces of what :meth:`write_parts` writes, a tensor for each of the ``bounds`` of places along another
         negative axis, of ``whole`` elements.  Raises JoinError where they cannot be computed by themselves.
@@ -260,7 +265,7 @@ class JoinedPrograms:
             made: list[Written] = []
             for tensor in tensors:
                 if id(tensor) not in self._made:
-                    spec = Input(tensor_dtype(tensor), slices=(AxisSlice(along, *places, 1),))
+                    spec = Input(dtype, slices=(AxisSlice(along, *places, 1),))
                     made.append((self._input(tensor, tensor, spec), ()))
                     continue
                 parts, own = self._made[id(tensor)]

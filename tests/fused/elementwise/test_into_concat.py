@@ -166,6 +166,21 @@ def test_alone_where_all_is_to_be_fused() -> None:
     assert_same(model, fused, (4, 6), (4, 2))
 
 
+def test_a_part_whose_maker_does_not_say_its_type() -> None:
+    """As operators of other domains: it is that of the rest."""
+    model = parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 21, "com.microsoft" : 1]>'
+        " g (float[2, 3, 3] x, float[2, 3, 3] y) => (float[4, 3, 3] z) {"
+        " a = Abs(x) b = Neg(a) c = com.microsoft.Inverse(y) z = Concat <axis = 0> (b, c) }"
+    )
+    fused = fusing.fuse_everything(model)
+    assert operators(fused) == ["Inverse", "FusedElementwise"]
+    feeds = {name: np.random.default_rng(0).normal(size=(2, 3, 3)).astype(np.float32) for name in "xy"}
+    for library in (True, False):
+        (found,) = fusing.run(fused, feeds, library)
+        assert fusing.same_bits(found, fusing.run(model, feeds, library=False)[0])
+
+
 def test_arithmetic_of_shapes_is_left_alone() -> None:
     _, fused, _ = fuse(
         "g (float[n, 6] x) => (int64[4] z) {"
