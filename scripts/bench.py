@@ -28,11 +28,9 @@ from typing import Any
 
 # This process and those that it starts take onnxfuse as it is installed, whatever folder they are started in.
 os.environ["PYTHONSAFEPATH"] = "1"
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind the packages of this Python
 
 import numpy as np
-from bench_cpu import PAGE, put_into_page
 
 from onnxfuse.bench import machine
 from onnxfuse.bench_turns import Worker, WorkerError, ratio_of_processes, take_turns
@@ -60,7 +58,6 @@ from tools.bench.peers.job import Job
 from tools.bench.subjects import SIZES, Subject, make_chain, make_model
 from tools.messages import Parser, say
 
-BEGIN, END = "<!-- bench.py: begin -->", "<!-- bench.py: end -->"
 TURN = 0.05
 """Seconds of a turn; long enough that the first run, which finds cold caches, is a small part of it."""
 
@@ -280,9 +277,6 @@ def main() -> int:
             f"{text}\n\n![time over the time of onnxfuse](peers.svg)\n", encoding="utf-8"
         )
         print(text)
-        if arguments.page:
-            plot = Path(os.path.relpath(arguments.out / "peers.svg", PAGE.parent)).as_posix()
-            put_into_page(f"{text}\n\n![time over the time of onnxfuse]({plot})", begin=BEGIN, end=END)
         (arguments.out / "peers.partial.json").unlink(missing_ok=True)
     return 0
 
@@ -336,7 +330,6 @@ def parse_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     add("--prepare", action="store_true", help="set up and compile everything, time nothing")
     add("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
     add("--made", type=Path, metavar="DIR", help="keep large models there, and take what is there as it is")
-    add("--page", action="store_true", help="also write the table into docs/measured.md")
     return parser.parse_args(given)
 
 

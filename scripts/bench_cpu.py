@@ -248,13 +248,13 @@ def machine_line() -> str:
     return f"Machine: {machine(THREADS)}, {os.cpu_count()} CPUs, {packages}, {system}, {today}."
 
 
-def put_into_page(text: str, page: Path = PAGE, begin: str = BEGIN, end: str = END) -> None:
+def put_into_page(text: str, page: Path = PAGE) -> None:
     """Replace what is between the markers in the page."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
-    _, found, after = rest.partition(end)
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, found, after = rest.partition(END)
     if not found:
-        raise ValueError(f"{page} has no markers {begin} and {end}")
-    page.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+        raise ValueError(f"{page} has no markers {BEGIN} and {END}")
+    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
 
 
 def main() -> int:

@@ -127,11 +127,7 @@ def run(monkeypatch: pytest.MonkeyPatch, out: Path, *arguments: str) -> int:
 def test_a_real_run_times_checks_and_says_who_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{bench.BEGIN}\nold\n{bench.END}\nafter\n")
-    put = bench.put_into_page
-    monkeypatch.setattr(bench, "put_into_page", lambda text, begin, end: put(text, page, begin, end))
-    assert run(monkeypatch, tmp_path / "out", "--only", "chains", "--page") == 0
+    assert run(monkeypatch, tmp_path / "out", "--only", "chains") == 0
     content = json.loads((tmp_path / "out" / "peers.json").read_text())
     assert len(content["subjects"]) == 2
     for record in content["subjects"]:
@@ -147,10 +143,6 @@ def test_a_real_run_times_checks_and_says_who_is_left_out(
     assert "- Absent, everywhere: pip cannot install absent: no network" in text
     assert f"- Wrong / one, {CHAINS[0].name}, 16 KB: wrong: output" in text
     assert text.startswith(capsys.readouterr().out.strip())
-    assert "\nold\n" not in page.read_text()
-    assert text.splitlines()[0] in page.read_text()
-    assert "/out/peers.svg)" in page.read_text()
-    assert bench.BEGIN in bench.PAGE.read_text(encoding="utf-8")
     assert not (tmp_path / "out" / "peers.partial.json").exists()
     assert_self_contained((tmp_path / "out" / "peers.svg").read_text(), content)
 

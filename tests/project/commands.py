@@ -37,7 +37,7 @@ class How:
 _EXAMPLES = "examples/test_examples.py::test_"
 _MINUTES = "a compiler, PyPI, and minutes"
 _PEERS = "--only models --models tabular --peers copy --seconds 0 --patience 0"
-_BENCH = f".venv/bin/python scripts/bench.py --out benchmarks --page {_PEERS}"
+_BENCH = f".venv/bin/python scripts/bench.py --out results {_PEERS}"
 _BENCH_CPU = "scripts/bench_cpu.py --quick --only models --models camera --seconds 0"
 _BENCH_REDUCTIONS = "scripts/bench_reductions.py --only 'L2 normalize' --quick"
 _KIND_GAINS = "scripts/kind_gains.py camera --seconds 0"
@@ -94,8 +94,7 @@ TABLE = {
     # measuring
     "scripts/bench.py": How(_BENCH),
     "scripts/bench.py --patience S": How(_BENCH),
-    "scripts/bench.py --out benchmarks": How(_BENCH),
-    ".venv/bin/python scripts/bench.py --out benchmarks --page": How(_BENCH),
+    ".venv/bin/python scripts/bench.py --out results": How(_BENCH),
     ".venv/bin/python scripts/bench.py --prepare": How(
         f".venv/bin/python scripts/bench.py --prepare --out build/prepared {_PEERS}"
     ),

@@ -41,8 +41,8 @@ def test_links_out_of_the_documents_are_paths_on_the_site() -> None:
     page = DOCS / "native" / "cuda.md"
     text = "[a](../../README.md) [b](../cuda.md#x) [`tests/`](../../tests)\n```\n[c](../../README.md)\n```\n"
     made = without_links_out(text, page)
-    assert without_links_out("![p](../../benchmarks/peers.svg)", page) == "![p](../outside/benchmarks/peers.svg)"
-    assert "benchmarks/peers.svg" in pictures()
+    assert without_links_out("![p](../../benchmarks/p.svg)", page) == "![p](../outside/benchmarks/p.svg)"
+    assert "benchmarks/full/peers.svg" in pictures()
     assert made == "a (`README.md`) [b](../cuda.md#x) `tests`\n```\n[c](../../README.md)\n```\n"
 
 
