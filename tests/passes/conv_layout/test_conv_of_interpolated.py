@@ -39,6 +39,14 @@ def resize(data="x", result="u", by="- s", **attributes):
 CONV = node("Conv", "u k b", "y")
 
 
+def test_float16():
+    half = {"k": WEIGHTS.astype(np.float16), "b": random(32, dtype=np.float16), "s": SCALES}
+    proto = model([resize(), CONV], IMAGE, constants=half, opset=19, dtype=np.float16)
+    after, _ = apply(proto, RulePass([ConvOfInterpolated()]))
+    assert ops(after) == ["Conv", "Resize"]
+    assert_close(proto, after, {"x": random(2, 64, 5, 7, dtype=np.float16)}, 4.0)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_modes(mode):
     after, _ = rewrite([resize(coordinate_transformation_mode=mode), CONV])

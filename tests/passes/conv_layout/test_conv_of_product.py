@@ -23,24 +23,27 @@ CONV = node("Conv", "i w b", "y")
 CHAIN = [PRODUCT, SUM, TURNED, IMAGE, CONV]
 
 
-def rewrite(nodes, inputs=SEQUENCE, outputs=("y",), **constants):
-    """The operators after the rule, and its reasons; results agree."""
+def rewrite(nodes, inputs=SEQUENCE, outputs=("y",), dtype=np.float32, **constants):
+    """The operators after the rule, and its reasons; results agree, within as many units in the last place as terms are
+    rounded."""
     names = {name for item in nodes for name in item.input}
     known = {name: value for name, value in {**CONSTANTS, **constants}.items() if name in names}
-    proto = model(nodes, inputs, outputs, known)
+    known = {name: value if value.dtype.kind == "i" else value.astype(dtype) for name, value in known.items()}
+    proto = model(nodes, inputs, outputs, known, dtype=dtype)
     after, context = apply(proto, RulePass([ConvOfProduct()]))
     if np.all([np.all(np.isfinite(value)) for value in known.values()]):
-        assert_close(proto, after, {"x": random(2, 12, 8)}, 64)
+        assert_close(proto, after, {"x": random(2, 12, 8).astype(dtype)}, 64 if dtype is np.float32 else 8)
     return ops(after), reasons(context)
 
 
-def test_with_and_without_biases():
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_with_and_without_biases(dtype):
     one = ["MatMul", "Add", "Transpose", "Reshape"]
-    assert rewrite(CHAIN) == (one, "")
+    assert rewrite(CHAIN, dtype=dtype) == (one, "")
     without = node("Transpose", "p", "t", perm=[0, 2, 1])
-    assert rewrite([PRODUCT, without, IMAGE, CONV]) == (one, "")
-    assert rewrite([PRODUCT, SUM, TURNED, IMAGE, node("Conv", "i w", "y")]) == (one, "")
-    assert rewrite([PRODUCT, without, IMAGE, node("Conv", "i w", "y")]) == ([one[0], *one[2:]], "")
+    assert rewrite([PRODUCT, without, IMAGE, CONV], dtype=dtype) == (one, "")
+    assert rewrite([PRODUCT, SUM, TURNED, IMAGE, node("Conv", "i w", "y")], dtype=dtype) == (one, "")
+    assert rewrite([PRODUCT, without, IMAGE, node("Conv", "i w", "y")], dtype=dtype) == ([one[0], *one[2:]], "")
 
 
 REFUSED = {
@@ -75,7 +78,8 @@ def test_refusals(case):
     assert "Conv" in after and reason in said
 
 
-def test_heads_of_networks_for_segmentation_on_cuda():
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_heads_of_networks_for_segmentation_on_cuda(dtype):
     """As in SegFormer: products at each scale, interpolated, joined and convolved."""
     nodes, inputs = [], {}
     for name, side in (("l", 4), ("m", 2)):
@@ -95,7 +99,9 @@ def test_heads_of_networks_for_segmentation_on_cuda():
         **{"v": random(8, 64) / 4, "c": random(64), "k": random(32, 128, 1, 1) / 8},
         **{"sl": np.array([1, 64, 4, 4]), "sm": np.array([1, 64, 2, 2]), "sizes": np.array([1, 64, 4, 4])},
     }
-    proto = model(nodes, inputs, constants=constants)
+    constants = {name: value if value.dtype.kind == "i" else value.astype(dtype) for name, value in constants.items()}
+    proto = model(nodes, inputs, constants=constants, dtype=dtype)
     after, _ = apply(proto, "conv-layout", target="cuda")
     assert sorted(ops(after)) == sorted([*["MatMul", "Add", "Transpose", "Reshape"] * 2, "Resize", "Add"])
-    assert_close(proto, after, {name: random(*shape) for name, shape in inputs.items()}, 64)
+    feeds = {name: random(*shape).astype(dtype) for name, shape in inputs.items()}
+    assert_close(proto, after, feeds, 64 if dtype is np.float32 else 8)

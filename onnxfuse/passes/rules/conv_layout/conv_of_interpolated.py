@@ -13,6 +13,7 @@ import onnx_graphsurgeon as gs
 from onnxfuse.model.constants import Array, constant_value
 from onnxfuse.model.graph_ir import Node, standard_op
 from onnxfuse.passes.rules.conv_layout.joined_channels import producer_beside, split_weights
+from onnxfuse.passes.rules.conv_layout.merged_weights import are_rounded_once
 from onnxfuse.passes.rules.conv_layout.upsampling import stretches
 from onnxfuse.rewrite.matcher import Match
 from onnxfuse.rewrite.pattern import Ops
@@ -45,8 +46,8 @@ class ConvOfInterpolated(RewriteRule):
     to rounding; the weights of a mean add up to 1, so that a bias does too.  So begin the heads of networks for
     segmentation, which join what was seen at several scales (E. Xie et al., SegFormer, arXiv:2105.15203; T. Xiao et
     al., UPerNet, arXiv:1807.10221).
-    Refused: kernels of more than one tap, groups, strides, padding; weights that are not float32 or not finite; more
-    filters than channels, which it would be more to interpolate; few products to save.
+    Refused: kernels of more than one tap, groups, strides, padding; weights of other types than float16, bfloat16 and
+    float32, or not finite; more filters than channels, which it would be more to interpolate; few products to save.
     """
 
     name = "conv-of-interpolated"
@@ -68,8 +69,8 @@ class ConvOfInterpolated(RewriteRule):
         makers = [producer_beside(tensor, match) for tensor in tensors]
         if not any(_growth(node, weights.ndim, match.model.opsets) for node in makers):
             return NOT_APPLICABLE
-        if weights.dtype != np.float32 or not np.all(np.isfinite(weights)):
-            return "the weights of Conv are not float32, or not finite"
+        if not are_rounded_once([weights]) or not np.all(np.isfinite(weights)):
+            return "the weights of Conv are not float16, bfloat16 or float32, or not finite"
         if not _is_product(match.node("conv"), weights.shape[2:]):
             return "Conv is more than a product of channels"
         shares = [weights] if concat is None else split_weights(weights, concat)

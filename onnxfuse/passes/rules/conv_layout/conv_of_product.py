@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from onnxfuse.model.constants import Array
-from onnxfuse.passes.rules.conv_layout.merge_pointwise_convs import product_vanishes, takes_single_places
+from onnxfuse.passes.rules.conv_layout.merge_pointwise_convs import takes_single_places
+from onnxfuse.passes.rules.conv_layout.merged_weights import merged
 from onnxfuse.rewrite.matcher import Match
 from onnxfuse.rewrite.pattern import Ops
 from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, RewriteRule
@@ -18,8 +19,9 @@ class ConvOfProduct(RewriteRule):
 
     So begin the heads of transformers of images, once a convolution of what is interpolated comes before that (E. Xie
     et al., SegFormer, arXiv:2105.15203).
-    Refused: a product with more weights than the two; an inner value that is needed elsewhere; weights that are not
-    float32; products that overflow or vanish; groups, strides, padding, larger kernels, sizes that are not known.
+    Refused: a product with more weights than the two; an inner value that is needed elsewhere; weights of other types
+    than float16, bfloat16 and float32; products that overflow or vanish; groups, strides, padding, larger kernels,
+    sizes that are not known.
     """
 
     name = "conv-of-product"
@@ -46,24 +48,11 @@ class ConvOfProduct(RewriteRule):
             return NOT_APPLICABLE
         if not _is_image(turned, image) or not takes_single_places(match.node("conv")):
             return NOT_APPLICABLE
-        if not all(values.dtype == np.float32 for values in constants.values()):
-            return "the weights are not float32"
         if "c" in constants and constants["c"].shape != v.shape[1:]:
             return "what is added to the product is no vector of its columns"
-        rows, inner = v.shape
-        outputs = w.shape[0]
-        if rows * outputs > inner * (rows + outputs) and not self.everything:
-            return f"one product from {rows} to {outputs} channels is more work than two by way of {inner}"
-        left, right = v.astype(np.float64), w[:, :, 0, 0].T.astype(np.float64)
-        with np.errstate(all="ignore"):
-            product = left @ right
-            weights = product.astype(np.float32)
-            bias = _bias(constants, right)
-        if not (np.all(np.isfinite(weights)) and (bias is None or np.all(np.isfinite(bias)))):
-            return "the weights of one product in place of two would not be finite"
-        if product_vanishes(product.T, left, right):
-            return "the weights of one product in place of two would be denormal"
-        match.plan = weights, bias, [image[0], outputs, *image[2:]]
+        product, conv = (v.T, constants.get("c")), (w[:, :, 0, 0], constants.get("b"))
+        weights, bias = merged(product, conv, "product", at_any_cost=self.everything)
+        match.plan = np.ascontiguousarray(weights.T), bias, [image[0], w.shape[0], *image[2:]]
         return None
 
     def rewrite(self, match: Match, builder: Builder) -> Any:
@@ -81,10 +70,3 @@ def _is_image(turned: Any, image: Any) -> bool:
     if turned is None or image is None or len(turned) != 3 or len(image) != 4:
         return False
     return all(isinstance(size, int) and size > 0 for size in (*turned, *image)) and turned[:2] == image[:2]
-
-
-def _bias(constants: dict[str, Array], right: Array) -> Array | None:
-    if "c" not in constants and "b" not in constants:
-        return None
-    offset = constants["c"].astype(np.float64) @ right if "c" in constants else np.zeros(right.shape[1])
-    return (offset + (constants["b"].astype(np.float64) if "b" in constants else 0.0)).astype(np.float32)
