@@ -34,6 +34,12 @@ def has_avx2() -> bool:
     return "avx2" in _info().get("features", "").split()
 
 
+def has_vnni() -> bool:
+    """Whether there are instructions that add up products of uint8 and int8 without saturating: VNNI, as AVX-512 or
+    AVX."""
+    return "vnni" in _info().get("features", "").split()
+
+
 def halves_avx512() -> bool:
     """Whether vectors of AVX-512 are computed in two steps, as on AMD's Zen 4 (family 25, of which Zen 3 has none)."""
     return has_avx512() and _info().get("vendor") == "AuthenticAMD" and _info().get("family") == "25"

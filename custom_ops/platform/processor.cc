@@ -28,7 +28,11 @@ Features find_features() {
   unsigned state = 0, high = 0;
   __asm__("xgetbv" : "=a"(state), "=d"(high) : "c"(0));
   const bool avx2 = (state & kYmmState) == kYmmState;
-  return {avx2, avx2 && (state & kZmmState) == kZmmState && (ebx & kAvx512) == kAvx512};
+  const bool avx512 = avx2 && (state & kZmmState) == kZmmState && (ebx & kAvx512) == kAvx512;
+  constexpr unsigned kAvx512Vnni = 1u << 11, kAvxVnni = 1u << 4;
+  bool vnni = avx512 && (ecx & kAvx512Vnni) != 0;
+  if (__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0) vnni = vnni || (avx2 && (eax & kAvxVnni) != 0);
+  return {avx2, avx512, vnni};
 }
 
 namespace {
@@ -58,7 +62,8 @@ std::string describe() {
     if (__get_cpuid(leaf, &eax, &ebx, &ecx, &edx) != 0) name += characters(eax, ebx, ecx, edx);
   }
   const Features features = find_features();
-  text += std::string("features:") + (features.avx2 ? " avx2" : "") + (features.avx512 ? " avx512" : "") + "\n";
+  text += std::string("features:") + (features.avx2 ? " avx2" : "") + (features.avx512 ? " avx512" : "") +
+          (features.vnni ? " vnni" : "") + "\n";
   return text + "name: " + name.c_str() + "\n";  // what follows a null character is no part of the name
 }
 

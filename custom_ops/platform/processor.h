@@ -8,6 +8,7 @@ namespace onnxfuse {
 struct Features {
   bool avx2 = false;    // with FMA and F16C
   bool avx512 = false;  // F, BW, DQ and VL, and all of avx2
+  bool vnni = false;    // products of bytes: AVX512-VNNI beside avx512, or AVX-VNNI beside avx2
 };
 
 Features find_features();

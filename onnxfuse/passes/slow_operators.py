@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from onnxfuse.fused.target import CPU, CUDA
 from onnxfuse.passes.rules.slow_operators.bias_softmax import BiasSoftmax
 from onnxfuse.passes.rules.slow_operators.concat_of_concats import ConcatOfConcats
+from onnxfuse.passes.rules.slow_operators.dequantized_rows import DequantizedRows
 from onnxfuse.passes.rules.slow_operators.local_response_normalization import LocalResponseNormalization
 from onnxfuse.passes.rules.slow_operators.mean_of_channels import MeanOfChannels
 from onnxfuse.passes.rules.slow_operators.normalization_by_moments import NormalizationByMoments
@@ -27,6 +28,7 @@ from onnxfuse.passes.rules.slow_operators.skip_normalization import (
 from onnxfuse.passes.rules.slow_operators.slices_as_gather import SlicesAsGather
 from onnxfuse.passes.rules.slow_operators.softmax_over_channels import SoftmaxOverChannels
 from onnxfuse.passes.rules.slow_operators.stack_of_parts import HalvesOfStack, StackOfParts
+from onnxfuse.passes.rules.slow_operators.unsigned_activations import UnsignedActivations
 from onnxfuse.rewrite.base import PassContext
 from onnxfuse.rewrite.rewriter import RulePass
 from onnxfuse.rewrite.rule import RewriteRule
@@ -73,6 +75,8 @@ _RULES: Mapping[str, tuple[_Row, ...]] = {
         _row(StackOfParts, "Concat Reshape Transpose"),
         _row(RelativeShift, "Pad Reshape Slice"),
         _row(SoftmaxOverChannels, "Softmax"),
+        _row(DequantizedRows, "DequantizeLinear Gather"),
+        _row(UnsignedActivations, "DequantizeLinear QuantizeLinear"),
     ),
     CUDA.provider: (
         _row(MeanOfChannels, "GlobalAveragePool"),
@@ -83,15 +87,17 @@ _RULES: Mapping[str, tuple[_Row, ...]] = {
         _row(HalvesOfStack, "Concat Reshape Split"),
         _row(SlicesAsGather, "Concat Slice"),
         _row(ConcatOfConcats, "Concat"),
+        _row(DequantizedRows, "DequantizeLinear Gather"),
     ),
 }
 """By the provider whose kernels are slow, in the order in which they run."""
 
 
 class SlowOperators:
-    """On the CPU LRN, Softmax, layer and RMS normalization in forms that this project or ONNX Runtime fuses; on CUDA
-    means of channels and slices that are put together again as kernels that are faster there; on both targets rotary
-    embeddings, and activations and normalizations of ONNX Runtime's own, in a form that is fused.
+    """On the CPU LRN, Softmax, layer and RMS normalization in forms that this project or ONNX Runtime fuses, and what
+    is quantized to int8 in the type of ONNX Runtime's integer kernels; on CUDA means of channels and slices that are
+    put together again as kernels that are faster there; on both targets rows of quantized tables before they are
+    dequantized, rotary embeddings, and activations and normalizations of ONNX Runtime's own, in a form that is fused.
 
     Results stay the same up to rounding.
     """
