@@ -11,6 +11,7 @@ from onnxfuse.passes.rules.slow_operators.concat_of_concats import ConcatOfConca
 from onnxfuse.passes.rules.slow_operators.dequantized_rows import DequantizedRows
 from onnxfuse.passes.rules.slow_operators.local_response_normalization import LocalResponseNormalization
 from onnxfuse.passes.rules.slow_operators.mean_of_channels import MeanOfChannels
+from onnxfuse.passes.rules.slow_operators.named_columns import NamedColumns
 from onnxfuse.passes.rules.slow_operators.normalization_by_moments import NormalizationByMoments
 from onnxfuse.passes.rules.slow_operators.ort_activations import OrtActivations
 from onnxfuse.passes.rules.slow_operators.relative_shift import RelativeShift
@@ -74,6 +75,7 @@ _RULES: Mapping[str, tuple[_Row, ...]] = {
         *_ORT_OPERATORS,
         _row(StackOfParts, "Concat Reshape Transpose"),
         _row(RelativeShift, "Pad Reshape Slice"),
+        _row(NamedColumns, "GatherElements MatMul"),
         _row(SoftmaxOverChannels, "Softmax"),
         _row(DequantizedRows, "DequantizeLinear Gather"),
         _row(UnsignedActivations, "DequantizeLinear QuantizeLinear"),
@@ -84,6 +86,7 @@ _RULES: Mapping[str, tuple[_Row, ...]] = {
         *_ORT_OPERATORS,
         _row(StackOfParts, "Concat Reshape Transpose"),
         _row(RelativeShift, "Pad Reshape Slice"),
+        _row(NamedColumns, "GatherElements MatMul"),
         _row(HalvesOfStack, "Concat Reshape Split"),
         _row(SlicesAsGather, "Concat Slice"),
         _row(ConcatOfConcats, "Concat"),
@@ -97,7 +100,8 @@ class SlowOperators:
     """On the CPU LRN, Softmax, layer and RMS normalization in forms that this project or ONNX Runtime fuses, and what
     is quantized to int8 in the type of ONNX Runtime's integer kernels; on CUDA means of channels and slices that are
     put together again as kernels that are faster there; on both targets rows of quantized tables before they are
-    dequantized, rotary embeddings, and activations and normalizations of ONNX Runtime's own, in a form that is fused.
+    dequantized, rotary embeddings, activations and normalizations of ONNX Runtime's own, and scores of relative
+    positions, in a form that is fused.
 
     Results stay the same up to rounding.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -64,18 +65,29 @@ class RelativeShift(RewriteRule):
     def rewrite(self, match: Match, builder: Builder) -> Any:
         """The rows as one, of which the middle is read and divided anew."""
         x, first, step, length = match.plan
-        rows = match.root.outputs[0].shape[-2]
-        leading = [0] * (len(x.shape) - 2)
+        return spaced_rows(builder, x, x.shape, first, step, (match.root.outputs[0].shape[-2], length))
 
-        def integers(name: str, *numbers: int) -> gs.Tensor:
-            return builder.initializer(np.array(numbers, np.int64), name)
 
-        def cut(data: gs.Tensor, begin: int, end: int) -> gs.Tensor:
-            return builder.op("Slice", data, integers("from", begin), integers("to", end), integers("axis", -1))
+def spaced_rows(
+    builder: Builder, x: gs.Tensor, shape: Sequence[Any], first: int, step: int, sizes: tuple[int, int]
+) -> Any:
+    """Of the elements of the last two dimensions of ``x``, which has this ``shape``, a matrix of these ``sizes``: its
+    rows begin with element ``first`` and then every ``step`` elements, as nodes that fused nodes read as a view.
 
-        x = builder.op("Reshape", x, integers("flat", *leading, x.shape[-2] * x.shape[-1]))
-        x = builder.op("Reshape", cut(x, first, first + rows * step), integers("apart", *leading, rows, step))
-        return cut(x, 0, length) if length < step else x
+    ``step`` is no less than a row has, and ``first`` and a step for each row no more than there are elements.
+    """
+    rows, length = sizes
+    leading = [0] * (len(shape) - 2)
+
+    def integers(name: str, *numbers: int) -> gs.Tensor:
+        return builder.initializer(np.array(numbers, np.int64), name)
+
+    def cut(data: gs.Tensor, begin: int, end: int) -> gs.Tensor:
+        return builder.op("Slice", data, integers("from", begin), integers("to", end), integers("axis", -1))
+
+    x = builder.op("Reshape", x, integers("flat", *leading, shape[-2] * shape[-1]))
+    x = builder.op("Reshape", cut(x, first, first + rows * step), integers("apart", *leading, rows, step))
+    return cut(x, 0, length) if length < step else x
 
 
 def _moves(node: Node) -> bool:
