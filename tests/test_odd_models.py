@@ -75,6 +75,7 @@ FOREIGN = {
         helper.make_node("DequantizeLinear", [], ["a"], domain="acme"),
         helper.make_node("Mul", ["a", "x"], ["y"]),
     ],
+    "If": [helper.make_node("If", [], ["a"], domain="acme"), helper.make_node("Mul", ["a", "x"], ["y"])],
     "LayerNormalization": [
         helper.make_node("LayerNormalization", [], ["a"], domain="acme"),
         helper.make_node("Mul", ["a", "x"], ["y"]),
@@ -100,6 +101,20 @@ def test_another_domain_may_use_the_names_of_the_standard(op: str, target: str, 
     model = model_of([helper.make_node("Conv", ["x", "w"], ["c"]), *FOREIGN[op]])
     found = inspected(model, tmp_path / "m.onnx", target)
     assert found.operators[op] >= 1 and not any(op in region.ops for region in found.plan.fused)
+
+
+@pytest.mark.parametrize("tensors", [([], ["a"]), (["x"], [])])
+@pytest.mark.parametrize("op", ["Floor", "DynamicQuantizeLinear", "Cast"])
+def test_another_domain_may_round_float16_in_its_own_way(
+    op: str, tensors: tuple[list[str], list[str]], tmp_path: Path
+) -> None:
+    """Where the last digit of a float16 decides is asked of nodes whatever their domain."""
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"]), helper.make_node(op, *tensors, domain="acme")]
+    model = model_of(nodes)
+    for info in (*model.graph.input, *model.graph.output):
+        info.type.tensor_type.elem_type = TensorProto.FLOAT16
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(numpy_helper.to_array(WEIGHTS).astype(np.float16), "w"))
+    assert inspected(model, tmp_path / "m.onnx").operators[op] == 1
 
 
 def test_text_that_is_not_utf8_as_the_padding(tmp_path: Path) -> None:

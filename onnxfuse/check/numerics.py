@@ -9,6 +9,7 @@ import onnx
 from onnxfuse.check.comparison import Numbers, precision
 from onnxfuse.fused.kinds import DOMAIN, TF32_KEY
 from onnxfuse.model.elementwise_operators import Values, operators_that
+from onnxfuse.model.graph_ir import STANDARD_DOMAINS
 from onnxfuse.model.protos import onnx_graphs
 
 _FLOATS: dict[int, np.dtype] = {
@@ -35,18 +36,23 @@ def coarsest_type(model: onnx.ModelProto) -> np.dtype | None:
     types: set[int] = set()
     nodes: list[onnx.NodeProto] = [node for function in model.functions for node in function.node]
     for graph in onnx_graphs(model.graph):
-        computed = {name for node in graph.node if node.op_type not in _STORAGE_READERS for name in node.input}
+        computed = {name for node in graph.node if _operator(node) not in _STORAGE_READERS for name in node.input}
         types |= {tensor.data_type for tensor in graph.initializer if tensor.name in computed}
         types |= {value.type.tensor_type.elem_type for value in graph.input if value.name in computed}
         nodes += graph.node
     for node in nodes:
         for attribute in node.attribute:
-            if node.op_type == "Cast" and attribute.name == "to":
+            if _operator(node) == "Cast" and attribute.name == "to":
                 types.add(attribute.i)
-            elif node.op_type == "Constant" and attribute.name == "value":
+            elif _operator(node) == "Constant" and attribute.name == "value":
                 types.add(attribute.t.data_type)
     floats = [_FLOATS[kind] for kind in types if kind in _FLOATS]
     return max(floats, key=precision, default=None)
+
+
+def _operator(node: onnx.NodeProto) -> str:
+    """The operator of a node of the standard domain, none of another, which may use the same names."""
+    return node.op_type if node.domain in STANDARD_DOMAINS else ""
 
 
 Producers = ChainMap[str, onnx.NodeProto | None]
@@ -79,15 +85,16 @@ def _is_in_unit_range(name: str, producers: Producers) -> bool:
         node = producers.get(name)
         if node is None:
             return False
-        if node.op_type in _IN_UNIT_RANGE:
+        operator = _operator(node)
+        if operator in _IN_UNIT_RANGE:
             continue
-        if node.op_type == "If":
+        if operator == "If":
             if not _gives_unit_range(node, list(node.output).index(name), producers):
                 return False
             continue
-        if node.op_type == "Concat":
+        if operator == "Concat":
             sources = list(node.input)
-        elif node.op_type in _KEEP_VALUES:
+        elif operator in _KEEP_VALUES:
             sources = list(node.input[:1])
         else:
             return False
@@ -127,7 +134,7 @@ def reads_computed_constants(model: onnx.ModelProto) -> bool:
     computed: set[str] = set()
     known = {tensor.name for tensor in model.graph.initializer} - {value.name for value in model.graph.input}
     for node in model.graph.node:
-        if node.op_type == "Constant":
+        if _operator(node) == "Constant":
             known.update(node.output)
         elif node.domain != DOMAIN and known.issuperset(filter(None, node.input)):
             known.update(node.output)

@@ -61,12 +61,16 @@ _SECOND_ON_HOST = (
     *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Reshape", "Split", "Squeeze", "TopK", "Trilu"),
     *("Unsqueeze", "Upsample"),
 )
-HOST_INPUTS = {
+_STANDARD_HOST_INPUTS = {
     **READ_ON_HOST,
     **dict.fromkeys(_SECOND_ON_HOST, (1,)),
-    **{"Clip": (1, 2), "Dropout": (1, 2), "Resize": (1, 2, 3), "Slice": (1, 2, 3, 4), "GroupQueryAttention": (6,)},
+    **{"Clip": (1, 2), "Dropout": (1, 2), "Resize": (1, 2, 3), "Slice": (1, 2, 3, 4)},
 }
-"""The inputs that a CUDA kernel reads on the host, by operator (OrtMemTypeCPUInput in its registration)."""
+HOST_INPUTS = {
+    **{("", operator): places for operator, places in _STANDARD_HOST_INPUTS.items()},
+    ("com.microsoft", "GroupQueryAttention"): (6,),
+}
+"""The inputs that a CUDA kernel reads on the host, by domain and operator (OrtMemTypeCPUInput in its registration)."""
 
 
 def has_kernel(node: gs.Node) -> bool:

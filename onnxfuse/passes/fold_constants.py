@@ -21,7 +21,7 @@ from onnxfuse.model.constants import (
     is_dense,
     shape_of,
 )
-from onnxfuse.model.graph_ir import VIEWS, Node, numpy_dtype, subgraphs
+from onnxfuse.model.graph_ir import VIEWS, Node, numpy_dtype, standard_op, subgraphs
 from onnxfuse.passes.folding import Evaluator
 from onnxfuse.passes.result_size import largest_elements, largest_itemsize, most_work
 from onnxfuse.passes.scalar_inputs import write_scalars
@@ -315,7 +315,7 @@ class _Folder:
 
 def _open_conditions(editor: GraphEditor) -> int:
     """How many If have a condition that is no constant; ONNX Runtime puts a body in the place of the others."""
-    nodes = (node for graph in editor.graphs for node in graph.nodes if node.op == "If")
+    nodes = (node for graph in editor.graphs for node in graph.nodes if standard_op(node) == "If")
     return sum(not is_constant(node.inputs[0]) for node in nodes if editor.graph_index(node) is not None)
 
 

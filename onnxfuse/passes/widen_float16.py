@@ -11,7 +11,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, help
 
 from onnxfuse.model.constants import domain_of, dtype_of
 from onnxfuse.model.elementwise_operators import operators_that
-from onnxfuse.model.graph_ir import LazyTensor
+from onnxfuse.model.graph_ir import LazyTensor, standard_op
 from onnxfuse.model.inlining import nested_nodes
 from onnxfuse.model.protos import onnx_graphs
 from onnxfuse.model.tensor_data import byte_size, tensors
@@ -105,7 +105,7 @@ def _kept(model: Model, nodes: list[Node]) -> list[Node]:
     """
     inside = {id(node) for node in model.graph.nodes}
     deciding = [node for node in nodes if node.op in _ROUNDED or _makes_integers(node)]
-    pending = [(node, node) for node in deciding if dtype_of(node.inputs[0]) == np.float16]
+    pending = [(node, node) for node in deciding if any(map(_is_half, node.inputs[:1]))]
     found: dict[int, Node] = {}
     while pending:
         node, decides = pending.pop()
@@ -162,7 +162,7 @@ def _why_slower(model: Model, nodes: list[Node]) -> str | None:
 
 def _makes_integers(node: Node) -> bool:
     """Whether a Cast makes integers or flags."""
-    dtype = dtype_of(node.outputs[0]) if node.op == "Cast" else None
+    dtype = dtype_of(node.outputs[0]) if standard_op(node) == "Cast" else None
     return dtype is not None and dtype.kind in "iub"
 
 

@@ -132,6 +132,15 @@ def test_probabilities_are_found_through_what_keeps_values() -> None:
     assert probabilities(model) == {"s", "p", "h", "c", "b"}
 
 
+def test_another_domain_may_use_the_names_of_what_makes_probabilities_and_halves() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 20, "acme" : 1]>\nm (float[2] x) => (float[2] y, float[2] z) {'
+        " a = acme.Softmax(x) y = Identity(a) s = Sigmoid(x) b = acme.Transpose(s) z = acme.Cast<to = 10>(b) }"
+    )
+    assert probabilities(model) == set()
+    assert coarsest_type(model) == np.float32
+
+
 def test_a_probability_near_zero_is_compared_on_the_scale_of_one() -> None:
     expected, actual = floats(1e-7, 3e-8), floats(2e-7, 1e-8)
     assert compare_values("y", expected, actual).reason

@@ -26,6 +26,10 @@ CASES = {
         "g (float[n, 4] x, float[n] z) => (float[a, b] y) { r = Exp(z) s = Cast<to = 7>(r) y = Expand(x, s) }",
         [("Expand", TO_HOST)],
     ),
+    "a number that another domain's operator of that name reads on the GPU": (
+        "g (float[n, 4] x, float[1] z) => (float[n, 4] y) { r = Exp(z) y = acme.Clip(x, r) }",
+        [],
+    ),
     "no kernel": (
         "g (float[n, 4] x, float[4, 4] w) => (float[n, 4] y) { a = MatMul(x, w) b = Det(a) y = Mul(a, b) }",
         [("Det", TO_HOST), ("Mul", TO_DEVICE)],
@@ -50,7 +54,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_nodes_and_reasons(case: str) -> None:
     text, expected = CASES[case]
-    model = load_proto(parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {text}'))
+    model = load_proto(parser.parse_model(f'<ir_version: 9, opset_import: ["": 17, "acme": 1]> {text}'))
     assert [(item.op, item.reason) for item in not_captured(model)] == expected
 
 

@@ -62,7 +62,7 @@ def _reads(node: gs.Node, *, on_host: bool) -> Iterator[tuple[gs.Tensor, bool]]:
     """What a node reads of values, and whether on the host.  The kernel of a Shape reads none, wherever it runs."""
     if standard_op(node) in SOURCES or subgraphs(node):
         return
-    by_host = HOST_INPUTS.get(operator_key(node)[1], ())
+    by_host = HOST_INPUTS.get(operator_key(node), ())
     for place, tensor in enumerate(node.inputs):
         if tensor.name and not isinstance(tensor, gs.Constant):
             yield tensor, on_host or place in by_host
