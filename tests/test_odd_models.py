@@ -70,6 +70,10 @@ def test_convolutions_of_no_groups_are_refused(op: str, group: int, tmp_path: Pa
 
 
 FOREIGN = {
+    "Concat": [
+        helper.make_node("Concat", ["c"], ["a"], domain="acme", axis="rows"),
+        *(helper.make_node("Mul", ["a", "x"], ["m"]), helper.make_node("Neg", ["m"], ["y"])),
+    ],
     "Conv": [helper.make_node("Conv", ["x"], ["a"], domain="acme"), helper.make_node("Relu", ["a"], ["y"])],
     "DequantizeLinear": [
         helper.make_node("DequantizeLinear", [], ["a"], domain="acme"),
@@ -101,6 +105,17 @@ def test_another_domain_may_use_the_names_of_the_standard(op: str, target: str, 
     model = model_of([helper.make_node("Conv", ["x", "w"], ["c"]), *FOREIGN[op]])
     found = inspected(model, tmp_path / "m.onnx", target)
     assert found.operators[op] >= 1 and not any(op in region.ops for region in found.plan.fused)
+
+
+def test_a_convolution_of_another_domain_may_have_no_weights(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Conv", ["r"], ["a"], domain="acme"),
+        *(helper.make_node("Conv", ["r", "w"], ["c"]), helper.make_node("Sigmoid", ["c"], ["y"])),
+    ]
+    model = model_of(nodes)
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "channels"
+    assert inspected(model, tmp_path / "m.onnx").operators["Conv"] == 2
 
 
 @pytest.mark.parametrize("tensors", [([], ["a"]), (["x"], [])])

@@ -8,7 +8,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.model.constants import constant_value
 from onnxfuse.model.graph import sorted_nodes
-from onnxfuse.model.graph_ir import VIEWS
+from onnxfuse.model.graph_ir import VIEWS, standard_op
 from onnxfuse.program.lowering import is_elementwise
 
 LIKELY_SIZE = 320
@@ -59,10 +59,11 @@ class LikelyShapes:
         """The inferred shape, its open sizes as the node computes them from its inputs."""
         if tensor.shape is None or all(isinstance(dim, int) for dim in tensor.shape):
             return None
-        if index > 0 and node.op != "Split":
+        operator = standard_op(node)
+        if index > 0 and operator != "Split":
             return None
         sizes = self._sizes(tensor)
-        if node.op in VIEWS:
+        if operator in VIEWS:
             read = self.of(node.inputs[0])
             return None if read is None else _reshaped(read, sizes)
         shapes = [shape for shape in map(self.of, node.inputs) if shape is not None]
@@ -93,22 +94,22 @@ def _reshaped(read: Shape, made: Sequence[int | None]) -> Shape:
 
 def _computed(node: gs.Node, shapes: Sequence[Shape]) -> Iterable[float]:
     """The sizes of a node's result, given the shapes of those inputs that have its rank; empty if not known."""
-    first = shapes[0]
+    first, operator = shapes[0], standard_op(node)
     if is_elementwise(node):
         return [max(sizes) for sizes in zip(*shapes, strict=True)]
-    if node.op == "Concat":
+    if operator == "Concat":
         axis = int(node.attrs.get("axis", 0)) % len(first)
         return [sum(shape[d] for shape in shapes) if d == axis else size for d, size in enumerate(first)]
-    if node.op == "Transpose":
+    if operator == "Transpose":
         return [first[axis] for axis in node.attrs.get("perm") or range(len(first))[::-1]]
-    if node.op in ("Conv", "MaxPool", "AveragePool", "LpPool", "ConvTranspose"):
+    if operator in ("Conv", "MaxPool", "AveragePool", "LpPool", "ConvTranspose"):
         strides = node.attrs.get("strides") or [1] * (len(first) - 2)
-        wider = node.op == "ConvTranspose"
+        wider = operator == "ConvTranspose"
         return [
             *first[:2],
             *(size * stride if wider else -(-size // stride) for size, stride in zip(first[2:], strides, strict=False)),
         ]
-    if node.op in ("Resize", "Upsample"):
+    if operator in ("Resize", "Upsample"):
         for values in map(constant_value, node.inputs[1:]):
             if values is not None and values.dtype == np.float32 and values.size == len(first):
                 return [size * scale for size, scale in zip(first, values.tolist(), strict=True)]

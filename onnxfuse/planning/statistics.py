@@ -24,7 +24,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, kind_of, reported_name
 from onnxfuse.model.graph import sorted_nodes
-from onnxfuse.model.graph_ir import operator_key
+from onnxfuse.model.graph_ir import operator_key, standard_op
 from onnxfuse.model.inlining import FunctionKey, inlined_nodes
 from onnxfuse.model.returned import Returned
 from onnxfuse.ort.host import constant_arithmetic, shape_arithmetic
@@ -132,7 +132,7 @@ def arithmetic(nodes: Sequence[gs.Node]) -> set[int]:
 
 def is_launched(node: gs.Node) -> bool:
     """Whether a node runs a kernel over data, if it is no arithmetic."""
-    return node.op not in _NO_LAUNCH or node.domain == DOMAIN
+    return standard_op(node) not in _NO_LAUNCH
 
 
 def _count_graph(statistics: Statistics, graph: gs.Graph, is_output: Returned) -> None:

@@ -29,6 +29,7 @@ from onnxfuse.fused.conv.conv_figures import (
 )
 from onnxfuse.fused.likely_shapes import LikelyShapes
 from onnxfuse.model.dtypes import DTYPES
+from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.ort.ort_layout import block_size, hard_swish_pair
 from onnxfuse.program.figures import FEW_NHWC_PIXELS, LEAST_GROUP
 from onnxfuse.program.lowering import instructions, is_elementwise
@@ -265,10 +266,10 @@ def _is_pointwise(node: gs.Node) -> bool:
 def _is_behind_single(node: gs.Node) -> bool:
     """Whether a 1x1 convolution is the one that alone reads what a depthwise one makes."""
     tensor = node.inputs[0]
-    while tensor.inputs and tensor.inputs[0].op != "Conv" and is_elementwise(tensor.inputs[0]):
+    while tensor.inputs and standard_op(tensor.inputs[0]) != "Conv" and is_elementwise(tensor.inputs[0]):
         tensor = next((one for one in tensor.inputs[0].inputs if one.name and one.inputs), tensor.inputs[0].inputs[0])
     before = tensor.inputs[0] if tensor.inputs else None
-    known = before is not None and before.op == "Conv" and len(before.inputs) > 1 and before.inputs[1].shape
+    known = before is not None and standard_op(before) == "Conv" and len(before.inputs) > 1 and before.inputs[1].shape
     return bool(known) and _is_single(before) and _reader(tensor) is node
 
 
@@ -278,7 +279,7 @@ def _reader(tensor: gs.Tensor) -> gs.Node | None:
         readers = list({id(node): node for node in tensor.outputs}.values())
         others = 0
         if len(readers) == 2:
-            gates = [node for node in readers if node.op in ("Sigmoid", "HardSigmoid")]
+            gates = [node for node in readers if standard_op(node) in ("Sigmoid", "HardSigmoid")]
             readers = [node for node in readers if node not in gates]
             if len(gates) != 1 or gates[0].outputs[0].outputs != readers:
                 return None
@@ -286,7 +287,7 @@ def _reader(tensor: gs.Tensor) -> gs.Node | None:
         if len(readers) != 1:
             return None
         (node,) = readers
-        if node.op == "Conv":
+        if standard_op(node) == "Conv":
             known = len(node.inputs) > 1 and node.inputs[0] is tensor and node.inputs[1].shape
             return node if known else None
         variables = [one for one in node.inputs if one.name and not isinstance(one, gs.Constant)]

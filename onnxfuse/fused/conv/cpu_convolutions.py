@@ -28,6 +28,7 @@ from onnxfuse.fused.nhwc.nhwc_layout import joins_channels, permutes, takes_part
 from onnxfuse.fused.nhwc.pools import find_pool
 from onnxfuse.fused.sizes import is_gate
 from onnxfuse.model.graph import Model, sorted_nodes
+from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.model.returned import Returned
 from onnxfuse.ort.ort_fusions import find_gelus
 from onnxfuse.ort.ort_layout import PLAIN_ACTIVATIONS, ConvLayout
@@ -351,13 +352,13 @@ class _GraphChoice:
             return 0
         channels = shape[1]
         if tensor.shape is None or not isinstance(tensor.shape[1], (int, np.integer)):
-            weights = [node.inputs[1].shape for node in tensor.outputs if node.op == "Conv"]
+            weights = [node.inputs[1].shape for node in tensor.outputs if standard_op(node) == "Conv"]
             channels = min([shape[1] for shape in weights if shape and isinstance(shape[1], int)] or [channels])
         return math.prod(shape) // max(shape[1], 1) * channels
 
     def _becomes_conv(self, node: gs.Node) -> bool:
         """Whether conv-layout may write a node as a depthwise convolution: a constant step of each channel."""
-        if node.op not in ("Add", "Sub", "Mul", "Div", "BatchNormalization") or not node.outputs[0].shape:
+        if standard_op(node) not in ("Add", "Sub", "Mul", "Div", "BatchNormalization") or not node.outputs[0].shape:
             return False
         shape = node.outputs[0].shape
         variables = [tensor for tensor in node.inputs if tensor.name and not isinstance(tensor, gs.Constant)]
@@ -383,7 +384,7 @@ class _GraphChoice:
                 if unit.get(id(reader)) in (None, made):
                     continue
                 cut.separate(unit[id(reader)], plain, math.inf)
-                if reader.op != "Conv" or self._layout.reads_blocked(reader):
+                if standard_op(reader) != "Conv" or self._layout.reads_blocked(reader):
                     cut.separate(blocked, unit[id(reader)], math.inf)
 
     def _of_lost_tail(self, node: gs.Node, tensor: gs.Tensor, elements: int) -> float:
