@@ -17,6 +17,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse import cpu
 from onnxfuse.fused.target import CPU, Target
+from onnxfuse.model.constants import constant_value, is_constant, shape_of
 from onnxfuse.model.graph import subgraphs
 from onnxfuse.model.graph_ir import standard_op
 
@@ -30,6 +31,11 @@ DEPTHWISE_ACTIVATIONS = {"Relu", "HardSigmoid"}
 """Computed inside the depthwise convolution that a BatchNormalization in the blocked layout becomes."""
 BLOCKED_UNARY = {"Relu", "Sigmoid", "Tanh", "HardSigmoid", "Gelu"}
 BLOCKED_POOLING = {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
+BLOCKED_ENLARGING = {
+    ("nearest", "asymmetric", "floor"),
+    *(("linear", place, "") for place in ("align_corners", "asymmetric", "half_pixel")),
+}
+"""The modes of Resize: how it interpolates, where elements lie, and which one is the nearest."""
 
 REORDER_COST = 1.5
 """Cost of changing the layout of a tensor, in copies of that tensor (measured: 1 to 1.5)."""
@@ -209,14 +215,14 @@ class ConvLayout:
             return node.attrs.get("axis") == 1 and all(
                 isinstance(count, int) and count % self._block == 0 for count in channels
             )
-        return node.op in ("Resize", "Upsample") and node.attrs.get("mode", "nearest") == "nearest"
+        return node.op in ("Resize", "Upsample") and _is_enlarged_blocked(node)
 
     def _folds(self, node: gs.Node) -> bool:
         deterministic = not node.op.startswith("Random") and not subgraphs(node)
         return deterministic and all(map(self._is_constant, node.inputs))
 
     def _is_constant(self, tensor: gs.Tensor) -> bool:
-        return isinstance(tensor, gs.Constant) or not tensor.name or id(tensor) in self._constants
+        return is_constant(tensor) or not tensor.name or id(tensor) in self._constants
 
     def _stays_blocked(self, consumer: gs.Node) -> bool:
         return id(consumer) in self.blocked_nodes
@@ -238,6 +244,22 @@ def hard_swish_pair(mul: gs.Node) -> gs.Node | None:
             if abs(alpha - 1 / 6) < 1e-6 and abs(beta - 0.5) < 1e-6:
                 return producer
     return None
+
+
+def _is_enlarged_blocked(node: gs.Node) -> bool:
+    """Whether ORT makes an image larger in the blocked layout: by whole numbers, and in one of BLOCKED_ENLARGING."""
+    old = len(node.inputs) < 3  # Upsample, and Resize of opset 10: data, scales
+    place = "asymmetric" if old else node.attrs.get("coordinate_transformation_mode", "half_pixel")
+    mode = node.attrs.get("mode", "nearest")
+    nearest = "floor" if old else node.attrs.get("nearest_mode", "round_prefer_floor")
+    if (mode, place, nearest if mode == "nearest" else "") not in BLOCKED_ENLARGING or node.attrs.get("antialias"):
+        return False
+    before, after = shape_of(node.inputs[0]), shape_of(node.outputs[0])
+    if before and after and all(before):
+        return before[:2] == after[:2] and not any(new % size for new, size in zip(after, before, strict=True))
+    scales = constant_value(node.inputs[1 if old else 2])
+    whole = scales is not None and scales.size == 4 and np.all(scales >= 1) and np.all(scales == np.floor(scales))
+    return bool(whole and np.all(scales[:2] == 1))
 
 
 def _same_shape(tensors: Sequence[gs.Tensor]) -> bool:

@@ -107,6 +107,7 @@ def test_a_residual_of_unknown_size_is_inside_the_convolution(tmp_path: Path) ->
     assert set(_optimized_by_ort(model, tmp_path / "optimized.onnx")) <= {"Conv", "ReorderInput", "ReorderOutput"}
 
 
+_TWICE = "t = Constant <value_floats = [1.0, 1.0, 2.0, 2.0]> ()"
 BLOCKED = {
     "silu": "g = Sigmoid(r) z = Mul(r, g)",
     "gate of equal shape": "a = Relu(r) b = Relu(s) z = Mul(a, b)",
@@ -114,8 +115,23 @@ BLOCKED = {
     "gelu": "a = Div(r, root) b = Erf(a) c = Add(b, one) d = Mul(r, c) z = Mul(d, scalar)",
     "gelu as one node": "z = Gelu(r)",
     "approximate gelu": 'z = Gelu <approximate = "tanh"> (r)',
+    **{
+        f"twice as large, {name}": f"{_TWICE} z = Resize <{modes}> (r, , t)"
+        for name, modes in {
+            "nearest": 'coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"',
+            "linear": 'mode = "linear"',
+            "linear, asymmetric": 'mode = "linear", coordinate_transformation_mode = "asymmetric"',
+            "linear between corners": 'mode = "linear", coordinate_transformation_mode = "align_corners"',
+        }.items()
+    },
+    "linear to sizes": 't = Constant <value_ints = [1, 32, 64, 32]> () z = Resize <mode = "linear"> (r, , , t)',
 }
 NOT_BLOCKED = {
+    "nearest by halves": f"{_TWICE} z = Resize (r, , t)",
+    "cubic": f'{_TWICE} z = Resize <mode = "cubic"> (r, , t)',
+    "by a fraction": 't = Constant <value_floats = [1.0, 1.0, 1.5, 2.0]> () z = Resize <mode = "linear"> (r, , t)',
+    "to sizes by a fraction": 't = Constant <value_ints = [1, 32, 24, 32]> () z = Resize <mode = "linear"> (r, , , t)',
+    "smaller": 't = Constant <value_floats = [1.0, 1.0, 0.5, 1.0]> () z = Resize <mode = "linear"> (r, , t)',
     "offset after an activation": "a = Relu(r) z = Add(a, k)",
     "exponential": "z = Exp(r)",
     "softplus": "z = Softplus(r)",
