@@ -258,8 +258,9 @@ def _is_enlarged_blocked(node: gs.Node) -> bool:
     if before and after and all(before):
         return before[:2] == after[:2] and not any(new % size for new, size in zip(after, before, strict=True))
     scales = constant_value(node.inputs[1 if old else 2])
-    whole = scales is not None and scales.size == 4 and np.all(scales >= 1) and np.all(scales == np.floor(scales))
-    return bool(whole and np.all(scales[:2] == 1))
+    if scales is None or scales.size != 4 or np.any(scales[:2] != 1):
+        return False
+    return bool(np.all(scales >= 1) and np.all(scales == np.floor(scales)))
 
 
 def _same_shape(tensors: Sequence[gs.Tensor]) -> bool:

@@ -11,6 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 
+import onnxfuse
 from onnxfuse import cpu
 from onnxfuse.passes.rules.slow_operators.unsigned_activations import NO_INSTRUCTIONS
 from tests.passes.models import apply, model, node, ops, random, reasons, run
@@ -94,6 +95,14 @@ def test_what_several_nodes_read_is_unsigned(tmp_path: Path) -> None:
     assert apply(after, "slow-operators")[0] == after
 
 
+def test_a_type_that_the_model_declares_is_no_obstacle() -> None:
+    proto = residual_block()
+    proto.graph.value_info.append(onnx.helper.make_tensor_value_info("x_q", onnx.TensorProto.INT8, _SHAPE))
+    result = onnxfuse.optimize(proto, "cpu", check=False).model
+    assert zero_points(result)[0] == "uint8"
+    run(result, {"x": random(*_SHAPE)})
+
+
 def test_every_node_that_dequantizes_it_is_changed() -> None:
     proto = quantized(
         [
@@ -105,7 +114,7 @@ def test_every_node_that_dequantizes_it_is_changed() -> None:
         ]
     )
     after, _ = apply(proto, "slow-operators")
-    assert zero_points(after) == ["uint8"]
+    assert zero_points(after) == ["uint8", "uint8"]
     assert_same(proto, after, {"x": 100 * random(*_SHAPE)})
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx_graphsurgeon as gs
 
 from onnxfuse import cpu
-from onnxfuse.model.constants import constant_value
-from onnxfuse.model.graph_ir import Node, standard_op
+from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.rewrite.matcher import Match
 from onnxfuse.rewrite.pattern import Ops
 from onnxfuse.rewrite.rule import NOT_APPLICABLE, Builder, RewriteRule
@@ -36,42 +36,46 @@ class UnsignedActivations(RewriteRule):
     """
 
     name = "unsigned-activations"
+    keep_shared_nodes = True  # where several dequantize, each gets a QuantizeLinear; ONNX Runtime joins them
 
     def begin(self, model: Model, context: PassContext) -> None:
-        """Asks for the processor once."""
+        """Notes what several nodes read, which later matches, when some have been changed, do not see."""
         self._exact = cpu.has_vnni()
+        self._wanted = {
+            id(node): node
+            for graph in model.graphs()
+            for node in graph.nodes
+            if standard_op(node) == "QuantizeLinear" and (self.everything or _has_several_readers(node.outputs[0]))
+        }
 
-    def pattern(self, op: Ops, x: Any, scale: Any) -> Any:
-        """What quantizes; its readers are looked at in ``check``."""
-        return op.QuantizeLinear(x, scale, op.constant("zero"), _name="quantize")
+    def pattern(self, op: Ops, x: Any, scale: Any, own_scale: Any) -> Any:
+        """What quantizes, and one that dequantizes."""
+        quantized = op.QuantizeLinear(x, scale, op.constant("zero"), _name="quantize")
+        return op.DequantizeLinear(quantized, own_scale, op.constant("own_zero"))
 
     def check(self, match: Match) -> str | None:
-        """``match.plan`` holds the nodes that dequantize."""
-        zero, quantized = match.constant("zero"), match.outputs[0]
-        if zero is None or zero.dtype != np.int8 or match.attribute("quantize", "output_dtype"):
+        """Of int8 that goes nowhere else."""
+        zero, quantize = match.constant("zero"), match.node("quantize")
+        if id(quantize) not in self._wanted or zero is None or zero.dtype != np.int8:
             return NOT_APPLICABLE
-        dequantizing: list[Node] = list({id(reader): reader for reader in quantized.outputs}.values())
-        if match.editor.is_graph_output(quantized) or not all(map(_dequantizes, dequantizing)):
+        if match.attribute("quantize", "output_dtype") or match.editor.is_graph_output(quantize.outputs[0]):
             return NOT_APPLICABLE
-        readers = [reader for node in dequantizing for reader in node.outputs[0].outputs]
-        if not self.everything and (len(readers) < 2 or not any(standard_op(one) in _PRODUCTS for one in readers)):
-            return NOT_APPLICABLE
-        match.plan = dequantizing
         return None if self._exact else NO_INSTRUCTIONS
 
     def rewrite(self, match: Match, builder: Builder) -> Any:
         """Both with other zero points."""
 
-        def unsigned(zero: Any) -> Any:
-            shifted = np.asarray(constant_value(zero)).astype(np.int16) + _SHIFT
-            return builder.initializer(shifted.astype(np.uint8), f"{zero.name}_unsigned")
+        def unsigned(name: str) -> gs.Constant:
+            shifted = np.asarray(match.constant(name)).astype(np.int16) + _SHIFT
+            return builder.initializer(shifted.astype(np.uint8), f"{match[name].name}_unsigned")
 
-        for node in match.plan:
-            builder.set_input(node, 2, unsigned(node.inputs[2]))
-        return builder.like(match.node("quantize"), match["x"], match["scale"], unsigned(match["zero"]))
+        quantized = builder.like(match.node("quantize"), match["x"], match["scale"], unsigned("zero"))
+        return builder.like(match.root, quantized, match["own_scale"], unsigned("own_zero"))
 
 
-def _dequantizes(node: Node) -> bool:
-    """Whether a node is a DequantizeLinear with a constant zero point."""
-    known = standard_op(node) == "DequantizeLinear" and len(node.inputs) == 3
-    return known and constant_value(node.inputs[2]) is not None
+def _has_several_readers(quantized: gs.Tensor) -> bool:
+    """Whether several nodes read a tensor, a product among them, each after it is dequantized."""
+    if any(standard_op(node) != "DequantizeLinear" for node in quantized.outputs):
+        return False
+    readers = [standard_op(reader) for node in quantized.outputs for reader in node.outputs[0].outputs]
+    return len(readers) > 1 and not _PRODUCTS.isdisjoint(readers)
