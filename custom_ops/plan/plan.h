@@ -81,6 +81,7 @@ struct Stage {
   bool by_rows = false;
   bool turns = false;         // every other run is better from the last tile to the first
   bool seamless = false;      // tiles are there to be shared among threads alone: those that follow one another run as one
+  bool fetches = false;       // what the next tile reads transposed is fetched while a tile reads it
   int64_t columns = 0;        // size of the innermost collapsed dimension, or a multiple of it
   int64_t tile = 0;           // elements of a tile
   int64_t tiles_per_row = 1;  // by_rows

@@ -139,6 +139,7 @@ void StageBuilder::find_sources() {
   }
   large_ = bytes > (by_blocks() ? last_level_bytes() / kBlockShare : last_level_bytes());
   stage_.turns = bytes > level2_bytes() && !large_;
+  stage_.fetches = transposed_ && large_;
 }
 
 // Whether an output is a part of a tensor, whose elements do not all lie side by side.

@@ -110,7 +110,10 @@ class TileRunner {
       return;
     }
     if (!stage_.by_rows) {
-      for (int64_t tile = first; tile < last; ++tile) run_steps(tile * stage_.tile, 0, 0, stage_.elements, stage_.tile);
+      for (int64_t tile = first; tile < last; ++tile) {
+        next_ = stage_.fetches && tile + 1 < last ? (tile + 1) * stage_.tile : -1;
+        run_steps(tile * stage_.tile, 0, 0, stage_.elements, stage_.tile);
+      }
       return;
     }
     int64_t row = first / stage_.tiles_per_row;
@@ -185,7 +188,7 @@ class TileRunner {
         run_chain(step, out);
         break;
       case Step::Kind::Gather:
-        gather(stage_.slots[step.in[0]], base(stage_.slots[step.in[0]]), start_, count_, out);
+        gather(stage_.slots[step.in[0]], base(stage_.slots[step.in[0]]), start_, count_, out, next_);
         break;
       case Step::Kind::Coordinates:
         coordinates(stage_.slots[step.in[0]], step.type, start_, count_, out);
@@ -217,6 +220,7 @@ class TileRunner {
   char** pointers_;
   int64_t start_ = 0;
   size_t count_ = 0;
+  int64_t next_ = -1;  // the first element of what is fetched meanwhile; -1: nothing is
   bool is_prepared_ = false;
 };
 

@@ -4,9 +4,13 @@
 #include <cstring>
 
 #include "figures/programs.h"
+#include "platform/cache_lines.h"
 
 namespace onnxfuse {
 namespace {
+
+// Of a row that is read transposed, so many elements are read at a time.
+constexpr int64_t kTransposedBlock = 16;
 
 typedef uint64_t Vector __attribute__((vector_size(16)));
 
@@ -42,35 +46,45 @@ void pick_elements(const Rows& rows, size_t size, int64_t apart, const char* fro
   }
 }
 
-// Where the elements of the rows' counterparts, one of each row, lie side by side: each is read whole.  Elements of a row are
-// `apart` bytes from each other.
-template <class Element> void transpose_elements(const Rows& rows, int64_t apart, const char* from, char* out) {
-  constexpr int64_t kBlock = 16;
-  const auto columns = static_cast<int64_t>(rows.bytes / sizeof(Element));
+// `width` elements of each of `count` rows, `pitch` bytes apart in the result, where those of a column lie side by side.
+template <class Element>
+void transpose_block(int64_t count, int64_t width, int64_t apart, const char* from, char* out, int64_t pitch) {
   constexpr auto size = static_cast<int64_t>(sizeof(Element));
-  for (int64_t first = 0; first < columns; first += kBlock) {
-    const int64_t end = std::min(first + kBlock, columns);
-    for (int64_t row = 0; row < rows.count; ++row) {
-      for (int64_t i = first; i < end; ++i) {
-        std::memcpy(out + (row * columns + i) * size, from + i * apart + row * size, sizeof(Element));
-      }
+  for (int64_t row = 0; row < count; ++row) {
+    for (int64_t i = 0; i < width; ++i) {
+      std::memcpy(out + row * pitch + i * size, from + i * apart + row * size, sizeof(Element));
     }
   }
 }
 
-void transpose_elements(const Rows& rows, size_t size, int64_t apart, const char* from, char* out) {
+void transpose_block(size_t size, int64_t count, int64_t width, int64_t apart, const char* from, char* out, int64_t pitch) {
   switch (size) {
     case 1:
-      return transpose_elements<uint8_t>(rows, apart, from, out);
+      return transpose_block<uint8_t>(count, width, apart, from, out, pitch);
     case 2:
-      return transpose_elements<uint16_t>(rows, apart, from, out);
-    case 4: {
-      const size_t columns = rows.bytes / sizeof(float);
-      return kernels().transpose_rows(reinterpret_cast<float*>(out), columns, reinterpret_cast<const float*>(from),
-                                      static_cast<size_t>(apart) / sizeof(float), columns, static_cast<size_t>(rows.count));
-    }
+      return transpose_block<uint16_t>(count, width, apart, from, out, pitch);
+    case 4:
+      return kernels().transpose_rows(reinterpret_cast<float*>(out), static_cast<size_t>(pitch) / sizeof(float),
+                                      reinterpret_cast<const float*>(from), static_cast<size_t>(apart) / sizeof(float),
+                                      static_cast<size_t>(width), static_cast<size_t>(count));
     default:
-      return transpose_elements<uint64_t>(rows, apart, from, out);
+      return transpose_block<uint64_t>(count, width, apart, from, out, pitch);
+  }
+}
+
+// Where the elements of the rows' counterparts, one of each row, lie side by side: each is read whole.  Elements of a row are
+// `apart` bytes from each other.  Meanwhile as many are fetched that begin at `next`, unless that is null.
+void transpose_elements(const Rows& rows, size_t size, int64_t apart, const char* from, const char* next, char* out) {
+  const auto element = static_cast<int64_t>(size);
+  const auto pitch = static_cast<int64_t>(rows.bytes);
+  const int64_t columns = pitch / element;
+  const int64_t block = size == sizeof(float) && next == nullptr ? columns : kTransposedBlock;
+  for (int64_t first = 0; first < columns; first += block) {
+    const int64_t width = std::min(block, columns - first);
+    for (int64_t i = first; next != nullptr && i < first + width; ++i) {
+      fetch_lines(next + i * apart, static_cast<size_t>(rows.count * element));
+    }
+    transpose_block(size, rows.count, width, apart, from + first * apart, out + first * element, pitch);
   }
 }
 
@@ -111,6 +125,13 @@ void swap_halves(const Rows& rows, size_t half, size_t column, const char* from,
     }
     from += rows.step;
   }
+}
+
+// Where element `number` of the stage is in the data.
+int64_t offset_of(const Slot& slot, int64_t number) {
+  int64_t offset = 0;
+  for (size_t d = slot.dims.size(); d-- > 0; number /= slot.dims[d]) offset += number % slot.dims[d] * slot.strides[d];
+  return offset;
 }
 
 // Calls rows(Rows, offset, column) for `count` elements of the stage from number `start` on: rows of them that are alike,
@@ -165,8 +186,9 @@ template <class T> void count_elements(const Slot& slot, int64_t start, size_t c
 
 }  // namespace
 
-void gather(const Slot& slot, const char* data, int64_t start, size_t count, char* out) {
+void gather(const Slot& slot, const char* data, int64_t start, size_t count, char* out, int64_t next) {
   const auto size = static_cast<int64_t>(slot.size);
+  const char* const begin = out;
   for_rows(slot, start, count, [&](const Rows& rows, int64_t offset, int64_t column) {
     const char* const from = data + offset * size;
     const int64_t inner = slot.strides.back();
@@ -177,7 +199,9 @@ void gather(const Slot& slot, const char* data, int64_t start, size_t count, cha
     } else if (inner == 1) {
       copy_rows(rows, from, out);
     } else if (rows.count > 1 && rows.step == size) {
-      transpose_elements(rows, slot.size, inner * size, from, out);
+      const int64_t before = (out - begin) / size;
+      const char* const fetched = next < 0 ? nullptr : data + offset_of(slot, next + before) * size;
+      transpose_elements(rows, slot.size, inner * size, from, fetched, out);
     } else {
       pick_elements(rows, slot.size, inner * size, from, out);
     }

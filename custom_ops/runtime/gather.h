@@ -9,8 +9,9 @@
 
 namespace onnxfuse {
 
-// Copies `count` elements of the stage, from number `start` on, as `slot` reads them from `data`, to `out`.
-void gather(const Slot& slot, const char* data, int64_t start, size_t count, char* out);
+// Copies `count` elements of the stage, from number `start` on, as `slot` reads them from `data`, to `out`.  Of a
+// slot that is read transposed, what is copied from element `next` on is fetched meanwhile, unless that is negative.
+void gather(const Slot& slot, const char* data, int64_t start, size_t count, char* out, int64_t next);
 
 // Copies `count` elements of the stage, from number `start` on, to where `slot` has them in a part of a tensor that begins at
 // `data`.

@@ -1,4 +1,4 @@
-"""The same tests on every instruction set, and on the oldest ORT; each in a process of its own.
+"""The same tests on every instruction set, past the caches, and on the oldest ORT; each in a process of its own.
 
 Each runs another tenth of the cases; --exhaustive runs all in each.
 """
@@ -50,6 +50,13 @@ def test_smaller_instruction_sets(isa: str, share: str, pytestconfig: pytest.Con
     if not (cpu.has_avx512() if isa == "avx2" else cpu.has_avx2()):
         pytest.skip("all other tests run on it here")
     run_suite(sys.executable, {"ONNXFUSE_ISA": isa}, pytestconfig, share)
+
+
+def test_past_the_caches(pytestconfig: pytest.Config) -> None:
+    """Where tensors count as larger than the caches, results go past these, and what is read next is fetched."""
+    names = ("programs/test_views", "programs/test_chains", "programs/test_parts", "nodes/test_reductions")
+    suite = [str(HERE.parent / f"{name}.py") for name in names]
+    run_suite(sys.executable, {"ONNXFUSE_CACHE_BYTES": "1"}, pytestconfig, "3/10", suite)
 
 
 def test_oldest_onnxruntime(pytestconfig: pytest.Config) -> None:
