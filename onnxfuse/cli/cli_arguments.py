@@ -264,7 +264,7 @@ def _add_plan(parser: Parser) -> None:
     parser.add_argument(
         "--static",
         action="store_true",
-        help="make OUT take the shapes of --shape alone, and compute now what the model computes from them",
+        help="make the model take the shapes of --shape alone, and compute now what it computes from them",
     )
     parser.add_argument("--passes", metavar="A,B,…", help="the passes to run, in this order (default: all)")
     parser.add_argument(
