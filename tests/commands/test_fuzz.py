@@ -385,3 +385,21 @@ def test_what_onnx_runtime_itself_makes_of_infinite_weights_is_explained() -> No
     for value, found in ((np.inf, []), (1, ["y"])):
         result = ("y", rewritten, np.full_like(rewritten, value), False)
         assert fuzz_slack.unexplained(model, feeds, [result], rewritten=True) == found
+
+
+@pytest.mark.parametrize(("element", "found"), [(np.nan, []), (2, ["y"])])
+def test_a_nan_that_is_hidden_from_the_greatest_is_explained_in_old_opsets(element: float, found: list[str]) -> None:
+    text = "g (float[1,4] x) => (float[p,q] y) { a = ReduceMax (x) y = Clip <max = 1.0> (a) }"
+    model = onnx.parser.parse_model(HEADER.format(10) + text)
+    feeds = {"x": np.array([[0.5, element, 3, -1]], np.float32)}
+    result = ("y", np.ones((1, 1), np.float32), np.full((1, 1), np.nan, np.float32), False)
+    assert fuzz_slack.unexplained(model, feeds, [result], rewritten=True) == found
+
+
+@pytest.mark.parametrize(("sizes", "outcome"), [((3, 0), fuzz_check.EXPLAINED), ((1, 2), fuzz_check.NOT_RUN)])
+def test_a_concat_that_fused_nodes_refuse_is_explained(sizes: tuple[int, int], outcome: str) -> None:
+    text = "g (bool[2,k] x, bool[m,n] z) => (bool[p,q] y) { a = Not (x) y = Concat <axis = 0> (a, z) }"
+    model = onnx.parser.parse_model(HEADER.format(17) + text)
+    feeds = {"x": np.zeros((2, 5), np.bool_), "z": np.zeros(sizes, np.bool_)}
+    assert fuzz_check.joins_what_is_refused(model, feeds) == (outcome == fuzz_check.EXPLAINED)
+    assert fuzz_check.check(model, [feeds], fuzz_check.EVERYTHING).outcome == outcome
